@@ -1,0 +1,92 @@
+// Command berth gives every workload on a shared Linux host its own place,
+// keeps noisy neighbours clear of it, and measures what that bought.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses. Commands that define more say so in their help.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// exitStatus is an error that carries its own exit status; quiet ones have
+// said everything already.
+type exitStatus struct {
+	code int
+	err  error
+}
+
+func (e exitStatus) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e exitStatus) Unwrap() error { return e.err }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process: it returns the exit status.
+func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitError
+	var status exitStatus
+	switch {
+	case errors.As(err, &status):
+		code = status.code
+	case ctx.Err() != nil:
+		code = exitInterrupted
+	}
+	if msg := err.Error(); msg != "" {
+		fmt.Fprintln(stderr, "berth:", msg)
+	}
+	return code
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "berth",
+		Short:         "Give every workload its own place, and measure what that bought",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
+	})
+	root.PersistentFlags().String("root", "/", "directory that stands for / (another host's tree, a test)")
+	root.AddCommand(commands()...)
+	return root
+}
+
+// rootDir returns the directory that --root names.
+func rootDir(cmd *cobra.Command) string {
+	dir, _ := cmd.Flags().GetString("root")
+	return dir
+}

@@ -1,0 +1,87 @@
+// Package kernel is how the kernel is told: intent as data, applied with
+// read-back, undone in reverse, journaled before the first write.
+//
+// A Plan is a list of Steps and does nothing until Apply. Planners live in
+// kernel/cgroup, kernel/sched and so on; they decide, this package writes.
+// Everything happens under a Root, a directory that stands for "/": the live
+// host, or a tree in a test.
+package kernel
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Op is what a Step does.
+type Op int
+
+// The operations.
+const (
+	// Write writes Value to the existing file Path and compares what the kernel
+	// then shows. It never creates a file.
+	Write Op = iota
+	// Mkdir creates the directory Path (a cgroup, a resctrl group). Undo removes
+	// it. A directory that is already there is an error (EEXIST): what Berth
+	// did not make it does not own.
+	Mkdir
+	// Attach writes the process id Value to the cgroup.procs (or tasks) file
+	// Path. Undo writes it to Back, if the process still lives.
+	Attach
+	// Enable writes the words Value ("+cpuset +cpu") to a cgroup.subtree_control
+	// file. Undo disables those that were not enabled before.
+	Enable
+)
+
+// Format says how a file's text is compared after it was written.
+type Format int
+
+// The formats. A value that the kernel shows differently but means the same is equal.
+const (
+	// Words compares white-space separated words.
+	Words Format = iota
+	// List compares CPU or node sets.
+	List
+	// Keyed is one "KEY WORD..." line of a file with many (io.max, io.weight):
+	// the line of the same key must have the words written, in any order.
+	Keyed
+)
+
+// Step is one thing to do. It is data: comparable, printable, storable.
+type Step struct {
+	Op     Op     `json:"op"`
+	Path   string `json:"path"` // relative to the Root, e.g. "sys/fs/cgroup/x/cpu.weight"
+	Value  string `json:"value,omitempty"`
+	Format Format `json:"format,omitempty"`
+	// Back is, for Attach, the file that the process came from.
+	Back string `json:"back,omitempty"`
+	// Disturbs are files whose value the kernel changes as a side effect
+	// (cpu.idle=1 resets cpu.weight). They are saved before and rewritten, in
+	// this order, after Path was restored.
+	Disturbs []string `json:"disturbs,omitempty"`
+	// Why is one short clause for previews: "neighbour keeps off the tenant's cores".
+	Why string `json:"why,omitempty"`
+}
+
+// Plan is a list of steps in the order in which they must happen.
+type Plan []Step
+
+// ErrNotSupported is what every NotSupportedError is.
+var ErrNotSupported = errors.New("not supported")
+
+// NotSupportedError says what this host cannot do, why, and what would enable it.
+type NotSupportedError struct {
+	Feature string // "cpu.idle"
+	Reason  string // "the cpu controller is not mounted"
+	Remedy  string // "boot a kernel 5.15 or newer"
+}
+
+func (e *NotSupportedError) Error() string {
+	msg := fmt.Sprintf("%s: not supported: %s", e.Feature, e.Reason)
+	if e.Remedy != "" {
+		msg += " (" + e.Remedy + ")"
+	}
+	return msg
+}
+
+// Is makes errors.Is(err, ErrNotSupported) true.
+func (e *NotSupportedError) Is(target error) bool { return target == ErrNotSupported }

@@ -1,0 +1,78 @@
+// Package machine says what the hardware is: CPUs, the domains they share
+// (socket, die, NUMA node, L3, L2, core), memory and distances.
+//
+// It does no I/O: machine/sysfs reads a Machine from /sys or from lscpu, Short
+// builds one from a short form such as "2s4n16c2t". A Machine is read-only;
+// after a hot-plug, read a new one.
+//
+// Nothing here assumes how domains nest. A NUMA node may be part of a socket
+// or span several, an L3 may be shared by a quarter of a node or by two dies,
+// cores may have one thread or two, nodes may have memory and no CPUs. Every
+// domain carries its CPUs, and containment is computed from those sets.
+package machine
+
+import "berth.dev/berth/cpuset"
+
+// Kind names a kind of domain.
+type Kind int
+
+// The kinds of domain, from the widest to the narrowest as they usually nest.
+const (
+	Socket Kind = iota
+	Die
+	Node // NUMA node
+	L3
+	L2
+	Core
+)
+
+// Machine is one host's hardware.
+type Machine struct {
+	// Name says where the description comes from: a host name, a file, a short form.
+	Name string `json:"name,omitempty"`
+	// Model is the processor's name as the vendor writes it, if known.
+	Model string `json:"model,omitempty"`
+	// Online, Offline and Isolated are CPU sets. Offline CPUs are in no domain
+	// (the kernel removes their topology). Isolated ones (isolcpus=, isolated
+	// partitions) are online; the scheduler does not balance onto them.
+	Online   cpuset.Set `json:"online"`
+	Offline  cpuset.Set `json:"offline,omitzero"`
+	Isolated cpuset.Set `json:"isolated,omitzero"`
+	// CPUs describes each online CPU, by rising number.
+	CPUs []CPU `json:"cpus"`
+	// Domains are ordered by kind, then id. A kind that the source does not
+	// tell about has no domains.
+	Domains []Domain `json:"domains"`
+	// Distances is NUMA distance (SLIT, 10 = local) by position in Nodes():
+	// Distances[i][j] is from the i-th node to the j-th. Nil if unknown.
+	Distances [][]int `json:"distances,omitempty"`
+}
+
+// CPU is one logical CPU (a hardware thread).
+type CPU struct {
+	ID int `json:"id"`
+	// Kind tells core kinds of a hybrid machine apart ("P", "E", ...); ""
+	// where all cores are alike.
+	Kind string `json:"kind,omitempty"`
+	// Capacity is the kernel's cpu_capacity (1024 = the fastest), 0 if unknown.
+	Capacity int `json:"capacity,omitempty"`
+	// BaseKHz and MaxKHz are cpufreq's base_frequency and cpuinfo_max_freq in
+	// kHz, 0 if unknown.
+	BaseKHz int `json:"baseKHz,omitempty"`
+	MaxKHz  int `json:"maxKHz,omitempty"`
+}
+
+// Domain is a set of CPUs that share something.
+type Domain struct {
+	Kind Kind `json:"kind"`
+	// ID is unique among the domains of its kind. NUMA nodes have the kernel's
+	// number; others are numbered from 0 by their lowest CPU.
+	ID int `json:"id"`
+	// CPUs are the online CPUs of the domain; empty for a memory-only node.
+	CPUs cpuset.Set `json:"cpus"`
+	// Bytes is the size of a cache (L2, L3) or of a NUMA node's memory, 0 if unknown.
+	Bytes int64 `json:"bytes,omitempty"`
+	// KernelID is the number that the kernel or firmware gives the domain
+	// (physical_package_id, core_id, cache id); it may repeat or have gaps.
+	KernelID int `json:"kernelID"`
+}
