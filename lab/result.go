@@ -48,27 +48,6 @@ type Host struct {
 	MemoryBytes int64            `json:"memoryBytes,omitempty"`
 }
 
-// Experiment is what was asked for: data, complete and reproducible.
-type Experiment struct {
-	Name      string       `json:"name"` // "isolation"
-	Preset    string       `json:"preset,omitempty"`
-	Scenarios []string     `json:"scenarios"`
-	Rounds    int          `json:"rounds"` // blocks: rounds of each scenario
-	Settle    Duration     `json:"settle"`
-	Window    Duration     `json:"window"`
-	Rate      float64      `json:"rate"` // requests per second, 0 = chosen from the machine
-	Tenant    TenantSpec   `json:"tenant"`
-	Neighbour noise.Config `json:"neighbour"`
-	Seed      uint64       `json:"seed"`
-}
-
-// TenantSpec is the tenant as asked for.
-type TenantSpec struct {
-	Service         string   `json:"service"`     // "article"
-	ServiceTime     Duration `json:"serviceTime"` // CPU time of one request; Setup has the work it came to
-	WorkingSetBytes int64    `json:"workingSetBytes"`
-}
-
 // Setup is what the run settled on before the first round.
 type Setup struct {
 	// Backend is how scenarios are enforced: "cgroup v2", "cgroup v1", "hybrid",
