@@ -1,25 +1,38 @@
 // Package stats judges the lab's numbers. It is pure: histograms in, intervals
-// and verdicts out.
+// and verdicts out. It does no I/O, reads no clock and draws its random numbers
+// from a fixed seed, so the same result file always gives the same report.
 //
 // The round is the unit of replication, not the request: requests inside one
-// stall are not independent (see docs/lab.md).
+// stall are not independent, and a thousand of them are worth about as much as
+// one (docs/statistics.md has the method and what simulation says of it).
 package stats
 
-import "github.com/HdrHistogram/hdrhistogram-go"
-
-// Round is one round of one scenario: a histogram per second, of latency in
-// microseconds. Rounds of two scenarios at the same index belong to one block.
+// Round is one round of one scenario: the latency of each of its seconds.
+// Rounds of two scenarios at the same index belong to one block.
 type Round struct {
-	Seconds []*hdrhistogram.Histogram
+	Seconds []Distribution
 }
 
-// Interval is an estimate with its confidence interval.
+// Requests is how many requests the round recorded.
+func (r Round) Requests() int64 {
+	var n int64
+	for _, s := range r.Seconds {
+		n += s.Requests()
+	}
+	return n
+}
+
+// Interval is an estimate with its confidence interval. The limits can never
+// be NaN; an Interval of no data is all zero.
 type Interval struct {
 	Estimate float64 `json:"estimate"`
 	Low      float64 `json:"low"`
 	High     float64 `json:"high"`
 	// Confidence is the nominal coverage, e.g. 0.95.
 	Confidence float64 `json:"confidence"`
+	// Rounds is how many rounds (for a ratio: blocks) it rests on. With fewer
+	// than two there is no interval: Low and High equal Estimate.
+	Rounds int `json:"rounds,omitempty"`
 }
 
 // Verdict is what a comparison with the baseline comes to.

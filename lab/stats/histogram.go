@@ -1,0 +1,162 @@
+package stats
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// The layout that every histogram of the lab shares, in microseconds.
+const (
+	lowest  = 1          // 1 µs
+	highest = 60_000_000 // 60 s
+	digits  = 3
+)
+
+// maxEncoded is more than the longest encoding that the layout can have:
+// 17,408 counts of at most 9 bytes, incompressible, in base64.
+const maxEncoded = 256 << 10
+
+// NewHistogram returns an empty histogram of microseconds, 1 µs to 60 s, with
+// three significant digits. Its memory is about 140 KiB. A value above 60 s is
+// refused by RecordValue: clamp it to MaxLatency and count it as censored.
+func NewHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(lowest, highest, digits)
+}
+
+// MaxLatency is the largest latency that a histogram takes, in microseconds.
+const MaxLatency int64 = highest
+
+// Encode returns h in the interchange format of HdrHistogram: V2, compressed,
+// base64. h must have the layout of NewHistogram.
+func Encode(h *hdrhistogram.Histogram) (string, error) {
+	if h == nil {
+		return "", errors.New("encode histogram: nil")
+	}
+	if err := checkLayout(h.LowestTrackableValue(), h.HighestTrackableValue(), h.SignificantFigures()); err != nil {
+		return "", fmt.Errorf("encode histogram: %w", err)
+	}
+	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "", fmt.Errorf("encode histogram: %w", err)
+	}
+	return string(b), nil
+}
+
+// Decode reads what Encode wrote. It refuses any other layout, so that its
+// memory is bounded (about 500 KiB) whatever the text says, and so that two
+// decoded histograms can always be merged.
+func Decode(text string) (*hdrhistogram.Histogram, error) {
+	if len(text) > maxEncoded {
+		return nil, fmt.Errorf("decode histogram: %d bytes, more than any histogram of this layout (%d)", len(text), maxEncoded)
+	}
+	if err := checkHeader(text); err != nil {
+		return nil, fmt.Errorf("decode histogram: %w", err)
+	}
+	h, err := hdrhistogram.Decode([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("decode histogram: %w", err)
+	}
+	return h, nil
+}
+
+// checkHeader reads the layout from the start of the compressed stream, before
+// anything is allocated by its word. The stream is 8 bytes (cookie, length) and
+// then zlib: cookie, payload length, index offset, digits (32 bits each),
+// lowest, highest (64 bits each), ratio; all big-endian.
+func checkHeader(text string) error {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return err
+	}
+	if len(raw) < 8 {
+		return fmt.Errorf("%d bytes are too few", len(raw))
+	}
+	z, err := zlib.NewReader(bytes.NewReader(raw[8:]))
+	if err != nil {
+		return err
+	}
+	var header [32]byte
+	if _, err := io.ReadFull(z, header[:]); err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	return checkLayout(
+		int64(binary.BigEndian.Uint64(header[16:])),
+		int64(binary.BigEndian.Uint64(header[24:])),
+		int64(int32(binary.BigEndian.Uint32(header[12:]))),
+	)
+}
+
+func checkLayout(low, high, figures int64) error {
+	if low != lowest || high != highest || figures != digits {
+		return fmt.Errorf("layout is %d to %d with %d digits, not %d to %d µs with %d", low, high, figures, lowest, highest, digits)
+	}
+	return nil
+}
+
+// Distribution is the occupied buckets of a histogram: what remains of it for
+// statistics, at a tenth of the memory. The zero value is empty. It is
+// immutable.
+type Distribution struct {
+	buckets []bucket // by value
+	total   int64
+}
+
+type bucket struct {
+	value int64 // the largest that the bucket stands for, µs
+	count int64
+}
+
+// Compact returns the distribution of h; nil gives the empty one. Quantiles of
+// it are those of h exactly.
+func Compact(h *hdrhistogram.Histogram) Distribution {
+	if h == nil {
+		return Distribution{}
+	}
+	var d Distribution
+	for _, bar := range h.Distribution() {
+		if bar.Count > 0 {
+			d.buckets = append(d.buckets, bucket{value: bar.To, count: bar.Count})
+			d.total += bar.Count
+		}
+	}
+	return d
+}
+
+// Requests is how many requests d holds.
+func (d Distribution) Requests() int64 { return d.total }
+
+// Quantile returns the p-th percentile (0-100) by nearest rank, in
+// microseconds: the same value as hdrhistogram's ValueAtQuantile. It is false
+// for an empty distribution.
+func (d Distribution) Quantile(p float64) (float64, bool) {
+	if d.total == 0 {
+		return 0, false
+	}
+	rank, seen := nearestRank(p, d.total), int64(0)
+	for _, b := range d.buckets {
+		if seen += b.count; seen >= rank {
+			return float64(b.value), true
+		}
+	}
+	return float64(d.buckets[len(d.buckets)-1].value), true
+}
+
+// nearestRank is the rank (1 to total) of the p-th percentile: hdrhistogram's rule.
+func nearestRank(p float64, total int64) int64 {
+	rank := math.Min(p, 100)/100*float64(total) + 0.5
+	switch {
+	case !(rank >= 1):
+		return 1
+	case rank >= float64(total):
+		return total
+	}
+	return int64(rank)
+}
