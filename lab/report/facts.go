@@ -1,0 +1,216 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/machine"
+)
+
+// fact is one line of the headline block.
+type fact struct {
+	Name, Value string
+}
+
+// title is the report's heading.
+func title(r *lab.Result) string {
+	name := r.Experiment.Name
+	if name == "" {
+		name = "experiment"
+	}
+	return fmt.Sprintf("%s: %s beside %s", name, orUnknown(r.Experiment.Tenant.Service), orUnknown(neighbour(r).Kernel))
+}
+
+// facts say what ran, on what, and how far the figures can be trusted.
+func facts(r *lab.Result, a *lab.Analysis) []fact {
+	return []fact{
+		{"machine", machineLine(r.Host)},
+		{"kernel", kernelLine(r.Host)},
+		{"backend", backendLine(r.Setup)},
+		{"tenant", tenantLine(r)},
+		{"neighbour", neighbourLine(r)},
+		{"rounds", roundsLine(r)},
+		{"noise floor", floorLine(a)},
+		{"generator", generatorLine(r, a)},
+	}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+func joined(parts ...string) string {
+	var kept []string
+	for _, p := range parts {
+		if p != "" {
+			kept = append(kept, p)
+		}
+	}
+	return strings.Join(kept, " · ")
+}
+
+func machineLine(h lab.Host) string {
+	var parts []string
+	if m := h.Machine; m != nil {
+		parts = append(parts, m.Name, m.Model, shape(m))
+	}
+	if h.Hypervisor != "" {
+		parts = append(parts, "guest of "+h.Hypervisor)
+	}
+	if h.MemoryBytes > 0 {
+		parts = append(parts, byteSize(h.MemoryBytes)+" memory")
+	}
+	return orUnknown(joined(parts...))
+}
+
+// shape is "8 CPUs, 4 cores, 1 socket, 2 NUMA nodes, L3 32 MiB".
+func shape(m *machine.Machine) string {
+	counts := map[machine.Kind]int{}
+	var l3 int64
+	for _, d := range m.Domains {
+		counts[d.Kind]++
+		if d.Kind == machine.L3 {
+			l3 += d.Bytes
+		}
+	}
+	parts := []string{count(len(m.CPUs), "CPU")}
+	add := func(k machine.Kind, noun string) {
+		if n := counts[k]; n > 0 {
+			parts = append(parts, count(n, noun))
+		}
+	}
+	add(machine.Core, "core")
+	add(machine.Socket, "socket")
+	add(machine.Node, "NUMA node")
+	if n := counts[machine.L3]; n > 0 && l3 > 0 {
+		text := "L3 " + byteSize(l3/int64(n))
+		if n > 1 {
+			text = fmt.Sprintf("%d × %s", n, text)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func kernelLine(h lab.Host) string {
+	kernel := "unknown"
+	if h.Kernel != "" {
+		kernel = "Linux " + h.Kernel
+	}
+	clock, governor := "", ""
+	if h.Clocksource != "" {
+		clock = "clock " + h.Clocksource
+	}
+	if h.Governor != "" {
+		governor = "governor " + h.Governor
+	}
+	return joined(kernel, clock, governor)
+}
+
+func backendLine(s lab.Setup) string {
+	return joined(orUnknown(s.Backend), s.BackendNote)
+}
+
+// lesser says whether scenarios were enforced without cgroups.
+func lesser(s lab.Setup) bool { return s.Backend == "sched" }
+
+// neighbour is the neighbour as it ran, or as asked for if the run never got there.
+func neighbour(r *lab.Result) noise.Config {
+	if r.Setup.Neighbour.Kernel != "" {
+		return r.Setup.Neighbour
+	}
+	return r.Experiment.Neighbour
+}
+
+func tenantLine(r *lab.Result) string {
+	s := r.Setup
+	parts := []string{orUnknown(r.Experiment.Tenant.Service)}
+	if s.Rate > 0 {
+		parts = append(parts, strconv.FormatFloat(s.Rate, 'g', 4, 64)+" requests/s due (open loop)")
+	}
+	if s.TenantCPUs > 0 {
+		want := "wants " + digits3(s.TenantCPUs) + " CPUs"
+		if s.CPUPerRequest > 0 {
+			want += ", " + span(time.Duration(s.CPUPerRequest)) + " per request"
+		}
+		parts = append(parts, want)
+	}
+	if n := r.Experiment.Tenant.WorkingSetBytes; n > 0 {
+		parts = append(parts, byteSize(n)+" working set")
+	}
+	return joined(parts...)
+}
+
+func neighbourLine(r *lab.Result) string {
+	n := neighbour(r)
+	parts := []string{orUnknown(n.Kernel)}
+	if n.Threads > 0 {
+		parts = append(parts, count(n.Threads, "thread"))
+	}
+	if n.Intensity > 0 {
+		parts = append(parts, fmt.Sprintf("%d %% intensity", n.Intensity))
+	}
+	if n.Bytes > 0 {
+		parts = append(parts, byteSize(n.Bytes)+" each")
+	}
+	if r.Setup.CPUs != "" {
+		parts = append(parts, "shares CPUs "+r.Setup.CPUs+" with the tenant")
+	}
+	return joined(parts...)
+}
+
+func roundsLine(r *lab.Result) string {
+	e := r.Experiment
+	line := fmt.Sprintf("%s × %s after %s to settle", count(e.Blocks, "block"), span(time.Duration(e.Window)), span(time.Duration(e.Settle)))
+	parts := []string{line, fmt.Sprintf("seed %d", e.Seed)}
+	if e.Preset != "" {
+		parts = append([]string{e.Preset}, parts...)
+	}
+	if !r.Started.IsZero() {
+		when := r.Started.UTC().Format("2006-01-02 15:04 UTC")
+		if took := r.Finished.Sub(r.Started); !r.Finished.IsZero() && took > 0 {
+			when += ", took " + span(took.Round(time.Second))
+		}
+		parts = append(parts, when)
+	}
+	return joined(parts...)
+}
+
+func floorLine(a *lab.Analysis) string {
+	if a.Floor == nil {
+		return "not known: no two baselines to compare"
+	}
+	return fmt.Sprintf("baseline' / baseline at p99 is %s: what no difference looks like here", times(*a.Floor))
+}
+
+func generatorLine(r *lab.Result, a *lab.Analysis) string {
+	s := r.Setup
+	where := "shares the tenant's CPUs"
+	if s.GeneratorCPUs != "" {
+		where = "on CPUs of its own: " + s.GeneratorCPUs
+	}
+	worst, lag := lab.Row{}, ""
+	for _, row := range a.Rows {
+		if row.LagP99 > worst.LagP99 {
+			worst = row
+			lag = fmt.Sprintf("own lag p99 at most %s (%s)", latency(row.LagP99), row.Scenario)
+		}
+	}
+	return joined(orUnknown(s.GeneratorPolicy), where, lag)
+}
+
+// interruption says what is missing of a run that did not finish; "" for one that did.
+func interruption(r *lab.Result) string {
+	if r.Complete {
+		return ""
+	}
+	planned := r.Experiment.Blocks * (len(r.Experiment.Scenarios) - len(r.Skipped))
+	return fmt.Sprintf("The run did not finish: %d of %s stored. What follows is about those alone.", len(r.Rounds), count(planned, "planned round"))
+}

@@ -1,0 +1,170 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+// absent stands in a table for what was not measured or does not apply.
+const absent = "–"
+
+// unit is a unit of time for figures that are stored in microseconds.
+type unit struct {
+	name string
+	us   float64
+}
+
+var (
+	microseconds = unit{"µs", 1}
+	milliseconds = unit{"ms", 1e3}
+	seconds      = unit{"s", 1e6}
+)
+
+// unitFor chooses the largest unit in which the smallest of the figures (in
+// microseconds, zeros aside) is still at least a tenth.
+func unitFor(us ...float64) unit {
+	least := math.Inf(1)
+	for _, v := range us {
+		if v > 0 && v < least {
+			least = v
+		}
+	}
+	switch {
+	case math.IsInf(least, 1) || least < 0.1*milliseconds.us:
+		return microseconds
+	case least < 0.1*seconds.us:
+		return milliseconds
+	}
+	return seconds
+}
+
+// in formats microseconds in the unit, without its name.
+func (u unit) in(us float64) string { return digits3(us / u.us) }
+
+// latency formats microseconds with the unit that suits them.
+func latency(us float64) string {
+	u := microseconds
+	switch {
+	case us >= 0.9995*seconds.us:
+		u = seconds
+	case us >= 0.9995*milliseconds.us:
+		u = milliseconds
+	}
+	return u.in(us) + " " + u.name
+}
+
+// digits3 formats v with three significant digits and no exponent.
+func digits3(v float64) string {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		if v == 0 {
+			return "0"
+		}
+		return absent
+	}
+	magnitude := int(math.Floor(math.Log10(math.Abs(v))))
+	scale := math.Pow(10, float64(2-magnitude))
+	if r := math.Round(v*scale) / scale; math.Abs(r) >= math.Pow(10, float64(magnitude+1)) {
+		magnitude++
+	}
+	decimals := 2 - magnitude
+	if decimals < 0 {
+		// 4823 is shown as it is: rounding it to 4820 would only hide a digit.
+		decimals = 0
+	}
+	return strconv.FormatFloat(v, 'f', min(decimals, 6), 64)
+}
+
+// times formats a ratio with its interval, all with the estimate's decimals:
+// "1.32 [1.10, 1.58]".
+func times(iv stats.Interval) string {
+	decimals := 0
+	if _, fraction, ok := strings.Cut(digits3(iv.Estimate), "."); ok {
+		decimals = len(fraction)
+	}
+	f := func(v float64) string { return strconv.FormatFloat(v, 'f', min(decimals, 2), 64) }
+	return fmt.Sprintf("%s [%s, %s]", f(iv.Estimate), f(iv.Low), f(iv.High))
+}
+
+// percent formats a share (1 = all) as a whole percentage, and small ones with a digit more.
+func percent(share float64) string {
+	v := share * 100
+	if v != 0 && math.Abs(v) < 9.95 {
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+// quantileName is "p50", "p99.9".
+func quantileName(p float64) string {
+	return "p" + strconv.FormatFloat(p, 'f', -1, 64)
+}
+
+// byteSize formats a number of bytes with a binary unit.
+func byteSize(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[i]
+}
+
+// span formats a length of time for people: "2 s", "1.5 ms", "1m37s".
+func span(d time.Duration) string {
+	short := func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return short(d.Seconds()) + " s"
+	case d >= time.Millisecond:
+		return short(float64(d)/1e6) + " ms"
+	}
+	return short(float64(d)/1e3) + " µs"
+}
+
+// count writes "1 round", "3 rounds".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// printable replaces what could steer a terminal (a host name or scenario of a
+// foreign result file may hold anything).
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
+
+// quantileOf finds one percentile of a row; ok is false where it is missing or
+// the sample does not support it.
+func quantileOf(row lab.Row, p float64) (q lab.Quantile, ok bool) {
+	for _, q := range row.Quantiles {
+		if q.P == p {
+			return q, q.Reason == "" && q.Estimate > 0
+		}
+	}
+	return lab.Quantile{}, false
+}
+
+// lowerBound says whether the row's p99, and so its ratio, is only a lower bound.
+func lowerBound(row lab.Row) bool {
+	q, _ := quantileOf(row, 99)
+	return row.Saturated || q.AtLeast
+}

@@ -1,0 +1,144 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/stats"
+)
+
+// series is a result's rounds with their histograms decoded, as plots and
+// tables need them.
+type series struct {
+	rounds []round // in the order run
+	// byScenario holds the valid rounds for statistics, and merged their
+	// responses in one histogram.
+	byScenario map[string][]stats.Round
+	merged     map[string]*hdrhistogram.Histogram
+}
+
+// round is one round as it is drawn.
+type round struct {
+	*lab.Round
+	seconds []second
+	// Merged over the round, in microseconds by quantile (see roundQuantiles);
+	// nil where nothing was recorded.
+	response, service, queue, lag []float64
+	max                           float64
+}
+
+// second is one second of a round: what was due in it.
+type second struct {
+	offered, censored int
+	p50, p99          float64 // microseconds; 0 without a request
+}
+
+// roundQuantiles are the percentiles given per round.
+var roundQuantiles = []float64{50, 90, 95, 99, 99.9, 100}
+
+func newSeries(r *lab.Result) (*series, error) {
+	s := &series{byScenario: map[string][]stats.Round{}, merged: map[string]*hdrhistogram.Histogram{}}
+	order := make([]*lab.Round, len(r.Rounds))
+	for i := range r.Rounds {
+		order[i] = &r.Rounds[i]
+	}
+	slices.SortStableFunc(order, func(a, b *lab.Round) int {
+		if c := a.Started.Compare(b.Started); c != 0 {
+			return c
+		}
+		if a.Block != b.Block {
+			return a.Block - b.Block
+		}
+		return a.Position - b.Position
+	})
+	for _, stored := range order {
+		if err := s.add(stored); err != nil {
+			return nil, fmt.Errorf("read round %d of block %d (%s): %w", stored.Position, stored.Block, stored.Scenario, err)
+		}
+	}
+	return s, nil
+}
+
+// add decodes one round. Only what is drawn is kept: a histogram takes 140 KiB
+// and a long run has tens of thousands of them.
+func (s *series) add(stored *lab.Round) error {
+	v := round{Round: stored}
+	all, counted := stats.NewHistogram(), stats.Round{}
+	for i, sec := range stored.Load.Seconds {
+		h, err := decode(sec.Response)
+		if err != nil {
+			return fmt.Errorf("second %d: response: %w", i, err)
+		}
+		one := second{offered: sec.Offered, censored: sec.Censored}
+		if h != nil && h.TotalCount() > 0 {
+			one.p50, one.p99 = float64(h.ValueAtPercentile(50)), float64(h.ValueAtPercentile(99))
+			all.Merge(h)
+		}
+		v.seconds = append(v.seconds, one)
+		counted.Seconds = append(counted.Seconds, stats.Compact(h))
+	}
+	v.response, v.max = quantilesOf(all), float64(all.Max())
+	if stored.Invalid == "" {
+		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
+		if s.merged[stored.Scenario] == nil {
+			s.merged[stored.Scenario] = stats.NewHistogram()
+		}
+		s.merged[stored.Scenario].Merge(all)
+	}
+	for _, part := range []struct {
+		name string
+		text func(load.Second) string
+		into *[]float64
+	}{
+		{"service", func(sec load.Second) string { return sec.Service }, &v.service},
+		{"queue", func(sec load.Second) string { return sec.Queue }, &v.queue},
+		{"lag", func(sec load.Second) string { return sec.Lag }, &v.lag},
+	} {
+		h := stats.NewHistogram()
+		for i, sec := range stored.Load.Seconds {
+			one, err := decode(part.text(sec))
+			if err != nil {
+				return fmt.Errorf("second %d: %s: %w", i, part.name, err)
+			}
+			if one != nil {
+				h.Merge(one)
+			}
+		}
+		*part.into = quantilesOf(h)
+	}
+	s.rounds = append(s.rounds, v)
+	return nil
+}
+
+// decode reads a stored histogram; an empty text is none.
+func decode(text string) (*hdrhistogram.Histogram, error) {
+	if text == "" {
+		return nil, nil
+	}
+	return stats.Decode(text)
+}
+
+func quantilesOf(h *hdrhistogram.Histogram) []float64 {
+	if h.TotalCount() == 0 {
+		return nil
+	}
+	out := make([]float64, len(roundQuantiles))
+	for i, p := range roundQuantiles {
+		out[i] = float64(h.ValueAtPercentile(p))
+	}
+	return out
+}
+
+// at is one of a round's quantiles; ok is false where nothing was recorded or p
+// is not among roundQuantiles.
+func at(quantiles []float64, p float64) (us float64, ok bool) {
+	i := slices.Index(roundQuantiles, p)
+	if i < 0 || quantiles == nil {
+		return 0, false
+	}
+	return quantiles[i], true
+}
