@@ -58,7 +58,10 @@ type Setup struct {
 	// CPUs are those that tenant and neighbour share.
 	CPUs string `json:"cpus"`
 	// GeneratorCPUs is the generator's own place; "" when it shares CPUs.
-	GeneratorCPUs   string        `json:"generatorCPUs,omitempty"`
+	GeneratorCPUs string `json:"generatorCPUs,omitempty"`
+	// GeneratorDemand is how many CPUs the generator uses at this rate.
+	GeneratorDemand float64 `json:"generatorDemand"`
+	// GeneratorPolicy is the scheduling policy that it got.
 	GeneratorPolicy string        `json:"generatorPolicy"`
 	Rate            float64       `json:"rate"`
 	Tenant          tenant.Config `json:"tenant"`

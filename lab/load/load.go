@@ -11,7 +11,13 @@
 // parent gives it SCHED_FIFO where permitted.
 package load
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
 
 // Config is what the generator's parent sends on its standard input.
 type Config struct {
@@ -33,14 +39,47 @@ type Config struct {
 	RawFile string `json:"rawFile,omitempty"`
 }
 
+// Bounds of a Config: what one generator thread can be asked to do at all.
+const (
+	maxConnections = 16384
+	maxRequests    = 20_000_000 // a Result takes 56 bytes, locked in memory
+)
+
+// Validate says what is wrong with c: all of it, in one line.
+func (c Config) Validate() error {
+	var wrong []string
+	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	if c.Addr == "" {
+		bad("addr: missing")
+	}
+	if !strings.HasPrefix(c.Path, "/") || strings.ContainsFunc(c.Path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		bad("path %q: want a path like /article, without spaces", c.Path)
+	}
+	if !(c.Rate > 0) || math.IsInf(c.Rate, 0) {
+		bad("rate %v: want more than 0 requests per second", c.Rate)
+	}
+	if c.Connections < 1 || c.Connections > maxConnections {
+		bad("connections %d: want 1 to %d", c.Connections, maxConnections)
+	}
+	if c.Settle < 0 || c.Window <= 0 || c.Grace < 0 {
+		bad("settle %v, window %v, grace %v: want a positive window and no negative time", c.Settle, c.Window, c.Grace)
+	} else if n := c.Rate * (c.Settle.Seconds() + c.Window.Seconds()); n > maxRequests {
+		bad("rate %v over %v: want at most %d requests", c.Rate, c.Settle+c.Window, maxRequests)
+	}
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
 // Result is one request. All instants are CLOCK_MONOTONIC nanoseconds; zero
 // means that it did not happen.
 type Result struct {
 	Seq  int
 	Due  int64 // when it should have been sent
 	Seen int64 // when the generator got round to it: Seen-Due is the generator's own lag
-	Sent int64 // when a connection was free and the request was written
-	Done int64 // when the whole response had been read
+	Sent int64 // when a connection was free, just before the request was written
+	Done int64 // when the whole response had been read, or the request failed
 	Err  string
 }
 
@@ -56,10 +95,13 @@ type Report struct {
 	Unfinished int `json:"unfinished"` // not done when the grace was over: censored
 	// Errors counts failures by text.
 	Errors map[string]int `json:"errors,omitempty"`
-	// DoneInWindow is how many responses arrived before WindowEnd, whatever
-	// their due time: the achieved throughput.
-	DoneInWindow int      `json:"doneInWindow"`
-	Seconds      []Second `json:"seconds"`
+	// DoneInWindow is how many good responses arrived between WindowStart and
+	// WindowEnd, whatever their due time: the achieved throughput.
+	DoneInWindow int `json:"doneInWindow"`
+	// Reconnects counts connections opened again after the service closed or
+	// reset one, settle and grace included.
+	Reconnects int      `json:"reconnects,omitempty"`
+	Seconds    []Second `json:"seconds"`
 	// CPUSeconds is the generator's own processor time over the window.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Policy is the scheduling policy that the generator's thread really had
@@ -71,9 +113,11 @@ type Report struct {
 
 // Second is what was due in one second of the window (the last may be shorter).
 // The histograms are HdrHistogram V2 compressed base64 in microseconds, 1 µs to
-// 60 s, 3 significant digits (see NewHistogram). Failed and unfinished requests
-// are in Response with the time they had waited when they failed or the grace
-// was over: a lower bound, never dropped.
+// 60 s, 3 significant digits; what took longer counts as 60 s.
+//
+// A failed or unfinished request is never dropped: it is in Response with the
+// time it had waited when it failed or the grace was over, and likewise in the
+// histogram of the phase in which it ended: a lower bound.
 type Second struct {
 	Offered  int    `json:"offered"`
 	Censored int    `json:"censored"` // failed or unfinished

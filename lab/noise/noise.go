@@ -1,7 +1,17 @@
 // Package noise holds the noisy neighbours: small kernels that each press on
 // one resource, sized from the machine, with an intensity dial, each counting
 // the work it got done.
+//
+// A neighbour is a process of its own (Child). Its parent reads the work from
+// shared memory (Counters), so that a neighbour starved to nothing still tells
+// the truth about it. Starting the process, placing it and limiting it are the
+// parent's business: the kernels never choose a CPU, a priority or a policy.
 package noise
+
+import (
+	"fmt"
+	"slices"
+)
 
 // Config is what a neighbour's parent sends on its standard input.
 type Config struct {
@@ -19,4 +29,77 @@ type Config struct {
 	L2Bytes int64  `json:"l2Bytes,omitempty"`
 	L3Bytes int64  `json:"l3Bytes,omitempty"`
 	Seed    uint64 `json:"seed"`
+}
+
+// Kernel describes one kind of neighbour.
+type Kernel struct {
+	Name string
+	// Presses names the resource that the kernel competes for.
+	Presses string
+	// Unit is what its work is counted in.
+	Unit string
+	// Memory says whether it has a working set (Config.Bytes).
+	Memory bool
+}
+
+// maxThreads and maxBytes bound a Config to what can be meant.
+const (
+	maxThreads = 4096
+	maxBytes   = 1 << 40 // of one thread
+)
+
+// Kernels lists the neighbours, from the simplest to the most intrusive.
+func Kernels() []Kernel {
+	return []Kernel{
+		{Name: "spin", Presses: "CPU time, and nothing beyond the core: a chain of dependent integer operations in registers", Unit: "iterations"},
+		{Name: "scan", Presses: "memory read bandwidth and L3 capacity: a sequential read, one load per cache line", Unit: "bytes", Memory: true},
+		{Name: "random", Presses: "memory latency, L3 capacity and the TLB: independent random loads over 4 KiB pages", Unit: "loads", Memory: true},
+		{Name: "gemv", Presses: "memory read bandwidth and floating-point units: weights streamed past an activation vector in L1", Unit: "bytes", Memory: true},
+		{Name: "write", Presses: "memory write bandwidth and L3 capacity: a sequential write through the caches (no non-temporal stores)", Unit: "bytes", Memory: true},
+		{Name: "fork", Presses: "the kernel's process, memory-mapping and page-fault paths: fork, exec and wait for true(1)", Unit: "processes"},
+		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips"},
+	}
+}
+
+// lookup finds a kernel by name.
+func lookup(name string) (Kernel, bool) {
+	kernels := Kernels()
+	i := slices.IndexFunc(kernels, func(k Kernel) bool { return k.Name == name })
+	if i < 0 {
+		return Kernel{}, false
+	}
+	return kernels[i], true
+}
+
+// Validate says what is wrong with a Config, nil if nothing is.
+func (c Config) Validate() error {
+	k, ok := lookup(c.Kernel)
+	switch {
+	case !ok:
+		return fmt.Errorf("kernel %q: not one of %s", c.Kernel, names())
+	case c.Threads < 1 || c.Threads > maxThreads:
+		return fmt.Errorf("threads %d: not within 1-%d", c.Threads, maxThreads)
+	case c.Intensity < 1 || c.Intensity > 100:
+		return fmt.Errorf("intensity %d: not within 1-100", c.Intensity)
+	case c.L2Bytes < 0 || c.L2Bytes > maxBytes:
+		return fmt.Errorf("l2Bytes %d: not within 0-%d", c.L2Bytes, int64(maxBytes))
+	case c.L3Bytes < 0 || c.L3Bytes > maxBytes:
+		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
+	case c.Bytes != 0 && !k.Memory:
+		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
+	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):
+		return fmt.Errorf("bytes %d: not within %d-%d", c.Bytes, minBytes, int64(maxBytes))
+	}
+	return nil
+}
+
+func names() string {
+	var s string
+	for i, k := range Kernels() {
+		if i > 0 {
+			s += ", "
+		}
+		s += k.Name
+	}
+	return s
 }

@@ -5,16 +5,47 @@
 // with JSON. Service time and working set are adjustable.
 package tenant
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
 // Config is what a tenant's parent sends on its standard input.
 type Config struct {
 	// Units is how many articles one request looks up and renders: the dial of
 	// the service time, fixed work whatever the clock does.
 	Units int `json:"units"`
-	// WorkingSetBytes is the size of the article store.
+	// WorkingSetBytes is the size of the article store, of which every byte is
+	// equally likely to be read; it holds at least one article (1 KiB).
 	WorkingSetBytes int64 `json:"workingSetBytes"`
 	// Procs bounds the CPUs the service uses at once (GOMAXPROCS); 0: all it may.
 	Procs int    `json:"procs,omitempty"`
 	Seed  uint64 `json:"seed"`
+}
+
+// Bounds of a Config.
+const (
+	maxUnits      = 1_000_000
+	maxWorkingSet = 1 << 40
+	maxProcs      = 4096
+)
+
+// Validate says what is wrong with c: all of it, in one line.
+func (c Config) Validate() error {
+	var wrong []string
+	check := func(name string, value, most int64) {
+		if value < 0 || value > most {
+			wrong = append(wrong, fmt.Sprintf("%s %d: want 0 to %d", name, value, most))
+		}
+	}
+	check("units", int64(c.Units), maxUnits)
+	check("workingSetBytes", c.WorkingSetBytes, maxWorkingSet)
+	check("procs", int64(c.Procs), maxProcs)
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
 }
 
 // Ready is the one line that the service prints when it listens.

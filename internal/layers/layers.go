@@ -1,0 +1,74 @@
+// Package layers holds the rules of the house as data: which room may import
+// which, and which library belongs to which room. Its test walks the source
+// and enforces them.
+package layers
+
+// Room is one package and what it may import from Berth.
+type Room struct {
+	Path string // below the module, "machine/sysfs"
+	// May lists the rooms it may import; "*" is every room.
+	May []string
+	// Pure rooms decide or describe. They do no I/O and read no clock.
+	Pure bool
+}
+
+// Rooms is the house, lowest level first. A room may only be listed after
+// those that it may import.
+func Rooms() []Room {
+	return []Room{
+		// 0: standard library only
+		{Path: "cpuset", Pure: true},
+		// 1: the vocabularies
+		{Path: "machine", May: []string{"cpuset"}, Pure: true},
+		{Path: "kernel", May: []string{"cpuset"}},
+		// 2: one kernel dialect each; they never import each other
+		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
+		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
+		{Path: "watch/procstat"},
+		// 3: wiring
+		{Path: "lab/stats"},
+		{Path: "lab/probe"},
+		{Path: "lab/noise"},
+		{Path: "lab/tenant"},
+		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
+		{Path: "lab", May: []string{
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat",
+			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
+		}},
+		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
+		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat"}},
+		{Path: "doctor/delegation", May: []string{"kernel", "kernel/cgroup"}},
+		// the door
+		{Path: "cmd/berth", May: []string{"*"}},
+		// what no other program should import
+		{Path: "internal/layers"},
+	}
+}
+
+// Owned names, for an import path or a prefix of one, the only rooms that may
+// import it, and why.
+type Owned struct {
+	Import string
+	Rooms  []string
+	Why    string
+}
+
+// OwnedImports lists the libraries that belong to certain rooms.
+func OwnedImports() []Owned {
+	return []Owned{
+		{"github.com/spf13/", []string{"cmd/berth"}, "only the door knows a command line"},
+		{"golang.org/x/term", []string{"cmd/berth"}, "only the door knows a terminal"},
+		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load", "lab/report"}, "histograms belong to the lab"},
+		{"gonum.org/", []string{"lab/stats"}, "numerics belong to the statistics"},
+		{"log", []string{"agent"}, "libraries return errors; they do not log"},
+		{"log/slog", []string{"agent"}, "libraries return errors; they do not log"},
+		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
+		{"testing", nil, "test code is not shipped"},
+	}
+}
+
+// ForbiddenInPure lists what a pure room may not import.
+func ForbiddenInPure() []string {
+	return []string{"os", "io/fs", "net", "syscall", "time", "log", "log/slog", "golang.org/x/sys/unix"}
+}

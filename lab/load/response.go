@@ -1,0 +1,191 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+)
+
+// maxHead bounds the status line and header of a response.
+const maxHead = 8 << 10
+
+// What the reader refuses. The texts appear in Report.Errors.
+var (
+	errHeadTooLong = errors.New("response: header longer than 8 KiB")
+	errStatusLine  = errors.New("response: malformed status line")
+	errHeaderLine  = errors.New("response: malformed header line")
+	errLength      = errors.New("response: malformed or contradictory Content-Length")
+	errNoLength    = errors.New("response: no Content-Length")
+	errEncoding    = errors.New("response: Transfer-Encoding (chunked) is not supported, send a Content-Length")
+	errSwitch      = errors.New("response: unexpected 101 Switching Protocols")
+	errExcess      = errors.New("response: more bytes than its Content-Length")
+)
+
+// response reads one HTTP/1.1 response to a GET request, in whatever pieces it
+// arrives. The body is counted, not kept. reset makes it ready for the next.
+type response struct {
+	head   []byte // status line and header so far, capacity maxHead
+	inBody bool
+	left   int64 // bytes of the body still to come
+	status int
+	close  bool // the server closes the connection after this response
+}
+
+func newResponse() response { return response{head: make([]byte, 0, maxHead)} }
+
+func (r *response) reset() { *r = response{head: r.head[:0]} }
+
+// read takes the bytes that arrived and reports whether the response is
+// complete. After an error or after completion, only reset may follow.
+func (r *response) read(p []byte) (done bool, err error) {
+	for !r.inBody {
+		// The end of the header may straddle what was there and what came.
+		from := max(0, len(r.head)-3)
+		had := len(r.head)
+		n := min(len(p), maxHead-had)
+		r.head = append(r.head, p[:n]...)
+		end := bytes.Index(r.head[from:], []byte("\r\n\r\n"))
+		if end < 0 {
+			if n < len(p) {
+				return false, errHeadTooLong
+			}
+			return false, nil
+		}
+		end += from
+		p = p[end+4-had:]
+		if err := r.parseHead(r.head[:end]); err != nil {
+			return false, err
+		}
+		if r.status >= 200 {
+			r.inBody = true
+		} else {
+			r.head = r.head[:0] // an interim response; the real one follows
+		}
+	}
+	if int64(len(p)) > r.left {
+		return false, errExcess
+	}
+	r.left -= int64(len(p))
+	return r.left == 0, nil
+}
+
+// parseHead reads a status line and header without the empty line at the end.
+func (r *response) parseHead(head []byte) error {
+	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
+	minor, status, ok := parseStatusLine(line)
+	if !ok {
+		return errStatusLine
+	}
+	if status == 101 {
+		return errSwitch
+	}
+	r.status = status
+	r.close = minor == 0 // HTTP/1.0: unless it says keep-alive
+	length := int64(-1)
+	for len(rest) > 0 {
+		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || !isToken(name) || bytes.ContainsAny(value, "\r\n\x00") {
+			return errHeaderLine
+		}
+		value = bytes.Trim(value, " \t")
+		switch {
+		case equalFold(name, "content-length"):
+			n, ok := parseLength(value)
+			if !ok || length >= 0 && n != length {
+				return errLength
+			}
+			length = n
+		case equalFold(name, "transfer-encoding"):
+			return errEncoding
+		case equalFold(name, "connection"):
+			r.connection(value)
+		}
+	}
+	switch {
+	case status < 200 || status == 204 || status == 304: // never has a body
+		length = 0
+	case length < 0:
+		return errNoLength
+	}
+	r.left = length
+	return nil
+}
+
+// connection reads the Connection header, a list of tokens; close wins.
+func (r *response) connection(value []byte) {
+	keep, closes := false, false
+	for len(value) > 0 {
+		var token []byte
+		token, value, _ = bytes.Cut(value, []byte(","))
+		token = bytes.Trim(token, " \t")
+		keep = keep || equalFold(token, "keep-alive")
+		closes = closes || equalFold(token, "close")
+	}
+	r.close = closes || r.close && !keep
+}
+
+// parseStatusLine reads "HTTP/1.1 200 OK".
+func parseStatusLine(line []byte) (minor, status int, ok bool) {
+	const want = len("HTTP/1.1 200")
+	if len(line) < want || string(line[:7]) != "HTTP/1." || line[8] != ' ' {
+		return 0, 0, false
+	}
+	if len(line) > want && line[want] != ' ' {
+		return 0, 0, false
+	}
+	if line[7] != '0' && line[7] != '1' {
+		return 0, 0, false
+	}
+	for _, c := range line[9:want] {
+		if c < '0' || c > '9' {
+			return 0, 0, false
+		}
+		status = status*10 + int(c-'0')
+	}
+	if bytes.ContainsAny(line[want:], "\r\n\x00") || status < 100 || status > 599 {
+		return 0, 0, false
+	}
+	return int(line[7] - '0'), status, true
+}
+
+// parseLength reads a Content-Length: digits only, at most 15 of them.
+func parseLength(value []byte) (int64, bool) {
+	if len(value) == 0 || len(value) > 15 {
+		return 0, false
+	}
+	var n int64
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// isToken tells whether b is a header name (RFC 9110 section 5.6.2).
+func isToken(b []byte) bool {
+	for _, c := range b {
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alphanumeric && bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) < 0 {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+// equalFold compares b with an ASCII string in lower case.
+func equalFold(b []byte, lower string) bool {
+	if len(b) != len(lower) {
+		return false
+	}
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,99 @@
+package load
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+)
+
+// errGone says that the input ended before the run did.
+var errGone = errors.New("parent gone: input ended")
+
+// Serve is the generator's process. It reads a Config (one line of JSON),
+// opens the connections, prints {"ready":true}, reads {"start": t0} with t0 in
+// CLOCK_MONOTONIC nanoseconds, runs, and prints its Report (one line of JSON).
+//
+// The end of the input before that means that the parent is gone: Serve calls
+// gone from another goroutine, which should end the process.
+//
+// Scheduling policy and affinity are the parent's business; Serve leaves them.
+func Serve(in io.Reader, out io.Writer, gone func()) error {
+	var finished atomic.Bool
+	lines := make(chan string)
+	go func() {
+		scanner := bufio.NewScanner(in)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+		if !finished.Load() {
+			gone()
+		}
+		close(lines)
+	}()
+
+	runtime.GOMAXPROCS(2) // the loop's and one for whoever else wakes up
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var config Config
+	if err := decode(<-lines, &config); err != nil {
+		return fmt.Errorf("load config: %w", err)
+	}
+	g, err := New(config)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	perturbed := steady()
+	runtime.GC()
+	percent := debug.SetGCPercent(-1)
+	defer debug.SetGCPercent(percent)
+
+	if _, err := fmt.Fprintln(out, `{"ready":true}`); err != nil {
+		return fmt.Errorf("print ready: %w", err)
+	}
+	var start struct {
+		Start int64 `json:"start"`
+	}
+	if err := decode(<-lines, &start); err != nil {
+		return fmt.Errorf("load start: %w", err)
+	}
+	if start.Start <= 0 {
+		return errors.New("load start: want {\"start\": nanoseconds of CLOCK_MONOTONIC}")
+	}
+	if err := g.Run(start.Start); err != nil {
+		return err
+	}
+	debug.SetGCPercent(percent) // encoding makes garbage
+	report, err := g.Report()
+	if err != nil {
+		return err
+	}
+	report.Perturbed = append(perturbed, report.Perturbed...)
+	finished.Store(true)
+	if err := json.NewEncoder(out).Encode(report); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	return nil
+}
+
+// decode reads one line of JSON, strictly; no line at all is errGone.
+func decode(line string, into any) error {
+	if line == "" {
+		return errGone
+	}
+	decoder := json.NewDecoder(strings.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if decoder.More() {
+		return errors.New("more than one value on the line")
+	}
+	return nil
+}

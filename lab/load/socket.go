@@ -1,0 +1,96 @@
+package load
+
+import (
+	"fmt"
+	"net"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// connectTimeout bounds each connect before the start.
+const connectTimeoutSeconds = 5
+
+// resolve turns host:port into a socket address and its family.
+func resolve(addr string) (unix.Sockaddr, int, error) {
+	tcp, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, 0, fmt.Errorf("resolve %s: %w", addr, err)
+	}
+	if ip := tcp.IP.To4(); ip != nil {
+		return &unix.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}, unix.AF_INET, nil
+	}
+	if ip := tcp.IP.To16(); ip != nil {
+		return &unix.SockaddrInet6{Port: tcp.Port, Addr: [16]byte(ip)}, unix.AF_INET6, nil
+	}
+	return nil, 0, fmt.Errorf("resolve %s: no host", addr)
+}
+
+// dial opens a connection and waits for it.
+func dial(to unix.Sockaddr, family int) (fd int, err error) {
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return none, fmt.Errorf("socket: %w", err)
+	}
+	limit := unix.Timeval{Sec: connectTimeoutSeconds} // SO_SNDTIMEO also bounds connect(2)
+	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
+	for err == nil {
+		if err = unix.Connect(fd, to); err != unix.EINTR {
+			break
+		}
+		err = nil
+	}
+	if err == unix.EISCONN { // an interrupted connect that went on by itself
+		err = nil
+	}
+	if err == unix.EINPROGRESS {
+		err = unix.ETIMEDOUT
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return none, err
+	}
+	return fd, nil
+}
+
+// dialLater begins to open a connection: it is writable when open or refused.
+func dialLater(to unix.Sockaddr, family int) (fd int, err error) {
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return none, err
+	}
+	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
+		err = unix.Connect(fd, to)
+	}
+	if err != nil && err != unix.EINPROGRESS && err != unix.EINTR {
+		unix.Close(fd)
+		return none, err
+	}
+	return fd, nil
+}
+
+// send and receive are raw system calls on non-blocking sockets: they do not
+// tell the Go scheduler, so the thread keeps its place. p must not be empty.
+
+func send(fd int, p []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
+		uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
+
+func receive(fd int, p []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}

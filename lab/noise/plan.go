@@ -1,0 +1,108 @@
+package noise
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+
+	// minBytes is the least working set: a few chunks.
+	minBytes = 256 * kib
+	// grain is what working sets are rounded down to.
+	grain = 64 * kib
+	// defaultCache stands for a last-level cache of unknown size.
+	defaultCache = 32 * mib
+	// memoryShare is the part of the available memory (one in so many) that
+	// all threads together may take when the size is chosen here.
+	memoryShare = 8
+)
+
+// Size is the working set of one thread.
+type Size struct {
+	Bytes int64 // 0 for a kernel without one
+	// Note says where and why Bytes is less than what the kernel wants; "" if
+	// it is not.
+	Note string
+}
+
+// Plan chooses the working set of one thread: Config.Bytes where given, else
+// four times the largest known cache (L3Bytes or L2Bytes; 32 MiB where neither
+// is known), but for all threads together no more than one eighth of available,
+// the memory in bytes that the neighbour could take (0 = unknown: no such
+// limit). Where a control group limits the neighbour's memory, available is
+// what that leaves. The Config must be valid.
+//
+// The limit matters in guests: a hypervisor may report the whole host's L3 to a
+// machine of two CPUs.
+func Plan(c Config, available int64) Size {
+	k, _ := lookup(c.Kernel)
+	switch {
+	case !k.Memory:
+		return Size{}
+	case c.Bytes > 0:
+		return Size{Bytes: c.Bytes / grain * grain}
+	}
+	cache := max(c.L2Bytes, c.L3Bytes)
+	if cache == 0 {
+		cache = defaultCache
+	}
+	wanted := max(4*cache/grain*grain, minBytes)
+	if available <= 0 {
+		return Size{Bytes: wanted}
+	}
+	limit := max(available/memoryShare/int64(c.Threads)/grain*grain, minBytes)
+	if wanted <= limit {
+		return Size{Bytes: wanted}
+	}
+	note := fmt.Sprintf("working set of a thread is %d MiB, not %d (four times the cache): %d threads may take 1/%d of the memory available",
+		limit/mib, wanted/mib, c.Threads, memoryShare)
+	if limit*int64(c.Threads) < 2*cache {
+		note += "; that does not exceed the cache by much, if the cache is as large as reported"
+	}
+	return Size{Bytes: limit, Note: note}
+}
+
+// MemAvailable reads the estimate of memory that can be taken without swapping,
+// in bytes, from proc/meminfo below the file system that stands for "/".
+func MemAvailable(fsys fs.FS) (int64, error) {
+	text, err := fs.ReadFile(fsys, "proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("read available memory: %w", err)
+	}
+	n, err := parseMemAvailable(text)
+	if err != nil {
+		return 0, fmt.Errorf("parse proc/meminfo: %w", err)
+	}
+	return n, nil
+}
+
+func parseMemAvailable(text []byte) (int64, error) {
+	const key = "MemAvailable:"
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		rest, ok := strings.CutPrefix(lines.Text(), key)
+		if !ok {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if len(fields) != 2 || fields[1] != "kB" {
+			return 0, fmt.Errorf("%s%q is not a number of kB", key, rest)
+		}
+		n, err := strconv.ParseUint(fields[0], 10, 53) // in bytes it fits an int64
+		if err != nil {
+			return 0, fmt.Errorf("%s %w", key, err)
+		}
+		return int64(n) * kib, nil
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("no %s line", key)
+}

@@ -1,0 +1,92 @@
+package lab
+
+import (
+	"testing"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+)
+
+func TestChoosePlaces(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, short      string
+		allowed, wanted  string
+		demand           float64
+		tenant           string
+		neighbour        string
+		generator, shape string
+		noSplit          bool
+	}{
+		{name: "two CPUs", short: "2c", allowed: "0-1", demand: 0.6, tenant: "1", neighbour: "0"},
+		{name: "one core of two threads cannot be split", short: "1c2t", allowed: "0-1", demand: 0.6, noSplit: true},
+		{name: "four cores spare one for the generator", short: "4c", allowed: "0-3", demand: 0.6, tenant: "1-2", neighbour: "0", generator: "3"},
+		{name: "threads stay together", short: "8c2t", allowed: "0-15", demand: 0.5, tenant: "1-2,9-10", neighbour: "0,3,8,11", generator: "7,15"},
+		{name: "different nodes", short: "2s16c", allowed: "0-31", demand: 0.5, tenant: "0-3", neighbour: "16-19", generator: "31"},
+		{name: "different L3s of one node", short: "1s2l8c", allowed: "0-15", demand: 0.5, tenant: "0-3", neighbour: "8-11", generator: "15"},
+		{name: "within what is allowed", short: "2s16c", allowed: "2-5", demand: 0.5, tenant: "3-4", neighbour: "2", generator: "5"},
+		{name: "as wanted", short: "8c", allowed: "0-7", wanted: "2-5", demand: 0.5, tenant: "3-4", neighbour: "2,5", generator: "7"},
+		{name: "all wanted leaves the generator none", short: "4c", allowed: "0-3", wanted: "0-3", demand: 0.5, tenant: "1-2", neighbour: "0,3"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			m, err := machine.Short(tc.short)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), tc.demand)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.noSplit {
+				if got.splitWhy == "" || !got.tenant.IsEmpty() || got.shared.String() != tc.allowed {
+					t.Errorf("got %+v, want no split of %s", got, tc.allowed)
+				}
+				return
+			}
+			if got.tenant.String() != tc.tenant || got.neighbour.String() != tc.neighbour || got.generator.String() != tc.generator {
+				t.Errorf("tenant %s, neighbour %s, generator %s; want %s, %s, %s",
+					got.tenant, got.neighbour, got.generator, tc.tenant, tc.neighbour, tc.generator)
+			}
+			if got.shared != got.tenant.Union(got.neighbour) || got.tenant.Overlaps(got.neighbour) || got.generator.Overlaps(got.shared) {
+				t.Errorf("shared %s, tenant %s, neighbour %s, generator %s overlap or do not add up", got.shared, got.tenant, got.neighbour, got.generator)
+			}
+		})
+	}
+}
+
+func TestChoosePlacesRefuses(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("4c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, allowed, wanted string }{
+		{"one CPU", "2", ""},
+		{"a CPU that is not allowed", "0-1", "1-2"},
+		{"one CPU wanted", "0-3", "1"},
+	} {
+		if got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), 0.6); err == nil {
+			t.Errorf("%s: got %+v, want an error", tc.name, got)
+		}
+	}
+}
+
+func TestMemsOnlyWhereThereAreSeveralNodes(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("2s4c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mems(m, cpuset.MustParse("0-3")); !got.IsEmpty() {
+		t.Errorf("nodes of unknown memory: got %s, want none", got)
+	}
+	for i := range m.Domains {
+		if m.Domains[i].Kind == machine.Node {
+			m.Domains[i].Bytes = 1 << 30
+		}
+	}
+	if got := mems(m, cpuset.MustParse("4-5")); got.String() != "1" {
+		t.Errorf("mems of CPUs 4-5: got %q, want node 1", got)
+	}
+}

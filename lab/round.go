@@ -1,0 +1,321 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/stats"
+	"berth.dev/berth/lab/tenant"
+	"berth.dev/berth/watch/procstat"
+)
+
+const (
+	// startLimit is how long a child may take to get ready.
+	startLimit = 20 * time.Second
+	// lead is how long before the first request the parties are told of it.
+	lead = 20 * time.Millisecond
+	// connections are what the generator holds open to the tenant: enough that
+	// requests queue in the tenant, as they would behind any front end.
+	connections = 256
+)
+
+// ready is the line that a child prints when it can begin.
+type ready struct {
+	Ready bool `json:"ready"`
+}
+
+// start tells the generator the instant from which requests are due.
+type start struct {
+	Start int64 `json:"start"` // CLOCK_MONOTONIC, ns
+}
+
+// round sets one scenario up, settles, measures and puts everything back.
+func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ Round, err error) {
+	round := Round{Block: block, Position: position, Scenario: s.Name, Started: time.Now()}
+	round.Probes = r.probes.Run()
+	cast := &cast{r: r}
+	defer func() { err = errors.Join(err, cast.leave()) }()
+	if err := cast.enter(ctx, s.Neighbour); err != nil {
+		return round, err
+	}
+	undo, err := r.enforce.isolate(orders(s.Isolation, r.places, r.left()))
+	if err != nil {
+		return round, err
+	}
+	defer func() { err = errors.Join(err, undo()) }()
+	cfg := load.Config{
+		Settle: time.Duration(r.exp.Settle), Window: time.Duration(r.exp.Window), Grace: grace(time.Duration(r.exp.Window)),
+		Rate: r.result.Setup.Rate, RawFile: r.raw.next(),
+	}
+	if err := cast.measure(ctx, cfg, &round); err != nil {
+		return round, err
+	}
+	return round, r.raw.add(block, s.Name)
+}
+
+// left is the CPU time, in CPUs, that the tenant and a generator without a
+// place of its own leave of the shared CPUs.
+func (r *runner) left() float64 {
+	left := float64(r.places.shared.Len()) - r.result.Setup.TenantCPUs
+	if r.places.generator.IsEmpty() {
+		left -= r.result.Setup.GeneratorDemand
+	}
+	return left
+}
+
+// grace is how long requests still under way after the window may take: long
+// against any healthy latency, short against the round.
+func grace(window time.Duration) time.Duration {
+	return min(max(window/4, 250*time.Millisecond), 2*time.Second)
+}
+
+// cast is the processes of one round.
+type cast struct {
+	r                            *runner
+	tenant, neighbour, generator *child
+	counters                     *noise.Counters
+	addr                         tenant.Ready
+}
+
+// enter starts the parties, each in its place, and waits until they are ready.
+func (c *cast) enter(ctx context.Context, withNeighbour bool) (err error) {
+	setup := &c.r.result.Setup
+	if c.tenant, err = c.r.admit(tenantParty, "__tenant"); err != nil {
+		return err
+	}
+	if err := c.tenant.send(setup.Tenant); err != nil {
+		return err
+	}
+	if err := c.tenant.receive(ctx, startLimit, &c.addr); err != nil {
+		return err
+	}
+	if !withNeighbour {
+		return nil
+	}
+	if c.counters, err = noise.NewCounters(setup.Neighbour.Threads); err != nil {
+		return err
+	}
+	if c.neighbour, err = c.r.admit(neighbourParty, "__noise", c.counters.File()); err != nil {
+		return err
+	}
+	if err := c.neighbour.send(setup.Neighbour); err != nil {
+		return err
+	}
+	return c.neighbour.receive(ctx, startLimit, &ready{})
+}
+
+// admit starts a child and puts it into its party's place before it does anything.
+func (r *runner) admit(p party, verb string, files ...*os.File) (*child, error) {
+	c, err := r.nursery.start(childConfig{name: string(p), exe: r.opt.Exe, args: []string{verb}, files: files})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.enforce.admit(p, c.pid()); err != nil {
+		c.kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// leave ends whoever is there.
+func (c *cast) leave() error {
+	for _, child := range []*child{c.generator, c.neighbour, c.tenant} {
+		if child != nil {
+			child.kill()
+		}
+	}
+	if c.counters != nil {
+		return c.counters.Close()
+	}
+	return nil
+}
+
+// measure offers the load and reads everyone's figures over the window.
+func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err error) {
+	if c.generator, err = c.r.startGenerator(); err != nil {
+		return err
+	}
+	cfg.Addr, cfg.Path, cfg.Seed, cfg.Connections = c.addr.Addr, c.addr.Path, c.r.exp.Seed, connections
+	if err := c.generator.send(cfg); err != nil {
+		return err
+	}
+	if err := c.generator.receive(ctx, startLimit, &ready{}); err != nil {
+		return err
+	}
+	at := monotonic() + lead.Nanoseconds()
+	if err := c.generator.send(start{at}); err != nil {
+		return err
+	}
+	opens := at + cfg.Settle.Nanoseconds()
+	if err := sleepUntil(ctx, opens); err != nil {
+		return err
+	}
+	before, err := c.snapshot()
+	if err != nil {
+		return err
+	}
+	if err := sleepUntil(ctx, opens+cfg.Window.Nanoseconds()/2); err != nil {
+		return err
+	}
+	if round.Knobs, err = c.r.enforce.knobs(); err != nil {
+		return err
+	}
+	if err := sleepUntil(ctx, opens+cfg.Window.Nanoseconds()); err != nil {
+		return err
+	}
+	after, err := c.snapshot()
+	if err != nil {
+		return err
+	}
+	if err := c.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
+		return err
+	}
+	after.since(before, round, c.r.result.Setup.Neighbour.Unit())
+	return c.alive()
+}
+
+// alive reports a party that died during the round.
+func (c *cast) alive() error {
+	for _, child := range []*child{c.tenant, c.neighbour} {
+		if child == nil {
+			continue
+		}
+		select {
+		case <-child.exited:
+			return fmt.Errorf("%s died during the round: %w", child.name, child.obituary())
+		default:
+		}
+	}
+	return nil
+}
+
+// startGenerator starts the generator on its own CPUs if it has any, and under
+// SCHED_FIFO where permitted. Its report says what it really ran under.
+func (r *runner) startGenerator() (*child, error) {
+	c, err := r.nursery.start(childConfig{name: string(generatorParty), exe: r.opt.Exe, args: []string{"__load"}})
+	if err != nil {
+		return nil, err
+	}
+	attr := sched.Attr{Affinity: r.places.generator}
+	if attr.Affinity.IsEmpty() {
+		attr.Affinity = r.places.shared
+	}
+	attr.Policy, attr.Priority = sched.FIFO, generatorPriority
+	_, err = sched.Set(c.pid(), attr)
+	if errors.Is(err, os.ErrPermission) {
+		attr.Policy, attr.Priority = sched.Other, 0
+		_, err = sched.Set(c.pid(), attr)
+	}
+	if err != nil {
+		c.kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// generatorPriority is above ordinary real-time work's usual 1 and below the
+// kernel's own threads at 50 and more.
+const generatorPriority = 40
+
+// snapshot is everyone's counters at one instant.
+type snapshot struct {
+	at                int64 // CLOCK_MONOTONIC, ns
+	host              procstat.Stat
+	self              float64 // CPU seconds of this process
+	tenant, neighbour Usage
+	hasNeighbour      bool
+}
+
+func (c *cast) snapshot() (s snapshot, err error) {
+	s.at = monotonic()
+	if s.host, err = procstat.Read(os.DirFS("/")); err != nil {
+		return s, err
+	}
+	var self unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &self); err != nil {
+		return s, fmt.Errorf("getrusage: %w", err)
+	}
+	s.self = seconds(self.Utime) + seconds(self.Stime)
+	if s.tenant, err = c.r.enforce.usage(tenantParty); err != nil {
+		return s, err
+	}
+	if c.neighbour == nil {
+		return s, nil
+	}
+	s.hasNeighbour = true
+	s.neighbour, err = c.r.enforce.usage(neighbourParty)
+	s.neighbour.Work = c.counters.Total()
+	return s, err
+}
+
+// since enters into round what happened between before and s.
+func (s snapshot) since(before snapshot, round *Round, unit string) {
+	round.Seconds = float64(s.at-before.at) / 1e9
+	round.Tenant = s.tenant.minus(before.tenant)
+	used := round.Tenant.CPUSeconds + round.Load.CPUSeconds + s.self - before.self
+	if s.hasNeighbour {
+		n := s.neighbour.minus(before.neighbour)
+		n.Unit = unit
+		round.Neighbour = &n
+		used += n.CPUSeconds
+	}
+	d := s.host.Since(before.host)
+	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: d.Busy(), Steal: d.Steal()}
+	round.Host.Foreign = max(0, round.Host.Busy-used)
+}
+
+func (u Usage) minus(v Usage) Usage {
+	u.CPUSeconds -= v.CPUSeconds
+	u.ThrottledSeconds -= v.ThrottledSeconds
+	u.ThrottledPeriods -= v.ThrottledPeriods
+	u.Work -= v.Work
+	return u
+}
+
+func seconds(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
+
+// monotonic reads the clock that the generator schedules by, in ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic("clock_gettime(CLOCK_MONOTONIC): " + err.Error()) // it exists on every Linux
+	}
+	return ts.Nano()
+}
+
+func sleepUntil(ctx context.Context, at int64) error {
+	timer := time.NewTimer(time.Duration(at - monotonic()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lagP99 is the p99 of the generator's own lag over a report's seconds, in µs.
+func lagP99(rep load.Report) (float64, error) {
+	return mergedQuantile(rep, 99, func(s load.Second) string { return s.Lag })
+}
+
+// mergedQuantile merges one histogram per second and reads a percentile, in µs.
+func mergedQuantile(rep load.Report, p float64, pick func(load.Second) string) (float64, error) {
+	all := stats.NewHistogram()
+	for _, s := range rep.Seconds {
+		h, err := stats.Decode(pick(s))
+		if err != nil {
+			return 0, err
+		}
+		all.Merge(h)
+	}
+	return float64(all.ValueAtQuantile(p)), nil
+}

@@ -1,0 +1,86 @@
+package tenant
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+)
+
+// stopWithin is how long requests under way may take when the service stops.
+const stopWithin = time.Second
+
+// Serve is the service's process. It reads a Config (one line of JSON), listens
+// on a free port of the loopback, prints Ready (one line of JSON), and serves
+// until the input ends (the parent is gone) or ctx is done. Both are a normal
+// end, and requests under way are answered first.
+func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	config, err := readConfig(lines)
+	if err != nil {
+		return fmt.Errorf("tenant config: %w", err)
+	}
+	if config.Procs > 0 {
+		runtime.GOMAXPROCS(config.Procs)
+	}
+	service, err := New(config)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	server := &http.Server{Handler: service, ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	if err := json.NewEncoder(out).Encode(Ready{Addr: listener.Addr().String(), Path: articlePath}); err != nil {
+		return errors.Join(fmt.Errorf("print ready: %w", err), server.Close())
+	}
+
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, lines) // the end is all that matters, whatever caused it
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-gone:
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+	defer cancel()
+	if err := server.Shutdown(limit); err != nil {
+		return errors.Join(fmt.Errorf("stop: %w", err), server.Close())
+	}
+	return nil
+}
+
+// readConfig reads one line, strictly.
+func readConfig(lines *bufio.Reader) (Config, error) {
+	line, err := lines.ReadBytes('\n')
+	if len(bytes.TrimSpace(line)) == 0 {
+		if err != nil && !errors.Is(err, io.EOF) {
+			return Config{}, err
+		}
+		return Config{}, errors.New("none on the input")
+	}
+	var config Config
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&config); err != nil {
+		return Config{}, err
+	}
+	if decoder.More() {
+		return Config{}, errors.New("more than one value on the line")
+	}
+	return config, nil
+}

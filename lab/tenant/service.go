@@ -1,0 +1,119 @@
+package tenant
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"text/template"
+)
+
+// articlePath is where the service answers.
+const articlePath = "/article"
+
+// maxExcerpt bounds the rendered text in an answer, in bytes.
+const maxExcerpt = 1024
+
+// page renders one article; the store holds text that is HTML already.
+const page = `<article id="{{.ID}}"><h1>{{.Title}}</h1><p class="author">{{.Author}}</p>
+{{range $i, $p := .Paragraphs}}<p id="p{{$i}}">{{$p}}</p>
+{{end}}<ul>{{range .Related}}<li>{{.}}</li>{{end}}</ul></article>
+`
+
+// Service answers GET /article and GET /healthz. It is an http.Handler.
+type Service struct {
+	config  Config
+	store   store
+	page    *template.Template
+	mux     *http.ServeMux
+	counter atomic.Uint64 // requests so far: what each request draws its articles from
+	scratch sync.Pool     // of *scratch
+}
+
+// scratch is what one request works in.
+type scratch struct {
+	source  rand.PCG
+	article article
+	html    bytes.Buffer
+	excerpt bytes.Buffer
+	body    bytes.Buffer
+}
+
+// answer is the JSON of a response: the first article and a digest of them all.
+type answer struct {
+	ID       int    `json:"id"`
+	Title    string `json:"title"`
+	HTML     string `json:"html"`
+	Articles int    `json:"articles"` // how many were rendered
+	Bytes    int    `json:"bytes"`    // how much came out of it
+	Digest   uint32 `json:"digest"`   // CRC-32 of all that was rendered
+}
+
+// New builds the service and fills its article store.
+func New(c Config) (*Service, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("tenant config: %w", err)
+	}
+	parsed, err := template.New("page").Parse(page)
+	if err != nil {
+		return nil, fmt.Errorf("parse template: %w", err)
+	}
+	s := &Service{config: c, store: newStore(c.WorkingSetBytes, c.Seed), page: parsed, mux: http.NewServeMux()}
+	s.scratch.New = func() any { return new(scratch) }
+	s.mux.HandleFunc("GET "+articlePath, s.serveArticle)
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		// A client that went away is no concern of the service's, here and below.
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	return s, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+func (s *Service) serveArticle(w http.ResponseWriter, _ *http.Request) {
+	work := s.scratch.Get().(*scratch)
+	defer s.scratch.Put(work)
+	if err := s.render(work, s.counter.Add(1)); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(work.body.Len()))
+	_, _ = w.Write(work.body.Bytes())
+}
+
+// render does the work of one request and leaves the answer in work.body. The
+// articles are drawn evenly from the whole store, from the request's number.
+func (s *Service) render(work *scratch, request uint64) error {
+	work.source.Seed(s.config.Seed, request)
+	random := rand.New(&work.source)
+	result := answer{ID: -1, Articles: s.config.Units}
+	work.excerpt.Reset()
+	for i := range s.config.Units {
+		s.store.draw(random, &work.article)
+		work.html.Reset()
+		if err := s.page.Execute(&work.html, &work.article); err != nil {
+			return fmt.Errorf("render article %d: %w", work.article.ID, err)
+		}
+		if i == 0 {
+			result.ID, result.Title = work.article.ID, work.article.Title
+			work.excerpt.Write(work.html.Bytes()[:min(work.html.Len(), maxExcerpt)])
+		}
+		result.Bytes += work.html.Len()
+		result.Digest = crc32.Update(result.Digest, crc32.IEEETable, work.html.Bytes())
+	}
+	result.HTML = work.excerpt.String()
+	work.body.Reset()
+	encoder := json.NewEncoder(&work.body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(result); err != nil {
+		return fmt.Errorf("encode article %d: %w", result.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"berth.dev/berth/lab/stats"
+)
+
+// words writes the reading and the recommendation. No sentence names a cause
+// without a figure from the layer below it (CPU time got, throttling, lag).
+func (a *analysis) words() {
+	rows := a.out.Rows
+	a.say(a.readFloor())
+	for _, row := range rows {
+		if row.Scenario == Unisolated && row.Ratio != nil {
+			a.say(a.readUnisolated(row))
+		}
+	}
+	a.say(a.readStrategies())
+	a.say(a.readSaturated())
+	a.say(otherOutput(rows))
+	a.recommend()
+}
+
+func (a *analysis) say(paragraph string) {
+	if paragraph != "" {
+		a.out.Reading = append(a.out.Reading, paragraph)
+	}
+}
+
+func (a *analysis) readFloor() string {
+	f := a.out.Floor
+	if f == nil {
+		return "Without two valid rounds of both baselines there is no noise floor, and nothing to compare with."
+	}
+	return fmt.Sprintf("The tenant alone, measured against itself, differs by a factor of %.2f at p99 (%s): that is how much two runs of the same thing "+
+		"differ on this machine while nothing was changed. No smaller difference counts.", f.Estimate, between(*f))
+}
+
+func (a *analysis) readUnisolated(row Row) string {
+	text := fmt.Sprintf("Beside the neighbour and with no tuning the tenant's p99 is %.3g times its p99 alone (%s).", row.Ratio.Estimate, between(*row.Ratio))
+	base, ok := a.find(Baseline)
+	if !ok {
+		return text
+	}
+	wants, got := base.TenantCPUs, row.TenantCPUs
+	switch share := float64(a.cpus()) / 2; {
+	case row.Verdict == stats.Worse && wants > share && got < 0.97*wants:
+		text += fmt.Sprintf(" Cause: it wants %.2f CPUs and got %.2f; two groups of equal weight are each due %.2f of the %d CPUs when both are busy, "+
+			"and what it wants beyond that it gets late.", wants, got, share, a.cpus())
+	case row.Verdict == stats.Worse:
+		text += fmt.Sprintf(" It got the CPU time it wants (%.2f of %.2f CPUs), but later, or with slower memory and caches: "+
+			"the strategies below tell which.", got, wants)
+	case row.Verdict == stats.Equivalent:
+		text += " This neighbour does not compete for what this tenant needs; no isolation is called for."
+	}
+	return text
+}
+
+func (a *analysis) readStrategies() string {
+	var parts []string
+	for _, row := range a.out.Rows {
+		if row.Ratio == nil || row.Scenario == Unisolated || row.Scenario == BaselineAgain {
+			continue
+		}
+		part := fmt.Sprintf("%s %.3g times (%s)", row.Scenario, row.Ratio.Estimate, row.Verdict)
+		if row.WorkShare != nil {
+			part += fmt.Sprintf(" with %.0f %% of the neighbour's unisolated work", 100**row.WorkShare)
+		}
+		parts = append(parts, part)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Protection and its price, p99 relative to alone: " + strings.Join(parts, "; ") + "."
+}
+
+// readSaturated explains lower bounds.
+func (a *analysis) readSaturated() string {
+	var names []string
+	for _, row := range a.out.Rows {
+		if row.Saturated {
+			names = append(names, row.Scenario)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
+		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.r.Experiment.Window)
+	if row, ok := a.find("pinned"); ok && row.Saturated {
+		if base, ok := a.find(Baseline); ok {
+			text += fmt.Sprintf(" With whole cores the tenant's share of %s is too small for the %.2f CPUs it wants.", a.cpuList(), base.TenantCPUs)
+		}
+	}
+	return text
+}
+
+// otherOutput says what different results would have meant.
+func otherOutput(rows []Row) string {
+	var idle, pinned stats.Verdict
+	for _, row := range rows {
+		switch row.Scenario {
+		case "idle":
+			idle = row.Verdict
+		case "pinned":
+			pinned = row.Verdict
+		}
+	}
+	switch {
+	case idle == "" && pinned == "":
+		return ""
+	case idle == stats.Equivalent && pinned != stats.Equivalent:
+		return "What different output would mean: had idle stayed worse, time on the CPU would not be the whole trouble; had pinned been equivalent, " +
+			"cores of its own would be enough, at the price of those it leaves idle."
+	case idle == stats.Worse && pinned == stats.Equivalent:
+		return "What this pattern means: the neighbour hurts where the two share a core (wake-up, private caches, SMT sibling), and separate cores cure it. " +
+			"Had pinned stayed worse too, the trouble would lie in what cores share: L3 and memory bandwidth."
+	case idle == stats.Worse && pinned == stats.Worse:
+		return "What this pattern means: neither CPU priority nor cores of its own bring the tenant back, so what is left is shared beyond the core (L3, memory bandwidth) " +
+			"or the tenant's share of cores is too small (see its CPU time). Had idle been equivalent, CPU time alone would have been the trouble."
+	}
+	return "What different output would mean: idle worse and pinned equivalent points at what a core shares (wake-up, private caches, SMT sibling); " +
+		"both worse at L3 or memory bandwidth; both equivalent at plain CPU time, where the cheaper of the two is enough."
+}
+
+// recommend names the cheapest scenario that is as good as the tenant alone.
+func (a *analysis) recommend() {
+	var best *Row
+	var nearest *Row
+	for i, row := range a.out.Rows {
+		if row.Ratio == nil || row.Scenario == BaselineAgain {
+			continue
+		}
+		if nearest == nil || row.Ratio.Estimate < nearest.Ratio.Estimate {
+			nearest = &a.out.Rows[i]
+		}
+		protects := row.Verdict == stats.Equivalent || row.Verdict == stats.Better
+		if protects && (best == nil || workOf(row) > workOf(*best)) {
+			best = &a.out.Rows[i]
+		}
+	}
+	switch {
+	case nearest == nil:
+		a.out.Recommendation = "none: too little was measured to compare anything."
+	case best == nil:
+		a.out.Recommendation = fmt.Sprintf("none of these is as good as the tenant alone, by this sample. The nearest is %s: p99 %.3g times (%s), %s.",
+			nearest.Scenario, nearest.Ratio.Estimate, nearest.Verdict, costOf(*nearest))
+	case best.Scenario == Unisolated:
+		a.out.Recommended = best.Scenario
+		a.out.Recommendation = "no isolation: the tenant is as fast beside this neighbour as alone, at this load."
+	default:
+		a.out.Recommended = best.Scenario
+		a.out.Recommendation = fmt.Sprintf("%s: the tenant's p99 is %.3g times its p99 alone (%s), %s.",
+			best.Scenario, best.Ratio.Estimate, best.Verdict, costOf(*best))
+	}
+}
+
+func workOf(row Row) float64 {
+	if row.WorkShare == nil {
+		return 0
+	}
+	return *row.WorkShare
+}
+
+func costOf(row Row) string {
+	if row.WorkShare == nil {
+		return "the neighbour's cost is unknown without unisolated rounds"
+	}
+	return fmt.Sprintf("and the neighbour does %.0f %% of the work it does unisolated (%.2f CPUs), the host %.0f %% busy",
+		100**row.WorkShare, row.NeighbourCPUs, 100*row.HostBusy)
+}
+
+func (a *analysis) find(scenario string) (Row, bool) {
+	for _, row := range a.out.Rows {
+		if row.Scenario == scenario && row.Valid > 0 {
+			return row, true
+		}
+	}
+	return Row{}, false
+}
+
+func between(iv stats.Interval) string {
+	if iv.Rounds < 2 {
+		return "one round, no interval"
+	}
+	return fmt.Sprintf("%.0f %% interval %.3g to %.3g", 100*iv.Confidence, iv.Low, iv.High)
+}
+
+func list(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// warn collects what puts the run as a whole in doubt.
+func (a *analysis) warn() {
+	a.warnProbes()
+	var busy, steal, foreign, total float64
+	for _, r := range a.r.Rounds {
+		busy += r.Host.Busy
+		steal += r.Host.Steal
+		foreign += r.Host.Foreign
+		total += r.Seconds * float64(r.Host.CPUs)
+	}
+	if total > 0 && steal/total > stealLimit {
+		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("the hypervisor took %.1f %% of the CPU time (steal): latencies include its doing", 100*steal/total))
+	}
+	if total > 0 && foreign/total > foreignLimit {
+		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("processes outside the lab used %.1f %% of the CPU time", 100*foreign/total))
+	}
+	if p := a.r.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.r.Setup.GeneratorCPUs == "" {
+		a.out.Warnings = append(a.out.Warnings, "the generator shares CPUs without real-time priority ("+p+
+			"): beside a neighbour it is late itself, and such rounds are invalid; run as root or grant CAP_SYS_NICE")
+	}
+	if a.r.Setup.BackendNote != "" {
+		a.out.Warnings = append(a.out.Warnings, "backend "+a.r.Setup.Backend+": "+a.r.Setup.BackendNote)
+	}
+}
+
+// Shares of all CPU time above which the reader is warned.
+const (
+	stealLimit   = 0.02
+	foreignLimit = 0.05
+)
+
+// warnProbes looks for a machine that changed between rounds.
+func (a *analysis) warnProbes() {
+	series := map[string][]float64{}
+	var order []string
+	for _, r := range a.r.Rounds {
+		for _, p := range r.Probes {
+			if series[p.Probe] == nil {
+				order = append(order, p.Probe)
+			}
+			series[p.Probe] = append(series[p.Probe], p.NS)
+		}
+	}
+	for _, name := range order {
+		if d := stats.FindDrift(series[name]); d.Clause != "" {
+			a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("control probe %s: %s", name, d.Clause))
+		}
+	}
+}
+
+// roundTo rounds a duration for words.
+func roundTo(d time.Duration) time.Duration {
+	digits := math.Pow(10, math.Floor(math.Log10(float64(max(d, 1))))-2)
+	return time.Duration(math.Round(float64(d)/digits) * digits)
+}
