@@ -11,7 +11,11 @@
 // domain carries its CPUs, and containment is computed from those sets.
 package machine
 
-import "berth.dev/berth/cpuset"
+import (
+	"strconv"
+
+	"berth.dev/berth/cpuset"
+)
 
 // Kind names a kind of domain.
 type Kind int
@@ -32,32 +36,37 @@ type Machine struct {
 	Name string `json:"name,omitempty"`
 	// Model is the processor's name as the vendor writes it, if known.
 	Model string `json:"model,omitempty"`
-	// Online, Offline and Isolated are CPU sets. Offline CPUs are in no domain
-	// (the kernel removes their topology). Isolated ones (isolcpus=, isolated
-	// partitions) are online; the scheduler does not balance onto them.
+	// Online, Offline and Isolated are CPU sets. Offline CPUs are present but
+	// in no domain (the kernel removes their topology). The scheduler does not
+	// balance onto isolated ones (isolcpus=, isolated partitions); isolcpus=
+	// may name offline CPUs too.
 	Online   cpuset.Set `json:"online"`
 	Offline  cpuset.Set `json:"offline,omitzero"`
 	Isolated cpuset.Set `json:"isolated,omitzero"`
+	// SMT is the kernel's smt/control: "on", "off", "forceoff", "notsupported"
+	// or "notimplemented"; "" if unknown.
+	SMT string `json:"smt,omitempty"`
 	// CPUs describes each online CPU, by rising number.
 	CPUs []CPU `json:"cpus"`
 	// Domains are ordered by kind, then id. A kind that the source does not
 	// tell about has no domains.
 	Domains []Domain `json:"domains"`
-	// Distances is NUMA distance (SLIT, 10 = local) by position in Nodes():
-	// Distances[i][j] is from the i-th node to the j-th. Nil if unknown.
+	// Distances is NUMA distance (SLIT, 10 = local) by position in
+	// ByKind(Node): Distances[i][j] is from the i-th node to the j-th. Nil if
+	// unknown.
 	Distances [][]int `json:"distances,omitempty"`
 }
 
 // CPU is one logical CPU (a hardware thread).
 type CPU struct {
 	ID int `json:"id"`
-	// Kind tells core kinds of a hybrid machine apart ("P", "E", ...); ""
-	// where all cores are alike.
+	// Kind tells core kinds of a hybrid machine apart: "P", "E" or "LP"; ""
+	// where all cores are alike or only Capacity tells them apart.
 	Kind string `json:"kind,omitempty"`
 	// Capacity is the kernel's cpu_capacity (1024 = the fastest), 0 if unknown.
 	Capacity int `json:"capacity,omitempty"`
-	// BaseKHz and MaxKHz are cpufreq's base_frequency and cpuinfo_max_freq in
-	// kHz, 0 if unknown.
+	// BaseKHz is cpufreq's base_frequency or ACPI CPPC's nominal_freq, MaxKHz
+	// is cpufreq's cpuinfo_max_freq; in kHz, 0 if unknown.
 	BaseKHz int `json:"baseKHz,omitempty"`
 	MaxKHz  int `json:"maxKHz,omitempty"`
 }
@@ -70,9 +79,21 @@ type Domain struct {
 	ID int `json:"id"`
 	// CPUs are the online CPUs of the domain; empty for a memory-only node.
 	CPUs cpuset.Set `json:"cpus"`
-	// Bytes is the size of a cache (L2, L3) or of a NUMA node's memory, 0 if unknown.
+	// Bytes is the size of a cache (L2, L3) or of a NUMA node's memory, in
+	// whole KiB as the kernel tells it; 0 if unknown or, for a node, none.
 	Bytes int64 `json:"bytes,omitempty"`
 	// KernelID is the number that the kernel or firmware gives the domain
-	// (physical_package_id, core_id, cache id); it may repeat or have gaps.
+	// (physical_package_id, die_id, core_id, cache id; of the lowest CPU where
+	// they disagree). It may repeat or have gaps; -1 is unknown.
 	KernelID int `json:"kernelID"`
 }
+
+// Core kinds of hybrid machines, as CPU.Kind.
+const (
+	KindP  = "P"  // performance: sys/devices/cpu_core
+	KindE  = "E"  // efficiency: sys/devices/cpu_atom
+	KindLP = "LP" // low-power efficiency: sys/devices/cpu_lowpower
+)
+
+// String returns kind and number, as in "node 1".
+func (d Domain) String() string { return d.Kind.String() + " " + strconv.Itoa(d.ID) }

@@ -1,0 +1,69 @@
+package machine
+
+import (
+	"sort"
+
+	"berth.dev/berth/cpuset"
+)
+
+// ByKind returns the domains of kind k by rising id, none where the source
+// does not tell. The slice is the machine's own: do not change it.
+func (m *Machine) ByKind(k Kind) []Domain {
+	n := len(m.Domains)
+	first := sort.Search(n, func(i int) bool { return m.Domains[i].Kind >= k })
+	end := sort.Search(n, func(i int) bool { return m.Domains[i].Kind > k })
+	return m.Domains[first:end:end]
+}
+
+// Of returns the domain of kind k that holds the CPU. ok is false where there
+// is none: the CPU is offline or unknown, or the source does not tell.
+func (m *Machine) Of(k Kind, cpu int) (d Domain, ok bool) {
+	domains := m.ByKind(k)
+	for i := range domains {
+		if domains[i].CPUs.Has(cpu) {
+			return domains[i], true
+		}
+	}
+	return Domain{}, false
+}
+
+// Inside returns the domains of kind k that lie wholly inside set. A
+// memory-only node has no CPUs and is inside no set.
+func (m *Machine) Inside(k Kind, set cpuset.Set) []Domain {
+	var inside []Domain
+	domains := m.ByKind(k)
+	for i := range domains {
+		if !domains[i].CPUs.IsEmpty() && set.Contains(domains[i].CPUs) {
+			inside = append(inside, domains[i])
+		}
+	}
+	return inside
+}
+
+// CPU returns the description of an online CPU.
+func (m *Machine) CPU(id int) (c CPU, ok bool) {
+	for i := range m.CPUs {
+		if m.CPUs[i].ID == id {
+			return m.CPUs[i], true
+		}
+	}
+	return CPU{}, false
+}
+
+// Distance returns the NUMA distance from node a to node b, by their numbers;
+// ok is false where it is unknown.
+func (m *Machine) Distance(a, b int) (distance int, ok bool) {
+	row, col := -1, -1
+	for i, d := range m.ByKind(Node) {
+		if d.ID == a {
+			row = i
+		}
+		if d.ID == b {
+			col = i
+		}
+	}
+	if row < 0 || col < 0 || row >= len(m.Distances) || col >= len(m.Distances[row]) {
+		return 0, false
+	}
+	return m.Distances[row][col], true
+}

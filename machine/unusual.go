@@ -1,0 +1,299 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+)
+
+// Note is one thing about a machine that placing or measuring should know of.
+type Note struct {
+	// Code is a stable word for programs, such as "offline" or "memory-only-node".
+	Code string `json:"code"`
+	// Text says it to a person, with numbers.
+	Text string `json:"text"`
+}
+
+// PlausibleL3PerCore is the most L3 per core that Unusual believes. Processors
+// with stacked cache have up to 48 MiB; a guest that shows more sees the size
+// of its host's cache, of which it gets a share.
+const PlausibleL3PerCore = 64 << 20
+
+// Unusual says what sets m apart from the plain case: one or more sockets, each
+// one NUMA node with one L3, all cores alike and online, all sizes plausible.
+// Codes: inconsistent, offline, smt-off, smt-uneven, isolated, cpu-gaps,
+// hybrid, max-frequency, several-dies, several-nodes-per-socket,
+// node-spans-sockets, memory-only-node, node-without-memory, node-gaps,
+// uneven-nodes, several-l3-per-node, l3-spans-nodes, l3-per-core, no-l3,
+// l3-implausible, distance-asymmetric, distance-local, untold.
+func Unusual(m *Machine) []Note {
+	n := &notes{m: m}
+	n.inconsistent()
+	n.cpus()
+	n.smt()
+	n.kindsOfCore()
+	n.sockets()
+	n.nodes()
+	n.caches()
+	n.distances()
+	n.untold()
+	return n.list
+}
+
+type notes struct {
+	m    *Machine
+	list []Note
+}
+
+func (n *notes) addf(code, format string, args ...any) {
+	n.list = append(n.list, Note{code, fmt.Sprintf(format, args...)})
+}
+
+func (n *notes) inconsistent() {
+	err := n.m.Validate()
+	if err == nil {
+		return
+	}
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		n.addf("inconsistent", "inconsistent: %v", err)
+		return
+	}
+	for _, e := range joined.Unwrap() {
+		n.addf("inconsistent", "inconsistent: %v", e)
+	}
+}
+
+func (n *notes) cpus() {
+	if off := n.m.Offline; !off.IsEmpty() {
+		n.addf("offline", "offline: %s", cpus(off))
+	}
+	if iso := n.m.Isolated; !iso.IsEmpty() {
+		n.addf("isolated", "isolated from the scheduler's balancing: %s", cpus(iso))
+	}
+	present := n.m.Online.Union(n.m.Offline)
+	if gaps := gapsIn(present); !gaps.IsEmpty() {
+		n.addf("cpu-gaps", "CPU numbers have gaps: %s do not exist", gaps)
+	}
+}
+
+func gapsIn(s cpuset.Set) cpuset.Set {
+	last, _ := s.Last()
+	all, _ := cpuset.Range(0, last)
+	return all.Minus(s)
+}
+
+func cpus(s cpuset.Set) string {
+	if s.Len() == 1 {
+		return "CPU " + s.String()
+	}
+	return "CPUs " + s.String()
+}
+
+// plural writes "1 core", "2 cores".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+func (n *notes) smt() {
+	if n.m.SMT == "off" || n.m.SMT == "forceoff" {
+		n.addf("smt-off", "SMT is switched off (smt/control is %s)", n.m.SMT)
+	}
+	by := map[int]cpuset.Set{}
+	var counts []int
+	for _, core := range n.m.ByKind(Core) {
+		threads := core.CPUs.Len()
+		if _, ok := by[threads]; !ok {
+			counts = append(counts, threads)
+		}
+		by[threads] = by[threads].Union(core.CPUs)
+	}
+	if len(counts) < 2 {
+		return
+	}
+	slices.Sort(counts)
+	var parts []string
+	for _, c := range counts {
+		parts = append(parts, fmt.Sprintf("%s per core on %s", plural(c, "thread"), cpus(by[c])))
+	}
+	n.addf("smt-uneven", "cores differ in threads: %s", strings.Join(parts, "; "))
+}
+
+func (n *notes) kindsOfCore() {
+	kind := n.m.group(func(c CPU) string { return c.Kind })
+	capacity := n.m.group(func(c CPU) string { return strconv.Itoa(c.Capacity) })
+	frequency := n.m.group(func(c CPU) string { return strconv.Itoa(c.MaxKHz) })
+	switch {
+	case len(kind) > 1:
+		n.addf("hybrid", "hybrid cores: %s", describe(kind, func(k string) string {
+			if k == "" {
+				return "unknown kind"
+			}
+			return k
+		}))
+	case len(capacity) > 1:
+		n.addf("hybrid", "cores differ in capacity: %s", describe(capacity, func(c string) string { return c }))
+	case len(frequency) > 1:
+		n.addf("max-frequency", "maximum frequencies differ: %s", describe(frequency, func(khz string) string {
+			f, _ := strconv.Atoi(khz)
+			return fmt.Sprintf("%.2f GHz", float64(f)/1e6)
+		}))
+	}
+}
+
+// group returns the CPUs of each value of a property, in the order of first
+// appearance.
+func (m *Machine) group(property func(CPU) string) []group {
+	var groups []group
+	for _, c := range m.CPUs {
+		value := property(c)
+		i := slices.IndexFunc(groups, func(g group) bool { return g.value == value })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, group{value: value})
+		}
+		groups[i].cpus, _ = groups[i].cpus.With(c.ID)
+	}
+	return groups
+}
+
+type group struct {
+	value string
+	cpus  cpuset.Set
+}
+
+func describe(groups []group, name func(string) string) string {
+	var parts []string
+	for _, g := range groups {
+		parts = append(parts, name(g.value)+" on "+cpus(g.cpus))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (n *notes) sockets() {
+	for _, s := range n.m.ByKind(Socket) {
+		if dies := n.m.Inside(Die, s.CPUs); len(dies) > 1 {
+			n.addf("several-dies", "%s has %d dies", s, len(dies))
+		}
+		if nodes := n.m.Inside(Node, s.CPUs); len(nodes) > 1 {
+			n.addf("several-nodes-per-socket", "%s has %d NUMA nodes (sub-NUMA clustering, NPS)", s, len(nodes))
+		}
+	}
+}
+
+func (n *notes) nodes() {
+	var ids, sized cpuset.Set
+	nodes := n.m.ByKind(Node)
+	for _, d := range nodes {
+		ids, _ = ids.With(d.ID)
+		if d.Bytes > 0 {
+			sized, _ = sized.With(d.ID)
+		}
+	}
+	if gaps := gapsIn(ids); !gaps.IsEmpty() {
+		n.addf("node-gaps", "NUMA node numbers have gaps: %s do not exist", gaps)
+	}
+	for _, d := range nodes {
+		if sockets := n.m.Inside(Socket, d.CPUs); len(sockets) > 1 {
+			n.addf("node-spans-sockets", "%s spans %d sockets", d, len(sockets))
+		}
+		if d.CPUs.IsEmpty() {
+			n.addf("memory-only-node", "%s has no CPUs (%s)", d, memory(d.Bytes))
+		} else if d.Bytes == 0 && !sized.IsEmpty() {
+			n.addf("node-without-memory", "%s has CPUs but no memory", d)
+		}
+	}
+	n.unevenNodes(nodes)
+}
+
+func memory(bytes int64) string {
+	if bytes == 0 {
+		return "no memory either, or it is unknown"
+	}
+	return fmt.Sprintf("%.1f GiB of memory only", float64(bytes)/(1<<30))
+}
+
+func (n *notes) unevenNodes(nodes []Domain) {
+	least, most := 0, 0
+	for _, d := range nodes {
+		if c := d.CPUs.Len(); c > 0 {
+			if least == 0 || c < least {
+				least = c
+			}
+			most = max(most, c)
+		}
+	}
+	if least != most {
+		n.addf("uneven-nodes", "NUMA nodes differ in size: %s to %s", plural(least, "CPU"), plural(most, "CPU"))
+	}
+}
+
+func (n *notes) caches() {
+	l3s := n.m.ByKind(L3)
+	for _, d := range n.m.ByKind(Node) {
+		if inside := n.m.Inside(L3, d.CPUs); len(inside) > 1 {
+			n.addf("several-l3-per-node", "%s has %d L3 caches", d, len(inside))
+		}
+	}
+	var without cpuset.Set
+	if len(l3s) > 0 {
+		without = n.m.Online
+	}
+	alone := 0
+	for _, l3 := range l3s {
+		without = without.Minus(l3.CPUs)
+		if nodes := n.m.Inside(Node, l3.CPUs); len(nodes) > 1 {
+			n.addf("l3-spans-nodes", "%s is shared by %d NUMA nodes", l3, len(nodes))
+		}
+		cores := len(n.m.Inside(Core, l3.CPUs))
+		if cores == 1 {
+			alone++
+		}
+		if cores > 0 && l3.Bytes/int64(cores) > PlausibleL3PerCore {
+			n.addf("l3-implausible", "%s has %d MiB for %s: probably the size of a hypervisor's host, shared with other guests",
+				l3, l3.Bytes>>20, plural(cores, "core"))
+		}
+	}
+	if alone > 1 && alone == len(l3s) {
+		n.addf("l3-per-core", "every core has an L3 of its own: rare in hardware, common where a hypervisor hides what is shared")
+	}
+	if !without.IsEmpty() {
+		n.addf("no-l3", "no L3: %s", cpus(without))
+	}
+}
+
+func (n *notes) distances() {
+	nodes := n.m.ByKind(Node)
+	for i, from := range nodes {
+		local, ok := n.m.Distance(from.ID, from.ID)
+		if ok && local != 10 {
+			n.addf("distance-local", "%s is at distance %d from itself, not 10", from, local)
+		}
+		for _, to := range nodes[i+1:] {
+			there, ok1 := n.m.Distance(from.ID, to.ID)
+			back, ok2 := n.m.Distance(to.ID, from.ID)
+			if ok1 && ok2 && there != back {
+				n.addf("distance-asymmetric", "distance from %s to %s is %d, back %d", from, to, there, back)
+			}
+		}
+	}
+}
+
+func (n *notes) untold() {
+	var missing []string
+	for _, k := range Kinds() {
+		if len(n.m.ByKind(k)) == 0 {
+			missing = append(missing, k.String())
+		}
+	}
+	if len(missing) > 0 {
+		n.addf("untold", "the source says nothing about: %s", strings.Join(missing, ", "))
+	}
+}
