@@ -4,5 +4,8 @@ import "github.com/spf13/cobra"
 
 // commands lists the verbs, one file each.
 func commands() []*cobra.Command {
-	return []*cobra.Command{}
+	return []*cobra.Command{
+		childLoadCommand(),
+		childTenantCommand(),
+	}
 }
