@@ -2,6 +2,7 @@ package stats
 
 import (
 	"bytes"
+	"cmp"
 	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -23,6 +25,10 @@ const (
 // maxEncoded is more than the longest encoding that the layout can have:
 // 17,408 counts of at most 9 bytes, incompressible, in base64.
 const maxEncoded = 256 << 10
+
+// maxRequests bounds a histogram that comes from outside, so that no sum of
+// weighted counts overflows: 2^40 is a million requests a second for 12 days.
+const maxRequests = 1 << 40
 
 // NewHistogram returns an empty histogram of microseconds, 1 µs to 60 s, with
 // three significant digits. Its memory is about 140 KiB. A value above 60 s is
@@ -63,6 +69,9 @@ func Decode(text string) (*hdrhistogram.Histogram, error) {
 	h, err := hdrhistogram.Decode([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("decode histogram: %w", err)
+	}
+	if h.TotalCount() > maxRequests {
+		return nil, fmt.Errorf("decode histogram: %d requests, more than %d", h.TotalCount(), int64(maxRequests))
 	}
 	return h, nil
 }
@@ -128,6 +137,25 @@ func Compact(h *hdrhistogram.Histogram) Distribution {
 		}
 	}
 	return d
+}
+
+// Merge returns the distribution of all requests of ds together.
+func Merge(ds ...Distribution) Distribution {
+	var all []bucket
+	for _, d := range ds {
+		all = append(all, d.buckets...)
+	}
+	slices.SortFunc(all, func(a, b bucket) int { return cmp.Compare(a.value, b.value) })
+	var out Distribution
+	for _, b := range all {
+		out.total += b.count
+		if n := len(out.buckets); n > 0 && out.buckets[n-1].value == b.value {
+			out.buckets[n-1].count += b.count
+		} else {
+			out.buckets = append(out.buckets, b)
+		}
+	}
+	return out
 }
 
 // Requests is how many requests d holds.

@@ -1,7 +1,7 @@
 package stats
 
 import (
-	"cmp"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -9,7 +9,7 @@ import (
 // weighted merge of their seconds is a binary search: no histogram is merged.
 type pool struct {
 	// values are the occupied buckets of all seconds, ascending, in µs.
-	values []float64
+	values []int64
 	// below[k*seconds+s] is how many requests of second s are in values[k] or less.
 	below   []int64
 	seconds int
@@ -17,6 +17,7 @@ type pool struct {
 	first []int
 }
 
+// newPool lays the rounds out, without the seconds that have no request.
 func newPool(rounds []Round) *pool {
 	p := &pool{first: make([]int, 1, len(rounds)+1)}
 	var all []Distribution
@@ -35,7 +36,7 @@ func newPool(rounds []Round) *pool {
 		var seen int64
 		next := 0
 		for k, v := range p.values {
-			if next < len(d.buckets) && float64(d.buckets[next].value) == v {
+			if next < len(d.buckets) && d.buckets[next].value == v {
 				seen += d.buckets[next].count
 				next++
 			}
@@ -46,41 +47,56 @@ func newPool(rounds []Round) *pool {
 }
 
 // union returns the values of all buckets, ascending, each once.
-func union(all []Distribution) []float64 {
-	seen := map[int64]bool{}
+func union(all []Distribution) []int64 {
 	var values []int64
 	for _, d := range all {
 		for _, b := range d.buckets {
-			if !seen[b.value] {
-				seen[b.value] = true
-				values = append(values, b.value)
-			}
+			values = append(values, b.value)
 		}
 	}
-	slices.SortFunc(values, cmp.Compare[int64])
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = float64(v)
+	slices.Sort(values)
+	return slices.Compact(values)
+}
+
+// merged makes one second of each round.
+func merged(rounds []Round) []Round {
+	out := make([]Round, len(rounds))
+	for i, r := range rounds {
+		out[i] = Round{Seconds: []Distribution{Merge(r.Seconds...)}}
 	}
 	return out
 }
 
-func (p *pool) rounds() int { return len(p.first) - 1 }
+// once returns the weights that count every second once.
+func (p *pool) once() []int64 {
+	weights := make([]int64, p.seconds)
+	for i := range weights {
+		weights[i] = 1
+	}
+	return weights
+}
+
+// drawSeconds adds to weights as many seconds of the round as it has, drawn
+// with replacement.
+func (p *pool) drawSeconds(round int, r *rand.Rand, weights []int64) {
+	first, n := p.first[round], p.first[round+1]-p.first[round]
+	for range n {
+		weights[first+r.IntN(n)]++
+	}
+}
 
 // quantile is the p-th percentile of the seconds merged with the given weights
-// (how often each second counts), by nearest rank. It is false where nothing
-// was recorded.
-func (p *pool) quantile(percent float64, weights []int64) (float64, bool) {
-	n := len(p.values)
-	if n == 0 {
-		return 0, false
+// (how often each second counts), by nearest rank; 0 where that is nothing.
+func (p *pool) quantile(percent float64, weights []int64) float64 {
+	low, high := 0, len(p.values)-1
+	if high < 0 {
+		return 0
 	}
-	total := p.count(n-1, weights)
+	total := p.count(high, weights)
 	if total == 0 {
-		return 0, false
+		return 0
 	}
 	rank := nearestRank(percent, total)
-	low, high := 0, n-1
 	for low < high {
 		if mid := (low + high) / 2; p.count(mid, weights) >= rank {
 			high = mid
@@ -88,7 +104,7 @@ func (p *pool) quantile(percent float64, weights []int64) (float64, bool) {
 			low = mid + 1
 		}
 	}
-	return p.values[low], true
+	return float64(p.values[low])
 }
 
 // count is the weighted number of requests in values[k] or less.

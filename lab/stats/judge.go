@@ -1,0 +1,151 @@
+package stats
+
+import (
+	"fmt"
+	"math"
+)
+
+// Margin is the relative difference below which nobody should care: a scenario
+// within ±10 % of the baseline is equivalent to it, and a smaller difference is
+// never called worse or better.
+const Margin = 0.10
+
+// maxMoreRounds bounds the advice of Judge: what would take more rounds than
+// these is not worth waiting for.
+const maxMoreRounds = 200
+
+// Judgement is a verdict with its grounds.
+type Judgement struct {
+	Verdict Verdict
+	// Why is one clause without a full stop.
+	Why string
+	// MoreRounds is about how many further rounds would decide an inconclusive
+	// comparison if its estimate stayed where it is; 0 if that cannot be said or
+	// would take more than 200.
+	MoreRounds int
+}
+
+// Judge says what a ratio to the baseline (from Ratio) comes to. floor is the
+// ratio of the repeated baseline to the baseline at the same quantile, nil if
+// the run has none; comparisons is how many scenarios are compared with this
+// baseline in the same table.
+//
+// Worse or better needs three things: the interval excludes 1; the estimate is
+// beyond the Margin; and it is further from 1 (on the log scale) than the
+// farther end of floor's interval, that is, than the baseline's difference from
+// itself may be. The third also keeps the chance that any of five comparisons
+// is called worse or better, when all are alike, below 5 %; without a floor the
+// interval is widened for the number of comparisons instead (Bonferroni).
+//
+// Equivalent means that the whole interval lies within the Margin: two
+// one-sided tests, each at half of 1 - Confidence. Anything else is
+// Inconclusive. A ratio without blocks is Invalid.
+func Judge(ratio Interval, floor *Interval, comparisons int) Judgement {
+	if ratio.Rounds == 0 || !(ratio.Estimate > 0) {
+		return Judgement{Verdict: Invalid, Why: "no block with both a valid baseline and a valid round of this scenario"}
+	}
+	if ratio.Rounds < 2 {
+		return Judgement{Verdict: Inconclusive, Why: "one round has no interval", MoreRounds: 1}
+	}
+	c := comparison{
+		rounds: ratio.Rounds, confidence: ratio.Confidence,
+		effect: math.Log(ratio.Estimate), half: halfLog(ratio),
+	}
+	if floor != nil && floor.Rounds >= 2 && floor.Estimate > 0 {
+		c.reach = math.Abs(math.Log(floor.Estimate)) + halfLog(*floor)
+	} else {
+		c.comparisons = max(1, comparisons)
+	}
+	j := Judgement{Verdict: c.verdict(c.rounds), Why: c.why(ratio, floor)}
+	if j.Verdict == Inconclusive {
+		j.MoreRounds = c.moreRounds()
+	}
+	return j
+}
+
+// comparison is a ratio on the log scale, with what it has to exceed.
+type comparison struct {
+	rounds       int
+	confidence   float64
+	effect, half float64 // estimate, half width of its interval
+	reach        float64 // the floor's; 0 without one
+	comparisons  int     // to correct for; 0 with a floor
+}
+
+// verdict is that of the same estimates after the given number of rounds: the
+// widths shrink with the square root of it, and with Student's t.
+func (c comparison) verdict(rounds int) Verdict {
+	shrink := 1.0
+	if rounds != c.rounds {
+		shrink = math.Sqrt(float64(c.rounds)/float64(rounds)) * student(rounds, c.confidence) / student(c.rounds, c.confidence)
+	}
+	half := c.half * shrink
+	if c.effect-half > math.Log(1-Margin) && c.effect+half < math.Log(1+Margin) {
+		return Equivalent
+	}
+	if math.Abs(c.effect) <= max(c.needed(half, rounds), c.reach*shrink) || !beyondMargin(c.effect) {
+		return Inconclusive
+	}
+	if c.effect > 0 {
+		return Worse
+	}
+	return Better
+}
+
+// needed is how far from 1 the effect must be for its interval to exclude 1,
+// corrected for the number of comparisons where there is no floor.
+func (c comparison) needed(half float64, rounds int) float64 {
+	if c.comparisons <= 1 {
+		return half
+	}
+	corrected := 1 - (1-c.confidence)/float64(c.comparisons)
+	return half * student(rounds, corrected) / student(rounds, c.confidence)
+}
+
+func (c comparison) moreRounds() int {
+	for more := 1; more <= maxMoreRounds; more++ {
+		if c.verdict(c.rounds+more) != Inconclusive {
+			return more
+		}
+	}
+	return 0
+}
+
+func (c comparison) why(ratio Interval, floor *Interval) string {
+	own := "there is no repeated baseline to compare with"
+	if c.comparisons == 0 {
+		own = fmt.Sprintf("the baseline differs from itself by %.2f (%.2f to %.2f)", floor.Estimate, floor.Low, floor.High)
+	}
+	switch c.verdict(c.rounds) {
+	case Worse:
+		return fmt.Sprintf("%s times the baseline at least; %s", figure(ratio.Low), own)
+	case Better:
+		return fmt.Sprintf("%s times the baseline at most; %s", figure(ratio.High), own)
+	case Equivalent:
+		return fmt.Sprintf("the interval (%.2f to %.2f) lies within ±%.0f %% of the baseline", ratio.Low, ratio.High, 100*Margin)
+	}
+	switch {
+	case math.Abs(c.effect) <= c.half:
+		return fmt.Sprintf("the interval (%s to %s) includes 1 and reaches beyond ±%.0f %%", figure(ratio.Low), figure(ratio.High), 100*Margin)
+	case !beyondMargin(c.effect):
+		return fmt.Sprintf("there is a difference, but it may be on either side of %.0f %% (%.2f to %.2f)", 100*Margin, ratio.Low, ratio.High)
+	case c.comparisons > 0:
+		return fmt.Sprintf("not beyond chance in %d comparisons; %s", c.comparisons, own)
+	}
+	return "no further from the baseline than the baseline may be from itself: " + own
+}
+
+func beyondMargin(effect float64) bool {
+	return effect > math.Log(1+Margin) || effect < math.Log(1-Margin)
+}
+
+// halfLog is the half width of a ratio's interval on the log scale.
+func halfLog(i Interval) float64 { return math.Log(i.High/i.Low) / 2 }
+
+// figure prints a ratio with two decimals, or three digits where it is large.
+func figure(x float64) string {
+	if x < 10 {
+		return fmt.Sprintf("%.2f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}
