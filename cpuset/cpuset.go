@@ -93,6 +93,9 @@ func count(s *Set) int {
 // IsEmpty reports whether s has no member.
 func (s Set) IsEmpty() bool { return s == Set{} }
 
+// Equal is s == t, under the name that comparing libraries look for.
+func (s Set) Equal(t Set) bool { return s == t }
+
 // Has reports whether id is a member. Numbers out of range are not.
 func (s Set) Has(id int) bool {
 	return id >= 0 && id < Limit && s.w[id/64]&(1<<(id%64)) != 0

@@ -241,6 +241,14 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestEqual(t *testing.T) {
+	t.Parallel()
+	s := MustParse("0-3,2047")
+	if !s.Equal(MustOf(0, 1, 2, 3, 2047)) || s.Equal(MustParse("0-3")) || !(Set{}).Equal(MustOf()) {
+		t.Error("Equal disagrees with the members")
+	}
+}
+
 func TestMustPanics(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(){
