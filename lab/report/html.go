@@ -1,0 +1,134 @@
+package report
+
+import (
+	_ "embed" // the page's template and style sheet
+	"fmt"
+	"html/template"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/lab"
+)
+
+//go:embed page.html
+var pageTemplate string
+
+//go:embed page.css
+var pageStyle string
+
+// HTML writes the report as one file that needs no network and no script: the
+// plots are drawn here, and the raw numbers are links to data inside the page.
+func HTML(w io.Writer, r *lab.Result, a *lab.Analysis) error {
+	p, err := newPage(r, a)
+	if err != nil {
+		return err
+	}
+	t, err := template.New("report").Funcs(template.FuncMap{
+		"style": func() template.CSS { return template.CSS(pageStyle) },
+	}).Parse(pageTemplate)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := t.Execute(w, p); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
+	s, err := newSeries(r)
+	if err != nil {
+		return nil, err
+	}
+	c := canvas{result: r, analysis: a, series: s, curves: curves(s, a), looks: looksOf(a.Rows)}
+	p := &page{
+		Title: title(r), Interrupted: interruption(r), Warnings: a.Warnings, Recommendation: a.Recommendation, Reading: a.Reading,
+		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
+		Experiment: experimentTable(r), Rounds: roundTable(s), Command: command(r), Program: programLine(r.Program),
+	}
+	if !r.Started.IsZero() {
+		p.When = r.Started.UTC().Format("2 January 2006, 15:04 UTC")
+	}
+	for _, q := range shownQuantiles(a) {
+		p.Columns = append(p.Columns, quantileName(q))
+	}
+	p.Rows, p.Notes = pageRows(r, a, c)
+	p.Figures = figures(c)
+	p.Downloads, err = downloads(r, a, s)
+	return p, err
+}
+
+// figures draws what there is data for.
+func figures(c canvas) []figure {
+	var out []figure
+	add := func(id, heading, caption string, draw func(canvas) template.HTML, numbers *pageTable) {
+		w, n := c, c
+		w.size, n.size = wide, narrow
+		out = append(out, figure{id, heading, caption, draw(w), draw(n), numbers})
+	}
+	if hasRatio(c.analysis) {
+		add("ratios", "How much slower than alone", "Each scenario's p99 divided by the baseline's of the same block, with its interval. "+
+			"An interval inside the ±10 % band is equivalent; one that touches 1 shows no difference.", canvas.drawRatios, nil)
+	}
+	if len(tradeRows(c.analysis)) > 0 {
+		add("tradeoff", "What protection costs", "Isolation is a trade. Further down the tenant is better protected; further right the neighbour gets more of its work done. "+
+			"The scenario to choose is the rightmost of those in the band.", canvas.drawTradeoff, nil)
+	}
+	if len(c.curves) > 0 {
+		numbers := curveTable(c.curves)
+		add("percentiles", "Response time by percentile", "Counted from the instant a request was due. Bands are bootstrap intervals over rounds and seconds; a line stops where "+
+			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.", canvas.drawPercentiles, &numbers)
+	}
+	if len(c.series.rounds) > 0 {
+		add("time", "Latency over time", "Every second of every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine "+
+			"meets all of them alike.", canvas.drawTime, nil)
+		add("probes", "The machine meanwhile", "Four fixed pieces of work, timed before each round, as deviation from their median; CPU time taken by the hypervisor; "+
+			"and load that was not the lab's. Level lines mean that the machine did not change under the experiment.", canvas.drawProbes, nil)
+	}
+	return out
+}
+
+func hasRatio(a *lab.Analysis) bool {
+	for _, row := range a.Rows {
+		if row.Ratio != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// command is what repeats the run.
+func command(r *lab.Result) string {
+	e := r.Experiment
+	parts := []string{"berth lab"}
+	if e.Preset != "" {
+		parts = append(parts, "--preset "+shellWord(e.Preset))
+	}
+	parts = append(parts, "--rounds "+strconv.Itoa(e.Blocks), "--duration "+time.Duration(e.Window).String(), "--seed "+strconv.FormatUint(e.Seed, 10))
+	if e.Rate > 0 {
+		parts = append(parts, "--rate "+strconv.FormatFloat(e.Rate, 'g', -1, 64))
+	}
+	var names []string
+	for _, s := range e.Scenarios {
+		if s.Name != lab.Baseline && s.Name != lab.BaselineAgain {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) > 0 {
+		parts = append(parts, "--scenario "+shellWord(strings.Join(names, ",")))
+	}
+	return strings.Join(parts, " ")
+}
+
+// shellWord quotes s for a shell where it needs to be.
+func shellWord(s string) string {
+	safe := strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.,/:=+", r))
+	}) < 0
+	if safe && s != "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

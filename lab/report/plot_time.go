@@ -1,0 +1,160 @@
+package report
+
+import (
+	"fmt"
+	"html/template"
+	"strings"
+
+	"berth.dev/berth/lab"
+)
+
+// slots are the places of the rounds on an axis of time: in the order run,
+// side by side, each as wide as its seconds, with a gap between blocks.
+type slots struct {
+	x, w []float64 // left edge and width, by round
+	cuts []float64 // between blocks
+}
+
+func (c canvas) slots(f frame) slots {
+	total, gaps := 0, 0
+	for i, r := range c.series.rounds {
+		total += max(len(r.seconds), 1)
+		if i > 0 && r.Block != c.series.rounds[i-1].Block {
+			gaps++
+		}
+	}
+	gap := min(6, (f.right-f.left)*0.1/float64(max(gaps, 1)))
+	perSecond := (f.right - f.left - gap*float64(gaps)) / float64(max(total, 1))
+	var s slots
+	at := f.left
+	for i, r := range c.series.rounds {
+		if i > 0 && r.Block != c.series.rounds[i-1].Block {
+			s.cuts = append(s.cuts, at+gap/2)
+			at += gap
+		}
+		w := perSecond * float64(max(len(r.seconds), 1))
+		s.x, s.w = append(s.x, at), append(s.w, w)
+		at += w
+	}
+	return s
+}
+
+// drawTime is p50 and p99 of every second in the order run, above a strip that
+// shows which scenario ran when.
+func (c canvas) drawTime() template.HTML {
+	rows := c.ran()
+	const lane = 17.0
+	plot := c.either(290, 260)
+	strip := lane * float64(len(rows))
+	height := 14 + plot + 12 + strip + 30
+	f := frame{c.either(96, 78), 14, c.width - 8, 14 + plot}
+	d := newDrawing(c.id("time"), c.width, height, "Latency over time, in the order the rounds were run",
+		fmt.Sprintf("For every second a bar from p50 to p99 of response time; %s in %s. The table of rounds has the figures.",
+			count(len(c.series.rounds), "round"), count(blocksIn(c.series), "block")))
+	var values []float64
+	for _, r := range c.series.rounds {
+		for _, s := range r.seconds {
+			values = append(values, s.p50, s.p99)
+		}
+	}
+	y := logScale(values, f.bottom, f.top)
+	d.yAxis(f, y, 8, shortLatency)
+	d.upright("axis", 11, (f.top+f.bottom)/2, "p50 to p99 of each second")
+	s := c.slots(f)
+	for i, row := range rows {
+		top := f.bottom + 12 + lane*float64(i)
+		d.rect("lane", f.left, top+1, f.right-f.left, lane-2, "")
+		d.text("tick name "+c.looks[row.Scenario].class, end, f.left-6, top+12.5, clip(row.Scenario, int(c.either(13, 11))))
+	}
+	for _, x := range s.cuts {
+		d.line("cut", x, f.top, x, f.bottom+12+strip)
+	}
+	for _, row := range rows {
+		c.drawSeconds(d, s, y, row)
+	}
+	for i, r := range c.series.rounds {
+		c.drawSlot(d, f, s, i, r, rows, lane)
+	}
+	d.text("axis", middle, (f.left+f.right)/2, height-8, c.timeAxisLabel())
+	return d.done()
+}
+
+func (c canvas) timeAxisLabel() string {
+	if c.narrow() {
+		return "rounds in the order run, by block"
+	}
+	return "rounds in the order run; a line between blocks, hatched rounds do not count"
+}
+
+// ran are the rows of the scenarios that have rounds.
+func (c canvas) ran() []lab.Row {
+	var out []lab.Row
+	for _, row := range c.analysis.Rows {
+		if row.Skipped == nil && row.Rounds > 0 {
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+func blocksIn(s *series) int {
+	seen := map[int]bool{}
+	for _, r := range s.rounds {
+		seen[r.Block] = true
+	}
+	return len(seen)
+}
+
+// drawSeconds draws one scenario's seconds as three paths: bars, p50 and p99.
+func (c canvas) drawSeconds(d *drawing, s slots, y scale, row lab.Row) {
+	var bars, low, high strings.Builder
+	for i, r := range c.series.rounds {
+		if r.Scenario != row.Scenario {
+			continue
+		}
+		step := s.w[i] / float64(max(len(r.seconds), 1))
+		inset := min(step*0.12, 1.5)
+		for k, sec := range r.seconds {
+			if sec.p50 <= 0 {
+				continue
+			}
+			x1, x2 := s.x[i]+step*float64(k)+inset, s.x[i]+step*float64(k+1)-inset
+			top, bottom := y.at(sec.p99), y.at(sec.p50)
+			fmt.Fprintf(&bars, "M%s %sH%sV%sH%sz", num(x1), num(top), num(x2), num(bottom), num(x1))
+			fmt.Fprintf(&high, "M%s %sH%s", num(x1), num(top), num(x2))
+			fmt.Fprintf(&low, "M%s %sH%s", num(x1), num(bottom), num(x2))
+		}
+	}
+	class := c.looks[row.Scenario].class
+	d.path("bars "+class, bars.String())
+	d.path("p50 "+class, low.String())
+	d.path("p99 "+class, high.String())
+}
+
+// drawSlot marks a round in its scenario's lane and gives it a tooltip over
+// its whole height.
+func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []lab.Row, lane float64) {
+	strip := f.bottom + 12
+	for k, row := range rows {
+		if row.Scenario == r.Scenario {
+			d.rect("ran "+c.looks[row.Scenario].class, s.x[i]+0.5, strip+lane*float64(k)+3, s.w[i]-1, lane-6, "")
+		}
+	}
+	class := "hover"
+	if r.Invalid != "" {
+		class = "hover invalid"
+	}
+	d.rect(class, s.x[i], f.top, s.w[i], strip+lane*float64(len(rows))-f.top, roundTip(r))
+}
+
+func roundTip(r round) string {
+	tip := fmt.Sprintf("%s, block %d, position %d", r.Scenario, r.Block+1, r.Position+1)
+	if p50, ok := at(r.response, 50); ok {
+		p99, _ := at(r.response, 99)
+		tip += fmt.Sprintf(": p50 %s, p99 %s", latency(p50), latency(p99))
+	}
+	if r.Invalid != "" {
+		tip += "; does not count: " + r.Invalid
+	}
+	return tip
+}
