@@ -10,6 +10,8 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Op is what a Step does.
@@ -18,14 +20,15 @@ type Op int
 // The operations.
 const (
 	// Write writes Value to the existing file Path and compares what the kernel
-	// then shows. It never creates a file.
+	// then shows. It never creates a file. A file that shows Value already is
+	// left alone.
 	Write Op = iota
 	// Mkdir creates the directory Path (a cgroup, a resctrl group). Undo removes
 	// it. A directory that is already there is an error (EEXIST): what Berth
 	// did not make it does not own.
 	Mkdir
 	// Attach writes the process id Value to the cgroup.procs (or tasks) file
-	// Path. Undo writes it to Back, if the process still lives.
+	// Path. Undo writes it to Back, if that process is still there.
 	Attach
 	// Enable writes the words Value ("+cpuset +cpu") to a cgroup.subtree_control
 	// file. Undo disables those that were not enabled before.
@@ -44,26 +47,115 @@ const (
 	// Keyed is one "KEY WORD..." line of a file with many (io.max, io.weight):
 	// the line of the same key must have the words written, in any order.
 	Keyed
+	// State is a word that the kernel may qualify ("root invalid (reason)" in
+	// cpuset.cpus.partition) or reach with a delay (FREEZING before FROZEN). A
+	// qualified state fails the read-back, but is still recognised as Berth's
+	// own when it is undone.
+	State
 )
 
-// Step is one thing to do. It is data: comparable, printable, storable.
+// Step is one thing to do. It is data: printable and storable.
 type Step struct {
 	Op     Op     `json:"op"`
 	Path   string `json:"path"` // relative to the Root, e.g. "sys/fs/cgroup/x/cpu.weight"
 	Value  string `json:"value,omitempty"`
 	Format Format `json:"format,omitempty"`
+	// Unset is, for Keyed, what stands for a key without a line
+	// ("8:0 rbps=max wbps=max riops=max wiops=max"); undo writes it where there
+	// was none.
+	Unset string `json:"unset,omitempty"`
 	// Back is, for Attach, the file that the process came from.
 	Back string `json:"back,omitempty"`
 	// Disturbs are files whose value the kernel changes as a side effect
 	// (cpu.idle=1 resets cpu.weight). They are saved before and rewritten, in
 	// this order, after Path was restored.
 	Disturbs []string `json:"disturbs,omitempty"`
+	// Keep is for a value in a directory that an earlier step makes: undo removes
+	// the directory and leaves the value alone.
+	Keep bool `json:"keep,omitempty"`
 	// Why is one short clause for previews: "neighbour keeps off the tenant's cores".
 	Why string `json:"why,omitempty"`
 }
 
 // Plan is a list of steps in the order in which they must happen.
 type Plan []Step
+
+// String returns the plan as one would type it, a line per step:
+//
+//	mkdir /sys/fs/cgroup/batch
+//	echo 10 > /sys/fs/cgroup/batch/cpu.weight  # batch yields to the service
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, s := range p {
+		b.WriteString(s.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// String returns the step as one would type it, without a newline.
+func (s Step) String() string {
+	var line string
+	switch {
+	case s.Op == Mkdir:
+		line = "mkdir /" + s.Path
+	case s.Value == "":
+		line = "echo > /" + s.Path
+	default:
+		line = "echo " + s.Value + " > /" + s.Path
+	}
+	if s.Why != "" {
+		line += "  # " + s.Why
+	}
+	return line
+}
+
+var opNames = [...]string{Write: "write", Mkdir: "mkdir", Attach: "attach", Enable: "enable"}
+
+// String returns the operation's name: "write", "mkdir", "attach", "enable".
+func (o Op) String() string { return name(opNames[:], int(o)) }
+
+// MarshalText writes the operation's name.
+func (o Op) MarshalText() ([]byte, error) { return marshalName(opNames[:], int(o)) }
+
+// UnmarshalText reads the operation's name.
+func (o *Op) UnmarshalText(text []byte) error { return unmarshalName(opNames[:], text, (*int)(o)) }
+
+var formatNames = [...]string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
+
+// String returns the format's name: "words", "list", "keyed", "state".
+func (f Format) String() string { return name(formatNames[:], int(f)) }
+
+// MarshalText writes the format's name.
+func (f Format) MarshalText() ([]byte, error) { return marshalName(formatNames[:], int(f)) }
+
+// UnmarshalText reads the format's name.
+func (f *Format) UnmarshalText(text []byte) error {
+	return unmarshalName(formatNames[:], text, (*int)(f))
+}
+
+func name(names []string, i int) string {
+	if i < 0 || i >= len(names) {
+		return fmt.Sprintf("unknown(%d)", i)
+	}
+	return names[i]
+}
+
+func marshalName(names []string, i int) ([]byte, error) {
+	if i < 0 || i >= len(names) {
+		return nil, fmt.Errorf("marshal %d: no such name", i)
+	}
+	return []byte(names[i]), nil
+}
+
+func unmarshalName(names []string, text []byte, to *int) error {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("unmarshal %q: not one of %v", text, names)
+	}
+	*to = i
+	return nil
+}
 
 // ErrNotSupported is what every NotSupportedError is.
 var ErrNotSupported = errors.New("not supported")

@@ -1,0 +1,295 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Journal is the file in which one running process notes what it is about to
+// change, so that a later Restore can give it back. Each line is a JSON
+// object: first a header, then records. A note is on disk before the kernel
+// is told; what was undone is crossed out by a further record. The file is
+// locked (flock) for as long as its process lives.
+//
+// The nil *Journal keeps no notes.
+type Journal struct {
+	mu   sync.Mutex
+	file *os.File
+	open map[int]bool // noted and not crossed out
+	next int
+	err  error // the first failed append: nothing may be changed after it
+}
+
+// header is the first line of a journal.
+type header struct {
+	Journal int       `json:"berthJournal"` // version of the format: 1
+	Root    string    `json:"root"`         // the Root's name
+	Boot    string    `json:"boot"`         // /proc/sys/kernel/random/boot_id
+	PID     int       `json:"pid"`
+	Program string    `json:"program"`
+	Started time.Time `json:"started"`
+}
+
+// record is every other line: one of its fields besides Seq is set.
+type record struct {
+	Seq     int    `json:"seq"`
+	Do      *entry `json:"do,omitempty"`      // about to be done
+	Made    uint64 `json:"made,omitempty"`    // inode of the directory that was made
+	Undoing bool   `json:"undoing,omitempty"` // about to be undone
+	Undone  bool   `json:"undone,omitempty"`  // to be forgotten
+}
+
+const (
+	journalVersion = 1
+	journalSuffix  = ".journal"
+)
+
+// JournalDir returns the directory for journals of the live host: /run/berth
+// for root; for others berth in their run-time directory ($XDG_RUNTIME_DIR),
+// or /tmp/berth-UID without one. All are gone, or out of date, after a reboot,
+// and so is what they could restore.
+func JournalDir(uid int, xdgRuntimeDir string) string {
+	switch {
+	case uid == 0:
+		return "/run/berth"
+	case filepath.IsAbs(xdgRuntimeDir):
+		return filepath.Join(xdgRuntimeDir, "berth")
+	}
+	return fmt.Sprintf("/tmp/berth-%d", uid)
+}
+
+// OpenJournal starts a journal in dir, which is made (mode 0700) if need be.
+// It refuses a directory that others could write to: a journal says what is to
+// be written where. program is for the reader of a report: "berth lab".
+func OpenJournal(root *Root, dir, program string) (*Journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	defer lock.Close()
+	now := time.Now()
+	name := filepath.Join(dir, fmt.Sprintf("%d-%d%s", os.Getpid(), now.UnixNano(), journalSuffix))
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j := &Journal{file: file, open: map[int]bool{}}
+	if err := flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		err = j.write(header{journalVersion, root.Name(), root.bootID(), os.Getpid(), program, now}, true)
+	}
+	if err != nil {
+		file.Close()
+		return nil, errors.Join(fmt.Errorf("open journal: %w", err), os.Remove(name))
+	}
+	return j, nil
+}
+
+// Close ends the journal. Its file is removed if everything was undone, and
+// stays for Restore otherwise.
+func (j *Journal) Close() error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return nil
+	}
+	var err error
+	if len(j.open) == 0 {
+		err = os.Remove(j.file.Name())
+	}
+	err = errors.Join(err, j.file.Close())
+	j.file = nil
+	return err
+}
+
+// Path returns the name of the journal's file, "" for the nil Journal.
+func (j *Journal) Path() string {
+	if j == nil || j.file == nil {
+		return ""
+	}
+	return j.file.Name()
+}
+
+// begin notes e and returns when the note is on disk.
+func (j *Journal) begin(e *entry) error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.next++
+	e.seq = j.next
+	if err := j.write(record{Seq: e.seq, Do: e}, true); err != nil {
+		return err
+	}
+	j.open[e.seq] = true
+	return nil
+}
+
+// made adds the inode of the directory that e made.
+func (j *Journal) made(e *entry) error { return j.mark(record{Seq: e.seq, Made: e.Inode}) }
+
+// undoing notes that undoing e begins.
+func (j *Journal) undoing(e *entry) error { return j.mark(record{Seq: e.seq, Undoing: true}) }
+
+// undone crosses e out.
+func (j *Journal) undone(e *entry) error {
+	if j == nil {
+		return nil
+	}
+	if err := j.mark(record{Seq: e.seq, Undone: true}); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.open, e.seq)
+	return nil
+}
+
+// mark appends a record that need not survive more than this process: without
+// it, Restore looks at an object once more and finds nothing to do.
+func (j *Journal) mark(r record) error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.write(r, false)
+}
+
+func (j *Journal) write(line any, sync bool) error {
+	if j.file == nil {
+		return fmt.Errorf("append to journal: %w", os.ErrClosed)
+	}
+	if j.err != nil {
+		return j.err
+	}
+	text, err := json.Marshal(line)
+	if err == nil {
+		_, err = j.file.Write(append(text, '\n'))
+	}
+	if err == nil && sync {
+		err = j.file.Sync()
+	}
+	if err != nil {
+		j.err = fmt.Errorf("append to journal: %w", err)
+	}
+	return j.err
+}
+
+// lockDir takes the lock under which journals are made and looked for, so that
+// no one sees a journal between its creation and its lock. The directory must
+// belong to this user and be closed to others.
+func lockDir(dir string) (*os.File, error) {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return nil, fmt.Errorf("%s: not a directory", dir)
+	case !ok || int(stat.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s: belongs to another user", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", dir, info.Mode().Perm())
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(lock, syscall.LOCK_EX); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return lock, nil
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), how)
+		if err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// notes is a journal as read back.
+type notes struct {
+	header
+	entries []*entry // not crossed out, in the order in which they were done
+	last    int      // the highest number used
+	size    int64    // bytes up to the end of the last whole line
+}
+
+// parseJournal reads a journal's text. A last line without its newline was
+// being written when the process was killed: what it announces was not done.
+// Anything else that is not a journal is an error.
+func parseJournal(text []byte) (notes, error) {
+	var n notes
+	end := bytes.LastIndexByte(text, '\n') + 1
+	n.size = int64(end)
+	lineNumber := 0
+	for line := range strings.Lines(string(text[:end])) {
+		lineNumber++
+		var err error
+		if lineNumber == 1 {
+			err = json.Unmarshal([]byte(line), &n.header)
+			if err == nil && n.Journal != journalVersion {
+				err = fmt.Errorf("format %d, not %d", n.Journal, journalVersion)
+			}
+		} else {
+			var r record
+			if err = json.Unmarshal([]byte(line), &r); err == nil {
+				err = n.add(r)
+			}
+		}
+		if err != nil {
+			return n, fmt.Errorf("line %d: %w", lineNumber, err)
+		}
+	}
+	return n, nil
+}
+
+func (n *notes) add(r record) error {
+	if r.Do != nil {
+		if r.Seq <= n.last {
+			return fmt.Errorf("number %d after %d", r.Seq, n.last)
+		}
+		if r.Do.Path == "" {
+			return errors.New("a step without a path")
+		}
+		n.last = r.Seq
+		r.Do.seq = r.Seq
+		n.entries = append(n.entries, r.Do)
+		return nil
+	}
+	i := slices.IndexFunc(n.entries, func(e *entry) bool { return e.seq == r.Seq })
+	if i < 0 {
+		return fmt.Errorf("nothing has number %d", r.Seq)
+	}
+	e := n.entries[i]
+	switch {
+	case r.Made != 0:
+		e.Inode = r.Made
+	case r.Undoing:
+		e.undoing = true
+	case r.Undone:
+		n.entries = slices.Delete(n.entries, i, i+1)
+	}
+	return nil
+}

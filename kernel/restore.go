@@ -1,0 +1,191 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Report says what a Restore did.
+type Report struct {
+	// Items are the steps of dead runs, in the order in which they were undone.
+	Items []Item `json:"items"`
+	// Alive are journals that were left alone because their process lives.
+	Alive []Owner `json:"alive,omitempty"`
+	// Stale are journals of an earlier boot, removed: what they changed is gone.
+	Stale []Owner `json:"stale,omitempty"`
+	// Foreign are journals of another Root, left alone.
+	Foreign []Owner `json:"foreign,omitempty"`
+}
+
+// Owner is the process that a journal belongs to.
+type Owner struct {
+	Program string    `json:"program,omitempty"`
+	PID     int       `json:"pid,omitempty"`
+	Started time.Time `json:"started,omitzero"`
+	Journal string    `json:"journal"`
+	Root    string    `json:"root,omitempty"`
+}
+
+// Item is one step that was to be undone.
+type Item struct {
+	Step    Step    `json:"step"`
+	Outcome Outcome `json:"outcome"`
+	// Original is the value that was there before the step.
+	Original string `json:"original,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Owner    Owner  `json:"owner"`
+}
+
+// journalFile is one journal that Restore holds the lock of.
+type journalFile struct {
+	file  *os.File
+	notes notes
+	err   error // the text is not a journal from some line on
+}
+
+// Restore undoes what dead processes noted in the journals of dir and did not
+// undo themselves, newest run first, last step first. Values are restored only
+// where they are still what was written. A journal is removed when everything
+// in it is undone. Restore may be killed at any instant and called again.
+//
+// The error joins what could not be undone; a value that someone else changed
+// is in the report and is no error. No directory means nothing to restore.
+func Restore(root *Root, dir string) (Report, error) { return restore(root, dir, false) }
+
+// Preview reports what Restore would undo, with the outcome Pending, and
+// changes nothing.
+func Preview(root *Root, dir string) (Report, error) { return restore(root, dir, true) }
+
+func restore(root *Root, dir string, dry bool) (Report, error) {
+	report := Report{Items: []Item{}}
+	files, err := lockJournals(dir, &report)
+	if err != nil {
+		return report, fmt.Errorf("restore: %w", err)
+	}
+	boot := root.bootID()
+	var errs []error
+	for _, f := range files {
+		owner := f.owner()
+		switch {
+		case f.err == nil && f.notes.Journal != 0 && f.notes.Root != root.Name():
+			report.Foreign = append(report.Foreign, owner)
+		case f.err == nil && f.notes.Journal != 0 && f.notes.Boot != boot:
+			report.Stale = append(report.Stale, owner)
+			if !dry {
+				errs = append(errs, os.Remove(f.file.Name()))
+			}
+		case dry:
+			for _, e := range slices.Backward(f.notes.entries) {
+				report.Items = append(report.Items, Item{Step: e.Step, Outcome: Pending, Original: e.Original, Owner: owner})
+			}
+			errs = append(errs, f.err)
+		default:
+			errs = append(errs, f.restore(root, &report))
+		}
+		f.file.Close()
+	}
+	return report, errors.Join(errs...)
+}
+
+// lockJournals opens the journals of dead processes, newest first.
+func lockJournals(dir string, report *Report) ([]journalFile, error) {
+	lock, err := lockDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []journalFile
+	for _, entry := range entries {
+		if !strings.HasSuffix(entry.Name(), journalSuffix) {
+			continue
+		}
+		f, alive, err := openDead(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if alive {
+			report.Alive = append(report.Alive, f.owner())
+			f.file.Close()
+			continue
+		}
+		files = append(files, f)
+	}
+	slices.SortStableFunc(files, func(a, b journalFile) int { return b.notes.Started.Compare(a.notes.Started) })
+	return files, nil
+}
+
+// openDead opens a journal and takes its lock, unless its owner has it.
+func openDead(name string) (f journalFile, alive bool, err error) {
+	f.file, err = os.OpenFile(name, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return f, false, err
+	}
+	err = flock(f.file, syscall.LOCK_EX|syscall.LOCK_NB)
+	alive = errors.Is(err, syscall.EWOULDBLOCK)
+	if err != nil && !alive {
+		f.file.Close()
+		return f, false, fmt.Errorf("lock %s: %w", name, err)
+	}
+	text, err := io.ReadAll(f.file)
+	if err != nil {
+		f.file.Close()
+		return f, false, err
+	}
+	if f.notes, err = parseJournal(text); err != nil {
+		f.err = fmt.Errorf("journal %s: %w; what it holds beyond that is not restored: check by hand, then delete the file", name, err)
+	}
+	return f, alive, nil
+}
+
+func (f *journalFile) owner() Owner {
+	h := f.notes.header
+	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: f.file.Name(), Root: h.Root}
+}
+
+// restore undoes one journal and removes its file if nothing is left.
+func (f *journalFile) restore(root *Root, report *Report) error {
+	if f.err == nil {
+		if err := f.file.Truncate(f.notes.size); err != nil { // a torn last line
+			return err
+		}
+	}
+	j := &Journal{file: f.file, open: map[int]bool{}, next: f.notes.last}
+	if f.err != nil {
+		j = nil // nothing may follow an illegible line
+	}
+	errs := []error{f.err}
+	left := f.err != nil
+	for _, e := range slices.Backward(f.notes.entries) {
+		item := Item{Step: e.Step, Original: e.Original, Owner: f.owner()}
+		var err error
+		item.Outcome, err = root.revert(e, j)
+		if err != nil {
+			item.Error = err.Error()
+		}
+		report.Items = append(report.Items, item)
+		if item.Outcome == Failed {
+			errs = append(errs, err)
+			left = true
+			continue
+		}
+		errs = append(errs, j.undone(e))
+	}
+	if !left {
+		errs = append(errs, os.Remove(f.file.Name()))
+	}
+	return errors.Join(errs...)
+}

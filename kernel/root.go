@@ -1,0 +1,162 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Files is what Berth does to the kernel's files. Names are relative and
+// slash-separated, as in io/fs. A Root's directory is one; a kernel that a
+// test plays is another.
+type Files interface {
+	// FS is the tree for readers.
+	FS() fs.FS
+	// WriteFile hands data to an existing file in a single write. It creates
+	// nothing and truncates nothing.
+	WriteFile(name, data string) error
+	// Mkdir makes a directory.
+	Mkdir(name string) error
+	// Rmdir removes an empty directory; a cgroup is empty without processes
+	// and children, whatever files it shows.
+	Rmdir(name string) error
+}
+
+// Root is a directory that stands for "/".
+type Root struct {
+	Files
+	// Patience is how long the removal of a directory waits for killed
+	// processes to leave it; 0 stands for two seconds.
+	Patience time.Duration
+
+	name string
+}
+
+// Open returns the Root of a directory: "/" for the live host. No name can
+// lead out of it. It stays open as long as the process.
+func Open(dir string) (*Root, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open root: %w", err)
+	}
+	return &Root{Files: directory{root}, name: dir}, nil
+}
+
+// NewRoot returns a Root called name over the given files.
+func NewRoot(name string, files Files) *Root { return &Root{Files: files, name: name} }
+
+// Name returns the directory as it was given to Open.
+func (r *Root) Name() string { return r.name }
+
+// directory is Files over an os.Root.
+type directory struct{ root *os.Root }
+
+func (d directory) FS() fs.FS { return d.root.FS() }
+
+func (d directory) WriteFile(name, data string) error {
+	f, err := d.root.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// syscall.Write rather than File.Write, which would offer the rest of a
+	// short write a second time, as a value of its own.
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var n int
+	var werr error
+	if err := conn.Write(func(fd uintptr) bool {
+		n, werr = syscall.Write(int(fd), []byte(data))
+		return werr != syscall.EAGAIN
+	}); err != nil {
+		return err
+	}
+	switch {
+	case werr != nil:
+		return &fs.PathError{Op: "write", Path: name, Err: werr}
+	case n < len(data):
+		return &fs.PathError{Op: "write", Path: name, Err: fmt.Errorf("took %d of %d bytes", n, len(data))}
+	}
+	return nil
+}
+
+func (d directory) Mkdir(name string) error { return d.root.Mkdir(name, 0o755) }
+
+func (d directory) Rmdir(name string) error {
+	info, err := d.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return &fs.PathError{Op: "rmdir", Path: name, Err: syscall.ENOTDIR}
+	}
+	return d.root.Remove(name)
+}
+
+// read returns a file's text without its last newline.
+func (r *Root) read(name string) (string, error) {
+	data, err := fs.ReadFile(r.FS(), name)
+	return strings.TrimSuffix(string(data), "\n"), err
+}
+
+// write hands over value as echo does. The newline matters: an empty value
+// would otherwise be no write at all.
+func (r *Root) write(name, value string) error { return r.WriteFile(name, value+"\n") }
+
+// inode returns the inode of a file or directory. Those of cgroup, resctrl
+// and sysfs stay for the life of the object and change when it is made anew;
+// those of /proc change at any time, so there it is 0, unknown.
+func (r *Root) inode(name string) (uint64, error) {
+	info, err := fs.Stat(r.FS(), name)
+	if err != nil {
+		return 0, err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && !strings.HasPrefix(name, "proc/") {
+		return stat.Ino, nil
+	}
+	return 0, nil
+}
+
+func (r *Root) patience() time.Duration {
+	if r.Patience > 0 {
+		return r.Patience
+	}
+	return 2 * time.Second
+}
+
+// bootID returns the identity of the running kernel, "" if the tree has none.
+func (r *Root) bootID() string {
+	id, err := r.read("proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// startTime returns when a process started, in clock ticks since boot (field
+// 22 of /proc/PID/stat); "" if there is no such process or file. Together with
+// the id it names a process for as long as the kernel runs.
+func (r *Root) startTime(pid string) string {
+	stat, err := r.read("proc/" + pid + "/stat")
+	if err != nil {
+		return ""
+	}
+	// The second field is the command in brackets and may hold anything.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
+}
+
+// gone reports whether err means that the object no longer exists. A removed
+// cgroup's files answer ENODEV while they are open.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}

@@ -1,0 +1,264 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var errExist error = syscall.EEXIST
+
+// ErrChanged is what every ChangedError is.
+var ErrChanged = errors.New("changed by someone else")
+
+// ChangedError is a value that was not restored because it is no longer the
+// one that Berth wrote.
+type ChangedError struct {
+	Path     string
+	Written  string // what Berth wrote
+	Current  string // what is there now, and stays
+	Original string // what was there before
+}
+
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("restore /%s: %v: is %q, not the %q that Berth wrote (before: %q)",
+		e.Path, ErrChanged, e.Current, e.Written, e.Original)
+}
+
+// Is makes errors.Is(err, ErrChanged) true.
+func (e *ChangedError) Is(target error) bool { return target == ErrChanged }
+
+// Outcome is what became of one step when it was to be undone.
+type Outcome int
+
+// The outcomes.
+const (
+	// Failed: it could not be undone; the error says why.
+	Failed Outcome = iota
+	// Restored: the original is back.
+	Restored
+	// Untouched: it has the original value already, or was never changed.
+	Untouched
+	// Gone: the file, group or process no longer exists.
+	Gone
+	// Changed: someone else has changed it since; it stays as it is.
+	Changed
+	// Pending: it is still to be undone.
+	Pending
+)
+
+var outcomeNames = [...]string{
+	Failed: "failed", Restored: "restored", Untouched: "untouched", Gone: "gone", Changed: "changed", Pending: "pending",
+}
+
+// String returns the outcome in one word.
+func (o Outcome) String() string { return name(outcomeNames[:], int(o)) }
+
+// MarshalText writes the outcome's word.
+func (o Outcome) MarshalText() ([]byte, error) { return marshalName(outcomeNames[:], int(o)) }
+
+// UnmarshalText reads the outcome's word.
+func (o *Outcome) UnmarshalText(text []byte) error {
+	return unmarshalName(outcomeNames[:], text, (*int)(o))
+}
+
+// revertAll undoes entries, the last first, goes on after errors, and returns
+// those that are still to be undone.
+func (r *Root) revertAll(entries []*entry, journal *Journal) (left []*entry, err error) {
+	var errs []error
+	for _, e := range slices.Backward(entries) {
+		outcome, err := r.revert(e, journal)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if outcome == Failed {
+			left = append(left, e)
+			continue
+		}
+		if err := journal.undone(e); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	slices.Reverse(left)
+	return left, errors.Join(errs...)
+}
+
+// revert undoes one entry. The error is nil, a ChangedError with Changed, or
+// anything else with Failed.
+func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
+	inode, err := r.inode(e.Path)
+	switch {
+	case err != nil && gone(err):
+		return Gone, nil
+	case err != nil:
+		return Failed, r.undoError(e, err)
+	case e.Inode != 0 && e.Inode != inode:
+		return Gone, nil // made anew by someone else
+	}
+	var outcome Outcome
+	switch e.Op {
+	case Mkdir:
+		outcome, err = r.revertMkdir(e)
+	case Attach:
+		outcome, err = r.revertAttach(e)
+	case Enable:
+		outcome, err = r.revertEnable(e)
+	default:
+		outcome, err = r.revertWrite(e, journal)
+	}
+	if err == nil || outcome == Changed {
+		return outcome, err
+	}
+	if gone(err) {
+		if _, statErr := r.inode(e.Path); gone(statErr) {
+			return Gone, nil
+		}
+	}
+	return Failed, r.undoError(e, err)
+}
+
+func (r *Root) undoError(e *entry, err error) error {
+	s := e.Step
+	switch e.Op {
+	case Mkdir:
+		return fmt.Errorf("rmdir /%s: %w", e.Path, err)
+	case Attach:
+		s.Path = e.Back
+	default:
+		s.Value = e.Original
+	}
+	return fmt.Errorf("undo: %w", refused(s, err))
+}
+
+func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
+	text, err := r.read(e.Path)
+	if err != nil {
+		return Failed, err
+	}
+	current := e.line(text)
+	isOriginal := e.Format.same(current, e.Original) && e.Format.same(e.Original, current)
+	switch {
+	case isOriginal && !e.undoing:
+		return Untouched, nil
+	case !isOriginal && !e.Format.owns(current, e.Value):
+		return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: current, Original: e.Original}
+	}
+	if len(e.Disturbed) > 0 && !e.undoing {
+		if err := journal.undoing(e); err != nil {
+			return Failed, err
+		}
+		e.undoing = true
+	}
+	if !isOriginal {
+		if err := r.write(e.Path, e.Original); err != nil {
+			return Failed, err
+		}
+	}
+	for _, d := range e.Disturbed {
+		if err := r.rewrite(d); err != nil {
+			return Failed, fmt.Errorf("/%s %q: %w", d.Path, d.Value, bare(err))
+		}
+	}
+	return Restored, nil
+}
+
+// rewrite gives a disturbed file its value back.
+func (r *Root) rewrite(d saved) error {
+	inode, err := r.inode(d.Path)
+	if err != nil || inode != d.Inode {
+		if err == nil || gone(err) {
+			return nil
+		}
+		return err
+	}
+	text, err := r.read(d.Path)
+	if err != nil || Words.same(text, d.Value) {
+		return err
+	}
+	return r.write(d.Path, d.Value)
+}
+
+func (r *Root) revertEnable(e *entry) (Outcome, error) {
+	outcome := Untouched
+	for _, word := range missing(e.Value, e.Original) {
+		text, err := r.read(e.Path)
+		if err != nil {
+			return Failed, err
+		}
+		if !slices.Contains(strings.Fields(text), word) {
+			continue
+		}
+		err = r.write(e.Path, "-"+word)
+		if errors.Is(err, syscall.EBUSY) {
+			// Someone else's child group hands it on: it is theirs now.
+			return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: text, Original: e.Original}
+		}
+		if err != nil {
+			return Failed, err
+		}
+		outcome = Restored
+	}
+	return outcome, nil
+}
+
+func (r *Root) revertAttach(e *entry) (Outcome, error) {
+	text, err := r.read(e.Path)
+	if err != nil {
+		return Failed, err
+	}
+	if !slices.Contains(strings.Fields(text), e.Value) || r.startTime(e.Value) != e.Start {
+		return Gone, nil // ended, or moved on
+	}
+	err = r.write(e.Back, e.Value)
+	if errors.Is(err, syscall.ESRCH) {
+		return Gone, nil
+	}
+	if err != nil {
+		return Failed, err
+	}
+	return Restored, nil
+}
+
+// revertMkdir removes a directory. A group is busy until the last process in
+// it is reaped, which a kill does not wait for.
+func (r *Root) revertMkdir(e *entry) (Outcome, error) {
+	deadline := time.Now().Add(r.patience())
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := r.Rmdir(e.Path)
+		switch {
+		case err == nil:
+			return Restored, nil
+		case gone(err):
+			return Gone, nil
+		case !errors.Is(err, syscall.EBUSY):
+			return Failed, bare(err)
+		case time.Now().Add(wait).After(deadline):
+			return Failed, r.occupied(e.Path, err)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// occupied says who is still in a group that cannot be removed.
+func (r *Root) occupied(dir string, err error) error {
+	if procs, readErr := r.read(dir + "/cgroup.procs"); readErr == nil {
+		if pids := strings.Fields(procs); len(pids) > 0 {
+			return fmt.Errorf("%w: still holds process %s; end it and run 'berth restore'", bare(err), strings.Join(pids, ", "))
+		}
+	}
+	var children []string
+	entries, _ := fs.ReadDir(r.FS(), dir)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			children = append(children, entry.Name())
+		}
+	}
+	if len(children) > 0 {
+		return fmt.Errorf("%w: someone else made child groups in it: %s", bare(err), strings.Join(children, ", "))
+	}
+	return bare(err)
+}

@@ -1,0 +1,57 @@
+package kernel
+
+import (
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+)
+
+// same reports whether text and value mean the same in a format. For Keyed,
+// both are one line; see line.
+func (f Format) same(text, value string) bool {
+	switch f {
+	case List:
+		a, errA := cpuset.Parse(text)
+		b, errB := cpuset.Parse(value)
+		if errA == nil && errB == nil {
+			return a == b
+		}
+	case Keyed:
+		have := strings.Fields(text)
+		for _, word := range strings.Fields(value) {
+			if !slices.Contains(have, word) {
+				return false
+			}
+		}
+		return true
+	}
+	return slices.Equal(strings.Fields(text), strings.Fields(value))
+}
+
+// owns reports whether text is what became of value, which Berth wrote.
+func (f Format) owns(text, value string) bool {
+	if f != State {
+		return f.same(text, value)
+	}
+	have, want := strings.Fields(text), strings.Fields(value)
+	if len(have) == 0 || len(want) == 0 {
+		return len(have) == len(want)
+	}
+	return have[0] == want[0] || have[0] == "FREEZING" && want[0] == "FROZEN"
+}
+
+// line returns the part of a file's text that step s is about: all of it, or
+// for Keyed the line with the key of s.Value, or s.Unset if there is none.
+func (s *Step) line(text string) string {
+	if s.Format != Keyed {
+		return text
+	}
+	key, _, _ := strings.Cut(s.Value, " ")
+	for line := range strings.Lines(text) {
+		if k, _, _ := strings.Cut(strings.TrimSpace(line), " "); k == key {
+			return strings.TrimSpace(line)
+		}
+	}
+	return s.Unset
+}
