@@ -61,8 +61,8 @@ func Plan(c Config, available int64) Size {
 	if wanted <= limit {
 		return Size{Bytes: wanted}
 	}
-	note := fmt.Sprintf("working set of a thread is %d MiB, not %d (four times the cache): %d threads may take 1/%d of the memory available",
-		limit/mib, wanted/mib, c.Threads, memoryShare)
+	note := fmt.Sprintf("working set of a thread is %g MiB, not %g (four times the cache): %d threads may take 1/%d of the memory available",
+		float64(limit)/mib, float64(wanted)/mib, c.Threads, memoryShare)
 	if limit*int64(c.Threads) < 2*cache {
 		note += "; that does not exceed the cache by much, if the cache is as large as reported"
 	}
