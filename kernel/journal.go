@@ -86,7 +86,7 @@ func OpenJournal(root *Root, dir, program string) (*Journal, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	j := &Journal{file: file, open: map[int]bool{}}
-	if err := flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+	if err = flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
 		err = j.write(header{journalVersion, root.Name(), root.bootID(), os.Getpid(), program, now}, true)
 	}
 	if err != nil {

@@ -8,5 +8,6 @@ func commands() []*cobra.Command {
 		childLoadCommand(),
 		childNoiseCommand(),
 		childTenantCommand(),
+		restoreCommand(),
 	}
 }

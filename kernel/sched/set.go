@@ -1,0 +1,195 @@
+package sched
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// passes bounds how often the threads of a process are listed anew. A process
+// whose threads multiply faster than that is not going to be caught.
+const passes = 100
+
+// thread is one thread as it was before.
+type thread struct {
+	started  string
+	original State
+}
+
+// Set changes every thread of a process, listing them again until no new one
+// turns up, and reads each back. A thread that ends meanwhile is none to
+// change. On an error, the threads changed so far are put back.
+//
+// undo puts back the threads that still have what was set here, and leaves
+// others alone. Threads started since have inherited the settings and get
+// those that the process's first thread had before. A process that has ended
+// is no error.
+func Set(pid int, a Attr) (undo func() error, err error) {
+	if err := a.Validate(); err != nil {
+		return nil, fmt.Errorf("set scheduling of process %d: %w", pid, err)
+	}
+	before := map[int]thread{}
+	undo = func() error { return restore(pid, a, before) }
+	err = eachThread(pid, func(tid int) error {
+		original, err := Get(tid)
+		if err != nil {
+			return err
+		}
+		before[tid] = thread{started(tid), original}
+		return set(tid, a)
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("set scheduling of process %d: %w", pid, err), undo())
+	}
+	return undo, nil
+}
+
+// eachThread calls f once for every thread, those that start meanwhile
+// included, until none is new. Threads that end meanwhile are no error.
+func eachThread(pid int, f func(tid int) error) error {
+	seen := map[int]bool{}
+	for range passes {
+		tids, err := Threads(pid)
+		if err != nil {
+			return err
+		}
+		fresh := false
+		for _, tid := range tids {
+			if seen[tid] {
+				continue
+			}
+			seen[tid], fresh = true, true
+			if err := f(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		if !fresh {
+			return nil
+		}
+	}
+	return fmt.Errorf("new threads after %d passes", passes)
+}
+
+// set changes one thread and reads it back.
+func set(tid int, a Attr) error {
+	if !a.Affinity.IsEmpty() {
+		if err := setAffinity(tid, a.Affinity); err != nil {
+			return explain("affinity "+a.Affinity.String(), tid, err)
+		}
+	}
+	if a.Policy != Leave {
+		if err := setPolicy(tid, a.Policy, a.Priority); err != nil {
+			return explain(State{Policy: a.Policy, Priority: a.Priority}.String(), tid, err)
+		}
+	}
+	if a.Nice != nil {
+		if err := unix.Setpriority(unix.PRIO_PROCESS, tid, *a.Nice); err != nil {
+			return explain("nice "+strconv.Itoa(*a.Nice), tid, err)
+		}
+	}
+	now, err := Get(tid)
+	if err != nil {
+		return err
+	}
+	if !a.in(now) {
+		return fmt.Errorf("thread %d: the kernel shows %v on CPUs %v instead", tid, now, now.Affinity)
+	}
+	return nil
+}
+
+// in reports whether a is in force in s.
+func (a Attr) in(s State) bool {
+	return (a.Affinity.IsEmpty() || a.Affinity == s.Affinity) &&
+		(a.Policy == Leave || a.Policy == s.Policy && a.Priority == s.Priority) &&
+		(a.Nice == nil || *a.Nice == s.Nice)
+}
+
+// back is what puts s back where a was set.
+func (a Attr) back(s State) Attr {
+	var b Attr
+	if !a.Affinity.IsEmpty() {
+		b.Affinity = s.Affinity
+	}
+	if a.Policy != Leave {
+		b.Policy, b.Priority = s.Policy, s.Priority
+	}
+	if a.Nice != nil {
+		b.Nice = &s.Nice
+	}
+	return b
+}
+
+func restore(pid int, a Attr, before map[int]thread) error {
+	first, known := before[pid]
+	var errs []error
+	err := eachThread(pid, func(tid int) error {
+		now, err := Get(tid)
+		if err != nil || !a.in(now) {
+			return err
+		}
+		was, ok := before[tid]
+		if !ok || was.started != started(tid) {
+			was = first
+			if !known {
+				return nil
+			}
+		}
+		if err := set(tid, a.back(was.original)); err != nil {
+			errs = append(errs, err)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("restore scheduling of process %d: %w", pid, errors.Join(errs...))
+	}
+	return nil
+}
+
+// explain adds what a refusal usually means.
+func explain(what string, tid int, err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, unix.EINVAL) && strings.HasPrefix(what, "affinity"):
+		hint = "none of these CPUs is online and in the thread's cpuset"
+	case !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES):
+	case !strings.HasPrefix(what, "SCHED_FIFO") && !strings.HasPrefix(what, "SCHED_RR"):
+		hint = "needs CAP_SYS_NICE, or RLIMIT_NICE; other users' processes always need it"
+	case os.Geteuid() == 0 && cpuGroup(tid) != "":
+		hint = "the kernel has CONFIG_RT_GROUP_SCHED: cpu.rt_runtime_us of cgroup " + cpuGroup(tid) +
+			" is 0; give it real-time run time, from the top down, or stay in the root group"
+	default:
+		hint = "needs CAP_SYS_NICE or RLIMIT_RTPRIO"
+	}
+	if hint != "" {
+		return fmt.Errorf("%s for thread %d: %w (%s)", what, tid, err, hint)
+	}
+	return fmt.Errorf("%s for thread %d: %w", what, tid, err)
+}
+
+// cpuGroup returns the v1 cpu cgroup of a thread, "" for the root group or
+// where there is none.
+func cpuGroup(tid int) string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cgroup")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 || fields[2] == "/" {
+			continue
+		}
+		for _, controller := range strings.Split(fields[1], ",") {
+			if controller == "cpu" {
+				return fields[2]
+			}
+		}
+	}
+	return ""
+}
