@@ -177,19 +177,57 @@ func describe(groups []group, name func(string) string) string {
 	return strings.Join(parts, "; ")
 }
 
-func (n *notes) sockets() {
-	for _, s := range n.m.ByKind(Socket) {
-		if dies := n.m.Inside(Die, s.CPUs); len(dies) > 1 {
-			n.addf("several-dies", "%s has %d dies", s, len(dies))
+// several notes which domains of kind outer hold more than one of kind inner,
+// those with the same number together.
+func (n *notes) several(code string, outer Kind, verb [2]string, inner Kind, aside string) {
+	var counts []int
+	by := map[int]cpuset.Set{}
+	for _, d := range n.m.ByKind(outer) {
+		c := len(n.m.Inside(inner, d.CPUs))
+		if c < 2 {
+			continue
 		}
-		if nodes := n.m.Inside(Node, s.CPUs); len(nodes) > 1 {
-			n.addf("several-nodes-per-socket", "%s has %d NUMA nodes (sub-NUMA clustering, NPS)", s, len(nodes))
+		if _, known := by[c]; !known {
+			counts = append(counts, c)
+		}
+		by[c], _ = by[c].With(d.ID)
+	}
+	for _, c := range counts {
+		what := plural(c, noun(inner))
+		if by[c].Len() == 1 {
+			n.addf(code, "%s %s %s%s", domains(outer, by[c]), verb[0], what, aside)
+		} else {
+			n.addf(code, "%s %s %s each%s", domains(outer, by[c]), verb[1], what, aside)
 		}
 	}
 }
 
+func noun(k Kind) string {
+	switch k {
+	case Node:
+		return "NUMA node"
+	case L3, L2:
+		return strings.ToUpper(k.String()) + " cache"
+	}
+	return k.String()
+}
+
+// domains writes "NUMA node 1", "NUMA nodes 0-3".
+func domains(k Kind, ids cpuset.Set) string {
+	if ids.Len() == 1 {
+		return noun(k) + " " + ids.String()
+	}
+	return noun(k) + "s " + ids.String()
+}
+
+func (n *notes) sockets() {
+	has := [2]string{"has", "have"}
+	n.several("several-dies", Socket, has, Die, "")
+	n.several("several-nodes-per-socket", Socket, has, Node, " (sub-NUMA clustering, NPS)")
+}
+
 func (n *notes) nodes() {
-	var ids, sized cpuset.Set
+	var ids, sized cpuset.Set // of nodes
 	nodes := n.m.ByKind(Node)
 	for _, d := range nodes {
 		ids, _ = ids.With(d.ID)
@@ -200,10 +238,8 @@ func (n *notes) nodes() {
 	if gaps := gapsIn(ids); !gaps.IsEmpty() {
 		n.addf("node-gaps", "NUMA node numbers have gaps: %s do not exist", gaps)
 	}
+	n.several("node-spans-sockets", Node, [2]string{"spans", "span"}, Socket, "")
 	for _, d := range nodes {
-		if sockets := n.m.Inside(Socket, d.CPUs); len(sockets) > 1 {
-			n.addf("node-spans-sockets", "%s spans %d sockets", d, len(sockets))
-		}
 		if d.CPUs.IsEmpty() {
 			n.addf("memory-only-node", "%s has no CPUs (%s)", d, memory(d.Bytes))
 		} else if d.Bytes == 0 && !sized.IsEmpty() {
@@ -236,29 +272,23 @@ func (n *notes) unevenNodes(nodes []Domain) {
 }
 
 func (n *notes) caches() {
+	n.several("several-l3-per-node", Node, [2]string{"has", "have"}, L3, "")
+	n.several("l3-spans-nodes", L3, [2]string{"spans", "span"}, Node, "")
 	l3s := n.m.ByKind(L3)
-	for _, d := range n.m.ByKind(Node) {
-		if inside := n.m.Inside(L3, d.CPUs); len(inside) > 1 {
-			n.addf("several-l3-per-node", "%s has %d L3 caches", d, len(inside))
-		}
+	if len(l3s) == 0 {
+		return
 	}
-	var without cpuset.Set
-	if len(l3s) > 0 {
-		without = n.m.Online
-	}
+	without := n.m.Online
 	alone := 0
 	for _, l3 := range l3s {
 		without = without.Minus(l3.CPUs)
-		if nodes := n.m.Inside(Node, l3.CPUs); len(nodes) > 1 {
-			n.addf("l3-spans-nodes", "%s is shared by %d NUMA nodes", l3, len(nodes))
-		}
 		cores := len(n.m.Inside(Core, l3.CPUs))
 		if cores == 1 {
 			alone++
 		}
 		if cores > 0 && l3.Bytes/int64(cores) > PlausibleL3PerCore {
-			n.addf("l3-implausible", "%s has %d MiB for %s: probably the size of a hypervisor's host, shared with other guests",
-				l3, l3.Bytes>>20, plural(cores, "core"))
+			n.addf("l3-implausible", "L3 cache %d has %d MiB for %s: probably the size of a hypervisor's host, shared with other guests",
+				l3.ID, l3.Bytes>>20, plural(cores, "core"))
 		}
 	}
 	if alone > 1 && alone == len(l3s) {
@@ -290,7 +320,7 @@ func (n *notes) untold() {
 	var missing []string
 	for _, k := range Kinds() {
 		if len(n.m.ByKind(k)) == 0 {
-			missing = append(missing, k.String())
+			missing = append(missing, noun(k)+"s")
 		}
 	}
 	if len(missing) > 0 {

@@ -197,14 +197,22 @@ func (m *Machine) checkContainment(v *violations) {
 }
 
 // checkSplit reports the inner domains that lie across domains of kind outer.
-// One that overlaps several (numa=fake=) is checkPartition's business.
+// Where outer domains overlap (numa=fake=), checkPartition says so.
 func (m *Machine) checkSplit(v *violations, inner []Domain, outer Kind) {
 	outers := m.ByKind(outer)
+	var owner [cpuset.Limit]int // index into outers, plus 1
+	for i := range outers {
+		for cpu := range outers[i].CPUs.All() {
+			owner[cpu] = i + 1
+		}
+	}
 	for i := range inner {
 		in := &inner[i]
-		for j := range outers {
-			if out := &outers[j]; out.CPUs.Overlaps(in.CPUs) && !out.CPUs.Contains(in.CPUs) {
-				v.addf("%s (CPUs %s): only partly in %s (CPUs %s)", in, in.CPUs, out, out.CPUs)
+		first, _ := in.CPUs.First()
+		at := owner[first]
+		for cpu := range in.CPUs.All() {
+			if owner[cpu] != at {
+				v.addf("%s (CPUs %s): split between domains of kind %s", in, in.CPUs, outer)
 				break
 			}
 		}

@@ -9,5 +9,6 @@ func commands() []*cobra.Command {
 		childNoiseCommand(),
 		childTenantCommand(),
 		restoreCommand(),
+		topoCommand(),
 	}
 }

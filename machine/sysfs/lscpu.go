@@ -13,8 +13,8 @@ import (
 // Lscpu reads the table that lscpu -p=CPU,CORE,SOCKET,NODE,CACHE prints: one
 // row a CPU, columns between commas. The columns are named by the last comment
 // line that begins with "# CPU,"; without one they are CPU, core, socket, node
-// and L3 (five columns; L1d:L1i:L2:L3 in the last is understood too). Only CPU,
-// Core, Socket, Node, L2, L3 and Online are used.
+// and L3, or no L3, or L1d, L1i, L2 and L3 as lscpu prints them. Only CPU, Core,
+// Socket, Node, L2, L3 and Online are used.
 //
 // Numbers in lscpu's table are unique machine-wide: CPUs with the same number
 // share the domain. An empty field or "-" is unknown, and a row that has
@@ -64,6 +64,8 @@ type lscpuKey struct {
 // number does not tell.
 func defaultColumns(row []string) []string {
 	switch {
+	case len(row) == 4:
+		return []string{"CPU", "Core", "Socket", "Node"}
 	case len(row) == 5:
 		return []string{"CPU", "Core", "Socket", "Node", "L3"}
 	case len(row) == 8:

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+)
+
+// branch is one set of CPUs in the drawing with every domain that has exactly
+// these CPUs. Branches nest as their sets do.
+type branch struct {
+	cpus     cpuset.Set
+	domains  []machine.Domain
+	children []*branch
+}
+
+// topoTree nests a machine's domains by their CPUs. Cores, and L2 caches of
+// single cores, are no branches: leaves summarise them.
+type topoTree struct {
+	m       *machine.Machine
+	root    *branch
+	crosses []machine.Domain // neither inside nor apart from a branch: drawn beside the tree
+	l2      map[cpuset.Set]machine.Domain
+}
+
+func newTopoTree(m *machine.Machine) *topoTree {
+	t := &topoTree{m: m, root: &branch{cpus: m.Online}, l2: map[cpuset.Set]machine.Domain{}}
+	cores := map[cpuset.Set]bool{}
+	for _, c := range m.ByKind(machine.Core) {
+		cores[c.CPUs] = true
+	}
+	branches := map[cpuset.Set]*branch{m.Online: t.root}
+	var order []*branch
+	for _, d := range m.Domains {
+		switch {
+		case d.CPUs.IsEmpty() || d.Kind == machine.Core:
+			continue
+		case d.Kind == machine.L2 && cores[d.CPUs]:
+			t.l2[d.CPUs] = d
+			continue
+		}
+		b, ok := branches[d.CPUs]
+		if !ok {
+			b = &branch{cpus: d.CPUs}
+			branches[d.CPUs] = b
+			order = append(order, b)
+		}
+		b.domains = append(b.domains, d)
+	}
+	// Large before small: each branch then goes below one that is there.
+	slices.SortStableFunc(order, func(a, b *branch) int { return cmp.Compare(b.cpus.Len(), a.cpus.Len()) })
+	for _, b := range order {
+		if !t.root.insert(b) {
+			t.crosses = append(t.crosses, b.domains...)
+		}
+	}
+	t.root.sort()
+	return t
+}
+
+// insert puts b below the smallest branch that contains it; false if it
+// crosses one.
+func (at *branch) insert(b *branch) bool {
+	for _, child := range at.children {
+		if child.cpus.Contains(b.cpus) {
+			return child.insert(b)
+		}
+		if child.cpus.Overlaps(b.cpus) {
+			return false
+		}
+	}
+	at.children = append(at.children, b)
+	return true
+}
+
+func (at *branch) sort() {
+	slices.SortFunc(at.children, func(a, b *branch) int {
+		firstA, _ := a.cpus.First()
+		firstB, _ := b.cpus.First()
+		return cmp.Compare(firstA, firstB)
+	})
+	for _, c := range at.children {
+		c.sort()
+	}
+}
+
+// leaf is a summary of alike cores directly inside a branch.
+type leaf struct {
+	kind    string // core kind
+	threads int    // per core; 0 for CPUs whose core is unknown
+	l2      int64  // bytes of each core's own L2, 0 if shared or unknown
+	cores   []cpuset.Set
+}
+
+// leaves summarises the cores of b that none of its children has.
+func (t *topoTree) leaves(b *branch) []leaf {
+	rest := b.cpus
+	for _, c := range b.children {
+		rest = rest.Minus(c.cpus)
+	}
+	var leaves []leaf
+	for _, core := range t.m.Inside(machine.Core, rest) {
+		rest = rest.Minus(core.CPUs)
+		first, _ := core.CPUs.First()
+		cpu, _ := t.m.CPU(first)
+		l := leaf{kind: cpu.Kind, threads: core.CPUs.Len(), l2: t.l2[core.CPUs].Bytes}
+		at := slices.IndexFunc(leaves, func(o leaf) bool {
+			return o.kind == l.kind && o.threads == l.threads && o.l2 == l.l2
+		})
+		if at < 0 {
+			at = len(leaves)
+			leaves = append(leaves, l)
+		}
+		leaves[at].cores = append(leaves[at].cores, core.CPUs)
+	}
+	if !rest.IsEmpty() {
+		leaves = append(leaves, leaf{cores: []cpuset.Set{rest}})
+	}
+	return leaves
+}
+
+// label is "16 cores x 2 threads, 2 MiB L2 each".
+func (l leaf) label() string {
+	if l.threads == 0 {
+		return count(l.cores[0].Len(), "CPU") + ", cores unknown"
+	}
+	what := "core"
+	if l.kind != "" {
+		what = l.kind + " core"
+	}
+	s := count(len(l.cores), what) + " x " + count(l.threads, "thread")
+	switch {
+	case l.l2 == 0:
+		return s
+	case len(l.cores) == 1:
+		return s + ", " + size(l.l2) + " L2"
+	}
+	return s + ", " + size(l.l2) + " L2 each"
+}
+
+// cpus is "0-15" for single threads, "0,16 1,17 … 15,31" for siblings.
+func (l leaf) cpus() string {
+	if l.threads < 2 {
+		var all cpuset.Set
+		for _, c := range l.cores {
+			all = all.Union(c)
+		}
+		return list(all)
+	}
+	return ellipsis(l.cores, " ")
+}
+
+// ellipsis writes up to four sets, or the first two and the last.
+func ellipsis(sets []cpuset.Set, between string) string {
+	var parts []string
+	for i, s := range sets {
+		switch {
+		case len(sets) <= 4 || i < 2 || i == len(sets)-1:
+			parts = append(parts, list(s))
+		case i == 2:
+			parts = append(parts, "…")
+		}
+	}
+	return strings.Join(parts, between)
+}
+
+// shape tells whether two branches differ in nothing but numbers.
+func (t *topoTree) shape(b *branch) string {
+	var s strings.Builder
+	for _, d := range b.domains {
+		fmt.Fprintf(&s, "%s:%d ", d.Kind, d.Bytes)
+	}
+	for _, l := range t.leaves(b) {
+		fmt.Fprintf(&s, "(%s) ", l.label())
+	}
+	for _, c := range b.children {
+		fmt.Fprintf(&s, "[%s] ", t.shape(c))
+	}
+	return s.String()
+}
+
+// runs cuts children into runs to draw as one: three or more caches or dies of
+// one shape in a row. Sockets and nodes are always drawn one by one.
+func (t *topoTree) runs(children []*branch) [][]*branch {
+	var runs [][]*branch
+	last := ""
+	for _, c := range children {
+		shape := t.shape(c)
+		if n := len(runs); n > 0 && shape == last && !c.has(machine.Socket) && !c.has(machine.Node) {
+			runs[n-1] = append(runs[n-1], c)
+			continue
+		}
+		runs, last = append(runs, []*branch{c}), shape
+	}
+	var out [][]*branch
+	for _, run := range runs {
+		if len(run) >= 3 {
+			out = append(out, run)
+			continue
+		}
+		for _, b := range run {
+			out = append(out, []*branch{b})
+		}
+	}
+	return out
+}
+
+func (at *branch) has(k machine.Kind) bool {
+	return slices.ContainsFunc(at.domains, func(d machine.Domain) bool { return d.Kind == k })
+}
