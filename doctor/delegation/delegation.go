@@ -87,7 +87,7 @@ func Inspect(fsys fs.FS, v2 string) (Status, error) {
 		return s, err
 	}
 	s.Running = running
-	s.Version = version(fsys)
+	s.Version = Version(fsys)
 	if s.File, s.text, err = fileState(fsys); err != nil {
 		return s, err
 	}
@@ -220,9 +220,9 @@ func initProcess(fsys fs.FS) (name string, isSystemd bool, err error) {
 	return name, booted || name == "systemd", err
 }
 
-// version returns the number in the name of systemd's shared library, which
+// Version returns systemd's version, the number in the name of systemd's shared library, which
 // costs no process; 0 where there is none of that name.
-func version(fsys fs.FS) int {
+func Version(fsys fs.FS) int {
 	for _, dir := range []string{"usr/lib/systemd", "usr/lib/*/systemd", "lib/systemd"} {
 		files, err := fs.Glob(fsys, dir+"/libsystemd-shared-*.so")
 		if err != nil || len(files) == 0 {

@@ -1,0 +1,84 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const resctrlDir = "sys/fs/resctrl"
+
+// resctrl judges one use of the resctrl file system. flags are the words of
+// proc/cpuinfo that stand for it on x86, info its directories below info/.
+func resctrl(h *host, what string, flags, info []string) (Capability, error) {
+	filesystems, known, err := h.read("proc/filesystems")
+	if err != nil {
+		return Capability{}, err
+	}
+	if !known {
+		return noTree("proc/filesystems")
+	}
+	supported := slices.Contains(strings.Fields(filesystems), "resctrl")
+	if supported && h.exists(resctrlDir+"/info") {
+		return h.mountedResctrl(what, info)
+	}
+	if h.flagsErr != nil {
+		return Capability{}, h.flagsErr
+	}
+	has := slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return !h.flags.has(f) })
+	switch x86 := h.flags.vendor != ""; {
+	case x86 && len(has) == 0:
+		return missing("not in this CPU", "the CPU shows none of: "+strings.Join(flags, " "), noRDT(h))
+	case !supported && x86:
+		return missing(strings.Join(has, " "), "the CPU can, the kernel has no resctrl", "a kernel with CONFIG_X86_CPU_RESCTRL=y")
+	case !supported:
+		return missing("no resctrl", "the kernel has no resctrl, or firmware describes no MPAM",
+			"a kernel with CONFIG_RESCTRL_FS=y and MPAM")
+	}
+	return limited(words(has, "resctrl")+", not mounted", "the resctrl file system is not mounted",
+		"mount -t resctrl resctrl /sys/fs/resctrl")
+}
+
+// noRDT is the remedy for a CPU without the flags.
+func noRDT(h *host) string {
+	if h.flags.has("hypervisor") {
+		return "bare metal: hypervisors rarely pass this through"
+	}
+	return ""
+}
+
+func (h *host) mountedResctrl(what string, info []string) (Capability, error) {
+	var facts []string
+	for _, name := range info {
+		dir := resctrlDir + "/info/" + name
+		if !h.exists(dir) {
+			continue
+		}
+		facts = append(facts, name)
+		for _, file := range []string{"num_closids", "num_rmids"} {
+			n, there, err := h.number(dir + "/" + file)
+			if err != nil {
+				return Capability{}, err
+			}
+			if there {
+				facts[len(facts)-1] += fmt.Sprintf(" %d %s", n, strings.TrimPrefix(file, "num_"))
+			}
+		}
+	}
+	if len(facts) == 0 {
+		return missing("resctrl without it", "resctrl is mounted and has no "+what, "")
+	}
+	return ok(strings.Join(facts, ", "))
+}
+
+func cacheWays(h *host) (Capability, error) {
+	return resctrl(h, "cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
+}
+
+func memoryBandwidth(h *host) (Capability, error) {
+	return resctrl(h, "bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
+}
+
+func cacheMonitoring(h *host) (Capability, error) {
+	return resctrl(h, "monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
+}

@@ -1,0 +1,301 @@
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/doctor/delegation"
+)
+
+// unified returns the remedy against v1 hierarchies.
+func unified(h *host) string {
+	if h.systemd() {
+		return "boot with systemd.unified_cgroup_hierarchy=1 (kernel command line)"
+	}
+	return "boot with cgroup_no_v1=all (kernel command line) and mount cgroup2 at /sys/fs/cgroup"
+}
+
+func cgroups(h *host) (Capability, error) {
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
+	}
+	g := &h.groups
+	v2 := "v2 at /" + g.v2 + ": " + words(g.v2Controllers, "no controllers")
+	switch {
+	case g.v2 == "" && len(g.v1) == 0:
+		return missing("not mounted", "no cgroup file system is mounted", "mount -t cgroup2 none /sys/fs/cgroup")
+	case g.v2 == "":
+		return limited("v1: "+g.v1Names(), lacksV1(), unified(h))
+	case len(g.v1) > 0:
+		return limited("hybrid, v1: "+g.v1Names()+"; "+v2, "what v1 holds v2 cannot have: "+lacksV1(), unified(h))
+	case len(g.v2Controllers) == 0:
+		return limited(v2, "this part of the tree has been given no controllers",
+			"run on the host, or give the container's parent group the controllers (cgroup.subtree_control)")
+	}
+	return ok(v2)
+}
+
+func lacksV1() string {
+	return "no cpuset partitions, memory.high, pressure per group or safe delegation"
+}
+
+func (g *hierarchies) v1Names() string {
+	names := make([]string, len(g.v1))
+	for i, m := range g.v1 {
+		names[i] = m.controller
+	}
+	return strings.Join(names, " ")
+}
+
+func words(list []string, none string) string {
+	if len(list) == 0 {
+		return none
+	}
+	return strings.Join(list, " ")
+}
+
+func rights(h *host) (Capability, error) {
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
+	}
+	if h.selfErr != nil {
+		return Capability{}, h.selfErr
+	}
+	g, user := &h.groups, fmt.Sprintf("user %d", h.self.uid)
+	readOnly := g.v2 != "" && g.v2ReadOnly
+	for _, m := range g.v1 {
+		readOnly = readOnly || m.readOnly
+	}
+	switch {
+	case readOnly:
+		return missing(user+", mounted read-only", "the cgroup file system is mounted read-only, as in most containers",
+			"run on the host or in a privileged container with the host's cgroup namespace")
+	case h.self.uid == 0 || h.self.has(capDACOverride):
+		return ok(user + " may make and change groups")
+	}
+	return limited(user, "only groups that were delegated to this user can be changed",
+		"run with sudo, or delegate: sudo berth doctor delegation enable")
+}
+
+// controller judges one controller that v1 and v2 name alike.
+func (h *host) controller(name, inV1 string, v1State State, v1Reason string) (Capability, error) {
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
+	}
+	if h.groups.inV2(name) {
+		return ok("v2")
+	}
+	if dir := h.groups.v1Dir(inV1); dir != "" {
+		c := Capability{State: v1State, Found: "v1 at /" + dir, Reason: v1Reason}
+		if v1State != OK {
+			c.Remedy = unified(h)
+		}
+		return c, nil
+	}
+	return h.noController(name, inV1)
+}
+
+// noController says why a controller is in no hierarchy: proc/cgroups tells
+// whether the kernel has it.
+func (h *host) noController(name, inV1 string) (Capability, error) {
+	text, _, err := h.read("proc/cgroups")
+	if err != nil {
+		return Capability{}, err
+	}
+	enabled, known := field(text, inV1+"\t", 2)
+	switch {
+	case known && enabled == "0":
+		return missing("switched off", "the kernel was booted with the controller off",
+			"remove cgroup_disable="+inV1+" from the kernel command line")
+	case known && len(h.groups.v1) > 0:
+		return missing("not mounted", "the kernel has the controller, but no hierarchy holds it",
+			fmt.Sprintf("mkdir /sys/fs/cgroup/%s && mount -t cgroup -o %s %s /sys/fs/cgroup/%s", inV1, inV1, inV1, inV1))
+	case known:
+		return missing("not given", "the kernel has the controller, but this part of the tree was not given it",
+			"enable it in the parent: echo +"+name+" > cgroup.subtree_control")
+	}
+	return missing("not in the kernel", "the kernel shows no such controller", "a kernel with the "+name+" controller")
+}
+
+func cpusets(h *host) (Capability, error) {
+	c, err := h.controller("cpuset", "cpuset", OK, "")
+	if err != nil || c.State != OK {
+		return c, err
+	}
+	version, dir := "v2", h.groups.v2
+	files := []string{"cpuset.cpus.effective", "cpuset.mems.effective"}
+	if !h.groups.inV2("cpuset") {
+		version, dir = "v1", h.groups.v1Dir("cpuset")
+		files = []string{"cpuset.effective_cpus", "cpuset.effective_mems"}
+	}
+	cpus, err := h.set(path.Join(dir, files[0]))
+	if err != nil {
+		return c, err
+	}
+	nodes, err := h.set(path.Join(dir, files[1]))
+	if err != nil {
+		return c, err
+	}
+	c.Found = version + ", no effective CPUs shown"
+	if !cpus.IsEmpty() {
+		c.Found = fmt.Sprintf("%s, CPUs %s, nodes %s", version, cpus, nodes)
+	}
+	return c, nil
+}
+
+// set reads a file in the kernel's list form; an absent one is the empty set.
+func (h *host) set(name string) (cpuset.Set, error) {
+	text, _, err := h.read(name)
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	s, err := cpuset.Parse(text)
+	if err != nil {
+		return s, fmt.Errorf("read /%s: %w", name, err)
+	}
+	return s, nil
+}
+
+func cpuController(h *host) (Capability, error) {
+	c, err := h.controller("cpu", "cpu", OK, "")
+	if err != nil || c.State != OK {
+		return c, err
+	}
+	if h.groups.inV2("cpu") {
+		c.Found = "v2: weight, max"
+		if has, known := h.groupFile("cpu.max"); known && !has {
+			return limited("v2: weight", "CFS bandwidth control is not in the kernel", "a kernel with CONFIG_CFS_BANDWIDTH=y")
+		}
+		return c, nil
+	}
+	dir := h.groups.v1Dir("cpu")
+	if !h.exists(path.Join(dir, "cpu.cfs_quota_us")) {
+		return limited("v1: shares", "there is no cpu.cfs_quota_us", "a kernel with CONFIG_CFS_BANDWIDTH=y")
+	}
+	c.Found = "v1: shares, quota"
+	return c, nil
+}
+
+// groupFile reports whether the groups below the root of the v2 hierarchy have
+// a file of the cpu controller; known is false where none has the controller.
+func (h *host) groupFile(name string) (has, known bool) {
+	for _, weight := range h.glob(path.Join(h.groups.v2, "*/cpu.weight")) {
+		if h.exists(path.Join(path.Dir(weight), name)) {
+			return true, true
+		}
+		known = true
+	}
+	return false, known
+}
+
+func cpuIdle(h *host) (Capability, error) {
+	c, err := h.controller("cpu", "cpu", OK, "")
+	if err != nil || c.State != OK {
+		return c, err
+	}
+	has, known := true, true
+	if h.groups.inV2("cpu") {
+		if has, known = h.groupFile("cpu.idle"); !known {
+			has, known = h.newer(5, 15)
+		}
+	} else {
+		has = h.exists(path.Join(h.groups.v1Dir("cpu"), "cpu.idle"))
+	}
+	switch {
+	case !known:
+		return Capability{State: Unknown, Found: "not told", Reason: "no group has the cpu controller, and the kernel's version is unknown"}, nil
+	case !has:
+		return missing("no file cpu.idle", "the kernel is older than 5.15", "kernel 5.15 or newer")
+	}
+	return ok(c.Found + ": SCHED_IDLE for a whole group")
+}
+
+func memory(h *host) (Capability, error) {
+	return h.controller("memory", "memory", Limited, "v1 has a hard limit and no memory.high, memory.low or memory.min")
+}
+
+func ioController(h *host) (Capability, error) {
+	return h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
+}
+
+func pids(h *host) (Capability, error) { return h.controller("pids", "pids", OK, "") }
+
+func freezer(h *host) (Capability, error) {
+	if h.groupsErr == nil && h.groups.v2 != "" {
+		if newer, known := h.newer(5, 2); newer || !known {
+			return ok("v2: cgroup.freeze")
+		}
+	}
+	return h.controller("freezer", "freezer", OK, "")
+}
+
+func pressure(h *host) (Capability, error) {
+	var found []string
+	for _, name := range []string{"cpu", "io", "memory", "irq"} {
+		_, there, err := h.read("proc/pressure/" + name)
+		if err != nil && strings.Contains(err.Error(), "not supported") { // EOPNOTSUPP
+			return missing("switched off", err.Error(), "boot with psi=1 (kernel command line)")
+		}
+		if err != nil {
+			return Capability{}, err
+		}
+		if there {
+			found = append(found, name)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return missing("no /proc/pressure", "the kernel has no PSI, or it is switched off",
+			"boot with psi=1 (kernel command line); the kernel needs CONFIG_PSI=y")
+	case h.groupsErr != nil:
+		return Capability{}, h.groupsErr
+	case h.groups.v2 == "":
+		return limited("whole host: "+strings.Join(found, " "), "without cgroup v2 there is no pressure per group", unified(h))
+	case len(h.groups.v1) > 0:
+		return limited("whole host and v2 groups: "+strings.Join(found, " "),
+			"pressure counts by a task's v2 group: workloads that are in v1 groups alone share one figure",
+			"give each workload a v2 group beside its v1 groups")
+	}
+	return ok("whole host and groups: " + strings.Join(found, " "))
+}
+
+func pressureTriggers(h *host) (Capability, error) {
+	if !h.exists("proc/pressure/cpu") {
+		return missing("no /proc/pressure", "triggers need PSI", "see psi")
+	}
+	if h.selfErr != nil {
+		return Capability{}, h.selfErr
+	}
+	if h.self.has(capSysResource) {
+		return ok("windows of 0.5 to 10 s")
+	}
+	const reason, remedy = "this process lacks CAP_SYS_RESOURCE", "run with CAP_SYS_RESOURCE"
+	if newer, known := h.newer(6, 4); !known || newer {
+		return limited("windows of 2, 4, ... 10 s", reason+": windows must be multiples of 2 s", remedy)
+	}
+	return missing("not permitted", reason, remedy+", or kernel 6.4 or newer")
+}
+
+func delegated(h *host) (Capability, error) {
+	if h.groupsErr != nil && h.exists("proc/self/mountinfo") {
+		return Capability{}, h.groupsErr
+	}
+	s, err := delegation.Inspect(h.fsys, h.groups.v2)
+	if err != nil {
+		return Capability{}, err
+	}
+	c := Capability{State: OK, Found: string(s.State), Reason: s.Reason, Remedy: s.Remedy}
+	switch s.State {
+	case delegation.Applied:
+		c.Reason = ""
+	case delegation.NotApplicable:
+		c.State, c.Found = NotApplicable, "nothing to delegate"
+	case delegation.Absent:
+		c.State, c.Found = Missing, "users get "+words(s.Configured, "nothing")
+	default:
+		c.State = Limited
+	}
+	return c, nil
+}

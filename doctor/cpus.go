@@ -1,0 +1,231 @@
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+)
+
+func topology(h *host) (Capability, error) {
+	if !h.exists("sys/devices/system/cpu/online") {
+		return noTree("sys/devices/system/cpu/online")
+	}
+	m, err := sysfs.Read(h.fsys)
+	if err != nil {
+		return Capability{}, err
+	}
+	if err := m.Validate(); err != nil {
+		return Capability{}, err
+	}
+	found := []string{count(m.Online.Len(), "CPU", "CPUs")}
+	for _, kind := range []machine.Kind{machine.Core, machine.L2, machine.L3, machine.Node, machine.Socket} {
+		n := len(m.ByKind(kind))
+		if n == 0 {
+			continue
+		}
+		name := kind.String()
+		if kind == machine.L2 || kind == machine.L3 {
+			found = append(found, fmt.Sprintf("%d %s", n, strings.ToUpper(name)))
+			continue
+		}
+		found = append(found, count(n, name, name+"s"))
+	}
+	fact := strings.Join(found, ", ")
+	if len(m.ByKind(machine.L3)) == 0 {
+		return limited(fact, "no L3 cache is described", "let the hypervisor pass the cache topology through (QEMU: -cpu host,l3-cache=on)")
+	}
+	return ok(fact)
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func smt(h *host) (Capability, error) {
+	const dir = "sys/devices/system/cpu/smt/"
+	control, found, err := h.read(dir + "control")
+	if err != nil {
+		return Capability{}, err
+	}
+	if !found {
+		return noTree(dir + "control")
+	}
+	switch control {
+	case "on":
+		if active, there, err := h.number(dir + "active"); err != nil || (there && active == 0) {
+			return Capability{State: NotApplicable, Found: "one thread per core", Reason: "no core has a second thread online"}, err
+		}
+		return ok("on: threads share a core")
+	case "off", "forceoff":
+		return ok(control + ": every CPU is a core")
+	case "notsupported", "notimplemented":
+		return notApplicable("one thread per core", "the kernel says "+control)
+	}
+	return Capability{}, fmt.Errorf("read /%scontrol: %q is no known state", dir, clip(control))
+}
+
+func numa(h *host) (Capability, error) {
+	const online = "sys/devices/system/node/online"
+	if !h.exists(online) {
+		return notApplicable("none", "the kernel has no NUMA support, or the machine one node")
+	}
+	nodes, err := h.set(online)
+	if err != nil {
+		return Capability{}, err
+	}
+	if nodes.Len() < 2 {
+		return notApplicable("1 node", "all memory is equally far")
+	}
+	found := fmt.Sprintf("%d nodes, %s", nodes.Len(), nodes)
+	balancing, there, err := h.number("proc/sys/kernel/numa_balancing")
+	if err != nil {
+		return Capability{}, err
+	}
+	if there && balancing != 0 {
+		return limited(found+", automatic balancing", "the kernel unmaps pages to sample accesses and moves them: noise in the tail",
+			"sysctl kernel.numa_balancing=0, where Berth places memory")
+	}
+	return ok(found)
+}
+
+func cpufreq(h *host) (Capability, error) {
+	drivers, err := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_driver")
+	if err != nil {
+		return Capability{}, err
+	}
+	governors, err := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
+	if err != nil {
+		return Capability{}, err
+	}
+	if len(drivers) == 0 {
+		reason, remedy := "no driver: firmware sets the frequency", "enable OS control of P-states in the firmware"
+		if h.flags.has("hypervisor") {
+			reason, remedy = "no driver: the frequency belongs to the hypervisor's host", ""
+		}
+		return missing("no policies", reason, remedy)
+	}
+	policies := len(h.glob("sys/devices/system/cpu/cpufreq/policy*"))
+	found := fmt.Sprintf("%s, %s on %s", strings.Join(drivers, "+"), strings.Join(governors, "+"), count(policies, "policy", "policies"))
+	turbo, err := h.turbo()
+	if err != nil {
+		return Capability{}, err
+	}
+	found += turbo
+	if !slices.Equal(governors, []string{"performance"}) {
+		return limited(found, "the frequency follows the load, so the first requests after a pause are slower",
+			"cpupower frequency-set -g performance")
+	}
+	return ok(found)
+}
+
+// turbo says whether the CPU may exceed its base frequency, "" if unknown.
+func (h *host) turbo() (string, error) {
+	const dir = "sys/devices/system/cpu/"
+	off, there, err := h.number(dir + "intel_pstate/no_turbo")
+	if err == nil && !there {
+		var on int
+		on, there, err = h.number(dir + "cpufreq/boost")
+		off = 1 - on
+	}
+	switch {
+	case err != nil || !there:
+		return "", err
+	case off == 0:
+		return ", turbo on", nil
+	}
+	return ", turbo off", nil
+}
+
+// distinct returns the different texts of the files that match, sorted.
+func (h *host) distinct(pattern string) ([]string, error) {
+	var texts []string
+	for _, name := range h.glob(pattern) {
+		text, found, err := h.read(name)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			texts = append(texts, text)
+		}
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts), nil
+}
+
+func schedExt(h *host) (Capability, error) {
+	state, found, err := h.read("sys/kernel/sched_ext/state")
+	if err != nil {
+		return Capability{}, err
+	}
+	switch {
+	case !found:
+		return ok("not in this kernel: the fair scheduler rules")
+	case state == "disabled":
+		return ok("disabled: the fair scheduler rules")
+	}
+	ops := h.word("sys/kernel/sched_ext/root/ops")
+	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules; cpu.weight, cpu.idle and cpu.max may have no effect",
+		"stop the BPF scheduler (the scx service or process), then look again")
+}
+
+func fifo(h *host) (Capability, error) {
+	if h.selfErr != nil {
+		return Capability{}, h.selfErr
+	}
+	runtime, there, err := h.number("proc/sys/kernel/sched_rt_runtime_us")
+	if err != nil {
+		return Capability{}, err
+	}
+	if there && runtime == 0 {
+		return missing("switched off", "kernel.sched_rt_runtime_us is 0", "sysctl kernel.sched_rt_runtime_us=950000")
+	}
+	right := "CAP_SYS_NICE"
+	if !h.self.has(capSysNice) {
+		if h.self.rtLimit == 0 {
+			return missing("not permitted", "this process has neither CAP_SYS_NICE nor an RLIMIT_RTPRIO above 0",
+				"run with sudo, or set an rtprio limit (limits.conf(5), LimitRTPRIO=)")
+		}
+		right = fmt.Sprintf("RLIMIT_RTPRIO %d", h.self.rtLimit)
+	}
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
+	}
+	budget, there, err := h.number(path.Join(h.groups.v1Dir("cpu"), h.groups.self["cpu"], rtBudget))
+	if err != nil || h.groups.v1Dir("cpu") == "" || !there || budget > 0 {
+		return Capability{State: OK, Found: right}, err
+	}
+	return missing(right+", own group 0 us", "RT_GROUP_SCHED: this process's cpu group has no real-time budget (EPERM)",
+		"echo 50000 > cpu.rt_runtime_us in the group, or move the process to the root group")
+}
+
+const rtBudget = "cpu.rt_runtime_us"
+
+// rtGroups looks for CONFIG_RT_GROUP_SCHED, which shows as a budget in every
+// group of v1 and in none of v2.
+func rtGroups(h *host) (Capability, error) {
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
+	}
+	dir := h.groups.v1Dir("cpu")
+	if dir == "" {
+		return notApplicable("no budget per group", "cgroup v2 has no cpu.rt_runtime_us; a kernel with RT_GROUP_SCHED "+
+			"lets the cpu controller be enabled only while all real-time tasks are in the root group")
+	}
+	budget, there, err := h.number(path.Join(dir, rtBudget))
+	if err != nil {
+		return Capability{}, err
+	}
+	if !there {
+		return ok("no budget per group")
+	}
+	return limited(fmt.Sprintf("RT_GROUP_SCHED, root group %d us", budget),
+		"in a new cpu group SCHED_FIFO fails (EPERM) until the group and those above it have a budget",
+		"echo 50000 > cpu.rt_runtime_us in the group, or boot with rt_group_sched=0 where the kernel knows it")
+}

@@ -1,0 +1,172 @@
+// Package doctor says what a host can do for Berth: one Capability per thing
+// that placing, guarding or measuring needs, with a reason and a remedy where
+// it is not all there, and what Berth does without it.
+//
+// Look reads a tree that stands for "/" and asks the kernel nothing but what
+// Probes are given, so that another host's tree or a test's can be examined. A
+// file that cannot be read or understood makes its capability Unknown; it is
+// never an error of the whole. The doctor changes nothing. doctor/delegation
+// manages the one setting that Berth can make for the user.
+package doctor
+
+import (
+	"io/fs"
+	"slices"
+)
+
+// Schema names the version of Report in JSON; docs/doctor.md documents it.
+const Schema = "berth.dev/doctor/v1"
+
+// State is how much of a capability is there.
+type State string
+
+// The states.
+const (
+	OK      State = "ok"
+	Limited State = "limited" // there, in a lesser form
+	Missing State = "missing"
+	Unknown State = "unknown" // a file is unreadable or malformed
+	// NotApplicable: this kind of machine has no use for it.
+	NotApplicable State = "not applicable"
+)
+
+// Group is what a capability is for.
+type Group string
+
+// The groups, in the order of a report.
+const (
+	Place   Group = "place"
+	Guard   Group = "guard"
+	Measure Group = "measure"
+)
+
+// Groups returns the groups in the order of a report.
+func Groups() []Group { return []Group{Place, Guard, Measure} }
+
+// Capability is one thing that a host can or cannot do.
+type Capability struct {
+	// Name is unique in a report and part of the schema: "cpuset", "pmu".
+	Name  string `json:"name"`
+	Group Group  `json:"group"`
+	State State  `json:"state"`
+	// Found is one short fact, with numbers: "v2, 8 CPUs".
+	Found string `json:"found"`
+	// Reason says why the state is not OK.
+	Reason string `json:"reason,omitempty"`
+	// Remedy is a command or a setting that would help, "" where none does.
+	Remedy string `json:"remedy,omitempty"`
+	// Without says what Berth still does; it is set where the state is Limited,
+	// Missing or Unknown.
+	Without string `json:"without,omitempty"`
+}
+
+// Report is what the doctor says about a host.
+type Report struct {
+	Schema       string       `json:"schema"`
+	Host         string       `json:"host,omitempty"`
+	Kernel       string       `json:"kernel,omitempty"` // uname -r
+	Capabilities []Capability `json:"capabilities"`
+	Summary      Summary      `json:"summary"`
+}
+
+// Get returns the capability of that name.
+func (r *Report) Get(name string) (c Capability, ok bool) {
+	i := slices.IndexFunc(r.Capabilities, func(c Capability) bool { return c.Name == name })
+	if i < 0 {
+		return Capability{}, false
+	}
+	return r.Capabilities[i], true
+}
+
+// Probes ask the running kernel what no file tells. A nil probe is not asked;
+// none may be set for a tree that is not the live root.
+type Probes struct {
+	// HardwareCounter opens and closes a hardware performance counter.
+	HardwareCounter func() error
+}
+
+// Look examines the tree fsys, which stands for "/".
+func Look(fsys fs.FS, probes Probes) *Report {
+	h := newHost(fsys, probes)
+	r := &Report{Schema: Schema, Host: h.word("proc/sys/kernel/hostname"), Kernel: h.release}
+	for _, check := range checks() {
+		c, err := check.look(h)
+		if err != nil {
+			c = Capability{State: Unknown, Found: "unreadable", Reason: err.Error()}
+		}
+		c.Name, c.Group = check.name, check.group
+		if c.State != OK && c.State != NotApplicable {
+			c.Without = check.without
+		}
+		r.Capabilities = append(r.Capabilities, c)
+	}
+	r.Summary = summarise(r)
+	return r
+}
+
+// check is how one capability is found out. Its look leaves Name, Group and
+// Without to Look.
+type check struct {
+	name    string
+	group   Group
+	without string
+	look    func(*host) (Capability, error)
+}
+
+func checks() []check {
+	return []check{
+		{"topology", Place, "treats all CPUs as one domain", topology},
+		{"smt", Place, "treats every CPU as a core", smt},
+		{"numa", Place, "leaves memory where the kernel puts it", numa},
+		{"cgroup", Place, "affinity, nice and SCHED_IDLE, process by process", cgroups},
+		{"cgroup-rights", Place, "acts only on its own processes, by affinity, nice and SCHED_IDLE", rights},
+		{"cpuset", Place, "CPU affinity, which a process can undo and new ones must be told", cpusets},
+		{"cpu", Place, "nice values, which weigh threads and not workloads", cpuController},
+		{"memory", Place, "watches memory, does not limit it", memory},
+		{"io", Place, "leaves I/O alone", ioController},
+		{"pids", Place, "does not limit the number of processes", pids},
+		{"cache-ways", Place, "separates caches only by choosing CPUs of different L3 domains", cacheWays},
+		{"delegation", Place, "isolation of an ordinary user's work needs root or systemd units", delegated},
+		{"systemd", Place, "writes to cgroup files itself", systemd},
+		{"kubelet", Place, "treats this as a plain host", kubelet},
+		{"container-runtime", Place, "sees cgroups, not containers", runtimes},
+
+		{"cpu.idle", Guard, "the lowest weight, which a 512:1 ratio makes nearly as good", cpuIdle},
+		{"sched_ext", Guard, "cpusets only: the BPF scheduler need not honour weight, idle and max", schedExt},
+		{"freezer", Guard, "SIGSTOP, which a process's parent sees", freezer},
+		{"rt-groups", Guard, "real-time threads stay in the root group, outside of their workload's", rtGroups},
+		{"memory-bandwidth", Guard, "moves or slows the neighbour as a whole", memoryBandwidth},
+		{"cpufreq", Guard, "measures with whatever frequency it gets", cpufreq},
+		{"psi", Guard, "run delay per thread and throttling counters", pressure},
+		{"psi-triggers", Guard, "polls pressure instead of being woken", pressureTriggers},
+
+		{"pmu", Measure, "no cycles, instructions or cache misses: time and run delay only", pmu},
+		{"cache-monitoring", Measure, "tells cache and bandwidth contention only from its effect on latency", cacheMonitoring},
+		{"btf", Measure, "run delay from schedstat, which names no culprit", btf},
+		{"bpf", Measure, "run delay from schedstat, which names no culprit", bpf},
+		{"run-delay", Measure, "pressure totals only", runDelay},
+		{"fifo", Measure, "the load generator runs at normal priority; its lag is measured and may void a result", fifo},
+		{"clock", Measure, "timestamps cost a system call and more", clock},
+		{"hypervisor", Measure, "subtracts nothing: results with steal are marked", hypervisor},
+		{"thp", Measure, "reports the setting beside results", hugePages},
+	}
+}
+
+func ok(found string) (Capability, error) { return Capability{State: OK, Found: found}, nil }
+
+func limited(found, reason, remedy string) (Capability, error) {
+	return Capability{State: Limited, Found: found, Reason: reason, Remedy: remedy}, nil
+}
+
+func missing(found, reason, remedy string) (Capability, error) {
+	return Capability{State: Missing, Found: found, Reason: reason, Remedy: remedy}, nil
+}
+
+func notApplicable(found, reason string) (Capability, error) {
+	return Capability{State: NotApplicable, Found: found, Reason: reason}, nil
+}
+
+// noTree is for what a tree without that part of /proc or /sys cannot tell.
+func noTree(name string) (Capability, error) {
+	return Capability{State: Unknown, Found: "not told", Reason: "/" + name + " is absent"}, nil
+}

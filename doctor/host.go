@@ -1,0 +1,332 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// host is a tree and what several checks want to know about it, read once.
+type host struct {
+	fsys    fs.FS
+	probes  Probes
+	release string // proc/sys/kernel/osrelease
+
+	groups    hierarchies
+	groupsErr error
+	self      process
+	selfErr   error
+	flags     cpuFlags
+	flagsErr  error
+}
+
+func newHost(fsys fs.FS, probes Probes) *host {
+	h := &host{fsys: fsys, probes: probes}
+	h.release = h.word("proc/sys/kernel/osrelease")
+	h.groups, h.groupsErr = readHierarchies(h)
+	h.self, h.selfErr = readProcess(h)
+	h.flags, h.flagsErr = readCPUFlags(h)
+	return h
+}
+
+// read returns a file's text without the space around it; ok is false where
+// there is no such file.
+func (h *host) read(name string) (text string, ok bool, err error) {
+	data, err := fs.ReadFile(h.fsys, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read /%s: %w", name, cause(err))
+	}
+	return strings.TrimSpace(string(data)), true, nil
+}
+
+// cause strips the path that fs errors repeat.
+func cause(err error) error {
+	if e, isPath := errors.AsType[*fs.PathError](err); isPath {
+		return e.Err
+	}
+	return err
+}
+
+// word returns a file's text, "" where it cannot be read.
+func (h *host) word(name string) string {
+	text, _, _ := h.read(name)
+	return text
+}
+
+// number reads a file that holds one decimal number.
+func (h *host) number(name string) (n int, ok bool, err error) {
+	text, ok, err := h.read(name)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	if n, err = strconv.Atoi(text); err != nil {
+		return 0, false, fmt.Errorf("read /%s: %q is not a number", name, clip(text))
+	}
+	return n, true, nil
+}
+
+// clip shortens text that is quoted in an error.
+func clip(text string) string {
+	if len(text) > 40 {
+		return text[:40] + "..."
+	}
+	return text
+}
+
+func (h *host) exists(name string) bool {
+	_, err := fs.Stat(h.fsys, name)
+	return err == nil
+}
+
+// glob returns the names that match; a pattern that is written in this
+// package is never malformed.
+func (h *host) glob(pattern string) []string {
+	names, _ := fs.Glob(h.fsys, pattern)
+	return names
+}
+
+// newer reports whether the kernel is of that version or newer; known is false
+// where the tree does not tell.
+func (h *host) newer(major, minor int) (newer, known bool) {
+	first, rest, _ := strings.Cut(h.release, ".")
+	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	if end >= 0 {
+		rest = rest[:end]
+	}
+	a, err1 := strconv.Atoi(first)
+	b, err2 := strconv.Atoi(rest)
+	if err1 != nil || err2 != nil {
+		return false, false
+	}
+	return a > major || (a == major && b >= minor), true
+}
+
+// hierarchies is where cgroups are mounted. Directories are relative to the
+// tree's top.
+type hierarchies struct {
+	v2            string // "" where it is not mounted
+	v2Controllers []string
+	v2ReadOnly    bool
+	v1            []v1Mount
+	self          map[string]string // controller, "" for v2: the group of this process
+}
+
+type v1Mount struct {
+	controller string
+	dir        string
+	readOnly   bool
+}
+
+// readHierarchies reads proc/self/mountinfo, proc/self/cgroup and the v2
+// hierarchy's cgroup.controllers.
+func readHierarchies(h *host) (hierarchies, error) {
+	g := hierarchies{self: map[string]string{}}
+	text, found, err := h.read("proc/self/mountinfo")
+	if err != nil {
+		return g, err
+	}
+	if !found {
+		return g, errors.New("/proc/self/mountinfo is absent")
+	}
+	mounts, err := cgroup.ParseMountInfo(text)
+	if err != nil {
+		return g, fmt.Errorf("read /proc/self/mountinfo: %w", err)
+	}
+	for _, m := range mounts {
+		g.add(m)
+	}
+	if g.v2 != "" {
+		words, _, err := h.read(path.Join(g.v2, "cgroup.controllers"))
+		if err != nil {
+			return g, err
+		}
+		g.v2Controllers = strings.Fields(words)
+	}
+	return g, g.readSelf(h)
+}
+
+func (g *hierarchies) add(m cgroup.MountInfo) {
+	dir := strings.TrimPrefix(m.Dir, "/")
+	if m.Version == 2 {
+		if g.v2 == "" {
+			g.v2, g.v2ReadOnly = dir, m.ReadOnly
+		}
+		return
+	}
+	for _, name := range m.Options {
+		if slices.Contains(v1Controllers(), name) && !g.inV1(name) {
+			g.v1 = append(g.v1, v1Mount{name, dir, m.ReadOnly})
+		}
+	}
+}
+
+// v1Controllers are the words among a v1 mount's options that are controllers.
+func v1Controllers() []string {
+	return []string{
+		"cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids", "freezer", "devices",
+		"hugetlb", "perf_event", "net_cls", "net_prio", "rdma", "misc",
+	}
+}
+
+func (g *hierarchies) readSelf(h *host) error {
+	text, _, err := h.read("proc/self/cgroup")
+	if err != nil {
+		return err
+	}
+	members, err := cgroup.ParseMembership(text)
+	if err != nil {
+		return fmt.Errorf("read /proc/self/cgroup: %w", err)
+	}
+	for _, m := range members {
+		if m.ID == 0 {
+			g.self[""] = m.Path
+		}
+		for _, c := range m.Controllers {
+			g.self[c] = m.Path
+		}
+	}
+	return nil
+}
+
+// UnifiedMount returns where the cgroup v2 hierarchy is mounted, relative to
+// the tree's top; "" where it is not, or where the tree does not tell.
+func UnifiedMount(fsys fs.FS) (string, error) {
+	if _, err := fs.Stat(fsys, "proc/self/mountinfo"); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	g, err := readHierarchies(&host{fsys: fsys})
+	return g.v2, err
+}
+
+func (g *hierarchies) inV2(controller string) bool {
+	return slices.Contains(g.v2Controllers, controller)
+}
+
+func (g *hierarchies) inV1(controller string) bool { return g.v1Dir(controller) != "" }
+
+func (g *hierarchies) v1Dir(controller string) string {
+	for _, m := range g.v1 {
+		if m.controller == controller {
+			return m.dir
+		}
+	}
+	return ""
+}
+
+// process is what proc/self tells about the rights of this process.
+type process struct {
+	uid     int
+	caps    uint64 // effective
+	rtLimit int    // soft RLIMIT_RTPRIO
+}
+
+// Capabilities (capability.h).
+const (
+	capDACOverride = 1
+	capSysAdmin    = 21
+	capSysNice     = 23
+	capSysResource = 24
+	capPerfmon     = 38
+	capBPF         = 39
+)
+
+func (p process) has(capability int) bool { return p.caps&(1<<capability) != 0 }
+
+func readProcess(h *host) (process, error) {
+	p := process{}
+	status, found, err := h.read("proc/self/status")
+	if err != nil {
+		return p, err
+	}
+	if !found {
+		return p, errors.New("/proc/self/status is absent")
+	}
+	uid, hasUID := field(status, "Uid:", 1) // effective
+	caps, hasCaps := field(status, "CapEff:", 0)
+	if !hasUID || !hasCaps {
+		return p, errors.New("read /proc/self/status: Uid or CapEff is missing")
+	}
+	if p.uid, err = strconv.Atoi(uid); err != nil {
+		return p, fmt.Errorf("read /proc/self/status: Uid: %w", err)
+	}
+	if p.caps, err = strconv.ParseUint(caps, 16, 64); err != nil {
+		return p, fmt.Errorf("read /proc/self/status: CapEff: %w", err)
+	}
+	limits, _, err := h.read("proc/self/limits")
+	if err != nil {
+		return p, err
+	}
+	if limit, hasLimit := field(limits, "Max realtime priority", 0); hasLimit {
+		if limit == "unlimited" {
+			limit = "99"
+		}
+		if p.rtLimit, err = strconv.Atoi(limit); err != nil {
+			return p, fmt.Errorf("read /proc/self/limits: Max realtime priority: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// field returns the i-th word after the label of a "label words..." line.
+func field(text, label string, i int) (word string, ok bool) {
+	for line := range strings.Lines(text) {
+		if rest, found := strings.CutPrefix(line, label); found {
+			words := strings.Fields(rest)
+			if i >= len(words) {
+				return "", false
+			}
+			return words[i], true
+		}
+	}
+	return "", false
+}
+
+// cpuFlags is what proc/cpuinfo says about the first CPU.
+type cpuFlags struct {
+	vendor string // "GenuineIntel", "AuthenticAMD", "" on arm
+	words  []string
+}
+
+func (f cpuFlags) has(flag string) bool { return slices.Contains(f.words, flag) }
+
+// readCPUFlags reads the first CPU's part of proc/cpuinfo. x86 writes "flags",
+// arm "Features".
+func readCPUFlags(h *host) (cpuFlags, error) {
+	file, err := h.fsys.Open("proc/cpuinfo")
+	if errors.Is(err, fs.ErrNotExist) {
+		return cpuFlags{}, errors.New("/proc/cpuinfo is absent")
+	}
+	if err != nil {
+		return cpuFlags{}, fmt.Errorf("read /proc/cpuinfo: %w", cause(err))
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, 16<<10)) // it grows with the CPUs
+	if err != nil {
+		return cpuFlags{}, fmt.Errorf("read /proc/cpuinfo: %w", cause(err))
+	}
+	f := cpuFlags{}
+	first, _, _ := strings.Cut(string(text), "\n\n")
+	for line := range strings.Lines(first) {
+		key, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(key) {
+		case "vendor_id":
+			f.vendor = strings.TrimSpace(value)
+		case "flags", "Features":
+			f.words = strings.Fields(value)
+		}
+	}
+	if len(f.words) == 0 {
+		return f, errors.New("read /proc/cpuinfo: no flags")
+	}
+	return f, nil
+}

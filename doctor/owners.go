@@ -1,0 +1,108 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+
+	"berth.dev/berth/doctor/delegation"
+)
+
+func systemd(h *host) (Capability, error) {
+	name, known, err := h.read("proc/1/comm")
+	if err != nil {
+		return Capability{}, err
+	}
+	switch {
+	case h.systemd():
+		version := ""
+		if n := delegation.Version(h.fsys); n > 0 {
+			version = fmt.Sprintf(" %d", n)
+		}
+		return ok("systemd" + version + " owns the groups of its units")
+	case !known:
+		return noTree("proc/1/comm")
+	}
+	return notApplicable("process 1 is "+name, "without systemd nobody else owns the groups at the top of the tree")
+}
+
+// systemd reports whether process 1 is systemd, by the test of sd_booted(3) or
+// by its name.
+func (h *host) systemd() bool {
+	return h.exists("run/systemd/system") || h.word("proc/1/comm") == "systemd"
+}
+
+// kubelet looks for the kubelet's state and groups, not for its process: a walk
+// through /proc costs too much on a full node.
+func kubelet(h *host) (Capability, error) {
+	const state = "var/lib/kubelet/cpu_manager_state"
+	text, found, err := h.read(state)
+	if err != nil {
+		return Capability{}, err
+	}
+	if !found && !h.exists("var/lib/kubelet/config.yaml") && !h.kubepods() {
+		return notApplicable("none", "this host is not a Kubernetes node")
+	}
+	running := "no pods' groups"
+	if h.kubepods() {
+		running = "pods run"
+	}
+	if !found {
+		return ok(running)
+	}
+	var manager struct {
+		PolicyName    string `json:"policyName"`
+		DefaultCPUSet string `json:"defaultCpuSet"`
+	}
+	if err := json.Unmarshal([]byte(text), &manager); err != nil {
+		return Capability{}, fmt.Errorf("read /%s: %w", state, err)
+	}
+	if manager.PolicyName != "static" {
+		return ok(fmt.Sprintf("%s, CPU manager policy %s", running, manager.PolicyName))
+	}
+	return limited(fmt.Sprintf("%s, CPU manager policy static, shared pool %s", running, manager.DefaultCPUSet),
+		"the static policy rewrites the cpuset of every container every 10 s",
+		"cpuManagerPolicy: none in the kubelet's configuration, or leave cpusets to the kubelet")
+}
+
+// kubepods reports whether there is a group of pods in v2 or in any v1 hierarchy.
+func (h *host) kubepods() bool {
+	dirs := []string{}
+	if h.groups.v2 != "" {
+		dirs = append(dirs, h.groups.v2)
+	}
+	for _, m := range h.groups.v1 {
+		dirs = append(dirs, m.dir)
+	}
+	for _, dir := range dirs {
+		if h.exists(path.Join(dir, "kubepods.slice")) || h.exists(path.Join(dir, "kubepods")) {
+			return true
+		}
+	}
+	return false
+}
+
+func runtimes(h *host) (Capability, error) {
+	sockets := []struct{ name, file string }{
+		{"containerd", "run/containerd/containerd.sock"},
+		{"k3s containerd", "run/k3s/containerd/containerd.sock"},
+		{"CRI-O", "run/crio/crio.sock"},
+		{"docker", "run/docker.sock"},
+		{"podman", "run/podman/podman.sock"},
+	}
+	var found []string
+	for _, s := range sockets {
+		if h.exists(s.file) {
+			found = append(found, s.name)
+		}
+	}
+	if len(found) == 0 {
+		return notApplicable("none", "no socket of a container runtime below /run")
+	}
+	nri := ""
+	if h.exists("run/nri/nri.sock") {
+		nri = ", NRI"
+	}
+	return ok(strings.Join(found, ", ") + nri)
+}

@@ -1,0 +1,92 @@
+package doctor
+
+// Summary is what the capabilities come to: what the host allows.
+type Summary struct {
+	// Fully, Lesser and Not name uses of the host by how far it allows them.
+	Fully  []string `json:"fully"`
+	Lesser []string `json:"lesser"`
+	Not    []string `json:"not"`
+	// For is the capability whose Remedy buys most, "" where nothing is left to do.
+	For    string `json:"for,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// ability is a use of the host and the capabilities that it takes.
+type ability struct {
+	name  string
+	needs []string
+	// fallback says that there is a lesser way where all of needs are missing.
+	fallback bool
+}
+
+func abilities() []ability {
+	return []ability{
+		{"pin to CPUs", []string{"cpuset", "cgroup-rights", "topology"}, true},
+		{"favour by weight and cpu.idle", []string{"cpu", "cpu.idle", "cgroup-rights", "sched_ext"}, true},
+		{"cap CPU time", []string{"cpu", "cgroup-rights", "sched_ext"}, false},
+		{"limit memory", []string{"memory", "cgroup-rights"}, false},
+		{"limit I/O", []string{"io", "cgroup-rights"}, false},
+		{"freeze", []string{"freezer", "cgroup-rights"}, true},
+		{"divide caches", []string{"cache-ways"}, false},
+		{"divide memory bandwidth", []string{"memory-bandwidth"}, false},
+		{"hold the frequency", []string{"cpufreq"}, false},
+		{"isolate as an ordinary user", []string{"delegation"}, false},
+		{"see who waits", []string{"psi", "run-delay"}, true},
+		{"name the culprit", []string{"bpf", "btf"}, false},
+		{"count cycles and cache misses", []string{"pmu"}, false},
+		{"send load on time", []string{"fifo", "clock"}, true},
+	}
+}
+
+func summarise(r *Report) Summary {
+	s := Summary{Fully: []string{}, Lesser: []string{}, Not: []string{}}
+	for _, a := range abilities() {
+		switch r.judge(a) {
+		case OK:
+			s.Fully = append(s.Fully, a.name)
+		case Limited:
+			s.Lesser = append(s.Lesser, a.name)
+		case Missing:
+			s.Not = append(s.Not, a.name)
+		}
+	}
+	for _, name := range byWorth() {
+		c, _ := r.Get(name)
+		if (c.State == Limited || c.State == Missing) && c.Remedy != "" {
+			s.For, s.Remedy = name, c.Remedy
+			break
+		}
+	}
+	return s
+}
+
+// judge returns OK, Limited, Missing, or NotApplicable where one of the
+// capabilities is.
+func (r *Report) judge(a ability) State {
+	state := OK
+	for _, name := range a.needs {
+		c, _ := r.Get(name)
+		switch c.State {
+		case NotApplicable:
+			return NotApplicable
+		case Missing:
+			if !a.fallback {
+				return Missing
+			}
+			state = Limited
+		case Limited, Unknown:
+			state = Limited
+		}
+	}
+	return state
+}
+
+// byWorth orders the capabilities by what their remedy buys: first what all
+// isolation stands on, then single knobs, then better sight.
+func byWorth() []string {
+	return []string{
+		"cgroup-rights", "sched_ext", "cgroup", "cpuset", "cpu", "cpu.idle", "fifo", "psi", "cache-ways",
+		"memory-bandwidth", "pmu", "bpf", "delegation", "cpufreq", "clock", "memory", "io", "freezer", "btf",
+		"numa", "cache-monitoring", "kubelet", "psi-triggers", "rt-groups", "run-delay", "pids", "topology", "hypervisor",
+	}
+}
