@@ -2,7 +2,6 @@ package stats
 
 import (
 	"bytes"
-	"cmp"
 	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
@@ -10,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
+	"math/bits"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -123,8 +122,8 @@ type bucket struct {
 	count int64
 }
 
-// Compact returns the distribution of h; nil gives the empty one. Quantiles of
-// it are those of h exactly.
+// Compact returns the distribution of h, which must have the layout of
+// NewHistogram; nil gives the empty one. Quantiles of it are those of h exactly.
 func Compact(h *hdrhistogram.Histogram) Distribution {
 	if h == nil {
 		return Distribution{}
@@ -141,21 +140,36 @@ func Compact(h *hdrhistogram.Histogram) Distribution {
 
 // Merge returns the distribution of all requests of ds together.
 func Merge(ds ...Distribution) Distribution {
-	var all []bucket
+	var counts [slots]int64
 	for _, d := range ds {
-		all = append(all, d.buckets...)
+		for _, b := range d.buckets {
+			counts[slot(b.value)] += b.count
+		}
 	}
-	slices.SortFunc(all, func(a, b bucket) int { return cmp.Compare(a.value, b.value) })
 	var out Distribution
-	for _, b := range all {
-		out.total += b.count
-		if n := len(out.buckets); n > 0 && out.buckets[n-1].value == b.value {
-			out.buckets[n-1].count += b.count
-		} else {
-			out.buckets = append(out.buckets, b)
+	for i, n := range counts {
+		if n > 0 {
+			out.buckets = append(out.buckets, bucket{value: valueOf(i), count: n})
+			out.total += n
 		}
 	}
 	return out
+}
+
+// slots is how many buckets the layout has: 2,048 of one microsecond, then
+// 1,024 for each doubling up to 67 s.
+const slots = 2048 + 15*1024
+
+// slot is the bucket of a value (of the last one, if it is beyond).
+func slot(value int64) int {
+	shift := max(0, bits.Len64(uint64(value))-11)
+	return min(shift<<10+int(value>>shift), slots-1)
+}
+
+// valueOf is the largest value of a bucket.
+func valueOf(slot int) int64 {
+	shift := max(0, slot>>10-1)
+	return int64(slot-shift<<10+1)<<shift - 1
 }
 
 // Requests is how many requests d holds.

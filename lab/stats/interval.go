@@ -51,7 +51,7 @@ func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
 	if len(rounds) == 0 {
 		return out
 	}
-	data := newPool(rounds)
+	data := poolSeconds(rounds)
 	weights := data.once()
 	for i, p := range ps {
 		q := data.quantile(p, weights)
@@ -99,7 +99,7 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 	if blocks == 0 {
 		return Interval{}
 	}
-	below, above := newPool(merged(base)), newPool(merged(other))
+	below, above := poolRounds(base), poolRounds(other)
 	weights := below.once()
 	logRatio := func() float64 {
 		return math.Log(max(above.quantile(p, weights), 1)) - math.Log(max(below.quantile(p, weights), 1))

@@ -3,6 +3,7 @@ package stats
 import (
 	"fmt"
 	"math"
+	"sort"
 )
 
 // Margin is the relative difference below which nobody should care: a scenario
@@ -102,13 +103,15 @@ func (c comparison) needed(half float64, rounds int) float64 {
 	return half * student(rounds, corrected) / student(rounds, c.confidence)
 }
 
+// moreRounds searches by halving: what is decided stays decided with more rounds.
 func (c comparison) moreRounds() int {
-	for more := 1; more <= maxMoreRounds; more++ {
-		if c.verdict(c.rounds+more) != Inconclusive {
-			return more
-		}
+	more := 1 + sort.Search(maxMoreRounds, func(i int) bool {
+		return c.verdict(c.rounds+1+i) != Inconclusive
+	})
+	if more > maxMoreRounds {
+		return 0
 	}
-	return 0
+	return more
 }
 
 func (c comparison) why(ratio Interval, floor *Interval) string {

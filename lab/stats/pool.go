@@ -1,75 +1,80 @@
 package stats
 
-import (
-	"math/rand/v2"
-	"slices"
-)
+import "math/rand/v2"
 
 // pool is the rounds of one scenario, laid out so that the quantile of any
-// weighted merge of their seconds is a binary search: no histogram is merged.
+// weighted merge of their parts is a binary search: no histogram is merged. The
+// parts are what is drawn: seconds, or whole rounds.
 type pool struct {
-	// values are the occupied buckets of all seconds, ascending, in µs.
+	// values are the occupied buckets of all parts, ascending, in µs.
 	values []int64
-	// below[k*seconds+s] is how many requests of second s are in values[k] or less.
-	below   []int64
-	seconds int
-	// first[r] is the index of round r's first second; first[rounds] is seconds.
+	// below[k*parts+i] is how many requests of part i are in values[k] or less.
+	below []int64
+	parts int
+	// first[r] is the index of round r's first second; first[rounds] is parts.
 	first []int
 }
 
-// newPool lays the rounds out, without the seconds that have no request.
-func newPool(rounds []Round) *pool {
-	p := &pool{first: make([]int, 1, len(rounds)+1)}
-	var all []Distribution
+// poolSeconds makes each second a part, but for those without a request.
+func poolSeconds(rounds []Round) *pool {
+	var parts [][]Distribution
+	first := make([]int, 1, len(rounds)+1)
 	for _, r := range rounds {
-		for _, s := range r.Seconds {
+		for i, s := range r.Seconds {
 			if s.total > 0 {
-				all = append(all, s)
+				parts = append(parts, r.Seconds[i:i+1])
 			}
 		}
-		p.first = append(p.first, len(all))
+		first = append(first, len(parts))
 	}
-	p.seconds = len(all)
-	p.values = union(all)
-	p.below = make([]int64, len(p.values)*p.seconds)
-	for s, d := range all {
-		var seen int64
-		next := 0
-		for k, v := range p.values {
-			if next < len(d.buckets) && d.buckets[next].value == v {
-				seen += d.buckets[next].count
-				next++
+	p := newPool(parts)
+	p.first = first
+	return p
+}
+
+// poolRounds makes each round a part.
+func poolRounds(rounds []Round) *pool {
+	parts := make([][]Distribution, len(rounds))
+	for i, r := range rounds {
+		parts[i] = r.Seconds
+	}
+	return newPool(parts)
+}
+
+// newPool lays out parts, each the sum of its distributions.
+func newPool(parts [][]Distribution) *pool {
+	var row [slots]int // 1 + index of values, of each occupied slot
+	for _, part := range parts {
+		for _, d := range part {
+			for _, b := range d.buckets {
+				row[slot(b.value)] = 1
 			}
-			p.below[k*p.seconds+s] = seen
 		}
+	}
+	p := &pool{parts: len(parts)}
+	for i, occupied := range row {
+		if occupied > 0 {
+			p.values = append(p.values, valueOf(i))
+			row[i] = len(p.values)
+		}
+	}
+	p.below = make([]int64, len(p.values)*p.parts)
+	for i, part := range parts {
+		for _, d := range part {
+			for _, b := range d.buckets {
+				p.below[(row[slot(b.value)]-1)*p.parts+i] += b.count
+			}
+		}
+	}
+	for i := p.parts; i < len(p.below); i++ {
+		p.below[i] += p.below[i-p.parts]
 	}
 	return p
 }
 
-// union returns the values of all buckets, ascending, each once.
-func union(all []Distribution) []int64 {
-	var values []int64
-	for _, d := range all {
-		for _, b := range d.buckets {
-			values = append(values, b.value)
-		}
-	}
-	slices.Sort(values)
-	return slices.Compact(values)
-}
-
-// merged makes one second of each round.
-func merged(rounds []Round) []Round {
-	out := make([]Round, len(rounds))
-	for i, r := range rounds {
-		out[i] = Round{Seconds: []Distribution{Merge(r.Seconds...)}}
-	}
-	return out
-}
-
-// once returns the weights that count every second once.
+// once returns the weights that count every part once.
 func (p *pool) once() []int64 {
-	weights := make([]int64, p.seconds)
+	weights := make([]int64, p.parts)
 	for i := range weights {
 		weights[i] = 1
 	}
@@ -85,8 +90,8 @@ func (p *pool) drawSeconds(round int, r *rand.Rand, weights []int64) {
 	}
 }
 
-// quantile is the p-th percentile of the seconds merged with the given weights
-// (how often each second counts), by nearest rank; 0 where that is nothing.
+// quantile is the p-th percentile of the parts merged with the given weights
+// (how often each part counts), by nearest rank; 0 where that is nothing.
 func (p *pool) quantile(percent float64, weights []int64) float64 {
 	low, high := 0, len(p.values)-1
 	if high < 0 {
@@ -110,8 +115,8 @@ func (p *pool) quantile(percent float64, weights []int64) float64 {
 // count is the weighted number of requests in values[k] or less.
 func (p *pool) count(k int, weights []int64) int64 {
 	var sum int64
-	for s, n := range p.below[k*p.seconds : (k+1)*p.seconds] {
-		sum += n * weights[s]
+	for i, n := range p.below[k*p.parts : (k+1)*p.parts] {
+		sum += n * weights[i]
 	}
 	return sum
 }

@@ -58,13 +58,9 @@ func required(p float64) (each, pooled int64) {
 		// The tenth of a request undoes rounding: (100-99.9)/100 is not 0.001.
 		return int64(math.Ceil(10/tail - 0.1)), int64(math.Ceil(100/tail - 0.1))
 	}
-	q := max(p/100, tail)
-	n := int64(2)
-	// The chance that all n requests lie on one side of the quantile.
-	for math.Pow(q, float64(n))+math.Pow(1-q, float64(n)) > 0.05 {
-		n++
-	}
-	return 1, n
+	// The chance that all n requests lie on one side of the quantile is to be
+	// at most 2.5 %.
+	return 1, int64(math.Ceil(math.Log(0.025) / math.Log(max(p/100, tail))))
 }
 
 // AtLeast says whether the p-th percentile (0-100) is only a lower bound,

@@ -2,25 +2,22 @@ package stats
 
 import (
 	"math"
-	"math/bits"
 	"math/rand/v2"
 )
 
-// queue is the simulated tenant of reference runs: Poisson arrivals at one
-// server that now and then stalls altogether, and rounds that differ a little
-// from one another.
+// queue is the simulated tenant: Poisson arrivals at a single server that now
+// and then stalls altogether, and rounds that differ a little from one another.
 type queue struct {
 	rate       float64 // requests per second
-	service    float64 // mean service time, µs (exponential)
-	stalls     float64 // per second
-	stall      float64 // mean length, µs (exponential)
-	roundShift float64 // standard deviation of the log of a round's speed
-	spread     float64 // >0: lognormal service with this log-sd instead of exponential
+	service    float64 // mean service time, µs
+	spread     float64 // of the log of service times (lognormal); 0: exponential
+	stalls     float64 // per second, Poisson
+	stall      float64 // mean length, µs, exponential
+	roundShift float64 // standard deviation of the log of a round's service times
 }
 
-// round simulates one round of the given number of seconds, every latency
-// multiplied by scale.
-func (q queue) round(r *rand.Rand, c *recorder, seconds int, scale float64) Round {
+// round simulates one round of the given number of seconds, after settling.
+func (q queue) round(r *rand.Rand, c *recorder, seconds int) Round {
 	const settle = 200_000 // µs, not recorded
 	speed := math.Exp(q.roundShift * r.NormFloat64())
 	round := Round{Seconds: make([]Distribution, 0, seconds)}
@@ -30,11 +27,11 @@ func (q queue) round(r *rand.Rand, c *recorder, seconds int, scale float64) Roun
 	stallAt, stallLen := r.ExpFloat64()*1e6/q.stalls, r.ExpFloat64()*q.stall
 	for due := r.ExpFloat64() * gap; due < end; due += r.ExpFloat64() * gap {
 		start := max(due, free)
-		var work float64
+		work := q.service * speed
 		if q.spread > 0 {
-			work = q.service * speed * math.Exp(q.spread*r.NormFloat64()-q.spread*q.spread/2)
+			work *= math.Exp(q.spread*r.NormFloat64() - q.spread*q.spread/2)
 		} else {
-			work = r.ExpFloat64() * q.service * speed
+			work *= r.ExpFloat64()
 		}
 		done := start + work
 		for stallAt < done {
@@ -54,7 +51,7 @@ func (q queue) round(r *rand.Rand, c *recorder, seconds int, scale float64) Roun
 		for due >= settle+float64(len(round.Seconds)+1)*1e6 {
 			round.Seconds = append(round.Seconds, c.take())
 		}
-		c.add((done - due) * scale)
+		c.add(done-due, 1)
 	}
 	for len(round.Seconds) < seconds {
 		round.Seconds = append(round.Seconds, c.take())
@@ -62,19 +59,16 @@ func (q queue) round(r *rand.Rand, c *recorder, seconds int, scale float64) Roun
 	return round
 }
 
-// recorder counts latencies in the buckets of NewHistogram, as an array that is
-// used again for every second: what Compact would give, in a tenth of the time
-// (TestRecorder).
+// recorder counts latencies in an array that is used again for every second:
+// what Compact gives, in a tenth of the time.
 type recorder struct {
-	counts [17408]int64
-	top    int // one past the highest index in use
+	counts [slots]int64
+	top    int // one past the highest slot in use
 }
 
-func (c *recorder) add(us float64) {
-	v := int(min(us, highest))
-	shift := max(0, bits.Len(uint(v))-11)
-	i := shift<<10 + v>>shift
-	c.counts[i]++
+func (c *recorder) add(us float64, n int64) {
+	i := slot(int64(us))
+	c.counts[i] += n
 	c.top = max(c.top, i+1)
 }
 
@@ -82,15 +76,24 @@ func (c *recorder) add(us float64) {
 func (c *recorder) take() Distribution {
 	var d Distribution
 	for i, n := range c.counts[:c.top] {
-		if n == 0 {
-			continue
+		if n > 0 {
+			d.buckets = append(d.buckets, bucket{value: valueOf(i), count: n})
+			d.total += n
+			c.counts[i] = 0
 		}
-		shift := max(0, i>>10-1)
-		v := int64(i - shift<<10)
-		d.buckets = append(d.buckets, bucket{value: (v+1)<<shift - 1, count: n})
-		d.total += n
-		c.counts[i] = 0
 	}
 	c.top = 0
 	return d
+}
+
+// scaled is the round with every latency multiplied by factor.
+func (c *recorder) scaled(round Round, factor float64) Round {
+	out := Round{Seconds: make([]Distribution, len(round.Seconds))}
+	for i, d := range round.Seconds {
+		for _, b := range d.buckets {
+			c.add(float64(b.value)*factor, b.count)
+		}
+		out.Seconds[i] = c.take()
+	}
+	return out
 }
