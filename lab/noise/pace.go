@@ -3,6 +3,7 @@ package noise
 import (
 	"fmt"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,12 +59,15 @@ func newClock() (clock, error) {
 
 func (c clock) now() time.Duration { return time.Since(c.began) }
 
-// sleep sleeps until the instant t, or a signal.
+// sleep sleeps until the instant t, or a signal. The Go scheduler is not told:
+// it would take the thread's processor away each time, and wake a thread of its
+// own to do so.
 func (c clock) sleep(t time.Duration) error {
 	wake := unix.NsecToTimespec(c.zero.Nano() + int64(t))
-	err := unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &wake, nil)
-	if err != nil && err != unix.EINTR {
-		return fmt.Errorf("sleep: %w", err)
+	_, _, errno := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP,
+		unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&wake)), 0, 0, 0)
+	if errno != 0 && errno != unix.EINTR {
+		return fmt.Errorf("sleep: %w", errno)
 	}
 	return nil
 }
