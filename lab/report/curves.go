@@ -31,25 +31,21 @@ var curvePercentiles = []float64{
 // drawn that far.
 const minTail = 30
 
+// bandResamples is enough for a band that is looked at; the table's intervals
+// are the analysis's.
+const bandResamples = 500
+
 // curves are computed for every scenario that has valid rounds. A curve stops
 // where the sample does not support the next percentile.
 func curves(s *series, a *lab.Analysis) []curve {
 	var out []curve
 	for _, row := range a.Rows {
-		h := s.merged[row.Scenario]
-		if h == nil || h.TotalCount() == 0 {
-			continue
-		}
+		rounds := s.byScenario[row.Scenario]
+		ps := drawable(rounds, row)
 		c := curve{row: row}
-		limit := unsupportedFrom(row)
-		complete := 100 * (1 - float64(row.Censored)/float64(max(h.TotalCount(), 1)))
-		for _, p := range curvePercentiles {
-			if p >= limit || float64(h.TotalCount())*(1-p/100) < minTail {
-				break
-			}
-			iv := quantile(s.byScenario[row.Scenario], p)
+		for i, iv := range stats.Quantiles(rounds, ps, stats.Options{Resamples: bandResamples}) {
 			if iv.Estimate > 0 {
-				c.points = append(c.points, curvePoint{p, iv, row.Saturated || p > complete})
+				c.points = append(c.points, curvePoint{ps[i], iv, row.Saturated || stats.AtLeast(row.Censored, row.Requests, ps[i])})
 			}
 		}
 		if len(c.points) > 0 {
@@ -57,6 +53,22 @@ func curves(s *series, a *lab.Analysis) []curve {
 		}
 	}
 	return out
+}
+
+// drawable are the percentiles that the sample supports.
+func drawable(rounds []stats.Round, row lab.Row) []float64 {
+	var total int64
+	for _, r := range rounds {
+		total += r.Requests()
+	}
+	limit := unsupportedFrom(row)
+	for i, p := range curvePercentiles {
+		supported, _ := stats.Supported(rounds, p)
+		if p >= limit || !supported || float64(total)*(1-p/100) < minTail {
+			return curvePercentiles[:i]
+		}
+	}
+	return curvePercentiles
 }
 
 // unsupportedFrom is the lowest percentile that the analysis refused to give.

@@ -27,7 +27,7 @@ func CSV(w io.Writer, r *lab.Result) error {
 func (s *series) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
 	heads := []string{
-		"block", "position", "scenario", "started", "invalid", "percentile", "response_us", "service_us", "queue_us", "lag_us",
+		"block", "position", "scenario", "started", "excluded", "percentile", "response_us", "service_us", "queue_us", "lag_us",
 		"offered", "done", "failed", "unfinished", "seconds", "tenant_cpu_s", "neighbour_cpu_s", "neighbour_work", "neighbour_work_unit",
 		"tenant_throttled_s", "neighbour_throttled_s", "host_busy_cpu_s", "host_steal_cpu_s", "host_foreign_cpu_s",
 	}
@@ -48,7 +48,7 @@ func (s *series) csv(w io.Writer) error {
 		}
 		for i, p := range roundQuantiles {
 			line := []string{
-				strconv.Itoa(r.Block), strconv.Itoa(r.Position), r.Scenario, r.Started.UTC().Format(time.RFC3339Nano), r.Invalid, float(p),
+				strconv.Itoa(r.Block), strconv.Itoa(r.Position), r.Scenario, r.Started.UTC().Format(time.RFC3339Nano), r.excluded, float(p),
 				us(r.response, i), us(r.service, i), us(r.queue, i), us(r.lag, i),
 				strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 				float(r.Seconds), float(r.Tenant.CPUSeconds), neighbour[0], neighbour[1], neighbour[2],

@@ -358,7 +358,7 @@ func roundTable(s *series) pageTable {
 			fmt.Sprintf("%d.%d", r.Block+1, r.Position+1), r.Scenario,
 			strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 			us(r.response, 50), us(r.response, 95), us(r.response, 99), us(r.response, 100), us(r.lag, 99),
-			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy), host(r.Host.Steal), host(r.Host.Foreign), r.Invalid,
+			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy), host(r.Host.Steal), host(r.Host.Foreign), r.excluded,
 		})
 	}
 	return t

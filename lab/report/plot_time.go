@@ -141,7 +141,7 @@ func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []la
 		}
 	}
 	class := "hover"
-	if r.Invalid != "" {
+	if r.excluded != "" {
 		class = "hover invalid"
 	}
 	d.rect(class, s.x[i], f.top, s.w[i], strip+lane*float64(len(rows))-f.top, roundTip(r))
@@ -153,8 +153,8 @@ func roundTip(r round) string {
 		p99, _ := at(r.response, 99)
 		tip += fmt.Sprintf(": p50 %s, p99 %s", latency(p50), latency(p99))
 	}
-	if r.Invalid != "" {
-		tip += "; does not count: " + r.Invalid
+	if r.excluded != "" {
+		tip += "; does not count: " + r.excluded
 	}
 	return tip
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -15,9 +16,10 @@ import (
 // tables need them.
 type series struct {
 	rounds []round // in the order run
-	// byScenario holds the valid rounds for statistics, and merged their
-	// responses in one histogram.
+	// byScenario holds the valid rounds for statistics, byBlock the same by
+	// block, and merged their responses in one histogram.
 	byScenario map[string][]stats.Round
+	byBlock    map[string]map[int]stats.Round
 	merged     map[string]*hdrhistogram.Histogram
 }
 
@@ -28,7 +30,8 @@ type round struct {
 	// Merged over the round, in microseconds by quantile (see roundQuantiles);
 	// nil where nothing was recorded.
 	response, service, queue, lag []float64
-	max                           float64
+	// excluded says why the round does not count; "" for one that does.
+	excluded string
 }
 
 // second is one second of a round: what was due in it.
@@ -41,7 +44,7 @@ type second struct {
 var roundQuantiles = []float64{50, 90, 95, 99, 99.9, 100}
 
 func newSeries(r *lab.Result) (*series, error) {
-	s := &series{byScenario: map[string][]stats.Round{}, merged: map[string]*hdrhistogram.Histogram{}}
+	s := &series{byScenario: map[string][]stats.Round{}, byBlock: map[string]map[int]stats.Round{}, merged: map[string]*hdrhistogram.Histogram{}}
 	order := make([]*lab.Round, len(r.Rounds))
 	for i := range r.Rounds {
 		order[i] = &r.Rounds[i]
@@ -81,14 +84,7 @@ func (s *series) add(stored *lab.Round) error {
 		v.seconds = append(v.seconds, one)
 		counted.Seconds = append(counted.Seconds, stats.Compact(h))
 	}
-	v.response, v.max = quantilesOf(all), float64(all.Max())
-	if stored.Invalid == "" {
-		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
-		if s.merged[stored.Scenario] == nil {
-			s.merged[stored.Scenario] = stats.NewHistogram()
-		}
-		s.merged[stored.Scenario].Merge(all)
-	}
+	v.response = quantilesOf(all)
 	for _, part := range []struct {
 		name string
 		text func(load.Second) string
@@ -110,8 +106,43 @@ func (s *series) add(stored *lab.Round) error {
 		}
 		*part.into = quantilesOf(h)
 	}
+	if v.excluded = exclusion(v); v.excluded == "" {
+		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
+		if s.merged[stored.Scenario] == nil {
+			s.merged[stored.Scenario] = stats.NewHistogram()
+			s.byBlock[stored.Scenario] = map[int]stats.Round{}
+		}
+		s.byBlock[stored.Scenario][stored.Block] = counted
+		s.merged[stored.Scenario].Merge(all)
+	}
 	s.rounds = append(s.rounds, v)
 	return nil
+}
+
+// ratio is a percentile of a scenario relative to the baseline's, over the
+// blocks in which both count.
+func (s *series) ratio(scenario string, p float64) stats.Interval {
+	var base, other []stats.Round
+	for _, block := range slices.Sorted(maps.Keys(s.byBlock[scenario])) {
+		if alone, ok := s.byBlock[lab.Baseline][block]; ok {
+			base, other = append(base, alone), append(other, s.byBlock[scenario][block])
+		}
+	}
+	return stats.Ratio(base, other, p, stats.Options{})
+}
+
+// exclusion is why the analysis leaves a round out.
+func exclusion(r round) string {
+	if r.Invalid != "" {
+		return r.Invalid
+	}
+	response, ok := at(r.response, 99)
+	if !ok {
+		return "no request was answered"
+	}
+	lag, _ := at(r.lag, 99)
+	_, why := stats.LagGate(lag, response)
+	return why
 }
 
 // decode reads a stored histogram; an empty text is none.

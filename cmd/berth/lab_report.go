@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
+)
+
+func labReportCommand() *cobra.Command {
+	var output, page string
+	cmd := &cobra.Command{
+		Use:   "report RESULT.json",
+		Short: "Show a stored result again: as a table, a page, JSON or CSV",
+		Long: `Shows what a stored result comes to, from the file alone: nothing is run and no
+network is used. RESULT.json may be the folder of a run.`,
+		Example: `  berth lab report results/20260101T120000Z-isolation
+  berth lab report result.json --report lab.html
+  berth lab report result.json -o csv > rounds.csv`,
+		Args: argumentCount(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains([]string{"text", "json", "html", "csv"}, output) {
+				return exitStatus{exitUsage, fmt.Errorf("output %q: not one of text, json, html, csv", output)}
+			}
+			r, a, err := readResult(args[0])
+			if err != nil {
+				return err
+			}
+			if page != "" {
+				if err := writeHTML(page, r, a); err != nil {
+					return err
+				}
+			}
+			w := cmd.OutOrStdout()
+			switch output {
+			case "json":
+				return report.JSON(w, r, a)
+			case "html":
+				return report.HTML(w, r, a)
+			case "csv":
+				return report.CSV(w, r)
+			}
+			return report.Text(w, r, a, textOptions(w))
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "what to print: text, json, html or csv")
+	cmd.Flags().StringVar(&page, "report", "", "also write the page to `file`")
+	return cmd
+}
+
+func labCompareCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "compare A.json B.json",
+		Short: "Compare two stored results: what changed from A to B",
+		Long: `Compares two stored results. What counts is each scenario's ratio to the baseline
+of its own run, so that a machine that is faster as a whole does not look like
+better isolation; the plain latencies are shown beside it.
+
+Whatever differs between the two runs (machine, kernel, backend, rate, tenant,
+neighbour) is listed as a warning: it may be what a change comes from.
+
+Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
+		Example: `  berth lab compare before/result.json after/result.json`,
+		Args:    argumentCount(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return exitStatus{exitUsage, fmt.Errorf("output %q: not one of text, json", output)}
+			}
+			a, err := readSide(args[0])
+			if err != nil {
+				return err
+			}
+			b, err := readSide(args[1])
+			if err != nil {
+				return err
+			}
+			c, err := report.Compare(a, b)
+			if err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			if output == "json" {
+				return c.JSON(w)
+			}
+			return c.Text(w, textOptions(w))
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "what to print: text or json")
+	return cmd
+}
+
+// argumentCount is cobra.ExactArgs with the exit status of wrong usage.
+func argumentCount(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+			return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+func readResult(path string) (*lab.Result, *lab.Analysis, error) {
+	r, err := lab.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := lab.Analyse(r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
+	}
+	return r, a, nil
+}
+
+func readSide(path string) (report.Side, error) {
+	r, a, err := readResult(path)
+	return report.Side{Name: path, Result: r, Analysis: a}, err
+}
+
+// textOptions are the layout for w: its width and colours if it is a terminal.
+func textOptions(w io.Writer) report.Options {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return report.Options{}
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		width = 0
+	}
+	return report.Options{Width: min(width, 120), Color: os.Getenv("NO_COLOR") == ""}
+}
+
+// writeHTML writes the page to a file, replacing what is there in one step.
+func writeHTML(path string, r *lab.Result, a *lab.Analysis) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	defer os.Remove(temp.Name()) // gone already when all went well
+	err = report.HTML(temp, r, a)
+	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write report %s: %w", path, err)
+	}
+	return nil
+}

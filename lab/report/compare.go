@@ -1,0 +1,275 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+// ComparisonSchema names the version of a comparison's JSON form.
+const ComparisonSchema = "berth.dev/lab-compare/v1"
+
+// Side is one of the two results that are compared.
+type Side struct {
+	Name     string // a file, for the reader
+	Result   *lab.Result
+	Analysis *lab.Analysis
+}
+
+// Comparison is what changed from result A to result B.
+type Comparison struct {
+	Schema string         `json:"schema"` // "berth.dev/lab-compare/v1"
+	A      ComparisonSide `json:"a"`
+	B      ComparisonSide `json:"b"`
+	// Differences are conditions that were not the same: each may explain a change.
+	Differences []Difference `json:"differences,omitempty"`
+	// Missing are scenarios that only one of the two measured.
+	Missing []string `json:"missing,omitempty"`
+	Rows    []Change `json:"rows"`
+}
+
+// ComparisonSide says which result a side is.
+type ComparisonSide struct {
+	Name     string      `json:"name"`
+	Started  time.Time   `json:"started"`
+	Program  lab.Program `json:"program"`
+	Complete bool        `json:"complete"`
+}
+
+// Difference is a condition that was not the same in A and B.
+type Difference struct {
+	What string `json:"what"`
+	A    string `json:"a"`
+	B    string `json:"b"`
+}
+
+// Change is what became of one percentile of one scenario.
+type Change struct {
+	Scenario string  `json:"scenario"`
+	P        float64 `json:"p"`
+	// LatencyA and LatencyB are in microseconds; Latency is B's divided by A's.
+	// It takes in whatever changed, the machine and its load included.
+	LatencyA stats.Interval `json:"latencyA"`
+	LatencyB stats.Interval `json:"latencyB"`
+	Latency  stats.Interval `json:"latency"`
+	// RatioA and RatioB are relative to the baseline of their own run, and Ratio
+	// is B's divided by A's: what changed of the protection. Nil for the baseline.
+	RatioA *stats.Interval `json:"ratioA,omitempty"`
+	RatioB *stats.Interval `json:"ratioB,omitempty"`
+	Ratio  *stats.Interval `json:"ratio,omitempty"`
+	// Verdict is about Ratio: better or worse in B than in A. Empty for the baseline.
+	Verdict    stats.Verdict `json:"verdict,omitempty"`
+	MoreRounds int           `json:"moreRounds,omitempty"`
+	// AtLeastA and AtLeastB: the side's figures are lower bounds.
+	AtLeastA bool `json:"atLeastA,omitempty"`
+	AtLeastB bool `json:"atLeastB,omitempty"`
+}
+
+// Compare says what changed from a to b. It is an error if they have no
+// scenario in common; any other difference is listed for the reader to weigh.
+func Compare(a, b Side) (*Comparison, error) {
+	sa, err := newSeries(a.Result)
+	if err != nil {
+		return nil, fmt.Errorf("compare %s: %w", a.Name, err)
+	}
+	sb, err := newSeries(b.Result)
+	if err != nil {
+		return nil, fmt.Errorf("compare %s: %w", b.Name, err)
+	}
+	c := &Comparison{
+		Schema: ComparisonSchema, A: sideOf(a), B: sideOf(b),
+		Differences: differences(a.Result, b.Result),
+	}
+	rowsB := map[string]lab.Row{}
+	for _, row := range b.Analysis.Rows {
+		rowsB[row.Scenario] = row
+	}
+	for _, row := range a.Analysis.Rows {
+		other := rowsB[row.Scenario]
+		delete(rowsB, row.Scenario)
+		if row.Valid == 0 || other.Valid == 0 {
+			if row.Valid > 0 || other.Valid > 0 {
+				c.Missing = append(c.Missing, row.Scenario)
+			}
+			continue
+		}
+		c.Rows = append(c.Rows, changes(row, other, sa, sb)...)
+	}
+	for _, row := range b.Analysis.Rows {
+		if _, only := rowsB[row.Scenario]; only && row.Valid > 0 {
+			c.Missing = append(c.Missing, row.Scenario)
+		}
+	}
+	if len(c.Rows) == 0 {
+		return nil, fmt.Errorf("compare %s with %s: %w", a.Name, b.Name, errNothingShared)
+	}
+	c.judge()
+	return c, nil
+}
+
+var errNothingShared = errors.New("no scenario has valid rounds in both")
+
+func sideOf(s Side) ComparisonSide {
+	return ComparisonSide{Name: s.Name, Started: s.Result.Started, Program: s.Result.Program, Complete: s.Result.Complete}
+}
+
+// changes are one scenario's, for each percentile that both support.
+func changes(a, b lab.Row, sa, sb *series) []Change {
+	var out []Change
+	for _, q := range a.Quantiles {
+		qa, okA := quantileOf(a, q.P)
+		qb, okB := quantileOf(b, q.P)
+		if !okA || !okB {
+			continue
+		}
+		c := Change{
+			Scenario: a.Scenario, P: q.P, LatencyA: qa.Interval, LatencyB: qb.Interval, Latency: quotient(qb.Interval, qa.Interval),
+			AtLeastA: qa.AtLeast || a.Saturated, AtLeastB: qb.AtLeast || b.Saturated,
+		}
+		if a.Scenario != lab.Baseline {
+			ra, rb := sa.ratio(a.Scenario, q.P), sb.ratio(a.Scenario, q.P)
+			if ra.Estimate > 0 && rb.Estimate > 0 {
+				ratio := quotient(rb, ra)
+				c.RatioA, c.RatioB, c.Ratio = &ra, &rb, &ratio
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// quotient is b/a of two independent estimates. Its limits come from those of
+// the two on the log scale, added in quadrature on each side (Zou and Donner
+// 2008, "method of variance estimates recovery").
+func quotient(b, a stats.Interval) stats.Interval {
+	if !(a.Estimate > 0 && b.Estimate > 0) {
+		return stats.Interval{}
+	}
+	out := stats.Interval{Estimate: b.Estimate / a.Estimate, Confidence: min(a.Confidence, b.Confidence), Rounds: min(a.Rounds, b.Rounds)}
+	down := math.Hypot(logRatio(b.Estimate, b.Low), logRatio(a.High, a.Estimate))
+	up := math.Hypot(logRatio(b.High, b.Estimate), logRatio(a.Estimate, a.Low))
+	out.Low, out.High = out.Estimate*math.Exp(-down), out.Estimate*math.Exp(up)
+	return out
+}
+
+// logRatio is the logarithm of x/y, 0 where there is none.
+func logRatio(x, y float64) float64 {
+	if !(x > 0 && y > 0) {
+		return 0
+	}
+	return math.Log(x / y)
+}
+
+// judge gives every ratio its verdict. There is no noise floor between two
+// runs, so intervals are widened for the number of comparisons.
+func (c *Comparison) judge() {
+	n := 0
+	for _, row := range c.Rows {
+		if row.Ratio != nil {
+			n++
+		}
+	}
+	for i := range c.Rows {
+		row := &c.Rows[i]
+		if row.Ratio == nil {
+			continue
+		}
+		j := stats.Judge(*row.Ratio, nil, n)
+		row.Verdict, row.MoreRounds = j.Verdict, j.MoreRounds
+		// A lower bound supports only the verdict that a larger value would too.
+		switch {
+		case row.AtLeastA && row.AtLeastB,
+			row.AtLeastB && row.Verdict != stats.Worse,
+			row.AtLeastA && row.Verdict != stats.Better:
+			row.Verdict, row.MoreRounds = stats.Inconclusive, 0
+		}
+	}
+}
+
+// differences lists what was not the same. Figures that are measured or
+// calibrated count as the same within a few percent.
+func differences(a, b *lab.Result) []Difference {
+	var out []Difference
+	add := func(what, x, y string) {
+		if x != y {
+			out = append(out, Difference{what, orUnknown(x), orUnknown(y)})
+		}
+	}
+	near := func(what string, x, y, tolerance float64, format func(float64) string) {
+		if math.Abs(x-y) > tolerance*max(math.Abs(x), math.Abs(y)) {
+			add(what, format(x), format(y))
+		}
+	}
+	ea, eb, ua, ub := a.Experiment, b.Experiment, a.Setup, b.Setup
+	add("experiment", ea.Name, eb.Name)
+	ma, mb := a.Host, b.Host
+	ka, kb := ma.Kernel, mb.Kernel
+	add("machine", machineIdentity(ma), machineIdentity(mb))
+	add("kernel", ka, kb)
+	add("frequency governor", ma.Governor, mb.Governor)
+	add("backend", ua.Backend, ub.Backend)
+	add("shared CPUs", ua.CPUs, ub.CPUs)
+	add("generator", joined(ua.GeneratorPolicy, ua.GeneratorCPUs), joined(ub.GeneratorPolicy, ub.GeneratorCPUs))
+	near("rate, requests/s", ua.Rate, ub.Rate, 0.01, digits3)
+	add("tenant", ea.Tenant.Service, eb.Tenant.Service)
+	near("tenant's CPU time per request", float64(ua.CPUPerRequest), float64(ub.CPUPerRequest), 0.05, func(v float64) string { return span(time.Duration(v)) })
+	near("tenant's demand, CPUs", ua.TenantCPUs, ub.TenantCPUs, 0.05, digits3)
+	add("tenant's working set", byteSize(ea.Tenant.WorkingSetBytes), byteSize(eb.Tenant.WorkingSetBytes))
+	na, nb := neighbour(a), neighbour(b)
+	add("neighbour", na.Kernel, nb.Kernel)
+	add("neighbour's threads", strconv.Itoa(na.Threads), strconv.Itoa(nb.Threads))
+	add("neighbour's intensity, %", strconv.Itoa(na.Intensity), strconv.Itoa(nb.Intensity))
+	add("neighbour's bytes per thread", byteSize(na.Bytes), byteSize(nb.Bytes))
+	add("window of a round", span(time.Duration(ea.Window)), span(time.Duration(eb.Window)))
+	add("settling", span(time.Duration(ea.Settle)), span(time.Duration(eb.Settle)))
+	for _, s := range ea.Scenarios {
+		for _, o := range eb.Scenarios {
+			if s.Name == o.Name {
+				add("what "+s.Name+" does", isolationText(s), isolationText(o))
+			}
+		}
+	}
+	return out
+}
+
+// machineIdentity is what makes two hosts the same for a comparison; a host
+// that was renamed or has new memory is the same.
+func machineIdentity(h lab.Host) string {
+	if h.Machine == nil {
+		return ""
+	}
+	return joined(h.Machine.Model, shape(h.Machine), h.Hypervisor)
+}
+
+func isolationText(s lab.Scenario) string {
+	i := s.Isolation
+	var parts []string
+	if !s.Neighbour {
+		parts = append(parts, "no neighbour")
+	}
+	if i.Weight > 0 {
+		parts = append(parts, fmt.Sprintf("weight %d", i.Weight))
+	}
+	for _, flag := range []struct {
+		on   bool
+		word string
+	}{{i.Idle, "idle"}, {i.Cap, "cap"}, {i.Split, "split"}} {
+		if flag.on {
+			parts = append(parts, flag.word)
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// JSON writes the comparison as indented JSON.
+func (c *Comparison) JSON(w io.Writer) error { return writeJSON(w, c) }
