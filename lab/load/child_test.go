@@ -116,23 +116,26 @@ func (c *child) run(tb testing.TB, config Config) Report {
 	return report
 }
 
-// schedFIFO gives every thread of a process SCHED_FIFO, as the lab does.
+// schedFIFO gives every thread of a process SCHED_FIFO, as the lab does: again
+// until no new thread was found, as a young process starts some.
 func schedFIFO(pid, priority int) error {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
-	if err != nil {
-		return err
-	}
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(filepath.Base(task))
-		if err != nil {
+	for known := 0; ; {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil || len(tasks) == known {
 			return err
 		}
-		attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
-		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("sched_setattr %d: %w", tid, err)
+		known = len(tasks)
+		for _, task := range tasks {
+			tid, err := strconv.Atoi(filepath.Base(task))
+			if err != nil {
+				return err
+			}
+			attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+			if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("sched_setattr %d: %w", tid, err)
+			}
 		}
 	}
-	return nil
 }
 
 // serveNothing is a service without work: what remains is the kernel and HTTP.

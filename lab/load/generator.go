@@ -30,7 +30,7 @@ type Generator struct {
 	// What Run leaves for Report.
 	span   span
 	cpu    [2]int64 // processor time at the window's start and end, nanoseconds
-	policy string
+	policy policy
 }
 
 // conn is one connection to the service; its number is its index.
@@ -124,7 +124,8 @@ func (g *Generator) Report() (Report, error) {
 	}
 	report.Reconnects = g.reconnects
 	report.CPUSeconds = float64(g.cpu[1]-g.cpu[0]) / 1e9
-	report.Policy = g.policy
+	report.Policy = g.policy.String()
+	report.Perturbed = stragglers(g.policy)
 	if g.lost != "" {
 		report.Perturbed = append(report.Perturbed, "a lost connection could not be opened again: "+g.lost)
 	}

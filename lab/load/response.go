@@ -13,7 +13,7 @@ var (
 	errHeadTooLong = errors.New("response: header longer than 8 KiB")
 	errStatusLine  = errors.New("response: malformed status line")
 	errHeaderLine  = errors.New("response: malformed header line")
-	errLength      = errors.New("response: malformed or contradictory Content-Length")
+	errLength      = errors.New("response: malformed or repeated Content-Length")
 	errNoLength    = errors.New("response: no Content-Length")
 	errEncoding    = errors.New("response: Transfer-Encoding (chunked) is not supported, send a Content-Length")
 	errSwitch      = errors.New("response: unexpected 101 Switching Protocols")
@@ -79,28 +79,29 @@ func (r *response) parseHead(head []byte) error {
 		return errSwitch
 	}
 	r.status = status
-	r.close = minor == 0 // HTTP/1.0: unless it says keep-alive
-	length := int64(-1)
+	length, keep, closes := int64(-1), false, false
 	for len(rest) > 0 {
 		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
 		name, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok || !isToken(name) || bytes.ContainsAny(value, "\r\n\x00") {
+		if !ok || !isToken(name) || !isText(value) {
 			return errHeaderLine
 		}
 		value = bytes.Trim(value, " \t")
 		switch {
 		case equalFold(name, "content-length"):
 			n, ok := parseLength(value)
-			if !ok || length >= 0 && n != length {
+			if !ok || length >= 0 {
 				return errLength
 			}
 			length = n
 		case equalFold(name, "transfer-encoding"):
 			return errEncoding
 		case equalFold(name, "connection"):
-			r.connection(value)
+			keep = keep || hasToken(value, "keep-alive")
+			closes = closes || hasToken(value, "close")
 		}
 	}
+	r.close = closes || minor == 0 && !keep
 	switch {
 	case status < 200 || status == 204 || status == 304: // never has a body
 		length = 0
@@ -111,17 +112,16 @@ func (r *response) parseHead(head []byte) error {
 	return nil
 }
 
-// connection reads the Connection header, a list of tokens; close wins.
-func (r *response) connection(value []byte) {
-	keep, closes := false, false
-	for len(value) > 0 {
+// hasToken tells whether a comma-separated list has an element.
+func hasToken(list []byte, lower string) bool {
+	for len(list) > 0 {
 		var token []byte
-		token, value, _ = bytes.Cut(value, []byte(","))
-		token = bytes.Trim(token, " \t")
-		keep = keep || equalFold(token, "keep-alive")
-		closes = closes || equalFold(token, "close")
+		token, list, _ = bytes.Cut(list, []byte(","))
+		if equalFold(bytes.Trim(token, " \t"), lower) {
+			return true
+		}
 	}
-	r.close = closes || r.close && !keep
+	return false
 }
 
 // parseStatusLine reads "HTTP/1.1 200 OK".
@@ -142,7 +142,7 @@ func parseStatusLine(line []byte) (minor, status int, ok bool) {
 		}
 		status = status*10 + int(c-'0')
 	}
-	if bytes.ContainsAny(line[want:], "\r\n\x00") || status < 100 || status > 599 {
+	if !isText(line[want:]) || status < 100 || status > 599 {
 		return 0, 0, false
 	}
 	return int(line[7] - '0'), status, true
@@ -172,6 +172,16 @@ func isToken(b []byte) bool {
 		}
 	}
 	return len(b) > 0
+}
+
+// isText tells whether b is free of control characters other than tabs.
+func isText(b []byte) bool {
+	for _, c := range b {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // equalFold compares b with an ASCII string in lower case.

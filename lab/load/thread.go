@@ -3,6 +3,8 @@ package load
 import (
 	"fmt"
 	"math"
+	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,28 +42,66 @@ func processTime() int64 {
 	return ts.Nano()
 }
 
-// threadPolicy names the calling thread's scheduling policy as read back from
-// the kernel: "SCHED_FIFO 50", "SCHED_OTHER nice 0".
-func threadPolicy() string {
-	attr, err := unix.SchedGetAttr(0, 0)
+// policy is a thread's scheduling policy as the kernel tells it.
+type policy struct {
+	number   uint32 // SCHED_*
+	nice     int32
+	priority uint32 // of real-time policies
+}
+
+// threadPolicy reads the policy of a thread; 0 is the calling one.
+func threadPolicy(tid int) (policy, error) {
+	attr, err := unix.SchedGetAttr(tid, 0)
 	if err != nil {
-		return "unknown: " + err.Error()
+		return policy{}, fmt.Errorf("read scheduling policy: %w", err)
 	}
-	switch attr.Policy {
+	return policy{attr.Policy, attr.Nice, attr.Priority}, nil
+}
+
+func (p policy) realtime() bool { return p.number == unix.SCHED_FIFO || p.number == unix.SCHED_RR }
+
+// String is like "SCHED_FIFO 50" or "SCHED_OTHER nice 0".
+func (p policy) String() string {
+	switch p.number {
 	case unix.SCHED_FIFO:
-		return fmt.Sprintf("SCHED_FIFO %d", attr.Priority)
+		return fmt.Sprintf("SCHED_FIFO %d", p.priority)
 	case unix.SCHED_RR:
-		return fmt.Sprintf("SCHED_RR %d", attr.Priority)
+		return fmt.Sprintf("SCHED_RR %d", p.priority)
 	case unix.SCHED_NORMAL:
-		return fmt.Sprintf("SCHED_OTHER nice %d", attr.Nice)
+		return fmt.Sprintf("SCHED_OTHER nice %d", p.nice)
 	case unix.SCHED_BATCH:
-		return fmt.Sprintf("SCHED_BATCH nice %d", attr.Nice)
+		return fmt.Sprintf("SCHED_BATCH nice %d", p.nice)
 	case unix.SCHED_IDLE:
 		return "SCHED_IDLE"
 	case unix.SCHED_DEADLINE:
 		return "SCHED_DEADLINE"
 	}
-	return fmt.Sprintf("policy %d", attr.Policy)
+	return fmt.Sprintf("policy %d", p.number)
+}
+
+// stragglers describes threads of this process that have another policy than
+// want. The Go runtime hands work to any of them, so one of a lesser policy can
+// hold up the loop.
+func stragglers(want policy) (perturbed []string) {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return []string{"policy of other threads unknown: " + err.Error()}
+	}
+	others := 0
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil {
+			continue
+		}
+		// A thread that cannot be read has ended meanwhile.
+		if got, err := threadPolicy(tid); err == nil && got != want {
+			others++
+		}
+	}
+	if others > 0 {
+		perturbed = append(perturbed, fmt.Sprintf("%d of %d threads do not have %v", others, len(tasks), want))
+	}
+	return perturbed
 }
 
 // steady prepares the calling thread, and with it the process, for sending on
