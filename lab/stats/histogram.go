@@ -113,12 +113,12 @@ func checkLayout(low, high, figures int64) error {
 // statistics, at a tenth of the memory. The zero value is empty. It is
 // immutable.
 type Distribution struct {
-	buckets []bucket // by value
+	buckets []bucket // by slot
 	total   int64
 }
 
 type bucket struct {
-	value int64 // the largest that the bucket stands for, µs
+	slot  int
 	count int64
 }
 
@@ -131,7 +131,7 @@ func Compact(h *hdrhistogram.Histogram) Distribution {
 	var d Distribution
 	for _, bar := range h.Distribution() {
 		if bar.Count > 0 {
-			d.buckets = append(d.buckets, bucket{value: bar.To, count: bar.Count})
+			d.buckets = append(d.buckets, bucket{slot: slot(bar.To), count: bar.Count})
 			d.total += bar.Count
 		}
 	}
@@ -143,13 +143,13 @@ func Merge(ds ...Distribution) Distribution {
 	var counts [slots]int64
 	for _, d := range ds {
 		for _, b := range d.buckets {
-			counts[slot(b.value)] += b.count
+			counts[b.slot] += b.count
 		}
 	}
 	var out Distribution
 	for i, n := range counts {
 		if n > 0 {
-			out.buckets = append(out.buckets, bucket{value: valueOf(i), count: n})
+			out.buckets = append(out.buckets, bucket{slot: i, count: n})
 			out.total += n
 		}
 	}
@@ -185,10 +185,10 @@ func (d Distribution) Quantile(p float64) (float64, bool) {
 	rank, seen := nearestRank(p, d.total), int64(0)
 	for _, b := range d.buckets {
 		if seen += b.count; seen >= rank {
-			return float64(b.value), true
+			return float64(valueOf(b.slot)), true
 		}
 	}
-	return float64(d.buckets[len(d.buckets)-1].value), true
+	return float64(valueOf(d.buckets[len(d.buckets)-1].slot)), true
 }
 
 // nearestRank is the rank (1 to total) of the p-th percentile: hdrhistogram's rule.

@@ -51,13 +51,15 @@ func Judge(ratio Interval, floor *Interval, comparisons int) Judgement {
 	c := comparison{
 		rounds: ratio.Rounds, confidence: ratio.Confidence,
 		effect: math.Log(ratio.Estimate), half: halfLog(ratio),
+		t: student(ratio.Rounds, ratio.Confidence),
 	}
 	if floor != nil && floor.Rounds >= 2 && floor.Estimate > 0 {
 		c.reach = math.Abs(math.Log(floor.Estimate)) + halfLog(*floor)
 	} else {
 		c.comparisons = max(1, comparisons)
 	}
-	j := Judgement{Verdict: c.verdict(c.rounds), Why: c.why(ratio, floor)}
+	j := Judgement{Verdict: c.verdict(c.rounds)}
+	j.Why = c.why(j.Verdict, ratio, floor)
 	if j.Verdict == Inconclusive {
 		j.MoreRounds = c.moreRounds()
 	}
@@ -69,38 +71,35 @@ type comparison struct {
 	rounds       int
 	confidence   float64
 	effect, half float64 // estimate, half width of its interval
+	t            float64 // Student's, in half
 	reach        float64 // the floor's; 0 without one
 	comparisons  int     // to correct for; 0 with a floor
 }
 
 // verdict is that of the same estimates after the given number of rounds: the
-// widths shrink with the square root of it, and with Student's t.
+// widths shrink with the square root of it, and with Student's t. Where there
+// is no floor, the effect must exceed a half width corrected for the number of
+// comparisons.
 func (c comparison) verdict(rounds int) Verdict {
-	shrink := 1.0
+	t, shrink := c.t, 1.0
 	if rounds != c.rounds {
-		shrink = math.Sqrt(float64(c.rounds)/float64(rounds)) * student(rounds, c.confidence) / student(c.rounds, c.confidence)
+		t = student(rounds, c.confidence)
+		shrink = math.Sqrt(float64(c.rounds)/float64(rounds)) * t / c.t
 	}
-	half := c.half * shrink
+	half, needed := c.half*shrink, c.half*shrink
+	if c.comparisons > 1 {
+		needed *= student(rounds, 1-(1-c.confidence)/float64(c.comparisons)) / t
+	}
 	if c.effect-half > math.Log(1-Margin) && c.effect+half < math.Log(1+Margin) {
 		return Equivalent
 	}
-	if math.Abs(c.effect) <= max(c.needed(half, rounds), c.reach*shrink) || !beyondMargin(c.effect) {
+	if math.Abs(c.effect) <= max(needed, c.reach*shrink) || !beyondMargin(c.effect) {
 		return Inconclusive
 	}
 	if c.effect > 0 {
 		return Worse
 	}
 	return Better
-}
-
-// needed is how far from 1 the effect must be for its interval to exclude 1,
-// corrected for the number of comparisons where there is no floor.
-func (c comparison) needed(half float64, rounds int) float64 {
-	if c.comparisons <= 1 {
-		return half
-	}
-	corrected := 1 - (1-c.confidence)/float64(c.comparisons)
-	return half * student(rounds, corrected) / student(rounds, c.confidence)
 }
 
 // moreRounds searches by halving: what is decided stays decided with more rounds.
@@ -114,12 +113,12 @@ func (c comparison) moreRounds() int {
 	return more
 }
 
-func (c comparison) why(ratio Interval, floor *Interval) string {
+func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
 	own := "there is no repeated baseline to compare with"
 	if c.comparisons == 0 {
 		own = fmt.Sprintf("the baseline differs from itself by %.2f (%.2f to %.2f)", floor.Estimate, floor.Low, floor.High)
 	}
-	switch c.verdict(c.rounds) {
+	switch v {
 	case Worse:
 		return fmt.Sprintf("%s times the baseline at least; %s", figure(ratio.Low), own)
 	case Better:

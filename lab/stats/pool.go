@@ -47,7 +47,7 @@ func newPool(parts [][]Distribution) *pool {
 	for _, part := range parts {
 		for _, d := range part {
 			for _, b := range d.buckets {
-				row[slot(b.value)] = 1
+				row[b.slot] = 1
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func newPool(parts [][]Distribution) *pool {
 	for i, part := range parts {
 		for _, d := range part {
 			for _, b := range d.buckets {
-				p.below[(row[slot(b.value)]-1)*p.parts+i] += b.count
+				p.below[(row[b.slot]-1)*p.parts+i] += b.count
 			}
 		}
 	}

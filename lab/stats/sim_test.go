@@ -77,7 +77,7 @@ func (c *recorder) take() Distribution {
 	var d Distribution
 	for i, n := range c.counts[:c.top] {
 		if n > 0 {
-			d.buckets = append(d.buckets, bucket{value: valueOf(i), count: n})
+			d.buckets = append(d.buckets, bucket{slot: i, count: n})
 			d.total += n
 			c.counts[i] = 0
 		}
@@ -91,7 +91,7 @@ func (c *recorder) scaled(round Round, factor float64) Round {
 	out := Round{Seconds: make([]Distribution, len(round.Seconds))}
 	for i, d := range round.Seconds {
 		for _, b := range d.buckets {
-			c.add(float64(b.value)*factor, b.count)
+			c.add(float64(valueOf(b.slot))*factor, b.count)
 		}
 		out.Seconds[i] = c.take()
 	}
