@@ -1,0 +1,154 @@
+package fakekernel
+
+import (
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// file is a file of a new group.
+type file struct{ name, text string }
+
+// files are those of a controller in groups below the root.
+var filesV1 = map[string][]file{
+	"cpu": {
+		{"cpu.shares", "1024"}, {"cpu.idle", "0"}, {"cpu.cfs_quota_us", "-1"}, {"cpu.cfs_period_us", "100000"},
+		{"cpu.cfs_burst_us", "0"}, {"cpu.stat", "nr_periods 0\nnr_throttled 0\nthrottled_time 0\nnr_bursts 0\nburst_time 0"},
+		{"cpu.stat.local", "throttled_time 0"},
+	},
+	"cpuacct": {{"cpuacct.usage", "0"}},
+	"cpuset": {
+		{"cpuset.cpus", ""}, {"cpuset.mems", ""}, {"cpuset.effective_cpus", ""}, {"cpuset.effective_mems", ""},
+	},
+	"memory": {
+		{"memory.limit_in_bytes", "9223372036854771712"}, {"memory.soft_limit_in_bytes", "9223372036854771712"},
+		{"memory.usage_in_bytes", "0"},
+	},
+	"freezer": {{"freezer.state", "THAWED"}},
+	"blkio": {
+		{"blkio.bfq.weight", "100"},
+		{"blkio.throttle.read_bps_device", ""}, {"blkio.throttle.write_bps_device", ""},
+		{"blkio.throttle.read_iops_device", ""}, {"blkio.throttle.write_iops_device", ""},
+	},
+	"pids": {{"pids.max", "max"}, {"pids.current", "0"}},
+}
+
+var filesV2 = map[string][]file{
+	"cpu": {{"cpu.weight", "100"}, {"cpu.idle", "0"}, {"cpu.max", "max 100000"}, {"cpu.max.burst", "0"}},
+	"cpuset": {
+		{"cpuset.cpus", ""}, {"cpuset.mems", ""}, {"cpuset.cpus.effective", ""}, {"cpuset.mems.effective", ""},
+		{"cpuset.cpus.partition", "member"},
+	},
+	"memory": {{"memory.max", "max"}, {"memory.high", "max"}, {"memory.low", "0"}, {"memory.current", "0"}},
+	"io":     {{"io.weight", "default 100"}, {"io.max", ""}},
+	"pids":   {{"pids.max", "max"}, {"pids.current", "0"}},
+}
+
+// populate makes the files of a new group. A root group has no limits of its own.
+func (k *Kernel) populate(m mount, dir string, root bool) error {
+	files := []file{{"cgroup.procs", ""}}
+	if m.version == 1 {
+		files = append(files, file{"tasks", ""})
+		for _, c := range m.controllers {
+			if !root || c == "cpu" || c == "cpuacct" || c == "cpuset" {
+				files = append(files, filesV1[c]...)
+			}
+		}
+	} else {
+		files = append(files,
+			file{"cgroup.subtree_control", ""},
+			file{"cpu.stat", "usage_usec 0\nuser_usec 0\nsystem_usec 0"})
+		if !root || k.layout.Inner {
+			files = append(files, file{"cgroup.type", "domain"})
+		}
+		if root {
+			files = append(files, file{"cgroup.controllers", strings.Join(m.controllers, " ")})
+		} else {
+			files = append(files, file{"cgroup.controllers", ""}, file{"cgroup.freeze", "0"}, file{"cgroup.kill", ""})
+		}
+	}
+	for _, f := range files {
+		if err := k.create(path.Join(dir, f.name), f.text); err != nil {
+			return err
+		}
+	}
+	if m.version == 1 {
+		if m.has("cpuset") && root {
+			for name, text := range map[string]string{
+				"cpuset.cpus": k.layout.CPUs, "cpuset.mems": k.layout.Mems,
+				"cpuset.effective_cpus": k.layout.CPUs, "cpuset.effective_mems": k.layout.Mems,
+			} {
+				if err := k.put(dir+"/"+name, text); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if root {
+		return nil
+	}
+	return k.offer(m, dir, strings.Fields(k.get(path.Dir(dir), "cgroup.subtree_control")))
+}
+
+// offer makes a v2 group's files those of the given controllers.
+func (k *Kernel) offer(m mount, dir string, controllers []string) error {
+	for c, files := range filesV2 {
+		for _, f := range files {
+			name := path.Join(dir, f.name)
+			_, err := os.Stat(k.real(name))
+			switch {
+			case !slices.Contains(controllers, c):
+				os.Remove(k.real(name))
+			case err != nil:
+				if err := k.create(name, f.text); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := k.put(dir+"/cgroup.controllers", strings.Join(controllers, " ")); err != nil {
+		return err
+	}
+	stat := "usage_usec 0\nuser_usec 0\nsystem_usec 0"
+	if slices.Contains(controllers, "cpu") {
+		stat += "\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\nnr_bursts 0\nburst_usec 0"
+	}
+	if err := k.put(dir+"/cpu.stat", stat); err != nil {
+		return err
+	}
+	return k.effective(m)
+}
+
+// effective recomputes the effective sets of a v2 hierarchy.
+func (k *Kernel) effective(m mount) error {
+	for _, kind := range []string{"cpuset.cpus", "cpuset.mems"} {
+		all := k.layout.CPUs
+		if kind == "cpuset.mems" {
+			all = k.layout.Mems
+		}
+		if err := k.effectiveBelow(m.dir, kind, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) effectiveBelow(dir, kind, inherited string) error {
+	for _, child := range k.children(dir) {
+		own := inherited
+		if _, err := os.Stat(k.real(child + "/" + kind)); err == nil {
+			if set := k.set(child, kind).Intersect(mustSet(inherited)); !set.IsEmpty() {
+				own = set.String()
+			}
+			if err := k.put(child+"/"+kind+".effective", own); err != nil {
+				return err
+			}
+		}
+		if err := k.effectiveBelow(child, kind, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,404 @@
+package fakekernel
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/cpuset"
+)
+
+func mustSet(list string) cpuset.Set { return cpuset.MustParse(list) }
+
+// write is one write to a cgroup file.
+func (k *Kernel) write(m mount, dir, file, value string) error {
+	name := dir + "/" + file
+	switch file {
+	case "cgroup.procs":
+		return k.attach(m, dir, value)
+	case "cgroup.subtree_control":
+		return k.enable(m, dir, value)
+	case "cgroup.kill":
+		for _, pid := range strings.Fields(k.get(dir, "cgroup.procs")) {
+			if err := k.Exit(pid); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "cpu.weight", "cpu.shares":
+		return k.weight(dir, file, value)
+	case "cpu.idle":
+		return k.idle(m, dir, value)
+	case "cpu.max", "cpu.max.burst", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us":
+		return k.bandwidth(dir, file, value)
+	case "cpuset.cpus", "cpuset.mems":
+		return k.cpuset(m, dir, file, value)
+	case "cpuset.cpus.partition":
+		return k.partition(dir, value)
+	case "memory.max", "memory.high", "memory.low", "memory.limit_in_bytes":
+		return k.memory(m, name, value)
+	case "io.max", "io.weight", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
+		"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device":
+		return k.keyed(dir, file, value)
+	case "blkio.bfq.weight":
+		return k.ranged(name, value, 1, 1000, syscall.ERANGE)
+	case "cgroup.freeze":
+		return k.ranged(name, value, 0, 1, syscall.ERANGE)
+	case "pids.max":
+		if value == "max" {
+			return k.put(name, value)
+		}
+		return k.ranged(name, value, 0, 1<<22, syscall.EINVAL)
+	case "freezer.state":
+		if value != "FROZEN" && value != "THAWED" {
+			return syscall.EINVAL
+		}
+		return k.put(name, value)
+	}
+	return syscall.EINVAL
+}
+
+func (k *Kernel) ranged(name, value string, low, high int64, refuse error) error {
+	n, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case err != nil:
+		return syscall.EINVAL
+	case n < low || n > high:
+		return refuse
+	}
+	return k.put(name, strconv.FormatInt(n, 10))
+}
+
+// weight: v1 clamps, v2 refuses; an idle group's weight is locked.
+func (k *Kernel) weight(dir, file, value string) error {
+	n, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case err != nil || k.get(dir, "cpu.idle") == "1" || file == "cpu.shares" && n < 0:
+		return syscall.EINVAL
+	case file == "cpu.shares":
+		n = min(max(n, 2), 262144)
+	case n < 1 || n > 10000:
+		return syscall.ERANGE
+	}
+	return k.put(dir+"/"+file, strconv.FormatInt(n, 10))
+}
+
+// idle resets the weight, both ways.
+func (k *Kernel) idle(m mount, dir, value string) error {
+	if value != "0" && value != "1" {
+		return syscall.EINVAL
+	}
+	if value == k.get(dir, "cpu.idle") {
+		return nil
+	}
+	file, weights := "cpu.weight", [2]string{"100", "0"}
+	if m.version == 1 {
+		file, weights = "cpu.shares", [2]string{"1024", "3"}
+	}
+	if err := k.put(dir+"/cpu.idle", value); err != nil {
+		return err
+	}
+	return k.put(dir+"/"+file, weights[value[0]-'0'])
+}
+
+// quota is quota, period and burst of a group in us; quota -1 is none.
+func (k *Kernel) quota(dir string) (quota, period, burst int64) {
+	if words := strings.Fields(k.get(dir, "cpu.max")); len(words) == 2 {
+		quota = -1
+		if words[0] != "max" {
+			quota, _ = strconv.ParseInt(words[0], 10, 64)
+		}
+		period, _ = strconv.ParseInt(words[1], 10, 64)
+		return quota, period, k.number(dir, "cpu.max.burst")
+	}
+	return k.number(dir, "cpu.cfs_quota_us"), k.number(dir, "cpu.cfs_period_us"), k.number(dir, "cpu.cfs_burst_us")
+}
+
+func (k *Kernel) bandwidth(dir, file, value string) error {
+	quota, period, burst := k.quota(dir)
+	words := strings.Fields(value)
+	if len(words) == 0 || len(words) > 2 || len(words) == 2 && file != "cpu.max" {
+		return syscall.EINVAL
+	}
+	n, err := strconv.ParseInt(words[0], 10, 64)
+	if file == "cpu.max" && words[0] == "max" {
+		n, err = -1, nil
+	}
+	if err == nil && len(words) == 2 {
+		period, err = strconv.ParseInt(words[1], 10, 64)
+	}
+	if err != nil {
+		return syscall.EINVAL
+	}
+	switch file {
+	case "cpu.cfs_period_us":
+		period = n
+	case "cpu.cfs_burst_us", "cpu.max.burst":
+		burst = n
+	default:
+		quota = n
+	}
+	if period < 1000 || period > 1000000 || burst < 0 || quota >= 0 && (quota < 1000 || burst > quota) {
+		return syscall.EINVAL
+	}
+	if file[:7] == "cpu.cfs" && !k.fits(dir, quota, period) {
+		return syscall.EINVAL
+	}
+	if file == "cpu.max" {
+		word := "max"
+		if quota >= 0 {
+			word = strconv.FormatInt(quota, 10)
+		}
+		return k.put(dir+"/cpu.max", fmt.Sprintf("%s %d", word, period))
+	}
+	return k.put(dir+"/"+file, strconv.FormatInt(n, 10))
+}
+
+// fits: on v1, a group may not have more than its parent, nor less than a child.
+func (k *Kernel) fits(dir string, quota, period int64) bool {
+	if _, err := os.Stat(k.real(path.Dir(dir) + "/cpu.cfs_quota_us")); err == nil {
+		if q, p, _ := k.quota(path.Dir(dir)); q >= 0 && quota >= 0 && quota*p > q*period {
+			return false
+		}
+	}
+	for _, child := range k.children(dir) {
+		if q, p, _ := k.quota(child); q >= 0 && quota >= 0 && q*period > quota*p {
+			return false
+		}
+	}
+	return true
+}
+
+func (k *Kernel) cpuset(m mount, dir, file, value string) error {
+	set, err := cpuset.Parse(value)
+	if err != nil {
+		return syscall.EINVAL
+	}
+	online, beyond := mustSet(k.layout.CPUs), syscall.ERANGE
+	if file == "cpuset.mems" {
+		online, beyond = mustSet(k.layout.Mems), syscall.EINVAL
+	}
+	if !online.Contains(set) {
+		return beyond
+	}
+	if m.version == 1 {
+		if dir != m.dir && !k.set(path.Dir(dir), file).Contains(set) {
+			return syscall.EACCES
+		}
+		for _, child := range k.children(dir) {
+			if !set.Contains(k.set(child, file)) {
+				return syscall.EBUSY
+			}
+		}
+	}
+	if set.IsEmpty() && k.get(dir, "cgroup.procs") != "" {
+		return syscall.ENOSPC
+	}
+	if err := k.put(dir+"/"+file, set.String()); err != nil {
+		return err
+	}
+	if m.version == 2 {
+		return k.effective(m)
+	}
+	return k.put(dir+"/"+strings.Replace(file, "cpuset.", "cpuset.effective_", 1), set.String())
+}
+
+// partition: a local one needs CPUs of its own and a parent that is a root.
+func (k *Kernel) partition(dir, value string) error {
+	if value != "member" && value != "root" && value != "isolated" {
+		return syscall.EINVAL
+	}
+	own, parent := k.set(dir, "cpuset.cpus"), path.Dir(dir)
+	reason := ""
+	switch {
+	case value == "member":
+	case own.IsEmpty():
+		reason = "cpuset.cpus and cpuset.cpus.exclusive are empty"
+	case k.get(parent, "cgroup.type") != "" && k.get(parent, "cpuset.cpus.partition") == "member":
+		reason = "Parent is not a partition root"
+	default:
+		for _, sibling := range k.children(parent) {
+			if sibling != dir && k.set(sibling, "cpuset.cpus").Overlaps(own) {
+				reason = "Cpu list in cpuset.cpus not exclusive"
+			}
+		}
+	}
+	if reason != "" {
+		value += " invalid (" + reason + ")"
+	}
+	return k.put(dir+"/cpuset.cpus.partition", value)
+}
+
+func (k *Kernel) memory(m mount, name, value string) error {
+	const page = 4096
+	none := "max"
+	if m.version == 1 {
+		none = "-1"
+	}
+	if value == none {
+		if m.version == 1 {
+			value = "9223372036854771712"
+		}
+		return k.put(name, value)
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 0 {
+		return syscall.EINVAL
+	}
+	return k.put(name, strconv.FormatInt(n/page*page, 10))
+}
+
+// keyed replaces, adds or removes the line of one device.
+func (k *Kernel) keyed(dir, file, value string) error {
+	words := strings.Fields(value)
+	if len(words) < 2 {
+		return syscall.EINVAL
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(k.get(dir, file)) {
+		key, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		lines[key] = rest
+	}
+	rest := words[1]
+	if file == "io.max" {
+		var err error
+		if rest, err = ioMax(lines[words[0]], words[1:]); err != nil {
+			return err
+		}
+	} else if n, err := strconv.ParseUint(rest, 10, 64); err != nil || file == "io.weight" && (n < 1 || n > 10000) {
+		return syscall.EINVAL
+	} else if n == 0 {
+		rest = ""
+	}
+	lines[words[0]] = rest
+	if rest == "" {
+		delete(lines, words[0])
+	}
+	var text []string
+	for key, rest := range lines {
+		text = append(text, key+" "+rest)
+	}
+	slices.Sort(text)
+	return k.put(dir+"/"+file, strings.Join(text, "\n"))
+}
+
+// ioMax merges "rbps=1 wiops=max" into a line of io.max; all max is no line.
+func ioMax(line string, words []string) (string, error) {
+	keys := []string{"rbps", "wbps", "riops", "wiops"}
+	values := map[string]string{"rbps": "max", "wbps": "max", "riops": "max", "wiops": "max"}
+	for _, word := range append(strings.Fields(line), words...) {
+		key, value, ok := strings.Cut(word, "=")
+		if n, err := strconv.ParseUint(value, 10, 64); !ok || values[key] == "" || value != "max" && (err != nil || n == 0) {
+			return "", syscall.EINVAL
+		}
+		values[key] = value
+	}
+	var out []string
+	limited := false
+	for _, key := range keys {
+		out = append(out, key+"="+values[key])
+		limited = limited || values[key] != "max"
+	}
+	if !limited {
+		return "", nil
+	}
+	return strings.Join(out, " "), nil
+}
+
+// enable is a write of "+a -b" to cgroup.subtree_control.
+func (k *Kernel) enable(m mount, dir, value string) error {
+	on := strings.Fields(k.get(dir, "cgroup.subtree_control"))
+	offered := strings.Fields(k.get(dir, "cgroup.controllers"))
+	for _, word := range strings.Fields(value) {
+		name := word[1:]
+		switch {
+		case word[0] == '+' && !slices.Contains(offered, name):
+			return syscall.ENOENT
+		case word[0] == '+' && !slices.Contains(on, name):
+			if k.get(dir, "cgroup.type") != "" && k.get(dir, "cgroup.procs") != "" {
+				return syscall.EBUSY
+			}
+			on = append(on, name)
+		case word[0] == '-':
+			for _, child := range k.children(dir) {
+				if slices.Contains(strings.Fields(k.get(child, "cgroup.subtree_control")), name) {
+					return syscall.EBUSY
+				}
+			}
+			on = slices.DeleteFunc(on, func(c string) bool { return c == name })
+		case word[0] != '+':
+			return syscall.EINVAL
+		}
+	}
+	slices.Sort(on)
+	if err := k.put(dir+"/cgroup.subtree_control", strings.Join(on, " ")); err != nil {
+		return err
+	}
+	for _, child := range k.children(dir) {
+		if err := k.offer(m, child, on); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attach moves a process within a hierarchy.
+func (k *Kernel) attach(m mount, dir, pid string) error {
+	if _, err := strconv.ParseUint(pid, 10, 31); err != nil {
+		return syscall.EINVAL
+	}
+	if _, err := os.Stat(k.real("proc/" + pid)); err != nil {
+		return syscall.ESRCH
+	}
+	if m.has("cpuset") && m.version == 1 && (k.get(dir, "cpuset.cpus") == "" || k.get(dir, "cpuset.mems") == "") {
+		return syscall.ENOSPC
+	}
+	if m.version == 2 && k.get(dir, "cgroup.type") != "" && k.get(dir, "cgroup.subtree_control") != "" {
+		return syscall.EBUSY
+	}
+	if err := k.removeProcess(m, pid); err != nil {
+		return err
+	}
+	if err := k.addProcess(dir, pid); err != nil {
+		return err
+	}
+	text := k.get("proc/"+pid, "cgroup")
+	var lines []string
+	for i, mount := range k.mounts() {
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			if !strings.HasPrefix(line, mount.prefix(i)+":") {
+				continue
+			}
+			if mount.dir == m.dir {
+				line = mount.prefix(i) + ":/" + strings.TrimPrefix(strings.TrimPrefix(dir, m.dir), "/")
+			}
+			lines = append(lines, line)
+		}
+	}
+	return k.put("proc/"+pid+"/cgroup", strings.Join(lines, "\n"))
+}
+
+func (k *Kernel) addProcess(dir, pid string) error {
+	pids := append(strings.Fields(k.get(dir, "cgroup.procs")), pid)
+	slices.Sort(pids)
+	return k.put(dir+"/cgroup.procs", strings.Join(pids, "\n"))
+}
+
+// removeProcess takes a process out of the group that it is in.
+func (k *Kernel) removeProcess(m mount, pid string) error {
+	dirs := []string{m.dir}
+	for len(dirs) > 0 {
+		dir := dirs[0]
+		dirs = append(dirs[1:], k.children(dir)...)
+		pids := strings.Fields(k.get(dir, "cgroup.procs"))
+		if i := slices.Index(pids, pid); i >= 0 {
+			return k.put(dir+"/cgroup.procs", strings.Join(slices.Delete(pids, i, i+1), "\n"))
+		}
+	}
+	return nil
+}
