@@ -14,10 +14,6 @@ const headline = 99
 // percentiles are those of the table.
 func percentiles() []float64 { return []float64{50, 95, headline, 99.9} }
 
-// saturated is the share of the offered rate below which responses count as
-// falling behind: a queue that only grows.
-const saturated = 0.97
-
 // measured is a stored round, decoded and gated.
 type measured struct {
 	*Round
@@ -103,6 +99,171 @@ func (m *measured) gate() string {
 
 // quantile is the pooled percentile of rounds, in µs.
 func quantile(rounds []stats.Round, p float64) (float64, bool) {
-	iv := stats.Quantile(rounds, p, stats.Options{Resamples: -1})
-	return iv.Estimate, iv.Rounds > 0
+	var all []stats.Distribution
+	for _, r := range rounds {
+		all = append(all, r.Seconds...)
+	}
+	return stats.Merge(all...).Quantile(p)
+}
+
+// valid returns the rounds of a scenario that count.
+func (a *analysis) valid(scenario string) []measured {
+	return slices.DeleteFunc(slices.Clone(a.rounds[scenario]), func(m measured) bool { return m.invalid != "" })
+}
+
+// pair returns the responses of two scenarios in the blocks where both count.
+func (a *analysis) pair(base, other string) (b, o []stats.Round) {
+	byBlock := map[int]stats.Round{}
+	for _, m := range a.valid(base) {
+		byBlock[m.Block] = m.response
+	}
+	for _, m := range a.valid(other) {
+		if response, ok := byBlock[m.Block]; ok {
+			b, o = append(b, response), append(o, m.response)
+		}
+	}
+	return b, o
+}
+
+// floor compares the baseline with itself.
+func (a *analysis) floor() {
+	if base, again := a.pair(Baseline, BaselineAgain); len(base) > 1 {
+		f := stats.Ratio(base, again, headline, stats.Options{})
+		a.out.Floor = &f
+	}
+}
+
+func (a *analysis) row(s Scenario) Row {
+	row := Row{Scenario: s.Name, Rounds: len(a.rounds[s.Name])}
+	for i, skip := range a.r.Skipped {
+		if skip.Scenario == s.Name {
+			row.Skipped = &a.r.Skipped[i]
+			return row
+		}
+	}
+	valid := a.valid(s.Name)
+	row.Valid = len(valid)
+	if row.Valid == 0 {
+		return row
+	}
+	row.Quantiles = quantiles(valid)
+	a.usage(&row, valid)
+	row.LagP99, _ = quantile(pick(valid, func(m measured) stats.Round { return m.lag }), headline)
+	row.QueueP99, _ = quantile(pick(valid, func(m measured) stats.Round { return m.queue }), headline)
+	if s.Name != Baseline {
+		base, other := a.pair(Baseline, s.Name)
+		ratio := stats.Ratio(base, other, headline, stats.Options{})
+		if ratio.Rounds > 0 {
+			row.Ratio = &ratio
+		}
+	}
+	return row
+}
+
+func pick(rounds []measured, part func(measured) stats.Round) []stats.Round {
+	parts := make([]stats.Round, len(rounds))
+	for i, m := range rounds {
+		parts[i] = part(m)
+	}
+	return parts
+}
+
+// quantiles are those of response time over all valid rounds.
+func quantiles(valid []measured) []Quantile {
+	rounds := pick(valid, func(m measured) stats.Round { return m.response })
+	offered, censored := 0, 0
+	for _, m := range valid {
+		offered += m.Load.Offered
+		censored += m.censored
+	}
+	intervals := stats.Quantiles(rounds, percentiles(), stats.Options{})
+	var out []Quantile
+	for i, p := range percentiles() {
+		q := Quantile{P: p}
+		if ok, why := stats.Supported(rounds, p); ok {
+			q.Interval, q.AtLeast = intervals[i], stats.AtLeast(censored, offered, p)
+		} else {
+			q.Reason = why
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// usage sums what everyone used over the valid rounds. Rates are sums over
+// sums, so that a longer round counts for more.
+func (a *analysis) usage(row *Row, valid []measured) {
+	var seconds, busy, capacity float64
+	var tenant, neighbour Usage
+	done := 0
+	for _, m := range valid {
+		seconds += m.Seconds
+		busy += m.Host.Busy
+		capacity += m.Seconds * float64(m.Host.CPUs)
+		tenant = tenant.plus(m.Tenant)
+		if m.Neighbour != nil {
+			neighbour = neighbour.plus(*m.Neighbour)
+			row.Unit = m.Neighbour.Unit
+		}
+		row.Requests += m.Load.Offered
+		row.Censored += m.censored
+		done += m.Load.DoneInWindow
+	}
+	row.Saturated = stats.Saturated(done, row.Requests)
+	if seconds == 0 || capacity == 0 {
+		return
+	}
+	row.HostBusy = busy / capacity
+	row.TenantCPUs, row.NeighbourCPUs = tenant.CPUSeconds/seconds, neighbour.CPUSeconds/seconds
+	row.TenantThrottled, row.NeighbourThrottled = tenant.ThrottledSeconds/seconds, neighbour.ThrottledSeconds/seconds
+	row.Work = neighbour.Work / seconds
+}
+
+func (u Usage) plus(v Usage) Usage {
+	u.CPUSeconds += v.CPUSeconds
+	u.ThrottledSeconds += v.ThrottledSeconds
+	u.ThrottledPeriods += v.ThrottledPeriods
+	u.Work += v.Work
+	return u
+}
+
+// judge gives the verdicts, and the neighbour's work relative to unisolated.
+func (a *analysis) judge() {
+	compared := 0
+	unisolated := 0.0
+	for _, row := range a.out.Rows {
+		if row.Ratio != nil && row.Scenario != BaselineAgain {
+			compared++
+		}
+		if row.Scenario == Unisolated {
+			unisolated = row.Work
+		}
+	}
+	for i := range a.out.Rows {
+		row := &a.out.Rows[i]
+		if unisolated > 0 && row.Unit != "" {
+			share := row.Work / unisolated
+			row.WorkShare = &share
+		}
+		switch {
+		case row.Skipped != nil || row.Scenario == Baseline && row.Valid > 0:
+		case row.Valid == 0:
+			row.Verdict, row.Why = stats.Invalid, a.whyInvalid(row.Scenario)
+		case row.Ratio == nil:
+			row.Verdict, row.Why = stats.Invalid, "no block in which this and the baseline count"
+		case row.Scenario != BaselineAgain:
+			j := stats.Judge(*row.Ratio, a.out.Floor, compared)
+			row.Verdict, row.Why, row.MoreRounds = j.Verdict, j.Why, j.MoreRounds
+		}
+	}
+}
+
+// whyInvalid gives the first reason for which rounds of a scenario do not count.
+func (a *analysis) whyInvalid(scenario string) string {
+	for _, m := range a.rounds[scenario] {
+		if m.invalid != "" {
+			return m.invalid
+		}
+	}
+	return "no round was run"
 }

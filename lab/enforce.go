@@ -30,6 +30,8 @@ type enforcer interface {
 	preview(orders map[party]order) (string, error)
 	// knobs reads back what is in force.
 	knobs() ([]Knob, error)
+	// dismiss forgets a party that has ended.
+	dismiss(p party)
 	// usage reads what a party has used since it was admitted.
 	usage(p party) (Usage, error)
 	// close puts everything back.

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"fmt"
 	"os"
 	"strings"
 
@@ -69,24 +68,6 @@ func hasWord(cpuinfo, word string) bool {
 		return false
 	}
 	return false
-}
-
-// allowedCPUs are those that this process may run on.
-func allowedCPUs() (cpuset.Set, error) {
-	var mask unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &mask); err != nil {
-		return cpuset.Set{}, fmt.Errorf("sched_getaffinity: %w", err)
-	}
-	var set cpuset.Set
-	for cpu := range len(mask) * 64 {
-		if mask.IsSet(cpu) {
-			var err error
-			if set, err = set.With(cpu); err != nil {
-				return cpuset.Set{}, err
-			}
-		}
-	}
-	return set, nil
 }
 
 // cacheBytes returns the size of one L2 and of one L3 that serve cpus, 0 if unknown.

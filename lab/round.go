@@ -12,7 +12,6 @@ import (
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/lab/tenant"
 	"berth.dev/berth/watch/procstat"
 )
@@ -41,16 +40,18 @@ type start struct {
 func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ Round, err error) {
 	round := Round{Block: block, Position: position, Scenario: s.Name, Started: time.Now()}
 	round.Probes = r.probes.Run()
-	cast := &cast{r: r}
-	defer func() { err = errors.Join(err, cast.leave()) }()
+	// The parties leave before the settings are put back: an older kernel lets
+	// no cpuset go empty while a process is in it.
+	cast, undo := &cast{r: r}, func() error { return nil }
+	defer func() { err = errors.Join(err, cast.leave(), undo()) }()
 	if err := cast.enter(ctx, s.Neighbour); err != nil {
 		return round, err
 	}
-	undo, err := r.enforce.isolate(orders(s.Isolation, r.places, r.left()))
-	if err != nil {
+	if applied, err := r.isolate(s); err != nil {
 		return round, err
+	} else {
+		undo = applied
 	}
-	defer func() { err = errors.Join(err, undo()) }()
 	cfg := load.Config{
 		Settle: time.Duration(r.exp.Settle), Window: time.Duration(r.exp.Window), Grace: grace(time.Duration(r.exp.Window)),
 		Rate: r.result.Setup.Rate, RawFile: r.raw.next(),
@@ -130,6 +131,7 @@ func (c *cast) leave() error {
 	for _, child := range []*child{c.generator, c.neighbour, c.tenant} {
 		if child != nil {
 			child.kill()
+			c.r.enforce.dismiss(party(child.name))
 		}
 	}
 	if c.counters != nil {
@@ -178,7 +180,7 @@ func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err 
 	if err := c.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
 		return err
 	}
-	after.since(before, round, c.r.result.Setup.Neighbour.Unit())
+	after.since(before, round, c.r.unit)
 	return c.alive()
 }
 
@@ -267,8 +269,8 @@ func (s snapshot) since(before snapshot, round *Round, unit string) {
 		round.Neighbour = &n
 		used += n.CPUSeconds
 	}
-	d := s.host.Since(before.host)
-	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: d.Busy(), Steal: d.Steal()}
+	d := s.host.Total.Since(before.host.Total)
+	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: d.Busy().Seconds(), Steal: d.Steal.Seconds()}
 	round.Host.Foreign = max(0, round.Host.Busy-used)
 }
 
@@ -300,22 +302,4 @@ func sleepUntil(ctx context.Context, at int64) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// lagP99 is the p99 of the generator's own lag over a report's seconds, in µs.
-func lagP99(rep load.Report) (float64, error) {
-	return mergedQuantile(rep, 99, func(s load.Second) string { return s.Lag })
-}
-
-// mergedQuantile merges one histogram per second and reads a percentile, in µs.
-func mergedQuantile(rep load.Report, p float64, pick func(load.Second) string) (float64, error) {
-	all := stats.NewHistogram()
-	for _, s := range rep.Seconds {
-		h, err := stats.Decode(pick(s))
-		if err != nil {
-			return 0, err
-		}
-		all.Merge(h)
-	}
-	return float64(all.ValueAtQuantile(p)), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/probe"
 	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
@@ -54,6 +55,7 @@ type runner struct {
 	probes  *probe.Set
 	journal *kernel.Journal
 	raw     *requestLog
+	unit    string // of the neighbour's work
 	result  *Result
 	skipped map[string]bool
 }
@@ -87,7 +89,7 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cpus: %w", err)
 	}
-	allowed, err := allowedCPUs()
+	allowed, err := sysfs.Allowed(os.DirFS("/"))
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +136,11 @@ func (r *runner) chooseLoad(m *machine.Machine) error {
 		s.Neighbour.Threads = r.places.shared.Len()
 	}
 	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, r.places.shared)
+	for _, k := range noise.Kernels() {
+		if k.Name == s.Neighbour.Kernel {
+			r.unit = k.Unit
+		}
+	}
 	return s.Neighbour.Validate()
 }
 
@@ -216,6 +223,16 @@ func (r *runner) blocks(ctx context.Context) error {
 	p.Scenario, p.Left = "", 0
 	r.tell(p)
 	return nil
+}
+
+// isolate tells the kernel what a scenario asks for.
+func (r *runner) isolate(s Scenario) (undo func() error, err error) {
+	if s.Isolation.Split && r.places.splitWhy != "" {
+		return nil, &kernel.NotSupportedError{
+			Feature: "cores of their own", Reason: r.places.splitWhy, Remedy: "run where at least two cores are allowed",
+		}
+	}
+	return r.enforce.isolate(orders(s.Isolation, r.places, r.left()))
 }
 
 func (r *runner) tell(p Progress) {

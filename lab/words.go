@@ -2,10 +2,9 @@ package lab
 
 import (
 	"fmt"
-	"math"
 	"strings"
-	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -93,7 +92,7 @@ func (a *analysis) readSaturated() string {
 		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.r.Experiment.Window)
 	if row, ok := a.find("pinned"); ok && row.Saturated {
 		if base, ok := a.find(Baseline); ok {
-			text += fmt.Sprintf(" With whole cores the tenant's share of %s is too small for the %.2f CPUs it wants.", a.cpuList(), base.TenantCPUs)
+			text += fmt.Sprintf(" Divided into whole cores, the %d CPUs leave the tenant fewer than the %.2f it wants.", a.cpus(), base.TenantCPUs)
 		}
 	}
 	return text
@@ -200,18 +199,16 @@ func list(names []string) string {
 // warn collects what puts the run as a whole in doubt.
 func (a *analysis) warn() {
 	a.warnProbes()
-	var busy, steal, foreign, total float64
+	var steal, foreign, total float64
 	for _, r := range a.r.Rounds {
-		busy += r.Host.Busy
 		steal += r.Host.Steal
 		foreign += r.Host.Foreign
 		total += r.Seconds * float64(r.Host.CPUs)
 	}
-	if total > 0 && steal/total > stealLimit {
-		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("the hypervisor took %.1f %% of the CPU time (steal): latencies include its doing", 100*steal/total))
-	}
-	if total > 0 && foreign/total > foreignLimit {
-		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("processes outside the lab used %.1f %% of the CPU time", 100*foreign/total))
+	if total > 0 {
+		if ok, why := stats.HostGate(steal/total, foreign/total); !ok {
+			a.out.Warnings = append(a.out.Warnings, why)
+		}
 	}
 	if p := a.r.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.r.Setup.GeneratorCPUs == "" {
 		a.out.Warnings = append(a.out.Warnings, "the generator shares CPUs without real-time priority ("+p+
@@ -221,12 +218,6 @@ func (a *analysis) warn() {
 		a.out.Warnings = append(a.out.Warnings, "backend "+a.r.Setup.Backend+": "+a.r.Setup.BackendNote)
 	}
 }
-
-// Shares of all CPU time above which the reader is warned.
-const (
-	stealLimit   = 0.02
-	foreignLimit = 0.05
-)
 
 // warnProbes looks for a machine that changed between rounds.
 func (a *analysis) warnProbes() {
@@ -241,14 +232,17 @@ func (a *analysis) warnProbes() {
 		}
 	}
 	for _, name := range order {
-		if d := stats.FindDrift(series[name]); d.Clause != "" {
-			a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("control probe %s: %s", name, d.Clause))
+		if d, ok := stats.FindDrift(series[name]); ok && d.Kind != stats.Steady {
+			a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("control probe %s: %s (ns per operation): the machine changed under the experiment", name, d))
 		}
 	}
 }
 
-// roundTo rounds a duration for words.
-func roundTo(d time.Duration) time.Duration {
-	digits := math.Pow(10, math.Floor(math.Log10(float64(max(d, 1))))-2)
-	return time.Duration(math.Round(float64(d)/digits) * digits)
+// cpus is how many CPUs tenant and neighbour share.
+func (a *analysis) cpus() int {
+	set, err := cpuset.Parse(a.r.Setup.CPUs)
+	if err != nil {
+		return 0
+	}
+	return set.Len()
 }

@@ -38,34 +38,39 @@ something could not be given back, 2 for wrong usage.`,
 			if output != "text" && output != "json" {
 				return exitStatus{exitUsage, fmt.Errorf("output %q: not text or json", output)}
 			}
-			root, err := kernel.Open(rootDir(cmd))
-			if err != nil {
-				return err
-			}
-			if dir == "" {
-				dir = journalDir(root.Name())
-			}
-			give := kernel.Restore
-			if dryRun {
-				give = kernel.Preview
-			}
-			report, err := give(root, dir)
-			if output == "json" {
-				text, jsonErr := json.MarshalIndent(report, "", "  ")
-				if jsonErr != nil {
-					return jsonErr
-				}
-				fmt.Fprintln(cmd.OutOrStdout(), string(text))
-			} else {
-				printRestored(cmd.OutOrStdout(), report)
-			}
-			return err
+			return giveBack(cmd.OutOrStdout(), rootDir(cmd), dir, output, dryRun)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "journal", "", "directory of the journals (default: see above)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back, and change nothing")
 	return cmd
+}
+
+// giveBack restores what dead runs left, or says what it would, and prints the report.
+func giveBack(w io.Writer, rootDir, dir, output string, dryRun bool) error {
+	root, err := kernel.Open(rootDir)
+	if err != nil {
+		return err
+	}
+	if dir == "" {
+		dir = journalDir(root.Name())
+	}
+	restore := kernel.Restore
+	if dryRun {
+		restore = kernel.Preview
+	}
+	report, err := restore(root, dir)
+	if output == "json" {
+		text, jsonErr := json.MarshalIndent(report, "", "  ")
+		if jsonErr != nil {
+			return jsonErr
+		}
+		fmt.Fprintln(w, string(text))
+		return err
+	}
+	printRestored(w, report)
+	return err
 }
 
 // journalDir returns where runs under the given root keep their journals.

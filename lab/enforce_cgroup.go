@@ -1,0 +1,194 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch/procstat"
+)
+
+// groups enforces by control groups: one for each party, side by side below
+// one of the run's own, so that weights and the idle class act between them.
+type groups struct {
+	root    *kernel.Root
+	journal *kernel.Journal
+	mode    string
+	parties map[party]cgroup.Group
+	pids    map[party]int
+	undo    func() error
+}
+
+// openGroups makes the run's groups, confined to the shared CPUs. It fails with
+// a kernel.NotSupportedError or a permission error where it may not.
+func openGroups(root *kernel.Root, journal *kernel.Journal, pl places) (*groups, error) {
+	host, err := cgroup.Detect(root)
+	if err != nil {
+		return nil, err
+	}
+	base, err := host.Base(cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet)
+	if err != nil {
+		return nil, err
+	}
+	run := base.Child(fmt.Sprintf("berth-lab-%d", os.Getpid()))
+	g := &groups{
+		root: root, journal: journal, mode: host.Mode(), pids: map[party]int{},
+		parties: map[party]cgroup.Group{
+			tenantParty: run.Child(string(tenantParty)), neighbourParty: run.Child(string(neighbourParty)),
+		},
+	}
+	plan, err := run.Create(string(tenantParty), string(neighbourParty))
+	if err != nil {
+		return nil, err
+	}
+	if g.undo, err = kernel.Apply(root, plan, journal); err != nil {
+		return nil, err
+	}
+	if err := g.confine(pl); err != nil {
+		return nil, errors.Join(err, g.undo())
+	}
+	return g, nil
+}
+
+// confine keeps both parties on the shared CPUs. Without a cpuset controller
+// they are confined by affinity, as they are admitted.
+func (g *groups) confine(pl places) error {
+	if g.parties[tenantParty].Has(cgroup.CPUSet) != nil {
+		return nil
+	}
+	both := order{cpus: pl.shared}
+	_, err := g.isolate(map[party]order{tenantParty: both, neighbourParty: both})
+	return err
+}
+
+func (g *groups) about() (name, note string) { return g.mode, "" }
+
+func (g *groups) admit(p party, pid int) error {
+	plan, err := g.parties[p].Attach(pid)
+	if err != nil {
+		return err
+	}
+	g.pids[p] = pid
+	_, err = kernel.Apply(g.root, plan, nil) // the process ends with the run: nothing to give back
+	return err
+}
+
+func (g *groups) dismiss(p party) { delete(g.pids, p) }
+
+// plan is the writes for the given orders, the tenant's first.
+func (g *groups) plan(given map[party]order) (kernel.Plan, error) {
+	var all kernel.Plan
+	for _, p := range []party{tenantParty, neighbourParty} {
+		o, ok := given[p]
+		if !ok {
+			continue
+		}
+		l := cgroup.Limits{Weight: int(o.weight), CPUs: o.cpus, Mems: o.mems}
+		if o.idle {
+			l.Idle = cgroup.On
+		}
+		if o.quota > 0 {
+			l.Quota, l.Period = o.quota, quotaPeriod
+		}
+		plan, err := g.parties[p].Set(l)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, plan...)
+	}
+	return all, nil
+}
+
+func (g *groups) isolate(given map[party]order) (undo func() error, err error) {
+	plan, err := g.plan(given)
+	if err != nil {
+		return nil, err
+	}
+	return kernel.Apply(g.root, plan, g.journal)
+}
+
+func (g *groups) preview(given map[party]order) (string, error) {
+	plan, err := g.plan(given)
+	return plan.String(), err
+}
+
+// knobs reads the CPU settings of both groups.
+func (g *groups) knobs() ([]Knob, error) {
+	var all []Knob
+	for _, p := range []party{tenantParty, neighbourParty} {
+		knobs, err := g.parties[p].Knobs()
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range knobs {
+			if strings.HasPrefix(k.File, "cpu") {
+				all = append(all, Knob{Of: string(p), File: k.File, Value: k.Value})
+			}
+		}
+	}
+	return all, nil
+}
+
+func (g *groups) usage(p party) (Usage, error) {
+	stat, err := g.parties[p].Stat()
+	if err != nil {
+		return Usage{}, err
+	}
+	var u Usage
+	switch {
+	case stat.CPU != nil:
+		u.CPUSeconds = stat.CPU.Seconds()
+	default:
+		if u, err = processUsage(g.pids[p]); err != nil {
+			return u, err
+		}
+	}
+	if stat.ThrottledTime != nil {
+		u.ThrottledSeconds = stat.ThrottledTime.Seconds()
+	}
+	if stat.Throttled != nil {
+		u.ThrottledPeriods = *stat.Throttled
+	}
+	return u, nil
+}
+
+// processUsage is the usage of one process where no group counts it.
+func processUsage(pid int) (Usage, error) {
+	used, err := procstat.ProcessCPU(os.DirFS("/"), pid)
+	return Usage{CPUSeconds: used.Seconds()}, err
+}
+
+// close removes the groups. A child that was killed leaves its group a moment
+// later; kernel.Apply's undo waits for that.
+func (g *groups) close() error { return g.undo() }
+
+// openEnforcer opens the best backend that this process may use: control
+// groups, else scheduling attributes with the reason why.
+func openEnforcer(opt Options, pl places) (enforcer, *kernel.Journal, error) {
+	if opt.Unprivileged {
+		return openAttributes(pl, "as asked for (--unprivileged)"), nil, nil
+	}
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, nil, err
+	}
+	dir := opt.JournalDir
+	if dir == "" {
+		dir = kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	journal, err := kernel.OpenJournal(root, dir, "berth lab")
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := openGroups(root, journal, pl)
+	switch {
+	case err == nil:
+		return g, journal, nil
+	case errors.Is(err, kernel.ErrNotSupported) || errors.Is(err, os.ErrPermission):
+		return openAttributes(pl, err.Error()), journal, nil
+	}
+	return nil, nil, errors.Join(err, journal.Close())
+}
