@@ -110,7 +110,7 @@ func (c *child) run(tb testing.TB, config Config) Report {
 	if !ready.Ready {
 		tb.Fatal("child is not ready")
 	}
-	c.say(tb, map[string]int64{"start": newClock().now() + int64(50*time.Millisecond)})
+	c.say(tb, map[string]int64{"start": newClock().now() + int64(10*time.Millisecond)})
 	var report Report
 	c.hear(tb, &report)
 	return report
