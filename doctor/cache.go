@@ -55,13 +55,13 @@ func (h *host) mountedResctrl(what string, info []string) (Capability, error) {
 			continue
 		}
 		facts = append(facts, name)
-		for _, file := range []string{"num_closids", "num_rmids"} {
-			n, there, err := h.number(dir + "/" + file)
+		for _, unit := range []string{"CLOSIDs", "RMIDs"} {
+			n, there, err := h.number(dir + "/num_" + strings.ToLower(unit))
 			if err != nil {
 				return Capability{}, err
 			}
 			if there {
-				facts[len(facts)-1] += fmt.Sprintf(" %d %s", n, strings.TrimPrefix(file, "num_"))
+				facts[len(facts)-1] += fmt.Sprintf(" %d %s", n, unit)
 			}
 		}
 	}

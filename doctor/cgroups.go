@@ -85,7 +85,7 @@ func (h *host) controller(name, inV1 string, v1State State, v1Reason string) (Ca
 		return Capability{}, h.groupsErr
 	}
 	if h.groups.inV2(name) {
-		return ok("v2")
+		return ok("v2 at /" + h.groups.v2)
 	}
 	if dir := h.groups.v1Dir(inV1); dir != "" {
 		c := Capability{State: v1State, Found: "v1 at /" + dir, Reason: v1Reason}

@@ -197,8 +197,16 @@ func fifo(h *host) (Capability, error) {
 	if h.groupsErr != nil {
 		return Capability{}, h.groupsErr
 	}
-	budget, there, err := h.number(path.Join(h.groups.v1Dir("cpu"), h.groups.self["cpu"], rtBudget))
-	if err != nil || h.groups.v1Dir("cpu") == "" || !there || budget > 0 {
+	dir := h.groups.v1Dir("cpu")
+	if dir == "" {
+		return ok(right)
+	}
+	group, err := h.ownGroup("cpu")
+	if err != nil {
+		return Capability{}, err
+	}
+	budget, there, err := h.number(path.Join(dir, group, rtBudget))
+	if err != nil || !there || budget != 0 {
 		return Capability{State: OK, Found: right}, err
 	}
 	return missing(right+", own group 0 us", "RT_GROUP_SCHED: this process's cpu group has no real-time budget (EPERM)",

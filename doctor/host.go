@@ -118,7 +118,6 @@ type hierarchies struct {
 	v2Controllers []string
 	v2ReadOnly    bool
 	v1            []v1Mount
-	self          map[string]string // controller, "" for v2: the group of this process
 }
 
 type v1Mount struct {
@@ -130,7 +129,7 @@ type v1Mount struct {
 // readHierarchies reads proc/self/mountinfo, proc/self/cgroup and the v2
 // hierarchy's cgroup.controllers.
 func readHierarchies(h *host) (hierarchies, error) {
-	g := hierarchies{self: map[string]string{}}
+	g := hierarchies{}
 	text, found, err := h.read("proc/self/mountinfo")
 	if err != nil {
 		return g, err
@@ -152,7 +151,7 @@ func readHierarchies(h *host) (hierarchies, error) {
 		}
 		g.v2Controllers = strings.Fields(words)
 	}
-	return g, g.readSelf(h)
+	return g, nil
 }
 
 func (g *hierarchies) add(m cgroup.MountInfo) {
@@ -178,24 +177,23 @@ func v1Controllers() []string {
 	}
 }
 
-func (g *hierarchies) readSelf(h *host) error {
+// ownGroup returns the v1 group of this process for a controller, "/" where it
+// is not told.
+func (h *host) ownGroup(controller string) (string, error) {
 	text, _, err := h.read("proc/self/cgroup")
 	if err != nil {
-		return err
+		return "", err
 	}
 	members, err := cgroup.ParseMembership(text)
 	if err != nil {
-		return fmt.Errorf("read /proc/self/cgroup: %w", err)
+		return "", fmt.Errorf("read /proc/self/cgroup: %w", err)
 	}
 	for _, m := range members {
-		if m.ID == 0 {
-			g.self[""] = m.Path
-		}
-		for _, c := range m.Controllers {
-			g.self[c] = m.Path
+		if slices.Contains(m.Controllers, controller) {
+			return m.Path, nil
 		}
 	}
-	return nil
+	return "/", nil
 }
 
 // UnifiedMount returns where the cgroup v2 hierarchy is mounted, relative to

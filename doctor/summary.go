@@ -1,11 +1,15 @@
 package doctor
 
+import "slices"
+
 // Summary is what the capabilities come to: what the host allows.
 type Summary struct {
-	// Fully, Lesser and Not name uses of the host by how far it allows them.
-	Fully  []string `json:"fully"`
-	Lesser []string `json:"lesser"`
-	Not    []string `json:"not"`
+	// Fully, Lesser and Not name uses of the host by how far it allows them,
+	// Unknown those that an unreadable file decides.
+	Fully   []string `json:"fully"`
+	Lesser  []string `json:"lesser"`
+	Not     []string `json:"not"`
+	Unknown []string `json:"unknown,omitempty"`
 	// For is the capability whose Remedy buys most, "" where nothing is left to do.
 	For    string `json:"for,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
@@ -48,6 +52,8 @@ func summarise(r *Report) Summary {
 			s.Lesser = append(s.Lesser, a.name)
 		case Missing:
 			s.Not = append(s.Not, a.name)
+		case Unknown:
+			s.Unknown = append(s.Unknown, a.name)
 		}
 	}
 	for _, name := range byWorth() {
@@ -60,33 +66,33 @@ func summarise(r *Report) Summary {
 	return s
 }
 
-// judge returns OK, Limited, Missing, or NotApplicable where one of the
-// capabilities is.
+// judge returns how far the host allows a use: not applicable or unknown as
+// soon as one of the capabilities is, else as the worst of them allows.
 func (r *Report) judge(a ability) State {
-	state := OK
+	var has []State
 	for _, name := range a.needs {
 		c, _ := r.Get(name)
-		switch c.State {
-		case NotApplicable:
-			return NotApplicable
-		case Missing:
-			if !a.fallback {
-				return Missing
-			}
-			state = Limited
-		case Limited, Unknown:
-			state = Limited
-		}
+		has = append(has, c.State)
 	}
-	return state
+	switch {
+	case slices.Contains(has, NotApplicable):
+		return NotApplicable
+	case slices.Contains(has, Missing) && !a.fallback:
+		return Missing
+	case slices.Contains(has, Unknown):
+		return Unknown
+	case slices.Contains(has, Missing), slices.Contains(has, Limited):
+		return Limited
+	}
+	return OK
 }
 
 // byWorth orders the capabilities by what their remedy buys: first what all
 // isolation stands on, then single knobs, then better sight.
 func byWorth() []string {
 	return []string{
-		"cgroup-rights", "sched_ext", "cgroup", "cpuset", "cpu", "cpu.idle", "fifo", "psi", "cache-ways",
-		"memory-bandwidth", "pmu", "bpf", "delegation", "cpufreq", "clock", "memory", "io", "freezer", "btf",
+		"cgroup-rights", "sched_ext", "cgroup", "cpuset", "cpu", "cpu.idle", "fifo", "psi", "delegation", "cpufreq", "cache-ways",
+		"memory-bandwidth", "pmu", "bpf", "clock", "memory", "io", "freezer", "btf",
 		"numa", "cache-monitoring", "kubelet", "psi-triggers", "rt-groups", "run-delay", "pids", "topology", "hypervisor",
 	}
 }
