@@ -53,12 +53,12 @@ func Apply(root *Root, plan Plan, journal *Journal) (undo func() error, err erro
 			done = append(done, e)
 		}
 		if err != nil {
-			_, left := root.revertAll(done, journal)
+			_, left := root.undoAll(done, journal)
 			return nil, errors.Join(err, left)
 		}
 	}
 	return func() (err error) {
-		done, err = root.revertAll(done, journal)
+		done, err = root.undoAll(done, journal)
 		return err
 	}, nil
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"io/fs"
 	"path"
 	"strings"
 	"syscall"
@@ -22,7 +23,7 @@ func (e *StepError) Error() string {
 	if e.Step.Op != Mkdir {
 		msg += " " + `"` + e.Step.Value + `"`
 	}
-	msg += ": " + bare(e.Err).Error()
+	msg += ": " + e.said()
 	if e.Hint != "" {
 		msg += " (" + e.Hint + ")"
 	}
@@ -31,6 +32,15 @@ func (e *StepError) Error() string {
 
 // Unwrap returns what the kernel said.
 func (e *StepError) Unwrap() error { return e.Err }
+
+// said is the error without the operation and path that the os package adds.
+func (e *StepError) said() string {
+	var pathErr *fs.PathError
+	if errors.As(e.Err, &pathErr) {
+		return strings.Replace(e.Err.Error(), pathErr.Error(), pathErr.Err.Error(), 1)
+	}
+	return e.Err.Error()
+}
 
 // bare strips the operation and path that the os package adds; the StepError
 // has them already.
@@ -81,7 +91,10 @@ func hint(s Step, err error) string {
 		if s.Op == Attach {
 			return "the group has no CPUs or memory nodes: set cpuset.cpus and cpuset.mems first"
 		}
-		return "a set that holds processes cannot be made empty, or the limit on groups is reached"
+		if isCPUSet {
+			return "a set that holds processes cannot be made empty"
+		}
+		return "the limit on the number of groups is reached"
 	case syscall.EBUSY:
 		return busyHint(s, isCPUSet)
 	case syscall.EINVAL:

@@ -69,6 +69,11 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 	if err != nil {
 		return report, fmt.Errorf("restore: %w", err)
 	}
+	defer func() {
+		for _, f := range files {
+			f.file.Close()
+		}
+	}()
 	boot := root.bootID()
 	var errs []error
 	for _, f := range files {
@@ -89,7 +94,6 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 		default:
 			errs = append(errs, f.restore(root, &report))
 		}
-		f.file.Close()
 	}
 	return report, errors.Join(errs...)
 }
@@ -167,22 +171,19 @@ func (f *journalFile) restore(root *Root, report *Report) error {
 	if f.err != nil {
 		j = nil // nothing may follow an illegible line
 	}
-	errs := []error{f.err}
+	all, err := root.revertAll(f.notes.entries, j)
+	errs := []error{f.err, err}
 	left := f.err != nil
-	for _, e := range slices.Backward(f.notes.entries) {
-		item := Item{Step: e.Step, Original: e.Original, Owner: f.owner()}
-		var err error
-		item.Outcome, err = root.revert(e, j)
-		if err != nil {
-			item.Error = err.Error()
+	for _, v := range all {
+		item := Item{Step: v.Step, Outcome: v.outcome, Original: v.Original, Owner: f.owner()}
+		if v.err != nil {
+			item.Error = v.err.Error()
 		}
 		report.Items = append(report.Items, item)
-		if item.Outcome == Failed {
-			errs = append(errs, err)
+		if v.outcome == Failed {
+			errs = append(errs, v.err)
 			left = true
-			continue
 		}
-		errs = append(errs, j.undone(e))
 	}
 	if !left {
 		errs = append(errs, os.Remove(f.file.Name()))

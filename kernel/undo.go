@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -66,21 +67,47 @@ func (o *Outcome) UnmarshalText(text []byte) error {
 	return unmarshalName(outcomeNames[:], text, (*int)(o))
 }
 
-// revertAll undoes entries, the last first, goes on after errors, and returns
-// those that are still to be undone.
-func (r *Root) revertAll(entries []*entry, journal *Journal) (left []*entry, err error) {
+// reverted is what became of one entry.
+type reverted struct {
+	*entry
+	outcome Outcome
+	err     error // with Failed and Changed
+}
+
+// revertAll undoes entries, the last first, and goes on after errors. What
+// failed in a directory that could then be removed all the same is gone. The
+// error is about the journal.
+func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error) {
+	var all []reverted
 	var errs []error
 	for _, e := range slices.Backward(entries) {
 		outcome, err := r.revert(e, journal)
-		if err != nil {
-			errs = append(errs, err)
+		all = append(all, reverted{e, outcome, err})
+		if outcome != Failed {
+			errs = append(errs, journal.undone(e))
 		}
-		if outcome == Failed {
-			left = append(left, e)
+	}
+	for i := range all {
+		v := &all[i]
+		if v.outcome != Failed {
 			continue
 		}
-		if err := journal.undone(e); err != nil {
-			errs = append(errs, err)
+		if _, err := r.inode(v.Path); gone(err) {
+			v.outcome, v.err = Gone, nil
+			errs = append(errs, journal.undone(v.entry))
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// undoAll is revertAll for who wants to know what is left and every error.
+func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err error) {
+	all, err := r.revertAll(entries, journal)
+	errs := []error{err}
+	for _, v := range all {
+		errs = append(errs, v.err)
+		if v.outcome == Failed {
+			left = append(left, v.entry)
 		}
 	}
 	slices.Reverse(left)
@@ -155,7 +182,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	}
 	if !isOriginal {
 		if err := r.write(e.Path, e.Original); err != nil {
-			return Failed, err
+			return Failed, r.widen(e, err)
 		}
 	}
 	for _, d := range e.Disturbed {
@@ -164,6 +191,22 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 		}
 	}
 	return Restored, nil
+}
+
+// widen is for a cpuset that was empty, which means that it has what its
+// parent has. Before Linux 7 it cannot be made empty again while it holds
+// processes; it gets the parent's set in so many words instead, so that at
+// least no one is held back. It returns an error in any case.
+func (r *Root) widen(e *entry, err error) error {
+	if e.Format != List || e.Original != "" || !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	dir, file := path.Split(e.Path)
+	parents, readErr := r.read(path.Join(dir, "..", file+".effective"))
+	if readErr != nil || r.write(e.Path, parents) != nil {
+		return err
+	}
+	return fmt.Errorf("%w: set to the parent's %s instead", err, parents)
 }
 
 // rewrite gives a disturbed file its value back.
