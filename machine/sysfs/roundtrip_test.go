@@ -112,7 +112,7 @@ func TestMachinesHaveTheirShape(t *testing.T) {
 func TestShortFormsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{
-		"1c", "1c1t", "2s4n16c2t", "1s8n32c2t", "2n2s8c", "1n2s8c", "2s2d4l3c4t", "2s8l8c2t", "2l2n4c", "1s2048c", "4s1d2n1l4c1t",
+		"1c", "1c1t", "2s4n16c2t", "1s8n32c2t", "2n2s8c", "1n2s8c", "2s2d4l3c4t", "2s8l8c2t", "2l2n4c", "700c", "4s1d2n1l4c1t",
 	} {
 		m, err := machine.Short(form)
 		if err != nil {
