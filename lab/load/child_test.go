@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	case "server":
 		err = serveNothing(os.Stdout)
 	case "spin":
+		//lint:ignore SA5002 that is what it is for
 		for {
 		}
 	}
