@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth.dev/berth/lab"
+)
+
+// runsBerth makes the test binary be berth: BERTH_RUN=1 binary ARG...
+const runsBerth = "BERTH_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runsBerth) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func TestLabRefuses(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), "experiment.yaml")
+	if err := os.WriteFile(bad, []byte("name: mine\nblox: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--scenario", "pined"}, "pinned"},
+		{[]string{"--preset", "huge"}, "quick"},
+		{[]string{"--rounds", "-1"}, "rounds"},
+		{[]string{"--duration", "1ms"}, "duration"},
+		{[]string{"--neighbour", "mine"}, "spin"},
+		{[]string{"--cpus", "7-3"}, "backwards"},
+		{[]string{"--output", "xml"}, "text or json"},
+		{[]string{"--nonsense"}, "--help"},
+		{[]string{"guard"}, "isolation"},
+		{[]string{"--experiment", bad}, "blox"},
+		{[]string{"--experiment", bad + ".missing"}, "no such file"},
+	} {
+		_, stderr, code := berth(t, append([]string{"lab"}, tc.args...)...)
+		if code != exitUsage || !strings.Contains(stderr, tc.want) {
+			t.Errorf("berth lab %q: exit %d, %q; want %d and %q", tc.args, code, stderr, exitUsage, tc.want)
+		}
+	}
+}
+
+func TestLabHelpTeaches(t *testing.T) {
+	t.Parallel()
+	stdout, _, code := berth(t, "lab", "--help")
+	for _, want := range []string{"open-loop", "pinned", "idle", "scan", "Exit status", "--dry-run"} {
+		if code != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("help (exit %d) lacks %q", code, want)
+		}
+	}
+}
+
+func TestProgressText(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	line := newProgressLine(&out)
+	for i, p := range []lab.Progress{
+		{Phase: "calibrate", Scenario: "demand"},
+		{Phase: "measure", Scenario: "idle", Round: 0, Rounds: 4, Block: 1, Blocks: 2},
+		{Phase: "measure", Scenario: "pinned", Round: 1, Rounds: 4, Block: 1, Blocks: 2, Left: 9 * time.Second},
+		{Phase: "measure", Scenario: "idle", Round: 2, Rounds: 4, Block: 2, Blocks: 2, Left: 6 * time.Second},
+	} {
+		line.show(p)
+		if i == 0 && out.String() != "calibrating: demand\n" {
+			t.Errorf("first line %q", out.String())
+		}
+	}
+	want := "calibrating: demand\nround 1 of 4, block 1 of 2: idle\nround 3 of 4, block 2 of 2: idle; 6s left\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant a line per block:\n%s", out.String(), want)
+	}
+}
+
+// labRun is a berth lab in a process of its own.
+type labRun struct {
+	cmd     *exec.Cmd
+	results string
+	output  bytes.Buffer
+}
+
+// startLab starts a short run. It needs BERTH_TEST_LAB, because it takes the
+// machine for itself; .ci/run sets it.
+func startLab(t *testing.T, args ...string) *labRun {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_LAB") == "" {
+		t.Skip("a real run takes the machine for half a minute: set BERTH_TEST_LAB=1")
+	}
+	r := &labRun{results: t.TempDir()}
+	r.cmd = exec.Command(os.Args[0], append([]string{"lab", "--rounds", "2", "--duration", "1s", "--results", r.results}, args...)...)
+	r.cmd.Env = append(os.Environ(), runsBerth+"=1")
+	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestLabForReal(t *testing.T) {
+	for name, args := range map[string][]string{"privileged": nil, "unprivileged": {"--unprivileged", "--scenario", "idle", "--neighbour", "spin"}} {
+		t.Run(name, func(t *testing.T) {
+			page := filepath.Join(t.TempDir(), "lab.html")
+			r := startLab(t, append(args, "--report", page)...)
+			if err := r.cmd.Wait(); err != nil {
+				t.Fatalf("%v\n%s", err, &r.output)
+			}
+			files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile))
+			if len(files) != 1 {
+				t.Fatalf("%d result files\n%s", len(files), &r.output)
+			}
+			result, err := lab.ReadFile(files[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkRun(t, result)
+			stdout, stderr, code := berth(t, "lab", "report", files[0], "-o", "json")
+			if code != exitOK || !json.Valid([]byte(stdout)) {
+				t.Errorf("report: exit %d, %s", code, stderr)
+			}
+			if text, err := os.ReadFile(page); err != nil || !bytes.Contains(text, []byte("</html>")) {
+				t.Errorf("page: %v", err)
+			}
+			expectNothingLeft(t)
+		})
+	}
+}
+
+// checkRun checks what must hold on any machine, however busy.
+func checkRun(t *testing.T, r *lab.Result) {
+	t.Helper()
+	if want := 2 * (len(r.Experiment.Scenarios) - len(r.Skipped)); !r.Complete || len(r.Rounds) != want {
+		t.Errorf("complete %v, %d rounds, want %d", r.Complete, len(r.Rounds), want)
+	}
+	for _, round := range r.Rounds {
+		l := round.Load
+		if l.Offered == 0 || l.Done+l.Failed+l.Unfinished != l.Offered {
+			t.Errorf("%s: offered %d, done %d, failed %d, unfinished %d", round.Scenario, l.Offered, l.Done, l.Failed, l.Unfinished)
+		}
+		if l.Failed > 0 {
+			t.Errorf("%s: %d failed: %v", round.Scenario, l.Failed, l.Errors)
+		}
+		if round.Tenant.CPUSeconds <= 0 || len(round.Knobs) == 0 || len(round.Probes) == 0 {
+			t.Errorf("%s: tenant %+v, %d knobs, %d probes", round.Scenario, round.Tenant, len(round.Knobs), len(round.Probes))
+		}
+		if n := round.Neighbour; n != nil && round.Scenario == lab.Unisolated && n.Work <= 0 {
+			t.Errorf("%s: neighbour did no work", round.Scenario)
+		}
+	}
+}
+
+func TestKilledLabLeavesNothing(t *testing.T) {
+	for i, after := range []time.Duration{50 * time.Millisecond, 700 * time.Millisecond, 4 * time.Second, 7 * time.Second} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+			t.Run(fmt.Sprintf("%s after %s", sig, after), func(t *testing.T) {
+				r := startLab(t)
+				time.Sleep(after + time.Duration(i)*30*time.Millisecond)
+				if err := r.cmd.Process.Signal(sig); err != nil {
+					t.Fatal(err)
+				}
+				_ = r.cmd.Wait()
+				if sig != syscall.SIGKILL && r.cmd.ProcessState.ExitCode() != exitInterrupted {
+					t.Errorf("exit %d, want %d\n%s", r.cmd.ProcessState.ExitCode(), exitInterrupted, &r.output)
+				}
+				if sig == syscall.SIGKILL {
+					if _, stderr, code := berth(t, "restore"); code != exitOK {
+						t.Errorf("restore: exit %d, %s", code, stderr)
+					}
+				}
+				expectNothingLeft(t)
+			})
+		}
+	}
+}
+
+// expectNothingLeft looks for processes of this binary and for groups of the lab.
+func expectNothingLeft(t *testing.T) {
+	t.Helper()
+	var left []string
+	for range 100 { // the kernel takes a moment to end what was killed
+		if left = leftovers(); len(left) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("left behind: %q", left)
+}
+
+func leftovers() []string {
+	var left []string
+	self, _ := os.Readlink("/proc/self/exe")
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		if exe, err := os.Readlink(link); err == nil && exe == self && filepath.Dir(link) != fmt.Sprintf("/proc/%d", os.Getpid()) {
+			left = append(left, link)
+		}
+	}
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return fs.SkipDir // it went away
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), "berth-lab-") {
+			left = append(left, path)
+		}
+		return nil
+	})
+	return left
+}

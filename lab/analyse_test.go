@@ -1,0 +1,203 @@
+package lab
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/lab/stats"
+)
+
+func encode(t testing.TB, h *hdrhistogram.Histogram) string {
+	t.Helper()
+	text, err := stats.Encode(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// usual is a machine on which idle protects and the others do not.
+func usual() map[string]fake {
+	return map[string]fake{
+		Baseline: {scale: 1}, BaselineAgain: {scale: 1},
+		Unisolated: {scale: 8, work: 1000, answered: 0.8},
+		"weighted": {scale: 1.5, work: 700},
+		"idle":     {scale: 1.01, work: 600},
+		"pinned":   {scale: 1.02, work: 400},
+	}
+}
+
+func rowOf(t *testing.T, a *Analysis, scenario string) Row {
+	t.Helper()
+	for _, row := range a.Rows {
+		if row.Scenario == scenario {
+			return row
+		}
+	}
+	t.Fatalf("no row for %s", scenario)
+	return Row{}
+}
+
+func TestAnalyse(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	r.Skipped = []Skipped{{Scenario: "limited", Reason: "cpu.max: no such file", Remedy: "a newer kernel"}}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdicts := map[string]stats.Verdict{}
+	for _, row := range a.Rows {
+		verdicts[row.Scenario] = row.Verdict
+	}
+	want := map[string]stats.Verdict{
+		Baseline: "", BaselineAgain: "", Unisolated: stats.Worse, "weighted": stats.Worse,
+		"idle": stats.Equivalent, "limited": "", "pinned": stats.Equivalent,
+	}
+	if diff := cmp.Diff(want, verdicts); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+	if a.Recommended != "idle" {
+		t.Errorf("recommended %q, want idle: it keeps more of the neighbour's work than pinned\n%s", a.Recommended, a.Recommendation)
+	}
+	if row := rowOf(t, a, Unisolated); !row.Saturated || row.Ratio.Low > 8 || row.Ratio.High < 8 {
+		t.Errorf("unisolated: saturated %v, ratio %+v; want saturated and about 8", row.Saturated, row.Ratio)
+	}
+	if row := rowOf(t, a, "idle"); row.WorkShare == nil || *row.WorkShare != 0.6 {
+		t.Errorf("idle: work share %v, want 0.6 of unisolated", row.WorkShare)
+	}
+	if row := rowOf(t, a, "limited"); row.Skipped == nil || row.Skipped.Remedy != "a newer kernel" {
+		t.Errorf("limited: %+v, want it skipped with its remedy", row)
+	}
+	if row := rowOf(t, a, Baseline); row.WorkShare != nil || row.Requests != 12_000 || len(row.Quantiles) != 4 {
+		t.Errorf("baseline: %+v", row)
+	}
+	if len(a.Warnings) != 0 {
+		t.Errorf("warnings %q, want none", a.Warnings)
+	}
+}
+
+func TestAnalyseIsAFunctionOfTheStoredFile(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	first, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := Decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Analyse(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("analysis differs after storing (-before +after):\n%s", diff)
+	}
+}
+
+func TestAnalyseExcludesWhatItCannotTrust(t *testing.T) {
+	t.Parallel()
+	scenarios := usual()
+	scenarios["idle"] = fake{scale: 1, work: 600, lag: 900} // as late as the answers are slow
+	r := fakeResult(t, scenarios)
+	for i := range r.Rounds {
+		if r.Rounds[i].Scenario == "pinned" && r.Rounds[i].Block < 4 {
+			r.Rounds[i].Invalid = "the tenant died"
+		}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := rowOf(t, a, "idle"); row.Verdict != stats.Invalid || row.Valid != 0 || !strings.Contains(row.Why, "lag") {
+		t.Errorf("idle with a late generator: %s, %d valid, %q; want it invalid for its lag", row.Verdict, row.Valid, row.Why)
+	}
+	if row := rowOf(t, a, "pinned"); row.Valid != 6 || row.Rounds != 10 || row.Ratio.Rounds != 6 {
+		t.Errorf("pinned with four invalid rounds: valid %d of %d, %d blocks compared", row.Valid, row.Rounds, row.Ratio.Rounds)
+	}
+	if a.Recommended == "idle" {
+		t.Error("an invalid scenario is recommended")
+	}
+}
+
+func TestAnalyseOfLittle(t *testing.T) {
+	t.Parallel()
+	for name, r := range map[string]*Result{
+		"no rounds":         fakeResult(t, nil),
+		"baseline only":     fakeResult(t, map[string]fake{Baseline: {scale: 1}}),
+		"no baseline":       fakeResult(t, map[string]fake{Unisolated: {scale: 1, work: 1}}),
+		"no unisolated":     fakeResult(t, map[string]fake{Baseline: {scale: 1}, BaselineAgain: {scale: 1}, "idle": {scale: 1, work: 5}}),
+		"one block":         firstBlock(fakeResult(t, usual())),
+		"no experiment too": {Schema: Schema},
+	} {
+		a, err := Analyse(r)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if a.Recommendation == "" {
+			t.Errorf("%s: no recommendation, not even none", name)
+		}
+		if name == "no unisolated" && rowOf(t, a, "idle").WorkShare != nil {
+			t.Errorf("%s: work share without anything to compare with", name)
+		}
+	}
+}
+
+func firstBlock(r *Result) *Result {
+	r.Rounds = r.Rounds[:6]
+	return r
+}
+
+func TestAnalyseWarns(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	for i := range r.Rounds {
+		r.Rounds[i].Host.Steal = 0.5
+		r.Rounds[i].Host.Foreign = 1
+		if i > len(r.Rounds)/2 {
+			r.Rounds[i].Probes[0].NS *= 1.3
+		}
+	}
+	r.Setup.GeneratorPolicy = "SCHED_OTHER"
+	r.Setup.BackendNote = "no permission"
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(a.Warnings, "\n")
+	for _, want := range []string{"probe alu", "hypervisor took 8.3 %", "other processes 16.7 %", "real-time", "no permission"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("warnings lack %q:\n%s", want, all)
+		}
+	}
+}
+
+func TestAnalyseRefusesDamage(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	r.Rounds[3].Load.Seconds[1].Response = "HISTnonsense"
+	if _, err := Analyse(r); err == nil || !strings.Contains(err.Error(), "round 4") || !strings.Contains(err.Error(), "second 2") {
+		t.Errorf("error %v, want one that names round 4 and second 2", err)
+	}
+}
+
+func BenchmarkAnalyse(b *testing.B) {
+	r := fakeResult(b, usual())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Analyse(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
