@@ -1,18 +1,230 @@
 package report
 
 import (
-	"os"
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
-func TestShowCompare(t *testing.T) {
-	a := Side{"a.json", fakeResult(t, 6), fakeAnalysis()}
-	b := Side{"b.json", fakeResult(t, 7), fakeAnalysis()}
-	b.Result.Host.Kernel = "6.19.1"
+// slower is the fake result with one scenario's response times multiplied.
+func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Result {
+	t.Helper()
+	for i := range r.Rounds {
+		if r.Rounds[i].Scenario != scenario {
+			continue
+		}
+		for k := range r.Rounds[i].Load.Seconds {
+			sec := &r.Rounds[i].Load.Seconds[k]
+			h, err := stats.Decode(sec.Response)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := stats.NewHistogram()
+			for _, bar := range h.Distribution() {
+				if bar.Count > 0 {
+					if err := out.RecordValues(bar.To*factor, bar.Count); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if sec.Response, err = stats.Encode(out); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return r
+}
+
+func TestCompareGolden(t *testing.T) {
+	t.Parallel()
+	a := Side{"before/result.json", fakeResult(t, 6), fakeAnalysis()}
+	b := Side{"after/result.json", slower(t, fakeResult(t, 6), "idle", 3), fakeAnalysis()}
+	b.Result.Host.Kernel, b.Result.Setup.Rate, b.Result.Setup.Neighbour.Threads = "6.19.1", 500, 4
+	b.Result.Complete = false
+	b.Analysis.Rows[5].Valid = 0
 	c, err := Compare(a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Text(os.Stdout, Options{})
-	c.Text(os.Stdout, Options{Width: 80})
+	for _, width := range []int{80, 100} {
+		var text bytes.Buffer
+		if err := c.Text(&text, Options{Width: width}); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, fmt.Sprintf("compare_%d.txt", width), text.Bytes())
+		for line := range strings.Lines(text.String()) {
+			if n := len([]rune(line)); n > width+1 {
+				t.Errorf("width %d: a line of %d: %q", width, n, line)
+			}
+		}
+	}
+	var doc bytes.Buffer
+	if err := c.JSON(&doc); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "compare.json", doc.Bytes())
+	for _, row := range c.Rows {
+		want := stats.Worse
+		switch {
+		case row.Scenario != "idle":
+			continue
+		case row.Verdict != want:
+			t.Errorf("idle three times slower at %s: %s, want %s", quantileName(row.P), row.Verdict, want)
+		case math.Abs(row.Ratio.Estimate-3) > 0.02:
+			t.Errorf("idle three times slower at %s: %.3g times", quantileName(row.P), row.Ratio.Estimate)
+		}
+	}
+}
+
+// A machine that is slower as a whole is not worse isolation.
+func TestCompareSlowerMachine(t *testing.T) {
+	t.Parallel()
+	a, b := fakeResult(t, 6), fakeResult(t, 6)
+	for _, s := range a.Experiment.Scenarios {
+		b = slower(t, b, s.Name, 2)
+	}
+	c, err := Compare(Side{"a", a, fakeAnalysis()}, Side{"b", b, fakeAnalysis()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range c.Rows {
+		if row.Verdict == stats.Worse || row.Verdict == stats.Better {
+			t.Errorf("%s %s: %s", row.Scenario, quantileName(row.P), row.Verdict)
+		}
+		if row.Ratio != nil && math.Abs(row.Ratio.Estimate-1) > 0.01 {
+			t.Errorf("%s %s: ratio changed %.3g times", row.Scenario, quantileName(row.P), row.Ratio.Estimate)
+		}
+	}
+}
+
+func TestCompareNothingShared(t *testing.T) {
+	t.Parallel()
+	a, b := fakeAnalysis(), fakeAnalysis()
+	for i := range b.Rows {
+		b.Rows[i].Scenario += "-other"
+	}
+	if c, err := Compare(Side{"a", fakeResult(t, 1), a}, Side{"b", fakeResult(t, 1), b}); err == nil {
+		t.Errorf("no error, %d rows", len(c.Rows))
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(*lab.Result)
+		want   []string
+	}{
+		{"nothing", func(*lab.Result) {}, nil},
+		{"measured a little differently", func(r *lab.Result) {
+			r.Setup.Rate *= 1.005
+			r.Setup.TenantCPUs *= 1.03
+			r.Setup.CPUPerRequest += lab.Duration(60 * time.Microsecond)
+		}, nil},
+		{"another name of the same machine", func(r *lab.Result) { r.Host.Machine.Name = "other" }, nil},
+		{"seed and date", func(r *lab.Result) { r.Experiment.Seed++; r.Started = r.Started.Add(time.Hour) }, nil},
+		{"machine", func(r *lab.Result) { r.Host.Machine.Model = "Other" }, []string{"machine"}},
+		{"no machine", func(r *lab.Result) { r.Host.Machine = nil }, []string{"machine"}},
+		{"kernel", func(r *lab.Result) { r.Host.Kernel = "6.19" }, []string{"kernel"}},
+		{"rate", func(r *lab.Result) { r.Setup.Rate *= 1.02 }, []string{"rate, requests/s"}},
+		{"service time", func(r *lab.Result) { r.Setup.CPUPerRequest *= 2 }, []string{"tenant's CPU time per request"}},
+		{"tenant", func(r *lab.Result) {
+			r.Experiment.Tenant.Service, r.Experiment.Tenant.WorkingSetBytes = "other", 1<<30
+		}, []string{"tenant", "tenant's working set"}},
+		{"neighbour", func(r *lab.Result) { r.Setup.Neighbour.Kernel, r.Setup.Neighbour.Bytes = "spin", 0 }, []string{"neighbour", "neighbour's bytes per thread"}},
+		{"intensity", func(r *lab.Result) { r.Setup.Neighbour.Intensity = 50 }, []string{"neighbour's intensity, %"}},
+		{"backend", func(r *lab.Result) { r.Setup.Backend = "sched" }, []string{"backend"}},
+		{"generator", func(r *lab.Result) { r.Setup.GeneratorCPUs = "1" }, []string{"generator"}},
+		{"window", func(r *lab.Result) { r.Experiment.Window *= 5 }, []string{"window of a round"}},
+		{"weight", func(r *lab.Result) {
+			for i := range r.Experiment.Scenarios {
+				if r.Experiment.Scenarios[i].Name == "weighted" {
+					r.Experiment.Scenarios[i].Isolation.Weight = 1
+				}
+			}
+		}, []string{"what weighted does"}},
+	}
+	for _, tt := range tests {
+		a, b := fakeHeader(6, 2), fakeHeader(6, 2)
+		tt.change(b)
+		var got []string
+		for _, d := range differences(a, b) {
+			got = append(got, d.What)
+			if d.A == d.B || d.A == "" || d.B == "" {
+				t.Errorf("%s: %s: %q and %q", tt.name, d.What, d.A, d.B)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestQuotient(t *testing.T) {
+	t.Parallel()
+	iv := func(e, l, h float64) stats.Interval {
+		return stats.Interval{Estimate: e, Low: l, High: h, Confidence: 0.95, Rounds: 6}
+	}
+	tests := []struct {
+		name string
+		b, a stats.Interval
+		want stats.Interval
+	}{
+		{"exact ones", iv(6, 6, 6), iv(2, 2, 2), iv(3, 3, 3)},
+		{"one exact: the other's interval", iv(4, 2, 8), iv(2, 2, 2), iv(2, 1, 4)},
+		{"the divisor's interval turns over", iv(2, 2, 2), iv(4, 2, 16), iv(0.5, 0.125, 1)},
+		{"both: in quadrature", iv(1, 0.5, 2), iv(1, 0.5, 2), iv(1, math.Pow(2, -math.Sqrt2), math.Pow(2, math.Sqrt2))},
+		{"no data", stats.Interval{}, iv(1, 1, 1), stats.Interval{}},
+		{"by nothing", iv(1, 1, 1), stats.Interval{}, stats.Interval{}},
+		{"not a number", iv(math.NaN(), 1, 1), iv(1, 1, 1), stats.Interval{}},
+		{"a limit of zero counts as none", iv(1, 0, 2), iv(1, 1, 1), iv(1, 1, 2)},
+	}
+	for _, tt := range tests {
+		got := quotient(tt.b, tt.a)
+		for _, v := range [][2]float64{{got.Estimate, tt.want.Estimate}, {got.Low, tt.want.Low}, {got.High, tt.want.High}} {
+			if !(math.Abs(v[0]-v[1]) < 1e-9) {
+				t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+				break
+			}
+		}
+	}
+}
+
+// A lower bound supports only the verdict that a larger value would too.
+func TestCompareLowerBounds(t *testing.T) {
+	t.Parallel()
+	worse := stats.Interval{Estimate: 3, Low: 2.9, High: 3.1, Confidence: 0.95, Rounds: 10}
+	better := stats.Interval{Estimate: 0.3, Low: 0.29, High: 0.31, Confidence: 0.95, Rounds: 10}
+	same := stats.Interval{Estimate: 1, Low: 0.99, High: 1.01, Confidence: 0.95, Rounds: 10}
+	tests := []struct {
+		ratio stats.Interval
+		a, b  bool
+		want  stats.Verdict
+	}{
+		{worse, false, false, stats.Worse},
+		{worse, false, true, stats.Worse},
+		{worse, true, false, stats.Inconclusive},
+		{worse, true, true, stats.Inconclusive},
+		{better, false, false, stats.Better},
+		{better, true, false, stats.Better},
+		{better, false, true, stats.Inconclusive},
+		{same, false, false, stats.Equivalent},
+		{same, true, false, stats.Inconclusive},
+		{same, false, true, stats.Inconclusive},
+	}
+	for _, tt := range tests {
+		c := Comparison{Rows: []Change{{Ratio: &tt.ratio, AtLeastA: tt.a, AtLeastB: tt.b}}}
+		c.judge()
+		if got := c.Rows[0].Verdict; got != tt.want {
+			t.Errorf("%.3g, A at least %v, B at least %v: %s, want %s", tt.ratio.Estimate, tt.a, tt.b, got, tt.want)
+		}
+	}
 }

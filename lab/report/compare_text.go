@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/lab/stats"
@@ -36,7 +37,7 @@ func (c *Comparison) Text(w io.Writer, o Options) error {
 }
 
 const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to the baseline of the same run, corrected for the number of comparisons; " +
-	"plain latency takes in whatever changed. ≥ lower bound; ~ inconclusive."
+	"plain latency takes in whatever changed. ≥ lower bound; ~ inconclusive; rounds: how many more, in each run, would decide."
 
 func sideLine(s ComparisonSide) string {
 	when := ""
@@ -59,7 +60,7 @@ func (c *Comparison) writeRatios(b *strings.Builder, o Options) {
 	}
 	names, ps := column{head: "× baseline", left: true}, column{}
 	inA, inB := column{head: "A"}, column{head: "B"}
-	change, verdict := column{head: "B / A"}, column{head: "verdict", left: true}
+	change, verdict, more := column{head: "B / A"}, column{head: "verdict", left: true}, column{head: "rounds"}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Ratio == nil {
@@ -74,18 +75,19 @@ func (c *Comparison) writeRatios(b *strings.Builder, o Options) {
 			mark = "~"
 		}
 		change.add(mark + times(*row.Ratio))
-		text := string(row.Verdict)
+		verdict.cells = append(verdict.cells, cell{printable(string(row.Verdict)), verdictStyle(row.Verdict)})
+		needs := ""
 		if row.MoreRounds > 0 {
-			text += fmt.Sprintf(" (%d more rounds)", row.MoreRounds)
+			needs = "+" + strconv.Itoa(row.MoreRounds)
 		}
-		verdict.cells = append(verdict.cells, cell{text, verdictStyle(row.Verdict)})
+		more.add(needs)
 		if row.Ratio.Confidence > 0 {
 			change.unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
 	}
 	if len(names.cells) > 0 {
 		b.WriteString("\n")
-		layTable(b, []column{names, ps, inA, inB, change, verdict}, nil, o)
+		layTable(b, []column{names, ps, inA, inB, change, verdict, more}, nil, o)
 	}
 }
 

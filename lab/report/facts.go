@@ -30,7 +30,7 @@ func facts(r *lab.Result, a *lab.Analysis) []fact {
 	return []fact{
 		{"machine", machineLine(r.Host)},
 		{"kernel", kernelLine(r.Host)},
-		{"backend", backendLine(r.Setup)},
+		{"backend", orUnknown(r.Setup.Backend)},
 		{"tenant", tenantLine(r)},
 		{"neighbour", neighbourLine(r)},
 		{"rounds", roundsLine(r)},
@@ -117,9 +117,6 @@ func kernelLine(h lab.Host) string {
 func backendLine(s lab.Setup) string {
 	return joined(orUnknown(s.Backend), s.BackendNote)
 }
-
-// lesser says whether scenarios were enforced without cgroups.
-func lesser(s lab.Setup) bool { return s.Backend == "sched" }
 
 // neighbour is the neighbour as it ran, or as asked for if the run never got there.
 func neighbour(r *lab.Result) noise.Config {

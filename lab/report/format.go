@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
@@ -48,16 +49,35 @@ func unitFor(us ...float64) unit {
 // in formats microseconds in the unit, without its name.
 func (u unit) in(us float64) string { return digits3(us / u.us) }
 
-// latency formats microseconds with the unit that suits them.
-func latency(us float64) string {
-	u := microseconds
+// ownUnit is the unit that suits a single figure.
+func ownUnit(us float64) unit {
 	switch {
 	case us >= 0.9995*seconds.us:
-		u = seconds
+		return seconds
 	case us >= 0.9995*milliseconds.us:
-		u = milliseconds
+		return milliseconds
 	}
+	return microseconds
+}
+
+// latency formats microseconds with the unit that suits them.
+func latency(us float64) string {
+	u := ownUnit(us)
 	return u.in(us) + " " + u.name
+}
+
+// sentence makes a clause one: a capital first and a full stop last.
+func sentence(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return s
+	}
+	first, size := utf8.DecodeRuneInString(s)
+	s = string(unicode.ToUpper(first)) + s[size:]
+	if !strings.ContainsAny(s[len(s)-1:], ".!?:") {
+		s += "."
+	}
+	return s
 }
 
 // digits3 formats v with three significant digits and no exponent.
@@ -108,12 +128,12 @@ func quantileName(p float64) string {
 
 // byteSize formats a number of bytes with a binary unit.
 func byteSize(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	binary := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
+	for v >= 1024 && i < len(binary)-1 {
 		v, i = v/1024, i+1
 	}
-	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[i]
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + binary[i]
 }
 
 // span formats a length of time for people: "2 s", "1.5 ms", "1m37s".

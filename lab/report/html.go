@@ -44,7 +44,7 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 	}
 	c := canvas{result: r, analysis: a, series: s, curves: curves(s, a), looks: looksOf(a.Rows)}
 	p := &page{
-		Title: title(r), Interrupted: interruption(r), Warnings: a.Warnings, Recommendation: a.Recommendation, Reading: a.Reading,
+		Title: title(r), Interrupted: interruption(r), Recommendation: a.Recommendation, Reading: a.Reading,
 		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
 		Experiment: experimentTable(r), Rounds: roundTable(s), Command: command(r), Program: programLine(r.Program),
 	}
@@ -55,7 +55,11 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 		p.Columns = append(p.Columns, quantileName(q))
 	}
 	p.Rows, p.Notes = pageRows(r, a, c)
+	p.Effort = effortTable(a)
 	p.Figures = figures(c)
+	for _, s := range a.Warnings {
+		p.Warnings = append(p.Warnings, sentence(s))
+	}
 	p.Downloads, err = downloads(r, a, s)
 	return p, err
 }
@@ -70,7 +74,7 @@ func figures(c canvas) []figure {
 	}
 	if hasRatio(c.analysis) {
 		add("ratios", "How much slower than alone", "Each scenario's p99 divided by the baseline's of the same block, with its interval. "+
-			"An interval inside the ±10 % band is equivalent; one that touches 1 shows no difference.", canvas.drawRatios, nil)
+			"An interval inside the ±10 % band is equivalent; one that includes 1 but leaves the band decides nothing.", canvas.drawRatios, nil)
 	}
 	if len(tradeRows(c.analysis)) > 0 {
 		add("tradeoff", "What protection costs", "Isolation is a trade. Further down the tenant is better protected; further right the neighbour gets more of its work done. "+

@@ -24,6 +24,7 @@ type page struct {
 	Facts          []fact
 	Columns        []string // quantiles of the table of scenarios
 	Rows           []pageRow
+	Effort         pageTable
 	Notes          []string
 	Figures        []figure
 	Curves         pageTable
@@ -46,7 +47,7 @@ type pageRow struct {
 	Ratio       string
 	Verdict     string
 	Class       string // of the verdict
-	Cells       []string
+	Work        string
 	Chosen      bool
 }
 
@@ -71,14 +72,11 @@ type download struct {
 	Size        string
 }
 
-// costHeads name the Cells of a pageRow.
-var costHeads = []string{
-	"work %", "host CPU %", "CPUs, tenant", "CPUs, neighbour", "throttled ms/s, tenant", "throttled ms/s, neighbour",
+// effortHeads are the columns of effortTable.
+var effortHeads = []string{
+	"scenario", "host CPU %", "CPUs, tenant", "CPUs, neighbour", "throttled ms/s, tenant", "throttled ms/s, neighbour",
 	"lag p99", "queue p99", "requests", "unfinished", "rounds",
 }
-
-// CostHeads is for the template.
-func (page) CostHeads() []string { return costHeads }
 
 func pageRows(r *lab.Result, a *lab.Analysis, c canvas) ([]pageRow, []string) {
 	notes := &footnotes{}
@@ -90,16 +88,18 @@ func pageRows(r *lab.Result, a *lab.Analysis, c canvas) ([]pageRow, []string) {
 	for _, row := range a.Rows {
 		out := pageRow{
 			Name: row.Scenario, Means: means[row.Scenario], Swatch: swatch(c.looks[row.Scenario]), Marks: notes.of(row),
-			Ratio: ratioText(row), Verdict: string(row.Verdict), Class: verdictClass(row.Verdict),
+			Ratio: ratioText(row), Work: workText(row), Verdict: string(row.Verdict), Class: verdictClass(row.Verdict),
 			Chosen: a.Recommended != "" && row.Scenario == a.Recommended,
 		}
-		if row.Skipped != nil {
+		switch {
+		case row.Skipped != nil:
 			out.Skipped = skippedText(*row.Skipped)
+		case row.Rounds == 0:
+			out.Skipped = "not run"
 		}
 		for _, p := range shownQuantiles(a) {
 			out.Quantiles = append(out.Quantiles, pageQuantileOf(row, p))
 		}
-		out.Cells = costCells(row)
 		rows = append(rows, out)
 	}
 	var texts []string
@@ -119,39 +119,38 @@ func pageQuantileOf(row lab.Row, p float64) pageQuantile {
 		out.Value = "≥ " + out.Value
 	}
 	if q.Rounds != 1 && q.Low < q.High {
-		u := unitFor(q.Estimate)
+		u := ownUnit(q.Estimate)
 		out.Interval = fmt.Sprintf("[%s, %s]", u.in(q.Low), u.in(q.High))
 	}
 	return out
 }
 
-// costCells are the figures under costHeads.
-func costCells(row lab.Row) []string {
-	if row.Skipped != nil {
-		return nil
-	}
-	rounds := fmt.Sprintf("%d/%d", row.Valid, row.Rounds)
-	if row.Valid == 0 {
-		cells := make([]string, len(costHeads))
-		for i := range cells {
-			cells[i] = absent
+// effortTable is what the scenarios took, and how well they were measured.
+func effortTable(a *lab.Analysis) pageTable {
+	t := pageTable{Heads: effortHeads}
+	for _, row := range a.Rows {
+		if row.Skipped != nil || row.Rounds == 0 {
+			continue
 		}
-		cells[len(cells)-1] = rounds
-		return cells
+		line := make([]string, len(effortHeads))
+		for i := range line {
+			line[i] = absent
+		}
+		line[0], line[len(line)-1] = row.Scenario, fmt.Sprintf("%d/%d", row.Valid, row.Rounds)
+		if row.Valid > 0 {
+			neighbourCPUs, throttled := absent, absent
+			if row.Unit != "" {
+				neighbourCPUs, throttled = digits3(row.NeighbourCPUs), digits3(row.NeighbourThrottled*1e3)
+			}
+			copy(line[1:], []string{
+				strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64), digits3(row.TenantCPUs), neighbourCPUs,
+				digits3(row.TenantThrottled * 1e3), throttled,
+				latency(row.LagP99), latency(row.QueueP99), strconv.Itoa(row.Requests), strconv.Itoa(row.Censored),
+			})
+		}
+		t.Rows = append(t.Rows, line)
 	}
-	work := absent
-	if row.WorkShare != nil {
-		work = percent(*row.WorkShare)
-	}
-	neighbourCPUs := absent
-	if row.Unit != "" {
-		neighbourCPUs = digits3(row.NeighbourCPUs)
-	}
-	return []string{
-		work, strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64), digits3(row.TenantCPUs), neighbourCPUs,
-		digits3(row.TenantThrottled * 1e3), digits3(row.NeighbourThrottled * 1e3),
-		latency(row.LagP99), latency(row.QueueP99), strconv.Itoa(row.Requests), strconv.Itoa(row.Censored), rounds,
-	}
+	return t
 }
 
 func verdictClass(v stats.Verdict) string {
@@ -186,7 +185,7 @@ func curveTable(curves []curve) pageTable {
 					continue
 				}
 				any = true
-				u := unitFor(q.Estimate)
+				u := ownUnit(q.Estimate)
 				text = fmt.Sprintf("%s [%s, %s]", latency(q.Estimate), u.in(q.Low), u.in(q.High))
 				if q.atLeast {
 					text = "≥ " + text
@@ -365,4 +364,4 @@ func roundTable(s *series) pageTable {
 }
 
 // Span is how many columns a skipped scenario's row stretches over.
-func (p page) Span() int { return len(p.Columns) + 2 + len(costHeads) }
+func (p page) Span() int { return len(p.Columns) + 3 }

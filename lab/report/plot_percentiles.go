@@ -10,7 +10,7 @@ import (
 // the request. One line per scenario with its bootstrap band.
 func (c canvas) drawPercentiles() template.HTML {
 	height := c.either(460, 420)
-	f := frame{c.either(64, 56), 14, c.width - c.either(150, 92), height - 46}
+	f := frame{c.either(64, 56), 28, c.width - c.either(150, 92), height - 46}
 	d := newDrawing(c.id("percentiles"), c.width, height, "Response time by percentile", c.describeCurves())
 	var values []float64
 	last := 99.0
@@ -47,8 +47,12 @@ func (c canvas) percentileAxis(d *drawing, f frame, x scale, last float64) {
 		d.line("grid", at, f.top, at, f.bottom)
 		d.text("tick", middle, at, f.bottom+18, quantileName(p)[1:])
 	}
-	d.text("axis", middle, (f.left+f.right)/2, f.bottom+38, "percentile of requests (%), by nines")
-	d.upright("axis", 11, (f.top+f.bottom)/2, "response time, from due to done")
+	words := "percentile of requests, stretched towards the rarest"
+	if c.narrow() {
+		words = "percentile of requests"
+	}
+	d.text("axis", middle, (f.left+f.right)/2, f.bottom+38, words)
+	d.text("axis", start, 0, 12, "response time, from due to done")
 }
 
 func curveBand(cv curve, x, y scale) string {

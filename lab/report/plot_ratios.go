@@ -24,7 +24,7 @@ func (c canvas) drawRatios() template.HTML {
 	}
 	x := logScale(values, f.left, f.right)
 	d.bands(f, x, c.analysis, true)
-	d.text("note", middle, x.at(1), f.top-8, "noise floor and ±10 %")
+	d.text("note", start, max(x.clamped(1/1.1), 12), f.top-8, "dark: noise floor, light: ±10 %")
 	for _, v := range x.ticks(int(c.either(9, 5))) {
 		d.line("grid", x.at(v), f.top, x.at(v), f.bottom)
 		d.text("tick", middle, x.at(v), f.bottom+18, shortTimes(v))
@@ -78,6 +78,8 @@ func ratioWords(row lab.Row) string {
 		return "skipped"
 	case row.Scenario == lab.Baseline:
 		return "the reference"
+	case row.Rounds == 0:
+		return "not run"
 	case row.Ratio == nil:
 		return strings.TrimSpace("no ratio " + string(row.Verdict))
 	}

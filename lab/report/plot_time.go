@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"html/template"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/lab"
@@ -46,8 +47,8 @@ func (c canvas) drawTime() template.HTML {
 	const lane = 17.0
 	plot := c.either(290, 260)
 	strip := lane * float64(len(rows))
-	height := 14 + plot + 12 + strip + 30
-	f := frame{c.either(96, 78), 14, c.width - 8, 14 + plot}
+	height := 28 + plot + 12 + strip + 44
+	f := frame{c.either(96, 78), 28, c.width - 8, 28 + plot}
 	d := newDrawing(c.id("time"), c.width, height, "Latency over time, in the order the rounds were run",
 		fmt.Sprintf("For every second a bar from p50 to p99 of response time; %s in %s. The table of rounds has the figures.",
 			count(len(c.series.rounds), "round"), count(blocksIn(c.series), "block")))
@@ -59,7 +60,7 @@ func (c canvas) drawTime() template.HTML {
 	}
 	y := logScale(values, f.bottom, f.top)
 	d.yAxis(f, y, 8, shortLatency)
-	d.upright("axis", 11, (f.top+f.bottom)/2, "p50 to p99 of each second")
+	d.text("axis", start, 0, 12, "response time, p50 to p99 of each second")
 	s := c.slots(f)
 	for i, row := range rows {
 		top := f.bottom + 12 + lane*float64(i)
@@ -72,18 +73,20 @@ func (c canvas) drawTime() template.HTML {
 	for _, row := range rows {
 		c.drawSeconds(d, s, y, row)
 	}
+	hatch := d.hatch()
 	for i, r := range c.series.rounds {
-		c.drawSlot(d, f, s, i, r, rows, lane)
+		c.drawSlot(d, f, s, i, r, rows, lane, hatch)
 	}
+	c.numberBlocks(d, s, f.bottom+12+strip+15)
 	d.text("axis", middle, (f.left+f.right)/2, height-8, c.timeAxisLabel())
 	return d.done()
 }
 
 func (c canvas) timeAxisLabel() string {
 	if c.narrow() {
-		return "rounds in the order run, by block"
+		return "blocks of rounds, in the order run"
 	}
-	return "rounds in the order run; a line between blocks, hatched rounds do not count"
+	return "blocks of rounds, in the order run; hatched rounds do not count"
 }
 
 // ran are the rows of the scenarios that have rounds.
@@ -133,18 +136,34 @@ func (c canvas) drawSeconds(d *drawing, s slots, y scale, row lab.Row) {
 
 // drawSlot marks a round in its scenario's lane and gives it a tooltip over
 // its whole height.
-func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []lab.Row, lane float64) {
+func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []lab.Row, lane float64, hatch string) {
 	strip := f.bottom + 12
 	for k, row := range rows {
 		if row.Scenario == r.Scenario {
 			d.rect("ran "+c.looks[row.Scenario].class, s.x[i]+0.5, strip+lane*float64(k)+3, s.w[i]-1, lane-6, "")
 		}
 	}
-	class := "hover"
+	class := `hover`
 	if r.excluded != "" {
-		class = "hover invalid"
+		class = `hover invalid" fill="` + hatch
 	}
 	d.rect(class, s.x[i], f.top, s.w[i], strip+lane*float64(len(rows))-f.top, roundTip(r))
+}
+
+// numberBlocks writes each block's number below its rounds, where there is room.
+func (c canvas) numberBlocks(d *drawing, s slots, y float64) {
+	rounds := c.series.rounds
+	for i, written := 0, -100.0; i < len(rounds); {
+		k := i
+		for k+1 < len(rounds) && rounds[k+1].Block == rounds[i].Block {
+			k++
+		}
+		if at := (s.x[i] + s.x[k] + s.w[k]) / 2; at-written >= 18 {
+			d.text("tick", middle, at, y, strconv.Itoa(rounds[i].Block+1))
+			written = at
+		}
+		i = k + 1
+	}
 }
 
 func roundTip(r round) string {

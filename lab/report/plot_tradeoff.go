@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"html/template"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/lab"
@@ -25,11 +26,12 @@ func (c canvas) drawTradeoff() template.HTML {
 	d.yAxis(f, y, 8, shortTimes)
 	for _, v := range x.ticks(int(c.either(10, 5))) {
 		d.line("grid", x.at(v), f.top, x.at(v), f.bottom)
-		d.text("tick", middle, x.at(v), f.bottom+18, digits3(v))
+		d.text("tick", middle, x.at(v), f.bottom+18, strconv.FormatFloat(v, 'f', -1, 64))
 	}
 	d.text("axis", middle, (f.left+f.right)/2, f.bottom+38, "neighbour's work, % of what it does unisolated →")
-	d.upright("axis", 11, (f.top+f.bottom)/2, "tenant's p99 ÷ baseline's")
-	d.text("note", end, f.right-6, f.bottom-8, "best: down here")
+	d.text("axis", start, 0, 12, "tenant's p99 ÷ baseline's p99")
+	d.text("note", end, f.right-6, f.bottom-8, "best corner ↘")
+	d.text("note", start, f.left+6, y.at(1)-c.either(12, 14), "as if alone")
 	c.placeTrade(d, f, x, y, rows)
 	return d.done()
 }
@@ -54,7 +56,11 @@ func (c canvas) placeTrade(d *drawing, f frame, x, y scale, rows []lab.Row) {
 		d.open("series", fmt.Sprintf("%s: p99 %s, work %s %%", row.Scenario, ratioWords(row), percent(*row.WorkShare)))
 		d.line("whisker "+l.class, at, low, at, high)
 		d.line("whisker "+l.class, at-5, low, at+5, low)
-		d.line("whisker "+l.class, at-5, high, at+5, high)
+		if lowerBound(row) {
+			d.path("whisker "+l.class, polyline([]point{{at, high}, {at, high - 9}})+polyline([]point{{at - 4, high - 4}, {at, high - 9}, {at + 4, high - 4}}))
+		} else {
+			d.line("whisker "+l.class, at-5, high, at+5, high)
+		}
 		d.mark(l, at, y.at(row.Ratio.Estimate), 6)
 		d.close()
 	}

@@ -31,7 +31,7 @@ func (s scale) clamped(v float64) float64 { return s.at(min(max(v, s.min), s.max
 func logScale(values []float64, from, to float64) scale {
 	lo, hi := math.Inf(1), 0.0
 	for _, v := range values {
-		if v > 0 && !math.IsInf(v, 0) {
+		if v > 1e-100 && v < 1e100 {
 			lo, hi = min(lo, v), max(hi, v)
 		}
 	}
@@ -64,7 +64,7 @@ func (s scale) linearTicks(n int) []float64 {
 	}
 	var out []float64
 	for i := math.Ceil(s.min/step - 1e-9); i*step <= s.max*(1+1e-9)+1e-12; i++ {
-		out = append(out, i*step)
+		out = append(out, i*step+0) // + 0 makes a negative zero plain
 	}
 	return out
 }

@@ -88,9 +88,11 @@ func (d *drawing) text(class string, at anchor, x, y float64, s string) {
 	d.b.WriteString(`<text class="` + class + `" text-anchor="` + string(at) + `" x="` + num(x) + `" y="` + num(y) + `">` + html.EscapeString(s) + `</text>`)
 }
 
-// upright writes a text that reads from bottom to top, centred at the position.
-func (d *drawing) upright(class string, x, y float64, s string) {
-	d.b.WriteString(`<text class="` + class + `" text-anchor="middle" transform="translate(` + num(x) + " " + num(y) + `) rotate(-90)">` + html.EscapeString(s) + `</text>`)
+// hatch defines a fill of diagonal lines and returns the fill's name.
+func (d *drawing) hatch() string {
+	name := d.id + "-hatch"
+	d.b.WriteString(`<defs><pattern id="` + name + `" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern></defs>`)
+	return "url(#" + name + ")"
 }
 
 // point is a position in a picture.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -49,6 +50,9 @@ func (o Options) paint(s style, text string) string {
 
 const columnGap = 2
 
+// units are not separated from their number.
+var units = []string{"%", "s", "ms", "µs", "B", "KiB", "MiB", "GiB", "TiB", "CPUs"}
+
 func tableWidth(columns []column) int {
 	w := 0
 	for i, c := range columns {
@@ -60,14 +64,9 @@ func tableWidth(columns []column) int {
 	return w
 }
 
-// spanRow replaces a row's cells after the first by one text.
-type spanRow struct {
-	text string
-}
-
 // layTable writes the columns under their heads. A row in spans shows its
-// first cell and then the text, wrapped to the width.
-func layTable(b *strings.Builder, columns []column, spans map[int]spanRow, o Options) {
+// first cell and then that text, wrapped to the width, instead of the others.
+func layTable(b *strings.Builder, columns []column, spans map[int]string, o Options) {
 	widths := make([]int, len(columns))
 	for i, c := range columns {
 		widths[i] = c.width()
@@ -87,11 +86,13 @@ func layTable(b *strings.Builder, columns []column, spans map[int]spanRow, o Opt
 		heads[i], units[i] = cell{c.head, bold}, cell{c.unit, faint}
 	}
 	line(heads)
-	line(units)
+	if slices.ContainsFunc(columns, func(c column) bool { return c.unit != "" }) {
+		line(units)
+	}
 	for n := range columns[0].cells {
 		if s, ok := spans[n]; ok {
 			indent := widths[0] + columnGap
-			wrapped := wrap(s.text, o.width()-indent)
+			wrapped := wrap(s, o.width()-indent)
 			b.WriteString(pad(columns[0].cells[n], widths[0], true, o) + strings.Repeat(" ", columnGap))
 			b.WriteString(strings.Join(wrapped, "\n"+strings.Repeat(" ", indent)) + "\n")
 			continue
@@ -113,11 +114,19 @@ func pad(c cell, width int, left bool, o Options) string {
 }
 
 // wrap breaks text at spaces into lines of at most width characters; a longer
-// word keeps a line of its own.
+// word keeps a line of its own, and a unit stays with its number.
 func wrap(text string, width int) []string {
+	var words []string
+	for _, word := range strings.Fields(text) {
+		if n := len(words); n > 0 && slices.Contains(units, strings.TrimRight(word, ".,;:")) {
+			words[n-1] += " " + word
+		} else {
+			words = append(words, word)
+		}
+	}
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(text) {
+	for _, word := range words {
 		switch {
 		case line == "":
 			line = word

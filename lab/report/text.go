@@ -69,10 +69,13 @@ func writeTable(b *strings.Builder, a *lab.Analysis, o Options) {
 	names := nameColumn(a, notes)
 	left := append(latencyColumns(a), workColumn(a))
 	right := costColumns(a)
-	spans := map[int]spanRow{}
+	spans := map[int]string{}
 	for i, row := range a.Rows {
-		if row.Skipped != nil {
-			spans[i] = spanRow{printable(skippedText(*row.Skipped))}
+		switch {
+		case row.Skipped != nil:
+			spans[i] = printable(skippedText(*row.Skipped))
+		case row.Rounds == 0:
+			spans[i] = "not run"
 		}
 	}
 	all := slices.Concat([]column{names}, left, right)
@@ -95,7 +98,7 @@ const legend = "work: the neighbour's, relative to unisolated; CPU: of the whole
 	"lag: the generator's own, p99; n: rounds counted of those run; ≥ lower bound; ~ inconclusive."
 
 // costRows drops the spanned rows, which the first table has shown.
-func costRows(names column, columns []column, spans map[int]spanRow) (column, []column) {
+func costRows(names column, columns []column, spans map[int]string) (column, []column) {
 	drop := func(c column) column {
 		var cells []cell
 		for i, cell := range c.cells {
@@ -142,7 +145,7 @@ func latencyColumns(a *lab.Analysis) []column {
 			ratio.unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
 		ratio.cells = append(ratio.cells, cell{text: ratioText(row)})
-		verdict.cells = append(verdict.cells, cell{string(row.Verdict), verdictStyle(row.Verdict)})
+		verdict.cells = append(verdict.cells, cell{printable(string(row.Verdict)), verdictStyle(row.Verdict)})
 	}
 	return append(columns, ratio, verdict)
 }
@@ -217,13 +220,16 @@ func verdictStyle(v stats.Verdict) style {
 func workColumn(a *lab.Analysis) column {
 	c := column{head: "work", unit: "%"}
 	for _, row := range a.Rows {
-		if row.WorkShare == nil {
-			c.add(absent)
-		} else {
-			c.add(percent(*row.WorkShare))
-		}
+		c.add(workText(row))
 	}
 	return c
+}
+
+func workText(row lab.Row) string {
+	if row.WorkShare == nil {
+		return absent
+	}
+	return percent(*row.WorkShare)
 }
 
 // costColumns are what the host, the limits and the generator did.

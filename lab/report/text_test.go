@@ -2,16 +2,118 @@ package report
 
 import (
 	"bytes"
-	"os"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
-func TestShow(t *testing.T) {
-	for _, w := range []int{120, 100, 80} {
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+func TestTextGolden(t *testing.T) {
+	t.Parallel()
+	r, a := fakeResult(t, 6), fakeAnalysis()
+	for _, width := range []int{80, 100, 120} {
 		var b bytes.Buffer
-		if err := Text(&b, fakeResult(t, 6), fakeAnalysis(), Options{Width: w}); err != nil {
+		if err := Text(&b, r, a, Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
-		os.Stdout.Write(b.Bytes())
+		golden(t, fmt.Sprintf("text_%d.txt", width), b.Bytes())
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+				t.Errorf("width %d: a line of %d: %q", width, n, line)
+			}
+		}
+		if strings.Contains(b.String(), "\x1b") {
+			t.Errorf("width %d: an escape sequence without colour", width)
+		}
+	}
+}
+
+// Colour adds escape sequences and changes nothing else.
+func TestTextColor(t *testing.T) {
+	t.Parallel()
+	r, a := fakeResult(t, 1), fakeAnalysis()
+	var plain, coloured bytes.Buffer
+	if err := errors.Join(Text(&plain, r, a, Options{}), Text(&coloured, r, a, Options{Color: true})); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(coloured.String(), "\x1b[31mworse\x1b[0m") {
+		t.Error("worse is not red")
+	}
+	if got := escapes.ReplaceAllString(coloured.String(), ""); got != plain.String() {
+		t.Errorf("colour changed the text:\n%s", got)
+	}
+}
+
+// What a result file says cannot steer the terminal.
+func TestTextPrintable(t *testing.T) {
+	t.Parallel()
+	const evil = "x\x1b]0;owned\x07\r\u202e"
+	r, a := fakeResult(t, 1), fakeAnalysis()
+	r.Host.Machine.Name, r.Experiment.Name, r.Setup.Backend = evil, evil, evil
+	r.Experiment.Tenant.Service = evil
+	a.Rows[2].Scenario, a.Warnings, a.Recommendation = evil, []string{evil}, evil
+	a.Rows[5].Why = evil
+	a.Rows[6].Skipped.Reason = evil
+	a.Rows[3].Verdict = evil
+	var b, c bytes.Buffer
+	if err := Text(&b, r, a, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	side := Side{evil, r, a}
+	comparison, err := Compare(side, side)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := comparison.Text(&c, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{b.String(), c.String()} {
+		if i := strings.IndexAny(text, "\x1b\x07\r\u202e"); i >= 0 {
+			t.Errorf("a control character in %q", text[max(0, i-20):i+5])
+		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestWriteErrors(t *testing.T) {
+	t.Parallel()
+	r, a := fakeResult(t, 1), fakeAnalysis()
+	c, err := Compare(Side{"a", r, a}, Side{"b", r, a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"text": Text(fullDisk{}, r, a, Options{}), "html": HTML(fullDisk{}, r, a), "json": JSON(fullDisk{}, r, a), "csv": CSV(fullDisk{}, r),
+		"compare text": c.Text(fullDisk{}, Options{}), "compare json": c.JSON(fullDisk{}),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error on a full disk", name)
+		}
+	}
+}
+
+func TestJSONGolden(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := JSON(&b, fakeResult(t, 1), fakeAnalysis()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report.json", b.Bytes())
+}
+
+func BenchmarkText(b *testing.B) {
+	r, a := fakeResult(b, 6), fakeAnalysis()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := Text(&bytes.Buffer{}, r, a, Options{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
