@@ -75,8 +75,11 @@ func rights(h *host) (Capability, error) {
 	case h.self.uid == 0 || h.self.has(capDACOverride):
 		return ok(user + " may make and change groups")
 	}
-	return limited(user, "only groups that were delegated to this user can be changed",
-		"run with sudo, or delegate: sudo berth doctor delegation enable")
+	remedy := "run with sudo"
+	if h.systemd() && len(g.v2Controllers) > 0 {
+		remedy += "; for an ordinary user's own work see delegation"
+	}
+	return limited(user, "only groups that were delegated to this user can be changed", remedy)
 }
 
 // controller judges one controller that v1 and v2 name alike.

@@ -162,10 +162,10 @@ func (c Change) makeDir(r *os.Root) error {
 	}
 	dir := path.Dir(c.Path)
 	if err := r.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make directory: %w", err)
+		return fmt.Errorf("make directory /%s: %w", dir, err)
 	}
 	if err := r.Chmod(dir, 0o755); err != nil { // whatever the umask
-		return fmt.Errorf("make directory: %w", err)
+		return fmt.Errorf("make directory /%s: %w", dir, err)
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (c Change) write(r *os.Root) error {
 func writeSynced(r *os.Root, name, text string) error {
 	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
-		return fmt.Errorf("create file: %w", err)
+		return fmt.Errorf("create /%s: %w", name, err)
 	}
 	_, err = f.WriteString(text)
 	if err == nil {
@@ -198,7 +198,7 @@ func writeSynced(r *os.Root, name, text string) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write file: %w", err)
+		return fmt.Errorf("write /%s: %w", name, err)
 	}
 	return nil
 }
@@ -206,10 +206,10 @@ func writeSynced(r *os.Root, name, text string) error {
 func syncDir(r *os.Root, dir string) error {
 	d, err := r.Open(dir)
 	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
+		return fmt.Errorf("sync directory /%s: %w", dir, err)
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory: %w", err)
+		return fmt.Errorf("sync directory /%s: %w", dir, err)
 	}
 	return nil
 }
@@ -219,18 +219,18 @@ func (c Change) remove(r *os.Root) error {
 		return fmt.Errorf("remove /%s: %w", c.Path, err)
 	}
 	if err := r.Remove(c.Path); err != nil {
-		return fmt.Errorf("remove drop-in: %w", err)
+		return fmt.Errorf("remove /%s: %w", c.Path, err)
 	}
 	dir := path.Dir(c.Path)
 	entries, err := fs.ReadDir(r.FS(), dir)
 	if err != nil {
-		return fmt.Errorf("list directory: %w", err)
+		return fmt.Errorf("list directory /%s: %w", dir, err)
 	}
 	if !c.RemoveDir || len(entries) > 0 {
 		return syncDir(r, dir)
 	}
 	if err := r.Remove(dir); err != nil {
-		return fmt.Errorf("remove directory: %w", err)
+		return fmt.Errorf("remove directory /%s: %w", dir, err)
 	}
 	return nil
 }

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/doctor"
+	"berth.dev/berth/doctor/delegation"
+	"berth.dev/berth/kernel"
+)
+
+// Exit statuses of "doctor delegation".
+const (
+	exitNotApplied    = 3
+	exitAbsent        = 4
+	exitCustomised    = 5
+	exitNotApplicable = 6
+)
+
+func delegationCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delegation",
+		Short: "Let ordinary users divide their share of CPUs, memory and I/O (systemd drop-in)",
+		Long: `Manage the drop-in that makes systemd delegate the controllers cpu, cpuset, io,
+memory and pids to every user's manager (user@.service), so that ordinary users
+can isolate their own work, rootless containers included:
+
+  /` + delegation.Path + `
+
+A drop-in that someone changed is never touched.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(checkCommand(), verifyCommand(), enableCommand(), disableCommand())
+	return cmd
+}
+
+func inspectDelegation(dir string) (delegation.Status, error) {
+	fsys, err := openTree(dir)
+	if err != nil {
+		return delegation.Status{}, err
+	}
+	v2, err := doctor.UnifiedMount(fsys)
+	if err != nil {
+		return delegation.Status{}, err
+	}
+	return delegation.Inspect(fsys, v2)
+}
+
+func checkCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Explain what is delegated, by which files, and what is not",
+		Long: `Explain what is delegated, by which files, and what user managers really have.
+
+Exit status: 0 whatever came out; 1 it could not be examined; 2 wrong usage.
+For a status that tells the states apart, use verify.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			s, err := inspectDelegation(rootDir(cmd))
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			return explain(cmd.OutOrStdout(), s)
+		},
+	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+func explain(w io.Writer, s delegation.Status) error {
+	if _, err := fmt.Fprintf(w, "delegation: %s\n", s.State); err != nil {
+		return err
+	}
+	pairs := [][2]string{
+		{"why", s.Reason},
+		{"remedy", s.Remedy},
+		{"drop-in", fmt.Sprintf("/%s: %s", s.Path, s.File)},
+		{"wanted", strings.Join(s.Wanted, " ")},
+		{"configured", orNone(s.Configured)},
+	}
+	for _, source := range s.Sources {
+		for _, value := range source.Values {
+			pairs = append(pairs, [2]string{"", "/" + source.Path + ": Delegate=" + value})
+		}
+	}
+	if s.Running {
+		pairs = append(pairs, [2]string{"offered", orNone(s.Offered) + " (cgroup v2)"})
+	}
+	for _, m := range s.Managers {
+		text := m.Unit + " has " + orNone(m.Controllers)
+		if len(m.Missing) > 0 {
+			text += ", lacks " + strings.Join(m.Missing, " ")
+		}
+		pairs = append(pairs, [2]string{"observed", text})
+	}
+	return screenOf(w).lines(pairs)
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "nothing"
+	}
+	return strings.Join(list, " ")
+}
+
+func verifyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify",
+		Short: "Print the state in one line and exit by it, for scripts",
+		Long: `Print the state in one line and exit by it.
+
+Exit status: 0 applied; 1 it could not be examined; 2 wrong usage;
+3 installed but not yet applied; 4 absent; 5 customised; 6 not applicable.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := inspectDelegation(rootDir(cmd))
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "delegation: %s: %s\n", s.State, s.Reason); err != nil {
+				return err
+			}
+			return verdict(s.State)
+		},
+	}
+}
+
+// verdict turns a state into an exit status that needs no further word.
+func verdict(state delegation.State) error {
+	switch state {
+	case delegation.Applied:
+		return nil
+	case delegation.Installed:
+		return exitStatus{code: exitNotApplied}
+	case delegation.Absent:
+		return exitStatus{code: exitAbsent}
+	case delegation.Customised:
+		return exitStatus{code: exitCustomised}
+	}
+	return exitStatus{code: exitNotApplicable}
+}
+
+func enableCommand() *cobra.Command {
+	return changeCommand(&cobra.Command{
+		Use:   "enable",
+		Short: "Install the drop-in and tell systemd",
+		Long: `Install the drop-in and, on the live host, run systemctl daemon-reload.
+
+Exit status: 0 installed or nothing to do; 1 it could not be done (not root,
+for example); 2 wrong usage; 5 refused, the drop-in was changed by someone;
+6 not applicable: no systemd, or no controllers in cgroup v2.`,
+	}, delegation.Status.Enable)
+}
+
+func disableCommand() *cobra.Command {
+	return changeCommand(&cobra.Command{
+		Use:   "disable",
+		Short: "Remove Berth's drop-in, if it is unchanged, and tell systemd",
+		Long: `Remove Berth's own unchanged drop-in, and its directory where Berth made it and
+nothing else is in it. On the live host, run systemctl daemon-reload.
+
+Exit status: 0 removed or nothing to do; 1 it could not be done; 2 wrong usage;
+5 refused, the drop-in was changed by someone.`,
+	}, delegation.Status.Disable)
+}
+
+func changeCommand(cmd *cobra.Command, decide func(delegation.Status) (delegation.Change, error)) *cobra.Command {
+	var dryRun bool
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		root, out := rootDir(cmd), cmd.OutOrStdout()
+		s, err := inspectDelegation(root)
+		if err != nil {
+			return err
+		}
+		change, err := decide(s)
+		if err != nil {
+			return refusal(err)
+		}
+		if dryRun || change.Nothing != "" {
+			return preview(out, change)
+		}
+		if err := change.Apply(root); err != nil {
+			return refusal(err)
+		}
+		if _, err := fmt.Fprintln(out, describe(change, "wrote", "made", "removed")); err != nil {
+			return err
+		}
+		return tellSystemd(cmd.Context(), out, root, s.Running)
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done")
+	return cmd
+}
+
+// refusal gives an error of a change its exit status and, where rights are
+// missing, the remedy.
+func refusal(err error) error {
+	switch {
+	case errors.Is(err, delegation.ErrCustomised):
+		return exitStatus{exitCustomised, err}
+	case errors.Is(err, kernel.ErrNotSupported):
+		return exitStatus{exitNotApplicable, err}
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w (run it with sudo)", err)
+	}
+	return err
+}
+
+// preview says what a change would do.
+func preview(w io.Writer, c delegation.Change) error {
+	if c.Nothing != "" {
+		_, err := fmt.Fprintf(w, "nothing to do: %s\n", c.Nothing)
+		return err
+	}
+	lines := []string{"would " + describe(c, "write", "make", "remove")}
+	for line := range strings.Lines(c.Text) {
+		lines = append(lines, "  "+strings.TrimSuffix(line, "\n"))
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// describe puts a change into words, with verbs of the wanted tense.
+func describe(c delegation.Change, write, makes, remove string) string {
+	switch {
+	case c.Text == "" && c.RemoveDir:
+		return remove + " /" + c.Path + " and, if nothing else is in it, its directory"
+	case c.Text == "":
+		return remove + " /" + c.Path
+	case c.MakeDir:
+		return write + " /" + c.Path + " and " + makes + " its directory"
+	}
+	return write + " /" + c.Path
+}
+
+// tellSystemd makes a running systemd read its files again, or says how to, and
+// then says how things stand.
+func tellSystemd(ctx context.Context, w io.Writer, root string, running bool) error {
+	if !isLive(root) || !running {
+		_, err := fmt.Fprintln(w, "next: on the running host, systemctl daemon-reload, then log out and in again")
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reload").CombinedOutput(); err != nil {
+		_, err = fmt.Fprintf(w, "systemctl daemon-reload: %v %s\nnext: run it by hand, then log out and in again\n", err, strings.TrimSpace(string(out)))
+		return err
+	}
+	s, err := inspectDelegation(root)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "systemctl daemon-reload: done\ndelegation: %s: %s\n", s.State, s.Reason)
+	if err == nil && s.Remedy != "" {
+		_, err = fmt.Fprintf(w, "next: %s\n", s.Remedy)
+	}
+	return err
+}
