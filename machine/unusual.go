@@ -82,7 +82,10 @@ func (n *notes) cpus() {
 }
 
 func gapsIn(s cpuset.Set) cpuset.Set {
-	last, _ := s.Last()
+	last, ok := s.Last()
+	if !ok {
+		return s
+	}
 	all, _ := cpuset.Range(0, last)
 	return all.Minus(s)
 }
@@ -241,9 +244,9 @@ func (n *notes) nodes() {
 	n.several("node-spans-sockets", Node, [2]string{"spans", "span"}, Socket, "")
 	for _, d := range nodes {
 		if d.CPUs.IsEmpty() {
-			n.addf("memory-only-node", "%s has no CPUs (%s)", d, memory(d.Bytes))
+			n.addf("memory-only-node", "NUMA node %d has no CPUs (%s)", d.ID, memory(d.Bytes))
 		} else if d.Bytes == 0 && !sized.IsEmpty() {
-			n.addf("node-without-memory", "%s has CPUs but no memory", d)
+			n.addf("node-without-memory", "NUMA node %d has CPUs but no memory", d.ID)
 		}
 	}
 	n.unevenNodes(nodes)
@@ -304,13 +307,13 @@ func (n *notes) distances() {
 	for i, from := range nodes {
 		local, ok := n.m.Distance(from.ID, from.ID)
 		if ok && local != 10 {
-			n.addf("distance-local", "%s is at distance %d from itself, not 10", from, local)
+			n.addf("distance-local", "NUMA node %d is at distance %d from itself, not 10", from.ID, local)
 		}
 		for _, to := range nodes[i+1:] {
 			there, ok1 := n.m.Distance(from.ID, to.ID)
 			back, ok2 := n.m.Distance(to.ID, from.ID)
 			if ok1 && ok2 && there != back {
-				n.addf("distance-asymmetric", "distance from %s to %s is %d, back %d", from, to, there, back)
+				n.addf("distance-asymmetric", "distance from NUMA node %d to NUMA node %d is %d, back %d", from.ID, to.ID, there, back)
 			}
 		}
 	}

@@ -56,12 +56,7 @@ func pack(t *testing.T, prefix string) []byte {
 			return err
 		}
 		padded := append(text, make([]byte, 4096-len(text))...)
-		if strings.Contains(name, "/cpu0/cpufreq/") {
-			name = strings.Replace(name, "/cpu0/cpufreq/", "/cpufreq/policy0/", 1)
-		}
-		if strings.HasPrefix(prefix, "devices") {
-			name = strings.TrimPrefix(name, "sys/devices/")
-		}
+		name = strings.Replace(name, "/cpu0/cpufreq/", "/cpufreq/policy0/", 1)
 		if err := w.WriteHeader(&tar.Header{Name: prefix + name, Typeflag: tar.TypeReg, Size: int64(len(padded)), Mode: 0o444}); err != nil {
 			return err
 		}
@@ -71,11 +66,7 @@ func pack(t *testing.T, prefix string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := strings.TrimSuffix(prefix+"sys/devices/", "sys/devices/")
-	if !strings.HasPrefix(prefix, "devices") {
-		dir += "sys/devices/"
-	}
-	link := &tar.Header{Name: dir + "system/cpu/cpu0/cpufreq", Typeflag: tar.TypeSymlink, Linkname: "../cpufreq/policy0"}
+	link := &tar.Header{Name: prefix + cpuDir + "/cpu0/cpufreq", Typeflag: tar.TypeSymlink, Linkname: "../cpufreq/policy0"}
 	if err := errors.Join(w.WriteHeader(link), w.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +106,6 @@ func write(t *testing.T, name string, data []byte) string {
 
 func TestLoadFiles(t *testing.T) {
 	t.Parallel()
-	nameless := sample(t)
-	nameless.Name, nameless.Model = "some.tar", "" // an archive of /sys/devices has neither
 	for _, c := range []struct {
 		file string
 		data []byte
