@@ -215,7 +215,7 @@ func trees(t *testing.T) map[string]fs.FS {
 			"proc/filesystems":           "nodev\tresctrl\n",
 			"sys/kernel/sched_ext/state": "enabled\n", "sys/kernel/sched_ext/root/ops": "layered\n",
 		}),
-		"amd": tree(t, "1s4n2l8c2t", base(), v2(), frequency("amd-pstate-epp", "performance", 4), map[string]string{
+		"amd": tree(t, "1s4n2l2c2t", base(), v2(), frequency("amd-pstate-epp", "performance", 4), map[string]string{
 			"proc/cpuinfo":     cpuinfo("AuthenticAMD", "rdt_a cat_l3 mba smba cqm_llc cqm_occup_llc"),
 			"proc/filesystems": "nodev\text4\n",
 			"sys/devices/system/cpu/intel_pstate/no_turbo":                            "-",
@@ -226,7 +226,7 @@ func trees(t *testing.T) map[string]fs.FS {
 			"proc/self/status": status(1000, 0),
 			"proc/self/limits": strings.Replace(noLimit, "priority     0 ", "priority     99", 1),
 		}),
-		"arm": tree(t, "2n64c", base(), v2(), frequency("cppc_cpufreq", "schedutil", 1), map[string]string{
+		"arm": tree(t, "2n16c", base(), v2(), frequency("cppc_cpufreq", "schedutil", 1), map[string]string{
 			"proc/cpuinfo":     "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n\nprocessor\t: 1\n",
 			"proc/filesystems": "nodev\tproc\n",
 			"sys/devices/system/clocksource/clocksource0/current_clocksource": "arch_sys_counter\n",
