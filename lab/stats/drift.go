@@ -62,7 +62,8 @@ const (
 // one between each two rounds. It is false where the series is too short to
 // tell (fewer than 8 readings) or has a reading that is not positive.
 //
-// Two levels with nothing in between, visited alternately, are Switching.
+// Two levels with nothing in between, visited alternately, are Switching (a fifth
+// of the readings at either, or a tenth where no change of level is found).
 // Otherwise the place is sought where the ranks before and after differ most;
 // how much they would by chance is found by permuting the series (level 1 %).
 // Ranks and medians make single outliers harmless. A gradual change is found as
@@ -76,21 +77,25 @@ func FindDrift(series []float64) (Drift, bool) {
 			return Drift{}, false
 		}
 	}
-	if d, ok := switching(series); ok {
+	if d, ok := switching(series, 0.2); ok {
 		return d, true
 	}
 	if d, ok := shifted(series); ok {
+		return d, true
+	}
+	if d, ok := switching(series, 0.1); ok {
 		return d, true
 	}
 	level := median(series)
 	return Drift{Kind: Steady, From: level, To: level}, true
 }
 
-// switching finds two levels that the series goes between more than once.
-func switching(series []float64) (Drift, bool) {
+// switching finds two levels that the series goes between more than once, with
+// at least the given share of the readings at either.
+func switching(series []float64, share float64) (Drift, bool) {
 	sorted := slices.Clone(series)
 	slices.Sort(sorted)
-	cut, ok := gap(sorted)
+	cut, ok := gap(sorted, max(3, int(math.Ceil(share*float64(len(sorted))))))
 	if !ok {
 		return Drift{}, false
 	}
@@ -108,10 +113,9 @@ func switching(series []float64) (Drift, bool) {
 }
 
 // gap finds where sorted falls into two clusters: the widest gap on the log
-// scale that leaves a tenth of the readings, and at least three, on either side.
-// It counts as one if it is at least half the distance of the two medians.
-func gap(sorted []float64) (cut int, ok bool) {
-	least := max(3, (len(sorted)+9)/10)
+// scale that leaves the least number of readings on either side. It counts as
+// one if it is at least half the distance of the two medians.
+func gap(sorted []float64, least int) (cut int, ok bool) {
 	widest := 0.0
 	for i := least; i <= len(sorted)-least; i++ {
 		if w := math.Log(sorted[i] / sorted[i-1]); w > widest {

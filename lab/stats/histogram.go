@@ -122,17 +122,23 @@ type bucket struct {
 	count int64
 }
 
-// Compact returns the distribution of h, which must have the layout of
-// NewHistogram; nil gives the empty one. Quantiles of it are those of h exactly.
+// Compact returns the distribution of h; nil gives the empty one. Quantiles of
+// it are those of h exactly. A histogram of another layout is first merged into
+// one of NewHistogram's, which drops what is beyond it.
 func Compact(h *hdrhistogram.Histogram) Distribution {
 	if h == nil {
 		return Distribution{}
 	}
+	if checkLayout(h.LowestTrackableValue(), h.HighestTrackableValue(), h.SignificantFigures()) != nil {
+		own := NewHistogram()
+		own.Merge(h)
+		h = own
+	}
 	var d Distribution
-	for _, bar := range h.Distribution() {
-		if bar.Count > 0 {
-			d.buckets = append(d.buckets, bucket{slot: slot(bar.To), count: bar.Count})
-			d.total += bar.Count
+	for i, n := range h.Export().Counts {
+		if n > 0 {
+			d.buckets = append(d.buckets, bucket{slot: i, count: n})
+			d.total += n
 		}
 	}
 	return d

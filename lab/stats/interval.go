@@ -101,10 +101,8 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 	}
 	below, above := poolRounds(base), poolRounds(other)
 	weights := below.once()
-	logRatio := func() float64 {
-		return math.Log(max(above.quantile(p, weights), 1)) - math.Log(max(below.quantile(p, weights), 1))
-	}
-	estimate := logRatio()
+	ratio := func() float64 { return max(above.quantile(p, weights), 1) / max(below.quantile(p, weights), 1) }
+	estimate := ratio()
 	half := 0.0
 	if blocks >= 2 {
 		r := opt.random()
@@ -114,7 +112,7 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 			for range blocks {
 				weights[r.IntN(blocks)]++
 			}
-			d := logRatio() - estimate
+			d := math.Log(ratio() / estimate)
 			sum += d
 			squares += d * d
 		}
@@ -123,7 +121,7 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 		half = student(blocks, opt.Confidence) * smallSample(blocks) * math.Sqrt(variance)
 	}
 	return Interval{
-		Estimate: math.Exp(estimate), Low: math.Exp(estimate - half), High: math.Exp(estimate + half),
+		Estimate: estimate, Low: estimate * math.Exp(-half), High: estimate * math.Exp(half),
 		Confidence: opt.Confidence, Rounds: blocks,
 	}
 }

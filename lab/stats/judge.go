@@ -116,7 +116,7 @@ func (c comparison) moreRounds() int {
 func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
 	own := "there is no repeated baseline to compare with"
 	if c.comparisons == 0 {
-		own = fmt.Sprintf("the baseline differs from itself by %.2f (%.2f to %.2f)", floor.Estimate, floor.Low, floor.High)
+		own = fmt.Sprintf("the baseline against itself is %.2f (%.2f to %.2f)", floor.Estimate, floor.Low, floor.High)
 	}
 	switch v {
 	case Worse:
@@ -134,7 +134,7 @@ func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
 	case c.comparisons > 0:
 		return fmt.Sprintf("not beyond chance in %d comparisons; %s", c.comparisons, own)
 	}
-	return "no further from the baseline than the baseline may be from itself: " + own
+	return "no further from 1 than the baseline may be from itself; " + own
 }
 
 func beyondMargin(effect float64) bool {

@@ -153,8 +153,8 @@ func simulate(t *testing.T, f func(t *testing.T, d design, population []Round)) 
 // TestCoverage: the interval of a quantile, and of the ratio of two alike
 // scenarios, contains the truth at least 90 times of 100 for p50 and p99.
 func TestCoverage(t *testing.T) {
-	// Rare and long queues make p99 hang on a handful of stalls: the known limit.
-	floor := map[string]float64{"quick, 70 % busy/quantile p99": 0.80}
+	// Long queues after few stalls: the known limit (89 %).
+	floor := map[string]float64{"quick, 70 % busy/quantile p99": 0.85}
 	simulate(t, func(t *testing.T, d design, population []Round) {
 		var seen tally
 		ps := []float64{50, 95, 99, 99.9}
