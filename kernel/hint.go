@@ -111,7 +111,7 @@ func busyHint(s Step, isCPUSet bool) string {
 		return "the group hands controllers on to children and may not hold processes: attach to a child"
 	case isCPUSet:
 		return "a child group uses more than this: narrow the children first"
-	case strings.HasPrefix(s.Path, "memory."):
+	case strings.HasPrefix(path.Base(s.Path), "memory."):
 		return "in use beyond that and not reclaimable: free memory first"
 	}
 	return "in use"

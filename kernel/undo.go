@@ -227,25 +227,27 @@ func (r *Root) rewrite(d saved) error {
 
 func (r *Root) revertEnable(e *entry) (Outcome, error) {
 	outcome := Untouched
+	var err error
 	for _, word := range missing(e.Value, e.Original) {
-		text, err := r.read(e.Path)
-		if err != nil {
-			return Failed, err
+		text, readErr := r.read(e.Path)
+		if readErr != nil {
+			return Failed, readErr
 		}
 		if !slices.Contains(strings.Fields(text), word) {
 			continue
 		}
-		err = r.write(e.Path, "-"+word)
-		if errors.Is(err, syscall.EBUSY) {
+		writeErr := r.write(e.Path, "-"+word)
+		switch {
+		case errors.Is(writeErr, syscall.EBUSY):
 			// Someone else's child group hands it on: it is theirs now.
-			return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: text, Original: e.Original}
+			outcome, err = Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: text, Original: e.Original}
+		case writeErr != nil:
+			return Failed, writeErr
+		case outcome == Untouched:
+			outcome = Restored
 		}
-		if err != nil {
-			return Failed, err
-		}
-		outcome = Restored
 	}
-	return outcome, nil
+	return outcome, err
 }
 
 func (r *Root) revertAttach(e *entry) (Outcome, error) {

@@ -64,6 +64,9 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 		}
 		if root {
 			files = append(files, file{"cgroup.controllers", strings.Join(m.controllers, " ")})
+			if m.has("cpuset") {
+				files = append(files, file{"cpuset.cpus.effective", k.layout.CPUs}, file{"cpuset.mems.effective", k.layout.Mems})
+			}
 		} else {
 			files = append(files, file{"cgroup.controllers", ""}, file{"cgroup.freeze", "0"}, file{"cgroup.kill", ""})
 		}

@@ -1,0 +1,375 @@
+package kernel
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/fakekernel"
+)
+
+// TestRefused applies plans whose last step is refused: everything before it
+// is undone, and the error says what, where, why and what to do.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	const (
+		cpu = v1cpu + "/lab"
+		set = "sys/fs/cgroup/cpuset/lab"
+		mem = "sys/fs/cgroup/memory/lab"
+		v2  = "sys/fs/cgroup/lab"
+	)
+	tests := map[string]struct {
+		layout fakekernel.Layout
+		plan   Plan
+		errno  syscall.Errno
+		says   string
+	}{
+		"idle locks weight": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: cpu}, {Path: cpu + "/cpu.idle", Value: "1"}, {Path: cpu + "/cpu.shares", Value: "10"},
+		}, syscall.EINVAL, `write /sys/fs/cgroup/cpu,cpuacct/lab/cpu.shares "10": invalid argument (out of range, or the group is idle`},
+		"short quota": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: cpu}, {Path: cpu + "/cpu.cfs_quota_us", Value: "500"},
+		}, syscall.EINVAL, "at least 1 ms"},
+		"weight beyond": {fakekernel.V2(), Plan{
+			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Mkdir, Path: v2}, {Path: v2 + "/cpu.weight", Value: "10001"},
+		}, syscall.ERANGE, "out of range"},
+		"cpu that is not there": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: set}, {Path: set + "/cpuset.cpus", Value: "500", Format: List},
+		}, syscall.ERANGE, "numerical result out of range"},
+		"not in the parent's set": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: set}, {Op: Mkdir, Path: set + "/kid"},
+			{Path: set + "/cpuset.cpus", Value: "0", Format: List}, {Path: set + "/kid/cpuset.cpus", Value: "1", Format: List},
+		}, syscall.EACCES, "widen the parent first"},
+		"child uses more": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: set}, {Op: Mkdir, Path: set + "/kid"},
+			{Path: set + "/cpuset.cpus", Value: "0-1", Format: List}, {Path: set + "/kid/cpuset.cpus", Value: "1", Format: List},
+			{Path: set + "/cpuset.cpus", Value: "0", Format: List},
+		}, syscall.EBUSY, "narrow the children first"},
+		"empty cpuset": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: set}, {Op: Attach, Path: set + "/cgroup.procs", Value: "100", Back: "sys/fs/cgroup/cpuset/cgroup.procs"},
+		}, syscall.ENOSPC, "set cpuset.cpus and cpuset.mems first"},
+		"dead process": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: cpu}, {Op: Attach, Path: cpu + "/cgroup.procs", Value: "101", Back: v1cpu + "/cgroup.procs"},
+		}, syscall.ESRCH, "it has ended"},
+		"no such file": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: mem}, {Path: mem + "/memory.high", Value: "4096"},
+		}, syscall.ENOENT, "no such object"},
+		"group exists": {fakekernel.V1(), Plan{
+			{Op: Mkdir, Path: cpu}, {Op: Mkdir, Path: cpu},
+		}, syscall.EEXIST, "mkdir /sys/fs/cgroup/cpu,cpuacct/lab: file exists (exists already"},
+		"controller not offered": {fakekernel.V2(), Plan{
+			{Op: Mkdir, Path: v2}, {Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+cpu"},
+		}, syscall.ENOENT, "enable it in every ancestor"},
+		"processes beside children": {fakekernel.V2(), Plan{
+			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Mkdir, Path: v2},
+			{Op: Attach, Path: v2 + "/cgroup.procs", Value: "100", Back: "sys/fs/cgroup/user.slice/session-1.scope/cgroup.procs"},
+			{Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+cpu"},
+		}, syscall.EBUSY, "move them to a child group first"},
+		"inner group": {fakekernel.V2(), Plan{
+			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Mkdir, Path: v2},
+			{Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Attach, Path: v2 + "/cgroup.procs", Value: "100", Back: "sys/fs/cgroup/user.slice/session-1.scope/cgroup.procs"},
+		}, syscall.EBUSY, "attach to a child"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, tt.layout)
+			before := tree(t, k)
+			j, dir := journal(t, root)
+			_, err := Apply(root, tt.plan, j)
+			var stepErr *StepError
+			if !errors.As(err, &stepErr) || !errors.Is(err, tt.errno) {
+				t.Fatalf("Apply: %v, want a StepError with %v", err, tt.errno)
+			}
+			if diff := cmp.Diff(tt.plan[len(tt.plan)-1], stepErr.Step); diff != "" {
+				t.Errorf("step (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %q does not say %q in one line", err, tt.says)
+			}
+			sameTree(t, k, before)
+			if err := j.Close(); err != nil || len(files(t, dir)) > 0 {
+				t.Errorf("Close: %v, journals left: %v", err, files(t, dir))
+			}
+		})
+	}
+}
+
+// TestHints has every errno that a cgroup file answers with explained.
+func TestHints(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []syscall.Errno{
+		syscall.EINVAL, syscall.ERANGE, syscall.ENOSPC, syscall.EBUSY, syscall.EPERM, syscall.EACCES,
+		syscall.EROFS, syscall.ENOENT, syscall.ESRCH, syscall.EOPNOTSUPP, syscall.EEXIST,
+	} {
+		for _, s := range []Step{{Path: "x/cpu.max"}, {Path: "x/cpuset.cpus"}, {Path: "x/memory.max"}, {Op: Mkdir}, {Op: Attach}, {Op: Enable}} {
+			if hint(s, &fs.PathError{Op: "write", Err: errno}) == "" {
+				t.Errorf("%v of %q: no hint", errno, s)
+			}
+		}
+	}
+	if got := hint(Step{}, errors.New("odd")); got != "" {
+		t.Errorf("hint for an error that is none of the kernel's: %q", got)
+	}
+	if got := busyHint(Step{Path: "x/memory.max"}, false); !strings.Contains(got, "reclaim") {
+		t.Errorf("busy memory.max: %q", got)
+	}
+}
+
+// shows is a kernel that takes any value and shows another.
+type shows struct {
+	Files
+	value string
+}
+
+func (s shows) WriteFile(name, data string) error {
+	if !strings.HasSuffix(name, "cpu.shares") || data == "1024\n" {
+		return s.Files.WriteFile(name, data)
+	}
+	return s.Files.WriteFile(name, s.value)
+}
+
+func TestReadBack(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	plan := Plan{{Path: v1cpu + "/cpu.shares", Value: "10"}}
+	_, err := Apply(NewRoot("", shows{k, "77"}), plan, nil)
+	if err == nil || !strings.Contains(err.Error(), `the kernel shows "77" instead`) {
+		t.Errorf("Apply: %v", err)
+	}
+	sameTree(t, k, before)
+
+	undo, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "1024"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/cpu.shares", "2048")
+	if err := undo(); err != nil {
+		t.Errorf("undo of what was never written: %v", err)
+	}
+}
+
+func TestUndoLeavesOthersValues(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	j, _ := journal(t, root)
+	undo, err := Apply(root, Plan{
+		{Path: v1cpu + "/cpu.cfs_quota_us", Value: "50000"},
+		{Path: v1cpu + "/cpu.shares", Value: "10"},
+		{Op: Mkdir, Path: v1cpu + "/lab"},
+		{Path: v1cpu + "/lab/cpu.shares", Value: "10"},
+	}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/cpu.shares", "99")
+	// The group is made anew by someone else: not ours to restore or remove.
+	if err := k.Rmdir(v1cpu + "/lab"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mkdir(v1cpu + "/other"); err != nil { // takes the inodes
+		t.Fatal(err)
+	}
+	if err := k.Mkdir(v1cpu + "/lab"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/lab/cpu.shares", "10")
+	want := tree(t, k)
+	want[v1cpu+"/cpu.cfs_quota_us"] = "-1\n"
+	err = undo()
+	var changed *ChangedError
+	if !errors.As(err, &changed) || !errors.Is(err, ErrChanged) {
+		t.Fatalf("undo: %v, want a ChangedError", err)
+	}
+	if diff := cmp.Diff(ChangedError{v1cpu + "/cpu.shares", "10", "99", "1024"}, *changed); diff != "" {
+		t.Errorf("ChangedError (-want +got):\n%s", diff)
+	}
+	sameTree(t, k, want)
+	if err := undo(); err != nil {
+		t.Errorf("undo again: %v", err)
+	}
+}
+
+// TestUndoGoesOn has one step that cannot be undone yet: the others are, and
+// calling undo again does the rest.
+func TestUndoGoesOn(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	root.Patience = 5 * time.Millisecond
+	before := tree(t, k)
+	j, dir := journal(t, root)
+	undo, err := Apply(root, Plan{
+		{Path: v1cpu + "/cpu.shares", Value: "10"},
+		{Op: Mkdir, Path: v1cpu + "/lab"},
+		{Path: v1cpu + "/cpu.cfs_quota_us", Value: "50000"},
+	}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/lab/cgroup.procs", "100")
+	err = undo()
+	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "rmdir /"+v1cpu+"/lab") || !strings.Contains(err.Error(), "still holds process 100") {
+		t.Errorf("undo: %v", err)
+	}
+	if root, _ := root.read(v1cpu + "/cpu.shares"); root != "1024" {
+		t.Errorf("cpu.shares %s: undo stopped at the first error", root)
+	}
+	if err := j.Close(); err != nil || len(files(t, dir)) != 1 {
+		t.Errorf("Close: %v, journals %v: want the one that is still needed", err, files(t, dir))
+	}
+	write(t, root, v1cpu+"/cgroup.procs", "100")
+	if _, err := Restore(root, dir); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+	if got := files(t, dir); len(got) > 0 {
+		t.Errorf("journals left: %v", got)
+	}
+}
+
+func TestUndoNamesChildren(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	root.Patience = time.Millisecond
+	undo, err := Apply(root, Plan{{Op: Mkdir, Path: v1cpu + "/lab"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mkdir(v1cpu + "/lab/theirs"); err != nil {
+		t.Fatal(err)
+	}
+	if err := undo(); err == nil || !strings.Contains(err.Error(), "someone else made child groups in it: theirs") {
+		t.Errorf("undo: %v", err)
+	}
+}
+
+// TestUndoWaits has the last process leave while the removal is tried.
+func TestUndoWaits(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	undo, err := Apply(root, Plan{{Op: Mkdir, Path: v1cpu + "/lab"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/lab/cgroup.procs", "100")
+	time.AfterFunc(10*time.Millisecond, func() { _ = k.Exit("100") })
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUndoAttach(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		meanwhile func(k *fakekernel.Kernel) error
+		back      bool
+	}{
+		"lives":    {func(*fakekernel.Kernel) error { return nil }, true},
+		"ended":    {func(k *fakekernel.Kernel) error { return k.Exit("100") }, false},
+		"moved on": {func(k *fakekernel.Kernel) error { return k.WriteFile(v1cpu+"/other/cgroup.procs", "100") }, false},
+		"another of its number": {func(k *fakekernel.Kernel) error {
+			return k.WriteFile("proc/100/stat", "100 (x) S"+strings.Repeat(" 1", 30))
+		}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V1())
+			for _, dir := range []string{"/lab", "/other"} {
+				if err := k.Mkdir(v1cpu + dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			undo, err := Apply(root, Plan{{Op: Attach, Path: v1cpu + "/lab/cgroup.procs", Value: "100", Back: v1cpu + "/cgroup.procs"}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.meanwhile(k); err != nil {
+				t.Fatal(err)
+			}
+			if err := undo(); err != nil {
+				t.Error(err)
+			}
+			procs, _ := root.read(v1cpu + "/cgroup.procs")
+			if got := strings.Contains(procs, "100"); got != tt.back {
+				t.Errorf("back: %v, want %v", got, tt.back)
+			}
+		})
+	}
+}
+
+// TestUndoEnable leaves a controller that someone else's group has come to use.
+func TestUndoEnable(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V2())
+	const control = "sys/fs/cgroup/cgroup.subtree_control"
+	write(t, root, control, "+memory")
+	undo, err := Apply(root, Plan{{Op: Enable, Path: control, Value: "+cpu +memory +pids"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mkdir("sys/fs/cgroup/theirs"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, "sys/fs/cgroup/theirs/cgroup.subtree_control", "+cpu")
+	if err := undo(); !errors.Is(err, ErrChanged) {
+		t.Errorf("undo: %v, want ErrChanged", err)
+	}
+	if got, _ := root.read(control); got != "cpu memory" { // not pids
+		t.Errorf("subtree_control %q: want cpu, which is in use, and memory, which was on before", got)
+	}
+}
+
+// TestEmptyCPUSet has a kernel that cannot empty the set of a group with
+// processes, as none before Linux 7 can.
+func TestEmptyCPUSet(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V2())
+	const dir = "sys/fs/cgroup/lab"
+	write(t, root, "sys/fs/cgroup/cgroup.subtree_control", "+cpuset")
+	if err := k.Mkdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, dir+"/cgroup.procs", "100")
+	undo, err := Apply(root, Plan{{Path: dir + "/cpuset.cpus", Value: "1", Format: List}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = undo()
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "set to the parent's 0-3 instead") {
+		t.Errorf("undo: %v", err)
+	}
+	if got, _ := root.read(dir + "/cpuset.cpus"); got != "0-3" {
+		t.Errorf("cpuset.cpus %q, want all that the parent has", got)
+	}
+}
+
+func TestPlanString(t *testing.T) {
+	t.Parallel()
+	plan := Plan{
+		{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu +cpuset"},
+		{Op: Mkdir, Path: "sys/fs/cgroup/batch"},
+		{Path: "sys/fs/cgroup/batch/cpu.weight", Value: "10", Why: "batch yields"},
+		{Path: "sys/fs/cgroup/batch/cpuset.cpus", Format: List},
+		{Op: Attach, Path: "sys/fs/cgroup/batch/cgroup.procs", Value: "42"},
+	}
+	want := `echo +cpu +cpuset > /sys/fs/cgroup/cgroup.subtree_control
+mkdir /sys/fs/cgroup/batch
+echo 10 > /sys/fs/cgroup/batch/cpu.weight  # batch yields
+echo > /sys/fs/cgroup/batch/cpuset.cpus
+echo 42 > /sys/fs/cgroup/batch/cgroup.procs
+`
+	if diff := cmp.Diff(want, plan.String()); diff != "" {
+		t.Errorf("String (-want +got):\n%s", diff)
+	}
+}

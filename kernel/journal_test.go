@@ -1,0 +1,414 @@
+package kernel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/fakekernel"
+)
+
+func TestJournalDir(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		uid  int
+		xdg  string
+		want string
+	}{
+		{0, "/run/user/0", "/run/berth"},
+		{1000, "/run/user/1000", "/run/user/1000/berth"},
+		{1000, "", "/tmp/berth-1000"},
+		{1000, "relative", "/tmp/berth-1000"},
+	}
+	for _, tt := range tests {
+		if got := JournalDir(tt.uid, tt.xdg); got != tt.want {
+			t.Errorf("JournalDir(%d, %q) = %q, want %q", tt.uid, tt.xdg, got, tt.want)
+		}
+	}
+}
+
+func TestOpenJournalRefuses(t *testing.T) {
+	t.Parallel()
+	root, _ := fake(t, fakekernel.V1())
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil { // past the umask
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for name, says := range map[string]string{"open": "chmod go-w", "file": "not a directory", "link": "not a directory"} {
+		if j, err := OpenJournal(root, filepath.Join(dir, name), "test"); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("OpenJournal(%s): %v, %v, want %q", name, j, err, says)
+		}
+		if _, err := Restore(root, filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("Restore(%s): %v, want %q", name, err, says)
+		}
+	}
+}
+
+func TestNilJournal(t *testing.T) {
+	t.Parallel()
+	var j *Journal
+	if j.Path() != "" || j.Close() != nil {
+		t.Error("a nil Journal is not quiet")
+	}
+}
+
+// TestJournalGivesUp has a journal that can no longer be written: nothing may
+// be changed after that.
+func TestJournalGivesUp(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	j, _ := journal(t, root)
+	die(t, j)
+	_, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "10"}}, j)
+	if !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "write /"+v1cpu+"/cpu.shares: append to journal") {
+		t.Errorf("Apply: %v", err)
+	}
+	sameTree(t, k, before)
+}
+
+// dead applies a plan and dies, leaving its journal.
+func dead(t *testing.T, root *Root, dir string, plan Plan) string {
+	t.Helper()
+	j, err := OpenJournal(root, dir, "berth test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Apply(root, plan, j); err != nil {
+		t.Fatal(err)
+	}
+	name := j.Path()
+	die(t, j)
+	return name
+}
+
+var oneWrite = Plan{{Path: v1cpu + "/cpu.shares", Value: "10"}}
+
+func TestRestoreNothing(t *testing.T) {
+	t.Parallel()
+	root, _ := fake(t, fakekernel.V1())
+	report, err := Restore(root, filepath.Join(t.TempDir(), "absent"))
+	if err != nil || !cmp.Equal(report, Report{Items: []Item{}}) {
+		t.Errorf("Restore: %+v, %v", report, err)
+	}
+}
+
+func TestRestoreReport(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	dir := memoryDir(t)
+	name := dead(t, root, dir, Plan{
+		{Path: v1cpu + "/cpu.shares", Value: "10"},
+		{Path: v1cpu + "/cpu.cfs_quota_us", Value: "50000"},
+		{Op: Mkdir, Path: v1cpu + "/lab"},
+	})
+	write(t, root, v1cpu+"/cpu.cfs_quota_us", "70000")
+	before[v1cpu+"/cpu.cfs_quota_us"] = "70000\n"
+
+	outcomes := func(r Report) (s []string) {
+		for _, i := range r.Items {
+			s = append(s, i.Outcome.String()+" "+filepath.Base(i.Step.Path)+" "+i.Original)
+			if i.Owner.Program != "berth test" || i.Owner.PID != os.Getpid() || i.Owner.Journal != name {
+				t.Errorf("owner %+v", i.Owner)
+			}
+		}
+		return s
+	}
+	asLeft := tree(t, k)
+	report, err := Preview(root, dir)
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"pending lab ", "pending cpu.cfs_quota_us -1", "pending cpu.shares 1024"}, outcomes(report)); diff != "" {
+		t.Errorf("Preview (-want +got):\n%s", diff)
+	}
+	sameTree(t, k, asLeft)
+
+	report, err = Restore(root, dir)
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"restored lab ", "changed cpu.cfs_quota_us -1", "restored cpu.shares 1024"}, outcomes(report)); diff != "" {
+		t.Errorf("Restore (-want +got):\n%s", diff)
+	}
+	if got := report.Items[1].Error; !strings.Contains(got, `is "70000", not the "50000" that Berth wrote`) {
+		t.Errorf("error %q", got)
+	}
+	sameTree(t, k, before)
+	if report, err = Restore(root, dir); err != nil || len(report.Items) > 0 {
+		t.Errorf("Restore again: %+v, %v", report, err)
+	}
+}
+
+// TestRestoreNewestFirst has two dead runs that changed the same file.
+func TestRestoreNewestFirst(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	dir := memoryDir(t)
+	dead(t, root, dir, oneWrite)
+	dead(t, root, dir, Plan{{Path: v1cpu + "/cpu.shares", Value: "20"}})
+	if _, err := Restore(root, dir); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+}
+
+func TestRestoreLeavesAlone(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		prepare func(t *testing.T, root *Root, dir string)
+		root    string // by which Restore goes, "" for the same
+		pick    func(Report) []Owner
+		remains int
+	}{
+		"alive": {func(t *testing.T, root *Root, dir string) {
+			j, err := OpenJournal(root, dir, "berth test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Apply(root, oneWrite, j); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { j.Close() })
+		}, "", func(r Report) []Owner { return r.Alive }, 1},
+		"rebooted": {func(t *testing.T, root *Root, dir string) {
+			dead(t, root, dir, oneWrite)
+			write(t, root, "proc/sys/kernel/random/boot_id", "another")
+		}, "", func(r Report) []Owner { return r.Stale }, 0},
+		"other root": {func(t *testing.T, root *Root, dir string) {
+			dead(t, root, dir, oneWrite)
+		}, "/other", func(r Report) []Owner { return r.Foreign }, 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V1())
+			dir := memoryDir(t)
+			tt.prepare(t, root, dir)
+			before := tree(t, k)
+			if tt.root != "" {
+				root = NewRoot(tt.root, k)
+			}
+			report, err := Restore(root, dir)
+			if err != nil || len(report.Items) > 0 {
+				t.Errorf("Restore: %+v, %v", report.Items, err)
+			}
+			if got := tt.pick(report); len(got) != 1 || got[0].Program != "berth test" || got[0].PID != os.Getpid() {
+				t.Errorf("report %+v: not named", report)
+			}
+			if got := files(t, dir); len(got) != tt.remains {
+				t.Errorf("journals %v, want %d", got, tt.remains)
+			}
+			sameTree(t, k, before)
+		})
+	}
+}
+
+// TestRestoreDamaged has journals whose writing was cut off, and broken ones.
+func TestRestoreDamaged(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		damage   func(text string) string
+		ok       bool
+		restored bool
+	}{
+		"whole":          {func(s string) string { return s }, true, true},
+		"torn last line": {func(s string) string { return s + `{"seq":2,"do":{"op":"wri` }, true, true},
+		"only a header":  {func(s string) string { return s[:strings.Index(s, "\n")+1] }, true, false},
+		"torn header":    {func(s string) string { return s[:20] }, true, false},
+		"empty":          {func(s string) string { return "" }, true, false},
+		"broken line":    {func(s string) string { return s + "nonsense\n" }, false, true},
+		"broken header":  {func(s string) string { return "nonsense\n" + s }, false, false},
+		"newer format": {func(s string) string {
+			return strings.Replace(s, `"berthJournal":1`, `"berthJournal":2`, 1)
+		}, false, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V1())
+			want := tree(t, k)
+			dir := memoryDir(t)
+			name := dead(t, root, dir, oneWrite)
+			if !tt.restored {
+				want = tree(t, k)
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, []byte(tt.damage(string(text))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // again comes to the same
+				_, err = Restore(root, dir)
+				if (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), name) {
+					t.Errorf("Restore: %v, want success: %v", err, tt.ok)
+				}
+				sameTree(t, k, want)
+				if got := len(files(t, dir)); (got == 0) != tt.ok {
+					t.Errorf("%d journals left", got)
+				}
+			}
+		})
+	}
+}
+
+func TestParseJournalRefuses(t *testing.T) {
+	t.Parallel()
+	const head = `{"berthJournal":1}` + "\n"
+	const do = `{"seq":1,"do":{"op":"write","path":"a"}}` + "\n"
+	for name, text := range map[string]string{
+		"no header":         do,
+		"unknown operation": head + `{"seq":1,"do":{"op":"burn","path":"a"}}` + "\n",
+		"no path":           head + `{"seq":1,"do":{"op":"write"}}` + "\n",
+		"number twice":      head + do + do,
+		"number zero":       head + `{"seq":0,"do":{"op":"write","path":"a"}}` + "\n",
+		"undone unknown":    head + do + `{"seq":2,"undone":true}` + "\n",
+		"undone twice":      head + do + strings.Repeat(`{"seq":1,"undone":true}`+"\n", 2),
+		"blank line":        head + "\n" + do,
+	} {
+		if n, err := parseJournal([]byte(text)); err == nil {
+			t.Errorf("%s: %+v, want an error", name, n)
+		}
+	}
+}
+
+func FuzzParseJournal(f *testing.F) {
+	f.Add([]byte(`{"berthJournal":1,"root":"/","boot":"b","pid":1}` + "\n" +
+		`{"seq":1,"do":{"op":"mkdir","path":"a"}}` + "\n" + `{"seq":1,"made":7}` + "\n" +
+		`{"seq":2,"do":{"op":"write","path":"a/b","value":"1","format":"list","original":"2","disturbed":[{"path":"a/c","value":"3"}]}}` + "\n" +
+		`{"seq":2,"undoing":true}` + "\n" + `{"seq":1,"undone":true}` + "\n" + `{"seq`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		n, err := parseJournal(text)
+		if n.size > int64(len(text)) {
+			t.Errorf("size %d of %d bytes", n.size, len(text))
+		}
+		if err != nil {
+			return
+		}
+		last := 0
+		for _, e := range n.entries {
+			if e.Path == "" || e.seq <= last || e.seq > n.last {
+				t.Errorf("entry %+v after %d", e, last)
+			}
+			last = e.seq
+		}
+	})
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for o := Failed; o <= Pending; o++ {
+		text, err := o.MarshalText()
+		var back Outcome
+		if err != nil || back.UnmarshalText(text) != nil || back != o {
+			t.Errorf("%v: %s, %v", o, text, err)
+		}
+	}
+	for f := Words; f <= State; f++ {
+		text, err := f.MarshalText()
+		var back Format
+		if err != nil || back.UnmarshalText(text) != nil || back != f {
+			t.Errorf("%v: %s, %v", f, text, err)
+		}
+	}
+	if _, err := Op(9).MarshalText(); err == nil || Op(9).String() != "unknown(9)" {
+		t.Error("operation 9 has a name")
+	}
+}
+
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("longer\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "out")); err != nil {
+		t.Fatal(err)
+	}
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := root.WriteFile("new", "1\n"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("writing a file that is not there: %v", err)
+	}
+	if err := root.WriteFile("file", "1\n"); err != nil {
+		t.Error(err)
+	}
+	if text, _ := root.read("file"); text != "1\nnger" {
+		t.Errorf("file %q: want the first bytes overwritten and nothing truncated", text)
+	}
+	for _, name := range []string{"../x", "out/x", "/etc/passwd", ""} {
+		if err := root.Mkdir(name); err == nil {
+			t.Errorf("Mkdir(%q) made something", name)
+		}
+		if err := root.WriteFile(name, "x"); err == nil {
+			t.Errorf("WriteFile(%q) wrote something", name)
+		}
+	}
+	if err := root.Rmdir("file"); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("Rmdir of a file: %v", err)
+	}
+	if err := errors.Join(root.Mkdir("dir"), root.Rmdir("dir")); err != nil {
+		t.Error(err)
+	}
+	if _, err := Open(filepath.Join(dir, "absent")); err == nil {
+		t.Error("opened a root that is not there")
+	}
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		format      Format
+		text, value string
+		same, owns  bool
+	}{
+		{Words, "10", "10", true, true},
+		{Words, "50000\t100000\n", "50000 100000", true, true},
+		{Words, "max 100000", "50000 100000", false, false},
+		{Words, "", "", true, true},
+		{Words, "10", "", false, false},
+		{List, "0-3", "0,1,2-3", true, true},
+		{List, "0-3", "0-2", false, false},
+		{List, "", "", true, true},
+		{List, "odd", "odd", true, true},
+		{List, "odd", "0", false, false},
+		{Keyed, "8:0 rbps=1 wbps=max riops=2 wiops=max", "8:0 riops=2 rbps=1", true, true},
+		{Keyed, "8:0 rbps=1 wbps=max riops=2 wiops=max", "8:0 riops=3", false, false},
+		{State, "root", "root", true, true},
+		{State, "root invalid (Parent is not a partition root)", "root", false, true},
+		{State, "member", "root", false, false},
+		{State, "FREEZING", "FROZEN", false, true},
+		{State, "THAWED", "FROZEN", false, false},
+		{State, "", "FROZEN", false, false},
+		{State, "", "", true, true},
+	}
+	for _, tt := range tests {
+		if got := tt.format.same(tt.text, tt.value); got != tt.same {
+			t.Errorf("%v: same(%q, %q) = %v", tt.format, tt.text, tt.value, got)
+		}
+		if got := tt.format.owns(tt.text, tt.value); got != tt.owns {
+			t.Errorf("%v: owns(%q, %q) = %v", tt.format, tt.text, tt.value, got)
+		}
+	}
+}
