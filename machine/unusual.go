@@ -29,7 +29,7 @@ const PlausibleL3PerCore = 64 << 20
 // hybrid, max-frequency, several-dies, several-nodes-per-socket,
 // node-spans-sockets, memory-only-node, node-without-memory, node-gaps,
 // uneven-nodes, several-l3-per-node, l3-spans-nodes, l3-per-core, no-l3,
-// l3-implausible, distance-asymmetric, distance-local, untold.
+// l3-implausible, crossing, distance-asymmetric, distance-local, untold.
 func Unusual(m *Machine) []Note {
 	n := &notes{m: m}
 	n.inconsistent()
@@ -39,6 +39,7 @@ func Unusual(m *Machine) []Note {
 	n.sockets()
 	n.nodes()
 	n.caches()
+	n.crossings()
 	n.distances()
 	n.untold()
 	return n.list
@@ -256,7 +257,7 @@ func memory(bytes int64) string {
 	if bytes == 0 {
 		return "no memory either, or it is unknown"
 	}
-	return fmt.Sprintf("%.1f GiB of memory only", float64(bytes)/(1<<30))
+	return fmt.Sprintf("%.4g GiB of memory only", float64(bytes)/(1<<30))
 }
 
 func (n *notes) unevenNodes(nodes []Domain) {
@@ -300,6 +301,30 @@ func (n *notes) caches() {
 	if !without.IsEmpty() {
 		n.addf("no-l3", "no L3: %s", cpus(without))
 	}
+}
+
+// crossings notes, once for each pair of kinds, domains that share CPUs while
+// neither is inside the other.
+func (n *notes) crossings() {
+	for _, pair := range [][2]Kind{{Node, Socket}, {Node, Die}, {L3, Socket}, {L3, Die}, {L3, Node}} {
+		if a, b, ok := n.m.crossing(pair[0], pair[1]); ok {
+			n.addf("crossing", "%ss and %ss cross: %s %d has CPUs %s, %s %d has %s",
+				noun(a.Kind), noun(b.Kind), noun(a.Kind), a.ID, a.CPUs, noun(b.Kind), b.ID, b.CPUs)
+		}
+	}
+}
+
+func (m *Machine) crossing(j, k Kind) (a, b *Domain, ok bool) {
+	as, bs := m.ByKind(j), m.ByKind(k)
+	for i := range as {
+		for l := range bs {
+			a, b = &as[i], &bs[l]
+			if a.CPUs.Overlaps(b.CPUs) && !a.CPUs.Contains(b.CPUs) && !b.CPUs.Contains(a.CPUs) {
+				return a, b, true
+			}
+		}
+	}
+	return nil, nil, false
 }
 
 func (n *notes) distances() {

@@ -54,7 +54,7 @@ func TestUnusual(t *testing.T) {
 			m.Domains[4].Bytes, m.Domains[5].Bytes = 1<<30, 1<<30
 			m.Domains = append(m.Domains[:6:6], append([]Domain{{Kind: Node, ID: 3, KernelID: 3, Bytes: 4 << 30}}, m.Domains[6:]...)...)
 			m.Distances = nil
-		}, []string{"node-gaps: NUMA node numbers have gaps: 2 do not exist", "memory-only-node: NUMA node 3 has no CPUs (4.0 GiB of memory only)"}},
+		}, []string{"node-gaps: NUMA node numbers have gaps: 2 do not exist", "memory-only-node: NUMA node 3 has no CPUs (4 GiB of memory only)"}},
 		{"memoryless node", "2s2c", func(m *Machine) { m.Domains[4].Bytes = 1 << 30 },
 			[]string{"node-without-memory: NUMA node 1 has CPUs but no memory"}},
 		{"uneven nodes", "2s2c", func(m *Machine) {
@@ -68,6 +68,12 @@ func TestUnusual(t *testing.T) {
 		{"untold", "2c", func(m *Machine) { m.Domains, m.Distances = m.Domains[:1], nil },
 			[]string{"untold: the source says nothing about: dies, NUMA nodes, L3 caches, L2 caches, cores"}},
 		{"no L3 for some", "2s2c", func(m *Machine) { m.Domains = append(m.Domains[:7:7], m.Domains[8:]...) }, []string{"no-l3: no L3: CPUs 2-3"}},
+		{"crossing", "2s4c", func(m *Machine) {
+			m.Domains[6].CPUs, m.Domains[7].CPUs = cpuset.MustParse("0-1,4-5"), cpuset.MustParse("2-3,6-7")
+		}, []string{
+			"crossing: L3 caches and sockets cross: L3 cache 0 has CPUs 0-1,4-5, socket 0 has 0-3",
+			"crossing: L3 caches and dies cross: L3 cache 0 has CPUs 0-1,4-5, die 0 has 0-3",
+			"crossing: L3 caches and NUMA nodes cross: L3 cache 0 has CPUs 0-1,4-5, NUMA node 0 has 0-3"}},
 		{"contradiction", "2s2c", func(m *Machine) { m.Domains[4].CPUs = m.Online }, []string{
 			"inconsistent: inconsistent: node 1: CPUs 2-3 are in another node too",
 			"node-spans-sockets: NUMA node 0 spans 2 sockets", "uneven-nodes: NUMA nodes differ in size: 2 CPUs to 4 CPUs",

@@ -156,13 +156,13 @@ func (d *drawing) below(prefix string, b *branch, memoryOnly []machine.Domain) {
 		}
 		return prefix + "└─ ", prefix + "   "
 	}
-	for _, run := range runs {
-		here, deeper := next()
-		d.run(here, deeper, run)
-	}
 	for _, l := range leaves {
 		here, _ := next()
 		d.line(here, l.label(), l.cpus())
+	}
+	for _, run := range runs {
+		here, deeper := next()
+		d.run(here, deeper, run)
 	}
 	for _, n := range memoryOnly {
 		here, _ := next()
