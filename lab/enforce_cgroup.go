@@ -179,7 +179,7 @@ func openEnforcer(opt Options, pl places) (enforcer, *kernel.Journal, error) {
 	if dir == "" {
 		dir = kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}
-	journal, err := kernel.OpenJournal(root, dir, "berth lab")
+	journal, err := kernel.OpenJournal(root, dir, ProgramName)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -18,6 +18,9 @@ import (
 	"berth.dev/berth/machine/sysfs"
 )
 
+// ProgramName is how a run signs its journal.
+const ProgramName = "berth lab"
+
 // Options say where and how a run happens; they do not change what is measured.
 type Options struct {
 	// Exe is the berth binary, whose hidden verbs are the parties.

@@ -167,13 +167,19 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	return errors.Join(presentLab(cmd.OutOrStdout(), result, opt.Dir, f), interruptedOr(cmd.Context(), err))
 }
 
-// restoreFirst puts back what a killed run left, and says so if there was anything.
+// restoreFirst puts back what a killed run left, and says so if there was
+// anything. A lab that runs already is an error.
 func restoreFirst(w io.Writer) error {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return err
 	}
 	report, err := kernel.Restore(root, journalDir("/"))
+	for _, o := range report.Alive {
+		if o.Program == lab.ProgramName {
+			return fmt.Errorf("%s: two would measure each other; wait for it", owner(o))
+		}
+	}
 	if len(report.Items) > 0 {
 		fmt.Fprintln(w, "putting back what a killed run left:")
 		printRestored(w, report)

@@ -134,7 +134,7 @@ func TestLabForReal(t *testing.T) {
 			if text, err := os.ReadFile(page); err != nil || !bytes.Contains(text, []byte("</html>")) {
 				t.Errorf("page: %v", err)
 			}
-			expectNothingLeft(t)
+			expectNothingLeft(t, r.cmd.Process.Pid)
 		})
 	}
 }
@@ -180,18 +180,19 @@ func TestKilledLabLeavesNothing(t *testing.T) {
 						t.Errorf("restore: exit %d, %s", code, stderr)
 					}
 				}
-				expectNothingLeft(t)
+				expectNothingLeft(t, r.cmd.Process.Pid)
 			})
 		}
 	}
 }
 
-// expectNothingLeft looks for processes of this binary and for groups of the lab.
-func expectNothingLeft(t *testing.T) {
+// expectNothingLeft looks for processes of this binary and for groups of the
+// lab that ran as pid.
+func expectNothingLeft(t *testing.T, pid int) {
 	t.Helper()
 	var left []string
 	for range 100 { // the kernel takes a moment to end what was killed
-		if left = leftovers(); len(left) == 0 {
+		if left = leftovers(pid); len(left) == 0 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -199,7 +200,7 @@ func expectNothingLeft(t *testing.T) {
 	t.Errorf("left behind: %q", left)
 }
 
-func leftovers() []string {
+func leftovers(pid int) []string {
 	var left []string
 	self, _ := os.Readlink("/proc/self/exe")
 	links, _ := filepath.Glob("/proc/[0-9]*/exe")
@@ -212,7 +213,7 @@ func leftovers() []string {
 		if err != nil {
 			return fs.SkipDir // it went away
 		}
-		if d.IsDir() && strings.HasPrefix(d.Name(), "berth-lab-") {
+		if d.IsDir() && d.Name() == fmt.Sprintf("berth-lab-%d", pid) {
 			left = append(left, path)
 		}
 		return nil

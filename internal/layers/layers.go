@@ -37,11 +37,12 @@ func Rooms() []Room {
 			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
-		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat"}},
-		{Path: "doctor/delegation", May: []string{"kernel", "kernel/cgroup"}},
+		{Path: "doctor/delegation", May: []string{"kernel"}},
+		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
+		{Path: "internal/fakekernel", May: []string{"cpuset"}},
 		{Path: "internal/layers"},
 	}
 }
