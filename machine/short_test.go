@@ -66,6 +66,22 @@ func TestShortDistances(t *testing.T) {
 	}
 }
 
+func TestShortKernelIDs(t *testing.T) {
+	t.Parallel()
+	m := short(t, "2s2d2c")
+	for k, want := range map[Kind][]int{
+		Socket: {0, 1}, Die: {0, 1, 0, 1}, Core: {0, 1, 2, 3, 0, 1, 2, 3}, L2: {0, 1, 2, 3, 4, 5, 6, 7},
+	} {
+		var got []int
+		for _, d := range m.ByKind(k) {
+			got = append(got, d.KernelID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", k, diff)
+		}
+	}
+}
+
 func TestShortRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ form, want string }{

@@ -283,10 +283,15 @@ func (n *notes) caches() {
 		return
 	}
 	without := n.m.Online
-	alone := 0
-	for _, l3 := range l3s {
+	alone, cores := 0, make([]int, len(l3s)+1) // cores: by position in l3s plus 1
+	owner := n.m.owners(L3)
+	for _, core := range n.m.ByKind(Core) {
+		first, _ := core.CPUs.First()
+		cores[owner[first]]++
+	}
+	for i, l3 := range l3s {
 		without = without.Minus(l3.CPUs)
-		cores := len(n.m.Inside(Core, l3.CPUs))
+		cores := cores[i+1]
 		if cores == 1 {
 			alone++
 		}

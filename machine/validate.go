@@ -199,13 +199,7 @@ func (m *Machine) checkContainment(v *violations) {
 // checkSplit reports the inner domains that lie across domains of kind outer.
 // Where outer domains overlap (numa=fake=), checkPartition says so.
 func (m *Machine) checkSplit(v *violations, inner []Domain, outer Kind) {
-	outers := m.ByKind(outer)
-	var owner [cpuset.Limit]int // index into outers, plus 1
-	for i := range outers {
-		for cpu := range outers[i].CPUs.All() {
-			owner[cpu] = i + 1
-		}
-	}
+	owner := m.owners(outer)
 	for i := range inner {
 		in := &inner[i]
 		first, _ := in.CPUs.First()
@@ -217,4 +211,16 @@ func (m *Machine) checkSplit(v *violations, inner []Domain, outer Kind) {
 			}
 		}
 	}
+}
+
+// owners returns, by CPU, the position in ByKind(k) of its domain plus 1; 0 is none.
+func (m *Machine) owners(k Kind) *[cpuset.Limit]int {
+	var owner [cpuset.Limit]int
+	domains := m.ByKind(k)
+	for i := range domains {
+		for cpu := range domains[i].CPUs.All() {
+			owner[cpu] = i + 1
+		}
+	}
+	return &owner
 }

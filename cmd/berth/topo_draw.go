@@ -147,7 +147,7 @@ func (d *drawing) draw() {
 
 // below draws what is inside b, then the memory-only nodes.
 func (d *drawing) below(prefix string, b *branch, memoryOnly []machine.Domain) {
-	leaves, runs := d.tree.leaves(b), d.tree.runs(b.children)
+	leaves, runs := b.leaves, cutRuns(b.children)
 	left := len(leaves) + len(runs) + len(memoryOnly)
 	// next returns the prefixes of the next line and of those below it.
 	next := func() (string, string) {

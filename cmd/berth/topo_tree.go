@@ -16,6 +16,8 @@ type branch struct {
 	cpus     cpuset.Set
 	domains  []machine.Domain
 	children []*branch
+	leaves   []leaf // of the cores that no child has
+	shape    string // equal for branches that differ in nothing but numbers
 }
 
 // topoTree nests a machine's domains by their CPUs. Cores, and L2 caches of
@@ -25,13 +27,22 @@ type topoTree struct {
 	root    *branch
 	crosses []machine.Domain // neither inside nor apart from a branch: drawn beside the tree
 	l2      map[cpuset.Set]machine.Domain
+	cores   map[int]cpuset.Set // by lowest CPU
+	kinds   map[int]string     // core kind by CPU
 }
 
 func newTopoTree(m *machine.Machine) *topoTree {
-	t := &topoTree{m: m, root: &branch{cpus: m.Online}, l2: map[cpuset.Set]machine.Domain{}}
-	cores := map[cpuset.Set]bool{}
+	t := &topoTree{
+		m: m, root: &branch{cpus: m.Online}, l2: map[cpuset.Set]machine.Domain{},
+		cores: map[int]cpuset.Set{}, kinds: map[int]string{},
+	}
+	for _, c := range m.CPUs {
+		t.kinds[c.ID] = c.Kind
+	}
+	isCore := map[cpuset.Set]bool{}
 	for _, c := range m.ByKind(machine.Core) {
-		cores[c.CPUs] = true
+		first, _ := c.CPUs.First()
+		t.cores[first], isCore[c.CPUs] = c.CPUs, true
 	}
 	branches := map[cpuset.Set]*branch{m.Online: t.root}
 	var order []*branch
@@ -39,7 +50,7 @@ func newTopoTree(m *machine.Machine) *topoTree {
 		switch {
 		case d.CPUs.IsEmpty() || d.Kind == machine.Core:
 			continue
-		case d.Kind == machine.L2 && cores[d.CPUs]:
+		case d.Kind == machine.L2 && isCore[d.CPUs]:
 			t.l2[d.CPUs] = d
 			continue
 		}
@@ -58,7 +69,7 @@ func newTopoTree(m *machine.Machine) *topoTree {
 			t.crosses = append(t.crosses, b.domains...)
 		}
 	}
-	t.root.sort()
+	t.finish(t.root)
 	return t
 }
 
@@ -77,15 +88,27 @@ func (at *branch) insert(b *branch) bool {
 	return true
 }
 
-func (at *branch) sort() {
-	slices.SortFunc(at.children, func(a, b *branch) int {
-		firstA, _ := a.cpus.First()
-		firstB, _ := b.cpus.First()
-		return cmp.Compare(firstA, firstB)
+// finish orders the children by their lowest CPU and fills in what follows
+// from them, from the innermost branch outwards.
+func (t *topoTree) finish(b *branch) {
+	slices.SortFunc(b.children, func(x, y *branch) int {
+		firstX, _ := x.cpus.First()
+		firstY, _ := y.cpus.First()
+		return cmp.Compare(firstX, firstY)
 	})
-	for _, c := range at.children {
-		c.sort()
+	var shape strings.Builder
+	for _, d := range b.domains {
+		fmt.Fprintf(&shape, "%s:%d ", d.Kind, d.Bytes)
 	}
+	b.leaves = t.leaves(b)
+	for _, l := range b.leaves {
+		fmt.Fprintf(&shape, "(%s) ", l.label())
+	}
+	for _, c := range b.children {
+		t.finish(c)
+		fmt.Fprintf(&shape, "[%s] ", c.shape)
+	}
+	b.shape = shape.String()
 }
 
 // leaf is a summary of alike cores directly inside a branch.
@@ -103,11 +126,13 @@ func (t *topoTree) leaves(b *branch) []leaf {
 		rest = rest.Minus(c.cpus)
 	}
 	var leaves []leaf
-	for _, core := range t.m.Inside(machine.Core, rest) {
-		rest = rest.Minus(core.CPUs)
-		first, _ := core.CPUs.First()
-		cpu, _ := t.m.CPU(first)
-		l := leaf{kind: cpu.Kind, threads: core.CPUs.Len(), l2: t.l2[core.CPUs].Bytes}
+	for first := range rest.All() {
+		core, ok := t.cores[first]
+		if !ok || !rest.Contains(core) {
+			continue
+		}
+		rest = rest.Minus(core)
+		l := leaf{kind: t.kinds[first], threads: core.Len(), l2: t.l2[core].Bytes}
 		at := slices.IndexFunc(leaves, func(o leaf) bool {
 			return o.kind == l.kind && o.threads == l.threads && o.l2 == l.l2
 		})
@@ -115,7 +140,7 @@ func (t *topoTree) leaves(b *branch) []leaf {
 			at = len(leaves)
 			leaves = append(leaves, l)
 		}
-		leaves[at].cores = append(leaves[at].cores, core.CPUs)
+		leaves[at].cores = append(leaves[at].cores, core)
 	}
 	if !rest.IsEmpty() {
 		leaves = append(leaves, leaf{cores: []cpuset.Set{rest}})
@@ -168,33 +193,17 @@ func ellipsis(sets []cpuset.Set, between string) string {
 	return strings.Join(parts, between)
 }
 
-// shape tells whether two branches differ in nothing but numbers.
-func (t *topoTree) shape(b *branch) string {
-	var s strings.Builder
-	for _, d := range b.domains {
-		fmt.Fprintf(&s, "%s:%d ", d.Kind, d.Bytes)
-	}
-	for _, l := range t.leaves(b) {
-		fmt.Fprintf(&s, "(%s) ", l.label())
-	}
-	for _, c := range b.children {
-		fmt.Fprintf(&s, "[%s] ", t.shape(c))
-	}
-	return s.String()
-}
-
-// runs cuts children into runs to draw as one: three or more caches or dies of
+// cutRuns cuts children into runs to draw as one: three or more caches or dies of
 // one shape in a row. Sockets and nodes are always drawn one by one.
-func (t *topoTree) runs(children []*branch) [][]*branch {
+func cutRuns(children []*branch) [][]*branch {
 	var runs [][]*branch
 	last := ""
 	for _, c := range children {
-		shape := t.shape(c)
-		if n := len(runs); n > 0 && shape == last && !c.has(machine.Socket) && !c.has(machine.Node) {
+		if n := len(runs); n > 0 && c.shape == last && !c.has(machine.Socket) && !c.has(machine.Node) {
 			runs[n-1] = append(runs[n-1], c)
 			continue
 		}
-		runs, last = append(runs, []*branch{c}), shape
+		runs, last = append(runs, []*branch{c}), c.shape
 	}
 	var out [][]*branch
 	for _, run := range runs {

@@ -130,6 +130,21 @@ func TestLoadFiles(t *testing.T) {
 	}
 }
 
+func TestUnpackDropsPadding(t *testing.T) {
+	t.Parallel()
+	tree, err := unpack(squeeze(t, pack(t, "./")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := fs.ReadFile(tree, cpuDir+"/online")
+	if err != nil || string(text) != "0-15\n" {
+		t.Errorf("online is %q, %v", text, err)
+	}
+	if _, err := fs.Stat(tree, "proc/cpuinfo"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLoadDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
