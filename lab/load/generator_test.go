@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,28 @@ func readRequest(conn net.Conn) (n int, err error) {
 		tail = tail[max(0, len(tail)-4):]
 	}
 	return n, nil
+}
+
+// The loop allocates nothing per request: with the collector off, a long run
+// needs no more memory than a short one.
+func TestRunAllocatesNothing(t *testing.T) {
+	var addr string
+	startChild(t, "server").hear(t, &addr)
+	g, err := New(Config{Addr: addr, Path: "/", Rate: 5000, Seed: 1, Connections: 8, Window: 100 * time.Millisecond, Grace: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = g.Run(g.clock.now())
+	runtime.ReadMemStats(&after)
+	if err != nil || !g.ledger.complete() {
+		t.Fatalf("run: %v, %d of %d requests ended", err, g.ledger.ended, len(g.ledger.results))
+	}
+	if n := after.Mallocs - before.Mallocs; n > 50 {
+		t.Errorf("%d allocations in a run of %d requests", n, len(g.ledger.results))
+	}
 }
 
 func TestNewRefuses(t *testing.T) {
