@@ -62,7 +62,7 @@ func machineLine(h lab.Host) string {
 		parts = append(parts, m.Name, m.Model, shape(m))
 	}
 	if h.Hypervisor != "" {
-		parts = append(parts, "guest of "+h.Hypervisor)
+		parts = append(parts, "under "+h.Hypervisor)
 	}
 	if h.MemoryBytes > 0 {
 		parts = append(parts, byteSize(h.MemoryBytes)+" memory")
@@ -201,6 +201,30 @@ func generatorLine(r *lab.Result, a *lab.Analysis) string {
 		}
 	}
 	return joined(orUnknown(s.GeneratorPolicy), where, lag)
+}
+
+// alarms are what a reader must know before any figure.
+func alarms(r *lab.Result, a *lab.Analysis) []string {
+	var out []string
+	if s := interruption(r); s != "" {
+		out = append(out, s)
+	}
+	if boundedBaseline(a) {
+		out = append(out, "The baseline itself is saturated: the tenant cannot keep up with the offered load even when it is alone, "+
+			"so ratios to it mean nothing. Offer less load, or run where the machine is not busy with something else.")
+	}
+	return out
+}
+
+// boundedBaseline says whether the baseline's p99 is only a lower bound: a
+// ratio to it is then no bound of anything.
+func boundedBaseline(a *lab.Analysis) bool {
+	for _, row := range a.Rows {
+		if row.Scenario == lab.Baseline && row.Valid > 0 {
+			return lowerBound(row)
+		}
+	}
+	return false
 }
 
 // interruption says what is missing of a run that did not finish; "" for one that did.

@@ -1,8 +1,10 @@
 package report
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,6 +64,26 @@ func fakeExperiment(blocks int, window time.Duration) lab.Experiment {
 // fakeResult makes up a run of the isolation experiment: pinned is skipped,
 // unisolated saturated, one weighted round invalid, the machine's name hostile.
 func fakeResult(t testing.TB, blocks int) *lab.Result {
+	t.Helper()
+	text, ok := made.Load(blocks)
+	if !ok {
+		encoded, err := json.Marshal(makeResult(t, blocks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ = made.LoadOrStore(blocks, encoded)
+	}
+	r, err := lab.Decode(text.([]byte))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// made keeps results by their number of blocks: each test gets a copy.
+var made sync.Map
+
+func makeResult(t testing.TB, blocks int) *lab.Result {
 	t.Helper()
 	const seconds = 2
 	r := fakeHeader(blocks, seconds)

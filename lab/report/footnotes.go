@@ -15,14 +15,13 @@ type footnotes struct {
 	general []string // without a mark
 }
 
-var superscripts = []rune("⁰¹²³⁴⁵⁶⁷⁸⁹")
+// superscripts mark remarks: letters, so that two marks need no space between
+// them. From the last on remarks share it.
+const superscripts = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
 
-func superscript(n int) string {
-	var b strings.Builder
-	for _, d := range fmt.Sprint(n) {
-		b.WriteRune(superscripts[d-'0'])
-	}
-	return b.String()
+func superscript(i int) string {
+	marks := []rune(superscripts)
+	return string(marks[min(i, len(marks)-1)])
 }
 
 // of returns the marks of the row's remarks, adding those that are new.
@@ -34,7 +33,7 @@ func (f *footnotes) of(row lab.Row) string {
 			i = len(f.texts)
 			f.texts = append(f.texts, text)
 		}
-		marks = append(marks, superscript(i+1))
+		marks = append(marks, superscript(i))
 	}
 	for _, q := range row.Quantiles {
 		text := quantileName(q.P) + " not given: " + q.Reason
@@ -42,7 +41,7 @@ func (f *footnotes) of(row lab.Row) string {
 			f.general = append(f.general, text)
 		}
 	}
-	return strings.Join(marks, " ")
+	return strings.Join(marks, "")
 }
 
 // remarks are what a reader of the row must know beside its figures.
@@ -85,7 +84,7 @@ func (f *footnotes) write(b *strings.Builder, o Options) {
 	}
 	b.WriteString("\n")
 	for i, text := range f.texts {
-		f.line(b, superscript(i+1)+" "+text, o)
+		f.line(b, superscript(i)+" "+text, o)
 	}
 	for _, text := range f.general {
 		f.line(b, "  "+text, o)

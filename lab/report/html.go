@@ -44,7 +44,7 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 	}
 	c := canvas{result: r, analysis: a, series: s, curves: curves(s, a), looks: looksOf(a.Rows)}
 	p := &page{
-		Title: title(r), Interrupted: interruption(r), Recommendation: a.Recommendation, Reading: a.Reading,
+		Title: title(r), Recommendation: a.Recommendation, Reading: a.Reading,
 		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
 		Experiment: experimentTable(r), Rounds: roundTable(s), Command: command(r), Program: programLine(r.Program),
 	}
@@ -57,7 +57,7 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 	p.Rows, p.Notes = pageRows(r, a, c)
 	p.Effort = effortTable(a)
 	p.Figures = figures(c)
-	for _, s := range a.Warnings {
+	for _, s := range append(alarms(r, a), a.Warnings...) {
 		p.Warnings = append(p.Warnings, sentence(s))
 	}
 	p.Downloads, err = downloads(r, a, s)
@@ -86,7 +86,7 @@ func figures(c canvas) []figure {
 			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.", canvas.drawPercentiles, &numbers)
 	}
 	if len(c.series.rounds) > 0 {
-		add("time", "Latency over time", "Every second of every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine "+
+		add("time", "Latency over time", "Every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine "+
 			"meets all of them alike.", canvas.drawTime, nil)
 		add("probes", "The machine meanwhile", "Four fixed pieces of work, timed before each round, as deviation from their median; CPU time taken by the hypervisor; "+
 			"and load that was not the lab's. Level lines mean that the machine did not change under the experiment.", canvas.drawProbes, nil)

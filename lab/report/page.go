@@ -17,7 +17,6 @@ import (
 // template escapes; only drawings and download addresses are markup.
 type page struct {
 	Title, When    string
-	Interrupted    string
 	Warnings       []string
 	Recommendation string
 	Reading        []string
@@ -88,7 +87,7 @@ func pageRows(r *lab.Result, a *lab.Analysis, c canvas) ([]pageRow, []string) {
 	for _, row := range a.Rows {
 		out := pageRow{
 			Name: row.Scenario, Means: means[row.Scenario], Swatch: swatch(c.looks[row.Scenario]), Marks: notes.of(row),
-			Ratio: ratioText(row), Work: workText(row), Verdict: string(row.Verdict), Class: verdictClass(row.Verdict),
+			Ratio: ratioText(a, row), Work: workText(row), Verdict: string(row.Verdict), Class: verdictClass(row.Verdict),
 			Chosen: a.Recommended != "" && row.Scenario == a.Recommended,
 		}
 		switch {
@@ -104,7 +103,7 @@ func pageRows(r *lab.Result, a *lab.Analysis, c canvas) ([]pageRow, []string) {
 	}
 	var texts []string
 	for i, text := range notes.texts {
-		texts = append(texts, superscript(i+1)+" "+text)
+		texts = append(texts, superscript(i)+" "+text)
 	}
 	return rows, append(texts, notes.general...)
 }

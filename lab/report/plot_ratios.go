@@ -15,7 +15,7 @@ func (c canvas) drawRatios() template.HTML {
 	rows := c.analysis.Rows
 	height := top + rowHeight*float64(len(rows)) + 46
 	f := frame{c.either(124, 12), top, c.width - c.either(250, 16), top + rowHeight*float64(len(rows))}
-	d := newDrawing(c.id("ratios"), c.width, height, "p99 relative to the baseline", describeRatios(rows))
+	d := newDrawing(c.id("ratios"), c.width, height, "p99 relative to the baseline", describeRatios(c.analysis))
 	values := []float64{1 / 1.2, 1.2}
 	for _, row := range rows {
 		if row.Ratio != nil {
@@ -39,7 +39,7 @@ func (c canvas) drawRatios() template.HTML {
 func (c canvas) drawRatio(d *drawing, f frame, x scale, row lab.Row, top, height float64) {
 	l := c.looks[row.Scenario]
 	y := top + height/2
-	words, class := ratioWords(row), "value"
+	words, class := ratioWords(c.analysis, row), "value"
 	if row.Ratio == nil {
 		class = "value muted"
 	}
@@ -62,7 +62,7 @@ func (c canvas) drawRatio(d *drawing, f frame, x scale, row lab.Row, top, height
 	low, high := x.clamped(row.Ratio.Low), x.clamped(row.Ratio.High)
 	d.line("whisker "+l.class, low, y, high, y)
 	d.line("whisker "+l.class, low, y-5, low, y+5)
-	if lowerBound(row) {
+	if ratioBound(c.analysis, row) {
 		d.path("whisker "+l.class, polyline([]point{{high, y}, {high + 9, y}})+polyline([]point{{high + 4, y - 4}, {high + 9, y}, {high + 4, y + 4}}))
 	} else {
 		d.line("whisker "+l.class, high, y-5, high, y+5)
@@ -72,7 +72,7 @@ func (c canvas) drawRatio(d *drawing, f frame, x scale, row lab.Row, top, height
 }
 
 // ratioWords is "3.41× [2.97, 4.02] worse".
-func ratioWords(row lab.Row) string {
+func ratioWords(a *lab.Analysis, row lab.Row) string {
 	switch {
 	case row.Skipped != nil:
 		return "skipped"
@@ -83,13 +83,13 @@ func ratioWords(row lab.Row) string {
 	case row.Ratio == nil:
 		return strings.TrimSpace("no ratio " + string(row.Verdict))
 	}
-	return ratioText(row) + " " + string(row.Verdict)
+	return ratioText(a, row) + " " + string(row.Verdict)
 }
 
-func describeRatios(rows []lab.Row) string {
+func describeRatios(a *lab.Analysis) string {
 	var parts []string
-	for _, row := range rows {
-		parts = append(parts, fmt.Sprintf("%s: %s", row.Scenario, ratioWords(row)))
+	for _, row := range a.Rows {
+		parts = append(parts, fmt.Sprintf("%s: %s", row.Scenario, ratioWords(a, row)))
 	}
 	return "One row per scenario with its interval, on a logarithmic axis; the table above has the figures. " + strings.Join(parts, "; ") + "."
 }

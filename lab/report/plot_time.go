@@ -3,10 +3,13 @@ package report
 import (
 	"fmt"
 	"html/template"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
 // slots are the places of the rounds on an axis of time: in the order run,
@@ -50,18 +53,24 @@ func (c canvas) drawTime() template.HTML {
 	height := 28 + plot + 12 + strip + 44
 	f := frame{c.either(96, 78), 28, c.width - 8, 28 + plot}
 	d := newDrawing(c.id("time"), c.width, height, "Latency over time, in the order the rounds were run",
-		fmt.Sprintf("For every second a bar from p50 to p99 of response time; %s in %s. The table of rounds has the figures.",
+		fmt.Sprintf("Bars from p50 to p99 of response time; %s in %s. The table of rounds has the figures.",
 			count(len(c.series.rounds), "round"), count(blocksIn(c.series), "block")))
-	var values []float64
-	for _, r := range c.series.rounds {
-		for _, s := range r.seconds {
-			values = append(values, s.p50, s.p99)
+	s := c.slots(f)
+	n := c.secondsPerBar(s)
+	all, values := make([][]bar, len(c.series.rounds)), []float64{}
+	for i, r := range c.series.rounds {
+		all[i] = barsOf(r, n)
+		for _, b := range all[i] {
+			values = append(values, b.p50, b.p99)
 		}
 	}
 	y := logScale(values, f.bottom, f.top)
 	d.yAxis(f, y, 8, shortLatency)
-	d.text("axis", start, 0, 12, "response time, p50 to p99 of each second")
-	s := c.slots(f)
+	each := "each second"
+	if n > 1 {
+		each = fmt.Sprintf("each %d seconds", n)
+	}
+	d.text("axis", start, 0, 12, "response time, p50 to p99 of "+each)
 	for i, row := range rows {
 		top := f.bottom + 12 + lane*float64(i)
 		d.rect("lane", f.left, top+1, f.right-f.left, lane-2, "")
@@ -71,7 +80,7 @@ func (c canvas) drawTime() template.HTML {
 		d.line("cut", x, f.top, x, f.bottom+12+strip)
 	}
 	for _, row := range rows {
-		c.drawSeconds(d, s, y, row)
+		c.drawBars(d, s, y, row, all)
 	}
 	hatch := d.hatch()
 	for i, r := range c.series.rounds {
@@ -108,28 +117,57 @@ func blocksIn(s *series) int {
 	return len(seen)
 }
 
-// drawSeconds draws one scenario's seconds as three paths: bars, p50 and p99.
-func (c canvas) drawSeconds(d *drawing, s slots, y scale, row lab.Row) {
-	var bars, low, high strings.Builder
+// bar is a stretch of a round: p50 and p99 of what was due in it, in
+// microseconds, 0 without a request.
+type bar struct{ p50, p99 float64 }
+
+// minBar is the least width of a bar that can be seen.
+const minBar = 3
+
+// secondsPerBar is how many seconds a bar must stand for to be wide enough.
+func (c canvas) secondsPerBar(s slots) int {
+	for i, r := range c.series.rounds {
+		if n := len(r.seconds); n > 0 && s.w[i] > 0 {
+			return min(n, int(math.Ceil(minBar*float64(n)/s.w[i])))
+		}
+	}
+	return 1
+}
+
+// barsOf merges every n seconds of a round.
+func barsOf(r round, n int) []bar {
+	var out []bar
+	for part := range slices.Chunk(r.seconds, n) {
+		all := stats.Merge(part...)
+		p50, _ := all.Quantile(50)
+		p99, _ := all.Quantile(99)
+		out = append(out, bar{p50, p99})
+	}
+	return out
+}
+
+// drawBars draws one scenario's bars as three paths: areas, p50 and p99.
+func (c canvas) drawBars(d *drawing, s slots, y scale, row lab.Row, all [][]bar) {
+	var areas, low, high strings.Builder
 	for i, r := range c.series.rounds {
 		if r.Scenario != row.Scenario {
 			continue
 		}
-		step := s.w[i] / float64(max(len(r.seconds), 1))
+		step := s.w[i] / float64(max(len(all[i]), 1))
 		inset := min(step*0.12, 1.5)
-		for k, sec := range r.seconds {
-			if sec.p50 <= 0 {
+		for k, b := range all[i] {
+			if b.p50 <= 0 {
 				continue
 			}
 			x1, x2 := s.x[i]+step*float64(k)+inset, s.x[i]+step*float64(k+1)-inset
-			top, bottom := y.at(sec.p99), y.at(sec.p50)
-			fmt.Fprintf(&bars, "M%s %sH%sV%sH%sz", num(x1), num(top), num(x2), num(bottom), num(x1))
+			top, bottom := y.at(b.p99), y.at(b.p50)
+			fmt.Fprintf(&areas, "M%s %sH%sV%sH%sz", num(x1), num(top), num(x2), num(bottom), num(x1))
 			fmt.Fprintf(&high, "M%s %sH%s", num(x1), num(top), num(x2))
 			fmt.Fprintf(&low, "M%s %sH%s", num(x1), num(bottom), num(x2))
 		}
 	}
 	class := c.looks[row.Scenario].class
-	d.path("bars "+class, bars.String())
+	d.path("bars "+class, areas.String())
 	d.path("p50 "+class, low.String())
 	d.path("p99 "+class, high.String())
 }

@@ -14,7 +14,7 @@ func (c canvas) drawTradeoff() template.HTML {
 	height := c.either(420, 400)
 	f := frame{c.either(64, 48), 30, c.width - c.either(150, 16), height - 46}
 	rows := tradeRows(c.analysis)
-	d := newDrawing(c.id("tradeoff"), c.width, height, "Protection of the tenant against work of the neighbour", describeTrade(rows))
+	d := newDrawing(c.id("tradeoff"), c.width, height, "Protection of the tenant against work of the neighbour", describeTrade(c.analysis, rows))
 	values, most := []float64{1 / 1.2, 1.2}, 1.0
 	for _, row := range rows {
 		values = append(values, row.Ratio.Estimate, row.Ratio.Low, row.Ratio.High)
@@ -43,7 +43,7 @@ func (c canvas) placeTrade(d *drawing, f frame, x, y scale, rows []lab.Row) {
 	room := f.right + c.either(140, 8)
 	for i, row := range rows {
 		l := label{want: y.at(row.Ratio.Estimate), index: i}
-		if x.at(*row.WorkShare*100)+14+textWidth(tradeLabel(row)) < room {
+		if x.at(*row.WorkShare*100)+14+textWidth(c.tradeLabel(row)) < room {
 			right = append(right, l)
 		} else {
 			left = append(left, l)
@@ -53,10 +53,10 @@ func (c canvas) placeTrade(d *drawing, f frame, x, y scale, rows []lab.Row) {
 		l := c.looks[row.Scenario]
 		at := x.at(*row.WorkShare * 100)
 		low, high := y.clamped(row.Ratio.Low), y.clamped(row.Ratio.High)
-		d.open("series", fmt.Sprintf("%s: p99 %s, work %s %%", row.Scenario, ratioWords(row), percent(*row.WorkShare)))
+		d.open("series", fmt.Sprintf("%s: p99 %s, work %s %%", row.Scenario, ratioWords(c.analysis, row), percent(*row.WorkShare)))
 		d.line("whisker "+l.class, at, low, at, high)
 		d.line("whisker "+l.class, at-5, low, at+5, low)
-		if lowerBound(row) {
+		if ratioBound(c.analysis, row) {
 			d.path("whisker "+l.class, polyline([]point{{at, high}, {at, high - 9}})+polyline([]point{{at - 4, high - 4}, {at, high - 9}, {at + 4, high - 4}}))
 		} else {
 			d.line("whisker "+l.class, at-5, high, at+5, high)
@@ -67,16 +67,16 @@ func (c canvas) placeTrade(d *drawing, f frame, x, y scale, rows []lab.Row) {
 	write := func(labels []label, side anchor, dx float64) {
 		for _, l := range spread(labels, 16, f.top+8, f.bottom-8) {
 			row := rows[l.index]
-			d.text("name "+c.looks[row.Scenario].class, side, x.at(*row.WorkShare*100)+dx, l.y+4, tradeLabel(row))
+			d.text("name "+c.looks[row.Scenario].class, side, x.at(*row.WorkShare*100)+dx, l.y+4, c.tradeLabel(row))
 		}
 	}
 	write(right, start, 12)
 	write(left, end, -12)
 }
 
-func tradeLabel(row lab.Row) string {
+func (c canvas) tradeLabel(row lab.Row) string {
 	text := clip(row.Scenario, 18)
-	if lowerBound(row) {
+	if ratioBound(c.analysis, row) {
 		text += " (≥)"
 	}
 	return text
@@ -93,10 +93,10 @@ func tradeRows(a *lab.Analysis) []lab.Row {
 	return out
 }
 
-func describeTrade(rows []lab.Row) string {
+func describeTrade(a *lab.Analysis, rows []lab.Row) string {
 	var parts []string
 	for _, row := range rows {
-		parts = append(parts, fmt.Sprintf("%s: the neighbour keeps %s %% and the tenant's p99 is %s", row.Scenario, percent(*row.WorkShare), ratioWords(row)))
+		parts = append(parts, fmt.Sprintf("%s: the neighbour keeps %s %% and the tenant's p99 is %s", row.Scenario, percent(*row.WorkShare), ratioWords(a, row)))
 	}
 	return "Further right the neighbour gets more done, further down the tenant is better protected. " + strings.Join(parts, "; ") + "."
 }

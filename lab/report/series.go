@@ -26,18 +26,12 @@ type series struct {
 // round is one round as it is drawn.
 type round struct {
 	*lab.Round
-	seconds []second
+	seconds []stats.Distribution // of response time
 	// Merged over the round, in microseconds by quantile (see roundQuantiles);
 	// nil where nothing was recorded.
 	response, service, queue, lag []float64
 	// excluded says why the round does not count; "" for one that does.
 	excluded string
-}
-
-// second is one second of a round: what was due in it.
-type second struct {
-	offered, censored int
-	p50, p99          float64 // microseconds; 0 without a request
 }
 
 // roundQuantiles are the percentiles given per round.
@@ -70,19 +64,16 @@ func newSeries(r *lab.Result) (*series, error) {
 // and a long run has tens of thousands of them.
 func (s *series) add(stored *lab.Round) error {
 	v := round{Round: stored}
-	all, counted := stats.NewHistogram(), stats.Round{}
+	all := stats.NewHistogram()
 	for i, sec := range stored.Load.Seconds {
 		h, err := decode(sec.Response)
 		if err != nil {
 			return fmt.Errorf("second %d: response: %w", i, err)
 		}
-		one := second{offered: sec.Offered, censored: sec.Censored}
-		if h != nil && h.TotalCount() > 0 {
-			one.p50, one.p99 = float64(h.ValueAtPercentile(50)), float64(h.ValueAtPercentile(99))
+		if h != nil {
 			all.Merge(h)
 		}
-		v.seconds = append(v.seconds, one)
-		counted.Seconds = append(counted.Seconds, stats.Compact(h))
+		v.seconds = append(v.seconds, stats.Compact(h))
 	}
 	v.response = quantilesOf(all)
 	for _, part := range []struct {
@@ -107,6 +98,7 @@ func (s *series) add(stored *lab.Round) error {
 		*part.into = quantilesOf(h)
 	}
 	if v.excluded = exclusion(v); v.excluded == "" {
+		counted := stats.Round{Seconds: v.seconds}
 		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
 		if s.merged[stored.Scenario] == nil {
 			s.merged[stored.Scenario] = stats.NewHistogram()

@@ -18,11 +18,7 @@ func Text(w io.Writer, r *lab.Result, a *lab.Analysis, o Options) error {
 	var b strings.Builder
 	b.WriteString(o.paint(bold, printable(title(r))) + o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
 	writeFacts(&b, facts(r, a), o)
-	var alarms []string
-	if s := interruption(r); s != "" {
-		alarms = append(alarms, s)
-	}
-	for _, s := range append(alarms, a.Warnings...) {
+	for _, s := range append(alarms(r, a), a.Warnings...) {
 		writeNote(&b, o.paint(yellow, "warning"), len("warning"), s, o)
 	}
 	b.WriteString("\n")
@@ -144,7 +140,7 @@ func latencyColumns(a *lab.Analysis) []column {
 		if row.Ratio != nil && row.Ratio.Confidence > 0 {
 			ratio.unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
-		ratio.cells = append(ratio.cells, cell{text: ratioText(row)})
+		ratio.cells = append(ratio.cells, cell{text: ratioText(a, row)})
 		verdict.cells = append(verdict.cells, cell{printable(string(row.Verdict)), verdictStyle(row.Verdict)})
 	}
 	return append(columns, ratio, verdict)
@@ -190,19 +186,22 @@ func quantileColumn(a *lab.Analysis, p float64) column {
 	return c
 }
 
-func ratioText(row lab.Row) string {
+func ratioText(a *lab.Analysis, row lab.Row) string {
 	if row.Ratio == nil || row.Ratio.Estimate <= 0 {
 		return absent
 	}
 	mark := ""
 	switch {
-	case lowerBound(row):
+	case ratioBound(a, row):
 		mark = "≥"
-	case row.Verdict == stats.Inconclusive:
+	case row.Verdict == stats.Inconclusive || boundedBaseline(a):
 		mark = "~"
 	}
 	return mark + times(*row.Ratio)
 }
+
+// ratioBound says whether the row's ratio is a lower bound.
+func ratioBound(a *lab.Analysis, row lab.Row) bool { return lowerBound(row) && !boundedBaseline(a) }
 
 func verdictStyle(v stats.Verdict) style {
 	switch v {
