@@ -284,3 +284,16 @@ func (k *Kernel) children(dir string) []string {
 	}
 	return dirs
 }
+
+// Delegate lets every user write to a file or directory.
+func (k *Kernel) Delegate(name string) error {
+	info, err := os.Stat(k.real(name))
+	if err != nil {
+		return err
+	}
+	return os.Chmod(k.real(name), info.Mode().Perm()|0o222)
+}
+
+// Put sets a file's text past the rules, as the kernel does by itself: for
+// counters.
+func (k *Kernel) Put(name, text string) error { return k.put(name, text) }

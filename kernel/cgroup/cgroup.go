@@ -71,15 +71,15 @@ func (h *Hierarchy) has(controller string) bool {
 
 // dirOf returns the directory of a group given as in /proc/PID/cgroup.
 func (h *Hierarchy) dirOf(group string) (string, bool) {
-	if h.Root == "/" {
-		if strings.HasPrefix(group, "/..") {
+	rest := group
+	if h.Root != "/" {
+		var ok bool
+		if rest, ok = strings.CutPrefix(group, h.Root); !ok || rest != "" && rest[0] != '/' {
 			return "", false
 		}
-		return path.Join(h.Dir, group), true
 	}
-	rest, ok := strings.CutPrefix(group, h.Root)
-	if !ok || rest != "" && rest[0] != '/' {
-		return "", false
+	if slices.Contains(strings.Split(rest, "/"), "..") {
+		return "", false // beyond the reader's cgroup namespace
 	}
 	return path.Join(h.Dir, rest), true
 }
@@ -148,7 +148,7 @@ func hierarchy(root *kernel.Root, m Membership, mounts []MountInfo) (h Hierarchy
 		c := Hierarchy{
 			Version:  mount.Version,
 			Dir:      strings.TrimPrefix(path.Clean(mount.Dir), "/"),
-			Root:     path.Clean(mount.Root),
+			Root:     mount.Root,
 			ReadOnly: mount.ReadOnly,
 		}
 		if c.Dir == "" {

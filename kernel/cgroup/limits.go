@@ -297,7 +297,9 @@ func (s *setting) quota(file string, l Limits) {
 	if quotaFirst {
 		s.write(file, quotaStep)
 	}
-	s.write("cpu.cfs_period_us", periodStep)
+	if p != oldP {
+		s.write("cpu.cfs_period_us", periodStep)
+	}
 	if !quotaFirst {
 		s.write(file, quotaStep)
 	}

@@ -1,0 +1,599 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+)
+
+func TestDetect(t *testing.T) {
+	t.Parallel()
+	v1 := func(dir string, controllers ...string) Hierarchy {
+		return Hierarchy{Version: 1, Controllers: controllers, Dir: "sys/fs/cgroup/" + dir, Root: "/", Own: "sys/fs/cgroup/" + dir}
+	}
+	tests := map[string]struct {
+		layout fakekernel.Layout
+		mode   string
+		want   []Hierarchy
+	}{
+		"v1": {fakekernel.V1(), "cgroup v1", []Hierarchy{
+			v1("cpu,cpuacct", CPU, CPUAcct), v1("cpuset", CPUSet), v1("memory", Memory), v1("blkio", IO), v1("pids", PIDs), v1("freezer", Freezer),
+		}},
+		"v2": {fakekernel.V2(), "cgroup v2", []Hierarchy{{
+			Version: 2, Controllers: []string{CPU, CPUSet, IO, Memory, PIDs}, Dir: "sys/fs/cgroup", Root: "/",
+			Own: "sys/fs/cgroup/user.slice/session-1.scope",
+		}}},
+		"hybrid": {fakekernel.Hybrid(), "hybrid", []Hierarchy{
+			v1("cpu", CPU), v1("cpuacct", CPUAcct), v1("cpuset", CPUSet), v1("memory", Memory), v1("freezer", Freezer),
+			{Version: 2, Controllers: []string{IO, PIDs}, Dir: "sys/fs/cgroup/unified", Root: "/", Own: "sys/fs/cgroup/unified"},
+		}},
+		"none": {fakekernel.Layout{Own: "/"}, "", nil},
+	}
+	for name, tt := range tests {
+		dir := memoryDir(t)
+		k, err := fakekernel.New(dir, tt.layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := Detect(kernel.NewRoot(dir, k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff(t, name, tt.want, host.Hierarchies)
+		if host.Mode() != tt.mode {
+			t.Errorf("%s: mode %q, want %q", name, host.Mode(), tt.mode)
+		}
+		if tt.mode != "" {
+			continue
+		}
+		var unsupported *kernel.NotSupportedError
+		if _, err := host.Base(); !errors.As(err, &unsupported) || unsupported.Remedy == "" {
+			t.Errorf("%s: Base: %v, want NotSupported with a remedy", name, err)
+		}
+	}
+}
+
+// TestChoosesMount has a hierarchy mounted several times.
+func TestChoosesMount(t *testing.T) {
+	t.Parallel()
+	const cgroup2 = " - cgroup2 cgroup2 rw\n"
+	tests := map[string]struct {
+		mounts, group string
+		dir, own      string
+		readOnly      bool
+	}{
+		"bind mount of own":    {"1 0 0:1 /docker/a /cg rw" + cgroup2, "/docker/a/b", "cg", "cg/b", false},
+		"own is not shown":     {"1 0 0:1 /docker/a /cg rw" + cgroup2, "/docker/b", "cg", "", false},
+		"shown before hidden":  {"1 0 0:1 /docker/a /one rw" + cgroup2 + "2 0 0:1 / /two rw" + cgroup2, "/docker/b", "two", "two/docker/b", false},
+		"writable before not":  {"1 0 0:1 / /one ro" + cgroup2 + "2 0 0:1 /docker /two rw" + cgroup2, "/docker/b", "two", "two/b", false},
+		"whole before part":    {"1 0 0:1 / /one rw" + cgroup2 + "2 0 0:1 /docker /two rw" + cgroup2, "/docker/b", "one", "one/docker/b", false},
+		"last of equals":       {"1 0 0:1 / /one rw" + cgroup2 + "2 0 0:1 / /two rw" + cgroup2, "/b", "two", "two/b", false},
+		"only a read-only one": {"1 0 0:1 / /one ro" + cgroup2, "/b", "one", "one/b", true},
+		"of a namespace":       {"1 0 0:1 /../.. /one rw" + cgroup2, "/", "one", "", false},
+	}
+	for name, tt := range tests {
+		mounts, err := ParseMountInfo(tt.mounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		k, err := fakekernel.New(dir, fakekernel.Layout{V2: tt.dir, Own: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, ok, err := hierarchy(kernel.NewRoot(dir, k), Membership{Path: tt.group}, mounts)
+		if err != nil || !ok || h.Dir != tt.dir || h.Own != tt.own || h.ReadOnly != tt.readOnly {
+			t.Errorf("%s: %+v, %v, %v", name, h, ok, err)
+		}
+	}
+}
+
+// TestLife makes groups, moves a process, reads everything, and undoes.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	onEverySite(t, func(t *testing.T, s site) {
+		pid := s.process(t)
+		var before map[string]string
+		if s.fake != nil {
+			before = mustTree(t, s.fake)
+		}
+		lab := s.base.Child(s.name)
+		plan, err := lab.Create("tenant", "neighbour")
+		undoCreate := s.apply(t, plan, err)
+		if _, ok, err := lab.Procs(); !ok || err != nil {
+			t.Errorf("Procs of a new group: %v, %v", ok, err)
+		}
+		tenant := lab.Child("tenant")
+		plan, err = tenant.Attach(pid)
+		undoAttach := s.apply(t, plan, err)
+		pids, ok, err := tenant.Procs()
+		if err != nil || !ok || !slices.Equal(pids, []int{pid}) {
+			t.Errorf("Procs: %v, %v, %v, want %d", pids, ok, err, pid)
+		}
+		stat, err := tenant.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stat.CPU == nil || stat.Periods == nil || stat.Throttled == nil || stat.ThrottledTime == nil {
+			t.Errorf("Stat: %+v: the kernel tells more", stat)
+		}
+		if err := errors.Join(undoAttach(), undoCreate()); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := lab.Procs(); ok || err != nil {
+			t.Errorf("the group is still there: %v, %v", ok, err)
+		}
+		if s.fake != nil {
+			diff(t, "tree", before, mustTree(t, s.fake))
+		}
+	})
+}
+
+func TestCreateTwice(t *testing.T) {
+	t.Parallel()
+	onEverySite(t, func(t *testing.T, s site) {
+		g := s.group(t)
+		plan, err := g.Create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(s.root, plan, nil); !errors.Is(err, syscall.EEXIST) {
+			t.Errorf("making a group that exists: %v, want EEXIST", err)
+		}
+		if _, ok, err := g.Procs(); !ok || err != nil {
+			t.Errorf("the existing group is gone: %v, %v", ok, err)
+		}
+		plan, err = g.Create("deeper/still")
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan = slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Mkdir && path.Base(s.Path) == "a" })
+		s.apply(t, plan, nil)
+	})
+}
+
+func TestCreateRefuses(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V2())
+	for _, name := range []string{"", "..", "../x", "a/../.."} {
+		if plan, err := s.base.Child(name).Create(); err == nil {
+			t.Errorf("Create(%q):\n%s", name, plan)
+		}
+	}
+	// A group with processes in it cannot have children with controllers.
+	g := s.group(t)
+	plan, err := g.Attach(s.pid)
+	s.apply(t, plan, err)
+	var unsupported *kernel.NotSupportedError
+	if _, err := g.Create("kid"); err != nil && !errors.As(err, &unsupported) {
+		t.Error(err)
+	}
+	if _, err := g.Child("kid").Create(); !errors.As(err, &unsupported) || !strings.Contains(unsupported.Remedy, "child group") {
+		t.Errorf("Create below processes: %v", err)
+	}
+	if _, err := g.Attach(31337); err == nil {
+		t.Error("attached a process that is not there")
+	}
+
+	v1 := fakeSite(t, fakekernel.V1())
+	if err := v1.fake.Mkdir("sys/fs/cgroup/cpuset/empty"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v1.base.Child("empty/kid").Create(); !errors.As(err, &unsupported) || !strings.Contains(unsupported.Reason, "empty") {
+		t.Errorf("Create below an empty cpuset: %v", err)
+	}
+}
+
+// limitCases are limits with what the files then show, by the version of the
+// hierarchy that the controller is in.
+var limitCases = map[string]struct {
+	controller string
+	limits     Limits
+	v1, v2     map[string]string // nil: not supported
+	hardware   bool              // needs more than the real host may have
+}{
+	"weight":       {CPU, Limits{Weight: 10}, map[string]string{"cpu.shares": "102"}, map[string]string{"cpu.weight": "10"}, false},
+	"least weight": {CPU, Limits{Weight: 1}, map[string]string{"cpu.shares": "10"}, map[string]string{"cpu.weight": "1"}, false},
+	"most weight":  {CPU, Limits{Weight: 10000}, map[string]string{"cpu.shares": "102400"}, map[string]string{"cpu.weight": "10000"}, false},
+	"idle": {CPU, Limits{Idle: On}, map[string]string{"cpu.idle": "1", "cpu.shares": "3"},
+		map[string]string{"cpu.idle": "1", "cpu.weight": "0"}, false},
+	"not idle": {CPU, Limits{Idle: Off, Weight: 50}, map[string]string{"cpu.idle": "0", "cpu.shares": "512"},
+		map[string]string{"cpu.idle": "0", "cpu.weight": "50"}, false},
+	"quota": {CPU, Limits{Quota: 50 * time.Millisecond}, map[string]string{"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"},
+		map[string]string{"cpu.max": "50000 100000"}, false},
+	"quota, period and burst": {CPU, Limits{Quota: 5 * time.Millisecond, Period: 10 * time.Millisecond, Burst: 5 * time.Millisecond},
+		map[string]string{"cpu.cfs_quota_us": "5000", "cpu.cfs_period_us": "10000", "cpu.cfs_burst_us": "5000"},
+		map[string]string{"cpu.max": "5000 10000", "cpu.max.burst": "5000"}, false},
+	"no quota": {CPU, Limits{Quota: Unlimited, Burst: Unlimited}, map[string]string{"cpu.cfs_quota_us": "-1", "cpu.cfs_burst_us": "0"},
+		map[string]string{"cpu.max": "max 100000", "cpu.max.burst": "0"}, false},
+	"cpus and mems": {CPUSet, Limits{CPUs: cpuset.MustOf(0), Mems: cpuset.MustOf(0)},
+		map[string]string{"cpuset.cpus": "0", "cpuset.mems": "0"}, map[string]string{"cpuset.cpus": "0", "cpuset.mems": "0"}, false},
+	"more cpus": {CPUSet, Limits{CPUs: cpuset.MustParse("1,3")},
+		map[string]string{"cpuset.cpus": "1,3"}, map[string]string{"cpuset.cpus": "1,3", "cpuset.cpus.effective": "1,3"}, true},
+	"partition member": {CPUSet, Limits{Partition: "member"}, nil, map[string]string{"cpuset.cpus.partition": "member"}, false},
+	"memory":           {Memory, Limits{MemoryMax: 1<<20 + 5}, map[string]string{"memory.limit_in_bytes": "1048576"}, map[string]string{"memory.max": "1048576"}, false},
+	"no memory limit":  {Memory, Limits{MemoryMax: Unlimited}, map[string]string{"memory.limit_in_bytes": "9223372036854771712"}, map[string]string{"memory.max": "max"}, false},
+	"memory high":      {Memory, Limits{MemoryHigh: 1 << 20}, nil, map[string]string{"memory.high": "1048576"}, false},
+	"memory low":       {Memory, Limits{MemoryLow: 1 << 20}, nil, map[string]string{"memory.low": "1048576"}, false},
+	"io weight":        {IO, Limits{IOWeight: 200}, map[string]string{"blkio.bfq.weight": "200"}, map[string]string{"io.weight": "default 200"}, true},
+	"io max": {IO, Limits{IOMax: []IOMax{{Device: "254:0", ReadBPS: 1000000, WriteIOPS: 50}}},
+		map[string]string{"blkio.throttle.read_bps_device": "254:0 1000000", "blkio.throttle.write_iops_device": "254:0 50"},
+		map[string]string{"io.max": "254:0 rbps=1000000 wbps=max riops=max wiops=50"}, true},
+	"no io max": {IO, Limits{IOMax: []IOMax{{Device: "254:0", ReadBPS: Unlimited}, {Device: "254:1"}}},
+		map[string]string{"blkio.throttle.read_bps_device": ""}, map[string]string{"io.max": ""}, true},
+	"pids":     {PIDs, Limits{PIDsMax: 7}, map[string]string{"pids.max": "7"}, map[string]string{"pids.max": "7"}, false},
+	"any pids": {PIDs, Limits{PIDsMax: Unlimited}, map[string]string{"pids.max": "max"}, map[string]string{"pids.max": "max"}, false},
+	"frozen":   {Freezer, Limits{Frozen: On}, map[string]string{"freezer.state": "FROZEN"}, map[string]string{"cgroup.freeze": "1"}, false},
+	"thawed":   {Freezer, Limits{Frozen: Off}, map[string]string{"freezer.state": "THAWED"}, map[string]string{"cgroup.freeze": "0"}, false},
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	onEverySite(t, func(t *testing.T, s site) {
+		g := s.group(t)
+		for name, tt := range limitCases {
+			if s.fake == nil && tt.hardware {
+				continue
+			}
+			p, err := g.part(tt.controller)
+			if err != nil {
+				t.Logf("%s: %v", name, err)
+				continue
+			}
+			want := tt.v2
+			if p.Version == 1 {
+				want = tt.v1
+			}
+			before := knobs(t, g)
+			plan, err := g.Set(tt.limits)
+			if want == nil {
+				var unsupported *kernel.NotSupportedError
+				if !errors.As(err, &unsupported) || unsupported.Feature == "" || unsupported.Reason == "" || unsupported.Remedy == "" {
+					t.Errorf("%s: %v, want NotSupported with all its fields", name, err)
+				}
+				continue
+			}
+			if s.fake == nil && errors.Is(err, kernel.ErrNotSupported) {
+				t.Logf("%s: %v", name, err)
+				continue
+			}
+			undo := s.apply(t, plan, err)
+			for file, value := range want {
+				if got, ok := s.text(g, tt.controller, file); !ok || got != value {
+					t.Errorf("%s: %s is %q (%v), want %q; plan:\n%s", name, file, got, ok, value, plan)
+				}
+			}
+			if err := undo(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			diff(t, name+": settings after undo", before, knobs(t, g))
+		}
+	})
+}
+
+// TestLimitChanges goes from every setting of quota, period and burst to every
+// other, below a parent that itself has a limit, and back.
+func TestLimitChanges(t *testing.T) {
+	t.Parallel()
+	ms := time.Millisecond
+	settings := []Limits{
+		{Quota: Unlimited, Burst: Unlimited},
+		{Quota: 50 * ms, Burst: Unlimited},
+		{Quota: 5 * ms, Period: 10 * ms, Burst: 5 * ms},
+		{Quota: 500 * ms, Period: time.Second, Burst: 400 * ms},
+		{Quota: 1 * ms, Period: 2 * ms, Burst: Unlimited},
+	}
+	onEverySite(t, func(t *testing.T, s site) {
+		g := s.group(t)
+		plan, err := s.base.Child(s.name).Set(Limits{Quota: 50 * ms})
+		s.apply(t, plan, err)
+		for i, from := range settings {
+			plan, err := g.Set(from)
+			undoFrom := s.apply(t, plan, err)
+			before := knobs(t, g)
+			for j, to := range settings {
+				plan, err := g.Set(to)
+				undo := s.apply(t, plan, err)
+				if err := undo(); err != nil {
+					t.Errorf("%d to %d: %v", i, j, err)
+				}
+				diff(t, "after undo", before, knobs(t, g))
+			}
+			if err := undoFrom(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestBurstBeyondQuota(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V1())
+	g := s.group(t)
+	plan, err := g.Set(Limits{Quota: 50 * time.Millisecond, Burst: 50 * time.Millisecond})
+	s.apply(t, plan, err)
+	if plan, err := g.Set(Limits{Quota: 40 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "set Burst too") {
+		t.Errorf("%v, %v", plan, err)
+	}
+}
+
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V2())
+	top := s.base.Child(s.name)
+	plan, err := top.Create("a", "b")
+	s.apply(t, plan, err)
+	a, b := top.Child("a"), top.Child("b")
+	for _, set := range []struct {
+		g Group
+		l Limits
+	}{
+		{top, Limits{CPUs: cpuset.MustParse("0-3"), Partition: "root"}},
+		{a, Limits{CPUs: cpuset.MustParse("0-1"), Partition: "isolated"}},
+	} {
+		plan, err := set.g.Set(set.l)
+		s.apply(t, plan, err)
+	}
+	before := knobs(t, b)
+	plan, err = b.Set(Limits{CPUs: cpuset.MustParse("1-2"), Partition: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Apply(s.root, plan, nil); err == nil || !strings.Contains(err.Error(), "Cpu list in cpuset.cpus not exclusive") {
+		t.Errorf("overlapping partitions: %v", err)
+	}
+	diff(t, "settings after the refusal", before, knobs(t, b))
+	plan, err = a.Set(Limits{CPUs: cpuset.MustOf(3), Partition: "member"})
+	if err != nil || len(plan) != 2 || path.Base(plan[0].Path) != "cpuset.cpus.partition" {
+		t.Errorf("leaving a partition: %v\n%s", err, plan)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Limits{
+		{Weight: -1}, {Weight: 10001}, {IOWeight: -1}, {IOWeight: 10001},
+		{Quota: 999 * time.Microsecond}, {Quota: -2}, {Quota: time.Second, Period: time.Microsecond},
+		{Quota: time.Second, Period: 2 * time.Second}, {Period: time.Second}, {Burst: -2},
+		{Quota: time.Millisecond, Burst: 2 * time.Millisecond}, {Idle: On, Weight: 5}, {Partition: "mine"},
+		{MemoryMax: 1}, {MemoryHigh: -2}, {MemoryLow: 4095}, {PIDsMax: -2},
+		{IOMax: []IOMax{{Device: "sda"}}}, {IOMax: []IOMax{{Device: "8:"}}}, {IOMax: []IOMax{{Device: "8:0", ReadBPS: -2}}},
+	} {
+		if err := l.Validate(); err == nil {
+			t.Errorf("%+v: accepted", l)
+		}
+	}
+	if err := (Limits{}).Validate(); err != nil {
+		t.Errorf("the zero value: %v", err)
+	}
+}
+
+func TestSetNothing(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V1())
+	if plan, err := s.base.Child("x").Set(Limits{}); err != nil || len(plan) > 0 {
+		t.Errorf("%v, %v", plan, err)
+	}
+	if _, err := s.base.Child("x").Set(Limits{Weight: -1}); err == nil {
+		t.Error("a bad weight was planned")
+	}
+}
+
+// TestSetBeforeCreate plans a group and its limits together.
+func TestSetBeforeCreate(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		s := fakeSite(t, layout)
+		before := mustTree(t, s.fake)
+		g := s.base.Child("new")
+		plan, err := g.Create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits, err := g.Set(Limits{Weight: 20, Quota: 5 * time.Millisecond, Period: 10 * time.Millisecond, CPUs: cpuset.MustOf(2), MemoryMax: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		undo := s.apply(t, append(plan, limits...), nil)
+		if err := undo(); err != nil {
+			t.Error(err)
+		}
+		diff(t, name+": tree", before, mustTree(t, s.fake))
+	}
+}
+
+func TestMissingController(t *testing.T) {
+	t.Parallel()
+	layout := fakekernel.V2()
+	layout.V2Controllers = []string{"cpu"}
+	s := fakeSite(t, layout)
+	g := s.base.Child("x")
+	if err := g.Has(CPU); err != nil {
+		t.Error(err)
+	}
+	for controller, l := range map[string]Limits{
+		Memory: {MemoryMax: 1 << 20}, IO: {IOWeight: 5}, PIDs: {PIDsMax: 5}, CPUSet: {CPUs: cpuset.MustOf(0)},
+	} {
+		var unsupported *kernel.NotSupportedError
+		if _, err := g.Set(l); !errors.As(err, &unsupported) || unsupported.Feature != controller+" controller" || unsupported.Reason == "" || unsupported.Remedy == "" {
+			t.Errorf("%s: %v", controller, err)
+		}
+	}
+	only, err := s.host.Base(CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := only.Has(Freezer); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "was not asked for") {
+		t.Errorf("Has: %v", err)
+	}
+}
+
+func TestBase(t *testing.T) {
+	t.Parallel()
+	const session = "sys/fs/cgroup/user.slice/session-1.scope"
+	owned := func(k *fakekernel.Kernel, dirs ...string) {
+		for _, dir := range dirs {
+			for _, file := range []string{"", "/cgroup.procs", "/cgroup.subtree_control"} {
+				if err := k.Delegate(dir + file); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	enable := func(k *fakekernel.Kernel, dir string) {
+		if err := k.WriteFile(dir+"/cgroup.subtree_control", "+cpu +cpuset"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inner := fakekernel.V2()
+	inner.Inner, inner.Own = true, "/"
+	tests := map[string]struct {
+		layout  fakekernel.Layout
+		uid     int
+		prepare func(k *fakekernel.Kernel)
+		want    string // of the cpu controller; "" for not supported
+		says    string
+	}{
+		"v1 root":              {fakekernel.V1(), 0, nil, "sys/fs/cgroup/cpu,cpuacct", ""},
+		"v1 user":              {fakekernel.V1(), 1000, nil, "", "run as root"},
+		"v2 root":              {fakekernel.V2(), 0, nil, "sys/fs/cgroup", ""},
+		"v2 root in a group ":  {fakekernel.V2(), 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "sys/fs/cgroup", ""},
+		"v2 container, busy":   {inner, 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "", "free of processes"},
+		"v2 container, free":   {inner, 0, nil, "sys/fs/cgroup", ""},
+		"v2 user":              {fakekernel.V2(), 1000, nil, "", "systemd-run --user --scope -p Delegate=yes"},
+		"v2 user, not enabled": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) { owned(k, session) }, "", "does not offer it"},
+		"v2 user, delegated": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
+			enable(k, "sys/fs/cgroup")
+			enable(k, "sys/fs/cgroup/user.slice")
+			owned(k, session)
+		}, session, ""},
+		"v2 user, own is busy": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
+			enable(k, "sys/fs/cgroup")
+			enable(k, "sys/fs/cgroup/user.slice")
+			owned(k, session, path.Dir(session))
+			_ = k.Start("100")
+		}, path.Dir(session), ""},
+		"v2 user, parent's not": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
+			enable(k, "sys/fs/cgroup")
+			enable(k, "sys/fs/cgroup/user.slice")
+			owned(k, session)
+			_ = k.Start("100")
+		}, "", "free of processes"},
+		"read-only": {fakekernel.V2(), 0, func(k *fakekernel.Kernel) {
+			_ = k.WriteFile("proc/self/mountinfo", "31 30 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw")
+		}, "", "read-only"},
+	}
+	for name, tt := range tests {
+		dir := memoryDir(t)
+		k, err := fakekernel.New(dir, tt.layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.prepare != nil {
+			tt.prepare(k)
+		}
+		host, err := Detect(kernel.NewRoot(dir, k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host.UID = 0; tt.uid != 0 {
+			host.UID = os.Geteuid() + 1 // owns nothing
+		}
+		base, err := host.Base(CPU)
+		if tt.want == "" {
+			if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%s: %v, %v, want %q", name, base, err, tt.says)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(base.Dirs(), []string{tt.want}) {
+			t.Errorf("%s: %v, %v, want %s", name, base, err, tt.want)
+		}
+	}
+}
+
+func TestStatAbsentIsNotZero(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V2())
+	stat, err := s.base.Child("absent").Stat()
+	diff(t, "Stat of no group", Stat{}, stat)
+	if err != nil {
+		t.Error(err)
+	}
+	g := s.group(t)
+	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", "usage_usec 1500\nnr_periods 4\nnr_throttled 3\nthrottled_usec 2000"); err != nil {
+		t.Fatal(err)
+	}
+	if stat, err = g.Stat(); err != nil {
+		t.Fatal(err)
+	}
+	us, n := func(d time.Duration) *time.Duration { d *= time.Microsecond; return &d }, func(n int64) *int64 { return &n }
+	diff(t, "Stat", Stat{
+		CPU: us(1500), Periods: n(4), Throttled: n(3), ThrottledTime: us(2000), MemoryBytes: n(0), PIDs: n(0),
+	}, stat)
+	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", "usage_usec lots"); err != nil {
+		t.Fatal(err)
+	}
+	if stat, err := g.Stat(); err == nil {
+		t.Errorf("%+v from garbage", stat)
+	}
+	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	onEverySite(t, func(t *testing.T, s site) {
+		g := s.group(t)
+		pid := s.process(t)
+		plan, err := g.Attach(pid)
+		s.apply(t, plan, err)
+		if s.fake != nil {
+			s.host.Signal = func(pid int, sig syscall.Signal) error {
+				if sig != syscall.SIGKILL {
+					t.Errorf("signal %v", sig)
+				}
+				return s.fake.Exit(itoa(pid))
+			}
+		}
+		plan, err = g.Set(Limits{Frozen: On})
+		s.apply(t, plan, err)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := g.Kill(ctx); err != nil {
+			t.Error(err)
+		}
+		if pids, _, err := g.Procs(); err != nil || len(pids) > 0 {
+			t.Errorf("still there: %v, %v", pids, err)
+		}
+	})
+}
+
+func TestKillGivesUp(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V1())
+	g := s.group(t)
+	plan, err := g.Attach(s.pid)
+	s.apply(t, plan, err)
+	s.host.Signal = func(int, syscall.Signal) error { return nil } // undead
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := g.Kill(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "100") {
+		t.Errorf("Kill: %v", err)
+	}
+	s.host.Signal = func(int, syscall.Signal) error { return syscall.EPERM }
+	if err := g.Kill(context.Background()); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("Kill: %v", err)
+	}
+}
