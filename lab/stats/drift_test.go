@@ -70,10 +70,10 @@ func TestFindDriftRefuses(t *testing.T) {
 
 // noise is the reading of a probe that does not drift.
 type noise struct {
-	name string
-	next func(r *rand.Rand, last float64) float64 // its log, about 0
-	alarms float64 // share of series that may be called drifting, at most
-	steps  float64 // share of steps of 15 % to find, at least
+	name   string
+	next   func(r *rand.Rand, last float64) float64 // its log, about 0
+	alarms float64                                  // share of series that may be called drifting, at most
+	steps  float64                                  // share of steps of 15 % to find, at least
 }
 
 func noises() []noise {
@@ -101,7 +101,7 @@ func TestDriftRates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulation in short mode")
 	}
-	n, lengths := 100, []int{42}
+	n, lengths := 60, []int{42}
 	if fullSimulation() {
 		n, lengths = 4000, []int{42, 140}
 	}
