@@ -16,8 +16,8 @@ import (
 type Files interface {
 	// FS is the tree for readers.
 	FS() fs.FS
-	// WriteFile hands data to an existing file in a single write. It creates
-	// nothing and truncates nothing.
+	// WriteFile hands data to an existing file in a single write, as "echo >"
+	// does. It creates nothing.
 	WriteFile(name, data string) error
 	// Mkdir makes a directory.
 	Mkdir(name string) error
@@ -58,7 +58,8 @@ type directory struct{ root *os.Root }
 func (d directory) FS() fs.FS { return d.root.FS() }
 
 func (d directory) WriteFile(name, data string) error {
-	f, err := d.root.OpenFile(name, os.O_WRONLY, 0)
+	// The kernel's own files ignore O_TRUNC; a tree of plain files needs it.
+	f, err := d.root.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/kernel"
+)
+
+// deadRun returns a tree whose cpu.weight a run has set from 100 to 10 before
+// it died, and the file of its journal.
+func deadRun(t *testing.T, boot string) (dir, journal string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range map[string]string{"proc/sys/kernel/random/boot_id": boot, "sys/cpu.weight": "100", "sys/cpu.max": "max 100000"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := kernel.OpenJournal(root, filepath.Join(dir, "run/berth"), "berth lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Apply(root, kernel.Plan{{Path: "sys/cpu.weight", Value: "10"}, {Op: kernel.Mkdir, Path: "sys/lab"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	// A copy is not locked: the owner of the original lives.
+	text, err := os.ReadFile(j.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	journal = filepath.Join(dir, "run/berth/1-1.journal")
+	if err := os.WriteFile(journal, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(j.Path()); err != nil {
+		t.Fatal(err)
+	}
+	return dir, journal
+}
+
+func runRestore(args ...string) (code int, stdout, stderr string) {
+	var out, errOut bytes.Buffer
+	code = run(context.Background(), strings.NewReader(""), &out, &errOut, append([]string{"restore"}, args...))
+	return code, out.String(), errOut.String()
+}
+
+func weightIn(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "sys/cpu.weight"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	dir, journal := deadRun(t, "b1")
+
+	code, out, _ := runRestore("--root", dir, "--dry-run")
+	if want := "pending    rmdir /sys/lab\npending    echo 100 > /sys/cpu.weight\n"; code != 0 || out != want {
+		t.Errorf("--dry-run: %d, %q, want %q", code, out, want)
+	}
+	if weightIn(t, dir) != "10" {
+		t.Error("--dry-run changed something")
+	}
+
+	code, out, _ = runRestore("--root", dir)
+	if want := "restored   rmdir /sys/lab\nrestored   echo 100 > /sys/cpu.weight\n"; code != 0 || out != want {
+		t.Errorf("%d, %q, want %q", code, out, want)
+	}
+	if got := weightIn(t, dir); got != "100" {
+		t.Errorf("cpu.weight %s, want 100", got)
+	}
+	if _, err := os.Stat(journal); err == nil {
+		t.Error("the journal is still there")
+	}
+
+	code, out, _ = runRestore("--root", dir)
+	if code != 0 || out != "nothing to give back\n" {
+		t.Errorf("again: %d, %q", code, out)
+	}
+}
+
+func TestRestoreJSON(t *testing.T) {
+	t.Parallel()
+	dir, _ := deadRun(t, "b1")
+	elsewhere := filepath.Join(t.TempDir(), "j")
+	if err := os.Rename(filepath.Join(dir, "run/berth"), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := runRestore("--root", dir, "--journal", elsewhere, "-o", "json")
+	var report kernel.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if code != 0 || len(report.Items) != 2 || report.Items[1].Outcome != kernel.Restored ||
+		report.Items[1].Original != "100" || report.Items[1].Owner.Program != "berth lab" {
+		t.Errorf("%d, %+v", code, report)
+	}
+}
+
+func TestRestoreExit(t *testing.T) {
+	t.Parallel()
+	put := func(t *testing.T, name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct {
+		prepare  func(t *testing.T, dir string)
+		args     []string
+		code     int
+		out, err string // parts
+		weight   string
+	}{
+		"someone else's value": {func(t *testing.T, dir string) { put(t, dir+"/sys/cpu.weight", "77\n") }, nil, 0,
+			`restore /sys/cpu.weight: changed by someone else: is "77", not the "10" that Berth wrote`, "", "77"},
+		"after a reboot": {func(t *testing.T, dir string) { put(t, dir+"/proc/sys/kernel/random/boot_id", "b2\n") }, nil, 0,
+			"removed    the journal of berth lab", "", "10"},
+		"not removable": {func(t *testing.T, dir string) { put(t, dir+"/sys/lab/file", "") }, nil, 1,
+			"failed     rmdir /sys/lab", "rmdir /sys/lab: directory not empty", "100"},
+		"broken journal": {func(t *testing.T, dir string) { put(t, dir+"/run/berth/2-2.journal", "nonsense\n") }, nil, 1,
+			"restored   echo 100", "2-2.journal: line 1", "100"},
+		"wrong output": {nil, []string{"-o", "xml"}, 2, "", `output "xml"`, "10"},
+		"wrong flag":   {nil, []string{"--no"}, 2, "", "berth restore --help", "10"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, _ := deadRun(t, "b1")
+			if tt.prepare != nil {
+				tt.prepare(t, dir)
+			}
+			code, out, errOut := runRestore(append([]string{"--root", dir}, tt.args...)...)
+			if code != tt.code || !strings.Contains(out, tt.out) || !strings.Contains(errOut, tt.err) {
+				t.Errorf("%d\n%s\n%s\nwant %d, %q, %q", code, out, errOut, tt.code, tt.out, tt.err)
+			}
+			if got := weightIn(t, dir); got != tt.weight {
+				t.Errorf("cpu.weight %s, want %s", got, tt.weight)
+			}
+		})
+	}
+}
+
+func TestRestoreAlive(t *testing.T) {
+	t.Parallel()
+	dir, _ := deadRun(t, "b1")
+	if code, _, _ := runRestore("--root", dir); code != 0 {
+		t.Fatal(code)
+	}
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := kernel.OpenJournal(root, filepath.Join(dir, "run/berth"), "berth lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if code, out, _ := runRestore("--root", dir); code != 0 || !strings.Contains(out, "alive      berth lab (process ") {
+		t.Errorf("%d, %q", code, out)
+	}
+}
