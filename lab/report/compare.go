@@ -32,7 +32,10 @@ type Comparison struct {
 	Differences []Difference `json:"differences,omitempty"`
 	// Missing are scenarios that only one of the two measured.
 	Missing []string `json:"missing,omitempty"`
-	Rows    []Change `json:"rows"`
+	// Saturated are the sides ("A", "B") whose baseline is a lower bound itself:
+	// ratios to it mean nothing, and no verdict is given.
+	Saturated []string `json:"saturated,omitempty"`
+	Rows      []Change `json:"rows"`
 }
 
 // ComparisonSide says which result a side is.
@@ -110,6 +113,12 @@ func Compare(a, b Side) (*Comparison, error) {
 	if len(c.Rows) == 0 {
 		return nil, fmt.Errorf("compare %s with %s: %w", a.Name, b.Name, errNothingShared)
 	}
+	if boundedBaseline(a.Analysis) {
+		c.Saturated = append(c.Saturated, "A")
+	}
+	if boundedBaseline(b.Analysis) {
+		c.Saturated = append(c.Saturated, "B")
+	}
 	c.judge()
 	return c, nil
 }
@@ -185,7 +194,8 @@ func (c *Comparison) judge() {
 		row.Verdict, row.MoreRounds = j.Verdict, j.MoreRounds
 		// A lower bound supports only the verdict that a larger value would too.
 		switch {
-		case row.AtLeastA && row.AtLeastB,
+		case len(c.Saturated) > 0,
+			row.AtLeastA && row.AtLeastB,
 			row.AtLeastB && row.Verdict != stats.Worse,
 			row.AtLeastA && row.Verdict != stats.Better:
 			row.Verdict, row.MoreRounds = stats.Inconclusive, 0

@@ -198,6 +198,33 @@ func TestQuotient(t *testing.T) {
 	}
 }
 
+// Where even the baseline is a lower bound nothing is judged.
+func TestCompareSaturatedBaseline(t *testing.T) {
+	t.Parallel()
+	a := Side{"a", fakeResult(t, 2), fakeAnalysis()}
+	b := Side{"b", slower(t, fakeResult(t, 2), "idle", 3), fakeAnalysis()}
+	b.Analysis.Rows[0].Saturated = true
+	c, err := Compare(a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"B"}, c.Saturated); diff != "" {
+		t.Errorf("saturated (-want +got):\n%s", diff)
+	}
+	for _, row := range c.Rows {
+		if row.Verdict != "" && row.Verdict != stats.Inconclusive {
+			t.Errorf("%s %s: %s", row.Scenario, quantileName(row.P), row.Verdict)
+		}
+	}
+	var text bytes.Buffer
+	if err := Text(&text, b.Result, b.Analysis, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := text.String(); !strings.Contains(s, "The baseline itself is saturated") || strings.Contains(s, "≥28.4") {
+		t.Errorf("a saturated baseline is not reported:\n%s", s)
+	}
+}
+
 // A lower bound supports only the verdict that a larger value would too.
 func TestCompareLowerBounds(t *testing.T) {
 	t.Parallel()

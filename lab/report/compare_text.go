@@ -20,8 +20,11 @@ func (c *Comparison) Text(w io.Writer, o Options) error {
 	if len(c.Differences) > 0 {
 		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "A and B were not measured under the same conditions: any change below may be the doing of what differs.", o)
 	}
-	for _, s := range c.Missing {
-		writeNote(&b, o.paint(yellow, "warning"), len("warning"), s+" has valid rounds in one of the two only and is left out", o)
+	for _, s := range c.Saturated {
+		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "The baseline of "+s+" is itself saturated: ratios to it mean nothing.", o)
+	}
+	if len(c.Missing) > 0 {
+		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".", o)
 	}
 	c.writeRatios(&b, o)
 	c.writeLatencies(&b, o)

@@ -76,6 +76,11 @@ func downloads(r *lab.Result, a *lab.Analysis, s *series) ([]download, error) {
 		Name: "result.json", About: "everything that was measured, every second's histograms included; berth lab report and compare read it",
 		Address: dataURL("application/json", whole), Size: byteSize(int64(len(whole))),
 	}}
+	asked, err := json.MarshalIndent(r.Experiment, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write experiment: %w", err)
+	}
+	out = append(out, download{"experiment.json", "what was asked for, to run it again", dataURL("application/json", asked), byteSize(int64(len(asked)))})
 	var table bytes.Buffer
 	if err := s.csv(&table); err != nil {
 		return nil, err

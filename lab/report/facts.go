@@ -61,7 +61,11 @@ func machineLine(h lab.Host) string {
 	if m := h.Machine; m != nil {
 		parts = append(parts, m.Name, m.Model, shape(m))
 	}
-	if h.Hypervisor != "" {
+	switch h.Hypervisor {
+	case "":
+	case "virtual machine": // of an unknown kind
+		parts = append(parts, h.Hypervisor)
+	default:
 		parts = append(parts, "under "+h.Hypervisor)
 	}
 	if h.MemoryBytes > 0 {

@@ -110,17 +110,6 @@ func TestSentence(t *testing.T) {
 	}
 }
 
-func TestShellWord(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"idle,pinned": "idle,pinned", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(reboot)": "'$(reboot)'",
-	} {
-		if got := shellWord(in); got != want {
-			t.Errorf("shellWord(%q) = %s, want %s", in, got, want)
-		}
-	}
-}
-
 func TestWrap(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

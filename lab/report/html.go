@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"strconv"
-	"strings"
-	"time"
 
 	"berth.dev/berth/lab"
 )
@@ -46,7 +43,7 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 	p := &page{
 		Title: title(r), Recommendation: a.Recommendation, Reading: a.Reading,
 		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
-		Experiment: experimentTable(r), Rounds: roundTable(s), Command: command(r), Program: programLine(r.Program),
+		Experiment: experimentTable(r), Rounds: roundTable(s), Program: programLine(r.Program),
 	}
 	if !r.Started.IsZero() {
 		p.When = r.Started.UTC().Format("2 January 2006, 15:04 UTC")
@@ -101,38 +98,4 @@ func hasRatio(a *lab.Analysis) bool {
 		}
 	}
 	return false
-}
-
-// command is what repeats the run.
-func command(r *lab.Result) string {
-	e := r.Experiment
-	parts := []string{"berth lab"}
-	if e.Preset != "" {
-		parts = append(parts, "--preset "+shellWord(e.Preset))
-	}
-	parts = append(parts, "--rounds "+strconv.Itoa(e.Blocks), "--duration "+time.Duration(e.Window).String(), "--seed "+strconv.FormatUint(e.Seed, 10))
-	if e.Rate > 0 {
-		parts = append(parts, "--rate "+strconv.FormatFloat(e.Rate, 'g', -1, 64))
-	}
-	var names []string
-	for _, s := range e.Scenarios {
-		if s.Name != lab.Baseline && s.Name != lab.BaselineAgain {
-			names = append(names, s.Name)
-		}
-	}
-	if len(names) > 0 {
-		parts = append(parts, "--scenario "+shellWord(strings.Join(names, ",")))
-	}
-	return strings.Join(parts, " ")
-}
-
-// shellWord quotes s for a shell where it needs to be.
-func shellWord(s string) string {
-	safe := strings.IndexFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.,/:=+", r))
-	}) < 0
-	if safe && s != "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -147,6 +148,13 @@ func TestDownloads(t *testing.T) {
 	}
 	if diff := cmp.Diff(r, got); diff != "" {
 		t.Errorf("result.json is not the result (-want +got):\n%s", diff)
+	}
+	var e lab.Experiment
+	if err := json.Unmarshal([]byte(files["experiment.json"]), &e); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r.Experiment, e); diff != "" {
+		t.Errorf("experiment.json is not the experiment (-want +got):\n%s", diff)
 	}
 	lines, err := csv.NewReader(strings.NewReader(files["rounds.csv"])).ReadAll()
 	if err != nil {

@@ -31,7 +31,6 @@ type page struct {
 	Machine        pageTable
 	Experiment     pageTable
 	Rounds         pageTable
-	Command        string
 	Downloads      []download
 	Program        string
 }

@@ -67,19 +67,16 @@ func (c canvas) drawLane(d *drawing, f frame, s slots, lane probeLane) {
 // scale fits the lane's values with a range that does not blow up noise: at
 // least ±10 %, or 0 to 5 %.
 func (l probeLane) scale(f frame) scale {
-	most := 5.0
+	low, high := 0.0, 5.0
 	if l.deviation {
-		most = 10
+		low, high = -10, 10
 	}
 	for _, v := range l.values {
 		if !math.IsNaN(v) {
-			most = max(most, math.Ceil(math.Abs(v)))
+			low, high = min(low, math.Floor(v)), max(high, math.Ceil(v))
 		}
 	}
-	if l.deviation {
-		return scale{min: -most, max: most, from: f.bottom, to: f.top}
-	}
-	return scale{min: 0, max: most, from: f.bottom, to: f.top}
+	return scale{min: low, max: high, from: f.bottom, to: f.top}
 }
 
 func digits(v float64) string { return fmt.Sprintf("%.0f", v) }
@@ -119,7 +116,7 @@ func probeLanes(s *series) []probeLane {
 		lanes = append(lanes, probeLane{name: name, about: about, values: values})
 	}
 	host("steal", "of CPU time", func(r round) float64 { return r.Host.Steal })
-	host("foreign", "of CPU time", func(r round) float64 { return r.Host.Foreign })
+	host("foreign", "of CPU time", func(r round) float64 { return max(r.Host.Foreign, 0) })
 	return lanes
 }
 
