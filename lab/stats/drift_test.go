@@ -135,7 +135,7 @@ func TestDriftRates(t *testing.T) {
 			percent := func(k int) float64 { return 100 * float64(k) / float64(n) }
 			t.Logf("| %s | %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f |", kind.name, readings, n,
 				percent(alarms), percent(switches), percent(steps), percent(near), percent(levels))
-			if low, _ := bounds(alarms+switches, n); low > kind.alarms {
+			if low, _ := bounds(alarms+switches, n, checked); low > kind.alarms {
 				t.Errorf("%s, %d readings: %.1f %% false alarms", kind.name, readings, percent(alarms+switches))
 			}
 			if float64(steps) < kind.steps*float64(n) || levels < n*9/10 {
