@@ -7,7 +7,7 @@ import (
 	"berth.dev/berth/kernel/sched"
 )
 
-// A batch job is put behind everything else in its group, and back.
+// A batch job is kept from preempting on wake-up for a while.
 func Example() {
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
@@ -18,7 +18,7 @@ func Example() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	undo, err := sched.Set(cmd.Process.Pid, sched.Attr{Policy: sched.Idle})
+	undo, err := sched.Set(cmd.Process.Pid, sched.Attr{Policy: sched.Batch})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -32,5 +32,5 @@ func Example() {
 	if err := undo(); err != nil {
 		fmt.Println(err)
 	}
-	// Output: SCHED_IDLE
+	// Output: SCHED_BATCH
 }

@@ -35,7 +35,7 @@ const (
 	Leave Policy = iota // as it is
 	Other               // SCHED_OTHER, time-sharing
 	Batch               // SCHED_BATCH, time-sharing without wake-up preemption
-	Idle                // SCHED_IDLE, when nothing else in the group wants to run
+	Idle                // SCHED_IDLE, when nothing else in the group wants to run; see CanUndo
 	FIFO                // SCHED_FIFO, real-time until it blocks
 	RR                  // SCHED_RR, real-time in turns
 	Deadline
@@ -73,8 +73,8 @@ type Attr struct {
 	// Policy is the policy to set, with Priority (1 to 99) for FIFO and RR.
 	Policy   Policy
 	Priority int
-	// Nice is -20 to 19, for Other and Batch; nil leaves it. Without
-	// CAP_SYS_NICE it can be raised but not lowered again, not even by undo.
+	// Nice is -20 to 19, for Other and Batch; nil leaves it. Whether a raised
+	// one can be lowered again, CanUndo tells.
 	Nice *int
 }
 

@@ -2,11 +2,14 @@ package sched
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,6 +61,10 @@ func TestSetAndUndo(t *testing.T) {
 		"rr":       {Attr{Policy: RR, Priority: 99}, State{Affinity: before.Affinity, Policy: RR, Priority: 99}, true},
 	}
 	for name, tt := range tests {
+		undoable := CanUndo(pid, tt.attr)
+		if undoable != nil && !errors.Is(undoable, unix.EPERM) {
+			t.Errorf("%s: CanUndo: %v", name, undoable)
+		}
 		undo, err := Set(pid, tt.attr)
 		if tt.privileged && errors.Is(err, os.ErrPermission) {
 			t.Logf("%s: not permitted here: %v", name, err)
@@ -74,11 +81,13 @@ func TestSetAndUndo(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
 		}
-		if err := undo(); err != nil {
-			if tt.privileged && errors.Is(err, unix.EACCES) {
-				t.Skipf("%s: cannot be undone without CAP_SYS_NICE: %v", name, err)
-			}
-			t.Errorf("%s: undo: %v", name, err)
+		err = undo()
+		if (err == nil) != (undoable == nil) {
+			t.Errorf("%s: undo: %v, but CanUndo: %v", name, err, undoable)
+		}
+		if err != nil { // a fresh process for the next
+			pid = sleeper(t)
+			continue
 		}
 		if got := get(t, pid); got != before {
 			t.Errorf("%s: after undo %+v, want %+v", name, got, before)
@@ -224,6 +233,44 @@ func TestExplain(t *testing.T) {
 			}
 			t.Errorf("%v, want %q", err, tt.says)
 		}
+	}
+}
+
+// TestRealTimeInGroup has a v1 cpu group, which gets no real-time run time
+// under CONFIG_RT_GROUP_SCHED.
+func TestRealTimeInGroup(t *testing.T) {
+	t.Parallel()
+	dir := fmt.Sprintf("/sys/fs/cgroup/cpu/berth-test-%d-sched", os.Getpid())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("no v1 cpu group can be made here: %v", err)
+	}
+	defer func() {
+		for range 100 {
+			if os.Remove(dir) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("%s is left", dir)
+	}()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	if text, err := os.ReadFile(dir + "/cpu.rt_runtime_us"); err != nil || string(text) != "0\n" {
+		t.Skipf("cpu.rt_runtime_us is %q (%v): no CONFIG_RT_GROUP_SCHED", text, err)
+	}
+	pid := cmd.Process.Pid
+	if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Set(pid, Attr{Policy: FIFO, Priority: 1})
+	if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "cpu.rt_runtime_us of cgroup "+strings.TrimPrefix(dir, "/sys/fs/cgroup/cpu")+" is 0") {
+		t.Errorf("Set: %v", err)
 	}
 }
 

@@ -48,6 +48,40 @@ func Set(pid int, a Attr) (undo func() error, err error) {
 	return undo, nil
 }
 
+// CanUndo returns nil if this process will be allowed to undo setting a on a
+// process of its own, and else why not. Without privilege, a raised nice value
+// and SCHED_IDLE are one-way unless RLIMIT_NICE allows the nice value before.
+func CanUndo(pid int, a Attr) error {
+	if a.Policy != Idle && a.Nice == nil || mayNice() {
+		return nil
+	}
+	now, err := Get(pid)
+	if err != nil {
+		return err
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil {
+		return fmt.Errorf("get RLIMIT_NICE: %w", err)
+	}
+	raised := a.Nice != nil && *a.Nice > now.Nice
+	leavesIdle := a.Policy == Idle && now.Policy != Idle
+	if (raised || leavesIdle) && uint64(20-now.Nice) > limit.Cur {
+		return fmt.Errorf("%w: going back to nice %d needs CAP_SYS_NICE or RLIMIT_NICE %d (ulimit -e); it is %d",
+			unix.EPERM, now.Nice, 20-now.Nice, limit.Cur)
+	}
+	return nil
+}
+
+// mayNice reports whether this process has CAP_SYS_NICE.
+func mayNice() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_NICE) != 0
+}
+
 // eachThread calls f once for every thread, those that start meanwhile
 // included, until none is new. Threads that end meanwhile are no error.
 func eachThread(pid int, f func(tid int) error) error {
