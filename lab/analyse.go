@@ -57,7 +57,7 @@ func Analyse(r *Result) (*Analysis, error) {
 
 // measure decodes a round and decides whether it counts.
 func measure(round *Round) (measured, error) {
-	m := measured{Round: round, invalid: round.Invalid}
+	m := measured{Round: round}
 	for _, s := range round.Load.Seconds {
 		m.censored += s.Censored
 	}
@@ -78,23 +78,23 @@ func measure(round *Round) (measured, error) {
 			part.to.Seconds = append(part.to.Seconds, stats.Compact(h))
 		}
 	}
-	if m.invalid == "" {
-		m.invalid = m.gate()
-	}
+	response, _ := quantile([]stats.Round{m.response}, headline)
+	lag, _ := quantile([]stats.Round{m.lag}, headline)
+	m.invalid = round.Excluded(response, lag)
 	return m, nil
 }
 
-// gate says why a round cannot be trusted, or "".
-func (m *measured) gate() string {
-	response, ok := quantile([]stats.Round{m.response}, headline)
-	if !ok {
+// Excluded says why a round does not count, or "" for one that does. response
+// and lag are its p99s in µs; a response of 0 is none.
+func (r *Round) Excluded(response, lag float64) string {
+	if r.Invalid != "" {
+		return r.Invalid
+	}
+	if response == 0 {
 		return "no request was answered"
 	}
-	lag, _ := quantile([]stats.Round{m.lag}, headline)
-	if ok, why := stats.LagGate(lag, response); !ok {
-		return why
-	}
-	return ""
+	_, why := stats.LagGate(lag, response)
+	return why
 }
 
 // quantile is the pooled percentile of rounds, in µs.
@@ -229,8 +229,8 @@ func (u Usage) plus(v Usage) Usage {
 
 // judge gives the verdicts, and the neighbour's work relative to unisolated.
 func (a *analysis) judge() {
-	compared := 0
-	unisolated := 0.0
+	compared, unisolated := 0, 0.0
+	base, _ := a.find(Baseline)
 	for _, row := range a.out.Rows {
 		if row.Ratio != nil && row.Scenario != BaselineAgain {
 			compared++
@@ -249,6 +249,8 @@ func (a *analysis) judge() {
 		case row.Skipped != nil || row.Scenario == Baseline && row.Valid > 0:
 		case row.Valid == 0:
 			row.Verdict, row.Why = stats.Invalid, a.whyInvalid(row.Scenario)
+		case base.Saturated && row.Scenario != Baseline:
+			row.Verdict, row.Why = stats.Invalid, "the tenant cannot keep up even alone: lower --rate or --demand, or quieten the machine"
 		case row.Ratio == nil:
 			row.Verdict, row.Why = stats.Invalid, "no block in which this and the baseline count"
 		case row.Scenario != BaselineAgain:

@@ -138,13 +138,10 @@ func (g *groups) usage(p party) (Usage, error) {
 		return Usage{}, err
 	}
 	var u Usage
-	switch {
-	case stat.CPU != nil:
+	if stat.CPU != nil {
 		u.CPUSeconds = stat.CPU.Seconds()
-	default:
-		if u, err = processUsage(g.pids[p]); err != nil {
-			return u, err
-		}
+	} else if u, err = processUsage(g.pids[p]); err != nil {
+		return u, err
 	}
 	if stat.ThrottledTime != nil {
 		u.ThrottledSeconds = stat.ThrottledTime.Seconds()
@@ -155,10 +152,16 @@ func (g *groups) usage(p party) (Usage, error) {
 	return u, nil
 }
 
-// processUsage is the usage of one process where no group counts it.
+// processUsage is the usage of one process, and of its children that have
+// ended, where no group counts it.
 func processUsage(pid int) (Usage, error) {
-	used, err := procstat.ProcessCPU(os.DirFS("/"), pid)
-	return Usage{CPUSeconds: used.Seconds()}, err
+	host := os.DirFS("/")
+	own, err := procstat.ProcessCPU(host, pid)
+	if err != nil {
+		return Usage{}, err
+	}
+	times, err := procstat.Process(host, pid)
+	return Usage{CPUSeconds: own.Seconds() + (times.ChildUser + times.ChildSystem).Seconds()}, err
 }
 
 // close removes the groups. A child that was killed leaves its group a moment

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// startLimit is how long a child may take to get ready.
-	startLimit = 20 * time.Second
+	// startLimit is how long a child may take to get ready: on a busy virtual
+	// machine the neighbour's memory alone can take seconds to appear.
+	startLimit = time.Minute
 	// lead is how long before the first request the parties are told of it.
 	lead = 20 * time.Millisecond
 	// connections are what the generator holds open to the tenant: enough that

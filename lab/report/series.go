@@ -97,7 +97,9 @@ func (s *series) add(stored *lab.Round) error {
 		}
 		*part.into = quantilesOf(h)
 	}
-	if v.excluded = exclusion(v); v.excluded == "" {
+	response, _ := at(v.response, 99)
+	lag, _ := at(v.lag, 99)
+	if v.excluded = stored.Excluded(response, lag); v.excluded == "" {
 		counted := stats.Round{Seconds: v.seconds}
 		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
 		if s.merged[stored.Scenario] == nil {
@@ -121,20 +123,6 @@ func (s *series) ratio(scenario string, p float64) stats.Interval {
 		}
 	}
 	return stats.Ratio(base, other, p, stats.Options{})
-}
-
-// exclusion is why the analysis leaves a round out.
-func exclusion(r round) string {
-	if r.Invalid != "" {
-		return r.Invalid
-	}
-	response, ok := at(r.response, 99)
-	if !ok {
-		return "no request was answered"
-	}
-	lag, _ := at(r.lag, 99)
-	_, why := stats.LagGate(lag, response)
-	return why
 }
 
 // decode reads a stored histogram; an empty text is none.
