@@ -3,7 +3,6 @@ package cgroup
 import (
 	"context"
 	"errors"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -435,90 +434,6 @@ func TestMissingController(t *testing.T) {
 	}
 	if err := only.Has(Freezer); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "was not asked for") {
 		t.Errorf("Has: %v", err)
-	}
-}
-
-func TestBase(t *testing.T) {
-	t.Parallel()
-	const session = "sys/fs/cgroup/user.slice/session-1.scope"
-	owned := func(k *fakekernel.Kernel, dirs ...string) {
-		for _, dir := range dirs {
-			for _, file := range []string{"", "/cgroup.procs", "/cgroup.subtree_control"} {
-				if err := k.Delegate(dir + file); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-	enable := func(k *fakekernel.Kernel, dir string) {
-		if err := k.WriteFile(dir+"/cgroup.subtree_control", "+cpu +cpuset"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	inner := fakekernel.V2()
-	inner.Inner, inner.Own = true, "/"
-	tests := map[string]struct {
-		layout  fakekernel.Layout
-		uid     int
-		prepare func(k *fakekernel.Kernel)
-		want    string // of the cpu controller; "" for not supported
-		says    string
-	}{
-		"v1 root":              {fakekernel.V1(), 0, nil, "sys/fs/cgroup/cpu,cpuacct", ""},
-		"v1 user":              {fakekernel.V1(), 1000, nil, "", "run as root"},
-		"v2 root":              {fakekernel.V2(), 0, nil, "sys/fs/cgroup", ""},
-		"v2 root in a group ":  {fakekernel.V2(), 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "sys/fs/cgroup", ""},
-		"v2 container, busy":   {inner, 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "", "free of processes"},
-		"v2 container, free":   {inner, 0, nil, "sys/fs/cgroup", ""},
-		"v2 user":              {fakekernel.V2(), 1000, nil, "", "systemd-run --user --scope -p Delegate=yes"},
-		"v2 user, not enabled": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) { owned(k, session) }, "", "does not offer it"},
-		"v2 user, delegated": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
-			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
-			owned(k, session)
-		}, session, ""},
-		"v2 user, own is busy": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
-			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
-			owned(k, session, path.Dir(session))
-			_ = k.Start("100")
-		}, path.Dir(session), ""},
-		"v2 user, parent's not": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
-			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
-			owned(k, session)
-			_ = k.Start("100")
-		}, "", "free of processes"},
-		"read-only": {fakekernel.V2(), 0, func(k *fakekernel.Kernel) {
-			_ = k.WriteFile("proc/self/mountinfo", "31 30 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw")
-		}, "", "read-only"},
-	}
-	for name, tt := range tests {
-		dir := memoryDir(t)
-		k, err := fakekernel.New(dir, tt.layout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if tt.prepare != nil {
-			tt.prepare(k)
-		}
-		host, err := Detect(kernel.NewRoot(dir, k))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if host.UID = 0; tt.uid != 0 {
-			host.UID = os.Geteuid() + 1 // owns nothing
-		}
-		base, err := host.Base(CPU)
-		if tt.want == "" {
-			if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%s: %v, %v, want %q", name, base, err, tt.says)
-			}
-			continue
-		}
-		if err != nil || !slices.Equal(base.Dirs(), []string{tt.want}) {
-			t.Errorf("%s: %v, %v, want %s", name, base, err, tt.want)
-		}
 	}
 }
 
