@@ -237,6 +237,43 @@ func TestUndoGoesOn(t *testing.T) {
 	}
 }
 
+// hiccup is a kernel that refuses one write of a weight.
+type hiccup struct {
+	Files
+	refuse *bool
+}
+
+func (h hiccup) WriteFile(name, data string) error {
+	if *h.refuse && strings.HasSuffix(name, "cpu.shares") {
+		*h.refuse = false
+		return &fs.PathError{Op: "write", Path: name, Err: syscall.EIO}
+	}
+	return h.Files.WriteFile(name, data)
+}
+
+// TestUndoAgain has the disturbed file refuse its value the first time.
+func TestUndoAgain(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	write(t, root, v1cpu+"/cpu.shares", "777")
+	before := tree(t, k)
+	refuse := false
+	undo, err := Apply(NewRoot("", hiccup{k, &refuse}), Plan{
+		{Path: v1cpu + "/cpu.idle", Value: "1", Disturbs: []string{v1cpu + "/cpu.shares"}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse = true
+	if err := undo(); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), `cpu.shares "777"`) {
+		t.Errorf("undo: %v", err)
+	}
+	if err := undo(); err != nil {
+		t.Errorf("undo again: %v", err)
+	}
+	sameTree(t, k, before)
+}
+
 func TestUndoNamesChildren(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())

@@ -156,6 +156,25 @@ func TestRestoreReport(t *testing.T) {
 	}
 }
 
+// TestRestoreOthersGroup has a group that someone else made in the place of ours.
+func TestRestoreOthersGroup(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	dir := memoryDir(t)
+	const lab = v1cpu + "/lab"
+	dead(t, root, dir, Plan{{Op: Mkdir, Path: lab}, {Path: lab + "/cpu.shares", Value: "10"}})
+	if err := errors.Join(k.Rmdir(lab), k.Mkdir(v1cpu+"/other"), k.Mkdir(lab)); err != nil { // other takes the inodes
+		t.Fatal(err)
+	}
+	write(t, root, lab+"/cpu.shares", "10")
+	before := tree(t, k)
+	report, err := Restore(root, dir)
+	if err != nil || len(report.Items) != 2 || report.Items[0].Outcome != Gone || report.Items[1].Outcome != Gone {
+		t.Errorf("Restore: %+v, %v", report.Items, err)
+	}
+	sameTree(t, k, before)
+}
+
 // TestRestoreNewestFirst has two dead runs that changed the same file.
 func TestRestoreNewestFirst(t *testing.T) {
 	t.Parallel()
