@@ -102,14 +102,24 @@ func digits3(v float64) string {
 }
 
 // times formats a ratio with its interval, all with the estimate's decimals:
-// "1.32 [1.10, 1.58]".
+// "1.32 [1.10, 1.58]". Limits that say no more than "anything" are cut short:
+// "8.4 [<0.01, >999]".
 func times(iv stats.Interval) string {
 	decimals := 0
 	if _, fraction, ok := strings.Cut(digits3(iv.Estimate), "."); ok {
 		decimals = len(fraction)
 	}
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', min(decimals, 2), 64) }
-	return fmt.Sprintf("%s [%s, %s]", f(iv.Estimate), f(iv.Low), f(iv.High))
+	limit := func(v float64) string {
+		switch {
+		case v < 0.01:
+			return "<0.01"
+		case v >= 1000 && iv.Estimate < 1000:
+			return ">999"
+		}
+		return f(v)
+	}
+	return fmt.Sprintf("%s [%s, %s]", f(iv.Estimate), limit(iv.Low), limit(iv.High))
 }
 
 // percent formats a share (1 = all) as a whole percentage, and small ones with a digit more.
