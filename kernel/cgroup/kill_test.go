@@ -146,7 +146,7 @@ func TestSIGKILL(t *testing.T) {
 	}
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
-		killEverywhere(t, exe, "real", realSite(t))
+		killEverywhere(t, exe, "real", realSite(t, 1, 2))
 	})
 }
 
