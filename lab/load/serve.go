@@ -19,22 +19,28 @@ var errGone = errors.New("parent gone: input ended")
 // opens the connections, prints {"ready":true}, reads {"start": t0} with t0 in
 // CLOCK_MONOTONIC nanoseconds, runs, and prints its Report (one line of JSON).
 //
-// The end of the input before that means that the parent is gone: Serve calls
-// gone from another goroutine, which should end the process.
+// The end of the input before that means that the parent is gone: Serve returns
+// an error while it prepares, and once it is ready calls gone from another
+// goroutine, which should end the process.
 //
 // Scheduling policy and affinity are the parent's business; Serve leaves them.
 func Serve(in io.Reader, out io.Writer, gone func()) error {
-	var finished atomic.Bool
-	lines := make(chan string)
+	// Whichever of the two is set last is seen by whoever set it.
+	var running, ended atomic.Bool // from ready to report; the input
+	lines := make(chan string, 2)
 	go func() {
+		defer close(lines)
 		scanner := bufio.NewScanner(in)
 		for scanner.Scan() {
-			lines <- scanner.Text()
+			select {
+			case lines <- scanner.Text():
+			default: // nobody will read it
+			}
 		}
-		if !finished.Load() {
+		ended.Store(true)
+		if running.Load() {
 			gone()
 		}
-		close(lines)
 	}()
 
 	runtime.GOMAXPROCS(2) // the loop's and one for whoever else wakes up
@@ -54,6 +60,10 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 	percent := debug.SetGCPercent(-1)
 	defer debug.SetGCPercent(percent)
 
+	running.Store(true)
+	if ended.Load() {
+		return fmt.Errorf("load: %w", errGone)
+	}
 	if _, err := fmt.Fprintln(out, `{"ready":true}`); err != nil {
 		return fmt.Errorf("print ready: %w", err)
 	}
@@ -75,7 +85,7 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 		return err
 	}
 	report.Perturbed = append(perturbed, report.Perturbed...)
-	finished.Store(true)
+	running.Store(false)
 	if err := json.NewEncoder(out).Encode(report); err != nil {
 		return fmt.Errorf("print report: %w", err)
 	}

@@ -84,8 +84,12 @@ func TestServeEndsWithItsInput(t *testing.T) {
 			if said > 1 {
 				generator.say(t, map[string]int64{"start": newClock().now()})
 			}
-			if status, text := generator.finish(t, stderr); status != 3 || text != "" {
-				t.Errorf("exit status %d, %q; want that of gone", status, text)
+			wantStatus, wantText := 3, "" // those of gone
+			if said == 0 {
+				wantStatus, wantText = 1, "load config: parent gone: input ended\n"
+			}
+			if status, text := generator.finish(t, stderr); status != wantStatus || text != wantText {
+				t.Errorf("exit status %d, %q; want %d, %q", status, text, wantStatus, wantText)
 			}
 		})
 	}
