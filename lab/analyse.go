@@ -216,11 +216,13 @@ func (a *analysis) usage(row *Row, valid []measured) {
 	row.HostBusy = busy / capacity
 	row.TenantCPUs, row.NeighbourCPUs = tenant.CPUSeconds/seconds, neighbour.CPUSeconds/seconds
 	row.TenantThrottled, row.NeighbourThrottled = tenant.ThrottledSeconds/seconds, neighbour.ThrottledSeconds/seconds
+	row.TenantWait = tenant.WaitSeconds / seconds
 	row.Work = neighbour.Work / seconds
 }
 
 func (u Usage) plus(v Usage) Usage {
 	u.CPUSeconds += v.CPUSeconds
+	u.WaitSeconds += v.WaitSeconds
 	u.ThrottledSeconds += v.ThrottledSeconds
 	u.ThrottledPeriods += v.ThrottledPeriods
 	u.Work += v.Work

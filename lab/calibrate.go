@@ -11,44 +11,46 @@ import (
 
 // Calibration: the tenant's dial is fixed work, not time, so that a slower
 // moment of the machine shows as latency. How much work makes the wanted CPU
-// time per request is measured here, with the tenant alone.
+// time per request is measured here, with the tenant alone and at its real
+// rate: what a request costs besides its work depends on both.
 const (
-	pilotUnits  = 16
-	pilotWindow = 600 * time.Millisecond
-	pilotSettle = 150 * time.Millisecond
-	// pilots at the real rate, each correcting the one before.
-	pilotRuns = 2
+	pilotWindow = time.Second
+	// guess is about what a unit of work costs; the first pilot corrects it.
+	guess = 7 * time.Microsecond
 )
 
 // calibrate settles the tenant's work per request and measures its demand.
 func (r *runner) calibrate(ctx context.Context) error {
 	setup := &r.result.Setup
-	want := time.Duration(setup.CPUPerRequest)
-	setup.Tenant.Units = 0
-	fixed, err := r.pilot(ctx, "request overhead")
+	want := time.Duration(setup.CPUPerRequest).Seconds()
+	units := func(u float64) int { return max(1, int(math.Round(u))) }
+
+	setup.Tenant.Units = units(want / guess.Seconds())
+	first, err := r.pilot(ctx, "first guess of the tenant's work")
 	if err != nil {
 		return err
 	}
-	setup.Tenant.Units = pilotUnits
-	for range pilotRuns {
-		got, err := r.pilot(ctx, "service time")
-		if err != nil {
-			return err
-		}
-		perUnit := (got.perRequest - fixed.perRequest) / float64(setup.Tenant.Units)
-		if perUnit <= 0 {
-			return fmt.Errorf("tenant: %d units of work took no measurable CPU time", setup.Tenant.Units)
-		}
-		setup.Tenant.Units = max(1, int(math.Round((want.Seconds()-fixed.perRequest)/perUnit)))
-	}
-	final, err := r.pilot(ctx, "demand")
+	firstUnits := float64(setup.Tenant.Units)
+	setup.Tenant.Units = units(firstUnits * want / first.perRequest)
+	last, err := r.pilot(ctx, "tenant's work")
 	if err != nil {
 		return err
 	}
-	setup.CPUPerRequest = Duration(time.Duration(final.perRequest * float64(time.Second)).Round(time.Microsecond))
-	setup.TenantCPUs = final.perRequest * setup.Rate
-	setup.GeneratorDemand = final.generator
-	setup.GeneratorPolicy = final.policy
+	// Two points make a line: what a unit costs, and what a request costs besides.
+	if more := float64(setup.Tenant.Units) - firstUnits; more != 0 {
+		if perUnit := (last.perRequest - first.perRequest) / more; perUnit > 0 {
+			step := (want - last.perRequest) / perUnit
+			limit := 0.2 * float64(setup.Tenant.Units) // two points close together make a wild line
+			setup.Tenant.Units = units(float64(setup.Tenant.Units) + min(max(step, -limit), limit))
+		}
+	}
+	if last, err = r.pilot(ctx, "tenant's demand"); err != nil {
+		return err
+	}
+	setup.CPUPerRequest = Duration(time.Duration(last.perRequest * float64(time.Second)).Round(time.Microsecond))
+	setup.TenantCPUs = last.perRequest * setup.Rate
+	setup.GeneratorDemand = last.generator
+	setup.GeneratorPolicy = last.policy
 	return nil
 }
 
@@ -71,7 +73,7 @@ func (r *runner) pilot(ctx context.Context, what string) (p pilot, err error) {
 		return p, err
 	}
 	var round Round
-	cfg := load.Config{Settle: pilotSettle, Window: pilotWindow, Grace: grace(pilotWindow), Rate: r.result.Setup.Rate}
+	cfg := load.Config{Settle: time.Duration(r.exp.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: r.result.Setup.Rate}
 	if err := cast.measure(ctx, cfg, &round); err != nil {
 		return p, err
 	}

@@ -86,7 +86,7 @@ func IsolationExperiment() Experiment {
 			{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}, Means: "whole cores of their own for both"},
 		},
 		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.6},
-		Neighbour: noise.Config{Kernel: "scan", Intensity: 100},
+		Neighbour: noise.Config{Kernel: "spin", Intensity: 100},
 		Seed:      1,
 	}
 }

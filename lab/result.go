@@ -107,6 +107,9 @@ type Knob struct {
 // Usage is what one party used and got done during a round.
 type Usage struct {
 	CPUSeconds float64 `json:"cpuSeconds"`
+	// WaitSeconds is how long its threads were ready and waited for a CPU, summed
+	// over threads (schedstat run delay; the main process only).
+	WaitSeconds float64 `json:"waitSeconds"`
 	// ThrottledSeconds sums the time CPUs were withheld by a bandwidth limit.
 	ThrottledSeconds float64 `json:"throttledSeconds"`
 	ThrottledPeriods int64   `json:"throttledPeriods"`
@@ -175,6 +178,9 @@ type Row struct {
 	QueueP99           float64 `json:"queueP99"` // waiting for a free connection, microseconds
 	TenantCPUs         float64 `json:"tenantCPUs"`
 	NeighbourCPUs      float64 `json:"neighbourCPUs"`
+	// TenantWait is run delay: seconds that the tenant's threads waited for a CPU,
+	// per second.
+	TenantWait float64 `json:"tenantWait"`
 }
 
 // Quantile is one percentile of response time, in microseconds.

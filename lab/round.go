@@ -247,16 +247,27 @@ func (c *cast) snapshot() (s snapshot, err error) {
 		return s, fmt.Errorf("getrusage: %w", err)
 	}
 	s.self = seconds(self.Utime) + seconds(self.Stime)
-	if s.tenant, err = c.r.enforce.usage(tenantParty); err != nil {
+	if s.tenant, err = c.r.usage(tenantParty, c.tenant); err != nil {
 		return s, err
 	}
 	if c.neighbour == nil {
 		return s, nil
 	}
 	s.hasNeighbour = true
-	s.neighbour, err = c.r.enforce.usage(neighbourParty)
+	s.neighbour, err = c.r.usage(neighbourParty, c.neighbour)
 	s.neighbour.Work = c.counters.Total()
 	return s, err
+}
+
+// usage reads what a party and its process have used.
+func (r *runner) usage(p party, process *child) (Usage, error) {
+	u, err := r.enforce.usage(p)
+	if err != nil {
+		return u, err
+	}
+	waited, _, err := procstat.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
+	u.WaitSeconds = waited.Seconds()
+	return u, err
 }
 
 // since enters into round what happened between before and s.
@@ -277,6 +288,7 @@ func (s snapshot) since(before snapshot, round *Round, unit string) {
 
 func (u Usage) minus(v Usage) Usage {
 	u.CPUSeconds -= v.CPUSeconds
+	u.WaitSeconds -= v.WaitSeconds
 	u.ThrottledSeconds -= v.ThrottledSeconds
 	u.ThrottledPeriods -= v.ThrottledPeriods
 	u.Work -= v.Work

@@ -117,7 +117,7 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 // chooseLoad settles rate and service time: what the experiment leaves open is
 // chosen so that the tenant wants its demand of the shared CPUs.
 func (r *runner) chooseLoad(m *machine.Machine) error {
-	const usualRate = 2000 // requests per second: high enough for a p99 each second, low for the generator
+	const usualRate = 1000 // requests per second: enough for a p99 of each second, little for the generator
 	e, s := &r.exp, &r.result.Setup
 	want := e.Tenant.Demand * float64(r.places.shared.Len())
 	s.Rate, s.CPUPerRequest = e.Rate, e.Tenant.ServiceTime

@@ -77,7 +77,7 @@ func parseProcess(text string) (ProcessTimes, error) {
 // low by up to 20 ms more. The same holds without schedstat (CONFIG_SCHED_INFO).
 func ProcessCPU(fsys fs.FS, pid int) (time.Duration, error) {
 	// Threads first: one that ends in between is then in the process's figure.
-	threads, err := threadsCPU(fsys, pid)
+	all, err := threads(fsys, pid)
 	if err != nil {
 		return 0, err
 	}
@@ -85,17 +85,32 @@ func ProcessCPU(fsys fs.FS, pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	return max(threads, whole.User+whole.System), nil
+	return max(all.ran, whole.User+whole.System), nil
 }
 
-// threadsCPU sums schedstat over the living threads; 0 where there is none.
-func threadsCPU(fsys fs.FS, pid int) (time.Duration, error) {
+// RunDelay returns the time that the living threads of a process were ready to
+// run and waited for a CPU, all together: what contention costs it, whatever
+// caused it. Threads that have ended took theirs along. Without schedstat
+// (CONFIG_SCHED_INFO) it is zero and ok is false.
+func RunDelay(fsys fs.FS, pid int) (waited time.Duration, ok bool, err error) {
+	all, err := threads(fsys, pid)
+	return all.waited, all.counted > 0, err
+}
+
+// schedstat is /proc/PID/task/TID/schedstat, summed over counted threads.
+type schedstat struct {
+	ran, waited time.Duration
+	counted     int
+}
+
+// threads sums schedstat over the living threads.
+func threads(fsys fs.FS, pid int) (schedstat, error) {
 	dir := "proc/" + strconv.Itoa(pid) + "/task"
 	tasks, err := fs.ReadDir(fsys, dir)
 	if err != nil {
-		return 0, fmt.Errorf("list threads of process %d: %w", pid, gone(err))
+		return schedstat{}, fmt.Errorf("list threads of process %d: %w", pid, gone(err))
 	}
-	var sum time.Duration
+	var sum schedstat
 	for _, task := range tasks {
 		path := dir + "/" + task.Name() + "/schedstat"
 		text, err := fs.ReadFile(fsys, path)
@@ -103,32 +118,38 @@ func threadsCPU(fsys fs.FS, pid int) (time.Duration, error) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("read cpu time of thread: %w", err)
+			return schedstat{}, fmt.Errorf("read cpu time of thread: %w", err)
 		}
-		ran, err := parseSchedstat(string(text))
+		one, err := parseSchedstat(string(text))
 		if err != nil {
-			return 0, fmt.Errorf("parse %s: %w", path, err)
+			return schedstat{}, fmt.Errorf("parse %s: %w", path, err)
 		}
-		sum += ran
+		sum.ran += one.ran
+		sum.waited += one.waited
+		sum.counted++
 	}
 	return sum, nil
 }
 
-// parseSchedstat takes the first of the three numbers: time on a CPU, in
-// nanoseconds (Documentation/scheduler/sched-stats.rst).
-func parseSchedstat(text string) (time.Duration, error) {
+// parseSchedstat reads time on a CPU and time waiting for one, in nanoseconds;
+// the third number is a count (Documentation/scheduler/sched-stats.rst).
+func parseSchedstat(text string) (schedstat, error) {
 	fields := strings.Fields(text)
 	if len(fields) != 3 {
-		return 0, fmt.Errorf("%d fields, want 3", len(fields))
+		return schedstat{}, fmt.Errorf("%d fields, want 3", len(fields))
 	}
-	ns, err := strconv.ParseInt(fields[0], 10, 64)
-	if err != nil {
-		return 0, err
+	var times [2]time.Duration
+	for i := range times {
+		ns, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return schedstat{}, err
+		}
+		if ns < 0 {
+			return schedstat{}, fmt.Errorf("time %d is negative", ns)
+		}
+		times[i] = time.Duration(ns)
 	}
-	if ns < 0 {
-		return 0, fmt.Errorf("time on cpu %d is negative", ns)
-	}
-	return time.Duration(ns), nil
+	return schedstat{ran: times[0], waited: times[1], counted: 1}, nil
 }
 
 // gone turns the ESRCH of a process that ended under an open file into

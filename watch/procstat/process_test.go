@@ -93,6 +93,28 @@ func (lateFS) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.ESRCH}
 }
 
+func TestRunDelay(t *testing.T) {
+	t.Parallel()
+	fsys := fstest.MapFS{
+		"proc/7/task/7/schedstat": {Data: []byte("5000 300 9\n")},
+		"proc/7/task/8/schedstat": {Data: []byte("1000 40 2\n")},
+		"proc/8/task/8/comm":      {Data: []byte("old kernel\n")},
+		"proc/9/task/9/schedstat": {Data: []byte("1 -2 3\n")},
+	}
+	if got, ok, err := RunDelay(fsys, 7); got != 340 || !ok || err != nil {
+		t.Errorf("two threads: %d, %v, %v; want 340 ns", got, ok, err)
+	}
+	if got, ok, err := RunDelay(fsys, 8); got != 0 || ok || err != nil {
+		t.Errorf("no schedstat: %d, %v, %v; want not ok", got, ok, err)
+	}
+	if _, _, err := RunDelay(fsys, 9); err == nil || !strings.Contains(err.Error(), "task/9/schedstat") {
+		t.Errorf("negative time: %v, want an error that names the file", err)
+	}
+	if _, _, err := RunDelay(fsys, 10); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no process: %v, want fs.ErrNotExist", err)
+	}
+}
+
 func TestProcessGone(t *testing.T) {
 	t.Parallel()
 	for name, fsys := range map[string]fs.FS{"no directory": fstest.MapFS{}, "ESRCH": lateFS{}} {
@@ -162,8 +184,8 @@ func FuzzParseProcess(f *testing.F) {
 		if got.User < 0 || got.System < 0 || got.User+got.System < 0 {
 			t.Errorf("negative time %+v", got)
 		}
-		if ran, err := parseSchedstat(text); ran < 0 || err != nil && ran != 0 {
-			t.Errorf("parseSchedstat = %d, %v", ran, err)
+		if got, err := parseSchedstat(text); got.ran < 0 || got.waited < 0 || err != nil && got != (schedstat{}) {
+			t.Errorf("parseSchedstat = %+v, %v", got, err)
 		}
 	})
 }
