@@ -20,7 +20,10 @@ func (a *analysis) words() {
 	}
 	a.say(a.readStrategies())
 	a.say(a.readSaturated())
-	a.say(otherOutput(rows))
+	a.say(a.readNearest())
+	if len(rows) > 0 && a.out.Floor != nil {
+		a.say(otherOutput)
+	}
 	a.recommend()
 }
 
@@ -42,21 +45,59 @@ func (a *analysis) readFloor() string {
 func (a *analysis) readUnisolated(row Row) string {
 	text := fmt.Sprintf("Beside the neighbour and with no tuning the tenant's p99 is %.3g times its p99 alone (%s).", row.Ratio.Estimate, between(*row.Ratio))
 	base, ok := a.find(Baseline)
-	if !ok {
+	if !ok || base.Saturated {
 		return text
 	}
-	wants, got := base.TenantCPUs, row.TenantCPUs
-	switch share := float64(a.cpus()) / 2; {
-	case row.Verdict == stats.Worse && wants > share && got < 0.97*wants:
-		text += fmt.Sprintf(" Cause: it wants %.2f CPUs and got %.2f; two groups of equal weight are each due %.2f of the %d CPUs when both are busy, "+
-			"and what it wants beyond that it gets late.", wants, got, share, a.cpus())
-	case row.Verdict == stats.Worse:
-		text += fmt.Sprintf(" It got the CPU time it wants (%.2f of %.2f CPUs), but later, or with slower memory and caches: "+
-			"the strategies below tell which.", got, wants)
-	case row.Verdict == stats.Equivalent:
-		text += " This neighbour does not compete for what this tenant needs; no isolation is called for."
+	if row.Verdict == stats.Equivalent {
+		return text + " This neighbour does not compete for what this tenant needs: no isolation is called for."
 	}
-	return text
+	if fair := float64(a.cpus()) / 2; base.TenantCPUs > fair && row.TenantCPUs < 0.97*base.TenantCPUs {
+		text += fmt.Sprintf(" It wants %.2f CPUs and got %.2f: two groups of equal weight are each due %.2f of the %d CPUs while both are busy, "+
+			"and what the tenant wants beyond that comes late.", base.TenantCPUs, row.TenantCPUs, fair, a.cpus())
+	}
+	return text + " " + a.symptoms(row, base)
+}
+
+// Changes against the baseline that are worth words.
+const (
+	waitsMore = 1.2 // run delay
+	costsMore = 1.1 // CPU time per request
+)
+
+// symptoms says what the layers below latency show for a scenario: waiting for a
+// CPU, or more CPU time for the same work.
+func (a *analysis) symptoms(row, base Row) string {
+	var parts []string
+	if row.TenantWait > waitsMore*base.TenantWait {
+		parts = append(parts, fmt.Sprintf("its threads wait %.2f s per second for a CPU (alone %.2f)", row.TenantWait, base.TenantWait))
+	}
+	switch cost, alone := a.cpuPerRequest(row.Scenario), a.cpuPerRequest(Baseline); {
+	case alone == 0 || cost == 0:
+	case cost > costsMore*alone:
+		parts = append(parts, fmt.Sprintf("a request takes %.0f %% more CPU time than alone: shared caches, memory, SMT siblings or frequency slow it down", 100*(cost/alone-1)))
+	default:
+		parts = append(parts, "a request takes no more CPU time than alone, so caches and memory are not the trouble")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	text := strings.Join(parts, "; ")
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// cpuPerRequest is the tenant's CPU seconds per answered request.
+func (a *analysis) cpuPerRequest(scenario string) float64 {
+	var cpu, done float64
+	for _, m := range a.valid(scenario) {
+		if m.Seconds > 0 {
+			cpu += m.Tenant.CPUSeconds * float64(m.Load.WindowEnd-m.Load.WindowStart) / 1e9 / m.Seconds
+			done += float64(m.Load.DoneInWindow)
+		}
+	}
+	if done == 0 {
+		return 0
+	}
+	return cpu / done
 }
 
 func (a *analysis) readStrategies() string {
@@ -88,54 +129,53 @@ func (a *analysis) readSaturated() string {
 	if len(names) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
+	return fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
 		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.r.Experiment.Window)
-	if row, ok := a.find("pinned"); ok && row.Saturated {
-		if base, ok := a.find(Baseline); ok {
-			text += fmt.Sprintf(" Divided into whole cores, the %d CPUs leave the tenant fewer than the %.2f it wants.", a.cpus(), base.TenantCPUs)
-		}
-	}
-	return text
 }
 
-// otherOutput says what different results would have meant.
-func otherOutput(rows []Row) string {
-	var idle, pinned stats.Verdict
-	for _, row := range rows {
-		switch row.Scenario {
-		case "idle":
-			idle = row.Verdict
-		case "pinned":
-			pinned = row.Verdict
+// readNearest says what still separates the best strategy from the baseline.
+func (a *analysis) readNearest() string {
+	base, ok := a.find(Baseline)
+	row := a.nearest()
+	if !ok || base.Saturated || row == nil || row.Scenario == Unisolated || row.Verdict != stats.Worse {
+		return ""
+	}
+	return fmt.Sprintf("What is left under %s: %s", row.Scenario, lowerFirst(a.symptoms(*row, base)))
+}
+
+// otherOutput says what a different pattern would have meant.
+const otherOutput = "How to read other patterns: idle equivalent says that plain CPU time was the trouble, and the cheapest cure is enough; idle worse and pinned equivalent " +
+	"points at what two threads share on one core (wake-up, private caches, SMT siblings); both worse, with more CPU time per request than alone, " +
+	"at what cores share (L3, memory bandwidth), which no CPU scheduling separates; pinned saturated means that the tenant's cores are too few for its load."
+
+// nearest is the compared scenario with the lowest ratio.
+func (a *analysis) nearest() *Row {
+	var nearest *Row
+	for i, row := range a.out.Rows {
+		if row.Ratio == nil || row.Scenario == BaselineAgain || row.Verdict == stats.Invalid {
+			continue
+		}
+		if nearest == nil || row.Ratio.Estimate < nearest.Ratio.Estimate {
+			nearest = &a.out.Rows[i]
 		}
 	}
-	switch {
-	case idle == "" && pinned == "":
-		return ""
-	case idle == stats.Equivalent && pinned != stats.Equivalent:
-		return "What different output would mean: had idle stayed worse, time on the CPU would not be the whole trouble; had pinned been equivalent, " +
-			"cores of its own would be enough, at the price of those it leaves idle."
-	case idle == stats.Worse && pinned == stats.Equivalent:
-		return "What this pattern means: the neighbour hurts where the two share a core (wake-up, private caches, SMT sibling), and separate cores cure it. " +
-			"Had pinned stayed worse too, the trouble would lie in what cores share: L3 and memory bandwidth."
-	case idle == stats.Worse && pinned == stats.Worse:
-		return "What this pattern means: neither CPU priority nor cores of its own bring the tenant back, so what is left is shared beyond the core (L3, memory bandwidth) " +
-			"or the tenant's share of cores is too small (see its CPU time). Had idle been equivalent, CPU time alone would have been the trouble."
+	return nearest
+}
+
+func lowerFirst(s string) string {
+	if s == "" {
+		return s
 	}
-	return "What different output would mean: idle worse and pinned equivalent points at what a core shares (wake-up, private caches, SMT sibling); " +
-		"both worse at L3 or memory bandwidth; both equivalent at plain CPU time, where the cheaper of the two is enough."
+	return strings.ToLower(s[:1]) + s[1:]
 }
 
 // recommend names the cheapest scenario that is as good as the tenant alone.
 func (a *analysis) recommend() {
 	var best *Row
-	var nearest *Row
+	nearest := a.nearest()
 	for i, row := range a.out.Rows {
 		if row.Ratio == nil || row.Scenario == BaselineAgain {
 			continue
-		}
-		if nearest == nil || row.Ratio.Estimate < nearest.Ratio.Estimate {
-			nearest = &a.out.Rows[i]
 		}
 		protects := row.Verdict == stats.Equivalent || row.Verdict == stats.Better
 		if protects && (best == nil || workOf(row) > workOf(*best)) {

@@ -29,7 +29,7 @@ func (s *series) csv(w io.Writer) error {
 	heads := []string{
 		"block", "position", "scenario", "started", "excluded", "percentile", "response_us", "service_us", "queue_us", "lag_us",
 		"offered", "done", "failed", "unfinished", "seconds", "tenant_cpu_s", "neighbour_cpu_s", "neighbour_work", "neighbour_work_unit",
-		"tenant_throttled_s", "neighbour_throttled_s", "host_busy_cpu_s", "host_steal_cpu_s", "host_foreign_cpu_s",
+		"tenant_wait_s", "tenant_throttled_s", "neighbour_throttled_s", "host_busy_cpu_s", "host_steal_cpu_s", "host_foreign_cpu_s",
 	}
 	if err := out.Write(heads); err != nil {
 		return fmt.Errorf("write csv: %w", err)
@@ -52,7 +52,7 @@ func (s *series) csv(w io.Writer) error {
 				us(r.response, i), us(r.service, i), us(r.queue, i), us(r.lag, i),
 				strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 				float(r.Seconds), float(r.Tenant.CPUSeconds), neighbour[0], neighbour[1], neighbour[2],
-				float(r.Tenant.ThrottledSeconds), neighbour[3], float(r.Host.Busy), float(r.Host.Steal), float(r.Host.Foreign),
+				float(r.Tenant.WaitSeconds), float(r.Tenant.ThrottledSeconds), neighbour[3], float(r.Host.Busy), float(r.Host.Steal), float(r.Host.Foreign),
 			}
 			if err := out.Write(line); err != nil {
 				return fmt.Errorf("write csv: %w", err)

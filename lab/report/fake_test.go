@@ -226,14 +226,14 @@ func fakeAnalysis() *lab.Analysis {
 		}
 	}
 	row := func(name string, q []lab.Quantile) lab.Row {
-		return lab.Row{Scenario: name, Rounds: 6, Valid: 6, Requests: 4800, Quantiles: q, HostBusy: 0.61, LagP99: 46, TenantCPUs: 1.2}
+		return lab.Row{Scenario: name, Rounds: 6, Valid: 6, Requests: 4800, Quantiles: q, HostBusy: 0.61, LagP99: 46, TenantCPUs: 1.2, TenantWait: 0.318}
 	}
 	base := row(lab.Baseline, qs(2119, 3250, 4630, false))
 	again := row(lab.BaselineAgain, qs(2127, 3270, 4710, false))
 	again.Ratio, again.Verdict = ptr(iv(1.012, 0.961, 1.064)), stats.Equivalent
 	un := row(lab.Unisolated, qs(52100, 91200, 131000, true))
 	un.Ratio, un.Verdict, un.Saturated, un.Censored = ptr(iv(28.4, 24.9, 31.2)), stats.Worse, true, 18
-	un.WorkShare, un.HostBusy, un.Work, un.Unit, un.QueueP99, un.NeighbourCPUs = ptr(1.0), 1, 1.25e9, "bytes", 79000, 0.8
+	un.WorkShare, un.HostBusy, un.Work, un.Unit, un.QueueP99, un.NeighbourCPUs, un.TenantWait = ptr(1.0), 1, 1.25e9, "bytes", 79000, 0.8, 1.102
 	weighted := row("weighted", qs(3620, 10100, 15900, false))
 	weighted.Ratio, weighted.Verdict, weighted.Valid, weighted.Requests = ptr(iv(3.41, 2.97, 4.02)), stats.Worse, 5, 4000
 	weighted.WorkShare, weighted.HostBusy, weighted.Work, weighted.Unit, weighted.NeighbourCPUs = ptr(0.752), 1, 9.4e8, "bytes", 0.8

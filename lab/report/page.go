@@ -72,7 +72,7 @@ type download struct {
 
 // effortHeads are the columns of effortTable.
 var effortHeads = []string{
-	"scenario", "host CPU %", "CPUs, tenant", "CPUs, neighbour", "throttled ms/s, tenant", "throttled ms/s, neighbour",
+	"scenario", "host CPU %", "CPUs, tenant", "wait ms/s, tenant", "CPUs, neighbour", "throttled ms/s, tenant", "throttled ms/s, neighbour",
 	"lag p99", "queue p99", "requests", "unfinished", "rounds",
 }
 
@@ -141,7 +141,7 @@ func effortTable(a *lab.Analysis) pageTable {
 				neighbourCPUs, throttled = digits3(row.NeighbourCPUs), digits3(row.NeighbourThrottled*1e3)
 			}
 			copy(line[1:], []string{
-				strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64), digits3(row.TenantCPUs), neighbourCPUs,
+				strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64), digits3(row.TenantCPUs), waitText(row), neighbourCPUs,
 				digits3(row.TenantThrottled * 1e3), throttled,
 				latency(row.LagP99), latency(row.QueueP99), strconv.Itoa(row.Requests), strconv.Itoa(row.Censored),
 			})

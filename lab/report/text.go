@@ -90,7 +90,7 @@ func writeTable(b *strings.Builder, a *lab.Analysis, o Options) {
 	notes.write(b, o)
 }
 
-const legend = "work: the neighbour's, relative to unisolated; CPU: of the whole host; throttled: CPU time withheld by a limit; " +
+const legend = "work: the neighbour's, relative to unisolated; CPU: of the whole host; wait: the tenant's threads ready and waiting for a CPU; throttled: CPU time withheld by a limit; " +
 	"lag: the generator's own, p99; n: rounds counted of those run; ≥ lower bound; ~ inconclusive."
 
 // costRows drops the spanned rows, which the first table has shown.
@@ -234,25 +234,36 @@ func workText(row lab.Row) string {
 // costColumns are what the host, the limits and the generator did.
 func costColumns(a *lab.Analysis) []column {
 	host := column{head: "CPU", unit: "%"}
+	wait := column{head: "wait", unit: "ms/s"}
 	throttled := column{head: "throttled", unit: "ms/s"}
 	lag := column{head: "lag", unit: "µs"}
 	rounds := column{head: "n"}
 	for _, row := range a.Rows {
 		if row.Valid == 0 {
 			host.add(absent)
+			wait.add(absent)
 			throttled.add(absent)
 			lag.add(absent)
 		} else {
 			host.add(strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64))
+			wait.add(waitText(row))
 			throttled.add(throttledText(row))
 			lag.add(strconv.FormatFloat(row.LagP99, 'f', 0, 64))
 		}
 		rounds.add(fmt.Sprintf("%d/%d", row.Valid, row.Rounds))
 	}
-	return []column{host, throttled, lag, rounds}
+	return []column{host, wait, throttled, lag, rounds}
 }
 
 func (c *column) add(text string) { c.cells = append(c.cells, cell{text: text}) }
+
+// waitText is the tenant's run delay; a kernel without schedstat tells none.
+func waitText(row lab.Row) string {
+	if row.TenantWait == 0 {
+		return absent
+	}
+	return strconv.FormatFloat(row.TenantWait*1e3, 'f', 0, 64)
+}
 
 // throttledText is the throttled time of both parties; a throttled tenant has a
 // footnote as well.
