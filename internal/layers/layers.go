@@ -26,6 +26,8 @@ func Rooms() []Room {
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/procstat"},
+		{Path: "place", May: []string{"cpuset", "machine"}, Pure: true},
+		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		// 3: wiring
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
@@ -43,6 +45,7 @@ func Rooms() []Room {
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/fakekernel", May: []string{"cpuset"}},
+		{Path: "internal/placetest", May: []string{"cpuset", "machine", "place"}},
 		{Path: "internal/layers"},
 	}
 }
@@ -65,7 +68,7 @@ func OwnedImports() []Owned {
 		{"log", []string{"agent"}, "libraries return errors; they do not log"},
 		{"log/slog", []string{"agent"}, "libraries return errors; they do not log"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
-		{"testing", nil, "test code is not shipped"},
+		{"testing", []string{"internal/placetest"}, "test code is not shipped"},
 	}
 }
 

@@ -1,0 +1,422 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+)
+
+func compareNames(a, b string) int { return cmp.Compare(a, b) }
+
+// Offer is a change that a policy proposes. Making one changes nothing.
+type Offer struct {
+	// Grant answers the request. Nil in an offer that only gives back.
+	Grant *Grant
+	// Also are other grants that change with it. A grant replaces the one of the
+	// same id.
+	Also []*Grant
+	// Drop are the ids that give back all they hold.
+	Drop []string
+	// Pools are named pools to set; one without CPUs ceases to be.
+	Pools []Pool
+
+	base *State
+}
+
+// Offer returns an empty offer on s, to be filled by a policy.
+func (s *State) Offer() Offer { return Offer{base: s} }
+
+// Commit returns the state after the offer. It refuses an offer made on any
+// other state (*StaleError), and one that breaks a rule of the books; then
+// nothing has changed.
+func (s *State) Commit(o Offer) (*State, error) {
+	if o.base != s {
+		e := &StaleError{Current: s.gen}
+		if o.base != nil {
+			e.Offered = o.base.gen
+		}
+		return nil, e
+	}
+	c := change{old: s}
+	if err := c.apply(&o); err != nil {
+		return nil, err
+	}
+	return &c.State, nil
+}
+
+// Release returns the state after the workload gave back all it holds, by no
+// policy's rules. *NotHeldError if it holds nothing.
+func (s *State) Release(id string) (*State, error) {
+	o := s.Offer()
+	o.Drop = []string{id}
+	return s.Commit(o)
+}
+
+// change builds the next state. It copies what it writes, when it first does.
+type change struct {
+	State
+	old *State
+
+	ownHeld, ownRefs, ownFree, ownUsing, ownFollowers, ownPools bool
+	narrowed                                                    bool // somebody may have lost a shared CPU
+}
+
+func (c *change) apply(o *Offer) error {
+	c.State = *c.old
+	c.gen++
+	for _, id := range o.Drop {
+		g := c.grants.get(id)
+		if g == nil {
+			return &NotHeldError{id}
+		}
+		c.forget(g)
+	}
+	put := o.Also
+	if o.Grant != nil {
+		put = append(slices.Clip(put), o.Grant)
+	}
+	for _, g := range put {
+		if g.ID == "" || g.ID != g.Request.ID {
+			return &InvalidError{g.ID, "grant and request differ in id"}
+		}
+		if old := c.grants.get(g.ID); old != nil {
+			c.forget(old)
+		}
+	}
+	if err := c.setPools(o.Pools); err != nil {
+		return err
+	}
+	for _, g := range put {
+		if err := c.enter(g); err != nil {
+			return err
+		}
+	}
+	return c.nobodyEmpty(o)
+}
+
+// forget takes a grant out of the books.
+func (c *change) forget(g *Grant) {
+	c.grants = c.grants.without(g.ID)
+	c.unhold(g.Own)
+	c.unhold(g.Fence)
+	if g.Share.Counted {
+		c.count(g, -1)
+	} else if g.Share.follows() {
+		c.follow(g, -1)
+	}
+	if len(g.Memory) > 0 {
+		c.writeFree()
+		for _, b := range g.Memory {
+			if i, ok := c.cell(b.Node, b.Resource); ok {
+				c.free[i] += b.Bytes
+			}
+		}
+	}
+	for _, name := range g.Devices {
+		c.writeUsing()
+		if i, ok := c.device(name); ok && c.using[i] == g.ID {
+			c.using[i] = ""
+		}
+	}
+}
+
+func (c *change) unhold(cpus cpuset.Set) {
+	if cpus.IsEmpty() {
+		return
+	}
+	c.writeHeld()
+	gone := cpus
+	for cpu := range cpus.All() {
+		if c.held[cpu]--; c.held[cpu] > 0 {
+			gone = gone.Minus(c.t.units[CPU][c.t.at[CPU][cpu]].CPUs)
+		}
+	}
+	c.owned = c.owned.Minus(gone)
+	c.lent = c.lent.Minus(gone)
+}
+
+func (c *change) hold(cpus cpuset.Set) {
+	if cpus.IsEmpty() {
+		return
+	}
+	c.writeHeld()
+	for cpu := range cpus.All() {
+		c.held[cpu]++
+	}
+	c.owned = c.owned.Union(cpus)
+	c.narrowed = true
+}
+
+// enter writes a grant into the books.
+func (c *change) enter(g *Grant) error {
+	if err := c.mayOwn(g); err != nil {
+		return err
+	}
+	c.hold(g.Own)
+	c.hold(g.Fence)
+	if g.Lent {
+		c.lent = c.lent.Union(g.Own)
+	}
+	if err := c.share(g); err != nil {
+		return err
+	}
+	if err := c.useMemory(g); err != nil {
+		return err
+	}
+	if err := c.useDevices(g); err != nil {
+		return err
+	}
+	c.grants = c.grants.with(g)
+	return nil
+}
+
+func (c *change) mayOwn(g *Grant) error {
+	if g.Own.IsEmpty() && g.Fence.IsEmpty() {
+		return nil
+	}
+	all := g.Own.Union(g.Fence)
+	conflict := func(cpus cpuset.Set, reason string) error {
+		return &ConflictError{ID: g.ID, CPUs: cpus, Reason: reason}
+	}
+	switch {
+	case g.Own.Overlaps(g.Fence):
+		return conflict(g.Own.Intersect(g.Fence), "both owned and fenced")
+	case !c.conf.Allowed.Contains(g.Own) || !c.t.online.Contains(g.Fence):
+		return conflict(all.Minus(c.conf.Allowed), "not allowed or not online")
+	case all.Overlaps(c.conf.Floor):
+		return &FloorError{CPUs: c.conf.Floor}
+	case g.Request.Class != System && g.Own.Overlaps(c.conf.Reserved):
+		return conflict(g.Own.Intersect(c.conf.Reserved), "reserved")
+	}
+	for cpu := range all.All() {
+		if c.refs[cpu] > 0 {
+			return conflict(cpuset.MustOf(cpu), "bound by others")
+		}
+	}
+	if !all.Overlaps(c.owned) {
+		return nil
+	}
+	if taken := c.takenFrom(g, all.Intersect(c.owned)); !taken.IsEmpty() {
+		return conflict(taken, "held by others")
+	}
+	return nil
+}
+
+// takenFrom returns which of the owned CPUs g may not own as well. Within a
+// group, initial workloads and the others own CPUs in turn.
+func (c *change) takenFrom(g *Grant, owned cpuset.Set) cpuset.Set {
+	if g.Request.Group == "" {
+		return owned
+	}
+	var mine []*Grant
+	for o := range c.Members(g.Request.Group) {
+		if o.Request.Role == Init || g.Request.Role == Init {
+			mine = append(mine, o)
+		}
+	}
+	taken := owned
+	for cpu := range owned.All() {
+		n := 0
+		for _, o := range mine {
+			if o.Own.Has(cpu) || o.Fence.Has(cpu) {
+				n++
+			}
+		}
+		if n == int(c.held[cpu]) {
+			taken = taken.Minus(c.t.units[CPU][c.t.at[CPU][cpu]].CPUs)
+		}
+	}
+	return taken
+}
+
+func (c *change) share(g *Grant) error {
+	sh := &g.Share
+	switch {
+	case sh.Counted:
+		if bad := sh.Within.Minus(c.conf.Allowed.Minus(c.owned)); !bad.IsEmpty() || sh.Within.IsEmpty() {
+			return &ConflictError{g.ID, bad, "to be counted, but not free"}
+		}
+		for cpu := range sh.Within.All() {
+			if int(c.refs[cpu]) >= c.conf.MaxRefs {
+				return &ConflictError{g.ID, cpuset.MustOf(cpu), "bound by as many as may be"}
+			}
+		}
+		c.count(g, 1)
+	case sh.Pool != "":
+		if _, ok := c.pool(sh.Pool); !ok {
+			return &RejectedError{g.ID, "no pool " + sh.Pool}
+		}
+	case sh.follows():
+		if bad := sh.Within.Minus(c.conf.Allowed); !bad.IsEmpty() {
+			return &ConflictError{g.ID, bad, "not allowed"}
+		}
+		c.follow(g, 1)
+	}
+	return nil
+}
+
+// count binds or unbinds counted CPUs.
+func (c *change) count(g *Grant, by int) {
+	if !c.ownRefs {
+		c.refs, c.ownRefs = slices.Clone(c.refs), true
+	}
+	for cpu := range g.Share.Within.All() {
+		c.refs[cpu] = uint16(int(c.refs[cpu]) + by)
+		one := c.t.units[CPU][c.t.at[CPU][cpu]].CPUs
+		if by > 0 && !g.Share.Open {
+			c.closed = c.closed.Union(one)
+			c.narrowed = true
+		} else if c.refs[cpu] == 0 {
+			c.closed = c.closed.Minus(one)
+		}
+	}
+}
+
+// follow adds g to or takes it from those that live in its bound.
+func (c *change) follow(g *Grant, by int) {
+	if !c.ownFollowers {
+		c.followers, c.ownFollowers = slices.Clone(c.followers), true
+	}
+	be := g.Request.Class == BE
+	i := slices.IndexFunc(c.followers, func(f *follower) bool { return f.be == be && f.within == g.Share.Within })
+	if i < 0 {
+		c.followers = append(c.followers, &follower{within: g.Share.Within, be: be})
+		i = len(c.followers) - 1
+	}
+	f := *c.followers[i]
+	f.n += by
+	f.milli += by * g.Share.Milli
+	if f.n == 0 {
+		c.followers = slices.Delete(c.followers, i, i+1)
+		return
+	}
+	c.followers[i] = &f
+	c.narrowed = true
+}
+
+func (c *change) useMemory(g *Grant) error {
+	if len(g.Memory) == 0 {
+		return nil
+	}
+	c.writeFree()
+	for _, b := range g.Memory {
+		i, ok := c.cell(b.Node, b.Resource)
+		if !ok {
+			return &MemoryError{Resource: b.Resource, Asked: b.Bytes}
+		}
+		if b.Bytes < 0 || b.Bytes > c.free[i] {
+			return &MemoryError{Resource: b.Resource, Asked: b.Bytes, Available: c.free[i]}
+		}
+		c.free[i] -= b.Bytes
+	}
+	return nil
+}
+
+func (c *change) useDevices(g *Grant) error {
+	for _, name := range g.Devices {
+		c.writeUsing()
+		i, ok := c.device(name)
+		if !ok {
+			return &DeviceError{name, "no such device"}
+		}
+		if c.using[i] != "" && !c.mayReuse(g, c.using[i]) {
+			return &DeviceError{name, "held by " + c.using[i]}
+		}
+		c.using[i] = g.ID
+	}
+	return nil
+}
+
+// mayReuse reports whether g may take a device over from an initial workload
+// of its group.
+func (c *change) mayReuse(g *Grant, holder string) bool {
+	h := c.grants.get(holder)
+	return h != nil && g.Request.Group != "" && h.Request.Group == g.Request.Group && h.Request.Role == Init
+}
+
+func (c *change) writeHeld() {
+	if !c.ownHeld {
+		c.held, c.ownHeld = slices.Clone(c.held), true
+	}
+}
+
+func (c *change) writeFree() {
+	if !c.ownFree {
+		c.free, c.ownFree = slices.Clone(c.free), true
+	}
+}
+
+func (c *change) writeUsing() {
+	if !c.ownUsing {
+		c.using, c.ownUsing = slices.Clone(c.using), true
+	}
+}
+
+func (c *change) setPools(pools []Pool) error {
+	for i := range pools {
+		p := &pools[i]
+		if p.Name == "" {
+			return &InvalidError{Reason: "a pool without name"}
+		}
+		if !c.ownPools {
+			c.pools, c.ownPools = slices.Clone(c.pools), true
+		}
+		if at, ok := c.pool(p.Name); ok {
+			c.unhold(c.pools[at].CPUs)
+			c.pools = slices.Delete(c.pools, at, at+1)
+			c.narrowed = true
+		}
+	}
+	for i := range pools {
+		p := &pools[i]
+		if p.CPUs.IsEmpty() {
+			continue
+		}
+		if bad := p.CPUs.Minus(c.conf.Allowed.Minus(c.owned).Minus(c.closed)); !bad.IsEmpty() {
+			return &ConflictError{p.Name, bad, "held by others or not allowed"}
+		}
+		if p.CPUs.Overlaps(c.conf.Floor) {
+			return &FloorError{CPUs: c.conf.Floor}
+		}
+		c.hold(p.CPUs)
+		at, _ := c.pool(p.Name)
+		c.pools = slices.Insert(c.pools, at, *p)
+	}
+	return nil
+}
+
+// nobodyEmpty refuses a change that leaves a workload without a CPU.
+func (c *change) nobodyEmpty(o *Offer) error {
+	if o.Grant != nil && c.Effective(o.Grant).IsEmpty() {
+		return &CPUsError{Asked: max(1, o.Grant.Request.Whole())}
+	}
+	for _, g := range o.Also {
+		if c.Effective(g).IsEmpty() {
+			return &FloorError{CPUs: g.Share.Within}
+		}
+	}
+	if c.narrowed {
+		for _, f := range c.followers {
+			if left := c.left(&f.within, f.be); left.IsEmpty() {
+				return &FloorError{CPUs: f.within}
+			}
+		}
+	}
+	if len(o.Pools) == 0 {
+		return nil
+	}
+	for g := range c.grants.all() {
+		if g.Share.Pool != "" {
+			if _, ok := c.pool(g.Share.Pool); !ok {
+				return &RejectedError{g.ID, "its pool " + g.Share.Pool + " would cease to be"}
+			}
+		}
+	}
+	return nil
+}
+
+// device returns the position of a device.
+func (s *State) device(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.devices, name, func(d Device, name string) int { return compareNames(d.Name, name) })
+}

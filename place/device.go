@@ -1,0 +1,107 @@
+package place
+
+import (
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+)
+
+// Devices returns all devices by name. The slice is the state's own.
+func (s *State) Devices() []Device { return s.devices }
+
+// Device returns a device and the id of its holder, "" if it is free.
+func (s *State) Device(name string) (d Device, holder string, ok bool) {
+	i, ok := s.device(name)
+	if !ok {
+		return Device{}, "", false
+	}
+	return s.devices[i], s.using[i], true
+}
+
+// FitDevices chooses free devices for the requests, those near the NUMA nodes (by
+// number) first, then those without locality, then by name. far counts the
+// chosen ones that are near none of the nodes. *DeviceError if there are too few.
+func (s *State) FitDevices(nodes cpuset.Set, requests []DeviceRequest) (names []string, far int, err error) {
+	for i := range requests {
+		r := &requests[i]
+		for _, name := range r.Names {
+			at, ok := s.device(name)
+			if !ok {
+				return nil, 0, &DeviceError{name, "no such device"}
+			}
+			if s.using[at] != "" {
+				return nil, 0, &DeviceError{name, "held by " + s.using[at]}
+			}
+			names, far = s.pick(at, nodes, names, far)
+		}
+		for n := len(r.Names); n < r.Count; n++ {
+			at := s.nearestDevice(nodes, r.Kind, names)
+			if at < 0 {
+				return nil, 0, &DeviceError{r.Kind, "too few are free"}
+			}
+			names, far = s.pick(at, nodes, names, far)
+		}
+	}
+	return names, far, nil
+}
+
+func (s *State) pick(at int, nodes cpuset.Set, names []string, far int) ([]string, int) {
+	if near := s.devices[at].Nodes; !near.IsEmpty() && !near.Overlaps(nodes) {
+		far++
+	}
+	return append(names, s.devices[at].Name), far
+}
+
+func (s *State) nearestDevice(nodes cpuset.Set, kind string, but []string) int {
+	c := Choice{
+		Name: "device", Count: len(s.devices),
+		Fits: func(i int) string {
+			if s.devices[i].Kind != kind || s.using[i] != "" || slices.Contains(but, s.devices[i].Name) {
+				return "other kind or held"
+			}
+			return ""
+		},
+		Rank: func(i int) Rank {
+			switch near := s.devices[i].Nodes; {
+			case near.Overlaps(nodes):
+				return Rank{0}
+			case near.IsEmpty():
+				return Rank{1}
+			}
+			return Rank{2}
+		},
+	}
+	return c.Best(nil)
+}
+
+// Attraction returns, by NUMA node position, the sum of the weights of r's
+// affinities to workloads with CPUs of their own, counted CPUs or a bound on that
+// node; nil if r has no affinities.
+func (s *State) Attraction(r *Request) []int {
+	if len(r.Affinity) == 0 {
+		return nil
+	}
+	pull := make([]int, len(s.t.units[machine.Node]))
+	for g := range s.grants.all() {
+		weight := 0
+		for i := range r.Affinity {
+			if r.Affinity[i].Matches(&g.Request) && g.ID != r.ID {
+				weight += r.Affinity[i].Weight
+			}
+		}
+		if weight == 0 {
+			continue
+		}
+		cpus := g.Own
+		if cpus.IsEmpty() {
+			cpus = s.Effective(g)
+		}
+		for i := range pull {
+			if u := &s.t.units[machine.Node][i]; u.CPUs.Overlap(&cpus) > 0 {
+				pull[i] += weight
+			}
+		}
+	}
+	return pull
+}

@@ -1,0 +1,112 @@
+package place
+
+import (
+	"fmt"
+
+	"berth.dev/berth/cpuset"
+)
+
+// InvalidError is a request or a configuration that makes no sense on any machine.
+type InvalidError struct{ ID, Reason string }
+
+func (e *InvalidError) Error() string { return fmt.Sprintf("request %q: %s", e.ID, e.Reason) }
+
+// CPUsError is too few CPUs for a request.
+type CPUsError struct {
+	Asked, Available int // CPUs; milli-CPU if Milli
+	Milli            bool
+}
+
+func (e *CPUsError) Error() string {
+	if e.Milli {
+		return fmt.Sprintf("not enough CPU time: %dm asked, %dm available", e.Asked, e.Available)
+	}
+	return fmt.Sprintf("not enough CPUs: %d asked, %d available", e.Asked, e.Available)
+}
+
+// SMTError is a request that whole physical cores cannot serve.
+type SMTError struct {
+	Asked, PerCore int
+	Available      int // free CPUs in cores that may be taken whole
+}
+
+func (e *SMTError) Error() string {
+	if e.PerCore > 1 && e.Asked%e.PerCore != 0 {
+		return fmt.Sprintf("SMT alignment: %d CPUs asked, not a multiple of the %d CPUs of a core", e.Asked, e.PerCore)
+	}
+	return fmt.Sprintf("SMT alignment: %d CPUs asked, %d available in whole cores", e.Asked, e.Available)
+}
+
+// NUMAError is a request that the NUMA nodes cannot serve as it demands.
+type NUMAError struct {
+	Nodes  cpuset.Set // the nodes looked at; empty if not about certain ones
+	Reason string
+}
+
+func (e *NUMAError) Error() string {
+	if e.Nodes.IsEmpty() {
+		return "NUMA alignment: " + e.Reason
+	}
+	return fmt.Sprintf("NUMA alignment on nodes %s: %s", e.Nodes, e.Reason)
+}
+
+// MemoryError is too little of a NUMA node's resource.
+type MemoryError struct {
+	Resource         string
+	Asked, Available int64 // bytes
+}
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("not enough %s: %d bytes asked, %d available", e.Resource, e.Asked, e.Available)
+}
+
+// DeviceError is a device that does not exist, is held, or is too few of a kind.
+type DeviceError struct{ Device, Reason string }
+
+func (e *DeviceError) Error() string { return fmt.Sprintf("device %q: %s", e.Device, e.Reason) }
+
+// FloorError is a change that would leave a workload without any CPU.
+type FloorError struct {
+	CPUs cpuset.Set // the CPUs that must stay shared
+}
+
+func (e *FloorError) Error() string {
+	return fmt.Sprintf("floor pool: CPUs %s must stay shared", e.CPUs)
+}
+
+// ConflictError is a grant that takes what somebody else holds, or what may not
+// be taken. A policy that gets it from Commit has a defect, unless the grant
+// was saved on another machine or under another configuration.
+type ConflictError struct {
+	ID     string
+	CPUs   cpuset.Set
+	Reason string
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("grant %q: CPUs %s: %s", e.ID, e.CPUs, e.Reason)
+}
+
+// RejectedError is a request that a policy refuses by its own rules.
+type RejectedError struct{ ID, Reason string }
+
+func (e *RejectedError) Error() string { return fmt.Sprintf("request %q: %s", e.ID, e.Reason) }
+
+// StaleError is an offer made on a state that is no longer the current one.
+type StaleError struct {
+	Offered, Current uint64 // generations
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("stale offer: made on generation %d, the state is at %d", e.Offered, e.Current)
+}
+
+// NotHeldError is an id that the state does not know.
+type NotHeldError struct{ ID string }
+
+func (e *NotHeldError) Error() string { return fmt.Sprintf("workload %q: holds nothing", e.ID) }
+
+// HeldError is an id that already holds a grant.
+type HeldError struct{ ID string }
+
+func (e *HeldError) Error() string { return fmt.Sprintf("workload %q: already holds a grant", e.ID) }

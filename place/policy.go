@@ -1,0 +1,148 @@
+package place
+
+import (
+	"errors"
+	"slices"
+)
+
+// Policy answers requests. It keeps nothing between calls: all it needs to know
+// is in the State. The same state and request always give the same offer.
+type Policy interface {
+	// Name is the policy's name, as in "berth".
+	Name() string
+	// Place offers a grant for a workload that holds nothing yet. Errors are of
+	// the types of this package.
+	Place(s *State, r *Request) (Offer, error)
+}
+
+// Starter is a Policy that wants something held on an empty machine, such as
+// pools that exist before their members.
+type Starter interface {
+	Start(s *State) (Offer, error)
+}
+
+// Resizer is a Policy that can change a held grant in place: grow next to what is
+// held, shrink without moving. r.ID is held.
+type Resizer interface {
+	Resize(s *State, r *Request) (Offer, error)
+}
+
+// Releaser is a Policy for which giving back changes more than the one grant.
+type Releaser interface {
+	Release(s *State, id string) (Offer, error)
+}
+
+// Restorer is a Policy that needs more than what was saved as it is.
+type Restorer interface {
+	Restore(s *State, saved Saved) (*State, error)
+}
+
+// Saved is what has to be kept over a restart.
+type Saved struct {
+	Grants []*Grant `json:"grants"`
+	Pools  []Pool   `json:"pools,omitempty"`
+}
+
+// Start returns the state of an empty machine under p.
+func Start(p Policy, t *Topology, c Config) (*State, error) {
+	s, err := New(t, c)
+	if err != nil {
+		return nil, err
+	}
+	starter, ok := p.(Starter)
+	if !ok {
+		return s, nil
+	}
+	o, err := starter.Start(s)
+	if err != nil {
+		return nil, err
+	}
+	return s.Commit(o)
+}
+
+// Place checks the request and asks p for an offer.
+func Place(p Policy, s *State, r *Request) (Offer, error) {
+	if err := r.Validate(); err != nil {
+		return Offer{}, err
+	}
+	if _, held := s.Grant(r.ID); held {
+		return Offer{}, &HeldError{r.ID}
+	}
+	return p.Place(s, r)
+}
+
+// Resize asks p to change a held grant in place. A policy that cannot refuses
+// with a *RejectedError.
+func Resize(p Policy, s *State, r *Request) (Offer, error) {
+	if err := r.Validate(); err != nil {
+		return Offer{}, err
+	}
+	if _, held := s.Grant(r.ID); !held {
+		return Offer{}, &NotHeldError{r.ID}
+	}
+	resizer, ok := p.(Resizer)
+	if !ok {
+		return Offer{}, &RejectedError{r.ID, "policy " + p.Name() + " cannot resize in place"}
+	}
+	return resizer.Resize(s, r)
+}
+
+// Release asks p for the offer that gives back all that a workload holds.
+func Release(p Policy, s *State, id string) (Offer, error) {
+	if _, held := s.Grant(id); !held {
+		return Offer{}, &NotHeldError{id}
+	}
+	if releaser, ok := p.(Releaser); ok {
+		return releaser.Release(s, id)
+	}
+	o := s.Offer()
+	o.Drop = []string{id}
+	return o, nil
+}
+
+// Restore reinstates what was saved, grants in any order, exactly as it was, on
+// a fresh State of New. What cannot be, because the machine or the configuration
+// changed, is left out and reported as joined errors; the state is valid
+// nevertheless, and the caller may place those workloads anew.
+func Restore(p Policy, s *State, saved Saved) (*State, error) {
+	if restorer, ok := p.(Restorer); ok {
+		return restorer.Restore(s, saved)
+	}
+	return s.Reinstate(saved)
+}
+
+// Save returns what Restore needs: all grants and pools.
+func (s *State) Save() Saved {
+	return Saved{Grants: slices.Collect(s.grants.all()), Pools: slices.Clone(s.pools)}
+}
+
+// Reinstate commits saved pools and grants as they are, by rising name and id.
+// Those that the books refuse are left out and reported as joined errors.
+func (s *State) Reinstate(saved Saved) (*State, error) {
+	var errs []error
+	try := func(o Offer) {
+		next, err := s.Commit(o)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		s = next
+	}
+	for _, p := range saved.Pools {
+		o := s.Offer()
+		o.Pools = []Pool{p}
+		try(o)
+	}
+	order := slices.Clone(saved.Grants)
+	slices.SortStableFunc(order, func(a, b *Grant) int { return compareNames(a.ID, b.ID) })
+	for _, g := range order {
+		if _, held := s.Grant(g.ID); held {
+			errs = append(errs, &HeldError{g.ID})
+			continue
+		}
+		o := s.Offer()
+		o.Grant = g
+		try(o)
+	}
+	return s, errors.Join(errs...)
+}

@@ -1,0 +1,174 @@
+package place
+
+import (
+	"berth.dev/berth/cpuset"
+)
+
+// Request is what one workload wants. Only ID is required: a request without
+// CPU time is one that runs in a shared pool.
+type Request struct {
+	// ID names the workload; it is unique among what a State holds.
+	ID string `json:"id"`
+	// Group joins workloads that start and end together, such as the
+	// containers of a pod; "" is none. Namespace and Labels are what policies
+	// and affinities match on.
+	Group     string            `json:"group,omitempty"`
+	Namespace string            `json:"namespace,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Role      Role              `json:"role,omitzero"`
+	Class     Class             `json:"class"`
+
+	// Milli is the CPU time asked for, all told, in thousandths of a CPU.
+	Milli int `json:"milli,omitempty"`
+	// LimitMilli is the most CPU time that the workload may use; 0 is no limit.
+	LimitMilli int  `json:"limitMilli,omitempty"`
+	Mode       Mode `json:"mode,omitzero"`
+	// SharedMilli is, with Mode Mixed, the part of Milli that comes from a
+	// pool; 0 is Milli's remainder of a whole CPU.
+	SharedMilli int `json:"sharedMilli,omitempty"`
+
+	Bind Bind `json:"bind,omitzero"`
+	// BindRequired makes Bind a condition instead of a preference.
+	BindRequired bool        `json:"bindRequired,omitempty"`
+	Exclusivity  Exclusivity `json:"exclusivity,omitzero"`
+	Strategy     Strategy    `json:"strategy,omitzero"`
+	// Isolated asks for CPUs that the kernel's scheduler does not balance onto.
+	Isolated Want `json:"isolated,omitzero"`
+	// CoreKind is the preferred kind of core of a hybrid machine
+	// (machine.KindP, ...); "" is no preference.
+	CoreKind string `json:"coreKind,omitempty"`
+	// Nodes are the NUMA nodes that CPUs should come from; empty is any.
+	Nodes cpuset.Set `json:"nodes,omitzero"`
+	// NodesRequired makes Nodes a condition instead of a preference.
+	NodesRequired bool `json:"nodesRequired,omitempty"`
+	// MaxNodes is the largest number of NUMA nodes that exclusive CPUs may
+	// span; 0 is no limit.
+	MaxNodes int `json:"maxNodes,omitempty"`
+
+	Memory   []Amount        `json:"memory,omitempty"`
+	Devices  []DeviceRequest `json:"devices,omitempty"`
+	Affinity []Affinity      `json:"affinity,omitempty"`
+
+	// Hints are words for one policy, such as a group to join. A policy
+	// documents those that it knows.
+	Hints map[string]string `json:"hints,omitempty"`
+	// Explain asks for Grant.Why.
+	Explain bool `json:"-"`
+}
+
+// Want says how much a property is wanted.
+type Want int
+
+// The degrees of wanting.
+const (
+	Unasked Want = iota // the policy's own preference
+	Avoid
+	Prefer
+	Require
+)
+
+func wantNames() []string { return []string{"", "avoid", "prefer", "require"} }
+
+// String returns "avoid", "prefer", "require" or "".
+func (w Want) String() string { return name(wantNames(), int(w), "want") }
+
+// MarshalText writes the degree's name.
+func (w Want) MarshalText() ([]byte, error) { return marshal(wantNames(), int(w), "want") }
+
+// UnmarshalText reads a degree's name.
+func (w *Want) UnmarshalText(text []byte) error {
+	n, err := unmarshal(wantNames(), text, "want")
+	*w = Want(n)
+	return err
+}
+
+// Memory is the name of ordinary memory as a resource of a NUMA node. Other
+// resources have names of the caller's choice, such as "hugepages-2Mi".
+const Memory = "memory"
+
+// Amount is a quantity of a resource that NUMA nodes have.
+type Amount struct {
+	Resource string `json:"resource"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// DeviceRequest asks for devices, by kind and number or by name.
+type DeviceRequest struct {
+	Kind  string   `json:"kind,omitempty"`
+	Count int      `json:"count,omitempty"`
+	Names []string `json:"names,omitempty"`
+}
+
+// Affinity draws a workload to others or keeps it from them. It concerns the
+// held grants whose request agrees with every field that is set.
+type Affinity struct {
+	ID        string            `json:"id,omitempty"`
+	Group     string            `json:"group,omitempty"`
+	Namespace string            `json:"namespace,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	// Weight is how strongly; negative keeps apart.
+	Weight int `json:"weight"`
+}
+
+// Matches reports whether a concerns a workload placed for r.
+func (a *Affinity) Matches(r *Request) bool {
+	if a.ID != "" && a.ID != r.ID || a.Group != "" && a.Group != r.Group || a.Namespace != "" && a.Namespace != r.Namespace {
+		return false
+	}
+	for k, v := range a.Labels {
+		if got, ok := r.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Whole returns the number of whole CPUs in Milli, rounded up.
+func (r *Request) Whole() int { return (r.Milli + 999) / 1000 }
+
+// Split returns how many CPUs the request wants for itself and how much time
+// of a pool, by its mode. Auto is left to the policy and read as Shared.
+func (r *Request) Split() (own, sharedMilli int) {
+	switch r.Mode {
+	case Exclusive:
+		return r.Whole(), 0
+	case Mixed:
+		shared := r.SharedMilli
+		if shared == 0 {
+			shared = r.Milli % 1000
+		}
+		return (r.Milli - shared) / 1000, shared
+	}
+	return 0, r.Milli
+}
+
+// Validate reports the first thing in r that no policy could act on, as an
+// *InvalidError.
+func (r *Request) Validate() error {
+	switch {
+	case r.ID == "":
+		return &InvalidError{Reason: "no id"}
+	case r.Milli < 0 || r.LimitMilli < 0 || r.SharedMilli < 0 || r.MaxNodes < 0:
+		return &InvalidError{r.ID, "an amount is negative"}
+	case r.Milli > maxMilli || r.LimitMilli > maxMilli:
+		return &InvalidError{r.ID, "more CPU time than any machine has"}
+	case r.SharedMilli > r.Milli:
+		return &InvalidError{r.ID, "the shared part is larger than the whole"}
+	case r.Mode == Mixed && r.SharedMilli != 0 && (r.Milli-r.SharedMilli)%1000 != 0:
+		return &InvalidError{r.ID, "the exclusive part is no whole number of CPUs"}
+	}
+	for _, a := range r.Memory {
+		if a.Resource == "" || a.Bytes < 0 {
+			return &InvalidError{r.ID, "a memory amount without resource, or negative"}
+		}
+	}
+	for _, d := range r.Devices {
+		if d.Count < 0 || d.Kind == "" && len(d.Names) == 0 {
+			return &InvalidError{r.ID, "a device request without kind and names, or negative"}
+		}
+	}
+	return nil
+}
+
+// maxMilli bounds CPU time so that sums stay far from overflow.
+const maxMilli = cpuset.Limit * 1000 * 1000

@@ -1,0 +1,355 @@
+package place
+
+import (
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+)
+
+// Mode of a Stage.
+type StageMode int
+
+// The modes of a Stage.
+const (
+	// Fill takes units, best rank first, that are wholly free and no larger than
+	// what is still needed, until nothing is needed or no such unit is left.
+	Fill StageMode = iota
+	// Enter looks for the best unit that has all that is still needed and goes on
+	// inside it; where there is none, the stage is passed over.
+	Enter
+	// Spill visits units, best rank first, and does the later stages inside each
+	// until nothing is needed.
+	Spill
+)
+
+// Stage is one step of Take: a choice among the domains of a kind, or CPUs.
+type Stage struct {
+	Name     string
+	Mode     StageMode
+	Kind     machine.Kind // of the units; CPU for single CPUs
+	Criteria []string     // names of the rank's integers
+	// Rank ranks a unit, by position; nil ranks all alike. Ties end in the
+	// lowest free CPU.
+	Rank func(v *View, pos int) Rank
+	// Fits drops a unit by saying why; "" keeps it; nil keeps all.
+	Fits func(v *View, pos int) string
+	// Limit is the most CPUs to take from a unit by Spill, and what Enter
+	// counts as free; nil is all free ones.
+	Limit func(v *View, pos int) int
+	// Again ranks the units again after each one taken.
+	Again bool
+}
+
+// Query is what Take is asked.
+type Query struct {
+	From   cpuset.Set // CPUs that may be taken
+	Near   cpuset.Set // CPUs that the workload holds already; counted by TakenIn
+	Count  int
+	Stages []Stage
+	Why    *Why // nil unless wanted
+}
+
+// View is what ranks see of a Take in progress.
+type View struct {
+	T    *Topology
+	Need int // CPUs still to take
+	// Free may still be taken in the present scope; Taken was, Near included.
+	Free, Taken cpuset.Set
+
+	free, whole, taken []int16 // flat by offset
+	scopeKind          machine.Kind
+	scopePos           int // -1: the machine
+	stale              bool
+}
+
+// FreeIn returns the number of free CPUs of a unit in the present scope.
+func (v *View) FreeIn(k machine.Kind, pos int) int {
+	return int(v.free[v.T.offset[k]+pos])
+}
+
+// WholeIn returns the number of CPUs of a unit in wholly free cores.
+func (v *View) WholeIn(k machine.Kind, pos int) int {
+	return int(v.whole[v.T.offset[k]+pos])
+}
+
+// TakenIn returns the number of CPUs of a unit taken so far, Near included.
+func (v *View) TakenIn(k machine.Kind, pos int) int {
+	return int(v.taken[v.T.offset[k]+pos])
+}
+
+// IsWhole reports whether all CPUs of a unit are free.
+func (v *View) IsWhole(k machine.Kind, pos int) bool {
+	size := v.T.units[k][pos].Size
+	return size > 0 && v.FreeIn(k, pos) == size
+}
+
+// Up returns the position of the domain of kind k around a core or CPU, -1 if none.
+func (v *View) Up(k, of machine.Kind, pos int) int {
+	first := v.T.units[of][pos].First
+	if first < 0 {
+		return -1
+	}
+	return int(v.T.at[k][first])
+}
+
+// Take takes exactly q.Count CPUs of q.From by q.Stages. Where the stages leave
+// something, the lowest free CPUs of the present scope follow. Too few CPUs are
+// a *CPUsError.
+func (t *Topology) Take(q *Query) (cpuset.Set, error) {
+	from := q.From.Intersect(t.online).Minus(q.Near)
+	if n := from.Len(); q.Count > n || q.Count < 0 {
+		return cpuset.Set{}, &CPUsError{Asked: q.Count, Available: n}
+	}
+	if q.Count == 0 {
+		return cpuset.Set{}, nil
+	}
+	n := t.offset[kinds]
+	buf := make([]int16, 3*n)
+	v := &View{T: t, Need: q.Count, Free: from, Taken: q.Near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:], scopePos: -1}
+	t.count(&q.Near, v.taken, nil)
+	v.recount()
+	v.run(q.Stages, q.Why)
+	return v.Taken.Minus(q.Near), nil
+}
+
+// count adds, for each domain, its members of cpus, and those in cores that are
+// wholly members.
+func (t *Topology) count(cpus *cpuset.Set, n, whole []int16) {
+	cores := n[t.offset[machine.Core]:]
+	at := t.at[machine.Core]
+	single := n[t.offset[CPU]:]
+	cpuAt := t.at[CPU]
+	for cpu := range cpus.All() {
+		cores[at[cpu]]++
+		single[cpuAt[cpu]] = 1
+	}
+	units := t.units[machine.Core]
+	for core := range units {
+		c := cores[core]
+		if c == 0 {
+			continue
+		}
+		all := int(c) == units[core].Size
+		if whole != nil && all {
+			whole[t.offset[machine.Core]+core] = c
+		}
+		for k := range int(machine.Core) {
+			if pos := t.up[k][core]; pos >= 0 {
+				n[t.offset[k]+int(pos)] += c
+				if whole != nil && all {
+					whole[t.offset[k]+int(pos)] += c
+				}
+			}
+		}
+	}
+}
+
+func (v *View) recount() {
+	clear(v.free)
+	clear(v.whole)
+	v.T.count(&v.Free, v.free, v.whole)
+	v.stale = false
+}
+
+// take takes the free CPUs of a unit, at most Need.
+func (v *View) take(k machine.Kind, pos int) {
+	got := v.Free.Intersect(v.T.units[k][pos].CPUs)
+	for got.Len() > v.Need {
+		last, _ := got.Last()
+		got = got.Minus(v.T.units[CPU][v.T.at[CPU][last]].CPUs)
+	}
+	v.Free = v.Free.Minus(got)
+	v.Taken = v.Taken.Union(got)
+	for cpu := range got.All() {
+		v.Need--
+		v.move(cpu)
+	}
+}
+
+// move counts one CPU from free to taken.
+func (v *View) move(cpu int) {
+	t := v.T
+	core := int(t.at[machine.Core][cpu])
+	whole := v.whole[t.offset[machine.Core]+core]
+	for k := range kinds {
+		pos := t.at[k][cpu]
+		if pos < 0 {
+			continue
+		}
+		i := t.offset[k] + int(pos)
+		v.free[i]--
+		v.taken[i]++
+		v.whole[i] -= min(whole, v.whole[i])
+	}
+}
+
+func (v *View) run(stages []Stage, why *Why) {
+	for i := range stages {
+		if v.Need == 0 {
+			return
+		}
+		st := &stages[i]
+		switch st.Mode {
+		case Fill:
+			v.fill(st, why)
+		case Enter:
+			if pos := v.best(st, nil, why); pos >= 0 {
+				v.enter(st.Kind, pos)
+			}
+		case Spill:
+			v.spill(st, stages[i+1:], why)
+			return
+		}
+	}
+	for v.Need > 0 {
+		first, ok := v.Free.First()
+		if !ok {
+			return
+		}
+		v.take(CPU, int(v.T.at[CPU][first]))
+	}
+}
+
+// enter narrows the scope to a unit.
+func (v *View) enter(k machine.Kind, pos int) {
+	v.Free = v.Free.Intersect(v.T.units[k][pos].CPUs)
+	v.scopeKind, v.scopePos = k, pos
+	v.recount()
+}
+
+func (v *View) fill(st *Stage, why *Why) {
+	if st.Again || why != nil || st.Rank == nil {
+		for v.Need > 0 {
+			pos := v.best(st, nil, why)
+			if pos < 0 {
+				return
+			}
+			v.take(st.Kind, pos)
+		}
+		return
+	}
+	v.fillOnce(st)
+}
+
+// fillOnce is fill with ranks computed once.
+func (v *View) fillOnce(st *Stage) {
+	units := v.T.units[st.Kind]
+	type ranked struct {
+		rank Rank
+		pos  int
+	}
+	var list []ranked
+	for pos := range units {
+		if v.fits(st, pos) == "" {
+			list = append(list, ranked{st.Rank(v, pos), pos})
+		}
+	}
+	for v.Need > 0 {
+		best := -1
+		for i := range list {
+			if list[i].pos < 0 || units[list[i].pos].Size > v.Need {
+				continue
+			}
+			if best >= 0 {
+				order := list[i].rank.Compare(&list[best].rank)
+				if order > 0 || order == 0 && v.tie(st.Kind, list[i].pos) > v.tie(st.Kind, list[best].pos) {
+					continue
+				}
+			}
+			best = i
+		}
+		if best < 0 {
+			return
+		}
+		v.take(st.Kind, list[best].pos)
+		list[best].pos = -1
+	}
+}
+
+func (v *View) tie(k machine.Kind, pos int) int { return v.T.units[k][pos].First }
+
+// best returns the best unit that fits and is not done, -1 if there is none.
+func (v *View) best(st *Stage, done []bool, why *Why) int {
+	units := v.T.units[st.Kind]
+	c := Choice{
+		Name: st.Name, Criteria: st.Criteria, Count: len(units),
+		Fits: func(pos int) string {
+			if done != nil && done[pos] {
+				return "done"
+			}
+			return v.fits(st, pos)
+		},
+		Tie:   func(pos int) int { return v.tie(st.Kind, pos) },
+		Label: func(pos int) string { return v.T.Label(st.Kind, pos) },
+	}
+	if st.Rank != nil {
+		c.Rank = func(pos int) Rank { return st.Rank(v, pos) }
+	}
+	return c.Best(why)
+}
+
+// Label names a unit, as in "node 1" and "cpu 5".
+func (t *Topology) Label(k machine.Kind, pos int) string {
+	kind := "cpu"
+	if k != CPU {
+		kind = k.String()
+	}
+	return kind + " " + itoa(t.units[k][pos].ID)
+}
+
+func (v *View) fits(st *Stage, pos int) string {
+	free := v.FreeIn(st.Kind, pos)
+	if free == 0 {
+		return "nothing free"
+	}
+	switch st.Mode {
+	case Fill:
+		if size := v.T.units[st.Kind][pos].Size; free != size {
+			return "partly held"
+		} else if size > v.Need {
+			return "larger than needed"
+		}
+	case Enter:
+		if st.Limit != nil {
+			free = min(free, st.Limit(v, pos))
+		}
+		if free < v.Need {
+			return "too few free"
+		}
+	case Spill:
+		if st.Limit != nil && st.Limit(v, pos) <= 0 {
+			return "at its limit"
+		}
+	}
+	if st.Fits != nil {
+		return st.Fits(v, pos)
+	}
+	return ""
+}
+
+func (v *View) spill(st *Stage, rest []Stage, why *Why) {
+	outer, need := v.Free, v.Need
+	outerKind, outerPos := v.scopeKind, v.scopePos
+	done := make([]bool, len(v.T.units[st.Kind]))
+	for need > 0 {
+		pos := v.best(st, done, why)
+		if pos < 0 {
+			break
+		}
+		done[pos] = true
+		before := v.Taken
+		v.Need = min(need, v.FreeIn(st.Kind, pos))
+		if st.Limit != nil {
+			v.Need = min(v.Need, st.Limit(v, pos))
+		}
+		want := v.Need
+		v.enter(st.Kind, pos)
+		v.run(rest, why)
+		need -= want - v.Need
+		outer = outer.Minus(v.Taken.Minus(before))
+		v.Free, v.Need, v.scopeKind, v.scopePos = outer, need, outerKind, outerPos
+		v.recount()
+	}
+	if need > 0 {
+		v.run(nil, why)
+	}
+}

@@ -1,0 +1,270 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+)
+
+// CPU is a single CPU as a unit of choice, below machine.Core.
+const CPU = machine.Core + 1
+
+const kinds = int(CPU) + 1
+
+// Topology is a machine indexed for deciding. It is read-only and safe for
+// concurrent use. Positions count the domains of a kind from 0 in the order of
+// their ids; of CPU, the online CPUs by rising number.
+//
+// A machine that does not tell its sockets or nodes is one socket, one node; one
+// that does not tell its cores has one CPU per core. Dies, L3 and L2 domains
+// that the machine does not tell do not exist here either.
+type Topology struct {
+	m       *machine.Machine
+	online  cpuset.Set
+	units   [kinds][]Unit
+	at      [kinds][]int16   // by CPU number: position, -1 none
+	up      [kinds][]int16   // by core position: position of the domain that holds it, -1 none
+	cores   [kinds][][]int16 // by position: the core positions inside
+	offset  [kinds + 1]int   // of each kind in a flat array of counts
+	dist    [][]int          // by node position
+	near    [][]int          // by node position: all nodes, nearest first
+	byNode  []int16          // by node id: position, -1 none
+	threads int
+	uniform bool // every core has the same number of threads
+}
+
+// Unit is a domain, or a single CPU, at one position of a Topology.
+type Unit struct {
+	ID    int // machine.Domain.ID; of a single CPU its number
+	CPUs  cpuset.Set
+	Size  int // online CPUs
+	First int // lowest CPU, -1 for a memory-only node
+	Bytes int64
+}
+
+// NewTopology indexes m, which must not change afterwards. It reports what
+// Machine.Validate finds.
+func NewTopology(m *machine.Machine) (*Topology, error) {
+	if err := m.Validate(); err != nil {
+		return nil, fmt.Errorf("topology of machine %q: %w", m.Name, err)
+	}
+	if m.Online.IsEmpty() {
+		return nil, fmt.Errorf("topology of machine %q: no online CPUs", m.Name)
+	}
+	t := &Topology{m: m, online: m.Online}
+	for _, k := range machine.Kinds() {
+		t.units[k] = unitsOf(m, k)
+	}
+	for cpu := range m.Online.All() {
+		t.units[CPU] = append(t.units[CPU], unit(cpu, cpuset.MustOf(cpu), 0))
+	}
+	t.index()
+	t.measure()
+	return t, nil
+}
+
+func unitsOf(m *machine.Machine, k machine.Kind) []Unit {
+	var units []Unit
+	for _, d := range m.ByKind(k) {
+		units = append(units, unit(d.ID, d.CPUs, d.Bytes))
+	}
+	if len(units) > 0 {
+		return units
+	}
+	switch k {
+	case machine.Socket, machine.Node:
+		units = []Unit{unit(0, m.Online, 0)}
+	case machine.Core:
+		i := 0
+		for cpu := range m.Online.All() {
+			units = append(units, unit(i, cpuset.MustOf(cpu), 0))
+			i++
+		}
+	}
+	return units
+}
+
+func unit(id int, cpus cpuset.Set, bytes int64) Unit {
+	first, ok := cpus.First()
+	if !ok {
+		first = -1
+	}
+	return Unit{ID: id, CPUs: cpus, Size: cpus.Len(), First: first, Bytes: bytes}
+}
+
+func (t *Topology) index() {
+	last, _ := t.online.Last()
+	for k := range t.units {
+		t.at[k] = none(last + 1)
+		for pos := range t.units[k] {
+			for cpu := range t.units[k][pos].CPUs.All() {
+				t.at[k][cpu] = int16(pos)
+			}
+		}
+		t.offset[k+1] = t.offset[k] + len(t.units[k])
+	}
+	for k := range int(CPU) {
+		t.up[k] = none(len(t.units[machine.Core]))
+		t.cores[k] = make([][]int16, len(t.units[k]))
+		for core := range t.units[machine.Core] {
+			pos := t.at[k][t.units[machine.Core][core].First]
+			t.up[k][core] = pos
+			if pos >= 0 {
+				t.cores[k][pos] = append(t.cores[k][pos], int16(core))
+			}
+		}
+	}
+	least := cpuset.Limit
+	for _, core := range t.units[machine.Core] {
+		t.threads, least = max(t.threads, core.Size), min(least, core.Size)
+	}
+	t.uniform = least == t.threads
+}
+
+func none(n int) []int16 {
+	at := make([]int16, n)
+	for i := range at {
+		at[i] = -1
+	}
+	return at
+}
+
+func (t *Topology) measure() {
+	nodes := t.units[machine.Node]
+	t.byNode = none(nodes[len(nodes)-1].ID + 1)
+	for i := range nodes {
+		t.byNode[nodes[i].ID] = int16(i)
+		row, order := make([]int, len(nodes)), make([]int, len(nodes))
+		for j := range nodes {
+			d, ok := t.m.Distance(nodes[i].ID, nodes[j].ID)
+			if !ok && i == j {
+				d = 10
+			} else if !ok {
+				d = 20
+			}
+			row[j], order[j] = d, j
+		}
+		slices.SortStableFunc(order, func(a, b int) int {
+			return cmp.Or(cmp.Compare(min(1, abs(a-i)), min(1, abs(b-i))), cmp.Compare(row[a], row[b]))
+		})
+		t.dist, t.near = append(t.dist, row), append(t.near, order)
+	}
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// Machine returns the machine that t indexes.
+func (t *Topology) Machine() *machine.Machine { return t.m }
+
+// Online returns the online CPUs.
+func (t *Topology) Online() cpuset.Set { return t.online }
+
+// Units returns the domains of a kind, or the CPUs. The slice is t's own: do
+// not change it.
+func (t *Topology) Units(k machine.Kind) []Unit { return t.units[k] }
+
+// At returns the position of the domain of kind k that holds the CPU; -1 where
+// there is none.
+func (t *Topology) At(k machine.Kind, cpu int) int {
+	if cpu < 0 || cpu >= len(t.at[k]) {
+		return -1
+	}
+	return int(t.at[k][cpu])
+}
+
+// Of returns the position of the domain of kind k that holds a core, given by
+// position; -1 where there is none.
+func (t *Topology) Of(k machine.Kind, core int) int { return int(t.up[k][core]) }
+
+// Cores returns the positions of the cores in a domain. The slice is t's own.
+func (t *Topology) Cores(k machine.Kind, pos int) []int16 { return t.cores[k][pos] }
+
+// ThreadsPerCore returns the largest number of CPUs of a core, and whether all
+// cores have that many.
+func (t *Topology) ThreadsPerCore() (threads int, uniform bool) { return t.threads, t.uniform }
+
+// Node returns the position of the NUMA node with the kernel's number id.
+func (t *Topology) Node(id int) (pos int, ok bool) {
+	if id < 0 || id >= len(t.byNode) || t.byNode[id] < 0 {
+		return 0, false
+	}
+	return int(t.byNode[id]), true
+}
+
+// Distance returns the NUMA distance between two nodes, given by position.
+// Where the machine does not tell it is 10 within a node and 20 between nodes.
+func (t *Topology) Distance(from, to int) int { return t.dist[from][to] }
+
+// Nearest returns all node positions, the given one first, then by rising
+// distance from it. The slice is t's own.
+func (t *Topology) Nearest(node int) []int { return t.near[node] }
+
+// NodesOf returns the numbers of the NUMA nodes that have a CPU of the set.
+func (t *Topology) NodesOf(cpus cpuset.Set) cpuset.Set {
+	var nodes cpuset.Set
+	for i := range t.units[machine.Node] {
+		if u := &t.units[machine.Node][i]; u.CPUs.Overlap(&cpus) > 0 {
+			nodes, _ = nodes.With(u.ID)
+		}
+	}
+	return nodes
+}
+
+// CPUsOf returns the CPUs of the NUMA nodes with the given numbers.
+func (t *Topology) CPUsOf(nodes cpuset.Set) cpuset.Set {
+	var cpus cpuset.Set
+	for i := range t.units[machine.Node] {
+		if u := &t.units[machine.Node][i]; nodes.Has(u.ID) {
+			cpus = cpus.Union(u.CPUs)
+		}
+	}
+	return cpus
+}
+
+// Touched returns the CPUs of all domains of kind k that have a CPU of the set.
+func (t *Topology) Touched(k machine.Kind, cpus cpuset.Set) cpuset.Set {
+	var out cpuset.Set
+	last := -1
+	for cpu := range cpus.All() {
+		pos := t.At(k, cpu)
+		if pos >= 0 && pos != last && !out.Has(cpu) {
+			out = out.Union(t.units[k][pos].CPUs)
+		}
+		last = pos
+	}
+	return out
+}
+
+// Count returns the number of domains of kind k that have a CPU of the set.
+func (t *Topology) Count(k machine.Kind, cpus cpuset.Set) int {
+	n := 0
+	for i := range t.units[k] {
+		if t.units[k][i].CPUs.Overlap(&cpus) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Whole returns the members of the set whose domain of kind k lies wholly in it.
+func (t *Topology) Whole(k machine.Kind, cpus cpuset.Set) cpuset.Set {
+	outside := t.Touched(k, t.online.Minus(cpus))
+	return cpus.Minus(outside)
+}
+
+// FirstThreads returns the members of the set that are the lowest of their core
+// in the set.
+func (t *Topology) FirstThreads(cpus cpuset.Set) cpuset.Set {
+	var out cpuset.Set
+	seen := make([]bool, len(t.units[machine.Core]))
+	for cpu := range cpus.All() {
+		if core := t.At(machine.Core, cpu); core >= 0 && !seen[core] {
+			seen[core] = true
+			out, _ = out.With(cpu)
+		}
+	}
+	return out
+}
