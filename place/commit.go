@@ -114,10 +114,7 @@ func (c *change) forget(g *Grant) {
 		}
 	}
 	for _, name := range g.Devices {
-		c.writeUsing()
-		if i, ok := c.device(name); ok && c.using[i] == g.ID {
-			c.using[i] = ""
-		}
+		c.yield(g, name)
 	}
 }
 
@@ -320,19 +317,41 @@ func (c *change) useDevices(g *Grant) error {
 		if !ok {
 			return &DeviceError{name, "no such device"}
 		}
-		if c.using[i] != "" && !c.mayReuse(g, c.using[i]) {
-			return &DeviceError{name, "held by " + c.using[i]}
+		holder := c.grants.get(c.using[i])
+		switch {
+		case holder == nil:
+			c.using[i] = g.ID
+		case !takeTurns(&g.Request, &holder.Request):
+			return &DeviceError{name, "held by " + holder.ID}
+		case g.Request.Role != Init:
+			c.using[i] = g.ID
 		}
-		c.using[i] = g.ID
 	}
 	return nil
 }
 
-// mayReuse reports whether g may take a device over from an initial workload
-// of its group.
-func (c *change) mayReuse(g *Grant, holder string) bool {
-	h := c.grants.get(holder)
-	return h != nil && g.Request.Group != "" && h.Request.Group == g.Request.Group && h.Request.Role == Init
+// takeTurns reports whether two workloads may hold the same thing because one
+// of them has ended before the other starts.
+func takeTurns(a, b *Request) bool {
+	return a.Group != "" && a.Group == b.Group && (a.Role == Init || b.Role == Init)
+}
+
+// yield hands a device on to another workload of the group that holds it too.
+func (c *change) yield(g *Grant, name string) {
+	c.writeUsing()
+	i, ok := c.device(name)
+	if !ok || c.using[i] != g.ID {
+		return
+	}
+	c.using[i] = ""
+	if g.Request.Group == "" {
+		return
+	}
+	for o := range c.Members(g.Request.Group) {
+		if slices.Contains(o.Devices, name) {
+			c.using[i] = o.ID
+		}
+	}
 }
 
 func (c *change) writeHeld() {

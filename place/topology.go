@@ -251,8 +251,13 @@ func (t *Topology) Count(k machine.Kind, cpus cpuset.Set) int {
 
 // Whole returns the members of the set whose domain of kind k lies wholly in it.
 func (t *Topology) Whole(k machine.Kind, cpus cpuset.Set) cpuset.Set {
-	outside := t.Touched(k, t.online.Minus(cpus))
-	return cpus.Minus(outside)
+	var whole cpuset.Set
+	for i := range t.units[k] {
+		if u := &t.units[k][i]; u.Size > 0 && u.CPUs.Overlap(&cpus) == u.Size {
+			whole = whole.Union(u.CPUs)
+		}
+	}
+	return whole
 }
 
 // FirstThreads returns the members of the set that are the lowest of their core

@@ -1,0 +1,118 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+)
+
+// Equal reports whether two states hold the same, whatever way led there.
+func (s *State) Equal(o *State) bool {
+	return s.Difference(o) == ""
+}
+
+// Difference says in what s differs from o, "" if in nothing. Explanations and
+// generations do not count.
+func (s *State) Difference(o *State) string {
+	a, b := slices.Collect(s.Grants()), slices.Collect(o.Grants())
+	if !slices.EqualFunc(a, b, (*Grant).Equal) {
+		for _, g := range a {
+			if h, ok := o.Grant(g.ID); !ok || !g.Equal(h) {
+				return fmt.Sprintf("grant %q", g.ID)
+			}
+		}
+		return fmt.Sprintf("%d grants and %d", len(a), len(b))
+	}
+	switch {
+	case !slices.Equal(s.pools, o.pools):
+		return "pools"
+	case !slices.Equal(s.held, o.held) || s.owned != o.owned:
+		return fmt.Sprintf("owned CPUs %s and %s", s.owned, o.owned)
+	case !slices.Equal(s.refs, o.refs) || s.closed != o.closed:
+		return fmt.Sprintf("counted CPUs %s and %s", s.closed, o.closed)
+	case s.lent != o.lent:
+		return fmt.Sprintf("lent CPUs %s and %s", s.lent, o.lent)
+	case !slices.Equal(s.free, o.free):
+		return "free memory"
+	case !slices.Equal(s.using, o.using):
+		return "devices"
+	case !s.sameFollowers(o):
+		return "sums of the default pool"
+	}
+	return ""
+}
+
+func (s *State) sameFollowers(o *State) bool {
+	if len(s.followers) != len(o.followers) {
+		return false
+	}
+	for _, f := range s.followers {
+		if !slices.ContainsFunc(o.followers, func(g *follower) bool { return *f == *g }) {
+			return false
+		}
+	}
+	return true
+}
+
+// Audit recomputes all books from the grants and pools, and reports what does
+// not agree: a sum, a CPU with two owners, a workload without a CPU. It is for
+// tests and for checking a state before trusting it.
+func (s *State) Audit() error {
+	var errs []error
+	fresh, err := New(s.t, *s.conf)
+	if err != nil {
+		return err
+	}
+	again, err := fresh.Reinstate(s.Save())
+	errs = append(errs, err)
+	if diff := s.Difference(again); diff != "" {
+		errs = append(errs, fmt.Errorf("books: %s", diff))
+	}
+	errs = append(errs, s.auditOwners())
+	for i, free := range s.free {
+		if free < 0 || free > s.total[i] {
+			errs = append(errs, fmt.Errorf("memory: %d of %d bytes free", free, s.total[i]))
+		}
+	}
+	for g := range s.Grants() {
+		cpus := s.Effective(g)
+		if cpus.IsEmpty() {
+			errs = append(errs, fmt.Errorf("grant %q: no CPU", g.ID))
+		}
+		if !s.conf.Allowed.Contains(cpus) {
+			errs = append(errs, fmt.Errorf("grant %q: CPUs %s are not allowed", g.ID, cpus.Minus(s.conf.Allowed)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// auditOwners reports CPUs that one workload owns and another may run on.
+func (s *State) auditOwners() error {
+	var errs []error
+	for g := range s.Grants() {
+		if g.Own.IsEmpty() && g.Fence.IsEmpty() {
+			continue
+		}
+		mine := g.Own.Union(g.Fence)
+		for o := range s.Grants() {
+			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class == BE && g.Lent && !s.Effective(o).Overlaps(g.Fence) {
+				continue
+			}
+			if both := mine.Intersect(s.Effective(o)); !both.IsEmpty() {
+				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
+			}
+		}
+		for _, p := range s.pools {
+			if both := mine.Intersect(p.CPUs); !both.IsEmpty() {
+				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, in pool %q", both, g.ID, p.Name))
+			}
+		}
+		var floor cpuset.Set
+		if floor = mine.Intersect(s.conf.Floor); !floor.IsEmpty() {
+			errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, of the floor", floor, g.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
