@@ -23,8 +23,8 @@ type enforcer interface {
 	about() (name, note string)
 	// admit puts a fresh process where its party belongs.
 	admit(p party, pid int) error
-	// isolate gives the parties present what they are ordered and returns how to
-	// undo it. A kernel.NotSupportedError means that this host cannot.
+	// isolate gives the parties admitted from now on what they are ordered and
+	// returns how to undo it. A kernel.NotSupportedError means that this host cannot.
 	isolate(orders map[party]order) (undo func() error, err error)
 	// preview says what isolate would do, one write per line.
 	preview(orders map[party]order) (string, error)

@@ -17,6 +17,7 @@ type attributes struct {
 	note   string
 	shared cpuset.Set
 	pids   map[party]int
+	given  map[party]sched.Attr // what isolate ordered
 }
 
 func openAttributes(pl places, note string) *attributes {
@@ -29,7 +30,11 @@ func (a *attributes) about() (name, note string) {
 
 func (a *attributes) admit(p party, pid int) error {
 	a.pids[p] = pid
-	_, err := sched.Set(pid, sched.Attr{Affinity: a.shared})
+	at := a.given[p]
+	if at.Affinity.IsEmpty() {
+		at.Affinity = a.shared
+	}
+	_, err := sched.Set(pid, at)
 	return err
 }
 
@@ -53,18 +58,17 @@ func attr(o order) (sched.Attr, error) {
 	return at, nil
 }
 
-// isolate has nothing to undo: the threads end with the round.
+// isolate remembers what to set on the parties when they come. What is set on a
+// process ends with it, so that undo only forgets.
 func (a *attributes) isolate(given map[party]order) (undo func() error, err error) {
+	attrs := map[party]sched.Attr{}
 	for p, o := range given {
-		at, err := attr(o)
-		if err != nil {
+		if attrs[p], err = attr(o); err != nil {
 			return nil, err
 		}
-		if _, err := sched.Set(a.pids[p], at); err != nil {
-			return nil, fmt.Errorf("%s: %w", p, err)
-		}
 	}
-	return func() error { return nil }, nil
+	a.given = attrs
+	return func() error { a.given = nil; return nil }, nil
 }
 
 // niceOf is the nice value whose weight stands in about the same ratio to nice 0

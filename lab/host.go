@@ -70,6 +70,11 @@ func hasWord(cpuinfo, word string) bool {
 	return false
 }
 
+// plausibleL3 bounds the L3 that is believed, per CPU that shares it: more than
+// any processor has. A virtual machine may be shown its host's whole cache, of
+// which it has a part that nobody tells.
+const plausibleL3 = 32 << 20
+
 // cacheBytes returns the size of one L2 and of one L3 that serve cpus, 0 if unknown.
 func cacheBytes(m *machine.Machine, cpus cpuset.Set) (l2, l3 int64) {
 	first, ok := cpus.First()
@@ -80,7 +85,7 @@ func cacheBytes(m *machine.Machine, cpus cpuset.Set) (l2, l3 int64) {
 		l2 = d.Bytes
 	}
 	if d, ok := m.Of(machine.L3, first); ok {
-		l3 = d.Bytes
+		l3 = min(d.Bytes, plausibleL3*int64(d.CPUs.Len()))
 	}
 	return l2, l3
 }

@@ -41,17 +41,16 @@ type start struct {
 func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ Round, err error) {
 	round := Round{Block: block, Position: position, Scenario: s.Name, Started: time.Now()}
 	round.Probes = r.probes.Run()
-	// The parties leave before the settings are put back: an older kernel lets
-	// no cpuset go empty while a process is in it.
-	cast, undo := &cast{r: r}, func() error { return nil }
+	// The settings come first, so that memory is allocated where it will be used,
+	// and go last: an older kernel lets no cpuset go empty while a process is in it.
+	undo, err := r.isolate(s)
+	if err != nil {
+		return round, err
+	}
+	cast := &cast{r: r}
 	defer func() { err = errors.Join(err, cast.leave(), undo()) }()
 	if err := cast.enter(ctx, s.Neighbour); err != nil {
 		return round, err
-	}
-	if applied, err := r.isolate(s); err != nil {
-		return round, err
-	} else {
-		undo = applied
 	}
 	cfg := load.Config{
 		Settle: time.Duration(r.exp.Settle), Window: time.Duration(r.exp.Window), Grace: grace(time.Duration(r.exp.Window)),

@@ -36,7 +36,7 @@ func (a *analysis) say(paragraph string) {
 func (a *analysis) readFloor() string {
 	f := a.out.Floor
 	if f == nil {
-		return "Without two valid rounds of both baselines there is no noise floor, and nothing to compare with."
+		return "There is no noise floor: both baselines need two valid rounds in the same blocks. How much two runs of the same thing differ here is unknown."
 	}
 	return fmt.Sprintf("The tenant alone, measured against itself, differs by a factor of %.2f at p99 (%s): that is how much two runs of the same thing "+
 		"differ on this machine while nothing was changed. No smaller difference counts.", f.Estimate, between(*f))

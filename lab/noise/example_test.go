@@ -15,7 +15,7 @@ func ExamplePlan() {
 	fmt.Println(size.Note)
 	// Output:
 	// 512 MiB
-	// working set of a thread is 512 MiB, not 1040 (four times the cache): 2 threads may take 1/8 of the memory available
+	// working set of a thread is 512 MiB, not 520 (four times the cache): 2 threads may take 1/8 of the memory available
 }
 
 // A parent starts a neighbour and reads its work.

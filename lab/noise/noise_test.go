@@ -70,16 +70,17 @@ func TestPlan(t *testing.T) {
 		want      int64
 		note      string // part of it; "" = none
 	}{
-		{"four times L3", Config{Kernel: "scan", Threads: 2, L2Bytes: mib, L3Bytes: 32 * mib}, 64 * gib, 128 * mib, ""},
-		{"absurd L3, enough memory", Config{Kernel: "scan", Threads: 2, L3Bytes: 260 * mib}, 23 * gib, 1040 * mib, ""},
-		{"absurd L3, capped", Config{Kernel: "write", Threads: 2, L3Bytes: 260 * mib}, 8 * gib, 512 * mib, "512 MiB, not 1040"},
+		{"four times L3", Config{Kernel: "scan", Threads: 2, L2Bytes: mib, L3Bytes: 32 * mib}, 64 * gib, 64 * mib, ""},
+		{"at least four times L2", Config{Kernel: "scan", Threads: 64, L2Bytes: mib, L3Bytes: 32 * mib}, 64 * gib, 4 * mib, ""},
+		{"absurd L3, enough memory", Config{Kernel: "scan", Threads: 2, L3Bytes: 260 * mib}, 23 * gib, 520 * mib, ""},
+		{"absurd L3, capped", Config{Kernel: "write", Threads: 2, L3Bytes: 260 * mib}, 8 * gib, 512 * mib, "512 MiB, not 520"},
 		{"capped within the cache", Config{Kernel: "random", Threads: 2, L3Bytes: 260 * mib}, gib, 64 * mib, "does not exceed the cache by much"},
-		{"capped well above the cache", Config{Kernel: "gemv", Threads: 4, L3Bytes: 16 * mib}, gib, 32 * mib, "32 MiB, not 64"},
-		{"capped to the least", Config{Kernel: "scan", Threads: 100, L3Bytes: 32 * mib}, 64 * mib, 256 * kib, "0.25 MiB, not 128"},
+		{"capped well above the cache", Config{Kernel: "gemv", Threads: 4, L3Bytes: 16 * mib}, 256 * mib, 8 * mib, "8 MiB, not 16"},
+		{"capped to the least", Config{Kernel: "scan", Threads: 100, L3Bytes: 32 * mib}, 64 * mib, 256 * kib, "0.25 MiB, not 1.25"},
 		{"exactly the cap", Config{Kernel: "scan", Threads: 1, L3Bytes: 32 * mib}, gib, 128 * mib, ""},
 		{"no L3", Config{Kernel: "scan", Threads: 1, L2Bytes: 2 * mib}, gib, 8 * mib, ""},
 		{"L2 above L3", Config{Kernel: "scan", Threads: 1, L2Bytes: 4 * mib, L3Bytes: 2 * mib}, gib, 16 * mib, ""},
-		{"nothing known", Config{Kernel: "scan", Threads: 8}, 0, 128 * mib, ""},
+		{"nothing known", Config{Kernel: "scan", Threads: 8}, 0, 16 * mib, ""},
 		{"tiny cache", Config{Kernel: "scan", Threads: 1, L2Bytes: 1}, gib, 256 * kib, ""},
 		{"given", Config{Kernel: "scan", Threads: 8, Bytes: gib, L3Bytes: 32 * mib}, gib, gib, ""},
 		{"given, odd", Config{Kernel: "scan", Threads: 1, Bytes: mib + 4097}, 0, mib, ""},
@@ -97,7 +98,7 @@ func TestPlan(t *testing.T) {
 			}
 		})
 	}
-	if note := Plan(Config{Kernel: "gemv", Threads: 4, L3Bytes: 16 * mib}, gib).Note; strings.Contains(note, "by much") {
+	if note := Plan(Config{Kernel: "gemv", Threads: 4, L3Bytes: 16 * mib}, 256*mib).Note; strings.Contains(note, "by much") {
 		t.Errorf("note %q of 128 MiB against a cache of 16", note)
 	}
 }

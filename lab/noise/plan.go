@@ -32,9 +32,10 @@ type Size struct {
 	Note string
 }
 
-// Plan chooses the working set of one thread: Config.Bytes where given, else
-// four times the largest known cache (L3Bytes or L2Bytes; 32 MiB where neither
-// is known), but for all threads together no more than one eighth of available,
+// Plan chooses the working set of one thread: Config.Bytes where given, else its
+// part of four times the L3, which all threads press on together, but at least
+// four times its own L2 (where no size is known, an L3 of 32 MiB is assumed);
+// and for all threads together no more than one eighth of available,
 // the memory in bytes that the neighbour could take (0 = unknown: no such
 // limit). Where a control group limits the neighbour's memory, available is
 // what that leaves. The Config must be valid.
@@ -49,11 +50,11 @@ func Plan(c Config, available int64) Size {
 	case c.Bytes > 0:
 		return Size{Bytes: c.Bytes / grain * grain}
 	}
-	cache := max(c.L2Bytes, c.L3Bytes)
+	cache := max(c.L2Bytes, c.L3Bytes) // an L2 without an L3 is the last level
 	if cache == 0 {
 		cache = defaultCache
 	}
-	wanted := max(4*cache/grain*grain, minBytes)
+	wanted := max(4*cache/int64(c.Threads), 4*c.L2Bytes, minBytes) / grain * grain
 	if available <= 0 {
 		return Size{Bytes: wanted}
 	}
