@@ -26,7 +26,7 @@ func (s *State) Difference(o *State) string {
 		return fmt.Sprintf("%d grants and %d", len(a), len(b))
 	}
 	switch {
-	case !slices.Equal(s.pools, o.pools):
+	case !slices.EqualFunc(s.pools, o.pools, func(a, b *book) bool { return *a == *b }):
 		return "pools"
 	case !slices.Equal(s.held, o.held) || s.owned != o.owned:
 		return fmt.Sprintf("owned CPUs %s and %s", s.owned, o.owned)
@@ -104,7 +104,7 @@ func (s *State) auditOwners() error {
 				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
 			}
 		}
-		for _, p := range s.pools {
+		for p := range s.Pools() {
 			if both := mine.Intersect(p.CPUs); !both.IsEmpty() {
 				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, in pool %q", both, g.ID, p.Name))
 			}

@@ -97,12 +97,19 @@ func (c *change) apply(o *Offer) error {
 
 // forget takes a grant out of the books.
 func (c *change) forget(g *Grant) {
-	c.grants = c.grants.without(g.ID)
+	c.grants = c.grants.without(g)
+	if g.Request.Group != "" {
+		c.groups = c.groups.without(g)
+	}
 	c.unhold(g.Own)
 	c.unhold(g.Fence)
-	if g.Share.Counted {
+	c.lend(g, g.Own.Intersect(c.owned))
+	switch {
+	case g.Share.Counted:
 		c.count(g, -1)
-	} else if g.Share.follows() {
+	case g.Share.Pool != "":
+		c.join(g, -1)
+	case g.Share.follows():
 		c.follow(g, -1)
 	}
 	if len(g.Memory) > 0 {
@@ -152,9 +159,6 @@ func (c *change) enter(g *Grant) error {
 	}
 	c.hold(g.Own)
 	c.hold(g.Fence)
-	if g.Lent {
-		c.lent = c.lent.Union(g.Own)
-	}
 	if err := c.share(g); err != nil {
 		return err
 	}
@@ -165,7 +169,43 @@ func (c *change) enter(g *Grant) error {
 		return err
 	}
 	c.grants = c.grants.with(g)
+	if g.Request.Group != "" {
+		c.groups = c.groups.with(g)
+	}
+	c.lend(g, g.Own)
 	return nil
+}
+
+// lend lends the CPUs, owned by g's group, that all their owners lend.
+func (c *change) lend(g *Grant, cpus cpuset.Set) {
+	if cpus.IsEmpty() {
+		return
+	}
+	if g.Request.Group == "" {
+		if g.Lent {
+			c.lent = c.lent.Union(cpus)
+		}
+		return
+	}
+	c.lent = c.lent.Union(cpus)
+	for o := range c.Members(g.Request.Group) {
+		if !o.Lent {
+			c.lent = c.lent.Minus(o.Own.Intersect(cpus))
+		}
+	}
+}
+
+// join adds g to or takes it from the members of its named pool.
+func (c *change) join(g *Grant, by int) {
+	at, ok := c.pool(g.Share.Pool)
+	if !ok {
+		return
+	}
+	c.writePools()
+	b := *c.pools[at]
+	b.n += by
+	b.milli += by * g.Share.Milli
+	c.pools[at] = &b
 }
 
 func (c *change) mayOwn(g *Grant) error {
@@ -208,7 +248,7 @@ func (c *change) takenFrom(g *Grant, owned cpuset.Set) cpuset.Set {
 	}
 	var mine []*Grant
 	for o := range c.Members(g.Request.Group) {
-		if o.Request.Role == Init || g.Request.Role == Init {
+		if takeTurns(&g.Request, &o.Request) {
 			mine = append(mine, o)
 		}
 	}
@@ -244,6 +284,7 @@ func (c *change) share(g *Grant) error {
 		if _, ok := c.pool(sh.Pool); !ok {
 			return &RejectedError{g.ID, "no pool " + sh.Pool}
 		}
+		c.join(g, 1)
 	case sh.follows():
 		if bad := sh.Within.Minus(c.conf.Allowed); !bad.IsEmpty() {
 			return &ConflictError{g.ID, bad, "not allowed"}
@@ -372,24 +413,32 @@ func (c *change) writeUsing() {
 	}
 }
 
+func (c *change) writePools() {
+	if !c.ownPools {
+		c.pools, c.ownPools = slices.Clone(c.pools), true
+	}
+}
+
+// setPools first gives back what the named pools hold, then sets them anew, so
+// that CPUs may pass from one to another. Members stay.
 func (c *change) setPools(pools []Pool) error {
 	for i := range pools {
-		p := &pools[i]
-		if p.Name == "" {
+		if pools[i].Name == "" {
 			return &InvalidError{Reason: "a pool without name"}
 		}
-		if !c.ownPools {
-			c.pools, c.ownPools = slices.Clone(c.pools), true
-		}
-		if at, ok := c.pool(p.Name); ok {
+		if at, ok := c.pool(pools[i].Name); ok {
 			c.unhold(c.pools[at].CPUs)
-			c.pools = slices.Delete(c.pools, at, at+1)
 			c.narrowed = true
 		}
 	}
 	for i := range pools {
 		p := &pools[i]
+		c.writePools()
+		at, ok := c.pool(p.Name)
 		if p.CPUs.IsEmpty() {
+			if ok {
+				c.pools = slices.Delete(c.pools, at, at+1)
+			}
 			continue
 		}
 		if bad := p.CPUs.Minus(c.conf.Allowed.Minus(c.owned).Minus(c.closed)); !bad.IsEmpty() {
@@ -399,8 +448,13 @@ func (c *change) setPools(pools []Pool) error {
 			return &FloorError{CPUs: c.conf.Floor}
 		}
 		c.hold(p.CPUs)
-		at, _ := c.pool(p.Name)
-		c.pools = slices.Insert(c.pools, at, *p)
+		b := &book{Pool: *p}
+		if ok {
+			b.n, b.milli = c.pools[at].n, c.pools[at].milli
+			c.pools[at] = b
+		} else {
+			c.pools = slices.Insert(c.pools, at, b)
+		}
 	}
 	return nil
 }
@@ -422,7 +476,12 @@ func (c *change) nobodyEmpty(o *Offer) error {
 			}
 		}
 	}
-	if len(o.Pools) == 0 {
+	return c.nobodyAstray(o)
+}
+
+// nobodyAstray refuses to end a pool that has members.
+func (c *change) nobodyAstray(o *Offer) error {
+	if !slices.ContainsFunc(o.Pools, func(p Pool) bool { return p.CPUs.IsEmpty() }) {
 		return nil
 	}
 	for g := range c.grants.all() {

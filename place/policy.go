@@ -113,7 +113,11 @@ func Restore(p Policy, s *State, saved Saved) (*State, error) {
 
 // Save returns what Restore needs: all grants and pools.
 func (s *State) Save() Saved {
-	return Saved{Grants: slices.Collect(s.grants.all()), Pools: slices.Clone(s.pools)}
+	saved := Saved{Grants: slices.Collect(s.grants.all())}
+	for p := range s.Pools() {
+		saved.Pools = append(saved.Pools, *p)
+	}
+	return saved
 }
 
 // Reinstate commits saved pools and grants as they are, by rising name and id.

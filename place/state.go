@@ -49,7 +49,8 @@ type State struct {
 	gen     uint64
 
 	grants    ledger
-	pools     []Pool      // by name
+	groups    ledger      // those with a group
+	pools     []*book     // by name
 	followers []*follower // by first grant
 	held      []uint16    // by CPU number: grants and pools that own or fence it
 	refs      []uint16    // by CPU number: grants that count it
@@ -70,9 +71,15 @@ type follower struct {
 	milli  int
 }
 
+// book is a named pool and what its members take.
+type book struct {
+	Pool
+	n, milli int
+}
+
 // New returns the state of an empty machine.
 func New(t *Topology, c Config) (*State, error) {
-	s := &State{t: t, conf: &c}
+	s := &State{t: t, conf: &c, groups: ledger{grouped: true}}
 	if c.Allowed.IsEmpty() {
 		c.Allowed = t.online
 	}
@@ -187,32 +194,32 @@ func (s *State) Grant(id string) (*Grant, bool) {
 	return g, g != nil
 }
 
-// Members yields the grants of a group by rising id.
-func (s *State) Members(group string) iter.Seq[*Grant] {
-	return func(yield func(*Grant) bool) {
-		for g := range s.grants.all() {
-			if g.Request.Group == group && !yield(g) {
+// Members yields the grants of a group, which is not "", by rising id.
+func (s *State) Members(group string) iter.Seq[*Grant] { return s.groups.group(group) }
+
+// Pool returns a named pool. Do not change it.
+func (s *State) Pool(name string) (*Pool, bool) {
+	i, ok := s.pool(name)
+	if !ok {
+		return nil, false
+	}
+	return &s.pools[i].Pool, true
+}
+
+func (s *State) pool(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.pools, name, func(p *book, name string) int { return compareNames(p.Name, name) })
+}
+
+// Pools yields the named pools by name. Do not change them.
+func (s *State) Pools() iter.Seq[*Pool] {
+	return func(yield func(*Pool) bool) {
+		for _, b := range s.pools {
+			if !yield(&b.Pool) {
 				return
 			}
 		}
 	}
 }
-
-// Pool returns a named pool.
-func (s *State) Pool(name string) (Pool, bool) {
-	i, ok := s.pool(name)
-	if !ok {
-		return Pool{}, false
-	}
-	return s.pools[i], true
-}
-
-func (s *State) pool(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.pools, name, func(p Pool, name string) int { return compareNames(p.Name, name) })
-}
-
-// Pools returns the named pools by name. The slice is the state's own.
-func (s *State) Pools() []Pool { return s.pools }
 
 // Owned returns the CPUs that grants own or fence, and those of named pools.
 func (s *State) Owned() cpuset.Set { return s.owned }
@@ -279,7 +286,7 @@ func (s *State) shared(sh *Share, be bool) cpuset.Set {
 		if !ok {
 			return cpuset.Set{}
 		}
-		p := &s.pools[i]
+		p := s.pools[i]
 		return p.CPUs.Union(p.Idle.Intersect(s.Sharable()))
 	case sh.Within.IsEmpty():
 		return sh.Within
@@ -313,13 +320,11 @@ func (s *State) SharedMilli(set cpuset.Set) (milli, grants int) {
 // PoolMilli returns the CPU time that the members of a named pool take, and how
 // many they are.
 func (s *State) PoolMilli(name string) (milli, grants int) {
-	for g := range s.grants.all() {
-		if g.Share.Pool == name {
-			milli += g.Share.Milli
-			grants++
-		}
+	i, ok := s.pool(name)
+	if !ok {
+		return 0, 0
 	}
-	return milli, grants
+	return s.pools[i].milli, s.pools[i].n
 }
 
 // Reusable returns the CPUs that the initial workloads of a group own and none
