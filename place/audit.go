@@ -38,18 +38,18 @@ func (s *State) Difference(o *State) string {
 		return "free memory"
 	case !slices.Equal(s.using, o.using):
 		return "devices"
-	case !s.sameFollowers(o):
+	case !s.sameBounds(o):
 		return "sums of the default pool"
 	}
 	return ""
 }
 
-func (s *State) sameFollowers(o *State) bool {
-	if len(s.followers) != len(o.followers) {
+func (s *State) sameBounds(o *State) bool {
+	if len(s.bounds) != len(o.bounds) {
 		return false
 	}
-	for _, f := range s.followers {
-		if !slices.ContainsFunc(o.followers, func(g *follower) bool { return *f == *g }) {
+	for _, b := range s.bounds {
+		if !slices.ContainsFunc(o.bounds, func(c *Bound) bool { return *b == *c }) {
 			return false
 		}
 	}

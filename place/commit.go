@@ -58,8 +58,8 @@ type change struct {
 	State
 	old *State
 
-	ownHeld, ownRefs, ownFree, ownUsing, ownFollowers, ownPools bool
-	narrowed                                                    bool // somebody may have lost a shared CPU
+	ownHeld, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
+	narrowed                                                 bool // somebody may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
@@ -313,23 +313,23 @@ func (c *change) count(g *Grant, by int) {
 
 // follow adds g to or takes it from those that live in its bound.
 func (c *change) follow(g *Grant, by int) {
-	if !c.ownFollowers {
-		c.followers, c.ownFollowers = slices.Clone(c.followers), true
+	if !c.ownBounds {
+		c.bounds, c.ownBounds = slices.Clone(c.bounds), true
 	}
 	be := g.Request.Class == BE
-	i := slices.IndexFunc(c.followers, func(f *follower) bool { return f.be == be && f.within == g.Share.Within })
+	i := slices.IndexFunc(c.bounds, func(b *Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
-		c.followers = append(c.followers, &follower{within: g.Share.Within, be: be})
-		i = len(c.followers) - 1
+		c.bounds = append(c.bounds, &Bound{Within: g.Share.Within, BE: be})
+		i = len(c.bounds) - 1
 	}
-	f := *c.followers[i]
-	f.n += by
-	f.milli += by * g.Share.Milli
-	if f.n == 0 {
-		c.followers = slices.Delete(c.followers, i, i+1)
+	b := *c.bounds[i]
+	b.Grants += by
+	b.Milli += by * g.Share.Milli
+	if b.Grants == 0 {
+		c.bounds = slices.Delete(c.bounds, i, i+1)
 		return
 	}
-	c.followers[i] = &f
+	c.bounds[i] = &b
 	c.narrowed = true
 }
 
@@ -470,9 +470,9 @@ func (c *change) nobodyEmpty(o *Offer) error {
 		}
 	}
 	if c.narrowed {
-		for _, f := range c.followers {
-			if left := c.left(&f.within, f.be); left.IsEmpty() {
-				return &FloorError{CPUs: f.within}
+		for _, b := range c.bounds {
+			if left := c.left(&b.Within, b.BE); left.IsEmpty() {
+				return &FloorError{CPUs: b.Within}
 			}
 		}
 	}

@@ -1,7 +1,7 @@
 package place
 
 // RankLen is the number of integers in a Rank.
-const RankLen = 8
+const RankLen = 10
 
 // Rank orders candidates: lower is better, compared from the first integer on.
 // Unused places stay zero.

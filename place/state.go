@@ -49,26 +49,26 @@ type State struct {
 	gen     uint64
 
 	grants    ledger
-	groups    ledger      // those with a group
-	pools     []*book     // by name
-	followers []*follower // by first grant
-	held      []uint16    // by CPU number: grants and pools that own or fence it
-	refs      []uint16    // by CPU number: grants that count it
-	owned     cpuset.Set  // held > 0
-	closed    cpuset.Set  // counted, and out of the default pool
-	lent      cpuset.Set  // owned, and lent to best effort
-	resources []string    // by name
-	total     []int64     // by node position × resource
-	free      []int64     // likewise; never below 0
-	using     []string    // by device: the holder's id
+	groups    ledger     // those with a group
+	pools     []*book    // by name
+	bounds    []*Bound   // none is empty
+	held      []uint16   // by CPU number: grants and pools that own or fence it
+	refs      []uint16   // by CPU number: grants that count it
+	owned     cpuset.Set // held > 0
+	closed    cpuset.Set // counted, and out of the default pool
+	lent      cpuset.Set // owned, and lent to best effort
+	resources []string   // by name
+	total     []int64    // by node position × resource
+	free      []int64    // likewise; never below 0
+	using     []string   // by device: the holder's id
 }
 
-// follower sums the grants that live in the same bound of the default pool.
-type follower struct {
-	within cpuset.Set
-	be     bool
-	n      int
-	milli  int
+// Bound sums the grants that live in the same part of the default pool.
+type Bound struct {
+	Within cpuset.Set
+	BE     bool // of class BE, which may run on lent CPUs as well
+	Grants int
+	Milli  int // CPU time that they take, in thousandths of a CPU
 }
 
 // book is a named pool and what its members take.
@@ -302,15 +302,19 @@ func (s *State) left(within *cpuset.Set, be bool) cpuset.Set {
 	return within.Minus(s.owned).Minus(s.closed)
 }
 
+// Bounds yields the parts of the default pool that grants live in. Do not
+// change them.
+func (s *State) Bounds() iter.Seq[*Bound] { return slices.Values(s.bounds) }
+
 // SharedMilli returns the CPU time that grants of the default pool take inside
 // a set of CPUs, and the number of those grants: those whose bound lies wholly in
 // it. Best-effort grants count for the number only.
 func (s *State) SharedMilli(set cpuset.Set) (milli, grants int) {
-	for _, f := range s.followers {
-		if set.Contains(f.within) {
-			grants += f.n
-			if !f.be {
-				milli += f.milli
+	for _, b := range s.bounds {
+		if set.Contains(b.Within) {
+			grants += b.Grants
+			if !b.BE {
+				milli += b.Milli
 			}
 		}
 	}

@@ -55,10 +55,8 @@ type View struct {
 	// Free may still be taken in the present scope; Taken was, Near included.
 	Free, Taken cpuset.Set
 
+	near               cpuset.Set
 	free, whole, taken []int16 // flat by offset
-	scopeKind          machine.Kind
-	scopePos           int // -1: the machine
-	stale              bool
 }
 
 // FreeIn returns the number of free CPUs of a unit in the present scope.
@@ -95,20 +93,39 @@ func (v *View) Up(k, of machine.Kind, pos int) int {
 // something, the lowest free CPUs of the present scope follow. Too few CPUs are
 // a *CPUsError.
 func (t *Topology) Take(q *Query) (cpuset.Set, error) {
-	from := q.From.Intersect(t.online).Minus(q.Near)
-	if n := from.Len(); q.Count > n || q.Count < 0 {
-		return cpuset.Set{}, &CPUsError{Asked: q.Count, Available: n}
-	}
-	if q.Count == 0 {
-		return cpuset.Set{}, nil
-	}
+	return t.View(q.From, q.Near).Take(q.Count, q.Stages, q.Why)
+}
+
+// View counts, for a policy to look at before it takes: from may be taken, near
+// is held already.
+func (t *Topology) View(from, near cpuset.Set) *View {
 	n := t.offset[kinds]
 	buf := make([]int16, 3*n)
-	v := &View{T: t, Need: q.Count, Free: from, Taken: q.Near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:], scopePos: -1}
-	t.count(&q.Near, v.taken, nil)
+	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, near: near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:]}
+	if !near.IsEmpty() {
+		t.count(&near, v.taken, nil)
+	}
+	t.count(&v.Free, v.free, v.whole)
+	return v
+}
+
+// Narrow restricts the view to a set of CPUs.
+func (v *View) Narrow(to cpuset.Set) {
+	v.Free = v.Free.Intersect(to)
 	v.recount()
-	v.run(q.Stages, q.Why)
-	return v.Taken.Minus(q.Near), nil
+}
+
+// Take is Topology.Take on a view, which is used up by it.
+func (v *View) Take(count int, stages []Stage, why *Why) (cpuset.Set, error) {
+	if n := v.Free.Len(); count > n || count < 0 {
+		return cpuset.Set{}, &CPUsError{Asked: count, Available: n}
+	}
+	if count == 0 {
+		return cpuset.Set{}, nil
+	}
+	v.Need = count
+	v.run(stages, why)
+	return v.Taken.Minus(v.near), nil
 }
 
 // count adds, for each domain, its members of cpus, and those in cores that are
@@ -147,7 +164,6 @@ func (v *View) recount() {
 	clear(v.free)
 	clear(v.whole)
 	v.T.count(&v.Free, v.free, v.whole)
-	v.stale = false
 }
 
 // take takes the free CPUs of a unit, at most Need.
@@ -211,9 +227,7 @@ func (v *View) run(stages []Stage, why *Why) {
 
 // enter narrows the scope to a unit.
 func (v *View) enter(k machine.Kind, pos int) {
-	v.Free = v.Free.Intersect(v.T.units[k][pos].CPUs)
-	v.scopeKind, v.scopePos = k, pos
-	v.recount()
+	v.Narrow(v.T.units[k][pos].CPUs)
 }
 
 func (v *View) fill(st *Stage, why *Why) {
@@ -328,7 +342,6 @@ func (v *View) fits(st *Stage, pos int) string {
 
 func (v *View) spill(st *Stage, rest []Stage, why *Why) {
 	outer, need := v.Free, v.Need
-	outerKind, outerPos := v.scopeKind, v.scopePos
 	done := make([]bool, len(v.T.units[st.Kind]))
 	for need > 0 {
 		pos := v.best(st, done, why)
@@ -346,7 +359,7 @@ func (v *View) spill(st *Stage, rest []Stage, why *Why) {
 		v.run(rest, why)
 		need -= want - v.Need
 		outer = outer.Minus(v.Taken.Minus(before))
-		v.Free, v.Need, v.scopeKind, v.scopePos = outer, need, outerKind, outerPos
+		v.Free, v.Need = outer, need
 		v.recount()
 	}
 	if need > 0 {

@@ -32,6 +32,6 @@ func Example() {
 	}
 	// Output:
 	// api   own "1-2,9-10" runs on 1-2,9-10
-	// cache own "3,11"    runs on 0,3-8,11-15
-	// web   own ""        runs on 0,4-8,12-15
+	// cache own "3,11"    runs on 0,3,8,11
+	// web   own ""        runs on 0,8
 }

@@ -1,0 +1,403 @@
+package berth
+
+import (
+	"cmp"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// hunt is the search for n own CPUs among those of a view.
+type hunt struct {
+	*task
+	n      int
+	fenced int // CPUs that a fence may take besides
+	v      *place.View
+	room   []int   // by node position: most CPUs that may be taken there
+	pieces []piece // by node, then by L3
+	of     []int   // by node position: first of its pieces; one more at the end
+}
+
+// exclusive finds the own CPUs of a grant, and their fence.
+func (k *task) exclusive(g *place.Grant, n int) error {
+	whole, err := k.wholeCores(n)
+	if err != nil {
+		return err
+	}
+	base := k.ownable(whole)
+	if k.old != nil && !k.old.Own.IsEmpty() && k.r.Class == k.old.Request.Class {
+		g.Own, err = k.resize(base, n)
+	} else {
+		g.Own, err = k.fresh(base, n)
+	}
+	if err != nil {
+		return err
+	}
+	g.Lent = k.r.Class == place.LSR && k.r.Exclusivity == place.CPULevel
+	k.fence(g)
+	return k.nobodySqueezed(g)
+}
+
+// wholeCores reports whether only wholly free cores will do.
+func (k *task) wholeCores(n int) (bool, error) {
+	threads, uniform := k.t.ThreadsPerCore()
+	if k.r.Bind == place.FullPCPUs && k.r.BindRequired {
+		if uniform && n%threads != 0 {
+			return false, &place.SMTError{Asked: n, PerCore: threads}
+		}
+		return true, nil
+	}
+	return k.r.Class == place.LSE || k.r.Exclusivity != place.CPULevel, nil
+}
+
+// ownable returns the CPUs that the books let k own, what it holds included.
+func (k *task) ownable(whole bool) cpuset.Set {
+	base := k.s.Ownable(k.r.Class)
+	if k.r.Group != "" {
+		base = base.Union(k.s.Reusable(k.r.Group))
+	}
+	if k.old != nil {
+		base = base.Union(k.old.Own).Union(k.old.Fence)
+	}
+	if whole {
+		base = k.t.Whole(machine.Core, base)
+	}
+	return base
+}
+
+// fresh looks for n CPUs with all preferences, then drops one after the other.
+func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
+	filters, required := k.filters()
+	for _, f := range required {
+		base = f.keep(base)
+	}
+	for wanted := len(filters); ; wanted-- {
+		from := base
+		for _, f := range filters[:wanted] {
+			from = f.keep(from)
+		}
+		if wanted == len(filters) || from.Len() >= n {
+			if own, err = k.search(from, n); err == nil {
+				return own, nil
+			}
+		}
+		if wanted == 0 {
+			return own, err
+		}
+		k.why.Note("without %s: %v", filters[wanted-1].name, err)
+	}
+}
+
+// filter is a property that CPUs should or must have.
+type filter struct {
+	name string
+	keep func(cpuset.Set) cpuset.Set
+}
+
+// filters returns the preferences, the most important first, and what is required.
+func (k *task) filters() (preferred, required []filter) {
+	add := func(must bool, name string, keep func(cpuset.Set) cpuset.Set) {
+		if must {
+			required = append(required, filter{name, keep})
+		} else {
+			preferred = append(preferred, filter{name, keep})
+		}
+	}
+	isolated := k.t.Machine().Isolated
+	if !k.r.Nodes.IsEmpty() {
+		add(k.r.NodesRequired, "the asked nodes", func(s cpuset.Set) cpuset.Set { return s.Intersect(k.t.CPUsOf(k.r.Nodes)) })
+	}
+	switch k.r.Isolated {
+	case place.Prefer, place.Require:
+		add(k.r.Isolated == place.Require, "isolated CPUs", func(s cpuset.Set) cpuset.Set { return s.Intersect(isolated) })
+	default:
+		if !isolated.IsEmpty() {
+			add(true, "", func(s cpuset.Set) cpuset.Set { return s.Minus(isolated) })
+		}
+	}
+	if k.r.CoreKind != "" {
+		add(false, "the asked kind of core", k.ofKind)
+	}
+	if k.r.Bind == place.SpreadByPCPUs {
+		add(k.r.BindRequired, "one CPU per core", k.t.FirstThreads)
+	}
+	return preferred, required
+}
+
+func (k *task) ofKind(from cpuset.Set) cpuset.Set {
+	var kind cpuset.Set
+	for _, c := range k.t.Machine().CPUs {
+		if c.Kind == k.r.CoreKind && from.Has(c.ID) {
+			kind, _ = kind.With(c.ID)
+		}
+	}
+	return kind
+}
+
+// search finds n CPUs of from.
+func (k *task) search(from cpuset.Set, n int) (cpuset.Set, error) {
+	h := &hunt{task: k, n: n, v: k.t.View(from, cpuset.Set{})}
+	if err := h.limits(&from); err != nil {
+		return cpuset.Set{}, err
+	}
+	h.survey()
+	if pos := h.single(); pos >= 0 {
+		return h.takeIn([]int{pos})
+	}
+	set, err := h.several()
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	return h.takeIn(set)
+}
+
+// limits computes how many CPUs may be taken from each node, and refuses what
+// is too much for the whole machine.
+func (h *hunt) limits(from *cpuset.Set) error {
+	threads, _ := h.t.ThreadsPerCore()
+	if h.r.Class == place.LSE || h.r.Exclusivity != place.CPULevel {
+		h.fenced = (threads - h.n%threads) % threads
+		if h.r.Bind == place.SpreadByPCPUs {
+			h.fenced = h.n * (threads - 1)
+		}
+	}
+	nodes := h.t.Units(machine.Node)
+	h.room = make([]int, len(nodes))
+	all := 0
+	for i := range nodes {
+		free := h.v.FreeIn(machine.Node, i)
+		if free > 0 && from.Overlaps(h.pool) {
+			if l := h.shared[i].cpus(); l > 0 {
+				free = min(free, nodes[i].CPUs.Overlap(&h.sharable)-l-h.fenced)
+			}
+		}
+		if h.r.Exclusivity == place.NUMANodeLevel && !h.clear(i) {
+			free = 0
+		}
+		h.room[i] = max(0, free)
+		all += h.room[i]
+	}
+	if from.Overlaps(h.pool) {
+		all = min(all, h.sharable.Len()-h.total.cpus()-h.fenced)
+	}
+	if h.n > all {
+		if h.r.Exclusivity == place.NUMANodeLevel {
+			return &place.NUMAError{Reason: "too few CPUs in nodes that nobody else uses"}
+		}
+		if h.r.Bind == place.FullPCPUs && h.r.BindRequired {
+			return &place.SMTError{Asked: h.n, PerCore: threads, Available: max(0, all)}
+		}
+		return &place.CPUsError{Asked: h.n, Available: max(0, all)}
+	}
+	return nil
+}
+
+// clear reports whether nobody uses a node.
+func (h *hunt) clear(pos int) bool {
+	node := h.t.Units(machine.Node)[pos].CPUs
+	conf := h.s.Config()
+	return h.shared[pos].grants == 0 && h.ownable(false).Contains(node.Intersect(conf.Allowed))
+}
+
+// single returns the best node that has room for all, -1 if none has.
+func (h *hunt) single() int {
+	c := place.Choice{
+		Name: "node", Criteria: criteria(), Count: len(h.room),
+		Fits: func(i int) string {
+			if h.room[i] < h.n {
+				return "too little room"
+			}
+			return ""
+		},
+		Rank:  func(i int) place.Rank { return h.rank([]int{i}) },
+		Tie:   func(i int) int { return h.t.Units(machine.Node)[i].First },
+		Label: func(i int) string { return h.t.Label(machine.Node, i) },
+	}
+	return c.Best(h.why)
+}
+
+// several returns the best of the smallest sets of nodes that have room.
+func (h *hunt) several() ([]int, error) {
+	if h.r.MaxNodes == 1 {
+		return nil, &place.NUMAError{Reason: "no single node has room"}
+	}
+	c := place.Cover{Need: []int64{int64(h.n)}, Rank: h.rank, Most: h.r.MaxNodes}
+	room := make([]int64, len(h.room))
+	for i := range room {
+		room[i] = int64(h.room[i])
+		c.Has = append(c.Has, room[i:i+1])
+	}
+	set, _ := c.Best()
+	if set == nil {
+		return nil, &place.NUMAError{Reason: "no set of nodes has room"}
+	}
+	h.why.Note("no node has room for all: the nodes %v together", set)
+	return set, nil
+}
+
+func criteria() []string {
+	return []string{"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy", "L3 domains", "split cores", "broken L3 domains", "left over"}
+}
+
+// rank ranks a set of nodes, by position.
+func (h *hunt) rank(set []int) place.Rank {
+	var rank place.Rank
+	if len(h.r.Devices) > 0 || len(h.r.Memory) > 0 {
+		var nodes cpuset.Set
+		for _, pos := range set {
+			nodes, _ = nodes.With(h.t.Units(machine.Node)[pos].ID)
+		}
+		rank[0], rank[1] = h.farAndShort(nodes)
+	}
+	left := -h.n
+	for _, a := range set {
+		rank[2] += h.repulsion(a)
+		left += h.v.FreeIn(machine.Node, a)
+		for _, b := range set {
+			if a != b {
+				rank[3] += h.t.Distance(a, b)
+			}
+		}
+	}
+	switch h.strategy {
+	case place.LeastAllocated:
+		rank[4] = -left
+	case place.DistributeEvenly:
+		if rank[4] = h.unevenness(set); len(set) == 1 {
+			rank[4] = -left
+		}
+	}
+	_, c := h.inside(set)
+	rank[5], rank[6], rank[7], rank[8] = c.l3s, c.split, c.broken, left
+	return rank
+}
+
+// takeIn takes the CPUs from a set of nodes.
+func (h *hunt) takeIn(set []int) (cpuset.Set, error) {
+	if len(set) > 1 && (h.strategy == place.DistributeEvenly || h.tight(set)) {
+		return h.byNode(set)
+	}
+	pieces, _ := h.inside(set)
+	var cpus cpuset.Set
+	units := h.t.Units(machine.Node)
+	for _, p := range pieces {
+		in := units[p.node].CPUs
+		if p.l3 >= 0 {
+			in = in.Intersect(h.t.Units(machine.L3)[p.l3].CPUs)
+		} else {
+			in = in.Intersect(h.withoutL3())
+		}
+		cpus = cpus.Union(in)
+	}
+	h.v.Narrow(cpus)
+	return h.v.Take(h.n, h.stages(), h.why)
+}
+
+func (h *hunt) withoutL3() cpuset.Set {
+	cpus := h.t.Online()
+	for _, u := range h.t.Units(machine.L3) {
+		cpus = cpus.Minus(u.CPUs)
+	}
+	return cpus
+}
+
+// tight reports whether a node of the set has less room than free CPUs.
+func (h *hunt) tight(set []int) bool {
+	return slices.ContainsFunc(set, func(pos int) bool { return h.room[pos] < h.v.FreeIn(machine.Node, pos) })
+}
+
+// byNode takes a fixed number of CPUs from each node of the set.
+func (h *hunt) byNode(set []int) (cpuset.Set, error) {
+	quota := h.quotas(set)
+	node := place.Stage{
+		Name: "node", Mode: place.Spill, Kind: machine.Node,
+		Fits: func(_ *place.View, pos int) string {
+			if quota[pos] == 0 {
+				return "not chosen"
+			}
+			return ""
+		},
+		Limit: func(_ *place.View, pos int) int { return quota[pos] },
+	}
+	l3 := place.Stage{
+		Name: "L3", Mode: place.Enter, Kind: machine.L3, Criteria: []string{"left over"},
+		Rank: func(v *place.View, pos int) place.Rank { return place.Rank{v.FreeIn(machine.L3, pos) - v.Need} },
+	}
+	return h.v.Take(h.n, append([]place.Stage{node, l3}, h.stages()...), h.why)
+}
+
+// quotas divides n over the nodes of the set: evenly in whole cores if asked,
+// else all of the roomiest first.
+func (h *hunt) quotas(set []int) []int {
+	quota := make([]int, len(h.room))
+	left := h.n
+	if h.strategy != place.DistributeEvenly {
+		order := slices.Clone(set)
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(h.room[b], h.room[a]) })
+		for _, pos := range order {
+			quota[pos] = min(left, h.room[pos])
+			left -= quota[pos]
+		}
+		return quota
+	}
+	grain, _ := h.t.ThreadsPerCore()
+	if h.n%grain != 0 || h.r.Bind == place.SpreadByPCPUs {
+		grain = 1
+	}
+	for left > 0 {
+		best := -1
+		for _, pos := range set {
+			if quota[pos] < h.room[pos] && (best < 0 || quota[pos] < quota[best]) {
+				best = pos
+			}
+		}
+		if best < 0 {
+			break
+		}
+		got := min(grain, left, h.room[best]-quota[best])
+		quota[best] += got
+		left -= got
+	}
+	return quota
+}
+
+func (h *hunt) unevenness(set []int) int {
+	quota := h.quotas(set)
+	least, most := h.n, 0
+	for _, pos := range set {
+		least, most = min(least, quota[pos]), max(most, quota[pos])
+	}
+	return most - least
+}
+
+// fence keeps others away from what is beside the own CPUs.
+func (k *task) fence(g *place.Grant) {
+	conf := k.s.Config()
+	switch {
+	case k.r.Exclusivity == place.NUMANodeLevel:
+		g.Fence = k.t.Touched(machine.Node, g.Own).Intersect(conf.Allowed).Minus(g.Own)
+	case k.r.Class == place.LSE || k.r.Exclusivity == place.PCPULevel:
+		g.Fence = k.t.Touched(machine.Core, g.Own).Minus(g.Own)
+	}
+}
+
+// nobodySqueezed refuses a grant that takes CPUs which the shared pool needs:
+// a last check for bounds that are not single nodes.
+func (k *task) nobodySqueezed(g *place.Grant) error {
+	left := k.sharable.Minus(g.Own).Minus(g.Fence)
+	if need := k.total.cpus(); left.Len() < need && k.sharable.Overlaps(g.Own.Union(g.Fence)) {
+		return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, k.sharable.Len()-need)}
+	}
+	for b := range k.s.Bounds() {
+		if b.BE || !b.Within.Overlaps(g.Own) && !b.Within.Overlaps(g.Fence) {
+			continue
+		}
+		milli := k.inside(b.Within)
+		if free := b.Within.Overlap(&left); 1000*free < milli {
+			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package berth
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// piece is the part of an L3 domain that lies in a NUMA node; l3 is -1 for the
+// cores of the node that have none.
+type piece struct {
+	node, l3 int
+	free     int  // CPUs that may be taken
+	whole    int  // of them in wholly free cores
+	ones     int  // wholly free cores of one CPU
+	intact   bool // all CPUs of the L3 domain may be taken
+}
+
+// cost is what taking n CPUs from some pieces costs.
+type cost struct{ l3s, split, broken, left int }
+
+func (c cost) compare(o cost) int {
+	return cmp.Or(cmp.Compare(c.l3s, o.l3s), cmp.Compare(c.split, o.split), cmp.Compare(c.broken, o.broken), cmp.Compare(c.left, o.left))
+}
+
+// survey counts the pieces.
+func (h *hunt) survey() {
+	nodes, l3s := h.t.Units(machine.Node), h.t.Units(machine.L3)
+	h.of = make([]int, len(nodes)+1)
+	h.pieces = make([]piece, 0, len(l3s)+len(nodes))
+	for node := range nodes {
+		h.of[node] = len(h.pieces)
+		at := -1
+		for _, core := range h.t.Cores(machine.Node, node) {
+			free := h.v.FreeIn(machine.Core, int(core))
+			if free == 0 {
+				continue
+			}
+			l3 := h.t.Of(machine.L3, int(core))
+			if at < 0 || h.pieces[at].l3 != l3 {
+				at = h.piece(node, l3)
+			}
+			h.pieces[at].free += free
+			if whole := h.v.WholeIn(machine.Core, int(core)); whole > 0 {
+				h.pieces[at].whole += whole
+				if whole == 1 {
+					h.pieces[at].ones++
+				}
+			}
+		}
+	}
+	h.of[len(nodes)] = len(h.pieces)
+	for i := range h.pieces {
+		p := &h.pieces[i]
+		p.intact = p.l3 >= 0 && p.free == l3s[p.l3].Size
+	}
+}
+
+// piece returns the place of a node's piece, which it adds if it is new.
+func (h *hunt) piece(node, l3 int) int {
+	for i := h.of[node]; i < len(h.pieces); i++ {
+		if h.pieces[i].l3 == l3 {
+			return i
+		}
+	}
+	h.pieces = append(h.pieces, piece{node: node, l3: l3})
+	return len(h.pieces) - 1
+}
+
+// exactPieces is the number of pieces up to which all sets are compared.
+const exactPieces = 8
+
+// inside returns the fewest and best pieces in a set of nodes that have n CPUs.
+func (h *hunt) inside(set []int) ([]piece, cost) {
+	var all []piece
+	if len(set) == 1 {
+		all = h.pieces[h.of[set[0]]:h.of[set[0]+1]]
+	} else {
+		for _, node := range set {
+			all = append(all, h.pieces[h.of[node]:h.of[node+1]]...)
+		}
+	}
+	if best, c, ok := h.one(all); ok {
+		return all[best : best+1], c
+	}
+	if len(all) <= exactPieces {
+		return h.exact(all)
+	}
+	return h.greedy(all)
+}
+
+// one returns the best piece that has all.
+func (h *hunt) one(all []piece) (best int, bestCost cost, ok bool) {
+	for i := range all {
+		if all[i].free < h.n {
+			continue
+		}
+		c := h.cost(all[i : i+1])
+		if !ok || c.compare(bestCost) < 0 {
+			best, bestCost, ok = i, c, true
+		}
+	}
+	return best, bestCost, ok
+}
+
+// exact compares all sets of the smallest number of pieces.
+func (h *hunt) exact(all []piece) ([]piece, cost) {
+	var free [1 << exactPieces]int
+	width := len(all)
+	for mask := 1; mask < 1<<len(all); mask++ {
+		low := bits.TrailingZeros(uint(mask))
+		free[mask] = free[mask&(mask-1)] + all[low].free
+		if free[mask] >= h.n {
+			width = min(width, bits.OnesCount(uint(mask)))
+		}
+	}
+	var best []piece
+	var bestCost cost
+	var set [exactPieces]piece
+	for mask := 1; mask < 1<<len(all); mask++ {
+		if free[mask] < h.n || bits.OnesCount(uint(mask)) != width {
+			continue
+		}
+		n := 0
+		for m := mask; m != 0; m &= m - 1 {
+			set[n] = all[bits.TrailingZeros(uint(m))]
+			n++
+		}
+		if c := h.cost(set[:n]); best == nil || c.compare(bestCost) < 0 {
+			best, bestCost = append(best[:0], set[:n]...), c
+		}
+	}
+	return best, bestCost
+}
+
+// greedy takes the largest pieces, and as the last the best that suffices.
+func (h *hunt) greedy(all []piece) ([]piece, cost) {
+	order := slices.Clone(all)
+	slices.SortStableFunc(order, func(a, b piece) int { return cmp.Compare(b.free, a.free) })
+	n, sum := 0, 0
+	for n < len(order) && sum < h.n {
+		sum += order[n].free
+		n++
+	}
+	best, last := h.cost(order[:n]), n-1
+	kept := order[n-1]
+	for i := n; i < len(order); i++ {
+		order[n-1] = order[i]
+		if sum-kept.free+order[i].free < h.n {
+			break
+		}
+		if c := h.cost(order[:n]); c.compare(best) < 0 {
+			best, last = c, i
+		}
+	}
+	order[n-1] = kept
+	if last >= n {
+		order[n-1] = order[last]
+	}
+	return order[:n], best
+}
+
+// cost returns what taking n CPUs from all of these pieces costs.
+func (h *hunt) cost(set []piece) cost {
+	c := cost{left: -h.n}
+	whole, ones, intact := 0, 0, 0
+	for i := range set {
+		p := &set[i]
+		if p.l3 >= 0 {
+			c.l3s++
+		}
+		c.left += p.free
+		whole += p.whole
+		ones += p.ones
+		if p.intact {
+			intact++
+		}
+	}
+	switch {
+	case h.n > whole:
+		c.split = h.n - whole
+	case h.n%2 == 1 && ones == 0:
+		c.split = 1
+	}
+	if c.left > 0 && intact == len(set) {
+		c.broken = 1
+	}
+	return c
+}
+
+// stages says how to take the CPUs from the chosen pieces: intact L3 domains,
+// then whole cores, then CPUs of cores that are shared anyway.
+func (h *hunt) stages() []place.Stage {
+	if h.r.Bind == place.SpreadByPCPUs {
+		return []place.Stage{{
+			Name: "CPU", Kind: place.CPU, Again: true, Criteria: []string{"of the core taken", "of the core held by others"},
+			Rank: spreadRank,
+		}}
+	}
+	return []place.Stage{
+		{Name: "whole L3", Kind: machine.L3, Criteria: []string{"smaller by"}, Rank: func(v *place.View, pos int) place.Rank {
+			return place.Rank{-v.FreeIn(machine.L3, pos)}
+		}},
+		{Name: "core", Kind: machine.Core, Criteria: []string{"smaller by", "free in its L3"}, Rank: coreRank},
+		{Name: "CPU", Kind: place.CPU, Criteria: []string{"free in its core", "free in its L3"}, Rank: cpuRank},
+	}
+}
+
+func coreRank(v *place.View, pos int) place.Rank {
+	return place.Rank{-v.FreeIn(machine.Core, pos), freeAround(v, machine.Core, pos)}
+}
+
+func cpuRank(v *place.View, pos int) place.Rank {
+	return place.Rank{v.FreeIn(machine.Core, v.Up(machine.Core, place.CPU, pos)), freeAround(v, place.CPU, pos)}
+}
+
+func spreadRank(v *place.View, pos int) place.Rank {
+	core := v.Up(machine.Core, place.CPU, pos)
+	others := v.T.Units(machine.Core)[core].Size - v.FreeIn(machine.Core, core) - v.TakenIn(machine.Core, core)
+	return place.Rank{v.TakenIn(machine.Core, core), others}
+}
+
+// freeAround returns the free CPUs of the L3 domain around a unit.
+func freeAround(v *place.View, of machine.Kind, pos int) int {
+	l3 := v.Up(machine.L3, of, pos)
+	if l3 < 0 {
+		return 0
+	}
+	return v.FreeIn(machine.L3, l3)
+}
+
+// resize grows next to what is held, or chooses which of it to keep.
+func (k *task) resize(base cpuset.Set, n int) (cpuset.Set, error) {
+	held := k.old.Own
+	if n <= held.Len() {
+		h := &hunt{task: k, n: n, v: k.t.View(held, cpuset.Set{})}
+		h.room = make([]int, len(k.t.Units(machine.Node)))
+		for i := range h.room {
+			h.room[i] = h.v.FreeIn(machine.Node, i)
+		}
+		h.survey()
+		if pos := h.single(); pos >= 0 {
+			return h.takeIn([]int{pos})
+		}
+		set, err := h.several()
+		if err != nil {
+			return cpuset.Set{}, err
+		}
+		return h.takeIn(set)
+	}
+	_, required := k.filters()
+	for _, f := range required {
+		base = f.keep(base)
+	}
+	h := &hunt{task: k, n: n - held.Len(), v: k.t.View(base, held)}
+	if err := h.limits(&base); err != nil {
+		return cpuset.Set{}, err
+	}
+	more, err := h.v.Take(h.n, h.growing(), k.why)
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	own := held.Union(more)
+	if nodes := k.t.Count(machine.Node, own); k.r.MaxNodes > 0 && nodes > k.r.MaxNodes {
+		return cpuset.Set{}, &place.NUMAError{Nodes: k.t.NodesOf(own), Reason: "more nodes than asked"}
+	}
+	return own, nil
+}
+
+// growing says how to take CPUs next to those held: the same cores, then the
+// same L3 domains, then the same nodes, then the nearest.
+func (h *hunt) growing() []place.Stage {
+	return []place.Stage{
+		{
+			Name: "node", Mode: place.Spill, Kind: machine.Node, Criteria: []string{"held nothing", "distance", "free"},
+			Limit: func(_ *place.View, pos int) int { return h.room[pos] },
+			Rank: func(v *place.View, pos int) place.Rank {
+				held, near := 1, 1<<30
+				if v.TakenIn(machine.Node, pos) > 0 {
+					held = 0
+				}
+				for i := range h.room {
+					if v.TakenIn(machine.Node, i) > 0 {
+						near = min(near, v.T.Distance(i, pos))
+					}
+				}
+				return place.Rank{held, near, v.FreeIn(machine.Node, pos)}
+			},
+		},
+		{
+			Name: "CPU", Kind: place.CPU, Again: true, Criteria: []string{"of the core not held", "of the L3 not held", "core not whole", "free in its L3"},
+			Rank: func(v *place.View, pos int) place.Rank {
+				core, l3 := v.Up(machine.Core, place.CPU, pos), v.Up(machine.L3, place.CPU, pos)
+				rank := place.Rank{-v.TakenIn(machine.Core, core), 0, 1, freeAround(v, place.CPU, pos)}
+				if l3 >= 0 {
+					rank[1] = -v.TakenIn(machine.L3, l3)
+				}
+				if v.IsWhole(machine.Core, core) && v.Need >= v.T.Units(machine.Core)[core].Size {
+					rank[2] = 0
+				}
+				return rank
+			},
+		},
+	}
+}

@@ -1,0 +1,191 @@
+package berth
+
+import (
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// share finds the part of the default pool to live in, and its NUMA nodes. near
+// are the nodes of own CPUs.
+func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.Set, err error) {
+	g.Share = place.Share{Within: k.pool, Milli: milli}
+	reserved := k.s.Config().Reserved
+	switch {
+	case k.r.Class == place.System && !reserved.IsEmpty():
+		g.Share.Within = reserved
+		return k.t.NodesOf(reserved), nil
+	case k.r.NodesRequired:
+		g.Share.Within = k.pool.Intersect(k.t.CPUsOf(k.r.Nodes))
+		if left := g.Share.Within.Intersect(k.sharable).Minus(g.Own).Minus(g.Fence); left.IsEmpty() {
+			return nodes, &place.NUMAError{Nodes: k.r.Nodes, Reason: "no CPU is left to share"}
+		}
+	}
+	if k.r.Class == place.BE {
+		g.Share.Milli = 0
+		return k.memoryNodes(g.Share.Within), nil
+	}
+	k.sharable = k.sharable.Minus(g.Own).Minus(g.Fence)
+	if free := 1000*k.sharable.Len() - k.total.milli; milli > free {
+		return nodes, &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
+	}
+	if milli == 0 {
+		return k.memoryNodes(g.Share.Within), nil
+	}
+	if k.old != nil && k.fitsStill(g, milli) {
+		g.Share.Within = k.old.Share.Within
+		return k.t.NodesOf(g.Share.Within), nil
+	}
+	return k.chooseNode(g, milli, near)
+}
+
+// memoryNodes returns the nodes to start from for memory: none, which is any,
+// unless there is an amount to find.
+func (k *task) memoryNodes(cpus cpuset.Set) cpuset.Set {
+	if len(k.r.Memory) == 0 && len(k.r.Devices) == 0 {
+		return cpuset.Set{}
+	}
+	return k.t.NodesOf(cpus)
+}
+
+// fitsStill reports whether the share can stay where it is.
+func (k *task) fitsStill(g *place.Grant, milli int) bool {
+	within := k.old.Share.Within
+	if within.IsEmpty() || k.r.NodesRequired && !g.Share.Within.Contains(within) {
+		return false
+	}
+	first, _ := within.First()
+	pos := k.t.At(machine.Node, first)
+	if pos < 0 || !k.t.Units(machine.Node)[pos].CPUs.Contains(within) {
+		return true // the whole pool, for which there is room
+	}
+	return milli <= k.freeMilli(pos)
+}
+
+func (k *task) freeMilli(pos int) int {
+	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].milli
+}
+
+// chooseNode looks for the node whose pool has room for the share. Where none
+// has, it stays with the bound that g has.
+func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Set, error) {
+	units := k.t.Units(machine.Node)
+	c := place.Choice{
+		Name:     "node to share",
+		Criteria: []string{"not among own nodes", "not among preferred nodes", "devices far away", "MiB from elsewhere", "repulsion", "free after"},
+		Count:    len(units),
+		Fits: func(i int) string {
+			inside := g.Share.Within.Overlap(&units[i].CPUs)
+			switch {
+			case inside == 0:
+				return "outside"
+			case k.r.LimitMilli > 1000*inside:
+				return "smaller than the limit"
+			case milli > k.freeMilli(i):
+				return "too little time free"
+			}
+			return ""
+		},
+		Rank: func(i int) place.Rank {
+			node := cpuset.MustOf(units[i].ID)
+			far, short := k.farAndShort(node)
+			left := k.freeMilli(i) - milli
+			if k.strategy == place.LeastAllocated || k.strategy == place.DistributeEvenly {
+				left = -left
+			}
+			return place.Rank{
+				miss(near, node), miss(k.r.Nodes, node), far, short, k.repulsion(i), left,
+			}
+		},
+		Label: func(i int) string { return k.t.Label(machine.Node, i) },
+	}
+	if pos := c.Best(k.why); pos >= 0 {
+		g.Share.Within = g.Share.Within.Intersect(units[pos].CPUs)
+		return cpuset.MustOf(units[pos].ID), nil
+	}
+	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.inside(g.Share.Within) {
+		return cpuset.Set{}, &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little time is free"}
+	}
+	k.why.Note("no node has room: the whole pool")
+	return k.t.NodesOf(g.Share.Within), nil
+}
+
+// inside returns the time taken by those who live wholly inside a bound.
+func (k *task) inside(within cpuset.Set) int {
+	milli, _ := k.s.SharedMilli(within)
+	if k.old != nil && !k.old.Share.Within.IsEmpty() && within.Contains(k.old.Share.Within) {
+		milli -= k.old.Share.Milli
+	}
+	return milli
+}
+
+// miss is 1 where wanted names nodes but not this one.
+func miss(wanted, node cpuset.Set) int {
+	if wanted.IsEmpty() || wanted.Overlaps(node) {
+		return 0
+	}
+	return 1
+}
+
+func (k *task) repulsion(pos int) int {
+	if k.pull == nil {
+		return 0
+	}
+	return -k.pull[pos]
+}
+
+// farAndShort returns how many of the asked devices, and MiB of memory, would
+// come from outside the nodes.
+func (k *task) farAndShort(nodes cpuset.Set) (far, short int) {
+	if len(k.r.Devices) > 0 && k.old == nil {
+		_, far, _ = k.s.FitDevices(nodes, k.r.Devices)
+	}
+	if len(k.r.Memory) > 0 && k.old == nil {
+		short = int((k.s.Shortage(nodes, k.r.Memory) + 1<<20 - 1) >> 20)
+	}
+	return far, short
+}
+
+func sameDevices(a, b []place.DeviceRequest) bool {
+	return slices.EqualFunc(a, b, func(a, b place.DeviceRequest) bool {
+		return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
+	})
+}
+
+// refitMemory keeps the blocks that are held, gives back from the last of them
+// and finds what is new near the nodes.
+func (k *task) refitMemory(g *place.Grant, nodes cpuset.Set) error {
+	var more []place.Amount
+	for _, a := range k.r.Memory {
+		left := a.Bytes
+		for _, b := range k.old.Memory {
+			if b.Resource == a.Resource && left > 0 {
+				b.Bytes = min(b.Bytes, left)
+				left -= b.Bytes
+				g.Memory = append(g.Memory, b)
+			}
+		}
+		if left > 0 {
+			more = append(more, place.Amount{Resource: a.Resource, Bytes: left})
+		}
+	}
+	for _, b := range g.Memory {
+		nodes, _ = nodes.With(b.Node)
+	}
+	mems, blocks, err := k.s.FitMemory(nodes, more)
+	if err != nil {
+		return err
+	}
+	g.Mems = mems
+	for _, b := range blocks {
+		at := slices.IndexFunc(g.Memory, func(o place.Block) bool { return o.Node == b.Node && o.Resource == b.Resource })
+		if at >= 0 {
+			g.Memory[at].Bytes += b.Bytes
+		} else {
+			g.Memory = append(g.Memory, b)
+		}
+	}
+	return nil
+}
