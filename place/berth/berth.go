@@ -161,16 +161,17 @@ func (k *task) survey() {
 }
 
 func (k *task) add(b *place.Bound) {
+	milli := b.Milli
 	if b.BE {
-		return
+		milli = 0
 	}
 	first, _ := b.Within.First()
 	if pos := k.t.At(machine.Node, first); pos >= 0 && k.t.Units(machine.Node)[pos].CPUs.Contains(b.Within) {
 		k.shared[pos].grants += b.Grants
-		k.shared[pos].milli += b.Milli
+		k.shared[pos].milli += milli
 	}
 	k.total.grants += b.Grants
-	k.total.milli += b.Milli
+	k.total.milli += milli
 }
 
 // rest adds devices and memory near the nodes.

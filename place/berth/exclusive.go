@@ -280,10 +280,15 @@ func (h *hunt) takeIn(set []int) (cpuset.Set, error) {
 		return h.byNode(set)
 	}
 	pieces, _ := h.inside(set)
+	h.v.Narrow(h.cpus(pieces))
+	return h.v.Take(h.n, h.stages(), h.why)
+}
+
+// cpus returns the CPUs of pieces.
+func (h *hunt) cpus(pieces []piece) cpuset.Set {
 	var cpus cpuset.Set
-	units := h.t.Units(machine.Node)
 	for _, p := range pieces {
-		in := units[p.node].CPUs
+		in := h.t.Units(machine.Node)[p.node].CPUs
 		if p.l3 >= 0 {
 			in = in.Intersect(h.t.Units(machine.L3)[p.l3].CPUs)
 		} else {
@@ -291,8 +296,7 @@ func (h *hunt) takeIn(set []int) (cpuset.Set, error) {
 		}
 		cpus = cpus.Union(in)
 	}
-	h.v.Narrow(cpus)
-	return h.v.Take(h.n, h.stages(), h.why)
+	return cpus
 }
 
 func (h *hunt) withoutL3() cpuset.Set {
@@ -311,21 +315,19 @@ func (h *hunt) tight(set []int) bool {
 // byNode takes a fixed number of CPUs from each node of the set.
 func (h *hunt) byNode(set []int) (cpuset.Set, error) {
 	quota := h.quotas(set)
-	node := place.Stage{
-		Name: "node", Mode: place.Spill, Kind: machine.Node,
-		Fits: func(_ *place.View, pos int) string {
-			if quota[pos] == 0 {
-				return "not chosen"
-			}
-			return ""
-		},
-		Limit: func(_ *place.View, pos int) int { return quota[pos] },
+	var all cpuset.Set
+	for _, pos := range set {
+		part := *h
+		part.n = quota[pos]
+		pieces, _ := part.inside([]int{pos})
+		part.v = h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
+		cpus, err := part.v.Take(part.n, part.stages(), h.why)
+		if err != nil {
+			return all, err
+		}
+		all = all.Union(cpus)
 	}
-	l3 := place.Stage{
-		Name: "L3", Mode: place.Enter, Kind: machine.L3, Criteria: []string{"left over"},
-		Rank: func(v *place.View, pos int) place.Rank { return place.Rank{v.FreeIn(machine.L3, pos) - v.Need} },
-	}
-	return h.v.Take(h.n, append([]place.Stage{node, l3}, h.stages()...), h.why)
+	return all, nil
 }
 
 // quotas divides n over the nodes of the set: evenly in whole cores if asked,
@@ -391,11 +393,11 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, k.sharable.Len()-need)}
 	}
 	for b := range k.s.Bounds() {
-		if b.BE || !b.Within.Overlaps(g.Own) && !b.Within.Overlaps(g.Fence) {
+		if !b.Within.Overlaps(g.Own) && !b.Within.Overlaps(g.Fence) {
 			continue
 		}
 		milli := k.inside(b.Within)
-		if free := b.Within.Overlap(&left); 1000*free < milli {
+		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
 			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}
 		}
 	}

@@ -140,7 +140,9 @@ func (h *hunt) exact(all []piece) ([]piece, cost) {
 // greedy takes the largest pieces, and as the last the best that suffices.
 func (h *hunt) greedy(all []piece) ([]piece, cost) {
 	order := slices.Clone(all)
-	slices.SortStableFunc(order, func(a, b piece) int { return cmp.Compare(b.free, a.free) })
+	slices.SortStableFunc(order, func(a, b piece) int {
+		return cmp.Or(cmp.Compare(b.free, a.free), cmp.Compare(b.whole, a.whole), cmp.Compare(b.ones, a.ones))
+	})
 	n, sum := 0, 0
 	for n < len(order) && sum < h.n {
 		sum += order[n].free

@@ -1,0 +1,86 @@
+package berth_test
+
+import (
+	"testing"
+
+	"berth.dev/berth/internal/placetest"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
+)
+
+func TestProperties(t *testing.T) {
+	t.Parallel()
+	placetest.Check(t, placetest.Suite{Policy: berth.Policy{}, Own: own, Rank: rank})
+}
+
+// own is what the class and the mode promise.
+func own(r *place.Request) int {
+	mode := r.Mode
+	if mode == place.Auto && r.Class == place.LSE {
+		mode = place.Exclusive
+	}
+	if mode == place.Auto && r.Class == place.LSR {
+		mode = place.Mixed
+	}
+	switch mode {
+	case place.Exclusive:
+		return (r.Milli + 999) / 1000
+	case place.Mixed:
+		return r.Milli / 1000
+	}
+	return 0
+}
+
+// rank computes the policy's rank from the sets alone: nodes, devices far away,
+// MiB from elsewhere, repulsion, distance, L3 domains, split cores, broken L3
+// domains, left over.
+func rank(s *place.State, g *place.Grant) []int {
+	t := s.Topology()
+	nodes := t.NodesOf(g.Own)
+	far, short := 0, int64(0)
+	for _, name := range g.Devices {
+		if d, _, _ := s.Device(name); !d.Nodes.IsEmpty() && !d.Nodes.Overlaps(nodes) {
+			far++
+		}
+	}
+	if !g.Own.IsEmpty() {
+		short = (s.Shortage(nodes, g.Request.Memory) + 1<<20 - 1) >> 20
+	}
+	repulsion, distance := 0, 0
+	pull := s.Attraction(&g.Request)
+	for a := range nodes.All() {
+		i, _ := t.Node(a)
+		if pull != nil {
+			repulsion -= pull[i]
+		}
+		for b := range nodes.All() {
+			if j, _ := t.Node(b); i != j {
+				distance += t.Distance(i, j)
+			}
+		}
+	}
+	free := s.Ownable(g.Request.Class).Union(s.Reusable(g.Request.Group)).Minus(t.Machine().Isolated)
+	if g.Request.Class == place.LSE || g.Request.Exclusivity != place.CPULevel {
+		free = t.Whole(machine.Core, free)
+	}
+	split, broken := 0, 0
+	for _, u := range t.Units(machine.Core) {
+		if n := u.CPUs.Overlap(&g.Own); n > 0 && n < u.Size {
+			split++
+		}
+	}
+	for _, u := range t.Units(machine.L3) {
+		if n := u.CPUs.Overlap(&g.Own); n > 0 && n < u.Size && free.Contains(u.CPUs) {
+			broken++
+		}
+	}
+	if g.Request.Bind == place.SpreadByPCPUs {
+		split, broken = 0, 0 // the cores are to be split
+	}
+	return []int{nodes.Len(), far, int(short), repulsion, distance, t.Count(machine.L3, g.Own), split, broken, free.Intersect(t.CPUsOf(nodes)).Len()}
+}
+
+func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, berth.Policy{}, nil) }
+
+func BenchmarkRestart(b *testing.B) { placetest.BenchmarkRestart(b, berth.Policy{}) }
