@@ -46,6 +46,7 @@ func Rooms() []Room {
 		// what no other program should import
 		{Path: "internal/fakekernel", May: []string{"cpuset"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "place"}},
+		{Path: "internal/casefile", May: []string{"machine", "machine/sysfs"}},
 		{Path: "internal/layers"},
 	}
 }
