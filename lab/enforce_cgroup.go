@@ -24,11 +24,7 @@ type groups struct {
 
 // openGroups makes the run's groups, confined to the shared CPUs. It fails with
 // a kernel.NotSupportedError or a permission error where it may not.
-func openGroups(root *kernel.Root, journal *kernel.Journal, pl places) (*groups, error) {
-	host, err := cgroup.Detect(root)
-	if err != nil {
-		return nil, err
-	}
+func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, pl places) (*groups, error) {
 	base, err := host.Base(cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet)
 	if err != nil {
 		return nil, err
@@ -186,7 +182,11 @@ func openEnforcer(opt Options, pl places) (enforcer, *kernel.Journal, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := openGroups(root, journal, pl)
+	host, err := cgroup.Detect(root)
+	if err != nil {
+		return nil, nil, errors.Join(err, journal.Close())
+	}
+	g, err := openGroups(root, host, journal, pl)
 	switch {
 	case err == nil:
 		return g, journal, nil
