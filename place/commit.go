@@ -103,7 +103,7 @@ func (c *change) forget(g *Grant) {
 	}
 	c.unhold(g.Own)
 	c.unhold(g.Fence)
-	c.lend(g, g.Own.Intersect(c.owned))
+	c.lend(g, g.Own.Union(g.Fence).Intersect(c.owned))
 	switch {
 	case g.Share.Counted:
 		c.count(g, -1)
@@ -172,23 +172,25 @@ func (c *change) enter(g *Grant) error {
 	if g.Request.Group != "" {
 		c.groups = c.groups.with(g)
 	}
-	c.lend(g, g.Own)
+	c.lend(g, g.Own.Union(g.Fence))
 	return nil
 }
 
-// lend lends the CPUs, owned by g's group, that all their owners lend.
+// lend lends those of the CPUs, held by g or others of its group, that all who
+// own them lend and nobody fences.
 func (c *change) lend(g *Grant, cpus cpuset.Set) {
 	if cpus.IsEmpty() {
 		return
 	}
 	if g.Request.Group == "" {
 		if g.Lent {
-			c.lent = c.lent.Union(cpus)
+			c.lent = c.lent.Union(g.Own.Intersect(cpus))
 		}
 		return
 	}
 	c.lent = c.lent.Union(cpus)
 	for o := range c.Members(g.Request.Group) {
+		c.lent = c.lent.Minus(o.Fence.Intersect(cpus))
 		if !o.Lent {
 			c.lent = c.lent.Minus(o.Own.Intersect(cpus))
 		}
@@ -330,7 +332,6 @@ func (c *change) follow(g *Grant, by int) {
 		return
 	}
 	c.bounds[i] = &b
-	c.narrowed = true
 }
 
 func (c *change) useMemory(g *Grant) error {
@@ -470,8 +471,9 @@ func (c *change) nobodyEmpty(o *Offer) error {
 		}
 	}
 	if c.narrowed {
+		shut, shutBE := c.owned.Union(c.closed), c.owned.Minus(c.lent)
 		for _, b := range c.bounds {
-			if left := c.left(&b.Within, b.BE); left.IsEmpty() {
+			if b.BE && shutBE.Contains(b.Within) || !b.BE && shut.Contains(b.Within) {
 				return &FloorError{CPUs: b.Within}
 			}
 		}

@@ -61,16 +61,33 @@ type View struct {
 
 // FreeIn returns the number of free CPUs of a unit in the present scope.
 func (v *View) FreeIn(k machine.Kind, pos int) int {
+	if k == CPU {
+		return one(&v.Free, v.T.units[CPU][pos].ID)
+	}
 	return int(v.free[v.T.offset[k]+pos])
+}
+
+func one(s *cpuset.Set, cpu int) int {
+	if s.Has(cpu) {
+		return 1
+	}
+	return 0
 }
 
 // WholeIn returns the number of CPUs of a unit in wholly free cores.
 func (v *View) WholeIn(k machine.Kind, pos int) int {
+	if k == CPU {
+		core := int(v.T.at[machine.Core][v.T.units[CPU][pos].ID])
+		return min(v.FreeIn(CPU, pos), v.WholeIn(machine.Core, core))
+	}
 	return int(v.whole[v.T.offset[k]+pos])
 }
 
 // TakenIn returns the number of CPUs of a unit taken so far, Near included.
 func (v *View) TakenIn(k machine.Kind, pos int) int {
+	if k == CPU {
+		return one(&v.Taken, v.T.units[CPU][pos].ID)
+	}
 	return int(v.taken[v.T.offset[k]+pos])
 }
 
@@ -99,7 +116,7 @@ func (t *Topology) Take(q *Query) (cpuset.Set, error) {
 // View counts, for a policy to look at before it takes: from may be taken, near
 // is held already.
 func (t *Topology) View(from, near cpuset.Set) *View {
-	n := t.offset[kinds]
+	n := t.offset[CPU]
 	buf := make([]int16, 3*n)
 	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, near: near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:]}
 	if !near.IsEmpty() {
@@ -133,11 +150,8 @@ func (v *View) Take(count int, stages []Stage, why *Why) (cpuset.Set, error) {
 func (t *Topology) count(cpus *cpuset.Set, n, whole []int16) {
 	cores := n[t.offset[machine.Core]:]
 	at := t.at[machine.Core]
-	single := n[t.offset[CPU]:]
-	cpuAt := t.at[CPU]
 	for cpu := range cpus.All() {
 		cores[at[cpu]]++
-		single[cpuAt[cpu]] = 1
 	}
 	units := t.units[machine.Core]
 	for core := range units {
@@ -186,7 +200,7 @@ func (v *View) move(cpu int) {
 	t := v.T
 	core := int(t.at[machine.Core][cpu])
 	whole := v.whole[t.offset[machine.Core]+core]
-	for k := range kinds {
+	for k := range int(CPU) {
 		pos := t.at[k][cpu]
 		if pos < 0 {
 			continue

@@ -28,7 +28,7 @@ type Topology struct {
 	at      [kinds][]int16   // by CPU number: position, -1 none
 	up      [kinds][]int16   // by core position: position of the domain that holds it, -1 none
 	cores   [kinds][][]int16 // by position: the core positions inside
-	offset  [kinds + 1]int   // of each kind in a flat array of counts
+	offset  [kinds]int       // of each kind of domain in a flat array of counts; its length at CPU
 	dist    [][]int          // by node position
 	near    [][]int          // by node position: all nodes, nearest first
 	byNode  []int16          // by node id: position, -1 none
@@ -104,7 +104,9 @@ func (t *Topology) index() {
 				t.at[k][cpu] = int16(pos)
 			}
 		}
-		t.offset[k+1] = t.offset[k] + len(t.units[k])
+		if k < int(CPU) {
+			t.offset[k+1] = t.offset[k] + len(t.units[k])
+		}
 	}
 	for k := range int(CPU) {
 		t.up[k] = none(len(t.units[machine.Core]))

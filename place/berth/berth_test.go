@@ -75,10 +75,20 @@ func rank(s *place.State, g *place.Grant) []int {
 			broken++
 		}
 	}
-	if g.Request.Bind == place.SpreadByPCPUs {
-		split, broken = 0, 0 // the cores are to be split
+	left := free.Intersect(t.CPUsOf(nodes)).Len()
+	if _, uniform := t.ThreadsPerCore(); !uniform {
+		broken = 0 // large cores go first instead
+		if nodes.Len() > 1 {
+			split = 0
+		}
 	}
-	return []int{nodes.Len(), far, int(short), repulsion, distance, t.Count(machine.L3, g.Own), split, broken, free.Intersect(t.CPUsOf(nodes)).Len()}
+	switch r := &g.Request; {
+	case r.Bind == place.SpreadByPCPUs: // the cores are to be split, and only one thread of each counts
+		split, broken, left = 0, 0, 0
+	case r.CoreKind != "" || r.Isolated != place.Unasked || !r.Nodes.IsEmpty(): // chosen from a part of what is free
+		broken, left = 0, 0
+	}
+	return []int{nodes.Len(), far, int(short), repulsion, distance, t.Count(machine.L3, g.Own), split, broken, left}
 }
 
 func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, berth.Policy{}, nil) }

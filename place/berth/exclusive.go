@@ -165,10 +165,10 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	}
 	nodes := h.t.Units(machine.Node)
 	h.room = make([]int, len(nodes))
-	all := 0
+	all, shared := 0, from.Overlap(&h.pool) > 0
 	for i := range nodes {
 		free := h.v.FreeIn(machine.Node, i)
-		if free > 0 && from.Overlaps(h.pool) {
+		if free > 0 && shared {
 			if l := h.shared[i].cpus(); l > 0 {
 				free = min(free, nodes[i].CPUs.Overlap(&h.sharable)-l-h.fenced)
 			}
@@ -179,7 +179,7 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		h.room[i] = max(0, free)
 		all += h.room[i]
 	}
-	if from.Overlaps(h.pool) {
+	if shared {
 		all = min(all, h.sharable.Len()-h.total.cpus()-h.fenced)
 	}
 	if h.n > all {
@@ -245,11 +245,11 @@ func criteria() []string {
 func (h *hunt) rank(set []int) place.Rank {
 	var rank place.Rank
 	if len(h.r.Devices) > 0 || len(h.r.Memory) > 0 {
-		var nodes cpuset.Set
+		ids := make([]int, 0, len(set))
 		for _, pos := range set {
-			nodes, _ = nodes.With(h.t.Units(machine.Node)[pos].ID)
+			ids = append(ids, h.t.Units(machine.Node)[pos].ID)
 		}
-		rank[0], rank[1] = h.farAndShort(nodes)
+		rank[0], rank[1] = h.farAndShort(ids...)
 	}
 	left := -h.n
 	for _, a := range set {
@@ -388,12 +388,13 @@ func (k *task) fence(g *place.Grant) {
 // nobodySqueezed refuses a grant that takes CPUs which the shared pool needs:
 // a last check for bounds that are not single nodes.
 func (k *task) nobodySqueezed(g *place.Grant) error {
-	left := k.sharable.Minus(g.Own).Minus(g.Fence)
-	if need := k.total.cpus(); left.Len() < need && k.sharable.Overlaps(g.Own.Union(g.Fence)) {
+	taken := g.Own.Union(g.Fence)
+	left := k.sharable.Minus(taken)
+	if need := k.total.cpus(); left.Len() < need && k.sharable.Overlap(&taken) > 0 {
 		return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, k.sharable.Len()-need)}
 	}
 	for b := range k.s.Bounds() {
-		if !b.Within.Overlaps(g.Own) && !b.Within.Overlaps(g.Fence) {
+		if b.Within == k.pool || b.Within.Overlap(&taken) == 0 {
 			continue
 		}
 		milli := k.inside(b.Within)

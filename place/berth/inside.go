@@ -13,11 +13,11 @@ import (
 // piece is the part of an L3 domain that lies in a NUMA node; l3 is -1 for the
 // cores of the node that have none.
 type piece struct {
-	node, l3 int
-	free     int  // CPUs that may be taken
-	whole    int  // of them in wholly free cores
-	ones     int  // wholly free cores of one CPU
-	intact   bool // all CPUs of the L3 domain may be taken
+	node, l3 int16
+	free     int16 // CPUs that may be taken
+	whole    int16 // of them in wholly free cores
+	ones     int16 // wholly free cores of one CPU
+	intact   bool  // all CPUs of the L3 domain may be taken
 }
 
 // cost is what taking n CPUs from some pieces costs.
@@ -41,12 +41,12 @@ func (h *hunt) survey() {
 				continue
 			}
 			l3 := h.t.Of(machine.L3, int(core))
-			if at < 0 || h.pieces[at].l3 != l3 {
+			if at < 0 || int(h.pieces[at].l3) != l3 {
 				at = h.piece(node, l3)
 			}
-			h.pieces[at].free += free
+			h.pieces[at].free += int16(free)
 			if whole := h.v.WholeIn(machine.Core, int(core)); whole > 0 {
-				h.pieces[at].whole += whole
+				h.pieces[at].whole += int16(whole)
 				if whole == 1 {
 					h.pieces[at].ones++
 				}
@@ -56,18 +56,18 @@ func (h *hunt) survey() {
 	h.of[len(nodes)] = len(h.pieces)
 	for i := range h.pieces {
 		p := &h.pieces[i]
-		p.intact = p.l3 >= 0 && p.free == l3s[p.l3].Size
+		p.intact = p.l3 >= 0 && int(p.free) == l3s[p.l3].Size
 	}
 }
 
 // piece returns the place of a node's piece, which it adds if it is new.
 func (h *hunt) piece(node, l3 int) int {
 	for i := h.of[node]; i < len(h.pieces); i++ {
-		if h.pieces[i].l3 == l3 {
+		if int(h.pieces[i].l3) == l3 {
 			return i
 		}
 	}
-	h.pieces = append(h.pieces, piece{node: node, l3: l3})
+	h.pieces = append(h.pieces, piece{node: int16(node), l3: int16(l3)})
 	return len(h.pieces) - 1
 }
 
@@ -96,7 +96,7 @@ func (h *hunt) inside(set []int) ([]piece, cost) {
 // one returns the best piece that has all.
 func (h *hunt) one(all []piece) (best int, bestCost cost, ok bool) {
 	for i := range all {
-		if all[i].free < h.n {
+		if int(all[i].free) < h.n {
 			continue
 		}
 		c := h.cost(all[i : i+1])
@@ -113,7 +113,7 @@ func (h *hunt) exact(all []piece) ([]piece, cost) {
 	width := len(all)
 	for mask := 1; mask < 1<<len(all); mask++ {
 		low := bits.TrailingZeros(uint(mask))
-		free[mask] = free[mask&(mask-1)] + all[low].free
+		free[mask] = free[mask&(mask-1)] + int(all[low].free)
 		if free[mask] >= h.n {
 			width = min(width, bits.OnesCount(uint(mask)))
 		}
@@ -145,14 +145,14 @@ func (h *hunt) greedy(all []piece) ([]piece, cost) {
 	})
 	n, sum := 0, 0
 	for n < len(order) && sum < h.n {
-		sum += order[n].free
+		sum += int(order[n].free)
 		n++
 	}
 	best, last := h.cost(order[:n]), n-1
 	kept := order[n-1]
 	for i := n; i < len(order); i++ {
 		order[n-1] = order[i]
-		if sum-kept.free+order[i].free < h.n {
+		if sum-int(kept.free)+int(order[i].free) < h.n {
 			break
 		}
 		if c := h.cost(order[:n]); c.compare(best) < 0 {
@@ -175,9 +175,9 @@ func (h *hunt) cost(set []piece) cost {
 		if p.l3 >= 0 {
 			c.l3s++
 		}
-		c.left += p.free
-		whole += p.whole
-		ones += p.ones
+		c.left += int(p.free)
+		whole += int(p.whole)
+		ones += int(p.ones)
 		if p.intact {
 			intact++
 		}
@@ -203,13 +203,17 @@ func (h *hunt) stages() []place.Stage {
 			Rank: spreadRank,
 		}}
 	}
-	return []place.Stage{
+	stages := []place.Stage{
 		{Name: "whole L3", Kind: machine.L3, Criteria: []string{"smaller by"}, Rank: func(v *place.View, pos int) place.Rank {
 			return place.Rank{-v.FreeIn(machine.L3, pos)}
 		}},
 		{Name: "core", Kind: machine.Core, Criteria: []string{"smaller by", "free in its L3"}, Rank: coreRank},
 		{Name: "CPU", Kind: place.CPU, Criteria: []string{"free in its core", "free in its L3"}, Rank: cpuRank},
 	}
+	if _, uniform := h.t.ThreadsPerCore(); !uniform {
+		return stages[1:] // large cores first, so that a small one can make up an odd number
+	}
+	return stages
 }
 
 func coreRank(v *place.View, pos int) place.Rank {

@@ -72,32 +72,32 @@ func (k *task) freeMilli(pos int) int {
 // has, it stays with the bound that g has.
 func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Set, error) {
 	units := k.t.Units(machine.Node)
+	free := make([]int, len(units))
 	c := place.Choice{
 		Name:     "node to share",
 		Criteria: []string{"not among own nodes", "not among preferred nodes", "devices far away", "MiB from elsewhere", "repulsion", "free after"},
 		Count:    len(units),
 		Fits: func(i int) string {
-			inside := g.Share.Within.Overlap(&units[i].CPUs)
+			inside := units[i].CPUs.Overlap(&g.Share.Within)
+			free[i] = k.freeMilli(i)
 			switch {
 			case inside == 0:
 				return "outside"
 			case k.r.LimitMilli > 1000*inside:
 				return "smaller than the limit"
-			case milli > k.freeMilli(i):
+			case milli > free[i]:
 				return "too little time free"
 			}
 			return ""
 		},
 		Rank: func(i int) place.Rank {
-			node := cpuset.MustOf(units[i].ID)
-			far, short := k.farAndShort(node)
-			left := k.freeMilli(i) - milli
+			left := free[i] - milli
 			if k.strategy == place.LeastAllocated || k.strategy == place.DistributeEvenly {
 				left = -left
 			}
-			return place.Rank{
-				miss(near, node), miss(k.r.Nodes, node), far, short, k.repulsion(i), left,
-			}
+			node := units[i].ID
+			far, short := k.farAndShort(node)
+			return place.Rank{miss(&near, node), miss(&k.r.Nodes, node), far, short, k.repulsion(i), left}
 		},
 		Label: func(i int) string { return k.t.Label(machine.Node, i) },
 	}
@@ -122,8 +122,8 @@ func (k *task) inside(within cpuset.Set) int {
 }
 
 // miss is 1 where wanted names nodes but not this one.
-func miss(wanted, node cpuset.Set) int {
-	if wanted.IsEmpty() || wanted.Overlaps(node) {
+func miss(wanted *cpuset.Set, node int) int {
+	if wanted.Has(node) || wanted.IsEmpty() {
 		return 0
 	}
 	return 1
@@ -137,12 +137,16 @@ func (k *task) repulsion(pos int) int {
 }
 
 // farAndShort returns how many of the asked devices, and MiB of memory, would
-// come from outside the nodes.
-func (k *task) farAndShort(nodes cpuset.Set) (far, short int) {
-	if len(k.r.Devices) > 0 && k.old == nil {
+// come from outside the nodes, by number. What is held already does not count.
+func (k *task) farAndShort(ids ...int) (far, short int) {
+	if k.old != nil || len(k.r.Devices) == 0 && len(k.r.Memory) == 0 {
+		return 0, 0
+	}
+	nodes := cpuset.MustOf(ids...)
+	if len(k.r.Devices) > 0 {
 		_, far, _ = k.s.FitDevices(nodes, k.r.Devices)
 	}
-	if len(k.r.Memory) > 0 && k.old == nil {
+	if len(k.r.Memory) > 0 {
 		short = int((k.s.Shortage(nodes, k.r.Memory) + 1<<20 - 1) >> 20)
 	}
 	return far, short

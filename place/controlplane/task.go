@@ -1,0 +1,283 @@
+package controlplane
+
+import (
+	"cmp"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// task is one request on its way to a grant.
+type task struct {
+	p      Policy
+	s      *place.State
+	t      *place.Topology
+	r      *place.Request
+	why    *place.Why
+	conf   place.Config
+	bucket cpuset.Set // the CPUs that the request may use
+	leaves []int      // of the bucket, in the order of the tree; nil for Default
+}
+
+func newTask(p Policy, s *place.State, r *place.Request) *task {
+	k := &task{p: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
+	k.bucket = preferred(k.conf.Allowed, k.t.Machine().Isolated)
+	k.bucket = preferred(k.bucket, k.conf.Reserved)
+	reserved := k.conf.Reserved.Intersect(k.conf.Allowed)
+	host := r.Class == place.System && !reserved.IsEmpty()
+	if host {
+		k.bucket = reserved
+	}
+	if p.Allocator != Default {
+		k.leaves = leaves(k.t, k.bucket)
+	}
+	if p.Allocator >= NUMANamespace && !host {
+		k.enterBucket()
+	}
+	return k
+}
+
+// preferred returns a set without some of it, unless nothing would be left.
+func preferred(set, without cpuset.Set) cpuset.Set {
+	if left := set.Minus(without); !left.IsEmpty() {
+		return left
+	}
+	return set
+}
+
+// enterBucket narrows the task to the bucket of its namespace.
+func (k *task) enterBucket() {
+	buckets := k.p.Buckets
+	if buckets == 0 {
+		buckets = k.t.Count(machine.Node, k.bucket)
+	}
+	buckets = min(buckets, len(k.leaves))
+	at := k.bucketOf(buckets)
+	k.leaves = k.leaves[at*len(k.leaves)/buckets : (at+1)*len(k.leaves)/buckets]
+	k.bucket = cpuset.MustOf(k.leaves...)
+	k.why.Note("namespace %q has bucket %d of %d: CPUs %s", k.r.Namespace, at, buckets, k.bucket)
+}
+
+// bucketOf returns the bucket of the request's namespace, by number.
+func (k *task) bucketOf(buckets int) int {
+	for g := range k.s.Grants() {
+		if g.Request.Namespace != k.r.Namespace {
+			continue
+		}
+		if at := k.holds(g, buckets); at >= 0 {
+			return at
+		}
+	}
+	of := map[string]int{}
+	for g := range k.s.Grants() {
+		if _, seen := of[g.Request.Namespace]; !seen {
+			if at := k.holds(g, buckets); at >= 0 {
+				of[g.Request.Namespace] = at
+			}
+		}
+	}
+	namespaces := make([]int, buckets)
+	for _, at := range of {
+		namespaces[at]++
+	}
+	c := place.Choice{
+		Name: "bucket", Criteria: []string{"namespaces"}, Count: buckets,
+		Rank: func(i int) place.Rank { return place.Rank{namespaces[i]} },
+	}
+	return c.Best(k.why)
+}
+
+// holds returns the bucket that a grant lies in, -1 if in none.
+func (k *task) holds(g *place.Grant, buckets int) int {
+	first, ok := g.Own.First()
+	if !ok {
+		first, ok = g.Share.Within.First()
+	}
+	if i := slices.Index(k.leaves, first); ok && i >= 0 {
+		return ((i+1)*buckets - 1) / len(k.leaves)
+	}
+	return -1
+}
+
+// take finds n CPUs to own, or to be bound to.
+func (k *task) take(g *place.Grant, n int) error {
+	free := k.free()
+	var cpus cpuset.Set
+	var err error
+	if k.p.Allocator == Default {
+		cpus, err = k.consecutive(free, n)
+	} else {
+		cpus, err = k.inOrder(free, n)
+	}
+	if err != nil {
+		return err
+	}
+	if k.p.Allocator == NUMANamespace {
+		g.Share = place.Share{Within: cpus, Milli: k.r.Milli, Counted: true, Open: true}
+	} else {
+		g.Own = cpus
+	}
+	return k.leaveEnough(cpus)
+}
+
+// free returns the CPUs of the bucket that can be taken.
+func (k *task) free() cpuset.Set {
+	if k.p.Allocator != NUMANamespace {
+		return k.s.Ownable(k.r.Class).Union(k.s.Reusable(k.r.Group)).Intersect(k.bucket)
+	}
+	return k.bucket.Minus(k.bound()).Minus(k.s.Owned())
+}
+
+// bound returns the CPUs of the bucket that somebody is bound to.
+func (k *task) bound() cpuset.Set {
+	var bound []int
+	for cpu := range k.bucket.All() {
+		if k.s.Refs(cpu) > 0 {
+			bound = append(bound, cpu)
+		}
+	}
+	return cpuset.MustOf(bound...)
+}
+
+// run is a row of consecutive CPU numbers.
+type run struct{ first, length int }
+
+// consecutive takes from the first run that is long enough.
+func (k *task) consecutive(free cpuset.Set, n int) (cpuset.Set, error) {
+	var runs []run
+	longest := 0
+	for cpu := range free.All() {
+		if last := len(runs) - 1; last >= 0 && cpu == runs[last].first+runs[last].length {
+			runs[last].length++
+		} else {
+			runs = append(runs, run{cpu, 1})
+		}
+		longest = max(longest, runs[len(runs)-1].length)
+	}
+	c := place.Choice{
+		Name: "run of CPUs", Count: len(runs),
+		Fits: func(i int) string {
+			if runs[i].length < n {
+				return "too short"
+			}
+			return ""
+		},
+		Label: func(i int) string { return cpusOf(runs[i].first, runs[i].length).String() },
+	}
+	at := c.Best(k.why)
+	if at < 0 {
+		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: longest}
+	}
+	return cpusOf(runs[at].first, n), nil
+}
+
+// cpusOf returns a run as a set; its members are CPUs of the machine.
+func cpusOf(first, n int) cpuset.Set {
+	cpus, _ := cpuset.Range(first, first+n-1)
+	return cpus
+}
+
+// inOrder takes the first leaves; with NUMA, those of the deepest part of the tree
+// that has enough.
+func (k *task) inOrder(free cpuset.Set, n int) (cpuset.Set, error) {
+	if available := free.Len(); n > available {
+		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: available}
+	}
+	if k.p.Allocator == NUMA {
+		free = k.deepest(free, n)
+	}
+	taken := make([]int, 0, n)
+	for _, cpu := range k.leaves {
+		if len(taken) < n && free.Has(cpu) {
+			taken = append(taken, cpu)
+		}
+	}
+	return cpuset.Of(taken...)
+}
+
+// deepest returns the free CPUs of the deepest part of the tree that has n. A
+// single CPU is the deepest part by itself: the first will do.
+func (k *task) deepest(free cpuset.Set, n int) cpuset.Set {
+	threads, _ := k.t.ThreadsPerCore()
+	for _, kind := range []machine.Kind{machine.Core, machine.Die, machine.Socket, machine.Node} {
+		if n == 1 || kind == machine.Core && n > threads {
+			continue
+		}
+		units := k.t.Units(kind)
+		c := place.Choice{
+			Name: kind.String(), Count: len(units),
+			Fits: func(i int) string {
+				if units[i].CPUs.Overlap(&free) < n {
+					return "too few free"
+				}
+				if kind != machine.Core && kind != machine.Node && k.t.Count(machine.Node, units[i].CPUs) > 1 {
+					return "wider than a NUMA node"
+				}
+				return ""
+			},
+			Tie:   func(i int) int { return slices.IndexFunc(k.leaves, units[i].CPUs.Has) },
+			Label: func(i int) string { return k.t.Label(kind, i) },
+		}
+		if at := c.Best(k.why); at >= 0 {
+			return free.Intersect(units[at].CPUs)
+		}
+	}
+	return free
+}
+
+// leaveEnough refuses to take CPUs that the sharers need: those for the time that
+// they ask for and, if the CPUs are to be owned, at least one.
+func (k *task) leaveEnough(taken cpuset.Set) error {
+	milli, grants := k.s.SharedMilli(k.bucket)
+	need := (milli + 999) / 1000
+	if k.p.Allocator != NUMANamespace && (grants > 0 || !k.conf.NoFloor) {
+		need = max(need, 1)
+	}
+	left := k.left().Minus(taken).Len()
+	if left < need {
+		return &place.CPUsError{Asked: taken.Len(), Available: max(0, left+taken.Len()-need)}
+	}
+	return nil
+}
+
+// left returns the CPUs of the bucket that nobody owns or is bound to.
+func (k *task) left() cpuset.Set {
+	left := k.bucket.Minus(k.s.Owned())
+	if k.p.Allocator == NUMANamespace {
+		left = left.Minus(k.bound())
+	}
+	return left
+}
+
+// share lets a workload use what its bucket has.
+func (k *task) share(g *place.Grant) error {
+	g.Share = place.Share{Within: k.bucket, Milli: k.r.Milli}
+	if k.r.Class == place.BE {
+		g.Share.Milli = 0
+	}
+	if k.bucket.Minus(k.s.Owned()).IsEmpty() {
+		return &place.CPUsError{Asked: 1}
+	}
+	milli, _ := k.s.SharedMilli(k.bucket)
+	if free := 1000*k.left().Len() - milli; g.Share.Milli > max(0, free) {
+		return &place.CPUsError{Asked: g.Share.Milli, Available: max(0, free), Milli: true}
+	}
+	k.why.Note("shares CPUs %s", k.bucket)
+	return nil
+}
+
+// coresInOrder returns the cores of a node by socket, die and lowest CPU.
+func coresInOrder(t *place.Topology, node int) []int16 {
+	cores := t.Cores(machine.Node, node)
+	compare := func(a, b int16) int {
+		return cmp.Or(
+			cmp.Compare(t.Of(machine.Socket, int(a)), t.Of(machine.Socket, int(b))),
+			cmp.Compare(t.Of(machine.Die, int(a)), t.Of(machine.Die, int(b))), cmp.Compare(a, b))
+	}
+	if slices.IsSortedFunc(cores, compare) {
+		return cores
+	}
+	return slices.SortedFunc(slices.Values(cores), compare)
+}
