@@ -174,12 +174,14 @@ func (k *task) rest(g *place.Grant) (err error) {
 // die, core, CPU.
 func leaves(t *place.Topology, set cpuset.Set) []int {
 	out := make([]int, 0, set.Len())
-	for node := range t.Units(machine.Node) {
+	nodes, cores := t.Units(machine.Node), t.Units(machine.Core)
+	for node := range nodes {
+		if nodes[node].CPUs.Overlap(&set) == 0 {
+			continue
+		}
 		for _, core := range coresInOrder(t, node) {
-			for cpu := range t.Units(machine.Core)[core].CPUs.All() {
-				if set.Has(cpu) {
-					out = append(out, cpu)
-				}
+			for cpu := range cores[core].CPUs.Intersect(set).All() {
+				out = append(out, cpu)
 			}
 		}
 	}

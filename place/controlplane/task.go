@@ -18,7 +18,7 @@ type task struct {
 	why    *place.Why
 	conf   place.Config
 	bucket cpuset.Set // the CPUs that the request may use
-	leaves []int      // of the bucket, in the order of the tree; nil for Default
+	leaves []int      // of the bucket, in the order of the tree; only with namespaces
 }
 
 func newTask(p Policy, s *place.State, r *place.Request) *task {
@@ -29,9 +29,6 @@ func newTask(p Policy, s *place.State, r *place.Request) *task {
 	host := r.Class == place.System && !reserved.IsEmpty()
 	if host {
 		k.bucket = reserved
-	}
-	if p.Allocator != Default {
-		k.leaves = leaves(k.t, k.bucket)
 	}
 	if p.Allocator >= NUMANamespace && !host {
 		k.enterBucket()
@@ -49,6 +46,7 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 
 // enterBucket narrows the task to the bucket of its namespace.
 func (k *task) enterBucket() {
+	k.leaves = leaves(k.t, k.bucket)
 	buckets := k.p.Buckets
 	if buckets == 0 {
 		buckets = k.t.Count(machine.Node, k.bucket)
@@ -188,13 +186,7 @@ func (k *task) inOrder(free cpuset.Set, n int) (cpuset.Set, error) {
 	if k.p.Allocator == NUMA {
 		free = k.deepest(free, n)
 	}
-	taken := make([]int, 0, n)
-	for _, cpu := range k.leaves {
-		if len(taken) < n && free.Has(cpu) {
-			taken = append(taken, cpu)
-		}
-	}
-	return cpuset.Of(taken...)
+	return cpuset.Of(leaves(k.t, free)[:n]...)
 }
 
 // deepest returns the free CPUs of the deepest part of the tree that has n. A
@@ -217,7 +209,12 @@ func (k *task) deepest(free cpuset.Set, n int) cpuset.Set {
 				}
 				return ""
 			},
-			Tie:   func(i int) int { return slices.IndexFunc(k.leaves, units[i].CPUs.Has) },
+			Criteria: []string{"node", "socket", "die"},
+			Rank: func(i int) place.Rank {
+				cpu := units[i].First
+				return place.Rank{k.t.At(machine.Node, cpu), k.t.At(machine.Socket, cpu), k.t.At(machine.Die, cpu)}
+			},
+			Tie:   func(i int) int { return units[i].First },
 			Label: func(i int) string { return k.t.Label(kind, i) },
 		}
 		if at := c.Best(k.why); at >= 0 {
