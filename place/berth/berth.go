@@ -65,7 +65,7 @@ type task struct {
 	old *place.Grant // what is held already, nil if nothing
 
 	strategy place.Strategy
-	pool     cpuset.Set // of shared workloads: allowed and not isolated
+	pool     cpuset.Set // of shared workloads: allowed and not isolated, and the floor
 	sharable cpuset.Set // the part of pool that nobody owns
 	shared   []load     // by node position
 	total    load
@@ -143,7 +143,7 @@ func (k *task) survey() {
 	conf := k.s.Config()
 	k.pool = conf.Allowed
 	if iso := k.t.Machine().Isolated; conf.Allowed.Overlaps(iso) && !iso.Contains(conf.Allowed) {
-		k.pool = conf.Allowed.Minus(iso)
+		k.pool = conf.Allowed.Minus(iso.Minus(conf.Floor))
 	}
 	k.sharable = k.s.Sharable().Intersect(k.pool)
 	nodes := k.t.Units(machine.Node)

@@ -1,0 +1,302 @@
+// Package koordinator places workloads by Koordinator's rules for CPU binding
+// (its scheduler plugin nodenumaresource and its node agent, as of mid-2026), with
+// exclusivity that is symmetric and enforced.
+//
+// The class says how a workload runs, unless Request.Mode does:
+//
+//	LSE     bound to whole CPUs that nobody else may use
+//	LSR     bound to whole CPUs, which BE may use as well
+//	LS      in the shared pool: what is neither bound nor reserved
+//	BE      in the shared pool and on the CPUs of LSR; no CPU time is kept for it
+//	SYSTEM  on the reserved CPUs, if there are any, else like LS
+//
+// A bound workload asks for a whole number of CPUs; LSE or LSR without CPU time
+// runs in the shared pool. Where Config.MaxRefs is more than 1, LSR is bound by
+// reference count: that many workloads may hold a CPU, and those with fewer
+// holders go first. LSE and what asks for exclusivity is never counted.
+//
+// FullPCPUs takes whole cores: from one NUMA node if one has enough of them, from
+// one socket, else from the sockets with most of them, the rest from the socket with
+// fewest. SpreadByPCPUs takes one CPU of each core, then the second ones: from one
+// node with enough cores, from one node, from one socket with enough cores, from one
+// socket. What remains comes from sockets in use, then by the strategy. The strategy orders
+// nodes and sockets by their free CPUs: MostAllocated the fewest first, LeastAllocated
+// the most. DistributeEvenly, which Koordinator names but does not have, divides the
+// CPUs over all nodes that have some, as evenly as these allow and in whole cores for
+// FullPCPUs. If bound by preference only, a request may get half cores; if by
+// requirement, it is refused instead.
+//
+// Request.Nodes are the chosen NUMA nodes: CPUs are divided over them as evenly as
+// their free CPUs allow. MaxNodes looks for the fewest nodes that have room, for
+// memory too. LS with nodes lives in the pool of these, and its CPU time counts on
+// each of them in the same way.
+//
+// PCPULevel keeps a bound workload's cores to itself, NUMANodeLevel its nodes: it
+// enters none that another uses, and what it leaves of them stays idle for all, BE
+// included. Koordinator keeps apart only bound pods of the same level, and gives up
+// silently. A node with a CPU that must stay shared or reserved is never exclusive.
+//
+// Preferred CPUs are taken first: those of the hint PreferredCPUs, those of the
+// initial workloads of the group, and on resizing those that are held.
+//
+// Isolated, CoreKind, Affinity and LimitMilli are not looked at, but a request that
+// requires isolated CPUs is refused. Memory of kinds that the nodes do not count is
+// ignored.
+package koordinator
+
+import (
+	"fmt"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// PreferredCPUs is the hint that names CPUs to take first, in the kernel's list
+// form, such as those of a reservation that the workload replaces.
+const PreferredCPUs = "preferred-cpus"
+
+// Policy is Koordinator's placement. The zero value has its defaults.
+type Policy struct {
+	// Bind applies to requests that name none; BindAny is FullPCPUs.
+	Bind place.Bind
+	// Strategy applies to requests that name none; StrategyAny is LeastAllocated.
+	Strategy place.Strategy
+	// Amplification is the CPU time that a shared CPU is worth to LS, in percent: the
+	// node's resource amplification ratio. A bound CPU counts for as much. 0 is 100.
+	Amplification int
+	// ShareReserved lets LS and BE use the reserved CPUs as well: a system QoS
+	// resource that is not exclusive.
+	ShareReserved bool
+}
+
+// Name returns "koordinator".
+func (Policy) Name() string { return "koordinator" }
+
+// Place implements place.Policy.
+func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
+	k := p.task(s, r)
+	return k.place(s)
+}
+
+// Resize implements place.Resizer: the CPUs that are held are preferred to all
+// others, so that they grow in place and shrink without moving. Devices cannot
+// change.
+func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
+	old, ok := s.Grant(r.ID)
+	if !ok {
+		return place.Offer{}, &place.NotHeldError{ID: r.ID}
+	}
+	bare, err := s.Release(r.ID)
+	if err != nil {
+		return place.Offer{}, err
+	}
+	k := p.task(bare, r)
+	k.old = old
+	return k.place(s)
+}
+
+// task is one request on its way to a grant.
+type task struct {
+	Policy
+	s   *place.State
+	t   *place.Topology
+	r   *place.Request
+	why *place.Why
+	old *place.Grant // what is held already, nil if nothing; s is without it
+
+	conf      place.Config
+	pool      cpuset.Set // of LS and BE
+	sharable  cpuset.Set // the part of pool that is not bound
+	threads   int        // of the largest core
+	preferred cpuset.Set
+	near      cpuset.Set // what the workload holds already
+}
+
+func (p Policy) task(s *place.State, r *place.Request) *task {
+	k := &task{Policy: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
+	if r.Bind != place.BindAny {
+		k.Bind = r.Bind
+	}
+	if k.Bind == place.BindAny {
+		k.Bind = place.FullPCPUs
+	}
+	if r.Strategy != place.StrategyAny {
+		k.Strategy = r.Strategy
+	}
+	if k.Amplification == 0 {
+		k.Amplification = 100
+	}
+	k.pool = k.conf.Allowed
+	if !p.ShareReserved {
+		k.pool = k.pool.Minus(k.conf.Reserved)
+	}
+	k.sharable = s.Sharable().Intersect(k.pool)
+	k.threads, _ = k.t.ThreadsPerCore()
+	return k
+}
+
+func (k *task) place(s *place.State) (place.Offer, error) {
+	if k.Amplification < 0 {
+		return place.Offer{}, &place.InvalidError{Reason: "the amplification is negative"}
+	}
+	if k.r.Isolated == place.Require {
+		return place.Offer{}, &place.RejectedError{ID: k.r.ID, Reason: "isolated CPUs are not told apart"}
+	}
+	n, milli, err := k.split()
+	if err != nil {
+		return place.Offer{}, err
+	}
+	g := &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why}
+	if n > 0 {
+		if err := k.bind(g, n); err != nil {
+			return place.Offer{}, err
+		}
+	}
+	if n == 0 || milli > 0 {
+		if err := k.share(g, milli); err != nil {
+			return place.Offer{}, err
+		}
+	}
+	if err := k.rest(g, n > 0); err != nil {
+		return place.Offer{}, err
+	}
+	o := s.Offer()
+	o.Grant = g
+	return o, nil
+}
+
+// split returns the CPUs to bind and the time of the shared pool.
+func (k *task) split() (n, milli int, err error) {
+	r := *k.r
+	if r.Mode == place.Auto && (r.Class == place.LSE || r.Class == place.LSR) {
+		r.Mode = place.Exclusive
+	}
+	if r.Mode == place.Exclusive && r.Milli%1000 != 0 {
+		return 0, 0, &place.RejectedError{ID: r.ID, Reason: fmt.Sprintf("bound to %d milli-CPU, which is no whole number of CPUs", r.Milli)}
+	}
+	n, milli = r.Split()
+	return n, milli, nil
+}
+
+// rest adds devices and memory.
+func (k *task) rest(g *place.Grant, bound bool) (err error) {
+	nodes := k.r.Nodes
+	if bound {
+		nodes = k.t.NodesOf(g.Own.Union(g.Share.Within))
+		if g.Share.Milli > 0 && !g.Share.Counted {
+			nodes = k.t.NodesOf(g.Own)
+		}
+	}
+	switch {
+	case len(k.r.Devices) == 0:
+	case k.old == nil:
+		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
+			return err
+		}
+	case !sameDevices(k.old.Request.Devices, k.r.Devices):
+		return &place.RejectedError{ID: g.ID, Reason: "devices cannot change in place"}
+	default:
+		g.Devices = k.old.Devices
+	}
+	if err := k.memory(g, nodes); err != nil {
+		return err
+	}
+	if k.r.NodesRequired && !k.r.Nodes.IsEmpty() && !k.r.Nodes.Contains(g.Mems) {
+		return &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little memory is free"}
+	}
+	if k.r.MaxNodes > 0 && bound && g.Mems.Len() > k.r.MaxNodes {
+		return &place.NUMAError{Nodes: g.Mems, Reason: "more nodes than asked"}
+	}
+	return nil
+}
+
+// memory keeps the blocks that are held and finds the rest near the nodes.
+func (k *task) memory(g *place.Grant, nodes cpuset.Set) error {
+	var more []place.Amount
+	for _, a := range k.counted() {
+		if k.old != nil {
+			for _, b := range k.old.Memory {
+				if b.Resource == a.Resource && a.Bytes > 0 {
+					b.Bytes = min(b.Bytes, a.Bytes)
+					a.Bytes -= b.Bytes
+					g.Memory = append(g.Memory, b)
+					nodes, _ = nodes.With(b.Node)
+				}
+			}
+		}
+		if a.Bytes > 0 {
+			more = append(more, a)
+		}
+	}
+	g.Mems = nodes
+	if len(more) == 0 {
+		return nil
+	}
+	from := k.s
+	if len(g.Memory) > 0 { // what is kept is not free
+		o := k.s.Offer()
+		o.Grant = &place.Grant{ID: g.ID, Request: place.Request{ID: g.ID}, Share: place.Share{Within: k.conf.Allowed}, Memory: g.Memory}
+		kept, err := k.s.Commit(o)
+		if err != nil {
+			return err
+		}
+		from = kept
+	}
+	mems, blocks, err := from.FitMemory(nodes, more)
+	if err != nil {
+		return err
+	}
+	g.Mems = mems
+	for _, b := range blocks {
+		g.Memory = add(g.Memory, b)
+	}
+	return nil
+}
+
+// add adds b to the block of the same node and resource, if there is one.
+func add(blocks []place.Block, b place.Block) []place.Block {
+	for i := range blocks {
+		if blocks[i].Node == b.Node && blocks[i].Resource == b.Resource {
+			blocks[i].Bytes += b.Bytes
+			return blocks
+		}
+	}
+	return append(blocks, b)
+}
+
+// counted returns the amounts of resources that nodes count, each resource once.
+func (k *task) counted() []place.Amount {
+	var amounts []place.Amount
+next:
+	for _, a := range k.r.Memory {
+		if !k.counts(a.Resource) {
+			k.why.Note("%s is not counted by nodes", a.Resource)
+			continue
+		}
+		for i := range amounts {
+			if amounts[i].Resource == a.Resource {
+				amounts[i].Bytes += a.Bytes
+				continue next
+			}
+		}
+		amounts = append(amounts, a)
+	}
+	return amounts
+}
+
+func (k *task) counts(resource string) bool {
+	for _, name := range k.s.Resources() {
+		if name == resource {
+			return true
+		}
+	}
+	return false
+}
+
+func sameDevices(a, b []place.DeviceRequest) bool {
+	return fmt.Sprint(a) == fmt.Sprint(b)
+}
+
+// nodes returns the units of the NUMA nodes.
+func (k *task) nodes() []place.Unit { return k.t.Units(machine.Node) }

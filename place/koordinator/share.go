@@ -1,0 +1,162 @@
+package koordinator
+
+import (
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+)
+
+// share finds the part of the pool to live in.
+func (k *task) share(g *place.Grant, milli int) error {
+	g.Share = place.Share{Within: k.pool, Milli: milli}
+	if k.r.Class == place.System && !k.conf.Reserved.IsEmpty() {
+		g.Share.Within = k.conf.Reserved
+		return nil
+	}
+	if k.r.Class == place.BE {
+		g.Share.Milli = 0
+		k.sharable = k.sharable.Union(k.s.Lent().Intersect(k.pool)).Union(k.s.Counted().Intersect(k.pool))
+	}
+	k.sharable = k.sharable.Minus(g.Own).Minus(g.Fence)
+	if k.sharable.IsEmpty() {
+		return &place.CPUsError{Asked: 1}
+	}
+	if free := k.worth(k.sharable.Len()) - k.total().milli; g.Share.Milli > free {
+		return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
+	}
+	if k.r.Nodes.IsEmpty() {
+		return nil
+	}
+	within := k.pool.Intersect(k.t.CPUsOf(k.r.Nodes))
+	if k.fitsIn(within, g.Share.Milli) {
+		g.Share.Within = within
+		return nil
+	}
+	if k.r.NodesRequired {
+		return &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little CPU time is free"}
+	}
+	k.why.Note("the nodes %s have too little CPU time free: the whole pool", k.r.Nodes)
+	return nil
+}
+
+// fitsIn reports whether the nodes of a part of the pool have time free.
+func (k *task) fitsIn(within cpuset.Set, milli int) bool {
+	if !within.Overlaps(k.sharable) {
+		return false
+	}
+	shares := k.perNode(within, milli)
+	if shares == nil {
+		return false
+	}
+	k.why.Note("milli-CPU by node: %v", shares)
+	return true
+}
+
+// perNode divides CPU time over the nodes of a part of the pool; nil if they have
+// too little. The result is by node position.
+func (k *task) perNode(within cpuset.Set, milli int) []int {
+	free := k.free(k.sharable.Intersect(within))
+	loads := k.loads()
+	for i := range free {
+		free[i] = max(0, k.worth(free[i])-loads[i].milli)
+	}
+	return divide(milli, 1, free)
+}
+
+// worth returns the CPU time in thousandths that CPUs are worth to LS.
+func (k *task) worth(cpus int) int { return 10 * cpus * k.Amplification }
+
+// cpus returns the CPUs that a load needs.
+func (k *task) cpus(l load) int {
+	each := k.worth(1)
+	return max(min(1, l.grants), (l.milli+each-1)/each)
+}
+
+// load is what lives in a part of the pool.
+type load struct{ grants, milli int }
+
+// total returns the load of the whole pool.
+func (k *task) total() load {
+	var sum load
+	for b := range k.s.Bounds() {
+		if !b.BE && b.Within.Overlaps(k.pool) {
+			sum.grants += b.Grants
+			sum.milli += b.Milli
+		}
+	}
+	return sum
+}
+
+// loads returns the load of each node, by position: of those who live in the pool
+// of certain nodes, divided as evenly as the CPUs there allow.
+func (k *task) loads() []load {
+	loads := make([]load, len(k.nodes()))
+	for b := range k.s.Bounds() {
+		if b.Within == k.pool || !b.Within.Overlaps(k.pool) {
+			continue
+		}
+		cpus := k.free(k.sharable.Intersect(b.Within))
+		for i := range cpus {
+			if cpus[i] > 0 {
+				loads[i].grants += b.Grants
+			}
+			cpus[i] = k.worth(cpus[i])
+		}
+		if b.BE {
+			continue
+		}
+		for i, milli := range divide(b.Milli, 1, cpus) {
+			loads[i].milli += milli
+		}
+	}
+	return loads
+}
+
+// free returns how many CPUs of a set each node has, by position.
+func (k *task) free(set cpuset.Set) []int {
+	nodes := k.nodes()
+	n := make([]int, len(nodes))
+	for i := range nodes {
+		n[i] = nodes[i].CPUs.Overlap(&set)
+	}
+	return n
+}
+
+// divide splits an amount, in multiples of unit as far as possible, over parts that
+// have so much room, as evenly as that allows: the fullest parts first, each
+// its fair share of what is left. It is nil if there is too little room.
+func divide(amount, unit int, room []int) []int {
+	shares := make([]int, len(room))
+	left, parts := amount, 0
+	for _, n := range room {
+		if n > 0 {
+			parts++
+		}
+	}
+	for ; parts > 0; parts-- {
+		least := -1
+		for i, n := range room {
+			if n > 0 && shares[i] == 0 && (least < 0 || n < room[least]) {
+				least = i
+			}
+		}
+		if least < 0 {
+			break
+		}
+		share := left
+		if parts > 1 {
+			share = left / unit / parts * unit
+		}
+		shares[least] = min(share, room[least])
+		left -= shares[least]
+		if shares[least] == 0 {
+			shares[least] = -1 // visited
+		}
+	}
+	for i := range shares {
+		shares[i] = max(0, shares[i])
+	}
+	if left > 0 {
+		return nil
+	}
+	return shares
+}
