@@ -176,7 +176,13 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		if h.r.Exclusivity == place.NUMANodeLevel && !h.clear(i) {
 			free = 0
 		}
-		h.room[i] = max(0, free)
+		h.room[i] = free
+	}
+	if shared {
+		h.heed(from)
+	}
+	for i := range h.room {
+		h.room[i] = max(0, h.room[i])
 		all += h.room[i]
 	}
 	if shared {
@@ -192,6 +198,37 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		return &place.CPUsError{Asked: h.n, Available: max(0, all)}
 	}
 	return nil
+}
+
+// heed lowers the room of nodes that bounds of several nodes, or the whole
+// pool, could not do without.
+func (h *hunt) heed(from *cpuset.Set) {
+	nodes := h.t.Units(machine.Node)
+	lower := func(within *cpuset.Set, need int) {
+		left := within.Overlap(&h.sharable)
+		for i := range nodes {
+			switch inside := nodes[i].CPUs.Overlap(within); {
+			case inside == 0 || h.room[i] <= 0:
+			case h.r.Exclusivity == place.NUMANodeLevel:
+				if taken := within.Intersect(h.sharable); left-taken.Overlap(&nodes[i].CPUs) < need {
+					h.room[i] = 0
+				}
+			default:
+				h.room[i] = min(h.room[i], left-need-h.fenced+nodes[i].Size-inside)
+			}
+		}
+	}
+	lower(&h.pool, h.total.cpus())
+	for b := range h.s.Bounds() {
+		if b.Within == h.pool || b.Within.Overlap(from) == 0 {
+			continue
+		}
+		if first, _ := b.Within.First(); nodes[h.t.At(machine.Node, first)].CPUs.Contains(b.Within) {
+			continue // limits knows
+		}
+		milli := h.inside(b.Within)
+		lower(&b.Within, max(1, (milli+999)/1000))
+	}
 }
 
 // clear reports whether nobody uses a node.
