@@ -226,7 +226,7 @@ func (h *hunt) heed(from *cpuset.Set) {
 		if first, _ := b.Within.First(); nodes[h.t.At(machine.Node, first)].CPUs.Contains(b.Within) {
 			continue // limits knows
 		}
-		milli := h.inside(b.Within)
+		milli := h.living(b.Within)
 		lower(&b.Within, max(1, (milli+999)/1000))
 	}
 }
@@ -434,7 +434,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		if b.Within == k.pool || b.Within.Overlap(&taken) == 0 {
 			continue
 		}
-		milli := k.inside(b.Within)
+		milli := k.living(b.Within)
 		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
 			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}
 		}

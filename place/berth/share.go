@@ -105,15 +105,15 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 		g.Share.Within = g.Share.Within.Intersect(units[pos].CPUs)
 		return cpuset.MustOf(units[pos].ID), nil
 	}
-	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.inside(g.Share.Within) {
+	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.living(g.Share.Within) {
 		return cpuset.Set{}, &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little time is free"}
 	}
 	k.why.Note("no node has room: the whole pool")
 	return k.t.NodesOf(g.Share.Within), nil
 }
 
-// inside returns the time taken by those who live wholly inside a bound.
-func (k *task) inside(within cpuset.Set) int {
+// living returns the time taken by those who live wholly inside a bound.
+func (k *task) living(within cpuset.Set) int {
 	milli, _ := k.s.SharedMilli(within)
 	if k.old != nil && !k.old.Share.Within.IsEmpty() && within.Contains(k.old.Share.Within) {
 		milli -= k.old.Share.Milli
