@@ -58,7 +58,7 @@ func (d *Decision) drop(name, reason string) {
 
 func (d *Decision) add(name string, rank *Rank) {
 	if d != nil {
-		d.Candidates = append(d.Candidates, Candidate{Name: name, Rank: append([]int(nil), rank[:len(d.Criteria)]...)})
+		d.Candidates = append(d.Candidates, Candidate{Name: name, Rank: append([]int{}, rank[:len(d.Criteria)]...)})
 	}
 }
 
@@ -106,7 +106,10 @@ func (w *Why) String() string {
 			if i == d.Chosen {
 				mark, tail = "*", "chosen"
 			}
-			fmt.Fprintf(&b, "  %s %s %v %s\n", mark, c.Name, c.Rank, tail)
+			if c.Rank != nil {
+				tail = fmt.Sprint(c.Rank, " ", tail)
+			}
+			fmt.Fprintf(&b, "  %s %s %s\n", mark, c.Name, tail)
 		}
 	}
 	return b.String()

@@ -35,3 +35,30 @@ func Example() {
 	// cache own "3,11"    runs on 0,3,8,11
 	// web   own ""        runs on 0,8
 }
+
+// A request that asks for an explanation gets the candidates, their ranks and
+// what the others lost on.
+func Example_explain() {
+	m, _ := machine.Short("1s2n2l2c2t")
+	t, _ := place.NewTopology(m)
+	p := berth.Policy{}
+	s, _ := place.Start(p, t, place.Config{})
+	offer, err := place.Place(p, s, &place.Request{ID: "db", Class: place.LSR, Milli: 4000, Explain: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("own", offer.Grant.Own)
+	fmt.Print(offer.Grant.Why)
+	// Output:
+	// own 2-3,10-11
+	// node by devices far away, MiB from elsewhere, repulsion, distance, asked strategy, L3 domains, split cores, broken L3 domains, left over
+	//   * node 0 [0 0 0 0 0 1 0 0 3] chosen
+	//     node 1 [0 0 0 0 0 1 0 0 4] left over: 4 > 3
+	// from l3 1 of node 0: 4 free, 4 of them in whole cores
+	// whole L3 by smaller by
+	//     l3 0 nothing free
+	//   * l3 1 [-4] chosen
+	//     l3 2 nothing free
+	//     l3 3 nothing free
+}

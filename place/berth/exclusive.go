@@ -317,8 +317,23 @@ func (h *hunt) takeIn(set []int) (cpuset.Set, error) {
 		return h.byNode(set)
 	}
 	pieces, _ := h.inside(set)
+	h.tell(pieces)
 	h.v.Narrow(h.cpus(pieces))
 	return h.v.Take(h.n, h.stages(), h.why)
+}
+
+// tell explains which pieces were chosen.
+func (h *hunt) tell(pieces []piece) {
+	if h.why == nil {
+		return
+	}
+	for _, p := range pieces {
+		where := h.t.Label(machine.Node, int(p.node))
+		if p.l3 >= 0 {
+			where = h.t.Label(machine.L3, int(p.l3)) + " of " + where
+		}
+		h.why.Note("from %s: %d free, %d of them in whole cores", where, p.free, p.whole)
+	}
 }
 
 // cpus returns the CPUs of pieces.
@@ -357,6 +372,7 @@ func (h *hunt) byNode(set []int) (cpuset.Set, error) {
 		part := *h
 		part.n = quota[pos]
 		pieces, _ := part.inside([]int{pos})
+		h.tell(pieces)
 		part.v = h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
 		cpus, err := part.v.Take(part.n, part.stages(), h.why)
 		if err != nil {
