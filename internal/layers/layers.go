@@ -29,6 +29,7 @@ func Rooms() []Room {
 		{Path: "place", May: []string{"cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/controlplane", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		// 3: wiring
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
@@ -40,6 +41,7 @@ func Rooms() []Room {
 			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
+		{Path: "replay", May: []string{"cpuset", "machine", "place", "place/berth"}, Pure: true},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		// the door

@@ -20,15 +20,40 @@ func (k *task) bind(g *place.Grant, n int) error {
 	if err != nil {
 		return err
 	}
+	if !cpus.Contains(k.near) && !k.near.Contains(cpus) {
+		return &place.RejectedError{ID: g.ID, Reason: "its CPUs would move"}
+	}
 	if counted {
 		g.Share = place.Share{Within: cpus, Milli: 1000 * n, Counted: true}
 	} else {
 		g.Own, g.Lent = cpus, k.r.Class == place.LSR && k.r.Exclusivity == place.CPULevel
 		g.Fence = fence(k.t, cpus, k.r.Exclusivity).Intersect(k.t.Online())
 	}
-	left := k.sharable.Minus(cpus).Minus(g.Fence).Len()
-	if need := k.cpus(k.total()); left < need && k.sharable.Overlaps(cpus.Union(g.Fence)) {
-		return &place.CPUsError{Asked: n, Available: max(0, k.sharable.Len()-need)}
+	return k.nobodySqueezed(g, cpus)
+}
+
+// nobodySqueezed refuses a grant that takes from those in the pool what they need.
+func (k *task) nobodySqueezed(g *place.Grant, cpus cpuset.Set) error {
+	taken := cpus.Union(g.Fence)
+	left := k.sharable.Minus(taken).Len()
+	if need := k.cpus(k.total()); left < need && k.sharable.Overlaps(taken) {
+		return &place.CPUsError{Asked: cpus.Len(), Available: max(0, k.sharable.Len()-need)}
+	}
+	for b := range k.s.Bounds() {
+		left := b.Within.Minus(k.s.Owned())
+		gone := taken
+		switch {
+		case !b.BE:
+			left = left.Minus(k.s.Counted())
+		case g.Lent || g.Share.Counted:
+			gone = g.Fence
+		}
+		if b.BE {
+			left = left.Union(k.s.Lent().Intersect(b.Within))
+		}
+		if left.Minus(gone).IsEmpty() {
+			return &place.FloorError{CPUs: b.Within}
+		}
 	}
 	return nil
 }
@@ -167,10 +192,11 @@ func (k *task) spared(from cpuset.Set) cpuset.Set {
 
 // choose takes n CPUs from the chosen nodes, or by the strategy.
 func (k *task) choose(from cpuset.Set, n int) (cpuset.Set, error) {
-	if k.r.Nodes.IsEmpty() {
+	chosen := k.t.CPUsOf(k.r.Nodes)
+	if k.r.Nodes.IsEmpty() || !k.r.NodesRequired && !chosen.Contains(k.near) {
 		return k.within(from, n, k.Strategy == place.DistributeEvenly)
 	}
-	inside := from.Intersect(k.t.CPUsOf(k.r.Nodes))
+	inside := from.Intersect(chosen)
 	cpus, err := k.within(inside, n, true)
 	switch {
 	case err == nil:
@@ -250,7 +276,8 @@ func (k *task) fewNodes(from cpuset.Set, n int, evenly bool) (cpuset.Set, error)
 	for _, a := range set {
 		in = in.Union(nodes[at[a]].CPUs)
 	}
-	k.why.Note("the nodes %s have room", k.t.NodesOf(in))
+	k.few = k.t.NodesOf(in)
+	k.why.Note("the nodes %s have room", k.few)
 	return from.Intersect(in), nil
 }
 
@@ -258,13 +285,13 @@ func (k *task) fewNodes(from cpuset.Set, n int, evenly bool) (cpuset.Set, error)
 func (k *task) evenly(from cpuset.Set, n int) cpuset.Set {
 	nodes := k.nodes()
 	room, unit := k.free(from), 1
-	if k.Bind == place.FullPCPUs {
+	held := k.near.Intersect(from)
+	if k.Bind == place.FullPCPUs && held.IsEmpty() {
 		if whole := k.t.Whole(machine.Core, from); whole.Len() >= n {
 			room, unit = k.free(whole), k.threads
 		}
 	}
 	var cpus cpuset.Set
-	held := k.near.Intersect(from)
 	for i, share := range k.shares(n, unit, room, k.free(held)) {
 		if share > 0 {
 			k.why.Note("%d CPUs from node %d", share, nodes[i].ID)

@@ -75,8 +75,7 @@ func (Policy) Name() string { return "koordinator" }
 
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
-	k := p.task(s, r)
-	return k.place(s)
+	return p.task(s, s, r).place()
 }
 
 // Resize implements place.Resizer: the CPUs that are held are preferred to all
@@ -91,19 +90,20 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	k := p.task(bare, r)
+	k := p.task(bare, s, r)
 	k.old = old
-	return k.place(s)
+	return k.place()
 }
 
 // task is one request on its way to a grant.
 type task struct {
 	Policy
-	s   *place.State
-	t   *place.Topology
-	r   *place.Request
-	why *place.Why
-	old *place.Grant // what is held already, nil if nothing; s is without it
+	s    *place.State // without what the workload holds already
+	with *place.State // the state as it is
+	t    *place.Topology
+	r    *place.Request
+	why  *place.Why
+	old  *place.Grant // what is held already, nil if nothing
 
 	conf      place.Config
 	pool      cpuset.Set // of LS and BE
@@ -111,10 +111,11 @@ type task struct {
 	threads   int        // of the largest core
 	preferred cpuset.Set
 	near      cpuset.Set // what the workload holds already
+	few       cpuset.Set // the nodes found for MaxNodes
 }
 
-func (p Policy) task(s *place.State, r *place.Request) *task {
-	k := &task{Policy: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
+func (p Policy) task(s, with *place.State, r *place.Request) *task {
+	k := &task{Policy: p, s: s, with: with, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
 	if r.Bind != place.BindAny {
 		k.Bind = r.Bind
 	}
@@ -136,7 +137,7 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 	return k
 }
 
-func (k *task) place(s *place.State) (place.Offer, error) {
+func (k *task) place() (place.Offer, error) {
 	if k.Amplification < 0 {
 		return place.Offer{}, &place.InvalidError{Reason: "the amplification is negative"}
 	}
@@ -158,10 +159,10 @@ func (k *task) place(s *place.State) (place.Offer, error) {
 			return place.Offer{}, err
 		}
 	}
-	if err := k.rest(g, n > 0); err != nil {
+	if err := k.rest(g); err != nil {
 		return place.Offer{}, err
 	}
-	o := s.Offer()
+	o := k.with.Offer()
 	o.Grant = g
 	return o, nil
 }
@@ -180,14 +181,8 @@ func (k *task) split() (n, milli int, err error) {
 }
 
 // rest adds devices and memory.
-func (k *task) rest(g *place.Grant, bound bool) (err error) {
-	nodes := k.r.Nodes
-	if bound {
-		nodes = k.t.NodesOf(g.Own.Union(g.Share.Within))
-		if g.Share.Milli > 0 && !g.Share.Counted {
-			nodes = k.t.NodesOf(g.Own)
-		}
-	}
+func (k *task) rest(g *place.Grant) (err error) {
+	nodes := k.home(g)
 	switch {
 	case len(k.r.Devices) == 0:
 	case k.old == nil:
@@ -202,13 +197,27 @@ func (k *task) rest(g *place.Grant, bound bool) (err error) {
 	if err := k.memory(g, nodes); err != nil {
 		return err
 	}
-	if k.r.NodesRequired && !k.r.Nodes.IsEmpty() && !k.r.Nodes.Contains(g.Mems) {
+	bound := !g.Own.IsEmpty() || g.Share.Counted
+	switch {
+	case k.r.NodesRequired && !k.r.Nodes.IsEmpty() && !k.r.Nodes.Contains(g.Mems):
 		return &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little memory is free"}
-	}
-	if k.r.MaxNodes > 0 && bound && g.Mems.Len() > k.r.MaxNodes {
+	case k.r.MaxNodes > 0 && bound && g.Mems.Len() > k.r.MaxNodes:
 		return &place.NUMAError{Nodes: g.Mems, Reason: "more nodes than asked"}
 	}
 	return nil
+}
+
+// home returns the nodes to take memory and devices from; empty is any.
+func (k *task) home(g *place.Grant) cpuset.Set {
+	switch {
+	case !k.few.IsEmpty():
+		return k.few
+	case !g.Own.IsEmpty():
+		return k.t.NodesOf(g.Own)
+	case g.Share.Within == k.pool && len(k.r.Memory) == 0 && len(k.r.Devices) == 0:
+		return cpuset.Set{}
+	}
+	return k.t.NodesOf(g.Share.Within)
 }
 
 // memory keeps the blocks that are held and finds the rest near the nodes.
@@ -233,17 +242,7 @@ func (k *task) memory(g *place.Grant, nodes cpuset.Set) error {
 	if len(more) == 0 {
 		return nil
 	}
-	from := k.s
-	if len(g.Memory) > 0 { // what is kept is not free
-		o := k.s.Offer()
-		o.Grant = &place.Grant{ID: g.ID, Request: place.Request{ID: g.ID}, Share: place.Share{Within: k.conf.Allowed}, Memory: g.Memory}
-		kept, err := k.s.Commit(o)
-		if err != nil {
-			return err
-		}
-		from = kept
-	}
-	mems, blocks, err := from.FitMemory(nodes, more)
+	mems, blocks, err := k.with.FitMemory(nodes, more)
 	if err != nil {
 		return err
 	}

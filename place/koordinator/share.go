@@ -10,6 +10,9 @@ func (k *task) share(g *place.Grant, milli int) error {
 	g.Share = place.Share{Within: k.pool, Milli: milli}
 	if k.r.Class == place.System && !k.conf.Reserved.IsEmpty() {
 		g.Share.Within = k.conf.Reserved
+		if g.Share.Within.Minus(k.s.Owned()).Minus(k.s.Counted()).IsEmpty() {
+			return &place.CPUsError{Asked: 1}
+		}
 		return nil
 	}
 	if k.r.Class == place.BE {
@@ -78,7 +81,7 @@ type load struct{ grants, milli int }
 func (k *task) total() load {
 	var sum load
 	for b := range k.s.Bounds() {
-		if !b.BE && b.Within.Overlaps(k.pool) {
+		if b.Within.Overlaps(k.pool) {
 			sum.grants += b.Grants
 			sum.milli += b.Milli
 		}
@@ -152,8 +155,11 @@ func divide(amount, unit int, room []int) []int {
 			shares[least] = -1 // visited
 		}
 	}
-	for i := range shares {
+	for i := range shares { // what rounding to units left
 		shares[i] = max(0, shares[i])
+		more := min(left, room[i]-shares[i])
+		shares[i] += more
+		left -= more
 	}
 	if left > 0 {
 		return nil

@@ -1,0 +1,72 @@
+package koordinator_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/placetest"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/koordinator"
+)
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for name, suite := range map[string]placetest.Suite{
+		"default":   {Policy: koordinator.Policy{}},
+		"packed":    {Policy: koordinator.Policy{Bind: place.SpreadByPCPUs, Strategy: place.MostAllocated, Amplification: 150}},
+		"even":      {Policy: koordinator.Policy{Strategy: place.DistributeEvenly, ShareReserved: true}},
+		"counted":   {Policy: koordinator.Policy{}, Config: counted},
+		"no floor":  {Policy: koordinator.Policy{Amplification: 60}, Config: noFloor},
+		"preferred": {Policy: koordinator.Policy{Bind: place.SpreadByPCPUs}, Request: preferring},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name != "counted" {
+				suite.Own = own
+			}
+			placetest.Check(t, suite)
+		})
+	}
+}
+
+// own returns the CPUs that must be owned.
+func own(r *place.Request) int {
+	req := *r
+	if bound := req.Class == place.LSE || req.Class == place.LSR; bound && req.Mode == place.Auto {
+		req.Mode = place.Exclusive
+	}
+	n, _ := req.Split()
+	return n
+}
+
+func counted(rng *rand.Rand, m *machine.Machine) place.Config {
+	c := placetest.Config(rng, m)
+	c.MaxRefs = 2 + rng.IntN(2)
+	return c
+}
+
+func noFloor(rng *rand.Rand, m *machine.Machine) place.Config {
+	c := placetest.Config(rng, m)
+	c.NoFloor = true
+	return c
+}
+
+func preferring(rng *rand.Rand, m *machine.Machine, id string) place.Request {
+	r := placetest.Request(rng, m, id)
+	if rng.IntN(2) == 0 {
+		cpus := m.Online.Slice()
+		r.Hints = map[string]string{koordinator.PreferredCPUs: m.Online.Minus(m.Isolated).String()}
+		if rng.IntN(2) == 0 {
+			r.Hints[koordinator.PreferredCPUs] = machineCPU(cpus[rng.IntN(len(cpus))])
+		}
+	}
+	return r
+}
+
+func machineCPU(id int) string { return cpuset.MustOf(id).String() }
+
+func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, koordinator.Policy{}, nil) }
+
+func BenchmarkRestart(b *testing.B) { placetest.BenchmarkRestart(b, koordinator.Policy{}) }
