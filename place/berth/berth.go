@@ -13,8 +13,8 @@
 // Own CPUs come from the fewest NUMA nodes; among those sets, in this order:
 // fewest devices far away, least memory from elsewhere, strongest affinity,
 // shortest distances, the asked NUMA strategy, fewest L3 domains, fewest cores
-// shared with others, fewest wholly free L3 domains broken, and fewest CPUs left
-// over. The shared pool keeps as many CPUs on a node as the requests of those who
+// shared with others, fewest wholly free cores and L3 domains broken, and fewest
+// CPUs left over. The shared pool keeps as many CPUs on a node as the requests of those who
 // live there add up to, and everywhere at least one.
 //
 // Isolated CPUs are given only to those who ask for them. Preferences (nodes,

@@ -33,8 +33,8 @@ func own(r *place.Request) int {
 }
 
 // rank computes the policy's rank from the sets alone: nodes, devices far away,
-// MiB from elsewhere, repulsion, distance, L3 domains, split cores, broken L3
-// domains, left over.
+// MiB from elsewhere, repulsion, distance, L3 domains, split cores, broken
+// cores, broken L3 domains, left over.
 func rank(s *place.State, g *place.Grant) []int {
 	t := s.Topology()
 	nodes := t.NodesOf(g.Own)
@@ -60,14 +60,18 @@ func rank(s *place.State, g *place.Grant) []int {
 			}
 		}
 	}
-	free := s.Ownable(g.Request.Class).Union(s.Reusable(g.Request.Group)).Minus(t.Machine().Isolated)
+	free := s.Ownable(g.Request.Class).Union(s.Reusable(g.Request.Group))
 	if g.Request.Class == place.LSE || g.Request.Exclusivity != place.CPULevel {
 		free = t.Whole(machine.Core, free)
 	}
-	split, broken := 0, 0
+	free = free.Minus(t.Machine().Isolated)
+	split, opened, broken := 0, 0, 0
 	for _, u := range t.Units(machine.Core) {
 		if n := u.CPUs.Overlap(&g.Own); n > 0 && n < u.Size {
 			split++
+			if free.Contains(u.CPUs) {
+				opened++
+			}
 		}
 	}
 	for _, u := range t.Units(machine.L3) {
@@ -77,18 +81,18 @@ func rank(s *place.State, g *place.Grant) []int {
 	}
 	left := free.Intersect(t.CPUsOf(nodes)).Len()
 	if _, uniform := t.ThreadsPerCore(); !uniform {
-		broken = 0 // large cores go first instead
+		opened, broken = 0, 0 // large cores go first instead
 		if nodes.Len() > 1 {
 			split = 0
 		}
 	}
 	switch r := &g.Request; {
 	case r.Bind == place.SpreadByPCPUs: // the cores are to be split, and only one thread of each counts
-		split, broken, left = 0, 0, 0
+		split, opened, broken, left = 0, 0, 0, 0
 	case r.CoreKind != "" || r.Isolated != place.Unasked || !r.Nodes.IsEmpty(): // chosen from a part of what is free
-		broken, left = 0, 0
+		opened, broken, left = 0, 0, 0
 	}
-	return []int{nodes.Len(), far, int(short), repulsion, distance, t.Count(machine.L3, g.Own), split, broken, left}
+	return []int{nodes.Len(), far, int(short), repulsion, distance, t.Count(machine.L3, g.Own), split, opened, broken, left}
 }
 
 func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, berth.Policy{}, nil) }

@@ -275,7 +275,7 @@ func (h *hunt) several() ([]int, error) {
 }
 
 func criteria() []string {
-	return []string{"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy", "L3 domains", "split cores", "broken L3 domains", "left over"}
+	return []string{"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy", "L3 domains", "split cores", "broken cores", "broken L3 domains", "left over"}
 }
 
 // rank ranks a set of nodes, by position.
@@ -307,7 +307,7 @@ func (h *hunt) rank(set []int) place.Rank {
 		}
 	}
 	_, c := h.inside(set)
-	rank[5], rank[6], rank[7], rank[8] = c.l3s, c.split, c.broken, left
+	rank[5], rank[6], rank[7], rank[8], rank[9] = c.l3s, c.split, c.opened, c.broken, left
 	return rank
 }
 

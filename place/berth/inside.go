@@ -21,10 +21,11 @@ type piece struct {
 }
 
 // cost is what taking n CPUs from some pieces costs.
-type cost struct{ l3s, split, broken, left int }
+type cost struct{ l3s, split, opened, broken, left int }
 
 func (c cost) compare(o cost) int {
-	return cmp.Or(cmp.Compare(c.l3s, o.l3s), cmp.Compare(c.split, o.split), cmp.Compare(c.broken, o.broken), cmp.Compare(c.left, o.left))
+	return cmp.Or(cmp.Compare(c.l3s, o.l3s), cmp.Compare(c.split, o.split), cmp.Compare(c.opened, o.opened),
+		cmp.Compare(c.broken, o.broken), cmp.Compare(c.left, o.left))
 }
 
 // survey counts the pieces.
@@ -168,14 +169,14 @@ func (h *hunt) greedy(all []piece) ([]piece, cost) {
 
 // cost returns what taking n CPUs from all of these pieces costs.
 func (h *hunt) cost(set []piece) cost {
-	c := cost{left: -h.n}
-	whole, ones, intact := 0, 0, 0
+	var c cost
+	whole, ones, intact, free := 0, 0, 0, 0
 	for i := range set {
 		p := &set[i]
 		if p.l3 >= 0 {
 			c.l3s++
 		}
-		c.left += int(p.free)
+		free += int(p.free)
 		whole += int(p.whole)
 		ones += int(p.ones)
 		if p.intact {
@@ -187,7 +188,11 @@ func (h *hunt) cost(set []piece) cost {
 		c.split = h.n - whole
 	case h.n%2 == 1 && ones == 0:
 		c.split = 1
+		if free == whole {
+			c.opened = 1
+		}
 	}
+	c.left = free - h.n
 	if c.left > 0 && intact == len(set) {
 		c.broken = 1
 	}
