@@ -124,7 +124,7 @@ type Type struct {
 	MinBalloons int `json:"minBalloons,omitempty"`
 	MaxBalloons int `json:"maxBalloons,omitempty"`
 	// Slots is the most groups (pods) in an instance, a workload without group
-	// counting as one; 0 is no bound.
+	// counting as one; with SpreadPods it is the most workloads. 0 is no bound.
 	Slots int `json:"slots,omitempty"`
 	// Overcommit admits without adding up CPU time; instances keep their MinCPUs.
 	Overcommit bool `json:"overcommit,omitempty"`

@@ -1,0 +1,384 @@
+package balloons
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// balloon is an instance and what an arriving workload wants to know of it.
+type balloon struct {
+	pool            *place.Pool
+	num             int
+	milli           int
+	members, groups int  // groups only where the type has Slots
+	alike           bool // a member has the same GroupBy value
+	mine            bool // a member is of the same group
+	near            bool // a member is of the same namespace
+}
+
+// place looks for an instance of the type.
+func (k *task) place(ty *Type) (place.Offer, error) {
+	if err := k.mayJoin(ty); err != nil {
+		return place.Offer{}, err
+	}
+	conf := k.s.Config()
+	if ty.Name == Reserved {
+		if cpus := conf.Reserved.Intersect(conf.Allowed); !cpus.IsEmpty() && k.r.Milli <= k.timeIn(cpus) {
+			k.why.Note("reserved: CPUs %s", cpus)
+			return k.bind(ty, cpus)
+		}
+	}
+	o, err := k.join(ty)
+	if err != nil && k.r.Milli == 0 && (ty.Name == Default || ty.Name == Reserved) && !conf.Floor.IsEmpty() {
+		k.why.Note("%s: %v; on the floor", ty.Name, err)
+		return k.bind(ty, conf.Floor)
+	}
+	return o, err
+}
+
+// mayJoin refuses what no member of a balloon can have.
+func (k *task) mayJoin(ty *Type) error {
+	refuse := func(reason string) error { return &place.RejectedError{ID: k.r.ID, Reason: reason} }
+	switch k.r.Mode {
+	case place.Exclusive:
+		if ty.Slots != 1 {
+			return refuse("balloons of type " + ty.Name + " are shared")
+		}
+	case place.Mixed:
+		return refuse("no member of a balloon has CPUs of its own")
+	}
+	if k.r.BindRequired && k.r.Bind != place.BindAny {
+		return refuse("the bind policy is that of balloon type " + ty.Name)
+	}
+	if text, ok := k.r.Hints[HintHide]; ok {
+		if _, err := strconv.ParseBool(text); err != nil {
+			return refuse("hint " + HintHide + " is neither true nor false")
+		}
+	}
+	for _, hint := range []string{HintLists, HintSocket} {
+		text, ok := k.r.Hints[hint]
+		if n, err := strconv.Atoi(text); ok && (err != nil || n < 0) {
+			return refuse("hint " + hint + " is not a number")
+		}
+		if ok && len(ty.Lists) == 0 {
+			return refuse("balloon type " + ty.Name + " has no lists")
+		}
+	}
+	return nil
+}
+
+// bind puts the workload into a part of the default pool.
+func (k *task) bind(ty *Type, cpus cpuset.Set) (place.Offer, error) {
+	return k.finish(k.s.Offer(), place.Share{Within: cpus, Milli: k.r.Milli, OneThread: k.hides(ty)}, cpus)
+}
+
+// timeIn returns the CPU time left in a part of the default pool.
+func (k *task) timeIn(cpus cpuset.Set) int {
+	milli, _ := k.s.SharedMilli(cpus)
+	return 1000*cpus.Len() - milli
+}
+
+// roomInBound refuses more time than the bound of a held grant has.
+func (k *task) roomInBound(old *place.Grant, milli int) error {
+	left := k.timeIn(old.Share.Within)
+	if old.Request.Class != place.BE {
+		left += old.Share.Milli
+	}
+	if milli > left {
+		return &place.CPUsError{Asked: milli, Available: left, Milli: true}
+	}
+	return nil
+}
+
+// join tries the steps from a balloon with friends to a new one.
+func (k *task) join(ty *Type) (place.Offer, error) {
+	all := k.survey(ty)
+	free := k.free()
+	var last error
+	try := func(what string, grow bool, only func(b *balloon) bool) (place.Offer, bool) {
+		o, err := k.existing(ty, all, free.Len(), what, grow, only)
+		return o, k.settled(&last, err)
+	}
+	fresh := func() (place.Offer, bool) {
+		o, err := k.fresh(ty, all)
+		return o, k.settled(&last, err)
+	}
+	if ty.GroupBy != "" && expand(ty.GroupBy, k.r) != "" {
+		if o, ok := try("balloon of its GroupBy value", true, func(b *balloon) bool { return b.alike }); ok {
+			return o, last
+		}
+	}
+	if !ty.SpreadPods && k.r.Group != "" {
+		if o, ok := try("balloon of its group", true, func(b *balloon) bool { return b.mine }); ok {
+			return o, last
+		}
+	}
+	if ty.PerNamespace {
+		if o, ok := try("balloon of its namespace", true, func(b *balloon) bool { return b.near }); ok {
+			return o, last
+		}
+	}
+	if ty.PerNamespace || ty.PreferNew {
+		if o, ok := fresh(); ok {
+			return o, last
+		}
+	}
+	every := func(*balloon) bool { return true }
+	if o, ok := try("balloon with room", false, every); ok {
+		return o, last
+	}
+	if o, ok := try("balloon to grow", true, every); ok {
+		return o, last
+	}
+	o, _ := fresh()
+	return o, last
+}
+
+var errNone = errors.New("no such balloon")
+
+// settled reports whether an attempt ended the search: it worked. Else the most
+// telling error is kept.
+func (k *task) settled(last *error, err error) bool {
+	if err == nil {
+		*last = nil
+		return true
+	}
+	if !errors.Is(err, errNone) {
+		*last = err
+	}
+	return false
+}
+
+// survey returns the instances of a type.
+func (k *task) survey(ty *Type) []balloon {
+	var all []balloon
+	for pool := range k.s.Pools() {
+		if typeName(pool) == ty.Name {
+			b := balloon{pool: pool, num: number(pool.Name)}
+			b.milli, b.members = k.s.PoolMilli(pool.Name)
+			all = append(all, b)
+		}
+	}
+	if k.r.Group != "" {
+		for g := range k.s.Members(k.r.Group) {
+			if b := in(all, g); b != nil {
+				b.mine = true
+			}
+		}
+	}
+	if ty.GroupBy != "" || ty.PerNamespace || ty.Slots > 0 {
+		k.inspect(ty, all)
+	}
+	return all
+}
+
+// inspect looks at every member.
+func (k *task) inspect(ty *Type, all []balloon) {
+	type seat struct{ pool, group string }
+	seats := map[seat]bool{}
+	value := expand(ty.GroupBy, k.r)
+	for g := range k.s.Grants() {
+		b := in(all, g)
+		if b == nil {
+			continue
+		}
+		r := &g.Request
+		b.alike = b.alike || ty.GroupBy != "" && expand(ty.GroupBy, r) == value
+		b.near = b.near || r.Namespace == k.r.Namespace
+		if ty.Slots == 0 {
+			continue
+		}
+		s := seat{b.pool.Name, r.Group}
+		if r.Group == "" || ty.SpreadPods || !seats[s] {
+			b.groups++
+		}
+		seats[s] = true
+	}
+}
+
+// in returns the balloon that a grant is a member of.
+func in(all []balloon, g *place.Grant) *balloon {
+	if g.Share.Pool == "" {
+		return nil
+	}
+	for i := range all {
+		if all[i].pool.Name == g.Share.Pool {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// existing joins the best instance among some.
+func (k *task) existing(ty *Type, all []balloon, free int, what string, grow bool, only func(*balloon) bool) (place.Offer, error) {
+	c := place.Choice{
+		Name: what, Criteria: []string{"time left", "members"}, Count: len(all),
+		Fits: func(i int) string {
+			if !only(&all[i]) {
+				return "not one of those"
+			}
+			return k.tooFull(ty, &all[i], free, grow)
+		},
+		Rank: func(i int) place.Rank {
+			b := &all[i]
+			left := 1000*k.reach(ty, b, free, grow) - b.milli
+			if ty.Overcommit {
+				left = 0
+			}
+			members := b.members
+			if ty.Slots > 0 {
+				members = b.groups
+			}
+			switch ty.Fill {
+			case Fullest:
+				return place.Rank{left, -members}
+			case FirstFree:
+				return place.Rank{}
+			}
+			return place.Rank{-left, members}
+		},
+		Tie:   func(i int) int { return all[i].num },
+		Label: func(i int) string { return all[i].pool.Name },
+	}
+	at := c.Best(k.why)
+	if at < 0 {
+		return place.Offer{}, errNone
+	}
+	return k.enter(ty, all[at].pool, all[at].milli)
+}
+
+// reach returns the most CPUs that an instance has or could have.
+func (k *task) reach(ty *Type, b *balloon, free int, grow bool) int {
+	n := b.pool.CPUs.Len()
+	if grow && len(ty.Lists) == 0 && !ty.Overcommit {
+		n += free
+		if ty.MaxCPUs > 0 {
+			n = min(n, ty.MaxCPUs)
+		}
+	}
+	return n
+}
+
+// tooFull says why a workload cannot join an instance, "" if it can.
+func (k *task) tooFull(ty *Type, b *balloon, free int, grow bool) string {
+	if ty.Slots > 0 && b.groups >= ty.Slots && (!b.mine || ty.SpreadPods) {
+		return "no slot"
+	}
+	if len(ty.Lists) > 0 && !k.onSocket(b.pool.CPUs) {
+		return "on another socket"
+	}
+	if !k.required(b.pool.CPUs).Contains(b.pool.CPUs) {
+		return "on other nodes"
+	}
+	if ty.Overcommit {
+		return ""
+	}
+	need, ok := k.needs(ty, b.pool, b.milli+k.r.Milli)
+	switch {
+	case !ok:
+		return "more than its type allows"
+	case need == 0:
+		return ""
+	case !grow:
+		return "too little time left"
+	case need > free || len(ty.Lists) > 0:
+		return "too few CPUs to grow"
+	}
+	return ""
+}
+
+// onSocket reports whether CPUs are on the socket that the request names, if any.
+func (k *task) onSocket(cpus cpuset.Set) bool {
+	text, ok := k.r.Hints[HintSocket]
+	if !ok {
+		return true
+	}
+	id, _ := strconv.Atoi(text)
+	for pos, u := range k.t.Units(machine.Socket) {
+		if u.ID == id {
+			return k.t.Units(machine.Socket)[pos].CPUs.Contains(cpus)
+		}
+	}
+	return false
+}
+
+// fresh joins an empty instance or makes one.
+func (k *task) fresh(ty *Type, all []balloon) (place.Offer, error) {
+	empty := func(b *balloon) bool { return b.members == 0 }
+	if slices.ContainsFunc(all, func(b balloon) bool { return empty(&b) }) {
+		if o, err := k.existing(ty, all, k.free().Len(), "empty balloon", true, empty); err == nil {
+			return o, nil
+		}
+	}
+	if ty.MaxBalloons > 0 && k.count(ty.Name) >= ty.MaxBalloons {
+		return place.Offer{}, &place.RejectedError{ID: k.r.ID, Reason: "no balloon of type " + ty.Name + " has room, and there may be no more"}
+	}
+	taken := make([]bool, len(all)+1)
+	for i := range all {
+		if n := all[i].num; n < len(taken) {
+			taken[n] = true
+		}
+	}
+	pool := place.Pool{Name: name(ty, slices.Index(taken, false))}
+	k.why.Note("new balloon %s", pool.Name)
+	return k.enter(ty, &pool, 0)
+}
+
+// enter makes the workload a member of an instance with the given load.
+func (k *task) enter(ty *Type, pool *place.Pool, milli int) (place.Offer, error) {
+	next, err := k.fit(ty, pool, milli+k.r.Milli)
+	if err != nil {
+		return place.Offer{}, err
+	}
+	o := k.s.Offer()
+	if !same(&next, pool) {
+		o.Pools = []place.Pool{next}
+	}
+	return k.finish(o, place.Share{Pool: next.Name, Milli: k.r.Milli, OneThread: k.hides(ty)}, next.CPUs)
+}
+
+// count returns how many instances of a type there are, parts of composites
+// included.
+func (k *task) count(name string) int {
+	n := 0
+	for pool := range k.s.Pools() {
+		fields := strings.Fields(pool.Kind)
+		if len(fields) > 0 && fields[0] == name {
+			n++
+		}
+		for _, f := range fields[min(1, len(fields)):] {
+			if part, _, _ := strings.Cut(f, "="); part == name {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func name(ty *Type, n int) string { return ty.Name + "/" + strconv.Itoa(n) }
+
+// number returns the number in the name of an instance.
+func number(name string) int {
+	n, err := strconv.Atoi(name[strings.LastIndexByte(name, '/')+1:])
+	if err != nil {
+		return 1 << 30
+	}
+	return n
+}
+
+// typeName returns the name of the type of an instance, "" of none.
+func typeName(pool *place.Pool) string {
+	if pool == nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(pool.Kind, " ")
+	return name
+}
+
+func same(a, b *place.Pool) bool { return a.CPUs == b.CPUs && a.Idle == b.Idle && a.Kind == b.Kind }
