@@ -10,6 +10,7 @@ func commands() []*cobra.Command {
 		childTenantCommand(),
 		doctorCommand(),
 		labCommand(),
+		replayCommand(),
 		restoreCommand(),
 		topoCommand(),
 	}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/place"
+	"berth.dev/berth/replay"
+)
+
+// exitUnexpected is the status of a replay in which an expectation failed.
+const exitUnexpected = 3
+
+type replayFlags struct {
+	policies      []string
+	explain, draw bool
+	output        string
+}
+
+func replayCommand() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay FILE...",
+		Short: "Replay a scenario: who gets which CPUs, step by step, under which policy",
+		Long:  replayHelp(),
+		Example: `  berth replay examples/replay/*.yaml
+  berth replay --explain --draw examples/replay/mixed-pod.yaml
+  berth replay -o json examples/replay/mixed-pod.yaml | jq -r '[.step, .id, .own] | @tsv'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return exitStatus{exitUsage, errors.New("replay: no scenario file is named (see 'berth replay --help')")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.OutOrStdout(), args) },
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVar(&f.policies, "policy", nil, "replay under this policy instead of the scenario's; several, between commas, are compared")
+	fs.BoolVar(&f.explain, "explain", false, "show why each grant was chosen, and what lost on which rank")
+	fs.BoolVar(&f.draw, "draw", false, "show the CPUs of the machine with their owners after each step")
+	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json (one object per line)")
+	return cmd
+}
+
+func replayHelp() string {
+	var b strings.Builder
+	b.WriteString(`Replay a scenario file on paper: a machine, a policy and steps (place, release,
+resize, restart). Nothing on this host is read or changed but the files named.
+docs/replay.md describes the file.
+
+With several policies the same steps run under each, and the table compares what
+was admitted and what it cost. Expectations are those of the scenario's own
+policy: under another they are not looked at.
+
+Exit status: 0 all as expected, 1 a file could not be read or replayed, 2 wrong
+usage, 3 an expectation failed.
+
+Policies:
+`)
+	for _, p := range replay.Policies() {
+		fmt.Fprintf(&b, "  %-14s %s\n", p.Name, p.About)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func (f *replayFlags) run(out io.Writer, files []string) error {
+	if f.output != "text" && f.output != "json" {
+		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
+	}
+	for i, name := range f.policies {
+		if slices.Contains(f.policies[:i], name) {
+			return exitStatus{exitUsage, fmt.Errorf("--policy names %q twice", name)}
+		}
+	}
+	var errs []error
+	failed := 0
+	for i, file := range files {
+		if i > 0 && f.output == "text" {
+			fmt.Fprintln(out)
+		}
+		n, err := f.file(out, file)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		failed += n
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return exitStatus{exitUnexpected, fmt.Errorf("%s not as expected", count(failed, "step"))}
+	}
+	return nil
+}
+
+// file replays one file and returns how many steps were not as expected.
+func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
+	s, err := readScenario(file)
+	if err != nil {
+		return 0, err
+	}
+	policies := f.policies
+	if len(policies) == 0 {
+		policies = []string{s.Policy}
+	}
+	for _, name := range policies {
+		if _, err := s.PolicyFor(name); err != nil {
+			return 0, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
+		}
+	}
+	var results []*replay.Result
+	for _, name := range policies {
+		r, err := s.Run(name)
+		if err != nil {
+			return 0, fmt.Errorf("replay %s: %w", file, err)
+		}
+		results = append(results, r)
+		failed += r.Failed()
+	}
+	if f.output == "json" {
+		return failed, writeReplay(out, file, results)
+	}
+	_, err = io.WriteString(out, f.text(file, s, results))
+	return failed, err
+}
+
+// readScenario reads a scenario file. Machines that it names by file are looked
+// for beside it.
+func readScenario(file string) (*replay.Scenario, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read scenario: %w", err)
+	}
+	s, err := replay.Parse(string(text), func(source string) (*machine.Machine, error) {
+		return loadMachine(filepath.Dir(file), source)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read scenario %s: %w", file, err)
+	}
+	return s, nil
+}
+
+// loadMachine reads a short form, a table of lscpu or a file beside dir.
+func loadMachine(dir, source string) (*machine.Machine, error) {
+	if strings.Contains(source, "\n") {
+		return sysfs.Lscpu(source)
+	}
+	if m, err := machine.Short(source); err == nil {
+		return m, nil
+	}
+	if !filepath.IsAbs(source) {
+		source = filepath.Join(dir, source)
+		if !strings.ContainsRune(source, filepath.Separator) {
+			source = "." + string(filepath.Separator) + source
+		}
+	}
+	return sysfs.Load(source)
+}
+
+// stepLine is a line of JSON: one step under one policy.
+type stepLine struct {
+	File   string `json:"file"`
+	Policy string `json:"policy"`
+	*replay.StepResult
+}
+
+// summaryLine follows the steps of each policy where policies are compared.
+type summaryLine struct {
+	File    string          `json:"file"`
+	Policy  string          `json:"policy"`
+	Summary *replay.Summary `json:"summary"`
+}
+
+func writeReplay(out io.Writer, file string, results []*replay.Result) error {
+	e := json.NewEncoder(out)
+	for _, r := range results {
+		for i := range r.Steps {
+			if err := e.Encode(stepLine{file, r.Policy, &r.Steps[i]}); err != nil {
+				return err
+			}
+		}
+		if len(results) > 1 {
+			if err := e.Encode(summaryLine{file, r.Policy, &r.Summary}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// text writes a scenario and its results for a person.
+func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", file)
+	if s.About != "" {
+		fmt.Fprintf(&b, ": %s", onLine(s.About))
+	}
+	fmt.Fprintf(&b, "\n%s\n", machineLine(s.Topology))
+	if len(results) > 1 {
+		if f.draw || f.explain {
+			for _, r := range results {
+				fmt.Fprintf(&b, "\npolicy %s\n", onLine(r.Policy))
+				f.detail(&b, s, r)
+			}
+		}
+		b.WriteByte('\n')
+		compareReplay(&b, results)
+		return b.String()
+	}
+	r := results[0]
+	fmt.Fprintf(&b, "policy %s\n\n", onLine(r.Policy))
+	replayTable(&b, s, r)
+	if f.draw || f.explain {
+		f.detail(&b, s, r)
+	}
+	if r.Policy != s.Policy && slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Expect != nil }) {
+		fmt.Fprintf(&b, "\nexpectations are those of policy %s and were not looked at\n", onLine(s.Policy))
+	}
+	return b.String()
+}
+
+// detail shows why and where, step by step.
+func (f *replayFlags) detail(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
+	d := newReplayDrawing(s.Topology)
+	for i := range r.Steps {
+		step := &r.Steps[i]
+		fmt.Fprintf(b, "\nstep %d: %s\n", step.Step, stepTitle(step))
+		if f.explain {
+			explainStep(b, step)
+		}
+		if f.draw {
+			d.draw(b, step.State)
+		}
+	}
+}
+
+func stepTitle(step *replay.StepResult) string {
+	title := strings.TrimSpace(string(step.Do) + " " + step.ID)
+	if step.Error != "" {
+		title += ": " + step.Error
+	}
+	return onLine(title)
+}
+
+// machineLine is the machine in one line.
+func machineLine(t *place.Topology) string {
+	m := t.Machine()
+	parts := strings.SplitN(headline(m), "\n", 3)
+	return onLine(strings.Join(parts[:len(parts)-1], ": "))
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Marks of CPUs without an owner.
+const (
+	markPool     = '.'
+	markKept     = ':' // of the pool, and nobody may own it
+	markIdle     = '-'
+	markIsolated = '+'
+	markDenied   = ' '
+	markUnnamed  = '*' // owners beyond those that have a letter
+)
+
+const ownerLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// replayDrawing draws the CPUs of a machine. A workload keeps its letter over
+// all steps.
+type replayDrawing struct {
+	t       *place.Topology
+	letters map[string]rune // by owner: a workload, or "pool NAME"
+}
+
+func newReplayDrawing(t *place.Topology) *replayDrawing {
+	return &replayDrawing{t: t, letters: map[string]rune{}}
+}
+
+func (d *replayDrawing) letter(owner string) rune {
+	l, ok := d.letters[owner]
+	if !ok {
+		l = markUnnamed
+		if n := len(d.letters); n < len(ownerLetters) {
+			l = rune(ownerLetters[n])
+		}
+		d.letters[owner] = l
+	}
+	return l
+}
+
+// drawWidth is where the cores of a node continue on the next line.
+const drawWidth = 80
+
+// draw writes for each NUMA node its cores, with a mark for each thread and bars
+// between L3 domains. Then who is who.
+func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
+	marks, legend := d.marks(s)
+	var rows [][]string
+	for pos, u := range d.t.Units(machine.Node) {
+		label, cpus := d.t.Label(machine.Node, pos), list(u.CPUs)
+		for _, line := range d.cores(pos, marks) {
+			rows = append(rows, []string{" ", label, line, cpus})
+			label, cpus = "", ""
+		}
+	}
+	columns(b, rows)
+	for _, l := range legend {
+		fmt.Fprintf(b, "    %s\n", onLine(l))
+	}
+}
+
+// cores returns lines of marks; a memory-only node has none.
+func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
+	var lines []string
+	var line []rune
+	cores := d.t.Cores(machine.Node, node)
+	for i, core := range cores {
+		if i > 0 && d.t.Of(machine.L3, int(core)) != d.t.Of(machine.L3, int(cores[i-1])) {
+			line = append(line, '|', ' ')
+		}
+		if len(line) >= drawWidth {
+			lines, line = append(lines, string(line)), nil
+		}
+		for cpu := range d.t.Units(machine.Core)[core].CPUs.All() {
+			line = append(line, marks[cpu])
+		}
+		line = append(line, ' ')
+	}
+	if len(line) > 0 {
+		lines = append(lines, string(line))
+	}
+	return lines
+}
+
+// marks returns the mark of each CPU and what the marks mean.
+func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
+	marks := map[int]rune{}
+	seen := map[rune]bool{}
+	put := func(set cpuset.Set, mark rune) {
+		for cpu := range set.All() {
+			marks[cpu] = mark
+		}
+	}
+	conf, isolated := s.Config(), s.Topology().Machine().Isolated
+	put(s.Topology().Online(), markDenied)
+	put(s.Sharable(), markPool)
+	put(s.Sharable().Intersect(conf.Reserved.Union(conf.Floor)), markKept)
+	put(s.Sharable().Intersect(isolated), markIsolated)
+	var legend []string
+	for p := range s.Pools() {
+		l := d.letter("pool " + p.Name)
+		put(p.CPUs, l)
+		legend = append(legend, fmt.Sprintf("%c pool %s: %s", l, p.Name, cell(p.CPUs)))
+	}
+	for g := range s.Grants() {
+		put(g.Fence, markIdle)
+		own := g.Own
+		if g.Share.Counted {
+			own = own.Union(g.Share.Within)
+		}
+		if own.IsEmpty() {
+			continue
+		}
+		l := d.letter(g.ID)
+		put(own, l)
+		text := fmt.Sprintf("%c %s: %s", l, g.ID, list(own))
+		if g.Lent {
+			text += ", lent to best effort"
+		}
+		legend = append(legend, text)
+	}
+	slices.SortStableFunc(legend, func(a, b string) int {
+		return cmp.Compare(strings.IndexByte(ownerLetters, a[0]), strings.IndexByte(ownerLetters, b[0]))
+	})
+	for _, m := range marks {
+		seen[m] = true
+	}
+	for _, m := range []struct {
+		mark rune
+		text string
+	}{
+		{markPool, "shared pool"}, {markKept, "shared pool, kept: reserved or floor"}, {markIdle, "kept idle beside an owner"},
+		{markIsolated, "isolated, free"}, {markUnnamed, "further owners"},
+	} {
+		if seen[m.mark] {
+			legend = append(legend, fmt.Sprintf("%c %s", m.mark, m.text))
+		}
+	}
+	return marks, append(legend, sharers(s)...)
+}
+
+// sharers says who runs where without CPUs of his own.
+func sharers(s *place.State) []string {
+	type place struct {
+		where string
+		ids   []string
+	}
+	var places []place
+	for g := range s.Grants() {
+		if !g.Own.IsEmpty() || g.Share.Counted {
+			continue
+		}
+		where := list(s.Effective(g))
+		if g.Share.Pool != "" {
+			where = "pool " + g.Share.Pool
+		}
+		i := slices.IndexFunc(places, func(p place) bool { return p.where == where })
+		if i < 0 {
+			i = len(places)
+			places = append(places, place{where: where})
+		}
+		places[i].ids = append(places[i].ids, g.ID)
+	}
+	var lines []string
+	for _, p := range places {
+		lines = append(lines, "on "+p.where+": "+strings.Join(p.ids, ", "))
+	}
+	return lines
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+	"berth.dev/berth/replay"
+)
+
+// onLine makes text fit one line of a terminal: what is not printable, such as
+// what could steer it, becomes a space.
+func onLine(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// columns writes rows below each other; cells of the columns in right are
+// aligned to the right.
+func columns(b *strings.Builder, rows [][]string, right ...int) {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	toRight := map[int]bool{}
+	for _, i := range right {
+		toRight[i] = true
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if toRight[i] {
+				line.WriteString(pad + cell)
+			} else {
+				line.WriteString(cell + pad)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
+
+// replayTable has a row for each step.
+func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
+	rows := [][]string{{"step", "do", "id", "class", "asked", "own", "runs on", "mems", "result"}}
+	for i := range r.Steps {
+		step := &r.Steps[i]
+		asked := ""
+		if step.Do == replay.Place || step.Do == replay.Resize {
+			asked = cpuTime(s.Steps[i].Request.Milli)
+		}
+		rows = append(rows, []string{
+			strconv.Itoa(step.Step), string(step.Do), onLine(step.ID), step.Class, asked,
+			cell(step.Own.Union(step.Counted)), cell(step.CPUs), cell(step.Mems), stepOutcome(step, s.Steps[i].Expect),
+		})
+		for _, what := range step.Unmet {
+			rows = append(rows, []string{"", "", "", "", "", "", "", "", "FAILED: " + onLine(what)})
+		}
+	}
+	columns(b, rows, 0, 4)
+}
+
+func cell(set cpuset.Set) string {
+	if set.IsEmpty() {
+		return "–"
+	}
+	return list(set)
+}
+
+// cpuTime writes thousandths of a CPU as CPUs.
+func cpuTime(milli int) string {
+	if milli%1000 == 0 {
+		return strconv.Itoa(milli / 1000)
+	}
+	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64)
+}
+
+// stepOutcome says in a few words how a step went.
+func stepOutcome(step *replay.StepResult, expect *replay.Expect) string {
+	var parts []string
+	switch {
+	case step.Error == "":
+		parts = append(parts, "ok")
+	default:
+		text := "refused: "
+		if step.Do == replay.Restart {
+			text = "incomplete: "
+		}
+		text += step.Error
+		if expect != nil && len(step.Unmet) == 0 && expect.Error != "" {
+			text += " (as expected)"
+		}
+		parts = append(parts, onLine(text))
+	}
+	if step.Pool != "" {
+		parts = append(parts, "in pool "+onLine(step.Pool))
+	}
+	if !step.Fence.IsEmpty() {
+		parts = append(parts, "keeps "+list(step.Fence)+" idle")
+	}
+	if len(step.Devices) > 0 {
+		parts = append(parts, "has "+onLine(strings.Join(step.Devices, ", ")))
+	}
+	if len(step.Moved) > 0 && (step.Do == replay.Release || step.Do == replay.Restart) {
+		parts = append(parts, "moves "+onLine(strings.Join(step.Moved, ", ")))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// compareReplay puts policies side by side.
+func compareReplay(b *strings.Builder, results []*replay.Result) {
+	rows := [][]string{{"policy"}}
+	var right []int
+	for i, r := range results {
+		rows[0] = append(rows[0], onLine(r.Policy))
+		right = append(right, i+1)
+	}
+	row := func(name string, value func(s *replay.Summary) string) {
+		cells := []string{name}
+		for _, r := range results {
+			cells = append(cells, value(&r.Summary))
+		}
+		rows = append(rows, cells)
+	}
+	row("admitted", func(s *replay.Summary) string { return strconv.Itoa(s.Admitted) })
+	row("refused", func(s *replay.Summary) string { return strconv.Itoa(s.Refused) })
+	row("with CPUs of their own", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
+	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.Nodes) })
+	row("  L3 domains each", func(s *replay.Summary) string { return spread(s.L3s) })
+	row("in a shared pool", func(s *replay.Summary) string { return strconv.Itoa(s.PoolNodes.Workloads) })
+	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.PoolNodes) })
+	row("cores shared with strangers", func(s *replay.Summary) string { return strconv.Itoa(s.SharedCores) })
+	row("moved on release or restart", func(s *replay.Summary) string { return strconv.Itoa(s.Moves) })
+	for i, l := range results[0].Summary.Left {
+		row(fmt.Sprintf("largest left on node %d", l.Node), func(s *replay.Summary) string {
+			return strconv.Itoa(s.Left[i].Any)
+		})
+		row("  in whole cores", func(s *replay.Summary) string { return strconv.Itoa(s.Left[i].Whole) })
+	}
+	columns(b, rows, right...)
+}
+
+// spread writes a mean and, where it says more, the largest.
+func spread(s replay.Spread) string {
+	if s.Workloads == 0 {
+		return "–"
+	}
+	mean := strings.TrimSuffix(strconv.FormatFloat(s.Mean, 'f', 1, 64), ".0")
+	if mean == strconv.Itoa(s.Max) {
+		return mean
+	}
+	return fmt.Sprintf("%s (at most %d)", mean, s.Max)
+}
+
+// explainStep writes the decisions that led to a grant.
+func explainStep(b *strings.Builder, step *replay.StepResult) {
+	if step.Why == nil {
+		return
+	}
+	if len(step.Why.Decisions) == 0 {
+		b.WriteString("  there was nothing to choose\n")
+	}
+	for _, d := range step.Why.Decisions {
+		explainDecision(b, d)
+	}
+}
+
+func explainDecision(b *strings.Builder, d *place.Decision) {
+	if len(d.Candidates) == 0 {
+		fmt.Fprintf(b, "  %s\n", onLine(d.Name))
+		return
+	}
+	fmt.Fprintf(b, "  choose %s", onLine(d.Name))
+	if len(d.Criteria) > 0 {
+		fmt.Fprintf(b, ", lowest first by: %s", strings.Join(d.Criteria, ", "))
+	}
+	b.WriteByte('\n')
+	var rows [][]string
+	for i, c := range d.Candidates {
+		rank := make([]string, len(c.Rank))
+		for k, n := range c.Rank {
+			rank[k] = strconv.Itoa(n)
+		}
+		verdict := "chosen"
+		switch {
+		case i != d.Chosen && len(c.Rank) == 0:
+			verdict = "cannot: " + c.Lost
+		case i != d.Chosen:
+			verdict = "lost on " + c.Lost
+		}
+		rows = append(rows, []string{"   ", onLine(c.Name), strings.Join(rank, " "), onLine(verdict)})
+	}
+	columns(b, joinAlike(rows))
+}
+
+// joinAlike makes one row of neighbours that differ in nothing but the name.
+func joinAlike(rows [][]string) [][]string {
+	var joined [][]string
+	for i := 0; i < len(rows); {
+		row, last := rows[i], i
+		for last+1 < len(rows) && slices.Equal(rows[last+1][2:], row[2:]) {
+			last++
+		}
+		if last > i {
+			row = slices.Clone(row)
+			row[1] += " … " + rows[last][1]
+		}
+		joined = append(joined, row)
+		i = last + 1
+	}
+	return joined
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/replay"
+)
+
+// berthReplay runs "berth replay" and returns what it printed.
+func berthReplay(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(context.Background(), strings.NewReader(""), &stdout, &stderr, append([]string{"replay"}, args...))
+	return code, stdout.String(), stderr.String()
+}
+
+func replayGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "replay", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
+	}
+}
+
+func TestReplayExamples(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../examples/replay/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("examples %v, %v", files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := berthReplay(t, "--draw", file)
+			if code != exitOK {
+				t.Fatalf("status %d: %s%s", code, out, errs)
+			}
+			replayGolden(t, name+".txt", out)
+			code, out, _ = berthReplay(t, "-o", "json", file)
+			if code != exitOK {
+				t.Fatalf("json: status %d", code)
+			}
+			replayGolden(t, name+".json", withoutWhy(t, out))
+		})
+	}
+}
+
+// withoutWhy drops the explanations, which change with a policy's wording.
+func withoutWhy(t *testing.T, lines string) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(lines) {
+		var step map[string]any
+		if err := json.Unmarshal([]byte(line), &step); err != nil {
+			t.Fatal(err)
+		}
+		delete(step, "why")
+		text, err := json.Marshal(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(append(text, '\n'))
+	}
+	return b.String()
+}
+
+func TestReplayExplains(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, `
+machine: 1n4c2t
+steps:
+  - {place: a, class: LSE, cpus: 2}
+  - {place: b, class: BE}
+  - {place: c, class: LSE, cpus: 99}
+`)
+	code, out, errs := berthReplay(t, "--explain", file)
+	if code != exitOK {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	for _, want := range []string{"step 1: place a\n  choose ", "chosen", "lost on tie", "core 2 … core 3", "there was nothing to choose", "step 3: place c: not enough CPUs"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestReplayCompares(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, `
+about: two strategies
+machine: 2s4c2t
+config: {reserved: "0,8"}
+options: {berth/least: {strategy: LeastAllocated}}
+steps:
+  - {place: a, class: LSE, cpus: 2}
+  - {place: b, class: LSE, cpus: 2}
+  - {place: big, class: LSE, cpus: 8, expect: {nodes: 2}}
+  - {place: web, class: LS, cpus: 500m}
+  - {release: a}
+`)
+	code, out, errs := berthReplay(t, "--policy", "berth,berth/least", file)
+	if code != exitUnexpected {
+		t.Errorf("status %d, want %d: %s", code, exitUnexpected, errs)
+	}
+	replayGolden(t, "compare.out", strings.ReplaceAll(out, file, "FILE"))
+	_, out, _ = berthReplay(t, "-o", "json", "--policy", "berth,berth/least", file)
+	if n := strings.Count(out, "\n"); n != 12 {
+		t.Errorf("%d lines of JSON, want 5 steps and a summary twice", n)
+	}
+	code, out, _ = berthReplay(t, "--policy", "berth/least", file)
+	if code != exitOK || !strings.Contains(out, "were not looked at") {
+		t.Errorf("status %d under another policy:\n%s", code, out)
+	}
+	code, out, _ = berthReplay(t, "--draw", "--policy", "berth,berth/least", file)
+	if code != exitUnexpected || strings.Count(out, "step 5: release a") != 2 {
+		t.Errorf("status %d, drawing of both:\n%s", code, out)
+	}
+}
+
+func TestReplayDraws(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, `
+machine: 2s2l3c2t
+isolated: 9,21
+config: {reserved: 0, allowed: "0-19,21"}
+steps:
+  - {place: a, class: LSE, cpus: 3}
+  - {place: b, class: LSR, cpus: 2, bind: SpreadByPCPUs}
+  - {place: c, class: BE}
+`)
+	code, out, errs := berthReplay(t, "--draw", file)
+	if code != exitOK {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	replayGolden(t, "draw.out", strings.ReplaceAll(out, file, "FILE"))
+}
+
+func TestReplayStatus(t *testing.T) {
+	t.Parallel()
+	good := scenarioFile(t, "machine: 4c\nsteps: [{place: a, class: LSE, cpus: 2, expect: {own: 1-2}}]\n")
+	failing := scenarioFile(t, "machine: 4c\nsteps: [{place: a, class: LSE, cpus: 2, expect: {own: 0-1}}]\n")
+	broken := scenarioFile(t, "machine: 4c\nsteps: [{place: a, cpu: 2}]\n")
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		text string // in either output
+	}{
+		"good":                {[]string{good}, exitOK, "1-2"},
+		"failing":             {[]string{failing}, exitUnexpected, "FAILED: own CPUs 0-1 were expected, not 1-2"},
+		"failing is counted":  {[]string{failing, good, failing}, exitUnexpected, "2 steps not as expected"},
+		"failing as json":     {[]string{"-o", "json", failing}, exitUnexpected, `"unmet":["own CPUs`},
+		"broken":              {[]string{broken}, exitError, `line 2: unknown field "cpu"`},
+		"broken beats failed": {[]string{failing, broken, good}, exitError, "1-2"},
+		"missing":             {[]string{filepath.Join(t.TempDir(), "none.yaml")}, exitError, "read scenario"},
+		"no file":             {nil, exitUsage, "no scenario file"},
+		"unknown policy":      {[]string{"--policy", "ghost", good}, exitUsage, `no policy "ghost"`},
+		"policy twice":        {[]string{"--policy", "berth,berth", good}, exitUsage, "twice"},
+		"bad output":          {[]string{"-o", "yaml", good}, exitUsage, "text or json"},
+		"bad flag":            {[]string{"--speed", good}, exitUsage, "unknown flag"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := berthReplay(t, tc.args...)
+			if code != tc.code || !strings.Contains(out+errs, tc.text) {
+				t.Errorf("status %d, want %d; no %q in\n%s%s", code, tc.code, tc.text, out, errs)
+			}
+		})
+	}
+}
+
+func TestReplayMachineSources(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const table = "# CPU,CORE,SOCKET,NODE,CACHE\n0,0,0,0,0\n1,1,0,0,0\n2,2,0,1,1\n3,3,0,1,1\n"
+	if err := os.WriteFile(filepath.Join(dir, "machine.csv"), []byte(table), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := berthTopo(t, "--machine", "2n2c", "--export", filepath.Join(dir, "machine.json")); code != exitOK {
+		t.Fatal(errs)
+	}
+	for name, source := range map[string]string{
+		"short":  "2n2c",
+		"lscpu":  "machine.csv",
+		"export": "machine.json",
+		"inline": "|\n  " + strings.ReplaceAll(strings.TrimSpace(table), "\n", "\n  "),
+	} {
+		file := filepath.Join(dir, name+".yaml")
+		text := "machine: " + source + "\nsteps:\n- {place: a, class: LSE, cpus: 2, expect: {own: 2-3, mems: 1}}\n"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errs := berthReplay(t, file); code != exitOK {
+			t.Errorf("%s: status %d\n%s%s", name, code, out, errs)
+		}
+	}
+}
+
+// berthTopo runs "berth topo".
+func berthTopo(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(context.Background(), strings.NewReader(""), &stdout, &stderr, append([]string{"topo"}, args...))
+	return code, stdout.String(), stderr.String()
+}
+
+func TestReplayTextDoesNotSteerTheTerminal(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, "about: \"a\\x1b[2Jb\"\nmachine: 4c\nsteps: [{place: a, devices: [{names: [\"\\x1b[2J\"]}]}]\n")
+	code, out, _ := berthReplay(t, "--draw", "--explain", file)
+	if code != exitOK || strings.Contains(out, "\x1b") {
+		t.Errorf("status %d: %q", code, out)
+	}
+}
+
+func TestReplayHelpListsPolicies(t *testing.T) {
+	t.Parallel()
+	_, out, _ := berthReplay(t, "--help")
+	for _, p := range replay.Policies() {
+		if !strings.Contains(out, "  "+p.Name+" ") {
+			t.Errorf("help does not list %s", p.Name)
+		}
+	}
+}
+
+func scenarioFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "scenario.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

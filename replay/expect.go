@@ -1,0 +1,153 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Words of an expected error, besides those of errorKinds.
+const (
+	errorNone = "none" // the step succeeds
+	errorAny  = "any"  // it does not, for whatever reason
+)
+
+// Expect is what a step should lead to. Nil fields are not looked at. If Error
+// is empty or "none" the step should succeed.
+type Expect struct {
+	// Error is a word of ErrorKinds, "none" or "any".
+	Error string
+	// CPUs are those that the workload may run on, Own those that nobody else
+	// may use, Mems its NUMA nodes for memory.
+	CPUs, Own, Mems *cpuset.Set
+	// Count is the number of own CPUs, if it has none of those it may run on.
+	// Cores, L3s and Nodes are how many of each those CPUs touch.
+	Count, Cores, L3s, Nodes *int
+	// Moved is how many other workloads lost a CPU or memory node.
+	Moved *int
+}
+
+// ErrorKinds returns the words for refusals.
+func ErrorKinds() []string {
+	return []string{
+		"not-enough-cpus", "smt-alignment", "numa", "memory", "device", "floor", "rejected",
+		"held", "not-held", "invalid", "conflict", "stale", "other",
+	}
+}
+
+// errorKind returns the word for an error, "" for none.
+func errorKind(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, k := range []struct {
+		word string
+		is   bool
+	}{
+		{"not-enough-cpus", is[*place.CPUsError](err)}, {"smt-alignment", is[*place.SMTError](err)},
+		{"numa", is[*place.NUMAError](err)}, {"memory", is[*place.MemoryError](err)},
+		{"device", is[*place.DeviceError](err)}, {"floor", is[*place.FloorError](err)},
+		{"rejected", is[*place.RejectedError](err)}, {"held", is[*place.HeldError](err)},
+		{"not-held", is[*place.NotHeldError](err)}, {"invalid", is[*place.InvalidError](err)},
+		{"conflict", is[*place.ConflictError](err)}, {"stale", is[*place.StaleError](err)},
+	} {
+		if k.is {
+			return k.word
+		}
+	}
+	return "other"
+}
+
+func is[T error](err error) bool {
+	var target T
+	return errors.As(err, &target)
+}
+
+// expect reads what a step should lead to.
+func (p *parser) expect(f *expectFile, do Action) *Expect {
+	if f == nil {
+		return nil
+	}
+	p.where += "expect."
+	e := &Expect{Error: f.Error, Count: f.Count, Cores: f.Cores, L3s: f.L3s, Nodes: f.Nodes, Moved: f.Moved}
+	if f.Error != "" && f.Error != errorNone && f.Error != errorAny && !slices.Contains(ErrorKinds(), f.Error) {
+		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", f.Error, ErrorKinds()))
+	}
+	for _, s := range []struct {
+		name string
+		text *string
+		into **cpuset.Set
+	}{{"cpus", f.CPUs, &e.CPUs}, {"own", f.Own, &e.Own}, {"mems", f.Mems, &e.Mems}} {
+		if s.text != nil {
+			set := p.set(s.name, *s.text)
+			*s.into = &set
+		}
+	}
+	about := e.CPUs != nil || e.Own != nil || e.Mems != nil || e.Count != nil || e.Cores != nil || e.L3s != nil || e.Nodes != nil
+	switch {
+	case about && f.Error != "" && f.Error != errorNone:
+		p.field("error", errors.New("a step that fails has no CPUs to expect"))
+	case about && (do == Release || do == Restart):
+		p.fail(p.line, strings.TrimSuffix(p.where, "."), fmt.Errorf("%s has no CPUs to expect; error and moved can be", do))
+	}
+	return e
+}
+
+// unmet says what r is not, of what was expected.
+func (e *Expect) unmet(t *place.Topology, r *StepResult) []string {
+	if e == nil {
+		return nil
+	}
+	switch {
+	case e.Error == errorAny && r.Error == "":
+		return []string{"an error was expected"}
+	case e.Error == errorAny:
+		return e.counts(nil, t, r)
+	case e.Error != "" && e.Error != errorNone && e.Error != r.Kind:
+		return []string{"error " + e.Error + " was expected"}
+	case (e.Error == "" || e.Error == errorNone) && r.Error != "":
+		return []string{"success was expected"}
+	}
+	var missed []string
+	for _, s := range []struct {
+		name string
+		want *cpuset.Set
+		got  cpuset.Set
+	}{{"CPUs", e.CPUs, r.CPUs}, {"own CPUs", e.Own, r.Own}, {"mems", e.Mems, r.Mems}} {
+		if s.want != nil && *s.want != s.got {
+			missed = append(missed, fmt.Sprintf("%s %s were expected, not %s", s.name, orNone(*s.want), orNone(s.got)))
+		}
+	}
+	return e.counts(missed, t, r)
+}
+
+func (e *Expect) counts(missed []string, t *place.Topology, r *StepResult) []string {
+	cpus := r.pinned()
+	for _, c := range []struct {
+		name string
+		want *int
+		got  int
+	}{
+		{"CPUs", e.Count, cpus.Len()}, {"cores", e.Cores, t.Count(machine.Core, cpus)},
+		{"L3 domains", e.L3s, t.Count(machine.L3, cpus)}, {"NUMA nodes", e.Nodes, t.Count(machine.Node, cpus)},
+		{"moved workloads", e.Moved, len(r.Moved)},
+	} {
+		if c.want != nil && *c.want != c.got {
+			missed = append(missed, strconv.Itoa(*c.want)+" "+c.name+" were expected, not "+strconv.Itoa(c.got))
+		}
+	}
+	return missed
+}
+
+func orNone(s cpuset.Set) string {
+	if s.IsEmpty() {
+		return "none"
+	}
+	return s.String()
+}

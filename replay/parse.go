@@ -1,0 +1,231 @@
+package replay
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+)
+
+// DefaultPolicy is the policy of a scenario that names none.
+const DefaultPolicy = "berth"
+
+// Parse reads a scenario file. All that is wrong with it is reported, joined, as
+// *Error with line or field.
+func Parse(text string, load Loader) (*Scenario, error) {
+	var f scenarioFile
+	if errs := decode(text, &f); errs != nil {
+		return nil, join(errs)
+	}
+	p := parser{}
+	s := &Scenario{About: strings.TrimSpace(f.About), Policy: f.Policy}
+	if s.Policy == "" {
+		s.Policy = DefaultPolicy
+	}
+	s.Topology = p.machine(&f, load)
+	s.Config = p.config(&f.Config)
+	s.policies = p.options(f.Options)
+	if _, err := s.PolicyFor(s.Policy); err != nil {
+		p.fail(0, "policy", err)
+	}
+	s.Steps = p.steps(f.Steps)
+	if err := join(p.errs); err != nil {
+		return nil, err
+	}
+	if _, err := place.New(s.Topology, s.Config); err != nil {
+		return nil, &Error{Where: "config", Err: err}
+	}
+	return s, nil
+}
+
+// parser collects what is wrong.
+type parser struct {
+	line  int
+	where string // prefix of the fields
+	errs  []*Error
+}
+
+func (p *parser) fail(line int, where string, err error) {
+	p.errs = append(p.errs, &Error{Line: line, Where: where, Err: err})
+}
+
+// field notes what is wrong with a field of the current part.
+func (p *parser) field(name string, err error) {
+	if err != nil {
+		p.fail(p.line, p.where+name, err)
+	}
+}
+
+func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
+	if f.Machine == "" {
+		p.fail(0, "machine", errors.New("none is named"))
+		return nil
+	}
+	m, err := load(f.Machine)
+	if err != nil {
+		p.fail(0, "machine", err)
+		return nil
+	}
+	if f.Isolated != nil {
+		own := *m
+		own.Isolated = p.set("isolated", *f.Isolated)
+		m = &own
+	}
+	t, err := place.NewTopology(m)
+	p.field("machine", err)
+	return t
+}
+
+func (p *parser) config(f *configFile) place.Config {
+	p.where = "config."
+	c := place.Config{
+		Allowed: p.set("allowed", f.Allowed), Reserved: p.set("reserved", f.Reserved), Floor: p.set("floor", f.Floor),
+		NoFloor: f.NoFloor, MaxRefs: f.MaxRefs,
+	}
+	for _, node := range slices.Sorted(maps.Keys(f.Memory)) {
+		for _, a := range p.amounts(fmt.Sprintf("memory.%d", node), f.Memory[node]) {
+			c.Memory = append(c.Memory, place.Block{Node: node, Resource: a.Resource, Bytes: a.Bytes})
+		}
+	}
+	for i, d := range f.Devices {
+		nodes := p.set(fmt.Sprintf("devices[%d].nodes", i), d.Nodes)
+		c.Devices = append(c.Devices, place.Device{Name: d.Name, Kind: d.Kind, Nodes: nodes})
+	}
+	p.where = ""
+	return c
+}
+
+func (p *parser) options(f map[string]optionFile) map[string]place.Policy {
+	policies := map[string]place.Policy{}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		policy, err := newPolicy(name, f[name].text)
+		if err != nil {
+			p.fail(f[name].line, "options of "+name, err)
+			continue
+		}
+		policies[name] = policy
+	}
+	return policies
+}
+
+func (p *parser) steps(files []stepFile) []Step {
+	if len(files) == 0 {
+		p.fail(0, "steps", errors.New("there are none"))
+	}
+	known := map[string]workloadFile{}
+	steps := make([]Step, 0, len(files))
+	for i := range files {
+		f := &files[i]
+		p.line, p.where = f.line, fmt.Sprintf("step %d: ", i+1)
+		do, id, err := f.action()
+		if err != nil {
+			p.fail(f.line, fmt.Sprintf("step %d", i+1), err)
+			continue
+		}
+		s := Step{Line: f.line, Do: do, ID: id}
+		p.where = fmt.Sprintf("step %d (%s): ", i+1, s.String())
+		switch do {
+		case Place:
+			known[id] = f.Workload
+			s.Request = p.request(id, &f.Workload)
+		case Resize:
+			known[id] = known[id].overlay(&f.Workload)
+			w := known[id]
+			s.Request = p.request(id, &w)
+		default:
+			if !f.Workload.isEmpty() {
+				p.fail(f.line, strings.TrimSuffix(p.where, ": "), fmt.Errorf("%s takes no fields but expect", do))
+			}
+		}
+		s.Expect = p.expect(f.Expect, do)
+		steps = append(steps, s)
+	}
+	p.line, p.where = 0, ""
+	return steps
+}
+
+// request reads what a workload wants.
+func (p *parser) request(id string, w *workloadFile) place.Request {
+	r := place.Request{
+		ID: id, Group: w.Pod, Namespace: w.Namespace, Labels: w.Labels, CoreKind: w.CoreKind, Hints: w.Hints,
+		Milli: p.milli("cpus", w.CPUs), LimitMilli: p.milli("limit", w.Limit), SharedMilli: p.milli("shared", w.Shared),
+		Nodes: p.set("nodes", w.Nodes),
+	}
+	p.word("role", w.Role, &r.Role)
+	p.word("class", w.Class, &r.Class)
+	p.word("mode", w.Mode, &r.Mode)
+	p.word("bind", w.Bind, &r.Bind)
+	p.word("exclusive", w.Exclusive, &r.Exclusivity)
+	p.word("strategy", w.Strategy, &r.Strategy)
+	p.word("isolated", w.Isolated, &r.Isolated)
+	if w.BindRequired != nil {
+		r.BindRequired = *w.BindRequired
+	}
+	if w.NodesRequired != nil {
+		r.NodesRequired = *w.NodesRequired
+	}
+	if w.MaxNodes != nil {
+		r.MaxNodes = *w.MaxNodes
+	}
+	p.things(w, &r)
+	if err := r.Validate(); err != nil {
+		p.fail(p.line, strings.TrimSuffix(p.where, ": "), err)
+	}
+	return r
+}
+
+// things reads memory, devices and affinities.
+func (p *parser) things(w *workloadFile, r *place.Request) {
+	if w.Memory != "" {
+		bytes, err := parseBytes(w.Memory)
+		p.field("memory", err)
+		r.Memory = append(r.Memory, place.Amount{Resource: place.Memory, Bytes: bytes})
+		if _, twice := w.Resources[place.Memory]; twice {
+			p.field("resources", errors.New("memory is named twice"))
+		}
+	}
+	r.Memory = append(r.Memory, p.amounts("resources", w.Resources)...)
+	for _, d := range w.Devices {
+		r.Devices = append(r.Devices, place.DeviceRequest(d))
+	}
+	for _, a := range w.Affinity {
+		r.Affinity = append(r.Affinity, place.Affinity{ID: a.ID, Group: a.Pod, Namespace: a.Namespace, Labels: a.Labels, Weight: a.Weight})
+	}
+}
+
+func (p *parser) amounts(field string, texts map[string]string) []place.Amount {
+	var amounts []place.Amount
+	for _, resource := range slices.Sorted(maps.Keys(texts)) {
+		bytes, err := parseBytes(texts[resource])
+		p.field(field+"."+resource, err)
+		amounts = append(amounts, place.Amount{Resource: resource, Bytes: bytes})
+	}
+	return amounts
+}
+
+func (p *parser) milli(field, text string) int {
+	if text == "" {
+		return 0
+	}
+	n, err := parseMilli(text)
+	p.field(field, err)
+	return n
+}
+
+func (p *parser) set(field, text string) cpuset.Set {
+	set, err := cpuset.Parse(text)
+	p.field(field, err)
+	return set
+}
+
+// word reads a word of the vocabulary of package place; "" leaves the default.
+func (p *parser) word(field, text string, into encoding.TextUnmarshaler) {
+	if text != "" {
+		p.field(field, into.UnmarshalText([]byte(text)))
+	}
+}

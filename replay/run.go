@@ -1,0 +1,205 @@
+package replay
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+)
+
+// Result is what a scenario led to under one policy.
+type Result struct {
+	Policy  string
+	Steps   []StepResult
+	Summary Summary
+}
+
+// StepResult is what one step led to.
+type StepResult struct {
+	Step  int    `json:"step"` // counted from 1
+	Line  int    `json:"line"`
+	Do    Action `json:"do"`
+	ID    string `json:"id,omitempty"`
+	Class string `json:"class,omitempty"`
+	// CPUs are those that the workload may run on after the step. Own are the
+	// part that nobody else may use, Counted the part bound by reference count,
+	// Fence those that stay idle beside it.
+	CPUs    cpuset.Set    `json:"cpus"`
+	Own     cpuset.Set    `json:"own"`
+	Counted cpuset.Set    `json:"counted,omitzero"`
+	Fence   cpuset.Set    `json:"fence,omitzero"`
+	Pool    string        `json:"pool,omitempty"` // the named pool that it is in
+	Mems    cpuset.Set    `json:"mems"`
+	Memory  []place.Block `json:"memory,omitempty"`
+	Devices []string      `json:"devices,omitempty"`
+	// Moved are the other workloads that lost a CPU or a memory node.
+	Moved []string `json:"moved,omitempty"`
+	// Kind is the word for Error, one of ErrorKinds.
+	Error string `json:"error,omitempty"`
+	Kind  string `json:"kind,omitempty"`
+	// Unmet says what was expected and did not come.
+	Unmet []string   `json:"unmet,omitempty"`
+	Why   *place.Why `json:"why,omitempty"`
+
+	State *place.State `json:"-"` // after the step
+}
+
+// pinned returns the CPUs that the workload holds by name, or if it has none
+// those that it may run on.
+func (r *StepResult) pinned() cpuset.Set {
+	if held := r.Own.Union(r.Counted); !held.IsEmpty() {
+		return held
+	}
+	return r.CPUs
+}
+
+// Run replays the scenario under the named policy. The expectations are those
+// of the scenario's own policy and looked at only under it. A refusal is a
+// result; the error is about an unknown policy, one that cannot start on the
+// machine, or one whose books do not balance.
+func (s *Scenario) Run(policy string) (*Result, error) {
+	p, err := s.PolicyFor(policy)
+	if err != nil {
+		return nil, err
+	}
+	state, err := place.Start(p, s.Topology, s.Config)
+	if err != nil {
+		return nil, fmt.Errorf("start policy %s: %w", policy, err)
+	}
+	res := &Result{Policy: policy, Steps: make([]StepResult, 0, len(s.Steps))}
+	count := counter{t: s.Topology}
+	for i := range s.Steps {
+		step := &s.Steps[i]
+		next, err := act(p, s, state, step)
+		if next == nil {
+			next = state
+		}
+		r := describe(step, next, err)
+		r.Step, r.Line = i+1, step.Line
+		r.Moved = moved(state, next, step.ID)
+		if policy == s.Policy {
+			r.Unmet = step.Expect.unmet(s.Topology, &r)
+		}
+		state = next
+		if err := state.Audit(); err != nil {
+			return nil, fmt.Errorf("books of policy %s after step %d (%s): %w", policy, r.Step, step, err)
+		}
+		count.step(step, &r)
+		res.Steps = append(res.Steps, r)
+	}
+	res.Summary = count.sum(state)
+	return res, nil
+}
+
+// Failed returns the number of steps that did not lead to what was expected.
+func (r *Result) Failed() int {
+	n := 0
+	for i := range r.Steps {
+		if len(r.Steps[i].Unmet) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// act does a step. The state is nil if it changed nothing.
+func act(p place.Policy, s *Scenario, state *place.State, step *Step) (*place.State, error) {
+	var offer place.Offer
+	var err error
+	request := step.Request
+	request.Explain = true
+	switch step.Do {
+	case Place:
+		offer, err = place.Place(p, state, &request)
+	case Resize:
+		offer, err = place.Resize(p, state, &request)
+	case Release:
+		offer, err = place.Release(p, state, step.ID)
+	case Restart:
+		return restart(p, s, state)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return state.Commit(offer)
+}
+
+// restart saves what is held as a file would and reinstates it, last grant first.
+func restart(p place.Policy, s *Scenario, state *place.State) (*place.State, error) {
+	text, err := json.Marshal(state.Save())
+	if err != nil {
+		return nil, fmt.Errorf("save grants: %w", err)
+	}
+	var saved place.Saved
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, fmt.Errorf("read saved grants: %w", err)
+	}
+	slices.Reverse(saved.Grants)
+	fresh, err := place.New(s.Topology, s.Config)
+	if err != nil {
+		return nil, err
+	}
+	next, err := place.Restore(p, fresh, saved)
+	if err == nil {
+		if difference := state.Difference(next); difference != "" {
+			err = errors.New("after the restart: " + difference)
+		}
+	}
+	return next, err
+}
+
+// describe tells what a step led to.
+func describe(step *Step, s *place.State, err error) StepResult {
+	r := StepResult{Do: step.Do, ID: step.ID, State: s, Kind: errorKind(err)}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	if step.Do == Place || step.Do == Resize {
+		r.Class = step.Request.Class.String()
+	}
+	g, held := s.Grant(step.ID)
+	if !held || err != nil && step.Do == Place {
+		return r
+	}
+	r.Class = g.Request.Class.String()
+	r.CPUs, r.Own, r.Fence, r.Pool = s.Effective(g), g.Own, g.Fence, g.Share.Pool
+	if g.Share.Counted {
+		r.Counted = g.Share.Within
+	}
+	r.Mems, r.Memory, r.Devices = g.Mems, g.Memory, g.Devices
+	if err == nil {
+		r.Why = g.Why
+	}
+	return r
+}
+
+// moved returns the workloads other than id that may no longer use a CPU or a
+// memory node that they could use before.
+func moved(before, after *place.State, id string) []string {
+	var ids []string
+	for g := range before.Grants() {
+		if g.ID == id {
+			continue
+		}
+		now, held := after.Grant(g.ID)
+		if !held || !after.Effective(now).Contains(before.Effective(g)) || !anyIfEmpty(after, now.Mems).Contains(anyIfEmpty(before, g.Mems)) {
+			ids = append(ids, g.ID)
+		}
+	}
+	return ids
+}
+
+// anyIfEmpty spells out what no memory nodes mean.
+func anyIfEmpty(s *place.State, mems cpuset.Set) cpuset.Set {
+	if !mems.IsEmpty() {
+		return mems
+	}
+	var all cpuset.Set
+	for _, u := range s.Topology().Units(nodeKind) {
+		all, _ = all.With(u.ID)
+	}
+	return all
+}

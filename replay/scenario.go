@@ -1,0 +1,91 @@
+// Package replay runs a scenario: a machine, a policy and a list of steps
+// (place, release, resize, restart), and tells what each step led to, whether
+// it is what the scenario expects, and what a whole run cost by measures that do
+// not depend on the policy.
+//
+// A scenario is a YAML document; docs/replay.md describes it. Parse reads one,
+// Scenario.Run replays it under any of Policies. Nothing here does I/O: the
+// caller hands in the text, and a Loader for machines.
+package replay
+
+import (
+	"fmt"
+
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Action is what a step does.
+type Action string
+
+// The actions.
+const (
+	Place   Action = "place"
+	Release Action = "release"
+	Resize  Action = "resize"
+	Restart Action = "restart" // saves the grants and reinstates them on an empty machine
+)
+
+// Scenario is what a scenario file says.
+type Scenario struct {
+	About    string
+	Topology *place.Topology
+	Config   place.Config
+	// Policy is the name of the scenario's own policy, under which its
+	// expectations hold.
+	Policy string
+	Steps  []Step
+
+	policies map[string]place.Policy // those with options, by name
+}
+
+// Step is one thing that happens.
+type Step struct {
+	Line    int // in the file
+	Do      Action
+	ID      string        // "" for Restart
+	Request place.Request // of Place and Resize
+	Expect  *Expect       // nil if nothing is expected
+}
+
+// String returns the step in a few words, as in "place web-1".
+func (s *Step) String() string {
+	if s.ID == "" {
+		return string(s.Do)
+	}
+	return string(s.Do) + " " + s.ID
+}
+
+// Loader returns the machine that the source names: a short form, a file or
+// the text of a table.
+type Loader func(source string) (*machine.Machine, error)
+
+// PolicyFor returns the policy of that name, with the options that the scenario
+// has for it.
+func (s *Scenario) PolicyFor(name string) (place.Policy, error) {
+	if p, ok := s.policies[name]; ok {
+		return p, nil
+	}
+	return newPolicy(name, nil)
+}
+
+// Error is something wrong with a scenario file.
+type Error struct {
+	Line  int // 0 if it is not about a certain line
+	Where string
+	Err   error
+}
+
+func (e *Error) Error() string {
+	text := e.Err.Error()
+	if e.Where != "" {
+		text = e.Where + ": " + text
+	}
+	if e.Line > 0 {
+		text = fmt.Sprintf("line %d: %s", e.Line, text)
+	}
+	return text
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
