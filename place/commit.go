@@ -80,6 +80,9 @@ func (c *change) apply(o *Offer) error {
 		if g.ID == "" || g.ID != g.Request.ID {
 			return &InvalidError{g.ID, "grant and request differ in id"}
 		}
+		if g.Share.Milli < 0 || g.Share.Milli > maxMilli {
+			return &InvalidError{g.ID, "a share of no possible CPU time"}
+		}
 		if old := c.grants.get(g.ID); old != nil {
 			c.forget(old)
 		}

@@ -137,7 +137,7 @@ func (s *State) Reinstate(saved Saved) (*State, error) {
 		o.Pools = []Pool{p}
 		try(o)
 	}
-	order := slices.Clone(saved.Grants)
+	order := slices.DeleteFunc(slices.Clone(saved.Grants), func(g *Grant) bool { return g == nil })
 	slices.SortStableFunc(order, func(a, b *Grant) int { return compareNames(a.ID, b.ID) })
 	for _, g := range order {
 		if _, held := s.Grant(g.ID); held {
