@@ -28,8 +28,10 @@ func Rooms() []Room {
 		{Path: "watch/procstat"},
 		{Path: "place", May: []string{"cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/balloons", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/controlplane", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/topologyaware", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		// 3: wiring
 		{Path: "lab/stats"},

@@ -1,0 +1,268 @@
+// Package kubelet decides as the kubelet's resource managers do: the CPU,
+// topology, memory and device managers of Kubernetes 1.37, with their options.
+// The semantics are those of KEP-3570 (CPU manager), KEP-693 (topology manager),
+// KEP-1769 (memory manager) and the options' own KEPs, named at each field.
+//
+// A workload gets CPUs of its own under the static CPU manager if its CPU time is
+// a whole number of CPUs and also its limit, or its class is LSE or LSR; Mode
+// Exclusive asks for them in any case, rounded up, and Mode Shared forbids them.
+// All others share what nobody owns. CPUs of a group's Init workloads are used
+// again by those that start later.
+//
+// Defects of the kubelet are left out: no CPU is given out that is not free, on
+// machines with unlike cores either; an even distribution always comes to an
+// end, keeps whole cores whole and stays in one socket where that is as even; a
+// wholly free L3 domain is not broken while another one of the NUMA node has
+// room; CPUs of init containers count where whole cores are asked for. Merging
+// hints does not take time exponential in the number of resources, and beyond
+// eight NUMA nodes, where the kubelet does not start unless told to, the
+// narrowest node sets are searched for instead of listing all.
+package kubelet
+
+import (
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// The CPU managers.
+const (
+	CPUManagerNone   = "none" // the default
+	CPUManagerStatic = "static"
+)
+
+// The topology managers.
+const (
+	TopologyManagerNone       = "none" // the default
+	TopologyManagerBestEffort = "best-effort"
+	TopologyManagerRestricted = "restricted"
+	TopologyManagerSingle     = "single-numa-node"
+)
+
+// The memory managers.
+const (
+	MemoryManagerNone   = "None" // the default
+	MemoryManagerStatic = "Static"
+)
+
+// PreferredDevices is the hint in a Request that names, between commas, the
+// devices that the device plugin would choose. Alignment goes before it.
+const PreferredDevices = "preferred-devices"
+
+// Policy places as a kubelet with these settings does. The zero value has the
+// kubelet's defaults, under which everything is shared. Validate tells which
+// settings go together.
+type Policy struct {
+	CPUManager string `json:"cpuManagerPolicy,omitempty"`
+	// FullPCPUsOnly gives out whole cores only (KEP-2625): others are refused
+	// with a *place.SMTError.
+	FullPCPUsOnly bool `json:"full-pcpus-only,omitempty"`
+	// DistributeAcrossNUMA divides CPUs evenly over the fewest NUMA nodes
+	// (KEP-2902).
+	DistributeAcrossNUMA bool `json:"distribute-cpus-across-numa,omitempty"`
+	// AlignBySocket widens alignment from NUMA nodes to sockets (KEP-3327).
+	AlignBySocket bool `json:"align-by-socket,omitempty"`
+	// DistributeAcrossCores takes CPUs of different cores first (KEP-4176).
+	DistributeAcrossCores bool `json:"distribute-cpus-across-cores,omitempty"`
+	// StrictReservation keeps shared workloads off the reserved CPUs (KEP-4540).
+	StrictReservation bool `json:"strict-cpu-reservation,omitempty"`
+	// PreferAlignByUncoreCache prefers few L3 domains (KEP-4800).
+	PreferAlignByUncoreCache bool `json:"prefer-align-cpus-by-uncorecache,omitempty"`
+
+	TopologyManager string `json:"topologyManagerPolicy,omitempty"`
+	// PreferClosestNUMANodes prefers near nodes among sets of the same size
+	// (KEP-3545).
+	PreferClosestNUMANodes bool `json:"prefer-closest-numa-nodes,omitempty"`
+
+	MemoryManager string `json:"memoryManagerPolicy,omitempty"`
+}
+
+// Name returns "kubelet".
+func (Policy) Name() string { return "kubelet" }
+
+// Validate reports settings that are unknown or exclude each other, as an
+// *place.InvalidError.
+func (p Policy) Validate() error {
+	bad := func(reason string) error { return &place.InvalidError{Reason: "kubelet: " + reason} }
+	switch {
+	case !known(p.CPUManager, CPUManagerNone, CPUManagerStatic):
+		return bad("no CPU manager " + p.CPUManager)
+	case !known(p.TopologyManager, TopologyManagerNone, TopologyManagerBestEffort, TopologyManagerRestricted, TopologyManagerSingle):
+		return bad("no topology manager " + p.TopologyManager)
+	case !known(p.MemoryManager, MemoryManagerNone, MemoryManagerStatic):
+		return bad("no memory manager " + p.MemoryManager)
+	case p.DistributeAcrossCores && (p.FullPCPUsOnly || p.DistributeAcrossNUMA || p.PreferAlignByUncoreCache):
+		return bad("distribute-cpus-across-cores excludes full-pcpus-only, distribute-cpus-across-numa and prefer-align-cpus-by-uncorecache")
+	case p.DistributeAcrossNUMA && p.PreferAlignByUncoreCache:
+		return bad("distribute-cpus-across-numa excludes prefer-align-cpus-by-uncorecache")
+	case p.AlignBySocket && p.TopologyManager == TopologyManagerSingle:
+		return bad("align-by-socket excludes single-numa-node")
+	}
+	return nil
+}
+
+func known(name string, names ...string) bool {
+	for _, n := range names {
+		if name == n {
+			return true
+		}
+	}
+	return name == ""
+}
+
+// Place implements place.Policy. A request that the topology manager does not
+// admit is refused with a *place.NUMAError. Request.Nodes is the mask to take
+// from where there is no topology manager; with NodesRequired all resources must
+// come from these nodes under any.
+func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
+	if err := p.Validate(); err != nil {
+		return place.Offer{}, err
+	}
+	k := p.task(s, r)
+	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
+	mask, err := k.admit()
+	if err != nil {
+		return place.Offer{}, err
+	}
+	if k.cpus > 0 {
+		g.Own, err = k.exclusive(mask)
+	} else {
+		g.Share, err = k.shared()
+	}
+	if err != nil {
+		return place.Offer{}, err
+	}
+	if len(k.need) > 0 {
+		if g.Mems, g.Memory, err = k.memory(mask); err != nil {
+			return place.Offer{}, err
+		}
+	}
+	if g.Devices, err = k.devices(mask); err != nil {
+		return place.Offer{}, err
+	}
+	o := s.Offer()
+	o.Grant = g
+	return o, nil
+}
+
+// task is one request on its way to a grant.
+type task struct {
+	p    Policy
+	s    *place.State
+	t    *place.Topology
+	r    *place.Request
+	why  *place.Why
+	take *taker
+
+	cpus     int        // of its own
+	free     cpuset.Set // CPUs that may be taken
+	reusable cpuset.Set // those of the group's init workloads
+	need     []place.Amount
+}
+
+func (p Policy) task(s *place.State, r *place.Request) *task {
+	k := &task{p: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r)}
+	k.take = p.taker(k.t, k.why)
+	if p.CPUManager == CPUManagerStatic {
+		k.cpus = ownCPUs(r)
+	}
+	if k.cpus > 0 {
+		k.free = s.Ownable(place.LS)
+		if r.Group != "" {
+			k.reusable = s.Reusable(r.Group)
+			k.free = k.free.Union(k.reusable)
+		}
+	}
+	if p.MemoryManager == MemoryManagerStatic && guaranteed(r) {
+		for _, a := range r.Memory {
+			if a.Bytes > 0 && s.Shortage(cpuset.Set{}, []place.Amount{a}) > 0 {
+				k.need = append(k.need, a)
+			}
+		}
+	}
+	return k
+}
+
+// guaranteed reports whether the kubelet would call the workload Guaranteed, as
+// far as CPU time tells.
+func guaranteed(r *place.Request) bool {
+	return r.Milli > 0 && (r.LimitMilli == r.Milli || r.Class == place.LSE || r.Class == place.LSR)
+}
+
+// ownCPUs returns how many CPUs a workload gets for itself.
+func ownCPUs(r *place.Request) int {
+	switch {
+	case r.Mode == place.Exclusive:
+		return r.Whole()
+	case r.Mode == place.Auto && guaranteed(r) && r.Milli%1000 == 0:
+		return r.Milli / 1000
+	}
+	return 0
+}
+
+// exclusive takes CPUs, from those of the mask first.
+func (k *task) exclusive(mask place.Hint) (cpuset.Set, error) {
+	from := k.free
+	if k.p.FullPCPUsOnly {
+		if err := k.wholeCores(); err != nil {
+			return cpuset.Set{}, err
+		}
+		from = k.t.Whole(machine.Core, from)
+	}
+	if k.r.NodesRequired && !k.r.Nodes.IsEmpty() {
+		from = from.Intersect(k.take.widen(k.nodes(k.r.Nodes)))
+	}
+	return k.take.masked(from, k.cpus, mask)
+}
+
+// wholeCores refuses what whole cores cannot serve.
+func (k *task) wholeCores() error {
+	threads, _ := k.t.ThreadsPerCore()
+	e := &place.SMTError{Asked: k.cpus, PerCore: threads}
+	e.Available = k.free.Minus(k.t.Touched(machine.Core, k.s.Config().Reserved)).Len()
+	if k.cpus%threads != 0 || k.cpus > e.Available {
+		return e
+	}
+	if e.Available = k.t.Whole(machine.Core, k.free).Len(); k.cpus > e.Available {
+		return e
+	}
+	return nil
+}
+
+// shared returns the part in the pool of what nobody owns.
+func (k *task) shared() (place.Share, error) {
+	conf := k.s.Config()
+	within := conf.Allowed
+	if k.p.StrictReservation {
+		within = within.Minus(conf.Reserved)
+	}
+	if k.r.Class == place.System && !conf.Reserved.IsEmpty() {
+		within = conf.Reserved.Intersect(conf.Allowed)
+	}
+	if !within.Overlaps(k.s.Sharable()) {
+		return place.Share{}, &place.CPUsError{Asked: 1}
+	}
+	return place.Share{Within: within, Milli: k.r.Milli}, nil
+}
+
+// nodes returns a set of node numbers as a mask of positions.
+func (k *task) nodes(ids cpuset.Set) uint64 {
+	var mask uint64
+	for id := range ids.All() {
+		if pos, ok := k.t.Node(id); ok {
+			mask |= 1 << pos
+		}
+	}
+	return mask
+}
+
+// ids returns a mask of positions as a set of node numbers.
+func (k *task) ids(mask uint64) cpuset.Set {
+	var ids cpuset.Set
+	for pos, u := range k.t.Units(machine.Node) {
+		if mask>>pos&1 != 0 {
+			ids, _ = ids.With(u.ID)
+		}
+	}
+	return ids
+}
