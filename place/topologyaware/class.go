@@ -1,0 +1,135 @@
+package topologyaware
+
+import (
+	"fmt"
+	"path"
+
+	"berth.dev/berth/place"
+)
+
+// wish is what a workload gets by its class and words.
+type wish struct {
+	reserved bool
+	own      int // exclusive CPUs
+	milli    int // shared CPU time
+	isolated place.Want
+	// burst is true for LS: the limit, or the level, says how wide the pool is.
+	burst          bool
+	level          Level
+	pinCPU, pinMem bool
+	hideSecond     bool // threads of a core
+}
+
+// words are the hints of a request.
+type words struct {
+	shared, reserved, hide, keepCPU, keepMem *bool
+	level                                    *Level
+}
+
+// read reads the hints; a word of another policy is none of ours.
+func read(r *place.Request) (w words, err error) {
+	for key, text := range r.Hints {
+		var into **bool
+		switch key {
+		case "prefer-shared-cpus":
+			into = &w.shared
+		case "prefer-reserved-cpus":
+			into = &w.reserved
+		case "hide-hyperthreads":
+			into = &w.hide
+		case "cpu.preserve":
+			into = &w.keepCPU
+		case "memory.preserve":
+			into = &w.keepMem
+		case "unlimited-burstable":
+			w.level = new(Level)
+			if err := w.level.UnmarshalText([]byte(text)); err != nil {
+				return w, &place.InvalidError{ID: r.ID, Reason: err.Error()}
+			}
+			continue
+		default:
+			continue
+		}
+		if text != "true" && text != "false" {
+			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %q is neither true nor false", key, text)}
+		}
+		yes := text == "true"
+		*into = &yes
+	}
+	return w, nil
+}
+
+func is(b *bool) bool { return b != nil && *b }
+
+// classify applies the table of classes. It refuses conditions that the policy
+// does not know.
+func (p Policy) classify(r *place.Request) (wish, error) {
+	for _, glob := range p.ReservedPoolNamespaces {
+		if _, err := path.Match(glob, ""); err != nil {
+			return wish{}, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("reserved pool namespace %q: %v", glob, err)}
+		}
+	}
+	switch {
+	case r.Bind != place.BindAny && r.BindRequired:
+		return wish{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no CPU bind policies"}
+	case r.Exclusivity != place.CPULevel:
+		return wish{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no levels of exclusivity"}
+	}
+	h, err := read(r)
+	if err != nil {
+		return wish{}, err
+	}
+	w := wish{
+		reserved: p.usesReserved(r) || is(h.reserved), burst: r.Class == place.LS, level: p.UnlimitedBurstable,
+		pinCPU: p.PinCPU && !is(h.keepCPU), pinMem: p.PinMemory && !is(h.keepMem), hideSecond: is(h.hide),
+	}
+	if h.level != nil {
+		w.level = *h.level
+	}
+	w.own, w.milli = p.split(r, h.shared)
+	w.isolated = p.wantIsolated(r, w.own)
+	if w.isolated == place.Require && w.own == 0 {
+		return wish{}, &place.RejectedError{ID: r.ID, Reason: "isolated CPUs are exclusive, and this workload shares"}
+	}
+	if !w.pinCPU {
+		if r.Mode == place.Exclusive || r.Mode == place.Mixed || r.Isolated == place.Require {
+			return wish{}, &place.RejectedError{ID: r.ID, Reason: "without PinCPU nobody owns CPUs"}
+		}
+		w.own, w.milli, w.isolated = 0, r.Milli, place.Unasked
+	}
+	if r.Class == place.BE && w.own == 0 {
+		w.milli = 0
+	}
+	return w, nil
+}
+
+// split returns the exclusive CPUs and the shared time by mode, class, amount and
+// the preference for shared CPUs, nil if the request has none.
+func (p Policy) split(r *place.Request, shared *bool) (own, milli int) {
+	if r.Mode != place.Auto {
+		return r.Split()
+	}
+	guaranteed := r.Class == place.LSE || r.Class == place.LSR
+	prefers := p.PreferSharedCPUs
+	if shared != nil {
+		prefers = *shared
+	}
+	whole, fraction := r.Milli/1000, r.Milli%1000
+	switch {
+	case !guaranteed || whole == 0 || prefers:
+		return 0, r.Milli
+	case whole >= 2 && fraction > 0 && shared == nil:
+		return 0, r.Milli
+	}
+	return whole, fraction
+}
+
+func (p Policy) wantIsolated(r *place.Request, own int) place.Want {
+	switch {
+	case own == 0 && r.Isolated != place.Require:
+		return place.Unasked
+	case r.Isolated == place.Unasked && p.PreferIsolatedCPUs && own == 1 && r.Milli < 2000:
+		return place.Prefer
+	}
+	return r.Isolated
+}
