@@ -176,7 +176,7 @@ func TestSharedTimeIsKept(t *testing.T) {
 	if _, err := place.Place(berth.Policy{}, s, &place.Request{ID: "x", Class: place.LSE, Milli: 4000, Nodes: cpuset.MustOf(0), NodesRequired: true}); !errors.As(err, new(*place.CPUsError)) {
 		t.Errorf("4 CPUs of a node with 2 to spare: %v", err)
 	}
-	s = placed(t, s, lsr("x", 8), lsr("y", 2))
+	s = placed(t, s, lsr("x", 4), lsr("y", 4), lsr("w", 2))
 	if cpus, _ := s.CPUs("web"); cpus.Len() != 6 {
 		t.Errorf("web runs on %s", cpus)
 	}
@@ -252,5 +252,21 @@ func TestSystemAndIsolated(t *testing.T) {
 		if cpus, _ := s.CPUs(id); cpus.String() != want {
 			t.Errorf("%s runs on %s, want %s", id, cpus, want)
 		}
+	}
+}
+
+func TestHalfCoresComeFirst(t *testing.T) {
+	t.Parallel()
+	// cores {0,4}, {1,5} share an L3, {2,6}, {3,7} another; CPU 0 is the floor
+	s := start(t, "1s1n2l2c2t", place.Config{})
+	o := s.Offer()
+	o.Grant = &place.Grant{ID: "a", Own: cpuset.MustParse("2,6"), Request: place.Request{ID: "a"}}
+	s, err := s.Commit(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = placed(t, s, lsr("x", 1))
+	if g, _ := s.Grant("x"); g.Own.String() != "4" {
+		t.Errorf("own %s, want the half core 4, not one of the free cores", g.Own)
 	}
 }
