@@ -29,7 +29,7 @@
 // Request.Nodes are the chosen NUMA nodes: CPUs are divided over them as evenly as
 // their free CPUs allow. MaxNodes looks for the fewest nodes that have room, for
 // memory too. LS with nodes lives in the pool of these, and its CPU time counts on
-// each of them in the same way.
+// each of them in the same way; on all nodes it counts on none in particular.
 //
 // PCPULevel keeps a bound workload's cores to itself, NUMANodeLevel its nodes: it
 // enters none that another uses, and what it leaves of them stays idle for all, BE

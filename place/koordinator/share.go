@@ -10,7 +10,7 @@ func (k *task) share(g *place.Grant, milli int) error {
 	g.Share = place.Share{Within: k.pool, Milli: milli}
 	if k.r.Class == place.System && !k.conf.Reserved.IsEmpty() {
 		g.Share.Within = k.conf.Reserved
-		if g.Share.Within.Minus(k.s.Owned()).Minus(k.s.Counted()).IsEmpty() {
+		if g.Share.Within.Minus(k.s.Owned()).Minus(k.s.Counted()).Minus(g.Own).Minus(g.Fence).IsEmpty() {
 			return &place.CPUsError{Asked: 1}
 		}
 		return nil
