@@ -55,5 +55,5 @@ func Example() {
 	// dns runs on 0
 	// job runs on 8
 	// web runs on 1-2,9-10
-	// turbo: 1-2,9,11
+	// turbo: 1-4,9,11-12
 }
