@@ -137,9 +137,11 @@ func (c *chooser) choose() (cpuset.Set, error) {
 	if pos >= 0 {
 		c.v.Narrow(c.t.Units(kind)[pos].CPUs)
 	}
+	secondThreads := c.spread
 	if c.spread {
 		if fresh := c.untouched(c.v.Free); fresh.Len() >= c.n {
 			c.v.Narrow(fresh)
+			secondThreads = false
 		}
 	}
 	var stages []place.Stage
@@ -148,14 +150,15 @@ func (c *chooser) choose() (cpuset.Set, error) {
 			stages = append(stages, place.Stage{Name: wide.String(), Mode: place.Spill, Kind: wide, Criteria: []string{"not own", "not enough", "free"}, Rank: spill(wide)})
 		}
 	}
-	if c.spread {
+	switch {
+	case secondThreads:
 		stages = append(stages, place.Stage{
 			Name: "cpu", Mode: place.Fill, Kind: place.CPU, Criteria: []string{"own in core"}, Again: true,
 			Rank: func(v *place.View, pos int) place.Rank {
 				return place.Rank{v.TakenIn(machine.Core, v.Up(machine.Core, place.CPU, pos))}
 			},
 		})
-	} else {
+	case !c.spread:
 		stages = append(stages,
 			place.Stage{Name: "core", Mode: place.Fill, Kind: machine.Core, Rank: func(*place.View, int) place.Rank { return place.Rank{} }},
 			place.Stage{
