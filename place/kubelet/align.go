@@ -44,7 +44,7 @@ func (k *task) hints() [][]place.Hint {
 		if k.p.FullPCPUsOnly {
 			from = k.t.Whole(machine.Core, from)
 		}
-		lists = append(lists, hintsFor(k.t, from, k.reusable, cpuset.Set{}, k.cpus, k.p.AlignBySocket))
+		lists = append(lists, cpuHints(k.t, from, k.reusable, k.cpus, k.p.AlignBySocket))
 	}
 	if len(k.need) > 0 {
 		lists = append(lists, memoryHints(k.memoryNodes(), amounts(k.need)))

@@ -69,17 +69,3 @@ func sockets(t *place.Topology, mask uint64) int {
 	}
 	return bits.OnesCount64(seen)
 }
-
-// hintsFor returns the hints of a workload that wants n CPUs of its own and may
-// hold some already: nil for no preference, an empty list where none will do.
-func hintsFor(t *place.Topology, free, reusable, held cpuset.Set, n int, socket bool) []place.Hint {
-	switch {
-	case n == 0:
-		return nil
-	case held.IsEmpty():
-		return cpuHints(t, free.Union(reusable), reusable, n, socket)
-	case held.Len() != n:
-		return []place.Hint{}
-	}
-	return cpuHints(t, held, cpuset.Set{}, n, socket)
-}

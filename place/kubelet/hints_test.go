@@ -250,3 +250,17 @@ func BenchmarkMerge(b *testing.B) {
 		p.merge(nil, 8, lists)
 	}
 }
+
+// hintsFor is cpuHints for a workload that may hold CPUs already, which Berth
+// does not place again.
+func hintsFor(t *place.Topology, free, reusable, held cpuset.Set, n int, socket bool) []place.Hint {
+	switch {
+	case n == 0:
+		return nil
+	case held.IsEmpty():
+		return cpuHints(t, free.Union(reusable), reusable, n, socket)
+	case held.Len() != n:
+		return []place.Hint{}
+	}
+	return cpuHints(t, held, cpuset.Set{}, n, socket)
+}

@@ -119,29 +119,14 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	k := p.task(s, r)
-	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
 	mask, err := k.admit()
 	if err != nil {
 		return place.Offer{}, err
 	}
-	if k.cpus > 0 {
-		g.Own, err = k.exclusive(mask)
-	} else {
-		g.Share, err = k.shared()
-	}
-	if err != nil {
-		return place.Offer{}, err
-	}
-	if len(k.need) > 0 {
-		if g.Mems, g.Memory, err = k.memory(mask); err != nil {
-			return place.Offer{}, err
-		}
-	}
-	if g.Devices, err = k.devices(mask); err != nil {
-		return place.Offer{}, err
-	}
 	o := s.Offer()
-	o.Grant = g
+	if o.Grant, err = k.grant(mask); err != nil {
+		return place.Offer{}, err
+	}
 	return o, nil
 }
 
@@ -181,6 +166,32 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 		}
 	}
 	return k
+}
+
+// grant takes all that is asked for, from the nodes of the mask first.
+func (k *task) grant(mask place.Hint) (*place.Grant, error) {
+	g := &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why}
+	var err error
+	if k.cpus > 0 {
+		g.Own, err = k.exclusive(mask)
+	} else {
+		g.Share, err = k.shared()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, k.rest(g, mask)
+}
+
+// rest takes memory and devices.
+func (k *task) rest(g *place.Grant, mask place.Hint) (err error) {
+	if len(k.need) > 0 {
+		if g.Mems, g.Memory, err = k.memory(mask); err != nil {
+			return err
+		}
+	}
+	g.Devices, err = k.devices(mask)
+	return err
 }
 
 // guaranteed reports whether the kubelet would call the workload Guaranteed, as

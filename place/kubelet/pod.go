@@ -1,0 +1,296 @@
+package kubelet
+
+import (
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Pod is several workloads that are admitted together, with one node set for
+// all: the topology manager's pod scope.
+//
+// With a request of its own (KEP-5526), a whole number of CPUs, the pod gets
+// these CPUs as a whole. Containers with CPUs of their own get them out of those,
+// the others share the rest, which is a pool of the name PodPool.
+type Pod struct {
+	// ID is the group of the containers.
+	ID string
+	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU;
+	// 0 is none.
+	Milli, LimitMilli int
+	// Containers are in the order of their start. Their Group is set to ID.
+	Containers []place.Request
+}
+
+// PodPool returns the name of the pool that a pod's containers share.
+func PodPool(pod string) string { return "pod/" + pod }
+
+// Demand returns how many whole CPUs a pod needs at a time for its containers'
+// own; 0 where it has none or is not Guaranteed.
+func (d *Pod) Demand() int {
+	if d.Milli > 0 {
+		return ownCPUs(&place.Request{Milli: d.Milli, LimitMilli: d.LimitMilli})
+	}
+	for i := range d.Containers {
+		if !guaranteed(&d.Containers[i]) {
+			return 0
+		}
+	}
+	return int(d.peak(func(r *place.Request) int64 { return int64(ownCPUs(r)) }))
+}
+
+// peak returns the most that the containers need of something at a time: an
+// init container runs beside the sidecars before it, apps beside all sidecars.
+func (d *Pod) peak(of func(*place.Request) int64) int64 {
+	var sidecars, apps, most int64
+	for i := range d.Containers {
+		n := of(&d.Containers[i])
+		switch d.Containers[i].Role {
+		case place.Init:
+			most = max(most, sidecars+n)
+		case place.Sidecar:
+			sidecars += n
+		default:
+			apps += n
+		}
+	}
+	return max(most, sidecars+apps)
+}
+
+// Validate reports whether each container of a pod with a request of its own has
+// a CPU: a *place.RejectedError names the one that has none, a *place.CPUsError
+// says that the containers want more than the pod.
+func (d *Pod) Validate() error {
+	n := d.Demand()
+	if d.Milli == 0 || n == 0 {
+		return nil
+	}
+	own := func(r *place.Request) int64 { return int64(ownCPUs(r)) }
+	if peak := int(d.peak(own)); peak > n {
+		return &place.CPUsError{Asked: peak, Available: n}
+	}
+	sidecars, owned := 0, 0
+	for i := range d.Containers {
+		if r := &d.Containers[i]; r.Role != place.Init {
+			owned += ownCPUs(r)
+		}
+	}
+	for i := range d.Containers {
+		r := &d.Containers[i]
+		left := n - owned
+		if r.Role == place.Init {
+			left = n - sidecars
+		}
+		if ownCPUs(r) == 0 && left <= 0 {
+			return &place.RejectedError{ID: r.ID, Reason: "no CPU of the pod is left to share"}
+		}
+		if r.Role == place.Sidecar {
+			sidecars += ownCPUs(r)
+		}
+	}
+	return nil
+}
+
+// PlacePod offers grants for all containers of a pod. An init container whose
+// CPUs are partly of the pod's pool shares that pool.
+func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
+	if err := p.Validate(); err != nil {
+		return place.Offer{}, err
+	}
+	pod.Containers = slices.Clone(pod.Containers)
+	for i := range pod.Containers {
+		pod.Containers[i].Group = pod.ID
+		if err := pod.Containers[i].Validate(); err != nil {
+			return place.Offer{}, err
+		}
+		if _, held := s.Grant(pod.Containers[i].ID); held {
+			return place.Offer{}, &place.HeldError{ID: pod.Containers[i].ID}
+		}
+	}
+	if err := pod.Validate(); err != nil {
+		return place.Offer{}, err
+	}
+	whole := p.podTask(s, &pod)
+	mask, err := whole.admit()
+	if err != nil {
+		return place.Offer{}, err
+	}
+	var sets []cpuset.Set
+	var pool cpuset.Set
+	if pod.Milli > 0 && whole.cpus > 0 {
+		if sets, pool, err = whole.podSets(&pod, mask); err != nil {
+			return place.Offer{}, err
+		}
+	}
+	o := s.Offer()
+	if !pool.IsEmpty() {
+		o.Pools = []place.Pool{{Name: PodPool(pod.ID), CPUs: pool, Kind: "pod"}}
+	}
+	for i := range pod.Containers {
+		k := p.task(s, &pod.Containers[i])
+		var g *place.Grant
+		switch {
+		case sets != nil:
+			g = &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why, Own: sets[i].Minus(pool)}
+			if sets[i].Overlaps(pool) {
+				g.Share = place.Share{Pool: PodPool(pod.ID), Milli: k.r.Milli}
+			}
+			err = k.rest(g, mask)
+		default:
+			if pod.Milli > 0 {
+				k.cpus = 0 // CPUs of its own come with those of the pod
+			}
+			g, err = k.grant(mask)
+		}
+		if err != nil {
+			return place.Offer{}, err
+		}
+		o.Also = append(o.Also, g)
+		step := s.Offer()
+		step.Grant = g
+		if i == 0 {
+			step.Pools = o.Pools
+		}
+		if s, err = s.Commit(step); err != nil {
+			return place.Offer{}, err
+		}
+	}
+	return o, nil
+}
+
+// podTask is the task of a pod as if it were one workload.
+func (p Policy) podTask(s *place.State, pod *Pod) *task {
+	r := &place.Request{ID: pod.ID, Group: pod.ID, Milli: pod.Demand() * 1000}
+	r.LimitMilli = r.Milli
+	amounts := map[string]int64{}
+	kinds := map[string]int{}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		if i == 0 {
+			r.Nodes, r.NodesRequired, r.Explain = c.Nodes, c.NodesRequired, c.Explain
+		}
+		for _, a := range c.Memory {
+			if _, seen := amounts[a.Resource]; !seen {
+				amounts[a.Resource] = pod.peak(func(r *place.Request) int64 { return bytesOf(r, a.Resource) })
+				r.Memory = append(r.Memory, place.Amount{Resource: a.Resource, Bytes: amounts[a.Resource]})
+			}
+		}
+		for _, d := range c.Devices {
+			if kinds[d.Kind] == 0 {
+				kinds[d.Kind] = int(pod.peak(func(r *place.Request) int64 { return countOf(r, d.Kind) }))
+				r.Devices = append(r.Devices, place.DeviceRequest{Kind: d.Kind, Count: kinds[d.Kind]})
+			}
+		}
+	}
+	return p.task(s, r)
+}
+
+func bytesOf(r *place.Request, resource string) (bytes int64) {
+	for _, a := range r.Memory {
+		if a.Resource == resource {
+			bytes += a.Bytes
+		}
+	}
+	return bytes
+}
+
+func countOf(r *place.Request, kind string) (count int64) {
+	for i := range r.Devices {
+		if r.Devices[i].Kind == kind {
+			count += int64(wanted(&r.Devices[i]))
+		}
+	}
+	return count
+}
+
+// podSets takes the pod's CPUs and divides them: the set of each container, and
+// the pool of those that share.
+func (k *task) podSets(pod *Pod, mask place.Hint) (sets []cpuset.Set, pool cpuset.Set, err error) {
+	all, err := k.exclusive(mask)
+	if err != nil {
+		return nil, pool, err
+	}
+	sets = make([]cpuset.Set, len(pod.Containers))
+	var sidecars, apps cpuset.Set
+	for i := range pod.Containers {
+		r := &pod.Containers[i]
+		n := ownCPUs(r)
+		from := all.Minus(sidecars).Minus(apps)
+		if n == 0 {
+			if r.Role == place.Init {
+				sets[i] = from
+			}
+			continue
+		}
+		if threads, _ := k.t.ThreadsPerCore(); k.p.FullPCPUsOnly && n%threads != 0 {
+			return nil, pool, &place.SMTError{Asked: n, PerCore: threads, Available: k.t.Whole(machine.Core, from).Len()}
+		}
+		if sets[i], err = k.take.take(from, n); err != nil {
+			return nil, pool, err
+		}
+		switch r.Role {
+		case place.Sidecar:
+			sidecars = sidecars.Union(sets[i])
+		case place.App:
+			apps = apps.Union(sets[i])
+		}
+	}
+	pool = all.Minus(sidecars).Minus(apps)
+	for i := range sets {
+		if sets[i].IsEmpty() {
+			sets[i] = pool
+		}
+	}
+	return sets, pool, nil
+}
+
+// Release implements place.Releaser: a pod's pool ends with its last container.
+func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
+	g, ok := s.Grant(id)
+	if !ok {
+		return place.Offer{}, &place.NotHeldError{ID: id}
+	}
+	o := s.Offer()
+	o.Drop = []string{id}
+	pool, ok := s.Pool(PodPool(g.Request.Group))
+	if !ok || g.Request.Group == "" {
+		return o, nil
+	}
+	for other := range s.Members(g.Request.Group) {
+		if other.ID != id {
+			return o, nil
+		}
+	}
+	o.Pools = []place.Pool{{Name: pool.Name}}
+	return o, nil
+}
+
+// Resize implements place.Resizer for shared workloads. Whoever has CPUs,
+// memory or devices of its own cannot change them in place, nor come to have any.
+func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
+	old, ok := s.Grant(r.ID)
+	if !ok {
+		return place.Offer{}, &place.NotHeldError{ID: r.ID}
+	}
+	k := p.task(s, r)
+	same := old.Own.Len() == k.cpus && len(r.Devices) == len(old.Request.Devices) && len(r.Memory) == len(old.Request.Memory)
+	for i := range r.Memory {
+		same = same && r.Memory[i] == old.Request.Memory[i]
+	}
+	for i := range r.Devices {
+		same = same && r.Devices[i].Kind == old.Request.Devices[i].Kind && wanted(&r.Devices[i]) == wanted(&old.Request.Devices[i])
+	}
+	if !same || r.Group != old.Request.Group || r.Role != old.Request.Role {
+		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "what a workload has for its own cannot change in place"}
+	}
+	g := *old
+	g.Request, g.Why = *r, k.why
+	if old.Own.IsEmpty() {
+		g.Share.Milli = r.Milli
+	}
+	o := s.Offer()
+	o.Grant = &g
+	return o, nil
+}
