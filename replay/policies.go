@@ -1,14 +1,20 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/balloons"
 	"berth.dev/berth/place/berth"
 	"berth.dev/berth/place/controlplane"
 	"berth.dev/berth/place/koordinator"
+	"berth.dev/berth/place/kubelet"
+	"berth.dev/berth/place/topologyaware"
 )
 
 // Named is a policy that a scenario can name.
@@ -23,8 +29,9 @@ type Named struct {
 // Policies lists the policies, the default first.
 func Policies() []Named {
 	return []Named{
-		{Name: "berth", About: "the default: whole cores, few and near NUMA nodes and L3 domains, symmetric exclusivity", New: newBerth},
-		{Name: "koordinator", About: "Koordinator's binding of LSE and LSR, with exclusivity enforced", New: newKoordinator},
+		{Name: "berth", About: "the default: whole cores, few and near NUMA nodes and L3 domains, symmetric exclusivity", New: optionsOver(berth.Policy{})},
+		{Name: "kubelet", About: "the kubelet's CPU, topology, memory and device managers; without options all CPUs are shared", New: optionsOver(kubelet.Policy{})},
+		{Name: "koordinator", About: "Koordinator's binding of LSE and LSR, with exclusivity enforced", New: optionsOver(koordinator.Policy{})},
 		{Name: "controlplane-default", About: "Intel CPU control plane: the first run of consecutive CPUs", New: newControlplane(controlplane.Default)},
 		{Name: "controlplane-numa", About: "Intel CPU control plane: the deepest part of the machine that has room", New: newControlplane(controlplane.NUMA)},
 		{Name: "controlplane-numa-namespace", About: "Intel CPU control plane: a bucket of CPUs per namespace", New: newControlplane(controlplane.NUMANamespace)},
@@ -32,6 +39,8 @@ func Policies() []Named {
 			Name: "controlplane-numa-namespace-exclusive", About: "the same, with CPUs of their own for guaranteed workloads",
 			New: newControlplane(controlplane.NUMANamespaceExclusive),
 		},
+		{Name: "topology-aware", About: "NRI plugins and CRI-RM: a tree of pools, exclusive and shared CPUs by request class", New: optionsOver(topologyaware.Default())},
+		{Name: "balloons", About: "balloons of whole CPUs, grown and shrunk, shared by their members only", New: optionsOver(balloons.Policy{})},
 	}
 }
 
@@ -51,39 +60,44 @@ func newPolicy(name string, options []byte) (place.Policy, error) {
 	return all[i].New(options)
 }
 
-// readOptions reads options strictly. The lines of its errors are dropped: the
-// text was written anew from the scenario file.
-func readOptions[T any](text []byte) (options T, err error) {
-	errs := decode(string(text), &options)
-	for i := range errs {
-		errs[i].Line = 0
+// readOptions reads a YAML mapping over what into has. Fields are named as in
+// the policy's Go type, the first letter small.
+func readOptions(text []byte, into any) error {
+	err := yaml.UnmarshalStrict(text, into)
+	if err == nil {
+		return nil
 	}
-	return options, join(errs)
+	what := err.Error()
+	for _, wrapping := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "json: ", "yaml: "} {
+		what = strings.TrimPrefix(what, wrapping)
+	}
+	return errors.New(what)
 }
 
-func newBerth(text []byte) (place.Policy, error) {
-	o, err := readOptions[struct {
-		Strategy place.Strategy `yaml:"strategy"`
-	}](text)
-	return berth.Policy{Strategy: o.Strategy}, err
+// optionsOver returns a constructor for a policy whose exported fields are its
+// options; start has those that are not named.
+func optionsOver[P place.Policy](start P) func([]byte) (place.Policy, error) {
+	return func(text []byte) (place.Policy, error) {
+		p := start
+		if err := readOptions(text, &p); err != nil {
+			return nil, err
+		}
+		if v, ok := any(p).(interface{ Validate() error }); ok {
+			return p, v.Validate()
+		}
+		return p, nil
+	}
 }
 
-func newKoordinator(text []byte) (place.Policy, error) {
-	o, err := readOptions[struct {
-		Bind          place.Bind     `yaml:"bind"`
-		Strategy      place.Strategy `yaml:"strategy"`
-		Amplification int            `yaml:"amplification"`
-		ShareReserved bool           `yaml:"shareReserved"`
-	}](text)
-	return koordinator.Policy(o), err
-}
-
+// newControlplane returns a constructor for one of the allocators, which have
+// names of their own.
 func newControlplane(allocator controlplane.Allocator) func([]byte) (place.Policy, error) {
 	return func(text []byte) (place.Policy, error) {
-		o, err := readOptions[struct {
-			Buckets   int  `yaml:"buckets"`
-			PinMemory bool `yaml:"pinMemory"`
-		}](text)
+		var o struct {
+			Buckets   int  `json:"buckets"`
+			PinMemory bool `json:"pinMemory"`
+		}
+		err := readOptions(text, &o)
 		return controlplane.Policy{Allocator: allocator, Buckets: o.Buckets, PinMemory: o.PinMemory}, err
 	}
 }

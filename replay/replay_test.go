@@ -3,6 +3,7 @@ package replay_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,13 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/balloons"
+	"berth.dev/berth/place/berth"
+	"berth.dev/berth/place/controlplane"
+	"berth.dev/berth/place/koordinator"
+	"berth.dev/berth/place/kubelet"
+	"berth.dev/berth/place/topologyaware"
 	"berth.dev/berth/replay"
 )
 
@@ -369,6 +377,54 @@ func TestPolicies(t *testing.T) {
 	}
 	if !seen[replay.DefaultPolicy] {
 		t.Error("the default policy is not in the list")
+	}
+}
+
+// TestOptions has every option of every policy read.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		policy, options string
+		want            place.Policy
+	}{
+		{"berth", "strategy: LeastAllocated", berth.Policy{Strategy: place.LeastAllocated}},
+		{
+			"koordinator", "bind: SpreadByPCPUs\nstrategy: MostAllocated\namplification: 150\nshareReserved: true",
+			koordinator.Policy{Bind: place.SpreadByPCPUs, Strategy: place.MostAllocated, Amplification: 150, ShareReserved: true},
+		},
+		{"controlplane-default", "pinMemory: true", controlplane.Policy{PinMemory: true}},
+		{"controlplane-numa", "", controlplane.Policy{Allocator: controlplane.NUMA}},
+		{"controlplane-numa-namespace", "buckets: 3", controlplane.Policy{Allocator: controlplane.NUMANamespace, Buckets: 3}},
+		{"controlplane-numa-namespace-exclusive", "", controlplane.Policy{Allocator: controlplane.NUMANamespaceExclusive}},
+		{
+			"kubelet", "cpuManagerPolicy: static\nfull-pcpus-only: true\ntopologyManagerPolicy: restricted\nprefer-closest-numa-nodes: true",
+			kubelet.Policy{CPUManager: "static", FullPCPUsOnly: true, TopologyManager: "restricted", PreferClosestNUMANodes: true},
+		},
+		{"topology-aware", "", topologyaware.Default()},
+		{
+			"topology-aware", "pinMemory: false\npinCPU: true\npreferIsolatedCPUs: false\npreferSharedCPUs: true\n" +
+				"reservedPoolNamespaces: [ops-*]\ncolocatePods: true\ncolocateNamespaces: true\nunlimitedBurstable: numa",
+			topologyaware.Policy{
+				PinCPU: true, PreferSharedCPUs: true, ReservedPoolNamespaces: []string{"ops-*"}, ColocatePods: true, ColocateNamespaces: true,
+				UnlimitedBurstable: topologyaware.NUMA,
+			},
+		},
+		{
+			"balloons", "idleCPUClass: slow\nbranches: spread\nballoonTypes:\n- {name: web, namespaces: [web-*], shareIdleCPUsInSame: numa, lists: [0-3]}",
+			balloons.Policy{IdleCPUClass: "slow", Branches: balloons.Spread, Types: []balloons.Type{{
+				Name: "web", Namespaces: []string{"web-*"}, ShareIdle: balloons.NUMALevel, Lists: []cpuset.Set{cpuset.MustParse("0-3")},
+			}}},
+		},
+	} {
+		i := slices.IndexFunc(replay.Policies(), func(n replay.Named) bool { return n.Name == tc.policy })
+		got, err := replay.Policies()[i].New([]byte(tc.options))
+		if err != nil {
+			t.Errorf("%s: %v", tc.policy, err)
+			continue
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s with %s (-want +got):\n%s", tc.policy, tc.options, diff)
+		}
 	}
 }
 

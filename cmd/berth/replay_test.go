@@ -63,6 +63,29 @@ func TestReplayExamples(t *testing.T) {
 	}
 }
 
+func TestReplayExamplesUnderEveryPolicy(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, p := range replay.Policies() {
+		names = append(names, p.Name)
+	}
+	files, err := filepath.Glob("../../examples/replay/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		code, out, errs := berthReplay(t, "--policy", strings.Join(names, ","), file)
+		if code != exitOK {
+			t.Errorf("%s: status %d: %s", file, code, errs)
+		}
+		for _, name := range names {
+			if !strings.Contains(out, "  "+name) {
+				t.Errorf("%s: no column for %s", file, name)
+			}
+		}
+	}
+}
+
 // withoutWhy drops the explanations, which change with a policy's wording.
 func withoutWhy(t *testing.T, lines string) string {
 	t.Helper()

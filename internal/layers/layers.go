@@ -44,7 +44,10 @@ func Rooms() []Room {
 			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
-		{Path: "replay", May: []string{"cpuset", "machine", "place", "place/berth", "place/controlplane", "place/koordinator"}, Pure: true},
+		{Path: "replay", May: []string{
+			"cpuset", "machine", "place",
+			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
+		}, Pure: true},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		// the door
