@@ -13,20 +13,20 @@ func (k *task) choose() (int, error) {
 		width = k.memoryWidth()
 	}
 	c := place.Choice{
-		Name: "pool", Count: len(k.tree),
+		Name: "pool", Count: len(k.pools),
 		Criteria: []string{
 			"isolated missing", "repulsion", "hints missed", "limit or level missed", "NUMA nodes of memory", "time taken", "height",
 			"exclusive taken", "sharers", "shared time taken",
 		},
 		Fits:  k.fits,
 		Rank:  func(i int) place.Rank { return k.rank(i, width) },
-		Tie:   func(i int) int { return k.tree[i].id },
-		Label: func(i int) string { return k.tree[i].label(k.t) },
+		Tie:   func(i int) int { return k.pools[i].id },
+		Label: func(i int) string { return k.pools[i].label(k.t) },
 	}
 	if at := c.Best(k.why); at >= 0 {
 		return at, nil
 	}
-	if k.own == 0 && k.milli == 0 && k.tree[0].free == 0 && !k.r.NodesRequired && k.conf.Floor.Overlaps(k.s.Sharable()) {
+	if k.own == 0 && k.milli == 0 && k.pools[0].free == 0 && !k.r.NodesRequired && k.conf.Floor.Overlaps(k.s.Sharable()) {
 		k.why.Note("all sharable CPUs are owned: the floor")
 		return 0, nil
 	}
@@ -35,7 +35,7 @@ func (k *task) choose() (int, error) {
 
 // refusal says what the whole machine lacks.
 func (k *task) refusal() error {
-	root := &k.tree[0]
+	root := &k.pools[0]
 	owned := 1000 * k.own
 	switch {
 	case k.own > 0 && k.isolated == place.Require && root.iso < k.own:
@@ -52,7 +52,7 @@ func (k *task) refusal() error {
 
 // fits says why a pool cannot hold the request.
 func (k *task) fits(i int) string {
-	p := &k.tree[i]
+	p := &k.pools[i]
 	slice := k.own
 	if k.isolated >= place.Prefer && p.iso >= k.own {
 		slice = 0
@@ -77,7 +77,7 @@ func (k *task) fits(i int) string {
 }
 
 func (k *task) rank(i int, width []int) place.Rank {
-	p := &k.tree[i]
+	p := &k.pools[i]
 	var rank place.Rank
 	left := p.slice
 	if k.isolated >= place.Prefer {
@@ -109,10 +109,10 @@ func (k *task) rank(i int, width []int) place.Rank {
 // memoryWidth returns, by pool, the number of NUMA nodes that its memory would
 // come from.
 func (k *task) memoryWidth() []int {
-	width := make([]int, len(k.tree))
-	for i := range k.tree {
-		p := &k.tree[i]
-		if p.parent >= 0 && p.level == L3Cache && k.tree[p.parent].level == NUMA {
+	width := make([]int, len(k.pools))
+	for i := range k.pools {
+		p := &k.pools[i]
+		if p.parent >= 0 && p.level == L3Cache && k.pools[p.parent].level == NUMA {
 			width[i] = width[p.parent]
 			continue
 		}
@@ -142,7 +142,7 @@ func (k *task) attract() {
 	if len(all) == 0 {
 		return
 	}
-	k.pull = make([]int, len(k.tree))
+	k.pull = make([]int, len(k.pools))
 	for g := range k.s.Grants() {
 		weight := 0
 		for i := range all {
@@ -154,7 +154,7 @@ func (k *task) attract() {
 			continue
 		}
 		if cpus := g.Own.Union(g.Share.Within); !cpus.IsEmpty() {
-			k.pull[locate(k.tree, &cpus)] += weight
+			k.pull[k.locate(&cpus)] += weight
 		}
 	}
 }
@@ -171,11 +171,11 @@ func (k *task) affinity(at int) int {
 			continue
 		}
 		high, low := i, at
-		if k.tree[i].depth > k.tree[at].depth {
+		if k.pools[i].depth > k.pools[at].depth {
 			high, low = at, i
 		}
 		if k.below(low, high) {
-			score += fade(weight*1024, k.tree[low].depth-k.tree[high].depth, 3, 4)
+			score += fade(weight*1024, k.pools[low].depth-k.pools[high].depth, 3, 4)
 		}
 	}
 	return score
@@ -203,7 +203,7 @@ func (k *task) missed(at int) int {
 	if len(k.r.Devices) == 0 {
 		return full - score
 	}
-	names, _, err := k.s.FitDevices(k.t.NodesOf(*k.tree[at].cpus), k.r.Devices)
+	names, _, err := k.s.FitDevices(k.t.NodesOf(*k.pools[at].cpus), k.r.Devices)
 	if err != nil {
 		return full - score
 	}
@@ -225,8 +225,8 @@ func (k *task) meets(score, at int, nodes cpuset.Set) int {
 			continue
 		}
 		near = true
-		if u.CPUs.Overlap(k.tree[at].cpus) > 0 {
-			wider := max(0, k.tree[locate(k.tree, &u.CPUs)].depth-k.tree[at].depth)
+		if u.CPUs.Overlap(k.pools[at].cpus) > 0 {
+			wider := max(0, k.pools[k.locate(&u.CPUs)].depth-k.pools[at].depth)
 			best = max(best, fade(score, wider, 9, 10))
 		}
 	}

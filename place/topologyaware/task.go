@@ -11,11 +11,10 @@ type task struct {
 	wish
 	p    Policy
 	s    *place.State
-	t    *place.Topology
 	r    *place.Request
 	why  *place.Why
 	conf place.Config
-	tree []pool
+	*tree
 
 	sharable cpuset.Set // the CPUs that a pool shares while nobody owns them
 	open     cpuset.Set // those that nobody owns
@@ -25,9 +24,9 @@ type task struct {
 }
 
 func newTask(p Policy, s *place.State, r *place.Request, w wish) *task {
-	k := &task{wish: w, p: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
-	online, isolated := k.t.Online(), k.t.Machine().Isolated
-	k.tree = plant(k.t, &online)
+	k := &task{wish: w, p: p, s: s, r: r, why: place.NewWhy(r), conf: s.Config()}
+	online, isolated := s.Topology().Online(), s.Topology().Machine().Isolated
+	k.tree = plant(s.Topology(), &online)
 	k.sharable = preferred(k.conf.Allowed, isolated)
 	if k.isolated != place.Unasked && isolated.Contains(k.sharable) {
 		k.isolated = place.Unasked // all CPUs are
@@ -57,8 +56,8 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 
 // supply counts what the pools have.
 func (k *task) supply() {
-	for i := range k.tree {
-		p := &k.tree[i]
+	for i := range k.pools {
+		p := &k.pools[i]
 		p.free = p.cpus.Overlap(&k.open)
 		if k.own > 0 {
 			p.own = p.cpus.Overlap(&k.ownable)
@@ -69,16 +68,16 @@ func (k *task) supply() {
 		if !k.sharable.Overlaps(b.Within) {
 			continue // on the reserved CPUs
 		}
-		p := &k.tree[locate(k.tree, &b.Within)]
+		p := &k.pools[k.locate(&b.Within)]
 		p.grants += b.Grants
 		if !b.BE {
 			p.milli += b.Milli
 		}
 	}
-	for i := len(k.tree) - 1; i > 0; i-- {
-		parent := &k.tree[k.tree[i].parent]
-		parent.grants += k.tree[i].grants
-		parent.milli += k.tree[i].milli
+	for i := len(k.pools) - 1; i > 0; i-- {
+		parent := &k.pools[k.pools[i].parent]
+		parent.grants += k.pools[i].grants
+		parent.milli += k.pools[i].milli
 	}
 	k.spare()
 }
@@ -91,20 +90,20 @@ func (p *pool) need() int {
 // spare computes what can be shared and owned, so that every pool above and below
 // keeps what it needs.
 func (k *task) spare() {
-	for i := len(k.tree) - 1; i >= 0; i-- {
-		p := &k.tree[i]
+	for i := len(k.pools) - 1; i >= 0; i-- {
+		p := &k.pools[i]
 		p.slice = p.own
-		for c := p.child; c >= 0; c = k.tree[c].next {
-			p.slice -= k.tree[c].own - k.tree[c].slice
+		for c := p.child; c >= 0; c = k.pools[c].next {
+			p.slice -= k.pools[c].own - k.pools[c].slice
 		}
 		p.slice = max(0, min(p.slice, p.free-p.need()))
 	}
-	for i := range k.tree {
-		p := &k.tree[i]
+	for i := range k.pools {
+		p := &k.pools[i]
 		p.room = 1000*p.free - p.milli
 		if p.parent >= 0 {
-			p.room = min(p.room, k.tree[p.parent].room)
-			p.slice = min(p.slice, k.tree[p.parent].slice)
+			p.room = min(p.room, k.pools[p.parent].room)
+			p.slice = min(p.slice, k.pools[p.parent].slice)
 		}
 	}
 }
@@ -134,7 +133,7 @@ func (k *task) reserve(g *place.Grant) bool {
 
 // fill gives the workload its CPUs in the chosen pool.
 func (k *task) fill(g *place.Grant, at int) error {
-	p := &k.tree[at]
+	p := &k.pools[at]
 	if k.own > 0 {
 		from, err := cpuset.Set{}, error(nil)
 		if k.isolated >= place.Prefer && p.iso >= k.own {
@@ -165,9 +164,9 @@ func (k *task) fill(g *place.Grant, at int) error {
 // sliceable returns the CPUs of a pool that can be owned: those that the pools
 // below need are held back.
 func (k *task) sliceable(at int) (cpuset.Set, error) {
-	from := k.ownable.Intersect(*k.tree[at].cpus)
-	for i := len(k.tree) - 1; i > at; i-- {
-		p := &k.tree[i]
+	from := k.ownable.Intersect(*k.pools[at].cpus)
+	for i := len(k.pools) - 1; i > at; i-- {
+		p := &k.pools[i]
 		if p.grants == 0 || !k.below(i, at) {
 			continue
 		}
@@ -185,7 +184,7 @@ func (k *task) sliceable(at int) (cpuset.Set, error) {
 
 func (k *task) below(i, at int) bool {
 	for i > at {
-		i = k.tree[i].parent
+		i = k.pools[i].parent
 	}
 	return i == at
 }
@@ -268,7 +267,7 @@ func (k *task) rest(g *place.Grant, at int) (err error) {
 
 // nodes returns the NUMA nodes of a pool, without those that have no memory.
 func (k *task) nodes(at int) cpuset.Set {
-	nodes := k.t.NodesOf(*k.tree[at].cpus)
+	nodes := k.t.NodesOf(*k.pools[at].cpus)
 	var with []int
 	for _, u := range k.t.Units(machine.Node) {
 		if u.Bytes > 0 && nodes.Has(u.ID) {

@@ -9,7 +9,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// pool is one node of the tree. Parents come before their children.
+// pool is one node of the tree.
 type pool struct {
 	cpus  *cpuset.Set // the topology's own
 	size  int
@@ -37,36 +37,50 @@ func (p *pool) label(t *place.Topology) string {
 	return t.Label(p.kind, p.at)
 }
 
-// plant builds the tree of pools.
-func plant(t *place.Topology, online *cpuset.Set) []pool {
-	all := candidates(t)
-	tree := make([]pool, 1, len(all)+1)
-	tree[0] = pool{cpus: online, size: online.Len(), level: System, at: -1, parent: -1, child: -1, last: -1, next: -1}
-	if len(t.Units(machine.Socket)) == 1 {
-		tree[0].level, tree[0].kind, tree[0].at = Package, machine.Socket, 0
-	}
-	for i := range all {
-		if parent := within(tree, &all[i]); parent >= 0 {
-			tree = append(tree, all[i])
-			adopt(tree, parent, len(tree)-1)
-		}
-	}
-	tree = prune(tree)
-	number(tree, 0, 0)
-	return tree
+// tree is the pools of a machine, by position; parents come before their children.
+type tree struct {
+	t     *place.Topology
+	pools []pool
+	inner []int16 // by core: the deepest pool around it
 }
 
-// candidates returns the domains that could be pools, the largest first.
-func candidates(t *place.Topology) []pool {
+// plant builds the tree of pools.
+func plant(t *place.Topology, online *cpuset.Set) *tree {
+	all := candidates(t, online)
+	tr := &tree{t: t, pools: all[:1], inner: make([]int16, len(t.Units(machine.Core)))}
+	for i := 1; i < len(all); i++ {
+		parent := tr.within(&all[i])
+		if parent < 0 {
+			continue
+		}
+		at := len(tr.pools)
+		tr.pools = append(tr.pools, all[i])
+		adopt(tr.pools, parent, at)
+		for _, core := range t.Cores(all[i].kind, all[i].at) {
+			tr.inner[core] = int16(at)
+		}
+	}
+	tr.prune()
+	number(tr.pools, 0, 0)
+	return tr
+}
+
+// candidates returns the domains that could be pools, the largest first, after the
+// whole machine.
+func candidates(t *place.Topology, online *cpuset.Set) []pool {
 	levels := [...]struct {
 		kind  machine.Kind
 		level Level
 	}{{machine.Socket, Package}, {machine.Die, Die}, {machine.Node, NUMA}, {machine.L3, L3Cache}}
-	n := 0
+	n := 1
 	for _, l := range levels {
 		n += len(t.Units(l.kind))
 	}
-	all := make([]pool, 0, n)
+	all := make([]pool, 1, n)
+	all[0] = pool{cpus: online, size: online.Len(), level: System, at: -1, parent: -1, child: -1, last: -1, next: -1}
+	if len(t.Units(machine.Socket)) == 1 {
+		all[0].level, all[0].kind, all[0].at = Package, machine.Socket, 0
+	}
 	known := false // the memory of nodes
 	for i := range t.Units(machine.Node) {
 		known = known || t.Units(machine.Node)[i].Bytes > 0
@@ -83,66 +97,71 @@ func candidates(t *place.Topology) []pool {
 			})
 		}
 	}
-	bySize := func(a, b pool) int { return cmp.Compare(b.size, a.size) }
-	if !slices.IsSortedFunc(all, bySize) {
-		slices.SortStableFunc(all, bySize)
+	for i := 2; i < len(all); i++ {
+		if all[i].size > all[i-1].size {
+			slices.SortStableFunc(all[1:], func(a, b pool) int { return cmp.Compare(b.size, a.size) })
+			break
+		}
 	}
 	return all
 }
 
 // within returns the deepest pool around p; -1 if p is a pool already, or cuts one.
-func within(tree []pool, p *pool) int {
-	first, _ := p.cpus.First()
-	at := 0
-	if tree[0].size == p.size {
+func (tr *tree) within(p *pool) int {
+	at := tr.start(p.cpus)
+	around := &tr.pools[at]
+	if around.size == p.size || around.cpus.Overlap(p.cpus) < p.size {
 		return -1
 	}
-	for {
-		into := -1
-		for c := tree[at].child; c >= 0; c = tree[c].next {
-			if tree[c].cpus.Has(first) {
-				into = c
-				break
-			}
-		}
-		if into < 0 {
-			break
-		}
-		if tree[into].size == p.size || !tree[into].cpus.Contains(*p.cpus) {
-			return -1
-		}
-		at = into
-	}
-	for c := tree[at].child; c >= 0; c = tree[c].next {
-		if tree[c].cpus.Overlap(p.cpus) > 0 {
-			return -1
+	for c := around.child; c >= 0; c = tr.pools[c].next {
+		if tr.pools[c].kind != p.kind && tr.pools[c].cpus.Overlap(p.cpus) > 0 {
+			return -1 // those of a kind are disjoint
 		}
 	}
 	return at
 }
 
-func adopt(tree []pool, parent, child int) {
-	p, c := &tree[parent], &tree[child]
+// start returns the deepest pool around the lowest CPU of a set.
+func (tr *tree) start(cpus *cpuset.Set) int {
+	first, _ := cpus.First()
+	return int(tr.inner[tr.t.At(machine.Core, first)])
+}
+
+// locate returns the deepest pool around a set of online CPUs that is not empty.
+func (tr *tree) locate(cpus *cpuset.Set) int {
+	at := tr.start(cpus)
+	for at > 0 && !tr.pools[at].cpus.Contains(*cpus) {
+		at = tr.pools[at].parent
+	}
+	return at
+}
+
+func adopt(pools []pool, parent, child int) {
+	p, c := &pools[parent], &pools[child]
 	c.parent, c.next = parent, -1
 	if p.child < 0 {
 		p.child = child
 	} else {
-		tree[p.last].next = child
+		pools[p.last].next = child
 	}
 	p.last = child
 	p.children++
 }
 
 // prune takes out pools that are the only one of their parent.
-func prune(tree []pool) []pool {
-	if !slices.ContainsFunc(tree, func(p pool) bool { return p.children == 1 }) {
-		return tree
+func (tr *tree) prune() {
+	single := false
+	for i := range tr.pools {
+		single = single || tr.pools[i].children == 1
 	}
-	kept := make([]pool, 0, len(tree))
-	moved := make([]int, len(tree))
-	for i, p := range tree {
+	if !single {
+		return
+	}
+	kept := make([]pool, 0, len(tr.pools))
+	moved := make([]int, len(tr.pools))
+	for i, p := range tr.pools {
 		parent := p.parent
-		if parent >= 0 && tree[parent].children == 1 {
+		if parent >= 0 && tr.pools[parent].children == 1 {
 			moved[i] = moved[parent]
 			continue
 		}
@@ -153,33 +172,18 @@ func prune(tree []pool) []pool {
 			adopt(kept, moved[parent], len(kept)-1)
 		}
 	}
-	return kept
+	tr.pools = kept
+	for i, at := range tr.inner {
+		tr.inner[i] = int16(moved[at])
+	}
 }
 
 // number sets depths, and ids by a walk in which children come before parents.
-func number(tree []pool, at, next int) int {
-	for c := tree[at].child; c >= 0; c = tree[c].next {
-		tree[c].depth = tree[at].depth + 1
-		next = number(tree, c, next)
+func number(pools []pool, at, next int) int {
+	for c := pools[at].child; c >= 0; c = pools[c].next {
+		pools[c].depth = pools[at].depth + 1
+		next = number(pools, c, next)
 	}
-	tree[at].id = next
+	pools[at].id = next
 	return next + 1
-}
-
-// locate returns the deepest pool around a set that is not empty.
-func locate(tree []pool, cpus *cpuset.Set) int {
-	first, _ := cpus.First()
-	for at := 0; ; {
-		into := -1
-		for c := tree[at].child; c >= 0; c = tree[c].next {
-			if tree[c].cpus.Has(first) {
-				into = c
-				break
-			}
-		}
-		if into < 0 || !tree[into].cpus.Contains(*cpus) {
-			return at
-		}
-		at = into
-	}
 }
