@@ -1,10 +1,8 @@
 package lab
 
 import (
-	"fmt"
 	"slices"
 
-	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -13,16 +11,6 @@ const headline = 99
 
 // percentiles are those of the table.
 func percentiles() []float64 { return []float64{50, 95, headline, 99.9} }
-
-// measured is a stored round, decoded and gated.
-type measured struct {
-	*Round
-	response stats.Round
-	lag      stats.Round
-	queue    stats.Round
-	censored int
-	invalid  string
-}
 
 // analysis is an Analyse under way.
 type analysis struct {
@@ -35,11 +23,11 @@ type analysis struct {
 // gives the same analysis.
 func Analyse(r *Result) (*Analysis, error) {
 	a := &analysis{r: r, rounds: map[string][]measured{}, out: &Analysis{}}
-	for i := range r.Rounds {
-		m, err := measure(&r.Rounds[i])
-		if err != nil {
-			return nil, fmt.Errorf("round %d (%s): %w", i+1, r.Rounds[i].Scenario, err)
-		}
+	all, err := measureAll(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
 		a.rounds[m.Scenario] = append(a.rounds[m.Scenario], m)
 	}
 	for _, rounds := range a.rounds {
@@ -53,57 +41,6 @@ func Analyse(r *Result) (*Analysis, error) {
 	a.warn()
 	a.words()
 	return a.out, nil
-}
-
-// measure decodes a round and decides whether it counts.
-func measure(round *Round) (measured, error) {
-	m := measured{Round: round}
-	for _, s := range round.Load.Seconds {
-		m.censored += s.Censored
-	}
-	for _, part := range []struct {
-		of   string
-		to   *stats.Round
-		pick func(load.Second) string
-	}{
-		{"response", &m.response, func(s load.Second) string { return s.Response }},
-		{"lag", &m.lag, func(s load.Second) string { return s.Lag }},
-		{"queue", &m.queue, func(s load.Second) string { return s.Queue }},
-	} {
-		for i, s := range round.Load.Seconds {
-			h, err := stats.Decode(part.pick(s))
-			if err != nil {
-				return m, fmt.Errorf("%s of second %d: %w", part.of, i+1, err)
-			}
-			part.to.Seconds = append(part.to.Seconds, stats.Compact(h))
-		}
-	}
-	response, _ := quantile([]stats.Round{m.response}, headline)
-	lag, _ := quantile([]stats.Round{m.lag}, headline)
-	m.invalid = round.Excluded(response, lag)
-	return m, nil
-}
-
-// Excluded says why a round does not count, or "" for one that does. response
-// and lag are its p99s in µs; a response of 0 is none.
-func (r *Round) Excluded(response, lag float64) string {
-	if r.Invalid != "" {
-		return r.Invalid
-	}
-	if response == 0 {
-		return "no request was answered"
-	}
-	_, why := stats.LagGate(lag, response)
-	return why
-}
-
-// quantile is the pooled percentile of rounds, in µs.
-func quantile(rounds []stats.Round, p float64) (float64, bool) {
-	var all []stats.Distribution
-	for _, r := range rounds {
-		all = append(all, r.Seconds...)
-	}
-	return stats.Merge(all...).Quantile(p)
 }
 
 // valid returns the rounds of a scenario that count.
@@ -171,6 +108,7 @@ func pick(rounds []measured, part func(measured) stats.Round) []stats.Round {
 // quantiles are those of response time over all valid rounds.
 func quantiles(valid []measured) []Quantile {
 	rounds := pick(valid, func(m measured) stats.Round { return m.response })
+	lags := pick(valid, func(m measured) stats.Round { return m.lag })
 	offered, censored := 0, 0
 	for _, m := range valid {
 		offered += m.Load.Offered
@@ -180,10 +118,13 @@ func quantiles(valid []measured) []Quantile {
 	var out []Quantile
 	for i, p := range percentiles() {
 		q := Quantile{P: p}
-		if ok, why := stats.Supported(rounds, p); ok {
-			q.Interval, q.AtLeast = intervals[i], stats.AtLeast(censored, offered, p)
-		} else {
+		lag, _ := quantile(lags, p)
+		if ok, why := stats.Supported(rounds, p); !ok {
 			q.Reason = why
+		} else if ok, why := stats.LagGate(lag, intervals[i].Estimate); !ok {
+			q.Reason = why
+		} else {
+			q.Interval, q.AtLeast = intervals[i], stats.AtLeast(censored, offered, p)
 		}
 		out = append(out, q)
 	}
@@ -232,7 +173,7 @@ func (u Usage) plus(v Usage) Usage {
 // judge gives the verdicts, and the neighbour's work relative to unisolated.
 func (a *analysis) judge() {
 	compared, unisolated := 0, 0.0
-	base, _ := a.find(Baseline)
+	unusable := a.out.BaselineBound()
 	for _, row := range a.out.Rows {
 		if row.Ratio != nil && row.Scenario != BaselineAgain {
 			compared++
@@ -251,13 +192,16 @@ func (a *analysis) judge() {
 		case row.Skipped != nil || row.Scenario == Baseline && row.Valid > 0:
 		case row.Valid == 0:
 			row.Verdict, row.Why = stats.Invalid, a.whyInvalid(row.Scenario)
-		case base.Saturated && row.Scenario != Baseline:
-			row.Verdict, row.Why = stats.Invalid, "the tenant cannot keep up even alone: lower --rate or --demand, or quieten the machine"
+		case unusable && row.Scenario != Baseline:
+			row.Verdict, row.Why = stats.Invalid, "the baseline is a lower bound itself: lower --rate or --demand, or quieten the machine"
 		case row.Ratio == nil:
 			row.Verdict, row.Why = stats.Invalid, "no block in which this and the baseline count"
 		case row.Scenario != BaselineAgain:
 			j := stats.Judge(*row.Ratio, a.out.Floor, compared)
 			row.Verdict, row.Why, row.MoreRounds = j.Verdict, j.Why, j.MoreRounds
+			if row.LowerBound() && row.Verdict != stats.Worse {
+				row.Verdict, row.Why, row.MoreRounds = stats.Inconclusive, "its p99 is a lower bound: requests failed, were unfinished, or queued without end", 0
+			}
 		}
 	}
 }

@@ -130,6 +130,94 @@ func TestAnalyseExcludesWhatItCannotTrust(t *testing.T) {
 	}
 }
 
+// A round that others disturbed more than the run's usual one does not count;
+// a host that is busy all the time is measured as it is.
+func TestAnalyseLeavesOutDisturbedRounds(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	for i := range r.Rounds {
+		r.Rounds[i].Host.Foreign = 0.6 // of 6 CPU seconds, in every round
+		if r.Rounds[i].Scenario == "idle" && r.Rounds[i].Block < 3 {
+			r.Rounds[i].Host.Steal = 0.9
+		}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := rowOf(t, a, "idle"); row.Valid != 7 {
+		t.Errorf("idle: %d valid rounds, want 7 of 10", row.Valid)
+	}
+	if row := rowOf(t, a, "pinned"); row.Valid != 10 {
+		t.Errorf("pinned: %d valid rounds, want all", row.Valid)
+	}
+	why, err := Exclusions(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, round := range r.Rounds {
+		if disturbed := round.Host.Steal > 0; disturbed != strings.Contains(why[i], "25 %") {
+			t.Errorf("round %d: steal %v, excluded %q", i, round.Host.Steal, why[i])
+		}
+	}
+}
+
+// Requests that failed are in the histograms with a lower bound, and a lower
+// bound supports no verdict but worse.
+func TestAnalyseOfFailures(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	for i := range r.Rounds {
+		l := &r.Rounds[i].Load
+		switch r.Rounds[i].Scenario {
+		case "idle": // one in ten fails at once
+			l.Failed = l.Offered / 10
+			l.Done -= l.Failed
+			for s := range l.Seconds {
+				l.Seconds[s].Censored = l.Seconds[s].Offered / 10
+			}
+		case "pinned": // nobody is answered
+			l.Done, l.Failed = 0, l.Offered
+		}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := rowOf(t, a, "idle"); row.Verdict != stats.Inconclusive {
+		t.Errorf("idle with failures: %s, want inconclusive", row.Verdict)
+	}
+	if row := rowOf(t, a, "pinned"); row.Verdict != stats.Invalid || !strings.Contains(row.Why, "no request was answered") {
+		t.Errorf("pinned without answers: %s, %q", row.Verdict, row.Why)
+	}
+	if a.Recommended != "" {
+		t.Errorf("recommended %q, want none", a.Recommended)
+	}
+}
+
+func TestAnalyseRefusesRoundsTwice(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, map[string]fake{Baseline: {scale: 1}})
+	r.Rounds = append(r.Rounds, r.Rounds[0])
+	if _, err := Analyse(r); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("a round twice: %v, want an error", err)
+	}
+}
+
+func TestRecommendsNothingWhereNothingIsNeeded(t *testing.T) {
+	t.Parallel()
+	scenarios := usual()
+	scenarios[Unisolated] = fake{scale: 1, work: 1000}
+	scenarios["weighted"] = fake{scale: 1, work: 1160} // more work, by noise
+	a, err := Analyse(fakeResult(t, scenarios))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Recommended != Unisolated {
+		t.Errorf("recommended %q, want unisolated\n%s", a.Recommended, a.Recommendation)
+	}
+}
+
 func TestAnalyseOfLittle(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*Result{

@@ -73,7 +73,7 @@ func (r *runner) pilot(ctx context.Context, what string) (p pilot, err error) {
 		return p, err
 	}
 	var round Round
-	cfg := load.Config{Settle: time.Duration(r.exp.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: r.result.Setup.Rate}
+	cfg := load.Config{Settle: time.Duration(r.exp.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: r.result.Setup.Rate, Seed: r.exp.Seed}
 	if err := cast.measure(ctx, cfg, &round); err != nil {
 		return p, err
 	}

@@ -140,7 +140,8 @@ func TestRequestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for block := range 2 {
-		if err := os.WriteFile(l.next(), []byte("seq,due_ns\n0,5\n1,9\n"), 0o600); err != nil {
+		path := fmt.Sprintf("/proc/self/fd/%d", l.file().Fd())
+		if err := os.WriteFile(path, []byte("seq,due_ns\n0,5\n1,9\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.add(block, "baseline'"); err != nil {

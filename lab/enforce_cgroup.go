@@ -6,8 +6,10 @@ import (
 	"os"
 	"strings"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/watch/procstat"
 )
 
@@ -19,7 +21,9 @@ type groups struct {
 	mode    string
 	parties map[party]cgroup.Group
 	pids    map[party]int
-	undo    func() error
+	// affinity confines the parties where there is no cpuset controller.
+	affinity cpuset.Set
+	undo     func() error
 }
 
 // openGroups makes the run's groups, confined to the shared CPUs. It fails with
@@ -53,6 +57,7 @@ func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, p
 // they are confined by affinity, as they are admitted.
 func (g *groups) confine(pl places) error {
 	if g.parties[tenantParty].Has(cgroup.CPUSet) != nil {
+		g.affinity = pl.shared
 		return nil
 	}
 	both := order{cpus: pl.shared}
@@ -68,6 +73,11 @@ func (g *groups) admit(p party, pid int) error {
 		return err
 	}
 	g.pids[p] = pid
+	if !g.affinity.IsEmpty() {
+		if _, err := sched.Set(pid, sched.Attr{Affinity: g.affinity}); err != nil {
+			return err
+		}
+	}
 	_, err = kernel.Apply(g.root, plan, nil) // the process ends with the run: nothing to give back
 	return err
 }

@@ -10,6 +10,9 @@ import (
 	"berth.dev/berth/kernel/sched"
 )
 
+// schedBackend is the name of the lesser backend.
+const schedBackend = "sched"
+
 // attributes is the lesser backend, for a process that may not make groups:
 // affinity for cpusets, nice for weights, SCHED_IDLE for cpu.idle. It acts on
 // threads, not on the party as a whole, and cannot limit CPU time.
@@ -25,7 +28,7 @@ func openAttributes(pl places, note string) *attributes {
 }
 
 func (a *attributes) about() (name, note string) {
-	return "sched", "affinity, nice and SCHED_IDLE of each thread instead of control groups: " + a.note
+	return schedBackend, "affinity, nice and SCHED_IDLE of each thread instead of control groups: " + a.note
 }
 
 func (a *attributes) admit(p party, pid int) error {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,13 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"intensity", func(e *Experiment) { e.Neighbour.Intensity = 101 }},
 		{"weight", func(e *Experiment) { e.Scenarios[3].Isolation.Weight = 10_001 }},
 		{"a name of its own", func(e *Experiment) { e.Scenarios[3].Name = "idle" }},
+		{"a name of its own", func(e *Experiment) { e.Scenarios[3].Name = "a,b/c" }},
+		{"name", func(e *Experiment) { e.Name = "../up" }},
+		{"rate", func(e *Experiment) { e.Rate = math.NaN() }},
+		{"demand", func(e *Experiment) { e.Tenant.Demand = math.NaN() }},
+		{"requests in a round", func(e *Experiment) { e.Rate, e.Window = 20_000, Duration(20*time.Minute) }},
+		{"no weight of its own", func(e *Experiment) { e.Scenarios[4].Isolation.Weight = 5 }},
+		{"alone", func(e *Experiment) { e.Scenarios[0].Neighbour = true }},
 		{"does not run", func(e *Experiment) { e.Scenarios[0].Isolation.Idle = true }},
 		{"baseline'", func(e *Experiment) { e.Scenarios = e.Scenarios[:1] }},
 	} {
@@ -128,6 +136,37 @@ func TestOrders(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}
 	}
+}
+
+func TestArrivalsDifferByBlockAndSeed(t *testing.T) {
+	t.Parallel()
+	seen := map[uint64]bool{}
+	for seed := range uint64(3) {
+		for block := range 20 {
+			seen[arrivals(seed, block)] = true
+		}
+	}
+	if len(seen) != 60 {
+		t.Errorf("%d different seeds of 60", len(seen))
+	}
+}
+
+func TestOneLabAtATime(t *testing.T) {
+	first, err := lockMachine()
+	if err != nil {
+		t.Skipf("a lab runs on this machine: %v", err)
+	}
+	if _, err := lockMachine(); err == nil || !strings.Contains(err.Error(), "another berth lab") {
+		t.Errorf("second lock: %v, want it refused", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := lockMachine()
+	if err != nil {
+		t.Fatalf("after the first ended: %v", err)
+	}
+	again.Close()
 }
 
 func TestNiceOf(t *testing.T) {

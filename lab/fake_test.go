@@ -52,7 +52,7 @@ func fakeRound(t testing.TB, rng *rand.Rand, f fake, level float64) Round {
 		f.answered = 1
 	}
 	r := Round{
-		Seconds: seconds, Tenant: Usage{CPUSeconds: 1.2 * seconds}, Host: HostUsage{CPUs: 2, Busy: 1.9 * seconds},
+		Seconds: seconds, Tenant: Usage{CPUSeconds: 1.2 * seconds}, Host: HostUsage{CPUs: 2, SharedCPUs: 2, Busy: 1.9 * seconds},
 		Probes: []probe.Reading{{Probe: "alu", NS: 1 + 0.001*rng.Float64()}},
 	}
 	if f.work > 0 {

@@ -71,9 +71,9 @@ func hasWord(cpuinfo, word string) bool {
 }
 
 // plausibleL3 bounds the L3 that is believed, per CPU that shares it: more than
-// any processor has. A virtual machine may be shown its host's whole cache, of
-// which it has a part that nobody tells.
-const plausibleL3 = 32 << 20
+// processors have today (an EPYC 7373X without SMT has 48 MiB). A virtual machine
+// may be shown its host's whole cache, of which it has a part that nobody tells.
+const plausibleL3 = 64 << 20
 
 // cacheBytes returns the size of one L2 and of one L3 that serve cpus, 0 if unknown.
 func cacheBytes(m *machine.Machine, cpus cpuset.Set) (l2, l3 int64) {

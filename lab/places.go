@@ -29,8 +29,8 @@ type places struct {
 // neighbour's under different NUMA nodes, or else different L3 caches, where
 // there are several, and a core for the generator where one can be spared.
 // wanted fixes the shared CPUs; the empty set leaves the choice to the machine.
-// demand is the share of them that the tenant needs.
-func choosePlaces(m *machine.Machine, allowed, wanted cpuset.Set, demand float64) (places, error) {
+// need says how many of so many shared CPUs the tenant wants.
+func choosePlaces(m *machine.Machine, allowed, wanted cpuset.Set, need func(shared int) float64) (places, error) {
 	if outside := wanted.Minus(allowed); !outside.IsEmpty() {
 		return places{}, fmt.Errorf("cpus %s: not allowed here: %s (allowed: %s)", wanted, outside, allowed)
 	}
@@ -46,15 +46,15 @@ func choosePlaces(m *machine.Machine, allowed, wanted cpuset.Set, demand float64
 	if wanted.IsEmpty() {
 		size = min(size, maxShared)
 	}
-	p.divide(m, free, size, demand)
+	p.divide(m, free, size, need(size))
 	return p, nil
 }
 
 // divide takes whole cores for size CPUs out of free: the tenant's share from
 // one home (NUMA node or L3) and the neighbour's from another if possible.
-func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, demand float64) {
+func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, wants float64) {
 	homes := homes(m, free)
-	need := int(math.Ceil(demand*float64(size) - 1e-9))
+	need := int(math.Ceil(wants - 1e-9))
 	tenantCores := orderCores(m, free, homes)
 	neighbourCores := orderCores(m, free, append(homes[1:len(homes):len(homes)], homes[0]))
 	if len(tenantCores) < 2 {

@@ -34,7 +34,7 @@ func TestChoosePlaces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), tc.demand)
+			got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), func(n int) float64 { return tc.demand * float64(n) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestChoosePlacesRefuses(t *testing.T) {
 		{"a CPU that is not allowed", "0-1", "1-2"},
 		{"one CPU wanted", "0-3", "1"},
 	} {
-		if got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), 0.6); err == nil {
+		if got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), func(n int) float64 { return 0.6 * float64(n) }); err == nil {
 			t.Errorf("%s: got %+v, want an error", tc.name, got)
 		}
 	}

@@ -29,16 +29,15 @@ func Plan(exp Experiment, opt Options) (_ *Preview, err error) {
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	// Not calibrated: the demand asked for stands for the one measured.
-	r.result.Setup.TenantCPUs = exp.Tenant.Demand * float64(r.places.shared.Len())
-	p := &Preview{Experiment: exp, Setup: r.result.Setup, Writes: map[string]string{}}
+	r.result.Setup.TenantCPUs = exp.need(r.places.shared.Len())
+	p := &Preview{Experiment: r.exp, Setup: r.result.Setup, Writes: map[string]string{}}
 	var names []string
 	for _, s := range exp.Scenarios {
 		names = append(names, s.Name)
-		writes, err := r.enforce.preview(orders(s.Isolation, r.places, r.left()))
-		var unsupported *kernel.NotSupportedError
+		writes, err := r.preview(s)
 		switch {
-		case errors.As(err, &unsupported):
-			r.skip(s.Name, unsupported)
+		case errors.Is(err, kernel.ErrNotSupported):
+			r.skip(s.Name, err)
 		case err != nil:
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		default:
@@ -47,7 +46,7 @@ func Plan(exp Experiment, opt Options) (_ *Preview, err error) {
 	}
 	p.Skipped = r.result.Skipped
 	for block := range exp.Blocks {
-		p.Order = append(p.Order, stats.Order(names, block, exp.Seed))
+		p.Order = append(p.Order, stats.Order(names, block, r.exp.Seed))
 	}
 	return p, nil
 }

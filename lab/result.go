@@ -70,6 +70,10 @@ type Setup struct {
 	CPUPerRequest Duration `json:"cpuPerRequest"`
 	// TenantCPUs is the tenant's demand at the offered load, in CPUs.
 	TenantCPUs float64 `json:"tenantCPUs"`
+	// NeighbourNote says why its working set is smaller than it should be.
+	NeighbourNote string `json:"neighbourNote,omitempty"`
+	// ProbeNote says the same of the control probes.
+	ProbeNote string `json:"probeNote,omitempty"`
 }
 
 // Skipped is a scenario that this machine cannot do.
@@ -108,7 +112,8 @@ type Knob struct {
 type Usage struct {
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// WaitSeconds is how long its threads were ready and waited for a CPU, summed
-	// over threads (schedstat run delay; the main process only).
+	// over threads (schedstat run delay; the main process only); 0 also where the
+	// kernel does not tell (CONFIG_SCHED_INFO).
 	WaitSeconds float64 `json:"waitSeconds"`
 	// ThrottledSeconds sums the time CPUs were withheld by a bandwidth limit.
 	ThrottledSeconds float64 `json:"throttledSeconds"`
@@ -118,12 +123,14 @@ type Usage struct {
 	Unit string  `json:"unit,omitempty"`
 }
 
-// HostUsage is the whole host during a round, in CPU seconds.
+// HostUsage is the host during a round, in CPU seconds.
 type HostUsage struct {
-	CPUs    int     `json:"cpus"`
-	Busy    float64 `json:"busy"`    // user, nice, system, irq, softirq
-	Steal   float64 `json:"steal"`   // taken by the hypervisor
-	Foreign float64 `json:"foreign"` // busy, but not by the lab
+	CPUs int     `json:"cpus"`
+	Busy float64 `json:"busy"` // of all CPUs: user, nice, system, irq, softirq
+	// What others took of the SharedCPUs that tenant and neighbour share:
+	SharedCPUs int     `json:"sharedCPUs"`
+	Steal      float64 `json:"steal"`   // the hypervisor
+	Foreign    float64 `json:"foreign"` // busy, but not by the lab
 }
 
 // Analysis is what a Result comes to: the statistics and the words. It is
@@ -153,7 +160,8 @@ type Row struct {
 	Censored int `json:"censored"`
 	// Quantiles of response time; a quantile the sample does not support has a Reason.
 	Quantiles []Quantile `json:"quantiles,omitempty"`
-	// Ratio to the baseline at p99, paired by block; nil for the baseline itself.
+	// Ratio to the baseline's p99, each pooled over the blocks in which both count;
+	// its interval resamples whole blocks. Nil for the baseline itself.
 	Ratio   *stats.Interval `json:"ratio,omitempty"`
 	Verdict stats.Verdict   `json:"verdict,omitempty"`
 	// Why explains the verdict in one clause; MoreRounds is how many rounds
@@ -191,4 +199,25 @@ type Quantile struct {
 	AtLeast bool `json:"atLeast,omitempty"`
 	// Reason says why it is not given ("needs 14 more rounds").
 	Reason string `json:"reason,omitempty"`
+}
+
+// LowerBound reports whether the p99 is only a lower bound.
+func (r Row) LowerBound() bool {
+	for _, q := range r.Quantiles {
+		if q.P == headline && q.AtLeast {
+			return true
+		}
+	}
+	return r.Saturated
+}
+
+// BaselineBound reports whether the baseline's p99 is only a lower bound: a ratio
+// to it says nothing.
+func (a *Analysis) BaselineBound() bool {
+	for _, row := range a.Rows {
+		if row.Scenario == Baseline && row.Valid > 0 {
+			return row.LowerBound()
+		}
+	}
+	return false
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
@@ -44,6 +45,9 @@ func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ 
 	// The settings come first, so that memory is allocated where it will be used,
 	// and go last: an older kernel lets no cpuset go empty while a process is in it.
 	undo, err := r.isolate(s)
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return round, &cannot{err}
+	}
 	if err != nil {
 		return round, err
 	}
@@ -54,12 +58,25 @@ func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ 
 	}
 	cfg := load.Config{
 		Settle: time.Duration(r.exp.Settle), Window: time.Duration(r.exp.Window), Grace: grace(time.Duration(r.exp.Window)),
-		Rate: r.result.Setup.Rate, RawFile: r.raw.next(),
+		Rate: r.result.Setup.Rate, Seed: arrivals(r.exp.Seed, block), RawFile: rawFile,
 	}
 	if err := cast.measure(ctx, cfg, &round); err != nil {
 		return round, err
 	}
 	return round, r.raw.add(block, s.Name)
+}
+
+// cannot is a scenario that this host cannot do, found before anything started.
+type cannot struct{ error }
+
+// Unwrap returns the reason.
+func (c *cannot) Unwrap() error { return c.error }
+
+// arrivals is the seed of a block's arrivals: the same for all its scenarios, so
+// that they are compared under the same load, and another one in each block, so
+// that blocks vary by their arrivals as well.
+func arrivals(seed uint64, block int) uint64 {
+	return seed + uint64(block+1)*0x9e3779b97f4a7c15 // odd: no two blocks of a run share a seed
 }
 
 // left is the CPU time, in CPUs, that the tenant and a generator without a
@@ -110,7 +127,7 @@ func (c *cast) enter(ctx context.Context, withNeighbour bool) (err error) {
 	if err := c.neighbour.send(setup.Neighbour); err != nil {
 		return err
 	}
-	return c.neighbour.receive(ctx, startLimit, &ready{})
+	return c.neighbour.receive(ctx, startLimit, &noise.Ready{})
 }
 
 // admit starts a child and puts it into its party's place before it does anything.
@@ -142,10 +159,15 @@ func (c *cast) leave() error {
 
 // measure offers the load and reads everyone's figures over the window.
 func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err error) {
-	if c.generator, err = c.r.startGenerator(); err != nil {
+	defer func() {
+		if dead := c.dead(); dead != nil {
+			err = errors.Join(dead, err) // the cause before its consequences
+		}
+	}()
+	if c.generator, err = c.r.startGenerator(c.r.raw.file()); err != nil {
 		return err
 	}
-	cfg.Addr, cfg.Path, cfg.Seed, cfg.Connections = c.addr.Addr, c.addr.Path, c.r.exp.Seed, connections
+	cfg.Addr, cfg.Path, cfg.Connections = c.addr.Addr, c.addr.Path, connections
 	if err := c.generator.send(cfg); err != nil {
 		return err
 	}
@@ -180,12 +202,17 @@ func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err 
 	if err := c.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
 		return err
 	}
-	after.since(before, round, c.r.unit)
-	return c.alive()
+	after.since(before, round, c.r)
+	closes := opens + cfg.Window.Nanoseconds()
+	late := max(before.at-opens, after.at-closes)
+	if limit := cfg.Window / 20; time.Duration(late) > limit {
+		round.Invalid = fmt.Sprintf("the lab read its counters %s late, more than a twentieth of the window", time.Duration(late).Round(time.Millisecond))
+	}
+	return nil
 }
 
-// alive reports a party that died during the round.
-func (c *cast) alive() error {
+// dead reports a party that ended during the round.
+func (c *cast) dead() error {
 	for _, child := range []*child{c.tenant, c.neighbour} {
 		if child == nil {
 			continue
@@ -201,8 +228,8 @@ func (c *cast) alive() error {
 
 // startGenerator starts the generator on its own CPUs if it has any, and under
 // SCHED_FIFO where permitted. Its report says what it really ran under.
-func (r *runner) startGenerator() (*child, error) {
-	c, err := r.nursery.start(childConfig{name: string(generatorParty), exe: r.opt.Exe, args: []string{"__load"}})
+func (r *runner) startGenerator(raw *os.File) (*child, error) {
+	c, err := r.nursery.start(childConfig{name: string(generatorParty), exe: r.opt.Exe, args: []string{"__load"}, files: []*os.File{raw}})
 	if err != nil {
 		return nil, err
 	}
@@ -270,19 +297,31 @@ func (r *runner) usage(p party, process *child) (Usage, error) {
 }
 
 // since enters into round what happened between before and s.
-func (s snapshot) since(before snapshot, round *Round, unit string) {
+func (s snapshot) since(before snapshot, round *Round, r *runner) {
 	round.Seconds = float64(s.at-before.at) / 1e9
 	round.Tenant = s.tenant.minus(before.tenant)
-	used := round.Tenant.CPUSeconds + round.Load.CPUSeconds + s.self - before.self
+	used := round.Tenant.CPUSeconds + s.self - before.self
 	if s.hasNeighbour {
 		n := s.neighbour.minus(before.neighbour)
-		n.Unit = unit
+		n.Unit = r.unit
 		round.Neighbour = &n
 		used += n.CPUSeconds
 	}
-	d := s.host.Total.Since(before.host.Total)
-	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: d.Busy().Seconds(), Steal: d.Steal.Seconds()}
-	round.Host.Foreign = max(0, round.Host.Busy-used)
+	if r.places.generator.IsEmpty() {
+		used += round.Load.CPUSeconds
+	}
+	all := s.host.Total.Since(before.host.Total)
+	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: all.Busy().Seconds(), SharedCPUs: r.places.shared.Len()}
+	busy := 0.0
+	for i, cpu := range s.host.CPUs {
+		if !r.places.shared.Has(cpu.ID) || i >= len(before.host.CPUs) || before.host.CPUs[i].ID != cpu.ID {
+			continue
+		}
+		d := cpu.Since(before.host.CPUs[i].Times)
+		busy += d.Busy().Seconds()
+		round.Host.Steal += d.Steal.Seconds()
+	}
+	round.Host.Foreign = max(0, busy-used)
 }
 
 func (u Usage) minus(v Usage) Usage {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -45,7 +49,6 @@ type Progress struct {
 	Block    int // from 1
 	Blocks   int
 	Left     time.Duration // estimated from the rounds so far
-	Last     *Round        // the round just finished, if any
 }
 
 // runner is one run under way.
@@ -67,11 +70,23 @@ type runner struct {
 // as it was when it returns. On an error or a cancelled context the result
 // holds the rounds finished by then, if there are any, and is stored as well.
 func Run(ctx context.Context, exp Experiment, opt Options) (_ *Result, err error) {
+	alone, err := lockMachine()
+	if err != nil {
+		return nil, err
+	}
+	defer alone.Close()
 	r, err := prepare(exp, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() {
+		if left := r.close(); left != nil {
+			err = errors.Join(err, &NotRestoredError{left})
+		}
+	}()
+	if r.raw, err = createRequestLog(opt.Dir); err != nil {
+		return nil, err
+	}
 	if err := r.calibrate(ctx); err != nil {
 		return nil, fmt.Errorf("calibrate: %w", err)
 	}
@@ -81,6 +96,29 @@ func Run(ctx context.Context, exp Experiment, opt Options) (_ *Result, err error
 	r.result.Complete = true
 	r.result.Finished = time.Now()
 	return r.result, r.store()
+}
+
+// NotRestoredError says that something could not be put back; berth restore
+// tries again.
+type NotRestoredError struct{ Err error }
+
+func (e *NotRestoredError) Error() string { return "not everything was put back: " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *NotRestoredError) Unwrap() error { return e.Err }
+
+// lockMachine makes sure that one lab runs at a time: two would measure each
+// other. The lock is an abstract socket, which the kernel takes back however the
+// process ends, and which every user of the host sees.
+func lockMachine() (io.Closer, error) {
+	lock, err := net.Listen("unix", "@berth-lab")
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, errors.New("another berth lab runs on this machine: two would measure each other; wait for it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the machine: %w", err)
+	}
+	return lock, nil
 }
 
 func prepare(exp Experiment, opt Options) (*runner, error) {
@@ -96,13 +134,19 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	pl, err := choosePlaces(m, allowed, wanted, exp.Tenant.Demand)
+	if exp.Seed == 0 {
+		exp.Seed = uint64(time.Now().UnixNano())
+	}
+	pl, err := choosePlaces(m, allowed, wanted, exp.need)
 	if err != nil {
 		return nil, err
 	}
+	if need := exp.need(pl.shared.Len()); need > float64(pl.shared.Len()) {
+		return nil, fmt.Errorf("tenant: %g requests/s of %s each want %.2f CPUs, more than the %d shared", exp.Rate, exp.Tenant.ServiceTime, need, pl.shared.Len())
+	}
 	r := &runner{exp: exp, opt: opt, places: pl, skipped: map[string]bool{}}
 	r.result = &Result{
-		Schema: Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m), Experiment: exp,
+		Schema: Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m), Experiment: exp, Rounds: []Round{},
 		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String()},
 	}
 	if err := r.chooseLoad(m); err != nil {
@@ -119,7 +163,7 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 func (r *runner) chooseLoad(m *machine.Machine) error {
 	const usualRate = 1000 // requests per second: enough for a p99 of each second, little for the generator
 	e, s := &r.exp, &r.result.Setup
-	want := e.Tenant.Demand * float64(r.places.shared.Len())
+	want := e.need(r.places.shared.Len())
 	s.Rate, s.CPUPerRequest = e.Rate, e.Tenant.ServiceTime
 	if s.Rate == 0 && s.CPUPerRequest == 0 {
 		s.Rate = usualRate
@@ -139,12 +183,24 @@ func (r *runner) chooseLoad(m *machine.Machine) error {
 		s.Neighbour.Threads = r.places.shared.Len()
 	}
 	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, r.places.shared)
+	if err := s.Neighbour.Validate(); err != nil {
+		return err
+	}
+	available, err := noise.MemAvailable(os.DirFS("/"))
+	if err != nil {
+		return err
+	}
+	if s.Tenant.WorkingSetBytes > available/4 {
+		return fmt.Errorf("tenant: a working set of %d MiB is more than a quarter of the memory available (%d MiB)", s.Tenant.WorkingSetBytes>>20, available>>20)
+	}
+	size := noise.Plan(s.Neighbour, available) // once, so that it is the same in every round
+	s.Neighbour.Bytes, s.NeighbourNote = size.Bytes, size.Note
 	for _, k := range noise.Kernels() {
 		if k.Name == s.Neighbour.Kernel {
 			r.unit = k.Unit
 		}
 	}
-	return s.Neighbour.Validate()
+	return nil
 }
 
 // open acquires what a run holds until close.
@@ -155,9 +211,7 @@ func (r *runner) open(m *machine.Machine) error {
 	if r.probes, err = probe.New(l2, l3); err != nil {
 		return err
 	}
-	if r.raw, err = createRequestLog(r.opt.Dir); err != nil {
-		return err
-	}
+	r.result.Setup.ProbeNote = r.probes.Sizes().Note
 	r.enforce, r.journal, err = openEnforcer(r.opt, r.places)
 	if err != nil {
 		return err
@@ -188,7 +242,7 @@ func (r *runner) close() error {
 }
 
 // blocks runs every scenario once per block, in random order, and stores what
-// there is after each block.
+// there is after each round.
 func (r *runner) blocks(ctx context.Context) error {
 	names := make([]string, 0, len(r.exp.Scenarios))
 	byName := map[string]Scenario{}
@@ -207,20 +261,19 @@ func (r *runner) blocks(ctx context.Context) error {
 				continue
 			}
 			round, err := r.round(ctx, byName[name], block, position)
-			var unsupported *kernel.NotSupportedError
-			if errors.As(err, &unsupported) {
-				r.skip(name, unsupported)
+			var reason *cannot
+			if errors.As(err, &reason) {
+				r.skip(name, reason)
 				continue
 			}
 			if err != nil {
-				return errors.Join(fmt.Errorf("scenario %s, block %d: %w", name, block+1, err), r.storeSome())
+				return fmt.Errorf("scenario %s, block %d: %w", name, block+1, err)
 			}
 			r.result.Rounds = append(r.result.Rounds, round)
-			p.Last = &round
+			if err := r.store(); err != nil {
+				return err
+			}
 			p.Left = time.Since(began) / time.Duration(p.Round) * time.Duration(p.Rounds-p.Round)
-		}
-		if err := r.store(); err != nil {
-			return err
 		}
 	}
 	p.Scenario, p.Left = "", 0
@@ -230,12 +283,29 @@ func (r *runner) blocks(ctx context.Context) error {
 
 // isolate tells the kernel what a scenario asks for.
 func (r *runner) isolate(s Scenario) (undo func() error, err error) {
+	given, err := r.orders(s)
+	if err != nil {
+		return nil, err
+	}
+	return r.enforce.isolate(given)
+}
+
+// preview says what isolate would do.
+func (r *runner) preview(s Scenario) (string, error) {
+	given, err := r.orders(s)
+	if err != nil {
+		return "", err
+	}
+	return r.enforce.preview(given)
+}
+
+func (r *runner) orders(s Scenario) (map[party]order, error) {
 	if s.Isolation.Split && r.places.splitWhy != "" {
 		return nil, &kernel.NotSupportedError{
 			Feature: "cores of their own", Reason: r.places.splitWhy, Remedy: "run where at least two cores are allowed",
 		}
 	}
-	return r.enforce.isolate(orders(s.Isolation, r.places, r.left()))
+	return orders(s.Isolation, r.places, r.left()), nil
 }
 
 func (r *runner) tell(p Progress) {
@@ -244,23 +314,18 @@ func (r *runner) tell(p Progress) {
 	}
 }
 
-func (r *runner) skip(name string, why *kernel.NotSupportedError) {
+func (r *runner) skip(name string, why error) {
 	r.skipped[name] = true
-	r.result.Skipped = append(r.result.Skipped, Skipped{
-		Scenario: name, Reason: why.Feature + ": " + why.Reason, Remedy: why.Remedy,
-	})
+	skipped := Skipped{Scenario: name, Reason: why.Error()}
+	var unsupported *kernel.NotSupportedError
+	if errors.As(why, &unsupported) {
+		skipped.Reason, skipped.Remedy = unsupported.Feature+": "+unsupported.Reason, unsupported.Remedy
+	}
+	r.result.Skipped = append(r.result.Skipped, skipped)
 }
 
 func (r *runner) store() error {
 	return WriteFile(filepath.Join(r.opt.Dir, ResultFile), r.result)
-}
-
-// storeSome stores an interrupted run, if it got anywhere.
-func (r *runner) storeSome() error {
-	if len(r.result.Rounds) == 0 {
-		return nil
-	}
-	return r.store()
 }
 
 // CurrentProgram describes the running binary; version is its release.

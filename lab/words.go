@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -14,7 +16,7 @@ func (a *analysis) words() {
 	rows := a.out.Rows
 	a.say(a.readFloor())
 	for _, row := range rows {
-		if row.Scenario == Unisolated && row.Ratio != nil {
+		if row.Scenario == Unisolated && row.Ratio != nil && row.Verdict != stats.Invalid {
 			a.say(a.readUnisolated(row))
 		}
 	}
@@ -51,12 +53,17 @@ func (a *analysis) readUnisolated(row Row) string {
 	if row.Verdict == stats.Equivalent {
 		return text + " This neighbour does not compete for what this tenant needs: no isolation is called for."
 	}
-	if fair := float64(a.cpus()) / 2; base.TenantCPUs > fair && row.TenantCPUs < 0.97*base.TenantCPUs {
-		text += fmt.Sprintf(" It wants %.2f CPUs and got %.2f: two groups of equal weight are each due %.2f of the %d CPUs while both are busy, "+
-			"and what the tenant wants beyond that comes late.", base.TenantCPUs, row.TenantCPUs, fair, a.cpus())
+	if row.TenantCPUs < 0.97*base.TenantCPUs {
+		text += fmt.Sprintf(" It used %.2f CPUs alone and got %.2f.", base.TenantCPUs, row.TenantCPUs)
+		if fair := float64(a.cpus()) / 2; a.r.Setup.Backend != schedBackend && base.TenantCPUs > fair && near(row.TenantCPUs, fair) && near(row.NeighbourCPUs, fair) {
+			text += fmt.Sprintf(" Two groups of equal weight are each due %.2f of the %d CPUs while both are busy, and what the tenant wants beyond that comes late.", fair, a.cpus())
+		}
 	}
 	return text + " " + a.symptoms(row, base)
 }
+
+// near reports whether got is within a fifth of want.
+func near(got, want float64) bool { return got > 0.8*want && got < 1.2*want }
 
 // Changes against the baseline that are worth words.
 const (
@@ -74,9 +81,9 @@ func (a *analysis) symptoms(row, base Row) string {
 	switch cost, alone := a.cpuPerRequest(row.Scenario), a.cpuPerRequest(Baseline); {
 	case alone == 0 || cost == 0:
 	case cost > costsMore*alone:
-		parts = append(parts, fmt.Sprintf("a request takes %.0f %% more CPU time than alone: shared caches, memory, SMT siblings or frequency slow it down", 100*(cost/alone-1)))
+		parts = append(parts, fmt.Sprintf("a request takes %.0f %% more CPU time than alone, as when caches, memory, SMT siblings or frequency slow it down", 100*(cost/alone-1)))
 	default:
-		parts = append(parts, "a request takes no more CPU time than alone, so caches and memory are not the trouble")
+		parts = append(parts, fmt.Sprintf("a request takes %+.0f %% of CPU time against alone", 100*(cost/alone-1)))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -103,7 +110,7 @@ func (a *analysis) cpuPerRequest(scenario string) float64 {
 func (a *analysis) readStrategies() string {
 	var parts []string
 	for _, row := range a.out.Rows {
-		if row.Ratio == nil || row.Scenario == Unisolated || row.Scenario == BaselineAgain {
+		if row.Ratio == nil || row.Scenario == Unisolated || row.Scenario == BaselineAgain || row.Verdict == stats.Invalid {
 			continue
 		}
 		part := fmt.Sprintf("%s %.3g times (%s)", row.Scenario, row.Ratio.Estimate, row.Verdict)
@@ -177,6 +184,10 @@ func (a *analysis) recommend() {
 		if row.Ratio == nil || row.Scenario == BaselineAgain {
 			continue
 		}
+		if row.Scenario == Unisolated && (row.Verdict == stats.Equivalent || row.Verdict == stats.Better) {
+			best = &a.out.Rows[i]
+			break // nothing is cheaper than nothing
+		}
 		protects := row.Verdict == stats.Equivalent || row.Verdict == stats.Better
 		if protects && (best == nil || workOf(row) > workOf(*best)) {
 			best = &a.out.Rows[i]
@@ -184,7 +195,7 @@ func (a *analysis) recommend() {
 	}
 	switch {
 	case nearest == nil:
-		a.out.Recommendation = "none: too little was measured to compare anything."
+		a.out.Recommendation = "none: nothing could be compared with the baseline."
 	case best == nil:
 		a.out.Recommendation = fmt.Sprintf("none of these is as good as the tenant alone, by this sample. The nearest is %s: p99 %.3g times (%s), %s.",
 			nearest.Scenario, nearest.Ratio.Estimate, nearest.Verdict, costOf(*nearest))
@@ -240,10 +251,14 @@ func list(names []string) string {
 func (a *analysis) warn() {
 	a.warnProbes()
 	var steal, foreign, total float64
+	perturbed := map[string]int{}
 	for _, r := range a.r.Rounds {
 		steal += r.Host.Steal
 		foreign += r.Host.Foreign
-		total += r.Seconds * float64(r.Host.CPUs)
+		total += r.Seconds * float64(r.Host.SharedCPUs)
+		for _, p := range r.Load.Perturbed {
+			perturbed[p]++
+		}
 	}
 	if total > 0 {
 		if ok, why := stats.HostGate(steal/total, foreign/total); !ok {
@@ -253,6 +268,14 @@ func (a *analysis) warn() {
 	if p := a.r.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.r.Setup.GeneratorCPUs == "" {
 		a.out.Warnings = append(a.out.Warnings, "the generator shares CPUs without real-time priority ("+p+
 			"): beside a neighbour it is late itself, and such rounds are invalid; run as root or grant CAP_SYS_NICE")
+	}
+	for _, p := range slices.Sorted(maps.Keys(perturbed)) {
+		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("generator: %s (%d of %d rounds)", p, perturbed[p], len(a.r.Rounds)))
+	}
+	for _, note := range []string{a.r.Setup.NeighbourNote, a.r.Setup.ProbeNote} {
+		if note != "" {
+			a.out.Warnings = append(a.out.Warnings, note)
+		}
 	}
 	if a.r.Setup.BackendNote != "" {
 		a.out.Warnings = append(a.out.Warnings, "backend "+a.r.Setup.Backend+": "+a.r.Setup.BackendNote)

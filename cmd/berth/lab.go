@@ -49,7 +49,12 @@ func labCommand() *cobra.Command {
   berth lab --preset standard --report lab.html    # longer, with a page to read
   berth lab --dry-run                              # what would be run and written
   berth lab report results/20260101T120000Z-isolation/result.json`,
-		Args:      cobra.MaximumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
+				return exitStatus{exitUsage, err}
+			}
+			return nil
+		},
 		ValidArgs: []string{"isolation"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runLab(cmd, args, f)
@@ -77,7 +82,7 @@ func (f *labFlags) register(cmd *cobra.Command) {
 	fs.IntVar(&f.intensity, "intensity", base.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
 	fs.IntVar(&f.threads, "neighbour-threads", 0, "neighbour's threads (default one per shared CPU)")
 	fs.StringVar(&f.cpus, "cpus", "", "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
-	fs.Uint64Var(&f.seed, "seed", base.Seed, "seed of arrivals and of the order of scenarios")
+	fs.Uint64Var(&f.seed, "seed", base.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
 	fs.StringVar(&f.results, "results", "results", "`folder` for results; each run gets a folder of its own in it")
 	fs.StringVar(&f.report, "report", "", "write an HTML report to `file`")
 	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json")
@@ -88,20 +93,24 @@ func (f *labFlags) register(cmd *cobra.Command) {
 
 // experiment is what the flags ask for.
 func (f *labFlags) build(cmd *cobra.Command) (lab.Experiment, error) {
+	set := cmd.Flags().Changed
 	e := lab.IsolationExperiment()
-	if err := e.Use(f.preset); err != nil {
+	if err := e.Use("quick"); err != nil {
 		return e, err
 	}
 	if f.experiment != "" {
-		text, err := os.ReadFile(f.experiment)
-		if err != nil {
-			return e, fmt.Errorf("experiment: %w", err)
-		}
-		if err := yaml.UnmarshalStrict(text, &e); err != nil {
-			return e, fmt.Errorf("experiment %s: %w", f.experiment, err)
+		if err := readExperiment(f.experiment, &e); err != nil {
+			return e, err
 		}
 	}
-	set := cmd.Flags().Changed
+	if set("preset") {
+		if err := e.Use(f.preset); err != nil {
+			return e, err
+		}
+	}
+	if set("rounds") || set("duration") || set("settle") {
+		e.Preset = "" // no longer what the preset stands for
+	}
 	for flag, apply := range map[string]func(){
 		"rounds":            func() { e.Blocks = f.rounds },
 		"duration":          func() { e.Window = lab.Duration(f.duration) },
@@ -128,12 +137,33 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Experiment, error) {
 	return e, e.Validate()
 }
 
+// readExperiment reads a file over e: what the file does not say stays, but its
+// scenarios are its own.
+func readExperiment(path string, e *lab.Experiment) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("experiment: %w", err)
+	}
+	builtIn := e.Scenarios
+	e.Scenarios = nil
+	if err := yaml.UnmarshalStrict(text, e); err != nil {
+		return fmt.Errorf("experiment %s: %w", path, err)
+	}
+	if e.Scenarios == nil {
+		e.Scenarios = builtIn
+	}
+	return nil
+}
+
 func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	if f.output != "text" && f.output != "json" {
 		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
 	}
 	if f.clean {
-		return giveBack(cmd.OutOrStdout(), rootDir(cmd), "", f.output, false)
+		return giveBack(cmd.OutOrStdout(), rootDir(cmd), "", f.output, f.dryRun)
+	}
+	if rootDir(cmd) != "/" {
+		return exitStatus{exitUsage, errors.New("--root: the lab runs on the live host only")}
 	}
 	if len(args) == 1 && args[0] != "isolation" {
 		return exitStatus{exitUsage, fmt.Errorf("experiment %q: the built-in one is isolation; others are read with --experiment FILE", args[0])}
@@ -167,19 +197,13 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	return errors.Join(presentLab(cmd.OutOrStdout(), result, opt.Dir, f), interruptedOr(cmd.Context(), err))
 }
 
-// restoreFirst puts back what a killed run left, and says so if there was
-// anything. A lab that runs already is an error.
+// restoreFirst puts back what a killed run left, and says so if there was anything.
 func restoreFirst(w io.Writer) error {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return err
 	}
 	report, err := kernel.Restore(root, journalDir("/"))
-	for _, o := range report.Alive {
-		if o.Program == lab.ProgramName {
-			return fmt.Errorf("%s: two would measure each other; wait for it", owner(o))
-		}
-	}
 	if len(report.Items) > 0 {
 		fmt.Fprintln(w, "putting back what a killed run left:")
 		printRestored(w, report)
@@ -189,10 +213,14 @@ func restoreFirst(w io.Writer) error {
 
 // interruptedOr turns the error of a cancelled run into words and a status.
 func interruptedOr(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return exitStatus{exitInterrupted, errors.New("interrupted; everything was put back")}
+	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	var left *lab.NotRestoredError
+	if errors.As(err, &left) {
+		return exitStatus{exitInterrupted, fmt.Errorf("interrupted; %w: run berth restore", left)}
+	}
+	return exitStatus{exitInterrupted, errors.New("interrupted; everything was put back")}
 }
 
 // presentLab prints a result and writes the report.
@@ -201,24 +229,30 @@ func presentLab(w io.Writer, result *lab.Result, dir string, f labFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.report != "" {
-		if err := writeHTML(f.report, result, analysis); err != nil {
-			return err
-		}
-	}
 	if f.output == "json" {
-		return report.JSON(w, result, analysis)
+		return errors.Join(report.JSON(w, result, analysis), writePage(f.report, result, analysis))
 	}
 	if err := report.Text(w, result, analysis, textOptions(w)); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
-	if f.report != "" {
-		fmt.Fprintf(w, "report:   %s\n", f.report)
+	if f.report == "" {
+		fmt.Fprintf(w, "page:     berth lab report %s --report lab.html\n", filepath.Join(dir, lab.ResultFile))
 		return nil
 	}
-	fmt.Fprintf(w, "page:     berth lab report %s --report lab.html\n", filepath.Join(dir, lab.ResultFile))
+	if err := writePage(f.report, result, analysis); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "page:     %s\n", f.report)
 	return nil
+}
+
+// writePage writes the HTML report, if one is wanted.
+func writePage(path string, result *lab.Result, analysis *lab.Analysis) error {
+	if path == "" {
+		return nil
+	}
+	return writeHTML(path, result, analysis)
 }
 
 func previewLab(w io.Writer, e lab.Experiment, opt lab.Options, output string) error {

@@ -45,6 +45,8 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"--output", "xml"}, "text or json"},
 		{[]string{"--nonsense"}, "--help"},
 		{[]string{"guard"}, "isolation"},
+		{[]string{"isolation", "extra"}, "at most 1"},
+		{[]string{"--root", "/nonexistent"}, "live host"},
 		{[]string{"--experiment", bad}, "blox"},
 		{[]string{"--experiment", bad + ".missing"}, "no such file"},
 	} {
@@ -52,6 +54,42 @@ func TestLabRefuses(t *testing.T) {
 		if code != exitUsage || !strings.Contains(stderr, tc.want) {
 			t.Errorf("berth lab %q: exit %d, %q; want %d and %q", tc.args, code, stderr, exitUsage, tc.want)
 		}
+	}
+}
+
+// A file's scenarios are its own: nothing of the built-in ones is mixed in.
+func TestExperimentFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "experiment.yaml")
+	text := "name: mine\nblocks: 3\nscenarios:\n- {name: baseline}\n- {name: baseline'}\n- {name: unisolated, neighbour: true}\n- {name: calm, neighbour: true, isolation: {idle: true}}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := lab.IsolationExperiment()
+	if err := readExperiment(path, &e); err != nil {
+		t.Fatal(err)
+	}
+	calm := e.Scenarios[3]
+	if calm.Isolation.Weight != 0 || !calm.Isolation.Idle || calm.Means != "" || e.Neighbour.Kernel != "spin" || e.Blocks != 3 {
+		t.Errorf("got %+v of %+v", calm, e)
+	}
+	if err := os.WriteFile(path, []byte("blocks: 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := readExperiment(path, &e); err != nil || len(e.Scenarios) != 4 {
+		t.Errorf("a file without scenarios: %d, %v; want those there were", len(e.Scenarios), err)
+	}
+}
+
+func TestDryRunLeavesTheFolderAlone(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	stdout, stderr, code := berth(t, "lab", "--dry-run", "--unprivileged")
+	if code != exitOK || !strings.Contains(stdout, "SCHED_IDLE") {
+		t.Errorf("exit %d, %q, %s", code, stdout, stderr)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("%d files after a dry run", len(left))
 	}
 }
 

@@ -113,10 +113,10 @@ func Compare(a, b Side) (*Comparison, error) {
 	if len(c.Rows) == 0 {
 		return nil, fmt.Errorf("compare %s with %s: %w", a.Name, b.Name, errNothingShared)
 	}
-	if boundedBaseline(a.Analysis) {
+	if a.Analysis.BaselineBound() {
 		c.Saturated = append(c.Saturated, "A")
 	}
-	if boundedBaseline(b.Analysis) {
+	if b.Analysis.BaselineBound() {
 		c.Saturated = append(c.Saturated, "B")
 	}
 	c.judge()

@@ -220,7 +220,7 @@ func TestCompareSaturatedBaseline(t *testing.T) {
 	if err := Text(&text, b.Result, b.Analysis, Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if s := text.String(); !strings.Contains(s, "The baseline itself is saturated") || strings.Contains(s, "≥28.4") {
+	if s := text.String(); !strings.Contains(s, "The baseline itself is a lower bound") || strings.Contains(s, "≥28.4") {
 		t.Errorf("a saturated baseline is not reported:\n%s", s)
 	}
 }

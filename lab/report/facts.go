@@ -213,22 +213,11 @@ func alarms(r *lab.Result, a *lab.Analysis) []string {
 	if s := interruption(r); s != "" {
 		out = append(out, s)
 	}
-	if boundedBaseline(a) {
-		out = append(out, "The baseline itself is saturated: the tenant cannot keep up with the offered load even when it is alone, "+
+	if a.BaselineBound() {
+		out = append(out, "The baseline itself is a lower bound: even alone the tenant fails requests or cannot keep up with them, "+
 			"so ratios to it mean nothing. Offer less load, or run where the machine is not busy with something else.")
 	}
 	return out
-}
-
-// boundedBaseline says whether the baseline's p99 is only a lower bound: a
-// ratio to it is then no bound of anything.
-func boundedBaseline(a *lab.Analysis) bool {
-	for _, row := range a.Rows {
-		if row.Scenario == lab.Baseline && row.Valid > 0 {
-			return lowerBound(row)
-		}
-	}
-	return false
 }
 
 // interruption says what is missing of a run that did not finish; "" for one that did.

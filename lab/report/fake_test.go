@@ -152,7 +152,7 @@ func fakeRound(t testing.TB, rng *rand.Rand, name string, seconds int, rate floa
 	round.Load.WindowEnd = int64(seconds) * 1e9
 	round.Load.Policy = "SCHED_FIFO 50"
 	round.Load.CPUSeconds = 0.05 * float64(seconds)
-	round.Host = lab.HostUsage{CPUs: 2, Busy: b.busy * 2 * float64(seconds), Steal: 0.004 * float64(seconds), Foreign: 0.02 * float64(seconds) * rng.Float64()}
+	round.Host = lab.HostUsage{CPUs: 2, SharedCPUs: 2, Busy: b.busy * 2 * float64(seconds), Steal: 0.004 * float64(seconds), Foreign: 0.02 * float64(seconds) * rng.Float64()}
 	round.Tenant = lab.Usage{CPUSeconds: 1.2 * float64(seconds)}
 	if b.work > 0 {
 		work := b.work * float64(seconds) * math.Exp(0.01*rng.NormFloat64())

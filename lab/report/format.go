@@ -119,6 +119,9 @@ func times(iv stats.Interval) string {
 		}
 		return f(v)
 	}
+	if iv.Rounds == 1 {
+		return f(iv.Estimate) // one block has no interval
+	}
 	return fmt.Sprintf("%s [%s, %s]", f(iv.Estimate), limit(iv.Low), limit(iv.High))
 }
 
@@ -191,10 +194,4 @@ func quantileOf(row lab.Row, p float64) (q lab.Quantile, ok bool) {
 		}
 	}
 	return lab.Quantile{}, false
-}
-
-// lowerBound says whether the row's p99, and so its ratio, is only a lower bound.
-func lowerBound(row lab.Row) bool {
-	q, _ := quantileOf(row, 99)
-	return row.Saturated || q.AtLeast
 }

@@ -70,7 +70,7 @@ func figures(c canvas) []figure {
 		out = append(out, figure{id, heading, caption, draw(w), draw(n), numbers})
 	}
 	if hasRatio(c.analysis) {
-		add("ratios", "How much slower than alone", "Each scenario's p99 divided by the baseline's of the same block, with its interval. "+
+		add("ratios", "How much slower than alone", "Each scenario's p99 divided by the baseline's, over the blocks in which both count, with its interval. "+
 			"An interval inside the ±10 % band is equivalent; one that includes 1 but leaves the band decides nothing.", canvas.drawRatios, nil)
 	}
 	if len(tradeRows(c.analysis)) > 0 {

@@ -205,7 +205,7 @@ func TestBadHistogram(t *testing.T) {
 		sec := &r.Rounds[0].Load.Seconds[1]
 		*map[string]*string{"response": &sec.Response, "service": &sec.Service, "queue": &sec.Queue, "lag": &sec.Lag}[part] = "HISTFAAAAA!"
 		err := HTML(io.Discard, r, fakeAnalysis())
-		if err == nil || !strings.Contains(err.Error(), "second 1: "+part) {
+		if err == nil || !strings.Contains(err.Error(), part+" of second 2") {
 			t.Errorf("%s: error %v", part, err)
 		}
 	}

@@ -73,7 +73,7 @@ type download struct {
 // effortHeads are the columns of effortTable.
 var effortHeads = []string{
 	"scenario", "host CPU %", "CPUs, tenant", "wait ms/s, tenant", "CPUs, neighbour", "throttled ms/s, tenant", "throttled ms/s, neighbour",
-	"lag p99", "queue p99", "requests", "unfinished", "rounds",
+	"lag p99", "queue p99", "requests", "failed or unfinished", "rounds",
 }
 
 func pageRows(r *lab.Result, a *lab.Analysis, c canvas) ([]pageRow, []string) {
@@ -341,11 +341,11 @@ func roundTable(s *series) pageTable {
 			}
 			return digits3(v / r.Seconds)
 		}
-		host := func(v float64) string {
-			if r.Seconds <= 0 || r.Host.CPUs == 0 {
+		host := func(v float64, cpus int) string {
+			if r.Seconds <= 0 || cpus == 0 {
 				return absent
 			}
-			return percent(v / r.Seconds / float64(r.Host.CPUs))
+			return percent(v / r.Seconds / float64(cpus))
 		}
 		neighbourCPUs, work := absent, absent
 		if n := r.Neighbour; n != nil {
@@ -355,7 +355,7 @@ func roundTable(s *series) pageTable {
 			fmt.Sprintf("%d.%d", r.Block+1, r.Position+1), r.Scenario,
 			strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 			us(r.response, 50), us(r.response, 95), us(r.response, 99), us(r.response, 100), us(r.lag, 99),
-			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy), host(r.Host.Steal), host(r.Host.Foreign), r.excluded,
+			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy, r.Host.CPUs), host(r.Host.Steal, r.Host.SharedCPUs), host(r.Host.Foreign, r.Host.SharedCPUs), r.excluded,
 		})
 	}
 	return t

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
 // size is one of the two sizes that each plot is drawn in; the style sheet
@@ -84,7 +85,7 @@ func (d *drawing) bands(f frame, s scale, a *lab.Analysis, horizontal bool) {
 			d.rect(class, f.left, x1, f.right-f.left, x2-x1, tip)
 		}
 	}
-	band("band10", 1/1.1, 1.1, "within 10 % of the baseline")
+	band("band10", 1-stats.Margin, 1+stats.Margin, "within 10 % of the baseline")
 	if a.Floor != nil && a.Floor.Low > 0 {
 		band("floor", a.Floor.Low, a.Floor.High, "noise floor: baseline' / baseline "+times(*a.Floor))
 	}

@@ -108,15 +108,15 @@ func probeLanes(s *series) []probeLane {
 	}
 	host := func(name, about string, of func(round) float64) {
 		values := perRound(s, func(r round) (float64, bool) {
-			if r.Host.CPUs == 0 || r.Seconds <= 0 {
+			if r.Host.SharedCPUs == 0 || r.Seconds <= 0 {
 				return 0, false
 			}
-			return 100 * of(r) / (float64(r.Host.CPUs) * r.Seconds), true
+			return 100 * of(r) / (float64(r.Host.SharedCPUs) * r.Seconds), true
 		})
 		lanes = append(lanes, probeLane{name: name, about: about, values: values})
 	}
-	host("steal", "of CPU time", func(r round) float64 { return r.Host.Steal })
-	host("foreign", "of CPU time", func(r round) float64 { return max(r.Host.Foreign, 0) })
+	host("steal", "of shared CPUs", func(r round) float64 { return r.Host.Steal })
+	host("foreign", "of shared CPUs", func(r round) float64 { return max(r.Host.Foreign, 0) })
 	return lanes
 }
 

@@ -29,7 +29,7 @@ func (c canvas) drawRatios() template.HTML {
 		d.line("grid", x.at(v), f.top, x.at(v), f.bottom)
 		d.text("tick", middle, x.at(v), f.bottom+18, shortTimes(v))
 	}
-	d.text("axis", middle, (f.left+f.right)/2, f.bottom+38, "p99 ÷ baseline's p99, within a block")
+	d.text("axis", middle, (f.left+f.right)/2, f.bottom+38, "p99 ÷ baseline's p99, over the same blocks")
 	for i, row := range rows {
 		c.drawRatio(d, f, x, row, f.top+rowHeight*float64(i), rowHeight)
 	}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,36 +40,36 @@ var roundQuantiles = []float64{50, 90, 95, 99, 99.9, 100}
 
 func newSeries(r *lab.Result) (*series, error) {
 	s := &series{byScenario: map[string][]stats.Round{}, byBlock: map[string]map[int]stats.Round{}, merged: map[string]*hdrhistogram.Histogram{}}
-	order := make([]*lab.Round, len(r.Rounds))
-	for i := range r.Rounds {
-		order[i] = &r.Rounds[i]
+	excluded, err := lab.Exclusions(r)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(order, func(a, b *lab.Round) int {
-		if c := a.Started.Compare(b.Started); c != 0 {
-			return c
-		}
-		if a.Block != b.Block {
-			return a.Block - b.Block
-		}
-		return a.Position - b.Position
+	order := make([]int, len(r.Rounds))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := &r.Rounds[i], &r.Rounds[j]
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Block, b.Block), cmp.Compare(a.Position, b.Position))
 	})
-	for _, stored := range order {
-		if err := s.add(stored); err != nil {
+	for _, i := range order {
+		stored := &r.Rounds[i]
+		if err := s.add(stored, excluded[i]); err != nil {
 			return nil, fmt.Errorf("read round %d of block %d (%s): %w", stored.Position, stored.Block, stored.Scenario, err)
 		}
 	}
 	return s, nil
 }
 
-// add decodes one round. Only what is drawn is kept: a histogram takes 140 KiB
+// add decodes one round, which is excluded for the reason given, if any. Only what is drawn is kept: a histogram takes 140 KiB
 // and a long run has tens of thousands of them.
-func (s *series) add(stored *lab.Round) error {
-	v := round{Round: stored}
+func (s *series) add(stored *lab.Round, excluded string) error {
+	v := round{Round: stored, excluded: excluded}
 	all := stats.NewHistogram()
 	for i, sec := range stored.Load.Seconds {
 		h, err := decode(sec.Response)
 		if err != nil {
-			return fmt.Errorf("second %d: response: %w", i, err)
+			return fmt.Errorf("response of second %d: %w", i+1, err)
 		}
 		if h != nil {
 			all.Merge(h)
@@ -89,7 +90,7 @@ func (s *series) add(stored *lab.Round) error {
 		for i, sec := range stored.Load.Seconds {
 			one, err := decode(part.text(sec))
 			if err != nil {
-				return fmt.Errorf("second %d: %s: %w", i, part.name, err)
+				return fmt.Errorf("%s of second %d: %w", part.name, i+1, err)
 			}
 			if one != nil {
 				h.Merge(one)
@@ -97,9 +98,7 @@ func (s *series) add(stored *lab.Round) error {
 		}
 		*part.into = quantilesOf(h)
 	}
-	response, _ := at(v.response, 99)
-	lag, _ := at(v.lag, 99)
-	if v.excluded = stored.Excluded(response, lag); v.excluded == "" {
+	if excluded == "" {
 		counted := stats.Round{Seconds: v.seconds}
 		s.byScenario[stored.Scenario] = append(s.byScenario[stored.Scenario], counted)
 		if s.merged[stored.Scenario] == nil {

@@ -194,14 +194,14 @@ func ratioText(a *lab.Analysis, row lab.Row) string {
 	switch {
 	case ratioBound(a, row):
 		mark = "≥"
-	case row.Verdict == stats.Inconclusive || boundedBaseline(a):
+	case row.Verdict == stats.Inconclusive || a.BaselineBound():
 		mark = "~"
 	}
 	return mark + times(*row.Ratio)
 }
 
 // ratioBound says whether the row's ratio is a lower bound.
-func ratioBound(a *lab.Analysis, row lab.Row) bool { return lowerBound(row) && !boundedBaseline(a) }
+func ratioBound(a *lab.Analysis, row lab.Row) bool { return row.LowerBound() && !a.BaselineBound() }
 
 func verdictStyle(v stats.Verdict) style {
 	switch v {

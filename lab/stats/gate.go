@@ -18,19 +18,6 @@ func LagGate(lag, response float64) (ok bool, why string) {
 	return false, fmt.Sprintf("generator lag of %.0f µs is not small against a response of %.0f µs (limit %.0f µs)", lag, response, limit)
 }
 
-// AchievedGate says whether the generator dealt with what was due: sent is how
-// many of the offered requests went out or failed to. The rest were never
-// tried, and what they would have met is unknown. At least 99 % is asked.
-func AchievedGate(sent, offered int) (ok bool, why string) {
-	switch {
-	case offered <= 0:
-		return false, "no request was due"
-	case float64(sent) < 0.99*float64(offered):
-		return false, fmt.Sprintf("only %d of %d requests due were sent", sent, offered)
-	}
-	return true, ""
-}
-
 // Saturated says whether responses came more slowly than requests were due:
 // fewer than 95 % of the offered number came within the window. Latency then
 // grows with the length of the round. The other 5 % allow for the requests

@@ -60,11 +60,14 @@ func Judge(ratio Interval, floor *Interval, comparisons int) Judgement {
 	}
 	j := Judgement{Verdict: c.verdict(c.rounds)}
 	j.Why = c.why(j.Verdict, ratio, floor)
-	if j.Verdict == Inconclusive {
+	if j.Verdict == Inconclusive && ratio.Rounds >= minAdvice {
 		j.MoreRounds = c.moreRounds()
 	}
 	return j
 }
+
+// minAdvice is how many blocks a guess at the rounds still needed takes.
+const minAdvice = 4
 
 // comparison is a ratio on the log scale, with what it has to exceed.
 type comparison struct {
@@ -116,7 +119,7 @@ func (c comparison) moreRounds() int {
 func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
 	own := "there is no repeated baseline to compare with"
 	if c.comparisons == 0 {
-		own = fmt.Sprintf("the baseline against itself is %.2f (%.2f to %.2f)", floor.Estimate, floor.Low, floor.High)
+		own = fmt.Sprintf("the baseline against itself is %s (%s to %s)", figure(floor.Estimate), figure(floor.Low), figure(floor.High))
 	}
 	switch v {
 	case Worse:
@@ -146,7 +149,12 @@ func halfLog(i Interval) float64 { return math.Log(i.High/i.Low) / 2 }
 
 // figure prints a ratio with two decimals, or three digits where it is large.
 func figure(x float64) string {
-	if x < 10 {
+	switch {
+	case x < 0.01:
+		return "less than 0.01"
+	case x >= 1000:
+		return "more than 1000"
+	case x < 10:
 		return fmt.Sprintf("%.2f", x)
 	}
 	return fmt.Sprintf("%.3g", x)
