@@ -157,62 +157,80 @@ func (k *task) settled(last *error, err error) bool {
 
 // survey returns the instances of a type.
 func (k *task) survey(ty *Type) []balloon {
-	var all []balloon
+	f := fleet{prefix: ty.Name + "/"}
 	for pool := range k.s.Pools() {
 		if typeName(pool) == ty.Name {
 			b := balloon{pool: pool, num: number(pool.Name)}
 			b.milli, b.members = k.s.PoolMilli(pool.Name)
-			all = append(all, b)
+			f.all = append(f.all, b)
 		}
 	}
+	f.index()
 	if k.r.Group != "" {
 		for g := range k.s.Members(k.r.Group) {
-			if b := in(all, g); b != nil {
+			if b := f.of(g); b != nil {
 				b.mine = true
 			}
 		}
 	}
 	if ty.GroupBy != "" || ty.PerNamespace || ty.Slots > 0 {
-		k.inspect(ty, all)
+		k.inspect(ty, &f)
 	}
-	return all
+	return f.all
+}
+
+// fleet are the instances of a type.
+type fleet struct {
+	prefix string // of their names
+	all    []balloon
+	at     []int // by number: place in all, -1 for none
+}
+
+func (f *fleet) index() {
+	for i := range f.all {
+		for f.all[i].num >= len(f.at) {
+			f.at = append(f.at, -1)
+		}
+		f.at[f.all[i].num] = i
+	}
+}
+
+// of returns the instance that a grant is a member of, nil if of none.
+func (f *fleet) of(g *place.Grant) *balloon {
+	if !strings.HasPrefix(g.Share.Pool, f.prefix) {
+		return nil
+	}
+	if n := number(g.Share.Pool); n < len(f.at) && f.at[n] >= 0 {
+		return &f.all[f.at[n]]
+	}
+	return nil
 }
 
 // inspect looks at every member.
-func (k *task) inspect(ty *Type, all []balloon) {
-	type seat struct{ pool, group string }
+func (k *task) inspect(ty *Type, f *fleet) {
+	type seat struct {
+		num   int
+		group string
+	}
 	seats := map[seat]bool{}
 	value := expand(ty.GroupBy, k.r)
 	for g := range k.s.Grants() {
-		b := in(all, g)
+		b := f.of(g)
 		if b == nil {
 			continue
 		}
 		r := &g.Request
 		b.alike = b.alike || ty.GroupBy != "" && expand(ty.GroupBy, r) == value
 		b.near = b.near || r.Namespace == k.r.Namespace
-		if ty.Slots == 0 {
-			continue
-		}
-		s := seat{b.pool.Name, r.Group}
-		if r.Group == "" || ty.SpreadPods || !seats[s] {
+		switch {
+		case ty.Slots == 0:
+		case r.Group == "" || ty.SpreadPods:
 			b.groups++
-		}
-		seats[s] = true
-	}
-}
-
-// in returns the balloon that a grant is a member of.
-func in(all []balloon, g *place.Grant) *balloon {
-	if g.Share.Pool == "" {
-		return nil
-	}
-	for i := range all {
-		if all[i].pool.Name == g.Share.Pool {
-			return &all[i]
+		case !seats[seat{b.num, r.Group}]:
+			b.groups++
+			seats[seat{b.num, r.Group}] = true
 		}
 	}
-	return nil
 }
 
 // existing joins the best instance among some.
@@ -365,11 +383,8 @@ func name(ty *Type, n int) string { return ty.Name + "/" + strconv.Itoa(n) }
 
 // number returns the number in the name of an instance.
 func number(name string) int {
-	n, err := strconv.Atoi(name[strings.LastIndexByte(name, '/')+1:])
-	if err != nil {
-		return 1 << 30
-	}
-	return n
+	n, _ := strconv.Atoi(name[strings.LastIndexByte(name, '/')+1:])
+	return min(max(n, 0), cpuset.Limit) // there are no more CPUs than that
 }
 
 // typeName returns the name of the type of an instance, "" of none.

@@ -126,6 +126,13 @@ func lookup(r *place.Request, key string) (value string, ok bool) {
 
 // expand replaces every ${key}; what r lacks reads as nothing.
 func expand(text string, r *place.Request) string {
+	if !strings.Contains(text, "${") {
+		return text
+	}
+	if strings.HasPrefix(text, "${") && strings.IndexByte(text, '}') == len(text)-1 { // the usual case, without allocations
+		value, _ := lookup(r, text[2:len(text)-1])
+		return value
+	}
 	var b strings.Builder
 	for {
 		before, rest, ok := strings.Cut(text, "${")
