@@ -211,30 +211,85 @@ func ownCPUs(r *place.Request) int {
 	return 0
 }
 
-// exclusive takes CPUs, from those of the mask first.
-func (k *task) exclusive(mask place.Hint) (cpuset.Set, error) {
+// exclusive takes CPUs, from those of the mask first. What would leave a shared
+// workload without CPU is refused with a *place.FloorError.
+func (k *task) exclusive(mask place.Hint) (cpus cpuset.Set, err error) {
 	from := k.free
-	if k.p.FullPCPUsOnly {
-		if err := k.wholeCores(); err != nil {
-			return cpuset.Set{}, err
-		}
-		from = k.t.Whole(machine.Core, from)
-	}
 	if k.r.NodesRequired && !k.r.Nodes.IsEmpty() {
 		from = from.Intersect(k.take.widen(k.nodes(k.r.Nodes)))
 	}
-	return k.take.masked(from, k.cpus, mask)
+	_, uniform := k.t.ThreadsPerCore()
+	switch {
+	case !k.p.FullPCPUsOnly:
+		cpus, err = k.take.masked(from, k.cpus, mask)
+	default:
+		if err := k.wholeCores(from); err != nil {
+			return cpus, err
+		}
+		if from = k.t.Whole(machine.Core, from); uniform {
+			cpus, err = k.take.masked(from, k.cpus, mask)
+		} else {
+			cpus, err = k.unlikeCores(from, mask)
+		}
+	}
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	left := k.s.Sharable().Minus(cpus)
+	for b := range k.s.Bounds() {
+		if !b.Within.Overlaps(left) {
+			return cpuset.Set{}, &place.FloorError{CPUs: b.Within.Intersect(k.s.Sharable())}
+		}
+	}
+	return cpus, nil
+}
+
+// unlikeCores takes whole cores where they have unlike numbers of threads: those
+// with the most go first, so that no core is split.
+func (k *task) unlikeCores(from cpuset.Set, mask place.Hint) (cpuset.Set, error) {
+	scopes := []cpuset.Set{from}
+	if !mask.Any {
+		scopes = []cpuset.Set{from.Intersect(k.take.widen(mask.Nodes)), from}
+	}
+	threads, _ := k.t.ThreadsPerCore()
+	for _, scope := range scopes {
+		var taken cpuset.Set
+		for size := threads; size > 0 && taken.Len() < k.cpus; size-- {
+			class := k.ofSize(scope, size)
+			n := min(class.Len(), (k.cpus-taken.Len())/size*size)
+			got, err := k.take.take(class, n)
+			if err != nil {
+				return cpuset.Set{}, err
+			}
+			taken = taken.Union(got)
+		}
+		if taken.Len() == k.cpus && k.t.Whole(machine.Core, taken) == taken {
+			return taken, nil
+		}
+	}
+	return cpuset.Set{}, &place.SMTError{Asked: k.cpus, PerCore: threads, Available: from.Len()}
+}
+
+// ofSize returns the CPUs of the set that lie in cores of so many threads.
+func (k *task) ofSize(set cpuset.Set, threads int) cpuset.Set {
+	var out cpuset.Set
+	for _, u := range k.t.Units(machine.Core) {
+		if u.Size == threads {
+			out = out.Union(u.CPUs)
+		}
+	}
+	return out.Intersect(set)
 }
 
 // wholeCores refuses what whole cores cannot serve.
-func (k *task) wholeCores() error {
+func (k *task) wholeCores(from cpuset.Set) error {
 	threads, _ := k.t.ThreadsPerCore()
 	e := &place.SMTError{Asked: k.cpus, PerCore: threads}
-	e.Available = k.free.Minus(k.t.Touched(machine.Core, k.s.Config().Reserved)).Len()
+	e.Available = from.Minus(k.t.Touched(machine.Core, k.s.Config().Reserved)).Len()
 	if k.cpus%threads != 0 || k.cpus > e.Available {
 		return e
 	}
-	if e.Available = k.t.Whole(machine.Core, k.free).Len(); k.cpus > e.Available {
+	if e.Available = k.t.Whole(machine.Core, from).Len(); k.cpus > e.Available {
 		return e
 	}
 	return nil

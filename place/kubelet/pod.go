@@ -224,11 +224,12 @@ func (k *task) podSets(pod *Pod, mask place.Hint) (sets []cpuset.Set, pool cpuse
 			}
 			continue
 		}
-		if threads, _ := k.t.ThreadsPerCore(); k.p.FullPCPUsOnly && n%threads != 0 {
-			return nil, pool, &place.SMTError{Asked: n, PerCore: threads, Available: k.t.Whole(machine.Core, from).Len()}
-		}
 		if sets[i], err = k.take.take(from, n); err != nil {
 			return nil, pool, err
+		}
+		if k.p.FullPCPUsOnly && k.t.Whole(machine.Core, sets[i]) != sets[i] {
+			threads, _ := k.t.ThreadsPerCore()
+			return nil, pool, &place.SMTError{Asked: n, PerCore: threads, Available: k.t.Whole(machine.Core, from).Len()}
 		}
 		switch r.Role {
 		case place.Sidecar:
