@@ -3,6 +3,7 @@ package balloons_test
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"berth.dev/berth/place"
@@ -234,5 +235,33 @@ func TestMemoryAndDevices(t *testing.T) {
 	g, _ := run(t, p, short(t, two), conf, []step{st}).state.Grant("a")
 	if g == nil || g.Mems != set("0-1") || len(g.Memory) != 2 || g.Memory[0].Node != 1 || len(g.Devices) != 1 || g.Devices[0] != "g1" {
 		t.Errorf("%+v", g)
+	}
+}
+
+// TestWhy is that an explanation names what was chosen and what lost.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	p := only(balloons.Type{MaxCPUs: 1, PreferIsolated: true, ElseDefault: true, MaxBalloons: 2})
+	explain := func(r *place.Request) { r.Explain = true }
+	var steps []step
+	for _, st := range some(4, "a", "x", 600) {
+		steps = append(steps, st.with(explain))
+	}
+	s := run(t, p, short(t, two), place.Config{}, steps).state
+	for id, want := range map[string][]string{
+		"a0": {"new balloon x/0", "not isolated: too few", "core"},
+		"a1": {"x/0", "more than its type allows", "new balloon x/1"},
+		"a2": {"else default", "new balloon default/0"},
+		"a3": {"balloon to grow", "default/0"},
+	} {
+		g, ok := s.Grant(id)
+		if !ok {
+			t.Fatalf("%s is not placed", id)
+		}
+		for _, part := range want {
+			if text := g.Why.String(); !strings.Contains(text, part) {
+				t.Errorf("%s: no %q in\n%s", id, part, text)
+			}
+		}
 	}
 }
