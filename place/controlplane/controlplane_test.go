@@ -167,6 +167,15 @@ func TestPlace(t *testing.T) {
 			},
 		},
 		{
+			name: "idle sharers do not keep anybody from being bound", form: "1s2n2c",
+			policy: controlplane.Policy{Allocator: controlplane.NUMANamespace},
+			steps: []step{
+				{id: "a", ns: "red", class: place.BE, want: "0-1"},
+				{id: "b", ns: "red", class: place.LSE, milli: 2000, want: "0-1"},
+				{id: "c", ns: "red", class: place.LS, milli: 1, want: "!not enough CPU time: 1m asked, 0m available"},
+			},
+		},
+		{
 			name: "never more buckets than CPUs", form: "1s1n2c",
 			policy: controlplane.Policy{Allocator: controlplane.NUMANamespace, Buckets: 9},
 			steps:  []step{{id: "a", ns: "a", want: "0"}, {id: "b", ns: "b", want: "1"}, {id: "c", ns: "c", want: "0"}},

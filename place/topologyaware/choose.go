@@ -68,7 +68,7 @@ func (k *task) fits(i int) string {
 		return "more NUMA nodes than asked"
 	case k.own > 0 && k.milli == 0:
 		return ""
-	case p.free-slice < 1:
+	case p.free == 0:
 		return "no CPU left to share"
 	case k.milli > 0 && k.milli > p.room-1000*slice:
 		return "too little time left"

@@ -313,6 +313,9 @@ func TestReserved(t *testing.T) {
 		{with(in("x", 300), "prefer-reserved-cpus", "true"), "0"},
 		{in("kube-system", 300), "1-3"}, // no time left there
 	})
+	away := in("kube-system", 300)
+	away.Nodes, away.NodesRequired = cpuset.MustOf(1), true
+	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{away, "4-7"}})
 	p.ReservedPoolNamespaces = []string{"moni*"}
 	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{in("monitoring", 300), "0"}, {in("other", 300), "4-7"}})
 	steps(t, p, start(t, p, short(t, "1s2n4c"), place.Config{}), []step{{in("kube-system", 300), "0-3"}}) // none reserved
@@ -492,6 +495,97 @@ func TestSlicingLeavesEnough(t *testing.T) {
 	if got, _ := s.CPUs("w01"); got.String() != "1" {
 		t.Errorf("the second is left with %s", got)
 	}
+}
+
+// What is shared in a pool is missing in those above and below it.
+func TestSharesCountUpAndDown(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	steps(t, p, start(t, p, short(t, "1s2n4c"), place.Config{}), []step{
+		{bu(6500, 0), "0-7"},
+		{gu(2000), "!not enough CPUs: 2 asked, 1 available"},
+		{bu(2000, 2000), "!not enough CPU time: 2000m asked, 1500m available"},
+		{bu(1500, 2000), "0-3"},
+	})
+	near := gu(1500)
+	near.Nodes = cpuset.MustOf(1)
+	steps(t, p, start(t, p, short(t, "1s2n2c"), place.Config{}), []step{
+		{gu(1000), "2"},
+		{near, "0-1,3"}, // node 1 has one CPU left, which cannot be owned and shared
+	})
+}
+
+func TestWholeL3First(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	steps(t, p, start(t, p, short(t, "1s1n4l4c"), place.Config{}), []step{
+		{gu(5000), "1,4-7"}, // and one of the L3 domain that fits best
+		{gu(3000), "8-10"},
+	})
+}
+
+func TestMemoryNearCPUs(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	conf := reserved0()
+	conf.Memory = []place.Block{{Node: 0, Resource: place.Memory, Bytes: 100}, {Node: 1, Resource: place.Memory, Bytes: 10}}
+	large := gu(1000)
+	large.Memory = []place.Amount{{Resource: place.Memory, Bytes: 50}}
+	huge := gu(1000)
+	huge.Memory = []place.Amount{{Resource: place.Memory, Bytes: 61}}
+	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
+		{large, "1"}, // though node 1 has more CPUs
+		{gu(1000), "4"},
+		{huge, "!not enough memory: 61 bytes asked, 60 available"},
+	})
+}
+
+func TestNodeWithoutMemoryIsNoPool(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	m := short(t, "1s2n4c")
+	for i := range m.Domains {
+		if m.Domains[i].Kind == machine.Node && m.Domains[i].ID == 0 {
+			m.Domains[i].Bytes = 1 << 30
+		}
+	}
+	s := steps(t, p, start(t, p, m, reserved0()), []step{{bu(100, 1000), "1-7"}})
+	if g, _ := s.Grant("w00"); g.Mems.String() != "0" {
+		t.Errorf("mems %s", g.Mems)
+	}
+}
+
+func TestCoreKind(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	m := short(t, "1s1n4c")
+	for i := range m.CPUs {
+		m.CPUs[i].Kind = []string{machine.KindP, machine.KindP, machine.KindE, machine.KindE}[i]
+	}
+	on := func(kind string, milli int) place.Request { r := gu(milli); r.CoreKind = kind; return r }
+	steps(t, p, start(t, p, m, place.Config{}), []step{
+		{on(machine.KindE, 1000), "2"},
+		{on(machine.KindP, 1000), "1"},
+		{on(machine.KindP, 1000), "3"}, // a preference
+	})
+}
+
+// Affinity fades with the levels between.
+func TestAffinityFades(t *testing.T) {
+	t.Parallel()
+	p := topologyaware.Default()
+	on := func(node int) place.Request {
+		r := gu(1000)
+		r.Namespace, r.Nodes, r.NodesRequired = "red", cpuset.MustOf(node), true
+		return r
+	}
+	drawn := bu(100, 1000)
+	drawn.Affinity = []place.Affinity{{Namespace: "red", Weight: 10}}
+	steps(t, p, start(t, p, short(t, "2s2n2l2c"), place.Config{}), []step{
+		{on(0), "2"},
+		{on(3), "12"},
+		{drawn, "3"}, // next to one of them, not the whole machine around both
+	})
 }
 
 func policies() map[string]topologyaware.Policy {
