@@ -337,6 +337,25 @@ steps:
 	}
 }
 
+func TestMovesAreCounted(t *testing.T) {
+	t.Parallel()
+	r := run(t, `
+machine: 1n8c
+policy: balloons
+options: {balloons: {balloonTypes: [{name: jobs, namespaces: [jobs]}]}}
+steps:
+  - {place: a, namespace: jobs, cpus: 2}
+  - {place: b, namespace: jobs, cpus: 2, expect: {moved: 0}}
+  - {release: a, expect: {moved: 1}}
+`)
+	if r.Failed() != 0 || r.Summary.Moves != 1 {
+		t.Errorf("%d moves, %+v", r.Summary.Moves, r.Steps[2])
+	}
+	if diff := cmp.Diff([]string{"b"}, r.Steps[2].Moved); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 	const head = "machine: 2s2c2t\nconfig: {memory: {0: {memory: 1Gi}, 1: {memory: 1Gi}}}\nsteps:\n- {place: a, class: LSE, cpus: 2}\n"
@@ -433,6 +452,10 @@ func FuzzParse(f *testing.F) {
 	f.Add("machine: 2s2c2t\nisolated: 1\nconfig: {reserved: 0, memory: {0: {memory: 1Gi}}, devices: [{name: n, kind: k, nodes: 1}]}\nsteps: [{place: a, memory: 3Mi}]\n")
 	f.Add("options: {berth: {strategy: LeastAllocated}, berth/x: {}}\nmachine: 4c\nsteps: &s [{place: a, labels: {x: y}, devices: [{kind: k, count: 2}]}]\n")
 	f.Add("machine: !!binary aGk=\nsteps: [{<<: {place: a}, hints: {a: b}}]\n")
+	for _, p := range replay.Policies() {
+		f.Add("machine: 2s4c2t\nconfig: {reserved: 0}\npolicy: " + p.Name + "\nsteps:\n- {place: a, class: LSE, cpus: 3}\n- {place: b, pod: p, class: LSR, cpus: 2}\n" +
+			"- {place: c, pod: p, cpus: 300m, namespace: n}\n- {place: d, class: BE}\n- {resize: c, cpus: 1}\n- {restart: true}\n- {release: b}\n- {release: a}\n")
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := replay.Parse(text, func(source string) (*machine.Machine, error) {
 			m, err := machine.Short(source)

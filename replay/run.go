@@ -70,7 +70,7 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 		return nil, fmt.Errorf("start policy %s: %w", policy, err)
 	}
 	res := &Result{Policy: policy, Steps: make([]StepResult, 0, len(s.Steps))}
-	count := counter{t: s.Topology}
+	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
 	for i := range s.Steps {
 		step := &s.Steps[i]
 		next, err := act(p, s, state, step)

@@ -50,6 +50,7 @@ type counter struct {
 	t                    *place.Topology
 	summary              Summary
 	nodes, l3s, poolNode tally
+	cores                map[cpuset.Set]cpuset.Set // what touched found
 }
 
 type tally struct{ n, sum, most int }
@@ -85,7 +86,7 @@ func (c *counter) step(step *Step, r *StepResult) {
 			c.poolNode.add(c.t.Count(machine.Node, r.CPUs))
 		}
 	}
-	c.summary.SharedCores = max(c.summary.SharedCores, sharedCores(r.State))
+	c.summary.SharedCores = max(c.summary.SharedCores, c.sharedCores(r.State))
 }
 
 func (c *counter) sum(s *place.State) Summary {
@@ -105,54 +106,38 @@ func (c *counter) sum(s *place.State) Summary {
 	return c.summary
 }
 
-// party is a workload as its neighbours see it.
-type party struct {
-	group      string
-	held, runs cpuset.Set
-}
-
-func parties(s *place.State) []party {
-	all := make([]party, 0, s.Len())
+// sharedCores counts the cores that holders share with strangers: those that
+// are held and on which two groups may run, for who holds a CPU runs on it.
+func (c *counter) sharedCores(s *place.State) int {
+	var held, once, twice cpuset.Set
+	groups := map[string]cpuset.Set{}
 	for g := range s.Grants() {
-		p := party{group: "pod " + g.Request.Group, held: g.Own, runs: s.Effective(g)}
-		if g.Request.Group == "" {
-			p.group = g.ID
-		}
+		held = held.Union(g.Own)
 		if g.Share.Counted {
-			p.held = p.held.Union(g.Share.Within)
+			held = held.Union(g.Share.Within)
 		}
-		all = append(all, p)
+		group := "pod " + g.Request.Group
+		if g.Request.Group == "" {
+			group = g.ID
+		}
+		groups[group] = groups[group].Union(c.touched(s.Effective(g)))
 	}
-	return all
+	for _, cores := range groups {
+		twice = twice.Union(once.Intersect(cores))
+		once = once.Union(cores)
+	}
+	return c.t.Count(machine.Core, c.touched(held).Intersect(twice))
 }
 
-// sharedCores counts the cores that holders share with strangers.
-func sharedCores(s *place.State) int {
-	all, n := parties(s), 0
-	for _, core := range s.Topology().Units(machine.Core) {
-		if shared(&core.CPUs, all) {
-			n++
-		}
+// touched returns the CPUs of all cores that have one of the CPUs. Most steps
+// ask for the same few sets.
+func (c *counter) touched(cpus cpuset.Set) cpuset.Set {
+	cores, known := c.cores[cpus]
+	if !known {
+		cores = c.t.Touched(machine.Core, cpus)
+		c.cores[cpus] = cores
 	}
-	return n
-}
-
-// shared reports whether one who holds CPUs of the core has a stranger on it.
-func shared(core *cpuset.Set, all []party) bool {
-	holder, runner := "", ""
-	var holders, strangers bool // of a second group
-	for i := range all {
-		p := &all[i]
-		if p.held.Overlap(core) > 0 {
-			holders = holders || holder != "" && holder != p.group
-			holder = p.group
-		}
-		if p.runs.Overlap(core) > 0 {
-			strangers = strangers || runner != "" && runner != p.group
-			runner = p.group
-		}
-	}
-	return holders || holder != "" && (strangers || runner != "" && runner != holder)
+	return cores
 }
 
 // ones returns the CPUs as sets of one.
