@@ -280,6 +280,19 @@ func TestResize(t *testing.T) {
 			from: place.Request{Class: place.LSE, Milli: 2000, Devices: []place.DeviceRequest{{Kind: "gpu", Count: 1}}},
 			to:   place.Request{Class: place.LSE, Milli: 4000, Devices: []place.DeviceRequest{{Kind: "gpu", Count: 1}}}, want: "own 0-1,8-9 a",
 		},
+		"counted CPUs grow": {
+			conf: place.Config{MaxRefs: 2},
+			from: place.Request{Class: place.LSR, Milli: 2000, Nodes: cpuset.MustOf(1)}, to: place.Request{Class: place.LSR, Milli: 4000},
+			want: "in 4-5,12-13 counted",
+		},
+		"grow evenly": {
+			from: place.Request{Class: place.LSE, Milli: 4000, Nodes: cpuset.MustOf(0)},
+			to:   place.Request{Class: place.LSE, Milli: 6000, Strategy: place.DistributeEvenly}, want: "own 0-2,4,8-9",
+		},
+		"shrink evenly": {
+			from: place.Request{Class: place.LSE, Milli: 4000, Nodes: cpuset.MustOf(0)},
+			to:   place.Request{Class: place.LSE, Milli: 2000, Strategy: place.DistributeEvenly}, want: "own 0,8",
+		},
 		"LS takes time back": {from: place.Request{Milli: 15000}, to: place.Request{Milli: 16000}, want: "in 0-15"},
 	}
 	for name, tt := range tests {
