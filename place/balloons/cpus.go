@@ -146,7 +146,7 @@ func (c *chooser) choose() (cpuset.Set, error) {
 	}
 	var stages []place.Stage
 	for _, wide := range []machine.Kind{machine.Node, machine.L3} {
-		if pos < 0 || kind < wide {
+		if len(c.t.Units(wide)) > 0 && (pos < 0 || kind < wide) {
 			stages = append(stages, place.Stage{Name: wide.String(), Mode: place.Spill, Kind: wide, Criteria: []string{"not own", "not enough", "free"}, Rank: spill(wide)})
 		}
 	}
