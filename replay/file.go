@@ -212,49 +212,11 @@ func plainComplaint(what string) string {
 
 // overlay returns w with every field that over has.
 func (w workloadFile) overlay(over *workloadFile) workloadFile {
-	text := func(at *string, s string) {
-		if s != "" {
-			*at = s
+	into, from := reflect.ValueOf(&w).Elem(), reflect.ValueOf(over).Elem()
+	for i := range from.NumField() {
+		if !from.Field(i).IsZero() {
+			into.Field(i).Set(from.Field(i))
 		}
-	}
-	text(&w.Pod, over.Pod)
-	text(&w.Namespace, over.Namespace)
-	text(&w.Role, over.Role)
-	text(&w.Class, over.Class)
-	text(&w.CPUs, over.CPUs)
-	text(&w.Limit, over.Limit)
-	text(&w.Mode, over.Mode)
-	text(&w.Shared, over.Shared)
-	text(&w.Bind, over.Bind)
-	text(&w.Exclusive, over.Exclusive)
-	text(&w.Strategy, over.Strategy)
-	text(&w.Isolated, over.Isolated)
-	text(&w.CoreKind, over.CoreKind)
-	text(&w.Nodes, over.Nodes)
-	text(&w.Memory, over.Memory)
-	if over.BindRequired != nil {
-		w.BindRequired = over.BindRequired
-	}
-	if over.NodesRequired != nil {
-		w.NodesRequired = over.NodesRequired
-	}
-	if over.MaxNodes != nil {
-		w.MaxNodes = over.MaxNodes
-	}
-	if over.Labels != nil {
-		w.Labels = over.Labels
-	}
-	if over.Resources != nil {
-		w.Resources = over.Resources
-	}
-	if over.Devices != nil {
-		w.Devices = over.Devices
-	}
-	if over.Affinity != nil {
-		w.Affinity = over.Affinity
-	}
-	if over.Hints != nil {
-		w.Hints = over.Hints
 	}
 	return w
 }

@@ -109,7 +109,7 @@ steps:
     affinity: [{id: b, pod: q, namespace: m, labels: {app: y}, weight: -3}]
     hints: {word: value}
     expect: {cpus: 1, own: "", mems: 0, count: 1, cores: 1, l3s: 1, nodes: 1, moved: 0}
-  - {resize: a, cpus: 2.25, shared: 250m, nodesRequired: false}
+  - {resize: a, cpus: 2.25, shared: 250m, nodesRequired: false, bind: FullPCPUs, labels: {}}
 `)
 	got := fmt.Sprintf("%+v", s.Steps[0].Request)
 	want := `{ID:a Group:p Namespace:n Labels:map[app:x] Role:sidecar Class:LSR Milli:3500 LimitMilli:4000 Mode:mixed SharedMilli:500 ` +
@@ -121,7 +121,8 @@ steps:
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
 	resized := s.Steps[1].Request
-	if resized.Milli != 2250 || resized.SharedMilli != 250 || resized.NodesRequired || resized.Class != s.Steps[0].Request.Class {
+	if resized.Milli != 2250 || resized.SharedMilli != 250 || resized.NodesRequired || resized.Class != place.LSR ||
+		resized.Bind != place.FullPCPUs || len(resized.Labels) != 0 || resized.MaxNodes != 2 || len(resized.Devices) != 2 {
 		t.Errorf("the resize is of %+v", resized)
 	}
 	c := s.Config

@@ -176,6 +176,19 @@ steps:
 	replayGolden(t, "draw.out", strings.ReplaceAll(out, file, "FILE"))
 }
 
+func TestReplayDrawsWideNodes(t *testing.T) {
+	t.Parallel()
+	_, out, _ := berthReplay(t, "--draw", scenarioFile(t, "machine: 1n64c2t\nsteps: [{place: a, class: LSE, cpus: 2}]\n"))
+	for line := range strings.Lines(out) {
+		if len(line) > 110 {
+			t.Errorf("a line of %d columns: %s", len(line), line)
+		}
+	}
+	if n := strings.Count(out, ".."); n < 62 {
+		t.Errorf("%d free cores are drawn", n)
+	}
+}
+
 func TestReplayStatus(t *testing.T) {
 	t.Parallel()
 	good := scenarioFile(t, "machine: 4c\nsteps: [{place: a, class: LSE, cpus: 2, expect: {own: 1-2}}]\n")
