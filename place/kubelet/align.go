@@ -11,11 +11,14 @@ import (
 // admit asks all managers for the node sets that would serve them, and merges.
 func (k *task) admit() (place.Hint, error) {
 	count := len(k.t.Units(machine.Node))
-	if k.p.TopologyManager == "" || k.p.TopologyManager == TopologyManagerNone || count > 64 {
+	if k.p.TopologyManager == "" || k.p.TopologyManager == TopologyManagerNone {
 		if k.r.Nodes.IsEmpty() {
 			return place.Hint{Any: true}, nil
 		}
 		return place.Hint{Nodes: k.nodes(k.r.Nodes)}, nil
+	}
+	if count > 64 {
+		return place.Hint{}, &place.NUMAError{Reason: "the topology manager knows at most 64 NUMA nodes"}
 	}
 	var mask place.Hint
 	var ok bool
@@ -54,7 +57,7 @@ func (k *task) hints() [][]place.Hint {
 
 // within drops the node sets that leave the required nodes.
 func (k *task) within(lists [][]place.Hint) [][]place.Hint {
-	if !k.r.NodesRequired || k.r.Nodes.IsEmpty() {
+	if !k.bound() {
 		return lists
 	}
 	allowed := k.nodes(k.r.Nodes)
@@ -83,7 +86,11 @@ func (k *task) narrow() (place.Hint, bool) {
 		c.Need = append(c.Need, need)
 		width := place.Cover{Need: []int64{need}, Has: make([][]int64, len(units))}
 		for pos := range units {
-			c.Has[pos] = append(c.Has[pos], has(pos))
+			n := int64(0)
+			if !k.bound() || k.r.Nodes.Has(units[pos].ID) {
+				n = has(pos)
+			}
+			c.Has[pos] = append(c.Has[pos], n)
 			width.Has[pos] = []int64{all(pos)}
 		}
 		set, _ := width.Best()

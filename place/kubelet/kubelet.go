@@ -190,9 +190,22 @@ func (k *task) rest(g *place.Grant, mask place.Hint) (err error) {
 			return err
 		}
 	}
-	g.Devices, err = k.devices(mask)
-	return err
+	if g.Devices, err = k.devices(mask); err != nil || !k.bound() {
+		return err
+	}
+	far := !k.r.Nodes.Contains(g.Mems)
+	for _, name := range g.Devices {
+		d, _, _ := k.s.Device(name)
+		far = far || !d.Nodes.IsEmpty() && !d.Nodes.Overlaps(k.r.Nodes)
+	}
+	if far {
+		return &place.NUMAError{Nodes: k.r.Nodes, Reason: "memory or devices would come from elsewhere"}
+	}
+	return nil
 }
+
+// bound reports whether the request must stay on its nodes.
+func (k *task) bound() bool { return k.r.NodesRequired && !k.r.Nodes.IsEmpty() }
 
 // guaranteed reports whether the kubelet would call the workload Guaranteed, as
 // far as CPU time tells.
@@ -215,8 +228,8 @@ func ownCPUs(r *place.Request) int {
 // workload without CPU is refused with a *place.FloorError.
 func (k *task) exclusive(mask place.Hint) (cpus cpuset.Set, err error) {
 	from := k.free
-	if k.r.NodesRequired && !k.r.Nodes.IsEmpty() {
-		from = from.Intersect(k.take.widen(k.nodes(k.r.Nodes)))
+	if k.bound() {
+		from = from.Intersect(k.t.CPUsOf(k.r.Nodes))
 	}
 	_, uniform := k.t.ThreadsPerCore()
 	switch {
@@ -304,6 +317,9 @@ func (k *task) shared() (place.Share, error) {
 	}
 	if k.r.Class == place.System && !conf.Reserved.IsEmpty() {
 		within = conf.Reserved.Intersect(conf.Allowed)
+	}
+	if k.bound() {
+		within = within.Intersect(k.t.CPUsOf(k.r.Nodes))
 	}
 	if !within.Overlaps(k.s.Sharable()) {
 		return place.Share{}, &place.CPUsError{Asked: 1}

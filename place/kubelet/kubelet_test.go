@@ -208,6 +208,29 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestNodesRequired keeps a workload on its nodes, whatever would be tighter.
+func TestNodesRequired(t *testing.T) {
+	t.Parallel()
+	for _, form := range []string{"2s4c", "2s8n4c"} {
+		for _, manager := range []string{"", kubelet.TopologyManagerBestEffort, kubelet.TopologyManagerSingle} {
+			p := kubelet.Policy{CPUManager: kubelet.CPUManagerStatic, TopologyManager: manager}
+			r := guaranteed("a", 2)
+			r.Nodes, r.NodesRequired = cpuset.MustOf(1), true
+			if g, err := last(t, p, form, place.Config{NoFloor: true}, r); err != nil || g.Own.String() != "4-5" {
+				t.Errorf("%s %q: %+v, %v, want CPUs 4-5", form, manager, g, err)
+			}
+			r.Milli, r.LimitMilli = 5000, 5000
+			if g, err := last(t, p, form, place.Config{NoFloor: true}, r); err == nil {
+				t.Errorf("%s %q: 5 CPUs of a node of 4: %s", form, manager, g.Own)
+			}
+			r.Milli = 500
+			if g, err := last(t, p, form, place.Config{NoFloor: true}, r); err != nil || g.Share.Within.String() != "4-7" {
+				t.Errorf("%s %q: shared: %+v, %v, want CPUs 4-7", form, manager, g, err)
+			}
+		}
+	}
+}
+
 // TestManyNodes compares the search for narrow node sets with what lists of all
 // node sets give on half of the machine.
 func TestManyNodes(t *testing.T) {

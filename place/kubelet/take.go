@@ -116,6 +116,9 @@ func (k *taker) packed(uncore bool) []place.Stage {
 		{Name: "whole " + second.String(), Kind: second, Criteria: names[:4], Rank: func(v *place.View, pos int) place.Rank { return inSecond(v, second, pos) }},
 	}
 	single := place.Stage{Name: "single CPUs", Kind: place.CPU, Criteria: names, Rank: func(v *place.View, pos int) place.Rank { return byCore(v, place.CPU, pos) }}
+	whole := &reach{t: k.t, first: first, second: second, has: (*place.View).WholeIn}
+	loose := &reach{t: k.t, first: first, second: second, has: (*place.View).FreeIn}
+	near := !uncore && whole.usable()
 	if k.spread {
 		single.Criteria = names[:4]
 		socket := inSecond
@@ -126,6 +129,9 @@ func (k *taker) packed(uncore bool) []place.Stage {
 		return append(stages, single)
 	}
 	cores := place.Stage{Name: "whole cores", Kind: machine.Core, Criteria: names, Rank: func(v *place.View, pos int) place.Rank { return byCore(v, machine.Core, pos) }}
+	if near {
+		cores.Fits, single.Fits = whole.fits(machine.Core), loose.fits(place.CPU)
+	}
 	if !uncore {
 		return append(stages, cores, single)
 	}

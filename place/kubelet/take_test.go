@@ -38,6 +38,9 @@ func judge(from, got cpuset.Set, n int, err error, want takeWant, quirk bool) st
 	return fmt.Sprintf("got %s, want %s", got, want.CPUs)
 }
 
+// answers are Berth's own on rows with an upstreamQuirk.
+var answers = map[string]string{"U22": "2-3,66-67", "X6": "1-3,9-11", "X49": "8-15,24-31"}
+
 func TestTakeCases(t *testing.T) {
 	t.Parallel()
 	suite(t, "kubelet-take", nil, func(t *testing.T, f *casefile.Folder, c *takeCase) string {
@@ -59,7 +62,9 @@ func TestTakeCases(t *testing.T) {
 			if wrong := judge(from, got, step.CPUs, err, step.Want, c.Quirk != ""); wrong != "" {
 				return wrong
 			}
-			if c.Quirk != "" {
+			if own, listed := answers[c.ID]; listed && got.String() != own {
+				return fmt.Sprintf("got %s, Berth's answer was %s", got, own)
+			} else if c.Quirk != "" && !listed {
 				t.Logf("%s: Berth %s, kubelet %s: %s", c.ID, got, step.Want.CPUs, c.Quirk)
 			}
 			from, all = from.Minus(got), all.Union(got)
