@@ -26,11 +26,17 @@ func (k *task) choose() (int, error) {
 	if at := c.Best(k.why); at >= 0 {
 		return at, nil
 	}
+	return 0, k.onFloor()
+}
+
+// onFloor sends a workload without CPU time to the floor if all else is owned;
+// others are refused.
+func (k *task) onFloor() error {
 	if k.own == 0 && k.milli == 0 && k.pools[0].free == 0 && !k.r.NodesRequired && k.conf.Floor.Overlaps(k.s.Sharable()) {
 		k.why.Note("all sharable CPUs are owned: the floor")
-		return 0, nil
+		return nil
 	}
-	return 0, k.refusal()
+	return k.refusal()
 }
 
 // refusal says what the whole machine lacks.

@@ -20,11 +20,13 @@ type task struct {
 	open     cpuset.Set // those that nobody owns
 	ownable  cpuset.Set // those that can be owned
 	iso      cpuset.Set // isolated CPUs that can be owned
+	held     cpuset.Set // CPUs that the workload owns already and can own on
 	pull     []int      // by pool: weights of the matching workloads there
 }
 
-func newTask(p Policy, s *place.State, r *place.Request, w wish) *task {
-	k := &task{wish: w, p: p, s: s, r: r, why: place.NewWhy(r), conf: s.Config()}
+// newTask surveys the state; held are the CPUs that the workload owned in it before.
+func newTask(p Policy, s *place.State, r *place.Request, w wish, held cpuset.Set) *task {
+	k := &task{wish: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
 	online, isolated := s.Topology().Online(), s.Topology().Machine().Isolated
 	k.tree = plant(s.Topology(), &online)
 	k.sharable = preferred(k.conf.Allowed, isolated)
@@ -35,6 +37,12 @@ func newTask(p Policy, s *place.State, r *place.Request, w wish) *task {
 	k.open = k.s.Sharable().Intersect(k.sharable)
 	ownable := k.s.Ownable(r.Class)
 	k.ownable = ownable.Intersect(k.sharable)
+	if !held.IsEmpty() && k.isolated != place.Require {
+		k.isolated = place.Unasked
+		if isolated.Contains(held) {
+			k.isolated = place.Prefer
+		}
+	}
 	if k.isolated >= place.Prefer {
 		k.iso = ownable.Intersect(isolated).Minus(k.sharable)
 	}
@@ -141,7 +149,7 @@ func (k *task) fill(g *place.Grant, at int) error {
 		} else if from, err = k.sliceable(at); err != nil {
 			return err
 		}
-		if g.Own, err = k.pick(from, k.own); err != nil {
+		if g.Own, err = k.regrown(from, k.own); err != nil {
 			return err
 		}
 	}
@@ -172,6 +180,7 @@ func (k *task) sliceable(at int) (cpuset.Set, error) {
 		}
 		inside := from.Intersect(*p.cpus)
 		if hold := p.need() - (p.free - inside.Len()); hold > 0 {
+			inside = inside.Minus(k.held)
 			kept, err := k.t.Take(&place.Query{From: inside, Count: min(hold, inside.Len()), Stages: []place.Stage{threads()}})
 			if err != nil {
 				return from, err

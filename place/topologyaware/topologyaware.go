@@ -53,6 +53,7 @@ import (
 	"fmt"
 	"path"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
 )
 
@@ -150,7 +151,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	k := newTask(p, s, r, w)
+	k := newTask(p, s, r, w, cpuset.Set{})
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
 	at := 0
 	if !k.reserve(g) {

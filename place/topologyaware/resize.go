@@ -1,0 +1,117 @@
+package topologyaware
+
+import (
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Resize implements place.Resizer. The workload stays in its pool or, where that
+// has too little, moves to the nearest one around it that has enough. Own CPUs
+// grow next to those held and shrink without moving. Memory is kept, unless
+// another amount is asked for; devices cannot change.
+func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
+	old, ok := s.Grant(r.ID)
+	if !ok {
+		return place.Offer{}, &place.NotHeldError{ID: r.ID}
+	}
+	if !slices.EqualFunc(old.Request.Devices, r.Devices, sameDevices) {
+		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "devices cannot change in place"}
+	}
+	w, err := p.classify(r)
+	if err != nil {
+		return place.Offer{}, err
+	}
+	without, err := s.Release(r.ID)
+	if err != nil {
+		return place.Offer{}, err
+	}
+	k := newTask(p, without, r, w, old.Own)
+	if lost := old.Own.Minus(without.Ownable(r.Class)); w.own > 0 && !lost.IsEmpty() {
+		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "may not own CPUs " + lost.String() + " any longer"}
+	}
+	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Devices: old.Devices}
+	at, err := k.regrow(g, old)
+	if err == nil {
+		err = k.keepMemory(g, old, at)
+	}
+	if err != nil {
+		return place.Offer{}, err
+	}
+	o := s.Offer()
+	o.Grant = g
+	return o, nil
+}
+
+// regrow gives the workload its CPUs in the pool that it is in, or the nearest
+// around it.
+func (k *task) regrow(g *place.Grant, old *place.Grant) (int, error) {
+	if k.reserve(g) {
+		return 0, nil
+	}
+	cpus := old.Own.Union(old.Share.Within)
+	for at := k.locate(&cpus); ; at = k.pools[at].parent {
+		reason := k.fits(at)
+		if reason == "" {
+			k.why.Note("stays in %s", k.pools[at].label(k.t))
+			return at, k.fill(g, at)
+		}
+		k.why.Note("%s: %s", k.pools[at].label(k.t), reason)
+		if at > 0 {
+			continue
+		}
+		if err := k.onFloor(); err != nil {
+			return 0, err
+		}
+		return 0, k.fill(g, 0)
+	}
+}
+
+// keepMemory leaves memory where it is if the amounts are the same.
+func (k *task) keepMemory(g, old *place.Grant, at int) error {
+	if slices.Equal(k.r.Memory, old.Request.Memory) && (k.pinMem || old.Mems.IsEmpty()) {
+		g.Mems, g.Memory = old.Mems, old.Memory
+		return nil
+	}
+	nodes := old.Mems
+	if nodes.IsEmpty() {
+		nodes = k.nodes(at)
+	}
+	mems, blocks, err := k.s.FitMemory(nodes, k.r.Memory)
+	if err != nil {
+		return err
+	}
+	if g.Memory = blocks; k.pinMem {
+		g.Mems = mems
+	}
+	return nil
+}
+
+// regrown returns n CPUs: some of those held, or all of them and more from the
+// set, nearest first.
+func (k *task) regrown(from cpuset.Set, n int) (cpuset.Set, error) {
+	switch held := k.held.Len(); {
+	case held == 0:
+		return k.pick(from, n)
+	case k.isolated == place.Require && !k.t.Machine().Isolated.Contains(k.held):
+		return k.held, &place.RejectedError{ID: k.r.ID, Reason: "not all CPUs held are isolated"}
+	case held >= n:
+		return k.pick(k.held, n)
+	}
+	more, err := k.t.Take(&place.Query{From: from, Near: k.held, Count: n - k.held.Len(), Stages: []place.Stage{{
+		Name: "thread", Kind: place.CPU, Again: true, Criteria: []string{"of the core not held", "of the L3 not held", "of the node not held", "free in its core"},
+		Rank: func(v *place.View, pos int) place.Rank {
+			return place.Rank{
+				-takenAround(v, machine.Core, place.CPU, pos), -takenAround(v, machine.L3, place.CPU, pos), -takenAround(v, machine.Node, place.CPU, pos),
+				-v.FreeIn(machine.Core, v.Up(machine.Core, place.CPU, pos)),
+			}
+		},
+	}}, Why: k.why})
+	return k.held.Union(more), err
+}
+
+func sameDevices(a, b place.DeviceRequest) bool {
+	return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
+}
