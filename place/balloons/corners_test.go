@@ -82,6 +82,10 @@ func TestCorners(t *testing.T) {
 			steps: []step{add("a", "x", 500), add("b", "x", 500).with(func(r *place.Request) { r.Nodes, r.NodesRequired = set("1"), true })},
 		},
 		{
+			name: "one elsewhere does not hide one that is right", p: x(balloons.Type{PreferNew: true, MaxBalloons: 2, Branches: balloons.Spread}), want: "a=8 b=4 c=4",
+			steps: []step{add("a", "x", 100), add("b", "x", 500), add("c", "x", 100).with(func(r *place.Request) { r.Nodes, r.NodesRequired = set("0"), true })},
+		},
+		{
 			name: "balloons count as numbers", p: x(balloons.Type{MinBalloons: 12, Slots: 1, Fill: balloons.FirstFree}),
 			steps: some(3, "a", "x", 100), want: "a0=16 a1=1 a2=17",
 		},
