@@ -154,7 +154,7 @@ func (a *analysis) usage(row *Row, valid []measured) {
 	if seconds == 0 || capacity == 0 {
 		return
 	}
-	row.HostBusy = busy / capacity
+	row.HostBusy = min(1, busy/capacity) // counted in ticks, which may add up to a little more
 	row.TenantCPUs, row.NeighbourCPUs = tenant.CPUSeconds/seconds, neighbour.CPUSeconds/seconds
 	row.TenantThrottled, row.NeighbourThrottled = tenant.ThrottledSeconds/seconds, neighbour.ThrottledSeconds/seconds
 	row.TenantWait = tenant.WaitSeconds / seconds

@@ -61,8 +61,13 @@ func (g *groups) confine(pl places) error {
 		return nil
 	}
 	both := order{cpus: pl.shared}
-	_, err := g.isolate(map[party]order{tenantParty: both, neighbourParty: both})
-	return err
+	free, err := g.isolate(map[party]order{tenantParty: both, neighbourParty: both})
+	if err != nil {
+		return err
+	}
+	remove := g.undo
+	g.undo = func() error { return errors.Join(free(), remove()) }
+	return nil
 }
 
 func (g *groups) about() (name, note string) { return g.mode, "" }

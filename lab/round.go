@@ -174,6 +174,9 @@ func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err 
 	if err := c.generator.receive(ctx, startLimit, &ready{}); err != nil {
 		return err
 	}
+	if err := promote(c.generator); err != nil {
+		return err
+	}
 	at := monotonic() + lead.Nanoseconds()
 	if err := c.generator.send(start{at}); err != nil {
 		return err
@@ -226,28 +229,31 @@ func (c *cast) dead() error {
 	return nil
 }
 
-// startGenerator starts the generator on its own CPUs if it has any, and under
-// SCHED_FIFO where permitted. Its report says what it really ran under.
+// startGenerator starts the generator on its own CPUs, if it has any.
 func (r *runner) startGenerator(raw *os.File) (*child, error) {
 	c, err := r.nursery.start(childConfig{name: string(generatorParty), exe: r.opt.Exe, args: []string{"__load"}, files: []*os.File{raw}})
 	if err != nil {
 		return nil, err
 	}
-	attr := sched.Attr{Affinity: r.places.generator}
-	if attr.Affinity.IsEmpty() {
-		attr.Affinity = r.places.shared
+	where := r.places.generator
+	if where.IsEmpty() {
+		where = r.places.shared
 	}
-	attr.Policy, attr.Priority = sched.FIFO, generatorPriority
-	_, err = sched.Set(c.pid(), attr)
-	if errors.Is(err, os.ErrPermission) {
-		attr.Policy, attr.Priority = sched.Other, 0
-		_, err = sched.Set(c.pid(), attr)
-	}
-	if err != nil {
+	if _, err := sched.Set(c.pid(), sched.Attr{Affinity: where}); err != nil {
 		c.kill()
 		return nil, err
 	}
 	return c, nil
+}
+
+// promote gives a generator that is ready SCHED_FIFO where permitted. Its report
+// says what it really ran under.
+func promote(generator *child) error {
+	_, err := sched.Set(generator.pid(), sched.Attr{Policy: sched.FIFO, Priority: generatorPriority})
+	if errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	return err
 }
 
 // generatorPriority is above ordinary real-time work's usual 1 and below the

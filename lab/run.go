@@ -134,6 +134,7 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	allowed = allowed.Intersect(m.Online) // the kernel keeps offline CPUs in the list
 	if exp.Seed == 0 {
 		exp.Seed = uint64(time.Now().UnixNano())
 	}

@@ -23,7 +23,11 @@ var errGone = errors.New("parent gone: input ended")
 // an error while it prepares, and once it is ready calls gone from another
 // goroutine, which should end the process.
 //
-// Scheduling policy and affinity are the parent's business; Serve leaves them.
+// Scheduling policy and affinity are the parent's business; Serve leaves them. A
+// real-time policy must not come before ready: until then Serve collects garbage,
+// and the Go runtime's threads wait for each other in a way that never ends where
+// they share one CPU and none is ever preempted by its equals. From ready on
+// nothing is collected.
 func Serve(in io.Reader, out io.Writer, gone func()) error {
 	// Whichever of the two is set last is seen by whoever set it.
 	var running, ended atomic.Bool // from ready to report; the input
@@ -79,7 +83,6 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 	if err := g.Run(start.Start); err != nil {
 		return err
 	}
-	debug.SetGCPercent(percent) // encoding makes garbage
 	report, err := g.Report()
 	if err != nil {
 		return err
