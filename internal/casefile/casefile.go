@@ -63,6 +63,10 @@ func Read(dir string) (*Folder, error) {
 	if other := os.Getenv(Variable); other != "" {
 		dir = other
 	}
+	return readAll(dir)
+}
+
+func readAll(dir string) (*Folder, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("list cases: %w", err)

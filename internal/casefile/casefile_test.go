@@ -1,4 +1,4 @@
-package casefile_test
+package casefile
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
 )
 
 const machines = `machines:
@@ -42,7 +41,7 @@ func TestRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			f, err := casefile.Read(dir)
+			f, err := readAll(dir)
 			switch {
 			case test.err == "" && err != nil:
 				t.Fatal(err)
@@ -62,7 +61,7 @@ func TestDecode(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "s.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := casefile.Read(dir)
+	f, err := readAll(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +95,8 @@ func TestVariable(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(other, "s.yaml"), []byte("suite: other\ncases: [{id: A}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(casefile.Variable, other)
-	f, err := casefile.Read("../../place/testdata/cases")
+	t.Setenv(Variable, other)
+	f, err := Read("../../place/testdata/cases")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +108,7 @@ func TestVariable(t *testing.T) {
 // TestRepository reads the repository's own cases.
 func TestRepository(t *testing.T) {
 	t.Parallel()
-	f, err := casefile.Read("../../place/testdata/cases")
+	f, err := readAll("../../place/testdata/cases")
 	if err != nil {
 		t.Fatal(err)
 	}

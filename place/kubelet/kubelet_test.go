@@ -113,7 +113,8 @@ func TestOptions(t *testing.T) {
 	}
 	reserved := place.Config{Reserved: cpuset.MustOf(0)}
 	shared := place.Request{ID: "s", Milli: 500}
-	closeNodes := func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerBestEffort }
+	restricted := func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerRestricted }
+	bestEffort := func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerBestEffort }
 	tests := []struct {
 		name          string
 		form          string
@@ -128,8 +129,10 @@ func TestOptions(t *testing.T) {
 		{"distribute-cpus-across-numa", "2s4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 6)}, set(func(p *kubelet.Policy) { p.DistributeAcrossNUMA = true }), set(func(*kubelet.Policy) {}), "0-2,4-6", "0-5"},
 		{"prefer-align-cpus-by-uncorecache", "1s2l4c2t", reserved, []place.Request{guaranteed("a", 8)}, set(func(p *kubelet.Policy) { p.PreferAlignByUncoreCache = true }), set(func(*kubelet.Policy) {}), "4-7,12-15", "1-4,9-12"},
 		{"align-by-socket", "2s2n4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 3), {ID: "b", Milli: 3000, LimitMilli: 3000, Nodes: cpuset.MustOf(1)}, {ID: "c", Milli: 2000, LimitMilli: 2000, Nodes: cpuset.MustOf(0)}}, set(func(p *kubelet.Policy) { p.AlignBySocket = true }), set(func(*kubelet.Policy) {}), "6-7", "3,7"},
-		{"topologyManagerPolicy restricted", "2s4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 3), guaranteed("b", 3), guaranteed("c", 2)}, set(func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerRestricted }), set(closeNodes), "refused", "3,7"},
-		{"topologyManagerPolicy single-numa-node", "2s4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 6)}, set(func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerSingle }), set(closeNodes), "refused", "0-5"},
+		{"topologyManagerPolicy restricted", "2s4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 3), guaranteed("b", 3), guaranteed("c", 2)}, set(restricted), set(bestEffort), "refused", "3,7"},
+		{"topologyManagerPolicy single-numa-node", "2s4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 6)}, set(func(p *kubelet.Policy) { p.TopologyManager = kubelet.TopologyManagerSingle }), set(bestEffort), "refused", "0-5"},
+		{"align-by-socket, hints", "2s2n4c", place.Config{NoFloor: true, Allowed: cpuset.MustParse("3,7,11,15")}, []place.Request{guaranteed("a", 2)}, set(func(p *kubelet.Policy) { restricted(p); p.AlignBySocket = true }), set(restricted), "3,7", "refused"},
+		{"prefer-closest-numa-nodes on many nodes", "2s8n4c", place.Config{NoFloor: true}, []place.Request{guaranteed("a", 28), guaranteed("b", 8)}, set(func(p *kubelet.Policy) { restricted(p); p.PreferClosestNUMANodes = true }), set(restricted), "32-39", "28-35"},
 		{"strict-cpu-reservation", "1s4c", reserved, []place.Request{shared}, set(func(p *kubelet.Policy) { p.StrictReservation = true }), set(func(*kubelet.Policy) {}), "shared 1-3", "shared 0-3"},
 	}
 	for _, tt := range tests {
