@@ -44,8 +44,8 @@
 // # Reserved CPUs
 //
 // Workloads of the type reserved run on Config.Reserved until its time is
-// given away, then in balloons of that type from ordinary CPUs. Those of the
-// type default that ask for no CPU time and find no balloon run on the floor.
+// given away, then in balloons of that type from ordinary CPUs. Those of the types
+// default and reserved that ask for no CPU time and find no balloon run on the floor.
 //
 // # Composites
 //
