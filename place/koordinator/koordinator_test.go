@@ -70,3 +70,41 @@ func machineCPU(id int) string { return cpuset.MustOf(id).String() }
 func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, koordinator.Policy{}, nil) }
 
 func BenchmarkRestart(b *testing.B) { placetest.BenchmarkRestart(b, koordinator.Policy{}) }
+
+// BenchmarkBind measures the ways to bind on a half full machine of 256 CPUs and
+// 8 NUMA nodes.
+func BenchmarkBind(b *testing.B) {
+	for name, r := range map[string]place.Request{
+		"FullPCPUs":        {Class: place.LSR, Milli: 8000},
+		"SpreadByPCPUs":    {Class: place.LSR, Milli: 8000, Bind: place.SpreadByPCPUs},
+		"DistributeEvenly": {Class: place.LSR, Milli: 16000, Strategy: place.DistributeEvenly},
+		"PCPULevel":        {Class: place.LSR, Milli: 8000, Bind: place.SpreadByPCPUs, Exclusivity: place.PCPULevel},
+		"MaxNodes":         {Class: place.LSR, Milli: 40000, MaxNodes: 4},
+		"scattered":        {Class: place.LSR, Milli: 90000, Bind: place.SpreadByPCPUs},
+	} {
+		b.Run(name, func(b *testing.B) {
+			s, err := place.New(placetest.Topology(b, "2s4n4l4c2t"), place.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			p := koordinator.Policy{}
+			for i := range 40 {
+				held := place.Request{ID: string(rune('A' + i)), Class: place.LSR, Milli: 3000, Bind: place.SpreadByPCPUs}
+				o, err := place.Place(p, s, &held)
+				if err == nil {
+					s, err = s.Commit(o)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			r.ID = "new"
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := p.Place(s, &r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
