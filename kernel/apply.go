@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,12 @@ type entry struct {
 	// Original is the text before: the value, or the words of subtree_control.
 	Original  string  `json:"original,omitempty"`
 	Disturbed []saved `json:"disturbed,omitempty"`
+	// Children are, for Enable, the child groups that were there before, with
+	// their inodes.
+	Children map[string]uint64 `json:"children,omitempty"`
+	// Also are values that count as Berth's own beside Value: what the kernel
+	// made of it, and what an undo wrote instead of Original.
+	Also []string `json:"also,omitempty"`
 	// Start is, for Attach, the start time of the process.
 	Start string `json:"start,omitempty"`
 
@@ -40,7 +47,8 @@ type saved struct {
 // The returned function undoes the plan, last step first, and only where the
 // value is still the one written here; a value that someone else changed since
 // stays and is reported as a ChangedError. It goes on after an error; calling
-// it again retries what is left.
+// it again retries what is left. A controller that other groups have come to
+// use stays enabled, which is no error, and stays in the journal.
 //
 // The journal may be nil: then nothing survives the process. Apply and the
 // undo of different plans may run at the same time; the caller keeps two of
@@ -96,7 +104,7 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 			err = journal.made(e)
 		}
 	case Write:
-		err = r.readBack(e)
+		err = r.readBack(e, journal)
 	case Enable:
 		err = r.enabled(s)
 	}
@@ -104,6 +112,11 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 		return keep(e), refused(s, err)
 	}
 	return keep(e), nil
+}
+
+// owns reports whether text is a value that Berth wrote.
+func (e *entry) owns(text string) bool {
+	return e.Format.owns(text, e.Value) || slices.ContainsFunc(e.Also, func(own string) bool { return e.Format.same(text, own) })
 }
 
 // keep returns e if it is to be undone.
@@ -148,17 +161,18 @@ func (r *Root) prepare(s Step) (*entry, error) {
 		if len(missing(s.Value, e.Original)) == 0 {
 			return nil, nil
 		}
-		return e, nil
+		e.Children, err = r.children(path.Dir(s.Path))
+		return e, err
 	}
 	if s.Format.same(e.Original, s.Value) {
 		return nil, nil
 	}
-	for _, path := range s.Disturbs {
-		d := saved{Path: path}
-		if d.Inode, err = r.inode(path); err != nil {
+	for _, name := range s.Disturbs {
+		d := saved{Path: name}
+		if d.Inode, err = r.inode(name); err != nil {
 			return nil, err
 		}
-		if d.Value, err = r.read(path); err != nil {
+		if d.Value, err = r.read(name); err != nil {
 			return nil, err
 		}
 		e.Disturbed = append(e.Disturbed, d)
@@ -179,9 +193,9 @@ func missing(enable, list string) []string {
 }
 
 // readBack compares what the kernel shows with what was written. States may
-// take a moment to be reached. What is shown instead becomes e's value, so
-// that it is undone all the same.
-func (r *Root) readBack(e *entry) error {
+// take a moment to be reached. What is shown instead is noted as Berth's own,
+// so that it is undone all the same.
+func (r *Root) readBack(e *entry, journal *Journal) error {
 	var shown string
 	for range 20 {
 		text, err := r.read(e.Path)
@@ -192,9 +206,13 @@ func (r *Root) readBack(e *entry) error {
 		if e.Format.same(shown, e.Value) {
 			return nil
 		}
+		if !e.owns(shown) {
+			if err := journal.also(e, shown); err != nil {
+				return err
+			}
+		}
 		time.Sleep(time.Millisecond)
 	}
-	e.Value = shown
 	return fmt.Errorf("the kernel shows %q instead", shown)
 }
 

@@ -345,25 +345,128 @@ func TestUndoAttach(t *testing.T) {
 	}
 }
 
-// TestUndoEnable leaves a controller that someone else's group has come to use.
+// TestUndoEnable has other groups come to use what was enabled: nothing of
+// theirs is lost, and a restore disables it once they are gone.
 func TestUndoEnable(t *testing.T) {
 	t.Parallel()
+	const top, control = "sys/fs/cgroup", "sys/fs/cgroup/cgroup.subtree_control"
+	mkdir := func(t *testing.T, k *fakekernel.Kernel, dir string) {
+		t.Helper()
+		if err := k.Mkdir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct {
+		meanwhile func(t *testing.T, root *Root, k *fakekernel.Kernel)
+		file      string // that must stay
+		says      string // about them; "" for given back at once
+		on        string // after the first undo
+	}{
+		"nobody": {func(*testing.T, *Root, *fakekernel.Kernel) {}, "", "", "memory"},
+		"new group with a limit": {func(t *testing.T, root *Root, k *fakekernel.Kernel) {
+			mkdir(t, k, top+"/theirs")
+			write(t, root, top+"/theirs/cpu.max", "50000 100000")
+		}, top + "/theirs/cpu.max", "disable cpu pids for the child groups of /sys/fs/cgroup: still in use by theirs;", "cpu memory pids"},
+		"new group, nothing set yet": {func(t *testing.T, _ *Root, k *fakekernel.Kernel) {
+			mkdir(t, k, top+"/theirs")
+		}, top + "/theirs/cpu.max", "still in use by theirs;", "cpu memory pids"},
+		"new group hands it on": {func(t *testing.T, root *Root, k *fakekernel.Kernel) {
+			mkdir(t, k, top+"/theirs")
+			write(t, root, top+"/theirs/cgroup.subtree_control", "+cpu")
+		}, top + "/theirs/cpu.max", "still in use by theirs;", "cpu memory pids"},
+		"old group gets a limit": {func(t *testing.T, root *Root, _ *fakekernel.Kernel) {
+			write(t, root, top+"/user.slice/pids.max", "100")
+		}, top + "/user.slice/pids.max", "disable pids for the child groups of /sys/fs/cgroup: still in use by user.slice;", "memory pids"},
+		"old group hands it on": {func(t *testing.T, root *Root, _ *fakekernel.Kernel) {
+			write(t, root, top+"/user.slice/cgroup.subtree_control", "+cpu")
+		}, top + "/user.slice/session-1.scope/cpu.max", "disable cpu for", "cpu memory"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V2())
+			write(t, root, control, "+memory")
+			before := tree(t, k)
+			j, dir := journal(t, root)
+			undo, err := Apply(root, Plan{{Op: Enable, Path: control, Value: "+cpu +memory +pids"}}, j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.meanwhile(t, root, k)
+			kept, _ := root.read(tt.file)
+			if err := undo(); err != nil {
+				t.Errorf("undo: %v", err)
+			}
+			if got, _ := root.read(control); got != tt.on {
+				t.Errorf("subtree_control %q, want %q", got, tt.on)
+			}
+			if got, err := root.read(tt.file); tt.file != "" && (err != nil || got != kept) {
+				t.Errorf("their %s was %q and is %q, %v", tt.file, kept, got, err)
+			}
+			if err := j.Close(); err != nil {
+				t.Error(err)
+			}
+			if tt.says == "" {
+				sameTree(t, k, before)
+				if got := files(t, dir); len(got) > 0 {
+					t.Errorf("journals left: %v", got)
+				}
+				return
+			}
+			report, err := Restore(root, dir)
+			if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != InUse || !strings.Contains(report.Items[0].Error, tt.says) {
+				t.Errorf("Restore while in use: %+v, %v, want %q", report.Items, err, tt.says)
+			}
+			_ = k.Rmdir(top + "/theirs")
+			_ = k.WriteFile(top+"/user.slice/pids.max", "max")
+			_ = k.WriteFile(top+"/user.slice/cgroup.subtree_control", "-cpu")
+			if report, err = Restore(root, dir); err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Restored {
+				t.Errorf("Restore: %+v, %v", report.Items, err)
+			}
+			sameTree(t, k, before)
+			if got := files(t, dir); len(got) > 0 {
+				t.Errorf("journals left: %v", got)
+			}
+		})
+	}
+}
+
+// TestTwoRuns has two runs enable the same controller; the first ends first.
+func TestTwoRuns(t *testing.T) {
+	t.Parallel()
 	root, k := fake(t, fakekernel.V2())
-	const control = "sys/fs/cgroup/cgroup.subtree_control"
-	write(t, root, control, "+memory")
-	undo, err := Apply(root, Plan{{Op: Enable, Path: control, Value: "+cpu +memory +pids"}}, nil)
+	before := tree(t, k)
+	plan := func(name string) Plan {
+		return Plan{
+			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Mkdir, Path: "sys/fs/cgroup/" + name},
+			{Path: "sys/fs/cgroup/" + name + "/cpu.weight", Value: "7"},
+		}
+	}
+	j, dir := journal(t, root)
+	undoA, err := Apply(root, plan("a"), j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Mkdir("sys/fs/cgroup/theirs"); err != nil {
+	undoB, err := Apply(root, plan("b"), nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, root, "sys/fs/cgroup/theirs/cgroup.subtree_control", "+cpu")
-	if err := undo(); !errors.Is(err, ErrChanged) {
-		t.Errorf("undo: %v, want ErrChanged", err)
+	if err := errors.Join(undoA(), j.Close()); err != nil {
+		t.Error(err)
 	}
-	if got, _ := root.read(control); got != "cpu memory" { // not pids
-		t.Errorf("subtree_control %q: want cpu, which is in use, and memory, which was on before", got)
+	if got, _ := root.read("sys/fs/cgroup/b/cpu.weight"); got != "7" {
+		t.Errorf("cpu.weight of the other run %q, want 7", got)
+	}
+	if err := undoB(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Restore(root, dir); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+	if got := files(t, dir); len(got) > 0 {
+		t.Errorf("journals left: %v", got)
 	}
 }
 
@@ -377,18 +480,60 @@ func TestEmptyCPUSet(t *testing.T) {
 	if err := k.Mkdir(dir); err != nil {
 		t.Fatal(err)
 	}
+	before := tree(t, k)
 	write(t, root, dir+"/cgroup.procs", "100")
-	undo, err := Apply(root, Plan{{Path: dir + "/cpuset.cpus", Value: "1", Format: List}}, nil)
+	j, journals := journal(t, root)
+	undo, err := Apply(root, Plan{{Path: dir + "/cpuset.cpus", Value: "1", Format: List}}, j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = undo()
-	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "set to the parent's 0-3 instead") {
-		t.Errorf("undo: %v", err)
+	for range 2 {
+		err = undo()
+		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrChanged) || !strings.Contains(err.Error(), "set to the parent's 0-3 instead") {
+			t.Errorf("undo: %v", err)
+		}
+		if got, _ := root.read(dir + "/cpuset.cpus"); got != "0-3" {
+			t.Errorf("cpuset.cpus %q, want all that the parent has", got)
+		}
 	}
-	if got, _ := root.read(dir + "/cpuset.cpus"); got != "0-3" {
-		t.Errorf("cpuset.cpus %q, want all that the parent has", got)
+	if err := j.Close(); err != nil {
+		t.Error(err)
 	}
+	report, err := Restore(root, journals)
+	if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Widened {
+		t.Errorf("Restore with the process inside: %+v, %v", report.Items, err)
+	}
+	write(t, root, "sys/fs/cgroup/user.slice/session-1.scope/cgroup.procs", "100")
+	report, err = Restore(root, journals)
+	if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Restored {
+		t.Errorf("Restore: %+v, %v", report.Items, err)
+	}
+	before["proc/100/cgroup"] = tree(t, k)["proc/100/cgroup"]
+	sameTree(t, k, before)
+}
+
+// TestKilledAfterReadBack dies when the kernel has shown another value.
+func TestKilledAfterReadBack(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	j, dir := journal(t, root)
+	e, err := NewRoot("", shows{k, "77"}).prepare(Step{Path: v1cpu + "/cpu.shares", Value: "10"})
+	if err == nil {
+		err = j.begin(e)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, v1cpu+"/cpu.shares", "77")
+	if err := root.readBack(e, j); err == nil {
+		t.Error("readBack: no error")
+	}
+	die(t, j)
+	if report, err := Restore(root, dir); err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Restored {
+		t.Errorf("Restore: %+v, %v", report.Items, err)
+	}
+	sameTree(t, k, before)
 }
 
 func TestPlanString(t *testing.T) {

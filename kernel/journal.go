@@ -41,11 +41,12 @@ type header struct {
 
 // record is every other line: one of its fields besides Seq is set.
 type record struct {
-	Seq     int    `json:"seq"`
-	Do      *entry `json:"do,omitempty"`      // about to be done
-	Made    uint64 `json:"made,omitempty"`    // inode of the directory that was made
-	Undoing bool   `json:"undoing,omitempty"` // about to be undone
-	Undone  bool   `json:"undone,omitempty"`  // to be forgotten
+	Seq     int     `json:"seq"`
+	Do      *entry  `json:"do,omitempty"`      // about to be done
+	Made    uint64  `json:"made,omitempty"`    // inode of the directory that was made
+	Also    *string `json:"also,omitempty"`    // a further value that is Berth's own
+	Undoing bool    `json:"undoing,omitempty"` // about to be undone
+	Undone  bool    `json:"undone,omitempty"`  // to be forgotten
 }
 
 const (
@@ -97,7 +98,7 @@ func OpenJournal(root *Root, dir, program string) (*Journal, error) {
 }
 
 // Close ends the journal. Its file is removed if everything was undone, and
-// stays for Restore otherwise.
+// stays for Restore otherwise, also for controllers that others still use.
 func (j *Journal) Close() error {
 	if j == nil {
 		return nil
@@ -142,6 +143,13 @@ func (j *Journal) begin(e *entry) error {
 
 // made adds the inode of the directory that e made.
 func (j *Journal) made(e *entry) error { return j.mark(record{Seq: e.seq, Made: e.Inode}) }
+
+// also notes a further value that is Berth's own, before or as soon as the
+// kernel shows it.
+func (j *Journal) also(e *entry, value string) error {
+	e.Also = append(e.Also, value)
+	return j.mark(record{Seq: e.seq, Also: &value})
+}
 
 // undoing notes that undoing e begins.
 func (j *Journal) undoing(e *entry) error { return j.mark(record{Seq: e.seq, Undoing: true}) }
@@ -286,6 +294,8 @@ func (n *notes) add(r record) error {
 	switch {
 	case r.Made != 0:
 		e.Inode = r.Made
+	case r.Also != nil:
+		e.Also = append(e.Also, *r.Also)
 	case r.Undoing:
 		e.undoing = true
 	case r.Undone:

@@ -55,8 +55,9 @@ type journalFile struct {
 // where they are still what was written. A journal is removed when everything
 // in it is undone. Restore may be killed at any instant and called again.
 //
-// The error joins what could not be undone; a value that someone else changed
-// is in the report and is no error. No directory means nothing to restore.
+// The error joins what could not be undone. That someone else changed a value,
+// or still uses a controller, is in the report and is no error; so is a cpuset
+// that could only be widened. The journal stays for the last two. No directory means nothing to restore.
 func Restore(root *Root, dir string) (Report, error) { return restore(root, dir, false) }
 
 // Preview reports what Restore would undo, with the outcome Pending, and
@@ -182,8 +183,8 @@ func (f *journalFile) restore(root *Root, report *Report) error {
 		report.Items = append(report.Items, item)
 		if v.outcome == Failed {
 			errs = append(errs, v.err)
-			left = true
 		}
+		left = left || v.outcome.stays()
 	}
 	if !left {
 		errs = append(errs, os.Remove(f.file.Name()))

@@ -50,10 +50,19 @@ const (
 	Changed
 	// Pending: it is still to be undone.
 	Pending
+	// InUse: other groups use what Berth enabled; it stays, and stays noted.
+	InUse
+	// Widened: a cpuset that was empty holds processes, so it got its parent's
+	// set in so many words; it stays noted.
+	Widened
 )
+
+// stays reports whether a step is to be tried again later.
+func (o Outcome) stays() bool { return o == Failed || o == InUse || o == Widened }
 
 var outcomeNames = [...]string{
 	Failed: "failed", Restored: "restored", Untouched: "untouched", Gone: "gone", Changed: "changed", Pending: "pending",
+	InUse: "in use", Widened: "widened",
 }
 
 // String returns the outcome in one word.
@@ -71,11 +80,11 @@ func (o *Outcome) UnmarshalText(text []byte) error {
 type reverted struct {
 	*entry
 	outcome Outcome
-	err     error // with Failed and Changed
+	err     error // why, unless it is Restored, Untouched or Gone
 }
 
 // revertAll undoes entries, the last first, and goes on after errors. What
-// failed in a directory that could then be removed all the same is gone. The
+// stays in a directory that could then be removed all the same is gone. The
 // error is about the journal.
 func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error) {
 	var all []reverted
@@ -83,13 +92,13 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 	for _, e := range slices.Backward(entries) {
 		outcome, err := r.revert(e, journal)
 		all = append(all, reverted{e, outcome, err})
-		if outcome != Failed {
+		if !outcome.stays() {
 			errs = append(errs, journal.undone(e))
 		}
 	}
 	for i := range all {
 		v := &all[i]
-		if v.outcome != Failed {
+		if !v.outcome.stays() {
 			continue
 		}
 		if _, err := r.inode(v.Path); gone(err) {
@@ -100,13 +109,16 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 	return all, errors.Join(errs...)
 }
 
-// undoAll is revertAll for who wants to know what is left and every error.
+// undoAll is revertAll for who wants to know what is left and every error. That
+// others use what Berth enabled is none.
 func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err error) {
 	all, err := r.revertAll(entries, journal)
 	errs := []error{err}
 	for _, v := range all {
-		errs = append(errs, v.err)
-		if v.outcome == Failed {
+		if v.outcome != InUse {
+			errs = append(errs, v.err)
+		}
+		if v.outcome.stays() {
 			left = append(left, v.entry)
 		}
 	}
@@ -114,8 +126,8 @@ func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err e
 	return left, errors.Join(errs...)
 }
 
-// revert undoes one entry. The error is nil, a ChangedError with Changed, or
-// anything else with Failed.
+// revert undoes one entry. The error is nil with Restored, Untouched and Gone,
+// a ChangedError with Changed, and says why with the others.
 func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
 	inode, err := r.inode(e.Path)
 	switch {
@@ -137,7 +149,7 @@ func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
 	default:
 		outcome, err = r.revertWrite(e, journal)
 	}
-	if err == nil || outcome == Changed {
+	if err == nil || outcome != Failed {
 		return outcome, err
 	}
 	if gone(err) {
@@ -171,7 +183,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	switch {
 	case isOriginal && !e.undoing:
 		return Untouched, nil
-	case !isOriginal && !e.Format.owns(current, e.Value):
+	case !isOriginal && !e.owns(current):
 		return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: current, Original: e.Original}
 	}
 	if len(e.Disturbed) > 0 && !e.undoing {
@@ -182,7 +194,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	}
 	if !isOriginal {
 		if err := r.write(e.Path, e.Original); err != nil {
-			return Failed, r.widen(e, err)
+			return r.widen(e, current, err, journal)
 		}
 	}
 	for _, d := range e.Disturbed {
@@ -197,16 +209,24 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 // parent has. Before Linux 7 it cannot be made empty again while it holds
 // processes; it gets the parent's set in so many words instead, so that at
 // least no one is held back. It returns an error in any case.
-func (r *Root) widen(e *entry, err error) error {
+func (r *Root) widen(e *entry, current string, err error, journal *Journal) (Outcome, error) {
 	if e.Format != List || e.Original != "" || !errors.Is(err, syscall.ENOSPC) {
-		return err
+		return Failed, err
 	}
 	dir, file := path.Split(e.Path)
 	parents, readErr := r.read(path.Join(dir, "..", file+".effective"))
-	if readErr != nil || r.write(e.Path, parents) != nil {
-		return err
+	if readErr != nil {
+		return Failed, err
 	}
-	return fmt.Errorf("%w: set to the parent's %s instead", err, parents)
+	if !e.Format.same(current, parents) {
+		if noteErr := journal.also(e, parents); noteErr != nil {
+			return Failed, noteErr
+		}
+		if r.write(e.Path, parents) != nil {
+			return Failed, err
+		}
+	}
+	return Widened, r.undoError(e, fmt.Errorf("%w: set to the parent's %s instead; once they have left, 'berth restore' makes it empty", bare(err), parents))
 }
 
 // rewrite gives a disturbed file its value back.
@@ -223,31 +243,6 @@ func (r *Root) rewrite(d saved) error {
 		return err
 	}
 	return r.write(d.Path, d.Value)
-}
-
-func (r *Root) revertEnable(e *entry) (Outcome, error) {
-	outcome := Untouched
-	var err error
-	for _, word := range missing(e.Value, e.Original) {
-		text, readErr := r.read(e.Path)
-		if readErr != nil {
-			return Failed, readErr
-		}
-		if !slices.Contains(strings.Fields(text), word) {
-			continue
-		}
-		writeErr := r.write(e.Path, "-"+word)
-		switch {
-		case errors.Is(writeErr, syscall.EBUSY):
-			// Someone else's child group hands it on: it is theirs now.
-			outcome, err = Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: text, Original: e.Original}
-		case writeErr != nil:
-			return Failed, writeErr
-		case outcome == Untouched:
-			outcome = Restored
-		}
-	}
-	return outcome, err
 }
 
 func (r *Root) revertAttach(e *entry) (Outcome, error) {

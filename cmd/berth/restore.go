@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +26,9 @@ func restoreCommand() *cobra.Command {
 A running berth notes in a journal what it is about to change. Restore reads
 the journals of runs that are no longer alive, undoes what they did not undo
 themselves, the last change first, and removes the journals. A value that
-someone else has changed since is left as it is. Journals of living runs are
+someone else has changed since is left as it is. A controller that other
+groups use by now stays enabled, and its journal is kept for a later restore; so
+is that of a cpuset which cannot be emptied while it holds processes. Journals of living runs are
 left alone; those from before a reboot are only removed. It can be called, and
 killed, at any time.
 
@@ -111,7 +115,13 @@ func undoing(item kernel.Item) string {
 	case kernel.Attach:
 		return kernel.Step{Path: s.Back, Value: s.Value}.String()
 	case kernel.Enable:
-		return fmt.Sprintf("disable what is not in %q: /%s", item.Original, s.Path)
+		var off []string
+		for word := range strings.FieldsSeq(s.Value) {
+			if word = strings.TrimPrefix(word, "+"); !slices.Contains(strings.Fields(item.Original), word) {
+				off = append(off, "-"+word)
+			}
+		}
+		return kernel.Step{Path: s.Path, Value: strings.Join(off, " ")}.String()
 	}
 	return kernel.Step{Path: s.Path, Value: item.Original}.String()
 }
