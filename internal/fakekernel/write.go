@@ -87,7 +87,8 @@ func (k *Kernel) weight(dir, file, value string) error {
 	return k.put(dir+"/"+file, strconv.FormatInt(n, 10))
 }
 
-// idle resets the weight, both ways.
+// idle resets the weight, both ways. That of an idle v2 group shows as 1 on
+// 6.12, and was 0 on 6.1.
 func (k *Kernel) idle(m mount, dir, value string) error {
 	if value != "0" && value != "1" {
 		return syscall.EINVAL
@@ -95,7 +96,7 @@ func (k *Kernel) idle(m mount, dir, value string) error {
 	if value == k.get(dir, "cpu.idle") {
 		return nil
 	}
-	file, weights := "cpu.weight", [2]string{"100", "0"}
+	file, weights := "cpu.weight", [2]string{"100", "1"}
 	if m.version == 1 {
 		file, weights = "cpu.shares", [2]string{"1024", "3"}
 	}
