@@ -1,12 +1,17 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor/delegation"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // unified returns the remedy against v1 hierarchies.
@@ -56,6 +61,25 @@ func words(list []string, none string) string {
 	return strings.Join(list, " ")
 }
 
+// refusals asks cgroup.Host.Base, for each controller that Berth uses and that
+// is mounted, whether this user may make groups with it. A nil value is a yes.
+func (h *host) refusals() map[string]*kernel.NotSupportedError {
+	refused := map[string]*kernel.NotSupportedError{}
+	if h.groupsErr != nil || h.selfErr != nil {
+		return refused
+	}
+	user := *h.groups.detected
+	user.UID = h.self.uid
+	for _, name := range cgroup.Controllers() {
+		if _, mounted := user.Hierarchy(name); !mounted {
+			continue
+		}
+		_, err := user.Base(name)
+		refused[name], _ = errors.AsType[*kernel.NotSupportedError](err)
+	}
+	return refused
+}
+
 func rights(h *host) (Capability, error) {
 	if h.groupsErr != nil {
 		return Capability{}, h.groupsErr
@@ -63,23 +87,28 @@ func rights(h *host) (Capability, error) {
 	if h.selfErr != nil {
 		return Capability{}, h.selfErr
 	}
-	g, user := &h.groups, fmt.Sprintf("user %d", h.self.uid)
-	readOnly := g.v2 != "" && g.v2ReadOnly
-	for _, m := range g.v1 {
-		readOnly = readOnly || m.readOnly
+	if v2 := h.groups.v2; v2 != "" && !h.exists(path.Join(v2, "cgroup.subtree_control")) {
+		return noTree(path.Join(v2, "cgroup.subtree_control"))
+	}
+	user := fmt.Sprintf("user %d", h.self.uid)
+	var may, not []string
+	var why *kernel.NotSupportedError
+	for _, name := range slices.Sorted(maps.Keys(h.refused)) {
+		if refusal := h.refused[name]; refusal != nil {
+			why, not = refusal, append(not, name)
+			continue
+		}
+		may = append(may, name)
 	}
 	switch {
-	case readOnly:
-		return missing(user+", mounted read-only", "the cgroup file system is mounted read-only, as in most containers",
-			"run on the host or in a privileged container with the host's cgroup namespace")
-	case h.self.uid == 0 || h.self.has(capDACOverride):
+	case len(may)+len(not) == 0:
+		return missing(user, "no hierarchy is mounted in which groups could be made", "")
+	case len(not) == 0:
 		return ok(user + " may make and change groups")
+	case len(may) == 0:
+		return missing(user+" may make no groups", why.Reason, why.Remedy)
 	}
-	remedy := "run with sudo"
-	if h.systemd() && len(g.v2Controllers) > 0 {
-		remedy += "; for an ordinary user's own work see delegation"
-	}
-	return limited(user, "only groups that were delegated to this user can be changed", remedy)
+	return limited(user+": "+strings.Join(may, " "), "not "+strings.Join(not, " ")+": "+why.Reason, why.Remedy)
 }
 
 // controller judges one controller that v1 and v2 name alike.
@@ -106,6 +135,10 @@ func (h *host) noController(name, inV1 string) (Capability, error) {
 	text, _, err := h.read("proc/cgroups")
 	if err != nil {
 		return Capability{}, err
+	}
+	if text == "" {
+		return Capability{State: Unknown, Found: "not told", Reason: "no hierarchy has the controller, and /proc/cgroups, " +
+			"which says whether the kernel has it, is absent or empty"}, nil
 	}
 	enabled, known := field(text, inV1+"\t", 2)
 	switch {
@@ -210,9 +243,21 @@ func cpuIdle(h *host) (Capability, error) {
 	case !known:
 		return Capability{State: Unknown, Found: "not told", Reason: "no group has the cpu controller, and the kernel's version is unknown"}, nil
 	case !has:
-		return missing("no file cpu.idle", "the kernel is older than 5.15", "kernel 5.15 or newer")
+		return h.noIdle()
 	}
 	return ok(c.Found + ": SCHED_IDLE for a whole group")
+}
+
+// noIdle says why the cpu controller has no cpu.idle.
+func (h *host) noIdle() (Capability, error) {
+	const found, remedy = "no file cpu.idle", "kernel 5.15 or newer"
+	switch newer, known := h.newer(5, 15); {
+	case !known:
+		return missing(found, "no group shows the file, which came with kernel 5.15", remedy)
+	case !newer:
+		return missing(found, "the kernel is older than 5.15", remedy)
+	}
+	return missing(found, "no group shows the file, though kernel "+h.release+" is new enough for it", "")
 }
 
 func memory(h *host) (Capability, error) {
@@ -225,13 +270,19 @@ func ioController(h *host) (Capability, error) {
 
 func pids(h *host) (Capability, error) { return h.controller("pids", "pids", OK, "") }
 
+// freezer looks at the hierarchy that Berth freezes in: v1 where that has it.
 func freezer(h *host) (Capability, error) {
-	if h.groupsErr == nil && h.groups.v2 != "" {
-		if newer, known := h.newer(5, 2); newer || !known {
-			return ok("v2: cgroup.freeze")
-		}
+	if h.groupsErr != nil {
+		return Capability{}, h.groupsErr
 	}
-	return h.controller("freezer", "freezer", OK, "")
+	t, mounted := h.groups.detected.Hierarchy(cgroup.Freezer)
+	if !mounted || t.Version == 1 {
+		return h.controller("freezer", "freezer", OK, "")
+	}
+	if newer, known := h.newer(5, 2); known && !newer {
+		return missing("no file cgroup.freeze", "the kernel is older than 5.2", "kernel 5.2 or newer")
+	}
+	return ok("v2: cgroup.freeze")
 }
 
 func pressure(h *host) (Capability, error) {

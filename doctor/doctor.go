@@ -100,7 +100,7 @@ func Look(fsys fs.FS, probes Probes) *Report {
 		}
 		r.Capabilities = append(r.Capabilities, c)
 	}
-	r.Summary = summarise(r)
+	r.Summary = summarise(r, h)
 	return r
 }
 

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,6 +86,7 @@ func TestEachFileMalformed(t *testing.T) {
 	t.Parallel()
 	good := tree(t, "2c", base(), v2(), frequency("intel_pstate", "performance", 2), map[string]string{
 		"proc/cpuinfo": cpuinfo("GenuineIntel", "cat_l3 mba"), "proc/filesystems": "nodev resctrl\n",
+		"proc/cgroups":                       "cpu\t0\t9\t1\ncpuset\t0\t9\t1\nmemory\t0\t9\t1\nblkio\t0\t9\t1\npids\t0\t9\t1\n",
 		"sys/fs/resctrl/info/L3/num_closids": "16\n", "var/lib/kubelet/cpu_manager_state": `{"policyName":"none"}`,
 	})
 	before := unknown(Look(good, Probes{}))
@@ -98,7 +101,7 @@ func TestEachFileMalformed(t *testing.T) {
 			}
 			bad[name] = &fstest.MapFile{Data: []byte(text)}
 			most := 4
-			if name == "proc/self/mountinfo" { // it tells all of cgroups
+			if name == "proc/self/mountinfo" || name == "proc/self/cgroup" { // they tell all of cgroups
 				most = 13
 			}
 			if n := len(unknown(Look(bad, Probes{}))); n > most {
@@ -131,11 +134,23 @@ func TestCapability(t *testing.T) {
 		remedy string
 	}{
 		"idle by version":       {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-"}, "cpu.idle", OK, "", ""},
-		"idle too old":          {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-"}, "cpu.idle", Missing, "5.15", "kernel 5.15"},
+		"idle too old":          {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "5.10.0"}, "cpu.idle", Missing, "older than 5.15", "kernel 5.15"},
+		"idle not shown":        {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "6.8.0-31"}, "cpu.idle", Missing, "though kernel 6.8.0-31 is new enough", ""},
+		"idle, no version":      {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "x"}, "cpu.idle", Missing, "no group shows the file", "kernel 5.15"},
 		"idle untold":           {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-", "proc/sys/kernel/osrelease": "x"}, "cpu.idle", Unknown, "version is unknown", ""},
 		"no bandwidth control":  {map[string]string{"sys/fs/cgroup/system.slice/cpu.max": "-"}, "cpu", Limited, "bandwidth", "CONFIG_CFS_BANDWIDTH"},
 		"sched_ext enabled":     {map[string]string{"sys/kernel/sched_ext/state": "enabled\n"}, "sched_ext", Limited, "no effect", "stop"},
-		"rights of a user":      {user, "cgroup-rights", Limited, "delegated to this user", "sudo"},
+		"rights of a user":      {user, "cgroup-rights", Missing, "writable for user 1000", "Delegate=yes"},
+		"rights beside net_cls": {map[string]string{"proc/self/mountinfo": v2Mount + "70 31 0:70 / /sys/fs/cgroup/net_cls,net_prio ro - cgroup cgroup ro,net_cls,net_prio\n", "proc/self/cgroup": "10:net_cls,net_prio:/\n0::/\n"}, "cgroup-rights", OK, "", ""},
+		"rights, memory in v1":  {map[string]string{"proc/self/mountinfo": v2Mount + "70 31 0:70 / /sys/fs/cgroup/memory ro - cgroup cgroup ro,memory\n", "proc/self/cgroup": "10:memory:/\n0::/\n"}, "cgroup-rights", Limited, "not memory: /sys/fs/cgroup/memory is mounted read-only", "writable"},
+		"rights, mounted over":  {map[string]string{"proc/self/mountinfo": strings.Replace(v2Mount, "rw,nosuid", "ro,nosuid", 1) + v2Mount}, "cgroup-rights", OK, "", ""},
+		"rights, bare tree":     {map[string]string{"sys/fs/cgroup/cgroup.subtree_control": "-"}, "cgroup-rights", Unknown, "subtree_control is absent", ""},
+		"v2 hidden":             {map[string]string{"sys/fs/cgroup/cgroup.controllers": "-"}, "cgroup", Unknown, "cgroup.controllers", ""},
+		"v2 hidden, cpu":        {map[string]string{"sys/fs/cgroup/cgroup.controllers": "-"}, "cpu", Unknown, "cgroup.controllers", ""},
+		"v2, no membership":     {map[string]string{"proc/self/cgroup": "-"}, "cgroup", Unknown, "/proc/self/cgroup", ""},
+		"v1, no membership":     {map[string]string{"proc/self/mountinfo": "70 31 0:70 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "proc/self/cgroup": "-"}, "cgroup", Unknown, "/proc/self/cgroup", ""},
+		"v1, only named":        {map[string]string{"proc/self/mountinfo": "70 31 0:70 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n", "proc/self/cgroup": "1:name=systemd:/\n"}, "cgroup", Missing, "no cgroup file system", "mount"},
+		"freezer too old":       {map[string]string{"proc/sys/kernel/osrelease": "5.1.9"}, "freezer", Missing, "older than 5.2", "kernel 5.2"},
 		"bpf of a user":         {user, "bpf", Missing, "CAP_BPF", "sudo"},
 		"bpf by two caps":       {map[string]string{"proc/self/status": status(1000, 1<<capBPF|1<<capPerfmon)}, "bpf", OK, "", ""},
 		"bpf locked down":       {map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]"}, "bpf", Missing, "lockdown", "lockdown=integrity"},
@@ -152,7 +167,8 @@ func TestCapability(t *testing.T) {
 		"smt on, no siblings":   {map[string]string{"sys/devices/system/cpu/smt/active": "0\n"}, "smt", NotApplicable, "second thread", ""},
 		"one node":              {map[string]string{"sys/devices/system/node/online": "0\n"}, "numa", NotApplicable, "equally far", ""},
 		"two nodes":             {map[string]string{"sys/devices/system/node/online": "0-1\n"}, "numa", OK, "", ""},
-		"io not in the kernel":  {map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu\n"}, "io", Missing, "no such controller", "io controller"},
+		"io not in the kernel":  {map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu\n", "proc/cgroups": "cpu\t0\t1\t1\n"}, "io", Missing, "no such controller", "io controller"},
+		"io untold":             {map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu\n"}, "io", Unknown, "/proc/cgroups", ""},
 		"io switched off":       {map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu\n", "proc/cgroups": "blkio\t0\t1\t0\n"}, "io", Missing, "off", "cgroup_disable=blkio"},
 		"io not given":          {map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu\n", "proc/cgroups": "blkio\t0\t1\t1\n"}, "io", Missing, "not given", "subtree_control"},
 		"no cgroups":            {map[string]string{"proc/self/mountinfo": "22 27 0:21 / /proc rw - proc proc rw\n"}, "cgroup", Missing, "no cgroup file system", "mount -t cgroup2"},
@@ -176,6 +192,74 @@ func TestCapability(t *testing.T) {
 			got, found := report.Get(test.name)
 			if !found || got.State != test.want || !strings.Contains(got.Reason, test.reason) || !strings.Contains(got.Remedy, test.remedy) {
 				t.Errorf("got %+v\nwant %s, reason %q, remedy %q", got, test.want, test.reason, test.remedy)
+			}
+		})
+	}
+}
+
+// TestFreezerOfHybrid: where v1 has the freezer, Berth freezes there.
+func TestFreezerOfHybrid(t *testing.T) {
+	t.Parallel()
+	got, _ := Look(tree(t, "", base(), hybrid()), Probes{}).Get("freezer")
+	if got.State != OK || got.Found != "v1 at /sys/fs/cgroup/freezer" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestUser looks at what an ordinary user is promised, without a delegated
+// group and with one that has some of the controllers.
+func TestUser(t *testing.T) {
+	t.Parallel()
+	const unit = "user.slice/user-1000.slice/user@1000.service"
+	fsys := tree(t, "2c", base(), v2(), map[string]string{
+		"proc/self/status": status(1000, 0),
+		"sys/fs/cgroup/" + unit + "/cgroup.controllers":        "cpu memory pids\n",
+		"sys/fs/cgroup/" + unit + "/cgroup.subtree_control":    "\n",
+		"sys/fs/cgroup/" + unit + "/cgroup.procs":              "",
+		"sys/fs/cgroup/" + unit + "/cgroup.type":               "domain\n",
+		"sys/fs/cgroup/" + unit + "/app.scope/cgroup.procs":    "7\n",
+		"sys/fs/cgroup/user.slice/user-1000.slice/cgroup.type": "domain\n",
+	})
+	for _, name := range []string{"", "/cgroup.subtree_control", "/cgroup.procs"} {
+		file := fsys["sys/fs/cgroup/"+unit+name]
+		if file == nil {
+			file = &fstest.MapFile{Mode: fs.ModeDir}
+			fsys["sys/fs/cgroup/"+unit+name] = file
+		}
+		file.Mode |= 0o755
+		file.Sys = &syscall.Stat_t{Uid: 1000}
+	}
+	tests := map[string]struct {
+		group                string
+		rights               Capability
+		fully, lesser, never []string
+	}{
+		"session": {
+			group: "/user.slice/user-1000.slice/session-1.scope", rights: Capability{State: Missing, Found: "user 1000 may make no groups"},
+			lesser: []string{"pin to CPUs", "freeze"}, never: []string{"cap CPU time", "limit memory", "limit I/O"},
+		},
+		"delegated": {
+			group: "/" + unit + "/app.scope", rights: Capability{State: Limited, Found: "user 1000: cpu cpuacct freezer memory pids"},
+			fully: []string{"cap CPU time", "limit memory", "freeze"}, lesser: []string{"pin to CPUs"}, never: []string{"limit I/O"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := maps.Clone(fsys)
+			own["proc/self/cgroup"] = &fstest.MapFile{Data: []byte("0::" + test.group + "\n")}
+			report := Look(own, Probes{})
+			if got, _ := report.Get("cgroup-rights"); got.State != test.rights.State || got.Found != test.rights.Found {
+				t.Errorf("got %+v", got)
+			}
+			for _, pair := range []struct{ want, got []string }{
+				{test.fully, report.Summary.Fully}, {test.lesser, report.Summary.Lesser}, {test.never, report.Summary.Not},
+			} {
+				for _, ability := range pair.want {
+					if !slices.Contains(pair.got, ability) {
+						t.Errorf("%q is not among %q", ability, pair.got)
+					}
+				}
 			}
 		})
 	}
@@ -237,8 +321,11 @@ func TestUnifiedMount(t *testing.T) {
 		want    string
 		wantErr bool
 	}{
-		"v2":        {tree(t, "", v2()), "sys/fs/cgroup", false},
-		"hybrid":    {tree(t, "", hybrid()), "sys/fs/cgroup/unified", false},
+		"v2":     {tree(t, "", v2()), "sys/fs/cgroup", false},
+		"hybrid": {tree(t, "", hybrid()), "sys/fs/cgroup/unified", false},
+		"bind mount first": {tree(t, "", v2(), map[string]string{"run/cilium/cgroupv2/cgroup.controllers": "cpu\n",
+			"proc/self/mountinfo": "30 23 0:29 /kubepods /run/cilium/cgroupv2 rw - cgroup2 cgroup2 rw\n" + v2Mount}), "sys/fs/cgroup", false},
+		"hidden":    {tree(t, "", v2(), map[string]string{"sys/fs/cgroup/cgroup.controllers": "-"}), "", true},
 		"no tree":   {fstest.MapFS{}, "", false},
 		"malformed": {tree(t, "", v2(), map[string]string{"proc/self/mountinfo": "x"}), "", true},
 	}

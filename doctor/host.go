@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
 
@@ -23,6 +23,7 @@ type host struct {
 	groupsErr error
 	self      process
 	selfErr   error
+	refused   map[string]*kernel.NotSupportedError // by controller that is mounted
 	flags     cpuFlags
 	flagsErr  error
 }
@@ -32,6 +33,7 @@ func newHost(fsys fs.FS, probes Probes) *host {
 	h.release = h.word("proc/sys/kernel/osrelease")
 	h.groups, h.groupsErr = readHierarchies(h)
 	h.self, h.selfErr = readProcess(h)
+	h.refused = h.refusals()
 	h.flags, h.flagsErr = readCPUFlags(h)
 	return h
 }
@@ -114,20 +116,27 @@ func (h *host) newer(major, minor int) (newer, known bool) {
 // hierarchies is where cgroups are mounted. Directories are relative to the
 // tree's top.
 type hierarchies struct {
+	detected      *cgroup.Host
 	v2            string // "" where it is not mounted
 	v2Controllers []string
-	v2ReadOnly    bool
 	v1            []v1Mount
 }
 
 type v1Mount struct {
-	controller string
+	controller string // by its v1 name
 	dir        string
-	readOnly   bool
 }
 
-// readHierarchies reads proc/self/mountinfo, proc/self/cgroup and the v2
-// hierarchy's cgroup.controllers.
+// reading is the tree to kernel/cgroup, which looks at it and changes nothing.
+type reading struct{ tree fs.FS }
+
+func (r reading) FS() fs.FS                      { return r.tree }
+func (r reading) WriteFile(string, string) error { return errors.ErrUnsupported }
+func (r reading) Mkdir(string) error             { return errors.ErrUnsupported }
+func (r reading) Rmdir(string) error             { return errors.ErrUnsupported }
+
+// readHierarchies lets cgroup.Detect choose among the mounts, so that the
+// doctor judges what Berth would use.
 func readHierarchies(h *host) (hierarchies, error) {
 	g := hierarchies{}
 	text, found, err := h.read("proc/self/mountinfo")
@@ -141,39 +150,44 @@ func readHierarchies(h *host) (hierarchies, error) {
 	if err != nil {
 		return g, fmt.Errorf("read /proc/self/mountinfo: %w", err)
 	}
-	for _, m := range mounts {
-		g.add(m)
+	if g.detected, err = cgroup.Detect(kernel.NewRoot("/", reading{h.fsys})); err != nil {
+		return g, err
 	}
-	if g.v2 != "" {
-		words, _, err := h.read(path.Join(g.v2, "cgroup.controllers"))
-		if err != nil {
-			return g, err
-		}
-		g.v2Controllers = strings.Fields(words)
+	for _, t := range g.detected.Hierarchies {
+		g.add(t)
+	}
+	slices.SortFunc(g.v1, func(a, b v1Mount) int { return strings.Compare(a.controller, b.controller) })
+	if len(g.detected.Hierarchies) == 0 {
+		return g, unseen(mounts)
 	}
 	return g, nil
 }
 
-func (g *hierarchies) add(m cgroup.MountInfo) {
-	dir := strings.TrimPrefix(m.Dir, "/")
-	if m.Version == 2 {
-		if g.v2 == "" {
-			g.v2, g.v2ReadOnly = dir, m.ReadOnly
+// unseen is the error of mounts that are listed and cannot be used; nil where
+// no hierarchy with controllers is mounted at all.
+func unseen(mounts []cgroup.MountInfo) error {
+	for _, m := range mounts {
+		named := slices.ContainsFunc(m.Options, func(o string) bool { return strings.HasPrefix(o, "name=") })
+		if m.Version == 2 {
+			return fmt.Errorf("the cgroup2 mount at %s cannot be used: another mount hides its cgroup.controllers, or /proc/self/cgroup is incomplete", m.Dir)
 		}
-		return
-	}
-	for _, name := range m.Options {
-		if slices.Contains(v1Controllers(), name) && !g.inV1(name) {
-			g.v1 = append(g.v1, v1Mount{name, dir, m.ReadOnly})
+		if !named {
+			return fmt.Errorf("the cgroup mount at %s is not told of in /proc/self/cgroup", m.Dir)
 		}
 	}
+	return nil
 }
 
-// v1Controllers are the words among a v1 mount's options that are controllers.
-func v1Controllers() []string {
-	return []string{
-		"cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids", "freezer", "devices",
-		"hugetlb", "perf_event", "net_cls", "net_prio", "rdma", "misc",
+func (g *hierarchies) add(t cgroup.Hierarchy) {
+	if t.Version == 2 {
+		g.v2, g.v2Controllers = t.Dir, t.Controllers
+		return
+	}
+	for _, name := range t.Controllers {
+		if name == cgroup.IO {
+			name = "blkio"
+		}
+		g.v1 = append(g.v1, v1Mount{name, t.Dir})
 	}
 }
 
@@ -210,8 +224,6 @@ func (g *hierarchies) inV2(controller string) bool {
 	return slices.Contains(g.v2Controllers, controller)
 }
 
-func (g *hierarchies) inV1(controller string) bool { return g.v1Dir(controller) != "" }
-
 func (g *hierarchies) v1Dir(controller string) string {
 	for _, m := range g.v1 {
 		if m.controller == controller {
@@ -230,7 +242,6 @@ type process struct {
 
 // Capabilities (capability.h).
 const (
-	capDACOverride = 1
 	capSysAdmin    = 21
 	capSysNice     = 23
 	capSysResource = 24

@@ -17,7 +17,8 @@ type Summary struct {
 
 // ability is a use of the host and the capabilities that it takes.
 type ability struct {
-	name  string
+	name string
+	// needs starts with the controller where "cgroup-rights" is among them.
 	needs []string
 	// fallback says that there is a lesser way where all of needs are missing.
 	fallback bool
@@ -42,10 +43,10 @@ func abilities() []ability {
 	}
 }
 
-func summarise(r *Report) Summary {
+func summarise(r *Report, h *host) Summary {
 	s := Summary{Fully: []string{}, Lesser: []string{}, Not: []string{}}
 	for _, a := range abilities() {
-		switch r.judge(a) {
+		switch r.judge(a, h) {
 		case OK:
 			s.Fully = append(s.Fully, a.name)
 		case Limited:
@@ -68,10 +69,16 @@ func summarise(r *Report) Summary {
 
 // judge returns how far the host allows a use: not applicable or unknown as
 // soon as one of the capabilities is, else as the worst of them allows.
-func (r *Report) judge(a ability) State {
+func (r *Report) judge(a ability, h *host) State {
 	var has []State
 	for _, name := range a.needs {
 		c, _ := r.Get(name)
+		if name == "cgroup-rights" && c.State == Limited {
+			c.State = OK // for the controllers that are not refused
+			if h.refused[a.needs[0]] != nil {
+				c.State = Missing
+			}
+		}
 		has = append(has, c.State)
 	}
 	switch {
