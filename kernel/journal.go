@@ -32,7 +32,7 @@ type Journal struct {
 // header is the first line of a journal.
 type header struct {
 	Journal int       `json:"berthJournal"` // version of the format: 1
-	Root    string    `json:"root"`         // the Root's name
+	Root    string    `json:"root"`         // the Root's directory, absolute
 	Boot    string    `json:"boot"`         // /proc/sys/kernel/random/boot_id
 	PID     int       `json:"pid"`
 	Program string    `json:"program"`
@@ -88,7 +88,7 @@ func OpenJournal(root *Root, dir, program string) (*Journal, error) {
 	}
 	j := &Journal{file: file, open: map[int]bool{}}
 	if err = flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
-		err = j.write(header{journalVersion, root.Name(), root.bootID(), os.Getpid(), program, now}, true)
+		err = j.write(header{journalVersion, root.absolute(), root.bootID(), os.Getpid(), program, now}, true)
 	}
 	if err != nil {
 		file.Close()

@@ -67,20 +67,20 @@ func Preview(root *Root, dir string) (Report, error) { return restore(root, dir,
 func restore(root *Root, dir string, dry bool) (Report, error) {
 	report := Report{Items: []Item{}}
 	files, err := lockJournals(dir, &report)
+	var errs []error
 	if err != nil {
-		return report, fmt.Errorf("restore: %w", err)
+		errs = append(errs, fmt.Errorf("restore: %w", err))
 	}
 	defer func() {
 		for _, f := range files {
 			f.file.Close()
 		}
 	}()
-	boot := root.bootID()
-	var errs []error
+	boot, name := root.bootID(), root.absolute()
 	for _, f := range files {
 		owner := f.owner()
 		switch {
-		case f.err == nil && f.notes.Journal != 0 && f.notes.Root != root.Name():
+		case f.err == nil && f.notes.Journal != 0 && absolute(f.notes.Root) != name:
 			report.Foreign = append(report.Foreign, owner)
 		case f.err == nil && f.notes.Journal != 0 && f.notes.Boot != boot:
 			report.Stale = append(report.Stale, owner)
@@ -99,7 +99,8 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 	return report, errors.Join(errs...)
 }
 
-// lockJournals opens the journals of dead processes, newest first.
+// lockJournals opens the journals of dead processes, newest first. It goes on
+// after a file that is no journal; the error joins those.
 func lockJournals(dir string, report *Report) ([]journalFile, error) {
 	lock, err := lockDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -114,13 +115,18 @@ func lockJournals(dir string, report *Report) ([]journalFile, error) {
 		return nil, err
 	}
 	var files []journalFile
+	var errs []error
 	for _, entry := range entries {
 		if !strings.HasSuffix(entry.Name(), journalSuffix) {
 			continue
 		}
 		f, alive, err := openDead(filepath.Join(dir, entry.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // its process has just ended well
+		}
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		if alive {
 			report.Alive = append(report.Alive, f.owner())
@@ -130,13 +136,18 @@ func lockJournals(dir string, report *Report) ([]journalFile, error) {
 		files = append(files, f)
 	}
 	slices.SortStableFunc(files, func(a, b journalFile) int { return b.notes.Started.Compare(a.notes.Started) })
-	return files, nil
+	return files, errors.Join(errs...)
 }
 
-// openDead opens a journal and takes its lock, unless its owner has it.
+// openDead opens a journal and takes its lock, unless its owner has it. What is
+// not a regular file of this user is none.
 func openDead(name string) (f journalFile, alive bool, err error) {
-	f.file, err = os.OpenFile(name, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0)
+	f.file, err = os.OpenFile(name, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
+		return f, false, err
+	}
+	if err := regular(f.file); err != nil {
+		f.file.Close()
 		return f, false, err
 	}
 	err = flock(f.file, syscall.LOCK_EX|syscall.LOCK_NB)
@@ -154,6 +165,22 @@ func openDead(name string) (f journalFile, alive bool, err error) {
 		f.err = fmt.Errorf("journal %s: %w; what it holds beyond that is not restored: check by hand, then delete the file", name, err)
 	}
 	return f, alive, nil
+}
+
+// regular returns an error unless file is a regular file of this user.
+func regular(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("journal %s: not a regular file", file.Name())
+	case !ok || int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("journal %s: belongs to another user", file.Name())
+	}
+	return nil
 }
 
 func (f *journalFile) owner() Owner {

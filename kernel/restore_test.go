@@ -1,6 +1,11 @@
 package kernel
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -106,4 +111,80 @@ func TestRestoreKilled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRestoreOddFiles has files among the journals that are none: they are
+// reported, and the others are restored.
+func TestRestoreOddFiles(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		make func(name string) error
+		says string
+	}{
+		"directory": {func(name string) error { return os.Mkdir(name, 0o700) }, "is a directory"},
+		"symlink":   {func(name string) error { return os.Symlink("x", name) }, "too many levels of symbolic links"},
+		"fifo":      {func(name string) error { return syscall.Mkfifo(name, 0o600) }, "not a regular file"},
+		"another user's": {func(name string) error {
+			if os.Geteuid() != 0 {
+				return errors.ErrUnsupported
+			}
+			return errors.Join(os.WriteFile(name, nil, 0o600), os.Chown(name, 12345, -1))
+		}, "belongs to another user"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V1())
+			before := tree(t, k)
+			j, dir := journal(t, root)
+			if _, err := Apply(root, labPlan(1), j); err != nil {
+				t.Fatal(err)
+			}
+			die(t, j)
+			odd := filepath.Join(dir, "0-0.journal")
+			if err := tt.make(odd); err != nil {
+				t.Skipf("cannot make a %s: %v", name, err)
+			}
+			if _, err := Restore(root, dir); err == nil || !strings.Contains(err.Error(), odd) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Restore: %v, want %q", err, tt.says)
+			}
+			sameTree(t, k, before)
+			if got := files(t, dir); len(got) != 1 {
+				t.Errorf("left: %v, want the odd file", got)
+			}
+		})
+	}
+}
+
+// TestRestoreRelativeRoot journals under one name of a Root and restores under
+// another.
+func TestRestoreRelativeRoot(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(here, root.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, dir := journal(t, NewRoot(relative, k))
+	if _, err := Apply(root, labPlan(1), j); err != nil {
+		t.Fatal(err)
+	}
+	die(t, j)
+	for _, name := range []string{root.Name() + "/", relative} {
+		if report, err := Preview(NewRoot(name, k), dir); err != nil || len(report.Foreign) > 0 || len(report.Items) == 0 {
+			t.Errorf("Preview under %s: %+v, %v", name, report, err)
+		}
+	}
+	if report, err := Preview(NewRoot(relative+"/sys", k), dir); err != nil || len(report.Foreign) != 1 {
+		t.Errorf("Preview under another root: %+v, %v", report, err)
+	}
+	if _, err := Restore(root, dir); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
 }

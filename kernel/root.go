@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -51,6 +52,17 @@ func NewRoot(name string, files Files) *Root { return &Root{Files: files, name: 
 
 // Name returns the directory as it was given to Open.
 func (r *Root) Name() string { return r.name }
+
+// absolute returns the Root's name so that it means the same in every working
+// directory.
+func (r *Root) absolute() string { return absolute(r.name) }
+
+func absolute(name string) string {
+	if path, err := filepath.Abs(name); name != "" && err == nil {
+		return path
+	}
+	return name
+}
 
 // directory is Files over an os.Root.
 type directory struct{ root *os.Root }
