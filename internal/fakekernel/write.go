@@ -23,12 +23,7 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 	case "cgroup.subtree_control":
 		return k.enable(m, dir, value)
 	case "cgroup.kill":
-		for _, pid := range strings.Fields(k.get(dir, "cgroup.procs")) {
-			if err := k.Exit(pid); err != nil {
-				return err
-			}
-		}
-		return nil
+		return k.kill(dir)
 	case "cpu.weight", "cpu.shares":
 		return k.weight(dir, file, value)
 	case "cpu.idle":
@@ -60,6 +55,21 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 		return k.put(name, value)
 	}
 	return syscall.EINVAL
+}
+
+// kill ends what is in a group and below it.
+func (k *Kernel) kill(dir string) error {
+	for _, pid := range strings.Fields(k.get(dir, "cgroup.procs")) {
+		if err := k.Exit(pid); err != nil {
+			return err
+		}
+	}
+	for _, child := range k.children(dir) {
+		if err := k.kill(child); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (k *Kernel) ranged(name, value string, low, high int64, refuse error) error {

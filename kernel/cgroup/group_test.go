@@ -470,32 +470,48 @@ func TestStatAbsentIsNotZero(t *testing.T) {
 	}
 }
 
+// TestKill kills a group, and a group by way of its parent.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	onEverySite(t, func(t *testing.T, s site) {
-		g := s.group(t)
-		pid := s.process(t)
-		plan, err := g.Attach(pid)
-		s.apply(t, plan, err)
-		if s.fake != nil {
-			s.host.Signal = func(pid int, sig syscall.Signal) error {
-				if sig != syscall.SIGKILL {
-					t.Errorf("signal %v", sig)
-				}
-				return s.fake.Exit(itoa(pid))
+	for _, of := range []string{"itself", "parent"} {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			onEverySite(t, func(t *testing.T, s site) { killGroup(t, s, of == "parent") })
+		})
+	}
+	s := fakeSite(t, fakekernel.V1())
+	if err := s.base.Kill(context.Background()); err == nil {
+		t.Error("killed the base")
+	}
+}
+
+func killGroup(t *testing.T, s site, byParent bool) {
+	g := s.group(t)
+	pid := s.process(t)
+	plan, err := g.Attach(pid)
+	s.apply(t, plan, err)
+	if s.fake != nil {
+		s.host.Signal = func(pid int, sig syscall.Signal) error {
+			if sig != syscall.SIGKILL {
+				t.Errorf("signal %v", sig)
 			}
+			return s.fake.Exit(itoa(pid))
 		}
-		plan, err = g.Set(Limits{Frozen: On})
-		s.apply(t, plan, err)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := g.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-		if pids, _, err := g.Procs(); err != nil || len(pids) > 0 {
-			t.Errorf("still there: %v, %v", pids, err)
-		}
-	})
+	}
+	plan, err = g.Set(Limits{Frozen: On})
+	s.apply(t, plan, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	victim := g
+	if byParent {
+		victim = s.base.Child(s.name)
+	}
+	if err := victim.Kill(ctx); err != nil {
+		t.Error(err)
+	}
+	if pids, _, err := g.Procs(); err != nil || len(pids) > 0 {
+		t.Errorf("still there: %v, %v", pids, err)
+	}
 }
 
 func TestKillGivesUp(t *testing.T) {

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// Kill kills every process in the group itself, and those they fork meanwhile,
-// and waits until all have left it: cgroup.kill (5.14) on v2, else SIGKILL
-// until none is left. A frozen v1 group is thawed, for the dead to leave it.
+// Kill kills every process in the group and the groups below it, and those
+// they fork meanwhile, and waits until all have left: cgroup.kill (5.14) on v2,
+// else SIGKILL until none is left. Frozen v1 groups are thawed, for the dead to
+// leave them. The base itself, which holds this process, is refused.
 func (g Group) Kill(ctx context.Context) error {
 	if err := g.kill(ctx); err != nil {
 		return fmt.Errorf("kill group %q: %w", g.rel, err)
@@ -20,8 +23,8 @@ func (g Group) Kill(ctx context.Context) error {
 }
 
 func (g Group) kill(ctx context.Context) error {
-	if err := g.thaw(); err != nil {
-		return err
+	if g.rel == "" {
+		return errors.New("it is the base and holds other processes")
 	}
 	host := g.base.host
 	for _, p := range g.base.parts {
@@ -34,7 +37,7 @@ func (g Group) kill(ctx context.Context) error {
 		}
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		pids, _, err := g.Procs()
+		pids, err := g.killable()
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -49,6 +52,51 @@ func (g Group) kill(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// killable thaws the group and those below it, and returns their processes.
+func (g Group) killable() ([]int, error) {
+	pids := []int{}
+	groups := []Group{g}
+	for len(groups) > 0 {
+		group := groups[0]
+		if err := group.thaw(); err != nil {
+			return nil, err
+		}
+		some, _, err := group.Procs()
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, some...)
+		below, err := group.children()
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups[1:], below...)
+	}
+	return pids, nil
+}
+
+// children returns the groups just below g, in any hierarchy.
+func (g Group) children() ([]Group, error) {
+	var names []string
+	for _, p := range g.base.parts {
+		entries, err := fs.ReadDir(g.base.host.root.FS(), g.dir(p))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, entry := range entries {
+			if entry.IsDir() {
+				names = append(names, entry.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	var groups []Group
+	for _, name := range slices.Compact(names) {
+		groups = append(groups, g.Child(name))
+	}
+	return groups, nil
 }
 
 func (g Group) thaw() error {
