@@ -16,6 +16,9 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
@@ -333,6 +336,29 @@ func TestUnifiedMount(t *testing.T) {
 		got, err := UnifiedMount(test.fsys)
 		if got != test.want || (err != nil) != test.wantErr {
 			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+}
+
+// TestSameMountAsBerth: of several v2 mounts the doctor speaks of the one that
+// cgroup.Detect chooses.
+func TestSameMountAsBerth(t *testing.T) {
+	t.Parallel()
+	const other = "90 23 0:29 / /run/cilium/cgroupv2 rw - cgroup2 cgroup2 rw\n"
+	readOnly := strings.Replace(v2Mount, "rw,nosuid", "ro,nosuid", 1)
+	for name, mounts := range map[string]string{
+		"second mount":    v2Mount + other,
+		"other first":     other + v2Mount,
+		"read-only first": readOnly + other,
+		"mounted over":    v2Mount + other + readOnly,
+	} {
+		fsys := tree(t, "", v2(), map[string]string{"proc/self/mountinfo": mounts, "run/cilium/cgroupv2/cgroup.controllers": "cpu\n"})
+		host, err := cgroup.Detect(kernel.NewRoot("/", reading{fsys}))
+		if err != nil || len(host.Hierarchies) != 1 {
+			t.Fatalf("%s: %v, %v", name, host, err)
+		}
+		if got, err := UnifiedMount(fsys); err != nil || got != host.Hierarchies[0].Dir {
+			t.Errorf("%s: got %q, %v; want %q", name, got, err, host.Hierarchies[0].Dir)
 		}
 	}
 }
