@@ -38,7 +38,7 @@ func TestRefused(t *testing.T) {
 		"weight beyond": {fakekernel.V2(), Plan{
 			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
 			{Op: Mkdir, Path: v2}, {Path: v2 + "/cpu.weight", Value: "10001"},
-		}, syscall.ERANGE, "out of range"},
+		}, syscall.ERANGE, "a weight is 1 to 10000"},
 		"cpu that is not there": {fakekernel.V1(), Plan{
 			{Op: Mkdir, Path: set}, {Path: set + "/cpuset.cpus", Value: "500", Format: List},
 		}, syscall.ERANGE, "numerical result out of range"},
@@ -115,6 +115,28 @@ func TestHints(t *testing.T) {
 			if hint(s, &fs.PathError{Op: "write", Err: errno}) == "" {
 				t.Errorf("%v of %q: no hint", errno, s)
 			}
+		}
+	}
+	for _, tt := range []struct {
+		step  Step
+		errno syscall.Errno
+		says  string
+	}{
+		{Step{Op: Attach, Path: "cpu/a/cgroup.procs"}, syscall.EINVAL, "cpu.rt_runtime_us"},
+		{Step{Op: Mkdir, Path: "a"}, syscall.EAGAIN, "cgroup.max.descendants"},
+		{Step{Path: "a/io.max"}, syscall.ENODEV, "no such block device"},
+		{Step{Path: "a/blkio.throttle.read_bps_device"}, syscall.ENODEV, "no such block device"},
+		{Step{Path: "a/cpu.max"}, syscall.ENODEV, "removed meanwhile"},
+		{Step{Path: "a/cpuset.cpus"}, syscall.ERANGE, "names a CPU number"},
+		{Step{Path: "a/cpuset.mems"}, syscall.ERANGE, "names a memory node"},
+		{Step{Path: "a/cpuset.cpus"}, syscall.EINVAL, "names a CPU that"},
+		{Step{Path: "a/cpuset.mems"}, syscall.EINVAL, "names a memory node"},
+		{Step{Path: "a/cpuset.cpus.partition"}, syscall.EINVAL, "no such kind of partition"},
+		{Step{Path: "a/cpu.weight"}, syscall.ERANGE, "1 to 10000"},
+		{Step{Path: "a/blkio.bfq.weight"}, syscall.ERANGE, "1 to 1000"},
+	} {
+		if got := hint(tt.step, tt.errno); !strings.Contains(got, tt.says) {
+			t.Errorf("%v of %q: %q, want %q", tt.errno, tt.step, got, tt.says)
 		}
 	}
 	if got := hint(Step{}, errors.New("odd")); got != "" {

@@ -86,7 +86,16 @@ func hint(s Step, err error) string {
 	case syscall.EEXIST:
 		return "exists already: another run made it; end that run or run 'berth restore'"
 	case syscall.ERANGE:
-		return "out of range: a weight, or a CPU number that this kernel cannot have"
+		return rangeHint(file)
+	case syscall.EAGAIN:
+		if s.Op == Mkdir {
+			return "the limit on the number of groups is reached: raise cgroup.max.descendants or cgroup.max.depth of an ancestor"
+		}
+	case syscall.ENODEV:
+		if file == "io.max" || strings.HasPrefix(file, "blkio.") {
+			return "no such block device: /proc/partitions lists those that there are"
+		}
+		return "the group was removed meanwhile"
 	case syscall.ENOSPC:
 		if s.Op == Attach {
 			return "the group has no CPUs or memory nodes: set cpuset.cpus and cpuset.mems first"
@@ -98,7 +107,7 @@ func hint(s Step, err error) string {
 	case syscall.EBUSY:
 		return busyHint(s, isCPUSet)
 	case syscall.EINVAL:
-		return invalidHint(file, isCPUSet)
+		return invalidHint(s, file)
 	}
 	return ""
 }
@@ -117,10 +126,31 @@ func busyHint(s Step, isCPUSet bool) string {
 	return "in use"
 }
 
-func invalidHint(file string, isCPUSet bool) string {
+func rangeHint(file string) string {
+	switch file {
+	case "cpuset.cpus":
+		return "names a CPU number that this kernel cannot have"
+	case "cpuset.mems":
+		return "names a memory node that this kernel cannot have"
+	case "cpu.weight", "io.weight":
+		return "a weight is 1 to 10000"
+	case "blkio.bfq.weight", "io.bfq.weight":
+		return "a weight of BFQ is 1 to 1000"
+	}
+	return "out of range for this file"
+}
+
+func invalidHint(s Step, file string) string {
 	switch {
-	case isCPUSet:
-		return "names a CPU or memory node that is not online or not in the parent's set"
+	case s.Op == Attach:
+		return "a real-time process (SCHED_FIFO, SCHED_RR) cannot join a v1 cpu group whose cpu.rt_runtime_us is 0 " +
+			"(CONFIG_RT_GROUP_SCHED): set that, or make the process SCHED_OTHER"
+	case file == "cpuset.cpus":
+		return "names a CPU that is not online or not in the parent's set"
+	case file == "cpuset.mems":
+		return "names a memory node that is not online or not in the parent's set"
+	case file == "cpuset.cpus.partition":
+		return "this kernel has no such kind of partition"
 	case file == "cpu.weight" || file == "cpu.shares":
 		return "out of range, or the group is idle: an idle group's weight is locked, write cpu.idle 0 first"
 	case file == "cpu.max" || strings.HasPrefix(file, "cpu.cfs_") || file == "cpu.max.burst":
