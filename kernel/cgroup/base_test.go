@@ -95,3 +95,49 @@ func TestBase(t *testing.T) {
 		}
 	}
 }
+
+// TestDetectMount chooses among several mounts of one v2 tree.
+func TestDetectMount(t *testing.T) {
+	t.Parallel()
+	const (
+		main   = "31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+		ro     = "31 30 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n"
+		cilium = "99 30 0:27 / /run/cilium/cgroupv2 rw - cgroup2 none rw\n"
+		hidden = "29 30 0:27 / /mnt/hidden rw - cgroup2 cgroup2 rw\n"
+	)
+	tests := map[string]struct{ mounts, dir string }{
+		"the first":               {main + cilium, "sys/fs/cgroup"},
+		"the first, other order":  {cilium + main, "run/cilium/cgroupv2"},
+		"the writable one":        {ro + cilium, "run/cilium/cgroupv2"},
+		"hidden by tmpfs":         {hidden + main, "sys/fs/cgroup"},
+		"hidden by a later mount": {main + cilium + ro, "run/cilium/cgroupv2"},
+		"only what is hidden":     {hidden, ""},
+	}
+	for name, tt := range tests {
+		dir := memoryDir(t)
+		k, err := fakekernel.New(dir, fakekernel.V2())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir+"/run/cilium/cgroupv2", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{"proc/self/mountinfo": tt.mounts, "run/cilium/cgroupv2/cgroup.controllers": "cpu"} {
+			if err := k.Put(file, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		host, err := Detect(kernel.NewRoot(dir, k))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := ""
+		if len(host.Hierarchies) > 0 {
+			got = host.Hierarchies[0].Dir
+		}
+		if got != tt.dir {
+			t.Errorf("%s: %q, want %q", name, got, tt.dir)
+		}
+	}
+}

@@ -138,52 +138,62 @@ func membership(root *kernel.Root, pid string) ([]Membership, error) {
 
 // hierarchy chooses the mount of the hierarchy that m is about: one that shows
 // the process's own group, writable, and as much as possible of the tree; of
-// equals the last, which hides the earlier ones at the same place.
+// equals the first. Of several at one place, the last hides the others; a v2
+// mount without cgroup.controllers is hidden by something else.
 func hierarchy(root *kernel.Root, m Membership, mounts []MountInfo) (h Hierarchy, ok bool, err error) {
 	best := -1
-	for _, mount := range mounts {
+	for i, mount := range mounts {
 		if mount.Version == 2 != (m.ID == 0) || m.ID != 0 && !slices.Contains(mount.Options, m.Controllers[0]) {
 			continue
 		}
-		c := Hierarchy{
-			Version:  mount.Version,
-			Dir:      strings.TrimPrefix(path.Clean(mount.Dir), "/"),
-			Root:     mount.Root,
-			ReadOnly: mount.ReadOnly,
+		if slices.ContainsFunc(mounts[i+1:], func(later MountInfo) bool { return later.Dir == mount.Dir }) {
+			continue
 		}
-		if c.Dir == "" {
-			c.Dir = "."
+		c, score := candidate(m, mount)
+		if score <= best {
+			continue
 		}
-		score := 0
-		if own, ok := c.dirOf(m.Path); ok {
-			c.Own = own
-			score += 4
+		if c.Version == 2 {
+			text, err := fs.ReadFile(root.FS(), c.Dir+"/cgroup.controllers")
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return h, false, err
+			}
+			c.Controllers = strings.Fields(string(text))
 		}
-		if !c.ReadOnly {
-			score += 2
-		}
-		if c.Root == "/" {
-			score++
-		}
-		if score >= best {
-			best, h, ok = score, c, true
-		}
-	}
-	if !ok {
-		return h, false, nil
+		best, h, ok = score, c, true
 	}
 	for _, c := range m.Controllers {
 		h.Controllers = append(h.Controllers, v2Name(c))
 	}
-	if h.Version == 2 {
-		text, err := fs.ReadFile(root.FS(), h.Dir+"/cgroup.controllers")
-		if err != nil {
-			return h, false, err
-		}
-		h.Controllers = strings.Fields(string(text))
-	}
 	slices.Sort(h.Controllers)
-	return h, true, nil
+	return h, ok, nil
+}
+
+// candidate is the hierarchy of m as a mount shows it, and how good that is.
+func candidate(m Membership, mount MountInfo) (c Hierarchy, score int) {
+	c = Hierarchy{
+		Version:  mount.Version,
+		Dir:      strings.TrimPrefix(path.Clean(mount.Dir), "/"),
+		Root:     mount.Root,
+		ReadOnly: mount.ReadOnly,
+	}
+	if c.Dir == "" {
+		c.Dir = "."
+	}
+	if own, ok := c.dirOf(m.Path); ok {
+		c.Own = own
+		score += 4
+	}
+	if !c.ReadOnly {
+		score += 2
+	}
+	if c.Root == "/" {
+		score++
+	}
+	return c, score
 }
 
 func v2Name(controller string) string {
