@@ -336,6 +336,10 @@ func TestPartition(t *testing.T) {
 	plan, err := top.Create("a", "b")
 	s.apply(t, plan, err)
 	a, b := top.Child("a"), top.Child("b")
+	var unsupported *kernel.NotSupportedError
+	if plan, err := a.Set(Limits{CPUs: cpuset.MustOf(1), Partition: "root"}); !errors.As(err, &unsupported) || !strings.Contains(unsupported.Remedy, "make the parent a partition root first") {
+		t.Errorf("partition below an ordinary group: %v\n%s", err, plan)
+	}
 	for _, set := range []struct {
 		g Group
 		l Limits

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,7 @@ type Limits struct {
 	// cpuset.mems. Setting Mems on v2 moves the pages of processes already there.
 	CPUs, Mems cpuset.Set
 	// Partition is "member", "root" or "isolated": cpuset.cpus.partition, v2 only.
+	// The parent of a root or isolated partition must be one already.
 	Partition string
 
 	// MemoryMax is the limit in bytes beyond which the group is out of memory:
@@ -323,6 +325,9 @@ func (s *setting) cpuset(l Limits) {
 		file := s.file("cpuset.cpus.partition", "boot a kernel 5.0 or newer with cgroup v2", []string{"cpuset.cpus.partition"}, nil)
 		s.write(file, kernel.Step{Value: l.Partition, Format: kernel.State})
 	}
+	if l.Partition == "root" || l.Partition == "isolated" {
+		s.partitionable()
+	}
 	if l.Partition == "member" {
 		partition() // give exclusive CPUs back before the set changes
 	}
@@ -334,6 +339,26 @@ func (s *setting) cpuset(l Limits) {
 	}
 	if l.Partition != "" && l.Partition != "member" {
 		partition()
+	}
+}
+
+// partitionable refuses a partition below an ordinary group, which the kernel
+// would make and show as invalid. One with cpuset.cpus.exclusive (6.7) of its
+// own can be remote from its parent.
+func (s *setting) partitionable() {
+	parent := path.Dir(s.dir)
+	state, ok, err := s.group.base.host.read(parent + "/cpuset.cpus.partition")
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	state = strings.TrimSpace(state)
+	if s.err != nil || !ok || state == "root" || state == "isolated" || s.value("cpuset.cpus.exclusive", "") != "" {
+		return
+	}
+	s.err = &kernel.NotSupportedError{
+		Feature: "cpuset.cpus.partition",
+		Reason:  fmt.Sprintf("/%s, which holds the group, is not a partition root: %s", parent, state),
+		Remedy:  "make the parent a partition root first, or the partition a child of the tree's root",
 	}
 }
 
