@@ -107,15 +107,18 @@ func New(dir string, l Layout) (*Kernel, error) {
 	return k, k.Start("self")
 }
 
-// Start adds a process to the layout's own group of every hierarchy.
+// Start adds a process to the layout's own group of every hierarchy. "self" is
+// there as process 1.
 func (k *Kernel) Start(pid string) error {
+	id := pid
+	if pid == "self" {
+		id = "1"
+	}
 	var lines strings.Builder
 	for i, m := range k.mounts() {
 		fmt.Fprintf(&lines, "%s:%s\n", m.prefix(i), k.layout.Own)
-		if _, err := strconv.Atoi(pid); err == nil {
-			if err := k.addProcess(path.Join(m.dir, k.layout.Own), pid); err != nil {
-				return err
-			}
+		if err := k.addProcess(path.Join(m.dir, k.layout.Own), id); err != nil {
+			return err
 		}
 	}
 	stat := pid + " (a (odd) name) S" + strings.Repeat(" 0", 18) + " 7" + pid + "\n"

@@ -29,10 +29,11 @@ type part struct {
 // that use the given controllers (all of Controllers() if none are given):
 //
 //   - v1: the process's own group;
-//   - v2: the own group if it holds no processes (a group that hands
-//     controllers on to children may not); else the root of the tree for root,
-//     and for others the nearest ancestor that is delegated to them, preferring
-//     one that offers more of the controllers.
+//   - v2: for root, the root of the tree as it is mounted; for others, the
+//     nearest ancestor of the own group that is delegated to them and holds no
+//     processes, preferring one that offers more of the controllers. The own
+//     group holds this process, and a group with processes may not hand
+//     controllers on to children; only the root of the whole tree may.
 //
 // Controllers that cannot be had are left out, and planning a limit of theirs
 // is a kernel.NotSupportedError. Base itself fails with one if none can be had.
@@ -119,7 +120,7 @@ func (h *Host) place(t *Hierarchy, controllers []string) (dir, reason string) {
 		return own, ""
 	}
 	best := -1
-	for _, c := range h.candidates(t, own) {
+	for _, c := range h.candidates(t) {
 		if !h.mayHost(c) {
 			continue
 		}
@@ -139,18 +140,17 @@ func (h *Host) place(t *Hierarchy, controllers []string) (dir, reason string) {
 	return dir, ""
 }
 
-// candidates are the groups to look at, best first.
-func (h *Host) candidates(t *Hierarchy, own string) []string {
-	if h.UID == 0 {
-		return slices.Compact([]string{own, t.Dir})
+// candidates are the v2 groups to look at, best first.
+func (h *Host) candidates(t *Hierarchy) []string {
+	if h.UID == 0 || t.Own == "" || t.Own == t.Dir {
+		return []string{t.Dir}
 	}
 	var dirs []string
-	for dir := own; ; dir = path.Dir(dir) {
+	for dir := t.Own; dir != t.Dir && dir != "."; {
+		dir = path.Dir(dir)
 		dirs = append(dirs, dir)
-		if dir == t.Dir || dir == "." {
-			return dirs
-		}
 	}
+	return dirs
 }
 
 // mayHost reports whether a v2 group can have children with controllers: this

@@ -31,6 +31,8 @@ func TestBase(t *testing.T) {
 	}
 	inner := fakekernel.V2()
 	inner.Inner, inner.Own = true, "/"
+	deep := fakekernel.V2()
+	deep.Own = "/a/b/c"
 	tests := map[string]struct {
 		layout  fakekernel.Layout
 		uid     int
@@ -38,31 +40,36 @@ func TestBase(t *testing.T) {
 		want    string // of the cpu controller; "" for not supported
 		says    string
 	}{
-		"v1 root":              {fakekernel.V1(), 0, nil, "sys/fs/cgroup/cpu,cpuacct", ""},
-		"v1 user":              {fakekernel.V1(), 1000, nil, "", "run as root"},
-		"v2 root":              {fakekernel.V2(), 0, nil, "sys/fs/cgroup", ""},
-		"v2 root in a group ":  {fakekernel.V2(), 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "sys/fs/cgroup", ""},
-		"v2 container, busy":   {inner, 0, func(k *fakekernel.Kernel) { _ = k.Start("100") }, "", "free of processes"},
-		"v2 container, free":   {inner, 0, nil, "sys/fs/cgroup", ""},
-		"v2 user":              {fakekernel.V2(), 1000, nil, "", "systemd-run --user --scope -p Delegate=yes"},
-		"v2 user, not enabled": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) { owned(k, session) }, "", "does not offer it"},
+		"v1 root":      {fakekernel.V1(), 0, nil, "sys/fs/cgroup/cpu,cpuacct", ""},
+		"v1 user":      {fakekernel.V1(), 1000, nil, "", "run as root"},
+		"v2 root":      {fakekernel.V2(), 0, nil, "sys/fs/cgroup", ""},
+		"v2 container": {inner, 0, nil, "", "free of processes"},
+		"v2 from outside": {inner, 0, func(k *fakekernel.Kernel) { // as nsenter does
+			_ = k.Put("proc/self/cgroup", "0::/../other")
+			_ = k.Put("sys/fs/cgroup/cgroup.procs", "")
+		}, "sys/fs/cgroup", ""},
+		"v2 user":           {fakekernel.V2(), 1000, nil, "", "systemd-run --user --scope -p Delegate=yes"},
+		"v2 user, own only": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) { owned(k, session) }, "", "free of processes"},
+		"v2 user, not enabled": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) { owned(k, session, path.Dir(session)) },
+			"", "does not offer it"},
 		"v2 user, delegated": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
 			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
-			owned(k, session)
-		}, session, ""},
-		"v2 user, own is busy": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
-			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
 			owned(k, session, path.Dir(session))
-			_ = k.Start("100")
 		}, path.Dir(session), ""},
-		"v2 user, parent's not": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
+		"v2 user, parent holds processes": {fakekernel.V2(), 1000, func(k *fakekernel.Kernel) {
 			enable(k, "sys/fs/cgroup")
-			enable(k, "sys/fs/cgroup/user.slice")
-			owned(k, session)
-			_ = k.Start("100")
+			owned(k, session, path.Dir(session))
+			_ = k.Put(path.Dir(session)+"/cgroup.procs", "7")
 		}, "", "free of processes"},
+		"v2 user, grandparent offers more": {deep, 1000, func(k *fakekernel.Kernel) {
+			enable(k, "sys/fs/cgroup")
+			owned(k, "sys/fs/cgroup/a", "sys/fs/cgroup/a/b", "sys/fs/cgroup/a/b/c")
+		}, "sys/fs/cgroup/a", ""},
+		"v2 user, nearest of equals": {deep, 1000, func(k *fakekernel.Kernel) {
+			enable(k, "sys/fs/cgroup")
+			enable(k, "sys/fs/cgroup/a")
+			owned(k, "sys/fs/cgroup/a", "sys/fs/cgroup/a/b", "sys/fs/cgroup/a/b/c")
+		}, "sys/fs/cgroup/a/b", ""},
 		"read-only": {fakekernel.V2(), 0, func(k *fakekernel.Kernel) {
 			_ = k.WriteFile("proc/self/mountinfo", "31 30 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw")
 		}, "", "read-only"},
