@@ -74,6 +74,9 @@ func giveBack(w io.Writer, rootDir, dir, output string, dryRun bool) error {
 		return err
 	}
 	printRestored(w, report)
+	if err == nil && len(report.Items)+len(report.Stale)+len(report.Alive)+len(report.Foreign) == 0 {
+		fmt.Fprintln(w, "nothing to give back")
+	}
 	return err
 }
 
@@ -100,9 +103,6 @@ func printRestored(w io.Writer, r kernel.Report) {
 	}
 	for _, o := range r.Foreign {
 		fmt.Fprintf(w, "foreign    %s: made under --root %s, left alone\n", owner(o), o.Root)
-	}
-	if len(r.Items)+len(r.Stale)+len(r.Alive)+len(r.Foreign) == 0 {
-		fmt.Fprintln(w, "nothing to give back")
 	}
 }
 
