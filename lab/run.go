@@ -136,7 +136,7 @@ func prepare(exp Experiment, opt Options) (*runner, error) {
 	}
 	allowed = allowed.Intersect(m.Online) // the kernel keeps offline CPUs in the list
 	if exp.Seed == 0 {
-		exp.Seed = uint64(time.Now().UnixNano())
+		exp.Seed = uint64(uint32(time.Now().UnixNano())) | 1 // short enough to type again
 	}
 	pl, err := choosePlaces(m, allowed, wanted, exp.need)
 	if err != nil {

@@ -82,8 +82,10 @@ func (a *analysis) symptoms(row, base Row) string {
 	case alone == 0 || cost == 0:
 	case cost > costsMore*alone:
 		parts = append(parts, fmt.Sprintf("a request takes %.0f %% more CPU time than alone, as when caches, memory, SMT siblings or frequency slow it down", 100*(cost/alone-1)))
+	case cost > alone:
+		parts = append(parts, fmt.Sprintf("a request takes %.0f %% more CPU time than alone", 100*(cost/alone-1)))
 	default:
-		parts = append(parts, fmt.Sprintf("a request takes %+.0f %% of CPU time against alone", 100*(cost/alone-1)))
+		parts = append(parts, fmt.Sprintf("a request takes %.0f %% less CPU time than alone", 100*(1-cost/alone)))
 	}
 	if len(parts) == 0 {
 		return ""
