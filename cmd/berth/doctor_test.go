@@ -2,45 +2,15 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/doctor/delegation"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
-
-// berth runs the program on a root and returns what it prints and its status.
-func berth(t *testing.T, args ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(context.Background(), strings.NewReader(""), &out, &errs, args)
-	return out.String(), errs.String(), code
-}
-
-// plant writes files below a new root.
-func plant(t *testing.T, files map[string]string) (root string) {
-	t.Helper()
-	root = t.TempDir()
-	for name, text := range files {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
 
 // TestDoctorText draws the reports that the doctor's own tests keep.
 func TestDoctorText(t *testing.T) {
@@ -64,25 +34,8 @@ func TestDoctorText(t *testing.T) {
 			if err := s.report(&report); err != nil {
 				t.Fatal(err)
 			}
-			doctorGolden(t, file, got.String())
+			golden(t, "doctor", file, got.String())
 		}
-	}
-}
-
-func doctorGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", "doctor", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", name, diff)
 	}
 }
 
@@ -209,9 +162,9 @@ func TestDelegationJSON(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("status %d", code)
 	}
-	doctorGolden(t, "delegation.json", out)
+	golden(t, "doctor", "delegation.json", out)
 	out, _, _ = berth(t, "--root", root, "doctor", "delegation", "check")
-	doctorGolden(t, "delegation.txt", out)
+	golden(t, "doctor", "delegation.txt", out)
 }
 
 func TestDelegationNotApplicable(t *testing.T) {

@@ -9,34 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"berth.dev/berth/replay"
 )
 
 // berthReplay runs "berth replay" and returns what it printed.
 func berthReplay(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	code = run(context.Background(), strings.NewReader(""), &stdout, &stderr, append([]string{"replay"}, args...))
-	return code, stdout.String(), stderr.String()
-}
-
-func replayGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", "replay", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
-	}
+	out, errs, code = berth(t, append([]string{"replay"}, args...)...)
+	return code, out, errs
 }
 
 func TestReplayExamples(t *testing.T) {
@@ -53,12 +33,12 @@ func TestReplayExamples(t *testing.T) {
 			if code != exitOK {
 				t.Fatalf("status %d: %s%s", code, out, errs)
 			}
-			replayGolden(t, name+".txt", out)
+			golden(t, "replay", name+".txt", out)
 			code, out, _ = berthReplay(t, "-o", "json", file)
 			if code != exitOK {
 				t.Fatalf("json: status %d", code)
 			}
-			replayGolden(t, name+".json", withoutWhy(t, out))
+			golden(t, "replay", name+".json", withoutWhy(t, out))
 		})
 	}
 }
@@ -143,7 +123,7 @@ steps:
 	if code != exitUnexpected {
 		t.Errorf("status %d, want %d: %s", code, exitUnexpected, errs)
 	}
-	replayGolden(t, "compare.out", strings.ReplaceAll(out, file, "FILE"))
+	golden(t, "replay", "compare.out", strings.ReplaceAll(out, file, "FILE"))
 	_, out, _ = berthReplay(t, "-o", "json", "--policy", "berth,berth/least", file)
 	if n := strings.Count(out, "\n"); n != 12 {
 		t.Errorf("%d lines of JSON, want 5 steps and a summary twice", n)
@@ -173,7 +153,7 @@ steps:
 	if code != exitOK {
 		t.Fatalf("status %d: %s", code, errs)
 	}
-	replayGolden(t, "draw.out", strings.ReplaceAll(out, file, "FILE"))
+	golden(t, "replay", "draw.out", strings.ReplaceAll(out, file, "FILE"))
 }
 
 func TestReplayDrawsWideNodes(t *testing.T) {

@@ -124,7 +124,7 @@ func TestDrawMachine(t *testing.T) {
 			if err := m.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			topoGolden(t, name+".txt", drawMachine(m, machine.Unusual(m)))
+			golden(t, "topo", name+".txt", drawMachine(m, machine.Unusual(m)))
 		})
 	}
 }
@@ -170,23 +170,6 @@ func TestDrawHasEveryDomain(t *testing.T) {
 func topo(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return berth(t, append([]string{"topo"}, args...)...)
-}
-
-func topoGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", "topo", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
-	}
 }
 
 func TestTopoExportAndLoad(t *testing.T) {
