@@ -103,7 +103,7 @@ type Round struct {
 
 // Knob is one kernel setting as read back while the round ran.
 type Knob struct {
-	Of    string `json:"of"`   // "tenant", "neighbour", "generator"
+	Of    string `json:"of"`   // "tenant", "neighbour"
 	File  string `json:"file"` // "cpu.weight", "affinity"
 	Value string `json:"value"`
 }
