@@ -20,6 +20,9 @@ type Offer struct {
 	Drop []string
 	// Pools are named pools to set; one without CPUs ceases to be.
 	Pools []Pool
+	// Why explains a refusal: the decisions up to it, in the offer that comes with
+	// the error, if Request.Explain. What explains a grant is Grant.Why.
+	Why *Why
 
 	base *State
 }

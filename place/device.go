@@ -75,6 +75,27 @@ func (s *State) nearestDevice(nodes cpuset.Set, kind string, but []string) int {
 	return c.Best(nil)
 }
 
+// explainDevices adds what stands against each device of a refused request.
+func (s *State) explainDevices(why *Why, r *Request) {
+	asked := func(d *Device) bool {
+		return slices.ContainsFunc(r.Devices, func(a DeviceRequest) bool { return a.Kind == d.Kind || slices.Contains(a.Names, d.Name) })
+	}
+	c := Choice{
+		Name: "device", Count: len(s.devices),
+		Fits: func(i int) string {
+			switch {
+			case !asked(&s.devices[i]):
+				return "not asked for"
+			case s.using[i] != "":
+				return "held by " + s.using[i]
+			}
+			return "free, but not enough"
+		},
+		Label: func(i int) string { return s.devices[i].Name },
+	}
+	c.Best(why)
+}
+
 // Attraction returns, by NUMA node position, the sum of the weights of r's
 // affinities to workloads with CPUs of their own, counted CPUs or a bound on that
 // node; nil if r has no affinities.

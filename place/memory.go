@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -86,6 +87,23 @@ func (s *State) FitMemory(nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, 
 		}
 	}
 	return mems, blocks, nil
+}
+
+// explainMemory adds what the nodes have left of a resource that was refused.
+func (s *State) explainMemory(why *Why, resource string) {
+	units := s.t.units[machine.Node]
+	c := Choice{
+		Name: resource, Count: len(units),
+		Fits: func(pos int) string {
+			free, total, ok := s.FreeBytes(units[pos].ID, resource)
+			if !ok {
+				return "has none"
+			}
+			return fmt.Sprintf("%d of %d bytes free", free, total)
+		},
+		Label: func(pos int) string { return s.t.Label(machine.Node, pos) },
+	}
+	c.Best(why)
 }
 
 // nearestTo returns all node positions: those of the set first, by number, then

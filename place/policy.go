@@ -11,7 +11,10 @@ type Policy interface {
 	// Name is the policy's name, as in "berth".
 	Name() string
 	// Place offers a grant for a workload that holds nothing yet. Errors are of
-	// the types of this package.
+	// the types of this package. A refused request that asks for an explanation
+	// gets the decisions so far, with why each candidate cannot hold it:
+	//
+	//	return place.Offer{Why: why}, err
 	Place(s *State, r *Request) (Offer, error)
 }
 
@@ -60,7 +63,8 @@ func Start(p Policy, t *Topology, c Config) (*State, error) {
 	return s.Commit(o)
 }
 
-// Place checks the request and asks p for an offer.
+// Place checks the request and asks p for an offer. With an error, Offer.Why is
+// all that is set, and only if r.Explain.
 func Place(p Policy, s *State, r *Request) (Offer, error) {
 	if err := r.Validate(); err != nil {
 		return Offer{}, err
@@ -68,11 +72,12 @@ func Place(p Policy, s *State, r *Request) (Offer, error) {
 	if _, held := s.Grant(r.ID); held {
 		return Offer{}, &HeldError{r.ID}
 	}
-	return p.Place(s, r)
+	o, err := p.Place(s, r)
+	return s.answer(o, r, err)
 }
 
 // Resize asks p to change a held grant in place. A policy that cannot refuses
-// with a *RejectedError.
+// with a *RejectedError. Offer.Why is as of Place.
 func Resize(p Policy, s *State, r *Request) (Offer, error) {
 	if err := r.Validate(); err != nil {
 		return Offer{}, err
@@ -84,7 +89,29 @@ func Resize(p Policy, s *State, r *Request) (Offer, error) {
 	if !ok {
 		return Offer{}, &RejectedError{r.ID, "policy " + p.Name() + " cannot resize in place"}
 	}
-	return resizer.Resize(s, r)
+	o, err := resizer.Resize(s, r)
+	return s.answer(o, r, err)
+}
+
+// answer completes the explanation of a refusal: what all policies ask the state
+// for, memory and devices, is explained here.
+func (s *State) answer(o Offer, r *Request, err error) (Offer, error) {
+	if err == nil || !r.Explain {
+		return o, err
+	}
+	why := o.Why
+	if why == nil {
+		why = NewWhy(r)
+	}
+	var memory *MemoryError
+	var device *DeviceError
+	switch {
+	case errors.As(err, &memory):
+		s.explainMemory(why, memory.Resource)
+	case errors.As(err, &device):
+		s.explainDevices(why, r)
+	}
+	return Offer{Why: why}, err
 }
 
 // Release asks p for the offer that gives back all that a workload holds.

@@ -86,30 +86,35 @@ func (p Policy) place(s *place.State, r *place.Request, old *place.Grant) (place
 		k.strategy = p.Strategy
 	}
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
-	own, milli := split(r)
 	k.survey()
+	if err := k.decide(g); err != nil {
+		return place.Offer{Why: k.why}, err
+	}
+	o := s.Offer()
+	o.Grant = g
+	return o, nil
+}
+
+// decide fills in the grant.
+func (k *task) decide(g *place.Grant) error {
+	own, milli := split(k.r)
 	var nodes cpuset.Set
 	if own > 0 {
 		if err := k.exclusive(g, own); err != nil {
-			return place.Offer{}, err
+			return err
 		}
 		nodes = k.t.NodesOf(g.Own)
 	}
 	if own == 0 || milli > 0 {
 		near, err := k.share(g, milli, nodes)
 		if err != nil {
-			return place.Offer{}, err
+			return err
 		}
 		if own == 0 {
 			nodes = near
 		}
 	}
-	if err := k.rest(g, nodes); err != nil {
-		return place.Offer{}, err
-	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return k.rest(g, nodes)
 }
 
 // split returns the CPUs and the time of the pool that a request gets by class

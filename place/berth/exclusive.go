@@ -2,6 +2,7 @@ package berth
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -188,7 +189,13 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	if shared {
 		all = min(all, h.sharable.Len()-h.total.cpus()-h.fenced)
 	}
+	for i := range h.room {
+		h.room[i] = min(h.room[i], max(0, all))
+	}
 	if h.n > all {
+		if h.why != nil {
+			h.single() // tells why none holds it
+		}
 		if h.r.Exclusivity == place.NUMANodeLevel {
 			return &place.NUMAError{Reason: "too few CPUs in nodes that nobody else uses"}
 		}
@@ -244,7 +251,7 @@ func (h *hunt) single() int {
 		Name: "node", Criteria: criteria(), Count: len(h.room),
 		Fits: func(i int) string {
 			if h.room[i] < h.n {
-				return "too little room"
+				return h.small(i)
 			}
 			return ""
 		},
@@ -253,6 +260,20 @@ func (h *hunt) single() int {
 		Label: func(i int) string { return h.t.Label(machine.Node, i) },
 	}
 	return c.Best(h.why)
+}
+
+// small says why a node cannot hold the request.
+func (h *hunt) small(pos int) string {
+	switch free := h.v.FreeIn(machine.Node, pos); {
+	case h.why == nil:
+		return "too little room" // nobody reads it
+	case h.room[pos] == free:
+		return fmt.Sprintf("%d CPUs free", free)
+	case h.r.Exclusivity == place.NUMANodeLevel && !h.clear(pos):
+		return "used by others"
+	default:
+		return fmt.Sprintf("room for %d of %d free CPUs, the shared pool needs the rest", h.room[pos], free)
+	}
 }
 
 // several returns the best of the smallest sets of nodes that have room.
@@ -444,6 +465,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 	taken := g.Own.Union(g.Fence)
 	left := k.sharable.Minus(taken)
 	if need := k.total.cpus(); left.Len() < need && k.sharable.Overlap(&taken) > 0 {
+		k.why.Note("own CPUs %s: the shared pool needs %d CPUs, %s are left", taken, need, left)
 		return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, k.sharable.Len()-need)}
 	}
 	for b := range k.s.Bounds() {
@@ -452,6 +474,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		}
 		milli := k.living(b.Within)
 		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
+			k.why.Note("own CPUs %s: %dm live in %s, %d CPUs of it are left", taken, milli, b.Within, free)
 			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}
 		}
 	}

@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -29,6 +30,7 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 	}
 	k.sharable = k.sharable.Minus(g.Own).Minus(g.Fence)
 	if free := 1000*k.sharable.Len() - k.total.milli; milli > free {
+		k.tellTime(free)
 		return nodes, &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
 	}
 	if milli == 0 {
@@ -68,6 +70,19 @@ func (k *task) freeMilli(pos int) int {
 	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].milli
 }
 
+// tellTime explains that the whole pool has too little time free.
+func (k *task) tellTime(free int) {
+	if k.why == nil {
+		return
+	}
+	c := place.Choice{
+		Name: "node to share", Count: len(k.shared),
+		Fits:  func(i int) string { return fmt.Sprintf("%dm free of %dm in the pool", min(free, k.freeMilli(i)), free) },
+		Label: func(i int) string { return k.t.Label(machine.Node, i) },
+	}
+	c.Best(k.why)
+}
+
 // chooseNode looks for the node whose pool has room for the share. Where none
 // has, it stays with the bound that g has.
 func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Set, error) {
@@ -86,7 +101,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 			case k.r.LimitMilli > 1000*inside:
 				return "smaller than the limit"
 			case milli > free[i]:
-				return "too little time free"
+				return k.little(free[i])
 			}
 			return ""
 		},
@@ -110,6 +125,14 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 	}
 	k.why.Note("no node has room: the whole pool")
 	return k.t.NodesOf(g.Share.Within), nil
+}
+
+// little says that a node has too little time free.
+func (k *task) little(free int) string {
+	if k.why == nil {
+		return "too little time free" // nobody reads it
+	}
+	return fmt.Sprintf("%dm free", free)
 }
 
 // living returns the time taken by those who live wholly inside a bound.
