@@ -54,14 +54,25 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-func BenchmarkPlace(b *testing.B) {
+func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, byClass(balloons.AsPolicy, 0), nil) }
+
+// BenchmarkSettings is BenchmarkPlace with other settings.
+func BenchmarkSettings(b *testing.B) {
+	for name, p := range map[string]balloons.Policy{
+		"zero": {}, "spread": byClass(balloons.Spread, 0), "slots": byClass(balloons.AsPolicy, 4),
+	} {
+		b.Run(name, func(b *testing.B) { placetest.Benchmark(b, p, nil) })
+	}
+}
+
+func byClass(order balloons.Order, slots int) balloons.Policy {
 	class := func(names ...string) []balloons.Expression {
 		return []balloons.Expression{{Key: "class", Operator: balloons.In, Values: names}}
 	}
-	placetest.Benchmark(b, balloons.Policy{Types: []balloons.Type{
-		{Name: "own", Match: class("LSE", "LSR"), PreferNew: true},
-		{Name: "shared", Match: class("LS"), MaxCPUs: 8},
-	}}, nil)
+	return balloons.Policy{Branches: order, Cores: order, Types: []balloons.Type{
+		{Name: "own", Match: class("LSE", "LSR"), PreferNew: true, Slots: slots},
+		{Name: "shared", Match: class("LS"), MaxCPUs: 8, Slots: slots},
+	}}
 }
 
 func BenchmarkRestart(b *testing.B) { placetest.BenchmarkRestart(b, balloons.Policy{}) }

@@ -69,6 +69,26 @@ func machineCPU(id int) string { return cpuset.MustOf(id).String() }
 
 func BenchmarkPlace(b *testing.B) { placetest.Benchmark(b, koordinator.Policy{}, nil) }
 
+// BenchmarkSettings is BenchmarkPlace with other settings.
+func BenchmarkSettings(b *testing.B) {
+	few := func(rng *rand.Rand, i int) place.Request {
+		r := placetest.Mix(rng, i)
+		r.MaxNodes = 2
+		return r
+	}
+	for _, set := range []struct {
+		name    string
+		policy  koordinator.Policy
+		request func(*rand.Rand, int) place.Request
+	}{
+		{"DistributeEvenly", koordinator.Policy{Strategy: place.DistributeEvenly}, nil},
+		{"SpreadByPCPUs", koordinator.Policy{Bind: place.SpreadByPCPUs}, nil},
+		{"MaxNodes", koordinator.Policy{}, few},
+	} {
+		b.Run(set.name, func(b *testing.B) { placetest.Benchmark(b, set.policy, set.request) })
+	}
+}
+
 func BenchmarkRestart(b *testing.B) { placetest.BenchmarkRestart(b, koordinator.Policy{}) }
 
 // BenchmarkBind measures the ways to bind on a half full machine of 256 CPUs and
