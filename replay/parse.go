@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/place"
 )
 
@@ -182,7 +183,7 @@ func (p *parser) request(id string, w *workloadFile) place.Request {
 // things reads memory, devices and affinities.
 func (p *parser) things(w *workloadFile, r *place.Request) {
 	if w.Memory != "" {
-		bytes, err := parseBytes(w.Memory)
+		bytes, err := amount.ParseBytes(w.Memory)
 		p.field("memory", err)
 		r.Memory = append(r.Memory, place.Amount{Resource: place.Memory, Bytes: bytes})
 		if _, twice := w.Resources[place.Memory]; twice {
@@ -201,7 +202,7 @@ func (p *parser) things(w *workloadFile, r *place.Request) {
 func (p *parser) amounts(field string, texts map[string]string) []place.Amount {
 	var amounts []place.Amount
 	for _, resource := range slices.Sorted(maps.Keys(texts)) {
-		bytes, err := parseBytes(texts[resource])
+		bytes, err := amount.ParseBytes(texts[resource])
 		p.field(field+"."+resource, err)
 		amounts = append(amounts, place.Amount{Resource: resource, Bytes: bytes})
 	}
@@ -212,7 +213,7 @@ func (p *parser) milli(field, text string) int {
 	if text == "" {
 		return 0
 	}
-	n, err := parseMilli(text)
+	n, err := amount.ParseMilli(text)
 	p.field(field, err)
 	return n
 }

@@ -18,6 +18,7 @@ func Rooms() []Room {
 	return []Room{
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
+		{Path: "internal/amount", Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
 		{Path: "kernel", May: []string{"cpuset"}},
@@ -45,7 +46,7 @@ func Rooms() []Room {
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place",
+			"cpuset", "machine", "place", "internal/amount",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
