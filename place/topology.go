@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -33,7 +34,8 @@ type Topology struct {
 	near    [][]int          // by node position: all nodes, nearest first
 	byNode  []int16          // by node id: position, -1 none
 	threads int
-	uniform bool // every core has the same number of threads
+	uniform bool     // every core has the same number of threads
+	derived sync.Map // by type: what Derived made
 }
 
 // Unit is a domain, or a single CPU, at one position of a Topology.
