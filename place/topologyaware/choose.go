@@ -32,7 +32,7 @@ func (k *task) choose() (int, error) {
 // onFloor sends a workload without CPU time to the floor if all else is owned;
 // others are refused.
 func (k *task) onFloor() error {
-	if k.own == 0 && k.milli == 0 && k.pools[0].free == 0 && !k.r.NodesRequired && k.conf.Floor.Overlaps(k.s.Sharable()) {
+	if k.own == 0 && k.milli == 0 && k.has[0].free == 0 && !k.r.NodesRequired && k.conf.Floor.Overlaps(k.s.Sharable()) {
 		k.why.Note("all sharable CPUs are owned: the floor")
 		return nil
 	}
@@ -41,7 +41,7 @@ func (k *task) onFloor() error {
 
 // refusal says what the whole machine lacks.
 func (k *task) refusal() error {
-	root := &k.pools[0]
+	root := &k.has[0]
 	owned := 1000 * k.own
 	switch {
 	case k.own > 0 && k.isolated == place.Require && root.iso < k.own:
@@ -58,45 +58,45 @@ func (k *task) refusal() error {
 
 // fits says why a pool cannot hold the request.
 func (k *task) fits(i int) string {
-	p := &k.pools[i]
+	p, has := &k.pools[i], &k.has[i]
 	slice := k.own
-	if k.isolated >= place.Prefer && p.iso >= k.own {
+	if k.isolated >= place.Prefer && has.iso >= k.own {
 		slice = 0
 	}
 	switch {
 	case k.isolated == place.Require && slice > 0:
 		return "too few isolated CPUs"
-	case slice > p.slice:
+	case slice > has.slice:
 		return "too few CPUs that can be owned"
-	case k.r.NodesRequired && !k.r.Nodes.IsEmpty() && !k.t.CPUsOf(k.r.Nodes).Contains(*p.cpus):
+	case k.r.NodesRequired && !k.r.Nodes.IsEmpty() && !k.t.CPUsOf(k.r.Nodes).Contains(p.cpus):
 		return "reaches beyond the asked nodes"
-	case k.own > 0 && k.r.MaxNodes > 0 && k.t.Count(machine.Node, *p.cpus) > k.r.MaxNodes:
+	case k.own > 0 && k.r.MaxNodes > 0 && p.nodes.Len() > k.r.MaxNodes:
 		return "more NUMA nodes than asked"
 	case k.own > 0 && k.milli == 0:
 		return ""
-	case p.free == 0:
+	case has.free == 0:
 		return "no CPU left to share"
-	case k.milli > 0 && k.milli > p.room-1000*slice:
+	case k.milli > 0 && k.milli > has.room-1000*slice:
 		return "too little time left"
 	}
 	return ""
 }
 
 func (k *task) rank(i int, width []int) place.Rank {
-	p := &k.pools[i]
+	p, has := &k.pools[i], &k.has[i]
 	var rank place.Rank
-	left := p.slice
+	left := has.slice
 	if k.isolated >= place.Prefer {
-		if left = p.iso; p.iso < k.own {
-			rank[0], left = 1, p.slice
+		if left = has.iso; has.iso < k.own {
+			rank[0], left = 1, has.slice
 		}
 	}
 	rank[1], rank[2] = -k.affinity(i), k.missed(i)
 	if k.burst {
-		rank[3] = max(0, k.r.LimitMilli-p.room)
+		rank[3] = max(0, k.r.LimitMilli-has.room)
 		if k.r.LimitMilli == 0 {
 			rank[3] = max(p.level.height()-k.level.height(), k.level.height()-p.level.height())
-			rank[5] = -p.room
+			rank[5] = -has.room
 		}
 	}
 	if width != nil {
@@ -107,7 +107,7 @@ func (k *task) rank(i int, width []int) place.Rank {
 		rank[7] = -left
 	}
 	if k.own == 0 || k.milli > 0 {
-		rank[8], rank[9] = p.grants, -p.room
+		rank[8], rank[9] = has.grants, -has.room
 	}
 	return rank
 }
@@ -122,7 +122,7 @@ func (k *task) memoryWidth() []int {
 			width[i] = width[p.parent]
 			continue
 		}
-		nodes := k.nodes(i)
+		nodes := p.mems
 		if k.s.Shortage(nodes, k.r.Memory) > 0 {
 			if wider, _, err := k.s.FitMemory(nodes, k.r.Memory); err == nil {
 				nodes = wider
@@ -209,7 +209,7 @@ func (k *task) missed(at int) int {
 	if len(k.r.Devices) == 0 {
 		return full - score
 	}
-	names, _, err := k.s.FitDevices(k.t.NodesOf(*k.pools[at].cpus), k.r.Devices)
+	names, _, err := k.s.FitDevices(k.pools[at].nodes, k.r.Devices)
 	if err != nil {
 		return full - score
 	}
@@ -231,7 +231,7 @@ func (k *task) meets(score, at int, nodes cpuset.Set) int {
 			continue
 		}
 		near = true
-		if u.CPUs.Overlap(k.pools[at].cpus) > 0 {
+		if u.CPUs.Overlap(&k.pools[at].cpus) > 0 {
 			wider := max(0, k.pools[k.locate(&u.CPUs)].depth-k.pools[at].depth)
 			best = max(best, fade(score, wider, 9, 10))
 		}

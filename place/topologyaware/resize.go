@@ -77,7 +77,7 @@ func (k *task) keepMemory(g, old *place.Grant, at int) error {
 	}
 	nodes := old.Mems
 	if nodes.IsEmpty() {
-		nodes = k.nodes(at)
+		nodes = k.pools[at].mems
 	}
 	mems, blocks, err := k.s.FitMemory(nodes, k.r.Memory)
 	if err != nil {

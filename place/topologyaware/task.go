@@ -15,6 +15,7 @@ type task struct {
 	why  *place.Why
 	conf place.Config
 	*tree
+	has []stock // by pool
 
 	sharable cpuset.Set // the CPUs that a pool shares while nobody owns them
 	open     cpuset.Set // those that nobody owns
@@ -24,11 +25,22 @@ type task struct {
 	pull     []int      // by pool: weights of the matching workloads there
 }
 
+// stock is what a pool has.
+type stock struct {
+	free   int // sharable CPUs that nobody owns
+	own    int // CPUs that can be owned, as the books go
+	iso    int // isolated CPUs that can be owned
+	milli  int // shared time taken below
+	grants int // sharers below
+	room   int // milli-CPU that can be shared, and not less above
+	slice  int // CPUs that can be owned and leave enough to sharers
+}
+
 // newTask surveys the state; held are the CPUs that the workload owned in it before.
 func newTask(p Policy, s *place.State, r *place.Request, w wish, held cpuset.Set) *task {
 	k := &task{wish: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
-	online, isolated := s.Topology().Online(), s.Topology().Machine().Isolated
-	k.tree = plant(s.Topology(), &online)
+	isolated := s.Topology().Machine().Isolated
+	k.tree = place.Derived(s.Topology(), plant)
 	k.sharable = preferred(k.conf.Allowed, isolated)
 	if k.isolated != place.Unasked && isolated.Contains(k.sharable) {
 		k.isolated = place.Unasked // all CPUs are
@@ -64,54 +76,55 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 
 // supply counts what the pools have.
 func (k *task) supply() {
+	k.has = make([]stock, len(k.pools))
 	for i := range k.pools {
-		p := &k.pools[i]
-		p.free = p.cpus.Overlap(&k.open)
+		p, has := &k.pools[i], &k.has[i]
+		has.free = p.cpus.Overlap(&k.open)
 		if k.own > 0 {
-			p.own = p.cpus.Overlap(&k.ownable)
-			p.iso = p.cpus.Overlap(&k.iso)
+			has.own = p.cpus.Overlap(&k.ownable)
+			has.iso = p.cpus.Overlap(&k.iso)
 		}
 	}
 	for b := range k.s.Bounds() {
 		if !k.sharable.Overlaps(b.Within) {
 			continue // on the reserved CPUs
 		}
-		p := &k.pools[k.locate(&b.Within)]
-		p.grants += b.Grants
+		has := &k.has[k.locate(&b.Within)]
+		has.grants += b.Grants
 		if !b.BE {
-			p.milli += b.Milli
+			has.milli += b.Milli
 		}
 	}
-	for i := len(k.pools) - 1; i > 0; i-- {
-		parent := &k.pools[k.pools[i].parent]
-		parent.grants += k.pools[i].grants
-		parent.milli += k.pools[i].milli
+	for i := len(k.has) - 1; i > 0; i-- {
+		parent := &k.has[k.pools[i].parent]
+		parent.grants += k.has[i].grants
+		parent.milli += k.has[i].milli
 	}
 	k.spare()
 }
 
 // need returns the CPUs that a pool keeps for its sharers.
-func (p *pool) need() int {
-	return max(min(1, p.grants), (p.milli+999)/1000)
+func (has *stock) need() int {
+	return max(min(1, has.grants), (has.milli+999)/1000)
 }
 
 // spare computes what can be shared and owned, so that every pool above and below
 // keeps what it needs.
 func (k *task) spare() {
 	for i := len(k.pools) - 1; i >= 0; i-- {
-		p := &k.pools[i]
-		p.slice = p.own
-		for c := p.child; c >= 0; c = k.pools[c].next {
-			p.slice -= k.pools[c].own - k.pools[c].slice
+		has := &k.has[i]
+		has.slice = has.own
+		for c := k.pools[i].child; c >= 0; c = k.pools[c].next {
+			has.slice -= k.has[c].own - k.has[c].slice
 		}
-		p.slice = max(0, min(p.slice, p.free-p.need()))
+		has.slice = max(0, min(has.slice, has.free-has.need()))
 	}
-	for i := range k.pools {
-		p := &k.pools[i]
-		p.room = 1000*p.free - p.milli
-		if p.parent >= 0 {
-			p.room = min(p.room, k.pools[p.parent].room)
-			p.slice = min(p.slice, k.pools[p.parent].slice)
+	for i := range k.has {
+		has := &k.has[i]
+		has.room = 1000*has.free - has.milli
+		if parent := k.pools[i].parent; parent >= 0 {
+			has.room = min(has.room, k.has[parent].room)
+			has.slice = min(has.slice, k.has[parent].slice)
 		}
 	}
 }
@@ -141,11 +154,11 @@ func (k *task) reserve(g *place.Grant) bool {
 
 // fill gives the workload its CPUs in the chosen pool.
 func (k *task) fill(g *place.Grant, at int) error {
-	p := &k.pools[at]
+	p, has := &k.pools[at], &k.has[at]
 	if k.own > 0 {
 		from, err := cpuset.Set{}, error(nil)
-		if k.isolated >= place.Prefer && p.iso >= k.own {
-			from = k.iso.Intersect(*p.cpus)
+		if k.isolated >= place.Prefer && has.iso >= k.own {
+			from = k.iso.Intersect(p.cpus)
 		} else if from, err = k.sliceable(at); err != nil {
 			return err
 		}
@@ -161,10 +174,10 @@ func (k *task) fill(g *place.Grant, at int) error {
 	switch {
 	case !k.pinCPU:
 		g.Share.Within = preferred(k.conf.Allowed, k.t.Machine().Isolated)
-	case p.free == 0:
+	case has.free == 0:
 		g.Share.Within = k.conf.Floor
 	default:
-		g.Share.Within = k.sharable.Intersect(*p.cpus)
+		g.Share.Within = k.sharable.Intersect(p.cpus)
 	}
 	return nil
 }
@@ -172,14 +185,14 @@ func (k *task) fill(g *place.Grant, at int) error {
 // sliceable returns the CPUs of a pool that can be owned: those that the pools
 // below need are held back.
 func (k *task) sliceable(at int) (cpuset.Set, error) {
-	from := k.ownable.Intersect(*k.pools[at].cpus)
+	from := k.ownable.Intersect(k.pools[at].cpus)
 	for i := len(k.pools) - 1; i > at; i-- {
-		p := &k.pools[i]
-		if p.grants == 0 || !k.below(i, at) {
+		has := &k.has[i]
+		if has.grants == 0 || !k.below(i, at) {
 			continue
 		}
-		inside := from.Intersect(*p.cpus)
-		if hold := p.need() - (p.free - inside.Len()); hold > 0 {
+		inside := from.Intersect(k.pools[i].cpus)
+		if hold := has.need() - (has.free - inside.Len()); hold > 0 {
 			inside = inside.Minus(k.held)
 			kept, err := k.t.Take(&place.Query{From: inside, Count: min(hold, inside.Len()), Stages: []place.Stage{threads()}})
 			if err != nil {
@@ -257,7 +270,7 @@ func (k *task) ofKind(from cpuset.Set) cpuset.Set {
 
 // rest adds devices and memory near the pool.
 func (k *task) rest(g *place.Grant, at int) (err error) {
-	nodes := k.nodes(at)
+	nodes := k.pools[at].mems
 	if len(k.r.Devices) > 0 {
 		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
 			return err
@@ -272,19 +285,4 @@ func (k *task) rest(g *place.Grant, at int) (err error) {
 		g.Mems = nodes
 	}
 	return nil
-}
-
-// nodes returns the NUMA nodes of a pool, without those that have no memory.
-func (k *task) nodes(at int) cpuset.Set {
-	nodes := k.t.NodesOf(*k.pools[at].cpus)
-	var with []int
-	for _, u := range k.t.Units(machine.Node) {
-		if u.Bytes > 0 && nodes.Has(u.ID) {
-			with = append(with, u.ID)
-		}
-	}
-	if len(with) > 0 {
-		return cpuset.MustOf(with...)
-	}
-	return nodes
 }

@@ -11,7 +11,7 @@ import (
 
 // pool is one node of the tree.
 type pool struct {
-	cpus  *cpuset.Set // the topology's own
+	cpus  cpuset.Set
 	size  int
 	level Level
 	kind  machine.Kind
@@ -20,13 +20,8 @@ type pool struct {
 	parent, child, last, next, children int // places in the tree, -1 none
 	depth, id                           int
 
-	free   int // sharable CPUs that nobody owns
-	own    int // CPUs that can be owned, as the books go
-	iso    int // isolated CPUs that can be owned
-	milli  int // shared time taken below
-	grants int // sharers below
-	room   int // milli-CPU that can be shared, and not less above
-	slice  int // CPUs that can be owned and leave enough to sharers
+	nodes cpuset.Set // the NUMA nodes of its CPUs
+	mems  cpuset.Set // those with memory or, where none has, all of them
 }
 
 // label names a pool by its domain.
@@ -38,6 +33,7 @@ func (p *pool) label(t *place.Topology) string {
 }
 
 // tree is the pools of a machine, by position; parents come before their children.
+// It is made once for each machine.
 type tree struct {
 	t     *place.Topology
 	pools []pool
@@ -45,9 +41,9 @@ type tree struct {
 }
 
 // plant builds the tree of pools.
-func plant(t *place.Topology, online *cpuset.Set) *tree {
-	all := candidates(t, online)
-	tr := &tree{t: t, pools: all[:1], inner: make([]int16, len(t.Units(machine.Core)))}
+func plant(t *place.Topology) tree {
+	all := candidates(t)
+	tr := tree{t: t, pools: all[:1], inner: make([]int16, len(t.Units(machine.Core)))}
 	for i := 1; i < len(all); i++ {
 		parent := tr.within(&all[i])
 		if parent < 0 {
@@ -62,12 +58,28 @@ func plant(t *place.Topology, online *cpuset.Set) *tree {
 	}
 	tr.prune()
 	number(tr.pools, 0, 0)
+	for i := range tr.pools {
+		tr.pools[i].survey(t)
+	}
 	return tr
+}
+
+// survey looks up the NUMA nodes of a pool.
+func (p *pool) survey(t *place.Topology) {
+	p.nodes = t.NodesOf(p.cpus)
+	for _, u := range t.Units(machine.Node) {
+		if u.Bytes > 0 && p.nodes.Has(u.ID) {
+			p.mems, _ = p.mems.With(u.ID)
+		}
+	}
+	if p.mems.IsEmpty() {
+		p.mems = p.nodes
+	}
 }
 
 // candidates returns the domains that could be pools, the largest first, after the
 // whole machine.
-func candidates(t *place.Topology, online *cpuset.Set) []pool {
+func candidates(t *place.Topology) []pool {
 	levels := [...]struct {
 		kind  machine.Kind
 		level Level
@@ -77,7 +89,7 @@ func candidates(t *place.Topology, online *cpuset.Set) []pool {
 		n += len(t.Units(l.kind))
 	}
 	all := make([]pool, 1, n)
-	all[0] = pool{cpus: online, size: online.Len(), level: System, at: -1, parent: -1, child: -1, last: -1, next: -1}
+	all[0] = pool{cpus: t.Online(), size: t.Online().Len(), level: System, at: -1, parent: -1, child: -1, last: -1, next: -1}
 	if len(t.Units(machine.Socket)) == 1 {
 		all[0].level, all[0].kind, all[0].at = Package, machine.Socket, 0
 	}
@@ -92,7 +104,7 @@ func candidates(t *place.Topology, online *cpuset.Set) []pool {
 				continue
 			}
 			all = append(all, pool{
-				cpus: &units[i].CPUs, size: units[i].Size, level: l.level, kind: l.kind, at: i,
+				cpus: units[i].CPUs, size: units[i].Size, level: l.level, kind: l.kind, at: i,
 				parent: -1, child: -1, last: -1, next: -1,
 			})
 		}
@@ -108,13 +120,13 @@ func candidates(t *place.Topology, online *cpuset.Set) []pool {
 
 // within returns the deepest pool around p; -1 if p is a pool already, or cuts one.
 func (tr *tree) within(p *pool) int {
-	at := tr.start(p.cpus)
+	at := tr.start(&p.cpus)
 	around := &tr.pools[at]
-	if around.size == p.size || around.cpus.Overlap(p.cpus) < p.size {
+	if around.size == p.size || around.cpus.Overlap(&p.cpus) < p.size {
 		return -1
 	}
 	for c := around.child; c >= 0; c = tr.pools[c].next {
-		if tr.pools[c].kind != p.kind && tr.pools[c].cpus.Overlap(p.cpus) > 0 {
+		if tr.pools[c].kind != p.kind && tr.pools[c].cpus.Overlap(&p.cpus) > 0 {
 			return -1 // those of a kind are disjoint
 		}
 	}
