@@ -31,7 +31,9 @@
 package controlplane
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -170,20 +172,41 @@ func (k *task) rest(g *place.Grant) (err error) {
 	return nil
 }
 
-// leaves returns the CPUs of a set in the order of the tree NUMA node, socket,
-// die, core, CPU.
-func leaves(t *place.Topology, set cpuset.Set) []int {
-	out := make([]int, 0, set.Len())
-	nodes, cores := t.Units(machine.Node), t.Units(machine.Core)
-	for node := range nodes {
-		if nodes[node].CPUs.Overlap(&set) == 0 {
-			continue
+// walk is the online CPUs in the order of the tree NUMA node, socket, die, core,
+// CPU.
+type walk []int
+
+// leaves returns the first n CPUs of a set in the order of the tree; there are as
+// many.
+func leaves(t *place.Topology, set cpuset.Set, n int) []int {
+	out := make([]int, 0, n)
+	for _, cpu := range *place.Derived(t, newWalk) {
+		if len(out) == n {
+			break
 		}
-		for _, core := range coresInOrder(t, node) {
-			for cpu := range cores[core].CPUs.Intersect(set).All() {
-				out = append(out, cpu)
-			}
+		if set.Has(cpu) {
+			out = append(out, cpu)
 		}
 	}
 	return out
+}
+
+func newWalk(t *place.Topology) walk {
+	var w walk
+	cores := t.Units(machine.Core)
+	for node := range t.Units(machine.Node) {
+		for _, core := range coresInOrder(t, node) {
+			w = append(w, cores[core].CPUs.Slice()...)
+		}
+	}
+	return w
+}
+
+// coresInOrder returns the cores of a node by socket, die and lowest CPU.
+func coresInOrder(t *place.Topology, node int) []int16 {
+	return slices.SortedFunc(slices.Values(t.Cores(machine.Node, node)), func(a, b int16) int {
+		return cmp.Or(
+			cmp.Compare(t.Of(machine.Socket, int(a)), t.Of(machine.Socket, int(b))),
+			cmp.Compare(t.Of(machine.Die, int(a)), t.Of(machine.Die, int(b))), cmp.Compare(a, b))
+	})
 }

@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"cmp"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -46,7 +45,7 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 
 // enterBucket narrows the task to the bucket of its namespace.
 func (k *task) enterBucket() {
-	k.leaves = leaves(k.t, k.bucket)
+	k.leaves = leaves(k.t, k.bucket, k.bucket.Len())
 	buckets := k.p.Buckets
 	if buckets == 0 {
 		buckets = k.t.Count(machine.Node, k.bucket)
@@ -130,7 +129,7 @@ func (k *task) free() cpuset.Set {
 
 // bound returns the CPUs of the bucket that somebody is bound to.
 func (k *task) bound() cpuset.Set {
-	var bound []int
+	bound := make([]int, 0, k.bucket.Len())
 	for cpu := range k.bucket.All() {
 		if k.s.Refs(cpu) > 0 {
 			bound = append(bound, cpu)
@@ -186,7 +185,7 @@ func (k *task) inOrder(free cpuset.Set, n int) (cpuset.Set, error) {
 	if k.p.Allocator == NUMA {
 		free = k.deepest(free, n)
 	}
-	return cpuset.Of(leaves(k.t, free)[:n]...)
+	return cpuset.Of(leaves(k.t, free, n)...)
 }
 
 // deepest returns the free CPUs of the deepest part of the tree that has n. A
@@ -263,18 +262,4 @@ func (k *task) share(g *place.Grant) error {
 	}
 	k.why.Note("shares CPUs %s", k.bucket)
 	return nil
-}
-
-// coresInOrder returns the cores of a node by socket, die and lowest CPU.
-func coresInOrder(t *place.Topology, node int) []int16 {
-	cores := t.Cores(machine.Node, node)
-	compare := func(a, b int16) int {
-		return cmp.Or(
-			cmp.Compare(t.Of(machine.Socket, int(a)), t.Of(machine.Socket, int(b))),
-			cmp.Compare(t.Of(machine.Die, int(a)), t.Of(machine.Die, int(b))), cmp.Compare(a, b))
-	}
-	if slices.IsSortedFunc(cores, compare) {
-		return cores
-	}
-	return slices.SortedFunc(slices.Values(cores), compare)
 }
