@@ -19,14 +19,21 @@ func Rooms() []Room {
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
 		{Path: "internal/amount", Pure: true},
+		{Path: "internal/strictyaml"},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
 		{Path: "kernel", May: []string{"cpuset"}},
+		{Path: "watch", Pure: true},
 		// 2: one kernel dialect each; they never import each other
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/procstat"},
+		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
+		{Path: "watch/schedstat", May: []string{"kernel", "watch", "internal/kernfile"}},
+		{Path: "watch/cgrouptree", May: []string{"kernel"}},
+		// Groups have pressure files too, in the format that watch/psi parses.
+		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/psi", "internal/kernfile"}},
 		{Path: "place", May: []string{"cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},

@@ -1,0 +1,327 @@
+// Package strictyaml reads a YAML document into Go types and reports all that is
+// wrong with it at once, by file, line and field: fields that the type does not
+// have, with the nearest that it has, fields that are there twice, values of the
+// wrong type. What a value may be is the caller's to check; Lines tells
+// where it stands.
+package strictyaml
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	yaml "sigs.k8s.io/yaml/goyaml.v2"
+)
+
+// Error is one thing that is wrong with a document.
+type Error struct {
+	File  string // "" is unknown
+	Line  int    // from 1; 0 is unknown
+	Field string // "workloads[2].cpus"; "" is the document
+	Err   error
+}
+
+// Error returns "FILE:LINE: FIELD: what", without what is unknown.
+func (e *Error) Error() string {
+	var b strings.Builder
+	switch {
+	case e.File != "" && e.Line > 0:
+		fmt.Fprintf(&b, "%s:%d: ", e.File, e.Line)
+	case e.File != "":
+		fmt.Fprintf(&b, "%s: ", e.File)
+	case e.Line > 0:
+		fmt.Fprintf(&b, "line %d: ", e.Line)
+	}
+	if e.Field != "" {
+		fmt.Fprintf(&b, "%s: ", e.Field)
+	}
+	return b.String() + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errors returns the Errors that are joined in err, in order.
+func Errors(err error) []*Error {
+	if one := (*Error)(nil); errors.As(err, &one) {
+		if several, ok := err.(interface{ Unwrap() []error }); ok {
+			var all []*Error
+			for _, e := range several.Unwrap() {
+				all = append(all, Errors(e)...)
+			}
+			return all
+		}
+		return []*Error{one}
+	}
+	return nil
+}
+
+// Lines are the lines of a document's fields.
+type Lines map[string]int
+
+// At returns the line of a field or, where it is not in the document, of the part
+// that it would be in; 0 if that is the whole.
+func (l Lines) At(field string) int {
+	for field != "" {
+		if line, ok := l[field]; ok {
+			return line
+		}
+		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
+	}
+	return 0
+}
+
+// Decode reads a document over what into, a pointer, has already: a field that
+// the document does not name stays. Structs have the names of their json tags.
+// They may hold structs, slices, maps, pointers, texts, numbers, booleans,
+// encoding.TextUnmarshalers, and any, which takes a mapping as map[string]any.
+// All that is wrong is returned, joined, as Errors of file; Lines always.
+func Decode(data []byte, file string, into any) (Lines, error) {
+	d := decoder{lines: Lines{}}
+	root, err := parse(string(data))
+	if err != nil {
+		line, what := splitLine(strings.TrimPrefix(err.Error(), "yaml: "))
+		d.fail(line, "", errors.New(what))
+	} else {
+		d.decode(&root, "", reflect.ValueOf(into).Elem())
+	}
+	slices.SortStableFunc(d.errs, func(a, b *Error) int { return a.Line - b.Line })
+	all := make([]error, len(d.errs))
+	for i, e := range d.errs {
+		e.File = file
+		all[i] = e
+	}
+	return d.lines, errors.Join(all...)
+}
+
+type decoder struct {
+	lines Lines
+	errs  []*Error
+}
+
+func (d *decoder) fail(line int, field string, err error) {
+	d.errs = append(d.errs, &Error{Line: line, Field: field, Err: err})
+}
+
+// wrong notes that a node is not what its field takes.
+func (d *decoder) wrong(n *node, field, want string) {
+	switch n.kind {
+	case scalar:
+		d.fail(n.line, field, fmt.Errorf("%q is no %s", n.text, want))
+	case list:
+		d.fail(n.line, field, fmt.Errorf("a list stands where a %s belongs", want))
+	case mapping:
+		d.fail(n.line, field, fmt.Errorf("a mapping stands where a %s belongs", want))
+	}
+}
+
+// decode reads a node into a value. Null leaves it as it is.
+func (d *decoder) decode(n *node, field string, into reflect.Value) {
+	if n.kind == null {
+		return
+	}
+	if t, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok && into.Kind() != reflect.Pointer {
+		d.text(n, field, t)
+		return
+	}
+	switch into.Kind() {
+	case reflect.Pointer:
+		value := reflect.New(into.Type().Elem())
+		d.decode(n, field, value.Elem())
+		into.Set(value)
+	case reflect.Struct:
+		d.structure(n, field, into)
+	case reflect.Map:
+		d.mapping(n, field, into)
+	case reflect.Slice:
+		d.list(n, field, into)
+	case reflect.Interface:
+		into.Set(reflect.ValueOf(d.plain(n, field)))
+	default:
+		d.scalar(n, field, into)
+	}
+}
+
+func (d *decoder) text(n *node, field string, into encoding.TextUnmarshaler) {
+	if n.kind != scalar {
+		d.wrong(n, field, "text")
+		return
+	}
+	if err := into.UnmarshalText([]byte(n.text)); err != nil {
+		d.fail(n.line, field, err)
+	}
+}
+
+func (d *decoder) scalar(n *node, field string, into reflect.Value) {
+	switch into.Kind() {
+	case reflect.String:
+		if text, ok := n.scalar.(string); ok {
+			into.SetString(text)
+			return
+		}
+		if n.kind == scalar {
+			d.fail(n.line, field, fmt.Errorf("%s is no text: put it in quotes", n.text))
+			return
+		}
+		d.wrong(n, field, "text")
+	case reflect.Bool:
+		if b, ok := n.scalar.(bool); ok {
+			into.SetBool(b)
+			return
+		}
+		d.wrong(n, field, "true or false")
+	case reflect.Int:
+		if i, ok := n.scalar.(int); ok {
+			into.SetInt(int64(i))
+			return
+		}
+		d.wrong(n, field, "whole number")
+	default:
+		panic("strictyaml: no way to read a " + into.Type().String())
+	}
+}
+
+func (d *decoder) list(n *node, field string, into reflect.Value) {
+	if n.kind != list {
+		d.wrong(n, field, "list")
+		return
+	}
+	items := reflect.MakeSlice(into.Type(), len(n.items), len(n.items))
+	for i := range n.items {
+		item := fmt.Sprintf("%s[%d]", field, i)
+		if n.items[i].kind == null {
+			d.fail(n.line, item, errors.New("is empty"))
+			continue
+		}
+		d.lines[item] = n.items[i].line
+		d.decode(&n.items[i], item, items.Index(i))
+	}
+	into.Set(items)
+}
+
+// pairs notes keys that are there twice and calls with each other one.
+func (d *decoder) pairs(n *node, field string, each func(p *pair, field string)) {
+	if n.kind != mapping {
+		d.wrong(n, field, "mapping")
+		return
+	}
+	seen := map[string]int{}
+	for i := range n.pairs {
+		p := &n.pairs[i]
+		at := p.key.name
+		if field != "" {
+			at = field + "." + p.key.name
+		}
+		if first, twice := seen[p.key.name]; twice {
+			d.fail(p.key.line, at, fmt.Errorf("is there twice, first in line %d", first))
+			continue
+		}
+		seen[p.key.name] = p.key.line
+		d.lines[at] = p.key.line
+		each(p, at)
+	}
+}
+
+func (d *decoder) mapping(n *node, field string, into reflect.Value) {
+	t := into.Type()
+	if into.IsNil() {
+		into.Set(reflect.MakeMap(t))
+	}
+	d.pairs(n, field, func(p *pair, field string) {
+		k, v := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+		d.decode(&node{line: p.key.line, kind: scalar, scalar: p.key.name, text: p.key.name}, field, k)
+		d.decode(&p.value, field, v)
+		into.SetMapIndex(k, v)
+	})
+}
+
+func (d *decoder) structure(n *node, field string, into reflect.Value) {
+	names := Fields(into.Type())
+	d.pairs(n, field, func(p *pair, field string) {
+		i := slices.Index(names, p.key.name)
+		if i < 0 || p.key.name == "" {
+			d.fail(p.key.line, field, errors.New("unknown field"+Nearest(p.key.name, names)))
+			return
+		}
+		d.decode(&p.value, field, into.Field(i))
+	})
+}
+
+// Fields returns the names of a struct's fields, "" for those that have none.
+func Fields(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if t.Field(i).IsExported() && name != "-" {
+			names[i] = name
+		}
+	}
+	return names
+}
+
+// plain reads a node of any type.
+func (d *decoder) plain(n *node, field string) any {
+	switch n.kind {
+	case list:
+		items := make([]any, len(n.items))
+		d.list(n, field, reflect.ValueOf(&items).Elem())
+		return items
+	case mapping:
+		fields := map[string]any{}
+		d.mapping(n, field, reflect.ValueOf(&fields).Elem())
+		return fields
+	}
+	if f, ok := n.scalar.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		d.wrong(n, field, "number")
+		return 0
+	}
+	return n.scalar
+}
+
+// Nearest returns a hint that name may stand for one of known: `; did you mean
+// "x"?`, or which there are if none is near.
+func Nearest(name string, known []string) string {
+	best, least := "", 1+max(len(name)/3, min(2, len(name)/2))
+	var named []string
+	for _, k := range known {
+		if k == "" {
+			continue
+		}
+		named = append(named, k)
+		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
+			best, least = k, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("; did you mean %q?", best)
+	}
+	return "; there are: " + strings.Join(named, ", ")
+}
+
+// distance is the number of characters to insert, delete or replace to make one
+// text the other (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// Encode writes a value that Decode gave for any.
+func Encode(value any) ([]byte, error) { return yaml.Marshal(value) }

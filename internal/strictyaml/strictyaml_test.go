@@ -1,0 +1,118 @@
+package strictyaml
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+)
+
+type doc struct {
+	Name  string                `json:"name"`
+	Count int                   `json:"count"`
+	On    bool                  `json:"on"`
+	Set   cpuset.Set            `json:"set,omitzero"`
+	Maybe *bool                 `json:"maybe,omitempty"`
+	List  []part                `json:"list,omitempty"`
+	Sets  map[string]cpuset.Set `json:"sets,omitempty"`
+	Any   map[string]any        `json:"any,omitempty"`
+}
+
+type part struct {
+	Words []string `json:"words"`
+	Skip  int      `json:"-"`
+}
+
+func TestDecode(t *testing.T) {
+	t.Parallel()
+	got := doc{Name: "stays", Count: 1}
+	lines, err := Decode([]byte("count: 2\non: true\nset: 3\nmaybe: false\nlist:\n- {words: [a, \"1\"]}\n-\n  words: []\nsets: {x: 0-3}\nany: {b: [1, {c: d}], e: 1.5}\nname:\n"), "f", &got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	want := doc{
+		Name: "stays", Count: 2, On: true, Set: cpuset.MustOf(3), Maybe: &no, List: []part{{Words: []string{"a", "1"}}, {Words: []string{}}},
+		Sets: map[string]cpuset.Set{"x": cpuset.MustOf(0, 1, 2, 3)}, Any: map[string]any{"b": []any{1, map[string]any{"c": "d"}}, "e": 1.5},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for field, line := range map[string]int{"count": 1, "list[0].words[1]": 6, "list[1].absent": 8, "any.b[1].c": 10, "absent": 0, "": 0} {
+		if got := lines.At(field); got != line {
+			t.Errorf("line of %q = %d, want %d", field, got, line)
+		}
+	}
+}
+
+func TestDecodeNamesAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ text, want string }{
+		"unknown, near":      {"on: true\nnmae: x", `f:2: nmae: unknown field; did you mean "name"?`},
+		"unknown, far":       {"zzzzzzzzz: x", `f:1: zzzzzzzzz: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
+		"unknown, case":      {"Name: x", `f:1: Name: unknown field; did you mean "name"?`},
+		"unknown, with part": {"\nanother:\n  a: 1\n", `f:2: another: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
+		"left out":           {"list: [{Skip: 1}]", `f:1: list[0].Skip: unknown field; there are: words`},
+		"empty name":         {"'': 1", `f:1: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
+		"twice":              {"name: a\non: true\nname: b", `f:3: name: is there twice, first in line 1`},
+		"twice in a line":    {"any: {x: {a: 1, a: 2}}", `f:1: any.x.a: is there twice, first in line 1`},
+		"text":               {"name: 4", `f:1: name: 4 is no text: put it in quotes`},
+		"text is a list":     {"name: [a]", "f:1: name: a list stands where a text belongs"},
+		"number":             {"count: 1.5", `f:1: count: "1.5" is no whole number`},
+		"huge number":        {"count: 99999999999999999999", `f:1: count: "99999999999999999999" is no whole number`},
+		"boolean":            {"on: 1", `f:1: on: "1" is no true or false`},
+		"set":                {"set: x", `f:1: set: `},
+		"set is a mapping":   {"set: {a: 1}", "f:1: set: a mapping stands where a text belongs"},
+		"list":               {"list: x", `f:1: list: "x" is no list`},
+		"empty item":         {"list:\n- \n- words: []", `f:2: list[0]: is empty`},
+		"mapping":            {"any: [x]", `f:1: any: a list stands where a mapping belongs`},
+		"document":           {"- x", `f:1: a list stands where a mapping belongs`},
+		"two documents":      {"name: a\n---\nname: b", `f: there is more than one document`},
+		"no yaml":            {"name: [", `f:1: did not find expected node content`},
+		"key":                {"[a]: b", `f:1: a field's name is no text`},
+		"no number":          {"any: {a: .nan}", `f:1: any.a: ".nan" is no number`},
+		"alias of itself":    {"any: &a {b: *a}", `f: anchor 'a' value contains itself`},
+		"two":                {"on: 3\nlist: [{wrods: []}]", "f:1: on: \"3\" is no true or false\nf:2: list[0].wrods: unknown field; did you mean \"words\"?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Decode([]byte(tt.text), "f", &doc{})
+			if err == nil {
+				t.Fatalf("no error, want %q", tt.want)
+			}
+			if got := err.Error(); got != tt.want && !(strings.HasSuffix(tt.want, ": ") && strings.HasPrefix(got, tt.want)) {
+				t.Errorf("got  %q\nwant %q", got, tt.want)
+			}
+			if n := strings.Count(err.Error(), "\n") + 1; len(Errors(err)) != n {
+				t.Errorf("Errors finds %d, want %d", len(Errors(err)), n)
+			}
+		})
+	}
+}
+
+// A document that is read is written as JSON, which is YAML, and read as the same.
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{"name: x\nlist: [{words: [a]}]", "any: {a: [1, {b: c}]}", "a: &a [*a]", "<<: {name: x}", "? [a]\n: b", "sets: {a: 0-3}\n---\n"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var first, second doc
+		if _, err := Decode(data, "f", &first); err != nil {
+			return
+		}
+		text, err := json.Marshal(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode(text, "f", &second); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		again, err := json.Marshal(second)
+		if err != nil || string(again) != string(text) {
+			t.Fatalf("%s is read as %s, %v", text, again, err)
+		}
+	})
+}
