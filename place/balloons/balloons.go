@@ -60,7 +60,9 @@
 // HintSocket. Nodes are a condition if NodesRequired: a balloon elsewhere is
 // refused. Mode Exclusive or Mixed, and a required bind policy, are refused, for
 // members of a balloon share it; a type of one slot may be Exclusive. Limits,
-// preferences and exclusivity beyond that are the type's affair. Memory stays
+// preferences and exclusivity beyond that are the type's affair. Affinity is
+// ignored: who shares a balloon is said by GroupBy, Group and Namespace. An initial
+// workload counts like any other member until it is released. Memory stays
 // where it was placed when a balloon changes.
 //
 // # Differences from the originals, on purpose
@@ -183,9 +185,12 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	o, err := k.place(ty)
 	if err != nil && ty.ElseDefault && ty.Name != Default {
 		k.why.Note("%s: %v; else default", ty.Name, err)
-		return k.place(p.find(Default))
+		o, err = k.place(p.find(Default))
 	}
-	return o, err
+	if err != nil {
+		return place.Offer{Why: k.why}, err
+	}
+	return o, nil
 }
 
 // Start implements place.Starter: it makes the MinBalloons of every type, after
@@ -214,23 +219,31 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory and devices cannot change in place"}
 	}
 	k := p.task(s, r)
+	o, err := k.resize(old)
+	if err != nil {
+		return place.Offer{Why: k.why}, err
+	}
+	return o, nil
+}
+
+func (k *task) resize(old *place.Grant) (place.Offer, error) {
 	g := *old
-	g.Request, g.Why, g.Share.Milli = *r, k.why, r.Milli
-	o := s.Offer()
+	g.Request, g.Why, g.Share.Milli = *k.r, k.why, k.r.Milli
+	o := k.s.Offer()
 	o.Grant = &g
 	if old.Share.Pool == "" {
-		return o, k.roomInBound(old, r.Milli)
+		return o, k.roomInBound(old, k.r.Milli)
 	}
-	pool, _ := s.Pool(old.Share.Pool)
-	ty := p.find(typeName(pool))
+	pool, _ := k.s.Pool(old.Share.Pool)
+	ty := k.find(typeName(pool))
 	if pool == nil || ty == nil {
-		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "the policy has no type for balloon " + old.Share.Pool}
+		return place.Offer{}, &place.RejectedError{ID: k.r.ID, Reason: "the policy has no type for balloon " + old.Share.Pool}
 	}
 	if err := k.mayJoin(ty); err != nil {
 		return place.Offer{}, err
 	}
-	milli, _ := s.PoolMilli(pool.Name)
-	next, err := k.fit(ty, pool, milli-old.Share.Milli+r.Milli)
+	milli, _ := k.s.PoolMilli(pool.Name)
+	next, err := k.fit(ty, pool, milli-old.Share.Milli+k.r.Milli)
 	if err != nil {
 		return place.Offer{}, err
 	}

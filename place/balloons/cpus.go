@@ -46,6 +46,7 @@ func (k *task) idle(ty *Type, cpus cpuset.Set) cpuset.Set {
 // take chooses n CPUs of from, for a balloon that has others.
 func (k *task) take(ty *Type, from, has cpuset.Set, n int) (cpuset.Set, error) {
 	if n > from.Len() {
+		k.why.Lacking(k.t, "free CPUs", from)
 		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: from.Len()}
 	}
 	if n == 0 {

@@ -2,6 +2,7 @@ package balloons
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // balloon is an instance and what an arriving workload wants to know of it.
 type balloon struct {
 	pool            *place.Pool
-	num             int
+	num, size       int
 	milli           int
 	members, groups int  // groups only where the type has Slots
 	alike           bool // a member has the same GroupBy value
@@ -158,14 +159,15 @@ func (k *task) settled(last *error, err error) bool {
 // survey returns the instances of a type.
 func (k *task) survey(ty *Type) []balloon {
 	f := fleet{prefix: ty.Name + "/"}
-	for pool := range k.s.Pools() {
+	for pool, load := range k.s.PoolLoads() {
 		if typeName(pool) == ty.Name {
-			b := balloon{pool: pool, num: number(pool.Name)}
-			b.milli, b.members = k.s.PoolMilli(pool.Name)
-			f.all = append(f.all, b)
+			f.all = append(f.all, balloon{pool: pool, num: number(pool.Name), size: pool.CPUs.Len(), milli: load.Milli, members: load.Grants})
 		}
 	}
-	f.index()
+	inspect := ty.GroupBy != "" || ty.PerNamespace || ty.Slots > 0
+	if k.r.Group != "" || inspect {
+		f.index()
+	}
 	if k.r.Group != "" {
 		for g := range k.s.Members(k.r.Group) {
 			if b := f.of(g); b != nil {
@@ -173,7 +175,7 @@ func (k *task) survey(ty *Type) []balloon {
 			}
 		}
 	}
-	if ty.GroupBy != "" || ty.PerNamespace || ty.Slots > 0 {
+	if inspect {
 		k.inspect(ty, &f)
 	}
 	return f.all
@@ -273,7 +275,7 @@ func (k *task) existing(ty *Type, all []balloon, free int, what string, grow boo
 
 // reach returns the most CPUs that an instance has or could have.
 func (k *task) reach(ty *Type, b *balloon, free int, grow bool) int {
-	n := b.pool.CPUs.Len()
+	n := b.size
 	if grow && len(ty.Lists) == 0 && !ty.Overcommit {
 		n += free
 		if ty.MaxCPUs > 0 {
@@ -291,24 +293,32 @@ func (k *task) tooFull(ty *Type, b *balloon, free int, grow bool) string {
 	if len(ty.Lists) > 0 && !k.onSocket(b.pool.CPUs) {
 		return "on another socket"
 	}
-	if !k.required(b.pool.CPUs).Contains(b.pool.CPUs) {
+	if k.r.NodesRequired && !k.required(b.pool.CPUs).Contains(b.pool.CPUs) {
 		return "on other nodes"
 	}
 	if ty.Overcommit {
 		return ""
 	}
-	need, ok := k.needs(ty, b.pool, b.milli+k.r.Milli)
+	need, ok := k.needs(ty, b, b.milli+k.r.Milli)
 	switch {
 	case !ok:
 		return "more than its type allows"
 	case need == 0:
 		return ""
 	case !grow:
-		return "too little time left"
+		return k.detail("too little time left", b, free)
 	case need > free || len(ty.Lists) > 0:
-		return "too few CPUs to grow"
+		return k.detail("too few CPUs to grow", b, free)
 	}
 	return ""
+}
+
+// detail adds to a reason what there is, if it is to be read.
+func (k *task) detail(reason string, b *balloon, free int) string {
+	if k.why == nil {
+		return reason
+	}
+	return fmt.Sprintf("%s (%d CPUs, %dm taken, %d CPUs free)", reason, b.size, b.milli, free)
 }
 
 // onSocket reports whether CPUs are on the socket that the request names, if any.
@@ -329,7 +339,7 @@ func (k *task) onSocket(cpus cpuset.Set) bool {
 // fresh joins an empty instance or makes one.
 func (k *task) fresh(ty *Type, all []balloon) (place.Offer, error) {
 	empty := func(b *balloon) bool { return b.members == 0 }
-	if slices.ContainsFunc(all, func(b balloon) bool { return empty(&b) }) {
+	if slices.ContainsFunc(all, func(b balloon) bool { return b.members == 0 }) {
 		if o, err := k.existing(ty, all, k.free().Len(), "empty balloon", true, empty); err == nil {
 			return o, nil
 		}
@@ -345,7 +355,11 @@ func (k *task) fresh(ty *Type, all []balloon) (place.Offer, error) {
 	}
 	pool := place.Pool{Name: name(ty, slices.Index(taken, false))}
 	k.why.Note("new balloon %s", pool.Name)
-	return k.enter(ty, &pool, 0)
+	o, err := k.enter(ty, &pool, 0)
+	if err != nil {
+		k.why.Note("no new balloon %s: %v", pool.Name, err)
+	}
+	return o, err
 }
 
 // enter makes the workload a member of an instance with the given load.

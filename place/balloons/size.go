@@ -98,12 +98,12 @@ func split(milli, parts, i int) int {
 
 // needs returns how many CPUs an instance lacks for a load; ok is false if the
 // load is more than its type allows.
-func (p *Policy) needs(ty *Type, pool *place.Pool, milli int) (lacks int, ok bool) {
+func (p *Policy) needs(ty *Type, b *balloon, milli int) (lacks int, ok bool) {
 	if len(ty.Components) == 0 { // the usual case, without allocations
 		n, ok := ty.size(milli)
-		return max(0, n-pool.CPUs.Len()), ok
+		return max(0, n-b.size), ok
 	}
-	parts := p.parts(ty, pool)
+	parts := p.parts(ty, b.pool)
 	for i := range parts {
 		n, ok := parts[i].ty.size(split(milli, len(parts), i))
 		if !ok {

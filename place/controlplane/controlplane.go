@@ -113,7 +113,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 		err = k.rest(g)
 	}
 	if err != nil {
-		return place.Offer{}, err
+		return place.Offer{Why: k.why}, err
 	}
 	o := s.Offer()
 	o.Grant = g

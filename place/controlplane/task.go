@@ -180,6 +180,7 @@ func cpusOf(first, n int) cpuset.Set {
 // that has enough.
 func (k *task) inOrder(free cpuset.Set, n int) (cpuset.Set, error) {
 	if available := free.Len(); n > available {
+		k.why.Lacking(k.t, "free CPUs", free)
 		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: available}
 	}
 	if k.p.Allocator == NUMA {
@@ -233,6 +234,7 @@ func (k *task) leaveEnough(taken cpuset.Set) error {
 	}
 	left := k.left().Minus(taken).Len()
 	if left < need {
+		k.why.Note("CPUs %s: those who share need %d CPUs, %d are left", taken, need, left)
 		return &place.CPUsError{Asked: taken.Len(), Available: max(0, left+taken.Len()-need)}
 	}
 	return nil
@@ -258,6 +260,8 @@ func (k *task) share(g *place.Grant) error {
 	}
 	milli, _ := k.s.SharedMilli(k.bucket)
 	if free := 1000*k.left().Len() - milli; g.Share.Milli > max(0, free) {
+		k.why.Note("CPUs %s have %dm free", k.bucket, max(0, free))
+		k.why.Lacking(k.t, "CPUs to share", k.left())
 		return &place.CPUsError{Asked: g.Share.Milli, Available: max(0, free), Milli: true}
 	}
 	k.why.Note("shares CPUs %s", k.bucket)

@@ -14,6 +14,7 @@ func (k *task) bind(g *place.Grant, n int) error {
 	counted := k.byCount()
 	from, err := k.usable(n, counted)
 	if err != nil {
+		k.why.Lacking(k.t, "CPUs to bind", from)
 		return err
 	}
 	cpus, err := k.choose(from, n)
@@ -37,6 +38,7 @@ func (k *task) nobodySqueezed(g *place.Grant, cpus cpuset.Set) error {
 	taken := cpus.Union(g.Fence)
 	left := k.sharable.Minus(taken).Len()
 	if need := k.cpus(k.total()); left < need && k.sharable.Overlaps(taken) {
+		k.why.Note("bound to %s: the shared pool needs %d CPUs, %d are left", cpus, need, left)
 		return &place.CPUsError{Asked: cpus.Len(), Available: max(0, k.sharable.Len()-need)}
 	}
 	for b := range k.s.Bounds() {
@@ -215,6 +217,7 @@ func (k *task) choose(from cpuset.Set, n int) (cpuset.Set, error) {
 // within takes n CPUs of from, evenly over its nodes or not.
 func (k *task) within(from cpuset.Set, n int, evenly bool) (cpus cpuset.Set, err error) {
 	if from.Len() < n {
+		k.why.Lacking(k.t, "CPUs to bind", from)
 		return cpus, &place.CPUsError{Asked: n, Available: from.Len()}
 	}
 	if k.r.MaxNodes > 0 {
@@ -274,6 +277,7 @@ func (k *task) fewNodes(from cpuset.Set, n int, evenly bool) (cpuset.Set, error)
 	}
 	set, _ := c.Best()
 	if set == nil {
+		k.why.Lacking(k.t, "CPUs to bind", from)
 		return from, &place.NUMAError{Reason: "no set of so few nodes has room"}
 	}
 	var in cpuset.Set

@@ -138,33 +138,38 @@ func (p Policy) task(s, with *place.State, r *place.Request) *task {
 }
 
 func (k *task) place() (place.Offer, error) {
-	if k.Amplification < 0 {
-		return place.Offer{}, &place.InvalidError{Reason: "the amplification is negative"}
-	}
-	if k.r.Isolated == place.Require {
-		return place.Offer{}, &place.RejectedError{ID: k.r.ID, Reason: "isolated CPUs are not told apart"}
-	}
-	n, milli, err := k.split()
-	if err != nil {
-		return place.Offer{}, err
-	}
 	g := &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why}
-	if n > 0 {
-		if err := k.bind(g, n); err != nil {
-			return place.Offer{}, err
-		}
-	}
-	if n == 0 || milli > 0 {
-		if err := k.share(g, milli); err != nil {
-			return place.Offer{}, err
-		}
-	}
-	if err := k.rest(g); err != nil {
-		return place.Offer{}, err
+	if err := k.decide(g); err != nil {
+		return place.Offer{Why: k.why}, err
 	}
 	o := k.with.Offer()
 	o.Grant = g
 	return o, nil
+}
+
+// decide fills in the grant.
+func (k *task) decide(g *place.Grant) error {
+	if k.Amplification < 0 {
+		return &place.InvalidError{Reason: "the amplification is negative"}
+	}
+	if k.r.Isolated == place.Require {
+		return &place.RejectedError{ID: k.r.ID, Reason: "isolated CPUs are not told apart"}
+	}
+	n, milli, err := k.split()
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		if err := k.bind(g, n); err != nil {
+			return err
+		}
+	}
+	if n == 0 || milli > 0 {
+		if err := k.share(g, milli); err != nil {
+			return err
+		}
+	}
+	return k.rest(g)
 }
 
 // split returns the CPUs to bind and the time of the shared pool.

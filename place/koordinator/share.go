@@ -24,6 +24,8 @@ func (k *task) share(g *place.Grant, milli int) error {
 		return &place.CPUsError{Asked: 1}
 	}
 	if free := k.worth(k.sharable.Len()) - k.total().milli; g.Share.Milli > free {
+		k.why.Note("CPUs %s have %dm free", k.sharable, free)
+		k.why.Lacking(k.t, "CPUs of the shared pool", k.sharable)
 		return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
 	}
 	if k.r.Nodes.IsEmpty() {
@@ -35,6 +37,7 @@ func (k *task) share(g *place.Grant, milli int) error {
 		return nil
 	}
 	if k.r.NodesRequired {
+		k.why.Lacking(k.t, "CPUs to share", k.sharable.Intersect(within))
 		return &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little CPU time is free"}
 	}
 	k.why.Note("the nodes %s have too little CPU time free: the whole pool", k.r.Nodes)

@@ -1,6 +1,8 @@
 package topologyaware
 
 import (
+	"fmt"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -18,7 +20,7 @@ func (k *task) choose() (int, error) {
 			"isolated missing", "repulsion", "hints missed", "limit or level missed", "NUMA nodes of memory", "time taken", "height",
 			"exclusive taken", "sharers", "shared time taken",
 		},
-		Fits:  k.fits,
+		Fits:  func(i int) string { return k.detail(i, k.fits(i)) },
 		Rank:  func(i int) place.Rank { return k.rank(i, width) },
 		Tie:   func(i int) int { return k.pools[i].id },
 		Label: func(i int) string { return k.pools[i].label(k.t) },
@@ -54,6 +56,15 @@ func (k *task) refusal() error {
 		return &place.CPUsError{Asked: 1}
 	}
 	return &place.NUMAError{Nodes: k.r.Nodes, Reason: "no pool inside the asked nodes has room"}
+}
+
+// detail adds to a reason what a pool has, if it is to be read.
+func (k *task) detail(i int, reason string) string {
+	if reason == "" || k.why == nil {
+		return reason
+	}
+	has := &k.has[i]
+	return fmt.Sprintf("%s (%d CPUs to own, %d isolated, %dm to share)", reason, has.slice, has.iso, max(0, has.room))
 }
 
 // fits says why a pool cannot hold the request.

@@ -38,7 +38,7 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 		err = k.keepMemory(g, old, at)
 	}
 	if err != nil {
-		return place.Offer{}, err
+		return place.Offer{Why: k.why}, err
 	}
 	o := s.Offer()
 	o.Grant = g
@@ -58,7 +58,7 @@ func (k *task) regrow(g *place.Grant, old *place.Grant) (int, error) {
 			k.why.Note("stays in %s", k.pools[at].label(k.t))
 			return at, k.fill(g, at)
 		}
-		k.why.Note("%s: %s", k.pools[at].label(k.t), reason)
+		k.why.Note("%s: %s", k.pools[at].label(k.t), k.detail(at, reason))
 		if at > 0 {
 			continue
 		}
