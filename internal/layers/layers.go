@@ -18,6 +18,7 @@ func Rooms() []Room {
 	return []Room{
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
+		{Path: "internal/kernfile"},
 		{Path: "internal/amount", Pure: true},
 		{Path: "internal/strictyaml"},
 		// 1: the vocabularies
@@ -65,6 +66,9 @@ func Rooms() []Room {
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "place"}},
 		{Path: "internal/casefile", May: []string{"machine", "machine/sysfs"}},
 		{Path: "internal/layers"},
+		{Path: "internal/vmtest/guest"},
+		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest/guest"}},
+		{Path: "internal/vmtest", May: []string{"cpuset", "internal/vmtest/guest"}},
 	}
 }
 

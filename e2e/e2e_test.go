@@ -1,0 +1,187 @@
+// Package e2e boots guests with real kernels and reports the tests that run in
+// them: those of e2e/guest. See docs/testing.md.
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"berth.dev/berth/internal/vmtest"
+)
+
+// Env asks for guests: plain go test stays fast where a kit has been fetched.
+const Env = "BERTH_TEST_E2E"
+
+var guestRun = flag.String("guest.run", "", "run only those tests in the guests that match this regular expression")
+
+func TestGuests(t *testing.T) {
+	kit := openKit(t)
+	programs := build(t)
+	for _, kernel := range kit.Kernels {
+		t.Run("kernel="+kernel.Name, func(t *testing.T) {
+			for _, m := range machines() {
+				t.Run("machine="+m.Name, func(t *testing.T) {
+					t.Parallel()
+					runGuest(t, kit, m, programs.job(kernel))
+				})
+			}
+		})
+	}
+}
+
+// openKit returns what e2e/fetch has fetched, or skips.
+func openKit(t *testing.T) *vmtest.Kit {
+	t.Helper()
+	if os.Getenv(Env) == "" {
+		t.Skipf("guests run where %s is set: make e2e", Env)
+	}
+	dir := cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../.cache/e2e")
+	kit, err := vmtest.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("no QEMU and kernels in %s: make e2e-fetch (%v)", dir, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kit
+}
+
+// programs are what runs in guests.
+type programs struct{ init, tests, berth string }
+
+func build(t *testing.T) programs {
+	t.Helper()
+	dir := t.TempDir()
+	compile := func(pkg string, test bool) string {
+		file, err := vmtest.Build(t.Context(), dir, pkg, test)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	return programs{
+		init:  compile("internal/vmtest/vminit", false),
+		tests: compile("e2e/guest", true),
+		berth: compile("cmd/berth", false),
+	}
+}
+
+func (p programs) job(kernel vmtest.Kernel) vmtest.Job {
+	return vmtest.Job{
+		Kernel:  kernel,
+		Init:    p.init,
+		Files:   map[string]string{"/bin/guest.test": p.tests, "/bin/berth": p.berth},
+		Args:    []string{"/bin/guest.test", "-test.v=test2json", "-test.run=" + *guestRun},
+		Env:     []string{"BERTH_KERNEL=" + kernel.Name},
+		Timeout: 5 * time.Minute,
+	}
+}
+
+// runGuest boots one guest and makes each test in it a sub-test of t, as soon
+// as it ends.
+func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) {
+	output, events := convert(t)
+	job.Output = output
+	type ending struct {
+		result *vmtest.Result
+		err    error
+	}
+	ended := make(chan ending, 1)
+	go func() {
+		result, err := kit.Run(t.Context(), m, job)
+		output.Close()
+		ended <- ending{result, err}
+	}()
+	unfinished := report(t, events)
+	end := <-ended
+	switch {
+	case end.err != nil:
+		t.Errorf("%v", end.err)
+	case end.result.Exit != 0 && !t.Failed() || len(unfinished) > 0:
+		t.Errorf("tests ended with status %d\nconsole: %s", end.result.Exit, end.result.Console)
+	}
+	for name, log := range unfinished {
+		t.Errorf("%s did not end:\n%s", name, log)
+	}
+}
+
+// event is a record of go tool test2json.
+type event struct{ Action, Test, Output string }
+
+// convert starts go tool test2json.
+func convert(t *testing.T) (io.WriteCloser, io.Reader) {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "tool", "test2json")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("go tool test2json: %v", err)
+		}
+	})
+	return in, out
+}
+
+// report makes each top-level test a sub-test that ends as it did, and returns
+// what those that did not end have written. What is written outside of tests
+// comes under "".
+func report(t *testing.T, events io.Reader) map[string]string {
+	logs := map[string]string{}
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Errorf("test2json: %v in %q", err, lines.Text())
+			continue
+		}
+		top, _, isSub := strings.Cut(e.Test, "/")
+		logs[top] += e.Output
+		if isSub || top == "" {
+			continue
+		}
+		switch e.Action {
+		case "pass", "fail", "skip":
+			t.Run(top, func(t *testing.T) { repeat(t, e.Action, logs[top]) })
+			delete(logs, top)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("read events: %v", err)
+	}
+	delete(logs, "")
+	return logs
+}
+
+// repeat ends as a test in the guest did.
+func repeat(t *testing.T, action, log string) {
+	log = strings.TrimSpace(log)
+	switch action {
+	case "fail":
+		t.Errorf("in the guest:\n%s", log)
+	case "skip":
+		t.Skip(log)
+	default:
+		t.Log(log)
+	}
+}

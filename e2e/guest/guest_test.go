@@ -1,0 +1,60 @@
+// Package guest holds the tests that run inside guests, against a real kernel
+// as root: see docs/testing.md. To add one, add a file.
+package guest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/internal/vmtest"
+	"berth.dev/berth/internal/vmtest/guest"
+)
+
+// TestMain refuses to run on anything but a guest: these tests change the machine.
+func TestMain(m *testing.M) {
+	if _, err := os.Stat(guest.Marker); err != nil {
+		fmt.Println("skipped: these tests run in guests only (make e2e)")
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// asked returns the machine that QEMU was asked for.
+func asked(t *testing.T) vmtest.Machine {
+	t.Helper()
+	text, err := os.ReadFile(guest.MachineFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m vmtest.Machine
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// kernelName returns the kernel's version, as in "6.12".
+func kernelName() string { return os.Getenv("BERTH_KERNEL") }
+
+// onlyOn skips the test on machines other than those named.
+func onlyOn(t *testing.T, names ...string) {
+	t.Helper()
+	if name := asked(t).Name; !slices.Contains(names, name) {
+		t.Skipf("for %v, not for %s", names, name)
+	}
+}
+
+// TestKernel checks that the guest runs the kernel that the host names.
+func TestKernel(t *testing.T) {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(release), kernelName()+".") {
+		t.Errorf("release %s, want one of %s", release, kernelName())
+	}
+}

@@ -1,0 +1,100 @@
+package guest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/vmtest"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+)
+
+// TestMachine compares the machine that Berth reads with the one that QEMU was
+// asked for, domain by domain.
+func TestMachine(t *testing.T) {
+	want := asked(t)
+	got, err := sysfs.Live("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+	for kind, sets := range domains(want) {
+		var read []cpuset.Set
+		for _, d := range got.ByKind(kind) {
+			read = append(read, d.CPUs)
+		}
+		if diff := cmp.Diff(sets, read); diff != "" {
+			t.Errorf("%ss (-asked +read):\n%s", kind, diff)
+		}
+	}
+	if want.Distances != nil {
+		if diff := cmp.Diff(want.Distances, got.Distances); diff != "" {
+			t.Errorf("distances (-asked +read):\n%s", diff)
+		}
+	}
+}
+
+// TestExport writes a machine file with the program and reads it back.
+func TestExport(t *testing.T) {
+	want, err := sysfs.Live("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "machine.json")
+	if text, err := exec.Command("/bin/berth", "topo", "--export", file).CombinedOutput(); err != nil {
+		t.Fatalf("berth topo --export: %v\n%s", err, text)
+	}
+	got, err := sysfs.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("machine file (-read +loaded):\n%s", diff)
+	}
+}
+
+// domains returns the CPUs of every domain that was asked for, in Berth's order.
+func domains(m vmtest.Machine) map[machine.Kind][]cpuset.Set {
+	l3 := func(c vmtest.CPU) int { return c.Die }
+	if m.L3 == vmtest.PerModule {
+		l3 = func(c vmtest.CPU) int { return c.Module }
+	}
+	core := func(c vmtest.CPU) int { return c.Core }
+	nodes := group(m, func(c vmtest.CPU) int { return c.Node })
+	for len(nodes) < len(m.Nodes) {
+		nodes = append(nodes, cpuset.Set{}) // memory-only nodes come last
+	}
+	return map[machine.Kind][]cpuset.Set{
+		machine.Socket: group(m, func(c vmtest.CPU) int { return c.Socket }),
+		machine.Die:    group(m, func(c vmtest.CPU) int { return c.Die }),
+		machine.Node:   nodes,
+		machine.L3:     group(m, l3),
+		machine.L2:     group(m, core),
+		machine.Core:   group(m, core),
+	}
+}
+
+// group returns the kernel's numbers of the CPUs that share a number, in the
+// order of their first CPUs.
+func group(m vmtest.Machine, number func(vmtest.CPU) int) []cpuset.Set {
+	var order []int
+	members := map[int][]int{}
+	for id, c := range m.CPUs() {
+		n := number(c)
+		if members[n] == nil {
+			order = append(order, n)
+		}
+		members[n] = append(members[n], id)
+	}
+	var sets []cpuset.Set
+	for _, n := range order {
+		sets = append(sets, cpuset.MustOf(members[n]...))
+	}
+	return sets
+}

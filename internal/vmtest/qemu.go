@@ -1,0 +1,131 @@
+package vmtest
+
+import (
+	"fmt"
+	"strings"
+
+	"berth.dev/berth/internal/vmtest/guest"
+)
+
+// The numbers of the files that QEMU inherits.
+const (
+	consoleFD = 3 + iota
+	outFD
+	resultFD
+	initrdFD
+)
+
+// cpuModel has what guests need under emulation: AMD's models show wrong cache
+// and thread lists there.
+const cpuModel = "SapphireRapids"
+
+// bootArgs quieten and shorten the boot. maxcpus=1 leaves the CPUs to vminit,
+// panic=-1 with -no-reboot makes a panic end QEMU.
+const bootArgs = "console=ttyS0 quiet loglevel=3 panic=-1 psi=1 rdinit=/init maxcpus=1 tsc=reliable mitigations=off " +
+	"lsm=capability cryptomgr.notests rcupdate.rcu_expedited=1 nmi_watchdog=0 random.trust_cpu=on"
+
+// arguments returns QEMU's arguments for a valid machine.
+func (k *Kit) arguments(m Machine, job Job) []string {
+	m = m.normal()
+	var args []string
+	add := func(a ...string) { args = append(args, a...) }
+	for _, dir := range k.Firmware {
+		add("-L", dir)
+	}
+	add("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
+	switch {
+	case m.VirtualTime:
+		add("-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off")
+	case k.KVM:
+		add("-accel", "kvm")
+	default:
+		add("-accel", "tcg,thread=single")
+	}
+	add(m.arguments()...)
+	add("-kernel", job.Kernel.Image, "-initrd", fdPath(initrdFD))
+	add("-append", strings.TrimSpace(bootArgs+" "+job.Boot))
+	add(chardev("console", consoleFD)...)
+	add("-serial", "chardev:console", "-device", "virtio-serial-pci")
+	for name, fd := range map[string]int{guest.OutPort: outFD, guest.ResultPort: resultFD} {
+		add(chardev(name, fd)...)
+		add("-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
+	}
+	return args
+}
+
+func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// chardev writes to an inherited file.
+func chardev(id string, fd int) []string {
+	return []string{
+		"-add-fd", fmt.Sprintf("fd=%d,set=%d", fd, fd),
+		"-chardev", fmt.Sprintf("file,id=%s,path=/dev/fdset/%d,append=on", id, fd),
+	}
+}
+
+// arguments returns the arguments that make a normal machine.
+func (m Machine) arguments() []string {
+	board := "q35"
+	if m.L3 == PerModule {
+		board += ",smp-cache.0.cache=l3,smp-cache.0.topology=module"
+	}
+	args := []string{"-machine", board, "-cpu", cpuModel + ",check=off", "-smp", m.smp()}
+	args = append(args, m.memory()...)
+	args = append(args, m.singleThreads()...)
+	if len(m.MaxKHz) > 0 {
+		args = append(args, "-device", "pc-testdev") // the registers of the frequency tables
+	}
+	return args
+}
+
+func (m Machine) smp() string {
+	cpus := fmt.Sprintf("%d", m.positions())
+	if !m.SingleThread.IsEmpty() {
+		cpus = "1,maxcpus=" + cpus
+	}
+	s := fmt.Sprintf("%s,sockets=%d,dies=%d,cores=%d,threads=%d", cpus, m.Sockets, m.Dies, m.Cores, m.Threads)
+	if m.Modules > 1 {
+		s += fmt.Sprintf(",modules=%d", m.Modules)
+	}
+	return s
+}
+
+// memory places memory on nodes. All nodes come before the first distance.
+func (m Machine) memory() []string {
+	if len(m.Nodes) == 0 {
+		return []string{"-m", fmt.Sprint(m.MiB)}
+	}
+	var args []string
+	total := 0
+	for i, node := range m.Nodes {
+		total += node.MiB
+		numa := fmt.Sprintf("node,nodeid=%d,memdev=m%d", i, i)
+		for cpu := range node.CPUs.All() {
+			numa += fmt.Sprintf(",cpus=%d", cpu)
+		}
+		args = append(args, "-object", fmt.Sprintf("memory-backend-ram,id=m%d,size=%dM", i, node.MiB), "-numa", numa)
+	}
+	for i, row := range m.Distances {
+		for j, d := range row {
+			args = append(args, "-numa", fmt.Sprintf("dist,src=%d,dst=%d,val=%d", i, j, d))
+		}
+	}
+	return append(args, "-m", fmt.Sprint(total))
+}
+
+// singleThreads plugs in all CPUs but the first where some are missing.
+func (m Machine) singleThreads() []string {
+	if m.SingleThread.IsEmpty() {
+		return nil
+	}
+	var args []string
+	for _, c := range m.CPUs()[1:] {
+		device := fmt.Sprintf("%s-x86_64-cpu,check=off,socket-id=%d,die-id=%d,core-id=%d,thread-id=%d",
+			cpuModel, c.Socket, c.Die%m.Dies, c.Core%m.Cores, c.Thread)
+		if m.Modules > 1 {
+			device += fmt.Sprintf(",module-id=%d", c.Module%m.Modules)
+		}
+		args = append(args, "-device", device)
+	}
+	return args
+}

@@ -1,0 +1,283 @@
+// Package vmtest boots small guests with real kernels in QEMU, for tests: a
+// machine of any topology, a Linux kernel, an initramfs whose PID 1 is vminit,
+// and one command that runs in it. There is no disk and no network.
+//
+// Guests run without privileges. All CPUs of an emulated guest share one CPU of
+// the host, so what a guest shows of latency, throughput and caches means nothing.
+package vmtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/vmtest/guest"
+)
+
+// Job is what a guest is to do.
+type Job struct {
+	Kernel Kernel
+	// Init is the vminit program.
+	Init string
+	// Files maps names in the guest to files of the host. All are executable.
+	Files map[string]string
+	// Args is the command, Env what it gets beside PATH, HOME and TMPDIR.
+	Args, Env []string
+	// Modules are kernel modules to insert, in this order, where they are not
+	// built in.
+	Modules []string
+	// Boot is added to the kernel's command line.
+	Boot string
+	// Output gets what the command writes, as it comes; nil discards it.
+	Output io.Writer
+	// Timeout ends a guest that hangs; 0 is a minute. It counts the host's time.
+	Timeout time.Duration
+}
+
+// Result is how a guest ended that ran to its end.
+type Result struct {
+	// Exit is the command's exit status, or 128 more than the signal that ended it.
+	Exit int
+	// Console is what the kernel and vminit wrote.
+	Console string
+	// Elapsed is the host's time from the start of QEMU to its end.
+	Elapsed time.Duration
+}
+
+// The ways a guest fails, as the cause of a GuestError.
+var (
+	ErrRefused = errors.New("QEMU did not start the guest")
+	ErrSilent  = errors.New("guest ended before user space said anything")
+	ErrPanic   = errors.New("guest kernel panicked")
+	ErrTimeout = errors.New("guest hung until its timeout")
+	ErrKilled  = errors.New("QEMU was killed")
+	ErrDied    = errors.New("guest ended without an exit status")
+)
+
+// GuestError says how a guest failed.
+type GuestError struct {
+	// Cause is one of this package's errors, or the context's.
+	Cause error
+	// Console and QEMU are the ends of what the guest's console and QEMU said.
+	Console, QEMU string
+}
+
+func (e *GuestError) Error() string {
+	s := e.Cause.Error()
+	for _, part := range []struct{ name, text string }{{"console", e.Console}, {"QEMU", e.QEMU}} {
+		if part.text != "" {
+			s += "\n" + part.name + ": ..." + part.text
+		}
+	}
+	return s
+}
+
+func (e *GuestError) Unwrap() error { return e.Cause }
+
+// modules returns all that the guest inserts, in order: what the harness needs,
+// what the machine does, what the job wants.
+func modules(m Machine, job Job) []string {
+	names := []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_console"}
+	if len(m.MaxKHz) > 0 {
+		names = append(names, "acpi-cpufreq")
+	}
+	return append(names, job.Modules...)
+}
+
+// Run boots a guest, runs the job's command in it and waits until the guest is
+// gone. A command that fails is a Result; a guest that fails is a *GuestError.
+// QEMU ends with the context, and with this process however that ends.
+func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
+	if err := m.Validate(); err != nil {
+		return nil, fmt.Errorf("machine %s: %w", m.Name, err)
+	}
+	initrd, err := packInitrd(m, job)
+	if err != nil {
+		return nil, fmt.Errorf("pack initramfs: %w", err)
+	}
+	defer initrd.Close()
+	if job.Timeout == 0 {
+		job.Timeout = time.Minute
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, job.Timeout, ErrTimeout)
+	defer cancel()
+	// PDEATHSIG is sent when the thread that started QEMU ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	cmd := exec.CommandContext(ctx, k.QEMU, k.arguments(m, job)...)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(k.Libs, ":"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var said tail
+	cmd.Stdout, cmd.Stderr = &said, &said
+	began := time.Now()
+	h, err := start(cmd, initrd, job.Output)
+	if err != nil {
+		return nil, &GuestError{Cause: fmt.Errorf("%w: %w", ErrRefused, err)}
+	}
+	err = cmd.Wait()
+	h.wait()
+	if h.exit != nil {
+		return &Result{Exit: *h.exit, Console: h.console.String(), Elapsed: time.Since(began)}, nil
+	}
+	return nil, &GuestError{Cause: h.cause(ctx, err), Console: h.console.String(), QEMU: said.String()}
+}
+
+// host is the host's end of a guest.
+type host struct {
+	readers sync.WaitGroup
+	console tail
+	started bool
+	exit    *int
+}
+
+// start starts QEMU with the pipes that it writes to.
+func start(cmd *exec.Cmd, initrd *os.File, output io.Writer) (*host, error) {
+	if output == nil {
+		output = io.Discard
+	}
+	h := &host{}
+	// In the order of the file numbers.
+	readers := []func(io.Reader){
+		func(r io.Reader) { io.Copy(&h.console, r) },
+		func(r io.Reader) { io.Copy(output, r) },
+		h.readReports,
+	}
+	var ends []*os.File
+	defer func() {
+		for _, f := range ends {
+			f.Close()
+		}
+	}()
+	for _, read := range readers {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, w)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
+		h.readers.Go(func() {
+			defer r.Close()
+			read(r)
+			io.Copy(io.Discard, r) // QEMU must not block if a reader gives up
+		})
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, initrd)
+	return h, cmd.Start()
+}
+
+func (h *host) wait() { h.readers.Wait() }
+
+func (h *host) readReports(r io.Reader) {
+	reports := json.NewDecoder(r)
+	for {
+		var report guest.Report
+		if err := reports.Decode(&report); err != nil {
+			return
+		}
+		h.started = h.started || report.Started
+		if report.Exit != nil {
+			h.exit = report.Exit
+		}
+	}
+}
+
+// cause tells why a guest that left no exit status ended. err is QEMU's.
+func (h *host) cause(ctx context.Context, err error) error {
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case strings.Contains(h.console.String(), "Kernel panic"):
+		return ErrPanic
+	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled():
+		return fmt.Errorf("%w: %w", ErrKilled, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	case !h.started:
+		return ErrSilent
+	}
+	return ErrDied
+}
+
+// packInitrd makes the initramfs in memory, so that nothing is left behind
+// however this process ends.
+func packInitrd(m Machine, job Job) (_ *os.File, err error) {
+	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	initrd := os.NewFile(uintptr(fd), "initrd")
+	defer func() {
+		if err != nil {
+			initrd.Close()
+		}
+	}()
+	a := &archive{w: initrd}
+	for name, data := range map[string]any{
+		guest.JobFile:     guest.Job{Args: job.Args, Env: job.Env},
+		guest.MachineFile: m,
+	} {
+		text, err := json.Marshal(data)
+		if err != nil {
+			return nil, err
+		}
+		a.file(name, text)
+	}
+	files := map[string]string{"/init": job.Init}
+	for i, name := range modules(m, job) {
+		file, ok, err := job.Kernel.module(name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			files[fmt.Sprintf("%s/%02d-%s", guest.Modules, i, filepath.Base(file))] = file
+		}
+	}
+	for name, file := range job.Files {
+		files[name] = file
+	}
+	for name, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		a.file(name, data)
+	}
+	return initrd, a.close()
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailBytes = 8 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	t.buf = t.buf[max(0, len(t.buf)-tailBytes):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.ToValidUTF8(t.buf, []byte("?")))
+}

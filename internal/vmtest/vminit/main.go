@@ -1,0 +1,186 @@
+// Command vminit is PID 1 of vmtest's guests. It mounts what a host has, inserts
+// modules, brings up the CPUs, runs one command and reports its exit status.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/vmtest/guest"
+)
+
+func main() {
+	err := run()
+	if err != nil {
+		fmt.Println("vminit:", err)
+	}
+	unix.Sync()
+	// Returns only on error; then PID 1 ends and the kernel panics, which the
+	// host sees.
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+func run() error {
+	if os.Getpid() != 1 {
+		return errors.New("not PID 1: vminit powers the machine off, so it runs in a guest only")
+	}
+	if err := mountAll(); err != nil {
+		return err
+	}
+	job, err := readJob()
+	if err != nil {
+		return err
+	}
+	if err := insertModules(); err != nil {
+		return err
+	}
+	out, result, err := openPorts()
+	if err != nil {
+		return err
+	}
+	reports := json.NewEncoder(result)
+	if err := reports.Encode(guest.Report{Started: true}); err != nil {
+		return err
+	}
+	if err := onlineCPUs(); err != nil {
+		return err
+	}
+	exit, err := runCommand(job, out)
+	if err != nil {
+		return err
+	}
+	return reports.Encode(guest.Report{Exit: &exit})
+}
+
+func mountAll() error {
+	optional := []string{"debugfs", "tracefs", "bpf", "resctrl"} // not in every kernel
+	for _, m := range []struct{ kind, dir string }{
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"devpts", "/dev/pts"},
+		{"tmpfs", "/dev/shm"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"},
+		{"cgroup2", "/sys/fs/cgroup"}, {"debugfs", "/sys/kernel/debug"}, {"tracefs", "/sys/kernel/tracing"},
+		{"bpf", "/sys/fs/bpf"}, {"resctrl", "/sys/fs/resctrl"},
+	} {
+		// Below /sys the kernel made the directory, or the file system is absent.
+		if !strings.HasPrefix(m.dir, "/sys/") {
+			if err := os.MkdirAll(m.dir, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && !slices.Contains(optional, m.kind) {
+			return fmt.Errorf("mount %s: %w", m.dir, err)
+		}
+	}
+	return os.WriteFile(guest.Marker, nil, 0o444)
+}
+
+func readJob() (guest.Job, error) {
+	var job guest.Job
+	text, err := os.ReadFile(guest.JobFile)
+	if err != nil {
+		return job, err
+	}
+	return job, json.Unmarshal(text, &job)
+}
+
+// insertModules inserts the modules that the host put there, in the order of their names.
+func insertModules() error {
+	names, err := filepath.Glob(guest.Modules + "/*")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := insert(name); err != nil {
+			return fmt.Errorf("insert %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func insert(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	flags := 0
+	if !strings.HasSuffix(name, ".ko") {
+		flags = unix.MODULE_INIT_COMPRESSED_FILE
+	}
+	return unix.FinitModule(int(file.Fd()), "", flags)
+}
+
+// openPorts finds the virtio-serial ports by name.
+func openPorts() (out, result *os.File, err error) {
+	if out, err = openPort(guest.OutPort); err != nil {
+		return nil, nil, err
+	}
+	result, err = openPort(guest.ResultPort)
+	return out, result, err
+}
+
+func openPort(name string) (*os.File, error) {
+	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if strings.TrimSpace(string(text)) == name {
+			return os.OpenFile("/dev/"+filepath.Base(filepath.Dir(file)), os.O_WRONLY, 0)
+		}
+	}
+	return nil, fmt.Errorf("open virtio port %s: %w", name, os.ErrNotExist)
+}
+
+// onlineCPUs brings up the CPUs that maxcpus=1 left: far sooner than the kernel
+// does at boot when many CPUs share one of the host's.
+func onlineCPUs() error {
+	files, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/online")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := os.WriteFile(file, []byte("1"), 0); err != nil {
+			return fmt.Errorf("bring up CPU: %w", err)
+		}
+	}
+	return nil
+}
+
+// runCommand runs the job's command and reaps orphans that end before it. It
+// returns its exit status, 128 more than the signal where one ended it.
+func runCommand(job guest.Job, out *os.File) (int, error) {
+	cmd := exec.Command(job.Args[0], job.Args[1:]...)
+	cmd.Env = append([]string{"PATH=/bin:/sbin", "HOME=/", "TMPDIR=/tmp", "GOMAXPROCS=2"}, job.Env...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return 0, fmt.Errorf("wait for %s: %w", job.Args[0], err)
+		case pid != cmd.Process.Pid:
+			continue
+		case status.Signaled():
+			return 128 + int(status.Signal()), nil
+		}
+		return status.ExitStatus(), nil
+	}
+}
