@@ -103,12 +103,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	}
 	k := newTask(p, s, r)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
-	var err error
-	if n := guaranteed(r); n > 0 {
-		err = k.take(g, n)
-	} else {
-		err = k.share(g)
-	}
+	err := k.cpus(g)
 	if err == nil {
 		err = k.rest(g)
 	}

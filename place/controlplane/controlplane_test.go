@@ -313,7 +313,11 @@ func TestProperties(t *testing.T) {
 	for _, p := range policies() {
 		t.Run(p.Name(), func(t *testing.T) {
 			t.Parallel()
-			placetest.Check(t, placetest.Suite{Policy: p, Own: func(r *place.Request) int { return own(p, r) }})
+			suite := placetest.Suite{Policy: p, Own: func(r *place.Request) int { return own(p, r) }}
+			if p.Allocator == controlplane.NUMA { // the others go by CPU numbers
+				suite.Rank = rank
+			}
+			placetest.Check(t, suite)
 		})
 	}
 }
@@ -326,6 +330,31 @@ func own(p controlplane.Policy, r *place.Request) int {
 		return 0
 	}
 	return r.Milli / 1000
+}
+
+// rank is how deep in the tree the owned CPUs lie, and on which nodes.
+func rank(s *place.State, g *place.Grant) []int {
+	t := s.Topology()
+	first, ok := g.Own.First()
+	if !ok {
+		return nil
+	}
+	var nodes []int
+	for pos, u := range t.Units(machine.Node) {
+		if u.CPUs.Overlaps(g.Own) {
+			nodes = append(nodes, pos)
+		}
+	}
+	for _, k := range []machine.Kind{machine.Core, machine.Die, machine.Socket, machine.Node} {
+		at := t.At(k, first)
+		if at < 0 || k == machine.Socket && t.Count(machine.Node, t.Units(k)[at].CPUs) > 1 {
+			continue
+		}
+		if t.Units(k)[at].CPUs.Contains(g.Own) {
+			return append(nodes, int(k))
+		}
+	}
+	return nodes
 }
 
 func BenchmarkPlace(b *testing.B) {

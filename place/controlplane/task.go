@@ -16,6 +16,7 @@ type task struct {
 	r      *place.Request
 	why    *place.Why
 	conf   place.Config
+	held   cpuset.Set // CPUs that the workload owns or is bound to already
 	bucket cpuset.Set // the CPUs that the request may use
 	leaves []int      // of the bucket, in the order of the tree; only with namespaces
 }
@@ -98,16 +99,21 @@ func (k *task) holds(g *place.Grant, buckets int) int {
 	return -1
 }
 
+// cpus gives the workload CPUs to own or to share.
+func (k *task) cpus(g *place.Grant) error {
+	if n := guaranteed(k.r); n > 0 {
+		return k.take(g, n)
+	}
+	return k.share(g)
+}
+
 // take finds n CPUs to own, or to be bound to.
 func (k *task) take(g *place.Grant, n int) error {
-	free := k.free()
-	var cpus cpuset.Set
-	var err error
-	if k.p.Allocator == Default {
-		cpus, err = k.consecutive(free, n)
-	} else {
-		cpus, err = k.inOrder(free, n)
+	find := k.choose
+	if !k.held.IsEmpty() {
+		find = k.around
 	}
+	cpus, err := find(k.free(), n)
 	if err != nil {
 		return err
 	}
@@ -117,6 +123,17 @@ func (k *task) take(g *place.Grant, n int) error {
 		g.Own = cpus
 	}
 	return k.leaveEnough(cpus)
+}
+
+// choose takes n free CPUs by the allocator.
+func (k *task) choose(free cpuset.Set, n int) (cpuset.Set, error) {
+	switch {
+	case k.p.Allocator == Default:
+		return k.consecutive(free, n)
+	case k.p.Allocator == NUMA && free.Len() >= n:
+		free = k.deepest(free, n)
+	}
+	return k.firstLeaves(free, n)
 }
 
 // free returns the CPUs of the bucket that can be taken.
@@ -176,21 +193,17 @@ func cpusOf(first, n int) cpuset.Set {
 	return cpus
 }
 
-// inOrder takes the first leaves; with NUMA, those of the deepest part of the tree
-// that has enough.
-func (k *task) inOrder(free cpuset.Set, n int) (cpuset.Set, error) {
+// firstLeaves takes the first n CPUs of a set in the order of the tree.
+func (k *task) firstLeaves(free cpuset.Set, n int) (cpuset.Set, error) {
 	if available := free.Len(); n > available {
 		k.why.Lacking(k.t, "free CPUs", free)
 		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: available}
 	}
-	if k.p.Allocator == NUMA {
-		free = k.deepest(free, n)
-	}
 	return cpuset.Of(leaves(k.t, free, n)...)
 }
 
-// deepest returns the free CPUs of the deepest part of the tree that has n. A
-// single CPU is the deepest part by itself: the first will do.
+// deepest returns the free CPUs of the deepest part of the tree that has n, those
+// held among them. A single CPU is the deepest part by itself: the first will do.
 func (k *task) deepest(free cpuset.Set, n int) cpuset.Set {
 	threads, _ := k.t.ThreadsPerCore()
 	for _, kind := range []machine.Kind{machine.Core, machine.Die, machine.Socket, machine.Node} {
@@ -203,6 +216,9 @@ func (k *task) deepest(free cpuset.Set, n int) cpuset.Set {
 			Fits: func(i int) string {
 				if units[i].CPUs.Overlap(&free) < n {
 					return "too few free"
+				}
+				if k.held.Len() < n && !units[i].CPUs.Contains(k.held) {
+					return "without the CPUs held"
 				}
 				if kind != machine.Core && kind != machine.Node && k.t.Count(machine.Node, units[i].CPUs) > 1 {
 					return "wider than a NUMA node"

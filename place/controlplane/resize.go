@@ -1,0 +1,102 @@
+package controlplane
+
+import (
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+)
+
+// Resize implements place.Resizer. CPUs grow next to those held, by the order of
+// the allocator, and shrink to a part of them. What would have to move is refused.
+// Memory, devices, group and role cannot change.
+func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
+	old, ok := s.Grant(r.ID)
+	if !ok {
+		return place.Offer{}, &place.NotHeldError{ID: r.ID}
+	}
+	if err := p.refuse(r); err != nil {
+		return place.Offer{}, err
+	}
+	if !sameBesides(&old.Request, r) {
+		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory, devices, group and role cannot change in place"}
+	}
+	bare, err := s.Release(r.ID)
+	if err != nil {
+		return place.Offer{}, err
+	}
+	k := newTask(p, s, r)
+	k.s, k.held = bare, heldBy(old)
+	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Memory: old.Memory, Devices: old.Devices}
+	if err := k.cpus(g); err != nil {
+		return place.Offer{Why: k.why}, err
+	}
+	if p.PinMemory {
+		g.Mems = k.t.NodesOf(g.Own.Union(g.Share.Within)).Union(nodesOf(old.Memory))
+	}
+	o := s.Offer()
+	o.Grant = g
+	return o, nil
+}
+
+// heldBy returns the CPUs that a grant owns or is bound to.
+func heldBy(g *place.Grant) cpuset.Set {
+	if g.Share.Counted {
+		return g.Share.Within
+	}
+	return g.Own
+}
+
+func nodesOf(blocks []place.Block) cpuset.Set {
+	var nodes cpuset.Set
+	for _, b := range blocks {
+		nodes, _ = nodes.With(b.Node)
+	}
+	return nodes
+}
+
+// sameBesides reports whether two requests agree in what cannot change in place.
+func sameBesides(a, b *place.Request) bool {
+	return a.Group == b.Group && a.Role == b.Role && slices.Equal(a.Memory, b.Memory) && slices.EqualFunc(a.Devices, b.Devices, sameDevices)
+}
+
+func sameDevices(a, b place.DeviceRequest) bool {
+	return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
+}
+
+// around grows or shrinks what is held to n CPUs.
+func (k *task) around(free cpuset.Set, n int) (cpuset.Set, error) {
+	if !k.bucket.Contains(k.held) {
+		return free, &place.RejectedError{ID: k.r.ID, Reason: "its CPUs would move: " + k.held.Minus(k.bucket).String() + " are not for its class and namespace"}
+	}
+	if n <= k.held.Len() {
+		return k.choose(k.held, n)
+	}
+	if k.p.Allocator == Default {
+		return k.extend(free, n)
+	}
+	all := free.Union(k.held)
+	if k.p.Allocator == NUMA {
+		all = k.deepest(all, n)
+	}
+	more, err := k.firstLeaves(all.Minus(k.held), n-k.held.Len())
+	return more.Union(k.held), err
+}
+
+// extend takes the CPUs with the next higher numbers, then the next lower ones.
+func (k *task) extend(free cpuset.Set, n int) (cpuset.Set, error) {
+	cpus := k.held
+	first, _ := cpus.First()
+	last, _ := cpus.Last()
+	for ; cpus.Len() < n && free.Has(last+1); last++ {
+		cpus, _ = cpus.With(last + 1)
+	}
+	for ; cpus.Len() < n && free.Has(first-1); first-- {
+		cpus, _ = cpus.With(first - 1)
+	}
+	if cpus.Len() < n {
+		k.why.Note("CPUs %s are free around %s", cpus.Minus(k.held), k.held)
+		return cpus, &place.CPUsError{Asked: n, Available: cpus.Len()}
+	}
+	return cpus, nil
+}
