@@ -25,6 +25,25 @@ type (
 		Policy   string                `yaml:"policy"`
 		Options  map[string]optionFile `yaml:"options"`
 		Steps    []stepFile            `yaml:"steps"`
+		Generate *generateFile         `yaml:"generate"`
+	}
+	generateFile struct {
+		Settle   int        `yaml:"settle"`
+		Arrivals int        `yaml:"arrivals"`
+		Seeds    int        `yaml:"seeds"`
+		Load     float64    `yaml:"load"`
+		Lifetime string     `yaml:"lifetime"`
+		Mix      []kindFile `yaml:"mix"`
+	}
+	kindFile struct {
+		kindFields `yaml:",inline"`
+		line       int
+	}
+	kindFields struct {
+		Weight   int            `yaml:"weight"`
+		Stay     *float64       `yaml:"stay"`
+		Sizes    map[string]int `yaml:"sizes"`
+		Workload workloadFile   `yaml:",inline"`
 	}
 	configFile struct {
 		Allowed  string                               `yaml:"allowed"`
@@ -106,6 +125,12 @@ type (
 func (s *stepFile) UnmarshalYAML(unmarshal func(any) error) error {
 	s.line = lineOf(unmarshal)
 	return unmarshal(&s.stepFields)
+}
+
+// UnmarshalYAML reads a kind of workload and notes its line.
+func (k *kindFile) UnmarshalYAML(unmarshal func(any) error) error {
+	k.line = lineOf(unmarshal)
+	return unmarshal(&k.kindFields)
 }
 
 // UnmarshalYAML keeps the options for the policy that they are for.
@@ -199,7 +224,7 @@ func plainComplaint(what string) string {
 		{`^field (.*) not found in type .*$`, `unknown field "$1"`},
 		{`^field (.*) already set in type .*$`, `field "$1" is there twice`},
 		{`^key "?(.*?)"? already set in map$`, `key "$1" is there twice`},
-		{`^cannot unmarshal \S+ (.*) into (u?int|bool)\d*$`, `$1 is no $2`},
+		{`^cannot unmarshal \S+ (.*) into (u?int|bool|float)\d*$`, `$1 is no $2`},
 		{`^cannot unmarshal !!(seq|map) into .*$`, `a $1 does not belong here`},
 		{`^cannot unmarshal \S+ (.*) into .*$`, `$1 does not belong here`},
 	} {

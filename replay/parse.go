@@ -34,13 +34,22 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	if _, err := s.PolicyFor(s.Policy); err != nil {
 		p.fail(0, "policy", err)
 	}
-	s.Steps = p.steps(f.Steps)
+	switch {
+	case f.Generate == nil:
+		s.Steps = p.steps(f.Steps)
+	case len(f.Steps) > 0:
+		p.fail(0, "generate", errors.New("there are steps as well"))
+	default:
+		s.Generate = p.generator(f.Generate)
+	}
 	if err := join(p.errs); err != nil {
 		return nil, err
 	}
-	if _, err := place.New(s.Topology, s.Config); err != nil {
+	empty, err := place.New(s.Topology, s.Config)
+	if err != nil {
 		return nil, &Error{Where: "config", Err: err}
 	}
+	s.allocatable = empty.Ownable(place.LSE).Len()
 	return s, nil
 }
 

@@ -73,7 +73,7 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
 	for i := range s.Steps {
 		step := &s.Steps[i]
-		next, err := act(p, s, state, step)
+		next, err := act(p, s, state, step, true)
 		if next == nil {
 			next = state
 		}
@@ -88,10 +88,59 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 			return nil, fmt.Errorf("books of policy %s after step %d (%s): %w", policy, r.Step, step, err)
 		}
 		count.step(step, &r)
+		count.shared(state)
 		res.Steps = append(res.Steps, r)
 	}
 	res.Summary = count.sum(state)
 	return res, nil
+}
+
+// samples is how many states of a stream are looked at.
+const samples = 100
+
+// Measure replays a stream of a Generator for its summary only, and leaves out of
+// it the arrivals that fill the machine. Errors are those of Run.
+func (s *Scenario) Measure(policy string) (*Summary, error) {
+	p, err := s.PolicyFor(policy)
+	if err != nil {
+		return nil, err
+	}
+	state, err := place.Start(p, s.Topology, s.Config)
+	if err != nil {
+		return nil, fmt.Errorf("start policy %s: %w", policy, err)
+	}
+	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
+	count.summary.Average = &Average{}
+	every, arrivals := max(1, s.Generate.Arrivals/samples), -s.Generate.Settle
+	for i := range s.Steps {
+		step := &s.Steps[i]
+		if _, held := state.Grant(step.ID); step.Do == Release && !held {
+			continue // was refused
+		}
+		if step.Do == Place {
+			if arrivals >= 0 && arrivals%every == 0 {
+				count.sample(state)
+				if err := state.Audit(); err != nil {
+					return nil, fmt.Errorf("books of policy %s before step %d (%s): %w", policy, i+1, step, err)
+				}
+			}
+			arrivals++
+		}
+		next, err := act(p, s, state, step, false)
+		if next == nil {
+			next = state
+		}
+		if arrivals > 0 {
+			r := describe(step, next, err)
+			if step.Do == Release {
+				r.Moved = moved(state, next, step.ID)
+			}
+			count.step(step, &r)
+		}
+		state = next
+	}
+	summary := count.sum(state)
+	return &summary, nil
 }
 
 // Failed returns the number of steps that did not lead to what was expected.
@@ -106,11 +155,11 @@ func (r *Result) Failed() int {
 }
 
 // act does a step. The state is nil if it changed nothing.
-func act(p place.Policy, s *Scenario, state *place.State, step *Step) (*place.State, error) {
+func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bool) (*place.State, error) {
 	var offer place.Offer
 	var err error
 	request := step.Request
-	request.Explain = true
+	request.Explain = explain
 	switch step.Do {
 	case Place:
 		offer, err = place.Place(p, state, &request)

@@ -35,8 +35,11 @@ type Scenario struct {
 	// expectations hold.
 	Policy string
 	Steps  []Step
+	// Generate makes the steps (Stream) of a scenario that has none.
+	Generate *Generator
 
-	policies map[string]place.Policy // those with options, by name
+	policies    map[string]place.Policy // those with options, by name
+	allocatable int                     // CPUs that could be owned on the empty machine
 }
 
 // Step is one thing that happens.

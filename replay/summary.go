@@ -13,8 +13,10 @@ type Summary struct {
 	// Admitted and Refused count the placings and resizings.
 	Admitted int `json:"admitted"`
 	Refused  int `json:"refused"`
-	// Nodes and L3s are what the CPUs of those admitted workloads touch that
-	// hold CPUs by name (own or counted); PoolNodes what the others may run on.
+	// Granted is the CPU time that the admitted placings asked for, in CPUs.
+	Granted float64 `json:"granted"`
+	// Nodes and L3s are what the CPUs of those admitted workloads touch that asked
+	// for CPUs of their own, whatever they got; PoolNodes is of the others.
 	Nodes     Spread `json:"nodes"`
 	L3s       Spread `json:"l3s"`
 	PoolNodes Spread `json:"poolNodes"`
@@ -28,6 +30,27 @@ type Summary struct {
 	// Left is, for each NUMA node with CPUs, the largest exclusive request that
 	// the books would still accept after the last step.
 	Left []Left `json:"left"`
+	// Average is of streams only.
+	Average *Average `json:"average,omitempty"`
+}
+
+// Average has means over the samples of a stream: the states that every so
+// many-th arrival finds. As arrivals are a Poisson process, which does not depend
+// on the state, these are means over time.
+type Average struct {
+	Samples int `json:"samples"`
+	// Used is the CPU time that those present asked for, in CPUs.
+	Used        float64 `json:"used"`
+	SharedCores float64 `json:"sharedCores"` // as in Summary, of the moment
+	// Beside is SharedCores without those shared with best effort only.
+	Beside float64 `json:"beside"`
+	// Missing is the CPU time, in CPUs, that was promised to workloads that share
+	// beyond the CPUs that they may use.
+	Missing float64 `json:"missing"`
+	// Left is the mean over the NUMA nodes with CPUs of what is left of them in
+	// whole cores; Largest is that of the node with most.
+	Left    float64 `json:"left"`
+	Largest float64 `json:"largest"`
 }
 
 // Spread is a number of domains over several workloads.
@@ -79,39 +102,106 @@ func (c *counter) step(step *Step, r *StepResult) {
 			break
 		}
 		c.summary.Admitted++
-		if held := r.Own.Union(r.Counted); !held.IsEmpty() {
-			c.nodes.add(c.t.Count(machine.Node, held))
-			c.l3s.add(c.t.Count(machine.L3, held))
+		if step.Do == Place {
+			c.summary.Granted += float64(step.Request.Milli) / 1000
+		}
+		if cpus := r.pinned(); wantsOwn(&step.Request) {
+			c.nodes.add(c.t.Count(machine.Node, cpus))
+			c.l3s.add(c.t.Count(machine.L3, cpus))
 		} else {
-			c.poolNode.add(c.t.Count(machine.Node, r.CPUs))
+			c.poolNode.add(c.t.Count(machine.Node, cpus))
 		}
 	}
-	c.summary.SharedCores = max(c.summary.SharedCores, c.sharedCores(r.State))
+}
+
+// wantsOwn reports whether a request asks for CPUs of its own, by class or mode.
+func wantsOwn(r *place.Request) bool {
+	switch r.Mode {
+	case place.Exclusive, place.Mixed:
+		return true
+	case place.Auto:
+		return (r.Class == place.LSE || r.Class == place.LSR) && r.Milli > 0
+	}
+	return false
+}
+
+// sample adds a state to the averages.
+func (c *counter) sample(s *place.State) {
+	a := c.summary.Average
+	a.Samples++
+	mean := func(sum *float64, x float64) { *sum += (x - *sum) / float64(a.Samples) }
+	left, nodes, most := 0, 0, 0
+	for _, u := range c.t.Units(machine.Node) {
+		if u.Size > 0 {
+			n := c.whole(s, &u)
+			left, nodes, most = left+n, nodes+1, max(most, n)
+		}
+	}
+	used, missing := cpuTime(s)
+	mean(&a.Used, used)
+	mean(&a.Missing, missing)
+	cores := c.sharedCores(s, true)
+	c.summary.SharedCores = max(c.summary.SharedCores, cores)
+	mean(&a.SharedCores, float64(cores))
+	mean(&a.Beside, float64(c.sharedCores(s, false)))
+	mean(&a.Left, float64(left)/float64(nodes))
+	mean(&a.Largest, float64(most))
+}
+
+// cpuTime returns in CPUs what the workloads asked for, and how much of what is
+// promised to those who share, best effort aside, is not there.
+func cpuTime(s *place.State) (used, missing float64) {
+	milli, shared := 0, 0
+	var cpus cpuset.Set
+	for g := range s.Grants() {
+		milli += g.Request.Milli
+		if g.Share.Milli > 0 && !g.Share.Counted && g.Request.Class != place.BE {
+			shared += g.Share.Milli
+			cpus = cpus.Union(s.Effective(g).Minus(g.Own))
+		}
+	}
+	return float64(milli) / 1000, max(0, float64(shared)/1000-float64(cpus.Len()))
 }
 
 func (c *counter) sum(s *place.State) Summary {
 	c.summary.Nodes, c.summary.L3s, c.summary.PoolNodes = c.nodes.spread(), c.l3s.spread(), c.poolNode.spread()
 	for _, u := range c.t.Units(machine.Node) {
 		if u.Size > 0 {
-			ownable := s.Ownable(place.LSE).Intersect(u.CPUs)
-			var cores []cpuset.Set
-			for _, core := range c.t.Units(machine.Core) {
-				if ownable.Contains(core.CPUs) {
-					cores = append(cores, core.CPUs)
-				}
-			}
-			c.summary.Left = append(c.summary.Left, Left{Node: u.ID, Whole: largest(s, cores), Any: largest(s, ones(ownable))})
+			left := Left{Node: u.ID, Whole: c.whole(s, &u), Any: largest(s, ones(s.Ownable(place.LSE).Intersect(u.CPUs)))}
+			c.summary.Left = append(c.summary.Left, left)
 		}
 	}
 	return c.summary
 }
 
+// whole returns how many CPUs one more workload could own on a node in wholly
+// free cores.
+func (c *counter) whole(s *place.State, node *place.Unit) int {
+	ownable := s.Ownable(place.LSE).Intersect(node.CPUs)
+	var cores []cpuset.Set
+	for _, core := range c.t.Units(machine.Core) {
+		if ownable.Contains(core.CPUs) {
+			cores = append(cores, core.CPUs)
+		}
+	}
+	return largest(s, cores)
+}
+
+// shared notes how many cores are shared with strangers at the moment.
+func (c *counter) shared(s *place.State) {
+	c.summary.SharedCores = max(c.summary.SharedCores, c.sharedCores(s, true))
+}
+
 // sharedCores counts the cores that holders share with strangers: those that
 // are held and on which two groups may run, for who holds a CPU runs on it.
-func (c *counter) sharedCores(s *place.State) int {
+// Without be, best effort is not looked at.
+func (c *counter) sharedCores(s *place.State, be bool) int {
 	var held, once, twice cpuset.Set
 	groups := map[string]cpuset.Set{}
 	for g := range s.Grants() {
+		if !be && g.Request.Class == place.BE {
+			continue
+		}
 		held = held.Union(g.Own)
 		if g.Share.Counted {
 			held = held.Union(g.Share.Within)
@@ -151,17 +241,29 @@ func ones(cpus cpuset.Set) []cpuset.Set {
 
 // largest returns how many CPUs of the units the books let one more workload
 // own. They refuse the last CPU that somebody needs to share, so units are added
-// one by one and those refused are left out.
+// in order and those refused are left out: halves first, as all of what is
+// accepted is accepted in parts.
 func largest(s *place.State, units []cpuset.Set) int {
 	const id = "\x00" // is no workload's
 	var own cpuset.Set
-	for _, u := range units {
-		more := own.Union(u)
+	var add func(units []cpuset.Set)
+	add = func(units []cpuset.Set) {
+		if len(units) == 0 {
+			return
+		}
+		more := own
+		for _, u := range units {
+			more = more.Union(u)
+		}
 		o := s.Offer()
 		o.Grant = &place.Grant{ID: id, Own: more, Request: place.Request{ID: id, Class: place.LSE, Milli: 1000 * more.Len()}}
 		if _, err := s.Commit(o); err == nil {
 			own = more
+		} else if half := len(units) / 2; half > 0 {
+			add(units[:half])
+			add(units[half:])
 		}
 	}
+	add(units)
 	return own.Len()
 }

@@ -25,6 +25,8 @@ type replayFlags struct {
 	policies      []string
 	explain, draw bool
 	output        string
+	seeds         int    // 0 is what the file says
+	seed          uint64 // of the one stream to replay step by step; 0 is none
 }
 
 func replayCommand() *cobra.Command {
@@ -42,12 +44,19 @@ func replayCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.OutOrStdout(), args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("seeds") && f.seeds < 1 {
+				return exitStatus{exitUsage, fmt.Errorf("--seeds: %d is no number of streams", f.seeds)}
+			}
+			return f.run(cmd.OutOrStdout(), args)
+		},
 	}
 	fs := cmd.Flags()
 	fs.StringSliceVar(&f.policies, "policy", nil, "replay under this policy instead of the scenario's; several, between commas, are compared")
 	fs.BoolVar(&f.explain, "explain", false, "show why each grant was chosen, and what lost on which rank")
 	fs.BoolVar(&f.draw, "draw", false, "show the CPUs of the machine with their owners after each step")
+	fs.IntVar(&f.seeds, "seeds", 0, "how many streams of a generated scenario to compare, from seed 1 on (default: what the file says)")
+	fs.Uint64Var(&f.seed, "seed", 0, "replay the stream of this seed step by step, like a scenario with steps")
 	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json (one object per line)")
 	return cmd
 }
@@ -76,6 +85,9 @@ Policies:
 func (f *replayFlags) run(out io.Writer, files []string) error {
 	if f.output != "text" && f.output != "json" {
 		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
+	}
+	if f.seed > 0 && f.seeds > 0 {
+		return exitStatus{exitUsage, errors.New("--seed and --seeds: one stream step by step, or several compared")}
 	}
 	for i, name := range f.policies {
 		if slices.Contains(f.policies[:i], name) {
@@ -118,6 +130,14 @@ func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
 			return 0, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
 		}
 	}
+	switch {
+	case s.Generate == nil && (f.seed > 0 || f.seeds > 0):
+		return 0, exitStatus{exitUsage, fmt.Errorf("--seed, --seeds: %s has steps, and no streams", file)}
+	case s.Generate != nil && f.seed == 0:
+		return 0, f.streams(out, file, s, policies)
+	case s.Generate != nil:
+		s = s.Stream(f.seed)
+	}
 	var results []*replay.Result
 	for _, name := range policies {
 		r, err := s.Run(name)
@@ -132,6 +152,39 @@ func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
 	}
 	_, err = io.WriteString(out, f.text(file, s, results))
 	return failed, err
+}
+
+// streams measures the streams of a generated scenario.
+func (f *replayFlags) streams(out io.Writer, file string, s *replay.Scenario, policies []string) error {
+	if f.draw || f.explain {
+		return exitStatus{exitUsage, errors.New("--draw and --explain are of one stream: name it with --seed")}
+	}
+	seeds := s.Generate.Seeds
+	if f.seeds > 0 {
+		seeds = f.seeds
+	}
+	run, err := measureStreams(s, policies, seeds)
+	if err != nil {
+		return fmt.Errorf("replay %s: %w", file, err)
+	}
+	if f.output == "json" {
+		return run.writeJSON(out, file)
+	}
+	var b strings.Builder
+	b.WriteString(replayHead(file, s))
+	g := s.Generate
+	fmt.Fprintf(&b, "%s each after %d to settle, load %v\n\n", count(g.Arrivals, "arrival"), g.Settle, g.Load)
+	run.table(&b)
+	_, err = io.WriteString(out, b.String())
+	return err
+}
+
+// replayHead is the title of a scenario and its machine.
+func replayHead(file string, s *replay.Scenario) string {
+	if s.About != "" {
+		file += ": " + onLine(s.About)
+	}
+	return file + "\n" + machineLine(s.Topology) + "\n"
 }
 
 // readScenario reads a scenario file. Machines that it names by file are looked
@@ -201,11 +254,7 @@ func writeReplay(out io.Writer, file string, results []*replay.Result) error {
 // text writes a scenario and its results for a person.
 func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s", file)
-	if s.About != "" {
-		fmt.Fprintf(&b, ": %s", onLine(s.About))
-	}
-	fmt.Fprintf(&b, "\n%s\n", machineLine(s.Topology))
+	b.WriteString(replayHead(file, s))
 	if len(results) > 1 {
 		if f.draw || f.explain {
 			for _, r := range results {

@@ -142,10 +142,10 @@ func compareReplay(b *strings.Builder, results []*replay.Result) {
 	}
 	row("admitted", func(s *replay.Summary) string { return strconv.Itoa(s.Admitted) })
 	row("refused", func(s *replay.Summary) string { return strconv.Itoa(s.Refused) })
-	row("with CPUs of their own", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
+	row("asked for CPUs of their own", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
 	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.Nodes) })
 	row("  L3 domains each", func(s *replay.Summary) string { return spread(s.L3s) })
-	row("in a shared pool", func(s *replay.Summary) string { return strconv.Itoa(s.PoolNodes.Workloads) })
+	row("asked for a share", func(s *replay.Summary) string { return strconv.Itoa(s.PoolNodes.Workloads) })
 	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.PoolNodes) })
 	row("cores shared with strangers", func(s *replay.Summary) string { return strconv.Itoa(s.SharedCores) })
 	row("moved on release or restart", func(s *replay.Summary) string { return strconv.Itoa(s.Moves) })

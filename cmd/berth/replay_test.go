@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,13 +20,26 @@ func berthReplay(t *testing.T, args ...string) (code int, out, errs string) {
 	return code, out, errs
 }
 
+// examples returns the example scenarios that have steps, or those that make
+// streams.
+func examples(t *testing.T, streams bool) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../examples/replay/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = slices.DeleteFunc(files, func(file string) bool {
+		return strings.HasPrefix(filepath.Base(file), "churn-") != streams
+	})
+	if len(files) < 4 {
+		t.Fatalf("examples %v", files)
+	}
+	return files
+}
+
 func TestReplayExamples(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../examples/replay/*.yaml")
-	if err != nil || len(files) < 4 {
-		t.Fatalf("examples %v, %v", files, err)
-	}
-	for _, file := range files {
+	for _, file := range examples(t, false) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,11 +63,7 @@ func TestReplayExamplesUnderEveryPolicy(t *testing.T) {
 	for _, p := range replay.Policies() {
 		names = append(names, p.Name)
 	}
-	files, err := filepath.Glob("../../examples/replay/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
+	for _, file := range examples(t, false) {
 		code, out, errs := berthReplay(t, "--policy", strings.Join(names, ","), file)
 		if code != exitOK {
 			t.Errorf("%s: status %d: %s", file, code, errs)
@@ -135,6 +145,63 @@ steps:
 	code, out, _ = berthReplay(t, "--draw", "--policy", "berth,berth/least", file)
 	if code != exitUnexpected || strings.Count(out, "step 5: release a") != 2 {
 		t.Errorf("status %d, drawing of both:\n%s", code, out)
+	}
+}
+
+func TestReplayStreamExamples(t *testing.T) {
+	t.Parallel()
+	for _, file := range examples(t, true) {
+		code, out, errs := berthReplay(t, "--seeds", "1", file)
+		if code != exitOK || !strings.Contains(out, "mean of 1 stream ") {
+			t.Errorf("%s: status %d: %s%s", file, code, out, errs)
+		}
+	}
+}
+
+func TestReplayStreams(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, `
+about: a small stream
+machine: 2s4c2t
+config: {reserved: "0,8"}
+options: {berth/least: {strategy: LeastAllocated}, kubelet: {cpuManagerPolicy: static}}
+generate:
+  settle: 10
+  arrivals: 50
+  seeds: 3
+  load: 0.9
+  mix:
+    - {weight: 3, class: LSE, sizes: {2: 2, 4: 1}}
+    - {weight: 1, class: LS, cpus: 500m}
+`)
+	const policies = "berth,berth/least,kubelet"
+	code, out, errs := berthReplay(t, "--policy", policies, file)
+	if code != exitOK {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	golden(t, "replay", "streams.out", strings.ReplaceAll(out, file, "FILE"))
+	_, out, _ = berthReplay(t, "--policy", policies, "--seeds", "1", file)
+	if strings.Contains(out, "difference from") {
+		t.Errorf("differences from a single stream:\n%s", out)
+	}
+	_, out, _ = berthReplay(t, "-o", "json", "--policy", policies, "--seeds", "2", file)
+	if n := strings.Count(out, `"seed":2,`); n != 3 || strings.Count(out, "\n") != 6 {
+		t.Errorf("a line per policy and seed:\n%s", out)
+	}
+	code, out, _ = berthReplay(t, "--seed", "2", "--explain", file)
+	if code != exitOK || !strings.Contains(out, "step 60: ") || !strings.Contains(out, "choose ") {
+		t.Errorf("status %d, step by step:\n%s", code, out)
+	}
+	steps := scenarioFile(t, "machine: 4c\nsteps: [{place: a}]\n")
+	for want, args := range map[string][]string{
+		"--draw and --explain are of one stream": {"--draw", file},
+		"--seed and --seeds":                     {"--seed", "1", "--seeds", "2", file},
+		"--seeds: 0":                             {"--seeds", "0", file},
+		"has steps, and no streams":              {"--seed", "1", steps},
+	} {
+		if code, _, errs := berthReplay(t, args...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%v: status %d, no %q in %s", args, code, want, errs)
+		}
 	}
 }
 
