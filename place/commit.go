@@ -61,8 +61,8 @@ type change struct {
 	State
 	old *State
 
-	ownHeld, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
-	narrowed                                                 bool // somebody may have lost a shared CPU
+	ownHoldings, ownHeld, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
+	narrowed                                                              bool // somebody may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
@@ -188,6 +188,7 @@ func (c *change) lend(g *Grant, cpus cpuset.Set) {
 	if cpus.IsEmpty() {
 		return
 	}
+	c.writeHoldings()
 	if g.Request.Group == "" {
 		if g.Lent {
 			c.lent = c.lent.Union(g.Own.Intersect(cpus))
@@ -304,9 +305,7 @@ func (c *change) share(g *Grant) error {
 
 // count binds or unbinds counted CPUs.
 func (c *change) count(g *Grant, by int) {
-	if !c.ownRefs {
-		c.refs, c.ownRefs = slices.Clone(c.refs), true
-	}
+	c.writeRefs()
 	for cpu := range g.Share.Within.All() {
 		c.refs[cpu] = uint16(int(c.refs[cpu]) + by)
 		one := c.t.units[CPU][c.t.at[CPU][cpu]].CPUs
@@ -327,7 +326,7 @@ func (c *change) follow(g *Grant, by int) {
 	be := g.Request.Class == BE
 	i := slices.IndexFunc(c.bounds, func(b *Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
-		c.bounds = append(c.bounds, &Bound{Within: g.Share.Within, BE: be})
+		c.bounds = append(c.bounds, &Bound{Within: g.Share.Within, Node: c.t.NodeAround(g.Share.Within), BE: be})
 		i = len(c.bounds) - 1
 	}
 	b := *c.bounds[i]
@@ -402,9 +401,24 @@ func (c *change) yield(g *Grant, name string) {
 	}
 }
 
+func (c *change) writeHoldings() {
+	if !c.ownHoldings {
+		h := *c.holdings
+		c.holdings, c.ownHoldings = &h, true
+	}
+}
+
 func (c *change) writeHeld() {
+	c.writeHoldings()
 	if !c.ownHeld {
 		c.held, c.ownHeld = slices.Clone(c.held), true
+	}
+}
+
+func (c *change) writeRefs() {
+	c.writeHoldings()
+	if !c.ownRefs {
+		c.refs, c.ownRefs = slices.Clone(c.refs), true
 	}
 }
 

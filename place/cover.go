@@ -39,11 +39,10 @@ func (c *Cover) Best() (set []int, exact bool) {
 	}
 	for width := max(least, c.Least); width <= most; width++ {
 		s.width, s.steps = width, coverSteps
-		s.set = make([]int, 0, width)
 		s.sum = make([]int64, len(c.Need))
-		s.walk(0)
+		s.walk(0, make([]int, 0, width))
 		if s.best != nil {
-			return s.best, s.steps > 0
+			return slices.Clone(s.best), s.steps > 0 // a copy keeps c off the heap
 		}
 		if s.steps <= 0 {
 			break
@@ -61,7 +60,7 @@ func (c *Cover) Best() (set []int, exact bool) {
 type coverSearch struct {
 	*Cover
 	width, steps int
-	set, best    []int
+	best         []int
 	bestRank     Rank
 	sum          []int64
 	// top[resource][from] is the amounts of the positions from there on, largest first, summed up
@@ -103,11 +102,11 @@ func (s *coverSearch) bound() int {
 }
 
 // walk extends the set by positions from the given one on.
-func (s *coverSearch) walk(from int) {
+func (s *coverSearch) walk(from int, set []int) {
 	if s.steps--; s.steps <= 0 {
 		return
 	}
-	left := s.width - len(s.set)
+	left := s.width - len(set)
 	if left > len(s.Has)-from {
 		return
 	}
@@ -117,29 +116,27 @@ func (s *coverSearch) walk(from int) {
 		}
 	}
 	if left == 0 {
-		s.offer()
+		s.offer(set)
 		return
 	}
 	for pos := from; pos <= len(s.Has)-left; pos++ {
-		s.set = append(s.set, pos)
 		for r := range s.sum {
 			s.sum[r] += s.Has[pos][r]
 		}
-		s.walk(pos + 1)
-		s.set = s.set[:len(s.set)-1]
+		s.walk(pos+1, append(set, pos))
 		for r := range s.sum {
 			s.sum[r] -= s.Has[pos][r]
 		}
 	}
 }
 
-func (s *coverSearch) offer() {
+func (s *coverSearch) offer(set []int) {
 	var rank Rank
 	if s.Rank != nil {
-		rank = s.Rank(s.set)
+		rank = s.Rank(set)
 	}
 	if s.best == nil || rank.Compare(&s.bestRank) < 0 {
-		s.best, s.bestRank = append(s.best[:0], s.set...), rank
+		s.best, s.bestRank = slices.Clone(set), rank
 	}
 }
 

@@ -113,7 +113,9 @@ func meet(all uint64, reached []uint64, list []Hint) []uint64 {
 			if dense != nil {
 				if w, b := &dense[both/64], uint64(1)<<(both%64); *w&b == 0 {
 					*w |= b
-					out = append(out, both)
+					if out = append(out, both); len(out) == 1<<bits.OnesCount64(all) {
+						return out // all there are
+					}
 				}
 			} else if !sparse[both] {
 				sparse[both] = true

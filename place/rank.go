@@ -43,10 +43,7 @@ type Choice struct {
 func (c *Choice) Best(why *Why) int {
 	best, bestTie := -1, 0
 	var bestRank Rank
-	var d *Decision
-	if why != nil {
-		d = why.decision(c.Name, c.Criteria)
-	}
+	d := why.decision(c.Name, c.Criteria)
 	for i := range c.Count {
 		if c.Fits != nil {
 			if reason := c.Fits(i); reason != "" {

@@ -49,23 +49,29 @@ type State struct {
 	gen     uint64
 
 	grants    ledger
-	groups    ledger     // those with a group
-	pools     []*book    // by name
-	bounds    []*Bound   // none is empty
-	held      []uint16   // by CPU number: grants and pools that own or fence it
-	refs      []uint16   // by CPU number: grants that count it
-	owned     cpuset.Set // held > 0
-	closed    cpuset.Set // counted, and out of the default pool
-	lent      cpuset.Set // owned, and lent to best effort
-	resources []string   // by name
-	total     []int64    // by node position × resource
-	free      []int64    // likewise; never below 0
-	using     []string   // by device: the holder's id
+	groups    ledger   // those with a group
+	pools     []*book  // by name
+	bounds    []*Bound // none is empty
+	*holdings          // shared by states between which no CPU changed hands
+	resources []string // by name
+	total     []int64  // by node position × resource
+	free      []int64  // likewise; never below 0
+	using     []string // by device: the holder's id
+}
+
+// holdings says which CPUs are owned or counted.
+type holdings struct {
+	held   []uint16   // by CPU number: grants and pools that own or fence it
+	refs   []uint16   // by CPU number: grants that count it
+	owned  cpuset.Set // held > 0
+	closed cpuset.Set // counted, and out of the default pool
+	lent   cpuset.Set // owned, and lent to best effort
 }
 
 // Bound sums the grants that live in the same part of the default pool.
 type Bound struct {
 	Within cpuset.Set
+	Node   int  // position of the NUMA node that holds all of Within, -1 if none does
 	BE     bool // of class BE, which may run on lent CPUs as well
 	Grants int
 	Milli  int // CPU time that they take, in thousandths of a CPU
@@ -95,7 +101,7 @@ func New(t *Topology, c Config) (*State, error) {
 	}
 	c.MaxRefs = max(c.MaxRefs, 1)
 	last, _ := t.online.Last()
-	s.held, s.refs = make([]uint16, last+1), make([]uint16, last+1)
+	s.holdings = &holdings{held: make([]uint16, last+1), refs: make([]uint16, last+1)}
 	if err := s.stock(&c); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package place
 
 import (
+	"slices"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 )
@@ -17,7 +19,8 @@ const (
 	// inside it; where there is none, the stage is passed over.
 	Enter
 	// Spill visits units, best rank first, and does the later stages inside each
-	// until nothing is needed.
+	// until nothing is needed. What the units do not give, none at all where the
+	// machine has no such kind, the later stages take from the present scope.
 	Spill
 )
 
@@ -55,7 +58,6 @@ type View struct {
 	// Free may still be taken in the present scope; Taken was, Near included.
 	Free, Taken cpuset.Set
 
-	near               cpuset.Set
 	free, whole, taken []int16 // flat by offset
 }
 
@@ -118,7 +120,7 @@ func (t *Topology) Take(q *Query) (cpuset.Set, error) {
 func (t *Topology) View(from, near cpuset.Set) *View {
 	n := t.offset[CPU]
 	buf := make([]int16, 3*n)
-	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, near: near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:]}
+	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:]}
 	if !near.IsEmpty() {
 		t.count(&near, v.taken, nil)
 	}
@@ -141,8 +143,9 @@ func (v *View) Take(count int, stages []Stage, why *Why) (cpuset.Set, error) {
 		return cpuset.Set{}, nil
 	}
 	v.Need = count
+	near := v.Taken
 	v.run(stages, why)
-	return v.Taken.Minus(v.near), nil
+	return v.Taken.Minus(near), nil
 }
 
 // count adds, for each domain, its members of cpus, and those in cores that are
@@ -180,13 +183,9 @@ func (v *View) recount() {
 	v.T.count(&v.Free, v.free, v.whole)
 }
 
-// take takes the free CPUs of a unit, at most Need.
+// take takes the free CPUs of a unit, which are no more than Need.
 func (v *View) take(k machine.Kind, pos int) {
 	got := v.Free.Intersect(v.T.units[k][pos].CPUs)
-	for got.Len() > v.Need {
-		last, _ := got.Last()
-		got = got.Minus(v.T.units[CPU][v.T.at[CPU][last]].CPUs)
-	}
 	v.Free = v.Free.Minus(got)
 	v.Taken = v.Taken.Union(got)
 	for cpu := range got.All() {
@@ -245,52 +244,76 @@ func (v *View) enter(k machine.Kind, pos int) {
 }
 
 func (v *View) fill(st *Stage, why *Why) {
-	if st.Again || why != nil || st.Rank == nil {
-		for v.Need > 0 {
-			pos := v.best(st, nil, why)
-			if pos < 0 {
-				return
-			}
-			v.take(st.Kind, pos)
-		}
+	if !st.Again {
+		v.fillOnce(st, why)
 		return
 	}
-	v.fillOnce(st)
-}
-
-// fillOnce is fill with ranks computed once.
-func (v *View) fillOnce(st *Stage) {
-	units := v.T.units[st.Kind]
-	type ranked struct {
-		rank Rank
-		pos  int
-	}
-	var list []ranked
-	for pos := range units {
-		if v.fits(st, pos) == "" {
-			list = append(list, ranked{st.Rank(v, pos), pos})
-		}
-	}
 	for v.Need > 0 {
-		best := -1
-		for i := range list {
-			if list[i].pos < 0 || units[list[i].pos].Size > v.Need {
-				continue
-			}
-			if best >= 0 {
-				order := list[i].rank.Compare(&list[best].rank)
-				if order > 0 || order == 0 && v.tie(st.Kind, list[i].pos) > v.tie(st.Kind, list[best].pos) {
-					continue
-				}
-			}
-			best = i
-		}
-		if best < 0 {
+		pos := v.best(st, nil, why)
+		if pos < 0 {
 			return
 		}
-		v.take(st.Kind, list[best].pos)
-		list[best].pos = -1
+		v.take(st.Kind, pos)
 	}
+}
+
+// fillOnce is fill with units ranked and dropped once, explained or not.
+func (v *View) fillOnce(st *Stage, why *Why) {
+	units := v.T.units[st.Kind]
+	all := why.draft(st.Name, st.Criteria)
+	var few [32]ranked
+	line := queue(few[:0])
+	for pos := range units {
+		if reason := v.fits(st, pos); reason != "" {
+			all.drop(v.label(all, st.Kind, pos), reason)
+			continue
+		}
+		one := ranked{tie: v.tie(st.Kind, pos), pos: pos}
+		if st.Rank != nil {
+			one.rank = st.Rank(v, pos)
+		}
+		all.add(v.label(all, st.Kind, pos), &one.rank)
+		line = append(line, one)
+	}
+	line.init()
+	for v.Need > 0 {
+		for len(line) > 0 && units[line[0].pos].Size > v.Need {
+			line = line.rest() // what is needed never grows
+		}
+		if all != nil {
+			v.tell(why, all, st.Kind, line)
+		}
+		if len(line) == 0 {
+			return
+		}
+		v.take(st.Kind, line[0].pos)
+		line = line.rest()
+	}
+}
+
+// tell explains which of all units, ranked before, is first in line.
+func (v *View) tell(why *Why, all *Decision, k machine.Kind, line queue) {
+	for pos := range all.Candidates {
+		if c := &all.Candidates[pos]; c.Lost == "" && v.T.units[k][pos].Size > v.Need {
+			*c = Candidate{Name: c.Name, Lost: "larger than needed"}
+		}
+	}
+	d := &Decision{Name: all.Name, Criteria: all.Criteria, Candidates: slices.Clone(all.Candidates), Chosen: -1}
+	why.Decisions = append(why.Decisions, d)
+	if len(line) == 0 {
+		return
+	}
+	d.Chosen = line[0].pos
+	d.close()
+	c := &all.Candidates[d.Chosen]
+	*c = Candidate{Name: c.Name, Lost: "taken"}
+}
+
+func (v *View) label(d *Decision, k machine.Kind, pos int) string {
+	if d == nil {
+		return ""
+	}
+	return v.T.Label(k, pos)
 }
 
 func (v *View) tie(k machine.Kind, pos int) int { return v.T.units[k][pos].First }
@@ -376,7 +399,5 @@ func (v *View) spill(st *Stage, rest []Stage, why *Why) {
 		v.Free, v.Need = outer, need
 		v.recount()
 	}
-	if need > 0 {
-		v.run(nil, why)
-	}
+	v.run(rest, why)
 }

@@ -217,6 +217,16 @@ func (t *Topology) NodesOf(cpus cpuset.Set) cpuset.Set {
 	return nodes
 }
 
+// NodeAround returns the position of the NUMA node that has all of the CPUs; -1
+// if none has.
+func (t *Topology) NodeAround(cpus cpuset.Set) int {
+	first, _ := cpus.First()
+	if pos := t.At(machine.Node, first); pos >= 0 && t.units[machine.Node][pos].CPUs.Contains(cpus) {
+		return pos
+	}
+	return -1
+}
+
 // CPUsOf returns the CPUs of the NUMA nodes with the given numbers.
 func (t *Topology) CPUsOf(nodes cpuset.Set) cpuset.Set {
 	var cpus cpuset.Set
@@ -255,10 +265,18 @@ func (t *Topology) Count(k machine.Kind, cpus cpuset.Set) int {
 
 // Whole returns the members of the set whose domain of kind k lies wholly in it.
 func (t *Topology) Whole(k machine.Kind, cpus cpuset.Set) cpuset.Set {
-	var whole cpuset.Set
-	for i := range t.units[k] {
-		if u := &t.units[k][i]; u.Size > 0 && u.CPUs.Overlap(&cpus) == u.Size {
-			whole = whole.Union(u.CPUs)
+	n := make([]int, len(t.units[k]))
+	whole := cpus
+	for cpu := range cpus.All() {
+		if pos := t.At(k, cpu); pos >= 0 {
+			n[pos]++
+		} else {
+			whole = whole.Minus(cpuset.MustOf(cpu))
+		}
+	}
+	for pos := range n {
+		if u := &t.units[k][pos]; 0 < n[pos] && n[pos] < u.Size {
+			whole = whole.Minus(u.CPUs)
 		}
 	}
 	return whole

@@ -44,9 +44,25 @@ func (w *Why) Note(format string, args ...any) {
 	}
 }
 
+// decision adds a decision; nil if w is.
 func (w *Why) decision(name string, criteria []string) *Decision {
-	d := &Decision{Name: name, Criteria: criteria, Chosen: -1}
-	w.Decisions = append(w.Decisions, d)
+	d := w.draft(name, criteria)
+	if d != nil {
+		w.Decisions = append(w.Decisions, d)
+	}
+	return d
+}
+
+// draft returns a decision that is not added; nil if w is. It copies the texts,
+// so that a choice which nobody asks to explain stays off the heap.
+func (w *Why) draft(name string, criteria []string) *Decision {
+	if w == nil {
+		return nil
+	}
+	d := &Decision{Name: strings.Clone(name), Chosen: -1}
+	for _, c := range criteria {
+		d.Criteria = append(d.Criteria, strings.Clone(c))
+	}
 	return d
 }
 

@@ -161,7 +161,7 @@ func (k *task) survey() {
 	}
 	k.sharable = k.sharable.Union(k.old.Own.Union(k.old.Fence).Intersect(k.pool))
 	if sh := &k.old.Share; !sh.Within.IsEmpty() {
-		k.add(&place.Bound{Within: sh.Within, BE: k.old.Request.Class == place.BE, Grants: -1, Milli: -sh.Milli})
+		k.add(&place.Bound{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class == place.BE, Grants: -1, Milli: -sh.Milli})
 	}
 }
 
@@ -170,10 +170,9 @@ func (k *task) add(b *place.Bound) {
 	if b.BE {
 		milli = 0
 	}
-	first, _ := b.Within.First()
-	if pos := k.t.At(machine.Node, first); pos >= 0 && k.t.Units(machine.Node)[pos].CPUs.Contains(b.Within) {
-		k.shared[pos].grants += b.Grants
-		k.shared[pos].milli += milli
+	if b.Node >= 0 {
+		k.shared[b.Node].grants += b.Grants
+		k.shared[b.Node].milli += milli
 	}
 	k.total.grants += b.Grants
 	k.total.milli += milli

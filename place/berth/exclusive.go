@@ -70,16 +70,11 @@ func (k *task) ownable(whole bool) cpuset.Set {
 
 // fresh looks for n CPUs with all preferences, then drops one after the other.
 func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
-	filters, required := k.filters()
-	for _, f := range required {
-		base = f.keep(base)
-	}
-	for wanted := len(filters); ; wanted-- {
-		from := base
-		for _, f := range filters[:wanted] {
-			from = f.keep(from)
-		}
-		if wanted == len(filters) || from.Len() >= n {
+	preferred, required := k.wishes()
+	base = k.keep(base, required)
+	for wanted := len(preferred); ; wanted-- {
+		from := k.keep(base, preferred[:wanted])
+		if wanted == len(preferred) || from.Len() >= n {
 			if own, err = k.search(from, n); err == nil {
 				return own, nil
 			}
@@ -87,44 +82,67 @@ func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
 		if wanted == 0 {
 			return own, err
 		}
-		k.why.Note("without %s: %v", filters[wanted-1].name, err)
+		k.why.Note("without %s: %v", preferred[wanted-1], err)
 	}
 }
 
-// filter is a property that CPUs should or must have.
-type filter struct {
-	name string
-	keep func(cpuset.Set) cpuset.Set
-}
+// wish is a property that CPUs should or must have, as explanations name it.
+type wish string
 
-// filters returns the preferences, the most important first, and what is required.
-func (k *task) filters() (preferred, required []filter) {
-	add := func(must bool, name string, keep func(cpuset.Set) cpuset.Set) {
+const (
+	onNodes     wish = "the asked nodes"
+	isolated    wish = "isolated CPUs"
+	notIsolated wish = "CPUs that are not isolated"
+	ofKind      wish = "the asked kind of core"
+	onePerCore  wish = "one CPU per core"
+)
+
+// wishes returns the preferences, the most important first, and what is required.
+func (k *task) wishes() (preferred, required []wish) {
+	add := func(must bool, w wish) {
 		if must {
-			required = append(required, filter{name, keep})
+			required = append(required, w)
 		} else {
-			preferred = append(preferred, filter{name, keep})
+			preferred = append(preferred, w)
 		}
 	}
-	isolated := k.t.Machine().Isolated
 	if !k.r.Nodes.IsEmpty() {
-		add(k.r.NodesRequired, "the asked nodes", func(s cpuset.Set) cpuset.Set { return s.Intersect(k.t.CPUsOf(k.r.Nodes)) })
+		add(k.r.NodesRequired, onNodes)
 	}
 	switch k.r.Isolated {
 	case place.Prefer, place.Require:
-		add(k.r.Isolated == place.Require, "isolated CPUs", func(s cpuset.Set) cpuset.Set { return s.Intersect(isolated) })
+		add(k.r.Isolated == place.Require, isolated)
 	default:
-		if !isolated.IsEmpty() {
-			add(true, "", func(s cpuset.Set) cpuset.Set { return s.Minus(isolated) })
+		if !k.t.Machine().Isolated.IsEmpty() {
+			add(true, notIsolated)
 		}
 	}
 	if k.r.CoreKind != "" {
-		add(false, "the asked kind of core", k.ofKind)
+		add(false, ofKind)
 	}
 	if k.r.Bind == place.SpreadByPCPUs {
-		add(k.r.BindRequired, "one CPU per core", k.t.FirstThreads)
+		add(k.r.BindRequired, onePerCore)
 	}
 	return preferred, required
+}
+
+// keep returns the CPUs that have all the properties.
+func (k *task) keep(cpus cpuset.Set, wishes []wish) cpuset.Set {
+	for _, w := range wishes {
+		switch w {
+		case onNodes:
+			cpus = cpus.Intersect(k.t.CPUsOf(k.r.Nodes))
+		case isolated:
+			cpus = cpus.Intersect(k.t.Machine().Isolated)
+		case notIsolated:
+			cpus = cpus.Minus(k.t.Machine().Isolated)
+		case ofKind:
+			cpus = k.ofKind(cpus)
+		case onePerCore:
+			cpus = k.t.FirstThreads(cpus)
+		}
+	}
+	return cpus
 }
 
 func (k *task) ofKind(from cpuset.Set) cpuset.Set {
@@ -139,19 +157,25 @@ func (k *task) ofKind(from cpuset.Set) cpuset.Set {
 
 // search finds n CPUs of from.
 func (k *task) search(from cpuset.Set, n int) (cpuset.Set, error) {
-	h := &hunt{task: k, n: n, v: k.t.View(from, cpuset.Set{})}
+	v := k.t.View(from, cpuset.Set{})
+	h := &hunt{task: k, n: n, v: v}
 	if err := h.limits(&from); err != nil {
 		return cpuset.Set{}, err
 	}
+	return h.choose(v)
+}
+
+// choose takes the CPUs from the best nodes.
+func (h *hunt) choose(v *place.View) (cpuset.Set, error) {
 	h.survey()
 	if pos := h.single(); pos >= 0 {
-		return h.takeIn([]int{pos})
+		return h.takeIn(v, []int{pos})
 	}
 	set, err := h.several()
 	if err != nil {
 		return cpuset.Set{}, err
 	}
-	return h.takeIn(set)
+	return h.takeIn(v, set)
 }
 
 // limits computes how many CPUs may be taken from each node, and refuses what
@@ -227,11 +251,8 @@ func (h *hunt) heed(from *cpuset.Set) {
 	}
 	lower(&h.pool, h.total.cpus())
 	for b := range h.s.Bounds() {
-		if b.Within == h.pool || b.Within.Overlap(from) == 0 {
-			continue
-		}
-		if first, _ := b.Within.First(); nodes[h.t.At(machine.Node, first)].CPUs.Contains(b.Within) {
-			continue // limits knows
+		if b.Node >= 0 || b.Within == h.pool || b.Within.Overlap(from) == 0 {
+			continue // limits knows those of one node
 		}
 		milli := h.living(b.Within)
 		lower(&b.Within, max(1, (milli+999)/1000))
@@ -281,18 +302,30 @@ func (h *hunt) several() ([]int, error) {
 	if h.r.MaxNodes == 1 {
 		return nil, &place.NUMAError{Reason: "no single node has room"}
 	}
-	c := place.Cover{Need: []int64{int64(h.n)}, Rank: h.rank, Most: h.r.MaxNodes}
 	room := make([]int64, len(h.room))
+	has := make([][]int64, len(h.room))
 	for i := range room {
 		room[i] = int64(h.room[i])
-		c.Has = append(c.Has, room[i:i+1])
+		has[i] = room[i : i+1]
 	}
+	c := place.Cover{Need: []int64{int64(h.n)}, Has: has, Rank: h.rank, Most: h.r.MaxNodes}
 	set, _ := c.Best()
 	if set == nil {
 		return nil, &place.NUMAError{Reason: "no set of nodes has room"}
 	}
-	h.why.Note("no node has room for all: the nodes %v together", set)
+	if h.why != nil {
+		h.why.Note("no node has room for all: the nodes %s together", h.numbers(set))
+	}
 	return set, nil
+}
+
+// numbers returns the kernel's numbers of nodes given by position.
+func (h *hunt) numbers(set []int) cpuset.Set {
+	var ids cpuset.Set
+	for _, pos := range set {
+		ids, _ = ids.With(h.t.Units(machine.Node)[pos].ID)
+	}
+	return ids
 }
 
 func criteria() []string {
@@ -303,11 +336,7 @@ func criteria() []string {
 func (h *hunt) rank(set []int) place.Rank {
 	var rank place.Rank
 	if len(h.r.Devices) > 0 || len(h.r.Memory) > 0 {
-		ids := make([]int, 0, len(set))
-		for _, pos := range set {
-			ids = append(ids, h.t.Units(machine.Node)[pos].ID)
-		}
-		rank[0], rank[1] = h.farAndShort(ids...)
+		rank[0], rank[1] = h.farAndShort(h.numbers(set))
 	}
 	left := -h.n
 	for _, a := range set {
@@ -332,15 +361,15 @@ func (h *hunt) rank(set []int) place.Rank {
 	return rank
 }
 
-// takeIn takes the CPUs from a set of nodes.
-func (h *hunt) takeIn(set []int) (cpuset.Set, error) {
+// takeIn takes the CPUs from a set of nodes. v is the view of h.
+func (h *hunt) takeIn(v *place.View, set []int) (cpuset.Set, error) {
 	if len(set) > 1 && (h.strategy == place.DistributeEvenly || h.tight(set)) {
 		return h.byNode(set)
 	}
 	pieces, _ := h.inside(set)
 	h.tell(pieces)
-	h.v.Narrow(h.cpus(pieces))
-	return h.v.Take(h.n, h.stages(), h.why)
+	v.Narrow(h.cpus(pieces))
+	return v.Take(h.n, h.stages(), h.why)
 }
 
 // tell explains which pieces were chosen.
@@ -394,8 +423,8 @@ func (h *hunt) byNode(set []int) (cpuset.Set, error) {
 		part.n = quota[pos]
 		pieces, _ := part.inside([]int{pos})
 		h.tell(pieces)
-		part.v = h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
-		cpus, err := part.v.Take(part.n, part.stages(), h.why)
+		v := h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
+		cpus, err := v.Take(part.n, h.stages(), h.why)
 		if err != nil {
 			return all, err
 		}

@@ -248,30 +248,30 @@ func freeAround(v *place.View, of machine.Kind, pos int) int {
 func (k *task) resize(base cpuset.Set, n int) (cpuset.Set, error) {
 	held := k.old.Own
 	if n <= held.Len() {
-		h := &hunt{task: k, n: n, v: k.t.View(held, cpuset.Set{})}
-		h.room = make([]int, len(k.t.Units(machine.Node)))
+		v := k.t.View(held, cpuset.Set{})
+		h := &hunt{task: k, n: n, v: v, room: make([]int, len(k.t.Units(machine.Node)))}
 		for i := range h.room {
-			h.room[i] = h.v.FreeIn(machine.Node, i)
+			h.room[i] = v.FreeIn(machine.Node, i)
 		}
-		h.survey()
-		if pos := h.single(); pos >= 0 {
-			return h.takeIn([]int{pos})
-		}
-		set, err := h.several()
-		if err != nil {
-			return cpuset.Set{}, err
-		}
-		return h.takeIn(set)
+		return h.choose(v)
 	}
-	_, required := k.filters()
-	for _, f := range required {
-		base = f.keep(base)
-	}
-	h := &hunt{task: k, n: n - held.Len(), v: k.t.View(base, held)}
+	_, required := k.wishes()
+	base = k.keep(base, required)
+	v := k.t.View(base, held)
+	h := &hunt{task: k, n: n - held.Len(), v: v}
 	if err := h.limits(&base); err != nil {
 		return cpuset.Set{}, err
 	}
-	more, err := h.v.Take(h.n, h.growing(), k.why)
+	more, err := v.Take(h.n, []place.Stage{
+		{
+			Name: "node", Mode: place.Spill, Kind: machine.Node, Criteria: []string{"held nothing", "distance", "free"},
+			Limit: func(_ *place.View, pos int) int { return h.room[pos] }, Rank: nearHeld,
+		},
+		{
+			Name: "CPU", Kind: place.CPU, Again: true, Rank: besideHeld,
+			Criteria: []string{"of the core not held", "of the L3 not held", "core not whole", "free in its L3"},
+		},
+	}, k.why)
 	if err != nil {
 		return cpuset.Set{}, err
 	}
@@ -282,39 +282,30 @@ func (k *task) resize(base cpuset.Set, n int) (cpuset.Set, error) {
 	return own, nil
 }
 
-// growing says how to take CPUs next to those held: the same cores, then the
-// same L3 domains, then the same nodes, then the nearest.
-func (h *hunt) growing() []place.Stage {
-	return []place.Stage{
-		{
-			Name: "node", Mode: place.Spill, Kind: machine.Node, Criteria: []string{"held nothing", "distance", "free"},
-			Limit: func(_ *place.View, pos int) int { return h.room[pos] },
-			Rank: func(v *place.View, pos int) place.Rank {
-				held, near := 1, 1<<30
-				if v.TakenIn(machine.Node, pos) > 0 {
-					held = 0
-				}
-				for i := range h.room {
-					if v.TakenIn(machine.Node, i) > 0 {
-						near = min(near, v.T.Distance(i, pos))
-					}
-				}
-				return place.Rank{held, near, v.FreeIn(machine.Node, pos)}
-			},
-		},
-		{
-			Name: "CPU", Kind: place.CPU, Again: true, Criteria: []string{"of the core not held", "of the L3 not held", "core not whole", "free in its L3"},
-			Rank: func(v *place.View, pos int) place.Rank {
-				core, l3 := v.Up(machine.Core, place.CPU, pos), v.Up(machine.L3, place.CPU, pos)
-				rank := place.Rank{-v.TakenIn(machine.Core, core), 0, 1, freeAround(v, place.CPU, pos)}
-				if l3 >= 0 {
-					rank[1] = -v.TakenIn(machine.L3, l3)
-				}
-				if v.IsWhole(machine.Core, core) && v.Need >= v.T.Units(machine.Core)[core].Size {
-					rank[2] = 0
-				}
-				return rank
-			},
-		},
+// nearHeld ranks nodes to grow in: those where something is held, then the
+// nearest to them.
+func nearHeld(v *place.View, pos int) place.Rank {
+	held, near := 1, 1<<30
+	if v.TakenIn(machine.Node, pos) > 0 {
+		held = 0
 	}
+	for i := range v.T.Units(machine.Node) {
+		if v.TakenIn(machine.Node, i) > 0 {
+			near = min(near, v.T.Distance(i, pos))
+		}
+	}
+	return place.Rank{held, near, v.FreeIn(machine.Node, pos)}
+}
+
+// besideHeld ranks CPUs to grow by: of the same cores, then of the same L3 domains.
+func besideHeld(v *place.View, pos int) place.Rank {
+	core, l3 := v.Up(machine.Core, place.CPU, pos), v.Up(machine.L3, place.CPU, pos)
+	rank := place.Rank{-v.TakenIn(machine.Core, core), 0, 1, freeAround(v, place.CPU, pos)}
+	if l3 >= 0 {
+		rank[1] = -v.TakenIn(machine.L3, l3)
+	}
+	if v.IsWhole(machine.Core, core) && v.Need >= v.T.Units(machine.Core)[core].Size {
+		rank[2] = 0
+	}
+	return rank
 }

@@ -111,7 +111,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 				left = -left
 			}
 			node := units[i].ID
-			far, short := k.farAndShort(node)
+			far, short := k.farAndShort(cpuset.MustOf(node))
 			return place.Rank{miss(&near, node), miss(&k.r.Nodes, node), far, short, k.repulsion(i), left}
 		},
 		Label: func(i int) string { return k.t.Label(machine.Node, i) },
@@ -160,12 +160,11 @@ func (k *task) repulsion(pos int) int {
 }
 
 // farAndShort returns how many of the asked devices, and MiB of memory, would
-// come from outside the nodes, by number. What is held already does not count.
-func (k *task) farAndShort(ids ...int) (far, short int) {
+// come from outside the nodes. What is held already does not count.
+func (k *task) farAndShort(nodes cpuset.Set) (far, short int) {
 	if k.old != nil || len(k.r.Devices) == 0 && len(k.r.Memory) == 0 {
 		return 0, 0
 	}
-	nodes := cpuset.MustOf(ids...)
 	if len(k.r.Devices) > 0 {
 		_, far, _ = k.s.FitDevices(nodes, k.r.Devices)
 	}
