@@ -31,6 +31,9 @@ type entry struct {
 	// undoing: undoing it has begun, so Path may have its original value while
 	// the disturbed files do not yet.
 	undoing bool
+	// covered: a ledger has an earlier note that undoes this one too, number seq
+	// or, if 0, that of its directory.
+	covered bool
 }
 
 // saved is the value of a file that a step disturbs.

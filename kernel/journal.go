@@ -27,6 +27,11 @@ type Journal struct {
 	open map[int]bool // noted and not crossed out
 	next int
 	err  error // the first failed append: nothing may be changed after it
+
+	// of a ledger
+	ledger bool
+	root   *Root
+	notes  []*entry // noted and not crossed out, in order
 }
 
 // header is the first line of a journal.
@@ -47,6 +52,10 @@ type record struct {
 	Also    *string `json:"also,omitempty"`    // a further value that is Berth's own
 	Undoing bool    `json:"undoing,omitempty"` // about to be undone
 	Undone  bool    `json:"undone,omitempty"`  // to be forgotten
+}
+
+func newHeader(root *Root, program string) header {
+	return header{journalVersion, root.absolute(), root.bootID(), os.Getpid(), program, time.Now()}
 }
 
 const (
@@ -88,7 +97,7 @@ func OpenJournal(root *Root, dir, program string) (*Journal, error) {
 	}
 	j := &Journal{file: file, open: map[int]bool{}}
 	if err = flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
-		err = j.write(header{journalVersion, root.absolute(), root.bootID(), os.Getpid(), program, now}, true)
+		err = j.write(newHeader(root, program), true)
 	}
 	if err != nil {
 		file.Close()
@@ -109,7 +118,7 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	var err error
-	if len(j.open) == 0 {
+	if len(j.open) == 0 && !j.ledger {
 		err = os.Remove(j.file.Name())
 	}
 	err = errors.Join(err, j.file.Close())
@@ -132,12 +141,19 @@ func (j *Journal) begin(e *entry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	var err error
+	if e.covered, err = j.covered(e); e.covered || err != nil {
+		return err
+	}
 	j.next++
 	e.seq = j.next
 	if err := j.write(record{Seq: e.seq, Do: e}, true); err != nil {
 		return err
 	}
 	j.open[e.seq] = true
+	if j.ledger {
+		j.notes = append(j.notes, e)
+	}
 	return nil
 }
 
@@ -148,15 +164,27 @@ func (j *Journal) made(e *entry) error { return j.mark(record{Seq: e.seq, Made: 
 // kernel shows it.
 func (j *Journal) also(e *entry, value string) error {
 	e.Also = append(e.Also, value)
+	if e.covered {
+		if e.seq == 0 {
+			return nil
+		}
+		i := slices.IndexFunc(j.notes, func(n *entry) bool { return n.seq == e.seq })
+		j.notes[i].Also = append(j.notes[i].Also, value)
+	}
 	return j.mark(record{Seq: e.seq, Also: &value})
 }
 
 // undoing notes that undoing e begins.
-func (j *Journal) undoing(e *entry) error { return j.mark(record{Seq: e.seq, Undoing: true}) }
+func (j *Journal) undoing(e *entry) error {
+	if e.covered {
+		return nil
+	}
+	return j.mark(record{Seq: e.seq, Undoing: true})
+}
 
 // undone crosses e out.
 func (j *Journal) undone(e *entry) error {
-	if j == nil {
+	if j == nil || e.covered {
 		return nil
 	}
 	if err := j.mark(record{Seq: e.seq, Undone: true}); err != nil {
@@ -165,6 +193,7 @@ func (j *Journal) undone(e *entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.open, e.seq)
+	j.forget(e)
 	return nil
 }
 

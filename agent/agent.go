@@ -1,0 +1,224 @@
+// Package agent keeps one host's placing true: which workload has which CPUs
+// and memory nodes, in durable records, and the kernel told accordingly.
+//
+// A Node is a state directory and a control group tree. Every change is one
+// transaction under a lock of the directory: read the records, let the policy
+// of package place decide, tell the kernel, note the result. So several
+// processes may each open the node and change it in turn; one that is to stay
+// keeps the lock.
+//
+// The records say what is to be; the kernel's files are driven there by the
+// difference. CPUs change hands in an order in which no exclusive CPU ever has
+// two owners. For every value in a group that Berth did not make, and for every
+// group that it did, the ledger (kernel.OpenLedger) knows the way back.
+//
+// Configuration files, watching for groups, the API and metrics are left to
+// others.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
+)
+
+// Options say what a Node is. The zero value is the live host under the default
+// policy, with its state where all processes of this user find it.
+type Options struct {
+	// Root is the kernel's files; nil is the live host.
+	Root *kernel.Root
+	// Dir is the state directory; "" is StateDir of this user.
+	Dir string
+	// Machine is the hardware; nil reads it from Root.
+	Machine *machine.Machine
+	// Policy decides; nil is the default policy, place/berth.
+	Policy place.Policy
+	// Config says what of the machine may be given away. CPUs that Berth's base
+	// group does not have are left out.
+	Config place.Config
+	// Confine are globs (path.Match) of control groups that are not Berth's and are
+	// kept off exclusive CPUs, named from the base on: "system.slice", "*". Where
+	// a workload, this process or init.scope lies within one, its other children
+	// are confined instead.
+	Confine []string
+	// Keep holds the lock of Dir until Close. A second Node that wants it meanwhile
+	// waits, or gets a BusyError if it is to keep it, too.
+	Keep bool
+	// Affinity uses no control groups but affinity and nice values.
+	Affinity bool
+	// Rewrites is after how many repairs within Window a value that someone else
+	// keeps changing is left alone; 0 is 3 within a minute.
+	Rewrites int
+	Window   time.Duration
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Events is told what happens, in the order in which it does; it must not call
+	// the Node. Nil is nobody.
+	Events func(Event)
+}
+
+// Validate reports what no Node could work with.
+func (o Options) Validate() error {
+	if o.Rewrites < 0 || o.Window < 0 {
+		return errors.New("options: negative rewrites or window")
+	}
+	return validGlobs(o.Confine)
+}
+
+// StateDir returns the directory of a user's node: /run/berth/node for root, see
+// kernel.JournalDir for others. It does not outlive the boot.
+func StateDir(uid int, xdgRuntimeDir string) string {
+	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "node")
+}
+
+// BusyError is a state directory that another Node keeps.
+type BusyError struct{ Dir string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("open node %s: another agent keeps it", e.Dir)
+}
+
+// Node is one host's placing. Its methods may be called concurrently.
+type Node struct {
+	opt      Options
+	root     *kernel.Root
+	topology *place.Topology
+	config   place.Config
+	backend  backend
+	drift    drift
+
+	mu   sync.Mutex
+	kept *os.File // the lock, with Options.Keep
+	held *books   // what was read, as long as the lock is kept
+}
+
+// Open opens a node, releases what dead owners left, and finishes what a killed
+// process began.
+func Open(ctx context.Context, opt Options) (*Node, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{opt: opt, root: opt.Root}
+	if err := n.fill(); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	if err := makeStateDir(n.opt.Dir); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	if opt.Keep {
+		var err error
+		if n.kept, err = tryLock(n.opt.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.change(ctx, func(*transaction) error { return nil }); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// fill sets the defaults.
+func (n *Node) fill() (err error) {
+	o := &n.opt
+	if n.root == nil {
+		if n.root, err = kernel.Open("/"); err != nil {
+			return err
+		}
+	}
+	if o.Dir == "" {
+		o.Dir = StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	if o.Machine == nil {
+		if o.Machine, err = sysfs.Read(n.root.FS()); err != nil {
+			return err
+		}
+	}
+	if o.Policy == nil {
+		o.Policy = berth.Policy{}
+	}
+	if o.Rewrites == 0 {
+		o.Rewrites = 3
+	}
+	if o.Window == 0 {
+		o.Window = time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Events == nil {
+		o.Events = func(Event) {}
+	}
+	n.drift = drift{limit: o.Rewrites, window: o.Window, rewrites: map[string][]time.Time{}, yielded: map[string]bool{}}
+	if n.topology, err = place.NewTopology(o.Machine); err != nil {
+		return err
+	}
+	n.config = o.Config
+	return n.chooseBackend()
+}
+
+// chooseBackend uses control groups where this process may, else affinity.
+func (n *Node) chooseBackend() error {
+	if n.opt.Affinity {
+		n.backend = newAffinity(n.root, "as asked for")
+		return nil
+	}
+	host, err := cgroup.Detect(n.root)
+	if err != nil {
+		return err
+	}
+	g, err := openGroups(n.root, host)
+	switch {
+	case errors.Is(err, kernel.ErrNotSupported):
+		n.backend = newAffinity(n.root, err.Error())
+		return nil
+	case err != nil:
+		return err
+	}
+	n.backend = g
+	if n.config.Allowed.IsEmpty() {
+		n.config.Allowed = g.allowed
+	}
+	n.config.Allowed = n.config.Allowed.Intersect(g.allowed)
+	return nil
+}
+
+// Close gives the lock back. Everything stays in place.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := n.held.close()
+	n.held = nil
+	if n.kept != nil {
+		err = errors.Join(err, n.kept.Close())
+		n.kept = nil
+	}
+	return err
+}
+
+// Backend names how workloads are placed: "cgroup v2", "cgroup v1", "hybrid" or
+// "affinity".
+func (n *Node) Backend() string { return n.backend.name() }
+
+func (n *Node) tell(kind EventKind, id, object, text string) {
+	n.opt.Events(Event{Time: n.opt.Now(), Kind: kind, ID: id, Object: object, Text: text})
+}
+
+// online is what may be given away.
+func (n *Node) online() cpuset.Set {
+	if n.config.Allowed.IsEmpty() {
+		return n.topology.Online()
+	}
+	return n.config.Allowed.Intersect(n.topology.Online())
+}

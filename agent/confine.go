@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+)
+
+// initScope holds the host's first process under systemd.
+const initScope = "init.scope"
+
+func validGlobs(globs []string) error {
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob {
+			return fmt.Errorf("confine %q: not a glob of group names below the base", glob)
+		}
+	}
+	return nil
+}
+
+// others are the groups that are not Berth's and are kept off exclusive CPUs:
+// those to confine, and those whose CPUs Berth has changed and could not yet
+// give back.
+func (g *groups) others(c *change) ([]*unit, error) {
+	taken := c.to.state.Owned()
+	dirs := map[string]bool{}
+	if !taken.IsEmpty() {
+		for _, glob := range c.confine {
+			names, err := g.glob(glob)
+			if err != nil {
+				return nil, err
+			}
+			for _, dir := range names {
+				if err := g.expand(c, dir, dirs); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	for _, dir := range g.overridden(c) {
+		dirs[dir] = true
+	}
+	var units []*unit
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		if slices.ContainsFunc(units, func(u *unit) bool { return within(dir, u.members[0].dir) && g.version == 1 }) {
+			continue
+		}
+		u, err := g.other(c, dir, taken)
+		if err != nil {
+			return nil, err
+		}
+		if u != nil {
+			units = append(units, u)
+		}
+	}
+	return units, nil
+}
+
+// other is a group kept off the taken CPUs; nil if there is nothing to do, or to
+// be done by giving back.
+func (g *groups) other(c *change, dir string, taken cpuset.Set) (*unit, error) {
+	members, err := g.members(c, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("confine /%s: %w", dir, err)
+	}
+	was := members[0].original
+	want := was.Minus(taken)
+	u := &unit{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.yielded(dir + "/" + cpusFile)}
+	if want.IsEmpty() {
+		u.want = g.allowed.Minus(taken)
+	}
+	if u.want == was && (members[0].bare || was == members[0].cpus) || u.want.IsEmpty() {
+		u.fixed = true
+	}
+	return u, nil
+}
+
+// glob returns the directories that a pattern names.
+func (g *groups) glob(pattern string) ([]string, error) {
+	below, err := fs.Sub(g.root.FS(), g.dir)
+	if err != nil {
+		return nil, err
+	}
+	names, err := fs.Glob(below, pattern)
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, name := range names {
+		info, err := fs.Stat(below, name)
+		if err == nil && info.IsDir() {
+			dirs = append(dirs, path.Join(g.dir, name))
+		}
+	}
+	return dirs, nil
+}
+
+// expand adds a group to those to confine, or its children where it holds a
+// workload or what is protected.
+func (g *groups) expand(c *change, dir string, to map[string]bool) error {
+	holds := false
+	for _, keep := range g.protected(c) {
+		if within(dir, keep) {
+			return nil
+		}
+		holds = holds || within(keep, dir)
+	}
+	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); err != nil {
+		return ignoreAbsent(err) // without the controller, it has what is around it
+	}
+	if !holds {
+		to[dir] = true
+		return nil
+	}
+	entries, err := fs.ReadDir(g.root.FS(), dir)
+	if err != nil {
+		return ignoreAbsent(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := g.expand(c, path.Join(dir, e.Name()), to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// protected are the groups that are never confined.
+func (g *groups) protected(c *change) []string {
+	keep := []string{path.Join(g.dir, ownGroup), path.Join(g.dir, initScope)}
+	if g.own != "" && g.own != g.dir {
+		keep = append(keep, g.own)
+	}
+	for _, b := range c.to.bodies {
+		keep = append(keep, g.cpusetDir(b.Workload))
+	}
+	return keep
+}
+
+// overridden are the groups that Berth did not make and whose CPUs it has
+// changed, and those that it made and could not remove, but for the workloads'.
+func (g *groups) overridden(c *change) []string {
+	placed := dirsOf(c.to.bodies)
+	var dirs []string
+	for _, note := range c.notes {
+		dir := note.Step.Path
+		switch {
+		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
+			dir = path.Dir(dir)
+		case note.Step.Op != kernel.Mkdir || !within(dir, path.Join(g.dir, ownGroup)) || dir == path.Join(g.dir, ownGroup):
+			continue
+		}
+		if !slices.ContainsFunc(placed, func(d string) bool { return within(dir, d) }) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+func dirsOf(bodies map[string]*body) []string {
+	var dirs []string
+	for _, b := range bodies {
+		dirs = append(dirs, b.Workload.Dirs...)
+	}
+	return dirs
+}
+
+// giveBack undoes what concerns no workload any more: the CPUs of groups that
+// need not be kept off any, other values in groups that are no longer placed,
+// and groups that are left over. With the last workload everything goes.
+func (g *groups) giveBack(c *change) error {
+	if len(c.to.bodies) == 0 {
+		_, err := undoAll(c.ledger)
+		return err
+	}
+	taken := c.to.state.Owned()
+	dirs := dirsOf(c.to.bodies)
+	_, err := c.ledger.Undo(func(s kernel.Step) bool {
+		for _, dir := range dirs {
+			if within(s.Path, dir) {
+				return false
+			}
+		}
+		switch {
+		case s.Op == kernel.Enable:
+			return false
+		case s.Op == kernel.Mkdir:
+			return path.Base(s.Path) != ownGroup || path.Base(path.Dir(s.Path)) == ownGroup
+		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
+			was, err := cpuset.Parse(c.originals[s.Path])
+			if was.IsEmpty() {
+				was = g.allowed
+			}
+			return err == nil && !was.Overlaps(taken)
+		}
+		return true
+	})
+	return err
+}

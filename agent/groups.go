@@ -1,0 +1,530 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// groups is the backend of control groups: one for each workload, below berth/,
+// or one that is there already.
+type groups struct {
+	root    *kernel.Root
+	host    *cgroup.Host
+	base    cgroup.Group
+	dir     string // of the base where the cpuset controller is
+	version int    // of that hierarchy
+	allowed cpuset.Set
+	own     string // this process's group there, "" if not visible
+}
+
+const (
+	cpusFile = "cpuset.cpus"
+	memsFile = "cpuset.mems"
+)
+
+// openGroups finds the base. It fails with a kernel.NotSupportedError where CPUs
+// cannot be given by control group. For root the base is the top of each tree
+// as it is mounted, so that all processes of the host find the same one.
+func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
+	g := &groups{root: root, host: host}
+	if t, ok := host.Hierarchy(cgroup.CPUSet); ok {
+		g.own = t.Own
+		g.version = t.Version
+	}
+	if host.UID == 0 {
+		for i := range host.Hierarchies {
+			if t := &host.Hierarchies[i]; t.Version == 1 {
+				t.Own = t.Dir
+			}
+		}
+	}
+	var err error
+	if g.base, err = host.Base(cgroup.CPUSet, cgroup.CPU, cgroup.CPUAcct, cgroup.Memory, cgroup.IO, cgroup.PIDs); err != nil {
+		return nil, err
+	}
+	if err := g.base.Has(cgroup.CPUSet); err != nil {
+		return nil, err
+	}
+	t, _ := host.Hierarchy(cgroup.CPUSet)
+	i := slices.IndexFunc(g.base.Dirs(), func(dir string) bool { return within(dir, t.Dir) })
+	g.dir = g.base.Dirs()[i]
+	for _, file := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", cpusFile} {
+		text, err := fs.ReadFile(root.FS(), g.dir+"/"+file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		g.allowed, err = cpuset.Parse(strings.TrimSpace(string(text)))
+		return g, err
+	}
+	return nil, fmt.Errorf("read /%s: no file tells its CPUs", g.dir)
+}
+
+// within reports whether a path is that of a directory or lies in it.
+func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+
+func (g *groups) name() string { return g.host.Mode() }
+
+func (g *groups) notes(*body) []string { return nil }
+
+// admit fills in the workload's group.
+func (g *groups) admit(b *body, others map[string]*body) error {
+	w := b.Workload
+	w.Group = w.Spec.Group
+	if w.Group == "" {
+		w.Group = ownGroup + "/" + fileName(w.ID())
+	}
+	w.Dirs = g.base.Child(w.Group).Dirs()
+	if w.Spec.Group == "" {
+		return nil
+	}
+	for id, other := range others {
+		if id != w.ID() && (within(w.Group, other.Workload.Group) || within(other.Workload.Group, w.Group)) {
+			return fmt.Errorf("group %q: it or one around it is that of workload %q", w.Group, id)
+		}
+	}
+	if _, err := fs.Stat(g.root.FS(), g.cpusetDir(w)); err != nil {
+		return fmt.Errorf("group %q: %w", w.Group, err)
+	}
+	return nil
+}
+
+func (g *groups) cpusetDir(w *Workload) string { return path.Join(g.dir, w.Group) }
+
+// made reports whether Berth made the workload's group.
+func (w *Workload) made() bool { return w.Spec.Group == "" && w.Group != "" }
+
+// present returns whether the workload's group is there, and its processes.
+func (g *groups) present(b *body) (pids []int, ok bool, err error) {
+	return g.base.Child(b.Workload.Group).Procs()
+}
+
+func (g *groups) kill(ctx context.Context, b *body) error {
+	return g.base.Child(b.Workload.Group).Kill(ctx)
+}
+
+// plan is the difference between what the kernel shows and what c is to come to.
+func (g *groups) plan(c *change) (work, error) {
+	var w work
+	fresh := map[string]bool{}
+	for _, id := range c.focus {
+		plan, err := g.create(c.to.bodies[id])
+		if err != nil {
+			return w, err
+		}
+		fresh[id] = len(plan) > 0
+		w.plan = append(w.plan, plan...)
+	}
+	units, err := g.units(c, fresh)
+	if err != nil {
+		return w, err
+	}
+	placing, err := g.place(units, c)
+	if err != nil {
+		return w, err
+	}
+	w.plan = append(w.plan, placing...)
+	for _, id := range c.limited() {
+		plan, err := g.limits(c, id, fresh[id])
+		if err != nil {
+			return w, err
+		}
+		w.plan = append(w.plan, plan...)
+	}
+	for _, id := range c.focus {
+		b := c.to.bodies[id]
+		if b.Workload.Spec.PID == 0 || c.from.bodies[id] != nil {
+			continue
+		}
+		plan, err := g.base.Child(b.Workload.Group).Attach(b.Workload.Spec.PID)
+		if err != nil {
+			return w, err
+		}
+		w.plan = append(w.plan, plan...)
+	}
+	return w, nil
+}
+
+// create plans the directories of a group that are missing, with v1 cpusets that
+// can hold processes.
+func (g *groups) create(b *body) (kernel.Plan, error) {
+	if !b.Workload.made() {
+		return nil, nil
+	}
+	there := map[string]bool{}
+	missing := false
+	for _, dir := range b.Workload.Dirs {
+		_, err := fs.Stat(g.root.FS(), dir)
+		there[dir] = err == nil
+		missing = missing || err != nil
+	}
+	if !missing {
+		return nil, nil
+	}
+	all, err := g.base.Child(b.Workload.Group).Create()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(s kernel.Step) bool { return there[s.Path] || s.Keep && there[path.Dir(s.Path)] }), nil
+}
+
+// limits plans a workload's settings beyond placing, as far as they are not
+// what the kernel shows.
+func (g *groups) limits(c *change, id string, fresh bool) (kernel.Plan, error) {
+	to := c.to.bodies[id]
+	l := to.Workload.Spec.Limits
+	if from := c.from.bodies[id]; from != nil {
+		l = withDefaults(l, from.Workload.Spec.Limits)
+	}
+	plan, err := g.base.Child(to.Workload.Group).Set(l)
+	if err != nil || fresh {
+		return plan, err
+	}
+	var differs kernel.Plan
+	for _, s := range plan {
+		_, same, err := g.root.Shows(s)
+		if err != nil {
+			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+		}
+		if !same && !c.yielded(s.Path) {
+			differs = append(differs, s)
+		}
+	}
+	return differs, nil
+}
+
+// withDefaults is l with what before had and l lacks set to the kernel's default.
+func withDefaults(l, before cgroup.Limits) cgroup.Limits {
+	if l.Weight == 0 && before.Weight != 0 && l.Idle != cgroup.On {
+		l.Weight = 100
+	}
+	if l.Idle == cgroup.Leave && before.Idle == cgroup.On {
+		l.Idle = cgroup.Off
+	}
+	if l.Quota == 0 && before.Quota != 0 {
+		l.Quota, l.Period = cgroup.Unlimited, 0
+	}
+	if l.Burst == 0 && before.Burst != 0 {
+		l.Burst = cgroup.Unlimited
+	}
+	for _, p := range []struct{ to, had *int64 }{
+		{&l.MemoryMax, &before.MemoryMax}, {&l.MemoryHigh, &before.MemoryHigh}, {&l.PIDsMax, &before.PIDsMax},
+	} {
+		if *p.to == 0 && *p.had != 0 {
+			*p.to = cgroup.Unlimited
+		}
+	}
+	if l.IOWeight == 0 && before.IOWeight != 0 {
+		l.IOWeight = 100
+	}
+	if l.Frozen == cgroup.Leave && before.Frozen == cgroup.On {
+		l.Frozen = cgroup.Off
+	}
+	return l
+}
+
+// member is a group of a unit, as it is in the course of a plan.
+type member struct {
+	dir      string
+	cpus     cpuset.Set
+	bare     bool       // cpuset.cpus is empty and cpus is what that comes to
+	original cpuset.Set // before Berth
+}
+
+// unit is a group that is placed, with those below it that must follow (v1).
+type unit struct {
+	members []member // a group before those below it
+	want    cpuset.Set
+	mems    cpuset.Set // empty is as it is
+	why     string
+	fixed   bool // stays as it is
+	fresh   bool // is yet to be made
+}
+
+// units are all groups whose CPUs Berth decides.
+func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
+	var units []*unit
+	for _, id := range c.to.ids() {
+		b := c.to.bodies[id]
+		cpus, ok := c.to.state.CPUs(id)
+		if !ok {
+			return nil, fmt.Errorf("workload %q: %w", id, &place.NotHeldError{ID: id})
+		}
+		u := &unit{want: cpus, mems: b.Workload.Grant.Mems, why: id, fresh: fresh[id]}
+		if grant, ok := c.to.state.Grant(id); ok {
+			u.mems = grant.Mems
+		}
+		dir := g.cpusetDir(b.Workload)
+		if u.fresh {
+			u.members = []member{{dir: dir}}
+		} else {
+			var err error
+			if u.members, err = g.members(c, dir); err != nil {
+				return nil, fmt.Errorf("workload %q: %w", id, err)
+			}
+		}
+		u.fixed = c.yielded(dir + "/" + cpusFile)
+		units = append(units, u)
+	}
+	others, err := g.others(c)
+	return append(units, others...), err
+}
+
+// members reads a group and, on v1, those below it.
+func (g *groups) members(c *change, dir string) ([]member, error) {
+	m, err := g.member(c, dir)
+	if err != nil {
+		return nil, err
+	}
+	all := []member{m}
+	if g.version != 1 {
+		return all, nil
+	}
+	entries, err := fs.ReadDir(g.root.FS(), dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		below, err := g.members(c, path.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, below...)
+	}
+	return all, nil
+}
+
+func (g *groups) member(c *change, dir string) (member, error) {
+	m := member{dir: dir}
+	var err error
+	if m.cpus, err = g.set(dir + "/" + cpusFile); err != nil {
+		return m, err
+	}
+	if m.cpus.IsEmpty() && g.version == 2 {
+		m.bare = true
+		if m.cpus, err = g.set(dir + "/cpuset.cpus.effective"); err != nil {
+			return m, err
+		}
+	}
+	m.original = m.cpus
+	if text, ok := c.originals[dir+"/"+cpusFile]; ok {
+		if m.original, err = cpuset.Parse(text); err != nil {
+			return m, err
+		}
+		if m.original.IsEmpty() {
+			m.original = g.allowed
+		}
+	}
+	return m, nil
+}
+
+func (g *groups) set(name string) (cpuset.Set, error) {
+	text, err := fs.ReadFile(g.root.FS(), name)
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	return cpuset.Parse(strings.TrimSpace(string(text)))
+}
+
+// place plans the units' CPUs and memory nodes.
+func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
+	p := placing{groups: g}
+	if err := p.roof(units); err != nil {
+		return nil, err
+	}
+	seats := make([]seat, len(units))
+	for i, u := range units {
+		if !u.mems.IsEmpty() && !c.yielded(u.members[0].dir+"/"+memsFile) {
+			if err := p.mems(u); err != nil {
+				return nil, err
+			}
+		}
+		seats[i] = seat{name: u.why, have: u.members[0].cpus, want: u.want}
+		if u.fixed {
+			seats[i].want = seats[i].have
+		}
+	}
+	moves, err := order(seats, c.contested(), g.allowed)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range moves {
+		p.cpus(units[m.seat], m.cpus)
+	}
+	for _, u := range units {
+		if u.members[0].bare && !u.fixed && u.members[0].cpus == u.want {
+			p.write(u.members[0].dir, cpusFile, u.want, u.why)
+		}
+	}
+	return p.plan, nil
+}
+
+// placing gathers the plan of CPUs and memory nodes.
+type placing struct {
+	*groups
+	plan kernel.Plan
+}
+
+func (p *placing) write(dir, file string, set cpuset.Set, why string) {
+	p.plan = append(p.plan, kernel.Step{Path: dir + "/" + file, Value: set.String(), Format: kernel.List, Why: why})
+}
+
+// roof keeps Berth's own v1 group as wide as the base: CPUs that went offline
+// and came back are missing in every v1 set below the top.
+func (p *placing) roof(units []*unit) error {
+	roof := path.Join(p.dir, ownGroup)
+	if p.version != 1 || !slices.ContainsFunc(units, func(u *unit) bool { return within(u.members[0].dir, roof) }) {
+		return nil
+	}
+	have, err := p.set(roof + "/" + cpusFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // made by this plan
+	}
+	if err == nil && !have.Contains(p.allowed) {
+		p.write(roof, cpusFile, p.allowed, "as wide as what is around it")
+	}
+	return err
+}
+
+// cpus moves a unit: wider from the top down, then narrower from the bottom up,
+// so that every v1 set holds those below it at any time.
+func (p *placing) cpus(u *unit, to cpuset.Set) {
+	next := make([]cpuset.Set, len(u.members))
+	for i, m := range u.members {
+		next[i] = to
+		if i > 0 {
+			next[i] = fit(m.original, next[u.parent(i)])
+		}
+		both := m.cpus.Union(next[i])
+		if len(u.members) > 1 && both != m.cpus && both != next[i] && !(m.bare || m.cpus.IsEmpty()) {
+			p.write(m.dir, cpusFile, both, u.why)
+		}
+	}
+	for i := len(u.members) - 1; i >= 0; i-- {
+		m := &u.members[i]
+		if m.cpus == next[i] || i > 0 && m.cpus.IsEmpty() {
+			continue
+		}
+		p.write(m.dir, cpusFile, next[i], u.why)
+		m.cpus, m.bare = next[i], false
+	}
+}
+
+// fit is what of a set lies within another, or all of that if nothing does.
+func fit(set, in cpuset.Set) cpuset.Set {
+	if both := set.Intersect(in); !both.IsEmpty() {
+		return both
+	}
+	return in
+}
+
+// parent is the position of the member that holds member i.
+func (u *unit) parent(i int) int {
+	dir := path.Dir(u.members[i].dir)
+	return slices.IndexFunc(u.members, func(m member) bool { return m.dir == dir })
+}
+
+// mems gives a unit its memory nodes, those below it on v1 likewise.
+func (p *placing) mems(u *unit) error {
+	have := make([]cpuset.Set, len(u.members))
+	next := make([]cpuset.Set, len(u.members))
+	for i, m := range u.members {
+		if !u.fresh {
+			var err error
+			if have[i], err = p.set(m.dir + "/" + memsFile); err != nil {
+				return err
+			}
+		}
+		next[i] = u.mems
+		if i > 0 {
+			next[i] = fit(have[i], next[u.parent(i)])
+		}
+		if both := have[i].Union(next[i]); len(u.members) > 1 && both != have[i] && both != next[i] && !have[i].IsEmpty() {
+			p.write(m.dir, memsFile, both, u.why)
+		}
+	}
+	for i := len(u.members) - 1; i >= 0; i-- {
+		if have[i] != next[i] && (i == 0 || !have[i].IsEmpty()) {
+			p.write(u.members[i].dir, memsFile, next[i], u.why)
+		}
+	}
+	return nil
+}
+
+// verify reports a workload whose group did not get the CPUs that were written:
+// on v2, one within a narrower group.
+func (g *groups) verify(c *change) error {
+	if g.version != 2 || c.all {
+		return nil
+	}
+	for _, id := range c.focus {
+		w := c.to.bodies[id].Workload
+		want, _ := c.to.state.CPUs(id)
+		have, err := g.set(g.cpusetDir(w) + "/cpuset.cpus.effective")
+		if err != nil {
+			return err
+		}
+		if have != want && !c.yielded(g.cpusetDir(w)+"/"+cpusFile) {
+			return fmt.Errorf("workload %q: the kernel gives CPUs %s instead of %s: a group around /%s is narrower", id, have, want, g.cpusetDir(w))
+		}
+	}
+	return nil
+}
+
+// remove removes the group that Berth made for a workload.
+func (g *groups) remove(c *change, b *body) error {
+	if !b.Workload.made() {
+		return nil
+	}
+	_, err := c.ledger.Undo(func(s kernel.Step) bool {
+		return s.Op == kernel.Mkdir && slices.ContainsFunc(b.Workload.Dirs, func(dir string) bool { return within(s.Path, dir) })
+	})
+	return err
+}
+
+// evacuate moves the processes of a group that Berth made to where the first one
+// came from, or to the base. Those that were moved in are left to the ledger.
+func (g *groups) evacuate(c *change, b *body) error {
+	if !b.Workload.made() {
+		return nil
+	}
+	var errs []error
+	for i, dir := range b.Workload.Dirs {
+		text, err := readText(g.root, dir+"/cgroup.procs")
+		if err != nil {
+			errs = append(errs, ignoreAbsent(err))
+			continue
+		}
+		back, noted := g.base.Dirs()[i]+"/cgroup.procs", map[string]bool{}
+		for _, note := range c.notes {
+			if note.Step.Op == kernel.Attach && note.Step.Path == dir+"/cgroup.procs" {
+				back, noted[note.Step.Value] = note.Step.Back, true
+			}
+		}
+		for _, pid := range strings.Fields(text) {
+			if noted[pid] {
+				continue
+			}
+			if err := g.root.WriteFile(back, pid+"\n"); err != nil && !errors.Is(err, syscall.ESRCH) {
+				errs = append(errs, fmt.Errorf("move process %s to /%s: %w", pid, back, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// The files of a state directory.
+const (
+	lockFile   = "lock"
+	ledgerFile = "ledger"
+	batchFile  = "batch.json"  // a change of several records, until all are done
+	beganFile  = "unfinished"  // there while the kernel is being told
+	poolsFile  = "pools.json"  // the policy's named pools
+	recordExt  = ".grant.json" // a record, after the escaped id
+	asideExt   = ".unreadable" // what could not be read, kept
+	maxName    = 255 - len(recordExt) - len(asideExt)
+	version    = 1
+	ownGroup   = "berth"
+	lockPeriod = 5 * time.Millisecond
+)
+
+// fileName returns a name for an id that is safe as a file's and a control
+// group's: no path, nothing hidden, and nothing that the kernel has as a file.
+func fileName(id string) string {
+	name := url.PathEscape(id)
+	first, _, dotted := strings.Cut(name, ".")
+	if dotted && (first == "" || first == "cgroup" || first == "blkio" || slices.Contains(cgroup.Controllers(), first)) {
+		name = first + "%2E" + name[len(first)+1:]
+	}
+	if name == "tasks" || name == "notify_on_release" {
+		name = "%" + strings.ToUpper(hex.EncodeToString([]byte(name[:1]))) + name[1:]
+	}
+	return name
+}
+
+// body is what a record holds.
+type body struct {
+	Boot     string    `json:"boot"`
+	Workload *Workload `json:"workload,omitempty"`
+	// Before is, with affinity, what the process had.
+	Before *before      `json:"before,omitempty"`
+	Pools  []place.Pool `json:"pools,omitempty"`
+}
+
+// envelope is a file: a body and its checksum (SHA-256, hex).
+type envelope struct {
+	Record int             `json:"berthRecord"`
+	Sum    string          `json:"sum"`
+	Body   json.RawMessage `json:"body"`
+}
+
+// seal returns the text of a file that holds v.
+func seal(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	text, err := json.Marshal(envelope{version, hex.EncodeToString(sum[:]), data})
+	return append(text, '\n'), err
+}
+
+// unseal reads what seal wrote.
+func unseal(text []byte, v any) error {
+	var e envelope
+	if err := json.Unmarshal(text, &e); err != nil {
+		return err
+	}
+	if e.Record != version {
+		return fmt.Errorf("format %d, not %d", e.Record, version)
+	}
+	sum := sha256.Sum256(e.Body)
+	if hex.EncodeToString(sum[:]) != e.Sum {
+		return errors.New("checksum does not match")
+	}
+	d := json.NewDecoder(bytes.NewReader(e.Body))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+// CorruptError is a record that cannot be read. It was set aside.
+type CorruptError struct {
+	File  string // where it is now
+	Cause error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("record %s: %v: its workload is no longer placed; place it again, then delete the file", e.File, e.Cause)
+}
+
+// Unwrap returns what is wrong with it.
+func (e *CorruptError) Unwrap() error { return e.Cause }
+
+// store is the records of a state directory. Its caller holds the lock.
+type store struct{ dir string }
+
+// batch is a set of files to write and to remove, all or none.
+type batch struct {
+	Put  map[string][]byte `json:"put,omitempty"`
+	Drop []string          `json:"drop,omitempty"`
+}
+
+func (b batch) isEmpty() bool { return len(b.Put)+len(b.Drop) == 0 }
+
+// prepare writes a batch to the disk, so that little can still go wrong.
+func (s store) prepare(b batch) error {
+	if b.isEmpty() {
+		return nil
+	}
+	text, err := seal(b)
+	if err != nil {
+		return err
+	}
+	return writeSynced(s.path(batchFile+".new"), text)
+}
+
+// abandon removes what prepare wrote.
+func (s store) abandon() error { return ignoreAbsent(os.Remove(s.path(batchFile + ".new"))) }
+
+// commit makes the prepared batch the truth, in one step.
+func (s store) commit(b batch) error {
+	if b.isEmpty() {
+		return nil
+	}
+	if err := os.Rename(s.path(batchFile+".new"), s.path(batchFile)); err != nil {
+		return err
+	}
+	if err := syncDir(s.dir); err != nil {
+		return errors.Join(err, os.Remove(s.path(batchFile)))
+	}
+	return nil
+}
+
+// install carries out a batch. It may be done any number of times.
+func (s store) install(b batch) error {
+	if b.isEmpty() {
+		return nil
+	}
+	for name, text := range b.Put {
+		if err := writeSynced(s.path(name+".new"), text); err != nil {
+			return err
+		}
+		if err := os.Rename(s.path(name+".new"), s.path(name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range b.Drop {
+		if err := ignoreAbsent(os.Remove(s.path(name))); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(s.dir); err != nil {
+		return err
+	}
+	return ignoreAbsent(os.Remove(s.path(batchFile)))
+}
+
+// pending reads the batch that was committed and maybe not installed.
+func (s store) pending() (b batch, ok bool, err error) {
+	text, err := os.ReadFile(s.path(batchFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, false, nil
+	}
+	if err == nil {
+		err = unseal(text, &b)
+	}
+	if err != nil {
+		return b, false, fmt.Errorf("%s: %w; move it away, then check 'berth ps'", s.path(batchFile), err)
+	}
+	return b, true, nil
+}
+
+// files reads every record as it is once the pending batch is installed.
+func (s store) files() (map[string][]byte, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, e := range entries {
+		if name := e.Name(); strings.HasSuffix(name, recordExt) || name == poolsFile {
+			if files[name], err = readRegular(s.path(name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	b, _, err := s.pending()
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range b.Put {
+		files[name] = text
+	}
+	for _, name := range b.Drop {
+		delete(files, name)
+	}
+	return files, nil
+}
+
+// aside keeps a file that cannot be read, under a name that is not in use.
+func (s store) aside(name string) (string, error) {
+	for i := 1; ; i++ {
+		to := s.path(fmt.Sprintf("%s%s", name, asideExt))
+		if i > 1 {
+			to = fmt.Sprintf("%s-%d", to, i)
+		}
+		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			return to, os.Rename(s.path(name), to)
+		}
+	}
+}
+
+// began notes that the kernel is about to be told something; ended crosses it
+// out.
+func (s store) began() error {
+	return writeSynced(s.path(beganFile), nil)
+}
+
+func (s store) ended() error { return ignoreAbsent(os.Remove(s.path(beganFile))) }
+
+func (s store) wasKilled() bool {
+	_, err := os.Lstat(s.path(beganFile))
+	return err == nil
+}
+
+func (s store) path(name string) string { return filepath.Join(s.dir, name) }
+
+// makeStateDir makes the directory. It refuses one that others could write to:
+// a record says who has which CPUs.
+func makeStateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s: not a directory", dir)
+	case !ok || int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%s: belongs to another user", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// tryLock takes the lock of a state directory, or returns a BusyError.
+func tryLock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock node: %w", err)
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(&BusyError{dir}, f.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock node: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// waitLock takes the lock of a state directory, however long that takes.
+func waitLock(ctx context.Context, dir string) (*os.File, error) {
+	for {
+		f, err := tryLock(dir)
+		var busy *BusyError
+		if !errors.As(err, &busy) {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())
+		case <-time.After(lockPeriod):
+		}
+	}
+}
+
+// writeSynced writes a new file and returns when it is on disk.
+func writeSynced(name string, text []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func readRegular(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s: not a regular file", name))
+	}
+	return io.ReadAll(f)
+}
+
+func syncDir(name string) error {
+	dir, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

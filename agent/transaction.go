@@ -1,0 +1,565 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// view is who holds what.
+type view struct {
+	state  *place.State
+	bodies map[string]*body // by id
+}
+
+func (v *view) ids() []string { return slices.Sorted(maps.Keys(v.bodies)) }
+
+// books are what was read from the state directory.
+type books struct {
+	store
+	view
+	lock   *os.File // nil if the Node keeps it
+	ledger *kernel.Journal
+	stale  []string // files of no use
+	bad    map[string]error
+}
+
+func (b *books) close() error {
+	if b == nil {
+		return nil
+	}
+	err := b.ledger.Close()
+	if b.lock != nil {
+		err = errors.Join(err, b.lock.Close())
+	}
+	return err
+}
+
+// change is one view to come about after another.
+type change struct {
+	from, to  view
+	focus     []string // the workloads that it is about
+	all       bool     // look at the limits of all, not only of those
+	ledger    *kernel.Journal
+	notes     []kernel.Item
+	originals map[string]string // by path: the text before Berth's first write
+	confine   []string
+	yielded   func(path string) bool
+}
+
+// limited are the workloads whose limits are looked at.
+func (c *change) limited() []string {
+	if c.all {
+		return c.to.ids()
+	}
+	return c.focus
+}
+
+// contested are the CPUs that somebody owns, before or after.
+func (c *change) contested() cpuset.Set { return c.from.state.Owned().Union(c.to.state.Owned()) }
+
+// work is what a change comes to.
+type work struct {
+	plan  kernel.Plan
+	masks []mask
+}
+
+func (w work) isEmpty() bool { return len(w.plan) == 0 && len(w.masks) == 0 }
+
+// backend tells the kernel who runs where.
+type backend interface {
+	name() string
+	// notes are plain warnings about a workload.
+	notes(b *body) []string
+	// admit fills in where a new workload is to be.
+	admit(b *body, others map[string]*body) error
+	// present returns the workload's processes; ok is false if its group is gone.
+	present(b *body) (pids []int, ok bool, err error)
+	// kill kills them.
+	kill(ctx context.Context, b *body) error
+	// plan is what must be done for a change.
+	plan(c *change) (work, error)
+	// verify looks at what came of it.
+	verify(c *change) error
+	// remove takes away the place of a workload without processes.
+	remove(c *change, b *body) error
+	// evacuate moves the processes of a workload out of its place.
+	evacuate(c *change, b *body) error
+	// giveBack gives back what no workload needs any more.
+	giveBack(c *change) error
+}
+
+// change runs f as a transaction on the settled books.
+func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
+	return n.with(ctx, func(b *books) error {
+		t := &transaction{n: n, books: b, ctx: ctx}
+		if err := t.settle(); err != nil {
+			return err
+		}
+		return f(t)
+	})
+}
+
+// look runs f on the books as they are.
+func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
+	return n.with(ctx, func(b *books) error { return f(&transaction{n: n, books: b, ctx: ctx}) })
+}
+
+// with runs f under the lock. After an error everything is read anew.
+func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.held == nil {
+		if n.held, err = n.read(ctx); err != nil {
+			n.held = nil
+			return err
+		}
+	}
+	err = f(n.held)
+	if err != nil || n.kept == nil {
+		err = errors.Join(err, n.held.close())
+		n.held = nil
+	}
+	return err
+}
+
+// read takes the lock, unless it is kept, and reads the books.
+func (n *Node) read(ctx context.Context) (*books, error) {
+	b := &books{store: store{n.opt.Dir}, bad: map[string]error{}}
+	b.bodies = map[string]*body{}
+	if n.kept == nil {
+		var err error
+		if b.lock, err = waitLock(ctx, n.opt.Dir); err != nil {
+			return nil, err
+		}
+	}
+	err := n.load(b)
+	if err == nil {
+		b.ledger, err = kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())
+	}
+	return b, nil
+}
+
+func (n *Node) load(b *books) error {
+	files, err := b.files()
+	if err != nil {
+		return err
+	}
+	boot := n.bootID()
+	var saved place.Saved
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		var r body
+		err := unseal(files[name], &r)
+		switch {
+		case err == nil && r.Boot != boot:
+			b.stale = append(b.stale, name)
+		case err == nil && name == poolsFile:
+			saved.Pools = r.Pools
+		case err == nil && (r.Workload == nil || r.Workload.Grant == nil || fileName(r.Workload.ID())+recordExt != name):
+			b.bad[name] = errors.New("it is not the record that its name says")
+		case err != nil:
+			b.bad[name] = err
+		default:
+			b.bodies[r.Workload.ID()] = &r
+			saved.Grants = append(saved.Grants, r.Workload.Grant)
+		}
+	}
+	if len(saved.Grants) == 0 && len(saved.Pools) == 0 {
+		b.state, err = place.Start(n.opt.Policy, n.topology, n.config)
+		return err
+	}
+	fresh, err := place.New(n.topology, n.config)
+	if err != nil {
+		return err
+	}
+	// What cannot be reinstated is not in the state; settle places it anew.
+	b.state, err = place.Restore(n.opt.Policy, fresh, saved)
+	if b.state == nil {
+		return err
+	}
+	return nil
+}
+
+func (n *Node) bootID() string {
+	text, _ := readText(n.root, "proc/sys/kernel/random/boot_id")
+	return text
+}
+
+// transaction is one change to the books and the kernel.
+type transaction struct {
+	n *Node
+	*books
+	ctx context.Context
+}
+
+// settle brings the books up to date: files of no use go, what a killed process
+// began is undone or finished, and who is dead is released.
+func (t *transaction) settle() error {
+	if b, ok, err := t.pending(); err != nil || ok {
+		if err == nil {
+			err = t.install(b)
+		}
+		if err != nil {
+			return fmt.Errorf("finish a change: %w", err)
+		}
+	}
+	if err := t.tidy(); err != nil {
+		return err
+	}
+	if err := t.replace(); err != nil {
+		return err
+	}
+	for _, id := range t.ids() {
+		why, err := t.dead(id)
+		if err != nil {
+			return err
+		}
+		if why == "" {
+			continue
+		}
+		if err := t.release(id, why); err != nil {
+			return err
+		}
+	}
+	if !t.wasKilled() {
+		return nil
+	}
+	return t.converge()
+}
+
+// tidy removes records of an earlier boot and sets aside those that cannot be
+// read.
+func (t *transaction) tidy() error {
+	for _, name := range t.stale {
+		if err := ignoreAbsent(os.Remove(t.path(name))); err != nil {
+			return err
+		}
+		t.n.tell(Dropped, "", name, "of an earlier boot")
+	}
+	t.stale = nil
+	for _, name := range slices.Sorted(maps.Keys(t.bad)) {
+		to, err := t.aside(name)
+		if err != nil {
+			return fmt.Errorf("set aside a record: %w", err)
+		}
+		t.n.tell(Dropped, "", to, (&CorruptError{to, t.bad[name]}).Error())
+	}
+	if len(t.bad) > 0 {
+		t.bad = map[string]error{}
+		return t.began()
+	}
+	return nil
+}
+
+// replace places workloads anew that the machine or the configuration no longer
+// has room for where they were.
+func (t *transaction) replace() error {
+	for _, id := range t.ids() {
+		if _, ok := t.state.Grant(id); ok {
+			continue
+		}
+		b := *t.bodies[id]
+		next, err := t.decide(t.state, &b.Workload.Spec)
+		to := view{next, t.bodies}
+		if err != nil {
+			to = view{t.state, without(t.bodies, id)}
+			t.n.tell(Dropped, id, "", fmt.Sprintf("its place is gone, and there is no other: %v", err))
+		}
+		if err := t.record(to); err != nil {
+			return err
+		}
+		if err == nil && to.bodies[id] != nil {
+			t.n.tell(Changed, id, "", "its place is gone; it has another")
+		}
+	}
+	return nil
+}
+
+func without(bodies map[string]*body, id string) map[string]*body {
+	rest := maps.Clone(bodies)
+	delete(rest, id)
+	return rest
+}
+
+// dead says why a workload is to be released though nobody asked; "" if it is
+// not.
+func (t *transaction) dead(id string) (string, error) {
+	b := t.bodies[id]
+	pids, ok, err := t.n.backend.present(b)
+	if err != nil {
+		return "", fmt.Errorf("workload %q: %w", id, err)
+	}
+	switch owner := b.Workload.Spec.Owner; {
+	case !ok:
+		return "its control group is gone", nil
+	case owner.PID != 0 && len(pids) == 0 && !t.n.alive(owner):
+		return fmt.Sprintf("its owner, process %d, has ended", owner.PID), nil
+	}
+	return "", nil
+}
+
+// alive reports whether a process is still the one that it was.
+func (n *Node) alive(o Owner) bool {
+	start, ok := startTime(n.root, o.PID)
+	return ok && start == o.Start
+}
+
+// startTime is field 22 of /proc/PID/stat.
+func startTime(root *kernel.Root, pid int) (string, bool) {
+	fields, ok := statFields(root, strconv.Itoa(pid))
+	if !ok || len(fields) < 20 {
+		return "", false
+	}
+	return fields[19], true
+}
+
+// statFields are those of /proc/PID/stat from the third, the state, on. The
+// second is the command in brackets and may hold anything.
+func statFields(root *kernel.Root, pid string) ([]string, bool) {
+	text, err := readText(root, "proc/"+pid+"/stat")
+	if err != nil {
+		return nil, false
+	}
+	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:]), true
+}
+
+// decide returns the state with a workload placed.
+func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
+	if !spec.CPUs.IsEmpty() {
+		return given(s, &spec.Request, spec.CPUs, spec.Mems)
+	}
+	offer, err := place.Place(t.n.opt.Policy, s, &spec.Request)
+	if err != nil {
+		return nil, err
+	}
+	return s.Commit(offer)
+}
+
+// given returns the state in which a workload has the given CPUs, whatever it
+// had before.
+func given(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.State, error) {
+	if _, ok := s.Grant(r.ID); ok {
+		var err error
+		if s, err = s.Release(r.ID); err != nil {
+			return nil, err
+		}
+	}
+	g := &place.Grant{ID: r.ID, Request: *r, Mems: mems}
+	nodes := mems
+	if nodes.IsEmpty() {
+		nodes = s.Topology().NodesOf(cpus)
+	}
+	if len(r.Memory) > 0 {
+		var err error
+		if g.Mems, g.Memory, err = s.FitMemory(nodes, r.Memory); err != nil {
+			return nil, err
+		}
+	}
+	if own := r.Mode == place.Exclusive || r.Mode == place.Auto && (r.Class == place.LSE || r.Class == place.LSR); own {
+		g.Own, g.Lent = cpus, r.Class == place.LSR
+	} else {
+		g.Share = place.Share{Within: cpus, Milli: r.Milli}
+	}
+	if r.Explain {
+		g.Why = place.NewWhy(r)
+		g.Why.Note("CPUs %s as asked for", cpus)
+	}
+	offer := s.Offer()
+	offer.Grant = g
+	return s.Commit(offer)
+}
+
+// refreshed is a view whose records hold the grants of its state.
+func (t *transaction) refreshed(v view) view {
+	bodies := map[string]*body{}
+	for id, b := range v.bodies {
+		g, ok := v.state.Grant(id)
+		if !ok {
+			bodies[id] = b
+			continue
+		}
+		next, w := *b, *b.Workload
+		w.Grant = g
+		w.CPUs, _ = v.state.CPUs(id)
+		w.Mems = g.Mems
+		next.Workload = &w
+		bodies[id] = &next
+	}
+	return view{v.state, bodies}
+}
+
+// to returns the change to a view.
+func (t *transaction) to(v view, focus ...string) *change {
+	c := &change{
+		from: t.view, to: t.refreshed(v), focus: focus, ledger: t.ledger,
+		confine: t.n.opt.Confine, yielded: t.n.drift.isYielded,
+		notes: t.ledger.Notes(), originals: map[string]string{},
+	}
+	for _, note := range c.notes {
+		if _, ok := c.originals[note.Step.Path]; !ok && note.Step.Op == kernel.Write {
+			c.originals[note.Step.Path] = note.Original
+		}
+	}
+	return c
+}
+
+// carry tells the kernel and then makes the change the truth. On an error
+// everything is as it was.
+func (t *transaction) carry(c *change) error {
+	w, err := t.n.backend.plan(c)
+	if err != nil {
+		return err
+	}
+	return t.perform(c, w)
+}
+
+func (t *transaction) perform(c *change, w work) error {
+	b, err := t.batch(c.to)
+	if err == nil {
+		err = t.began()
+	}
+	if err == nil {
+		err = t.prepare(b)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
+	}
+	undo, err := t.n.apply(w, t.ledger)
+	if err == nil {
+		if err = t.n.backend.verify(c); err == nil {
+			err = t.commit(b)
+		}
+		if err != nil {
+			err = errors.Join(err, undo())
+		}
+	}
+	if err != nil {
+		return errors.Join(err, t.abandon())
+	}
+	t.finish(c, b)
+	return nil
+}
+
+// finish does what is left once a change is the truth. What fails now is done
+// by the next transaction, which finds that this one has not ended.
+func (t *transaction) finish(c *change, b batch) {
+	t.view = c.to
+	err := t.install(b)
+	if err == nil {
+		err = t.n.backend.giveBack(c)
+	}
+	if err == nil {
+		err = t.ended()
+	}
+	if err != nil {
+		t.n.tell(Failed, "", "", err.Error())
+	}
+}
+
+// record makes a view the truth without telling the kernel.
+func (t *transaction) record(v view) error {
+	v = t.refreshed(v)
+	b, err := t.batch(v)
+	if err == nil {
+		err = t.began()
+	}
+	if err == nil {
+		err = t.prepare(b)
+	}
+	if err == nil {
+		err = t.commit(b)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
+	}
+	t.view = v
+	return t.install(b)
+}
+
+// batch is the difference of the files of two views.
+func (t *transaction) batch(to view) (batch, error) {
+	b := batch{Put: map[string][]byte{}}
+	for id, next := range to.bodies {
+		was := t.bodies[id]
+		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) && next.Workload.Spec.equal(&was.Workload.Spec) {
+			continue
+		}
+		text, err := seal(next)
+		if err != nil {
+			return b, err
+		}
+		b.Put[fileName(id)+recordExt] = text
+	}
+	for id := range t.bodies {
+		if to.bodies[id] == nil {
+			b.Drop = append(b.Drop, fileName(id)+recordExt)
+		}
+	}
+	return b, t.pools(to, &b)
+}
+
+// pools adds the policy's named pools to a batch, if they change.
+func (t *transaction) pools(to view, b *batch) error {
+	was, next := t.state.Save().Pools, to.state.Save().Pools
+	if reflect.DeepEqual(was, next) && len(t.bodies) > 0 {
+		return nil
+	}
+	if len(next) == 0 {
+		if len(was) > 0 {
+			b.Drop = append(b.Drop, poolsFile)
+		}
+		return nil
+	}
+	text, err := seal(body{Boot: t.n.bootID(), Pools: next})
+	b.Put[poolsFile] = text
+	return err
+}
+
+// release ends a workload that has no processes. Once its group is gone it is
+// released, whatever follows.
+func (t *transaction) release(id, why string) error {
+	offer, err := place.Release(t.n.opt.Policy, t.state, id)
+	if err != nil {
+		return err
+	}
+	state, err := t.state.Commit(offer)
+	if err != nil {
+		return err
+	}
+	if err := t.began(); err != nil {
+		return fmt.Errorf("note a change: %w", err)
+	}
+	c := t.to(view{state, without(t.bodies, id)})
+	if err := t.n.backend.remove(c, t.bodies[id]); err != nil {
+		return errors.Join(err, t.carry(t.to(t.view, id)))
+	}
+	if err := t.record(c.to); err != nil {
+		return err
+	}
+	t.n.tell(Released, id, "", why)
+	if err := t.carry(t.to(t.view)); err != nil {
+		t.n.tell(Failed, "", "", err.Error())
+	}
+	return nil
+}
+
+// converge drives the kernel to the books.
+func (t *transaction) converge() error {
+	c := t.to(t.view, t.ids()...)
+	c.all = true
+	return t.carry(c)
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// Spec is what a workload is to have.
+type Spec struct {
+	// Request is what it wants of the machine. Its ID names the workload.
+	Request place.Request `json:"request"`
+	// CPUs, if any, are the very CPUs to have instead of those that the policy
+	// would choose: its own if the class or mode asks for own ones, else the part
+	// of the shared pool to stay in. Mems likewise.
+	CPUs cpuset.Set `json:"cpus,omitzero"`
+	Mems cpuset.Set `json:"mems,omitzero"`
+	// Limits are settings beyond placing; CPUs, Mems and Partition stay empty. One
+	// that a Resize no longer names goes back to the kernel's default.
+	Limits cgroup.Limits `json:"limits,omitzero"`
+	// Group is an existing control group to place, named from the base on; ""
+	// makes one below berth/, named after the ID.
+	Group string `json:"group,omitempty"`
+	// PID is a process to move into the group, with all its threads; 0 is none.
+	PID int `json:"pid,omitempty"`
+	// Owner is the process whose end releases the workload; the zero Owner keeps
+	// it until it is released.
+	Owner Owner `json:"owner,omitzero"`
+}
+
+// Owner is a process: its id and when it started, in clock ticks since boot
+// (field 22 of /proc/PID/stat), which together name it for as long as the
+// kernel runs. Place fills in an empty Start.
+type Owner struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start,omitempty"`
+}
+
+// Validate reports what no node could act on.
+func (s *Spec) Validate() error {
+	var errs []error
+	if s.Request.ID == "" {
+		errs = append(errs, errors.New("no id"))
+	} else if len(fileName(s.Request.ID)) > maxName {
+		errs = append(errs, fmt.Errorf("id of %d bytes: longer than a file's name may be", len(s.Request.ID)))
+	}
+	if s.Request.ID != "" {
+		errs = append(errs, s.Request.Validate())
+	}
+	errs = append(errs, s.Limits.Validate())
+	l := &s.Limits
+	if !l.CPUs.IsEmpty() || !l.Mems.IsEmpty() || l.Partition != "" {
+		errs = append(errs, errors.New("limits: CPUs, memory nodes and partition follow from placing"))
+	}
+	if s.Group != "" && (path.IsAbs(s.Group) || path.Clean(s.Group) != s.Group || s.Group == "." || strings.HasPrefix(s.Group, "..")) {
+		errs = append(errs, fmt.Errorf("group %q: not a name below the base", s.Group))
+	}
+	if s.Group == ownGroup || strings.HasPrefix(s.Group, ownGroup+"/") {
+		errs = append(errs, fmt.Errorf("group %q: it is Berth's own", s.Group))
+	}
+	if s.PID < 0 || s.Owner.PID < 0 {
+		errs = append(errs, errors.New("a negative process id"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("workload %q: %w", s.Request.ID, err)
+	}
+	return nil
+}
+
+// Workload is a placed workload.
+type Workload struct {
+	Spec  Spec         `json:"spec"`
+	Grant *place.Grant `json:"grant"`
+	// CPUs are what it may run on now: its own, and what is left of its pool. Mems
+	// are its memory nodes; empty is any.
+	CPUs cpuset.Set `json:"cpus"`
+	Mems cpuset.Set `json:"mems,omitzero"`
+	// Since is when it was placed.
+	Since time.Time `json:"since"`
+	// Backend is how: "cgroup v2", "cgroup v1", "hybrid" or "affinity".
+	Backend string `json:"backend"`
+	// Group is its control group, named from the base on, and Dirs are that group's
+	// directories, relative to the kernel.Root; empty with affinity.
+	Group string   `json:"group,omitempty"`
+	Dirs  []string `json:"dirs,omitempty"`
+	// Notes are plain warnings.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// ID returns the workload's name.
+func (w *Workload) ID() string { return w.Spec.Request.ID }
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of events.
+const (
+	Placed   EventKind = "placed"
+	Changed  EventKind = "changed"  // resized or moved
+	Released EventKind = "released" // on request, or because owner or group is gone
+	Refused  EventKind = "refused"  // a change that did not happen
+	Repaired EventKind = "repaired" // a value that someone else changed
+	Yielded  EventKind = "yielded"  // a value left to someone else
+	Dropped  EventKind = "dropped"  // a record that is of no use, or that the books refuse
+	Restored EventKind = "restored" // everything was given back
+	Failed   EventKind = "failed"   // the kernel could not be told, and will be again
+)
+
+// Event is something that happened to a node.
+type Event struct {
+	Time time.Time `json:"time"`
+	Kind EventKind `json:"kind"`
+	// ID names the workload, if the event is about one, and Object a file.
+	ID     string `json:"id,omitempty"`
+	Object string `json:"object,omitempty"`
+	// Text says why.
+	Text string `json:"text,omitempty"`
+}

@@ -1,0 +1,211 @@
+package kernel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// OpenLedger opens a journal that outlives its processes, or starts one: who
+// opens the file next goes on where the last one ended. The caller keeps other
+// processes away while it is open, and does not keep it where Restore looks for
+// the journals of dead processes.
+//
+// Several writes to one file are one note, with the value that was there before
+// the first and all that Berth has written since. What is written in a
+// directory that the ledger has noted as made is not noted: undoing removes the
+// directory.
+//
+// A ledger of an earlier boot is started anew. One that cannot be read is an
+// error and stays as it is.
+func OpenLedger(root *Root, name, program string) (*Journal, error) {
+	j, err := readLedger(root, name)
+	if errors.Is(err, os.ErrNotExist) {
+		j, err = &Journal{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	j.ledger, j.open, j.root = true, map[int]bool{}, root
+	for _, e := range j.notes {
+		j.open[e.seq] = true
+	}
+	if j.file == nil {
+		if err := j.rewrite(name, newHeader(root, program)); err != nil {
+			return nil, fmt.Errorf("open ledger: %w", err)
+		}
+	}
+	return j, nil
+}
+
+// readLedger reads what is noted. Its file is nil if it is better written anew:
+// most of it is crossed out, or it is of an earlier boot.
+func readLedger(root *Root, name string) (*Journal, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	n, err := parseJournal(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w; what it notes is not restored: check by hand, then delete the file", name, err)
+	case n.Journal == 0 || n.Boot != root.bootID():
+		return &Journal{}, nil
+	case n.Root != root.absolute():
+		return nil, fmt.Errorf("%s: it is of the tree %s, not %s", name, n.Root, root.absolute())
+	}
+	j := &Journal{notes: n.entries, next: n.last}
+	if strings.Count(string(text), "\n") > 64+2*len(n.entries) {
+		return j, nil
+	}
+	if j.file, err = openLedgerFile(name); err != nil {
+		return nil, err
+	}
+	if err := j.file.Truncate(n.size); err != nil {
+		return nil, errors.Join(err, j.file.Close())
+	}
+	return j, nil
+}
+
+// rewrite replaces the ledger's file by one without what was crossed out.
+func (j *Journal) rewrite(name string, h header) (err error) {
+	temporary := name + ".new"
+	if j.file, err = os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|syscall.O_NOFOLLOW, 0o600); err != nil {
+		return err
+	}
+	lines := []any{h}
+	for _, e := range j.notes {
+		lines = append(lines, record{Seq: e.seq, Do: e})
+		if e.undoing {
+			lines = append(lines, record{Seq: e.seq, Undoing: true})
+		}
+	}
+	var text []byte
+	for _, line := range lines {
+		data, err := json.Marshal(line)
+		if err != nil {
+			return errors.Join(err, j.file.Close())
+		}
+		text = append(append(text, data...), '\n')
+	}
+	_, err = j.file.Write(text)
+	if err == nil {
+		err = j.file.Sync()
+	}
+	if err == nil {
+		err = os.Rename(temporary, name)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(name))
+	}
+	if err != nil {
+		return errors.Join(err, j.file.Close())
+	}
+	if err := j.file.Close(); err != nil {
+		return err
+	}
+	j.file, err = openLedgerFile(name)
+	return err
+}
+
+func openLedgerFile(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0)
+}
+
+func syncDir(name string) error {
+	dir, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Notes returns what the ledger has noted and not undone, in the order in which
+// it was done, with the outcome Pending.
+func (j *Journal) Notes() []Item {
+	var items []Item
+	for _, e := range j.notes {
+		items = append(items, Item{Step: e.Step, Outcome: Pending, Original: e.Original})
+	}
+	return items
+}
+
+// Undo undoes those of the ledger's notes that match, the last first, as
+// Restore does. The error joins what could not be undone and stays noted.
+func (j *Journal) Undo(match func(Step) bool) ([]Item, error) {
+	var entries []*entry
+	for _, e := range j.notes {
+		if match(e.Step) {
+			entries = append(entries, e)
+		}
+	}
+	all, err := j.root.revertAll(entries, j)
+	errs := []error{err}
+	items := make([]Item, 0, len(all))
+	for _, v := range all {
+		item := Item{Step: v.Step, Outcome: v.outcome, Original: v.Original}
+		if v.err != nil {
+			item.Error = v.err.Error()
+		}
+		if v.outcome == Failed {
+			errs = append(errs, v.err)
+		}
+		items = append(items, item)
+	}
+	return items, errors.Join(errs...)
+}
+
+// covered reports whether e needs no note of its own: an earlier one has the
+// original of the same file, or the directory is to be removed. A value that is
+// not known to be Berth's own is added to the earlier note.
+func (j *Journal) covered(e *entry) (bool, error) {
+	if !j.ledger || e.Op == Mkdir || e.Op == Attach {
+		return false, nil
+	}
+	dir := path.Dir(e.Path)
+	for _, old := range j.notes {
+		if old.Op == Mkdir && old.Path == dir {
+			return true, nil
+		}
+		if e.Op != Write || old.Op != Write || old.Path != e.Path || old.Inode != e.Inode || old.Unset != e.Unset {
+			continue
+		}
+		if e.Format == Keyed && key(old.Value) != key(e.Value) {
+			continue
+		}
+		e.seq = old.seq
+		if old.owns(e.Value) {
+			return true, nil
+		}
+		old.Also = append(old.Also, e.Value)
+		return true, j.write(record{Seq: old.seq, Also: &e.Value}, true)
+	}
+	return false, nil
+}
+
+func key(line string) string {
+	k, _, _ := strings.Cut(line, " ")
+	return k
+}
+
+// forget takes e out of the ledger's notes.
+func (j *Journal) forget(e *entry) {
+	j.notes = slices.DeleteFunc(j.notes, func(n *entry) bool { return n.seq == e.seq })
+}
+
+// Shows returns what the kernel shows of the setting that s writes, and whether
+// it means the same as s.Value.
+func (r *Root) Shows(s Step) (value string, same bool, err error) {
+	text, err := r.read(s.Path)
+	if err != nil {
+		return "", false, err
+	}
+	value = s.line(text)
+	return value, s.Format.same(value, s.Value), nil
+}
