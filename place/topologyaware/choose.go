@@ -31,6 +31,19 @@ func (k *task) choose() (int, error) {
 	return 0, k.onFloor()
 }
 
+// around returns the deepest pool around a set that can hold the request.
+func (k *task) around(cpus *cpuset.Set) (int, error) {
+	for at := k.locate(cpus); at >= 0; at = k.pools[at].parent {
+		reason := k.fits(at)
+		if reason == "" {
+			k.why.Note("stays in %s", k.pools[at].label(k.t))
+			return at, nil
+		}
+		k.why.Note("%s: %s", k.pools[at].label(k.t), k.detail(at, reason))
+	}
+	return 0, k.onFloor()
+}
+
 // onFloor sends a workload without CPU time to the floor if all else is owned;
 // others are refused.
 func (k *task) onFloor() error {
@@ -64,6 +77,9 @@ func (k *task) detail(i int, reason string) string {
 		return reason
 	}
 	has := &k.has[i]
+	if k.own == 0 {
+		return fmt.Sprintf("%s (%dm to share)", reason, max(0, has.room))
+	}
 	return fmt.Sprintf("%s (%d CPUs to own, %d isolated, %dm to share)", reason, has.slice, has.iso, max(0, has.room))
 }
 
@@ -87,7 +103,7 @@ func (k *task) fits(i int) string {
 		return ""
 	case has.free == 0:
 		return "no CPU left to share"
-	case k.milli > 0 && k.milli > has.room-1000*slice:
+	case k.milli > 0 && k.milli > has.room-1000*max(0, slice-has.again):
 		return "too little time left"
 	}
 	return ""

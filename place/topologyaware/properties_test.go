@@ -24,12 +24,30 @@ func TestProperties(t *testing.T) {
 	for name, p := range policies() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			suite := placetest.Suite{Policy: p}
+			suite := placetest.Suite{Policy: p, Rank: rank(p)}
 			if name == "default" {
 				suite.Own = own
 			}
 			placetest.Check(t, suite)
 		})
+	}
+}
+
+// rank returns the rank of the pool that was chosen; nil where there was no choice.
+func rank(p place.Policy) func(s *place.State, g *place.Grant) []int {
+	return func(s *place.State, g *place.Grant) []int {
+		r := g.Request
+		r.Explain = true
+		o, err := p.Place(s, &r)
+		if err != nil {
+			return nil
+		}
+		for _, d := range o.Grant.Why.Decisions {
+			if d.Name == "pool" && d.Chosen >= 0 {
+				return d.Candidates[d.Chosen].Rank
+			}
+		}
+		return nil
 	}
 }
 

@@ -29,11 +29,11 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	k := newTask(p, without, r, w, old.Own)
-	if lost := old.Own.Minus(without.Ownable(r.Class)); w.own > 0 && !lost.IsEmpty() {
+	if lost := old.Own.Minus(without.Ownable(r.Class)).Minus(reusable(without, r)); w.own > 0 && !lost.IsEmpty() {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "may not own CPUs " + lost.String() + " any longer"}
 	}
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Devices: old.Devices}
-	at, err := k.regrow(g, old)
+	at, err := k.home(g, old.Own.Union(old.Share.Within))
 	if err == nil {
 		err = k.keepMemory(g, old, at)
 	}
@@ -43,30 +43,6 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	o := s.Offer()
 	o.Grant = g
 	return o, nil
-}
-
-// regrow gives the workload its CPUs in the pool that it is in, or the nearest
-// around it.
-func (k *task) regrow(g *place.Grant, old *place.Grant) (int, error) {
-	if k.reserve(g) {
-		return 0, nil
-	}
-	cpus := old.Own.Union(old.Share.Within)
-	for at := k.locate(&cpus); ; at = k.pools[at].parent {
-		reason := k.fits(at)
-		if reason == "" {
-			k.why.Note("stays in %s", k.pools[at].label(k.t))
-			return at, k.fill(g, at)
-		}
-		k.why.Note("%s: %s", k.pools[at].label(k.t), k.detail(at, reason))
-		if at > 0 {
-			continue
-		}
-		if err := k.onFloor(); err != nil {
-			return 0, err
-		}
-		return 0, k.fill(g, 0)
-	}
 }
 
 // keepMemory leaves memory where it is if the amounts are the same.

@@ -21,7 +21,8 @@ type task struct {
 	open     cpuset.Set // those that nobody owns
 	ownable  cpuset.Set // those that can be owned
 	iso      cpuset.Set // isolated CPUs that can be owned
-	held     cpuset.Set // CPUs that the workload owns already and can own on
+	held     cpuset.Set // CPUs that the workload is to have: those that it owns, or uses again
+	again    cpuset.Set // the sharable part of held that others of the group own
 	pull     []int      // by pool: weights of the matching workloads there
 }
 
@@ -30,13 +31,14 @@ type stock struct {
 	free   int // sharable CPUs that nobody owns
 	own    int // CPUs that can be owned, as the books go
 	iso    int // isolated CPUs that can be owned
+	again  int // CPUs to use again
 	milli  int // shared time taken below
 	grants int // sharers below
 	room   int // milli-CPU that can be shared, and not less above
 	slice  int // CPUs that can be owned and leave enough to sharers
 }
 
-// newTask surveys the state; held are the CPUs that the workload owned in it before.
+// newTask surveys the state; held are the CPUs that the workload is to have.
 func newTask(p Policy, s *place.State, r *place.Request, w wish, held cpuset.Set) *task {
 	k := &task{wish: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
 	isolated := s.Topology().Machine().Isolated
@@ -48,6 +50,10 @@ func newTask(p Policy, s *place.State, r *place.Request, w wish, held cpuset.Set
 	k.sharable = preferred(k.sharable, k.conf.Reserved)
 	k.open = k.s.Sharable().Intersect(k.sharable)
 	ownable := k.s.Ownable(r.Class)
+	if !held.IsEmpty() {
+		k.again = held.Minus(ownable).Intersect(k.sharable)
+		ownable = ownable.Union(held)
+	}
 	k.ownable = ownable.Intersect(k.sharable)
 	if !held.IsEmpty() && k.isolated != place.Require {
 		k.isolated = place.Unasked
@@ -84,6 +90,9 @@ func (k *task) supply() {
 			has.own = p.cpus.Overlap(&k.ownable)
 			has.iso = p.cpus.Overlap(&k.iso)
 		}
+		if !k.again.IsEmpty() {
+			has.again = p.cpus.Overlap(&k.again)
+		}
 	}
 	for b := range k.s.Bounds() {
 		if !k.sharable.Overlaps(b.Within) {
@@ -117,7 +126,7 @@ func (k *task) spare() {
 		for c := k.pools[i].child; c >= 0; c = k.pools[c].next {
 			has.slice -= k.has[c].own - k.has[c].slice
 		}
-		has.slice = max(0, min(has.slice, has.free-has.need()))
+		has.slice = max(0, min(has.slice, has.free+has.again-has.need()))
 	}
 	for i := range k.has {
 		has := &k.has[i]
@@ -150,6 +159,23 @@ func (k *task) reserve(g *place.Grant) bool {
 	k.why.Note("runs on the reserved CPUs %s", reserved)
 	g.Share = place.Share{Within: reserved, Milli: asked, OneThread: k.hideSecond}
 	return true
+}
+
+// home gives the workload its CPUs: in the best pool or, where it has CPUs, in the
+// nearest one around them that can hold it.
+func (k *task) home(g *place.Grant, cpus cpuset.Set) (at int, err error) {
+	switch {
+	case k.reserve(g):
+		return 0, nil
+	case cpus.IsEmpty():
+		at, err = k.choose()
+	default:
+		at, err = k.around(&cpus)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return at, k.fill(g, at)
 }
 
 // fill gives the workload its CPUs in the chosen pool.
@@ -192,7 +218,7 @@ func (k *task) sliceable(at int) (cpuset.Set, error) {
 			continue
 		}
 		inside := from.Intersect(k.pools[i].cpus)
-		if hold := has.need() - (has.free - inside.Len()); hold > 0 {
+		if hold := has.need() - (has.free + has.again - inside.Len()); hold > 0 {
 			inside = inside.Minus(k.held)
 			kept, err := k.t.Take(&place.Query{From: inside, Count: min(hold, inside.Len()), Stages: []place.Stage{threads()}})
 			if err != nil {

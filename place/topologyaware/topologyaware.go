@@ -29,6 +29,9 @@
 // exclusive CPUs left, fewest sharers, and shared time left. Ties end in the
 // lowest pool of a depth-first walk.
 //
+// Exclusive CPUs of the initial workloads of a group are used again by the others:
+// these take the nearest pool around them that can hold the request, if one can.
+//
 // The score of a pool by affinity is the sum of weights of the matching workloads
 // in its ancestors and below it, times 0.75 per level between. Its score by hints
 // is a product over asked nodes and devices: 0 for one outside of the pool, else
@@ -151,14 +154,19 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	k := newTask(p, s, r, w, cpuset.Set{})
-	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
-	at := 0
-	if !k.reserve(g) {
-		if at, err = k.choose(); err == nil {
-			err = k.fill(g, at)
+	if again := reusable(s, r); w.own > 0 && !again.IsEmpty() {
+		if o, err := p.place(s, r, w, again); err == nil {
+			return o, nil
 		}
 	}
+	return p.place(s, r, w, cpuset.Set{})
+}
+
+// place finds a pool; around CPUs to use again, if there are any.
+func (p Policy) place(s *place.State, r *place.Request, w wish, again cpuset.Set) (place.Offer, error) {
+	k := newTask(p, s, r, w, again)
+	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
+	at, err := k.home(g, again)
 	if err == nil {
 		err = k.rest(g, at)
 	}
@@ -168,6 +176,15 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	o := s.Offer()
 	o.Grant = g
 	return o, nil
+}
+
+// reusable returns the CPUs of the initial workloads of r's group that r may own.
+func reusable(s *place.State, r *place.Request) cpuset.Set {
+	again := s.Reusable(r.Group)
+	if r.Class != place.System && !again.IsEmpty() {
+		again = again.Minus(s.Config().Reserved)
+	}
+	return again
 }
 
 // usesReserved reports whether r belongs on the reserved CPUs.
