@@ -59,6 +59,7 @@ func Rooms() []Room {
 		}, Pure: true},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
+		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "place", "place/berth"}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
