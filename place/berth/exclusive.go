@@ -319,15 +319,6 @@ func (h *hunt) several() ([]int, error) {
 	return set, nil
 }
 
-// numbers returns the kernel's numbers of nodes given by position.
-func (h *hunt) numbers(set []int) cpuset.Set {
-	var ids cpuset.Set
-	for _, pos := range set {
-		ids, _ = ids.With(h.t.Units(machine.Node)[pos].ID)
-	}
-	return ids
-}
-
 func criteria() []string {
 	return []string{"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy", "L3 domains", "split cores", "broken cores", "broken L3 domains", "left over"}
 }
@@ -335,9 +326,7 @@ func criteria() []string {
 // rank ranks a set of nodes, by position.
 func (h *hunt) rank(set []int) place.Rank {
 	var rank place.Rank
-	if len(h.r.Devices) > 0 || len(h.r.Memory) > 0 {
-		rank[0], rank[1] = h.farAndShort(h.numbers(set))
-	}
+	rank[0], rank[1] = h.farAndShort(set)
 	left := -h.n
 	for _, a := range set {
 		rank[2] += h.repulsion(a)

@@ -31,45 +31,46 @@ func (c cost) compare(o cost) int {
 // survey counts the pieces.
 func (h *hunt) survey() {
 	nodes, l3s := h.t.Units(machine.Node), h.t.Units(machine.L3)
-	h.of = make([]int, len(nodes)+1)
-	h.pieces = make([]piece, 0, len(l3s)+len(nodes))
+	of, pieces := make([]int, 0, len(nodes)+1), make([]piece, 0, len(l3s)+len(nodes))
 	for node := range nodes {
-		h.of[node] = len(h.pieces)
-		at := -1
+		first, at := len(pieces), -1
+		of = append(of, first)
 		for _, core := range h.t.Cores(machine.Node, node) {
 			free := h.v.FreeIn(machine.Core, int(core))
 			if free == 0 {
 				continue
 			}
-			l3 := h.t.Of(machine.L3, int(core))
-			if at < 0 || int(h.pieces[at].l3) != l3 {
-				at = h.piece(node, l3)
+			l3 := int16(h.t.Of(machine.L3, int(core)))
+			if at < 0 || pieces[at].l3 != l3 {
+				if at = indexL3(pieces, first, l3); at == len(pieces) {
+					pieces = append(pieces, piece{node: int16(node), l3: l3})
+				}
 			}
-			h.pieces[at].free += int16(free)
+			pieces[at].free += int16(free)
 			if whole := h.v.WholeIn(machine.Core, int(core)); whole > 0 {
-				h.pieces[at].whole += int16(whole)
+				pieces[at].whole += int16(whole)
 				if whole == 1 {
-					h.pieces[at].ones++
+					pieces[at].ones++
 				}
 			}
 		}
 	}
-	h.of[len(nodes)] = len(h.pieces)
-	for i := range h.pieces {
-		p := &h.pieces[i]
+	for i := range pieces {
+		p := &pieces[i]
 		p.intact = p.l3 >= 0 && int(p.free) == l3s[p.l3].Size
 	}
+	h.of, h.pieces = append(of, len(pieces)), pieces
 }
 
-// piece returns the place of a node's piece, which it adds if it is new.
-func (h *hunt) piece(node, l3 int) int {
-	for i := h.of[node]; i < len(h.pieces); i++ {
-		if int(h.pieces[i].l3) == l3 {
+// indexL3 returns the place of an L3 domain among the pieces from first on,
+// their number if it is not there.
+func indexL3(pieces []piece, first int, l3 int16) int {
+	for i := first; i < len(pieces); i++ {
+		if pieces[i].l3 == l3 {
 			return i
 		}
 	}
-	h.pieces = append(h.pieces, piece{node: int16(node), l3: int16(l3)})
-	return len(h.pieces) - 1
+	return len(pieces)
 }
 
 // exactPieces is the number of pieces up to which all sets are compared.

@@ -111,7 +111,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 				left = -left
 			}
 			node := units[i].ID
-			far, short := k.farAndShort(cpuset.MustOf(node))
+			far, short := k.farAndShort([]int{i})
 			return place.Rank{miss(&near, node), miss(&k.r.Nodes, node), far, short, k.repulsion(i), left}
 		},
 		Label: func(i int) string { return k.t.Label(machine.Node, i) },
@@ -160,11 +160,13 @@ func (k *task) repulsion(pos int) int {
 }
 
 // farAndShort returns how many of the asked devices, and MiB of memory, would
-// come from outside the nodes. What is held already does not count.
-func (k *task) farAndShort(nodes cpuset.Set) (far, short int) {
+// come from outside a set of nodes, by position. What is held already does not
+// count.
+func (k *task) farAndShort(set []int) (far, short int) {
 	if k.old != nil || len(k.r.Devices) == 0 && len(k.r.Memory) == 0 {
 		return 0, 0
 	}
+	nodes := k.numbers(set)
 	if len(k.r.Devices) > 0 {
 		_, far, _ = k.s.FitDevices(nodes, k.r.Devices)
 	}
@@ -172,6 +174,15 @@ func (k *task) farAndShort(nodes cpuset.Set) (far, short int) {
 		short = int((k.s.Shortage(nodes, k.r.Memory) + 1<<20 - 1) >> 20)
 	}
 	return far, short
+}
+
+// numbers returns the kernel's numbers of nodes given by position.
+func (k *task) numbers(set []int) cpuset.Set {
+	var ids cpuset.Set
+	for _, pos := range set {
+		ids, _ = ids.With(k.t.Units(machine.Node)[pos].ID)
+	}
+	return ids
 }
 
 func sameDevices(a, b []place.DeviceRequest) bool {
