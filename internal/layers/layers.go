@@ -57,6 +57,9 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "internal/amount",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
+		{Path: "agent/config", May: []string{
+			"cpuset", "place", "kernel", "kernel/cgroup", "replay", "internal/amount", "internal/strictyaml",
+		}},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "place", "place/berth"}},

@@ -1,0 +1,192 @@
+// Package config is the agent's declarative configuration: which policy places
+// the workloads of a host, which control groups are workloads and what each gets,
+// what everyone else is kept off, and how the agent itself runs.
+//
+// Parse reads a NodeConfig strictly, Match says which workload a control group
+// is, Diff says in words what another NodeConfig would change. Nothing here does
+// I/O; docs/nodeconfig.md is the reference for users.
+package config
+
+import (
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/place"
+)
+
+// What a NodeConfig must say that it is.
+const (
+	APIVersion = "berth.dev/v1alpha1"
+	Kind       = "NodeConfig"
+)
+
+// NodeConfig is what one host is to be like. The zero value of each field below
+// agent is what its comment says; Default has the agent's own settings.
+type NodeConfig struct {
+	// APIVersion is berth.dev/v1alpha1; required.
+	APIVersion string `json:"apiVersion"`
+	// Kind is NodeConfig; required.
+	Kind string `json:"kind"`
+
+	// Policy decides who gets which CPUs and memory nodes.
+	Policy Policy `json:"policy,omitzero"`
+	// Allowed are the CPUs that may be used at all, as in "0-7,16"; empty is all
+	// online ones.
+	Allowed cpuset.Set `json:"allowed,omitzero"`
+	// Reserved are CPUs for the host: only class SYSTEM may own them; shared
+	// pools may have them. Empty is none.
+	Reserved cpuset.Set `json:"reserved,omitzero"`
+	// Floor are CPUs that nobody may own. Empty is reserved or, where that is
+	// empty too, the lowest allowed CPU that the kernel does not isolate.
+	Floor cpuset.Set `json:"floor,omitzero"`
+	// NoFloor lets all CPUs become owned.
+	NoFloor bool `json:"noFloor,omitempty"`
+
+	// Confine are globs of foreign groups that are kept off exclusive CPUs:
+	// their cpuset becomes what nobody owns. Default: none.
+	Confine []string `json:"confine,omitempty"`
+	// Protected are globs of groups, with all below them, that Berth never
+	// changes, whatever else matches them. Default: none.
+	Protected []string `json:"protected,omitempty"`
+	// Classes are limits that the workloads of a class have unless they set
+	// their own. Default: none.
+	Classes map[place.Class]Limits `json:"classes,omitempty"`
+	// Workloads say which groups are workloads, and what each gets. The first
+	// that matches a group has it. Default: none.
+	Workloads []Workload `json:"workloads,omitempty"`
+	// Agent is how the agent runs.
+	Agent Agent `json:"agent,omitzero"`
+}
+
+// Policy is a placement policy with its options.
+type Policy struct {
+	// Name is one that berth replay lists. Default: berth.
+	Name string `json:"name,omitempty"`
+	// Options are those that a scenario of berth replay gives the policy. Default:
+	// the policy's own.
+	Options map[string]any `json:"options,omitempty"`
+}
+
+// Workload is one kind of group and what each such group gets.
+type Workload struct {
+	// Name is unique: letters, digits, '-', '_' and '.', at most 63. Required.
+	Name string `json:"name"`
+	// Match says which groups; required.
+	Match Match `json:"match"`
+	// Class is LSE, LSR, LS, BE or SYSTEM. Default: LS.
+	Class place.Class `json:"class"`
+	// CPUs is the CPU time asked for, as in 4, 2.5 or 500m. Default: none, the
+	// workload shares a pool.
+	CPUs amount.Milli `json:"cpus,omitzero"`
+	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
+	// Default: the policy's own.
+	Bind place.Bind `json:"bind,omitzero"`
+	// Exclusive is PCPULevel (no one else on its cores) or NUMANodeLevel (nor on
+	// its NUMA nodes). Default: only its CPUs.
+	Exclusive place.Exclusivity `json:"exclusive,omitzero"`
+	// Strategy is MostAllocated, LeastAllocated or DistributeEvenly: which NUMA
+	// nodes to prefer. Default: the policy's own.
+	Strategy place.Strategy `json:"strategy,omitzero"`
+	// Nodes are the NUMA nodes to prefer, as in "0-1". Default: any.
+	Nodes cpuset.Set `json:"nodes,omitzero"`
+	// Memory is how much memory to find room for, in bytes, as in 2Gi. It is no
+	// limit. Default: not counted.
+	Memory amount.Bytes `json:"memory,omitzero"`
+	// Limits go over those of the class, field by field.
+	Limits Limits `json:"limits,omitzero"`
+}
+
+// Match names groups in one of three ways.
+type Match struct {
+	// Cgroup is a glob of the group's path below the mount of its hierarchy, as in
+	// /batch.slice/*: * and ? match within a component, ** any number of components.
+	Cgroup string `json:"cgroup,omitempty"`
+	// Unit is a glob of a systemd unit's name, as in nginx.service or
+	// batch-*.scope. It means the unit's own group, not those below.
+	Unit string `json:"unit,omitempty"`
+	// Container is a container, as its runtime writes it into the path.
+	Container *Container `json:"container,omitempty"`
+}
+
+// Container matches the own group of a container. All fields that are set must
+// match; at least one is. The path tells no labels, and a name only with lxc and
+// nspawn: the rest is refused as not supported.
+type Container struct {
+	// Runtime is docker, containerd, crio, podman, lxc or nspawn. Default: any.
+	// Under the cgroupfs driver the path of a container in a pod does not tell it.
+	Runtime string `json:"runtime,omitempty"`
+	// ID is a glob of the container's id, as in 3f4e*. Default: any.
+	ID string `json:"id,omitempty"`
+	// Pod is a glob of the UID of the container's pod, with dashes. Default: any.
+	Pod string `json:"pod,omitempty"`
+	// Name is a glob of the container's name; only with lxc and nspawn. Default: any.
+	Name string `json:"name,omitempty"`
+	// Label is refused: no path tells it.
+	Label map[string]string `json:"label,omitempty"`
+}
+
+// Limits are settings of a group. What is absent stays as it is found.
+type Limits struct {
+	// Weight is the share of CPU time among siblings, 1 to 10000; the kernel's
+	// default is 100 (cpu.weight).
+	Weight int `json:"weight,omitempty"`
+	// Idle runs the group only when no sibling wants to (cpu.idle, 5.15). An idle
+	// group has no weight.
+	Idle *bool `json:"idle,omitempty"`
+	// Quota is the most CPU time, in CPUs, as in 2.5 or 500m; max is no limit
+	// (cpu.max). At least 10m.
+	Quota amount.Milli `json:"quota,omitzero"`
+	// Burst is CPU time that a period may take over from earlier ones, as in 20ms, at
+	// most the quota's share of the period of 100 ms (cpu.max.burst, 5.14).
+	Burst Duration `json:"burst,omitzero"`
+	// MemoryMax is the limit in bytes, as in 2Gi; max is no limit (memory.max).
+	MemoryMax amount.Bytes `json:"memoryMax,omitzero"`
+	// MemoryHigh is where the group is slowed down and reclaimed, in bytes; max is
+	// nowhere (memory.high, v2 only).
+	MemoryHigh amount.Bytes `json:"memoryHigh,omitzero"`
+	// MemoryLow is what others' pressure leaves it, in bytes; max is all
+	// (memory.low, v2 only).
+	MemoryLow amount.Bytes `json:"memoryLow,omitzero"`
+	// IOWeight is the share of disk time among siblings, 1 to 10000; the kernel's
+	// default is 100 (io.weight).
+	IOWeight int `json:"ioWeight,omitempty"`
+}
+
+// Agent is how the agent itself runs.
+type Agent struct {
+	// Socket is the path of the API's socket. Default: /run/berth/agent.sock.
+	Socket string `json:"socket,omitempty"`
+	// Group is the group, by name or number, that may use the socket too.
+	// Default: none, only the agent's own user.
+	Group string `json:"group,omitempty"`
+	// Metrics is the HOST:PORT of /metrics and the status page; off is none.
+	// Default: 127.0.0.1:9750, not reachable from the network.
+	Metrics string `json:"metrics,omitempty"`
+	// Rescan is how often all groups are looked through beside watching them come
+	// and go, at least 1s. Default: 30s.
+	Rescan Duration `json:"rescan,omitzero"`
+	// StateDir is where decisions are kept over a restart. Default: /var/lib/berth.
+	StateDir string `json:"stateDir,omitempty"`
+	// RestoreOnExit puts every value back when the agent stops. Default: false,
+	// all stays in place for the next start.
+	RestoreOnExit bool `json:"restoreOnExit,omitempty"`
+	// YieldAfter is how many times in a row a value that another writer changes is
+	// written again before it is left to them and reported, at least 1. Default: 3.
+	YieldAfter int `json:"yieldAfter,omitempty"`
+}
+
+// Default returns what holds without a file: no workloads, the default policy, and
+// the agent's default settings.
+func Default() *NodeConfig {
+	return &NodeConfig{
+		APIVersion: APIVersion,
+		Kind:       Kind,
+		Policy:     Policy{Name: "berth"},
+		Agent: Agent{
+			Socket:     "/run/berth/agent.sock",
+			Metrics:    "127.0.0.1:9750",
+			Rescan:     Duration(30e9),
+			StateDir:   "/var/lib/berth",
+			YieldAfter: 3,
+		},
+	}
+}

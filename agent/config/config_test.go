@@ -1,0 +1,218 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+const head = "apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\n"
+
+func parse(t *testing.T, body string) *NodeConfig {
+	t.Helper()
+	c, err := Parse([]byte(head+body), "n.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	t.Parallel()
+	if err := Default().Validate(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(Default(), parse(t, "")); diff != "" {
+		t.Errorf("a file that says nothing is not the default (-want +got)\n%s", diff)
+	}
+}
+
+func TestExample(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../examples/nodeconfig.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse(text, "nodeconfig.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group, want := range map[string]string{
+		"/system.slice/nginx.service":      "api",
+		"/system.slice/postgresql.service": "database",
+		"/batch.slice/nightly.service":     "batch",
+		"/system.slice/sshd.service":       "",
+	} {
+		w, ok := c.Match(group)
+		if !ok {
+			w = &Workload{}
+		}
+		if w.Name != want {
+			t.Errorf("%s is workload %q, want %q", group, w.Name, want)
+		}
+	}
+	if !c.IsConfined("/system.slice") || c.IsConfined("/init.scope") {
+		t.Error("the example confines not what its comments say")
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `
+policy: {name: topology-aware, options: {pinMemory: false}}
+reserved: 0,8
+classes:
+  BE: {idle: true, memoryHigh: 4Gi, quota: 2}
+  LS: {weight: 200}
+workloads:
+- name: api
+  match: {unit: nginx.service}
+  class: LSE
+  cpus: 4
+  bind: FullPCPUs
+  exclusive: PCPULevel
+  strategy: MostAllocated
+  nodes: 0
+  memory: 2Gi
+- name: batch
+  match: {cgroup: /batch.slice/*}
+  class: BE
+  limits: {weight: 50, quota: max, memoryMax: 8Gi, burst: 20ms}
+agent: {rescan: 1m, metrics: "off"}
+`)
+	want := place.Request{
+		ID: "x", Milli: 4000, Class: place.LSE, Bind: place.FullPCPUs, Exclusivity: place.PCPULevel, Strategy: place.MostAllocated,
+		Nodes: cpuset.MustOf(0), Memory: []place.Amount{{Resource: place.Memory, Bytes: 2 << 30}},
+	}
+	if diff := cmp.Diff(want, c.Workloads[0].Request("x")); diff != "" {
+		t.Errorf("request (-want +got)\n%s", diff)
+	}
+	limits := cgroup.Limits{Weight: 50, Quota: cgroup.Unlimited, Burst: 20e6, MemoryMax: 8 << 30, MemoryHigh: 4 << 30}
+	if diff := cmp.Diff(limits, c.LimitsOf(&c.Workloads[1]).Cgroup()); diff != "" {
+		t.Errorf("limits (-want +got)\n%s", diff)
+	}
+	idle := cgroup.Limits{Idle: cgroup.On, Quota: 200e6, MemoryHigh: 4 << 30}
+	if diff := cmp.Diff(idle, c.LimitsOf(&Workload{Class: place.BE}).Cgroup()); diff != "" {
+		t.Errorf("limits of a class (-want +got)\n%s", diff)
+	}
+	p, err := c.NewPolicy()
+	if err != nil || p.Name() != "topology-aware" {
+		t.Errorf("policy %v, %v", p, err)
+	}
+	if diff := cmp.Diff(place.Config{Reserved: cpuset.MustOf(0, 8)}, c.PlaceConfig()); diff != "" {
+		t.Errorf("place.Config (-want +got)\n%s", diff)
+	}
+	if c.Agent.Rescan != Duration(60e9) || c.Agent.Metrics != "off" || c.Agent.Socket != Default().Agent.Socket {
+		t.Errorf("agent %+v", c.Agent)
+	}
+}
+
+func TestParseNamesAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ body, want string }{
+		"unknown field":     {"workloads:\n- name: a\n  match: {unit: a.service}\n  cpu: 4\n", `n.yaml:6: workloads[0].cpu: unknown field; did you mean "cpus"?`},
+		"twice":             {"reserved: 0\nreserved: 1\n", "n.yaml:4: reserved: is there twice, first in line 3"},
+		"type":              {"noFloor: 3\n", `n.yaml:3: noFloor: "3" is no true or false`},
+		"class":             {"classes: {BEST: {weight: 3}}\n", `n.yaml:3: classes.BEST: class "BEST": no such class`},
+		"cpus":              {"allowed: 0-x\n", "n.yaml:3: allowed: "},
+		"reserved":          {"allowed: 0-3\nreserved: 3-4\n", "n.yaml:4: reserved: CPUs 4 are not allowed ones"},
+		"floor":             {"floor: 1\nnoFloor: true\n", "n.yaml:4: noFloor: there is a floor: 1"},
+		"policy":            {"policy: {name: kublet}\n", `n.yaml:3: policy.name: there is no policy "kublet"; did you mean "kubelet"?`},
+		"option":            {"policy:\n  options:\n    stratgy: x\n", `n.yaml:5: policy.options.stratgy: unknown field "stratgy"`},
+		"option's value":    {"policy:\n  options: {strategy: x}\n", `n.yaml:4: policy.options: NUMA strategy "x": no such NUMA strategy`},
+		"glob":              {"confine: [/a, b]\n", `n.yaml:3: confine[1]: "b" is no path from the root`},
+		"glob with dots":    {"protected: [/a/../b]\n", `n.yaml:3: protected[0]: "/a/../b" is no path from the root`},
+		"open glob":         {"confine:\n- /[a\n", `n.yaml:4: confine[0]: "[a" is no glob`},
+		"part of **":        {"confine: [/a**]\n", "n.yaml:3: confine[0]: ** stands for whole components"},
+		"glob twice":        {"confine: [/a, /a]\n", `n.yaml:3: confine[1]: "/a" is there twice`},
+		"weight":            {"classes:\n  LS:\n    weight: 10001\n", "n.yaml:4: classes.LS: weight 10001: not 1 to 10000"},
+		"idle with weight":  {"classes: {BE: {idle: true, weight: 5}}\n", "n.yaml:3: classes.BE: weight 5: an idle group's weight is locked"},
+		"quota":             {"classes: {LS: {quota: 9m}}\n", "n.yaml:3: classes.LS.quota: 9m is not 10m to 2048"},
+		"huge quota":        {"classes: {LS: {quota: 99999999}}\n", "n.yaml:3: classes.LS.quota: 99999999 is not 10m to 2048"},
+		"burst over class":  {"classes: {LS: {quota: 100m}}\nworkloads:\n- {name: a, match: {unit: a.scope}, limits: {burst: 20ms}}\n", "n.yaml:5: workloads[0]: burst 20ms: more than the quota"},
+		"memory":            {"classes: {LS: {memoryMax: 1.5Gi}}\n", `n.yaml:3: classes.LS.memoryMax: "1.5Gi" is no amount of bytes`},
+		"no name":           {"workloads: [{match: {unit: a.scope}}]\n", `n.yaml:3: workloads[0].name: "" is no name`},
+		"same name":         {"workloads:\n- {name: a, match: {unit: a.scope}}\n- {name: a, match: {unit: b.scope}}\n", `n.yaml:5: workloads[1].name: workloads[0] is named "a" too`},
+		"same match":        {"workloads:\n- {name: a, match: {unit: a.scope}}\n- {name: b, match: {unit: a.scope}}\n", `n.yaml:5: workloads[1].match: is never reached: workload "a" matches the same`},
+		"no match":          {"workloads: [{name: a}]\n", "n.yaml:3: workloads[0].match: has 0 of cgroup, unit and container; one is needed"},
+		"two matches":       {"workloads: [{name: a, match: {unit: a.scope, cgroup: /a}}]\n", "n.yaml:3: workloads[0].match: has 2 of"},
+		"unit without type": {"workloads: [{name: a, match: {unit: nginx}}]\n", `n.yaml:3: workloads[0].match.unit: "nginx" does not end in`},
+		"runtime":           {"workloads: [{name: a, match: {container: {runtime: dokcer}}}]\n", `n.yaml:3: workloads[0].match.container.runtime: there is no runtime "dokcer"; did you mean "docker"?`},
+		"empty container":   {"workloads: [{name: a, match: {container: {}}}]\n", "n.yaml:3: workloads[0].match.container: says nothing"},
+		"container's name":  {"workloads: [{name: a, match: {container: {name: web}}}]\n", "n.yaml:3: workloads[0].match.container.name: match of a container's name: not supported"},
+		"container's label": {"workloads: [{name: a, match: {container: {label: {app: web}}}}]\n", "n.yaml:3: workloads[0].match.container.label: match of a container's label: not supported"},
+		"most cpus":         {"workloads: [{name: a, match: {unit: a.scope}, cpus: max}]\n", "n.yaml:3: workloads[0].cpus: max is no CPU time to ask for"},
+		"too many cpus":     {"workloads: [{name: a, match: {unit: a.scope}, cpus: 99999999999m}]\n", "more CPU time than any machine has"},
+		"socket":            {"agent: {socket: run/x}\n", `n.yaml:3: agent.socket: "run/x" is no absolute path`},
+		"metrics":           {"agent: {metrics: 9750}\n", "n.yaml:3: agent.metrics: 9750 is no text"},
+		"metrics's port":    {"agent: {metrics: localhost:http}\n", `n.yaml:3: agent.metrics: "localhost:http" is no HOST:PORT`},
+		"rescan":            {"agent: {rescan: 10ms}\n", "n.yaml:3: agent.rescan: 10ms is less than 1s"},
+		"rescan, no unit":   {"agent: {rescan: 10}\n", `n.yaml:3: agent.rescan: "10" is no length of time`},
+		"yieldAfter":        {"agent: {yieldAfter: 0}\n", "n.yaml:3: agent.yieldAfter: 0 is less than 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := Parse([]byte(head+tt.body), "n.yaml")
+			if err == nil || c != nil {
+				t.Fatalf("got %v, %v; want %q", c, err, tt.want)
+			}
+			if !strings.Contains(err.Error(), tt.want) || strings.Count(err.Error(), "\n") > 0 {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseJoinsErrors(t *testing.T) {
+	t.Parallel()
+	_, err := Parse([]byte("kind: Node\nworkloads:\n- name: a b\n  match: {container: {label: {a: b}}}\nagent: {yieldAfter: -1}\n"), "n.yaml")
+	var fields []string
+	for _, e := range strictyaml.Errors(err) {
+		fields = append(fields, e.Field)
+	}
+	want := []string{"apiVersion", "kind", "workloads[0].name", "workloads[0].match.container.label", "agent.yieldAfter"}
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("%v: not an ErrNotSupported", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	text, err := os.ReadFile("../../examples/nodeconfig.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(head + "classes: {BE: {idle: true}}\nworkloads: [{name: a, match: {container: {id: 3*}}}]\n"))
+	f.Add([]byte(head + "policy: {name: balloons, options: {balloonTypes: [{name: a, minCPUs: 1}]}}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse(data, "n.yaml")
+		if (c == nil) != (err != nil) {
+			t.Fatalf("%v, %v", c, err)
+		}
+		if c == nil {
+			if len(strictyaml.Errors(err)) == 0 {
+				t.Fatalf("%v names no field", err)
+			}
+			return
+		}
+		changes, err := Diff(c, c)
+		if err != nil || len(changes) > 0 {
+			t.Fatalf("differs from itself: %v, %v", changes, err)
+		}
+		if _, err := Diff(Default(), c); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

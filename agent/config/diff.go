@@ -1,0 +1,169 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Change is one thing that another NodeConfig would change.
+type Change struct {
+	// Field is where, as in "agent.rescan", "classes.BE.weight" or
+	// "workloads[api].cpus": workloads go by name.
+	Field string `json:"field"`
+	// Old and New are the values before and after, as in JSON; absent is none.
+	Old any `json:"old,omitempty"`
+	New any `json:"new,omitempty"`
+}
+
+// String returns the change in plain words.
+func (c Change) String() string {
+	what := c.Field
+	if rest, ok := strings.CutPrefix(what, "workloads["); ok {
+		what = "workload " + strings.Replace(strings.Replace(rest, "].", " ", 1), "]", "", 1)
+	}
+	switch {
+	case c.Old == nil:
+		return fmt.Sprintf("%s: added: %s", what, words(c.New))
+	case c.New == nil:
+		return fmt.Sprintf("%s: removed: %s", what, words(c.Old))
+	}
+	return fmt.Sprintf("%s: %s -> %s", what, words(c.Old), words(c.New))
+}
+
+// words writes a value of JSON on one line, without quotes and braces.
+func words(value any) string {
+	switch v := value.(type) {
+	case map[string]any:
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			text := words(v[k])
+			if _, nested := v[k].(map[string]any); nested {
+				text = "(" + text + ")"
+			}
+			parts = append(parts, k+" "+text)
+		}
+		return strings.Join(parts, ", ")
+	case []any:
+		var parts []string
+		for _, item := range v {
+			parts = append(parts, words(item))
+		}
+		return strings.Join(parts, ", ")
+	case nil:
+		return "nothing"
+	}
+	return fmt.Sprint(value)
+}
+
+// Diff returns what would change from old to changed, which are valid: settings by
+// field, lists by member, workloads by name and field. Fields are sorted; the
+// order of workloads, which decides who matches first, is a change of its own.
+func Diff(old, changed *NodeConfig) ([]Change, error) {
+	before, err := tree(old)
+	if err != nil {
+		return nil, err
+	}
+	after, err := tree(changed)
+	if err != nil {
+		return nil, err
+	}
+	var d differ
+	d.value("", before, after)
+	return d.changes, nil
+}
+
+// tree returns a configuration as decoded JSON, its workloads by name.
+func tree(c *NodeConfig) (map[string]any, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("compare configurations: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var t map[string]any
+	if err := d.Decode(&t); err != nil {
+		return nil, fmt.Errorf("compare configurations: %w", err)
+	}
+	return t, nil
+}
+
+type differ struct{ changes []Change }
+
+func (d *differ) value(field string, old, changed any) {
+	if reflect.DeepEqual(old, changed) {
+		return
+	}
+	oldMap, isMap := old.(map[string]any)
+	newMap, stillMap := changed.(map[string]any)
+	switch {
+	case field == "workloads":
+		d.workloads(old, changed)
+	case field == "confine" || field == "protected":
+		d.members(field, old, changed)
+	case isMap && stillMap:
+		for _, name := range union(oldMap, newMap) {
+			d.value(strings.TrimPrefix(field+"."+name, "."), oldMap[name], newMap[name])
+		}
+	default:
+		d.changes = append(d.changes, Change{field, old, changed})
+	}
+}
+
+// union returns the names in either mapping, sorted.
+func union(a, b map[string]any) []string {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return slices.Sorted(maps.Keys(all))
+}
+
+// members compares lists whose order means nothing.
+func (d *differ) members(field string, old, changed any) {
+	oldList, _ := old.([]any)
+	newList, _ := changed.([]any)
+	without := func(list []any, but []any) (rest []any) {
+		for _, item := range list {
+			if !slices.ContainsFunc(but, func(other any) bool { return reflect.DeepEqual(item, other) }) {
+				rest = append(rest, item)
+			}
+		}
+		return rest
+	}
+	for _, item := range without(oldList, newList) {
+		d.changes = append(d.changes, Change{Field: field, Old: item})
+	}
+	for _, item := range without(newList, oldList) {
+		d.changes = append(d.changes, Change{Field: field, New: item})
+	}
+}
+
+func (d *differ) workloads(old, changed any) {
+	oldNames, oldByName := byName(old)
+	newNames, newByName := byName(changed)
+	for _, name := range union(oldByName, newByName) {
+		d.value("workloads["+name+"]", oldByName[name], newByName[name])
+	}
+	alone := func(name any) bool { return oldByName[name.(string)] == nil || newByName[name.(string)] == nil }
+	oldOrder, newOrder := slices.DeleteFunc(oldNames, alone), slices.DeleteFunc(newNames, alone)
+	if !reflect.DeepEqual(oldOrder, newOrder) {
+		d.changes = append(d.changes, Change{"workloads", oldOrder, newOrder})
+	}
+}
+
+// byName returns the names of workloads in order, and what each is apart from it.
+func byName(list any) (names []any, workloads map[string]any) {
+	workloads = map[string]any{}
+	items, _ := list.([]any)
+	for _, item := range items {
+		w := item.(map[string]any)
+		names = append(names, w["name"])
+		name := w["name"].(string)
+		delete(w, "name")
+		workloads[name] = w
+	}
+	return names, workloads
+}

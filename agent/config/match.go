@@ -1,0 +1,157 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+)
+
+// Match returns the workload that a control group is: of those that match, the
+// first in the file. A protected group, or one below a protected group, is none. The
+// path is relative to the mount of the hierarchy, as in /proc/PID/cgroup.
+func (c *NodeConfig) Match(groupPath string) (w *Workload, ok bool) {
+	if c.IsProtected(groupPath) {
+		return nil, false
+	}
+	for i := range c.Workloads {
+		if c.Workloads[i].Match.matches(groupPath) {
+			return &c.Workloads[i], true
+		}
+	}
+	return nil, false
+}
+
+// IsProtected reports whether a group, or one above it, is protected.
+func (c *NodeConfig) IsProtected(groupPath string) bool {
+	parts := components(groupPath)
+	for _, g := range c.Protected {
+		for n := range len(parts) + 1 {
+			if matchGroup(components(g), parts[:n]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// IsConfined reports whether a group is one to keep off exclusive CPUs: confine
+// matches it, it is not protected, and it is no workload.
+func (c *NodeConfig) IsConfined(groupPath string) bool {
+	if _, ok := c.Match(groupPath); ok || c.IsProtected(groupPath) {
+		return false
+	}
+	parts := components(groupPath)
+	for _, g := range c.Confine {
+		if matchGroup(components(g), parts) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Match) matches(groupPath string) bool {
+	switch {
+	case m.Cgroup != "":
+		return matchGroup(components(m.Cgroup), components(groupPath))
+	case m.Unit != "":
+		unit, ok := UnitOf(groupPath)
+		return ok && matchGlob(m.Unit, unit)
+	case m.Container != nil:
+		id, ok := ContainerOf(groupPath)
+		return ok && m.Container.matches(&id)
+	}
+	return false
+}
+
+func (m *Container) matches(id *ContainerID) bool {
+	return (m.Runtime == "" || m.Runtime == id.Runtime) &&
+		(m.ID == "" || matchGlob(m.ID, id.ID)) &&
+		(m.Pod == "" || id.Pod != "" && matchGlob(m.Pod, id.Pod)) &&
+		(m.Name == "" || id.Name != "" && matchGlob(m.Name, id.Name)) &&
+		len(m.Label) == 0
+}
+
+// UnitOf returns the systemd unit whose own group the path names. The path of a
+// user manager's unit ends like that of one of the system's.
+func UnitOf(groupPath string) (unit string, ok bool) {
+	// systemd puts an underscore before a name that the kernel could mean too.
+	unit = strings.TrimPrefix(path.Base(groupPath), "_")
+	return unit, unitType(unit) != ""
+}
+
+// unitType returns ".service", ".scope", ".slice" or, for other names, "".
+func unitType(unit string) string {
+	switch ext := path.Ext(unit); ext {
+	case ".service", ".scope", ".slice":
+		if ext != unit {
+			return ext
+		}
+	}
+	return ""
+}
+
+// components returns the parts of a group's path.
+func components(groupPath string) []string {
+	groupPath = strings.Trim(groupPath, "/")
+	if groupPath == "" {
+		return nil
+	}
+	return strings.Split(groupPath, "/")
+}
+
+// matchGroup matches a path component by component; "**" is any number of them.
+// In the worst case it takes the product of both lengths.
+func matchGroup(glob, parts []string) bool {
+	star, retry := -1, 0 // the last "**", and where what follows it was tried
+	g, p := 0, 0
+	for p < len(parts) {
+		switch {
+		case g < len(glob) && glob[g] == "**":
+			star, retry = g, p
+			g++
+		case g < len(glob) && matchGlob(glob[g], parts[p]):
+			g, p = g+1, p+1
+		case star >= 0:
+			retry++
+			g, p = star+1, retry
+		default:
+			return false
+		}
+	}
+	for g < len(glob) && glob[g] == "**" {
+		g++
+	}
+	return g == len(glob)
+}
+
+func matchGlob(glob, name string) bool {
+	ok, err := path.Match(glob, name)
+	return ok && err == nil
+}
+
+// checkGroupGlob checks a glob of a path.
+func checkGroupGlob(glob string) error {
+	if !strings.HasPrefix(glob, "/") || path.Clean(glob) != glob {
+		return fmt.Errorf("%q is no path from the root of the groups, in its shortest form, such as /batch.slice/*", glob)
+	}
+	for _, part := range components(glob) {
+		if err := checkGlob(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGlob checks a glob of one name.
+func checkGlob(glob string) error {
+	switch _, err := path.Match(glob, ""); {
+	case err != nil:
+		return fmt.Errorf("%q is no glob: a [ is not closed, or a \\ stands at the end", glob)
+	case strings.ContainsAny(glob, "/\x00\n"):
+		return fmt.Errorf("%q is no glob of a name: it has a '/' or a line's end", glob)
+	case strings.Contains(glob, "**") && glob != "**":
+		return errors.New("** stands for whole components: /a/**/b")
+	}
+	return nil
+}

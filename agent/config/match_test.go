@@ -1,0 +1,160 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	id      = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	uid     = "8d2c1f0e-1111-2222-3333-444455556666"
+	uidUnit = "8d2c1f0e_1111_2222_3333_444455556666"
+)
+
+func TestMatchGroup(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		glob, group string
+		want        bool
+	}{
+		{"/a", "/a", true}, {"/a", "a", true}, {"/a", "/a/", true}, {"/", "/", true},
+		{"/a/*", "/a/b", true}, {"/a/*/c", "/a/b/c", true}, {"/a/b?", "/a/bc", true}, {"/a/[bc]", "/a/c", true},
+		{"/**", "/", true}, {"/**", "/a/b", true}, {"/a/**", "/a", true}, {"/a/**/z", "/a/z", true}, {"/a/**/z", "/a/b/c/z", true},
+		{"/**/b/**/d", "/a/b/c/b/d", true}, {"/**/x/*", "/x/x/x", true},
+		{"/a", "/b", false}, {"/a", "/a/b", false}, {"/a/*", "/a", false}, {"/a/*", "/a/b/c", false}, {"/*", "/", false},
+		{"/a/**/z", "/a/b", false}, {"/**/z", "/z/a", false}, {"/a/**/b/**/c", "/a/c/b", false}, {"/", "/a", false},
+	} {
+		if got := matchGroup(components(tt.glob), components(tt.group)); got != tt.want {
+			t.Errorf("%s matches %s: %v, want %v", tt.glob, tt.group, got, tt.want)
+		}
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		group string
+		want  ContainerID // zero is none
+	}{
+		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope", ContainerID{Runtime: containerd, ID: id, Pod: uid}},
+		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope", ContainerID{Runtime: crio, ID: id, Pod: uid}},
+		{"/system.slice/docker-" + id + ".scope", ContainerID{Runtime: docker, ID: id}},
+		{"/machine.slice/libpod-" + id + ".scope", ContainerID{Runtime: podman, ID: id}},
+		{"/libpod_parent/libpod-" + id, ContainerID{Runtime: podman, ID: id}},
+		{"/system.slice/nerdctl-" + id + ".scope", ContainerID{Runtime: containerd, ID: id}},
+		{"/docker/" + id, ContainerID{Runtime: docker, ID: id}},
+		{"/kubepods/burstable/pod" + uid + "/" + id, ContainerID{ID: id, Pod: uid}},
+		{"/kubepods/besteffort/pod" + strings.ReplaceAll(uid, "-", "") + "/" + id, ContainerID{ID: id, Pod: strings.ReplaceAll(uid, "-", "")}},
+		{"/kubepods/pod" + uid + "/crio-" + id, ContainerID{Runtime: crio, ID: id, Pod: uid}},
+		{"/system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id, ContainerID{Runtime: containerd, ID: id, Pod: uid}},
+		{"/system.slice:docker:" + id, ContainerID{Runtime: docker, ID: id}},
+		{"/lxc.payload.web", ContainerID{Runtime: lxc, Name: "web"}},
+		{"/lxc/web", ContainerID{Runtime: lxc, Name: "web"}},
+		{`/machine.slice/machine-my\x2dbox.scope`, ContainerID{Runtime: nspawn, Name: "my-box"}},
+		{"/machine.slice/systemd-nspawn@box.service", ContainerID{Runtime: nspawn, Name: "box"}},
+
+		{"/", ContainerID{}},
+		{"/docker", ContainerID{}},
+		{"/docker/" + id[:12], ContainerID{}},
+		{"/docker/" + strings.ToUpper(id), ContainerID{}},
+		{"/docker/" + id + "/init.scope", ContainerID{}},
+		{"/user.slice/" + id, ContainerID{}},
+		{"/machine.slice/libpod-conmon-" + id + ".scope", ContainerID{}},
+		{"/system.slice/crio-conmon-" + id + ".scope", ContainerID{}},
+		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice", ContainerID{}},
+		{"/kubepods/podxyz/" + id, ContainerID{}},
+		{`/machine.slice/machine-qemu\x2d1\x2dvm.scope`, ContainerID{}},
+		{"/lxc.payload.", ContainerID{}},
+	} {
+		got, ok := ContainerOf(tt.group)
+		if got != tt.want || ok != (tt.want != ContainerID{}) {
+			t.Errorf("%s is %+v, %v; want %+v", tt.group, got, ok, tt.want)
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `
+confine: [/system.slice/**]
+protected: [/system.slice/ssh*, /init.scope]
+workloads:
+- {name: one, match: {unit: web-1.service}}
+- {name: web, match: {unit: web-*.service}}
+- {name: named, match: {unit: cpu.service}}
+- {name: pod, match: {container: {pod: 8d2c*}}}
+- {name: docker, match: {container: {runtime: docker, id: 0123*}}}
+- {name: box, match: {container: {runtime: lxc, name: box-*}}}
+- {name: rest, match: {cgroup: /system.slice/*}}
+`)
+	got := map[string]string{}
+	want := map[string]string{
+		"/system.slice/web-1.service":                     "one",
+		"/system.slice/web-2.service":                     "web",
+		"/system.slice/_cpu.service":                      "named",
+		"/system.slice/web-2.service/below":               "confined",
+		"/kubepods/pod" + uid + "/" + id:                  "pod",
+		"/system.slice/docker-" + id + ".scope":           "docker",
+		"/system.slice/docker-" + id[1:] + "0" + ".scope": "rest",
+		"/lxc/box-1":                               "box",
+		"/lxc/other":                               "",
+		"/system.slice/cron.service":               "rest",
+		"/system.slice/ssh.service":                "protected",
+		"/system.slice/sshd.service/web-1.service": "protected",
+		"/init.scope":                              "protected",
+		"/":                                        "",
+		"/user.slice":                              "",
+	}
+	for group := range want {
+		w, ok := c.Match(group)
+		switch {
+		case ok:
+			got[group] = w.Name
+		case c.IsProtected(group):
+			got[group] = "protected"
+		case c.IsConfined(group):
+			got[group] = "confined"
+		default:
+			got[group] = ""
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func FuzzMatch(f *testing.F) {
+	for _, group := range []string{"/kubepods/pod" + uid + "/" + id, "/system.slice:docker:" + id, `/machine.slice/machine-a\x2db.scope`, "//..//", "/-.scope"} {
+		f.Add("/a/**/*", group)
+	}
+	f.Fuzz(func(t *testing.T, glob, group string) {
+		if c, ok := ContainerOf(group); ok != (c != ContainerID{}) {
+			t.Errorf("%q is %+v, %v", group, c, ok)
+		}
+		// A path without signs matches itself, and ** matches all.
+		if !strings.ContainsAny(group, `*?[\`) && !matchGroup(components(group), components(group)) {
+			t.Errorf("%q does not match itself", group)
+		}
+		if checkGroupGlob(glob) == nil && matchGroup(components(glob), components(group)) && !matchGroup([]string{"**"}, components(group)) {
+			t.Errorf("** does not match %q", group)
+		}
+	})
+}
+
+func BenchmarkMatch(b *testing.B) {
+	c := Default()
+	for i := range 20 {
+		c.Workloads = append(c.Workloads, Workload{Match: Match{Unit: fmt.Sprintf("web-%d*.service", i)}})
+	}
+	c.Workloads = append(c.Workloads, Workload{Match: Match{Container: &Container{Runtime: containerd}}})
+	group := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope"
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := c.Match(group); !ok {
+			b.Fatal("no match")
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package config
+
+import (
+	"encoding"
+	"encoding/json"
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/place"
+	"berth.dev/berth/replay"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/nodeconfig-schema.json")
+
+// The schema in docs/ is generated from the Go types, their comments and Default;
+// go test -run Schema -update writes it.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	const file = "../../docs/nodeconfig-schema.json"
+	text, err := json.MarshalIndent(newSchema(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(text) + "\n"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
+	}
+}
+
+// The reference names every field.
+func TestReferenceIsComplete(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/nodeconfig.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range structs() {
+		for i := range of.NumField() {
+			if name := fieldName(of.Field(i)); !strings.Contains(string(text), "`"+name+"`") {
+				t.Errorf("docs/nodeconfig.md does not name %s of %s", name, of.Name())
+			}
+		}
+	}
+}
+
+func structs() []reflect.Type {
+	return []reflect.Type{
+		reflect.TypeFor[NodeConfig](), reflect.TypeFor[Policy](), reflect.TypeFor[Workload](), reflect.TypeFor[Match](),
+		reflect.TypeFor[Container](), reflect.TypeFor[Limits](), reflect.TypeFor[Agent](),
+	}
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+type object = map[string]any
+
+func newSchema(t *testing.T) object {
+	s := schema{comments: fieldComments(t)}
+	root := s.structure(reflect.TypeFor[NodeConfig](), reflect.ValueOf(*Default()))
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["$id"] = APIVersion
+	root["title"] = "Berth " + Kind
+	properties := root["properties"].(object)
+	properties["apiVersion"].(object)["const"] = APIVersion
+	properties["kind"].(object)["const"] = Kind
+	var policies []string
+	for _, p := range replay.Policies() {
+		policies = append(policies, p.Name)
+	}
+	properties["policy"].(object)["properties"].(object)["name"].(object)["enum"] = policies
+	return root
+}
+
+type schema struct{ comments map[string]string }
+
+// structure returns the schema of a struct; value has its fields' defaults.
+func (s *schema) structure(t reflect.Type, value reflect.Value) object {
+	properties, required := object{}, []string{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		about := s.comments[t.Name()+"."+f.Name]
+		p := s.of(f.Type, value.Field(i))
+		p["description"] = about
+		if v := value.Field(i); !v.IsZero() && f.Type.Kind() != reflect.Struct && !isRequired(about) {
+			p["default"] = v.Interface()
+		}
+		if isRequired(about) {
+			required = append(required, fieldName(f))
+		}
+		properties[fieldName(f)] = p
+	}
+	out := object{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(required) > 0 {
+		out["required"] = required
+	}
+	return out
+}
+
+func (s *schema) of(t reflect.Type, value reflect.Value) object {
+	if words := vocabulary(t); words != nil {
+		return object{"enum": words}
+	}
+	if t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		if t == reflect.TypeFor[Duration]() {
+			return object{"type": "string"}
+		}
+		if t == reflect.TypeFor[amount.Milli]() {
+			return object{"type": []string{"string", "number"}}
+		}
+		return object{"type": []string{"string", "integer"}}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return s.of(t.Elem(), reflect.New(t.Elem()).Elem())
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Int:
+		return object{"type": "integer"}
+	case reflect.Interface:
+		return object{}
+	case reflect.Slice:
+		return object{"type": "array", "items": s.of(t.Elem(), reflect.New(t.Elem()).Elem())}
+	case reflect.Map:
+		out := object{"type": "object", "additionalProperties": s.of(t.Elem(), reflect.New(t.Elem()).Elem())}
+		if words := vocabulary(t.Key()); words != nil {
+			out["propertyNames"] = object{"enum": words}
+		}
+		return out
+	case reflect.Struct:
+		return s.structure(t, value)
+	}
+	panic("no schema for " + t.String())
+}
+
+// vocabulary returns the words of a type of package place, nil for another type.
+func vocabulary(t reflect.Type) []string {
+	if t.PkgPath() != reflect.TypeFor[place.Class]().PkgPath() || t.Kind() != reflect.Int {
+		return nil
+	}
+	var words []string
+	for i := range 16 {
+		v := reflect.New(t).Elem()
+		v.SetInt(int64(i))
+		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
+		if err == nil && len(text) > 0 {
+			words = append(words, string(text))
+		}
+	}
+	return words
+}
+
+// fieldComments reads what config.go says of the fields.
+func fieldComments(t *testing.T) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		named, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		for _, field := range named.Type.(*ast.StructType).Fields.List {
+			for _, name := range field.Names {
+				out[named.Name.Name+"."+name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
+			}
+		}
+		return false
+	})
+	for _, field := range slices.Sorted(maps.Keys(out)) {
+		if out[field] == "" {
+			t.Errorf("%s has no comment", field)
+		}
+	}
+	return out
+}
+
+func isRequired(about string) bool { return strings.HasSuffix(strings.ToLower(about), "required.") }

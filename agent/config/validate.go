@@ -1,0 +1,232 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+	"berth.dev/berth/replay"
+)
+
+// Validate reports all that is wrong with c on any host, joined, each as
+// strictyaml.Error with its field. Whether the CPUs exist is the host's to say.
+func (c *NodeConfig) Validate() error {
+	v := &validator{}
+	v.word("apiVersion", c.APIVersion, APIVersion)
+	v.word("kind", c.Kind, Kind)
+	v.policy(c)
+	v.cpus(c)
+	v.globs("confine", c.Confine)
+	v.globs("protected", c.Protected)
+	for _, class := range slices.Sorted(maps.Keys(c.Classes)) {
+		v.limits("classes."+class.String(), c.Classes[class])
+	}
+	v.workloads(c)
+	v.agent(&c.Agent)
+	return errors.Join(v.errs...)
+}
+
+// validator collects what is wrong.
+type validator struct{ errs []error }
+
+func (v *validator) fail(field string, err error) {
+	if err != nil {
+		v.errs = append(v.errs, &strictyaml.Error{Field: field, Err: err})
+	}
+}
+
+func (v *validator) want(ok bool, field, form string, args ...any) {
+	if !ok {
+		v.fail(field, fmt.Errorf(form, args...))
+	}
+}
+
+func (v *validator) word(field, got, want string) {
+	v.want(got != "", field, "is missing: it is %s", want)
+	v.want(got == "" || got == want, field, "%q is not %s", got, want)
+}
+
+// NewPolicy returns the policy with its options.
+func (c *NodeConfig) NewPolicy() (place.Policy, error) {
+	name := c.Policy.Name
+	if name == "" {
+		name = replay.DefaultPolicy
+	}
+	all := replay.Policies()
+	i := slices.IndexFunc(all, func(n replay.Named) bool { return n.Name == name })
+	if i < 0 {
+		var names []string
+		for _, n := range all {
+			names = append(names, n.Name)
+		}
+		return nil, &strictyaml.Error{Field: "policy.name", Err: fmt.Errorf("there is no policy %q%s", name, strictyaml.Nearest(name, names))}
+	}
+	var options []byte
+	if len(c.Policy.Options) > 0 {
+		var err error
+		if options, err = strictyaml.Encode(c.Policy.Options); err != nil {
+			return nil, &strictyaml.Error{Field: "policy.options", Err: err}
+		}
+	}
+	p, err := all[i].New(options)
+	if err != nil {
+		return nil, &strictyaml.Error{Field: optionOf(err, c.Policy.Options), Err: err}
+	}
+	return p, nil
+}
+
+// optionOf returns the field of the option that err is about.
+func optionOf(err error, options map[string]any) string {
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if strings.Contains(err.Error(), strconv.Quote(name)) {
+			return "policy.options." + name
+		}
+	}
+	return "policy.options"
+}
+
+func (v *validator) policy(c *NodeConfig) {
+	if _, err := c.NewPolicy(); err != nil {
+		v.errs = append(v.errs, err)
+	}
+}
+
+func (v *validator) cpus(c *NodeConfig) {
+	if !c.Allowed.IsEmpty() {
+		v.want(c.Allowed.Contains(c.Reserved), "reserved", "CPUs %s are not allowed ones", c.Reserved.Minus(c.Allowed))
+		v.want(c.Allowed.Contains(c.Floor), "floor", "CPUs %s are not allowed ones", c.Floor.Minus(c.Allowed))
+	}
+	v.want(!c.NoFloor || c.Floor.IsEmpty(), "noFloor", "there is a floor: %s", c.Floor)
+}
+
+func (v *validator) globs(field string, globs []string) {
+	for i, g := range globs {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		v.fail(at, checkGroupGlob(g))
+		v.want(!slices.Contains(globs[:i], g), at, "%q is there twice", g)
+	}
+}
+
+func (v *validator) limits(field string, l Limits) {
+	const least, most = 10, cpuset.Limit * 1000
+	if l.Quota != 0 && l.Quota != amount.Max && (l.Quota < least || l.Quota > most) {
+		v.fail(field+".quota", fmt.Errorf("%s is not %s to %s", l.Quota, amount.Milli(least), amount.Milli(most)))
+		return
+	}
+	v.fail(field, l.Cgroup().Validate())
+}
+
+func (v *validator) workloads(c *NodeConfig) {
+	nameForm := regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
+	for i := range c.Workloads {
+		w, field := &c.Workloads[i], fmt.Sprintf("workloads[%d]", i)
+		v.want(nameForm.MatchString(w.Name), field+".name", "%q is no name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first", w.Name)
+		for j := range c.Workloads[:i] {
+			first := &c.Workloads[j]
+			v.want(first.Name != w.Name, field+".name", "workloads[%d] is named %q too", j, w.Name)
+			v.want(!reflect.DeepEqual(first.Match, w.Match), field+".match", "is never reached: workload %q matches the same", first.Name)
+		}
+		v.match(field+".match", &w.Match)
+		v.want(w.CPUs != amount.Max, field+".cpus", "max is no CPU time to ask for")
+		v.want(w.Memory != amount.Max, field+".memory", "max is no memory to ask for")
+		if w.CPUs >= 0 && w.Memory >= 0 {
+			r := w.Request(cmp.Or(w.Name, field))
+			v.fail(field, r.Validate())
+		}
+		before := len(v.errs)
+		v.limits(field+".limits", w.Limits)
+		if len(v.errs) == before {
+			v.limits(field, c.LimitsOf(w))
+		}
+	}
+}
+
+func (v *validator) match(field string, m *Match) {
+	ways := 0
+	for _, set := range []bool{m.Cgroup != "", m.Unit != "", m.Container != nil} {
+		if set {
+			ways++
+		}
+	}
+	v.want(ways == 1, field, "has %d of cgroup, unit and container; one is needed", ways)
+	if m.Cgroup != "" {
+		v.fail(field+".cgroup", checkGroupGlob(m.Cgroup))
+	}
+	if m.Unit != "" {
+		v.fail(field+".unit", checkGlob(m.Unit))
+		v.want(unitType(m.Unit) != "", field+".unit", "%q does not end in .service, .scope or .slice, which have groups", m.Unit)
+	}
+	if m.Container != nil {
+		v.container(field+".container", m.Container)
+	}
+}
+
+func (v *validator) container(field string, m *Container) {
+	runtimes := runtimes()
+	v.want(m.Runtime == "" || slices.Contains(runtimes, m.Runtime), field+".runtime", "there is no runtime %q%s", m.Runtime, strictyaml.Nearest(m.Runtime, runtimes))
+	v.want(m.Runtime != "" || m.ID != "" || m.Pod != "" || m.Name != "" || len(m.Label) > 0, field, "says nothing; set runtime, id, pod or name")
+	for _, g := range []struct{ name, glob string }{{"id", m.ID}, {"pod", m.Pod}, {"name", m.Name}} {
+		if g.glob != "" {
+			v.fail(field+"."+g.name, checkGlob(g.glob))
+		}
+	}
+	if m.Name != "" && m.Runtime != lxc && m.Runtime != nspawn {
+		v.fail(field+".name", &kernel.NotSupportedError{
+			Feature: "match of a container's name",
+			Reason:  "only lxc and nspawn write it into the cgroup path",
+			Remedy:  "set runtime to one of them, match the id or pod, or start the container below a parent group of its own and match that with cgroup",
+		})
+	}
+	if len(m.Label) > 0 {
+		v.fail(field+".label", &kernel.NotSupportedError{
+			Feature: "match of a container's label",
+			Reason:  "no runtime writes labels into the cgroup path",
+			Remedy:  "match the id or pod, or start the container below a parent group of its own and match that with cgroup",
+		})
+	}
+}
+
+func (v *validator) agent(a *Agent) {
+	for _, p := range []struct{ field, path string }{{"socket", a.Socket}, {"stateDir", a.StateDir}} {
+		v.want(path.IsAbs(p.path) && path.Clean(p.path) == p.path, "agent."+p.field, "%q is no absolute path in its shortest form", p.path)
+	}
+	// sockaddr_un has 108 bytes with the zero at the end, unix(7).
+	v.want(len(a.Socket) < 108, "agent.socket", "is %d bytes long; a socket's path has at most 107", len(a.Socket))
+	if a.Metrics != "off" {
+		_, port, err := net.SplitHostPort(a.Metrics)
+		_, wrong := strconv.ParseUint(port, 10, 16)
+		v.want(err == nil && wrong == nil, "agent.metrics", "%q is no HOST:PORT, nor off", a.Metrics)
+	}
+	v.want(time.Duration(a.Rescan) >= time.Second, "agent.rescan", "%s is less than 1s", a.Rescan)
+	v.want(a.YieldAfter >= 1, "agent.yieldAfter", "%d is less than 1", a.YieldAfter)
+}
+
+// PlaceConfig returns what place may give away.
+func (c *NodeConfig) PlaceConfig() place.Config {
+	return place.Config{Allowed: c.Allowed, Reserved: c.Reserved, Floor: c.Floor, NoFloor: c.NoFloor}
+}
+
+// Request returns what a workload that is known as id asks for.
+func (w *Workload) Request(id string) place.Request {
+	r := place.Request{
+		ID: id, Class: w.Class, Milli: int(w.CPUs), Bind: w.Bind, Exclusivity: w.Exclusive, Strategy: w.Strategy, Nodes: w.Nodes,
+	}
+	if w.Memory > 0 {
+		r.Memory = []place.Amount{{Resource: place.Memory, Bytes: int64(w.Memory)}}
+	}
+	return r
+}
