@@ -1,7 +1,10 @@
 package kubelet
 
 import (
+	"cmp"
+	"fmt"
 	"math/bits"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -22,16 +25,68 @@ func (k *task) admit() (place.Hint, error) {
 	}
 	var mask place.Hint
 	var ok bool
+	var lists [][]place.Hint
 	if count > listed {
 		mask, ok = k.narrow()
 	} else {
-		mask, ok = k.p.merge(k.t, count, k.within(k.hints()))
+		lists = k.within(k.hints())
+		mask, ok = k.p.merge(k.t, count, lists)
 	}
+	k.tell(lists, mask)
 	if !ok {
-		k.why.Note("the merged node set is not preferred")
 		return mask, &place.NUMAError{Nodes: k.ids(mask.Nodes), Reason: k.p.TopologyManager + " admits preferred node sets only"}
 	}
 	return mask, nil
+}
+
+// tell explains a merge: the node sets that each resource would have, the
+// preferred ones of them if there are any, and what came of it.
+func (k *task) tell(lists [][]place.Hint, merged place.Hint) {
+	if k.why == nil {
+		return
+	}
+	names := make([]string, 0, len(lists))
+	for i := range k.r.Devices {
+		names = append(names, "device "+cmp.Or(k.r.Devices[i].Kind, strings.Join(k.r.Devices[i].Names, ",")))
+	}
+	if k.cpus > 0 {
+		k.why.Lacking(k.t, fmt.Sprintf("nodes with free CPUs, %d asked", k.cpus), k.free)
+		names = append(names, "CPUs")
+	}
+	if len(k.need) > 0 {
+		names = append(names, "memory")
+	}
+	for i, list := range lists {
+		k.why.Note("%s: %s", names[i], k.sets(list))
+	}
+	switch {
+	case merged.Any:
+		k.why.Note("merged: any nodes, preferred: %t", merged.Preferred)
+	default:
+		k.why.Note("merged: nodes %s, preferred: %t", k.ids(merged.Nodes), merged.Preferred)
+	}
+}
+
+// sets describes the node sets of a resource.
+func (k *task) sets(list []place.Hint) string {
+	const most = 8
+	var preferred []string
+	for _, h := range list {
+		if h.Preferred && !h.Any {
+			preferred = append(preferred, k.ids(h.Nodes).String())
+		}
+	}
+	switch n := len(preferred); {
+	case list == nil:
+		return "any nodes"
+	case len(list) == 0:
+		return "no nodes suffice"
+	case n == 0:
+		return "nodes suffice, but no preferred ones"
+	case n > most:
+		return fmt.Sprintf("prefers nodes %s or %d other sets", strings.Join(preferred[:most], " or "), n-most)
+	}
+	return "prefers nodes " + strings.Join(preferred, " or ")
 }
 
 // hints returns one list per resource.

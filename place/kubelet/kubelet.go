@@ -49,6 +49,12 @@ const (
 // devices that the device plugin would choose. Alignment goes before it.
 const PreferredDevices = "preferred-devices"
 
+// The scopes of the topology manager.
+const (
+	ScopeContainer = "container" // the default
+	ScopePod       = "pod"
+)
+
 // Policy places as a kubelet with these settings does. The zero value has the
 // kubelet's defaults, under which everything is shared. Validate tells which
 // settings go together.
@@ -70,11 +76,19 @@ type Policy struct {
 	PreferAlignByUncoreCache bool `json:"prefer-align-cpus-by-uncorecache,omitempty"`
 
 	TopologyManager string `json:"topologyManagerPolicy,omitempty"`
+	// TopologyManagerScope is about pods: all of a pod is admitted to one node set
+	// (PlacePod), or each container to one of its own (Place).
+	TopologyManagerScope string `json:"topologyManagerScope,omitempty"`
 	// PreferClosestNUMANodes prefers near nodes among sets of the same size
 	// (KEP-3545).
 	PreferClosestNUMANodes bool `json:"prefer-closest-numa-nodes,omitempty"`
 
 	MemoryManager string `json:"memoryManagerPolicy,omitempty"`
+
+	// FitAllocatable refuses, with a *place.CPUsError, what would make the requests
+	// add up to more than all allowed CPUs without the reserved ones. The kubelet
+	// and the scheduler see to that before the resource managers are asked.
+	FitAllocatable bool `json:"fit-allocatable,omitempty"`
 }
 
 // Name returns "kubelet".
@@ -89,6 +103,8 @@ func (p Policy) Validate() error {
 		return bad("no CPU manager " + p.CPUManager)
 	case !known(p.TopologyManager, TopologyManagerNone, TopologyManagerBestEffort, TopologyManagerRestricted, TopologyManagerSingle):
 		return bad("no topology manager " + p.TopologyManager)
+	case !known(p.TopologyManagerScope, ScopeContainer, ScopePod):
+		return bad("no topology manager scope " + p.TopologyManagerScope)
 	case !known(p.MemoryManager, MemoryManagerNone, MemoryManagerStatic):
 		return bad("no memory manager " + p.MemoryManager)
 	case p.DistributeAcrossCores && (p.FullPCPUsOnly || p.DistributeAcrossNUMA || p.PreferAlignByUncoreCache):
@@ -119,13 +135,16 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	k := p.task(s, r)
+	if err := k.fit(r.Milli); err != nil {
+		return place.Offer{Why: k.why}, err
+	}
 	mask, err := k.admit()
 	if err != nil {
-		return place.Offer{}, err
+		return place.Offer{Why: k.why}, err
 	}
 	o := s.Offer()
 	if o.Grant, err = k.grant(mask); err != nil {
-		return place.Offer{}, err
+		return place.Offer{Why: k.why}, err
 	}
 	return o, nil
 }
@@ -166,6 +185,27 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 		}
 	}
 	return k
+}
+
+// fit refuses more CPU time than is allocatable, if the policy looks at that. What
+// the workload itself holds, and init workloads, do not count.
+func (k *task) fit(milli int) error {
+	if !k.p.FitAllocatable || k.r.Role == place.Init {
+		return nil
+	}
+	conf := k.s.Config()
+	all := 1000 * conf.Allowed.Minus(conf.Reserved).Len()
+	free := all
+	for g := range k.s.Grants() {
+		if g.ID != k.r.ID && g.Request.Role != place.Init {
+			free -= g.Request.Milli
+		}
+	}
+	if milli <= free {
+		return nil
+	}
+	k.why.Note("%dm of %dm allocatable CPU time are free", free, all)
+	return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
 }
 
 // grant takes all that is asked for, from the nodes of the mask first.
@@ -237,6 +277,7 @@ func (k *task) exclusive(mask place.Hint) (cpus cpuset.Set, err error) {
 		cpus, err = k.take.masked(from, k.cpus, mask)
 	default:
 		if err := k.wholeCores(from); err != nil {
+			k.why.Lacking(k.t, "free CPUs in whole cores", k.t.Whole(machine.Core, from))
 			return cpus, err
 		}
 		if from = k.t.Whole(machine.Core, from); uniform {
@@ -322,6 +363,7 @@ func (k *task) shared() (place.Share, error) {
 		within = within.Intersect(k.t.CPUsOf(k.r.Nodes))
 	}
 	if !within.Overlaps(k.s.Sharable()) {
+		k.why.Lacking(k.t, "CPUs to share", within.Intersect(k.s.Sharable()))
 		return place.Share{}, &place.CPUsError{Asked: 1}
 	}
 	return place.Share{Within: within, Milli: k.r.Milli}, nil

@@ -93,6 +93,14 @@ func (d *Pod) Validate() error {
 	return nil
 }
 
+// milli returns the CPU time that the pod asks for at a time.
+func (d *Pod) milli() int {
+	if d.Milli > 0 {
+		return d.Milli
+	}
+	return int(d.peak(func(r *place.Request) int64 { return int64(r.Milli) }))
+}
+
 // PlacePod offers grants for all containers of a pod. An init container whose
 // CPUs are partly of the pod's pool shares that pool.
 func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
@@ -113,15 +121,18 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	whole := p.podTask(s, &pod)
+	if err := whole.fit(pod.milli()); err != nil {
+		return place.Offer{Why: whole.why}, err
+	}
 	mask, err := whole.admit()
 	if err != nil {
-		return place.Offer{}, err
+		return place.Offer{Why: whole.why}, err
 	}
 	var sets []cpuset.Set
 	var pool cpuset.Set
 	if pod.Milli > 0 && whole.cpus > 0 {
 		if sets, pool, err = whole.podSets(&pod, mask); err != nil {
-			return place.Offer{}, err
+			return place.Offer{Why: whole.why}, err
 		}
 	}
 	o := s.Offer()
@@ -130,6 +141,9 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 	}
 	for i := range pod.Containers {
 		k := p.task(s, &pod.Containers[i])
+		if k.why != nil && whole.why != nil {
+			k.why.Decisions = slices.Clone(whole.why.Decisions)
+		}
 		var g *place.Grant
 		switch {
 		case sets != nil:
@@ -145,7 +159,7 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 			g, err = k.grant(mask)
 		}
 		if err != nil {
-			return place.Offer{}, err
+			return place.Offer{Why: k.why}, err
 		}
 		o.Also = append(o.Also, g)
 		step := s.Offer()
@@ -276,6 +290,9 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, &place.NotHeldError{ID: r.ID}
 	}
 	k := p.task(s, r)
+	if err := k.fit(r.Milli); err != nil {
+		return place.Offer{Why: k.why}, err
+	}
 	same := old.Own.Len() == k.cpus && len(r.Devices) == len(old.Request.Devices) && len(r.Memory) == len(old.Request.Memory)
 	for i := range r.Memory {
 		same = same && r.Memory[i] == old.Request.Memory[i]
