@@ -5,7 +5,7 @@
 # Boots every (kernel, machine) pair. ARGS goes to go test:
 #   make e2e ARGS='-run TestGuests/kernel=6.12/machine=flat8 -guest.run TestMachine'
 e2e:
-	BERTH_TEST_E2E=1 go test -count=1 -timeout 30m ./internal/vmtest ./e2e $(ARGS)
+	BERTH_TEST_E2E=1 go test -count=1 -timeout 30m ./e2e $(ARGS)
 
 # Gets QEMU, kernels and busybox from the host's own package mirrors.
 e2e-fetch:

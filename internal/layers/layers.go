@@ -73,6 +73,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest/guest"},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest/guest"}},
 		{Path: "internal/vmtest", May: []string{"cpuset", "internal/vmtest/guest"}},
+		{Path: "e2e/fetch", May: []string{"internal/vmtest"}},
 	}
 }
 
