@@ -129,7 +129,7 @@ func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
 	case place.FullPCPUs:
 		whole := k.t.Whole(machine.Core, from)
 		if _, uniform := k.t.ThreadsPerCore(); whole.Len() < n || uniform && n%k.threads != 0 {
-			return from, &place.SMTError{Asked: n, PerCore: k.threads, Available: whole.Len()}
+			return whole, &place.SMTError{Asked: n, PerCore: k.threads, Available: whole.Len()}
 		}
 		k.preferred = k.t.Whole(machine.Core, k.preferred.Intersect(whole))
 		return whole, nil
