@@ -12,6 +12,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	yaml "sigs.k8s.io/yaml/goyaml.v2"
@@ -213,8 +214,11 @@ func (d *decoder) pairs(n *node, field string, each func(p *pair, field string))
 	for i := range n.pairs {
 		p := &n.pairs[i]
 		at := p.key.name
+		if strings.ContainsFunc(at, func(r rune) bool { return !strconv.IsPrint(r) }) {
+			at = strconv.Quote(at)
+		}
 		if field != "" {
-			at = field + "." + p.key.name
+			at = field + "." + at
 		}
 		if first, twice := seen[p.key.name]; twice {
 			d.fail(p.key.line, at, fmt.Errorf("is there twice, first in line %d", first))

@@ -56,6 +56,7 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"unknown, case":      {"Name: x", `f:1: Name: unknown field; did you mean "name"?`},
 		"unknown, with part": {"\nanother:\n  a: 1\n", `f:2: another: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
 		"left out":           {"list: [{Skip: 1}]", `f:1: list[0].Skip: unknown field; there are: words`},
+		"name with a bell":   {"\"na\\ame\": 1", `f:1: "na\ame": unknown field; did you mean "name"?`},
 		"empty name":         {"'': 1", `f:1: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
 		"twice":              {"name: a\non: true\nname: b", `f:3: name: is there twice, first in line 1`},
 		"twice in a line":    {"any: {x: {a: 1, a: 2}}", `f:1: any.x.a: is there twice, first in line 1`},
