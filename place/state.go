@@ -337,13 +337,32 @@ func (s *State) PoolMilli(name string) (milli, grants int) {
 	return s.pools[i].milli, s.pools[i].n
 }
 
-// Reusable returns the CPUs that the initial workloads of a group own and none
-// of its others does.
-func (s *State) Reusable(group string) cpuset.Set {
-	var init, others cpuset.Set
-	if group == "" {
-		return init
+// OwnableBy returns Ownable for the request's class and, besides, what it may
+// own in turn with the initial workloads of its group.
+func (s *State) OwnableBy(r *Request) cpuset.Set {
+	free := s.Ownable(r.Class)
+	if r.Group == "" {
+		return free
 	}
+	reused := s.inTurn(r.Group)
+	if r.Class != System {
+		reused = reused.Minus(s.conf.Reserved)
+	}
+	return free.Union(reused)
+}
+
+// Reusable returns the CPUs that the initial workloads of a group own and none
+// of its others does; without those reserved, which not every class may own
+// (OwnableBy knows).
+func (s *State) Reusable(group string) cpuset.Set {
+	if group == "" {
+		return cpuset.Set{}
+	}
+	return s.inTurn(group).Minus(s.conf.Reserved)
+}
+
+func (s *State) inTurn(group string) cpuset.Set {
+	var init, others cpuset.Set
 	for g := range s.Members(group) {
 		if g.Request.Role == Init {
 			init = init.Union(g.Own)

@@ -304,3 +304,26 @@ func TestFitMemoryOverflowsToTheNearest(t *testing.T) {
 		t.Errorf("huge pages of nobody: %v", err)
 	}
 }
+
+// What a System init workload owns of the reserved CPUs, only System may own in
+// turn with it.
+func TestReservedCPUsAreReusedBySystemOnly(t *testing.T) {
+	t.Parallel()
+	s := start(t, place.Config{Reserved: cpuset.MustParse("0-1"), Floor: cpuset.MustParse("2")})
+	first := member(own("init", "1,3"), "g", place.Init)
+	first.Request.Class = place.System
+	s = give(t, s, first)
+	if got := s.Reusable("g").String(); got != "3" {
+		t.Errorf("reusable %q, want 3", got)
+	}
+	for class, want := range map[place.Class]string{place.LSE: "3-15", place.System: "0-1,3-15"} {
+		r := place.Request{ID: "app", Class: class, Group: "g"}
+		got := s.OwnableBy(&r)
+		if got.String() != want {
+			t.Errorf("%s: ownable %q, want %q", class, got, want)
+		}
+		if _, err := try(s, &place.Grant{ID: "app", Own: got, Request: r}); err != nil {
+			t.Errorf("%s: %v", class, err)
+		}
+	}
+}

@@ -39,6 +39,9 @@ func TestTake(t *testing.T) {
 		}
 		return ""
 	}
+	dies := place.Stage{Mode: place.Spill, Kind: machine.Die, Rank: fullest(machine.Die)}
+	scant := node(place.Spill)
+	scant.Limit = func(*place.View, int) int { return 1 }
 	for name, tc := range map[string]struct {
 		from, near string
 		n          int
@@ -55,6 +58,8 @@ func TestTake(t *testing.T) {
 		"whole cores":                    {"0-3,9-11", "", 4, []place.Stage{core}, "1-2,9-10"},
 		"a half core for the odd one":    {"0-3,9-11", "", 3, []place.Stage{core, cpu}, "0-1,9"},
 		"spill with a limit":             {"0-15", "", 6, []place.Stage{limited, core}, "0,1,4,5,8,12"},
+		"spill over no units":            {"0-3,9-11", "", 4, []place.Stage{dies, core}, "1-2,9-10"},
+		"spill leaves some":              {"0-3,9-11,4", "", 4, []place.Stage{scant, core}, "0-1,4,9"},
 		"one CPU per core":               {"0-3,8-11", "", 4, []place.Stage{oneCore}, "0-3"},
 		"one per core beside held ones":  {"0-3,8-11", "0-1", 2, []place.Stage{oneCore}, "2-3"},
 		"held ones are not taken":        {"0-3", "0-2", 1, nil, "3"},
@@ -210,4 +215,74 @@ func TestGrantSurvivesJSON(t *testing.T) {
 			t.Errorf("%s: no error", bad)
 		}
 	}
+}
+
+// What is taken is what choosing the best of all units again and again takes, by
+// ranks of the start. Explaining it changes nothing, even if ranks look at what
+// was taken so far.
+func TestFillAgainstSelection(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(8, 8))
+	for range 300 {
+		m := placetest.Machine(rng, 48)
+		topo, err := place.NewTopology(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds := []machine.Kind{machine.Node, machine.L3, machine.Core, place.CPU}
+		kind := kinds[rng.IntN(len(kinds))]
+		weight := rng.Perm(len(topo.Units(kind)))
+		stage := place.Stage{Name: "any", Kind: kind, Criteria: []string{"taken", "weight"}, Rank: func(v *place.View, pos int) place.Rank {
+			return place.Rank{v.Taken.Len(), weight[pos] / 3}
+		}}
+		n := rng.IntN(m.Online.Len() + 1)
+		q := place.Query{From: m.Online, Count: n, Stages: []place.Stage{stage}}
+		got, err := topo.Take(&q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := selected(topo, kind, n, func(pos int) int { return weight[pos] / 3 }); got != want {
+			t.Fatalf("%d of %s by %s: got %s, want %s", n, m.Online, kind, got, want)
+		}
+		q.Why = &place.Why{}
+		if explained, err := topo.Take(&q); err != nil || explained != got {
+			t.Fatalf("explained: got %s, %v, want %s", explained, err, got)
+		}
+		for _, d := range q.Why.Decisions {
+			if len(d.Candidates) != len(topo.Units(kind)) || d.Chosen >= 0 && d.Candidates[d.Chosen].Lost != "" {
+				t.Fatalf("%+v", d)
+			}
+		}
+	}
+}
+
+// selected takes n CPUs by whole units, always the best that is not too large,
+// and the lowest CPUs after them.
+func selected(topo *place.Topology, k machine.Kind, n int, weight func(pos int) int) cpuset.Set {
+	var taken cpuset.Set
+	units := topo.Units(k)
+	for {
+		best := -1
+		for pos, u := range units {
+			if u.Size == 0 || u.Size > n || taken.Overlaps(u.CPUs) {
+				continue
+			}
+			if best < 0 || weight(pos) < weight(best) || weight(pos) == weight(best) && u.First < units[best].First {
+				best = pos
+			}
+		}
+		if best < 0 {
+			break
+		}
+		taken = taken.Union(units[best].CPUs)
+		n -= units[best].Size
+	}
+	for cpu := range topo.Online().Minus(taken).All() {
+		if n == 0 {
+			break
+		}
+		taken, _ = taken.With(cpu)
+		n--
+	}
+	return taken
 }

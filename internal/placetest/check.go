@@ -154,7 +154,7 @@ func (w *walk) fits(r *place.Request, g *place.Grant) error {
 	if g.ID != r.ID {
 		return fmt.Errorf("grant for %q", g.ID)
 	}
-	free := w.s.Ownable(place.System).Union(w.s.Reusable(r.Group))
+	free := w.s.Ownable(place.System).Union(w.s.OwnableBy(r))
 	for p := range w.s.Pools() {
 		free = free.Union(p.CPUs) // a policy may give a pool's CPUs to a member
 	}

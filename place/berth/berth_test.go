@@ -60,7 +60,7 @@ func rank(s *place.State, g *place.Grant) []int {
 			}
 		}
 	}
-	free := s.Ownable(g.Request.Class).Union(s.Reusable(g.Request.Group))
+	free := s.OwnableBy(&g.Request)
 	if g.Request.Class == place.LSE || g.Request.Exclusivity != place.CPULevel {
 		free = t.Whole(machine.Core, free)
 	}

@@ -55,10 +55,7 @@ func (k *task) wholeCores(n int) (bool, error) {
 
 // ownable returns the CPUs that the books let k own, what it holds included.
 func (k *task) ownable(whole bool) cpuset.Set {
-	base := k.s.Ownable(k.r.Class)
-	if k.r.Group != "" {
-		base = base.Union(k.s.Reusable(k.r.Group))
-	}
+	base := k.s.OwnableBy(k.r)
 	if k.old != nil {
 		base = base.Union(k.old.Own).Union(k.old.Fence)
 	}
