@@ -17,7 +17,7 @@ type balloon struct {
 	pool            *place.Pool
 	num, size       int
 	milli           int
-	members, groups int  // groups only where the type has Slots
+	members, groups int  // groups only where the type has Slots, GroupBy or PerNamespace
 	alike           bool // a member has the same GroupBy value
 	mine            bool // a member is of the same group
 	near            bool // a member is of the same namespace
@@ -158,7 +158,13 @@ func (k *task) settled(last *error, err error) bool {
 
 // survey returns the instances of a type.
 func (k *task) survey(ty *Type) []balloon {
-	f := fleet{prefix: ty.Name + "/"}
+	n := 0
+	for pool := range k.s.Pools() {
+		if typeName(pool) == ty.Name {
+			n++
+		}
+	}
+	f := fleet{prefix: ty.Name + "/", all: make([]balloon, 0, n)}
 	for pool, load := range k.s.PoolLoads() {
 		if typeName(pool) == ty.Name {
 			f.all = append(f.all, balloon{pool: pool, num: number(pool.Name), size: pool.CPUs.Len(), milli: load.Milli, members: load.Grants})
@@ -189,6 +195,7 @@ type fleet struct {
 }
 
 func (f *fleet) index() {
+	f.at = make([]int, 0, len(f.all))
 	for i := range f.all {
 		for f.all[i].num >= len(f.at) {
 			f.at = append(f.at, -1)
@@ -208,7 +215,8 @@ func (f *fleet) of(g *place.Grant) *balloon {
 	return nil
 }
 
-// inspect looks at every member.
+// inspect looks at the members. Each counts as a group of its own but those that
+// share one in the same instance.
 func (k *task) inspect(ty *Type, f *fleet) {
 	type seat struct {
 		num   int
@@ -216,21 +224,26 @@ func (k *task) inspect(ty *Type, f *fleet) {
 	}
 	seats := map[seat]bool{}
 	value := expand(ty.GroupBy, k.r)
+	every := ty.GroupBy != "" || ty.PerNamespace
+	for i := range f.all {
+		f.all[i].groups = f.all[i].members
+	}
 	for g := range k.s.Grants() {
+		r := &g.Request
+		grouped := ty.Slots > 0 && r.Group != "" && !ty.SpreadPods
+		if !every && !grouped {
+			continue
+		}
 		b := f.of(g)
 		if b == nil {
 			continue
 		}
-		r := &g.Request
 		b.alike = b.alike || ty.GroupBy != "" && expand(ty.GroupBy, r) == value
 		b.near = b.near || r.Namespace == k.r.Namespace
-		switch {
-		case ty.Slots == 0:
-		case r.Group == "" || ty.SpreadPods:
-			b.groups++
-		case !seats[seat{b.num, r.Group}]:
-			b.groups++
-			seats[seat{b.num, r.Group}] = true
+		if at := (seat{b.num, r.Group}); grouped && seats[at] {
+			b.groups--
+		} else if grouped {
+			seats[at] = true
 		}
 	}
 }
