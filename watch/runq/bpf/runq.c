@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+// How long the tasks of watched control groups wait for a CPU, and which groups
+// have the CPU meanwhile.
+//
+// A task waits from its wake-up, or from losing the CPU while it could go on,
+// until it is switched in. The waits of a group on one CPU are kept as a number
+// of tasks and the sum of the instants from which they are uncharged: whenever
+// the CPU changes hands, tasks * now - sum is what the group has waited for the
+// one that leaves. So a switch costs the same however many tasks wait.
+//
+// Everything kept per CPU is changed under the lock of that CPU's run queue,
+// which the kernel holds when it calls these programs for a task in the queue.
+
+#include "kernel.h"
+
+#define MAX_GROUPS 32
+#define BUCKETS 192
+#define CULPRITS 64 // per group and CPU; a power of two
+#define PROBES 8
+
+// Culprits that are no control groups. The ids of groups stay below these.
+#define SPECIAL (1ULL << 63)
+#define UNKNOWN (SPECIAL | 1)   // before the first switch seen on a CPU
+#define IDLE (SPECIAL | 2)      // nobody: the CPU was waking up
+#define KERNEL (SPECIAL | 3)    // kernel threads of the root group
+#define THROTTLED (SPECIAL | 4) // the group's own quota
+#define ROOT_GROUP 1
+
+const volatile bool by_v2 = 0;     // groups of the v2 hierarchy, not of the v1 cpu controller
+const volatile u32 max_groups = 1; // at most MAX_GROUPS
+
+struct culprit {
+	u64 id;
+	u64 wait_ns;
+	u64 preemptions;
+};
+
+// What one group has suffered on one CPU.
+struct group {
+	u64 buckets[BUCKETS];
+	u64 waits;
+	u64 wait_ns;
+	u64 dropped_ns;          // wait that found no room among the culprits
+	u64 dropped_preemptions; // likewise
+	struct culprit culprits[CULPRITS];
+};
+
+struct waiting {
+	u64 tasks;
+	u64 since;     // sum over tasks
+	u64 throttled; // nobody else is to blame until one of them runs
+};
+
+struct cpu {
+	u64 running; // culprit
+	u64 mask;    // of groups with waiting tasks
+	u64 lost;    // waits that found no room in stamps
+	struct waiting waiting[MAX_GROUPS];
+};
+
+struct watched {
+	u64 id; // of the group that was asked for: a descendant counts as it
+	u64 group;
+};
+
+struct stamp {
+	u64 start;
+	u64 since; // from when on it is uncharged, once it has changed its CPU; else 0
+	u32 cpu;
+	u32 group;
+};
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_HASH);
+	NUMBER(max_entries, 4096);
+	TYPE(key, u64);
+	TYPE(value, struct watched);
+} watch SEC(".maps");
+
+// By thread id, while the task waits.
+struct {
+	NUMBER(type, BPF_MAP_TYPE_HASH);
+	NUMBER(max_entries, 16384);
+	TYPE(key, u32);
+	TYPE(value, struct stamp);
+} stamps SEC(".maps");
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(max_entries, 1); // CPUs
+	NUMBER(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, u32);
+	TYPE(value, struct cpu);
+} cpus SEC(".maps");
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(max_entries, 1); // CPUs * max_groups
+	NUMBER(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, u32);
+	TYPE(value, struct group);
+} groups SEC(".maps");
+
+static inline struct group *group_on(u32 cpu, u32 group)
+{
+	u32 key = cpu * max_groups + group;
+	return bpf_map_lookup_elem(&groups, &key);
+}
+
+// charge adds wait and pre-emptions of a group on a CPU to a culprit.
+__attribute__((noinline)) int charge(u32 cpu, u32 group, u64 id, u64 ns, u64 preemptions)
+{
+	struct group *g = group_on(cpu, group);
+	if (!g)
+		return 0;
+	u32 at = (id * 0x9E3779B97F4A7C15ULL) >> 32;
+	for (u32 i = 0; i < PROBES; i++) {
+		struct culprit *c = &g->culprits[(at + i) & (CULPRITS - 1)];
+		if (c->id && c->id != id)
+			continue;
+		c->id = id;
+		c->wait_ns += ns;
+		c->preemptions += preemptions;
+		return 0;
+	}
+	g->dropped_ns += ns;
+	g->dropped_preemptions += preemptions;
+	return 0;
+}
+
+static inline u64 cgroup_id(struct task_struct *p)
+{
+	u64 id = by_v2 ? p->cgroups->dfl_cgrp->kn->id : p->sched_task_group->css.cgroup->kn->id;
+	return id ? id : ROOT_GROUP; // an autogroup, which only the root's tasks get
+}
+
+static inline u64 culprit(struct task_struct *p)
+{
+	if (!p->pid)
+		return IDLE;
+	u64 id = cgroup_id(p);
+	struct watched *w = bpf_map_lookup_elem(&watch, &id);
+	if (w)
+		return w->id;
+	if (id == ROOT_GROUP && p->flags & PF_KTHREAD)
+		return KERNEL;
+	return id;
+}
+
+static inline bool throttled(struct task_struct *p)
+{
+	if (field_exists(p->throttled)) // since 6.18
+		return p->throttled;
+	if (field_exists(p->se.cfs_rq->throttle_count))
+		return p->se.cfs_rq->throttle_count > 0;
+	return 0;
+}
+
+// settle charges what one group has waited on a CPU until now.
+static inline void settle(struct cpu *c, u32 cpu, u32 group, u64 now)
+{
+	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
+	u64 ns = w->tasks * now - w->since;
+	u64 id = w->throttled ? THROTTLED : c->running ? c->running : UNKNOWN;
+	w->since = w->tasks * now;
+	charge(cpu, group, id, ns, 0);
+}
+
+static inline void join(struct cpu *c, u32 cpu, u32 group, struct task_struct *p, u64 now)
+{
+	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
+	struct stamp s = {.start = now, .cpu = cpu, .group = group};
+	u32 pid = p->pid;
+	long err = bpf_map_update_elem(&stamps, &pid, &s, BPF_NOEXIST);
+	if (err == -EEXIST) // lost the CPU on its way to sleep, and now it is woken
+		return;
+	if (err) {
+		__sync_fetch_and_add(&c->lost, 1);
+		return;
+	}
+	if (throttled(p)) {
+		settle(c, cpu, group, now);
+		w->throttled = 1;
+	}
+	w->tasks++;
+	w->since += now;
+	c->mask |= 1ULL << (group & (MAX_GROUPS - 1));
+}
+
+// leave takes one task, settled, out of the waiting ones.
+static inline void leave(struct cpu *c, u32 group, u64 now)
+{
+	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
+	w->tasks--;
+	w->since -= now;
+	if (!w->tasks) {
+		w->throttled = 0;
+		c->mask &= ~(1ULL << (group & (MAX_GROUPS - 1)));
+	}
+}
+
+// bucket has steps of 128 ns up to 2048 ns, and 8 steps per octave from there on.
+static inline u32 bucket(u64 ns)
+{
+	u64 v = ns >> 7;
+	u32 octave = 0;
+	for (u32 shift = 32; shift; shift >>= 1) {
+		if (v >> shift >= 8) {
+			v >>= shift;
+			octave += shift;
+		}
+	}
+	u32 i = octave * 8 + (u32)v;
+	return i < BUCKETS ? i : BUCKETS - 1;
+}
+
+static inline void record(u32 cpu, u32 group, u64 ns)
+{
+	struct group *g = group_on(cpu, group);
+	if (!g)
+		return;
+	u32 i = bucket(ns);
+	if (i < BUCKETS)
+		g->buckets[i]++;
+	g->waits++;
+	g->wait_ns += ns;
+}
+
+static inline int woken(struct task_struct *p)
+{
+	if (p->on_cpu) // before it had gone to sleep
+		return 0;
+	u64 id = cgroup_id(p);
+	struct watched *w = bpf_map_lookup_elem(&watch, &id);
+	if (!w)
+		return 0;
+	u32 cpu = p->thread_info.cpu;
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+	if (c)
+		join(c, cpu, w->group, p, bpf_ktime_get_ns());
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int sched_wakeup(u64 *ctx)
+{
+	return woken((struct task_struct *)ctx[0]);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int sched_wakeup_new(u64 *ctx)
+{
+	return woken((struct task_struct *)ctx[0]);
+}
+
+SEC("tp_btf/sched_switch")
+int sched_switch(u64 *ctx)
+{
+	bool preempt = ctx[0];
+	struct task_struct *prev = (struct task_struct *)ctx[1];
+	struct task_struct *next = (struct task_struct *)ctx[2];
+	u32 cpu = bpf_get_smp_processor_id();
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+	if (!c)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+
+	u64 mask = c->mask;
+	for (u32 i = 0; i < MAX_GROUPS && mask; i++, mask >>= 1) {
+		if (mask & 1)
+			settle(c, cpu, i, now);
+	}
+
+	u32 pid = next->pid;
+	struct stamp *s = pid ? bpf_map_lookup_elem(&stamps, &pid) : 0;
+	if (s) {
+		if (s->since)
+			charge(cpu, s->group, c->running ? c->running : UNKNOWN, now - s->since, 0);
+		else
+			leave(c, s->group, now);
+		c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
+		record(cpu, s->group, now - s->start);
+		bpf_map_delete_elem(&stamps, &pid);
+	}
+
+	u64 running = culprit(next);
+	c->running = running;
+	// As the kernel counts nonvoluntary_ctxt_switches.
+	if (!prev->pid || (!preempt && prev->__state != TASK_RUNNING))
+		return 0;
+	u64 id = cgroup_id(prev);
+	struct watched *w = bpf_map_lookup_elem(&watch, &id);
+	if (!w)
+		return 0;
+	charge(cpu, w->group, throttled(prev) ? THROTTLED : running, 0, 1);
+	join(c, cpu, w->group, prev, now);
+	return 0;
+}
+
+// A waiting task changes its CPU: what it has waited so far is settled with the
+// old one, whose lock is held. The new one's is not, so there the rest of the
+// wait is charged as a whole, when it ends, to the last that ran.
+SEC("tp_btf/sched_migrate_task")
+int sched_migrate_task(u64 *ctx)
+{
+	struct task_struct *p = (struct task_struct *)ctx[0];
+	u32 pid = p->pid;
+	struct stamp *s = bpf_map_lookup_elem(&stamps, &pid);
+	if (!s || s->since)
+		return 0;
+	u32 cpu = s->cpu;
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+	if (!c)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+	settle(c, cpu, s->group, now);
+	leave(c, s->group, now);
+	s->since = now;
+	return 0;
+}
+
+char license_text[] SEC("license") = "GPL";

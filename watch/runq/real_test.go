@@ -1,0 +1,356 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth.dev/berth/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// The tests in this file run the probe in this machine's kernel, with spinning
+// shells in control groups of their own. They share one CPU, so not in parallel.
+
+// realRoot finds a hierarchy that the probe understands and in which this
+// process may make groups.
+func realRoot(t testing.TB) string {
+	t.Helper()
+	if err := Available(os.DirFS("/")); err != nil {
+		t.Skip(err)
+	}
+	for _, root := range []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"} {
+		if _, err := hierarchy(root); err == nil {
+			return root
+		}
+	}
+	t.Skip("neither the v1 cpu controller nor v2 is mounted at its usual place")
+	return ""
+}
+
+func newGroup(t testing.TB, root, name string) string {
+	t.Helper()
+	path := fmt.Sprintf("/berth-runq-%d-%s", os.Getpid(), name)
+	dir := filepath.Join(root, path)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("cannot make control groups: ", err)
+	}
+	t.Cleanup(func() { removeGroup(t, dir) })
+	return path
+}
+
+// newHeavyGroup makes a group that outweighs whatever else runs here.
+func newHeavyGroup(t testing.TB, root, name string) string {
+	t.Helper()
+	path := newGroup(t, root, name)
+	for file, value := range map[string]string{"cpu.shares": "262144", "cpu.weight": "10000"} {
+		if _, err := os.Stat(filepath.Join(root, path, file)); err == nil {
+			write(t, filepath.Join(root, path, file), value)
+		}
+	}
+	return path
+}
+
+// removeGroup waits for the kernel to let go of tasks that have ended.
+func removeGroup(t testing.TB, dir string) {
+	var err error
+	for range 100 {
+		if err = unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("remove %s: %v", dir, err)
+}
+
+func write(t testing.TB, path, value string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start runs a command in a group, on one CPU, until the test ends.
+func start(t testing.TB, root, group string, command ...string) (pid int) {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	var cpu unix.CPUSet
+	cpu.Set(firstCPU(t))
+	if err := unix.SchedSetaffinity(cmd.Process.Pid, &cpu); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(root, group, "cgroup.procs"), strconv.Itoa(cmd.Process.Pid))
+	return cmd.Process.Pid
+}
+
+func spin(t testing.TB, root, group string) (pid int) {
+	return start(t, root, group, "sh", "-c", "while :; do :; done")
+}
+
+func firstCPU(t testing.TB) int {
+	t.Helper()
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := range 1024 {
+		if allowed.IsSet(cpu) {
+			return cpu
+		}
+	}
+	t.Fatal("no CPU allowed")
+	return 0
+}
+
+func open(t testing.TB, o Options) *Probe {
+	t.Helper()
+	p, err := Open(o)
+	if errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func read(t testing.TB, p *Probe) *Snapshot {
+	t.Helper()
+	s := new(Snapshot)
+	if err := p.Read(s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// during returns what the first group suffered in a quarter of a second.
+func during(t *testing.T, p *Probe) *Group {
+	t.Helper()
+	time.Sleep(20 * time.Millisecond) // until all run
+	before := read(t, p)
+	time.Sleep(250 * time.Millisecond)
+	var delta Snapshot
+	delta.Since(before, read(t, p))
+	g := &delta.Groups[0]
+	t.Logf("%d waits, %v, by %v, cost %v in %d runs", g.Waits, g.Wait, g.Shares, delta.Cost.Time, delta.Cost.Runs)
+	if delta.Lost != 0 || g.Dropped != (Share{}) {
+		t.Errorf("lost %d waits, dropped %+v, want none", delta.Lost, g.Dropped)
+	}
+	return g
+}
+
+// blamed checks that one culprit has more than nine tenths of a group's wait.
+func blamed(t *testing.T, g *Group, culprit Culprit) {
+	t.Helper()
+	if by, all := g.Share(culprit).Wait, sum(g.Shares); by < 50*time.Millisecond || float64(by) <= 0.9*float64(all) {
+		t.Errorf("%v waited for %v, want more than 90 %% of %v and 50 ms", by, culprit, all)
+	}
+	if g.Histogram.Count() != g.Waits {
+		t.Errorf("histogram has %d waits, want %d", g.Histogram.Count(), g.Waits)
+	}
+}
+
+// addsUp checks that all wait has a culprit, but for waits under way at either
+// end, of a few time slices.
+func addsUp(t *testing.T, g *Group) {
+	t.Helper()
+	if all := sum(g.Shares); (all - g.Wait).Abs() > 30*time.Millisecond {
+		t.Errorf("shares add up to %v, waits to %v", all, g.Wait)
+	}
+}
+
+func sum(shares []Share) (all time.Duration) {
+	for _, s := range shares {
+		all += s.Wait
+	}
+	return all
+}
+
+func TestForeignWaitIsTheCulprits(t *testing.T) {
+	root := realRoot(t)
+	victim, culprit := newHeavyGroup(t, root, "victim"), newHeavyGroup(t, root, "culprit")
+	pid := spin(t, root, victim)
+	spin(t, root, culprit)
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+
+	before := runDelay(t, pid)
+	start := read(t, p)
+	g := during(t, p)
+	var whole Snapshot
+	whole.Since(start, read(t, p))
+	kernels := runDelay(t, pid) - before
+
+	paths, err := Paths(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by, _ := g.Shares[0].Culprit.Group()
+	if paths[by] != culprit {
+		t.Errorf("most wait by %v, which is %q, want %q", g.Shares[0].Culprit, paths[by], culprit)
+	}
+	blamed(t, g, g.Shares[0].Culprit)
+	addsUp(t, g)
+	if g.Shares[0].Preemptions == 0 {
+		t.Error("the culprit never pre-empted, want some")
+	}
+	// The kernel keeps the same figure by other means.
+	if off := (whole.Groups[0].Wait - kernels).Abs(); off > kernels/10 {
+		t.Errorf("waited %v, want the %v of schedstat", whole.Groups[0].Wait, kernels)
+	}
+}
+
+// runDelay is the second figure of /proc/PID/schedstat.
+func runDelay(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	if err != nil {
+		t.Skip(err)
+	}
+	ns, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ns)
+}
+
+func TestOwnWaitIsSelf(t *testing.T) {
+	root := realRoot(t)
+	victim := newHeavyGroup(t, root, "victim")
+	below := newGroup(t, filepath.Join(root, victim), "below")
+	spin(t, root, victim)
+	spin(t, filepath.Join(root, victim), below)
+	g := during(t, open(t, Options{Root: root, Groups: []string{victim}}))
+	blamed(t, g, Culprit(g.ID))
+	addsUp(t, g)
+}
+
+func TestIdleGroupHasNoWait(t *testing.T) {
+	root := realRoot(t)
+	victim, culprit := newGroup(t, root, "victim"), newGroup(t, root, "culprit")
+	start(t, root, victim, "sleep", "60")
+	spin(t, root, culprit)
+	if g := during(t, open(t, Options{Root: root, Groups: []string{victim}})); g.Waits != 0 || len(g.Shares) != 0 {
+		t.Errorf("a sleeping group waited: %+v", g)
+	}
+}
+
+// TestStarvedGroupIsPending has a task that gets no turn while it is watched:
+// a busy CPU's lightest task, beside one of 256 times its weight.
+func TestStarvedGroupIsPending(t *testing.T) {
+	root := realRoot(t)
+	victim, culprit := newGroup(t, root, "victim"), newHeavyGroup(t, root, "culprit")
+	p := open(t, Options{Root: root, Groups: []string{victim, culprit}})
+	spin(t, root, victim)
+	time.Sleep(30 * time.Millisecond) // a wait that began outside of the group is not seen
+	spin(t, root, culprit)
+	time.Sleep(150 * time.Millisecond)
+	s := read(t, p)
+	heavy := Culprit(s.Groups[1].ID)
+	t.Logf("charged %v, pending %v", s.Groups[0].Shares, s.Groups[0].Pending)
+	wait := s.Groups[0].Share(heavy).Wait + (&Group{Shares: s.Groups[0].Pending}).Share(heavy).Wait
+	if wait < 50*time.Millisecond {
+		t.Errorf("waited %v for the heavy group, of 150 ms, want more than 50 ms", wait)
+	}
+}
+
+func TestThrottledWaitIsTheQuotas(t *testing.T) {
+	root := realRoot(t)
+	victim := newHeavyGroup(t, root, "victim")
+	dir := filepath.Join(root, victim)
+	if _, err := os.Stat(filepath.Join(dir, "cpu.cfs_quota_us")); err == nil {
+		write(t, filepath.Join(dir, "cpu.cfs_quota_us"), "10000")
+	} else if err := os.WriteFile(filepath.Join(dir, "cpu.max"), []byte("10000 100000"), 0); err != nil {
+		t.Skip("no cpu controller in the group: ", err)
+	}
+	spin(t, root, victim)
+	spin(t, root, newGroup(t, root, "culprit"))
+	blamed(t, during(t, open(t, Options{Root: root, Groups: []string{victim}})), Throttled)
+}
+
+func TestGuardDetaches(t *testing.T) {
+	root := realRoot(t)
+	victim := newGroup(t, root, "victim")
+	p := open(t, Options{Root: root, Groups: []string{victim}, MaxShare: 1e-9})
+	p.guard.window = 10 * time.Millisecond
+	read(t, p)
+	time.Sleep(p.guard.window)
+	var over *CostError
+	if err := p.Read(new(Snapshot)); !errors.As(err, &over) {
+		t.Fatalf("Read = %v, want a CostError", err)
+	}
+	before := read(t, p)
+	time.Sleep(20 * time.Millisecond)
+	if after := read(t, p); after.Cost != before.Cost {
+		t.Errorf("cost went from %v to %v after detaching", before.Cost, after.Cost)
+	}
+}
+
+func TestAddRemove(t *testing.T) {
+	root := realRoot(t)
+	one, two := newGroup(t, root, "one"), newGroup(t, root, "two")
+	p := open(t, Options{Root: root, Room: 1, Groups: []string{one}})
+	spin(t, root, one)
+	spin(t, root, one)
+	if g := during(t, p); g.Waits == 0 {
+		t.Error("no waits before removal")
+	}
+	for _, tc := range []struct {
+		name, want string
+		err        error
+	}{
+		{"again", "", p.Add(one)},
+		{"full", "room", p.Add(two)},
+		{"below", "overlaps", p.Add(one + "/below")},
+		{"above", "overlaps", p.Add("/")},
+		{"remove", "", p.Remove(one)},
+		{"remove again", "not watched", p.Remove(one)},
+		{"not there", "no such file", p.Add("/berth-no-such-group")},
+		{"into the free place", "", p.Add(two)},
+	} {
+		checkError(t, tc.name, tc.err, tc.want)
+	}
+	if g := during(t, p); g.Path != two || g.Waits != 0 {
+		t.Errorf("group in a reused place = %s with %d waits, want %s with none", g.Path, g.Waits, two)
+	}
+}
+
+func TestReadDoesNotAllocate(t *testing.T) {
+	root := realRoot(t)
+	p := open(t, Options{Root: root, Groups: []string{newGroup(t, root, "victim")}, MaxShare: -1})
+	var before, after, delta Snapshot
+	allocs := testing.AllocsPerRun(10, func() {
+		if err := errors.Join(p.Read(&before), p.Read(&after)); err != nil {
+			t.Fatal(err)
+		}
+		delta.Since(&before, &after)
+	})
+	if allocs != 0 {
+		t.Errorf("reading twice allocates %v times, want 0", allocs)
+	}
+}
+
+func checkError(t *testing.T, name string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", name, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: error = %v, want %q in it", name, err, want)
+	}
+}

@@ -1,0 +1,382 @@
+// Package runq measures, by eBPF, how long the tasks of watched control groups
+// wait for a CPU, and which groups have that CPU meanwhile: run-queue latency
+// with the pre-empting group.
+//
+// It counts in the kernel, in memory of fixed size that Read looks at, and sends
+// no events. Its programs run at every wake-up and context switch of the host,
+// so a probe is to be open only while its answer is needed; a guard detaches it
+// when it costs more than it may. Judging the figures is left to others.
+//
+// Time that an interrupt or the hypervisor takes is charged to whoever it was
+// taken from.
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// MaxGroups is how many groups a probe can watch.
+const MaxGroups = 32
+
+// DefaultMaxShare is the guard's limit where Options sets none.
+const DefaultMaxShare = 0.03
+
+// Options say what to watch. Only Root must be set.
+type Options struct {
+	// Root is where the hierarchy of the groups is mounted: that of the v1 cpu
+	// controller or v2.
+	Root string
+	// Groups are watched from the start: paths below Root.
+	Groups []string
+	// Room is how many groups can be watched at a time; 0 is 8, at most MaxGroups.
+	// Each takes 3 KiB per possible CPU.
+	Room int
+	// MaxShare is the time per time that the programs may take, 0.03 being three
+	// per cent of one CPU. 0 is DefaultMaxShare; a negative one is no guard.
+	MaxShare float64
+}
+
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error {
+	switch {
+	case o.Root == "":
+		return errors.New("run-queue probe: no root of control groups")
+	case o.Room < 0 || o.Room > MaxGroups:
+		return fmt.Errorf("run-queue probe: room for %d groups, want 0 to %d", o.Room, MaxGroups)
+	case len(o.Groups) > o.room():
+		return fmt.Errorf("run-queue probe: %d groups, room for %d", len(o.Groups), o.room())
+	case o.MaxShare != o.MaxShare:
+		return errors.New("run-queue probe: share of a core is not a number")
+	}
+	return nil
+}
+
+func (o Options) room() int {
+	if o.Room == 0 {
+		return 8
+	}
+	return o.Room
+}
+
+func (o Options) maxShare() float64 {
+	if o.MaxShare == 0 {
+		return DefaultMaxShare
+	}
+	return o.MaxShare
+}
+
+// CostError is why the guard has detached a probe.
+type CostError struct {
+	Share, Limit float64 // of one core
+}
+
+func (e *CostError) Error() string {
+	return fmt.Sprintf("run-queue probe: takes %.2f %% of a core, may take %.2f %%: detached", 100*e.Share, 100*e.Limit)
+}
+
+// Probe is the programs in the kernel. It is not safe for use by several
+// goroutines at a time.
+type Probe struct {
+	root    string
+	objects runqObjects
+	links   []link.Link
+	layout  layout
+	groups  *ebpf.Memory // of struct group by CPU and slot
+	cpus    *ebpf.Memory // of struct cpu
+	slots   []slot
+	guard   guard
+	buf     []byte
+	busy    busy
+}
+
+// slot is the place of one watched group; free ones have no path.
+type slot struct {
+	path  string
+	id    uint64
+	added time.Time
+	ids   []uint64 // of the group and those below it
+}
+
+// Open loads and attaches the probe. Where this host cannot have it, the error
+// is a *kernel.NotSupportedError.
+func Open(o Options) (*Probe, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	byV2, err := hierarchy(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	p := &Probe{root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes),
+		busy: busy{make([]byte, cpuBytes), make([]byte, cpuBytes)}}
+	if err := p.load(byV2); err != nil {
+		p.Close()
+		return nil, explain("load run-queue probe", err)
+	}
+	if err := p.guard.start(o.maxShare(), p.programs()); err != nil {
+		p.Close()
+		return nil, err
+	}
+	for _, path := range o.Groups {
+		if err := p.Add(path); err != nil {
+			p.Close()
+			return nil, err
+		}
+	}
+	if err := p.attach(); err != nil {
+		p.Close()
+		return nil, explain("attach run-queue probe", err)
+	}
+	return p, nil
+}
+
+func (p *Probe) load(byV2 bool) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	p.layout = layout{cpus: cpus, groups: len(p.slots)}
+	spec, err := loadRunq()
+	if err != nil {
+		return err
+	}
+	spec.Maps[runqMapCpus].MaxEntries = uint32(cpus)
+	spec.Maps[runqMapGroups].MaxEntries = uint32(cpus * len(p.slots))
+	if err := spec.Variables[runqVarByV2].Set(byV2); err != nil {
+		return err
+	}
+	if err := spec.Variables[runqVarMaxGroups].Set(uint32(len(p.slots))); err != nil {
+		return err
+	}
+	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {
+		return err
+	}
+	if p.groups, err = p.objects.Groups.Memory(); err != nil {
+		return err
+	}
+	p.cpus, err = p.objects.Cpus.Memory()
+	return err
+}
+
+// programs are in the order in which to attach them: a wait must not begin
+// where its end would not be seen.
+func (p *Probe) programs() []*ebpf.Program {
+	return []*ebpf.Program{p.objects.SchedSwitch, p.objects.SchedMigrateTask, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
+}
+
+func (p *Probe) attach() error {
+	for _, program := range p.programs() {
+		l, err := link.AttachTracing(link.TracingOptions{Program: program})
+		if err != nil {
+			return err
+		}
+		p.links = append(p.links, l)
+	}
+	return nil
+}
+
+// detach ends the cost; what was counted remains.
+func (p *Probe) detach() error {
+	var errs []error
+	for _, l := range slices.Backward(p.links) {
+		errs = append(errs, l.Close())
+	}
+	p.links = nil
+	return errors.Join(errs...)
+}
+
+// Close detaches the probe and frees its memory in the kernel.
+func (p *Probe) Close() error {
+	err := errors.Join(p.detach(), p.guard.close(), p.objects.Close())
+	if err != nil {
+		return fmt.Errorf("close run-queue probe: %w", err)
+	}
+	return nil
+}
+
+// Add watches a group and those that are below it now; adding it again takes in
+// those made since. Groups above or below a watched one are refused.
+func (p *Probe) Add(path string) error {
+	path = filepath.Clean("/" + path)
+	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
+	if i < 0 {
+		var err error
+		if i, err = p.claim(path); err != nil {
+			return fmt.Errorf("watch group %s: %w", path, err)
+		}
+	}
+	if err := p.refresh(&p.slots[i], uint64(i)); err != nil {
+		return fmt.Errorf("watch group %s: %w", path, err)
+	}
+	return nil
+}
+
+// claim finds a free slot and clears what it counted for another group.
+func (p *Probe) claim(path string) (int, error) {
+	free := -1
+	for i, s := range p.slots {
+		switch {
+		case s.path == "" && free < 0:
+			free = i
+		case s.path != "" && (below(s.path, path) || below(path, s.path)):
+			return 0, fmt.Errorf("overlaps %s, which is watched", s.path)
+		}
+	}
+	if free < 0 {
+		return 0, fmt.Errorf("already watching %d, which is all there is room for", len(p.slots))
+	}
+	ids, err := idsBelow(filepath.Join(p.root, path))
+	if err != nil {
+		return 0, err
+	}
+	zero := make([]byte, groupBytes)
+	for cpu := range p.layout.cpus {
+		if err := p.objects.Groups.Put(uint32(cpu*p.layout.groups+free), zero); err != nil {
+			return 0, err
+		}
+	}
+	p.slots[free] = slot{path: path, id: ids[0], added: time.Now()}
+	return free, nil
+}
+
+// refresh makes the kernel watch the groups that are at and below the slot's.
+func (p *Probe) refresh(s *slot, index uint64) error {
+	ids, err := idsBelow(filepath.Join(p.root, s.path))
+	if err != nil {
+		return err
+	}
+	if ids[0] != s.id {
+		return errors.New("another group has taken its place: remove it first")
+	}
+	for _, id := range ids {
+		if err := p.objects.Watch.Put(id, runqWatched{Id: s.id, Group: index}); err != nil {
+			return err
+		}
+	}
+	gone := slices.DeleteFunc(s.ids, func(id uint64) bool { return slices.Contains(ids, id) })
+	s.ids = ids
+	return p.forget(gone)
+}
+
+func (p *Probe) forget(ids []uint64) error {
+	for _, id := range ids {
+		if err := p.objects.Watch.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove ends watching a group; its figures are gone. The group itself need not
+// exist any more.
+func (p *Probe) Remove(path string) error {
+	path = filepath.Clean("/" + path)
+	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
+	if i < 0 {
+		return fmt.Errorf("stop watching group %s: not watched", path)
+	}
+	if err := p.forget(p.slots[i].ids); err != nil {
+		return fmt.Errorf("stop watching group %s: %w", path, err)
+	}
+	p.slots[i] = slot{}
+	return nil
+}
+
+// Read sets s to what has been counted, reusing its memory. When the guard finds
+// the probe too costly it is detached for good, s is set all the same, and the
+// error is a *CostError, once.
+func (p *Probe) Read(s *Snapshot) error {
+	s.Time = time.Now()
+	n := 0
+	s.Groups = resize(s.Groups, len(p.slots))
+	for i, slot := range p.slots {
+		if slot.path == "" {
+			continue
+		}
+		g := &s.Groups[n]
+		g.Path, g.ID, g.Added = slot.path, slot.id, slot.added
+		if err := p.layout.read(g, p.groups, i, p.buf); err != nil {
+			return err
+		}
+		n++
+	}
+	s.Groups = s.Groups[:n]
+	if err := p.readCPUs(s); err != nil {
+		return err
+	}
+	var err error
+	if s.Cost, err = p.guard.cost(); err != nil {
+		return err
+	}
+	if p.links == nil { // detached
+		return nil
+	}
+	if over := p.guard.check(s.Cost.Time, s.Time); over != nil {
+		return errors.Join(over, p.detach())
+	}
+	return nil
+}
+
+// readCPUs sets what is known per CPU only: losses, and waits that go on.
+func (p *Probe) readCPUs(s *Snapshot) error {
+	s.Lost = 0
+	for cpu := range p.layout.cpus {
+		if err := p.busy.read(p.cpus, cpu); err != nil {
+			return err
+		}
+		s.Lost += p.busy.lost()
+		if p.links == nil { // waits end unseen
+			continue
+		}
+		now, err := monotonic()
+		if err != nil {
+			return err
+		}
+		n := 0
+		for i, slot := range p.slots {
+			if slot.path == "" {
+				continue
+			}
+			if pending := p.busy.pending(i, now); pending.Wait > 0 {
+				s.Groups[n].Pending = blame(s.Groups[n].Pending, pending)
+			}
+			n++
+		}
+	}
+	return nil
+}
+
+// monotonic reads the clock of the programs.
+func monotonic() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read monotonic clock: %w", err)
+	}
+	return time.Duration(now.Nano()), nil
+}
+
+// hierarchy tells v2 from the v1 cpu controller by what is mounted at root.
+func hierarchy(root string) (v2 bool, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(root, &fs); err != nil {
+		return false, fmt.Errorf("stat control groups at %s: %w", root, err)
+	}
+	switch fs.Type {
+	case unix.CGROUP2_SUPER_MAGIC:
+		return true, nil
+	case unix.CGROUP_SUPER_MAGIC:
+		if err := unix.Access(filepath.Join(root, "cpu.shares"), unix.F_OK); err != nil {
+			return false, fmt.Errorf("%s: not the hierarchy of the v1 cpu controller", root)
+		}
+		return false, nil
+	}
+	return false, fmt.Errorf("%s: no control groups are mounted there", root)
+}
