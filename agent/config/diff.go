@@ -149,7 +149,7 @@ func (d *differ) workloads(old, changed any) {
 	}
 	alone := func(name any) bool { return oldByName[name.(string)] == nil || newByName[name.(string)] == nil }
 	oldOrder, newOrder := slices.DeleteFunc(oldNames, alone), slices.DeleteFunc(newNames, alone)
-	if !reflect.DeepEqual(oldOrder, newOrder) {
+	if !slices.Equal(oldOrder, newOrder) {
 		d.changes = append(d.changes, Change{"workloads", oldOrder, newOrder})
 	}
 }

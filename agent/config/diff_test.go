@@ -66,6 +66,17 @@ workloads: api.v1, last -> last, api.v1`
 	}
 }
 
+// A workload that comes to none, or is the last to go, is one change.
+func TestDiffOfOneWorkload(t *testing.T) {
+	t.Parallel()
+	one := parse(t, "workloads: [{name: a, match: {unit: a.service}}]\n")
+	for _, pair := range [][2]*NodeConfig{{Default(), one}, {one, Default()}} {
+		if changes, err := Diff(pair[0], pair[1]); err != nil || len(changes) != 1 || changes[0].Field != "workloads[a]" {
+			t.Errorf("got %v, %v", changes, err)
+		}
+	}
+}
+
 // The order of a list that is no set is a change.
 func TestDiffSeesOrder(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ func commands() []*cobra.Command {
 		childLoadCommand(),
 		childNoiseCommand(),
 		childTenantCommand(),
+		configCommand(),
 		doctorCommand(),
 		labCommand(),
 		replayCommand(),

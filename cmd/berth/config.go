@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/strictyaml"
+)
+
+// Exit statuses of berth config.
+const (
+	exitInvalid = 3 // check: a file is not valid
+	exitDiffers = 3 // diff: there are changes
+)
+
+func configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check a NodeConfig, and show what it would change",
+		Long: `Check a NodeConfig, the agent's configuration, and show what it would change.
+Nothing on this host is read or changed but the files named. docs/nodeconfig.md
+describes the file.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return exitStatus{exitUsage, errors.New("config: check or diff is needed (see 'berth config --help')")}
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	cmd.AddCommand(configCheckCommand(), configDiffCommand())
+	return cmd
+}
+
+func configCheckCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Say all that is wrong with a NodeConfig, by line and field",
+		Long: `Say all that is wrong with a NodeConfig, by line and field. Whether its CPUs and
+groups exist is for the host to say, and not looked at.
+
+Exit status: 0 all valid, 1 a file could not be read, 2 wrong usage, 3 a file is
+not valid.`,
+		Args: fileArgs(1, 1<<10),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			return checkConfigs(cmd.OutOrStdout(), args, output)
+		},
+	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+// fileArgs accepts so many files.
+func fileArgs(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return exitStatus{exitUsage, fmt.Errorf("%s: %s named (see '%s --help')", cmd.Name(), count(len(args), "file"), cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// configReport is what a check of one file found, a line of JSON.
+type configReport struct {
+	File   string        `json:"file"`
+	Valid  bool          `json:"valid"`
+	Errors []configError `json:"errors,omitempty"`
+}
+
+type configError struct {
+	Line  int    `json:"line,omitempty"`
+	Field string `json:"field,omitempty"`
+	Error string `json:"error"`
+}
+
+func checkConfigs(out io.Writer, files []string, output string) error {
+	var unread []error
+	invalid := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			unread = append(unread, fmt.Errorf("read configuration: %w", err))
+			continue
+		}
+		c, err := config.Parse(data, file)
+		if err != nil {
+			invalid++
+		}
+		if err := reportConfig(out, file, c, err, output); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(unread) > 0:
+		return errors.Join(unread...)
+	case invalid > 0:
+		return exitStatus{code: exitInvalid}
+	}
+	return nil
+}
+
+// reportConfig writes what Parse said of a file.
+func reportConfig(out io.Writer, file string, c *config.NodeConfig, invalid error, output string) error {
+	if output == "json" {
+		r := configReport{File: file, Valid: invalid == nil}
+		for _, e := range strictyaml.Errors(invalid) {
+			r.Errors = append(r.Errors, configError{e.Line, e.Field, e.Err.Error()})
+		}
+		return json.NewEncoder(out).Encode(r)
+	}
+	if invalid != nil {
+		_, err := fmt.Fprintln(out, invalid)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s: valid: policy %s, %s\n", file, c.Policy.Name, count(len(c.Workloads), "workload"))
+	return err
+}
+
+func configDiffCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "diff [OLD] NEW",
+		Short: "Show what a NodeConfig would change from another, or from the defaults",
+		Long: `Show in words what the NodeConfig NEW would change from OLD or, without it, from
+the defaults, field by field. Workloads go by name.
+
+Exit status: 0 nothing differs, 1 a file could not be read or is not valid,
+2 wrong usage, 3 there are changes.`,
+		Args: fileArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			return diffConfigs(cmd.OutOrStdout(), args, output)
+		},
+	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+func diffConfigs(out io.Writer, files []string, output string) error {
+	configs := []*config.NodeConfig{config.Default()}
+	for _, file := range files {
+		c, err := readConfig(file)
+		if err != nil {
+			return err
+		}
+		configs = append(configs, c)
+	}
+	n := len(configs)
+	changes, err := config.Diff(configs[n-2], configs[n-1])
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if output == "json" {
+			err = json.NewEncoder(out).Encode(c)
+		} else {
+			_, err = fmt.Fprintln(out, onLine(c.String()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(changes) > 0 {
+		return exitStatus{code: exitDiffers}
+	}
+	return nil
+}
+
+// readConfig reads a NodeConfig.
+func readConfig(file string) (*config.NodeConfig, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := config.Parse(data, file)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration:\n%w", err)
+	}
+	return c, nil
+}
