@@ -1,0 +1,20 @@
+package watch_test
+
+import (
+	"fmt"
+
+	"berth.dev/berth/watch"
+)
+
+func Example() {
+	used := watch.NewSeries(watch.CPUTime, 60)
+	used.Add(1*watch.Second, 10.0)
+	used.Add(2*watch.Second, 10.5)
+	used.Miss(3 * watch.Second)
+	used.Add(4*watch.Second, 12.0)
+	used.Add(5*watch.Second, 12.7)
+
+	cpus, covered := used.Mean(1*watch.Second, 5*watch.Second)
+	fmt.Printf("%.1f CPUs in the %.0f %% of the time that is known\n", cpus, covered*100)
+	// Output: 0.6 CPUs in the 50 % of the time that is known
+}

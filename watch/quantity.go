@@ -1,0 +1,167 @@
+package watch
+
+// Unit is the base unit of a value.
+type Unit uint8
+
+// The units.
+const (
+	Seconds Unit = iota
+	Bytes
+	Count
+	Ratio // 0 to 1
+)
+
+// String returns "seconds", "bytes", "count" or "ratio".
+func (u Unit) String() string { return name([]string{"seconds", "bytes", "count", "ratio"}, int(u)) }
+
+// Quantity is what was measured. Its unit and whether it is a counter follow
+// from it.
+type Quantity uint8
+
+// The quantities. Counters only grow while their subject lives; the others are
+// gauges.
+const (
+	// CPUTime is CPU time used, CPUUser and CPUSystem its parts (counters).
+	CPUTime Quantity = iota
+	CPUUser
+	CPUSystem
+	// CPUPeriods counts the enforcement periods of a group's own CPU limit,
+	// CPUThrottledPeriods those in which its quota ran out (counters).
+	CPUPeriods
+	CPUThrottledPeriods
+	// CPUThrottled is the time for which the group's own limit withheld CPUs,
+	// summed over CPUs; CPUThrottledAny that for which any limit did, its
+	// ancestors' included (counters).
+	CPUThrottled
+	CPUThrottledAny
+	// CPUBursts counts the periods in which burst was used; CPUBurstTime is the
+	// CPU time above quota in them (counters).
+	CPUBursts
+	CPUBurstTime
+	// CPUWait is the time in which threads were ready to run and waited for a
+	// CPU, summed over threads (counter).
+	CPUWait
+	// SwitchesInvoluntary counts the context switches that threads did not ask for (counter).
+	SwitchesInvoluntary
+
+	// Memory is the memory in use; MemoryAnon and MemoryFile are the anonymous
+	// and page-cache parts of it.
+	Memory
+	MemoryAnon
+	MemoryFile
+	// PageFaults, MajorFaults and Refaults (pages of the working set that were
+	// reclaimed and came back) are counters.
+	PageFaults
+	MajorFaults
+	Refaults
+	// MemoryLow to MemoryOOMKills count the events of memory.events (counters):
+	// reclaimed below the low boundary, throttled at high, at the maximum, out
+	// of memory, processes killed for it.
+	MemoryLow
+	MemoryHigh
+	MemoryMax
+	MemoryOOM
+	MemoryOOMKills
+
+	// Tasks is the number of processes and threads.
+	Tasks
+	// IORead and IOWritten are bytes, IOReads and IOWrites operations, by block
+	// device (counters).
+	IORead
+	IOWritten
+	IOReads
+	IOWrites
+
+	// The stall times of PSI (counters): some is the time in which at least one
+	// task waited for the resource, full that in which all did.
+	CPUSome
+	CPUFull
+	MemorySome
+	MemoryFull
+	IOSome
+	IOFull
+	IRQFull
+
+	// Populated is 1 while a group or one below it holds a process, Frozen is 1
+	// while it is frozen.
+	Populated
+	Frozen
+)
+
+type info struct {
+	name    string
+	unit    Unit
+	counter bool
+}
+
+var infos = [...]info{
+	CPUTime:             {"cpu_time", Seconds, true},
+	CPUUser:             {"cpu_user", Seconds, true},
+	CPUSystem:           {"cpu_system", Seconds, true},
+	CPUPeriods:          {"cpu_periods", Count, true},
+	CPUThrottledPeriods: {"cpu_throttled_periods", Count, true},
+	CPUThrottled:        {"cpu_throttled", Seconds, true},
+	CPUThrottledAny:     {"cpu_throttled_any", Seconds, true},
+	CPUBursts:           {"cpu_bursts", Count, true},
+	CPUBurstTime:        {"cpu_burst_time", Seconds, true},
+	CPUWait:             {"cpu_wait", Seconds, true},
+	SwitchesInvoluntary: {"switches_involuntary", Count, true},
+	Memory:              {"memory", Bytes, false},
+	MemoryAnon:          {"memory_anon", Bytes, false},
+	MemoryFile:          {"memory_file", Bytes, false},
+	PageFaults:          {"page_faults", Count, true},
+	MajorFaults:         {"major_faults", Count, true},
+	Refaults:            {"refaults", Count, true},
+	MemoryLow:           {"memory_low", Count, true},
+	MemoryHigh:          {"memory_high", Count, true},
+	MemoryMax:           {"memory_max", Count, true},
+	MemoryOOM:           {"memory_oom", Count, true},
+	MemoryOOMKills:      {"memory_oom_kills", Count, true},
+	Tasks:               {"tasks", Count, false},
+	IORead:              {"io_read", Bytes, true},
+	IOWritten:           {"io_written", Bytes, true},
+	IOReads:             {"io_reads", Count, true},
+	IOWrites:            {"io_writes", Count, true},
+	CPUSome:             {"cpu_some", Seconds, true},
+	CPUFull:             {"cpu_full", Seconds, true},
+	MemorySome:          {"memory_some", Seconds, true},
+	MemoryFull:          {"memory_full", Seconds, true},
+	IOSome:              {"io_some", Seconds, true},
+	IOFull:              {"io_full", Seconds, true},
+	IRQFull:             {"irq_full", Seconds, true},
+	Populated:           {"populated", Count, false},
+	Frozen:              {"frozen", Count, false},
+}
+
+// Quantities returns all of them.
+func Quantities() []Quantity {
+	all := make([]Quantity, len(infos))
+	for i := range all {
+		all[i] = Quantity(i)
+	}
+	return all
+}
+
+// Unit returns the unit of the quantity's values.
+func (q Quantity) Unit() Unit { return infos[q].unit }
+
+// Counter says whether the quantity only grows, so that its rate is what
+// matters; it is a gauge otherwise.
+func (q Quantity) Counter() bool { return infos[q].counter }
+
+// String returns the quantity's name, "cpu_time".
+func (q Quantity) String() string { return name(quantityNames(), int(q)) }
+
+// MarshalText writes the quantity's name.
+func (q Quantity) MarshalText() ([]byte, error) { return marshal(quantityNames(), int(q)) }
+
+// UnmarshalText reads the quantity's name.
+func (q *Quantity) UnmarshalText(text []byte) error { return unmarshal(quantityNames(), text, q) }
+
+func quantityNames() []string {
+	names := make([]string, len(infos))
+	for i, info := range infos {
+		names[i] = info.name
+	}
+	return names
+}

@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+)
+
+// ErrOrder says that a sample is not later than the one before.
+var ErrOrder = errors.New("not later than the last sample")
+
+// Series is the bounded history of one quantity of one subject.
+//
+// Between two samples lies an interval with one level: for a counter its
+// increase per second; for a gauge the later value. An interval that ends in a
+// missing sample, follows one, or in which a counter went back (its subject was
+// made anew) has no level. Nothing is made up for it: it counts as not covered.
+type Series struct {
+	counter bool
+	points  []point // a ring: the oldest is at next once it is full
+	next    int
+	size    int
+}
+
+type point struct {
+	at    Time
+	value float64 // NaN: missing
+}
+
+// NewSeries returns a series of a quantity that keeps the last size samples, 2
+// at least.
+func NewSeries(q Quantity, size int) *Series {
+	return &Series{counter: q.Counter(), size: max(size, 2)}
+}
+
+// Add appends a sample. One that is not later than the last is refused with
+// ErrOrder. A value that is not finite counts as missing.
+func (s *Series) Add(at Time, value float64) error {
+	if math.IsInf(value, 0) {
+		value = math.NaN()
+	}
+	if n := len(s.points); n > 0 && at <= s.point(n-1).at {
+		return fmt.Errorf("add sample at %d: %w at %d", at, ErrOrder, s.point(n-1).at)
+	}
+	p := point{at, value}
+	if len(s.points) < s.size {
+		s.points = append(s.points, p)
+		return nil
+	}
+	s.points[s.next] = p
+	s.next = (s.next + 1) % s.size
+	return nil
+}
+
+// Miss notes that there should have been a sample and was none.
+func (s *Series) Miss(at Time) error { return s.Add(at, math.NaN()) }
+
+// Len returns the number of samples kept, the missing ones too.
+func (s *Series) Len() int { return len(s.points) }
+
+// point returns the i-th oldest.
+func (s *Series) point(i int) point { return s.points[(s.next+i)%len(s.points)] }
+
+// Last returns the latest value that is not missing and how old it is at now;
+// false if there is none. A reader of levels calls a series stale when age
+// exceeds its sampling interval by too much.
+func (s *Series) Last(now Time) (value float64, age Time, ok bool) {
+	for i := len(s.points) - 1; i >= 0; i-- {
+		if p := s.point(i); !math.IsNaN(p.value) {
+			return p.value, now - p.at, true
+		}
+	}
+	return 0, 0, false
+}
+
+// levels yields each level between from and to with the seconds for which it
+// held there.
+func (s *Series) levels(from, to Time) iter.Seq2[float64, float64] {
+	return func(yield func(level, seconds float64) bool) {
+		for i := 1; i < len(s.points); i++ {
+			a, b := s.point(i-1), s.point(i)
+			overlap := (min(b.at, to) - max(a.at, from)).Seconds()
+			if overlap <= 0 || math.IsNaN(a.value) || math.IsNaN(b.value) {
+				continue
+			}
+			level := b.value
+			if s.counter {
+				if b.value < a.value {
+					continue
+				}
+				level = (b.value - a.value) / (b.at - a.at).Seconds()
+			}
+			if !yield(level, overlap) {
+				return
+			}
+		}
+	}
+}
+
+// Mean returns the mean level between from and to, weighted by time: for a
+// counter its increase per second, for a gauge its mean value. Covered is the
+// share of that time, 0 to 1, about which the series knows; where it is 0 there
+// is no mean, and 0 is returned.
+func (s *Series) Mean(from, to Time) (mean, covered float64) {
+	var sum, seconds float64
+	for level, held := range s.levels(from, to) {
+		sum += level * held
+		seconds += held
+	}
+	if seconds == 0 {
+		return 0, 0
+	}
+	return sum / seconds, seconds / (to - from).Seconds()
+}
+
+// Quantile returns the smallest level that was not exceeded for a share p of the
+// covered time between from and to; p is in 0 to 1. Covered is as for Mean.
+func (s *Series) Quantile(p float64, from, to Time) (level, covered float64) {
+	type held struct{ level, seconds float64 }
+	var all []held
+	var seconds float64
+	for level, h := range s.levels(from, to) {
+		all = append(all, held{level, h})
+		seconds += h
+	}
+	if seconds == 0 {
+		return 0, 0
+	}
+	slices.SortFunc(all, func(a, b held) int {
+		if a.level < b.level {
+			return -1
+		}
+		if a.level > b.level {
+			return 1
+		}
+		return 0
+	})
+	// A part in 10^12 is left to rounding: the sum of all must reach p = 1.
+	need := p * seconds * (1 - 1e-12)
+	for _, h := range all {
+		level = h.level
+		if need -= h.seconds; need <= 0 {
+			break
+		}
+	}
+	return level, seconds / (to - from).Seconds()
+}

@@ -1,0 +1,145 @@
+// Package watch is the vocabulary of observation: a Sample is one value of a
+// Quantity of a Subject at a Time; a Series is the bounded history of one of
+// them.
+//
+// It is pure. Readers of one kernel dialect each live below it and produce
+// samples; judging them is left to others. What a host does not tell is absent:
+// there is no sample, and never a zero that stands for one.
+package watch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Time is nanoseconds on a clock that never goes back (CLOCK_MONOTONIC), from
+// an origin that is the same for all samples of one recording. A difference of
+// two is a Time too.
+type Time int64
+
+// Spans of time.
+const (
+	Millisecond Time = 1e6
+	Second      Time = 1e9
+)
+
+// Seconds converts to seconds.
+func (t Time) Seconds() float64 { return float64(t) / float64(Second) }
+
+// Scope is what kind of thing a Subject is.
+type Scope uint8
+
+// The scopes.
+const (
+	Host    Scope = iota // this host; Name is empty
+	Group                // a control group; Name is its path below the hierarchy's root
+	Process              // a process; Name is its id
+)
+
+// Part is a piece of a Subject; the zero value is the whole of it.
+type Part struct {
+	Kind PartKind `json:"kind"`
+	// ID is the number of a CPU or NUMA node; for a block device it is
+	// DeviceID of its numbers.
+	ID int `json:"id"`
+}
+
+// PartKind is what kind of piece a Part is.
+type PartKind uint8
+
+// The kinds of parts.
+const (
+	Whole PartKind = iota
+	CPU
+	Node
+	Device
+)
+
+// DeviceID packs the major and minor number of a block device as the kernel
+// does (include/linux/kdev_t.h): 12 and 20 bits.
+func DeviceID(major, minor int) int { return major<<20 | minor }
+
+// String returns "", "cpu3", "node0" or "8:0".
+func (p Part) String() string {
+	switch p.Kind {
+	case Whole:
+		return ""
+	case Device:
+		return strconv.Itoa(p.ID>>20) + ":" + strconv.Itoa(p.ID&(1<<20-1))
+	}
+	return p.Kind.String() + strconv.Itoa(p.ID)
+}
+
+// Subject is what a sample is about. It is comparable.
+type Subject struct {
+	Scope Scope  `json:"scope"`
+	Name  string `json:"name,omitempty"`
+	Part  Part   `json:"part,omitzero"`
+}
+
+// String returns "host", "host/cpu3", "group a/b", "group a/b/node0" or "process 42".
+func (s Subject) String() string {
+	text := s.Scope.String()
+	if s.Name != "" {
+		text += " " + s.Name
+	}
+	if s.Part.Kind != Whole {
+		text += "/" + s.Part.String()
+	}
+	return text
+}
+
+// Sample is one observation. Value is in the unit of the quantity.
+type Sample struct {
+	Time     Time     `json:"time"`
+	Subject  Subject  `json:"subject"`
+	Quantity Quantity `json:"quantity"`
+	Value    float64  `json:"value"`
+}
+
+var (
+	scopeNames = [...]string{Host: "host", Group: "group", Process: "process"}
+	partNames  = [...]string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device"}
+)
+
+// String returns the scope's name.
+func (s Scope) String() string { return name(scopeNames[:], int(s)) }
+
+// MarshalText writes the scope's name.
+func (s Scope) MarshalText() ([]byte, error) { return marshal(scopeNames[:], int(s)) }
+
+// UnmarshalText reads the scope's name.
+func (s *Scope) UnmarshalText(text []byte) error { return unmarshal(scopeNames[:], text, s) }
+
+// String returns the kind's name.
+func (k PartKind) String() string { return name(partNames[:], int(k)) }
+
+// MarshalText writes the kind's name.
+func (k PartKind) MarshalText() ([]byte, error) { return marshal(partNames[:], int(k)) }
+
+// UnmarshalText reads the kind's name.
+func (k *PartKind) UnmarshalText(text []byte) error { return unmarshal(partNames[:], text, k) }
+
+func name(names []string, i int) string {
+	if i >= len(names) {
+		return "unknown(" + strconv.Itoa(i) + ")"
+	}
+	return names[i]
+}
+
+func marshal(names []string, i int) ([]byte, error) {
+	if i >= len(names) {
+		return nil, fmt.Errorf("marshal %d: no such name", i)
+	}
+	return []byte(names[i]), nil
+}
+
+func unmarshal[T ~uint8](names []string, text []byte, to *T) error {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("unmarshal %q: not one of %v", text, names)
+	}
+	*to = T(i)
+	return nil
+}
