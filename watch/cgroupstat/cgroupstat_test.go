@@ -1,0 +1,335 @@
+package cgroupstat
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+)
+
+const psiText = "some avg10=1.00 avg60=0.00 avg300=0.00 total=2000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\n"
+
+// v2Files is a group of a v2 host.
+func v2Files() map[string]string {
+	return map[string]string{
+		"cgroup.procs":  "",
+		"cgroup.events": "populated 1\nfrozen 0\n",
+		"cpu.max":       "max 100000\n",
+		"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnice_usec 0\ncore_sched.force_idle_usec 7\n" +
+			"nr_periods 10\nnr_throttled 4\nthrottled_usec 500000\nnr_bursts 2\nburst_usec 250000\n",
+		"cpu.stat.local":   "throttled_usec 750000\n",
+		"memory.current":   "8192\n",
+		"memory.events":    "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 6\n",
+		"memory.stat":      "anon 4096\nfile 1024\nslab 9\nworkingset_refault_anon 3\nworkingset_refault_file 4\npgfault 100\npgmajfault 2\n",
+		"memory.numa_stat": "anon N0=1024 N1=3072\nfile N0=1024 N1=0\nslab N0=9 N1=0\n",
+		"pids.current":     "12\n",
+		"io.stat":          "8:0 rbytes=4096 wbytes=512 rios=2 wios=1 dbytes=9 dios=9\n259:1 \n",
+		"cpu.pressure":     psiText,
+		"memory.pressure":  psiText,
+		"io.pressure":      psiText,
+		"irq.pressure":     "full avg10=0.00 avg60=0.00 avg300=0.00 total=3000000\n",
+	}
+}
+
+// v1Files is a group of a v1 host, all trees in one.
+func v1Files() map[string]string {
+	return map[string]string{
+		"cgroup.procs":          "",
+		"cpuacct.usage":         "3000000000\n",
+		"cpuacct.stat":          "user 200\nsystem 100\n",
+		"cpu.cfs_quota_us":      "-1\n",
+		"cpu.stat":              "nr_periods 10\nnr_throttled 4\nthrottled_time 500000000\nnr_bursts 2\nburst_time 250000000\n",
+		"cpu.stat.local":        "throttled_time 750000000\n",
+		"memory.usage_in_bytes": "8192\n",
+		"memory.failcnt":        "3\n",
+		"memory.oom_control":    "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n",
+		"memory.stat":           "cache 7\nrss 7\ntotal_cache 1024\ntotal_rss 4096\ntotal_workingset_refault_anon 3\ntotal_workingset_refault_file 4\ntotal_pgfault 100\ntotal_pgmajfault 2\n",
+		"memory.numa_stat":      "anon=9 N0=9 N1=0\nhierarchical_total=9 N0=9 N1=0\nhierarchical_file=1 N0=1 N1=0\nhierarchical_anon=4 N0=1 N1=3\n",
+		"pids.current":          "12\n",
+		"blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 512\n8:0 Sync 0\n8:0 Total 4608\nTotal 4608\n",
+		"blkio.throttle.io_serviced_recursive":      "8:0 Read 2\n8:0 Write 1\n8:0 Total 3\nTotal 3\n",
+	}
+}
+
+// tree writes a group "g" and returns the tree that it is in.
+func tree(t testing.TB, version int, files map[string]string) Tree {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(dir+"/g", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, "g", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controllers := []string{"cpu", "cpuset", "io", "memory", "pids"}
+	if version == 1 {
+		controllers = append(controllers, "cpuacct")
+	}
+	return Tree{Version: version, Controllers: controllers, Dir: dir}
+}
+
+func open(t testing.TB, trees []Tree, want ...Signal) *Reader {
+	t.Helper()
+	r, err := Open(trees, "g", want...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// show is the samples as text, "cpu_time 3" and "memory_anon node1 3072".
+func show(samples []watch.Sample) string {
+	var b strings.Builder
+	for _, s := range samples {
+		fmt.Fprintf(&b, "%s %s %g\n", s.Quantity, s.Subject.Part, s.Value)
+	}
+	return strings.ReplaceAll(b.String(), "  ", " ")
+}
+
+const usageText = "cpu_time 3\ncpu_user 2\ncpu_system 1\n"
+const throttlingText = "cpu_periods 10\ncpu_throttled_periods 4\ncpu_throttled 0.5\ncpu_bursts 2\ncpu_burst_time 0.25\n"
+const ioText = "io_read 8:0 4096\nio_written 8:0 512\nio_reads 8:0 2\nio_writes 8:0 1\n"
+
+func TestReadV2(t *testing.T) {
+	t.Parallel()
+	r := open(t, []Tree{tree(t, 2, v2Files())})
+	got, err := r.Read(7, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := usageText + throttlingText + "cpu_throttled_any 0.75\nmemory 8192\n" +
+		"memory_low 1\nmemory_high 2\nmemory_max 3\nmemory_oom 4\nmemory_oom_kills 5\n" +
+		"memory_anon 4096\nmemory_file 1024\nrefaults 7\npage_faults 100\nmajor_faults 2\n" +
+		"memory_anon node0 1024\nmemory_anon node1 3072\nmemory_file node0 1024\nmemory_file node1 0\n" +
+		"tasks 12\n" + ioText +
+		"cpu_some 2\ncpu_full 1\nmemory_some 2\nmemory_full 1\nio_some 2\nio_full 1\nirq_full 3\npopulated 1\nfrozen 0\n"
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Error(diff)
+	}
+	for _, s := range got {
+		if s.Time != 7 || s.Subject.Scope != watch.Group || s.Subject.Name != "g" {
+			t.Errorf("sample %+v is not of group g at 7", s)
+		}
+	}
+	for _, s := range r.Signals() {
+		if s.Err != nil || len(s.Files) == 0 {
+			t.Errorf("%v: %v, %v", s.Signal, s.Files, s.Err)
+		}
+	}
+}
+
+func TestReadV1(t *testing.T) {
+	t.Parallel()
+	r := open(t, []Tree{tree(t, 1, v1Files())})
+	got, err := r.Read(7, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	want := usageText + throttlingText + "cpu_throttled_any 0.75\nmemory 8192\nmemory_max 3\nmemory_oom_kills 5\n" +
+		"memory_file 1024\nmemory_anon 4096\nrefaults 7\npage_faults 100\nmajor_faults 2\n" +
+		fmt.Sprintf("memory_file node0 %g\nmemory_file node1 0\nmemory_anon node0 %g\nmemory_anon node1 %g\n", float64(page), float64(page), float64(3*page)) +
+		"tasks 12\nio_read 8:0 4096\nio_written 8:0 512\nio_reads 8:0 2\nio_writes 8:0 1\n"
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Error(diff)
+	}
+	for _, s := range r.Signals() {
+		if v2only := s.Signal >= CPUPressure; v2only != errors.Is(s.Err, kernel.ErrNotSupported) {
+			t.Errorf("%v: %v", s.Signal, s.Err)
+		}
+	}
+}
+
+// On a hybrid host, the controllers are read on v1 and pressure on v2.
+func TestReadHybrid(t *testing.T) {
+	t.Parallel()
+	v2 := tree(t, 2, map[string]string{
+		"cgroup.procs": "", "cgroup.events": "populated 0\n", "cpu.stat": "usage_usec 999\n", "cpu.pressure": psiText,
+	})
+	v2.Controllers = nil
+	r := open(t, []Tree{v2, tree(t, 1, v1Files())}, Usage, Split, Throttling, ThrottlingAny, CPUPressure, IOPressure, State)
+	got, err := r.Read(7, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := usageText + throttlingText + "cpu_throttled_any 0.75\ncpu_some 2\ncpu_full 1\npopulated 0\n"
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSignalsSayWhyNot(t *testing.T) {
+	t.Parallel()
+	bare := tree(t, 2, map[string]string{"cgroup.procs": "", "cpu.stat": "usage_usec 1\n"})
+	elsewhere := tree(t, 1, v1Files())
+	elsewhere.Dir = t.TempDir()
+	for _, tc := range []struct {
+		name   string
+		trees  []Tree
+		signal Signal
+		want   string
+	}{
+		{"controller off for the group", []Tree{bare}, Memory, "there is no memory.current (enable the memory controller in the parent's cgroup.subtree_control)"},
+		{"shared file, controller off", []Tree{bare}, Throttling, "there is no cpu.max (enable the cpu controller"},
+		{"no pressure", []Tree{bare}, CPUPressure, "cpu.pressure: not supported: there is no such file (boot a kernel 4.20"},
+		{"no events", []Tree{bare}, State, "there is no cgroup.events"},
+		{"no tree of that version", []Tree{tree(t, 1, v1Files())}, State, "no cgroup v2 tree is mounted"},
+		{"controller in no tree", []Tree{{Version: 2, Dir: bare.Dir}}, Memory, "the memory controller is in no mounted tree"},
+		{"group in another tree only", []Tree{bare, elsewhere}, Memory, "the group is not in the tree"},
+		{"no such signal", []Tree{bare}, 99, "no such signal"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := open(t, tc.trees, tc.signal)
+			err := r.Signals()[0].Err
+			if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want not supported: %s", err, tc.want)
+			}
+			if got, err := r.Read(7, nil); len(got) != 0 || err != nil {
+				t.Errorf("read what is not there: %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestOpenGone(t *testing.T) {
+	t.Parallel()
+	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "other"); !errors.Is(err, ErrGone) {
+		t.Errorf("%v, want ErrGone", err)
+	}
+	if _, err := Open(nil, "g"); !errors.Is(err, ErrGone) {
+		t.Errorf("no trees: %v, want ErrGone", err)
+	}
+	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "g/cpu.stat"); err == nil || errors.Is(err, ErrGone) {
+		t.Errorf("a file as group: %v, want another error than ErrGone", err)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		version    int
+		file, text string
+		want       string
+	}{
+		{2, "cpu.stat", "usage_usec x\n", "invalid syntax"},
+		{2, "cpu.stat", "usage_usec -1\n", "invalid syntax"},
+		{2, "cpu.stat", "usage_usec\n", "invalid syntax"},
+		{2, "cpu.stat", "usage_usec 99999999999999999999\n", "out of range"},
+		{2, "cpu.stat.local", "throttled_usec 1 2\n", "invalid syntax"},
+		{2, "memory.current", "", "invalid syntax"},
+		{2, "memory.current", "max\n", "invalid syntax"},
+		{2, "pids.current", "1 2\n", "more than one number"},
+		{2, "memory.numa_stat", "anon 12\n", "not a node"},
+		{2, "memory.numa_stat", "anon N=1\n", "invalid syntax"},
+		{2, "memory.numa_stat", "anon N0\n", "invalid syntax"},
+		{2, "memory.numa_stat", "file N99999999999=1\n", "out of range"},
+		{2, "io.stat", "sda rbytes=1\n", "invalid syntax"},
+		{2, "io.stat", "8 rbytes=1\n", "invalid syntax"},
+		{2, "io.stat", "8:0 rbytes=-1\n", "invalid syntax"},
+		{2, "io.stat", "4096:0 rbytes=1\n", "too large"},
+		{2, "cpu.pressure", "", "no lines"},
+		{2, "cpu.pressure", "some avg10=0.00\n", "1 of avg10"},
+		{1, "cpuacct.usage", "1s\n", "invalid syntax"},
+		{1, "memory.numa_stat", "hierarchical_anon=1 N0=x\n", "invalid syntax"},
+		{1, "blkio.throttle.io_serviced_recursive", "8:x Read 1\n", "invalid syntax"},
+		{1, "blkio.throttle.io_serviced_recursive", "8:0 Read\n", "invalid syntax"},
+	} {
+		t.Run(tc.file+" "+strings.TrimSpace(tc.text), func(t *testing.T) {
+			t.Parallel()
+			files := v2Files()
+			if tc.version == 1 {
+				files = v1Files()
+			}
+			files[tc.file] = tc.text
+			got, err := open(t, []Tree{tree(t, tc.version, files)}).Read(7, nil)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "g/"+tc.file) || len(got) != 0 {
+				t.Errorf("%d samples, %v; want none and %q", len(got), err, tc.want)
+			}
+		})
+	}
+}
+
+// Not parallel: AllocsPerRun counts for the whole program.
+func TestReadAllocatesNothing(t *testing.T) {
+	for version, files := range map[int]map[string]string{1: v1Files(), 2: v2Files()} {
+		r := open(t, []Tree{tree(t, version, files)})
+		samples, err := r.Read(0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(20, func() { samples, err = r.Read(1, samples[:0]) }); n != 0 || err != nil {
+			t.Errorf("v%d: %v allocations, %v", version, n, err)
+		}
+	}
+}
+
+func TestSampler(t *testing.T) {
+	t.Parallel()
+	tr := tree(t, 2, v2Files())
+	for name, current := range map[string]string{"b": "2", "a": "1", "bad": "x"} {
+		if err := errors.Join(os.Mkdir(tr.Dir+"/"+name, 0o755), os.WriteFile(tr.Dir+"/"+name+"/pids.current", []byte(current), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := NewSampler([]Tree{tr}, Tasks)
+	defer s.Close()
+	for _, group := range []string{"g", "b", "bad", "a", "b"} {
+		if err := s.Add(group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Add("none"); !errors.Is(err, ErrGone) {
+		t.Errorf("add none: %v", err)
+	}
+	if err := errors.Join(s.Remove("g"), s.Remove("none")); err != nil {
+		t.Error(err)
+	}
+	got, failed := s.Sample(5, nil)
+	want := []watch.Sample{
+		{Time: 5, Subject: watch.Subject{Scope: watch.Group, Name: "a"}, Quantity: watch.Tasks, Value: 1},
+		{Time: 5, Subject: watch.Subject{Scope: watch.Group, Name: "b"}, Quantity: watch.Tasks, Value: 2},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if len(failed) != 1 || failed[0].Group != "bad" {
+		t.Errorf("failed: %v, want bad", failed)
+	}
+}
+
+func FuzzParsers(f *testing.F) {
+	for version, files := range map[int]map[string]string{1: v1Files(), 2: v2Files()} {
+		for name, text := range files {
+			f.Add(version, name, []byte(text))
+		}
+	}
+	f.Fuzz(func(t *testing.T, version int, name string, text []byte) {
+		parse := parserOf(name, version)
+		if parse == nil {
+			return
+		}
+		var s sink
+		if err := parse(text, &s); err != nil {
+			return
+		}
+		for _, sample := range s.to {
+			if !(sample.Value >= 0) || sample.Subject.Part.ID < 0 || sample.Quantity.String() == "" {
+				t.Errorf("%+v", sample)
+			}
+		}
+		if s.sample.Subject.Part != (watch.Part{}) {
+			t.Errorf("a part is left over: %v", s.sample.Subject)
+		}
+	})
+}

@@ -1,0 +1,357 @@
+package cgroupstat
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/psi"
+)
+
+// userHZ is the number of clock ticks per second that the kernel shows
+// (USER_HZ), on every architecture that Go runs on.
+const userHZ = 100
+
+// sink takes the samples of one reading; sample is what they have in common.
+type sink struct {
+	to     []watch.Sample
+	sample watch.Sample
+}
+
+func (s *sink) add(q watch.Quantity, value float64) {
+	s.sample.Quantity, s.sample.Value = q, value
+	s.to = append(s.to, s.sample)
+}
+
+// of makes the following samples about a part of the subject.
+func (s *sink) of(kind watch.PartKind, id int) {
+	s.sample.Subject.Part = watch.Part{Kind: kind, ID: id}
+}
+
+// parser reads the text of a file into samples. Keys that it does not know are
+// left out: kernels add some.
+type parser func(text []byte, to *sink) error
+
+// parserOf returns the parser of a file of a version.
+func parserOf(file string, version int) parser {
+	switch file {
+	case "cpu.stat", "cpu.stat.local", "cpuacct.stat", "memory.events", "memory.oom_control", "memory.stat", "cgroup.events":
+		keys := keysOf(file, version)
+		return func(text []byte, to *sink) error { return parseFlat(text, keys, to) }
+	case "cpuacct.usage":
+		return single(key{quantity: watch.CPUTime, scale: 1e-9})
+	case "memory.current", "memory.usage_in_bytes":
+		return single(key{quantity: watch.Memory, scale: 1})
+	case "memory.failcnt":
+		return single(key{quantity: watch.MemoryMax, scale: 1})
+	case "pids.current":
+		return single(key{quantity: watch.Tasks, scale: 1})
+	case "memory.numa_stat":
+		if version == 1 {
+			return numaV1(os.Getpagesize())
+		}
+		return parseNUMA
+	case "io.stat":
+		return parseIO
+	case "blkio.throttle.io_service_bytes_recursive":
+		return blkio(watch.IORead, watch.IOWritten)
+	case "blkio.throttle.io_serviced_recursive":
+		return blkio(watch.IOReads, watch.IOWrites)
+	case "cpu.pressure":
+		return pressure(watch.CPUSome, watch.CPUFull)
+	case "memory.pressure":
+		return pressure(watch.MemorySome, watch.MemoryFull)
+	case "io.pressure":
+		return pressure(watch.IOSome, watch.IOFull)
+	case "irq.pressure":
+		return pressure(watch.IRQFull, watch.IRQFull) // has no "some"
+	}
+	return nil
+}
+
+// key says what a key of a flat keyed file is; scale turns its number into the
+// unit of the quantity. Keys of the same quantity that follow each other are
+// added up.
+type key struct {
+	name     string
+	quantity watch.Quantity
+	scale    float64
+}
+
+func keysOf(file string, version int) []key {
+	const us, ns, tick = 1e-6, 1e-9, 1.0 / userHZ
+	switch {
+	case file == "cpu.stat" && version == 1:
+		return []key{
+			{"nr_periods", watch.CPUPeriods, 1}, {"nr_throttled", watch.CPUThrottledPeriods, 1},
+			{"throttled_time", watch.CPUThrottled, ns}, {"nr_bursts", watch.CPUBursts, 1}, {"burst_time", watch.CPUBurstTime, ns},
+		}
+	case file == "cpu.stat":
+		return []key{
+			{"usage_usec", watch.CPUTime, us}, {"user_usec", watch.CPUUser, us}, {"system_usec", watch.CPUSystem, us},
+			{"nr_periods", watch.CPUPeriods, 1}, {"nr_throttled", watch.CPUThrottledPeriods, 1},
+			{"throttled_usec", watch.CPUThrottled, us}, {"nr_bursts", watch.CPUBursts, 1}, {"burst_usec", watch.CPUBurstTime, us},
+		}
+	case file == "cpu.stat.local":
+		return []key{{"throttled_usec", watch.CPUThrottledAny, us}, {"throttled_time", watch.CPUThrottledAny, ns}}
+	case file == "cpuacct.stat":
+		return []key{{"user", watch.CPUUser, tick}, {"system", watch.CPUSystem, tick}}
+	case file == "memory.events":
+		return []key{
+			{"low", watch.MemoryLow, 1}, {"high", watch.MemoryHigh, 1}, {"max", watch.MemoryMax, 1},
+			{"oom", watch.MemoryOOM, 1}, {"oom_kill", watch.MemoryOOMKills, 1},
+		}
+	case file == "memory.oom_control":
+		return []key{{"oom_kill", watch.MemoryOOMKills, 1}}
+	case file == "memory.stat" && version == 1: // total_ is with the children, as on v2
+		return []key{
+			{"total_cache", watch.MemoryFile, 1}, {"total_rss", watch.MemoryAnon, 1},
+			{"total_workingset_refault_anon", watch.Refaults, 1}, {"total_workingset_refault_file", watch.Refaults, 1},
+			{"total_pgfault", watch.PageFaults, 1}, {"total_pgmajfault", watch.MajorFaults, 1},
+		}
+	case file == "memory.stat":
+		return []key{
+			{"anon", watch.MemoryAnon, 1}, {"file", watch.MemoryFile, 1},
+			{"workingset_refault", watch.Refaults, 1}, // before Linux 5.9
+			{"workingset_refault_anon", watch.Refaults, 1}, {"workingset_refault_file", watch.Refaults, 1},
+			{"pgfault", watch.PageFaults, 1}, {"pgmajfault", watch.MajorFaults, 1},
+		}
+	case file == "cgroup.events":
+		return []key{{"populated", watch.Populated, 1}, {"frozen", watch.Frozen, 1}}
+	}
+	return nil
+}
+
+// parseFlat reads a flat keyed file, "nr_periods 12" a line.
+func parseFlat(text []byte, keys []key, to *sink) error {
+	for len(text) > 0 {
+		var line []byte
+		line, text = kernfile.Cut(text, '\n')
+		name, value := kernfile.Cut(line, ' ')
+		for _, k := range keys {
+			if k.name != string(name) {
+				continue
+			}
+			n, err := kernfile.Uint(value)
+			if err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+			to.sum(k.quantity, float64(n)*k.scale)
+			break
+		}
+	}
+	return nil
+}
+
+// sum adds to the last sample if it is of the same quantity.
+func (s *sink) sum(q watch.Quantity, value float64) {
+	if n := len(s.to); n > 0 {
+		last := &s.to[n-1]
+		if last.Quantity == q && last.Subject == s.sample.Subject && last.Time == s.sample.Time {
+			last.Value += value
+			return
+		}
+	}
+	s.add(q, value)
+}
+
+// single reads a file of one number.
+func single(k key) parser {
+	return func(text []byte, to *sink) error {
+		word, rest := kernfile.Word(text)
+		n, err := kernfile.Uint(word)
+		if err != nil {
+			return err
+		}
+		if word, _ := kernfile.Word(rest); len(word) > 0 {
+			return fmt.Errorf("%q: more than one number", text)
+		}
+		to.add(k.quantity, float64(n)*k.scale)
+		return nil
+	}
+}
+
+// parseNUMA reads memory.numa_stat of v2, bytes by node: "anon N0=4096 N1=0".
+func parseNUMA(text []byte, to *sink) error {
+	for len(text) > 0 {
+		var line []byte
+		line, text = kernfile.Cut(text, '\n')
+		name, nodes := kernfile.Word(line)
+		switch string(name) {
+		case "anon":
+			if err := parseNodes(nodes, watch.MemoryAnon, 1, to); err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+		case "file":
+			if err := parseNodes(nodes, watch.MemoryFile, 1, to); err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+		}
+	}
+	return nil
+}
+
+// numaV1 reads memory.numa_stat of v1, pages by node:
+// "hierarchical_anon=12 N0=8 N1=4".
+func numaV1(pageSize int) parser {
+	return func(text []byte, to *sink) error {
+		for len(text) > 0 {
+			var line []byte
+			line, text = kernfile.Cut(text, '\n')
+			first, nodes := kernfile.Word(line)
+			name, _ := kernfile.Cut(first, '=')
+			quantity := watch.MemoryAnon
+			switch string(name) {
+			case "hierarchical_anon":
+			case "hierarchical_file":
+				quantity = watch.MemoryFile
+			default:
+				continue
+			}
+			if err := parseNodes(nodes, quantity, float64(pageSize), to); err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+		}
+		return nil
+	}
+}
+
+// parseNodes reads "N0=8 N1=4".
+func parseNodes(text []byte, q watch.Quantity, scale float64, to *sink) error {
+	defer to.of(watch.Whole, 0)
+	for {
+		var word []byte
+		word, text = kernfile.Word(text)
+		if len(word) == 0 {
+			return nil
+		}
+		name, value := kernfile.Cut(word, '=')
+		if name[0] != 'N' {
+			return fmt.Errorf("%q is not a node", word)
+		}
+		node, err := parseID(name[1:])
+		if err != nil {
+			return err
+		}
+		n, err := kernfile.Uint(value)
+		if err != nil {
+			return err
+		}
+		to.of(watch.Node, node)
+		to.add(q, float64(n)*scale)
+	}
+}
+
+// parseIO reads io.stat: "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
+func parseIO(text []byte, to *sink) error {
+	defer to.of(watch.Whole, 0)
+	for len(text) > 0 {
+		var line []byte
+		line, text = kernfile.Cut(text, '\n')
+		device, fields := kernfile.Word(line)
+		if err := to.ofDevice(device); err != nil {
+			return fmt.Errorf("line %q: %w", line, err)
+		}
+		for {
+			var field []byte
+			if field, fields = kernfile.Word(fields); len(field) == 0 {
+				break
+			}
+			name, value := kernfile.Cut(field, '=')
+			var q watch.Quantity
+			switch string(name) {
+			case "rbytes":
+				q = watch.IORead
+			case "wbytes":
+				q = watch.IOWritten
+			case "rios":
+				q = watch.IOReads
+			case "wios":
+				q = watch.IOWrites
+			default:
+				continue
+			}
+			n, err := kernfile.Uint(value)
+			if err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+			to.add(q, float64(n))
+		}
+	}
+	return nil
+}
+
+// blkio reads a blkio.throttle file of v1: "8:0 Read 4096" and "8:0 Write 0" a
+// device, and a total.
+func blkio(read, write watch.Quantity) parser {
+	return func(text []byte, to *sink) error {
+		defer to.of(watch.Whole, 0)
+		for len(text) > 0 {
+			var line []byte
+			line, text = kernfile.Cut(text, '\n')
+			device, rest := kernfile.Word(line)
+			name, rest := kernfile.Word(rest)
+			q := read
+			switch string(name) {
+			case "Read":
+			case "Write":
+				q = write
+			default:
+				continue
+			}
+			if err := to.ofDevice(device); err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+			value, _ := kernfile.Word(rest)
+			n, err := kernfile.Uint(value)
+			if err != nil {
+				return fmt.Errorf("line %q: %w", line, err)
+			}
+			to.add(q, float64(n))
+		}
+		return nil
+	}
+}
+
+// ofDevice makes the following samples about a device, "8:0".
+func (s *sink) ofDevice(text []byte) error {
+	majorText, minorText := kernfile.Cut(text, ':')
+	major, err := parseID(majorText)
+	if err != nil {
+		return err
+	}
+	minor, err := parseID(minorText)
+	if err != nil {
+		return err
+	}
+	if major >= 1<<12 || minor >= 1<<20 {
+		return fmt.Errorf("device %q: number too large", text)
+	}
+	s.of(watch.Device, watch.DeviceID(major, minor))
+	return nil
+}
+
+// parseID reads the number of a node or device.
+func parseID(text []byte) (int, error) {
+	n, err := strconv.ParseUint(string(text), 10, 31)
+	return int(n), err
+}
+
+// pressure reads a pressure file; only the totals are sampled.
+func pressure(some, full watch.Quantity) parser {
+	return func(text []byte, to *sink) error {
+		p, err := psi.Parse(text)
+		if err != nil {
+			return err
+		}
+		if p.HasSome {
+			to.add(some, p.Some.Total.Seconds())
+		}
+		if p.HasFull {
+			to.add(full, p.Full.Total.Seconds())
+		}
+		return nil
+	}
+}

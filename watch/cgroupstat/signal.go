@@ -1,0 +1,183 @@
+package cgroupstat
+
+import (
+	"slices"
+	"strconv"
+
+	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
+)
+
+// Signal is a kind of statistics that one or two files tell.
+type Signal uint8
+
+// The signals, with the v2 file and the v1 files.
+const (
+	Usage          Signal = iota // cpu.stat; cpuacct.usage
+	Split                        // user and system time: cpu.stat; cpuacct.stat
+	Throttling                   // by the own limit: cpu.stat; the same
+	ThrottlingAny                // by the ancestors' limits too: cpu.stat.local; the same
+	Memory                       // memory.current; memory.usage_in_bytes
+	MemoryEvents                 // memory.events; memory.failcnt, memory.oom_control
+	MemoryDetail                 // memory.stat
+	NUMA                         // memory.numa_stat
+	Tasks                        // pids.current
+	IO                           // io.stat; blkio.throttle.io_service_bytes_recursive, …io_serviced_recursive
+	CPUPressure                  // cpu.pressure, of the v2 tree
+	MemoryPressure               // memory.pressure, of the v2 tree
+	IOPressure                   // io.pressure, of the v2 tree
+	IRQPressure                  // irq.pressure, of the v2 tree
+	State                        // cgroup.events, of the v2 tree
+)
+
+// Cost says how the cost of one reading grows.
+type Cost uint8
+
+// The costs, cheapest first.
+const (
+	// Cheap is one or two numbers that the kernel has at hand.
+	Cheap Cost = iota
+	// Flush makes the kernel add up what its CPUs counted for the group and its
+	// children since the last reading.
+	Flush
+	// Detailed is Flush, and a text of many lines or one per node or device.
+	Detailed
+)
+
+// String returns "cheap", "flush" or "detailed".
+func (c Cost) String() string { return [...]string{"cheap", "flush", "detailed"}[c] }
+
+// source is where one version of cgroups tells a signal: in which controller's
+// tree ("" is any of that version), in which files, of which all but the first
+// came with later kernels, and which file shows that the controller is enabled,
+// where the first does not.
+type source struct {
+	controller string
+	files      []string
+	proof      string
+}
+
+type signalInfo struct {
+	name   string
+	cost   Cost
+	v2, v1 source
+}
+
+// signalInfos is a function so that nobody can change the table.
+func signalInfos() [State + 1]signalInfo {
+	return [...]signalInfo{
+		Usage: {"usage", Flush, source{files: []string{"cpu.stat"}},
+			source{controller: "cpuacct", files: []string{"cpuacct.usage"}}},
+		Split: {"split", Flush, source{files: []string{"cpu.stat"}},
+			source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
+		Throttling: {"throttling", Flush, source{"cpu", []string{"cpu.stat"}, "cpu.max"},
+			source{controller: "cpu", files: []string{"cpu.stat"}}},
+		ThrottlingAny: {"throttling by any limit", Flush, source{"cpu", []string{"cpu.stat.local"}, "cpu.max"},
+			source{controller: "cpu", files: []string{"cpu.stat.local"}}},
+		Memory: {"memory", Cheap, source{controller: "memory", files: []string{"memory.current"}},
+			source{controller: "memory", files: []string{"memory.usage_in_bytes"}}},
+		MemoryEvents: {"memory events", Cheap, source{controller: "memory", files: []string{"memory.events"}},
+			source{controller: "memory", files: []string{"memory.failcnt", "memory.oom_control"}}},
+		MemoryDetail: {"memory detail", Detailed, source{controller: "memory", files: []string{"memory.stat"}},
+			source{controller: "memory", files: []string{"memory.stat"}}},
+		NUMA: {"numa", Detailed, source{controller: "memory", files: []string{"memory.numa_stat"}},
+			source{controller: "memory", files: []string{"memory.numa_stat"}}},
+		Tasks: {"tasks", Cheap, source{controller: "pids", files: []string{"pids.current"}},
+			source{controller: "pids", files: []string{"pids.current"}}},
+		IO: {"io", Detailed, source{controller: "io", files: []string{"io.stat"}},
+			source{controller: "io", files: []string{"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"}}},
+		CPUPressure:    {name: "cpu pressure", v2: source{files: []string{"cpu.pressure"}}},
+		MemoryPressure: {name: "memory pressure", v2: source{files: []string{"memory.pressure"}}},
+		IOPressure:     {name: "io pressure", v2: source{files: []string{"io.pressure"}}},
+		IRQPressure:    {name: "irq pressure", v2: source{files: []string{"irq.pressure"}}},
+		State:          {name: "state", v2: source{files: []string{"cgroup.events"}}},
+	}
+}
+
+// Signals returns all signals.
+func Signals() []Signal {
+	all := make([]Signal, State+1)
+	for i := range all {
+		all[i] = Signal(i)
+	}
+	return all
+}
+
+// Always returns the signals that 250 groups can be asked for every second; the
+// others are for a lower rate, or for groups in doubt. Of memory and I/O pressure,
+// triggers of watch/psi tell without reading.
+func Always() []Signal { return []Signal{Usage, Throttling, CPUPressure, Memory} }
+
+// String returns the signal's name.
+func (s Signal) String() string {
+	if s > State {
+		return "unknown(" + strconv.Itoa(int(s)) + ")"
+	}
+	return signalInfos()[s].name
+}
+
+// Cost returns how the cost of reading it grows.
+func (s Signal) Cost() Cost { return signalInfos()[s].cost }
+
+// place is a source in a directory of the group.
+type place struct {
+	source
+	version int
+	dir     *kernfile.Dir
+}
+
+// find returns where a group has a signal: in the v1 tree of its controller
+// where there is one, as a controller of a v1 tree is in no other.
+func (s Signal) find(trees []Tree, dirs []*kernfile.Dir) (place, error) {
+	if s > State {
+		return place{}, &kernel.NotSupportedError{Feature: s.String(), Reason: "there is no such signal"}
+	}
+	info := signalInfos()[s]
+	for version, src := range []source{1: info.v1, 2: info.v2} {
+		if src.files == nil {
+			continue
+		}
+		i := slices.IndexFunc(trees, func(t Tree) bool {
+			return t.Version == version && (src.controller == "" || slices.Contains(t.Controllers, src.controller))
+		})
+		if i < 0 {
+			continue
+		}
+		if dirs[i] == nil {
+			return place{}, &kernel.NotSupportedError{
+				Feature: s.String() + " of a group",
+				Reason:  "the group is not in the tree " + trees[i].Dir,
+			}
+		}
+		if src.proof != "" && !dirs[i].Has(src.proof) {
+			return place{}, absent(s, src.proof, version)
+		}
+		return place{src, version, dirs[i]}, nil
+	}
+	return place{}, s.noTree(info)
+}
+
+func (s Signal) noTree(info signalInfo) error {
+	err := &kernel.NotSupportedError{Feature: s.String() + " of a group"}
+	if info.v2.controller == "" {
+		err.Reason, err.Remedy = "no cgroup v2 tree is mounted", "mount cgroup2"
+	} else {
+		err.Reason = "the " + info.v2.controller + " controller is in no mounted tree"
+		err.Remedy = "enable it in the kernel and mount it"
+	}
+	return err
+}
+
+func absent(s Signal, file string, version int) error {
+	err := &kernel.NotSupportedError{Feature: s.String() + " of a group", Reason: "there is no " + file}
+	info := signalInfos()[s]
+	switch {
+	case version == 2 && info.v2.controller != "":
+		err.Remedy = "enable the " + info.v2.controller + " controller in the parent's cgroup.subtree_control"
+	case version == 2:
+		err.Remedy = "boot a kernel that has it; the root group has few files"
+	default:
+		err.Remedy = "boot a kernel that has it"
+	}
+	return err
+}
