@@ -1,0 +1,408 @@
+// Package cgrouptree tells which control groups come and go, on cgroup v1 and v2.
+//
+// Every directory below the roots is watched by inotify(7), and listed after its
+// watch was added, so that none is missed in between. A re-scan at intervals, and
+// after an overflow of the queue, repairs what inotify could not tell; where the
+// kernel grants no more watches, scanning at shorter intervals takes their place.
+// What a group is and who owns it is left to others.
+package cgrouptree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
+)
+
+// Event says that a group appeared or vanished. A group appears after its parent
+// and vanishes before it; one that was removed and made anew does both.
+type Event struct {
+	// Root is the root as it was given, Path the group below it.
+	Root, Path string
+	// Vanished is false for a group that appeared.
+	Vanished bool
+}
+
+// Config says what to watch. The roots must be there at the start; one that
+// vanishes later is an empty one until it is back.
+type Config struct {
+	// Roots are directories, as for the operating system, none within another.
+	Roots []string
+	// Rescan is the time between re-scans; 0 stands for 10 s.
+	Rescan time.Duration
+	// Scan is the time between scans where watches are lacking; 0 stands for
+	// 500 ms.
+	Scan time.Duration
+}
+
+// Validate says what is wrong with the configuration.
+func (c Config) Validate() error {
+	if len(c.Roots) == 0 {
+		return errors.New("watch groups: no roots")
+	}
+	for i, a := range c.Roots {
+		for j, b := range c.Roots {
+			if i != j && strings.HasPrefix(filepath.Clean(b)+"/", filepath.Clean(a)+"/") {
+				return fmt.Errorf("watch groups: root %s is in another, %s", b, a)
+			}
+		}
+	}
+	if c.Rescan < 0 || c.Scan < 0 {
+		return fmt.Errorf("watch groups: interval %v or %v is negative", c.Rescan, c.Scan)
+	}
+	return nil
+}
+
+// Watcher watches groups. It has no goroutine of its own and is for one goroutine
+// at a time.
+type Watcher struct {
+	config  Config
+	inotify *os.File // nil where the kernel gave none
+	limit   error
+	roots   []*node // nil for one that is not there
+	watches map[int]*node
+	due     time.Time // of the next scan
+	ready   []Event
+}
+
+// node is a directory that is known.
+type node struct {
+	root   string
+	parent *node // nil for a root
+	dir    string
+	// id tells it from another directory of the same name; a watch does too.
+	id       identity
+	watch    int // -1 without
+	children map[string]*node
+}
+
+type identity struct{ dev, ino uint64 }
+
+// Open starts to watch. The groups that are there already appear first.
+func Open(c Config) (*Watcher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Rescan == 0 {
+		c.Rescan = 10 * time.Second
+	}
+	if c.Scan == 0 {
+		c.Scan = 500 * time.Millisecond
+	}
+	c.Roots = slices.Clone(c.Roots)
+	w := &Watcher{config: c, roots: make([]*node, len(c.Roots)), watches: map[int]*node{}}
+	for _, root := range c.Roots {
+		info, err := os.Stat(root)
+		if err == nil && !info.IsDir() {
+			err = &fs.PathError{Op: "watch", Path: root, Err: unix.ENOTDIR}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("watch groups: %w", err)
+		}
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		w.limited(err)
+	} else {
+		w.inotify = os.NewFile(uintptr(fd), "inotify")
+	}
+	w.scan()
+	return w, nil
+}
+
+// Limit returns nil while every group has its watch, and else the
+// kernel.NotSupportedError that says why some are found by scanning only.
+func (w *Watcher) Limit() error { return w.limit }
+
+// Next returns the next event, waiting for it, or the context's error.
+func (w *Watcher) Next(ctx context.Context) (Event, error) {
+	for len(w.ready) == 0 {
+		if err := w.step(ctx); err != nil {
+			return Event{}, fmt.Errorf("watch groups: %w", err)
+		}
+	}
+	event := w.ready[0]
+	w.ready = w.ready[1:]
+	return event, nil
+}
+
+// step reads one batch of inotify events, or scans when that is due.
+func (w *Watcher) step(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(w.due) {
+		w.scan()
+		return nil
+	}
+	if w.inotify == nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Until(w.due)):
+			return nil
+		}
+	}
+	if err := w.inotify.SetReadDeadline(w.due); err != nil {
+		return os.ErrClosed
+	}
+	stop := context.AfterFunc(ctx, func() { w.inotify.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var buf [16 << 10]byte
+	n, err := w.inotify.Read(buf[:])
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return ctx.Err()
+	case err != nil:
+		return err
+	}
+	events, err := parseInotify(buf[:n])
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		w.handle(e)
+	}
+	return nil
+}
+
+func (w *Watcher) handle(e inotifyEvent) {
+	if e.mask&unix.IN_Q_OVERFLOW != 0 {
+		w.scan()
+		return
+	}
+	parent := w.watches[e.watch]
+	if parent == nil {
+		return // of a directory that vanished since
+	}
+	if e.mask&unix.IN_IGNORED != 0 {
+		delete(w.watches, e.watch)
+		parent.watch = -1
+		return
+	}
+	if e.mask&unix.IN_ISDIR == 0 {
+		return
+	}
+	switch {
+	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+		if parent.children[e.name] == nil {
+			w.appear(parent, e.name)
+		}
+	case e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
+		if child := parent.children[e.name]; child != nil {
+			w.vanish(child)
+		}
+	}
+}
+
+// scan compares all that is known with what is there.
+func (w *Watcher) scan() {
+	interval := w.config.Rescan
+	if w.limit != nil {
+		interval = w.config.Scan
+		w.limit = nil // unless it shows again
+		if w.inotify == nil {
+			w.limited(unix.EMFILE)
+		}
+	}
+	for i, root := range w.config.Roots {
+		n := w.roots[i]
+		if n != nil && !w.same(n) {
+			w.vanish(n)
+			w.roots[i], n = nil, nil
+		}
+		if n != nil {
+			w.list(n)
+		} else if id, ok := identify(root); ok {
+			w.roots[i] = &node{root: root, dir: root, id: id}
+			w.enter(w.roots[i])
+		}
+	}
+	if w.limit != nil {
+		interval = w.config.Scan
+	}
+	w.due = time.Now().Add(interval)
+}
+
+// same reports whether a directory is still the one that is known, and renews its
+// watch.
+func (w *Watcher) same(n *node) bool {
+	id, ok := identify(n.dir)
+	if !ok || id != n.id {
+		return false
+	}
+	old := n.watch
+	w.watch(n)
+	return old < 0 || n.watch < 0 || n.watch == old
+}
+
+// appear notes a new child of a directory, if it is still there, and what is
+// below it.
+func (w *Watcher) appear(parent *node, name string) {
+	dir := filepath.Join(parent.dir, name)
+	id, ok := identify(dir)
+	if !ok {
+		return
+	}
+	child := &node{root: parent.root, parent: parent, dir: dir, id: id}
+	parent.children[name] = child
+	w.tell(child, false)
+	w.enter(child)
+}
+
+func (w *Watcher) enter(n *node) {
+	n.watch = -1
+	n.children = map[string]*node{}
+	w.watch(n)
+	w.list(n)
+}
+
+// list compares the children that are known with those that are there.
+func (w *Watcher) list(n *node) {
+	entries, err := os.ReadDir(n.dir) // sorted
+	if err != nil {
+		return // it vanishes: its parent's watch or the next scan tells
+	}
+	there := map[string]bool{}
+	for _, e := range entries {
+		if e.IsDir() {
+			there[e.Name()] = true
+		}
+	}
+	for _, name := range sortedNames(n.children) {
+		if child := n.children[name]; !there[name] || !w.same(child) {
+			w.vanish(child)
+		}
+	}
+	for _, e := range entries {
+		if child := n.children[e.Name()]; child != nil {
+			w.list(child)
+		} else if e.IsDir() {
+			w.appear(n, e.Name())
+		}
+	}
+}
+
+// vanish forgets a directory and what was below it, the deepest first.
+func (w *Watcher) vanish(n *node) {
+	for _, name := range sortedNames(n.children) {
+		w.vanish(n.children[name])
+	}
+	w.unwatch(n)
+	if n.parent == nil {
+		return
+	}
+	delete(n.parent.children, filepath.Base(n.dir))
+	w.tell(n, true)
+}
+
+func (w *Watcher) tell(n *node, vanished bool) {
+	path, err := filepath.Rel(n.root, n.dir)
+	if err != nil {
+		path = n.dir
+	}
+	w.ready = append(w.ready, Event{Root: n.root, Path: path, Vanished: vanished})
+}
+
+// watch adds the inotify watch of a directory, or confirms it: the kernel answers
+// the same number for the same directory.
+func (w *Watcher) watch(n *node) {
+	if w.inotify == nil {
+		return
+	}
+	const mask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
+		unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
+	number := -1
+	err := w.control(func(fd int) (err error) {
+		number, err = unix.InotifyAddWatch(fd, n.dir, mask)
+		return err
+	})
+	if err != nil {
+		number = -1
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.limited(err)
+		}
+	}
+	if n.watch >= 0 && n.watch != number {
+		delete(w.watches, n.watch)
+	}
+	n.watch = number
+	if number >= 0 {
+		w.watches[number] = n
+	}
+}
+
+// unwatch takes the watch back; the kernel has done so for a directory that was
+// removed, and refuses then.
+func (w *Watcher) unwatch(n *node) {
+	if n.watch < 0 {
+		return
+	}
+	delete(w.watches, n.watch)
+	w.control(func(fd int) error {
+		_, err := unix.InotifyRmWatch(fd, uint32(n.watch))
+		return err
+	})
+	n.watch = -1
+}
+
+func (w *Watcher) control(call func(fd int) error) error {
+	conn, err := w.inotify.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cerr error
+	err = conn.Control(func(fd uintptr) { cerr = call(int(fd)) })
+	return errors.Join(err, cerr)
+}
+
+func (w *Watcher) limited(cause error) {
+	err := &kernel.NotSupportedError{
+		Feature: "watching groups",
+		Reason:  cause.Error(),
+		Remedy:  "check the right to read the directories; they are scanned instead",
+	}
+	switch {
+	case errors.Is(cause, unix.ENOSPC):
+		err.Reason = "the user's inotify watches are used up"
+		err.Remedy = "raise the sysctl fs.inotify.max_user_watches; groups are found by scanning meanwhile"
+	case errors.Is(cause, unix.EMFILE):
+		err.Reason = "the user's inotify instances or the process's descriptors are used up"
+		err.Remedy = "raise the sysctl fs.inotify.max_user_instances or the limit of open files, and start again"
+	}
+	w.limit = err
+}
+
+// Close ends all watches.
+func (w *Watcher) Close() error {
+	if w.inotify == nil {
+		return nil
+	}
+	return w.inotify.Close()
+}
+
+func identify(dir string) (identity, bool) {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return identity{}, false
+	}
+	return identity{stat.Dev, stat.Ino}, true
+}
+
+func sortedNames(nodes map[string]*node) []string {
+	names := make([]string, 0, len(nodes))
+	for name := range nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
