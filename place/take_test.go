@@ -232,8 +232,8 @@ func TestFillAgainstSelection(t *testing.T) {
 		kinds := []machine.Kind{machine.Node, machine.L3, machine.Core, place.CPU}
 		kind := kinds[rng.IntN(len(kinds))]
 		weight := rng.Perm(len(topo.Units(kind)))
-		stage := place.Stage{Name: "any", Kind: kind, Criteria: []string{"taken", "weight"}, Rank: func(v *place.View, pos int) place.Rank {
-			return place.Rank{v.Taken.Len(), weight[pos] / 3}
+		stage := place.Stage{Name: "any", Kind: kind, Criteria: []string{"weight"}, Rank: func(v *place.View, pos int) place.Rank {
+			return place.Rank{(weight[pos] + v.Taken.Len()) % 5}
 		}}
 		n := rng.IntN(m.Online.Len() + 1)
 		q := place.Query{From: m.Online, Count: n, Stages: []place.Stage{stage}}
@@ -241,7 +241,7 @@ func TestFillAgainstSelection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := selected(topo, kind, n, func(pos int) int { return weight[pos] / 3 }); got != want {
+		if want := selected(topo, kind, n, func(pos int) int { return weight[pos] % 5 }); got != want {
 			t.Fatalf("%d of %s by %s: got %s, want %s", n, m.Online, kind, got, want)
 		}
 		q.Why = &place.Why{}
