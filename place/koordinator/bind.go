@@ -264,10 +264,11 @@ func (k *task) fewNodes(from cpuset.Set, n int, evenly bool) (cpuset.Set, error)
 	if evenly {
 		c.Least = min(k.r.MaxNodes, len(at))
 	}
+	held := k.free(k.near)
 	c.Rank = func(set []int) place.Rank {
 		var rank place.Rank
 		for _, a := range set {
-			rank[0] -= nodes[at[a]].CPUs.Overlap(&k.near)
+			rank[0] -= held[at[a]]
 			for _, b := range set {
 				rank[1] += k.t.Distance(at[a], at[b])
 			}
