@@ -93,7 +93,7 @@ func (p *parser) expect(f *expectFile, do Action) *Expect {
 	switch {
 	case about && f.Error != "" && f.Error != errorNone:
 		p.field("error", errors.New("a step that fails has no CPUs to expect"))
-	case about && (do == Release || do == Restart):
+	case about && (do == Release || do == ReleasePod || do == Restart):
 		p.fail(p.line, strings.TrimSuffix(p.where, "."), fmt.Errorf("%s has no CPUs to expect; error and moved can be", do))
 	}
 	return e

@@ -59,10 +59,18 @@ type (
 		line       int
 	}
 	stepFields struct {
-		Place    string       `yaml:"place"`
-		Release  string       `yaml:"release"`
-		Resize   string       `yaml:"resize"`
-		Restart  bool         `yaml:"restart"`
+		Place      string          `yaml:"place"`
+		Release    string          `yaml:"release"`
+		Resize     string          `yaml:"resize"`
+		Restart    bool            `yaml:"restart"`
+		PlacePod   string          `yaml:"placePod"`
+		ReleasePod string          `yaml:"releasePod"`
+		Containers []containerFile `yaml:"containers"`
+		Workload   workloadFile    `yaml:",inline"`
+		Expect     *expectFile     `yaml:"expect"`
+	}
+	containerFile struct {
+		Name     string       `yaml:"name"`
 		Workload workloadFile `yaml:",inline"`
 		Expect   *expectFile  `yaml:"expect"`
 	}
@@ -252,7 +260,7 @@ func (s *stepFile) action() (do Action, id string, err error) {
 	for _, a := range []struct {
 		do Action
 		id string
-	}{{Place, s.Place}, {Release, s.Release}, {Resize, s.Resize}} {
+	}{{Place, s.Place}, {Release, s.Release}, {Resize, s.Resize}, {PlacePod, s.PlacePod}, {ReleasePod, s.ReleasePod}} {
 		if a.id != "" {
 			do, id = a.do, a.id
 			found++
@@ -263,12 +271,17 @@ func (s *stepFile) action() (do Action, id string, err error) {
 		found++
 	}
 	if found != 1 {
-		return "", "", fmt.Errorf("a step is one of place, release, resize, restart; here are %d of them", found)
+		return "", "", fmt.Errorf("a step is one of place, release, resize, restart, placePod, releasePod; here are %d of them", found)
 	}
+	return do, id, checkID(id)
+}
+
+// checkID refuses an id that does not print as one word.
+func checkID(id string) error {
 	if strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
-		return "", "", fmt.Errorf("id %q has a character that is no letter, digit or sign", id)
+		return fmt.Errorf("id %q has a character that is no letter, digit or sign", id)
 	}
-	return do, id, nil
+	return nil
 }
 
 // isEmpty reports whether no field is set.

@@ -147,16 +147,60 @@ func (p *parser) steps(files []stepFile) []Step {
 			known[id] = known[id].overlay(&f.Workload)
 			w := known[id]
 			s.Request = p.request(id, &w)
+		case PlacePod:
+			s.Pod = p.pod(f, known)
 		default:
 			if !f.Workload.isEmpty() {
 				p.fail(f.line, strings.TrimSuffix(p.where, ": "), fmt.Errorf("%s takes no fields but expect", do))
 			}
+		}
+		if do != PlacePod && len(f.Containers) > 0 {
+			p.field("containers", errors.New("only placePod has some"))
 		}
 		s.Expect = p.expect(f.Expect, do)
 		steps = append(steps, s)
 	}
 	p.line, p.where = 0, ""
 	return steps
+}
+
+// pod reads the containers of a pod, and notes each as known.
+func (p *parser) pod(f *stepFile, known map[string]workloadFile) *Pod {
+	rest := f.Workload
+	rest.CPUs, rest.Limit = "", ""
+	if !rest.isEmpty() {
+		p.fail(p.line, strings.TrimSuffix(p.where, ": "), errors.New("a pod has containers, cpus and limit; all else is its containers' own"))
+	}
+	if len(f.Containers) == 0 {
+		p.field("containers", errors.New("there are none"))
+	}
+	pod := &Pod{Milli: p.milli("cpus", f.Workload.CPUs), LimitMilli: p.milli("limit", f.Workload.Limit)}
+	names := map[string]bool{}
+	where := p.where
+	for i := range f.Containers {
+		c := &f.Containers[i]
+		p.where = fmt.Sprintf("%scontainers[%d].", where, i)
+		id := f.PlacePod + "/" + c.Name
+		switch {
+		case c.Name == "":
+			p.field("name", errors.New("a container needs one"))
+		case names[c.Name]:
+			p.field("name", fmt.Errorf("two containers named %q", c.Name))
+		case c.Workload.Pod != "":
+			p.field("pod", errors.New("is the pod's name"))
+		}
+		p.field("name", checkID(c.Name))
+		names[c.Name] = true
+		c.Workload.Pod = f.PlacePod
+		known[id] = c.Workload
+		r := p.request(id, &c.Workload)
+		if c.Expect != nil && (c.Expect.Error != "" || c.Expect.Moved != nil) {
+			p.field("expect", errors.New("a container is admitted with its pod: error and moved are the pod's"))
+		}
+		pod.Containers = append(pod.Containers, Container{r, p.expect(c.Expect, Place)})
+	}
+	p.where = where
+	return pod
 }
 
 // request reads what a workload wants.

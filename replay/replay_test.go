@@ -154,7 +154,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"unknown policy":         {"policy: ghost\n" + head + "- {place: a}\n", `policy: there is no policy "ghost"`},
 		"field twice":            {head + "- place: a\n  cpus: 1\n  cpus: 2\n", `line 5: field "cpus" is there twice`},
 		"label twice":            {head + "- place: a\n  labels: {x: 1, x: 2}\n", `line 4: key "x" is there twice`},
-		"two actions":            {head + "- {place: a, release: b}\n", "line 3: step 1: a step is one of place, release, resize, restart; here are 2"},
+		"two actions":            {head + "- {place: a, release: b}\n", "line 3: step 1: a step is one of place, release, resize, restart, placePod, releasePod; here are 2"},
 		"no action":              {head + "- {cpus: 4}\n", "here are 0 of them"},
 		"restart: false":         {head + "- {restart: false}\n", "here are 0 of them"},
 		"no mapping":             {head + "- place\n", `line 3: `},
@@ -180,6 +180,17 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"expected set":           {head + "- {place: a, expect: {own: x}}\n", "step 1 (place a): expect.own: "},
 		"CPUs of a failure":      {head + "- {place: a, expect: {error: any, own: 1}}\n", "a step that fails has no CPUs to expect"},
 		"CPUs of a release":      {head + "- {place: a}\n- {release: a, expect: {own: 1}}\n", "release has no CPUs to expect"},
+		"pod without containers": {head + "- {placePod: p}\n", "line 3: step 1 (placePod p): containers: there are none"},
+		"container without name": {head + "- {placePod: p, containers: [{cpus: 1}]}\n", "step 1 (placePod p): containers[0].name: a container needs one"},
+		"containers alike":       {head + "- {placePod: p, containers: [{name: x}, {name: x}]}\n", `containers[1].name: two containers named "x"`},
+		"container of a bad id":  {head + "- {placePod: p, containers: [{name: \"x y\"}]}\n", `containers[0].name: id "x y" has a character`},
+		"container of a pod":     {head + "- {placePod: p, containers: [{name: x, pod: q}]}\n", "containers[0].pod: is the pod's name"},
+		"container's class":      {head + "- {placePod: p, containers: [{name: x, class: Y}]}\n", "step 1 (placePod p): containers[0].class: "},
+		"container's refusal":    {head + "- {placePod: p, containers: [{name: x, expect: {error: any}}]}\n", "error and moved are the pod's"},
+		"unknown in container":   {head + "- {placePod: p, containers: [{name: x, cpu: 1}]}\n", `unknown field "cpu"`},
+		"memory of a pod":        {head + "- {placePod: p, memory: 1Gi, containers: [{name: x}]}\n", "all else is its containers' own"},
+		"containers of nobody":   {head + "- {place: p, containers: [{name: x}]}\n", "step 1 (place p): containers: only placePod has some"},
+		"released pod's fields":  {head + "- {releasePod: p, cpus: 1}\n", "releasePod takes no fields but expect"},
 		"machine":                {"machine: 0c\nsteps:\n- {place: a}\n", "machine: "},
 		"reserved beyond":        {"config: {reserved: 77}\n" + head + "- {place: a}\n", "config"},
 		"bad set":                {"config: {allowed: a-b}\n" + head + "- {place: a}\n", "config.allowed: "},
@@ -357,6 +368,70 @@ steps:
 	}
 }
 
+const pods = `
+machine: 1s2n4c
+config: {reserved: "0"}
+policy: kubelet/pod
+options:
+  kubelet/pod: {cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, topologyManagerScope: pod}
+  kubelet/container: {cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node}
+steps:
+  - {place: a, class: LSE, cpus: 1}
+  - placePod: p
+    containers:
+      - {name: x, class: LSE, cpus: 2, expect: {own: 4-5}}
+      - {name: y, class: LSE, cpus: 1, expect: {own: "6"}}
+    expect: {own: 4-6, nodes: 1}
+  - placePod: q
+    containers:
+      - {name: x, class: LSE, cpus: 2}
+      - {name: y, class: LSE, cpus: 1}
+      - {name: z, class: LSE, cpus: 1}
+    expect: {error: numa}
+  - {releasePod: p, expect: {moved: 0}}
+  - {releasePod: p, expect: {error: not-held}}
+`
+
+func TestPodScope(t *testing.T) {
+	t.Parallel()
+	s := parse(t, pods)
+	for policy, want := range map[string][2]string{ // CPUs of p, admitted and refused
+		"kubelet/pod":       {"4-6", "3 3"},
+		"kubelet/container": {"2-4", "3 3"},
+		"berth":             {"2-4", "3 3"},
+	} {
+		r, err := s.Run(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Failed() > 0 {
+			t.Errorf("%s: %+v", policy, r.Steps)
+		}
+		got := [2]string{r.Steps[1].Own.String(), fmt.Sprint(r.Summary.Admitted, r.Summary.Refused)}
+		if got != want {
+			t.Errorf("%s: %q, want %q", policy, got, want)
+		}
+		if n := r.Steps[2].State.Len(); n != 3 {
+			t.Errorf("%s: the refused pod left %d grants, want 3", policy, n)
+		}
+		if n := r.Steps[4].State.Len(); n != 1 || len(r.Steps[3].Moved) > 0 {
+			t.Errorf("%s: after the release %d grants, moved %v", policy, n, r.Steps[3].Moved)
+		}
+	}
+}
+
+func TestPodExpectations(t *testing.T) {
+	t.Parallel()
+	s := parse(t, strings.Replace(pods, `own: "6"`, `own: "7"`, 1))
+	r, err := s.Run(s.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(r.Steps[1].Unmet, "; "); got != "p/y: own CPUs 7 were expected, not 6" {
+		t.Errorf("unmet %q", got)
+	}
+}
+
 func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 	const head = "machine: 2s2c2t\nconfig: {memory: {0: {memory: 1Gi}, 1: {memory: 1Gi}}}\nsteps:\n- {place: a, class: LSE, cpus: 2}\n"
@@ -453,6 +528,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("machine: 2s2c2t\nisolated: 1\nconfig: {reserved: 0, memory: {0: {memory: 1Gi}}, devices: [{name: n, kind: k, nodes: 1}]}\nsteps: [{place: a, memory: 3Mi}]\n")
 	f.Add("options: {berth: {strategy: LeastAllocated}, berth/x: {}}\nmachine: 4c\nsteps: &s [{place: a, labels: {x: y}, devices: [{kind: k, count: 2}]}]\n")
 	f.Add("machine: !!binary aGk=\nsteps: [{<<: {place: a}, hints: {a: b}}]\n")
+	f.Add(pods)
+	f.Add(churn)
 	for _, p := range replay.Policies() {
 		f.Add("machine: 2s4c2t\nconfig: {reserved: 0}\npolicy: " + p.Name + "\nsteps:\n- {place: a, class: LSE, cpus: 3}\n- {place: b, pod: p, class: LSR, cpus: 2}\n" +
 			"- {place: c, pod: p, cpus: 300m, namespace: n}\n- {place: d, class: BE}\n- {resize: c, cpus: 1}\n- {restart: true}\n- {release: b}\n- {release: a}\n")
@@ -467,6 +544,12 @@ func FuzzParse(f *testing.F) {
 		})
 		if err != nil || len(s.Steps) > 50 {
 			return
+		}
+		if g := s.Generate; g != nil {
+			if g.Settle+g.Arrivals > 50 {
+				return
+			}
+			s = s.Stream(1)
 		}
 		r, err := s.Run(s.Policy)
 		if err != nil {

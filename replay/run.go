@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/kubelet"
 )
 
 // Result is what a scenario led to under one policy.
@@ -19,8 +20,8 @@ type Result struct {
 
 // StepResult is what one step led to.
 type StepResult struct {
-	Step  int    `json:"step"` // counted from 1
-	Line  int    `json:"line"`
+	Step  int    `json:"step,omitzero"` // counted from 1; none for a container
+	Line  int    `json:"line,omitzero"`
 	Do    Action `json:"do"`
 	ID    string `json:"id,omitempty"`
 	Class string `json:"class,omitempty"`
@@ -41,8 +42,12 @@ type StepResult struct {
 	Error string `json:"error,omitempty"`
 	Kind  string `json:"kind,omitempty"`
 	// Unmet says what was expected and did not come.
-	Unmet []string   `json:"unmet,omitempty"`
-	Why   *place.Why `json:"why,omitempty"`
+	Unmet []string `json:"unmet,omitempty"`
+	// Why has the decisions that led to the grant, or those up to the refusal.
+	Why *place.Why `json:"why,omitempty"`
+	// Containers are those of an admitted pod. Then CPUs, Own, Counted, Fence and
+	// Mems are of all of them together.
+	Containers []StepResult `json:"containers,omitempty"`
 
 	State *place.State `json:"-"` // after the step
 }
@@ -73,15 +78,18 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
 	for i := range s.Steps {
 		step := &s.Steps[i]
-		next, err := act(p, s, state, step, true)
+		next, why, err := act(p, s, state, step, true)
 		if next == nil {
 			next = state
 		}
 		r := describe(step, next, err)
 		r.Step, r.Line = i+1, step.Line
-		r.Moved = moved(state, next, step.ID)
+		if err != nil {
+			r.Why = why
+		}
+		r.Moved = moved(state, next, step)
 		if policy == s.Policy {
-			r.Unmet = step.Expect.unmet(s.Topology, &r)
+			r.Unmet = unmet(s.Topology, step, &r)
 		}
 		state = next
 		if err := state.Audit(); err != nil {
@@ -126,14 +134,14 @@ func (s *Scenario) Measure(policy string) (*Summary, error) {
 			}
 			arrivals++
 		}
-		next, err := act(p, s, state, step, false)
+		next, _, err := act(p, s, state, step, false)
 		if next == nil {
 			next = state
 		}
 		if arrivals > 0 {
 			r := describe(step, next, err)
 			if step.Do == Release {
-				r.Moved = moved(state, next, step.ID)
+				r.Moved = moved(state, next, step)
 			}
 			count.step(step, &r)
 		}
@@ -154,10 +162,9 @@ func (r *Result) Failed() int {
 	return n
 }
 
-// act does a step. The state is nil if it changed nothing.
-func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bool) (*place.State, error) {
+// act does a step. The state is nil if it changed nothing; why explains a refusal.
+func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bool) (next *place.State, why *place.Why, err error) {
 	var offer place.Offer
-	var err error
 	request := step.Request
 	request.Explain = explain
 	switch step.Do {
@@ -167,13 +174,71 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 		offer, err = place.Resize(p, state, &request)
 	case Release:
 		offer, err = place.Release(p, state, step.ID)
+	case PlacePod:
+		return placePod(p, state, step, explain)
+	case ReleasePod:
+		next, err = releasePod(p, state, step.ID)
+		return next, nil, err
 	case Restart:
-		return restart(p, s, state)
+		next, err = restart(p, s, state)
+		return next, nil, err
 	}
 	if err != nil {
-		return nil, err
+		return nil, offer.Why, err
 	}
-	return state.Commit(offer)
+	next, err = state.Commit(offer)
+	return next, nil, err
+}
+
+// placePod admits all containers of a pod or none: as a whole by a kubelet with
+// pod scope, else one after another.
+func placePod(p place.Policy, state *place.State, step *Step, explain bool) (*place.State, *place.Why, error) {
+	pod := kubelet.Pod{ID: step.ID, Milli: step.Pod.Milli, LimitMilli: step.Pod.LimitMilli}
+	for i := range step.Pod.Containers {
+		r := step.Pod.Containers[i].Request
+		r.Explain = explain
+		pod.Containers = append(pod.Containers, r)
+	}
+	if k, ok := p.(kubelet.Policy); ok && k.TopologyManagerScope == kubelet.ScopePod {
+		offer, err := k.PlacePod(state, pod)
+		if err != nil {
+			return nil, offer.Why, err
+		}
+		next, err := state.Commit(offer)
+		return next, nil, err
+	}
+	for i := range pod.Containers {
+		r := &pod.Containers[i]
+		offer, err := place.Place(p, state, r)
+		if err == nil {
+			state, err = state.Commit(offer)
+		}
+		if err != nil {
+			return nil, offer.Why, fmt.Errorf("container %s: %w", r.ID, err)
+		}
+	}
+	return state, nil, nil
+}
+
+// releasePod gives back what all members of a group hold.
+func releasePod(p place.Policy, state *place.State, group string) (*place.State, error) {
+	var ids []string
+	for g := range state.Members(group) {
+		ids = append(ids, g.ID)
+	}
+	if len(ids) == 0 {
+		return nil, &place.NotHeldError{ID: group}
+	}
+	for _, id := range ids {
+		offer, err := place.Release(p, state, id)
+		if err != nil {
+			return nil, err
+		}
+		if state, err = state.Commit(offer); err != nil {
+			return nil, err
+		}
+	}
+	return state, nil
 }
 
 // restart saves what is held as a file would and reinstates it, last grant first.
@@ -206,6 +271,10 @@ func describe(step *Step, s *place.State, err error) StepResult {
 	if err != nil {
 		r.Error = err.Error()
 	}
+	if step.Do == PlacePod {
+		r.describePod(step, s, err)
+		return r
+	}
 	if step.Do == Place || step.Do == Resize {
 		r.Class = step.Request.Class.String()
 	}
@@ -225,12 +294,38 @@ func describe(step *Step, s *place.State, err error) StepResult {
 	return r
 }
 
-// moved returns the workloads other than id that may no longer use a CPU or a
-// memory node that they could use before.
-func moved(before, after *place.State, id string) []string {
+// describePod tells what the containers of a pod got.
+func (r *StepResult) describePod(step *Step, s *place.State, err error) {
+	if err != nil {
+		return
+	}
+	for i := range step.Pod.Containers {
+		request := step.Pod.Containers[i].Request
+		c := describe(&Step{Do: Place, ID: request.ID, Request: request}, s, nil)
+		r.CPUs, r.Own, r.Counted = r.CPUs.Union(c.CPUs), r.Own.Union(c.Own), r.Counted.Union(c.Counted)
+		r.Fence, r.Mems = r.Fence.Union(c.Fence), r.Mems.Union(c.Mems)
+		r.Containers = append(r.Containers, c)
+	}
+}
+
+// unmet says what is not as the step expects, its containers included.
+func unmet(t *place.Topology, step *Step, r *StepResult) []string {
+	missed := step.Expect.unmet(t, r)
+	for i := range r.Containers {
+		c := &r.Containers[i]
+		for _, what := range step.Pod.Containers[i].Expect.unmet(t, c) {
+			missed = append(missed, c.ID+": "+what)
+		}
+	}
+	return missed
+}
+
+// moved returns the workloads, other than those of the step, that may no longer
+// use a CPU or a memory node that they could use before.
+func moved(before, after *place.State, step *Step) []string {
 	var ids []string
 	for g := range before.Grants() {
-		if g.ID == id {
+		if g.ID == step.ID || step.Do == ReleasePod && g.Request.Group == step.ID {
 			continue
 		}
 		now, held := after.Grant(g.ID)

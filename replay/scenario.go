@@ -20,10 +20,12 @@ type Action string
 
 // The actions.
 const (
-	Place   Action = "place"
-	Release Action = "release"
-	Resize  Action = "resize"
-	Restart Action = "restart" // saves the grants and reinstates them on an empty machine
+	Place      Action = "place"
+	Release    Action = "release"
+	Resize     Action = "resize"
+	Restart    Action = "restart"  // saves the grants and reinstates them on an empty machine
+	PlacePod   Action = "placePod" // all containers of a pod, or none
+	ReleasePod Action = "releasePod"
 )
 
 // Scenario is what a scenario file says.
@@ -46,9 +48,24 @@ type Scenario struct {
 type Step struct {
 	Line    int // in the file
 	Do      Action
-	ID      string        // "" for Restart
+	ID      string        // "" for Restart, the pod's group for PlacePod and ReleasePod
 	Request place.Request // of Place and Resize
+	Pod     *Pod          // of PlacePod
 	Expect  *Expect       // nil if nothing is expected
+}
+
+// Pod is what a pod asks for.
+type Pod struct {
+	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU; 0 is
+	// none. Only a policy that places pods as a whole looks at it.
+	Milli, LimitMilli int
+	Containers        []Container // in the order of their start
+}
+
+// Container is one container of a pod; its Request.Group is the pod.
+type Container struct {
+	Request place.Request
+	Expect  *Expect
 }
 
 // String returns the step in a few words, as in "place web-1".

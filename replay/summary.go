@@ -10,7 +10,7 @@ const nodeKind = machine.Node
 
 // Summary measures a run by the same yardstick whatever the policy.
 type Summary struct {
-	// Admitted and Refused count the placings and resizings.
+	// Admitted and Refused count the placings and resizings, of a pod each container.
 	Admitted int `json:"admitted"`
 	Refused  int `json:"refused"`
 	// Granted is the CPU time that the admitted placings asked for, in CPUs.
@@ -94,8 +94,15 @@ func (t *tally) spread() Spread {
 
 func (c *counter) step(step *Step, r *StepResult) {
 	switch step.Do {
-	case Release, Restart:
+	case Release, ReleasePod, Restart:
 		c.summary.Moves += len(r.Moved)
+	case PlacePod:
+		if r.Error != "" {
+			c.summary.Refused += len(step.Pod.Containers)
+		}
+		for i := range r.Containers {
+			c.step(&Step{Do: Place, Request: step.Pod.Containers[i].Request}, &r.Containers[i])
+		}
 	case Place, Resize:
 		if r.Error != "" {
 			c.summary.Refused++

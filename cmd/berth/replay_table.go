@@ -64,13 +64,23 @@ func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
 	for i := range r.Steps {
 		step := &r.Steps[i]
 		asked := ""
-		if step.Do == replay.Place || step.Do == replay.Resize {
+		switch {
+		case step.Do == replay.Place || step.Do == replay.Resize:
 			asked = cpuTime(s.Steps[i].Request.Milli)
+		case step.Do == replay.PlacePod && s.Steps[i].Pod.Milli > 0:
+			asked = cpuTime(s.Steps[i].Pod.Milli)
 		}
 		rows = append(rows, []string{
 			strconv.Itoa(step.Step), string(step.Do), onLine(step.ID), step.Class, asked,
 			cell(step.Own.Union(step.Counted)), cell(step.CPUs), cell(step.Mems), stepOutcome(step, s.Steps[i].Expect),
 		})
+		for k := range step.Containers {
+			c := &step.Containers[k]
+			rows = append(rows, []string{
+				"", "", onLine(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Request.Milli),
+				cell(c.Own.Union(c.Counted)), cell(c.CPUs), cell(c.Mems), stepOutcome(c, nil),
+			})
+		}
 		for _, what := range step.Unmet {
 			rows = append(rows, []string{"", "", "", "", "", "", "", "", "FAILED: " + onLine(what)})
 		}
@@ -119,7 +129,7 @@ func stepOutcome(step *replay.StepResult, expect *replay.Expect) string {
 	if len(step.Devices) > 0 {
 		parts = append(parts, "has "+onLine(strings.Join(step.Devices, ", ")))
 	}
-	if len(step.Moved) > 0 && (step.Do == replay.Release || step.Do == replay.Restart) {
+	if len(step.Moved) > 0 && (step.Do == replay.Release || step.Do == replay.ReleasePod || step.Do == replay.Restart) {
 		parts = append(parts, "moves "+onLine(strings.Join(step.Moved, ", ")))
 	}
 	return strings.Join(parts, ", ")
@@ -170,12 +180,19 @@ func spread(s replay.Spread) string {
 	return fmt.Sprintf("%s (at most %d)", mean, s.Max)
 }
 
-// explainStep writes the decisions that led to a grant.
+// explainStep writes the decisions that led to a grant or a refusal.
 func explainStep(b *strings.Builder, step *replay.StepResult) {
-	if step.Why == nil {
-		return
+	for i := range step.Containers {
+		fmt.Fprintf(b, "  container %s\n", onLine(step.Containers[i].ID))
+		explainStep(b, &step.Containers[i])
 	}
-	if len(step.Why.Decisions) == 0 {
+	switch {
+	case step.Why == nil:
+		return
+	case len(step.Why.Decisions) > 0:
+	case step.Error != "":
+		b.WriteString("  refused before there was anything to choose\n")
+	default:
 		b.WriteString("  there was nothing to choose\n")
 	}
 	for _, d := range step.Why.Decisions {
@@ -189,7 +206,9 @@ func explainDecision(b *strings.Builder, d *place.Decision) {
 		return
 	}
 	fmt.Fprintf(b, "  choose %s", onLine(d.Name))
-	if len(d.Criteria) > 0 {
+	if d.Chosen < 0 {
+		b.WriteString(": none would do")
+	} else if len(d.Criteria) > 0 {
 		fmt.Fprintf(b, ", lowest first by: %s", strings.Join(d.Criteria, ", "))
 	}
 	b.WriteByte('\n')
@@ -201,6 +220,8 @@ func explainDecision(b *strings.Builder, d *place.Decision) {
 		}
 		verdict := "chosen"
 		switch {
+		case d.Chosen < 0:
+			verdict = c.Lost
 		case i != d.Chosen && len(c.Rank) == 0:
 			verdict = "cannot: " + c.Lost
 		case i != d.Chosen:

@@ -115,6 +115,35 @@ steps:
 	}
 }
 
+// TestReplayExplainsRefusals has for every policy the decisions up to a refusal,
+// and what the candidates lacked.
+func TestReplayExplainsRefusals(t *testing.T) {
+	t.Parallel()
+	file := scenarioFile(t, `
+machine: 2s4c2t
+config: {reserved: "0"}
+options:
+  kubelet: {cpuManagerPolicy: static, full-pcpus-only: true}
+  kubelet/numa: {cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node}
+  kubelet/fit: {cpuManagerPolicy: static, fit-allocatable: true}
+steps:
+  - {place: a, class: LSE, cpus: 4}
+  - {place: b, class: LSE, cpus: 4}
+  - {place: c, class: LSE, cpus: 10}
+`)
+	for policy, want := range map[string]string{
+		"berth": "node 0", "kubelet": "choose free CPUs in whole cores: none would do\n     node 0  ", "koordinator": "node 0", "topology-aware": "none would do",
+		"kubelet/numa": "CPUs: no nodes suffice\n  merged: nodes any, preferred: false\n  choose nodes by free CPUs: none would do",
+		"kubelet/fit":  "7000m of 15000m allocatable CPU time are free",
+	} {
+		_, out, errs := berthReplay(t, "--explain", "--policy", policy, file)
+		_, refusal, found := strings.Cut(out, "\nstep 3: place c: ")
+		if !found || !strings.Contains(refusal, want) {
+			t.Errorf("%s: no %q in the refusal\n%s%s", policy, want, refusal, errs)
+		}
+	}
+}
+
 func TestReplayCompares(t *testing.T) {
 	t.Parallel()
 	file := scenarioFile(t, `

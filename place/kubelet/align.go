@@ -34,6 +34,7 @@ func (k *task) admit() (place.Hint, error) {
 	}
 	k.tell(lists, mask)
 	if !ok {
+		k.why.Lacking(k.t, "nodes by free CPUs", k.free)
 		return mask, &place.NUMAError{Nodes: k.ids(mask.Nodes), Reason: k.p.TopologyManager + " admits preferred node sets only"}
 	}
 	return mask, nil
@@ -50,7 +51,6 @@ func (k *task) tell(lists [][]place.Hint, merged place.Hint) {
 		names = append(names, "device "+cmp.Or(k.r.Devices[i].Kind, strings.Join(k.r.Devices[i].Names, ",")))
 	}
 	if k.cpus > 0 {
-		k.why.Lacking(k.t, fmt.Sprintf("nodes with free CPUs, %d asked", k.cpus), k.free)
 		names = append(names, "CPUs")
 	}
 	if len(k.need) > 0 {
@@ -59,12 +59,11 @@ func (k *task) tell(lists [][]place.Hint, merged place.Hint) {
 	for i, list := range lists {
 		k.why.Note("%s: %s", names[i], k.sets(list))
 	}
-	switch {
-	case merged.Any:
-		k.why.Note("merged: any nodes, preferred: %t", merged.Preferred)
-	default:
-		k.why.Note("merged: nodes %s, preferred: %t", k.ids(merged.Nodes), merged.Preferred)
+	nodes := "any"
+	if !merged.Any {
+		nodes = k.ids(merged.Nodes).String()
 	}
+	k.why.Note("merged: nodes %s, preferred: %t", nodes, merged.Preferred)
 }
 
 // sets describes the node sets of a resource.

@@ -103,6 +103,31 @@ func last(t *testing.T, p kubelet.Policy, form string, c place.Config, requests 
 	return o.Grant, nil
 }
 
+// TestFitAllocatable refuses what the CPU manager alone would share out.
+func TestFitAllocatable(t *testing.T) {
+	t.Parallel()
+	c := place.Config{Reserved: cpuset.MustOf(0)}
+	held := []place.Request{guaranteed("a", 2), {ID: "b", Milli: 500}}
+	for _, tc := range []struct {
+		name string
+		fit  bool
+		r    place.Request
+		ok   bool
+	}{
+		{"without", false, place.Request{ID: "c", Milli: 9000}, true},
+		{"all that is left", true, place.Request{ID: "c", Milli: 500}, true},
+		{"more", true, place.Request{ID: "c", Milli: 501}, false},
+		{"init", true, place.Request{ID: "c", Milli: 501, Role: place.Init, Group: "g"}, true},
+	} {
+		p := kubelet.Policy{CPUManager: kubelet.CPUManagerStatic, FitAllocatable: tc.fit}
+		_, err := last(t, p, "1n4c", c, append(held, tc.r)...)
+		var few *place.CPUsError
+		if (err == nil) != tc.ok || err != nil && (!errors.As(err, &few) || !few.Milli || few.Available != 500) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
 // TestOptions shows what every option changes: with it and without.
 func TestOptions(t *testing.T) {
 	t.Parallel()

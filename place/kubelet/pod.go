@@ -141,8 +141,8 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 	}
 	for i := range pod.Containers {
 		k := p.task(s, &pod.Containers[i])
-		if k.why != nil && whole.why != nil {
-			k.why.Decisions = slices.Clone(whole.why.Decisions)
+		if i == 0 {
+			k.why, k.take.why = whole.why, whole.why // the pod's decisions are told once
 		}
 		var g *place.Grant
 		switch {
