@@ -20,6 +20,38 @@ func machines() []vmtest.Machine {
 				{32, 32, 12, 10},
 			},
 		},
+		{
+			// Four L3 per node, and memory far from every CPU.
+			Name:    "l3-memory-only",
+			Sockets: 2, Modules: 4, Cores: 2,
+			L3:    vmtest.PerModule,
+			Nodes: append(evenNodes(2, 8), vmtest.Node{}, vmtest.Node{}),
+			Distances: [][]int{
+				{10, 20, 14, 24},
+				{20, 10, 24, 14},
+				{14, 24, 10, 28},
+				{24, 14, 28, 10},
+			},
+		},
+		{
+			Name:    "server-order",
+			Sockets: 2, Cores: 4, Threads: 2,
+			Order: vmtest.FirstThreadsFirst,
+			Nodes: evenNodes(2, 8),
+		},
+		{
+			// Two cores with two threads, four slower ones with one.
+			Name:  "uneven",
+			Cores: 6, Threads: 2,
+			SingleThread: positions(2, 5),
+			MaxKHz:       []int{4_000_000, 4_000_000, 2_400_000, 2_400_000, 2_400_000, 2_400_000},
+		},
+		{Name: "virtual4", Cores: 4, VirtualTime: true},
+		{
+			Name:    "128cpus",
+			Sockets: 2, Cores: 32, Threads: 2,
+			Nodes: evenNodes(8, 16),
+		},
 	}
 }
 

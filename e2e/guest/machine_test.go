@@ -1,11 +1,12 @@
 package guest
 
 import (
+	"cmp"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/vmtest"
@@ -29,12 +30,24 @@ func TestMachine(t *testing.T) {
 		for _, d := range got.ByKind(kind) {
 			read = append(read, d.CPUs)
 		}
-		if diff := cmp.Diff(sets, read); diff != "" {
+		if diff := gocmp.Diff(sets, read); diff != "" {
 			t.Errorf("%ss (-asked +read):\n%s", kind, diff)
 		}
 	}
+	for id, c := range want.CPUs() {
+		if len(want.MaxKHz) > 0 && got.CPUs[id].MaxKHz != want.MaxKHz[c.Core] {
+			t.Errorf("CPU %d: at most %d kHz, asked for %d", id, got.CPUs[id].MaxKHz, want.MaxKHz[c.Core])
+		}
+	}
+	for i, node := range want.Nodes {
+		asked := int64(cmp.Or(node.MiB, vmtest.DefaultNodeMiB)) << 20
+		// The kernel and its initramfs are not the node's to give.
+		if read := got.ByKind(machine.Node)[i].Bytes; read < asked/2 || read > asked {
+			t.Errorf("node %d: %d bytes, asked for %d", i, read, asked)
+		}
+	}
 	if want.Distances != nil {
-		if diff := cmp.Diff(want.Distances, got.Distances); diff != "" {
+		if diff := gocmp.Diff(want.Distances, got.Distances); diff != "" {
 			t.Errorf("distances (-asked +read):\n%s", diff)
 		}
 	}
@@ -54,7 +67,7 @@ func TestExport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("machine file (-read +loaded):\n%s", diff)
 	}
 }

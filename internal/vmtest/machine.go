@@ -49,7 +49,7 @@ type Machine struct {
 type Node struct {
 	// CPUs are positions; empty is a memory-only node.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
-	// MiB is the node's memory; 0 is 128.
+	// MiB is the node's memory; 0 is DefaultNodeMiB.
 	MiB int `json:"mib,omitempty"`
 }
 
@@ -74,7 +74,7 @@ const (
 
 const (
 	defaultMiB     = 256
-	defaultNodeMiB = 128
+	DefaultNodeMiB = 128
 )
 
 // CPU is where one of the machine's CPUs is. Socket, Die, Module and Core count
@@ -157,7 +157,7 @@ func (m Machine) normal() Machine {
 	m.MiB = cmp.Or(m.MiB, defaultMiB)
 	m.Nodes = slices.Clone(m.Nodes)
 	for i := range m.Nodes {
-		m.Nodes[i].MiB = cmp.Or(m.Nodes[i].MiB, defaultNodeMiB)
+		m.Nodes[i].MiB = cmp.Or(m.Nodes[i].MiB, DefaultNodeMiB)
 	}
 	return m
 }

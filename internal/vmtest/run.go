@@ -237,6 +237,9 @@ func packInitrd(m Machine, job Job) (_ *os.File, err error) {
 		}
 		a.file(name, text)
 	}
+	for name, table := range m.tables() {
+		a.file(name, table)
+	}
 	files := map[string]string{"/init": job.Init}
 	for i, name := range modules(m, job) {
 		file, ok, err := job.Kernel.module(name)

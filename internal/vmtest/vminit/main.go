@@ -1,5 +1,5 @@
-// Command vminit is PID 1 of vmtest's guests. It mounts what a host has, inserts
-// modules, brings up the CPUs, runs one command and reports its exit status.
+// Command vminit is PID 1 of vmtest's guests. It mounts what a host has, brings
+// up the CPUs, inserts modules, runs one command and reports its exit status.
 package main
 
 import (
@@ -39,6 +39,9 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	if err := onlineCPUs(); err != nil {
+		return err
+	}
 	if err := insertModules(); err != nil {
 		return err
 	}
@@ -48,9 +51,6 @@ func run() error {
 	}
 	reports := json.NewEncoder(result)
 	if err := reports.Encode(guest.Report{Started: true}); err != nil {
-		return err
-	}
-	if err := onlineCPUs(); err != nil {
 		return err
 	}
 	exit, err := runCommand(job, out)
