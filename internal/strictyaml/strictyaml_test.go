@@ -75,6 +75,8 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"no yaml":            {"name: [", `f:1: did not find expected node content`},
 		"key":                {"[a]: b", `f:1: a field's name is no text`},
 		"no number":          {"any: {a: .nan}", `f:1: any.a: ".nan" is no number`},
+		"infinity":           {"any: {a: .inf}", `f:1: any.a: ".inf" is no number`},
+		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:2: list[1]: is empty\nf:3: list[0].x: unknown field; there are: words"},
 		"alias of itself":    {"any: &a {b: *a}", `f: anchor 'a' value contains itself`},
 		"two":                {"on: 3\nlist: [{wrods: []}]", "f:1: on: \"3\" is no true or false\nf:2: list[0].wrods: unknown field; did you mean \"words\"?"},
 	} {
