@@ -1,0 +1,149 @@
+// Package schedstat reads how long threads and CPUs ran and how long what was
+// ready to run had to wait: /proc/TID/schedstat and /proc/schedstat
+// (Documentation/scheduler/sched-stats.rst), and the involuntary context switches
+// of /proc/TID/status.
+//
+// A Group adds them up over the threads of a control group into counters that
+// never go back, at a bounded cost. Who made them wait is left to others.
+package schedstat
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
+)
+
+// Times is what the scheduler has counted for a thread or a CPU.
+type Times struct {
+	// Ran is the time on a CPU, or that a CPU was busy with tasks; Waited is the
+	// time that threads were ready to run and waited for a CPU. The kernel counts
+	// nanoseconds.
+	Ran, Waited time.Duration
+	// Slices is the number of times that a thread was put on a CPU.
+	Slices uint64
+}
+
+// CPU is the line of one processor in /proc/schedstat.
+type CPU struct {
+	ID int
+	Times
+}
+
+// ParseTask reads the text of /proc/TID/schedstat: "5000 300 9".
+func ParseTask(text []byte) (Times, error) {
+	times, rest, err := parseTimes(text)
+	if err != nil {
+		return Times{}, err
+	}
+	if word, _ := kernfile.Word(rest); len(word) > 0 {
+		return Times{}, errors.New("more than 3 numbers")
+	}
+	return times, nil
+}
+
+// parseTimes reads the three numbers that tasks and CPUs have in common.
+func parseTimes(text []byte) (Times, []byte, error) {
+	var n [3]uint64
+	for i := range n {
+		word, rest := kernfile.Word(text)
+		var err error
+		if n[i], err = kernfile.Uint(word); err != nil {
+			return Times{}, nil, err
+		}
+		text = rest
+	}
+	if n[0] > maxNanoseconds || n[1] > maxNanoseconds {
+		return Times{}, nil, fmt.Errorf("%d or %d ns is too large", n[0], n[1])
+	}
+	return Times{time.Duration(n[0]), time.Duration(n[1]), n[2]}, text, nil
+}
+
+const maxNanoseconds = 1<<63 - 1 // 292 years
+
+// ReadCPUs reads proc/schedstat. Without it (CONFIG_SCHEDSTATS) it is a
+// kernel.NotSupportedError. The kernel counts only while the sysctl
+// kernel.sched_schedstats is 1.
+func ReadCPUs(fsys fs.FS) ([]CPU, error) {
+	text, err := fs.ReadFile(fsys, "proc/schedstat")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &kernel.NotSupportedError{
+			Feature: "run delay of CPUs",
+			Reason:  "there is no /proc/schedstat",
+			Remedy:  "boot a kernel with CONFIG_SCHEDSTATS",
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read run delay of CPUs: %w", err)
+	}
+	cpus, err := parseCPUs(text)
+	if err != nil {
+		return nil, fmt.Errorf("parse proc/schedstat: %w", err)
+	}
+	return cpus, nil
+}
+
+// parseCPUs takes the last three of the nine numbers of each "cpu" line, which
+// are the same in versions 15 to 17 of the file. An older one is refused, a later
+// one read as long as it has them.
+func parseCPUs(text []byte) ([]CPU, error) {
+	line, text := kernfile.Cut(text, '\n')
+	word, rest := kernfile.Word(line)
+	number, _ := kernfile.Word(rest)
+	version, err := kernfile.Uint(number)
+	if string(word) != "version" || err != nil || version < 15 {
+		return nil, fmt.Errorf("line %q: not version 15 or later", line)
+	}
+	var cpus []CPU
+	for len(text) > 0 {
+		line, text = kernfile.Cut(text, '\n')
+		word, rest := kernfile.Word(line)
+		if len(word) < 4 || string(word[:3]) != "cpu" {
+			continue // timestamp, domain
+		}
+		cpu, err := parseCPU(word[3:], rest)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", line, err)
+		}
+		if n := len(cpus); n > 0 && cpus[n-1].ID >= cpu.ID {
+			return nil, fmt.Errorf("line %q: after cpu%d", line, cpus[n-1].ID)
+		}
+		cpus = append(cpus, cpu)
+	}
+	return cpus, nil
+}
+
+func parseCPU(id, numbers []byte) (CPU, error) {
+	n, err := strconv.ParseUint(string(id), 10, 31)
+	if err != nil {
+		return CPU{}, err
+	}
+	for range 6 {
+		_, numbers = kernfile.Word(numbers)
+	}
+	times, _, err := parseTimes(numbers)
+	return CPU{int(n), times}, err
+}
+
+// ParseStatus takes the involuntary context switches from the text of
+// /proc/TID/status; ok is false where it has none.
+func ParseStatus(text []byte) (involuntary uint64, ok bool, err error) {
+	for len(text) > 0 {
+		var line []byte
+		line, text = kernfile.Cut(text, '\n')
+		key, value := kernfile.Cut(line, ':')
+		if string(key) != "nonvoluntary_ctxt_switches" {
+			continue
+		}
+		number, _ := kernfile.Word(value)
+		if involuntary, err = kernfile.Uint(number); err != nil {
+			return 0, false, fmt.Errorf("line %q: %w", line, err)
+		}
+		return involuntary, true, nil
+	}
+	return 0, false, nil
+}
