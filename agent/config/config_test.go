@@ -116,6 +116,26 @@ agent: {rescan: 1m, metrics: "off"}
 	}
 }
 
+func TestLimitsGoOverThoseOfTheClass(t *testing.T) {
+	t.Parallel()
+	yes := true
+	base := Limits{Weight: 1, Quota: 2000, Burst: 3e6, MemoryMax: 4, MemoryHigh: 5, MemoryLow: 6, IOWeight: 7}
+	other := Limits{Weight: 11, Quota: 12000, Burst: 13e6, MemoryMax: 14, MemoryHigh: 15, MemoryLow: 16, IOWeight: 17}
+	idle := base
+	idle.Idle, idle.Weight = &yes, 0
+	for _, tt := range []struct{ own, class, want Limits }{
+		{Limits{}, base, base},
+		{other, base, other},
+		{base, Limits{}, base},
+		{Limits{Idle: &yes}, base, idle},
+		{Limits{Weight: 1}, idle, base},
+	} {
+		if diff := cmp.Diff(tt.want, tt.own.over(tt.class)); diff != "" {
+			t.Errorf("%+v over %+v (-want +got)\n%s", tt.own, tt.class, diff)
+		}
+	}
+}
+
 func TestParseNamesAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ body, want string }{
@@ -125,6 +145,11 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"class":             {"classes: {BEST: {weight: 3}}\n", `n.yaml:3: classes.BEST: class "BEST": no such class`},
 		"cpus":              {"allowed: 0-x\n", "n.yaml:3: allowed: "},
 		"reserved":          {"allowed: 0-3\nreserved: 3-4\n", "n.yaml:4: reserved: CPUs 4 are not allowed ones"},
+		"floor not allowed": {"allowed: 0-3\nfloor: 4\n", "n.yaml:4: floor: CPUs 4 are not allowed ones"},
+		"negative burst":    {"classes: {LS: {burst: -1ms}}\n", `n.yaml:3: classes.LS.burst: "-1ms" is no length of time`},
+		"socket's detour":   {"agent: {socket: /run/../x}\n", `n.yaml:3: agent.socket: "/run/../x" is no absolute path`},
+		"long socket":       {"agent: {socket: /" + strings.Repeat("x", 107) + "}\n", "n.yaml:3: agent.socket: is 108 bytes long"},
+		"no unit":           {"workloads: [{name: a, match: {unit: .service}}]\n", `n.yaml:3: workloads[0].match.unit: ".service" does not end in`},
 		"floor":             {"floor: 1\nnoFloor: true\n", "n.yaml:4: noFloor: there is a floor: 1"},
 		"policy":            {"policy: {name: kublet}\n", `n.yaml:3: policy.name: there is no policy "kublet"; did you mean "kubelet"?`},
 		"option":            {"policy:\n  options:\n    stratgy: x\n", `n.yaml:5: policy.options.stratgy: unknown field "stratgy"`},

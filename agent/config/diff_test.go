@@ -30,10 +30,10 @@ workloads:
 - {name: last, match: {cgroup: /x}}
 - {name: api.v1, match: {unit: api.service}, class: LS, cpus: 500m, limits: {quota: 2, memoryMax: max}}
 - {name: new, match: {container: {runtime: docker}}}
-agent: {restoreOnExit: true, yieldAfter: 5}
+agent: {restoreOnExit: true, yieldAfter: 2000000}
 `)
 	want := `agent.restoreOnExit: added: true
-agent.yieldAfter: 3 -> 5
+agent.yieldAfter: 3 -> 2000000
 classes.BE.idle: removed: true
 classes.BE.weight: added: 10
 confine: removed: /a

@@ -126,6 +126,16 @@ workloads:
 	}
 }
 
+func TestIsConfined(t *testing.T) {
+	t.Parallel()
+	c := parse(t, "confine: [/a/*]\nprotected: [/a/p]\nworkloads: [{name: w, match: {cgroup: /a/w}}]\n")
+	for group, want := range map[string]bool{"/a/x": true, "/a/p": false, "/a/w": false, "/a": false} {
+		if got := c.IsConfined(group); got != want {
+			t.Errorf("%s is confined: %v, want %v", group, got, want)
+		}
+	}
+}
+
 func FuzzMatch(f *testing.F) {
 	for _, group := range []string{"/kubepods/pod" + uid + "/" + id, "/system.slice:docker:" + id, `/machine.slice/machine-a\x2db.scope`, "//..//", "/-.scope"} {
 		f.Add("/a/**/*", group)
