@@ -19,8 +19,8 @@ const (
 	Kind       = "NodeConfig"
 )
 
-// NodeConfig is what one host is to be like. The zero value of each field below
-// agent is what its comment says; Default has the agent's own settings.
+// NodeConfig is what one host is to be like. Parse fills what a file does not name
+// from Default, which differs from the zero value in Policy.Name and Agent.
 type NodeConfig struct {
 	// APIVersion is berth.dev/v1alpha1; required.
 	APIVersion string `json:"apiVersion"`
