@@ -17,6 +17,9 @@
 //	                          use the whole bucket, those CPUs included
 //	numa-namespace-exclusive  the same, but guaranteed workloads own their CPUs
 //
+// Guaranteed workloads own the CPUs of the initial workloads of their group again,
+// as if they grew from these or shrank, where that works.
+//
 // Namespaces of what is held keep their bucket. A new one gets the first of those
 // with the fewest namespaces, which is round robin until one leaves.
 //
@@ -103,7 +106,12 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	}
 	k := newTask(p, s, r)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
+	k.held = k.reusable()
 	err := k.cpus(g)
+	if err != nil && !k.held.IsEmpty() {
+		k.held = cpuset.Set{}
+		err = k.cpus(g)
+	}
 	if err == nil {
 		err = k.rest(g)
 	}

@@ -76,7 +76,10 @@ func (k *task) around(free cpuset.Set, n int) (cpuset.Set, error) {
 		return k.extend(free, n)
 	}
 	all := free.Union(k.held)
-	if k.p.Allocator == NUMA {
+	switch {
+	case n > all.Len():
+		return k.firstLeaves(all, n) // refuses
+	case k.p.Allocator == NUMA:
 		all = k.deepest(all, n)
 	}
 	more, err := k.firstLeaves(all.Minus(k.held), n-k.held.Len())

@@ -79,6 +79,54 @@ func TestResize(t *testing.T) {
 	}
 }
 
+func TestInitialCPUsAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		allocator controlplane.Allocator
+		init, app int
+		group     string
+		want      string
+	}{
+		"default, fewer":      {controlplane.Default, 4000, 2000, "g", "2-3"},
+		"default, more":       {controlplane.Default, 2000, 4000, "g", "2-5"},
+		"numa, the same":      {controlplane.NUMA, 4000, 4000, "g", "1-2,9-10"},
+		"numa, more":          {controlplane.NUMA, 2000, 6000, "g", "1-3,9-11"},
+		"all that there are":  {controlplane.NUMA, 14000, 14000, "g", "1-7,9-15"},
+		"not another group's": {controlplane.NUMA, 2000, 2000, "h", "2,10"},
+		"of a bucket":         {controlplane.NUMANamespaceExclusive, 3000, 4000, "g", "1-2,9-10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := controlplane.Policy{Allocator: tc.allocator}
+			s, err := place.Start(p, placetest.Topology(t, "1s2n4c2t"), place.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []place.Request{
+				{ID: "gap", Class: place.LSE, Milli: 1000},
+				{ID: "init", Class: place.LSE, Milli: tc.init, Group: "g", Role: place.Init},
+				{ID: "app", Class: place.LSE, Milli: tc.app, Group: tc.group},
+			} {
+				o, err := place.Place(p, s, &r)
+				if err == nil {
+					s, err = s.Commit(o)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.ID == "init" && tc.allocator == controlplane.Default {
+					if s, err = s.Release("gap"); err != nil { // a lower CPU is free
+						t.Fatal(err)
+					}
+				}
+			}
+			if g, _ := s.Grant("app"); g.Own.String() != tc.want {
+				t.Errorf("owns %s, want %s", g.Own, tc.want)
+			}
+		})
+	}
+}
+
 // What cannot change is refused; memory stays where it is.
 func TestResizeKeeps(t *testing.T) {
 	t.Parallel()

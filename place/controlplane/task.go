@@ -16,7 +16,7 @@ type task struct {
 	r      *place.Request
 	why    *place.Why
 	conf   place.Config
-	held   cpuset.Set // CPUs that the workload owns or is bound to already
+	held   cpuset.Set // CPUs to keep: those of the workload, or to own again
 	bucket cpuset.Set // the CPUs that the request may use
 	leaves []int      // of the bucket, in the order of the tree; only with namespaces
 }
@@ -139,9 +139,18 @@ func (k *task) choose(free cpuset.Set, n int) (cpuset.Set, error) {
 // free returns the CPUs of the bucket that can be taken.
 func (k *task) free() cpuset.Set {
 	if k.p.Allocator != NUMANamespace {
-		return k.s.Ownable(k.r.Class).Union(k.s.Reusable(k.r.Group)).Intersect(k.bucket)
+		return k.s.Ownable(k.r.Class).Union(k.reusable()).Intersect(k.bucket)
 	}
 	return k.bucket.Minus(k.bound()).Minus(k.s.Owned())
+}
+
+// reusable returns the CPUs of the bucket that initial workloads of the group own.
+func (k *task) reusable() cpuset.Set {
+	again := k.s.Reusable(k.r.Group).Intersect(k.bucket)
+	if k.r.Class != place.System {
+		again = again.Minus(k.conf.Reserved)
+	}
+	return again
 }
 
 // bound returns the CPUs of the bucket that somebody is bound to.
