@@ -13,47 +13,88 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard compares what the programs take with what they may.
+// guard compares what the programs take with what they may. Having the kernel
+// measure it more than doubles it, so it is measured in one second out of five.
 type guard struct {
-	limit    float64       // of one core; negative: no guard
-	window   time.Duration // the least over which a share is taken: a burst is no reason to detach
-	programs []*ebpf.Program
-	stats    io.Closer // nil where the kernel keeps statistics anyway
-	from     time.Time
-	used     time.Duration // at from
+	limit        float64 // of one core; negative: no guard
+	window, rest time.Duration
+	enable       func() (io.Closer, error) // measuring; nil where it is on anyway
+	read         func() (Cost, error)      // what the kernel has measured ever
+
+	measuring bool
+	stats     io.Closer // ends it
+	since     time.Time // it is measuring, or not
+	from      Cost      // the kernel's figures at since
+	total     Cost      // of the windows that have ended
 }
 
-// start has the kernel keep the run time of programs (BPF_ENABLE_STATS).
-func (g *guard) start(limit float64, programs []*ebpf.Program) error {
-	g.limit, g.window, g.programs = limit, time.Second, programs
-	if limit < 0 {
-		return nil
+func newGuard(limit float64, programs []*ebpf.Program) guard {
+	return guard{
+		limit: limit, window: time.Second, rest: 4 * time.Second,
+		enable: enableStats,
+		read:   func() (Cost, error) { return readStats(programs) },
 	}
-	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
-	if err == nil {
-		g.stats = stats
-		return nil
-	}
-	always, readErr := os.ReadFile("/proc/sys/kernel/bpf_stats_enabled")
-	if readErr == nil && strings.TrimSpace(string(always)) == "1" {
-		return nil
-	}
-	if errors.Is(err, unix.EPERM) {
-		return &kernel.NotSupportedError{
-			Feature: "overhead guard of the run-queue probe",
-			Reason:  "not permitted to have the run time of programs counted",
-			Remedy:  "grant CAP_SYS_ADMIN, or set the sysctl kernel.bpf_stats_enabled=1, or open the probe without a guard",
-		}
-	}
-	return fmt.Errorf("enable run-time statistics of programs: %w", err)
 }
 
-func (g *guard) cost() (Cost, error) {
-	var sum Cost
+// start begins a window.
+func (g *guard) start(now time.Time) error {
 	if g.limit < 0 {
+		return nil
+	}
+	var err error
+	if g.stats, err = g.enable(); err != nil {
+		return err
+	}
+	g.measuring, g.since = true, now
+	g.from, err = g.read()
+	return err
+}
+
+// stop ends a window, if there is one.
+func (g *guard) stop(now time.Time) error {
+	g.measuring, g.since = false, now
+	if g.stats == nil {
+		return nil
+	}
+	err := g.stats.Close()
+	g.stats = nil
+	return err
+}
+
+// check returns the cost so far, and a *CostError if a window has ended in which
+// it was too high.
+func (g *guard) check(now time.Time) (Cost, error) {
+	passed := now.Sub(g.since)
+	if !g.measuring {
+		if g.limit < 0 || passed < g.rest {
+			return g.total, nil
+		}
+		return g.total, g.start(now)
+	}
+	used, err := g.read()
+	if err != nil {
+		return Cost{}, err
+	}
+	last := used.since(g.from)
+	last.Over = passed
+	sum := g.total.plus(last)
+	if passed < g.window {
 		return sum, nil
 	}
-	for _, p := range g.programs {
+	g.total = sum
+	if err := g.stop(now); err != nil {
+		return sum, err
+	}
+	if share := last.Share(); share > g.limit {
+		return sum, &CostError{Share: share, Limit: g.limit}
+	}
+	return sum, nil
+}
+
+// readStats returns the kernel's figures, which grow while anyone has it measure.
+func readStats(programs []*ebpf.Program) (Cost, error) {
+	var sum Cost
+	for _, p := range programs {
 		stats, err := p.Stats()
 		if err != nil {
 			return Cost{}, fmt.Errorf("read run time of a program: %w", err)
@@ -64,31 +105,23 @@ func (g *guard) cost() (Cost, error) {
 	return sum, nil
 }
 
-// check returns a *CostError if the share since the last window was too large.
-func (g *guard) check(used time.Duration, now time.Time) error {
-	if g.limit < 0 {
-		return nil
+// enableStats has the kernel measure the run time of programs until the result
+// is closed (BPF_ENABLE_STATS). The result is nil where a sysctl has it do so.
+func enableStats() (io.Closer, error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err == nil {
+		return stats, nil
 	}
-	if g.from.IsZero() {
-		g.from, g.used = now, used
+	if !errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("enable run-time statistics of programs: %w", err)
 	}
-	passed := now.Sub(g.from)
-	if passed < g.window {
-		return nil
+	always, err := os.ReadFile("/proc/sys/kernel/bpf_stats_enabled")
+	if err == nil && strings.TrimSpace(string(always)) == "1" {
+		return nil, nil
 	}
-	share := float64(used-g.used) / float64(passed)
-	g.from, g.used = now, used
-	if share > g.limit {
-		return &CostError{Share: share, Limit: g.limit}
+	return nil, &kernel.NotSupportedError{
+		Feature: "overhead guard of the run-queue probe",
+		Reason:  "not permitted to have the run time of programs measured",
+		Remedy:  "grant CAP_SYS_ADMIN, or set the sysctl kernel.bpf_stats_enabled=1, or open the probe without a guard",
 	}
-	return nil
-}
-
-func (g *guard) close() error {
-	if g.stats == nil {
-		return nil
-	}
-	err := g.stats.Close()
-	g.stats = nil
-	return err
 }

@@ -78,9 +78,8 @@ func write(t testing.TB, path, value string) {
 }
 
 // start runs a command in a group, on one CPU, until the test ends.
-func start(t testing.TB, root, group string, command ...string) (pid int) {
+func start(t testing.TB, root, group string, cmd *exec.Cmd) (pid int) {
 	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -99,7 +98,7 @@ func start(t testing.TB, root, group string, command ...string) (pid int) {
 }
 
 func spin(t testing.TB, root, group string) (pid int) {
-	return start(t, root, group, "sh", "-c", "while :; do :; done")
+	return start(t, root, group, exec.Command("sh", "-c", "while :; do :; done"))
 }
 
 func firstCPU(t testing.TB) int {
@@ -126,7 +125,14 @@ func open(t testing.TB, o Options) *Probe {
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
-	t.Cleanup(func() { p.Close() })
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.Arm(); err != nil {
+		t.Fatal(err)
+	}
 	return p
 }
 
@@ -161,8 +167,14 @@ func blamed(t *testing.T, g *Group, culprit Culprit) {
 	if by, all := g.Share(culprit).Wait, sum(g.Shares); by < 50*time.Millisecond || float64(by) <= 0.9*float64(all) {
 		t.Errorf("%v waited for %v, want more than 90 %% of %v and 50 ms", by, culprit, all)
 	}
-	if g.Histogram.Count() != g.Waits {
-		t.Errorf("histogram has %d waits, want %d", g.Histogram.Count(), g.Waits)
+	var least, most time.Duration
+	for i, n := range g.Histogram[:buckets-1] {
+		from, to := g.Histogram.Bounds(i)
+		least += from * time.Duration(n)
+		most += to * time.Duration(n)
+	}
+	if g.Histogram.Count() != g.Waits || g.Wait < least || g.Wait > most {
+		t.Errorf("%d waits of %v, in the histogram %d from %v to %v", g.Waits, g.Wait, g.Histogram.Count(), least, most)
 	}
 }
 
@@ -243,7 +255,7 @@ func TestOwnWaitIsSelf(t *testing.T) {
 func TestIdleGroupHasNoWait(t *testing.T) {
 	root := realRoot(t)
 	victim, culprit := newGroup(t, root, "victim"), newGroup(t, root, "culprit")
-	start(t, root, victim, "sleep", "60")
+	start(t, root, victim, exec.Command("sleep", "60"))
 	spin(t, root, culprit)
 	if g := during(t, open(t, Options{Root: root, Groups: []string{victim}})); g.Waits != 0 || len(g.Shares) != 0 {
 		t.Errorf("a sleeping group waited: %+v", g)
@@ -283,21 +295,50 @@ func TestThrottledWaitIsTheQuotas(t *testing.T) {
 	blamed(t, during(t, open(t, Options{Root: root, Groups: []string{victim}})), Throttled)
 }
 
-func TestGuardDetaches(t *testing.T) {
+func TestGuardDisarms(t *testing.T) {
 	root := realRoot(t)
-	victim := newGroup(t, root, "victim")
-	p := open(t, Options{Root: root, Groups: []string{victim}, MaxShare: 1e-9})
+	p := open(t, Options{Root: root, Groups: []string{newGroup(t, root, "victim")}, MaxShare: 1e-9})
 	p.guard.window = 10 * time.Millisecond
-	read(t, p)
 	time.Sleep(p.guard.window)
+	var s Snapshot
 	var over *CostError
-	if err := p.Read(new(Snapshot)); !errors.As(err, &over) {
-		t.Fatalf("Read = %v, want a CostError", err)
+	if err := p.Read(&s); !errors.As(err, &over) || s.Cost.Runs == 0 {
+		t.Fatalf("Read = %v after cost %+v, want a CostError after some", err, s.Cost)
 	}
-	before := read(t, p)
-	time.Sleep(20 * time.Millisecond)
-	if after := read(t, p); after.Cost != before.Cost {
-		t.Errorf("cost went from %v to %v after detaching", before.Cost, after.Cost)
+	if p.links != nil || p.guard.measuring {
+		t.Error("the guard has left the probe attached or the kernel measuring")
+	}
+}
+
+// TestRearm has a wait under way when the probe is disarmed, and a pause that is
+// not to count.
+func TestRearm(t *testing.T) {
+	root := realRoot(t)
+	victim := newHeavyGroup(t, root, "victim")
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+	spin(t, root, victim)
+	spin(t, root, victim)
+	begin := time.Now()
+	time.Sleep(50 * time.Millisecond)
+	if err := p.Disarm(); err != nil {
+		t.Fatal(err)
+	}
+	armed := time.Since(begin)
+	counted := read(t, p).Groups[0].Wait
+	time.Sleep(200 * time.Millisecond)
+	if pause := read(t, p).Groups[0].Wait - counted; pause != 0 {
+		t.Errorf("counted %v while disarmed", pause)
+	}
+	begin = time.Now()
+	if err := p.Arm(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	s := read(t, p)
+	armed += time.Since(begin)
+	g := s.Groups[0]
+	if g.Wait <= counted || sum(g.Shares) > armed+5*time.Millisecond {
+		t.Errorf("waited %v after %v, shares %v, want more, and at most the %v that it was armed", g.Wait, counted, sum(g.Shares), armed)
 	}
 }
 
@@ -330,6 +371,49 @@ func TestAddRemove(t *testing.T) {
 	}
 }
 
+// TestNoRoomForCulprits fills the table of culprits before there is one.
+func TestNoRoomForCulprits(t *testing.T) {
+	root := realRoot(t)
+	victim := newHeavyGroup(t, root, "victim")
+	p := open(t, Options{Root: root, Room: 1, Groups: []string{victim}})
+	full := runqGroup{Id: p.slots[0].id}
+	for i := range full.Culprits {
+		full.Culprits[i].Id = 1<<40 + uint64(i)
+	}
+	for cpu := range p.layout.cpus {
+		if err := p.objects.Groups.Put(uint32(cpu), full); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spin(t, root, victim)
+	spin(t, root, victim)
+	time.Sleep(100 * time.Millisecond)
+	g := read(t, p).Groups[0]
+	if g.Dropped.Wait < 30*time.Millisecond || g.Dropped.Preemptions == 0 || sum(g.Shares) != 0 {
+		t.Errorf("dropped %+v, charged %v, want all dropped", g.Dropped, sum(g.Shares))
+	}
+	if g.Wait < 30*time.Millisecond {
+		t.Errorf("waited %v, want all of it though the culprits are lost", g.Wait)
+	}
+}
+
+func TestNoRoomForWaits(t *testing.T) {
+	root := realRoot(t)
+	victim := newHeavyGroup(t, root, "victim")
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+	for pid := range p.objects.Stamps.MaxEntries() {
+		if err := p.objects.Stamps.Put(1<<30+pid, runqStamp{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spin(t, root, victim)
+	spin(t, root, victim)
+	time.Sleep(50 * time.Millisecond)
+	if s := read(t, p); s.Lost == 0 || s.Groups[0].Waits != 0 {
+		t.Errorf("lost %d waits, recorded %d, want all lost", s.Lost, s.Groups[0].Waits)
+	}
+}
+
 func TestReadDoesNotAllocate(t *testing.T) {
 	root := realRoot(t)
 	p := open(t, Options{Root: root, Groups: []string{newGroup(t, root, "victim")}, MaxShare: -1})
@@ -342,15 +426,5 @@ func TestReadDoesNotAllocate(t *testing.T) {
 	})
 	if allocs != 0 {
 		t.Errorf("reading twice allocates %v times, want 0", allocs)
-	}
-}
-
-func checkError(t *testing.T, name string, err error, want string) {
-	t.Helper()
-	switch {
-	case want == "" && err != nil:
-		t.Errorf("%s: %v", name, err)
-	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-		t.Errorf("%s: error = %v, want %q in it", name, err, want)
 	}
 }

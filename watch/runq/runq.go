@@ -3,9 +3,9 @@
 // with the pre-empting group.
 //
 // It counts in the kernel, in memory of fixed size that Read looks at, and sends
-// no events. Its programs run at every wake-up and context switch of the host,
-// so a probe is to be open only while its answer is needed; a guard detaches it
-// when it costs more than it may. Judging the figures is left to others.
+// no events. While it is armed its programs run at every wake-up and context
+// switch of the host, so it is to be armed only while its answer is needed; a
+// guard disarms it when it costs more than it may. Judging the figures is left to others.
 //
 // Time that an interrupt or the hypervisor takes is charged to whoever it was
 // taken from.
@@ -73,13 +73,13 @@ func (o Options) maxShare() float64 {
 	return o.MaxShare
 }
 
-// CostError is why the guard has detached a probe.
+// CostError is why the guard has disarmed a probe.
 type CostError struct {
 	Share, Limit float64 // of one core
 }
 
 func (e *CostError) Error() string {
-	return fmt.Sprintf("run-queue probe: takes %.2f %% of a core, may take %.2f %%: detached", 100*e.Share, 100*e.Limit)
+	return fmt.Sprintf("run-queue probe: takes %.2f %% of a core, may take %.2f %%: disarmed", 100*e.Share, 100*e.Limit)
 }
 
 // Probe is the programs in the kernel. It is not safe for use by several
@@ -105,8 +105,8 @@ type slot struct {
 	ids   []uint64 // of the group and those below it
 }
 
-// Open loads and attaches the probe. Where this host cannot have it, the error
-// is a *kernel.NotSupportedError.
+// Open loads the probe into the kernel; until Arm it costs memory only. Where
+// this host cannot have it, the error is a *kernel.NotSupportedError.
 func Open(o Options) (*Probe, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -115,25 +115,20 @@ func Open(o Options) (*Probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Probe{root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes),
-		busy: busy{make([]byte, cpuBytes), make([]byte, cpuBytes)}}
+	p := &Probe{
+		root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes),
+		busy: busy{make([]byte, cpuBytes), make([]byte, cpuBytes)},
+	}
 	if err := p.load(byV2); err != nil {
 		p.Close()
 		return nil, explain("load run-queue probe", err)
 	}
-	if err := p.guard.start(o.maxShare(), p.programs()); err != nil {
-		p.Close()
-		return nil, err
-	}
+	p.guard = newGuard(o.maxShare(), p.programs())
 	for _, path := range o.Groups {
 		if err := p.Add(path); err != nil {
 			p.Close()
 			return nil, err
 		}
-	}
-	if err := p.attach(); err != nil {
-		p.Close()
-		return nil, explain("attach run-queue probe", err)
 	}
 	return p, nil
 }
@@ -172,30 +167,68 @@ func (p *Probe) programs() []*ebpf.Program {
 	return []*ebpf.Program{p.objects.SchedSwitch, p.objects.SchedMigrateTask, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
 }
 
-func (p *Probe) attach() error {
+// Arm attaches the probe: it counts from now on. Waits that have begun are not
+// seen. Arming an armed probe does nothing.
+func (p *Probe) Arm() error {
+	if p.links != nil {
+		return nil
+	}
+	if err := p.forgetWaits(); err != nil {
+		return fmt.Errorf("arm run-queue probe: %w", err)
+	}
+	if err := p.guard.start(time.Now()); err != nil {
+		return err
+	}
 	for _, program := range p.programs() {
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
 		if err != nil {
-			return err
+			return errors.Join(explain("arm run-queue probe", err), p.Disarm())
 		}
 		p.links = append(p.links, l)
 	}
 	return nil
 }
 
-// detach ends the cost; what was counted remains.
-func (p *Probe) detach() error {
+// Disarm detaches the probe. What it has counted can still be read, and goes on
+// when it is armed again.
+func (p *Probe) Disarm() error {
 	var errs []error
 	for _, l := range slices.Backward(p.links) {
 		errs = append(errs, l.Close())
 	}
 	p.links = nil
-	return errors.Join(errs...)
+	errs = append(errs, p.guard.stop(time.Now()))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("disarm run-queue probe: %w", err)
+	}
+	return nil
+}
+
+// forgetWaits clears the waits whose end was not seen.
+func (p *Probe) forgetWaits() error {
+	for cpu := range p.layout.cpus {
+		if err := p.objects.Cpus.Put(uint32(cpu), runqCpu{}); err != nil {
+			return err
+		}
+	}
+	var pids []uint32
+	var pid uint32
+	var stamp runqStamp
+	stamps := p.objects.Stamps.Iterate()
+	for stamps.Next(&pid, &stamp) {
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if err := p.objects.Stamps.Delete(pid); err != nil {
+			return err
+		}
+	}
+	return stamps.Err()
 }
 
 // Close detaches the probe and frees its memory in the kernel.
 func (p *Probe) Close() error {
-	err := errors.Join(p.detach(), p.guard.close(), p.objects.Close())
+	err := errors.Join(p.Disarm(), p.objects.Close())
 	if err != nil {
 		return fmt.Errorf("close run-queue probe: %w", err)
 	}
@@ -237,9 +270,8 @@ func (p *Probe) claim(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	zero := make([]byte, groupBytes)
 	for cpu := range p.layout.cpus {
-		if err := p.objects.Groups.Put(uint32(cpu*p.layout.groups+free), zero); err != nil {
+		if err := p.objects.Groups.Put(uint32(cpu*p.layout.groups+free), runqGroup{Id: ids[0]}); err != nil {
 			return 0, err
 		}
 	}
@@ -291,8 +323,8 @@ func (p *Probe) Remove(path string) error {
 }
 
 // Read sets s to what has been counted, reusing its memory. When the guard finds
-// the probe too costly it is detached for good, s is set all the same, and the
-// error is a *CostError, once.
+// the probe too costly it disarms it, s is set all the same, and the error is a
+// *CostError.
 func (p *Probe) Read(s *Snapshot) error {
 	s.Time = time.Now()
 	n := 0
@@ -313,16 +345,14 @@ func (p *Probe) Read(s *Snapshot) error {
 		return err
 	}
 	var err error
-	if s.Cost, err = p.guard.cost(); err != nil {
-		return err
-	}
-	if p.links == nil { // detached
+	s.Cost, err = p.guard.check(s.Time)
+	if err == nil {
 		return nil
 	}
-	if over := p.guard.check(s.Cost.Time, s.Time); over != nil {
-		return errors.Join(over, p.detach())
+	if over := (*CostError)(nil); errors.As(err, &over) {
+		return errors.Join(err, p.Disarm())
 	}
-	return nil
+	return err
 }
 
 // readCPUs sets what is known per CPU only: losses, and waits that go on.
@@ -345,7 +375,7 @@ func (p *Probe) readCPUs(s *Snapshot) error {
 			if slot.path == "" {
 				continue
 			}
-			if pending := p.busy.pending(i, now); pending.Wait > 0 {
+			if pending := p.busy.pending(i, slot.id, now); pending.Wait > 0 {
 				s.Groups[n].Pending = blame(s.Groups[n].Pending, pending)
 			}
 			n++

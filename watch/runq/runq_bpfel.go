@@ -20,6 +20,7 @@ type runqCpu struct {
 	Lost    uint64
 	Waiting [32]struct {
 		_         structs.HostLayout
+		Id        uint64
 		Tasks     uint64
 		Since     uint64
 		Throttled uint64
@@ -28,6 +29,7 @@ type runqCpu struct {
 
 type runqGroup struct {
 	_                  structs.HostLayout
+	Id                 uint64
 	Buckets            [192]uint64
 	Waits              uint64
 	WaitNs             uint64
@@ -43,6 +45,7 @@ type runqGroup struct {
 
 type runqStamp struct {
 	_     structs.HostLayout
+	Id    uint64
 	Start uint64
 	Since uint64
 	Cpu   uint32

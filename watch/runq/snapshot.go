@@ -89,22 +89,32 @@ func (g *Group) Share(c Culprit) Share {
 // Self returns what the group's tasks cost each other.
 func (g *Group) Self() Share { return g.Share(Culprit(g.ID)) }
 
-// Cost is what the probe's programs have used.
+// Cost is what the probe's programs used while the guard had the kernel measure
+// it (bpf_stats). The way into a program and the measuring are not in it.
 type Cost struct {
 	Runs uint64
-	// Time is their run time as the kernel measures it (bpf_stats); the way into
-	// a program is not in it.
-	Time time.Duration
+	Time time.Duration // on all CPUs
+	Over time.Duration // how long it was measured
 }
+
+// Share is the cost in cores; 0 where nothing was measured.
+func (c Cost) Share() float64 {
+	if c.Over <= 0 {
+		return 0
+	}
+	return float64(c.Time) / float64(c.Over)
+}
+
+func (c Cost) since(d Cost) Cost { return Cost{c.Runs - d.Runs, c.Time - d.Time, c.Over - d.Over} }
+func (c Cost) plus(d Cost) Cost  { return Cost{c.Runs + d.Runs, c.Time + d.Time, c.Over + d.Over} }
 
 // Snapshot is what the probe has counted since each group was added.
 type Snapshot struct {
 	Time   time.Time
 	Groups []Group
-	// Lost is the number of waits that were not recorded because too many tasks
-	// waited at once.
+	// Lost is the number of waits, since the probe was armed, that were not recorded
+	// because too many tasks waited at once.
 	Lost uint64
-	// Cost is zero where the guard is off.
 	Cost Cost
 }
 
@@ -114,7 +124,7 @@ type Snapshot struct {
 func (s *Snapshot) Since(before, after *Snapshot) {
 	s.Time = after.Time
 	s.Lost = after.Lost - before.Lost
-	s.Cost = Cost{after.Cost.Runs - before.Cost.Runs, after.Cost.Time - before.Cost.Time}
+	s.Cost = after.Cost.since(before.Cost)
 	s.Groups = resize(s.Groups, len(after.Groups))
 	for i := range after.Groups {
 		now := &after.Groups[i]
@@ -165,11 +175,11 @@ func resize(groups []Group, n int) []Group {
 const (
 	culpritsPerCPU = 64
 	culpritWords   = 3
-	headWords      = buckets + 4
+	headWords      = 1 + buckets + 4
 	groupBytes     = 8 * (headWords + culpritsPerCPU*culpritWords)
 
 	cpuHeadWords = 3
-	waitingWords = 3
+	waitingWords = 4
 	cpuBytes     = 8 * (cpuHeadWords + MaxGroups*waitingWords)
 )
 
@@ -212,11 +222,14 @@ func (b *busy) word(i int) uint64 { return binary.NativeEndian.Uint64(b.buf[8*i:
 
 func (b *busy) lost() uint64 { return b.word(2) }
 
-// pending returns what the tasks of a slot have waited since the last switch;
-// now is by CLOCK_MONOTONIC.
-func (b *busy) pending(slot int, now time.Duration) Share {
+// pending returns what the tasks of a group, in a slot, have waited since the
+// last switch; now is by CLOCK_MONOTONIC.
+func (b *busy) pending(slot int, group uint64, now time.Duration) Share {
 	w := cpuHeadWords + slot*waitingWords
-	tasks, since, throttled := b.word(w), b.word(w+1), b.word(w+2)
+	id, tasks, since, throttled := b.word(w), b.word(w+1), b.word(w+2), b.word(w+3)
+	if id != group {
+		return Share{}
+	}
 	s := Share{Culprit: Culprit(b.word(0))}
 	switch {
 	case throttled != 0:
@@ -233,12 +246,13 @@ func (b *busy) pending(slot int, now time.Duration) Share {
 func (g *Group) add(buf []byte) {
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(buf[8*i:]) }
 	for i := range g.Histogram {
-		g.Histogram[i] += word(i)
+		g.Histogram[i] += word(1 + i)
 	}
-	g.Waits += word(buckets)
-	g.Wait += time.Duration(word(buckets + 1))
-	g.Dropped.Wait += time.Duration(word(buckets + 2))
-	g.Dropped.Preemptions += word(buckets + 3)
+	const after = 1 + buckets
+	g.Waits += word(after)
+	g.Wait += time.Duration(word(after + 1))
+	g.Dropped.Wait += time.Duration(word(after + 2))
+	g.Dropped.Preemptions += word(after + 3)
 	for i := headWords; i < headWords+culpritsPerCPU*culpritWords; i += culpritWords {
 		if id := word(i); id != 0 {
 			g.Shares = blame(g.Shares, Share{Culprit(id), time.Duration(word(i + 1)), word(i + 2)})

@@ -37,6 +37,7 @@ struct culprit {
 
 // What one group has suffered on one CPU.
 struct group {
+	u64 id; // whose figures these are: places are used again
 	u64 buckets[BUCKETS];
 	u64 waits;
 	u64 wait_ns;
@@ -46,6 +47,7 @@ struct group {
 };
 
 struct waiting {
+	u64 id; // of the group
 	u64 tasks;
 	u64 since;     // sum over tasks
 	u64 throttled; // nobody else is to blame until one of them runs
@@ -64,6 +66,7 @@ struct watched {
 };
 
 struct stamp {
+	u64 id;
 	u64 start;
 	u64 since; // from when on it is uncharged, once it has changed its CPU; else 0
 	u32 cpu;
@@ -101,16 +104,22 @@ struct {
 	TYPE(value, struct group);
 } groups SEC(".maps");
 
-static inline struct group *group_on(u32 cpu, u32 group)
+static inline struct group *group_on(u32 cpu, u32 group, u64 id)
 {
 	u32 key = cpu * max_groups + group;
-	return bpf_map_lookup_elem(&groups, &key);
+	struct group *g = bpf_map_lookup_elem(&groups, &key);
+	return g && g->id == id ? g : 0;
 }
 
-// charge adds wait and pre-emptions of a group on a CPU to a culprit.
-__attribute__((noinline)) int charge(u32 cpu, u32 group, u64 id, u64 ns, u64 preemptions)
+static inline u64 place(u32 cpu, u64 group)
 {
-	struct group *g = group_on(cpu, group);
+	return group << 32 | cpu;
+}
+
+// charge adds wait and pre-emptions of a group, in its place, to a culprit.
+__attribute__((noinline)) int charge(u64 where, u64 group, u64 id, u64 ns, u64 preemptions)
+{
+	struct group *g = group_on((u32)where, where >> 32, group);
 	if (!g)
 		return 0;
 	u32 at = (id * 0x9E3779B97F4A7C15ULL) >> 32;
@@ -163,13 +172,14 @@ static inline void settle(struct cpu *c, u32 cpu, u32 group, u64 now)
 	u64 ns = w->tasks * now - w->since;
 	u64 id = w->throttled ? THROTTLED : c->running ? c->running : UNKNOWN;
 	w->since = w->tasks * now;
-	charge(cpu, group, id, ns, 0);
+	charge(place(cpu, group), w->id, id, ns, 0);
 }
 
-static inline void join(struct cpu *c, u32 cpu, u32 group, struct task_struct *p, u64 now)
+static inline void join(struct cpu *c, u32 cpu, struct watched *as, struct task_struct *p, u64 now)
 {
-	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
-	struct stamp s = {.start = now, .cpu = cpu, .group = group};
+	u32 group = as->group & (MAX_GROUPS - 1);
+	struct waiting *w = &c->waiting[group];
+	struct stamp s = {.id = as->id, .start = now, .cpu = cpu, .group = group};
 	u32 pid = p->pid;
 	long err = bpf_map_update_elem(&stamps, &pid, &s, BPF_NOEXIST);
 	if (err == -EEXIST) // lost the CPU on its way to sleep, and now it is woken
@@ -178,24 +188,31 @@ static inline void join(struct cpu *c, u32 cpu, u32 group, struct task_struct *p
 		__sync_fetch_and_add(&c->lost, 1);
 		return;
 	}
+	if (w->id != as->id) { // the place was another's
+		w->id = as->id;
+		w->tasks = w->since = w->throttled = 0;
+	}
 	if (throttled(p)) {
 		settle(c, cpu, group, now);
 		w->throttled = 1;
 	}
 	w->tasks++;
 	w->since += now;
-	c->mask |= 1ULL << (group & (MAX_GROUPS - 1));
+	c->mask |= 1ULL << group;
 }
 
 // leave takes one task, settled, out of the waiting ones.
-static inline void leave(struct cpu *c, u32 group, u64 now)
+static inline void leave(struct cpu *c, struct stamp *s, u64 now)
 {
-	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
+	u32 group = s->group & (MAX_GROUPS - 1);
+	struct waiting *w = &c->waiting[group];
+	if (w->id != s->id)
+		return;
 	w->tasks--;
 	w->since -= now;
 	if (!w->tasks) {
 		w->throttled = 0;
-		c->mask &= ~(1ULL << (group & (MAX_GROUPS - 1)));
+		c->mask &= ~(1ULL << group);
 	}
 }
 
@@ -214,9 +231,9 @@ static inline u32 bucket(u64 ns)
 	return i < BUCKETS ? i : BUCKETS - 1;
 }
 
-static inline void record(u32 cpu, u32 group, u64 ns)
+static inline void record(u32 cpu, struct stamp *s, u64 ns)
 {
-	struct group *g = group_on(cpu, group);
+	struct group *g = group_on(cpu, s->group, s->id);
 	if (!g)
 		return;
 	u32 i = bucket(ns);
@@ -237,7 +254,7 @@ static inline int woken(struct task_struct *p)
 	u32 cpu = p->thread_info.cpu;
 	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
 	if (c)
-		join(c, cpu, w->group, p, bpf_ktime_get_ns());
+		join(c, cpu, w, p, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -275,11 +292,11 @@ int sched_switch(u64 *ctx)
 	struct stamp *s = pid ? bpf_map_lookup_elem(&stamps, &pid) : 0;
 	if (s) {
 		if (s->since)
-			charge(cpu, s->group, c->running ? c->running : UNKNOWN, now - s->since, 0);
+			charge(place(cpu, s->group), s->id, c->running ? c->running : UNKNOWN, now - s->since, 0);
 		else
-			leave(c, s->group, now);
+			leave(c, s, now);
 		c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
-		record(cpu, s->group, now - s->start);
+		record(cpu, s, now - s->start);
 		bpf_map_delete_elem(&stamps, &pid);
 	}
 
@@ -292,8 +309,8 @@ int sched_switch(u64 *ctx)
 	struct watched *w = bpf_map_lookup_elem(&watch, &id);
 	if (!w)
 		return 0;
-	charge(cpu, w->group, throttled(prev) ? THROTTLED : running, 0, 1);
-	join(c, cpu, w->group, prev, now);
+	charge(place(cpu, w->group), w->id, throttled(prev) ? THROTTLED : running, 0, 1);
+	join(c, cpu, w, prev, now);
 	return 0;
 }
 
@@ -314,7 +331,7 @@ int sched_migrate_task(u64 *ctx)
 		return 0;
 	u64 now = bpf_ktime_get_ns();
 	settle(c, cpu, s->group, now);
-	leave(c, s->group, now);
+	leave(c, s, now);
 	s->since = now;
 	return 0;
 }
