@@ -16,7 +16,8 @@ type Summary struct {
 	// Granted is the CPU time that the admitted placings asked for, in CPUs.
 	Granted float64 `json:"granted"`
 	// Nodes and L3s are what the CPUs of those admitted workloads touch that asked
-	// for CPUs of their own, whatever they got; PoolNodes is of the others.
+	// for CPUs of their own, whatever they got; PoolNodes is of the others but best
+	// effort, which runs wherever something is left.
 	Nodes     Spread `json:"nodes"`
 	L3s       Spread `json:"l3s"`
 	PoolNodes Spread `json:"poolNodes"`
@@ -112,10 +113,11 @@ func (c *counter) step(step *Step, r *StepResult) {
 		if step.Do == Place {
 			c.summary.Granted += float64(step.Request.Milli) / 1000
 		}
-		if cpus := r.pinned(); wantsOwn(&step.Request) {
+		switch cpus := r.pinned(); {
+		case wantsOwn(&step.Request):
 			c.nodes.add(c.t.Count(machine.Node, cpus))
 			c.l3s.add(c.t.Count(machine.L3, cpus))
-		} else {
+		case step.Request.Class != place.BE:
 			c.poolNode.add(c.t.Count(machine.Node, cpus))
 		}
 	}

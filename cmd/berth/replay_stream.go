@@ -92,7 +92,7 @@ func streamFigures() []streamFigure {
 		{"CPUs promised, not there", 2, func(s *replay.Summary) float64 { return s.Average.Missing }},
 		{"NUMA nodes each, LSE and LSR", 3, mean(func(s *replay.Summary) replay.Spread { return s.Nodes })},
 		{"L3 domains each, LSE and LSR", 3, mean(func(s *replay.Summary) replay.Spread { return s.L3s })},
-		{"NUMA nodes each, others", 3, mean(func(s *replay.Summary) replay.Spread { return s.PoolNodes })},
+		{"NUMA nodes each, LS", 3, mean(func(s *replay.Summary) replay.Spread { return s.PoolNodes })},
 		{"cores shared with strangers", 2, func(s *replay.Summary) float64 { return s.Average.SharedCores }},
 		{"  best effort aside", 2, func(s *replay.Summary) float64 { return s.Average.Beside }},
 		{"moved on release", 1, func(s *replay.Summary) float64 { return float64(s.Moves) }},
