@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,5 +184,29 @@ func repeat(t *testing.T, action, log string) {
 		t.Skip(log)
 	default:
 		t.Log(log)
+	}
+}
+
+// TestSoak boots one machine as many times in a row as BERTH_TEST_SOAK says.
+func TestSoak(t *testing.T) {
+	boots, err := strconv.Atoi(cmp.Or(os.Getenv("BERTH_TEST_SOAK"), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if boots == 0 {
+		t.Skip("BERTH_TEST_SOAK is not set to a number of boots")
+	}
+	kit := openKit(t)
+	programs := build(t)
+	for i := range boots {
+		job := programs.job(kit.Kernels[i%len(kit.Kernels)])
+		job.Args = []string{"/bin/guest.test", "-test.run=TestKernel"}
+		result, err := kit.Run(t.Context(), machines()[0], job)
+		if err != nil {
+			t.Fatalf("boot %d, kernel %s: %v", i, job.Kernel.Name, err)
+		}
+		if result.Exit != 0 {
+			t.Errorf("boot %d, kernel %s: exit status %d", i, job.Kernel.Name, result.Exit)
+		}
 	}
 }

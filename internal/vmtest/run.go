@@ -43,7 +43,8 @@ type Job struct {
 	Boot string
 	// Output gets what the command writes, as it comes; nil discards it.
 	Output io.Writer
-	// Timeout ends a guest that hangs; 0 is a minute. It counts the host's time.
+	// Timeout ends a guest that hangs; 0 is five minutes of the host's time,
+	// ample for one on a busy host.
 	Timeout time.Duration
 }
 
@@ -110,7 +111,7 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	}
 	defer initrd.Close()
 	if job.Timeout == 0 {
-		job.Timeout = time.Minute
+		job.Timeout = 5 * time.Minute
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, job.Timeout, ErrTimeout)
 	defer cancel()

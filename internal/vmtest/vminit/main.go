@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -117,15 +118,29 @@ func insert(name string) error {
 	return unix.FinitModule(int(file.Fd()), "", flags)
 }
 
-// openPorts finds the virtio-serial ports by name.
+// openPorts opens the virtio-serial ports.
 func openPorts() (out, result *os.File, err error) {
-	if out, err = openPort(guest.OutPort); err != nil {
+	if out, err = awaitPort(guest.OutPort); err != nil {
 		return nil, nil, err
 	}
-	result, err = openPort(guest.ResultPort)
+	result, err = awaitPort(guest.ResultPort)
 	return out, result, err
 }
 
+// awaitPort opens a port, which appears some time after its driver.
+func awaitPort(name string) (*os.File, error) {
+	const tries, pause = 6000, 10 * time.Millisecond
+	for range tries {
+		port, err := openPort(name)
+		if !errors.Is(err, os.ErrNotExist) {
+			return port, err
+		}
+		time.Sleep(pause)
+	}
+	return nil, fmt.Errorf("open virtio port %s: %w", name, os.ErrNotExist)
+}
+
+// openPort finds a port by its name.
 func openPort(name string) (*os.File, error) {
 	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
