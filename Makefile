@@ -2,10 +2,11 @@
 
 .PHONY: e2e e2e-fetch
 
-# Boots every (kernel, machine) pair. ARGS goes to go test:
+# Boots every (kernel, machine) pair, then tests the harness itself. With ARGS,
+# which go to go test, only the former:
 #   make e2e ARGS='-run TestGuests/kernel=6.12/machine=flat8 -guest.run TestMachine'
 e2e:
-	BERTH_TEST_E2E=1 go test -count=1 -timeout 30m ./e2e $(ARGS)
+	BERTH_TEST_E2E=1 go test -count=1 -p 1 -timeout 30m ./e2e $(or $(ARGS),./internal/vmtest)
 
 # Gets QEMU, kernels and busybox from the host's own package mirrors.
 e2e-fetch:

@@ -87,7 +87,9 @@ func (k *Kit) resolve(dir string) {
 		paths = append(paths, &k.Kernels[i].Image, &k.Kernels[i].Modules)
 	}
 	for _, p := range paths {
-		*p = filepath.Join(dir, *p)
+		if *p != "" {
+			*p = filepath.Join(dir, *p)
+		}
 	}
 }
 
