@@ -80,12 +80,6 @@ func rank(s *place.State, g *place.Grant) []int {
 		}
 	}
 	left := free.Intersect(t.CPUsOf(nodes)).Len()
-	if _, uniform := t.ThreadsPerCore(); !uniform {
-		opened, broken = 0, 0 // large cores go first instead
-		if nodes.Len() > 1 {
-			split = 0
-		}
-	}
 	switch r := &g.Request; {
 	case r.Bind == place.SpreadByPCPUs: // the cores are to be split, and only one thread of each counts
 		split, opened, broken, left = 0, 0, 0, 0

@@ -14,7 +14,7 @@ import (
 type hunt struct {
 	*task
 	n      int
-	fenced int // CPUs that a fence may take besides
+	fenced []int // by node position: CPUs that a fence may take besides
 	v      *place.View
 	room   []int   // by node position: most CPUs that may be taken there
 	pieces []piece // by node, then by L3
@@ -178,21 +178,15 @@ func (h *hunt) choose(v *place.View) (cpuset.Set, error) {
 // limits computes how many CPUs may be taken from each node, and refuses what
 // is too much for the whole machine.
 func (h *hunt) limits(from *cpuset.Set) error {
-	threads, _ := h.t.ThreadsPerCore()
-	if h.r.Class == place.LSE || h.r.Exclusivity != place.CPULevel {
-		h.fenced = (threads - h.n%threads) % threads
-		if h.r.Bind == place.SpreadByPCPUs {
-			h.fenced = h.n * (threads - 1)
-		}
-	}
 	nodes := h.t.Units(machine.Node)
-	h.room = make([]int, len(nodes))
+	h.room, h.fenced = make([]int, len(nodes)), make([]int, len(nodes))
+	h.fences()
 	all, shared := 0, from.Overlap(&h.pool) > 0
 	for i := range nodes {
 		free := h.v.FreeIn(machine.Node, i)
 		if free > 0 && shared {
 			if l := h.shared[i].cpus(); l > 0 {
-				free = min(free, nodes[i].CPUs.Overlap(&h.sharable)-l-h.fenced)
+				free = min(free, nodes[i].CPUs.Overlap(&h.sharable)-l-h.fenced[i])
 			}
 		}
 		if h.r.Exclusivity == place.NUMANodeLevel && !h.clear(i) {
@@ -208,7 +202,7 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		all += h.room[i]
 	}
 	if shared {
-		all = min(all, h.sharable.Len()-h.total.cpus()-h.fenced)
+		all = min(all, h.sharable.Len()-h.total.cpus()-slices.Min(h.fenced))
 	}
 	for i := range h.room {
 		h.room[i] = min(h.room[i], max(0, all))
@@ -221,11 +215,41 @@ func (h *hunt) limits(from *cpuset.Set) error {
 			return &place.NUMAError{Reason: "too few CPUs in nodes that nobody else uses"}
 		}
 		if h.r.Bind == place.FullPCPUs && h.r.BindRequired {
+			threads, _ := h.t.ThreadsPerCore()
 			return &place.SMTError{Asked: h.n, PerCore: threads, Available: max(0, all)}
 		}
 		return &place.CPUsError{Asked: h.n, Available: max(0, all)}
 	}
 	return nil
+}
+
+// fences computes what a fence may take besides: the rest of the last core,
+// unless the node has free cores of one CPU to make up an odd number.
+func (h *hunt) fences() {
+	if h.r.Class != place.LSE && h.r.Exclusivity == place.CPULevel {
+		return
+	}
+	threads, uniform := h.t.ThreadsPerCore()
+	odd := h.n % threads
+	for i := range h.fenced {
+		switch {
+		case h.r.Bind == place.SpreadByPCPUs:
+			h.fenced[i] = h.n * (threads - 1)
+		case odd > 0 && (uniform || h.ones(i) < odd):
+			h.fenced[i] = threads - odd
+		}
+	}
+}
+
+// ones counts the free cores of one CPU in a node.
+func (h *hunt) ones(node int) int {
+	n := 0
+	for _, core := range h.t.Cores(machine.Node, node) {
+		if h.v.WholeIn(machine.Core, int(core)) == 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // heed lowers the room of nodes that bounds of several nodes, or the whole
@@ -242,7 +266,7 @@ func (h *hunt) heed(from *cpuset.Set) {
 					h.room[i] = 0
 				}
 			default:
-				h.room[i] = min(h.room[i], left-need-h.fenced+nodes[i].Size-inside)
+				h.room[i] = min(h.room[i], left-need-h.fenced[i]+nodes[i].Size-inside)
 			}
 		}
 	}
@@ -355,7 +379,7 @@ func (h *hunt) takeIn(v *place.View, set []int) (cpuset.Set, error) {
 	pieces, _ := h.inside(set)
 	h.tell(pieces)
 	v.Narrow(h.cpus(pieces))
-	return v.Take(h.n, h.stages(), h.why)
+	return v.Take(h.n, h.stages(pieces), h.why)
 }
 
 // tell explains which pieces were chosen.
@@ -410,7 +434,7 @@ func (h *hunt) byNode(set []int) (cpuset.Set, error) {
 		pieces, _ := part.inside([]int{pos})
 		h.tell(pieces)
 		v := h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
-		cpus, err := v.Take(part.n, h.stages(), h.why)
+		cpus, err := v.Take(part.n, part.stages(pieces), h.why)
 		if err != nil {
 			return all, err
 		}

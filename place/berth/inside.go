@@ -184,14 +184,18 @@ func (h *hunt) cost(set []piece) cost {
 			intact++
 		}
 	}
+	threads, uniform := h.t.ThreadsPerCore()
+	odd := h.n % threads
 	switch {
 	case h.n > whole:
 		c.split = h.n - whole
-	case h.n%2 == 1 && ones == 0:
+	case odd > ones:
 		c.split = 1
-		if free == whole {
+		if free-whole < odd {
 			c.opened = 1
 		}
+	case !uniform && h.open(set) >= 0:
+		c.broken = 1
 	}
 	c.left = free - h.n
 	if c.left > 0 && intact == len(set) {
@@ -200,26 +204,59 @@ func (h *hunt) cost(set []piece) cost {
 	return c
 }
 
+// open returns which of the intact pieces stays open, because its cores of one
+// CPU make up an odd number without splitting a core; -1 if none has to.
+func (h *hunt) open(set []piece) int {
+	threads, _ := h.t.ThreadsPerCore()
+	n, ones := h.n, 0
+	for i := range set {
+		if set[i].intact {
+			n -= int(set[i].free)
+		} else {
+			ones += int(set[i].ones)
+		}
+	}
+	if n == 0 || n > 0 && n%threads <= ones {
+		return -1
+	}
+	for i := range set {
+		if p := &set[i]; p.intact && (n+int(p.free))%threads <= ones+int(p.ones) {
+			return i
+		}
+	}
+	return -1
+}
+
 // stages says how to take the CPUs from the chosen pieces: intact L3 domains,
-// then whole cores, then CPUs of cores that are shared anyway.
-func (h *hunt) stages() []place.Stage {
+// then whole cores, the large ones first so that a small one can make up an odd
+// number, then CPUs of cores that are shared anyway.
+func (h *hunt) stages(set []piece) []place.Stage {
 	if h.r.Bind == place.SpreadByPCPUs {
 		return []place.Stage{{
 			Name: "CPU", Kind: place.CPU, Again: true, Criteria: []string{"of the core taken", "of the core held by others"},
 			Rank: spreadRank,
 		}}
 	}
-	stages := []place.Stage{
-		{Name: "whole L3", Kind: machine.L3, Criteria: []string{"smaller by"}, Rank: func(v *place.View, pos int) place.Rank {
-			return place.Rank{-v.FreeIn(machine.L3, pos)}
-		}},
+	open := int16(-1)
+	if _, uniform := h.t.ThreadsPerCore(); !uniform {
+		if at := h.open(set); at >= 0 {
+			open = set[at].l3
+		}
+	}
+	return []place.Stage{
+		{
+			Name: "whole L3", Kind: machine.L3, Criteria: []string{"smaller by"},
+			Rank: func(v *place.View, pos int) place.Rank { return place.Rank{-v.FreeIn(machine.L3, pos)} },
+			Fits: func(_ *place.View, pos int) string {
+				if pos == int(open) {
+					return "has a core for the odd CPU"
+				}
+				return ""
+			},
+		},
 		{Name: "core", Kind: machine.Core, Criteria: []string{"smaller by", "free in its L3"}, Rank: coreRank},
 		{Name: "CPU", Kind: place.CPU, Criteria: []string{"free in its core", "free in its L3"}, Rank: cpuRank},
 	}
-	if _, uniform := h.t.ThreadsPerCore(); !uniform {
-		return stages[1:] // large cores first, so that a small one can make up an odd number
-	}
-	return stages
 }
 
 func coreRank(v *place.View, pos int) place.Rank {
