@@ -8,6 +8,7 @@
 package watch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,6 +27,10 @@ const (
 
 // Seconds converts to seconds.
 func (t Time) Seconds() float64 { return float64(t) / float64(Second) }
+
+// ErrGone says that a subject does not exist (any more). A reader returns it
+// instead of samples.
+var ErrGone = errors.New("it is gone")
 
 // Scope is what kind of thing a Subject is.
 type Scope uint8

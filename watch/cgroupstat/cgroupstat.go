@@ -4,7 +4,7 @@
 // A Reader keeps the files of one group open and reads them into one buffer, so
 // that sampling every second costs microseconds and allocates nothing; a Sampler
 // does it for many groups. What this host does not tell gives no sample; Signals
-// says why. A group that vanished is ErrGone.
+// says why. A group that vanished is watch.ErrGone.
 //
 // kernel/cgroup's Group.Stat is kept beside it: it reads a group once at either
 // end of an experiment through a kernel.Root, which may be a tree or a kernel
@@ -24,9 +24,6 @@ import (
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/psi"
 )
-
-// ErrGone says that a group does not exist (any more).
-var ErrGone = errors.New("the group is gone")
 
 // Tree is one mounted hierarchy of groups.
 type Tree struct {
@@ -69,7 +66,7 @@ type openFile struct {
 
 // Open opens a group, named by its path below the mount points of the trees, for
 // the given signals; for all of them if none is given. A signal that this host or
-// group lacks is no error. If no tree has the group, it is ErrGone.
+// group lacks is no error. If no tree has the group, it is watch.ErrGone.
 func Open(trees []Tree, group string, want ...Signal) (*Reader, error) {
 	if len(want) == 0 {
 		want = Signals()
@@ -96,7 +93,7 @@ func (r *Reader) open(trees []Tree, group string, want []Signal) error {
 		dirs[i] = &dir
 	}
 	if len(r.dirs) == 0 {
-		return ErrGone
+		return watch.ErrGone
 	}
 	for _, signal := range want {
 		status := Status{Signal: signal}
@@ -144,8 +141,8 @@ func (r *Reader) add(signal Signal, p place) ([]string, error) {
 func (r *Reader) Signals() []Status { return slices.Clone(r.signals) }
 
 // Read appends a sample of everything that the group tells, stamped with now.
-// ErrGone means that the group vanished from a tree; nothing is appended then. A controller
-// that was disabled since ends its signals, which Signals then says.
+// watch.ErrGone means that the group vanished from a tree; nothing is appended
+// then. A controller that was disabled since ends its signals, as Signals says.
 func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	before := len(to)
 	s := &r.sink
@@ -156,7 +153,7 @@ func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 		*r.buf = buf
 		if gone(err) || errors.Is(err, syscall.EOPNOTSUPP) {
 			if !f.dir.Has("cgroup.procs") {
-				return s.to[:before], fmt.Errorf("read statistics of group %q: %w", r.subject.Name, ErrGone)
+				return s.to[:before], fmt.Errorf("read statistics of group %q: %w", r.subject.Name, watch.ErrGone)
 			}
 			r.drop(i, err)
 			i--

@@ -204,13 +204,13 @@ func TestSignalsSayWhyNot(t *testing.T) {
 
 func TestOpenGone(t *testing.T) {
 	t.Parallel()
-	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "other"); !errors.Is(err, ErrGone) {
+	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "other"); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("%v, want ErrGone", err)
 	}
-	if _, err := Open(nil, "g"); !errors.Is(err, ErrGone) {
+	if _, err := Open(nil, "g"); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("no trees: %v, want ErrGone", err)
 	}
-	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "g/cpu.stat"); err == nil || errors.Is(err, ErrGone) {
+	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "g/cpu.stat"); err == nil || errors.Is(err, watch.ErrGone) {
 		t.Errorf("a file as group: %v, want another error than ErrGone", err)
 	}
 }
@@ -231,6 +231,7 @@ func TestReadRefuses(t *testing.T) {
 		{2, "memory.current", "max\n", "invalid syntax"},
 		{2, "pids.current", "1 2\n", "more than one number"},
 		{2, "memory.numa_stat", "anon 12\n", "not a node"},
+		{2, "memory.numa_stat", "anon =1\n", "not a node"},
 		{2, "memory.numa_stat", "anon N=1\n", "invalid syntax"},
 		{2, "memory.numa_stat", "anon N0\n", "invalid syntax"},
 		{2, "memory.numa_stat", "file N99999999999=1\n", "out of range"},
@@ -289,7 +290,7 @@ func TestSampler(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Add("none"); !errors.Is(err, ErrGone) {
+	if err := s.Add("none"); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("add none: %v", err)
 	}
 	if err := errors.Join(s.Remove("g"), s.Remove("none")); err != nil {

@@ -82,7 +82,7 @@ func liveGroups(t testing.TB, count int) ([]Tree, []string) {
 	return trees, names
 }
 
-// A group that was removed is ErrGone, and a new one of its name is another.
+// A group that was removed is watch.ErrGone, and a new one of its name is another.
 func TestLiveGone(t *testing.T) {
 	t.Parallel()
 	trees, names := liveGroups(t, 1)
@@ -106,7 +106,7 @@ func TestLiveGone(t *testing.T) {
 		}
 	}
 	got, failed = s.Sample(2, got[:0])
-	if len(got) != 0 || len(failed) != 1 || !errors.Is(failed[0].Err, ErrGone) {
+	if len(got) != 0 || len(failed) != 1 || !errors.Is(failed[0].Err, watch.ErrGone) {
 		t.Errorf("made anew: %d samples, %v; want none and ErrGone", len(got), failed)
 	}
 	if got, failed = s.Sample(3, got[:0]); len(got) != 0 || len(failed) != 0 {

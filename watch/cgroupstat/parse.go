@@ -228,7 +228,7 @@ func parseNodes(text []byte, q watch.Quantity, scale float64, to *sink) error {
 			return nil
 		}
 		name, value := kernfile.Cut(word, '=')
-		if name[0] != 'N' {
+		if len(name) == 0 || name[0] != 'N' {
 			return fmt.Errorf("%q is not a node", word)
 		}
 		node, err := parseID(name[1:])

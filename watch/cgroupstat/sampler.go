@@ -73,7 +73,7 @@ func (s *Sampler) Sample(now watch.Time, to []watch.Sample) ([]watch.Sample, []F
 		}
 	}
 	for _, f := range failed {
-		if errors.Is(f.Err, ErrGone) {
+		if errors.Is(f.Err, watch.ErrGone) {
 			s.Remove(f.Group)
 		}
 	}

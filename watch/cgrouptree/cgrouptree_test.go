@@ -166,7 +166,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]Config{
-		"inotify":         {},
+		"inotify":         {Rescan: time.Hour},
 		"with re-scans":   {Rescan: time.Millisecond},
 		"without inotify": {Scan: time.Millisecond},
 	} {
@@ -185,15 +185,20 @@ func TestStorm(t *testing.T) {
 			for seed := range uint64(3) {
 				storms.Go(func() { storm(root, seed) })
 			}
+			storms.Go(func() { // each level appears while the one above is being listed
+				for i := range 100 {
+					os.MkdirAll(fmt.Sprintf("%s/deep%d/a/b/c/d/e", root, i), 0o755)
+				}
+			})
 			done := make(chan struct{})
 			go func() { storms.Wait(); os.Mkdir(root+"/end", 0o755); close(done) }()
 			known := follow(t, w, func(path string) bool { return path == "end" })
 			<-done
 			// The end may be listed ahead of what is still in the queue.
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
 			for {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				e, err := w.Next(ctx)
+				cancel()
 				if err != nil {
 					break
 				}
@@ -216,7 +221,7 @@ func storm(root string, seed uint64) {
 		}
 		return path
 	}
-	for range 800 {
+	for range 200 {
 		switch random.IntN(8) {
 		case 0:
 			os.RemoveAll(name())
@@ -281,12 +286,31 @@ func dirs(t *testing.T, root string) map[string]bool {
 	return all
 }
 
+// Without inotify, another directory of the same name is told by its inode.
+func TestScanFindsMadeAnew(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	mkdir(t, root+"/a/x", root+"/b")
+	w := watchDirs(t, Config{Roots: []string{root}, Scan: time.Millisecond})
+	next(t, w, 3)
+	w.inotify.Close()
+	w.inotify = nil
+	w.due = time.Now()
+	// The new one exists before the old one goes, so that it has another inode.
+	if err := errors.Join(os.RemoveAll(root+"/a"), os.Rename(root+"/b", root+"/a")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"-a/x", "-a", "-b", "+a"}, next(t, w, 4)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Events that the queue lost are found by a full scan.
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	mkdir(t, root+"/a", root+"/b/c")
-	w := watchDirs(t, Config{Roots: []string{root}})
+	w := watchDirs(t, Config{Roots: []string{root}, Rescan: time.Hour})
 	next(t, w, 3)
 	// Take the events out of the queue, as if it had overflowed.
 	if err := errors.Join(os.RemoveAll(root+"/b"), os.Mkdir(root+"/d", 0o755), os.Remove(root+"/a"), os.Mkdir(root+"/a", 0o755)); err != nil {

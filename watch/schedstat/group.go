@@ -13,9 +13,6 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// ErrGone says that a group does not exist (any more).
-var ErrGone = errors.New("the group is gone")
-
 // Config says what a Group reads.
 type Config struct {
 	// Proc is the proc file system, Dir the directory of the group, as for the
@@ -82,7 +79,7 @@ type thread struct {
 // Coverage says how many threads a reading found and how many it visited.
 type Coverage struct{ Threads, Visited int }
 
-// OpenGroup opens a group. A group that does not exist is ErrGone; where threads
+// OpenGroup opens a group. A group that does not exist is watch.ErrGone; where threads
 // have no schedstat (CONFIG_SCHED_INFO) it is a kernel.NotSupportedError.
 func OpenGroup(c Config) (*Group, error) {
 	if err := c.Validate(); err != nil {
@@ -113,7 +110,7 @@ func (g *Group) open() (err error) {
 	if g.dir, err = kernfile.OpenDir(g.config.Dir); err != nil {
 		g.proc.Close()
 		if errors.Is(err, fs.ErrNotExist) {
-			err = ErrGone
+			err = watch.ErrGone
 		}
 		return err
 	}
@@ -131,7 +128,7 @@ func (g *Group) open() (err error) {
 
 // Read appends the samples CPUTime, CPUWait and, if asked for,
 // SwitchesInvoluntary, stamped with now. The first reading is where they start,
-// at 0. For a group that vanished it is ErrGone; nothing is appended then.
+// at 0. For a group that vanished it is watch.ErrGone; nothing is appended then.
 func (g *Group) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, Coverage, error) {
 	coverage, err := g.read(now)
 	if err != nil {
@@ -175,7 +172,7 @@ func (g *Group) update() error {
 	text, buf, err := g.list.Read(g.buf)
 	g.buf = buf
 	if errors.Is(err, syscall.ENODEV) {
-		return ErrGone
+		return watch.ErrGone
 	}
 	if err != nil {
 		return err

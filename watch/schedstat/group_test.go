@@ -158,7 +158,7 @@ func TestGroupRefuses(t *testing.T) {
 		config Config
 		is     error
 	}{
-		{Config{Proc: h.dir + "/proc", Dir: h.dir + "/none"}, ErrGone},
+		{Config{Proc: h.dir + "/proc", Dir: h.dir + "/none"}, watch.ErrGone},
 		{Config{Proc: h.dir + "/none", Dir: h.dir + "/group"}, fs.ErrNotExist},
 		{Config{Proc: h.dir, Dir: h.dir + "/group"}, kernel.ErrNotSupported},
 		{Config{Proc: h.dir + "/proc", Dir: h.dir + "/proc"}, fs.ErrNotExist},
@@ -208,7 +208,7 @@ func TestLiveGone(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if samples, _, err := g.Read(2, nil); !errors.Is(err, ErrGone) || len(samples) != 0 {
+	if samples, _, err := g.Read(2, nil); !errors.Is(err, watch.ErrGone) || len(samples) != 0 {
 		t.Errorf("removed: %v, %v; want ErrGone", samples, err)
 	}
 }
