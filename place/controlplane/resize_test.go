@@ -2,7 +2,6 @@ package controlplane_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -201,20 +200,8 @@ func TestRefusalsAreExplained(t *testing.T) {
 			if s, err = place.Restore(p, s, place.Saved{Grants: []*place.Grant{&held, &web}}); err != nil {
 				t.Fatal(err)
 			}
-			tc.r.ID, tc.r.Explain = "x", true
-			o, err := place.Place(p, s, &tc.r)
-			if err == nil {
-				t.Fatalf("got %+v", o.Grant)
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(o.Why.String(), want) {
-					t.Errorf("%v: no %q in\n%s", err, want, o.Why)
-				}
-			}
-			tc.r.Explain = false
-			if o, again := place.Place(p, s, &tc.r); again == nil || again.Error() != err.Error() || o.Why != nil {
-				t.Errorf("unexplained: %v, %v, want %v", again, o.Why, err)
-			}
+			tc.r.ID = "x"
+			placetest.Explained(t, p, s, tc.r, tc.want...)
 		})
 	}
 }

@@ -54,20 +54,8 @@ func TestRefusalsAreExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tc.r.ID, tc.r.Explain = "x", true
-			o, err := place.Place(p, s, &tc.r)
-			if err == nil {
-				t.Fatalf("got %+v\n%s", o.Grant, o.Grant.Why)
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(o.Why.String(), want) {
-					t.Errorf("%v: no %q in\n%s", err, want, o.Why)
-				}
-			}
-			tc.r.Explain = false
-			if o, again := place.Place(p, s, &tc.r); again == nil || again.Error() != err.Error() || o.Why != nil {
-				t.Errorf("unexplained: %v, %v, want %v", again, o.Why, err)
-			}
+			tc.r.ID = "x"
+			placetest.Explained(t, p, s, tc.r, tc.want...)
 		})
 	}
 	more := place.Request{ID: "db", Class: place.LSE, Milli: 14000, Explain: true}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/topologyaware"
 )
@@ -88,20 +89,8 @@ func TestRefusalsAreExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tc.r.ID, tc.r.Explain = "x", true
-			o, err := place.Place(p, s, &tc.r)
-			if err == nil {
-				t.Fatalf("got %+v", o.Grant)
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(o.Why.String(), want) {
-					t.Errorf("%v: no %q in\n%s", err, want, o.Why)
-				}
-			}
-			tc.r.Explain = false
-			if o, again := place.Place(p, s, &tc.r); again == nil || again.Error() != err.Error() || o.Why != nil {
-				t.Errorf("unexplained: %v, %v, want %v", again, o.Why, err)
-			}
+			tc.r.ID = "x"
+			placetest.Explained(t, p, s, tc.r, tc.want...)
 		})
 	}
 	more := gu(14000)
