@@ -401,10 +401,12 @@ func TestNoRoomForWaits(t *testing.T) {
 	root := realRoot(t)
 	victim := newHeavyGroup(t, root, "victim")
 	p := open(t, Options{Root: root, Groups: []string{victim}})
-	for pid := range p.objects.Stamps.MaxEntries() {
-		if err := p.objects.Stamps.Put(1<<30+pid, runqStamp{}); err != nil {
-			t.Fatal(err)
-		}
+	pids := make([]uint32, p.objects.Stamps.MaxEntries())
+	for i := range pids {
+		pids[i] = 1<<30 + uint32(i)
+	}
+	if _, err := p.objects.Stamps.BatchUpdate(pids, make([]runqStamp, len(pids)), nil); err != nil {
+		t.Fatal(err)
 	}
 	spin(t, root, victim)
 	spin(t, root, victim)

@@ -45,7 +45,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
+	u8 on_cpu; // an int before 7.3: its low byte
 	int pid;
 	struct sched_entity se;
 	struct task_group *sched_task_group;
