@@ -46,10 +46,10 @@ func (k *Kit) arguments(m Machine, job Job) []string {
 	add("-append", strings.TrimSpace(bootArgs+" "+job.Boot))
 	add(chardev("console", consoleFD)...)
 	add("-serial", "chardev:console", "-device", "virtio-serial-pci")
-	for name, fd := range map[string]int{guest.OutPort: outFD, guest.ResultPort: resultFD} {
-		add(chardev(name, fd)...)
-		add("-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
-	}
+	add(chardev(guest.OutPort, outFD)...)
+	add("-device", "virtserialport,chardev="+guest.OutPort+",name="+guest.OutPort)
+	add(chardev(guest.ResultPort, resultFD)...)
+	add("-device", "virtserialport,chardev="+guest.ResultPort+",name="+guest.ResultPort)
 	return args
 }
 
