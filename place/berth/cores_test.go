@@ -49,13 +49,14 @@ func TestCoresAndL3Domains(t *testing.T) {
 		"a half core before a whole one":       {[][]int{{1, 2, 2, 2}}, "1", lsr("x", 3), "2-4", ""},
 		"an L3 as a whole, the rest beside it": {[][]int{{1, 1, 2, 2}, {2, 2, 1}}, "1", lsr("x", 7), "2-3,6-10", ""},
 		"an L3 open for its small core":        {[][]int{{1, 1, 2, 2}, {2, 1}}, "1", lsr("x", 6), "2-7", ""},
+		"no L3 opened where another set fits":  {[][]int{{1, 1, 2, 2}, {2, 1}, {2, 2}}, "1", lsr("x", 6), "2-3,9-12", ""},
 		"no fence beside a small core": {
 			[][]int{{2, 1}}, "", place.Request{ID: "x", Class: place.LSE, Milli: 1000}, "2", "",
 		},
 		"a fence beside half a core": {
 			[][]int{{1, 1, 2}}, "1", place.Request{ID: "x", Class: place.LSE, Milli: 1000}, "2", "3",
 		},
-		"four threads: the free half of a core": {[][]int{{4, 4, 4}}, "4-5", lsr("x", 2), "6-7", ""},
+		"four threads: the free half of a core": {[][]int{{1, 4}, {4, 4}}, "5-6,9-12", lsr("x", 2), "7-8", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

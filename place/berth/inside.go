@@ -188,7 +188,7 @@ func (h *hunt) cost(set []piece) cost {
 	odd := h.n % threads
 	switch {
 	case h.n > whole:
-		c.split = h.n - whole
+		c.split = (h.n - whole + threads - 2) / max(1, threads-1) // at least that many held in part
 	case odd > ones:
 		c.split = 1
 		if free-whole < odd {
