@@ -86,10 +86,10 @@ func signalInfos() [State + 1]signalInfo {
 			source{controller: "pids", files: []string{"pids.current"}}},
 		IO: {"io", Detailed, source{controller: "io", files: []string{"io.stat"}},
 			source{controller: "io", files: []string{"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"}}},
-		CPUPressure:    {name: "cpu pressure", v2: source{files: []string{"cpu.pressure"}}},
-		MemoryPressure: {name: "memory pressure", v2: source{files: []string{"memory.pressure"}}},
-		IOPressure:     {name: "io pressure", v2: source{files: []string{"io.pressure"}}},
-		IRQPressure:    {name: "irq pressure", v2: source{files: []string{"irq.pressure"}}},
+		CPUPressure:    {name: "cpu pressure", cost: Flush, v2: source{files: []string{"cpu.pressure"}}},
+		MemoryPressure: {name: "memory pressure", cost: Flush, v2: source{files: []string{"memory.pressure"}}},
+		IOPressure:     {name: "io pressure", cost: Flush, v2: source{files: []string{"io.pressure"}}},
+		IRQPressure:    {name: "irq pressure", cost: Flush, v2: source{files: []string{"irq.pressure"}}},
 		State:          {name: "state", v2: source{files: []string{"cgroup.events"}}},
 	}
 }
