@@ -106,7 +106,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	}
 	k := newTask(p, s, r)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
-	k.held = k.reusable()
+	k.held = s.Reusable(r.Group).Intersect(k.bucket)
 	err := k.cpus(g)
 	if err != nil && !k.held.IsEmpty() {
 		k.held = cpuset.Set{}

@@ -139,18 +139,9 @@ func (k *task) choose(free cpuset.Set, n int) (cpuset.Set, error) {
 // free returns the CPUs of the bucket that can be taken.
 func (k *task) free() cpuset.Set {
 	if k.p.Allocator != NUMANamespace {
-		return k.s.Ownable(k.r.Class).Union(k.reusable()).Intersect(k.bucket)
+		return k.s.OwnableBy(k.r).Intersect(k.bucket)
 	}
 	return k.bucket.Minus(k.bound()).Minus(k.s.Owned())
-}
-
-// reusable returns the CPUs of the bucket that initial workloads of the group own.
-func (k *task) reusable() cpuset.Set {
-	again := k.s.Reusable(k.r.Group).Intersect(k.bucket)
-	if k.r.Class != place.System {
-		again = again.Minus(k.conf.Reserved)
-	}
-	return again
 }
 
 // bound returns the CPUs of the bucket that somebody is bound to.

@@ -98,11 +98,7 @@ func (k *task) prefer() error {
 
 // usable returns the CPUs that may be bound.
 func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
-	reused := k.s.Reusable(k.r.Group)
-	if k.r.Class != place.System {
-		reused = reused.Minus(k.conf.Reserved)
-	}
-	from := k.s.Ownable(k.r.Class).Union(reused)
+	from := k.s.OwnableBy(k.r)
 	if counted {
 		from = k.countable()
 	}

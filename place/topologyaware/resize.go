@@ -29,7 +29,7 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	k := newTask(p, without, r, w, old.Own)
-	if lost := old.Own.Minus(without.Ownable(r.Class)).Minus(reusable(without, r)); w.own > 0 && !lost.IsEmpty() {
+	if lost := old.Own.Minus(without.OwnableBy(r)); w.own > 0 && !lost.IsEmpty() {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "may not own CPUs " + lost.String() + " any longer"}
 	}
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Devices: old.Devices}

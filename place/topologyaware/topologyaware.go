@@ -154,7 +154,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	if again := reusable(s, r); w.own > 0 && !again.IsEmpty() {
+	if again := s.Reusable(r.Group); w.own > 0 && !again.IsEmpty() {
 		if o, err := p.place(s, r, w, again); err == nil {
 			return o, nil
 		}
@@ -176,15 +176,6 @@ func (p Policy) place(s *place.State, r *place.Request, w wish, again cpuset.Set
 	o := s.Offer()
 	o.Grant = g
 	return o, nil
-}
-
-// reusable returns the CPUs of the initial workloads of r's group that r may own.
-func reusable(s *place.State, r *place.Request) cpuset.Set {
-	again := s.Reusable(r.Group)
-	if r.Class != place.System && !again.IsEmpty() {
-		again = again.Minus(s.Config().Reserved)
-	}
-	return again
 }
 
 // usesReserved reports whether r belongs on the reserved CPUs.
