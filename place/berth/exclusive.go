@@ -371,7 +371,8 @@ func (h *hunt) rank(set []int) place.Rank {
 	return rank
 }
 
-// takeIn takes the CPUs from a set of nodes. v is the view of h.
+// takeIn takes the CPUs from a set of nodes. v is the view of h, apart from it so
+// that h stays off the heap.
 func (h *hunt) takeIn(v *place.View, set []int) (cpuset.Set, error) {
 	if len(set) > 1 && (h.strategy == place.DistributeEvenly || h.tight(set)) {
 		return h.byNode(set)

@@ -77,7 +77,7 @@ func (k *task) tellTime(free int) {
 	}
 	c := place.Choice{
 		Name: "node to share", Count: len(k.shared),
-		Fits:  func(i int) string { return fmt.Sprintf("%dm free of %dm in the pool", min(free, k.freeMilli(i)), free) },
+		Fits:  func(i int) string { return k.little(min(free, k.freeMilli(i))) },
 		Label: func(i int) string { return k.t.Label(machine.Node, i) },
 	}
 	c.Best(k.why)
@@ -132,7 +132,7 @@ func (k *task) little(free int) string {
 	if k.why == nil {
 		return "too little time free" // nobody reads it
 	}
-	return fmt.Sprintf("%dm free", free)
+	return fmt.Sprintf("%dm free", max(0, free))
 }
 
 // living returns the time taken by those who live wholly inside a bound.
