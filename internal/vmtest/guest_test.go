@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,7 +78,8 @@ func TestFailures(t *testing.T) {
 		}, ErrTimeout, ""},
 		{"silent", func(_ *Kit, _ *Machine, j *Job) {
 			// Another PID 1, which powers off at once.
-			j.Boot = `rdinit=/bin/sh -- -c "poweroff -f"`
+			j.Files["/bin/poweroff"] = j.Files["/bin/sh"]
+			j.Boot = "rdinit=/bin/poweroff -- -f"
 		}, ErrSilent, ""},
 		{"died", func(_ *Kit, _ *Machine, j *Job) {
 			j.Args = []string{"/bin/sh", "-c", "poweroff -f"}
@@ -92,6 +94,7 @@ func TestFailures(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			kit, m, job := *kit, Machine{}, job
+			job.Files = maps.Clone(job.Files)
 			job.Args = []string{"/bin/sh", "-c", "exit 0"}
 			tc.breakIt(&kit, &m, &job)
 			result, err := kit.Run(t.Context(), m, job)
