@@ -161,6 +161,8 @@ func (a *affinity) plan(c *change) (work, error) {
 	return w, nil
 }
 
+func (a *affinity) enable(*change) (kernel.Plan, error) { return nil, nil }
+
 func (a *affinity) verify(*change) error { return nil }
 
 func (a *affinity) giveBack(*change) error { return nil }

@@ -25,7 +25,6 @@ import (
 	"sync"
 	"time"
 
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -50,8 +49,9 @@ type Options struct {
 	Config place.Config
 	// Confine are globs (path.Match) of control groups that are not Berth's and are
 	// kept off exclusive CPUs, named from the base on: "system.slice", "*". Where
-	// a workload, this process or init.scope lies within one, its other children
-	// are confined instead.
+	// a workload lies within one, its other children are confined instead. Never
+	// are init.scope and this process's own group, unless a whole slice around it
+	// can only be confined as one.
 	Confine []string
 	// Keep holds the lock of Dir until Close. A second Node that wants it meanwhile
 	// waits, or gets a BusyError if it is to keep it, too.
@@ -98,6 +98,9 @@ type Node struct {
 	config   place.Config
 	backend  backend
 	drift    drift
+	// touch is called before each change of a record's file, which fails if it
+	// does; nil but in tests.
+	touch func() error
 
 	mu   sync.Mutex
 	kept *os.File // the lock, with Options.Keep
@@ -107,18 +110,11 @@ type Node struct {
 // Open opens a node, releases what dead owners left, and finishes what a killed
 // process began.
 func Open(ctx context.Context, opt Options) (*Node, error) {
-	if err := opt.Validate(); err != nil {
-		return nil, err
-	}
-	n := &Node{opt: opt, root: opt.Root}
-	if err := n.fill(); err != nil {
-		return nil, fmt.Errorf("open node: %w", err)
-	}
-	if err := makeStateDir(n.opt.Dir); err != nil {
+	n, err := newNode(opt)
+	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	if opt.Keep {
-		var err error
 		if n.kept, err = tryLock(n.opt.Dir); err != nil {
 			return nil, err
 		}
@@ -127,6 +123,17 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
+}
+
+func newNode(opt Options) (*Node, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{opt: opt, root: opt.Root}
+	if err := n.fill(); err != nil {
+		return nil, err
+	}
+	return n, makeStateDir(n.opt.Dir)
 }
 
 // fill sets the defaults.
@@ -213,12 +220,4 @@ func (n *Node) Backend() string { return n.backend.name() }
 
 func (n *Node) tell(kind EventKind, id, object, text string) {
 	n.opt.Events(Event{Time: n.opt.Now(), Kind: kind, ID: id, Object: object, Text: text})
-}
-
-// online is what may be given away.
-func (n *Node) online() cpuset.Set {
-	if n.config.Allowed.IsEmpty() {
-		return n.topology.Online()
-	}
-	return n.config.Allowed.Intersect(n.topology.Online())
 }

@@ -7,9 +7,11 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // initScope holds the host's first process under systemd.
@@ -107,15 +109,15 @@ func (g *groups) glob(pattern string) ([]string, error) {
 // expand adds a group to those to confine, or its children where it holds a
 // workload or what is protected.
 func (g *groups) expand(c *change, dir string, to map[string]bool) error {
-	holds := false
+	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); err != nil {
+		return ignoreAbsent(err) // without the controller, it has what is around it
+	}
+	holds := g.own != g.dir && within(g.own, dir) && g.handsOn(dir)
 	for _, keep := range g.protected(c) {
 		if within(dir, keep) {
 			return nil
 		}
 		holds = holds || within(keep, dir)
-	}
-	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); err != nil {
-		return ignoreAbsent(err) // without the controller, it has what is around it
 	}
 	if !holds {
 		to[dir] = true
@@ -138,13 +140,22 @@ func (g *groups) expand(c *change, dir string, to map[string]bool) error {
 // protected are the groups that are never confined.
 func (g *groups) protected(c *change) []string {
 	keep := []string{path.Join(g.dir, ownGroup), path.Join(g.dir, initScope)}
-	if g.own != "" && g.own != g.dir {
+	if g.own != g.dir && g.handsOn(path.Dir(g.own)) {
 		keep = append(keep, g.own)
 	}
 	for _, b := range c.to.bodies {
 		keep = append(keep, g.cpusetDir(b.Workload))
 	}
 	return keep
+}
+
+// handsOn reports whether the children of a group can have CPUs of their own.
+func (g *groups) handsOn(dir string) bool {
+	if g.version == 1 {
+		return true
+	}
+	text, _ := readText(g.root, dir+"/cgroup.subtree_control")
+	return slices.Contains(strings.Fields(text), cgroup.CPUSet)
 }
 
 // overridden are the groups that Berth did not make and whose CPUs it has

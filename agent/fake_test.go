@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +36,9 @@ func layouts() map[string]fakekernel.Layout {
 	all := map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2(), "hybrid": fakekernel.Hybrid()}
 	for name, l := range all {
 		l.CPUs, l.Mems = "0-7", "0-1"
+		if name == "v1" {
+			l.V1 = []string{"cpu,cpuacct", "cpuset", "memory"}
+		}
 		all[name] = l
 	}
 	return all
@@ -51,7 +56,7 @@ func newHost(t testing.TB, l fakekernel.Layout) *host {
 		t.Fatal(err)
 	}
 	h.files = h.k
-	for pid := 100; pid < 104; pid++ {
+	for pid := 9000100; pid < 9000104; pid++ {
 		if err := h.k.Start(fmt.Sprint(pid)); err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +107,17 @@ func (h *host) open() *Node {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.guard(n)
 	h.t.Cleanup(func() { n.Close() })
 	return n
+}
+
+// guard makes a node's signals end processes of the fake kernel, whose numbers
+// are beyond what a real one gives out (pid_max is at most 4194304).
+func (h *host) guard(n *Node) {
+	if g, ok := n.backend.(*groups); ok {
+		g.host.Signal = func(pid int, _ syscall.Signal) error { return h.k.Exit(strconv.Itoa(pid)) }
+	}
 }
 
 func (h *host) tree() map[string]string {

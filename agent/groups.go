@@ -116,6 +116,48 @@ func (g *groups) kill(ctx context.Context, b *body) error {
 	return g.base.Child(b.Workload.Group).Kill(ctx)
 }
 
+// enable plans the v2 controllers for the groups that a change is about.
+func (g *groups) enable(c *change) (kernel.Plan, error) {
+	if g.version != 2 {
+		return nil, nil
+	}
+	offered, err := readText(g.root, g.dir+"/cgroup.controllers")
+	if err != nil {
+		return nil, err
+	}
+	var plan kernel.Plan
+	for _, id := range c.focus {
+		for dir := path.Dir(g.cpusetDir(c.to.bodies[id].Workload)); within(dir, g.dir); dir = path.Dir(dir) {
+			step, err := g.enableIn(dir, strings.Fields(offered))
+			if err != nil {
+				return nil, err
+			}
+			if step.Value != "" && !slices.ContainsFunc(plan, func(s kernel.Step) bool { return s.Path == step.Path }) {
+				plan = append(kernel.Plan{step}, plan...)
+			}
+		}
+	}
+	return plan, nil
+}
+
+// enableIn is the step that hands a group's controllers on to its children; its
+// value is empty if there is none to take.
+func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
+	step := kernel.Step{Op: kernel.Enable, Path: dir + "/cgroup.subtree_control"}
+	text, err := readText(g.root, step.Path)
+	if err != nil {
+		return step, ignoreAbsent(err) // the group is yet to be made
+	}
+	var words []string
+	for _, name := range []string{cgroup.CPUSet, cgroup.CPU, cgroup.IO, cgroup.Memory, cgroup.PIDs} {
+		if slices.Contains(offered, name) && g.base.Has(name) == nil && !slices.Contains(strings.Fields(text), name) {
+			words = append(words, "+"+name)
+		}
+	}
+	step.Value = strings.Join(words, " ")
+	return step, nil
+}
+
 // plan is the difference between what the kernel shows and what c is to come to.
 func (g *groups) plan(c *change) (work, error) {
 	var w work
@@ -412,8 +454,9 @@ func (p *placing) cpus(u *unit, to cpuset.Set) {
 			next[i] = fit(m.original, next[u.parent(i)])
 		}
 		both := m.cpus.Union(next[i])
-		if len(u.members) > 1 && both != m.cpus && both != next[i] && !(m.bare || m.cpus.IsEmpty()) {
+		if len(u.members) > 1 && both != m.cpus && !m.cpus.IsEmpty() {
 			p.write(m.dir, cpusFile, both, u.why)
+			u.members[i].cpus = both
 		}
 	}
 	for i := len(u.members) - 1; i >= 0; i-- {
@@ -455,8 +498,9 @@ func (p *placing) mems(u *unit) error {
 		if i > 0 {
 			next[i] = fit(have[i], next[u.parent(i)])
 		}
-		if both := have[i].Union(next[i]); len(u.members) > 1 && both != have[i] && both != next[i] && !have[i].IsEmpty() {
+		if both := have[i].Union(next[i]); len(u.members) > 1 && both != have[i] && !have[i].IsEmpty() {
 			p.write(m.dir, memsFile, both, u.why)
+			have[i] = both
 		}
 	}
 	for i := len(u.members) - 1; i >= 0; i-- {

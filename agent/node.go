@@ -26,7 +26,9 @@ func (n *Node) Place(ctx context.Context, spec Spec) (Workload, error) {
 }
 
 // Preview returns what Place, or for an id that is held Resize, would come to,
-// and the writes that it would take. Nothing is changed.
+// and the writes that it would take. Nothing is changed. Where v2 controllers
+// have yet to be enabled, what follows for groups that are there already cannot
+// be seen, and is not in the plan.
 func (n *Node) Preview(ctx context.Context, spec Spec) (w Workload, plan kernel.Plan, err error) {
 	if err := spec.Validate(); err != nil {
 		return w, nil, err
@@ -40,12 +42,13 @@ func (n *Node) Preview(ctx context.Context, spec Spec) (w Workload, plan kernel.
 		if err != nil {
 			return err
 		}
-		work, err := n.backend.plan(c)
-		if err != nil {
+		w = t.workload(c.to, spec.Request.ID)
+		if plan, err = n.backend.enable(c); err != nil || len(plan) > 0 && spec.Group != "" {
 			return err
 		}
-		w, plan = t.workload(c.to, spec.Request.ID), work.plan
-		return nil
+		work, err := n.backend.plan(c)
+		plan = append(plan, work.plan...)
+		return err
 	})
 	return w, plan, err
 }
@@ -276,17 +279,8 @@ func (n *Node) Reconcile(ctx context.Context) (repairs []Repair, err error) {
 		if err != nil || w.isEmpty() {
 			return err
 		}
-		if repairs, err = n.judge(w.plan); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(repairs, func(r Repair) bool { return r.Yielded }) {
-			if w, err = t.drifted(); err != nil || w.isEmpty() {
-				return err
-			}
-		}
-		c := t.to(t.view, t.ids()...)
-		c.all = true
-		return t.perform(c, w)
+		repairs = n.judge(w.plan)
+		return t.converge()
 	})
 	if err == nil {
 		for _, r := range repairs {
@@ -308,7 +302,7 @@ func (t *transaction) drifted() (work, error) {
 }
 
 // judge counts a repair of every file of a plan.
-func (n *Node) judge(plan kernel.Plan) ([]Repair, error) {
+func (n *Node) judge(plan kernel.Plan) []Repair {
 	var repairs []Repair
 	for _, s := range plan {
 		if s.Op != kernel.Write || s.Keep {
@@ -325,7 +319,7 @@ func (n *Node) judge(plan kernel.Plan) ([]Repair, error) {
 		count, yielded := n.drift.count(s.Path, n.opt.Now())
 		repairs = append(repairs, Repair{Path: s.Path, Found: found, Wanted: s.Value, Count: count, Yielded: yielded})
 	}
-	return repairs, nil
+	return repairs
 }
 
 // drift counts how often values had to be repaired. It is guarded by Node.mu.

@@ -16,8 +16,8 @@ func TestPlaceAndRelease(t *testing.T) {
 			h := newHost(t, layout)
 			before := h.tree()
 			n := h.open()
-			h.place(n, spec("batch", place.BE, 500, 100))
-			w := h.place(n, spec("api", place.LSE, 2000, 101))
+			h.place(n, spec("batch", place.BE, 500, 9000100))
+			w := h.place(n, spec("api", place.LSE, 2000, 9000101))
 			if w.Grant.Own.Len() != 2 || w.CPUs != w.Grant.Own {
 				t.Errorf("api has %s, own %s", w.CPUs, w.Grant.Own)
 			}
@@ -37,7 +37,7 @@ func TestPlaceAndRelease(t *testing.T) {
 					t.Errorf("released %s with processes", id)
 				}
 			}
-			for _, pid := range []string{"100", "101"} {
+			for _, pid := range []string{"9000100", "9000101"} {
 				if err := h.k.Exit(pid); err != nil {
 					t.Fatal(err)
 				}
@@ -47,7 +47,7 @@ func TestPlaceAndRelease(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			for _, pid := range []string{"100", "101"} {
+			for _, pid := range []string{"9000100", "9000101"} {
 				delete(before, "proc/"+pid+"/")
 				delete(before, "proc/"+pid+"/stat")
 				delete(before, "proc/"+pid+"/cgroup")

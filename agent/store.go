@@ -110,7 +110,32 @@ func (e *CorruptError) Error() string {
 func (e *CorruptError) Unwrap() error { return e.Cause }
 
 // store is the records of a state directory. Its caller holds the lock.
-type store struct{ dir string }
+type store struct {
+	dir   string
+	touch func() error // of a Node
+}
+
+// write, rename and remove change the directory.
+func (s store) write(name string, text []byte) error {
+	if err := s.touch(); err != nil {
+		return err
+	}
+	return writeSynced(s.path(name), text)
+}
+
+func (s store) rename(from, to string) error {
+	if err := s.touch(); err != nil {
+		return err
+	}
+	return os.Rename(s.path(from), s.path(to))
+}
+
+func (s store) remove(name string) error {
+	if err := s.touch(); err != nil {
+		return err
+	}
+	return ignoreAbsent(os.Remove(s.path(name)))
+}
 
 // batch is a set of files to write and to remove, all or none.
 type batch struct {
@@ -129,22 +154,22 @@ func (s store) prepare(b batch) error {
 	if err != nil {
 		return err
 	}
-	return writeSynced(s.path(batchFile+".new"), text)
+	return s.write(batchFile+".new", text)
 }
 
 // abandon removes what prepare wrote.
-func (s store) abandon() error { return ignoreAbsent(os.Remove(s.path(batchFile + ".new"))) }
+func (s store) abandon() error { return s.remove(batchFile + ".new") }
 
 // commit makes the prepared batch the truth, in one step.
 func (s store) commit(b batch) error {
 	if b.isEmpty() {
 		return nil
 	}
-	if err := os.Rename(s.path(batchFile+".new"), s.path(batchFile)); err != nil {
+	if err := s.rename(batchFile+".new", batchFile); err != nil {
 		return err
 	}
 	if err := syncDir(s.dir); err != nil {
-		return errors.Join(err, os.Remove(s.path(batchFile)))
+		return errors.Join(err, s.remove(batchFile))
 	}
 	return nil
 }
@@ -155,22 +180,22 @@ func (s store) install(b batch) error {
 		return nil
 	}
 	for name, text := range b.Put {
-		if err := writeSynced(s.path(name+".new"), text); err != nil {
+		if err := s.write(name+".new", text); err != nil {
 			return err
 		}
-		if err := os.Rename(s.path(name+".new"), s.path(name)); err != nil {
+		if err := s.rename(name+".new", name); err != nil {
 			return err
 		}
 	}
 	for _, name := range b.Drop {
-		if err := ignoreAbsent(os.Remove(s.path(name))); err != nil {
+		if err := s.remove(name); err != nil {
 			return err
 		}
 	}
 	if err := syncDir(s.dir); err != nil {
 		return err
 	}
-	return ignoreAbsent(os.Remove(s.path(batchFile)))
+	return s.remove(batchFile)
 }
 
 // pending reads the batch that was committed and maybe not installed.
@@ -231,10 +256,10 @@ func (s store) aside(name string) (string, error) {
 // began notes that the kernel is about to be told something; ended crosses it
 // out.
 func (s store) began() error {
-	return writeSynced(s.path(beganFile), nil)
+	return s.write(beganFile, nil)
 }
 
-func (s store) ended() error { return ignoreAbsent(os.Remove(s.path(beganFile))) }
+func (s store) ended() error { return s.remove(beganFile) }
 
 func (s store) wasKilled() bool {
 	_, err := os.Lstat(s.path(beganFile))

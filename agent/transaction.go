@@ -88,6 +88,8 @@ type backend interface {
 	present(b *body) (pids []int, ok bool, err error)
 	// kill kills them.
 	kill(ctx context.Context, b *body) error
+	// enable is what must be done before a change can be planned.
+	enable(c *change) (kernel.Plan, error)
 	// plan is what must be done for a change.
 	plan(c *change) (work, error)
 	// verify looks at what came of it.
@@ -136,7 +138,7 @@ func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 
 // read takes the lock, unless it is kept, and reads the books.
 func (n *Node) read(ctx context.Context) (*books, error) {
-	b := &books{store: store{n.opt.Dir}, bad: map[string]error{}}
+	b := &books{store: store{n.opt.Dir, n.touched}, bad: map[string]error{}}
 	b.bodies = map[string]*body{}
 	if n.kept == nil {
 		var err error
@@ -152,6 +154,13 @@ func (n *Node) read(ctx context.Context) (*books, error) {
 		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())
 	}
 	return b, nil
+}
+
+func (n *Node) touched() error {
+	if n.touch == nil {
+		return nil
+	}
+	return n.touch()
 }
 
 func (n *Node) load(b *books) error {
@@ -245,7 +254,7 @@ func (t *transaction) settle() error {
 // read.
 func (t *transaction) tidy() error {
 	for _, name := range t.stale {
-		if err := ignoreAbsent(os.Remove(t.path(name))); err != nil {
+		if err := t.remove(name); err != nil {
 			return err
 		}
 		t.n.tell(Dropped, "", name, "of an earlier boot")
@@ -420,14 +429,6 @@ func (t *transaction) to(v view, focus ...string) *change {
 // carry tells the kernel and then makes the change the truth. On an error
 // everything is as it was.
 func (t *transaction) carry(c *change) error {
-	w, err := t.n.backend.plan(c)
-	if err != nil {
-		return err
-	}
-	return t.perform(c, w)
-}
-
-func (t *transaction) perform(c *change, w work) error {
 	b, err := t.batch(c.to)
 	if err == nil {
 		err = t.began()
@@ -438,12 +439,9 @@ func (t *transaction) perform(c *change, w work) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
 	}
-	undo, err := t.n.apply(w, t.ledger)
+	undo, err := t.enforce(c)
 	if err == nil {
-		if err = t.n.backend.verify(c); err == nil {
-			err = t.commit(b)
-		}
-		if err != nil {
+		if err = t.commit(b); err != nil {
 			err = errors.Join(err, undo())
 		}
 	}
@@ -452,6 +450,32 @@ func (t *transaction) perform(c *change, w work) error {
 	}
 	t.finish(c, b)
 	return nil
+}
+
+// enforce tells the kernel. What has to be enabled comes first, since only then
+// there is something to look at.
+func (t *transaction) enforce(c *change) (undo func() error, err error) {
+	enable, err := t.n.backend.enable(c)
+	if err != nil {
+		return nil, err
+	}
+	disable, err := kernel.Apply(t.n.root, enable, t.ledger)
+	if err != nil {
+		return nil, err
+	}
+	w, err := t.n.backend.plan(c)
+	if err != nil {
+		return nil, errors.Join(err, disable())
+	}
+	restore, err := t.n.apply(w, t.ledger)
+	if err != nil {
+		return nil, errors.Join(err, disable())
+	}
+	undo = func() error { return errors.Join(restore(), disable()) }
+	if err := t.n.backend.verify(c); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
 }
 
 // finish does what is left once a change is the truth. What fails now is done
