@@ -64,6 +64,10 @@ func TestStreamDependsOnSeedOnly(t *testing.T) {
 	if len(s.Steps) > 0 {
 		t.Error("a stream changed the scenario")
 	}
+	steps := s.Stream(1).Steps
+	if last := steps[len(steps)-1]; last.ID != "w00220" || last.Do != replay.Place {
+		t.Errorf("the last step is %s, want the last arrival", last.String())
+	}
 }
 
 // TestStreamMeetsItsLoad adds up the CPU time of those present if nobody were

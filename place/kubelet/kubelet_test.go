@@ -107,7 +107,7 @@ func last(t *testing.T, p kubelet.Policy, form string, c place.Config, requests 
 func TestFitAllocatable(t *testing.T) {
 	t.Parallel()
 	c := place.Config{Reserved: cpuset.MustOf(0)}
-	held := []place.Request{guaranteed("a", 2), {ID: "b", Milli: 500}}
+	held := []place.Request{guaranteed("a", 2), {ID: "b", Milli: 500}, {ID: "i", Milli: 400, Role: place.Init, Group: "g"}}
 	for _, tc := range []struct {
 		name string
 		fit  bool
