@@ -1,0 +1,375 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/place"
+)
+
+func v2(t testing.TB) *host { return newHost(t, layouts()["v2"]) }
+
+func (h *host) kinds() []EventKind {
+	var kinds []EventKind
+	for _, e := range h.events {
+		kinds = append(kinds, e.Kind)
+	}
+	return kinds
+}
+
+func TestCorruptRecord(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(string) string{
+		"torn":        func(s string) string { return s[:len(s)/2] },
+		"changed":     func(s string) string { return strings.Replace(s, `"milli":2000`, `"milli":1000`, 1) },
+		"empty":       func(string) string { return "" },
+		"new format":  func(s string) string { return strings.Replace(s, `"berthRecord":1`, `"berthRecord":2`, 1) },
+		"not a grant": func(string) string { text, _ := seal(body{Boot: "b007-1"}); return string(text) },
+	} {
+		h := v2(t)
+		n := h.open()
+		h.place(n, spec("api", place.LSE, 2000, 9000100))
+		h.place(n, spec("db", place.LSE, 1000, 0))
+		file := filepath.Join(h.state, "api"+recordExt)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := spoil(string(text))
+		if bad == string(text) {
+			t.Fatalf("%s: nothing spoiled", name)
+		}
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.events = nil
+		all, err := h.open().List(context.Background())
+		if err != nil || len(all) != 1 || all[0].ID() != "db" {
+			t.Errorf("%s: left are %v, %v", name, all, err)
+		}
+		if !slices.Contains(h.kinds(), Dropped) {
+			t.Errorf("%s: events %v", name, h.events)
+		}
+		kept, err := os.ReadFile(file + asideExt)
+		if err != nil || string(kept) != bad {
+			t.Errorf("%s: the original is not kept: %q, %v", name, kept, err)
+		}
+		if _, err := os.Stat(filepath.Join(h.dir, "sys/fs/cgroup/berth/api")); err == nil {
+			t.Errorf("%s: its group is left", name)
+		}
+	}
+}
+
+func TestEarlierBoot(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 2000, 0))
+	if err := h.k.Rmdir("sys/fs/cgroup/berth/api"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.k.Put("proc/sys/kernel/random/boot_id", "b007-2"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.open().List(context.Background())
+	if err != nil || len(all) > 0 {
+		t.Errorf("after a boot: %v, %v", all, err)
+	}
+	if !slices.Contains(h.kinds(), Dropped) {
+		t.Errorf("events %v", h.events)
+	}
+}
+
+func TestDeadOwnerAndLostGroup(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	owned := spec("owned", place.LSE, 1000, 0)
+	owned.Owner.PID = 9000100
+	h.place(n, owned)
+	busy := spec("busy", place.LSE, 1000, 9000101)
+	busy.Owner.PID = 9000100
+	h.place(n, busy)
+	h.place(n, spec("lost", place.LSE, 1000, 0))
+	h.place(n, spec("stays", place.LS, 1000, 0))
+	if err := h.k.Exit("9000100"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.k.Start("9000100"); err != nil { // the same number, another process
+		t.Fatal(err)
+	}
+	if err := h.k.Put("proc/9000100/stat", "9000100 (x) S"+strings.Repeat(" 0", 18)+" 99999\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.k.Rmdir("sys/fs/cgroup/berth/lost"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.open().List(context.Background())
+	var ids []string
+	for _, w := range all {
+		ids = append(ids, w.ID())
+	}
+	if err != nil || !slices.Equal(ids, []string{"busy", "stays"}) {
+		t.Errorf("left are %v, %v", ids, err)
+	}
+	if all[1].CPUs.Overlaps(all[0].Grant.Own) || all[1].CPUs.Len() < 2 {
+		t.Errorf("stays has %s", all[1].CPUs)
+	}
+}
+
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := v2(t)
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 2000, 9000100))
+	file := "sys/fs/cgroup/berth/api/cpuset.cpus"
+	want, _ := readText(kernel.NewRoot("", h.k), file)
+	for i := 1; i <= 5; i++ {
+		if err := h.k.WriteFile(file, "7"); err != nil {
+			t.Fatal(err)
+		}
+		repairs, err := n.Reconcile(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, _ := readText(kernel.NewRoot("", h.k), file)
+		switch {
+		case i <= 3 && (len(repairs) != 1 || repairs[0].Count != i || repairs[0].Yielded || now != want):
+			t.Errorf("time %d: %+v, now %s", i, repairs, now)
+		case i == 4 && (len(repairs) != 1 || !repairs[0].Yielded || now != "7"):
+			t.Errorf("time %d: %+v, now %s", i, repairs, now)
+		case i == 5 && (len(repairs) != 0 || now != "7"):
+			t.Errorf("time %d: %+v, now %s", i, repairs, now)
+		}
+		h.now = h.now.Add(time.Second)
+	}
+	w, err := n.Get(ctx, "api")
+	if err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), "left to someone else") {
+		t.Errorf("notes %q, %v", w.Notes, err)
+	}
+	if !slices.Contains(h.kinds(), Yielded) || !slices.Contains(h.kinds(), Repaired) {
+		t.Errorf("events %v", h.kinds())
+	}
+}
+
+func TestRewritesFarApartAreRepaired(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 2000, 9000100))
+	for range 8 {
+		if err := h.k.WriteFile("sys/fs/cgroup/berth/api/cpuset.cpus", "7"); err != nil {
+			t.Fatal(err)
+		}
+		repairs, err := n.Reconcile(context.Background())
+		if err != nil || len(repairs) != 1 || repairs[0].Yielded {
+			t.Fatalf("%+v, %v", repairs, err)
+		}
+		h.now = h.now.Add(time.Hour)
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	for _, id := range []string{"..", ".", "../../etc", "/", "a/b", "cpu.weight", "cgroup.procs", "tasks", "a\nb", "berth", "batch.json", "lock", "ä"} {
+		w := h.place(n, spec(id, place.LS, 100, 0))
+		if filepath.Dir(w.Group) != ownGroup {
+			t.Errorf("%q: group %q", id, w.Group)
+		}
+		if got, err := n.Get(context.Background(), id); err != nil || got.ID() != id {
+			t.Errorf("%q: %v, %v", id, got, err)
+		}
+	}
+	for _, s := range []Spec{
+		{}, spec(strings.Repeat("x", 256), place.LS, 1, 0), {Request: place.Request{ID: "a"}, Group: "../x"}, {Request: place.Request{ID: "a"}, Group: "/x"},
+		{Request: place.Request{ID: "a"}, Group: "berth/x"}, {Request: place.Request{ID: "a"}, PID: -1},
+	} {
+		if _, err := n.Place(context.Background(), s); err == nil {
+			t.Errorf("placed %+v", s)
+		}
+	}
+}
+
+// Many processes place at once; each opens the node for itself.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	opt := h.options()
+	opt.Events = nil
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	refused := 0
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			n, err := Open(context.Background(), opt)
+			if err == nil {
+				_, err = n.Place(context.Background(), spec(id, place.LSE, 2000, 0))
+				n.Close()
+			}
+			var few *place.CPUsError
+			mu.Lock()
+			defer mu.Unlock()
+			if errors.As(err, &few) {
+				refused++
+			} else if err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	wait.Wait()
+	all, err := h.open().List(context.Background())
+	if err != nil || len(all)+refused != 5 || len(all) == 0 {
+		t.Fatalf("%d placed, %d refused, %v", len(all), refused, err)
+	}
+	var taken cpuset.Set
+	for _, w := range all {
+		if taken.Overlaps(w.Grant.Own) {
+			t.Errorf("%s has %s, taken are %s", w.ID(), w.Grant.Own, taken)
+		}
+		taken = taken.Union(w.Grant.Own)
+	}
+}
+
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	h.opt.Keep = true
+	n := h.open()
+	_, err := Open(context.Background(), h.options())
+	var busy *BusyError
+	if !errors.As(err, &busy) {
+		t.Errorf("a second agent: %v", err)
+	}
+	opt := h.options()
+	opt.Keep = false
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Open(ctx, opt); !errors.Is(err, context.Canceled) {
+		t.Errorf("somebody who does not wait: %v", err)
+	}
+	h.place(n, spec("api", place.LSE, 1000, 0))
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := h.open().List(context.Background()); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+func TestPreviewChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	before := h.tree()
+	w, plan, err := n.Preview(context.Background(), spec("api", place.LSE, 2000, 9000100))
+	if err != nil || w.CPUs.Len() != 2 || !strings.Contains(plan.String(), "mkdir /sys/fs/cgroup/berth/api\n") {
+		t.Errorf("%v, %v, plan:\n%s", w, err, plan)
+	}
+	h.sameTree(before)
+	if all, _ := n.List(context.Background()); len(all) > 0 {
+		t.Errorf("placed: %v", all)
+	}
+}
+
+// fakeSched is the scheduler that a test plays.
+type fakeSched struct {
+	state map[int]sched.State
+	log   []map[int]cpuset.Set
+}
+
+func (f *fakeSched) get(pid int) (sched.State, error) {
+	s, ok := f.state[pid]
+	if !ok {
+		return s, syscall.ESRCH
+	}
+	return s, nil
+}
+
+func (f *fakeSched) set(pid int, a sched.Attr) (func() error, error) {
+	was, ok := f.state[pid]
+	if !ok {
+		return nil, syscall.ESRCH
+	}
+	s := was
+	if !a.Affinity.IsEmpty() {
+		s.Affinity = a.Affinity
+	}
+	if a.Policy != sched.Leave {
+		s.Policy = a.Policy
+	}
+	f.state[pid] = s
+	at := map[int]cpuset.Set{}
+	for pid, s := range f.state {
+		at[pid] = s.Affinity
+	}
+	f.log = append(f.log, at)
+	return func() error { f.state[pid] = was; return nil }, nil
+}
+
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := newHost(t, fakekernel.Layout{Own: "/", CPUs: "0-7", Mems: "0-1"})
+	f := &fakeSched{state: map[int]sched.State{}}
+	all := cpuset.MustParse("0-7")
+	for pid := 9000100; pid < 9000104; pid++ {
+		f.state[pid] = sched.State{Affinity: all, Policy: sched.Other}
+	}
+	if err := h.k.Put("proc/9000103/stat", "9000103 (child) S 9000100"+strings.Repeat(" 0", 17)+" 5\n"); err != nil {
+		t.Fatal(err)
+	}
+	n := h.open()
+	if n.Backend() != "affinity" {
+		t.Fatalf("backend %q", n.Backend())
+	}
+	a := n.backend.(*affinity)
+	a.get, a.set = f.get, f.set
+	a.end = func(pid int, _ syscall.Signal) error { delete(f.state, pid); return h.k.Exit(strconv.Itoa(pid)) }
+	batch := h.place(n, spec("batch", place.BE, 500, 9000100))
+	api := h.place(n, spec("api", place.LSE, 2000, 9000101))
+	if len(batch.Notes) == 0 {
+		t.Error("no warning that affinity is the lesser backend")
+	}
+	if got := f.state[9000101].Affinity; got != api.Grant.Own {
+		t.Errorf("api runs on %s, owns %s", got, api.Grant.Own)
+	}
+	for _, pid := range []int{9000100, 9000103} {
+		if got := f.state[pid].Affinity; got != all.Minus(api.Grant.Own) {
+			t.Errorf("batch's process %d runs on %s", pid, got)
+		}
+	}
+	var occupied *OccupiedError
+	if err := n.Release(ctx, "api", false); !errors.As(err, &occupied) {
+		t.Errorf("release of a living one: %v", err)
+	}
+	if err := n.Release(ctx, "api", true); err != nil {
+		t.Error(err)
+	}
+	if got := f.state[9000100].Affinity; got != all {
+		t.Errorf("afterwards batch runs on %s", got)
+	}
+	if _, err := n.Restore(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Place(ctx, Spec{Request: place.Request{ID: "x"}, Group: "web.slice"}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("placing a group: %v", err)
+	}
+}
