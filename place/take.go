@@ -183,12 +183,12 @@ func (v *View) recount() {
 	v.T.count(&v.Free, v.free, v.whole)
 }
 
-// take takes the free CPUs of a unit, which are no more than Need.
+// take takes a unit, all of which is free and needed.
 func (v *View) take(k machine.Kind, pos int) {
-	got := v.Free.Intersect(v.T.units[k][pos].CPUs)
-	v.Free = v.Free.Minus(got)
-	v.Taken = v.Taken.Union(got)
-	for cpu := range got.All() {
+	u := &v.T.units[k][pos]
+	v.Free = v.Free.Minus(u.CPUs)
+	v.Taken = v.Taken.Union(u.CPUs)
+	for cpu := range u.CPUs.All() {
 		v.Need--
 		v.move(cpu)
 	}
@@ -263,6 +263,9 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 	all := why.draft(st.Name, st.Criteria)
 	var few [32]ranked
 	line := queue(few[:0])
+	if most := min(len(units), v.Free.Len()); most > len(few) {
+		line = make(queue, 0, most)
+	}
 	for pos := range units {
 		if reason := v.fits(st, pos); reason != "" {
 			all.drop(v.label(all, st.Kind, pos), reason)

@@ -286,3 +286,24 @@ func selected(topo *place.Topology, k machine.Kind, n int, weight func(pos int) 
 	}
 	return taken
 }
+
+// BenchmarkTake takes 90 scattered CPUs one by one, by ranks of the start.
+func BenchmarkTake(b *testing.B) {
+	topo := placetest.Topology(b, "2s4n4l4c2t")
+	var from cpuset.Set
+	for cpu := range topo.Online().All() {
+		if cpu%5 != 0 {
+			from, _ = from.With(cpu)
+		}
+	}
+	q := place.Query{From: from, Count: 90, Stages: []place.Stage{{Kind: place.CPU, Rank: func(v *place.View, pos int) place.Rank {
+		return place.Rank{v.FreeIn(machine.Core, v.Up(machine.Core, place.CPU, pos)), pos % 7}
+	}}}}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		if _, err := topo.Take(&q); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
