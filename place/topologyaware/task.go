@@ -83,6 +83,7 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 // supply counts what the pools have.
 func (k *task) supply() {
 	k.has = make([]stock, len(k.pools))
+	again := !k.again.IsEmpty()
 	for i := range k.pools {
 		p, has := &k.pools[i], &k.has[i]
 		has.free = p.cpus.Overlap(&k.open)
@@ -90,7 +91,7 @@ func (k *task) supply() {
 			has.own = p.cpus.Overlap(&k.ownable)
 			has.iso = p.cpus.Overlap(&k.iso)
 		}
-		if !k.again.IsEmpty() {
+		if again {
 			has.again = p.cpus.Overlap(&k.again)
 		}
 	}
