@@ -262,6 +262,55 @@ func TestIdleGroupHasNoWait(t *testing.T) {
 	}
 }
 
+// TestMovedWaitIsCountedOnce moves a waiting task to and fro between two CPUs
+// that a culprit keeps busy.
+func TestMovedWaitIsCountedOnce(t *testing.T) {
+	root := realRoot(t)
+	victim, culprit := newHeavyGroup(t, root, "victim"), newHeavyGroup(t, root, "culprit")
+	var cpus []unix.CPUSet
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := 0; cpu < 1024 && len(cpus) < 2; cpu++ {
+		if allowed.IsSet(cpu) {
+			var one unix.CPUSet
+			one.Set(cpu)
+			cpus = append(cpus, one)
+		}
+	}
+	if len(cpus) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+	moved := spin(t, root, victim)
+	before := runDelay(t, moved)
+	spin(t, root, culprit)
+	if err := unix.SchedSetaffinity(spin(t, root, culprit), &cpus[1]); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if err := unix.SchedSetaffinity(moved, &cpus[i%2]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	g := read(t, p).Groups[0]
+	kernels := runDelay(t, moved) - before
+	t.Logf("%d waits, %v, of the kernel's %v, by %v", g.Waits, g.Wait, kernels, g.Shares)
+	addsUp(t, &g)
+	if off := (g.Wait - kernels).Abs(); g.Wait < 10*time.Millisecond || off > kernels/10+20*time.Millisecond {
+		t.Errorf("waited %v, want the %v of schedstat", g.Wait, kernels)
+	}
+	if err := unix.Kill(moved, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // a last turn, in which to die
+	if left := read(t, p).Groups[0].Pending; len(left) != 0 {
+		t.Errorf("pending %v, want nothing once the task has ended", left)
+	}
+}
+
 // TestStarvedGroupIsPending has a task that gets no turn while it is watched:
 // a busy CPU's lightest task, beside one of 256 times its weight.
 func TestStarvedGroupIsPending(t *testing.T) {
@@ -366,8 +415,9 @@ func TestAddRemove(t *testing.T) {
 	} {
 		checkError(t, tc.name, tc.err, tc.want)
 	}
-	if g := during(t, p); g.Path != two || g.Waits != 0 {
-		t.Errorf("group in a reused place = %s with %d waits, want %s with none", g.Path, g.Waits, two)
+	during(t, p)
+	if g := read(t, p).Groups[0]; g.Path != two || g.Waits != 0 || len(g.Shares) != 0 {
+		t.Errorf("group in a reused place = %s with %d waits by %v, want %s with none", g.Path, g.Waits, g.Shares, two)
 	}
 }
 
