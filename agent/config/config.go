@@ -164,7 +164,7 @@ type Agent struct {
 	// Rescan is how often all groups are looked through beside watching them come
 	// and go, at least 1s. Default: 30s.
 	Rescan Duration `json:"rescan,omitzero"`
-	// StateDir is where decisions are kept over a restart. Default: /var/lib/berth.
+	// StateDir is where decisions are kept over a restart. Default: /run/berth/node.
 	StateDir string `json:"stateDir,omitempty"`
 	// RestoreOnExit puts every value back when the agent stops. Default: false,
 	// all stays in place for the next start.
@@ -185,7 +185,7 @@ func Default() *NodeConfig {
 			Socket:     "/run/berth/agent.sock",
 			Metrics:    "127.0.0.1:9750",
 			Rescan:     Duration(30e9),
-			StateDir:   "/var/lib/berth",
+			StateDir:   "/run/berth/node",
 			YieldAfter: 3,
 		},
 	}
