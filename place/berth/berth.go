@@ -14,8 +14,8 @@
 // fewest devices far away, least memory from elsewhere, strongest affinity,
 // shortest distances, the asked NUMA strategy, fewest L3 domains, fewest cores
 // shared with others, fewest wholly free cores and L3 domains broken, and fewest
-// CPUs left over. Where cores differ in size, a small one makes up an odd number;
-// if a request then needs a fence and several nodes, each keeps room for it. The
+// CPUs left over. Where cores differ in size, a small one makes up an odd number.
+// If a request needs a fence and several nodes, each keeps room for it. The
 // shared pool keeps as many CPUs on a node as the requests of those who live
 // there add up to, and everywhere at least one.
 //

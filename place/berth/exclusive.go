@@ -223,29 +223,30 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	return nil
 }
 
-// fences computes what a fence may take besides: the rest of the last core,
-// unless the node has free cores of one CPU to make up an odd number.
+// fences computes what a fence may take of the pool besides: the rest of the last
+// core, unless the node has cores with one CPU to take, which make up an odd number.
 func (h *hunt) fences() {
 	if h.r.Class != place.LSE && h.r.Exclusivity == place.CPULevel {
 		return
 	}
-	threads, uniform := h.t.ThreadsPerCore()
+	threads, _ := h.t.ThreadsPerCore()
 	odd := h.n % threads
 	for i := range h.fenced {
 		switch {
 		case h.r.Bind == place.SpreadByPCPUs:
 			h.fenced[i] = h.n * (threads - 1)
-		case odd > 0 && (uniform || h.ones(i) < odd):
+		case odd > 0 && h.ones(i) < odd:
 			h.fenced[i] = threads - odd
 		}
 	}
 }
 
-// ones counts the free cores of one CPU in a node.
+// ones counts the cores of a node with one CPU to take; what else they have is
+// isolated.
 func (h *hunt) ones(node int) int {
 	n := 0
 	for _, core := range h.t.Cores(machine.Node, node) {
-		if h.v.WholeIn(machine.Core, int(core)) == 1 {
+		if h.v.FreeIn(machine.Core, int(core)) == 1 {
 			n++
 		}
 	}
