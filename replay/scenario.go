@@ -1,10 +1,12 @@
 // Package replay runs a scenario: a machine, a policy and a list of steps
-// (place, release, resize, restart), and tells what each step led to, whether
-// it is what the scenario expects, and what a whole run cost by measures that do
-// not depend on the policy.
+// (place, release, resize, restart, also of whole pods), and tells what each step
+// led to, whether it is what the scenario expects, and what a whole run cost by
+// measures that do not depend on the policy.
 //
 // A scenario is a YAML document; docs/replay.md describes it. Parse reads one,
-// Scenario.Run replays it under any of Policies. Nothing here does I/O: the
+// Scenario.Run replays it under any of Policies. A scenario with a Generator has
+// streams instead of steps: Stream makes one from a seed, Measure replays it for its
+// summary, Pair compares two policies over several. Nothing here does I/O: the
 // caller hands in the text, and a Loader for machines.
 package replay
 

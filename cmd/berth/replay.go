@@ -37,6 +37,7 @@ func replayCommand() *cobra.Command {
 		Long:  replayHelp(),
 		Example: `  berth replay examples/replay/*.yaml
   berth replay --explain --draw examples/replay/mixed-pod.yaml
+  berth replay --policy berth,kubelet,koordinator examples/replay/churn-full.yaml
   berth replay -o json examples/replay/mixed-pod.yaml | jq -r '[.step, .id, .own] | @tsv'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -70,6 +71,10 @@ docs/replay.md describes the file.
 With several policies the same steps run under each, and the table compares what
 was admitted and what it cost. Expectations are those of the scenario's own
 policy: under another they are not looked at.
+
+A scenario that generates streams is replayed once per seed: the tables have the
+means, and the differences from the first policy with 95 % intervals. --seed N
+replays one stream step by step.
 
 Exit status: 0 all as expected, 1 a file could not be read or replayed, 2 wrong
 usage, 3 an expectation failed.
