@@ -5,14 +5,18 @@ import "github.com/spf13/cobra"
 // commands lists the verbs, one file each.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		childKeepCommand(),
 		childLoadCommand(),
 		childNoiseCommand(),
 		childTenantCommand(),
 		configCommand(),
 		doctorCommand(),
+		explainCommand(),
 		labCommand(),
+		releaseCommand(),
 		replayCommand(),
 		restoreCommand(),
+		runCommand(),
 		topoCommand(),
 	}
 }

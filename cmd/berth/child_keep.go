@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/place"
+)
+
+// startKeeper starts the process that gives the place back once this one, which
+// will be the command, has ended. The command must not find a child that it
+// does not know of, so it is a grandchild whose parent ends at once. When
+// startKeeper returns, it watches.
+func startKeeper(f *runFlags, id string) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	c := keeperCommand(append(f.nodeFlags.args(), "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = c.Run()
+	w.Close()
+	if err == nil {
+		_, err = r.Read(make([]byte, 1))
+	}
+	if err != nil {
+		return fmt.Errorf("start the process that gives the place back: %w", err)
+	}
+	return nil
+}
+
+// keeperCommand is this program as a keeper that says on a pipe, its descriptor
+// 3, when it watches.
+func keeperCommand(args []string, ready *os.File) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", append([]string{"__keep"}, args...)...)
+	c.Dir, c.ExtraFiles = "/", []*os.File{ready}
+	return c
+}
+
+// childKeepCommand waits for a process to end and releases its workload.
+func childKeepCommand() *cobra.Command {
+	var k keeper
+	var fork bool
+	cmd := &cobra.Command{
+		Use:    "__keep ID PID",
+		Short:  "Give the place of a command back when it has ended (started by berth run)",
+		Hidden: true,
+		Args:   cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			k.ready = os.NewFile(3, "descriptor 3")
+			if fork {
+				return keeperCommand(append([]string{"--fork=false"}, os.Args[2:]...), k.ready).Start()
+			}
+			k.id = args[0]
+			if k.pid, err = strconv.Atoi(args[1]); err != nil {
+				return err
+			}
+			k.open = func() (node, error) { return k.flags.open(cmd) }
+			return k.keep(context.WithoutCancel(cmd.Context()))
+		},
+	}
+	k.flags.register(cmd)
+	cmd.Flags().BoolVar(&fork, "fork", true, "start the keeper and end")
+	cmd.Flags().BoolVar(&k.killLeft, "kill-left", false, "kill the processes that are left")
+	return cmd
+}
+
+// keeper is what a keeper knows.
+type keeper struct {
+	flags    nodeFlags
+	open     func() (node, error)
+	ready    *os.File
+	id       string
+	pid      int
+	killLeft bool
+}
+
+// keep waits for the process and releases.
+func (k *keeper) keep(ctx context.Context) error {
+	// Who stops a service signals all its processes, and this one is needed after.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	fd, err := unix.PidfdOpen(k.pid, 0)
+	if err != nil {
+		return err
+	}
+	// Fails if the process has ended meanwhile, and the id may be another's.
+	if _, err := k.ready.Write([]byte{1}); err != nil {
+		return err
+	}
+	k.ready.Close()
+	watched := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(watched, -1); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return k.release(ctx)
+}
+
+// How often a keeper looks whether processes that were left behind have ended.
+const (
+	keepFirst = 20 * time.Millisecond
+	keepMost  = time.Second
+)
+
+// release releases the workload once it has no processes.
+func (k *keeper) release(ctx context.Context) error {
+	for wait := keepFirst; ; wait = min(2*wait, keepMost) {
+		dirs, err := k.try(ctx)
+		var occupied *agent.OccupiedError
+		if !errors.As(err, &occupied) {
+			return err
+		}
+		for time.Sleep(wait); hasProcesses(dirs); time.Sleep(wait) {
+			wait = min(2*wait, keepMost)
+		}
+	}
+}
+
+// try releases the workload if it is still the one of the process.
+func (k *keeper) try(ctx context.Context) (dirs []string, err error) {
+	n, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	w, err := n.Get(ctx, k.id)
+	var gone *place.NotHeldError
+	if errors.As(err, &gone) || err == nil && w.Spec.Owner.PID != k.pid {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w.Dirs, n.Release(ctx, k.id, k.killLeft)
+}
+
+// hasProcesses reports whether a group, a directory relative to /, has processes.
+func hasProcesses(dirs []string) bool {
+	if len(dirs) == 0 {
+		return false
+	}
+	f, err := os.Open(filepath.Join("/", dirs[0], "cgroup.procs"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = f.Read(make([]byte, 1))
+	return !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrNotExist)
+}

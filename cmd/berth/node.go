@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+	"berth.dev/berth/replay"
+)
+
+// node is who places workloads: this process (*agent.Node), in turn with others
+// by the lock of the state directory.
+type node interface {
+	Backend() string
+	List(ctx context.Context) ([]agent.Workload, error)
+	Get(ctx context.Context, id string) (agent.Workload, error)
+	State(ctx context.Context) (*place.State, error)
+	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
+	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
+	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
+	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
+	Release(ctx context.Context, id string, kill bool) error
+	Close() error
+}
+
+// nodePatience is how long to wait for the node's lock. Others hold it for one
+// change at a time, an agent for good.
+const nodePatience = 10 * time.Second
+
+// nodeFlags are the options of a node on the command line.
+type nodeFlags struct {
+	policy   string
+	confine  []string
+	affinity bool
+}
+
+func (f *nodeFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.policy, "policy", replay.DefaultPolicy, "`name` of the policy that chooses (see berth replay --help)")
+	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated")
+	fs.BoolVar(&f.affinity, "affinity", false, "place by CPU affinity even where control groups could be used")
+	completeWords(cmd, "policy", policyNames()...)
+}
+
+// args are the flags again, as arguments.
+func (f *nodeFlags) args() []string {
+	args := []string{"--policy", f.policy, fmt.Sprintf("--affinity=%t", f.affinity)}
+	for _, glob := range f.confine {
+		args = append(args, "--confine", glob)
+	}
+	return args
+}
+
+func policyNames() []string {
+	var names []string
+	for _, p := range replay.Policies() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// open opens the node of the host under --root.
+func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
+	c := config.Default()
+	if f.policy != "" {
+		c.Policy.Name = f.policy
+	}
+	policy, err := c.NewPolicy()
+	if err != nil {
+		return nil, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
+	}
+	root, err := kernel.Open(rootDir(cmd))
+	if err != nil {
+		return nil, err
+	}
+	return openNode(cmd.Context(), agent.Options{
+		Root: root, Dir: nodeDir(root.Name()), Policy: policy, Confine: f.confine, Affinity: f.affinity,
+		Events: func(e agent.Event) {
+			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
+				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s %s%s: %s\n", e.Kind, e.ID, e.Object, onLine(e.Text))
+			}
+		},
+	})
+}
+
+// openNode opens a node, with a BusyError where an agent keeps it.
+func openNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, nodePatience)
+	defer cancel()
+	n, err := agent.Open(ctx, opt)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, &agent.BusyError{Dir: opt.Dir}
+	}
+	return n, err
+}
+
+// withNode runs f on the node of the default options.
+func withNode(cmd *cobra.Command, f func(node) error) error {
+	n, err := (&nodeFlags{}).open(cmd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(n), n.Close())
+}
+
+// nodeDir returns the state directory of the node under a root.
+func nodeDir(root string) string {
+	if filepath.Clean(root) != "/" {
+		return filepath.Join(root, "run/berth/node")
+	}
+	return agent.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+}
+
+// oneName accepts the name of a workload and completes it.
+func oneName(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return exitStatus{exitUsage, fmt.Errorf("%s: one NAME is needed, not %d (see berth ps)", cmd.Name(), len(args))}
+		}
+		return nil
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		_ = withNode(cmd, func(n node) error {
+			all, err := n.List(cmd.Context())
+			for i := range all {
+				names = append(names, all[i].ID())
+			}
+			return err
+		})
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeWords completes a flag with some words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}

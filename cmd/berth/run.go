@@ -1,0 +1,215 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
+)
+
+// Exit statuses of berth run before the command has begun, as of env, nice and
+// timeout; after that, the status is the command's.
+const (
+	exitNotRun     = 125 // berth itself failed, or was used wrongly
+	exitCannotExec = 126
+	exitNotFound   = 127
+)
+
+type runFlags struct {
+	nodeFlags
+	specFlags
+	name                             string
+	explain, dryRun, killLeft, quiet bool
+	output                           string
+}
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG...]",
+		Short: "Run a command in a place of its own: CPUs, memory nodes, class, limits",
+		Long: `Run a command in a place of its own: CPUs, memory nodes, class, limits.
+
+Berth moves itself to the place and then becomes COMMAND, as nice does. So
+COMMAND has this process's id, terminal and standard streams from its first
+instruction on, gets its signals, and its exit status is that of berth run.
+
+The classes:
+  LSE  own cores, shared with nobody
+  LSR  own CPUs, which best-effort work may use while they are idle
+  LS   a shared pool of CPUs (default)
+  BE   best effort: the shared pool, and only when nobody else there wants to
+       run (cpu.idle), unless it is given a --weight
+
+Own CPUs are kept free of every other workload of Berth; other processes of the
+host are kept off them by --confine only. Weight, I/O weight and cpu.idle hold
+between workloads of Berth, not against the rest of the host.
+
+The place is given back when the last process in it has ended; --kill-left kills
+those that COMMAND leaves behind. A hidden process (berth __keep) sees to it; if
+that is killed, the next berth command does.
+
+Without the right to use control groups, berth run sets the CPU affinity instead
+and says so: the processes could change that themselves, and there are no
+limits. The place then ends with COMMAND.
+
+Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
+126 if COMMAND cannot be executed, 127 if there is none of that name.`,
+		Example: `  berth run --class LSE --cpus 4 -- ./api             # four CPUs on whole cores of its own
+  berth run --class BE --quota 50% -- make -j8        # when nobody else wants to, at most half a CPU
+  berth run --class LSE --cpus 2 --confine '*' -- ./api   # and keep everybody else off
+  berth run --class LSR --cpus 2 --explain --dry-run -- ./api`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return exitStatus{exitNotRun, errors.New("run: a COMMAND is needed (see 'berth run --help')")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return exitStatus{exitNotRun, fmt.Errorf("%w (see 'berth run --help')", err)}
+	})
+	fs := cmd.Flags()
+	fs.SetInterspersed(false)
+	f.specFlags.register(cmd)
+	f.nodeFlags.register(cmd)
+	fs.StringVar(&f.name, "name", "", "name of the workload (default the command's name and process id)")
+	fs.BoolVar(&f.explain, "explain", false, "say what it gets and why, on standard error, before it runs")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "print what it would get and what would be written, and run nothing")
+	fs.BoolVar(&f.killLeft, "kill-left", false, "when COMMAND ends, kill the processes that it leaves behind")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings")
+	fs.StringVarP(&f.output, "output", "o", "text", "what --dry-run prints: text or json")
+	completeWords(cmd, "output", "text", "json")
+	return cmd
+}
+
+// run becomes the command; it returns only if that did not come about.
+func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
+	err := f.place(cmd, argv)
+	var status exitStatus
+	if err == nil || errors.As(err, &status) && status.code != exitUsage {
+		return err
+	}
+	return exitStatus{exitNotRun, err}
+}
+
+func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
+	if err := checkOutput(f.output); err != nil {
+		return err
+	}
+	live := filepath.Clean(rootDir(cmd)) == "/"
+	if !live && !f.dryRun {
+		return errors.New("--root: commands run on the live host only; --dry-run says what would be")
+	}
+	path, err := lookUp(argv[0])
+	if err != nil {
+		return err
+	}
+	var spec agent.Spec
+	if err := f.apply(cmd, &spec); err != nil {
+		return err
+	}
+	pid := os.Getpid()
+	spec.Request.ID = f.name
+	if f.name == "" {
+		spec.Request.ID = fmt.Sprintf("%s-%d", filepath.Base(argv[0]), pid)
+	}
+	if live {
+		spec.PID, spec.Owner = pid, agent.Owner{PID: pid}
+	}
+	n, err := f.open(cmd)
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		return errors.Join(f.preview(cmd, n, spec), n.Close())
+	}
+	return errors.Join(f.begin(cmd, n, spec, path, argv), n.Close())
+}
+
+// begin places this process and becomes the command.
+func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path string, argv []string) error {
+	if err := startKeeper(f, spec.Request.ID); err != nil {
+		return err
+	}
+	w, err := n.Place(cmd.Context(), spec)
+	if err != nil {
+		return err
+	}
+	f.tell(cmd.ErrOrStderr(), &w)
+	// From here on signals are the command's: those that came before count.
+	signal.Reset()
+	if err := cmd.Context().Err(); err != nil {
+		return exitStatus{exitInterrupted, errors.New("interrupted")}
+	}
+	err = syscall.Exec(path, argv, os.Environ())
+	if errors.Is(err, syscall.ENOEXEC) { // a script without #!, as shells and execvp do
+		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, argv[1:]...), os.Environ())
+	}
+	return exitStatus{exitCannotExec, fmt.Errorf("run %s: %w", path, err)}
+}
+
+// tell says what is to be said before the command runs.
+func (f *runFlags) tell(out io.Writer, w *agent.Workload) {
+	if f.explain {
+		_, _ = io.WriteString(out, explanation(w))
+		return
+	}
+	if f.quiet {
+		return
+	}
+	for _, note := range w.Notes {
+		fmt.Fprintln(out, "berth: warning:", onLine(note))
+	}
+}
+
+// lookUp finds a command as execvp does.
+func lookUp(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil || errors.Is(err, exec.ErrDot):
+		return path, nil
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound):
+		return "", exitStatus{exitNotFound, fmt.Errorf("run %s: not found", name)}
+	}
+	return "", exitStatus{exitCannotExec, fmt.Errorf("run %s: %w", name, errors.Unwrap(err))}
+}
+
+// preview prints what a run would come to.
+func (f *runFlags) preview(cmd *cobra.Command, n node, spec agent.Spec) error {
+	w, plan, err := n.Preview(cmd.Context(), spec)
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if f.output == "json" {
+		return writeJSON(out, struct {
+			Workload agent.Workload `json:"workload"`
+			Plan     kernel.Plan    `json:"plan"`
+		}{w, plan})
+	}
+	text := explanation(&w)
+	if !f.explain {
+		text, _, _ = strings.Cut(text, "\nwhy\n")
+	}
+	if len(plan) > 0 {
+		text += "\nwrites\n" + plan.String()
+	}
+	_, err = io.WriteString(out, text)
+	return err
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// specFlags are what a workload is to have, on the command lines of run and
+// resize.
+type specFlags struct {
+	class            place.Class
+	cpus             amount.Milli
+	cpuset, mems     cpuset.Set
+	bind             place.Bind
+	exclusive        place.Exclusivity
+	memory           amount.Bytes
+	quota            quota
+	weight, ioWeight int
+}
+
+func (f *specFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.TextVar(&f.class, "class", place.LS, "`class` of service: LSE (own cores), LSR (own CPUs, lent to best effort), LS (shared pool), BE (best effort)")
+	fs.TextVar(&f.cpus, "cpus", amount.Milli(0), "`amount` of CPU time to ask for, as in 4, 2.5 or 500m; LSE and LSR get that many CPUs of their own")
+	fs.TextVar(&f.cpuset, "cpuset", cpuset.Set{}, "the very CPUs to have, as a `list` such as 0-3, instead of those that the policy would choose")
+	fs.TextVar(&f.bind, "bind", place.BindAny, "`policy` of how own CPUs lie on cores: FullPCPUs or SpreadByPCPUs (default the policy's)")
+	fs.TextVar(&f.exclusive, "exclusive", place.CPULevel, "`level`: keep others off the whole core (PCPULevel) or NUMA node (NUMANodeLevel), too")
+	fs.TextVar(&f.mems, "mems", cpuset.Set{}, "NUMA nodes to be on, as a `list`")
+	fs.TextVar(&f.memory, "memory", amount.Bytes(0), "`limit` of memory, as in 512Mi or 2Gi; max takes a limit away")
+	fs.IntVar(&f.weight, "weight", 0, "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max takes a limit away")
+	fs.IntVar(&f.ioWeight, "io-weight", 0, "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
+	completeWords(cmd, "class", "LSE", "LSR", "LS", "BE")
+	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
+	completeWords(cmd, "exclusive", place.PCPULevel.String(), place.NUMANodeLevel.String())
+}
+
+// apply changes a spec as the flags that were given say.
+func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
+	r, l := &s.Request, &s.Limits
+	if f.cpus < 0 {
+		return exitStatus{exitUsage, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus)}
+	}
+	if f.class == place.System {
+		return exitStatus{exitUsage, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class)}
+	}
+	for flag, set := range map[string]func(){
+		"class":     func() { r.Class = f.class },
+		"cpus":      func() { r.Milli = int(f.cpus) },
+		"bind":      func() { r.Bind, r.BindRequired = f.bind, f.bind != place.BindAny },
+		"exclusive": func() { r.Exclusivity = f.exclusive },
+		"cpuset":    func() { s.CPUs = f.cpuset },
+		"memory":    func() { l.MemoryMax = int64(f.memory) },
+		"weight":    func() { l.Weight = f.weight },
+		"quota":     func() { l.Quota, l.Period = f.quota.quota, f.quota.period },
+		"io-weight": func() { l.IOWeight = f.ioWeight },
+	} {
+		if cmd.Flags().Changed(flag) {
+			set()
+		}
+	}
+	if cmd.Flags().Changed("mems") {
+		s.Mems = f.mems
+	}
+	if own := r.Class == place.LSE || r.Class == place.LSR; own && r.Milli == 0 && s.CPUs.IsEmpty() {
+		return exitStatus{exitUsage, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class)}
+	}
+	r.Nodes, r.NodesRequired = s.Mems, !s.Mems.IsEmpty()
+	l.Idle = cgroup.Leave
+	if r.Class == place.BE && l.Weight == 0 {
+		l.Idle = cgroup.On
+	}
+	r.Explain = true // for berth explain, later
+	return nil
+}
+
+// quota is CPU time per period.
+type quota struct{ quota, period time.Duration }
+
+// quotaPeriod is the kernel's default.
+const quotaPeriod = 100 * time.Millisecond
+
+// UnmarshalText reads "2", "500m", "50%", "200ms/100ms" and "max".
+func (q *quota) UnmarshalText(text []byte) error {
+	word := string(text)
+	if of, per, ok := strings.Cut(word, "/"); ok {
+		return q.times(of, per)
+	}
+	number, percent := strings.CutSuffix(word, "%")
+	var n amount.Milli
+	if err := n.UnmarshalText([]byte(number)); err != nil {
+		return err
+	}
+	if n == amount.Max && !percent {
+		*q = quota{quota: cgroup.Unlimited}
+		return nil
+	}
+	if n <= 0 || percent && strings.HasSuffix(number, "m") {
+		return fmt.Errorf("%q: not a limit of CPU time", word)
+	}
+	if percent {
+		n /= 100
+	}
+	*q = quota{time.Duration(n) * quotaPeriod / 1000, quotaPeriod}
+	return nil
+}
+
+func (q *quota) times(of, per string) (err error) {
+	if q.quota, err = time.ParseDuration(of); err != nil {
+		return err
+	}
+	if q.period, err = time.ParseDuration(per); err != nil {
+		return err
+	}
+	if q.quota <= 0 || q.period <= 0 {
+		return fmt.Errorf("%s/%s: not a time per period", of, per)
+	}
+	return nil
+}
+
+// String writes the time per period.
+func (q quota) String() string {
+	switch q.quota {
+	case 0:
+		return ""
+	case cgroup.Unlimited:
+		return "max"
+	}
+	return fmt.Sprintf("%s/%s", q.quota, q.period)
+}
+
+// MarshalText writes what String returns.
+func (q quota) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
