@@ -47,11 +47,9 @@ func compare(b *testing.B, p *Probe, e *echo) {
 		ratios = append(ratios, with/without)
 		extra = append(extra, with-without)
 	}
-	slices.Sort(ratios)
-	slices.Sort(extra)
 	b.ReportMetric(0, "ns/op") // of the whole pair
-	b.ReportMetric(ratios[len(ratios)/2], "with/without")
-	b.ReportMetric(extra[len(extra)/2], "extra-ns/round-trip")
+	b.ReportMetric(median(ratios), "with/without")
+	b.ReportMetric(median(extra), "extra-ns/round-trip")
 	if cost := read(b, p).Cost; cost.Runs > 0 {
 		b.ReportMetric(float64(cost.Time)/float64(cost.Runs), "ns/run")
 	}
@@ -96,17 +94,28 @@ func newEcho(b *testing.B, root, group string) *echo {
 	return &echo{to: to, from: from}
 }
 
-// pace is the time per round trip in nanoseconds, over at least d.
+// pace is the time per round trip in nanoseconds: the median of batches of 16
+// that fit into d, which leaves out those that something else interrupted.
 func (e *echo) pace(b *testing.B, d time.Duration) float64 {
+	const batch = 16
 	to, from := int(e.to.Fd()), int(e.from.Fd()) // blocking from now on
-	n, start := 0, time.Now()
-	for ; time.Since(start) < d; n++ {
-		_, err := unix.Write(to, e.buf[:])
-		ensure(b, err)
-		_, err = unix.Read(from, e.buf[:])
-		ensure(b, err)
+	var times []float64
+	for begin := time.Now(); time.Since(begin) < d; {
+		start := time.Now()
+		for range batch {
+			_, err := unix.Write(to, e.buf[:])
+			ensure(b, err)
+			_, err = unix.Read(from, e.buf[:])
+			ensure(b, err)
+		}
+		times = append(times, float64(time.Since(start))/batch)
 	}
-	return float64(time.Since(start)) / float64(n)
+	return median(times)
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
 }
 
 // BenchmarkOpen is loading and unloading.

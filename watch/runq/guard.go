@@ -14,7 +14,7 @@ import (
 )
 
 // guard compares what the programs take with what they may. Having the kernel
-// measure it more than doubles it, so it is measured in one second out of five.
+// measure it about doubles it, so it is measured in one second out of five.
 type guard struct {
 	limit        float64 // of one core; negative: no guard
 	window, rest time.Duration
