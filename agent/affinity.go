@@ -81,12 +81,16 @@ func (a *affinity) admit(b *body, _ map[string]*body) error {
 // present returns the process and its descendants, also where it has ended and
 // left them behind in time to be seen.
 func (a *affinity) present(b *body) (pids []int, ok bool, err error) {
-	pid := b.Workload.Spec.PID
-	if start, ok := startTime(a.root, pid); !ok || start != b.Before.Start {
+	if !a.exists(b) {
 		return nil, false, nil
 	}
-	pids, err = a.tree(pid)
+	pids, err = a.tree(b.Workload.Spec.PID)
 	return pids, true, err
+}
+
+func (a *affinity) exists(b *body) bool {
+	start, ok := startTime(a.root, b.Workload.Spec.PID)
+	return ok && start == b.Before.Start
 }
 
 // tree returns a process and its descendants.

@@ -171,19 +171,34 @@ func (g *groups) overridden(c *change) []string {
 		case note.Step.Op != kernel.Mkdir || !within(dir, path.Join(g.dir, ownGroup)) || dir == path.Join(g.dir, ownGroup):
 			continue
 		}
-		if !slices.ContainsFunc(placed, func(d string) bool { return within(dir, d) }) {
+		if !placed.hold(dir) {
 			dirs = append(dirs, dir)
 		}
 	}
 	return dirs
 }
 
-func dirsOf(bodies map[string]*body) []string {
-	var dirs []string
+// dirSet is a set of directories.
+type dirSet map[string]bool
+
+func dirsOf(bodies map[string]*body) dirSet {
+	dirs := dirSet{}
 	for _, b := range bodies {
-		dirs = append(dirs, b.Workload.Dirs...)
+		for _, dir := range b.Workload.Dirs {
+			dirs[dir] = true
+		}
 	}
 	return dirs
+}
+
+// hold reports whether a path is one of the directories or lies in one.
+func (d dirSet) hold(name string) bool {
+	for ; name != "." && name != "/"; name = path.Dir(name) {
+		if d[name] {
+			return true
+		}
+	}
+	return false
 }
 
 // giveBack undoes what concerns no workload any more: the CPUs of groups that
@@ -197,12 +212,9 @@ func (g *groups) giveBack(c *change) error {
 	taken := c.to.state.Owned()
 	dirs := dirsOf(c.to.bodies)
 	_, err := c.ledger.Undo(func(s kernel.Step) bool {
-		for _, dir := range dirs {
-			if within(s.Path, dir) {
-				return false
-			}
-		}
 		switch {
+		case dirs.hold(s.Path):
+			return false
 		case s.Op == kernel.Enable:
 			return false
 		case s.Op == kernel.Mkdir:

@@ -362,10 +362,10 @@ func (w *world) emptied(n *Node) {
 
 // Wherever a process is killed, opening again leaves every other grant as it
 // was and the kernel as the books say; giving everything back leaves the tree
-// as it was before Berth. BERTH_CRASHES is how many kills instead of 60.
+// as it was before Berth. BERTH_CRASHES is how many kills instead of 30.
 func TestKilledAtRandomPoints(t *testing.T) {
 	t.Parallel()
-	kills := 60
+	kills := 30
 	if text := os.Getenv("BERTH_CRASHES"); text != "" {
 		var err error
 		if kills, err = strconv.Atoi(text); err != nil {
@@ -415,7 +415,7 @@ func (w *world) killOnce(rng *rand.Rand) (died bool) {
 	return died
 }
 
-// An error from any change leaves everything as it was. Every sixth change is
+// An error from any change leaves everything as it was. Every twelfth change is
 // tried, with BERTH_CRASHES every one.
 func TestErrorsLeaveEverythingAsItWas(t *testing.T) {
 	t.Parallel()
@@ -424,7 +424,7 @@ func TestErrorsLeaveEverythingAsItWas(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, layout)
 			rng := rand.New(rand.NewPCG(3, 3))
-			stride := 6
+			stride := 12
 			if os.Getenv("BERTH_CRASHES") != "" {
 				stride = 1
 			}

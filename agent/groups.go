@@ -74,7 +74,9 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 }
 
 // within reports whether a path is that of a directory or lies in it.
-func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+func within(name, dir string) bool {
+	return strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
+}
 
 func (g *groups) name() string { return g.host.Mode() }
 
@@ -110,6 +112,13 @@ func (w *Workload) made() bool { return w.Spec.Group == "" && w.Group != "" }
 // present returns whether the workload's group is there, and its processes.
 func (g *groups) present(b *body) (pids []int, ok bool, err error) {
 	return g.base.Child(b.Workload.Group).Procs()
+}
+
+func (g *groups) exists(b *body) bool {
+	return slices.ContainsFunc(b.Workload.Dirs, func(dir string) bool {
+		_, err := fs.Stat(g.root.FS(), dir)
+		return err == nil
+	})
 }
 
 func (g *groups) kill(ctx context.Context, b *body) error {

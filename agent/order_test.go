@@ -96,7 +96,7 @@ func division(rng *rand.Rand, seats, cpus int) (sets []cpuset.Set, owned cpuset.
 func TestOrderKeepsExclusive(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 1))
-	for range 3000 {
+	for range 500 {
 		n, cpus := 1+rng.IntN(6), 2+rng.IntN(12)
 		from, ownedBefore := division(rng, n, cpus)
 		to, ownedAfter := division(rng, n, cpus)

@@ -84,6 +84,8 @@ type backend interface {
 	notes(b *body) []string
 	// admit fills in where a new workload is to be.
 	admit(b *body, others map[string]*body) error
+	// exists reports whether there is still something to place.
+	exists(b *body) bool
 	// present returns the workload's processes; ok is false if its group is gone.
 	present(b *body) (pids []int, ok bool, err error)
 	// kill kills them.
@@ -308,17 +310,18 @@ func without(bodies map[string]*body, id string) map[string]*body {
 // not.
 func (t *transaction) dead(id string) (string, error) {
 	b := t.bodies[id]
-	pids, ok, err := t.n.backend.present(b)
-	if err != nil {
-		return "", fmt.Errorf("workload %q: %w", id, err)
+	owner := b.Workload.Spec.Owner
+	switch {
+	case !t.n.backend.exists(b):
+		return "its control group or process is gone", nil
+	case owner.PID == 0 || t.n.alive(owner):
+		return "", nil
 	}
-	switch owner := b.Workload.Spec.Owner; {
-	case !ok:
-		return "its control group is gone", nil
-	case owner.PID != 0 && len(pids) == 0 && !t.n.alive(owner):
-		return fmt.Sprintf("its owner, process %d, has ended", owner.PID), nil
+	pids, _, err := t.n.backend.present(b)
+	if err != nil || len(pids) > 0 {
+		return "", err
 	}
-	return "", nil
+	return fmt.Sprintf("its owner, process %d, has ended", owner.PID), nil
 }
 
 // alive reports whether a process is still the one that it was.

@@ -1,0 +1,120 @@
+package kernel
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
+)
+
+func openLedger(t *testing.T, root *Root, name string) *Journal {
+	t.Helper()
+	j, err := OpenLedger(root, name, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
+func TestLedgerOutlivesItsProcesses(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V2())
+	before := tree(t, k)
+	name := filepath.Join(memoryDir(t), "ledger")
+	for i, step := range labPlan(2) {
+		j := openLedger(t, root, name)
+		if _, err := Apply(root, Plan{step}, j); err != nil {
+			t.Fatalf("step %d: %v", i+1, err)
+		}
+		j.Close()
+	}
+	j := openLedger(t, root, name)
+	for _, note := range j.Notes() {
+		if note.Step.Op == Write {
+			t.Errorf("noted although its directory will be removed: %s", note.Step)
+		}
+	}
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+	if left := j.Notes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestLedgerHasOneNotePerFile(t *testing.T) {
+	t.Parallel()
+	root, _ := fake(t, fakekernel.V1())
+	file := v1cpu + "/cpu.shares"
+	write(t, root, file, "700")
+	name := filepath.Join(memoryDir(t), "ledger")
+	for range 60 {
+		for _, value := range []string{"100", "200", "300"} {
+			j := openLedger(t, root, name)
+			if _, err := Apply(root, Plan{{Path: file, Value: value}}, j); err != nil {
+				t.Fatal(err)
+			}
+			if notes := j.Notes(); len(notes) != 1 || notes[0].Original != "700" {
+				t.Fatalf("notes %+v", notes)
+			}
+			j.Close()
+		}
+	}
+	j := openLedger(t, root, name)
+	refused := Plan{{Path: file, Value: "400"}, {Path: v1cpu + "/no.such", Value: "1"}}
+	if _, err := Apply(root, refused, j); err == nil {
+		t.Fatal("wrote to a file that is not there")
+	}
+	if text, _ := root.read(file); text != "300" || len(j.Notes()) != 1 {
+		t.Errorf("after a refusal: %s, notes %+v", text, j.Notes())
+	}
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if text, _ := root.read(file); text != "700" {
+		t.Errorf("undone: %s", text)
+	}
+}
+
+func TestLedgerRefuses(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	name := filepath.Join(memoryDir(t), "ledger")
+	j := openLedger(t, root, name)
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	good, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := strings.Replace(string(good), `"do"`, `"do`, 1)
+	for what, text := range map[string]string{"garbage": bad, "another tree": strings.Replace(string(good), root.absolute(), "/elsewhere", 1)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenLedger(root, name, "test"); err == nil {
+			t.Errorf("%s: opened", what)
+		}
+		if now, _ := os.ReadFile(name); string(now) != text {
+			t.Errorf("%s: the file is not as it was", what)
+		}
+	}
+	if err := os.WriteFile(name, append(good, `{"seq":2,"do":{"pa`...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if notes := openLedger(t, root, name).Notes(); len(notes) != 1 {
+		t.Errorf("torn last line: notes %+v", notes)
+	}
+	if err := k.Put("proc/sys/kernel/random/boot_id", "b007-2"); err != nil {
+		t.Fatal(err)
+	}
+	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
+		t.Errorf("of an earlier boot: notes %+v", notes)
+	}
+}
