@@ -64,10 +64,12 @@ func Rooms() []Room {
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "place", "place/berth"}},
+		{Path: "agent/api", May: []string{"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config"}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/fakekernel", May: []string{"cpuset"}},
+		{Path: "internal/fakekernel/parity"},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "place"}},
 		{Path: "internal/casefile", May: []string{"machine", "machine/sysfs"}},
 		{Path: "internal/layers"},

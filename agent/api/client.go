@@ -1,0 +1,264 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// NoAgentError is a socket at which no agent answers.
+type NoAgentError struct {
+	Socket string
+	Err    error
+}
+
+func (e *NoAgentError) Error() string { return fmt.Sprintf("no agent at %s: %v", e.Socket, e.Err) }
+
+// Unwrap returns what the system said.
+func (e *NoAgentError) Unwrap() error { return e.Err }
+
+// Client speaks to an agent. Its methods are those of a Node and a View; an error
+// is an *Error that unwraps to the error that the agent had, or a *NoAgentError.
+type Client struct {
+	http  http.Client
+	about About
+}
+
+// Dial finds the agent at a socket, or returns a *NoAgentError.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	c := &Client{}
+	c.http.Transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, &NoAgentError{socket, err}
+			}
+			return conn, nil
+		},
+	}
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	var err error
+	if c.about, err = c.About(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close gives the connections back.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// Backend names how workloads are placed, as it was at Dial.
+func (c *Client) Backend() string { return c.about.Backend }
+
+// call sends a request and returns the answer, which is no problem.
+func (c *Client) call(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var text io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", method, path, err)
+		}
+		text = bytes.NewReader(data)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "http://agent/v1/"+path, text)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := c.http.Do(r)
+	var none *NoAgentError
+	if errors.As(err, &none) {
+		return nil, none
+	}
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode < 300 {
+		return answer, nil
+	}
+	return nil, errors.Join(problemIn(answer), answer.Body.Close())
+}
+
+// problemIn reads the problem that an answer is.
+func problemIn(answer *http.Response) error {
+	text, err := io.ReadAll(answer.Body)
+	var p Problem
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil {
+		return fmt.Errorf("agent answers %s: %w", answer.Status, err)
+	}
+	return errorOf(p)
+}
+
+// ask sends a request and reads the answer into a value, if any.
+func (c *Client) ask(ctx context.Context, method, path string, body, into any) error {
+	answer, err := c.call(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if into == nil {
+		return nil
+	}
+	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
+		return fmt.Errorf("agent's answer to %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// named is the path of a workload.
+func named(id string) string {
+	return "workloads/" + strings.ReplaceAll(url.PathEscape(id), ".", "%2E")
+}
+
+func explained(path string, spec *agent.Spec) string {
+	if spec.Request.Explain {
+		path += "?explain=true"
+	}
+	return path
+}
+
+// Place is agent.Node's.
+func (c *Client) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+	err = c.ask(ctx, "POST", explained("workloads", &spec), spec, &w)
+	return w, err
+}
+
+// Preview is agent.Node's.
+func (c *Client) Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error) {
+	var d Draft
+	err := c.ask(ctx, "POST", explained("preview", &spec), spec, &d)
+	return d.Workload, d.Plan, err
+}
+
+// Resize is agent.Node's.
+func (c *Client) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+	err = c.ask(ctx, "PUT", explained(named(spec.Request.ID), &spec), spec, &w)
+	return w, err
+}
+
+// Move is agent.Node's.
+func (c *Client) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (w agent.Workload, err error) {
+	err = c.ask(ctx, "POST", named(id)+"/move", move{cpus, mems}, &w)
+	return w, err
+}
+
+// Release is agent.Node's.
+func (c *Client) Release(ctx context.Context, id string, kill bool) error {
+	return c.ask(ctx, "DELETE", named(id)+"?kill="+strconv.FormatBool(kill), nil, nil)
+}
+
+// Get is agent.Node's.
+func (c *Client) Get(ctx context.Context, id string) (w agent.Workload, err error) {
+	err = c.ask(ctx, "GET", named(id), nil, &w)
+	return w, err
+}
+
+// List is agent.Node's.
+func (c *Client) List(ctx context.Context) ([]agent.Workload, error) {
+	var l list
+	err := c.ask(ctx, "GET", "workloads", nil, &l)
+	return l.Workloads, err
+}
+
+// State is agent.Node's; explanations are not in it.
+func (c *Client) State(ctx context.Context) (*place.State, error) {
+	m, err := c.Machine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t, err := place.NewTopology(m.Machine)
+	if err != nil {
+		return nil, fmt.Errorf("agent's machine: %w", err)
+	}
+	fresh, err := place.New(t, m.Config)
+	if err != nil {
+		return nil, fmt.Errorf("agent's machine: %w", err)
+	}
+	s, err := fresh.Reinstate(m.Saved)
+	if err != nil {
+		return nil, fmt.Errorf("agent's books: %w", err)
+	}
+	return s, nil
+}
+
+// Explain says why a workload is where it is.
+func (c *Client) Explain(ctx context.Context, id string) (e Explanation, err error) {
+	err = c.ask(ctx, "GET", named(id)+"/explain", nil, &e)
+	return e, err
+}
+
+// About says who answers.
+func (c *Client) About(ctx context.Context) (a About, err error) {
+	err = c.ask(ctx, "GET", "agent", nil, &a)
+	return a, err
+}
+
+// Machine is the hardware and who holds what of it.
+func (c *Client) Machine(ctx context.Context) (m Machine, err error) {
+	err = c.ask(ctx, "GET", "machine", nil, &m)
+	return m, err
+}
+
+// Config is the configuration in force.
+func (c *Client) Config(ctx context.Context) (config Config, err error) {
+	err = c.ask(ctx, "GET", "config", nil, &config)
+	return config, err
+}
+
+// Stats are the latest figures of every workload.
+func (c *Client) Stats(ctx context.Context) (s Stats, err error) {
+	err = c.ask(ctx, "GET", "stats", nil, &s)
+	return s, err
+}
+
+// Events yields the events with an id above the given one: those that are kept
+// and, if follow, those that come until the context ends or the agent stops. An error
+// is the last that is yielded.
+func (c *Client) Events(ctx context.Context, after uint64, follow bool) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		answer, err := c.call(ctx, "GET", fmt.Sprintf("events?after=%d&follow=%t", after, follow), nil)
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		defer answer.Body.Close()
+		lines := bufio.NewScanner(answer.Body)
+		lines.Buffer(nil, maxBody)
+		for lines.Scan() {
+			var e Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				yield(Event{}, fmt.Errorf("agent's event: %w", err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if err := lines.Err(); err != nil {
+			yield(Event{}, fmt.Errorf("agent's events: %w", err))
+		}
+	}
+}

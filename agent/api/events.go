@@ -1,0 +1,115 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"berth.dev/berth/agent"
+)
+
+// The kinds of events beside those of package agent.
+const (
+	Started  agent.EventKind = "started"  // the agent is ready
+	Stopping agent.EventKind = "stopping" // the agent stops
+	Reloaded agent.EventKind = "reloaded" // another configuration is in force
+	Kept     agent.EventKind = "kept"     // another configuration was refused; the old one stays
+	Lost     agent.EventKind = "lost"     // events that are no longer kept
+	Slow     agent.EventKind = "slow"     // groups are not all watched
+)
+
+// Event is something that happened, in the order of its ID.
+type Event struct {
+	// ID rises, with gaps, also over restarts of the agent.
+	ID uint64 `json:"id"`
+	agent.Event
+	// By is who asked for it, if a client did.
+	By *Peer `json:"by,omitempty"`
+}
+
+// Peer is the process at the other end of the socket (SO_PEERCRED, unix(7)).
+type Peer struct {
+	PID int `json:"pid"`
+	UID int `json:"uid"`
+	GID int `json:"gid"`
+}
+
+func (p Peer) String() string { return fmt.Sprintf("process %d of user %d", p.PID, p.UID) }
+
+// History keeps the latest events. Its methods may be called concurrently.
+type History struct {
+	mu     sync.Mutex
+	events []Event // a ring, the oldest at next once it is full
+	next   int
+	last   uint64
+	grown  chan struct{} // closed when an event comes
+}
+
+// NewHistory returns a History of at most size events. The first has an id beyond
+// first: with microseconds of the clock, ids rise over restarts.
+func NewHistory(size int, first uint64) *History {
+	return &History{events: make([]Event, 0, size), last: first, grown: make(chan struct{})}
+}
+
+// Add appends an event and gives it its ID.
+func (h *History) Add(e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last++
+	e.ID = h.last
+	if len(h.events) < cap(h.events) {
+		h.events = append(h.events, e)
+	} else {
+		h.events[h.next] = e
+		h.next = (h.next + 1) % len(h.events)
+	}
+	close(h.grown)
+	h.grown = make(chan struct{})
+}
+
+// After returns the events with an id above the given one, oldest first. If some
+// between are no longer kept, the first returned is of kind Lost and has the
+// number before the next one's.
+func (h *History) After(id uint64) []Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.after(id)
+}
+
+func (h *History) after(id uint64) []Event {
+	if id > h.last {
+		id = 1 // of an earlier start, before the clock was set back
+	}
+	var all []Event
+	for i := range h.events {
+		e := h.events[(h.next+i)%len(h.events)]
+		if e.ID <= id {
+			continue
+		}
+		if len(all) == 0 && id != 0 && e.ID > id+1 {
+			lost := Event{ID: e.ID - 1}
+			lost.Time, lost.Kind = e.Time, Lost
+			lost.Text = fmt.Sprintf("events after %d and before %d are no longer kept, or those of an earlier start", id, e.ID)
+			all = append(all, lost)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// Wait is After, but waits until there is an event, or for the context.
+func (h *History) Wait(ctx context.Context, id uint64) ([]Event, error) {
+	for {
+		h.mu.Lock()
+		all, grown := h.after(id), h.grown
+		h.mu.Unlock()
+		if len(all) > 0 {
+			return all, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-grown:
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"syscall"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// Problem is an answer that is an error (RFC 9457, application/problem+json).
+type Problem struct {
+	// Type is "urn:berth:" and the kind of error, one of those in openapi.json.
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	// Detail says what happened.
+	Detail string `json:"detail"`
+	// Remedy says what to do about it.
+	Remedy string `json:"remedy"`
+	// Cause has the fields of the error, for the Client to make it again.
+	Cause json.RawMessage `json:"cause,omitempty"`
+}
+
+const urn = "urn:berth:"
+
+// Error is an error that the agent answered. It unwraps to the same typed error
+// that the agent had, if that has a type.
+type Error struct {
+	Problem Problem
+	cause   error
+}
+
+func (e *Error) Error() string { return e.Problem.Detail }
+
+// Unwrap returns the typed error.
+func (e *Error) Unwrap() error { return e.cause }
+
+// RequestError is a request that the agent does not understand.
+type RequestError struct {
+	Status int    `json:"-"`
+	Reason string `json:"reason"`
+	Remedy string `json:"-"`
+}
+
+func (e *RequestError) Error() string { return e.Reason }
+
+// kind is one kind of error on its way over the wire.
+type kind struct {
+	name   string
+	status int
+	title  string
+	remedy string
+	// find returns what of the error goes over the wire; ok is false if it is not
+	// of this kind.
+	find func(error) (cause any, ok bool)
+	// read makes the error of it again; nil leaves it untyped.
+	read func(json.RawMessage) (error, error)
+	// cause is the type of what find returns; nil is nothing.
+	cause reflect.Type
+}
+
+// plain is a kind whose error has nothing but exported fields that are plain data.
+func plain[T any, P interface {
+	*T
+	error
+}](name string, status int, title, remedy string) kind {
+	return kind{
+		name: name, status: status, title: title, remedy: remedy, cause: reflect.TypeFor[T](),
+		find: func(err error) (any, bool) {
+			var e P
+			return e, errors.As(err, &e)
+		},
+		read: func(text json.RawMessage) (error, error) {
+			e := P(new(T))
+			return e, json.Unmarshal(text, e)
+		},
+	}
+}
+
+// sentinel is a kind without fields.
+func sentinel(name string, status int, title, remedy string, is error) kind {
+	return kind{
+		name: name, status: status, title: title, remedy: remedy,
+		find: func(err error) (any, bool) { return nil, errors.Is(err, is) },
+		read: func(json.RawMessage) (error, error) { return is, nil },
+	}
+}
+
+const (
+	tooMuch = "release or resize what holds it, ask for less, or look at GET /v1/machine"
+	rewrite = "correct the request; docs/openapi.json describes it"
+)
+
+// kinds are all kinds of errors, the most telling first: an error that is of
+// several is the first of them.
+func kinds() []kind {
+	return []kind{
+		plain[place.NotHeldError]("not-held", http.StatusNotFound, "no such workload", "GET /v1/workloads lists those that there are"),
+		plain[place.HeldError]("held", http.StatusConflict, "the workload exists", "resize it with PUT, or release it first"),
+		plain[agent.OccupiedError]("occupied", http.StatusConflict, "the workload still has processes", "end them, or release it with ?kill=true"),
+		plain[place.InvalidError]("invalid", http.StatusBadRequest, "the request makes no sense", rewrite),
+		plain[place.CPUsError]("cpus", http.StatusConflict, "too few CPUs", tooMuch),
+		plain[place.SMTError]("smt", http.StatusConflict, "too few whole cores", tooMuch),
+		plain[place.NUMAError]("numa", http.StatusConflict, "the NUMA nodes cannot serve it", tooMuch),
+		plain[place.MemoryError]("memory", http.StatusConflict, "too little memory", tooMuch),
+		plain[place.DeviceError]("device", http.StatusConflict, "no such device, or not free", tooMuch),
+		plain[place.FloorError]("floor", http.StatusConflict, "a workload would be left without CPUs", tooMuch),
+		plain[place.ConflictError]("conflict", http.StatusConflict, "the CPUs are held", tooMuch),
+		plain[place.RejectedError]("rejected", http.StatusConflict, "the policy refuses it", "change the request, or the policy in the configuration"),
+		plain[place.StaleError]("stale", http.StatusConflict, "the books changed meanwhile", "send the request again"),
+		plain[agent.BusyError]("busy", http.StatusServiceUnavailable, "another agent keeps the node", "stop one of the two"),
+		plain[kernel.NotSupportedError]("not-supported", http.StatusNotImplemented, "this host cannot do it", "the detail says what would enable it; so does berth doctor"),
+		{
+			name: "kernel", status: http.StatusInternalServerError, title: "the kernel refused",
+			remedy: "the detail says what the kernel said and what that usually means; everything is as it was",
+			find:   findStep, read: readStep, cause: reflect.TypeFor[stepCause](),
+		},
+		plain[kernel.ChangedError]("changed", http.StatusConflict, "someone else changed a value", "find who writes it: there is to be one writer"),
+		{
+			name: "corrupt", status: http.StatusInternalServerError, title: "a record cannot be read",
+			remedy: "the detail says where the record is kept; place the workload again, then delete the file",
+			find:   findCorrupt, read: readCorrupt, cause: reflect.TypeFor[corruptCause](),
+		},
+		sentinel("disk-full", http.StatusInsufficientStorage, "the disk of the state directory is full", "free some space there; everything is as it was", syscall.ENOSPC),
+		{
+			name: "request", status: http.StatusBadRequest, title: "the request is not understood",
+			remedy: rewrite, cause: reflect.TypeFor[RequestError](),
+			find: plain[RequestError]("", 0, "", "").find, read: plain[RequestError]("", 0, "", "").read,
+		},
+		sentinel("timeout", http.StatusServiceUnavailable, "it took too long", "send the request again", context.DeadlineExceeded),
+		sentinel("cancelled", http.StatusServiceUnavailable, "the agent is stopping", "send the request again once it is back", context.Canceled),
+		{
+			name: "internal", status: http.StatusInternalServerError, title: "something went wrong",
+			remedy: "look at the agent's log",
+			find:   func(error) (any, bool) { return nil, true },
+		},
+	}
+}
+
+// problemOf returns how an error goes over the wire.
+func problemOf(err error) Problem {
+	for _, k := range kinds() {
+		cause, ok := k.find(err)
+		if !ok {
+			continue
+		}
+		p := Problem{Type: urn + k.name, Title: k.title, Status: k.status, Detail: err.Error(), Remedy: k.remedy}
+		if cause != nil {
+			p.Cause, _ = json.Marshal(cause)
+		}
+		var request *RequestError
+		if errors.As(err, &request) {
+			p.Status = request.Status
+			if request.Remedy != "" {
+				p.Remedy = request.Remedy
+			}
+		}
+		return p
+	}
+	panic("the last kind is every error")
+}
+
+// errorOf returns the error that a Problem tells of.
+func errorOf(p Problem) error {
+	e := &Error{Problem: p}
+	for _, k := range kinds() {
+		if p.Type != urn+k.name || k.read == nil {
+			continue
+		}
+		cause, err := k.read(p.Cause)
+		if err != nil {
+			return fmt.Errorf("%s (its cause cannot be read: %w)", p.Detail, err)
+		}
+		if r, ok := cause.(*RequestError); ok {
+			r.Status, r.Remedy = p.Status, p.Remedy
+		}
+		e.cause = cause
+	}
+	return e
+}
+
+// stepCause is a kernel.StepError.
+type stepCause struct {
+	Step kernel.Step `json:"step"`
+	// Error is what the kernel said, Errno its number, 0 if it is none.
+	Error string `json:"error"`
+	Errno int    `json:"errno,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+func findStep(err error) (any, bool) {
+	var e *kernel.StepError
+	if !errors.As(err, &e) {
+		return nil, false
+	}
+	c := stepCause{Step: e.Step, Error: e.Err.Error(), Hint: e.Hint}
+	var errno syscall.Errno
+	if errors.As(e.Err, &errno) {
+		c.Errno = int(errno)
+	}
+	return c, true
+}
+
+func readStep(text json.RawMessage) (error, error) {
+	var c stepCause
+	err := json.Unmarshal(text, &c)
+	return &kernel.StepError{Step: c.Step, Err: &saidError{c.Error, syscall.Errno(c.Errno)}, Hint: c.Hint}, err
+}
+
+// saidError is what a kernel elsewhere said.
+type saidError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *saidError) Error() string { return e.text }
+
+// Unwrap returns the error's number.
+func (e *saidError) Unwrap() error {
+	if e.errno == 0 {
+		return nil
+	}
+	return e.errno
+}
+
+// corruptCause is an agent.CorruptError.
+type corruptCause struct {
+	File  string `json:"file"`
+	Error string `json:"error"`
+}
+
+func findCorrupt(err error) (any, bool) {
+	var e *agent.CorruptError
+	if !errors.As(err, &e) {
+		return nil, false
+	}
+	return corruptCause{e.File, e.Cause.Error()}, true
+}
+
+func readCorrupt(text json.RawMessage) (error, error) {
+	var c corruptCause
+	err := json.Unmarshal(text, &c)
+	return &agent.CorruptError{File: c.File, Cause: errors.New(c.Error)}, err
+}

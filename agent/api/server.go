@@ -1,0 +1,400 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// The bounds of what a client may cost.
+const (
+	maxBody      = 1 << 20          // bytes of a request
+	maxHeader    = 16 << 10         // bytes of its header
+	headerTime   = 5 * time.Second  // to send the header
+	readTime     = 10 * time.Second // to send all of it
+	answerTime   = time.Minute      // to work on it and take the answer
+	idleTime     = 2 * time.Minute  // between requests of a connection
+	eventTime    = 10 * time.Second // to take an event of a stream
+	maxListeners = 64               // streams of events at once
+)
+
+// Server answers requests. Its fields are all required.
+type Server struct {
+	Node    Node
+	View    View
+	History *History
+}
+
+// route is one thing that can be asked for.
+type route struct {
+	method, path string
+	about        string
+	query        []parameter
+	body         reflect.Type // nil: none is read
+	status       int          // if all goes well
+	answer       reflect.Type // nil: none
+	stream       bool         // answers are lines of JSON
+	errors       []string     // kinds beside those that every route has
+	serve        func(*http.Request, any) (any, error)
+}
+
+// parameter is one that may stand in the query.
+type parameter struct {
+	name, kind, about string
+}
+
+var refusals = []string{"invalid", "cpus", "smt", "numa", "memory", "device", "floor", "conflict", "rejected", "stale", "not-supported", "kernel", "disk-full"}
+
+// routes are all that the server answers.
+func (s *Server) routes() []route {
+	explain := parameter{"explain", "boolean", "ask the policy for its reasons"}
+	return []route{
+		{
+			method: "GET", path: "/v1/agent", about: "Who answers.",
+			status: http.StatusOK, answer: reflect.TypeFor[About](),
+			serve: func(r *http.Request, _ any) (any, error) { return s.View.About(r.Context()) },
+		},
+		{
+			method: "GET", path: "/v1/workloads", about: "All workloads, by rising id.",
+			status: http.StatusOK, answer: reflect.TypeFor[list](), serve: s.list,
+		},
+		{
+			method: "POST", path: "/v1/workloads", about: "Place a new workload.", query: []parameter{explain},
+			body: reflect.TypeFor[agent.Spec](), status: http.StatusCreated, answer: reflect.TypeFor[agent.Workload](),
+			errors: append([]string{"held"}, refusals...), serve: s.place,
+		},
+		{
+			method: "POST", path: "/v1/preview", about: "What placing or, for an id that is held, resizing would come to. Nothing is changed.", query: []parameter{explain},
+			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[Draft](),
+			errors: refusals, serve: s.preview,
+		},
+		{
+			method: "GET", path: "/v1/workloads/{id}", about: "One workload.",
+			status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](), errors: []string{"not-held"},
+			serve: func(r *http.Request, _ any) (any, error) { return s.Node.Get(r.Context(), r.PathValue("id")) },
+		},
+		{
+			method: "PUT", path: "/v1/workloads/{id}", about: "Resize a workload: its request, given CPUs and limits. Group, process and owner stay.", query: []parameter{explain},
+			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
+			errors: append([]string{"not-held"}, refusals...), serve: s.resize,
+		},
+		{
+			method: "DELETE", path: "/v1/workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}},
+			status: http.StatusNoContent, errors: []string{"not-held", "occupied", "kernel", "disk-full"},
+			serve: func(r *http.Request, _ any) (any, error) {
+				return nil, s.Node.Release(r.Context(), r.PathValue("id"), r.URL.Query().Get("kill") == "true")
+			},
+		},
+		{
+			method: "POST", path: "/v1/workloads/{id}/move", about: "Give a workload other CPUs, and memory nodes if there are any.",
+			body: reflect.TypeFor[move](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
+			errors: append([]string{"not-held"}, refusals...), serve: s.move,
+		},
+		{
+			method: "GET", path: "/v1/workloads/{id}/explain", about: "Why a workload is where it is.",
+			status: http.StatusOK, answer: reflect.TypeFor[Explanation](), errors: []string{"not-held"}, serve: s.explain,
+		},
+		{
+			method: "GET", path: "/v1/machine", about: "The hardware, and who holds what of it.",
+			status: http.StatusOK, answer: reflect.TypeFor[Machine](),
+			serve: func(r *http.Request, _ any) (any, error) { return s.View.Machine(r.Context()) },
+		},
+		{
+			method: "GET", path: "/v1/config", about: "The configuration in force.",
+			status: http.StatusOK, answer: reflect.TypeFor[Config](),
+			serve: func(r *http.Request, _ any) (any, error) { return s.View.Config(r.Context()) },
+		},
+		{
+			method: "GET", path: "/v1/stats", about: "The latest figures of every workload, by rising id.",
+			status: http.StatusOK, answer: reflect.TypeFor[Stats](),
+			serve: func(r *http.Request, _ any) (any, error) { return s.View.Stats(r.Context()) },
+		},
+		{
+			method: "GET", path: "/v1/events", about: "Events as they come, one per line, until the client leaves; those kept that came before first.",
+			query: []parameter{
+				{"after", "integer", "only events with an id above this one"},
+				{"follow", "boolean", "false ends after the events that are kept"},
+			},
+			status: http.StatusOK, answer: reflect.TypeFor[Event](), stream: true,
+		},
+	}
+}
+
+// Handler returns the tree of handlers.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	listeners := make(chan struct{}, maxListeners)
+	for _, rt := range s.routes() {
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := rt.accept(w, r)
+			switch {
+			case err != nil:
+				fail(w, err)
+			case rt.stream:
+				s.events(w, r, listeners)
+			default:
+				answer, err := rt.serve(r, body)
+				if err != nil {
+					fail(w, err)
+					return
+				}
+				reply(w, rt.status, answer)
+			}
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fail(w, unknown(mux, r, w.Header())) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := r.URL.EscapedPath(); path.Clean(p) != p {
+			fail(w, &RequestError{http.StatusBadRequest, fmt.Sprintf("path %q is not in its shortest form", p), "write '..' and '/' within a name as %2E%2E and %2F"})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// unknown says why no route has a request.
+func unknown(mux *http.ServeMux, r *http.Request, header http.Header) error {
+	var allowed []string
+	for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		return &RequestError{http.StatusNotFound, fmt.Sprintf("nothing is at %q", r.URL.Path), "docs/openapi.json lists the paths"}
+	}
+	header.Set("Allow", strings.Join(allowed, ", "))
+	return &RequestError{http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %q", r.Method, r.URL.Path), "use " + strings.Join(allowed, " or ")}
+}
+
+// accept checks the query and reads the body.
+func (rt *route) accept(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := rt.checkQuery(r); err != nil {
+		return nil, err
+	}
+	if rt.body == nil {
+		return nil, nil
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, &RequestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit), "send one workload at a time"}
+	}
+	if err != nil {
+		return nil, &RequestError{http.StatusBadRequest, "the body does not arrive: " + err.Error(), ""}
+	}
+	into := reflect.New(rt.body)
+	if err := decode(text, into.Interface()); err != nil {
+		return nil, &RequestError{http.StatusBadRequest, "the body is not what is asked for: " + err.Error(), ""}
+	}
+	return into.Interface(), nil
+}
+
+func (rt *route) checkQuery(r *http.Request) error {
+	query := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		i := slices.IndexFunc(rt.query, func(p parameter) bool { return p.name == name })
+		if i < 0 || len(query[name]) != 1 {
+			return &RequestError{http.StatusBadRequest, fmt.Sprintf("parameter %q is unknown here, or there twice", name), ""}
+		}
+		value, kind := query.Get(name), rt.query[i].kind
+		_, err := strconv.ParseUint(value, 10, 64)
+		if kind == "integer" && err != nil || kind == "boolean" && value != "true" && value != "false" {
+			return &RequestError{http.StatusBadRequest, fmt.Sprintf("parameter %s=%q is not of type %s", name, value, kind), ""}
+		}
+	}
+	return nil
+}
+
+// decode reads one JSON value, strictly.
+func decode(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more than one value")
+	}
+	return nil
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	if body == nil {
+		w.WriteHeader(status)
+		return
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		fail(w, fmt.Errorf("answer: %w", err))
+		return
+	}
+	write(w, status, "application/json", text)
+}
+
+func fail(w http.ResponseWriter, err error) {
+	p := problemOf(err)
+	text, err := json.Marshal(p)
+	if err != nil {
+		http.Error(w, p.Detail, http.StatusInternalServerError)
+		return
+	}
+	write(w, p.Status, "application/problem+json", text)
+}
+
+func write(w http.ResponseWriter, status int, kind string, text []byte) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // a client that left misses nothing
+}
+
+func (s *Server) list(r *http.Request, _ any) (any, error) {
+	all, err := s.Node.List(r.Context())
+	if all == nil {
+		all = []agent.Workload{}
+	}
+	return list{all}, err
+}
+
+// specOf is the spec that a request asks for.
+func specOf(r *http.Request, body any) (agent.Spec, error) {
+	spec := *body.(*agent.Spec)
+	spec.Request.Explain = r.URL.Query().Get("explain") == "true"
+	if id := r.PathValue("id"); id != "" && id != spec.Request.ID {
+		return spec, &RequestError{http.StatusBadRequest, fmt.Sprintf("the path is about workload %q, the body about %q", id, spec.Request.ID), ""}
+	}
+	if err := spec.Validate(); err != nil {
+		return spec, &RequestError{http.StatusBadRequest, err.Error(), ""}
+	}
+	return spec, nil
+}
+
+func (s *Server) place(r *http.Request, body any) (any, error) {
+	spec, err := specOf(r, body)
+	if err != nil {
+		return nil, err
+	}
+	return s.Node.Place(r.Context(), spec)
+}
+
+func (s *Server) preview(r *http.Request, body any) (any, error) {
+	spec, err := specOf(r, body)
+	if err != nil {
+		return nil, err
+	}
+	w, plan, err := s.Node.Preview(r.Context(), spec)
+	return Draft{w, append(kernel.Plan{}, plan...)}, err
+}
+
+func (s *Server) resize(r *http.Request, body any) (any, error) {
+	spec, err := specOf(r, body)
+	if err != nil {
+		return nil, err
+	}
+	return s.Node.Resize(r.Context(), spec)
+}
+
+func (s *Server) move(r *http.Request, body any) (any, error) {
+	to := body.(*move)
+	return s.Node.Move(r.Context(), r.PathValue("id"), to.CPUs, to.Mems)
+}
+
+func (s *Server) explain(r *http.Request, _ any) (any, error) {
+	w, err := s.Node.Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	return explanation(r.Context(), s.Node, w)
+}
+
+// explanation says why a workload has its grant.
+func explanation(ctx context.Context, n Node, w agent.Workload) (Explanation, error) {
+	e := Explanation{ID: w.ID(), Grant: w.Grant}
+	if w.Grant != nil && w.Grant.Why != nil {
+		e.Why, e.Recorded = w.Grant.Why, true
+		return e, nil
+	}
+	spec := w.Spec
+	spec.Request.Explain = true
+	now, _, err := n.Preview(ctx, spec)
+	var rejected *place.RejectedError
+	if errors.As(err, &rejected) {
+		return e, nil // the policy does not resize: it tells nothing
+	}
+	if err == nil && now.Grant != nil {
+		e.Why = now.Grant.Why
+	}
+	return e, err
+}
+
+// events streams the history.
+func (s *Server) events(w http.ResponseWriter, r *http.Request, listeners chan struct{}) {
+	select {
+	case listeners <- struct{}{}:
+		defer func() { <-listeners }()
+	default:
+		fail(w, &RequestError{http.StatusServiceUnavailable, fmt.Sprintf("%d clients listen already", maxListeners), "end one of them"})
+		return
+	}
+	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	control := http.NewResponseController(w)
+	send := func(events []Event) error {
+		if err := control.SetWriteDeadline(time.Now().Add(eventTime)); err != nil {
+			return err
+		}
+		for _, e := range events {
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			if _, err := w.Write(append(text, '\n')); err != nil {
+				return err
+			}
+			after = e.ID
+		}
+		return control.Flush()
+	}
+	if send(s.History.After(after)) != nil || r.URL.Query().Get("follow") == "false" {
+		return
+	}
+	for {
+		events, err := s.History.Wait(r.Context(), after)
+		if err != nil || send(events) != nil {
+			return
+		}
+	}
+}
+
+// NewServer returns the HTTP server for a handler, with bounds on what a client
+// may cost. PeerOf tells who asks, on a Unix socket.
+func NewServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		MaxHeaderBytes:    maxHeader,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       readTime,
+		WriteTimeout:      answerTime,
+		IdleTimeout:       idleTime,
+		ConnContext:       withPeer,
+	}
+}

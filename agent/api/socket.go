@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// InUseError is a socket on which somebody listens.
+type InUseError struct{ Path string }
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("listen on %s: somebody does already; stop that agent, or choose another socket", e.Path)
+}
+
+// Listen listens on a Unix socket that only this user may use (mode 0600) and, if
+// gid is not negative, that group (0660). A socket on which nobody listens any
+// more is replaced, one in use is an *InUseError; anything else of that name is an
+// error and stays. Closing removes the socket.
+func Listen(path string, gid int) (net.Listener, error) {
+	if err := clear(path); err != nil {
+		return nil, err
+	}
+	// Nobody can connect before the mode is right: the socket is made in a
+	// directory of its own.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".sock-")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	s := &socket{UnixListener: l, path: path}
+	if err := s.install(filepath.Join(dir, "s"), gid); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), l.Close())
+	}
+	return s, nil
+}
+
+// clear makes sure that nobody listens at path and nothing of value is there.
+func clear(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("listen on %s: something else has that name; move it away", path)
+	}
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		return errors.Join(&InUseError{path}, c.Close())
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("listen on %s: look who does already: %w", path, err)
+}
+
+// socket is a listener that removes its file, if that is still its own.
+type socket struct {
+	*net.UnixListener
+	path string
+	file os.FileInfo
+}
+
+// install gives the socket its mode and its name.
+func (s *socket) install(made string, gid int) (err error) {
+	mode := fs.FileMode(0o600)
+	if gid >= 0 {
+		mode = 0o660
+		if err := os.Chown(made, -1, gid); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(made, mode); err != nil {
+		return err
+	}
+	if s.file, err = os.Lstat(made); err != nil {
+		return err
+	}
+	return os.Rename(made, s.path)
+}
+
+// Close ends listening and removes the socket.
+func (s *socket) Close() error {
+	err := s.UnixListener.Close()
+	if info, statErr := os.Lstat(s.path); statErr == nil && os.SameFile(info, s.file) {
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return err
+}
+
+type peerKey struct{}
+
+// PeerOf returns who made the request of a context; ok is false if the kernel does
+// not tell.
+func PeerOf(ctx context.Context) (p Peer, ok bool) {
+	p, ok = ctx.Value(peerKey{}).(Peer)
+	return p, ok
+}
+
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)})
+}
