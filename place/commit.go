@@ -370,11 +370,21 @@ func (c *change) useDevices(g *Grant) error {
 			c.using[i] = g.ID
 		case !takeTurns(&g.Request, &holder.Request):
 			return &DeviceError{name, "held by " + holder.ID}
-		case g.Request.Role != Init:
+		case standsFor(g, holder):
 			c.using[i] = g.ID
 		}
 	}
 	return nil
+}
+
+// standsFor reports whether g rather than o is named as the user of what both
+// take turns with: the one that is not Init, else the lowest id, so that it
+// does not depend on who came first.
+func standsFor(g, o *Grant) bool {
+	if g.Request.Role == Init && o.Request.Role == Init {
+		return g.ID < o.ID
+	}
+	return g.Request.Role != Init
 }
 
 // takeTurns reports whether two workloads may hold the same thing because one
@@ -394,9 +404,10 @@ func (c *change) yield(g *Grant, name string) {
 	if g.Request.Group == "" {
 		return
 	}
+	var user *Grant
 	for o := range c.Members(g.Request.Group) {
-		if slices.Contains(o.Devices, name) {
-			c.using[i] = o.ID
+		if slices.Contains(o.Devices, name) && (user == nil || standsFor(o, user)) {
+			user, c.using[i] = o, o.ID
 		}
 	}
 }

@@ -214,6 +214,32 @@ func TestGroupTakesTurns(t *testing.T) {
 	}
 }
 
+// Who of several that take turns is named does not depend on the order.
+func TestDeviceIsHeldByTheSameWhoeverCameFirst(t *testing.T) {
+	t.Parallel()
+	init := func(id, cpus string) *place.Grant {
+		g := member(own(id, cpus), "g", place.Init)
+		g.Devices = []string{"gpu0"}
+		return g
+	}
+	a, b, c := init("a", "1"), init("b", "1"), init("c", "1")
+	for _, grants := range [][]*place.Grant{{a, b, c}, {c, b, a}, {b, c, a}} {
+		s := give(t, start(t, place.Config{Devices: []place.Device{{Name: "gpu0"}}}), grants...)
+		for _, id := range []string{"a", "b"} {
+			if _, holder, _ := s.Device("gpu0"); holder != id {
+				t.Errorf("gpu0 is held by %q, want %q", holder, id)
+			}
+			if err := s.Audit(); err != nil {
+				t.Error(err)
+			}
+			var err error
+			if s, err = s.Release(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestPoolsChange(t *testing.T) {
 	t.Parallel()
 	s := start(t, place.Config{})
