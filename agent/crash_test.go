@@ -110,12 +110,12 @@ type op struct {
 
 func ops(rng *rand.Rand) []op {
 	ctx := context.Background()
-	place := func(s Spec) op {
+	add := func(s Spec) op {
 		return op{"place " + s.Request.ID, s.Request.ID, func(n *Node) error { _, err := n.Place(ctx, s); return err }}
 	}
-	api, db := spec("api", place_LSE, 2000, 9000101), spec("db", place_LSE, 1000+1000*rng.IntN(2), 9000102)
+	api, db := spec("api", place.LSE, 2000, 9000101), spec("db", place.LSE, 1000+1000*rng.IntN(2), 9000102)
 	db.Limits = cgroup.Limits{Weight: 200, MemoryMax: 1 << 20}
-	web := spec("web", place_LS, 1000, 0)
+	web := spec("web", place.LS, 1000, 0)
 	web.Group = "web.slice"
 	web.Limits = cgroup.Limits{Weight: 300}
 	bigger := api
@@ -131,18 +131,12 @@ func ops(rng *rand.Rand) []op {
 		}}
 	}
 	return []op{
-		place(spec("batch", place_BE, 500, 9000100)), place(api), place(db), place(web),
+		add(spec("batch", place.BE, 500, 9000100)), add(api), add(db), add(web),
 		{"resize api", "api", func(n *Node) error { _, err := n.Resize(ctx, bigger); return err }},
 		move("api", "6-7"), move("db", "4-5"), move("api", "2-3"),
 		release("api"), release("db"), release("web"), release("batch"),
 	}
 }
-
-const (
-	place_LSE = place.LSE
-	place_LS  = place.LS
-	place_BE  = place.BE
-)
 
 // world is a host with groups that are not Berth's, and a log of who is where.
 type world struct {
@@ -286,7 +280,8 @@ func (w *world) list(n *Node) []Workload {
 	return all
 }
 
-func without1(all []Workload, id string) []Workload {
+// except returns the workloads but one, as far as others must not change them.
+func except(all []Workload, id string) []Workload {
 	var rest []Workload
 	for _, w := range all {
 		if w.ID() != id {
@@ -409,7 +404,7 @@ func (w *world) killOnce(rng *rand.Rand) (died bool) {
 	n, after := w.settled(name)
 	defer n.Close()
 	w.exclusive(name, before, after)
-	if diff := cmp.Diff(without1(before, o.id), without1(after, o.id), cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(except(before, o.id), except(after, o.id), cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })); diff != "" {
 		w.t.Errorf("%s: other workloads (-before +after):\n%s", name, diff)
 	}
 	return died
@@ -483,8 +478,8 @@ func (w *world) failOnce(o op, at int, cause error) (done bool) {
 	if err != nil && !isRelease {
 		id = "" // all are as before
 	}
-	if diff := cmp.Diff(without1(before, id), without1(after, id), cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(except(before, id), except(after, id), cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })); diff != "" {
 		w.t.Errorf("%s: %v: workloads (-before +after):\n%s", name, err, diff)
 	}
-	return err == nil || isRelease && len(without1(after, o.id)) == len(after)
+	return err == nil || isRelease && len(except(after, o.id)) == len(after)
 }
