@@ -466,6 +466,26 @@ func TestNoRoomForWaits(t *testing.T) {
 	}
 }
 
+func TestNoRoomForGroups(t *testing.T) {
+	root := realRoot(t)
+	victim := newGroup(t, root, "victim")
+	p := open(t, Options{Root: root, Room: 1, MaxShare: -1})
+	ids := make([]uint64, p.objects.Watch.MaxEntries())
+	for i := range ids {
+		ids[i] = 1<<40 + uint64(i)
+	}
+	if _, err := p.objects.Watch.BatchUpdate(ids, make([]runqWatched, len(ids)), nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a failed Add leaves its place free
+		checkError(t, "full", p.Add(victim), "argument list too long")
+	}
+	if _, err := p.objects.Watch.BatchDelete(ids, nil); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, "emptied", p.Add(victim), "")
+}
+
 func TestReadDoesNotAllocate(t *testing.T) {
 	root := realRoot(t)
 	p := open(t, Options{Root: root, Groups: []string{newGroup(t, root, "victim")}, MaxShare: -1})

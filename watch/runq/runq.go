@@ -240,13 +240,17 @@ func (p *Probe) Close() error {
 func (p *Probe) Add(path string) error {
 	path = filepath.Clean("/" + path)
 	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
-	if i < 0 {
+	isNew := i < 0
+	if isNew {
 		var err error
 		if i, err = p.claim(path); err != nil {
 			return fmt.Errorf("watch group %s: %w", path, err)
 		}
 	}
 	if err := p.refresh(&p.slots[i], uint64(i)); err != nil {
+		if isNew {
+			err = errors.Join(err, p.Remove(path))
+		}
 		return fmt.Errorf("watch group %s: %w", path, err)
 	}
 	return nil
@@ -288,13 +292,13 @@ func (p *Probe) refresh(s *slot, index uint64) error {
 	if ids[0] != s.id {
 		return errors.New("another group has taken its place: remove it first")
 	}
+	gone := slices.DeleteFunc(s.ids, func(id uint64) bool { return slices.Contains(ids, id) })
+	s.ids = ids
 	for _, id := range ids {
 		if err := p.objects.Watch.Put(id, runqWatched{Id: s.id, Group: index}); err != nil {
 			return err
 		}
 	}
-	gone := slices.DeleteFunc(s.ids, func(id uint64) bool { return slices.Contains(ids, id) })
-	s.ids = ids
 	return p.forget(gone)
 }
 
