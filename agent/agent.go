@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -217,6 +218,18 @@ func (n *Node) Close() error {
 // Backend names how workloads are placed: "cgroup v2", "cgroup v1", "hybrid" or
 // "affinity".
 func (n *Node) Backend() string { return n.backend.name() }
+
+// Bases returns the directories, relative to the kernel.Root, that control groups
+// are named from: one in each hierarchy, first the one where CPUs are given. With
+// affinity there are none.
+func (n *Node) Bases() []string {
+	g, ok := n.backend.(*groups)
+	if !ok {
+		return nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(g.base.Dirs()), func(dir string) bool { return dir == g.dir })
+	return append([]string{g.dir}, rest...)
+}
 
 func (n *Node) tell(kind EventKind, id, object, text string) {
 	n.opt.Events(Event{Time: n.opt.Now(), Kind: kind, ID: id, Object: object, Text: text})
