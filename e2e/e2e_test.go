@@ -24,7 +24,10 @@ import (
 // Env asks for guests: plain go test stays fast where a kit has been fetched.
 const Env = "BERTH_TEST_E2E"
 
-var guestRun = flag.String("guest.run", "", "run only those tests in the guests that match this regular expression")
+var (
+	guestRun = flag.String("guest.run", "", "run only those tests in the guests that match this regular expression")
+	update   = flag.Bool("update", false, "have the guests record what they else compare with recordings")
+)
 
 func TestGuests(t *testing.T) {
 	kit := openKit(t)
@@ -34,7 +37,10 @@ func TestGuests(t *testing.T) {
 			for _, m := range machines() {
 				t.Run("machine="+m.Name, func(t *testing.T) {
 					t.Parallel()
-					runGuest(t, kit, m, programs.job(kernel))
+					recorded := runGuest(t, kit, m, programs.job(kernel))
+					if *update && !t.Failed() && recorded != "" {
+						record(t, kernel, recorded)
+					}
 				})
 			}
 		})
@@ -84,14 +90,24 @@ func (p programs) job(kernel vmtest.Kernel) vmtest.Job {
 		Init:    p.init,
 		Files:   map[string]string{"/bin/guest.test": p.tests, "/bin/berth": p.berth},
 		Args:    []string{"/bin/guest.test", "-test.v=test2json", "-test.run=" + *guestRun},
-		Env:     []string{"BERTH_KERNEL=" + kernel.Name},
+		Env:     []string{"BERTH_KERNEL=" + kernel.Name, "BERTH_UPDATE=" + strconv.FormatBool(*update)},
+		Modules: []string{"configfs", "null_blk"},
 		Timeout: 5 * time.Minute,
 	}
 }
 
+// record replaces the recording of a kernel.
+func record(t *testing.T, kernel vmtest.Kernel, text string) {
+	t.Helper()
+	file := "../internal/fakekernel/parity/testdata/" + kernel.Name + ".txt"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 // runGuest boots one guest and makes each test in it a sub-test of t, as soon
-// as it ends.
-func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) {
+// as it ends. It returns what the guest recorded.
+func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) (recorded string) {
 	output, events := convert(t)
 	job.Output = output
 	type ending struct {
@@ -104,7 +120,7 @@ func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) {
 		output.Close()
 		ended <- ending{result, err}
 	}()
-	unfinished := report(t, events)
+	unfinished, recorded := report(t, events)
 	end := <-ended
 	switch {
 	case end.err != nil:
@@ -115,10 +131,11 @@ func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) {
 	for name, log := range unfinished {
 		t.Errorf("%s did not end:\n%s", name, log)
 	}
+	return recorded
 }
 
 // event is a record of go tool test2json.
-type event struct{ Action, Test, Output string }
+type event struct{ Action, Test, Output, Key, Value string }
 
 // convert starts go tool test2json.
 func convert(t *testing.T) (io.WriteCloser, io.Reader) {
@@ -145,15 +162,23 @@ func convert(t *testing.T) (io.WriteCloser, io.Reader) {
 
 // report makes each top-level test a sub-test that ends as it did, and returns
 // what those that did not end have written. What is written outside of tests
-// comes under "".
-func report(t *testing.T, events io.Reader) map[string]string {
-	logs := map[string]string{}
+// comes under "". Attributes "recorded" are quoted lines of a recording.
+func report(t *testing.T, events io.Reader) (logs map[string]string, recorded string) {
+	logs = map[string]string{}
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Errorf("test2json: %v in %q", err, lines.Text())
+			continue
+		}
+		if e.Action == "attr" && e.Key == "recorded" {
+			line, err := strconv.Unquote(e.Value)
+			if err != nil {
+				t.Errorf("recorded %s: %v", e.Value, err)
+			}
+			recorded += line
 			continue
 		}
 		top, _, isSub := strings.Cut(e.Test, "/")
@@ -171,7 +196,7 @@ func report(t *testing.T, events io.Reader) map[string]string {
 		t.Errorf("read events: %v", err)
 	}
 	delete(logs, "")
-	return logs
+	return logs, recorded
 }
 
 // repeat ends as a test in the guest did.
