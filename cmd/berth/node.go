@@ -21,7 +21,6 @@ import (
 // node is who places workloads: this process (*agent.Node), in turn with others
 // by the lock of the state directory.
 type node interface {
-	Backend() string
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
@@ -39,22 +38,20 @@ const nodePatience = 10 * time.Second
 
 // nodeFlags are the options of a node on the command line.
 type nodeFlags struct {
-	policy   string
-	confine  []string
-	affinity bool
+	policy  string
+	confine []string
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.policy, "policy", replay.DefaultPolicy, "`name` of the policy that chooses (see berth replay --help)")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated")
-	fs.BoolVar(&f.affinity, "affinity", false, "place by CPU affinity even where control groups could be used")
 	completeWords(cmd, "policy", policyNames()...)
 }
 
 // args are the flags again, as arguments.
 func (f *nodeFlags) args() []string {
-	args := []string{"--policy", f.policy, fmt.Sprintf("--affinity=%t", f.affinity)}
+	args := []string{"--policy", f.policy}
 	for _, glob := range f.confine {
 		args = append(args, "--confine", glob)
 	}
@@ -84,7 +81,7 @@ func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
 		return nil, err
 	}
 	return openNode(cmd.Context(), agent.Options{
-		Root: root, Dir: nodeDir(root.Name()), Policy: policy, Confine: f.confine, Affinity: f.affinity,
+		Root: root, Dir: nodeDir(root.Name()), Policy: policy, Confine: f.confine,
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
 				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s %s%s: %s\n", e.Kind, e.ID, e.Object, onLine(e.Text))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -28,6 +29,10 @@ const ownerLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 type replayDrawing struct {
 	t       *place.Topology
 	letters map[string]rune // by owner: a workload, or "pool NAME"
+	// title names a workload in the legend; nil is its id.
+	title func(*place.Grant) string
+	// paint colours a mark; nil leaves it.
+	paint func(rune) string
 }
 
 func newReplayDrawing(t *place.Topology) *replayDrawing {
@@ -55,7 +60,7 @@ func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
 	marks, legend := d.marks(s)
 	var rows [][]string
 	for pos, u := range d.t.Units(machine.Node) {
-		label, cpus := d.t.Label(machine.Node, pos), list(u.CPUs)
+		label, cpus := d.label(pos), list(u.CPUs)
 		for _, line := range d.cores(pos, marks) {
 			rows = append(rows, []string{" ", label, line, cpus})
 			label, cpus = "", ""
@@ -63,8 +68,41 @@ func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
 	}
 	columns(b, rows)
 	for _, l := range legend {
-		fmt.Fprintf(b, "    %s\n", onLine(l))
+		mark, text, ok := strings.Cut(onLine(l), " ")
+		if ok && utf8.RuneCountInString(mark) == 1 {
+			mark = d.painted([]rune(mark))
+		}
+		fmt.Fprintf(b, "    %s %s\n", mark, text)
 	}
+}
+
+// label names a node, with its socket where there are several.
+func (d *replayDrawing) label(node int) string {
+	label := d.t.Label(machine.Node, node)
+	cores := d.t.Cores(machine.Node, node)
+	if d.title == nil || len(cores) == 0 || len(d.t.Units(machine.Socket)) < 2 {
+		return label
+	}
+	return d.t.Label(machine.Socket, d.t.Of(machine.Socket, int(cores[0]))) + " " + label
+}
+
+// painted writes marks, in colour if they have any.
+func (d *replayDrawing) painted(marks []rune) string {
+	if d.paint == nil {
+		return string(marks)
+	}
+	var b strings.Builder
+	for _, m := range marks {
+		b.WriteString(d.paint(m))
+	}
+	return b.String()
+}
+
+func (d *replayDrawing) name(g *place.Grant) string {
+	if d.title == nil {
+		return g.ID
+	}
+	return d.title(g)
 }
 
 // cores returns lines of marks; a memory-only node has none.
@@ -77,7 +115,7 @@ func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
 			line = append(line, '|', ' ')
 		}
 		if len(line) >= drawWidth {
-			lines, line = append(lines, string(line)), nil
+			lines, line = append(lines, d.painted(line)), nil
 		}
 		for cpu := range d.t.Units(machine.Core)[core].CPUs.All() {
 			line = append(line, marks[cpu])
@@ -85,7 +123,7 @@ func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
 		line = append(line, ' ')
 	}
 	if len(line) > 0 {
-		lines = append(lines, string(line))
+		lines = append(lines, d.painted(line))
 	}
 	return lines
 }
@@ -121,7 +159,7 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 		}
 		l := d.letter(g.ID)
 		put(own, l)
-		text := fmt.Sprintf("%c %s: %s", l, g.ID, list(own))
+		text := fmt.Sprintf("%c %s: %s", l, d.name(g), list(own))
 		if g.Lent {
 			text += ", lent to best effort"
 		}
@@ -144,11 +182,11 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 			legend = append(legend, fmt.Sprintf("%c %s", m.mark, m.text))
 		}
 	}
-	return marks, append(legend, sharers(s)...)
+	return marks, append(legend, d.sharers(s)...)
 }
 
 // sharers says who runs where without CPUs of his own.
-func sharers(s *place.State) []string {
+func (d *replayDrawing) sharers(s *place.State) []string {
 	type place struct {
 		where string
 		ids   []string
@@ -167,7 +205,7 @@ func sharers(s *place.State) []string {
 			i = len(places)
 			places = append(places, place{where: where})
 		}
-		places[i].ids = append(places[i].ids, g.ID)
+		places[i].ids = append(places[i].ids, d.name(g))
 	}
 	var lines []string
 	for _, p := range places {

@@ -34,7 +34,7 @@ func columns(b *strings.Builder, rows [][]string, right ...int) {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], textWidth(cell))
 		}
 	}
 	toRight := map[int]bool{}
@@ -47,7 +47,7 @@ func columns(b *strings.Builder, rows [][]string, right ...int) {
 			if i > 0 {
 				line.WriteString("  ")
 			}
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			pad := strings.Repeat(" ", widths[i]-textWidth(cell))
 			if toRight[i] {
 				line.WriteString(pad + cell)
 			} else {
@@ -55,6 +55,19 @@ func columns(b *strings.Builder, rows [][]string, right ...int) {
 			}
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
+
+// textWidth is how wide text is on a terminal, without its colours.
+func textWidth(text string) int {
+	width := utf8.RuneCountInString(text)
+	for {
+		_, rest, ok := strings.Cut(text, "\x1b[")
+		if !ok {
+			return width
+		}
+		end := strings.IndexByte(rest, 'm') + 1
+		width, text = width-len("\x1b[")-end, rest[end:]
 	}
 }
 

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/cpuset"
+)
+
+func moveCommand() *cobra.Command {
+	var cpus, mems cpuset.Set
+	var output string
+	cmd := &cobra.Command{
+		Use:   "move NAME --cpuset LIST [--mems LIST]",
+		Short: "Move a running workload to other CPUs and memory nodes",
+		Long: `Move a running workload to other CPUs and memory nodes.
+
+A workload with CPUs of its own (LSE, LSR) owns the new ones instead; what others
+own is refused. Another workload stays within the new ones in its pool. On
+cgroup v2 its memory moves along with --mems; on v1 only new memory does.
+
+Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
+		Example: `  berth move api --cpuset 4-7
+  berth move api --cpuset 4-7 --mems 1`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			if cpus.IsEmpty() {
+				return exitStatus{exitUsage, errors.New("move: --cpuset is needed")}
+			}
+			return withNode(cmd, func(n node) error {
+				w, err := n.Move(cmd.Context(), args[0], cpus, mems)
+				if err != nil {
+					return err
+				}
+				return changed(cmd.OutOrStdout(), output, &w)
+			})
+		},
+	}
+	oneName(cmd)
+	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
+	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
+	outputFlag(cmd, &output)
+	return cmd
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+)
+
+func resizeCommand() *cobra.Command {
+	var spec specFlags
+	var policy nodeFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "resize NAME [flags]",
+		Short: "Change what a running workload asks for: CPUs, class, limits",
+		Long: `Change what a running workload asks for: CPUs, class, limits. What no flag names
+stays as it is. The policy keeps it where it is as far as it can: grown, it gets
+CPUs near those that it has; shrunk, it keeps some of them.
+
+--cpus lets the policy choose again where --cpuset had named the CPUs.
+
+Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
+		Example: `  berth resize api --cpus 6
+  berth resize batch --quota 2 --memory max`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			n, err := policy.open(cmd)
+			if err != nil {
+				return err
+			}
+			w, err := resize(cmd, n, args[0], &spec)
+			if err == nil {
+				err = changed(cmd.OutOrStdout(), output, &w)
+			}
+			return errors.Join(err, n.Close())
+		},
+	}
+	oneName(cmd)
+	spec.register(cmd)
+	policy.register(cmd)
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+func resize(cmd *cobra.Command, n node, id string, f *specFlags) (w agent.Workload, err error) {
+	if w, err = n.Get(cmd.Context(), id); err != nil {
+		return w, err
+	}
+	next := w.Spec
+	if cmd.Flags().Changed("cpus") {
+		next.CPUs = cpuset.Set{}
+	}
+	if err := f.apply(cmd, &next); err != nil {
+		return w, err
+	}
+	return n.Resize(cmd.Context(), next)
+}
+
+// changed says what a workload has now.
+func changed(out io.Writer, output string, w *agent.Workload) error {
+	if output == "json" {
+		return writeJSON(out, w)
+	}
+	_, err := fmt.Fprintf(out, "%s runs on %s\n", onLine(w.ID()), w.CPUs)
+	return err
+}
