@@ -234,7 +234,7 @@ func (c *Client) Stats(ctx context.Context) (s Stats, err error) {
 	return s, err
 }
 
-// Events yields the events with an id above the given one: those that are kept
+// Events yields the events with a Seq above the given one: those that are kept
 // and, if follow, those that come until the context ends or the agent stops. An error
 // is the last that is yielded.
 func (c *Client) Events(ctx context.Context, after uint64, follow bool) iter.Seq2[Event, error] {

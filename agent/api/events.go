@@ -18,10 +18,10 @@ const (
 	Slow     agent.EventKind = "slow"     // groups are not all watched
 )
 
-// Event is something that happened, in the order of its ID.
+// Event is something that happened, in the order of Seq.
 type Event struct {
-	// ID rises, with gaps, also over restarts of the agent.
-	ID uint64 `json:"id"`
+	// Seq rises, with gaps, also over restarts of the agent.
+	Seq uint64 `json:"seq"`
 	agent.Event
 	// By is who asked for it, if a client did.
 	By *Peer `json:"by,omitempty"`
@@ -45,18 +45,18 @@ type History struct {
 	grown  chan struct{} // closed when an event comes
 }
 
-// NewHistory returns a History of at most size events. The first has an id beyond
-// first: with microseconds of the clock, ids rise over restarts.
+// NewHistory returns a History of at most size events. The first has a number beyond
+// first: with microseconds of the clock, numbers rise over restarts.
 func NewHistory(size int, first uint64) *History {
 	return &History{events: make([]Event, 0, size), last: first, grown: make(chan struct{})}
 }
 
-// Add appends an event and gives it its ID.
+// Add appends an event and numbers it.
 func (h *History) Add(e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last++
-	e.ID = h.last
+	e.Seq = h.last
 	if len(h.events) < cap(h.events) {
 		h.events = append(h.events, e)
 	} else {
@@ -67,29 +67,29 @@ func (h *History) Add(e Event) {
 	h.grown = make(chan struct{})
 }
 
-// After returns the events with an id above the given one, oldest first. If some
+// After returns the events with a number above the given one, oldest first. If some
 // between are no longer kept, the first returned is of kind Lost and has the
 // number before the next one's.
-func (h *History) After(id uint64) []Event {
+func (h *History) After(seq uint64) []Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.after(id)
+	return h.after(seq)
 }
 
-func (h *History) after(id uint64) []Event {
-	if id > h.last {
-		id = 1 // of an earlier start, before the clock was set back
+func (h *History) after(seq uint64) []Event {
+	if seq > h.last {
+		seq = 1 // of an earlier start, before the clock was set back
 	}
 	var all []Event
 	for i := range h.events {
 		e := h.events[(h.next+i)%len(h.events)]
-		if e.ID <= id {
+		if e.Seq <= seq {
 			continue
 		}
-		if len(all) == 0 && id != 0 && e.ID > id+1 {
-			lost := Event{ID: e.ID - 1}
+		if len(all) == 0 && seq != 0 && e.Seq > seq+1 {
+			lost := Event{Seq: e.Seq - 1}
 			lost.Time, lost.Kind = e.Time, Lost
-			lost.Text = fmt.Sprintf("events after %d and before %d are no longer kept, or those of an earlier start", id, e.ID)
+			lost.Text = fmt.Sprintf("events after %d and before %d are no longer kept, or those of an earlier start", seq, e.Seq)
 			all = append(all, lost)
 		}
 		all = append(all, e)
@@ -98,10 +98,10 @@ func (h *History) after(id uint64) []Event {
 }
 
 // Wait is After, but waits until there is an event, or for the context.
-func (h *History) Wait(ctx context.Context, id uint64) ([]Event, error) {
+func (h *History) Wait(ctx context.Context, seq uint64) ([]Event, error) {
 	for {
 		h.mu.Lock()
-		all, grown := h.after(id), h.grown
+		all, grown := h.after(seq), h.grown
 		h.mu.Unlock()
 		if len(all) > 0 {
 			return all, nil

@@ -127,7 +127,7 @@ func (s *Server) routes() []route {
 		{
 			method: "GET", path: "/v1/events", about: "Events as they come, one per line, until the client leaves; those kept that came before first.",
 			query: []parameter{
-				{"after", "integer", "only events with an id above this one"},
+				{"after", "integer", "only events with a seq above this one"},
 				{"follow", "boolean", "false ends after the events that are kept"},
 			},
 			status: http.StatusOK, answer: reflect.TypeFor[Event](), stream: true,
@@ -370,7 +370,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, listeners chan s
 			if _, err := w.Write(append(text, '\n')); err != nil {
 				return err
 			}
-			after = e.ID
+			after = e.Seq
 		}
 		return control.Flush()
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 // InUseError is a socket on which somebody listens.
@@ -126,4 +128,10 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, peerKey{}, Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)})
+}
+
+// SocketPath is where a user's agent listens unless it is configured otherwise:
+// /run/berth/agent.sock for root, see kernel.JournalDir for others.
+func SocketPath(uid int, xdgRuntimeDir string) string {
+	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "agent.sock")
 }

@@ -65,6 +65,10 @@ func Rooms() []Room {
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "place", "place/berth"}},
 		{Path: "agent/api", May: []string{"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config"}},
+		{Path: "agent/daemon", May: []string{
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
+			"agent", "agent/config", "agent/api",
+		}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
@@ -96,8 +100,8 @@ func OwnedImports() []Owned {
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load", "lab/report"}, "histograms belong to the lab"},
 		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
 		{"gonum.org/", []string{"lab/stats"}, "numerics belong to the statistics"},
-		{"log", []string{"agent"}, "libraries return errors; they do not log"},
-		{"log/slog", []string{"agent"}, "libraries return errors; they do not log"},
+		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
+		{"log/slog", []string{"agent/daemon", "cmd/berth"}, "libraries return errors; they do not log"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
 		{"testing", []string{"internal/placetest"}, "test code is not shipped"},
 	}

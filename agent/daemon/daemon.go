@@ -1,0 +1,393 @@
+// Package daemon is `berth agent`: it keeps one host as a NodeConfig says.
+//
+// It opens the node for good, watches which control groups come and go, gives those
+// that the configuration matches their place and releases those that vanish,
+// repairs what drifts, follows the configuration file, and serves the API. One
+// goroutine, the loop, decides; others only wait for something and tell it.
+//
+// What a change comes to is package agent's, what a configuration means
+// agent/config's, and how others ask agent/api's.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch/cgrouptree"
+)
+
+// Options say how the agent runs, beside its configuration. The zero value is the
+// live host under the default configuration.
+type Options struct {
+	// Root is the kernel's files; nil is the live host. Paths of the configuration
+	// lie below it.
+	Root *kernel.Root
+	// Machine is the hardware; nil reads it from Root.
+	Machine *machine.Machine
+	// File is the NodeConfig; "" is none, the defaults.
+	File string
+	// Socket replaces the configuration's agent.socket, if not "".
+	Socket string
+	// RestoreOnExit gives everything back at the end, whatever the configuration
+	// says.
+	RestoreOnExit bool
+	// Reload asks to read the configuration again; nil is never, but for changes of
+	// the file.
+	Reload <-chan os.Signal
+	// Web makes the handler for the address of agent.metrics, of what the agent
+	// knows; nil is none, and then nothing listens there.
+	Web func(api.Server) http.Handler
+	// Supervisor is who started this process.
+	Supervisor Supervisor
+	// Log gets every event; nil discards them.
+	Log *slog.Logger
+	// Interval is the time between readings of statistics; 0 is 1 s.
+	Interval time.Duration
+}
+
+// historySize is how many events are kept for clients that come later.
+const historySize = 1024
+
+// Run is the agent: it returns when the context ends, or with what it cannot go on
+// without. A second agent with the same state is refused with an *agent.BusyError.
+func Run(ctx context.Context, opt Options) (err error) {
+	d, err := start(ctx, opt)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	return d.run(ctx)
+}
+
+// Daemon is a running agent.
+type daemon struct {
+	opt     Options
+	root    *kernel.Root
+	log     *slog.Logger
+	history *api.History
+	keeper  *keeper
+	meter   *meter
+	loop    *loop
+	file    *file
+	groups  *cgrouptree.Watcher // nil with affinity
+	api     net.Listener
+	web     net.Listener // nil: none
+	started time.Time
+}
+
+// start opens everything. What is open after an error is closed.
+func start(ctx context.Context, opt Options) (d *daemon, err error) {
+	d = &daemon{opt: opt, root: opt.Root, log: opt.Log, started: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+			d = nil
+		}
+	}()
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.opt.Interval == 0 {
+		d.opt.Interval = time.Second
+	}
+	if d.root == nil {
+		if d.root, err = kernel.Open("/"); err != nil {
+			return d, err
+		}
+	}
+	d.history = api.NewHistory(historySize, uint64(d.started.UnixMicro()))
+	if d.file, err = openFile(opt.File); err != nil {
+		return d, err
+	}
+	conf, err := d.file.read()
+	if err != nil {
+		return d, err
+	}
+	if opt.Machine == nil {
+		if opt.Machine, err = sysfs.Read(d.root.FS()); err != nil {
+			return d, err
+		}
+	}
+	d.keeper = newKeeper(d.log, d.history)
+	d.loop = newLoop(d.keeper, agent.Options{Root: d.root, Machine: opt.Machine, Dir: d.path(stateDir(conf))}, conf)
+	if err := d.loop.open(ctx); err != nil {
+		return d, err
+	}
+	if err := d.watch(); err != nil {
+		return d, err
+	}
+	return d, d.listen(conf)
+}
+
+// path is where a path of the configuration is.
+func (d *daemon) path(p string) string {
+	if d.root.Name() == "/" || p == "" {
+		return p
+	}
+	return filepath.Join(d.root.Name(), p)
+}
+
+// stateDir is the state directory; that of the default configuration is this
+// user's, where berth run finds it.
+func stateDir(c *config.NodeConfig) string {
+	if c.Agent.StateDir == config.Default().Agent.StateDir {
+		return agent.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	return c.Agent.StateDir
+}
+
+// watch opens what tells of groups.
+func (d *daemon) watch() error {
+	trees, err := d.trees()
+	if err != nil || len(trees) == 0 {
+		return err
+	}
+	d.meter = newMeter(trees)
+	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}})
+	return err
+}
+
+func (d *daemon) listen(conf *config.NodeConfig) (err error) {
+	gid, err := groupID(conf.Agent.Group)
+	if err != nil {
+		return err
+	}
+	if d.api, err = api.Listen(d.socket(conf), gid); err != nil {
+		return err
+	}
+	if d.opt.Web == nil || conf.Agent.Metrics == "off" {
+		return nil
+	}
+	if d.web, err = net.Listen("tcp", conf.Agent.Metrics); err != nil {
+		return fmt.Errorf("listen for metrics: %w; choose another agent.metrics, or off", err)
+	}
+	return nil
+}
+
+// socket is the path of the API's socket; that of the default configuration is
+// this user's.
+func (d *daemon) socket(conf *config.NodeConfig) string {
+	switch {
+	case d.opt.Socket != "":
+		return d.opt.Socket
+	case conf.Agent.Socket == config.Default().Agent.Socket:
+		return d.path(api.SocketPath(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
+	}
+	return d.path(conf.Agent.Socket)
+}
+
+// groupID returns the number of a group, -1 for "".
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if n, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(n), nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("agent.group: %w", err)
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// run serves and loops until the context ends.
+func (d *daemon) run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	server := api.Server{Node: d.keeper, View: d, History: d.history}
+	servers := []*http.Server{d.serve(ctx, d.api, server.Handler(), stop)}
+	if d.web != nil {
+		servers = append(servers, d.serve(ctx, d.web, localOnly(d.web.Addr(), d.opt.Web(server)), stop))
+	}
+	events := make(chan cgrouptree.Event)
+	var others sync.WaitGroup
+	others.Go(func() { d.file.watch(ctx) })
+	if d.groups != nil {
+		others.Go(func() { d.hear(ctx, events, stop) })
+		others.Go(func() { d.measure(ctx) })
+	}
+	err := d.loop.run(ctx, d.sources(events))
+	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
+	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
+	stop(nil)
+	for _, s := range servers {
+		err = errors.Join(err, s.Close())
+	}
+	others.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(err, cause)
+	}
+	if !d.restores() {
+		return err
+	}
+	return errors.Join(err, d.keeper.do(context.WithoutCancel(ctx), func(n *agent.Node) error {
+		_, err := n.Restore(context.WithoutCancel(ctx))
+		return err
+	}))
+}
+
+func (d *daemon) restores() bool { return d.opt.RestoreOnExit || d.loop.config().Agent.RestoreOnExit }
+
+func (d *daemon) ending() string {
+	if d.restores() {
+		return "everything is given back"
+	}
+	return "everything stays in place"
+}
+
+func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
+	src := sources{
+		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
+		tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
+		follow: func([]agent.Workload) error { return nil },
+	}
+	if d.meter != nil {
+		src.follow = d.meter.follow
+	}
+	return src
+}
+
+// serve answers on a listener. That it cannot any more ends the agent.
+func (d *daemon) serve(ctx context.Context, l net.Listener, h http.Handler, stop context.CancelCauseFunc) *http.Server {
+	s := api.NewServer(h)
+	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.ErrorLog = slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			stop(fmt.Errorf("serve: %w", err))
+		}
+	}()
+	return s
+}
+
+// localOnly refuses requests that name another host where the address is of this
+// one only: a page of elsewhere that had its name changed to it (DNS rebinding).
+func localOnly(addr net.Addr, h http.Handler) http.Handler {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsLoopback() {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "this is not the host that you asked for; ask for localhost", http.StatusMisdirectedRequest)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// hear tells the loop of groups.
+func (d *daemon) hear(ctx context.Context, events chan<- cgrouptree.Event, stop context.CancelCauseFunc) {
+	for {
+		e, err := d.groups.Next(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				stop(fmt.Errorf("watch groups: %w", err))
+			}
+			return
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// measure takes readings.
+func (d *daemon) measure(ctx context.Context) {
+	tick := time.NewTicker(d.opt.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			d.meter.read(now, d.started)
+		}
+	}
+}
+
+// close closes what is open.
+func (d *daemon) close() error {
+	var errs []error
+	for _, l := range []net.Listener{d.api, d.web} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if d.groups != nil {
+		errs = append(errs, d.groups.Close())
+	}
+	if d.meter != nil {
+		errs = append(errs, d.meter.close())
+	}
+	if d.file != nil {
+		errs = append(errs, d.file.close())
+	}
+	if d.keeper != nil && d.keeper.node != nil {
+		errs = append(errs, d.keeper.close())
+	}
+	return errors.Join(errs...)
+}
+
+// About says who answers.
+func (d *daemon) About(ctx context.Context) (a api.About, err error) {
+	a = d.loop.about()
+	a.PID, a.Started = os.Getpid(), d.started
+	err = d.keeper.do(ctx, func(n *agent.Node) error {
+		a.Backend = n.Backend()
+		return nil
+	})
+	return a, err
+}
+
+// Machine is the hardware and who holds what of it.
+func (d *daemon) Machine(ctx context.Context) (api.Machine, error) {
+	var s *place.State
+	s, err := d.keeper.State(ctx)
+	if err != nil {
+		return api.Machine{}, err
+	}
+	return api.MachineOf(s), nil
+}
+
+// Config is the configuration in force.
+func (d *daemon) Config(context.Context) (api.Config, error) {
+	c := d.loop.configView()
+	c.File = d.opt.File
+	return c, nil
+}
+
+// Stats are the figures of the last reading.
+func (d *daemon) Stats(ctx context.Context) (api.Stats, error) {
+	if d.meter == nil {
+		return api.Stats{Workloads: []api.Figures{}}, nil
+	}
+	return d.meter.Stats(ctx)
+}

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/agent/config"
+)
+
+// file is the configuration file. What watches it is the inotify(7) of its
+// directory: editors and installers put a new file in its place.
+type file struct {
+	name    string
+	changed chan struct{}
+	notify  *os.File // nil without a file
+}
+
+// openFile starts to watch; "" is no file.
+func openFile(name string) (*file, error) {
+	f := &file{name: name, changed: make(chan struct{}, 1)}
+	if name == "" {
+		return f, nil
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch configuration: %w", err)
+	}
+	f.notify = os.NewFile(uintptr(fd), "inotify")
+	const events = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_ONLYDIR
+	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(name), events); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch configuration %s: %w", filepath.Dir(name), err), f.notify.Close())
+	}
+	return f, nil
+}
+
+// read reads the configuration.
+func (f *file) read() (*config.NodeConfig, error) {
+	if f.name == "" {
+		return config.Default(), nil
+	}
+	text, err := os.ReadFile(f.name)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := config.Parse(text, f.name)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration:\n%w", err)
+	}
+	return c, nil
+}
+
+// watch tells changed of anything that happens in the directory, so that a file
+// reached by a symbolic link there is seen too, until the context ends.
+func (f *file) watch(ctx context.Context) {
+	if f.notify == nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { f.notify.Close() })()
+	buf := make([]byte, 4096)
+	for {
+		if _, err := f.notify.Read(buf); err != nil {
+			return
+		}
+		poke(f.changed)
+	}
+}
+
+func (f *file) close() error {
+	if f.notify == nil {
+		return nil
+	}
+	if err := f.notify.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}

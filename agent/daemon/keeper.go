@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// keeper keeps the node: one call at a time, so that every event can tell who
+// asked, and the node can be opened anew under other options.
+type keeper struct {
+	log     *slog.Logger
+	history *api.History
+	// changed is told when workloads came, went or moved.
+	changed chan struct{}
+
+	mu   sync.Mutex
+	node *agent.Node
+	opt  agent.Options
+	by   *api.Peer
+	// refused is why a workload was refused last: told again only if it differs.
+	refused map[string]string
+}
+
+func newKeeper(log *slog.Logger, history *api.History) *keeper {
+	return &keeper{log: log, history: history, changed: make(chan struct{}, 1), refused: map[string]string{}}
+}
+
+// open opens the node. One that is open is closed first and, after an error,
+// opened again as it was.
+func (k *keeper) open(ctx context.Context, opt agent.Options) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	opt.Keep, opt.Events = true, k.tell
+	var closing error
+	if k.node != nil {
+		closing = k.node.Close()
+	}
+	n, err := agent.Open(ctx, opt)
+	if err != nil && k.node != nil {
+		old, oldErr := agent.Open(ctx, k.opt)
+		if oldErr == nil {
+			k.node = old
+		}
+		return errors.Join(err, oldErr, closing)
+	}
+	if err != nil {
+		return err
+	}
+	k.node, k.opt = n, opt
+	return closing
+}
+
+func (k *keeper) close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.node.Close()
+}
+
+// do runs f with the node, in the name of who asks.
+func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p, ok := api.PeerOf(ctx); ok {
+		k.by = &p
+		defer func() { k.by = nil }()
+	}
+	return f(k.node)
+}
+
+// tell takes an event of the node. The caller holds mu.
+func (k *keeper) tell(e agent.Event) {
+	switch e.Kind {
+	case agent.Refused:
+		if k.refused[e.ID] == e.Text {
+			return
+		}
+		k.refused[e.ID] = e.Text
+	case agent.Placed, agent.Changed, agent.Released, agent.Dropped, agent.Restored:
+		delete(k.refused, e.ID)
+		poke(k.changed)
+	}
+	k.record(api.Event{Event: e, By: k.by})
+}
+
+// record notes an event in the history and the log.
+func (k *keeper) record(e api.Event) {
+	level := slog.LevelInfo
+	switch e.Kind {
+	case agent.Refused, agent.Yielded, agent.Dropped, agent.Failed, api.Kept, api.Slow:
+		level = slog.LevelWarn
+	}
+	var args []any
+	for _, a := range []struct{ key, value string }{{"workload", e.ID}, {"object", e.Object}} {
+		if a.value != "" {
+			args = append(args, a.key, a.value)
+		}
+	}
+	if e.By != nil {
+		args = append(args, "by", e.By.String())
+	}
+	k.log.Log(context.Background(), level, string(e.Kind), append(args, "text", e.Text)...)
+	k.history.Add(e)
+}
+
+// poke tells a channel of one place that there is something to look at.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Place is agent.Node's.
+func (k *keeper) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { w, err = n.Place(ctx, spec); return err })
+	return w, err
+}
+
+// Preview is agent.Node's.
+func (k *keeper) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload, plan kernel.Plan, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { w, plan, err = n.Preview(ctx, spec); return err })
+	return w, plan, err
+}
+
+// Resize is agent.Node's.
+func (k *keeper) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { w, err = n.Resize(ctx, spec); return err })
+	return w, err
+}
+
+// Move is agent.Node's.
+func (k *keeper) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (w agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { w, err = n.Move(ctx, id, cpus, mems); return err })
+	return w, err
+}
+
+// Release is agent.Node's.
+func (k *keeper) Release(ctx context.Context, id string, kill bool) error {
+	return k.do(ctx, func(n *agent.Node) error { return n.Release(ctx, id, kill) })
+}
+
+// Get is agent.Node's.
+func (k *keeper) Get(ctx context.Context, id string) (w agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { w, err = n.Get(ctx, id); return err })
+	return w, err
+}
+
+// List is agent.Node's.
+func (k *keeper) List(ctx context.Context) (all []agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { all, err = n.List(ctx); return err })
+	return all, err
+}
+
+// State is agent.Node's.
+func (k *keeper) State(ctx context.Context) (s *place.State, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { s, err = n.State(ctx); return err })
+	return s, err
+}

@@ -1,0 +1,357 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch/cgrouptree"
+)
+
+const (
+	// settleTime is from a group's coming to comparing all that is: what made it
+	// may write its own settings, and groups to confine are told only then.
+	settleTime = 250 * time.Millisecond
+	// calmTime is from a change of the configuration's directory to reading it: an
+	// editor does several things at once.
+	calmTime = 100 * time.Millisecond
+	// label is the label of a request that the configuration made; its value is
+	// the name in the configuration.
+	label = "berth.dev/workload"
+	// ownGroup holds the groups that Berth makes.
+	ownGroup = "berth"
+	// maxID is the longest id, escaped, that has its group's path in it.
+	maxID = 200
+)
+
+// sources are what the loop waits for.
+type sources struct {
+	groups <-chan cgrouptree.Event
+	// file is the configuration's directory, hangup a wish to read it again.
+	file   <-chan struct{}
+	hangup <-chan os.Signal
+	read   func() (*config.NodeConfig, error)
+	// follow is told the workloads whenever they changed.
+	follow func([]agent.Workload) error
+	// tell tells the service manager, alive says how often that all is well; 0 is
+	// never.
+	tell  func(...string) error
+	alive time.Duration
+}
+
+// group is a control group that is present.
+type group struct {
+	path  string           // from the base on
+	entry *config.Workload // what the configuration makes of it; nil is nothing
+	id    string           // of that workload
+	wait  *api.Waiting     // why it has no place; nil if it has one
+}
+
+// loop decides what is done about groups, and when. Its fields but those below mu
+// are for its goroutine.
+type loop struct {
+	keeper *keeper
+	base   agent.Options
+	prefix string // of the base in its hierarchy
+	groups map[string]*group
+
+	mu      sync.Mutex
+	conf    *config.NodeConfig
+	loaded  time.Time
+	refused string
+	pending []string
+	known   int
+	waiting []api.Waiting
+}
+
+func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
+	return &loop{keeper: k, base: base, groups: map[string]*group{}, conf: c, loaded: time.Now()}
+}
+
+// options are those of the node under a configuration.
+func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
+	opt := l.base
+	var err error
+	if opt.Policy, err = c.NewPolicy(); err != nil {
+		return opt, err
+	}
+	opt.Config, opt.Rewrites = c.PlaceConfig(), c.Agent.YieldAfter
+	opt.Confine, err = globs("confine", c.Confine)
+	return opt, err
+}
+
+// open opens the node under the configuration.
+func (l *loop) open(ctx context.Context) error {
+	opt, err := l.options(l.conf)
+	if err != nil {
+		return err
+	}
+	return l.keeper.open(ctx, opt)
+}
+
+// run loops until the context ends; that is no error.
+func (l *loop) run(ctx context.Context, src sources) error {
+	if err := l.adopt(ctx); err != nil {
+		return err
+	}
+	rescan := time.NewTicker(time.Duration(l.conf.Agent.Rescan))
+	defer rescan.Stop()
+	alive := make(<-chan time.Time)
+	if src.alive > 0 {
+		t := time.NewTicker(src.alive)
+		defer t.Stop()
+		alive = t.C
+	}
+	settle, calm := stopped(), stopped()
+	if err := l.ready(src); err != nil {
+		return err
+	}
+	poke(l.keeper.changed)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-src.groups:
+			if l.heard(ctx, e) && !settle.on {
+				settle.start(settleTime)
+			}
+		case <-settle.C:
+			settle.on = false
+			l.reconcile(ctx)
+		case <-rescan.C:
+			l.reconcile(ctx)
+			l.retry(ctx)
+		case <-l.keeper.changed:
+			l.retry(ctx)
+			l.follow(ctx, src)
+		case <-src.file:
+			calm.start(calmTime)
+		case <-calm.C:
+			l.reload(ctx, src)
+		case <-src.hangup:
+			l.reload(ctx, src)
+		case <-alive:
+			l.complain(src.tell("WATCHDOG=1"))
+		}
+	}
+}
+
+// timer is one that is not running at first.
+type timer struct {
+	*time.Timer
+	on bool
+}
+
+func stopped() *timer {
+	t := &timer{Timer: time.NewTimer(time.Hour)}
+	t.Stop()
+	return t
+}
+
+func (t *timer) start(d time.Duration) {
+	t.Reset(d)
+	t.on = true
+}
+
+// ready tells that the agent works from now on.
+func (l *loop) ready(src sources) error {
+	l.note(api.Started, "", "")
+	return src.tell("READY=1")
+}
+
+// note records an event of the loop's own.
+func (l *loop) note(kind agent.EventKind, id, text string) {
+	l.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: kind, ID: id, Text: text}})
+}
+
+// complain records what went wrong beside the point.
+func (l *loop) complain(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.note(agent.Failed, "", err.Error())
+	}
+}
+
+// adopt releases the workloads of an earlier configuration that this one does not
+// know any more.
+func (l *loop) adopt(ctx context.Context) error {
+	all, err := l.keeper.List(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		w := &all[i]
+		if w.Spec.Request.Labels[label] == "" {
+			continue
+		}
+		if entry, ok := l.conf.Match(l.prefix + "/" + w.Group); !ok || idOf(entry.Name, w.Group) != w.ID() {
+			l.complain(l.release(ctx, w.ID()))
+		}
+	}
+	return nil
+}
+
+// heard acts on an event; it reports whether the rest is to be compared soon.
+func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
+	if e.Path == "" || e.Path == ownGroup || strings.HasPrefix(e.Path, ownGroup+"/") {
+		return false
+	}
+	g, known := l.groups[e.Path]
+	defer l.show()
+	if e.Vanished {
+		delete(l.groups, e.Path)
+		if known && g.entry != nil {
+			l.complain(l.release(ctx, g.id))
+		}
+		return known && g.entry != nil
+	}
+	if known {
+		return false
+	}
+	g = &group{path: e.Path}
+	l.groups[e.Path] = g
+	l.match(g)
+	l.settle(ctx, g)
+	return g.entry != nil || l.conf.IsConfined(l.prefix+"/"+g.path)
+}
+
+// match asks the configuration what a group is.
+func (l *loop) match(g *group) {
+	g.entry, g.id = nil, ""
+	if entry, ok := l.conf.Match(l.prefix + "/" + g.path); ok {
+		g.entry, g.id = entry, idOf(entry.Name, g.path)
+	}
+}
+
+// idOf names the workload that a group is.
+func idOf(name, path string) string {
+	id := name + ":" + path
+	if len(url.PathEscape(id)) > maxID {
+		sum := sha256.Sum256([]byte(path))
+		id = name + ":~" + hex.EncodeToString(sum[:8])
+	}
+	return id
+}
+
+// specOf is what the configuration wants for a group.
+func (l *loop) specOf(g *group) agent.Spec {
+	spec := agent.Spec{Request: g.entry.Request(g.id), Limits: l.conf.LimitsOf(g.entry).Cgroup(), Group: g.path}
+	spec.Request.Labels = map[string]string{label: g.entry.Name}
+	spec.Request.Explain = true
+	return spec
+}
+
+// settle gives a group the place that the configuration says, if it has another
+// or none.
+func (l *loop) settle(ctx context.Context, g *group) {
+	if g.entry == nil {
+		g.wait = nil
+		return
+	}
+	spec := l.specOf(g)
+	has, err := l.keeper.Get(ctx, g.id)
+	var none *place.NotHeldError
+	switch {
+	case errors.As(err, &none):
+		_, err = l.keeper.Place(ctx, spec)
+	case err == nil && !same(has.Spec, spec):
+		_, err = l.keeper.Resize(ctx, spec)
+	}
+	switch {
+	case err == nil:
+		g.wait = nil
+	case g.wait == nil:
+		g.wait = &api.Waiting{ID: g.id, Group: g.path, Since: time.Now(), Reason: err.Error()}
+	default:
+		g.wait.Reason = err.Error()
+	}
+}
+
+// same compares specs as they are kept. Where a Move has put a workload stays.
+func same(has, wants agent.Spec) bool {
+	wants.CPUs, wants.Mems = has.CPUs, has.Mems
+	a, errA := json.Marshal(has)
+	b, errB := json.Marshal(wants)
+	return errA == nil && errB == nil && string(a) == string(b)
+}
+
+// release gives a workload's place back. That it has none is well.
+func (l *loop) release(ctx context.Context, id string) error {
+	err := l.keeper.Release(ctx, id, false)
+	var none *place.NotHeldError
+	if errors.As(err, &none) {
+		return nil
+	}
+	return err
+}
+
+// reconcile repairs what others have changed.
+func (l *loop) reconcile(ctx context.Context) {
+	l.complain(l.keeper.do(ctx, func(n *agent.Node) error {
+		_, err := n.Reconcile(ctx)
+		return err
+	}))
+}
+
+// retry tries once more what has no place.
+func (l *loop) retry(ctx context.Context) {
+	for _, path := range l.paths() {
+		if g := l.groups[path]; g.wait != nil {
+			l.settle(ctx, g)
+		}
+	}
+	l.show()
+}
+
+func (l *loop) paths() []string { return slices.Sorted(maps.Keys(l.groups)) }
+
+func (l *loop) follow(ctx context.Context, src sources) {
+	all, err := l.keeper.List(ctx)
+	if err == nil {
+		err = src.follow(all)
+	}
+	l.complain(err)
+}
+
+// show lets others see what is known.
+func (l *loop) show() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.known = len(l.groups)
+	l.waiting = []api.Waiting{}
+	for _, path := range l.paths() {
+		if w := l.groups[path].wait; w != nil {
+			l.waiting = append(l.waiting, *w)
+		}
+	}
+}
+
+func (l *loop) about() api.About {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return api.About{Policy: l.conf.Policy.Name, Groups: l.known, Waiting: append([]api.Waiting{}, l.waiting...)}
+}
+
+func (l *loop) config() *config.NodeConfig {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conf
+}
+
+func (l *loop) configView() api.Config {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return api.Config{Loaded: l.loaded, Config: l.conf, Refused: l.refused, Pending: l.pending}
+}

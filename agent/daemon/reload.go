@@ -1,0 +1,157 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/kernel"
+)
+
+// globs are the configuration's globs of groups as agent.Options has them.
+func globs(field string, all []string) ([]string, error) {
+	var out []string
+	for _, g := range all {
+		if strings.Contains(g, "**") {
+			return nil, &kernel.NotSupportedError{
+				Feature: field + " " + g, Reason: "the agent confines groups of a certain depth only", Remedy: "name each level: /a/*, /a/*/*",
+			}
+		}
+		out = append(out, strings.TrimPrefix(g, "/"))
+	}
+	return out, nil
+}
+
+// reload reads the configuration and applies what differs. One that is refused
+// changes nothing.
+func (l *loop) reload(ctx context.Context, src sources) {
+	l.complain(src.tell("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", monotonic())))
+	defer func() { l.complain(src.tell("READY=1")) }()
+	next, err := src.read()
+	var changes []config.Change
+	if err == nil {
+		changes, err = config.Diff(l.conf, next)
+	}
+	var moved []string
+	if err == nil && len(changes) > 0 {
+		moved, err = l.apply(ctx, next, changes)
+	}
+	if err != nil {
+		l.refuse(err)
+		return
+	}
+	l.accept(changes, moved)
+}
+
+// refuse keeps the configuration in force, and tells of it once.
+func (l *loop) refuse(err error) {
+	l.mu.Lock()
+	was := l.refused
+	l.refused = err.Error()
+	l.mu.Unlock()
+	if was != err.Error() {
+		l.note(api.Kept, "", "the configuration stays as it was: "+err.Error())
+	}
+}
+
+func (l *loop) accept(changes []config.Change, moved []string) {
+	l.mu.Lock()
+	back := l.refused != ""
+	l.refused = ""
+	l.mu.Unlock()
+	if len(changes) == 0 && !back {
+		return
+	}
+	var words []string
+	for _, c := range changes {
+		words = append(words, c.String())
+	}
+	text := strings.Join(words, "; ")
+	if len(changes) == 0 {
+		text = "the file says what is in force"
+	}
+	if len(moved) > 0 {
+		text += fmt.Sprintf("; it took %d moves: %s", len(moved), strings.Join(moved, ", "))
+	}
+	l.note(api.Reloaded, "", text)
+}
+
+// atStart are fields that are read at the start only.
+var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.stateDir", "agent.rescan"}
+
+// ofNode are fields, or what is before a dot, that the node is opened with.
+var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}
+
+// apply puts another configuration in force, and returns who had to move for it.
+func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []config.Change) (moved []string, err error) {
+	opt, err := l.options(next)
+	if err != nil {
+		return nil, err
+	}
+	before, err := l.keeper.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(changes, func(c config.Change) bool { return isOne(c.Field, ofNode) }) {
+		if err := l.keeper.open(ctx, opt); err != nil {
+			return nil, err
+		}
+	}
+	after, err := l.keeper.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.conf, l.loaded = next, time.Now()
+	for _, c := range changes {
+		if isOne(c.Field, atStart) {
+			l.pending = append(l.pending, c.String()+", from the next start on")
+		}
+	}
+	l.mu.Unlock()
+	l.rematch(ctx)
+	return moves(before, after), nil
+}
+
+func isOne(field string, of []string) bool {
+	return slices.ContainsFunc(of, func(f string) bool { return field == f || strings.HasPrefix(field, f+".") })
+}
+
+// moves says who has other CPUs or memory nodes of its own than before.
+func moves(before, after []agent.Workload) []string {
+	var moved []string
+	for i := range before {
+		was := &before[i]
+		j := slices.IndexFunc(after, func(w agent.Workload) bool { return w.ID() == was.ID() })
+		switch {
+		case j < 0:
+			moved = append(moved, was.ID()+" has no place any more")
+		case was.Grant != nil && after[j].Grant != nil && !was.Grant.Equal(after[j].Grant):
+			moved = append(moved, fmt.Sprintf("%s from %s to %s", was.ID(), was.CPUs, after[j].CPUs))
+		}
+	}
+	return moved
+}
+
+// rematch asks the configuration anew about every group: first goes what is no
+// workload any more, so that others find room.
+func (l *loop) rematch(ctx context.Context) {
+	for _, path := range l.paths() {
+		g := l.groups[path]
+		was := g.id
+		l.match(g)
+		if was != "" && was != g.id {
+			g.wait = nil
+			l.complain(l.release(ctx, was))
+		}
+	}
+	for _, path := range l.paths() {
+		l.settle(ctx, l.groups[path])
+	}
+	l.show()
+}
