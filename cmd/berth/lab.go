@@ -160,7 +160,8 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
 	}
 	if f.clean {
-		return giveBack(cmd.OutOrStdout(), rootDir(cmd), "", f.output, f.dryRun)
+		r := restoring{root: rootDir(cmd), output: f.output, dryRun: f.dryRun}
+		return r.giveBack(cmd.Context(), cmd.OutOrStdout())
 	}
 	if rootDir(cmd) != "/" {
 		return exitStatus{exitUsage, errors.New("--root: the lab runs on the live host only")}

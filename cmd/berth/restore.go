@@ -1,9 +1,11 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
 )
 
 // restoreCommand gives back what killed runs left.
 func restoreCommand() *cobra.Command {
-	var dir, output string
-	var dryRun bool
+	var r restoring
 	cmd := &cobra.Command{
 		Use:   "restore",
 		Short: "Give back every value and group that a killed run left behind",
@@ -32,6 +34,13 @@ is that of a cpuset which cannot be emptied while it holds processes. Journals o
 left alone; those from before a reboot are only removed. It can be called, and
 killed, at any time.
 
+The node of berth run is restored as well: a change that was cut short is
+finished, and the places of commands that have ended are given back. --all takes
+away the places of living ones, too, and every value that Berth overwrote for
+them; their processes go back to the groups that they came from. An agent that
+runs keeps the node, and then only stopping it helps. --dry-run does not look at
+the node.
+
 Journals are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 /tmp/berth-UID; under --root DIR, in DIR/run/berth.
 
@@ -39,45 +48,114 @@ Exit status: 0 if nothing was left to give back or all of it was, 1 if
 something could not be given back, 2 for wrong usage.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return exitStatus{exitUsage, fmt.Errorf("output %q: not text or json", output)}
+			if err := checkOutput(r.output); err != nil {
+				return err
 			}
-			return giveBack(cmd.OutOrStdout(), rootDir(cmd), dir, output, dryRun)
+			r.root = rootDir(cmd)
+			return r.giveBack(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "journal", "", "directory of the journals (default: see above)")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back, and change nothing")
+	cmd.Flags().StringVar(&r.journals, "journal", "", "directory of the journals (default: see above)")
+	outputFlag(cmd, &r.output)
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be given back, and change nothing")
+	cmd.Flags().BoolVar(&r.all, "all", false, "take away the places of living commands, too")
 	return cmd
 }
 
+// restoring says what to restore.
+type restoring struct {
+	root, journals, output string
+	dryRun, all            bool
+}
+
+// restoreReport is what journals and node gave back.
+type restoreReport struct {
+	kernel.Report
+	Node *nodeReport `json:"node,omitempty"`
+}
+
+// nodeReport is what became of the node.
+type nodeReport struct {
+	Dir string `json:"dir"`
+	// Kept is true if an agent keeps it, so that it was left alone.
+	Kept   bool          `json:"kept,omitempty"`
+	Events []agent.Event `json:"events,omitempty"`
+	Items  []kernel.Item `json:"items,omitempty"`
+}
+
 // giveBack restores what dead runs left, or says what it would, and prints the report.
-func giveBack(w io.Writer, rootDir, dir, output string, dryRun bool) error {
-	root, err := kernel.Open(rootDir)
+func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
+	root, err := kernel.Open(r.root)
 	if err != nil {
 		return err
 	}
+	dir := r.journals
 	if dir == "" {
 		dir = journalDir(root.Name())
 	}
 	restore := kernel.Restore
-	if dryRun {
+	if r.dryRun {
 		restore = kernel.Preview
 	}
-	report, err := restore(root, dir)
-	if output == "json" {
-		text, jsonErr := json.MarshalIndent(report, "", "  ")
-		if jsonErr != nil {
-			return jsonErr
-		}
-		fmt.Fprintln(w, string(text))
-		return err
+	var report restoreReport
+	report.Report, err = restore(root, dir)
+	if !r.dryRun {
+		var nodeErr error
+		report.Node, nodeErr = restoreNode(ctx, root, r.all)
+		err = errors.Join(err, nodeErr)
 	}
-	printRestored(w, report)
-	if err == nil && len(report.Items)+len(report.Stale)+len(report.Alive)+len(report.Foreign) == 0 {
+	if r.output == "json" {
+		return errors.Join(err, writeJSON(w, report))
+	}
+	printRestored(w, report.Report)
+	found := len(report.Items) + len(report.Stale) + len(report.Alive) + len(report.Foreign)
+	if report.Node != nil {
+		found += printNode(w, report.Node)
+	}
+	if err == nil && found == 0 {
 		fmt.Fprintln(w, "nothing to give back")
 	}
 	return err
+}
+
+// restoreNode gives back what dead owners left, or everything. Without a node,
+// the report is nil.
+func restoreNode(ctx context.Context, root *kernel.Root, all bool) (*nodeReport, error) {
+	r := &nodeReport{Dir: nodeDir(root.Name())}
+	if _, err := os.Stat(r.Dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	n, err := openNode(ctx, agent.Options{Root: root, Dir: r.Dir, Events: func(e agent.Event) { r.Events = append(r.Events, e) }})
+	var busy *agent.BusyError
+	if errors.As(err, &busy) {
+		r.Kept = true
+		if !all {
+			return r, nil
+		}
+		return r, fmt.Errorf("restore: %w: stop it first", err)
+	}
+	if err != nil {
+		return r, err
+	}
+	if all {
+		r.Items, err = n.Restore(ctx)
+	}
+	return r, errors.Join(err, n.Close())
+}
+
+// printNode returns how many lines it has printed.
+func printNode(w io.Writer, r *nodeReport) int {
+	if r.Kept {
+		fmt.Fprintf(w, "alive      node %s: an agent keeps it, and releases what is dead itself\n", r.Dir)
+		return 1
+	}
+	for _, e := range r.Events {
+		if e.Kind != agent.Restored { // the items say it
+			fmt.Fprintf(w, "%-9s  %s%s: %s\n", e.Kind, onLine(e.ID), onLine(e.Object), onLine(e.Text))
+		}
+	}
+	printRestored(w, kernel.Report{Items: r.Items})
+	return len(r.Events) + len(r.Items)
 }
 
 // journalDir returns where runs under the given root keep their journals.

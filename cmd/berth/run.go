@@ -173,8 +173,8 @@ func (f *runFlags) tell(out io.Writer, w *agent.Workload) {
 	if f.quiet {
 		return
 	}
-	for _, note := range w.Notes {
-		fmt.Fprintln(out, "berth: warning:", onLine(note))
+	if len(w.Notes) > 0 {
+		fmt.Fprintln(out, "berth: warning:", onLine(strings.Join(w.Notes, "; ")))
 	}
 }
 
