@@ -155,10 +155,11 @@ func stateDir(c *config.NodeConfig) string {
 
 // watch opens what tells of groups.
 func (d *daemon) watch() error {
-	trees, err := d.trees()
+	trees, prefix, err := treesOf(d.root, d.keeper.node.Bases())
 	if err != nil || len(trees) == 0 {
 		return err
 	}
+	d.loop.prefix = prefix
 	d.meter = newMeter(trees)
 	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}})
 	return err

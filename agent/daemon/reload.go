@@ -89,6 +89,9 @@ var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "conf
 
 // apply puts another configuration in force, and returns who had to move for it.
 func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []config.Change) (moved []string, err error) {
+	if err := l.check(next); err != nil {
+		return nil, err
+	}
 	opt, err := l.options(next)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,139 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/place"
+)
+
+// Draft is what a group would get.
+type Draft struct {
+	ID    string
+	Class place.Class
+	// CPUs are what it could run on in the end, Own those of its own.
+	CPUs, Own, Mems cpuset.Set
+	Err             error // why it would get none
+}
+
+// Preview says which groups that are there match, in the order of their paths, and
+// what each would get on a host without other workloads. Nothing is changed.
+func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
+	f := file{name: opt.File}
+	conf, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	// A node of its own, whose records nobody sees.
+	dir, err := os.MkdirTemp("", "berth-preview-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	l := newLoop(nil, agent.Options{Root: opt.Root, Machine: opt.Machine, Dir: dir}, conf)
+	if l.base.Root == nil {
+		if l.base.Root, err = kernel.Open("/"); err != nil {
+			return nil, err
+		}
+	}
+	if l.base.Machine == nil {
+		if l.base.Machine, err = sysfs.Read(l.base.Root.FS()); err != nil {
+			return nil, err
+		}
+	}
+	nodeOptions, err := l.options(conf)
+	if err != nil {
+		return nil, err
+	}
+	n, err := agent.Open(ctx, nodeOptions)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	trees, prefix, err := treesOf(l.base.Root, n.Bases())
+	if err != nil || len(trees) == 0 {
+		return nil, err
+	}
+	l.prefix = prefix
+	state, err := n.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := groupsBelow(l.base.Root, n.Bases()[0])
+	if err != nil {
+		return nil, err
+	}
+	return l.draft(state, nodeOptions.Policy, paths), nil
+}
+
+// groupsBelow are the paths of all groups below a base but Berth's own.
+func groupsBelow(root *kernel.Root, base string) (paths []string, err error) {
+	err = fs.WalkDir(root.FS(), base, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // it has gone meanwhile
+		case err != nil:
+			return err
+		case name == base+"/"+ownGroup:
+			return fs.SkipDir
+		case d.IsDir() && name != base:
+			paths = append(paths, strings.TrimPrefix(name, base+"/"))
+		}
+		return nil
+	})
+	return paths, err
+}
+
+// draft places the groups that match one after the other.
+func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []Draft {
+	var drafts []Draft
+	for _, path := range paths {
+		g := &group{path: path}
+		l.match(g)
+		if g.entry == nil {
+			continue
+		}
+		d := Draft{ID: g.id, Class: g.entry.Class}
+		request := g.entry.Request(g.id)
+		offer, err := place.Place(policy, state, &request)
+		if err == nil {
+			var next *place.State
+			if next, err = state.Commit(offer); err == nil {
+				state = next
+			}
+		}
+		d.Err = err
+		drafts = append(drafts, d)
+	}
+	for i := range drafts {
+		d := &drafts[i]
+		if g, ok := state.Grant(d.ID); ok {
+			d.Own, d.Mems = g.Own, g.Mems
+			d.CPUs, _ = state.CPUs(d.ID)
+		}
+	}
+	return drafts
+}
+
+// check reports whether a configuration could be in force here: its policy, its
+// CPUs and its globs.
+func (l *loop) check(c *config.NodeConfig) error {
+	opt, err := l.options(c)
+	if err != nil {
+		return err
+	}
+	t, err := place.NewTopology(opt.Machine)
+	if err != nil {
+		return err
+	}
+	_, err = place.Start(opt.Policy, t, opt.Config)
+	return err
+}
