@@ -25,13 +25,13 @@ import (
 // will be the command, has ended. The command must not find a child that it
 // does not know of, so it is a grandchild whose parent ends at once. When
 // startKeeper returns, it watches.
-func startKeeper(f *runFlags, id string) error {
+func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	c := keeperCommand(append(f.nodeFlags.args(), "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
+	c := keeperCommand(append(f.nodeFlags.args(cmd), "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = c.Run()
 	w.Close()

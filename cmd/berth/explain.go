@@ -44,6 +44,7 @@ usage.`,
 	}
 	oneName(cmd)
 	outputFlag(cmd, &output)
+	socketFlag(cmd)
 	return cmd
 }
 

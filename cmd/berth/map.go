@@ -51,6 +51,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 	}
 	outputFlag(cmd, &output)
 	watchFlags(cmd, &watch, &interval)
+	socketFlag(cmd)
 	return cmd
 }
 

@@ -43,5 +43,6 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
 	outputFlag(cmd, &output)
+	socketFlag(cmd)
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -18,8 +19,9 @@ import (
 	"berth.dev/berth/replay"
 )
 
-// node is who places workloads: this process (*agent.Node), in turn with others
-// by the lock of the state directory.
+// node is who places workloads: a running agent (*api.Client) or, without one,
+// this process (*agent.Node), in turn with others by the lock of the state
+// directory.
 type node interface {
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
@@ -44,14 +46,24 @@ type nodeFlags struct {
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
+	socketFlag(cmd)
 	fs.StringVar(&f.policy, "policy", replay.DefaultPolicy, "`name` of the policy that chooses (see berth replay --help)")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated")
 	completeWords(cmd, "policy", policyNames()...)
 }
 
+func socketFlag(cmd *cobra.Command) {
+	cmd.Flags().String("socket", "", "`path` of the agent's socket (default where berth agent has it, if one runs)")
+}
+
+func socketOf(cmd *cobra.Command) string {
+	socket, _ := cmd.Flags().GetString("socket")
+	return socket
+}
+
 // args are the flags again, as arguments.
-func (f *nodeFlags) args() []string {
-	args := []string{"--policy", f.policy}
+func (f *nodeFlags) args(cmd *cobra.Command) []string {
+	args := []string{"--policy", f.policy, "--socket", socketOf(cmd)}
 	for _, glob := range f.confine {
 		args = append(args, "--confine", glob)
 	}
@@ -66,12 +78,44 @@ func policyNames() []string {
 	return names
 }
 
-// open opens the node of the host under --root.
+// open finds the agent of the host under --root, or opens the node.
 func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
-	c := config.Default()
-	if f.policy != "" {
-		c.Policy.Name = f.policy
+	c, err := dial(cmd)
+	if err != nil {
+		return nil, err
 	}
+	if c == nil {
+		return f.openNode(cmd)
+	}
+	for _, flag := range []string{"policy", "confine"} {
+		if set := cmd.Flags().Lookup(flag); set != nil && set.Changed && !cmd.Hidden {
+			return nil, exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}
+		}
+	}
+	return c, nil
+}
+
+// dial finds the agent; without one, and unless a socket is named, the client
+// is nil.
+func dial(cmd *cobra.Command) (*api.Client, error) {
+	named := socketOf(cmd)
+	socket := named
+	if named == "" {
+		if filepath.Clean(rootDir(cmd)) != "/" {
+			return nil, nil
+		}
+		socket = api.SocketPath(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	c, err := api.Dial(cmd.Context(), socket)
+	var none *api.NoAgentError
+	if errors.As(err, &none) && named == "" {
+		return nil, nil
+	}
+	return c, err
+}
+
+func (f *nodeFlags) openNode(cmd *cobra.Command) (node, error) {
+	c := config.NodeConfig{Policy: config.Policy{Name: f.policy}}
 	policy, err := c.NewPolicy()
 	if err != nil {
 		return nil, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
@@ -80,7 +124,7 @@ func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openNode(cmd.Context(), agent.Options{
+	return lockNode(cmd.Context(), agent.Options{
 		Root: root, Dir: nodeDir(root.Name()), Policy: policy, Confine: f.confine,
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
@@ -90,8 +134,8 @@ func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
 	})
 }
 
-// openNode opens a node, with a BusyError where an agent keeps it.
-func openNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
+// lockNode opens a node, with a BusyError where an agent keeps it.
+func lockNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodePatience)
 	defer cancel()
 	n, err := agent.Open(ctx, opt)
@@ -101,7 +145,7 @@ func openNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
 	return n, err
 }
 
-// withNode runs f on the node of the default options.
+// withNode runs f on the agent at --socket, or on the node of the default options.
 func withNode(cmd *cobra.Command, f func(node) error) error {
 	n, err := (&nodeFlags{}).open(cmd)
 	if err != nil {

@@ -67,6 +67,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, wide or json")
 	completeWords(cmd, "output", "text", "wide", "json")
 	watchFlags(cmd, &again, &interval)
+	socketFlag(cmd)
 	return cmd
 }
 

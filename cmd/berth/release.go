@@ -30,5 +30,6 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 	}
 	oneName(cmd)
 	cmd.Flags().BoolVar(&kill, "kill", false, "kill the processes that it has")
+	socketFlag(cmd)
 	return cmd
 }

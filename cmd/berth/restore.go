@@ -125,7 +125,7 @@ func restoreNode(ctx context.Context, root *kernel.Root, all bool) (*nodeReport,
 	if _, err := os.Stat(r.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	n, err := openNode(ctx, agent.Options{Root: root, Dir: r.Dir, Events: func(e agent.Event) { r.Events = append(r.Events, e) }})
+	n, err := lockNode(ctx, agent.Options{Root: root, Dir: r.Dir, Events: func(e agent.Event) { r.Events = append(r.Events, e) }})
 	var busy *agent.BusyError
 	if errors.As(err, &busy) {
 		r.Kept = true

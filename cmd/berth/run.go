@@ -144,7 +144,7 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 
 // begin places this process and becomes the command.
 func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path string, argv []string) error {
-	if err := startKeeper(f, spec.Request.ID); err != nil {
+	if err := startKeeper(cmd, f, spec.Request.ID); err != nil {
 		return err
 	}
 	w, err := n.Place(cmd.Context(), spec)
