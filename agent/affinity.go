@@ -23,11 +23,18 @@ type affinity struct {
 	why  string
 	get  func(pid int) (sched.State, error)
 	set  func(pid int, a sched.Attr) (undo func() error, err error)
-	end  func(pid int, sig syscall.Signal) error
 }
 
+// newAffinity looks at and changes processes only if the root is theirs.
 func newAffinity(root *kernel.Root, why string) *affinity {
-	return &affinity{root: root, why: why, get: sched.Get, set: sched.Set, end: syscall.Kill}
+	a := &affinity{root: root, why: why, get: sched.Get, set: sched.Set}
+	if root.IsLive() {
+		return a
+	}
+	err := &kernel.NotSupportedError{Feature: "affinity", Reason: root.Name() + " is not the live host", Remedy: "use the live host, /"}
+	a.get = func(int) (sched.State, error) { return sched.State{}, err }
+	a.set = func(int, sched.Attr) (func() error, error) { return nil, err }
+	return a
 }
 
 // mask is a new affinity for processes.
@@ -121,7 +128,7 @@ func (a *affinity) tree(pid int) ([]int, error) {
 func (a *affinity) kill(_ context.Context, b *body) error {
 	pids, _, err := a.present(b)
 	for _, pid := range pids {
-		if e := a.end(pid, syscall.SIGKILL); e != nil && !errors.Is(e, syscall.ESRCH) {
+		if e := a.root.Signal(pid, syscall.SIGKILL); e != nil && !errors.Is(e, syscall.ESRCH) {
 			err = errors.Join(err, fmt.Errorf("kill process %d: %w", pid, e))
 		}
 	}

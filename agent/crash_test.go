@@ -79,7 +79,6 @@ func (h *host) doom(f *fate) *Node {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.guard(n)
 	n.touch = func() error { return f.change(func() error { return nil }) }
 	return n
 }

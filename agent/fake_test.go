@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -107,17 +105,8 @@ func (h *host) open() *Node {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.guard(n)
 	h.t.Cleanup(func() { n.Close() })
 	return n
-}
-
-// guard makes a node's signals end processes of the fake kernel, whose numbers
-// are beyond what a real one gives out (pid_max is at most 4194304).
-func (h *host) guard(n *Node) {
-	if g, ok := n.backend.(*groups); ok {
-		g.host.Signal = func(pid int, _ syscall.Signal) error { return h.k.Exit(strconv.Itoa(pid)) }
-	}
 }
 
 func (h *host) tree() map[string]string {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -342,7 +341,6 @@ func TestAffinity(t *testing.T) {
 	}
 	a := n.backend.(*affinity)
 	a.get, a.set = f.get, f.set
-	a.end = func(pid int, _ syscall.Signal) error { delete(f.state, pid); return h.k.Exit(strconv.Itoa(pid)) }
 	batch := h.place(n, spec("batch", place.BE, 500, 9000100))
 	api := h.place(n, spec("api", place.LSE, 2000, 9000101))
 	if len(batch.Notes) == 0 {

@@ -44,6 +44,9 @@ func Open(dir string) (*Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open root: %w", err)
 	}
+	if absolute(dir) == "/" {
+		return &Root{Files: live{directory{root}}, name: dir}, nil
+	}
 	return &Root{Files: directory{root}, name: dir}, nil
 }
 
@@ -75,6 +78,11 @@ func (d directory) WriteFile(name, data string) error {
 	if err != nil {
 		return err
 	}
+	return writeOnce(f, name, data)
+}
+
+// writeOnce hands data over in a single write and closes f.
+func writeOnce(f *os.File, name, data string) error {
 	defer f.Close()
 	// syscall.Write rather than File.Write, which would offer the rest of a
 	// short write a second time, as a value of its own.
@@ -110,6 +118,43 @@ func (d directory) Rmdir(name string) error {
 		return &fs.PathError{Op: "rmdir", Path: name, Err: syscall.ENOTDIR}
 	}
 	return d.root.Remove(name)
+}
+
+// live is the live host. Nothing can lead out of it, so that names need not be
+// walked element by element.
+type live struct{ directory }
+
+func (live) FS() fs.FS { return os.DirFS("/") }
+
+func (live) WriteFile(name, data string) error {
+	f, err := os.OpenFile("/"+name, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	return writeOnce(f, name, data)
+}
+
+func (live) Signal(pid int, sig syscall.Signal) error { return syscall.Kill(pid, sig) }
+
+// Signal sends a signal to a process. Only the live host has real ones. Files of
+// a test that plays processes have a method of this name, too; any other tree
+// has none, whatever numbers its files show.
+func (r *Root) Signal(pid int, sig syscall.Signal) error {
+	if s, ok := r.Files.(interface {
+		Signal(pid int, sig syscall.Signal) error
+	}); ok {
+		return s.Signal(pid, sig)
+	}
+	return &NotSupportedError{
+		Feature: fmt.Sprintf("signal to process %d", pid), Reason: fmt.Sprintf("%s is not the live host", r.name), Remedy: "open /",
+	}
+}
+
+// IsLive reports whether the Root is the live host, whose process ids are those
+// of system calls.
+func (r *Root) IsLive() bool {
+	_, ok := r.Files.(live)
+	return ok
 }
 
 // read returns a file's text without its last newline.

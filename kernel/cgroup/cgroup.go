@@ -20,7 +20,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 
 	"berth.dev/berth/kernel"
 )
@@ -90,9 +89,6 @@ type Host struct {
 	Hierarchies []Hierarchy
 	// UID is the user whose permissions Base looks at.
 	UID int
-	// Signal sends a signal to a process; Kill uses it where the kernel cannot
-	// kill a group itself.
-	Signal func(pid int, sig syscall.Signal) error
 
 	root *kernel.Root
 }
@@ -112,7 +108,7 @@ func Detect(root *kernel.Root) (*Host, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
-	host := &Host{UID: os.Geteuid(), Signal: syscall.Kill, root: root}
+	host := &Host{UID: os.Geteuid(), root: root}
 	for _, m := range members {
 		if m.ID != 0 && len(m.Controllers) == 0 {
 			continue // a named hierarchy only tracks processes

@@ -494,14 +494,6 @@ func killGroup(t *testing.T, s site, byParent bool) {
 	pid := s.process(t)
 	plan, err := g.Attach(pid)
 	s.apply(t, plan, err)
-	if s.fake != nil {
-		s.host.Signal = func(pid int, sig syscall.Signal) error {
-			if sig != syscall.SIGKILL {
-				t.Errorf("signal %v", sig)
-			}
-			return s.fake.Exit(itoa(pid))
-		}
-	}
 	plan, err = g.Set(Limits{Frozen: On})
 	s.apply(t, plan, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -518,19 +510,27 @@ func killGroup(t *testing.T, s site, byParent bool) {
 	}
 }
 
+// undead is a kernel whose processes do not die.
+type undead struct {
+	*fakekernel.Kernel
+	err error
+}
+
+func (u undead) Signal(int, syscall.Signal) error { return u.err }
+
 func TestKillGivesUp(t *testing.T) {
 	t.Parallel()
 	s := fakeSite(t, fakekernel.V1())
 	g := s.group(t)
 	plan, err := g.Attach(s.pid)
 	s.apply(t, plan, err)
-	s.host.Signal = func(int, syscall.Signal) error { return nil } // undead
+	s.root.Files = undead{s.fake, nil}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := g.Kill(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "100") {
 		t.Errorf("Kill: %v", err)
 	}
-	s.host.Signal = func(int, syscall.Signal) error { return syscall.EPERM }
+	s.root.Files = undead{s.fake, syscall.EPERM}
 	if err := g.Kill(context.Background()); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("Kill: %v", err)
 	}

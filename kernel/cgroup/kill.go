@@ -42,7 +42,7 @@ func (g Group) kill(ctx context.Context) error {
 			return err
 		}
 		for _, pid := range pids {
-			if err := host.Signal(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			if err := host.root.Signal(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("process %d: %w", pid, err)
 			}
 		}

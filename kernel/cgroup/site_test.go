@@ -70,7 +70,6 @@ func fakeSite(t *testing.T, layout fakekernel.Layout) site {
 	s.root = kernel.NewRoot(dir, s.fake)
 	s.detect(t)
 	s.host.UID = 0
-	s.host.Signal = nil // process 100 is not ours
 	if s.base, err = s.host.Base(); err != nil {
 		t.Fatal(err)
 	}
