@@ -83,17 +83,19 @@ func (n *Node) edit(ctx context.Context, spec Spec, kind EventKind, draft func(*
 	if err := spec.Validate(); err != nil {
 		return w, err
 	}
+	asked := n.opt.Now()
 	err = n.change(ctx, func(t *transaction) error {
 		c, err := draft(t, spec)
 		if err == nil {
 			err = t.carry(c)
 		}
+		now := n.opt.Now()
 		if err != nil {
-			n.tell(Refused, id, "", err.Error())
+			n.opt.Events(Event{Time: now, Kind: Refused, ID: id, Text: err.Error(), Err: err})
 			return err
 		}
 		w = t.workload(t.view, id)
-		n.tell(kind, id, "", "CPUs "+w.CPUs.String())
+		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: "CPUs " + w.CPUs.String(), Took: now.Sub(asked)})
 		return nil
 	})
 	return w, err

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"berth.dev/berth/place"
 )
@@ -69,5 +71,30 @@ func TestPlaceAndRelease(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An event has the time that placing took, and the typed error of a refusal.
+func TestEventsTell(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, layouts()["v2"])
+	opt := h.options()
+	opt.Now = func() time.Time { h.now = h.now.Add(time.Millisecond); return h.now }
+	n, err := Open(context.Background(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	h.place(n, spec("api", place.LSE, 2000, 9000100))
+	if _, err := n.Place(context.Background(), spec("big", place.LSE, 64000, 9000101)); err == nil {
+		t.Fatal("placed a workload on 64 of 8 CPUs")
+	}
+	placed, refused := h.events[0], h.events[1]
+	if placed.Kind != Placed || placed.Took < time.Millisecond || placed.Err != nil {
+		t.Errorf("placed: %+v", placed)
+	}
+	var few *place.CPUsError
+	if refused.Kind != Refused || !errors.As(refused.Err, &few) {
+		t.Errorf("refused: %+v", refused)
 	}
 }

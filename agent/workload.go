@@ -121,4 +121,8 @@ type Event struct {
 	Object string `json:"object,omitempty"`
 	// Text says why.
 	Text string `json:"text,omitempty"`
+	// Took is how long placing or changing took, waiting for its turn included, and
+	// Err the error of a refusal. Both are for who is in the same process.
+	Took time.Duration `json:"-"`
+	Err  error         `json:"-"`
 }
