@@ -21,7 +21,8 @@ type Quantity uint8
 // The quantities. Counters only grow while their subject lives; the others are
 // gauges.
 const (
-	// CPUTime is CPU time used, CPUUser and CPUSystem its parts (counters).
+	// CPUTime is CPU time used, the host's own by all; CPUUser and CPUSystem are
+	// its parts (counters).
 	CPUTime Quantity = iota
 	CPUUser
 	CPUSystem
@@ -43,6 +44,32 @@ const (
 	CPUWait
 	// SwitchesInvoluntary counts the context switches that threads did not ask for (counter).
 	SwitchesInvoluntary
+	// Steal is CPU time that the hypervisor took, summed over CPUs (counter).
+	Steal
+
+	// QueueP99 is the 99th percentile of the waits for a CPU that ended since the
+	// sample before, the upper bound of its bucket.
+	QueueP99
+	// QueuedBy is CPUWait while the group Sample.By had the CPU, itself included;
+	// QueuedKernel while kernel threads had it, QueuedIdle while it had yet to
+	// wake up, QueuedThrottled while a quota withheld it (counters).
+	QueuedBy
+	QueuedKernel
+	QueuedIdle
+	QueuedThrottled
+
+	// Cycles and Instructions are those of CPUs that were not halted, LLCMisses
+	// the misses of the last-level cache; scaled up where events took turns on the
+	// counters of the CPU (counters).
+	Cycles
+	Instructions
+	LLCMisses
+	// LLCOccupancy is what lies in a last-level cache; Bandwidth is bytes to and
+	// from memory, BandwidthLocal those to the cache's own node (counters). By
+	// Cache.
+	LLCOccupancy
+	Bandwidth
+	BandwidthLocal
 
 	// Memory is the memory in use; MemoryAnon and MemoryFile are the anonymous
 	// and page-cache parts of it.
@@ -106,6 +133,18 @@ var infos = [...]info{
 	CPUBurstTime:        {"cpu_burst_time", Seconds, true},
 	CPUWait:             {"cpu_wait", Seconds, true},
 	SwitchesInvoluntary: {"switches_involuntary", Count, true},
+	Steal:               {"steal", Seconds, true},
+	QueueP99:            {"queue_p99", Seconds, false},
+	QueuedBy:            {"queued_by", Seconds, true},
+	QueuedKernel:        {"queued_kernel", Seconds, true},
+	QueuedIdle:          {"queued_idle", Seconds, true},
+	QueuedThrottled:     {"queued_throttled", Seconds, true},
+	Cycles:              {"cycles", Count, true},
+	Instructions:        {"instructions", Count, true},
+	LLCMisses:           {"llc_misses", Count, true},
+	LLCOccupancy:        {"llc_occupancy", Bytes, false},
+	Bandwidth:           {"bandwidth", Bytes, true},
+	BandwidthLocal:      {"bandwidth_local", Bytes, true},
 	Memory:              {"memory", Bytes, false},
 	MemoryAnon:          {"memory_anon", Bytes, false},
 	MemoryFile:          {"memory_file", Bytes, false},

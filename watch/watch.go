@@ -45,8 +45,8 @@ const (
 // Part is a piece of a Subject; the zero value is the whole of it.
 type Part struct {
 	Kind PartKind `json:"kind"`
-	// ID is the number of a CPU or NUMA node; for a block device it is
-	// DeviceID of its numbers.
+	// ID is the number of a CPU, NUMA node or last-level cache; for a block device
+	// it is DeviceID of its numbers.
 	ID int `json:"id"`
 }
 
@@ -59,6 +59,7 @@ const (
 	CPU
 	Node
 	Device
+	Cache
 )
 
 // DeviceID packs the major and minor number of a block device as the kernel
@@ -101,11 +102,13 @@ type Sample struct {
 	Subject  Subject  `json:"subject"`
 	Quantity Quantity `json:"quantity"`
 	Value    float64  `json:"value"`
+	// By names the group to which the value is owed, for QueuedBy only.
+	By string `json:"by,omitempty"`
 }
 
 var (
 	scopeNames = [...]string{Host: "host", Group: "group", Process: "process"}
-	partNames  = [...]string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device"}
+	partNames  = [...]string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device", Cache: "cache"}
 )
 
 // String returns the scope's name.
