@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -109,9 +110,22 @@ func (g *groups) cpusetDir(w *Workload) string { return path.Join(g.dir, w.Group
 // made reports whether Berth made the workload's group.
 func (w *Workload) made() bool { return w.Spec.Group == "" && w.Group != "" }
 
-// present returns whether the workload's group is there, and its processes.
+// present returns whether the workload's group is there, and its processes. In a
+// group that Berth made, those that the workload moved to groups below count.
 func (g *groups) present(b *body) (pids []int, ok bool, err error) {
-	return g.base.Child(b.Workload.Group).Procs()
+	pids, ok, err = g.base.Child(b.Workload.Group).Procs()
+	if err != nil || len(pids) > 0 || !b.Workload.made() {
+		return pids, ok, err
+	}
+	for _, below := range g.below(b) {
+		some, _, err := g.base.Child(below).Procs()
+		if err != nil {
+			return nil, false, err
+		}
+		pids = append(pids, some...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), ok, nil
 }
 
 func (g *groups) exists(b *body) bool {
@@ -119,6 +133,23 @@ func (g *groups) exists(b *body) bool {
 		_, err := fs.Stat(g.root.FS(), dir)
 		return err == nil
 	})
+}
+
+// below returns the groups that a workload has made in its own, in any
+// hierarchy, named from the base on: a group before those in it.
+func (g *groups) below(b *body) []string {
+	found := map[string]bool{}
+	for i, dir := range b.Workload.Dirs {
+		base := g.base.Dirs()[i]
+		// What vanishes meanwhile is not there.
+		_ = fs.WalkDir(g.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() && name != dir {
+				found[strings.TrimPrefix(name, base+"/")] = true
+			}
+			return nil
+		})
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 func (g *groups) kill(ctx context.Context, b *body) error {
@@ -540,10 +571,16 @@ func (g *groups) verify(c *change) error {
 	return nil
 }
 
-// remove removes the group that Berth made for a workload.
+// remove removes the group that Berth made for a workload, with those that the
+// workload made in it.
 func (g *groups) remove(c *change, b *body) error {
 	if !b.Workload.made() {
 		return nil
+	}
+	for _, below := range slices.Backward(g.below(b)) {
+		for _, dir := range g.base.Child(below).Dirs() {
+			_ = g.root.Rmdir(dir) // if it stays, removing what is around it says so
+		}
 	}
 	_, err := c.ledger.Undo(func(s kernel.Step) bool {
 		return s.Op == kernel.Mkdir && slices.ContainsFunc(b.Workload.Dirs, func(dir string) bool { return within(s.Path, dir) })

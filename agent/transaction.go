@@ -242,8 +242,9 @@ func (t *transaction) settle() error {
 		if why == "" {
 			continue
 		}
+		// One that cannot be released does not hold up the others.
 		if err := t.release(id, why); err != nil {
-			return err
+			t.n.tell(Failed, id, "", err.Error())
 		}
 	}
 	if !t.wasKilled() {
