@@ -325,15 +325,16 @@ func ask(t testing.TB, h http.Handler, method, target, body string) (int, http.H
 
 // recorder keeps an answer; it flushes and has deadlines, as a connection.
 type recorder struct {
-	header http.Header
-	status int
-	body   strings.Builder
+	header   http.Header
+	status   int
+	body     strings.Builder
+	deadline time.Time
 }
 
-func (r *recorder) Header() http.Header              { return r.header }
-func (r *recorder) WriteHeader(status int)           { r.status = status }
-func (r *recorder) Flush()                           {}
-func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+func (r *recorder) Header() http.Header                 { return r.header }
+func (r *recorder) WriteHeader(status int)              { r.status = status }
+func (r *recorder) Flush()                              {}
+func (r *recorder) SetWriteDeadline(at time.Time) error { r.deadline = at; return nil }
 func (r *recorder) Write(text []byte) (n int, e error) {
 	if r.status == 0 {
 		r.status = http.StatusOK
@@ -473,5 +474,102 @@ func TestListenLeavesOtherFilesAlone(t *testing.T) {
 	}
 	if text, _ := os.ReadFile(path); string(text) != "precious" {
 		t.Errorf("it holds %q", text)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	h := NewHistory(3, 100)
+	add := func(id string) { h.Add(Event{Event: agent.Event{Kind: agent.Placed, ID: id}}) }
+	summary := func(events []Event) string {
+		var words []string
+		for _, e := range events {
+			words = append(words, fmt.Sprint(e.Seq, string(e.Kind), e.ID))
+		}
+		return strings.Join(words, " ")
+	}
+	for _, id := range []string{"a", "b"} {
+		add(id)
+	}
+	for _, tc := range []struct {
+		after uint64
+		want  string
+	}{
+		{0, "101placeda 102placedb"},
+		{101, "102placedb"},
+		{102, ""},
+		{100, "101placeda 102placedb"},
+		{5, "100lost 101placeda 102placedb"},    // of an earlier start
+		{1000, "100lost 101placeda 102placedb"}, // of one before the clock was set back
+	} {
+		if got := summary(h.After(tc.after)); got != tc.want {
+			t.Errorf("after %d: %s, want %s", tc.after, got, tc.want)
+		}
+	}
+	for _, id := range []string{"c", "d", "e"} {
+		add(id)
+	}
+	for _, tc := range []struct {
+		after uint64
+		want  string
+	}{
+		{0, "103placedc 104placedd 105placede"},
+		{102, "103placedc 104placedd 105placede"},
+		{101, "102lost 103placedc 104placedd 105placede"},
+		{105, ""},
+	} {
+		if got := summary(h.After(tc.after)); got != tc.want {
+			t.Errorf("full, after %d: %s, want %s", tc.after, got, tc.want)
+		}
+	}
+}
+
+// A client that lost the stream goes on where it was.
+func TestEventsResume(t *testing.T) {
+	t.Parallel()
+	h := NewHistory(8, 0)
+	c := dial(t, serve(t, newBooks(t), h))
+	add := func(id string) { h.Add(Event{Event: agent.Event{Kind: agent.Placed, ID: id}}) }
+	add("a")
+	var got []string
+	var last uint64
+	for e, err := range c.Events(t.Context(), 0, true) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, last = append(got, e.ID), e.Seq
+		if e.ID == "b" {
+			break
+		}
+		add("b")
+	}
+	add("c")
+	for e, err := range c.Events(t.Context(), last, false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e.ID)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A client that sends nothing is not waited for, and one that takes nothing of a
+// stream neither.
+func TestServerHasBounds(t *testing.T) {
+	t.Parallel()
+	s := NewServer(http.NotFoundHandler())
+	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
+		t.Errorf("%+v has no bound somewhere", s)
+	}
+	h := NewHistory(8, 0)
+	h.Add(Event{})
+	b := newBooks(t)
+	w := &recorder{header: http.Header{}}
+	r, _ := http.NewRequest("GET", "http://agent/v1/events?follow=false", nil)
+	(&Server{Node: b, View: b, History: h}).Handler().ServeHTTP(w, r)
+	if w.deadline.IsZero() {
+		t.Error("events are written without a deadline")
 	}
 }

@@ -33,7 +33,7 @@ const (
 	maxListeners = 64               // streams of events at once
 )
 
-// Server answers requests. Its fields are all required.
+// Server answers requests from what stands behind it. Its fields are all required.
 type Server struct {
 	Node    Node
 	View    View
@@ -236,12 +236,21 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
+// encode writes a value as a line of JSON.
+func encode(value any) ([]byte, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // nothing here is shown as HTML
+	err := e.Encode(value)
+	return text.Bytes(), err
+}
+
 func reply(w http.ResponseWriter, status int, body any) {
 	if body == nil {
 		w.WriteHeader(status)
 		return
 	}
-	text, err := json.Marshal(body)
+	text, err := encode(body)
 	if err != nil {
 		fail(w, fmt.Errorf("answer: %w", err))
 		return
@@ -251,7 +260,7 @@ func reply(w http.ResponseWriter, status int, body any) {
 
 func fail(w http.ResponseWriter, err error) {
 	p := problemOf(err)
-	text, err := json.Marshal(p)
+	text, err := encode(p)
 	if err != nil {
 		http.Error(w, p.Detail, http.StatusInternalServerError)
 		return
@@ -263,7 +272,7 @@ func write(w http.ResponseWriter, status int, kind string, text []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // a client that left misses nothing
+	_, _ = w.Write(text) // a client that left misses nothing
 }
 
 func (s *Server) list(r *http.Request, _ any) (any, error) {
@@ -363,11 +372,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, listeners chan s
 			return err
 		}
 		for _, e := range events {
-			text, err := json.Marshal(e)
+			text, err := encode(e)
 			if err != nil {
 				return err
 			}
-			if _, err := w.Write(append(text, '\n')); err != nil {
+			if _, err := w.Write(text); err != nil {
 				return err
 			}
 			after = e.Seq

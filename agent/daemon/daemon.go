@@ -161,7 +161,7 @@ func (d *daemon) watch() error {
 	}
 	d.loop.prefix = prefix
 	d.meter = newMeter(trees)
-	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}})
+	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
 	return err
 }
 

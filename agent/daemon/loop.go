@@ -67,6 +67,9 @@ type loop struct {
 	base   agent.Options
 	prefix string // of the base in its hierarchy
 	groups map[string]*group
+	// gone are workloads whose group vanished since the last comparison, which
+	// releases them.
+	gone map[string]bool
 
 	mu      sync.Mutex
 	conf    *config.NodeConfig
@@ -78,7 +81,7 @@ type loop struct {
 }
 
 func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
-	return &loop{keeper: k, base: base, groups: map[string]*group{}, conf: c, loaded: time.Now()}
+	return &loop{keeper: k, base: base, groups: map[string]*group{}, gone: map[string]bool{}, conf: c, loaded: time.Now()}
 }
 
 // options are those of the node under a configuration.
@@ -213,7 +216,7 @@ func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
 	if e.Vanished {
 		delete(l.groups, e.Path)
 		if known && g.entry != nil {
-			l.complain(l.release(ctx, g.id))
+			l.gone[g.id] = true
 		}
 		return known && g.entry != nil
 	}
@@ -223,6 +226,10 @@ func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
 	g = &group{path: e.Path}
 	l.groups[e.Path] = g
 	l.match(g)
+	if l.gone[g.id] { // made anew: what was written to the old one is not here
+		l.complain(l.release(ctx, g.id))
+		delete(l.gone, g.id)
+	}
 	l.settle(ctx, g)
 	return g.entry != nil || l.conf.IsConfined(l.prefix+"/"+g.path)
 }
@@ -260,15 +267,7 @@ func (l *loop) settle(ctx context.Context, g *group) {
 		g.wait = nil
 		return
 	}
-	spec := l.specOf(g)
-	has, err := l.keeper.Get(ctx, g.id)
-	var none *place.NotHeldError
-	switch {
-	case errors.As(err, &none):
-		_, err = l.keeper.Place(ctx, spec)
-	case err == nil && !same(has.Spec, spec):
-		_, err = l.keeper.Resize(ctx, spec)
-	}
+	err := l.put(ctx, l.specOf(g))
 	switch {
 	case err == nil:
 		g.wait = nil
@@ -277,6 +276,23 @@ func (l *loop) settle(ctx context.Context, g *group) {
 	default:
 		g.wait.Reason = err.Error()
 	}
+}
+
+// put places a workload, or resizes it if it has another place.
+func (l *loop) put(ctx context.Context, spec agent.Spec) error {
+	state, err := l.keeper.State(ctx)
+	if err != nil {
+		return err
+	}
+	if _, held := state.Grant(spec.Request.ID); !held {
+		_, err = l.keeper.Place(ctx, spec)
+		return err
+	}
+	has, err := l.keeper.Get(ctx, spec.Request.ID)
+	if err == nil && !same(has.Spec, spec) {
+		_, err = l.keeper.Resize(ctx, spec)
+	}
+	return err
 }
 
 // same compares specs as they are kept. Where a Move has put a workload stays.
@@ -297,8 +313,9 @@ func (l *loop) release(ctx context.Context, id string) error {
 	return err
 }
 
-// reconcile repairs what others have changed.
+// reconcile repairs what others have changed, and releases whose group is gone.
 func (l *loop) reconcile(ctx context.Context) {
+	clear(l.gone)
 	l.complain(l.keeper.do(ctx, func(n *agent.Node) error {
 		_, err := n.Reconcile(ctx)
 		return err
