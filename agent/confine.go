@@ -30,6 +30,9 @@ func validGlobs(globs []string) error {
 // those to confine, and those whose CPUs Berth has changed and could not yet
 // give back.
 func (g *groups) others(c *change) ([]*unit, error) {
+	if !c.disturbs() {
+		return nil, nil
+	}
 	taken := c.to.state.Owned()
 	dirs := map[string]bool{}
 	if !taken.IsEmpty() {
@@ -163,7 +166,7 @@ func (g *groups) handsOn(dir string) bool {
 func (g *groups) overridden(c *change) []string {
 	placed := dirsOf(c.to.bodies)
 	var dirs []string
-	for _, note := range c.notes {
+	for _, note := range c.ledger.Notes() {
 		dir := note.Step.Path
 		switch {
 		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
@@ -220,7 +223,8 @@ func (g *groups) giveBack(c *change) error {
 		case s.Op == kernel.Mkdir:
 			return path.Base(s.Path) != ownGroup || path.Base(path.Dir(s.Path)) == ownGroup
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
-			was, err := cpuset.Parse(c.originals[s.Path])
+			text, _ := c.ledger.Original(s.Path)
+			was, err := cpuset.Parse(text)
 			if was.IsEmpty() {
 				was = g.allowed
 			}

@@ -328,13 +328,15 @@ type member struct {
 
 // unit is a group that is placed, with those below it that must follow (v1).
 type unit struct {
-	members []member // a group before those below it
+	members []member // a group before those below it; none if it stands
 	want    cpuset.Set
 	mems    cpuset.Set // empty is as it is
 	why     string
 	fixed   bool // stays as it is
 	fresh   bool // is yet to be made
 }
+
+func (u *unit) stands() bool { return len(u.members) == 0 }
 
 // units are all groups whose CPUs Berth decides.
 func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
@@ -350,15 +352,17 @@ func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
 			u.mems = grant.Mems
 		}
 		dir := g.cpusetDir(b.Workload)
-		if u.fresh {
-			u.members = []member{{dir: dir}}
-		} else {
-			var err error
-			if u.members, err = g.members(c, dir); err != nil {
-				return nil, fmt.Errorf("workload %q: %w", id, err)
-			}
-		}
 		u.fixed = c.yielded(dir + "/" + cpusFile)
+		var err error
+		switch {
+		case u.fresh:
+			u.members = []member{{dir: dir}}
+		case u.fixed || !c.stands(id):
+			u.members, err = g.members(c, dir)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("workload %q: %w", id, err)
+		}
 		units = append(units, u)
 	}
 	others, err := g.others(c)
@@ -405,7 +409,7 @@ func (g *groups) member(c *change, dir string) (member, error) {
 		}
 	}
 	m.original = m.cpus
-	if text, ok := c.originals[dir+"/"+cpusFile]; ok {
+	if text, ok := c.ledger.Original(dir + "/" + cpusFile); ok {
 		if m.original, err = cpuset.Parse(text); err != nil {
 			return m, err
 		}
@@ -432,6 +436,10 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 	}
 	seats := make([]seat, len(units))
 	for i, u := range units {
+		if u.stands() {
+			seats[i] = seat{u.why, u.want, u.want}
+			continue
+		}
 		if !u.mems.IsEmpty() && !c.yielded(u.members[0].dir+"/"+memsFile) {
 			if err := p.mems(u); err != nil {
 				return nil, err
@@ -450,7 +458,7 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 		p.cpus(units[m.seat], m.cpus)
 	}
 	for _, u := range units {
-		if u.members[0].bare && !u.fixed && u.members[0].cpus == u.want {
+		if !u.stands() && u.members[0].bare && !u.fixed && u.members[0].cpus == u.want {
 			p.write(u.members[0].dir, cpusFile, u.want, u.why)
 		}
 	}
@@ -471,7 +479,7 @@ func (p *placing) write(dir, file string, set cpuset.Set, why string) {
 // and came back are missing in every v1 set below the top.
 func (p *placing) roof(units []*unit) error {
 	roof := path.Join(p.dir, ownGroup)
-	if p.version != 1 || !slices.ContainsFunc(units, func(u *unit) bool { return within(u.members[0].dir, roof) }) {
+	if p.version != 1 || !slices.ContainsFunc(units, func(u *unit) bool { return !u.stands() && within(u.members[0].dir, roof) }) {
 		return nil
 	}
 	have, err := p.set(roof + "/" + cpusFile)
@@ -602,7 +610,7 @@ func (g *groups) evacuate(c *change, b *body) error {
 			continue
 		}
 		back, noted := g.base.Dirs()[i]+"/cgroup.procs", map[string]bool{}
-		for _, note := range c.notes {
+		for _, note := range c.ledger.Notes() {
 			if note.Step.Op == kernel.Attach && note.Step.Path == dir+"/cgroup.procs" {
 				back, noted[note.Step.Value] = note.Step.Back, true
 			}

@@ -150,10 +150,10 @@ func (t *transaction) resized(spec Spec) (*change, error) {
 	if spec.CPUs.IsEmpty() {
 		var offer place.Offer
 		if offer, err = place.Resize(t.n.opt.Policy, t.state, &spec.Request); err == nil {
-			state, err = t.state.Commit(offer)
+			state, err = t.state.Commit(bound(offer, spec.Mems))
 		}
 	} else {
-		state, err = given(t.state, &spec.Request, spec.CPUs, spec.Mems)
+		state, err = seated(t.state, &spec.Request, spec.CPUs, spec.Mems)
 	}
 	if err != nil {
 		return nil, err

@@ -48,14 +48,41 @@ func (b *books) close() error {
 
 // change is one view to come about after another.
 type change struct {
-	from, to  view
-	focus     []string // the workloads that it is about
-	all       bool     // look at the limits of all, not only of those
-	ledger    *kernel.Journal
-	notes     []kernel.Item
-	originals map[string]string // by path: the text before Berth's first write
-	confine   []string
-	yielded   func(path string) bool
+	from, to view
+	focus    []string // the workloads that it is about
+	all      bool     // look at everything, not only at what changes
+	ledger   *kernel.Journal
+	confine  []string
+	yielded  func(path string) bool
+}
+
+// stands reports whether a workload is where the books say, as far as it
+// concerns this change, so that its group need not be looked at. What someone
+// else did to it is for Reconcile to find.
+func (c *change) stands(id string) bool {
+	if c.all || c.from.bodies[id] == nil || slices.Contains(c.focus, id) {
+		return false
+	}
+	was, held := c.from.state.Grant(id)
+	is, holds := c.to.state.Grant(id)
+	return held && holds && was.Mems == is.Mems && c.from.state.Effective(was) == c.to.state.Effective(is)
+}
+
+// disturbs reports whether groups that are not Berth's may have to be kept off
+// other CPUs than before.
+func (c *change) disturbs() bool {
+	return c.all || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || given(c.to, c.from)
+}
+
+// given reports whether a view has a workload in a group that is not Berth's
+// and that another view does not have.
+func given(v, other view) bool {
+	for id, b := range v.bodies {
+		if b.Workload.Spec.Group != "" && other.bodies[id] == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // limited are the workloads whose limits are looked at.
@@ -353,18 +380,28 @@ func statFields(root *kernel.Root, pid string) ([]string, bool) {
 // decide returns the state with a workload placed.
 func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
 	if !spec.CPUs.IsEmpty() {
-		return given(s, &spec.Request, spec.CPUs, spec.Mems)
+		return seated(s, &spec.Request, spec.CPUs, spec.Mems)
 	}
 	offer, err := place.Place(t.n.opt.Policy, s, &spec.Request)
 	if err != nil {
 		return nil, err
 	}
-	return s.Commit(offer)
+	return s.Commit(bound(offer, spec.Mems))
 }
 
-// given returns the state in which a workload has the given CPUs, whatever it
+// bound is an offer with the given memory nodes, if any.
+func bound(offer place.Offer, mems cpuset.Set) place.Offer {
+	if !mems.IsEmpty() && offer.Grant != nil {
+		g := *offer.Grant
+		g.Mems = mems
+		offer.Grant = &g
+	}
+	return offer
+}
+
+// seated returns the state in which a workload has the given CPUs, whatever it
 // had before.
-func given(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.State, error) {
+func seated(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.State, error) {
 	if _, ok := s.Grant(r.ID); ok {
 		var err error
 		if s, err = s.Release(r.ID); err != nil {
@@ -405,10 +442,13 @@ func (t *transaction) refreshed(v view) view {
 			bodies[id] = b
 			continue
 		}
+		cpus := v.state.Effective(g)
+		if b.Workload.Grant == g && b.Workload.CPUs == cpus {
+			bodies[id] = b
+			continue
+		}
 		next, w := *b, *b.Workload
-		w.Grant = g
-		w.CPUs, _ = v.state.CPUs(id)
-		w.Mems = g.Mems
+		w.Grant, w.CPUs, w.Mems = g, cpus, g.Mems
 		next.Workload = &w
 		bodies[id] = &next
 	}
@@ -417,23 +457,16 @@ func (t *transaction) refreshed(v view) view {
 
 // to returns the change to a view.
 func (t *transaction) to(v view, focus ...string) *change {
-	c := &change{
+	return &change{
 		from: t.view, to: t.refreshed(v), focus: focus, ledger: t.ledger,
 		confine: t.n.opt.Confine, yielded: t.n.drift.isYielded,
-		notes: t.ledger.Notes(), originals: map[string]string{},
 	}
-	for _, note := range c.notes {
-		if _, ok := c.originals[note.Step.Path]; !ok && note.Step.Op == kernel.Write {
-			c.originals[note.Step.Path] = note.Original
-		}
-	}
-	return c
 }
 
 // carry tells the kernel and then makes the change the truth. On an error
 // everything is as it was.
 func (t *transaction) carry(c *change) error {
-	b, err := t.batch(c.to)
+	b, err := t.batch(c.to, c.focus...)
 	if err == nil {
 		err = t.began()
 	}
@@ -518,12 +551,14 @@ func (t *transaction) record(v view) error {
 	return t.install(b)
 }
 
-// batch is the difference of the files of two views.
-func (t *transaction) batch(to view) (batch, error) {
+// batch is the difference of the files of two views. Specs of workloads that are
+// not in focus are the same.
+func (t *transaction) batch(to view, focus ...string) (batch, error) {
 	b := batch{Put: map[string][]byte{}}
 	for id, next := range to.bodies {
 		was := t.bodies[id]
-		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) && next.Workload.Spec.equal(&was.Workload.Spec) {
+		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) &&
+			(!slices.Contains(focus, id) || next.Workload.Spec.equal(&was.Workload.Spec)) {
 			continue
 		}
 		text, err := seal(next)
@@ -579,7 +614,7 @@ func (t *transaction) release(id, why string) error {
 		return err
 	}
 	t.n.tell(Released, id, "", why)
-	if err := t.carry(t.to(t.view)); err != nil {
+	if err := t.carry(c); err != nil {
 		t.n.tell(Failed, "", "", err.Error())
 	}
 	return nil

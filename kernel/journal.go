@@ -31,7 +31,8 @@ type Journal struct {
 	// of a ledger
 	ledger bool
 	root   *Root
-	notes  []*entry // noted and not crossed out, in order
+	notes  []*entry            // noted and not crossed out, in order
+	at     map[string][]*entry // those by path
 }
 
 // header is the first line of a journal.
@@ -152,7 +153,7 @@ func (j *Journal) begin(e *entry) error {
 	}
 	j.open[e.seq] = true
 	if j.ledger {
-		j.notes = append(j.notes, e)
+		j.remember(e)
 	}
 	return nil
 }
@@ -193,7 +194,9 @@ func (j *Journal) undone(e *entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.open, e.seq)
-	j.forget(e)
+	if j.ledger {
+		j.forget(e)
+	}
 	return nil
 }
 

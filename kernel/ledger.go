@@ -32,9 +32,10 @@ func OpenLedger(root *Root, name, program string) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	j.ledger, j.open, j.root = true, map[int]bool{}, root
+	j.ledger, j.open, j.root, j.at = true, map[int]bool{}, root, map[string][]*entry{}
 	for _, e := range j.notes {
 		j.open[e.seq] = true
+		j.at[e.Path] = append(j.at[e.Path], e)
 	}
 	if j.file == nil {
 		if err := j.rewrite(name, newHeader(root, program)); err != nil {
@@ -136,6 +137,17 @@ func (j *Journal) Notes() []Item {
 	return items
 }
 
+// Original returns what the ledger has noted as the text of a file before the
+// first write.
+func (j *Journal) Original(path string) (text string, ok bool) {
+	for _, e := range j.at[path] {
+		if e.Op == Write {
+			return e.Original, true
+		}
+	}
+	return "", false
+}
+
 // Undo undoes those of the ledger's notes that match, the last first, as
 // Restore does. The error joins what could not be undone and stays noted.
 func (j *Journal) Undo(match func(Step) bool) ([]Item, error) {
@@ -168,12 +180,11 @@ func (j *Journal) covered(e *entry) (bool, error) {
 	if !j.ledger || e.Op == Mkdir || e.Op == Attach {
 		return false, nil
 	}
-	dir := path.Dir(e.Path)
-	for _, old := range j.notes {
-		if old.Op == Mkdir && old.Path == dir {
-			return true, nil
-		}
-		if e.Op != Write || old.Op != Write || old.Path != e.Path || old.Inode != e.Inode || old.Unset != e.Unset {
+	if slices.ContainsFunc(j.at[path.Dir(e.Path)], func(old *entry) bool { return old.Op == Mkdir }) {
+		return true, nil
+	}
+	for _, old := range j.at[e.Path] {
+		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
 			continue
 		}
 		if e.Format == Keyed && key(old.Value) != key(e.Value) {
@@ -194,9 +205,18 @@ func key(line string) string {
 	return k
 }
 
-// forget takes e out of the ledger's notes.
+// remember adds e to the ledger's notes, forget takes it out.
+func (j *Journal) remember(e *entry) {
+	j.notes = append(j.notes, e)
+	j.at[e.Path] = append(j.at[e.Path], e)
+}
+
 func (j *Journal) forget(e *entry) {
-	j.notes = slices.DeleteFunc(j.notes, func(n *entry) bool { return n.seq == e.seq })
+	same := func(n *entry) bool { return n.seq == e.seq }
+	j.notes = slices.DeleteFunc(j.notes, same)
+	if j.at[e.Path] = slices.DeleteFunc(j.at[e.Path], same); len(j.at[e.Path]) == 0 {
+		delete(j.at, e.Path)
+	}
 }
 
 // Shows returns what the kernel shows of the setting that s writes, and whether
