@@ -29,6 +29,7 @@ func Rooms() []Room {
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/systemd", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/procstat"},
 		{Path: "watch/runq", May: []string{"kernel"}},
 		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
@@ -43,6 +44,7 @@ func Rooms() []Room {
 		{Path: "place/controlplane", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/topologyaware", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch"}, Pure: true},
 		// 3: wiring
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
@@ -68,6 +70,9 @@ func Rooms() []Room {
 		{Path: "agent/daemon", May: []string{
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
 			"agent", "agent/config", "agent/api",
+		}},
+		{Path: "agent/metrics", May: []string{
+			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
 		}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
@@ -98,7 +103,10 @@ func OwnedImports() []Owned {
 		{"github.com/spf13/", []string{"cmd/berth"}, "only the door knows a command line"},
 		{"golang.org/x/term", []string{"cmd/berth"}, "only the door knows a terminal"},
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load", "lab/report"}, "histograms belong to the lab"},
+		{"github.com/prometheus/", []string{"agent/metrics"}, "only the metrics know Prometheus"},
 		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
+		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
+		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats"}, "numerics belong to the statistics"},
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
 		{"log/slog", []string{"agent/daemon", "cmd/berth"}, "libraries return errors; they do not log"},

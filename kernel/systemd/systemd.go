@@ -1,0 +1,298 @@
+// Package systemd writes the values of control groups that systemd owns through
+// systemd, as runtime properties of their units: org.freedesktop.systemd1(5),
+// systemd.resource-control(5). What is written to the file of such a group
+// directly lasts only until systemd writes it again, at the latest at the next
+// daemon-reload.
+//
+// Files stand between a kernel.Root and the kernel's files. So there is one
+// place that decides who writes a group, and plans, journals and their undoing
+// need not know: undoing writes the original value, and the one that a group
+// has by default unsets the property. The runtime drop-in, then without effect,
+// stays below /run/systemd until reboot.
+//
+// Only cgroup v2 at /sys/fs/cgroup is looked at, and only units of the manager
+// that Files are connected to: a user's units belong to the user's own.
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
+
+	"berth.dev/berth/kernel"
+)
+
+// mount is where cgroup v2 is.
+const mount = "sys/fs/cgroup"
+
+// Bus is what Files ask of systemd's manager. A Conn of go-systemd is one.
+type Bus interface {
+	// GetUnitPropertyContext returns a property that all kinds of units have.
+	GetUnitPropertyContext(ctx context.Context, unit, property string) (*sd.Property, error)
+	// GetUnitTypePropertyContext returns one of a kind ("Service") of unit.
+	GetUnitTypePropertyContext(ctx context.Context, unit, kind, property string) (*sd.Property, error)
+	// SetUnitPropertiesContext sets properties, until the next boot if runtime.
+	SetUnitPropertiesContext(ctx context.Context, unit string, runtime bool, properties ...sd.Property) error
+}
+
+// Files are kernel.Files that write values of units through systemd.
+type Files struct {
+	kernel.Files
+	dial func(context.Context) (Bus, error)
+	// patience is how long the kernel's file may take to follow.
+	patience time.Duration
+
+	mu  sync.Mutex
+	bus Bus // nil until it is needed
+}
+
+// New returns files whose writes to units' groups go to the bus that dial
+// connects to when it is first needed.
+func New(files kernel.Files, dial func(context.Context) (Bus, error)) *Files {
+	return &Files{Files: files, dial: dial, patience: 5 * time.Second}
+}
+
+// Open is kernel.Open, but where dir is the live host and systemd runs there,
+// values of its units' groups are written through it.
+func Open(dir string) (*kernel.Root, error) {
+	root, err := kernel.Open(dir)
+	if err != nil || path.Clean(dir) != "/" || Running(root.FS()) != nil {
+		return root, err
+	}
+	dial := dialSystem
+	if os.Geteuid() != 0 {
+		// Without a manager of her own, none of a user's groups can be a unit's.
+		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/systemd/private"); err != nil {
+			return root, nil
+		}
+		dial = dialUser
+	}
+	root.Files = New(root.Files, dial)
+	return root, nil
+}
+
+// Running returns a kernel.NotSupportedError unless systemd runs (sd_booted(3))
+// and has control groups in v2.
+func Running(fsys fs.FS) error {
+	const feature, remedy = "properties of units", "none needed: files of groups are written directly"
+	if _, err := fs.Stat(fsys, "run/systemd/system"); err != nil {
+		return &kernel.NotSupportedError{Feature: feature, Reason: "systemd does not run", Remedy: remedy}
+	}
+	if _, err := fs.Stat(fsys, mount+"/cgroup.controllers"); err != nil {
+		return &kernel.NotSupportedError{Feature: feature, Reason: "cgroup v2 is not at /" + mount, Remedy: remedy}
+	}
+	return nil
+}
+
+func dialSystem(ctx context.Context) (Bus, error) {
+	return connected(sd.NewSystemdConnectionContext(ctx))
+}
+
+func dialUser(ctx context.Context) (Bus, error) { return connected(sd.NewUserConnectionContext(ctx)) }
+
+func connected(conn *sd.Conn, err error) (Bus, error) {
+	if err != nil {
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	return conn, nil
+}
+
+func (f *Files) connect(ctx context.Context) (Bus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.bus != nil {
+		return f.bus, nil
+	}
+	bus, err := f.dial(ctx)
+	if err == nil {
+		f.bus = bus
+	}
+	return bus, err
+}
+
+// unit is a unit that owns a group.
+type unit struct {
+	name, kind string
+	active     bool // its group exists
+}
+
+// Owner returns the unit that owns a group, a directory like
+// "sys/fs/cgroup/system.slice/web.service", or whose group that will be once it
+// is started; ok is false if nobody does.
+func (f *Files) Owner(ctx context.Context, group string) (name string, ok bool, err error) {
+	u, ok, err := f.owner(ctx, group)
+	return u.name, ok, err
+}
+
+func (f *Files) owner(ctx context.Context, group string) (unit, bool, error) {
+	u, ok := named(group)
+	if !ok {
+		return u, false, nil
+	}
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return u, false, err
+	}
+	is, err := text(bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, "ControlGroup"))
+	if err != nil || is != "" {
+		u.active = true
+		return u, mount+is == group, ignoreUnknown(u.name, err)
+	}
+	state, err := text(bus.GetUnitPropertyContext(ctx, u.name, "LoadState"))
+	if err != nil || state != "loaded" {
+		return u, false, ignoreUnknown(u.name, err)
+	}
+	slice, err := text(bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, "Slice"))
+	return u, err == nil && path.Join(mount, sliceDir(slice), path.Base(group)) == group, ignoreUnknown(u.name, err)
+}
+
+// named returns the unit that a group is called after. systemd puts "_" before
+// the name of a group that would be that of a file.
+func named(group string) (unit, bool) {
+	kinds := map[string]string{
+		".service": "Service", ".scope": "Scope", ".slice": "Slice", ".socket": "Socket", ".mount": "Mount", ".swap": "Swap",
+	}
+	if !strings.HasPrefix(group, mount+"/") {
+		return unit{}, false
+	}
+	name := strings.TrimPrefix(path.Base(group), "_")
+	kind, ok := kinds[path.Ext(name)]
+	return unit{name: name, kind: kind}, ok
+}
+
+// sliceDir returns the group of a slice: "a.slice/a-b.slice" of "a-b.slice".
+func sliceDir(slice string) string {
+	name := strings.TrimSuffix(slice, ".slice")
+	if name == "-" || name == "" {
+		return ""
+	}
+	var dir, prefix string
+	for part := range strings.SplitSeq(name, "-") {
+		prefix += part
+		dir = path.Join(dir, prefix+".slice")
+		prefix += "-"
+	}
+	return dir
+}
+
+func text(p *sd.Property, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	s, ok := p.Value.Value().(string)
+	if !ok {
+		return "", fmt.Errorf("property %s: %s is no text", p.Name, p.Value)
+	}
+	return s, nil
+}
+
+// ignoreUnknown takes away an error that says that there is no such unit.
+func ignoreUnknown(name string, err error) error {
+	if e, ok := errors.AsType[dbus.Error](err); ok && (e.Name == "org.freedesktop.systemd1.NoSuchUnit" ||
+		strings.HasPrefix(e.Name, "org.freedesktop.DBus.Error.Unknown")) {
+		return nil
+	}
+	return unitError(name, err)
+}
+
+func unitError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[dbus.Error](err); ok && strings.HasSuffix(e.Name, "AccessDenied") {
+		err = fmt.Errorf("%w: %w", err, syscall.EACCES)
+	}
+	return fmt.Errorf("unit %s: %w", name, err)
+}
+
+// WriteFile writes through systemd what is a property of a unit, and waits until
+// the kernel's file has it.
+func (f *Files) WriteFile(name, data string) error {
+	k, ok := knobs()[path.Base(name)]
+	if !ok {
+		return f.Files.WriteFile(name, data)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), f.patience+10*time.Second)
+	defer cancel()
+	u, ok, err := f.owner(ctx, path.Dir(name))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return f.Files.WriteFile(name, data)
+	}
+	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
+}
+
+// Signal sends a signal to a process, as the files beneath do.
+func (f *Files) Signal(pid int, sig syscall.Signal) error {
+	return kernel.NewRoot("", f.Files).Signal(pid, sig)
+}
+
+// set sets the properties behind a file. A cpuset that is to be empty first gets
+// its parent's: before Linux 7 the kernel keeps that of a group with processes.
+func (f *Files) set(ctx context.Context, u unit, k knob, name, value string) error {
+	if k.set && value == "" && u.active {
+		dir, file := path.Split(name)
+		all, err := fs.ReadFile(f.Files.FS(), path.Join(dir, "..", file+".effective"))
+		if err != nil {
+			return err
+		}
+		if err := f.setOnce(ctx, u, k, name, strings.TrimSpace(string(all))); err != nil {
+			return err
+		}
+		return f.send(ctx, u, k, "")
+	}
+	return f.setOnce(ctx, u, k, name, value)
+}
+
+func (f *Files) setOnce(ctx context.Context, u unit, k knob, name, value string) error {
+	if err := f.send(ctx, u, k, value); err != nil || !u.active {
+		return err
+	}
+	return f.await(k, name, value)
+}
+
+func (f *Files) send(ctx context.Context, u unit, k knob, value string) error {
+	values, err := k.encode(value)
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", k.properties[0], value, err)
+	}
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	var properties []sd.Property
+	for i, v := range values {
+		properties = append(properties, sd.Property{Name: k.properties[i], Value: dbus.MakeVariant(v)})
+	}
+	return bus.SetUnitPropertiesContext(ctx, u.name, true, properties...)
+}
+
+// await waits until a file shows a value: systemd answers before it writes. A
+// file that is gone has its default: nobody uses its controller any more.
+func (f *Files) await(k knob, name, value string) error {
+	deadline := time.Now().Add(f.patience)
+	for {
+		shown, err := fs.ReadFile(f.Files.FS(), name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && k.isDefault(value), err == nil && k.same(string(shown), value):
+			return nil
+		case err != nil:
+			return err
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s was set to %q, but /%s shows %q", k.properties[0], value, name, strings.TrimSpace(string(shown)))
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}

@@ -1,0 +1,339 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
+)
+
+// fakeBus is a manager that does to a tree what systemd does to the kernel.
+type fakeBus struct {
+	root  string                       // the tree
+	units map[string]map[string]string // by unit: ControlGroup, LoadState, Slice
+	set   map[string]any               // by unit and property
+	sent  []string
+	err   error
+	deaf  bool // answers and writes nothing
+}
+
+func (b *fakeBus) GetUnitPropertyContext(_ context.Context, unit, property string) (*sd.Property, error) {
+	return b.get(unit, property)
+}
+
+func (b *fakeBus) GetUnitTypePropertyContext(_ context.Context, unit, kind, property string) (*sd.Property, error) {
+	if !strings.HasSuffix(unit, "."+strings.ToLower(kind)) {
+		return nil, dbus.Error{Name: "org.freedesktop.DBus.Error.UnknownInterface"}
+	}
+	return b.get(unit, property)
+}
+
+func (b *fakeBus) get(unit, property string) (*sd.Property, error) {
+	if b.err != nil {
+		return nil, b.err
+	}
+	if v, ok := b.set[unit+" "+property]; ok {
+		return &sd.Property{Name: property, Value: dbus.MakeVariant(v)}, nil
+	}
+	if b.units[unit] == nil && property != "ControlGroup" {
+		return nil, dbus.Error{Name: "org.freedesktop.systemd1.NoSuchUnit"}
+	}
+	return &sd.Property{Name: property, Value: dbus.MakeVariant(b.units[unit][property])}, nil
+}
+
+func (b *fakeBus) SetUnitPropertiesContext(_ context.Context, unit string, runtime bool, properties ...sd.Property) error {
+	if !runtime {
+		return errors.New("not at runtime")
+	}
+	var values []any
+	for _, p := range properties {
+		b.set[unit+" "+p.Name] = p.Value.Value()
+		b.sent = append(b.sent, unit+" "+p.Name+"="+p.Value.String())
+		values = append(values, p.Value.Value())
+	}
+	group := b.units[unit]["ControlGroup"]
+	if b.deaf || group == "" {
+		return nil
+	}
+	for name, k := range knobs() {
+		if k.properties[0] != properties[0].Name {
+			continue
+		}
+		text, ok := k.decode(values)
+		if !ok {
+			text = map[string]string{"cpu.weight": "100", "cpu.idle": "0", "cpu.max": "max 100000"}[name]
+		}
+		if text == "" {
+			continue // the kernel keeps a set that it does not clear
+		}
+		if err := os.WriteFile(filepath.Join(b.root, mount, group, name), []byte(text+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// host is a tree with groups of units and of others, and its manager.
+func host(t *testing.T) (*kernel.Root, *fakeBus) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"cpuset.cpus.effective":                              "0-3",
+		"system.slice/cpuset.cpus.effective":                 "0-3",
+		"system.slice/web.service/cpuset.cpus":               "",
+		"system.slice/web.service/cpu.weight":                "100",
+		"system.slice/web.service/cpu.idle":                  "0",
+		"system.slice/web.service/cpu.max":                   "max 100000",
+		"system.slice/web.service/cpuset.cpus.partition":     "member",
+		"system.slice/web.service/own/cpuset.cpus":           "",
+		"system.slice/other.service/cpuset.cpus":             "",
+		"user.slice/user-1.slice/a.slice/b.service/cpu.idle": "0",
+		"berth/web/cpuset.cpus":                              "",
+	} {
+		file := filepath.Join(dir, mount, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := &fakeBus{root: dir, set: map[string]any{}, units: map[string]map[string]string{
+		"web.service":   {"ControlGroup": "/system.slice/web.service", "LoadState": "loaded", "Slice": "system.slice"},
+		"other.service": {"ControlGroup": "/elsewhere/other.service", "LoadState": "loaded", "Slice": "elsewhere.slice"},
+		"idle.service":  {"LoadState": "loaded", "Slice": "system-deep.slice"},
+		"gone.service":  {"LoadState": "not-found"},
+		"system.slice":  {"ControlGroup": "/system.slice", "LoadState": "loaded", "Slice": "-.slice"},
+	}}
+	files := New(root.Files, func(context.Context) (Bus, error) { return bus, nil })
+	files.patience = 20 * time.Millisecond
+	root.Files = files
+	return root, bus
+}
+
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	for group, want := range map[string]string{
+		"sys/fs/cgroup/system.slice/web.service":                       "web.service",
+		"sys/fs/cgroup/system.slice":                                   "system.slice",
+		"sys/fs/cgroup/system.slice/system-deep.slice/idle.service":    "idle.service", // stopped, and this will be its group
+		"sys/fs/cgroup/system.slice/idle.service":                      "",
+		"sys/fs/cgroup/system.slice/other.service":                     "",
+		"sys/fs/cgroup/user.slice/user-1.slice/a.slice/b.service":      "",
+		"sys/fs/cgroup/system.slice/gone.service":                      "",
+		"sys/fs/cgroup/system.slice/web.service/own":                   "",
+		"sys/fs/cgroup/berth/web":                                      "",
+		"sys/fs/cgroup":                                                "",
+		"elsewhere/system.slice/web.service":                           "",
+		"sys/fs/cgroup/system.slice/web.target":                        "",
+		"sys/fs/cgroup/system.slice/system-deep.slice/unknown.service": "",
+	} {
+		name, ok, err := files.Owner(t.Context(), group)
+		if err != nil || ok != (want != "") || ok && name != want {
+			t.Errorf("Owner(%s) = %q, %v, %v; want %q", group, name, ok, err, want)
+		}
+	}
+	bus.err = errors.New("no answer")
+	if _, _, err := files.Owner(t.Context(), "sys/fs/cgroup/system.slice"); err == nil {
+		t.Error("Owner without an answer: no error")
+	}
+}
+
+// TestPlan applies and undoes a plan in the group of a unit.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const web = mount + "/system.slice/web.service/"
+	plan := kernel.Plan{
+		{Path: web + "cpuset.cpus", Value: "1-2,9", Format: kernel.List},
+		{Path: web + "cpu.max", Value: "1000 30000"},
+		{Path: web + "cpu.weight", Value: "20"},
+		{Path: web + "own/cpuset.cpus", Value: "1", Format: kernel.List},
+		{Path: mount + "/berth/web/cpuset.cpus", Value: "3", Format: kernel.List},
+	}
+	undo, err := kernel.Apply(root, plan, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"web.service AllowedCPUs=@ay [0x6, 0x2]",
+		"web.service CPUQuotaPerSecUSec=@t 33334", "web.service CPUQuotaPeriodUSec=@t 30000",
+		"web.service CPUWeight=@t 20",
+	}
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("applied (-want +got):\n%s", diff)
+	}
+	bus.sent = nil
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	want = []string{
+		"web.service CPUWeight=@t 18446744073709551615",
+		"web.service CPUQuotaPerSecUSec=@t 18446744073709551615", "web.service CPUQuotaPeriodUSec=@t 18446744073709551615",
+		"web.service AllowedCPUs=@ay [0xf]", "web.service AllowedCPUs=@ay []",
+	}
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("undone (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{web + "own/cpuset.cpus", mount + "/berth/web/cpuset.cpus"} {
+		if text, err := fs.ReadFile(root.FS(), name); err != nil || string(text) != "\n" {
+			t.Errorf("/%s is %q, %v; want it empty", name, text, err)
+		}
+	}
+}
+
+// TestStopped undoes in a unit that was stopped meanwhile.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const name = mount + "/system.slice/web.service/cpu.idle"
+	undo, err := kernel.Apply(root, kernel.Plan{{Path: name, Value: "1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.units["web.service"]["ControlGroup"] = ""
+	if err := os.RemoveAll(filepath.Join(bus.root, path.Dir(name))); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := fs.ReadFile(root.FS(), name); err != nil || string(text) != "1\n" {
+		t.Errorf("a stopped unit's file is %q, %v; want what systemd would set", text, err)
+	}
+	if _, err := fs.Stat(root.FS(), mount+"/system.slice/web.service/cpu.max"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that nobody set: %v", err)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if got := bus.set["web.service CPUWeight"]; got != unset {
+		t.Errorf("CPUWeight is %v after the undo, want %v", got, unset)
+	}
+}
+
+func TestWriteErrors(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		file, value string
+		breakIt     func(*fakeBus)
+		want        string
+	}{
+		{"cpuset.cpus", "x", nil, `unit web.service: AllowedCPUs "x"`},
+		{"cpu.max", "5", nil, "not a quota and a period"},
+		{"cpu.max", "max 0", nil, "not 1 us to 1 s"},
+		{"cpu.max", "-1 1000", nil, "invalid syntax"},
+		{"cpu.idle", "2", nil, "neither 0 nor 1"},
+		{"cpu.weight", "ten", nil, "invalid syntax"},
+		{"cpu.weight", "7", func(b *fakeBus) { b.deaf = true }, `shows "100"`},
+		{"cpu.weight", "7", func(b *fakeBus) { b.err = dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied"} }, syscall.EACCES.Error()},
+		{"absent", "7", nil, "no such file"},
+	} {
+		root, bus := host(t)
+		if tc.breakIt != nil {
+			tc.breakIt(bus)
+		}
+		err := root.WriteFile(mount+"/system.slice/web.service/"+tc.file, tc.value+"\n")
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("write %q to %s: %v; want %q in it", tc.value, tc.file, err, tc.want)
+		}
+	}
+}
+
+func TestSignal(t *testing.T) {
+	t.Parallel()
+	root, _ := host(t)
+	if err := root.Signal(os.Getpid(), 0); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("a tree has processes: %v", err)
+	}
+	live, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.Files = New(live.Files, nil)
+	if err := live.Signal(os.Getpid(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"", "run/systemd/system", "sys/fs/cgroup/cgroup.controllers"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := Running(os.DirFS(dir))
+		if last := strings.HasPrefix(name, "sys"); errors.Is(err, kernel.ErrNotSupported) == last {
+			t.Errorf("with %q: Running = %v", name, err)
+		}
+	}
+}
+
+// TestKnobs decodes what was encoded.
+func TestKnobs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ file, text, want string }{ // "" is the default
+		{"cpuset.cpus", "0-3,64,1023", "0-3,64,1023"},
+		{"cpuset.mems", "", ""},
+		{"cpu.weight", "10000", "10000"},
+		{"cpu.weight", "100", ""},
+		{"cpu.idle", "1", "1"},
+		{"cpu.idle", "0", ""},
+		{"cpu.max", "max 100000", ""},
+		{"cpu.max", "max 50000", "max 50000"},
+		{"cpu.max", "20000 100000", "20000 100000"},
+		{"cpu.max", "33333 99999", "33333 99999"},
+		{"io.weight", "default 200\n8:0 50", "default 200"},
+		{"io.weight", "default 100", ""},
+		{"memory.max", "max", ""},
+		{"memory.max", "0", "0"},
+		{"memory.low", "0", ""},
+		{"memory.min", "4096", "4096"},
+		{"memory.high", "1073741824", "1073741824"},
+		{"pids.max", "12", "12"},
+	} {
+		k := knobs()[tc.file]
+		values, err := k.encode(tc.text)
+		if err != nil {
+			t.Errorf("%s %q: %v", tc.file, tc.text, err)
+			continue
+		}
+		got, ok := k.decode(values)
+		if ok != (tc.want != "") || ok && got != tc.want || k.isDefault(tc.text) == ok {
+			t.Errorf("%s %q: decoded %q, %v; want %q", tc.file, tc.text, got, ok, tc.want)
+		}
+	}
+}
+
+func FuzzKnobs(f *testing.F) {
+	for _, text := range []string{"", "0-3", "max", "7", "max 100000", "1000 30000", "default 5\n8:0 1", "1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, k := range knobs() {
+			values, err := k.encode(text)
+			if err != nil {
+				continue
+			}
+			if again, ok := k.decode(values); ok && !k.same(text, again) {
+				t.Errorf("%s: %q became %q", name, text, again)
+			}
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"time"
+)
+
+// FS is the tree for readers. What systemd would set in the group of a unit that
+// is stopped shows as if the group were there, so that it can be undone: it
+// comes back with the unit. Files that systemd may write have no inode: their
+// value outlives the group.
+func (f *Files) FS() fs.FS { return view{f.Files.FS(), f} }
+
+type view struct {
+	fs.FS
+	files *Files
+}
+
+func (v view) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(v.FS, name) }
+
+func (v view) ReadFile(name string) ([]byte, error) {
+	data, err := fs.ReadFile(v.FS, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, ok := v.files.stopped(name); ok {
+			return []byte(text + "\n"), nil
+		}
+	}
+	return data, err
+}
+
+func (v view) Stat(name string) (fs.FileInfo, error) {
+	info, err := fs.Stat(v.FS, name)
+	if _, ok := knobs()[path.Base(name)]; !ok {
+		return info, err
+	}
+	if _, ok := named(path.Dir(name)); !ok {
+		return info, err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, ok := v.files.stopped(name); ok {
+			return &knobInfo{name: path.Base(name), size: int64(len(text) + 1)}, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &knobInfo{path.Base(name), info.Size(), info.Mode(), info.ModTime()}, nil
+}
+
+// stopped returns what systemd would write to a file of a unit's group.
+func (f *Files) stopped(name string) (value string, ok bool) {
+	k, ok := knobs()[path.Base(name)]
+	if !ok {
+		return "", false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	u, ok, err := f.owner(ctx, path.Dir(name))
+	if err != nil || !ok || u.active {
+		return "", false
+	}
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return "", false
+	}
+	var values []any
+	for _, property := range k.properties {
+		p, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, property)
+		if err != nil {
+			return "", false
+		}
+		values = append(values, p.Value.Value())
+	}
+	return k.decode(values)
+}
+
+// knobInfo is a fs.FileInfo without an inode.
+type knobInfo struct {
+	name string
+	size int64
+	mode fs.FileMode
+	time time.Time
+}
+
+func (i *knobInfo) Name() string       { return i.name }
+func (i *knobInfo) Size() int64        { return i.size }
+func (i *knobInfo) Mode() fs.FileMode  { return i.mode }
+func (i *knobInfo) ModTime() time.Time { return i.time }
+func (i *knobInfo) IsDir() bool        { return false }
+func (i *knobInfo) Sys() any           { return nil }
