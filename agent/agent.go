@@ -28,6 +28,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -141,7 +142,7 @@ func newNode(opt Options) (*Node, error) {
 func (n *Node) fill() (err error) {
 	o := &n.opt
 	if n.root == nil {
-		if n.root, err = kernel.Open("/"); err != nil {
+		if n.root, err = systemd.Open("/"); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -108,7 +109,7 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 		d.opt.Interval = time.Second
 	}
 	if d.root == nil {
-		if d.root, err = kernel.Open("/"); err != nil {
+		if d.root, err = systemd.Open("/"); err != nil {
 			return d, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
@@ -40,7 +41,7 @@ func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
 	defer os.RemoveAll(dir)
 	l := newLoop(nil, agent.Options{Root: opt.Root, Machine: opt.Machine, Dir: dir}, conf)
 	if l.base.Root == nil {
-		if l.base.Root, err = kernel.Open("/"); err != nil {
+		if l.base.Root, err = systemd.Open("/"); err != nil {
 			return nil, err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent/daemon"
-	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 )
 
 func agentCommand() *cobra.Command {
@@ -56,7 +56,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
   curl --unix-socket /run/berth/agent.sock http://agent/v1/workloads`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := kernel.Open(rootDir(cmd))
+			root, err := systemd.Open(rootDir(cmd))
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/place"
 	"berth.dev/berth/replay"
 )
@@ -120,7 +121,7 @@ func (f *nodeFlags) openNode(cmd *cobra.Command) (node, error) {
 	if err != nil {
 		return nil, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
 	}
-	root, err := kernel.Open(rootDir(cmd))
+	root, err := systemd.Open(rootDir(cmd))
 	if err != nil {
 		return nil, err
 	}

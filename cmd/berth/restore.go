@@ -15,6 +15,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 )
 
 // restoreCommand gives back what killed runs left.
@@ -85,7 +86,7 @@ type nodeReport struct {
 
 // giveBack restores what dead runs left, or says what it would, and prints the report.
 func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
-	root, err := kernel.Open(r.root)
+	root, err := systemd.Open(r.root)
 	if err != nil {
 		return err
 	}

@@ -65,10 +65,10 @@ func Rooms() []Room {
 		}},
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
-		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "place", "place/berth"}},
+		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "kernel/systemd", "place", "place/berth"}},
 		{Path: "agent/api", May: []string{"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config"}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
 			"agent", "agent/config", "agent/api",
 		}},
 		{Path: "agent/metrics", May: []string{
