@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
 )
@@ -244,4 +247,166 @@ func TestRunKillsWhatIsLeft(t *testing.T) {
 		_, err := os.Stat("/proc/" + strings.TrimSpace(string(out)) + "/root")
 		return err != nil
 	})
+}
+
+// TestRunRestored kills a command and its keeper, and has berth restore clean up.
+func TestRunRestored(t *testing.T) {
+	t.Parallel()
+	needsGroups(t)
+	name := workloadName(t)
+	c := berthProcess(t, "run", "-q", "--class", "BE", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	keeper := keeperOf(t, name)
+	if err := errors.Join(syscall.Kill(keeper, syscall.SIGKILL), c.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	text, err := berthProcess(t, "restore").CombinedOutput()
+	if err != nil {
+		t.Errorf("restore: %v: %s", err, text)
+	}
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*/berth/" + name); len(left) > 0 {
+		t.Errorf("left: %v; restore said %s", left, text)
+	}
+}
+
+// keeperOf finds the process that keeps a workload.
+func keeperOf(t *testing.T, name string) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(text), "__keep\x00--fork=false\x00") && strings.Contains(string(text), "\x00"+name+"\x00") {
+			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("no process keeps %s", name)
+	return 0
+}
+
+// TestRunUnprivileged has a user without any rights to control groups.
+func TestRunUnprivileged(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to become nobody")
+	}
+	needsNode(t)
+	const nobody = 65534
+	dir, err := os.MkdirTemp("", "berth-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	as := func(args ...string) *exec.Cmd {
+		c := berthProcess(t, args...)
+		c.Dir, c.Env = "/", append(c.Env, "XDG_RUNTIME_DIR="+dir)
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		return c
+	}
+	var out, errs bytes.Buffer
+	c := as("run", "--cpuset", "0", "--class", "BE", "--memory", "1Gi", "--", "cat", "/proc/self/status")
+	c.Stdout, c.Stderr = &out, &errs
+	err = c.Run()
+	if err != nil || !strings.Contains(out.String(), "\nCpus_allowed_list:\t0\n") {
+		t.Errorf("%v: %s%s", err, out.String(), errs.String())
+	}
+	if lines := strings.Split(strings.TrimSpace(errs.String()), "\n"); len(lines) != 1 ||
+		!strings.HasPrefix(lines[0], "berth: warning: by CPU affinity") || !strings.Contains(lines[0], "not in force") {
+		t.Errorf("warnings: %q", lines)
+	}
+	if text, err := as("ps").CombinedOutput(); err != nil {
+		t.Errorf("ps: %v: %s", err, text)
+	}
+}
+
+// TestRunOnTerminal stops, continues and interrupts a command as a shell's user
+// does.
+func TestRunOnTerminal(t *testing.T) {
+	t.Parallel()
+	needsNode(t)
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	defer terminal.Close()
+	fd := int(terminal.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	side, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	defer side.Close()
+	// Field 5 is the process group, 8 that of the terminal's foreground.
+	c := berthProcess(t, "run", "-q", "--", "sh", "-c", `trap 'echo interrupted; exit 42' INT
+test -t 0 && test -t 1 && test "$(cut -d' ' -f5 /proc/$$/stat)" = "$(cut -d' ' -f8 /proc/$$/stat)" && echo foreground
+while :; do sleep 0.05; done`)
+	c.Stdin, c.Stdout, c.Stderr = side, side, side
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	expectOn(t, terminal, "foreground")
+	state := func() string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))[0]
+	}
+	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it stops", func() bool { return state() == "T" })
+	if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it goes on", func() bool { return state() != "T" })
+	if _, err := terminal.Write([]byte{3}); err != nil { // Ctrl-C
+		t.Fatal(err)
+	}
+	expectOn(t, terminal, "interrupted")
+	if got := status(c.Wait()); got != 42 {
+		t.Errorf("status %d, want 42", got)
+	}
+}
+
+// expectOn reads from a terminal until a word comes.
+func expectOn(t *testing.T, terminal *os.File, word string) {
+	t.Helper()
+	if err := terminal.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Logf("no deadline: %v", err)
+	}
+	var seen []byte
+	for !bytes.Contains(seen, []byte(word)) {
+		buf := make([]byte, 256)
+		n, err := terminal.Read(buf)
+		if seen = append(seen, buf[:n]...); err != nil {
+			t.Fatalf("waiting for %q: %v after %q", word, err, seen)
+		}
+	}
 }
