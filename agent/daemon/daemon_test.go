@@ -1,0 +1,655 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/watch/cgrouptree"
+)
+
+// host is a machine that a test plays: 8 CPUs on 2 nodes, cgroup v1.
+type host struct {
+	t    testing.TB
+	dir  string
+	k    *fakekernel.Kernel
+	file string
+	opt  Options
+	mu   sync.Mutex
+	fail error // what writes of cpuset.cpus get
+}
+
+// WriteFile fails where the test wants it to.
+func (h *host) WriteFile(name, data string) error {
+	h.mu.Lock()
+	fail := h.fail
+	h.mu.Unlock()
+	if fail != nil && strings.HasSuffix(name, "/cpuset.cpus") {
+		return fail
+	}
+	return h.k.WriteFile(name, data)
+}
+
+func (h *host) failWith(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fail = err
+}
+
+// files is the fake kernel with writes that may fail.
+type files struct {
+	*fakekernel.Kernel
+	h *host
+}
+
+func (f files) WriteFile(name, data string) error { return f.h.WriteFile(name, data) }
+
+const cpusets = "sys/fs/cgroup/cpuset/"
+
+func newHost(t testing.TB, conf string) *host {
+	t.Helper()
+	dir := memoryDir(t)
+	h := &host{t: t, dir: filepath.Join(dir, "root"), file: filepath.Join(dir, "etc", "node.yaml")}
+	for _, d := range []string{h.dir, filepath.Dir(h.file)} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := fakekernel.V1()
+	l.V1, l.Own, l.CPUs, l.Mems = []string{"cpu,cpuacct", "cpuset", "memory"}, "/", "0-7", "0-1"
+	var err error
+	if h.k, err = fakekernel.New(h.dir, l); err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Short("1s2n2c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.configure(conf)
+	root := kernel.NewRoot(h.dir, files{h.k, h})
+	root.Patience = time.Millisecond
+	h.opt = Options{Root: root, Machine: m, File: h.file, Socket: filepath.Join(dir, "s")}
+	return h
+}
+
+// configure replaces the configuration as an editor does.
+func (h *host) configure(conf string) {
+	h.t.Helper()
+	text := "apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\n" + conf
+	if err := os.WriteFile(h.file+"~", []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(h.file+"~", h.file); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) mkdir(name string) {
+	h.t.Helper()
+	for _, c := range []string{"cpu,cpuacct", "memory", "cpuset"} {
+		if err := h.k.Mkdir("sys/fs/cgroup/" + c + "/" + name); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) rmdir(name string) {
+	h.t.Helper()
+	for _, c := range []string{"cpu,cpuacct", "memory", "cpuset"} {
+		if err := h.k.Rmdir("sys/fs/cgroup/" + c + "/" + name); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) read(name string) string {
+	h.t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.dir, name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// running is an agent and a client of it.
+type running struct {
+	*api.Client
+	t    testing.TB
+	stop func() error
+	last uint64
+}
+
+// run starts the agent; it is stopped at the end of the test, if not before.
+func (h *host) run() *running {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, h.opt) }()
+	r := &running{t: h.t}
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	h.t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			h.t.Error(err)
+		}
+	})
+	for {
+		c, err := api.Dial(h.t.Context(), h.opt.Socket)
+		if err == nil {
+			r.Client = c
+			r.await(api.Started, "")
+			return r
+		}
+		var none *api.NoAgentError
+		if !errors.As(err, &none) {
+			h.t.Fatal(err)
+		}
+		select {
+		case err := <-done:
+			h.t.Fatalf("the agent ended: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// await waits for an event, and returns it.
+func (r *running) await(kind agent.EventKind, id string) api.Event {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	var seen []string
+	for e, err := range r.Events(ctx, r.last, true) {
+		if err != nil {
+			break
+		}
+		r.last = e.Seq
+		if e.Kind == kind && e.ID == id {
+			return e
+		}
+		seen = append(seen, fmt.Sprintf("%s %s %s", e.Kind, e.ID, e.Text))
+	}
+	r.t.Fatalf("no event %s %s came, but %q", kind, id, seen)
+	return api.Event{}
+}
+
+const one = `workloads: [{name: a, match: {cgroup: /a*}, class: LSR, cpus: 2, limits: {weight: 200}}]
+`
+
+func TestGroupsComeAndGo(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	h.mkdir("a1")
+	h.mkdir("b1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	if got := h.read(cpusets + "a1/cpuset.cpus"); got != "1,5" {
+		t.Errorf("a1 has CPUs %s", got)
+	}
+	if got := h.read("sys/fs/cgroup/cpu,cpuacct/a1/cpu.shares"); got != "2048" {
+		t.Errorf("a1 has %s shares", got)
+	}
+	if got := h.read(cpusets + "b1/cpuset.cpus"); got != "" {
+		t.Errorf("b1, which is no workload, has CPUs %s", got)
+	}
+	h.mkdir("a2")
+	r.await(agent.Placed, "a:a2")
+	h.rmdir("a1")
+	r.await(agent.Released, "a:a1")
+	all, err := r.List(t.Context())
+	if err != nil || len(all) != 1 || all[0].ID() != "a:a2" {
+		t.Errorf("left are %v, %v", all, err)
+	}
+	e, err := r.Explain(t.Context(), "a:a2")
+	if err != nil || !e.Recorded || len(e.Why.Decisions) == 0 {
+		t.Errorf("a2 is not explained: %+v, %v", e, err)
+	}
+}
+
+// A group that was removed and made anew at once is written to anew.
+func TestGroupMadeAnew(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	h.mkdir("a1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	h.rmdir("a1")
+	h.mkdir("a1")
+	r.await(agent.Placed, "a:a1")
+	if got := h.read(cpusets + "a1/cpuset.cpus"); got == "" {
+		t.Error("it has no CPUs")
+	}
+}
+
+func TestRestartKeepsDecisions(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	before := tree(t, h.k)
+	h.mkdir("a1")
+	fresh := tree(t, h.k)
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	if _, err := r.Place(t.Context(), agent.Spec{Request: request("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	want, err := r.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	placed := tree(t, h.k)
+	r = h.run()
+	got, err := r.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
+		t.Errorf("workloads after a restart (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(placed, tree(t, h.k)); diff != "" {
+		t.Errorf("tree after a restart (-want +got):\n%s", diff)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	// What the configuration no longer has is released at the next start, what a
+	// client placed stays.
+	h.configure("")
+	r = h.run()
+	all, err := r.List(t.Context())
+	if err != nil || len(all) != 1 || all[0].ID() != "mine" {
+		t.Errorf("left are %v, %v", all, err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	h.opt.RestoreOnExit = true
+	if err := h.run().stop(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fresh, tree(t, h.k)); diff != "" {
+		t.Errorf("tree after --restore-on-exit (-want +got):\n%s", diff)
+	}
+	h.rmdir("a1")
+	if diff := cmp.Diff(before, tree(t, h.k)); diff != "" {
+		t.Errorf("tree at the end (-want +got):\n%s", diff)
+	}
+}
+
+func TestSecondAgentIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	h.run()
+	var busy *agent.BusyError
+	if err := Run(t.Context(), h.opt); !errors.As(err, &busy) {
+		t.Errorf("a second agent of the same state: %v, want a BusyError", err)
+	}
+	other := newHost(t, "")
+	other.opt.Socket = h.opt.Socket
+	var inUse *api.InUseError
+	if err := Run(t.Context(), other.opt); !errors.As(err, &inUse) {
+		t.Errorf("a second agent at the same socket: %v, want an InUseError", err)
+	}
+}
+
+func TestReload(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	h.mkdir("a1")
+	h.mkdir("b1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	changed := func(name string) bool { return h.read("sys/fs/cgroup/cpu,cpuacct/"+name+"/cpu.shares") != "1024" }
+
+	h.configure(one + "nonsense: 1\n")
+	if e := r.await(api.Kept, ""); !strings.Contains(e.Text, "nonsense") {
+		t.Errorf("refused with %q", e.Text)
+	}
+	c, err := r.Config(t.Context())
+	if err != nil || !strings.Contains(c.Refused, "nonsense") || len(c.Config.Workloads) != 1 {
+		t.Errorf("in force is %+v, %v", c, err)
+	}
+	if err := os.Remove(h.file); err != nil {
+		t.Fatal(err)
+	}
+	r.await(api.Kept, "")
+
+	// A policy, CPUs or globs that this host cannot have are refused, too.
+	for _, bad := range []string{"allowed: 64-65\n", "confine: [/x/**]\n", "reserved: 0-7\nfloor: 0-7\n" + "allowed: 12\n"} {
+		h.configure(one + bad)
+		r.await(api.Kept, "")
+	}
+
+	h.configure(strings.Replace(one, "weight: 200", "weight: 300", 1) + "agent: {socket: /run/other.sock}\n")
+	r.await(agent.Changed, "a:a1")
+	if e := r.await(api.Reloaded, ""); !strings.Contains(e.Text, "limits.weight: 200 -> 300") || !strings.Contains(e.Text, "agent.socket") {
+		t.Errorf("reloaded: %q", e.Text)
+	}
+	if got := h.read("sys/fs/cgroup/cpu,cpuacct/a1/cpu.shares"); got != "3072" {
+		t.Errorf("a1 has %s shares", got)
+	}
+	if c, err = r.Config(t.Context()); err != nil || c.Refused != "" || len(c.Pending) != 1 {
+		t.Errorf("in force is %+v, %v", c, err)
+	}
+
+	h.configure(strings.ReplaceAll(one, "a*", "b*"))
+	r.await(agent.Released, "a:a1")
+	r.await(agent.Placed, "a:b1")
+	r.await(api.Reloaded, "")
+	if changed("a1") || !changed("b1") {
+		t.Errorf("shares of a1 and b1: changed %v and %v", changed("a1"), changed("b1"))
+	}
+}
+
+// A change of the CPUs that may be had moves only who must move, and says who.
+func TestReloadMovesFewest(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	h.mkdir("a1")
+	h.mkdir("a2")
+	r := h.run()
+	r.await(agent.Placed, "a:a2")
+	stays, err := r.Get(t.Context(), "a:a2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	moves, err := r.Get(t.Context(), "a:a1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.configure(one + fmt.Sprintf("reserved: %q\n", moves.Grant.Own))
+	e := r.await(api.Reloaded, "")
+	if !strings.Contains(e.Text, "1 moves: a:a1 from") {
+		t.Errorf("reloaded: %q", e.Text)
+	}
+	if now, err := r.Get(t.Context(), "a:a2"); err != nil || now.Grant.Own != stays.Grant.Own {
+		t.Errorf("a2 moved from %s to %s, %v", stays.Grant.Own, now.Grant.Own, err)
+	}
+}
+
+// What fails is told, and tried again.
+func TestFailedPlacementIsRetried(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one+"agent: {rescan: 1s}\n")
+	r := h.run()
+	h.failWith(syscall.ENOSPC)
+	h.mkdir("a1")
+	r.await(agent.Refused, "a:a1")
+	about, err := r.About(t.Context())
+	if err != nil || len(about.Waiting) != 1 || !strings.Contains(about.Waiting[0].Reason, "no space left") {
+		t.Errorf("waiting are %+v, %v", about.Waiting, err)
+	}
+	h.failWith(nil)
+	r.await(agent.Placed, "a:a1")
+	if about, err = r.About(t.Context()); err != nil || len(about.Waiting) != 0 {
+		t.Errorf("waiting are still %+v, %v", about.Waiting, err)
+	}
+}
+
+// Who finds no room gets it as soon as there is some.
+func TestWaitingGetsRoom(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, strings.Replace(one, "cpus: 2", "cpus: 4", 1))
+	h.mkdir("a1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	h.mkdir("a2")
+	r.await(agent.Refused, "a:a2")
+	h.rmdir("a1")
+	r.await(agent.Placed, "a:a2")
+}
+
+func TestConflictingWriterIsYieldedTo(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one+"agent: {rescan: 1s, yieldAfter: 1}\n")
+	h.mkdir("a1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	const file = cpusets + "a1/cpuset.cpus"
+	meddle := func() {
+		if err := h.k.WriteFile(file, "7"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	meddle()
+	r.await(agent.Repaired, "")
+	if got := h.read(file); got == "7" {
+		t.Error("it was not repaired")
+	}
+	meddle()
+	r.await(agent.Yielded, "")
+	if got := h.read(file); got != "7" {
+		t.Errorf("it was not left to who keeps writing it, but is %s", got)
+	}
+	w, err := r.Get(t.Context(), "a:a1")
+	if err != nil || !slices.ContainsFunc(w.Notes, func(n string) bool { return strings.Contains(n, "cpuset.cpus is left to someone else") }) {
+		t.Errorf("the workload notes %q, %v", w.Notes, err)
+	}
+}
+
+func TestCorruptRecord(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one)
+	h.mkdir("a1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	var record string
+	filepath.WalkDir(h.dir, func(name string, _ os.DirEntry, _ error) error {
+		if strings.HasSuffix(name, ".grant.json") {
+			record = name
+		}
+		return nil
+	})
+	if record == "" {
+		record = filepath.Join(agent.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
+		t.Fatalf("no record below %s, maybe in %s", h.dir, record)
+	}
+	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = h.run()
+	r.last = 0
+	if e := r.await(agent.Dropped, ""); !strings.Contains(e.Text, "place it again") {
+		t.Errorf("dropped: %q", e.Text)
+	}
+	r.await(agent.Placed, "a:a1")
+}
+
+// Who changed something through the API is in the events.
+func TestEventsTellWho(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	r := h.run()
+	if _, err := r.Place(t.Context(), agent.Spec{Request: request("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.await(agent.Placed, "mine"); e.By == nil || e.By.PID != os.Getpid() {
+		t.Errorf("it was placed by %v", e.By)
+	}
+}
+
+func TestSupervisorIsTold(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	socket := filepath.Join(filepath.Dir(h.dir), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h.opt.Supervisor = Supervisor{Socket: socket, Watchdog: 20 * time.Millisecond}
+	hangup := make(chan os.Signal, 1)
+	h.opt.Reload = hangup
+	hear := func(want string) {
+		t.Helper()
+		buf := make([]byte, 512)
+		for {
+			l.SetReadDeadline(time.Now().Add(20 * time.Second))
+			n, err := l.Read(buf)
+			if err != nil {
+				t.Fatalf("waiting for %s: %v", want, err)
+			}
+			if strings.HasPrefix(string(buf[:n]), want) {
+				return
+			}
+		}
+	}
+	r := h.run()
+	hear("READY=1")
+	hear("WATCHDOG=1")
+	hangup <- syscall.SIGHUP
+	hear("RELOADING=1\nMONOTONIC_USEC=")
+	hear("READY=1")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	hear("STOPPING=1")
+}
+
+// A storm of changes of the file is one look at it, a tenth of a second after the last.
+func TestReloadStorm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, "")
+		history := api.NewHistory(16, 0)
+		k := newKeeper(discard(), history)
+		l := newLoop(k, agent.Options{Root: h.opt.Root, Machine: h.opt.Machine, Dir: filepath.Join(h.dir, "state")}, config.Default())
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := l.open(ctx); err != nil {
+			t.Fatal(err)
+		}
+		changed := make(chan struct{}, 1)
+		reads := 0
+		src := sources{
+			file: changed, groups: make(chan cgrouptree.Event),
+			read:   func() (*config.NodeConfig, error) { reads++; return nil, errors.New("half written") },
+			follow: func([]agent.Workload) error { return nil },
+			tell:   Supervisor{}.tell,
+		}
+		done := make(chan error)
+		go func() { done <- l.run(ctx, src) }()
+		for range 1000 {
+			poke(changed)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if reads != 1 {
+			t.Errorf("a storm of 1000 changes was %d looks", reads)
+		}
+		// The same complaint is not repeated.
+		for range 3 {
+			poke(changed)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		kept := 0
+		for _, e := range history.After(0) {
+			if e.Kind == api.Kept {
+				kept++
+			}
+		}
+		if reads != 4 || kept != 1 {
+			t.Errorf("%d looks and %d complaints, want 4 and 1", reads, kept)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := k.close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLocalOnly(t *testing.T) {
+	t.Parallel()
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	for _, tc := range []struct {
+		addr, host string
+		want       int
+	}{
+		{"127.0.0.1", "localhost:9750", 200},
+		{"127.0.0.1", "127.0.0.1:9750", 200},
+		{"::1", "[::1]:9750", 200},
+		{"127.0.0.1", "localhost", 200},
+		{"127.0.0.1", "evil.example:9750", 421},
+		{"127.0.0.1", "10.0.0.1", 421},
+		{"127.0.0.1", "", 421},
+		{"10.0.0.1", "anything", 200}, // as configured
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = tc.host
+		localOnly(&net.TCPAddr{IP: net.ParseIP(tc.addr)}, ok).ServeHTTP(w, r)
+		if w.Code != tc.want {
+			t.Errorf("on %s, asked for %q: %d, want %d", tc.addr, tc.host, w.Code, tc.want)
+		}
+	}
+}
+
+func TestIDOf(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("kubepods.slice/", 20)
+	for _, tc := range []struct{ path, want string }{
+		{"batch.slice/x", "w:batch.slice/x"},
+		{long + "a", "w:~f6e2b6d9e247a375"},
+	} {
+		if got := idOf("w", tc.path); got != tc.want {
+			t.Errorf("id of %s is %s, want %s", tc.path, got, tc.want)
+		}
+	}
+	if idOf("w", long+"a") == idOf("w", long+"b") {
+		t.Error("two groups have one id")
+	}
+	spec := agent.Spec{Request: request(idOf("w", long))}
+	if err := spec.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, strings.Replace(one, "cpus: 2", "cpus: 4", 1))
+	for _, name := range []string{"a1", "a2", "b1"} {
+		h.mkdir(name)
+	}
+	before := tree(t, h.k)
+	drafts, err := Preview(t.Context(), h.opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(drafts) != 2 || drafts[0].ID != "a:a1" || drafts[0].Own.Len() != 4 || drafts[1].Err == nil {
+		t.Errorf("drafts are %+v", drafts)
+	}
+	if diff := cmp.Diff(before, tree(t, h.k)); diff != "" {
+		t.Errorf("a preview changed something (-before +after):\n%s", diff)
+	}
+}

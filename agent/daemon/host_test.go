@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/place"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func request(id string) place.Request {
+	return place.Request{ID: id, Class: place.LSR, Milli: 1000}
+}
+
+// tree is the control groups of a host.
+func tree(t *testing.T, k *fakekernel.Kernel) map[string]string {
+	t.Helper()
+	all, err := k.Tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range all {
+		if !strings.HasPrefix(name, "sys/") {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+func plain(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
