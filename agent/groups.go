@@ -347,9 +347,9 @@ func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
 		if !ok {
 			return nil, fmt.Errorf("workload %q: %w", id, &place.NotHeldError{ID: id})
 		}
-		u := &unit{want: cpus, mems: b.Workload.Grant.Mems, why: id, fresh: fresh[id]}
-		if grant, ok := c.to.state.Grant(id); ok {
-			u.mems = grant.Mems
+		u := &unit{want: cpus, why: id, fresh: fresh[id]}
+		if is, ok := c.to.state.Grant(id); ok && !c.keepsMems(id, is) {
+			u.mems = is.Mems
 		}
 		dir := g.cpusetDir(b.Workload)
 		u.fixed = c.yielded(dir + "/" + cpusFile)

@@ -32,11 +32,12 @@ var realTrees atomic.Int32
 // own is mounted, as in a container. Nothing outside of that group is changed.
 type real struct {
 	kernel.Files
-	root  *kernel.Root
-	group string
+	root   *kernel.Root
+	group  string
+	mounts string
 }
 
-func (r real) FS() fs.FS { return overlay{r.Files.FS(), r.mountInfo()} }
+func (r real) FS() fs.FS { return overlay{r.Files.FS(), r.mounts} }
 
 // Signal is for real processes: those that the test itself moved in.
 func (r real) Signal(pid int, sig syscall.Signal) error { return r.root.Signal(pid, sig) }
@@ -68,12 +69,13 @@ func (o overlay) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir
 
 var realControllers = []string{"cpuset", "cpu", "memory"}
 
-func (r real) mountInfo() string {
+// newReal returns the live host with a group in each hierarchy mounted.
+func newReal(root *kernel.Root, group string) real {
 	var b strings.Builder
 	for i, c := range realControllers {
-		fmt.Fprintf(&b, "%d 1 0:%d /%s /sys/fs/cgroup/%s/%s rw - cgroup cgroup rw,%s\n", 100+i, 200+i, r.group, c, r.group, c)
+		fmt.Fprintf(&b, "%d 1 0:%d /%s /sys/fs/cgroup/%s/%s rw - cgroup cgroup rw,%s\n", 100+i, 200+i, group, c, group, c)
 	}
-	return b.String()
+	return real{root.Files, root, group, b.String()}
 }
 
 // realHost is a tree of the live host's v1 controllers. It skips where there are
@@ -99,7 +101,7 @@ func newRealHost(t testing.TB) *realHost {
 			t.Skipf("the %s controller is not mounted at /sys/fs/cgroup/%s as cgroup v1", c, c)
 		}
 	}
-	h := &realHost{TB: t, real: real{root.Files, root, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), realTrees.Add(1))}}
+	h := &realHost{TB: t, real: newReal(root, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), realTrees.Add(1)))}
 	for _, c := range realControllers {
 		dir := h.dir(c)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -131,7 +133,9 @@ func removeGroups(t testing.TB, dir string) {
 	}
 }
 
-func (h *realHost) dir(controller string) string { return path.Join("/sys/fs/cgroup", controller, h.group) }
+func (h *realHost) dir(controller string) string {
+	return path.Join("/sys/fs/cgroup", controller, h.group)
+}
 
 func (h *realHost) write(name, value string) {
 	h.Helper()

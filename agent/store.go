@@ -60,11 +60,11 @@ type body struct {
 	Pools  []place.Pool `json:"pools,omitempty"`
 }
 
-// envelope is a file: a body and its checksum (SHA-256, hex).
-type envelope struct {
-	Record int             `json:"berthRecord"`
-	Sum    string          `json:"sum"`
-	Body   json.RawMessage `json:"body"`
+// head is the first line of a file: its format and the checksum (SHA-256, hex) of
+// the second line, the body.
+type head struct {
+	Record int    `json:"berthRecord"`
+	Sum    string `json:"sum"`
 }
 
 // seal returns the text of a file that holds v.
@@ -73,25 +73,26 @@ func seal(v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	data = append(data, '\n')
 	sum := sha256.Sum256(data)
-	text, err := json.Marshal(envelope{version, hex.EncodeToString(sum[:]), data})
-	return append(text, '\n'), err
+	text, err := json.Marshal(head{version, hex.EncodeToString(sum[:])})
+	return append(append(text, '\n'), data...), err
 }
 
 // unseal reads what seal wrote.
 func unseal(text []byte, v any) error {
-	var e envelope
-	if err := json.Unmarshal(text, &e); err != nil {
+	first, data, _ := bytes.Cut(text, []byte("\n"))
+	var h head
+	if err := json.Unmarshal(first, &h); err != nil {
 		return err
 	}
-	if e.Record != version {
-		return fmt.Errorf("format %d, not %d", e.Record, version)
+	if h.Record != version {
+		return fmt.Errorf("format %d, not %d", h.Record, version)
 	}
-	sum := sha256.Sum256(e.Body)
-	if hex.EncodeToString(sum[:]) != e.Sum {
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != h.Sum {
 		return errors.New("checksum does not match")
 	}
-	d := json.NewDecoder(bytes.NewReader(e.Body))
+	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	return d.Decode(v)
 }

@@ -60,12 +60,21 @@ type change struct {
 // concerns this change, so that its group need not be looked at. What someone
 // else did to it is for Reconcile to find.
 func (c *change) stands(id string) bool {
+	is, ok := c.to.state.Grant(id)
+	if !ok || !c.keepsMems(id, is) {
+		return false
+	}
+	was, _ := c.from.state.CPUs(id)
+	return was == c.to.state.Effective(is)
+}
+
+// keepsMems reports likewise that a workload's memory nodes stay.
+func (c *change) keepsMems(id string, is *place.Grant) bool {
 	if c.all || c.from.bodies[id] == nil || slices.Contains(c.focus, id) {
 		return false
 	}
-	was, held := c.from.state.Grant(id)
-	is, holds := c.to.state.Grant(id)
-	return held && holds && was.Mems == is.Mems && c.from.state.Effective(was) == c.to.state.Effective(is)
+	was, ok := c.from.state.Grant(id)
+	return ok && was.Mems == is.Mems
 }
 
 // disturbs reports whether groups that are not Berth's may have to be kept off
