@@ -194,6 +194,23 @@ func (r *running) await(kind agent.EventKind, id string) api.Event {
 	return api.Event{}
 }
 
+// until waits until the agent says something of itself.
+func (r *running) until(says func(api.About) bool) {
+	r.t.Helper()
+	var about api.About
+	for range 2000 {
+		var err error
+		if about, err = r.About(r.t.Context()); err != nil {
+			r.t.Fatal(err)
+		}
+		if says(about) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatalf("the agent says %+v", about)
+}
+
 const one = `workloads: [{name: a, match: {cgroup: /a*}, class: LSR, cpus: 2, limits: {weight: 200}}]
 `
 
@@ -394,20 +411,17 @@ func TestReloadMovesFewest(t *testing.T) {
 // What fails is told, and tried again.
 func TestFailedPlacementIsRetried(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, one+"agent: {rescan: 1s}\n")
+	h := newHost(t, one)
 	r := h.run()
 	h.failWith(syscall.ENOSPC)
 	h.mkdir("a1")
-	r.await(agent.Refused, "a:a1")
-	about, err := r.About(t.Context())
-	if err != nil || len(about.Waiting) != 1 || !strings.Contains(about.Waiting[0].Reason, "no space left") {
-		t.Errorf("waiting are %+v, %v", about.Waiting, err)
+	waits := func(because string) func(api.About) bool {
+		return func(a api.About) bool { return len(a.Waiting) == 1 && strings.Contains(a.Waiting[0].Reason, because) }
 	}
+	r.until(waits("no space left"))
 	h.failWith(nil)
 	r.await(agent.Placed, "a:a1")
-	if about, err = r.About(t.Context()); err != nil || len(about.Waiting) != 0 {
-		t.Errorf("waiting are still %+v, %v", about.Waiting, err)
-	}
+	r.until(func(a api.About) bool { return len(a.Waiting) == 0 })
 }
 
 // Who finds no room gets it as soon as there is some.

@@ -25,6 +25,8 @@ const (
 	// settleTime is from a group's coming to comparing all that is: what made it
 	// may write its own settings, and groups to confine are told only then.
 	settleTime = 250 * time.Millisecond
+	// youth is how long a group that could not be placed is tried again that often.
+	youth = 5 * time.Second
 	// calmTime is from a change of the configuration's directory to reading it: an
 	// editor does several things at once.
 	calmTime = 100 * time.Millisecond
@@ -134,6 +136,9 @@ func (l *loop) run(ctx context.Context, src sources) error {
 		case <-settle.C:
 			settle.on = false
 			l.reconcile(ctx)
+			if l.retry(ctx) {
+				settle.start(settleTime)
+			}
 		case <-rescan.C:
 			l.reconcile(ctx)
 			l.retry(ctx)
@@ -322,14 +327,20 @@ func (l *loop) reconcile(ctx context.Context) {
 	}))
 }
 
-// retry tries once more what has no place.
-func (l *loop) retry(ctx context.Context) {
+// retry tries once more what has no place. It reports whether a group is so new
+// that it may be still in the making: runtimes make the directories of a group one
+// hierarchy after the other.
+func (l *loop) retry(ctx context.Context) (young bool) {
 	for _, path := range l.paths() {
-		if g := l.groups[path]; g.wait != nil {
-			l.settle(ctx, g)
+		g := l.groups[path]
+		if g.wait == nil {
+			continue
 		}
+		l.settle(ctx, g)
+		young = young || g.wait != nil && time.Since(g.wait.Since) < youth
 	}
 	l.show()
+	return young
 }
 
 func (l *loop) paths() []string { return slices.Sorted(maps.Keys(l.groups)) }
