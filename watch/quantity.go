@@ -50,9 +50,11 @@ const (
 	// QueueP99 is the 99th percentile of the waits for a CPU that ended since the
 	// sample before, the upper bound of its bucket.
 	QueueP99
-	// QueuedBy is CPUWait while the group Sample.By had the CPU, itself included;
+	// Queued is CPUWait as the run-queue probe sees it, and the rest its parts:
+	// QueuedBy while the group Sample.By had the CPU, itself included;
 	// QueuedKernel while kernel threads had it, QueuedIdle while it had yet to
 	// wake up, QueuedThrottled while a quota withheld it (counters).
+	Queued
 	QueuedBy
 	QueuedKernel
 	QueuedIdle
@@ -135,6 +137,7 @@ var infos = [...]info{
 	SwitchesInvoluntary: {"switches_involuntary", Count, true},
 	Steal:               {"steal", Seconds, true},
 	QueueP99:            {"queue_p99", Seconds, false},
+	Queued:              {"queued", Seconds, true},
 	QueuedBy:            {"queued_by", Seconds, true},
 	QueuedKernel:        {"queued_kernel", Seconds, true},
 	QueuedIdle:          {"queued_idle", Seconds, true},

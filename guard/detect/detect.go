@@ -1,0 +1,369 @@
+// Package detect says who on a host suffers from what, and by whom: samples in,
+// findings out.
+//
+// It looks at windows of one second. In each, a workload's signals are compared
+// with fixed thresholds and with what is usual for that workload at that load,
+// and the symptoms that stand out are attributed. Three of the last five
+// windows must agree before there is a Finding. A neighbour is accused only on
+// evidence against it, never while throttling or steal explain the symptom or
+// are unknown, and never because something is missing. docs/guard.md has the
+// rules and how well they do.
+//
+// It is pure and deterministic. Reading samples is left to watch/..., doing
+// something about a finding to others.
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/watch"
+)
+
+const (
+	lookBack = 5  // windows that are looked at for a finding
+	agree    = 3  // of them that must agree
+	memory   = 60 // windows over which CPU use is correlated
+	// patience is after how many windows that were unusual, without a finding,
+	// the unusual is taken for the new normal.
+	patience = 600
+)
+
+// Config says what is known about the host. Its zero value works.
+type Config struct {
+	// Machine is the hardware; nil where it is unknown, and nothing is said about
+	// SMT and NUMA then.
+	Machine *machine.Machine
+	// PeakBandwidth is how many bytes per second can go to and from memory for
+	// one last-level cache; 0 is unknown, and nothing is said about memory
+	// bandwidth then.
+	PeakBandwidth float64
+	// Window is the length of a window; 0 is one second. There should be a sample
+	// of each quantity at least every window.
+	Window watch.Time
+}
+
+// Validate says what is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Window < 0 {
+		errs = append(errs, fmt.Errorf("window %v s: negative", c.Window.Seconds()))
+	}
+	if !finite(c.PeakBandwidth) || c.PeakBandwidth < 0 {
+		errs = append(errs, fmt.Errorf("peak bandwidth %v: not a number of bytes per second", c.PeakBandwidth))
+	}
+	if c.Machine != nil {
+		errs = append(errs, c.Machine.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// Workload is a control group that the host is shared between. Groups below it
+// are part of it.
+type Workload struct {
+	// Group is its path as in watch.Subject.
+	Group string
+	// CPUs are those it may run on; empty is all.
+	CPUs cpuset.Set
+	// Sensitive workloads are looked after. All are possible suspects.
+	Sensitive bool
+}
+
+// Detector holds the recent samples and what was learnt. It is for one goroutine
+// at a time.
+type Detector struct {
+	cfg       Config
+	host      meters
+	workloads []*workload // by group
+	byGroup   map[string]*workload
+	calm      bool // there was a window in which nobody suffered
+}
+
+type workload struct {
+	Workload
+	meters
+	window
+	cores    cpuset.Set // all CPUs of the cores that it may use, and how many cores
+	numCores int
+	baseline *Baseline
+	uses     ring // CPU use by window
+	excess   ring // how far the CPU symptom was above its threshold, as a factor
+	history  [resources]history
+	unusual  uint8 // a bit per window, the newest lowest: something was unusual
+	suffers  uint8 // likewise: and not by the workload's own doing
+	puzzled  int   // unusual windows in a row without a finding
+	seen     int   // windows judged, up to lookBack
+}
+
+// history is what the last windows said about one resource.
+type history struct {
+	agree    uint8 // a bit per window, the newest lowest
+	suspects [lookBack]string
+	shares   [lookBack]float64
+	last     verdict
+}
+
+// verdict is what one window says about one resource.
+type verdict struct {
+	suspect  string
+	share    float64
+	evidence []Evidence
+	missing  []Signal
+}
+
+// New returns a Detector without workloads.
+func New(c Config) (*Detector, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("new detector: %w", err)
+	}
+	if c.Window == 0 {
+		c.Window = watch.Second
+	}
+	return &Detector{cfg: c, byGroup: map[string]*workload{}}, nil
+}
+
+// Track adds a workload, or changes what is known of one. One that is added
+// later counts as having started then.
+func (d *Detector) Track(w Workload) {
+	if known := d.byGroup[w.Group]; known != nil {
+		known.place(w, d.cfg.Machine)
+		return
+	}
+	added := &workload{baseline: new(Baseline)}
+	added.place(w, d.cfg.Machine)
+	added.new = d.calm
+	d.byGroup[w.Group] = added
+	i, _ := slices.BinarySearchFunc(d.workloads, w.Group, func(w *workload, group string) int { return strings.Compare(w.Group, group) })
+	d.workloads = slices.Insert(d.workloads, i, added)
+}
+
+func (w *workload) place(as Workload, m *machine.Machine) {
+	w.Workload, w.cores, w.numCores = as, cpuset.Set{}, 0
+	if m == nil {
+		return
+	}
+	for _, core := range m.ByKind(machine.Core) {
+		if core.CPUs.Overlaps(w.CPUs) {
+			w.cores = w.cores.Union(core.CPUs)
+			w.numCores++
+		}
+	}
+}
+
+// Forget removes a workload and what was learnt about it.
+func (d *Detector) Forget(group string) {
+	delete(d.byGroup, group)
+	d.workloads = slices.DeleteFunc(d.workloads, func(w *workload) bool { return w.Group == group })
+}
+
+// Baselines returns what has been learnt of sensitive workloads, to be kept and
+// given to Learn by the next run. It shares nothing with the Detector.
+func (d *Detector) Baselines() Baselines {
+	all := Baselines{}
+	for _, w := range d.workloads {
+		if w.Sensitive {
+			b := *w.baseline
+			all[w.Group] = &b
+		}
+	}
+	return all
+}
+
+// Learn takes over baselines for the workloads that are tracked.
+func (d *Detector) Learn(b Baselines) error {
+	if err := b.Validate(); err != nil {
+		return fmt.Errorf("learn baselines: %w", err)
+	}
+	for _, w := range d.workloads {
+		if known := b[w.Group]; known != nil {
+			*w.baseline = *known
+		}
+	}
+	return nil
+}
+
+// Observe takes in samples of the host and of tracked groups, those of one
+// quantity in the order of time. One that is not later than the last, or not a
+// finite number from zero on, counts as missing; others are ignored.
+func (d *Detector) Observe(samples []watch.Sample) {
+	for i := range samples {
+		s := &samples[i]
+		if !finite(s.Value) || s.Value < 0 {
+			continue
+		}
+		switch s.Subject.Scope {
+		case watch.Host:
+			d.host.add(s, s.By)
+		case watch.Group:
+			if w := d.byGroup[s.Subject.Name]; w != nil {
+				w.add(s, d.owner(s.By))
+			}
+		}
+	}
+}
+
+// owner returns the tracked group that a group is or lies below, else the group
+// itself.
+func (d *Detector) owner(group string) string {
+	for at := group; at != ""; at = at[:max(strings.LastIndexByte(at, '/'), 0)] {
+		if d.byGroup[at] != nil {
+			return at
+		}
+	}
+	return group
+}
+
+// Judge looks at the window that ends now and returns what is the matter, by
+// victim, then resource. It is to be called once per window.
+func (d *Detector) Judge(now watch.Time) []Finding {
+	var findings []Finding
+	from := now - d.cfg.Window
+	calm := true
+	for _, w := range d.workloads {
+		d.measure(w, from, now)
+	}
+	for _, w := range d.workloads {
+		if !w.Sensitive {
+			continue
+		}
+		d.judge(w)
+		calm = calm && bits.OnesCount8(w.suffers) < agree
+		findings = w.findings(findings)
+		w.learn(len(findings) > 0 && findings[len(findings)-1].Victim == w.Group)
+	}
+	if calm {
+		d.calm = true
+		for _, w := range d.workloads {
+			w.refer(from, now)
+		}
+	}
+	return findings
+}
+
+// judge files what the window says about each resource.
+func (d *Detector) judge(w *workload) {
+	w.seen = min(w.seen+1, lookBack)
+	for i := range w.history {
+		w.history[i].shift()
+	}
+	unusual, suffers := d.diagnose(w)
+	w.unusual = shift(w.unusual) | bit(unusual)
+	w.suffers = shift(w.suffers) | bit(suffers)
+}
+
+// shift makes room for the bit of a new window.
+func shift(bits uint8) uint8 { return bits << 1 & (1<<lookBack - 1) }
+
+func (h *history) shift() {
+	h.agree = shift(h.agree)
+	copy(h.suspects[1:], h.suspects[:])
+	copy(h.shares[1:], h.shares[:])
+}
+
+// file notes that the window agrees with a verdict.
+func (w *workload) file(r Resource, v verdict) {
+	h := &w.history[r]
+	h.agree |= 1
+	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
+}
+
+// acquit forgets all that speaks against neighbours on the CPU: something else
+// explains it.
+func (w *workload) acquit() {
+	for r := range w.history {
+		if Resource(r).cpuFamily() {
+			w.history[r].agree = 0
+		}
+	}
+}
+
+// findings appends what enough windows agree on.
+func (w *workload) findings(to []Finding) []Finding {
+	for r := range w.history {
+		h := &w.history[r]
+		if bits.OnesCount8(h.agree) < agree {
+			continue
+		}
+		suspect, agreeing, share := h.accused()
+		f := Finding{
+			Time: w.to, Victim: w.Group, Suspect: suspect, Resource: Resource(r), Agreeing: agreeing, Windows: w.seen, Share: share,
+			Confidence: float64(agreeing+1) / float64(w.seen+2) * share,
+			Evidence:   slices.Clone(h.last.evidence), Missing: slices.Clone(h.last.missing),
+		}
+		if suspect != h.last.suspect {
+			f.Evidence = slices.DeleteFunc(f.Evidence, func(e Evidence) bool {
+				return e.Subject.Name != w.Group && e.Subject.Scope != watch.Host
+			})
+		}
+		f.Remedies = f.Resource.Remedies(suspect != "" || h.last.suspect != "")
+		to = append(to, f)
+	}
+	return to
+}
+
+// accused returns the suspect on whom enough windows agree, how many do, and its
+// mean share in them. If they do not agree on one, it is nobody, with them all.
+func (h *history) accused() (suspect string, agreeing int, share float64) {
+	for i, s := range h.suspects {
+		if h.agree>>i&1 == 0 || s == "" {
+			continue
+		}
+		n, sum := 0, 0.0
+		for j, other := range h.suspects {
+			if h.agree>>j&1 == 1 && other == s {
+				n, sum = n+1, sum+h.shares[j]
+			}
+		}
+		if n >= agree {
+			return s, n, sum / float64(n)
+		}
+	}
+	return "", bits.OnesCount8(h.agree), 1
+}
+
+// learn takes the window into the baseline unless more than one of the last was
+// unusual. What stays unusual without a finding for long is the new normal.
+func (w *workload) learn(found bool) {
+	if found || bits.OnesCount8(w.unusual) <= 1 {
+		w.puzzled = 0
+	} else if w.puzzled++; w.puzzled == patience {
+		*w.baseline = Baseline{}
+	}
+	if bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience {
+		w.baseline.add(&w.window)
+	}
+}
+
+func bit(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// ring is the last values by window; NaN where there is none.
+type ring struct {
+	values [memory]float64
+	next   int
+	len    int
+}
+
+func (r *ring) add(v float64) {
+	r.values[r.next] = v
+	r.next = (r.next + 1) % memory
+	r.len = min(r.len+1, memory)
+}
+
+// back returns the value i windows ago.
+func (r *ring) back(i int) float64 {
+	if i >= r.len {
+		return math.NaN()
+	}
+	return r.values[(r.next-1-i+memory)%memory]
+}

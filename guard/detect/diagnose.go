@@ -1,0 +1,332 @@
+package detect
+
+import (
+	"math"
+
+	"berth.dev/berth/watch"
+)
+
+// The figures below which there is too little to judge by.
+const (
+	leastUse    = 0.25    // CPUs, for cycles and for suspects on the CPU (CPI²)
+	leastWait   = 0.01    // seconds waited per second
+	leastMemory = 8 << 20 // bytes that others grew by
+)
+
+// The shares from which a cause is one.
+const (
+	mostly       = 0.6  // of what a workload may blame on itself
+	culprit      = 0.4  // of what one suspect must have
+	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
+	correlates   = 0.35 // CPI²
+	fullDomain   = 0.8  // of the peak bandwidth (Heracles)
+	busySibling  = 0.5
+	nearMemory   = 0.8
+	enoughValues = 10 // windows that a correlation needs
+)
+
+// floor is the value below which a signal is never unusual, whatever its
+// baseline; a signal that is not here has none, and is judged by its baseline
+// alone.
+func floor(s Signal) (float64, bool) {
+	switch s {
+	case ThrottledPeriods, Withheld, WaitRatio, MemoryPressure, IOPressure:
+		return 0.10, true
+	case StealShare:
+		return 0.05, true
+	case CPUPressure:
+		return 0.20, true
+	case RunQueueP99:
+		return 0.001, true
+	}
+	return 0, false
+}
+
+// compare holds a signal against its threshold. Known is false where it is
+// missing, or has only a baseline to be judged by and none is learnt.
+func (w *workload) compare(s Signal) (threshold float64, usual *float64, stands, known bool) {
+	v := w.value[s]
+	threshold, known = floor(s)
+	if t, mean, ok := w.baseline.threshold(s, w.value[CPUUse]); ok {
+		threshold = max(threshold, t)
+		known = true
+		usual = &mean
+	}
+	if math.IsNaN(v) || !known {
+		return threshold, usual, false, false
+	}
+	if signalInfos[s].below {
+		return threshold, usual, v <= threshold, true
+	}
+	return threshold, usual, v >= threshold, true
+}
+
+// stands says whether a signal is beyond its threshold.
+func (w *workload) stands(s Signal) bool {
+	_, _, stands, _ := w.compare(s)
+	return stands
+}
+
+// normal says whether a signal is known not to be.
+func (w *workload) normal(s Signal) bool {
+	_, _, stands, known := w.compare(s)
+	return known && !stands
+}
+
+// evidence returns those of the signals that stand out.
+func (w *workload) evidence(of ...Signal) []Evidence {
+	var all []Evidence
+	for _, s := range of {
+		if threshold, usual, stands, _ := w.compare(s); stands {
+			e := w.fact(s, threshold)
+			e.Baseline = usual
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// fact is evidence by a signal of the workload that reached a fixed share.
+func (w *workload) fact(s Signal, threshold float64) Evidence {
+	subject := watch.Subject{Scope: watch.Group, Name: w.Group}
+	if s == StealShare || s == DomainBandwidth {
+		subject = watch.Subject{}
+	}
+	return Evidence{Subject: subject, Signal: s, Value: w.value[s], Threshold: threshold, From: w.from, To: w.to}
+}
+
+// missing returns those of the signals that are not there.
+func (w *workload) missing(of ...Signal) []Signal {
+	var all []Signal
+	for _, s := range of {
+		if math.IsNaN(w.value[s]) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// useful are the signals that tell about a resource.
+func useful(r Resource) []Signal {
+	switch r {
+	case OwnLimit:
+		return []Signal{ThrottledPeriods, Withheld}
+	case Hypervisor:
+		return []Signal{StealShare}
+	case OwnLoad, CPU:
+		return []Signal{RunQueueP99, WaitRatio, CPUPressure, ForeignQueued, ThrottledPeriods, StealShare}
+	case Memory:
+		return []Signal{MemoryPressure, LimitEvents}
+	case IO:
+		return []Signal{IOPressure, OwnIO}
+	case MemoryBandwidth:
+		return []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}
+	case LLC:
+		return []Signal{CPI, MPKI, Occupancy, ThrottledPeriods, StealShare}
+	case SMT:
+		return []Signal{CPI, MPKI, SiblingUse, ThrottledPeriods, StealShare}
+	case NUMA:
+		return []Signal{LocalMemory}
+	case Frequency:
+		return []Signal{CPI, Clock, IdleQueued, ThrottledPeriods, StealShare}
+	}
+	return nil
+}
+
+// Gap is a resource about which a window tells too little, and the signals that
+// it lacks.
+type Gap struct {
+	Resource Resource `json:"resource"`
+	Missing  []Signal `json:"missing"`
+}
+
+// Gaps returns what the last window could not tell about a workload.
+func (d *Detector) Gaps(group string) []Gap {
+	w := d.byGroup[group]
+	if w == nil {
+		return nil
+	}
+	var gaps []Gap
+	for _, r := range Resources() {
+		if missing := w.missing(useful(r)...); len(missing) > 0 {
+			gaps = append(gaps, Gap{r, missing})
+		}
+	}
+	return gaps
+}
+
+// diagnose files what the window says. Unusual is whether anything is unusual in
+// it, suffers whether that may be a neighbour's doing.
+func (d *Detector) diagnose(w *workload) (unusual, suffers bool) {
+	waits := w.stands(RunQueueP99) || w.stands(WaitRatio) || w.stands(CPUPressure)
+	w.excess.add(w.waitExcess())
+	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
+		unusual = unusual || w.stands(s)
+	}
+	unusual = unusual || waits
+
+	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= culprit {
+		w.conclude(OwnLimit, "", 1, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
+	}
+	if w.stands(StealShare) && w.value[CPUUse] > 0 {
+		w.conclude(Hypervisor, "", 1, w.evidence(StealShare))
+	}
+	d.diagnoseMemory(w)
+	d.diagnoseIO(w)
+	if w.value[LocalMemory] <= nearMemory && w.value[CPUUse] >= leastUse {
+		w.conclude(NUMA, "", 1, append(w.above(LocalMemory, nearMemory), w.evidence(CPI)...))
+	}
+	explained, known := w.explained()
+	switch {
+	case explained:
+		w.acquit()
+	case known:
+		if waits {
+			d.diagnoseWait(w)
+		}
+		d.diagnoseCycles(w)
+	}
+	return unusual, unusual && !explained && w.history[OwnLoad].agree&1 == 0
+}
+
+// explained says whether throttling or steal may explain what is seen on the
+// CPU; known is false where one of the two cannot be told.
+func (w *workload) explained() (explained, known bool) {
+	// Half of what is a finding is enough to raise doubt about others.
+	doubt := func(s Signal) bool {
+		limit, _ := floor(s)
+		return w.value[s] >= limit/2
+	}
+	explained = doubt(ThrottledPeriods) || doubt(Withheld) || doubt(StealShare) || w.value[ThrottledQueued] >= culprit
+	throttling := !math.IsNaN(w.value[ThrottledPeriods]) || !math.IsNaN(w.value[Withheld])
+	return explained, throttling && !math.IsNaN(w.value[StealShare])
+}
+
+// above is evidence by a signal that reached a fixed share, if it did.
+func (w *workload) above(s Signal, threshold float64) []Evidence {
+	v := w.value[s]
+	if signalInfos[s].below && v <= threshold || !signalInfos[s].below && v >= threshold {
+		return []Evidence{w.fact(s, threshold)}
+	}
+	return nil
+}
+
+func (w *workload) conclude(r Resource, suspect string, share float64, evidence []Evidence) {
+	w.file(r, verdict{suspect, share, evidence, w.missing(useful(r)...)})
+}
+
+// accuse concludes that a suspect is to blame, on one more piece of evidence.
+func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
+	if c.name != "" {
+		evidence = append(evidence, w.against(c.name, s, c.share, culprit))
+	}
+	w.conclude(r, c.name, c.share, evidence)
+}
+
+// against is evidence about a suspect.
+func (w *workload) against(suspect string, s Signal, value, threshold float64) Evidence {
+	subject := watch.Subject{Scope: watch.Group, Name: suspect}
+	return Evidence{Subject: subject, Signal: s, Value: value, Threshold: threshold, From: w.from, To: w.to}
+}
+
+// waitExcess is by what factor the signals of waiting are above their
+// thresholds, the highest of them.
+func (w *workload) waitExcess() float64 {
+	highest := math.NaN()
+	for _, s := range [...]Signal{RunQueueP99, WaitRatio, CPUPressure} {
+		threshold, _, _, known := w.compare(s)
+		if v := w.value[s] / threshold; known && !(v <= highest) {
+			highest = v
+		}
+	}
+	return highest
+}
+
+// diagnoseWait finds out for whom a workload waits: by who had the CPU meanwhile
+// where the run-queue probe tells, else by correlation.
+func (d *Detector) diagnoseWait(w *workload) {
+	symptoms := w.evidence(RunQueueP99, WaitRatio, CPUPressure)
+	if math.IsNaN(w.value[ForeignQueued]) {
+		d.correlateWait(w, symptoms)
+		return
+	}
+	switch {
+	case w.value[SelfQueued] >= mostly:
+		w.conclude(OwnLoad, "", 1, append(symptoms, w.fact(SelfQueued, mostly)))
+	case w.value[IdleQueued] >= mostly:
+		w.conclude(Frequency, "", 1, append(symptoms, w.fact(IdleQueued, mostly)))
+	case w.value[ForeignQueued] >= culprit:
+		w.accuse(CPU, w.queuedMost(), QueueShare, append(symptoms, w.fact(ForeignQueued, culprit)))
+	}
+}
+
+func (d *Detector) correlateWait(w *workload, symptoms []Evidence) {
+	switch own := w.value[OwnUse]; {
+	case math.IsNaN(own):
+		// It may be its own doing, so nobody is accused.
+	case own >= ownFull:
+		w.conclude(OwnLoad, "", 1, append(symptoms, w.fact(OwnUse, ownFull)))
+	default:
+		c, r := d.correlated(w)
+		if c.name != "" {
+			w.accuse(CPU, c, UseShare, append(symptoms, w.against(c.name, Correlation, r, correlates)))
+		}
+	}
+}
+
+func (d *Detector) diagnoseMemory(w *workload) {
+	if !w.stands(MemoryPressure) || math.IsNaN(w.value[LimitEvents]) {
+		return
+	}
+	symptoms := w.evidence(MemoryPressure)
+	if w.value[LimitEvents] > 0 {
+		w.conclude(Memory, "", 1, append(symptoms, w.fact(LimitEvents, 0)))
+		return
+	}
+	c := d.grownMost(w, watch.Memory, watch.Part{}, leastMemory, nil)
+	if c.known {
+		w.accuse(Memory, c, MemoryGrowth, symptoms)
+	}
+}
+
+func (d *Detector) diagnoseIO(w *workload) {
+	if !w.stands(IOPressure) || math.IsNaN(w.value[OwnIO]) {
+		return
+	}
+	symptoms := w.evidence(IOPressure)
+	if w.value[OwnIO] >= mostly {
+		w.conclude(IO, "", 1, append(symptoms, w.fact(OwnIO, mostly)))
+		return
+	}
+	if c := d.ioMost(w); c.known {
+		w.accuse(IO, c, IOShare, symptoms)
+	}
+}
+
+// diagnoseCycles tells apart what makes instructions or cycles slower.
+func (d *Detector) diagnoseCycles(w *workload) {
+	if w.stands(Clock) && w.normal(CPI) {
+		w.conclude(Frequency, "", 1, w.evidence(Clock))
+	}
+	if !w.stands(CPI) {
+		return
+	}
+	switch {
+	case w.value[DomainBandwidth] >= fullDomain:
+		if c := d.trafficMost(w); c.name != "" {
+			w.accuse(MemoryBandwidth, c, BandwidthShare, append(w.evidence(CPI, MPKI), w.fact(DomainBandwidth, fullDomain)))
+		}
+	case w.stands(MPKI):
+		if at := w.busiest(watch.LLCOccupancy); w.stands(Occupancy) && at != nil {
+			c := d.grownMost(w, watch.LLCOccupancy, at.part, 0, d.sharesCache(at.part))
+			if c.name != "" {
+				w.accuse(LLC, c, OccupancyGrowth, w.evidence(CPI, MPKI, Occupancy))
+			}
+		}
+	case w.normal(MPKI) && w.value[SiblingUse] >= busySibling:
+		c := d.grownMost(w, watch.CPUTime, watch.Part{}, leastUse, func(s *workload) bool { return s.mayUse(w.cores) })
+		if c.name != "" {
+			w.accuse(SMT, c, UseGrowth, append(w.evidence(CPI), w.fact(SiblingUse, busySibling)))
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package detect
+
+import (
+	"fmt"
+	"strings"
+
+	"berth.dev/berth/watch"
+)
+
+// Finding is a claim that a workload suffers, from what, and by whom.
+type Finding struct {
+	// Time is the end of the last window looked at.
+	Time   watch.Time `json:"time"`
+	Victim string     `json:"victim"`
+	// Suspect is the group that is accused; "" if nobody in particular is.
+	Suspect  string   `json:"suspect,omitempty"`
+	Resource Resource `json:"resource"`
+	// Confidence is the expected part of the next window's damage that is as
+	// claimed: (Agreeing+1)/(Windows+2), the chance by Laplace's rule of
+	// succession that the next window agrees, times Share.
+	Confidence float64 `json:"confidence"`
+	// Agreeing of the last Windows windows agree; those that lack a signal do not.
+	Agreeing int `json:"agreeing"`
+	Windows  int `json:"windows"`
+	// Share is the suspect's part of the damage, by the mean of the windows that
+	// agree; the last evidence about the suspect says of what. It is 1 where
+	// there is no suspect.
+	Share float64 `json:"share"`
+	// Evidence is what the last window that agrees showed.
+	Evidence []Evidence `json:"evidence"`
+	// Missing are the signals that would tell more and were not there in it.
+	Missing []Signal `json:"missing,omitempty"`
+	// Remedies would help, the cheapest and easiest to revert first.
+	Remedies []Remedy `json:"remedies,omitempty"`
+}
+
+// Evidence is one figure that speaks for a finding.
+type Evidence struct {
+	Subject watch.Subject `json:"subject"`
+	Signal  Signal        `json:"signal"`
+	Value   float64       `json:"value"`
+	// Baseline is the mean while nothing was wrong at this load; nil if none was
+	// needed or learnt.
+	Baseline *float64 `json:"baseline,omitempty"`
+	// Threshold is what Value reached: from below, or from above for Clock,
+	// Occupancy and LocalMemory.
+	Threshold float64 `json:"threshold"`
+	// From and To are the window.
+	From watch.Time `json:"from"`
+	To   watch.Time `json:"to"`
+}
+
+// String says it in plain words, without the subject.
+func (e Evidence) String() string {
+	limit := "at least"
+	if signalInfos[e.Signal].below {
+		limit = "at most"
+	}
+	text := fmt.Sprintf("%s %s (%s %s counts", e.Signal.Words(), e.Signal.format(e.Value), limit, e.Signal.format(e.Threshold))
+	if e.Baseline != nil {
+		text += ", usually " + e.Signal.format(*e.Baseline)
+	}
+	return text + ")"
+}
+
+// String says in plain words who suffers, from what, by whom, how sure that is,
+// on what evidence, and what would help.
+func (f Finding) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", f.Victim, name(plain, int(f.Resource)))
+	if f.Suspect != "" {
+		fmt.Fprintf(&b, ", because of %s", f.Suspect)
+	}
+	fmt.Fprintf(&b, "\n  sure: %.0f %% (%d of %d windows", 100*f.Confidence, f.Agreeing, f.Windows)
+	if f.Suspect != "" {
+		fmt.Fprintf(&b, ", %.0f %% of the damage", 100*f.Share)
+	}
+	b.WriteString(")\n")
+	for _, e := range f.Evidence {
+		fmt.Fprintf(&b, "  seen: %s: %s\n", e.Subject, e)
+	}
+	for _, s := range f.Missing {
+		fmt.Fprintf(&b, "  unknown: %s\n", s.Words())
+	}
+	if len(f.Remedies) == 0 {
+		b.WriteString("  would help: nothing on this host\n")
+	}
+	for _, r := range f.Remedies {
+		fmt.Fprintf(&b, "  would help: %s\n", r.Words())
+	}
+	return b.String()
+}

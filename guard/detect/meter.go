@@ -1,0 +1,385 @@
+package detect
+
+import (
+	"math"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/watch"
+)
+
+const (
+	samples   = 12  // kept by quantity
+	covered   = 0.5 // of a window must be known
+	maxParts  = 512 // meters of parts and culprits of one subject
+	reference = 0.1 // weight of the newest window in what was usual while nobody suffered
+)
+
+// meter is the history of one quantity.
+type meter struct {
+	quantity watch.Quantity
+	part     watch.Part
+	by       string
+	series   *watch.Series
+	// usual is the level while nobody suffered; NaN if that is unknown.
+	usual float64
+}
+
+// meters are the histories of one subject.
+type meters struct {
+	whole [256]int16 // by quantity: its place in all, plus one
+	all   []meter
+	new   bool // the subject started after a time in which nobody suffered
+}
+
+func (m *meters) add(s *watch.Sample, by string) {
+	at := m.find(s.Quantity, s.Subject.Part, by)
+	if at == nil {
+		if at = m.make(s, by); at == nil {
+			return
+		}
+	}
+	// A late or repeated sample is refused, which is what it is worth.
+	_ = at.series.Add(s.Time, s.Value)
+}
+
+func (m *meters) find(q watch.Quantity, part watch.Part, by string) *meter {
+	if part == (watch.Part{}) && by == "" {
+		if i := m.whole[q]; i > 0 {
+			return &m.all[i-1]
+		}
+		return nil
+	}
+	for i := range m.all {
+		if at := &m.all[i]; at.quantity == q && at.part == part && at.by == by {
+			return at
+		}
+	}
+	return nil
+}
+
+// make adds a meter; the culprits of long ago give way to new ones.
+func (m *meters) make(s *watch.Sample, by string) *meter {
+	made := meter{s.Quantity, s.Subject.Part, by, watch.NewSeries(s.Quantity, samples), math.NaN()}
+	if m.new {
+		made.usual = 0
+	}
+	if len(m.all) >= maxParts {
+		for i := range m.all {
+			if _, age, ok := m.all[i].series.Last(s.Time); m.all[i].by != "" && ok && age > samples*watch.Second {
+				m.all[i] = made
+				return &m.all[i]
+			}
+		}
+		return nil
+	}
+	m.all = append(m.all, made)
+	if made.part == (watch.Part{}) && by == "" {
+		m.whole[s.Quantity] = int16(len(m.all))
+	}
+	return &m.all[len(m.all)-1]
+}
+
+// level is the mean level of a whole quantity in a window; NaN where it is
+// missing.
+func (m *meters) level(q watch.Quantity, from, to watch.Time) float64 {
+	i := m.whole[q]
+	if i == 0 {
+		return math.NaN()
+	}
+	return m.all[i-1].level(from, to)
+}
+
+func (m *meter) level(from, to watch.Time) float64 {
+	v, known := m.series.Mean(from, to)
+	if known < covered {
+		return math.NaN()
+	}
+	return v
+}
+
+// lately is the level in the window or, where that is missing, over the last ten;
+// fresh says which.
+func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
+	if v := m.level(from, to); !math.IsNaN(v) {
+		return v, true
+	}
+	v, known := m.series.Mean(to-10*(to-from), to)
+	if known == 0 {
+		return math.NaN(), false
+	}
+	return v, false
+}
+
+// refer takes the window into what is usual of the quantities by whose growth
+// suspects are found.
+func (m *meters) refer(from, to watch.Time) {
+	for i := range m.all {
+		at := &m.all[i]
+		switch at.quantity {
+		case watch.CPUTime, watch.Memory, watch.LLCOccupancy:
+		default:
+			continue
+		}
+		v := at.level(from, to)
+		switch {
+		case math.IsNaN(v):
+		case math.IsNaN(at.usual):
+			at.usual = v
+		default:
+			at.usual += reference * (v - at.usual)
+		}
+	}
+}
+
+// sum adds up the levels of all parts of a kind; NaN if one is missing, or all.
+func (m *meters) sum(q watch.Quantity, kind watch.PartKind, from, to watch.Time) float64 {
+	sum := math.NaN()
+	for i := range m.all {
+		at := &m.all[i]
+		if at.quantity != q || at.part.Kind != kind || at.by != "" {
+			continue
+		}
+		v := at.level(from, to)
+		if math.IsNaN(v) {
+			return v
+		}
+		if math.IsNaN(sum) {
+			sum = 0
+		}
+		sum += v
+	}
+	return sum
+}
+
+// window is the signals of one workload in one window; NaN where one is missing.
+type window struct {
+	from, to watch.Time
+	value    [signals]float64
+}
+
+// measure derives the signals; of suspects only their CPU use.
+func (d *Detector) measure(w *workload, from, to watch.Time) {
+	w.from, w.to = from, to
+	for i := range w.value {
+		w.value[i] = math.NaN()
+	}
+	use := w.level(watch.CPUTime, from, to)
+	if use > 1.5*float64(d.cpus()) {
+		use = math.NaN() // a counter that jumped
+	}
+	w.value[CPUUse] = use
+	w.uses.add(use)
+	if !w.Sensitive {
+		return
+	}
+	d.measureCPU(w)
+	w.measureQueue()
+	w.measureCycles()
+	d.measureMemory(w)
+	share := func(s Signal, q watch.Quantity) {
+		if v := w.level(q, from, to); v <= 1.5 {
+			w.value[s] = min(v, 1)
+		}
+	}
+	share(CPUPressure, watch.CPUSome)
+	share(MemoryPressure, watch.MemorySome)
+	share(IOPressure, watch.IOSome)
+	w.value[OwnIO] = d.ownIO(w)
+}
+
+// cpus is how many CPUs the host has, or more than any has.
+func (d *Detector) cpus() int {
+	if d.cfg.Machine == nil {
+		return 1 << 16
+	}
+	return d.cfg.Machine.Online.Len()
+}
+
+func (d *Detector) measureCPU(w *workload) {
+	from, to, use := w.from, w.to, w.value[CPUUse]
+	busy := d.host.level(watch.CPUTime, from, to)
+	if steal := d.host.level(watch.Steal, from, to); steal <= 1.5*float64(d.cpus()) {
+		w.value[StealShare] = ratio(steal, steal+busy)
+	}
+	periods, out := w.level(watch.CPUPeriods, from, to), w.level(watch.CPUThrottledPeriods, from, to)
+	if periods == 0 && out == 0 {
+		w.value[ThrottledPeriods] = 0
+	} else {
+		w.value[ThrottledPeriods] = min(ratio(out, periods), 1)
+	}
+	withheld := w.level(watch.CPUThrottledAny, from, to)
+	if math.IsNaN(withheld) {
+		withheld = w.level(watch.CPUThrottled, from, to)
+	}
+	w.value[Withheld] = ratio(withheld, withheld+use)
+	if wait := w.level(watch.CPUWait, from, to); wait >= 0 {
+		w.value[WaitRatio] = ratio(wait, wait+use)
+	}
+	w.value[OwnUse] = d.ownUse(w, busy)
+	w.value[SiblingUse] = d.siblingUse(w)
+}
+
+// ratio is part of whole: 0 where both are.
+func ratio(part, whole float64) float64 {
+	if part == 0 && whole == 0 {
+		return 0
+	}
+	if whole == 0 {
+		return math.NaN()
+	}
+	return part / whole
+}
+
+// ownUse is the workload's part of what runs on its CPUs if they are full.
+func (d *Detector) ownUse(w *workload, busy float64) float64 {
+	n, use := w.CPUs.Len(), w.value[CPUUse]
+	switch {
+	case n > 0:
+		busy = d.busy(w, w.CPUs)
+	case d.cfg.Machine != nil:
+		n = d.cpus()
+	default:
+		return math.NaN()
+	}
+	if use >= 0.9*float64(n) {
+		return 1
+	}
+	if math.IsNaN(busy) {
+		return busy
+	}
+	if busy < 0.9*float64(n) {
+		return 0
+	}
+	return min(ratio(use, busy), 1)
+}
+
+// busy is the CPU time used per second on some CPUs; NaN where that of one is
+// unknown.
+func (d *Detector) busy(w *workload, cpus cpuset.Set) float64 {
+	sum, n := 0.0, 0
+	for i := range d.host.all {
+		at := &d.host.all[i]
+		if at.quantity == watch.CPUTime && at.part.Kind == watch.CPU && cpus.Has(at.part.ID) {
+			sum += at.level(w.from, w.to)
+			n++
+		}
+	}
+	if n < cpus.Len() {
+		return math.NaN()
+	}
+	return sum
+}
+
+// siblingUse is how busy others keep the cores of the workload, of what it
+// leaves of them. Without SMT, and without CPUs of its own, it is NaN.
+func (d *Detector) siblingUse(w *workload) float64 {
+	if w.cores.Len() == w.numCores {
+		return math.NaN()
+	}
+	use := w.value[CPUUse]
+	return ratio(max(d.busy(w, w.cores)-use, 0), float64(w.cores.Len())-use)
+}
+
+// measureQueue splits the wait for a CPU, if its parts make up the whole: what
+// one culprit lacks must not be the others' guilt.
+func (w *workload) measureQueue() {
+	w.value[RunQueueP99] = w.level(watch.QueueP99, w.from, w.to)
+	whole := w.level(watch.Queued, w.from, w.to)
+	var self, foreign, idle, throttled float64
+	for i := range w.all {
+		at := &w.all[i]
+		part := &foreign
+		switch at.quantity {
+		case watch.QueuedKernel:
+		case watch.QueuedBy:
+			if at.by == w.Group {
+				part = &self
+			}
+		case watch.QueuedIdle:
+			part = &idle
+		case watch.QueuedThrottled:
+			part = &throttled
+		default:
+			continue
+		}
+		if v := at.level(w.from, w.to); v > 0 {
+			*part += v
+		}
+	}
+	sum := self + foreign + idle + throttled
+	if !(whole >= leastWait) || sum < 0.9*whole {
+		return
+	}
+	w.value[SelfQueued], w.value[ForeignQueued] = self/sum, foreign/sum
+	w.value[IdleQueued], w.value[ThrottledQueued] = idle/sum, throttled/sum
+}
+
+func (w *workload) measureCycles() {
+	use := w.value[CPUUse]
+	if !(use >= leastUse) {
+		return // too little to tell
+	}
+	cycles, instructions := w.level(watch.Cycles, w.from, w.to), w.level(watch.Instructions, w.from, w.to)
+	if cpi := cycles / instructions; cpi > 0.05 && cpi < 100 {
+		w.value[CPI] = cpi
+		w.value[Clock] = cycles / use
+		w.value[MPKI] = 1000 * w.level(watch.LLCMisses, w.from, w.to) / instructions
+	}
+}
+
+func (d *Detector) measureMemory(w *workload) {
+	from, to := w.from, w.to
+	w.value[Occupancy] = w.sum(watch.LLCOccupancy, watch.Cache, from, to)
+	if at := w.busiest(watch.Bandwidth); at != nil && d.cfg.PeakBandwidth > 0 {
+		if all := d.host.find(watch.Bandwidth, at.part, ""); all != nil {
+			w.value[DomainBandwidth] = min(all.level(from, to)/d.cfg.PeakBandwidth, 1)
+		}
+	}
+	high, most := w.level(watch.MemoryHigh, from, to), w.level(watch.MemoryMax, from, to)
+	if math.IsNaN(high) {
+		high = 0 // on v1 there is no such limit
+	}
+	w.value[LimitEvents] = high + most
+	w.value[LocalMemory] = d.localMemory(w)
+}
+
+// busiest is the meter of the part with the highest level.
+func (m *meters) busiest(q watch.Quantity) *meter {
+	var found *meter
+	highest := -1.0
+	for i := range m.all {
+		at := &m.all[i]
+		if at.quantity != q || at.part.Kind == watch.Whole {
+			continue
+		}
+		if last, _, ok := at.series.Last(0); ok && last > highest {
+			found, highest = at, last
+		}
+	}
+	return found
+}
+
+func (d *Detector) localMemory(w *workload) float64 {
+	if d.cfg.Machine == nil || w.CPUs.IsEmpty() {
+		return math.NaN()
+	}
+	local, all := 0.0, 0.0
+	for i := range w.all {
+		at := &w.all[i]
+		if at.quantity != watch.Memory || at.part.Kind != watch.Node {
+			continue
+		}
+		v, _ := at.lately(w.from, w.to) // read rarely
+		all += v
+		for _, node := range d.cfg.Machine.ByKind(machine.Node) {
+			if node.ID == at.part.ID && node.CPUs.Overlaps(w.CPUs) {
+				local += v
+			}
+		}
+	}
+	if all == 0 {
+		return math.NaN()
+	}
+	return local / all
+}

@@ -1,0 +1,173 @@
+package detect
+
+import "strconv"
+
+// Signal is a figure about one workload in one window, derived from samples.
+// All are shares from 0 to 1 unless they say otherwise.
+type Signal uint8
+
+// The signals.
+const (
+	// CPUUse is CPU time per second, in CPUs.
+	CPUUse Signal = iota
+	// ThrottledPeriods is the share of enforcement periods in which the own
+	// quota ran out; Withheld is the CPU time that quotas withheld, of that and
+	// the time used.
+	ThrottledPeriods
+	Withheld
+	// StealShare is the CPU time that the hypervisor took from the host, of that
+	// and the time that the host used.
+	StealShare
+	// RunQueueP99 is the 99th percentile of waits for a CPU, in seconds.
+	RunQueueP99
+	// WaitRatio is the time that threads waited for a CPU, of that and the time
+	// they ran.
+	WaitRatio
+	// CPUPressure, MemoryPressure and IOPressure are PSI's some.
+	CPUPressure
+	MemoryPressure
+	IOPressure
+	// SelfQueued to ThrottledQueued split the wait for a CPU by who had it
+	// meanwhile: the workload, others and kernel threads, nobody as it was still
+	// waking up, nobody as a quota withheld it.
+	SelfQueued
+	ForeignQueued
+	IdleQueued
+	ThrottledQueued
+	// OwnUse is the workload's part of the CPU time used on the host while its
+	// CPUs are full, 0 while they are not.
+	OwnUse
+	// CPI is cycles per instruction, MPKI misses of the last-level cache per
+	// thousand instructions, Clock cycles per second of CPU time.
+	CPI
+	MPKI
+	Clock
+	// Occupancy is what the workload has in last-level caches, in bytes.
+	Occupancy
+	// DomainBandwidth is the traffic to memory in the workload's busiest cache
+	// domain, of the peak.
+	DomainBandwidth
+	// SiblingUse is how busy the other threads of the workload's cores are.
+	SiblingUse
+	// LocalMemory is the part of its memory that is on the nodes of its CPUs.
+	LocalMemory
+	// LimitEvents is how often the workload ran into its own memory limit, per
+	// second.
+	LimitEvents
+	// OwnIO is its part of the bytes that went to and from its block devices, 0
+	// while it is not under I/O pressure.
+	OwnIO
+
+	// QueueShare to IOShare are a suspect's part: of the wait for a CPU; of the
+	// CPU time of those whose use correlates; of the traffic to memory; of the
+	// growth of cache occupancy, CPU use and memory since nobody suffered; of
+	// the bytes to and from block devices.
+	QueueShare
+	UseShare
+	BandwidthShare
+	OccupancyGrowth
+	UseGrowth
+	MemoryGrowth
+	IOShare
+	// Correlation is that of a suspect's CPU use with the victim's symptom as in
+	// CPI² (Zhang et al., EuroSys 2013), from -1 to 1.
+	Correlation
+)
+
+const signals = int(Correlation) + 1
+
+type signalInfo struct {
+	name  string
+	words string
+	unit  string // "" is a share
+	below bool   // what is at most the threshold counts
+}
+
+var signalInfos = [signals]signalInfo{
+	CPUUse:           {"cpu_use", "CPU use", "CPUs", false},
+	ThrottledPeriods: {"throttled_periods", "periods in which its quota ran out", "", false},
+	Withheld:         {"withheld", "CPU time withheld by quotas", "", false},
+	StealShare:       {"steal", "CPU time taken by the hypervisor", "", false},
+	RunQueueP99:      {"run_queue_p99", "99th percentile of waits for a CPU", "s", false},
+	WaitRatio:        {"wait_ratio", "time waiting for a CPU", "", false},
+	CPUPressure:      {"cpu_pressure", "time under CPU pressure", "", false},
+	MemoryPressure:   {"memory_pressure", "time under memory pressure", "", false},
+	IOPressure:       {"io_pressure", "time under I/O pressure", "", false},
+	SelfQueued:       {"self_queued", "waits behind its own threads", "", false},
+	ForeignQueued:    {"foreign_queued", "waits behind others", "", false},
+	IdleQueued:       {"idle_queued", "waits for a CPU to wake up", "", false},
+	ThrottledQueued:  {"throttled_queued", "waits for quota", "", false},
+	OwnUse:           {"own_use", "its part of full CPUs", "", false},
+	CPI:              {"cpi", "cycles per instruction", "cycles", false},
+	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false},
+	Clock:            {"clock", "clock rate", "Hz", true},
+	Occupancy:        {"occupancy", "cache occupancy", "bytes", true},
+	DomainBandwidth:  {"domain_bandwidth", "memory traffic, of the peak", "", false},
+	SiblingUse:       {"sibling_use", "use of sibling threads", "", false},
+	LocalMemory:      {"local_memory", "memory on its own nodes", "", true},
+	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false},
+	OwnIO:            {"own_io", "its part of the I/O", "", false},
+	QueueShare:       {"queue_share", "part of the wait", "", false},
+	UseShare:         {"use_share", "part of the suspects' CPU use", "", false},
+	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false},
+	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false},
+	UseGrowth:        {"use_growth", "part of the growth in CPU use", "", false},
+	MemoryGrowth:     {"memory_growth", "part of the growth in memory", "", false},
+	IOShare:          {"io_share", "part of the I/O", "", false},
+	Correlation:      {"correlation", "correlation of CPU use with the symptom", "r", false},
+}
+
+func signalNames() []string {
+	names := make([]string, signals)
+	for i, info := range signalInfos {
+		names[i] = info.name
+	}
+	return names
+}
+
+// Signals returns all of them.
+func Signals() []Signal {
+	all := make([]Signal, signals)
+	for i := range all {
+		all[i] = Signal(i)
+	}
+	return all
+}
+
+// String returns the signal's name, "wait_ratio".
+func (s Signal) String() string { return name(signalNames(), int(s)) }
+
+// Words says in a few words what the signal is.
+func (s Signal) Words() string {
+	if int(s) >= signals {
+		return s.String()
+	}
+	return signalInfos[s].words
+}
+
+// MarshalText writes the signal's name.
+func (s Signal) MarshalText() ([]byte, error) { return marshal(signalNames(), int(s)) }
+
+// UnmarshalText reads the signal's name.
+func (s *Signal) UnmarshalText(text []byte) error { return unmarshal(signalNames(), text, s) }
+
+// format writes a value of the signal for a person.
+func (s Signal) format(v float64) string {
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+	switch unit := signalInfos[s].unit; unit {
+	case "":
+		return number(100*v) + " %"
+	case "r":
+		return number(v)
+	case "s":
+		return number(1000*v) + " ms"
+	case "Hz":
+		return number(v/1e9) + " GHz"
+	case "bytes":
+		return number(v/(1<<20)) + " MiB"
+	case "/s":
+		return number(v) + " per second"
+	default:
+		return number(v) + " " + unit
+	}
+}

@@ -1,0 +1,214 @@
+package detect
+
+import (
+	"math"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/watch"
+)
+
+// claim is who has the greatest part of something.
+type claim struct {
+	name  string // "" if nobody has enough
+	share float64
+	known bool // there is something to have a part of
+}
+
+// claims adds up parts and keeps the greatest that is another's.
+type claims struct {
+	total, most float64
+	who         string
+	stale       bool // that part is of some time ago
+}
+
+func (c *claims) add(name string, amount float64, fresh bool) {
+	if !(amount > 0) {
+		return
+	}
+	c.total += amount
+	if name != "" && amount > c.most {
+		c.most, c.who, c.stale = amount, name, !fresh
+	}
+}
+
+// claim names who has the greatest part if it is a culprit's and known of this
+// window.
+func (c *claims) claim(total, least float64) claim {
+	if !(total > 0) || total < least {
+		return claim{}
+	}
+	if share := c.most / total; share >= culprit && !c.stale {
+		return claim{c.who, min(share, 1), true}
+	}
+	return claim{share: 1, known: !c.stale}
+}
+
+// queuedMost says who had the CPU for most of the workload's wait.
+func (w *workload) queuedMost() claim {
+	var c claims
+	for i := range w.all {
+		if at := &w.all[i]; at.quantity == watch.QueuedBy && at.by != w.Group {
+			c.add(at.by, at.level(w.from, w.to), true)
+		}
+	}
+	return c.claim(w.level(watch.Queued, w.from, w.to), leastWait)
+}
+
+// mayUse says whether the workload may run on one of the CPUs.
+func (w *workload) mayUse(cpus cpuset.Set) bool {
+	return w.CPUs.IsEmpty() || cpus.IsEmpty() || w.CPUs.Overlaps(cpus)
+}
+
+// correlated is the antagonist search of CPI² (section 4.2) with the excess of
+// waiting in place of CPI: each window adds the part of the suspect's CPU time
+// that fell in it, times 1-1/x if the symptom was x ≥ 1 times its threshold, and
+// times x-1 if it was less. Among those above the limit the one that uses most
+// is named.
+func (d *Detector) correlated(w *workload) (c claim, r float64) {
+	var use claims
+	for _, s := range d.workloads {
+		now := s.value[CPUUse]
+		if s == w || !(now >= leastUse) || !s.mayUse(w.CPUs) {
+			continue
+		}
+		corr := correlation(&s.uses, &w.excess)
+		if corr < correlates {
+			continue
+		}
+		if use.add(s.Group, now, true); use.who == s.Group {
+			r = corr
+		}
+	}
+	return use.claim(use.total, leastUse), r
+}
+
+func correlation(use, excess *ring) float64 {
+	sum, weighted, n := 0.0, 0.0, 0
+	for i := range memory {
+		u, x := use.back(i), excess.back(i)
+		if math.IsNaN(u) || math.IsNaN(x) {
+			continue
+		}
+		n++
+		sum += u
+		if x >= 1 {
+			weighted += u * (1 - 1/x)
+		} else {
+			weighted += u * (x - 1)
+		}
+	}
+	if n < enoughValues || sum == 0 {
+		return 0
+	}
+	return weighted / sum
+}
+
+// grownMost says who grew most since nobody suffered, of what all grew by. A
+// suspect whose present level is missing counts with that of the last windows,
+// and is not named.
+func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, least float64, near func(*workload) bool) claim {
+	var c claims
+	for _, s := range d.workloads {
+		if s != w && near != nil && !near(s) {
+			continue
+		}
+		at := s.find(q, part, "")
+		if at == nil {
+			continue
+		}
+		level, fresh := at.lately(w.from, w.to)
+		if math.IsNaN(at.usual) {
+			continue
+		}
+		name := s.Group
+		if s == w {
+			name = ""
+		}
+		c.add(name, level-at.usual, fresh)
+	}
+	return c.claim(c.total, least)
+}
+
+// trafficMost says who causes most of the traffic to memory in the workload's
+// busiest cache domain.
+func (d *Detector) trafficMost(w *workload) claim {
+	at := w.busiest(watch.Bandwidth)
+	if at == nil {
+		return claim{}
+	}
+	var c claims
+	for _, s := range d.workloads {
+		if m := s.find(watch.Bandwidth, at.part, ""); s != w && m != nil {
+			v, fresh := m.lately(w.from, w.to)
+			c.add(s.Group, v, fresh)
+		}
+	}
+	return c.claim(w.value[DomainBandwidth]*d.cfg.PeakBandwidth, 0)
+}
+
+// sharesCache says which workloads may run on CPUs of a last-level cache; all,
+// where the machine does not tell.
+func (d *Detector) sharesCache(part watch.Part) func(*workload) bool {
+	if d.cfg.Machine == nil {
+		return nil
+	}
+	for _, cache := range d.cfg.Machine.ByKind(machine.L3) {
+		if cache.KernelID == part.ID {
+			return func(s *workload) bool { return s.mayUse(cache.CPUs) }
+		}
+	}
+	return nil
+}
+
+// ownIO is the workload's part of the bytes to and from the devices it uses, 0
+// while it is not under I/O pressure.
+func (d *Detector) ownIO(w *workload) float64 {
+	own, _ := w.io(w)
+	if !(own > 0) {
+		return math.NaN()
+	}
+	if !w.stands(IOPressure) {
+		return 0
+	}
+	all := own
+	for _, s := range d.workloads {
+		if s != w {
+			v, _ := s.io(w)
+			all += v
+		}
+	}
+	return own / all
+}
+
+// ioMost says whose bytes most of them are.
+func (d *Detector) ioMost(w *workload) claim {
+	var c claims
+	for _, s := range d.workloads {
+		v, fresh := s.io(w)
+		name := s.Group
+		if s == w {
+			name = ""
+		}
+		c.add(name, v, fresh)
+	}
+	return c.claim(c.total, 0)
+}
+
+// io is the bytes per second that go between the workload and the devices of
+// another.
+func (w *workload) io(of *workload) (sum float64, fresh bool) {
+	fresh = true
+	for i := range w.all {
+		at := &w.all[i]
+		if at.quantity != watch.IORead && at.quantity != watch.IOWritten || of.find(at.quantity, at.part, "") == nil {
+			continue
+		}
+		v, now := at.lately(of.from, of.to)
+		if !math.IsNaN(v) {
+			sum += v
+			fresh = fresh && now
+		}
+	}
+	return sum, fresh
+}
