@@ -34,7 +34,8 @@ type Root struct {
 	// processes to leave it; 0 stands for two seconds.
 	Patience time.Duration
 
-	name string
+	name   string
+	isLive bool
 }
 
 // Open returns the Root of a directory: "/" for the live host. No name can
@@ -45,7 +46,7 @@ func Open(dir string) (*Root, error) {
 		return nil, fmt.Errorf("open root: %w", err)
 	}
 	if absolute(dir) == "/" {
-		return &Root{Files: live{directory{root}}, name: dir}, nil
+		return &Root{Files: live{directory{root}}, name: dir, isLive: true}, nil
 	}
 	return &Root{Files: directory{root}, name: dir}, nil
 }
@@ -134,28 +135,27 @@ func (live) WriteFile(name, data string) error {
 	return writeOnce(f, name, data)
 }
 
-func (live) Signal(pid int, sig syscall.Signal) error { return syscall.Kill(pid, sig) }
-
-// Signal sends a signal to a process. Only the live host has real ones. Files of
-// a test that plays processes have a method of this name, too; any other tree
-// has none, whatever numbers its files show.
+// Signal sends a signal to a process: to a real one only on the live host. Files
+// of a test that plays processes have a method of this name, too, and any other
+// tree has none to signal, whatever numbers its files show.
 func (r *Root) Signal(pid int, sig syscall.Signal) error {
-	if s, ok := r.Files.(interface {
+	s, ok := r.Files.(interface {
 		Signal(pid int, sig syscall.Signal) error
-	}); ok {
+	})
+	switch {
+	case ok:
 		return s.Signal(pid, sig)
+	case r.isLive:
+		return syscall.Kill(pid, sig)
 	}
 	return &NotSupportedError{
 		Feature: fmt.Sprintf("signal to process %d", pid), Reason: fmt.Sprintf("%s is not the live host", r.name), Remedy: "open /",
 	}
 }
 
-// IsLive reports whether the Root is the live host, whose process ids are those
-// of system calls.
-func (r *Root) IsLive() bool {
-	_, ok := r.Files.(live)
-	return ok
-}
+// IsLive reports whether the Root is the live host (Open of "/"), whose process
+// ids are those of system calls.
+func (r *Root) IsLive() bool { return r.isLive }
 
 // read returns a file's text without its last newline.
 func (r *Root) read(name string) (string, error) {
