@@ -1,0 +1,290 @@
+// Package metrics shows the agent's figures to Prometheus: what the machine and
+// each workload have, what the sampler last read of them, what happened, and what
+// the agent itself costs. docs/metrics.md is the reference for users.
+//
+// A scrape shows the last reading and takes none of the workloads, so it may come
+// as often as it likes. Labels are bounded: never a process id, and at most
+// Options.Workloads workloads. What a host does not tell is absent, and
+// berth_signal_available says why.
+//
+// Reading workloads, listening and alerting are left to others.
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/place"
+)
+
+// Options say what is shown. The zero value is the live host without hardware
+// counters.
+type Options struct {
+	// Root is the host's file tree, for /proc; nil is the live host's.
+	Root fs.FS
+	// Hardware tells the counters of the machine; nil is none.
+	Hardware Hardware
+	// Interval is the least time between two readings of the host; 0 is 1 s.
+	Interval time.Duration
+	// Workloads is how many workloads have series of their own; 0 is 500. The best
+	// class comes first, then the lowest id.
+	Workloads int
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Validate reports what cannot be shown.
+func (o Options) Validate() error {
+	if o.Interval < 0 || o.Workloads < 0 {
+		return errors.New("metrics: negative interval or number of workloads")
+	}
+	return nil
+}
+
+// Metrics is everything that a scrape shows. Its methods may be called
+// concurrently.
+type Metrics struct {
+	view      api.View
+	workloads int
+	host      *host
+	families  map[string]*prometheus.Desc
+	sources   map[source]target
+	registry  *prometheus.Registry
+	events    *prometheus.CounterVec
+	refused   *prometheus.CounterVec
+	took      *prometheus.HistogramVec
+}
+
+// New returns the metrics of an agent. A View that is also a Signaller says why a
+// workload's figures are absent.
+func New(view api.View, opt Options) (*Metrics, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	if opt.Root == nil {
+		opt.Root = os.DirFS("/")
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	m := &Metrics{
+		view:      view,
+		workloads: cmp.Or(opt.Workloads, 500),
+		host:      &host{root: opt.Root, hardware: opt.Hardware, interval: cmp.Or(opt.Interval, time.Second), now: opt.Now},
+		families:  map[string]*prometheus.Desc{},
+		sources:   sources(),
+		registry:  prometheus.NewRegistry(),
+		events:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: eventsTotal, Help: "Events by kind: repaired is a repair of drift, yielded a value left to another writer."}, []string{"kind"}),
+		refused:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: refusedTotal, Help: "Placements and changes that were refused, by reason."}, []string{"reason"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: placementSeconds, Help: "Time from the request to a workload placed or changed in the kernel.",
+			Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5},
+		}, []string{"kind"}),
+	}
+	for _, f := range families() {
+		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
+	}
+	m.start()
+	err := errors.Join(
+		m.registry.Register(m), m.registry.Register(m.events), m.registry.Register(m.refused), m.registry.Register(m.took),
+		m.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+	)
+	return m, err
+}
+
+// start makes the counters begin at zero, as they otherwise would at one, which
+// no rate sees.
+func (m *Metrics) start() {
+	for _, kind := range eventKinds() {
+		m.events.WithLabelValues(string(kind))
+	}
+	for _, r := range reasons() {
+		m.refused.WithLabelValues(r.name)
+	}
+	m.refused.WithLabelValues(otherReason)
+	m.took.WithLabelValues(string(agent.Placed))
+	m.took.WithLabelValues(string(agent.Changed))
+}
+
+// Handler answers scrapes. Where the agent cannot tell its state the answer is
+// status 500 with the reason.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
+// Follow counts the events of a history until the context ends, whose error it
+// returns.
+func (m *Metrics) Follow(ctx context.Context, h *api.History) error {
+	var last uint64
+	for {
+		events, err := h.Wait(ctx, last)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			m.observe(e.Event)
+			last = e.Seq
+		}
+	}
+}
+
+func (m *Metrics) observe(e agent.Event) {
+	m.events.WithLabelValues(string(e.Kind)).Inc()
+	if e.Kind == agent.Refused {
+		m.refused.WithLabelValues(reasonOf(e.Err)).Inc()
+	}
+	if e.Took > 0 {
+		m.took.WithLabelValues(string(e.Kind)).Observe(e.Took.Seconds())
+	}
+}
+
+// Describe is prometheus.Collector's.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range m.families {
+		to <- desc
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	s := scrape{m, to}
+	if err := s.all(context.Background()); err != nil {
+		to <- prometheus.NewInvalidMetric(m.families[agentInfo], fmt.Errorf("collect metrics: %w", err))
+	}
+}
+
+// scrape is one collection.
+type scrape struct {
+	*Metrics
+	to chan<- prometheus.Metric
+}
+
+func (s scrape) all(ctx context.Context) error {
+	about, errAbout := s.view.About(ctx)
+	config, errConfig := s.view.Config(ctx)
+	stats, errStats := s.view.Stats(ctx)
+	machine, errMachine := s.view.Machine(ctx)
+	if err := errors.Join(errAbout, errConfig, errStats, errMachine); err != nil {
+		return err
+	}
+	s.agent(about, config)
+	s.cpus(machine)
+	s.placed(machine, stats)
+	s.node()
+	s.signals()
+	return nil
+}
+
+// gauge shows a value of one of families.
+func (s scrape) gauge(name string, value float64, labels ...string) {
+	s.to <- prometheus.MustNewConstMetric(s.families[name], prometheus.GaugeValue, value, labels...)
+}
+
+func (s scrape) counter(name string, value float64, labels ...string) {
+	s.to <- prometheus.MustNewConstMetric(s.families[name], prometheus.CounterValue, value, labels...)
+}
+
+// truth is 1 for true.
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (s scrape) agent(a api.About, c api.Config) {
+	s.gauge(agentInfo, 1, a.Backend, a.Policy)
+	s.gauge(watchedGroups, float64(a.Groups))
+	s.gauge(waitingWorkloads, float64(len(a.Waiting)))
+	s.gauge(configOK, truth(c.Refused == ""))
+	if !c.Loaded.IsZero() {
+		s.gauge(configTime, seconds(c.Loaded))
+	}
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// placed shows the workloads.
+func (s scrape) placed(m api.Machine, stats api.Stats) {
+	if !stats.Time.IsZero() {
+		s.gauge(sampleTime, seconds(stats.Time))
+	}
+	count := map[place.Class]int{}
+	for i := range m.Owners {
+		count[m.Owners[i].Class]++
+	}
+	for _, class := range classes() {
+		s.gauge(workloads, float64(count[class]), class.String())
+	}
+	owners := slices.Clone(m.Owners)
+	slices.SortStableFunc(owners, func(a, b api.Owner) int {
+		return cmp.Compare(slices.Index(classes(), a.Class), slices.Index(classes(), b.Class))
+	})
+	shown := owners[:min(len(owners), s.workloads)]
+	s.gauge(hiddenWorkloads, float64(len(owners)-len(shown)))
+	asked := make(map[string]int, len(m.Saved.Grants))
+	for _, g := range m.Saved.Grants {
+		asked[g.ID] = g.Request.Milli
+	}
+	figures := make(map[string][]api.Figure, len(stats.Workloads))
+	for _, w := range stats.Workloads {
+		figures[w.ID] = w.Figures
+	}
+	for i := range shown {
+		s.workload(&shown[i], asked[shown[i].ID], figures[shown[i].ID])
+	}
+}
+
+// classes are all classes, the best first.
+func classes() []place.Class {
+	return []place.Class{place.LSE, place.LSR, place.System, place.LS, place.BE}
+}
+
+// workload shows one workload. Devices are added up: a host may have many.
+func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
+	id, class := label(o.ID), o.Class.String()
+	s.gauge(workloadCPUs, float64(o.CPUs.Len()), id, class)
+	s.gauge(workloadExclusive, float64(o.Own.Len()), id, class)
+	if milli > 0 {
+		s.gauge(workloadRequested, float64(milli)/1000, id, class)
+	}
+	devices := map[target]float64{}
+	for i := range figures {
+		f := &figures[i]
+		t, ok := s.sources[source{f.Quantity, f.Part.Kind}]
+		switch {
+		case !ok:
+		case t.part == summed:
+			devices[t] += f.Value
+		default:
+			s.figure(t, f, id, class)
+		}
+	}
+	for t, sum := range devices {
+		s.counter(t.family, sum, id, class)
+	}
+}
+
+// label is an id as the value of a label, which must be UTF-8; names of groups
+// need not be.
+func label(id string) string {
+	if utf8.ValidString(id) {
+		return id
+	}
+	return strconv.QuoteToASCII(id)
+}
