@@ -57,6 +57,7 @@ something could not be given back, 2 for wrong usage.`,
 		},
 	}
 	cmd.Flags().StringVar(&r.journals, "journal", "", "directory of the journals (default: see above)")
+	cmd.Flags().StringVar(&r.state, "state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
 	outputFlag(cmd, &r.output)
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be given back, and change nothing")
 	cmd.Flags().BoolVar(&r.all, "all", false, "take away the places of living commands, too")
@@ -66,6 +67,7 @@ something could not be given back, 2 for wrong usage.`,
 // restoring says what to restore.
 type restoring struct {
 	root, journals, output string
+	state                  string // the node's directory
 	dryRun, all            bool
 }
 
@@ -102,7 +104,7 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	report.Report, err = restore(root, dir)
 	if !r.dryRun {
 		var nodeErr error
-		report.Node, nodeErr = restoreNode(ctx, root, r.all)
+		report.Node, nodeErr = r.node(ctx, root)
 		err = errors.Join(err, nodeErr)
 	}
 	if r.output == "json" {
@@ -119,29 +121,32 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// restoreNode gives back what dead owners left, or everything. Without a node,
-// the report is nil.
-func restoreNode(ctx context.Context, root *kernel.Root, all bool) (*nodeReport, error) {
-	r := &nodeReport{Dir: nodeDir(root.Name())}
-	if _, err := os.Stat(r.Dir); errors.Is(err, fs.ErrNotExist) {
+// node gives back what dead owners left, or everything. Without a node, the
+// report is nil.
+func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, error) {
+	report := &nodeReport{Dir: r.state}
+	if report.Dir == "" {
+		report.Dir = nodeDir(root.Name())
+	}
+	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	n, err := lockNode(ctx, agent.Options{Root: root, Dir: r.Dir, Events: func(e agent.Event) { r.Events = append(r.Events, e) }})
+	n, err := lockNode(ctx, agent.Options{Root: root, Dir: report.Dir, Events: func(e agent.Event) { report.Events = append(report.Events, e) }})
 	var busy *agent.BusyError
 	if errors.As(err, &busy) {
-		r.Kept = true
-		if !all {
-			return r, nil
+		report.Kept = true
+		if !r.all {
+			return report, nil
 		}
-		return r, fmt.Errorf("restore: %w: stop it first", err)
+		return report, fmt.Errorf("restore: %w: stop it first", err)
 	}
 	if err != nil {
-		return r, err
+		return report, err
 	}
-	if all {
-		r.Items, err = n.Restore(ctx)
+	if r.all {
+		report.Items, err = n.Restore(ctx)
 	}
-	return r, errors.Join(err, n.Close())
+	return report, errors.Join(err, n.Close())
 }
 
 // printNode returns how many lines it has printed.

@@ -210,6 +210,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
 	if _, err := out.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -262,6 +263,7 @@ func TestRunRestored(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
 	if _, err := out.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -370,6 +372,7 @@ while :; do sleep 0.05; done`)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
 	expectOn(t, terminal, "foreground")
 	state := func() string {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
