@@ -1,6 +1,6 @@
 # Tests that boot guests with real kernels: docs/testing.md.
 
-.PHONY: e2e e2e-fetch
+.PHONY: e2e e2e-fetch e2e-systemd e2e-systemd-fetch
 
 # Boots every (kernel, machine) pair, then tests the harness itself. With ARGS,
 # which go to go test, only the former:
@@ -11,3 +11,11 @@ e2e:
 # Gets QEMU, kernels and busybox from the host's own package mirrors.
 e2e-fetch:
 	go run ./e2e/fetch
+
+# Boots a guest with systemd and tests what only systemd shows. ARGS as above.
+e2e-systemd:
+	BERTH_TEST_E2E=1 BERTH_TEST_E2E_SYSTEMD=1 go test -count=1 -timeout 30m -run TestSystemd ./e2e $(ARGS)
+
+# Makes its root file system, as root or as a user with subordinate ids.
+e2e-systemd-fetch:
+	go run ./e2e/fetch -systemd

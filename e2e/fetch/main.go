@@ -1,7 +1,7 @@
 // Command fetch gets what guests are made of (QEMU, kernels, busybox) as Debian
 // packages and lays them out as a kit for internal/vmtest. Nothing is installed:
-// packages are unpacked below one directory. With a complete kit there it does
-// nothing, without a network.
+// packages are unpacked below one directory. With -systemd it makes a root file
+// system, too. What is complete is left alone, without a network.
 //
 // Mirrors come from the host's own apt sources, and apt checks signatures and
 // hashes. A version that the archive no longer has is replaced by the present one.
@@ -47,37 +47,61 @@ func kernelSources() []source {
 
 func main() {
 	dir := flag.String("dir", ".cache/e2e", "where the kit is")
+	systemd := flag.Bool("systemd", false, "make a root file system with systemd, too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := fetch(ctx, os.Stdout, *dir); err != nil {
+	if err := fetch(ctx, os.Stdout, *dir, *systemd); err != nil {
 		fmt.Fprintln(os.Stderr, "fetch:", err)
 		os.Exit(1)
 	}
 }
 
-func fetch(ctx context.Context, out io.Writer, dir string) error {
+// part is something to fetch: what is wrong with what is there, and how to get it.
+type part struct {
+	name   string
+	damage func(dir string) error
+	fetch  func(*fetcher, context.Context) error
+}
+
+func fetch(ctx context.Context, out io.Writer, dir string, systemd bool) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	damage := complete(dir)
+	parts := []part{{"the kit", complete, (*fetcher).fetch}}
+	if systemd {
+		parts = append(parts, part{"the root file system", completeDisk, (*fetcher).disk})
+	}
+	for _, p := range parts {
+		if err := p.get(ctx, out, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p part) get(ctx context.Context, out io.Writer, dir string) error {
+	damage := p.damage(dir)
 	if damage == nil {
-		fmt.Fprintf(out, "%s is complete\n", dir)
+		fmt.Fprintf(out, "%s in %s is complete\n", p.name, dir)
 		return nil
 	}
-	fmt.Fprintf(out, "fetch into %s (%v)\n", dir, damage)
+	fmt.Fprintf(out, "fetch %s into %s (%v)\n", p.name, dir, damage)
 	if err := debian12(ctx); err != nil {
 		return err
 	}
 	f := &fetcher{apt: apt{dir: filepath.Join(dir, "apt")}, dir: dir, out: out}
 	// The archive may drop a version between its index and the package.
-	err = f.fetch(ctx)
+	err := p.fetch(f, ctx)
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(out, "once more, with a new index (%v)\n", err)
-		err = f.fetch(ctx)
+		err = p.fetch(f, ctx)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.damage(dir)
 }
 
 // debian12 reports whether packages built for Debian 12 on amd64 run here.
@@ -123,10 +147,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	if err := writeManifest(f.dir); err != nil {
 		return err
 	}
-	if err := writeJSON(filepath.Join(f.dir, vmtest.KitFile), kit); err != nil {
-		return err
-	}
-	return complete(f.dir)
+	return writeJSON(filepath.Join(f.dir, vmtest.KitFile), kit)
 }
 
 // version returns the version that a suite has, and says so if it is not the

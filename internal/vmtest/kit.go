@@ -16,6 +16,9 @@ import (
 // KitFile is the name of a kit's description in its directory.
 const KitFile = "kit.json"
 
+// DiskFile is the name of a kit's root file system in its directory.
+const DiskFile = "systemd.ext4"
+
 // Kit is what guests are made of. Its paths are relative in KitFile, to the
 // directory that holds it, and absolute in memory.
 type Kit struct {
@@ -27,6 +30,9 @@ type Kit struct {
 	// Busybox is a static busybox.
 	Busybox string   `json:"busybox,omitempty"`
 	Kernels []Kernel `json:"kernels"`
+	// Disk is a root file system with systemd, for Job.Disk; "" where none has
+	// been made.
+	Disk string `json:"-"`
 	// KVM uses the host's virtualisation where the machine keeps real time.
 	KVM bool `json:"-"`
 }
@@ -62,8 +68,16 @@ func Open(dir string) (*Kit, error) {
 			return nil, fmt.Errorf("open kit: %w", err)
 		}
 	}
+	if disk := filepath.Join(dir, DiskFile); exists(disk) {
+		k.Disk = disk
+	}
 	k.KVM = kvmUsable(os.DirFS("/"))
 	return &k, nil
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 func (k *Kit) images() []string {

@@ -36,12 +36,24 @@ func TestOpen(t *testing.T) {
 		if err != nil {
 			continue
 		}
+		if kit.Disk != "" {
+			t.Errorf("%s: there is a disk %s", tc.name, kit.Disk)
+		}
 		if kernel, ok := kit.Kernel("6.1"); !ok || kernel.Image != filepath.Join(dir, "vmlinuz") {
 			t.Errorf("%s: kernel %+v, %v", tc.name, kernel, ok)
 		}
 		if _, ok := kit.Kernel("6.2"); ok {
 			t.Errorf("%s: there is a kernel 6.2", tc.name)
 		}
+	}
+	withDisk := t.TempDir()
+	for name, text := range map[string]string{KitFile: `{"qemu": "qemu"}`, "qemu": "", DiskFile: ""} {
+		if err := os.WriteFile(filepath.Join(withDisk, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kit, err := Open(withDisk); err != nil || kit.Disk != filepath.Join(withDisk, DiskFile) {
+		t.Errorf("Open of a kit with a disk = %+v, %v", kit, err)
 	}
 	if _, err := Open(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Open of an empty directory = %v", err)

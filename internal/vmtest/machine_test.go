@@ -111,6 +111,9 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s: the job's boot arguments are not in %q", tc.name, args)
 		}
 	}
+	if args := kit.arguments(Machine{}, Job{Disk: "/disk"}); !hasPair(args, "-drive", "file=/disk,format=raw,if=virtio,snapshot=on") {
+		t.Errorf("no disk in %q", args)
+	}
 	uneven := Machine{Cores: 2, Threads: 2, SingleThread: cpuset.MustOf(1)}
 	for _, arg := range kit.arguments(uneven, Job{}) {
 		if strings.HasSuffix(arg, "core-id=1,thread-id=1") {

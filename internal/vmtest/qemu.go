@@ -44,6 +44,9 @@ func (k *Kit) arguments(m Machine, job Job) []string {
 	add(m.arguments()...)
 	add("-kernel", job.Kernel.Image, "-initrd", fdPath(initrdFD))
 	add("-append", strings.TrimSpace(bootArgs+" "+job.Boot))
+	if job.Disk != "" {
+		add("-drive", "file="+job.Disk+",format=raw,if=virtio,snapshot=on")
+	}
 	add(chardev("console", consoleFD)...)
 	add("-serial", "chardev:console", "-device", "virtio-serial-pci")
 	add(chardev(guest.OutPort, outFD)...)

@@ -1,6 +1,7 @@
 // Package vmtest boots small guests with real kernels in QEMU, for tests: a
 // machine of any topology, a Linux kernel, an initramfs whose PID 1 is vminit,
-// and one command that runs in it. There is no disk and no network.
+// and one command that runs in it. There is no network, and a disk only where the
+// command is to run under systemd.
 //
 // Guests run without privileges. All CPUs of an emulated guest share one CPU of
 // the host, so what a guest shows of latency, throughput and caches means nothing.
@@ -13,10 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,6 +42,9 @@ type Job struct {
 	// Modules are kernel modules to insert, in this order, where they are not
 	// built in.
 	Modules []string
+	// Disk is an ext4 image with systemd, which then is PID 1 and runs the command
+	// as a service once it is up; "" is no disk. What a guest writes is lost.
+	Disk string
 	// Boot is added to the kernel's command line.
 	Boot string
 	// Output gets what the command writes, as it comes; nil discards it.
@@ -94,6 +100,9 @@ func modules(m Machine, job Job) []string {
 	names := []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_console"}
 	if len(m.MaxKHz) > 0 {
 		names = append(names, "acpi-cpufreq")
+	}
+	if job.Disk != "" {
+		names = append(names, "virtio_blk", "crc16", "mbcache", "jbd2", "ext4")
 	}
 	return append(names, job.Modules...)
 }
@@ -214,6 +223,14 @@ func (h *host) cause(ctx context.Context, err error) error {
 	return ErrDied
 }
 
+// copied are the files that a job finds on its disk.
+func (j Job) copied() []string {
+	if j.Disk == "" {
+		return nil
+	}
+	return append([]string{guest.Init, guest.JobFile, guest.MachineFile}, slices.Sorted(maps.Keys(j.Files))...)
+}
+
 // packInitrd makes the initramfs in memory, so that nothing is left behind
 // however this process ends.
 func packInitrd(m Machine, job Job) (_ *os.File, err error) {
@@ -229,7 +246,7 @@ func packInitrd(m Machine, job Job) (_ *os.File, err error) {
 	}()
 	a := &archive{w: initrd}
 	for name, data := range map[string]any{
-		guest.JobFile:     guest.Job{Args: job.Args, Env: job.Env},
+		guest.JobFile:     guest.Job{Args: job.Args, Env: job.Env, Copy: job.copied()},
 		guest.MachineFile: m,
 	} {
 		text, err := json.Marshal(data)
@@ -241,7 +258,7 @@ func packInitrd(m Machine, job Job) (_ *os.File, err error) {
 	for name, table := range m.tables() {
 		a.file(name, table)
 	}
-	files := map[string]string{"/init": job.Init}
+	files := map[string]string{guest.Init: job.Init}
 	for i, name := range modules(m, job) {
 		file, ok, err := job.Kernel.module(name)
 		if err != nil {

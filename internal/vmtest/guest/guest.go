@@ -4,6 +4,8 @@ package guest
 
 // Names inside the guest.
 const (
+	// Init is vminit.
+	Init    = "/init"
 	JobFile = "/job.json"
 	// MachineFile is the vmtest.Machine that the guest is to be.
 	MachineFile = "/machine.json"
@@ -12,6 +14,9 @@ const (
 	// Marker exists where vminit is PID 1, and nowhere else: tests that change
 	// the machine look for it.
 	Marker = "/run/vminit"
+
+	// Disk is the root file system of a job that runs under systemd.
+	Disk = "/dev/vda"
 
 	// OutPort and ResultPort are virtio-serial ports: what the command writes,
 	// and vminit's reports.
@@ -23,6 +28,9 @@ const (
 type Job struct {
 	Args []string `json:"args"`
 	Env  []string `json:"env,omitempty"`
+	// Copy are the files to take along to Disk, where the job is to run under
+	// the systemd that is there; nil is no disk.
+	Copy []string `json:"copy,omitempty"`
 }
 
 // Report is one JSON record on ResultPort.

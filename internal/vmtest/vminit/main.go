@@ -1,5 +1,7 @@
 // Command vminit is PID 1 of vmtest's guests. It mounts what a host has, brings
 // up the CPUs, inserts modules, runs one command and reports its exit status.
+// Where the job has a disk it hands over to the systemd on it, which starts it
+// again as a service for the command.
 package main
 
 import (
@@ -19,9 +21,15 @@ import (
 )
 
 func main() {
-	err := run()
-	if err != nil {
+	run := asPID1
+	if os.Getpid() != 1 {
+		run = asService
+	}
+	if err := run(); err != nil {
 		fmt.Println("vminit:", err)
+	}
+	if _, err := os.Stat(guest.Marker); err != nil && os.Getpid() != 1 {
+		os.Exit(1) // not a guest: nothing to power off
 	}
 	unix.Sync()
 	// Returns only on error; then PID 1 ends and the kernel panics, which the
@@ -29,10 +37,7 @@ func main() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-func run() error {
-	if os.Getpid() != 1 {
-		return errors.New("not PID 1: vminit powers the machine off, so it runs in a guest only")
-	}
+func asPID1() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
@@ -46,6 +51,25 @@ func run() error {
 	if err := insertModules(); err != nil {
 		return err
 	}
+	if job.Copy != nil {
+		return startSystemd(job)
+	}
+	return serve(job)
+}
+
+func asService() error {
+	if _, err := os.Stat(guest.Marker); err != nil {
+		return errors.New("neither PID 1 nor under it: vminit powers the machine off, so it runs in a guest only")
+	}
+	job, err := readJob()
+	if err != nil {
+		return err
+	}
+	return serve(job)
+}
+
+// serve runs the job's command and reports to the host.
+func serve(job guest.Job) error {
 	out, result, err := openPorts()
 	if err != nil {
 		return err
