@@ -356,16 +356,10 @@ func (w *world) emptied(n *Node) {
 
 // Wherever a process is killed, opening again leaves every other grant as it
 // was and the kernel as the books say; giving everything back leaves the tree
-// as it was before Berth. BERTH_CRASHES is how many kills instead of 30.
+// as it was before Berth. BERTH_CRASHES is how many kills instead of 12.
 func TestKilledAtRandomPoints(t *testing.T) {
 	t.Parallel()
-	kills := 30
-	if text := os.Getenv("BERTH_CRASHES"); text != "" {
-		var err error
-		if kills, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kills := crashes(t, 12)
 	for name, layout := range layouts() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -396,7 +390,7 @@ func (w *world) killOnce(rng *rand.Rand) (died bool) {
 	doomed := w.doom(f)
 	died = !survives(doomed, func() { _ = o.do(doomed) })
 	if died && rng.IntN(4) == 0 {
-		w.log = nil
+		w.exclusive(name, before, before)
 		w.restored(name)
 		return died
 	}
@@ -404,6 +398,76 @@ func (w *world) killOnce(rng *rand.Rand) (died bool) {
 	defer n.Close()
 	w.exclusive(name, before, after)
 	if diff := cmp.Diff(except(before, o.id), except(after, o.id), cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })); diff != "" {
+		w.t.Errorf("%s: other workloads (-before +after):\n%s", name, diff)
+	}
+	return died
+}
+
+// Each operation is killed before and after its every change, of the kernel's
+// files and of the records. Opening again comes to either what was before or
+// what was to be. Every fiftieth change is tried, with BERTH_CRASHES every one.
+func TestKilledAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	stride := 50
+	if os.Getenv("BERTH_CRASHES") != "" {
+		stride = 1
+	}
+	for name, layout := range layouts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kills := 0
+			for i := range ops(fixed()) {
+				for at := 1 + i%stride; ; at += stride {
+					died := false
+					for _, after := range []bool{false, true} {
+						w := newWorld(t, layout)
+						died = w.killAt(i, at, after)
+						if died {
+							kills++
+						}
+						if t.Failed() {
+							return
+						}
+					}
+					if !died {
+						break
+					}
+				}
+			}
+			t.Logf("%d kills", kills)
+		})
+	}
+}
+
+func fixed() *rand.Rand { return rand.New(rand.NewPCG(3, 3)) }
+
+// killAt does the operations up to number i, and that one until it is killed.
+func (w *world) killAt(i, at int, after bool) (died bool) {
+	w.t.Helper()
+	all := ops(fixed())
+	n := w.open()
+	for _, o := range all[:i] {
+		w.processes()
+		if err := o.do(n); err != nil {
+			w.t.Fatalf("%s: %v", o.name, err)
+		}
+	}
+	w.processes()
+	before := w.list(n)
+	n.Close()
+	f := &fate{at: at, after: after, each: w.look}
+	name := fmt.Sprintf("%s, killed at %d, after %v", all[i].name, at, after)
+	doomed := w.doom(f)
+	died = !survives(doomed, func() {
+		if err := all[i].do(doomed); err != nil {
+			w.t.Errorf("%s: %v", name, err)
+		}
+	})
+	n, now := w.settled(name)
+	defer n.Close()
+	w.exclusive(name, before, now)
+	same := cmp.Comparer(func(a, b cpuset.Set) bool { return a == b })
+	if diff := cmp.Diff(except(before, all[i].id), except(now, all[i].id), same); diff != "" {
 		w.t.Errorf("%s: other workloads (-before +after):\n%s", name, diff)
 	}
 	return died
