@@ -34,6 +34,7 @@ func layouts() map[string]fakekernel.Layout {
 	all := map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2(), "hybrid": fakekernel.Hybrid()}
 	for name, l := range all {
 		l.CPUs, l.Mems = "0-7", "0-1"
+		l.Version = "7.3" // before Linux 7 a v2 set with processes below cannot be made empty again
 		if name == "v1" {
 			l.V1 = []string{"cpu,cpuacct", "cpuset", "memory"}
 		}

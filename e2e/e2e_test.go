@@ -38,7 +38,7 @@ func TestGuests(t *testing.T) {
 				t.Run("machine="+m.Name, func(t *testing.T) {
 					t.Parallel()
 					recorded := runGuest(t, kit, m, programs.job(kernel))
-					if *update && !t.Failed() && recorded != "" {
+					if *update && recorded != "" {
 						record(t, kernel, recorded)
 					}
 				})
@@ -106,7 +106,7 @@ func record(t *testing.T, kernel vmtest.Kernel, text string) {
 }
 
 // runGuest boots one guest and makes each test in it a sub-test of t, as soon
-// as it ends. It returns what the guest recorded.
+// as it ends. It returns what the guest recorded, if it ran to its end.
 func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) (recorded string) {
 	output, events := convert(t)
 	job.Output = output
@@ -125,6 +125,7 @@ func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) (
 	switch {
 	case end.err != nil:
 		t.Errorf("%v", end.err)
+		recorded = ""
 	case end.result.Exit != 0 && !t.Failed() || len(unfinished) > 0:
 		t.Errorf("tests ended with status %d\nconsole: %s", end.result.Exit, end.result.Console)
 	}

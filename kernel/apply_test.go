@@ -67,10 +67,10 @@ func TestRefused(t *testing.T) {
 			{Op: Mkdir, Path: v2}, {Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+cpu"},
 		}, syscall.ENOENT, "enable it in every ancestor"},
 		"processes beside children": {fakekernel.V2(), Plan{
-			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+memory"},
 			{Op: Mkdir, Path: v2},
 			{Op: Attach, Path: v2 + "/cgroup.procs", Value: "100", Back: "sys/fs/cgroup/user.slice/session-1.scope/cgroup.procs"},
-			{Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+cpu"},
+			{Op: Enable, Path: v2 + "/cgroup.subtree_control", Value: "+memory"},
 		}, syscall.EBUSY, "move them to a child group first"},
 		"inner group": {fakekernel.V2(), Plan{
 			{Op: Enable, Path: "sys/fs/cgroup/cgroup.subtree_control", Value: "+cpu"},

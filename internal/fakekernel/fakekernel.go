@@ -4,11 +4,12 @@
 // outlives a process that is killed. Kernel's methods (those of kernel.Files)
 // treat the files as the kernel does: making a group makes its files, a value
 // is refused or shown in the kernel's own form, and one write may change other
-// files. What it refuses, and with which error, was observed on Linux 6.18 (v1)
-// and 6.1 to 7.2 (v2). It knows what Berth uses and nothing else.
+// files. On v2 that is what package parity recorded on kernels of several versions,
+// on v1 what was seen on Linux 6.18. It knows what Berth uses and nothing else.
 package fakekernel
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -39,6 +40,11 @@ type Layout struct {
 	Inner bool
 	// CPUs and Mems are what is online.
 	CPUs, Mems string
+	// Devices are the numbers of the block devices; nil stands for any.
+	Devices []string
+	// Version is that of the kernel whose v2 tree this is, as in "6.1"; "" stands
+	// for 6.12.
+	Version string
 }
 
 // V1 is a host with v1 hierarchies only, two of them joint.
@@ -177,10 +183,14 @@ func (k *Kernel) Mkdir(name string) error {
 	if err := os.Mkdir(k.real(name), 0o755); err != nil {
 		return err
 	}
-	if m, ok := k.mountOf(name); ok {
-		return k.populate(m, name, false)
+	m, ok := k.mountOf(name)
+	if !ok {
+		return nil
 	}
-	return nil
+	if err := k.populate(m, name, false); err != nil {
+		return err
+	}
+	return k.retype(path.Dir(name))
 }
 
 // Rmdir removes a group that has neither processes nor children, or a plain
@@ -196,7 +206,10 @@ func (k *Kernel) Rmdir(name string) error {
 	if len(k.children(name)) > 0 || k.get(name, "cgroup.procs") != "" {
 		return &fs.PathError{Op: "rmdir", Path: name, Err: syscall.EBUSY}
 	}
-	return os.RemoveAll(k.real(name))
+	if err := os.RemoveAll(k.real(name)); err != nil || m.version == 1 {
+		return err
+	}
+	return k.effective(m)
 }
 
 // mount is one hierarchy.
@@ -263,6 +276,19 @@ func (k *Kernel) create(name, text string) error {
 
 // put rewrites a file in place: its inode stays.
 func (k *Kernel) put(name, text string) error { return k.create(name, text) }
+
+func (k *Kernel) exists(name string) bool {
+	_, err := os.Stat(k.real(name))
+	return err == nil
+}
+
+// atLeast reports whether the kernel is of that version or later.
+func (k *Kernel) atLeast(major, minor int) bool {
+	a, b, _ := strings.Cut(cmp.Or(k.layout.Version, "6.12"), ".")
+	x, _ := strconv.Atoi(a)
+	y, _ := strconv.Atoi(b)
+	return x > major || x == major && y >= minor
+}
 
 // get returns a file of a group, trimmed; "" if there is none.
 func (k *Kernel) get(dir, file string) string {

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"berth.dev/berth/cpuset"
 )
 
 // file is a file of a new group.
@@ -38,7 +40,7 @@ var filesV2 = map[string][]file{
 	"cpu": {{"cpu.weight", "100"}, {"cpu.idle", "0"}, {"cpu.max", "max 100000"}, {"cpu.max.burst", "0"}},
 	"cpuset": {
 		{"cpuset.cpus", ""}, {"cpuset.mems", ""}, {"cpuset.cpus.effective", ""}, {"cpuset.mems.effective", ""},
-		{"cpuset.cpus.partition", "member"},
+		{"cpuset.cpus.exclusive", ""}, {"cpuset.cpus.partition", "member"},
 	},
 	"memory": {{"memory.max", "max"}, {"memory.high", "max"}, {"memory.low", "0"}, {"memory.current", "0"}},
 	"io":     {{"io.weight", "default 100"}, {"io.max", ""}},
@@ -63,7 +65,7 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 			files = append(files, file{"cgroup.type", "domain"})
 		}
 		if root {
-			files = append(files, file{"cgroup.controllers", strings.Join(m.controllers, " ")})
+			files = append(files, file{"cgroup.controllers", inOrder(m.controllers)})
 			if m.has("cpuset") {
 				files = append(files, file{"cpuset.cpus.effective", k.layout.CPUs}, file{"cpuset.mems.effective", k.layout.Mems})
 			}
@@ -99,6 +101,9 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 func (k *Kernel) offer(m mount, dir string, controllers []string) error {
 	for c, files := range filesV2 {
 		for _, f := range files {
+			if f.name == "cpuset.cpus.exclusive" && !k.atLeast(6, 7) {
+				continue
+			}
 			name := path.Join(dir, f.name)
 			_, err := os.Stat(k.real(name))
 			switch {
@@ -111,7 +116,7 @@ func (k *Kernel) offer(m mount, dir string, controllers []string) error {
 			}
 		}
 	}
-	if err := k.put(dir+"/cgroup.controllers", strings.Join(controllers, " ")); err != nil {
+	if err := k.put(dir+"/cgroup.controllers", inOrder(controllers)); err != nil {
 		return err
 	}
 	stat := "usage_usec 0\nuser_usec 0\nsystem_usec 0"
@@ -126,30 +131,34 @@ func (k *Kernel) offer(m mount, dir string, controllers []string) error {
 
 // effective recomputes the effective sets of a v2 hierarchy.
 func (k *Kernel) effective(m mount) error {
-	for _, kind := range []string{"cpuset.cpus", "cpuset.mems"} {
-		all := k.layout.CPUs
-		if kind == "cpuset.mems" {
-			all = k.layout.Mems
+	if err := k.spread(m.dir, "cpuset.cpus", mustSet(k.layout.CPUs)); err != nil {
+		return err
+	}
+	return k.spread(m.dir, "cpuset.mems", mustSet(k.layout.Mems))
+}
+
+// spread gives a group what it may use: partitions below it take theirs out.
+func (k *Kernel) spread(dir, kind string, has cpuset.Set) error {
+	rest, taken := has, map[string]cpuset.Set{}
+	for _, child := range k.children(dir) {
+		if kind == "cpuset.cpus" && k.isPartition(child) {
+			taken[child] = k.exclusive(child).Intersect(has)
+			rest = rest.Minus(taken[child])
 		}
-		if err := k.effectiveBelow(m.dir, kind, all); err != nil {
+	}
+	if file := dir + "/" + kind + ".effective"; k.exists(file) {
+		if err := k.put(file, rest.String()); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func (k *Kernel) effectiveBelow(dir, kind, inherited string) error {
 	for _, child := range k.children(dir) {
-		own := inherited
-		if _, err := os.Stat(k.real(child + "/" + kind)); err == nil {
-			if set := k.set(child, kind).Intersect(mustSet(inherited)); !set.IsEmpty() {
-				own = set.String()
-			}
-			if err := k.put(child+"/"+kind+".effective", own); err != nil {
-				return err
+		share, isPartition := taken[child]
+		if !isPartition {
+			if share = k.set(child, kind).Intersect(rest); share.IsEmpty() {
+				share = rest
 			}
 		}
-		if err := k.effectiveBelow(child, kind, own); err != nil {
+		if err := k.spread(child, kind, share); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package fakekernel
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -33,7 +34,7 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 	case "cpuset.cpus", "cpuset.mems":
 		return k.cpuset(m, dir, file, value)
 	case "cpuset.cpus.partition":
-		return k.partition(dir, value)
+		return k.partition(m, dir, value)
 	case "memory.max", "memory.high", "memory.low", "memory.limit_in_bytes":
 		return k.memory(m, name, value)
 	case "io.max", "io.weight", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
@@ -87,7 +88,7 @@ func (k *Kernel) ranged(name, value string, low, high int64, refuse error) error
 func (k *Kernel) weight(dir, file, value string) error {
 	n, err := strconv.ParseInt(value, 10, 64)
 	switch {
-	case err != nil || k.get(dir, "cpu.idle") == "1" || file == "cpu.shares" && n < 0:
+	case err != nil || k.get(dir, "cpu.idle") == "1" || n < 0:
 		return syscall.EINVAL
 	case file == "cpu.shares":
 		n = min(max(n, 2), 262144)
@@ -97,8 +98,7 @@ func (k *Kernel) weight(dir, file, value string) error {
 	return k.put(dir+"/"+file, strconv.FormatInt(n, 10))
 }
 
-// idle resets the weight, both ways. That of an idle v2 group shows as 1 on
-// 6.12, and was 0 on 6.1.
+// idle resets the weight, both ways.
 func (k *Kernel) idle(m mount, dir, value string) error {
 	if value != "0" && value != "1" {
 		return syscall.EINVAL
@@ -107,8 +107,11 @@ func (k *Kernel) idle(m mount, dir, value string) error {
 		return nil
 	}
 	file, weights := "cpu.weight", [2]string{"100", "1"}
-	if m.version == 1 {
+	switch {
+	case m.version == 1:
 		file, weights = "cpu.shares", [2]string{"1024", "3"}
+	case !k.atLeast(6, 12):
+		weights[1] = "0"
 	}
 	if err := k.put(dir+"/cpu.idle", value); err != nil {
 		return err
@@ -132,18 +135,19 @@ func (k *Kernel) quota(dir string) (quota, period, burst int64) {
 func (k *Kernel) bandwidth(dir, file, value string) error {
 	quota, period, burst := k.quota(dir)
 	words := strings.Fields(value)
-	if len(words) == 0 || len(words) > 2 || len(words) == 2 && file != "cpu.max" {
+	if len(words) == 0 || len(words) > 1 && file != "cpu.max" {
 		return syscall.EINVAL
 	}
 	n, err := strconv.ParseInt(words[0], 10, 64)
 	if file == "cpu.max" && words[0] == "max" {
 		n, err = -1, nil
-	}
-	if err == nil && len(words) == 2 {
-		period, err = strconv.ParseInt(words[1], 10, 64)
-	}
-	if err != nil {
+	} else if file != "cpu.cfs_quota_us" && n < 0 || err != nil {
 		return syscall.EINVAL
+	}
+	if len(words) > 1 { // no number, and what follows, is passed over
+		if p, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+			period = p
+		}
 	}
 	switch file {
 	case "cpu.cfs_period_us":
@@ -189,12 +193,16 @@ func (k *Kernel) cpuset(m mount, dir, file, value string) error {
 	if err != nil {
 		return syscall.EINVAL
 	}
-	online, beyond := mustSet(k.layout.CPUs), syscall.ERANGE
+	online := mustSet(k.layout.CPUs)
 	if file == "cpuset.mems" {
-		online, beyond = mustSet(k.layout.Mems), syscall.EINVAL
+		online = mustSet(k.layout.Mems)
 	}
 	if !online.Contains(set) {
-		return beyond
+		// The kernel knows up to 1023 nodes, and the CPUs that may come online.
+		if last, _ := set.Last(); file == "cpuset.mems" && last < 1024 {
+			return syscall.EINVAL
+		}
+		return syscall.ERANGE
 	}
 	if m.version == 1 {
 		if dir != m.dir && !k.set(path.Dir(dir), file).Contains(set) {
@@ -206,42 +214,16 @@ func (k *Kernel) cpuset(m mount, dir, file, value string) error {
 			}
 		}
 	}
-	if set.IsEmpty() && k.get(dir, "cgroup.procs") != "" {
+	if set.IsEmpty() && k.get(dir, file) != "" && k.populated(dir) && (m.version == 1 || !k.atLeast(7, 0)) {
 		return syscall.ENOSPC
 	}
 	if err := k.put(dir+"/"+file, set.String()); err != nil {
 		return err
 	}
 	if m.version == 2 {
-		return k.effective(m)
+		return k.repartition(m, dir)
 	}
 	return k.put(dir+"/"+strings.Replace(file, "cpuset.", "cpuset.effective_", 1), set.String())
-}
-
-// partition: a local one needs CPUs of its own and a parent that is a root.
-func (k *Kernel) partition(dir, value string) error {
-	if value != "member" && value != "root" && value != "isolated" {
-		return syscall.EINVAL
-	}
-	own, parent := k.set(dir, "cpuset.cpus"), path.Dir(dir)
-	reason := ""
-	switch {
-	case value == "member":
-	case own.IsEmpty():
-		reason = "cpuset.cpus and cpuset.cpus.exclusive are empty"
-	case k.get(parent, "cgroup.type") != "" && k.get(parent, "cpuset.cpus.partition") == "member":
-		reason = "Parent is not a partition root"
-	default:
-		for _, sibling := range k.children(parent) {
-			if sibling != dir && k.set(sibling, "cpuset.cpus").Overlaps(own) {
-				reason = "Cpu list in cpuset.cpus not exclusive"
-			}
-		}
-	}
-	if reason != "" {
-		value += " invalid (" + reason + ")"
-	}
-	return k.put(dir+"/cpuset.cpus.partition", value)
 }
 
 func (k *Kernel) memory(m mount, name, value string) error {
@@ -256,9 +238,15 @@ func (k *Kernel) memory(m mount, name, value string) error {
 		}
 		return k.put(name, value)
 	}
+	if value == "" {
+		value = "0"
+	}
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n < 0 {
 		return syscall.EINVAL
+	}
+	if m.version == 2 && n/page == math.MaxInt64/page {
+		return k.put(name, none)
 	}
 	return k.put(name, strconv.FormatInt(n/page*page, 10))
 }
@@ -266,15 +254,21 @@ func (k *Kernel) memory(m mount, name, value string) error {
 // keyed replaces, adds or removes the line of one device.
 func (k *Kernel) keyed(dir, file, value string) error {
 	words := strings.Fields(value)
-	if len(words) < 2 {
+	if file == "io.weight" && len(words) == 1 {
+		words = append([]string{"default"}, words...)
+	}
+	if len(words) == 0 || len(words) == 1 && file != "io.max" {
 		return syscall.EINVAL
+	}
+	if err := k.device(words[0]); err != nil {
+		return err
 	}
 	lines := map[string]string{}
 	for line := range strings.Lines(k.get(dir, file)) {
 		key, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		lines[key] = rest
 	}
-	rest := words[1]
+	rest := words[len(words)-1]
 	if file == "io.max" {
 		var err error
 		if rest, err = ioMax(lines[words[0]], words[1:]); err != nil {
@@ -297,14 +291,34 @@ func (k *Kernel) keyed(dir, file, value string) error {
 	return k.put(dir+"/"+file, strings.Join(text, "\n"))
 }
 
+// device looks for the block device that a line is about.
+func (k *Kernel) device(number string) error {
+	major, minor, ok := strings.Cut(number, ":")
+	_, errMajor := strconv.ParseUint(major, 10, 12)
+	_, errMinor := strconv.ParseUint(minor, 10, 20)
+	switch {
+	case number == "default":
+		return nil
+	case !ok || errMajor != nil || errMinor != nil:
+		return syscall.EINVAL
+	case k.layout.Devices != nil && !slices.Contains(k.layout.Devices, number):
+		return syscall.ENODEV
+	}
+	return nil
+}
+
 // ioMax merges "rbps=1 wiops=max" into a line of io.max; all max is no line.
 func ioMax(line string, words []string) (string, error) {
 	keys := []string{"rbps", "wbps", "riops", "wiops"}
 	values := map[string]string{"rbps": "max", "wbps": "max", "riops": "max", "wiops": "max"}
 	for _, word := range append(strings.Fields(line), words...) {
 		key, value, ok := strings.Cut(word, "=")
-		if n, err := strconv.ParseUint(value, 10, 64); !ok || values[key] == "" || value != "max" && (err != nil || n == 0) {
+		n, err := strconv.ParseUint(value, 10, 64)
+		switch {
+		case !ok || values[key] == "" || value != "max" && err != nil:
 			return "", syscall.EINVAL
+		case err == nil && n == 0:
+			return "", syscall.ERANGE
 		}
 		values[key] = value
 	}
@@ -320,37 +334,99 @@ func ioMax(line string, words []string) (string, error) {
 	return strings.Join(out, " "), nil
 }
 
+// inOrder joins controllers as the kernel does: in the order of their numbers.
+func inOrder(controllers []string) string {
+	var words []string
+	for _, c := range [...]string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"} {
+		if slices.Contains(controllers, c) {
+			words = append(words, c)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// isThreaded reports whether a controller can divide up threads, so that a group may
+// hand it on beside processes.
+func isThreaded(controller string) bool {
+	return controller == "cpu" || controller == "cpuset" || controller == "pids"
+}
+
 // enable is a write of "+a -b" to cgroup.subtree_control.
 func (k *Kernel) enable(m mount, dir, value string) error {
-	on := strings.Fields(k.get(dir, "cgroup.subtree_control"))
-	offered := strings.Fields(k.get(dir, "cgroup.controllers"))
+	before := strings.Fields(k.get(dir, "cgroup.subtree_control"))
+	on := slices.Clone(before)
 	for _, word := range strings.Fields(value) {
 		name := word[1:]
 		switch {
-		case word[0] == '+' && !slices.Contains(offered, name):
-			return syscall.ENOENT
+		case word[0] != '+' && word[0] != '-' || inOrder([]string{name}) == "":
+			return syscall.EINVAL
 		case word[0] == '+' && !slices.Contains(on, name):
-			if k.get(dir, "cgroup.type") != "" && k.get(dir, "cgroup.procs") != "" {
-				return syscall.EBUSY
-			}
 			on = append(on, name)
 		case word[0] == '-':
-			for _, child := range k.children(dir) {
-				if slices.Contains(strings.Fields(k.get(child, "cgroup.subtree_control")), name) {
-					return syscall.EBUSY
-				}
-			}
 			on = slices.DeleteFunc(on, func(c string) bool { return c == name })
-		case word[0] != '+':
-			return syscall.EINVAL
 		}
 	}
-	slices.Sort(on)
-	if err := k.put(dir+"/cgroup.subtree_control", strings.Join(on, " ")); err != nil {
+	if err := k.mayEnable(dir, before, on); err != nil {
+		return err
+	}
+	if err := k.put(dir+"/cgroup.subtree_control", inOrder(on)); err != nil {
 		return err
 	}
 	for _, child := range k.children(dir) {
 		if err := k.offer(m, child, on); err != nil {
+			return err
+		}
+	}
+	return k.retype(dir)
+}
+
+// mayEnable: a parent must offer what is enabled, no child may hand on what is
+// disabled, and a group with processes is not a domain that divides up memory.
+func (k *Kernel) mayEnable(dir string, before, on []string) error {
+	offered := strings.Fields(k.get(dir, "cgroup.controllers"))
+	for _, c := range on {
+		if !slices.Contains(offered, c) {
+			return syscall.ENOENT
+		}
+	}
+	for _, c := range before {
+		for _, child := range k.children(dir) {
+			if !slices.Contains(on, c) && slices.Contains(strings.Fields(k.get(child, "cgroup.subtree_control")), c) {
+				return syscall.EBUSY
+			}
+		}
+	}
+	kind := k.get(dir, "cgroup.type")
+	if kind == "" || k.get(dir, "cgroup.procs") == "" {
+		return nil
+	}
+	for _, c := range on {
+		switch {
+		case isThreaded(c) || slices.Contains(before, c):
+		case kind != "domain":
+			return syscall.EOPNOTSUPP
+		default:
+			return syscall.EBUSY
+		}
+	}
+	return nil
+}
+
+// retype tells what a group is: one that holds processes and hands controllers on
+// has only threads below, and its children are not groups for processes.
+func (k *Kernel) retype(dir string) error {
+	if k.get(dir, "cgroup.type") == "" {
+		return nil
+	}
+	own, below := "domain", "domain"
+	if k.get(dir, "cgroup.procs") != "" && k.get(dir, "cgroup.subtree_control") != "" {
+		own, below = "domain threaded", "domain invalid"
+	}
+	if err := k.put(dir+"/cgroup.type", own); err != nil {
+		return err
+	}
+	for _, child := range k.children(dir) {
+		if err := k.put(child+"/cgroup.type", below); err != nil {
 			return err
 		}
 	}
@@ -368,8 +444,14 @@ func (k *Kernel) attach(m mount, dir, pid string) error {
 	if m.has("cpuset") && m.version == 1 && (k.get(dir, "cpuset.cpus") == "" || k.get(dir, "cpuset.mems") == "") {
 		return syscall.ENOSPC
 	}
-	if m.version == 2 && k.get(dir, "cgroup.type") != "" && k.get(dir, "cgroup.subtree_control") != "" {
-		return syscall.EBUSY
+	if kind := k.get(dir, "cgroup.type"); m.version == 2 && kind != "" {
+		holds := slices.Contains(strings.Fields(k.get(dir, "cgroup.procs")), pid)
+		switch {
+		case kind == "domain invalid":
+			return syscall.EOPNOTSUPP
+		case k.get(dir, "cgroup.subtree_control") != "" && !holds:
+			return syscall.EBUSY
+		}
 	}
 	if err := k.removeProcess(m, pid); err != nil {
 		return err
@@ -397,7 +479,14 @@ func (k *Kernel) attach(m mount, dir, pid string) error {
 func (k *Kernel) addProcess(dir, pid string) error {
 	pids := append(strings.Fields(k.get(dir, "cgroup.procs")), pid)
 	slices.Sort(pids)
-	return k.put(dir+"/cgroup.procs", strings.Join(pids, "\n"))
+	return k.setProcs(dir, pids)
+}
+
+func (k *Kernel) setProcs(dir string, pids []string) error {
+	if err := k.put(dir+"/cgroup.procs", strings.Join(pids, "\n")); err != nil {
+		return err
+	}
+	return k.retype(dir)
 }
 
 // removeProcess takes a process out of the group that it is in.
@@ -408,7 +497,7 @@ func (k *Kernel) removeProcess(m mount, pid string) error {
 		dirs = append(dirs[1:], k.children(dir)...)
 		pids := strings.Fields(k.get(dir, "cgroup.procs"))
 		if i := slices.Index(pids, pid); i >= 0 {
-			return k.put(dir+"/cgroup.procs", strings.Join(slices.Delete(pids, i, i+1), "\n"))
+			return k.setProcs(dir, slices.Delete(pids, i, i+1))
 		}
 	}
 	return nil

@@ -1,0 +1,38 @@
+package guest
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/fakekernel/parity"
+)
+
+// TestParity replays the table of writes that the played kernel is held to and
+// compares with what was recorded.
+func TestParity(t *testing.T) {
+	onlyOn(t, "2s4n")
+	tr := openTree(t)
+	got, err := parity.Kernel{
+		Tree: tr, Dir: v2, PID: strconv.Itoa(tr.child(t, tr.base, "sleep")), Device: blockDevice(t),
+	}.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv("BERTH_UPDATE") == "true" {
+		for line := range strings.Lines(got) {
+			t.Attr("recorded", strconv.Quote(line))
+		}
+		return
+	}
+	recorded, err := parity.Recorded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(recorded[kernelName()], got); diff != "" {
+		t.Errorf("(-recorded +now):\n%s", diff)
+	}
+}
