@@ -55,8 +55,8 @@ type Options struct {
 	// are init.scope and this process's own group, unless a whole slice around it
 	// can only be confined as one.
 	Confine []string
-	// Keep holds the lock of Dir until Close. A second Node that wants it meanwhile
-	// waits, or gets a BusyError if it is to keep it, too.
+	// Keep holds the lock of Dir until Close, as an agent does. A second Node that
+	// wants it meanwhile waits, or gets a BusyError if it is to keep it, too.
 	Keep bool
 	// Affinity uses no control groups but affinity and nice values.
 	Affinity bool
@@ -104,9 +104,10 @@ type Node struct {
 	// does; nil but in tests.
 	touch func() error
 
-	mu   sync.Mutex
-	kept *os.File // the lock, with Options.Keep
-	held *books   // what was read, as long as the lock is kept
+	mu     sync.Mutex
+	keeper *os.File // with Options.Keep: that this is the agent
+	kept   *os.File // and the lock
+	held   *books   // what was read, as long as the lock is kept
 }
 
 // Open opens a node, releases what dead owners left, and finishes what a killed
@@ -117,7 +118,7 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	if opt.Keep {
-		if n.kept, err = tryLock(n.opt.Dir); err != nil {
+		if err := n.keep(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -125,6 +126,34 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
+}
+
+// keep takes both locks: the keeper's, which only another agent can have, and
+// that of the books, which is soon free.
+func (n *Node) keep(ctx context.Context) (err error) {
+	if n.keeper, err = tryLock(n.opt.Dir, keeperFile); err != nil {
+		return err
+	}
+	if n.kept, err = waitLock(ctx, n.opt.Dir); err != nil {
+		return errors.Join(err, n.Close())
+	}
+	return nil
+}
+
+// Restore gives everything back that a node holds, also where Open could not
+// settle it: see Node.Restore. A node that an agent keeps is left alone, and is
+// a *BusyError. To give back what dead owners left, and no more, Open with Keep
+// and Close are enough.
+func Restore(ctx context.Context, opt Options) ([]kernel.Item, error) {
+	n, err := newNode(opt)
+	if err != nil {
+		return nil, fmt.Errorf("restore node: %w", err)
+	}
+	if err := n.keep(ctx); err != nil {
+		return nil, err
+	}
+	items, err := n.Restore(ctx)
+	return items, errors.Join(err, n.Close())
 }
 
 func newNode(opt Options) (*Node, error) {
@@ -209,9 +238,11 @@ func (n *Node) Close() error {
 	defer n.mu.Unlock()
 	err := n.held.close()
 	n.held = nil
-	if n.kept != nil {
-		err = errors.Join(err, n.kept.Close())
-		n.kept = nil
+	for _, lock := range []**os.File{&n.kept, &n.keeper} {
+		if *lock != nil {
+			err = errors.Join(err, (*lock).Close())
+			*lock = nil
+		}
 	}
 	return err
 }

@@ -113,6 +113,13 @@ func TestDeadOwnerAndLostGroup(t *testing.T) {
 	if err := h.k.Put("proc/9000100/stat", "9000100 (x) S"+strings.Repeat(" 0", 18)+" 99999\n"); err != nil {
 		t.Fatal(err)
 	}
+	unwaited := spec("unwaited", place.LSE, 1000, 0)
+	unwaited.Owner.PID = 9000103
+	h.place(n, unwaited)
+	stat, _ := readText(kernel.NewRoot("", h.k), "proc/9000103/stat")
+	if err := h.k.Put("proc/9000103/stat", strings.Replace(stat, ") S", ") Z", 1)); err != nil {
+		t.Fatal(err)
+	}
 	if err := h.k.Rmdir("sys/fs/cgroup/berth/lost"); err != nil {
 		t.Fatal(err)
 	}
@@ -265,11 +272,61 @@ func TestKeep(t *testing.T) {
 		t.Errorf("somebody who does not wait: %v", err)
 	}
 	h.place(n, spec("api", place.LSE, 1000, 0))
+	books := n.held
+	if _, err := n.Get(context.Background(), "none"); err == nil || n.held != books {
+		t.Errorf("a question that was refused made it forget: %v", err)
+	}
+	if _, err := n.Place(context.Background(), spec("api", place.LSE, 1000, 0)); err == nil || n.held != books {
+		t.Errorf("a place that was refused made it forget: %v", err)
+	}
+	if _, err := Restore(context.Background(), h.options()); !errors.As(err, &busy) {
+		t.Errorf("restoring what an agent keeps: %v", err)
+	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := h.open().List(context.Background()); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// An agent that starts while somebody else changes the node waits for him.
+func TestKeepWaits(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	other, err := waitLock(context.Background(), n.opt.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.opt.Keep = true
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := Open(ctx, h.options()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while it is locked: %v", err)
+	}
+	other.Close()
+	h.open()
+}
+
+// A record that a committed batch was to remove is gone after restoring.
+func TestRestoreFinishesWhatWasBegun(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	before := h.tree()
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 1000, 0))
+	s := store{h.state, func() error { return nil }}
+	b := batch{Drop: []string{"api" + recordExt}}
+	if err := errors.Join(s.prepare(b), s.commit(b)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(context.Background(), h.options()); err != nil {
+		t.Error(err)
+	}
+	h.sameTree(before)
+	if all, err := h.open().List(context.Background()); err != nil || len(all) > 0 {
+		t.Errorf("restored: %v, %v", all, err)
 	}
 }
 

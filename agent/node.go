@@ -363,7 +363,7 @@ func (d *drift) under(dirs []string) []string {
 func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 	err = n.with(ctx, func(b *books) error {
 		t := &transaction{n: n, books: b, ctx: ctx}
-		var errs []error
+		errs := []error{t.resume()}
 		for _, id := range t.ids() {
 			errs = append(errs, n.backend.evacuate(t.to(t.view), t.bodies[id]))
 		}

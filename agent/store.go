@@ -24,7 +24,8 @@ import (
 
 // The files of a state directory.
 const (
-	lockFile   = "lock"
+	lockFile   = "lock"   // for as long as the books are read and written
+	keeperFile = "keeper" // locked by the agent, which keeps lockFile locked, too
 	ledgerFile = "ledger"
 	batchFile  = "batch.json"  // a change of several records, until all are done
 	beganFile  = "unfinished"  // there while the kernel is being told
@@ -113,7 +114,7 @@ func (e *CorruptError) Unwrap() error { return e.Cause }
 // store is the records of a state directory. Its caller holds the lock.
 type store struct {
 	dir   string
-	touch func() error // of a Node
+	touch func() error // before each change, which fails if it does
 }
 
 // write, rename and remove change the directory.
@@ -249,7 +250,7 @@ func (s store) aside(name string) (string, error) {
 			to = fmt.Sprintf("%s-%d", to, i)
 		}
 		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			return to, os.Rename(s.path(name), to)
+			return to, errors.Join(s.touch(), os.Rename(s.path(name), to))
 		}
 	}
 }
@@ -291,9 +292,9 @@ func makeStateDir(dir string) error {
 	return nil
 }
 
-// tryLock takes the lock of a state directory, or returns a BusyError.
-func tryLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+// tryLock takes a lock of a state directory, or returns a BusyError.
+func tryLock(dir, name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock node: %w", err)
 	}
@@ -315,7 +316,7 @@ func tryLock(dir string) (*os.File, error) {
 // waitLock takes the lock of a state directory, however long that takes.
 func waitLock(ctx context.Context, dir string) (*os.File, error) {
 	for {
-		f, err := tryLock(dir)
+		f, err := tryLock(dir, lockFile)
 		var busy *BusyError
 		if !errors.As(err, &busy) {
 			return f, err

@@ -29,10 +29,11 @@ func (v *view) ids() []string { return slices.Sorted(maps.Keys(v.bodies)) }
 type books struct {
 	store
 	view
-	lock   *os.File // nil if the Node keeps it
-	ledger *kernel.Journal
-	stale  []string // files of no use
-	bad    map[string]error
+	lock    *os.File // nil if the Node keeps it
+	ledger  *kernel.Journal
+	stale   []string // files of no use
+	bad     map[string]error
+	changed bool // the directory was
 }
 
 func (b *books) close() error {
@@ -156,7 +157,7 @@ func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
 	return n.with(ctx, func(b *books) error { return f(&transaction{n: n, books: b, ctx: ctx}) })
 }
 
-// with runs f under the lock. After an error everything is read anew.
+// with runs f under the lock. After an error amid changes everything is read anew.
 func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,8 +167,9 @@ func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 			return err
 		}
 	}
+	n.held.changed = false
 	err = f(n.held)
-	if err != nil || n.kept == nil {
+	if err != nil && n.held.changed || n.kept == nil {
 		err = errors.Join(err, n.held.close())
 		n.held = nil
 	}
@@ -176,7 +178,14 @@ func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 
 // read takes the lock, unless it is kept, and reads the books.
 func (n *Node) read(ctx context.Context) (*books, error) {
-	b := &books{store: store{n.opt.Dir, n.touched}, bad: map[string]error{}}
+	b := &books{store: store{dir: n.opt.Dir}, bad: map[string]error{}}
+	b.touch = func() error {
+		b.changed = true
+		if n.touch == nil {
+			return nil
+		}
+		return n.touch()
+	}
 	b.bodies = map[string]*body{}
 	if n.kept == nil {
 		var err error
@@ -192,13 +201,6 @@ func (n *Node) read(ctx context.Context) (*books, error) {
 		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())
 	}
 	return b, nil
-}
-
-func (n *Node) touched() error {
-	if n.touch == nil {
-		return nil
-	}
-	return n.touch()
 }
 
 func (n *Node) load(b *books) error {
@@ -256,13 +258,8 @@ type transaction struct {
 // settle brings the books up to date: files of no use go, what a killed process
 // began is undone or finished, and who is dead is released.
 func (t *transaction) settle() error {
-	if b, ok, err := t.pending(); err != nil || ok {
-		if err == nil {
-			err = t.install(b)
-		}
-		if err != nil {
-			return fmt.Errorf("finish a change: %w", err)
-		}
+	if err := t.resume(); err != nil {
+		return err
 	}
 	if err := t.tidy(); err != nil {
 		return err
@@ -287,6 +284,18 @@ func (t *transaction) settle() error {
 		return nil
 	}
 	return t.converge()
+}
+
+// resume installs a batch that a killed process has committed.
+func (t *transaction) resume() error {
+	b, ok, err := t.pending()
+	if err == nil && ok {
+		err = t.install(b)
+	}
+	if err != nil {
+		return fmt.Errorf("finish a change: %w", err)
+	}
+	return nil
 }
 
 // tidy removes records of an earlier boot and sets aside those that cannot be
@@ -367,10 +376,11 @@ func (n *Node) alive(o Owner) bool {
 	return ok && start == o.Start
 }
 
-// startTime is field 22 of /proc/PID/stat.
+// startTime is field 22 of /proc/PID/stat. A process that has ended has none, also
+// while nobody has waited for it yet (states Z and X).
 func startTime(root *kernel.Root, pid int) (string, bool) {
 	fields, ok := statFields(root, strconv.Itoa(pid))
-	if !ok || len(fields) < 20 {
+	if !ok || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", false
 	}
 	return fields[19], true
