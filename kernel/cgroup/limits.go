@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,57 +27,80 @@ const (
 	Off
 )
 
+var switchNames = [...]string{Leave: "", On: "on", Off: "off"}
+
+// MarshalText writes "on", "off", or nothing for Leave.
+func (s Switch) MarshalText() ([]byte, error) {
+	if s < 0 || int(s) >= len(switchNames) {
+		return nil, fmt.Errorf("marshal switch %d: no such position", s)
+	}
+	return []byte(switchNames[s]), nil
+}
+
+// UnmarshalText reads what MarshalText writes.
+func (s *Switch) UnmarshalText(text []byte) error {
+	i := slices.Index(switchNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("unmarshal switch %q: not on or off", text)
+	}
+	*s = Switch(i)
+	return nil
+}
+
 // Limits are settings of one group. The zero value of each field leaves that
-// setting as it is.
+// setting as it is. In JSON, times are in nanoseconds and what is zero is absent.
 type Limits struct {
 	// Weight is the share of CPU time relative to siblings, 1 to 10000, 100 by
 	// default: cpu.weight; on v1 cpu.shares in the same ratio.
-	Weight int
+	Weight int `json:"weight,omitzero"`
 	// Idle makes the group run only when no sibling wants to: cpu.idle (5.15).
 	// It locks the weight.
-	Idle Switch
+	Idle Switch `json:"idle,omitzero"`
 	// Quota is the CPU time, summed over CPUs, that the group may use per
 	// Period: cpu.max; at least 1 ms.
-	Quota time.Duration
+	Quota time.Duration `json:"quota,omitzero"`
 	// Period is 1 ms to 1 s; 0 with a Quota is 100 ms.
-	Period time.Duration
+	Period time.Duration `json:"period,omitzero"`
 	// Burst is unused quota that may be saved up for later periods, at most
 	// Quota: cpu.max.burst (5.14). Unlimited stands for none.
-	Burst time.Duration
+	Burst time.Duration `json:"burst,omitzero"`
 
 	// CPUs and Mems are where the group may run and have memory: cpuset.cpus,
 	// cpuset.mems. Setting Mems on v2 moves the pages of processes already there.
-	CPUs, Mems cpuset.Set
+	CPUs cpuset.Set `json:"cpus,omitzero"`
+	Mems cpuset.Set `json:"mems,omitzero"`
 	// Partition is "member", "root" or "isolated": cpuset.cpus.partition, v2 only.
 	// The parent of a root or isolated partition must be one already.
-	Partition string
+	Partition string `json:"partition,omitzero"`
 
 	// MemoryMax is the limit in bytes beyond which the group is out of memory:
 	// memory.max; v1 memory.limit_in_bytes. All three are rounded down to pages.
-	MemoryMax int64
+	MemoryMax int64 `json:"memoryMax,omitzero"`
 	// MemoryHigh is where the group is slowed down and reclaimed: memory.high, v2 only.
-	MemoryHigh int64
+	MemoryHigh int64 `json:"memoryHigh,omitzero"`
 	// MemoryLow is what others' pressure leaves it: memory.low, v2 only (v1's
 	// soft limit marks what is taken first, not what is kept).
-	MemoryLow int64
+	MemoryLow int64 `json:"memoryLow,omitzero"`
 
 	// IOWeight is the share of disk time, 1 to 10000, 100 by default: io.weight,
 	// or BFQ's own file, which ends at 1000.
-	IOWeight int
+	IOWeight int `json:"ioWeight,omitzero"`
 	// IOMax are limits per device: io.max; v1 blkio.throttle.
-	IOMax []IOMax
+	IOMax []IOMax `json:"ioMax,omitempty"`
 
 	// PIDsMax is the number of processes and threads: pids.max.
-	PIDsMax int64
+	PIDsMax int64 `json:"pidsMax,omitzero"`
 	// Frozen stops every process in the group: cgroup.freeze; v1 freezer.state.
-	Frozen Switch
+	Frozen Switch `json:"frozen,omitzero"`
 }
 
 // IOMax limits the use of one block device. Zero leaves a limit as it is.
 type IOMax struct {
-	Device              string // "MAJOR:MINOR"
-	ReadBPS, WriteBPS   int64  // bytes per second
-	ReadIOPS, WriteIOPS int64  // operations per second
+	Device    string `json:"device"`             // "MAJOR:MINOR"
+	ReadBPS   int64  `json:"readBPS,omitzero"`   // bytes per second
+	WriteBPS  int64  `json:"writeBPS,omitzero"`  // bytes per second
+	ReadIOPS  int64  `json:"readIOPS,omitzero"`  // operations per second
+	WriteIOPS int64  `json:"writeIOPS,omitzero"` // operations per second
 }
 
 // Validate reports the fields that no kernel could accept.
