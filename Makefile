@@ -19,3 +19,26 @@ e2e-systemd:
 # Makes its root file system, as root or as a user with subordinate ids.
 e2e-systemd-fetch:
 	go run ./e2e/fetch -systemd
+
+# What a host needs to run Berth. DESTDIR is a tree to fill instead of the host.
+.PHONY: install deb
+
+prefix ?= /usr/local
+BERTH = $(DESTDIR)$(prefix)/bin/berth
+
+install:
+	install -d $(dir $(BERTH)) $(DESTDIR)$(prefix)/share/man/man1 $(DESTDIR)$(prefix)/share/doc/berth $(DESTDIR)$(prefix)/lib/systemd/system
+	CGO_ENABLED=0 go build -trimpath -o $(BERTH) ./cmd/berth
+	install -m 644 packaging/man/*.1 $(DESTDIR)$(prefix)/share/man/man1
+	sed 's|/usr/bin/berth|$(prefix)/bin/berth|' packaging/systemd/berth-agent.service > $(DESTDIR)$(prefix)/lib/systemd/system/berth-agent.service
+	chmod 644 $(DESTDIR)$(prefix)/lib/systemd/system/berth-agent.service
+	install -m 644 LICENSE examples/nodeconfig.yaml docs/openapi.json docs/nodeconfig-schema.json $(DESTDIR)$(prefix)/share/doc/berth
+	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/site-functions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
+	$(BERTH) completion bash > $(DESTDIR)$(prefix)/share/bash-completion/completions/berth
+	$(BERTH) completion zsh > $(DESTDIR)$(prefix)/share/zsh/site-functions/_berth
+	$(BERTH) completion fish > $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/berth.fish
+
+# make deb VERSION=1.2.3 OUT=DIR; look at it with dpkg-deb -I and -c.
+OUT ?= .
+deb:
+	VERSION=$(VERSION) packaging/deb/build $(OUT)
