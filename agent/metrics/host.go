@@ -224,5 +224,5 @@ func (s scrape) signal(scope, name string, err error) {
 	case err != nil:
 		reason = err.Error()
 	}
-	s.gauge(signalAvailable, truth(err == nil), scope, name, reason)
+	s.gauge(signalAvailable, truth(err == nil), scope, name, label(reason))
 }

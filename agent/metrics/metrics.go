@@ -27,7 +27,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/place"
 )
@@ -65,9 +64,7 @@ type Metrics struct {
 	families  map[string]*prometheus.Desc
 	sources   map[source]target
 	registry  *prometheus.Registry
-	events    *prometheus.CounterVec
-	refused   *prometheus.CounterVec
-	took      *prometheus.HistogramVec
+	told
 }
 
 // New returns the metrics of an agent. A View that is also a Signaller says why a
@@ -89,68 +86,24 @@ func New(view api.View, opt Options) (*Metrics, error) {
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
 		registry:  prometheus.NewRegistry(),
-		events:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: eventsTotal, Help: "Events by kind: repaired is a repair of drift, yielded a value left to another writer."}, []string{"kind"}),
-		refused:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: refusedTotal, Help: "Placements and changes that were refused, by reason."}, []string{"reason"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: placementSeconds, Help: "Time from the request to a workload placed or changed in the kernel.",
-			Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5},
-		}, []string{"kind"}),
+		told:      newTold(),
 	}
 	for _, f := range families() {
 		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
-	m.start()
-	err := errors.Join(
-		m.registry.Register(m), m.registry.Register(m.events), m.registry.Register(m.refused), m.registry.Register(m.took),
-		m.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
-	)
-	return m, err
-}
-
-// start makes the counters begin at zero, as they otherwise would at one, which
-// no rate sees.
-func (m *Metrics) start() {
-	for _, kind := range eventKinds() {
-		m.events.WithLabelValues(string(kind))
+	own := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	for _, c := range []prometheus.Collector{m, m.events, m.refused, m.took, own} {
+		if err := m.registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
 	}
-	for _, r := range reasons() {
-		m.refused.WithLabelValues(r.name)
-	}
-	m.refused.WithLabelValues(otherReason)
-	m.took.WithLabelValues(string(agent.Placed))
-	m.took.WithLabelValues(string(agent.Changed))
+	return m, nil
 }
 
 // Handler answers scrapes. Where the agent cannot tell its state the answer is
 // status 500 with the reason.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
-}
-
-// Follow counts the events of a history until the context ends, whose error it
-// returns.
-func (m *Metrics) Follow(ctx context.Context, h *api.History) error {
-	var last uint64
-	for {
-		events, err := h.Wait(ctx, last)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			m.observe(e.Event)
-			last = e.Seq
-		}
-	}
-}
-
-func (m *Metrics) observe(e agent.Event) {
-	m.events.WithLabelValues(string(e.Kind)).Inc()
-	if e.Kind == agent.Refused {
-		m.refused.WithLabelValues(reasonOf(e.Err)).Inc()
-	}
-	if e.Took > 0 {
-		m.took.WithLabelValues(string(e.Kind)).Observe(e.Took.Seconds())
-	}
 }
 
 // Describe is prometheus.Collector's.
