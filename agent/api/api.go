@@ -155,7 +155,7 @@ type Explanation struct {
 	Recorded bool `json:"recorded"`
 }
 
-// list, move and explained are bodies that have no use elsewhere.
+// list and move are bodies that have no use elsewhere.
 type (
 	list struct {
 		Workloads []agent.Workload `json:"workloads"`

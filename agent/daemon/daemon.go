@@ -77,7 +77,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	return d.run(ctx)
 }
 
-// Daemon is a running agent.
+// daemon is a running agent.
 type daemon struct {
 	opt     Options
 	root    *kernel.Root
