@@ -110,10 +110,12 @@ func connected(conn *sd.Conn, err error) (Bus, error) {
 func (f *Files) connect(ctx context.Context) (Bus, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.bus != nil {
+	c, ok := f.bus.(interface{ Connected() bool })
+	if f.bus != nil && (!ok || c.Connected()) {
 		return f.bus, nil
 	}
-	bus, err := f.dial(ctx)
+	// The context that one dials with ends the connection.
+	bus, err := f.dial(context.WithoutCancel(ctx))
 	if err == nil {
 		f.bus = bus
 	}
@@ -232,11 +234,6 @@ func (f *Files) WriteFile(name, data string) error {
 		return f.Files.WriteFile(name, data)
 	}
 	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
-}
-
-// Signal sends a signal to a process, as the files beneath do.
-func (f *Files) Signal(pid int, sig syscall.Signal) error {
-	return kernel.NewRoot("", f.Files).Signal(pid, sig)
 }
 
 // set sets the properties behind a file. A cpuset that is to be empty first gets

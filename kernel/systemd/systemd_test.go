@@ -219,6 +219,11 @@ func TestStopped(t *testing.T) {
 	if _, err := fs.Stat(root.FS(), mount+"/system.slice/web.service/cpu.max"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file that nobody set: %v", err)
 	}
+	bus.err = errors.New("no answer")
+	if err := undo(); err == nil {
+		t.Error("undone though systemd does not answer")
+	}
+	bus.err = nil
 	if err := undo(); err != nil {
 		t.Error(err)
 	}
@@ -255,19 +260,40 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
-func TestSignal(t *testing.T) {
+// hungUp is a bus whose connection may be gone.
+type hungUp struct {
+	*fakeBus
+	gone bool
+}
+
+func (h *hungUp) Connected() bool { return !h.gone }
+
+func TestReconnect(t *testing.T) {
 	t.Parallel()
-	root, _ := host(t)
-	if err := root.Signal(os.Getpid(), 0); !errors.Is(err, kernel.ErrNotSupported) {
-		t.Errorf("a tree has processes: %v", err)
+	_, bus := host(t)
+	var dialled []context.Context
+	var bus2 *hungUp
+	files := New(kernel.NewRoot("", nil), func(ctx context.Context) (Bus, error) {
+		dialled = append(dialled, ctx)
+		bus2 = &hungUp{fakeBus: bus}
+		return bus2, nil
+	})
+	ask := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if _, ok, err := files.Owner(ctx, mount+"/system.slice"); err != nil || !ok {
+			t.Errorf("Owner: %v, %v", ok, err)
+		}
 	}
-	live, err := kernel.Open("/")
-	if err != nil {
-		t.Fatal(err)
+	ask()
+	ask()
+	if len(dialled) != 1 || dialled[0].Err() != nil {
+		t.Errorf("dialled %d times, want once for as long as the process lives", len(dialled))
 	}
-	live.Files = New(live.Files, nil)
-	if err := live.Signal(os.Getpid(), 0); err != nil {
-		t.Error(err)
+	bus2.gone = true
+	ask()
+	if len(dialled) != 2 {
+		t.Errorf("dialled %d times, want anew after the connection was lost", len(dialled))
 	}
 }
 

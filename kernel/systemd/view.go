@@ -24,8 +24,8 @@ func (v view) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(v.
 func (v view) ReadFile(name string) ([]byte, error) {
 	data, err := fs.ReadFile(v.FS, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, ok := v.files.stopped(name); ok {
-			return []byte(text + "\n"), nil
+		if text, ok, err := v.files.stopped(name); err != nil || ok {
+			return []byte(text + "\n"), err
 		}
 	}
 	return data, err
@@ -40,8 +40,8 @@ func (v view) Stat(name string) (fs.FileInfo, error) {
 		return info, err
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, ok := v.files.stopped(name); ok {
-			return &knobInfo{name: path.Base(name), size: int64(len(text) + 1)}, nil
+		if text, ok, err := v.files.stopped(name); err != nil || ok {
+			return &knobInfo{name: path.Base(name), size: int64(len(text) + 1)}, err
 		}
 	}
 	if err != nil {
@@ -50,31 +50,33 @@ func (v view) Stat(name string) (fs.FileInfo, error) {
 	return &knobInfo{path.Base(name), info.Size(), info.Mode(), info.ModTime()}, nil
 }
 
-// stopped returns what systemd would write to a file of a unit's group.
-func (f *Files) stopped(name string) (value string, ok bool) {
+// stopped returns what systemd would write to a file of a unit's group; ok is
+// false if nothing.
+func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	k, ok := knobs()[path.Base(name)]
 	if !ok {
-		return "", false
+		return "", false, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	u, ok, err := f.owner(ctx, path.Dir(name))
 	if err != nil || !ok || u.active {
-		return "", false
+		return "", false, err
 	}
 	bus, err := f.connect(ctx)
 	if err != nil {
-		return "", false
+		return "", false, err
 	}
 	var values []any
 	for _, property := range k.properties {
 		p, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, property)
 		if err != nil {
-			return "", false
+			return "", false, unitError(u.name, err)
 		}
 		values = append(values, p.Value.Value())
 	}
-	return k.decode(values)
+	value, ok = k.decode(values)
+	return value, ok, nil
 }
 
 // knobInfo is a fs.FileInfo without an inode.
