@@ -9,9 +9,9 @@ import (
 // Mean is an exponentially weighted mean and variance of N values. Up to
 // 1/forget values all weigh the same.
 type Mean struct {
-	N        int     `json:"n"`
-	Mean     float64 `json:"mean"`
-	Variance float64 `json:"variance"`
+	N        int     `json:"n,omitempty"`
+	Mean     float64 `json:"mean,omitempty"`
+	Variance float64 `json:"variance,omitempty"`
 }
 
 const (
@@ -19,18 +19,22 @@ const (
 	enough = 20   // values before a mean is relied upon
 )
 
-// add takes in a value, clipped to within three standard deviations once there
-// are enough: a single outlier must not hide the next.
 func (m *Mean) add(v float64) {
-	if m.N >= enough {
-		reach := 3 * max(math.Sqrt(m.Variance), 0.01*math.Abs(m.Mean))
-		v = min(max(v, m.Mean-reach), m.Mean+reach)
-	}
 	m.N = min(m.N+1, 1<<30)
 	weight := max(1/float64(m.N), forget)
 	d := v - m.Mean
 	m.Mean += weight * d
 	m.Variance = (1 - weight) * (m.Variance + weight*d*d)
+}
+
+// clip brings a value to within three standard deviations once there are enough:
+// a single outlier must not hide the next.
+func (m *Mean) clip(v float64) float64 {
+	reach := 3 * max(math.Sqrt(m.Variance), 0.01*math.Abs(m.Mean))
+	if !m.learnt() || reach == 0 {
+		return v
+	}
+	return min(max(v, m.Mean-reach), m.Mean+reach)
 }
 
 func (m *Mean) learnt() bool { return m.N >= enough }
@@ -43,7 +47,7 @@ func level(use float64) int {
 	if !(use >= 0.125) {
 		return 0
 	}
-	return min(int(math.Log2(use/0.125))+1, levels-1)
+	return int(min(math.Log2(use/0.125)+1, levels-1))
 }
 
 // learned are the signals that have a baseline, and by which factor a value has
@@ -64,7 +68,8 @@ func (b *Baseline) add(w *window) {
 	at := level(w.value[CPUUse])
 	for i, l := range learned {
 		if v := w.value[l.signal]; !math.IsNaN(v) {
-			b[at][i].add(v)
+			m := &b[at][i]
+			m.add(m.clip(v))
 		}
 	}
 }

@@ -96,7 +96,8 @@ type workload struct {
 	excess   ring // how far the CPU symptom was above its threshold, as a factor
 	history  [resources]history
 	unusual  uint8 // a bit per window, the newest lowest: something was unusual
-	suffers  uint8 // likewise: and not by the workload's own doing
+	pressed  uint8 // likewise: it was short of memory
+	slow     uint8 // likewise: its instructions took longer than usual
 	puzzled  int   // unusual windows in a row without a finding
 	seen     int   // windows judged, up to lookBack
 }
@@ -113,6 +114,7 @@ type history struct {
 type verdict struct {
 	suspect  string
 	share    float64
+	own      bool // it is the victim's own doing
 	evidence []Evidence
 	missing  []Signal
 }
@@ -224,7 +226,7 @@ func (d *Detector) owner(group string) string {
 func (d *Detector) Judge(now watch.Time) []Finding {
 	var findings []Finding
 	from := now - d.cfg.Window
-	calm := true
+	pressed, slow := false, false
 	for _, w := range d.workloads {
 		d.measure(w, from, now)
 	}
@@ -233,16 +235,21 @@ func (d *Detector) Judge(now watch.Time) []Finding {
 			continue
 		}
 		d.judge(w)
-		calm = calm && bits.OnesCount8(w.suffers) < agree
+		pressed = pressed || bits.OnesCount8(w.pressed) >= agree
+		slow = slow || bits.OnesCount8(w.slow) >= agree
 		findings = w.findings(findings)
 		w.learn(len(findings) > 0 && findings[len(findings)-1].Victim == w.Group)
 	}
-	if calm {
-		d.calm = true
-		for _, w := range d.workloads {
-			w.refer(from, now)
+	for _, w := range d.workloads {
+		if !pressed {
+			w.refer(watch.Memory, from, now)
+		}
+		if !slow {
+			w.refer(watch.CPUTime, from, now)
+			w.refer(watch.LLCOccupancy, from, now)
 		}
 	}
+	d.calm = d.calm || !pressed && !slow
 	return findings
 }
 
@@ -252,9 +259,9 @@ func (d *Detector) judge(w *workload) {
 	for i := range w.history {
 		w.history[i].shift()
 	}
-	unusual, suffers := d.diagnose(w)
-	w.unusual = shift(w.unusual) | bit(unusual)
-	w.suffers = shift(w.suffers) | bit(suffers)
+	w.unusual = shift(w.unusual) | bit(d.diagnose(w))
+	w.pressed = shift(w.pressed) | bit(w.stands(MemoryPressure))
+	w.slow = shift(w.slow) | bit(w.stands(CPI))
 }
 
 // shift makes room for the bit of a new window.
@@ -301,7 +308,7 @@ func (w *workload) findings(to []Finding) []Finding {
 				return e.Subject.Name != w.Group && e.Subject.Scope != watch.Host
 			})
 		}
-		f.Remedies = f.Resource.Remedies(suspect != "" || h.last.suspect != "")
+		f.Remedies = f.Resource.Remedies(h.last.own)
 		to = append(to, f)
 	}
 	return to

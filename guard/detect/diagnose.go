@@ -30,10 +30,12 @@ const (
 // alone.
 func floor(s Signal) (float64, bool) {
 	switch s {
-	case ThrottledPeriods, Withheld, WaitRatio, MemoryPressure, IOPressure:
+	case ThrottledPeriods, Withheld, WaitRatio, IOPressure:
 		return 0.10, true
 	case StealShare:
 		return 0.05, true
+	case MemoryPressure:
+		return 0.02, true
 	case CPUPressure:
 		return 0.20, true
 	case RunQueueP99:
@@ -155,9 +157,8 @@ func (d *Detector) Gaps(group string) []Gap {
 	return gaps
 }
 
-// diagnose files what the window says. Unusual is whether anything is unusual in
-// it, suffers whether that may be a neighbour's doing.
-func (d *Detector) diagnose(w *workload) (unusual, suffers bool) {
+// diagnose files what the window says, and whether anything in it is unusual.
+func (d *Detector) diagnose(w *workload) (unusual bool) {
 	waits := w.stands(RunQueueP99) || w.stands(WaitRatio) || w.stands(CPUPressure)
 	w.excess.add(w.waitExcess())
 	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
@@ -166,7 +167,7 @@ func (d *Detector) diagnose(w *workload) (unusual, suffers bool) {
 	unusual = unusual || waits
 
 	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= culprit {
-		w.conclude(OwnLimit, "", 1, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
+		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
 	}
 	if w.stands(StealShare) && w.value[CPUUse] > 0 {
 		w.conclude(Hypervisor, "", 1, w.evidence(StealShare))
@@ -186,7 +187,7 @@ func (d *Detector) diagnose(w *workload) (unusual, suffers bool) {
 		}
 		d.diagnoseCycles(w)
 	}
-	return unusual, unusual && !explained && w.history[OwnLoad].agree&1 == 0
+	return unusual
 }
 
 // explained says whether throttling or steal may explain what is seen on the
@@ -212,13 +213,20 @@ func (w *workload) above(s Signal, threshold float64) []Evidence {
 }
 
 func (w *workload) conclude(r Resource, suspect string, share float64, evidence []Evidence) {
-	w.file(r, verdict{suspect, share, evidence, w.missing(useful(r)...)})
+	w.file(r, verdict{suspect: suspect, share: share, evidence: evidence, missing: w.missing(useful(r)...)})
+}
+
+// own concludes that the workload itself is to blame.
+func (w *workload) own(r Resource, evidence []Evidence) {
+	w.file(r, verdict{share: 1, own: true, evidence: evidence, missing: w.missing(useful(r)...)})
 }
 
 // accuse concludes that a suspect is to blame, on one more piece of evidence.
 func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 	if c.name != "" {
 		evidence = append(evidence, w.against(c.name, s, c.share, culprit))
+	} else {
+		c.share = 1
 	}
 	w.conclude(r, c.name, c.share, evidence)
 }
@@ -251,8 +259,12 @@ func (d *Detector) diagnoseWait(w *workload) {
 		return
 	}
 	switch {
+	case w.value[SelfQueued] >= mostly && d.fills(w):
+		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, mostly)))
 	case w.value[SelfQueued] >= mostly:
-		w.conclude(OwnLoad, "", 1, append(symptoms, w.fact(SelfQueued, mostly)))
+		// Its threads wake up together; or others have driven them onto fewer CPUs,
+		// where they wait for each other.
+		d.correlateWait(w, symptoms)
 	case w.value[IdleQueued] >= mostly:
 		w.conclude(Frequency, "", 1, append(symptoms, w.fact(IdleQueued, mostly)))
 	case w.value[ForeignQueued] >= culprit:
@@ -260,12 +272,21 @@ func (d *Detector) diagnoseWait(w *workload) {
 	}
 }
 
+// fills says whether the workload uses most of its CPUs, as far as is known.
+func (d *Detector) fills(w *workload) bool {
+	n := w.CPUs.Len()
+	if n == 0 && d.cfg.Machine != nil {
+		n = d.cpus()
+	}
+	return w.value[CPUUse] >= mostly*float64(n)
+}
+
 func (d *Detector) correlateWait(w *workload, symptoms []Evidence) {
 	switch own := w.value[OwnUse]; {
-	case math.IsNaN(own):
-		// It may be its own doing, so nobody is accused.
+	case math.IsNaN(own), own == 0:
+		// It may be its own doing, or its CPUs are not full: nobody is accused.
 	case own >= ownFull:
-		w.conclude(OwnLoad, "", 1, append(symptoms, w.fact(OwnUse, ownFull)))
+		w.own(OwnLoad, append(symptoms, w.fact(OwnUse, ownFull)))
 	default:
 		c, r := d.correlated(w)
 		if c.name != "" {
@@ -280,13 +301,10 @@ func (d *Detector) diagnoseMemory(w *workload) {
 	}
 	symptoms := w.evidence(MemoryPressure)
 	if w.value[LimitEvents] > 0 {
-		w.conclude(Memory, "", 1, append(symptoms, w.fact(LimitEvents, 0)))
+		w.own(Memory, append(symptoms, w.fact(LimitEvents, 0)))
 		return
 	}
-	c := d.grownMost(w, watch.Memory, watch.Part{}, leastMemory, nil)
-	if c.known {
-		w.accuse(Memory, c, MemoryGrowth, symptoms)
-	}
+	w.accuse(Memory, d.grownMost(w, watch.Memory, watch.Part{}, leastMemory, nil), MemoryGrowth, symptoms)
 }
 
 func (d *Detector) diagnoseIO(w *workload) {
@@ -295,7 +313,7 @@ func (d *Detector) diagnoseIO(w *workload) {
 	}
 	symptoms := w.evidence(IOPressure)
 	if w.value[OwnIO] >= mostly {
-		w.conclude(IO, "", 1, append(symptoms, w.fact(OwnIO, mostly)))
+		w.own(IO, append(symptoms, w.fact(OwnIO, mostly)))
 		return
 	}
 	if c := d.ioMost(w); c.known {

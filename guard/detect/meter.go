@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	samples   = 12  // kept by quantity
-	covered   = 0.5 // of a window must be known
-	maxParts  = 512 // meters of parts and culprits of one subject
-	reference = 0.1 // weight of the newest window in what was usual while nobody suffered
+	samples  = 12  // kept by quantity
+	covered  = 0.5 // of a window must be known
+	maxParts = 512 // meters of parts and culprits of one subject
 )
 
 // meter is the history of one quantity.
@@ -21,8 +20,8 @@ type meter struct {
 	part     watch.Part
 	by       string
 	series   *watch.Series
-	// usual is the level while nobody suffered; NaN if that is unknown.
-	usual float64
+	// usual is the level while nobody suffered.
+	usual Mean
 }
 
 // meters are the histories of one subject.
@@ -60,9 +59,9 @@ func (m *meters) find(q watch.Quantity, part watch.Part, by string) *meter {
 
 // make adds a meter; the culprits of long ago give way to new ones.
 func (m *meters) make(s *watch.Sample, by string) *meter {
-	made := meter{s.Quantity, s.Subject.Part, by, watch.NewSeries(s.Quantity, samples), math.NaN()}
+	made := meter{quantity: s.Quantity, part: s.Subject.Part, by: by, series: watch.NewSeries(s.Quantity, samples)}
 	if m.new {
-		made.usual = 0
+		made.usual.N = enough // of nothing
 	}
 	if len(m.all) >= maxParts {
 		for i := range m.all {
@@ -111,25 +110,27 @@ func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
 	return v, false
 }
 
-// refer takes the window into what is usual of the quantities by whose growth
+// refer takes the window into what is usual of a quantity by whose growth
 // suspects are found.
-func (m *meters) refer(from, to watch.Time) {
+func (m *meters) refer(q watch.Quantity, from, to watch.Time) {
 	for i := range m.all {
 		at := &m.all[i]
-		switch at.quantity {
-		case watch.CPUTime, watch.Memory, watch.LLCOccupancy:
-		default:
+		if at.quantity != q {
 			continue
 		}
-		v := at.level(from, to)
-		switch {
-		case math.IsNaN(v):
-		case math.IsNaN(at.usual):
-			at.usual = v
-		default:
-			at.usual += reference * (v - at.usual)
+		if v := at.level(from, to); !math.IsNaN(v) {
+			at.usual.add(v)
 		}
 	}
+}
+
+// growth is by how much a level is above what is usual; 0 if that is within three
+// standard deviations, or not known.
+func (m *meter) growth(level float64) float64 {
+	if m.usual.N < enoughValues || level < m.usual.Mean+3*math.Sqrt(m.usual.Variance) {
+		return 0
+	}
+	return level - m.usual.Mean
 }
 
 // sum adds up the levels of all parts of a kind; NaN if one is missing, or all.

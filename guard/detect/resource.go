@@ -123,8 +123,8 @@ var remedyWords = []string{
 
 // Remedies returns what would help a victim that lacks the resource, the
 // cheapest and easiest to revert first; nothing where nothing on this host
-// does. Foreign says whether others are the cause.
-func (r Resource) Remedies(foreign bool) []Remedy {
+// does. Own says that the victim itself is the cause.
+func (r Resource) Remedies(own bool) []Remedy {
 	switch r {
 	case OwnLimit:
 		return []Remedy{Burst, RaiseLimit}
@@ -133,12 +133,12 @@ func (r Resource) Remedies(foreign bool) []Remedy {
 	case CPU:
 		return []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}
 	case Memory:
-		if foreign {
-			return []Remedy{MemoryHigh}
+		if own {
+			return []Remedy{RaiseLimit}
 		}
-		return []Remedy{RaiseLimit}
+		return []Remedy{MemoryHigh}
 	case IO:
-		if foreign {
+		if !own {
 			return []Remedy{IOWeight}
 		}
 	case MemoryBandwidth:

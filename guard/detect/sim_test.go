@@ -70,26 +70,21 @@ type simHost struct {
 	groups   map[string]*simGroup
 	order    []string
 	steal    float64
-	traffic  float64 // of all, per second
 	counters map[simKey]float64
 	probe    bool
 	now      watch.Time
 	r        *rand.Rand
-	// hidden leaves out what a machine without PMU and resctrl lacks.
-	hidden bool
+	noise    float64 // factor of all standard deviations
 }
 
 // noisy multiplies by a log-normal factor with that standard deviation.
-func (h *simHost) noisy(v, sd float64) float64 { return v * math.Exp(sd*h.r.NormFloat64()) }
+func (h *simHost) noisy(v, sd float64) float64 { return v * math.Exp(sd*h.noise*h.r.NormFloat64()) }
 
 // simulate returns the batches of samples of one run, one per second, and the
 // ends of the windows that they make. Something happens in the last simTrouble.
-func simulate(t trouble, seed uint64) (batches [][]watch.Sample, ends []watch.Time) {
-	r := rand.New(rand.NewPCG(seed, uint64(len(t.name))<<8+uint64(t.name[0])))
-	h := &simHost{groups: map[string]*simGroup{}, order: []string{simVictim, "batch", "mail", "web"}, counters: map[simKey]float64{}, r: r, probe: t.probe}
-	for _, name := range h.order {
-		h.groups[name] = &simGroup{name: name, counters: map[simKey]float64{}}
-	}
+func simulate(t trouble, seed uint64, noise float64) (batches [][]watch.Sample, ends []watch.Time) {
+	h := newSimHost(t, seed, noise)
+	r := h.r
 	load, mail := 1.2+r.Float64(), 0.5+r.Float64()
 	for i := range simQuiet + simTrouble {
 		load = min(max(load+0.05*r.NormFloat64(), 0.6), 2.6)
@@ -100,12 +95,26 @@ func simulate(t trouble, seed uint64) (batches [][]watch.Sample, ends []watch.Ti
 		if i >= simQuiet {
 			t.apply(h, rand.New(rand.NewPCG(seed, 99))) // the same intensity in every window
 		}
-		h.now += watch.Time(float64(watch.Second) * (1 + 0.02*r.Float64()))
+		h.step()
 		batches = append(batches, h.samples())
 		ends = append(ends, h.now)
 	}
 	return batches, ends
 }
+
+func newSimHost(t trouble, seed uint64, noise float64) *simHost {
+	h := &simHost{
+		groups: map[string]*simGroup{}, order: []string{simVictim, "batch", "mail", "web"}, counters: map[simKey]float64{},
+		r: rand.New(rand.NewPCG(seed, uint64(len(t.name))<<8+uint64(t.name[0]))), probe: t.probe, noise: noise,
+	}
+	for _, name := range h.order {
+		h.groups[name] = &simGroup{name: name, counters: map[simKey]float64{}}
+	}
+	return h
+}
+
+// step goes on by about a second.
+func (h *simHost) step() { h.now += watch.Time(float64(watch.Second) * (1 + 0.02*h.r.Float64())) }
 
 // quiet sets what all do while nothing is wrong.
 func (h *simHost) quiet(load, mail float64) {
@@ -136,9 +145,7 @@ func (h *simHost) samples() []watch.Sample {
 	for cpu := range simCPUs {
 		all = h.count(all, watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: cpu}}, h.counters, watch.CPUTime, h.busy(cpu), "")
 	}
-	if !h.hidden {
-		all = h.count(all, watch.Subject{Part: watch.Part{Kind: watch.Cache}}, h.counters, watch.Bandwidth, traffic, "")
-	}
+	all = h.count(all, watch.Subject{Part: watch.Part{Kind: watch.Cache}}, h.counters, watch.Bandwidth, traffic, "")
 	for _, name := range h.order {
 		all = h.group(all, h.groups[name])
 	}
@@ -189,15 +196,13 @@ func (h *simHost) group(to []watch.Sample, g *simGroup) []watch.Sample {
 	device := s
 	device.Part = watch.Part{Kind: watch.Device, ID: watch.DeviceID(8, 0)}
 	to = h.count(to, device, g.counters, watch.IOWritten, g.io, "")
-	if !h.hidden {
-		count(watch.Cycles, g.use*g.clock)
-		count(watch.Instructions, g.use*g.clock/g.cpi)
-		count(watch.LLCMisses, g.use*g.clock/g.cpi*g.mpki/1000)
-		cache := s
-		cache.Part = watch.Part{Kind: watch.Cache}
-		gauge(watch.LLCOccupancy, cache.Part, g.occupancy)
-		to = h.count(to, cache, g.counters, watch.Bandwidth, g.traffic, "")
-	}
+	count(watch.Cycles, g.use*g.clock)
+	count(watch.Instructions, g.use*g.clock/g.cpi)
+	count(watch.LLCMisses, g.use*g.clock/g.cpi*g.mpki/1000)
+	cache := s
+	cache.Part = watch.Part{Kind: watch.Cache}
+	gauge(watch.LLCOccupancy, cache.Part, g.occupancy)
+	to = h.count(to, cache, g.counters, watch.Bandwidth, g.traffic, "")
 	if h.probe && g.name == simVictim {
 		to = h.queue(to, s, g)
 	}

@@ -41,7 +41,7 @@ func (c *claims) claim(total, least float64) claim {
 	if share := c.most / total; share >= culprit && !c.stale {
 		return claim{c.who, min(share, 1), true}
 	}
-	return claim{share: 1, known: !c.stale}
+	return claim{known: !c.stale}
 }
 
 // queuedMost says who had the CPU for most of the workload's wait.
@@ -105,8 +105,8 @@ func correlation(use, excess *ring) float64 {
 }
 
 // grownMost says who grew most since nobody suffered, of what all grew by. A
-// suspect whose present level is missing counts with that of the last windows,
-// and is not named.
+// suspect whose present level is missing counts with that of the last windows
+// and is not named; while one is silent for longer, nobody is.
 func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, least float64, near func(*workload) bool) claim {
 	var c claims
 	for _, s := range d.workloads {
@@ -118,14 +118,14 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 			continue
 		}
 		level, fresh := at.lately(w.from, w.to)
-		if math.IsNaN(at.usual) {
-			continue
+		if math.IsNaN(level) {
+			return claim{}
 		}
 		name := s.Group
 		if s == w {
 			name = ""
 		}
-		c.add(name, level-at.usual, fresh)
+		c.add(name, at.growth(level), fresh)
 	}
 	return c.claim(c.total, least)
 }

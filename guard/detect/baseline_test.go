@@ -1,0 +1,153 @@
+package detect
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestMeanConverges(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	var m Mean
+	for range 5000 {
+		m.add(10 + 2*r.NormFloat64())
+	}
+	if math.Abs(m.Mean-10) > 0.6 || math.Abs(math.Sqrt(m.Variance)-2) > 0.4 {
+		t.Errorf("mean %v, standard deviation %v, want 10 and 2", m.Mean, math.Sqrt(m.Variance))
+	}
+	before := m.Mean
+	if m.add(m.clip(1e6)); m.Mean > before+0.02*3*3 {
+		t.Errorf("one outlier moves the mean from %v to %v", before, m.Mean)
+	}
+}
+
+// The first values are weighted alike: the plain mean and variance.
+func TestMeanStart(t *testing.T) {
+	t.Parallel()
+	var m Mean
+	for _, v := range []float64{1, 2, 3, 6} {
+		m.add(v)
+	}
+	if want := (Mean{N: 4, Mean: 3, Variance: 3.5}); !cmp.Equal(m, want) {
+		t.Errorf("got %+v, want %+v", m, want)
+	}
+}
+
+func TestLevel(t *testing.T) {
+	t.Parallel()
+	for use, want := range map[float64]int{0: 0, 0.12: 0, 0.125: 1, 0.24: 1, 0.25: 2, 1: 4, 2: 5, 1e9: levels - 1, math.Inf(1): levels - 1} {
+		if got := level(use); got != want {
+			t.Errorf("level(%v) = %d, want %d", use, got, want)
+		}
+	}
+	if got := level(math.NaN()); got != 0 {
+		t.Errorf("level(NaN) = %d", got)
+	}
+}
+
+func TestThreshold(t *testing.T) {
+	t.Parallel()
+	learn := func(b *Baseline, use, cpi, clock float64, n int) {
+		w := window{}
+		for i := range w.value {
+			w.value[i] = math.NaN()
+		}
+		w.value[CPUUse], w.value[CPI], w.value[Clock] = use, cpi, clock
+		for range n {
+			b.add(&w)
+		}
+	}
+	var b Baseline
+	learn(&b, 1, 2, 3e9, enough-1)
+	if _, _, ok := b.threshold(CPI, 1); ok {
+		t.Error("a threshold from too few values")
+	}
+	learn(&b, 1, 2, 3e9, 1)
+	learn(&b, 2, 4, 2e9, enough)
+	for _, tc := range []struct {
+		signal     Signal
+		use        float64
+		want, mean float64
+		ok         bool
+	}{
+		{CPI, 0.1, 0, 0, false},
+		{CPI, 0.5, 2.2, 2, true}, // a level below: that of 1 CPU counts
+		{CPI, 1, 4.4, 4, true},   // the level above allows more
+		{CPI, 4, 4.4, 4, true},
+		{Clock, 0.5, 2.7e9, 3e9, true},
+		{Clock, 1, 1.8e9, 2e9, true},
+		{MPKI, 1, 0, 0, false},
+		{CPUUse, 1, 0, 0, false},
+	} {
+		got, mean, ok := b.threshold(tc.signal, tc.use)
+		if math.Abs(got-tc.want) > 1e-6*tc.want || mean != tc.mean || ok != tc.ok {
+			t.Errorf("threshold of %v at %v CPUs = %v, %v, %v, want %+v", tc.signal, tc.use, got, mean, ok, tc)
+		}
+	}
+}
+
+func TestBaselinesValidate(t *testing.T) {
+	t.Parallel()
+	good := Baselines{"a": {}}
+	good["a"][3][2] = Mean{N: 5, Mean: 1, Variance: 0.1}
+	text, err := json.Marshal(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Baselines
+	if err := json.Unmarshal(text, &again); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(good, again); diff != "" || again.Validate() != nil {
+		t.Errorf("after a round trip: %s, %v", diff, again.Validate())
+	}
+	for _, bad := range []Mean{{N: -1}, {Mean: -1}, {Variance: -1}, {Mean: math.NaN()}, {Variance: math.Inf(1)}} {
+		b := Baselines{"a": {}}
+		b["a"][0][0] = bad
+		if err := b.Validate(); err == nil || !strings.Contains(err.Error(), `"a"`) {
+			t.Errorf("%+v: error %v", bad, err)
+		}
+	}
+	if err := (Baselines{"a": nil}).Validate(); err == nil {
+		t.Error("no baseline: no error")
+	}
+}
+
+func TestNamesAreComplete(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	check := func(kind, name, words string) {
+		if name == "" || words == "" || strings.Contains(name, " ") || seen[kind+name] {
+			t.Errorf("%s %q (%q) is empty, used twice or no word", kind, name, words)
+		}
+		seen[kind+name] = true
+	}
+	for _, r := range Resources() {
+		check("resource", r.String(), plain[r])
+		if len(useful(r)) == 0 {
+			t.Errorf("%v: no signal tells about it", r)
+		}
+	}
+	for r := range remedyNames {
+		check("remedy", Remedy(r).String(), Remedy(r).Words())
+	}
+	for _, s := range Signals() {
+		check("signal", s.String(), s.Words())
+	}
+	for _, bad := range []string{"", "heat", "unknown(3)"} {
+		var r Resource
+		var s Signal
+		var m Remedy
+		if r.UnmarshalText([]byte(bad)) == nil || s.UnmarshalText([]byte(bad)) == nil || m.UnmarshalText([]byte(bad)) == nil {
+			t.Errorf("%q is taken for a name", bad)
+		}
+	}
+	if _, err := Resource(99).MarshalText(); err == nil {
+		t.Error("resource 99 has a name")
+	}
+}
