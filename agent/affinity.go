@@ -178,13 +178,23 @@ func (a *affinity) verify(*change) error { return nil }
 
 func (a *affinity) giveBack(*change) error { return nil }
 
-// remove gives processes that are left the affinity that the first one had.
+// remove gives processes that are left the affinity and policy that the first one
+// had. Without privilege there may be no way out of SCHED_IDLE.
 func (a *affinity) remove(_ *change, b *body) error {
 	pids, _, err := a.present(b)
 	if err != nil {
 		return err
 	}
-	_, err = mask{pids, sched.Attr{Affinity: b.Before.Affinity}, a.set}.apply()
+	if _, err = (mask{pids, sched.Attr{Affinity: b.Before.Affinity}, a.set}).apply(); err != nil {
+		return err
+	}
+	if b.Workload.Spec.Limits.Idle != cgroup.On || b.Before.Policy != sched.Other.String() {
+		return nil
+	}
+	_, err = mask{pids, sched.Attr{Policy: sched.Other}, a.set}.apply()
+	if errors.Is(err, syscall.EPERM) {
+		return nil
+	}
 	return err
 }
 

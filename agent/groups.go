@@ -81,7 +81,16 @@ func within(name, dir string) bool {
 
 func (g *groups) name() string { return g.host.Mode() }
 
-func (g *groups) notes(*body) []string { return nil }
+// notes warns where a weight does not act against the whole host: only the
+// children of one group compete by their weights.
+func (g *groups) notes(b *body) []string {
+	l := &b.Workload.Spec.Limits
+	around := path.Dir(b.Workload.Group)
+	if l.Idle != cgroup.On && l.Weight == 0 || around == "." {
+		return nil
+	}
+	return []string{fmt.Sprintf("its weight or idleness counts among the groups in %s; against others, %s counts as a whole", around, around)}
+}
 
 // admit fills in the workload's group.
 func (g *groups) admit(b *body, others map[string]*body) error {

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 )
@@ -398,7 +399,12 @@ func TestAffinity(t *testing.T) {
 	}
 	a := n.backend.(*affinity)
 	a.get, a.set = f.get, f.set
-	batch := h.place(n, spec("batch", place.BE, 500, 9000100))
+	idle := spec("batch", place.BE, 500, 9000100)
+	idle.Limits.Idle = cgroup.On
+	batch := h.place(n, idle)
+	if got := f.state[9000103].Policy; got != sched.Idle {
+		t.Errorf("batch's child has policy %v", got)
+	}
 	api := h.place(n, spec("api", place.LSE, 2000, 9000101))
 	if len(batch.Notes) == 0 {
 		t.Error("no warning that affinity is the lesser backend")
@@ -423,6 +429,11 @@ func TestAffinity(t *testing.T) {
 	}
 	if _, err := n.Restore(ctx); err != nil {
 		t.Error(err)
+	}
+	for _, pid := range []int{9000100, 9000103} {
+		if got := f.state[pid]; got.Policy != sched.Other || got.Affinity != all {
+			t.Errorf("restored, process %d has %v", pid, got)
+		}
 	}
 	if _, err := n.Place(ctx, Spec{Request: place.Request{ID: "x"}, Group: "web.slice"}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("placing a group: %v", err)
