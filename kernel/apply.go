@@ -170,6 +170,9 @@ func (r *Root) prepare(s Step) (*entry, error) {
 	if s.Format.same(e.Original, s.Value) {
 		return nil, nil
 	}
+	if s.Format == State { // what qualifies it cannot be written
+		e.Original, _, _ = strings.Cut(strings.TrimSpace(e.Original), " ")
+	}
 	for _, name := range s.Disturbs {
 		d := saved{Path: name}
 		if d.Inode, err = r.inode(name); err != nil {

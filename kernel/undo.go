@@ -179,7 +179,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 		return Failed, err
 	}
 	current := e.line(text)
-	isOriginal := e.Format.same(current, e.Original) && e.Format.same(e.Original, current)
+	isOriginal := e.Format.owns(current, e.Original) && e.Format.owns(e.Original, current)
 	switch {
 	case isOriginal && !e.undoing:
 		return Untouched, nil

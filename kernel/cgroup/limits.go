@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -67,6 +68,7 @@ type Limits struct {
 
 	// CPUs and Mems are where the group may run and have memory: cpuset.cpus,
 	// cpuset.mems. Setting Mems on v2 moves the pages of processes already there.
+	// CPUs that a sibling's partition holds are a kernel.NotSupportedError.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 	Mems cpuset.Set `json:"mems,omitzero"`
 	// Partition is "member", "root" or "isolated": cpuset.cpus.partition, v2 only.
@@ -352,6 +354,9 @@ func (s *setting) cpuset(l Limits) {
 	if l.Partition == "root" || l.Partition == "isolated" {
 		s.partitionable()
 	}
+	if s.err == nil && s.part.Version == 2 {
+		s.err = s.group.base.host.unpartitioned(s.dir, l.CPUs)
+	}
 	if l.Partition == "member" {
 		partition() // give exclusive CPUs back before the set changes
 	}
@@ -384,6 +389,53 @@ func (s *setting) partitionable() {
 		Reason:  fmt.Sprintf("/%s, which holds the group, is not a partition root: %s", parent, state),
 		Remedy:  "make the parent a partition root first, or the partition a child of the tree's root",
 	}
+}
+
+// unpartitioned refuses CPUs of a group that a sibling's partition holds. Before
+// Linux 7, writing them ends that partition, and undoing does not bring it back;
+// since then, the group does not get them.
+func (h *Host) unpartitioned(dir string, cpus cpuset.Set) error {
+	parent := path.Dir(dir)
+	siblings, err := fs.ReadDir(h.root.FS(), parent)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("partitions beside /%s: %w", dir, err)
+	}
+	for _, entry := range siblings {
+		sibling := path.Join(parent, entry.Name())
+		if !entry.IsDir() || sibling == dir {
+			continue
+		}
+		held, err := h.partition(sibling)
+		if err != nil {
+			return fmt.Errorf("partition /%s: %w", sibling, err)
+		}
+		if held.Overlaps(cpus) {
+			return &kernel.NotSupportedError{
+				Feature: fmt.Sprintf("CPUs %v for /%s", cpus, dir),
+				Reason:  fmt.Sprintf("/%s is a partition and holds %v", sibling, held.Intersect(cpus)),
+				Remedy:  "leave them out, or make that group a member first",
+			}
+		}
+	}
+	return nil
+}
+
+// partition returns the CPUs that a group holds as a partition, none if it is no
+// valid one.
+func (h *Host) partition(dir string) (cpuset.Set, error) {
+	state, _, err := h.read(dir + "/cpuset.cpus.partition")
+	state = strings.TrimSpace(state)
+	if err != nil || state != "root" && state != "isolated" {
+		return cpuset.Set{}, err
+	}
+	cpus, ok, err := h.read(dir + "/cpuset.cpus.exclusive.effective") // 6.7
+	if err == nil && !ok {
+		cpus, _, err = h.read(dir + "/cpuset.cpus")
+	}
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	return cpuset.Parse(cpus)
 }
 
 func (s *setting) memory(l Limits) {

@@ -20,7 +20,7 @@ type Placement struct {
 // A v1 set must hold those of its children and lie within its parent's at any
 // time, so each is first widened to old and new together, from the top down,
 // and then narrowed to the new one, from the bottom up. Undo goes the same way
-// back.
+// back. CPUs that a sibling's partition holds are a kernel.NotSupportedError.
 func Place(placements ...Placement) (kernel.Plan, error) {
 	ordered := slices.Clone(placements)
 	slices.SortStableFunc(ordered, func(a, b Placement) int { return cmp.Compare(depth(a.Group), depth(b.Group)) })
@@ -41,6 +41,11 @@ func Place(placements ...Placement) (kernel.Plan, error) {
 			have, err := p.Group.base.host.set(file)
 			if err != nil {
 				return nil, fmt.Errorf("place group %q: %w", p.Group.rel, err)
+			}
+			if kind.file == "cpuset.cpus" && part.Version == 2 {
+				if err := p.Group.base.host.unpartitioned(p.Group.dir(part), kind.want); err != nil {
+					return nil, err
+				}
 			}
 			both := have.Union(kind.want)
 			if both != have {
