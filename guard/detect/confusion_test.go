@@ -58,7 +58,7 @@ func answer(findings [][]detect.Finding) (string, string) {
 
 // tally is what the runs of one label came to.
 type tally struct {
-	right, accused, first int
+	right, accused, first int // first is no figure where nothing is to be found
 	answers               map[string]int
 }
 
@@ -73,7 +73,7 @@ func tallyRuns(t testing.TB, label trouble, noise float64) tally {
 		sum.answers[strings.TrimSpace(resource+" "+suspect)]++
 		if resource == label.want() && suspect == label.suspect {
 			sum.right++
-			sum.first += slices.IndexFunc(findings, func(now []detect.Finding) bool { return len(now) > 0 && label.fits(now[0]) }) - simQuiet
+			sum.first += slices.IndexFunc(findings, func(now []detect.Finding) bool { return len(now) > 0 && label.fits(now[0]) }) - simQuiet + 1
 		}
 		for _, f := range slices.Concat(findings...) {
 			if f.Suspect != "" && f.Suspect != label.suspect {
@@ -102,7 +102,7 @@ func TestConfusion(t *testing.T) {
 	t.Parallel()
 	for _, label := range troubles() {
 		got := tallyRuns(t, label, 1)
-		t.Logf("| %s | %s | %d of %d | %.1f | %v |", label.name, label.want(), got.right, *runs, float64(got.first)/float64(max(got.right, 1))+1, got.answers)
+		t.Logf("| %s | %s | %d of %d | %.1f | %v |", label.name, label.want(), got.right, *runs, float64(max(got.first, 0))/float64(max(got.right, 1)), got.answers)
 		if float64(got.right) < 0.95*float64(*runs) {
 			t.Errorf("%s: %d of %d right, answers %v", label.name, got.right, *runs, got.answers)
 		}

@@ -69,7 +69,13 @@ func (d *Detector) correlated(w *workload) (c claim, r float64) {
 	var use claims
 	for _, s := range d.workloads {
 		now := s.value[CPUUse]
-		if s == w || !(now >= leastUse) || !s.mayUse(w.CPUs) {
+		if s == w || now < leastUse || !s.mayUse(w.CPUs) {
+			continue
+		}
+		if math.IsNaN(now) {
+			if s.whole[watch.CPUTime] > 0 {
+				return claim{}, 0 // it may be this one
+			}
 			continue
 		}
 		corr := correlation(&s.uses, &w.excess)
@@ -174,8 +180,9 @@ func (d *Detector) ownIO(w *workload) float64 {
 	all := own
 	for _, s := range d.workloads {
 		if s != w {
-			v, _ := s.io(w)
-			all += v
+			if v, _ := s.io(w); v > 0 {
+				all += v
+			}
 		}
 	}
 	return own / all
@@ -186,6 +193,9 @@ func (d *Detector) ioMost(w *workload) claim {
 	var c claims
 	for _, s := range d.workloads {
 		v, fresh := s.io(w)
+		if math.IsNaN(v) {
+			return claim{}
+		}
 		name := s.Group
 		if s == w {
 			name = ""
@@ -196,7 +206,7 @@ func (d *Detector) ioMost(w *workload) claim {
 }
 
 // io is the bytes per second that go between the workload and the devices of
-// another.
+// another; NaN if one of them has been silent for long.
 func (w *workload) io(of *workload) (sum float64, fresh bool) {
 	fresh = true
 	for i := range w.all {
@@ -205,10 +215,8 @@ func (w *workload) io(of *workload) (sum float64, fresh bool) {
 			continue
 		}
 		v, now := at.lately(of.from, of.to)
-		if !math.IsNaN(v) {
-			sum += v
-			fresh = fresh && now
-		}
+		sum += v
+		fresh = fresh && now
 	}
 	return sum, fresh
 }
