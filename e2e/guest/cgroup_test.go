@@ -175,6 +175,7 @@ func childWork() map[string]func(*testing.T) {
 			held[0]++ // not garbage before
 		},
 		"use delegation": useDelegation,
+		"change a node":  changeNode,
 	}
 }
 
