@@ -338,8 +338,8 @@ func (d *Detector) measureMemory(w *workload) {
 		}
 	}
 	high, most := w.level(watch.MemoryHigh, from, to), w.level(watch.MemoryMax, from, to)
-	if math.IsNaN(high) {
-		high = 0 // on v1 there is no such limit
+	if math.IsNaN(high) && w.find(watch.MemoryLow, watch.Part{}, "") == nil {
+		high = 0 // cgroup v1 has neither limit
 	}
 	w.value[LimitEvents] = high + most
 	w.value[LocalMemory] = d.localMemory(w)

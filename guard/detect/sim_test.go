@@ -188,6 +188,7 @@ func (h *simHost) group(to []watch.Sample, g *simGroup) []watch.Sample {
 	count(watch.CPUSome, g.cpuSome)
 	count(watch.MemorySome, g.memSome)
 	count(watch.IOSome, g.ioSome)
+	count(watch.MemoryLow, 0)
 	count(watch.MemoryHigh, g.limits)
 	count(watch.MemoryMax, 0)
 	gauge(watch.Memory, watch.Part{}, g.memory)
