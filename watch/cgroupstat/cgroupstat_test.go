@@ -171,6 +171,7 @@ func TestReadHybrid(t *testing.T) {
 func TestSignalsSayWhyNot(t *testing.T) {
 	t.Parallel()
 	bare := tree(t, 2, map[string]string{"cgroup.procs": "", "cpu.stat": "usage_usec 1\n"})
+	old := tree(t, 2, map[string]string{"cgroup.procs": "", "cpu.stat": "usage_usec 1\n", "cpu.max": "max 100000\n"})
 	elsewhere := tree(t, 1, v1Files())
 	elsewhere.Dir = t.TempDir()
 	for _, tc := range []struct {
@@ -181,6 +182,8 @@ func TestSignalsSayWhyNot(t *testing.T) {
 	}{
 		{"controller off for the group", []Tree{bare}, Memory, "there is no memory.current (enable the memory controller in the parent's cgroup.subtree_control)"},
 		{"shared file, controller off", []Tree{bare}, Throttling, "there is no cpu.max (enable the cpu controller"},
+		{"older than 6.6", []Tree{old}, ThrottlingAny, "there is no cpu.stat.local (boot a kernel 6.6 or newer)"},
+		{"no time of interrupts", []Tree{old}, IRQPressure, "CONFIG_IRQ_TIME_ACCOUNTING"},
 		{"no pressure", []Tree{bare}, CPUPressure, "cpu.pressure: not supported: there is no such file (boot a kernel 4.20"},
 		{"no events", []Tree{bare}, State, "there is no cgroup.events"},
 		{"no tree of that version", []Tree{tree(t, 1, v1Files())}, State, "no cgroup v2 tree is mounted"},

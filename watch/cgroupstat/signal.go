@@ -172,6 +172,8 @@ func absent(s Signal, file string, version int) error {
 	err := &kernel.NotSupportedError{Feature: s.String() + " of a group", Reason: "there is no " + file}
 	info := signalInfos()[s]
 	switch {
+	case file == "cpu.stat.local":
+		err.Remedy = "boot a kernel 6.6 or newer"
 	case version == 2 && info.v2.controller != "":
 		err.Remedy = "enable the " + info.v2.controller + " controller in the parent's cgroup.subtree_control"
 	case version == 2:

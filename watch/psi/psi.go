@@ -63,10 +63,14 @@ func Read(fsys fs.FS, name string) (Pressure, error) {
 func NotSupported(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		remedy := "boot a kernel 4.20 or newer with CONFIG_PSI"
+		if base := path.Base(name); base == "irq.pressure" || base == "irq" {
+			remedy = "boot a kernel 6.1 or newer with CONFIG_PSI and CONFIG_IRQ_TIME_ACCOUNTING"
+		}
 		return &kernel.NotSupportedError{
 			Feature: name,
 			Reason:  "there is no such file",
-			Remedy:  "boot a kernel 4.20 or newer with CONFIG_PSI; groups have pressure on cgroup v2 only",
+			Remedy:  remedy + "; groups have pressure on cgroup v2 only",
 		}
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		return &kernel.NotSupportedError{

@@ -79,8 +79,11 @@ func TestRead(t *testing.T) {
 	if _, err := Read(host, "proc/pressure/io"); err == nil || !strings.Contains(err.Error(), "parse proc/pressure/io") {
 		t.Errorf("garbage: %v", err)
 	}
-	if _, err := Read(host, "proc/pressure/irq"); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := Read(host, "proc/pressure/irq"); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "CONFIG_IRQ_TIME_ACCOUNTING") {
 		t.Errorf("no file: %v, want not supported", err)
+	}
+	if _, err := Read(host, "proc/pressure/memory"); !errors.Is(err, kernel.ErrNotSupported) || strings.Contains(err.Error(), "IRQ") {
+		t.Errorf("no file: %v, want not supported and nothing about IRQ", err)
 	}
 	if _, err := Read(host, "group/cpu.pressure"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no group: %v, want fs.ErrNotExist", err)
