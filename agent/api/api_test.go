@@ -397,9 +397,23 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
+// openDir is a temporary directory that everybody may search.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "berth-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 func TestListen(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := openDir(t)
 	path := filepath.Join(dir, "s")
 	first, err := Listen(path, -1)
 	if err != nil {
@@ -439,6 +453,35 @@ func TestListen(t *testing.T) {
 	defer third.Close()
 	if mode := modeOf(t, path); mode != 0o600 {
 		t.Errorf("the mode is %o", mode)
+	}
+}
+
+// A group gets its socket only where it can reach it.
+func TestListenForGroup(t *testing.T) {
+	t.Parallel()
+	dir := openDir(t)
+	path, gid := filepath.Join(dir, "s"), syscall.Getgid()
+	for _, tc := range []struct {
+		mode os.FileMode
+		ok   bool
+	}{{0o700, false}, {0o710, true}, {0o701, false}, {0o755, true}} {
+		if err := os.Chmod(dir, tc.mode); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Listen(path, gid)
+		var unreachable *UnreachableError
+		if errors.As(err, &unreachable) == tc.ok || tc.ok != (err == nil) {
+			t.Errorf("in a directory of mode %o: %v", tc.mode, err)
+		}
+		if err == nil {
+			l.Close()
+		}
+		if unreachable != nil && unreachable.Dir != dir {
+			t.Errorf("it blames %s", unreachable.Dir)
+		}
+	}
+	if l, err := Listen(filepath.Join(dir, "none", "s"), gid); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("in no directory: %v, %v", l, err)
 	}
 }
 

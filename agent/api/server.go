@@ -327,11 +327,16 @@ func (s *Server) move(r *http.Request, body any) (any, error) {
 }
 
 func (s *Server) explain(r *http.Request, _ any) (any, error) {
-	w, err := s.Node.Get(r.Context(), r.PathValue("id"))
+	return s.Explain(r.Context(), r.PathValue("id"))
+}
+
+// Explain says why a workload is where it is. Nothing is changed.
+func (s *Server) Explain(ctx context.Context, id string) (Explanation, error) {
+	w, err := s.Node.Get(ctx, id)
 	if err != nil {
-		return nil, err
+		return Explanation{}, err
 	}
-	return explanation(r.Context(), s.Node, w)
+	return explanation(ctx, s.Node, w)
 }
 
 // explanation says why a workload has its grant.

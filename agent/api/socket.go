@@ -23,11 +23,14 @@ func (e *InUseError) Error() string {
 }
 
 // Listen listens on a Unix socket that only this user may use (mode 0600) and, if
-// gid is not negative, that group (0660). A socket on which nobody listens any
+// gid is not negative, that group (0660), if it can get there (*UnreachableError). A socket on which nobody listens any
 // more is replaced, one in use is an *InUseError; anything else of that name is an
 // error and stays. Closing removes the socket.
 func Listen(path string, gid int) (net.Listener, error) {
 	if err := clear(path); err != nil {
+		return nil, err
+	}
+	if err := reachable(path, gid); err != nil {
 		return nil, err
 	}
 	// Nobody can connect before the mode is right: the socket is made in a
@@ -71,6 +74,42 @@ func clear(path string) error {
 	return fmt.Errorf("listen on %s: look who does already: %w", path, err)
 }
 
+// UnreachableError is a directory on the way to a socket that the socket's group
+// may not search.
+type UnreachableError struct {
+	Path, Dir string
+	GID       int
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("listen on %s: group %d does not get there through %s; chgrp %d %s and chmod g+x it, or choose a socket elsewhere",
+		e.Path, e.GID, e.Dir, e.GID, e.Dir)
+}
+
+// reachable checks that a group may search the directories down to a path. Access
+// control lists are not looked at.
+func reachable(path string, gid int) error {
+	if gid < 0 {
+		return nil
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", path, err)
+		}
+		search := fs.FileMode(0o001)
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Gid) == gid {
+			search = 0o010
+		}
+		if info.Mode()&search == 0 {
+			return &UnreachableError{path, dir, gid}
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
+}
+
 // socket is a listener that removes its file, if that is still its own.
 type socket struct {
 	*net.UnixListener
@@ -95,6 +134,9 @@ func (s *socket) install(made string, gid int) (err error) {
 	}
 	return os.Rename(made, s.path)
 }
+
+// Addr is the path.
+func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
 
 // Close ends listening and removes the socket.
 func (s *socket) Close() error {

@@ -161,6 +161,9 @@ type Agent struct {
 	// Metrics is the HOST:PORT of /metrics and the status page; off is none.
 	// Default: 127.0.0.1:9750, not reachable from the network.
 	Metrics string `json:"metrics,omitempty"`
+	// Network lets metrics be an address that other hosts reach. Whoever does sees
+	// all workloads: there is no password. Default: false, such an address is refused.
+	Network bool `json:"network,omitempty"`
 	// Rescan is how often all groups are looked through beside watching them come
 	// and go, at least 1s. Default: 30s.
 	Rescan Duration `json:"rescan,omitzero"`

@@ -206,10 +206,13 @@ func (v *validator) agent(a *Agent) {
 	}
 	// sockaddr_un has 108 bytes with the zero at the end, unix(7).
 	v.want(len(a.Socket) < 108, "agent.socket", "is %d bytes long; a socket's path has at most 107", len(a.Socket))
-	if a.Metrics != "off" {
-		_, port, err := net.SplitHostPort(a.Metrics)
+	if a.Metrics != "off" && a.Metrics != "" {
+		host, port, err := net.SplitHostPort(a.Metrics)
 		_, wrong := strconv.ParseUint(port, 10, 16)
 		v.want(err == nil && wrong == nil, "agent.metrics", "%q is no HOST:PORT, nor off", a.Metrics)
+		local := host == "localhost" || net.ParseIP(host).IsLoopback()
+		v.want(local || a.Network || err != nil || wrong != nil, "agent.metrics",
+			"other hosts can reach %q, without a password; use 127.0.0.1, or set agent.network: true if that is meant", a.Metrics)
 	}
 	v.want(time.Duration(a.Rescan) >= time.Second, "agent.rescan", "%s is less than 1s", a.Rescan)
 	v.want(a.YieldAfter >= 1, "agent.yieldAfter", "%d is less than 1", a.YieldAfter)

@@ -20,6 +20,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,9 +53,10 @@ type Options struct {
 	// Reload asks to read the configuration again; nil is never, but for changes of
 	// the file.
 	Reload <-chan os.Signal
-	// Web makes the handler for the address of agent.metrics, of what the agent
-	// knows; nil is none, and then nothing listens there.
-	Web func(api.Server) http.Handler
+	// Web makes what a browser or a scraper sees, of what the agent knows: at the
+	// address of agent.metrics and, beside the API, on the socket. It may follow
+	// the agent until the context ends. Nil is nothing.
+	Web func(context.Context, api.Server) (http.Handler, error)
 	// Supervisor is who started this process.
 	Supervisor Supervisor
 	// Log gets every event; nil discards them.
@@ -174,7 +176,7 @@ func (d *daemon) listen(conf *config.NodeConfig) (err error) {
 	if d.api, err = api.Listen(d.socket(conf), gid); err != nil {
 		return err
 	}
-	if d.opt.Web == nil || conf.Agent.Metrics == "off" {
+	if d.opt.Web == nil || conf.Agent.Metrics == "off" || conf.Agent.Metrics == "" {
 		return nil
 	}
 	if d.web, err = net.Listen("tcp", conf.Agent.Metrics); err != nil {
@@ -214,10 +216,9 @@ func groupID(name string) (int, error) {
 func (d *daemon) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := api.Server{Node: d.keeper, View: d, History: d.history}
-	servers := []*http.Server{d.serve(ctx, d.api, server.Handler(), stop)}
-	if d.web != nil {
-		servers = append(servers, d.serve(ctx, d.web, localOnly(d.web.Addr(), d.opt.Web(server)), stop))
+	servers, err := d.serveAll(ctx, stop)
+	if err != nil {
+		return err
 	}
 	events := make(chan cgrouptree.Event)
 	var others sync.WaitGroup
@@ -226,7 +227,7 @@ func (d *daemon) run(ctx context.Context) error {
 		others.Go(func() { d.hear(ctx, events, stop) })
 		others.Go(func() { d.measure(ctx) })
 	}
-	err := d.loop.run(ctx, d.sources(events))
+	err = d.loop.run(ctx, d.sources(events))
 	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
@@ -255,16 +256,53 @@ func (d *daemon) ending() string {
 	return "everything stays in place"
 }
 
+// where says where it listens.
+func (d *daemon) where() string {
+	if d.web == nil {
+		return "at " + d.api.Addr().String()
+	}
+	return fmt.Sprintf("at %s and http://%s", d.api.Addr(), d.web.Addr())
+}
+
 func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
 	src := sources{
 		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
-		tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
+		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
 		follow: func([]agent.Workload) error { return nil },
 	}
 	if d.meter != nil {
 		src.follow = d.meter.follow
 	}
 	return src
+}
+
+// serveAll answers on all listeners.
+func (d *daemon) serveAll(ctx context.Context, stop context.CancelCauseFunc) ([]*http.Server, error) {
+	server := api.Server{Node: d.keeper, View: d, History: d.history}
+	socket := server.Handler()
+	if d.opt.Web == nil {
+		return []*http.Server{d.serve(ctx, d.api, socket, stop)}, nil
+	}
+	web, err := d.opt.Web(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	servers := []*http.Server{d.serve(ctx, d.api, beside(socket, web), stop)}
+	if d.web != nil {
+		servers = append(servers, d.serve(ctx, d.web, localOnly(d.web.Addr(), web), stop))
+	}
+	return servers, nil
+}
+
+// beside answers for the API below /v1/, and elsewhere what a browser sees.
+func beside(socket, web http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			socket.ServeHTTP(w, r)
+			return
+		}
+		web.ServeHTTP(w, r)
+	})
 }
 
 // serve answers on a listener. That it cannot any more ends the agent.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -137,6 +138,8 @@ type running struct {
 	t    testing.TB
 	stop func() error
 	last uint64
+	// started is what it said then.
+	started string
 }
 
 // run starts the agent; it is stopped at the end of the test, if not before.
@@ -159,7 +162,7 @@ func (h *host) run() *running {
 		c, err := api.Dial(h.t.Context(), h.opt.Socket)
 		if err == nil {
 			r.Client = c
-			r.await(api.Started, "")
+			r.started = r.await(api.Started, "").Text
 			return r
 		}
 		var none *api.NoAgentError
@@ -601,6 +604,63 @@ func TestReloadStorm(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// What a browser sees is at the address of its own and on the socket, beside the API.
+func TestWeb(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "agent: {metrics: \"127.0.0.1:0\"}\n")
+	h.opt.Web = func(_ context.Context, s api.Server) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a, err := s.View.About(r.Context())
+			fmt.Fprintf(w, "%s %v", a.Backend, err)
+		}), nil
+	}
+	r := h.run()
+	_, address, ok := strings.Cut(r.started, " and ")
+	if !ok {
+		t.Fatalf("it started with %q", r.started)
+	}
+	unix := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", h.opt.Socket)
+	}}}
+	for _, tc := range []struct {
+		client    *http.Client
+		url, want string
+	}{
+		{http.DefaultClient, address + "/metrics", "cgroup v1 <nil>"},
+		{http.DefaultClient, address + "/v1/workloads", "cgroup v1 <nil>"}, // no API for who is on the network
+		{unix, "http://agent/metrics", "cgroup v1 <nil>"},
+		{unix, "http://agent/v1/workloads", `{"workloads":[]}` + "\n"},
+	} {
+		answer, err := tc.client.Get(tc.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || string(text) != tc.want {
+			t.Errorf("%s says %q, %v; want %q", tc.url, text, err, tc.want)
+		}
+	}
+	unix.CloseIdleConnections()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// What cannot be shown ends the agent.
+func TestWebFails(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "agent: {metrics: \"off\"}\n")
+	broken := errors.New("broken")
+	h.opt.Web = func(context.Context, api.Server) (http.Handler, error) { return nil, broken }
+	if err := Run(t.Context(), h.opt); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+	// The next one finds nothing in its way.
+	h.opt.Web = nil
+	if r := h.run(); strings.Contains(r.started, "http") {
+		t.Errorf("with metrics off it listens %s", r.started)
+	}
 }
 
 func TestLocalOnly(t *testing.T) {

@@ -48,6 +48,8 @@ type sources struct {
 	read   func() (*config.NodeConfig, error)
 	// follow is told the workloads whenever they changed.
 	follow func([]agent.Workload) error
+	// where says where the agent listens.
+	where string
 	// tell tells the service manager, alive says how often that all is well; 0 is
 	// never.
 	tell  func(...string) error
@@ -176,7 +178,7 @@ func (t *timer) start(d time.Duration) {
 
 // ready tells that the agent works from now on.
 func (l *loop) ready(src sources) error {
-	l.note(api.Started, "", "")
+	l.note(api.Started, "", src.where)
 	return src.tell("READY=1")
 }
 

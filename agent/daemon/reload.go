@@ -82,7 +82,7 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 }
 
 // atStart are fields that are read at the start only.
-var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.stateDir", "agent.rescan"}
+var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.network", "agent.stateDir", "agent.rescan"}
 
 // ofNode are fields, or what is before a dot, that the node is opened with.
 var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}

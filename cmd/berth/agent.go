@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/daemon"
+	"berth.dev/berth/agent/metrics"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 )
 
@@ -40,6 +44,9 @@ that others change are repaired, and left to them if they keep at it.
   --dry-run       say which groups match and what each would get on a host without
                   other workloads; nothing is changed
 
+/metrics for Prometheus and the status page are at http://127.0.0.1:9750, or
+where agent.metrics says, and on the socket.
+
 SIGTERM and SIGINT end the agent. All stays in place then, and the next start goes
 on where this one ended; with --restore-on-exit, or restoreOnExit in the
 configuration, every value and group is given back. After a kill -9, start it
@@ -60,7 +67,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			if err != nil {
 				return err
 			}
-			opt.Root = root
+			opt.Root, opt.Web = root, web(root)
 			if dryRun {
 				return previewAgent(cmd.Context(), cmd.OutOrStdout(), opt)
 			}
@@ -82,6 +89,20 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 	fs.BoolVar(&dryRun, "dry-run", false, "say what would be placed where, and change nothing")
 	completeWords(cmd, "log-format", "text", "json")
 	return cmd
+}
+
+// web shows the metrics.
+func web(root *kernel.Root) func(context.Context, api.Server) (http.Handler, error) {
+	return func(ctx context.Context, s api.Server) (http.Handler, error) {
+		m, err := metrics.New(s.View, metrics.Options{Root: root.FS()})
+		if err != nil {
+			return nil, err
+		}
+		go m.Follow(ctx, s.History)
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", m.Handler())
+		return mux, nil
+	}
 }
 
 // logTo returns a logger of the given format.
