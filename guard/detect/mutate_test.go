@@ -97,9 +97,12 @@ func mutations() []mutation {
 // and what is nobody else's doing is not blamed on anyone.
 func TestMutations(t *testing.T) {
 	t.Parallel()
-	for _, m := range mutations() {
+	for i, m := range mutations() {
 		right, all := 0, 0
-		for _, label := range troubles() {
+		for j, label := range troubles() {
+			if *runs == 1 && (i+j)%4 > 0 {
+				continue // a sample of them, to be quick
+			}
 			for seed := range *runs {
 				batches, ends := simulate(label, uint64(seed), 1)
 				m.spoil(rand.New(rand.NewPCG(uint64(seed), 7)), batches)
