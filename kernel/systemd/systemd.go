@@ -35,6 +35,9 @@ import (
 // mount is where cgroup v2 is.
 const mount = "sys/fs/cgroup"
 
+// answer is how long systemd may take to answer, ample on a starved host.
+const answer = time.Minute
+
 // Bus is what Files ask of systemd's manager. A Conn of go-systemd is one.
 type Bus interface {
 	// GetUnitPropertyContext returns a property that all kinds of units have.
@@ -224,7 +227,7 @@ func (f *Files) WriteFile(name, data string) error {
 	if !ok {
 		return f.Files.WriteFile(name, data)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), f.patience+10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()
 	u, ok, err := f.owner(ctx, path.Dir(name))
 	if err != nil {

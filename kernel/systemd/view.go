@@ -57,7 +57,7 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	if !ok {
 		return "", false, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()
 	u, ok, err := f.owner(ctx, path.Dir(name))
 	if err != nil || !ok || u.active {
