@@ -17,7 +17,6 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/lab"
 )
 
 // berth runs the program to its end.
@@ -233,44 +232,4 @@ func await(t *testing.T, so func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("it did not come about")
-}
-
-// TestLab runs a short experiment. What it finds out means nothing here, but the
-// knobs are those of its scenarios, and all is as before.
-func TestLab(t *testing.T) {
-	onlyOn(t, "virtual4")
-	h := newHost(t)
-	before := h.settings()
-	results := t.TempDir()
-	if _, exit := berth(t, "lab", "isolation", "--rounds", "1", "--duration", "1s", "--settle", "100ms", "--scenario", "weighted,idle", "--results", results); exit != 0 {
-		t.Fatalf("exit status %d", exit)
-	}
-	runs, err := os.ReadDir(results)
-	if err != nil || len(runs) != 1 {
-		t.Fatalf("%v, %v", runs, err)
-	}
-	result, err := lab.ReadFile(filepath.Join(results, runs[0].Name()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lab.Analyse(result); err != nil || !result.Complete || len(result.Rounds) != 4 {
-		t.Errorf("%d rounds, complete %v, %v", len(result.Rounds), result.Complete, err)
-	}
-	want := map[string]lab.Knob{
-		"weighted": {Of: "neighbour", File: "cpu.weight", Value: "10"},
-		"idle":     {Of: "neighbour", File: "cpu.idle", Value: "1"},
-	}
-	for _, round := range result.Rounds {
-		for _, knob := range round.Knobs {
-			if knob == want[round.Scenario] {
-				delete(want, round.Scenario)
-			}
-		}
-	}
-	for scenario, knob := range want {
-		t.Errorf("%s: no %+v was read back", scenario, knob)
-	}
-	if diff := cmp.Diff(before, h.settings()); diff != "" {
-		t.Errorf("after the lab (-before +after):\n%s", diff)
-	}
 }
