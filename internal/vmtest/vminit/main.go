@@ -1,5 +1,5 @@
 // Command vminit is PID 1 of vmtest's guests. It mounts what a host has, brings
-// up the CPUs, inserts modules, runs one command and reports its exit status.
+// up loopback and CPUs, inserts modules, runs one command and reports its exit status.
 // Where the job has a disk it hands over to the systemd on it, which starts it
 // again as a service for the command.
 package main
@@ -43,6 +43,9 @@ func asPID1() error {
 	}
 	job, err := readJob()
 	if err != nil {
+		return err
+	}
+	if err := loopbackUp(); err != nil {
 		return err
 	}
 	if err := onlineCPUs(); err != nil {
@@ -104,6 +107,24 @@ func mountAll() error {
 		}
 	}
 	return os.WriteFile(guest.Marker, nil, 0o444)
+}
+
+// loopbackUp brings up the one network interface that there is.
+func loopbackUp() error {
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("bring up loopback: %w", err)
+	}
+	defer unix.Close(fd)
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("bring up loopback: %w", err)
+	}
+	return nil
 }
 
 func readJob() (guest.Job, error) {
