@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/agent/metrics"
+	"berth.dev/berth/agent/page"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 )
@@ -91,7 +92,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 	return cmd
 }
 
-// web shows the metrics.
+// web shows the metrics and the status page.
 func web(root *kernel.Root) func(context.Context, api.Server) (http.Handler, error) {
 	return func(ctx context.Context, s api.Server) (http.Handler, error) {
 		m, err := metrics.New(s.View, metrics.Options{Root: root.FS()})
@@ -101,6 +102,7 @@ func web(root *kernel.Root) func(context.Context, api.Server) (http.Handler, err
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", m.Handler())
+		mux.Handle("/", page.Handler(s))
 		return mux, nil
 	}
 }

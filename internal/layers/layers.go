@@ -46,6 +46,9 @@ func Rooms() []Room {
 		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch"}, Pure: true},
 		// 3: wiring
+		{Path: "guard/observe", May: []string{
+			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
+		}},
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
 		{Path: "lab/noise"},
@@ -74,6 +77,7 @@ func Rooms() []Room {
 		{Path: "agent/metrics", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
 		}},
+		{Path: "agent/page", May: []string{"cpuset", "machine", "watch", "place", "agent", "agent/api"}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
