@@ -142,7 +142,7 @@ func (g *groups) expand(c *change, dir string, to map[string]bool) error {
 
 // protected are the groups that are never confined.
 func (g *groups) protected(c *change) []string {
-	keep := []string{path.Join(g.dir, ownGroup), path.Join(g.dir, initScope)}
+	keep := []string{path.Join(g.dir, ownGroup), path.Join(g.dir, idleGroup), path.Join(g.dir, initScope)}
 	if g.own != g.dir && g.handsOn(path.Dir(g.own)) {
 		keep = append(keep, g.own)
 	}
@@ -171,7 +171,7 @@ func (g *groups) overridden(c *change) []string {
 		switch {
 		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
 			dir = path.Dir(dir)
-		case note.Step.Op != kernel.Mkdir || !within(dir, path.Join(g.dir, ownGroup)) || dir == path.Join(g.dir, ownGroup):
+		case note.Step.Op != kernel.Mkdir || !g.isRoof(path.Dir(dir)) || !within(dir, g.dir):
 			continue
 		}
 		if !placed.hold(dir) {
@@ -216,12 +216,8 @@ func (g *groups) giveBack(c *change) error {
 	dirs := dirsOf(c.to.bodies)
 	_, err := c.ledger.Undo(func(s kernel.Step) bool {
 		switch {
-		case dirs.hold(s.Path):
+		case dirs.hold(s.Path), s.Op == kernel.Enable, g.isRoof(s.Path), g.isRoof(path.Dir(s.Path)) && s.Op == kernel.Write:
 			return false
-		case s.Op == kernel.Enable:
-			return false
-		case s.Op == kernel.Mkdir:
-			return path.Base(s.Path) != ownGroup || path.Base(path.Dir(s.Path)) == ownGroup
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
 			text, _ := c.ledger.Original(s.Path)
 			was, err := cpuset.Parse(text)

@@ -114,6 +114,8 @@ func ops(rng *rand.Rand) []op {
 	}
 	api, db := spec("api", place.LSE, 2000, 9000101), spec("db", place.LSE, 1000+1000*rng.IntN(2), 9000102)
 	db.Limits = cgroup.Limits{Weight: 200, MemoryMax: 1 << 20}
+	batch := spec("batch", place.BE, 500, 9000100)
+	batch.Limits.Idle = cgroup.On
 	web := spec("web", place.LS, 1000, 0)
 	web.Group = "web.slice"
 	web.Limits = cgroup.Limits{Weight: 300}
@@ -130,7 +132,7 @@ func ops(rng *rand.Rand) []op {
 		}}
 	}
 	return []op{
-		add(spec("batch", place.BE, 500, 9000100)), add(api), add(db), add(web),
+		add(batch), add(api), add(db), add(web),
 		{"resize api", "api", func(n *Node) error { _, err := n.Resize(ctx, bigger); return err }},
 		move("api", "6-7"), move("db", "4-5"), move("api", "2-3"),
 		release("api"), release("db"), release("web"), release("batch"),
@@ -310,10 +312,12 @@ func (w *world) settled(name string) (*Node, []Workload) {
 	for _, x := range all {
 		groups[x.Group] = true
 	}
-	entries, _ := os.ReadDir(path.Join(w.dir, w.cpusets, ownGroup))
-	for _, e := range entries {
-		if e.IsDir() && !groups[ownGroup+"/"+e.Name()] {
-			w.t.Errorf("%s: group %s is left over", name, e.Name())
+	for _, roof := range []string{ownGroup, idleGroup} {
+		entries, _ := os.ReadDir(path.Join(w.dir, w.cpusets, roof))
+		for _, e := range entries {
+			if e.IsDir() && !groups[roof+"/"+e.Name()] {
+				w.t.Errorf("%s: group %s is left over", name, e.Name())
+			}
 		}
 	}
 	return n, all

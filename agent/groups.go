@@ -17,8 +17,8 @@ import (
 	"berth.dev/berth/place"
 )
 
-// groups is the backend of control groups: one for each workload, below berth/,
-// or one that is there already.
+// groups is the backend of control groups: one for each workload, below ownGroup
+// or idleGroup, or one that is there already.
 type groups struct {
 	root    *kernel.Root
 	host    *cgroup.Host
@@ -32,7 +32,22 @@ type groups struct {
 const (
 	cpusFile = "cpuset.cpus"
 	memsFile = "cpuset.mems"
+	// ownGroup and idleGroup hold the groups that Berth makes. cpu.idle acts between
+	// siblings (Documentation/admin-guide/cgroup-v2.rst), so the workloads that are to
+	// yield to the whole host are in a group that is idle beside all of it.
+	ownGroup  = "berth"
+	idleGroup = "berth-idle"
 )
+
+// IsOwn reports whether a group, named from the base on, is Berth's own: one of
+// those that hold the groups that it makes, or in one.
+func IsOwn(group string) bool { return within(group, ownGroup) || within(group, idleGroup) }
+
+// isRoof reports whether a directory is that of ownGroup or idleGroup.
+func (g *groups) isRoof(dir string) bool {
+	name := path.Base(dir)
+	return (name == ownGroup || name == idleGroup) && slices.Contains(g.base.Dirs(), path.Dir(dir))
+}
 
 // openGroups finds the base. It fails with a kernel.NotSupportedError where CPUs
 // cannot be given by control group. For root the base is the top of each tree
@@ -81,15 +96,34 @@ func within(name, dir string) bool {
 
 func (g *groups) name() string { return g.host.Mode() }
 
-// notes warns where a weight does not act against the whole host: only the
-// children of one group compete by their weights.
+// notes warns where a weight or idleness does not act against the whole host: only
+// the children of one group compete by them.
 func (g *groups) notes(b *body) []string {
 	l := &b.Workload.Spec.Limits
-	around := path.Dir(b.Workload.Group)
-	if l.Idle != cgroup.On && l.Weight == 0 || around == "." {
+	idle, around := l.Idle == cgroup.On, path.Dir(b.Workload.Group)
+	switch {
+	case around == idleGroup && !idle:
+		return []string{fmt.Sprintf("it is in %s, and so runs only when nobody else wants to; run it anew to change that", around)}
+	case around == idleGroup:
+		if around = g.outer(); around == "" {
+			return nil
+		}
+	case !idle && l.Weight == 0 || around == ".":
 		return nil
 	}
 	return []string{fmt.Sprintf("its weight or idleness counts among the groups in %s; against others, %s counts as a whole", around, around)}
+}
+
+// outer is the group around the base where CPU time is shared out, "" if that is
+// the top of the tree.
+func (g *groups) outer() string {
+	t, _ := g.host.Hierarchy(cgroup.CPU)
+	for _, dir := range g.base.Dirs() {
+		if t.Dir != "" && within(dir, t.Dir) {
+			return strings.TrimPrefix(dir, t.Dir)
+		}
+	}
+	return ""
 }
 
 // admit fills in the workload's group.
@@ -97,7 +131,11 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 	w := b.Workload
 	w.Group = w.Spec.Group
 	if w.Group == "" {
-		w.Group = ownGroup + "/" + fileName(w.ID())
+		roof := ownGroup
+		if w.Spec.Limits.Idle == cgroup.On {
+			roof = idleGroup
+		}
+		w.Group = path.Join(roof, fileName(w.ID()))
 	}
 	w.Dirs = g.base.Child(w.Group).Dirs()
 	if w.Spec.Group == "" {
@@ -219,6 +257,11 @@ func (g *groups) plan(c *change) (work, error) {
 		fresh[id] = len(plan) > 0
 		w.plan = append(w.plan, plan...)
 	}
+	idle, err := g.idle(c)
+	if err != nil {
+		return w, err
+	}
+	w.plan = append(w.plan, idle...)
 	units, err := g.units(c, fresh)
 	if err != nil {
 		return w, err
@@ -284,11 +327,35 @@ func (g *groups) limits(c *change, id string, fresh bool) (kernel.Plan, error) {
 	if err != nil || fresh {
 		return plan, err
 	}
-	var differs kernel.Plan
+	if plan, err = g.differing(c, plan); err != nil {
+		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+	}
+	return plan, nil
+}
+
+// idle plans that idleGroup is idle where it holds a workload.
+func (g *groups) idle(c *change) (kernel.Plan, error) {
+	holds := func(id string) bool { return within(c.to.bodies[id].Workload.Group, idleGroup) }
+	if !slices.ContainsFunc(c.limited(), holds) {
+		return nil, nil
+	}
+	plan, err := g.base.Child(idleGroup).Set(cgroup.Limits{Idle: cgroup.On})
+	if err != nil {
+		return nil, err
+	}
+	if plan, err = g.differing(c, plan); err != nil {
+		return nil, fmt.Errorf("make group %s idle: %w", idleGroup, err)
+	}
+	return plan, nil
+}
+
+// differing are the steps of a plan that the kernel does not show yet. A group that
+// is yet to be made shows nothing.
+func (g *groups) differing(c *change, plan kernel.Plan) (differs kernel.Plan, err error) {
 	for _, s := range plan {
 		_, same, err := g.root.Shows(s)
-		if err != nil {
-			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
 		if !same && !c.yielded(s.Path) {
 			differs = append(differs, s)
@@ -440,8 +507,10 @@ func (g *groups) set(name string) (cpuset.Set, error) {
 // place plans the units' CPUs and memory nodes.
 func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 	p := placing{groups: g}
-	if err := p.roof(units); err != nil {
-		return nil, err
+	for _, name := range []string{ownGroup, idleGroup} {
+		if err := p.roof(path.Join(p.dir, name), units); err != nil {
+			return nil, err
+		}
 	}
 	seats := make([]seat, len(units))
 	for i, u := range units {
@@ -484,10 +553,9 @@ func (p *placing) write(dir, file string, set cpuset.Set, why string) {
 	p.plan = append(p.plan, kernel.Step{Path: dir + "/" + file, Value: set.String(), Format: kernel.List, Why: why})
 }
 
-// roof keeps Berth's own v1 group as wide as the base: CPUs that went offline
-// and came back are missing in every v1 set below the top.
-func (p *placing) roof(units []*unit) error {
-	roof := path.Join(p.dir, ownGroup)
+// roof keeps one of Berth's own v1 groups as wide as the base: CPUs that went
+// offline and came back are missing in every v1 set below the top.
+func (p *placing) roof(roof string, units []*unit) error {
 	if p.version != 1 || !slices.ContainsFunc(units, func(u *unit) bool { return !u.stands() && within(u.members[0].dir, roof) }) {
 		return nil
 	}

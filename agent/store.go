@@ -34,7 +34,6 @@ const (
 	asideExt   = ".unreadable" // what could not be read, kept
 	maxName    = 255 - len(recordExt) - len(asideExt)
 	version    = 1
-	ownGroup   = "berth"
 	lockPeriod = 5 * time.Millisecond
 )
 

@@ -25,7 +25,8 @@ type Spec struct {
 	// that a Resize no longer names goes back to the kernel's default.
 	Limits cgroup.Limits `json:"limits,omitzero"`
 	// Group is an existing control group to place, named from the base on; ""
-	// makes one below berth/, named after the ID.
+	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
+	// ID.
 	Group string `json:"group,omitempty"`
 	// PID is a process to move into the group, with all its threads; 0 is none.
 	PID int `json:"pid,omitempty"`
@@ -61,7 +62,7 @@ func (s *Spec) Validate() error {
 	if s.Group != "" && (path.IsAbs(s.Group) || path.Clean(s.Group) != s.Group || s.Group == "." || strings.HasPrefix(s.Group, "..")) {
 		errs = append(errs, fmt.Errorf("group %q: not a name below the base", s.Group))
 	}
-	if s.Group == ownGroup || strings.HasPrefix(s.Group, ownGroup+"/") {
+	if IsOwn(s.Group) {
 		errs = append(errs, fmt.Errorf("group %q: it is Berth's own", s.Group))
 	}
 	if s.PID < 0 || s.Owner.PID < 0 {

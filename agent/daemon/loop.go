@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +32,6 @@ const (
 	// label is the label of a request that the configuration made; its value is
 	// the name in the configuration.
 	label = "berth.dev/workload"
-	// ownGroup holds the groups that Berth makes.
-	ownGroup = "berth"
 	// maxID is the longest id, escaped, that has its group's path in it.
 	maxID = 200
 )
@@ -215,7 +212,7 @@ func (l *loop) adopt(ctx context.Context) error {
 
 // heard acts on an event; it reports whether the rest is to be compared soon.
 func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
-	if e.Path == "" || e.Path == ownGroup || strings.HasPrefix(e.Path, ownGroup+"/") {
+	if e.Path == "" || agent.IsOwn(e.Path) {
 		return false
 	}
 	g, known := l.groups[e.Path]

@@ -83,7 +83,7 @@ func groupsBelow(root *kernel.Root, base string) (paths []string, err error) {
 			return nil // it has gone meanwhile
 		case err != nil:
 			return err
-		case name == base+"/"+ownGroup:
+		case agent.IsOwn(strings.TrimPrefix(name, base+"/")):
 			return fs.SkipDir
 		case d.IsDir() && name != base:
 			paths = append(paths, strings.TrimPrefix(name, base+"/"))

@@ -49,12 +49,13 @@ The classes:
   LSE  own cores, shared with nobody
   LSR  own CPUs, which best-effort work may use while they are idle
   LS   a shared pool of CPUs (default)
-  BE   best effort: the shared pool, and only when nobody else there wants to
-       run (cpu.idle), unless it is given a --weight
+  BE   best effort: the shared pool, and only when nobody else on the host wants
+       to run there (cpu.idle), unless it is given a --weight
 
 Own CPUs are kept free of every other workload of Berth; other processes of the
-host are kept off them by --confine only. Weight, I/O weight and cpu.idle hold
-between workloads of Berth, not against the rest of the host.
+host are kept off them by --confine only. Weights and I/O weights hold between
+workloads of Berth; against the rest of the host these count as one. A user's own
+best effort yields to what is in the same delegated group, and says so.
 
 The place is given back when the last process in it has ended; --kill-left kills
 those that COMMAND leaves behind. A hidden process (berth __keep) sees to it; if
