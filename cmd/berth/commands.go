@@ -23,5 +23,6 @@ func commands() []*cobra.Command {
 		restoreCommand(),
 		runCommand(),
 		topoCommand(),
+		watchCommand(),
 	}
 }

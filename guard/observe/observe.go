@@ -1,0 +1,369 @@
+// Package observe opens every signal that a host has for its control groups and
+// yields them as samples, tick by tick: counters of all groups, and of a few in
+// focus also how long their threads wait for a CPU and who has it meanwhile.
+//
+// It changes nothing on the host. A signal that is missing gives no sample;
+// Signals says why. Judging samples is left to guard/detect.
+package observe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/psi"
+	"berth.dev/berth/watch/schedstat"
+)
+
+// MaxFocus is how many groups can be in focus.
+const MaxFocus = 8
+
+// rescan is the time between two looks for new groups.
+const rescan = 5 * watch.Second
+
+// Config says what to observe. Its zero value works.
+type Config struct {
+	// Root is the directory that stands for "/"; "" is "/".
+	Root string
+	// Probe allows the run-queue probe, which is armed for the groups in focus.
+	// While it is, the kernel runs its programs at every context switch.
+	Probe bool
+}
+
+// Observer reads a host's signals. It is for one goroutine at a time.
+type Observer struct {
+	cfg     Config
+	host    fs.FS
+	trees   []cgroupstat.Tree
+	tree    string // where groups are listed: that of CPU time
+	cpuTree string // where groups are scheduled, "" if nowhere
+	cpuset  string // where groups have their CPUs, "" if nowhere
+
+	stats   *cgroupstat.Sampler
+	groups  map[string]bool // that stats reads
+	scanned watch.Time
+	ticks   int
+
+	focus map[string]*schedstat.Group // nil for one whose threads cannot be read
+	why   map[string]error            // why they cannot
+	queue *queue                      // nil until it is armed
+	noRun error                       // why it is not
+	last  watch.Time
+}
+
+// Open looks which signals there are. A host without control groups is a
+// kernel.NotSupportedError.
+func Open(c Config) (*Observer, error) {
+	c.Root = cmp.Or(c.Root, "/")
+	root, err := kernel.Open(c.Root)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	host, err := cgroup.Detect(root)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	usage, ok := host.Hierarchy(cgroup.CPUAcct)
+	if !ok {
+		return nil, fmt.Errorf("observe: %w", &kernel.NotSupportedError{
+			Feature: "CPU time of groups", Reason: "neither cgroup v2 nor the v1 cpuacct controller is mounted", Remedy: "mount cgroup2",
+		})
+	}
+	o := &Observer{
+		cfg: c, host: os.DirFS(c.Root), tree: filepath.Join(c.Root, usage.Dir), groups: map[string]bool{},
+		focus: map[string]*schedstat.Group{}, why: map[string]error{},
+	}
+	for controller, dir := range map[string]*string{cgroup.CPU: &o.cpuTree, cgroup.CPUSet: &o.cpuset} {
+		if h, ok := host.Hierarchy(controller); ok {
+			*dir = filepath.Join(c.Root, h.Dir)
+		}
+	}
+	for _, h := range host.Hierarchies {
+		o.trees = append(o.trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(c.Root, h.Dir)})
+	}
+	o.stats = cgroupstat.NewSampler(o.trees, sampled()...)
+	return o, nil
+}
+
+// sampled are the signals of all groups: those that the detector uses, and what
+// is cheap.
+func sampled() []cgroupstat.Signal {
+	return []cgroupstat.Signal{
+		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents, cgroupstat.NUMA,
+		cgroupstat.Tasks, cgroupstat.IO, cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
+	}
+}
+
+// Groups returns the groups that have none below them, by path below the root of
+// the hierarchy, in order. Processes in other groups are in none of these.
+func (o *Observer) Groups() ([]string, error) {
+	var leaves []string
+	err := filepath.WalkDir(o.tree, func(dir string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && dir != o.tree {
+			return nil // it has just gone
+		}
+		if err != nil || !entry.IsDir() || dir == o.tree {
+			return err
+		}
+		group := strings.TrimPrefix(dir, o.tree+"/")
+		// A parent comes right before its first child.
+		if n := len(leaves); n > 0 && strings.HasPrefix(group, leaves[n-1]+"/") {
+			leaves = leaves[:n-1]
+		}
+		leaves = append(leaves, group)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list groups: %w", err)
+	}
+	slices.Sort(leaves)
+	return leaves, nil
+}
+
+// Has says whether there is a group.
+func (o *Observer) Has(group string) bool {
+	info, err := os.Stat(filepath.Join(o.tree, group))
+	return err == nil && info.IsDir()
+}
+
+// GroupOf returns the group of a process; "" is the root group. For a process
+// that does not exist the error is fs.ErrNotExist.
+func (o *Observer) GroupOf(pid int) (string, error) {
+	text, err := fs.ReadFile(o.host, fmt.Sprintf("proc/%d/cgroup", pid))
+	if err != nil {
+		return "", fmt.Errorf("group of process %d: %w", pid, err)
+	}
+	members, err := cgroup.ParseMembership(string(text))
+	if err != nil {
+		return "", fmt.Errorf("group of process %d: %w", pid, err)
+	}
+	group, found := "", false
+	for _, m := range members {
+		// A v1 hierarchy of the controller comes before v2, as for Host.Hierarchy.
+		if slices.Contains(m.Controllers, cgroup.CPUAcct) || m.ID == 0 && !found {
+			group, found = m.Path, true
+		}
+	}
+	return strings.Trim(group, "/"), nil
+}
+
+// Path returns the group of a directory, which is relative to the root.
+func (o *Observer) Path(dir string) (group string, ok bool) {
+	for _, t := range o.trees {
+		if group, ok = strings.CutPrefix(filepath.Join(o.cfg.Root, dir), t.Dir+"/"); ok {
+			return group, true
+		}
+	}
+	return "", false
+}
+
+// CPUs returns the CPUs that a group may use; empty where the host does not tell.
+func (o *Observer) CPUs(group string) cpuset.Set {
+	if o.cpuset == "" {
+		return cpuset.Set{}
+	}
+	for dir := group; ; dir = filepath.Dir(dir) {
+		for _, file := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus"} {
+			text, err := os.ReadFile(filepath.Join(o.cpuset, dir, file))
+			if err != nil {
+				continue
+			}
+			if set, err := cpuset.Parse(strings.TrimSpace(string(text))); err == nil {
+				return set
+			}
+		}
+		if dir == "." || dir == "" {
+			return cpuset.Set{}
+		}
+	}
+}
+
+// Tick appends the samples of now: of the host, of all groups, and of those in
+// focus. Groups that vanish end; other groups that cannot be read are an error,
+// with the samples of the rest.
+func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if o.ticks == 0 || now-o.scanned >= rescan {
+		if err := o.scan(); err != nil {
+			return to, err
+		}
+		o.scanned = now
+	}
+	o.ticks++
+	to, err := o.readHost(now, to)
+	errs := []error{err}
+	to, failed := o.stats.Sample(now, to)
+	for _, f := range failed {
+		if errors.Is(f.Err, watch.ErrGone) {
+			delete(o.groups, f.Group)
+		} else {
+			errs = append(errs, f.Err)
+		}
+	}
+	to = o.readWaits(now, to)
+	if o.queue != nil {
+		if to, err = o.queue.read(now, o.last, to); err != nil {
+			o.noRun = err
+			errs = append(errs, o.queue.close())
+			o.queue = nil
+		}
+	}
+	o.last = now
+	return to, errors.Join(errs...)
+}
+
+// scan takes in groups that are new.
+func (o *Observer) scan() error {
+	leaves, err := o.Groups()
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for group := range o.focus {
+		wanted[group] = true
+	}
+	for _, group := range leaves {
+		wanted[group] = true
+	}
+	for group := range o.groups {
+		if !wanted[group] {
+			delete(o.groups, group)
+			if err := o.stats.Remove(group); err != nil {
+				return err
+			}
+		}
+	}
+	for group := range wanted {
+		if err := o.add(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Observer) add(group string) error {
+	err := o.stats.Add(group)
+	if errors.Is(err, watch.ErrGone) {
+		return nil
+	}
+	if err == nil {
+		o.groups[group] = true
+	}
+	return err
+}
+
+// readHost samples /proc/stat and /proc/pressure.
+func (o *Observer) readHost(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	stat, err := procstat.Read(o.host)
+	if err != nil {
+		return to, err
+	}
+	add := func(q watch.Quantity, part watch.Part, v float64) {
+		to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Part: part}, Quantity: q, Value: v})
+	}
+	add(watch.CPUTime, watch.Part{}, stat.Total.Busy().Seconds())
+	if stat.Total.HasSteal() {
+		add(watch.Steal, watch.Part{}, stat.Total.Steal.Seconds())
+	}
+	for _, cpu := range stat.CPUs {
+		add(watch.CPUTime, watch.Part{Kind: watch.CPU, ID: cpu.ID}, cpu.Busy().Seconds())
+	}
+	for _, p := range pressures() {
+		pressure, err := psi.Read(o.host, p.file)
+		if err == nil && pressure.HasSome {
+			add(p.quantity, watch.Part{}, pressure.Some.Total.Seconds())
+		}
+	}
+	return to, nil
+}
+
+type pressureFile struct {
+	name     string
+	file     string
+	quantity watch.Quantity
+}
+
+func pressures() []pressureFile {
+	return []pressureFile{
+		{"cpu pressure", "proc/pressure/cpu", watch.CPUSome}, {"memory pressure", "proc/pressure/memory", watch.MemorySome}, {"io pressure", "proc/pressure/io", watch.IOSome},
+	}
+}
+
+// Focus looks closely at some groups from the next tick on, MaxFocus at most and
+// none within another. What cannot be had for one of them, Signals tells.
+func (o *Observer) Focus(groups []string) error {
+	if len(groups) > MaxFocus {
+		return fmt.Errorf("focus on %d groups: at most %d", len(groups), MaxFocus)
+	}
+	for _, group := range groups {
+		if _, there := o.focus[group]; there {
+			continue
+		}
+		if err := o.add(group); err != nil {
+			return fmt.Errorf("focus on %s: %w", group, err)
+		}
+		o.focus[group], o.why[group] = o.openWaits(group)
+	}
+	o.arm(groups)
+	return nil
+}
+
+// openWaits opens the run delay of a group's threads.
+func (o *Observer) openWaits(group string) (*schedstat.Group, error) {
+	dir := filepath.Join(o.tree, group)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(entries, fs.DirEntry.IsDir) {
+		return nil, &kernel.NotSupportedError{
+			Feature: "run delay of threads", Reason: "the group has groups below it, and their threads are not its own", Remedy: "look at one of those",
+		}
+	}
+	return schedstat.OpenGroup(schedstat.Config{Proc: filepath.Join(o.cfg.Root, "proc"), Dir: dir, Name: group})
+}
+
+// readWaits samples the run delay of the groups in focus. Their CPU time is that
+// of the group, not that of its threads.
+func (o *Observer) readWaits(now watch.Time, to []watch.Sample) []watch.Sample {
+	for group, threads := range o.focus {
+		if threads == nil {
+			continue
+		}
+		n := len(to)
+		var err error
+		if to, _, err = threads.Read(now, to); err != nil {
+			o.focus[group], o.why[group] = nil, err
+			_ = threads.Close()
+			continue
+		}
+		kept := slices.DeleteFunc(to[n:], func(s watch.Sample) bool { return s.Quantity == watch.CPUTime })
+		to = to[:n+len(kept)]
+	}
+	return to
+}
+
+// Close ends all reading and detaches the probe.
+func (o *Observer) Close() error {
+	errs := []error{o.stats.Close()}
+	for _, threads := range o.focus {
+		if threads != nil {
+			errs = append(errs, threads.Close())
+		}
+	}
+	if o.queue != nil {
+		errs = append(errs, o.queue.close())
+		o.queue = nil
+	}
+	return errors.Join(errs...)
+}

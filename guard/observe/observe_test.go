@@ -1,0 +1,259 @@
+package observe
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/runq"
+	"github.com/google/go-cmp/cmp"
+)
+
+// plant makes a host on cgroup v2 with two leaves.
+func plant(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, text := range map[string]string{
+		"proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+		"proc/self/cgroup":    "0::/\n",
+		"proc/7/cgroup":       "0::/a.slice/api\n",
+		"proc/8/cgroup":       "3:cpu:/x\n2:cpuacct:/y\n0::/z\n",
+		"proc/9/cgroup":       "0::/\n",
+		"proc/stat":           "cpu  100 0 0 50 0 0 0 3 0 0\ncpu0 100 0 0 50 0 0 0 3 0 0\n",
+		"proc/pressure/cpu":   "some avg10=0 avg60=0 avg300=0 total=2000000\n",
+
+		"sys/fs/cgroup/cgroup.controllers":             "cpu cpuset memory\n",
+		"sys/fs/cgroup/cpuset.cpus.effective":          "0-3\n",
+		"sys/fs/cgroup/a.slice/cpuset.cpus.effective":  "0-1\n",
+		"sys/fs/cgroup/a.slice/cpu.stat":               "usage_usec 9000000\n",
+		"sys/fs/cgroup/a.slice/api/cpu.stat":           "usage_usec 3000000\n",
+		"sys/fs/cgroup/a.slice/api/cgroup.threads":     "",
+		"sys/fs/cgroup/a.slice/api.d/cpu.stat":         "usage_usec 1000000\n",
+		"sys/fs/cgroup/a.slice/api.d/deep/cpu.stat":    "usage_usec 1000000\n",
+		"sys/fs/cgroup/b.slice/memory.current":         "4096\n",
+		"sys/fs/cgroup/b.slice/cpuset.cpus.effective":  "garbage\n",
+		"sys/fs/cgroup/b.slice/cpu.stat":               "usage_usec 500000\n",
+		"sys/fs/cgroup/a.slice/api/memory.current":     "8192\n",
+		"sys/fs/cgroup/a.slice/api.d/deep/memory.high": "max\n",
+	} {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func open(t *testing.T, root string) *Observer {
+	t.Helper()
+	o, err := Open(Config{Root: root, Probe: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	o := open(t, plant(t))
+	got, err := o.Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a.slice/api", "a.slice/api.d/deep", "b.slice"}, got); diff != "" {
+		t.Error(diff)
+	}
+	for pid, want := range map[int]string{7: "a.slice/api", 8: "y", 9: ""} {
+		if got, err := o.GroupOf(pid); got != want || err != nil {
+			t.Errorf("group of %d is %q, %v; want %q", pid, got, err, want)
+		}
+	}
+	if _, err := o.GroupOf(10); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("group of a process that is gone: %v", err)
+	}
+	for group, want := range map[string]cpuset.Set{"a.slice": cpuset.MustParse("0-1"), "a.slice/api": cpuset.MustParse("0-1"), "b.slice": cpuset.MustParse("0-3"), "gone": cpuset.MustParse("0-3")} {
+		if got := o.CPUs(group); got != want {
+			t.Errorf("CPUs of %s are %s, want %s", group, got, want)
+		}
+	}
+	if group, ok := o.Path("sys/fs/cgroup/a.slice/api"); group != "a.slice/api" || !ok {
+		t.Errorf("path is %q, %t", group, ok)
+	}
+	if group, ok := o.Path("sys/fs/other"); ok {
+		t.Errorf("path of a directory elsewhere is %q", group)
+	}
+}
+
+func TestTick(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	if err := o.Focus([]string{"a.slice"}); err != nil {
+		t.Fatal(err)
+	}
+	now := watch.Second
+	got := tick(t, o, now)
+	group := func(name string) watch.Subject { return watch.Subject{Scope: watch.Group, Name: name} }
+	for key, want := range map[watch.Sample]float64{
+		{Quantity: watch.CPUTime}: 1,
+		{Quantity: watch.Steal}:   0.03,
+		{Quantity: watch.CPUTime, Subject: watch.Subject{Part: watch.Part{Kind: watch.CPU}}}: 1,
+		{Quantity: watch.CPUSome}:                                2,
+		{Quantity: watch.CPUTime, Subject: group("a.slice")}:     9,
+		{Quantity: watch.CPUTime, Subject: group("a.slice/api")}: 3,
+		{Quantity: watch.Memory, Subject: group("b.slice")}:      4096,
+	} {
+		key.Time = now
+		if v, ok := got[key]; !ok || v != want {
+			t.Errorf("%s of %s is %v, %t; want %v", key.Quantity, key.Subject, v, ok, want)
+		}
+	}
+	for key := range got {
+		if key.Subject.Name == "a.slice/api.d" || key.Quantity == watch.MemorySome || key.Quantity == watch.CPUWait {
+			t.Errorf("a sample of what is not there: %+v", key)
+		}
+	}
+	// Groups come and go.
+	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/b.slice")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(root, "sys/fs/cgroup/c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "sys/fs/cgroup/c/cpu.stat"), []byte("usage_usec 0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	now += rescan
+	got = tick(t, o, now)
+	if _, there := got[watch.Sample{Time: now, Subject: group("c"), Quantity: watch.CPUTime}]; !there {
+		t.Error("a new group is not seen")
+	}
+	if _, there := got[watch.Sample{Time: now, Subject: group("b.slice"), Quantity: watch.CPUTime}]; there {
+		t.Error("a group that is gone is seen")
+	}
+}
+
+// tick returns the values of a tick by sample without value.
+func tick(t *testing.T, o *Observer, now watch.Time) map[watch.Sample]float64 {
+	t.Helper()
+	samples, err := o.Tick(now, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[watch.Sample]float64{}
+	for _, s := range samples {
+		v := s.Value
+		s.Value = 0
+		if _, twice := values[s]; twice {
+			t.Errorf("twice: %+v", s)
+		}
+		values[s] = v
+	}
+	return values
+}
+
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	o := open(t, plant(t))
+	if err := o.Focus([]string{"a.slice"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := o.Signals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, s := range all {
+		there[s.Of+": "+s.Name] = s.Available
+		if s.Available == (s.Reason != "") || s.Available != (s.CostSeconds > 0) {
+			t.Errorf("%+v: a signal is there, with its cost, or there is a reason", s)
+		}
+	}
+	want := map[string]bool{
+		"host: cpu time and steal": true, "host: cpu pressure": true, "host: memory pressure": false, "host: io pressure": false,
+		"group: usage": true, "group: throttling": false, "group: throttling by any limit": false, "group: memory": false,
+		"group: memory events": false, "group: numa": false, "group: tasks": false, "group: io": false,
+		"group: cpu pressure": false, "group: memory pressure": false, "group: io pressure": false,
+		"group in focus: run delay": false, "group in focus: run queue": false,
+	}
+	if diff := cmp.Diff(want, there); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if _, err := Open(Config{Root: filepath.Join(root, "none")}); err == nil {
+		t.Error("a root that is not there opens")
+	}
+	for name, text := range map[string]string{"mountinfo": "", "cgroup": ""} {
+		file := filepath.Join(root, "proc/self", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var no *kernel.NotSupportedError
+	if _, err := Open(Config{Root: root}); !errors.As(err, &no) {
+		t.Errorf("a host without groups: %v", err)
+	}
+	o := open(t, plant(t))
+	if err := o.Focus(make([]string, MaxFocus+1)); err == nil {
+		t.Error("too many groups in focus")
+	}
+}
+
+// The parts of a wait become samples; a culprit that is new had cost nothing at
+// the tick before, and one below a group in focus is that group.
+func TestQueueSamples(t *testing.T) {
+	t.Parallel()
+	q := queue{names: map[uint64]string{1: "/api", 2: "/api/sub", 3: "/batch", 4: "/", 5: Ended}, seen: map[[2]string]bool{{"/api", "api"}: true}}
+	g := runq.Group{Path: "/api", Dropped: runq.Share{Wait: 7 * time.Second}}
+	q.before.Groups = []runq.Group{g}
+	for _, s := range []struct {
+		who  runq.Culprit
+		wait time.Duration
+	}{{1, 1}, {2, 2}, {3, 4}, {4, 8}, {5, 16}, {runq.Kernel, 32}, {runq.Idle, 64}, {runq.Throttled, 128}, {runq.Unknown, 256}} {
+		g.Shares = append(g.Shares, runq.Share{Culprit: s.who, Wait: s.wait * time.Second})
+	}
+	type row struct {
+		At    watch.Time
+		What  watch.Quantity
+		By    string
+		Value float64
+	}
+	var got []row
+	for _, s := range q.samples(2, 1, &g, nil) {
+		if s.Subject != subject("/api") {
+			t.Errorf("subject is %s", s.Subject)
+		}
+		got = append(got, row{s.Time, s.Quantity, s.By, s.Value})
+	}
+	want := []row{
+		{1, watch.QueuedBy, Ended, 0}, {2, watch.QueuedBy, Ended, 16},
+		{1, watch.QueuedBy, "/", 0}, {2, watch.QueuedBy, "/", 8},
+		{2, watch.QueuedBy, "api", 3},
+		{1, watch.QueuedBy, "batch", 0}, {2, watch.QueuedBy, "batch", 4},
+		{2, watch.QueuedKernel, "", 32}, {2, watch.QueuedIdle, "", 64}, {2, watch.QueuedThrottled, "", 128}, {2, watch.Queued, "", 518},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

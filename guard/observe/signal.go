@@ -1,0 +1,157 @@
+package observe
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/psi"
+)
+
+// Signal is a source of samples.
+type Signal struct {
+	Name string `json:"name"`
+	// Of is whose samples they are: "host", "group" or "group in focus".
+	Of string `json:"of"`
+	// Available is false where there are none, Reason then says why, and Remedy
+	// what would help, if that is known.
+	Available bool   `json:"available"`
+	Reason    string `json:"reason,omitempty"`
+	Remedy    string `json:"remedy,omitempty"`
+	// CostSeconds is the time that one reading took, by the median of a few; 0
+	// where that was not measured.
+	CostSeconds float64 `json:"costSeconds,omitempty"`
+	// Note says what else it costs.
+	Note string `json:"note,omitempty"`
+}
+
+// with completes a signal with how reading it went.
+func (s Signal) with(cost time.Duration, err error) Signal {
+	var no *kernel.NotSupportedError
+	switch {
+	case err == nil:
+		s.Available, s.CostSeconds = true, cost.Seconds()
+	case errors.As(err, &no):
+		s.Reason, s.Remedy = no.Reason, no.Remedy
+	default:
+		s.Reason = err.Error()
+	}
+	return s
+}
+
+// Signals says for each signal whether it is there, why not, and what reading it
+// costs. Those of groups are asked of one group in focus or, if there is none, of
+// any; without a group they are not listed.
+func (o *Observer) Signals() ([]Signal, error) {
+	all := o.hostSignals()
+	group := ""
+	if focus := sortedKeys(o.focus); len(focus) > 0 {
+		group = focus[0]
+	} else {
+		leaves, err := o.Groups()
+		if err != nil {
+			return nil, err
+		}
+		if len(leaves) > 0 {
+			group = leaves[0]
+		}
+	}
+	if group != "" {
+		for _, signal := range sampled() {
+			all = append(all, o.groupSignal(group, signal))
+		}
+		all = append(all, o.waitSignal(group))
+	}
+	return append(all, o.probeSignal()), nil
+}
+
+func (o *Observer) probeSignal() Signal {
+	err := o.noRun
+	if err == nil {
+		err = o.probeAvailable()
+	}
+	if err == nil && !o.cfg.Probe {
+		err = &kernel.NotSupportedError{Feature: "run-queue probe", Reason: "it was not asked for"}
+	}
+	return Signal{Name: "run queue", Of: "group in focus", Note: "programs in the kernel at every wake-up and context switch while armed"}.with(0, err)
+}
+
+func (o *Observer) hostSignals() []Signal {
+	all := []Signal{Signal{Name: "cpu time and steal", Of: "host"}.with(measure(func() error {
+		s, err := procstat.Read(o.host)
+		if err == nil && !s.Total.HasSteal() {
+			err = &kernel.NotSupportedError{Feature: "steal", Reason: "/proc/stat has no such column"}
+		}
+		return err
+	}))}
+	for _, p := range pressures() {
+		all = append(all, Signal{Name: p.name, Of: "host"}.with(measure(func() error {
+			_, err := psi.Read(o.host, p.file)
+			return err
+		})))
+	}
+	return all
+}
+
+func (o *Observer) groupSignal(group string, signal cgroupstat.Signal) Signal {
+	s := Signal{Name: signal.String(), Of: "group"}
+	r, err := cgroupstat.Open(o.trees, group, signal)
+	if err != nil {
+		return s.with(0, err)
+	}
+	defer r.Close()
+	if err := r.Signals()[0].Err; err != nil {
+		return s.with(0, err)
+	}
+	return s.with(measure(readAgain(func(now watch.Time) error {
+		_, err := r.Read(now, nil)
+		return err
+	})))
+}
+
+func (o *Observer) waitSignal(group string) Signal {
+	s := Signal{Name: "run delay", Of: "group in focus", Note: "grows with the threads, up to 64 a reading"}
+	if err := o.why[group]; err != nil {
+		return s.with(0, err)
+	}
+	threads, err := o.openWaits(group)
+	if err != nil {
+		return s.with(0, err)
+	}
+	defer threads.Close()
+	return s.with(measure(readAgain(func(now watch.Time) error {
+		_, _, err := threads.Read(now, nil)
+		return err
+	})))
+}
+
+// readAgain gives each reading a later time.
+func readAgain(read func(watch.Time) error) func() error {
+	now := watch.Time(0)
+	return func() error {
+		now += watch.Millisecond
+		return read(now)
+	}
+}
+
+// measure returns the median time of a few calls.
+func measure(read func() error) (time.Duration, error) {
+	var took []time.Duration
+	for range 9 {
+		began := time.Now()
+		if err := read(); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
