@@ -64,6 +64,9 @@ func childKeepCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			k.ready = os.NewFile(3, "descriptor 3")
 			if fork {
+				if err := closeOthersOnExec(k.ready); err != nil {
+					return err
+				}
 				return keeperCommand(append([]string{"--fork=false"}, os.Args[2:]...), k.ready).Start()
 			}
 			k.id = args[0]
@@ -78,6 +81,22 @@ func childKeepCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&fork, "fork", true, "start the keeper and end")
 	cmd.Flags().BoolVar(&k.killLeft, "kill-left", false, "kill the processes that are left")
 	return cmd
+}
+
+// closeOthersOnExec keeps what the caller of berth run has open, such as a lock or
+// the end of a pipe, from staying open in the keeper.
+func closeOthersOnExec(keep *os.File) error {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if err == nil && fd > 2 && fd != int(keep.Fd()) {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // keeper is what a keeper knows.

@@ -76,6 +76,13 @@ func rootCommand() *cobra.Command {
 		Short:         "Give every workload its own place, and measure what that bought",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return exitStatus{exitUsage, fmt.Errorf("unknown command %q (see 'berth --help')", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}

@@ -55,3 +55,13 @@ func golden(t *testing.T, verb, name, got string) {
 		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
 	}
 }
+
+func TestUnknownCommand(t *testing.T) {
+	t.Parallel()
+	if out, errs, code := berth(t, "no-such"); code != exitUsage || out != "" || !strings.Contains(errs, `"no-such"`) {
+		t.Errorf("status %d, %q, %q", code, out, errs)
+	}
+	if out, errs, code := berth(t); code != exitOK || errs != "" || !strings.Contains(out, "Available Commands") {
+		t.Errorf("without one: status %d, %q, %q", code, out, errs)
+	}
+}

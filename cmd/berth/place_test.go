@@ -125,7 +125,7 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"explain", "a", "b"}, 2, "NAME"},
 		{[]string{"explain", "none"}, 1, "none"},
 		{[]string{"release", "none"}, 1, "none"},
-		{[]string{"release", "api"}, 1, "still has processes [100]"},
+		{[]string{"release", "api"}, 1, "release api: it still has processes [100]; end them, or kill them with --kill"},
 		{[]string{"move", "api"}, 2, "--cpuset"},
 		{[]string{"move", "api", "--cpuset", "x"}, 2, "x"},
 		{[]string{"move", "none", "--cpuset", "1"}, 1, "none"},

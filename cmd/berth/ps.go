@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,10 +37,8 @@ control group.
 Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "wide" {
-				if err := checkOutput(output); err != nil {
-					return err
-				}
+			if !slices.Contains([]string{"text", "wide", "json"}, output) {
+				return exitStatus{exitUsage, fmt.Errorf("output %q: neither text, wide nor json", output)}
 			}
 			return withNode(cmd, func(n node) error {
 				m, err := newMeters(rootDir(cmd))

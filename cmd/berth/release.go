@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
 )
 
 func releaseCommand() *cobra.Command {
@@ -20,10 +23,15 @@ back and keeps its processes.
 Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withNode(cmd, func(n node) error {
-				if err := n.Release(cmd.Context(), args[0], kill); err != nil {
+				err := n.Release(cmd.Context(), args[0], kill)
+				var occupied *agent.OccupiedError
+				if errors.As(err, &occupied) {
+					return fmt.Errorf("release %s: it still has processes %v; end them, or kill them with --kill", onLine(occupied.ID), occupied.PIDs)
+				}
+				if err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "released %s\n", onLine(args[0]))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s\n", onLine(args[0]))
 				return err
 			})
 		},

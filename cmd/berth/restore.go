@@ -47,7 +47,7 @@ Journals are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 
 Exit status: 0 if nothing was left to give back or all of it was, 1 if
 something could not be given back, 2 for wrong usage.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(r.output); err != nil {
 				return err
@@ -155,13 +155,15 @@ func printNode(w io.Writer, r *nodeReport) int {
 		fmt.Fprintf(w, "alive      node %s: an agent keeps it, and releases what is dead itself\n", r.Dir)
 		return 1
 	}
+	printed := len(r.Items)
 	for _, e := range r.Events {
 		if e.Kind != agent.Restored { // the items say it
 			fmt.Fprintf(w, "%-9s  %s%s: %s\n", e.Kind, onLine(e.ID), onLine(e.Object), onLine(e.Text))
+			printed++
 		}
 	}
 	printRestored(w, kernel.Report{Items: r.Items})
-	return len(r.Events) + len(r.Items)
+	return printed
 }
 
 // journalDir returns where runs under the given root keep their journals.

@@ -138,6 +138,7 @@ func TestRestoreExit(t *testing.T) {
 			"restored   echo 100", "2-2.journal: line 1", "100"},
 		"wrong output": {nil, []string{"-o", "xml"}, 2, "", `output "xml"`, "10"},
 		"wrong flag":   {nil, []string{"--no"}, 2, "", "berth restore --help", "10"},
+		"an argument":  {nil, []string{"everything"}, 2, "", "everything", "10"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -174,5 +175,17 @@ func TestRestoreAlive(t *testing.T) {
 	defer j.Close()
 	if code, out, _ := runRestore("--root", dir); code != 0 || !strings.Contains(out, "alive      berth lab (process ") {
 		t.Errorf("%d, %q", code, out)
+	}
+}
+
+// TestRestoreEmptyNode has a node that holds nothing.
+func TestRestoreEmptyNode(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	if code, _, errs := runRestore("--root", dir, "--all"); code != exitOK {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	if code, out, errs := runRestore("--root", dir, "--all"); code != exitOK || out != "nothing to give back\n" {
+		t.Errorf("status %d, %q, %s", code, out, errs)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -231,7 +232,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	if !gone() {
 		t.Error("the place is still there")
 	}
-	if left, _ := filepath.Glob("/sys/fs/cgroup/*/berth/" + name); len(left) > 0 {
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*/berth*/" + name); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -276,8 +277,50 @@ func TestRunRestored(t *testing.T) {
 	if err != nil {
 		t.Errorf("restore: %v: %s", err, text)
 	}
-	if left, _ := filepath.Glob("/sys/fs/cgroup/*/berth/" + name); len(left) > 0 {
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*/berth*/" + name); len(left) > 0 {
 		t.Errorf("left: %v; restore said %s", left, text)
+	}
+}
+
+// TestRunKeepsNothingOpen has a keeper whose caller has a file open, as with a lock
+// or a pipe to a logger: it must not outlive the command there.
+func TestRunKeepsNothingOpen(t *testing.T) {
+	t.Parallel()
+	needsNode(t)
+	file, err := os.Create(filepath.Join(t.TempDir(), "held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	name := workloadName(t)
+	c := berthProcess(t, "run", "-q", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000")
+	c.ExtraFiles = []*os.File{file}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	holds := func(pid int) bool {
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		if err != nil || len(fds) == 0 {
+			t.Fatalf("files of process %d: %v", pid, err)
+		}
+		return slices.ContainsFunc(fds, func(fd string) bool {
+			to, _ := os.Readlink(fd)
+			return to == file.Name()
+		})
+	}
+	if !holds(c.Process.Pid) {
+		t.Error("the command does not have the file")
+	}
+	if holds(keeperOf(t, name)) {
+		t.Error("the keeper has the file, too")
 	}
 }
 
