@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
 )
 
@@ -178,14 +179,13 @@ func TestRestoreAlive(t *testing.T) {
 	}
 }
 
-// TestRestoreEmptyNode has a node that holds nothing.
-func TestRestoreEmptyNode(t *testing.T) {
+// TestRestoreNothing has a node that held nothing: no line is printed, and none
+// counted.
+func TestRestoreNothing(t *testing.T) {
 	t.Parallel()
-	dir := placedHost(t)
-	if code, _, errs := runRestore("--root", dir, "--all"); code != exitOK {
-		t.Fatalf("status %d: %s", code, errs)
-	}
-	if code, out, errs := runRestore("--root", dir, "--all"); code != exitOK || out != "nothing to give back\n" {
-		t.Errorf("status %d, %q, %s", code, out, errs)
+	var out strings.Builder
+	n := printNode(&out, &nodeReport{Events: []agent.Event{{Kind: agent.Restored, Text: "0 steps undone"}}})
+	if n != 0 || out.Len() > 0 {
+		t.Errorf("%d lines: %q", n, out.String())
 	}
 }
