@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -74,7 +73,7 @@ func (p *parser) expect(f *expectFile, do Action) *Expect {
 	if f == nil {
 		return nil
 	}
-	p.where += "expect."
+	p.where += ".expect"
 	e := &Expect{Error: f.Error, Count: f.Count, Cores: f.Cores, L3s: f.L3s, Nodes: f.Nodes, Moved: f.Moved}
 	if f.Error != "" && f.Error != errorNone && f.Error != errorAny && !slices.Contains(ErrorKinds(), f.Error) {
 		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", f.Error, ErrorKinds()))
@@ -94,7 +93,7 @@ func (p *parser) expect(f *expectFile, do Action) *Expect {
 	case about && f.Error != "" && f.Error != errorNone:
 		p.field("error", errors.New("a step that fails has no CPUs to expect"))
 	case about && (do == Release || do == ReleasePod || do == Restart):
-		p.fail(p.line, strings.TrimSuffix(p.where, "."), fmt.Errorf("%s has no CPUs to expect; error and moved can be", do))
+		p.field("", fmt.Errorf("%s has no CPUs to expect; error and moved can be", do))
 	}
 	return e
 }

@@ -145,7 +145,7 @@ const (
 
 // generator reads what makes a stream.
 func (p *parser) generator(f *generateFile) *Generator {
-	p.where = "generate."
+	p.where = "generate"
 	g := &Generator{Settle: f.Settle, Arrivals: f.Arrivals, Seeds: f.Seeds, Load: f.Load}
 	if g.Seeds == 0 {
 		g.Seeds = 1
@@ -161,10 +161,10 @@ func (p *parser) generator(f *generateFile) *Generator {
 		p.between(n.name, n.value, n.low, n.high)
 	}
 	for i := range f.Mix {
-		p.line, p.where = f.Mix[i].line, fmt.Sprintf("generate.mix[%d].", i)
+		p.where = fmt.Sprintf("generate.mix[%d]", i)
 		g.Mix = append(g.Mix, p.kind(&f.Mix[i]))
 	}
-	p.line, p.where = 0, "generate."
+	p.where = "generate"
 	if stay := g.meanStay(1); len(p.errs) == 0 && (math.IsNaN(stay) || math.IsInf(stay, 0)) {
 		p.field("mix", errors.New("nobody asks for CPU time, so that there is no load"))
 	}
@@ -181,13 +181,13 @@ func (p *parser) kind(f *kindFile) Kind {
 	p.between("weight", float64(k.Weight), 1, maxWeight)
 	p.between("stay", k.Stay, 0.001, 1000)
 	if len(f.Sizes) == 0 {
-		k.Sizes = []Size{{1, p.request("any", &f.Workload)}}
-	} else if f.Workload.CPUs != "" {
+		k.Sizes = []Size{{1, p.request("any", &f.workloadFile)}}
+	} else if f.CPUs != "" {
 		p.field("sizes", errors.New("there are cpus as well"))
 	}
 	for _, cpus := range slices.Sorted(maps.Keys(f.Sizes)) {
 		p.between("sizes."+cpus, float64(f.Sizes[cpus]), 1, maxWeight)
-		w := f.Workload
+		w := f.workloadFile
 		w.CPUs = cpus
 		k.Sizes = append(k.Sizes, Size{f.Sizes[cpus], p.request("any", &w)})
 	}

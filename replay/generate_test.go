@@ -171,18 +171,18 @@ func TestGenerateNamesWhatIsWrong(t *testing.T) {
 		"negative settle":  {head + "  settle: -1\n" + mix, "generate.settle: -1 is not between"},
 		"negative seeds":   {head + "  seeds: -1\n" + mix, "generate.seeds: -1 is not between"},
 		"no load":          {strings.Replace(head, "load: 0.5", "settle: 1", 1) + mix, "generate.load: 0 is not between"},
-		"load no number":   {strings.Replace(head, "0.5", ".nan", 1) + mix, "generate.load: NaN is not between"},
-		"load a word":      {strings.Replace(head, "0.5", "high", 1) + mix, "line 3: `high` is no float"},
+		"load no number":   {strings.Replace(head, "0.5", ".nan", 1) + mix, `generate.load: ".nan" is no number`},
+		"load a word":      {strings.Replace(head, "0.5", "high", 1) + mix, `line 3: generate.load: "high" is no number`},
 		"lifetime":         {head + "  lifetime: short\n" + mix, `generate.lifetime: lifetime "short": there are: [exponential lognormal fixed]`},
-		"unknown field":    {head + "  rate: 3\n" + mix, `line 5: unknown field "rate"`},
-		"unknown in mix":   {head + "  mix:\n  - {weight: 1, cpu: 2}\n", `line 6: unknown field "cpu"`},
+		"unknown field":    {head + "  rate: 3\n" + mix, `line 5: generate.rate: unknown field`},
+		"unknown in mix":   {head + "  mix:\n  - {weight: 1, cpu: 2}\n", `line 6: generate.mix[0].cpu: unknown field`},
 		"no weight":        {head + "  mix:\n  - {cpus: 2}\n", "line 6: generate.mix[0].weight: 0 is not between"},
 		"no stay":          {head + "  mix:\n  - {weight: 1, cpus: 2, stay: 0}\n", "generate.mix[0].stay: 0 is not between"},
 		"class":            {head + "  mix:\n  - {weight: 1, class: X, cpus: 2}\n", "line 6: generate.mix[0].class: "},
 		"size":             {head + "  mix:\n  - {weight: 1, sizes: {two: 1}}\n", `generate.mix[0].cpus: "two" is no CPU time`},
 		"weight of a size": {head + "  mix:\n  - {weight: 1, sizes: {2: 0}}\n", "generate.mix[0].sizes.2: 0 is not between"},
 		"cpus and sizes":   {head + "  mix:\n  - {weight: 1, cpus: 2, sizes: {2: 1}}\n", "generate.mix[0].sizes: there are cpus as well"},
-		"an id":            {head + "  mix:\n  - {weight: 1, cpus: 2, place: a}\n", `unknown field "place"`},
+		"an id":            {head + "  mix:\n  - {weight: 1, cpus: 2, place: a}\n", `generate.mix[0].place: unknown field`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

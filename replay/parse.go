@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/place"
 )
 
@@ -17,13 +18,14 @@ import (
 const DefaultPolicy = "berth"
 
 // Parse reads a scenario file. All that is wrong with it is reported, joined, as
-// *Error with line or field.
+// strictyaml.Error with line and field.
 func Parse(text string, load Loader) (*Scenario, error) {
 	var f scenarioFile
-	if errs := decode(text, &f); errs != nil {
-		return nil, join(errs)
+	lines, err := strictyaml.Decode([]byte(text), "", &f)
+	if err != nil {
+		return nil, err
 	}
-	p := parser{}
+	p := parser{lines: lines}
 	s := &Scenario{About: strings.TrimSpace(f.About), Policy: f.Policy}
 	if s.Policy == "" {
 		s.Policy = DefaultPolicy
@@ -32,22 +34,22 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	s.Config = p.config(&f.Config)
 	s.policies = p.options(f.Options)
 	if _, err := s.PolicyFor(s.Policy); err != nil {
-		p.fail(0, "policy", err)
+		p.field("policy", err)
 	}
 	switch {
 	case f.Generate == nil:
 		s.Steps = p.steps(f.Steps)
 	case len(f.Steps) > 0:
-		p.fail(0, "generate", errors.New("there are steps as well"))
+		p.field("generate", errors.New("there are steps as well"))
 	default:
 		s.Generate = p.generator(f.Generate)
 	}
-	if err := join(p.errs); err != nil {
-		return nil, err
+	if len(p.errs) > 0 {
+		return nil, errors.Join(p.errs...)
 	}
 	empty, err := place.New(s.Topology, s.Config)
 	if err != nil {
-		return nil, &Error{Where: "config", Err: err}
+		return nil, &strictyaml.Error{Line: lines.At("config"), Field: "config", Err: err}
 	}
 	s.allocatable = empty.Ownable(place.LSE).Len()
 	return s, nil
@@ -55,30 +57,31 @@ func Parse(text string, load Loader) (*Scenario, error) {
 
 // parser collects what is wrong.
 type parser struct {
-	line  int
-	where string // prefix of the fields
-	errs  []*Error
+	lines strictyaml.Lines
+	where string // the current part, "steps[2]"; "" is the document
+	errs  []error
 }
 
-func (p *parser) fail(line int, where string, err error) {
-	p.errs = append(p.errs, &Error{Line: line, Where: where, Err: err})
-}
-
-// field notes what is wrong with a field of the current part.
+// field notes what is wrong with a field of the current part, or with the whole
+// of it.
 func (p *parser) field(name string, err error) {
-	if err != nil {
-		p.fail(p.line, p.where+name, err)
+	if err == nil {
+		return
 	}
+	if p.where != "" && name != "" {
+		name = "." + name
+	}
+	p.errs = append(p.errs, &strictyaml.Error{Line: p.lines.At(p.where + name), Field: p.where + name, Err: err})
 }
 
 func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
 	if f.Machine == "" {
-		p.fail(0, "machine", errors.New("none is named"))
+		p.field("machine", errors.New("none is named"))
 		return nil
 	}
 	m, err := load(f.Machine)
 	if err != nil {
-		p.fail(0, "machine", err)
+		p.field("machine", err)
 		return nil
 	}
 	if f.Isolated != nil {
@@ -92,14 +95,14 @@ func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
 }
 
 func (p *parser) config(f *configFile) place.Config {
-	p.where = "config."
+	p.where = "config"
 	c := place.Config{
 		Allowed: p.set("allowed", f.Allowed), Reserved: p.set("reserved", f.Reserved), Floor: p.set("floor", f.Floor),
 		NoFloor: f.NoFloor, MaxRefs: f.MaxRefs,
 	}
 	for _, node := range slices.Sorted(maps.Keys(f.Memory)) {
 		for _, a := range p.amounts(fmt.Sprintf("memory.%d", node), f.Memory[node]) {
-			c.Memory = append(c.Memory, place.Block{Node: node, Resource: a.Resource, Bytes: a.Bytes})
+			c.Memory = append(c.Memory, place.Block{Node: int(node), Resource: a.Resource, Bytes: a.Bytes})
 		}
 	}
 	for i, d := range f.Devices {
@@ -110,48 +113,46 @@ func (p *parser) config(f *configFile) place.Config {
 	return c
 }
 
-func (p *parser) options(f map[string]optionFile) map[string]place.Policy {
+func (p *parser) options(f map[string]map[string]any) map[string]place.Policy {
 	policies := map[string]place.Policy{}
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		policy, err := newPolicy(name, f[name].text)
-		if err != nil {
-			p.fail(f[name].line, "options of "+name, err)
-			continue
+		text, err := strictyaml.Encode(f[name])
+		if err == nil {
+			policies[name], err = newPolicy(name, text)
 		}
-		policies[name] = policy
+		p.field("options."+name, err)
 	}
 	return policies
 }
 
 func (p *parser) steps(files []stepFile) []Step {
 	if len(files) == 0 {
-		p.fail(0, "steps", errors.New("there are none"))
+		p.field("steps", errors.New("there are none"))
 	}
 	known := map[string]workloadFile{}
 	steps := make([]Step, 0, len(files))
 	for i := range files {
 		f := &files[i]
-		p.line, p.where = f.line, fmt.Sprintf("step %d: ", i+1)
+		p.where = fmt.Sprintf("steps[%d]", i)
 		do, id, err := f.action()
 		if err != nil {
-			p.fail(f.line, fmt.Sprintf("step %d", i+1), err)
+			p.field("", err)
 			continue
 		}
-		s := Step{Line: f.line, Do: do, ID: id}
-		p.where = fmt.Sprintf("step %d (%s): ", i+1, s.String())
+		s := Step{Line: p.lines.At(p.where), Do: do, ID: id}
 		switch do {
 		case Place:
-			known[id] = f.Workload
-			s.Request = p.request(id, &f.Workload)
+			known[id] = f.workloadFile
+			s.Request = p.request(id, &f.workloadFile)
 		case Resize:
-			known[id] = known[id].overlay(&f.Workload)
+			known[id] = known[id].overlay(&f.workloadFile)
 			w := known[id]
 			s.Request = p.request(id, &w)
 		case PlacePod:
 			s.Pod = p.pod(f, known)
 		default:
-			if !f.Workload.isEmpty() {
-				p.fail(f.line, strings.TrimSuffix(p.where, ": "), fmt.Errorf("%s takes no fields but expect", do))
+			if !f.workloadFile.isEmpty() {
+				p.field("", fmt.Errorf("%s takes no fields but expect", do))
 			}
 		}
 		if do != PlacePod && len(f.Containers) > 0 {
@@ -160,40 +161,40 @@ func (p *parser) steps(files []stepFile) []Step {
 		s.Expect = p.expect(f.Expect, do)
 		steps = append(steps, s)
 	}
-	p.line, p.where = 0, ""
+	p.where = ""
 	return steps
 }
 
 // pod reads the containers of a pod, and notes each as known.
 func (p *parser) pod(f *stepFile, known map[string]workloadFile) *Pod {
-	rest := f.Workload
+	rest := f.workloadFile
 	rest.CPUs, rest.Limit = "", ""
 	if !rest.isEmpty() {
-		p.fail(p.line, strings.TrimSuffix(p.where, ": "), errors.New("a pod has containers, cpus and limit; all else is its containers' own"))
+		p.field("", errors.New("a pod has containers, cpus and limit; all else is its containers' own"))
 	}
 	if len(f.Containers) == 0 {
 		p.field("containers", errors.New("there are none"))
 	}
-	pod := &Pod{Milli: p.milli("cpus", f.Workload.CPUs), LimitMilli: p.milli("limit", f.Workload.Limit)}
+	pod := &Pod{Milli: p.milli("cpus", f.CPUs), LimitMilli: p.milli("limit", f.Limit)}
 	names := map[string]bool{}
 	where := p.where
 	for i := range f.Containers {
 		c := &f.Containers[i]
-		p.where = fmt.Sprintf("%scontainers[%d].", where, i)
+		p.where = fmt.Sprintf("%s.containers[%d]", where, i)
 		id := f.PlacePod + "/" + c.Name
 		switch {
 		case c.Name == "":
 			p.field("name", errors.New("a container needs one"))
 		case names[c.Name]:
 			p.field("name", fmt.Errorf("two containers named %q", c.Name))
-		case c.Workload.Pod != "":
+		case c.Pod != "":
 			p.field("pod", errors.New("is the pod's name"))
 		}
 		p.field("name", checkID(c.Name))
 		names[c.Name] = true
-		c.Workload.Pod = f.PlacePod
-		known[id] = c.Workload
-		r := p.request(id, &c.Workload)
+		c.Pod = f.PlacePod
+		known[id] = c.workloadFile
+		r := p.request(id, &c.workloadFile)
 		if c.Expect != nil && (c.Expect.Error != "" || c.Expect.Moved != nil) {
 			p.field("expect", errors.New("a container is admitted with its pod: error and moved are the pod's"))
 		}
@@ -227,9 +228,7 @@ func (p *parser) request(id string, w *workloadFile) place.Request {
 		r.MaxNodes = *w.MaxNodes
 	}
 	p.things(w, &r)
-	if err := r.Validate(); err != nil {
-		p.fail(p.line, strings.TrimSuffix(p.where, ": "), err)
-	}
+	p.field("", r.Validate())
 	return r
 }
 

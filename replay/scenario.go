@@ -11,8 +11,6 @@
 package replay
 
 import (
-	"fmt"
-
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -90,24 +88,3 @@ func (s *Scenario) PolicyFor(name string) (place.Policy, error) {
 	}
 	return newPolicy(name, nil)
 }
-
-// Error is something wrong with a scenario file.
-type Error struct {
-	Line  int // 0 if it is not about a certain line
-	Where string
-	Err   error
-}
-
-func (e *Error) Error() string {
-	text := e.Err.Error()
-	if e.Where != "" {
-		text = e.Where + ": " + text
-	}
-	if e.Line > 0 {
-		text = fmt.Sprintf("line %d: %s", e.Line, text)
-	}
-	return text
-}
-
-// Unwrap returns Err.
-func (e *Error) Unwrap() error { return e.Err }

@@ -178,7 +178,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"most cpus":         {"workloads: [{name: a, match: {unit: a.scope}, cpus: max}]\n", "n.yaml:3: workloads[0].cpus: max is no CPU time to ask for"},
 		"too many cpus":     {"workloads: [{name: a, match: {unit: a.scope}, cpus: 99999999999m}]\n", "more CPU time than any machine has"},
 		"socket":            {"agent: {socket: run/x}\n", `n.yaml:3: agent.socket: "run/x" is no absolute path`},
-		"metrics":           {"agent: {metrics: 9750}\n", "n.yaml:3: agent.metrics: 9750 is no text"},
+		"metrics":           {"agent: {metrics: 9750}\n", `n.yaml:3: agent.metrics: "9750" is no HOST:PORT`},
 		"metrics for all":   {"agent: {metrics: \":9750\"}\n", `n.yaml:3: agent.metrics: other hosts can reach ":9750"`},
 		"metrics's host":    {"agent: {metrics: \"10.0.0.1:9750\"}\n", `n.yaml:3: agent.metrics: other hosts can reach`},
 		"metrics's port":    {"agent: {metrics: localhost:http}\n", `n.yaml:3: agent.metrics: "localhost:http" is no HOST:PORT`},

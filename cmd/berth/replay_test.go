@@ -279,7 +279,7 @@ func TestReplayStatus(t *testing.T) {
 		"failing":             {[]string{failing}, exitUnexpected, "FAILED: own CPUs 0-1 were expected, not 1-2"},
 		"failing is counted":  {[]string{failing, good, failing}, exitUnexpected, "2 steps not as expected"},
 		"failing as json":     {[]string{"-o", "json", failing}, exitUnexpected, `"unmet":["own CPUs`},
-		"broken":              {[]string{broken}, exitError, `line 2: unknown field "cpu"`},
+		"broken":              {[]string{broken}, exitError, `line 2: steps[0].cpu: unknown field`},
 		"broken beats failed": {[]string{failing, broken, good}, exitError, "1-2"},
 		"missing":             {[]string{filepath.Join(t.TempDir(), "none.yaml")}, exitError, "read scenario"},
 		"no file":             {nil, exitUsage, "no scenario file"},

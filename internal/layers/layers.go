@@ -20,7 +20,7 @@ func Rooms() []Room {
 		{Path: "cpuset", Pure: true},
 		{Path: "internal/kernfile"},
 		{Path: "internal/amount", Pure: true},
-		{Path: "internal/strictyaml"},
+		{Path: "internal/strictyaml", Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
 		{Path: "kernel", May: []string{"cpuset"}},
@@ -60,7 +60,7 @@ func Rooms() []Room {
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "internal/amount",
+			"cpuset", "machine", "place", "internal/amount", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{

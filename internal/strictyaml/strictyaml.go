@@ -77,8 +77,10 @@ func (l Lines) At(field string) int {
 }
 
 // Decode reads a document over what into, a pointer, has already: a field that
-// the document does not name stays. Structs have the names of their json tags.
-// They may hold structs, slices, maps, pointers, texts, numbers, booleans,
+// the document does not name stays. Structs have the names of their json tags,
+// and those of what they embed.
+// They may hold structs, slices, maps, pointers, numbers, booleans, text, which is
+// as it is written,
 // encoding.TextUnmarshalers, and any, which takes a mapping as map[string]any.
 // All that is wrong is returned, joined, as Errors of file; Lines always.
 func Decode(data []byte, file string, into any) (Lines, error) {
@@ -160,12 +162,8 @@ func (d *decoder) text(n *node, field string, into encoding.TextUnmarshaler) {
 func (d *decoder) scalar(n *node, field string, into reflect.Value) {
 	switch into.Kind() {
 	case reflect.String:
-		if text, ok := n.scalar.(string); ok {
-			into.SetString(text)
-			return
-		}
 		if n.kind == scalar {
-			d.fail(n.line, field, fmt.Errorf("%s is no text: put it in quotes", n.text))
+			into.SetString(n.text)
 			return
 		}
 		d.wrong(n, field, "text")
@@ -181,6 +179,18 @@ func (d *decoder) scalar(n *node, field string, into reflect.Value) {
 			return
 		}
 		d.wrong(n, field, "whole number")
+	case reflect.Float64:
+		switch f := n.scalar.(type) {
+		case int:
+			into.SetFloat(float64(f))
+			return
+		case float64:
+			if !math.IsNaN(f) && !math.IsInf(f, 0) {
+				into.SetFloat(f)
+				return
+			}
+		}
+		d.wrong(n, field, "number")
 	default:
 		panic("strictyaml: no way to read a " + into.Type().String())
 	}
@@ -244,27 +254,27 @@ func (d *decoder) mapping(n *node, field string, into reflect.Value) {
 }
 
 func (d *decoder) structure(n *node, field string, into reflect.Value) {
-	names := Fields(into.Type())
+	names, at := fields(into.Type())
 	d.pairs(n, field, func(p *pair, field string) {
 		i := slices.Index(names, p.key.name)
-		if i < 0 || p.key.name == "" {
+		if i < 0 {
 			d.fail(p.key.line, field, errors.New("unknown field"+Nearest(p.key.name, names)))
 			return
 		}
-		d.decode(&p.value, field, into.Field(i))
+		d.decode(&p.value, field, into.FieldByIndex(at[i]))
 	})
 }
 
-// Fields returns the names of a struct's fields, "" for those that have none.
-func Fields(t reflect.Type) []string {
-	names := make([]string, t.NumField())
-	for i := range names {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if t.Field(i).IsExported() && name != "-" {
-			names[i] = name
+// fields returns the names of a struct's fields, those of embedded structs too,
+// and where each is.
+func fields(t reflect.Type) (names []string, at [][]int) {
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && name != "" && name != "-" {
+			names, at = append(names, name), append(at, f.Index)
 		}
 	}
-	return names
+	return names, at
 }
 
 // plain reads a node of any type.
@@ -290,12 +300,7 @@ func (d *decoder) plain(n *node, field string) any {
 // "x"?`, or which there are if none is near.
 func Nearest(name string, known []string) string {
 	best, least := "", 1+max(len(name)/3, min(2, len(name)/2))
-	var named []string
 	for _, k := range known {
-		if k == "" {
-			continue
-		}
-		named = append(named, k)
 		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
 			best, least = k, d
 		}
@@ -303,7 +308,7 @@ func Nearest(name string, known []string) string {
 	if best != "" {
 		return fmt.Sprintf("; did you mean %q?", best)
 	}
-	return "; there are: " + strings.Join(named, ", ")
+	return "; there are: " + strings.Join(known, ", ")
 }
 
 // distance is the number of characters to insert, delete or replace to make one

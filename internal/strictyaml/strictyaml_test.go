@@ -24,24 +24,30 @@ type doc struct {
 type part struct {
 	Words []string `json:"words"`
 	Skip  int      `json:"-"`
+	Size
+}
+
+// Size is exported so that cmp can look into it.
+type Size struct {
+	Width float64 `json:"width"`
 }
 
 func TestDecode(t *testing.T) {
 	t.Parallel()
 	got := doc{Name: "stays", Count: 1}
-	lines, err := Decode([]byte("count: 2\non: true\nset: 3\nmaybe: false\nlist:\n- {words: [a, \"1\"]}\n-\n  words: []\nsets: {x: 0-3}\nany: {b: [1, {c: d}], e: 1.5}\nname:\n"), "f", &got)
+	lines, err := Decode([]byte("count: 2\non: true\nset: 3\nmaybe: false\nlist:\n- {words: [a, 1, no], width: 2.5}\n-\n  words: []\n  width: 3\nsets: {x: 0-3}\nany: {b: [1, {c: d}], e: 1.5}\nname:\n"), "f", &got)
 	if err != nil {
 		t.Fatal(err)
 	}
 	no := false
 	want := doc{
-		Name: "stays", Count: 2, On: true, Set: cpuset.MustOf(3), Maybe: &no, List: []part{{Words: []string{"a", "1"}}, {Words: []string{}}},
+		Name: "stays", Count: 2, On: true, Set: cpuset.MustOf(3), Maybe: &no, List: []part{{Words: []string{"a", "1", "no"}, Size: Size{2.5}}, {Words: []string{}, Size: Size{3}}},
 		Sets: map[string]cpuset.Set{"x": cpuset.MustOf(0, 1, 2, 3)}, Any: map[string]any{"b": []any{1, map[string]any{"c": "d"}}, "e": 1.5},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	for field, line := range map[string]int{"count": 1, "list[0].words[1]": 6, "list[1].absent": 8, "any.b[1].c": 10, "absent": 0, "": 0} {
+	for field, line := range map[string]int{"count": 1, "list[0].words[1]": 6, "list[1].absent": 8, "any.b[1].c": 11, "absent": 0, "": 0} {
 		if got := lines.At(field); got != line {
 			t.Errorf("line of %q = %d, want %d", field, got, line)
 		}
@@ -55,15 +61,16 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"unknown, far":       {"zzzzzzzzz: x", `f:1: zzzzzzzzz: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
 		"unknown, case":      {"Name: x", `f:1: Name: unknown field; did you mean "name"?`},
 		"unknown, with part": {"\nanother:\n  a: 1\n", `f:2: another: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
-		"left out":           {"list: [{Skip: 1}]", `f:1: list[0].Skip: unknown field; there are: words`},
+		"left out":           {"list: [{Skip: 1}]", `f:1: list[0].Skip: unknown field; there are: words, width`},
 		"name with a bell":   {"\"na\\ame\": 1", `f:1: "na\ame": unknown field; did you mean "name"?`},
 		"empty name":         {"'': 1", `f:1: unknown field; there are: name, count, on, set, maybe, list, sets, any`},
 		"twice":              {"name: a\non: true\nname: b", `f:3: name: is there twice, first in line 1`},
 		"twice in a line":    {"any: {x: {a: 1, a: 2}}", `f:1: any.x.a: is there twice, first in line 1`},
-		"text":               {"name: 4", `f:1: name: 4 is no text: put it in quotes`},
 		"text is a list":     {"name: [a]", "f:1: name: a list stands where a text belongs"},
 		"number":             {"count: 1.5", `f:1: count: "1.5" is no whole number`},
 		"huge number":        {"count: 99999999999999999999", `f:1: count: "99999999999999999999" is no whole number`},
+		"real number":        {"list: [{width: .inf}]", `f:1: list[0].width: ".inf" is no number`},
+		"word for a number":  {"list: [{width: wide}]", `f:1: list[0].width: "wide" is no number`},
 		"boolean":            {"on: 1", `f:1: on: "1" is no true or false`},
 		"set":                {"set: x", `f:1: set: `},
 		"set is a mapping":   {"set: {a: 1}", "f:1: set: a mapping stands where a text belongs"},
@@ -76,7 +83,7 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"key":                {"[a]: b", `f:1: a field's name is no text`},
 		"no number":          {"any: {a: .nan}", `f:1: any.a: ".nan" is no number`},
 		"infinity":           {"any: {a: .inf}", `f:1: any.a: ".inf" is no number`},
-		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:2: list[1]: is empty\nf:3: list[0].x: unknown field; there are: words"},
+		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:2: list[1]: is empty\nf:3: list[0].x: unknown field; there are: words, width"},
 		"alias of itself":    {"any: &a {b: *a}", `f: anchor 'a' value contains itself`},
 		"two":                {"on: 3\nlist: [{wrods: []}]", "f:1: on: \"3\" is no true or false\nf:2: list[0].wrods: unknown field; did you mean \"words\"?"},
 	} {
