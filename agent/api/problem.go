@@ -144,27 +144,46 @@ func kinds() []kind {
 	}
 }
 
-// problemOf returns how an error goes over the wire.
-func problemOf(err error) Problem {
+// Kinds returns the names of all kinds of errors.
+func Kinds() []string {
+	var names []string
 	for _, k := range kinds() {
-		cause, ok := k.find(err)
-		if !ok {
-			continue
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// KindOf returns the kind of an error; for one that has no type it is "internal".
+func KindOf(err error) string {
+	k, _ := kindOf(err)
+	return k.name
+}
+
+// kindOf returns the kind of an error and what of it goes over the wire.
+func kindOf(err error) (kind, any) {
+	for _, k := range kinds() {
+		if cause, ok := k.find(err); ok {
+			return k, cause
 		}
-		p := Problem{Type: urn + k.name, Title: k.title, Status: k.status, Detail: err.Error(), Remedy: k.remedy}
-		if cause != nil {
-			p.Cause, _ = json.Marshal(cause)
-		}
-		var request *RequestError
-		if errors.As(err, &request) {
-			p.Status = request.Status
-			if request.Remedy != "" {
-				p.Remedy = request.Remedy
-			}
-		}
-		return p
 	}
 	panic("the last kind is every error")
+}
+
+// problemOf returns how an error goes over the wire.
+func problemOf(err error) Problem {
+	k, cause := kindOf(err)
+	p := Problem{Type: urn + k.name, Title: k.title, Status: k.status, Detail: err.Error(), Remedy: k.remedy}
+	if cause != nil {
+		p.Cause, _ = json.Marshal(cause)
+	}
+	var request *RequestError
+	if errors.As(err, &request) {
+		p.Status = request.Status
+		if request.Remedy != "" {
+			p.Remedy = request.Remedy
+		}
+	}
+	return p
 }
 
 // errorOf returns the error that a Problem tells of.

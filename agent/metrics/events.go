@@ -2,14 +2,11 @@ package metrics
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
-	"berth.dev/berth/kernel"
-	"berth.dev/berth/place"
 )
 
 // told is what events tell.
@@ -36,10 +33,9 @@ func newTold() told {
 	for _, kind := range eventKinds() {
 		t.events.WithLabelValues(string(kind))
 	}
-	for _, r := range reasons() {
-		t.refused.WithLabelValues(r.name)
+	for _, kind := range api.Kinds() {
+		t.refused.WithLabelValues(kind)
 	}
-	t.refused.WithLabelValues(otherReason)
 	t.took.WithLabelValues(string(agent.Placed))
 	t.took.WithLabelValues(string(agent.Changed))
 	return t
@@ -64,7 +60,7 @@ func (m *Metrics) Follow(ctx context.Context, h *api.History) error {
 func (t *told) observe(e agent.Event) {
 	t.events.WithLabelValues(string(e.Kind)).Inc()
 	if e.Kind == agent.Refused {
-		t.refused.WithLabelValues(reasonOf(e.Err)).Inc()
+		t.refused.WithLabelValues(api.KindOf(e.Err)).Inc()
 	}
 	if e.Took > 0 {
 		t.took.WithLabelValues(string(e.Kind)).Observe(e.Took.Seconds())
@@ -77,48 +73,4 @@ func eventKinds() []agent.EventKind {
 		agent.Placed, agent.Changed, agent.Released, agent.Refused, agent.Repaired, agent.Yielded, agent.Dropped, agent.Restored, agent.Failed,
 		api.Started, api.Stopping, api.Reloaded, api.Kept, api.Lost, api.Slow,
 	}
-}
-
-// otherReason is a refusal for none of reasons.
-const otherReason = "other"
-
-// reason is why a placement was refused, by the type of the error.
-type reason struct {
-	name string
-	is   func(error) bool
-}
-
-func of[E error](name string) reason {
-	return reason{name, func(err error) bool {
-		var e E
-		return errors.As(err, &e)
-	}}
-}
-
-// reasons are those that the API's problems name, too.
-func reasons() []reason {
-	return []reason{
-		of[*place.NotHeldError]("not-held"),
-		of[*place.HeldError]("held"),
-		of[*place.InvalidError]("invalid"),
-		of[*place.CPUsError]("cpus"),
-		of[*place.SMTError]("smt"),
-		of[*place.NUMAError]("numa"),
-		of[*place.MemoryError]("memory"),
-		of[*place.DeviceError]("device"),
-		of[*place.FloorError]("floor"),
-		of[*place.ConflictError]("conflict"),
-		of[*place.RejectedError]("rejected"),
-		of[*kernel.NotSupportedError]("not-supported"),
-		of[*kernel.StepError]("kernel"),
-	}
-}
-
-func reasonOf(err error) string {
-	for _, r := range reasons() {
-		if r.is(err) {
-			return r.name
-		}
-	}
-	return otherReason
 }

@@ -495,26 +495,6 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-func TestReasons(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		err  error
-		want string
-	}{
-		{&place.CPUsError{}, "cpus"},
-		{fmt.Errorf("place: %w", &place.SMTError{}), "smt"},
-		{errors.Join(errors.New("x"), &place.FloorError{}), "floor"},
-		{&kernel.StepError{Err: errors.New("x")}, "kernel"},
-		{unsupported("x"), "not-supported"},
-		{errors.New("x"), otherReason},
-		{nil, otherReason},
-	} {
-		if got := reasonOf(tc.err); got != tc.want {
-			t.Errorf("%v: %s, want %s", tc.err, got, tc.want)
-		}
-	}
-}
-
 // BenchmarkScrape is a scrape with 250 workloads of 14 figures each, as text.
 func BenchmarkScrape(b *testing.B) {
 	r := newRig(b, Options{})
