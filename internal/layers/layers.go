@@ -25,15 +25,16 @@ func Rooms() []Room {
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
 		{Path: "kernel", May: []string{"cpuset"}},
 		{Path: "watch", Pure: true},
-		// 2: one kernel dialect each; they never import each other
+		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel"}},
-		{Path: "watch/procstat"},
 		{Path: "watch/runq", May: []string{"kernel"}},
 		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
 		{Path: "watch/schedstat", May: []string{"kernel", "watch", "internal/kernfile"}},
+		// The time of a process is that of its threads.
+		{Path: "watch/procstat", May: []string{"watch/schedstat"}},
 		{Path: "watch/cgrouptree", May: []string{"kernel"}},
 		// Groups have pressure files too, in the format that watch/psi parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/psi", "internal/kernfile"}},

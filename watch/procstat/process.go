@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth.dev/berth/watch/schedstat"
 )
 
 // tick is the length of one of Ticks.
@@ -97,20 +99,20 @@ func RunDelay(fsys fs.FS, pid int) (waited time.Duration, ok bool, err error) {
 	return all.waited, all.counted > 0, err
 }
 
-// schedstat is /proc/PID/task/TID/schedstat, summed over counted threads.
-type schedstat struct {
+// taskTimes is /proc/PID/task/TID/schedstat, summed over counted threads.
+type taskTimes struct {
 	ran, waited time.Duration
 	counted     int
 }
 
 // threads sums schedstat over the living threads.
-func threads(fsys fs.FS, pid int) (schedstat, error) {
+func threads(fsys fs.FS, pid int) (taskTimes, error) {
 	dir := "proc/" + strconv.Itoa(pid) + "/task"
 	tasks, err := fs.ReadDir(fsys, dir)
 	if err != nil {
-		return schedstat{}, fmt.Errorf("list threads of process %d: %w", pid, gone(err))
+		return taskTimes{}, fmt.Errorf("list threads of process %d: %w", pid, gone(err))
 	}
-	var sum schedstat
+	var sum taskTimes
 	for _, task := range tasks {
 		path := dir + "/" + task.Name() + "/schedstat"
 		text, err := fs.ReadFile(fsys, path)
@@ -118,38 +120,17 @@ func threads(fsys fs.FS, pid int) (schedstat, error) {
 			continue
 		}
 		if err != nil {
-			return schedstat{}, fmt.Errorf("read cpu time of thread: %w", err)
+			return taskTimes{}, fmt.Errorf("read cpu time of thread: %w", err)
 		}
-		one, err := parseSchedstat(string(text))
+		one, err := schedstat.ParseTask(text)
 		if err != nil {
-			return schedstat{}, fmt.Errorf("parse %s: %w", path, err)
+			return taskTimes{}, fmt.Errorf("parse %s: %w", path, err)
 		}
-		sum.ran += one.ran
-		sum.waited += one.waited
+		sum.ran += one.Ran
+		sum.waited += one.Waited
 		sum.counted++
 	}
 	return sum, nil
-}
-
-// parseSchedstat reads time on a CPU and time waiting for one, in nanoseconds;
-// the third number is a count (Documentation/scheduler/sched-stats.rst).
-func parseSchedstat(text string) (schedstat, error) {
-	fields := strings.Fields(text)
-	if len(fields) != 3 {
-		return schedstat{}, fmt.Errorf("%d fields, want 3", len(fields))
-	}
-	var times [2]time.Duration
-	for i := range times {
-		ns, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return schedstat{}, err
-		}
-		if ns < 0 {
-			return schedstat{}, fmt.Errorf("time %d is negative", ns)
-		}
-		times[i] = time.Duration(ns)
-	}
-	return schedstat{ran: times[0], waited: times[1], counted: 1}, nil
 }
 
 // gone turns the ESRCH of a process that ended under an open file into

@@ -71,9 +71,9 @@ func TestProcessCPU(t *testing.T) {
 
 		{name: "gone", fsys: fstest.MapFS{}, wantErr: "list threads of process 42"},
 		{name: "gone in between", fsys: fstest.MapFS{"proc/42/task/42/schedstat": file("1 2 3\n")}, wantErr: "read cpu time of process 42"},
-		{name: "empty schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("")}, wantErr: "0 fields"},
+		{name: "empty schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("")}, wantErr: `parsing ""`},
 		{name: "bad schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("x 2 3")}, wantErr: "invalid syntax"},
-		{name: "negative schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("-1 2 3")}, wantErr: "negative"},
+		{name: "negative schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("-1 2 3")}, wantErr: `parsing "-1"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -183,9 +183,6 @@ func FuzzParseProcess(f *testing.F) {
 		}
 		if got.User < 0 || got.System < 0 || got.User+got.System < 0 {
 			t.Errorf("negative time %+v", got)
-		}
-		if got, err := parseSchedstat(text); got.ran < 0 || got.waited < 0 || err != nil && got != (schedstat{}) {
-			t.Errorf("parseSchedstat = %+v, %v", got, err)
 		}
 	})
 }
