@@ -55,6 +55,10 @@ type Options struct {
 	// are init.scope and this process's own group, unless a whole slice around it
 	// can only be confined as one.
 	Confine []string
+	// Protected are globs likewise of groups that, with all below them, are neither
+	// placed nor confined: where one lies within a group to confine, that group's
+	// other children are confined instead.
+	Protected []string
 	// Keep holds the lock of Dir until Close, as an agent does. A second Node that
 	// wants it meanwhile waits, or gets a BusyError if it is to keep it, too.
 	Keep bool
@@ -76,7 +80,7 @@ func (o Options) Validate() error {
 	if o.Rewrites < 0 || o.Window < 0 {
 		return errors.New("options: negative rewrites or window")
 	}
-	return validGlobs(o.Confine)
+	return errors.Join(validGlobs("confine", o.Confine), validGlobs("protected", o.Protected))
 }
 
 // StateDir returns the directory of a user's node: /run/berth/node for root, see
@@ -224,7 +228,7 @@ func (n *Node) chooseBackend() error {
 	case err != nil:
 		return err
 	}
-	n.backend = g
+	n.backend, g.protect = g, n.opt.Protected
 	if n.config.Allowed.IsEmpty() {
 		n.config.Allowed = g.allowed
 	}

@@ -17,10 +17,10 @@ import (
 // initScope holds the host's first process under systemd.
 const initScope = "init.scope"
 
-func validGlobs(globs []string) error {
+func validGlobs(field string, globs []string) error {
 	for _, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob {
-			return fmt.Errorf("confine %q: not a glob of group names below the base", glob)
+			return fmt.Errorf("%s %q: not a glob of group names below the base", field, glob)
 		}
 	}
 	return nil
@@ -28,30 +28,33 @@ func validGlobs(globs []string) error {
 
 // others are the groups that are not Berth's and are kept off exclusive CPUs:
 // those to confine, and those whose CPUs Berth has changed and could not yet
-// give back.
+// give back. One that is protected by now gets its CPUs back.
 func (g *groups) others(c *change) ([]*unit, error) {
 	if !c.disturbs() {
 		return nil, nil
 	}
 	taken := c.to.state.Owned()
-	dirs := map[string]bool{}
-	if !taken.IsEmpty() {
-		for _, glob := range c.confine {
-			names, err := g.glob(glob)
-			if err != nil {
-				return nil, err
-			}
-			for _, dir := range names {
-				if err := g.expand(c, dir, dirs); err != nil {
-					return nil, err
-				}
-			}
+	dirs, err := g.confined(c, taken)
+	if err != nil {
+		return nil, err
+	}
+	protected, err := g.protected()
+	if err != nil {
+		return nil, err
+	}
+	var freed, units []*unit
+	for _, dir := range slices.Sorted(slices.Values(g.overridden(c))) {
+		if !spares(protected, dir) {
+			dirs[dir] = true
+			continue
+		}
+		m, err := g.member(c, dir)
+		if err == nil {
+			freed = append(freed, &unit{members: []member{m}, want: m.original, why: "protected"})
+		} else if err = ignoreAbsent(err); err != nil {
+			return nil, err
 		}
 	}
-	for _, dir := range g.overridden(c) {
-		dirs[dir] = true
-	}
-	var units []*unit
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		if slices.ContainsFunc(units, func(u *unit) bool { return within(dir, u.members[0].dir) && g.version == 1 }) {
 			continue
@@ -64,7 +67,31 @@ func (g *groups) others(c *change) ([]*unit, error) {
 			units = append(units, u)
 		}
 	}
-	return units, nil
+	return append(freed, units...), nil
+}
+
+// confined are the groups to keep off the taken CPUs.
+func (g *groups) confined(c *change, taken cpuset.Set) (dirs map[string]bool, err error) {
+	dirs = map[string]bool{}
+	if taken.IsEmpty() {
+		return dirs, nil
+	}
+	kept, err := g.kept(c)
+	if err != nil {
+		return nil, err
+	}
+	for _, glob := range c.confine {
+		names, err := g.glob(glob)
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range names {
+			if err := g.expand(dir, kept, dirs); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return dirs, nil
 }
 
 // other is a group kept off the taken CPUs; nil if there is nothing to do, or to
@@ -111,12 +138,12 @@ func (g *groups) glob(pattern string) ([]string, error) {
 
 // expand adds a group to those to confine, or its children where it holds a
 // workload or what is protected.
-func (g *groups) expand(c *change, dir string, to map[string]bool) error {
+func (g *groups) expand(dir string, kept []string, to map[string]bool) error {
 	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); err != nil {
 		return ignoreAbsent(err) // without the controller, it has what is around it
 	}
 	holds := g.own != g.dir && within(g.own, dir) && g.handsOn(dir)
-	for _, keep := range g.protected(c) {
+	for _, keep := range kept {
 		if within(dir, keep) {
 			return nil
 		}
@@ -132,7 +159,7 @@ func (g *groups) expand(c *change, dir string, to map[string]bool) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := g.expand(c, path.Join(dir, e.Name()), to); err != nil {
+			if err := g.expand(path.Join(dir, e.Name()), kept, to); err != nil {
 				return err
 			}
 		}
@@ -140,16 +167,37 @@ func (g *groups) expand(c *change, dir string, to map[string]bool) error {
 	return nil
 }
 
-// protected are the groups that are never confined.
-func (g *groups) protected(c *change) []string {
-	keep := []string{path.Join(g.dir, ownGroup), path.Join(g.dir, idleGroup), path.Join(g.dir, initScope)}
+// kept are the groups that are not confined.
+func (g *groups) kept(c *change) ([]string, error) {
+	keep, err := g.protected()
+	if err != nil {
+		return nil, err
+	}
+	keep = append(keep, path.Join(g.dir, ownGroup), path.Join(g.dir, idleGroup), path.Join(g.dir, initScope))
 	if g.own != g.dir && g.handsOn(path.Dir(g.own)) {
 		keep = append(keep, g.own)
 	}
 	for _, b := range c.to.bodies {
 		keep = append(keep, g.cpusetDir(b.Workload))
 	}
-	return keep
+	return keep, nil
+}
+
+// spares reports whether a group is protected, or holds one that is.
+func spares(protected []string, dir string) bool {
+	return slices.ContainsFunc(protected, func(p string) bool { return within(dir, p) || within(p, dir) })
+}
+
+// protected are the directories of the groups that are to be left alone.
+func (g *groups) protected() (dirs []string, err error) {
+	for _, glob := range g.protect {
+		names, err := g.glob(glob)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, names...)
+	}
+	return dirs, nil
 }
 
 // handsOn reports whether the children of a group can have CPUs of their own.
@@ -212,13 +260,20 @@ func (g *groups) giveBack(c *change) error {
 		_, err := undoAll(c.ledger)
 		return err
 	}
+	protected, err := g.protected()
+	if err != nil {
+		return err
+	}
 	taken := c.to.state.Owned()
 	dirs := dirsOf(c.to.bodies)
-	_, err := c.ledger.Undo(func(s kernel.Step) bool {
+	_, err = c.ledger.Undo(func(s kernel.Step) bool {
 		switch {
 		case dirs.hold(s.Path), s.Op == kernel.Enable, g.isRoof(s.Path), g.isRoof(path.Dir(s.Path)) && s.Op == kernel.Write:
 			return false
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
+			if spares(protected, path.Dir(s.Path)) {
+				return true
+			}
 			text, _ := c.ledger.Original(s.Path)
 			was, err := cpuset.Parse(text)
 			if was.IsEmpty() {

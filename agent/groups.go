@@ -27,6 +27,7 @@ type groups struct {
 	version int    // of that hierarchy
 	allowed cpuset.Set
 	own     string // this process's group there, "" if not visible
+	protect []string
 }
 
 const (
@@ -140,6 +141,13 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 	w.Dirs = g.base.Child(w.Group).Dirs()
 	if w.Spec.Group == "" {
 		return nil
+	}
+	protected, err := g.protected()
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(protected, func(dir string) bool { return within(g.cpusetDir(w), dir) }) {
+		return fmt.Errorf("group %q: it is protected", w.Group)
 	}
 	for id, other := range others {
 		if id != w.ID() && (within(w.Group, other.Workload.Group) || within(other.Workload.Group, w.Group)) {

@@ -411,6 +411,35 @@ func TestReloadMovesFewest(t *testing.T) {
 	}
 }
 
+// What is protected is not confined with what is around it, from a reload on.
+func TestReloadProtects(t *testing.T) {
+	t.Parallel()
+	const conf = one + "confine: [/c]\n"
+	h := newHost(t, conf)
+	for _, name := range []string{"c", "c/p", "c/q"} {
+		h.mkdir(name)
+		for file, value := range map[string]string{"mems": "0-1", "cpus": "0-7"} {
+			if err := h.k.WriteFile(cpusets+name+"/cpuset."+file, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.mkdir("a1")
+	r := h.run()
+	r.await(agent.Placed, "a:a1")
+	cpus := func() [3]string {
+		return [3]string{h.read(cpusets + "c/cpuset.cpus"), h.read(cpusets + "c/p/cpuset.cpus"), h.read(cpusets + "c/q/cpuset.cpus")}
+	}
+	if diff := cmp.Diff([3]string{"0,2-4,6-7", "0,2-4,6-7", "0,2-4,6-7"}, cpus()); diff != "" {
+		t.Errorf("confined (-want +got):\n%s", diff)
+	}
+	h.configure(conf + "protected: [/c/p/**]\n")
+	r.await(api.Reloaded, "")
+	if diff := cmp.Diff([3]string{"0-7", "0-7", "0,2-4,6-7"}, cpus()); diff != "" {
+		t.Errorf("protected (-want +got):\n%s", diff)
+	}
+}
+
 // What fails is told, and tried again.
 func TestFailedPlacementIsRetried(t *testing.T) {
 	t.Parallel()

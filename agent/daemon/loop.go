@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +94,15 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 		return opt, err
 	}
 	opt.Config, opt.Rewrites = c.PlaceConfig(), c.Agent.YieldAfter
-	opt.Confine, err = globs("confine", c.Confine)
+	if opt.Confine, err = globs("confine", c.Confine); err != nil {
+		return opt, err
+	}
+	// What is below a protected group is, too.
+	protected := slices.Clone(c.Protected)
+	for i, p := range protected {
+		protected[i] = strings.TrimSuffix(p, "/**")
+	}
+	opt.Protected, err = globs("protected", protected)
 	return opt, err
 }
 

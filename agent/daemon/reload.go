@@ -19,7 +19,7 @@ func globs(field string, all []string) ([]string, error) {
 	for _, g := range all {
 		if strings.Contains(g, "**") {
 			return nil, &kernel.NotSupportedError{
-				Feature: field + " " + g, Reason: "the agent confines groups of a certain depth only", Remedy: "name each level: /a/*, /a/*/*",
+				Feature: field + " " + g, Reason: "the agent looks at groups of a certain depth", Remedy: "name each level: /a/*, /a/*/*",
 			}
 		}
 		out = append(out, strings.TrimPrefix(g, "/"))
@@ -118,6 +118,7 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 	}
 	l.mu.Unlock()
 	l.rematch(ctx)
+	l.reconcile(ctx)
 	return moves(before, after), nil
 }
 
