@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,7 +60,7 @@ func open(t *testing.T, address string) (document, console string) {
 
 // runAgent runs an agent on a host of 2 sockets, 8 nodes and 64 CPUs with some
 // groups, and returns the address of its page.
-func runAgent(t *testing.T, conf string, groups ...string) string {
+func runAgent(t testing.TB, conf string, groups ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "root")
@@ -116,7 +118,7 @@ func runAgent(t *testing.T, conf string, groups ...string) string {
 }
 
 // await waits until a number of workloads have figures.
-func await(t *testing.T, s api.Server, n int) {
+func await(t testing.TB, s api.Server, n int) {
 	t.Helper()
 	for range 1000 {
 		stats, err := s.View.Stats(t.Context())
@@ -178,6 +180,79 @@ workloads:
 	}
 }
 
+// acting is the page with a script that acts as a user, a line every second.
+func acting(h http.Handler, acts ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/page.js" {
+			h.ServeHTTP(w, r)
+			return
+		}
+		script, err := assets.ReadFile("page.js")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/javascript")
+		_, _ = w.Write(script) // a browser that left misses nothing
+		for i, act := range acts {
+			fmt.Fprintf(w, "setTimeout(() => { %s; }, %d);\n", act, (i+1)*1000)
+		}
+	})
+}
+
+func TestInBrowserActs(t *testing.T) {
+	t.Parallel()
+	browser(t)
+	press := func(key string) string {
+		return fmt.Sprintf("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: '%s', bubbles: true}))", key)
+	}
+	for _, tc := range []struct {
+		name   string
+		acts   []string
+		status int // of the second status and later
+		want   []string
+	}{
+		{"keys and clicks", []string{
+			"$('map').querySelector('.cpu').focus()", press("End"), press("Home") + ";" + press("ArrowRight") + ";" + press("ArrowDown"),
+			"document.querySelector('[data-key=cpu] button').click()", "cells.get(2).click()",
+		}, http.StatusOK, []string{
+			`<p id="detail" class="detail">CPU 5: shared; 1 workload may run here; socket 0, node 0, L3 0, core with CPU 1</p>`,
+			`data-cpu="5"[^>]*tabindex="0"|tabindex="0" data-cpu="5"`,
+			`data-key="cpu" aria-sort="descending"`,
+			`<dialog id="why"[^>]* open`, `Why 000 &lt;/script&gt;&lt;img src=x`, `<h3>node</h3><ul><li class="chosen">node 0: chosen</li></ul>`,
+		}},
+		{"nobody answers", nil, http.StatusInternalServerError, []string{`<body class="lost">`, `The agent answers with an error: no; trying again. What is below was so at `}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := Handler(play(t, "1s1n4c2t", 2).server())
+			var asked atomic.Int32
+			web := httptest.NewServer(acting(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/status.json" {
+					if asked.Add(1) > 1 && tc.status != http.StatusOK {
+						http.Error(w, "no", tc.status)
+						return
+					}
+				}
+				h.ServeHTTP(w, r)
+			}), tc.acts...))
+			defer web.Close()
+			document, console := open(t, web.URL)
+			if console != "" && tc.status == http.StatusOK {
+				t.Errorf("the console says:\n%s", console)
+			}
+			for _, want := range tc.want {
+				if !regexp.MustCompile(want).MatchString(document) {
+					t.Errorf("the document lacks %s", want)
+				}
+			}
+			if strings.Contains(document, "<img") {
+				t.Error("a name became an image")
+			}
+		})
+	}
+}
+
 // Without workloads the page says how to get some.
 func TestInBrowserEmpty(t *testing.T) {
 	t.Parallel()
@@ -186,4 +261,28 @@ func TestInBrowserEmpty(t *testing.T) {
 	if console != "" || !strings.Contains(document, `<div id="empty" class="callout">`) || !strings.Contains(document, `<div id="table" class="scroll" role="region" aria-labelledby="workloads-h" tabindex="0" hidden="">`) {
 		t.Errorf("it does not say that nothing is there; the console: %s", console)
 	}
+}
+
+// BenchmarkRefresh measures a refresh of the page by an agent that keeps 250
+// workloads, the client's part included.
+func BenchmarkRefresh(b *testing.B) {
+	var groups []string
+	for i := range 250 {
+		groups = append(groups, fmt.Sprintf("w%d", i))
+	}
+	address := runAgent(b, "agent: {metrics: \"off\"}\nworkloads: [{name: w, match: {cgroup: /w*}, class: BE}]\n", groups...)
+	b.ReportAllocs()
+	size, before := int64(0), cpuTime(b)
+	for b.Loop() {
+		r, err := http.Get(address + "/status.json")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if size, err = io.Copy(io.Discard, r.Body); err != nil {
+			b.Fatal(err)
+		}
+		r.Body.Close()
+	}
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(size), "bytes/answer")
 }

@@ -9,6 +9,8 @@ const classes = ["SYSTEM", "LSE", "LSR", "LS", "BE"];
 const figures = ["cpu", "cpuPressure", "memoryPressure", "ioPressure", "throttled", "memory"];
 const failures = new Set(["refused", "yielded", "dropped", "failed", "kept", "lost", "slow"]);
 
+const byName = new Intl.Collator("en", { numeric: true }).compare;
+
 let status = null;          // the last one that came
 let last = 0;               // the highest seq of an event that is shown
 let drawn = "";             // the machine that the map shows
@@ -97,6 +99,7 @@ function drawMachine(m) {
   if (offline.length) boxes.push(drawBox({ names: ["offline"], cores: offline.map(String) }, []));
   $("map").replaceChildren(...boxes);
   $("map").classList.toggle("many", cells.size > 128);
+  $("map").classList.toggle("huge", cells.size > 256);
   const first = $("map").querySelector(".cpu");
   if (first) first.tabIndex = 0;
 }
@@ -220,8 +223,10 @@ function newRow(id) {
   r.tag = el("span", "tag");
   r.note = el("small");
   head.append(r.tag, id, r.note);
-  r.cls = cell("td", "");
-  r.cpus = cell("td", "set");
+  r.cls = cell("td", "l");
+  r.cpus = el("span");
+  r.mems = el("small");
+  cell("td", "set").append(r.cpus, r.mems);
   for (const key of figures) {
     const c = cell("td", "fig"), svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
@@ -259,8 +264,8 @@ function fillRow(r, w, now, fresh) {
   put(r.tag, n === undefined ? "" : letters(n));
   put(r.note, (w.notes || []).join("; "));
   put(r.cls, w.class);
-  const mems = w.mems ? `; memory node ${w.mems}` : "";
-  put(r.cpus, (w.own ? `own ${w.own}` : `shared ${w.cpus}`) + mems);
+  put(r.cpus, w.own ? `own ${w.own}` : `shared ${w.cpus}`);
+  put(r.mems, w.mems ? `memory node ${w.mems}` : "");
   for (const key of figures) {
     const f = r.figs[key], past = r.past[key], value = w[key];
     put(f.text, figureText(key, value));
@@ -275,7 +280,7 @@ function fillRow(r, w, now, fresh) {
 }
 
 function compare(a, b) {
-  const way = sort.down ? -1 : 1, byID = a.id < b.id ? -1 : a.id > b.id ? 1 : 0;
+  const way = sort.down ? -1 : 1, byID = byName(a.id, b.id);
   const rank = (w) => {
     switch (sort.key) {
       case "class": return classes.indexOf(w.class);
@@ -394,8 +399,9 @@ async function refresh() {
     linked(true, "Live");
   } catch (err) {
     if (document.hidden) return;
+    const what = err instanceof TypeError || err.name === "AbortError" ? "The agent does not answer" : `The agent answers with an error: ${err.message}`;
     const when = status ? ` What is below was so at ${new Date(status.time).toLocaleTimeString()}.` : "";
-    linked(false, `The agent does not answer; trying again.${when}${err instanceof TypeError || err.name === "AbortError" ? "" : ` It says: ${err.message}`}`);
+    linked(false, `${what}; trying again.${when}`);
   } finally {
     clearTimeout(alarm);
     if (mine === asking) asking = null;
@@ -428,11 +434,13 @@ function explanation(e) {
   for (const d of e.why.decisions) {
     const by = d.criteria?.length ? ` (by ${d.criteria.join(", ")})` : "";
     out.push(el("h3", "", d.name + by));
-    if (!d.candidates?.length) continue;
-    out.push(el("ul", "", ...d.candidates.map((c, i) => {
+    const lines = (d.candidates || []).map((c, i) => {
       const rank = c.rank ? ` [${c.rank.join(" ")}]` : "";
       return i === d.chosen ? el("li", "chosen", `${c.name}${rank}: chosen`) : el("li", "", `${c.name}${rank}: ${c.lost || "not chosen"}`);
-    })));
+    });
+    const chosen = lines.splice(d.chosen, d.chosen < 0 ? 0 : 1);
+    if (chosen.length) out.push(el("ul", "", ...chosen));
+    if (lines.length) out.push(el("details", "", el("summary", "", `${lines.length} not chosen`), el("ul", "", ...lines)));
   }
   return out;
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -366,11 +367,22 @@ func TestScriptKnowsTheFields(t *testing.T) {
 func BenchmarkStatus(b *testing.B) {
 	h := Handler(play(b, "2s4n2l16c2t", 250).server())
 	b.ReportAllocs()
-	size := 0
+	size, before := 0, cpuTime(b)
 	for b.Loop() {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/status.json", nil))
 		size = w.Body.Len()
 	}
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 	b.ReportMetric(float64(size), "bytes/answer")
+}
+
+// cpuTime is what this process has used.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
