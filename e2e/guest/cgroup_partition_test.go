@@ -97,20 +97,24 @@ func TestInvalidPartition(t *testing.T) {
 
 // TestPartitionOverlap has someone else write a set that overlaps a partition:
 // before Linux 7 that makes the partition invalid, later the writer gets less.
+// Berth refuses to.
 func TestPartitionOverlap(t *testing.T) {
 	onlyOn(t, "2s4n")
 	tr := openTree(t)
 	g := tr.group(t, "partition")
-	tr.group(t, "sibling")
+	sibling := tr.group(t, "sibling")
 	undo := tr.set(t, g, cgroup.Limits{CPUs: cpuset.MustParse("4-5"), Partition: "isolated"})
+	if plan, err := sibling.Set(cgroup.Limits{CPUs: cpuset.MustParse("5-6")}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("over a partition: %v\n%s", err, plan)
+	}
 	tr.write(t, "sibling", "cpuset.cpus", "5-6")
-	state, sibling := tr.text(t, "partition", "cpuset.cpus.partition"), tr.text(t, "sibling", "cpuset.cpus.effective")
+	state, left := tr.text(t, "partition", "cpuset.cpus.partition"), tr.text(t, "sibling", "cpuset.cpus.effective")
 	if atLeast(7, 0) {
-		if state != "isolated" || sibling != "6" {
-			t.Errorf("partition %q, sibling on %s; want isolated and 6", state, sibling)
+		if state != "isolated" || left != "6" {
+			t.Errorf("partition %q, sibling on %s; want isolated and 6", state, left)
 		}
-	} else if !strings.HasPrefix(state, "isolated invalid") || sibling != "5-6" {
-		t.Errorf("partition %q, sibling on %s; want it invalid, and 5-6", state, sibling)
+	} else if !strings.HasPrefix(state, "isolated invalid") || left != "5-6" {
+		t.Errorf("partition %q, sibling on %s; want it invalid, and 5-6", state, left)
 	}
 	// Invalid or not, it is Berth's own and undone.
 	if err := undo(); err != nil {

@@ -49,6 +49,15 @@ func sample(t *testing.T, group string) samples {
 	return values
 }
 
+// since subtracts an earlier reading.
+func (s samples) since(before samples) samples {
+	change := samples{}
+	for of, value := range s {
+		change[of] = value - before[of]
+	}
+	return change
+}
+
 // TestGroupSignals says which signals this kernel has.
 func TestGroupSignals(t *testing.T) {
 	onlyOn(t, "2s4n")
