@@ -11,6 +11,7 @@ func commands() []*cobra.Command {
 		childNoiseCommand(),
 		childTenantCommand(),
 		configCommand(),
+		diagnoseCommand(),
 		doctorCommand(),
 		explainCommand(),
 		labCommand(),

@@ -23,10 +23,12 @@ import (
 
 // observation is samples tick by tick, of this host or of a recording.
 type observation struct {
-	header observe.Header
-	ticks  iter.Seq2[[]watch.Sample, error]
-	focus  func(groups []string) error
-	close  func() error
+	header  observe.Header
+	ticks   iter.Seq2[[]watch.Sample, error]
+	focus   func(groups []string) error
+	signals func() ([]observe.Signal, error)
+	groupOf func(pid int) (string, error)
+	close   func() error
 }
 
 // observeFlags are the flags of commands that observe.
@@ -73,7 +75,11 @@ func openReplay(name string) (*observation, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), file.Close())
 	}
-	return &observation{header, ticks, func([]string) error { return nil }, file.Close}, nil
+	return &observation{
+		header: header, ticks: ticks, close: file.Close,
+		focus:   func([]string) error { return nil },
+		signals: func() ([]observe.Signal, error) { return header.Signals, nil },
+	}, nil
 }
 
 func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
@@ -85,7 +91,7 @@ func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	o := &observation{header: header, focus: host.Focus, close: host.Close}
+	o := &observation{header: header, focus: host.Focus, signals: host.Signals, groupOf: host.GroupOf, close: host.Close}
 	o.ticks = f.ticks(cmd.Context(), host)
 	if f.record == "" {
 		return o, nil

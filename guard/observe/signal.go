@@ -46,29 +46,43 @@ func (s Signal) with(cost time.Duration, err error) Signal {
 }
 
 // Signals says for each signal whether it is there, why not, and what reading it
-// costs. Those of groups are asked of one group in focus or, if there is none, of
-// any; without a group they are not listed.
+// costs. Those of groups are asked of the first in focus or, if there is none, of
+// the one of a few that has most of them; without a group they are not listed.
 func (o *Observer) Signals() ([]Signal, error) {
-	all := o.hostSignals()
-	group := ""
-	if focus := sortedKeys(o.focus); len(focus) > 0 {
-		group = focus[0]
+	groups := sortedKeys(o.focus)
+	if len(groups) > 0 {
+		groups = groups[:1]
 	} else {
-		leaves, err := o.Groups()
-		if err != nil {
+		var err error
+		if groups, err = o.Groups(); err != nil {
 			return nil, err
 		}
-		if len(leaves) > 0 {
-			group = leaves[0]
+		groups = groups[:min(len(groups), MaxFocus)]
+	}
+	var most []Signal
+	for _, group := range groups {
+		if signals := o.groupSignals(group); available(signals) > available(most) || most == nil {
+			most = signals
 		}
 	}
-	if group != "" {
-		for _, signal := range sampled() {
-			all = append(all, o.groupSignal(group, signal))
-		}
-		all = append(all, o.waitSignal(group))
+	return append(append(o.hostSignals(), most...), o.probeSignal()), nil
+}
+
+func (o *Observer) groupSignals(group string) []Signal {
+	var all []Signal
+	for _, signal := range sampled() {
+		all = append(all, o.groupSignal(group, signal))
 	}
-	return append(all, o.probeSignal()), nil
+	return append(all, o.waitSignal(group))
+}
+
+func available(signals []Signal) (n int) {
+	for _, s := range signals {
+		if s.Available {
+			n++
+		}
+	}
+	return n
 }
 
 func (o *Observer) probeSignal() Signal {
