@@ -91,7 +91,7 @@ const busAddress = "export DBUS_SESSION_BUS_ADDRESS=unix:path=$XDG_RUNTIME_DIR/b
 // container runs a rootless container with CPU limits and returns what its own
 // group shows of them.
 func container() (string, error) {
-	script := busAddress + `podman --log-level=error run --rm --network=none --cpuset-cpus=1 --cpus=0.2 --rootfs rootfs ` +
+	script := busAddress + `podman --log-level=error run --rm --network=none --cpuset-cpus=1 --cpus=0.2 --rootfs ~/rootfs ` +
 		`/bin/busybox cat /sys/fs/cgroup/cpuset.cpus.effective /sys/fs/cgroup/cpu.max`
 	text, err := exec.Command("su", "--login", user, "--command", script).CombinedOutput()
 	return strings.TrimSpace(string(text)), err
