@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -60,7 +59,7 @@ func open(t *testing.T, address string) (document, console string) {
 
 // runAgent runs an agent on a host of 2 sockets, 8 nodes and 64 CPUs with some
 // groups, and returns the address of its page.
-func runAgent(t testing.TB, conf string, groups ...string) string {
+func runAgent(t *testing.T, conf string, groups ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "root")
@@ -118,7 +117,7 @@ func runAgent(t testing.TB, conf string, groups ...string) string {
 }
 
 // await waits until a number of workloads have figures.
-func await(t testing.TB, s api.Server, n int) {
+func await(t *testing.T, s api.Server, n int) {
 	t.Helper()
 	for range 1000 {
 		stats, err := s.View.Stats(t.Context())
@@ -261,28 +260,4 @@ func TestInBrowserEmpty(t *testing.T) {
 	if console != "" || !strings.Contains(document, `<div id="empty" class="callout">`) || !strings.Contains(document, `<div id="table" class="scroll" role="region" aria-labelledby="workloads-h" tabindex="0" hidden="">`) {
 		t.Errorf("it does not say that nothing is there; the console: %s", console)
 	}
-}
-
-// BenchmarkRefresh measures a refresh of the page by an agent that keeps 250
-// workloads, the client's part included.
-func BenchmarkRefresh(b *testing.B) {
-	var groups []string
-	for i := range 250 {
-		groups = append(groups, fmt.Sprintf("w%d", i))
-	}
-	address := runAgent(b, "agent: {metrics: \"off\"}\nworkloads: [{name: w, match: {cgroup: /w*}, class: BE}]\n", groups...)
-	b.ReportAllocs()
-	size, before := int64(0), cpuTime(b)
-	for b.Loop() {
-		r, err := http.Get(address + "/status.json")
-		if err != nil {
-			b.Fatal(err)
-		}
-		if size, err = io.Copy(io.Discard, r.Body); err != nil {
-			b.Fatal(err)
-		}
-		r.Body.Close()
-	}
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
-	b.ReportMetric(float64(size), "bytes/answer")
 }
