@@ -131,22 +131,33 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, e
 	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	n, err := lockNode(ctx, agent.Options{Root: root, Dir: report.Dir, Events: func(e agent.Event) { report.Events = append(report.Events, e) }})
+	// With Keep, an agent is found at once, and other commands are waited for.
+	err := r.settle(ctx, report, agent.Options{
+		Root: root, Dir: report.Dir, Keep: true,
+		Events: func(e agent.Event) { report.Events = append(report.Events, e) },
+	})
 	var busy *agent.BusyError
-	if errors.As(err, &busy) {
-		report.Kept = true
-		if !r.all {
-			return report, nil
-		}
-		return report, fmt.Errorf("restore: %w: stop it first", err)
-	}
-	if err != nil {
+	if !errors.As(err, &busy) {
 		return report, err
 	}
-	if r.all {
-		report.Items, err = n.Restore(ctx)
+	report.Kept = true
+	if !r.all {
+		return report, nil
 	}
-	return report, errors.Join(err, n.Close())
+	return report, fmt.Errorf("restore: %w: stop it first", err)
+}
+
+// settle gives back what dead owners left or, also where that is in the way, everything.
+func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Options) (err error) {
+	if r.all {
+		report.Items, err = agent.Restore(ctx, opt)
+		return err
+	}
+	n, err := lockNode(ctx, opt)
+	if err != nil {
+		return err
+	}
+	return n.Close()
 }
 
 // printNode returns how many lines it has printed.

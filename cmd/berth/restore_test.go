@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/agent"
@@ -187,5 +188,26 @@ func TestRestoreNothing(t *testing.T) {
 	n := printNode(&out, &nodeReport{Events: []agent.Event{{Kind: agent.Restored, Text: "0 steps undone"}}})
 	if n != 0 || out.Len() > 0 {
 		t.Errorf("%d lines: %q", n, out.String())
+	}
+}
+
+// TestRestoreBesideAgent has an agent that has just started and waits for the lock
+// of the books: the node is its own already.
+func TestRestoreBesideAgent(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	keeper, err := os.Create(filepath.Join(nodeDir(dir), "keeper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keeper.Close()
+	if err := syscall.Flock(int(keeper.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, "an agent keeps it") {
+		t.Errorf("status %d, %q, %s", code, out, errs)
+	}
+	if code, _, errs := runRestore("--root", dir, "--all"); code != exitError || !strings.Contains(errs, "stop it first") {
+		t.Errorf("--all: status %d, %s", code, errs)
 	}
 }
