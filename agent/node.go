@@ -272,12 +272,13 @@ type Repair struct {
 	Yielded bool `json:"yielded,omitempty"`
 }
 
-// Reconcile compares every value of every workload with what the kernel shows
-// and repairs what someone else has changed. A value that had to be repaired
-// too often is yielded: this Node leaves it alone from then on.
-func (n *Node) Reconcile(ctx context.Context) (repairs []Repair, err error) {
+// Reconcile compares every value of the given workloads, or of all and of the
+// groups to confine if none is given, with what the kernel shows and repairs what
+// someone else has changed. A value that had to be repaired too often is yielded:
+// this Node leaves it alone from then on.
+func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, err error) {
 	err = n.change(ctx, func(t *transaction) error {
-		w, err := t.drifted()
+		w, err := t.drifted(ids)
 		if err != nil || w.isEmpty() {
 			return err
 		}
@@ -296,11 +297,16 @@ func (n *Node) Reconcile(ctx context.Context) (repairs []Repair, err error) {
 	return repairs, err
 }
 
-// drifted is what it takes to drive the kernel to the books.
-func (t *transaction) drifted() (work, error) {
-	c := t.to(t.view, t.ids()...)
-	c.all = true
-	return t.n.backend.plan(c)
+// drifted is what it takes to drive the kernel to the books, as far as they are
+// about some workloads; none is all, and everything else.
+func (t *transaction) drifted(ids []string) (work, error) {
+	if len(ids) == 0 {
+		c := t.to(t.view, t.ids()...)
+		c.all = true
+		return t.n.backend.plan(c)
+	}
+	there := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return t.bodies[id] == nil })
+	return t.n.backend.plan(t.to(t.view, there...))
 }
 
 // judge counts a repair of every file of a plan.

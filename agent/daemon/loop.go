@@ -70,8 +70,10 @@ type loop struct {
 	prefix string // of the base in its hierarchy
 	groups map[string]*group
 	// gone are workloads whose group vanished since the last comparison, which
-	// releases them.
-	gone map[string]bool
+	// releases them, and fresh those whose group came. strange is true if a group to
+	// confine came.
+	gone, fresh map[string]bool
+	strange     bool
 
 	mu      sync.Mutex
 	conf    *config.NodeConfig
@@ -83,7 +85,7 @@ type loop struct {
 }
 
 func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
-	return &loop{keeper: k, base: base, groups: map[string]*group{}, gone: map[string]bool{}, conf: c, loaded: time.Now()}
+	return &loop{keeper: k, base: base, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, conf: c, loaded: time.Now()}
 }
 
 // options are those of the node under a configuration.
@@ -143,7 +145,7 @@ func (l *loop) run(ctx context.Context, src sources) error {
 			}
 		case <-settle.C:
 			settle.on = false
-			l.reconcile(ctx)
+			l.compare(ctx)
 			if l.retry(ctx) {
 				settle.start(settleTime)
 			}
@@ -244,7 +246,12 @@ func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
 		delete(l.gone, g.id)
 	}
 	l.settle(ctx, g)
-	return g.entry != nil || l.conf.IsConfined(l.prefix+"/"+g.path)
+	if g.entry != nil {
+		l.fresh[g.id] = true
+		return true
+	}
+	l.strange = l.strange || l.conf.IsConfined(l.prefix+"/"+g.path)
+	return l.strange
 }
 
 // match asks the configuration what a group is.
@@ -326,11 +333,27 @@ func (l *loop) release(ctx context.Context, id string) error {
 	return err
 }
 
-// reconcile repairs what others have changed, and releases whose group is gone.
-func (l *loop) reconcile(ctx context.Context) {
+// compare is reconcile for what came and went, as comparing everything would keep
+// the next group waiting.
+func (l *loop) compare(ctx context.Context) {
+	if l.strange {
+		l.reconcile(ctx)
+		return
+	}
+	ids := slices.AppendSeq(slices.Collect(maps.Keys(l.gone)), maps.Keys(l.fresh))
+	if len(ids) > 0 {
+		l.reconcile(ctx, ids...)
+	}
+}
+
+// reconcile repairs what others have changed, of all workloads if none is given,
+// and releases whose group is gone.
+func (l *loop) reconcile(ctx context.Context, ids ...string) {
 	clear(l.gone)
+	clear(l.fresh)
+	l.strange = false
 	l.complain(l.keeper.do(ctx, func(n *agent.Node) error {
-		_, err := n.Reconcile(ctx)
+		_, err := n.Reconcile(ctx, ids...)
 		return err
 	}))
 }
