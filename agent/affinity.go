@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -91,38 +90,13 @@ func (a *affinity) present(b *body) (pids []int, ok bool, err error) {
 	if !a.exists(b) {
 		return nil, false, nil
 	}
-	pids, err = a.tree(b.Workload.Spec.PID)
+	pids, err = kernel.Descendants(a.root.FS(), b.Workload.Spec.PID)
 	return pids, true, err
 }
 
 func (a *affinity) exists(b *body) bool {
 	start, ok := startTime(a.root, b.Workload.Spec.PID)
 	return ok && start == b.Before.Start
-}
-
-// tree returns a process and its descendants.
-func (a *affinity) tree(pid int) ([]int, error) {
-	entries, err := fs.ReadDir(a.root.FS(), "proc")
-	if err != nil {
-		return nil, err
-	}
-	children := map[int][]int{}
-	for _, e := range entries {
-		id, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if fields, ok := statFields(a.root, e.Name()); ok && len(fields) > 1 {
-			if parent, err := strconv.Atoi(fields[1]); err == nil {
-				children[parent] = append(children[parent], id)
-			}
-		}
-	}
-	tree := []int{pid}
-	for i := 0; i < len(tree); i++ {
-		tree = append(tree, children[tree[i]]...)
-	}
-	return tree, nil
 }
 
 func (a *affinity) kill(_ context.Context, b *body) error {

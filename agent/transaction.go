@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -376,24 +375,14 @@ func (n *Node) alive(o Owner) bool {
 	return ok && start == o.Start
 }
 
-// startTime is field 22 of /proc/PID/stat. A process that has ended has none, also
-// while nobody has waited for it yet (states Z and X).
+// startTime is when a process started. One that has ended has none, also while
+// nobody has waited for it yet.
 func startTime(root *kernel.Root, pid int) (string, bool) {
-	fields, ok := statFields(root, strconv.Itoa(pid))
-	if !ok || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	p, err := kernel.ReadProcess(root.FS(), strconv.Itoa(pid))
+	if err != nil || p.Ended() {
 		return "", false
 	}
-	return fields[19], true
-}
-
-// statFields are those of /proc/PID/stat from the third, the state, on. The
-// second is the command in brackets and may hold anything.
-func statFields(root *kernel.Root, pid string) ([]string, bool) {
-	text, err := readText(root, "proc/"+pid+"/stat")
-	if err != nil {
-		return nil, false
-	}
-	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:]), true
+	return p.Start, true
 }
 
 // decide returns the state with a workload placed.

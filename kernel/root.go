@@ -197,20 +197,11 @@ func (r *Root) bootID() string {
 	return id
 }
 
-// startTime returns when a process started, in clock ticks since boot (field
-// 22 of /proc/PID/stat); "" if there is no such process or file. Together with
-// the id it names a process for as long as the kernel runs.
+// startTime returns when a process started; "" if there is no such process or
+// file.
 func (r *Root) startTime(pid string) string {
-	stat, err := r.read("proc/" + pid + "/stat")
-	if err != nil {
-		return ""
-	}
-	// The second field is the command in brackets and may hold anything.
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return ""
-	}
-	return fields[19]
+	p, _ := ReadProcess(r.FS(), pid)
+	return p.Start
 }
 
 // gone reports whether err means that the object no longer exists. A removed

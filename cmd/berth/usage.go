@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -143,7 +142,8 @@ func (p *meters) values(m *meter, w *agent.Workload, r *reading) error {
 // processes adds up a process and its descendants. Children that have ended
 // count with the parent that waited for them.
 func (p *meters) processes(pid int, r *reading) error {
-	for _, pid := range descendants(p.root.FS(), pid) {
+	all, err := kernel.Descendants(p.root.FS(), pid)
+	for _, pid := range all {
 		used, err := procstat.ProcessCPU(p.root.FS(), pid)
 		if err != nil {
 			continue // it has ended
@@ -153,30 +153,7 @@ func (p *meters) processes(pid int, r *reading) error {
 		tasks, _ := fs.ReadDir(p.root.FS(), "proc/"+strconv.Itoa(pid)+"/task")
 		r.values[watch.Tasks] += float64(len(tasks))
 	}
-	return nil
-}
-
-// descendants returns a process and those below it.
-func descendants(fsys fs.FS, pid int) []int {
-	names, _ := fs.Glob(fsys, "proc/[0-9]*/stat")
-	children := map[string][]int{}
-	for _, name := range names {
-		text, err := fs.ReadFile(fsys, name)
-		if err != nil {
-			continue
-		}
-		// The command's name, in brackets, may hold anything.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		if child, err := strconv.Atoi(strings.Split(name, "/")[1]); err == nil && len(fields) > 1 {
-			children[fields[1]] = append(children[fields[1]], child)
-		}
-	}
-	all := []int{pid}
-	for i := 0; i < len(all); i++ {
-		all = append(all, children[strconv.Itoa(all[i])]...)
-	}
-	slices.Sort(all)
-	return all
+	return err
 }
 
 // usageOf compares two readings; the first may be empty.

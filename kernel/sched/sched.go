@@ -19,12 +19,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 )
 
 // Policy is a scheduling policy (sched(7)).
@@ -199,13 +199,6 @@ func Threads(pid int) ([]int, error) {
 // started is when a thread started, which tells it from a later one of the
 // same number; "" if it has ended.
 func started(tid int) string {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(tid), "stat"))
-	if err != nil {
-		return ""
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 20 {
-		return ""
-	}
-	return fields[19]
+	thread, _ := kernel.ReadProcess(os.DirFS("/"), strconv.Itoa(tid))
+	return thread.Start
 }

@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestReadProcess(t *testing.T) {
+	t.Parallel()
+	const rest = " 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 "
+	for name, tc := range map[string]struct {
+		text    string
+		want    Process
+		wantErr string
+	}{
+		"plain":          {"7 (sh) S 1" + rest + "4711 99\n", Process{'S', 1, "4711"}, ""},
+		"odd command":    {"7 (a) Z 9 (b) R 3" + rest + "4711\n", Process{'R', 3, "4711"}, ""},
+		"ended":          {"7 (sh) Z 0" + rest + "5\n", Process{'Z', 0, "5"}, ""},
+		"empty":          {"", Process{}, "too few fields"},
+		"cut short":      {"7 (sh) S 1" + rest, Process{}, "too few fields"},
+		"no state":       {"7 (sh) SS 1" + rest + "5", Process{}, "too few fields"},
+		"parent a word":  {"7 (sh) S x" + rest + "5", Process{}, "parent"},
+		"start negative": {"7 (sh) S 1" + rest + "-5", Process{}, "start"},
+	} {
+		got, err := ReadProcess(fstest.MapFS{"proc/7/stat": {Data: []byte(tc.text)}}, "7")
+		if got != tc.want || tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+			t.Errorf("%s: %+v, %v; want %+v, %q", name, got, err, tc.want, tc.wantErr)
+		}
+		if got.Ended() != (name == "ended") {
+			t.Errorf("%s: ended: %v", name, got.Ended())
+		}
+	}
+	if _, err := ReadProcess(fstest.MapFS{}, "7"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no process: %v", err)
+	}
+}
+
+func TestDescendants(t *testing.T) {
+	t.Parallel()
+	fsys := fstest.MapFS{"proc/6/comm": {}, "proc/stat": {}}
+	for pid, parent := range map[string]string{"1": "0", "2": "1", "3": "2", "4": "1", "5": "4"} {
+		fsys["proc/"+pid+"/stat"] = &fstest.MapFile{Data: []byte(pid + " (x) S " + parent + strings.Repeat(" 0", 17) + " 7\n")}
+	}
+	for pid, want := range map[int][]int{1: {1, 2, 4, 3, 5}, 4: {4, 5}, 5: {5}, 9: {9}} {
+		if got, err := Descendants(fsys, pid); err != nil || !slices.Equal(got, want) {
+			t.Errorf("descendants of %d: %v, %v; want %v", pid, got, err, want)
+		}
+	}
+	if _, err := Descendants(fstest.MapFS{}, 1); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no proc: %v", err)
+	}
+}
+
+func FuzzParseProcess(f *testing.F) {
+	f.Add("7 (sh) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 99\n")
+	f.Add("7 (a) b")
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parseProcess(text)
+		if (err == nil) != (p.Start != "") {
+			t.Errorf("%+v, %v", p, err)
+		}
+	})
+}
