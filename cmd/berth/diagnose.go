@@ -207,25 +207,22 @@ func (d *diagnosis) text() string {
 	if d.Target != "" {
 		what = onLine(d.Target)
 	}
-	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more.\n", what, d.Seconds, d.Others)
-	if d.Target == "" && len(d.Looked) > 0 {
-		fmt.Fprintf(&b, "They are: %s.\n", onLine(strings.Join(d.Looked, ", ")))
-	}
-	if d.Target != "" && d.Use < notable {
-		b.WriteString("It used next to no CPU time.\n")
-	}
+	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more. Means, but for P99 and MEMORY:\n\n%s", what, d.Seconds, d.Others, d.overview)
 	if len(d.Findings) == 0 {
 		b.WriteString("\nNothing found.\n")
+		if d.Windows < correlatedAfter && d.lacksProbe() {
+			fmt.Fprintf(&b, "Without the run-queue probe a neighbour on the CPU is named after %d s at the earliest.\n", correlatedAfter)
+		}
 	}
 	for _, f := range d.Findings {
 		fmt.Fprintf(&b, "\n%s  found: in %d of %d windows\n", f.String(), f.Found, d.Windows)
 	}
 	if judged := d.judged(); len(judged) > 0 {
-		fmt.Fprintf(&b, "\nJudged: %s.\n", strings.Join(judged, ", "))
+		fmt.Fprintf(&b, "\nJudged by all signals: %s.\n", strings.Join(judged, ", "))
 	}
 	for i, gap := range d.Gaps {
 		if i == 0 {
-			b.WriteString("Could not be judged:\n")
+			b.WriteString("Judged by fewer signals, or not at all:\n")
 		}
 		words := make([]string, len(gap.Missing))
 		for i, s := range gap.Missing {
@@ -246,7 +243,15 @@ func (d *diagnosis) text() string {
 	return b.String()
 }
 
-// judged are the resources about which enough is known.
+// correlatedAfter is the number of windows that guard/detect needs to name a
+// neighbour by correlation: ten for that, and three that agree.
+const correlatedAfter = 13
+
+func (d *diagnosis) lacksProbe() bool {
+	return slices.ContainsFunc(d.Missing, func(s observe.Signal) bool { return s.Name == observe.RunQueue })
+}
+
+// judged are the resources about which everything is known.
 func (d *diagnosis) judged() []string {
 	var words []string
 	for _, r := range detect.Resources() {

@@ -17,10 +17,8 @@ const notable = 0.02
 
 // diagnosis is what berth diagnose says; docs/diagnose.md documents it.
 type diagnosis struct {
-	// Target is what was asked about, "" for all; Use is the CPU time per second
-	// that it used, in CPUs.
+	// Target is what was asked about, "" for all.
 	Target  string  `json:"target,omitempty"`
-	Use     float64 `json:"use,omitempty"`
 	Seconds float64 `json:"seconds"`
 	// Windows is how often the detector judged.
 	Windows int `json:"windows"`
@@ -31,6 +29,7 @@ type diagnosis struct {
 	Findings []foundRow       `json:"findings"`
 	Gaps     []detect.Gap     `json:"gaps,omitempty"`
 	Missing  []observe.Signal `json:"missingSignals,omitempty"`
+	overview string
 }
 
 // foundRow is a finding at its surest, and in how many windows it was found.
@@ -65,6 +64,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target string) (*diagno
 	}
 	d.rank()
 	d.Gaps = commonGaps(detector, looked)
+	d.overview = d.figures(h, ticks, target)
 	for i := range d.Findings {
 		d.Findings[i].Finding = named(h, d.Findings[i].Finding)
 	}
@@ -75,7 +75,6 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target string) (*diagno
 // the target are no suspects.
 func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, ticks [][]watch.Sample, target string) (looked []string) {
 	uses := meanUse(ticks)
-	d.Use = uses[target]
 	for _, group := range slices.Sorted(maps.Keys(uses)) {
 		w := detect.Workload{Group: group, Sensitive: group == target || target == "" && uses[group] >= notable}
 		for _, g := range h.Groups {
@@ -176,4 +175,20 @@ func named(h *observe.Header, f detect.Finding) detect.Finding {
 		f.Evidence[i].Subject.Name = shownName(h, f.Evidence[i].Subject.Name)
 	}
 	return f
+}
+
+// figures is a table of what the target and its suspects, or all groups, used and
+// suffered from the third tick on (the first of those in focus) to the last.
+func (d *diagnosis) figures(h *observe.Header, ticks [][]watch.Sample, target string) string {
+	var shown []string
+	if target != "" {
+		shown = []string{target}
+		for _, f := range d.Findings {
+			shown = append(shown, f.Suspect)
+		}
+	}
+	table := newWatchTable(h, shown)
+	table.add(ticks[min(2, len(ticks)-2)])
+	table.add(ticks[len(ticks)-1])
+	return table.text("cpu", 10)
 }

@@ -292,7 +292,7 @@ func (t *watchTable) text(key string, top int) string {
 	idle := 0
 	for group, row := range t.groups {
 		switch {
-		case len(t.named) > 0 && !slices.Contains(t.named, group):
+		case len(t.named) > 0 && !slices.Contains(t.named, group): // nobody asked
 		case len(t.named) == 0 && key != "memory" && !(row.cpu > 0):
 			idle++
 		default:

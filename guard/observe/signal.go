@@ -14,6 +14,9 @@ import (
 	"berth.dev/berth/watch/psi"
 )
 
+// RunQueue is the name of the signal that needs the run-queue probe.
+const RunQueue = "run queue"
+
 // Signal is a source of samples.
 type Signal struct {
 	Name string `json:"name"`
@@ -93,7 +96,7 @@ func (o *Observer) probeSignal() Signal {
 	if err == nil && !o.cfg.Probe {
 		err = &kernel.NotSupportedError{Feature: "run-queue probe", Reason: "it was not asked for"}
 	}
-	return Signal{Name: "run queue", Of: "group in focus", Note: "programs in the kernel at every wake-up and context switch while armed"}.with(0, err)
+	return Signal{Name: RunQueue, Of: "group in focus", Note: "programs in the kernel at every wake-up and context switch while armed"}.with(0, err)
 }
 
 func (o *Observer) hostSignals() []Signal {
