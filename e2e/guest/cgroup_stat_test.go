@@ -134,7 +134,18 @@ func TestGroupOOM(t *testing.T) {
 	g := tr.group(t, "oom")
 	tr.set(t, g, cgroup.Limits{MemoryMax: heldBytes / 2})
 	cmd := tr.command(t, g, "hold memory")
-	err := cmd.Run()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := out.Read(make([]byte, 1)); n > 0 {
+		t.Error("it holds twice the limit")
+		cmd.Process.Kill()
+	}
+	err = cmd.Wait()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
 		t.Errorf("holding twice the limit: %v, want it killed", err)
 	}
