@@ -134,6 +134,10 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"resize", "api", "--cpus", "99"}, 1, "CPUs"},
 		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
 		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
+		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
+		{[]string{"resize", "api", "--cpuset", ""}, 2, "no CPU"},
+		{[]string{"resize", "api", "--mems", ""}, 2, "no memory node"},
+		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "no CPU"},
 		{[]string{"resize", "api", "--policy", "nobody"}, 2, "nobody"},
 		{[]string{"ps", "--socket", filepath.Join(dir, "none.sock")}, 1, "no agent"},
 	} {
