@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,39 +13,62 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var updateMan = flag.Bool("update-man", false, "rewrite the manual page in packaging/man")
+var updateMan = flag.Bool("update-man", false, "rewrite the manual pages in packaging/man")
 
-// The manual page is the help text; go test ./cmd/berth -run Manual -update-man
-// writes it.
-func TestManualPageIsCurrent(t *testing.T) {
+// The manual pages are the help texts, one for each verb and those below it; go test
+// ./cmd/berth -run Manual -update-man writes them.
+func TestManualPagesAreCurrent(t *testing.T) {
 	t.Parallel()
-	const file = "../../packaging/man/berth-agent.1"
-	cmd, _, err := rootCommand().Find([]string{"agent"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := manual(cmd)
+	const dir = "../../packaging/man"
+	got := map[string]string{}
+	manuals(rootCommand(), got)
 	if *updateMan {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
+		for name, text := range got {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	want, err := os.ReadFile(file)
+	want := map[string]string{}
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update-man rewrites):\n%s", file, diff)
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[e.Name()] = string(text)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got; -update-man rewrites; remove a page without a verb):\n%s", dir, diff)
 	}
 }
+
+// manuals adds the pages of a command and of those below it.
+func manuals(cmd *cobra.Command, pages map[string]string) {
+	pages[pageOf(cmd)+".1"] = manual(cmd)
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			manuals(sub, pages)
+		}
+	}
+}
+
+func pageOf(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
 // manual writes a command's help as a page of man(7).
 func manual(cmd *cobra.Command) string {
 	var b strings.Builder
-	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+	name := pageOf(cmd)
 	fmt.Fprintf(&b, ".TH %s 1 \"\" Berth\n.SH NAME\n%s \\- %s\n", strings.ToUpper(name), name, roff(cmd.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n.SH DESCRIPTION\n", roff(cmd.UseLine()))
-	for _, paragraph := range strings.Split(cmd.Long, "\n\n") {
+	long := cmd.Long
+	if long == "" {
+		long = cmd.Short + "."
+	}
+	for _, paragraph := range strings.Split(long, "\n\n") {
 		verbatim := strings.HasPrefix(paragraph, " ")
 		if verbatim {
 			b.WriteString(".PP\n.nf\n" + roff(paragraph) + "\n.fi\n")
@@ -52,15 +76,42 @@ func manual(cmd *cobra.Command) string {
 			b.WriteString(".PP\n" + roff(paragraph) + "\n")
 		}
 	}
-	b.WriteString(".SH OPTIONS\n")
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		what, usage := pflag.UnquoteUsage(f)
-		fmt.Fprintf(&b, ".TP\n.B \\-\\-%s %s\n%s\n", roff(f.Name), roff(what), roff(usage))
-	})
+	options(&b, "OPTIONS", cmd.LocalFlags())
+	options(&b, "OPTIONS OF ALL", cmd.InheritedFlags())
 	if cmd.Example != "" {
 		b.WriteString(".SH EXAMPLES\n.nf\n" + roff(cmd.Example) + "\n.fi\n")
 	}
+	var others []string
+	if cmd.HasParent() {
+		others = append(others, pageOf(cmd.Parent()))
+	}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			others = append(others, pageOf(sub))
+		}
+	}
+	for i, other := range others {
+		others[i] = ".BR " + roff(other) + " (1)"
+	}
+	if len(others) > 0 {
+		b.WriteString(".SH SEE ALSO\n" + strings.Join(others, "\n") + "\n")
+	}
 	return b.String()
+}
+
+// options lists those that are shown.
+func options(b *strings.Builder, title string, flags *pflag.FlagSet) {
+	if !flags.HasAvailableFlags() {
+		return
+	}
+	b.WriteString(".SH " + title + "\n")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		what, usage := pflag.UnquoteUsage(f)
+		fmt.Fprintf(b, ".TP\n.B \\-\\-%s %s\n%s\n", roff(f.Name), roff(what), roff(usage))
+	})
 }
 
 // roff escapes text.
