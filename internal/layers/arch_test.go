@@ -37,3 +37,26 @@ func TestArchNamesEveryRoom(t *testing.T) {
 		}
 	}
 }
+
+// Every module that go.mod requires directly has its reason in docs/decisions.md.
+func TestDecisionsNameEveryDependency(t *testing.T) {
+	t.Parallel()
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, err := os.ReadFile("../../docs/decisions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllSubmatch(mod, -1)
+	if len(direct) == 0 {
+		t.Fatal("go.mod requires nothing")
+	}
+	for _, m := range direct {
+		name := strings.TrimPrefix(string(m[1]), "github.com/") // a row may name a second module without its host
+		if !strings.Contains(string(reasons), name) {
+			t.Errorf("%s has no reason in docs/decisions.md", m[1])
+		}
+	}
+}
