@@ -37,13 +37,20 @@ type host struct {
 	file string
 	opt  Options
 	mu   sync.Mutex
-	fail error // what writes of cpuset.cpus get
+	fail error  // what writes of cpuset.cpus get
+	ends string // group that vanishes before its CPUs are written
 }
 
 // WriteFile fails where the test wants it to.
 func (h *host) WriteFile(name, data string) error {
 	h.mu.Lock()
 	fail := h.fail
+	if h.ends != "" && name == cpusets+h.ends+"/cpuset.cpus" {
+		for _, c := range []string{"cpu,cpuacct", "memory", "cpuset"} {
+			fail = errors.Join(fail, h.k.Rmdir("sys/fs/cgroup/"+c+"/"+h.ends))
+		}
+		h.ends = ""
+	}
 	h.mu.Unlock()
 	if fail != nil && strings.HasSuffix(name, "/cpuset.cpus") {
 		return fail
@@ -107,6 +114,8 @@ func (h *host) configure(conf string) {
 
 func (h *host) mkdir(name string) {
 	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, c := range []string{"cpu,cpuacct", "memory", "cpuset"} {
 		if err := h.k.Mkdir("sys/fs/cgroup/" + c + "/" + name); err != nil {
 			h.t.Fatal(err)
@@ -454,6 +463,59 @@ func TestFailedPlacementIsRetried(t *testing.T) {
 	h.failWith(nil)
 	r.await(agent.Placed, "a:a1")
 	r.until(func(a api.About) bool { return len(a.Waiting) == 0 })
+}
+
+// A group that vanishes between two writes leaves nothing behind, and holds up
+// nobody.
+func TestGroupVanishesAmidWrites(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, one+"agent: {rescan: 1s}\n")
+	before := tree(t, h.k)
+	h.ends = "a1"
+	h.opt.RestoreOnExit = true
+	r := h.run()
+	h.mkdir("a1")
+	if e := r.await(agent.Refused, "a:a1"); !strings.Contains(e.Text, "no such file") {
+		t.Errorf("refused with %q", e.Text)
+	}
+	h.mkdir("a2")
+	r.await(agent.Placed, "a:a2")
+	r.until(func(a api.About) bool { return len(a.Waiting) == 0 })
+	if all, err := r.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("placed are %v, %v", all, err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	h.rmdir("a2")
+	if diff := cmp.Diff(before, tree(t, h.k)); diff != "" {
+		t.Errorf("tree at the end (-want +got):\n%s", diff)
+	}
+}
+
+// Clients that send half a request, or listen to no answer, hold up nobody.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	r := h.run()
+	for i := range 50 {
+		c, err := net.Dial("unix", h.opt.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		request := "POST /v1/workloads HTTP/1.1\r\nHost: agent\r\nContent-Length: 1000000\r\n\r\n{"
+		if i%2 == 0 {
+			request = "GET /v1/events HTTP/1.1\r\nHost: agent\r\n\r\n"
+		}
+		if _, err := c.Write([]byte(request)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Place(t.Context(), agent.Spec{Request: request("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	r.await(agent.Placed, "mine")
 }
 
 // Who finds no room gets it as soon as there is some.
