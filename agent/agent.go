@@ -98,20 +98,21 @@ func (e *BusyError) Error() string {
 
 // Node is one host's placing. Its methods may be called concurrently.
 type Node struct {
-	opt      Options
-	root     *kernel.Root
-	topology *place.Topology
-	config   place.Config
-	backend  backend
-	drift    drift
+	opt   Options
+	root  *kernel.Root
+	drift drift
 	// touch is called before each change of a record's file, which fails if it
 	// does; nil but in tests.
 	touch func() error
 
-	mu     sync.Mutex
-	keeper *os.File // with Options.Keep: that this is the agent
-	kept   *os.File // and the lock
-	held   *books   // what was read, as long as the lock is kept
+	mu       sync.Mutex
+	online   string // the kernel's list of CPUs, when the machine was read
+	topology *place.Topology
+	config   place.Config
+	backend  backend
+	keeper   *os.File // with Options.Keep: that this is the agent
+	kept     *os.File // and the lock
+	held     *books   // what was read, as long as the lock is kept
 }
 
 // Open opens a node, releases what dead owners left, and finishes what a killed
@@ -182,11 +183,6 @@ func (n *Node) fill() (err error) {
 	if o.Dir == "" {
 		o.Dir = StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}
-	if o.Machine == nil {
-		if o.Machine, err = sysfs.Read(n.root.FS()); err != nil {
-			return err
-		}
-	}
 	if o.Policy == nil {
 		o.Policy = berth.Policy{}
 	}
@@ -203,11 +199,35 @@ func (n *Node) fill() (err error) {
 		o.Events = func(Event) {}
 	}
 	n.drift = drift{limit: o.Rewrites, window: o.Window, rewrites: map[string][]time.Time{}, yielded: map[string]bool{}}
-	if n.topology, err = place.NewTopology(o.Machine); err != nil {
+	return n.survey()
+}
+
+// survey reads the machine, unless it was given, and chooses how to place. It
+// does so again, and forgets the books, when other CPUs are online than the last
+// time: what was granted of the others is then placed anew.
+func (n *Node) survey() (err error) {
+	online, _ := readText(n.root, "sys/devices/system/cpu/online")
+	if n.topology != nil && (n.opt.Machine != nil || online == n.online) {
+		return nil
+	}
+	m := n.opt.Machine
+	if m == nil {
+		if m, err = sysfs.Read(n.root.FS()); err != nil {
+			return err
+		}
+	}
+	topology, err := place.NewTopology(m)
+	if err != nil {
 		return err
 	}
-	n.config = o.Config
-	return n.chooseBackend()
+	n.config = n.opt.Config
+	if err := n.chooseBackend(); err != nil {
+		return err
+	}
+	n.topology, n.online = topology, online
+	err = n.held.close()
+	n.held = nil
+	return err
 }
 
 // chooseBackend uses control groups where this process may, else affinity.
@@ -253,12 +273,18 @@ func (n *Node) Close() error {
 
 // Backend names how workloads are placed: "cgroup v2", "cgroup v1", "hybrid" or
 // "affinity".
-func (n *Node) Backend() string { return n.backend.name() }
+func (n *Node) Backend() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.backend.name()
+}
 
 // Bases returns the directories, relative to the kernel.Root, that control groups
 // are named from: one in each hierarchy, first the one where CPUs are given. With
 // affinity there are none.
 func (n *Node) Bases() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	g, ok := n.backend.(*groups)
 	if !ok {
 		return nil

@@ -206,6 +206,7 @@ func TestNames(t *testing.T) {
 	for _, s := range []Spec{
 		{}, spec(strings.Repeat("x", 256), place.LS, 1, 0), {Request: place.Request{ID: "a"}, Group: "../x"}, {Request: place.Request{ID: "a"}, Group: "/x"},
 		{Request: place.Request{ID: "a"}, Group: "berth/x"}, {Request: place.Request{ID: "a"}, PID: -1},
+		spec("\xff", place.LS, 1, 0),
 	} {
 		if _, err := n.Place(context.Background(), s); err == nil {
 			t.Errorf("placed %+v", s)

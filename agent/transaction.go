@@ -160,6 +160,9 @@ func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
 func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.survey(); err != nil {
+		return err
+	}
 	if n.held == nil {
 		if n.held, err = n.read(ctx); err != nil {
 			n.held = nil

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/cgroup"
@@ -48,6 +49,8 @@ func (s *Spec) Validate() error {
 	var errs []error
 	if s.Request.ID == "" {
 		errs = append(errs, errors.New("no id"))
+	} else if !utf8.ValidString(s.Request.ID) {
+		errs = append(errs, errors.New("id: not UTF-8"))
 	} else if len(fileName(s.Request.ID)) > maxName {
 		errs = append(errs, fmt.Errorf("id of %d bytes: longer than a file's name may be", len(s.Request.ID)))
 	}

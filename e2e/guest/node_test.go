@@ -364,16 +364,12 @@ func TestNodeOffline(t *testing.T) {
 	gone, _ := api.Grant.Own.Last()
 	h.switchCPU(gone, "0")
 	h.reconcile(n)
-	n.Close()
-	n = h.open()
 	h.settled("offline", n)
 	now := h.get(n, "api").Grant.Own
 	if kept := now.Intersect(api.Grant.Own); now.Len() != 4 || kept.Len() != 2 {
 		t.Errorf("without CPU %d, %s became %s", gone, api.Grant.Own, now)
 	}
 	h.switchCPU(gone, "1")
-	n.Close()
-	n = h.open()
 	h.reconcile(n)
 	h.settled("online again", n)
 	for id, want := range map[string]cpuset.Set{"api": now, "db": db.Grant.Own} {
