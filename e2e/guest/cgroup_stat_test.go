@@ -91,6 +91,7 @@ func TestGroupMemory(t *testing.T) {
 	tr.set(t, g, cgroup.Limits{Mems: cpuset.MustOf(1)})
 	tr.child(t, g, "hold memory")
 	tr.set(t, g, cgroup.Limits{Frozen: cgroup.On})
+	await(t, func() bool { return sample(t, "memory")[part{quantity: watch.Frozen}] == 1 }) // some time after the kernel was told
 	got := sample(t, "memory")
 	const most = heldBytes * 9 / 10
 	for _, check := range []struct {
