@@ -2,6 +2,7 @@ package guest
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -123,7 +124,8 @@ func TestGroupMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if memory := got[part{quantity: watch.Memory}]; float64(*stat.MemoryBytes) != memory || float64(*stat.PIDs) != got[part{quantity: watch.Tasks}] {
+	// The kernel sums its counters per CPU now and then.
+	if off := float64(*stat.MemoryBytes) - got[part{quantity: watch.Memory}]; math.Abs(off) > 1<<20 || float64(*stat.PIDs) != got[part{quantity: watch.Tasks}] {
 		t.Errorf("Stat has %d bytes and %d tasks, the reader %v", *stat.MemoryBytes, *stat.PIDs, got)
 	}
 }
