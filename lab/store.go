@@ -2,7 +2,9 @@ package lab
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -14,33 +16,35 @@ const ResultFile = "result.json"
 // gzip-compressed CSV, one line per request of every round.
 const RequestsFile = "requests.csv.gz"
 
-// WriteFile stores r at path, replacing what is there in one step: a crash
-// leaves the old file or the new one.
+// WriteFile stores r at path, as ReplaceFile does.
 func WriteFile(path string, r *Result) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("write result %s: %w", path, err)
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	err := ReplaceFile(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 	if err != nil {
 		return fmt.Errorf("write result: %w", err)
 	}
+	return nil
+}
+
+// ReplaceFile writes a file that all may read, replacing what is there in one
+// step: a crash leaves the old file or the new one. Its errors name the file.
+func ReplaceFile(path string, write func(io.Writer) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
 	defer os.Remove(temp.Name()) // gone already when all went well
-	_, err = temp.Write(append(text, '\n'))
+	err = write(temp)
 	if err == nil {
 		err = temp.Chmod(0o644)
 	}
 	if err == nil {
 		err = temp.Sync()
 	}
-	if closed := temp.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
+	if err = errors.Join(err, temp.Close()); err == nil {
 		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("write result %s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }

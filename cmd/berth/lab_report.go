@@ -1,11 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -139,19 +137,10 @@ func textOptions(w io.Writer) report.Options {
 }
 
 // writeHTML writes the page to a file, replacing what is there in one step.
-func writeHTML(path string, r *lab.Result, a *lab.Analysis) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+func writeHTML(path string, r *lab.Result, a *lab.Analysis) error {
+	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, r, a) })
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
-	}
-	defer os.Remove(temp.Name()) // gone already when all went well
-	err = report.HTML(temp, r, a)
-	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write report %s: %w", path, err)
 	}
 	return nil
 }
