@@ -190,7 +190,7 @@ func TestAttributes(t *testing.T) {
 		iso  Isolation
 		want string
 	}{
-		{Isolation{}, "SCHED_OTHER"},
+		{Isolation{}, state.String()}, // that of this process: it may run under nice
 		{Isolation{Weight: 10}, "SCHED_OTHER nice 10"},
 		{Isolation{Idle: true}, "SCHED_IDLE"},
 	} {
