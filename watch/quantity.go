@@ -9,10 +9,13 @@ const (
 	Bytes
 	Count
 	Ratio // 0 to 1
+	Hertz
 )
 
-// String returns "seconds", "bytes", "count" or "ratio".
-func (u Unit) String() string { return name([]string{"seconds", "bytes", "count", "ratio"}, int(u)) }
+// String returns "seconds", "bytes", "count", "ratio" or "hertz".
+func (u Unit) String() string {
+	return name([]string{"seconds", "bytes", "count", "ratio", "hertz"}, int(u))
+}
 
 // Quantity is what was measured. Its unit and whether it is a counter follow
 // from it.
@@ -42,8 +45,12 @@ const (
 	// CPUWait is the time in which threads were ready to run and waited for a
 	// CPU, summed over threads (counter).
 	CPUWait
-	// SwitchesInvoluntary counts the context switches that threads did not ask for (counter).
+	// Switches counts context switches, SwitchesInvoluntary those that threads did
+	// not ask for, Migrations the times that threads went on on another CPU than
+	// before (counters).
+	Switches
 	SwitchesInvoluntary
+	Migrations
 	// Steal is CPU time that the hypervisor took, summed over CPUs (counter).
 	Steal
 
@@ -60,11 +67,12 @@ const (
 	QueuedIdle
 	QueuedThrottled
 
-	// Cycles and Instructions are those of CPUs that were not halted, LLCMisses
-	// the misses of the last-level cache; scaled up where events took turns on the
-	// counters of the CPU (counters).
+	// Cycles and Instructions are those of CPUs that were not halted, LLCReferences
+	// the accesses to the last-level cache and LLCMisses the misses among them;
+	// scaled up where events took turns on the counters of the CPU (counters).
 	Cycles
 	Instructions
+	LLCReferences
 	LLCMisses
 	// LLCOccupancy is what lies in a last-level cache; Bandwidth is bytes to and
 	// from memory, BandwidthLocal those to the cache's own node (counters). By
@@ -72,6 +80,19 @@ const (
 	LLCOccupancy
 	Bandwidth
 	BandwidthLocal
+
+	// Frequency is the mean clock rate of the CPUs that a group may use, those
+	// that tell it; FrequencyLimit is the lowest of their upper limits.
+	Frequency
+	FrequencyLimit
+	// ThrottledCores and ThrottledPackages count how often a core or a package
+	// became too hot and slowed down (counters).
+	ThrottledCores
+	ThrottledPackages
+	// IdleTime is the time that CPUs spent in idle states, IdleEntries how often
+	// they entered one (counters).
+	IdleTime
+	IdleEntries
 
 	// Memory is the memory in use; MemoryAnon and MemoryFile are the anonymous
 	// and page-cache parts of it.
@@ -134,7 +155,9 @@ var infos = [...]info{
 	CPUBursts:           {"cpu_bursts", Count, true},
 	CPUBurstTime:        {"cpu_burst_time", Seconds, true},
 	CPUWait:             {"cpu_wait", Seconds, true},
+	Switches:            {"switches", Count, true},
 	SwitchesInvoluntary: {"switches_involuntary", Count, true},
+	Migrations:          {"migrations", Count, true},
 	Steal:               {"steal", Seconds, true},
 	QueueP99:            {"queue_p99", Seconds, false},
 	Queued:              {"queued", Seconds, true},
@@ -144,10 +167,17 @@ var infos = [...]info{
 	QueuedThrottled:     {"queued_throttled", Seconds, true},
 	Cycles:              {"cycles", Count, true},
 	Instructions:        {"instructions", Count, true},
+	LLCReferences:       {"llc_references", Count, true},
 	LLCMisses:           {"llc_misses", Count, true},
 	LLCOccupancy:        {"llc_occupancy", Bytes, false},
 	Bandwidth:           {"bandwidth", Bytes, true},
 	BandwidthLocal:      {"bandwidth_local", Bytes, true},
+	Frequency:           {"frequency", Hertz, false},
+	FrequencyLimit:      {"frequency_limit", Hertz, false},
+	ThrottledCores:      {"throttled_cores", Count, true},
+	ThrottledPackages:   {"throttled_packages", Count, true},
+	IdleTime:            {"idle_time", Seconds, true},
+	IdleEntries:         {"idle_entries", Count, true},
 	Memory:              {"memory", Bytes, false},
 	MemoryAnon:          {"memory_anon", Bytes, false},
 	MemoryFile:          {"memory_file", Bytes, false},
