@@ -41,11 +41,12 @@ func (s *State) Commit(o Offer) (*State, error) {
 		}
 		return nil, e
 	}
-	c := change{old: s}
+	next := *s
+	c := change{State: &next}
 	if err := c.apply(&o); err != nil {
 		return nil, err
 	}
-	return &c.State, nil
+	return &next, nil
 }
 
 // Release returns the state after the workload gave back all it holds, by no
@@ -58,15 +59,13 @@ func (s *State) Release(id string) (*State, error) {
 
 // change builds the next state. It copies what it writes, when it first does.
 type change struct {
-	State
-	old *State
+	*State
 
 	ownHoldings, ownHeld, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
 	narrowed                                                              bool // somebody may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
-	c.State = *c.old
 	c.gen++
 	for _, id := range o.Drop {
 		g := c.grants.get(id)

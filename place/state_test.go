@@ -2,7 +2,9 @@ package place_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -352,4 +354,22 @@ func TestReservedCPUsAreReusedBySystemOnly(t *testing.T) {
 			t.Errorf("%s: %v", class, err)
 		}
 	}
+}
+
+// A state that nobody refers to goes, though states made from it live on.
+func TestOldStatesGo(t *testing.T) {
+	t.Parallel()
+	old := start(t, place.Config{})
+	gone := weak.Make(old)
+	next := give(t, old, own("a", "1"))
+	old = nil
+	for range 10 {
+		if runtime.GC(); gone.Value() == nil {
+			break
+		}
+	}
+	if gone.Value() != nil {
+		t.Error("the state before a commit is kept by the one after it")
+	}
+	runtime.KeepAlive(next)
 }
