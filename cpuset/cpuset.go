@@ -27,7 +27,24 @@ var ErrRange = errors.New("number out of range 0-" + strconv.Itoa(Limit-1))
 // Set is an immutable set of numbers below Limit. The zero value is the empty
 // set. Sets are comparable: == is equality, and a Set can be a map key.
 type Set struct {
+	n int // words up to the last one that is not zero; the others need no look
 	w [words]uint64
+}
+
+// used returns the words up to the last one that is not zero.
+func (s *Set) used() []uint64 { return s.w[:s.n] }
+
+// add makes id, which is in range, a member.
+func (s *Set) add(id int) {
+	s.w[id/64] |= 1 << (id % 64)
+	s.n = max(s.n, id/64+1)
+}
+
+// trim restores n after members went.
+func (s *Set) trim() {
+	for s.n > 0 && s.w[s.n-1] == 0 {
+		s.n--
+	}
 }
 
 // Of returns the set of the given numbers.
@@ -37,7 +54,7 @@ func Of(ids ...int) (Set, error) {
 		if id < 0 || id >= Limit {
 			return Set{}, fmt.Errorf("cpuset member %d: %w", id, ErrRange)
 		}
-		s.w[id/64] |= 1 << (id % 64)
+		s.add(id)
 	}
 	return s, nil
 }
@@ -77,6 +94,7 @@ func (s *Set) fill(first, last int) {
 		}
 		s.w[i] |= m
 	}
+	s.n = max(s.n, last/64+1)
 }
 
 // Len returns the number of members.
@@ -84,14 +102,14 @@ func (s Set) Len() int { return count(&s) }
 
 func count(s *Set) int {
 	n := 0
-	for _, w := range s.w {
+	for _, w := range s.used() {
 		n += bits.OnesCount64(w)
 	}
 	return n
 }
 
 // IsEmpty reports whether s has no member.
-func (s Set) IsEmpty() bool { return s == Set{} }
+func (s Set) IsEmpty() bool { return s.n == 0 }
 
 // Equal is s == t, under the name that comparing libraries look for.
 func (s Set) Equal(t Set) bool { return s == t }
@@ -103,7 +121,7 @@ func (s Set) Has(id int) bool {
 
 // First returns the lowest member; ok is false for the empty set.
 func (s Set) First() (id int, ok bool) {
-	for i, w := range s.w {
+	for i, w := range s.used() {
 		if w != 0 {
 			return i*64 + bits.TrailingZeros64(w), true
 		}
@@ -113,18 +131,16 @@ func (s Set) First() (id int, ok bool) {
 
 // Last returns the highest member; ok is false for the empty set.
 func (s Set) Last() (id int, ok bool) {
-	for i := words - 1; i >= 0; i-- {
-		if w := s.w[i]; w != 0 {
-			return i*64 + 63 - bits.LeadingZeros64(w), true
-		}
+	if s.n == 0 {
+		return 0, false
 	}
-	return 0, false
+	return s.n*64 - 1 - bits.LeadingZeros64(s.w[s.n-1]), true
 }
 
 // All yields the members in rising order.
 func (s Set) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for i, w := range s.w {
+		for i, w := range s.used() {
 			for ; w != 0; w &= w - 1 {
 				if !yield(i*64 + bits.TrailingZeros64(w)) {
 					return
@@ -145,25 +161,28 @@ func (s Set) Slice() []int {
 
 // Union returns the members of s or t.
 func (s Set) Union(t Set) Set {
-	for i := range s.w {
-		s.w[i] |= t.w[i]
+	for i, w := range t.used() {
+		s.w[i] |= w
 	}
+	s.n = max(s.n, t.n)
 	return s
 }
 
 // Intersect returns the members of both s and t.
 func (s Set) Intersect(t Set) Set {
-	for i := range s.w {
+	for i := range s.used() {
 		s.w[i] &= t.w[i]
 	}
+	s.trim()
 	return s
 }
 
 // Minus returns the members of s that t does not have.
 func (s Set) Minus(t Set) Set {
-	for i := range s.w {
+	for i := range s.used() {
 		s.w[i] &^= t.w[i]
 	}
+	s.trim()
 	return s
 }
 
@@ -172,7 +191,7 @@ func (s Set) With(id int) (Set, error) {
 	if id < 0 || id >= Limit {
 		return s, fmt.Errorf("cpuset member %d: %w", id, ErrRange)
 	}
-	s.w[id/64] |= 1 << (id % 64)
+	s.add(id)
 	return s, nil
 }
 
@@ -180,16 +199,16 @@ func (s Set) With(id int) (Set, error) {
 // their intersection.
 func (s *Set) Overlap(t *Set) int {
 	n := 0
-	for i := range s.w {
-		n += bits.OnesCount64(s.w[i] & t.w[i])
+	for i, w := range s.used() {
+		n += bits.OnesCount64(w & t.w[i])
 	}
 	return n
 }
 
 // Overlaps reports whether s and t share a member.
 func (s Set) Overlaps(t Set) bool {
-	for i := range s.w {
-		if s.w[i]&t.w[i] != 0 {
+	for i, w := range s.used() {
+		if w&t.w[i] != 0 {
 			return true
 		}
 	}
@@ -199,8 +218,8 @@ func (s Set) Overlaps(t Set) bool {
 // Contains reports whether every member of t is one of s; the empty set is
 // contained in every set.
 func (s Set) Contains(t Set) bool {
-	for i := range s.w {
-		if t.w[i]&^s.w[i] != 0 {
+	for i, w := range t.used() {
+		if w&^s.w[i] != 0 {
 			return false
 		}
 	}

@@ -126,12 +126,13 @@ func TestAgainstMaps(t *testing.T) {
 				t.Fatalf("Has(%d) = %v", id, s.Has(id))
 			}
 		}
-		got := map[string][]int{
-			"s": s.Slice(), "union": s.Union(u).Slice(), "intersect": s.Intersect(u).Slice(), "minus": s.Minus(u).Slice(),
-		}
+		got := map[string]Set{"s": s, "union": s.Union(u), "intersect": s.Intersect(u), "minus": s.Minus(u)}
 		for k, v := range want {
-			if !slices.Equal(got[k], v) {
+			if !slices.Equal(got[k].Slice(), v) {
 				t.Fatalf("%s of %v and %v: %v, want %v", k, s, u, got[k], v)
+			}
+			if got[k] != MustOf(v...) || got[k].IsEmpty() != (len(v) == 0) {
+				t.Fatalf("%s of %v and %v: not equal to the set of the same numbers", k, s, u)
 			}
 		}
 		checkCounts(t, s, u, want)
