@@ -49,7 +49,7 @@ func (s *State) sameBounds(o *State) bool {
 		return false
 	}
 	for _, b := range s.bounds {
-		if !slices.ContainsFunc(o.bounds, func(c *Bound) bool { return *b == *c }) {
+		if !slices.ContainsFunc(o.bounds, func(c Bound) bool { return *b.Region == *c.Region && b.Load == c.Load }) {
 			return false
 		}
 	}
@@ -91,16 +91,22 @@ func (s *State) Audit() error {
 // auditOwners reports CPUs that one workload owns and another may run on.
 func (s *State) auditOwners() error {
 	var errs []error
-	for g := range s.Grants() {
+	grants := slices.Collect(s.Grants())
+	uses := make([]cpuset.Set, len(grants))
+	for i, g := range grants {
+		uses[i] = s.Effective(g)
+	}
+	for _, g := range grants {
 		if g.Own.IsEmpty() && g.Fence.IsEmpty() {
 			continue
 		}
 		mine := g.Own.Union(g.Fence)
-		for o := range s.Grants() {
-			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class == BE && g.Lent && !s.Effective(o).Overlaps(g.Fence) {
+		for i, o := range grants {
+			cpus := uses[i]
+			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class == BE && g.Lent && !cpus.Overlaps(g.Fence) {
 				continue
 			}
-			if both := mine.Intersect(s.Effective(o)); !both.IsEmpty() {
+			if both := mine.Intersect(cpus); !both.IsEmpty() {
 				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
 			}
 		}

@@ -323,19 +323,17 @@ func (c *change) follow(g *Grant, by int) {
 		c.bounds, c.ownBounds = slices.Clone(c.bounds), true
 	}
 	be := g.Request.Class == BE
-	i := slices.IndexFunc(c.bounds, func(b *Bound) bool { return b.BE == be && b.Within == g.Share.Within })
+	i := slices.IndexFunc(c.bounds, func(b Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
-		c.bounds = append(c.bounds, &Bound{Within: g.Share.Within, Node: c.t.NodeAround(g.Share.Within), BE: be})
-		i = len(c.bounds) - 1
+		i = len(c.bounds)
+		c.bounds = append(c.bounds, Bound{Region: &Region{Within: g.Share.Within, Node: c.t.NodeAround(g.Share.Within), BE: be}})
 	}
-	b := *c.bounds[i]
+	b := &c.bounds[i]
 	b.Grants += by
 	b.Milli += by * g.Share.Milli
 	if b.Grants == 0 {
 		c.bounds = slices.Delete(c.bounds, i, i+1)
-		return
 	}
-	c.bounds[i] = &b
 }
 
 func (c *change) useMemory(g *Grant) error {

@@ -2,7 +2,7 @@ package place
 
 import "iter"
 
-// Load is what the members of a named pool take.
+// Load is what those who share some CPUs take.
 type Load struct {
 	Grants int
 	Milli  int // CPU time, in thousandths of a CPU

@@ -51,7 +51,7 @@ type State struct {
 	grants    ledger
 	groups    ledger   // those with a group
 	pools     []*book  // by name
-	bounds    []*Bound // none is empty
+	bounds    []Bound  // none is empty
 	*holdings          // shared by states between which no CPU changed hands
 	resources []string // by name
 	total     []int64  // by node position × resource
@@ -70,11 +70,15 @@ type holdings struct {
 
 // Bound sums the grants that live in the same part of the default pool.
 type Bound struct {
+	*Region
+	Load
+}
+
+// Region is a part of the default pool.
+type Region struct {
 	Within cpuset.Set
 	Node   int  // position of the NUMA node that holds all of Within, -1 if none does
 	BE     bool // of class BE, which may run on lent CPUs as well
-	Grants int
-	Milli  int // CPU time that they take, in thousandths of a CPU
 }
 
 // book is a named pool and what its members take.
@@ -182,8 +186,8 @@ func (s *State) cell(node int, resource string) (i int, ok bool) {
 // Topology returns the machine.
 func (s *State) Topology() *Topology { return s.t }
 
-// Config returns what the state was made of, defaults filled in.
-func (s *State) Config() Config { return *s.conf }
+// Config returns what the state was made of, defaults filled in. Do not change it.
+func (s *State) Config() *Config { return s.conf }
 
 // Generation counts the changes since New.
 func (s *State) Generation() uint64 { return s.gen }
@@ -310,7 +314,7 @@ func (s *State) left(within *cpuset.Set, be bool) cpuset.Set {
 
 // Bounds yields the parts of the default pool that grants live in. Do not
 // change them.
-func (s *State) Bounds() iter.Seq[*Bound] { return slices.Values(s.bounds) }
+func (s *State) Bounds() iter.Seq[Bound] { return slices.Values(s.bounds) }
 
 // SharedMilli returns the CPU time that grants of the default pool take inside
 // a set of CPUs, and the number of those grants: those whose bound lies wholly in

@@ -58,7 +58,7 @@ type View struct {
 	// Free may still be taken in the present scope; Taken was, Near included.
 	Free, Taken cpuset.Set
 
-	free, whole, taken []int16 // flat by offset
+	free []int16 // flat by offset
 }
 
 // FreeIn returns the number of free CPUs of a unit in the present scope.
@@ -82,7 +82,13 @@ func (v *View) WholeIn(k machine.Kind, pos int) int {
 		core := int(v.T.at[machine.Core][v.T.units[CPU][pos].ID])
 		return min(v.FreeIn(CPU, pos), v.WholeIn(machine.Core, core))
 	}
-	return int(v.whole[v.T.offset[k]+pos])
+	n := 0
+	for _, core := range v.T.cores[k][pos] {
+		if v.IsWhole(machine.Core, int(core)) {
+			n += v.T.units[machine.Core][core].Size
+		}
+	}
+	return n
 }
 
 // TakenIn returns the number of CPUs of a unit taken so far, Near included.
@@ -90,7 +96,7 @@ func (v *View) TakenIn(k machine.Kind, pos int) int {
 	if k == CPU {
 		return one(&v.Taken, v.T.units[CPU][pos].ID)
 	}
-	return int(v.taken[v.T.offset[k]+pos])
+	return v.Taken.Overlap(&v.T.units[k][pos].CPUs)
 }
 
 // IsWhole reports whether all CPUs of a unit are free.
@@ -118,13 +124,8 @@ func (t *Topology) Take(q *Query) (cpuset.Set, error) {
 // View counts, for a policy to look at before it takes: from may be taken, near
 // is held already.
 func (t *Topology) View(from, near cpuset.Set) *View {
-	n := t.offset[CPU]
-	buf := make([]int16, 3*n)
-	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, free: buf[:n:n], whole: buf[n : 2*n : 2*n], taken: buf[2*n:]}
-	if !near.IsEmpty() {
-		t.count(&near, v.taken, nil)
-	}
-	t.count(&v.Free, v.free, v.whole)
+	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, free: make([]int16, t.offset[CPU])}
+	v.count()
 	return v
 }
 
@@ -148,30 +149,20 @@ func (v *View) Take(count int, stages []Stage, why *Why) (cpuset.Set, error) {
 	return v.Taken.Minus(near), nil
 }
 
-// count adds, for each domain, its members of cpus, and those in cores that are
-// wholly members.
-func (t *Topology) count(cpus *cpuset.Set, n, whole []int16) {
-	cores := n[t.offset[machine.Core]:]
-	at := t.at[machine.Core]
-	for cpu := range cpus.All() {
+// count adds up, for each domain, its members of Free.
+func (v *View) count() {
+	t := v.T
+	cores, at := v.free[t.offset[machine.Core]:], t.at[machine.Core]
+	for cpu := range v.Free.All() {
 		cores[at[cpu]]++
 	}
-	units := t.units[machine.Core]
-	for core := range units {
-		c := cores[core]
-		if c == 0 {
+	for core, n := range cores {
+		if n == 0 {
 			continue
-		}
-		all := int(c) == units[core].Size
-		if whole != nil && all {
-			whole[t.offset[machine.Core]+core] = c
 		}
 		for k := range int(machine.Core) {
 			if pos := t.up[k][core]; pos >= 0 {
-				n[t.offset[k]+int(pos)] += c
-				if whole != nil && all {
-					whole[t.offset[k]+int(pos)] += c
-				}
+				v.free[t.offset[k]+int(pos)] += n
 			}
 		}
 	}
@@ -179,8 +170,7 @@ func (t *Topology) count(cpus *cpuset.Set, n, whole []int16) {
 
 func (v *View) recount() {
 	clear(v.free)
-	clear(v.whole)
-	v.T.count(&v.Free, v.free, v.whole)
+	v.count()
 }
 
 // take takes a unit, all of which is free and needed.
@@ -190,24 +180,17 @@ func (v *View) take(k machine.Kind, pos int) {
 	v.Taken = v.Taken.Union(u.CPUs)
 	for cpu := range u.CPUs.All() {
 		v.Need--
-		v.move(cpu)
+		v.uncount(cpu)
 	}
 }
 
-// move counts one CPU from free to taken.
-func (v *View) move(cpu int) {
+// uncount takes one CPU out of the counts.
+func (v *View) uncount(cpu int) {
 	t := v.T
-	core := int(t.at[machine.Core][cpu])
-	whole := v.whole[t.offset[machine.Core]+core]
 	for k := range int(CPU) {
-		pos := t.at[k][cpu]
-		if pos < 0 {
-			continue
+		if pos := t.at[k][cpu]; pos >= 0 {
+			v.free[t.offset[k]+int(pos)]--
 		}
-		i := t.offset[k] + int(pos)
-		v.free[i]--
-		v.taken[i]++
-		v.whole[i] -= min(whole, v.whole[i])
 	}
 }
 

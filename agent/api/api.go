@@ -168,7 +168,7 @@ type (
 
 // MachineOf returns what a state's machine is and who holds what of it.
 func MachineOf(s *place.State) Machine {
-	m := Machine{Machine: s.Topology().Machine(), Config: s.Config(), Shared: s.Sharable(), Owners: []Owner{}, Saved: s.Save()}
+	m := Machine{Machine: s.Topology().Machine(), Config: *s.Config(), Shared: s.Sharable(), Owners: []Owner{}, Saved: s.Save()}
 	for i, g := range m.Saved.Grants {
 		o := Owner{ID: g.ID, Class: g.Request.Class, Own: g.Own, Fence: g.Fence, Lent: g.Lent, Mems: g.Mems}
 		o.CPUs, _ = s.CPUs(g.ID)

@@ -135,7 +135,7 @@ func BenchmarkRestart(b *testing.B, p place.Policy) {
 	}
 	t := Topology(b, "2s4n8l4c2t")
 	s, _ := filled(b, p, "2s4n8l4c2t", 1150, request)
-	saved, conf := s.Save(), s.Config()
+	saved, conf := s.Save(), *s.Config()
 	b.Run(fmt.Sprintf("%s/512x8/%d", p.Name(), len(saved.Grants)), func(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {

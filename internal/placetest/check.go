@@ -256,7 +256,7 @@ func (w *walk) renamed(r *place.Request, g *place.Grant) error {
 	if err != nil {
 		return fmt.Errorf("renamed machine: %w", err)
 	}
-	conf := w.s.Config()
+	conf := *w.s.Config()
 	conf.Allowed, conf.Reserved, conf.Floor = names.set(conf.Allowed), names.set(conf.Reserved), names.set(conf.Floor)
 	empty, err := place.New(t, conf)
 	if err != nil {

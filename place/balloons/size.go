@@ -215,7 +215,7 @@ func (k *task) pool(ty *Type, name string, parts []part) place.Pool {
 // if it was not there.
 func (k *task) home(ty *Type, pool *place.Pool, parts int) []part {
 	if number(pool.Name) < ty.MinBalloons {
-		if empty, err := place.New(k.t, k.s.Config()); err == nil {
+		if empty, err := place.New(k.t, *k.s.Config()); err == nil {
 			pools, _ := k.first(empty)
 			for i := range pools {
 				if pools[i].Name != pool.Name {

@@ -163,11 +163,12 @@ func (k *task) survey() {
 	}
 	k.sharable = k.sharable.Union(k.old.Own.Union(k.old.Fence).Intersect(k.pool))
 	if sh := &k.old.Share; !sh.Within.IsEmpty() {
-		k.add(&place.Bound{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class == place.BE, Grants: -1, Milli: -sh.Milli})
+		at := place.Region{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class == place.BE}
+		k.add(place.Bound{Region: &at, Load: place.Load{Grants: -1, Milli: -sh.Milli}})
 	}
 }
 
-func (k *task) add(b *place.Bound) {
+func (k *task) add(b place.Bound) {
 	milli := b.Milli
 	if b.BE {
 		milli = 0

@@ -47,9 +47,9 @@ func (h *hunt) survey() {
 				}
 			}
 			pieces[at].free += int16(free)
-			if whole := h.v.WholeIn(machine.Core, int(core)); whole > 0 {
-				pieces[at].whole += int16(whole)
-				if whole == 1 {
+			if h.v.IsWhole(machine.Core, int(core)) {
+				pieces[at].whole += int16(free)
+				if free == 1 {
 					pieces[at].ones++
 				}
 			}

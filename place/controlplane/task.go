@@ -15,7 +15,7 @@ type task struct {
 	t      *place.Topology
 	r      *place.Request
 	why    *place.Why
-	conf   place.Config
+	conf   *place.Config
 	held   cpuset.Set // CPUs to keep: those of the workload, or to own again
 	bucket cpuset.Set // the CPUs that the request may use
 	leaves []int      // of the bucket, in the order of the tree; only with namespaces

@@ -105,7 +105,7 @@ type task struct {
 	why  *place.Why
 	old  *place.Grant // what is held already, nil if nothing
 
-	conf      place.Config
+	conf      *place.Config
 	pool      cpuset.Set // of LS and BE
 	sharable  cpuset.Set // the part of pool that is not bound
 	threads   int        // of the largest core

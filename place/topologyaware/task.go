@@ -13,7 +13,7 @@ type task struct {
 	s    *place.State
 	r    *place.Request
 	why  *place.Why
-	conf place.Config
+	conf *place.Config
 	*tree
 	has []stock // by pool
 

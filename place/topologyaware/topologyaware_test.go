@@ -214,7 +214,7 @@ func TestRestartInAnyOrder(t *testing.T) {
 	}
 	saved := s.Save()
 	slices.Reverse(saved.Grants)
-	fresh, err := place.New(s.Topology(), s.Config())
+	fresh, err := place.New(s.Topology(), *s.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
