@@ -1,0 +1,505 @@
+package resctrl
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+)
+
+// plant makes a tree of files, as the kernel's document describes resctrl.
+func plant(t testing.TB, files map[string]string) Tree {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		write(t, Tree(dir), name, text)
+	}
+	return Tree(dir)
+}
+
+func write(t testing.TB, tree Tree, name, text string) {
+	t.Helper()
+	file := filepath.Join(string(tree), name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// intel is a CPU with two caches, one group that allocates and one that monitors
+// some of its tasks.
+func intel() map[string]string {
+	files := map[string]string{
+		"info/last_cmd_status": "ok\n", "info/L3/cbm_mask": "fff\n", "info/L3/num_closids": "16\n",
+		"info/L3_MON/mon_features":            "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
+		"info/L3_MON/num_rmids":               "224\n",
+		"info/L3_MON/max_threshold_occupancy": "131072\n",
+		"schemata":                            "    L3:0=fff;1=fff\n", "tasks": "1\n2\n", "cpus_list": "0-7\n",
+		"batch/schemata": "    L3:0=00f;1=00f\n", "batch/tasks": "10\n11\n12\n", "batch/mode": "shareable\n",
+		"batch/mon_groups/berth-web/tasks": "11\n12\n",
+	}
+	for group, base := range map[string]string{"": "1", "batch/": "2", "batch/mon_groups/berth-web/": "3"} {
+		for _, cache := range []string{"0", "1"} {
+			dir := group + "mon_data/mon_L3_0" + cache + "/"
+			files[dir+"llc_occupancy"] = base + cache + "000\n"
+			files[dir+"mbm_total_bytes"] = base + cache + "0000\n"
+			files[dir+"mbm_local_bytes"] = base + cache + "00\n"
+		}
+		files[group+"mon_data/mon_PERF_PKG_00/core_energy"] = "203.375\n"
+	}
+	return files
+}
+
+// amd is a CPU whose bandwidth counters are assigned to groups.
+func amd() map[string]string {
+	files := intel()
+	files["info/L3_MON/mbm_assign_mode"] = "[mbm_event]\ndefault\n"
+	files["info/L3_MON/num_mbm_cntrs"] = "0=32;1=32\n"
+	files["info/L3_MON/available_mbm_cntrs"] = "0=30;1=31\n"
+	files["info/L3_MON/mbm_assign_on_mkdir"] = "1\n"
+	files["mbm_L3_assignments"] = "mbm_total_bytes:0=e;1=e\nmbm_local_bytes:0=e;1=_\n"
+	files["batch/mbm_L3_assignments"] = "mbm_total_bytes:0=_;1=_\nmbm_local_bytes:0=_;1=_\n"
+	for _, cache := range []string{"0", "1"} {
+		files["batch/mon_data/mon_L3_0"+cache+"/mbm_total_bytes"] = "Unassigned\n"
+		files["batch/mon_data/mon_L3_0"+cache+"/mbm_local_bytes"] = "Unassigned\n"
+	}
+	return files
+}
+
+func TestInfo(t *testing.T) {
+	t.Parallel()
+	features := []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"}
+	for name, tc := range map[string]struct {
+		files map[string]string
+		want  Info
+		why   string // "" is no error
+	}{
+		"intel": {files: intel(), want: Info{Features: features, RMIDs: 224}},
+		"amd": {files: amd(), want: Info{
+			Features: features, RMIDs: 224, Assignable: true, Counters: map[int]int{0: 32, 1: 32}, Free: map[int]int{0: 30, 1: 31},
+		}},
+		"not mounted":   {files: map[string]string{}, why: "not mounted"},
+		"no monitoring": {files: map[string]string{"info/L3/cbm_mask": "fff\n"}, why: "does not monitor"},
+	} {
+		got, err := plant(t, tc.files).Info()
+		if (err == nil) != (tc.why == "") || err != nil && (!errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tc.why)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if _, err := Tree(t.TempDir() + "/none").Info(); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "has no resctrl") {
+		t.Errorf("no directory: %v", err)
+	}
+	files := amd()
+	files["info/L3_MON/mbm_assign_mode"] = "mbm_event\n[default]\n"
+	if got, err := plant(t, files).Info(); got.Assignable || err != nil {
+		t.Errorf("default mode: %+v, %v", got, err)
+	}
+	files["info/L3_MON/num_mbm_cntrs"] = "0=many\n"
+	if _, err := plant(t, files).Info(); err == nil {
+		t.Error("counters that are no number")
+	}
+}
+
+func open(t testing.TB, c Config) *Reader {
+	t.Helper()
+	r, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+type key struct {
+	quantity watch.Quantity
+	part     watch.Part
+}
+
+func cache(id int) watch.Part { return watch.Part{Kind: watch.Cache, ID: id} }
+
+// values are samples by quantity and part.
+func values(t *testing.T, samples []watch.Sample, err error) map[key]float64 {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[key]float64{}
+	for _, s := range samples {
+		k := key{s.Quantity, s.Subject.Part}
+		if _, twice := all[k]; twice {
+			t.Errorf("twice: %+v", s)
+		}
+		all[k] = s.Value
+	}
+	return all
+}
+
+func readAll(t *testing.T, r *Reader) map[key]float64 {
+	t.Helper()
+	samples, err := r.Read(watch.Second, nil)
+	return values(t, samples, err)
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	who := watch.Subject{Scope: watch.Group, Name: "web"}
+	r := open(t, Config{Tree: plant(t, intel()), Group: Group{"batch", "berth-web"}, Subject: who})
+	samples, err := r.Read(watch.Second, nil)
+	got := values(t, samples, err)
+	want := map[key]float64{
+		{watch.LLCOccupancy, cache(0)}: 30000, {watch.LLCOccupancy, cache(1)}: 31000,
+		{watch.Bandwidth, cache(0)}: 300000, {watch.Bandwidth, cache(1)}: 310000,
+		{watch.BandwidthLocal, cache(0)}: 3000, {watch.BandwidthLocal, cache(1)}: 3100,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, s := range samples {
+		if s.Time != watch.Second || s.Subject.Scope != who.Scope || s.Subject.Name != who.Name {
+			t.Errorf("sample %+v", s)
+		}
+	}
+}
+
+// Words give no sample, and what was counted before one is not compared with what
+// comes after: in between the hardware may have counted for others.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	tree := plant(t, intel())
+	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	total := key{watch.Bandwidth, cache(0)}
+	for _, step := range []struct {
+		text  string
+		state State
+		value float64 // where state is Known
+	}{
+		{"1000", Known, 1000},
+		{"1500", Known, 1500},
+		{"Unavailable", Unavailable, 0},
+		{"Unassigned", Unassigned, 0},
+		{"9000", Known, 0},
+		{"9100", Known, 100},
+		{"Error", Failed, 0},
+		{"9200", Known, 0},
+		{"50", Known, 0}, // reset
+		{"80", Known, 30},
+		{"18446744073709551615", Known, 18446744073709551615 - 50},
+	} {
+		write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", step.text+"\n")
+		got, there := readAll(t, r)[total]
+		if there != (step.state == Known) || got != step.value {
+			t.Errorf("%s: %v, %t; want %v", step.text, got, there, step.value)
+		}
+		if v := r.Values()[1]; v.Quantity != watch.Bandwidth || v.State != step.state {
+			t.Errorf("%s: told %+v", step.text, v)
+		}
+	}
+	// Occupancy is no counter: it is what it is.
+	for text, want := range map[string]float64{"500": 500, "100": 100} {
+		write(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", text+"\n")
+		if got := readAll(t, r)[key{watch.LLCOccupancy, cache(0)}]; got != want {
+			t.Errorf("occupancy %v, want %v", got, want)
+		}
+	}
+	write(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", "much\n")
+	if samples, err := r.Read(watch.Second, nil); err == nil || len(samples) > 0 {
+		t.Errorf("no number: %v, %v", samples, err)
+	}
+}
+
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	files := amd()
+	delete(files, "batch/mon_data/mon_L3_00/llc_occupancy")
+	delete(files, "batch/mon_data/mon_L3_01/llc_occupancy")
+	tree := plant(t, files)
+	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	if got := readAll(t, r); len(got) > 0 {
+		t.Errorf("read %v", got)
+	}
+	check := func(q watch.Quantity, want string) {
+		t.Helper()
+		err := r.Why(q)
+		if want == "" && err != nil || want != "" && (!errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v: %v, want %q", q, err, want)
+		}
+	}
+	check(watch.Bandwidth, "mbm_total_bytes:*=e")
+	check(watch.LLCOccupancy, "does not monitor it")
+	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
+	write(t, tree, "batch/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n")
+	write(t, tree, "batch/mon_data/mon_L3_01/mbm_local_bytes", "Error\n")
+	readAll(t, r)
+	check(watch.Bandwidth, "counts other groups")
+	check(watch.BandwidthLocal, "error")
+	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "7\n")
+	readAll(t, r)
+	check(watch.Bandwidth, "")
+}
+
+// With sub-NUMA clusters a cache has a part for each node.
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	files := intel()
+	for _, node := range []string{"00", "01"} {
+		files["mon_data/mon_L3_00/mon_sub_L3_"+node+"/llc_occupancy"] = "5" + node + "\n"
+		files["mon_data/mon_L3_00/mon_sub_L3_"+node+"/mbm_total_bytes"] = "6" + node + "\n"
+	}
+	tree := plant(t, files)
+	want := map[key]float64{}
+	for id := range 2 {
+		part := watch.Part{Kind: watch.Node, ID: id}
+		want[key{watch.LLCOccupancy, part}], want[key{watch.Bandwidth, part}] = float64(500+id), float64(600+id)
+	}
+	if diff := cmp.Diff(want, readAll(t, open(t, Config{Tree: tree, Nodes: true}))); diff != "" {
+		t.Error(diff)
+	}
+	if got := readAll(t, open(t, Config{Tree: tree})); got[key{watch.LLCOccupancy, cache(0)}] != 10000 || len(got) != 6 {
+		t.Errorf("whole caches: %v", got)
+	}
+}
+
+func TestGone(t *testing.T) {
+	t.Parallel()
+	tree := plant(t, intel())
+	if _, err := Open(Config{Tree: tree, Group: Group{Control: "none"}}); !errors.Is(err, watch.ErrGone) {
+		t.Errorf("open a group that does not exist: %v", err)
+	}
+	if _, err := tree.Tasks(Group{Control: "none"}); !errors.Is(err, watch.ErrGone) {
+		t.Errorf("tasks of a group that does not exist: %v", err)
+	}
+	if _, err := Open(Config{Tree: Tree(t.TempDir())}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("a tree that is not there: %v", err)
+	}
+}
+
+// Of a cache that goes offline the files go away, of a group all do. The kernel
+// says so by an error that plain files do not have: a control group's file has it.
+func TestLiveGone(t *testing.T) {
+	t.Parallel()
+	group := liveGroup(t)
+	tree := plant(t, intel())
+	file := filepath.Join(string(tree), "batch/mon_data/mon_L3_00/llc_occupancy")
+	if err := errors.Join(os.Remove(file), os.Symlink(group+"/cgroup.freeze", file)); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	if got := readAll(t, r); len(got) != 6 {
+		t.Errorf("read %v", got)
+	}
+	if err := os.Remove(group); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := readAll(t, r)[key{watch.LLCOccupancy, cache(0)}]; there || r.Values()[0].State != Unavailable {
+		t.Error("a cache that is offline is read")
+	}
+	if err := os.Remove(filepath.Join(string(tree), "batch/tasks")); err != nil {
+		t.Fatal(err)
+	}
+	if samples, err := r.Read(watch.Second, nil); !errors.Is(err, watch.ErrGone) || len(samples) > 0 {
+		t.Errorf("a group that is gone: %v, %v", samples, err)
+	}
+}
+
+// liveGroup makes a group in the cgroup v2 tree of this host.
+func liveGroup(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Skipf("no mounts to read: %v", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); f[2] == "cgroup2" {
+			dir, err := os.MkdirTemp(f[1], "berth-resctrl-")
+			if err != nil {
+				t.Skipf("cannot make a group: %v", err)
+			}
+			t.Cleanup(func() { _ = os.Remove(dir) })
+			return dir
+		}
+	}
+	t.Skip("no cgroup v2 tree")
+	return ""
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	tree := plant(t, intel())
+	groups, err := tree.Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Group{{}, {Control: "batch"}, {"batch", "berth-web"}}, groups); diff != "" {
+		t.Error(diff)
+	}
+	for _, tc := range []struct {
+		threads []int
+		want    Group
+		ok      bool
+	}{
+		{[]int{12, 11}, Group{"batch", "berth-web"}, true},
+		{[]int{10, 11, 12}, Group{Control: "batch"}, true},
+		{[]int{1, 2}, Group{}, false}, // those of the default group
+		{[]int{10}, Group{}, false},
+		{[]int{11, 12, 13}, Group{}, false},
+		{nil, Group{}, false},
+	} {
+		if got, ok, err := tree.Find(tc.threads); got != tc.want || ok != tc.ok || err != nil {
+			t.Errorf("%v: found %v, %t, %v", tc.threads, got, ok, err)
+		}
+	}
+	// Of many threads a few may have come or gone.
+	var many []string
+	var threads []int
+	for tid := 100; tid < 200; tid++ {
+		many = append(many, itoa(tid))
+		threads = append(threads, tid)
+	}
+	write(t, tree, "batch/tasks", strings.Join(many, "\n"))
+	if got, ok, err := tree.Find(threads[4:]); got.Control != "batch" || !ok || err != nil {
+		t.Errorf("96 of 100: %v, %t, %v", got, ok, err)
+	}
+	if _, ok, _ := tree.Find(threads[6:]); ok {
+		t.Error("94 of 100 are the same")
+	}
+	write(t, tree, "batch/tasks", "x\n")
+	if _, _, err := tree.Find(threads); err == nil {
+		t.Error("tasks that are no number")
+	}
+}
+
+func TestAssignments(t *testing.T) {
+	t.Parallel()
+	tree := plant(t, amd())
+	got, err := tree.Assignments(Group{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[int]bool{"mbm_total_bytes": {0: true, 1: true}, "mbm_local_bytes": {0: true, 1: false}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got, err := plant(t, intel()).Assignments(Group{}); got != nil || err != nil {
+		t.Errorf("without assignable counters: %v, %v", got, err)
+	}
+	for _, bad := range []string{"mbm_total_bytes\n", "a:b\n", "a:0\n", "a:0=e;\n"} {
+		if _, err := parseAssignments([]byte(bad)); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+// The host is the sum of all groups that allocate; where one of them does not
+// tell, there is no sum.
+func TestHost(t *testing.T) {
+	t.Parallel()
+	tree := plant(t, intel())
+	h, err := OpenHost(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	read := func() map[key]float64 {
+		samples, err := h.Read(watch.Second, nil)
+		for i := range samples {
+			if i > 0 && samples[i].Subject.Part.ID < samples[i-1].Subject.Part.ID {
+				t.Errorf("out of order: %v", samples)
+			}
+		}
+		return values(t, samples, err)
+	}
+	want := map[key]float64{
+		{watch.LLCOccupancy, cache(0)}: 30000, {watch.LLCOccupancy, cache(1)}: 32000,
+		{watch.Bandwidth, cache(0)}: 300000, {watch.Bandwidth, cache(1)}: 320000,
+		{watch.BandwidthLocal, cache(0)}: 3000, {watch.BandwidthLocal, cache(1)}: 3200,
+	}
+	if diff := cmp.Diff(want, read()); diff != "" {
+		t.Error(diff)
+	}
+	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
+	delete(want, key{watch.Bandwidth, cache(0)})
+	if diff := cmp.Diff(want, read()); diff != "" {
+		t.Error(diff)
+	}
+	if err := h.Why(watch.LLCOccupancy); err != nil {
+		t.Errorf("occupancy: %v", err)
+	}
+	// Groups come and go.
+	for name, text := range intel() {
+		if rest, ok := strings.CutPrefix(name, "batch/mon_data"); ok {
+			write(t, tree, "new/mon_data"+rest, text)
+		}
+	}
+	write(t, tree, "new/tasks", "")
+	if err := os.RemoveAll(filepath.Join(string(tree), "batch")); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300000 || len(h.groups) != 2 {
+		t.Errorf("read %v of groups %v", got, slices.Collect(maps.Keys(h.groups)))
+	}
+	if _, err := OpenHost(Tree(t.TempDir())); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("a tree that is not there: %v", err)
+	}
+}
+
+// Not parallel: AllocsPerRun counts for the whole program.
+func TestReadDoesNotAllocate(t *testing.T) {
+	r := open(t, Config{Tree: plant(t, amd()), Group: Group{Control: "batch"}})
+	var buf []watch.Sample
+	if n := testing.AllocsPerRun(10, func() { buf, _ = r.Read(watch.Second, buf[:0]) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("123\n"))
+	f.Add([]byte("Unavailable\n"))
+	f.Add([]byte("0=32;1=32\n"))
+	f.Add([]byte("mbm_total_bytes:0=e;1=_\n"))
+	f.Add([]byte("[mbm_event]\ndefault\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if n, state, err := parseValue(text); state != Known && (n != 0 || err != nil) {
+			t.Errorf("%q: %d, %v, %v", text, n, state, err)
+		}
+		domains, err := parseDomains(text)
+		for id, n := range domains {
+			if id < 0 || n < 0 || err != nil {
+				t.Errorf("%q: domains %v, %v", text, domains, err)
+			}
+		}
+		if all, err := parseAssignments(text); err != nil && all != nil {
+			t.Errorf("%q: %v with %v", text, all, err)
+		}
+		enabledMode(text)
+	})
+}
+
+// BenchmarkRead leaves out what the hardware takes, as these are plain files.
+func BenchmarkRead(b *testing.B) {
+	r := open(b, Config{Tree: plant(b, intel())})
+	var buf []watch.Sample
+	for b.Loop() {
+		var err error
+		if buf, err = r.Read(watch.Second, buf[:0]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(r.events)), "files")
+}
