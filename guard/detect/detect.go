@@ -104,10 +104,11 @@ type workload struct {
 
 // history is what the last windows said about one resource.
 type history struct {
-	agree    uint8 // a bit per window, the newest lowest
-	suspects [lookBack]string
-	shares   [lookBack]float64
-	last     verdict
+	agree     uint8 // a bit per window, the newest lowest
+	suspects  [lookBack]string
+	shares    [lookBack]float64
+	strengths [lookBack]float64 // of the symptom, in windows that agree
+	last      verdict
 }
 
 // verdict is what one window says about one resource.
@@ -271,6 +272,7 @@ func (h *history) shift() {
 	h.agree = shift(h.agree)
 	copy(h.suspects[1:], h.suspects[:])
 	copy(h.shares[1:], h.shares[:])
+	copy(h.strengths[1:], h.strengths[:])
 }
 
 // file notes that the window agrees with a verdict.
@@ -278,6 +280,7 @@ func (w *workload) file(r Resource, v verdict) {
 	h := &w.history[r]
 	h.agree |= 1
 	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
+	h.strengths[0] = w.strength(r)
 }
 
 // acquit forgets all that speaks against neighbours on the CPU: something else

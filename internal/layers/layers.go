@@ -52,6 +52,7 @@ func Rooms() []Room {
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
 		}},
+		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect"}},
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
 		{Path: "lab/noise"},

@@ -1,0 +1,62 @@
+package control
+
+import (
+	"path"
+	"strings"
+)
+
+// Diverge returns the two sibling groups where victim and suspect part in the
+// tree: of "kubepods/a/x" and "kubepods/b/y" it is "kubepods/a" and "kubepods/b".
+// The scheduler compares two tasks by the weights and cpu.idle of these two,
+// whatever is set below them (find_matching_se in kernel/sched/fair.c); that is
+// so for the cpu controller of cgroup v1 and of v2. False if one is the other, or
+// lies in it.
+func Diverge(victim, suspect string) (ofVictim, ofSuspect string, ok bool) {
+	if victim == "" || suspect == "" || Within(victim, suspect) || Within(suspect, victim) {
+		return "", "", false
+	}
+	common := 0
+	for i := range min(len(victim), len(suspect)) {
+		if victim[i] != suspect[i] {
+			break
+		}
+		if victim[i] == '/' {
+			common = i + 1
+		}
+	}
+	return upTo(victim, common), upTo(suspect, common), true
+}
+
+// upTo is a path to the end of the element that starts at i.
+func upTo(name string, i int) string {
+	if end := strings.IndexByte(name[i:], '/'); end >= 0 {
+		return name[:i+end]
+	}
+	return name
+}
+
+// Within reports whether a group is another or lies in it.
+func Within(group, in string) bool {
+	return group == in || strings.HasPrefix(group, in) && (in == "" || group[len(in)] == '/')
+}
+
+// matches reports whether a glob names the group or one that it lies in.
+func matches(glob, group string) bool {
+	for at := group; at != "" && at != "."; at = path.Dir(at) {
+		if ok, _ := path.Match(glob, at); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// below reports whether a glob may name groups that lie in the group.
+func below(glob, group string) bool {
+	elements := strings.Count(group, "/") + 1
+	parts := strings.Split(glob, "/")
+	if len(parts) <= elements {
+		return false
+	}
+	ok, _ := path.Match(strings.Join(parts[:elements], "/"), group)
+	return ok
+}

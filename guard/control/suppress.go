@@ -1,0 +1,289 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// SuppressBy is how best-effort work is limited.
+type SuppressBy uint8
+
+// The ways.
+const (
+	ByCPUs  SuppressBy = iota // fewer CPUs in its cpuset
+	ByQuota                   // a CFS quota
+)
+
+var suppressNames = []string{ByCPUs: "cpuset", ByQuota: "quota"}
+
+// String returns the way's name, "quota".
+func (s SuppressBy) String() string { return name(suppressNames, int(s)) }
+
+// MarshalText writes the way's name.
+func (s SuppressBy) MarshalText() ([]byte, error) { return marshal(suppressNames, int(s)) }
+
+// UnmarshalText reads the way's name.
+func (s *SuppressBy) UnmarshalText(text []byte) error { return unmarshal(suppressNames, text, s) }
+
+// Suppression limits all best-effort work by what the node has left, whether
+// somebody suffers or not, by the formula of Koordinator's CPU suppression:
+//
+//	best effort = CPUs × Threshold − use of all others − max(use of the system, Reserve)
+//
+// The system is what no workload accounts for. The limit is lowered at once, and
+// raised by at most a tenth of the node a second.
+type Suppression struct {
+	// Group holds all best-effort work and nothing else, "berth-idle". It must be
+	// among the workloads, as BE.
+	Group string
+	By    SuppressBy
+	// Threshold is the part of the node's CPUs that may be in use; 0 is 0.65.
+	Threshold float64
+	// Reserve is kept for the system, in CPUs.
+	Reserve float64
+}
+
+// Validate reports what cannot be.
+func (s *Suppression) Validate() error {
+	var errs []error
+	if s.Group == "" {
+		errs = append(errs, errors.New("suppression: no group; name the one that holds all best-effort work"))
+	}
+	if int(s.By) >= len(suppressNames) {
+		errs = append(errs, fmt.Errorf("suppression by %v: not one of %v", s.By, suppressNames))
+	}
+	if !(s.Threshold >= 0 && s.Threshold <= 1) {
+		errs = append(errs, fmt.Errorf("suppression threshold %v: not from 0 to 1", s.Threshold))
+	}
+	if !(s.Reserve >= 0) || math.IsInf(s.Reserve, 0) {
+		errs = append(errs, fmt.Errorf("suppression reserve %v: not a number of CPUs", s.Reserve))
+	}
+	return errors.Join(errs...)
+}
+
+// Limit is how many CPUs best-effort work may use on a node with that many CPUs
+// whose other workloads and system use so much. It may be negative.
+func (s *Suppression) Limit(cpus int, others, system float64) float64 {
+	threshold := s.Threshold
+	if threshold == 0 {
+		threshold = 0.65
+	}
+	return float64(cpus)*threshold - others - max(system, s.Reserve)
+}
+
+// Quota is the next limit by quota, in CPUs: at least the floor of 5 % of the node
+// and 0.1 CPUs, at most a tenth of the node above the present one, and the
+// present one itself if that is within 1 % of the node. Present 0 is none, from
+// which any step down is allowed.
+func (s *Suppression) Quota(limit, present float64, cpus int) float64 {
+	next := max(limit, FloorQuota(cpus))
+	if present == 0 {
+		return next
+	}
+	node := float64(cpus)
+	if math.Abs(next-present) < 0.01*node {
+		return present
+	}
+	return min(next, present+0.1*node)
+}
+
+// CPUs is the next limit by cpuset, in CPUs: a whole number, at least FloorCPUs, at
+// most a tenth of the node (rounded up) above the present number. Present 0 is
+// none.
+func (s *Suppression) CPUs(limit float64, present, cpus int) int {
+	next := min(max(int(math.Ceil(limit)), FloorCPUs(cpus)), cpus)
+	if present == 0 {
+		return next
+	}
+	return min(next, present+(cpus+9)/10)
+}
+
+// suppressed is where the policy stands.
+type suppressed struct {
+	action *Action
+	at     time.Time // of the last change or look
+	lost   int
+}
+
+const suppressionOwner = "\x00suppression"
+
+// suppress applies the policy, once a second.
+func (l *Loop) suppress(ctx context.Context) {
+	s := l.cfg.Suppression
+	if s == nil || l.now.Sub(l.limit.at) < time.Second-l.cfg.Window/2 {
+		return
+	}
+	l.limit.at = l.now
+	group, known := l.byGroup[s.Group]
+	others, system, ok := l.useOfOthers(s.Group)
+	if !known || !ok || l.late {
+		if l.limit.lost++; l.limit.lost > maxLost || !known {
+			l.releaseSuppression(ctx, "what the node uses is not known")
+		}
+		return
+	}
+	l.limit.lost = 0
+	reason := l.protects(s.Group)
+	if reason == "" && group.Class != place.BE {
+		reason = fmt.Sprintf("%s is %v, not BE", s.Group, group.Class)
+	}
+	if reason != "" {
+		l.releaseSuppression(ctx, reason)
+		return
+	}
+	next, change := l.suppressTo(s, group, s.Limit(l.in.Host.CPUs.Len(), others, system))
+	if !change {
+		return
+	}
+	l.setSuppression(ctx, next, fmt.Sprintf("others use %.2f CPUs, the system %.2f", others, system))
+}
+
+// useOfOthers adds up what is not best effort; false if something is not known.
+func (l *Loop) useOfOthers(be string) (others, system float64, ok bool) {
+	group := l.byGroup[be]
+	if group == nil || l.in.Host.CPUs.IsEmpty() {
+		return 0, 0, false
+	}
+	all := 0.0
+	for i := range l.in.Workloads {
+		w := &l.in.Workloads[i]
+		if l.inner(w) {
+			continue // it is part of another
+		}
+		all += w.Use
+		if w.Class != place.BE {
+			others += w.Use
+		}
+	}
+	system = max(l.in.Host.Use-all, 0)
+	return others, system, !math.IsNaN(others) && !math.IsNaN(system)
+}
+
+// inner reports whether a workload lies in another.
+func (l *Loop) inner(w *Workload) bool {
+	for at := path.Dir(w.Group); at != "." && at != "/"; at = path.Dir(at) {
+		if l.byGroup[at] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// suppressTo is the next action, and whether it differs from the present one.
+func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Action, bool) {
+	n := l.in.Host.CPUs.Len()
+	if s.By == ByQuota {
+		present := 0.0
+		if l.limit.action != nil {
+			present = cpusOf(l.limit.action.Limits)
+		}
+		a := Action{Remedy: detect.HeadroomCap, Group: s.Group, Limits: quota(s.Quota(limit, present, n))}
+		return a, l.limit.action == nil || !same(&a, l.limit.action)
+	}
+	have := group.CPUs
+	if have.IsEmpty() {
+		have = l.in.Host.CPUs
+	}
+	present := 0
+	if l.limit.action != nil {
+		present = l.limit.action.Limits.CPUs.Len()
+	}
+	want := min(s.CPUs(limit, present, n), have.Len())
+	if present == want {
+		return Action{}, false
+	}
+	a := Action{Remedy: detect.ShrinkCPUs, Group: s.Group}
+	a.Limits.CPUs = choose(l.cfg.Machine, have, cpuset.Set{}, want)
+	return a, true
+}
+
+func (l *Loop) setSuppression(ctx context.Context, a Action, why string) {
+	changes, err := l.book().set(ctx, suppressionOwner, a)
+	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Applied, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
+	switch {
+	case err != nil:
+		e.Outcome, e.Text = Failed, err.Error()
+	case l.cfg.Mode == Preview:
+		e.Outcome = WouldApply
+	}
+	if err == nil {
+		l.limit.action = &a
+	}
+	l.events = append(l.events, e)
+}
+
+func (l *Loop) releaseSuppression(ctx context.Context, why string) {
+	if l.limit.action == nil {
+		return
+	}
+	a := *l.limit.action
+	changes, err := l.book().unset(ctx, suppressionOwner, a)
+	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Reverted, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
+	if err != nil {
+		e.Outcome, e.Text = Failed, err.Error()
+	}
+	l.limit = suppressed{at: l.limit.at}
+	l.events = append(l.events, e)
+}
+
+// choose picks n of some CPUs: first those outside avoid, whole cores before
+// parts of one, then the highest numbers, which are least likely to be where the
+// host's own work gathers.
+func choose(m *machine.Machine, from, avoid cpuset.Set, n int) cpuset.Set {
+	var chosen cpuset.Set
+	for _, part := range []cpuset.Set{from.Minus(avoid), from.Intersect(avoid)} {
+		cores := coresIn(m, part)
+		for i := len(cores) - 1; i >= 0; i-- {
+			if chosen.Len()+cores[i].Len() <= n {
+				chosen = chosen.Union(cores[i])
+			}
+		}
+		ids := part.Minus(chosen).Slice()
+		for i := len(ids) - 1; i >= 0 && chosen.Len() < n; i-- {
+			chosen = chosen.Union(cpuset.MustOf(ids[i]))
+		}
+	}
+	return chosen
+}
+
+// coresIn are the cores that lie wholly within some CPUs, by their lowest CPU.
+func coresIn(m *machine.Machine, cpus cpuset.Set) []cpuset.Set {
+	if m == nil {
+		return nil
+	}
+	var cores []cpuset.Set
+	for _, core := range m.ByKind(machine.Core) {
+		if !core.CPUs.IsEmpty() && cpus.Contains(core.CPUs) {
+			cores = append(cores, core.CPUs)
+		}
+	}
+	return cores
+}
+
+// period of caps: a short one bounds how long best-effort work runs at a stretch
+// (resctl-demo's sideloader has the same).
+const period = 10 * time.Millisecond
+
+// quota is the setting for so many CPUs; the kernel takes 1 ms at least.
+func quota(cpus float64) cgroup.Limits {
+	us := max(math.Round(cpus*float64(period/time.Microsecond)), 1000)
+	return cgroup.Limits{Quota: time.Duration(us) * time.Microsecond, Period: period}
+}
+
+// cpusOf is how many CPUs a quota is.
+func cpusOf(l cgroup.Limits) float64 {
+	if l.Period == 0 {
+		return 0
+	}
+	return float64(l.Quota) / float64(l.Period)
+}
