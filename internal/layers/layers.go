@@ -34,6 +34,7 @@ func Rooms() []Room {
 		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
 		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/resctrl", May: []string{"kernel", "watch", "internal/kernfile"}},
+		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/schedstat", May: []string{"kernel", "watch", "internal/kernfile"}},
 		// The time of a process is that of its threads.
 		{Path: "watch/procstat", May: []string{"watch/schedstat"}},
