@@ -94,7 +94,7 @@ func testMachine() *machine.Machine {
 func (h *host) options() Options {
 	o := h.opt
 	o.Root, o.Dir, o.Machine = kernel.NewRoot(h.dir, h.files), h.state, testMachine()
-	o.Root.Patience = time.Millisecond
+	o.Root.Patience, o.Root.Marks = time.Millisecond, h.dir
 	o.Now = func() time.Time { return h.now }
 	o.Events = func(e Event) { h.events = append(h.events, e) }
 	return o

@@ -24,6 +24,7 @@ type groups struct {
 	host    *cgroup.Host
 	base    cgroup.Group
 	dir     string // of the base where the cpuset controller is
+	top     string // where that hierarchy is mounted
 	version int    // of that hierarchy
 	allowed cpuset.Set
 	own     string // this process's group there, "" if not visible
@@ -75,7 +76,7 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 	}
 	t, _ := host.Hierarchy(cgroup.CPUSet)
 	i := slices.IndexFunc(g.base.Dirs(), func(dir string) bool { return within(dir, t.Dir) })
-	g.dir = g.base.Dirs()[i]
+	g.dir, g.top = g.base.Dirs()[i], t.Dir
 	for _, file := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", cpusFile} {
 		text, err := fs.ReadFile(root.FS(), g.dir+"/"+file)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -34,6 +34,9 @@ func (n *Node) Preview(ctx context.Context, spec Spec) (w Workload, plan kernel.
 		return w, nil, err
 	}
 	err = n.look(ctx, func(t *transaction) error {
+		if err := n.free(); err != nil {
+			return err
+		}
 		draft := (*transaction).placed
 		if t.bodies[spec.Request.ID] != nil {
 			draft = (*transaction).resized
@@ -369,7 +372,7 @@ func (d *drift) under(dirs []string) []string {
 func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 	err = n.with(ctx, func(b *books) error {
 		t := &transaction{n: n, books: b, ctx: ctx}
-		errs := []error{t.resume()}
+		errs := []error{n.disclaim(), t.resume()}
 		for _, id := range t.ids() {
 			errs = append(errs, n.backend.evacuate(t.to(t.view), t.bodies[id]))
 		}

@@ -297,12 +297,7 @@ func tryLock(dir, name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock node: %w", err)
 	}
-	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err != syscall.EINTR {
-			break
-		}
-	}
+	err = flock(f)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, errors.Join(&BusyError{dir}, f.Close())
 	}
@@ -310,6 +305,16 @@ func tryLock(dir, name string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock node: %w", err), f.Close())
 	}
 	return f, nil
+}
+
+// flock locks a file for this process alone, without waiting.
+func flock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err != syscall.EINTR {
+			return err
+		}
+	}
 }
 
 // waitLock takes the lock of a state directory, however long that takes.

@@ -171,6 +171,9 @@ func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 	}
 	n.held.changed = false
 	err = f(n.held)
+	if e := n.unclaim(n.held); e != nil {
+		err = errors.Join(err, e)
+	}
 	if err != nil && n.held.changed || n.kept == nil {
 		err = errors.Join(err, n.held.close())
 		n.held = nil
@@ -255,6 +258,15 @@ type transaction struct {
 	n *Node
 	*books
 	ctx context.Context
+}
+
+// began notes that the kernel is about to be told something, once its groups are
+// this node's to place.
+func (t *transaction) began() error {
+	if err := t.n.claim(); err != nil {
+		return err
+	}
+	return t.store.began()
 }
 
 // settle brings the books up to date: files of no use go, what a killed process

@@ -33,6 +33,9 @@ type Root struct {
 	// Patience is how long the removal of a directory waits for killed
 	// processes to leave it; 0 stands for two seconds.
 	Patience time.Duration
+	// Marks is the directory whose directories carry marks (see Mark): that which
+	// was opened; "" has none.
+	Marks string
 
 	name   string
 	isLive bool
@@ -46,9 +49,9 @@ func Open(dir string) (*Root, error) {
 		return nil, fmt.Errorf("open root: %w", err)
 	}
 	if absolute(dir) == "/" {
-		return &Root{Files: live{directory{root}}, name: dir, isLive: true}, nil
+		return &Root{Files: live{directory{root}}, Marks: "/", name: dir, isLive: true}, nil
 	}
-	return &Root{Files: directory{root}, name: dir}, nil
+	return &Root{Files: directory{root}, Marks: dir, name: dir}, nil
 }
 
 // NewRoot returns a Root called name over the given files.

@@ -31,7 +31,11 @@ func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
 		return err
 	}
 	defer r.Close()
-	c := keeperCommand(append(f.nodeFlags.args(cmd), "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
+	args, err := f.nodeFlags.args(cmd)
+	if err != nil {
+		return err
+	}
+	c := keeperCommand(append(args, "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = c.Run()
 	w.Close()

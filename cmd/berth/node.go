@@ -53,8 +53,10 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	completeWords(cmd, "policy", policyNames()...)
 }
 
+// socketFlag adds the flags that say which node it is about.
 func socketFlag(cmd *cobra.Command) {
 	cmd.Flags().String("socket", "", "`path` of the agent's socket (default where berth agent has it, if one runs)")
+	cmd.Flags().String("state", "", "state `directory` of the node to open, instead of asking an agent")
 }
 
 func socketOf(cmd *cobra.Command) string {
@@ -62,13 +64,28 @@ func socketOf(cmd *cobra.Command) string {
 	return socket
 }
 
+// stateOf returns the node's directory, and whether it was named.
+func stateOf(cmd *cobra.Command) (dir string, named bool) {
+	if dir, _ = cmd.Flags().GetString("state"); dir != "" {
+		return dir, true
+	}
+	return nodeDir(rootDir(cmd)), false
+}
+
 // args are the flags again, as arguments.
-func (f *nodeFlags) args(cmd *cobra.Command) []string {
+func (f *nodeFlags) args(cmd *cobra.Command) ([]string, error) {
 	args := []string{"--policy", f.policy, "--socket", socketOf(cmd)}
+	if dir, named := stateOf(cmd); named {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--state", dir)
+	}
 	for _, glob := range f.confine {
 		args = append(args, "--confine", glob)
 	}
-	return args
+	return args, nil
 }
 
 func policyNames() []string {
@@ -100,6 +117,12 @@ func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
 // is nil.
 func dial(cmd *cobra.Command) (*api.Client, error) {
 	named := socketOf(cmd)
+	if _, own := stateOf(cmd); own {
+		if named != "" {
+			return nil, exitStatus{exitUsage, errors.New("--socket and --state: an agent has its own state; name one of the two")}
+		}
+		return nil, nil
+	}
 	socket := named
 	if named == "" {
 		if filepath.Clean(rootDir(cmd)) != "/" {
@@ -125,8 +148,9 @@ func (f *nodeFlags) openNode(cmd *cobra.Command) (node, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, _ := stateOf(cmd)
 	return lockNode(cmd.Context(), agent.Options{
-		Root: root, Dir: nodeDir(root.Name()), Policy: policy, Confine: f.confine,
+		Root: root, Dir: dir, Policy: policy, Confine: f.confine,
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
 				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s %s%s: %s\n", e.Kind, e.ID, e.Object, onLine(e.Text))

@@ -128,7 +128,8 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, e
 	if report.Dir == "" {
 		report.Dir = nodeDir(root.Name())
 	}
-	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) {
+	// One that is gone may have left its mark: giving everything back removes it.
+	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) && !(r.all && r.state != "") {
 		return nil, nil
 	}
 	// With Keep, an agent is found at once, and other commands are waited for.

@@ -456,3 +456,42 @@ func expectOn(t *testing.T, terminal *os.File, word string) {
 		}
 	}
 }
+
+// Not parallel: what it is about is that the host has one node.
+func TestRunBesideAnotherState(t *testing.T) {
+	needsGroups(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root: others have a tree of their own")
+	}
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	name := workloadName(t)
+	first := berthProcess(t, "run", "--state", a, "-q", "--name", name, "--", "sleep", "600")
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = first.Process.Kill(); _ = first.Wait() })
+	waitFor(t, "it is placed", func() bool {
+		out, _ := berthProcess(t, "ps", "--state", a, "--interval", "10ms").CombinedOutput()
+		return strings.Contains(string(out), name)
+	})
+	for _, args := range [][]string{{"--state", b}, {"--state", b, "--dry-run"}} {
+		out, err := berthProcess(t, append(append([]string{"run"}, args...), "--", "true")...).CombinedOutput()
+		if status(err) != exitNotRun || !strings.Contains(string(out), "--state "+a) {
+			t.Errorf("run %v: %v: %s", args, err, out)
+		}
+	}
+	if out, err := berthProcess(t, "release", "--state", a, "--kill", name).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := berthProcess(t, "run", "-q", "--state", b, "--", "true").CombinedOutput(); err != nil {
+		t.Errorf("once the other holds nothing: %v: %s", err, out)
+	}
+	waitFor(t, "it is released", func() bool {
+		out, _ := berthProcess(t, "ps", "--state", b, "--interval", "10ms").CombinedOutput()
+		return strings.Contains(string(out), "no workloads")
+	})
+	out, err := berthProcess(t, "ps", "--state", b, "--socket", filepath.Join(b, "s")).CombinedOutput()
+	if status(err) != exitUsage {
+		t.Errorf("both state and socket: %v: %s", err, out)
+	}
+}
