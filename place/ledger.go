@@ -18,7 +18,12 @@ type ledger struct {
 }
 
 // chunk is a run of grants, never empty.
-type chunk []*Grant
+type chunk struct {
+	n    int
+	room [chunkLen]*Grant
+}
+
+func (c *chunk) grants() []*Grant { return c.room[:c.n] }
 
 type key struct{ group, id string }
 
@@ -42,18 +47,18 @@ func (l *ledger) find(k key) (pos, at int, ok bool) {
 	if len(l.chunks) == 0 {
 		return 0, 0, false
 	}
-	pos, found := slices.BinarySearchFunc(l.chunks, k, func(c *chunk, k key) int { return l.key((*c)[0]).compare(k) })
+	pos, found := slices.BinarySearchFunc(l.chunks, k, func(c *chunk, k key) int { return l.key(c.room[0]).compare(k) })
 	if found {
 		return pos, 0, true
 	}
 	pos = max(0, pos-1)
-	at, ok = slices.BinarySearchFunc(*l.chunks[pos], k, func(g *Grant, k key) int { return l.key(g).compare(k) })
+	at, ok = slices.BinarySearchFunc(l.chunks[pos].grants(), k, func(g *Grant, k key) int { return l.key(g).compare(k) })
 	return pos, at, ok
 }
 
 func (l *ledger) get(id string) *Grant {
 	if pos, at, ok := l.find(key{id: id}); ok {
-		return (*l.chunks[pos])[at]
+		return l.chunks[pos].room[at]
 	}
 	return nil
 }
@@ -63,7 +68,7 @@ func (l *ledger) group(name string) iter.Seq[*Grant] {
 	return func(yield func(*Grant) bool) {
 		pos, at, _ := l.find(key{group: name})
 		for ; pos < len(l.chunks); pos++ {
-			for _, g := range (*l.chunks[pos])[at:] {
+			for _, g := range l.chunks[pos].grants()[at:] {
 				if g.Request.Group != name || !yield(g) {
 					return
 				}
@@ -76,22 +81,34 @@ func (l *ledger) group(name string) iter.Seq[*Grant] {
 // with returns l with g in it, in place of a grant of the same id.
 func (l *ledger) with(g *Grant) ledger {
 	if len(l.chunks) == 0 {
-		return ledger{l.grouped, []*chunk{{g}}, 1}
+		return ledger{l.grouped, []*chunk{{1, [chunkLen]*Grant{g}}}, 1}
 	}
 	pos, at, ok := l.find(l.key(g))
-	old := *l.chunks[pos]
+	fresh := *l.chunks[pos]
 	if ok {
-		fresh := slices.Clone(old)
-		fresh[at] = g
-		return ledger{l.grouped, l.replace(pos, fresh), l.n}
+		fresh.room[at] = g
+		return ledger{l.grouped, l.replace(pos, &fresh), l.n}
 	}
-	fresh := make(chunk, 0, len(old)+1)
-	fresh = append(append(append(fresh, old[:at]...), g), old[at:]...)
-	if len(fresh) <= chunkLen {
-		return ledger{l.grouped, l.replace(pos, fresh), l.n + 1}
+	if fresh.n < chunkLen {
+		fresh.insert(at, g)
+		return ledger{l.grouped, l.replace(pos, &fresh), l.n + 1}
 	}
-	half := len(fresh) / 2
-	return ledger{l.grouped, l.replace(pos, fresh[:half:half], fresh[half:]), l.n + 1}
+	var second chunk
+	second.n = copy(second.room[:], fresh.room[chunkLen/2:])
+	fresh.n = chunkLen / 2
+	clear(fresh.room[fresh.n:])
+	if at <= fresh.n {
+		fresh.insert(at, g)
+	} else {
+		second.insert(at-fresh.n, g)
+	}
+	return ledger{l.grouped, l.replace(pos, &fresh, &second), l.n + 1}
+}
+
+func (c *chunk) insert(at int, g *Grant) {
+	copy(c.room[at+1:], c.room[at:c.n])
+	c.room[at] = g
+	c.n++
 }
 
 // without returns l without g.
@@ -100,27 +117,25 @@ func (l *ledger) without(g *Grant) ledger {
 	if !ok {
 		return *l
 	}
-	old := *l.chunks[pos]
-	if len(old) == 1 {
+	fresh := *l.chunks[pos]
+	if fresh.n--; fresh.n == 0 {
 		return ledger{l.grouped, l.replace(pos), l.n - 1}
 	}
-	fresh := make(chunk, 0, len(old)-1)
-	return ledger{l.grouped, l.replace(pos, append(append(fresh, old[:at]...), old[at+1:]...)), l.n - 1}
+	copy(fresh.room[at:], fresh.room[at+1:])
+	fresh.room[fresh.n] = nil
+	return ledger{l.grouped, l.replace(pos, &fresh), l.n - 1}
 }
 
-func (l *ledger) replace(pos int, by ...chunk) []*chunk {
+func (l *ledger) replace(pos int, by ...*chunk) []*chunk {
 	spine := make([]*chunk, 0, len(l.chunks)+1)
-	spine = append(spine, l.chunks[:pos]...)
-	for i := range by {
-		spine = append(spine, &by[i])
-	}
+	spine = append(append(spine, l.chunks[:pos]...), by...)
 	return append(spine, l.chunks[pos+1:]...)
 }
 
 func (l *ledger) all() iter.Seq[*Grant] {
 	return func(yield func(*Grant) bool) {
 		for _, c := range l.chunks {
-			for _, g := range *c {
+			for _, g := range c.grants() {
 				if !yield(g) {
 					return
 				}

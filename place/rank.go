@@ -26,6 +26,7 @@ type Choice struct {
 	Name     string
 	Criteria []string
 	Count    int
+	Among    []int16 // the candidates to look at; nil is all
 	// Fits drops a candidate by saying why it cannot hold the request; "" keeps
 	// it. Nil keeps all.
 	Fits func(i int) string
@@ -44,7 +45,14 @@ func (c *Choice) Best(why *Why) int {
 	best, bestTie := -1, 0
 	var bestRank Rank
 	d := why.decision(c.Name, c.Criteria)
-	for i := range c.Count {
+	n := c.Count
+	if c.Among != nil {
+		n = len(c.Among)
+	}
+	for i := range n {
+		if c.Among != nil {
+			i = int(c.Among[i])
+		}
 		if c.Fits != nil {
 			if reason := c.Fits(i); reason != "" {
 				d.drop(c.label(d, i), reason)

@@ -244,12 +244,15 @@ func (v *View) fill(st *Stage, why *Why) {
 func (v *View) fillOnce(st *Stage, why *Why) {
 	units := v.T.units[st.Kind]
 	all := why.draft(st.Name, st.Criteria)
-	var few [32]ranked
+	var some [64]int16
+	candidates := v.candidates(st.Kind, all != nil, some[:0])
+	var few [16]ranked
 	line := queue(few[:0])
-	if most := min(len(units), v.Free.Len()); most > len(few) {
-		line = make(queue, 0, most)
+	if len(candidates) > len(few) {
+		line = make(queue, 0, len(candidates))
 	}
-	for pos := range units {
+	for _, at := range candidates {
+		pos := int(at)
 		if reason := v.fits(st, pos); reason != "" {
 			all.drop(v.label(all, st.Kind, pos), reason)
 			continue
@@ -275,6 +278,28 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 		v.take(st.Kind, line[0].pos)
 		line = line.rest()
 	}
+}
+
+// candidates appends the positions of the units that have something free; of all
+// units where somebody wants to read why the others do not fit.
+func (v *View) candidates(k machine.Kind, all bool, to []int16) []int16 {
+	switch units := v.T.units[k]; {
+	case all:
+		for pos := range units {
+			to = append(to, int16(pos))
+		}
+	case k == CPU:
+		for cpu := range v.Free.All() {
+			to = append(to, v.T.at[CPU][cpu])
+		}
+	default:
+		for pos, free := range v.free[v.T.offset[k]:][:len(units)] {
+			if free > 0 {
+				to = append(to, int16(pos))
+			}
+		}
+	}
+	return to
 }
 
 // tell explains which of all units, ranked before, is first in line.
@@ -306,9 +331,9 @@ func (v *View) tie(k machine.Kind, pos int) int { return v.T.units[k][pos].First
 
 // best returns the best unit that fits and is not done, -1 if there is none.
 func (v *View) best(st *Stage, done []bool, why *Why) int {
-	units := v.T.units[st.Kind]
+	var some [64]int16
 	c := Choice{
-		Name: st.Name, Criteria: st.Criteria, Count: len(units),
+		Name: st.Name, Criteria: st.Criteria, Among: v.candidates(st.Kind, why != nil, some[:0]),
 		Fits: func(pos int) string {
 			if done != nil && done[pos] {
 				return "done"

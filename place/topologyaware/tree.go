@@ -141,8 +141,8 @@ func (tr *tree) start(cpus *cpuset.Set) int {
 
 // locate returns the deepest pool around a set of online CPUs that is not empty.
 func (tr *tree) locate(cpus *cpuset.Set) int {
-	at := tr.start(cpus)
-	for at > 0 && !tr.pools[at].cpus.Contains(*cpus) {
+	at, n := tr.start(cpus), cpus.Len()
+	for at > 0 && tr.pools[at].cpus.Overlap(cpus) < n {
 		at = tr.pools[at].parent
 	}
 	return at
