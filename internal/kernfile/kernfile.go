@@ -80,6 +80,30 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 	}
 }
 
+// ReadAll is Read for files that are lists, such as cgroup.threads and
+// /proc/schedstat: of those the kernel returns a page at a time, however large buf
+// is.
+func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
+	if len(buf) == 0 {
+		buf = make([]byte, 4096)
+	}
+	for size := 0; ; {
+		if size == len(buf) {
+			buf = append(buf, make([]byte, len(buf))...)
+		}
+		n, err := unix.Pread(f.fd, buf[size:], int64(size))
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil:
+			return nil, buf, &fs.PathError{Op: "read", Path: f.path, Err: err}
+		case n == 0:
+			return buf[:size], buf, nil
+		}
+		size += n
+	}
+}
+
 // Close closes the file.
 func (f File) Close() error { return unix.Close(f.fd) }
 

@@ -28,11 +28,44 @@ func TestRead(t *testing.T) {
 		if string(text) != want || err != nil || len(buf) <= size {
 			t.Errorf("%d bytes: read %d in %d, %v", size, len(text), len(buf), err)
 		}
+		all, buf, err := f.ReadAll(nil)
+		if string(all) != want || err != nil || len(buf) <= size {
+			t.Errorf("%d bytes: read all %d in %d, %v", size, len(all), len(buf), err)
+		}
+		if n := testing.AllocsPerRun(10, func() { _, buf, _ = f.ReadAll(buf) }); n != 0 {
+			t.Errorf("%d bytes: %v allocations for all with a buffer that is large enough", size, n)
+		}
 		if n := testing.AllocsPerRun(10, func() { _, buf, _ = f.Read(buf) }); n != 0 {
 			t.Errorf("%d bytes: %v allocations with a buffer that is large enough", size, n)
 		}
 		if err := errors.Join(f.Close(), d.Close()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Of a list the kernel gives a page at a time.
+func TestReadAllOfList(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("/proc/crypto")
+	if err != nil || len(want) < 2*os.Getpagesize() {
+		t.Skipf("/proc/crypto is no long list here: %d bytes, %v", len(want), err)
+	}
+	d, err := OpenDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	f, err := d.Open("crypto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var buf []byte
+	for range 2 {
+		var text []byte
+		if text, buf, err = f.ReadAll(buf); string(text) != string(want) || err != nil {
+			t.Errorf("read %d of %d bytes, %v", len(text), len(want), err)
 		}
 	}
 }

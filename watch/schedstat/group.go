@@ -169,7 +169,7 @@ func (g *Group) read(now watch.Time) (Coverage, error) {
 
 // update lists the threads.
 func (g *Group) update() error {
-	text, buf, err := g.list.Read(g.buf)
+	text, buf, err := g.list.ReadAll(g.buf)
 	g.buf = buf
 	if errors.Is(err, syscall.ENODEV) {
 		return watch.ErrGone

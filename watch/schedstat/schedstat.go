@@ -66,31 +66,35 @@ func parseTimes(text []byte) (Times, []byte, error) {
 const maxNanoseconds = 1<<63 - 1 // 292 years
 
 // ReadCPUs reads proc/schedstat. Without it (CONFIG_SCHEDSTATS) it is a
-// kernel.NotSupportedError. The kernel counts only while the sysctl
-// kernel.sched_schedstats is 1.
+// kernel.NotSupportedError.
 func ReadCPUs(fsys fs.FS) ([]CPU, error) {
 	text, err := fs.ReadFile(fsys, "proc/schedstat")
-	if errors.Is(err, fs.ErrNotExist) {
-		err = &kernel.NotSupportedError{
-			Feature: "run delay of CPUs",
-			Reason:  "there is no /proc/schedstat",
-			Remedy:  "boot a kernel with CONFIG_SCHEDSTATS",
-		}
-	}
 	if err != nil {
-		return nil, fmt.Errorf("read run delay of CPUs: %w", err)
+		return nil, fmt.Errorf("read run delay of CPUs: %w", explain(err))
 	}
-	cpus, err := parseCPUs(text)
+	cpus, err := appendCPUs(nil, text)
 	if err != nil {
 		return nil, fmt.Errorf("parse proc/schedstat: %w", err)
 	}
 	return cpus, nil
 }
 
-// parseCPUs takes the last three of the nine numbers of each "cpu" line, which
-// are the same in versions 15 to 17 of the file. An older one is refused, a later
-// one read as long as it has them.
-func parseCPUs(text []byte) ([]CPU, error) {
+func explain(err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return &kernel.NotSupportedError{
+		Feature: "run delay of CPUs",
+		Reason:  "there is no /proc/schedstat",
+		Remedy:  "boot a kernel with CONFIG_SCHEDSTATS",
+	}
+}
+
+// appendCPUs takes the last three of the nine numbers of each "cpu" line, which
+// are the same in versions 15 to 17 of the file, and counted whatever the sysctl
+// kernel.sched_schedstats says. An older file is refused, a later one read as long
+// as it has them.
+func appendCPUs(cpus []CPU, text []byte) ([]CPU, error) {
 	line, text := kernfile.Cut(text, '\n')
 	word, rest := kernfile.Word(line)
 	number, _ := kernfile.Word(rest)
@@ -98,7 +102,6 @@ func parseCPUs(text []byte) ([]CPU, error) {
 	if string(word) != "version" || err != nil || version < 15 {
 		return nil, fmt.Errorf("line %q: not version 15 or later", line)
 	}
-	var cpus []CPU
 	for len(text) > 0 {
 		line, text = kernfile.Cut(text, '\n')
 		word, rest := kernfile.Word(line)

@@ -106,13 +106,14 @@ func TestParseStatus(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("5000 300 9\n"))
 	f.Add([]byte(cpusText))
+	f.Add([]byte(synthetic(15, 2)))
 	f.Add([]byte("nonvoluntary_ctxt_switches:\t12\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		task, err := ParseTask(text)
 		if task.Ran < 0 || task.Waited < 0 || err != nil && task != (Times{}) {
 			t.Errorf("task %+v, %v", task, err)
 		}
-		cpus, err := parseCPUs(text)
+		cpus, err := appendCPUs(nil, text)
 		for _, cpu := range cpus {
 			if cpu.ID < 0 || cpu.Ran < 0 || cpu.Waited < 0 || err != nil {
 				t.Errorf("cpu %+v, %v", cpu, err)
