@@ -391,22 +391,24 @@ func (l *Loop) judgeTrial(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 }
 
-// restore puts back what a trial took away.
+// restore puts back what a trial took away, which has to show again that it helps.
 func (l *Loop) restore(ctx context.Context, at *ladder, effect *Effect) {
 	s := at.trial.step
 	changes, err := l.book().set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.cfg.MaxHold)
 	if err != nil {
 		l.report(at, &s, err)
-	} else {
-		if n := len(at.steps); n > 0 && at.trial.to != nil && same(&at.steps[n-1].action, at.trial.to) {
-			at.steps = at.steps[:n-1]
-		}
-		s.at = l.now
-		at.steps = append(at.steps, s)
-		l.emit(at, Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
+		at.hold(l.now, at.wait)
+		return
 	}
-	at.hold(l.now, at.wait)
+	if n := len(at.steps); n > 0 && at.trial.to != nil && same(&at.steps[n-1].action, at.trial.to) {
+		at.steps = at.steps[:n-1]
+	}
+	s.at, s.strength = l.cfg.Now(), effect.After
+	at.steps = append(at.steps, s)
+	l.emit(at, Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
+	at.trial = nil
+	at.enter(Verifying, l.now)
 }
 
 // explained reports whether a finding says that the victim lacks CPU time, or

@@ -1,0 +1,431 @@
+package control_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/place"
+)
+
+const onset = 10 * time.Second
+
+// at100 has windows of 100 ms, as with the run-queue probe armed.
+func at100(t *testing.T, n ...neighbour) *world {
+	for i := range n {
+		if n[i].on == nil {
+			n[i].on = from(onset)
+		}
+	}
+	return newWorld(t, 4, 100*time.Millisecond, n...)
+}
+
+func enforce() control.Config { return control.Config{Mode: control.Enforce} }
+
+func want(t *testing.T, events []control.Event, text string) {
+	t.Helper()
+	if diff := cmp.Diff(text, told(events)); diff != "" {
+		for _, e := range events {
+			t.Log(e.Time.Format("05.000"), e)
+		}
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestHogIsMovedAside(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(enforce())
+		want(t, r.run(onset), "")
+		events := r.run(10 * time.Second)
+		want(t, events, "applied weight pods/batch: idle\nkept weight pods/batch: idle\n")
+		if after := events[0].Time.Sub(w.start.Add(onset)); after > 400*time.Millisecond {
+			t.Errorf("applied %v after the onset, want at most 400ms", after)
+		}
+		effect := events[1].Effect
+		if effect == nil || effect.Before < 2 || effect.After >= 1 || effect.Better < 6 {
+			t.Errorf("effect %+v, want from above 2 to below 1 in 6 windows", effect)
+		}
+		if len(events[0].Evidence) == 0 || events[0].Confidence == 0 || len(events[0].Changes) == 0 {
+			t.Errorf("event %+v lacks evidence, confidence or changes", events[0])
+		}
+	})
+}
+
+// A neighbour that stays is tried anew ever more rarely.
+func TestTrialsBackOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4, time.Second, hog("pods/batch", 2))
+		w.neighbours[0].on = from(time.Minute)
+		r := w.runner(enforce())
+		events := r.run(time.Hour)
+		var trials []time.Time
+		bad := 0
+		for _, e := range events {
+			switch e.Outcome {
+			case control.OnTrial:
+				trials = append(trials, e.Time)
+			case control.Restored:
+				bad++
+			}
+		}
+		if len(trials) != 6 || bad != 6 { // after 0.5, 1, 2, 4, 8, 16 minutes
+			t.Errorf("%d trials, %d of them restored, want 6 in an hour", len(trials), bad)
+		}
+		for i := 2; i < len(trials); i++ {
+			if a, b := trials[i-1].Sub(trials[i-2]), trials[i].Sub(trials[i-1]); b < 19*a/10 {
+				t.Errorf("trial %d came after %v, the one before after %v: not doubled", i, b, a)
+			}
+		}
+		hurt := 0
+		for _, wait := range w.waits {
+			if wait > 0.5 {
+				hurt++
+			}
+		}
+		if most := 7 * 3; hurt > most {
+			t.Errorf("the victim waited in %d windows, want at most %d", hurt, most)
+		}
+	})
+}
+
+func TestNeighbourThatLeavesIsReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.on = func(since time.Duration) bool { return since >= onset && since < 20*time.Second }
+		w := at100(t, n)
+		r := w.runner(enforce())
+		want(t, r.run(5*time.Minute), `applied weight pods/batch: idle
+kept weight pods/batch: idle
+on_trial weight pods/batch: idle
+relaxed weight pods/batch: idle
+`)
+		if len(w.force) > 0 {
+			t.Errorf("still in force: %v", w.force)
+		}
+		if s := r.loop.State(); len(s) > 0 {
+			t.Errorf("state %+v, want nothing left", s)
+		}
+	})
+}
+
+func TestEffectThatComesLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4, time.Second, hog("pods/batch", 2))
+		w.neighbours[0].on = from(time.Minute)
+		w.delay = 2
+		want(t, w.runner(enforce()).run(80*time.Second), "applied weight pods/batch: idle\nkept weight pods/batch: idle\n")
+	})
+}
+
+func TestRemedyThatMakesItWorse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left[detect.Weight], n.left[detect.HeadroomCap] = 2, 0.01
+		w := at100(t, n)
+		want(t, w.runner(enforce()).run(onset+10*time.Second), `applied weight pods/batch: idle
+reverted weight pods/batch: idle
+applied headroom_cap pods/batch: 2.20 CPUs
+kept headroom_cap pods/batch: 2.20 CPUs
+`)
+	})
+}
+
+// What helps only in part is kept, and more is done.
+func TestPartsAddUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.4, detect.HeadroomCap: 1, detect.ShrinkCPUs: 0.05}
+		w := at100(t, n)
+		want(t, w.runner(enforce()).run(onset+10*time.Second), `applied weight pods/batch: idle
+kept weight pods/batch: idle
+applied headroom_cap pods/batch: 2.20 CPUs
+reverted headroom_cap pods/batch: 2.20 CPUs
+applied shrink_cpus pods/batch: CPUs 2-3
+kept shrink_cpus pods/batch: CPUs 2-3
+`)
+	})
+}
+
+func TestNothingHelps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = nil
+		w := at100(t, n)
+		r := w.runner(enforce())
+		events := r.run(onset + 4*time.Minute)
+		want(t, events, `applied weight pods/batch: idle
+reverted weight pods/batch: idle
+applied headroom_cap pods/batch: 2.20 CPUs
+reverted headroom_cap pods/batch: 2.20 CPUs
+applied shrink_cpus pods/batch: CPUs 2-3
+reverted shrink_cpus pods/batch: CPUs 2-3
+gave_up
+`)
+		last := events[len(events)-1]
+		if !last.Alert || len(last.Skipped) != 4 || len(w.force) > 0 {
+			t.Errorf("gave up with alert %v, skipped %v, in force %v", last.Alert, last.Skipped, w.force)
+		}
+		if s := r.loop.State(); len(s) != 1 || s[0].Phase != control.Unresolved {
+			t.Errorf("state %+v, want unresolved", s)
+		}
+		if more := r.run(10 * time.Minute); len(more) == 0 {
+			t.Error("nothing is tried after the cool-down")
+		}
+	})
+}
+
+func TestTwoAntagonists(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/a", 1.1), hog("pods/b", 1))
+		want(t, w.runner(enforce()).run(onset+20*time.Second), `applied weight pods/a: idle
+kept weight pods/a: idle
+applied weight pods/b: idle
+kept weight pods/b: idle
+`)
+	})
+}
+
+// A neighbour that comes and goes meets a loop that acts ever more rarely.
+func TestFlapping(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{15 * time.Second, time.Minute, 3 * time.Minute} {
+		t.Run(every.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := hog("pods/batch", 2)
+				n.on = func(since time.Duration) bool { return since >= time.Minute && since%every < every/3 }
+				w := newWorld(t, 4, time.Second, n)
+				r := w.runner(enforce())
+				r.run(time.Hour)
+				before := w.calls
+				r.run(time.Hour)
+				if n := w.calls - before; n > 12 {
+					t.Errorf("%d writes in the second hour, want at most 12", n)
+				}
+			})
+		})
+	}
+}
+
+// However many suspects there are, the writes are bounded.
+func TestActionsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var all []neighbour
+		for i := range 20 {
+			n := hog("pods/batch"+string(rune('A'+i)), 2)
+			n.on = func(since time.Duration) bool { return since >= onset && int(since/(2*time.Second))%20 == i }
+			all = append(all, n)
+		}
+		w := at100(t, all...)
+		r := w.runner(control.Config{Mode: control.Enforce, PerMinute: 4, Burst: 2})
+		events := r.run(onset + 5*time.Minute)
+		if len(w.applied) > 2+5*4 || len(w.applied) < 10 {
+			t.Errorf("%d actions in five minutes, want 10 to 22", len(w.applied))
+		}
+		refused := 0
+		for _, e := range events {
+			if e.Outcome == control.Refused {
+				refused++
+			}
+		}
+		if refused == 0 || refused > 6 {
+			t.Errorf("%d refusals, want one a minute", refused)
+		}
+	})
+}
+
+func TestDecoys(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ ails, events string }{
+		{"limit", "applied burst pods/api: burst 200ms\nkept burst pods/api: burst 200ms\n"},
+		{"steal", ""},
+		{"load", ""},
+	} {
+		t.Run(c.ails, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := hog("pods/batch", 0.2) // innocent, but busy
+				n.wait = 0
+				w := at100(t, n)
+				w.self = func(since time.Duration) string {
+					if since < onset {
+						return ""
+					}
+					return c.ails
+				}
+				want(t, w.runner(enforce()).run(onset+20*time.Second), c.events)
+			})
+		})
+	}
+}
+
+// A throttled victim beside a hog: its own limit is seen to first.
+func TestOwnLimitBesideAHog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		w.self = func(since time.Duration) string {
+			if since < onset {
+				return ""
+			}
+			return "limit"
+		}
+		w.missing = map[detect.Remedy]string{detect.Burst: "no cpu.max.burst: Linux 5.14 has it"}
+		events := w.runner(enforce()).run(onset + time.Minute)
+		want(t, events, "refused\n")
+		if len(events[0].Skipped) != 2 || events[0].Skipped[0].Reason != w.missing[detect.Burst] {
+			t.Errorf("skipped %v, want the reason for burst first", events[0].Skipped)
+		}
+	})
+}
+
+func TestQuietHost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 0), hog("pods/other", 0))
+		w.noise = 0.2
+		w.load = func(since time.Duration) float64 { return 0.5 + float64(since/time.Second%7)/4 }
+		r := w.runner(enforce())
+		want(t, r.run(10*time.Minute), "")
+	})
+}
+
+func TestLostSignals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.4, detect.HeadroomCap: 0.4, detect.ShrinkCPUs: 1}
+		w := newWorld(t, 4, time.Second, n)
+		w.neighbours[0].on = from(time.Minute)
+		w.silent = func(since time.Duration) bool { return since > 80*time.Second }
+		r := w.runner(enforce())
+		before := r.run(80 * time.Second)
+		if len(w.force) != 2 {
+			t.Fatalf("in force %v after %s, want two", w.force, told(before))
+		}
+		want(t, r.run(3*time.Second), "")
+		want(t, r.run(time.Minute), "reverted headroom_cap pods/batch: 2.20 CPUs\nreverted weight pods/batch: idle\n")
+		if len(w.force) != 0 {
+			t.Errorf("still in force: %v", w.force)
+		}
+	})
+}
+
+// A step that comes late concludes nothing.
+func TestLateStep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(enforce())
+		r.run(onset + w.window)
+		for range 10 {
+			time.Sleep(time.Second)
+			r.step()
+		}
+		want(t, r.events, "")
+	})
+}
+
+func TestModes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(control.Config{})
+		want(t, r.run(onset+10*time.Second), "")
+		if _, err := r.loop.SetMode(context.Background(), control.Preview); err != nil {
+			t.Fatal(err)
+		}
+		would := r.run(10 * time.Minute)
+		want(t, would, "would_apply weight pods/batch: idle\n")
+		if w.calls > 0 {
+			t.Errorf("%d writes in mode preview", w.calls)
+		}
+		if len(would[0].Changes) == 0 || would[0].Mode != control.Preview {
+			t.Errorf("event %+v lacks what would change, or its mode", would[0])
+		}
+		if _, err := r.loop.SetMode(context.Background(), control.Enforce); err != nil {
+			t.Fatal(err)
+		}
+		want(t, r.run(5*time.Second), "applied weight pods/batch: idle\nkept weight pods/batch: idle\n")
+		off, err := r.loop.SetMode(context.Background(), control.Observe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, off, "reverted weight pods/batch: idle\n")
+		if len(w.force) > 0 || len(r.loop.InForce()) > 0 {
+			t.Errorf("still in force: %v", w.force)
+		}
+		want(t, r.run(10*time.Second), "")
+	})
+}
+
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.on = func(since time.Duration) bool { return since >= onset && since < onset+time.Minute }
+		w := at100(t, n)
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		next, err := control.New(control.Config{Mode: control.Enforce, Window: w.window}, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		adopted, err := next.Adopt(r.loop.InForce())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, adopted, "adopted weight pods/batch: idle\n")
+		r.loop = next
+		want(t, r.run(20*time.Second), "")
+		r.run(10 * time.Minute)
+		if len(w.force) > 0 {
+			t.Errorf("still in force: %v", w.force)
+		}
+	})
+}
+
+func TestVictimOrSuspectGoes(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []string{victim, "pods/batch"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := at100(t, hog("pods/batch", 2))
+			r := w.runner(enforce())
+			r.run(onset + 5*time.Second)
+			for i := range w.workloads {
+				if w.workloads[i].Group == gone {
+					w.workloads[i].Group = "pods/new"
+					w.workloads[i].Class = place.LS
+				}
+			}
+			want(t, r.run(2*w.window)[:1], "reverted weight pods/batch: idle\n")
+		})
+	}
+}
+
+// A suspect that becomes protected is let go at once.
+func TestProtectedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		w.workloads[1].Protected = true
+		want(t, r.run(time.Minute), "reverted weight pods/batch: idle\nrefused\n")
+	})
+}
