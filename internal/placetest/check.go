@@ -73,6 +73,8 @@ type walk struct {
 	ids      []string
 	next     int
 	admitted int
+	names    names           // of the CPUs on the other machine
+	other    *place.Topology // the machine with other CPU numbers
 }
 
 func (w *walk) run(steps int) error {
@@ -246,19 +248,21 @@ func typed(err error) error {
 	return fmt.Errorf("an error of no known type: %w", err)
 }
 
-// renamed asks the same on a machine whose CPUs have other numbers.
+// renamed asks the same on a machine whose CPUs have other numbers, one for each walk.
 func (w *walk) renamed(r *place.Request, g *place.Grant) error {
 	if w.Rank == nil {
 		return nil
 	}
-	names := rename(w.rng, w.m.Online.Union(w.m.Offline))
-	t, err := place.NewTopology(renamedMachine(w.m, names))
-	if err != nil {
-		return fmt.Errorf("renamed machine: %w", err)
+	if w.other == nil {
+		var err error
+		w.names = rename(w.rng, w.m.Online.Union(w.m.Offline))
+		if w.other, err = place.NewTopology(renamedMachine(w.m, w.names)); err != nil {
+			return fmt.Errorf("renamed machine: %w", err)
+		}
 	}
-	conf := *w.s.Config()
+	names, conf := w.names, *w.s.Config()
 	conf.Allowed, conf.Reserved, conf.Floor = names.set(conf.Allowed), names.set(conf.Reserved), names.set(conf.Floor)
-	empty, err := place.New(t, conf)
+	empty, err := place.New(w.other, conf)
 	if err != nil {
 		return err
 	}
