@@ -169,7 +169,7 @@ func newNode(opt Options) (*Node, error) {
 	if err := n.fill(); err != nil {
 		return nil, err
 	}
-	return n, makeStateDir(n.opt.Dir)
+	return n, kernel.MakePrivateDir(n.opt.Dir)
 }
 
 // fill sets the defaults.

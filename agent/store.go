@@ -269,28 +269,6 @@ func (s store) wasKilled() bool {
 
 func (s store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// makeStateDir makes the directory. It refuses one that others could write to:
-// a record says who has which CPUs.
-func makeStateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return fmt.Errorf("%s: not a directory", dir)
-	case !ok || int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("%s: belongs to another user", dir)
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", dir, info.Mode().Perm())
-	}
-	return nil
-}
-
 // tryLock takes a lock of a state directory, or returns a BusyError.
 func tryLock(dir, name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)

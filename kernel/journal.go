@@ -235,18 +235,8 @@ func (j *Journal) write(line any, sync bool) error {
 // no one sees a journal between its creation and its lock. The directory must
 // belong to this user and be closed to others.
 func lockDir(dir string) (*os.File, error) {
-	info, err := os.Lstat(dir)
-	if err != nil {
+	if err := CheckPrivateDir(dir); err != nil {
 		return nil, err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return nil, fmt.Errorf("%s: not a directory", dir)
-	case !ok || int(stat.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("%s: belongs to another user", dir)
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", dir, info.Mode().Perm())
 	}
 	lock, err := os.Open(dir)
 	if err != nil {

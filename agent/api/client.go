@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,29 @@ func (e *NoAgentError) Error() string { return fmt.Sprintf("no agent at %s: %v",
 // Unwrap returns what the system said.
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
+// PeerError is a socket at which a user answers who is not to be believed: neither
+// root nor this one.
+type PeerError struct {
+	Socket string
+	UID    int
+}
+
+func (e *PeerError) Error() string {
+	return fmt.Sprintf("agent at %s: user %d listens there, neither root nor this one: not asked; if that is your agent, speak to it as that user", e.Socket, e.UID)
+}
+
+// checkPeer refuses who is not to be believed.
+func checkPeer(socket string, conn net.Conn) error {
+	p, err := peer(conn)
+	if err != nil {
+		return fmt.Errorf("agent at %s: who listens there: %w", socket, err)
+	}
+	if p.UID != 0 && p.UID != os.Geteuid() {
+		return &PeerError{socket, p.UID}
+	}
+	return nil
+}
+
 // Client speaks to an agent. Its methods are those of a Node and a View; an error
 // is an *Error that unwraps to the error that the agent had, or a *NoAgentError.
 type Client struct {
@@ -39,7 +63,8 @@ type Client struct {
 	about About
 }
 
-// Dial finds the agent at a socket, or returns a *NoAgentError.
+// Dial finds the agent at a socket, or returns a *NoAgentError. An agent of a user
+// other than root and this one is a *PeerError.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	c := &Client{}
 	c.http.Transport = &http.Transport{
@@ -47,6 +72,9 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 			if err != nil {
 				return nil, &NoAgentError{socket, err}
+			}
+			if err := checkPeer(socket, conn); err != nil {
+				return nil, errors.Join(err, conn.Close())
 			}
 			return conn, nil
 		},

@@ -157,19 +157,28 @@ func PeerOf(ctx context.Context) (p Peer, ok bool) {
 }
 
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return ctx
-	}
-	raw, err := u.SyscallConn()
+	p, err := peer(c)
 	if err != nil {
 		return ctx
 	}
-	var cred *unix.Ucred
-	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
-		return ctx
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+// peer is who connected, or who listens, at the other end (SO_PEERCRED, unix(7)).
+func peer(c net.Conn) (p Peer, err error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return p, errors.New("not a Unix socket")
 	}
-	return context.WithValue(ctx, peerKey{}, Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)})
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return p, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
+		return p, errors.Join(e, err)
+	}
+	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, nil
 }
 
 // SocketPath is where a user's agent listens unless it is configured otherwise:
