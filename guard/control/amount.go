@@ -352,7 +352,10 @@ func (l *Loop) permits(a Action) string {
 		return a.Group + " is not a known workload"
 	}
 	if a.Group == a.Victim {
-		return "" // it is helped
+		if a.Remedy == detect.ExclusiveCPUs { // CPUs that the suspect loses
+			return l.permits(Action{Remedy: a.Remedy, Group: a.Suspect})
+		}
+		return ""
 	}
 	weight := l.cfg.Weigh && (a.Remedy == detect.Weight || a.Remedy == detect.IOWeight)
 	for i := range l.in.Workloads {

@@ -413,7 +413,7 @@ func TestVictimOrSuspectGoes(t *testing.T) {
 					w.workloads[i].Class = place.LS
 				}
 			}
-			want(t, r.run(2*w.window)[:1], "reverted weight pods/batch: idle\n")
+			want(t, r.run(2 * w.window)[:1], "reverted weight pods/batch: idle\n")
 		})
 	}
 }
