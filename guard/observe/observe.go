@@ -1,6 +1,7 @@
 // Package observe opens every signal that a host has for its control groups and
 // yields them as samples, tick by tick: counters of all groups, and of a few in
-// focus also how long their threads wait for a CPU and who has it meanwhile.
+// focus also how long their threads wait for a CPU and who has it meanwhile, and
+// what the hardware counts of them.
 //
 // It changes nothing on the host. A signal that is missing gives no sample;
 // Signals says why. Judging samples is left to guard/detect.
@@ -55,6 +56,10 @@ type Observer struct {
 	scanned watch.Time
 	ticks   int
 
+	perfTree string               // where perf events find groups, "" if nowhere
+	counters map[string]*counters // of groups in focus
+	hostwide *counters            // of the host, nil until a group is in focus
+
 	focus map[string]*schedstat.Group // nil for one whose threads cannot be read
 	why   map[string]error            // why they cannot
 	queue *queue                      // nil until it is armed
@@ -83,6 +88,7 @@ func Open(c Config) (*Observer, error) {
 	o := &Observer{
 		cfg: c, host: os.DirFS(c.Root), tree: filepath.Join(c.Root, usage.Dir), groups: map[string]bool{},
 		focus: map[string]*schedstat.Group{}, why: map[string]error{},
+		perfTree: perfTree(c.Root, host.Hierarchies), counters: map[string]*counters{},
 	}
 	for controller, dir := range map[string]*string{cgroup.CPU: &o.cpuTree, cgroup.CPUSet: &o.cpuset} {
 		if h, ok := host.Hierarchy(controller); ok {
@@ -194,7 +200,7 @@ func (o *Observer) CPUs(group string) cpuset.Set {
 // with the samples of the rest.
 func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	if o.ticks == 0 || now-o.scanned >= rescan {
-		if err := o.scan(); err != nil {
+		if err := errors.Join(o.scan(), o.renew()); err != nil {
 			return to, err
 		}
 		o.scanned = now
@@ -211,6 +217,12 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 		}
 	}
 	to = o.readWaits(now, to)
+	for _, group := range sortedKeys(o.counters) {
+		to = o.counters[group].read(now, to)
+	}
+	if o.hostwide != nil {
+		to = o.hostwide.read(now, to)
+	}
 	if o.queue != nil {
 		if to, err = o.queue.read(now, o.last, to); err != nil {
 			o.noRun = err
@@ -313,6 +325,10 @@ func (o *Observer) Focus(groups []string) error {
 			return fmt.Errorf("focus on %s: %w", group, err)
 		}
 		o.focus[group], o.why[group] = o.openWaits(group)
+		o.counters[group] = o.openCounters(group, focusSources())
+	}
+	if o.hostwide == nil && len(groups) > 0 {
+		o.hostwide = o.openCounters("", hostSources())
 	}
 	o.arm(groups)
 	return nil
@@ -356,6 +372,12 @@ func (o *Observer) readWaits(now watch.Time, to []watch.Sample) []watch.Sample {
 // Close ends all reading and detaches the probe.
 func (o *Observer) Close() error {
 	errs := []error{o.stats.Close()}
+	for _, c := range o.counters {
+		errs = append(errs, c.close())
+	}
+	if o.hostwide != nil {
+		errs = append(errs, o.hostwide.close())
+	}
 	for _, threads := range o.focus {
 		if threads != nil {
 			errs = append(errs, threads.Close())

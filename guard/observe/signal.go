@@ -76,7 +76,8 @@ func (o *Observer) groupSignals(group string) []Signal {
 	for _, signal := range sampled() {
 		all = append(all, o.groupSignal(group, signal))
 	}
-	return append(all, o.waitSignal(group))
+	all = append(all, o.waitSignal(group))
+	return append(all, o.sourceSignals(group, "group in focus", focusSources())...)
 }
 
 func available(signals []Signal) (n int) {
@@ -113,7 +114,7 @@ func (o *Observer) hostSignals() []Signal {
 			return err
 		})))
 	}
-	return all
+	return append(all, o.sourceSignals("", "host", hostSources())...)
 }
 
 func (o *Observer) groupSignal(group string, signal cgroupstat.Signal) Signal {

@@ -52,6 +52,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
+			"watch/perf", "watch/resctrl", "watch/cpufreq",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect"}},
 		{Path: "lab/stats"},

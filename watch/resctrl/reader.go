@@ -156,7 +156,7 @@ func (r *Reader) openEvents(dir string, part watch.Part) error {
 		if err != nil {
 			return err
 		}
-		r.events = append(r.events, event{file: file, quantity: events()[name], part: part})
+		r.events = append(r.events, event{file: file, quantity: events()[name], part: part, state: Unavailable})
 	}
 	return nil
 }
@@ -169,8 +169,9 @@ func number(name, prefix string) (int, bool) {
 }
 
 // Read appends LLCOccupancy, Bandwidth and BandwidthLocal by cache or node,
-// stamped with now. What the kernel does not tell now has no sample; after that,
-// and after the kernel reset a counter, it starts anew at 0. For a group that
+// stamped with now. Traffic is counted from the first reading on. What the kernel
+// does not tell now has no sample; after that, and after the kernel reset a
+// counter, it starts anew at 0. For a group that
 // vanished the error is watch.ErrGone.
 func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	start := len(to)

@@ -160,13 +160,18 @@ func readAll(t *testing.T, r *Reader) map[key]float64 {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	who := watch.Subject{Scope: watch.Group, Name: "web"}
-	r := open(t, Config{Tree: plant(t, intel()), Group: Group{"batch", "berth-web"}, Subject: who})
+	tree := plant(t, intel())
+	r := open(t, Config{Tree: tree, Group: Group{"batch", "berth-web"}, Subject: who})
+	readAll(t, r)
+	for i, name := range []string{"0/mbm_total_bytes", "1/mbm_total_bytes", "0/mbm_local_bytes", "1/mbm_local_bytes"} {
+		write(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, itoa(1000_000+i)+"\n")
+	}
 	samples, err := r.Read(watch.Second, nil)
 	got := values(t, samples, err)
 	want := map[key]float64{
 		{watch.LLCOccupancy, cache(0)}: 30000, {watch.LLCOccupancy, cache(1)}: 31000,
-		{watch.Bandwidth, cache(0)}: 300000, {watch.Bandwidth, cache(1)}: 310000,
-		{watch.BandwidthLocal, cache(0)}: 3000, {watch.BandwidthLocal, cache(1)}: 3100,
+		{watch.Bandwidth, cache(0)}: 700_000, {watch.Bandwidth, cache(1)}: 690_001,
+		{watch.BandwidthLocal, cache(0)}: 997_002, {watch.BandwidthLocal, cache(1)}: 996_903,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -190,8 +195,8 @@ func TestWords(t *testing.T) {
 		state State
 		value float64 // where state is Known
 	}{
-		{"1000", Known, 1000},
-		{"1500", Known, 1500},
+		{"1000", Known, 0},
+		{"1500", Known, 500},
 		{"Unavailable", Unavailable, 0},
 		{"Unassigned", Unassigned, 0},
 		{"9000", Known, 0},
@@ -266,7 +271,7 @@ func TestNodes(t *testing.T) {
 	want := map[key]float64{}
 	for id := range 2 {
 		part := watch.Part{Kind: watch.Node, ID: id}
-		want[key{watch.LLCOccupancy, part}], want[key{watch.Bandwidth, part}] = float64(500+id), float64(600+id)
+		want[key{watch.LLCOccupancy, part}], want[key{watch.Bandwidth, part}] = float64(500+id), 0
 	}
 	if diff := cmp.Diff(want, readAll(t, open(t, Config{Tree: tree, Nodes: true}))); diff != "" {
 		t.Error(diff)
@@ -425,10 +430,13 @@ func TestHost(t *testing.T) {
 		}
 		return values(t, samples, err)
 	}
+	read()
+	write(t, tree, "mon_data/mon_L3_00/mbm_total_bytes", "100300\n")
+	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "200020\n")
 	want := map[key]float64{
 		{watch.LLCOccupancy, cache(0)}: 30000, {watch.LLCOccupancy, cache(1)}: 32000,
-		{watch.Bandwidth, cache(0)}: 300000, {watch.Bandwidth, cache(1)}: 320000,
-		{watch.BandwidthLocal, cache(0)}: 3000, {watch.BandwidthLocal, cache(1)}: 3200,
+		{watch.Bandwidth, cache(0)}: 320, {watch.Bandwidth, cache(1)}: 0,
+		{watch.BandwidthLocal, cache(0)}: 0, {watch.BandwidthLocal, cache(1)}: 0,
 	}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Error(diff)
@@ -451,7 +459,7 @@ func TestHost(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(string(tree), "batch")); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300000 || len(h.groups) != 2 {
+	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300 || len(h.groups) != 2 {
 		t.Errorf("read %v of groups %v", got, slices.Collect(maps.Keys(h.groups)))
 	}
 	if _, err := OpenHost(Tree(t.TempDir())); !errors.Is(err, kernel.ErrNotSupported) {
