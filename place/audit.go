@@ -28,7 +28,7 @@ func (s *State) Difference(o *State) string {
 	switch {
 	case !slices.EqualFunc(s.pools, o.pools, func(a, b *book) bool { return *a == *b }):
 		return "pools"
-	case !slices.Equal(s.held, o.held) || s.owned != o.owned:
+	case s.owned != o.owned:
 		return fmt.Sprintf("owned CPUs %s and %s", s.owned, o.owned)
 	case !slices.Equal(s.refs, o.refs) || s.closed != o.closed:
 		return fmt.Sprintf("counted CPUs %s and %s", s.closed, o.closed)

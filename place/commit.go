@@ -61,8 +61,8 @@ func (s *State) Release(id string) (*State, error) {
 type change struct {
 	*State
 
-	ownHoldings, ownHeld, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
-	narrowed                                                              bool // somebody may have lost a shared CPU
+	ownHoldings, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
+	narrowed                                                     bool // somebody may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
@@ -106,9 +106,11 @@ func (c *change) forget(g *Grant) {
 	if g.Request.Group != "" {
 		c.groups = c.groups.without(g)
 	}
-	c.unhold(g.Own)
-	c.unhold(g.Fence)
-	c.lend(g, g.Own.Union(g.Fence).Intersect(c.owned))
+	if held := g.Own.Union(g.Fence); !held.IsEmpty() {
+		turns, _ := c.inGroup(g) // nobody else can hold them too
+		c.unhold(held.Minus(turns))
+		c.lend(g, held.Intersect(turns))
+	}
 	switch {
 	case g.Share.Counted:
 		c.count(g, -1)
@@ -131,30 +133,34 @@ func (c *change) forget(g *Grant) {
 }
 
 func (c *change) unhold(cpus cpuset.Set) {
-	if cpus.IsEmpty() {
-		return
-	}
-	c.writeHeld()
-	gone := cpus
-	for cpu := range cpus.All() {
-		if c.held[cpu]--; c.held[cpu] > 0 {
-			gone = gone.Minus(c.t.units[CPU][c.t.at[CPU][cpu]].CPUs)
-		}
-	}
-	c.owned = c.owned.Minus(gone)
-	c.lent = c.lent.Minus(gone)
+	c.writeHoldings()
+	c.owned = c.owned.Minus(cpus)
+	c.lent = c.lent.Minus(cpus)
 }
 
 func (c *change) hold(cpus cpuset.Set) {
 	if cpus.IsEmpty() {
 		return
 	}
-	c.writeHeld()
-	for cpu := range cpus.All() {
-		c.held[cpu]++
-	}
+	c.writeHoldings()
 	c.owned = c.owned.Union(cpus)
 	c.narrowed = true
+}
+
+// inGroup returns what others of g's group own or fence: those that take turns
+// with g, initial workloads and the rest, and those that do not.
+func (c *change) inGroup(g *Grant) (turns, others cpuset.Set) {
+	if g.Request.Group == "" {
+		return turns, others
+	}
+	for o := range c.Members(g.Request.Group) {
+		if takeTurns(&g.Request, &o.Request) {
+			turns = turns.Union(o.Own).Union(o.Fence)
+		} else {
+			others = others.Union(o.Own).Union(o.Fence)
+		}
+	}
+	return turns, others
 }
 
 // enter writes a grant into the books.
@@ -242,37 +248,11 @@ func (c *change) mayOwn(g *Grant) error {
 	if !all.Overlaps(c.owned) {
 		return nil
 	}
-	if taken := c.takenFrom(g, all.Intersect(c.owned)); !taken.IsEmpty() {
+	turns, others := c.inGroup(g)
+	if taken := all.Intersect(c.owned.Minus(turns).Union(others)); !taken.IsEmpty() {
 		return conflict(taken, "held by others")
 	}
 	return nil
-}
-
-// takenFrom returns which of the owned CPUs g may not own as well. Within a
-// group, initial workloads and the others own CPUs in turn.
-func (c *change) takenFrom(g *Grant, owned cpuset.Set) cpuset.Set {
-	if g.Request.Group == "" {
-		return owned
-	}
-	var mine []*Grant
-	for o := range c.Members(g.Request.Group) {
-		if takeTurns(&g.Request, &o.Request) {
-			mine = append(mine, o)
-		}
-	}
-	taken := owned
-	for cpu := range owned.All() {
-		n := 0
-		for _, o := range mine {
-			if o.Own.Has(cpu) || o.Fence.Has(cpu) {
-				n++
-			}
-		}
-		if n == int(c.held[cpu]) {
-			taken = taken.Minus(c.t.units[CPU][c.t.at[CPU][cpu]].CPUs)
-		}
-	}
-	return taken
 }
 
 func (c *change) share(g *Grant) error {
@@ -413,13 +393,6 @@ func (c *change) writeHoldings() {
 	if !c.ownHoldings {
 		h := *c.holdings
 		c.holdings, c.ownHoldings = &h, true
-	}
-}
-
-func (c *change) writeHeld() {
-	c.writeHoldings()
-	if !c.ownHeld {
-		c.held, c.ownHeld = slices.Clone(c.held), true
 	}
 }
 

@@ -61,9 +61,8 @@ type State struct {
 
 // holdings says which CPUs are owned or counted.
 type holdings struct {
-	held   []uint16   // by CPU number: grants and pools that own or fence it
 	refs   []uint16   // by CPU number: grants that count it
-	owned  cpuset.Set // held > 0
+	owned  cpuset.Set // owned or fenced by grants, or in a named pool
 	closed cpuset.Set // counted, and out of the default pool
 	lent   cpuset.Set // owned, and lent to best effort
 }
@@ -105,7 +104,7 @@ func New(t *Topology, c Config) (*State, error) {
 	}
 	c.MaxRefs = max(c.MaxRefs, 1)
 	last, _ := t.online.Last()
-	s.holdings = &holdings{held: make([]uint16, last+1), refs: make([]uint16, last+1)}
+	s.holdings = &holdings{refs: make([]uint16, last+1)}
 	if err := s.stock(&c); err != nil {
 		return nil, err
 	}

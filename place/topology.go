@@ -265,7 +265,8 @@ func (t *Topology) Count(k machine.Kind, cpus cpuset.Set) int {
 
 // Whole returns the members of the set whose domain of kind k lies wholly in it.
 func (t *Topology) Whole(k machine.Kind, cpus cpuset.Set) cpuset.Set {
-	n := make([]int, len(t.units[k]))
+	var few [256]int16
+	n := append(few[:0], make([]int16, len(t.units[k]))...)
 	whole := cpus
 	for cpu := range cpus.All() {
 		if pos := t.At(k, cpu); pos >= 0 {
@@ -275,7 +276,7 @@ func (t *Topology) Whole(k machine.Kind, cpus cpuset.Set) cpuset.Set {
 		}
 	}
 	for pos := range n {
-		if u := &t.units[k][pos]; 0 < n[pos] && n[pos] < u.Size {
+		if u := &t.units[k][pos]; 0 < n[pos] && int(n[pos]) < u.Size {
 			whole = whole.Minus(u.CPUs)
 		}
 	}

@@ -179,7 +179,8 @@ func (h *hunt) choose(v *place.View) (cpuset.Set, error) {
 // is too much for the whole machine.
 func (h *hunt) limits(from *cpuset.Set) error {
 	nodes := h.t.Units(machine.Node)
-	h.room, h.fenced = make([]int, len(nodes)), make([]int, len(nodes))
+	room := make([]int, 2*len(nodes))
+	h.room, h.fenced = room[:len(nodes):len(nodes)], room[len(nodes):]
 	h.fences()
 	all, shared := 0, from.Overlap(&h.pool) > 0
 	for i := range nodes {

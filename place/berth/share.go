@@ -87,7 +87,8 @@ func (k *task) tellTime(free int) {
 // has, it stays with the bound that g has.
 func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Set, error) {
 	units := k.t.Units(machine.Node)
-	free := make([]int, len(units))
+	var few [16]int
+	free := append(few[:0], make([]int, len(units))...)
 	c := place.Choice{
 		Name:     "node to share",
 		Criteria: []string{"not among own nodes", "not among preferred nodes", "devices far away", "MiB from elsewhere", "repulsion", "free after"},
