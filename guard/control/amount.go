@@ -358,31 +358,26 @@ func (l *Loop) permits(a Action) string {
 		return ""
 	}
 	weight := l.cfg.Weigh && (a.Remedy == detect.Weight || a.Remedy == detect.IOWeight)
-	for i := range l.in.Workloads {
-		o := &l.in.Workloads[i]
-		if !Within(o.Group, a.Group) || l.bestEffort(o.Group) {
+	for _, o := range l.spared {
+		if !Within(o.group, a.Group) || o.class == place.BE || l.allowed(o.group) {
 			continue
 		}
-		if weight && o.Class != place.LSE && o.Class != place.LSR {
+		if weight && o.class != place.LSE && o.class != place.LSR {
 			continue
 		}
-		if o.Group == a.Group {
-			return fmt.Sprintf("%s is %v, not BE: it is reported and left alone", o.Group, o.Class)
+		if o.group == a.Group {
+			return fmt.Sprintf("%s is %v, not BE: it is reported and left alone", o.group, o.class)
 		}
-		return fmt.Sprintf("%s holds %s, which is %v, not BE", a.Group, o.Group, o.Class)
+		return fmt.Sprintf("%s holds %s, which is %v, not BE", a.Group, o.group, o.class)
 	}
 	return ""
 }
 
 // protects says why a group must not be touched; "" if it may be.
 func (l *Loop) protects(group string) string {
-	fixed := []string{"init.scope"}
-	if l.cfg.Own != "" {
-		fixed = append(fixed, l.cfg.Own)
-	}
-	for _, own := range fixed {
-		if Within(group, own) || Within(own, group) {
-			return fmt.Sprintf("%s is or holds %s, which is never acted on", group, own)
+	for _, own := range [...]string{"init.scope", l.cfg.Own} {
+		if own != "" && related(group, own) {
+			return fmt.Sprintf("%s is, holds or lies in %s, which is never acted on", group, own)
 		}
 	}
 	for _, glob := range l.cfg.Protected {
@@ -390,10 +385,9 @@ func (l *Loop) protects(group string) string {
 			return fmt.Sprintf("%s is protected by %q", group, glob)
 		}
 	}
-	for i := range l.in.Workloads {
-		w := &l.in.Workloads[i]
-		if w.Protected && (Within(w.Group, group) || Within(group, w.Group)) {
-			return fmt.Sprintf("%s is or holds %s, which is protected", group, w.Group)
+	for _, o := range l.spared {
+		if o.protected && related(o.group, group) {
+			return fmt.Sprintf("%s is, holds or lies in %s, which is protected", group, o.group)
 		}
 	}
 	return ""

@@ -26,6 +26,7 @@ import (
 
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
 )
 
 // Mode is what the loop may do.
@@ -162,6 +163,7 @@ type Loop struct {
 	late    bool      // this step came too late to conclude anything from
 	in      Input
 	byGroup map[string]*Workload
+	spared  []spared
 	events  []Event // of this step
 	limit   suppressed
 }
@@ -325,9 +327,21 @@ func (l *Loop) begin(in Input) {
 	l.late = !l.last.IsZero() && l.now.Sub(l.last) > 3*l.cfg.Window
 	l.last, l.in, l.events = l.now, in, nil
 	clear(l.byGroup)
+	l.spared = l.spared[:0]
 	for i := range in.Workloads {
-		l.byGroup[in.Workloads[i].Group] = &in.Workloads[i]
+		w := &in.Workloads[i]
+		l.byGroup[w.Group] = w
+		if w.Protected || w.Class != place.BE {
+			l.spared = append(l.spared, spared{w.Group, w.Class, w.Protected})
+		}
 	}
+}
+
+// spared is a workload that is not simply best effort: what permits has to look at.
+type spared struct {
+	group     string
+	class     place.Class
+	protected bool
 }
 
 // ladder finds the ladder of a victim and resource, or makes one.

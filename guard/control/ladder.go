@@ -128,11 +128,14 @@ func (r *ring) last() float64 {
 
 func (r *ring) median() float64 { return median(r.values[:min(r.n, lookBack)]) }
 
+// median is the upper one of an even number, 0 of none.
 func median(of []float64) float64 {
 	if len(of) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(of))
+	var room [16]float64
+	sorted := append(room[:0], of...)
+	slices.Sort(sorted)
 	return sorted[len(sorted)/2]
 }
 
