@@ -55,6 +55,8 @@ func Rooms() []Room {
 			"watch/perf", "watch/resctrl", "watch/cpufreq",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "guard/detect", "guard/control"}},
+		{Path: "guard", May: []string{"cpuset", "machine", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
 		{Path: "lab/probe"},
 		{Path: "lab/noise"},

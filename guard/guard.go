@@ -1,0 +1,273 @@
+// Package guard runs the whole of it: it reads a host's signals (guard/observe),
+// judges them (guard/detect), and has something done about it (guard/control,
+// guard/actuate), window by window, until it is told to end.
+//
+// A Runner has one or two paces. The slow one reads all groups, once a second. The
+// fast one reads the sensitive groups alone, ten times a second, while the run-queue
+// probe is armed: it tells who has the CPU while they wait. Each pace has a detector
+// of its own, as what is usual depends on the length of a window, and a loop of its
+// own: the fast one acts on the CPU, the slow one on the rest; without the probe the
+// slow one acts on everything.
+//
+// However a run ends, by its context, an error or a panic, everything is given back.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
+)
+
+// FastWindow is the length of a window while the run-queue probe is armed.
+const FastWindow = 100 * time.Millisecond
+
+// Workload is what the guard is told of a control group.
+type Workload struct {
+	// Group is its path below the root of the tree of groups, as in watch.Subject.
+	Group string `json:"group"`
+	// Class is BE for a group that may be squeezed. LS stands for those of which
+	// nothing is known, too: they are left alone.
+	Class place.Class `json:"class"`
+	// Sensitive groups are looked after.
+	Sensitive bool `json:"sensitive,omitempty"`
+	// Protected groups are never acted on.
+	Protected bool `json:"protected,omitempty"`
+}
+
+// ProbeUse says when the run-queue probe is armed.
+type ProbeUse uint8
+
+// The uses.
+const (
+	ProbeNeeded ProbeUse = iota // while a sensitive group waits for CPU, or is being helped
+	ProbeNever
+	ProbeAlways
+)
+
+// Sensors read the signals of a host. A *Host has those of a live one.
+type Sensors interface {
+	// Groups lists the groups that have none below them.
+	Groups() ([]string, error)
+	// CPUs are those that a group may use; empty is unknown.
+	CPUs(group string) cpuset.Set
+	// Focus looks more closely at some groups.
+	Focus(groups []string) error
+	// Tick appends the samples of all groups and of the host.
+	Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
+	// TickNear appends those of the groups in focus, those of the probe, and of the host.
+	TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
+	// Arm attaches the probe or detaches it. Once it has failed it stays detached.
+	Arm(on bool) error
+	// Probe says why there is no probe; nil if it can be armed.
+	Probe() error
+	// ProbeCost is its CPU time per second while it was measured, in CPUs.
+	ProbeCost() float64
+}
+
+// Actuator changes settings of groups, and knows what they were. *actuate.Host is
+// one.
+type Actuator interface {
+	control.Actuator
+	// Settings returns what a group has without what was applied. For a group that is
+	// gone it has no error and the defaults.
+	Settings(group string) (actuate.Settings, error)
+	// Unavailable says of remedies why this host does not have them, NoIdle why
+	// cpu.idle is not among them.
+	Unavailable() map[detect.Remedy]string
+	NoIdle() string
+}
+
+// Options say what to guard and how.
+type Options struct {
+	// Sensors are read in a live run. Replay, the ticks of a recording, stands in for
+	// them; groups whose samples it holds are those that are there.
+	Sensors Sensors
+	Replay  iter.Seq2[[]watch.Sample, error]
+	// Actuator acts; nil is for mode Observe, and for Replay, which can only preview.
+	Actuator Actuator
+	// Machine is the hardware, nil where it is unknown.
+	Machine *machine.Machine
+	// PeakBandwidth is as in detect.Config.
+	PeakBandwidth float64
+	// Workloads returns what is known of groups; it is asked at the start and every 5
+	// s. Groups that it does not name are BE if they, or one around them, are idle
+	// (cpu.idle) or of the lowest weight; else they are only suspects.
+	Workloads func(context.Context) ([]Workload, error)
+	// Control has the mode and the rules. Its Window, Machine and Now are the
+	// Runner's to set.
+	Control control.Config
+	// Window is the length of a slow window; 0 is one second.
+	Window time.Duration
+	// Probe says when the run-queue probe is used.
+	Probe ProbeUse
+
+	// Found is called with the findings of each window, Acted with each event, Failed
+	// with errors that do not end the run; a Failed that repeats is told once a
+	// minute. All may be nil. They are called by one goroutine at a time.
+	Found  func([]detect.Finding)
+	Acted  func(control.Event)
+	Failed func(error)
+}
+
+// Validate reports what no Runner could work with.
+func (o Options) Validate() error {
+	var errs []error
+	if (o.Sensors == nil) == (o.Replay == nil) {
+		errs = append(errs, errors.New("sensors or a recording: one of the two"))
+	}
+	if o.Replay != nil && o.Control.Mode == control.Enforce {
+		errs = append(errs, errors.New("a recording can be previewed, not enforced"))
+	}
+	if o.Replay == nil && o.Actuator == nil && o.Control.Mode != control.Observe {
+		errs = append(errs, fmt.Errorf("mode %v needs an actuator", o.Control.Mode))
+	}
+	if o.Window != 0 && o.Window < FastWindow {
+		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, FastWindow))
+	}
+	if o.Probe > ProbeAlways {
+		errs = append(errs, fmt.Errorf("use %d of the probe: no such use", o.Probe))
+	}
+	return errors.Join(append(errs, o.Control.Validate())...)
+}
+
+// Status is where a Runner stands.
+type Status struct {
+	Mode control.Mode `json:"mode"`
+	// Windows is how many slow windows were judged, Late how many of all windows came
+	// so late that nothing new was done in them.
+	Windows int `json:"windows"`
+	Late    int `json:"late,omitempty"`
+	// Sensitive are the groups that are looked after, Focus those that are looked at
+	// closely, Others how many more groups there are.
+	Sensitive []string `json:"sensitive"`
+	Focus     []string `json:"focus,omitempty"`
+	Others    int      `json:"others"`
+	Probe     Probe    `json:"probe"`
+	// Findings are those of the last windows.
+	Findings []detect.Finding `json:"findings"`
+	States   []control.State  `json:"states,omitempty"`
+	// InForce are the actions in force or, in mode preview, that would be.
+	InForce []control.Action `json:"inForce,omitempty"`
+}
+
+// Probe is how the run-queue probe fares.
+type Probe struct {
+	Armed bool `json:"armed"`
+	// Reason is why it cannot be, "" if it can.
+	Reason string `json:"reason,omitempty"`
+	// Cost is its CPU time per second by the kernel's own measure, in CPUs.
+	Cost float64 `json:"cost,omitempty"`
+	// ArmedFor is the time that it has been armed.
+	ArmedFor time.Duration `json:"armedFor,omitempty"`
+}
+
+// Runner guards a host. Run does the work; the other methods may be called from
+// other goroutines meanwhile, but not from the callbacks.
+type Runner struct {
+	o   Options
+	now func() time.Time
+
+	mu      sync.Mutex
+	mode    control.Mode
+	slow    *pace
+	fast    *pace // nil without the probe
+	known   roster
+	status  Status
+	calls   []func() // to be made without the lock
+	calling sync.Mutex
+	said    map[string]time.Time
+
+	began   time.Time
+	last    hostUse
+	needed  watch.Time // when the probe was last needed
+	armedAt watch.Time
+	armed   bool
+	noProbe error
+	focus   []string
+}
+
+// New returns a Runner that has done nothing yet.
+func New(o Options) (*Runner, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("new guard: %w", err)
+	}
+	if o.Window == 0 {
+		o.Window = time.Second
+	}
+	if o.Replay != nil && o.Actuator == nil {
+		o.Actuator = paper{}
+	}
+	r := &Runner{o: o, mode: o.Control.Mode, now: time.Now, said: map[string]time.Time{}, known: newRoster()}
+	var err error
+	if r.slow, err = r.newPace(o.Window); err != nil {
+		return nil, fmt.Errorf("new guard: %w", err)
+	}
+	r.noProbe = errProbeUnused
+	if o.Sensors != nil && o.Probe != ProbeNever {
+		if r.noProbe = o.Sensors.Probe(); r.noProbe == nil {
+			if r.fast, err = r.newPace(FastWindow); err != nil {
+				return nil, fmt.Errorf("new guard: %w", err)
+			}
+		}
+	}
+	return r, nil
+}
+
+var errProbeUnused = errors.New("it was not asked for")
+
+// Status returns where it stands.
+func (r *Runner) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.status
+	s.Mode = r.mode
+	s.Focus = append([]string(nil), r.focus...)
+	s.Findings = append([]detect.Finding{}, s.Findings...)
+	s.Sensitive = append([]string{}, r.known.sensitive...)
+	s.Others = len(r.known.all) - len(r.known.sensitive)
+	s.Probe.Armed = r.armed
+	if r.noProbe != nil {
+		s.Probe.Reason = r.noProbe.Error()
+	}
+	for _, p := range r.paces() {
+		s.States = append(s.States, p.loop.State()...)
+		s.InForce = append(s.InForce, p.loop.InForce()...)
+	}
+	return s
+}
+
+// SetMode changes the mode. Everything is given back first.
+func (r *Runner) SetMode(ctx context.Context, m control.Mode) error {
+	defer r.deliver()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, p := range r.paces() {
+		events, err := p.loop.SetMode(ctx, m)
+		r.acted(events)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	r.mode = m
+	return nil
+}
+
+func (r *Runner) paces() []*pace {
+	if r.fast == nil {
+		return []*pace{r.slow}
+	}
+	return []*pace{r.slow, r.fast}
+}

@@ -1,0 +1,271 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
+)
+
+// model is a host with four CPUs that a test plays: svc/web, which uses one CPU, and
+// batch/hog, which uses the rest from some time on and makes web wait unless batch is
+// idle. It is Sensors and Actuator.
+type model struct {
+	began   time.Time
+	hogs    time.Duration // from when on the hog runs; 0 is never
+	ends    time.Duration // until when; 0 is the end
+	idle    bool
+	noProbe error
+	broken  error // reading fails
+	panics  bool
+
+	armed     bool
+	focus     []string
+	now       watch.Time
+	used      map[string]float64
+	waited    float64
+	queued    float64
+	by        float64
+	ticks     int
+	near      int
+	setAt     []time.Duration // when idle was set
+	givenBack []time.Duration
+}
+
+func newModel() *model { return &model{began: time.Now(), used: map[string]float64{}} }
+
+func (m *model) hogging() bool {
+	at := time.Since(m.began)
+	return m.hogs > 0 && at >= m.hogs && (m.ends == 0 || at < m.ends)
+}
+
+func (m *model) Groups() ([]string, error) { return []string{"batch/hog", "other", "svc/web"}, nil }
+
+func (m *model) CPUs(string) cpuset.Set { return cpuset.Set{} }
+
+func (m *model) Focus(groups []string) error {
+	m.focus = slices.Clone(groups)
+	return nil
+}
+
+func (m *model) Arm(on bool) error {
+	if m.noProbe != nil {
+		return m.noProbe
+	}
+	m.armed = on
+	return nil
+}
+
+func (m *model) Probe() error { return m.noProbe }
+
+func (m *model) ProbeCost() float64 { return 0.001 }
+
+// pass lets the time go by since the last sample.
+func (m *model) pass(now watch.Time) {
+	s := (now - m.now).Seconds()
+	m.now = now
+	m.used["svc/web"] += s
+	m.used["other"] += 0.1 * s
+	if !m.hogging() {
+		return
+	}
+	m.used["batch/hog"] += 2.9 * s
+	if !m.idle {
+		m.waited += 0.5 * s
+		m.queued += 0.5 * s
+		m.by += 0.5 * s
+	}
+}
+
+func (m *model) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if m.panics {
+		panic("a bug")
+	}
+	if m.broken != nil {
+		return to, m.broken
+	}
+	m.ticks++
+	m.pass(now)
+	to = m.host(now, to)
+	for _, group := range []string{"batch/hog", "other", "svc/web"} {
+		to = m.group(now, group, to)
+	}
+	return to, nil
+}
+
+func (m *model) host(now watch.Time, to []watch.Sample) []watch.Sample {
+	add := func(part watch.Part, q watch.Quantity, v float64) {
+		to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Part: part}, Quantity: q, Value: v})
+	}
+	sum := 0.0
+	for _, v := range m.used {
+		sum += v
+	}
+	add(watch.Part{}, watch.CPUTime, sum)
+	add(watch.Part{}, watch.Steal, 0)
+	for cpu := range 4 {
+		add(watch.Part{Kind: watch.CPU, ID: cpu}, watch.CPUTime, sum/4)
+	}
+	return to
+}
+
+func (m *model) group(now watch.Time, name string, to []watch.Sample) []watch.Sample {
+	add := func(q watch.Quantity, v float64, by string) {
+		to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: q, Value: v, By: by})
+	}
+	add(watch.CPUTime, m.used[name], "")
+	add(watch.CPUPeriods, 0, "")
+	add(watch.CPUThrottledPeriods, 0, "")
+	add(watch.CPUThrottled, 0, "")
+	add(watch.CPUThrottledAny, 0, "")
+	if name == "svc/web" {
+		add(watch.CPUWait, m.waited, "")
+		add(watch.CPUSome, m.waited, "")
+	}
+	return to
+}
+
+func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	m.near++
+	m.pass(now)
+	to = m.host(now, to)
+	for _, name := range m.focus {
+		to = m.group(now, name, to)
+		if !m.armed || name != "svc/web" {
+			continue
+		}
+		add := func(q watch.Quantity, v float64, by string) {
+			to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: q, Value: v, By: by})
+		}
+		add(watch.Queued, m.queued, "")
+		add(watch.QueuedBy, m.by, "batch/hog")
+		p99 := 0.0001
+		if m.hogging() && !m.idle {
+			p99 = 0.005
+		}
+		add(watch.QueueP99, p99, "")
+	}
+	return to, nil
+}
+
+func (m *model) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+	if a.Group != "batch" || a.Remedy != detect.Weight {
+		return nil, fmt.Errorf("apply %v: the model knows nothing of it", a)
+	}
+	m.idle = true
+	m.setAt = append(m.setAt, time.Since(m.began))
+	return []control.Change{{Path: "/batch/cpu.idle", From: "0", To: "1"}}, nil
+}
+
+func (m *model) Revert(context.Context, control.Action) ([]control.Change, error) {
+	if m.idle {
+		m.givenBack = append(m.givenBack, time.Since(m.began))
+	}
+	m.idle = false
+	return nil, nil
+}
+
+func (m *model) Preview(context.Context, control.Action) ([]control.Change, error) {
+	return []control.Change{{Path: "/batch/cpu.idle", From: "0", To: "1"}}, nil
+}
+
+func (m *model) Settings(string) (actuate.Settings, error) { return actuate.Settings{}, nil }
+
+func (m *model) Unavailable() map[detect.Remedy]string { return nil }
+
+func (m *model) NoIdle() string { return "" }
+
+// options are those of a guard of svc/web in the model.
+func (m *model) options(mode control.Mode) Options {
+	return Options{
+		Sensors: m, Actuator: m, Machine: fourCPUs(), Control: control.Config{Mode: mode},
+		Workloads: func(context.Context) ([]Workload, error) {
+			return []Workload{
+				{Group: "svc/web", Class: place.LSR, Sensitive: true},
+				{Group: "batch/hog", Class: place.BE},
+			}, nil
+		},
+	}
+}
+
+func fourCPUs() *machine.Machine {
+	m := &machine.Machine{Online: cpuset.MustParse("0-3")}
+	for i := range 4 {
+		m.CPUs = append(m.CPUs, machine.CPU{ID: i})
+		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Core, ID: i, KernelID: i, CPUs: cpuset.MustOf(i)})
+	}
+	return m
+}
+
+// runFor runs a guard for some time, and returns what it said.
+func runFor(t *testing.T, o Options, d time.Duration) (events []control.Event, errs []error) {
+	t.Helper()
+	o.Acted = func(e control.Event) { events = append(events, e) }
+	o.Failed = func(err error) { errs = append(errs, err) }
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := r.Run(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	return events, errs
+}
+
+func outcomes(events []control.Event) string {
+	var words []string
+	for _, e := range events {
+		words = append(words, e.Outcome.String())
+	}
+	return strings.Join(words, " ")
+}
+
+func TestEnforce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		noProbe error
+		probe   ProbeUse
+		within  time.Duration // from the hog's start until it yields
+	}{
+		"probe when needed": {probe: ProbeNeeded, within: 2 * time.Second},
+		"probe always":      {probe: ProbeAlways, within: 500 * time.Millisecond},
+		"no probe":          {noProbe: errors.New("not root"), within: 16 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs, m.noProbe = 30*time.Second+50*time.Millisecond, c.noProbe
+				o := m.options(control.Enforce)
+				o.Probe = c.probe
+				events, errs := runFor(t, o, 60*time.Second)
+				if len(errs) > 0 {
+					t.Fatal(errs)
+				}
+				if len(m.setAt) != 1 || m.setAt[0]-m.hogs > c.within || m.setAt[0] < m.hogs {
+					t.Errorf("idle set at %v, hog from %v", m.setAt, m.hogs)
+				}
+				if m.idle || m.armed || len(m.givenBack) != 1 {
+					t.Errorf("at the end: idle %v, armed %v, given back at %v", m.idle, m.armed, m.givenBack)
+				}
+				if got := outcomes(events); got != "applied kept reverted" {
+					t.Errorf("events: %s", got)
+				}
+			})
+		})
+	}
+}

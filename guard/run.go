@@ -1,0 +1,377 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/watch"
+)
+
+const (
+	// relook is the time between two looks at who is who.
+	relook = 5 * watch.Second
+	// rest is for how long the probe stays armed after it was last needed.
+	rest = 30 * watch.Second
+	// maxSilent is after how many windows in a row without any sample a run ends.
+	maxSilent = 30
+	// repeat is when an error that repeats is told again.
+	repeat = time.Minute
+)
+
+// Run guards until the context ends, which is no error, or the recording does. Then,
+// and after an error or a panic, everything is given back; what could not be is an
+// error.
+func (r *Runner) Run(ctx context.Context) (err error) {
+	defer func() {
+		err = errors.Join(err, r.release(context.WithoutCancel(ctx)))
+	}()
+	r.began = r.now()
+	if r.o.Replay != nil {
+		return r.replay(ctx)
+	}
+	return r.live(ctx)
+}
+
+// release gives everything back and detaches the probe.
+func (r *Runner) release(ctx context.Context) error {
+	defer r.deliver()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, p := range r.paces() {
+		r.acted(p.loop.Release(ctx))
+		if left := p.loop.InForce(); len(left) > 0 && r.mode == control.Enforce {
+			errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
+		}
+	}
+	if r.armed {
+		r.armed = false
+		errs = append(errs, r.o.Sensors.Arm(false))
+	}
+	return errors.Join(errs...)
+}
+
+// live reads the host until the context ends.
+func (r *Runner) live(ctx context.Context) error {
+	silent := 0
+	var samples []watch.Sample
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for due := watch.Time(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		now := watch.Time(r.now().Sub(r.began))
+		full := now >= r.slow.due
+		var err error
+		samples, err = r.read(now, full, samples[:0])
+		r.mu.Lock()
+		r.failed(err)
+		silent++
+		if len(samples) > 0 {
+			silent = 0
+			r.take(ctx, samples, now, full)
+		}
+		step := watch.Time(r.o.Window)
+		if r.armed {
+			step = watch.Time(FastWindow)
+		}
+		r.mu.Unlock()
+		r.deliver()
+		if silent >= maxSilent {
+			return fmt.Errorf("guard: nothing could be read for %d windows: %w", silent, err)
+		}
+		// Windows that are overdue are left out.
+		due = min(due+step, r.slow.due)
+		if after := watch.Time(r.now().Sub(r.began)); due <= after {
+			due = after - after%step + step
+		}
+		timer.Reset(time.Duration(due) - r.now().Sub(r.began))
+	}
+}
+
+func (r *Runner) read(now watch.Time, full bool, to []watch.Sample) ([]watch.Sample, error) {
+	var errs []error
+	if full {
+		var err error
+		to, err = r.o.Sensors.Tick(now, to)
+		errs = append(errs, err)
+	}
+	r.slow.samples = len(to)
+	if r.armed {
+		var err error
+		to, err = r.o.Sensors.TickNear(now, to)
+		errs = append(errs, err)
+	}
+	return to, errors.Join(errs...)
+}
+
+// replay judges a recording, whose times are the clock.
+func (r *Runner) replay(ctx context.Context) error {
+	for samples, err := range r.o.Replay {
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if len(samples) == 0 {
+			continue
+		}
+		at := samples[0].Time
+		r.now = func() time.Time { return r.began.Add(time.Duration(at)) }
+		r.mu.Lock()
+		r.slow.samples = len(samples)
+		// Ticks are never exactly on time.
+		r.take(ctx, samples, at, at >= r.slow.due-watch.Time(r.o.Window)/10)
+		r.mu.Unlock()
+		r.deliver()
+	}
+	return nil
+}
+
+// take judges the samples of now, and has done what is due.
+func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Time, full bool) {
+	all, near := samples[:r.slow.samples], samples[r.slow.samples:]
+	r.last.add(samples)
+	r.known.use(all)
+	if full && (now-r.known.looked >= relook || r.known.looked == 0) {
+		r.look(ctx, all, now)
+	}
+	r.slow.detector.Observe(all)
+	if r.fast != nil {
+		r.fast.detector.Observe(near)
+	}
+	if full {
+		r.status.Windows++
+		r.judge(ctx, r.slow, now)
+		r.attend(now)
+	}
+	if r.armed && now > r.armedAt {
+		r.judge(ctx, r.fast, now)
+		r.lost(ctx)
+	}
+	r.status.Findings = r.slow.findings
+	if r.fast != nil {
+		r.status.Findings = slices.Concat(r.slow.findings, r.fast.findings)
+	}
+}
+
+// judge ends a window of a pace.
+func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
+	late := p.due > 0 && now > p.due+2*p.window
+	p.due = now - now%p.window + p.window
+	if r.o.Replay != nil {
+		p.due = now + p.window
+	}
+	found := p.detector.Judge(now)
+	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool { return !r.tells(p, f.Resource) })
+	if len(p.findings) > 0 && r.o.Found != nil {
+		r.calls = append(r.calls, func() { r.o.Found(p.findings) })
+	}
+	in := control.Input{Findings: r.mayActOn(p, found), Symptoms: p.detector, Host: r.host()}
+	if late {
+		// What a late window shows may be over: nothing new is done about it.
+		r.status.Late++
+		in.Findings = nil
+	}
+	if r.mode != control.Observe || len(p.loop.InForce()) > 0 {
+		in.Workloads = r.workloads(in.Findings)
+	}
+	r.acted(p.loop.Step(ctx, in))
+}
+
+// tells reports whether findings of a pace about a resource are handed out: the fast
+// one's about the CPU while it runs.
+func (r *Runner) tells(p *pace, of detect.Resource) bool {
+	if p == r.fast {
+		return ofFast(of)
+	}
+	return !r.armed || !ofFast(of)
+}
+
+// mayActOn is findings for a loop. Those that are the other loop's to act on stay,
+// without remedies, as they explain others.
+func (r *Runner) mayActOn(p *pace, found []detect.Finding) []detect.Finding {
+	if r.fast == nil {
+		return found
+	}
+	found = slices.Clone(found)
+	if p == r.fast {
+		for _, f := range r.slow.findings {
+			if !ofFast(f.Resource) {
+				found = append(found, f)
+			}
+		}
+	}
+	for i := range found {
+		if (p == r.fast) != ofFast(found[i].Resource) {
+			found[i].Remedies = nil
+		}
+	}
+	return found
+}
+
+// ofFast are the resources of which the run-queue probe tells.
+func ofFast(r detect.Resource) bool { return r == detect.CPU || r == detect.OwnLoad }
+
+// attend arms the probe while it is needed, and says whom to look at closely.
+func (r *Runner) attend(now watch.Time) {
+	if r.o.Sensors == nil {
+		return
+	}
+	needy := r.needy()
+	if focus := r.known.focus(needy); !slices.Equal(focus, r.focus) {
+		r.focus = focus
+		r.failed(r.o.Sensors.Focus(focus))
+	}
+	if r.fast == nil {
+		return
+	}
+	if len(needy) > 0 || len(r.fast.loop.Active()) > 0 || r.o.Probe == ProbeAlways {
+		r.needed = now
+	}
+	want := len(r.focus) > 0 && (r.needed == now || r.armed && now-r.needed < rest)
+	if want == r.armed {
+		return
+	}
+	if err := r.o.Sensors.Arm(want); err != nil {
+		r.noProbe = err
+		r.failed(fmt.Errorf("run-queue probe: %w", err))
+		return
+	}
+	r.armed = want
+	if want {
+		r.armedAt = now
+		r.fast.due = 0
+	} else {
+		r.fast.findings = nil
+		r.status.Probe.ArmedFor += time.Duration(now - r.armedAt)
+	}
+}
+
+// needy are the sensitive groups that wait for CPU by the last slow window, or for
+// which something is in force.
+func (r *Runner) needy() []string {
+	needy := r.slow.loop.Active()
+	if r.fast != nil {
+		needy = append(needy, r.fast.loop.Active()...)
+	}
+	for _, group := range r.known.sensitive {
+		if s, ok := r.slow.detector.Symptom(group, detect.CPU); ok && s.Strength >= 1 {
+			needy = append(needy, group)
+		}
+	}
+	slices.Sort(needy)
+	return slices.Compact(needy)
+}
+
+// lost gives up the fast pace once the probe is gone for good: what it had done is
+// given back, and the slow one does its work.
+func (r *Runner) lost(ctx context.Context) {
+	r.status.Probe.Cost = r.o.Sensors.ProbeCost()
+	if r.noProbe == nil {
+		r.noProbe = r.o.Sensors.Probe()
+	}
+	if r.noProbe == nil {
+		return
+	}
+	r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
+	r.acted(r.fast.loop.Release(ctx))
+	if len(r.fast.loop.InForce()) > 0 {
+		return // it is tried again
+	}
+	r.armed, r.fast = false, nil
+}
+
+// acted hands out events, failed an error, once the lock is free.
+func (r *Runner) acted(events []control.Event) {
+	if r.o.Acted == nil {
+		return
+	}
+	for _, e := range events {
+		r.calls = append(r.calls, func() { r.o.Acted(e) })
+	}
+}
+
+func (r *Runner) failed(err error) {
+	if err == nil || r.o.Failed == nil {
+		return
+	}
+	now := r.now()
+	if at, ok := r.said[err.Error()]; ok && now.Sub(at) < repeat {
+		return
+	}
+	if len(r.said) > 100 {
+		clear(r.said)
+	}
+	r.said[err.Error()] = now
+	r.calls = append(r.calls, func() { r.o.Failed(err) })
+}
+
+// deliver makes the calls that are due.
+func (r *Runner) deliver() {
+	r.calling.Lock()
+	defer r.calling.Unlock()
+	r.mu.Lock()
+	calls := r.calls
+	r.calls = nil
+	r.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+}
+
+// hostUse is what the host uses, by its last two samples.
+type hostUse struct {
+	at    watch.Time
+	total float64
+	use   float64
+	cpus  cpuset.Set
+	seen  bool
+}
+
+func (h *hostUse) add(samples []watch.Sample) {
+	var cpus cpuset.Set
+	for i := range samples {
+		s := &samples[i]
+		if s.Subject.Scope != watch.Host || s.Quantity != watch.CPUTime {
+			continue
+		}
+		if s.Subject.Part.Kind == watch.CPU {
+			if one, err := cpuset.Of(s.Subject.Part.ID); err == nil {
+				cpus = cpus.Union(one)
+			}
+			continue
+		}
+		if s.Subject.Part != (watch.Part{}) || s.Time <= h.at && h.seen {
+			continue
+		}
+		h.use = math.NaN()
+		if h.seen {
+			h.use = (s.Value - h.total) / (s.Time - h.at).Seconds()
+		}
+		h.at, h.total, h.seen = s.Time, s.Value, true
+	}
+	if !cpus.IsEmpty() {
+		h.cpus = cpus
+	}
+}
+
+// host is what a loop has to know of the host.
+func (r *Runner) host() control.Host {
+	h := control.Host{CPUs: r.last.cpus, Use: r.last.use, Unavailable: r.known.unavailable, NoIdle: r.known.noIdle}
+	if !r.last.seen {
+		h.Use = math.NaN()
+	}
+	return h
+}
