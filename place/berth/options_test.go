@@ -270,3 +270,21 @@ func TestHalfCoresComeFirst(t *testing.T) {
 		t.Errorf("own %s, want the half core 4, not one of the free cores", g.Own)
 	}
 }
+
+// What two nodes give together is divided by the room of each: node 0 keeps a
+// CPU for the pool though a lower one of its own would do for the request.
+func TestTightNodeGivesOnlyItsRoom(t *testing.T) {
+	t.Parallel()
+	s := placed(t, start(t, "1s2n4c", place.Config{}), // node 0 has CPUs 0-3, node 1 4-7
+		place.Request{ID: "pool", Class: place.LS, Milli: 1500},
+		place.Request{ID: "beside", Class: place.LSR, Milli: 1000, Nodes: cpuset.MustOf(1), NodesRequired: true},
+	)
+	r := lsr("x", 5)
+	o, err := place.Place(berth.Policy{}, s, &r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := cpuset.MustParse("1-2,5-7"); o.Grant.Own != want {
+		t.Errorf("own CPUs %s, want %s", o.Grant.Own, want)
+	}
+}
