@@ -69,8 +69,8 @@ type Config struct {
 	// they are of another class.
 	Allowed []string
 	// Weigh lets remedies of weight (cpu.weight, io.weight), and only those, be used
-	// against suspects that are LS, SYSTEM or of no known class; never against LSE
-	// and LSR. By default these are reported and left alone.
+	// against suspects that are LS or SYSTEM; never against LSE and LSR. By default
+	// these are reported and left alone.
 	Weigh bool
 	// Suppression is a limit on all best-effort work by what the node has left; nil
 	// is none.
