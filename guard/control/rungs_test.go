@@ -461,3 +461,55 @@ func TestConfigRefuses(t *testing.T) {
 		t.Errorf("the zero configuration: %v", err)
 	}
 }
+
+// What explains the symptom otherwise keeps the neighbour from being acted on,
+// whatever another finding says.
+func TestExplainedOtherwise(t *testing.T) {
+	t.Parallel()
+	for _, r := range []detect.Resource{detect.OwnLimit, detect.Hypervisor, detect.OwnLoad} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "", r, nil}, complaint{victim, "pods/batch", detect.CPU, nil})
+			for _, e := range p.run(enforce(), 10) {
+				if e.Action != nil {
+					t.Errorf("%v beside a finding of %v", e, r)
+				}
+			}
+		})
+	}
+}
+
+// While one change cannot be taken back, there is no other to the same group.
+func TestNothingOnTopOfWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, nil})
+		p.fail = func(_ int, op string) error {
+			if op == "revert" {
+				return errRefused
+			}
+			return nil
+		}
+		if events := p.run(enforce(), 30); len(p.applied) != 1 {
+			t.Errorf("applied %v, want one\n%s", p.applied, told(events))
+		}
+	})
+}
+
+// A remedy that takes its time is not judged before.
+func TestWaitsForSlowRemedies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		resource detect.Resource
+		remedy   detect.Remedy
+		after    time.Duration
+	}{
+		{detect.CPU, detect.Weight, 3 * time.Second}, {detect.IO, detect.IOWeight, 4 * time.Second}, {detect.Memory, detect.MemoryHigh, 5 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			events := onPaper(t, 16, complaint{victim, "pods/batch", c.resource, map[detect.Remedy]float64{c.remedy: 0.1}}).run(enforce(), 8)
+			if len(events) != 2 || events[1].Time.Sub(events[0].Time) != c.after {
+				t.Errorf("%v: %v, want it kept after %v", c.remedy, events, c.after)
+			}
+		})
+	}
+}
