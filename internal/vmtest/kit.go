@@ -154,9 +154,9 @@ func (k Kernel) module(name string) (file string, ok bool, err error) {
 // its tests where test is true, and returns its path in dir.
 func Build(ctx context.Context, dir, pkg string, test bool) (string, error) {
 	out := filepath.Join(dir, filepath.Base(pkg))
-	args := []string{"build", "-o", out}
+	args := []string{"build", "-ldflags=-s -w", "-o", out}
 	if test {
-		args = []string{"test", "-c", "-o", out}
+		args = []string{"test", "-c", "-ldflags=-s -w", "-o", out}
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "berth.dev/berth/"+pkg)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

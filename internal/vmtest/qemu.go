@@ -21,7 +21,7 @@ const cpuModel = "SapphireRapids"
 
 // bootArgs quieten and shorten the boot. maxcpus=1 leaves the CPUs to vminit,
 // panic=-1 with -no-reboot makes a panic end QEMU.
-const bootArgs = "console=ttyS0 quiet loglevel=3 panic=-1 psi=1 rdinit=/init maxcpus=1 tsc=reliable mitigations=off " +
+const bootArgs = "console=ttyS0 quiet loglevel=3 panic=-1 psi=1 rdinit=/init maxcpus=1 tsc=reliable noreplace-smp mitigations=off " +
 	"lsm=capability cryptomgr.notests rcupdate.rcu_expedited=1 nmi_watchdog=0 random.trust_cpu=on"
 
 // arguments returns QEMU's arguments for a valid machine.

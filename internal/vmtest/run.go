@@ -60,8 +60,11 @@ type Result struct {
 	Exit int
 	// Console is what the kernel and vminit wrote.
 	Console string
-	// Elapsed is the host's time from the start of QEMU to its end.
-	Elapsed time.Duration
+	// Boot is the host's time from the start of QEMU to the start of the command,
+	// Elapsed that to QEMU's end.
+	Boot, Elapsed time.Duration
+	// CPU is what QEMU used of the host's CPUs.
+	CPU time.Duration
 }
 
 // The ways a guest fails, as the cause of a GuestError.
@@ -141,7 +144,11 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	err = cmd.Wait()
 	h.wait()
 	if h.exit != nil {
-		return &Result{Exit: *h.exit, Console: h.console.String(), Elapsed: time.Since(began)}, nil
+		state := cmd.ProcessState
+		return &Result{
+			Exit: *h.exit, Console: h.console.String(),
+			Boot: h.started.Sub(began), Elapsed: time.Since(began), CPU: state.UserTime() + state.SystemTime(),
+		}, nil
 	}
 	return nil, &GuestError{Cause: h.cause(ctx, err), Console: h.console.String(), QEMU: said.String()}
 }
@@ -150,7 +157,7 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 type host struct {
 	readers sync.WaitGroup
 	console tail
-	started bool
+	started time.Time // zero before
 	exit    *int
 }
 
@@ -198,7 +205,9 @@ func (h *host) readReports(r io.Reader) {
 		if err := reports.Decode(&report); err != nil {
 			return
 		}
-		h.started = h.started || report.Started
+		if report.Started {
+			h.started = time.Now()
+		}
 		if report.Exit != nil {
 			h.exit = report.Exit
 		}
@@ -217,7 +226,7 @@ func (h *host) cause(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", ErrKilled, err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrRefused, err)
-	case !h.started:
+	case h.started.IsZero():
 		return ErrSilent
 	}
 	return ErrDied
