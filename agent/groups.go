@@ -184,11 +184,27 @@ func (g *groups) present(b *body) (pids []int, ok bool, err error) {
 	return slices.Compact(pids), ok, nil
 }
 
+// exists reports whether a workload's group is where CPUs are given. A group that
+// Berth made and that someone removed there, which takes that its processes had left
+// it, is to be made again if they, or an owner who is to send one, are still there.
 func (g *groups) exists(b *body) bool {
-	return slices.ContainsFunc(b.Workload.Dirs, func(dir string) bool {
-		_, err := fs.Stat(g.root.FS(), dir)
-		return err == nil
-	})
+	if g.isDir(g.cpusetDir(b.Workload)) {
+		return true
+	}
+	if !b.Workload.made() || !slices.ContainsFunc(b.Workload.Dirs, g.isDir) {
+		return false
+	}
+	if pids, _, err := g.present(b); err != nil || len(pids) > 0 {
+		return true
+	}
+	o := b.Workload.Spec.Owner
+	start, ok := startTime(g.root, o.PID)
+	return o.PID != 0 && ok && start == o.Start
+}
+
+func (g *groups) isDir(name string) bool {
+	info, err := fs.Stat(g.root.FS(), name)
+	return err == nil && info.IsDir()
 }
 
 // below returns the groups that a workload has made in its own, in any
@@ -263,6 +279,9 @@ func (g *groups) plan(c *change) (work, error) {
 		if err != nil {
 			return w, err
 		}
+		if len(plan) > 0 && c.from.bodies[id] != nil && !g.exists(c.to.bodies[id]) {
+			return w, fmt.Errorf("workload %q: group %q: %w", id, c.to.bodies[id].Workload.Group, fs.ErrNotExist)
+		}
 		fresh[id] = len(plan) > 0
 		w.plan = append(w.plan, plan...)
 	}
@@ -288,17 +307,37 @@ func (g *groups) plan(c *change) (work, error) {
 		w.plan = append(w.plan, plan...)
 	}
 	for _, id := range c.focus {
-		b := c.to.bodies[id]
-		if b.Workload.Spec.PID == 0 || c.from.bodies[id] != nil {
-			continue
-		}
-		plan, err := g.base.Child(b.Workload.Group).Attach(b.Workload.Spec.PID)
+		plan, err := g.attach(c, id, fresh[id])
 		if err != nil {
 			return w, err
 		}
 		w.plan = append(w.plan, plan...)
 	}
 	return w, nil
+}
+
+// attach plans to move a new workload's process into its group, or into one that is
+// made again, those that are in the rest of it.
+func (g *groups) attach(c *change, id string, fresh bool) (plan kernel.Plan, err error) {
+	b := c.to.bodies[id]
+	group := g.base.Child(b.Workload.Group)
+	var pids []int
+	switch {
+	case c.from.bodies[id] == nil && b.Workload.Spec.PID != 0:
+		pids = []int{b.Workload.Spec.PID}
+	case c.from.bodies[id] != nil && fresh:
+		if pids, _, err = group.Procs(); err != nil {
+			return nil, err
+		}
+	}
+	for _, pid := range pids {
+		steps, err := group.Attach(pid)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, steps...)
+	}
+	return plan, nil
 }
 
 // create plans the directories of a group that are missing, with v1 cpusets that
@@ -423,26 +462,36 @@ type unit struct {
 
 func (u *unit) stands() bool { return len(u.members) == 0 }
 
-// units are all groups whose CPUs Berth decides.
+// units are all groups whose CPUs Berth decides. Of those that stand on the same
+// CPUs there is one.
 func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
 	var units []*unit
+	standing := map[cpuset.Set]bool{}
 	for _, id := range c.to.ids() {
-		b := c.to.bodies[id]
-		cpus, ok := c.to.state.CPUs(id)
-		if !ok {
+		w := c.to.bodies[id].Workload
+		dir := g.cpusetDir(w)
+		u := &unit{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.yielded(dir + "/" + cpusFile)}
+		if !u.fresh && !u.fixed && c.stands(id) {
+			if !standing[w.CPUs] {
+				standing[w.CPUs] = true
+				units = append(units, u)
+			}
+			continue
+		}
+		if _, ok := c.to.state.Grant(id); !ok {
 			return nil, fmt.Errorf("workload %q: %w", id, &place.NotHeldError{ID: id})
 		}
-		u := &unit{want: cpus, why: id, fresh: fresh[id]}
-		if is, ok := c.to.state.Grant(id); ok && !c.keepsMems(id, is) {
-			u.mems = is.Mems
+		if !c.keepsMems(id) {
+			u.mems = w.Mems
 		}
-		dir := g.cpusetDir(b.Workload)
-		u.fixed = c.yielded(dir + "/" + cpusFile)
 		var err error
 		switch {
 		case u.fresh:
 			u.members = []member{{dir: dir}}
-		case u.fixed || !c.stands(id):
+		case c.follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
+			was := c.from.bodies[id].Workload.CPUs
+			u.members = []member{{dir: dir, cpus: was, original: was}}
+		default:
 			u.members, err = g.members(c, dir)
 		}
 		if err != nil {
@@ -461,7 +510,7 @@ func (g *groups) members(c *change, dir string) ([]member, error) {
 		return nil, err
 	}
 	all := []member{m}
-	if g.version != 1 {
+	if g.version != 1 || g.isLeaf(dir) {
 		return all, nil
 	}
 	entries, err := fs.ReadDir(g.root.FS(), dir)
@@ -479,6 +528,18 @@ func (g *groups) members(c *change, dir string) ([]member, error) {
 		all = append(all, below...)
 	}
 	return all, nil
+}
+
+// isLeaf reports whether a group is known to have none below it, which costs less
+// than to list its files: a directory of a cgroup file system has two links and one
+// for each directory in it.
+func (g *groups) isLeaf(dir string) bool {
+	info, err := fs.Stat(g.root.FS(), dir)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 2
 }
 
 func (g *groups) member(c *change, dir string) (member, error) {
@@ -521,10 +582,26 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 			return nil, err
 		}
 	}
-	seats := make([]seat, len(units))
-	for i, u := range units {
+	// Units that go from the same CPUs to the same ones go together.
+	type way struct{ have, want cpuset.Set }
+	var seats []seat
+	crews, known := [][]*unit{}, map[way]int{}
+	for _, u := range units {
+		s := seat{u.why, u.want, u.want}
+		if !u.stands() {
+			s.have = u.members[0].cpus
+		}
+		if u.fixed {
+			s.want = s.have
+		}
+		i, ok := known[way{s.have, s.want}]
+		if !ok {
+			i = len(seats)
+			known[way{s.have, s.want}] = i
+			seats, crews = append(seats, s), append(crews, nil)
+		}
+		crews[i] = append(crews[i], u)
 		if u.stands() {
-			seats[i] = seat{u.why, u.want, u.want}
 			continue
 		}
 		if !u.mems.IsEmpty() && !c.yielded(u.members[0].dir+"/"+memsFile) {
@@ -532,17 +609,15 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 				return nil, err
 			}
 		}
-		seats[i] = seat{name: u.why, have: u.members[0].cpus, want: u.want}
-		if u.fixed {
-			seats[i].want = seats[i].have
-		}
 	}
 	moves, err := order(seats, c.contested(), g.allowed)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range moves {
-		p.cpus(units[m.seat], m.cpus)
+		for _, u := range crews[m.seat] {
+			p.cpus(u, m.cpus)
+		}
 	}
 	for _, u := range units {
 		if !u.stands() && u.members[0].bare && !u.fixed && u.members[0].cpus == u.want {

@@ -87,20 +87,24 @@ func (n *Node) edit(ctx context.Context, spec Spec, kind EventKind, draft func(*
 		return w, err
 	}
 	asked := n.opt.Now()
+	tried := false
 	err = n.change(ctx, func(t *transaction) error {
+		tried = true
 		c, err := draft(t, spec)
 		if err == nil {
 			err = t.carry(c)
 		}
-		now := n.opt.Now()
 		if err != nil {
-			n.opt.Events(Event{Time: now, Kind: Refused, ID: id, Text: err.Error(), Err: err})
 			return err
 		}
 		w = t.workload(t.view, id)
+		now := n.opt.Now()
 		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: "CPUs " + w.CPUs.String(), Took: now.Sub(asked)})
 		return nil
 	})
+	if err != nil && tried {
+		n.opt.Events(Event{Time: n.opt.Now(), Kind: Refused, ID: id, Text: err.Error(), Err: err})
+	}
 	return w, err
 }
 
@@ -220,6 +224,18 @@ func (n *Node) List(ctx context.Context) (all []Workload, err error) {
 	return all, err
 }
 
+// Groups returns the group of each workload, by id; with affinity it is "".
+func (n *Node) Groups(ctx context.Context) (groups map[string]string, err error) {
+	err = n.look(ctx, func(t *transaction) error {
+		groups = make(map[string]string, len(t.bodies))
+		for id, b := range t.bodies {
+			groups[id] = b.Workload.Group
+		}
+		return nil
+	})
+	return groups, err
+}
+
 // Get returns one workload, or a *place.NotHeldError.
 func (n *Node) Get(ctx context.Context, id string) (w Workload, err error) {
 	err = n.look(ctx, func(t *transaction) error {
@@ -281,6 +297,13 @@ type Repair struct {
 // this Node leaves it alone from then on.
 func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, err error) {
 	err = n.change(ctx, func(t *transaction) error {
+		among := ids
+		if len(ids) == 0 {
+			among = t.ids()
+		}
+		if err := t.bury(among); err != nil {
+			return err
+		}
 		w, err := t.drifted(ids)
 		if err != nil || w.isEmpty() {
 			return err

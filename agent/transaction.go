@@ -33,6 +33,7 @@ type books struct {
 	stale   []string // files of no use
 	bad     map[string]error
 	changed bool // the directory was
+	settled bool // since they were read
 }
 
 func (b *books) close() error {
@@ -51,6 +52,7 @@ type change struct {
 	from, to view
 	focus    []string // the workloads that it is about
 	all      bool     // look at everything, not only at what changes
+	kept     bool     // the books are kept in memory, and settled
 	ledger   *kernel.Journal
 	confine  []string
 	yielded  func(path string) bool
@@ -60,27 +62,45 @@ type change struct {
 // concerns this change, so that its group need not be looked at. What someone
 // else did to it is for Reconcile to find.
 func (c *change) stands(id string) bool {
-	is, ok := c.to.state.Grant(id)
-	if !ok || !c.keepsMems(id, is) {
-		return false
-	}
-	was, _ := c.from.state.CPUs(id)
-	return was == c.to.state.Effective(is)
+	was, is := c.from.bodies[id], c.to.bodies[id]
+	return c.keepsMems(id) && (was == is || was.Workload.CPUs == is.Workload.CPUs)
 }
 
 // keepsMems reports likewise that a workload's memory nodes stay.
-func (c *change) keepsMems(id string, is *place.Grant) bool {
-	if c.all || c.from.bodies[id] == nil || slices.Contains(c.focus, id) {
-		return false
-	}
-	was, ok := c.from.state.Grant(id)
-	return ok && was.Mems == is.Mems
+func (c *change) keepsMems(id string) bool {
+	was, is := c.from.bodies[id], c.to.bodies[id]
+	return !c.all && was != nil && !slices.Contains(c.focus, id) && (was == is || was.Workload.Mems == is.Workload.Mems)
+}
+
+// follows reports whether a workload only follows a change of others, while the books
+// are kept in memory: its CPUs are taken from there.
+func (c *change) follows(id string) bool {
+	return c.kept && !c.all && c.from.bodies[id] != nil && !slices.Contains(c.focus, id)
 }
 
 // disturbs reports whether groups that are not Berth's may have to be kept off
 // other CPUs than before.
 func (c *change) disturbs() bool {
-	return c.all || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || given(c.to, c.from)
+	return c.all || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || c.parts()
+}
+
+// parts reports whether a group that is to be placed may lie within a confined one,
+// whose other children are to be confined instead.
+func (c *change) parts() bool {
+	return len(c.confine) > 0 && !c.to.state.Owned().IsEmpty() && given(c.to, c.from)
+}
+
+// leaves reports whether something may be of no use any more.
+func (c *change) leaves() bool {
+	if c.all || c.parts() || !c.to.state.Owned().Contains(c.from.state.Owned()) {
+		return true
+	}
+	for id := range c.from.bodies {
+		if c.to.bodies[id] == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // given reports whether a view has a workload in a group that is not Berth's
@@ -140,15 +160,33 @@ type backend interface {
 	giveBack(c *change) error
 }
 
-// change runs f as a transaction on the settled books.
+// change runs f as a transaction on the settled books. Books that are kept in memory
+// are settled already but for who died since, which takes a look at every workload:
+// only if f fails, as it may for them, are they buried and f tried once more.
 func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
-	return n.with(ctx, func(b *books) error {
+	var kept bool
+	once := func(b *books) error {
 		t := &transaction{n: n, books: b, ctx: ctx}
-		if err := t.settle(); err != nil {
+		kept = b.settled
+		if err := t.settle(nil); err != nil {
 			return err
 		}
 		return f(t)
-	})
+	}
+	err := n.with(ctx, once)
+	if err == nil || !kept || ctx.Err() != nil {
+		return err
+	}
+	released := 0
+	if n.with(ctx, func(b *books) error {
+		t := &transaction{n: n, books: b, ctx: ctx}
+		settleErr := t.settle(t.ids())
+		released = t.released
+		return settleErr
+	}) != nil || released == 0 {
+		return err
+	}
+	return n.with(ctx, once)
 }
 
 // look runs f on the books as they are.
@@ -245,6 +283,7 @@ func (n *Node) load(b *books) error {
 	if b.state == nil {
 		return err
 	}
+	b.view = b.view.refreshed()
 	return nil
 }
 
@@ -257,7 +296,8 @@ func (n *Node) bootID() string {
 type transaction struct {
 	n *Node
 	*books
-	ctx context.Context
+	ctx      context.Context
+	released int // workloads that were found dead
 }
 
 // began notes that the kernel is about to be told something, once its groups are
@@ -270,8 +310,12 @@ func (t *transaction) began() error {
 }
 
 // settle brings the books up to date: files of no use go, what a killed process
-// began is undone or finished, and who is dead is released.
-func (t *transaction) settle() error {
+// began is undone or finished, and who is dead is released: of the given workloads,
+// or of all if the books have just been read.
+func (t *transaction) settle(ids []string) error {
+	if !t.settled {
+		ids = t.ids()
+	}
 	if err := t.resume(); err != nil {
 		return err
 	}
@@ -281,7 +325,24 @@ func (t *transaction) settle() error {
 	if err := t.replace(); err != nil {
 		return err
 	}
-	for _, id := range t.ids() {
+	if err := t.bury(ids); err != nil {
+		return err
+	}
+	if t.wasKilled() {
+		if err := t.converge(); err != nil {
+			return err
+		}
+	}
+	t.settled = true
+	return nil
+}
+
+// bury releases who is dead of some workloads.
+func (t *transaction) bury(ids []string) error {
+	for _, id := range ids {
+		if t.bodies[id] == nil {
+			continue
+		}
 		why, err := t.dead(id)
 		if err != nil {
 			return err
@@ -292,12 +353,11 @@ func (t *transaction) settle() error {
 		// One that cannot be released does not hold up the others.
 		if err := t.release(id, why); err != nil {
 			t.n.tell(Failed, id, "", err.Error())
+			continue
 		}
+		t.released++
 	}
-	if !t.wasKilled() {
-		return nil
-	}
-	return t.converge()
+	return nil
 }
 
 // resume installs a batch that a killed process has committed.
@@ -339,6 +399,9 @@ func (t *transaction) tidy() error {
 // replace places workloads anew that the machine or the configuration no longer
 // has room for where they were.
 func (t *transaction) replace() error {
+	if t.settled {
+		return nil
+	}
 	for _, id := range t.ids() {
 		if _, ok := t.state.Grant(id); ok {
 			continue
@@ -456,24 +519,20 @@ func seated(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.Sta
 	return s.Commit(offer)
 }
 
-// refreshed is a view whose records hold the grants of its state.
-func (t *transaction) refreshed(v view) view {
-	bodies := map[string]*body{}
-	for id, b := range v.bodies {
-		g, ok := v.state.Grant(id)
-		if !ok {
-			bodies[id] = b
-			continue
-		}
+// refreshed is a view whose records hold the grants of its state. Records that do
+// already are the same.
+func (v view) refreshed() view {
+	bodies := maps.Clone(v.bodies)
+	for g := range v.state.Grants() {
+		b := bodies[g.ID]
 		cpus := v.state.Effective(g)
-		if b.Workload.Grant == g && b.Workload.CPUs == cpus {
-			bodies[id] = b
+		if b == nil || b.Workload.Grant == g && b.Workload.CPUs == cpus {
 			continue
 		}
 		next, w := *b, *b.Workload
 		w.Grant, w.CPUs, w.Mems = g, cpus, g.Mems
 		next.Workload = &w
-		bodies[id] = &next
+		bodies[g.ID] = &next
 	}
 	return view{v.state, bodies}
 }
@@ -481,7 +540,7 @@ func (t *transaction) refreshed(v view) view {
 // to returns the change to a view.
 func (t *transaction) to(v view, focus ...string) *change {
 	return &change{
-		from: t.view, to: t.refreshed(v), focus: focus, ledger: t.ledger,
+		from: t.view, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.settled, ledger: t.ledger,
 		confine: t.n.opt.Confine, yielded: t.n.drift.isYielded,
 	}
 }
@@ -543,7 +602,7 @@ func (t *transaction) enforce(c *change) (undo func() error, err error) {
 func (t *transaction) finish(c *change, b batch) {
 	t.view = c.to
 	err := t.install(b)
-	if err == nil {
+	if err == nil && c.leaves() {
 		err = t.n.backend.giveBack(c)
 	}
 	if err == nil {
@@ -556,7 +615,7 @@ func (t *transaction) finish(c *change, b batch) {
 
 // record makes a view the truth without telling the kernel.
 func (t *transaction) record(v view) error {
-	v = t.refreshed(v)
+	v = v.refreshed()
 	b, err := t.batch(v)
 	if err == nil {
 		err = t.began()
@@ -580,6 +639,9 @@ func (t *transaction) batch(to view, focus ...string) (batch, error) {
 	b := batch{Put: map[string][]byte{}}
 	for id, next := range to.bodies {
 		was := t.bodies[id]
+		if was == next {
+			continue
+		}
 		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) &&
 			(!slices.Contains(focus, id) || next.Workload.Spec.equal(&was.Workload.Spec)) {
 			continue
@@ -600,7 +662,7 @@ func (t *transaction) batch(to view, focus ...string) (batch, error) {
 
 // pools adds the policy's named pools to a batch, if they change.
 func (t *transaction) pools(to view, b *batch) error {
-	was, next := t.state.Save().Pools, to.state.Save().Pools
+	was, next := poolsOf(t.state), poolsOf(to.state)
 	if reflect.DeepEqual(was, next) && len(t.bodies) > 0 {
 		return nil
 	}
@@ -613,6 +675,13 @@ func (t *transaction) pools(to view, b *batch) error {
 	text, err := seal(body{Boot: t.n.bootID(), Pools: next})
 	b.Put[poolsFile] = text
 	return err
+}
+
+func poolsOf(s *place.State) (pools []place.Pool) {
+	for p := range s.Pools() {
+		pools = append(pools, *p)
+	}
+	return pools
 }
 
 // release ends a workload that has no processes. Once its group is gone it is

@@ -268,7 +268,7 @@ func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
 	src := sources{
 		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
 		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
-		follow: func([]agent.Workload) error { return nil },
+		follow: func(map[string]string) error { return nil },
 	}
 	if d.meter != nil {
 		src.follow = d.meter.follow

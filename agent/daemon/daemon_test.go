@@ -658,7 +658,7 @@ func TestReloadStorm(t *testing.T) {
 		src := sources{
 			file: changed, groups: make(chan cgrouptree.Event),
 			read:   func() (*config.NodeConfig, error) { reads++; return nil, errors.New("half written") },
-			follow: func([]agent.Workload) error { return nil },
+			follow: func(map[string]string) error { return nil },
 			tell:   Supervisor{}.tell,
 		}
 		done := make(chan error)

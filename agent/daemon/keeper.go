@@ -159,6 +159,12 @@ func (k *keeper) List(ctx context.Context) (all []agent.Workload, err error) {
 	return all, err
 }
 
+// Groups is agent.Node's.
+func (k *keeper) Groups(ctx context.Context) (groups map[string]string, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { groups, err = n.Groups(ctx); return err })
+	return groups, err
+}
+
 // State is agent.Node's.
 func (k *keeper) State(ctx context.Context) (s *place.State, err error) {
 	err = k.do(ctx, func(n *agent.Node) (err error) { s, err = n.State(ctx); return err })

@@ -44,8 +44,8 @@ type sources struct {
 	file   <-chan struct{}
 	hangup <-chan os.Signal
 	read   func() (*config.NodeConfig, error)
-	// follow is told the workloads whenever they changed.
-	follow func([]agent.Workload) error
+	// follow is told the workloads and their groups whenever they changed.
+	follow func(map[string]string) error
 	// where says where the agent listens.
 	where string
 	// tell tells the service manager, alive says how often that all is well; 0 is
@@ -377,9 +377,9 @@ func (l *loop) retry(ctx context.Context) (young bool) {
 func (l *loop) paths() []string { return slices.Sorted(maps.Keys(l.groups)) }
 
 func (l *loop) follow(ctx context.Context, src sources) {
-	all, err := l.keeper.List(ctx)
+	groups, err := l.keeper.Groups(ctx)
 	if err == nil {
-		err = src.follow(all)
+		err = src.follow(groups)
 	}
 	l.complain(err)
 }

@@ -3,10 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
-	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
@@ -33,20 +34,20 @@ func newMeter(trees []cgroupstat.Tree) *meter {
 	return &meter{sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), names: map[string]string{}}
 }
 
-// follow reads these workloads from now on.
-func (m *meter) follow(all []agent.Workload) error {
+// follow reads these workloads, given with their groups, from now on.
+func (m *meter) follow(groups map[string]string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	names, ids := make(map[string]string, len(all)), make([]string, 0, len(all))
+	ids := slices.Sorted(maps.Keys(groups))
+	names := make(map[string]string, len(ids))
 	var errs []error
-	for i := range all {
-		w := &all[i]
-		ids = append(ids, w.ID())
-		if w.Group == "" {
+	for _, id := range ids {
+		group := groups[id]
+		if group == "" {
 			continue
 		}
-		names[w.Group] = w.ID()
-		if err := m.sampler.Add(w.Group); err != nil && !errors.Is(err, watch.ErrGone) {
+		names[group] = id
+		if err := m.sampler.Add(group); err != nil && !errors.Is(err, watch.ErrGone) {
 			errs = append(errs, err)
 		}
 	}
