@@ -384,6 +384,28 @@ func TestReload(t *testing.T) {
 	if c, err = r.Config(t.Context()); err != nil || c.Refused != "" || len(c.Pending) != 1 {
 		t.Errorf("in force is %+v, %v", c, err)
 	}
+	// Another value waits instead of the first, and nothing once it is as at the start.
+	for _, step := range []struct {
+		agent   string
+		pending []string
+	}{
+		{"agent: {socket: /run/third.sock}\n", []string{"/run/third.sock"}},
+		{"agent: {socket: /run/third.sock, rescan: 77s}\n", []string{"1m17s", "/run/third.sock"}},
+		{"", nil},
+	} {
+		h.configure(one + step.agent)
+		r.await(api.Reloaded, "")
+		c, err := r.Config(t.Context())
+		if err != nil || len(c.Pending) != len(step.pending) {
+			t.Errorf("with %q, pending are %q, %v", step.agent, c.Pending, err)
+			continue
+		}
+		for i, want := range step.pending {
+			if !strings.Contains(c.Pending[i], want) {
+				t.Errorf("with %q, pending are %q", step.agent, c.Pending)
+			}
+		}
+	}
 
 	h.configure(strings.ReplaceAll(one, "a*", "b*"))
 	r.await(agent.Released, "a:a1")

@@ -67,7 +67,8 @@ type group struct {
 type loop struct {
 	keeper *keeper
 	base   agent.Options
-	prefix string // of the base in its hierarchy
+	prefix string             // of the base in its hierarchy
+	first  *config.NodeConfig // that of the start
 	groups map[string]*group
 	// gone are workloads whose group vanished since the last comparison, which
 	// releases them, and fresh those whose group came. strange is true if a group to
@@ -85,7 +86,7 @@ type loop struct {
 }
 
 func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
-	return &loop{keeper: k, base: base, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, conf: c, loaded: time.Now()}
+	return &loop{keeper: k, base: base, first: c, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, conf: c, loaded: time.Now()}
 }
 
 // options are those of the node under a configuration.

@@ -96,6 +96,10 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 	if err != nil {
 		return nil, err
 	}
+	waiting, err := l.waitsForStart(next)
+	if err != nil {
+		return nil, err
+	}
 	before, err := l.keeper.List(ctx)
 	if err != nil {
 		return nil, err
@@ -110,16 +114,23 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 		return nil, err
 	}
 	l.mu.Lock()
-	l.conf, l.loaded = next, time.Now()
-	for _, c := range changes {
-		if isOne(c.Field, atStart) {
-			l.pending = append(l.pending, c.String()+", from the next start on")
-		}
-	}
+	l.conf, l.loaded, l.pending = next, time.Now(), waiting
 	l.mu.Unlock()
 	l.rematch(ctx)
 	l.reconcile(ctx)
 	return moves(before, after), nil
+}
+
+// waitsForStart says what of a configuration is not as it was at the start, and is
+// read only then.
+func (l *loop) waitsForStart(next *config.NodeConfig) (pending []string, err error) {
+	changes, err := config.Diff(l.first, next)
+	for _, c := range changes {
+		if isOne(c.Field, atStart) {
+			pending = append(pending, c.String()+", from the next start on")
+		}
+	}
+	return pending, err
 }
 
 func isOne(field string, of []string) bool {
