@@ -18,8 +18,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
@@ -135,7 +137,14 @@ func lockTree(root *kernel.Root, tree string) (*os.File, error) {
 }
 
 // Close gives the tree free. What is in force stays, and noted.
-func (h *Host) Close() error { return errors.Join(h.ledger.Close(), h.lock.Close()) }
+func (h *Host) Close() error {
+	name, notes := h.ledger.Path(), len(h.ledger.Notes())
+	err := h.ledger.Close()
+	if err == nil && notes == 0 && name != "" {
+		err = os.Remove(name)
+	}
+	return errors.Join(err, h.lock.Close())
+}
 
 // Notes returns what is in force, in the order in which it was done.
 func (h *Host) Notes() []kernel.Item { return h.ledger.Notes() }
@@ -145,11 +154,73 @@ func (h *Host) Notes() []kernel.Item { return h.ledger.Notes() }
 func (h *Host) Restore() ([]kernel.Item, error) {
 	clear(h.force)
 	clear(h.disturbed)
-	items, err := h.ledger.Undo(func(kernel.Step) bool { return true })
+	items, err := h.undo(func(kernel.Step) bool { return true })
 	if err != nil {
 		err = fmt.Errorf("give back what the guard changed: %w", err)
 	}
 	return items, err
+}
+
+// undo undoes what matches. The weight of a group that is idle still cannot be told
+// from one that somebody else has set, and is left for the next time.
+func (h *Host) undo(match func(kernel.Step) bool) ([]kernel.Item, error) {
+	idle := func(s kernel.Step) bool { return path.Base(s.Path) == "cpu.idle" }
+	items, err := h.ledger.Undo(func(s kernel.Step) bool { return match(s) && idle(s) })
+	stuck := map[string]bool{}
+	for _, item := range items {
+		if item.Outcome == kernel.Failed {
+			stuck[path.Dir(item.Step.Path)] = true
+		}
+	}
+	rest, err2 := h.ledger.Undo(func(s kernel.Step) bool {
+		return match(s) && !idle(s) && !(stuck[path.Dir(s.Path)] && slices.Contains(files(detect.Weight), path.Base(s.Path)))
+	})
+	rest, err2 = h.replace(rest, err2)
+	return append(items, rest...), errors.Join(err, err2)
+}
+
+// replace gives back v1 sets that could not be undone one by one, as sets within
+// each other went different ways: all together, by way of what they have and had.
+func (h *Host) replace(items []kernel.Item, failed error) ([]kernel.Item, error) {
+	var placements []cgroup.Placement
+	var stuck []string
+	for _, item := range items {
+		dir, file := path.Split(item.Step.Path)
+		t := h.trees[cgroup.CPUSet]
+		if item.Outcome != kernel.Failed || file != "cpuset.cpus" || t == nil || t.Version != 1 {
+			continue
+		}
+		cpus, err := cpuset.Parse(item.Original)
+		if err != nil || cpus.IsEmpty() {
+			continue
+		}
+		group := h.base.Child(strings.TrimPrefix(path.Clean(dir), t.Dir+"/"))
+		placements, stuck = append(placements, cgroup.Placement{Group: group, CPUs: cpus}), append(stuck, item.Step.Path)
+	}
+	if len(stuck) == 0 {
+		return items, failed
+	}
+	plan, err := cgroup.Place(placements...)
+	if err == nil {
+		_, err = kernel.Apply(h.root, plan, h.ledger)
+	}
+	if err != nil {
+		return items, failed
+	}
+	again, err := h.ledger.Undo(func(s kernel.Step) bool { return slices.Contains(stuck, s.Path) })
+	for i := range again {
+		if again[i].Outcome == kernel.Untouched {
+			again[i].Outcome = kernel.Restored
+		}
+	}
+	items = slices.DeleteFunc(items, func(i kernel.Item) bool { return slices.Contains(stuck, i.Step.Path) })
+	errs := []error{err}
+	for _, item := range items {
+		if item.Outcome == kernel.Failed {
+			errs = append(errs, errors.New(item.Error))
+		}
+	}
+	return append(items, again...), errors.Join(errs...)
 }
 
 // Preview returns what Apply would change, and changes nothing.
@@ -225,7 +296,7 @@ func (h *Host) keep(plan kernel.Plan) {
 // Revert gives back what the group had before the first Apply of the remedy. A value
 // that somebody else has changed since stays, and is a kernel.ErrChanged.
 func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, error) {
-	items, err := h.ledger.Undo(h.of(a))
+	items, err := h.undo(h.of(a))
 	if err != nil {
 		return nil, h.failed("revert", a, err)
 	}

@@ -129,8 +129,8 @@ func (h *Host) exists(controller, group string) bool {
 }
 
 // shrink plans the set of a group and, as a v1 set must hold those of its children,
-// of the groups below it: what they had themselves, as far as that lies within it,
-// or else all of it.
+// of the groups below it: what they had themselves, as far as their parents still
+// have it, or else what those have.
 func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 	if to.IsEmpty() {
 		return nil, errors.New("no CPUs would be left")
@@ -144,6 +144,7 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 		return nil, err
 	}
 	placements := []cgroup.Placement{{Group: h.base.Child(group), CPUs: to}}
+	next := map[string]cpuset.Set{path.Join(t.Dir, group): to}
 	for _, dir := range below {
 		had, err := h.original(dir + "/cpuset.cpus")
 		if err != nil {
@@ -152,10 +153,12 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 		if had.IsEmpty() {
 			continue // nobody is in there
 		}
-		cpus := had.Intersect(to)
+		parent := next[path.Dir(dir)]
+		cpus := had.Intersect(parent)
 		if cpus.IsEmpty() {
-			cpus = to
+			cpus = parent
 		}
+		next[dir] = cpus
 		placements = append(placements, cgroup.Placement{Group: h.base.Child(strings.TrimPrefix(dir, t.Dir+"/")), CPUs: cpus})
 	}
 	return cgroup.Place(placements...)

@@ -1,0 +1,526 @@
+package actuate
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// fate is what happens to a process at one of its writes to the kernel's files.
+type fate struct {
+	*fakekernel.Kernel
+	count, at int
+	after     bool // it takes effect before
+	err       error
+}
+
+// killed is what a process that dies panics with.
+type killed struct{}
+
+func (f *fate) WriteFile(name, data string) error {
+	f.count++
+	if f.count != f.at {
+		return f.Kernel.WriteFile(name, data)
+	}
+	if f.err != nil {
+		return &fs.PathError{Op: "write", Path: name, Err: f.err}
+	}
+	if f.after {
+		_ = f.Kernel.WriteFile(name, data)
+	}
+	panic(killed{})
+}
+
+// host is a fake host with groups svc/web, batch/a and batch/b/c.
+type host struct {
+	t     *testing.T
+	k     *fakekernel.Kernel
+	fate  *fate
+	dir   string
+	state string
+	tree  map[string]string
+	cpu   string // directory of the trees
+	sets  string
+	v1    bool
+}
+
+func layouts() map[string]fakekernel.Layout {
+	all := map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2(), "hybrid": fakekernel.Hybrid()}
+	for name, l := range all {
+		l.CPUs, l.Mems, l.Version = "0-7", "0", "7.3"
+		if name == "v1" {
+			l.V1 = []string{"cpu,cpuacct", "cpuset", "memory", "blkio"}
+		}
+		all[name] = l
+	}
+	return all
+}
+
+func newHost(t *testing.T, layout string) *host {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
+	if err != nil {
+		dir = t.TempDir()
+	} else {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	h := &host{t: t, dir: filepath.Join(dir, "root"), state: filepath.Join(dir, "state"), v1: layout != "v2"}
+	if err := os.Mkdir(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if h.k, err = fakekernel.New(h.dir, layouts()[layout]); err != nil {
+		t.Fatal(err)
+	}
+	h.fate = &fate{Kernel: h.k}
+	root := h.root()
+	found, err := cgroup.Detect(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range found.Hierarchies {
+		found.Hierarchies[i].Own = ""
+	}
+	base, err := found.Base(cgroup.CPU, cgroup.CPUSet, cgroup.Memory, cgroup.IO)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"svc/web", "batch/a", "batch/b/c"} {
+		h.apply(base.Child(name).Create())
+	}
+	h.apply(base.Child("batch").Set(cgroup.Limits{Weight: 70, CPUs: cpuset.MustParse("0-7")}))
+	h.apply(base.Child("batch/a").Set(cgroup.Limits{Weight: 300, CPUs: cpuset.MustParse("0-3"), Quota: 50 * time.Millisecond}))
+	h.apply(base.Child("batch/b/c").Set(cgroup.Limits{CPUs: cpuset.MustParse("6-7")}))
+	h.apply(base.Child("batch/b").Set(cgroup.Limits{CPUs: cpuset.MustParse("4-7")}))
+	for controller, dir := range map[string]*string{cgroup.CPU: &h.cpu, cgroup.CPUSet: &h.sets} {
+		tree, _ := found.Hierarchy(controller)
+		*dir = tree.Dir
+	}
+	h.tree = h.now()
+	return h
+}
+
+func (h *host) apply(plan kernel.Plan, err error) {
+	h.t.Helper()
+	if err == nil {
+		_, err = kernel.Apply(h.root(), plan, nil)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) root() *kernel.Root { return kernel.NewRoot(h.dir, h.fate) }
+
+func (h *host) now() map[string]string {
+	h.t.Helper()
+	tree, err := h.k.Tree()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return tree
+}
+
+func (h *host) open() *Host {
+	h.t.Helper()
+	got, err := Open(Options{Root: h.root(), Dir: h.state})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { got.lock.Close() })
+	return got
+}
+
+func (h *host) same(want map[string]string) {
+	h.t.Helper()
+	if diff := cmp.Diff(want, h.now()); diff != "" {
+		h.t.Errorf("tree (-want +got):\n%s", diff)
+	}
+}
+
+// shows compares files of groups with what they should show.
+func (h *host) shows(want map[string]string) {
+	h.t.Helper()
+	for file, value := range want {
+		text, err := os.ReadFile(filepath.Join(h.dir, file))
+		if err != nil || strings.TrimSpace(string(text)) != value {
+			h.t.Errorf("%s: %q %v, want %q", file, strings.TrimSpace(string(text)), err, value)
+		}
+	}
+}
+
+func weight(l cgroup.Limits) control.Action {
+	return control.Action{Remedy: detect.Weight, Group: "batch", Victim: "svc/web", Suspect: "batch/a", Limits: l}
+}
+
+func shrink(cpus string) control.Action {
+	return control.Action{Remedy: detect.ShrinkCPUs, Group: "batch", Victim: "svc/web", Suspect: "batch/a", Limits: cgroup.Limits{CPUs: cpuset.MustParse(cpus)}}
+}
+
+func headroom(quota time.Duration) control.Action {
+	return control.Action{
+		Remedy: detect.HeadroomCap, Group: "batch/a", Victim: "svc/web", Suspect: "batch/a",
+		Limits: cgroup.Limits{Quota: quota, Period: 10 * time.Millisecond},
+	}
+}
+
+// sequence is what a guard may do to one host, one after the other.
+func (h *host) sequence() []control.Action {
+	all := []control.Action{
+		weight(cgroup.Limits{Weight: 20}), weight(cgroup.Limits{Idle: cgroup.On}), weight(cgroup.Limits{Weight: 10}),
+		headroom(8 * time.Millisecond), headroom(4 * time.Millisecond), headroom(6 * time.Millisecond),
+		shrink("0-4"), shrink("0-1"), shrink("0-2"),
+		{Remedy: detect.Burst, Group: "batch/a", Victim: "batch/a", Limits: cgroup.Limits{Burst: time.Millisecond}},
+	}
+	if !h.v1 {
+		all = append(all, control.Action{Remedy: detect.MemoryHigh, Group: "batch/a", Limits: cgroup.Limits{MemoryHigh: 64 << 20}})
+	}
+	return all
+}
+
+// short is the least of it that has each kind of write order.
+func (h *host) short() []control.Action {
+	return []control.Action{
+		weight(cgroup.Limits{Weight: 20}), weight(cgroup.Limits{Idle: cgroup.On}), headroom(8 * time.Millisecond), headroom(4 * time.Millisecond),
+		shrink("0-1"), shrink("0-2"),
+	}
+}
+
+func eachLayout(t *testing.T, test func(t *testing.T, h *host)) {
+	for _, name := range slices.Sorted(maps.Keys(layouts())) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newHost(t, name))
+		})
+	}
+}
+
+func TestApplyAndRevert(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		ctx := context.Background()
+		g := h.open()
+		if !h.v1 {
+			t.Run("weights", func(t *testing.T) { h.shows(map[string]string{h.cpu + "/batch/cpu.weight": "70"}) })
+		}
+		for _, a := range h.sequence() {
+			before := h.now()
+			promised, err := g.Preview(ctx, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.same(before)
+			did, err := g.Apply(ctx, a)
+			if err != nil {
+				t.Fatalf("%v: %v", a, err)
+			}
+			if len(did) == 0 || a.Limits.Weight != 10 && !cmp.Equal(promised, did) { // which is reverted first
+				t.Errorf("%v: promised %v, did %v", a, promised, did)
+			}
+			if again, err := g.Apply(ctx, a); err != nil || len(again) > 0 {
+				t.Errorf("%v once more: %v, %v", a, again, err)
+			}
+		}
+		for _, a := range h.sequence() {
+			if _, err := g.Revert(ctx, a); err != nil {
+				t.Errorf("revert %v: %v", a, err)
+			}
+		}
+		h.same(h.tree)
+		if notes := g.Notes(); len(notes) > 0 {
+			t.Errorf("still noted: %v", notes)
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(h.state, ledgerName)); err == nil {
+			t.Error("the ledger is still there")
+		}
+	})
+}
+
+func TestShrinkTakesChildrenAlong(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "v1")
+	g := h.open()
+	steps := []struct {
+		to   string
+		want [4]string // of batch, batch/a, batch/b, batch/b/c
+	}{
+		{"0-4", [4]string{"0-4", "0-3", "4", "4"}},
+		{"0-1", [4]string{"0-1", "0-1", "0-1", "0-1"}},
+		{"2-6", [4]string{"2-6", "2-3", "4-6", "6"}},
+	}
+	for _, s := range steps {
+		if _, err := g.Apply(context.Background(), shrink(s.to)); err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range []string{"batch", "batch/a", "batch/b", "batch/b/c"} {
+			h.shows(map[string]string{h.sets + "/" + name + "/cpuset.cpus": s.want[i]})
+		}
+	}
+	if _, err := g.Restore(); err != nil {
+		t.Error(err)
+	}
+	h.same(h.tree)
+}
+
+// TestKilled kills a guard at each of its writes, before and after it took effect, and
+// has the next one give everything back.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		if h.cpu != h.sets && !strings.Contains(h.cpu, "cpuacct") {
+			t.Skip("hybrid: its controllers are those of v1")
+		}
+		for at := 1; ; at++ {
+			for _, after := range []bool{false, true} {
+				h.fate.count, h.fate.at, h.fate.after = 0, at, after
+				g := h.open()
+				alive := survives(func() {
+					for _, a := range h.short() {
+						if _, err := g.Apply(context.Background(), a); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for _, a := range h.short() {
+						if _, err := g.Revert(context.Background(), a); err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				g.lock.Close()
+				h.fate.at = 0
+				next := h.open()
+				if _, err := next.Restore(); err != nil {
+					t.Fatalf("killed at %d: %v", at, err)
+				}
+				if err := next.Close(); err != nil {
+					t.Fatal(err)
+				}
+				h.same(h.tree)
+				if t.Failed() {
+					t.Fatalf("killed at write %d, after it: %v", at, after)
+				}
+				if alive {
+					if at < 10 {
+						t.Errorf("%d writes in all: the sequence does little", at)
+					}
+					return
+				}
+			}
+		}
+	})
+}
+
+func survives(do func()) (alive bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(killed); !ok {
+				panic(r)
+			}
+		}
+	}()
+	do()
+	return true
+}
+
+// TestRefused has the kernel refuse each write: what was in force before stays.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		ctx := context.Background()
+		g := h.open()
+		for i, a := range h.sequence() {
+			for at := 1; ; at++ {
+				errno := []syscall.Errno{syscall.EBUSY, syscall.EINVAL, syscall.ENOSPC}[(at+i)%3]
+				before := h.now()
+				h.fate.count, h.fate.at, h.fate.err = 0, at, errno
+				_, err := g.Apply(ctx, a)
+				h.fate.at, h.fate.err = 0, nil
+				if err == nil {
+					if at == 1 {
+						t.Errorf("%v: nothing was written", a)
+					}
+					break
+				}
+				if !errors.Is(err, errno) {
+					t.Fatalf("%v: %v, want %v", a, err, errno)
+				}
+				if a.Limits.Weight != 10 { // which gives back first
+					h.same(before)
+				}
+			}
+		}
+		if _, err := g.Restore(); err != nil {
+			t.Fatal(err)
+		}
+		h.same(h.tree)
+	})
+}
+
+func TestSomebodyElse(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		ctx := context.Background()
+		g := h.open()
+		if _, err := g.Apply(ctx, headroom(5*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		file, value := h.cpu+"/batch/a/cpu.max", "7000 10000"
+		if h.v1 {
+			file, value = h.cpu+"/batch/a/cpu.cfs_quota_us", "7000"
+		}
+		if err := h.k.WriteFile(file, value); err != nil {
+			t.Fatal(err)
+		}
+		_, err := g.Revert(ctx, headroom(0))
+		if !errors.Is(err, kernel.ErrChanged) || !strings.Contains(err.Error(), value) {
+			t.Errorf("revert: %v", err)
+		}
+		h.shows(map[string]string{file: value})
+		if notes := g.Notes(); len(notes) > 0 {
+			t.Errorf("still noted: %v", notes)
+		}
+	})
+}
+
+func TestGone(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		ctx := context.Background()
+		g := h.open()
+		a := headroom(5 * time.Millisecond)
+		if _, err := g.Apply(ctx, a); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range g.base.Child("batch/a").Dirs() {
+			if err := h.k.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+		if _, err := g.Apply(ctx, headroom(4*time.Millisecond)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("apply: %v", err)
+		}
+		if _, err := g.Revert(ctx, a); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("revert: %v", err)
+		}
+		if _, err := g.Revert(ctx, a); err != nil {
+			t.Errorf("revert what is not in force: %v", err)
+		}
+		if _, err := g.Preview(ctx, control.Action{Remedy: detect.CoreSched, Group: "batch"}); !errors.Is(err, kernel.ErrNotSupported) {
+			t.Errorf("core scheduling: %v", err)
+		}
+		for _, group := range []string{"", "/", "..", "../x", "batch/../.."} {
+			if _, err := g.Apply(ctx, control.Action{Remedy: detect.Weight, Group: group, Limits: cgroup.Limits{Weight: 1}}); err == nil {
+				t.Errorf("group %q: no error", group)
+			}
+		}
+	})
+}
+
+// TestNotInThatTree is about a group that only some v1 hierarchies have: it is not
+// gone, and cannot have the remedy.
+func TestNotInThatTree(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "v1")
+	if err := h.k.Mkdir(h.cpu + "/lone"); err != nil {
+		t.Fatal(err)
+	}
+	a := shrink("0-1")
+	a.Group = "lone"
+	_, err := h.open().Apply(context.Background(), a)
+	if !errors.Is(err, kernel.ErrNotSupported) || errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestOneGuardPerTree(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		var busy *BusyError
+		if _, err := Open(Options{Root: h.root(), Dir: h.state + "2"}); !errors.As(err, &busy) {
+			t.Errorf("a second guard: %v", err)
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.open()
+	})
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		read := func() map[string]Settings {
+			all := map[string]Settings{}
+			for _, group := range []string{"batch", "batch/a", "batch/b/c", "nobody"} {
+				s, err := g.Settings(group)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[group] = s
+			}
+			return all
+		}
+		before := read()
+		want := Settings{CPUs: cpuset.MustParse("0-3")}
+		want.Weight, want.Quota, want.Period = 300, 50*time.Millisecond, 100*time.Millisecond
+		got := before["batch/a"]
+		got.IOWeight = 0
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("batch/a (-want +got):\n%s", diff)
+		}
+		for _, a := range h.sequence() {
+			if _, err := g.Apply(context.Background(), a); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, read()); diff != "" {
+				t.Errorf("with %v (-want +got):\n%s", a, diff)
+			}
+		}
+		if _, err := g.Restore(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, read()); diff != "" {
+			t.Errorf("at the end (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		no := g.Unavailable()
+		for r, there := range map[detect.Remedy]bool{
+			detect.Weight: true, detect.HeadroomCap: true, detect.ShrinkCPUs: true, detect.Burst: true, detect.MemoryHigh: !h.v1,
+			detect.CoreSched: false, detect.CacheWays: false, detect.BandwidthCap: false, detect.ExclusiveCPUs: false,
+		} {
+			if (no[r] == "") != there {
+				t.Errorf("%v: %q", r, no[r])
+			}
+		}
+		if why := g.NoIdle(); why != "" {
+			t.Errorf("no idle: %s", why)
+		}
+	})
+}
