@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,8 +24,11 @@ import (
 type Hardware interface {
 	// Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache,
 	// and its Cycles and Instructions, all or by CPU. What the machine does not give
-	// is left out; the error then is a kernel.NotSupportedError that says why.
+	// is left out.
 	Sample(to []watch.Sample) ([]watch.Sample, error)
+	// Why says why there was none of a quantity, as a kernel.NotSupportedError; nil
+	// where that is not known.
+	Why(q watch.Quantity) error
 }
 
 // Signaller says which signals of workloads are read, and why others are not
@@ -120,9 +124,13 @@ func (h *host) take(now time.Time) reading {
 // count reads the counters of the machine.
 func (r *reading) count(hw Hardware) {
 	var samples []watch.Sample
-	var err error = &kernel.NotSupportedError{Feature: "hardware counters", Reason: "this agent has no reader of them"}
+	var err error
+	why := func(watch.Quantity) error {
+		return &kernel.NotSupportedError{Feature: "hardware counters", Reason: "this agent has no reader of them"}
+	}
 	if hw != nil {
 		samples, err = hw.Sample(nil)
+		why = func(q watch.Quantity) error { return cmp.Or(hw.Why(q), err) }
 	}
 	for _, s := range samples {
 		switch s.Quantity {
@@ -138,9 +146,9 @@ func (r *reading) count(hw Hardware) {
 			add(&r.instructions, s.Value)
 		}
 	}
-	r.tell("llc occupancy", len(r.occupancy) > 0, err)
-	r.tell("memory bandwidth", r.bandwidth != nil, err)
-	r.tell("instructions per cycle", r.cycles != nil && r.instructions != nil, err)
+	r.tell("llc occupancy", len(r.occupancy) > 0, why(watch.LLCOccupancy))
+	r.tell("memory bandwidth", r.bandwidth != nil, why(watch.Bandwidth))
+	r.tell("instructions per cycle", r.cycles != nil && r.instructions != nil, cmp.Or(why(watch.Cycles), why(watch.Instructions)))
 }
 
 func add(sum **float64, value float64) {

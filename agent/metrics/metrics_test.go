@@ -107,11 +107,14 @@ func figures() []api.Figure {
 	return all
 }
 
+func (h *hardware) Why(q watch.Quantity) error { return h.why[q] }
+
 // hardware is counters that a test plays: each sample tells more.
 type hardware struct {
 	samples []watch.Sample
 	step    float64
 	err     error
+	why     map[watch.Quantity]error
 }
 
 func (h *hardware) Sample(to []watch.Sample) ([]watch.Sample, error) {
@@ -369,7 +372,7 @@ func TestAbsentIsNotZero(t *testing.T) {
 func TestHardwareInPart(t *testing.T) {
 	t.Parallel()
 	hw := counters()
-	hw.err = unsupported("there is no PMU")
+	hw.why = map[watch.Quantity]error{watch.Cycles: unsupported("there is no PMU"), watch.LLCOccupancy: unsupported("not shown")}
 	hw.samples = slices.DeleteFunc(hw.samples, func(s watch.Sample) bool {
 		return s.Quantity == watch.BandwidthLocal || s.Quantity == watch.Cycles
 	})
@@ -386,6 +389,19 @@ func TestHardwareInPart(t *testing.T) {
 	want = []string{`berth_signal_available{reason="there is no PMU",scope="node",signal="instructions per cycle"} 0`}
 	if diff := cmp.Diff(want, r.lines("instructions per cycle")); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A reader that fails is the reason for all that is missing.
+func TestHardwareFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{Hardware: &hardware{err: errors.New("broken")}})
+	r.scrape()
+	for _, signal := range []string{"llc occupancy", "memory bandwidth", "instructions per cycle"} {
+		want := []string{`berth_signal_available{reason="broken",scope="node",signal="` + signal + `"} 0`}
+		if diff := cmp.Diff(want, r.lines(signal)); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/agent/metrics"
 	"berth.dev/berth/agent/page"
+	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 )
@@ -68,7 +70,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			if err != nil {
 				return err
 			}
-			opt.Root, opt.Web = root, web(root)
+			opt.Root, opt.Web = root, web(root, rootDir(cmd))
 			if dryRun {
 				return previewAgent(cmd.Context(), cmd.OutOrStdout(), opt)
 			}
@@ -93,11 +95,12 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 }
 
 // web shows the metrics and the status page.
-func web(root *kernel.Root) func(context.Context, api.Server) (http.Handler, error) {
+func web(root *kernel.Root, dir string) func(context.Context, api.Server) (http.Handler, error) {
 	return func(ctx context.Context, s api.Server) (http.Handler, error) {
-		m, err := metrics.New(s.View, metrics.Options{Root: root.FS()})
+		hardware := observe.OpenHardware(dir)
+		m, err := metrics.New(s.View, metrics.Options{Root: root.FS(), Hardware: hardware})
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, hardware.Close())
 		}
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()

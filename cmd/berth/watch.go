@@ -29,9 +29,15 @@ first by --sort. Groups that have others below them are shown if they are named.
   P99      99th percentile of waits for a CPU (with --probe)
   THROT%   enforcement periods in which the own quota ran out
   MEMORY   memory in use
-What this host does not tell is shown as –. DELAY and P99 are of the groups that are
-named, or of the eight that used most CPU time at first. On a terminal each table
-takes the place of the last, elsewhere one follows the other.
+  SWITCH   context switches per second
+  IPC      instructions per cycle
+  GHZ      mean clock rate of the CPUs that it may use
+  CACHE    what lies in last-level caches
+  MEMBW    bytes to and from memory per second
+What this host does not tell is shown as –; the last five have a column only where
+some group has them, and --signals says why not. These, DELAY and P99 are of the
+groups that are named, or of the eight that used most CPU time at first. On a
+terminal each table takes the place of the last, elsewhere one follows the other.
 
 --record keeps what was read, -o json prints it: one sample a line. A recording
 can be shown again by --replay and judged by berth diagnose --replay.
@@ -186,6 +192,7 @@ type watchTable struct {
 type watchRow struct {
 	name                                    string
 	cpu, stall, delay, p99, throttled, used float64
+	switches, ipc, clock, cache, bandwidth  float64
 	history                                 []float64
 	last, before                            map[watch.Quantity]watch.Sample
 }
@@ -208,6 +215,7 @@ func (t *watchTable) add(samples []watch.Sample) {
 	}
 	for _, s := range samples {
 		if row := t.row(s.Subject); row != nil && s.By == "" && s.Time == t.now {
+			s.Value += row.last[s.Quantity].Value // of the caches before
 			row.last[s.Quantity] = s
 		}
 	}
@@ -221,8 +229,10 @@ func (t *watchTable) add(samples []watch.Sample) {
 	t.host.update()
 }
 
+// row returns the row of the whole of a subject, or of one of its caches, which
+// are added up.
 func (t *watchTable) row(s watch.Subject) *watchRow {
-	if s.Part != (watch.Part{}) {
+	if s.Part != (watch.Part{}) && s.Part.Kind != watch.Cache {
 		return nil
 	}
 	switch s.Scope {
@@ -252,6 +262,9 @@ func (r *watchRow) update() {
 		r.throttled /= periods
 	}
 	r.p99, r.used = r.gauge(watch.QueueP99), r.gauge(watch.Memory)
+	r.switches, r.bandwidth = r.rate(watch.Switches), r.rate(watch.Bandwidth)
+	r.ipc = r.rate(watch.Instructions) / r.rate(watch.Cycles)
+	r.clock, r.cache = r.gauge(watch.Frequency), r.gauge(watch.LLCOccupancy)
 	r.history = append(r.history, r.cpu)
 	r.history = r.history[max(0, len(r.history)-historyLength):]
 }
@@ -312,11 +325,38 @@ func (t *watchTable) text(key string, top int) string {
 			onLine(r.name), number2(r.cpu), spark(r.history), percentCell(r.stall), number2(r.delay), waitCell(r.p99), percentCell(r.throttled), memoryCell(r.used),
 		})
 	}
-	columns(&b, table, 1, 3, 4, 5, 6, 7)
+	right := []int{1, 3, 4, 5, 6, 7}
+	for _, c := range hardwareColumns() {
+		if slices.ContainsFunc(rows, func(r *watchRow) bool { return !math.IsNaN(c.value(r)) }) {
+			right = append(right, len(table[0]))
+			table[0] = append(table[0], c.title)
+			for i, r := range rows {
+				table[i+1] = append(table[i+1], c.cell(c.value(r)))
+			}
+		}
+	}
+	columns(&b, table, right...)
 	if left+idle > 0 {
 		fmt.Fprintf(&b, "not shown: %d, and %d that used no CPU time\n", left, idle)
 	}
 	return b.String()
+}
+
+// hardwareColumn is one that most hosts do not fill.
+type hardwareColumn struct {
+	title string
+	value func(*watchRow) float64
+	cell  func(float64) string
+}
+
+func hardwareColumns() []hardwareColumn {
+	return []hardwareColumn{
+		{"SWITCH", func(r *watchRow) float64 { return r.switches }, wholeCell},
+		{"IPC", func(r *watchRow) float64 { return r.ipc }, number2},
+		{"GHZ", func(r *watchRow) float64 { return r.clock / 1e9 }, number2},
+		{"CACHE", func(r *watchRow) float64 { return r.cache }, memoryCell},
+		{"MEMBW", func(r *watchRow) float64 { return r.bandwidth }, memoryCell},
+	}
 }
 
 func (r *watchRow) key(key string) float64 {
@@ -361,6 +401,13 @@ func number2(v float64) string {
 		return "–"
 	}
 	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+func wholeCell(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
 func percentCell(v float64) string {

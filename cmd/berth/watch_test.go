@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,5 +110,43 @@ func TestWatchRates(t *testing.T) {
 	table.add(host)
 	if table.groups["a"] != nil {
 		t.Error("a group that is gone is still shown")
+	}
+}
+
+// What the hardware tells has a column only if it tells some group's; caches are
+// added up.
+func TestWatchHardware(t *testing.T) {
+	t.Parallel()
+	table := newWatchTable(&observe.Header{}, nil)
+	at := func(second watch.Time, more ...watch.Sample) {
+		samples := []watch.Sample{{Quantity: watch.CPUTime, Value: float64(second)}}
+		for _, s := range append(samples, more...) {
+			s.Time, s.Subject.Scope, s.Subject.Name = second*watch.Second, watch.Group, "a"
+			samples = append(samples, s)
+		}
+		table.add(samples[1:])
+	}
+	cache := func(id int, q watch.Quantity, v float64) watch.Sample {
+		return watch.Sample{Subject: watch.Subject{Part: watch.Part{Kind: watch.Cache, ID: id}}, Quantity: q, Value: v}
+	}
+	at(1)
+	at(2)
+	if text := table.text("cpu", 10); strings.Contains(text, "IPC") || strings.Contains(text, "MEMBW") {
+		t.Errorf("columns that nobody fills:\n%s", text)
+	}
+	for second := watch.Time(3); second < 5; second++ {
+		v := float64(second)
+		at(second,
+			cache(0, watch.LLCOccupancy, 1<<20), cache(1, watch.LLCOccupancy, 2<<20), cache(0, watch.Bandwidth, v*(1<<20)), cache(1, watch.Bandwidth, v*(4<<20)),
+			watch.Sample{Quantity: watch.Cycles, Value: 1000 * v}, watch.Sample{Quantity: watch.Instructions, Value: 1250 * v},
+			watch.Sample{Quantity: watch.Switches, Value: 40 * v}, watch.Sample{Quantity: watch.Frequency, Value: 2.5e9})
+	}
+	lines := strings.Split(table.text("cpu", 10), "\n")
+	if got, want := strings.Fields(lines[1])[7:], []string{"SWITCH", "IPC", "GHZ", "CACHE", "MEMBW"}; !slices.Equal(got, want) {
+		t.Errorf("columns %v, want %v", got, want)
+	}
+	got := strings.Join(strings.Fields(lines[2]), " ")
+	if want := "40 1.25 2.50 " + memoryCell(3<<20) + " " + memoryCell(5<<20); !strings.HasSuffix(got, want) {
+		t.Errorf("row %q, want it to end in %q", got, want)
 	}
 }
