@@ -103,7 +103,7 @@ func failing(t *testing.T, first, last int, done bool) {
 // left, and releasing that.
 func TestReleaseAtEveryStep(t *testing.T) {
 	t.Parallel()
-	for after := 30; after < 140; after++ {
+	for after := 30; after < 140; after += 3 {
 		synctest.Test(t, func(t *testing.T) {
 			w := story(t)
 			r := w.runner(enforce())
@@ -174,7 +174,7 @@ func TestReleaseIsRetried(t *testing.T) {
 	})
 }
 
-var hosts = flag.Int("hosts", 20, "random hosts to try")
+var hosts = flag.Int("hosts", 10, "random hosts to try")
 
 // Random hosts: the world checks at each write that floors, classes and
 // protection are kept; here it is that all is given back, that the loop knows
