@@ -181,7 +181,7 @@ gave_up
 		if s := r.loop.State(); len(s) != 1 || s[0].Phase != control.Unresolved {
 			t.Errorf("state %+v, want unresolved", s)
 		}
-		if more := r.run(10 * time.Minute); len(more) == 0 {
+		if more := r.run(2 * time.Minute); len(more) == 0 {
 			t.Error("nothing is tried after the cool-down")
 		}
 	})
@@ -350,7 +350,7 @@ func TestModes(t *testing.T) {
 		if _, err := r.loop.SetMode(context.Background(), control.Preview); err != nil {
 			t.Fatal(err)
 		}
-		would := r.run(10 * time.Minute)
+		would := r.run(2 * time.Minute)
 		want(t, would, "would_apply weight pods/batch: idle\n")
 		if w.calls > 0 {
 			t.Errorf("%d writes in mode preview", w.calls)
