@@ -198,8 +198,13 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	if shared {
 		h.heed(from)
 	}
+	whole := h.inWholeCores()
 	for i := range h.room {
 		h.room[i] = max(0, h.room[i])
+		if whole && h.ones(i) == 0 {
+			threads, _ := h.t.ThreadsPerCore()
+			h.room[i] -= h.room[i] % threads // what is left over of a core is lost to the pool as well
+		}
 		all += h.room[i]
 	}
 	if shared {
@@ -240,6 +245,13 @@ func (h *hunt) fences() {
 			h.fenced[i] = threads - odd
 		}
 	}
+}
+
+// inWholeCores reports whether the request takes nothing but whole cores.
+func (h *hunt) inWholeCores() bool {
+	whole, err := h.wholeCores(h.n)
+	threads, _ := h.t.ThreadsPerCore()
+	return whole && err == nil && h.n%threads == 0 && h.r.Bind != place.SpreadByPCPUs
 }
 
 // ones counts the cores of a node with one CPU to take; what else they have is

@@ -25,7 +25,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 		want []string
 	}{
 		"own CPUs":     {lsr("x", 12), []string{"node 0 3 CPUs free", "node 1 room for 5 of 8 free CPUs, the shared pool needs the rest"}},
-		"whole cores":  {place.Request{Class: place.LSE, Milli: 8000}, []string{"node 0 2 CPUs free", "node 1 room for 5 of 8"}},
+		"whole cores":  {place.Request{Class: place.LSE, Milli: 8000}, []string{"node 0 2 CPUs free", "node 1 room for 4 of 8"}},
 		"a whole node": {place.Request{Class: place.LSR, Milli: 1000, Exclusivity: place.NUMANodeLevel}, []string{"node 0 used by others", "node 1 used by others"}},
 		"time":         {place.Request{Milli: 9001}, []string{"node 0 4000m free", "node 1 5000m free"}},
 		"memory":       {place.Request{Memory: []place.Amount{{Resource: place.Memory, Bytes: 91}}}, []string{"node 0 40 of 100 bytes free", "node 1 50 of 50 bytes free"}},
