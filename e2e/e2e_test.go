@@ -9,12 +9,16 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,21 +34,90 @@ var (
 )
 
 func TestGuests(t *testing.T) {
+	began := time.Now()
 	kit := openKit(t)
+	if _, ok := kit.Kernel(thorough); !ok {
+		t.Errorf("the kit has no kernel %s: some tests run nowhere", thorough)
+	}
 	programs := build(t)
-	for _, kernel := range kit.Kernels {
-		t.Run("kernel="+kernel.Name, func(t *testing.T) {
-			for _, m := range machines() {
-				t.Run("machine="+m.Name, func(t *testing.T) {
-					t.Parallel()
-					recorded := runGuest(t, kit, m, programs.job(kernel))
+	queue := make(chan pair)
+	go func() {
+		defer close(queue)
+		for _, p := range pairs(kit) {
+			queue <- p
+		}
+	}()
+	sum := summary{began: began}
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for p := range queue {
+				t.Run("kernel="+p.kernel.Name+"/machine="+p.machine.Name, func(t *testing.T) {
+					recorded := runGuest(t, kit, p.machine, programs.job(p.kernel), &sum)
 					if *update && recorded != "" {
-						record(t, kernel, recorded)
+						record(t, p.kernel, recorded)
 					}
 				})
 			}
 		})
 	}
+	workers.Wait()
+	t.Logf("%v", &sum)
+}
+
+// pair is a guest.
+type pair struct {
+	kernel  vmtest.Kernel
+	machine vmtest.Machine
+}
+
+// thorough is the kernel that runs what takes long, which the others do not.
+const thorough = "6.12"
+
+// pairs returns all guests in the order in which they start: a short one, whose
+// results come soon, then the longest first, so that all workers end at about the
+// same time.
+func pairs(kit *vmtest.Kit) []pair {
+	var all []pair
+	for _, m := range machines() {
+		for _, kernel := range slices.Backward(kit.Kernels) {
+			if m.Name != "128cpus" || kernel.Name == thorough {
+				all = append(all, pair{kernel, m})
+			}
+		}
+	}
+	last := len(all) - 1
+	return append(all[last:], all[:last]...)
+}
+
+// summary is what all guests took.
+type summary struct {
+	began time.Time
+
+	mu     sync.Mutex
+	first  time.Duration // until the first result of a test
+	guests int
+	cpu    time.Duration // of QEMU
+}
+
+func (s *summary) result() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first == 0 {
+		s.first = time.Since(s.began)
+	}
+}
+
+func (s *summary) add(r *vmtest.Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guests++
+	s.cpu += r.CPU
+}
+
+func (s *summary) String() string {
+	return fmt.Sprintf("first result after %.1f s, %d guests after %.0f s; %.0f s of CPU",
+		s.first.Seconds(), s.guests, time.Since(s.began).Seconds(), s.cpu.Seconds())
 }
 
 // openKit returns what e2e/fetch has fetched, or skips.
@@ -70,29 +143,40 @@ type programs struct{ init, tests, berth string }
 func build(t *testing.T) programs {
 	t.Helper()
 	dir := t.TempDir()
-	compile := func(pkg string, test bool) string {
-		file, err := vmtest.Build(t.Context(), dir, pkg, test)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return file
+	var p programs
+	var errs [3]error
+	var builds sync.WaitGroup
+	for i, program := range []struct {
+		file *string
+		pkg  string
+		test bool
+	}{
+		{&p.init, "internal/vmtest/vminit", false},
+		{&p.tests, "e2e/guest", true},
+		{&p.berth, "cmd/berth", false},
+	} {
+		builds.Go(func() { *program.file, errs[i] = vmtest.Build(t.Context(), dir, program.pkg, program.test) })
 	}
-	return programs{
-		init:  compile("internal/vmtest/vminit", false),
-		tests: compile("e2e/guest", true),
-		berth: compile("cmd/berth", false),
+	builds.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
 	}
+	return p
 }
 
 func (p programs) job(kernel vmtest.Kernel) vmtest.Job {
 	return vmtest.Job{
-		Kernel:  kernel,
-		Init:    p.init,
-		Files:   map[string]string{"/bin/guest.test": p.tests, "/bin/berth": p.berth},
-		Args:    []string{"/bin/guest.test", "-test.v=test2json", "-test.run=" + *guestRun},
-		Env:     []string{"BERTH_KERNEL=" + kernel.Name, "BERTH_UPDATE=" + strconv.FormatBool(*update)},
+		Kernel: kernel,
+		Init:   p.init,
+		Files:  map[string]string{"/bin/guest.test": p.tests, "/bin/berth": p.berth},
+		Args:   []string{"/bin/guest.test", "-test.v=test2json", "-test.run=" + *guestRun},
+		Env: []string{
+			"BERTH_KERNEL=" + kernel.Name,
+			"BERTH_THOROUGH=" + strconv.FormatBool(kernel.Name == thorough),
+			"BERTH_UPDATE=" + strconv.FormatBool(*update),
+		},
 		Modules: []string{"configfs", "null_blk"},
-		Timeout: 5 * time.Minute,
+		Timeout: 10 * time.Minute, // of a busy host
 	}
 }
 
@@ -107,7 +191,7 @@ func record(t *testing.T, kernel vmtest.Kernel, text string) {
 
 // runGuest boots one guest and makes each test in it a sub-test of t, as soon
 // as it ends. It returns what the guest recorded, if it ran to its end.
-func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) (recorded string) {
+func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job, sum *summary) (recorded string) {
 	output, events := convert(t)
 	job.Output = output
 	type ending struct {
@@ -120,8 +204,12 @@ func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job) (
 		output.Close()
 		ended <- ending{result, err}
 	}()
-	unfinished, recorded := report(t, events)
+	unfinished, recorded := report(t, events, sum)
 	end := <-ended
+	if end.err == nil {
+		sum.add(end.result)
+		t.Logf("booted in %.1f s, ended after %.1f s; %.1f s of CPU", end.result.Boot.Seconds(), end.result.Elapsed.Seconds(), end.result.CPU.Seconds())
+	}
 	switch {
 	case end.err != nil:
 		t.Errorf("%v", end.err)
@@ -164,7 +252,7 @@ func convert(t *testing.T) (io.WriteCloser, io.Reader) {
 // report makes each top-level test a sub-test that ends as it did, and returns
 // what those that did not end have written. What is written outside of tests
 // comes under "". Attributes "recorded" are quoted lines of a recording.
-func report(t *testing.T, events io.Reader) (logs map[string]string, recorded string) {
+func report(t *testing.T, events io.Reader, sum *summary) (logs map[string]string, recorded string) {
 	logs = map[string]string{}
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 1<<20)
@@ -190,6 +278,9 @@ func report(t *testing.T, events io.Reader) (logs map[string]string, recorded st
 		switch e.Action {
 		case "pass", "fail", "skip":
 			t.Run(top, func(t *testing.T) { repeat(t, e.Action, logs[top]) })
+			if e.Action != "skip" {
+				sum.result()
+			}
 			delete(logs, top)
 		}
 	}
@@ -227,7 +318,7 @@ func TestSoak(t *testing.T) {
 	for i := range boots {
 		job := programs.job(kit.Kernels[i%len(kit.Kernels)])
 		job.Args = []string{"/bin/guest.test", "-test.run=TestKernel"}
-		result, err := kit.Run(t.Context(), machines()[0], job)
+		result, err := kit.Run(t.Context(), vmtest.Machine{Name: "soak8", Cores: 8}, job)
 		if err != nil {
 			t.Fatalf("boot %d, kernel %s: %v", i, job.Kernel.Name, err)
 		}

@@ -5,10 +5,21 @@ import (
 	"berth.dev/berth/internal/vmtest"
 )
 
-// machines are those that every guest test meets, on every kernel.
+// machines are those that guest tests meet, about in the order of what their guests
+// take, the longest first.
 func machines() []vmtest.Machine {
 	return []vmtest.Machine{
-		{Name: "flat8", Cores: 8},
+		{
+			Name:    "server-order",
+			Sockets: 2, Cores: 4, Threads: 2,
+			Order: vmtest.FirstThreadsFirst,
+			Nodes: evenNodes(2, 8),
+		},
+		{
+			Name:    "128cpus",
+			Sockets: 2, Cores: 32, Threads: 2,
+			Nodes: evenNodes(8, 16),
+		},
 		{
 			Name:    "2s4n",
 			Sockets: 2, Dies: 2, Cores: 4, Threads: 2,
@@ -20,6 +31,8 @@ func machines() []vmtest.Machine {
 				{32, 32, 12, 10},
 			},
 		},
+		{Name: "virtual4", Cores: 4, VirtualTime: true},
+		{Name: "flat8", Cores: 8},
 		{
 			// Four L3 per node, and memory far from every CPU.
 			Name:    "l3-memory-only",
@@ -34,23 +47,11 @@ func machines() []vmtest.Machine {
 			},
 		},
 		{
-			Name:    "server-order",
-			Sockets: 2, Cores: 4, Threads: 2,
-			Order: vmtest.FirstThreadsFirst,
-			Nodes: evenNodes(2, 8),
-		},
-		{
 			// Two cores with two threads, four slower ones with one.
 			Name:  "uneven",
 			Cores: 6, Threads: 2,
 			SingleThread: positions(2, 5),
 			MaxKHz:       []int{4_000_000, 4_000_000, 2_400_000, 2_400_000, 2_400_000, 2_400_000},
-		},
-		{Name: "virtual4", Cores: 4, VirtualTime: true},
-		{
-			Name:    "128cpus",
-			Sockets: 2, Cores: 32, Threads: 2,
-			Nodes: evenNodes(8, 16),
 		},
 	}
 }

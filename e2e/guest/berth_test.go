@@ -56,6 +56,7 @@ func ps(t *testing.T) map[string]agent.Workload {
 // would have given their places back, and has berth restore do so.
 func TestRun(t *testing.T) {
 	onlyOn(t, "server-order")
+	onlyThorough(t)
 	h := newHost(t)
 	h.opt.Dir = agent.StateDir(0, "")
 	before := h.cpus("system.slice")

@@ -48,6 +48,17 @@ func onlyOn(t *testing.T, names ...string) {
 	}
 }
 
+// thorough is true on the one kernel that runs what takes long.
+func thorough() bool { return os.Getenv("BERTH_THOROUGH") == "true" }
+
+// onlyThorough skips a test that takes long and depends little on the kernel.
+func onlyThorough(t *testing.T) {
+	t.Helper()
+	if !thorough() {
+		t.Skipf("takes long: on one kernel, not on %s", kernelName())
+	}
+}
+
 // TestKernel checks that the guest runs the kernel that the host names.
 func TestKernel(t *testing.T) {
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")

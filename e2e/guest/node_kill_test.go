@@ -35,7 +35,10 @@ type change struct {
 // instead leaves all grants as they were, but for that of the unfinished change.
 func TestNodeKilled(t *testing.T) {
 	onlyOn(t, "server-order")
-	const kills = 10
+	kills := 5
+	if thorough() {
+		kills = 50
+	}
 	h := newHost(t)
 	before := h.settings()
 	rng := rand.New(rand.NewPCG(4, 4))
