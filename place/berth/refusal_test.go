@@ -53,7 +53,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 	big := place.Request{ID: "db", Class: place.LSE, Milli: 12000, Explain: true}
 	big.Devices = []place.DeviceRequest{{Kind: "gpu", Count: 1}}
 	o, err := place.Resize(berth.Policy{}, s, &big)
-	if err == nil || !strings.Contains(o.Why.String(), "node 1 room for 5 of 8") {
+	if err == nil || !strings.Contains(o.Why.String(), "node 1 room for 4 of 8") {
 		t.Errorf("resize: %v\n%s", err, o.Why)
 	}
 }
