@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -107,11 +108,15 @@ func TestLiveSoftware(t *testing.T) {
 	busyDir, idleDir := liveGroup(t), liveGroup(t)
 	busy := start(t, Config{Dir: busyDir, Name: "busy", CPUs: online(t), Set: Software})
 	idle := start(t, Config{Dir: idleDir, Name: "idle", CPUs: online(t), Set: Software})
+	began := time.Now()
 	usage := runIn(t, busyDir, "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; true & wait")
 	got := read(t, busy)
 	cpu := float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
 	if got[watch.CPUTime] < 0.8*cpu || cpu == 0 {
 		t.Errorf("%v s of CPU time are counted, %v s were used", got[watch.CPUTime], cpu)
+	}
+	if most := time.Since(began).Seconds() * float64(online(t).Len()); got[watch.CPUTime] > most {
+		t.Errorf("%v s of CPU time are counted, CPUs had %v s", got[watch.CPUTime], most)
 	}
 	if faults := float64(usage.Minflt); got[watch.PageFaults] < faults/2 || faults == 0 {
 		t.Errorf("%v page faults are counted, the processes had %v", got[watch.PageFaults], faults)
