@@ -217,6 +217,8 @@ func (g *groups) overridden(c *change) []string {
 	for _, note := range c.ledger.Notes() {
 		dir := note.Step.Path
 		switch {
+		case c.ledger.Outdated(dir): // a group of the same name by now
+			continue
 		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
 			dir = path.Dir(dir)
 		case note.Step.Op != kernel.Mkdir || !g.isRoof(path.Dir(dir)) || !within(dir, g.dir):
@@ -272,6 +274,9 @@ func (g *groups) giveBack(c *change) error {
 			return false
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
 			if spares(protected, path.Dir(s.Path)) {
+				return true
+			}
+			if c.ledger.Outdated(s.Path) {
 				return true
 			}
 			text, _ := c.ledger.Original(s.Path)

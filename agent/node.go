@@ -400,6 +400,7 @@ func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 			errs = append(errs, n.backend.evacuate(t.to(t.view), t.bodies[id]))
 		}
 		items, err = undoAll(b.ledger)
+		errs = append(errs, b.ledger.Damage())
 		empty, startErr := place.Start(n.opt.Policy, n.topology, n.config)
 		errs = append(errs, err, startErr)
 		if startErr == nil {

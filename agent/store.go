@@ -146,9 +146,14 @@ type batch struct {
 
 func (b batch) isEmpty() bool { return len(b.Put)+len(b.Drop) == 0 }
 
+// takesAway reports whether it only removes files. Then it is not written down
+// first, so that it can be done on a full disk: a record that is left after a
+// kill is of a workload that is found to be gone.
+func (b batch) takesAway() bool { return len(b.Put) == 0 }
+
 // prepare writes a batch to the disk, so that little can still go wrong.
 func (s store) prepare(b batch) error {
-	if b.isEmpty() {
+	if b.takesAway() {
 		return nil
 	}
 	text, err := seal(b)
@@ -163,8 +168,8 @@ func (s store) abandon() error { return s.remove(batchFile + ".new") }
 
 // commit makes the prepared batch the truth, in one step.
 func (s store) commit(b batch) error {
-	if b.isEmpty() {
-		return nil
+	if b.takesAway() {
+		return s.drop(b)
 	}
 	if err := s.rename(batchFile+".new", batchFile); err != nil {
 		return err
@@ -177,8 +182,8 @@ func (s store) commit(b batch) error {
 
 // install carries out a batch. It may be done any number of times.
 func (s store) install(b batch) error {
-	if b.isEmpty() {
-		return nil
+	if b.takesAway() {
+		return s.drop(b)
 	}
 	for name, text := range b.Put {
 		if err := s.write(name+".new", text); err != nil {
@@ -188,20 +193,28 @@ func (s store) install(b batch) error {
 			return err
 		}
 	}
-	for _, name := range b.Drop {
-		if err := s.remove(name); err != nil {
-			return err
-		}
-	}
-	if err := syncDir(s.dir); err != nil {
+	if err := s.drop(b); err != nil {
 		return err
 	}
 	return s.remove(batchFile)
 }
 
+// drop removes what a batch removes.
+func (s store) drop(b batch) error {
+	if b.isEmpty() {
+		return nil
+	}
+	for _, name := range b.Drop {
+		if err := s.remove(name); err != nil {
+			return err
+		}
+	}
+	return syncDir(s.dir)
+}
+
 // pending reads the batch that was committed and maybe not installed.
 func (s store) pending() (b batch, ok bool, err error) {
-	text, err := os.ReadFile(s.path(batchFile))
+	text, err := readRegular(s.path(batchFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return b, false, nil
 	}

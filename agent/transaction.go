@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -309,6 +310,17 @@ func (t *transaction) began() error {
 	return t.store.began()
 }
 
+// beganTakingAway is began for what only takes away: that goes on where nothing can
+// be written, and beside another node.
+func (t *transaction) beganTakingAway() error {
+	err := t.began()
+	var claimed *ClaimedError
+	if errors.Is(err, syscall.ENOSPC) || errors.As(err, &claimed) {
+		return nil
+	}
+	return err
+}
+
 // settle brings the books up to date: files of no use go, what a killed process
 // began is undone or finished, and who is dead is released: of the given workloads,
 // or of all if the books have just been read.
@@ -327,6 +339,10 @@ func (t *transaction) settle(ids []string) error {
 	}
 	if err := t.bury(ids); err != nil {
 		return err
+	}
+	if damage := t.ledger.Damage(); damage != nil {
+		t.n.tell(Failed, "", "", damage.Error())
+		return nil
 	}
 	if t.wasKilled() {
 		if err := t.converge(); err != nil {
@@ -617,7 +633,9 @@ func (t *transaction) finish(c *change, b batch) {
 func (t *transaction) record(v view) error {
 	v = v.refreshed()
 	b, err := t.batch(v)
-	if err == nil {
+	if err == nil && b.takesAway() {
+		err = t.beganTakingAway()
+	} else if err == nil {
 		err = t.began()
 	}
 	if err == nil {
@@ -695,7 +713,7 @@ func (t *transaction) release(id, why string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.began(); err != nil {
+	if err := t.beganTakingAway(); err != nil {
 		return fmt.Errorf("note a change: %w", err)
 	}
 	c := t.to(view{state, without(t.bodies, id)})

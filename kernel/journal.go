@@ -29,10 +29,12 @@ type Journal struct {
 	err  error // the first failed append: nothing may be changed after it
 
 	// of a ledger
-	ledger bool
-	root   *Root
-	notes  []*entry            // noted and not crossed out, in order
-	at     map[string][]*entry // those by path
+	ledger   bool
+	damage   error // lines that could not be read
+	reserved int64 // bytes of the file that have room on the disk
+	root     *Root
+	notes    []*entry            // noted and not crossed out, in order
+	at       map[string][]*entry // those by path
 }
 
 // header is the first line of a journal.
@@ -145,6 +147,14 @@ func (j *Journal) begin(e *entry) error {
 	var err error
 	if e.covered, err = j.covered(e); e.covered || err != nil {
 		return err
+	}
+	if j.damage != nil {
+		return j.damage
+	}
+	if j.ledger && j.file != nil {
+		if err := j.reserve(); err != nil {
+			return err
+		}
 	}
 	j.next++
 	e.seq = j.next

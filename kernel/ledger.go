@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,9 @@ import (
 // directory that the ledger has noted as made is not noted: undoing removes the
 // directory.
 //
-// A ledger of an earlier boot is started anew. One that cannot be read is an
-// error and stays as it is.
+// A ledger of an earlier boot is started anew. One whose first line cannot be read
+// is an error and stays as it is. Other lines that cannot be read stay in place, too:
+// what the others note can be undone, and nothing new be noted (see Damage).
 func OpenLedger(root *Root, name, program string) (*Journal, error) {
 	j, err := readLedger(root, name)
 	if errors.Is(err, os.ErrNotExist) {
@@ -52,7 +54,7 @@ func readLedger(root *Root, name string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := parseJournal(text)
+	n, damage, err := parseLedger(text)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w; what it notes is not restored: check by hand, then delete the file", name, err)
@@ -62,7 +64,9 @@ func readLedger(root *Root, name string) (*Journal, error) {
 		return nil, fmt.Errorf("%s: it is of the tree %s, not %s", name, n.Root, root.absolute())
 	}
 	j := &Journal{notes: n.entries, next: n.last}
-	if strings.Count(string(text), "\n") > 64+2*len(n.entries) {
+	if damage != nil {
+		j.damage = &DamageError{name, damage}
+	} else if strings.Count(string(text), "\n") > 64+2*len(n.entries) {
 		return j, nil
 	}
 	if j.file, err = openLedgerFile(name); err != nil {
@@ -73,6 +77,79 @@ func readLedger(root *Root, name string) (*Journal, error) {
 	}
 	return j, nil
 }
+
+// DamageError is a ledger with lines that cannot be read, by mishap or by hand.
+type DamageError struct {
+	File  string
+	Cause error // the lines
+}
+
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("ledger %s: %v: nothing new is noted in it; give back what the other lines say with 'berth restore --all', check by hand what these say, then delete them or the file", e.File, e.Cause)
+}
+
+// Unwrap returns what is wrong with the lines.
+func (e *DamageError) Unwrap() error { return e.Cause }
+
+// Damage returns a *DamageError if there are lines that cannot be read, else nil.
+func (j *Journal) Damage() error {
+	if j == nil || j.damage == nil {
+		return nil
+	}
+	return j.damage
+}
+
+// parseLedger is parseJournal, but goes on after a line that it cannot read, other
+// than the first; damage says which.
+func parseLedger(text []byte) (n notes, damage, err error) {
+	end := bytes.LastIndexByte(text, '\n') + 1
+	first, rest, _ := bytes.Cut(text[:end], []byte("\n"))
+	if end > 0 {
+		if n, err = parseJournal(append(bytes.Clone(first), '\n')); err != nil {
+			return n, nil, err
+		}
+	}
+	n.size = int64(end)
+	var bad []error
+	number := 1
+	for line := range bytes.Lines(rest) {
+		number++
+		var r record
+		err := json.Unmarshal(line, &r)
+		if err == nil {
+			err = n.add(r)
+		}
+		if err != nil {
+			bad = append(bad, fmt.Errorf("line %d: %w", number, err))
+		}
+	}
+	return n, errors.Join(bad...), nil
+}
+
+// reserve makes room on the disk for what undoing all notes will append, so that
+// undoing needs none when the disk is full. Not every file system can.
+func (j *Journal) reserve() error {
+	info, err := j.file.Stat()
+	if err != nil {
+		return err
+	}
+	const perNote, block = 512, 1 << 12 // the records of an undoing, with a value
+	need := info.Size() + int64(len(j.open)+2)*perNote
+	if need <= j.reserved {
+		return nil
+	}
+	size := need - info.Size() + block
+	err = syscall.Fallocate(int(j.file.Fd()), fallocKeepSize, info.Size(), size)
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("make room in %s: %w; free some space there", j.file.Name(), err)
+	}
+	if err == nil {
+		j.reserved = info.Size() + size
+	}
+	return nil
+}
+
+const fallocKeepSize = 1 // FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 
 // rewrite replaces the ledger's file by one without what was crossed out.
 func (j *Journal) rewrite(name string, h header) (err error) {
@@ -138,14 +215,26 @@ func (j *Journal) Notes() []Item {
 }
 
 // Original returns what the ledger has noted as the text of a file before the
-// first write.
+// first write. A note of a file that was removed and made anew since is of no use.
 func (j *Journal) Original(path string) (text string, ok bool) {
 	for _, e := range j.at[path] {
-		if e.Op == Write {
+		if e.Op == Write && j.root.isSame(e) {
 			return e.Original, true
 		}
 	}
 	return "", false
+}
+
+// Outdated reports whether all that the ledger has noted of a path is about what
+// is no longer there: it was removed, and maybe made anew by someone else.
+func (j *Journal) Outdated(path string) bool {
+	return !slices.ContainsFunc(j.at[path], j.root.isSame)
+}
+
+// isSame reports whether what e was done to is still there.
+func (r *Root) isSame(e *entry) bool {
+	inode, err := r.inode(e.Path)
+	return err == nil && (e.Inode == 0 || inode == e.Inode) || err != nil && !gone(err)
 }
 
 // Undo undoes those of the ledger's notes that match, the last first, as

@@ -93,7 +93,7 @@ func TestLedgerRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := strings.Replace(string(good), `"do"`, `"do`, 1)
+	bad := "x" + string(good)
 	for what, text := range map[string]string{"garbage": bad, "another tree": strings.Replace(string(good), root.absolute(), "/elsewhere", 1)} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -116,5 +116,75 @@ func TestLedgerRefuses(t *testing.T) {
 	}
 	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
 		t.Errorf("of an earlier boot: notes %+v", notes)
+	}
+}
+
+// One bad line costs its own note only, and stays.
+func TestDamagedLedger(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	name := filepath.Join(memoryDir(t), "ledger")
+	j := openLedger(t, root, name)
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	good, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(string(good), "\n")
+	const bad = "\x00\x00{\"seq\":\n"
+	if err := os.WriteFile(name, []byte(first+"\n"+bad+rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j = openLedger(t, root, name)
+	if err := j.Damage(); err == nil || !strings.Contains(err.Error(), name+": line 2") {
+		t.Errorf("damage: %v", err)
+	}
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); err == nil {
+		t.Error("noted beside a line that cannot be read")
+	}
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+	j.Close()
+	if text, _ := os.ReadFile(name); !strings.Contains(string(text), bad) {
+		t.Errorf("the line is gone: %q", text)
+	}
+	if err := openLedger(t, root, name).Damage(); err == nil {
+		t.Error("the damage is forgotten")
+	}
+}
+
+// A note of a group that was removed is not one of the next of its name.
+func TestLedgerKnowsWhatWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	dir := v1cpu + "/other"
+	file := dir + "/cpu.shares"
+	if err := k.Mkdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	j := openLedger(t, root, filepath.Join(memoryDir(t), "ledger"))
+	if _, err := Apply(root, Plan{{Path: file, Value: "100"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := j.Original(file); !ok || j.Outdated(file) {
+		t.Error("its own note is not known")
+	}
+	if err := k.Rmdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mkdir(v1cpu + "/between"); err != nil { // takes an inode that may be free
+		t.Fatal(err)
+	}
+	if err := k.Mkdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if text, ok := j.Original(file); ok || !j.Outdated(file) {
+		t.Errorf("what was before is said to have been %q", text)
 	}
 }

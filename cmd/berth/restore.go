@@ -158,7 +158,12 @@ func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Op
 	if err != nil {
 		return err
 	}
-	return n.Close()
+	for _, e := range report.Events {
+		if e.Kind == agent.Failed {
+			err = errors.New("restore: not all could be given back: " + e.Text)
+		}
+	}
+	return errors.Join(err, n.Close())
 }
 
 // printNode returns how many lines it has printed.

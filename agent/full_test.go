@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/place"
+)
+
+// A full disk lets nothing new be placed, and keeps nobody from taking away.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a small file system")
+	}
+	ctx := context.Background()
+	for what, takeAway := range map[string]func(*Node) error{
+		"release": func(n *Node) error { return n.Release(ctx, "api", true) },
+		"restore": func(n *Node) error { _, err := n.Restore(ctx); return err },
+	} {
+		h := newHost(t, fakekernel.V1())
+		before := h.tree()
+		mountSmall(t, h.state)
+		n := h.open()
+		h.place(n, spec("api", place.LSE, 1000, 0))
+		placed := h.tree()
+		fill(t, filepath.Join(h.state, "ballast"))
+		if _, err := n.Place(ctx, spec("more", place.BE, 100, 0)); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: placed on a full disk: %v", what, err)
+		}
+		h.sameTree(placed)
+		if err := takeAway(n); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		h.sameTree(before)
+		if all, err := n.List(ctx); err != nil || len(all) > 0 {
+			t.Errorf("%s: left %v, %v", what, all, err)
+		}
+	}
+}
+
+// mountSmall mounts a file system of 64 KiB that this thread alone sees. The thread
+// ends with the test.
+func mountSmall(t *testing.T, dir string) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
+		t.Skipf("needs a mount namespace of its own: %v", err)
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		t.Skip(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=700"); err != nil {
+		t.Skipf("needs to mount a file system: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+}
+
+// fill writes a file until the disk is full.
+func fill(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 512))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+}
