@@ -409,38 +409,55 @@ func (w *world) killOnce(rng *rand.Rand) (died bool) {
 
 // Each operation is killed before and after its every change, of the kernel's
 // files and of the records. Opening again comes to either what was before or
-// what was to be. Every fiftieth change is tried, with BERTH_CRASHES every one.
+// what was to be. Without BERTH_CRASHES each operation is killed once, at a change
+// that depends on the layout.
 func TestKilledAtEveryPoint(t *testing.T) {
 	t.Parallel()
-	stride := 50
-	if os.Getenv("BERTH_CRASHES") != "" {
-		stride = 1
-	}
+	every := os.Getenv("BERTH_CRASHES") != ""
 	for name, layout := range layouts() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			kills := 0
-			for i := range ops(fixed()) {
-				for at := 1 + i%stride; ; at += stride {
-					died := false
-					for _, after := range []bool{false, true} {
-						w := newWorld(t, layout)
-						died = w.killAt(i, at, after)
-						if died {
-							kills++
+			rng := rand.New(rand.NewPCG(11, uint64(name[len(name)-1])))
+			for i, changes := range newWorld(t, layout).changes() {
+				first, last := 1, changes
+				if !every {
+					first = 1 + rng.IntN(changes)
+					last = first
+				}
+				sides := []bool{false, true}
+				if !every {
+					sides = []bool{rng.IntN(2) == 0}
+				}
+				for at := first; at <= last; at++ {
+					for _, after := range sides {
+						if !newWorld(t, layout).killAt(i, at, after) {
+							t.Errorf("operation %d: change %d of %d kills nobody", i, at, changes)
 						}
 						if t.Failed() {
 							return
 						}
 					}
-					if !died {
-						break
-					}
 				}
 			}
-			t.Logf("%d kills", kills)
 		})
 	}
+}
+
+// changes does all operations and returns of how many changes each is.
+func (w *world) changes() (counts []int) {
+	w.t.Helper()
+	f := &fate{}
+	n := w.doom(f)
+	defer n.Close()
+	for _, o := range ops(fixed()) {
+		w.processes()
+		f.count = 0
+		if err := o.do(n); err != nil {
+			w.t.Fatalf("%s: %v", o.name, err)
+		}
+		counts = append(counts, f.count)
+	}
+	return counts
 }
 
 func fixed() *rand.Rand { return rand.New(rand.NewPCG(3, 3)) }
@@ -477,8 +494,8 @@ func (w *world) killAt(i, at int, after bool) (died bool) {
 	return died
 }
 
-// An error from any change leaves everything as it was. Every twelfth change is
-// tried, with BERTH_CRASHES every one.
+// An error from any change leaves everything as it was. BERTH_CRASHES tries every
+// change; else it is one of forty.
 func TestErrorsLeaveEverythingAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, layout := range layouts() {
@@ -486,12 +503,12 @@ func TestErrorsLeaveEverythingAsItWas(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, layout)
 			rng := rand.New(rand.NewPCG(3, 3))
-			stride := 12
-			if os.Getenv("BERTH_CRASHES") != "" {
-				stride = 1
+			stride, sample := 1, rand.New(rand.NewPCG(13, uint64(name[len(name)-1])))
+			if os.Getenv("BERTH_CRASHES") == "" {
+				stride = 40
 			}
 			for _, o := range ops(rng) {
-				for at := 1; ; at += stride {
+				for at := 1 + sample.IntN(stride); ; at += stride {
 					if w.failOnce(o, at, []error{syscall.ENOSPC, syscall.EBUSY, syscall.EINVAL, syscall.EPERM}[at%4]) {
 						break
 					}
