@@ -94,6 +94,8 @@ func (a *affinity) present(b *body) (pids []int, ok bool, err error) {
 	return pids, true, err
 }
 
+func (a *affinity) seat(*body) string { return "" }
+
 func (a *affinity) exists(b *body) bool {
 	start, ok := startTime(a.root, b.Workload.Spec.PID)
 	return ok && start == b.Before.Start

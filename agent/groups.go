@@ -161,6 +161,8 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 	return nil
 }
 
+func (g *groups) seat(b *body) string { return g.cpusetDir(b.Workload) + "/" + cpusFile }
+
 func (g *groups) cpusetDir(w *Workload) string { return path.Join(g.dir, w.Group) }
 
 // made reports whether Berth made the workload's group.

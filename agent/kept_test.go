@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
 )
 
@@ -148,5 +150,45 @@ func TestGivenGroupVanishesInOneHierarchy(t *testing.T) {
 	}
 	if _, err := readText(n.root, "sys/fs/cgroup/cpuset/web.slice/cpuset.cpus"); err == nil {
 		t.Error("it was made again")
+	}
+}
+
+// What is left to someone else is told as it is, and not as it was asked for.
+func TestMoveOfWhatIsYielded(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, layout := range layouts() {
+		h := newHost(t, layout)
+		n := h.open()
+		h.place(n, spec("api", place.LSE, 2000, 9000100))
+		file := "sys/fs/cgroup/berth/api/cpuset.cpus"
+		if len(layout.V1) > 0 {
+			file = "sys/fs/cgroup/cpuset/berth/api/cpuset.cpus"
+		}
+		for range 4 {
+			if err := h.k.WriteFile(file, "7"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.events = nil
+		w, err := n.Move(ctx, "api", cpuset.MustParse("4-5"), cpuset.Set{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		notes := strings.Join(w.Notes, "\n")
+		note := "/" + file + ` is left to someone else who keeps changing it: the kernel has "7" instead of "4-5"`
+		if w.CPUs.String() != "7" || !strings.Contains(notes, note) {
+			t.Errorf("%s: told are CPUs %s, %s", name, w.CPUs, notes)
+		}
+		if len(h.events) != 1 || h.events[0].Text != "CPUs 4-5 are granted; "+note {
+			t.Errorf("%s: events %v", name, h.events)
+		}
+		if text, _ := readText(n.root, file); text != "7" {
+			t.Errorf("%s: the kernel has %s", name, text)
+		}
 	}
 }

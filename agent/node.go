@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"berth.dev/berth/cpuset"
@@ -99,7 +100,13 @@ func (n *Node) edit(ctx context.Context, spec Spec, kind EventKind, draft func(*
 		}
 		w = t.workload(t.view, id)
 		now := n.opt.Now()
-		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: "CPUs " + w.CPUs.String(), Took: now.Sub(asked)})
+		text := "CPUs " + w.CPUs.String()
+		if b := t.bodies[id]; b.Workload.CPUs != w.CPUs {
+			at := "/" + n.backend.seat(b) + " "
+			i := slices.IndexFunc(w.Notes, func(note string) bool { return strings.HasPrefix(note, at) })
+			text = fmt.Sprintf("CPUs %s are granted; %s", b.Workload.CPUs, w.Notes[i])
+		}
+		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: text, Took: now.Sub(asked)})
 		return nil
 	})
 	if err != nil && tried {
@@ -266,8 +273,17 @@ func (t *transaction) workload(v view, id string) Workload {
 		w.CPUs, _ = v.state.CPUs(id)
 	}
 	w.Notes = append(slices.Clone(t.n.backend.notes(b)), t.n.exposed(&w)...)
-	for _, path := range t.n.drift.under(w.Dirs) {
-		w.Notes = append(w.Notes, fmt.Sprintf("/%s is left to someone else who keeps changing it", path))
+	for _, name := range t.n.drift.under(w.Dirs) {
+		text, err := readText(t.n.root, name)
+		if err != nil {
+			continue // gone, with its group
+		}
+		note := fmt.Sprintf("/%s is left to someone else who keeps changing it: the kernel has %q", name, text)
+		if is, err := cpuset.Parse(text); err == nil && name == t.n.backend.seat(b) && !is.IsEmpty() && is != w.CPUs {
+			note += fmt.Sprintf(" instead of %q", w.CPUs)
+			w.CPUs = is
+		}
+		w.Notes = append(w.Notes, note)
 	}
 	return w
 }

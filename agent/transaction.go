@@ -139,6 +139,8 @@ type backend interface {
 	name() string
 	// notes are plain warnings about a workload.
 	notes(b *body) []string
+	// seat is the file that says on which CPUs a workload runs, "" if none does.
+	seat(b *body) string
 	// admit fills in where a new workload is to be.
 	admit(b *body, others map[string]*body) error
 	// exists reports whether there is still something to place.

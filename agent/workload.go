@@ -81,8 +81,9 @@ func (s *Spec) Validate() error {
 type Workload struct {
 	Spec  Spec         `json:"spec"`
 	Grant *place.Grant `json:"grant"`
-	// CPUs are what it may run on now: its own, and what is left of its pool. Mems
-	// are its memory nodes; empty is any.
+	// CPUs are what it may run on now: its own, and what is left of its pool; where
+	// its cpuset is left to someone else, what the kernel has. Mems are its memory
+	// nodes; empty is any.
 	CPUs cpuset.Set `json:"cpus"`
 	Mems cpuset.Set `json:"mems,omitzero"`
 	// Since is when it was placed.
