@@ -35,6 +35,9 @@ type Kit struct {
 	Disk string `json:"-"`
 	// KVM uses the host's virtualisation where the machine keeps real time.
 	KVM bool `json:"-"`
+	// TSCKHz is the frequency of the host's time-stamp counter, which emulated
+	// guests share; 0 leaves it to their kernels to find out.
+	TSCKHz int `json:"-"`
 }
 
 // Kernel is a kernel and its modules.
@@ -71,7 +74,7 @@ func Open(dir string) (*Kit, error) {
 	if disk := filepath.Join(dir, DiskFile); exists(disk) {
 		k.Disk = disk
 	}
-	k.KVM = kvmUsable(os.DirFS("/"))
+	k.KVM, k.TSCKHz = kvmUsable(os.DirFS("/")), tscKHz()
 	return &k, nil
 }
 

@@ -111,6 +111,13 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s: the job's boot arguments are not in %q", tc.name, args)
 		}
 	}
+	known := &Kit{TSCKHz: 2_500_000}
+	if args := known.arguments(Machine{}, Job{}); !hasPair(args, "-append", bootArgs+" tsc_early_khz=2500000") {
+		t.Errorf("no frequency of the counter in %q", args)
+	}
+	if args := known.arguments(Machine{VirtualTime: true}, Job{}); !hasPair(args, "-append", bootArgs) {
+		t.Errorf("in virtual time the counter is not the host's: %q", args)
+	}
 	if args := kit.arguments(Machine{}, Job{Disk: "/disk"}); !hasPair(args, "-drive", "file=/disk,format=raw,if=virtio,snapshot=on") {
 		t.Errorf("no disk in %q", args)
 	}
