@@ -53,6 +53,9 @@ type NodeConfig struct {
 	// Workloads say which groups are workloads, and what each gets. The first
 	// that matches a group has it. Default: none.
 	Workloads []Workload `json:"workloads,omitempty"`
+	// Guard watches over the workloads of classes LS, LSR and LSE, and may move
+	// best-effort work aside that disturbs them.
+	Guard Guard `json:"guard,omitzero"`
 	// Agent is how the agent runs.
 	Agent Agent `json:"agent,omitzero"`
 }
@@ -151,6 +154,73 @@ type Limits struct {
 	IOWeight int `json:"ioWeight,omitempty"`
 }
 
+// Guard is what the guard may do. Groups that Protected names are never acted on.
+type Guard struct {
+	// Mode is off, observe (say who suffers and from whom), preview (also what would
+	// be done about it) or enforce (do it, and take back what does not help). Default:
+	// observe.
+	Mode GuardMode `json:"mode,omitempty"`
+	// Allowed are globs of groups that may be acted on, with all below them, though
+	// they are not of class BE. Default: none.
+	Allowed []string `json:"allowed,omitempty"`
+	// Weigh lets neighbours of class LS and SYSTEM have less weight, and nothing else.
+	// Default: false, they are reported.
+	Weigh bool `json:"weigh,omitempty"`
+	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
+	// workload waits: whenNeeded, never or always. Default: whenNeeded.
+	Probe GuardProbe `json:"probe,omitempty"`
+	// Hold is how long an action stays in force before less is tried, at least 1s.
+	// Default: 30s.
+	Hold Duration `json:"hold,omitzero"`
+	// Suppression limits all best-effort work by what the node has left, whether
+	// somebody suffers or not; only in mode enforce. Default: none.
+	Suppression *Suppression `json:"suppression,omitempty"`
+}
+
+// GuardMode is what the guard does.
+type GuardMode string
+
+// The modes.
+const (
+	GuardOff     GuardMode = "off"
+	GuardObserve GuardMode = "observe"
+	GuardPreview GuardMode = "preview"
+	GuardEnforce GuardMode = "enforce"
+)
+
+// GuardModes returns all modes.
+func GuardModes() []GuardMode {
+	return []GuardMode{GuardOff, GuardObserve, GuardPreview, GuardEnforce}
+}
+
+// GuardProbe says when the run-queue probe is armed.
+type GuardProbe string
+
+// The times.
+const (
+	ProbeNeeded GuardProbe = "whenNeeded"
+	ProbeNever  GuardProbe = "never"
+	ProbeAlways GuardProbe = "always"
+)
+
+// GuardProbes returns all times.
+func GuardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeNever, ProbeAlways} }
+
+// Suppression keeps best-effort work to a threshold of the node less what all others
+// use.
+type Suppression struct {
+	// Group holds all best-effort work and nothing else. Default: berth-idle, where
+	// berth run puts idle workloads.
+	Group string `json:"group,omitempty"`
+	// By is cpus (fewer CPUs in its cpuset) or quota. Default: cpus.
+	By string `json:"by,omitempty"`
+	// Threshold is the percentage of the node's CPU time that may be in use, 1 to 100.
+	// Default: 65.
+	Threshold int `json:"threshold,omitempty"`
+	// Reserve is CPU time kept for the system, as in 500m. Default: none.
+	Reserve amount.Milli `json:"reserve,omitzero"`
+}
+
 // Agent is how the agent itself runs.
 type Agent struct {
 	// Socket is the path of the API's socket. Default: /run/berth/agent.sock.
@@ -184,6 +254,7 @@ func Default() *NodeConfig {
 		APIVersion: APIVersion,
 		Kind:       Kind,
 		Policy:     Policy{Name: "berth"},
+		Guard:      Guard{Mode: GuardObserve, Probe: ProbeNeeded, Hold: Duration(30e9)},
 		Agent: Agent{
 			Socket:     "/run/berth/agent.sock",
 			Metrics:    "127.0.0.1:9750",

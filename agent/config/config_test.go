@@ -184,6 +184,13 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"metrics's port":    {"agent: {metrics: localhost:http}\n", `n.yaml:3: agent.metrics: "localhost:http" is no HOST:PORT`},
 		"rescan":            {"agent: {rescan: 10ms}\n", "n.yaml:3: agent.rescan: 10ms is less than 1s"},
 		"rescan, no unit":   {"agent: {rescan: 10}\n", `n.yaml:3: agent.rescan: "10" is no length of time`},
+		"guard's mode":      {"guard: {mode: watch}\n", `n.yaml:3: guard.mode: "watch" is no mode`},
+		"guard's probe":     {"guard: {probe: sometimes}\n", `n.yaml:3: guard.probe: "sometimes" is not whenNeeded`},
+		"guard's hold":      {"guard: {hold: 10ms}\n", "n.yaml:3: guard.hold: 10ms is less than 1s"},
+		"guard's globs":     {"guard: {allowed: [batch]}\n", `n.yaml:3: guard.allowed[0]: "batch" is no path from the root`},
+		"suppression":       {"guard: {suppression: {threshold: 101}}\n", "n.yaml:3: guard.suppression.threshold: 101 is not 1 to 100"},
+		"suppressed group":  {"guard: {suppression: {group: /a}}\n", `n.yaml:3: guard.suppression.group: "/a" is no path of a group`},
+		"suppressed by":     {"guard: {suppression: {by: ways}}\n", `n.yaml:3: guard.suppression.by: "ways" is not cpus or quota`},
 		"yieldAfter":        {"agent: {yieldAfter: 0}\n", "n.yaml:3: agent.yieldAfter: 0 is less than 1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,7 @@ func TestDiff(t *testing.T) {
 policy: {options: {strategy: MostAllocated}}
 reserved: "0"
 confine: [/a, /b]
+guard: {mode: preview, allowed: [/a, /b]}
 classes: {BE: {idle: true}}
 workloads:
 - {name: api.v1, match: {unit: api.service}, class: LSE, cpus: 4}
@@ -25,6 +26,7 @@ policy: {name: balloons, options: {balloonTypes: [{name: b}, {name: a}]}}
 reserved: 0-1
 floor: "0"
 confine: [/b, /c]
+guard: {mode: enforce, allowed: [/b], suppression: {by: quota, threshold: 50}}
 classes: {BE: {weight: 10}}
 workloads:
 - {name: last, match: {cgroup: /x}}
@@ -39,6 +41,9 @@ classes.BE.weight: added: 10
 confine: removed: /a
 confine: added: /c
 floor: added: 0
+guard.allowed: removed: /a
+guard.mode: preview -> enforce
+guard.suppression: added: by quota, threshold 50
 policy.name: berth -> balloons
 policy.options.balloonTypes: added: name b, name a
 policy.options.strategy: removed: MostAllocated

@@ -66,7 +66,7 @@ func TestReferenceIsComplete(t *testing.T) {
 func structs() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[NodeConfig](), reflect.TypeFor[Policy](), reflect.TypeFor[Workload](), reflect.TypeFor[Match](),
-		reflect.TypeFor[Container](), reflect.TypeFor[Limits](), reflect.TypeFor[Agent](),
+		reflect.TypeFor[Container](), reflect.TypeFor[Limits](), reflect.TypeFor[Guard](), reflect.TypeFor[Suppression](), reflect.TypeFor[Agent](),
 	}
 }
 
@@ -90,6 +90,8 @@ func newSchema(t *testing.T) object {
 	for _, p := range replay.Policies() {
 		policies = append(policies, p.Name)
 	}
+	suppression := properties["guard"].(object)["properties"].(object)["suppression"].(object)["properties"].(object)
+	suppression["by"].(object)["enum"] = []string{"cpus", "quota"}
 	properties["policy"].(object)["properties"].(object)["name"].(object)["enum"] = policies
 	return root
 }
@@ -136,6 +138,12 @@ func (s *schema) of(t reflect.Type, value reflect.Value) object {
 	case reflect.Pointer:
 		return s.of(t.Elem(), reflect.New(t.Elem()).Elem())
 	case reflect.String:
+		switch t {
+		case reflect.TypeFor[GuardMode]():
+			return object{"enum": GuardModes()}
+		case reflect.TypeFor[GuardProbe]():
+			return object{"enum": GuardProbes()}
+		}
 		return object{"type": "string"}
 	case reflect.Bool:
 		return object{"type": "boolean"}
@@ -187,7 +195,7 @@ func fieldComments(t *testing.T) map[string]string {
 		if !ok {
 			return true
 		}
-		for _, field := range named.Type.(*ast.StructType).Fields.List {
+		for _, field := range fieldsOf(named) {
 			for _, name := range field.Names {
 				out[named.Name.Name+"."+name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
 			}
@@ -200,6 +208,14 @@ func fieldComments(t *testing.T) map[string]string {
 		}
 	}
 	return out
+}
+
+// fieldsOf are the fields of a struct, none of another type.
+func fieldsOf(named *ast.TypeSpec) []*ast.Field {
+	if s, ok := named.Type.(*ast.StructType); ok {
+		return s.Fields.List
+	}
+	return nil
 }
 
 func isRequired(about string) bool { return strings.HasSuffix(strings.ToLower(about), "required.") }

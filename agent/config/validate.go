@@ -36,6 +36,7 @@ func (c *NodeConfig) Validate() error {
 		v.limits("classes."+class.String(), c.Classes[class])
 	}
 	v.workloads(c)
+	v.guard(&c.Guard)
 	v.agent(&c.Agent)
 	return errors.Join(v.errs...)
 }
@@ -198,6 +199,22 @@ func (v *validator) container(field string, m *Container) {
 			Remedy:  "match the id or pod, or start the container below a parent group of its own and match that with cgroup",
 		})
 	}
+}
+
+func (v *validator) guard(g *Guard) {
+	v.want(slices.Contains(GuardModes(), g.Mode), "guard.mode", "%q is no mode; there are: off, observe, preview, enforce", g.Mode)
+	v.want(slices.Contains(GuardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
+	v.want(time.Duration(g.Hold) >= time.Second, "guard.hold", "%s is less than 1s", g.Hold)
+	v.globs("guard.allowed", g.Allowed)
+	s := g.Suppression
+	if s == nil {
+		return
+	}
+	const at = "guard.suppression."
+	v.want(s.Group == "" || strings.Trim(s.Group, "/") == s.Group && path.Clean(s.Group) == s.Group, at+"group", "%q is no path of a group, without a slash before it", s.Group)
+	v.want(slices.Contains([]string{"", "cpus", "quota"}, s.By), at+"by", "%q is not cpus or quota", s.By)
+	v.want(s.Threshold >= 0 && s.Threshold <= 100, at+"threshold", "%d is not 1 to 100", s.Threshold)
+	v.want(s.Reserve >= 0, at+"reserve", "max is no CPU time to keep")
 }
 
 func (v *validator) agent(a *Agent) {
