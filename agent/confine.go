@@ -217,14 +217,12 @@ func (g *groups) overridden(c *change) []string {
 	for _, note := range c.ledger.Notes() {
 		dir := note.Step.Path
 		switch {
-		case c.ledger.Outdated(dir): // a group of the same name by now
-			continue
 		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
 			dir = path.Dir(dir)
 		case note.Step.Op != kernel.Mkdir || !g.isRoof(path.Dir(dir)) || !within(dir, g.dir):
 			continue
 		}
-		if !placed.hold(dir) {
+		if !placed.hold(dir) && !c.ledger.Outdated(note.Step.Path) { // outdated: another group of that name by now
 			dirs = append(dirs, dir)
 		}
 	}
