@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -19,8 +22,13 @@ type groups struct {
 	root    *kernel.Root
 	journal *kernel.Journal
 	mode    string
+	run     cgroup.Group
+	order   []party // in which they get their settings
 	parties map[party]cgroup.Group
 	pids    map[party]int
+	// mirrors are the directories of the same groups in hierarchies that only tell:
+	// of a hybrid host, the v2 tree has their pressure.
+	mirrors map[party][]string
 	// affinity confines the parties where there is no cpuset controller.
 	affinity cpuset.Set
 	undo     func() error
@@ -28,19 +36,22 @@ type groups struct {
 
 // openGroups makes the run's groups, confined to the shared CPUs. It fails with
 // a kernel.NotSupportedError or a permission error where it may not.
-func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, pl places) (*groups, error) {
+func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, pl places, others ...party) (*groups, error) {
 	base, err := host.Base(cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet)
 	if err != nil {
 		return nil, err
 	}
 	run := base.Child(fmt.Sprintf("berth-lab-%d", os.Getpid()))
 	g := &groups{
-		root: root, journal: journal, mode: host.Mode(), pids: map[party]int{},
-		parties: map[party]cgroup.Group{
-			tenantParty: run.Child(string(tenantParty)), neighbourParty: run.Child(string(neighbourParty)),
-		},
+		root: root, journal: journal, mode: host.Mode(), run: run, order: append([]party{tenantParty, neighbourParty}, others...),
+		parties: map[party]cgroup.Group{}, pids: map[party]int{},
 	}
-	plan, err := run.Create(string(tenantParty), string(neighbourParty))
+	var names []string
+	for _, p := range g.order {
+		g.parties[p] = run.Child(string(p))
+		names = append(names, string(p))
+	}
+	plan, err := run.Create(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +71,11 @@ func (g *groups) confine(pl places) error {
 		g.affinity = pl.shared
 		return nil
 	}
-	both := order{cpus: pl.shared}
-	free, err := g.isolate(map[party]order{tenantParty: both, neighbourParty: both})
+	given := map[party]order{}
+	for _, p := range g.order {
+		given[p] = order{cpus: pl.shared}
+	}
+	free, err := g.isolate(given)
 	if err != nil {
 		return err
 	}
@@ -77,6 +91,9 @@ func (g *groups) admit(p party, pid int) error {
 	if err != nil {
 		return err
 	}
+	for _, dir := range g.mirrors[p] {
+		plan = append(plan, kernel.Step{Op: kernel.Attach, Path: dir + "/cgroup.procs", Value: strconv.Itoa(pid), Back: path.Dir(path.Dir(dir)) + "/cgroup.procs"})
+	}
 	g.pids[p] = pid
 	if !g.affinity.IsEmpty() {
 		if _, err := sched.Set(pid, sched.Attr{Affinity: g.affinity}); err != nil {
@@ -89,10 +106,39 @@ func (g *groups) admit(p party, pid int) error {
 
 func (g *groups) dismiss(p party) { delete(g.pids, p) }
 
+// mirror makes the groups in those hierarchies, too, that none of their controllers
+// is in, so that the kernel counts pressure and memory by them.
+func (g *groups) mirror(host *cgroup.Host) error {
+	own := g.parties[tenantParty].Dirs()
+	rel := g.parties[tenantParty].Name()
+	var plan kernel.Plan
+	g.mirrors = map[party][]string{}
+	for _, h := range host.Hierarchies {
+		tells := h.Version == 2 || slices.Contains(h.Controllers, cgroup.Memory)
+		if !tells || h.ReadOnly || slices.ContainsFunc(own, func(dir string) bool { return strings.HasPrefix(dir, h.Dir+"/") }) {
+			continue
+		}
+		run := path.Join(h.Dir, path.Dir(rel))
+		plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: run})
+		for _, p := range g.order {
+			dir := path.Join(run, string(p))
+			plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: dir})
+			g.mirrors[p] = append(g.mirrors[p], dir)
+		}
+	}
+	undo, err := kernel.Apply(g.root, plan, g.journal)
+	if err != nil {
+		return err
+	}
+	remove := g.undo
+	g.undo = func() error { return errors.Join(undo(), remove()) }
+	return nil
+}
+
 // plan is the writes for the given orders, the tenant's first.
 func (g *groups) plan(given map[party]order) (kernel.Plan, error) {
 	var all kernel.Plan
-	for _, p := range []party{tenantParty, neighbourParty} {
+	for _, p := range g.order {
 		o, ok := given[p]
 		if !ok {
 			continue
@@ -129,7 +175,7 @@ func (g *groups) preview(given map[party]order) (string, error) {
 // knobs reads the CPU settings of both groups.
 func (g *groups) knobs() ([]Knob, error) {
 	var all []Knob
-	for _, p := range []party{tenantParty, neighbourParty} {
+	for _, p := range g.order {
 		knobs, err := g.parties[p].Knobs()
 		if err != nil {
 			return nil, err
@@ -201,7 +247,12 @@ func openEnforcer(opt Options, pl places) (enforcer, *kernel.Journal, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, journal.Close())
 	}
-	g, err := openGroups(root, host, journal, pl)
+	g, err := openGroups(root, host, journal, pl, opt.others...)
+	if err == nil && opt.mirror {
+		if err = g.mirror(host); err != nil {
+			err = errors.Join(err, g.close())
+		}
+	}
 	switch {
 	case err == nil:
 		return g, journal, nil

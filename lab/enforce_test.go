@@ -16,7 +16,7 @@ import (
 )
 
 // playedGroups opens the cgroup backend on a played host.
-func playedGroups(t *testing.T, layout fakekernel.Layout, pl places) (*groups, *fakekernel.Kernel) {
+func playedGroups(t *testing.T, layout fakekernel.Layout, pl places, others ...party) (*groups, *fakekernel.Kernel) {
 	t.Helper()
 	dir := t.TempDir()
 	fake, err := fakekernel.New(dir, layout)
@@ -34,7 +34,7 @@ func playedGroups(t *testing.T, layout fakekernel.Layout, pl places) (*groups, *
 		t.Fatal(err)
 	}
 	host.UID = 0
-	g, err := openGroups(root, host, nil, pl)
+	g, err := openGroups(root, host, nil, pl, others...)
 	if err != nil {
 		t.Fatal(err)
 	}

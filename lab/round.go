@@ -39,7 +39,7 @@ type start struct {
 }
 
 // round sets one scenario up, settles, measures and puts everything back.
-func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ Round, err error) {
+func (r *runner) round(ctx context.Context, s Scenario, block, position int, script Script) (_ Round, err error) {
 	round := Round{Block: block, Position: position, Scenario: s.Name, Started: time.Now()}
 	round.Probes = r.probes.Run()
 	// The settings come first, so that memory is allocated where it will be used,
@@ -51,9 +51,9 @@ func (r *runner) round(ctx context.Context, s Scenario, block, position int) (_ 
 	if err != nil {
 		return round, err
 	}
-	cast := &cast{r: r}
+	cast := &cast{r: r, script: script}
 	defer func() { err = errors.Join(err, cast.leave(), undo()) }()
-	if err := cast.enter(ctx, s.Neighbour); err != nil {
+	if err := cast.enter(ctx, s.Neighbour && script.Settle == nil); err != nil {
 		return round, err
 	}
 	cfg := load.Config{
@@ -101,6 +101,8 @@ type cast struct {
 	tenant, neighbour, generator *child
 	counters                     *noise.Counters
 	addr                         tenant.Ready
+	script                       Script
+	scenes                       []*Scene
 }
 
 // enter starts the parties, each in its place, and waits until they are ready.
@@ -118,6 +120,12 @@ func (c *cast) enter(ctx context.Context, withNeighbour bool) (err error) {
 	if !withNeighbour {
 		return nil
 	}
+	return c.enterNeighbour(ctx)
+}
+
+// enterNeighbour starts the neighbour and waits until it is about to work.
+func (c *cast) enterNeighbour(ctx context.Context) (err error) {
+	setup := &c.r.result.Setup
 	if c.counters, err = noise.NewCounters(setup.Neighbour.Threads); err != nil {
 		return err
 	}
@@ -145,6 +153,10 @@ func (r *runner) admit(p party, verb string, files ...*os.File) (*child, error) 
 
 // leave ends whoever is there.
 func (c *cast) leave() error {
+	var errs []error
+	for _, s := range c.scenes {
+		errs = append(errs, s.close())
+	}
 	for _, child := range []*child{c.generator, c.neighbour, c.tenant} {
 		if child != nil {
 			child.kill()
@@ -152,9 +164,9 @@ func (c *cast) leave() error {
 		}
 	}
 	if c.counters != nil {
-		return c.counters.Close()
+		errs = append(errs, c.counters.Close())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // measure offers the load and reads everyone's figures over the window.
@@ -182,6 +194,11 @@ func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err 
 		return err
 	}
 	opens := at + cfg.Settle.Nanoseconds()
+	ends, err := c.play(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ends(err)) }()
 	if err := sleepUntil(ctx, opens); err != nil {
 		return err
 	}

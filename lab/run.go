@@ -38,6 +38,9 @@ type Options struct {
 	Unprivileged bool
 	// Progress is told about every step; nil for none.
 	Progress func(Progress)
+
+	others []party // besides tenant and neighbour
+	mirror bool    // groups in hierarchies that only tell, too
 }
 
 // Progress is one step of a run.
@@ -261,7 +264,7 @@ func (r *runner) blocks(ctx context.Context) error {
 			if r.skipped[name] {
 				continue
 			}
-			round, err := r.round(ctx, byName[name], block, position)
+			round, err := r.round(ctx, byName[name], block, position, Script{})
 			var reason *cannot
 			if errors.As(err, &reason) {
 				r.skip(name, reason)

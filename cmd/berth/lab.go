@@ -61,7 +61,7 @@ func labCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.AddCommand(labReportCommand(), labCompareCommand())
+	cmd.AddCommand(labReportCommand(), labCompareCommand(), labGuardCommand())
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,7 +45,13 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"--cpus", "7-3"}, "backwards"},
 		{[]string{"--output", "xml"}, "text or json"},
 		{[]string{"--nonsense"}, "--help"},
-		{[]string{"guard"}, "isolation"},
+		{[]string{"noise"}, "isolation"},
+		{[]string{"guard", "--faults", "earthquake"}, "hog"},
+		{[]string{"guard", "--probe", "maybe"}, "needed"},
+		{[]string{"guard", "--window", "1ms"}, "100ms"},
+		{[]string{"guard", "--faults", "none", "--blocks", "0"}, "nothing to do"},
+		{[]string{"guard", "-o", "xml"}, "text or json"},
+		{[]string{"guard", "extra"}, "accepts 0"},
 		{[]string{"isolation", "extra"}, "at most 1"},
 		{[]string{"--root", "/nonexistent"}, "live host"},
 		{[]string{"--experiment", bad}, "blox"},
@@ -139,7 +146,11 @@ func startLab(t *testing.T, args ...string) *labRun {
 		t.Skip("a real run takes the machine for half a minute: set BERTH_TEST_LAB=1")
 	}
 	r := &labRun{results: t.TempDir()}
-	r.cmd = exec.Command(os.Args[0], append([]string{"lab", "--rounds", "2", "--duration", "1s", "--results", r.results}, args...)...)
+	short := []string{"lab", "--rounds", "2", "--duration", "1s"}
+	if len(args) > 0 && args[0] == "guard" {
+		short = []string{"lab"}
+	}
+	r.cmd = exec.Command(os.Args[0], slices.Concat(short, args, []string{"--results", r.results})...)
 	r.cmd.Env = append(os.Environ(), runsBerth+"=1")
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
 	if err := r.cmd.Start(); err != nil {

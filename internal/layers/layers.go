@@ -66,6 +66,9 @@ func Rooms() []Room {
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat",
 			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
 		}},
+		{Path: "lab/guarded", May: []string{
+			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise",
+		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "internal/amount", "internal/strictyaml",

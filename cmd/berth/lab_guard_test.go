@@ -1,0 +1,77 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/guarded"
+)
+
+func TestLabGuardFlags(t *testing.T) {
+	t.Parallel()
+	cmd := labGuardCommand()
+	var f labGuardFlags
+	// The command's own flags are set in its closure; these are read by build.
+	f.faults, f.runs, f.probe = []string{guarded.Hog}, 3, "false"
+	for flag, value := range map[string]string{"faults": "hog", "runs": "3", "probe": "false"} {
+		if err := cmd.Flags().Set(flag, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := f.build(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := guarded.Default()
+	if !slices.Equal(e.Faults, []string{guarded.Hog}) || e.Runs != 3 || e.Probe != guarded.ProbeNever || e.Blocks != want.Blocks || e.Learn != want.Learn {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestLabGuardHelp(t *testing.T) {
+	t.Parallel()
+	stdout, _, code := berth(t, "lab", "guard", "--help")
+	for _, want := range append(guarded.FaultNames(), "own_limit", "nobody accused", "Exit status") {
+		if code != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("help (exit %d) lacks %q", code, want)
+		}
+	}
+}
+
+// The short form measures, stores what can be shown again, and leaves nothing behind.
+func TestLabGuardForReal(t *testing.T) {
+	r := startLab(t, "guard", "--short")
+	err := r.cmd.Wait()
+	if strings.Contains(r.output.String(), "not supported") {
+		t.Skip("this host cannot: ", r.output.String())
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &r.output)
+	}
+	files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile))
+	if len(files) != 1 {
+		t.Fatalf("%d result files\n%s", len(files), &r.output)
+	}
+	result, err := guarded.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !result.Complete || len(result.Runs) != 2 {
+		t.Errorf("complete %v, %d runs", result.Complete, len(result.Runs))
+	}
+	for _, run := range result.Runs {
+		if len(run.Bins) == 0 || run.Windows == 0 || len(run.Changed) > 0 {
+			t.Errorf("%s: %d bins, %d windows, not as before: %q", run.Fault, len(run.Bins), run.Windows, run.Changed)
+		}
+		if run.Fault == guarded.Hog && run.NeighbourCPUs <= 0 {
+			t.Errorf("the hog used no CPU time")
+		}
+	}
+	if stdout, stderr, code := berth(t, "lab", "guard", "--show", files[0]); code != exitOK || !strings.Contains(stdout, "hog 1:") {
+		t.Errorf("shown again: exit %d, %s", code, stderr)
+	}
+	expectNothingLeft(t, r.cmd.Process.Pid)
+}

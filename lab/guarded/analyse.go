@@ -1,0 +1,388 @@
+package guarded
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+const (
+	// ahead is over how many bins from an instant on the p99 is taken: half a second.
+	ahead = 10
+	// back is up to which multiple of its p99 before the onset the tenant is well.
+	back = 1.2
+)
+
+// Analysis is what a Result comes to.
+type Analysis struct {
+	Runs   []Judged `json:"runs,omitempty"` // as in the result
+	Faults []Row    `json:"faults,omitempty"`
+	// Matrix counts valid runs by fault and what was named.
+	Matrix map[string]map[string]int `json:"matrix,omitempty"`
+	// Steady is that of the comparison in steady state, Kept the neighbour's CPU
+	// time in scenario Guarded as a share (0-1) of what the tenant leaves.
+	Steady *lab.Analysis `json:"steady,omitempty"`
+	Kept   *float64      `json:"kept,omitempty"`
+}
+
+// Judged is what a run comes to. Times are in seconds from the onset; those that
+// are nil did not come.
+type Judged struct {
+	Fault   string `json:"fault"`
+	Number  int    `json:"number"`
+	Invalid string `json:"invalid,omitempty"`
+	// Named is the first of the findings of a window that came up in most windows
+	// while the fault lasted: "cpu: neighbour", "own_load", or "none".
+	Named string `json:"named"`
+	Right bool   `json:"right"`
+	// Detected is the first window with the right finding, Acted when the first
+	// remedy was applied against the neighbour.
+	Detected *float64 `json:"detected,omitempty"`
+	Acted    *float64 `json:"acted,omitempty"`
+	// Baseline is the p99 before the onset in microseconds, Worst the highest of
+	// half a second afterwards as a multiple of it.
+	Baseline float64 `json:"baseline"`
+	Worst    float64 `json:"worst"`
+	// Harmed says whether half a second during the fault was beyond 1.2 times the
+	// baseline. Recovered is from when on the requests of half a second were within
+	// it again after the first that were not; Well the share of the half seconds
+	// from then on that were, Calm that of those before the onset.
+	Harmed    bool     `json:"harmed"`
+	Recovered *float64 `json:"recovered,omitempty"`
+	Well      float64  `json:"well"`
+	Calm      float64  `json:"calm"`
+	// Accused is in how many windows a group was accused that did nothing, Against
+	// how often a remedy was applied against any group, Innocent against one that
+	// did nothing.
+	Accused  int `json:"accused"`
+	Against  int `json:"against"`
+	Innocent int `json:"innocent"`
+}
+
+// Row is what the runs of a fault come to.
+type Row struct {
+	Fault   string       `json:"fault"`
+	Skipped *lab.Skipped `json:"skipped,omitempty"`
+	Runs    int          `json:"runs"`
+	Valid   int          `json:"valid"`
+	Right   int          `json:"right"`
+	Harmed  int          `json:"harmed"`
+	// Against and Innocent sum those of the runs.
+	Against   int    `json:"against"`
+	Innocent  int    `json:"innocent"`
+	Detected  Spread `json:"detected"`
+	Acted     Spread `json:"acted"`
+	Recovered Spread `json:"recovered"` // of the runs that were harmed
+	// Pooled is when the p99 of all valid runs together was back, by the same rule.
+	Pooled *float64 `json:"pooled,omitempty"`
+	// Well and Calm are means of the runs'.
+	Well float64 `json:"well"`
+	Calm float64 `json:"calm"`
+}
+
+// Spread is the median and range of the runs in which something came.
+type Spread struct {
+	N      int     `json:"n"`
+	Median float64 `json:"median"`
+	Least  float64 `json:"least"`
+	Most   float64 `json:"most"`
+}
+
+func spread(values []*float64) Spread {
+	var known []float64
+	for _, v := range values {
+		if v != nil {
+			known = append(known, *v)
+		}
+	}
+	if len(known) == 0 {
+		return Spread{}
+	}
+	slices.Sort(known)
+	n := len(known)
+	return Spread{N: n, Median: (known[(n-1)/2] + known[n/2]) / 2, Least: known[0], Most: known[n-1]}
+}
+
+// Analyse computes what a result comes to. It is pure.
+func Analyse(r *Result) (*Analysis, error) {
+	a := &Analysis{Matrix: map[string]map[string]int{}}
+	curves := make([]curve, len(r.Runs))
+	for i := range r.Runs {
+		curves[i] = newCurve(&r.Runs[i])
+		j := judge(&r.Runs[i], curves[i])
+		a.Runs = append(a.Runs, j)
+		if j.Invalid == "" {
+			if a.Matrix[j.Fault] == nil {
+				a.Matrix[j.Fault] = map[string]int{}
+			}
+			a.Matrix[j.Fault][j.Named]++
+		}
+	}
+	for _, name := range r.Experiment.Faults {
+		a.Faults = append(a.Faults, a.row(r, name, curves))
+	}
+	if r.Steady != nil && len(r.Steady.Rounds) > 0 {
+		steady, err := lab.Analyse(r.Steady)
+		if err != nil {
+			return nil, fmt.Errorf("steady state: %w", err)
+		}
+		a.Steady, a.Kept = steady, kept(steady, r.Steady)
+	}
+	return a, nil
+}
+
+// kept is the neighbour's CPU time in scenario Guarded, of what the tenant leaves.
+func kept(a *lab.Analysis, r *lab.Result) *float64 {
+	for _, row := range a.Rows {
+		if row.Scenario != Guarded || row.Valid == 0 {
+			continue
+		}
+		shared := 0
+		for _, round := range r.Rounds {
+			shared = max(shared, round.Host.SharedCPUs)
+		}
+		share := row.NeighbourCPUs / (float64(shared) - row.TenantCPUs)
+		return &share
+	}
+	return nil
+}
+
+// curve is the latencies of a run by bin.
+type curve struct {
+	from float64 // of the first bin, from the onset
+	bins [][]int64
+}
+
+func newCurve(r *Trial) curve {
+	c := curve{from: r.BinsFrom}
+	for _, bin := range r.Bins {
+		c.bins = append(c.bins, bin.Response)
+	}
+	return c
+}
+
+// at is the start of a bin.
+func (c curve) at(i int) float64 { return c.from + float64(i)*binLength.Seconds() }
+
+// between is the bins that lie within two instants.
+func (c curve) between(from, to float64) (first, last int) {
+	const slack = 1e-9
+	first = max(0, int(math.Ceil((from-c.from)/binLength.Seconds()-slack)))
+	last = min(len(c.bins), int(math.Floor((to-c.from)/binLength.Seconds()+slack)))
+	return min(first, last), last
+}
+
+// p99 is that of the bins from first up to last; 0 if nothing was due.
+func (c curve) p99(first, last int) float64 { return p99(slices.Concat(c.bins[first:last]...)) }
+
+// p99 is the 99th percentile by nearest rank. It sorts.
+func p99(values []int64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return float64(values[(99*len(values)+99)/100-1])
+}
+
+// recovery is how the tenant fared from the onset to the end of a fault.
+type recovery struct {
+	baseline, worst  float64
+	harmed           bool
+	recovered        *float64
+	well, calm       float64
+	wellOf, calmOver int
+}
+
+func (c curve) recover(end float64) recovery {
+	var r recovery
+	first, onset := c.between(math.Inf(-1), 0)
+	if first == onset {
+		return r
+	}
+	r.baseline = c.p99(first, onset)
+	calm := 0
+	for i := first; i+ahead <= onset; i++ {
+		r.calmOver++
+		if c.p99(i, i+ahead) <= back*r.baseline {
+			calm++
+		}
+	}
+	start, last := c.between(0, end)
+	well := 0
+	for i := start; i+ahead <= last; i++ {
+		v := c.p99(i, i+ahead)
+		r.worst = max(r.worst, v/r.baseline)
+		fine := v <= back*r.baseline
+		switch {
+		case !fine:
+			r.harmed = true
+		case r.harmed && r.recovered == nil:
+			at := c.at(i)
+			r.recovered = &at
+		}
+		if r.recovered != nil {
+			r.wellOf++
+			if fine {
+				well++
+			}
+		}
+	}
+	r.calm, r.well = share(calm, r.calmOver), share(well, r.wellOf)
+	return r
+}
+
+func share(n, of int) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(n) / float64(of)
+}
+
+// judge says what a run comes to.
+func judge(r *Trial, c curve) Judged {
+	fault, _ := FaultNamed(r.Fault)
+	health := c.recover(r.End)
+	j := Judged{
+		Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r),
+		Baseline: health.baseline, Worst: health.worst, Harmed: health.harmed, Recovered: health.recovered, Well: health.well, Calm: health.calm,
+	}
+	if ok, why := stats.LagGate(r.LagP99, health.baseline); j.Invalid == "" && !ok {
+		j.Invalid = why
+	}
+	truth := fault.answer()
+	j.Right = j.Named == truth
+	for _, f := range r.Findings {
+		if f.At > 0 && f.At <= r.End && f.answer() == truth && j.Detected == nil {
+			j.Detected = &f.At
+		}
+		if f.Suspect != "" && (fault.Decoy || f.Suspect != lab.Neighbour) {
+			j.Accused++
+		}
+	}
+	for _, e := range r.Events {
+		if e.Outcome != control.Applied || e.Action == nil || e.Action.Suspect == "" {
+			continue
+		}
+		j.Against++
+		if fault.Decoy || e.Action.Suspect != lab.Neighbour || e.At <= 0 {
+			j.Innocent++
+		} else if j.Acted == nil {
+			j.Acted = &e.At
+		}
+	}
+	return j
+}
+
+// none is what is named where there is no finding.
+const none = "none"
+
+// answer is the right one.
+func (f Fault) answer() string {
+	switch {
+	case f.None:
+		return none
+	case f.Decoy:
+		return f.Truth.String()
+	}
+	return f.Truth.String() + ": " + lab.Neighbour
+}
+
+func (f Finding) answer() string {
+	if f.Suspect == "" {
+		return f.Resource.String()
+	}
+	return f.Resource.String() + ": " + f.Suspect
+}
+
+// named is the answer of a run.
+func named(r *Trial) string {
+	counts, first := map[string]int{}, map[string]int{}
+	last := math.Inf(-1)
+	for i, f := range r.Findings {
+		if f.At <= 0 || f.At > r.End || f.At == last {
+			continue // before or after it, or not the first of its window
+		}
+		last = f.At
+		if counts[f.answer()]++; counts[f.answer()] == 1 {
+			first[f.answer()] = i
+		}
+	}
+	if len(counts) == 0 {
+		return none
+	}
+	return slices.MinFunc(slices.Collect(maps.Keys(counts)), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(first[a], first[b]))
+	})
+}
+
+func (a *Analysis) row(r *Result, fault string, curves []curve) Row {
+	row := Row{Fault: fault}
+	for i, s := range r.Skipped {
+		if s.Scenario == fault {
+			row.Skipped = &r.Skipped[i]
+		}
+	}
+	var detected, acted, recovered []*float64
+	var pool []curve
+	end := math.Inf(1)
+	for i, j := range a.Runs {
+		if j.Fault != fault {
+			continue
+		}
+		row.Runs++
+		if j.Invalid != "" {
+			continue
+		}
+		row.Valid++
+		row.Against += j.Against
+		row.Innocent += j.Innocent
+		if j.Right {
+			row.Right++
+		}
+		if j.Harmed {
+			row.Harmed++
+		}
+		detected, acted, recovered = append(detected, j.Detected), append(acted, j.Acted), append(recovered, j.Recovered)
+		row.Well += j.Well
+		row.Calm += j.Calm
+		pool, end = append(pool, curves[i]), min(end, r.Runs[i].End)
+	}
+	if row.Valid == 0 {
+		return row
+	}
+	row.Well /= float64(row.Valid)
+	row.Calm /= float64(row.Valid)
+	row.Detected, row.Acted, row.Recovered = spread(detected), spread(acted), spread(recovered)
+	row.Pooled = merge(pool).recover(end).recovered
+	return row
+}
+
+// merge pools the requests of several runs by the time from their onsets, to half a
+// bin.
+func merge(curves []curve) curve {
+	if len(curves) == 0 {
+		return curve{}
+	}
+	from, to := math.Inf(-1), math.Inf(1)
+	for _, c := range curves {
+		from, to = max(from, c.from), min(to, c.at(len(c.bins)))
+	}
+	out := curve{from: from}
+	for i := range max(0, int((to-from)/binLength.Seconds()+1e-9)) {
+		var all []int64
+		for _, c := range curves {
+			n := int(math.Round((from-c.from)/binLength.Seconds())) + i
+			if n < len(c.bins) {
+				all = append(all, c.bins[n]...)
+			}
+		}
+		out.bins = append(out.bins, all)
+	}
+	return out
+}

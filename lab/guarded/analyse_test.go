@@ -1,0 +1,316 @@
+package guarded
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/lab"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.golden")
+
+// level says by which factor latencies are longer at an instant from the onset.
+type level func(at float64) float64
+
+// trial is one of 2 s before the onset and 3 s of a fault, with 50 requests in
+// each bin: 49 between 1 and 2 ms, and one of 4 ms.
+func trial(fault string, of level) Trial {
+	run := Trial{Fault: fault, Number: 1, From: -2.5, BinsFrom: -2, End: 3, Windows: 20}
+	for i := range 120 {
+		var bin Bin
+		for n := range 50 {
+			us := 1000 + 20*float64(n)
+			if n == 49 {
+				us = 4000
+			}
+			bin.Response = append(bin.Response, int64(us*of(-2+float64(i)*0.05)))
+		}
+		run.Bins = append(run.Bins, bin)
+	}
+	return run
+}
+
+func found(at float64, r detect.Resource, suspect string) Finding {
+	return Finding{At: at, Resource: r, Suspect: suspect, Confidence: 0.8}
+}
+
+func applied(at float64, r detect.Remedy, suspect string) Event {
+	group := suspect
+	if group == "" {
+		group = lab.Tenant
+	}
+	return Event{At: at, Event: control.Event{Outcome: control.Applied, Action: &control.Action{Remedy: r, Group: group, Suspect: suspect}}}
+}
+
+func usual(float64) float64 { return 1 }
+
+// worse is by a factor from one instant to another.
+func worse(by, from, to float64) level {
+	return func(at float64) float64 {
+		if at >= from-1e-9 && at < to-1e-9 {
+			return by
+		}
+		return 1
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	at := func(v float64) *float64 { return &v }
+	for name, tc := range map[string]struct {
+		run  Trial
+		add  func(r *Trial)
+		want Judged
+	}{
+		"found, acted, well again": {
+			run: trial(Hog, worse(10, 0, 0.5)),
+			add: func(r *Trial) {
+				r.Findings = []Finding{found(-1, detect.Hypervisor, ""), found(0.2, detect.OwnLoad, ""), found(0.3, detect.CPU, lab.Neighbour), found(0.4, detect.CPU, lab.Neighbour)}
+				r.Events = []Event{applied(0.3, detect.Weight, lab.Neighbour), applied(2, detect.HeadroomCap, lab.Neighbour)}
+			},
+			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1, Against: 2},
+		},
+		"never well again": {
+			run:  trial(Hog, worse(10, 0.2, 9)),
+			want: Judged{Named: "none", Worst: 10, Harmed: true, Calm: 1},
+		},
+		"well for half of the time": {
+			run: trial(Hog, func(at float64) float64 {
+				return max(worse(10, 0, 1)(at), worse(10, 2, 3)(at))
+			}),
+			want: Judged{Named: "none", Worst: 10, Harmed: true, Recovered: at(1), Well: 11. / 31, Calm: 1},
+		},
+		"within 1.2 times": {
+			run:  trial(Hog, worse(1.19, 0, 3)),
+			want: Judged{Named: "none", Worst: 1.19, Calm: 1},
+		},
+		"the bystander accused": {
+			run: trial(Switch, usual),
+			add: func(r *Trial) {
+				r.Findings = []Finding{found(0.3, detect.CPU, lab.Bystander), found(0.3, detect.Memory, lab.Neighbour), found(0.4, detect.CPU, lab.Neighbour)}
+				r.Events = []Event{applied(0.5, detect.Weight, lab.Bystander)}
+			},
+			want: Judged{Named: "cpu: bystander", Detected: at(0.4), Worst: 1, Calm: 1, Accused: 1, Against: 1, Innocent: 1},
+		},
+		"an action before the onset": {
+			run:  trial(Hog, usual),
+			add:  func(r *Trial) { r.Events = []Event{applied(-0.1, detect.Weight, lab.Neighbour)} },
+			want: Judged{Named: "none", Worst: 1, Calm: 1, Against: 1, Innocent: 1},
+		},
+		"a decoy helped by what is its own": {
+			run: trial(Quota, usual),
+			add: func(r *Trial) {
+				r.Findings = []Finding{found(0.5, detect.OwnLimit, "")}
+				r.Events = []Event{applied(0.6, detect.Burst, "")}
+			},
+			want: Judged{Named: "own_limit", Right: true, Detected: at(0.5), Worst: 1, Calm: 1},
+		},
+		"a decoy answered with an action against a neighbour": {
+			run: trial(Saturation, usual),
+			add: func(r *Trial) {
+				r.Findings = []Finding{found(0.5, detect.CPU, lab.Neighbour)}
+				r.Events = []Event{applied(0.6, detect.Weight, lab.Neighbour)}
+			},
+			want: Judged{Named: "cpu: neighbour", Worst: 1, Calm: 1, Accused: 1, Against: 1, Innocent: 1},
+		},
+		"quiet, and nothing found": {
+			run:  trial(Quiet, usual),
+			want: Judged{Named: "none", Right: true, Worst: 1, Calm: 1},
+		},
+		"quiet, and something found": {
+			run:  trial(Quiet, usual),
+			add:  func(r *Trial) { r.Findings = []Finding{found(1, detect.Hypervisor, "")} },
+			want: Judged{Named: "hypervisor", Worst: 1, Calm: 1},
+		},
+		"a generator as late as the answers are": {
+			run:  trial(Quiet, usual),
+			add:  func(r *Trial) { r.LagP99 = 3000 },
+			want: Judged{Named: "none", Right: true, Worst: 1, Calm: 1, Invalid: "generator lag 3.0 ms is not small against 4.0 ms"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.add != nil {
+				tc.add(&tc.run)
+			}
+			got := judge(&tc.run, newCurve(&tc.run))
+			tc.want.Fault, tc.want.Number, tc.want.Baseline = tc.run.Fault, 1, got.Baseline
+			if tc.want.Invalid != "" && got.Invalid != "" {
+				tc.want.Invalid = got.Invalid
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.Comparer(near)); diff != "" {
+				t.Errorf("judged (-want +got):\n%s", diff)
+			}
+			if got.Baseline < 3990 || got.Baseline > 4010 {
+				t.Errorf("baseline %g µs, want 4000", got.Baseline)
+			}
+		})
+	}
+}
+
+// near allows for the digits of a histogram.
+func near(a, b float64) bool { return math.Abs(a-b) <= 0.01*max(math.Abs(a), math.Abs(b)) }
+
+// fake is a result with runs of several faults.
+func fake() *Result {
+	e := Default()
+	e.Faults, e.Runs, e.Seed = []string{Hog, Quota, IO}, 2, 7
+	r := &Result{
+		Schema: Schema, Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Complete: true, Experiment: e,
+		Setup:   lab.Setup{Backend: "cgroup v2", CPUs: "0-1", Rate: 1000, CPUPerRequest: lab.Duration(400 * time.Microsecond), TenantCPUs: 0.4},
+		Skipped: []lab.Skipped{{Scenario: IO, Reason: "fault io: no disk"}},
+	}
+	first, second := trial(Hog, worse(10, 0, 0.5)), trial(Hog, worse(50, 0, 1))
+	first.Findings, first.Events = []Finding{found(0.3, detect.CPU, lab.Neighbour)}, []Event{applied(0.3, detect.Weight, lab.Neighbour)}
+	second.Findings, second.Events = []Finding{found(0.5, detect.CPU, lab.Neighbour)}, []Event{applied(0.6, detect.Weight, lab.Neighbour)}
+	second.Number = 2
+	quota, disturbed := trial(Quota, worse(5, 0, 3)), trial(Quota, usual)
+	quota.Findings, quota.Events = []Finding{found(0.5, detect.OwnLimit, "")}, []Event{applied(0.6, detect.Burst, "")}
+	disturbed.Number, disturbed.Invalid = 2, "others took 60 % of the shared CPUs, more than 25 %"
+	r.Runs = []Trial{first, quota, disturbed, second}
+	return r
+}
+
+func TestAnalyse(t *testing.T) {
+	t.Parallel()
+	a, err := Analyse(fake())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]map[string]int{Hog: {"cpu: neighbour": 2}, Quota: {"own_limit": 1}}, a.Matrix); diff != "" {
+		t.Errorf("matrix (-want +got):\n%s", diff)
+	}
+	pooled := 1.0
+	want := []Row{
+		{
+			Fault: Hog, Runs: 2, Valid: 2, Right: 2, Harmed: 2, Against: 2, Well: 1, Calm: 1, Pooled: &pooled,
+			Detected: Spread{2, 0.4, 0.3, 0.5}, Acted: Spread{2, 0.45, 0.3, 0.6}, Recovered: Spread{2, 0.75, 0.5, 1},
+		},
+		{Fault: Quota, Runs: 2, Valid: 1, Right: 1, Harmed: 1, Calm: 1, Detected: Spread{1, 0.5, 0.5, 0.5}},
+		{Fault: IO, Skipped: &lab.Skipped{Scenario: IO, Reason: "fault io: no disk"}},
+	}
+	if diff := cmp.Diff(want, a.Faults, cmp.Comparer(near)); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	r := fake()
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := Text(&got, r, a, 80); err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "text.golden")
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What is stored comes to the same when it is read again.
+func TestReadFile(t *testing.T) {
+	t.Parallel()
+	r := fake()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, lab.ResultFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := Analyse(r)
+	after, err := Analyse(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
+	}
+	if err := os.WriteFile(filepath.Join(dir, lab.ResultFile), []byte(`{"schema":"berth.dev/lab/v1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadFile(dir); err == nil {
+		t.Error("read a result of another kind")
+	}
+}
+
+func TestBin(t *testing.T) {
+	t.Parallel()
+	ms := time.Millisecond
+	var run Trial
+	run.bin([]lab.Request{
+		{Due: 0, Seen: 0, Done: 2 * ms},
+		{Due: 49 * ms, Seen: 50 * ms, Done: 50 * ms, Failed: true},
+		{Due: 160 * ms, Seen: 161 * ms, Done: -1},
+		{Due: 199 * ms, Seen: -1, Done: -1},
+	}, 260*ms)
+	want := []Bin{{Response: []int64{1000, 2000}, Censored: 1}, {}, {}, {Response: []int64{61_000, 100_000}, Censored: 2}}
+	if diff := cmp.Diff(want, run.Bins); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if run.LagP99 != 61_000 {
+		t.Errorf("lag %g µs, want 61 ms: a request that was never seen waited to the end", run.LagP99)
+	}
+}
+
+func TestDifferent(t *testing.T) {
+	t.Parallel()
+	before := []lab.Knob{{Of: "neighbour", File: "cpu.idle", Value: "0"}, {Of: "tenant", File: "cpu.idle", Value: "0"}}
+	after := []lab.Knob{{Of: "neighbour", File: "cpu.idle", Value: "1"}, {Of: "tenant", File: "cpu.idle", Value: "0"}}
+	if got := different(before, after); len(got) != 1 || got[0] != "neighbour cpu.idle: 1, was 0" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, e := range []Experiment{Default(), Short()} {
+		if err := e.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, spoil := range map[string]func(e *Experiment){
+		"runs":          func(e *Experiment) { e.Runs = -1 },
+		"nothing to do": func(e *Experiment) { e.Faults, e.Blocks = nil, 0 },
+		"learn":         func(e *Experiment) { e.Learn = 0 },
+		"last":          func(e *Experiment) { e.Last = lab.Duration(time.Second) },
+		"window":        func(e *Experiment) { e.Window = lab.Duration(time.Millisecond) },
+		"probe":         func(e *Experiment) { e.Probe = "maybe" },
+		"weight":        func(e *Experiment) { e.Weight = 20_000 },
+		"fault":         func(e *Experiment) { e.Faults = []string{"earthquake"} },
+	} {
+		e := Default()
+		spoil(&e)
+		if err := e.Validate(); err == nil || !bytes.Contains([]byte(err.Error()), []byte(name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

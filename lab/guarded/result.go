@@ -1,0 +1,121 @@
+package guarded
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/lab"
+)
+
+// Schema names the version of the result file's format.
+const Schema = "berth.dev/lab-guard/v1"
+
+// Result is everything that was measured, as stored in result.json.
+type Result struct {
+	Schema  string      `json:"schema"`
+	Program lab.Program `json:"program"`
+	Started time.Time   `json:"started"`
+	// Finished is zero, and Complete false, for a run that was interrupted or is
+	// under way.
+	Finished   time.Time     `json:"finished,omitzero"`
+	Complete   bool          `json:"complete"`
+	Host       lab.Host      `json:"host"`
+	Experiment Experiment    `json:"experiment"`
+	Setup      lab.Setup     `json:"setup"`
+	Skipped    []lab.Skipped `json:"skipped,omitempty"` // faults that this host cannot have
+	Runs       []Trial       `json:"runs,omitempty"`
+	// Steady is the comparison in steady state as a result of its own; nil if none
+	// was asked for.
+	Steady *lab.Result `json:"steady,omitempty"`
+}
+
+// binLength is the length of a Bin: ten of them have the 368 requests that an
+// interval of p99 needs (docs/statistics.md) at 1,000 requests a second.
+const binLength = 50 * time.Millisecond
+
+// Trial is one fault injected. Times are in seconds from its onset, negative before.
+type Trial struct {
+	Fault   string    `json:"fault"`
+	Number  int       `json:"number"` // from 1, of the same fault
+	Started time.Time `json:"started"`
+	// Invalid says why the run does not count; "" for one that does.
+	Invalid string `json:"invalid,omitempty"`
+	// From is when the load began, Onset that instant after it in seconds, End when
+	// the fault was over.
+	From float64 `json:"from"`
+	End  float64 `json:"end"`
+	// Bins are the requests by when they were due, each of 50 ms, from the start of
+	// the measured window at BinsFrom.
+	BinsFrom float64 `json:"binsFrom"`
+	Bins     []Bin   `json:"bins"`
+	// Findings are those about the tenant, in each window that had any.
+	Findings []Finding `json:"findings,omitempty"`
+	Events   []Event   `json:"events,omitempty"`
+	// Windows is how many slow windows the guard judged, Late how many came too late,
+	// ProbeCost the probe's CPU time per second in CPUs, ProbeReason why there was
+	// none, Errors what went wrong without ending the run.
+	Windows     int      `json:"windows"`
+	Late        int      `json:"late,omitempty"`
+	ProbeCost   float64  `json:"probeCost,omitempty"`
+	ProbeReason string   `json:"probeReason,omitempty"`
+	Errors      []string `json:"errors,omitempty"`
+	// Changed are settings that were not as before when the guard had let go.
+	Changed []string `json:"changed,omitempty"`
+	// TenantCPUs and NeighbourCPUs are what they used per second of the fault, and
+	// the share (0-1) of the shared CPUs that went to others, hypervisor included,
+	// over the window.
+	TenantCPUs    float64 `json:"tenantCPUs"`
+	NeighbourCPUs float64 `json:"neighbourCPUs"`
+	Others        float64 `json:"others"`
+	// LagP99 is the generator's own, in microseconds.
+	LagP99 float64 `json:"lagP99"`
+}
+
+// Bin is what was due in 50 ms.
+type Bin struct {
+	// Response is the time from due to done of each request in microseconds, the
+	// shortest first. Requests that failed or were not answered are in it with the
+	// time that they had waited, and counted in Censored.
+	Response []int64 `json:"response,omitempty"`
+	Censored int     `json:"censored,omitempty"`
+}
+
+// Finding is what one window of the guard said about the tenant. Suspect is one of
+// the groups of the run (lab.Neighbour), "" for nobody, or the path of another.
+type Finding struct {
+	At         float64         `json:"at"`
+	Resource   detect.Resource `json:"resource"`
+	Suspect    string          `json:"suspect,omitempty"`
+	Confidence float64         `json:"confidence"`
+}
+
+// Event is a step of the guard's loop.
+type Event struct {
+	At float64 `json:"at"`
+	control.Event
+	Words string `json:"words"`
+}
+
+// ReadFile reads a stored result; a folder stands for the file in it.
+func ReadFile(path string) (*Result, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, lab.ResultFile)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read result: %w", err)
+	}
+	var r Result
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("read result %s: %w", path, err)
+	}
+	if r.Schema != Schema {
+		return nil, fmt.Errorf("read result %s: schema %q: this program reads %q", path, r.Schema, Schema)
+	}
+	return &r, nil
+}

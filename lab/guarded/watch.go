@@ -1,0 +1,149 @@
+package guarded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/place"
+)
+
+// watching is the guard at work on the groups of the run, and what it says.
+type watching struct {
+	zero   time.Time // of the times noted
+	groups map[string]string
+	stop   context.CancelFunc
+	ended  chan error
+	runner *guard.Runner
+	close  func() error
+
+	findings []Finding
+	events   []Event
+	failed   []error
+}
+
+// watch starts the guard. Times are noted from an instant on.
+func (r *runner) watch(ctx context.Context, zero time.Time) (*watching, error) {
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	sensors, err := guard.OpenHost("")
+	if err != nil {
+		return nil, err
+	}
+	host, err := actuate.Open(actuate.Options{Root: root, Dir: actuate.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")), Program: lab.ProgramName})
+	if err != nil {
+		return nil, errors.Join(err, sensors.Close())
+	}
+	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1)}
+	w.close = func() error {
+		_, err := host.Restore()
+		return errors.Join(err, host.Close(), sensors.Close())
+	}
+	var workloads []guard.Workload
+	for _, name := range []string{lab.Tenant, lab.Neighbour, lab.Bystander} {
+		group, ok := sensors.Path(r.stage.Group(name).Dirs()[0])
+		if !ok {
+			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", name), w.close())
+		}
+		w.groups[name] = group
+		tenant := name == lab.Tenant
+		class := place.BE
+		if tenant {
+			class = place.LS
+		}
+		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: tenant})
+	}
+	w.runner, err = guard.New(guard.Options{
+		Sensors: sensors, Actuator: host, Machine: r.result.Host.Machine,
+		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
+		Control:   control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
+		Window:    time.Duration(r.exp.Window), Probe: r.exp.Probe.use(),
+		Found: w.found, Acted: w.acted, Failed: func(err error) { w.failed = append(w.failed, err) },
+	})
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	go func() { w.ended <- w.runner.Run(ctx) }()
+	return w, nil
+}
+
+// found notes what a window says about the tenant.
+func (w *watching) found(all []detect.Finding) {
+	at := time.Since(w.zero).Seconds()
+	for _, f := range all {
+		if f.Victim == w.groups[lab.Tenant] {
+			w.findings = append(w.findings, Finding{At: at, Resource: f.Resource, Suspect: w.short(f.Suspect), Confidence: f.Confidence})
+		}
+	}
+}
+
+// acted notes a step, with the groups of the run under their names.
+func (w *watching) acted(e control.Event) {
+	e.Victim, e.Suspect = w.short(e.Victim), w.short(e.Suspect)
+	if e.Action != nil {
+		a := *e.Action
+		a.Group, a.Victim, a.Suspect = w.short(a.Group), w.short(a.Victim), w.short(a.Suspect)
+		e.Action = &a
+	}
+	w.events = append(w.events, Event{At: e.Time.Sub(w.zero).Seconds(), Event: e, Words: e.String()})
+}
+
+// short is a group's name in the result: that of a group of the run, or its path.
+func (w *watching) short(path string) string {
+	for name, group := range w.groups {
+		if path == group || strings.HasPrefix(path, group+"/") {
+			return name
+		}
+		if path == filepath.Dir(group) {
+			return "both" // the group around those of the run
+		}
+	}
+	return path
+}
+
+// end stops the guard, which gives everything back, and files what it said.
+func (w *watching) end(run *Trial) error {
+	w.stop()
+	err := errors.Join(<-w.ended, w.close())
+	run.Findings, run.Events = w.findings, w.events
+	status := w.runner.Status()
+	run.Windows, run.Late, run.ProbeCost = status.Windows, status.Late, status.Probe.Cost
+	run.ProbeReason = status.Probe.Reason
+	for _, failed := range w.failed {
+		run.Errors = append(run.Errors, failed.Error())
+	}
+	return err
+}
+
+// ProbeUse says when the run-queue probe is armed.
+type ProbeUse string
+
+// The uses.
+const (
+	ProbeAlways ProbeUse = "always"
+	ProbeNeeded ProbeUse = "needed"
+	ProbeNever  ProbeUse = "never"
+)
+
+func (p ProbeUse) use() guard.ProbeUse {
+	switch p {
+	case ProbeAlways:
+		return guard.ProbeAlways
+	case ProbeNeeded:
+		return guard.ProbeNeeded
+	}
+	return guard.ProbeNever
+}
