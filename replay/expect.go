@@ -32,40 +32,29 @@ type Expect struct {
 	Moved *int
 }
 
-// ErrorKinds returns the words for refusals.
+// errorOther is a refusal that is none of package place's: by a policy that
+// another program brought.
+const errorOther = "other"
+
+// ErrorKinds returns the words for refusals: those of place.Refusals, and "other".
 func ErrorKinds() []string {
-	return []string{
-		"not-enough-cpus", "smt-alignment", "numa", "memory", "device", "floor", "rejected",
-		"held", "not-held", "invalid", "conflict", "stale", "other",
+	var words []string
+	for _, r := range place.Refusals() {
+		words = append(words, r.Kind())
 	}
+	return append(words, errorOther)
 }
 
 // errorKind returns the word for an error, "" for none.
 func errorKind(err error) string {
-	if err == nil {
+	var refusal place.Refusal
+	switch {
+	case err == nil:
 		return ""
+	case errors.As(err, &refusal):
+		return refusal.Kind()
 	}
-	for _, k := range []struct {
-		word string
-		is   bool
-	}{
-		{"not-enough-cpus", is[*place.CPUsError](err)}, {"smt-alignment", is[*place.SMTError](err)},
-		{"numa", is[*place.NUMAError](err)}, {"memory", is[*place.MemoryError](err)},
-		{"device", is[*place.DeviceError](err)}, {"floor", is[*place.FloorError](err)},
-		{"rejected", is[*place.RejectedError](err)}, {"held", is[*place.HeldError](err)},
-		{"not-held", is[*place.NotHeldError](err)}, {"invalid", is[*place.InvalidError](err)},
-		{"conflict", is[*place.ConflictError](err)}, {"stale", is[*place.StaleError](err)},
-	} {
-		if k.is {
-			return k.word
-		}
-	}
-	return "other"
-}
-
-func is[T error](err error) bool {
-	var target T
-	return errors.As(err, &target)
+	return errorOther
 }
 
 // expect reads what a step should lead to.

@@ -84,6 +84,14 @@ func plain[T any, P interface {
 	}
 }
 
+// refused is the kind of a place.Refusal.
+func refused[T any, P interface {
+	*T
+	place.Refusal
+}](status int, title, remedy string) kind {
+	return plain[T, P](P(new(T)).Kind(), status, title, remedy)
+}
+
 // sentinel is a kind without fields.
 func sentinel(name string, status int, title, remedy string, is error) kind {
 	return kind{
@@ -102,20 +110,23 @@ const (
 // several is the first of them.
 func kinds() []kind {
 	return []kind{
-		plain[place.NotHeldError]("not-held", http.StatusNotFound, "no such workload", "GET /v1/workloads lists those that there are"),
-		plain[place.HeldError]("held", http.StatusConflict, "the workload exists", "resize it with PUT, or release it first"),
+		refused[place.NotHeldError](http.StatusNotFound, "no such workload", "GET /v1/workloads lists those that there are"),
+		refused[place.HeldError](http.StatusConflict, "the workload exists", "resize it with PUT, or release it first"),
 		plain[agent.OccupiedError]("occupied", http.StatusConflict, "the workload still has processes", "end them, or release it with ?kill=true"),
-		plain[place.InvalidError]("invalid", http.StatusBadRequest, "the request makes no sense", rewrite),
-		plain[place.CPUsError]("cpus", http.StatusConflict, "too few CPUs", tooMuch),
-		plain[place.SMTError]("smt", http.StatusConflict, "too few whole cores", tooMuch),
-		plain[place.NUMAError]("numa", http.StatusConflict, "the NUMA nodes cannot serve it", tooMuch),
-		plain[place.MemoryError]("memory", http.StatusConflict, "too little memory", tooMuch),
-		plain[place.DeviceError]("device", http.StatusConflict, "no such device, or not free", tooMuch),
-		plain[place.FloorError]("floor", http.StatusConflict, "a workload would be left without CPUs", tooMuch),
-		plain[place.ConflictError]("conflict", http.StatusConflict, "the CPUs are held", tooMuch),
-		plain[place.RejectedError]("rejected", http.StatusConflict, "the policy refuses it", "change the request, or the policy in the configuration"),
-		plain[place.StaleError]("stale", http.StatusConflict, "the books changed meanwhile", "send the request again"),
+		refused[place.InvalidError](http.StatusBadRequest, "the request makes no sense", rewrite),
+		refused[place.CPUsError](http.StatusConflict, "too few CPUs", tooMuch),
+		refused[place.SMTError](http.StatusConflict, "too few whole cores", tooMuch),
+		refused[place.NUMAError](http.StatusConflict, "the NUMA nodes cannot serve it", tooMuch),
+		refused[place.MemoryError](http.StatusConflict, "too little memory", tooMuch),
+		refused[place.DeviceError](http.StatusConflict, "no such device, or not free", tooMuch),
+		refused[place.FloorError](http.StatusConflict, "a workload would be left without CPUs", tooMuch),
+		refused[place.ConflictError](http.StatusConflict, "the CPUs are held", tooMuch),
+		refused[place.RejectedError](http.StatusConflict, "the policy refuses it", "change the request, or the policy in the configuration"),
+		refused[place.StaleError](http.StatusConflict, "the books changed meanwhile", "send the request again"),
 		plain[agent.BusyError]("busy", http.StatusServiceUnavailable, "another agent keeps the node", "stop one of the two"),
+		plain[agent.ClaimedError]("claimed", http.StatusConflict, "another node gives these CPUs away", "use the one node for all, or end the other's workloads; the detail says where it is"),
+		plain[agent.MissingError]("missing", http.StatusNotFound, "the group or process is not there", "name one that exists"),
+		plain[agent.GroupError]("group", http.StatusConflict, "the group may not be placed", "name another, or change what the detail says is in the way"),
 		plain[kernel.NotSupportedError]("not-supported", http.StatusNotImplemented, "this host cannot do it", "the detail says what would enable it; so does berth doctor"),
 		{
 			name: "kernel", status: http.StatusInternalServerError, title: "the kernel refused",

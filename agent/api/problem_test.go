@@ -15,8 +15,8 @@ func TestKindOf(t *testing.T) {
 		err  error
 		want string
 	}{
-		{&place.CPUsError{}, "cpus"},
-		{fmt.Errorf("place: %w", &place.SMTError{}), "smt"},
+		{&place.CPUsError{}, "not-enough-cpus"},
+		{fmt.Errorf("place: %w", &place.SMTError{}), "smt-alignment"},
 		{errors.Join(errors.New("x"), &place.FloorError{}), "floor"},
 		{&kernel.StepError{Err: errors.New("x")}, "kernel"},
 		{&kernel.NotSupportedError{}, "not-supported"},
