@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -158,6 +160,29 @@ func (s *Stage) Round(ctx context.Context, sc Scenario, block, position int, scr
 // Length sets for how long the rounds that follow settle and are measured.
 func (s *Stage) Length(settle, window time.Duration) {
 	s.r.exp.Settle, s.r.exp.Window = Duration(settle), Duration(window)
+}
+
+// MapTenant gives the tenant of the rounds that follow a working set of so many bytes
+// in a file of the run's folder, whose pages can be reclaimed; 0 takes it back.
+func (s *Stage) MapTenant(bytes int64) {
+	t := &s.r.result.Setup.Tenant
+	t.File, t.WorkingSetBytes = "", s.r.exp.Tenant.WorkingSetBytes
+	if bytes > 0 {
+		t.File, t.WorkingSetBytes = filepath.Join(s.r.opt.Dir, "articles"), bytes
+	}
+}
+
+// MemoryDir is the directory, relative to the kernel.Root, of the group around those
+// of the stage in the hierarchy of the v1 memory controller; a
+// kernel.NotSupportedError where there is none.
+func (s *Stage) MemoryDir() (string, error) {
+	for _, dir := range s.groups.mirrors[tenantParty] {
+		around := path.Dir(dir)
+		if _, err := fs.Stat(s.groups.root.FS(), around+"/memory.limit_in_bytes"); err == nil {
+			return around, nil
+		}
+	}
+	return "", &kernel.NotSupportedError{Feature: "common memory limit", Reason: "no group of the run is in a v1 memory controller", Remedy: "none yet for cgroup v2"}
 }
 
 // Requests are those of the last round, in the order in which they were due.

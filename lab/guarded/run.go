@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"berth.dev/berth/kernel"
@@ -176,6 +179,10 @@ func (r *runner) inject(ctx context.Context, f Fault, number int) (run Trial, er
 		return run, err
 	}
 	r.stage.Length(settle, onset-settle+lasts+after)
+	if f.Name == Reclaim {
+		r.stage.MapTenant(articles)
+		defer r.stage.MapTenant(0)
+	}
 	d := &direction{r: r, run: &run, onset: onset, lasts: lasts, prepare: prepare}
 	round, err := r.stage.Round(ctx, lab.Scenario{Name: f.Name}, number, 0, lab.Script{During: d.direct})
 	if err != nil {
@@ -353,6 +360,11 @@ func (r *runner) disturbance(f Fault) (preparation, error) {
 		return r.surges(func() (float64, time.Duration) {
 			return r.rng.Float64() * r.result.Setup.Rate, time.Duration(1+4*r.rng.Float64()) * time.Second
 		}), nil
+	case Reclaim:
+		if _, err := r.stage.MemoryDir(); err != nil {
+			return nil, err
+		}
+		return r.reclaim, nil
 	case IO:
 		return nil, &kernel.NotSupportedError{
 			Feature: "fault io", Reason: "the tenant needs no disk, and disks that a host really uses are not to be disturbed", Remedy: "none yet: a disk of the lab's own would be needed",
@@ -396,6 +408,55 @@ func (r *runner) quota(context.Context, *lab.Scene) (disturbance, error) {
 
 // quotaPeriod is the kernel's default, which container runtimes leave as it is.
 const quotaPeriod = 100 * time.Millisecond
+
+const (
+	// articles is the tenant's working set in a file, hogBytes the neighbour's in
+	// anonymous memory, and driven the part (one in so many) of the former that
+	// their common limit has no room for.
+	articles = 64 << 20
+	hogBytes = 256 << 20
+	driven   = 4
+	// hogOwn is about what the neighbour's process takes besides.
+	hogOwn = 8 << 20
+)
+
+// reclaim sets a limit on the memory of all groups of the run when the tenant has
+// its own, and lets the neighbour take so much that a part of the tenant's has to go.
+// Without swap only pages of files can; nothing runs out of memory.
+func (r *runner) reclaim(_ context.Context, s *lab.Scene) (disturbance, error) {
+	hog, err := s.Admit(lab.Neighbour, noise.Config{Kernel: "write", Threads: 1, Intensity: 5, Bytes: hogBytes, Seed: r.exp.Seed})
+	if err != nil {
+		return disturbance{}, err
+	}
+	dir, err := r.stage.MemoryDir()
+	if err != nil {
+		return disturbance{}, err
+	}
+	undo := func() error { return nil }
+	return disturbance{
+		begin: func(ctx context.Context) error {
+			text, err := os.ReadFile("/" + dir + "/memory.usage_in_bytes")
+			if err != nil {
+				return err
+			}
+			used, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			if err != nil {
+				return fmt.Errorf("/%s/memory.usage_in_bytes: %w", dir, err)
+			}
+			limit := (used + hogBytes + hogOwn - articles/driven) &^ 4095
+			undone, err := r.stage.Apply(kernel.Plan{{Path: dir + "/memory.limit_in_bytes", Value: strconv.FormatInt(limit, 10)}})
+			if err != nil {
+				return err
+			}
+			undo = undone
+			return hog.Begin(ctx)
+		},
+		end: func() error {
+			hog.End()
+			return undo()
+		},
+	}, nil
+}
 
 // surges asks the tenant for more, one surge after the other; next says how much,
 // in requests per second, and for how long.

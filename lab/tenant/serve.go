@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"time"
 )
 
@@ -33,6 +34,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	service, err := New(config)
 	if err != nil {
 		return err
+	}
+	if config.File != "" {
+		debug.FreeOSMemory() // the copy that the file was made from
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -63,7 +63,13 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse template: %w", err)
 	}
-	s := &Service{config: c, store: newStore(c.WorkingSetBytes, c.Seed), page: parsed, mux: http.NewServeMux()}
+	articles := newStore(c.WorkingSetBytes, c.Seed)
+	if c.File != "" {
+		if articles, err = articles.mapped(c.File); err != nil {
+			return nil, err
+		}
+	}
+	s := &Service{config: c, store: articles, page: parsed, mux: http.NewServeMux()}
 	s.scratch.New = func() any { return new(scratch) }
 	s.mux.HandleFunc("GET "+articlePath, s.serveArticle)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

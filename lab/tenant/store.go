@@ -1,9 +1,13 @@
 package tenant
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // recordBytes is the size of one article in the store: its lines end in '\n',
@@ -37,6 +41,32 @@ func newStore(size int64, seed uint64) store {
 		}
 	}
 	return store{unsafe.String(&text[0], len(text))} // text is not written again
+}
+
+// mapped is the same store in a file without a name, as long as the process lives.
+func (s store) mapped(name string) (mapped store, err error) {
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return store{}, fmt.Errorf("article store: %w", err)
+	}
+	defer file.Close()
+	if err := os.Remove(name); err != nil {
+		return store{}, fmt.Errorf("article store: %w", err)
+	}
+	if _, err := file.WriteString(s.text); err != nil {
+		return store{}, fmt.Errorf("article store: %w", err)
+	}
+	if err := file.Sync(); err != nil { // clean pages can be reclaimed
+		return store{}, fmt.Errorf("article store: %w", err)
+	}
+	memory, err := unix.Mmap(int(file.Fd()), 0, len(s.text), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return store{}, fmt.Errorf("map article store: %w", err)
+	}
+	if err := unix.Madvise(memory, unix.MADV_RANDOM); err != nil { // one page at a time
+		return store{}, fmt.Errorf("map article store: %w", err)
+	}
+	return store{unsafe.String(&memory[0], len(memory))}, nil
 }
 
 // appendLine adds size bytes: words and '\n'.

@@ -1,8 +1,12 @@
 package tenant
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -73,5 +77,28 @@ func BenchmarkNewStore(b *testing.B) {
 				newStore(size, 1)
 			}
 		})
+	}
+}
+
+// A store in a file has the same articles, and the file no name.
+func TestMapped(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "articles")
+	plain := newStore(100<<10, 3)
+	mapped, err := plain.mapped(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mapped.text != plain.text {
+		t.Error("the articles differ")
+	}
+	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plain.mapped(name); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over a file of somebody else: %v", err)
 	}
 }

@@ -19,6 +19,10 @@ type Config struct {
 	// WorkingSetBytes is the size of the article store, of which every byte is
 	// equally likely to be read; it holds at least one article (1 KiB).
 	WorkingSetBytes int64 `json:"workingSetBytes"`
+	// File is where the article store lies, mapped, so that the kernel can reclaim
+	// its pages and has to read them again. The file is made, and has no name any
+	// more when the service is ready. "" keeps the store in anonymous memory.
+	File string `json:"file,omitempty"`
 	// Procs bounds the CPUs the service uses at once (GOMAXPROCS); 0: all it may.
 	Procs int    `json:"procs,omitempty"`
 	Seed  uint64 `json:"seed"`
