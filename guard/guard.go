@@ -94,6 +94,8 @@ type Options struct {
 	// them; groups whose samples it holds are those that are there.
 	Sensors Sensors
 	Replay  iter.Seq2[[]watch.Sample, error]
+	// Began is when the recording began, for the times of events; zero is now.
+	Began time.Time
 	// Actuator acts; nil is for mode Observe, and for Replay, which can only preview.
 	Actuator Actuator
 	// Machine is the hardware, nil where it is unknown.
@@ -173,7 +175,7 @@ type Probe struct {
 }
 
 // Runner guards a host. Run does the work; the other methods may be called from
-// other goroutines meanwhile, but not from the callbacks.
+// other goroutines meanwhile, SetMode not from the callbacks.
 type Runner struct {
 	o   Options
 	now func() time.Time

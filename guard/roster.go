@@ -146,6 +146,9 @@ func (r *Runner) lowly(group string) bool {
 	return is
 }
 
+// has reports whether a group is known.
+func (k *roster) has(group string) bool { return k.all[group] != nil || k.around[group] }
+
 func (k *roster) sort() {
 	k.names = slices.Sorted(maps.Keys(k.all))
 	k.sensitive = nil

@@ -11,12 +11,15 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/watch"
 )
 
 const (
 	// relook is the time between two looks at who is who.
 	relook = 5 * watch.Second
+	// relookNew is the least time between two looks for a suspect that is new.
+	relookNew = 200 * watch.Millisecond
 	// rest is for how long the probe stays armed after it was last needed.
 	rest = 30 * watch.Second
 	// maxSilent is after how many windows in a row without any sample a run ends.
@@ -34,6 +37,9 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	}()
 	r.began = r.now()
 	if r.o.Replay != nil {
+		if !r.o.Began.IsZero() {
+			r.began = r.o.Began
+		}
 		return r.replay(ctx)
 	}
 	return r.live(ctx)
@@ -46,8 +52,12 @@ func (r *Runner) release(ctx context.Context) error {
 	defer r.mu.Unlock()
 	var errs []error
 	for _, p := range r.paces() {
-		r.acted(p.loop.Release(ctx))
-		if left := p.loop.InForce(); len(left) > 0 && r.mode == control.Enforce {
+		events := p.loop.Release(ctx)
+		if r.mode != control.Enforce {
+			continue
+		}
+		r.acted(events)
+		if left := p.loop.InForce(); len(left) > 0 {
 			errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
 		}
 	}
@@ -174,6 +184,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		p.due = now + p.window
 	}
 	found := p.detector.Judge(now)
+	r.meetSuspects(ctx, found, now)
 	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool { return !r.tells(p, f.Resource) })
 	if len(p.findings) > 0 && r.o.Found != nil {
 		r.calls = append(r.calls, func() { r.o.Found(p.findings) })
@@ -199,13 +210,29 @@ func (r *Runner) tells(p *pace, of detect.Resource) bool {
 	return !r.armed || !ofFast(of)
 }
 
+// meetSuspects looks at once who is there if a suspect is new.
+func (r *Runner) meetSuspects(ctx context.Context, found []detect.Finding, now watch.Time) {
+	isNew := func(f detect.Finding) bool {
+		return f.Suspect != "" && f.Suspect != "/" && f.Suspect != observe.Ended && !r.known.has(f.Suspect)
+	}
+	if r.o.Sensors != nil && now-r.known.looked >= relookNew && slices.ContainsFunc(found, isNew) {
+		r.look(ctx, nil, now)
+	}
+}
+
 // mayActOn is findings for a loop. Those that are the other loop's to act on stay,
-// without remedies, as they explain others.
+// without remedies, as they explain others; and so do those about a suspect that is
+// no group to act on, as the root group.
 func (r *Runner) mayActOn(p *pace, found []detect.Finding) []detect.Finding {
+	found = slices.Clone(found)
+	for i := range found {
+		if f := &found[i]; f.Suspect != "" && !r.known.has(f.Suspect) {
+			f.Remedies = nil
+		}
+	}
 	if r.fast == nil {
 		return found
 	}
-	found = slices.Clone(found)
 	if p == r.fast {
 		for _, f := range r.slow.findings {
 			if !ofFast(f.Resource) {

@@ -14,6 +14,7 @@ func commands() []*cobra.Command {
 		diagnoseCommand(),
 		doctorCommand(),
 		explainCommand(),
+		guardCommand(),
 		labCommand(),
 		mapCommand(),
 		moveCommand(),

@@ -35,10 +35,10 @@ is that of a cpuset which cannot be emptied while it holds processes. Journals o
 left alone; those from before a reboot are only removed. It can be called, and
 killed, at any time.
 
-The node of berth run is restored as well: a change that was cut short is
-finished, and the places of commands that have ended are given back. --all takes
-away the places of living ones, too, and every value that Berth overwrote for
-them; their processes go back to the groups that they came from. An agent that
+What a killed guard left in force is given back first. The node of berth run is
+restored as well: a change that was cut short is finished, and the places of
+commands that have ended are given back. --all takes away the places of living
+ones, too, and every value that Berth overwrote for them; their processes go back to the groups that they came from. An agent that
 runs keeps the node, and then only stopping it helps. --dry-run does not look at
 the node.
 
@@ -75,6 +75,8 @@ type restoring struct {
 type restoreReport struct {
 	kernel.Report
 	Node *nodeReport `json:"node,omitempty"`
+	// Guard is what a killed guard left.
+	Guard *guardReport `json:"guard,omitempty"`
 }
 
 // nodeReport is what became of the node.
@@ -101,7 +103,10 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 		restore = kernel.Preview
 	}
 	var report restoreReport
+	var guardErr error
+	report.Guard, guardErr = restoreGuard(root, r.guardDir(root), r.dryRun)
 	report.Report, err = restore(root, dir)
+	err = errors.Join(err, guardErr)
 	if !r.dryRun {
 		var nodeErr error
 		report.Node, nodeErr = r.node(ctx, root)
@@ -112,6 +117,9 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	}
 	printRestored(w, report.Report)
 	found := len(report.Items) + len(report.Stale) + len(report.Alive) + len(report.Foreign)
+	if report.Guard != nil {
+		found += report.Guard.print(w)
+	}
 	if report.Node != nil {
 		found += printNode(w, report.Node)
 	}
@@ -119,6 +127,14 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 		fmt.Fprintln(w, "nothing to give back")
 	}
 	return err
+}
+
+// guardDir is the guard's state directory.
+func (r *restoring) guardDir(root *kernel.Root) string {
+	if r.state != "" {
+		return guardDirOf(r.state)
+	}
+	return guardDirOf(nodeDir(root.Name()))
 }
 
 // node gives back what dead owners left, or everything. Without a node, the

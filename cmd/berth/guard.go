@@ -1,0 +1,479 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/place"
+)
+
+func guardCommand() *cobra.Command {
+	f := guardFlags{}
+	cmd := &cobra.Command{
+		Use:   "guard",
+		Short: "Look after sensitive workloads, and move a noisy neighbour aside",
+		Long: `Look after sensitive workloads: say who suffers, from what and by whom as it happens
+and, if it may, move the neighbour aside, measure whether that helped, and give it
+back when it is no longer needed.
+
+  --mode observe   says what it finds (the default)
+  --mode preview   also says what it would do, and changes nothing
+  --mode enforce   does it: one change at a time, the cheapest and most reversible
+                   first, taken back if the victim does not get better
+
+Looked after are Berth's own workloads of the classes LS, LSE and LSR, and groups that
+a --sensitive glob names. Acted on is best-effort work only: Berth's own (BE), groups
+that --best-effort names, and groups that are set to yield already (cpu.idle, or
+the lowest weight). A glob names a group, or all groups in it: 'batch', 'kubepods/*'.
+--protect is for groups that must never be touched, whatever they are.
+
+A group yields at the level where its path and the victim's part, so a group of
+several is told to yield only if all in it is best effort.
+
+Whenever it ends, by Ctrl-C, SIGTERM, --for or an error, everything is given back. What
+a killed guard left, berth guard off or the next berth guard gives back, and so does
+berth restore. Only one guard that may act runs on a host.
+
+As root it arms the run-queue probe while it is needed (eBPF programs that run at every
+context switch): then it finds a neighbour on the CPU within half a second, without it
+within a quarter of a minute. docs/guard.md says what is found by which rules, what is
+done, and what it costs.
+
+Exit status: 0 at the end of --for or after a signal, 1 if the host cannot be read or
+something could not be given back, 2 for wrong usage.`,
+		Example: `  berth guard --sensitive 'web.slice/*' --for 10m
+  berth guard --mode preview --sensitive web --best-effort batch
+  berth guard --mode enforce --sensitive web --best-effort 'batch/*' --protect batch/backup
+  berth watch --record bad-day.jsonl; berth guard --replay bad-day.jsonl --sensitive web
+  berth guard status
+  berth guard off`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.mode, "mode", "observe", "observe, preview or enforce")
+	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "look after groups that match this `glob`; may be repeated")
+	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "groups that match this `glob` may be squeezed; may be repeated")
+	fl.StringArrayVar(&f.protect, "protect", nil, "never act on groups that match this `glob`; may be repeated")
+	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
+	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
+	fl.StringVar(&f.probe, "probe", "needed", "when to arm the run-queue probe: needed, always or never")
+	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
+	outputFlag(cmd, &f.output)
+	completeWords(cmd, "mode", "observe", "preview", "enforce")
+	completeWords(cmd, "probe", "needed", "always", "never")
+	completeWords(cmd, "output", "text", "json")
+	socketFlag(cmd)
+	cmd.AddCommand(guardOffCommand(), guardStatusCommand())
+	return cmd
+}
+
+// guardFlags are the flags of berth guard.
+type guardFlags struct {
+	mode, probe, replay, output    string
+	sensitive, bestEffort, protect []string
+	length, window                 time.Duration
+}
+
+func (f *guardFlags) validate() error {
+	if err := checkOutput(f.output); err != nil {
+		return err
+	}
+	var errs []error
+	if !slices.Contains([]string{"observe", "preview", "enforce"}, f.mode) {
+		errs = append(errs, fmt.Errorf("--mode %q: not observe, preview or enforce", f.mode))
+	}
+	if !slices.Contains([]string{"needed", "always", "never"}, f.probe) {
+		errs = append(errs, fmt.Errorf("--probe %q: not needed, always or never", f.probe))
+	}
+	if f.replay != "" && f.mode == "enforce" {
+		errs = append(errs, errors.New("--replay: a recording can be previewed, not enforced"))
+	}
+	if f.length < 0 {
+		errs = append(errs, fmt.Errorf("--for %s: negative", f.length))
+	}
+	if f.window < guard.FastWindow || f.window > time.Minute {
+		errs = append(errs, fmt.Errorf("--window %s: not 100ms to 1m", f.window))
+	}
+	for _, glob := range slices.Concat(f.sensitive, f.bestEffort, f.protect) {
+		if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			errs = append(errs, fmt.Errorf("glob %q: not valid", glob))
+		}
+	}
+	if len(errs) > 0 {
+		return exitStatus{exitUsage, errors.Join(errs...)}
+	}
+	return nil
+}
+
+func (f *guardFlags) run(cmd *cobra.Command) (err error) {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	var opt guard.Options
+	if err := opt.Control.Mode.UnmarshalText([]byte(f.mode)); err != nil {
+		return err
+	}
+	opt.Window = f.window
+	opt.Control.Protected = globs(f.protect)
+	opt.Probe = map[string]guard.ProbeUse{"needed": guard.ProbeNeeded, "always": guard.ProbeAlways, "never": guard.ProbeNever}[f.probe]
+	g := &guarding{flags: f, cmd: cmd, began: time.Now(), said: map[string]time.Time{}}
+	closing, err := g.open(&opt)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closing()) }()
+	if opt.Sensors != nil {
+		if err := g.check(cmd.Context(), &opt); err != nil {
+			return err
+		}
+	}
+	opt.Found, opt.Acted = g.found, g.acted
+	opt.Failed = func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", onLine(err.Error())) }
+	if g.runner, err = guard.New(opt); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.length > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.length)
+		defer cancel()
+	}
+	g.begin(opt.Control.Mode)
+	defer g.end()
+	err = g.runner.Run(ctx)
+	g.summary()
+	return err
+}
+
+// globs are without the slashes around them.
+func globs(all []string) []string {
+	var trimmed []string
+	for _, glob := range all {
+		trimmed = append(trimmed, strings.Trim(glob, "/"))
+	}
+	return trimmed
+}
+
+// globbed reports whether a glob names a group or one that it lies in.
+func globbed(all []string, group string) bool {
+	for at := group; at != "." && at != ""; at = path.Dir(at) {
+		for _, glob := range globs(all) {
+			if ok, _ := path.Match(glob, at); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// guarding is one run of berth guard.
+type guarding struct {
+	flags   *guardFlags
+	cmd     *cobra.Command
+	sensors *guard.Host
+	act     *actuate.Host
+	runner  *guard.Runner
+	header  observe.Header // of a recording; of a host its names of workloads
+	dir     string         // of the state, "" where nothing is changed
+	began   time.Time
+	said    map[string]time.Time
+	// findings is how many were printed, sensitive whom it looks after.
+	findings  int
+	sensitive []string
+}
+
+// open opens the recording or the host.
+func (g *guarding) open(opt *guard.Options) (closing func() error, err error) {
+	if g.flags.replay != "" {
+		o, err := openReplay(g.flags.replay)
+		if err != nil {
+			return nil, err
+		}
+		g.header, opt.Replay, opt.Began, opt.Machine = o.header, o.ticks, o.header.Began, o.header.Machine
+		opt.Workloads = g.recorded
+		return o.close, nil
+	}
+	if g.sensors, err = guard.OpenHost(rootDir(g.cmd)); err != nil {
+		return nil, err
+	}
+	opt.Sensors, opt.Workloads, opt.Control.Own = g.sensors, g.workloads, g.sensors.OwnGroup()
+	if m, err := liveMachine(g.cmd); err == nil {
+		opt.Machine = m
+	}
+	if opt.Control.Mode == control.Observe {
+		return g.sensors.Close, nil
+	}
+	if err := g.openActuator(opt); err != nil {
+		return nil, errors.Join(err, g.sensors.Close())
+	}
+	return func() error { return errors.Join(g.act.Close(), g.sensors.Close()) }, nil
+}
+
+// openActuator takes the host to act on, and gives back what a killed guard left.
+func (g *guarding) openActuator(opt *guard.Options) error {
+	root, err := systemd.Open(rootDir(g.cmd))
+	if err != nil {
+		return err
+	}
+	if opt.Control.Mode == control.Enforce {
+		g.dir = guardDir(g.cmd)
+	}
+	if g.act, err = actuate.Open(actuate.Options{Root: root, Dir: g.dir}); err != nil {
+		return g.busy(err)
+	}
+	opt.Actuator = g.act
+	items, err := g.act.Restore()
+	for _, item := range items {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: a killed guard left: %s  %s\n", item.Outcome, undoing(item))
+	}
+	if err != nil {
+		return errors.Join(err, g.act.Close())
+	}
+	return nil
+}
+
+// busy adds who has the host to the error that somebody has.
+func (g *guarding) busy(err error) error {
+	var busy *actuate.BusyError
+	if errors.As(err, &busy) {
+		if s, ok := readRunning(guardDir(g.cmd)); ok {
+			return fmt.Errorf("%w: process %d, since %s", err, s.PID, s.Since.Format(time.DateTime))
+		}
+	}
+	return err
+}
+
+// check refuses a guard that has nobody to look after.
+func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
+	all, err := opt.Workloads(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(w guard.Workload) bool { return w.Sensitive }) {
+		if len(g.flags.sensitive) > 0 {
+			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group", strings.Join(g.flags.sensitive, ", "))}
+		}
+		return exitStatus{exitUsage, errors.New("there is nobody to look after: name control groups with --sensitive, or start workloads by berth run --class LS")}
+	}
+	if opt.Control.Mode != control.Enforce {
+		return nil
+	}
+	if c, err := dial(g.cmd); err == nil && c != nil {
+		fmt.Fprintln(g.cmd.ErrOrStderr(), "berth: an agent keeps this host: it repairs what others change in its own groups, this guard's changes too")
+		return c.Close()
+	}
+	return nil
+}
+
+// workloads are who is who on this host.
+func (g *guarding) workloads(ctx context.Context) ([]guard.Workload, error) {
+	records, err := recordedWorkloads(ctx, g.cmd, g.sensors)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := g.sensors.Groups()
+	if err != nil {
+		return nil, err
+	}
+	for _, glob := range globs(g.flags.sensitive) { // a group that has others below it must be named in full
+		if g.sensors.Has(glob) && !slices.ContainsFunc(groups, func(group string) bool { return control.Within(group, glob) }) {
+			groups = append(groups, glob)
+		}
+	}
+	g.header.Groups = nil
+	all := map[string]guard.Workload{}
+	for group, r := range records {
+		g.header.Groups = append(g.header.Groups, observe.Group{Path: group, Name: r.name})
+		all[group] = guard.Workload{Group: group, Class: r.class, Sensitive: r.class != place.BE && r.class != place.System}
+	}
+	return g.classes(all, groups), nil
+}
+
+// recorded are who is who in a recording.
+func (g *guarding) recorded(context.Context) ([]guard.Workload, error) {
+	var groups []string
+	for _, group := range g.header.Groups {
+		groups = append(groups, group.Path)
+	}
+	return g.classes(map[string]guard.Workload{}, groups), nil
+}
+
+// classes adds what the flags say of groups.
+func (g *guarding) classes(all map[string]guard.Workload, groups []string) []guard.Workload {
+	for _, group := range groups {
+		w, known := all[group]
+		w.Group = group
+		name := shownName(&g.header, group)
+		sensitive := globbed(g.flags.sensitive, group) || globbed(g.flags.sensitive, name)
+		best := globbed(g.flags.bestEffort, group) || globbed(g.flags.bestEffort, name)
+		switch {
+		case sensitive:
+			w.Sensitive = true
+			if w.Class == place.BE {
+				w.Class = place.LS
+			}
+		case best:
+			w.Class, w.Sensitive = place.BE, false
+		case !known:
+			continue
+		}
+		all[group] = w
+	}
+	var list []guard.Workload
+	g.sensitive = nil
+	for _, group := range sortedGroups(all) {
+		list = append(list, all[group])
+		if all[group].Sensitive {
+			g.sensitive = append(g.sensitive, shownName(&g.header, group))
+		}
+	}
+	return list
+}
+
+// found says what is found: when it is new, and once a minute while it lasts.
+func (g *guarding) found(all []detect.Finding) {
+	for _, f := range all {
+		key := f.Victim + "\x00" + f.Suspect + "\x00" + f.Resource.String()
+		now := g.now(f)
+		if last, ok := g.said[key]; ok && now.Sub(last) < time.Minute {
+			continue
+		}
+		g.said[key] = now
+		g.findings++
+		f = named(&g.header, f)
+		if g.flags.output == "json" {
+			g.line(struct {
+				Time    time.Time      `json:"time"`
+				Finding detect.Finding `json:"finding"`
+			}{now, f})
+			continue
+		}
+		what, _, _ := strings.Cut(f.String(), "\n")
+		var seen []string
+		for _, e := range f.Evidence {
+			seen = append(seen, e.Subject.String()+": "+e.String())
+		}
+		g.print(now, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
+	}
+}
+
+// now is the time of a finding: that of the recording, if there is one.
+func (g *guarding) now(f detect.Finding) time.Time {
+	if g.flags.replay != "" {
+		return g.header.Began.Add(time.Duration(f.Time))
+	}
+	return time.Now()
+}
+
+func (g *guarding) acted(e control.Event) {
+	if g.flags.replay == "" {
+		g.note()
+	} else {
+		e.Time = e.Time.UTC()
+	}
+	e.Victim, e.Suspect = shownName(&g.header, e.Victim), shownName(&g.header, e.Suspect)
+	if g.flags.output == "json" {
+		g.line(struct {
+			Time  time.Time     `json:"time"`
+			Event control.Event `json:"event"`
+		}{e.Time, e})
+		return
+	}
+	text := strings.TrimSpace(strings.TrimPrefix(e.String(), e.Outcome.String()))
+	for _, c := range e.Changes {
+		text += fmt.Sprintf("; %s: %s -> %s", c.Path, c.From, c.To)
+	}
+	g.print(e.Time, strings.ReplaceAll(e.Outcome.String(), "_", " "), text)
+}
+
+func (g *guarding) print(at time.Time, word, text string) {
+	fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, onLine(text))
+}
+
+// line prints one object.
+func (g *guarding) line(v any) {
+	enc := json.NewEncoder(g.cmd.OutOrStdout())
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v)
+}
+
+// begin says what is looked after, and notes who guards.
+func (g *guarding) begin(mode control.Mode) {
+	if g.flags.output == "text" && g.flags.replay == "" {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%v); Ctrl-C ends it\n", onLine(fewNames(g.sensitive)), mode)
+	}
+	g.note()
+}
+
+// fewNames joins names, the first few.
+func fewNames(names []string) string {
+	const few = 5
+	if len(names) > few {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	}
+	return strings.Join(names, ", ")
+}
+
+// summary says in text mode what a run came to.
+func (g *guarding) summary() {
+	if g.flags.output != "text" {
+		return
+	}
+	s := g.runner.Status()
+	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d looked after beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)
+	if s.Probe.Reason != "" && g.flags.replay == "" {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "without the run-queue probe: %s\n", onLine(s.Probe.Reason))
+	}
+}
+
+// record is what Berth's records say of a workload.
+type record struct {
+	name  string
+	class place.Class
+}
+
+// recordedWorkloads returns Berth's workloads by their groups; none where there is no
+// node.
+func recordedWorkloads(ctx context.Context, cmd *cobra.Command, host *guard.Host) (map[string]record, error) {
+	c, err := dial(cmd)
+	if err != nil {
+		return nil, err
+	}
+	var n node = c
+	if c == nil {
+		dir, _ := stateOf(cmd)
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if n, err = (&nodeFlags{}).openNode(cmd); err != nil {
+			return nil, err
+		}
+	}
+	all, err := n.List(ctx)
+	records := map[string]record{}
+	for i := range all {
+		for _, dir := range all[i].Dirs {
+			if group, ok := host.Path(dir); ok {
+				records[group] = record{all[i].ID(), all[i].Spec.Request.Class}
+			}
+		}
+	}
+	return records, errors.Join(err, n.Close())
+}
