@@ -3,11 +3,11 @@ package replay
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
+	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
 	"berth.dev/berth/place/berth"
@@ -48,16 +48,23 @@ func Policies() []Named {
 // slash: "berth/even" is policy berth with other options.
 func newPolicy(name string, options []byte) (place.Policy, error) {
 	base, _, _ := strings.Cut(name, "/")
-	all := Policies()
-	i := slices.IndexFunc(all, func(n Named) bool { return n.Name == base })
-	if i < 0 {
-		var names []string
-		for _, n := range all {
-			names = append(names, n.Name)
-		}
-		return nil, fmt.Errorf("there is no policy %q; there are: %s", base, strings.Join(names, ", "))
+	p, err := Policy(base)
+	if err != nil {
+		return nil, err
 	}
-	return all[i].New(options)
+	return p.New(options)
+}
+
+// Policy returns the policy of a name.
+func Policy(name string) (Named, error) {
+	var names []string
+	for _, p := range Policies() {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return Named{}, fmt.Errorf("there is no policy %q%s", name, strictyaml.Nearest(name, names))
 }
 
 // readOptions reads a YAML mapping over what into has. Fields are named as in

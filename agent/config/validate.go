@@ -67,23 +67,17 @@ func (c *NodeConfig) NewPolicy() (place.Policy, error) {
 	if name == "" {
 		name = replay.DefaultPolicy
 	}
-	all := replay.Policies()
-	i := slices.IndexFunc(all, func(n replay.Named) bool { return n.Name == name })
-	if i < 0 {
-		var names []string
-		for _, n := range all {
-			names = append(names, n.Name)
-		}
-		return nil, &strictyaml.Error{Field: "policy.name", Err: fmt.Errorf("there is no policy %q%s", name, strictyaml.Nearest(name, names))}
+	named, err := replay.Policy(name)
+	if err != nil {
+		return nil, &strictyaml.Error{Field: "policy.name", Err: err}
 	}
 	var options []byte
 	if len(c.Policy.Options) > 0 {
-		var err error
 		if options, err = strictyaml.Encode(c.Policy.Options); err != nil {
 			return nil, &strictyaml.Error{Field: "policy.options", Err: err}
 		}
 	}
-	p, err := all[i].New(options)
+	p, err := named.New(options)
 	if err != nil {
 		return nil, &strictyaml.Error{Field: optionOf(err, c.Policy.Options), Err: err}
 	}
