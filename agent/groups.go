@@ -148,17 +148,18 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 		return err
 	}
 	if slices.ContainsFunc(protected, func(dir string) bool { return within(g.cpusetDir(w), dir) }) {
-		return fmt.Errorf("group %q: it is protected", w.Group)
+		return &GroupError{w.Group, "it is protected"}
 	}
 	for id, other := range others {
 		if id != w.ID() && (within(w.Group, other.Workload.Group) || within(other.Workload.Group, w.Group)) {
-			return fmt.Errorf("group %q: it or one around it is that of workload %q", w.Group, id)
+			return &GroupError{w.Group, fmt.Sprintf("it or one around it is that of workload %q", id)}
 		}
 	}
-	if _, err := fs.Stat(g.root.FS(), g.cpusetDir(w)); err != nil {
-		return fmt.Errorf("group %q: %w", w.Group, err)
+	_, err = fs.Stat(g.root.FS(), g.cpusetDir(w))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &MissingError{fmt.Sprintf("group %q", w.Group)}
 	}
-	return nil
+	return err
 }
 
 func (g *groups) seat(b *body) string { return g.cpusetDir(b.Workload) + "/" + cpusFile }
@@ -282,7 +283,7 @@ func (g *groups) plan(c *change) (work, error) {
 			return w, err
 		}
 		if len(plan) > 0 && c.from.bodies[id] != nil && !g.exists(c.to.bodies[id]) {
-			return w, fmt.Errorf("workload %q: group %q: %w", id, c.to.bodies[id].Workload.Group, fs.ErrNotExist)
+			return w, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", c.to.bodies[id].Workload.Group)})
 		}
 		fresh[id] = len(plan) > 0
 		w.plan = append(w.plan, plan...)

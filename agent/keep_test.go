@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
@@ -170,6 +173,37 @@ func TestDrift(t *testing.T) {
 	}
 	if !slices.Contains(h.kinds(), Yielded) || !slices.Contains(h.kinds(), Repaired) {
 		t.Errorf("events %v", h.kinds())
+	}
+}
+
+// A value that is written twice, first wider and then as it was, was changed by
+// nobody; one that was is found as it was before both writes.
+func TestJudgeOfWidenedValue(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 2000, 9000100))
+	file := "sys/fs/cgroup/berth/api/cpuset.cpus"
+	want, _ := readText(kernel.NewRoot("", h.k), file)
+	plan := kernel.Plan{{Path: file, Value: "0-7", Format: kernel.List}, {Path: file, Value: want, Format: kernel.List}}
+	if repairs := n.judge(plan); len(repairs) > 0 || len(n.drift.rewrites) > 0 {
+		t.Errorf("unchanged: %+v, counted %v", repairs, n.drift.rewrites)
+	}
+	if err := h.k.WriteFile(file, "7"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Repair{{Path: file, Found: "7", Wanted: want, Count: 1}}, n.judge(plan)); diff != "" {
+		t.Errorf("changed (-want +got):\n%s", diff)
+	}
+	if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) != 1 {
+		t.Errorf("%+v, %v", repairs, err)
+	}
+	if last := h.events[len(h.events)-1]; last.Text != fmt.Sprintf("found %q, wants %q, time 2", "7", want) {
+		t.Errorf("it says %q", last.Text)
+	}
+	keyed := kernel.Plan{{Path: file, Value: "a 1", Format: kernel.Keyed}, {Path: file, Value: "b 1", Format: kernel.Keyed}}
+	if setting(keyed[0]) == setting(keyed[1]) {
+		t.Error("the lines of a file are one setting")
 	}
 }
 

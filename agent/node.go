@@ -20,8 +20,9 @@ func (s *Spec) equal(o *Spec) bool { return reflect.DeepEqual(s, o) }
 func limitless(l cgroup.Limits) bool { return reflect.DeepEqual(l, cgroup.Limits{}) }
 
 // Place gives a new workload its place. An id that is held is a
-// *place.HeldError; what the policy refuses is of package place, what the
-// kernel refuses a *kernel.StepError. After an error everything is as it was.
+// *place.HeldError; a group or process that is not there is a *MissingError, a group
+// that may not be placed a *GroupError; what the policy refuses is of package place,
+// what the kernel refuses a *kernel.StepError. After an error everything is as it was.
 func (n *Node) Place(ctx context.Context, spec Spec) (Workload, error) {
 	return n.edit(ctx, spec, Placed, (*transaction).placed)
 }
@@ -122,7 +123,7 @@ func (t *transaction) placed(spec Spec) (*change, error) {
 		return nil, &place.HeldError{ID: id}
 	}
 	if err := t.n.identify(&spec); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("place workload %q: %w", id, err)
 	}
 	b := &body{Boot: t.n.bootID(), Workload: &Workload{Spec: spec, Since: t.n.opt.Now().Round(0), Backend: t.n.backend.name()}}
 	if err := t.n.backend.admit(b, t.bodies); err != nil {
@@ -137,15 +138,18 @@ func (t *transaction) placed(spec Spec) (*change, error) {
 	return t.to(view{state, bodies}, id), nil
 }
 
-// identify fills in the owner's start.
+// identify fills in the owner's start. A process that is not there is a *MissingError.
 func (n *Node) identify(spec *Spec) error {
+	if _, ok := startTime(n.root, spec.PID); spec.PID != 0 && !ok {
+		return &MissingError{fmt.Sprintf("process %d", spec.PID)}
+	}
 	o := &spec.Owner
 	if o.PID == 0 {
 		return nil
 	}
 	start, ok := startTime(n.root, o.PID)
 	if !ok || o.Start != "" && o.Start != start {
-		return fmt.Errorf("place workload %q: its owner, process %d, has ended", spec.Request.ID, o.PID)
+		return &MissingError{fmt.Sprintf("process %d, its owner,", o.PID)}
 	}
 	o.Start = start
 	return nil
@@ -333,7 +337,7 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			if r.Yielded {
 				kind = Yielded
 			}
-			n.tell(kind, "", r.Path, fmt.Sprintf("was %q instead of %q, time %d", r.Found, r.Wanted, r.Count))
+			n.tell(kind, "", r.Path, fmt.Sprintf("found %q, wants %q, time %d", r.Found, r.Wanted, r.Count))
 		}
 	}
 	return repairs, err
@@ -351,25 +355,36 @@ func (t *transaction) drifted(ids []string) (work, error) {
 	return t.n.backend.plan(t.to(t.view, there...))
 }
 
-// judge counts a repair of every file of a plan.
+// judge counts a repair of every file that a plan leaves with another value than it
+// has now: some are written twice, first wider and then as they were.
 func (n *Node) judge(plan kernel.Plan) []Repair {
 	var repairs []Repair
-	for _, s := range plan {
-		if s.Op != kernel.Write || s.Keep {
+	for i, s := range plan {
+		if s.Op != kernel.Write || s.Keep || slices.ContainsFunc(plan[i+1:], func(later kernel.Step) bool { return later.Op == kernel.Write && setting(later) == setting(s) }) {
 			continue
+		}
+		found, same, err := n.root.Shows(s)
+		if err != nil || same {
+			continue // in a group that is made anew, or as it is to be
 		}
 		if i := slices.IndexFunc(repairs, func(r Repair) bool { return r.Path == s.Path }); i >= 0 {
 			repairs[i].Wanted = s.Value
 			continue
 		}
-		found, _, err := n.root.Shows(s)
-		if err != nil {
-			continue // in a group that is made anew
-		}
 		count, yielded := n.drift.count(s.Path, n.opt.Now())
 		repairs = append(repairs, Repair{Path: s.Path, Found: found, Wanted: s.Value, Count: count, Yielded: yielded})
 	}
 	return repairs
+}
+
+// setting names what a step writes: a file or, where each line has a key, a line of
+// it.
+func setting(s kernel.Step) string {
+	if s.Format != kernel.Keyed {
+		return s.Path
+	}
+	key, _, _ := strings.Cut(s.Value, " ")
+	return s.Path + " " + key
 }
 
 // drift counts how often values had to be repaired. It is guarded by Node.mu.

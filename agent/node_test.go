@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth.dev/berth/place"
 )
 
@@ -96,5 +98,44 @@ func TestEventsTell(t *testing.T) {
 	var few *place.CPUsError
 	if refused.Kind != Refused || !errors.As(refused.Err, &few) {
 		t.Errorf("refused: %+v", refused)
+	}
+}
+
+// What is not there to be placed, or may not be, is told by type, and nothing changes.
+func TestPlaceWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	h.opt.Protected = []string{"kept"}
+	for _, group := range []string{"held", "kept"} {
+		if err := h.k.Mkdir("sys/fs/cgroup/" + group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := h.open()
+	held := spec("holder", place.LS, 100, 0)
+	held.Group = "held"
+	h.place(n, held)
+	before := h.tree()
+	in := func(s Spec, group string) Spec { s.Group = group; return s }
+	for what, s := range map[string]Spec{
+		`group "none" is not there`:                in(spec("a", place.LS, 100, 0), "none"),
+		"process 4000000 is not there":             spec("a", place.LS, 100, 4000000),
+		"process 4000000, its owner, is not there": {Request: place.Request{ID: "a", Class: place.LS, Milli: 100}, Owner: Owner{PID: 4000000}},
+	} {
+		_, err := n.Place(t.Context(), s)
+		var missing *MissingError
+		if !errors.As(err, &missing) || err.Error() != `place workload "a": `+what {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, group := range []string{"held", "held/below", "kept"} {
+		_, err := n.Place(t.Context(), in(spec("a", place.LS, 100, 0), group))
+		var refused *GroupError
+		if !errors.As(err, &refused) || refused.Group != group {
+			t.Errorf("%s: %v", group, err)
+		}
+	}
+	if diff := cmp.Diff(before, h.tree()); diff != "" {
+		t.Errorf("tree (-before +after):\n%s", diff)
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -128,7 +129,15 @@ func removeGroups(t testing.TB, dir string) {
 			removeGroups(t, filepath.Join(dir, e.Name()))
 		}
 	}
-	if err := os.Remove(dir); err != nil {
+	err := os.Remove(dir)
+	for range 200 { // a killed process takes a while to leave
+		if !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+		err = os.Remove(dir)
+	}
+	if err != nil {
 		t.Errorf("left behind: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 	"time"
@@ -75,6 +76,28 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("workload %q: %w", s.Request.ID, err)
 	}
 	return nil
+}
+
+// MissingError is a control group or a process that a workload is to have and that
+// is not there.
+type MissingError struct {
+	Object string // as in: process 12
+}
+
+func (e *MissingError) Error() string {
+	return e.Object + " is not there"
+}
+
+// Unwrap returns fs.ErrNotExist.
+func (e *MissingError) Unwrap() error { return fs.ErrNotExist }
+
+// GroupError is a control group that may not be placed.
+type GroupError struct {
+	Group, Reason string
+}
+
+func (e *GroupError) Error() string {
+	return fmt.Sprintf("group %q: %s", e.Group, e.Reason)
 }
 
 // Workload is a placed workload.
