@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -294,10 +295,12 @@ func (d *daemon) serveAll(ctx context.Context, stop context.CancelCauseFunc) ([]
 	return servers, nil
 }
 
-// beside answers for the API below /v1/, and elsewhere what a browser sees.
+// beside answers for the API at and below /v1 and to paths that are not in their
+// shortest form, which the API refuses, and elsewhere with what a browser sees.
 func beside(socket, web http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/v1/") {
+		p := r.URL.Path
+		if p == "/v1" || strings.HasPrefix(p, "/v1/") || path.Clean(p) != p {
 			socket.ServeHTTP(w, r)
 			return
 		}

@@ -776,6 +776,26 @@ func TestWebFails(t *testing.T) {
 	}
 }
 
+// What is not spelled in its shortest form, the API refuses, rather than the page's
+// multiplexer redirect it.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	answer := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) })
+	}
+	h := beside(answer("api"), answer("web"))
+	for target, want := range map[string]string{
+		"/": "web", "/metrics": "web", "/v1x": "web",
+		"/v1": "api", "/v1/": "api", "/v1/agent": "api", "//v1/agent": "api", "/x/../v1/agent": "api", "/v1/../metrics": "api", "/metrics/": "api",
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.URL.Path = target
+		if h.ServeHTTP(w, r); w.Body.String() != want {
+			t.Errorf("%s: %s answers, not %s", target, w.Body, want)
+		}
+	}
+}
+
 func TestLocalOnly(t *testing.T) {
 	t.Parallel()
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
