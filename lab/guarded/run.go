@@ -415,7 +415,7 @@ const (
 	// their common limit has no room for.
 	articles = 64 << 20
 	hogBytes = 256 << 20
-	driven   = 4
+	driven   = 2
 	// hogOwn is about what the neighbour's process takes besides.
 	hogOwn = 8 << 20
 )
