@@ -45,6 +45,8 @@ type View interface {
 	Config(ctx context.Context) (Config, error)
 	// Stats are the latest figures of every workload, by rising id.
 	Stats(ctx context.Context) (Stats, error)
+	// Guard is where the guard stands.
+	Guard(ctx context.Context) (Guard, error)
 }
 
 // About says who answers.

@@ -33,6 +33,7 @@ type books struct {
 	fail  error
 	asked agent.Spec
 	by    Peer
+	mode  config.GuardMode // of the guard
 }
 
 func newBooks(t testing.TB) *books {
@@ -176,7 +177,7 @@ func serve(t testing.TB, b *books, h *History) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer((&Server{Node: b, View: b, History: h}).Handler())
+	s := NewServer((&Server{Node: b, View: b, Guardian: b, History: h}).Handler())
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
 	return socket
@@ -616,7 +617,7 @@ func TestServerHasBounds(t *testing.T) {
 	b := newBooks(t)
 	w := &recorder{header: http.Header{}}
 	r, _ := http.NewRequest("GET", "http://agent/v1/events?follow=false", nil)
-	(&Server{Node: b, View: b, History: h}).Handler().ServeHTTP(w, r)
+	(&Server{Node: b, View: b, Guardian: b, History: h}).Handler().ServeHTTP(w, r)
 	if w.deadline.IsZero() {
 		t.Error("events are written without a deadline")
 	}

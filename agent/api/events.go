@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
 )
 
 // The kinds of events beside those of package agent.
@@ -25,6 +27,10 @@ type Event struct {
 	agent.Event
 	// By is who asked for it, if a client did.
 	By *Peer `json:"by,omitempty"`
+	// Finding is what an event of kind Found is about, Guard one of kind Guarded, with
+	// its evidence, what was written and what was measured.
+	Finding *detect.Finding `json:"finding,omitempty"`
+	Guard   *control.Event  `json:"guard,omitempty"`
 }
 
 // Peer is the process at the other end of the socket (SO_PEERCRED, unix(7)).

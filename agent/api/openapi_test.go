@@ -57,7 +57,7 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 // document is the OpenAPI document.
 func document(t *testing.T) object {
 	g := &generator{comments: map[string]string{}, schemas: object{}}
-	for _, dir := range []string{".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../watch"} {
+	for _, dir := range []string{".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../watch", "../../guard", "../../guard/control", "../../guard/detect"} {
 		g.read(t, dir)
 	}
 	paths := object{}
@@ -312,7 +312,10 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 	b := newBooks(t)
 	history := NewHistory(8, 0)
 	history.Add(Event{Event: agent.Event{Time: time.Unix(1, 0), Kind: agent.Placed, ID: "a"}, By: &Peer{PID: 1}})
-	h := (&Server{Node: b, View: b, History: history}).Handler()
+	history.Add(Event{
+		Event: agent.Event{Time: time.Unix(2, 0), Kind: Guarded, ID: "a"}, Guard: &guardEvent, Finding: &guardStatus().Findings[0],
+	})
+	h := (&Server{Node: b, View: b, Guardian: b, History: history}).Handler()
 	good := `{"request":{"id":"a","class":"LSR","milli":1000},"limits":{}}`
 	big := `{"request":{"id":"big","class":"LSR","milli":64000}}`
 	seen := map[string]bool{}
@@ -348,6 +351,10 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 		{"GET", "/v1/machine", "", 200, nil},
 		{"GET", "/v1/config", "", 200, nil},
 		{"GET", "/v1/stats", "", 200, nil},
+		{"GET", "/v1/guard", "", 200, nil},
+		{"PUT", "/v1/guard", `{"mode":"preview"}`, 200, nil},
+		{"PUT", "/v1/guard", `{"mode":"watch"}`, 400, nil},
+		{"PUT", "/v1/guard", `{"mode":"enforce"}`, 501, &kernel.NotSupportedError{Feature: "guard"}},
 		{"GET", "/v1/events?follow=false", "", 200, nil},
 		{"GET", "/v1/events?after=x", "", 400, nil},
 		{"PATCH", "/v1/workloads", "", 405, nil},

@@ -35,9 +35,10 @@ const (
 
 // Server answers requests from what stands behind it. Its fields are all required.
 type Server struct {
-	Node    Node
-	View    View
-	History *History
+	Node     Node
+	View     View
+	Guardian Guardian
+	History  *History
 }
 
 // route is one thing that can be asked for.
@@ -74,7 +75,7 @@ var refusals = func() []string {
 // routes are all that the server answers.
 func (s *Server) routes() []route {
 	explain := parameter{"explain", "boolean", "ask the policy for its reasons"}
-	return []route{
+	return append(s.guardRoutes(), []route{
 		{
 			method: "GET", path: "/v1/agent", about: "Who answers.",
 			status: http.StatusOK, answer: reflect.TypeFor[About](),
@@ -143,7 +144,7 @@ func (s *Server) routes() []route {
 			},
 			status: http.StatusOK, answer: reflect.TypeFor[Event](), stream: true,
 		},
-	}
+	}...)
 }
 
 // Handler returns the tree of handlers.

@@ -58,6 +58,8 @@ type Options struct {
 	// address of agent.metrics and, beside the API, on the socket. It may follow
 	// the agent until the context ends. Nil is nothing.
 	Web func(context.Context, api.Server) (http.Handler, error)
+	// Sensors opens what the guard reads the host by; nil is no guard.
+	Sensors func() (Sensors, error)
 	// Supervisor is who started this process.
 	Supervisor Supervisor
 	// Log gets every event; nil discards them.
@@ -82,18 +84,19 @@ func Run(ctx context.Context, opt Options) (err error) {
 
 // daemon is a running agent.
 type daemon struct {
-	opt     Options
-	root    *kernel.Root
-	log     *slog.Logger
-	history *api.History
-	keeper  *keeper
-	meter   *meter
-	loop    *loop
-	file    *file
-	groups  *cgrouptree.Watcher // nil with affinity
-	api     net.Listener
-	web     net.Listener // nil: none
-	started time.Time
+	opt      Options
+	root     *kernel.Root
+	log      *slog.Logger
+	history  *api.History
+	keeper   *keeper
+	meter    *meter
+	loop     *loop
+	guardian *guardian
+	file     *file
+	groups   *cgrouptree.Watcher // nil with affinity
+	api      net.Listener
+	web      net.Listener // nil: none
+	started  time.Time
 }
 
 // start opens everything. What is open after an error is closed.
@@ -130,7 +133,18 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 		}
 	}
 	d.keeper = newKeeper(d.log, d.history)
-	d.loop = newLoop(d.keeper, agent.Options{Root: d.root, Machine: opt.Machine, Dir: d.path(stateDir(conf))}, conf)
+	dir := d.path(stateDir(conf))
+	act := newActuator(d.keeper, d.root, GuardDir(dir))
+	d.guardian = newGuardian(d.keeper, act, opt.Sensors, opt.Machine)
+	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
+	if opt.Sensors != nil {
+		base.Root = act.view.forNode()
+		if err := act.recover(); err != nil {
+			return d, err
+		}
+	}
+	d.loop = newLoop(d.keeper, base, conf)
+	d.loop.guard = d.guardian.follow
 	if err := d.loop.open(ctx); err != nil {
 		return d, err
 	}
@@ -163,7 +177,7 @@ func (d *daemon) watch() error {
 	if err != nil || len(trees) == 0 {
 		return err
 	}
-	d.loop.prefix = prefix
+	d.loop.prefix, d.guardian.prefix = prefix, prefix
 	d.meter = newMeter(trees)
 	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
 	return err
@@ -228,7 +242,9 @@ func (d *daemon) run(ctx context.Context) error {
 		others.Go(func() { d.hear(ctx, events, stop) })
 		others.Go(func() { d.measure(ctx) })
 	}
+	d.guardian.begin(context.WithoutCancel(ctx), d.loop.config())
 	err = d.loop.run(ctx, d.sources(events))
+	d.guardian.close()
 	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
@@ -279,7 +295,7 @@ func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
 
 // serveAll answers on all listeners.
 func (d *daemon) serveAll(ctx context.Context, stop context.CancelCauseFunc) ([]*http.Server, error) {
-	server := api.Server{Node: d.keeper, View: d, History: d.history}
+	server := api.Server{Node: d.keeper, View: d, Guardian: d.guardian, History: d.history}
 	socket := server.Handler()
 	if d.opt.Web == nil {
 		return []*http.Server{d.serve(ctx, d.api, socket, stop)}, nil
@@ -376,6 +392,9 @@ func (d *daemon) measure(ctx context.Context) {
 // close closes what is open.
 func (d *daemon) close() error {
 	var errs []error
+	if d.guardian != nil {
+		d.guardian.close()
+	}
 	for _, l := range []net.Listener{d.api, d.web} {
 		if l == nil {
 			continue
@@ -426,6 +445,9 @@ func (d *daemon) Config(context.Context) (api.Config, error) {
 	c.File = d.opt.File
 	return c, nil
 }
+
+// Guard is where the guard stands.
+func (d *daemon) Guard(ctx context.Context) (api.Guard, error) { return d.guardian.Guard(ctx) }
 
 // Stats are the figures of the last reading.
 func (d *daemon) Stats(ctx context.Context) (api.Stats, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
@@ -20,6 +21,8 @@ type keeper struct {
 	history *api.History
 	// changed is told when workloads came, went or moved.
 	changed chan struct{}
+	// relay is called after each use of the node, with mu held; nil is nothing.
+	relay func()
 
 	mu   sync.Mutex
 	node *agent.Node
@@ -38,6 +41,7 @@ func newKeeper(log *slog.Logger, history *api.History) *keeper {
 func (k *keeper) open(ctx context.Context, opt agent.Options) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	defer k.used()
 	opt.Keep, opt.Events = true, k.tell
 	var closing error
 	if k.node != nil {
@@ -68,11 +72,26 @@ func (k *keeper) close() error {
 func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	defer k.used()
 	if p, ok := api.PeerOf(ctx); ok {
 		k.by = &p
 		defer func() { k.by = nil }()
 	}
 	return f(k.node)
+}
+
+func (k *keeper) used() {
+	if k.relay != nil {
+		k.relay()
+	}
+}
+
+// complain records what the guard could not do, or found.
+func (k *keeper) complain(text string, err error) {
+	if err != nil {
+		text += ": " + err.Error()
+	}
+	k.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.Failed, Text: "guard: " + text, Err: err}})
 }
 
 // tell takes an event of the node. The caller holds mu.

@@ -75,6 +75,8 @@ type loop struct {
 	// confine came.
 	gone, fresh map[string]bool
 	strange     bool
+	// guard is told a configuration that is in force.
+	guard func(*config.NodeConfig)
 
 	mu      sync.Mutex
 	conf    *config.NodeConfig

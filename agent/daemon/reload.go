@@ -118,6 +118,7 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 	l.mu.Unlock()
 	l.rematch(ctx)
 	l.reconcile(ctx)
+	l.guard(next)
 	return moves(before, after), nil
 }
 

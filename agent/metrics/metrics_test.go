@@ -43,6 +43,7 @@ type view struct {
 	machine api.Machine
 	config  api.Config
 	stats   api.Stats
+	guard   api.Guard
 	signals []cgroupstat.Status
 	err     error
 }
@@ -51,6 +52,7 @@ func (v *view) About(context.Context) (api.About, error)     { return v.about, v
 func (v *view) Machine(context.Context) (api.Machine, error) { return v.machine, v.err }
 func (v *view) Config(context.Context) (api.Config, error)   { return v.config, v.err }
 func (v *view) Stats(context.Context) (api.Stats, error)     { return v.stats, v.err }
+func (v *view) Guard(context.Context) (api.Guard, error)     { return v.guard, v.err }
 func (v *view) Signals() []cgroupstat.Status                 { return v.signals }
 
 func unsupported(reason string) error {

@@ -80,10 +80,12 @@ func Rooms() []Room {
 		{Path: "doctor/delegation", May: []string{"kernel"}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
 		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "kernel/systemd", "place", "place/berth"}},
-		{Path: "agent/api", May: []string{"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config"}},
+		{Path: "agent/api", May: []string{
+			"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
+		}},
 		{Path: "agent/daemon", May: []string{
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
-			"agent", "agent/config", "agent/api",
+			"agent", "agent/config", "agent/api", "guard", "guard/actuate", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/metrics", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "watch/procstat", "watch/psi", "place", "agent", "agent/api",

@@ -1,0 +1,443 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+const (
+	// againTime is from an error that ended the guard to its next start.
+	againTime = time.Minute
+	// toldTime is after how long a finding that lasts is told again.
+	toldTime = 10 * time.Minute
+	// maxTold is how many findings are remembered as told.
+	maxTold = 1000
+)
+
+// Sensors are what the guard reads a host by. A *guard.Host is some.
+type Sensors interface {
+	guard.Sensors
+	// OwnGroup is the group of this process, "" for the root or if it is not known.
+	OwnGroup() string
+	Close() error
+}
+
+// guardian runs the guard beside the loop, under one configuration after another.
+type guardian struct {
+	keeper  *keeper
+	act     *actuator
+	sensors func() (Sensors, error) // nil: there is no guard
+	machine *machine.Machine
+	prefix  string // of the workloads' groups in their tree
+	// window is the guard's; 0 is its default.
+	window time.Duration
+
+	ctl  sync.Mutex // of one change at a time
+	ctx  context.Context
+	stop func()        // ends the run; nil if there is none
+	done chan struct{} // closed when it has ended
+
+	mu     sync.Mutex
+	conf   *config.NodeConfig
+	mode   config.GuardMode // that is asked for
+	runner *guard.Runner    // nil while it does not run
+	reason string           // why it does not
+	names  map[string]string
+	told   map[string]time.Time
+}
+
+func newGuardian(k *keeper, act *actuator, sensors func() (Sensors, error), m *machine.Machine) *guardian {
+	return &guardian{
+		keeper: k, act: act, sensors: sensors, machine: m, mode: config.GuardOff,
+		names: map[string]string{}, told: map[string]time.Time{},
+	}
+}
+
+// begin starts the guard; the context is that of its life.
+func (g *guardian) begin(ctx context.Context, c *config.NodeConfig) {
+	g.ctl.Lock()
+	g.ctx = ctx
+	g.ctl.Unlock()
+	g.follow(c)
+}
+
+// follow puts a configuration in force. If that changes more than the mode, the guard
+// starts anew; either way it gives everything back first.
+func (g *guardian) follow(c *config.NodeConfig) {
+	if g.sensors == nil {
+		return
+	}
+	g.ctl.Lock()
+	defer g.ctl.Unlock()
+	g.mu.Lock()
+	was := g.conf
+	g.conf = c
+	g.mu.Unlock()
+	mode := c.Guard.Mode
+	if was == nil {
+		g.restart(mode)
+		return
+	}
+	if reflect.DeepEqual(was.Guard, c.Guard) && reflect.DeepEqual(was.Protected, c.Protected) {
+		return
+	}
+	before, after := was.Guard, c.Guard
+	before.Mode, after.Mode = "", ""
+	if reflect.DeepEqual(before, after) && reflect.DeepEqual(was.Protected, c.Protected) {
+		err := g.change(context.Background(), mode)
+		if err == nil {
+			return
+		}
+		g.keeper.complain(fmt.Sprintf("mode %s", mode), err)
+	}
+	g.restart(mode)
+}
+
+// SetMode changes the mode until the configuration's changes. Everything is given
+// back first; a mode that cannot be had changes nothing.
+func (g *guardian) SetMode(ctx context.Context, mode config.GuardMode) error {
+	if g.sensors == nil {
+		return errNoGuard
+	}
+	g.ctl.Lock()
+	defer g.ctl.Unlock()
+	g.mu.Lock()
+	was := g.mode
+	g.mu.Unlock()
+	err := g.change(context.WithoutCancel(ctx), mode)
+	var busy *actuate.BusyError
+	if errors.As(err, &busy) {
+		return &api.RequestError{Status: http.StatusServiceUnavailable, Reason: err.Error(), Remedy: "end the other guard, and set the mode again"}
+	}
+	if err != nil {
+		return err
+	}
+	if was != mode {
+		g.record(ctx, api.Event{Event: agent.Event{Kind: api.GuardMode, Text: fmt.Sprintf("%s -> %s", was, mode)}})
+	}
+	return nil
+}
+
+var errNoGuard = &kernel.NotSupportedError{Feature: "guard", Reason: "this agent reads no groups", Remedy: "run it where there are control groups"}
+
+// change goes over to another mode, of the guard that runs if one does.
+func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
+	g.mu.Lock()
+	runner := g.runner
+	g.mu.Unlock()
+	if mode == config.GuardOff || runner == nil {
+		if mode == config.GuardEnforce {
+			if err := g.act.open(true); err != nil {
+				return err
+			}
+		}
+		g.restart(mode)
+		return nil
+	}
+	if mode == config.GuardEnforce {
+		if err := g.act.open(true); err != nil {
+			return err
+		}
+	}
+	if err := runner.SetMode(ctx, modeOf(mode)); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.mode = mode
+	g.mu.Unlock()
+	if mode != config.GuardEnforce && g.act.inForce() == 0 {
+		return g.act.open(false)
+	}
+	return nil
+}
+
+// restart ends the guard that runs, which gives everything back, and starts another
+// unless it is to be off. The caller holds ctl.
+func (g *guardian) restart(mode config.GuardMode) {
+	g.end()
+	g.mu.Lock()
+	g.mode, g.reason = mode, ""
+	g.mu.Unlock()
+	if mode == config.GuardOff || g.ctx == nil || g.ctx.Err() != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(g.ctx)
+	done := make(chan struct{})
+	g.stop, g.done = stop, done
+	go func() {
+		defer close(done)
+		g.run(ctx)
+	}()
+}
+
+// end ends the guard that runs, and waits until everything is given back.
+func (g *guardian) end() {
+	if g.stop != nil {
+		g.stop()
+		<-g.done
+		g.stop = nil
+	}
+	if err := g.act.close(); err != nil {
+		g.keeper.complain("not everything could be given back; 'berth guard off' tries again", err)
+	}
+}
+
+// close ends the guard for good.
+func (g *guardian) close() {
+	if g.sensors == nil {
+		return
+	}
+	g.ctl.Lock()
+	defer g.ctl.Unlock()
+	g.end()
+	g.ctx = nil
+}
+
+// run guards until the context ends; after an error it starts anew, after a panic it
+// does not.
+func (g *guardian) run(ctx context.Context) {
+	for {
+		again, err := g.once(ctx)
+		if err != nil {
+			err = errors.Join(err, g.act.giveBack())
+			g.keeper.complain("it has ended", err)
+		}
+		g.mu.Lock()
+		g.runner = nil
+		if err != nil {
+			g.reason = err.Error()
+		}
+		g.mu.Unlock()
+		if !again {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(againTime):
+		}
+	}
+}
+
+// once guards until the context ends, or with what went wrong.
+func (g *guardian) once(ctx context.Context) (again bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			again, err = false, fmt.Errorf("it panicked: %v; set its mode anew to start it again\n%s", p, debug.Stack())
+		}
+	}()
+	sensors, err := g.sensors()
+	if err != nil {
+		return true, err
+	}
+	defer func() { err = errors.Join(err, sensors.Close()) }()
+	g.mu.Lock()
+	conf, mode := g.conf, g.mode
+	g.mu.Unlock()
+	if err := g.act.open(mode == config.GuardEnforce); err != nil {
+		return true, err
+	}
+	opt, err := g.options(conf, mode, sensors)
+	if err != nil {
+		return true, err
+	}
+	runner, err := guard.New(opt)
+	if err != nil {
+		return true, err
+	}
+	g.mu.Lock()
+	g.runner, g.reason = runner, ""
+	g.mu.Unlock()
+	err = runner.Run(ctx)
+	return ctx.Err() == nil, err
+}
+
+// options are the guard's under a configuration.
+func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
+	opt = guard.Options{
+		Sensors: sensors, Actuator: g.act, Machine: g.machine, Workloads: g.workloads, Window: g.window,
+		Found: g.found, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
+	}
+	switch c.Guard.Probe {
+	case config.ProbeNever:
+		opt.Probe = guard.ProbeNever
+	case config.ProbeAlways:
+		opt.Probe = guard.ProbeAlways
+	}
+	opt.Control = control.Config{Mode: modeOf(mode), Own: sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
+	if opt.Control.Protected, err = guardGlobs("protected", c.Protected); err != nil {
+		return opt, err
+	}
+	if opt.Control.Allowed, err = guardGlobs("guard.allowed", c.Guard.Allowed); err != nil {
+		return opt, err
+	}
+	if s := c.Guard.Suppression; s != nil {
+		group := s.Group
+		if group == "" {
+			group = path.Join(strings.Trim(g.prefix, "/"), "berth-idle")
+		}
+		opt.Control.Suppression = &control.Suppression{Group: group, Threshold: float64(s.Threshold) / 100, Reserve: float64(s.Reserve) / 1000}
+		if s.By == "quota" {
+			opt.Control.Suppression.By = control.ByQuota
+		}
+	}
+	return opt, nil
+}
+
+// guardGlobs are the configuration's globs as the guard has them: what is below a
+// group is meant too.
+func guardGlobs(field string, all []string) ([]string, error) {
+	cut := make([]string, len(all))
+	for i, glob := range all {
+		cut[i] = strings.TrimSuffix(glob, "/**")
+	}
+	return globs(field, cut)
+}
+
+func modeOf(m config.GuardMode) control.Mode {
+	switch m {
+	case config.GuardPreview:
+		return control.Preview
+	case config.GuardEnforce:
+		return control.Enforce
+	}
+	return control.Observe
+}
+
+// workloads are who is who: the node's workloads. What it gave them is beneath what
+// the guard has in force.
+func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
+	all, err := g.keeper.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]string, len(all))
+	roster := make([]guard.Workload, 0, len(all))
+	g.mu.Lock()
+	conf := g.conf
+	g.mu.Unlock()
+	for i := range all {
+		w := &all[i]
+		if w.Group == "" {
+			continue
+		}
+		group := path.Join(strings.Trim(g.prefix, "/"), w.Group)
+		class := w.Spec.Request.Class
+		names[group] = w.ID()
+		roster = append(roster, guard.Workload{
+			Group: group, Class: class, Sensitive: class != place.BE && class != place.System, Protected: conf.IsProtected("/" + group),
+		})
+	}
+	g.mu.Lock()
+	g.names = names
+	g.mu.Unlock()
+	return roster, nil
+}
+
+// name returns the workload that a group is, "" if it is none.
+func (g *guardian) name(group string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.names[group]
+}
+
+// found tells of findings that are new, or have lasted for long.
+func (g *guardian) found(all []detect.Finding) {
+	now := time.Now()
+	for _, f := range all {
+		if !g.isNews(f, now) {
+			continue
+		}
+		text, _, _ := strings.Cut(f.String(), "\n")
+		g.record(context.Background(), api.Event{
+			Event: agent.Event{Time: now, Kind: api.Found, ID: g.name(f.Victim), Text: text}, Finding: &f,
+		})
+	}
+}
+
+func (g *guardian) isNews(f detect.Finding, now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := fmt.Sprintf("%s\x00%s\x00%v", f.Victim, f.Suspect, f.Resource)
+	if at, ok := g.told[key]; ok && now.Sub(at) < toldTime {
+		return false
+	}
+	if len(g.told) >= maxTold {
+		clear(g.told)
+	}
+	g.told[key] = now
+	return true
+}
+
+// acted tells of a step of the guard.
+func (g *guardian) acted(e control.Event) {
+	g.record(context.Background(), api.Event{
+		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.name(e.Victim), Text: e.String()}, Guard: &e,
+	})
+}
+
+// record notes an event, in the name of who asks.
+func (g *guardian) record(ctx context.Context, e api.Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	if p, ok := api.PeerOf(ctx); ok {
+		e.By = &p
+	}
+	g.keeper.record(e)
+}
+
+// Guard says where the guard stands.
+func (g *guardian) Guard(context.Context) (api.Guard, error) {
+	if g.sensors == nil {
+		return api.Guard{Mode: config.GuardOff, Configured: config.GuardOff, Reason: errNoGuard.Error(), Workloads: map[string]string{}}, nil
+	}
+	g.mu.Lock()
+	out := api.Guard{Mode: g.mode, Configured: config.GuardOff, Reason: g.reason, Workloads: map[string]string{}}
+	if g.conf != nil {
+		out.Configured = g.conf.Guard.Mode
+	}
+	runner, names := g.runner, g.names
+	g.mu.Unlock()
+	if runner == nil {
+		return out, nil
+	}
+	s := runner.Status()
+	out.Status = &s
+	name := func(groups ...string) {
+		for _, group := range groups {
+			if id, ok := names[group]; ok {
+				out.Workloads[group] = id
+			}
+		}
+	}
+	for i := range s.Findings {
+		name(s.Findings[i].Victim, s.Findings[i].Suspect)
+	}
+	for i := range s.States {
+		name(s.States[i].Victim)
+		for _, a := range s.States[i].Actions {
+			name(a.Group, a.Suspect)
+		}
+	}
+	return out, nil
+}
