@@ -25,7 +25,7 @@ type labGuardFlags struct {
 	learn, last, quiet    time.Duration
 	window, steady        time.Duration
 	probe, cpus           string
-	demand                float64
+	demand, maxOthers     float64
 	seed                  uint64
 	results, output, show string
 	short                 bool
@@ -55,6 +55,7 @@ func labGuardCommand() *cobra.Command {
 	fs.DurationVar(&f.window, "window", time.Duration(d.Window), "the guard's window without the run-queue probe, at least 100ms")
 	fs.StringVar(&f.probe, "probe", string(d.Probe), "when the run-queue probe is armed: always (true), needed, or never (false)")
 	fs.Float64Var(&f.demand, "demand", d.Demand, "share of the shared CPUs that the tenant wants, 0-1")
+	fs.Float64Var(&f.maxOthers, "max-others", d.MaxOthers, "share of the shared CPUs that processes outside of the run may take for it to count, 0-1")
 	fs.StringVar(&f.cpus, "cpus", "", "CPUs that all share, as a `list` such as 0-3 (default at most 8, whole cores)")
 	fs.IntVar(&f.weight, "weight", 0, "CPU weight of the run's groups together against all else on the host, 1-10000 (default the usual 100)")
 	fs.IntVar(&f.blocks, "blocks", d.Blocks, "blocks of the comparison in steady state, 0 for none")
@@ -73,19 +74,20 @@ func (f *labGuardFlags) build(cmd *cobra.Command) (guarded.Experiment, error) {
 		e = guarded.Short()
 	}
 	for flag, apply := range map[string]func(){
-		"faults": func() { e.Faults = f.faults },
-		"runs":   func() { e.Runs = f.runs },
-		"learn":  func() { e.Learn = lab.Duration(f.learn) },
-		"last":   func() { e.Last = lab.Duration(f.last) },
-		"quiet":  func() { e.Quiet = lab.Duration(f.quiet) },
-		"window": func() { e.Window = lab.Duration(f.window) },
-		"probe":  func() { e.Probe = probeUse(f.probe) },
-		"demand": func() { e.Demand = f.demand },
-		"cpus":   func() { e.CPUs = f.cpus },
-		"weight": func() { e.Weight = f.weight },
-		"blocks": func() { e.Blocks = f.blocks },
-		"steady": func() { e.Steady = lab.Duration(f.steady) },
-		"seed":   func() { e.Seed = f.seed },
+		"faults":     func() { e.Faults = f.faults },
+		"runs":       func() { e.Runs = f.runs },
+		"learn":      func() { e.Learn = lab.Duration(f.learn) },
+		"last":       func() { e.Last = lab.Duration(f.last) },
+		"quiet":      func() { e.Quiet = lab.Duration(f.quiet) },
+		"window":     func() { e.Window = lab.Duration(f.window) },
+		"probe":      func() { e.Probe = probeUse(f.probe) },
+		"demand":     func() { e.Demand = f.demand },
+		"max-others": func() { e.MaxOthers = f.maxOthers },
+		"cpus":       func() { e.CPUs = f.cpus },
+		"weight":     func() { e.Weight = f.weight },
+		"blocks":     func() { e.Blocks = f.blocks },
+		"steady":     func() { e.Steady = lab.Duration(f.steady) },
+		"seed":       func() { e.Seed = f.seed },
 	} {
 		if cmd.Flags().Changed(flag) {
 			apply()

@@ -39,6 +39,10 @@ type Experiment struct {
 	// Weight is the CPU weight of the group around those of the run, 0 for the usual
 	// 100: more keeps a host's other work from taking part.
 	Weight int `json:"weight,omitempty"`
+	// MaxOthers is which share (0-1) of the shared CPUs may go to the hypervisor and to
+	// processes outside of the run for a run to count: beyond it they may be what
+	// the guard rightly finds.
+	MaxOthers float64 `json:"maxOthers"`
 	// Seed fixes arrivals, onsets and the order of runs; 0 lets the clock choose.
 	Seed uint64 `json:"seed,omitempty"`
 	// Blocks is how often each scenario of the comparison in steady state is run,
@@ -52,7 +56,7 @@ type Experiment struct {
 func Default() Experiment {
 	return Experiment{
 		Faults: []string{Hog, Fork, Switch, Reclaim, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(4 * time.Second), Last: lab.Duration(6 * time.Second),
-		Window: lab.Duration(200 * time.Millisecond), Probe: ProbeAlways, Demand: 0.2, Blocks: 6, Steady: lab.Duration(4 * time.Second),
+		Window: lab.Duration(200 * time.Millisecond), Probe: ProbeAlways, Demand: 0.2, MaxOthers: 0.25, Blocks: 6, Steady: lab.Duration(4 * time.Second),
 	}
 }
 
@@ -81,6 +85,7 @@ func (e Experiment) Validate() error {
 		{!in(e.Quiet, 0, 2*time.Hour), fmt.Sprintf("quiet: %s: want at most 2h", e.Quiet)},
 		{!in(e.Window, guard.FastWindow, 5*time.Second), fmt.Sprintf("window: %s: want 100ms to 5s", e.Window)},
 		{e.Weight < 0 || e.Weight > 10_000, fmt.Sprintf("weight: %d: want 1 to 10000", e.Weight)},
+		{!(e.MaxOthers > 0 && e.MaxOthers <= 1), fmt.Sprintf("max-others: %g: want more than 0 and at most 1", e.MaxOthers)},
 		{e.Blocks > 0 && !in(e.Steady, time.Second, time.Hour), fmt.Sprintf("steady: %s: want 1s to 1h", e.Steady)},
 		{!slices.Contains([]ProbeUse{ProbeAlways, ProbeNeeded, ProbeNever}, e.Probe), fmt.Sprintf("probe: %q: want always, needed or never", e.Probe)},
 	} {

@@ -156,10 +156,6 @@ const (
 	settle = 500 * time.Millisecond
 	// after is for how long a run goes on when its fault is over.
 	after = time.Second
-	// maxOthers is which share of the shared CPUs may go to the hypervisor and to
-	// processes outside of the run for it to count: from there on they may be what
-	// the guard rightly finds.
-	maxOthers = 0.25
 )
 
 // inject is one run.
@@ -192,8 +188,8 @@ func (r *runner) inject(ctx context.Context, f Fault, number int) (run Trial, er
 	if share := round.Seconds * float64(round.Host.SharedCPUs); share > 0 {
 		run.Others = max(0, round.Host.Steal+round.Host.Foreign-d.used) / share
 	}
-	if run.Invalid == "" && run.Others > maxOthers {
-		run.Invalid = fmt.Sprintf("others took %.0f %% of the shared CPUs, more than %.0f %%", 100*run.Others, 100*maxOthers)
+	if run.Invalid == "" && run.Others > r.exp.MaxOthers {
+		run.Invalid = fmt.Sprintf("others took %.0f %% of the shared CPUs, more than %.0f %%", 100*run.Others, 100*r.exp.MaxOthers)
 	}
 	if !equal(before, d.knobs) {
 		run.Changed = different(before, d.knobs)
