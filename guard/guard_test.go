@@ -138,6 +138,9 @@ func (m *model) group(now watch.Time, name string, to []watch.Sample) []watch.Sa
 }
 
 func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if m.broken != nil {
+		return to, m.broken
+	}
 	m.near++
 	m.pass(now)
 	to = m.host(now, to)
@@ -267,5 +270,206 @@ func TestEnforce(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestObserveAndPreviewChangeNothing(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[control.Mode]string{control.Observe: "", control.Preview: "would_apply"} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs = 20 * time.Second
+				o := m.options(mode)
+				found := 0
+				o.Found = func(all []detect.Finding) {
+					for _, f := range all {
+						if f.Suspect == "batch/hog" && f.Resource == detect.CPU {
+							found++
+						}
+					}
+				}
+				events, errs := runFor(t, o, 40*time.Second)
+				if len(errs) > 0 || len(m.setAt) > 0 || found == 0 || outcomes(events) != want {
+					t.Errorf("errors %v, set at %v, found %d times, events %q", errs, m.setAt, found, outcomes(events))
+				}
+			})
+		})
+	}
+}
+
+func TestQuietHostIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel()
+		events, errs := runFor(t, m.options(control.Enforce), 10*time.Minute)
+		if len(events) > 0 || len(errs) > 0 || m.near > 0 || m.armed {
+			t.Errorf("events %v, errors %v, near ticks %d", events, errs, m.near)
+		}
+		if m.ticks < 599 || m.ticks > 601 {
+			t.Errorf("%d ticks in 600 s", m.ticks)
+		}
+	})
+}
+
+// TestProbeRests arms the probe for a hog that goes, and disarms it later.
+func TestProbeRests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel()
+		m.hogs, m.ends = 10*time.Second, 20*time.Second
+		o := m.options(control.Enforce)
+		r, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		ended := make(chan error)
+		go func() { ended <- r.Run(ctx) }()
+		time.Sleep(15*time.Second + time.Millisecond)
+		if s := r.Status(); !m.armed || !s.Probe.Armed || len(s.InForce) != 1 || len(s.Focus) != 1 || s.Probe.Cost != 0.001 {
+			t.Errorf("at 15 s: armed %v, status %+v", m.armed, s)
+		}
+		time.Sleep(3 * time.Minute)
+		if s := r.Status(); m.armed || s.Probe.Armed || len(s.InForce) > 0 || s.Probe.ArmedFor < 10*time.Second || m.idle {
+			t.Errorf("long after: armed %v, idle %v, status %+v", m.armed, m.idle, s)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestEverythingBack ends a guard that has something in force in every way.
+func TestEverythingBack(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(m *model, cancel func()){
+		"canceled":       func(_ *model, cancel func()) { cancel() },
+		"signals gone":   func(m *model, _ func()) { m.broken = errors.New("input/output error") },
+		"a bug":          func(m *model, _ func()) { m.panics = true },
+		"probe too dear": func(m *model, _ func()) { m.noProbe, m.armed = errors.New("it cost more than it may"), false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs = 10 * time.Second
+				r, err := New(m.options(control.Enforce))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan any)
+				go func() {
+					defer func() { ended <- recover() }()
+					if err := r.Run(ctx); err != nil {
+						panic(err)
+					}
+				}()
+				time.Sleep(15 * time.Second)
+				if !m.idle {
+					t.Fatal("nothing was done about the hog")
+				}
+				end(m, cancel)
+				time.Sleep(2 * time.Second)
+				if name == "probe too dear" {
+					if m.idle || r.Status().Probe.Reason == "" {
+						t.Errorf("in force: %v, status %+v", m.idle, r.Status())
+					}
+					cancel()
+				}
+				why := <-ended
+				if m.idle || m.armed {
+					t.Errorf("still in force: idle %v, armed %v", m.idle, m.armed)
+				}
+				if wants := name == "signals gone" || name == "a bug"; (why != nil) != wants {
+					t.Errorf("ended with %v", why)
+				}
+				cancel()
+			})
+		})
+	}
+}
+
+// TestModeChanges gives back what is in force when the guard may only observe.
+func TestModeChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel()
+		m.hogs = 5 * time.Second
+		r, err := New(m.options(control.Enforce))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Run(ctx) }()
+		time.Sleep(12*time.Second + time.Millisecond)
+		if !m.idle {
+			t.Error("nothing was done about the hog")
+		}
+		if err := r.SetMode(ctx, control.Observe); err != nil || m.idle || r.Status().Mode != control.Observe {
+			t.Errorf("%v, in force %v", err, m.idle)
+		}
+		time.Sleep(20 * time.Second)
+		if m.idle || len(m.setAt) != 1 {
+			t.Errorf("observing, idle was set at %v", m.setAt)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLeftAlone leaves groups alone that are, or that nobody gave free.
+func TestLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Options){
+		"protected by a glob": func(o *Options) { o.Control.Protected = []string{"batch"} },
+		"protected itself": func(o *Options) {
+			o.Workloads = func(context.Context) ([]Workload, error) {
+				return []Workload{{Group: "svc/web", Sensitive: true}, {Group: "batch/hog", Class: place.BE, Protected: true}}, nil
+			}
+		},
+		"of no known class": func(o *Options) {
+			o.Workloads = func(context.Context) ([]Workload, error) { return []Workload{{Group: "svc/web", Sensitive: true}}, nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs = 5 * time.Second
+				o := m.options(control.Enforce)
+				change(&o)
+				events, errs := runFor(t, o, 20*time.Second)
+				if len(m.setAt) > 0 || len(errs) > 0 || !strings.HasPrefix(outcomes(events), "refused") {
+					t.Errorf("set at %v, errors %v, events %s", m.setAt, errs, outcomes(events))
+				}
+			})
+		})
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	for name, change := range map[string]func(*Options){
+		"nothing to read":   func(o *Options) { o.Sensors = nil },
+		"nobody to act":     func(o *Options) { o.Actuator = nil },
+		"a short window":    func(o *Options) { o.Window = time.Millisecond },
+		"no such probe use": func(o *Options) { o.Probe = 9 },
+		"no such mode":      func(o *Options) { o.Control.Mode = 9 },
+		"both":              func(o *Options) { o.Replay = func(func([]watch.Sample, error) bool) {} },
+	} {
+		o := m.options(control.Enforce)
+		change(&o)
+		if _, err := New(o); err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
 }

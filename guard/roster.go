@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
@@ -24,8 +23,9 @@ type roster struct {
 	all       map[string]*member
 	names     []string // of all, in order
 	sensitive []string
-	// around are groups that hold nothing but best-effort work.
-	around map[string]bool
+	looks     int
+	// around are groups that hold nothing but best-effort work, and how they are set.
+	around map[string]actuate.Settings
 	// lowly says of groups around others, by this look, whether they are set to yield.
 	lowly       map[string]bool
 	unavailable map[detect.Remedy]string
@@ -45,7 +45,7 @@ type member struct {
 }
 
 func newRoster() roster {
-	return roster{all: map[string]*member{}, around: map[string]bool{}, lowly: map[string]bool{}}
+	return roster{all: map[string]*member{}, around: map[string]actuate.Settings{}, lowly: map[string]bool{}}
 }
 
 // look finds out who is there and of what class.
@@ -68,12 +68,17 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		m.seen = false
 	}
 	clear(known.lowly)
-	for _, group := range groups {
-		r.meet(Workload{Group: group}, false)
-	}
+	named := map[string]bool{}
 	for _, w := range told {
-		r.meet(w, true)
+		named[w.Group] = true
+		r.meet(w, true, known.all[w.Group] == nil)
 	}
+	for i, group := range groups {
+		if !named[group] {
+			r.meet(Workload{Group: group}, false, known.all[group] == nil || (known.looks+i)%reread == 0)
+		}
+	}
+	known.looks++
 	for group, m := range known.all {
 		if !m.seen {
 			delete(known.all, group)
@@ -104,8 +109,12 @@ func (r *Runner) groups(samples []watch.Sample) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// meet takes in a group, and what was told of it.
-func (r *Runner) meet(w Workload, told bool) {
+// reread is after how many looks the settings of a group are read again.
+const reread = 12
+
+// meet takes in a group, and what was told of it. Read says whether to read its
+// settings.
+func (r *Runner) meet(w Workload, told, read bool) {
 	m := r.known.all[w.Group]
 	if m == nil {
 		m = &member{use: math.NaN()}
@@ -114,9 +123,8 @@ func (r *Runner) meet(w Workload, told bool) {
 	m.seen = true
 	m.Workload = w
 	if r.o.Actuator != nil {
-		var err error
-		if m.settings, err = r.o.Actuator.Settings(w.Group); err != nil {
-			r.failed(err)
+		if read {
+			r.readSettings(m)
 		}
 		if !told && (m.settings.BestEffort() || r.lowly(path.Dir(w.Group))) {
 			m.Class = place.BE
@@ -130,6 +138,15 @@ func (r *Runner) meet(w Workload, told bool) {
 	if r.fast != nil && w.Sensitive {
 		r.fast.detector.Track(as)
 	}
+}
+
+func (r *Runner) readSettings(m *member) {
+	s, err := r.o.Actuator.Settings(m.Group)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	m.settings = s
 }
 
 // lowly reports whether a group, or one around it, is set to yield to all others.
@@ -147,7 +164,10 @@ func (r *Runner) lowly(group string) bool {
 }
 
 // has reports whether a group is known.
-func (k *roster) has(group string) bool { return k.all[group] != nil || k.around[group] }
+func (k *roster) has(group string) bool {
+	_, around := k.around[group]
+	return around || k.all[group] != nil
+}
 
 func (k *roster) sort() {
 	k.names = slices.Sorted(maps.Keys(k.all))
@@ -164,26 +184,29 @@ func (k *roster) sort() {
 func (r *Runner) surround() {
 	known := &r.known
 	clear(known.around)
-	others := map[string]bool{}
+	mixed := map[string]bool{}
 	for _, name := range known.names {
 		be := known.all[name].Class == place.BE
 		for at := path.Dir(name); at != "."; at = path.Dir(at) {
-			known.around[at] = true
-			others[at] = others[at] || !be
+			mixed[at] = mixed[at] || !be
 		}
 	}
-	maps.DeleteFunc(known.around, func(group string, _ bool) bool {
-		return others[group] || known.all[group] != nil || r.populated(group)
-	})
-}
-
-// populated reports whether processes are in a group itself.
-func (r *Runner) populated(group string) bool {
-	if r.o.Actuator == nil {
-		return false
+	for group, others := range mixed {
+		if others || known.all[group] != nil {
+			continue
+		}
+		var s actuate.Settings
+		if r.o.Actuator != nil {
+			var err error
+			if s, err = r.o.Actuator.Settings(group); err != nil {
+				r.failed(err)
+				continue
+			}
+		}
+		if !s.Populated {
+			known.around[group] = s
+		}
 	}
-	s, err := r.o.Actuator.Settings(group)
-	return err != nil || s.Populated
 }
 
 // use takes in how much CPU time and memory groups use.
@@ -238,23 +261,17 @@ func (k *roster) focus(needy []string) []string {
 }
 
 // workloads are what a loop has to know of groups. The settings of those that findings
-// are about are read again.
+// are about, and of the groups around them, are read again.
 func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 	known := &r.known
-	fresh := map[string]bool{}
-	for i := range about {
-		fresh[about[i].Victim], fresh[about[i].Suspect] = true, true
+	if r.o.Actuator != nil {
+		r.refresh(about)
 	}
 	all := make([]control.Workload, 0, len(known.names)+len(known.around))
 	for _, name := range known.names {
 		m := known.all[name]
-		if fresh[name] && r.o.Actuator != nil {
-			if s, err := r.o.Actuator.Settings(name); err == nil {
-				m.settings = s
-			}
-		}
 		all = append(all, control.Workload{
-			Group: name, Class: m.Class, Protected: m.Protected, CPUs: r.cpusOf(m), Use: m.use, Memory: m.memory, Limits: m.settings.Limits,
+			Group: name, Class: m.Class, Protected: m.Protected, CPUs: m.settings.CPUs, Use: m.use, Memory: m.memory, Limits: m.settings.Limits,
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.around)) {
@@ -263,27 +280,32 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 	return all
 }
 
-func (r *Runner) cpusOf(m *member) cpuset.Set {
-	if !m.settings.CPUs.IsEmpty() || r.o.Sensors == nil {
-		return m.settings.CPUs
+func (r *Runner) refresh(about []detect.Finding) {
+	for i := range about {
+		for _, name := range []string{about[i].Victim, about[i].Suspect} {
+			for at := name; at != "." && at != "" && at != "/"; at = path.Dir(at) {
+				if m := r.known.all[at]; m != nil {
+					r.readSettings(m)
+				} else if _, around := r.known.around[at]; around {
+					if s, err := r.o.Actuator.Settings(at); err == nil {
+						r.known.around[at] = s
+					}
+				}
+			}
+		}
 	}
-	return cpuset.Set{}
 }
 
 // surrounding is a group around best-effort work.
 func (r *Runner) surrounding(group string) control.Workload {
-	w := control.Workload{Group: group, Class: place.BE}
+	s := r.known.around[group]
+	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits}
 	for _, name := range r.known.names {
 		if strings.HasPrefix(name, group+"/") {
 			m := r.known.all[name]
 			w.Use += m.use
 			w.Memory += m.memory
 			w.Protected = w.Protected || m.Protected
-		}
-	}
-	if r.o.Actuator != nil {
-		if s, err := r.o.Actuator.Settings(group); err == nil {
-			w.Limits, w.CPUs = s.Limits, s.CPUs
 		}
 	}
 	return w

@@ -84,18 +84,11 @@ func (r *Runner) live(ctx context.Context) error {
 		full := now >= r.slow.due
 		var err error
 		samples, err = r.read(now, full, samples[:0])
-		r.mu.Lock()
-		r.failed(err)
 		silent++
 		if len(samples) > 0 {
 			silent = 0
-			r.take(ctx, samples, now, full)
 		}
-		step := watch.Time(r.o.Window)
-		if r.armed {
-			step = watch.Time(FastWindow)
-		}
-		r.mu.Unlock()
+		step := r.window(ctx, samples, now, full, err)
 		r.deliver()
 		if silent >= maxSilent {
 			return fmt.Errorf("guard: nothing could be read for %d windows: %w", silent, err)
@@ -107,6 +100,21 @@ func (r *Runner) live(ctx context.Context) error {
 		}
 		timer.Reset(time.Duration(due) - r.now().Sub(r.began))
 	}
+}
+
+// window does what is due with what was read, and returns the time to the next
+// reading.
+func (r *Runner) window(ctx context.Context, samples []watch.Sample, now watch.Time, full bool, failed error) watch.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock() // also after a panic: everything has to be given back
+	r.failed(failed)
+	if len(samples) > 0 {
+		r.take(ctx, samples, now, full)
+	}
+	if r.armed {
+		return watch.Time(FastWindow)
+	}
+	return watch.Time(r.o.Window)
 }
 
 func (r *Runner) read(now watch.Time, full bool, to []watch.Sample) ([]watch.Sample, error) {
@@ -139,11 +147,9 @@ func (r *Runner) replay(ctx context.Context) error {
 		}
 		at := samples[0].Time
 		r.now = func() time.Time { return r.began.Add(time.Duration(at)) }
-		r.mu.Lock()
 		r.slow.samples = len(samples)
 		// Ticks are never exactly on time.
-		r.take(ctx, samples, at, at >= r.slow.due-watch.Time(r.o.Window)/10)
-		r.mu.Unlock()
+		r.window(ctx, samples, at, at >= r.slow.due-watch.Time(r.o.Window)/10, nil)
 		r.deliver()
 	}
 	return nil
@@ -264,10 +270,11 @@ func (r *Runner) attend(now watch.Time) {
 	if r.fast == nil {
 		return
 	}
-	if len(needy) > 0 || len(r.fast.loop.Active()) > 0 || r.o.Probe == ProbeAlways {
+	needed := len(needy) > 0 || r.o.Probe == ProbeAlways
+	if needed {
 		r.needed = now
 	}
-	want := len(r.focus) > 0 && (r.needed == now || r.armed && now-r.needed < rest)
+	want := len(r.focus) > 0 && (needed || r.armed && now-r.needed < rest)
 	if want == r.armed {
 		return
 	}

@@ -46,7 +46,8 @@ func (e *BusyError) Error() string {
 // Options say what to act on. Root and Dir must be set.
 type Options struct {
 	Root *kernel.Root
-	// Dir is the state directory, made if need be (mode 0700).
+	// Dir is the state directory, made if need be (mode 0700). Without one the Host
+	// can only preview, and takes nothing.
 	Dir string
 	// Program is for the reader of a report; "" is "berth guard".
 	Program string
@@ -90,6 +91,9 @@ func Open(o Options) (*Host, error) {
 	}
 	if h.base, err = host.Base(cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet, cgroup.Memory, cgroup.IO); err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
+	}
+	if o.Dir == "" {
+		return h, nil
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
@@ -138,6 +142,9 @@ func lockTree(root *kernel.Root, tree string) (*os.File, error) {
 
 // Close gives the tree free. What is in force stays, and noted.
 func (h *Host) Close() error {
+	if h.ledger == nil {
+		return nil
+	}
 	name, notes := h.ledger.Path(), len(h.ledger.Notes())
 	err := h.ledger.Close()
 	if err == nil && notes == 0 && name != "" {
@@ -147,7 +154,20 @@ func (h *Host) Close() error {
 }
 
 // Notes returns what is in force, in the order in which it was done.
-func (h *Host) Notes() []kernel.Item { return h.ledger.Notes() }
+func (h *Host) Notes() []kernel.Item {
+	if h.ledger == nil {
+		return nil
+	}
+	return h.ledger.Notes()
+}
+
+// noted is what a file had before it was written, if it was.
+func (h *Host) noted(file string) (text string, ok bool) {
+	if h.ledger == nil {
+		return "", false
+	}
+	return h.ledger.Original(file)
+}
 
 // Restore gives everything back, what was done last first. What somebody else has
 // changed since stays, and is no error.
@@ -164,6 +184,9 @@ func (h *Host) Restore() ([]kernel.Item, error) {
 // undo undoes what matches. The weight of a group that is idle still cannot be told
 // from one that somebody else has set, and is left for the next time.
 func (h *Host) undo(match func(kernel.Step) bool) ([]kernel.Item, error) {
+	if h.ledger == nil {
+		return nil, nil
+	}
 	idle := func(s kernel.Step) bool { return path.Base(s.Path) == "cpu.idle" }
 	items, err := h.ledger.Undo(func(s kernel.Step) bool { return match(s) && idle(s) })
 	stuck := map[string]bool{}
@@ -251,6 +274,9 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 // group, and returns what it changed. After an error what was in force before is in
 // force still. For a group that is gone it is fs.ErrNotExist.
 func (h *Host) Apply(ctx context.Context, a control.Action) ([]control.Change, error) {
+	if h.ledger == nil {
+		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
+	}
 	k := knob{a.Group, a.Remedy}
 	var before []control.Change
 	if h.force[k].Idle == cgroup.On && a.Limits.Idle != cgroup.On {
@@ -283,7 +309,7 @@ func (h *Host) keep(plan kernel.Plan) {
 			if _, kept := h.disturbed[file]; kept {
 				continue
 			}
-			if _, noted := h.ledger.Original(s.Path); noted {
+			if _, noted := h.noted(s.Path); noted {
 				continue // it is disturbed already
 			}
 			if text, err := h.read(file); err == nil {

@@ -187,7 +187,7 @@ func (h *Host) below(dir string) ([]string, error) {
 
 // original is the set that a file had before anything was done.
 func (h *Host) original(file string) (cpuset.Set, error) {
-	text, ok := h.ledger.Original(file)
+	text, ok := h.noted(file)
 	if !ok {
 		var err error
 		if text, err = h.read(file); err != nil {

@@ -69,7 +69,7 @@ func (r *settingsReader) text(controller, file string) string {
 		return ""
 	}
 	name := path.Join(t.Dir, r.group, file)
-	if text, ok := r.h.ledger.Original(name); ok {
+	if text, ok := r.h.noted(name); ok {
 		return strings.TrimSpace(text)
 	}
 	if text, ok := r.h.disturbed[name]; ok {

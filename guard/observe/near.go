@@ -94,9 +94,26 @@ func (n *Near) Arm(on bool) error {
 	return n.o.noRun
 }
 
+// attach has the probe watch the groups in focus. One that has just gone is left out.
 func (n *Near) attach() {
-	n.o.cfg.Probe = true
-	n.o.arm(sortedKeys(n.o.focus))
+	o := n.o
+	if o.queue == nil {
+		if o.queue, o.noRun = openQueue(o); o.noRun != nil {
+			o.queue = nil
+			return
+		}
+	}
+	for _, group := range sortedKeys(o.focus) {
+		if err := o.queue.probe.Add("/" + group); err != nil && o.Has(group) {
+			o.noRun = errors.Join(err, o.queue.close())
+			o.queue = nil
+			return
+		}
+	}
+	if err := o.queue.probe.Arm(); err != nil {
+		o.noRun = errors.Join(err, o.queue.close())
+		o.queue = nil
+	}
 }
 
 // Armed reports whether the probe is attached.
