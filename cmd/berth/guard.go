@@ -51,9 +51,9 @@ a killed guard left, berth guard off or the next berth guard gives back, and so 
 berth restore. Only one guard that may act runs on a host.
 
 As root it arms the run-queue probe while it is needed (eBPF programs that run at every
-context switch): then it finds a neighbour on the CPU within half a second, without it
-within a quarter of a minute. docs/guard.md says what is found by which rules, what is
-done, and what it costs.
+context switch): then a neighbour on the CPU is found after three windows of 100 ms,
+without it after 13 windows of --window at the earliest. docs/guard.md says what is
+found by which rules, what is done, and what it costs.
 
 Exit status: 0 at the end of --for or after a signal, 1 if the host cannot be read or
 something could not be given back, 2 for wrong usage.`,
