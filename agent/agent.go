@@ -101,9 +101,9 @@ type Node struct {
 	opt   Options
 	root  *kernel.Root
 	drift drift
-	// touch is called before each change of a record's file, which fails if it
-	// does; nil but in tests.
-	touch func() error
+	// touch is called before each change of a record's file (write, rename, remove),
+	// which fails if it does; nil but in tests.
+	touch func(op string) error
 
 	mu       sync.Mutex
 	online   string // the kernel's list of CPUs, when the machine was read
@@ -159,6 +159,28 @@ func Restore(ctx context.Context, opt Options) ([]kernel.Item, error) {
 	}
 	items, err := n.Restore(ctx)
 	return items, errors.Join(err, n.Close())
+}
+
+// SetAside keeps a node's ledger of which nothing can be read (kernel.HeaderError)
+// under another name, which it returns, so that the node can go on without it: what
+// it notes is not given back. The name is "" if the ledger can be read.
+func SetAside(ctx context.Context, opt Options) (to string, err error) {
+	n, err := newNode(opt)
+	if err != nil {
+		return "", fmt.Errorf("set aside ledger: %w", err)
+	}
+	if err := n.keep(ctx); err != nil {
+		return "", err
+	}
+	ledger, err := kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
+	var header *kernel.HeaderError
+	switch {
+	case errors.As(err, &header):
+		to, err = store{n.opt.Dir, func(string) error { return nil }}.aside(ledgerFile)
+	case err == nil:
+		err = ledger.Close()
+	}
+	return to, errors.Join(err, n.Close())
 }
 
 func newNode(opt Options) (*Node, error) {

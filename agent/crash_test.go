@@ -79,7 +79,7 @@ func (h *host) doom(f *fate) *Node {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	n.touch = func() error { return f.change(func() error { return nil }) }
+	n.touch = func(string) error { return f.change(func() error { return nil }) }
 	return n
 }
 

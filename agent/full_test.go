@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,6 +41,61 @@ func TestFullDisk(t *testing.T) {
 		h.sameTree(before)
 		if all, err := n.List(ctx); err != nil || len(all) > 0 {
 			t.Errorf("%s: left %v, %v", what, all, err)
+		}
+	}
+}
+
+// The same with a disk on which every write of a record fails, at whichever it begins.
+func TestFullDiskInjected(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for what, takeAway := range map[string]func(*Node) error{
+		"release": func(n *Node) error { return n.Release(ctx, "api", true) },
+		"restore": func(n *Node) error { _, err := n.Restore(ctx); return err },
+	} {
+		for layout, l := range layouts() {
+			h := newHost(t, l)
+			before := h.tree()
+			n := h.open()
+			h.place(n, spec("api", place.LSE, 1000, 0))
+			placed := h.tree()
+			for room := 0; ; room++ { // for so many writes
+				left := room
+				n.touch = func(op string) error {
+					if left--; op == "write" && left < 0 {
+						return &fs.PathError{Op: op, Path: "record", Err: syscall.ENOSPC}
+					}
+					return nil
+				}
+				_, err := n.Place(ctx, spec("more", place.BE, 100, 0))
+				if err == nil {
+					if room == 0 {
+						t.Errorf("%s, %s: nothing was written", what, layout)
+					}
+					break
+				}
+				if !errors.Is(err, syscall.ENOSPC) {
+					t.Errorf("%s, %s: room for %d writes: %v", what, layout, room, err)
+				}
+				h.sameTree(placed)
+			}
+			n.touch = nil
+			if err := n.Release(ctx, "more", true); err != nil {
+				t.Fatal(err)
+			}
+			n.touch = func(op string) error {
+				if op == "write" {
+					return &fs.PathError{Op: op, Path: "record", Err: syscall.ENOSPC}
+				}
+				return nil
+			}
+			if err := takeAway(n); err != nil {
+				t.Errorf("%s, %s: %v", what, layout, err)
+			}
+			h.sameTree(before)
+			if all, err := n.List(ctx); err != nil || len(all) > 0 {
+				t.Errorf("%s, %s: left %v, %v", what, layout, all, err)
+			}
 		}
 	}
 }

@@ -76,6 +76,38 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
+// What has the name of a record and is no file is set aside, and not waited for.
+func TestRecordThatIsNoFile(t *testing.T) {
+	t.Parallel()
+	for what, make := range map[string]func(string) error{
+		"pipe":      func(name string) error { return syscall.Mkfifo(name, 0o600) },
+		"directory": func(name string) error { return os.Mkdir(name, 0o700) },
+		"link":      func(name string) error { return os.Symlink("/dev/null", name) },
+	} {
+		h := v2(t)
+		h.place(h.open(), spec("api", place.LSE, 2000, 9000100))
+		for range 2 {
+			name := filepath.Join(h.state, "odd"+recordExt)
+			if err := make(name); err != nil {
+				t.Fatal(err)
+			}
+			h.events = nil
+			all, err := h.open().List(t.Context())
+			if err != nil || len(all) != 1 || all[0].ID() != "api" {
+				t.Errorf("%s: left are %v, %v", what, all, err)
+			}
+			if len(h.events) == 0 || h.events[0].Kind != Dropped || !strings.Contains(h.events[0].Text, "not a regular file") {
+				t.Errorf("%s: events %v", what, h.events)
+			}
+		}
+		for _, name := range []string{asideExt, asideExt + "-2"} {
+			if _, err := os.Lstat(filepath.Join(h.state, "odd"+recordExt+name)); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+}
+
 func TestEarlierBoot(t *testing.T) {
 	t.Parallel()
 	h := v2(t)
@@ -352,7 +384,7 @@ func TestRestoreFinishesWhatWasBegun(t *testing.T) {
 	before := h.tree()
 	n := h.open()
 	h.place(n, spec("api", place.LSE, 1000, 0))
-	s := store{h.state, func() error { return nil }}
+	s := store{h.state, func(string) error { return nil }}
 	b := batch{Drop: []string{"api" + recordExt}}
 	if err := errors.Join(s.prepare(b), s.commit(b)); err != nil {
 		t.Fatal(err)

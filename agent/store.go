@@ -113,26 +113,26 @@ func (e *CorruptError) Unwrap() error { return e.Cause }
 // store is the records of a state directory. Its caller holds the lock.
 type store struct {
 	dir   string
-	touch func() error // before each change, which fails if it does
+	touch func(op string) error // before each change, which fails if it does
 }
 
 // write, rename and remove change the directory.
 func (s store) write(name string, text []byte) error {
-	if err := s.touch(); err != nil {
+	if err := s.touch("write"); err != nil {
 		return err
 	}
 	return writeSynced(s.path(name), text)
 }
 
 func (s store) rename(from, to string) error {
-	if err := s.touch(); err != nil {
+	if err := s.touch("rename"); err != nil {
 		return err
 	}
 	return os.Rename(s.path(from), s.path(to))
 }
 
 func (s store) remove(name string) error {
-	if err := s.touch(); err != nil {
+	if err := s.touch("remove"); err != nil {
 		return err
 	}
 	return ignoreAbsent(os.Remove(s.path(name)))
@@ -227,31 +227,39 @@ func (s store) pending() (b batch, ok bool, err error) {
 	return b, true, nil
 }
 
-// files reads every record as it is once the pending batch is installed.
-func (s store) files() (map[string][]byte, error) {
+// files reads every record as it is once the pending batch is installed. What has the
+// name of a record and is no file is in bad.
+func (s store) files() (files map[string][]byte, bad map[string]error, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	files := map[string][]byte{}
+	files, bad = map[string][]byte{}, map[string]error{}
 	for _, e := range entries {
-		if name := e.Name(); strings.HasSuffix(name, recordExt) || name == poolsFile {
-			if files[name], err = readRegular(s.path(name)); err != nil {
-				return nil, err
-			}
+		name := e.Name()
+		switch {
+		case !strings.HasSuffix(name, recordExt) && name != poolsFile:
+			continue
+		case !e.Type().IsRegular():
+			bad[name] = errors.New("not a regular file")
+			continue
+		}
+		if files[name], err = readRegular(s.path(name)); err != nil {
+			return nil, nil, err
 		}
 	}
 	b, _, err := s.pending()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for name, text := range b.Put {
 		files[name] = text
+		delete(bad, name)
 	}
 	for _, name := range b.Drop {
 		delete(files, name)
 	}
-	return files, nil
+	return files, bad, nil
 }
 
 // aside keeps a file that cannot be read, under a name that is not in use.
@@ -262,7 +270,7 @@ func (s store) aside(name string) (string, error) {
 			to = fmt.Sprintf("%s-%d", to, i)
 		}
 		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			return to, errors.Join(s.touch(), os.Rename(s.path(name), to))
+			return to, errors.Join(s.touch("rename"), os.Rename(s.path(name), to))
 		}
 	}
 }

@@ -224,13 +224,13 @@ func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
 
 // read takes the lock, unless it is kept, and reads the books.
 func (n *Node) read(ctx context.Context) (*books, error) {
-	b := &books{store: store{dir: n.opt.Dir}, bad: map[string]error{}}
-	b.touch = func() error {
+	b := &books{store: store{dir: n.opt.Dir}}
+	b.touch = func(op string) error {
 		b.changed = true
 		if n.touch == nil {
 			return nil
 		}
-		return n.touch()
+		return n.touch(op)
 	}
 	b.bodies = map[string]*body{}
 	if n.kept == nil {
@@ -250,10 +250,11 @@ func (n *Node) read(ctx context.Context) (*books, error) {
 }
 
 func (n *Node) load(b *books) error {
-	files, err := b.files()
+	files, bad, err := b.files()
 	if err != nil {
 		return err
 	}
+	b.bad = bad
 	boot := n.bootID()
 	var saved place.Saved
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -567,7 +568,9 @@ func (t *transaction) to(v view, focus ...string) *change {
 // everything is as it was.
 func (t *transaction) carry(c *change) error {
 	b, err := t.batch(c.to, c.focus...)
-	if err == nil {
+	if err == nil && b.takesAway() && len(c.focus) == 0 {
+		err = t.beganTakingAway()
+	} else if err == nil {
 		err = t.began()
 	}
 	if err == nil {

@@ -23,8 +23,8 @@ import (
 // directory that the ledger has noted as made is not noted: undoing removes the
 // directory.
 //
-// A ledger of an earlier boot is started anew. One whose first line cannot be read
-// is an error and stays as it is. Other lines that cannot be read stay in place, too:
+// A ledger of an earlier boot is started anew. One whose first line cannot be read, or
+// that is no file, is a *HeaderError and stays as it is. Other lines that cannot be read stay in place, too:
 // what the others note can be undone, and nothing new be noted (see Damage).
 func OpenLedger(root *Root, name, program string) (*Journal, error) {
 	j, err := readLedger(root, name)
@@ -50,6 +50,11 @@ func OpenLedger(root *Root, name, program string) (*Journal, error) {
 // readLedger reads what is noted. Its file is nil if it is better written anew:
 // most of it is crossed out, or it is of an earlier boot.
 func readLedger(root *Root, name string) (*Journal, error) {
+	if info, err := os.Lstat(name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, &HeaderError{name, errors.New("not a regular file")}
+	}
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
@@ -57,7 +62,7 @@ func readLedger(root *Root, name string) (*Journal, error) {
 	n, damage, err := parseLedger(text)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w; what it notes is not restored: check by hand, then delete the file", name, err)
+		return nil, &HeaderError{name, err}
 	case n.Journal == 0 || n.Boot != root.bootID():
 		return &Journal{}, nil
 	case n.Root != root.absolute():
@@ -77,6 +82,20 @@ func readLedger(root *Root, name string) (*Journal, error) {
 	}
 	return j, nil
 }
+
+// HeaderError is a ledger of which nothing can be read, as its first line says what
+// the others are about.
+type HeaderError struct {
+	File  string
+	Cause error
+}
+
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("ledger %s: %v: what it notes cannot be given back; 'berth restore' sets it aside, then check by hand the values and groups that it lists", e.File, e.Cause)
+}
+
+// Unwrap returns what is wrong with it.
+func (e *HeaderError) Unwrap() error { return e.Cause }
 
 // DamageError is a ledger with lines that cannot be read, by mishap or by hand.
 type DamageError struct {

@@ -1,9 +1,11 @@
 package kernel
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -98,8 +100,10 @@ func TestLedgerRefuses(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenLedger(root, name, "test"); err == nil {
-			t.Errorf("%s: opened", what)
+		_, err := OpenLedger(root, name, "test")
+		var header *HeaderError
+		if err == nil || errors.As(err, &header) != (what == "garbage") {
+			t.Errorf("%s: opened with %v", what, err)
 		}
 		if now, _ := os.ReadFile(name); string(now) != text {
 			t.Errorf("%s: the file is not as it was", what)
@@ -117,6 +121,55 @@ func TestLedgerRefuses(t *testing.T) {
 	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
 		t.Errorf("of an earlier boot: notes %+v", notes)
 	}
+}
+
+// A ledger that is no file is not waited for.
+func TestLedgerIsAFile(t *testing.T) {
+	t.Parallel()
+	root, _ := fake(t, fakekernel.V1())
+	dir := memoryDir(t)
+	for what, make := range map[string]func(name string) error{
+		"pipe":      func(name string) error { return syscall.Mkfifo(name, 0o600) },
+		"directory": func(name string) error { return os.Mkdir(name, 0o700) },
+		"link":      func(name string) error { return os.Symlink("/dev/null", name) },
+	} {
+		name := filepath.Join(dir, what)
+		if err := make(name); err != nil {
+			t.Fatal(err)
+		}
+		_, err := OpenLedger(root, name, "test")
+		var header *HeaderError
+		if !errors.As(err, &header) || header.File != name {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Where nothing can be appended any more, nothing is done that would have to be noted,
+// and what is noted is undone all the same.
+func TestFullLedger(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	j := openLedger(t, root, filepath.Join(memoryDir(t), "ledger"))
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	applied := tree(t, k)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	j.file.Close()
+	j.file = full
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("applied without a note: %v", err)
+	}
+	sameTree(t, k, applied)
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil && !errors.Is(err, syscall.ENOSPC) {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
 }
 
 // One bad line costs its own note only, and stays.

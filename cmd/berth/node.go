@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,7 +154,8 @@ func (f *nodeFlags) openNode(cmd *cobra.Command) (node, error) {
 		Root: root, Dir: dir, Policy: policy, Confine: f.confine,
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
-				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s %s%s: %s\n", e.Kind, e.ID, e.Object, onLine(e.Text))
+				what := strings.TrimSpace(fmt.Sprintf("%s %s%s", e.Kind, onLine(e.ID), onLine(e.Object)))
+				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s: %s\n", what, onLine(e.Text))
 			}
 		},
 	})

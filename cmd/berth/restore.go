@@ -164,8 +164,25 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, e
 	return report, fmt.Errorf("restore: %w: stop it first", err)
 }
 
-// settle gives back what dead owners left or, also where that is in the way, everything.
-func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Options) (err error) {
+// settle gives back what can be. A ledger of which nothing can be read is set aside,
+// which is an error.
+func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Options) error {
+	err := r.settleNoted(ctx, report, opt)
+	var header *kernel.HeaderError
+	if !errors.As(err, &header) {
+		return err
+	}
+	to, asideErr := agent.SetAside(ctx, opt)
+	if asideErr != nil || to == "" {
+		return errors.Join(err, asideErr)
+	}
+	lost := fmt.Errorf("restore: ledger %s: %w: it is %s now, and what it notes was not given back: check by hand the values and groups that it lists, then delete it", header.File, header.Cause, to)
+	return errors.Join(lost, r.settleNoted(ctx, report, opt))
+}
+
+// settleNoted gives back what dead owners left or, also where that is in the way,
+// everything.
+func (r *restoring) settleNoted(ctx context.Context, report *nodeReport, opt agent.Options) (err error) {
 	if r.all {
 		report.Items, err = agent.Restore(ctx, opt)
 		return err

@@ -211,3 +211,65 @@ func TestRestoreBesideAgent(t *testing.T) {
 		t.Errorf("--all: status %d, %s", code, errs)
 	}
 }
+
+// spoilLedger changes the ledger of a host's node.
+func spoilLedger(t *testing.T, dir string, spoil func(header, rest string) string) {
+	t.Helper()
+	name := filepath.Join(nodeDir(dir), "ledger")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, rest, _ := strings.Cut(string(text), "\n")
+	if err := os.WriteFile(name, []byte(spoil(header+"\n", rest)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A line of the ledger that cannot be read keeps new notes from being made. Restoring
+// says so and gives back what the other lines tell.
+func TestDamagedLedger(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	spoilLedger(t, dir, func(header, rest string) string { return header + "spoiled\n" + rest })
+	if out, errs, code := berth(t, "ps", "--root", dir, "--interval", "10ms"); code != exitOK || !strings.Contains(out, "api") || !strings.Contains(errs, "ledger: line 2") {
+		t.Errorf("ps: status %d, %s%s", code, out, errs)
+	}
+	// What needs no note goes on, with a warning.
+	if _, errs, code := berth(t, "resize", "--root", dir, "batch", "--memory", "64Mi"); code != exitOK || !strings.Contains(errs, "berth: failed: ledger ") || !strings.Contains(errs, "'berth restore --all'") {
+		t.Errorf("resize: status %d, %s", code, errs)
+	}
+	code, out, errs := runRestore("--root", dir, "--all")
+	if code != exitError || !strings.Contains(errs, "ledger: line 2") || !strings.Contains(out, "restored   ") {
+		t.Errorf("restore: status %d, %s%s", code, out, errs)
+	}
+	if text, err := os.ReadFile(filepath.Join(nodeDir(dir), "ledger")); err != nil || !strings.Contains(string(text), "spoiled\n") {
+		t.Errorf("the line is gone: %q, %v", text, err)
+	}
+}
+
+// Of a ledger whose first line cannot be read, nothing can be given back. It stops
+// everything but restoring, which keeps it under another name.
+func TestUnreadableLedger(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"--all"}} {
+		dir := placedHost(t)
+		spoilLedger(t, dir, func(header, rest string) string { return "spoiled" + header + rest })
+		for _, verb := range [][]string{{"ps"}, {"map"}, {"explain", "api"}, {"release", "api"}, {"move", "db", "--cpuset", "8"}, {"resize", "db", "--cpus", "1"}} {
+			if _, errs, code := berth(t, append(verb, "--root", dir)...); code != exitError || !strings.Contains(errs, "'berth restore'") {
+				t.Errorf("%v: status %d, %s", verb, code, errs)
+			}
+		}
+		aside := filepath.Join(nodeDir(dir), "ledger.unreadable")
+		code, _, errs := runRestore(append(args, "--root", dir)...)
+		if code != exitError || !strings.Contains(errs, "it is "+aside+" now") || strings.Contains(errs, "'berth restore'") {
+			t.Errorf("restore %v: status %d, %s", args, code, errs)
+		}
+		if text, err := os.ReadFile(aside); err != nil || !strings.HasPrefix(string(text), "spoiled") {
+			t.Errorf("restore %v: kept %q, %v", args, text, err)
+		}
+		if code, _, errs := runRestore("--root", dir); code != exitOK {
+			t.Errorf("restore %v, again: status %d, %s", args, code, errs)
+		}
+	}
+}
