@@ -51,8 +51,8 @@ cannot be read, 2 for wrong usage.`,
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "look at the control group of this `process`")
 	cmd.Flags().StringVar(&f.group, "cgroup", "", "look at the control group with this `path`, below the mount point")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text or json")
-	cmd.MarkFlagsMutuallyExclusive("pid", "cgroup")
-	cmd.MarkFlagsMutuallyExclusive("pid", "replay")
+	exclusive(cmd, "pid", "cgroup")
+	exclusive(cmd, "pid", "replay")
 	completeWords(cmd, "output", "text", "json")
 	return cmd
 }

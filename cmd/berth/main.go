@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -52,6 +53,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	strictCompletion(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -90,6 +92,42 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().String("root", "/", "directory that stands for / (another host's tree, a test)")
 	root.AddCommand(commands()...)
 	return root
+}
+
+// strictCompletion has cobra's completion command refuse shells that it does not know.
+func strictCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil || !completion.HasSubCommands() {
+		return
+	}
+	var shells []string
+	for _, c := range completion.Commands() {
+		shells = append(shells, c.Name())
+	}
+	completion.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return exitStatus{exitUsage, fmt.Errorf("completion %q: no such shell; there are %s", args[0], strings.Join(shells, ", "))}
+		}
+		return nil
+	}
+	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
+
+// exclusive refuses two flags together, as wrong usage. The command has its Args by
+// then.
+func exclusive(cmd *cobra.Command, one, other string) {
+	cmd.MarkFlagsMutuallyExclusive(one, other) // for completion
+	args := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, names []string) error {
+		if cmd.Flags().Changed(one) && cmd.Flags().Changed(other) {
+			return exitStatus{exitUsage, fmt.Errorf("--%s and --%s: only one of them (see '%s --help')", one, other, cmd.CommandPath())}
+		}
+		if args == nil {
+			return nil
+		}
+		return args(cmd, names)
+	}
 }
 
 // rootDir returns the directory that --root names.

@@ -56,6 +56,18 @@ func golden(t *testing.T, verb, name, got string) {
 	}
 }
 
+func TestCompletionOfUnknownShell(t *testing.T) {
+	t.Parallel()
+	if out, errs, code := berth(t, "completion", "bogus"); code != exitUsage || out != "" || !strings.Contains(errs, "bash, fish, powershell, zsh") {
+		t.Errorf("status %d, %q, %q", code, out, errs)
+	}
+	for _, args := range [][]string{{"completion"}, {"completion", "bash"}} {
+		if out, errs, code := berth(t, args...); code != exitOK || len(out) < 100 || errs != "" {
+			t.Errorf("%v: status %d, %.20q, %q", args, code, out, errs)
+		}
+	}
+}
+
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
 	if out, errs, code := berth(t, "no-such"); code != exitUsage || out != "" || !strings.Contains(errs, `"no-such"`) {

@@ -31,6 +31,9 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 				return exitStatus{exitUsage, errors.New("move: --cpuset is needed")}
 			}
 			return withNode(cmd, func(n node) error {
+				if err := (&specFlags{cpuset: cpus, mems: mems}).thereIs(cmd, n); err != nil {
+					return err
+				}
 				w, err := n.Move(cmd.Context(), args[0], cpus, mems)
 				if err != nil {
 					return err

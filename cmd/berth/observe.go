@@ -44,7 +44,7 @@ func (f *observeFlags) register(cmd *cobra.Command, probe bool) {
 	fs.StringVar(&f.record, "record", "", "write what was read to this `file` too")
 	fs.StringVar(&f.replay, "replay", "", "look at a recording in this `file` instead of this host")
 	fs.BoolVar(&f.probe, "probe", probe, "see by eBPF who has the CPU while a group waits (root; costs at every context switch)")
-	cmd.MarkFlagsMutuallyExclusive("record", "replay")
+	exclusive(cmd, "record", "replay")
 	socketFlag(cmd)
 }
 

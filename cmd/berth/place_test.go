@@ -138,6 +138,11 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"resize", "api", "--cpuset", ""}, 2, "no CPU"},
 		{[]string{"resize", "api", "--mems", ""}, 2, "no memory node"},
 		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "no CPU"},
+		{[]string{"run", "--dry-run", "--mems", "0,7", "--", "true"}, 125, "--mems 0,7: memory node 7 is not there; there are 0-1"},
+		{[]string{"run", "--dry-run", "--cpuset", "3,77", "--", "true"}, 125, "--cpuset 3,77: CPU 77 is not there or not to be given away; there are 0-15"},
+		{[]string{"run", "-o", "json", "--", "true"}, 125, "--dry-run"},
+		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "there are 0-1"},
+		{[]string{"resize", "db", "--mems", "7"}, 1, "there are 0-1"},
 		{[]string{"resize", "api", "--policy", "nobody"}, 2, "nobody"},
 		{[]string{"ps", "--socket", filepath.Join(dir, "none.sock")}, 1, "no agent"},
 	} {

@@ -35,6 +35,9 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 			if err != nil {
 				return err
 			}
+			if err := spec.thereIs(cmd, n); err != nil {
+				return errors.Join(err, n.Close())
+			}
 			w, err := resize(cmd, n, args[0], &spec)
 			if err == nil {
 				err = changed(cmd.OutOrStdout(), output, &w)

@@ -113,6 +113,9 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	if err := checkOutput(f.output); err != nil {
 		return err
 	}
+	if cmd.Flags().Changed("output") && !f.dryRun {
+		return errors.New("--output: it is what --dry-run prints; a command that runs has its own output")
+	}
 	live := filepath.Clean(rootDir(cmd)) == "/"
 	if !live && !f.dryRun {
 		return errors.New("--root: commands run on the live host only; --dry-run says what would be")
@@ -136,6 +139,9 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	n, err := f.open(cmd)
 	if err != nil {
 		return err
+	}
+	if err := f.thereIs(cmd, n); err != nil {
+		return errors.Join(err, n.Close())
 	}
 	if f.dryRun {
 		return errors.Join(f.preview(cmd, n, spec), n.Close())

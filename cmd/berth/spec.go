@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -91,6 +92,31 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 		l.Idle = cgroup.On
 	}
 	r.Explain = true // for berth explain, later
+	return nil
+}
+
+// thereIs refuses CPUs and memory nodes that the host does not have, or that are
+// not to be given away.
+func (f *specFlags) thereIs(cmd *cobra.Command, n node) error {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() {
+		return nil
+	}
+	s, err := n.State(cmd.Context())
+	if err != nil {
+		return err
+	}
+	cpus, mems := s.Config().Allowed, cpuset.Set{}
+	for _, d := range s.Topology().Machine().ByKind(machine.Node) {
+		if mems, err = mems.With(d.ID); err != nil {
+			return err
+		}
+	}
+	if none := f.cpuset.Minus(cpus); !none.IsEmpty() {
+		return fmt.Errorf("--cpuset %s: CPU %s is not there or not to be given away; there are %s", f.cpuset, none, cpus)
+	}
+	if none := f.mems.Minus(mems); !none.IsEmpty() && !mems.IsEmpty() {
+		return fmt.Errorf("--mems %s: memory node %s is not there; there are %s", f.mems, none, mems)
+	}
 	return nil
 }
 
