@@ -61,7 +61,8 @@ func rank(s *place.State, g *place.Grant) []int {
 		}
 	}
 	free := s.OwnableBy(&g.Request)
-	if g.Request.Class == place.LSE || g.Request.Exclusivity != place.CPULevel {
+	required := g.Request.Bind == place.FullPCPUs && g.Request.BindRequired
+	if required || g.Request.Class == place.LSE || g.Request.Exclusivity != place.CPULevel {
 		free = t.Whole(machine.Core, free)
 	}
 	free = free.Minus(t.Machine().Isolated)
