@@ -29,6 +29,7 @@ type groups struct {
 	// mirrors are the directories of the same groups in hierarchies that only tell:
 	// of a hybrid host, the v2 tree has their pressure.
 	mirrors map[party][]string
+	home    kernel.Plan // to where this process was before it stepped aside
 	// affinity confines the parties where there is no cpuset controller.
 	affinity cpuset.Set
 	undo     func() error

@@ -252,6 +252,12 @@ func (r *runner) startGenerator(raw *os.File) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g, ok := r.enforce.(*groups); ok && len(g.home) > 0 {
+		if err := g.sendHome(c.pid()); err != nil {
+			c.kill()
+			return nil, err
+		}
+	}
 	where := r.places.generator
 	if where.IsEmpty() {
 		where = r.places.shared

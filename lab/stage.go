@@ -91,16 +91,18 @@ func (s *Stage) Result() Result { return *s.r.result }
 func (s *Stage) Group(name string) cgroup.Group { return s.groups.run.Child(name) }
 
 // StepAside gives the group around those of the stage a CPU weight of its own, and
-// puts this process into a group beside them, of the highest weight: so the rest of
-// the host takes less part, and the stage does not delay who directs it.
+// puts this process into a group beside them, of five times their weight: so the rest
+// of the host takes less part, and the stage hardly delays who directs it. Much more
+// for a group that mostly sleeps would make the others look light to the balancer,
+// which would leave CPUs to the rest of the host.
 func (s *Stage) StepAside(weight int) error {
-	const highest = 10_000
+	const own = 500
 	self := s.groups.parties[selfParty]
 	around, err := s.groups.run.Set(cgroup.Limits{Weight: weight})
 	if err != nil {
 		return err
 	}
-	own, err := self.Set(cgroup.Limits{Weight: highest})
+	mine, err := self.Set(cgroup.Limits{Weight: own})
 	if err != nil {
 		return err
 	}
@@ -108,13 +110,28 @@ func (s *Stage) StepAside(weight int) error {
 	if err != nil {
 		return err
 	}
-	undo, err := s.Apply(slices.Concat(around, own, attach))
+	undo, err := s.Apply(slices.Concat(around, mine, attach))
 	if err != nil {
 		return err
+	}
+	for _, step := range attach {
+		s.groups.home = append(s.groups.home, kernel.Step{Op: kernel.Attach, Path: step.Back, Back: step.Path})
 	}
 	remove := s.groups.undo
 	s.groups.undo = func() error { return errors.Join(undo(), remove()) }
 	return nil
+}
+
+// sendHome puts a process where this one was before it stepped aside: v1 groups have
+// no real-time budget, and the generator is to have a real-time policy.
+func (g *groups) sendHome(pid int) error {
+	var plan kernel.Plan
+	for _, step := range g.home {
+		step.Value = strconv.Itoa(pid)
+		plan = append(plan, step)
+	}
+	_, err := kernel.Apply(g.root, plan, nil) // the process ends with the round
+	return err
 }
 
 // Apply carries out a plan; what it changes is journaled like all of the lab's.
