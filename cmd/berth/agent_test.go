@@ -82,7 +82,7 @@ func agentProcess(t *testing.T, socket string, args ...string) *exec.Cmd {
 // TestAgentOnThisHost kills, restarts and ends an agent that keeps a group of the
 // host's v1 controllers. It is not parallel: its state is not that of berth run.
 func TestAgentOnThisHost(t *testing.T) {
-	needsGroups(t)
+	needsHost(t)
 	cpusets, err := filepath.Glob("/sys/fs/cgroup/cpuset/cpuset.cpus")
 	if err != nil || len(cpusets) == 0 || os.Getuid() != 0 {
 		t.Skip("needs root and cgroup v1: a cpuset hierarchy in /sys/fs/cgroup/cpuset")

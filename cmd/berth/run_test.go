@@ -30,12 +30,57 @@ func berthProcess(t *testing.T, args ...string) *exec.Cmd {
 	return c
 }
 
+// lockHost keeps tests that place in the host's tree with its usual node, which go
+// on beside each other, from those that do so with a node of their own, in this process
+// and in others.
+func lockHost(t *testing.T, how int) {
+	t.Helper()
+	name := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-%d.lock", os.Getuid()))
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		err = syscall.Flock(int(f.Fd()), how)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// needsHost skips a test that places with a node of its own where another one has
+// the host's tree: that of an agent, or of commands that run.
+func needsHost(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes and makes control groups")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: others have a tree of their own")
+	}
+	lockHost(t, syscall.LOCK_EX)
+	state := filepath.Join(t.TempDir(), "none")
+	var out []byte
+	var err error
+	for range 30 { // until those that keep what other tests ran are done
+		if out, err = berthProcess(t, "run", "--state", state, "--dry-run", "--", "true").CombinedOutput(); err == nil {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err != nil || !strings.Contains(string(out), "\ngroup ") {
+		t.Skipf("needs the host's control groups to itself: %v: %s", err, out)
+	}
+}
+
 // needsNode skips a test where commands cannot be placed.
 func needsNode(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts processes and, as root, makes control groups")
 	}
+	lockHost(t, syscall.LOCK_SH)
 	if out, err := berthProcess(t, "run", "-q", "--", "true").CombinedOutput(); err != nil {
 		t.Skipf("this host does not place commands: %v: %s", err, out)
 	}
@@ -459,10 +504,7 @@ func expectOn(t *testing.T, terminal *os.File, word string) {
 
 // Not parallel: what it is about is that the host has one node.
 func TestRunBesideAnotherState(t *testing.T) {
-	needsGroups(t)
-	if os.Getuid() != 0 {
-		t.Skip("needs root: others have a tree of their own")
-	}
+	needsHost(t)
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	name := workloadName(t)
 	first := berthProcess(t, "run", "--state", a, "-q", "--name", name, "--", "sleep", "600")
