@@ -54,6 +54,9 @@ func Run(ctx context.Context, exp Experiment, opt lab.Options) (_ *Result, err e
 	if err := exp.Validate(); err != nil {
 		return nil, err
 	}
+	if len(exp.Faults) == 0 {
+		exp.Runs = 0
+	}
 	base := lab.IsolationExperiment()
 	base.Name, base.Scenarios, base.CPUs, base.Seed = "guard", scenarios(), exp.CPUs, exp.Seed
 	base.Blocks, base.Settle, base.Window = exp.Blocks, lab.Duration(settle), exp.Steady
