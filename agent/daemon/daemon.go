@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
@@ -178,7 +179,7 @@ func (d *daemon) watch() error {
 		return err
 	}
 	d.loop.prefix, d.guardian.prefix = prefix, prefix
-	d.meter = newMeter(trees)
+	d.meter = newMeter(d.root.Name(), trees, d.opt.Interval)
 	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
 	return err
 }
@@ -288,9 +289,24 @@ func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
 		follow: func(map[string]string) error { return nil },
 	}
 	if d.meter != nil {
-		src.follow = d.meter.follow
+		src.follow = d.follow
 	}
 	return src
+}
+
+// follow measures these workloads, given with their groups, from now on.
+func (d *daemon) follow(groups map[string]string) error {
+	state, err := d.keeper.State(context.Background())
+	if err != nil {
+		return err
+	}
+	own := make(map[string]cpuset.Set, len(groups))
+	for id := range groups {
+		if g, ok := state.Grant(id); ok {
+			own[id] = g.Own
+		}
+	}
+	return d.meter.follow(groups, own)
 }
 
 // serveAll answers on all listeners.
@@ -455,4 +471,12 @@ func (d *daemon) Stats(ctx context.Context) (api.Stats, error) {
 		return api.Stats{Workloads: []api.Figures{}}, nil
 	}
 	return d.meter.Stats(ctx)
+}
+
+// Signals says for each signal of workloads whether it is there, and if not, why not.
+func (d *daemon) Signals() map[string]error {
+	if d.meter == nil {
+		return nil
+	}
+	return d.meter.Signals()
 }

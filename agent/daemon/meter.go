@@ -9,17 +9,27 @@ import (
 	"time"
 
 	"berth.dev/berth/agent/api"
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
 
+// detailTime is the time in which the costly figures of every workload are read once.
+const detailTime = 30 * time.Second
+
 // meter reads the statistics of the workloads' groups and keeps the last two
-// readings.
+// readings. The costly ones are read in turns.
 type meter struct {
+	site *site
+	// turns is how many readings come to detailTime.
+	turns int
+
 	mu      sync.Mutex
 	sampler *cgroupstat.Sampler
-	names   map[string]string // by group: the workload's id
-	ids     []string          // in the order of the workloads
+	details map[string]*detail // by group
+	queue   []string           // the groups, the next to be read first
+	names   map[string]string  // by group: the workload's id
+	ids     []string           // in the order of the workloads
 	last    reading
 	before  reading
 }
@@ -30,12 +40,18 @@ type reading struct {
 	samples []watch.Sample
 }
 
-func newMeter(trees []cgroupstat.Tree) *meter {
-	return &meter{sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), names: map[string]string{}}
+// newMeter returns a meter that is asked to read once in an interval. root is the
+// directory that stands for "/".
+func newMeter(root string, trees []cgroupstat.Tree, interval time.Duration) *meter {
+	return &meter{
+		site: &site{root, trees}, turns: max(int(detailTime/interval), 1),
+		sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), names: map[string]string{}, details: map[string]*detail{},
+	}
 }
 
-// follow reads these workloads, given with their groups, from now on.
-func (m *meter) follow(groups map[string]string) error {
+// follow reads these workloads, given with their groups and the CPUs of their own,
+// from now on.
+func (m *meter) follow(groups map[string]string, own map[string]cpuset.Set) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ids := slices.Sorted(maps.Keys(groups))
@@ -50,24 +66,67 @@ func (m *meter) follow(groups map[string]string) error {
 		if err := m.sampler.Add(group); err != nil && !errors.Is(err, watch.ErrGone) {
 			errs = append(errs, err)
 		}
+		d := m.details[group]
+		if d == nil {
+			d = newDetail(m.site, group)
+			m.details[group] = d
+			m.queue = slices.Insert(m.queue, 0, group)
+		}
+		errs = append(errs, d.move(own[id]))
 	}
 	for group := range m.names {
 		if _, ok := names[group]; !ok {
-			errs = append(errs, m.sampler.Remove(group))
+			errs = append(errs, m.sampler.Remove(group), m.forget(group))
 		}
 	}
 	m.names, m.ids = names, ids
 	return errors.Join(errs...)
 }
 
-// read takes a reading. origin is the instant that samples count from.
+// forget ends the costly figures of a group.
+func (m *meter) forget(group string) error {
+	d := m.details[group]
+	delete(m.details, group)
+	m.queue = slices.DeleteFunc(m.queue, func(g string) bool { return g == group })
+	return d.close()
+}
+
+// read takes a reading, and some of the costly ones. origin is the instant that samples
+// count from.
 func (m *meter) read(now, origin time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.before, m.last = m.last, m.before
 	m.last.at = now
 	// A group that cannot be read tells nothing; the loop hears of its end.
-	m.last.samples, _ = m.sampler.Sample(watch.Time(now.Sub(origin)), m.last.samples[:0])
+	at := watch.Time(now.Sub(origin))
+	m.last.samples, _ = m.sampler.Sample(at, m.last.samples[:0])
+	n := (len(m.queue) + m.turns - 1) / m.turns
+	for _, group := range m.queue[:n] {
+		m.details[group].read(at)
+	}
+	m.queue = append(m.queue[n:], m.queue[:n]...)
+}
+
+// Signals says for each signal that workloads may have whether one has it, and if not,
+// why not; nothing before the first reading of one.
+func (m *meter) Signals() map[string]error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]error{}
+	for group, d := range m.details {
+		tellAll(all, m.sampler.Signals(group))
+		d.tell(all)
+	}
+	if len(all) == 0 {
+		return all
+	}
+	for _, s := range ownSources() {
+		if _, told := all[s.name]; !told {
+			all[s.name] = noOwn(s.name)
+		}
+	}
+	return all
 }
 
 // Stats returns the figures of the last reading.
@@ -75,18 +134,9 @@ func (m *meter) Stats(context.Context) (api.Stats, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	by := make(map[string][]api.Figure, len(m.ids))
-	earlier := make(map[key]watch.Sample, len(m.before.samples))
-	for _, s := range m.before.samples {
-		earlier[key{s.Subject, s.Quantity}] = s
-	}
-	for _, s := range m.last.samples {
-		f := api.Figure{Quantity: s.Quantity, Part: s.Subject.Part, Value: s.Value}
-		if was, ok := earlier[key{s.Subject, s.Quantity}]; ok && s.Quantity.Counter() && s.Value >= was.Value && s.Time > was.Time {
-			rate := (s.Value - was.Value) / (s.Time - was.Time).Seconds()
-			f.Rate = &rate
-		}
-		id := m.names[s.Subject.Name]
-		by[id] = append(by[id], f)
+	m.figures(by, m.last.samples, m.before.samples)
+	for _, d := range m.details {
+		m.figures(by, d.last, d.before)
 	}
 	stats := api.Stats{Time: m.last.at, Workloads: make([]api.Figures, 0, len(m.ids))}
 	for _, id := range m.ids {
@@ -99,6 +149,23 @@ func (m *meter) Stats(context.Context) (api.Stats, error) {
 	return stats, nil
 }
 
+// figures adds those of two readings, by workload.
+func (m *meter) figures(by map[string][]api.Figure, last, before []watch.Sample) {
+	earlier := make(map[key]watch.Sample, len(before))
+	for _, s := range before {
+		earlier[key{s.Subject, s.Quantity}] = s
+	}
+	for _, s := range last {
+		f := api.Figure{Quantity: s.Quantity, Part: s.Subject.Part, Value: s.Value}
+		if was, ok := earlier[key{s.Subject, s.Quantity}]; ok && s.Quantity.Counter() && s.Value >= was.Value && s.Time > was.Time {
+			rate := (s.Value - was.Value) / (s.Time - was.Time).Seconds()
+			f.Rate = &rate
+		}
+		id := m.names[s.Subject.Name]
+		by[id] = append(by[id], f)
+	}
+}
+
 // key is what is the same in two readings.
 type key struct {
 	subject  watch.Subject
@@ -108,5 +175,9 @@ type key struct {
 func (m *meter) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.sampler.Close()
+	errs := []error{m.sampler.Close()}
+	for _, d := range m.details {
+		errs = append(errs, d.close())
+	}
+	return errors.Join(errs...)
 }

@@ -206,7 +206,7 @@ func BenchmarkRead(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m := newMeter(trees)
+	m := newMeter("/", trees, time.Second)
 	defer m.close()
 	all := map[string]string{}
 	for i := range present {
@@ -214,7 +214,7 @@ func BenchmarkRead(b *testing.B) {
 		makeGroup(b, dirs, name)
 		all[name] = name
 	}
-	if err := m.follow(all); err != nil {
+	if err := m.follow(all, nil); err != nil {
 		b.Fatal(err)
 	}
 	origin := time.Now()

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/kernel"
@@ -9,22 +10,32 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// treesOf are the hierarchies in which groups are placed and measured, each from
-// its base on, and the path of the first base in its hierarchy.
+// treesOf are the hierarchies in which groups are placed, each from its base on, and
+// the path of the first base in its hierarchy; then those in which groups are only
+// measured, from the same path on: who makes groups gives one the same path in all.
 func treesOf(root *kernel.Root, bases []string) (trees []cgroupstat.Tree, prefix string, err error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
 		return nil, "", err
 	}
+	within := func(h cgroup.Hierarchy, base string) bool { return base == h.Dir || strings.HasPrefix(base, h.Dir+"/") }
+	tree := func(h cgroup.Hierarchy, dir string) {
+		trees = append(trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(root.Name(), dir)})
+	}
 	for i, base := range bases {
 		for _, h := range host.Hierarchies {
-			if base != h.Dir && !strings.HasPrefix(base, h.Dir+"/") {
+			if !within(h, base) {
 				continue
 			}
-			trees = append(trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(root.Name(), base)})
+			tree(h, base)
 			if i == 0 {
 				prefix = strings.TrimPrefix(base, h.Dir)
 			}
+		}
+	}
+	for _, h := range host.Hierarchies {
+		if !slices.ContainsFunc(bases, func(base string) bool { return within(h, base) }) && len(bases) > 0 {
+			tree(h, filepath.Join(h.Dir, prefix))
 		}
 	}
 	return trees, prefix, nil

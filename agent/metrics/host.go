@@ -14,7 +14,6 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cgroupstat"
 	"berth.dev/berth/watch/procstat"
 	"berth.dev/berth/watch/psi"
 )
@@ -31,10 +30,9 @@ type Hardware interface {
 	Why(q watch.Quantity) error
 }
 
-// Signaller says which signals of workloads are read, and why others are not
-// there.
+// Signaller says for each signal of workloads whether it is there: nil, or why not.
 type Signaller interface {
-	Signals() []cgroupstat.Status
+	Signals() map[string]error
 }
 
 // cpus shows how the CPUs are divided. Where the kernel knows no NUMA, all are of
@@ -217,8 +215,8 @@ func (s scrape) signals() {
 		s.signal("node", sig.name, sig.err)
 	}
 	if v, ok := s.view.(Signaller); ok {
-		for _, status := range v.Signals() {
-			s.signal("workload", status.Signal.String(), status.Err)
+		for name, err := range v.Signals() {
+			s.signal("workload", name, err)
 		}
 	}
 }

@@ -32,7 +32,6 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cgroupstat"
 )
 
 var update = flag.Bool("update", false, "write testdata/scrape.txt anew")
@@ -44,7 +43,7 @@ type view struct {
 	config  api.Config
 	stats   api.Stats
 	guard   api.Guard
-	signals []cgroupstat.Status
+	signals map[string]error
 	err     error
 }
 
@@ -53,7 +52,7 @@ func (v *view) Machine(context.Context) (api.Machine, error) { return v.machine,
 func (v *view) Config(context.Context) (api.Config, error)   { return v.config, v.err }
 func (v *view) Stats(context.Context) (api.Stats, error)     { return v.stats, v.err }
 func (v *view) Guard(context.Context) (api.Guard, error)     { return v.guard, v.err }
-func (v *view) Signals() []cgroupstat.Status                 { return v.signals }
+func (v *view) Signals() map[string]error                    { return v.signals }
 
 func unsupported(reason string) error {
 	return &kernel.NotSupportedError{Feature: "it", Reason: reason, Remedy: "none"}
@@ -83,10 +82,7 @@ func testView() *view {
 			{ID: "batch:a/b", Figures: []api.Figure{{Quantity: watch.CPUTime, Value: 12.5}}},
 			{ID: "web", Figures: figures()},
 		}},
-		signals: []cgroupstat.Status{
-			{Signal: cgroupstat.Usage},
-			{Signal: cgroupstat.Memory, Err: unsupported("there is no memory.current")},
-		},
+		signals: map[string]error{"usage": nil, "memory": unsupported("there is no memory.current")},
 	}
 }
 

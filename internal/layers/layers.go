@@ -84,11 +84,11 @@ func Rooms() []Room {
 			"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/cgrouptree", "place",
-			"agent", "agent/config", "agent/api", "guard", "guard/actuate", "guard/control", "guard/detect",
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/cgrouptree",
+			"watch/perf", "watch/resctrl", "watch/schedstat", "place", "agent", "agent/config", "agent/api", "guard", "guard/actuate", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/metrics", May: []string{
-			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
+			"cpuset", "machine", "kernel", "watch", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
 		}},
 		{Path: "agent/page", May: []string{"cpuset", "machine", "watch", "place", "agent", "agent/api"}},
 		// the door

@@ -80,6 +80,16 @@ func (s *Sampler) Sample(now watch.Time, to []watch.Sample) ([]watch.Sample, []F
 	return to, failed
 }
 
+// Signals says of a group what Reader.Signals does; nil if it is not among those
+// that are read.
+func (s *Sampler) Signals(group string) []Status {
+	i, found := s.search(group)
+	if !found {
+		return nil
+	}
+	return s.readers[i].Signals()
+}
+
 // Close closes all groups.
 func (s *Sampler) Close() error {
 	var errs []error

@@ -223,10 +223,7 @@ func (t Tree) Find(threads []int) (g Group, ok bool, err error) {
 	if err != nil {
 		return Group{}, false, err
 	}
-	wanted := map[int]bool{}
-	for _, tid := range threads {
-		wanted[tid] = true
-	}
+	wanted := set(threads)
 	for _, g := range groups {
 		if g == (Group{}) {
 			continue
@@ -244,6 +241,21 @@ func (t Tree) Find(threads []int) (g Group, ok bool, err error) {
 		}
 	}
 	return Group{}, false, nil
+}
+
+// Has says whether a group still monitors these threads and no others, which costs
+// less than Find.
+func (t Tree) Has(g Group, threads []int) (bool, error) {
+	tasks, err := t.Tasks(g)
+	return err == nil && same(set(threads), tasks), err
+}
+
+func set(threads []int) map[int]bool {
+	all := make(map[int]bool, len(threads))
+	for _, tid := range threads {
+		all[tid] = true
+	}
+	return all
 }
 
 // same says whether tasks are the wanted ones but for a few.

@@ -378,6 +378,17 @@ func TestGroups(t *testing.T) {
 		threads = append(threads, tid)
 	}
 	write(t, tree, "batch/tasks", strings.Join(many, "\n"))
+	for _, tc := range []struct {
+		threads []int
+		has     bool
+	}{{threads[4:], true}, {threads[:4], false}} {
+		if has, err := tree.Has(Group{Control: "batch"}, tc.threads); has != tc.has || err != nil {
+			t.Errorf("batch has %v: %v, %v", tc.threads, has, err)
+		}
+	}
+	if _, err := tree.Has(Group{Control: "none"}, threads); !errors.Is(err, watch.ErrGone) {
+		t.Errorf("a group that is not there: %v", err)
+	}
 	if got, ok, err := tree.Find(threads[4:]); got.Control != "batch" || !ok || err != nil {
 		t.Errorf("96 of 100: %v, %t, %v", got, ok, err)
 	}
