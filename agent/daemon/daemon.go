@@ -67,6 +67,8 @@ type Options struct {
 	Log *slog.Logger
 	// Interval is the time between readings of statistics; 0 is 1 s.
 	Interval time.Duration
+	// window is the guard's; 0 is its default.
+	window time.Duration
 }
 
 // historySize is how many events are kept for clients that come later.
@@ -137,6 +139,7 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	dir := d.path(stateDir(conf))
 	act := newActuator(d.keeper, d.root, GuardDir(dir))
 	d.guardian = newGuardian(d.keeper, act, opt.Sensors, opt.Machine)
+	d.guardian.window = opt.window
 	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
 	if opt.Sensors != nil {
 		base.Root = act.view.forNode()

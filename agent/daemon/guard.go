@@ -395,6 +395,34 @@ func (g *guardian) acted(e control.Event) {
 	})
 }
 
+// ofGuard is what the log says more of an event of the guard.
+func ofGuard(e *api.Event) (args []any) {
+	var evidence []detect.Evidence
+	switch {
+	case e.Finding != nil:
+		evidence = e.Finding.Evidence
+	case e.Guard != nil:
+		evidence = e.Guard.Evidence
+	default:
+		return nil
+	}
+	var seen []string
+	for _, one := range evidence {
+		seen = append(seen, fmt.Sprintf("%s: %s", one.Subject, one))
+	}
+	if len(seen) > 0 {
+		args = append(args, "evidence", strings.Join(seen, "; "))
+	}
+	if e.Guard == nil || len(e.Guard.Changes) == 0 {
+		return args
+	}
+	var changes []string
+	for _, c := range e.Guard.Changes {
+		changes = append(changes, fmt.Sprintf("%s: %s -> %s", c.Path, c.From, c.To))
+	}
+	return append(args, "changes", strings.Join(changes, "; "))
+}
+
 // record notes an event, in the name of who asks.
 func (g *guardian) record(ctx context.Context, e api.Event) {
 	if e.Time.IsZero() {

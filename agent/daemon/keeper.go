@@ -113,7 +113,10 @@ func (k *keeper) tell(e agent.Event) {
 func (k *keeper) record(e api.Event) {
 	level := slog.LevelInfo
 	switch e.Kind {
-	case agent.Refused, agent.Yielded, agent.Dropped, agent.Failed, api.Kept, api.Slow:
+	case agent.Refused, agent.Yielded, agent.Dropped, agent.Failed, api.Kept, api.Slow, api.Found:
+		level = slog.LevelWarn
+	}
+	if e.Guard != nil && e.Guard.Alert {
 		level = slog.LevelWarn
 	}
 	var args []any
@@ -125,7 +128,7 @@ func (k *keeper) record(e api.Event) {
 	if e.By != nil {
 		args = append(args, "by", e.By.String())
 	}
-	k.log.Log(context.Background(), level, string(e.Kind), append(args, "text", e.Text)...)
+	k.log.Log(context.Background(), level, string(e.Kind), append(append(args, "text", e.Text), ofGuard(&e)...)...)
 	k.history.Add(e)
 }
 

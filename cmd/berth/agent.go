@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/agent/metrics"
 	"berth.dev/berth/agent/page"
+	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
@@ -37,6 +38,10 @@ The agent watches control groups come and go. A group that the configuration mat
 gets its place at once: CPUs, memory nodes and limits; one that vanishes is
 released. Everyone else is kept off exclusive CPUs where confine says so. Values
 that others change are repaired, and left to them if they keep at it.
+
+Beside that it guards: it says which workload suffers, from what and by whom and, if
+the configuration's guard.mode is enforce, moves the neighbour aside, measures whether
+that helped, and gives it back when it is no longer needed and at the end.
 
   --config FILE   what the host is to be like (docs/nodeconfig.md). It is read again
                   when it changes and on SIGHUP, and only what differs is applied. A
@@ -71,6 +76,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 				return err
 			}
 			opt.Root, opt.Web = root, web(root, rootDir(cmd))
+			opt.Sensors = func() (daemon.Sensors, error) { return guard.OpenHost(rootDir(cmd)) }
 			if dryRun {
 				return previewAgent(cmd.Context(), cmd.OutOrStdout(), opt)
 			}
