@@ -29,6 +29,9 @@ type Result struct {
 	Setup      lab.Setup     `json:"setup"`
 	Skipped    []lab.Skipped `json:"skipped,omitempty"` // faults that this host cannot have
 	Runs       []Trial       `json:"runs,omitempty"`
+	// Guarded is what the guard found and did in the rounds of scenario "guarded", by
+	// the time since the load began.
+	Guarded []Trial `json:"guarded,omitempty"`
 	// Steady is the comparison in steady state as a result of its own; nil if none
 	// was asked for.
 	Steady *lab.Result `json:"steady,omitempty"`
@@ -52,7 +55,7 @@ type Trial struct {
 	// Bins are the requests by when they were due, each of 50 ms, from the start of
 	// the measured window at BinsFrom.
 	BinsFrom float64 `json:"binsFrom"`
-	Bins     []Bin   `json:"bins"`
+	Bins     []Bin   `json:"bins,omitempty"`
 	// Findings are those about the tenant, in each window that had any.
 	Findings []Finding `json:"findings,omitempty"`
 	Events   []Event   `json:"events,omitempty"`

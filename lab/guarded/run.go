@@ -559,7 +559,9 @@ func (r *runner) steadyRound(ctx context.Context, sc lab.Scenario, block, positi
 	}}
 	defer func() {
 		if w != nil {
-			err = errors.Join(err, w.end(&Trial{}))
+			run := Trial{Fault: "steady", Number: block + 1, Started: round.Started}
+			err = errors.Join(err, w.end(&run))
+			r.result.Guarded = append(r.result.Guarded, run)
 		}
 	}()
 	return r.stage.Round(ctx, sc, block, position, script)
