@@ -13,6 +13,7 @@ import (
 type told struct {
 	events, refused *prometheus.CounterVec
 	took            *prometheus.HistogramVec
+	actions         *prometheus.CounterVec
 }
 
 // newTold makes the counters begin at zero, as they otherwise would at one, which
@@ -29,6 +30,7 @@ func newTold() told {
 			Name: placementSeconds, Help: "Time from the request to a workload placed or changed in the kernel.",
 			Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5},
 		}, []string{"kind"}),
+		actions: newActions(),
 	}
 	for _, kind := range eventKinds() {
 		t.events.WithLabelValues(string(kind))
@@ -52,6 +54,7 @@ func (m *Metrics) Follow(ctx context.Context, h *api.History) error {
 		}
 		for _, e := range events {
 			m.observe(e.Event)
+			m.guarded(e.Guard)
 			last = e.Seq
 		}
 	}
@@ -71,6 +74,6 @@ func (t *told) observe(e agent.Event) {
 func eventKinds() []agent.EventKind {
 	return []agent.EventKind{
 		agent.Placed, agent.Changed, agent.Released, agent.Refused, agent.Repaired, agent.Yielded, agent.Dropped, agent.Restored, agent.Failed,
-		api.Started, api.Stopping, api.Reloaded, api.Kept, api.Lost, api.Slow,
+		api.Started, api.Stopping, api.Reloaded, api.Kept, api.Lost, api.Slow, api.Found, api.Guarded, api.GuardMode,
 	}
 }

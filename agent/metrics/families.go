@@ -23,6 +23,17 @@ const (
 	sampleTime       = "berth_last_sample_timestamp_seconds"
 	signalAvailable  = "berth_signal_available"
 
+	guardActions      = "berth_guard_actions_total"
+	guardMode         = "berth_guard_mode"
+	guardRunning      = "berth_guard_running"
+	guardWindows      = "berth_guard_windows_total"
+	guardLate         = "berth_guard_late_windows_total"
+	guardArmed        = "berth_guard_probe_armed"
+	guardProbeCost    = "berth_guard_probe_cpus"
+	guardInForce      = "berth_guard_in_force"
+	guardFindings     = "berth_guard_findings"
+	workloadSuffering = "berth_workload_suffering"
+
 	allowedCPUs     = "berth_allowed_cpus"
 	sharedCPUs      = "berth_shared_cpus"
 	exclusiveCPUs   = "berth_exclusive_cpus"
@@ -61,6 +72,16 @@ func families() []family {
 		{configTime, "When the configuration in force was loaded.", nil},
 		{sampleTime, "When the statistics of workloads were last read.", nil},
 		{signalAvailable, "1 if the host tells the signal, else 0 with the reason.", []string{"scope", "signal", "reason"}},
+
+		{guardMode, "1 for the mode that the guard is to have.", []string{"mode"}},
+		{guardRunning, "1 while the guard runs.", nil},
+		{guardWindows, "Windows that the guard has judged since it started.", nil},
+		{guardLate, "Windows that came so late that nothing new was done in them.", nil},
+		{guardArmed, "1 while the run-queue probe is armed.", nil},
+		{guardProbeCost, "CPU time per second that the armed probe takes, by the kernel's measure.", nil},
+		{guardInForce, "Actions of the guard that are in force.", []string{"remedy"}},
+		{guardFindings, "Findings of the last window, by the resource that is short.", []string{"resource"}},
+		{workloadSuffering, "Confidence, from 0 to 1, of the surest finding that the workload suffers; absent while there is none.", workload("resource")},
 
 		{allowedCPUs, "CPUs that may be given away, by NUMA node.", node},
 		{sharedCPUs, "CPUs that nobody owns, by NUMA node.", node},

@@ -92,7 +92,7 @@ func New(view api.View, opt Options) (*Metrics, error) {
 		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
 	own := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
-	for _, c := range []prometheus.Collector{m, m.events, m.refused, m.took, own} {
+	for _, c := range []prometheus.Collector{m, m.events, m.refused, m.took, m.actions, own} {
 		if err := m.registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -132,12 +132,13 @@ func (s scrape) all(ctx context.Context) error {
 	config, errConfig := s.view.Config(ctx)
 	stats, errStats := s.view.Stats(ctx)
 	machine, errMachine := s.view.Machine(ctx)
-	if err := errors.Join(errAbout, errConfig, errStats, errMachine); err != nil {
+	guard, errGuard := s.view.Guard(ctx)
+	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard); err != nil {
 		return err
 	}
 	s.agent(about, config)
 	s.cpus(machine)
-	s.placed(machine, stats)
+	s.guard(guard, s.placed(machine, stats))
 	s.node()
 	s.signals()
 	return nil
@@ -172,8 +173,8 @@ func (s scrape) agent(a api.About, c api.Config) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// placed shows the workloads.
-func (s scrape) placed(m api.Machine, stats api.Stats) {
+// placed shows the workloads, and returns those that have series of their own.
+func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
 	if !stats.Time.IsZero() {
 		s.gauge(sampleTime, seconds(stats.Time))
 	}
@@ -188,7 +189,7 @@ func (s scrape) placed(m api.Machine, stats api.Stats) {
 	slices.SortStableFunc(owners, func(a, b api.Owner) int {
 		return cmp.Compare(slices.Index(classes(), a.Class), slices.Index(classes(), b.Class))
 	})
-	shown := owners[:min(len(owners), s.workloads)]
+	shown = owners[:min(len(owners), s.workloads)]
 	s.gauge(hiddenWorkloads, float64(len(owners)-len(shown)))
 	asked := make(map[string]int, len(m.Saved.Grants))
 	for _, g := range m.Saved.Grants {
@@ -201,6 +202,7 @@ func (s scrape) placed(m api.Machine, stats api.Stats) {
 	for i := range shown {
 		s.workload(&shown[i], asked[shown[i].ID], figures[shown[i].ID])
 	}
+	return shown
 }
 
 // classes are all classes, the best first.

@@ -27,7 +27,11 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -82,7 +86,39 @@ func testView() *view {
 			{ID: "batch:a/b", Figures: []api.Figure{{Quantity: watch.CPUTime, Value: 12.5}}},
 			{ID: "web", Figures: figures()},
 		}},
+		guard:   guarding(),
 		signals: map[string]error{"usage": nil, "memory": unsupported("there is no memory.current")},
+	}
+}
+
+// guarding is a guard that helps web against batch, and knows of a victim that is no
+// workload.
+func guarding() api.Guard {
+	return api.Guard{
+		Mode: config.GuardEnforce, Workloads: map[string]string{"g/web": "web"},
+		Status: &guard.Status{
+			Windows: 100, Late: 2, Probe: guard.Probe{Armed: true, Cost: 0.002},
+			Findings: []detect.Finding{
+				{Victim: "g/web", Resource: detect.CPU, Confidence: 0.4}, {Victim: "g/web", Resource: detect.CPU, Confidence: 0.8},
+				{Victim: "other", Resource: detect.CPU, Confidence: 0.9}, {Victim: "g/web", Resource: detect.IO, Confidence: 0.5},
+			},
+			InForce: []control.Action{{Remedy: detect.Weight}, {Remedy: detect.Weight, Group: "b"}},
+		},
+	}
+}
+
+// While no guard runs, nothing is said of what it sees.
+func TestNoGuard(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	r.view.guard = api.Guard{Mode: config.GuardOff}
+	if got := r.lines("berth_guard_mode", "off"); !slices.Equal(got, []string{`berth_guard_mode{mode="off"} 1`}) {
+		t.Errorf("mode: %q", got)
+	}
+	for _, name := range []string{"berth_guard_findings", "berth_guard_in_force", "berth_workload_suffering"} {
+		if got := r.lines(name); len(got) > 0 {
+			t.Errorf("%q", got)
+		}
 	}
 }
 
@@ -216,6 +252,8 @@ func full(t testing.TB) *rig {
 	r := newRig(t, Options{Hardware: counters()})
 	r.observe(agent.Event{Kind: agent.Placed, Took: 4 * time.Millisecond})
 	r.observe(agent.Event{Kind: agent.Refused, Err: &place.CPUsError{Asked: 9, Available: 5}})
+	r.guarded(&control.Event{Outcome: control.Kept, Action: &control.Action{Remedy: detect.Weight}})
+	r.guarded(&control.Event{Outcome: control.GaveUp})
 	r.scrape()
 	r.clock.Time = r.clock.Add(2 * time.Second)
 	r.root.FS = hostFiles(3000)
@@ -298,7 +336,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())

@@ -89,6 +89,7 @@ func Rooms() []Room {
 		}},
 		{Path: "agent/metrics", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
+			"agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/page", May: []string{"cpuset", "machine", "watch", "place", "agent", "agent/api"}},
 		// the door
