@@ -7,7 +7,7 @@ const every = 2000, patience = 8000, history = 60, shownEvents = 50;
 const $ = (id) => document.getElementById(id);
 const classes = ["SYSTEM", "LSE", "LSR", "LS", "BE"];
 const figures = ["cpu", "cpuPressure", "memoryPressure", "ioPressure", "throttled", "memory"];
-const failures = new Set(["refused", "yielded", "dropped", "failed", "kept", "lost", "slow"]);
+const failures = new Set(["refused", "yielded", "dropped", "failed", "kept", "lost", "slow", "found"]);
 
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
@@ -363,6 +363,14 @@ function drawWarnings(s) {
   drawList($("notes"), $("unusual"), s.machine.notes);
 }
 
+function drawGuard(g) {
+  put($("guard-mode"), g.mode);
+  put($("guard-about"), g.about);
+  drawList($("suffers"), $("suffers"), g.suffers);
+  drawList($("done"), $("done"), g.done);
+  $("calm").hidden = g.mode === "off" || g.suffers.length > 0;
+}
+
 function draw(s) {
   const fresh = !status || s.read !== status.read;
   if (status && s.started !== status.started) last = 0; // another agent counts anew
@@ -376,6 +384,7 @@ function draw(s) {
   colourMachine(m, s.workloads);
   drawRows(s, fresh);
   drawWarnings(s);
+  drawGuard(s.guard);
   drawEvents(s.events);
 }
 

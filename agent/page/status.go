@@ -32,6 +32,7 @@ type Status struct {
 	// Workloads are by rising id.
 	Workloads []Workload    `json:"workloads"`
 	Waiting   []api.Waiting `json:"waiting"`
+	Guard     Guard         `json:"guard"`
 	// Warnings are about the configuration and the agent.
 	Warnings []string `json:"warnings"`
 	// Events are the latest, oldest first.
@@ -92,10 +93,14 @@ func statusOf(ctx context.Context, s api.Server, after uint64) (status Status, e
 	if err != nil {
 		return status, err
 	}
+	guard, err := s.View.Guard(ctx)
+	if err != nil {
+		return status, err
+	}
 	status = Status{
 		Time: time.Now(), Read: stats.Time, Started: about.Started, Backend: about.Backend, Policy: about.Policy, PID: about.PID, File: config.File,
 		Machine: machineOf(m), Workloads: workloadsOf(m.Owners, list, stats),
-		Waiting: append([]api.Waiting{}, about.Waiting...), Warnings: warningsOf(config),
+		Waiting: append([]api.Waiting{}, about.Waiting...), Warnings: warningsOf(config), Guard: guardOf(guard),
 		Events: append([]api.Event{}, s.History.After(after)...),
 	}
 	status.Events = status.Events[max(0, len(status.Events)-maxEvents):]

@@ -91,7 +91,9 @@ func Rooms() []Room {
 			"cpuset", "machine", "kernel", "watch", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
 			"agent/config", "guard", "guard/control", "guard/detect",
 		}},
-		{Path: "agent/page", May: []string{"cpuset", "machine", "watch", "place", "agent", "agent/api"}},
+		{Path: "agent/page", May: []string{
+			"cpuset", "machine", "watch", "place", "agent", "agent/api", "agent/config", "kernel/cgroup", "guard", "guard/control", "guard/detect",
+		}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
