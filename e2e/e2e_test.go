@@ -176,7 +176,7 @@ func (p programs) job(kernel vmtest.Kernel) vmtest.Job {
 			"BERTH_UPDATE=" + strconv.FormatBool(*update),
 		},
 		Modules: []string{"configfs", "null_blk"},
-		Timeout: 10 * time.Minute, // of a busy host
+		CPU:     10 * time.Minute,
 	}
 }
 

@@ -34,6 +34,5 @@ func TestSystemd(t *testing.T) {
 	job.Files["/bin/guest.test"], job.Files["/bin/busybox"] = tests, kit.Busybox
 	job.Modules = []string{"overlay"}
 	job.Disk = kit.Disk
-	job.Timeout = 15 * time.Minute // of a busy host
 	runGuest(t, kit, vmtest.Machine{Name: "systemd4", Cores: 4, MiB: 1024}, job, &summary{began: time.Now()})
 }

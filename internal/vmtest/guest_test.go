@@ -72,8 +72,12 @@ func TestFailures(t *testing.T) {
 		{"panic", func(_ *Kit, _ *Machine, j *Job) {
 			j.Args = []string{"/bin/sh", "-c", "echo c > /proc/sysrq-trigger"}
 		}, ErrPanic, "sysrq"},
-		{"hang", func(_ *Kit, _ *Machine, j *Job) {
+		{"spin", func(_ *Kit, _ *Machine, j *Job) {
 			j.Args = []string{"/bin/sh", "-c", "while :; do :; done"}
+			j.CPU = 5 * time.Second
+		}, ErrTimeout, ""},
+		{"hang", func(_ *Kit, _ *Machine, j *Job) {
+			j.Args = []string{"/bin/sh", "-c", "sleep 1000"}
 			j.Timeout = 5 * time.Second
 		}, ErrTimeout, ""},
 		{"silent", func(_ *Kit, _ *Machine, j *Job) {

@@ -9,6 +9,7 @@ package vmtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,8 +50,10 @@ type Job struct {
 	Boot string
 	// Output gets what the command writes, as it comes; nil discards it.
 	Output io.Writer
-	// Timeout ends a guest that hangs; 0 is five minutes of the host's time,
-	// ample for one on a busy host.
+	// CPU is what QEMU may use of the host's CPUs, in whole seconds; 0 is five
+	// minutes. It ends a guest that spins, and on a busy host no other.
+	CPU time.Duration
+	// Timeout ends a guest that waits for ever; 0 is half an hour of the host's time.
 	Timeout time.Duration
 }
 
@@ -72,7 +75,7 @@ var (
 	ErrRefused = errors.New("QEMU did not start the guest")
 	ErrSilent  = errors.New("guest ended before user space said anything")
 	ErrPanic   = errors.New("guest kernel panicked")
-	ErrTimeout = errors.New("guest hung until its timeout")
+	ErrTimeout = errors.New("guest hung")
 	ErrKilled  = errors.New("QEMU was killed")
 	ErrDied    = errors.New("guest ended without an exit status")
 )
@@ -122,9 +125,8 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 		return nil, fmt.Errorf("pack initramfs: %w", err)
 	}
 	defer initrd.Close()
-	if job.Timeout == 0 {
-		job.Timeout = 5 * time.Minute
-	}
+	job.CPU = cmp.Or(job.CPU, 5*time.Minute)
+	job.Timeout = cmp.Or(job.Timeout, 30*time.Minute)
 	ctx, cancel := context.WithTimeoutCause(ctx, job.Timeout, ErrTimeout)
 	defer cancel()
 	// PDEATHSIG is sent when the thread that started QEMU ends.
@@ -141,16 +143,33 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	if err != nil {
 		return nil, &GuestError{Cause: fmt.Errorf("%w: %w", ErrRefused, err)}
 	}
+	if err := limitCPU(cmd.Process.Pid, job.CPU); err != nil {
+		cancel()
+		return nil, errors.Join(err, cmd.Wait())
+	}
 	err = cmd.Wait()
 	h.wait()
+	elapsed, used := time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	if h.exit != nil {
-		state := cmd.ProcessState
-		return &Result{
-			Exit: *h.exit, Console: h.console.String(),
-			Boot: h.started.Sub(began), Elapsed: time.Since(began), CPU: state.UserTime() + state.SystemTime(),
-		}, nil
+		return &Result{Exit: *h.exit, Console: h.console.String(), Boot: h.started.Sub(began), Elapsed: elapsed, CPU: used}, nil
 	}
-	return nil, &GuestError{Cause: h.cause(ctx, err), Console: h.console.String(), QEMU: said.String()}
+	cause := h.cause(ctx, err)
+	if errors.Is(cause, ErrTimeout) {
+		cause = fmt.Errorf("%w: ended after %.0f s of at most %.0f s, %.0f s of CPU of at most %.0f s",
+			cause, elapsed.Seconds(), job.Timeout.Seconds(), used.Seconds(), job.CPU.Seconds())
+	}
+	return nil, &GuestError{Cause: cause, Console: h.console.String(), QEMU: said.String()}
+}
+
+// limitCPU has the kernel send SIGXCPU once a process has used so much CPU time,
+// and SIGKILL if that does not end it.
+func limitCPU(pid int, most time.Duration) error {
+	seconds := uint64(most.Seconds())
+	limit := unix.Rlimit{Cur: seconds, Max: seconds + 10}
+	if err := unix.Prlimit(pid, unix.RLIMIT_CPU, &limit, nil); err != nil {
+		return fmt.Errorf("limit the CPU time of QEMU: %w", err)
+	}
+	return nil
 }
 
 // host is the host's end of a guest.
@@ -216,13 +235,18 @@ func (h *host) readReports(r io.Reader) {
 
 // cause tells why a guest that left no exit status ended. err is QEMU's.
 func (h *host) cause(ctx context.Context, err error) error {
-	var exit *exec.ExitError
+	signal := syscall.Signal(0)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled() {
+		signal = exit.Sys().(syscall.WaitStatus).Signal()
+	}
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case signal == syscall.SIGXCPU:
+		return ErrTimeout
 	case strings.Contains(h.console.String(), "Kernel panic"):
 		return ErrPanic
-	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled():
+	case signal != 0:
 		return fmt.Errorf("%w: %w", ErrKilled, err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrRefused, err)
