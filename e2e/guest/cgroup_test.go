@@ -174,6 +174,10 @@ func childWork() map[string]func(*testing.T) {
 			time.Sleep(math.MaxInt64)
 			held[0]++ // not garbage before
 		},
+		"work in turns": func(*testing.T) {
+			ready()
+			workInTurns()
+		},
 		"use delegation": useDelegation,
 		"change a node":  changeNode,
 	}

@@ -1,0 +1,184 @@
+package guest
+
+import (
+	"context"
+	"io"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// The groups of a guarded guest: someone who is looked after, and best-effort work
+// in another part of the tree.
+const (
+	guardedTop     = "guarded"
+	sensitiveGroup = guardedTop + "/services/web"
+	effortTop      = guardedTop + "/batch"
+	effortGroup    = effortTop + "/jobs/hog"
+)
+
+// guardTest is a tree in which a guard runs.
+type guardTest struct {
+	tree
+	t *testing.T
+}
+
+// newGuardTest makes the groups, on some CPUs.
+func newGuardTest(t *testing.T, cpus cpuset.Set) *guardTest {
+	t.Helper()
+	g := &guardTest{tree: openTree(t), t: t}
+	top := g.group(t, guardedTop, "services", "services/web", "batch", "batch/jobs", "batch/jobs/hog")
+	g.set(t, top, cgroup.Limits{CPUs: cpus})
+	return g
+}
+
+// settings are those that a guard might change.
+func (g *guardTest) settings() map[string]string {
+	g.t.Helper()
+	all := map[string]string{}
+	for _, group := range []string{guardedTop + "/services", sensitiveGroup, effortTop, effortTop + "/jobs", effortGroup} {
+		for _, file := range []string{"cpu.idle", "cpu.weight", "cpu.max", "cpu.max.burst"} {
+			all[group+"/"+file] = g.text(g.t, group, file)
+		}
+	}
+	return all
+}
+
+// run has a guard look after the group until it is told to end, or for so long.
+func (g *guardTest) run(length time.Duration, told func(end func(), found []detect.Finding, e *control.Event)) {
+	t := g.t
+	t.Helper()
+	sensors, err := guard.OpenHost("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	act, err := actuate.Open(actuate.Options{Root: g.Root, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	runner, err := guard.New(guard.Options{
+		Sensors: sensors, Actuator: act, Probe: guard.ProbeAlways, Window: 200 * time.Millisecond,
+		Control: control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
+		Workloads: func(context.Context) ([]guard.Workload, error) {
+			return []guard.Workload{{Group: sensitiveGroup, Class: place.LS, Sensitive: true}, {Group: effortGroup, Class: place.BE}}, nil
+		},
+		Found:  func(f []detect.Finding) { told(cancel, f, nil) },
+		Acted:  func(e control.Event) { told(cancel, nil, &e) },
+		Failed: func(err error) { t.Errorf("guard: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runner.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	status := runner.Status()
+	t.Logf("%d windows of a fifth of a second, %d of all late", status.Windows, status.Late)
+	if status.Probe.Reason != "" {
+		t.Errorf("run-queue probe: %s", status.Probe.Reason)
+	}
+	if notes := act.Notes(); len(notes) > 0 {
+		t.Errorf("still noted: %+v", notes)
+	}
+	for _, c := range []io.Closer{act, sensors} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestGuard has best-effort work spin on the only CPU of someone who needs it again
+// and again: the guard tells the neighbour to yield where their paths diverge,
+// measures that this helps, and gives all back at its end.
+func TestGuard(t *testing.T) {
+	onlyOn(t, "virtual4")
+	g := newGuardTest(t, cpuset.MustOf(2))
+	before := g.settings()
+	g.child(t, g.base.Child(sensitiveGroup), "work in turns")
+	g.child(t, g.base.Child(effortGroup), "spin")
+	var acted, kept bool
+	g.run(time.Minute, func(end func(), _ []detect.Finding, e *control.Event) {
+		if e == nil || kept {
+			return
+		}
+		t.Logf("%v", e)
+		switch e.Outcome {
+		case control.Applied:
+			want, got := maps.Clone(before), g.settings()
+			want[effortTop+"/cpu.idle"] = "1"
+			want[effortTop+"/cpu.weight"] = got[effortTop+"/cpu.weight"] // means nothing; 0 or 1, by kernel
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("in force (-want +got):\n%s", diff)
+			}
+			acted = true
+		case control.Kept:
+			kept = true
+			end()
+		}
+	})
+	if !acted || !kept {
+		t.Errorf("acted %v, and found that it helps %v, want both", acted, kept)
+	}
+	if diff := cmp.Diff(before, g.settings()); diff != "" {
+		t.Errorf("after the guard (-before +after):\n%s", diff)
+	}
+}
+
+// TestGuardDecoy limits someone to less than it wants while best-effort work is busy
+// on the same CPUs: the guard finds the limit, and leaves the neighbour alone.
+func TestGuardDecoy(t *testing.T) {
+	onlyOn(t, "virtual4")
+	g := newGuardTest(t, cpuset.MustOf(2, 3))
+	g.set(t, g.base.Child(sensitiveGroup), cgroup.Limits{Quota: 20 * time.Millisecond, Period: 100 * time.Millisecond})
+	g.child(t, g.base.Child(effortGroup), "spin")
+	g.child(t, g.base.Child(sensitiveGroup), "work in turns")
+	before := g.settings()
+	const enough = 10 // windows: a neighbour is named after three
+	found := 0
+	g.run(time.Minute, func(end func(), findings []detect.Finding, e *control.Event) {
+		for _, f := range findings {
+			if f.Resource == detect.OwnLimit {
+				if found++; found == enough {
+					end()
+				}
+			}
+			if f.Suspect != "" {
+				t.Errorf("accused: %v", f)
+			}
+		}
+		if e == nil {
+			return
+		}
+		t.Logf("%v", e)
+		if e.Action != nil && e.Action.Group != sensitiveGroup {
+			t.Errorf("acted on a neighbour: %v", e)
+		}
+	})
+	if found < enough {
+		t.Errorf("its own limit was found in %d windows, want %d", found, enough)
+	}
+	if diff := cmp.Diff(before, g.settings()); diff != "" {
+		t.Errorf("after the guard (-before +after):\n%s", diff)
+	}
+}
+
+// workInTurns works for some milliseconds and sleeps for some.
+func workInTurns() {
+	for {
+		for began := time.Now(); time.Since(began) < 4*time.Millisecond; {
+		}
+		time.Sleep(4 * time.Millisecond)
+	}
+}
