@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -120,13 +121,15 @@ func (s *summary) String() string {
 		s.first.Seconds(), s.guests, time.Since(s.began).Seconds(), s.cpu.Seconds())
 }
 
+func kitDir() string { return cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../.cache/e2e") }
+
 // openKit returns what e2e/fetch has fetched, or skips.
 func openKit(t *testing.T) *vmtest.Kit {
 	t.Helper()
 	if os.Getenv(Env) == "" {
 		t.Skipf("guests run where %s is set: make e2e", Env)
 	}
-	dir := cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../.cache/e2e")
+	dir := kitDir()
 	kit, err := vmtest.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("no QEMU and kernels in %s: make e2e-fetch (%v)", dir, err)
@@ -140,9 +143,13 @@ func openKit(t *testing.T) *vmtest.Kit {
 // programs are what runs in guests.
 type programs struct{ init, tests, berth string }
 
+// build builds them beside the kit, where the next run finds what has not changed.
 func build(t *testing.T) programs {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(kitDir(), "programs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var p programs
 	var errs [3]error
 	var builds sync.WaitGroup

@@ -154,10 +154,12 @@ func (k Kernel) module(name string) (file string, ok bool, err error) {
 }
 
 // Build compiles a static program for guests from a package of this module, or
-// its tests where test is true, and returns its path in dir.
+// its tests where test is true, and returns its path in dir. Where dir has it from
+// an earlier time and nothing has changed it is not linked again.
 func Build(ctx context.Context, dir, pkg string, test bool) (string, error) {
 	out := filepath.Join(dir, filepath.Base(pkg))
-	args := []string{"build", "-ldflags=-s -w", "-o", out}
+	// Without the state of the repository, which each commit changes.
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", out}
 	if test {
 		args = []string{"test", "-c", "-ldflags=-s -w", "-o", out}
 	}
