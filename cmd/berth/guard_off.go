@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
@@ -27,11 +29,12 @@ func guardOffCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "off",
-		Short: "Give back what a killed guard left in force",
+		Short: "Turn the agent's guard off, or give back what a killed one left in force",
 		Long: `Give back what a killed guard left in force, as it was before. A value that someone
-else has changed since is left as it is. A guard that runs gives everything back
-itself when it is ended; then this says which process it is. berth restore does the
-same, for everything that Berth changes.
+else has changed since is left as it is. The guard of an agent that runs is turned off, and
+gives everything back, until its mode is set anew. Another guard that runs gives
+everything back itself when it is ended; then this says which process it is. berth
+restore does the same, for everything that Berth changes.
 
 Exit status: 0 if nothing was left to give back or all of it was, 1 if a guard runs, or
 something could not be given back, 2 for wrong usage.`,
@@ -43,6 +46,13 @@ something could not be given back, 2 for wrong usage.`,
 			root, err := systemd.Open(rootDir(cmd))
 			if err != nil {
 				return err
+			}
+			asked, err := agentGuardOff(cmd)
+			if err != nil {
+				return err
+			}
+			if asked && output != "json" {
+				fmt.Fprintln(cmd.OutOrStdout(), "the agent's guard is off until its configuration changes; it has given everything back")
 			}
 			report, err := restoreGuard(root, guardDir(cmd), false)
 			if report != nil && report.Kept {
@@ -56,7 +66,7 @@ something could not be given back, 2 for wrong usage.`,
 				return errors.Join(err, writeJSON(cmd.OutOrStdout(), items))
 			}
 			printRestored(cmd.OutOrStdout(), kernel.Report{Items: items})
-			if err == nil && len(items) == 0 {
+			if err == nil && len(items) == 0 && !asked {
 				fmt.Fprintln(cmd.OutOrStdout(), "nothing to give back")
 			}
 			return err
@@ -218,8 +228,9 @@ func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error)
 type guardState struct {
 	Running *running `json:"running,omitempty"`
 	// Left is what a killed guard left.
-	Left  []kernel.Item `json:"left,omitempty"`
-	Agent bool          `json:"agent,omitempty"`
+	Left []kernel.Item `json:"left,omitempty"`
+	// Agent is where the guard of the agent stands, if one runs.
+	Agent *api.Guard `json:"agent,omitempty"`
 }
 
 func guardStatus(cmd *cobra.Command) (*guardState, error) {
@@ -239,15 +250,16 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 	} else if report != nil {
 		s.Left = report.Items
 	}
-	if c, err := dial(cmd); err == nil && c != nil {
-		s.Agent = true
-		return s, c.Close()
-	}
-	return s, nil
+	s.Agent, err = agentGuard(cmd)
+	return s, err
 }
 
 func (s *guardState) print(w io.Writer) {
+	if s.Agent != nil {
+		printAgentGuard(w, s.Agent)
+	}
 	switch {
+	case s.Agent != nil && s.Agent.Mode == config.GuardEnforce && s.Agent.Status != nil:
 	case s.Running != nil && s.Running.PID == 0:
 		fmt.Fprintln(w, "a guard is starting or ending")
 	case s.Running != nil:
@@ -266,9 +278,6 @@ func (s *guardState) print(w io.Writer) {
 		}
 	default:
 		fmt.Fprintln(w, "no guard runs that may act, and nothing is in force")
-	}
-	if s.Agent {
-		fmt.Fprintln(w, "an agent keeps this host")
 	}
 }
 
