@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
@@ -31,6 +34,58 @@ func TestGiveBack(t *testing.T) {
 	}
 	if got := w.tree()[file]; got != w.original[file] || isNoted() {
 		t.Errorf("without: %q instead of %q, noted %v", got, w.original[file], isNoted())
+	}
+}
+
+// A group that was removed, and made anew by someone else under its name, is kept off
+// exclusive CPUs from its own value on, and has that again afterwards.
+func TestConfineGroupMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, l := range layouts() {
+		if len(l.V1) == 0 || l.V2 != "" {
+			continue
+		}
+		for _, keep := range []bool{false, true} {
+			w := newWorld(t, l)
+			w.opt.Keep = keep
+			n := w.open()
+			w.place(n, spec("batch", place.BE, 500, 0))
+			own := w.place(n, spec("api", place.LSE, 2000, 0)).Grant.Own
+			dir := w.cpusets + "/web.slice"
+			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got == "0-7" {
+				t.Fatalf("%s: not confined: %s", name, got)
+			}
+			if err := errors.Join(w.k.Exit("9000104"), w.k.Rmdir(dir), w.k.Mkdir(w.cpusets+"/between"), w.k.Mkdir(dir)); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.k.Rmdir(w.cpusets + "/between"); err != nil {
+				t.Fatal(err)
+			}
+			w.write(dir+"/cpuset.mems", "0-1")
+			w.write(dir+"/cpuset.cpus", "1-5")
+			theirs := cpuset.MustParse("1-5")
+			if !own.Overlaps(theirs) {
+				t.Fatalf("api has %s, none of theirs", own)
+			}
+			if _, err := n.Reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != theirs.Minus(own).String() {
+				t.Errorf("kept %v: confined to %s, want %s", keep, got, theirs.Minus(own))
+			}
+			if err := n.Release(t.Context(), "api", false); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != "1-5" {
+				t.Errorf("kept %v: in the end %s, want 1-5", keep, got)
+			}
+			if _, err := n.Restore(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != "1-5" {
+				t.Errorf("kept %v: restored %s, want 1-5", keep, got)
+			}
+		}
 	}
 }
 
