@@ -135,6 +135,8 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
 		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
 		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
+		{[]string{"resize", "api", "--weight", "0"}, 2, "--weight 0: not a share"},
+		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, "--io-weight 0: not a share"},
 		{[]string{"resize", "api", "--cpuset", ""}, 2, "no CPU"},
 		{[]string{"resize", "api", "--mems", ""}, 2, "no memory node"},
 		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "no CPU"},

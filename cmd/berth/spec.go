@@ -62,6 +62,11 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if cmd.Flags().Changed("memory") && f.memory == 0 {
 		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max takes a limit away")}
 	}
+	for flag, share := range map[string]int{"weight": f.weight, "io-weight": f.ioWeight} {
+		if cmd.Flags().Changed(flag) && share == 0 {
+			return exitStatus{exitUsage, fmt.Errorf("--%s 0: not a share; 100 is the kernel's default", flag)}
+		}
+	}
 	if f.class == place.System {
 		return exitStatus{exitUsage, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class)}
 	}
