@@ -177,12 +177,12 @@ func stateDir(c *config.NodeConfig) string {
 
 // watch opens what tells of groups.
 func (d *daemon) watch() error {
-	trees, prefix, err := treesOf(d.root, d.keeper.node.Bases())
+	trees, others, prefix, err := treesOf(d.root, d.keeper.node.Bases())
 	if err != nil || len(trees) == 0 {
 		return err
 	}
 	d.loop.prefix, d.guardian.prefix = prefix, prefix
-	d.meter = newMeter(d.root.Name(), trees, d.opt.Interval)
+	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
 	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
 	return err
 }

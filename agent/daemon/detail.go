@@ -27,10 +27,14 @@ const (
 	patience = 10
 )
 
-// detailed are the signals of a group that cost too much to be read every second.
-func detailed() []cgroupstat.Signal {
+// detailed are the signals of a group that are not read every second from these trees:
+// they cost too much, or are in another tree.
+func detailed(trees []cgroupstat.Tree) []cgroupstat.Signal {
 	always := append(cgroupstat.Always(), cgroupstat.State)
-	return slices.DeleteFunc(cgroupstat.Signals(), func(s cgroupstat.Signal) bool { return slices.Contains(always, s) })
+	v2 := slices.ContainsFunc(trees, func(t cgroupstat.Tree) bool { return t.Version == 2 })
+	return slices.DeleteFunc(cgroupstat.Signals(), func(s cgroupstat.Signal) bool {
+		return slices.Contains(always, s) && (v2 || s != cgroupstat.CPUPressure)
+	})
 }
 
 // counter tells samples of one workload.
@@ -43,6 +47,8 @@ type counter interface {
 type site struct {
 	root  string // the directory that stands for "/"
 	trees []cgroupstat.Tree
+	// signals are those of groups that are read in turns.
+	signals []cgroupstat.Signal
 }
 
 // source is a counter that workloads with CPUs of their own have. Descriptors, and
@@ -250,7 +256,7 @@ func (d *detail) move(own cpuset.Set) error {
 // open opens what is not open.
 func (d *detail) open() {
 	if d.stats == nil {
-		d.stats, d.noStats = cgroupstat.Open(d.site.trees, d.group, detailed()...)
+		d.stats, d.noStats = cgroupstat.Open(d.site.trees, d.group, d.site.signals...)
 	}
 	if d.own.IsEmpty() {
 		return

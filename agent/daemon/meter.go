@@ -15,7 +15,7 @@ import (
 )
 
 // detailTime is the time in which the costly figures of every workload are read once.
-const detailTime = 30 * time.Second
+const detailTime = time.Minute
 
 // meter reads the statistics of the workloads' groups and keeps the last two
 // readings. The costly ones are read in turns.
@@ -41,10 +41,10 @@ type reading struct {
 }
 
 // newMeter returns a meter that is asked to read once in an interval. root is the
-// directory that stands for "/".
-func newMeter(root string, trees []cgroupstat.Tree, interval time.Duration) *meter {
+// directory that stands for "/"; what others tell is read in turns only.
+func newMeter(root string, trees, others []cgroupstat.Tree, interval time.Duration) *meter {
 	return &meter{
-		site: &site{root, trees}, turns: max(int(detailTime/interval), 1),
+		site: &site{root, slices.Concat(trees, others), detailed(trees)}, turns: max(int(detailTime/interval), 1),
 		sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), names: map[string]string{}, details: map[string]*detail{},
 	}
 }

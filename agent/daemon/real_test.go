@@ -202,11 +202,11 @@ func BenchmarkRead(b *testing.B) {
 	for _, dir := range dirs {
 		bases = append(bases, dir[1:])
 	}
-	trees, _, err := treesOf(root, bases)
+	trees, others, _, err := treesOf(root, bases)
 	if err != nil {
 		b.Fatal(err)
 	}
-	m := newMeter("/", trees, time.Second)
+	m := newMeter("/", trees, others, time.Second)
 	defer m.close()
 	all := map[string]string{}
 	for i := range present {

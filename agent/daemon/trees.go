@@ -11,23 +11,23 @@ import (
 )
 
 // treesOf are the hierarchies in which groups are placed, each from its base on, and
-// the path of the first base in its hierarchy; then those in which groups are only
+// the path of the first base in its hierarchy; others are those in which groups are only
 // measured, from the same path on: who makes groups gives one the same path in all.
-func treesOf(root *kernel.Root, bases []string) (trees []cgroupstat.Tree, prefix string, err error) {
+func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree, prefix string, err error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, "", err
 	}
 	within := func(h cgroup.Hierarchy, base string) bool { return base == h.Dir || strings.HasPrefix(base, h.Dir+"/") }
-	tree := func(h cgroup.Hierarchy, dir string) {
-		trees = append(trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(root.Name(), dir)})
+	tree := func(h cgroup.Hierarchy, dir string) cgroupstat.Tree {
+		return cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(root.Name(), dir)}
 	}
 	for i, base := range bases {
 		for _, h := range host.Hierarchies {
 			if !within(h, base) {
 				continue
 			}
-			tree(h, base)
+			trees = append(trees, tree(h, base))
 			if i == 0 {
 				prefix = strings.TrimPrefix(base, h.Dir)
 			}
@@ -35,8 +35,8 @@ func treesOf(root *kernel.Root, bases []string) (trees []cgroupstat.Tree, prefix
 	}
 	for _, h := range host.Hierarchies {
 		if !slices.ContainsFunc(bases, func(base string) bool { return within(h, base) }) && len(bases) > 0 {
-			tree(h, filepath.Join(h.Dir, prefix))
+			others = append(others, tree(h, filepath.Join(h.Dir, prefix)))
 		}
 	}
-	return trees, prefix, nil
+	return trees, others, prefix, nil
 }
