@@ -27,7 +27,7 @@ import (
 // that is no file, is a *HeaderError and stays as it is. Other lines that cannot be read stay in place, too:
 // what the others note can be undone, and nothing new be noted (see Damage).
 func OpenLedger(root *Root, name, program string) (*Journal, error) {
-	j, err := readLedger(root, name)
+	j, long, err := readLedger(root, name)
 	if errors.Is(err, os.ErrNotExist) {
 		j, err = &Journal{}, nil
 	}
@@ -39,48 +39,54 @@ func OpenLedger(root *Root, name, program string) (*Journal, error) {
 		j.open[e.seq] = true
 		j.at[e.Path] = append(j.at[e.Path], e)
 	}
-	if j.file == nil {
-		if err := j.rewrite(name, newHeader(root, program)); err != nil {
+	if old := j.file; old == nil || long {
+		err := j.rewrite(name, newHeader(root, program))
+		switch {
+		case err == nil && old != nil:
+			err = old.Close()
+		case err != nil && old != nil: // as on a full disk: it can wait
+			j.file, err = old, nil
+		}
+		if err != nil {
 			return nil, fmt.Errorf("open ledger: %w", err)
 		}
 	}
 	return j, nil
 }
 
-// readLedger reads what is noted. Its file is nil if it is better written anew:
-// most of it is crossed out, or it is of an earlier boot.
-func readLedger(root *Root, name string) (*Journal, error) {
+// readLedger reads what is noted. Its file is nil if it is of an earlier boot; it
+// is long if it is better written anew, as most of it is crossed out.
+func readLedger(root *Root, name string) (j *Journal, long bool, err error) {
 	if info, err := os.Lstat(name); err != nil {
-		return nil, err
+		return nil, false, err
 	} else if !info.Mode().IsRegular() {
-		return nil, &HeaderError{name, errors.New("not a regular file")}
+		return nil, false, &HeaderError{name, errors.New("not a regular file")}
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	n, damage, err := parseLedger(text)
 	switch {
 	case err != nil:
-		return nil, &HeaderError{name, err}
+		return nil, false, &HeaderError{name, err}
 	case n.Journal == 0 || n.Boot != root.bootID():
-		return &Journal{}, nil
+		return &Journal{}, false, nil
 	case n.Root != root.absolute():
-		return nil, fmt.Errorf("%s: it is of the tree %s, not %s", name, n.Root, root.absolute())
+		return nil, false, fmt.Errorf("%s: it is of the tree %s, not %s", name, n.Root, root.absolute())
 	}
-	j := &Journal{notes: n.entries, next: n.last}
+	j = &Journal{notes: n.entries, next: n.last}
 	if damage != nil {
 		j.damage = &DamageError{name, damage}
-	} else if strings.Count(string(text), "\n") > 64+2*len(n.entries) {
-		return j, nil
 	}
+	long = damage == nil && strings.Count(string(text), "\n") > 64+2*len(n.entries)
 	if j.file, err = openLedgerFile(name); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := j.file.Truncate(n.size); err != nil {
-		return nil, errors.Join(err, j.file.Close())
+		return nil, false, errors.Join(err, j.file.Close())
 	}
-	return j, nil
+	return j, long, nil
 }
 
 // HeaderError is a ledger of which nothing can be read, as its first line says what

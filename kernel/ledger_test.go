@@ -172,6 +172,44 @@ func TestFullLedger(t *testing.T) {
 	sameTree(t, k, before)
 }
 
+// A ledger that cannot be written anew, as on a full disk, is used as it is.
+func TestLongLedgerStays(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	name := filepath.Join(memoryDir(t), "ledger")
+	if err := os.Mkdir(name+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenLedger(root, name, "test"); err == nil {
+		t.Fatal("written where it cannot be")
+	}
+	if err := os.Remove(name + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	j := openLedger(t, root, name)
+	for range 40 {
+		if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	if err := os.Mkdir(name+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j = openLedger(t, root, name)
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+}
+
 // One bad line costs its own note only, and stays.
 func TestDamagedLedger(t *testing.T) {
 	t.Parallel()
