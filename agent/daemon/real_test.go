@@ -83,7 +83,7 @@ func cpuTime() time.Duration {
 
 // realGroups returns the directories of the hierarchies in which a workload lives,
 // and a prefix of names that is this test's own. It skips where they cannot be used.
-func realGroups(b *testing.B) (dirs []string, prefix string) {
+func realGroups(b testing.TB) (dirs []string, prefix string) {
 	b.Helper()
 	root, err := kernel.Open("/")
 	if err != nil {
@@ -110,7 +110,7 @@ func realGroups(b *testing.B) (dirs []string, prefix string) {
 
 // makeGroup makes a group in each hierarchy, the one that is watched last, as
 // container runtimes do not promise any order.
-func makeGroup(b *testing.B, dirs []string, name string) {
+func makeGroup(b testing.TB, dirs []string, name string) {
 	b.Helper()
 	for _, dir := range slices.Backward(dirs) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
