@@ -28,7 +28,8 @@ type model struct {
 	ends    time.Duration // until when; 0 is the end
 	idle    bool
 	noProbe error
-	broken  error // reading fails
+	loses   time.Duration // when the probe is lost; 0 is never
+	broken  error         // reading fails
 	panics  bool
 
 	armed     bool
@@ -61,14 +62,26 @@ func (m *model) Focus(groups []string) error {
 }
 
 func (m *model) Arm(on bool) error {
-	if m.noProbe != nil {
-		return m.noProbe
+	if err := m.Probe(); err != nil {
+		m.armed = false
+		return err
+	}
+	if m.loses > 0 && m.loses < time.Second { // it seems to be there until it is tried
+		return errTooDear
 	}
 	m.armed = on
 	return nil
 }
 
-func (m *model) Probe() error { return m.noProbe }
+func (m *model) Probe() error {
+	if at := time.Since(m.began); m.loses >= time.Second && at >= m.loses {
+		m.armed = false
+		return errTooDear
+	}
+	return m.noProbe
+}
+
+var errTooDear = errors.New("too dear")
 
 func (m *model) ProbeCost() float64 { return 0.001 }
 
@@ -181,6 +194,9 @@ func (m *model) Revert(context.Context, control.Action) ([]control.Change, error
 }
 
 func (m *model) Preview(context.Context, control.Action) ([]control.Change, error) {
+	if m.idle {
+		return nil, nil
+	}
 	return []control.Change{{Path: "/batch/cpu.idle", From: "0", To: "1"}}, nil
 }
 
@@ -471,5 +487,37 @@ func TestValidate(t *testing.T) {
 		if _, err := New(o); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// TestWithoutProbeAfterAll has the slow pace act on the CPU where the probe cannot be
+// armed although it seemed so, and after it was lost.
+func TestWithoutProbeAfterAll(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		loses, ends time.Duration // when the probe is lost; the end
+		want        string
+	}{
+		"cannot be armed": {0, 60 * time.Second, "applied kept reverted"},
+		// That the hog ran beside a victim that was well, as it was held back, speaks for it: that takes most of a minute.
+		"lost": {40 * time.Second, 100 * time.Second, "applied kept reverted applied kept reverted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs, m.loses = 30*time.Second, max(c.loses, time.Nanosecond)
+				events, errs := runFor(t, m.options(control.Enforce), c.ends)
+				if got := outcomes(events); got != c.want {
+					t.Errorf("events %q, want %q", got, c.want)
+				}
+				if len(errs) != 1 || !strings.Contains(errs[0].Error(), "run-queue probe: too dear") {
+					t.Errorf("errors %v, want one of the probe", errs)
+				}
+				if m.idle || m.armed {
+					t.Errorf("at the end: idle %v, armed %v", m.idle, m.armed)
+				}
+			})
+		})
 	}
 }

@@ -174,6 +174,12 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 	}
 	if r.armed && now > r.armedAt {
 		r.judge(ctx, r.fast, now)
+		r.status.Probe.Cost = r.o.Sensors.ProbeCost()
+		if r.noProbe == nil {
+			r.noProbe = r.o.Sensors.Probe()
+		}
+	}
+	if r.fast != nil && r.noProbe != nil {
 		r.lost(ctx)
 	}
 	r.status.Findings = r.slow.findings
@@ -280,7 +286,6 @@ func (r *Runner) attend(now watch.Time) {
 	}
 	if err := r.o.Sensors.Arm(want); err != nil {
 		r.noProbe = err
-		r.failed(fmt.Errorf("run-queue probe: %w", err))
 		return
 	}
 	r.armed = want
@@ -309,16 +314,9 @@ func (r *Runner) needy() []string {
 	return slices.Compact(needy)
 }
 
-// lost gives up the fast pace once the probe is gone for good: what it had done is
-// given back, and the slow one does its work.
+// lost gives up the fast pace once the probe is gone for good, or could not be armed:
+// what it had done is given back, and the slow one does its work.
 func (r *Runner) lost(ctx context.Context) {
-	r.status.Probe.Cost = r.o.Sensors.ProbeCost()
-	if r.noProbe == nil {
-		r.noProbe = r.o.Sensors.Probe()
-	}
-	if r.noProbe == nil {
-		return
-	}
 	r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
 	r.acted(r.fast.loop.Release(ctx))
 	if len(r.fast.loop.InForce()) > 0 {

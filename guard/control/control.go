@@ -88,8 +88,8 @@ type Config struct {
 	// Next is how long after a relaxation that went well the next one is tried; 0
 	// is 10 s.
 	Next time.Duration
-	// CoolDown is for how long a victim and resource for which nothing helps, and
-	// a remedy that did not, are left alone; 0 is 5 min.
+	// CoolDown is for how long a suspect against whom nothing helps, or may be done,
+	// for a victim and resource, and a remedy that did not, are left alone; 0 is 5 min.
 	CoolDown time.Duration
 	// PerMinute is how many actions the loop may take in a minute on average, and
 	// Burst how many at once; 0 is 20 and 10. Taking back is always allowed, which
@@ -158,9 +158,11 @@ type Loop struct {
 	real    knobs     // what the kernel was told
 	virtual knobs     // what it would have been told, in mode Preview
 	bucket  bucket
-	last    time.Time // of the step before
-	now     time.Time // of this step
-	late    bool      // this step came too late to conclude anything from
+	last    time.Time     // of the step before
+	checked time.Time     // when what is in force was last read back
+	now     time.Time     // of this step
+	passed  time.Duration // since the step before
+	late    bool          // this step came too late to conclude anything from
 	in      Input
 	byGroup map[string]*Workload
 	spared  []spared
@@ -270,7 +272,7 @@ type State struct {
 	// Strength is the symptom's in the last window in which it was known.
 	Strength float64 `json:"strength"`
 	// Until is when the next relaxation is tried or, in phase Unresolved, when
-	// the cool-down ends.
+	// the last cool-down ends.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -309,6 +311,7 @@ func (l *Loop) Step(ctx context.Context, in Input) []Event {
 	if l.cfg.Mode == Observe {
 		return l.events
 	}
+	l.checkDrift(ctx)
 	for _, at := range slices.Clone(l.ladders) {
 		l.tend(ctx, at)
 	}
@@ -324,7 +327,8 @@ func (l *Loop) Step(ctx context.Context, in Input) []Event {
 // begin starts a step: its time, its view of the workloads, no events yet.
 func (l *Loop) begin(in Input) {
 	l.now = l.cfg.Now()
-	l.late = !l.last.IsZero() && l.now.Sub(l.last) > 3*l.cfg.Window
+	l.passed = l.now.Sub(l.last)
+	l.late = !l.last.IsZero() && l.passed > 3*l.cfg.Window
 	l.last, l.in, l.events = l.now, in, nil
 	clear(l.byGroup)
 	l.spared = l.spared[:0]

@@ -67,18 +67,19 @@ const (
 	Kept                      // the victim got better
 	Reverted                  // it was taken back: it did not help, or is not needed or allowed any more
 	OnTrial                   // it was taken back or made weaker on trial, as the victim has been well
-	Relaxed                   // the trial went well
-	Restored                  // the trial went badly, and the action is back in force
+	Relaxed                   // the trial went well, or it was made weaker for the sake of the suspect's floor
+	Restored                  // the trial went badly, or somebody else had changed it, and it is back in force
 	GaveUp                    // nothing helps, or nothing more: somebody has to look
 	Refused                   // nothing may be done
 	Failed                    // the Actuator could not
 	Adopted                   // it was found in force
+	Yielded                   // somebody else keeps changing what was set: it is theirs
 )
 
 var outcomeNames = []string{
 	Applied: "applied", WouldApply: "would_apply", Kept: "kept", Reverted: "reverted", OnTrial: "on_trial", Relaxed: "relaxed",
 	Restored: "restored",
-	GaveUp:   "gave_up", Refused: "refused", Failed: "failed", Adopted: "adopted",
+	GaveUp:   "gave_up", Refused: "refused", Failed: "failed", Adopted: "adopted", Yielded: "yielded",
 }
 
 // String returns the outcome's name, "gave_up".

@@ -33,6 +33,8 @@ type knob struct {
 	dirty   bool
 	retryAt time.Time
 	wait    time.Duration
+	// rewritten is when somebody else was found to have changed it.
+	rewritten []time.Time
 }
 
 type claim struct {

@@ -71,7 +71,8 @@ type ladder struct {
 	wait      time.Duration
 	relaxAt   time.Time // when a relaxation is due
 	relaxed   time.Time // of the last relaxation
-	until     time.Time // end of the cool-down
+	until     time.Time // end of the last cool-down
+	cooling   []verdict // suspects about whom nothing helps, or may be done, whatever the remedy
 	refused   time.Time // of the last refusal for the rate limit
 	failed    []verdict // remedies that did not help, until when that counts
 	helped    []verdict // remedies that did
@@ -86,6 +87,8 @@ type step struct {
 	floor      int64   // for MemoryHigh, of the first step
 	confidence float64
 	evidence   []detect.Evidence
+	use        float64       // of its group before it, in CPUs
+	starved    time.Duration // for how long the group has had less than its floor
 }
 
 // trial is a relaxation that is being looked at.
@@ -106,7 +109,15 @@ type verdict struct {
 	suspect string
 	remedy  detect.Remedy
 	until   time.Time
+	why     string // for failed
 }
+
+// Why a remedy has failed.
+const (
+	noHelp     = "it was tried and did not help"
+	notApplied = "it could not be applied"
+	notOurs    = "somebody else sets the same"
+)
 
 // ring is the strengths of the last windows.
 type ring struct {
@@ -198,8 +209,10 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 		if !l.now.Before(at.until) {
 			at.hold(l.now, 0)
 		}
+		l.feed(ctx, at)
 		l.relax(ctx, at)
 	case Holding:
+		l.feed(ctx, at)
 		l.relax(ctx, at)
 	}
 }
@@ -257,7 +270,7 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 	most := l.cfg.Verify/2 + 1
 	effect := &Effect{Before: last.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
-	v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy}
+	v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, why: noHelp}
 	switch {
 	case at.seen.hits >= most:
 		l.emit(at, Kept, last, Event{Effect: effect})
@@ -279,8 +292,21 @@ func (l *Loop) current(all []verdict, but verdict) []verdict {
 	})
 }
 
-func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) bool {
-	return slices.ContainsFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && l.now.Before(v.until) })
+// among returns the verdict that counts about a suspect and remedy, nil if there is none.
+func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) *verdict {
+	i := slices.IndexFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && l.now.Before(v.until) })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// cool leaves a suspect alone for some time.
+func (l *Loop) cool(at *ladder, suspect string) {
+	v := verdict{suspect: suspect, until: l.now.Add(l.cfg.CoolDown)}
+	at.cooling = append(l.current(at.cooling, v), v)
+	at.until = v.until
+	at.enter(Unresolved, l.now)
 }
 
 // pop takes the last step back, to the one that it replaced.
@@ -318,7 +344,7 @@ func (l *Loop) drop(ctx context.Context, at *ladder, why string) {
 // relax takes the last step back on trial, or makes it weaker, if the victim has
 // been well for long enough.
 func (l *Loop) relax(ctx context.Context, at *ladder) {
-	if len(at.steps) == 0 || at.phase == Unresolved && l.now.Before(at.relaxAt) || l.now.Before(at.relaxAt) {
+	if len(at.steps) == 0 || l.now.Before(at.relaxAt) {
 		return
 	}
 	if l.cfg.Mode == Preview {
@@ -474,7 +500,7 @@ func (l *Loop) answer(ctx context.Context, f *detect.Finding) {
 	at := l.ladder(f.Victim, f.Resource)
 	at.found = l.now
 	symptom, known := l.symptom(f.Victim, f.Resource)
-	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.now.Before(at.until) {
+	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, 0) != nil {
 		return
 	}
 	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
@@ -495,8 +521,8 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 	var skipped []Skip
 	tried := len(at.steps) > 0
 	for _, r := range l.order(at, f) {
-		if l.among(at.failed, f.Suspect, r) {
-			skipped, tried = append(skipped, Skip{r, "it was tried and did not help"}), true
+		if v := l.among(at.failed, f.Suspect, r); v != nil {
+			skipped, tried = append(skipped, Skip{r, v.why}), true
 			continue
 		}
 		held := at.held(f.Suspect, r)
@@ -505,7 +531,7 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 			skipped = append(skipped, Skip{r, reason})
 			continue
 		}
-		s := step{action: a, strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence}
+		s := step{action: a, strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: l.byGroup[a.Group].Use}
 		if symptom.Typical > 0 {
 			s.strength = symptom.Typical
 		}
@@ -519,10 +545,9 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 		if done || !again {
 			return
 		}
-		skipped, tried = append(skipped, Skip{r, "it could not be applied"}), true
+		skipped, tried = append(skipped, Skip{r, notApplied}), true
 	}
-	at.until = l.now.Add(l.cfg.CoolDown)
-	at.enter(Unresolved, l.now)
+	l.cool(at, f.Suspect)
 	outcome := Refused
 	if tried {
 		outcome = GaveUp
@@ -538,7 +563,7 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 func (l *Loop) order(at *ladder, f *detect.Finding) []detect.Remedy {
 	order := slices.Clone(f.Remedies)
 	slices.SortStableFunc(order, func(a, b detect.Remedy) int {
-		return rank(l.among(at.helped, f.Suspect, a)) - rank(l.among(at.helped, f.Suspect, b))
+		return rank(l.among(at.helped, f.Suspect, a) != nil) - rank(l.among(at.helped, f.Suspect, b) != nil)
 	})
 	return order
 }
@@ -562,7 +587,7 @@ func (l *Loop) take(ctx context.Context, at *ladder, s step, skipped []Skip) (do
 	}
 	changes, err := l.book().set(ctx, at.owner(), s.action)
 	if err != nil {
-		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(l.cfg.CoolDown)}
+		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(l.cfg.CoolDown), why: notApplied}
 		at.failed = append(l.current(at.failed, v), v)
 		l.report(at, &s, err)
 		return false, !l.real.owesOf(s.action.Group)

@@ -55,8 +55,9 @@ type world struct {
 	since    map[string]int            // the tick of the change
 	calls    int
 	fail     func(call int, op string) error
-	lenient  bool // classes are not looked at
-	half     bool // what fails has been done nevertheless
+	drift    map[string]string // what somebody else has set, by group and remedy
+	lenient  bool              // classes are not looked at
+	half     bool              // what fails has been done nevertheless
 	applied  []control.Action
 	waits    []float64 // of the victim by window
 }
@@ -195,6 +196,7 @@ func (w *world) Apply(_ context.Context, a control.Action) ([]control.Change, er
 		return nil, err
 	}
 	k := key(a)
+	delete(w.drift, k)
 	w.force[k], w.since[k] = a, w.ticks
 	w.applied = append(w.applied, a)
 	return []control.Change{{Path: a.Group, To: a.String()}}, err
@@ -243,6 +245,12 @@ func (w *world) Revert(_ context.Context, a control.Action) ([]control.Change, e
 
 func (w *world) Preview(_ context.Context, a control.Action) ([]control.Change, error) {
 	w.check(a)
+	if by, ok := w.drift[key(a)]; ok {
+		return []control.Change{{Path: a.Group, From: by, To: a.String()}}, nil
+	}
+	if now, ok := w.force[key(a)]; ok && now.String() == a.String() {
+		return nil, nil
+	}
 	return []control.Change{{Path: a.Group, To: a.String()}}, nil
 }
 

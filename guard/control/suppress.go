@@ -112,6 +112,7 @@ func (s *Suppression) CPUs(limit float64, present, cpus int) int {
 type suppressed struct {
 	action *Action
 	at     time.Time // of the last change or look
+	until  time.Time // until when it is left to somebody else
 	lost   int
 }
 
@@ -120,7 +121,7 @@ const suppressionOwner = "\x00suppression"
 // suppress applies the policy, once a second.
 func (l *Loop) suppress(ctx context.Context) {
 	s := l.cfg.Suppression
-	if s == nil || l.now.Sub(l.limit.at) < time.Second-l.cfg.Window/2 {
+	if s == nil || l.now.Before(l.limit.until) || l.now.Sub(l.limit.at) < time.Second-l.cfg.Window/2 {
 		return
 	}
 	l.limit.at = l.now

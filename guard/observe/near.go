@@ -56,7 +56,7 @@ func (n *Near) Focus(groups []string) error {
 		n.o.focus[group], n.o.why[group] = n.o.openWaits(group)
 	}
 	if n.armed {
-		n.attach()
+		n.o.arm(sortedKeys(n.o.focus))
 	}
 	return errors.Join(errs...)
 }
@@ -69,7 +69,7 @@ func (n *Near) drop(group string) error {
 	delete(n.o.focus, group)
 	delete(n.o.why, group)
 	if n.o.queue != nil {
-		errs = append(errs, n.o.queue.probe.Remove("/"+group))
+		_ = n.o.queue.probe.Remove("/" + group) // one that had gone when the probe was armed is not watched
 	}
 	return errors.Join(append(errs, n.o.stats.Remove(group))...)
 }
@@ -84,7 +84,7 @@ func (n *Near) Arm(on bool) error {
 	case on == n.armed:
 		return nil
 	case on:
-		n.attach()
+		n.o.arm(sortedKeys(n.o.focus))
 	case n.o.queue != nil:
 		if err := n.o.queue.probe.Disarm(); err != nil {
 			return err
@@ -92,28 +92,6 @@ func (n *Near) Arm(on bool) error {
 	}
 	n.armed = on && n.o.noRun == nil
 	return n.o.noRun
-}
-
-// attach has the probe watch the groups in focus. One that has just gone is left out.
-func (n *Near) attach() {
-	o := n.o
-	if o.queue == nil {
-		if o.queue, o.noRun = openQueue(o); o.noRun != nil {
-			o.queue = nil
-			return
-		}
-	}
-	for _, group := range sortedKeys(o.focus) {
-		if err := o.queue.probe.Add("/" + group); err != nil && o.Has(group) {
-			o.noRun = errors.Join(err, o.queue.close())
-			o.queue = nil
-			return
-		}
-	}
-	if err := o.queue.probe.Arm(); err != nil {
-		o.noRun = errors.Join(err, o.queue.close())
-		o.queue = nil
-	}
 }
 
 // Armed reports whether the probe is attached.

@@ -330,7 +330,9 @@ func (o *Observer) Focus(groups []string) error {
 	if o.hostwide == nil && len(groups) > 0 {
 		o.hostwide = o.openCounters("", hostSources())
 	}
-	o.arm(groups)
+	if o.cfg.Probe && len(groups) > 0 {
+		o.arm(groups)
+	}
 	return nil
 }
 

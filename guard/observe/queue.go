@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"strings"
 
@@ -16,32 +17,58 @@ const Ended = "(ended)"
 
 // queue turns what the run-queue probe counts into samples.
 type queue struct {
-	probe         *runq.Probe
+	probe         probe
 	root          string
 	names         map[uint64]string // of groups, by id
 	before, since runq.Snapshot
 	seen          map[[2]string]bool // victim and culprit
 }
 
-// arm attaches the probe for groups; why it does not is kept for Signals.
+// probe is what a queue needs of a *runq.Probe.
+type probe interface {
+	Add(path string) error
+	Remove(path string) error
+	Arm() error
+	Disarm() error
+	Read(*runq.Snapshot) error
+	Close() error
+}
+
+// arm attaches the probe for groups. Those that have just gone are left out; why it
+// cannot be had is kept in noRun.
 func (o *Observer) arm(groups []string) {
-	if !o.cfg.Probe || len(groups) == 0 || o.noRun != nil {
+	if o.noRun != nil {
 		return
 	}
 	if o.queue == nil {
 		if o.queue, o.noRun = openQueue(o); o.noRun != nil {
+			o.queue = nil
 			return
 		}
 	}
+	var err error
 	for _, group := range groups {
-		if err := o.queue.probe.Add("/" + group); err != nil {
-			o.noRun = err
+		if failed := o.queue.watch(group); failed != nil && !errors.Is(failed, fs.ErrNotExist) {
+			err = failed
+			break
 		}
 	}
-	if err := o.queue.probe.Arm(); err != nil {
+	if err == nil {
+		err = o.queue.probe.Arm()
+	}
+	if err != nil {
 		o.noRun = errors.Join(err, o.queue.close())
 		o.queue = nil
 	}
+}
+
+// watch has the probe watch a group, also if it has been made anew under its old name.
+func (q *queue) watch(group string) error {
+	if q.probe.Add("/"+group) == nil {
+		return nil
+	}
+	_ = q.probe.Remove("/" + group) // it may not have been watched
+	return q.probe.Add("/" + group)
 }
 
 func openQueue(o *Observer) (*queue, error) {

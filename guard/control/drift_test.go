@@ -1,0 +1,183 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// What somebody else changes is put back twice; the third time it is theirs, and is
+// left alone for long.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
+		w := at100(t, n)
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		const knob = "pods/batch weight"
+		if _, ok := w.force[knob]; !ok {
+			t.Fatal("nothing is in force")
+		}
+		for i := range 3 {
+			w.drift = map[string]string{knob: "0"}
+			events := r.run(11 * time.Second)
+			_, inForce := w.force[knob]
+			switch {
+			case i < 2 && (!inForce || len(w.drift) > 0 || !strings.HasPrefix(told(events), "restored weight pods/batch: idle\n")):
+				t.Errorf("change %d: in force %v, events\n%s", i+1, inForce, told(events))
+			case i == 2:
+				if inForce || len(r.loop.InForce()) > 0 {
+					t.Errorf("still in force: %v, believed %v", w.force, r.loop.InForce())
+				}
+				e := events[0]
+				if e.Outcome != control.Yielded || !e.Alert || !strings.Contains(e.Text, `set pods/batch to "0", 3 times`) {
+					t.Errorf("event %v", e)
+				}
+			}
+		}
+		for _, e := range r.run(10 * time.Minute) {
+			if e.Action != nil && e.Action.Remedy == detect.Weight {
+				t.Errorf("tried again: %v", e)
+			}
+		}
+	})
+}
+
+// A change that cannot be put back at once is owed.
+func TestDriftThatCannotBePutBack(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"revert", "apply"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := at100(t, hog("pods/batch", 2))
+			r := w.runner(enforce())
+			r.run(onset + 5*time.Second)
+			w.drift = map[string]string{"pods/batch weight": "0"}
+			w.fail = func(_ int, call string) error {
+				if call == op {
+					w.fail = nil
+					return fmt.Errorf("%s: refused by the test", op)
+				}
+				return nil
+			}
+			events := r.run(15 * time.Second)
+			if len(events) == 0 || events[0].Outcome != control.Failed || !events[0].Alert {
+				t.Errorf("%s fails: events\n%s", op, told(events))
+			}
+			agree(t, r, op+" fails")
+			if _, ok := w.force["pods/batch weight"]; !ok || len(w.drift) > 0 {
+				t.Errorf("%s fails: in force %v, drift %v", op, w.force, w.drift)
+			}
+		})
+	}
+}
+
+// Suppression yields too.
+func TestSuppressionDrift(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16)
+		p.workloads[1].Group = "berth-idle"
+		c := enforce()
+		c.Suppression = &control.Suppression{Group: "berth-idle", By: control.ByQuota}
+		loop, err := control.New(c, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		yielded := 0
+		for range 120 {
+			time.Sleep(time.Second)
+			p.drift = map[string]string{"berth-idle headroom_cap": "max 100000"}
+			in := control.Input{Symptoms: p, Workloads: p.workloads, Host: p.host()}
+			in.Host.Use = 10
+			for _, e := range loop.Step(context.Background(), in) {
+				if e.Outcome == control.Yielded {
+					yielded++
+				}
+			}
+		}
+		if yielded != 1 || len(p.force) > 0 || len(loop.InForce()) > 0 {
+			t.Errorf("yielded %d times, in force %v", yielded, p.force)
+		}
+	})
+}
+
+// One suspect that must not be touched does not shield the next.
+func TestCoolDownIsOfTheSuspect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "pods/db", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
+		p.workloads = append(p.workloads, control.Workload{Group: "pods/db", Class: place.LSR, Use: 8})
+		loop, err := control.New(enforce(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var events []control.Event
+		for i := range 50 {
+			time.Sleep(time.Second)
+			if i == 20 {
+				p.cases[0].suspect = "pods/batch"
+			}
+			if i == 25 { // and the first is left alone all the same
+				p.cases[0].suspect = "pods/db"
+			}
+			in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
+			events = append(events, loop.Step(context.Background(), in)...)
+		}
+		want(t, events, "refused\napplied weight pods/batch: idle\nkept weight pods/batch: idle\n")
+	})
+}
+
+// A group that is idle and gets nothing on a full host has a weight instead; one that
+// gets its floor, wanted nothing, or finds CPUs free, stays idle.
+func TestIdleGroupsKeepTheirFloor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name                string
+		before, after, host float64
+		fed                 bool
+	}{
+		{"starved", 8, 0.1, 16, true},
+		{"has its floor", 8, 0.9, 16, false},
+		{"wanted little before", 0.1, 0.06, 16, false},
+		{"does not want more", 8, 0.1, 12, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
+			p.workloads[0].Limits.Weight = 1000
+			p.workloads[1].Use = c.before
+			loop, err := control.New(enforce(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var events []control.Event
+			for range 25 {
+				time.Sleep(time.Second)
+				if _, ok := p.force["pods/batch weight"]; ok {
+					p.workloads[1].Use = c.after
+				}
+				in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
+				in.Host.Use = c.host
+				events = append(events, loop.Step(context.Background(), in)...)
+			}
+			text := "applied weight pods/batch: idle\nkept weight pods/batch: idle\n"
+			if c.fed {
+				text += "relaxed weight pods/batch: weight 53\n"
+			}
+			t.Log(c.name)
+			want(t, events, text)
+			if now := p.force["pods/batch weight"].Limits; (now.Idle != cgroup.On) != c.fed {
+				t.Errorf("in force: %+v", now)
+			}
+		})
+	}
+}
