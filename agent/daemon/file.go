@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -43,15 +44,41 @@ func (f *file) read() (*config.NodeConfig, error) {
 	if f.name == "" {
 		return config.Default(), nil
 	}
-	text, err := os.ReadFile(f.name)
+	return ReadConfig(f.name)
+}
+
+// ReadConfig reads a configuration file.
+func ReadConfig(name string) (*config.NodeConfig, error) {
+	text, err := ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, err
 	}
-	c, err := config.Parse(text, f.name)
+	c, err := config.Parse(text, name)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration:\n%w", err)
 	}
 	return c, nil
+}
+
+// maxConfig is the greatest size of a configuration file, in bytes.
+const maxConfig = 4 << 20
+
+// ReadFile returns the text of a configuration file. One that has no end, such as
+// /dev/zero, is an error.
+func ReadFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if len(text) > maxConfig {
+		return nil, fmt.Errorf("read configuration %s: more than %d bytes; name the right file", name, maxConfig)
+	}
+	return text, nil
 }
 
 // watch tells changed of anything that happens in the directory, so that a file

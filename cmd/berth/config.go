@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/strictyaml"
 )
 
@@ -84,9 +84,9 @@ func checkConfigs(out io.Writer, files []string, output string) error {
 	var unread []error
 	invalid := 0
 	for _, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := daemon.ReadFile(file)
 		if err != nil {
-			unread = append(unread, fmt.Errorf("read configuration: %w", err))
+			unread = append(unread, err)
 			continue
 		}
 		c, err := config.Parse(data, file)
@@ -148,7 +148,7 @@ Exit status: 0 nothing differs, 1 a file could not be read or is not valid,
 func diffConfigs(out io.Writer, files []string, output string) error {
 	configs := []*config.NodeConfig{config.Default()}
 	for _, file := range files {
-		c, err := readConfig(file)
+		c, err := daemon.ReadConfig(file)
 		if err != nil {
 			return err
 		}
@@ -173,17 +173,4 @@ func diffConfigs(out io.Writer, files []string, output string) error {
 		return exitStatus{code: exitDiffers}
 	}
 	return nil
-}
-
-// readConfig reads a NodeConfig.
-func readConfig(file string) (*config.NodeConfig, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	c, err := config.Parse(data, file)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration:\n%w", err)
-	}
-	return c, nil
 }
