@@ -33,6 +33,9 @@ const (
 	// patience is after how many windows that were unusual, without a finding,
 	// the unusual is taken for the new normal.
 	patience = 600
+	// afterthought is how long a level by whose growth suspects are found takes to
+	// become usual, 10 windows at least: reclaim begins seconds after the growth.
+	afterthought = 10 * watch.Second
 )
 
 // Config says what is known about the host. Its zero value works.
@@ -227,7 +230,7 @@ func (d *Detector) owner(group string) string {
 func (d *Detector) Judge(now watch.Time) []Finding {
 	var findings []Finding
 	from := now - d.cfg.Window
-	pressed, slow := false, false
+	pressed, slow := 0, 0 // of the last windows, those in which somebody was
 	for _, w := range d.workloads {
 		d.measure(w, from, now)
 	}
@@ -236,22 +239,31 @@ func (d *Detector) Judge(now watch.Time) []Finding {
 			continue
 		}
 		d.judge(w)
-		pressed = pressed || bits.OnesCount8(w.pressed) >= agree
-		slow = slow || bits.OnesCount8(w.slow) >= agree
+		pressed = max(pressed, bits.OnesCount8(w.pressed))
+		slow = max(slow, bits.OnesCount8(w.slow))
 		findings = w.findings(findings)
 		w.learn(len(findings) > 0 && findings[len(findings)-1].Victim == w.Group)
 	}
+	d.refer(watch.Memory, pressed, from, now)
+	d.refer(watch.CPUTime, slow, from, now)
+	d.refer(watch.LLCOccupancy, slow, from, now)
+	d.calm = d.calm || pressed < agree && slow < agree
+	return findings
+}
+
+// refer takes the window into what is usual of a quantity by whose growth suspects
+// are found, given in how many of the last windows somebody was short of it: in
+// none. From as many on as make a finding, what has not become usual yet never does.
+func (d *Detector) refer(q watch.Quantity, short int, from, now watch.Time) {
+	later := max(int(afterthought/d.cfg.Window), 10)
 	for _, w := range d.workloads {
-		if !pressed {
-			w.refer(watch.Memory, from, now)
-		}
-		if !slow {
-			w.refer(watch.CPUTime, from, now)
-			w.refer(watch.LLCOccupancy, from, now)
+		switch {
+		case short == 0:
+			w.refer(q, from, now, later)
+		case short >= agree:
+			w.doubt(q)
 		}
 	}
-	d.calm = d.calm || !pressed && !slow
-	return findings
 }
 
 // judge files what the window says about each resource.

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -22,6 +23,8 @@ type meter struct {
 	series   *watch.Series
 	// usual is the level while nobody suffered.
 	usual Mean
+	// pending are the levels of the last windows, which are not usual yet.
+	pending []float64
 }
 
 // meters are the histories of one subject.
@@ -111,15 +114,40 @@ func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
 }
 
 // refer takes the window into what is usual of a quantity by whose growth
-// suspects are found.
-func (m *meters) refer(q watch.Quantity, from, to watch.Time) {
+// suspects are found, so many windows later: who grows is often felt only when
+// there is nothing left.
+func (m *meters) refer(q watch.Quantity, from, to watch.Time, later int) {
 	for i := range m.all {
 		at := &m.all[i]
 		if at.quantity != q {
 			continue
 		}
 		if v := at.level(from, to); !math.IsNaN(v) {
-			at.usual.add(v)
+			at.refer(v, later)
+		}
+	}
+}
+
+// refer takes in a level. The first are usual at once, as there is nothing yet to
+// tell growth by.
+func (m *meter) refer(v float64, later int) {
+	if m.usual.N >= enoughValues {
+		m.pending = append(m.pending, v)
+		if len(m.pending) <= later {
+			return
+		}
+		v = m.pending[0]
+		m.pending = slices.Delete(m.pending, 0, 1)
+	}
+	m.usual.add(v)
+}
+
+// doubt forgets the levels of a quantity that are not usual yet: somebody suffers,
+// perhaps from them.
+func (m *meters) doubt(q watch.Quantity) {
+	for i := range m.all {
+		if at := &m.all[i]; at.quantity == q {
+			at.pending = at.pending[:0]
 		}
 	}
 }

@@ -44,6 +44,8 @@ type trouble struct {
 	none     bool   // nothing is to be found
 	probe    bool   // the run-queue probe is armed
 	apply    func(h *simHost, r *rand.Rand)
+	// lead is what happens before, so many windows before the onset; nil is nothing.
+	lead func(h *simHost, r *rand.Rand, before int)
 }
 
 // simGroup is what a group does in one window, per second.
@@ -92,6 +94,9 @@ func simulate(t trouble, seed uint64, noise float64) (batches [][]watch.Sample, 
 			mail = 0.2 + 2*r.Float64() // an innocent neighbour comes and goes
 		}
 		h.quiet(load, mail)
+		if i < simQuiet && t.lead != nil {
+			t.lead(h, rand.New(rand.NewPCG(seed, 99)), simQuiet-i)
+		}
 		if i >= simQuiet {
 			t.apply(h, rand.New(rand.NewPCG(seed, 99))) // the same intensity in every window
 		}
@@ -276,10 +281,17 @@ func troubles() []trouble {
 		{name: "saturated, probed", resource: detect.OwnLoad, probe: true, apply: saturated},
 		{name: "hog", resource: detect.CPU, suspect: "batch", apply: cpuHog},
 		{name: "hog, probed", resource: detect.CPU, suspect: "batch", probe: true, apply: cpuHog},
-		{name: "reclaim", resource: detect.Memory, suspect: "batch", apply: func(h *simHost, r *rand.Rand) {
-			h.groups[simVictim].memSome = min(h.noisy(between(r, 0.2, 0.6), 0.1), 1)
-			h.groups["batch"].memory = between(r, 2e9, 8e9)
-		}},
+		{name: "reclaim", resource: detect.Memory, suspect: "batch", apply: reclaim},
+		{
+			name: "slow reclaim", resource: detect.Memory, suspect: "batch", apply: reclaim,
+			// The neighbour grows over three windows, and more pass until the victim feels it.
+			lead: func(h *simHost, r *rand.Rand, before int) {
+				_, to := between(r, 0.2, 0.6), between(r, 2e9, 8e9)
+				if since := 7 + r.IntN(3) - before; since >= 0 {
+					h.groups["batch"].memory += (to - 1e9) * min(float64(since+1)/3, 1)
+				}
+			},
+		},
 		{name: "own memory limit", resource: detect.Memory, apply: func(h *simHost, r *rand.Rand) {
 			h.groups[simVictim].memSome = min(h.noisy(between(r, 0.2, 0.6), 0.1), 1)
 			h.groups[simVictim].limits = h.noisy(50, 0.3)
@@ -324,6 +336,11 @@ func troubles() []trouble {
 			v.p99 = h.noisy(2e-3, 0.1)
 		}},
 	}
+}
+
+func reclaim(h *simHost, r *rand.Rand) {
+	h.groups[simVictim].memSome = min(h.noisy(between(r, 0.2, 0.6), 0.1), 1)
+	h.groups["batch"].memory = between(r, 2e9, 8e9)
 }
 
 func quota(h *simHost, r *rand.Rand) {
