@@ -62,6 +62,9 @@ type Host struct {
 	lock   *os.File
 	// force are the limits applied, by group and remedy, as far as this process did.
 	force map[knob]cgroup.Limits
+	// existed are the v1 directories below a group when its set was first shrunk, by
+	// group; those made since follow their parents.
+	existed map[string][]string
 	// disturbed are the texts of files that changed as a side effect, as they were.
 	disturbed map[string]string
 }
@@ -75,7 +78,7 @@ type knob struct {
 // kernel.NotSupportedError where there are no groups that could be acted on. What
 // an earlier process left stays until Restore.
 func Open(o Options) (*Host, error) {
-	h := &Host{root: o.Root, trees: map[string]*cgroup.Hierarchy{}, force: map[knob]cgroup.Limits{}, disturbed: map[string]string{}}
+	h := &Host{root: o.Root, trees: map[string]*cgroup.Hierarchy{}, force: map[knob]cgroup.Limits{}, existed: map[string][]string{}, disturbed: map[string]string{}}
 	host, err := cgroup.Detect(o.Root)
 	if err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
@@ -174,7 +177,9 @@ func (h *Host) noted(file string) (text string, ok bool) {
 func (h *Host) Restore() ([]kernel.Item, error) {
 	clear(h.force)
 	clear(h.disturbed)
+	follow := h.followers(slices.Collect(maps.Keys(h.existed))...)
 	items, err := h.undo(func(kernel.Step) bool { return true })
+	err = errors.Join(err, follow())
 	if err != nil {
 		err = fmt.Errorf("give back what the guard changed: %w", err)
 	}
@@ -295,6 +300,9 @@ func (h *Host) Apply(ctx context.Context, a control.Action) ([]control.Change, e
 		return before, h.failed("apply", a, err)
 	}
 	h.keep(plan)
+	if err := h.remember(a); err != nil {
+		return before, h.failed("apply", a, err)
+	}
 	if _, err = kernel.Apply(h.root, plan, h.ledger); err != nil {
 		return before, h.failed("apply", a, err)
 	}
@@ -322,8 +330,12 @@ func (h *Host) keep(plan kernel.Plan) {
 // Revert gives back what the group had before the first Apply of the remedy. A value
 // that somebody else has changed since stays, and is a kernel.ErrChanged.
 func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, error) {
+	follow := func() error { return nil }
+	if a.Remedy == detect.ShrinkCPUs {
+		follow = h.followers(a.Group)
+	}
 	items, err := h.undo(h.of(a))
-	if err != nil {
+	if err = errors.Join(err, follow()); err != nil {
 		return nil, h.failed("revert", a, err)
 	}
 	delete(h.force, knob{a.Group, a.Remedy})

@@ -155,6 +155,9 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 		}
 		parent := next[path.Dir(dir)]
 		cpus := had.Intersect(parent)
+		if h.follows(group, dir) {
+			cpus = parent
+		}
 		if cpus.IsEmpty() {
 			cpus = parent
 		}
