@@ -133,6 +133,31 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 	return n, nil
 }
 
+// Reopen opens a node that is kept under other options, without giving the locks
+// back in between, and closes n. After an error n is as it was.
+func (n *Node) Reopen(ctx context.Context, opt Options) (*Node, error) {
+	next, err := newNode(opt)
+	if err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kept == nil || !opt.Keep || next.opt.Dir != n.opt.Dir {
+		return nil, fmt.Errorf("open node %s anew: only one that is kept, and under the same state directory", n.opt.Dir)
+	}
+	if err := n.held.close(); err != nil {
+		return nil, err
+	}
+	n.held = nil
+	next.keeper, next.kept = n.keeper, n.kept
+	if err := next.change(ctx, func(*transaction) error { return nil }); err != nil {
+		next.keeper, next.kept = nil, nil
+		return nil, errors.Join(err, next.Close())
+	}
+	n.keeper, n.kept = nil, nil
+	return next, nil
+}
+
 // keep takes both locks: the keeper's, which only another agent can have, and
 // that of the books, which is soon free.
 func (n *Node) keep(ctx context.Context) (err error) {

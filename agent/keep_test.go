@@ -358,6 +358,58 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// A node that is opened anew keeps the locks all the time, and with an error all it
+// had.
+func TestReopen(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	h.opt.Keep = true
+	n := h.open()
+	h.place(n, spec("api", place.LSE, 1000, 0))
+	opt := h.options()
+	opt.Events = func(Event) {}
+	done := make(chan struct{})
+	var got error
+	go func() { // somebody who looks for a moment when nobody has the locks
+		defer close(done)
+		for range 20000 {
+			for _, name := range []string{keeperFile, lockFile} {
+				f, err := tryLock(h.state, name)
+				if err == nil {
+					got = fmt.Errorf("the lock %s was free", name)
+					f.Close()
+					return
+				}
+			}
+		}
+	}()
+	for range 20 {
+		next, err := n.Reopen(t.Context(), opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { next.Close() })
+		n = next
+	}
+	if <-done; got != nil {
+		t.Error(got)
+	}
+	for name, spoil := range map[string]func(*Options){
+		"not kept":                func(o *Options) { o.Keep = false },
+		"another state directory": func(o *Options) { o.Dir = t.TempDir() },
+		"a bad option":            func(o *Options) { o.Rewrites = -1 },
+	} {
+		bad := opt
+		spoil(&bad)
+		if _, err := n.Reopen(t.Context(), bad); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if all, err := n.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("after errors: %v, %v", all, err)
+	}
+}
+
 // An agent that starts while somebody else changes the node waits for him.
 func TestKeepWaits(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,7 +25,6 @@ type keeper struct {
 
 	mu   sync.Mutex
 	node *agent.Node
-	opt  agent.Options
 	by   *api.Peer
 	// refused is why a workload was refused last: told again only if it differs.
 	refused map[string]string
@@ -36,30 +34,24 @@ func newKeeper(log *slog.Logger, history *api.History) *keeper {
 	return &keeper{log: log, history: history, changed: make(chan struct{}, 1), refused: map[string]string{}}
 }
 
-// open opens the node. One that is open is closed first and, after an error,
-// opened again as it was.
+// open opens the node, one that is open under other options; after an error that
+// stays as it was.
 func (k *keeper) open(ctx context.Context, opt agent.Options) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	defer k.used()
 	opt.Keep, opt.Events = true, k.tell
-	var closing error
-	if k.node != nil {
-		closing = k.node.Close()
-	}
-	n, err := agent.Open(ctx, opt)
-	if err != nil && k.node != nil {
-		old, oldErr := agent.Open(ctx, k.opt)
-		if oldErr == nil {
-			k.node = old
-		}
-		return errors.Join(err, oldErr, closing)
+	n, err := k.node, error(nil)
+	if n == nil {
+		n, err = agent.Open(ctx, opt)
+	} else {
+		n, err = n.Reopen(ctx, opt)
 	}
 	if err != nil {
 		return err
 	}
-	k.node, k.opt = n, opt
-	return closing
+	k.node = n
+	return nil
 }
 
 func (k *keeper) close() error {
