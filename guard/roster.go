@@ -89,6 +89,9 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		}
 	}
 	known.sort()
+	if s, ok := r.o.Sensors.(interface{ Closely([]string) error }); ok {
+		r.failed(s.Closely(known.sensitive))
+	}
 	if r.o.Actuator != nil {
 		known.unavailable, known.noIdle = r.o.Actuator.Unavailable(), r.o.Actuator.NoIdle()
 	}

@@ -62,16 +62,7 @@ func (n *Near) Focus(groups []string) error {
 }
 
 func (n *Near) drop(group string) error {
-	var errs []error
-	if threads := n.o.focus[group]; threads != nil {
-		errs = append(errs, threads.Close())
-	}
-	delete(n.o.focus, group)
-	delete(n.o.why, group)
-	if n.o.queue != nil {
-		_ = n.o.queue.probe.Remove("/" + group) // one that had gone when the probe was armed is not watched
-	}
-	return errors.Join(append(errs, n.o.stats.Remove(group))...)
+	return errors.Join(n.o.unfocus(group), n.o.stats.Remove(group))
 }
 
 // Arm attaches the run-queue probe for the groups in focus, or detaches it. An error

@@ -52,7 +52,9 @@ type Observer struct {
 	cpuset  string // where groups have their CPUs, "" if nowhere
 
 	stats   *cgroupstat.Sampler
-	groups  map[string]bool // that stats reads
+	rest    *cgroupstat.Sampler // of groups that only may be suspects, nil before Closely
+	closely map[string]bool     // those of which stats reads everything, if rest is there
+	groups  map[string]bool     // that are read
 	scanned watch.Time
 	ticks   int
 
@@ -109,6 +111,40 @@ func sampled() []cgroupstat.Signal {
 		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents, cgroupstat.NUMA,
 		cgroupstat.Tasks, cgroupstat.IO, cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
 	}
+}
+
+// suspected are those of groups that may be suspects and no more.
+func suspected() []cgroupstat.Signal {
+	return []cgroupstat.Signal{cgroupstat.Usage, cgroupstat.Memory, cgroupstat.IO}
+}
+
+// Closely has everything read of these groups, those in focus among them, and of the
+// others only what may make them suspects: all of it of all is most of what a tick costs.
+func (o *Observer) Closely(groups []string) error {
+	if o.rest == nil {
+		o.rest = cgroupstat.NewSampler(o.trees, suspected()...)
+	}
+	o.closely = map[string]bool{}
+	for _, group := range groups {
+		o.closely[group] = true
+	}
+	var errs []error
+	for _, group := range sortedKeys(o.groups) {
+		_, other := o.samplers(group)
+		errs = append(errs, other.Remove(group), o.add(group))
+	}
+	return errors.Join(errs...)
+}
+
+// samplers are the one that reads a group, and the other.
+func (o *Observer) samplers(group string) (its, other *cgroupstat.Sampler) {
+	if o.rest == nil {
+		return o.stats, cgroupstat.NewSampler(nil)
+	}
+	if o.closely[group] {
+		return o.stats, o.rest
+	}
+	return o.rest, o.stats
 }
 
 // Groups returns the groups that have none below them, by path below the root of
@@ -209,6 +245,11 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	to, err := o.readHost(now, to)
 	errs := []error{err}
 	to, failed := o.stats.Sample(now, to)
+	if o.rest != nil {
+		var more []cgroupstat.Failure
+		to, more = o.rest.Sample(now, to)
+		failed = append(failed, more...)
+	}
 	for _, f := range failed {
 		if errors.Is(f.Err, watch.ErrGone) {
 			delete(o.groups, f.Group)
@@ -244,13 +285,17 @@ func (o *Observer) scan() error {
 	for group := range o.focus {
 		wanted[group] = true
 	}
+	for group := range o.closely {
+		wanted[group] = true
+	}
 	for _, group := range leaves {
 		wanted[group] = true
 	}
 	for group := range o.groups {
 		if !wanted[group] {
 			delete(o.groups, group)
-			if err := o.stats.Remove(group); err != nil {
+			its, _ := o.samplers(group)
+			if err := its.Remove(group); err != nil {
 				return err
 			}
 		}
@@ -264,7 +309,8 @@ func (o *Observer) scan() error {
 }
 
 func (o *Observer) add(group string) error {
-	err := o.stats.Add(group)
+	its, _ := o.samplers(group)
+	err := its.Add(group)
 	if errors.Is(err, watch.ErrGone) {
 		return nil
 	}
@@ -317,6 +363,13 @@ func (o *Observer) Focus(groups []string) error {
 	if len(groups) > MaxFocus {
 		return fmt.Errorf("focus on %d groups: at most %d", len(groups), MaxFocus)
 	}
+	for group := range o.focus {
+		if !slices.Contains(groups, group) {
+			if err := o.unfocus(group); err != nil {
+				return fmt.Errorf("take %s out of focus: %w", group, err)
+			}
+		}
+	}
 	for _, group := range groups {
 		if _, there := o.focus[group]; there {
 			continue
@@ -334,6 +387,24 @@ func (o *Observer) Focus(groups []string) error {
 		o.arm(groups)
 	}
 	return nil
+}
+
+// unfocus closes what is open of a group in focus alone.
+func (o *Observer) unfocus(group string) error {
+	var errs []error
+	if threads := o.focus[group]; threads != nil {
+		errs = append(errs, threads.Close())
+	}
+	if c := o.counters[group]; c != nil {
+		errs = append(errs, c.close())
+	}
+	if o.queue != nil {
+		_ = o.queue.probe.Remove("/" + group) // it may have gone when the probe was armed
+	}
+	delete(o.focus, group)
+	delete(o.why, group)
+	delete(o.counters, group)
+	return errors.Join(errs...)
 }
 
 // openWaits opens the run delay of a group's threads.
@@ -376,6 +447,9 @@ func (o *Observer) Close() error {
 	errs := []error{o.stats.Close()}
 	for _, c := range o.counters {
 		errs = append(errs, c.close())
+	}
+	if o.rest != nil {
+		errs = append(errs, o.rest.Close())
 	}
 	if o.hostwide != nil {
 		errs = append(errs, o.hostwide.close())

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -258,5 +259,57 @@ func TestQueueSamples(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Of groups that nobody looks after only what makes suspects is read.
+func TestClosely(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	for _, group := range []string{"a.slice/api", "b.slice"} {
+		file := filepath.Join(root, "sys/fs/cgroup", group, "cpu.pressure")
+		if err := os.WriteFile(file, []byte("some avg10=0 avg60=0 avg300=0 total=2000000\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := open(t, root)
+	now := watch.Time(0)
+	pressed := func(groups ...string) {
+		t.Helper()
+		now += watch.Second
+		got := tick(t, o, now)
+		for _, name := range []string{"a.slice/api", "b.slice"} {
+			key := watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: watch.CPUSome}
+			if _, there := got[key]; there != slices.Contains(groups, name) {
+				t.Errorf("pressure of %s is read: %v, want of %v", name, there, groups)
+			}
+			if key.Quantity = watch.CPUTime; got[key] == 0 {
+				t.Errorf("CPU time of %s is not read", name)
+			}
+		}
+	}
+	pressed("a.slice/api", "b.slice")
+	for _, closely := range []string{"b.slice", "a.slice/api"} {
+		if err := o.Closely([]string{closely, "gone"}); err != nil {
+			t.Fatal(err)
+		}
+		pressed(closely)
+	}
+	now += rescan
+	pressed("a.slice/api")
+}
+
+// What is no longer in focus is closed.
+func TestFocusMoves(t *testing.T) {
+	t.Parallel()
+	o := open(t, plant(t))
+	for _, group := range []string{"a.slice/api", "b.slice"} {
+		if err := o.Focus([]string{group}); err != nil {
+			t.Fatal(err)
+		}
+		_, focused := o.focus[group]
+		if len(o.focus) != 1 || !focused || len(o.counters) != 1 || o.counters[group] == nil {
+			t.Errorf("in focus: %v, want %s", sortedKeys(o.focus), group)
+		}
 	}
 }
