@@ -323,7 +323,9 @@ func (w *workload) findings(to []Finding) []Finding {
 				return e.Subject.Name != w.Group && e.Subject.Scope != watch.Host
 			})
 		}
-		f.Remedies = f.Resource.Remedies(h.last.own)
+		if suspect != Outside {
+			f.Remedies = f.Resource.Remedies(h.last.own)
+		}
 		to = append(to, f)
 	}
 	return to

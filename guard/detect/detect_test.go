@@ -253,3 +253,21 @@ func TestFindingJSON(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// Processes outside of any group are named in words, and are nobody to act on.
+func TestOutsiders(t *testing.T) {
+	t.Parallel()
+	i := slices.IndexFunc(troubles(), func(t trouble) bool { return t.name == "outsiders" })
+	batches, ends := simulate(troubles()[i], 1, 1)
+	all := run(newDetector(t), batches, ends)
+	last := all[len(all)-1]
+	if len(last) != 1 || last[0].Suspect != detect.Outside || len(last[0].Remedies) > 0 {
+		t.Fatalf("findings %v, want one against %q without remedies", last, detect.Outside)
+	}
+	text := last[0].String()
+	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the wait", "would help: to start them in a group of their own"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q lacks %q", text, want)
+		}
+	}
+}

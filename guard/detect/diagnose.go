@@ -18,6 +18,7 @@ const (
 	mostly       = 0.6  // of what a workload may blame on itself
 	culprit      = 0.4  // of what one suspect must have
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
+	ownAll       = 0.9  // of full CPUs, from which waiting for itself counts before waiting for others
 	correlates   = 0.35 // CPI²
 	fullDomain   = 0.8  // of the peak bandwidth (Heracles)
 	busySibling  = 0.5
@@ -261,6 +262,9 @@ func (d *Detector) diagnoseWait(w *workload) {
 	switch {
 	case w.value[SelfQueued] >= mostly && d.fills(w):
 		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, mostly)))
+	case w.value[SelfQueued] >= culprit && w.value[OwnUse] >= ownAll:
+		// Others have little of its CPUs, and could not give it much.
+		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, culprit), w.fact(OwnUse, ownAll)))
 	case w.value[SelfQueued] >= mostly:
 		// Its threads wake up together; or others have driven them onto fewer CPUs,
 		// where they wait for each other.

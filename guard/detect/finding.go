@@ -7,12 +7,16 @@ import (
 	"berth.dev/berth/watch"
 )
 
+// Outside is the Suspect where processes outside of any group, which make up the
+// root group, are to blame. There is no neighbour to act on then.
+const Outside = "/"
+
 // Finding is a claim that a workload suffers, from what, and by whom.
 type Finding struct {
 	// Time is the end of the last window looked at.
 	Time   watch.Time `json:"time"`
 	Victim string     `json:"victim"`
-	// Suspect is the group that is accused; "" if nobody in particular is.
+	// Suspect is the group that is accused, or Outside; "" if nobody in particular is.
 	Suspect  string   `json:"suspect,omitempty"`
 	Resource Resource `json:"resource"`
 	// Confidence is the expected part of the next window's damage that is as
@@ -69,7 +73,7 @@ func (f Finding) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", f.Victim, name(plain, int(f.Resource)))
 	if f.Suspect != "" {
-		fmt.Fprintf(&b, ", because of %s", f.Suspect)
+		fmt.Fprintf(&b, ", because of %s", called(f.Suspect))
 	}
 	fmt.Fprintf(&b, "\n  sure: %.0f %% (%d of %d windows", 100*f.Confidence, f.Agreeing, f.Windows)
 	if f.Suspect != "" {
@@ -77,16 +81,34 @@ func (f Finding) String() string {
 	}
 	b.WriteString(")\n")
 	for _, e := range f.Evidence {
-		fmt.Fprintf(&b, "  seen: %s: %s\n", e.Subject, e)
+		fmt.Fprintf(&b, "  seen: %s: %s\n", about(e.Subject), e)
 	}
 	for _, s := range f.Missing {
 		fmt.Fprintf(&b, "  unknown: %s\n", s.Words())
 	}
-	if len(f.Remedies) == 0 {
+	switch {
+	case f.Suspect == Outside:
+		b.WriteString("  would help: to start them in a group of their own\n")
+	case len(f.Remedies) == 0:
 		b.WriteString("  would help: nothing on this host\n")
 	}
 	for _, r := range f.Remedies {
 		fmt.Fprintf(&b, "  would help: %s\n", r.Words())
 	}
 	return b.String()
+}
+
+// called is how a suspect is named to a person.
+func called(suspect string) string {
+	if suspect == Outside {
+		return "processes outside of any group"
+	}
+	return suspect
+}
+
+func about(s watch.Subject) string {
+	if s == (watch.Subject{Scope: watch.Group, Name: Outside}) {
+		return called(Outside)
+	}
+	return s.String()
 }

@@ -3,6 +3,7 @@ package detect_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
@@ -219,7 +220,7 @@ func (h *simHost) group(to []watch.Sample, g *simGroup) []watch.Sample {
 func (h *simHost) queue(to []watch.Sample, s watch.Subject, g *simGroup) []watch.Sample {
 	to = append(to, watch.Sample{Time: h.now, Subject: s, Quantity: watch.QueueP99, Value: g.p99})
 	sum := 0.0
-	for _, name := range h.order {
+	for _, name := range append(slices.Clone(h.order), detect.Outside) {
 		sum += g.by[name]
 		to = h.count(to, s, g.counters, watch.QueuedBy, g.by[name], name)
 	}
@@ -279,6 +280,17 @@ func troubles() []trouble {
 		{name: "steal, probed", resource: detect.Hypervisor, probe: true, apply: steal},
 		{name: "saturated", resource: detect.OwnLoad, apply: saturated},
 		{name: "saturated, probed", resource: detect.OwnLoad, probe: true, apply: saturated},
+		{name: "saturated beside outsiders", resource: detect.OwnLoad, probe: true, apply: func(h *simHost, r *rand.Rand) {
+			h.groups[simVictim].use = 3.8
+			h.blame(detect.Outside, between(r, 0.4, 0.5), between(r, 1, 4))
+			v := h.groups[simVictim]
+			v.by[simVictim] += v.by["mail"] + v.by["web"]
+			delete(v.by, "mail")
+			delete(v.by, "web")
+		}},
+		{name: "outsiders", resource: detect.CPU, suspect: detect.Outside, probe: true, apply: func(h *simHost, r *rand.Rand) {
+			h.blame(detect.Outside, between(r, 0.5, 0.95), between(r, 0.5, 2))
+		}},
 		{name: "hog", resource: detect.CPU, suspect: "batch", apply: cpuHog},
 		{name: "hog, probed", resource: detect.CPU, suspect: "batch", probe: true, apply: cpuHog},
 		{name: "reclaim", resource: detect.Memory, suspect: "batch", apply: reclaim},
