@@ -375,6 +375,9 @@ func (l *Loop) permits(a Action) string {
 
 // protects says why a group must not be touched; "" if it may be.
 func (l *Loop) protects(group string) string {
+	if group == "" || group == detect.Outside {
+		return "the root group / holds the processes outside of any group, and is never acted on"
+	}
 	for _, own := range [...]string{"init.scope", l.cfg.Own} {
 		if own != "" && related(group, own) {
 			return fmt.Sprintf("%s is, holds or lies in %s, which is never acted on", group, own)

@@ -264,8 +264,7 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 	at.seen.windows++
 	at.seen.strengths = append(at.seen.strengths, s.Strength)
-	another := s.Suspect != "" && last.action.Suspect != "" && s.Suspect != last.action.Suspect
-	if s.Strength < 1 || s.Strength <= better*last.strength || another {
+	if s.Strength < 1 || s.Strength <= better*last.strength {
 		at.seen.hits++
 	}
 	most := l.cfg.Verify/2 + 1

@@ -25,6 +25,7 @@ import (
 type paper struct {
 	world
 	cases []complaint
+	then  string // who is accused once something is in force; "" is the suspect
 }
 
 type complaint struct {
@@ -47,7 +48,11 @@ func (p *paper) Symptom(group string, r detect.Resource) (detect.Symptom, bool) 
 			}
 		}
 	}
-	return detect.Symptom{Strength: strength, Suspect: c.suspect, Share: 1}, true
+	suspect := c.suspect
+	if p.then != "" && len(p.force) > 0 {
+		suspect = p.then
+	}
+	return detect.Symptom{Strength: strength, Suspect: suspect, Share: 1}, true
 }
 
 func (p *paper) findings() []detect.Finding {
@@ -227,6 +232,7 @@ func TestRefusals(t *testing.T) {
 		}, control.Refused, "protected by"},
 		{"our own", "pods/batch", func(_ *paper, c *control.Config) { c.Own = "pods/batch/berth" }, control.Refused, "never acted on"},
 		{"init.scope", "init.scope", func(p *paper, _ *control.Config) { p.workloads[1].Group = "init.scope" }, control.Refused, "never acted on"},
+		{"the root group", "/", func(*paper, *control.Config) {}, control.Refused, "the root group /"},
 		{"unknown", "pods/other", func(*paper, *control.Config) {}, control.Refused, "not a known workload"},
 		{"the suspect around the victim", "pods", func(p *paper, _ *control.Config) { p.workloads[1].Group = "pods" }, control.Refused, "within each other"},
 		{"a roof that is not known to be BE", "other/batch", func(p *paper, _ *control.Config) { p.workloads[1].Group = "other/batch" }, control.Applied, ""},
@@ -254,6 +260,25 @@ func TestRefusals(t *testing.T) {
 					t.Errorf("%v, want weight 25", a)
 				}
 			})
+		})
+	}
+}
+
+// A remedy is kept only if the victim is better off: that a window accuses somebody
+// else while the symptom is as it was, or worse, is no relief.
+func TestAnotherSuspectIsNoRelief(t *testing.T) {
+	t.Parallel()
+	for _, left := range []float64{1, 1.02, 1.8} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: left}})
+			p.then = "pods/other"
+			events := p.run(enforce(), 10)
+			if len(events) < 2 || events[0].Outcome != control.Applied || events[1].Outcome != control.Reverted || events[1].Effect == nil {
+				t.Fatalf("symptom ×%v and another suspect: %s, want applied, reverted", left, told(events))
+			}
+			if e := events[1].Effect; e.Better != 0 || e.After != 4*left {
+				t.Errorf("symptom ×%v: effect %+v, want no better window and a strength of %v", left, *e, 4*left)
+			}
 		})
 	}
 }
