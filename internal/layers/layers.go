@@ -30,7 +30,7 @@ func Rooms() []Room {
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel"}},
-		{Path: "watch/runq", May: []string{"kernel"}},
+		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
 		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/resctrl", May: []string{"kernel", "watch", "internal/kernfile"}},

@@ -24,6 +24,7 @@ func BenchmarkSwitch(b *testing.B) {
 		{"other", false, -1},
 		{"watched", true, -1},
 		{"guarded", true, 1000},
+		{"guarded other", false, 1000},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			root := realRoot(b)

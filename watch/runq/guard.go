@@ -14,7 +14,9 @@ import (
 )
 
 // guard compares what the programs take with what they may. Having the kernel
-// measure it about doubles it, so it is measured in one second out of five.
+// measure it about doubles it, so it is measured in one second out of five. A window
+// that is too dear is followed by another at once, and only both together count: a
+// burst is none.
 type guard struct {
 	limit        float64 // of one core; negative: no guard
 	window, rest time.Duration
@@ -26,6 +28,7 @@ type guard struct {
 	since     time.Time // it is measuring, or not
 	from      Cost      // the kernel's figures at since
 	total     Cost      // of the windows that have ended
+	dear      bool      // the last window was above the limit
 }
 
 func newGuard(limit float64, programs []*ebpf.Program) guard {
@@ -85,8 +88,14 @@ func (g *guard) check(now time.Time) (Cost, error) {
 	if err := g.stop(now); err != nil {
 		return sum, err
 	}
-	if share := last.Share(); share > g.limit {
+	share, again := last.Share(), g.dear
+	g.dear = share > g.limit
+	switch {
+	case g.dear && again:
+		g.dear = false
 		return sum, &CostError{Share: share, Limit: g.limit}
+	case g.dear:
+		return sum, g.start(now)
 	}
 	return sum, nil
 }

@@ -14,10 +14,13 @@ package runq
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -26,8 +29,10 @@ import (
 // MaxGroups is how many groups a probe can watch.
 const MaxGroups = 32
 
+const rootID = 1 // of the root group
+
 // DefaultMaxShare is the guard's limit where Options sets none.
-const DefaultMaxShare = 0.03
+const DefaultMaxShare = 0.02
 
 // Options say what to watch. Only Root must be set.
 type Options struct {
@@ -39,8 +44,10 @@ type Options struct {
 	// Room is how many groups can be watched at a time; 0 is 8, at most MaxGroups.
 	// Each takes 3 KiB per possible CPU.
 	Room int
-	// MaxShare is the time per time that the programs may take, 0.03 being three
-	// per cent of one CPU. 0 is DefaultMaxShare; a negative one is no guard.
+	// MaxShare is the CPU time that the programs may take, of that of all online CPUs,
+	// as each CPU has its own switches: 0.02 is four per cent of a core on a host with
+	// two. They are too dear if they are above it in two seconds in a row. 0 is
+	// DefaultMaxShare; a negative one is no guard.
 	MaxShare float64
 }
 
@@ -123,7 +130,12 @@ func Open(o Options) (*Probe, error) {
 		p.Close()
 		return nil, explain("load run-queue probe", err)
 	}
-	p.guard = newGuard(o.maxShare(), p.programs())
+	online, err := onlineCPUs()
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	p.guard = newGuard(o.maxShare()*float64(online), p.programs())
 	for _, path := range o.Groups {
 		if err := p.Add(path); err != nil {
 			p.Close()
@@ -159,6 +171,19 @@ func (p *Probe) load(byV2 bool) error {
 	}
 	p.cpus, err = p.objects.Cpus.Memory()
 	return err
+}
+
+func onlineCPUs() (int, error) {
+	const file = "/sys/devices/system/cpu/online"
+	list, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("count online CPUs: %w", err)
+	}
+	online, err := cpuset.Parse(strings.TrimSpace(string(list)))
+	if err != nil {
+		return 0, fmt.Errorf("count online CPUs: %s: %w", file, err)
+	}
+	return online.Len(), nil
 }
 
 // programs are in the order in which to attach them: a wait must not begin
@@ -210,6 +235,9 @@ func (p *Probe) forgetWaits() error {
 		if err := p.objects.Cpus.Put(uint32(cpu), runqCpu{}); err != nil {
 			return err
 		}
+	}
+	if err := p.objects.Migrated.Set(uint64(0)); err != nil {
+		return err
 	}
 	var pids []uint32
 	var pid uint32
@@ -380,12 +408,28 @@ func (p *Probe) readCPUs(s *Snapshot) error {
 				continue
 			}
 			if pending := p.busy.pending(i, slot.id, now); pending.Wait > 0 {
+				pending.Culprit = p.watchedAs(pending.Culprit)
 				s.Groups[n].Pending = blame(s.Groups[n].Pending, pending)
 			}
 			n++
 		}
 	}
 	return nil
+}
+
+// watchedAs is the watched group that a culprit lies in, else the culprit itself,
+// as the programs have it.
+func (p *Probe) watchedAs(c Culprit) Culprit {
+	id := uint64(c)
+	if c == Kernel {
+		id = rootID
+	}
+	for _, s := range p.slots {
+		if slices.Contains(s.ids, id) {
+			return Culprit(s.id)
+		}
+	}
+	return c
 }
 
 // monotonic reads the clock of the programs.

@@ -72,6 +72,7 @@ const (
 	runqProgSchedWakeupNew   = "sched_wakeup_new"
 	runqVarByV2              = "by_v2"
 	runqVarMaxGroups         = "max_groups"
+	runqVarMigrated          = "migrated"
 )
 
 // loadRunq returns the embedded CollectionSpec for runq.
@@ -138,6 +139,7 @@ type runqMapSpecs struct {
 type runqVariableSpecs struct {
 	ByV2      *ebpf.VariableSpec `ebpf:"by_v2"`
 	MaxGroups *ebpf.VariableSpec `ebpf:"max_groups"`
+	Migrated  *ebpf.VariableSpec `ebpf:"migrated"`
 }
 
 // runqObjects contains all objects after they have been loaded into the kernel.
@@ -181,6 +183,7 @@ func (m *runqMaps) Close() error {
 type runqVariables struct {
 	ByV2      *ebpf.Variable `ebpf:"by_v2"`
 	MaxGroups *ebpf.Variable `ebpf:"max_groups"`
+	Migrated  *ebpf.Variable `ebpf:"migrated"`
 }
 
 // runqPrograms contains all programs after they have been loaded into the kernel.

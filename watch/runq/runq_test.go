@@ -246,7 +246,11 @@ func TestGuardMeasuresInWindows(t *testing.T) {
 		{at: 4900 * time.Millisecond, use: time.Second, want: Cost{2, 20e6, 1e9}, running: 0}, // someone else had it measure
 		{at: 5 * time.Second, want: Cost{2, 20e6, 1e9}, running: 1},
 		{at: 5500 * time.Millisecond, use: 500 * time.Millisecond, want: Cost{3, 520e6, 15e8}, running: 1}, // a burst
-		{at: 7 * time.Second, want: Cost{4, 520e6, 3e9}, err: "takes 25.00 % of a core, may take 3.00 %", running: 0},
+		{at: 7 * time.Second, want: Cost{4, 520e6, 3e9}, running: 1},                                       // too dear: once more
+		{at: 8 * time.Second, want: Cost{5, 520e6, 4e9}, running: 0},                                       // it was a burst
+		{at: 12 * time.Second, want: Cost{5, 520e6, 4e9}, running: 1},
+		{at: 13 * time.Second, use: 100 * time.Millisecond, want: Cost{6, 620e6, 5e9}, running: 1},
+		{at: 14 * time.Second, use: 250 * time.Millisecond, want: Cost{7, 870e6, 6e9}, err: "takes 25.00 % of a core, may take 3.00 %", running: 0},
 	} {
 		m.cost.Runs++
 		m.cost.Time += tc.use

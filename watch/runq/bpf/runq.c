@@ -8,6 +8,10 @@
 // the CPU changes hands, tasks * now - sum is what the group has waited for the
 // one that leaves. So a switch costs the same however many tasks wait.
 //
+// Most switches of a host concern nobody who is watched. While no watched task
+// waits for the CPU, a switch is one look at the new task's group: no clock, and
+// no map but the CPU's.
+//
 // Everything kept per CPU is changed under the lock of that CPU's run queue,
 // which the kernel holds when it calls these programs for a task in the queue.
 
@@ -54,7 +58,7 @@ struct waiting {
 };
 
 struct cpu {
-	u64 running; // culprit
+	u64 running; // its own group, or a culprit that is none
 	u64 mask;    // of groups with waiting tasks
 	u64 lost;    // waits that found no room in stamps
 	struct waiting waiting[MAX_GROUPS];
@@ -104,6 +108,9 @@ struct {
 	TYPE(value, struct group);
 } groups SEC(".maps");
 
+// Waiting tasks that have changed their CPU: those are in no mask.
+u64 migrated;
+
 static inline struct group *group_on(u32 cpu, u32 group, u64 id)
 {
 	u32 key = cpu * max_groups + group;
@@ -116,12 +123,17 @@ static inline u64 place(u32 cpu, u64 group)
 	return group << 32 | cpu;
 }
 
-// charge adds wait and pre-emptions of a group, in its place, to a culprit.
+// charge adds wait and pre-emptions of a group, in its place, to a culprit: what
+// is below a watched group counts as that.
 __attribute__((noinline)) int charge(u64 where, u64 group, u64 id, u64 ns, u64 preemptions)
 {
 	struct group *g = group_on((u32)where, where >> 32, group);
 	if (!g)
 		return 0;
+	u64 key = id == KERNEL ? ROOT_GROUP : id;
+	struct watched *w = bpf_map_lookup_elem(&watch, &key);
+	if (w)
+		id = w->id;
 	u32 at = (id * 0x9E3779B97F4A7C15ULL) >> 32;
 	for (u32 i = 0; i < PROBES; i++) {
 		struct culprit *c = &g->culprits[(at + i) & (CULPRITS - 1)];
@@ -148,9 +160,6 @@ static inline u64 culprit(struct task_struct *p)
 	if (!p->pid)
 		return IDLE;
 	u64 id = cgroup_id(p);
-	struct watched *w = bpf_map_lookup_elem(&watch, &id);
-	if (w)
-		return w->id;
 	if (id == ROOT_GROUP && p->flags & PF_KTHREAD)
 		return KERNEL;
 	return id;
@@ -270,6 +279,31 @@ int sched_wakeup_new(u64 *ctx)
 	return woken((struct task_struct *)ctx[0]);
 }
 
+// switch_in settles what is waited for a CPU, and ends the wait of the task that
+// gets it.
+static inline void switch_in(struct cpu *c, u32 cpu, struct task_struct *next, u64 now)
+{
+	u64 mask = c->mask;
+	for (u32 i = 0; i < MAX_GROUPS && mask; i++, mask >>= 1) {
+		if (mask & 1)
+			settle(c, cpu, i, now);
+	}
+
+	u32 pid = next->pid;
+	struct stamp *s = pid ? bpf_map_lookup_elem(&stamps, &pid) : 0;
+	if (!s)
+		return;
+	if (s->since) {
+		charge(place(cpu, s->group), s->id, c->running ? c->running : UNKNOWN, now - s->since, 0);
+		__sync_fetch_and_add(&migrated, -1);
+	} else {
+		leave(c, s, now);
+	}
+	c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
+	record(cpu, s, now - s->start);
+	bpf_map_delete_elem(&stamps, &pid);
+}
+
 SEC("tp_btf/sched_switch")
 int sched_switch(u64 *ctx)
 {
@@ -280,26 +314,11 @@ int sched_switch(u64 *ctx)
 	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
 	if (!c)
 		return 0;
-	u64 now = bpf_ktime_get_ns();
-
-	u64 mask = c->mask;
-	for (u32 i = 0; i < MAX_GROUPS && mask; i++, mask >>= 1) {
-		if (mask & 1)
-			settle(c, cpu, i, now);
+	u64 now = 0;
+	if (c->mask || migrated) {
+		now = bpf_ktime_get_ns();
+		switch_in(c, cpu, next, now);
 	}
-
-	u32 pid = next->pid;
-	struct stamp *s = pid ? bpf_map_lookup_elem(&stamps, &pid) : 0;
-	if (s) {
-		if (s->since)
-			charge(place(cpu, s->group), s->id, c->running ? c->running : UNKNOWN, now - s->since, 0);
-		else
-			leave(c, s, now);
-		c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
-		record(cpu, s, now - s->start);
-		bpf_map_delete_elem(&stamps, &pid);
-	}
-
 	u64 running = culprit(next);
 	c->running = running;
 	// As the kernel counts nonvoluntary_ctxt_switches.
@@ -309,6 +328,8 @@ int sched_switch(u64 *ctx)
 	struct watched *w = bpf_map_lookup_elem(&watch, &id);
 	if (!w)
 		return 0;
+	if (!now)
+		now = bpf_ktime_get_ns();
 	charge(place(cpu, w->group), w->id, throttled(prev) ? THROTTLED : running, 0, 1);
 	join(c, cpu, w, prev, now);
 	return 0;
@@ -333,6 +354,7 @@ int sched_migrate_task(u64 *ctx)
 	settle(c, cpu, s->group, now);
 	leave(c, s, now);
 	s->since = now;
+	__sync_fetch_and_add(&migrated, 1);
 	return 0;
 }
 
