@@ -272,12 +272,39 @@ func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
 		}
 		return exitStatus{exitUsage, errors.New("there is nobody to look after: name control groups with --sensitive, or start workloads by berth run --class LS")}
 	}
+	if err := g.tellUnmatched(); err != nil {
+		return err
+	}
 	if opt.Control.Mode != control.Enforce {
 		return nil
 	}
 	if c, err := dial(g.cmd); err == nil && c != nil {
 		fmt.Fprintln(g.cmd.ErrOrStderr(), "berth: an agent keeps this host: it repairs what others change in its own groups, this guard's changes too")
 		return c.Close()
+	}
+	return nil
+}
+
+// tellUnmatched says which globs name no group now: a typing error in --protect is
+// not to be found out by what happens.
+func (g *guarding) tellUnmatched() error {
+	groups, err := g.sensors.Groups()
+	if err != nil {
+		return err
+	}
+	named := func(group string) []string { return []string{group, shownName(&g.header, group)} }
+	for _, f := range []struct {
+		flag  string
+		globs []string
+	}{{"sensitive", g.flags.sensitive}, {"best-effort", g.flags.bestEffort}, {"protect", g.flags.protect}} {
+		for _, glob := range f.globs {
+			matches := func(group string) bool {
+				return slices.ContainsFunc(named(group), func(name string) bool { return globbed([]string{glob}, name) })
+			}
+			if !slices.ContainsFunc(groups, matches) {
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group so far\n", f.flag, onLine(glob))
+			}
+		}
 	}
 	return nil
 }

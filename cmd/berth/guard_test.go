@@ -133,6 +133,25 @@ func TestGuardUsage(t *testing.T) {
 	}
 }
 
+// TestGuardTellsUnmatchedGlobs says which globs name nothing.
+func TestGuardTellsUnmatchedGlobs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	k, err := fakekernel.New(dir, fakekernel.V2())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range []string{"web", "batch"} {
+		if err := k.Mkdir("sys/fs/cgroup/" + group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _ := runBerth(t, "guard", "--root", dir, "--for", "1ms", "--sensitive", "web", "--best-effort", "bat?h", "--protect", "backup", "--protect", "web")
+	if !strings.Contains(out, "--protect backup: names no control group so far") || strings.Count(out, "so far") != 1 {
+		t.Errorf("it says:\n%s", out)
+	}
+}
+
 // TestGuardLeft gives back what a guard left in a tree that a test plays.
 func TestGuardLeft(t *testing.T) {
 	t.Parallel()

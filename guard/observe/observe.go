@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -158,19 +159,33 @@ func (o *Observer) Groups() ([]string, error) {
 		if err != nil || !entry.IsDir() || dir == o.tree {
 			return err
 		}
+		skip := childless(entry)
 		group := strings.TrimPrefix(dir, o.tree+"/")
 		// A parent comes right before its first child.
 		if n := len(leaves); n > 0 && strings.HasPrefix(group, leaves[n-1]+"/") {
 			leaves = leaves[:n-1]
 		}
 		leaves = append(leaves, group)
-		return nil
+		return skip
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)
 	}
 	slices.Sort(leaves)
 	return leaves, nil
+}
+
+// childless is fs.SkipDir for a directory that has no other in it by its number of
+// links, which need not be read then: that is most of what listing groups costs.
+func childless(entry fs.DirEntry) error {
+	info, err := entry.Info()
+	if err != nil {
+		return nil // it has just gone, which reading it tells too
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink == 2 {
+		return fs.SkipDir
+	}
+	return nil
 }
 
 // Has says whether there is a group.
