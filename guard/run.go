@@ -315,9 +315,14 @@ func (r *Runner) needy() []string {
 }
 
 // lost gives up the fast pace once the probe is gone for good, or could not be armed:
-// what it had done is given back, and the slow one does its work.
+// the slow one holds what it had done, and does its work.
 func (r *Runner) lost(ctx context.Context) {
 	r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
+	if actions := r.fast.loop.HandOver(); len(actions) > 0 {
+		adopted, err := r.slow.loop.Adopt(actions)
+		r.acted(adopted)
+		r.failed(err)
+	}
 	r.acted(r.fast.loop.Release(ctx))
 	if len(r.fast.loop.InForce()) > 0 {
 		return // it is tried again

@@ -214,7 +214,7 @@ func (l *Loop) book() *knobs {
 }
 
 // Adopt takes over actions that an earlier loop left in force, so that they are
-// held, and relaxed like others. It is to be called before the first Step, in
+// held, and relaxed like others. It is to be called between two calls of Step, in
 // mode Enforce; actions that are not adopted are the caller's to take back.
 func (l *Loop) Adopt(actions []Action) ([]Event, error) {
 	if l.cfg.Mode != Enforce {
@@ -232,6 +232,25 @@ func (l *Loop) Adopt(actions []Action) ([]Event, error) {
 		l.emit(at, Adopted, &at.steps[len(at.steps)-1], Event{})
 	}
 	return l.events, nil
+}
+
+// HandOver forgets what is in force for victims without taking it back, and returns
+// it for another loop of this process to Adopt. It hands over nothing, and Release is
+// to be called, in any mode but Enforce and while something could not be taken back.
+func (l *Loop) HandOver() []Action {
+	if l.cfg.Mode != Enforce || l.real.owes() {
+		return nil
+	}
+	ofVictim := func(k *knob) bool { return k.now != nil && k.now.Victim != "" }
+	var actions []Action
+	for _, k := range l.real.all {
+		if ofVictim(k) {
+			actions = append(actions, *k.now)
+		}
+	}
+	l.real.all = slices.DeleteFunc(l.real.all, ofVictim)
+	l.ladders = nil
+	return actions
 }
 
 // Release takes everything back, what was done last first, and forgets what was

@@ -400,6 +400,31 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// What one loop hands over and another adopts is never taken back in between.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		first := w.runner(enforce())
+		first.run(onset + 10*time.Second)
+		calls := w.calls
+		next := w.runner(enforce())
+		events, err := next.loop.Adopt(first.loop.HandOver())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, events, "adopted weight pods/batch: idle\n")
+		if more := first.loop.Release(t.Context()); len(more) > 0 || len(first.loop.InForce()) > 0 || w.calls != calls {
+			t.Errorf("the first loop still had %v to release: %s", first.loop.InForce(), told(more))
+		}
+		next.run(5 * time.Second)
+		if len(w.force) != 1 || w.calls != calls {
+			t.Errorf("in force %v after %d more writes, want it held as it was", w.force, w.calls-calls)
+		}
+		want(t, next.loop.Release(t.Context()), "reverted weight pods/batch: idle\n")
+	})
+}
+
 func TestVictimOrSuspectGoes(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []string{victim, "pods/batch"} {
