@@ -352,7 +352,7 @@ func TestServiceDies(t *testing.T) {
 	server := &http.Server{}
 	var n atomic.Int64
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n.Add(1) == 60 {
+		if n.Add(1) == 40 {
 			go server.Close()
 			<-r.Context().Done()
 			return
@@ -364,7 +364,7 @@ func TestServiceDies(t *testing.T) {
 	config.Grace = 50 * time.Millisecond
 	report := startChild(t, "generator").run(t, config)
 	accounted(t, config, report)
-	if report.Done > 60 || report.Failed == 0 || report.Unfinished == 0 {
+	if report.Done > 40 || report.Failed == 0 || report.Unfinished == 0 {
 		t.Errorf("done %d, failed %d, unfinished %d, errors %v", report.Done, report.Failed, report.Unfinished, report.Errors)
 	}
 	want := "a lost connection could not be opened again: connection refused"
