@@ -161,8 +161,39 @@ func during(t *testing.T, p *Probe) *Group {
 	return g
 }
 
+// attempt keeps what is wrong for shown, which may try again.
+type attempt struct {
+	*testing.T
+	wrong []string
+}
+
+func (a *attempt) Errorf(format string, args ...any) {
+	a.wrong = append(a.wrong, fmt.Sprintf(format, args...))
+}
+
+// shown measures until nothing is wrong, three times at most: others on the host
+// may disturb a quarter of a second, or have the CPU all the while.
+func shown(t *testing.T, measure func(*attempt)) {
+	t.Helper()
+	var wrong []string
+	for range 3 {
+		a := &attempt{T: t}
+		if measure(a); len(a.wrong) == 0 {
+			return
+		}
+		wrong = append(wrong, a.wrong...)
+	}
+	t.Error(strings.Join(wrong, "\n"))
+}
+
+// reporter is a test, or an attempt.
+type reporter interface {
+	Helper()
+	Errorf(string, ...any)
+}
+
 // blamed checks that one culprit has more than nine tenths of a group's wait.
-func blamed(t *testing.T, g *Group, culprit Culprit) {
+func blamed(t reporter, g *Group, culprit Culprit) {
 	t.Helper()
 	if by, all := g.Share(culprit).Wait, sum(g.Shares); by < 50*time.Millisecond || float64(by) <= 0.9*float64(all) {
 		t.Errorf("%v waited for %v, want more than 90 %% of %v and 50 ms", by, culprit, all)
@@ -180,7 +211,7 @@ func blamed(t *testing.T, g *Group, culprit Culprit) {
 
 // addsUp checks that all wait has a culprit, but for waits under way at either
 // end, of a few time slices.
-func addsUp(t *testing.T, g *Group) {
+func addsUp(t reporter, g *Group) {
 	t.Helper()
 	if all := sum(g.Shares); (all - g.Wait).Abs() > 30*time.Millisecond {
 		t.Errorf("shares add up to %v, waits to %v", all, g.Wait)
@@ -201,30 +232,36 @@ func TestForeignWaitIsTheCulprits(t *testing.T) {
 	spin(t, root, culprit)
 	p := open(t, Options{Root: root, Groups: []string{victim}})
 
-	before := runDelay(t, pid)
-	start := read(t, p)
-	g := during(t, p)
-	var whole Snapshot
-	whole.Since(start, read(t, p))
-	kernels := runDelay(t, pid) - before
-
 	paths, err := Paths(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	by, _ := g.Shares[0].Culprit.Group()
-	if paths[by] != culprit {
-		t.Errorf("most wait by %v, which is %q, want %q", g.Shares[0].Culprit, paths[by], culprit)
-	}
-	blamed(t, g, g.Shares[0].Culprit)
-	addsUp(t, g)
-	if g.Shares[0].Preemptions == 0 {
-		t.Error("the culprit never pre-empted, want some")
-	}
-	// The kernel keeps the same figure by other means.
-	if off := (whole.Groups[0].Wait - kernels).Abs(); off > kernels/10 {
-		t.Errorf("waited %v, want the %v of schedstat", whole.Groups[0].Wait, kernels)
-	}
+	shown(t, func(t *attempt) {
+		before := runDelay(t.T, pid)
+		start := read(t.T, p)
+		g := during(t.T, p)
+		var whole Snapshot
+		whole.Since(start, read(t.T, p))
+		kernels := runDelay(t.T, pid) - before
+
+		if len(g.Shares) == 0 {
+			t.Errorf("nobody had the CPU meanwhile")
+			return
+		}
+		by, _ := g.Shares[0].Culprit.Group()
+		if paths[by] != culprit {
+			t.Errorf("most wait by %v, which is %q, want %q", g.Shares[0].Culprit, paths[by], culprit)
+		}
+		blamed(t, g, g.Shares[0].Culprit)
+		addsUp(t, g)
+		if g.Shares[0].Preemptions == 0 {
+			t.Errorf("the culprit never pre-empted, want some")
+		}
+		// The kernel keeps the same figure by other means.
+		if off := (whole.Groups[0].Wait - kernels).Abs(); off > kernels/10 {
+			t.Errorf("waited %v, want the %v of schedstat", whole.Groups[0].Wait, kernels)
+		}
+	})
 }
 
 // runDelay is the second figure of /proc/PID/schedstat.
@@ -247,9 +284,12 @@ func TestOwnWaitIsSelf(t *testing.T) {
 	below := newGroup(t, filepath.Join(root, victim), "below")
 	spin(t, root, victim)
 	spin(t, filepath.Join(root, victim), below)
-	g := during(t, open(t, Options{Root: root, Groups: []string{victim}}))
-	blamed(t, g, Culprit(g.ID))
-	addsUp(t, g)
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+	shown(t, func(t *attempt) {
+		g := during(t.T, p)
+		blamed(t, g, Culprit(g.ID))
+		addsUp(t, g)
+	})
 }
 
 func TestIdleGroupHasNoWait(t *testing.T) {
@@ -289,7 +329,7 @@ func TestMovedWaitIsCountedOnce(t *testing.T) {
 	if err := unix.SchedSetaffinity(spin(t, root, culprit), &cpus[1]); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 50 {
+	for i := 0; i < 50 || i < 1000 && runDelay(t, moved)-before < 20*time.Millisecond; i++ {
 		if err := unix.SchedSetaffinity(moved, &cpus[i%2]); err != nil {
 			t.Fatal(err)
 		}
@@ -320,14 +360,16 @@ func TestStarvedGroupIsPending(t *testing.T) {
 	spin(t, root, victim)
 	time.Sleep(30 * time.Millisecond) // a wait that began outside of the group is not seen
 	spin(t, root, culprit)
-	time.Sleep(150 * time.Millisecond)
-	s := read(t, p)
-	heavy := Culprit(s.Groups[1].ID)
-	t.Logf("charged %v, pending %v", s.Groups[0].Shares, s.Groups[0].Pending)
-	wait := s.Groups[0].Share(heavy).Wait + (&Group{Shares: s.Groups[0].Pending}).Share(heavy).Wait
-	if wait < 50*time.Millisecond {
-		t.Errorf("waited %v for the heavy group, of 150 ms, want more than 50 ms", wait)
-	}
+	shown(t, func(t *attempt) {
+		time.Sleep(150 * time.Millisecond)
+		s := read(t.T, p)
+		heavy := Culprit(s.Groups[1].ID)
+		t.Logf("charged %v, pending %v", s.Groups[0].Shares, s.Groups[0].Pending)
+		wait := s.Groups[0].Share(heavy).Wait + (&Group{Shares: s.Groups[0].Pending}).Share(heavy).Wait
+		if wait < 50*time.Millisecond {
+			t.Errorf("waited %v for the heavy group, of 150 ms, want more than 50 ms", wait)
+		}
+	})
 }
 
 func TestThrottledWaitIsTheQuotas(t *testing.T) {
@@ -341,7 +383,8 @@ func TestThrottledWaitIsTheQuotas(t *testing.T) {
 	}
 	spin(t, root, victim)
 	spin(t, root, newGroup(t, root, "culprit"))
-	blamed(t, during(t, open(t, Options{Root: root, Groups: []string{victim}})), Throttled)
+	p := open(t, Options{Root: root, Groups: []string{victim}})
+	shown(t, func(t *attempt) { blamed(t, during(t.T, p), Throttled) })
 }
 
 func TestGuardDisarms(t *testing.T) {
