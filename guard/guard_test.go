@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 // batch/hog, which uses the rest from some time on and makes web wait unless batch is
 // idle. It is Sensors and Actuator.
 type model struct {
+	mu      sync.Mutex
 	began   time.Time
 	hogs    time.Duration // from when on the hog runs; 0 is never
 	ends    time.Duration // until when; 0 is the end
@@ -47,6 +49,13 @@ type model struct {
 
 func newModel() *model { return &model{began: time.Now(), used: map[string]float64{}} }
 
+// state says whether the hog is idle, and the probe armed, while a guard runs.
+func (m *model) state() (idle, armed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.idle, m.armed
+}
+
 func (m *model) hogging() bool {
 	at := time.Since(m.began)
 	return m.hogs > 0 && at >= m.hogs && (m.ends == 0 || at < m.ends)
@@ -57,12 +66,16 @@ func (m *model) Groups() ([]string, error) { return []string{"batch/hog", "other
 func (m *model) CPUs(string) cpuset.Set { return cpuset.Set{} }
 
 func (m *model) Focus(groups []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.focus = slices.Clone(groups)
 	return nil
 }
 
 func (m *model) Arm(on bool) error {
-	if err := m.Probe(); err != nil {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.probe(); err != nil {
 		m.armed = false
 		return err
 	}
@@ -74,6 +87,12 @@ func (m *model) Arm(on bool) error {
 }
 
 func (m *model) Probe() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.probe()
+}
+
+func (m *model) probe() error {
 	if at := time.Since(m.began); m.loses >= time.Second && at >= m.loses {
 		m.armed = false
 		return errTooDear
@@ -103,6 +122,8 @@ func (m *model) pass(now watch.Time) {
 }
 
 func (m *model) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.panics {
 		panic("a bug")
 	}
@@ -151,6 +172,8 @@ func (m *model) group(now watch.Time, name string, to []watch.Sample) []watch.Sa
 }
 
 func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.broken != nil {
 		return to, m.broken
 	}
@@ -177,6 +200,8 @@ func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 }
 
 func (m *model) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if a.Group != "batch" || a.Remedy != detect.Weight {
 		return nil, fmt.Errorf("apply %v: the model knows nothing of it", a)
 	}
@@ -186,6 +211,8 @@ func (m *model) Apply(_ context.Context, a control.Action) ([]control.Change, er
 }
 
 func (m *model) Revert(context.Context, control.Action) ([]control.Change, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.idle {
 		m.givenBack = append(m.givenBack, time.Since(m.began))
 	}
@@ -194,6 +221,8 @@ func (m *model) Revert(context.Context, control.Action) ([]control.Change, error
 }
 
 func (m *model) Preview(context.Context, control.Action) ([]control.Change, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.idle {
 		return nil, nil
 	}
@@ -345,12 +374,14 @@ func TestProbeRests(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()
 		time.Sleep(15*time.Second + time.Millisecond)
-		if s := r.Status(); !m.armed || !s.Probe.Armed || len(s.InForce) != 1 || len(s.Focus) != 1 || s.Probe.Cost != 0.001 {
-			t.Errorf("at 15 s: armed %v, status %+v", m.armed, s)
+		_, armed := m.state()
+		if s := r.Status(); !armed || !s.Probe.Armed || len(s.InForce) != 1 || len(s.Focus) != 1 || s.Probe.Cost != 0.001 {
+			t.Errorf("at 15 s: armed %v, status %+v", armed, s)
 		}
 		time.Sleep(3 * time.Minute)
-		if s := r.Status(); m.armed || s.Probe.Armed || len(s.InForce) > 0 || s.Probe.ArmedFor < 10*time.Second || m.idle {
-			t.Errorf("long after: armed %v, idle %v, status %+v", m.armed, m.idle, s)
+		idle, armed := m.state()
+		if s := r.Status(); armed || s.Probe.Armed || len(s.InForce) > 0 || s.Probe.ArmedFor < 10*time.Second || idle {
+			t.Errorf("long after: armed %v, idle %v, status %+v", armed, idle, s)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -386,14 +417,16 @@ func TestEverythingBack(t *testing.T) {
 					}
 				}()
 				time.Sleep(15 * time.Second)
-				if !m.idle {
+				if idle, _ := m.state(); !idle {
 					t.Fatal("nothing was done about the hog")
 				}
+				m.mu.Lock()
 				end(m, cancel)
+				m.mu.Unlock()
 				time.Sleep(2 * time.Second)
 				if name == "probe too dear" {
-					if !m.idle || r.Status().Probe.Reason == "" { // the slow loop holds it until the end
-						t.Errorf("in force: %v, status %+v", m.idle, r.Status())
+					if idle, _ := m.state(); !idle || r.Status().Probe.Reason == "" { // the slow loop holds it until the end
+						t.Errorf("in force: %v, status %+v", idle, r.Status())
 					}
 					cancel()
 				}
@@ -424,14 +457,15 @@ func TestModeChanges(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()
 		time.Sleep(12*time.Second + time.Millisecond)
-		if !m.idle {
+		if idle, _ := m.state(); !idle {
 			t.Error("nothing was done about the hog")
 		}
-		if err := r.SetMode(ctx, control.Observe); err != nil || m.idle || r.Status().Mode != control.Observe {
-			t.Errorf("%v, in force %v", err, m.idle)
+		err = r.SetMode(ctx, control.Observe)
+		if idle, _ := m.state(); err != nil || idle || r.Status().Mode != control.Observe {
+			t.Errorf("%v, in force %v", err, idle)
 		}
 		time.Sleep(20 * time.Second)
-		if m.idle || len(m.setAt) != 1 {
+		if idle, _ := m.state(); idle || len(m.setAt) != 1 {
 			t.Errorf("observing, idle was set at %v", m.setAt)
 		}
 		cancel()
