@@ -2,7 +2,6 @@ package place
 
 import (
 	"iter"
-	"slices"
 	"strings"
 )
 
@@ -34,26 +33,41 @@ func (l *ledger) key(g *Grant) key {
 	return key{id: g.ID}
 }
 
-func (k key) compare(o key) int {
-	if order := strings.Compare(k.group, o.group); order != 0 {
-		return order
+// compare orders a grant against a key, in the order of the ledger.
+func (l *ledger) compare(g *Grant, k *key) int {
+	if l.grouped {
+		if order := strings.Compare(g.Request.Group, k.group); order != 0 {
+			return order
+		}
 	}
-	return strings.Compare(k.id, o.id)
+	return strings.Compare(g.ID, k.id)
 }
 
 // find returns the chunk where k is or belongs, its place there, and whether it
 // is there.
 func (l *ledger) find(k key) (pos, at int, ok bool) {
-	if len(l.chunks) == 0 {
+	low, high := 0, len(l.chunks) // chunks before low begin at k or before it, from high on after it
+	for low < high {
+		if mid := (low + high) / 2; l.compare(l.chunks[mid].room[0], &k) <= 0 {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	if low == 0 {
 		return 0, 0, false
 	}
-	pos, found := slices.BinarySearchFunc(l.chunks, k, func(c *chunk, k key) int { return l.key(c.room[0]).compare(k) })
-	if found {
-		return pos, 0, true
+	pos = low - 1
+	c := l.chunks[pos]
+	low, high = 0, c.n // grants before low come before k, from high on do not
+	for low < high {
+		if mid := (low + high) / 2; l.compare(c.room[mid], &k) < 0 {
+			low = mid + 1
+		} else {
+			high = mid
+		}
 	}
-	pos = max(0, pos-1)
-	at, ok = slices.BinarySearchFunc(l.chunks[pos].grants(), k, func(g *Grant, k key) int { return l.key(g).compare(k) })
-	return pos, at, ok
+	return pos, low, low < c.n && l.compare(c.room[low], &k) == 0
 }
 
 func (l *ledger) get(id string) *Grant {
