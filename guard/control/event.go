@@ -125,7 +125,8 @@ type Effect struct {
 	Before float64 `json:"before"`
 	After  float64 `json:"after"`
 	// Better of Windows windows were better: the strength was below 1, or at most
-	// 0.8 times Before, or the window accused somebody else.
+	// 0.8 times Before, or so was that part of it which others impose, while that was
+	// 1 or more before.
 	Better  int `json:"better"`
 	Windows int `json:"windows"`
 }

@@ -65,6 +65,7 @@ type ladder struct {
 	seen     look
 	// strengths are those of the last windows.
 	strengths ring
+	imposed   ring      // likewise, what of them is others' doing, where that is known
 	lost      int       // windows without signals in a row
 	found     time.Time // of the last finding
 	unwell    time.Time // when the victim was last not well
@@ -84,6 +85,7 @@ type step struct {
 	before     *Action // of the same remedy, which this one replaced; nil is none
 	at         time.Time
 	strength   float64 // before it
+	imposed    float64 // of that, others' doing; 0 if it was not known
 	floor      int64   // for MemoryHigh, of the first step
 	confidence float64
 	evidence   []detect.Evidence
@@ -97,6 +99,7 @@ type trial struct {
 	to       *Action
 	at       time.Time
 	strength float64 // before it
+	imposed  float64 // of that, others' doing
 }
 
 // look counts windows since a change.
@@ -197,6 +200,9 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 	}
 	at.lost = 0
 	at.strengths.add(symptom.Strength)
+	if v, ok := symptom.Imposed(); ok {
+		at.imposed.add(v)
+	}
 	if at.strengths.median() > well && !l.explained(at.victim, at.resource) {
 		at.unwell = l.now
 	}
@@ -256,6 +262,27 @@ func (l *Loop) settled(changed time.Time, r detect.Remedy) bool {
 	return !l.now.Add(-l.cfg.Window).Before(changed.Add(delay(r) - l.cfg.Window/4))
 }
 
+// eased reports whether a window is better than before the step: by the whole
+// symptom, or by what others impose if that was a symptom by itself. A queue that
+// grew before the step takes its time to go, and is the victim's own by then.
+func (s *step) eased(now *detect.Symptom) bool {
+	if now.Strength < 1 || now.Strength <= better*s.strength {
+		return true
+	}
+	v, known := now.Imposed()
+	return known && v < 1 && s.imposed >= 1 && v <= better*s.imposed
+}
+
+// bad reports whether a window is worse than before the trial, by the whole
+// symptom or by what others impose.
+func (t *trial) bad(now *detect.Symptom) bool {
+	if now.Strength < 1 {
+		return false
+	}
+	v, known := now.Imposed()
+	return now.Strength >= worse*t.strength || known && v >= max(1, worse*t.imposed)
+}
+
 // verify decides, as soon as most windows agree, whether the last step helps.
 func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	last := &at.steps[len(at.steps)-1]
@@ -264,7 +291,7 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 	at.seen.windows++
 	at.seen.strengths = append(at.seen.strengths, s.Strength)
-	if s.Strength < 1 || s.Strength <= better*last.strength {
+	if last.eased(&s) {
 		at.seen.hits++
 	}
 	most := l.cfg.Verify/2 + 1
@@ -375,7 +402,7 @@ func (l *Loop) relax(ctx context.Context, at *ladder) {
 		at.hold(l.now, l.cfg.Next)
 		return
 	}
-	at.trial = &trial{step: last, to: to, at: l.cfg.Now(), strength: at.strengths.median()}
+	at.trial = &trial{step: last, to: to, at: l.cfg.Now(), strength: at.strengths.median(), imposed: at.imposed.median()}
 	at.enter(Relaxing, l.now)
 }
 
@@ -405,7 +432,7 @@ func (l *Loop) judgeTrial(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 	at.seen.windows++
 	at.seen.strengths = append(at.seen.strengths, s.Strength)
-	if s.Strength < 1 || s.Strength < worse*t.strength {
+	if !t.bad(&s) {
 		at.seen.hits++
 	}
 	most := lookBack/2 + 1
@@ -432,7 +459,7 @@ func (l *Loop) restore(ctx context.Context, at *ladder, effect *Effect) {
 	if n := len(at.steps); n > 0 && at.trial.to != nil && same(&at.steps[n-1].action, at.trial.to) {
 		at.steps = at.steps[:n-1]
 	}
-	s.at, s.strength = l.cfg.Now(), effect.After
+	s.at, s.strength, s.imposed = l.cfg.Now(), effect.After, at.imposed.last()
 	at.steps = append(at.steps, s)
 	l.emit(at, Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
 	at.trial = nil
@@ -533,6 +560,9 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 		s := step{action: a, strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: l.byGroup[a.Group].Use}
 		if symptom.Typical > 0 {
 			s.strength = symptom.Typical
+		}
+		if symptom.Foreign != nil {
+			s.imposed = s.strength * *symptom.Foreign
 		}
 		if held != nil {
 			before := held.action

@@ -18,6 +18,19 @@ type Symptom struct {
 	// if nobody.
 	Suspect string  `json:"suspect,omitempty"`
 	Share   float64 `json:"share,omitempty"`
+	// Foreign is the part of the wait for a CPU that is behind others, as the
+	// run-queue probe tells; nil for other resources and without the probe.
+	Foreign *float64 `json:"foreign,omitempty"`
+}
+
+// Imposed is how much of the strength is others' doing: the rest, such as a queue
+// that built up meanwhile, lasts for a time after they are gone. False if that is
+// not known.
+func (s *Symptom) Imposed() (float64, bool) {
+	if s.Foreign == nil {
+		return 0, false
+	}
+	return s.Strength * *s.Foreign, true
 }
 
 // symptomsOf are the signals whose strength tells how much a resource is lacked.
@@ -55,6 +68,9 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical()}
 	if h := &w.history[r]; h.agree&1 == 1 {
 		s.Suspect, s.Share = h.suspects[0], h.shares[0]
+	}
+	if foreign := w.value[ForeignQueued]; r == CPU && !math.IsNaN(foreign) {
+		s.Foreign = &foreign
 	}
 	return s, !math.IsNaN(s.Strength)
 }

@@ -1,0 +1,105 @@
+package control_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+)
+
+// queue is a victim whose threads go on waiting behind each other when nobody else
+// is in their way any more: what waited meanwhile has to be worked off.
+type queue struct {
+	*paper
+	free, beset detect.Symptom // with a remedy in force, and without
+}
+
+func (q queue) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
+	if group != victim || r != detect.CPU {
+		return detect.Symptom{}, false
+	}
+	if len(q.force) > 0 {
+		return q.free, true
+	}
+	return q.beset, true
+}
+
+// step runs a window; the victim's own load explains what it waits while nobody
+// is in its way.
+func (q queue) step(loop *control.Loop) []control.Event {
+	time.Sleep(time.Second)
+	f := detect.Finding{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.8, Remedies: detect.CPU.Remedies(false)}
+	if len(q.force) > 0 {
+		f = detect.Finding{Victim: victim, Resource: detect.OwnLoad, Confidence: 0.8}
+	}
+	h := q.host()
+	h.Use = float64(q.cpus)
+	return loop.Step(context.Background(), control.Input{Findings: []detect.Finding{f}, Symptoms: q, Workloads: q.workloads, Host: h})
+}
+
+func behind(strength, foreign float64) detect.Symptom {
+	return detect.Symptom{Strength: strength, Suspect: "pods/batch", Share: 1, Foreign: &foreign}
+}
+
+// A remedy is kept for what others impose no longer, even if the victim's own
+// queue is as long as before.
+func TestOwnQueueIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		beset, free detect.Symptom
+		want        control.Outcome
+	}{
+		{"the rest is its own", behind(4, 0.7), behind(3.9, 0.05), control.Kept},
+		{"others go on", behind(4, 0.7), behind(3.9, 0.65), control.Reverted},
+		{"nobody can tell", behind(4, 0.7), detect.Symptom{Strength: 3.9}, control.Reverted},
+		{"others were none of the trouble", behind(4, 0.2), behind(3.9, 0.05), control.Reverted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := queue{onPaper(t, 16), c.free, c.beset}
+				loop, err := control.New(control.Config{Mode: control.Enforce}, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var outcomes []control.Outcome
+				for range 8 {
+					for _, e := range q.step(loop) {
+						outcomes = append(outcomes, e.Outcome)
+					}
+				}
+				if len(outcomes) < 2 || outcomes[0] != control.Applied || outcomes[1] != c.want {
+					t.Errorf("%v, want applied, %v", outcomes, c.want)
+				}
+			})
+		})
+	}
+}
+
+// A trial fails if others are in the way again, though the symptom as a whole is
+// hardly stronger than the victim's own queue was.
+func TestTrialAmidOwnQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := queue{onPaper(t, 16), behind(3.9, 0.05), behind(4, 0.7)}
+		loop, err := control.New(control.Config{Mode: control.Enforce}, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var outcomes []control.Outcome
+		for range 120 {
+			for _, e := range q.step(loop) {
+				outcomes = append(outcomes, e.Outcome)
+			}
+		}
+		at := slices.Index(outcomes, control.OnTrial)
+		if at < 0 || at+1 == len(outcomes) || outcomes[at+1] != control.Restored {
+			t.Errorf("%v, want a trial that ends with restored", outcomes)
+		}
+	})
+}
