@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"syscall"
@@ -16,152 +13,6 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
-
-// view is who holds what.
-type view struct {
-	state  *place.State
-	bodies map[string]*body // by id
-}
-
-func (v *view) ids() []string { return slices.Sorted(maps.Keys(v.bodies)) }
-
-// books are what was read from the state directory.
-type books struct {
-	store
-	view
-	lock    *os.File // nil if the Node keeps it
-	ledger  *kernel.Journal
-	stale   []string // files of no use
-	bad     map[string]error
-	changed bool // the directory was
-	settled bool // since they were read
-}
-
-func (b *books) close() error {
-	if b == nil {
-		return nil
-	}
-	err := b.ledger.Close()
-	if b.lock != nil {
-		err = errors.Join(err, b.lock.Close())
-	}
-	return err
-}
-
-// change is one view to come about after another.
-type change struct {
-	from, to view
-	focus    []string // the workloads that it is about
-	all      bool     // look at everything, not only at what changes
-	kept     bool     // the books are kept in memory, and settled
-	ledger   *kernel.Journal
-	confine  []string
-	yielded  func(path string) bool
-}
-
-// stands reports whether a workload is where the books say, as far as it
-// concerns this change, so that its group need not be looked at. What someone
-// else did to it is for Reconcile to find.
-func (c *change) stands(id string) bool {
-	was, is := c.from.bodies[id], c.to.bodies[id]
-	return c.keepsMems(id) && (was == is || was.Workload.CPUs == is.Workload.CPUs)
-}
-
-// keepsMems reports likewise that a workload's memory nodes stay.
-func (c *change) keepsMems(id string) bool {
-	was, is := c.from.bodies[id], c.to.bodies[id]
-	return !c.all && was != nil && !slices.Contains(c.focus, id) && (was == is || was.Workload.Mems == is.Workload.Mems)
-}
-
-// follows reports whether a workload only follows a change of others, while the books
-// are kept in memory: its CPUs are taken from there.
-func (c *change) follows(id string) bool {
-	return c.kept && !c.all && c.from.bodies[id] != nil && !slices.Contains(c.focus, id)
-}
-
-// disturbs reports whether groups that are not Berth's may have to be kept off
-// other CPUs than before.
-func (c *change) disturbs() bool {
-	return c.all || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || c.parts()
-}
-
-// parts reports whether a group that is to be placed may lie within a confined one,
-// whose other children are to be confined instead.
-func (c *change) parts() bool {
-	return len(c.confine) > 0 && !c.to.state.Owned().IsEmpty() && given(c.to, c.from)
-}
-
-// leaves reports whether something may be of no use any more.
-func (c *change) leaves() bool {
-	if c.all || c.parts() || !c.to.state.Owned().Contains(c.from.state.Owned()) {
-		return true
-	}
-	for id := range c.from.bodies {
-		if c.to.bodies[id] == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// given reports whether a view has a workload in a group that is not Berth's
-// and that another view does not have.
-func given(v, other view) bool {
-	for id, b := range v.bodies {
-		if b.Workload.Spec.Group != "" && other.bodies[id] == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// limited are the workloads whose limits are looked at.
-func (c *change) limited() []string {
-	if c.all {
-		return c.to.ids()
-	}
-	return c.focus
-}
-
-// contested are the CPUs that somebody owns, before or after.
-func (c *change) contested() cpuset.Set { return c.from.state.Owned().Union(c.to.state.Owned()) }
-
-// work is what a change comes to.
-type work struct {
-	plan  kernel.Plan
-	masks []mask
-}
-
-func (w work) isEmpty() bool { return len(w.plan) == 0 && len(w.masks) == 0 }
-
-// backend tells the kernel who runs where.
-type backend interface {
-	name() string
-	// notes are plain warnings about a workload.
-	notes(b *body) []string
-	// seat is the file that says on which CPUs a workload runs, "" if none does.
-	seat(b *body) string
-	// admit fills in where a new workload is to be.
-	admit(b *body, others map[string]*body) error
-	// exists reports whether there is still something to place.
-	exists(b *body) bool
-	// present returns the workload's processes; ok is false if its group is gone.
-	present(b *body) (pids []int, ok bool, err error)
-	// kill kills them.
-	kill(ctx context.Context, b *body) error
-	// enable is what must be done before a change can be planned.
-	enable(c *change) (kernel.Plan, error)
-	// plan is what must be done for a change.
-	plan(c *change) (work, error)
-	// verify looks at what came of it.
-	verify(c *change) error
-	// remove takes away the place of a workload without processes.
-	remove(c *change, b *body) error
-	// evacuate moves the processes of a workload out of its place.
-	evacuate(c *change, b *body) error
-	// giveBack gives back what no workload needs any more.
-	giveBack(c *change) error
-}
 
 // change runs f as a transaction on the settled books. Books that are kept in memory
 // are settled already but for who died since, which takes a look at every workload:
@@ -190,110 +41,6 @@ func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
 		return err
 	}
 	return n.with(ctx, once)
-}
-
-// look runs f on the books as they are.
-func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
-	return n.with(ctx, func(b *books) error { return f(&transaction{n: n, books: b, ctx: ctx}) })
-}
-
-// with runs f under the lock. After an error amid changes everything is read anew.
-func (n *Node) with(ctx context.Context, f func(*books) error) (err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err := n.survey(); err != nil {
-		return err
-	}
-	if n.held == nil {
-		if n.held, err = n.read(ctx); err != nil {
-			n.held = nil
-			return err
-		}
-	}
-	n.held.changed = false
-	err = f(n.held)
-	if e := n.unclaim(n.held); e != nil {
-		err = errors.Join(err, e)
-	}
-	if err != nil && n.held.changed || n.kept == nil {
-		err = errors.Join(err, n.held.close())
-		n.held = nil
-	}
-	return err
-}
-
-// read takes the lock, unless it is kept, and reads the books.
-func (n *Node) read(ctx context.Context) (*books, error) {
-	b := &books{store: store{dir: n.opt.Dir}}
-	b.touch = func(op string) error {
-		b.changed = true
-		if n.touch == nil {
-			return nil
-		}
-		return n.touch(op)
-	}
-	b.bodies = map[string]*body{}
-	if n.kept == nil {
-		var err error
-		if b.lock, err = waitLock(ctx, n.opt.Dir); err != nil {
-			return nil, err
-		}
-	}
-	err := n.load(b)
-	if err == nil {
-		b.ledger, err = kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())
-	}
-	return b, nil
-}
-
-func (n *Node) load(b *books) error {
-	files, bad, err := b.files()
-	if err != nil {
-		return err
-	}
-	b.bad = bad
-	boot := n.bootID()
-	var saved place.Saved
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		var r body
-		err := unseal(files[name], &r)
-		switch {
-		case err == nil && r.Boot != boot:
-			b.stale = append(b.stale, name)
-		case err == nil && name == poolsFile:
-			saved.Pools = r.Pools
-		case err == nil && (r.Workload == nil || r.Workload.Grant == nil || fileName(r.Workload.ID())+recordExt != name):
-			b.bad[name] = errors.New("it is not the record that its name says")
-		case err != nil:
-			b.bad[name] = err
-		default:
-			b.bodies[r.Workload.ID()] = &r
-			saved.Grants = append(saved.Grants, r.Workload.Grant)
-		}
-	}
-	if len(saved.Grants) == 0 && len(saved.Pools) == 0 {
-		b.state, err = place.Start(n.opt.Policy, n.topology, n.config)
-		return err
-	}
-	fresh, err := place.New(n.topology, n.config)
-	if err != nil {
-		return err
-	}
-	// What cannot be reinstated is not in the state; settle places it anew.
-	b.state, err = place.Restore(n.opt.Policy, fresh, saved)
-	if b.state == nil {
-		return err
-	}
-	b.view = b.view.refreshed()
-	return nil
-}
-
-func (n *Node) bootID() string {
-	text, _ := readText(n.root, "proc/sys/kernel/random/boot_id")
-	return text
 }
 
 // transaction is one change to the books and the kernel.
@@ -442,12 +189,6 @@ func (t *transaction) replace() error {
 	return nil
 }
 
-func without(bodies map[string]*body, id string) map[string]*body {
-	rest := maps.Clone(bodies)
-	delete(rest, id)
-	return rest
-}
-
 // dead says why a workload is to be released though nobody asked; "" if it is
 // not.
 func (t *transaction) dead(id string) (string, error) {
@@ -536,24 +277,6 @@ func seated(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.Sta
 	offer := s.Offer()
 	offer.Grant = g
 	return s.Commit(offer)
-}
-
-// refreshed is a view whose records hold the grants of its state. Records that do
-// already are the same.
-func (v view) refreshed() view {
-	bodies := maps.Clone(v.bodies)
-	for g := range v.state.Grants() {
-		b := bodies[g.ID]
-		cpus := v.state.Effective(g)
-		if b == nil || b.Workload.Grant == g && b.Workload.CPUs == cpus {
-			continue
-		}
-		next, w := *b, *b.Workload
-		w.Grant, w.CPUs, w.Mems = g, cpus, g.Mems
-		next.Workload = &w
-		bodies[g.ID] = &next
-	}
-	return view{v.state, bodies}
 }
 
 // to returns the change to a view.
@@ -654,57 +377,6 @@ func (t *transaction) record(v view) error {
 	}
 	t.view = v
 	return t.install(b)
-}
-
-// batch is the difference of the files of two views. Specs of workloads that are
-// not in focus are the same.
-func (t *transaction) batch(to view, focus ...string) (batch, error) {
-	b := batch{Put: map[string][]byte{}}
-	for id, next := range to.bodies {
-		was := t.bodies[id]
-		if was == next {
-			continue
-		}
-		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) &&
-			(!slices.Contains(focus, id) || next.Workload.Spec.equal(&was.Workload.Spec)) {
-			continue
-		}
-		text, err := seal(next)
-		if err != nil {
-			return b, err
-		}
-		b.Put[fileName(id)+recordExt] = text
-	}
-	for id := range t.bodies {
-		if to.bodies[id] == nil {
-			b.Drop = append(b.Drop, fileName(id)+recordExt)
-		}
-	}
-	return b, t.pools(to, &b)
-}
-
-// pools adds the policy's named pools to a batch, if they change.
-func (t *transaction) pools(to view, b *batch) error {
-	was, next := poolsOf(t.state), poolsOf(to.state)
-	if reflect.DeepEqual(was, next) && len(t.bodies) > 0 {
-		return nil
-	}
-	if len(next) == 0 {
-		if len(was) > 0 {
-			b.Drop = append(b.Drop, poolsFile)
-		}
-		return nil
-	}
-	text, err := seal(body{Boot: t.n.bootID(), Pools: next})
-	b.Put[poolsFile] = text
-	return err
-}
-
-func poolsOf(s *place.State) (pools []place.Pool) {
-	for p := range s.Pools() {
-		pools = append(pools, *p)
-	}
-	return pools
 }
 
 // release ends a workload that has no processes. Once its group is gone it is
