@@ -186,6 +186,20 @@ func Restore(ctx context.Context, opt Options) ([]kernel.Item, error) {
 	return items, errors.Join(err, n.Close())
 }
 
+// Disclaim removes the mark of a node whose state directory is gone, with all that it
+// knew, from the control groups, so that another one may place there. It makes nothing;
+// ok is false if there is no such mark.
+func Disclaim(opt Options) (ok bool, err error) {
+	n := &Node{opt: opt, root: opt.Root}
+	if err := n.fill(); err != nil {
+		return false, fmt.Errorf("disclaim node: %w", err)
+	}
+	if ok, err = n.disclaim(); err != nil {
+		return false, fmt.Errorf("disclaim node %s: %w", n.opt.Dir, err)
+	}
+	return ok, nil
+}
+
 // SetAside keeps a node's ledger of which nothing can be read (kernel.HeaderError)
 // under another name, which it returns, so that the node can go on without it: what
 // it notes is not given back. The name is "" if the ledger can be read.

@@ -156,37 +156,39 @@ func (n *Node) overlap(g *groups, own mark) error {
 
 // unclaim removes this node's mark once it has no workloads.
 func (n *Node) unclaim(b *books) error {
-	g, ok := n.backend.(*groups)
-	if !ok || len(b.bodies) > 0 || b.wasKilled() {
+	if len(b.bodies) > 0 || b.wasKilled() {
 		return nil
 	}
-	text, err := n.root.MarkOf(g.dir)
-	if err != nil || text == "" {
-		return ignoreUnmarkable(err)
-	}
-	own, err := markOf(n.opt.Dir)
-	if err != nil || parseMark(text).id != own.id {
-		return err
-	}
-	return n.root.Unmark(g.dir, text)
+	_, err := n.unmark(func(m mark) (bool, error) {
+		own, err := markOf(n.opt.Dir)
+		return m.id == own.id, err
+	})
+	return err
 }
 
-// disclaim removes the mark of a state directory that was where this node's is now
-// and is gone, with all that its node knew.
-func (n *Node) disclaim() error {
-	g, ok := n.backend.(*groups)
-	if !ok {
-		return nil
+// disclaim removes the mark of a state directory that was where this node's is now, or
+// would be, and is gone, with all that its node knew; ok is false if there is none.
+func (n *Node) disclaim() (ok bool, err error) {
+	return n.unmark(func(m mark) (bool, error) {
+		own, err := filepath.Abs(n.opt.Dir)
+		return m.path == own, err
+	})
+}
+
+// unmark removes the mark on the base, if there is one that matches.
+func (n *Node) unmark(match func(mark) (bool, error)) (ok bool, err error) {
+	g, isGroups := n.backend.(*groups)
+	if !isGroups {
+		return false, nil
 	}
 	text, err := n.root.MarkOf(g.dir)
 	if err != nil || text == "" {
-		return ignoreUnmarkable(err)
+		return false, ignoreUnmarkable(err)
 	}
-	own, err := markOf(n.opt.Dir)
-	if err != nil || parseMark(text).path != own.path {
-		return err
+	if ok, err = match(parseMark(text)); !ok || err != nil {
+		return false, err
 	}
-	return n.root.Unmark(g.dir, text)
+	return true, n.root.Unmark(g.dir, text)
 }
 
 // abandoned reports whether the node of a mark has no workloads and nobody is at

@@ -178,6 +178,36 @@ func TestNodesBeginAtOnce(t *testing.T) {
 	}
 }
 
+// A mark can be removed without its state directory, which is not made for that.
+func TestDisclaim(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := newHost(t, fakekernel.V1())
+	a, b := h.neighbour(t, "a"), h.neighbour(t, "b")
+	h.place(a, spec("api", place.LSE, 2000, 9000100))
+	if err := errors.Join(a.Close(), os.RemoveAll(a.opt.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	opt := h.options()
+	for _, tc := range []struct {
+		dir string
+		ok  bool
+	}{{b.opt.Dir, false}, {filepath.Join(filepath.Dir(a.opt.Dir), "typo"), false}, {a.opt.Dir, true}, {a.opt.Dir, false}} {
+		claimed := errors.As(b.look(ctx, func(*transaction) error { return b.free() }), new(*ClaimedError))
+		opt.Dir = tc.dir
+		if ok, err := Disclaim(opt); ok != tc.ok || err != nil {
+			t.Errorf("%s: %v, %v; want %v", tc.dir, ok, err, tc.ok)
+		}
+		if tc.ok && !claimed {
+			t.Error("it was not claimed before")
+		}
+	}
+	if _, err := os.Stat(a.opt.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory: %v", err)
+	}
+	h.place(b, spec("other", place.LSE, 2000, 9000101))
+}
+
 func TestUnmarkableTree(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, fakekernel.V1())

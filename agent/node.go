@@ -297,6 +297,9 @@ func (n *Node) exposed(w *Workload) []string {
 	if w.Grant.Own.IsEmpty() || len(n.opt.Confine) > 0 && w.Group != "" {
 		return nil
 	}
+	if w.Group == "" { // by affinity: there is nothing to mark, see claim
+		return []string{fmt.Sprintf("others may still run on its CPUs %s, and even own them, too: without control groups, nodes of other users or with another state directory are not seen", w.Grant.Own)}
+	}
 	return []string{fmt.Sprintf("processes outside of Berth's workloads may still run on its CPUs %s: none are confined", w.Grant.Own)}
 }
 
@@ -426,7 +429,8 @@ func (d *drift) under(dirs []string) []string {
 func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 	err = n.with(ctx, func(b *books) error {
 		t := &transaction{n: n, books: b, ctx: ctx}
-		errs := []error{n.disclaim(), t.resume()}
+		_, err := n.disclaim()
+		errs := []error{err, t.resume()}
 		for _, id := range t.ids() {
 			errs = append(errs, n.backend.evacuate(t.to(t.view), t.bodies[id]))
 		}

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
 )
 
@@ -137,5 +139,20 @@ func TestPlaceWhatCannotBe(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, h.tree()); diff != "" {
 		t.Errorf("tree (-before +after):\n%s", diff)
+	}
+}
+
+// Own CPUs by affinity are nobody's alone, not even among Berth's nodes.
+func TestExposedByAffinity(t *testing.T) {
+	t.Parallel()
+	n := &Node{opt: Options{Confine: []string{"*"}}}
+	w := &Workload{Grant: &place.Grant{Own: cpuset.MustParse("2-3")}}
+	notes := strings.Join(n.exposed(w), "\n")
+	if !strings.Contains(notes, "2-3") || !strings.Contains(notes, "another state directory") {
+		t.Errorf("by affinity it notes %q", notes)
+	}
+	w.Group = ownGroup + "/api"
+	if notes := n.exposed(w); len(notes) > 0 {
+		t.Errorf("in a group, with others confined, it notes %q", notes)
 	}
 }
