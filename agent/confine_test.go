@@ -37,6 +37,19 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
+// remake removes the group of process 9000104 and makes another one of its name, with CPUs
+// of its own.
+func (w *world) remake(dir, cpus string) {
+	w.t.Helper()
+	// One more directory in between, as an inode may be used again at once.
+	other := w.cpusets + "/between"
+	if err := errors.Join(w.k.Exit("9000104"), w.k.Rmdir(dir), w.k.Mkdir(other), w.k.Mkdir(dir), w.k.Rmdir(other)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.write(dir+"/cpuset.mems", "0-1")
+	w.write(dir+"/cpuset.cpus", cpus)
+}
+
 // A group that was removed, and made anew by someone else under its name, is kept off
 // exclusive CPUs from its own value on, and has that again afterwards.
 func TestConfineGroupMadeAnew(t *testing.T) {
@@ -55,14 +68,7 @@ func TestConfineGroupMadeAnew(t *testing.T) {
 			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got == "0-7" {
 				t.Fatalf("%s: not confined: %s", name, got)
 			}
-			if err := errors.Join(w.k.Exit("9000104"), w.k.Rmdir(dir), w.k.Mkdir(w.cpusets+"/between"), w.k.Mkdir(dir)); err != nil {
-				t.Fatal(err)
-			}
-			if err := w.k.Rmdir(w.cpusets + "/between"); err != nil {
-				t.Fatal(err)
-			}
-			w.write(dir+"/cpuset.mems", "0-1")
-			w.write(dir+"/cpuset.cpus", "1-5")
+			w.remake(dir, "1-5")
 			theirs := cpuset.MustParse("1-5")
 			if !own.Overlaps(theirs) {
 				t.Fatalf("api has %s, none of theirs", own)
@@ -85,6 +91,42 @@ func TestConfineGroupMadeAnew(t *testing.T) {
 			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != "1-5" {
 				t.Errorf("kept %v: restored %s, want 1-5", keep, got)
 			}
+		}
+	}
+}
+
+// Where a group that was kept off exclusive CPUs was made anew, nothing that was noted of
+// the former one binds the new one: not to be confined any more, it is left alone, and the
+// note goes.
+func TestGroupMadeAnewIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, l := range layouts() {
+		w := newWorld(t, l)
+		n := w.open()
+		w.place(n, spec("batch", place.BE, 500, 0))
+		own := w.place(n, spec("api", place.LSE, 2000, 0)).Grant.Own
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		dir := w.cpusets + "/web.slice"
+		file := dir + "/" + cpusFile
+		w.remake(dir, "1-5")
+		if !own.Overlaps(cpuset.MustParse("1-5")) {
+			t.Fatalf("api has %s, none of theirs", own)
+		}
+		w.opt.Confine, w.opt.Keep = nil, true
+		n = w.open()
+		if _, err := n.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Release(t.Context(), "batch", false); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(w.tree()[file]); got != "1-5" {
+			t.Errorf("%s: it has %s, want its own 1-5", name, got)
+		}
+		if slices.ContainsFunc(n.held.ledger.Notes(), func(i kernel.Item) bool { return i.Step.Path == file }) {
+			t.Errorf("%s: the former one is still noted", name)
 		}
 	}
 }
