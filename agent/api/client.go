@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
@@ -63,9 +64,17 @@ type Client struct {
 	about About
 }
 
+// patience is how long an agent may take to say that it is there. One that is stopped or
+// hangs has a socket all the same.
+const patience = 10 * time.Second
+
 // Dial finds the agent at a socket, or returns a *NoAgentError. An agent of a user
-// other than root and this one is a *PeerError.
+// other than root and this one is a *PeerError. One that is silent for 10 s is an error.
 func Dial(ctx context.Context, socket string) (*Client, error) {
+	return dialWithin(ctx, socket, patience)
+}
+
+func dialWithin(ctx context.Context, socket string, patience time.Duration) (*Client, error) {
 	c := &Client{}
 	c.http.Transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -80,8 +89,14 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 		},
 	}
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	asking, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var err error
-	if c.about, err = c.About(ctx); err != nil {
+	c.about, err = c.About(asking)
+	switch {
+	case err != nil && asking.Err() != nil && ctx.Err() == nil:
+		return nil, fmt.Errorf("agent at %s: it has not answered within %v; if it hangs, end or restart it: %w", socket, patience, err)
+	case err != nil:
 		return nil, err
 	}
 	return c, nil

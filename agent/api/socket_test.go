@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,4 +58,24 @@ func listenAs(uid int, socket string) (l net.Listener, err error) {
 	}()
 	<-done
 	return l, err
+}
+
+// An agent that has a socket and does not answer, as one that was stopped, is not waited
+// for without end; who stops waiting before has his own reason.
+func TestDialSilent(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(openDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := dialWithin(t.Context(), socket, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "has not answered within 1ms") {
+		t.Errorf("silent: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dialWithin(ctx, socket, time.Millisecond); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "answered") {
+		t.Errorf("cancelled: %v", err)
+	}
 }
