@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,14 +64,19 @@ func ReadConfig(name string) (*config.NodeConfig, error) {
 // maxConfig is the greatest size of a configuration file, in bytes.
 const maxConfig = 4 << 20
 
+// pipePatience is how long a configuration that comes through a pipe may take.
+const pipePatience = 10 * time.Second
+
 // ReadFile returns the text of a configuration file. One that has no end, such as
-// /dev/zero, is an error.
+// /dev/zero or a pipe that stays open, is an error; nobody at the other end of a pipe is
+// not waited for.
 func ReadFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	defer f.Close()
+	_ = f.SetReadDeadline(time.Now().Add(pipePatience)) // files on a disk have none, and come to their end
 	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
