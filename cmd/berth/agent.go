@@ -87,6 +87,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			signal.Notify(hangup, syscall.SIGHUP)
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
+			outlivePipe()
 			return daemon.Run(cmd.Context(), opt)
 		},
 	}

@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,7 +148,10 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 	if g.runner, err = guard.New(opt); err != nil {
 		return err
 	}
-	ctx := cmd.Context()
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	g.stop = stop
+	outlivePipe()
 	if f.length > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.length)
@@ -159,6 +161,10 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 	defer g.end()
 	err = g.runner.Run(ctx)
 	g.summary()
+	var unread *unreadError
+	if errors.As(context.Cause(ctx), &unread) {
+		err = errors.Join(err, unread)
+	}
 	return err
 }
 
@@ -194,6 +200,7 @@ type guarding struct {
 	dir     string         // of the state, "" where nothing is changed
 	began   time.Time
 	said    map[string]time.Time
+	stop    context.CancelCauseFunc
 	// findings is how many were printed, sensitive whom it looks after.
 	findings  int
 	sensitive []string
@@ -431,14 +438,32 @@ func (g *guarding) acted(e control.Event) {
 }
 
 func (g *guarding) print(at time.Time, word, text string) {
-	fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, onLine(text))
+	_, err := fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, onLine(text))
+	g.heard(err)
 }
 
 // line prints one object.
 func (g *guarding) line(v any) {
 	enc := json.NewEncoder(g.cmd.OutOrStdout())
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v)
+	g.heard(enc.Encode(v))
+}
+
+// unreadError ends a guard that nobody listens to any more: head(1) may have gone, or the
+// terminal.
+type unreadError struct{ err error }
+
+func (e *unreadError) Error() string {
+	return fmt.Sprintf("guard: it has ended, as nobody reads what it says: %v", e.err)
+}
+
+func (e *unreadError) Unwrap() error { return e.err }
+
+// heard ends the guard if what it said was to a pipe that nobody reads.
+func (g *guarding) heard(err error) {
+	if errors.Is(err, syscall.EPIPE) {
+		g.stop(&unreadError{err})
+	}
 }
 
 // begin says what is looked after, and notes who guards.
@@ -479,19 +504,9 @@ type record struct {
 // recordedWorkloads returns Berth's workloads by their groups; none where there is no
 // node.
 func recordedWorkloads(ctx context.Context, cmd *cobra.Command, host *guard.Host) (map[string]record, error) {
-	c, err := dial(cmd)
-	if err != nil {
+	n, err := openThere(cmd)
+	if err != nil || n == nil {
 		return nil, err
-	}
-	var n node = c
-	if c == nil {
-		dir, _ := stateOf(cmd)
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if n, err = (&nodeFlags{}).openNode(cmd); err != nil {
-			return nil, err
-		}
 	}
 	all, err := n.List(ctx)
 	records := map[string]record{}

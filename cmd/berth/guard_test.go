@@ -110,6 +110,29 @@ func TestGuardReplay(t *testing.T) {
 	}
 }
 
+// leftPipe is a pipe whose reader has left after some lines.
+type leftPipe struct{ lines int }
+
+func (p *leftPipe) Write(text []byte) (int, error) {
+	if p.lines--; p.lines < 0 {
+		return 0, &os.PathError{Op: "write", Path: "|1", Err: syscall.EPIPE}
+	}
+	return len(text), nil
+}
+
+// A guard whose reader has left ends in order, and says why.
+func TestGuardUnread(t *testing.T) {
+	t.Parallel()
+	for _, output := range []string{"text", "json"} {
+		var errs bytes.Buffer
+		args := []string{"guard", "--replay", hogRecording(t), "--mode", "preview", "--sensitive", "shop", "--best-effort", "batch", "-o", output}
+		code := run(t.Context(), strings.NewReader(""), &leftPipe{lines: 1}, &errs, args)
+		if code != exitError || !strings.Contains(errs.String(), "nobody reads") {
+			t.Errorf("%s: status %d: %s", output, code, errs.String())
+		}
+	}
+}
+
 // runBerth runs berth in this process.
 func runBerth(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()

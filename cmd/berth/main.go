@@ -11,8 +11,10 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit statuses. Commands that define more say so in their help.
@@ -41,6 +43,12 @@ func (e exitStatus) Unwrap() error { return e.err }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// What waits for something that does not come is ended by a second signal. One that
+	// follows at once is the first once more, passed on by a parent.
+	context.AfterFunc(ctx, func() {
+		time.Sleep(time.Second)
+		stop()
+	})
 	code := run(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -54,6 +62,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	strictCompletion(root)
+	refuseEmpty(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -114,6 +123,32 @@ func strictCompletion(root *cobra.Command) {
 	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
+// refuseEmpty makes an empty value of any flag of text, as an unset shell variable
+// gives, wrong usage: it must not pass for a flag that was not given.
+func refuseEmpty(cmd *cobra.Command) {
+	refuse := func(f *pflag.Flag) {
+		if strings.HasPrefix(f.Value.Type(), "string") {
+			f.Value = nonEmpty{f.Value}
+		}
+	}
+	cmd.Flags().VisitAll(refuse)
+	cmd.PersistentFlags().VisitAll(refuse)
+	for _, c := range cmd.Commands() {
+		refuseEmpty(c)
+	}
+}
+
+// nonEmpty is a flag's value that must not be empty.
+type nonEmpty struct{ pflag.Value }
+
+// Set refuses "".
+func (v nonEmpty) Set(text string) error {
+	if text == "" {
+		return errors.New("it is empty")
+	}
+	return v.Value.Set(text)
+}
+
 // exclusive refuses two flags together, as wrong usage. The command has its Args by
 // then.
 func exclusive(cmd *cobra.Command, one, other string) {
@@ -129,6 +164,11 @@ func exclusive(cmd *cobra.Command, one, other string) {
 		return args(cmd, names)
 	}
 }
+
+// outlivePipe keeps writing to a pipe that nobody reads any more from killing this process,
+// which has something to give back; the write fails. Programs that it starts are not
+// affected.
+func outlivePipe() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // rootDir returns the directory that --root names.
 func rootDir(cmd *cobra.Command) string {

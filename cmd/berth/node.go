@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,7 +76,10 @@ func stateOf(cmd *cobra.Command) (dir string, named bool) {
 
 // args are the flags again, as arguments.
 func (f *nodeFlags) args(cmd *cobra.Command) ([]string, error) {
-	args := []string{"--policy", f.policy, "--socket", socketOf(cmd)}
+	args := []string{"--policy", f.policy}
+	if socket := socketOf(cmd); socket != "" {
+		args = append(args, "--socket", socket)
+	}
 	if dir, named := stateOf(cmd); named {
 		dir, err := filepath.Abs(dir)
 		if err != nil {
@@ -172,8 +176,41 @@ func lockNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
 	return n, err
 }
 
+// openThere finds the agent, or opens the node that is there; without one it is nil.
+func openThere(cmd *cobra.Command) (node, error) {
+	c, err := dial(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		return c, nil
+	}
+	dir, _ := stateOf(cmd)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return (&nodeFlags{}).openNode(cmd)
+}
+
+// checkState refuses a state directory that is named and not there: who only looks, or
+// changes what is placed, must not make it.
+func checkState(cmd *cobra.Command) error {
+	dir, named := stateOf(cmd)
+	if _, err := os.Stat(dir); named && errors.Is(err, fs.ErrNotExist) {
+		return noState(dir)
+	}
+	return nil
+}
+
+func noState(dir string) error {
+	return fmt.Errorf("--state %s: there is no such directory, and so no node", dir)
+}
+
 // withNode runs f on the agent at --socket, or on the node of the default options.
 func withNode(cmd *cobra.Command, f func(node) error) error {
+	if err := checkState(cmd); err != nil {
+		return err
+	}
 	n, err := (&nodeFlags{}).open(cmd)
 	if err != nil {
 		return err
@@ -194,6 +231,9 @@ func oneName(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return exitStatus{exitUsage, fmt.Errorf("%s: one NAME is needed, not %d (see berth ps)", cmd.Name(), len(args))}
+		}
+		if args[0] == "" {
+			return exitStatus{exitUsage, fmt.Errorf("%s: NAME is empty (see berth ps)", cmd.Name())}
 		}
 		return nil
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -175,18 +174,9 @@ func kernelRelease(root string) string {
 // workloadGroups returns the names of Berth's workloads by their groups; none
 // where there is no node.
 func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]string, error) {
-	c, err := dial(cmd)
-	if err != nil {
+	n, err := openThere(cmd)
+	if err != nil || n == nil {
 		return nil, err
-	}
-	var n node = c
-	if c == nil {
-		if _, err := os.Stat(nodeDir(rootDir(cmd))); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if n, err = (&nodeFlags{}).openNode(cmd); err != nil {
-			return nil, err
-		}
 	}
 	all, err := n.List(cmd.Context())
 	names := map[string]string{}

@@ -208,6 +208,9 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %q", verb, out)
 		}
 	}
+	if out, _, _ := berth(t, "__complete", "run", "--confine", "a", "--conf"); !strings.HasPrefix(out, "--confine\t") {
+		t.Errorf("run --confine, again: %q", out)
+	}
 	if out, _, _ := berth(t, "__complete", "run", "--class", ""); !strings.HasPrefix(out, "LSE\nLSR\nLS\nBE\n") {
 		t.Errorf("run --class: %q", out)
 	}

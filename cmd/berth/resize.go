@@ -31,6 +31,9 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 			if err := checkOutput(output); err != nil {
 				return err
 			}
+			if err := checkState(cmd); err != nil {
+				return err
+			}
 			n, err := policy.open(cmd)
 			if err != nil {
 				return err

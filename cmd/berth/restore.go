@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +110,7 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	err = errors.Join(err, guardErr)
 	if !r.dryRun {
 		var nodeErr error
-		report.Node, nodeErr = r.node(ctx, root)
+		report.Node, nodeErr = r.node(ctx, root, report.Guard != nil)
 		err = errors.Join(err, nodeErr)
 	}
 	if r.output == "json" {
@@ -138,15 +139,14 @@ func (r *restoring) guardDir(root *kernel.Root) string {
 }
 
 // node gives back what dead owners left, or everything. Without a node, the
-// report is nil.
-func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, error) {
+// report is nil; guarded is whether there is a guard in its place.
+func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (*nodeReport, error) {
 	report := &nodeReport{Dir: r.state}
 	if report.Dir == "" {
 		report.Dir = nodeDir(root.Name())
 	}
-	// One that is gone may have left its mark: giving everything back removes it.
-	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) && !(r.all && r.state != "") {
-		return nil, nil
+	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) {
+		return r.lost(root, guarded)
 	}
 	// With Keep, an agent is found at once, and other commands are waited for.
 	err := r.settle(ctx, report, agent.Options{
@@ -162,6 +162,26 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root) (*nodeReport, e
 		return report, nil
 	}
 	return report, fmt.Errorf("restore: %w: stop it first", err)
+}
+
+// lost is about a state directory that is not there. One that was named is missed, unless
+// a guard alone had it, but for a mark that it has left on the control groups, which giving
+// everything back removes.
+func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
+	if r.all && r.state != "" {
+		ok, err := agent.Disclaim(agent.Options{Root: root, Dir: r.state})
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			e := agent.Event{Time: time.Now(), Kind: agent.Dropped, Object: r.state, Text: "its node is gone: its mark was removed, and others may place"}
+			return &nodeReport{Dir: r.state, Events: []agent.Event{e}}, nil
+		}
+	}
+	if r.state == "" || guarded {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("restore: %w", noState(r.state))
 }
 
 // settle gives back what can be. A ledger of which nothing can be read is set aside,

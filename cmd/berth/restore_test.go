@@ -212,6 +212,47 @@ func TestRestoreBesideAgent(t *testing.T) {
 	}
 }
 
+// A state directory that is named and not there is an error that names it, and is not made.
+func TestMissingState(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	missing := filepath.Join(dir, "nowhere", "node")
+	for _, args := range [][]string{
+		{"restore"}, {"restore", "--all"}, {"ps"}, {"map"}, {"explain", "api"}, {"release", "api"},
+		{"move", "api", "--cpuset", "1"}, {"resize", "api", "--cpus", "1"},
+	} {
+		_, errs, code := berth(t, append(args, "--root", dir, "--state", missing)...)
+		if code != exitError || !strings.Contains(errs, missing) {
+			t.Errorf("%v: status %d, %s", args, code, errs)
+		}
+		if _, err := os.Stat(filepath.Dir(missing)); err == nil {
+			t.Fatalf("%v has made it", args)
+		}
+	}
+}
+
+// A flag of text that is given and empty, as by an unset shell variable, is wrong usage.
+func TestEmptyFlags(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	for _, args := range [][]string{
+		{"restore", "--all", "--state", ""}, {"restore", "--journal="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
+		{"agent", "--socket="}, {"run", "--name=", "--", "true"}, {"run", "--confine=", "--", "true"}, {"move", "api", "--cpuset="}, {"move", "api", "--cpuset=1", "--mems="},
+		{"explain", ""}, {"release", ""}, {"guard", "--sensitive="}, {"diagnose", "--cgroup="}, {"config", "check", "-o", ""}, {"topo", "--machine="},
+	} {
+		want := exitUsage
+		if args[0] == "run" {
+			want = exitNotRun
+		}
+		if args[len(args)-1] != "--root=" {
+			args = append(args[:1:1], append([]string{"--root", dir}, args[1:]...)...)
+		}
+		if out, errs, code := berth(t, args...); code != want || errs == "" || out != "" {
+			t.Errorf("%v: status %d, %q, %q", args, code, out, errs)
+		}
+	}
+}
+
 // spoilLedger changes the ledger of a host's node.
 func spoilLedger(t *testing.T, dir string, spoil func(header, rest string) string) {
 	t.Helper()
