@@ -2,10 +2,14 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -112,16 +116,37 @@ func realGroups(b testing.TB) (dirs []string, prefix string) {
 // container runtimes do not promise any order.
 func makeGroup(b testing.TB, dirs []string, name string) {
 	b.Helper()
+	b.Cleanup(func() {
+		for _, dir := range dirs {
+			clearGroup(b, filepath.Join(dir, name))
+		}
+	})
 	for _, dir := range slices.Backward(dirs) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.Cleanup(func() {
-		for _, dir := range dirs {
-			os.Remove(filepath.Join(dir, name))
+}
+
+// clearGroup removes a group of the test, if it is there, with what the test has started in
+// it: a process leaves some time after it was killed, later still in a group that is idle,
+// and the children of a shell outlive it.
+func clearGroup(b testing.TB, dir string) {
+	b.Helper()
+	var err error
+	for range 1000 {
+		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return
 		}
-	})
+		pids, _ := os.ReadFile(dir + "/cgroup.procs")
+		for text := range strings.FieldsSeq(string(pids)) {
+			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	b.Errorf("left behind: %v", err)
 }
 
 func removeGroup(b *testing.B, dirs []string, name string) {
