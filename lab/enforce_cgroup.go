@@ -108,14 +108,14 @@ func (g *groups) admit(p party, pid int) error {
 func (g *groups) dismiss(p party) { delete(g.pids, p) }
 
 // mirror makes the groups in those hierarchies, too, that none of their controllers
-// is in, so that the kernel counts pressure and memory by them.
+// is in, so that the kernel counts pressure, memory and I/O by them.
 func (g *groups) mirror(host *cgroup.Host) error {
 	own := g.parties[tenantParty].Dirs()
 	rel := g.parties[tenantParty].Name()
 	var plan kernel.Plan
 	g.mirrors = map[party][]string{}
 	for _, h := range host.Hierarchies {
-		tells := h.Version == 2 || slices.Contains(h.Controllers, cgroup.Memory)
+		tells := h.Version == 2 || slices.Contains(h.Controllers, cgroup.Memory) || slices.Contains(h.Controllers, cgroup.IO)
 		if !tells || h.ReadOnly || slices.ContainsFunc(own, func(dir string) bool { return strings.HasPrefix(dir, h.Dir+"/") }) {
 			continue
 		}

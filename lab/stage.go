@@ -202,6 +202,40 @@ func (s *Stage) MemoryDir() (string, error) {
 	return "", &kernel.NotSupportedError{Feature: "common memory limit", Reason: "no group of the run is in a v1 memory controller", Remedy: "none yet for cgroup v2"}
 }
 
+// ReadDisk has every so many requests of the rounds that follow read a block of a
+// device; 0 takes it back.
+func (s *Stage) ReadDisk(name string, every int) {
+	t := &s.r.result.Setup.Tenant
+	t.Disk, t.DiskEvery = name, every
+}
+
+// CountIO has the kernel count what goes between the groups of the stage and a
+// device, given by its number ("7:0"): cgroup v2 counts where the io controller is
+// enabled, v1 on devices that some group has a limit on (since Linux 6.10,
+// block/blk-throttle.h). The limit here is a tebibyte per second. It is a
+// kernel.NotSupportedError where neither can be had.
+func (s *Stage) CountIO(device string) (undo func() error, err error) {
+	const limit = "blkio.throttle.read_bps_device"
+	for _, dir := range s.groups.mirrors[tenantParty] {
+		around := path.Dir(dir)
+		if _, err := fs.Stat(s.groups.root.FS(), path.Join(around, limit)); err == nil {
+			return s.Apply(kernel.Plan{{Path: path.Join(around, limit), Value: device + " 1099511627776", Format: kernel.Keyed, Unset: device + " 0"}})
+		}
+	}
+	for _, dir := range s.groups.run.Dirs() {
+		text, err := fs.ReadFile(s.groups.root.FS(), path.Join(path.Dir(dir), "cgroup.controllers"))
+		if err == nil && slices.Contains(strings.Fields(string(text)), cgroup.IO) {
+			const file = "cgroup.subtree_control"
+			return s.Apply(kernel.Plan{
+				{Op: kernel.Enable, Path: path.Join(path.Dir(dir), file), Value: "+io"}, {Op: kernel.Enable, Path: path.Join(dir, file), Value: "+io"},
+			})
+		}
+	}
+	return nil, &kernel.NotSupportedError{
+		Feature: "bytes of a disk by group", Reason: "no group of the run is in the io controller", Remedy: "mount the blkio controller, or have io handed on to the group of the lab",
+	}
+}
+
 // Requests are those of the last round, in the order in which they were due.
 func (s *Stage) Requests() ([]Request, error) {
 	file := s.r.raw.file()

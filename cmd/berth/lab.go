@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -304,9 +305,14 @@ func presetNames() string {
 	return strings.Join(words, ", ")
 }
 
+// neighbours are those that need no disk of their own.
+func neighbours() []noise.Kernel {
+	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File })
+}
+
 func kernelNames() string {
 	var names []string
-	for _, k := range noise.Kernels() {
+	for _, k := range neighbours() {
 		names = append(names, k.Name)
 	}
 	return strings.Join(names, ", ")
@@ -335,7 +341,7 @@ Scenarios:
 		fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.Means)
 	}
 	b.WriteString("\nNeighbours:\n")
-	for _, k := range noise.Kernels() {
+	for _, k := range neighbours() {
 		fmt.Fprintf(&b, "  %-11s %s\n", k.Name, k.Presses)
 	}
 	b.WriteString(`

@@ -61,13 +61,14 @@ func Rooms() []Room {
 		{Path: "lab/probe"},
 		{Path: "lab/noise"},
 		{Path: "lab/tenant"},
+		{Path: "lab/disk"},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
 		{Path: "lab", May: []string{
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat",
 			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
 		}},
 		{Path: "lab/guarded", May: []string{
-			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise",
+			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/disk",
 		}},
 		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
 		{Path: "replay", May: []string{

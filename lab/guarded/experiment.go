@@ -55,7 +55,7 @@ type Experiment struct {
 // is what tests run.
 func Default() Experiment {
 	return Experiment{
-		Faults: []string{Hog, Fork, Switch, Reclaim, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(4 * time.Second), Last: lab.Duration(6 * time.Second),
+		Faults: []string{Hog, Fork, Switch, Reclaim, IO, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(4 * time.Second), Last: lab.Duration(6 * time.Second),
 		Window: lab.Duration(200 * time.Millisecond), Probe: ProbeAlways, Demand: 0.2, MaxOthers: 0.25, Blocks: 6, Steady: lab.Duration(4 * time.Second),
 	}
 }
@@ -131,7 +131,7 @@ func Faults() []Fault {
 		{Name: Fork, Means: "the neighbour starts processes without end, from a thread per CPU", Truth: detect.CPU},
 		{Name: Switch, Means: "the neighbour passes bytes between pairs of threads, a pair per CPU and one more", Truth: detect.CPU},
 		{Name: Reclaim, Means: "the neighbour's memory drives the tenant's pages out, below a common limit", Truth: detect.Memory},
-		{Name: IO, Means: "the neighbour reads and writes a disk that the tenant needs", Truth: detect.IO},
+		{Name: IO, Means: "the neighbour reads a slow disk of the lab's own that the tenant reads, too", Truth: detect.IO},
 		{Name: Quota, Means: "the tenant gets a quota of 0.8 times what it wants", Truth: detect.OwnLimit, Decoy: true},
 		{Name: Saturation, Means: "the tenant is asked for 1.5 times what its CPUs can do", Truth: detect.OwnLoad, Decoy: true},
 		{Name: Quiet, Means: "nothing but the tenant's load changes", None: true, Decoy: true},

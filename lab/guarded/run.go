@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/disk"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/stats"
 )
@@ -45,6 +46,9 @@ type runner struct {
 	rng    *rand.Rand
 	steps  lab.Progress
 	began  time.Time
+
+	disk       *disk.Disk // nil until a fault needs it
+	removeDisk func() error
 }
 
 // Run runs an experiment. Whatever happens, children are gone and the kernel is as it
@@ -81,6 +85,8 @@ func Run(ctx context.Context, exp Experiment, opt lab.Options) (_ *Result, err e
 	exp.Seed = of.Experiment.Seed
 	r := &runner{exp: exp, opt: opt, stage: stage, rng: rand.New(rand.NewPCG(exp.Seed, 0x6775617264)), began: time.Now()}
 	r.result = &Result{Schema: Schema, Program: of.Program, Started: of.Started, Host: of.Host, Experiment: exp, Setup: of.Setup}
+	r.removeDisk = func() error { return nil }
+	defer func() { err = errors.Join(err, r.removeDisk()) }()
 	r.steps = lab.Progress{Phase: "measure", Rounds: exp.Runs*len(exp.Faults) + exp.Blocks*len(base.Scenarios), Blocks: exp.Runs + exp.Blocks}
 	if err := errors.Join(r.faults(ctx), ctx.Err()); err != nil {
 		return r.result, errors.Join(err, r.store())
@@ -178,9 +184,13 @@ func (r *runner) inject(ctx context.Context, f Fault, number int) (run Trial, er
 		return run, err
 	}
 	r.stage.Length(settle, onset-settle+lasts+after)
-	if f.Name == Reclaim {
+	switch f.Name {
+	case Reclaim:
 		r.stage.MapTenant(articles)
 		defer r.stage.MapTenant(0)
+	case IO:
+		r.stage.ReadDisk(r.disk.Path(), diskEvery)
+		defer r.stage.ReadDisk("", 0)
 	}
 	d := &direction{r: r, run: &run, onset: onset, lasts: lasts, prepare: prepare}
 	round, err := r.stage.Round(ctx, lab.Scenario{Name: f.Name}, number, 0, lab.Script{During: d.direct})
@@ -365,9 +375,10 @@ func (r *runner) disturbance(f Fault) (preparation, error) {
 		}
 		return r.reclaim, nil
 	case IO:
-		return nil, &kernel.NotSupportedError{
-			Feature: "fault io", Reason: "the tenant needs no disk, and disks that a host really uses are not to be disturbed", Remedy: "none yet: a disk of the lab's own would be needed",
+		if err := r.needDisk(); err != nil {
+			return nil, err
 		}
+		return r.neighbour(noise.Config{Kernel: "read", Threads: diskReaders, Intensity: 100, File: r.disk.Path()}), nil
 	}
 	return nil, &kernel.NotSupportedError{Feature: "fault " + f.Name, Reason: "there is none"}
 }

@@ -116,8 +116,8 @@ type worker interface {
 	close() error
 }
 
-func newWorker(kernel string, bytes int64, seed uint64) (worker, error) {
-	switch kernel {
+func newWorker(c Config, bytes int64, seed uint64) (worker, error) {
+	switch c.Kernel {
 	case "spin":
 		return &spin{x: seed}, nil
 	case "scan":
@@ -134,8 +134,10 @@ func newWorker(kernel string, bytes int64, seed uint64) (worker, error) {
 		return newFork()
 	case "switch":
 		return newPingPong()
+	case "read":
+		return newReader(c.File, seed)
 	}
-	return nil, fmt.Errorf("kernel %q: not one of %s", kernel, names())
+	return nil, fmt.Errorf("kernel %q: not one of %s", c.Kernel, names())
 }
 
 // crew is the threads of a neighbour.
@@ -195,7 +197,7 @@ func (c *crew) thread(i int) {
 	err := sharpenTimer()
 	var w worker
 	if err == nil {
-		w, err = newWorker(c.cfg.Kernel, c.bytes, threadSeed(c.cfg.Seed, i))
+		w, err = newWorker(c.cfg, c.bytes, threadSeed(c.cfg.Seed, i))
 	}
 	c.built <- err
 	<-c.begin

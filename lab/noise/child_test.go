@@ -133,12 +133,33 @@ func small(kernel string, threads int) Config {
 	return cfg
 }
 
+// directFile is a file that stands for a device.
+func directFile(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(name, make([]byte, 4*readBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_DIRECT, 0)
+	if errors.Is(err, syscall.EINVAL) {
+		t.Skipf("the file system of %s cannot be read past the page cache", t.TempDir())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return name
+}
+
 func TestChildWorksUntilStdinEnds(t *testing.T) {
 	t.Parallel()
 	for _, k := range Kernels() {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
 			cfg := small(k.Name, 2)
+			if k.File {
+				cfg.File = directFile(t)
+			}
 			n := startNeighbour(t, cfg)
 			if n.ready.Bytes != cfg.Bytes {
 				t.Errorf("working set %d, want %d", n.ready.Bytes, cfg.Bytes)

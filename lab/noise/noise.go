@@ -25,7 +25,9 @@ type Config struct {
 	Intensity int `json:"intensity"`
 	// Bytes is the working set of one thread; 0 lets the kernel choose from
 	// L2Bytes and L3Bytes (0 = unknown).
-	Bytes   int64  `json:"bytes,omitempty"`
+	Bytes int64 `json:"bytes,omitempty"`
+	// File is the device that kernel read reads.
+	File    string `json:"file,omitempty"`
 	L2Bytes int64  `json:"l2Bytes,omitempty"`
 	L3Bytes int64  `json:"l3Bytes,omitempty"`
 	Seed    uint64 `json:"seed"`
@@ -38,8 +40,9 @@ type Kernel struct {
 	Presses string
 	// Unit is what its work is counted in.
 	Unit string
-	// Memory says whether it has a working set (Config.Bytes).
-	Memory bool
+	// Memory says whether it has a working set (Config.Bytes), File whether it needs
+	// a device (Config.File).
+	Memory, File bool
 }
 
 // maxThreads and maxBytes bound a Config to what can be meant.
@@ -58,6 +61,7 @@ func Kernels() []Kernel {
 		{Name: "write", Presses: "memory write bandwidth and L3 capacity: a sequential write through the caches (no non-temporal stores)", Unit: "bytes", Memory: true},
 		{Name: "fork", Presses: "the kernel's process, memory-mapping and page-fault paths: fork, exec and wait for true(1)", Unit: "processes"},
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips"},
+		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true},
 	}
 }
 
@@ -85,6 +89,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("l2Bytes %d: not within 0-%d", c.L2Bytes, int64(maxBytes))
 	case c.L3Bytes < 0 || c.L3Bytes > maxBytes:
 		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
+	case (c.File != "") != k.File:
+		return fmt.Errorf("file %q: kernel read needs a device, and no other does", c.File)
 	case c.Bytes != 0 && !k.Memory:
 		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
 	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):

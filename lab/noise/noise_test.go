@@ -57,6 +57,10 @@ func TestKernels(t *testing.T) {
 		if err := cfg.Validate(); (err == nil) != k.Memory {
 			t.Errorf("%s with a working set: %v, Memory is %t", k.Name, err, k.Memory)
 		}
+		cfg.Bytes, cfg.File = 0, "/dev/loop0"
+		if err := cfg.Validate(); (err == nil) != k.File {
+			t.Errorf("%s with a device: %v, File is %t", k.Name, err, k.File)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package tenant
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -31,6 +32,7 @@ type Service struct {
 	store   store
 	page    *template.Template
 	mux     *http.ServeMux
+	disk    *disk
 	counter atomic.Uint64 // requests so far: what each request draws its articles from
 	scratch sync.Pool     // of *scratch
 }
@@ -70,6 +72,11 @@ func New(c Config) (*Service, error) {
 		}
 	}
 	s := &Service{config: c, store: articles, page: parsed, mux: http.NewServeMux()}
+	if c.Disk != "" {
+		if s.disk, err = openDisk(c.Disk); err != nil {
+			return nil, err
+		}
+	}
 	s.scratch.New = func() any { return new(scratch) }
 	s.mux.HandleFunc("GET "+articlePath, s.serveArticle)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -85,7 +92,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serv
 func (s *Service) serveArticle(w http.ResponseWriter, _ *http.Request) {
 	work := s.scratch.Get().(*scratch)
 	defer s.scratch.Put(work)
-	if err := s.render(work, s.counter.Add(1)); err != nil {
+	request := s.counter.Add(1)
+	if err := errors.Join(s.readDisk(request), s.render(work, request)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -23,6 +23,10 @@ type Config struct {
 	// its pages and has to read them again. The file is made, and has no name any
 	// more when the service is ready. "" keeps the store in anonymous memory.
 	File string `json:"file,omitempty"`
+	// Disk is a device of which every DiskEvery-th request reads a block of 4 KiB,
+	// chosen at random, past the page cache, before it is answered; "" is none.
+	Disk      string `json:"disk,omitempty"`
+	DiskEvery int    `json:"diskEvery,omitempty"`
 	// Procs bounds the CPUs the service uses at once (GOMAXPROCS); 0: all it may.
 	Procs int    `json:"procs,omitempty"`
 	Seed  uint64 `json:"seed"`
@@ -46,6 +50,10 @@ func (c Config) Validate() error {
 	check("units", int64(c.Units), maxUnits)
 	check("workingSetBytes", c.WorkingSetBytes, maxWorkingSet)
 	check("procs", int64(c.Procs), maxProcs)
+	check("diskEvery", int64(c.DiskEvery), maxUnits)
+	if c.Disk != "" && c.DiskEvery == 0 {
+		wrong = append(wrong, "diskEvery 0: want 1 or more with a disk")
+	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
 	}
