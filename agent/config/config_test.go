@@ -167,6 +167,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"memory":            {"classes: {LS: {memoryMax: 1.5Gi}}\n", `n.yaml:3: classes.LS.memoryMax: "1.5Gi" is no amount of bytes`},
 		"no name":           {"workloads: [{match: {unit: a.scope}}]\n", `n.yaml:3: workloads[0].name: "" is no name`},
 		"same name":         {"workloads:\n- {name: a, match: {unit: a.scope}}\n- {name: a, match: {unit: b.scope}}\n", `n.yaml:5: workloads[1].name: workloads[0] is named "a" too`},
+		"same container":    {"workloads:\n- {name: a, match: {container: {id: x}}}\n- {name: b, match: {container: {pod: x}}}\n- {name: c, match: {container: {id: x}}}\n", `n.yaml:6: workloads[2].match: is never reached: workload "a" matches the same`},
 		"same match":        {"workloads:\n- {name: a, match: {unit: a.scope}}\n- {name: b, match: {unit: a.scope}}\n", `n.yaml:5: workloads[1].match: is never reached: workload "a" matches the same`},
 		"no match":          {"workloads: [{name: a}]\n", "n.yaml:3: workloads[0].match: has 0 of cgroup, unit and container; one is needed"},
 		"two matches":       {"workloads: [{name: a, match: {unit: a.scope, cgroup: /a}}]\n", "n.yaml:3: workloads[0].match: has 2 of"},

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"path"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -127,13 +126,19 @@ func (v *validator) limits(field string, l Limits) {
 
 func (v *validator) workloads(c *NodeConfig) {
 	nameForm := regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
+	named, matched := map[string]int{}, map[string]int{}
 	for i := range c.Workloads {
 		w, field := &c.Workloads[i], fmt.Sprintf("workloads[%d]", i)
 		v.want(nameForm.MatchString(w.Name), field+".name", "%q is no name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first", w.Name)
-		for j := range c.Workloads[:i] {
-			first := &c.Workloads[j]
-			v.want(first.Name != w.Name, field+".name", "workloads[%d] is named %q too", j, w.Name)
-			v.want(!reflect.DeepEqual(first.Match, w.Match), field+".match", "is never reached: workload %q matches the same", first.Name)
+		if j, ok := named[w.Name]; ok {
+			v.fail(field+".name", fmt.Errorf("workloads[%d] is named %q too", j, w.Name))
+		} else {
+			named[w.Name] = i
+		}
+		if j, ok := matched[w.Match.key()]; ok {
+			v.fail(field+".match", fmt.Errorf("is never reached: workload %q matches the same", c.Workloads[j].Name))
+		} else {
+			matched[w.Match.key()] = i
 		}
 		v.match(field+".match", &w.Match)
 		v.want(w.CPUs != amount.Max, field+".cpus", "max is no CPU time to ask for")
@@ -148,6 +153,15 @@ func (v *validator) workloads(c *NodeConfig) {
 			v.limits(field, c.LimitsOf(w))
 		}
 	}
+}
+
+// key is the same for matches that are alike.
+func (m *Match) key() string {
+	var container Container
+	if m.Container != nil {
+		container = *m.Container
+	}
+	return fmt.Sprintf("%q %q %t %#v", m.Cgroup, m.Unit, m.Container != nil, container)
 }
 
 func (v *validator) match(field string, m *Match) {
