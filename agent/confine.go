@@ -19,7 +19,7 @@ const initScope = "init.scope"
 
 func validGlobs(field string, globs []string) error {
 	for _, glob := range globs {
-		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob {
+		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob || glob == "." || within(glob, "..") {
 			return fmt.Errorf("%s %q: not a glob of group names below the base", field, glob)
 		}
 	}
