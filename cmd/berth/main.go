@@ -123,14 +123,10 @@ func strictCompletion(root *cobra.Command) {
 	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
-// refuseEmpty makes an empty value of any flag of text, as an unset shell variable
-// gives, wrong usage: it must not pass for a flag that was not given.
+// refuseEmpty makes an empty value of any flag, as an unset shell variable gives, wrong
+// usage: it must not pass for a flag that was not given.
 func refuseEmpty(cmd *cobra.Command) {
-	refuse := func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Value.Type(), "string") {
-			f.Value = nonEmpty{f.Value}
-		}
-	}
+	refuse := func(f *pflag.Flag) { f.Value = nonEmpty{f.Value} }
 	cmd.Flags().VisitAll(refuse)
 	cmd.PersistentFlags().VisitAll(refuse)
 	for _, c := range cmd.Commands() {

@@ -30,9 +30,6 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 			if cpus.IsEmpty() {
 				return exitStatus{exitUsage, errors.New("move: --cpuset is needed")}
 			}
-			if cmd.Flags().Changed("mems") && mems.IsEmpty() {
-				return exitStatus{exitUsage, errors.New("--mems: it names no memory node")}
-			}
 			return withNode(cmd, func(n node) error {
 				if err := (&specFlags{cpuset: cpus, mems: mems}).thereIs(cmd, n); err != nil {
 					return err

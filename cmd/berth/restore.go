@@ -98,6 +98,8 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	dir := r.journals
 	if dir == "" {
 		dir = journalDir(root.Name())
+	} else if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("restore: --journal: %w", err)
 	}
 	restore := kernel.Restore
 	if r.dryRun {

@@ -229,6 +229,9 @@ func TestMissingState(t *testing.T) {
 			t.Fatalf("%v has made it", args)
 		}
 	}
+	if code, out, errs := runRestore("--root", dir, "--journal", missing); code != exitError || !strings.Contains(errs, missing) {
+		t.Errorf("journal: status %d, %s%s", code, out, errs)
+	}
 }
 
 // A flag of text that is given and empty, as by an unset shell variable, is wrong usage.
@@ -238,7 +241,7 @@ func TestEmptyFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"restore", "--all", "--state", ""}, {"restore", "--journal="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
 		{"agent", "--socket="}, {"run", "--name=", "--", "true"}, {"run", "--confine=", "--", "true"}, {"move", "api", "--cpuset="}, {"move", "api", "--cpuset=1", "--mems="},
-		{"explain", ""}, {"release", ""}, {"guard", "--sensitive="}, {"diagnose", "--cgroup="}, {"config", "check", "-o", ""}, {"topo", "--machine="},
+		{"explain", ""}, {"release", ""}, {"guard", "--sensitive="}, {"run", "--bind=", "--", "true"}, {"run", "--exclusive=", "--", "true"}, {"ps", "--interval="}, {"resize", "api", "--mems="}, {"diagnose", "--cgroup="}, {"config", "check", "-o", ""}, {"topo", "--machine="},
 	} {
 		want := exitUsage
 		if args[0] == "run" {

@@ -52,13 +52,6 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if f.cpus < 0 {
 		return exitStatus{exitUsage, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus)}
 	}
-	// Named and yet nothing, as with an empty shell variable: not the same as not named.
-	if cmd.Flags().Changed("cpuset") && f.cpuset.IsEmpty() {
-		return exitStatus{exitUsage, errors.New("--cpuset: it names no CPU")}
-	}
-	if cmd.Flags().Changed("mems") && f.mems.IsEmpty() {
-		return exitStatus{exitUsage, errors.New("--mems: it names no memory node")}
-	}
 	if cmd.Flags().Changed("memory") && f.memory == 0 {
 		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max takes a limit away")}
 	}
