@@ -249,7 +249,8 @@ func (r *Runner) Status() Status {
 	return s
 }
 
-// SetMode changes the mode. Everything is given back first.
+// SetMode changes the mode. Everything is given back first; what could not be is an
+// error, and tried again, though the mode has changed (Status).
 func (r *Runner) SetMode(ctx context.Context, m control.Mode) error {
 	defer r.deliver()
 	r.mu.Lock()
@@ -260,11 +261,8 @@ func (r *Runner) SetMode(ctx context.Context, m control.Mode) error {
 		r.acted(events)
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	r.mode = m
-	return nil
+	r.mode = r.slow.loop.Mode()
+	return errors.Join(errs...)
 }
 
 func (r *Runner) paces() []*pace {

@@ -26,6 +26,9 @@ func (r *Runner) newPace(window time.Duration) (*pace, error) {
 		return nil, err
 	}
 	c := r.o.Control
+	if r.slow != nil {
+		c.Suppression = nil // it is the slow one's to set
+	}
 	c.Window, c.Machine, c.Now = window, r.o.Machine, func() time.Time { return r.now() }
 	var act control.Actuator
 	if r.o.Actuator != nil {

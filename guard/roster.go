@@ -239,19 +239,20 @@ func (k *roster) use(samples []watch.Sample) {
 	}
 }
 
-// focus are the groups to look at closely: those in need, then those that use most,
-// none within another.
-func (k *roster) focus(needy []string) []string {
-	ranked := slices.Clone(k.sensitive)
-	slices.SortStableFunc(ranked, func(a, b string) int {
-		if x, y := slices.Contains(needy, a), slices.Contains(needy, b); x != y {
-			if x {
-				return -1
-			}
+// focus are the groups to look at closely: those in need, of them first those that
+// are looked at already, then others, none within another.
+func (k *roster) focus(needy, already []string) []string {
+	rank := func(group string) int {
+		switch {
+		case !slices.Contains(needy, group):
+			return 2
+		case !slices.Contains(already, group):
 			return 1
 		}
 		return 0
-	})
+	}
+	ranked := slices.Clone(k.sensitive)
+	slices.SortStableFunc(ranked, func(a, b string) int { return rank(a) - rank(b) })
 	var focus []string
 	for _, group := range ranked {
 		inside := func(o string) bool { return control.Within(o, group) || control.Within(group, o) }

@@ -53,11 +53,10 @@ func (r *Runner) release(ctx context.Context) error {
 	var errs []error
 	for _, p := range r.paces() {
 		events := p.loop.Release(ctx)
-		if r.mode != control.Enforce {
-			continue
+		if r.mode == control.Enforce {
+			r.acted(events)
 		}
-		r.acted(events)
-		if left := p.loop.InForce(); len(left) > 0 {
+		if left := p.loop.Owed(); len(left) > 0 {
 			errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
 		}
 	}
@@ -197,11 +196,11 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 	}
 	found := p.detector.Judge(now)
 	r.meetSuspects(ctx, found, now)
-	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool { return !r.tells(p, f.Resource) })
+	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool { return !r.tells(p, f) })
 	if len(p.findings) > 0 && r.o.Found != nil {
 		r.calls = append(r.calls, func() { r.o.Found(p.findings) })
 	}
-	in := control.Input{Findings: r.mayActOn(p, found), Symptoms: p.detector, Host: r.host()}
+	in := control.Input{Findings: r.mayActOn(p, found), Symptoms: p.detector, Host: r.host(), Elsewhere: r.elsewhere(p)}
 	if late {
 		// What a late window shows may be over: nothing new is done about it.
 		r.status.Late++
@@ -213,13 +212,24 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 	r.acted(p.loop.Step(ctx, in))
 }
 
-// tells reports whether findings of a pace about a resource are handed out: the fast
-// one's about the CPU while it runs.
-func (r *Runner) tells(p *pace, of detect.Resource) bool {
+// tells reports whether a finding of a pace is handed out: the fast one's about the
+// CPU of groups in focus while it runs.
+func (r *Runner) tells(p *pace, f detect.Finding) bool {
 	if p == r.fast {
-		return ofFast(of)
+		return r.ofFast(f)
 	}
-	return !r.armed || !ofFast(of)
+	return !r.armed || !r.ofFast(f)
+}
+
+// elsewhere says what the other pace's loop has: each knob has one owner.
+func (r *Runner) elsewhere(p *pace) func(control.Action) bool {
+	switch {
+	case r.fast == nil:
+		return nil
+	case p == r.fast:
+		return r.slow.loop.Has
+	}
+	return r.fast.loop.Has
 }
 
 // meetSuspects looks at once who is there if a suspect is new.
@@ -247,21 +257,24 @@ func (r *Runner) mayActOn(p *pace, found []detect.Finding) []detect.Finding {
 	}
 	if p == r.fast {
 		for _, f := range r.slow.findings {
-			if !ofFast(f.Resource) {
+			if !r.ofFast(f) {
 				found = append(found, f)
 			}
 		}
 	}
 	for i := range found {
-		if (p == r.fast) != ofFast(found[i].Resource) {
+		if (p == r.fast) != r.ofFast(found[i]) {
 			found[i].Remedies = nil
 		}
 	}
 	return found
 }
 
-// ofFast are the resources of which the run-queue probe tells.
-func ofFast(r detect.Resource) bool { return r == detect.CPU || r == detect.OwnLoad }
+// ofFast reports whether a finding is the fast pace's to act on: of the CPU, of which
+// the run-queue probe tells, and of a group in focus.
+func (r *Runner) ofFast(f detect.Finding) bool {
+	return (f.Resource == detect.CPU || f.Resource == detect.OwnLoad) && slices.Contains(r.focus, f.Victim)
+}
 
 // attend arms the probe while it is needed, and says whom to look at closely.
 func (r *Runner) attend(now watch.Time) {
@@ -269,12 +282,16 @@ func (r *Runner) attend(now watch.Time) {
 		return
 	}
 	needy := r.needy()
-	if focus := r.known.focus(needy); !slices.Equal(focus, r.focus) {
+	if focus := r.known.focus(needy, r.focus); !slices.Equal(focus, r.focus) {
 		r.focus = focus
 		r.failed(r.o.Sensors.Focus(focus))
 	}
 	if r.fast == nil {
 		return
+	}
+	if len(needy) > observe.MaxFocus {
+		r.failed(fmt.Errorf("run-queue probe: more than %d groups wait for CPU or are being helped: the others are judged every %v, without it",
+			observe.MaxFocus, r.o.Window))
 	}
 	needed := len(needy) > 0 || r.o.Probe == ProbeAlways
 	if needed {

@@ -158,12 +158,16 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 			return err
 		}
 	}
-	if err := runner.SetMode(ctx, modeOf(mode)); err != nil {
+	err := runner.SetMode(ctx, modeOf(mode))
+	if err != nil && runner.Status().Mode != modeOf(mode) {
 		return err
 	}
 	g.mu.Lock()
 	g.mode = mode
 	g.mu.Unlock()
+	if err != nil {
+		return err // the mode has changed; something could not be given back yet
+	}
 	if mode != config.GuardEnforce && g.act.inForce() == 0 {
 		return g.act.open(false)
 	}

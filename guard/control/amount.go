@@ -62,10 +62,13 @@ func (l *Loop) propose(at *ladder, r detect.Remedy, suspect string, held *step) 
 		return a, reason
 	}
 	if held == nil {
-		if k := l.book().find(a); k != nil && k.now != nil {
-			return a, "it is in force already, for another victim or resource"
-		} else if k != nil && k.dirty {
+		switch {
+		case l.book().find(a) != nil && l.book().find(a).now == nil:
 			return a, "an earlier one could not be taken back yet"
+		case l.book().has(a):
+			return a, "it is in force already, for another victim or resource"
+		case l.elsewhere(a):
+			return a, "it is in force already, by another loop"
 		}
 	}
 	switch r {

@@ -30,7 +30,7 @@ func BenchmarkStep(b *testing.B) {
 	for _, victims := range []int{0, 25} {
 		b.Run(fmt.Sprintf("victims=%d", victims), func(b *testing.B) {
 			in := control.Input{Symptoms: weak{}, Host: control.Host{CPUs: cpuset.MustParse("0-63"), Use: 40}}
-			var held []control.Action
+			var held []control.Held
 			for i := range 250 {
 				w := control.Workload{Group: fmt.Sprintf("pods/w%d", i), Class: place.LS, Use: 0.2}
 				if i%2 == 1 {
@@ -38,9 +38,9 @@ func BenchmarkStep(b *testing.B) {
 				}
 				in.Workloads = append(in.Workloads, w)
 				if i%2 == 1 && i/2 < victims {
-					held = append(held, control.Action{
+					held = append(held, control.Held{Kept: true, Action: control.Action{
 						Remedy: detect.CacheWays, Group: w.Group, Victim: in.Workloads[i-1].Group, Suspect: w.Group, Resource: detect.LLC, Part: 0.3,
-					})
+					}})
 				}
 			}
 			loop, err := control.New(control.Config{Mode: control.Enforce}, hosted{})

@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -188,8 +189,8 @@ func New(c Config, act Actuator) (*Loop, error) {
 // Mode returns the mode.
 func (l *Loop) Mode() Mode { return l.cfg.Mode }
 
-// SetMode changes the mode. Everything is taken back first; what cannot be is
-// tried again by each Step, whatever the mode.
+// SetMode changes the mode. Everything is taken back first; what cannot be is an
+// error, and tried again by each Step, whatever the mode: the mode has changed then.
 func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 	if int(m) >= len(modeNames) {
 		return nil, fmt.Errorf("set guard mode %v: not one of %v", m, modeNames)
@@ -202,8 +203,15 @@ func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 	}
 	events := l.Release(ctx)
 	l.cfg.Mode = m
+	if owed := l.Owed(); len(owed) > 0 {
+		return events, fmt.Errorf("set guard mode %v: not given back yet, and tried again: %v", m, owed)
+	}
 	return events, nil
 }
+
+// Owed returns what could not be taken back or put right yet, by group, then remedy.
+// Each Step, and Release, tries it again.
+func (l *Loop) Owed() []Action { return l.real.owed() }
 
 // book is where the present mode keeps its actions.
 func (l *Loop) book() *knobs {
@@ -213,22 +221,43 @@ func (l *Loop) book() *knobs {
 	return &l.real
 }
 
+// Held is an action in force, as one loop leaves it to another.
+type Held struct {
+	Action
+	// Kept says that it has shown that it helps. If not, it has to, from the first
+	// windows on; of several for one victim and resource the last.
+	Kept bool
+	// Strength is that of the symptom before it; 0 is unknown, and the victim has to be
+	// well.
+	Strength float64
+	// Use is what its group used before it, in CPUs; 0 is unknown.
+	Use float64
+}
+
 // Adopt takes over actions that an earlier loop left in force, so that they are
-// held, and relaxed like others. It is to be called between two calls of Step, in
-// mode Enforce; actions that are not adopted are the caller's to take back.
-func (l *Loop) Adopt(actions []Action) ([]Event, error) {
+// verified, held, and relaxed like others. It is to be called between two calls of
+// Step, in mode Enforce; actions that are not adopted are the caller's to take back.
+func (l *Loop) Adopt(actions []Held) ([]Event, error) {
 	if l.cfg.Mode != Enforce {
 		return nil, fmt.Errorf("adopt %d actions: mode is %v, not %v", len(actions), l.cfg.Mode, Enforce)
 	}
 	l.begin(Input{})
-	for _, a := range actions {
-		if a.Victim == "" || a.Group == "" {
+	for _, h := range actions {
+		if h.Victim == "" || h.Group == "" {
 			continue
 		}
-		at := l.ladder(a.Victim, a.Resource)
-		l.real.adopt(at.owner(), a)
-		at.steps = append(at.steps, step{action: a})
+		at := l.ladder(h.Victim, h.Resource)
+		l.real.adopt(at.owner(), h.Action)
+		// How much memory the group had at first is not known: it goes no further.
+		s := step{action: h.Action, at: l.now, strength: h.Strength, floor: h.Limits.MemoryHigh, use: h.Use}
+		if s.use == 0 {
+			s.use = math.Inf(1)
+		}
+		at.steps = append(at.steps, s)
 		at.hold(l.now, l.cfg.Hold)
+		if !h.Kept {
+			at.enter(Verifying, l.now)
+		}
 		l.emit(at, Adopted, &at.steps[len(at.steps)-1], Event{})
 	}
 	return l.events, nil
@@ -237,21 +266,37 @@ func (l *Loop) Adopt(actions []Action) ([]Event, error) {
 // HandOver forgets what is in force for victims without taking it back, and returns
 // it for another loop of this process to Adopt. It hands over nothing, and Release is
 // to be called, in any mode but Enforce and while something could not be taken back.
-func (l *Loop) HandOver() []Action {
+func (l *Loop) HandOver() []Held {
 	if l.cfg.Mode != Enforce || l.real.owes() {
 		return nil
 	}
-	ofVictim := func(k *knob) bool { return k.now != nil && k.now.Victim != "" }
-	var actions []Action
-	for _, k := range l.real.all {
-		if ofVictim(k) {
-			actions = append(actions, *k.now)
+	var held []Held
+	for _, at := range l.ladders {
+		for i, s := range at.steps {
+			replaced := slices.ContainsFunc(at.steps[i+1:], func(o step) bool {
+				return o.action.Group == s.action.Group && o.action.Remedy == s.action.Remedy
+			})
+			if !replaced {
+				probation := at.phase == Verifying && i == len(at.steps)-1
+				held = append(held, Held{Action: s.action, Kept: !probation, Strength: s.strength, Use: s.use})
+			}
 		}
 	}
-	l.real.all = slices.DeleteFunc(l.real.all, ofVictim)
+	l.real.all = slices.DeleteFunc(l.real.all, func(k *knob) bool { return k.now != nil && k.now.Victim != "" })
 	l.ladders = nil
-	return actions
+	return held
 }
+
+// Has reports whether the knob of an action, or one that is written with it, is this
+// loop's: in force, taken back on trial, or owed.
+func (l *Loop) Has(a Action) bool {
+	return l.book().has(a) || l.real.has(a) || slices.ContainsFunc(l.ladders, func(at *ladder) bool {
+		return at.trial != nil && sharesKnob(at.trial.step.action, a)
+	})
+}
+
+// elsewhere reports whether another loop has the knob.
+func (l *Loop) elsewhere(a Action) bool { return l.in.Elsewhere != nil && l.in.Elsewhere(a) }
 
 // Release takes everything back, what was done last first, and forgets what was
 // learnt about remedies. What cannot be taken back is tried again by the next
@@ -315,7 +360,7 @@ func (l *Loop) State() []State {
 }
 
 // InForce returns what is in force, or would be in mode preview, by group, then
-// remedy; suppression included. It is what a next loop can Adopt.
+// remedy; suppression included.
 func (l *Loop) InForce() []Action { return l.book().inForce() }
 
 // Step takes in a window and does what is due. It is to be called once a window,

@@ -2,12 +2,14 @@ package control_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/place"
@@ -386,18 +388,99 @@ func TestAdopt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		adopted, err := next.Adopt(r.loop.InForce())
+		adopted, err := next.Adopt(held(r.loop.InForce()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, adopted, "adopted weight pods/batch: idle\n")
 		r.loop = next
-		want(t, r.run(20*time.Second), "")
+		want(t, r.run(20*time.Second), "kept weight pods/batch: idle\n")
 		r.run(10 * time.Minute)
 		if len(w.force) > 0 {
 			t.Errorf("still in force: %v", w.force)
 		}
 	})
+}
+
+// held are actions of which nothing else is known.
+func held(actions []control.Action) []control.Held {
+	var all []control.Held
+	for _, a := range actions {
+		all = append(all, control.Held{Action: a})
+	}
+	return all
+}
+
+// What is adopted before it has shown that it helps is taken back if it does not.
+func TestAdoptedOnProbation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left[detect.Weight] = 1
+		w := at100(t, n)
+		first := w.runner(enforce())
+		first.run(onset)
+		for len(w.force) == 0 {
+			first.run(w.window)
+		}
+		next := w.runner(enforce())
+		events, err := next.loop.Adopt(first.loop.HandOver())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, events, "adopted weight pods/batch: idle\n")
+		next.detector = first.detector
+		want(t, next.run(2 * time.Second)[:1], "reverted weight pods/batch: idle\n")
+		if _, ok := w.force["pods/batch weight"]; ok {
+			t.Error("what did not help is held")
+		}
+	})
+}
+
+// Two loops never have the same knob, on v1 not that of a group within the other's
+// either: the second goes on to its next rung, whatever the first does meanwhile.
+func TestOneOwnerOfAKnob(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, second string }{{"pods/batch", "pods/batch"}, {"pods", "pods/batch"}, {"pods/batch", "pods"}} {
+		synctest.Test(t, func(t *testing.T) {
+			shrink := map[detect.Remedy]float64{detect.ShrinkCPUs: 0.1}
+			p := onPaper(t, 16, complaint{"svc/api", c.first, detect.CPU, shrink})
+			q := &paper{world: p.world, cases: []complaint{{"svc/api", c.second, detect.LLC, shrink}}}
+			p.workloads = []control.Workload{
+				{Group: "svc/api", Class: place.LS, CPUs: cpuset.MustParse("0-3")}, {Group: "pods", Class: place.BE, Use: 8}, {Group: "pods/batch", Class: place.BE, Use: 8},
+			}
+			missing := map[detect.Remedy]string{detect.Weight: "a test", detect.HeadroomCap: "a test", detect.CacheWays: "a test", detect.ExclusiveCPUs: "a test"}
+			var loops [2]*control.Loop
+			for i, of := range []*paper{p, q} {
+				loop, err := control.New(enforce(), of)
+				if err != nil {
+					t.Fatal(err)
+				}
+				loops[i] = loop
+			}
+			skipped := false
+			for range 300 {
+				time.Sleep(time.Second)
+				for i, of := range []*paper{p, q} {
+					of.force = p.force
+					h := of.host()
+					h.Use, h.Unavailable = 16, missing
+					in := control.Input{Findings: of.findings(), Symptoms: of, Workloads: p.workloads, Host: h, Elsewhere: loops[1-i].Has}
+					for _, e := range loops[i].Step(t.Context(), in) {
+						for _, s := range e.Skipped {
+							skipped = skipped || i == 1 && s.Remedy == detect.ShrinkCPUs && strings.Contains(s.Reason, "by another loop")
+						}
+					}
+				}
+				if a, b := loops[0].InForce(), loops[1].InForce(); len(a) > 0 && len(b) > 0 {
+					t.Fatalf("both have CPUs: %v and %v", a, b)
+				}
+			}
+			if !skipped {
+				t.Error("the second loop never met the first one's knob")
+			}
+		})
+	}
 }
 
 // What one loop hands over and another adopts is never taken back in between.

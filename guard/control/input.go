@@ -23,6 +23,9 @@ type Input struct {
 	// outer one includes that of the inner.
 	Workloads []Workload
 	Host      Host
+	// Elsewhere reports whether another loop has a knob (Loop.Has), which is left to it
+	// then; nil is without another loop.
+	Elsewhere func(Action) bool
 }
 
 // Symptoms says how much a workload lacks a resource by the last window; false

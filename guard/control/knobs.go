@@ -151,6 +151,32 @@ func (k *knobs) owes() bool {
 	return slices.ContainsFunc(k.all, func(at *knob) bool { return at.dirty })
 }
 
+// owed are the actions whose knobs are dirty.
+func (k *knobs) owed() []Action {
+	var all []Action
+	for _, at := range k.all {
+		switch {
+		case at.dirty && at.now != nil:
+			all = append(all, *at.now)
+		case at.dirty:
+			all = append(all, Action{Remedy: at.remedy, Group: at.group})
+		}
+	}
+	return all
+}
+
+// has reports whether the knob of an action is in force or dirty, or one that is
+// written with it.
+func (k *knobs) has(a Action) bool {
+	return slices.ContainsFunc(k.all, func(at *knob) bool { return sharesKnob(Action{Remedy: at.remedy, Group: at.group}, a) })
+}
+
+// sharesKnob reports whether two actions write the same files: on v1 a set of CPUs is
+// written to all groups below as well.
+func sharesKnob(a, b Action) bool {
+	return a.Remedy == b.Remedy && (a.Group == b.Group || a.Remedy == detect.ShrinkCPUs && related(a.Group, b.Group))
+}
+
 // owesOf reports whether a knob of the group, or of one in or around it, is dirty.
 func (k *knobs) owesOf(group string) bool {
 	return slices.ContainsFunc(k.all, func(at *knob) bool { return at.dirty && related(at.group, group) })

@@ -143,7 +143,7 @@ func (l *Loop) suppress(ctx context.Context) {
 		return
 	}
 	next, change := l.suppressTo(s, group, s.Limit(l.in.Host.CPUs.Len(), others, system))
-	if !change {
+	if !change || l.limit.action == nil && l.elsewhere(next) {
 		return
 	}
 	l.setSuppression(ctx, next, fmt.Sprintf("others use %.2f CPUs, the system %.2f", others, system))
