@@ -114,6 +114,10 @@ type Options struct {
 	// Probe says when the run-queue probe is used.
 	Probe ProbeUse
 
+	// Read is called with what each slow window of Sensors has read, before that is
+	// judged; it must not keep the slice. Nil is nothing.
+	Read func([]watch.Sample)
+
 	// Found is called with the findings of each window, Acted with each event, Failed
 	// with errors that do not end the run; a Failed that repeats is told once a
 	// minute. All may be nil. They are called by one goroutine at a time.

@@ -78,6 +78,9 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 			r.meet(Workload{Group: group}, false, known.all[group] == nil || (known.looks+i)%reread == 0)
 		}
 	}
+	if r.o.Actuator != nil && known.looks%reread == 0 {
+		known.unavailable, known.noIdle = r.o.Actuator.Unavailable(), r.o.Actuator.NoIdle()
+	}
 	known.looks++
 	for group, m := range known.all {
 		if !m.seen {
@@ -91,9 +94,6 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 	known.sort()
 	if s, ok := r.o.Sensors.(interface{ Closely([]string) error }); ok {
 		r.failed(s.Closely(known.sensitive))
-	}
-	if r.o.Actuator != nil {
-		known.unavailable, known.noIdle = r.o.Actuator.Unavailable(), r.o.Actuator.NoIdle()
 	}
 	r.surround()
 }
@@ -112,7 +112,8 @@ func (r *Runner) groups(samples []watch.Sample) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// reread is after how many looks the settings of a group are read again.
+// reread is after how many looks the settings of a group are read again, and what the
+// host can do.
 const reread = 12
 
 // meet takes in a group, and what was told of it. Read says whether to read its
@@ -214,12 +215,17 @@ func (r *Runner) surround() {
 
 // use takes in how much CPU time and memory groups use.
 func (k *roster) use(samples []watch.Sample) {
+	var of string // those of a group come one after the other
+	var m *member
 	for i := range samples {
 		s := &samples[i]
 		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) {
 			continue
 		}
-		m := k.all[s.Subject.Name]
+		if s.Subject.Name != of {
+			of = s.Subject.Name
+			m = k.all[of]
+		}
 		if m == nil {
 			continue
 		}

@@ -122,6 +122,9 @@ func (r *Runner) read(now watch.Time, full bool, to []watch.Sample) ([]watch.Sam
 		var err error
 		to, err = r.o.Sensors.Tick(now, to)
 		errs = append(errs, err)
+		if r.o.Read != nil && len(to) > 0 {
+			r.o.Read(to)
+		}
 	}
 	r.slow.samples = len(to)
 	if r.armed {

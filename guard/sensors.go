@@ -21,6 +21,9 @@ func OpenHost(root string) (*Host, error) {
 		return nil, err
 	}
 	near, err := observe.OpenNear(root)
+	if err == nil {
+		err = all.Closely(nil) // until it is known who is looked after
+	}
 	if err != nil {
 		return nil, errors.Join(err, all.Close())
 	}

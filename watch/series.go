@@ -79,7 +79,11 @@ func (s *Series) Last(now Time) (value float64, age Time, ok bool) {
 // held there.
 func (s *Series) levels(from, to Time) iter.Seq2[float64, float64] {
 	return func(yield func(level, seconds float64) bool) {
-		for i := 1; i < len(s.points); i++ {
+		first := len(s.points) - 1 // of those that end after from
+		for first > 1 && s.point(first-1).at > from {
+			first--
+		}
+		for i := max(first, 1); i < len(s.points); i++ {
 			a, b := s.point(i-1), s.point(i)
 			overlap := (min(b.at, to) - max(a.at, from)).Seconds()
 			if overlap <= 0 || math.IsNaN(a.value) || math.IsNaN(b.value) {

@@ -34,6 +34,7 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgrouptree"
 )
 
@@ -96,6 +97,7 @@ type daemon struct {
 	loop     *loop
 	guardian *guardian
 	file     *file
+	tick     *time.Timer         // of the meter's next reading
 	groups   *cgrouptree.Watcher // nil with affinity
 	api      net.Listener
 	web      net.Listener // nil: none
@@ -177,12 +179,17 @@ func stateDir(c *config.NodeConfig) string {
 
 // watch opens what tells of groups.
 func (d *daemon) watch() error {
-	trees, others, prefix, err := treesOf(d.root, d.keeper.node.Bases())
+	trees, others, prefix, alike, err := treesOf(d.root, d.keeper.node.Bases())
 	if err != nil || len(trees) == 0 {
 		return err
 	}
 	d.loop.prefix, d.guardian.prefix = prefix, prefix
 	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
+	if alike {
+		d.meter.prefix = strings.TrimPrefix(prefix+"/", "/")
+		d.guardian.read = d.take
+	}
+	d.tick = time.NewTimer(d.opt.Interval)
 	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
 	return err
 }
@@ -394,18 +401,25 @@ func (d *daemon) hear(ctx context.Context, events chan<- cgrouptree.Event, stop 
 	}
 }
 
-// measure takes readings.
+// measure takes readings while the guard does not.
 func (d *daemon) measure(ctx context.Context) {
-	tick := time.NewTicker(d.opt.Interval)
-	defer tick.Stop()
+	defer d.tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
+		case now := <-d.tick.C:
+			d.tick.Reset(time.Until(now.Add(d.opt.Interval)))
 			d.meter.read(now, d.started)
 		}
 	}
+}
+
+// take has the meter take what the guard has just read of all groups, in place of its
+// next reading.
+func (d *daemon) take(samples []watch.Sample) {
+	d.tick.Reset(d.opt.Interval * 3 / 2)
+	d.meter.take(time.Now(), d.started, samples)
 }
 
 // close closes what is open.

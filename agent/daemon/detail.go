@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -49,6 +50,9 @@ type site struct {
 	trees []cgroupstat.Tree
 	// signals are those of groups that are read in turns.
 	signals []cgroupstat.Signal
+	// text and samples are room for one reading.
+	text    []byte
+	samples []watch.Sample
 }
 
 // source is a counter that workloads with CPUs of their own have. Descriptors, and
@@ -226,8 +230,14 @@ func threadsIn(dir string) ([]int, error) {
 // detail reads the costly figures of one workload and keeps the last two readings.
 type detail struct {
 	site  *site
+	id    string // of the workload
 	group string
 	own   cpuset.Set
+	// given is when the guard last gave its figures. While it does, taken is true, and
+	// always says which of those that are read always there are.
+	given  time.Time
+	taken  bool
+	always []cgroupstat.Status
 	// stats is nil where it cannot be opened, and counters are where there is none
 	// of a source; why says why.
 	stats    *cgroupstat.Reader
@@ -256,7 +266,9 @@ func (d *detail) move(own cpuset.Set) error {
 // open opens what is not open.
 func (d *detail) open() {
 	if d.stats == nil {
-		d.stats, d.noStats = cgroupstat.Open(d.site.trees, d.group, d.site.signals...)
+		if d.stats, d.noStats = cgroupstat.Open(d.site.trees, d.group, d.site.signals...); d.stats != nil {
+			d.stats.Use(&d.site.text)
+		}
 	}
 	if d.own.IsEmpty() {
 		return
@@ -272,9 +284,9 @@ func (d *detail) open() {
 func (d *detail) read(now watch.Time) {
 	d.open()
 	d.readings++
-	d.before, d.last = d.last, d.before[:0]
+	all := d.site.samples[:0]
 	if d.stats != nil {
-		if d.last, d.noStats = d.stats.Read(now, d.last); d.noStats != nil {
+		if all, d.noStats = d.stats.Read(now, all); d.noStats != nil {
 			_ = d.stats.Close()
 			d.stats = nil
 		}
@@ -283,11 +295,13 @@ func (d *detail) read(now watch.Time) {
 		if c == nil {
 			continue
 		}
-		if d.last, d.why[i] = c.Read(now, d.last); d.why[i] != nil {
+		if all, d.why[i] = c.Read(now, all); d.why[i] != nil {
 			_ = c.Close()
 			d.counters[i] = nil
 		}
 	}
+	d.before, d.last = d.last, append(d.before[:0], all...)
+	d.site.samples = all
 }
 
 func (d *detail) closeCounters() error {

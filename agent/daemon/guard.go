@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
 )
 
 const (
@@ -50,6 +51,8 @@ type guardian struct {
 	prefix  string // of the workloads' groups in their tree
 	// window is the guard's; 0 is its default.
 	window time.Duration
+	// read is told what the guard has read of all groups; nil is nothing.
+	read func([]watch.Sample)
 
 	ctl  sync.Mutex // of one change at a time
 	ctx  context.Context
@@ -63,6 +66,9 @@ type guardian struct {
 	reason string           // why it does not
 	names  map[string]string
 	told   map[string]time.Time
+	// roster is who is who by a version of the keeper and the configuration.
+	roster  []guard.Workload
+	version int
 }
 
 func newGuardian(k *keeper, act *actuator, sensors func() (Sensors, error), m *machine.Machine) *guardian {
@@ -90,7 +96,7 @@ func (g *guardian) follow(c *config.NodeConfig) {
 	defer g.ctl.Unlock()
 	g.mu.Lock()
 	was := g.conf
-	g.conf = c
+	g.conf, g.version = c, 0
 	g.mu.Unlock()
 	mode := c.Guard.Mode
 	if was == nil {
@@ -278,7 +284,7 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 // options are the guard's under a configuration.
 func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
 	opt = guard.Options{
-		Sensors: sensors, Actuator: g.act, Machine: g.machine, Workloads: g.workloads, Window: g.window,
+		Sensors: sensors, Actuator: g.act, Machine: g.machine, Workloads: g.workloads, Window: g.window, Read: g.read,
 		Found: g.found, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
 	}
 	switch c.Guard.Probe {
@@ -330,15 +336,18 @@ func modeOf(m config.GuardMode) control.Mode {
 // workloads are who is who: the node's workloads. What it gave them is beneath what
 // the guard has in force.
 func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
-	all, err := g.keeper.List(ctx)
+	g.mu.Lock()
+	conf, roster, since := g.conf, g.roster, g.version
+	g.mu.Unlock()
+	all, version, err := g.keeper.changes(ctx, since)
 	if err != nil {
 		return nil, err
 	}
+	if version == since {
+		return roster, nil
+	}
 	names := make(map[string]string, len(all))
-	roster := make([]guard.Workload, 0, len(all))
-	g.mu.Lock()
-	conf := g.conf
-	g.mu.Unlock()
+	roster = make([]guard.Workload, 0, len(all))
 	for i := range all {
 		w := &all[i]
 		if w.Group == "" {
@@ -353,6 +362,9 @@ func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
 	}
 	g.mu.Lock()
 	g.names = names
+	if g.conf == conf {
+		g.roster, g.version = roster, version
+	}
 	g.mu.Unlock()
 	return roster, nil
 }

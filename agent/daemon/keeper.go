@@ -25,7 +25,9 @@ type keeper struct {
 
 	mu   sync.Mutex
 	node *agent.Node
-	by   *api.Peer
+	// version is another when workloads came, went, moved or changed since; 0 is none.
+	version int
+	by      *api.Peer
 	// refused is why a workload was refused last: told again only if it differs.
 	refused map[string]string
 }
@@ -51,6 +53,7 @@ func (k *keeper) open(ctx context.Context, opt agent.Options) error {
 		return err
 	}
 	k.node = n
+	k.version++
 	return nil
 }
 
@@ -96,6 +99,7 @@ func (k *keeper) tell(e agent.Event) {
 		k.refused[e.ID] = e.Text
 	case agent.Placed, agent.Changed, agent.Released, agent.Dropped, agent.Restored:
 		delete(k.refused, e.ID)
+		k.version++
 		poke(k.changed)
 	}
 	k.record(api.Event{Event: e, By: k.by})
@@ -171,6 +175,18 @@ func (k *keeper) Get(ctx context.Context, id string) (w agent.Workload, err erro
 func (k *keeper) List(ctx context.Context) (all []agent.Workload, err error) {
 	err = k.do(ctx, func(n *agent.Node) (err error) { all, err = n.List(ctx); return err })
 	return all, err
+}
+
+// changes returns the workloads, and a version of them, unless they are of that version
+// still.
+func (k *keeper) changes(ctx context.Context, since int) (all []agent.Workload, version int, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) {
+		if version = k.version; version != since {
+			all, err = n.List(ctx)
+		}
+		return err
+	})
+	return all, version, err
 }
 
 // Groups is agent.Node's.

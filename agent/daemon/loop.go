@@ -393,11 +393,12 @@ func (l *loop) show() {
 	defer l.mu.Unlock()
 	l.known = len(l.groups)
 	l.waiting = []api.Waiting{}
-	for _, path := range l.paths() {
-		if w := l.groups[path].wait; w != nil {
-			l.waiting = append(l.waiting, *w)
+	for _, g := range l.groups {
+		if g.wait != nil {
+			l.waiting = append(l.waiting, *g.wait)
 		}
 	}
+	slices.SortFunc(l.waiting, func(a, b api.Waiting) int { return strings.Compare(a.Group, b.Group) })
 }
 
 func (l *loop) about() api.About {

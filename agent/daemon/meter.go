@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,17 +19,19 @@ import (
 const detailTime = time.Minute
 
 // meter reads the statistics of the workloads' groups and keeps the last two
-// readings. The costly ones are read in turns.
+// readings. The costly ones are read in turns. What the guard reads anyway is taken
+// from there.
 type meter struct {
 	site *site
 	// turns is how many readings come to detailTime.
 	turns int
+	// prefix comes before the groups where the guard names them.
+	prefix string
 
 	mu      sync.Mutex
 	sampler *cgroupstat.Sampler
 	details map[string]*detail // by group
 	queue   []string           // the groups, the next to be read first
-	names   map[string]string  // by group: the workload's id
 	ids     []string           // in the order of the workloads
 	last    reading
 	before  reading
@@ -44,8 +47,8 @@ type reading struct {
 // directory that stands for "/"; what others tell is read in turns only.
 func newMeter(root string, trees, others []cgroupstat.Tree, interval time.Duration) *meter {
 	return &meter{
-		site: &site{root, slices.Concat(trees, others), detailed(trees)}, turns: max(int(detailTime/interval), 1),
-		sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), names: map[string]string{}, details: map[string]*detail{},
+		site: &site{root: root, trees: slices.Concat(trees, others), signals: detailed(trees)}, turns: max(int(detailTime/interval), 1),
+		sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), details: map[string]*detail{},
 	}
 }
 
@@ -54,33 +57,111 @@ func newMeter(root string, trees, others []cgroupstat.Tree, interval time.Durati
 func (m *meter) follow(groups map[string]string, own map[string]cpuset.Set) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ids := slices.Sorted(maps.Keys(groups))
-	names := make(map[string]string, len(ids))
+	m.ids = slices.Sorted(maps.Keys(groups))
+	there := make(map[string]bool, len(groups))
 	var errs []error
-	for _, id := range ids {
+	for _, id := range m.ids {
 		group := groups[id]
 		if group == "" {
 			continue
 		}
-		names[group] = id
-		if err := m.sampler.Add(group); err != nil && !errors.Is(err, watch.ErrGone) {
-			errs = append(errs, err)
-		}
+		there[group] = true
 		d := m.details[group]
 		if d == nil {
 			d = newDetail(m.site, group)
 			m.details[group] = d
 			m.queue = slices.Insert(m.queue, 0, group)
 		}
+		d.id = id
+		if !d.taken {
+			errs = append(errs, m.sample(group))
+		}
 		errs = append(errs, d.move(own[id]))
 	}
-	for group := range m.names {
-		if _, ok := names[group]; !ok {
+	for group := range m.details {
+		if !there[group] {
 			errs = append(errs, m.sampler.Remove(group), m.forget(group))
 		}
 	}
-	m.names, m.ids = names, ids
 	return errors.Join(errs...)
+}
+
+// sample reads a group once in an interval from now on. The loop hears of the end of
+// one that is gone.
+func (m *meter) sample(group string) error {
+	err := m.sampler.Add(group)
+	if errors.Is(err, watch.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// take keeps what the guard has read of workloads now, and reads the rest.
+func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.begin(now, origin)
+	var of string // those of a group come one after the other
+	var d *detail
+	for i := range samples {
+		s := &samples[i]
+		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) || s.By != "" {
+			continue
+		}
+		if s.Subject.Name != of {
+			of, d = s.Subject.Name, nil
+			if group, ok := strings.CutPrefix(of, m.prefix); ok {
+				d = m.details[group]
+			}
+		}
+		if d == nil {
+			continue
+		}
+		if s.Quantity == watch.CPUTime {
+			d.given = now
+		}
+		kept := watch.Sample{Time: at, Subject: s.Subject, Quantity: s.Quantity, Value: s.Value}
+		kept.Subject.Name = d.group
+		m.last.samples = append(m.last.samples, kept)
+	}
+	m.complete(now, at)
+}
+
+// read takes a reading, and some of the costly ones. origin is the instant that samples
+// count from.
+func (m *meter) read(now, origin time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.complete(now, m.begin(now, origin))
+}
+
+// begin makes room for the samples of now.
+func (m *meter) begin(now, origin time.Time) watch.Time {
+	m.before, m.last = m.last, m.before
+	m.last.at, m.last.samples = now, m.last.samples[:0]
+	return watch.Time(now.Sub(origin))
+}
+
+// complete reads of now what the guard has not given.
+func (m *meter) complete(now time.Time, at watch.Time) {
+	for group, d := range m.details {
+		taken := d.given.Equal(now)
+		switch {
+		case taken && !d.taken:
+			d.always = m.sampler.Signals(group)
+			_ = m.sampler.Remove(group)
+		case !taken && d.taken:
+			_ = m.sample(group) // what cannot be read tells nothing
+		}
+		d.taken = taken
+	}
+	// A group that cannot be read tells nothing; the loop hears of its end.
+	m.last.samples, _ = m.sampler.Sample(at, m.last.samples)
+	n := (len(m.queue) + m.turns - 1) / m.turns
+	for _, group := range m.queue[:n] {
+		m.details[group].read(at)
+	}
+	m.queue = append(m.queue[n:], m.queue[:n]...)
 }
 
 // forget ends the costly figures of a group.
@@ -91,23 +172,6 @@ func (m *meter) forget(group string) error {
 	return d.close()
 }
 
-// read takes a reading, and some of the costly ones. origin is the instant that samples
-// count from.
-func (m *meter) read(now, origin time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.before, m.last = m.last, m.before
-	m.last.at = now
-	// A group that cannot be read tells nothing; the loop hears of its end.
-	at := watch.Time(now.Sub(origin))
-	m.last.samples, _ = m.sampler.Sample(at, m.last.samples[:0])
-	n := (len(m.queue) + m.turns - 1) / m.turns
-	for _, group := range m.queue[:n] {
-		m.details[group].read(at)
-	}
-	m.queue = append(m.queue[n:], m.queue[:n]...)
-}
-
 // Signals says for each signal that workloads may have whether one has it, and if not,
 // why not; nothing before the first reading of one.
 func (m *meter) Signals() map[string]error {
@@ -115,7 +179,11 @@ func (m *meter) Signals() map[string]error {
 	defer m.mu.Unlock()
 	all := map[string]error{}
 	for group, d := range m.details {
-		tellAll(all, m.sampler.Signals(group))
+		if d.taken {
+			tellAll(all, d.always)
+		} else {
+			tellAll(all, m.sampler.Signals(group))
+		}
 		d.tell(all)
 	}
 	if len(all) == 0 {
@@ -133,36 +201,44 @@ func (m *meter) Signals() map[string]error {
 func (m *meter) Stats(context.Context) (api.Stats, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	by := make(map[string][]api.Figure, len(m.ids))
-	m.figures(by, m.last.samples, m.before.samples)
+	f := figures{m: m, by: make(map[string][]api.Figure, len(m.ids)), told: map[key]bool{}}
+	f.add(m.last.samples, m.before.samples)
 	for _, d := range m.details {
-		m.figures(by, d.last, d.before)
+		f.add(d.last, d.before)
 	}
 	stats := api.Stats{Time: m.last.at, Workloads: make([]api.Figures, 0, len(m.ids))}
 	for _, id := range m.ids {
-		figures := by[id]
-		if figures == nil {
-			figures = []api.Figure{}
-		}
-		stats.Workloads = append(stats.Workloads, api.Figures{ID: id, Figures: figures})
+		stats.Workloads = append(stats.Workloads, api.Figures{ID: id, Figures: append([]api.Figure{}, f.by[id]...)})
 	}
 	return stats, nil
 }
 
-// figures adds those of two readings, by workload.
-func (m *meter) figures(by map[string][]api.Figure, last, before []watch.Sample) {
+// figures are those of workloads.
+type figures struct {
+	m    *meter
+	by   map[string][]api.Figure // by workload
+	told map[key]bool
+}
+
+// add adds those of two readings that no other has told.
+func (f *figures) add(last, before []watch.Sample) {
 	earlier := make(map[key]watch.Sample, len(before))
 	for _, s := range before {
 		earlier[key{s.Subject, s.Quantity}] = s
 	}
 	for _, s := range last {
-		f := api.Figure{Quantity: s.Quantity, Part: s.Subject.Part, Value: s.Value}
-		if was, ok := earlier[key{s.Subject, s.Quantity}]; ok && s.Quantity.Counter() && s.Value >= was.Value && s.Time > was.Time {
-			rate := (s.Value - was.Value) / (s.Time - was.Time).Seconds()
-			f.Rate = &rate
+		k := key{s.Subject, s.Quantity}
+		d := f.m.details[s.Subject.Name]
+		if d == nil || f.told[k] {
+			continue
 		}
-		id := m.names[s.Subject.Name]
-		by[id] = append(by[id], f)
+		f.told[k] = true
+		figure := api.Figure{Quantity: s.Quantity, Part: s.Subject.Part, Value: s.Value}
+		if was, ok := earlier[k]; ok && s.Quantity.Counter() && s.Value >= was.Value && s.Time > was.Time {
+			rate := (s.Value - was.Value) / (s.Time - was.Time).Seconds()
+			figure.Rate = &rate
+		}
+		f.by[d.id] = append(f.by[d.id], figure)
 	}
 }
 

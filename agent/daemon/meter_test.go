@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
 
@@ -292,5 +293,56 @@ func TestMeterWorkloadEnds(t *testing.T) {
 	m.read(origin.Add(time.Second), origin)
 	if got, _ := told(t, m, "w"); got["io_reads 8:0"] != 1 {
 		t.Errorf("it tells %v", got)
+	}
+}
+
+// What the guard reads of a workload is not read a second time; what it does not read,
+// and all once it ends, is.
+func TestMeterTakesFromGuard(t *testing.T) {
+	t.Parallel()
+	h := newStatistics(t, "g", "h")
+	m := h.meter()
+	m.prefix = "base/"
+	if err := m.follow(map[string]string{"w": "g", "x": "h"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	origin := time.Now()
+	sample := func(at int, group string, q watch.Quantity, v float64) watch.Sample {
+		return watch.Sample{Time: watch.Time(at) * watch.Second, Subject: watch.Subject{Scope: watch.Group, Name: group}, Quantity: q, Value: v}
+	}
+	second := func(n int, given ...watch.Sample) {
+		now := origin.Add(time.Duration(n) * time.Second)
+		if given == nil {
+			m.read(now, origin)
+			return
+		}
+		m.take(now, origin, given)
+	}
+	second(0)
+	signals := m.Signals()
+	for n := 1; n <= 2; n++ {
+		second(n,
+			sample(n, "g", watch.CPUTime, 999), sample(n, "base/other", watch.CPUTime, 999),
+			sample(n, "base/g", watch.CPUTime, float64(10*n)), sample(n, "base/g", watch.MemorySome, 3))
+	}
+	values, rates := told(t, m, "w")
+	if values["cpu_time"] != 20 || rates["cpu_time"] != 10 || values["memory_some"] != 3 || values["io_reads 8:0"] != 1 {
+		t.Errorf("w tells %v, rates %v", values, rates)
+	}
+	if values, _ := told(t, m, "x"); values["cpu_time"] != 5 {
+		t.Errorf("x tells %v", values)
+	}
+	if m.sampler.Signals("g") != nil || m.sampler.Signals("h") == nil {
+		t.Error("what the guard reads is read a second time, or the rest is not")
+	}
+	if diff := cmp.Diff(len(signals), len(m.Signals())); diff != "" || m.Signals()["usage"] != nil {
+		t.Errorf("signals were %v, are %v", signals, m.Signals())
+	}
+	// The guard ends.
+	second(3)
+	second(4)
+	values, rates = told(t, m, "w")
+	if _, rated := rates["cpu_time"]; values["cpu_time"] != 5 || !rated || values["memory_some"] != 0 {
+		t.Errorf("without the guard w tells %v, rates %v", values, rates)
 	}
 }

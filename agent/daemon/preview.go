@@ -59,7 +59,7 @@ func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	trees, _, prefix, err := treesOf(l.base.Root, n.Bases())
+	trees, _, prefix, _, err := treesOf(l.base.Root, n.Bases())
 	if err != nil || len(trees) == 0 {
 		return nil, err
 	}

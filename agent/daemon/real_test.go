@@ -227,7 +227,7 @@ func BenchmarkRead(b *testing.B) {
 	for _, dir := range dirs {
 		bases = append(bases, dir[1:])
 	}
-	trees, others, _, err := treesOf(root, bases)
+	trees, others, _, _, err := treesOf(root, bases)
 	if err != nil {
 		b.Fatal(err)
 	}

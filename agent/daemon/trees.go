@@ -11,12 +11,12 @@ import (
 )
 
 // treesOf are the hierarchies in which groups are placed, each from its base on, and
-// the path of the first base in its hierarchy; others are those in which groups are only
-// measured, from the same path on: who makes groups gives one the same path in all.
-func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree, prefix string, err error) {
+// the path of the first base in its hierarchy; alike is true if all bases have that
+// path. Others are those in which groups are only measured, from the same path on: who makes groups gives one the same path in all.
+func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree, prefix string, alike bool, err error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, nil, "", false, err
 	}
 	within := func(h cgroup.Hierarchy, base string) bool { return base == h.Dir || strings.HasPrefix(base, h.Dir+"/") }
 	tree := func(h cgroup.Hierarchy, dir string) cgroupstat.Tree {
@@ -28,9 +28,11 @@ func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree
 				continue
 			}
 			trees = append(trees, tree(h, base))
+			at := strings.TrimPrefix(base, h.Dir)
 			if i == 0 {
-				prefix = strings.TrimPrefix(base, h.Dir)
+				prefix, alike = at, true
 			}
+			alike = alike && at == prefix
 		}
 	}
 	for _, h := range host.Hierarchies {
@@ -38,5 +40,5 @@ func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree
 			others = append(others, tree(h, filepath.Join(h.Dir, prefix)))
 		}
 	}
-	return trees, others, prefix, nil
+	return trees, others, prefix, alike, nil
 }

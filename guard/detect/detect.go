@@ -94,9 +94,9 @@ type workload struct {
 	window
 	cores    cpuset.Set // all CPUs of the cores that it may use, and how many cores
 	numCores int
-	baseline *Baseline
-	uses     ring // CPU use by window
-	excess   ring // how far the CPU symptom was above its threshold, as a factor
+	baseline *Baseline // nil until it is sensitive
+	uses     ring      // CPU use by window
+	excess   ring      // how far the CPU symptom was above its threshold, as a factor
 	history  [resources]history
 	unusual  uint8 // a bit per window, the newest lowest: something was unusual
 	pressed  uint8 // likewise: it was short of memory
@@ -138,10 +138,12 @@ func New(c Config) (*Detector, error) {
 // later counts as having started then.
 func (d *Detector) Track(w Workload) {
 	if known := d.byGroup[w.Group]; known != nil {
-		known.place(w, d.cfg.Machine)
+		if known.Workload != w {
+			known.place(w, d.cfg.Machine)
+		}
 		return
 	}
-	added := &workload{baseline: new(Baseline)}
+	added := &workload{}
 	added.place(w, d.cfg.Machine)
 	added.new = d.calm
 	d.byGroup[w.Group] = added
@@ -151,6 +153,9 @@ func (d *Detector) Track(w Workload) {
 
 func (w *workload) place(as Workload, m *machine.Machine) {
 	w.Workload, w.cores, w.numCores = as, cpuset.Set{}, 0
+	if as.Sensitive && w.baseline == nil {
+		w.baseline = new(Baseline)
+	}
 	if m == nil {
 		return
 	}
@@ -188,7 +193,8 @@ func (d *Detector) Learn(b Baselines) error {
 	}
 	for _, w := range d.workloads {
 		if known := b[w.Group]; known != nil {
-			*w.baseline = *known
+			kept := *known
+			w.baseline = &kept
 		}
 	}
 	return nil
@@ -198,6 +204,8 @@ func (d *Detector) Learn(b Baselines) error {
 // quantity in the order of time. One that is not later than the last, or not a
 // finite number from zero on, counts as missing; others are ignored.
 func (d *Detector) Observe(samples []watch.Sample) {
+	var of string // those of a group come one after the other
+	var w *workload
 	for i := range samples {
 		s := &samples[i]
 		if !finite(s.Value) || s.Value < 0 {
@@ -207,7 +215,11 @@ func (d *Detector) Observe(samples []watch.Sample) {
 		case watch.Host:
 			d.host.add(s, s.By)
 		case watch.Group:
-			if w := d.byGroup[s.Subject.Name]; w != nil {
+			if s.Subject.Name != of {
+				of = s.Subject.Name
+				w = d.byGroup[of]
+			}
+			if w != nil {
 				w.add(s, d.owner(s.By))
 			}
 		}

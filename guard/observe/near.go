@@ -13,6 +13,7 @@ import (
 // tells. It is for one goroutine at a time.
 type Near struct {
 	o     *Observer // its focus is that of the Near; it never ticks
+	stats *cgroupstat.Sampler
 	armed bool
 }
 
@@ -23,8 +24,8 @@ func OpenNear(root string) (*Near, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.stats = cgroupstat.NewSampler(o.trees, cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.CPUPressure)
-	return &Near{o: o}, nil
+	stats := cgroupstat.NewSampler(o.trees, cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.CPUPressure)
+	return &Near{o: o, stats: stats}, nil
 }
 
 // Focus makes these the groups that are read, MaxFocus at most and none within
@@ -47,7 +48,7 @@ func (n *Near) Focus(groups []string) error {
 		if _, there := n.o.focus[group]; there {
 			continue
 		}
-		if err := n.o.stats.Add(group); err != nil {
+		if err := n.stats.Add(group); err != nil {
 			if !errors.Is(err, watch.ErrGone) {
 				errs = append(errs, fmt.Errorf("focus on %s: %w", group, err))
 			}
@@ -62,7 +63,7 @@ func (n *Near) Focus(groups []string) error {
 }
 
 func (n *Near) drop(group string) error {
-	return errors.Join(n.o.unfocus(group), n.o.stats.Remove(group))
+	return errors.Join(n.o.unfocus(group), n.stats.Remove(group))
 }
 
 // Arm attaches the run-queue probe for the groups in focus, or detaches it. An error
@@ -110,7 +111,7 @@ func (n *Near) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	o := n.o
 	to, err := o.readHost(now, to)
 	errs := []error{err}
-	to, failed := o.stats.Sample(now, to)
+	to, failed := n.stats.Sample(now, to)
 	for _, f := range failed {
 		if errors.Is(f.Err, watch.ErrGone) {
 			errs = append(errs, n.drop(f.Group))
@@ -131,4 +132,4 @@ func (n *Near) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 }
 
 // Close ends all reading and detaches the probe.
-func (n *Near) Close() error { return n.o.Close() }
+func (n *Near) Close() error { return errors.Join(n.o.Close(), n.stats.Close()) }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"syscall"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
@@ -48,16 +50,20 @@ type Observer struct {
 	cfg     Config
 	host    fs.FS
 	trees   []cgroupstat.Tree
-	tree    string // where groups are listed: that of CPU time
-	cpuTree string // where groups are scheduled, "" if nowhere
-	cpuset  string // where groups have their CPUs, "" if nowhere
+	tree    string                   // where groups are listed: that of CPU time
+	cpuTree string                   // where groups are scheduled, "" if nowhere
+	cpuset  string                   // where groups have their CPUs, "" if nowhere
+	cpus    string                   // the file there that tells them
+	sets    map[string]kernfile.File // those that are open, by group
+	buf     []byte
 
-	stats   *cgroupstat.Sampler
-	rest    *cgroupstat.Sampler // of groups that only may be suspects, nil before Closely
-	closely map[string]bool     // those of which stats reads everything, if rest is there
-	groups  map[string]bool     // that are read
+	stats   []*tier
+	closely map[string]bool // nil before Closely: all are
+	groups  map[string]bool // that are read
+	leaves  []string        // as the last tick found them, until they are asked for
 	scanned watch.Time
 	ticks   int
+	stalled float64 // for how long somebody had waited for I/O by the last tick: a sum
 
 	perfTree string               // where perf events find groups, "" if nowhere
 	counters map[string]*counters // of groups in focus
@@ -89,7 +95,7 @@ func Open(c Config) (*Observer, error) {
 		})
 	}
 	o := &Observer{
-		cfg: c, host: os.DirFS(c.Root), tree: filepath.Join(c.Root, usage.Dir), groups: map[string]bool{},
+		cfg: c, host: root.FS(), tree: filepath.Join(c.Root, usage.Dir), groups: map[string]bool{}, sets: map[string]kernfile.File{},
 		focus: map[string]*schedstat.Group{}, why: map[string]error{},
 		perfTree: perfTree(c.Root, host.Hierarchies), counters: map[string]*counters{},
 	}
@@ -98,59 +104,117 @@ func Open(c Config) (*Observer, error) {
 			*dir = filepath.Join(c.Root, h.Dir)
 		}
 	}
+	o.cpus = "cpuset.cpus.effective"
+	if h, ok := host.Hierarchy(cgroup.CPUSet); ok && h.Version == 1 {
+		o.cpus = "cpuset.effective_cpus"
+	}
 	for _, h := range host.Hierarchies {
 		o.trees = append(o.trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(c.Root, h.Dir)})
 	}
-	o.stats = cgroupstat.NewSampler(o.trees, sampled()...)
+	o.stats = []*tier{{Sampler: o.sampler(sampled())}}
 	return o, nil
 }
 
 // sampled are the signals of all groups: those that the detector uses, and what
 // is cheap.
-func sampled() []cgroupstat.Signal {
+func sampled() []cgroupstat.Signal { return append(watched(), background()...) }
+
+// watched are those that tell who suffers, background those that change slowly.
+func watched() []cgroupstat.Signal {
 	return []cgroupstat.Signal{
-		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents, cgroupstat.NUMA,
-		cgroupstat.Tasks, cgroupstat.IO, cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
+		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents, cgroupstat.IO,
+		cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
 	}
 }
 
-// suspected are those of groups that may be suspects and no more.
-func suspected() []cgroupstat.Signal {
-	return []cgroupstat.Signal{cgroupstat.Usage, cgroupstat.Memory, cgroupstat.IO}
+func background() []cgroupstat.Signal { return []cgroupstat.Signal{cgroupstat.NUMA, cgroupstat.Tasks} }
+
+// always are those of groups that may be suspects and no more, but for block I/O: what
+// the agent's metrics read every second, too.
+func (o *Observer) always() []cgroupstat.Signal {
+	v1 := slices.ContainsFunc(o.trees, func(t cgroupstat.Tree) bool { return t.Version == 1 && t.Dir == o.tree })
+	return slices.DeleteFunc(cgroupstat.Always(), func(s cgroupstat.Signal) bool { return v1 && s == cgroupstat.CPUPressure })
 }
+
+// tier is what is read of some groups, and when.
+type tier struct {
+	*cgroupstat.Sampler
+	others  bool // of those that are not looked at closely
+	rarely  bool // every few ticks only
+	stalled bool // and while somebody waits for I/O
+}
+
+// few is how many ticks lie between readings of what changes slowly.
+const few = 5
 
 // Closely has everything read of these groups, those in focus among them, and of the
 // others only what may make them suspects: all of it of all is most of what a tick costs.
+// The block I/O of the others is of interest only while somebody waits for I/O: until
+// then it is read every few ticks, to count from.
 func (o *Observer) Closely(groups []string) error {
-	if o.rest == nil {
-		o.rest = cgroupstat.NewSampler(o.trees, suspected()...)
-	}
-	o.closely = map[string]bool{}
+	closely := map[string]bool{}
 	for _, group := range groups {
-		o.closely[group] = true
+		closely[group] = true
+	}
+	if o.closely != nil && maps.Equal(closely, o.closely) {
+		return nil
 	}
 	var errs []error
+	if o.closely == nil {
+		errs = append(errs, o.closeStats())
+		o.stats = []*tier{
+			{Sampler: o.sampler(watched())}, {Sampler: o.sampler(background()), rarely: true},
+			{Sampler: o.sampler(o.always()), others: true},
+			{Sampler: o.sampler([]cgroupstat.Signal{cgroupstat.IO}), others: true, rarely: true, stalled: true},
+		}
+	}
+	o.closely = closely
 	for _, group := range sortedKeys(o.groups) {
-		_, other := o.samplers(group)
-		errs = append(errs, other.Remove(group), o.add(group))
+		errs = append(errs, o.add(group))
 	}
 	return errors.Join(errs...)
 }
 
-// samplers are the one that reads a group, and the other.
-func (o *Observer) samplers(group string) (its, other *cgroupstat.Sampler) {
-	if o.rest == nil {
-		return o.stats, cgroupstat.NewSampler(nil)
+func (o *Observer) sampler(signals []cgroupstat.Signal) *cgroupstat.Sampler {
+	return cgroupstat.NewSampler(o.trees, signals...)
+}
+
+// due reports whether a tier is to be read at this tick, of which there are samples
+// already.
+func (o *Observer) due(t *tier, samples []watch.Sample) bool {
+	due := !t.rarely || o.ticks%few == 1
+	if t.stalled {
+		due = o.stalls(samples) || due
 	}
-	if o.closely[group] {
-		return o.stats, o.rest
+	return due
+}
+
+// stalls reports whether somebody has waited for I/O since the last tick, as far as the
+// pressure of the host and of the groups that are looked at closely tells.
+func (o *Observer) stalls(samples []watch.Sample) bool {
+	sum, told := 0.0, false
+	for i := range samples {
+		if samples[i].Quantity == watch.IOSome {
+			sum += samples[i].Value
+			told = true
+		}
 	}
-	return o.rest, o.stats
+	was := o.stalled
+	o.stalled = sum
+	return !told || sum != was
 }
 
 // Groups returns the groups that have none below them, by path below the root of
 // the hierarchy, in order. Processes in other groups are in none of these.
 func (o *Observer) Groups() ([]string, error) {
+	if leaves := o.leaves; leaves != nil {
+		o.leaves = nil
+		return leaves, nil
+	}
+	return o.list()
+}
+
+func (o *Observer) list() ([]string, error) {
 	var leaves []string
 	err := filepath.WalkDir(o.tree, func(dir string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && dir != o.tree {
@@ -231,14 +295,8 @@ func (o *Observer) CPUs(group string) cpuset.Set {
 		return cpuset.Set{}
 	}
 	for dir := group; ; dir = filepath.Dir(dir) {
-		for _, file := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus"} {
-			text, err := os.ReadFile(filepath.Join(o.cpuset, dir, file))
-			if err != nil {
-				continue
-			}
-			if set, err := cpuset.Parse(strings.TrimSpace(string(text))); err == nil {
-				return set
-			}
+		if set, err := o.readSet(dir); err == nil {
+			return set
 		}
 		if dir == "." || dir == "" {
 			return cpuset.Set{}
@@ -246,10 +304,43 @@ func (o *Observer) CPUs(group string) cpuset.Set {
 	}
 }
 
+// readSet reads the CPUs of a group from a file that stays open while the group is read.
+func (o *Observer) readSet(group string) (cpuset.Set, error) {
+	f, open := o.sets[group]
+	for {
+		if !open {
+			var err error
+			if f, err = kernfile.Open(filepath.Join(o.cpuset, group, o.cpus)); err != nil {
+				return cpuset.Set{}, err
+			}
+			o.sets[group] = f
+		}
+		text, buf, err := f.Read(o.buf)
+		o.buf = buf
+		if err == nil {
+			return cpuset.Parse(strings.TrimSpace(string(text)))
+		}
+		if err := errors.Join(err, o.closeSet(group)); !open {
+			return cpuset.Set{}, err
+		}
+		open = false // the group may have been made anew
+	}
+}
+
+func (o *Observer) closeSet(group string) error {
+	f, open := o.sets[group]
+	if !open {
+		return nil
+	}
+	delete(o.sets, group)
+	return f.Close()
+}
+
 // Tick appends the samples of now: of the host, of all groups, and of those in
 // focus. Groups that vanish end; other groups that cannot be read are an error,
 // with the samples of the rest.
 func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	o.leaves = nil
 	if o.ticks == 0 || now-o.scanned >= rescan {
 		if err := errors.Join(o.scan(), o.renew()); err != nil {
 			return to, err
@@ -257,19 +348,21 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 		o.scanned = now
 	}
 	o.ticks++
+	before := len(to)
 	to, err := o.readHost(now, to)
 	errs := []error{err}
-	to, failed := o.stats.Sample(now, to)
-	if o.rest != nil {
-		var more []cgroupstat.Failure
-		to, more = o.rest.Sample(now, to)
-		failed = append(failed, more...)
-	}
-	for _, f := range failed {
-		if errors.Is(f.Err, watch.ErrGone) {
-			delete(o.groups, f.Group)
-		} else {
-			errs = append(errs, f.Err)
+	for _, t := range o.stats {
+		if !o.due(t, to[before:]) {
+			continue
+		}
+		var failed []cgroupstat.Failure
+		to, failed = t.Sample(now, to)
+		for _, f := range failed {
+			if errors.Is(f.Err, watch.ErrGone) {
+				errs = append(errs, o.remove(f.Group))
+			} else {
+				errs = append(errs, f.Err)
+			}
 		}
 	}
 	to = o.readWaits(now, to)
@@ -292,10 +385,11 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 
 // scan takes in groups that are new.
 func (o *Observer) scan() error {
-	leaves, err := o.Groups()
+	leaves, err := o.list()
 	if err != nil {
 		return err
 	}
+	o.leaves = leaves
 	wanted := map[string]bool{}
 	for group := range o.focus {
 		wanted[group] = true
@@ -308,29 +402,56 @@ func (o *Observer) scan() error {
 	}
 	for group := range o.groups {
 		if !wanted[group] {
-			delete(o.groups, group)
-			its, _ := o.samplers(group)
-			if err := its.Remove(group); err != nil {
+			if err := o.remove(group); err != nil {
+				return err
+			}
+		}
+	}
+	for group := range o.sets {
+		if !wanted[group] {
+			if err := o.closeSet(group); err != nil {
 				return err
 			}
 		}
 	}
 	for group := range wanted {
-		if err := o.add(group); err != nil {
-			return err
+		if !o.groups[group] {
+			if err := o.add(group); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// add reads a group from now on, as closely as it is to be. One that is gone is left out.
 func (o *Observer) add(group string) error {
-	its, _ := o.samplers(group)
-	err := its.Add(group)
+	others := o.closely != nil && !o.closely[group]
+	for _, t := range o.stats {
+		change := t.Remove
+		if t.others == others {
+			change = t.Add
+		}
+		if err := change(group); err != nil {
+			return ignoreGone(err)
+		}
+	}
+	o.groups[group] = true
+	return nil
+}
+
+func (o *Observer) remove(group string) error {
+	delete(o.groups, group)
+	var errs []error
+	for _, t := range o.stats {
+		errs = append(errs, t.Remove(group))
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreGone(err error) error {
 	if errors.Is(err, watch.ErrGone) {
 		return nil
-	}
-	if err == nil {
-		o.groups[group] = true
 	}
 	return err
 }
@@ -457,14 +578,22 @@ func (o *Observer) readWaits(now watch.Time, to []watch.Sample) []watch.Sample {
 	return to
 }
 
+func (o *Observer) closeStats() error {
+	var errs []error
+	for _, t := range o.stats {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // Close ends all reading and detaches the probe.
 func (o *Observer) Close() error {
-	errs := []error{o.stats.Close()}
+	errs := []error{o.closeStats()}
+	for group := range o.sets {
+		errs = append(errs, o.closeSet(group))
+	}
 	for _, c := range o.counters {
 		errs = append(errs, c.close())
-	}
-	if o.rest != nil {
-		errs = append(errs, o.rest.Close())
 	}
 	if o.hostwide != nil {
 		errs = append(errs, o.hostwide.close())

@@ -267,7 +267,7 @@ func TestClosely(t *testing.T) {
 	t.Parallel()
 	root := plant(t)
 	for _, group := range []string{"a.slice/api", "b.slice"} {
-		file := filepath.Join(root, "sys/fs/cgroup", group, "cpu.pressure")
+		file := filepath.Join(root, "sys/fs/cgroup", group, "memory.pressure")
 		if err := os.WriteFile(file, []byte("some avg10=0 avg60=0 avg300=0 total=2000000\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +279,7 @@ func TestClosely(t *testing.T) {
 		now += watch.Second
 		got := tick(t, o, now)
 		for _, name := range []string{"a.slice/api", "b.slice"} {
-			key := watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: watch.CPUSome}
+			key := watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: watch.MemorySome}
 			if _, there := got[key]; there != slices.Contains(groups, name) {
 				t.Errorf("pressure of %s is read: %v, want of %v", name, there, groups)
 			}
@@ -311,5 +311,116 @@ func TestFocusMoves(t *testing.T) {
 		if len(o.focus) != 1 || !focused || len(o.counters) != 1 || o.counters[group] == nil {
 			t.Errorf("in focus: %v, want %s", sortedKeys(o.focus), group)
 		}
+	}
+}
+
+// The block I/O of groups that are only suspects is read while somebody waits for I/O,
+// and now and then.
+func TestSuspectsIO(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	stalled := func(total string) {
+		write(t, root, map[string]string{"proc/pressure/io": "some avg10=0 avg60=0 avg300=0 total=" + total + "\n"})
+	}
+	stalled("1")
+	write(t, root, map[string]string{
+		"sys/fs/cgroup/cgroup.controllers":  "cpu cpuset memory io\n",
+		"sys/fs/cgroup/b.slice/io.stat":     "8:0 rbytes=4096 wbytes=0 rios=1 wios=0\n",
+		"sys/fs/cgroup/a.slice/api/io.stat": "8:0 rbytes=512 wbytes=0 rios=1 wios=0\n",
+	})
+	o := open(t, root)
+	if err := o.Closely([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	now := watch.Time(0)
+	read := func() bool {
+		t.Helper()
+		now += watch.Second
+		got := tick(t, o, now)
+		key := watch.Sample{Time: now, Quantity: watch.IORead, Subject: subject("a.slice/api")}
+		key.Subject.Part = watch.Part{Kind: watch.Device, ID: watch.DeviceID(8, 0)}
+		if got[key] != 512 {
+			t.Errorf("at %v: the I/O of a group that is looked after is not read", now)
+		}
+		key.Subject.Name = "b.slice"
+		return got[key] == 4096
+	}
+	if !read() {
+		t.Error("not read at first")
+	}
+	for range few - 1 {
+		if read() {
+			t.Error("read though nobody waits")
+		}
+	}
+	if !read() {
+		t.Errorf("not read for %d ticks", few)
+	}
+	for _, total := range []string{"2", "3"} {
+		stalled(total)
+		if !read() {
+			t.Error("somebody waits, and it is not read")
+		}
+	}
+	if read() {
+		t.Error("read though nobody waits any more")
+	}
+	// Where the host does not tell, it may be at any time.
+	if err := os.Remove(filepath.Join(root, "proc/pressure/io")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !read() {
+			t.Error("nobody tells who waits, and it is not read")
+		}
+	}
+}
+
+// The file that tells a group's CPUs stays open as long as it is that of the group.
+func TestCPUsOfGroupMadeAnew(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	tick(t, o, watch.Second)
+	for _, cpus := range []string{"0-1", "1"} {
+		write(t, root, map[string]string{"sys/fs/cgroup/b.slice/cpuset.cpus.effective": cpus + "\n"})
+		if got := o.CPUs("b.slice"); got.String() != cpus {
+			t.Errorf("CPUs %s, want %s", got, cpus)
+		}
+	}
+	if len(o.sets) != 1 {
+		t.Errorf("%d files are open", len(o.sets))
+	}
+	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/b.slice")); err != nil {
+		t.Fatal(err)
+	}
+	tick(t, o, watch.Second+rescan)
+	if len(o.sets) != 0 {
+		t.Error("the file of a group that is gone is open")
+	}
+	write(t, root, map[string]string{"sys/fs/cgroup/b.slice/cpuset.cpus.effective": "2\n"})
+	if got := o.CPUs("b.slice"); got.String() != "2" {
+		t.Errorf("CPUs of the new group are %s", got)
+	}
+}
+
+// What a tick has found is not looked for a second time, but once.
+func TestGroupsAfterTick(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	tick(t, o, watch.Second)
+	if err := os.Mkdir(filepath.Join(root, "sys/fs/cgroup/new"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{3, 4} {
+		if got, err := o.Groups(); len(got) != want || err != nil {
+			t.Errorf("groups %q, %v; want %d", got, err, want)
+		}
+	}
+	tick(t, o, watch.Second+rescan)
+	tick(t, o, 2*watch.Second+rescan)
+	if o.leaves != nil {
+		t.Error("what an earlier tick has found is kept")
 	}
 }

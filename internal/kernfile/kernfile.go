@@ -30,10 +30,14 @@ func OpenDir(path string) (Dir, error) {
 }
 
 // Open opens a file of the directory for reading.
-func (d Dir) Open(name string) (File, error) {
-	path := d.path + "/" + name
+func (d Dir) Open(name string) (File, error) { return openAt(d.fd, name, d.path+"/"+name) }
+
+// Open opens a file for reading.
+func Open(path string) (File, error) { return openAt(unix.AT_FDCWD, path, path) }
+
+func openAt(dir int, name, path string) (File, error) {
 	fd, err := ignoreEINTR(func() (int, error) {
-		return unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return File{}, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -106,6 +110,16 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 
 // Close closes the file.
 func (f File) Close() error { return unix.Close(f.fd) }
+
+// ReadFile is ReadAll of a file that is read once.
+func ReadFile(path string, buf []byte) (text, grown []byte, err error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, buf, err
+	}
+	defer f.Close()
+	return f.ReadAll(buf)
+}
 
 func ignoreEINTR(call func() (int, error)) (int, error) {
 	for {

@@ -23,7 +23,7 @@ func Rooms() []Room {
 		{Path: "internal/strictyaml", Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
-		{Path: "kernel", May: []string{"cpuset"}},
+		{Path: "kernel", May: []string{"cpuset", "internal/kernfile"}},
 		{Path: "watch", Pure: true},
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
@@ -52,7 +52,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
-			"watch/perf", "watch/resctrl", "watch/cpufreq",
+			"watch/perf", "watch/resctrl", "watch/cpufreq", "internal/kernfile",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect"}},
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "guard/detect", "guard/control"}},

@@ -51,9 +51,8 @@ type Reader struct {
 	dirs    []kernfile.Dir
 	files   []openFile
 	signals []Status
-	// buf is shared by the readers of a Sampler.
-	buf  *[]byte
-	sink sink
+	buf     *[]byte // see Use
+	sink    sink
 }
 
 type openFile struct {
@@ -78,6 +77,9 @@ func Open(trees []Tree, group string, want ...Signal) (*Reader, error) {
 	}
 	return r, nil
 }
+
+// Use has the Reader read into a buffer that it shares with others of its goroutine.
+func (r *Reader) Use(buf *[]byte) { r.buf = buf }
 
 func (r *Reader) open(trees []Tree, group string, want []Signal) error {
 	dirs := make([]*kernfile.Dir, len(trees)) // nil: not in this tree
@@ -107,7 +109,20 @@ func (r *Reader) open(trees []Tree, group string, want []Signal) error {
 		status.Err = err
 		r.signals = append(r.signals, status)
 	}
-	return nil
+	return r.closeUnused()
+}
+
+// closeUnused closes the directories of trees that tell none of the signals.
+func (r *Reader) closeUnused() error {
+	var errs []error
+	r.dirs = slices.DeleteFunc(r.dirs, func(d kernfile.Dir) bool {
+		if slices.ContainsFunc(r.files, func(f openFile) bool { return f.dir == d }) {
+			return false
+		}
+		errs = append(errs, d.Close())
+		return true
+	})
+	return errors.Join(errs...)
 }
 
 // add opens the files of a signal that are not open yet and returns their paths.

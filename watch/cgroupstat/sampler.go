@@ -40,7 +40,7 @@ func (s *Sampler) Add(group string) error {
 	if err != nil {
 		return err
 	}
-	r.buf = &s.buf
+	r.Use(&s.buf)
 	s.readers = slices.Insert(s.readers, i, r)
 	return nil
 }

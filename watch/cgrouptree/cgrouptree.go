@@ -83,6 +83,9 @@ type node struct {
 	id       identity
 	watch    int // -1 without
 	children map[string]*node
+	// childless is true if the last scan found no directory in it, and its watch
+	// tells of those that came since.
+	childless bool
 }
 
 type identity struct{ dev, ino uint64 }
@@ -222,7 +225,7 @@ func (w *Watcher) scan() {
 		}
 		if n != nil {
 			w.list(n)
-		} else if id, ok := identify(root); ok {
+		} else if id, _, ok := identify(root); ok {
 			w.roots[i] = &node{root: root, dir: root, id: id}
 			w.enter(w.roots[i])
 		}
@@ -236,12 +239,13 @@ func (w *Watcher) scan() {
 // same reports whether a directory is still the one that is known, and renews its
 // watch.
 func (w *Watcher) same(n *node) bool {
-	id, ok := identify(n.dir)
+	id, childless, ok := identify(n.dir)
 	if !ok || id != n.id {
 		return false
 	}
 	old := n.watch
 	w.watch(n)
+	n.childless = childless && n.watch == old
 	return old < 0 || n.watch < 0 || n.watch == old
 }
 
@@ -249,7 +253,7 @@ func (w *Watcher) same(n *node) bool {
 // below it.
 func (w *Watcher) appear(parent *node, name string) {
 	dir := filepath.Join(parent.dir, name)
-	id, ok := identify(dir)
+	id, _, ok := identify(dir)
 	if !ok {
 		return
 	}
@@ -268,6 +272,9 @@ func (w *Watcher) enter(n *node) {
 
 // list compares the children that are known with those that are there.
 func (w *Watcher) list(n *node) {
+	if n.childless && len(n.children) == 0 {
+		return
+	}
 	entries, err := os.ReadDir(n.dir) // sorted
 	if err != nil {
 		return // it vanishes: its parent's watch or the next scan tells
@@ -390,12 +397,15 @@ func (w *Watcher) Close() error {
 	return w.inotify.Close()
 }
 
-func identify(dir string) (identity, bool) {
+// identify tells which directory this is, and whether it has none in it: one of a
+// cgroup file system has two links and one for each directory in it, and listing its
+// files would cost more than all the rest.
+func identify(dir string) (id identity, childless, ok bool) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return identity{}, false
+		return identity{}, false, false
 	}
-	return identity{stat.Dev, stat.Ino}, true
+	return identity{stat.Dev, stat.Ino}, stat.Nlink == 2, true
 }
 
 func sortedNames(nodes map[string]*node) []string {
