@@ -99,6 +99,12 @@ func writeOnce(f *os.File, name, data string) error {
 	var n int
 	var werr error
 	if err := conn.Write(func(fd uintptr) bool {
+		// os.File sets O_NONBLOCK on what can be polled, as files of control groups
+		// can; of such a writer newer kernels (7.3, not 6.12) reclaim nothing when it
+		// lowers memory.high.
+		if werr = syscall.SetNonblock(int(fd), false); werr != nil {
+			return true
+		}
 		n, werr = syscall.Write(int(fd), []byte(data))
 		return werr != syscall.EAGAIN
 	}); err != nil {

@@ -178,6 +178,14 @@ func childWork() map[string]func(*testing.T) {
 			ready()
 			workInTurns()
 		},
+		"cache a disk": func(t *testing.T) {
+			if err := cacheDisk(); err != nil {
+				t.Fatal(err)
+			}
+			ready()
+			time.Sleep(math.MaxInt64)
+		},
+		"read a disk":    func(t *testing.T) { t.Fatal(readDisk(ready)) },
 		"use delegation": useDelegation,
 		"change a node":  changeNode,
 	}

@@ -51,7 +51,7 @@ func (l *Loop) propose(at *ladder, r detect.Remedy, suspect string, held *step) 
 	switch r {
 	case detect.Burst, detect.ExclusiveCPUs:
 		a.Group = at.victim
-	case detect.Weight:
+	case detect.Weight, detect.IOWeight:
 		_, group, ok := Diverge(at.victim, suspect)
 		if !ok {
 			return a, "the two lie within each other"

@@ -306,6 +306,18 @@ func TestActsWhereTheyDiverge(t *testing.T) {
 	}
 }
 
+// So does the weight of I/O: among groups within the suspect's side it would change
+// nothing for the victim.
+func TestIOWeightActsWhereTheyDiverge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "be/jobs/batch", detect.IO, nil})
+		p.workloads[1].Group = "be/jobs/batch"
+		p.workloads = append(p.workloads, control.Workload{Group: "be", Class: place.BE})
+		want(t, p.run(control.Config{}, 10), "would_apply io_weight be: weight 10\n")
+	})
+}
+
 // Two victims of one suspect: one change at a time, and what the first has is not
 // done again.
 func TestTwoVictims(t *testing.T) {
