@@ -5,6 +5,9 @@ import (
 	"berth.dev/berth/internal/vmtest"
 )
 
+// withDisk is the machine that has a disk, which holds nothing.
+const withDisk = "2s4n"
+
 // machines are those that guest tests meet, about in the order of what their guests
 // take, the longest first.
 func machines() []vmtest.Machine {
@@ -21,7 +24,7 @@ func machines() []vmtest.Machine {
 			Nodes: evenNodes(8, 16),
 		},
 		{
-			Name:    "2s4n",
+			Name:    withDisk,
 			Sockets: 2, Dies: 2, Cores: 4, Threads: 2,
 			Nodes: evenNodes(4, 8),
 			Distances: [][]int{
@@ -56,12 +59,14 @@ func machines() []vmtest.Machine {
 	}
 }
 
-// evenNodes returns nodes of consecutive positions.
+// evenNodes returns nodes of consecutive positions. The first has room for the
+// kernel and the files of the guest, too.
 func evenNodes(nodes, cpus int) []vmtest.Node {
 	list := make([]vmtest.Node, nodes)
 	for i := range list {
 		list[i].CPUs = positions(i*cpus, (i+1)*cpus-1)
 	}
+	list[0].MiB = 2 * vmtest.DefaultNodeMiB
 	return list
 }
 

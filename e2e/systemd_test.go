@@ -30,9 +30,10 @@ func TestSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := programs.job(kernel)
+	m := vmtest.Machine{Name: "systemd4", Cores: 4, MiB: 1024}
+	job := programs.job(kernel, m)
 	job.Files["/bin/guest.test"], job.Files["/bin/busybox"] = tests, kit.Busybox
 	job.Modules = []string{"overlay"}
 	job.Disk = kit.Disk
-	runGuest(t, kit, vmtest.Machine{Name: "systemd4", Cores: 4, MiB: 1024}, job, &summary{began: time.Now()})
+	runGuest(t, kit, m, job, newSummary(time.Now()))
 }

@@ -78,7 +78,7 @@ func fetch(ctx context.Context, out io.Writer, dir string, systemd bool) error {
 			return err
 		}
 	}
-	return nil
+	return uncompress(ctx, out, dir)
 }
 
 func (p part) get(ctx context.Context, out io.Writer, dir string) error {

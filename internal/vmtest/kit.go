@@ -44,7 +44,7 @@ type Kit struct {
 type Kernel struct {
 	// Name is the kernel's version by its first two numbers, as in "6.12".
 	Name string `json:"name"`
-	// Image is a bzImage.
+	// Image is a bzImage, or the ELF file in it, which boots sooner.
 	Image string `json:"image"`
 	// Modules is the directory of /lib/modules/RELEASE.
 	Modules string `json:"modules"`

@@ -92,7 +92,7 @@ func TestArguments(t *testing.T) {
 		}, nil},
 		{"uneven", Machine{Sockets: 2, Cores: 2, Threads: 2, SingleThread: cpuset.MustOf(3)}, []string{
 			"-smp", "1,maxcpus=8,sockets=2,dies=1,cores=2,threads=2",
-			"-device", cpuModel + "-x86_64-cpu,check=off,socket-id=1,die-id=0,core-id=1,thread-id=0",
+			"-device", cpuModel + "-x86_64-cpu," + cpuFlags + ",socket-id=1,die-id=0,core-id=1,thread-id=0",
 		}, nil},
 		{"frequencies", Machine{MaxKHz: []int{1}}, []string{"-device", "pc-testdev"}, nil},
 	} {
