@@ -160,12 +160,6 @@ func skippedFaults(r *guarded.Result) string {
 	return strings.Join(why, "; ")
 }
 
-// labGuardReport is what -o json prints: what was measured, and what it comes to.
-type labGuardReport struct {
-	Result   *guarded.Result   `json:"result"`
-	Analysis *guarded.Analysis `json:"analysis"`
-}
-
 // present prints a result; dir is where it was stored, "" for one that was read.
 func (f *labGuardFlags) present(w io.Writer, r *guarded.Result, dir string) error {
 	a, err := guarded.Analyse(r)
@@ -173,7 +167,7 @@ func (f *labGuardFlags) present(w io.Writer, r *guarded.Result, dir string) erro
 		return err
 	}
 	if f.output == "json" {
-		return json.NewEncoder(w).Encode(labGuardReport{r, a})
+		return json.NewEncoder(w).Encode(guarded.NewReport(r, a))
 	}
 	o := textOptions(w)
 	if err := guarded.Text(w, r, a, o.Width); err != nil {

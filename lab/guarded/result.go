@@ -37,6 +37,19 @@ type Result struct {
 	Steady *lab.Result `json:"steady,omitempty"`
 }
 
+// ReportSchema names the version of the Report's format.
+const ReportSchema = "berth.dev/lab-guard-report/v1"
+
+// Report is a result and what it comes to.
+type Report struct {
+	Schema   string    `json:"schema"` // "berth.dev/lab-guard-report/v1"
+	Result   *Result   `json:"result"`
+	Analysis *Analysis `json:"analysis"`
+}
+
+// NewReport returns the report of a result.
+func NewReport(r *Result, a *Analysis) *Report { return &Report{ReportSchema, r, a} }
+
 // binLength is the length of a Bin: ten of them have the 368 requests that an
 // interval of p99 needs (docs/statistics.md) at 1,000 requests a second.
 const binLength = 50 * time.Millisecond

@@ -16,7 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/guarded"
 )
 
 // The schemas in docs/ are generated from the Go types and their comments; go
@@ -33,6 +37,7 @@ func TestSchemas(t *testing.T) {
 	if err := JSON(&doc, r, a); err != nil {
 		t.Fatal(err)
 	}
+	guardResult, guardReport := guardedExample(t, r)
 	for _, tt := range []struct {
 		file, schema, title string
 		of                  reflect.Type
@@ -41,6 +46,8 @@ func TestSchemas(t *testing.T) {
 		{"result-schema.json", lab.Schema, "A run of berth lab, as stored in result.json", reflect.TypeFor[lab.Result](), []any{r, &lab.Result{}}},
 		{"report-schema.json", Schema, "What berth lab -o json and berth lab report -o json print", reflect.TypeFor[Document](), []any{json.RawMessage(doc.Bytes())}},
 		{"compare-schema.json", ComparisonSchema, "What berth lab compare -o json prints", reflect.TypeFor[Comparison](), []any{c}},
+		{"lab-guard-schema.json", guarded.Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[guarded.Result](), []any{guardResult, &guarded.Result{}}},
+		{"lab-guard-report-schema.json", guarded.ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[guarded.Report](), []any{guardReport}},
 	} {
 		s := &schema{comments: comments, defs: map[string]any{}}
 		root := s.of(tt.of)
@@ -64,7 +71,7 @@ func TestSchemas(t *testing.T) {
 				t.Errorf("%s does not describe what is written: %v", tt.file, err)
 			}
 		}
-		if tt.of == reflect.TypeFor[lab.Result]() {
+		if tt.of == reflect.TypeFor[lab.Result]() || tt.of == reflect.TypeFor[guarded.Result]() {
 			for _, bad := range []string{`{}`, `{"schema":1}`, `[]`} {
 				var value any
 				if err := json.Unmarshal([]byte(bad), &value); err != nil {
@@ -76,6 +83,32 @@ func TestSchemas(t *testing.T) {
 			}
 		}
 	}
+}
+
+// guardedExample is a result of berth lab guard in which nothing is missing.
+func guardedExample(t *testing.T, steady *lab.Result) (*guarded.Result, *guarded.Report) {
+	t.Helper()
+	one := 1.0
+	event := control.Event{
+		Mode: control.Enforce, Outcome: control.Kept, Victim: "tenant", Suspect: "neighbour", Resource: detect.IO, Confidence: 0.5,
+		Evidence: []detect.Evidence{{Signal: detect.IOPressure, Value: 1, Baseline: &one}},
+		Action:   &control.Action{Remedy: detect.IOWeight, Group: "neighbour", Limits: cgroup.Limits{IOWeight: 10, Idle: cgroup.On, IOMax: []cgroup.IOMax{{Device: "7:0"}}}},
+		Changes:  []control.Change{{Path: "a", From: "b", To: "c"}}, Effect: &control.Effect{Before: 2, After: 1}, Skipped: []control.Skip{{Remedy: detect.Weight, Reason: "x"}},
+	}
+	r := &guarded.Result{
+		Schema: guarded.Schema, Experiment: guarded.Default(), Steady: steady, Skipped: []lab.Skipped{{Scenario: guarded.Quota}},
+		Runs: []guarded.Trial{{
+			Fault: guarded.IO, Number: 1, BinsFrom: -1, End: 2, Changed: []string{"x"}, Errors: []string{"y"},
+			Bins:     slices.Repeat([]guarded.Bin{{Response: []int64{1000, 2000}, Censored: 1}}, 80),
+			Findings: []guarded.Finding{{At: 1, Resource: detect.IO, Suspect: lab.Neighbour}},
+			Events:   []guarded.Event{{At: 1, Event: event, Words: event.String()}},
+		}},
+	}
+	a, err := guarded.Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, guarded.NewReport(r, a)
 }
 
 // goldenDoc is golden for a file in docs/.
@@ -238,7 +271,7 @@ func expect(rule map[string]any, kind string) error {
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, dir := range []string{".", "..", "../load", "../noise", "../probe", "../stats", "../tenant", "../../machine"} {
+	for _, dir := range []string{".", "..", "../load", "../noise", "../probe", "../stats", "../tenant", "../guarded", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no sources in %s: %v", dir, err)
