@@ -9,7 +9,7 @@ import (
 )
 
 // The disk of the fault IO: slow enough that a few readers keep it busy with little of
-// a CPU. Alone the tenant waits for it 0.1 ms in each of 50 reads per second; beside
+// a CPU. Alone the tenant waits for it 0.2 ms in each of 50 reads per second; beside
 // the readers it waits for theirs, of 4 ms each.
 const (
 	diskBytes   = 256 << 20
