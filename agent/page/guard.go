@@ -8,6 +8,8 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // Guard is where the guard stands, in words.
@@ -31,6 +33,9 @@ func guardOf(g api.Guard) Guard {
 		if id, ok := g.Workloads[group]; ok {
 			return id
 		}
+		if group == ended {
+			return "processes that have ended"
+		}
 		return group
 	}
 	probe := "the run-queue probe is at rest"
@@ -48,26 +53,57 @@ func guardOf(g api.Guard) Guard {
 	}
 	for _, state := range s.States {
 		for _, a := range state.Actions {
-			out.Done = append(out.Done, fmt.Sprintf("%s, for %s: %s", did(g.Mode, a), name(state.Victim), phase(state)))
+			out.Done = append(out.Done, fmt.Sprintf("%s, for %s: %s", did(g.Mode, a, name), name(state.Victim), stands(state)))
 		}
 	}
 	for _, a := range s.InForce {
 		if a.Victim == "" { // of no victim: suppression
-			out.Done = append(out.Done, did(g.Mode, a)+", for all others")
+			out.Done = append(out.Done, did(g.Mode, a, name)+", for all others")
 		}
 	}
 	slices.Sort(out.Suffers)
 	return out
 }
 
-func did(mode config.GuardMode, a control.Action) string {
-	if mode == config.GuardPreview {
-		return "would: " + a.String()
+// ended is what the guard calls groups that had ended before it could see their names
+// (guard/observe).
+const ended = "(ended)"
+
+// did says what an action does.
+func did(mode config.GuardMode, a control.Action, name func(string) string) string {
+	text, l := a.String(), a.Limits
+	switch {
+	case a.Remedy == detect.Weight && l.Idle == cgroup.On:
+		text = name(a.Group) + " runs only when nobody else wants to"
+	case a.Remedy == detect.Weight:
+		text = fmt.Sprintf("%s has CPU weight %d", name(a.Group), l.Weight)
+	case a.Remedy == detect.HeadroomCap && l.Period > 0:
+		text = fmt.Sprintf("%s has at most %.2f CPUs", name(a.Group), l.Quota.Seconds()/l.Period.Seconds())
+	case a.Remedy == detect.ShrinkCPUs:
+		text = fmt.Sprintf("%s runs on CPUs %s only", name(a.Group), l.CPUs)
+	case a.Remedy == detect.MemoryHigh:
+		text = fmt.Sprintf("%s is to have at most %d MiB", name(a.Group), l.MemoryHigh>>20)
+	case a.Remedy == detect.IOWeight:
+		text = fmt.Sprintf("%s has I/O weight %d", name(a.Group), l.IOWeight)
 	}
-	return a.String()
+	if mode == config.GuardPreview {
+		return "would be done: " + text
+	}
+	return text
 }
 
-// phase says how an action stands.
-func phase(s control.State) string {
-	return fmt.Sprintf("%v, symptom at %.1f of what counts", s.Phase, s.Strength)
+// stands says how the help for a victim stands. A symptom counts from 100 % on.
+func stands(s control.State) string {
+	text := s.Phase.String()
+	switch s.Phase {
+	case control.Verifying:
+		text = "whether it helps is being measured"
+	case control.Holding:
+		text = "it helped"
+	case control.Relaxing:
+		text = "whether less will do is being tried"
+	case control.Unresolved:
+		text = "nothing more that may be done helps"
+	}
+	return fmt.Sprintf("%s; the symptom is at %.0f %% of where it counts", text, 100*s.Strength)
 }
