@@ -251,6 +251,9 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 		s.Left = report.Items
 	}
 	s.Agent, err = agentGuard(cmd)
+	if s.Running != nil && s.Running.PID == 0 && s.Agent != nil && s.Agent.Mode == config.GuardEnforce {
+		s.Running = nil // it is the agent's
+	}
 	return s, err
 }
 

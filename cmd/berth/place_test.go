@@ -228,6 +228,9 @@ func TestQuota(t *testing.T) {
 			t.Errorf("%q: %v, %v; want %v", text, q, err, want)
 		}
 	}
+	if text := (quota{quota: 50 * time.Millisecond}).String(); text != "50ms/100ms" { // as a configuration has it
+		t.Errorf("without a period: %s", text)
+	}
 	for _, text := range []string{"", "fast", "-1", "0", "0%", "500m%", "max%", "%", "1/2", "1ms/", "/1ms", "-1ms/1ms", "1ms/0s", "1e3", "1 %"} {
 		var q quota
 		if err := q.UnmarshalText([]byte(text)); err == nil {

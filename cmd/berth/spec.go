@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -118,7 +119,7 @@ func (f *specFlags) thereIs(cmd *cobra.Command, n node) error {
 	return nil
 }
 
-// quota is CPU time per period.
+// quota is CPU time per period; a period of 0 is the kernel's default.
 type quota struct{ quota, period time.Duration }
 
 // quotaPeriod is the kernel's default.
@@ -170,7 +171,7 @@ func (q quota) String() string {
 	case cgroup.Unlimited:
 		return "max"
 	}
-	return fmt.Sprintf("%s/%s", q.quota, q.period)
+	return fmt.Sprintf("%s/%s", q.quota, cmp.Or(q.period, quotaPeriod))
 }
 
 // MarshalText writes what String returns.
