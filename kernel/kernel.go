@@ -10,8 +10,9 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+
+	"berth.dev/berth/internal/enum"
 )
 
 // Op is what a Step does.
@@ -113,48 +114,25 @@ func (s Step) String() string {
 var opNames = [...]string{Write: "write", Mkdir: "mkdir", Attach: "attach", Enable: "enable"}
 
 // String returns the operation's name: "write", "mkdir", "attach", "enable".
-func (o Op) String() string { return name(opNames[:], int(o)) }
+func (o Op) String() string { return enum.Name(opNames[:], o) }
 
 // MarshalText writes the operation's name.
-func (o Op) MarshalText() ([]byte, error) { return marshalName(opNames[:], int(o)) }
+func (o Op) MarshalText() ([]byte, error) { return enum.Marshal(opNames[:], o) }
 
 // UnmarshalText reads the operation's name.
-func (o *Op) UnmarshalText(text []byte) error { return unmarshalName(opNames[:], text, (*int)(o)) }
+func (o *Op) UnmarshalText(text []byte) error { return enum.Unmarshal(opNames[:], text, o) }
 
 var formatNames = [...]string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
 
 // String returns the format's name: "words", "list", "keyed", "state".
-func (f Format) String() string { return name(formatNames[:], int(f)) }
+func (f Format) String() string { return enum.Name(formatNames[:], f) }
 
 // MarshalText writes the format's name.
-func (f Format) MarshalText() ([]byte, error) { return marshalName(formatNames[:], int(f)) }
+func (f Format) MarshalText() ([]byte, error) { return enum.Marshal(formatNames[:], f) }
 
 // UnmarshalText reads the format's name.
 func (f *Format) UnmarshalText(text []byte) error {
-	return unmarshalName(formatNames[:], text, (*int)(f))
-}
-
-func name(names []string, i int) string {
-	if i < 0 || i >= len(names) {
-		return fmt.Sprintf("unknown(%d)", i)
-	}
-	return names[i]
-}
-
-func marshalName(names []string, i int) ([]byte, error) {
-	if i < 0 || i >= len(names) {
-		return nil, fmt.Errorf("marshal %d: no such name", i)
-	}
-	return []byte(names[i]), nil
-}
-
-func unmarshalName(names []string, text []byte, to *int) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("unmarshal %q: not one of %v", text, names)
-	}
-	*to = i
-	return nil
+	return enum.Unmarshal(formatNames[:], text, f)
 }
 
 // ErrNotSupported is what every NotSupportedError is.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth.dev/berth/internal/enum"
 )
 
 var errExist error = syscall.EEXIST
@@ -66,14 +68,14 @@ var outcomeNames = [...]string{
 }
 
 // String returns the outcome in one word.
-func (o Outcome) String() string { return name(outcomeNames[:], int(o)) }
+func (o Outcome) String() string { return enum.Name(outcomeNames[:], o) }
 
 // MarshalText writes the outcome's word.
-func (o Outcome) MarshalText() ([]byte, error) { return marshalName(outcomeNames[:], int(o)) }
+func (o Outcome) MarshalText() ([]byte, error) { return enum.Marshal(outcomeNames[:], o) }
 
 // UnmarshalText reads the outcome's word.
 func (o *Outcome) UnmarshalText(text []byte) error {
-	return unmarshalName(outcomeNames[:], text, (*int)(o))
+	return enum.Unmarshal(outcomeNames[:], text, o)
 }
 
 // reverted is what became of one entry.

@@ -1,5 +1,9 @@
 package watch
 
+import (
+	"berth.dev/berth/internal/enum"
+)
+
 // Unit is the base unit of a value.
 type Unit uint8
 
@@ -14,7 +18,7 @@ const (
 
 // String returns "seconds", "bytes", "count", "ratio" or "hertz".
 func (u Unit) String() string {
-	return name([]string{"seconds", "bytes", "count", "ratio", "hertz"}, int(u))
+	return enum.Name([]string{"seconds", "bytes", "count", "ratio", "hertz"}, u)
 }
 
 // Quantity is what was measured. Its unit and whether it is a counter follow
@@ -222,13 +226,13 @@ func (q Quantity) Unit() Unit { return infos[q].unit }
 func (q Quantity) Counter() bool { return infos[q].counter }
 
 // String returns the quantity's name, "cpu_time".
-func (q Quantity) String() string { return name(quantityNames(), int(q)) }
+func (q Quantity) String() string { return enum.Name(quantityNames(), q) }
 
 // MarshalText writes the quantity's name.
-func (q Quantity) MarshalText() ([]byte, error) { return marshal(quantityNames(), int(q)) }
+func (q Quantity) MarshalText() ([]byte, error) { return enum.Marshal(quantityNames(), q) }
 
 // UnmarshalText reads the quantity's name.
-func (q *Quantity) UnmarshalText(text []byte) error { return unmarshal(quantityNames(), text, q) }
+func (q *Quantity) UnmarshalText(text []byte) error { return enum.Unmarshal(quantityNames(), text, q) }
 
 func quantityNames() []string {
 	names := make([]string, len(infos))

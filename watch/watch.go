@@ -9,9 +9,9 @@ package watch
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
+
+	"berth.dev/berth/internal/enum"
 )
 
 // Time is nanoseconds on a clock that never goes back (CLOCK_MONOTONIC), from
@@ -112,42 +112,19 @@ var (
 )
 
 // String returns the scope's name.
-func (s Scope) String() string { return name(scopeNames[:], int(s)) }
+func (s Scope) String() string { return enum.Name(scopeNames[:], s) }
 
 // MarshalText writes the scope's name.
-func (s Scope) MarshalText() ([]byte, error) { return marshal(scopeNames[:], int(s)) }
+func (s Scope) MarshalText() ([]byte, error) { return enum.Marshal(scopeNames[:], s) }
 
 // UnmarshalText reads the scope's name.
-func (s *Scope) UnmarshalText(text []byte) error { return unmarshal(scopeNames[:], text, s) }
+func (s *Scope) UnmarshalText(text []byte) error { return enum.Unmarshal(scopeNames[:], text, s) }
 
 // String returns the kind's name.
-func (k PartKind) String() string { return name(partNames[:], int(k)) }
+func (k PartKind) String() string { return enum.Name(partNames[:], k) }
 
 // MarshalText writes the kind's name.
-func (k PartKind) MarshalText() ([]byte, error) { return marshal(partNames[:], int(k)) }
+func (k PartKind) MarshalText() ([]byte, error) { return enum.Marshal(partNames[:], k) }
 
 // UnmarshalText reads the kind's name.
-func (k *PartKind) UnmarshalText(text []byte) error { return unmarshal(partNames[:], text, k) }
-
-func name(names []string, i int) string {
-	if i >= len(names) {
-		return "unknown(" + strconv.Itoa(i) + ")"
-	}
-	return names[i]
-}
-
-func marshal(names []string, i int) ([]byte, error) {
-	if i >= len(names) {
-		return nil, fmt.Errorf("marshal %d: no such name", i)
-	}
-	return []byte(names[i]), nil
-}
-
-func unmarshal[T ~uint8](names []string, text []byte, to *T) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("unmarshal %q: not one of %v", text, names)
-	}
-	*to = T(i)
-	return nil
-}
+func (k *PartKind) UnmarshalText(text []byte) error { return enum.Unmarshal(partNames[:], text, k) }

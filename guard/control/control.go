@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/enum"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -43,13 +44,13 @@ const (
 var modeNames = []string{Observe: "observe", Preview: "preview", Enforce: "enforce"}
 
 // String returns the mode's name, "enforce".
-func (m Mode) String() string { return name(modeNames, int(m)) }
+func (m Mode) String() string { return enum.Name(modeNames, m) }
 
 // MarshalText writes the mode's name.
-func (m Mode) MarshalText() ([]byte, error) { return marshal(modeNames, int(m)) }
+func (m Mode) MarshalText() ([]byte, error) { return enum.Marshal(modeNames, m) }
 
 // UnmarshalText reads the mode's name.
-func (m *Mode) UnmarshalText(text []byte) error { return unmarshal(modeNames, text, m) }
+func (m *Mode) UnmarshalText(text []byte) error { return enum.Unmarshal(modeNames, text, m) }
 
 // Config says how the loop behaves. The zero value observes, with the defaults
 // that each field names.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/enum"
 	"berth.dev/berth/kernel/cgroup"
 )
 
@@ -83,13 +84,13 @@ var outcomeNames = []string{
 }
 
 // String returns the outcome's name, "gave_up".
-func (o Outcome) String() string { return name(outcomeNames, int(o)) }
+func (o Outcome) String() string { return enum.Name(outcomeNames, o) }
 
 // MarshalText writes the outcome's name.
-func (o Outcome) MarshalText() ([]byte, error) { return marshal(outcomeNames, int(o)) }
+func (o Outcome) MarshalText() ([]byte, error) { return enum.Marshal(outcomeNames, o) }
 
 // UnmarshalText reads the outcome's name.
-func (o *Outcome) UnmarshalText(text []byte) error { return unmarshal(outcomeNames, text, o) }
+func (o *Outcome) UnmarshalText(text []byte) error { return enum.Unmarshal(outcomeNames, text, o) }
 
 // Event is one step of the loop: what it did, would do or cannot do, for whom and
 // against whom, why, and what came of it.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/enum"
 )
 
 // Phase is where the loop stands with one victim and resource.
@@ -25,13 +26,13 @@ const (
 var phaseNames = []string{Clear: "clear", Verifying: "verifying", Holding: "holding", Relaxing: "relaxing", Unresolved: "unresolved"}
 
 // String returns the phase's name, "verifying".
-func (p Phase) String() string { return name(phaseNames, int(p)) }
+func (p Phase) String() string { return enum.Name(phaseNames, p) }
 
 // MarshalText writes the phase's name.
-func (p Phase) MarshalText() ([]byte, error) { return marshal(phaseNames, int(p)) }
+func (p Phase) MarshalText() ([]byte, error) { return enum.Marshal(phaseNames, p) }
 
 // UnmarshalText reads the phase's name.
-func (p *Phase) UnmarshalText(text []byte) error { return unmarshal(phaseNames, text, p) }
+func (p *Phase) UnmarshalText(text []byte) error { return enum.Unmarshal(phaseNames, text, p) }
 
 const (
 	lookBack = 5    // windows whose median is the strength, and of a trial

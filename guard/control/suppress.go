@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/enum"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -27,13 +28,13 @@ const (
 var suppressNames = []string{ByCPUs: "cpuset", ByQuota: "quota"}
 
 // String returns the way's name, "quota".
-func (s SuppressBy) String() string { return name(suppressNames, int(s)) }
+func (s SuppressBy) String() string { return enum.Name(suppressNames, s) }
 
 // MarshalText writes the way's name.
-func (s SuppressBy) MarshalText() ([]byte, error) { return marshal(suppressNames, int(s)) }
+func (s SuppressBy) MarshalText() ([]byte, error) { return enum.Marshal(suppressNames, s) }
 
 // UnmarshalText reads the way's name.
-func (s *SuppressBy) UnmarshalText(text []byte) error { return unmarshal(suppressNames, text, s) }
+func (s *SuppressBy) UnmarshalText(text []byte) error { return enum.Unmarshal(suppressNames, text, s) }
 
 // Suppression limits all best-effort work by what the node has left, whether
 // somebody suffers or not, by the formula of Koordinator's CPU suppression:

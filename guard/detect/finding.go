@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"berth.dev/berth/internal/enum"
 	"berth.dev/berth/watch"
 )
 
@@ -71,7 +72,7 @@ func (e Evidence) String() string {
 // on what evidence, and what would help.
 func (f Finding) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s", f.Victim, name(plain, int(f.Resource)))
+	fmt.Fprintf(&b, "%s %s", f.Victim, enum.Name(plain, f.Resource))
 	if f.Suspect != "" {
 		fmt.Fprintf(&b, ", because of %s", called(f.Suspect))
 	}

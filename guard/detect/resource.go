@@ -1,9 +1,7 @@
 package detect
 
 import (
-	"fmt"
-	"slices"
-	"strconv"
+	"berth.dev/berth/internal/enum"
 )
 
 // Resource is what a victim lacks. Their order is that in which findings about
@@ -68,13 +66,13 @@ func (r Resource) cpuFamily() bool {
 }
 
 // String returns the resource's name, "memory_bandwidth".
-func (r Resource) String() string { return name(resourceNames, int(r)) }
+func (r Resource) String() string { return enum.Name(resourceNames, r) }
 
 // MarshalText writes the resource's name.
-func (r Resource) MarshalText() ([]byte, error) { return marshal(resourceNames, int(r)) }
+func (r Resource) MarshalText() ([]byte, error) { return enum.Marshal(resourceNames, r) }
 
 // UnmarshalText reads the resource's name.
-func (r *Resource) UnmarshalText(text []byte) error { return unmarshal(resourceNames, text, r) }
+func (r *Resource) UnmarshalText(text []byte) error { return enum.Unmarshal(resourceNames, text, r) }
 
 // Remedy is something that would help. Which value, and whether it is allowed,
 // is left to others.
@@ -156,36 +154,13 @@ func (r Resource) Remedies(own bool) []Remedy {
 }
 
 // String returns the remedy's name, "headroom_cap".
-func (r Remedy) String() string { return name(remedyNames, int(r)) }
+func (r Remedy) String() string { return enum.Name(remedyNames, r) }
 
 // Words says in a few words what the remedy is.
-func (r Remedy) Words() string { return name(remedyWords, int(r)) }
+func (r Remedy) Words() string { return enum.Name(remedyWords, r) }
 
 // MarshalText writes the remedy's name.
-func (r Remedy) MarshalText() ([]byte, error) { return marshal(remedyNames, int(r)) }
+func (r Remedy) MarshalText() ([]byte, error) { return enum.Marshal(remedyNames, r) }
 
 // UnmarshalText reads the remedy's name.
-func (r *Remedy) UnmarshalText(text []byte) error { return unmarshal(remedyNames, text, r) }
-
-func name(names []string, i int) string {
-	if i >= len(names) {
-		return "unknown(" + strconv.Itoa(i) + ")"
-	}
-	return names[i]
-}
-
-func marshal(names []string, i int) ([]byte, error) {
-	if i >= len(names) {
-		return nil, fmt.Errorf("marshal %d: no such name", i)
-	}
-	return []byte(names[i]), nil
-}
-
-func unmarshal[T ~uint8](names []string, text []byte, to *T) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("unmarshal %q: not one of %v", text, names)
-	}
-	*to = T(i)
-	return nil
-}
+func (r *Remedy) UnmarshalText(text []byte) error { return enum.Unmarshal(remedyNames, text, r) }

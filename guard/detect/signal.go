@@ -1,6 +1,10 @@
 package detect
 
-import "strconv"
+import (
+	"strconv"
+
+	"berth.dev/berth/internal/enum"
+)
 
 // Signal is a figure about one workload in one window, derived from samples.
 // All are shares from 0 to 1 unless they say otherwise.
@@ -135,7 +139,7 @@ func Signals() []Signal {
 }
 
 // String returns the signal's name, "wait_ratio".
-func (s Signal) String() string { return name(signalNames(), int(s)) }
+func (s Signal) String() string { return enum.Name(signalNames(), s) }
 
 // Words says in a few words what the signal is.
 func (s Signal) Words() string {
@@ -146,10 +150,10 @@ func (s Signal) Words() string {
 }
 
 // MarshalText writes the signal's name.
-func (s Signal) MarshalText() ([]byte, error) { return marshal(signalNames(), int(s)) }
+func (s Signal) MarshalText() ([]byte, error) { return enum.Marshal(signalNames(), s) }
 
 // UnmarshalText reads the signal's name.
-func (s *Signal) UnmarshalText(text []byte) error { return unmarshal(signalNames(), text, s) }
+func (s *Signal) UnmarshalText(text []byte) error { return enum.Unmarshal(signalNames(), text, s) }
 
 // format writes a value of the signal for a person.
 func (s Signal) format(v float64) string {

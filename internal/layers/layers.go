@@ -21,10 +21,11 @@ func Rooms() []Room {
 		{Path: "internal/kernfile"},
 		{Path: "internal/amount", Pure: true},
 		{Path: "internal/strictyaml", Pure: true},
+		{Path: "internal/enum", Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"cpuset"}, Pure: true},
-		{Path: "kernel", May: []string{"cpuset", "internal/kernfile"}},
-		{Path: "watch", Pure: true},
+		{Path: "kernel", May: []string{"cpuset", "internal/enum", "internal/kernfile"}},
+		{Path: "watch", May: []string{"internal/enum"}, Pure: true},
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
@@ -48,13 +49,13 @@ func Rooms() []Room {
 		{Path: "place/controlplane", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/topologyaware", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch"}, Pure: true},
+		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/enum"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
 			"watch/perf", "watch/resctrl", "watch/cpufreq", "internal/kernfile",
 		}},
-		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect"}},
+		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/enum"}},
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "guard/detect", "guard/control"}},
 		{Path: "guard", May: []string{"cpuset", "machine", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
