@@ -41,6 +41,7 @@ func TestGuests(t *testing.T) {
 		t.Errorf("the kit has no kernel %s: some tests run nowhere", thorough)
 	}
 	programs := build(t)
+	t.Logf("programs after %.1f s", time.Since(began).Seconds())
 	queue := make(chan pair)
 	go func() {
 		defer close(queue)

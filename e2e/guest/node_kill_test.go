@@ -37,7 +37,7 @@ func TestNodeKilled(t *testing.T) {
 	onlyOn(t, "server-order")
 	kills := 5
 	if thorough() {
-		kills = 25
+		kills = 15
 	}
 	h := newHost(t)
 	before := h.settings()
