@@ -39,3 +39,14 @@ func plain(t *testing.T, v any) string {
 	}
 	return string(text)
 }
+
+func TestSomeOfMany(t *testing.T) {
+	t.Parallel()
+	words := strings.Fields(strings.Repeat("x ", mostTold+7))
+	if got := some(words[:mostTold], ","); got != strings.Repeat("x,", mostTold-1)+"x" {
+		t.Errorf("all: %s", got)
+	}
+	if got := some(words, ","); got != strings.Repeat("x,", mostTold)+"and 7 more" || words[mostTold] != "x" {
+		t.Errorf("some: %s; then %s", got, words[mostTold])
+	}
+}

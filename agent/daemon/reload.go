@@ -48,14 +48,27 @@ func (l *loop) reload(ctx context.Context, src sources) {
 	l.accept(changes, moved)
 }
 
+// mostTold is how many errors, changes or moves of one reload an event tells: each is kept
+// for clients, and a file may hold thousands.
+const mostTold = 50
+
+// some joins the first few words of many, and says how many more there are.
+func some(words []string, separator string) string {
+	if more := len(words) - mostTold; more > 0 {
+		words = append(words[:mostTold:mostTold], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, separator)
+}
+
 // refuse keeps the configuration in force, and tells of it once.
 func (l *loop) refuse(err error) {
+	text := some(strings.Split(err.Error(), "\n"), "\n")
 	l.mu.Lock()
 	was := l.refused
-	l.refused = err.Error()
+	l.refused = text
 	l.mu.Unlock()
-	if was != err.Error() {
-		l.note(api.Kept, "", "the configuration stays as it was: "+err.Error())
+	if was != text {
+		l.note(api.Kept, "", "the configuration stays as it was: "+text)
 	}
 }
 
@@ -71,12 +84,12 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 	for _, c := range changes {
 		words = append(words, c.String())
 	}
-	text := strings.Join(words, "; ")
+	text := some(words, "; ")
 	if len(changes) == 0 {
 		text = "the file says what is in force"
 	}
 	if len(moved) > 0 {
-		text += fmt.Sprintf("; it took %d moves: %s", len(moved), strings.Join(moved, ", "))
+		text += fmt.Sprintf("; it took %d moves: %s", len(moved), some(moved, ", "))
 	}
 	l.note(api.Reloaded, "", text)
 }
