@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -103,6 +104,9 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
 	err := f.place(cmd, argv)
 	var status exitStatus
+	if errors.Is(err, context.Canceled) {
+		return exitStatus{exitInterrupted, errors.New("interrupted")}
+	}
 	if err == nil || errors.As(err, &status) && status.code != exitUsage {
 		return err
 	}

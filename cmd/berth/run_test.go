@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -183,6 +184,27 @@ func TestRunIsTransparent(t *testing.T) {
 	gotCode, gotOut, gotErrs := try(exe, "run", "-q", "--", "sh", "-c", show)
 	if code != gotCode || out != gotOut || len(strings.Fields(errs)) != len(strings.Fields(gotErrs)) {
 		t.Errorf("status %d, %q, %q\nwithout berth run %d, %q, %q", gotCode, gotOut, gotErrs, code, out, errs)
+	}
+}
+
+// TestRunInterrupted waits for the lock of the books when Ctrl-C comes.
+func TestRunInterrupted(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	lock, err := os.Open(filepath.Join(nodeDir(dir), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	code := run(ctx, strings.NewReader(""), &out, &errs, []string{"run", "--root", dir, "--dry-run", "--", "true"})
+	if code != exitInterrupted || errs.String() != "berth: interrupted\n" {
+		t.Errorf("status %d, %q", code, errs.String())
 	}
 }
 
