@@ -34,7 +34,7 @@ func guardOf(g api.Guard) Guard {
 			return id
 		}
 		if group == ended {
-			return "processes that have ended"
+			return "a group that is gone or not to be seen from here"
 		}
 		return group
 	}
@@ -65,7 +65,7 @@ func guardOf(g api.Guard) Guard {
 	return out
 }
 
-// ended is what the guard calls groups that had ended before it could see their names
+// ended is what the guard calls groups whose names it could not see, mostly as they had ended
 // (guard/observe).
 const ended = "(ended)"
 

@@ -38,7 +38,7 @@ func TestGuardInWords(t *testing.T) {
 		{"enforce", func(*api.Guard) {}, Guard{
 			Mode: "enforce", About: "1 looked after, 3 more groups known; the run-queue probe is armed",
 			Suffers: []string{
-				"web waits for CPUs that others use, because of processes that have ended (70 % sure)",
+				"web waits for CPUs that others use, because of a group that is gone or not to be seen from here (70 % sure)",
 				"web waits for CPUs that others use, because of x:" + hostile + " (80 % sure)",
 			},
 			Done: []string{"batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts", "all has at most 0.50 CPUs, for all others"},
