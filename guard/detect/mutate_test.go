@@ -94,11 +94,12 @@ func mutations() []mutation {
 }
 
 // TestMutations spoils streams: whatever is missing, nobody innocent is accused,
-// and what is nobody else's doing is not blamed on anyone.
+// and what is nobody else's doing is not blamed on anyone; of many hundred runs in
+// one of 500 at most.
 func TestMutations(t *testing.T) {
 	t.Parallel()
 	for i, m := range mutations() {
-		right, all := 0, 0
+		right, wrong, all := 0, 0, 0
 		for j, label := range troubles() {
 			if *runs == 1 && (i+j)%4 > 0 {
 				continue // a sample of them, to be quick
@@ -107,10 +108,11 @@ func TestMutations(t *testing.T) {
 				batches, ends := simulate(label, uint64(seed), 1)
 				m.spoil(rand.New(rand.NewPCG(uint64(seed), 7)), batches)
 				findings := run(newDetector(t), batches, ends)
-				for _, f := range slices.Concat(findings...) {
-					if f.Suspect != "" && f.Suspect != label.suspect {
-						t.Fatalf("%s, %s, seed %d: %s", m.name, label.name, seed, f)
-					}
+				found := slices.Concat(findings...)
+				bad := func(f detect.Finding) bool { return f.Suspect != "" && f.Suspect != label.suspect }
+				if i := slices.IndexFunc(found, bad); i >= 0 {
+					wrong++
+					t.Logf("%s, %s, seed %d: %s", m.name, label.name, seed, found[i])
 				}
 				resource, suspect := answer(findings)
 				all++
@@ -119,7 +121,10 @@ func TestMutations(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("| %s | %.0f %% |", m.name, 100*float64(right)/float64(all))
+		t.Logf("| %s | %.0f %% | %d |", m.name, 100*float64(right)/float64(all), wrong)
+		if wrong > all/500 {
+			t.Errorf("%s: the innocent are accused in %d of %d runs", m.name, wrong, all)
+		}
 	}
 }
 
@@ -161,6 +166,24 @@ func check(t *testing.T, findings []detect.Finding) {
 		for _, e := range f.Evidence {
 			if math.IsNaN(e.Value) || math.IsNaN(e.Threshold) {
 				t.Errorf("%v: evidence %+v", f.Resource, e)
+			}
+		}
+	}
+}
+
+// TestSilentSuspect takes the samples of the neighbour away that does it, from the
+// start or just before: nobody else is named in its place.
+func TestSilentSuspect(t *testing.T) {
+	t.Parallel()
+	i := slices.IndexFunc(troubles(), func(label trouble) bool { return label.name == "disk" })
+	for _, from := range []int{0, simQuiet - 2} {
+		for seed := range 8 {
+			batches, ends := simulate(troubles()[i], uint64(seed), 1)
+			each(func(_ *rand.Rand, s *watch.Sample) bool { return s.Subject.Name != "batch" })(nil, batches[from:])
+			for _, f := range slices.Concat(run(newDetector(t), batches, ends)...) {
+				if f.Suspect != "" {
+					t.Fatalf("silent from window %d, seed %d: %v", from, seed, f)
+				}
 			}
 		}
 	}

@@ -120,6 +120,9 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 			continue
 		}
 		at := s.find(q, part, "")
+		if s.unseen() {
+			return claim{}
+		}
 		if at == nil {
 			continue
 		}
@@ -193,7 +196,7 @@ func (d *Detector) ioMost(w *workload) claim {
 	var c claims
 	for _, s := range d.workloads {
 		v, fresh := s.io(w)
-		if math.IsNaN(v) {
+		if math.IsNaN(v) || s.unseen() {
 			return claim{}
 		}
 		name := s.Group
@@ -204,6 +207,10 @@ func (d *Detector) ioMost(w *workload) claim {
 	}
 	return c.claim(c.total, 0)
 }
+
+// unseen reports whether nothing was ever told of the workload, which then may be the
+// one.
+func (w *workload) unseen() bool { return w.whole[watch.CPUTime] == 0 }
 
 // io is the bytes per second that go between the workload and the devices of
 // another; NaN if one of them has been silent for long.
