@@ -245,8 +245,38 @@ type detail struct {
 	counters []counter
 	why      []error
 
-	last, before []watch.Sample
+	last, before costly
 	readings     int
+}
+
+// costly are the samples of one reading of a workload, in half the room.
+type costly struct {
+	at      watch.Time
+	figures []costlyFigure
+}
+
+type costlyFigure struct {
+	value    float64
+	part     watch.Part
+	quantity watch.Quantity
+}
+
+// keep keeps samples in the room of others.
+func (c costly) keep(now watch.Time, samples []watch.Sample) costly {
+	c.at, c.figures = now, c.figures[:0]
+	for i := range samples {
+		s := &samples[i]
+		c.figures = append(c.figures, costlyFigure{s.Value, s.Subject.Part, s.Quantity})
+	}
+	return c
+}
+
+func (c costly) samples(group string) []watch.Sample {
+	all := make([]watch.Sample, len(c.figures))
+	for i, f := range c.figures {
+		all[i] = watch.Sample{Time: c.at, Subject: watch.Subject{Scope: watch.Group, Name: group, Part: f.part}, Quantity: f.quantity, Value: f.value}
+	}
+	return all
 }
 
 func newDetail(s *site, group string) *detail {
@@ -300,7 +330,7 @@ func (d *detail) read(now watch.Time) {
 			d.counters[i] = nil
 		}
 	}
-	d.before, d.last = d.last, append(d.before[:0], all...)
+	d.before, d.last = d.last, d.before.keep(now, all)
 	d.site.samples = all
 }
 

@@ -30,6 +30,9 @@ type meter struct {
 
 	mu      sync.Mutex
 	sampler *cgroupstat.Sampler
+	// always says of a quantity that the sampler has told it: only these are taken from
+	// the guard, as others would be newer than when they are read in turns again.
+	always  [256]bool          // by quantity
 	details map[string]*detail // by group
 	queue   []string           // the groups, the next to be read first
 	ids     []string           // in the order of the workloads
@@ -105,7 +108,7 @@ func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
 	var d *detail
 	for i := range samples {
 		s := &samples[i]
-		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) || s.By != "" {
+		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) || !m.always[s.Quantity] {
 			continue
 		}
 		if s.Subject.Name != of {
@@ -120,8 +123,8 @@ func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
 		if s.Quantity == watch.CPUTime {
 			d.given = now
 		}
-		kept := watch.Sample{Time: at, Subject: s.Subject, Quantity: s.Quantity, Value: s.Value}
-		kept.Subject.Name = d.group
+		kept := *s
+		kept.Time, kept.Subject.Name = at, d.group
 		m.last.samples = append(m.last.samples, kept)
 	}
 	m.complete(now, at)
@@ -156,7 +159,11 @@ func (m *meter) complete(now time.Time, at watch.Time) {
 		d.taken = taken
 	}
 	// A group that cannot be read tells nothing; the loop hears of its end.
+	given := len(m.last.samples)
 	m.last.samples, _ = m.sampler.Sample(at, m.last.samples)
+	for i := range m.last.samples[given:] {
+		m.always[m.last.samples[given+i].Quantity] = true
+	}
 	n := (len(m.queue) + m.turns - 1) / m.turns
 	for _, group := range m.queue[:n] {
 		m.details[group].read(at)
@@ -204,7 +211,7 @@ func (m *meter) Stats(context.Context) (api.Stats, error) {
 	f := figures{m: m, by: make(map[string][]api.Figure, len(m.ids)), told: map[key]bool{}}
 	f.add(m.last.samples, m.before.samples)
 	for _, d := range m.details {
-		f.add(d.last, d.before)
+		f.add(d.last.samples(d.group), d.before.samples(d.group))
 	}
 	stats := api.Stats{Time: m.last.at, Workloads: make([]api.Figures, 0, len(m.ids))}
 	for _, id := range m.ids {

@@ -94,15 +94,15 @@ type workload struct {
 	window
 	cores    cpuset.Set // all CPUs of the cores that it may use, and how many cores
 	numCores int
-	baseline *Baseline // nil until it is sensitive
-	uses     ring      // CPU use by window
-	excess   ring      // how far the CPU symptom was above its threshold, as a factor
-	history  [resources]history
-	unusual  uint8 // a bit per window, the newest lowest: something was unusual
-	pressed  uint8 // likewise: it was short of memory
-	slow     uint8 // likewise: its instructions took longer than usual
-	puzzled  int   // unusual windows in a row without a finding
-	seen     int   // windows judged, up to lookBack
+	baseline *Baseline           // nil until it is sensitive
+	uses     ring                // CPU use by window
+	excess   ring                // how far the CPU symptom was above its threshold, as a factor
+	history  *[resources]history // nil until it is sensitive
+	unusual  uint8               // a bit per window, the newest lowest: something was unusual
+	pressed  uint8               // likewise: it was short of memory
+	slow     uint8               // likewise: its instructions took longer than usual
+	puzzled  int                 // unusual windows in a row without a finding
+	seen     int                 // windows judged, up to lookBack
 }
 
 // history is what the last windows said about one resource.
@@ -154,7 +154,7 @@ func (d *Detector) Track(w Workload) {
 func (w *workload) place(as Workload, m *machine.Machine) {
 	w.Workload, w.cores, w.numCores = as, cpuset.Set{}, 0
 	if as.Sensitive && w.baseline == nil {
-		w.baseline = new(Baseline)
+		w.baseline, w.history = new(Baseline), new([resources]history)
 	}
 	if m == nil {
 		return

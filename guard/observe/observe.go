@@ -63,7 +63,6 @@ type Observer struct {
 	leaves  []string        // as the last tick found them, until they are asked for
 	scanned watch.Time
 	ticks   int
-	stalled float64 // for how long somebody had waited for I/O by the last tick: a sum
 
 	perfTree string               // where perf events find groups, "" if nowhere
 	counters map[string]*counters // of groups in focus
@@ -111,26 +110,26 @@ func Open(c Config) (*Observer, error) {
 	for _, h := range host.Hierarchies {
 		o.trees = append(o.trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(c.Root, h.Dir)})
 	}
-	o.stats = []*tier{{Sampler: o.sampler(sampled())}}
+	o.stats = []*tier{{Sampler: cgroupstat.NewSampler(o.trees, sampled()...)}}
 	return o, nil
 }
 
 // sampled are the signals of all groups: those that the detector uses, and what
 // is cheap.
-func sampled() []cgroupstat.Signal { return append(watched(), background()...) }
+func sampled() []cgroupstat.Signal {
+	return slices.Concat(watched(), []cgroupstat.Signal{cgroupstat.MemoryEvents, cgroupstat.IO, cgroupstat.NUMA, cgroupstat.Tasks})
+}
 
-// watched are those that tell who suffers, background those that change slowly.
+// watched are those that tell who suffers.
 func watched() []cgroupstat.Signal {
 	return []cgroupstat.Signal{
-		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents, cgroupstat.IO,
+		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory,
 		cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
 	}
 }
 
-func background() []cgroupstat.Signal { return []cgroupstat.Signal{cgroupstat.NUMA, cgroupstat.Tasks} }
-
-// always are those of groups that may be suspects and no more, but for block I/O: what
-// the agent's metrics read every second, too.
+// always are those of groups that may be suspects and no more: what the agent's metrics
+// show every second, too.
 func (o *Observer) always() []cgroupstat.Signal {
 	v1 := slices.ContainsFunc(o.trees, func(t cgroupstat.Tree) bool { return t.Version == 1 && t.Dir == o.tree })
 	return slices.DeleteFunc(cgroupstat.Always(), func(s cgroupstat.Signal) bool { return v1 && s == cgroupstat.CPUPressure })
@@ -139,69 +138,93 @@ func (o *Observer) always() []cgroupstat.Signal {
 // tier is what is read of some groups, and when.
 type tier struct {
 	*cgroupstat.Sampler
-	others  bool // of those that are not looked at closely
-	rarely  bool // every few ticks only
-	stalled bool // and while somebody waits for I/O
+	whom   whom
+	rarely bool   // every few ticks only
+	stall  *stall // and while this is seen; nil is nothing
 }
+
+// whom says of which groups a tier is.
+type whom uint8
+
+const (
+	everybody whom = iota
+	closely
+	others // those that are not looked at closely
+)
 
 // few is how many ticks lie between readings of what changes slowly.
 const few = 5
 
+// tiers are what is read once it is known who is looked at closely. What explains
+// memory and I/O pressure is of interest only while somebody has half of what the
+// detector takes for a symptom; until then it is read every few ticks, to count from.
+func (o *Observer) tiers() []*tier {
+	sampler := func(signals ...cgroupstat.Signal) *cgroupstat.Sampler {
+		return cgroupstat.NewSampler(o.trees, signals...)
+	}
+	return []*tier{
+		{Sampler: sampler(watched()...), whom: closely},
+		{Sampler: sampler(o.always()...), whom: others},
+		{Sampler: sampler(cgroupstat.NUMA, cgroupstat.Tasks), whom: closely, rarely: true},
+		{Sampler: sampler(cgroupstat.MemoryEvents), whom: closely, rarely: true, stall: &stall{quantity: watch.MemorySome, least: 0.01}},
+		{Sampler: sampler(cgroupstat.IO), rarely: true, stall: &stall{quantity: watch.IOSome, least: 0.05}},
+	}
+}
+
+// stall looks for pressure.
+type stall struct {
+	quantity watch.Quantity
+	least    float64 // of the time
+	// sum is of all who told by the last tick, at that time.
+	sum float64
+	at  watch.Time
+}
+
+// seen reports whether somebody has waited since the last tick, as far as the samples
+// of now tell of the host and of the groups that are looked at closely; where they do
+// not, it may be.
+func (s *stall) seen(now watch.Time, samples []watch.Sample) bool {
+	sum, told := 0.0, false
+	for i := range samples {
+		if samples[i].Quantity == s.quantity {
+			sum += samples[i].Value
+			told = true
+		}
+	}
+	grown, since := sum-s.sum, now-s.at
+	s.sum, s.at = sum, now
+	return !told || grown < 0 || grown >= s.least*since.Seconds()
+}
+
+// due reports whether a tier is to be read now, of which there are samples already.
+func (o *Observer) due(t *tier, now watch.Time, samples []watch.Sample) bool {
+	due := !t.rarely || o.ticks%few == 1
+	if t.stall != nil && len(o.closely) > 0 {
+		due = t.stall.seen(now, samples) || due
+	}
+	return due
+}
+
 // Closely has everything read of these groups, those in focus among them, and of the
 // others only what may make them suspects: all of it of all is most of what a tick costs.
-// The block I/O of the others is of interest only while somebody waits for I/O: until
-// then it is read every few ticks, to count from.
 func (o *Observer) Closely(groups []string) error {
-	closely := map[string]bool{}
+	now := map[string]bool{}
 	for _, group := range groups {
-		closely[group] = true
+		now[group] = true
 	}
-	if o.closely != nil && maps.Equal(closely, o.closely) {
+	if o.closely != nil && maps.Equal(now, o.closely) {
 		return nil
 	}
 	var errs []error
 	if o.closely == nil {
 		errs = append(errs, o.closeStats())
-		o.stats = []*tier{
-			{Sampler: o.sampler(watched())}, {Sampler: o.sampler(background()), rarely: true},
-			{Sampler: o.sampler(o.always()), others: true},
-			{Sampler: o.sampler([]cgroupstat.Signal{cgroupstat.IO}), others: true, rarely: true, stalled: true},
-		}
+		o.stats = o.tiers()
 	}
-	o.closely = closely
+	o.closely = now
 	for _, group := range sortedKeys(o.groups) {
 		errs = append(errs, o.add(group))
 	}
 	return errors.Join(errs...)
-}
-
-func (o *Observer) sampler(signals []cgroupstat.Signal) *cgroupstat.Sampler {
-	return cgroupstat.NewSampler(o.trees, signals...)
-}
-
-// due reports whether a tier is to be read at this tick, of which there are samples
-// already.
-func (o *Observer) due(t *tier, samples []watch.Sample) bool {
-	due := !t.rarely || o.ticks%few == 1
-	if t.stalled {
-		due = o.stalls(samples) || due
-	}
-	return due
-}
-
-// stalls reports whether somebody has waited for I/O since the last tick, as far as the
-// pressure of the host and of the groups that are looked at closely tells.
-func (o *Observer) stalls(samples []watch.Sample) bool {
-	sum, told := 0.0, false
-	for i := range samples {
-		if samples[i].Quantity == watch.IOSome {
-			sum += samples[i].Value
-			told = true
-		}
-	}
-	was := o.stalled
-	o.stalled = sum
-	return !told || sum != was
 }
 
 // Groups returns the groups that have none below them, by path below the root of
@@ -352,7 +375,7 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	to, err := o.readHost(now, to)
 	errs := []error{err}
 	for _, t := range o.stats {
-		if !o.due(t, to[before:]) {
+		if !o.due(t, now, to[before:]) {
 			continue
 		}
 		var failed []cgroupstat.Failure
@@ -426,10 +449,13 @@ func (o *Observer) scan() error {
 
 // add reads a group from now on, as closely as it is to be. One that is gone is left out.
 func (o *Observer) add(group string) error {
-	others := o.closely != nil && !o.closely[group]
+	is := closely
+	if !o.closely[group] {
+		is = others
+	}
 	for _, t := range o.stats {
 		change := t.Remove
-		if t.others == others {
+		if t.whom == everybody || t.whom == is {
 			change = t.Add
 		}
 		if err := change(group); err != nil {

@@ -314,64 +314,81 @@ func TestFocusMoves(t *testing.T) {
 	}
 }
 
-// The block I/O of groups that are only suspects is read while somebody waits for I/O,
-// and now and then.
-func TestSuspectsIO(t *testing.T) {
+// Block I/O is read while somebody waits for it, and now and then; so are memory
+// events.
+func TestReadWhilePressed(t *testing.T) {
 	t.Parallel()
 	root := plant(t)
-	stalled := func(total string) {
-		write(t, root, map[string]string{"proc/pressure/io": "some avg10=0 avg60=0 avg300=0 total=" + total + "\n"})
+	pressure := func(of, total string) {
+		write(t, root, map[string]string{of: "some avg10=0 avg60=0 avg300=0 total=" + total + "\n"})
 	}
-	stalled("1")
+	const host, api = "proc/pressure/io", "sys/fs/cgroup/a.slice/api/io.pressure"
+	pressure(host, "1000000")
+	pressure(api, "1000000")
+	pressure("sys/fs/cgroup/a.slice/api/memory.pressure", "1000000")
 	write(t, root, map[string]string{
-		"sys/fs/cgroup/cgroup.controllers":  "cpu cpuset memory io\n",
-		"sys/fs/cgroup/b.slice/io.stat":     "8:0 rbytes=4096 wbytes=0 rios=1 wios=0\n",
-		"sys/fs/cgroup/a.slice/api/io.stat": "8:0 rbytes=512 wbytes=0 rios=1 wios=0\n",
+		"sys/fs/cgroup/cgroup.controllers":        "cpu cpuset memory io\n",
+		"sys/fs/cgroup/b.slice/io.stat":           "8:0 rbytes=4096 wbytes=0 rios=1 wios=0\n",
+		"sys/fs/cgroup/a.slice/api/io.stat":       "8:0 rbytes=512 wbytes=0 rios=1 wios=0\n",
+		"sys/fs/cgroup/a.slice/api/memory.events": "low 0\nhigh 0\nmax 7\n",
 	})
 	o := open(t, root)
 	if err := o.Closely([]string{"a.slice/api"}); err != nil {
 		t.Fatal(err)
 	}
 	now := watch.Time(0)
-	read := func() bool {
+	reads := func(when string, io, events bool) {
 		t.Helper()
 		now += watch.Second
 		got := tick(t, o, now)
-		key := watch.Sample{Time: now, Quantity: watch.IORead, Subject: subject("a.slice/api")}
+		key := watch.Sample{Time: now, Quantity: watch.IORead, Subject: subject("b.slice")}
 		key.Subject.Part = watch.Part{Kind: watch.Device, ID: watch.DeviceID(8, 0)}
-		if got[key] != 512 {
-			t.Errorf("at %v: the I/O of a group that is looked after is not read", now)
+		other := got[key] == 4096
+		key.Subject.Name = "a.slice/api"
+		if own := got[key] == 512; own != io || other != io {
+			t.Errorf("%s: I/O of the one is read: %t, of the other: %t; want %t", when, own, other, io)
 		}
-		key.Subject.Name = "b.slice"
-		return got[key] == 4096
+		key.Subject.Part, key.Quantity = watch.Part{}, watch.MemoryMax
+		if read := got[key] == 7; read != events {
+			t.Errorf("%s: memory events are read: %t, want %t", when, read, events)
+		}
 	}
-	if !read() {
-		t.Error("not read at first")
-	}
+	reads("at first", true, true)
 	for range few - 1 {
-		if read() {
-			t.Error("read though nobody waits")
-		}
+		reads("nobody waits", false, false)
 	}
-	if !read() {
-		t.Errorf("not read for %d ticks", few)
-	}
-	for _, total := range []string{"2", "3"} {
-		stalled(total)
-		if !read() {
-			t.Error("somebody waits, and it is not read")
-		}
-	}
-	if read() {
-		t.Error("read though nobody waits any more")
-	}
-	// Where the host does not tell, it may be at any time.
-	if err := os.Remove(filepath.Join(root, "proc/pressure/io")); err != nil {
+	reads("after a few ticks", true, true)
+	pressure(host, "1040000")
+	reads("hardly anybody waits", false, false)
+	pressure(host, "1100000")
+	reads("the host waits", true, false)
+	pressure(api, "1100000")
+	reads("a group waits", true, false)
+	pressure("sys/fs/cgroup/a.slice/api/memory.pressure", "1011000")
+	reads("it waits for memory", false, true)
+	pressure(host, "10")
+	reads("the host counts anew", true, true)
+	if err := os.Remove(filepath.Join(root, host)); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if !read() {
-			t.Error("nobody tells who waits, and it is not read")
+	if err := os.Remove(filepath.Join(root, api)); err != nil {
+		t.Fatal(err)
+	}
+	o2 := open(t, root)
+	if err := o2.Closely([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	o = o2
+	reads("nobody tells of I/O, at first", true, true)
+	reads("nobody tells of I/O", true, false)
+
+	if err := o.Closely(nil); err != nil {
+		t.Fatal(err)
+	}
+	now += watch.Second
+	for key := range tick(t, o, now) {
+		if key.Quantity == watch.IORead {
+			t.Errorf("nobody is looked after, and %v is read", key)
 		}
 	}
 }

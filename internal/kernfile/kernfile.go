@@ -30,19 +30,20 @@ func OpenDir(path string) (Dir, error) {
 }
 
 // Open opens a file of the directory for reading.
-func (d Dir) Open(name string) (File, error) { return openAt(d.fd, name, d.path+"/"+name) }
+func (d Dir) Open(name string) (File, error) { return openAt(d.fd, File{dir: d.path, name: name}) }
 
 // Open opens a file for reading.
-func Open(path string) (File, error) { return openAt(unix.AT_FDCWD, path, path) }
+func Open(path string) (File, error) { return openAt(unix.AT_FDCWD, File{name: path}) }
 
-func openAt(dir int, name, path string) (File, error) {
-	fd, err := ignoreEINTR(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func openAt(dir int, f File) (File, error) {
+	var err error
+	f.fd, err = ignoreEINTR(func() (int, error) {
+		return unix.Openat(dir, f.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return File{}, &fs.PathError{Op: "open", Path: path, Err: err}
+		return File{}, &fs.PathError{Op: "open", Path: f.Path(), Err: err}
 	}
-	return File{fd, path}, nil
+	return f, nil
 }
 
 // Has says whether a name exists in the directory; in one that was removed none
@@ -57,12 +58,18 @@ func (d Dir) Close() error { return unix.Close(d.fd) }
 // File is an open file. An os.File would be put into the runtime's poller, since
 // the kernel's files can be polled, and asks for more after a short read.
 type File struct {
-	fd   int
-	path string
+	fd int
+	// dir is "" for a file that was opened without a Dir.
+	dir, name string
 }
 
 // Path returns the name that the file was opened with.
-func (f File) Path() string { return f.path }
+func (f File) Path() string {
+	if f.dir == "" {
+		return f.name
+	}
+	return f.dir + "/" + f.name
+}
 
 // Read returns the whole text in buf, or in a larger one, which it returns too.
 // Nothing is allocated where buf has room for one byte more than the text.
@@ -76,7 +83,7 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 		case err == syscall.EINTR:
 			continue
 		case err != nil:
-			return nil, buf, &fs.PathError{Op: "read", Path: f.path, Err: err}
+			return nil, buf, &fs.PathError{Op: "read", Path: f.Path(), Err: err}
 		case n < len(buf):
 			return buf[:n], buf, nil
 		}
@@ -100,7 +107,7 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 		case err == syscall.EINTR:
 			continue
 		case err != nil:
-			return nil, buf, &fs.PathError{Op: "read", Path: f.path, Err: err}
+			return nil, buf, &fs.PathError{Op: "read", Path: f.Path(), Err: err}
 		case n == 0:
 			return buf[:size], buf, nil
 		}
