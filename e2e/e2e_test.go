@@ -351,5 +351,6 @@ func TestSoak(t *testing.T) {
 		if result.Exit != 0 {
 			t.Errorf("boot %d, kernel %s: exit status %d", i, job.Kernel.Name, result.Exit)
 		}
+		t.Logf("boot %d, kernel %s: %.1f s, %.1f s of CPU", i, job.Kernel.Name, result.Elapsed.Seconds(), result.CPU.Seconds())
 	}
 }
