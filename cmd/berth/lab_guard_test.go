@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
 )
@@ -72,6 +73,33 @@ func TestLabGuardForReal(t *testing.T) {
 	}
 	if stdout, stderr, code := berth(t, "lab", "guard", "--show", files[0]); code != exitOK || !strings.Contains(stdout, "hog 1:") {
 		t.Errorf("shown again: exit %d, %s", code, stderr)
+	}
+	expectNothingLeft(t, r.cmd.Process.Pid)
+}
+
+// A neighbour that reads the lab's own disk is named for who reads it, too.
+func TestLabGuardForRealIO(t *testing.T) {
+	r := startLab(t, "guard", "--faults", "io", "--runs", "1", "--blocks", "0", "--max-others", "1")
+	err := r.cmd.Wait()
+	if out := r.output.String(); strings.Contains(out, "can have none of the faults") || strings.Contains(out, "not supported") {
+		t.Skip("this host cannot: ", out)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &r.output)
+	}
+	files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile))
+	if len(files) != 1 {
+		t.Fatalf("%d result files\n%s", len(files), &r.output)
+	}
+	result, err := guarded.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := result.Runs[0]
+	if !slices.ContainsFunc(run.Findings, func(f guarded.Finding) bool {
+		return f.Resource == detect.IO && f.Suspect == lab.Neighbour && f.At > 0 && f.At <= run.End
+	}) {
+		t.Errorf("the neighbour was not named over I/O: %+v", run.Findings)
 	}
 	expectNothingLeft(t, r.cmd.Process.Pid)
 }
