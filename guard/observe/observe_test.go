@@ -362,12 +362,13 @@ func TestReadWhilePressed(t *testing.T) {
 	reads("hardly anybody waits", false, false)
 	pressure(host, "1100000")
 	reads("the host waits", true, false)
-	pressure(api, "1100000")
-	reads("a group waits", true, false)
-	pressure("sys/fs/cgroup/a.slice/api/memory.pressure", "1011000")
-	reads("it waits for memory", false, true)
 	pressure(host, "10")
-	reads("the host counts anew", true, true)
+	reads("the host counts anew", true, false)
+	pressure("sys/fs/cgroup/a.slice/api/memory.pressure", "1011000")
+	reads("a group waits for memory", false, true)
+	reads("after a few ticks more", true, true)
+	pressure(api, "1100000")
+	reads("it waits for I/O", true, false)
 	if err := os.Remove(filepath.Join(root, host)); err != nil {
 		t.Fatal(err)
 	}
