@@ -389,6 +389,8 @@ func (m *meters) busiest(q watch.Quantity) *meter {
 	return found
 }
 
+// localMemory is the part of a workload's anonymous memory and page cache that lies on
+// nodes of its CPUs.
 func (d *Detector) localMemory(w *workload) float64 {
 	if d.cfg.Machine == nil || w.CPUs.IsEmpty() {
 		return math.NaN()
@@ -396,7 +398,7 @@ func (d *Detector) localMemory(w *workload) float64 {
 	local, all := 0.0, 0.0
 	for i := range w.all {
 		at := &w.all[i]
-		if at.quantity != watch.Memory || at.part.Kind != watch.Node {
+		if at.quantity != watch.MemoryAnon && at.quantity != watch.MemoryFile || at.part.Kind != watch.Node {
 			continue
 		}
 		v, _ := at.lately(w.from, w.to) // read rarely

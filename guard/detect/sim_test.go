@@ -198,8 +198,10 @@ func (h *simHost) group(to []watch.Sample, g *simGroup) []watch.Sample {
 	count(watch.MemoryHigh, g.limits)
 	count(watch.MemoryMax, 0)
 	gauge(watch.Memory, watch.Part{}, g.memory)
-	gauge(watch.Memory, watch.Part{Kind: watch.Node, ID: 0}, g.memory*(1-g.remote))
-	gauge(watch.Memory, watch.Part{Kind: watch.Node, ID: 1}, g.memory*g.remote)
+	gauge(watch.MemoryAnon, watch.Part{Kind: watch.Node, ID: 0}, 0.7*g.memory*(1-g.remote))
+	gauge(watch.MemoryAnon, watch.Part{Kind: watch.Node, ID: 1}, 0.7*g.memory*g.remote)
+	gauge(watch.MemoryFile, watch.Part{Kind: watch.Node, ID: 0}, 0.3*g.memory*(1-g.remote))
+	gauge(watch.MemoryFile, watch.Part{Kind: watch.Node, ID: 1}, 0.3*g.memory*g.remote)
 	device := s
 	device.Part = watch.Part{Kind: watch.Device, ID: watch.DeviceID(8, 0)}
 	to = h.count(to, device, g.counters, watch.IOWritten, g.io, "")
