@@ -37,8 +37,10 @@ type Judged struct {
 	Fault   string `json:"fault"`
 	Number  int    `json:"number"`
 	Invalid string `json:"invalid,omitempty"`
-	// Named is the first of the findings of a window that came up in most windows
-	// while the fault lasted: "cpu: neighbour", "own_load", or "none".
+	// Named is the guard's answer: the finding of its first remedy while the fault
+	// lasted, after which nothing should be found any more. Without one it is the first of
+	// the findings of a window that came up in most windows. "cpu: neighbour",
+	// "own_load", or "none".
 	Named string `json:"named"`
 	Right bool   `json:"right"`
 	// Detected is the first window with the right finding, Acted when the first
@@ -302,6 +304,11 @@ func (f Finding) answer() string {
 
 // named is the answer of a run.
 func named(r *Trial) string {
+	for _, e := range r.Events {
+		if e.Outcome == control.Applied && e.At > 0 && e.At <= r.End {
+			return Finding{Resource: e.Resource, Suspect: e.Suspect}.answer()
+		}
+	}
 	counts, first := map[string]int{}, map[string]int{}
 	last := math.Inf(-1)
 	for i, f := range r.Findings {

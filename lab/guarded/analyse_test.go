@@ -45,11 +45,14 @@ func found(at float64, r detect.Resource, suspect string) Finding {
 }
 
 func applied(at float64, r detect.Remedy, suspect string) Event {
-	group := suspect
+	group, resource := suspect, detect.CPU
 	if group == "" {
-		group = lab.Tenant
+		group, resource = lab.Tenant, detect.OwnLimit
 	}
-	return Event{At: at, Event: control.Event{Outcome: control.Applied, Action: &control.Action{Remedy: r, Group: group, Suspect: suspect}}}
+	return Event{At: at, Event: control.Event{
+		Outcome: control.Applied, Suspect: suspect, Resource: resource,
+		Action: &control.Action{Remedy: r, Group: group, Suspect: suspect},
+	}}
 }
 
 func usual(float64) float64 { return 1 }
@@ -79,6 +82,14 @@ func TestJudge(t *testing.T) {
 				r.Events = []Event{applied(0.3, detect.Weight, lab.Neighbour), applied(2, detect.HeadroomCap, lab.Neighbour)}
 			},
 			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1, Against: 2},
+		},
+		"cured, and something else comes up": {
+			run: trial(Hog, worse(10, 0, 0.5)),
+			add: func(r *Trial) {
+				r.Findings = []Finding{found(0.3, detect.CPU, lab.Neighbour), found(2, detect.CPU, ""), found(2.1, detect.CPU, "")}
+				r.Events = []Event{applied(0.3, detect.Weight, lab.Neighbour)}
+			},
+			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1, Against: 1},
 		},
 		"never well again": {
 			run:  trial(Hog, worse(10, 0.2, 9)),
