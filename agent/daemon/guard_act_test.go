@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -47,11 +48,18 @@ func (b *both) open() error {
 		return err
 	}
 	dir := filepath.Join(b.host.dir, "..", "node")
-	err := b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
-	if err != nil {
-		return err
+	for tries := 0; ; tries++ {
+		err := b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
+		if busy := (*agent.BusyError)(nil); errors.As(err, &busy) && tries < 1000 {
+			// A process that another test forks has the lock of the last life until it executes.
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return b.act.open(true)
 	}
-	return b.act.open(true)
 }
 
 func opened(t *testing.T) *both {
