@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/tenant"
 )
 
 // The groups of a Stage, below one of its own.
@@ -375,9 +376,17 @@ type Surge struct {
 	child *child
 }
 
+// Ask is what a further generator asks the tenant for: Rate requests per second, each of
+// Times the usual work, for Length.
+type Ask struct {
+	Rate   float64
+	Times  int
+	Length time.Duration
+}
+
 // Ready connects a further generator to the tenant, which does nothing before
 // Begin.
-func (s *Scene) Ready(ctx context.Context, rate float64, length time.Duration, seed uint64) (*Surge, error) {
+func (s *Scene) Ready(ctx context.Context, ask Ask, seed uint64) (*Surge, error) {
 	nothing, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -388,7 +397,10 @@ func (s *Scene) Ready(ctx context.Context, rate float64, length time.Duration, s
 		return nil, err
 	}
 	s.extra = append(s.extra, c)
-	cfg := load.Config{Addr: s.cast.addr.Addr, Path: s.cast.addr.Path, Connections: connections, Rate: rate, Seed: seed, Window: length, Grace: grace(length)}
+	cfg := load.Config{
+		Addr: s.cast.addr.Addr, Path: tenant.Times(s.cast.addr.Path, ask.Times), Connections: connections,
+		Rate: ask.Rate, Seed: seed, Window: ask.Length, Grace: grace(ask.Length),
+	}
 	if err := c.send(cfg); err != nil {
 		return nil, err
 	}

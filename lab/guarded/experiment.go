@@ -133,7 +133,7 @@ func Faults() []Fault {
 		{Name: Reclaim, Means: "the neighbour's memory drives the tenant's pages out, below a common limit", Truth: detect.Memory},
 		{Name: IO, Means: "the neighbour reads a slow disk of the lab's own that the tenant reads, too", Truth: detect.IO},
 		{Name: Quota, Means: "the tenant gets a quota of 0.8 times what it wants", Truth: detect.OwnLimit, Decoy: true},
-		{Name: Saturation, Means: "the tenant is asked for 1.5 times what its CPUs can do", Truth: detect.OwnLoad, Decoy: true},
+		{Name: Saturation, Means: "the tenant is asked for 1.5 times what its CPUs can do, by heavy requests", Truth: detect.OwnLoad, Decoy: true},
 		{Name: Quiet, Means: "nothing but the tenant's load changes", None: true, Decoy: true},
 	}
 }

@@ -361,13 +361,14 @@ func (r *runner) disturbance(f Fault) (preparation, error) {
 	case Quota:
 		return r.quota, nil
 	case Saturation:
-		return r.surges(func() (float64, time.Duration) {
-			cpus := float64(r.result.Setup.Neighbour.Threads)
-			return (1.5*cpus/r.result.Setup.TenantCPUs - 1) * r.result.Setup.Rate, time.Duration(r.exp.Last)
+		return r.surges(func() lab.Ask {
+			more := 1.5*float64(r.result.Setup.Neighbour.Threads) - r.result.Setup.TenantCPUs
+			each := heavy * time.Duration(r.result.Setup.CPUPerRequest).Seconds()
+			return lab.Ask{Rate: more / each, Times: heavy, Length: time.Duration(r.exp.Last)}
 		}), nil
 	case Quiet:
-		return r.surges(func() (float64, time.Duration) {
-			return r.rng.Float64() * r.result.Setup.Rate, time.Duration(1+4*r.rng.Float64()) * time.Second
+		return r.surges(func() lab.Ask {
+			return lab.Ask{Rate: r.rng.Float64() * r.result.Setup.Rate, Times: 1, Length: time.Duration(1+4*r.rng.Float64()) * time.Second}
 		}), nil
 	case Reclaim:
 		if _, err := r.stage.MemoryDir(); err != nil {
@@ -468,12 +469,15 @@ func (r *runner) reclaim(_ context.Context, s *lab.Scene) (disturbance, error) {
 	}, nil
 }
 
-// surges asks the tenant for more, one surge after the other; next says how much,
-// in requests per second, and for how long.
-func (r *runner) surges(next func() (rate float64, length time.Duration)) preparation {
+// heavy is how much more work a request of saturation is than others: with as many more
+// of the usual ones the generator would take the CPUs that the tenant wants.
+const heavy = 20
+
+// surges asks the tenant for more, one surge after the other.
+func (r *runner) surges(next func() lab.Ask) preparation {
 	return func(ctx context.Context, s *lab.Scene) (disturbance, error) {
-		rate, length := next()
-		first, err := s.Ready(ctx, rate, length, r.rng.Uint64()|1)
+		ask := next()
+		first, err := s.Ready(ctx, ask, r.rng.Uint64()|1)
 		if err != nil {
 			return disturbance{}, err
 		}
@@ -481,7 +485,7 @@ func (r *runner) surges(next func() (rate float64, length time.Duration)) prepar
 		ended := make(chan error, 1)
 		return disturbance{
 			begin: func(context.Context) error {
-				go func() { ended <- r.surge(stop, s, first, length, next) }()
+				go func() { ended <- r.surge(stop, s, first, ask.Length, next) }()
 				return nil
 			},
 			end: func() error {
@@ -492,7 +496,7 @@ func (r *runner) surges(next func() (rate float64, length time.Duration)) prepar
 	}
 }
 
-func (r *runner) surge(ctx context.Context, s *lab.Scene, u *lab.Surge, length time.Duration, next func() (float64, time.Duration)) error {
+func (r *runner) surge(ctx context.Context, s *lab.Scene, u *lab.Surge, length time.Duration, next func() lab.Ask) error {
 	for {
 		if err := u.Begin(); err != nil {
 			return err
@@ -504,10 +508,10 @@ func (r *runner) surge(ctx context.Context, s *lab.Scene, u *lab.Surge, length t
 		case <-time.After(length):
 			u.End()
 		}
-		var rate float64
+		ask := next()
+		length = ask.Length
 		var err error
-		rate, length = next()
-		if u, err = s.Ready(ctx, rate, length, r.rng.Uint64()|1); err != nil {
+		if u, err = s.Ready(ctx, ask, r.rng.Uint64()|1); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"text/template"
@@ -89,17 +90,47 @@ func New(c Config) (*Service, error) {
 // ServeHTTP implements http.Handler.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-func (s *Service) serveArticle(w http.ResponseWriter, _ *http.Request) {
+func (s *Service) serveArticle(w http.ResponseWriter, r *http.Request) {
+	times, err := timesOf(r.URL.RawQuery)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	work := s.scratch.Get().(*scratch)
 	defer s.scratch.Put(work)
 	request := s.counter.Add(1)
-	if err := errors.Join(s.readDisk(request), s.render(work, request)); err != nil {
+	err = s.readDisk(request)
+	for range times {
+		err = errors.Join(err, s.render(work, request))
+	}
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(work.body.Len()))
 	_, _ = w.Write(work.body.Bytes())
+}
+
+// timesOf reads the query of a request, "" or "times=20": how often its work is done.
+func timesOf(query string) (int, error) {
+	if query == "" {
+		return 1, nil
+	}
+	text, ok := strings.CutPrefix(query, "times=")
+	times, err := strconv.Atoi(text)
+	if !ok || err != nil || times < 1 || times > maxTimes {
+		return 0, fmt.Errorf("query %q: want times=1 to times=%d", query, maxTimes)
+	}
+	return times, nil
+}
+
+// Times returns the path of requests that do the work of one on path so often.
+func Times(path string, times int) string {
+	if times == 1 {
+		return path
+	}
+	return path + "?times=" + strconv.Itoa(times)
 }
 
 // render does the work of one request and leaves the answer in work.body. The

@@ -37,6 +37,7 @@ const (
 	maxUnits      = 1_000_000
 	maxWorkingSet = 1 << 40
 	maxProcs      = 4096
+	maxTimes      = 1000 // of a request
 )
 
 // Validate says what is wrong with c: all of it, in one line.
