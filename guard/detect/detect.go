@@ -317,8 +317,10 @@ func (w *workload) acquit() {
 	}
 }
 
-// findings appends what enough windows agree on.
+// findings appends what enough windows agree on; last what others do without being
+// told who.
 func (w *workload) findings(to []Finding) []Finding {
+	var untold []Finding
 	for r := range w.history {
 		h := &w.history[r]
 		if bits.OnesCount8(h.agree) < agree {
@@ -338,9 +340,13 @@ func (w *workload) findings(to []Finding) []Finding {
 		if suspect != Outside {
 			f.Remedies = f.Resource.Remedies(h.last.own)
 		}
-		to = append(to, f)
+		if by := f.Resource; suspect == "" && !h.last.own && (by == CPU || by == Memory || by == IO) {
+			untold = append(untold, f)
+		} else {
+			to = append(to, f)
+		}
 	}
-	return to
+	return append(to, untold...)
 }
 
 // accused returns the suspect on whom enough windows agree, how many do, and its
