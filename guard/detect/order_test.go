@@ -16,7 +16,7 @@ func TestOrderOfFindings(t *testing.T) {
 		}
 		return h
 	}
-	w := &workload{history: make([]history, resources)}
+	w := &workload{history: new([resources]history)}
 	w.history[CPU] = told(verdict{})
 	w.history[Memory] = told(verdict{suspect: "batch"})
 	w.history[IO] = told(verdict{own: true})
