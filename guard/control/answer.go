@@ -94,6 +94,9 @@ func (l *Loop) answer(ctx context.Context, f *detect.Finding) {
 	at := l.ladder(f.Victim, f.Resource)
 	at.found = l.now
 	symptom, known := l.symptom(f.Victim, f.Resource)
+	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < plain {
+		return
+	}
 	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, 0) != nil {
 		return
 	}

@@ -103,3 +103,21 @@ func TestTrialAmidOwnQueue(t *testing.T) {
 		}
 	})
 }
+
+// What hardly stands out is reported, and nobody is acted on for it.
+func TestWeakSymptom(t *testing.T) {
+	t.Parallel()
+	for typical, acts := range map[float64]bool{1.4: false, 1.6: true} {
+		synctest.Test(t, func(t *testing.T) {
+			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 0.7)}
+			q.beset.Typical = typical
+			loop, err := control.New(control.Config{Mode: control.Enforce}, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if events := q.step(loop); (len(events) > 0) != acts {
+				t.Errorf("strength %v: %v", typical, events)
+			}
+		})
+	}
+}
