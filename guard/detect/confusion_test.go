@@ -113,7 +113,7 @@ func TestConfusion(t *testing.T) {
 }
 
 // TestNoise shows how the detector fares when all signals vary more from window
-// to window: it may miss more, but must hardly ever accuse the innocent.
+// to window: it may miss more, but must not accuse the innocent.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	for _, noise := range []float64{2, 4} {
@@ -129,7 +129,7 @@ func TestNoise(t *testing.T) {
 			}
 		}
 		t.Logf("noise ×%g: %d of %d right, %d accusations of the innocent", noise, right, all, accused)
-		if accused > all/500 && noise < 4 { // at 4, pressure at rest often is above what counts
+		if accused > 0 && noise < 4 { // at 4, pressure at rest often is above what counts
 			t.Errorf("noise ×%g: %d findings accuse the innocent", noise, accused)
 		}
 	}

@@ -94,8 +94,7 @@ func mutations() []mutation {
 }
 
 // TestMutations spoils streams: whatever is missing, nobody innocent is accused,
-// and what is nobody else's doing is not blamed on anyone; of many hundred runs in
-// one of 500 at most.
+// and what is nobody else's doing is not blamed on anyone.
 func TestMutations(t *testing.T) {
 	t.Parallel()
 	for i, m := range mutations() {
@@ -122,7 +121,7 @@ func TestMutations(t *testing.T) {
 			}
 		}
 		t.Logf("| %s | %.0f %% | %d |", m.name, 100*float64(right)/float64(all), wrong)
-		if wrong > all/500 {
+		if wrong > 0 {
 			t.Errorf("%s: the innocent are accused in %d of %d runs", m.name, wrong, all)
 		}
 	}
