@@ -35,7 +35,8 @@ func (l *Loop) cool(at *ladder, suspect string) {
 }
 
 // explained reports whether a finding says that the victim lacks CPU time, or
-// cycles, for a reason that is no neighbour.
+// cycles, for a reason that is no neighbour. Of steal the detector knows how much it
+// explains of waits.
 func (l *Loop) explained(victim string, r detect.Resource) bool {
 	switch r {
 	case detect.CPU, detect.MemoryBandwidth, detect.LLC, detect.SMT:
@@ -43,7 +44,7 @@ func (l *Loop) explained(victim string, r detect.Resource) bool {
 		return false
 	}
 	return slices.ContainsFunc(l.in.Findings, func(f detect.Finding) bool {
-		return f.Victim == victim && (f.Resource == detect.OwnLimit || f.Resource == detect.Hypervisor || f.Resource == detect.OwnLoad)
+		return f.Victim == victim && (f.Resource == detect.OwnLimit || f.Resource == detect.OwnLoad || f.Resource == detect.Hypervisor && r != detect.CPU)
 	})
 }
 

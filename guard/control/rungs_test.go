@@ -503,12 +503,14 @@ func TestConfigRefuses(t *testing.T) {
 // whatever another finding says.
 func TestExplainedOtherwise(t *testing.T) {
 	t.Parallel()
-	for _, r := range []detect.Resource{detect.OwnLimit, detect.Hypervisor, detect.OwnLoad} {
+	for _, c := range []struct{ by, of detect.Resource }{
+		{detect.OwnLimit, detect.CPU}, {detect.OwnLoad, detect.CPU}, {detect.Hypervisor, detect.MemoryBandwidth},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := onPaper(t, 16, complaint{victim, "", r, nil}, complaint{victim, "pods/batch", detect.CPU, nil})
+			p := onPaper(t, 16, complaint{victim, "", c.by, nil}, complaint{victim, "pods/batch", c.of, nil})
 			for _, e := range p.run(enforce(), 10) {
 				if e.Action != nil {
-					t.Errorf("%v beside a finding of %v", e, r)
+					t.Errorf("%v beside a finding of %v", e, c.by)
 				}
 			}
 		})

@@ -307,13 +307,10 @@ func (w *workload) file(r Resource, v verdict) {
 	h.strengths[0] = w.strength(r)
 }
 
-// acquit forgets all that speaks against neighbours on the CPU: something else
-// explains it.
-func (w *workload) acquit() {
-	for r := range w.history {
-		if Resource(r).cpuFamily() {
-			w.history[r].agree = 0
-		}
+// acquit forgets all that was said about resources: something else explains it.
+func (w *workload) acquit(of ...Resource) {
+	for _, r := range of {
+		w.history[r].agree = 0
 	}
 }
 
@@ -379,6 +376,9 @@ func (w *workload) learn(found bool) {
 	}
 	if bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience {
 		w.baseline.add(&w.window)
+		if w.unusual&1 == 0 {
+			w.referQueue()
+		}
 	}
 }
 

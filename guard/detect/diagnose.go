@@ -17,6 +17,7 @@ const (
 const (
 	mostly       = 0.6  // of what a workload may blame on itself
 	culprit      = 0.4  // of what one suspect must have
+	notable      = 0.2  // of all the wait, which a suspect must have had besides
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
 	ownAll       = 0.9  // of full CPUs, from which waiting for itself counts before waiting for others
 	correlates   = 0.35 // CPI²
@@ -24,6 +25,7 @@ const (
 	busySibling  = 0.5
 	nearMemory   = 0.8
 	enoughValues = 10 // windows that a correlation needs
+	heldUp       = 2  // threads that wait for a CPU while the hypervisor has it
 )
 
 // floor is the value below which a signal is never unusual, whatever its
@@ -178,30 +180,33 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	if w.value[LocalMemory] <= nearMemory && w.value[CPUUse] >= leastUse {
 		w.conclude(NUMA, "", 1, append(w.above(LocalMemory, nearMemory), w.evidence(CPI)...))
 	}
-	explained, known := w.explained()
-	switch {
-	case explained:
-		w.acquit()
-	case known:
-		if waits {
-			d.diagnoseWait(w)
-		}
+	throttled, stolen, known := w.explained()
+	// What is known to have been waited for by far exceeds what the hypervisor took.
+	plainly := w.value[ForeignQueued]*w.grown > heldUp*w.stolen
+	if throttled || stolen {
+		w.acquit(MemoryBandwidth, LLC, SMT, Frequency)
+	} else if known {
 		d.diagnoseCycles(w)
+	}
+	if throttled || stolen && !plainly {
+		w.acquit(OwnLoad, CPU)
+	} else if known {
+		d.diagnoseUse(w, waits)
 	}
 	return unusual
 }
 
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
-func (w *workload) explained() (explained, known bool) {
+func (w *workload) explained() (throttled, stolen, known bool) {
 	// Half of what is a finding is enough to raise doubt about others.
 	doubt := func(s Signal) bool {
 		limit, _ := floor(s)
 		return w.value[s] >= limit/2
 	}
-	explained = doubt(ThrottledPeriods) || doubt(Withheld) || doubt(StealShare) || w.value[ThrottledQueued] >= culprit
-	throttling := !math.IsNaN(w.value[ThrottledPeriods]) || !math.IsNaN(w.value[Withheld])
-	return explained, throttling && !math.IsNaN(w.value[StealShare])
+	throttled = doubt(ThrottledPeriods) || doubt(Withheld) || w.value[ThrottledQueued] >= culprit
+	known = !math.IsNaN(w.value[ThrottledPeriods]) || !math.IsNaN(w.value[Withheld])
+	return throttled, doubt(StealShare), known && !math.IsNaN(w.value[StealShare])
 }
 
 // above is evidence by a signal that reached a fixed share, if it did.
@@ -251,6 +256,18 @@ func (w *workload) waitExcess() float64 {
 	return highest
 }
 
+// diagnoseUse finds out who has the CPU time that a workload lacks. One that uses up
+// its CPUs itself lacks some also where its threads do not wait; others have little of
+// them then, and could not give it much.
+func (d *Detector) diagnoseUse(w *workload, waits bool) {
+	switch {
+	case w.value[OwnUse] >= ownAll && !(w.value[ForeignQueued] >= mostly && w.stands(WaitRatio)):
+		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownAll)))
+	case waits:
+		d.diagnoseWait(w)
+	}
+}
+
 // diagnoseWait finds out for whom a workload waits: by who had the CPU meanwhile
 // where the run-queue probe tells, else by correlation.
 func (d *Detector) diagnoseWait(w *workload) {
@@ -262,9 +279,6 @@ func (d *Detector) diagnoseWait(w *workload) {
 	switch {
 	case w.value[SelfQueued] >= mostly && d.fills(w):
 		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, mostly)))
-	case w.value[SelfQueued] >= culprit && w.value[OwnUse] >= ownAll:
-		// Others have little of its CPUs, and could not give it much.
-		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, culprit), w.fact(OwnUse, ownAll)))
 	case w.value[SelfQueued] >= mostly:
 		// Its threads wake up together; or others have driven them onto fewer CPUs,
 		// where they wait for each other.

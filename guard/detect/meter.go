@@ -185,6 +185,8 @@ func (m *meters) sum(q watch.Quantity, kind watch.PartKind, from, to watch.Time)
 type window struct {
 	from, to watch.Time
 	value    [signals]float64
+	stolen   float64 // by the hypervisor, in CPUs
+	grown    float64 // wait for a CPU beyond what is usual, in threads
 }
 
 // measure derives the signals; of suspects only their CPU use.
@@ -230,6 +232,7 @@ func (d *Detector) measureCPU(w *workload) {
 	busy := d.host.level(watch.CPUTime, from, to)
 	if steal := d.host.level(watch.Steal, from, to); steal <= 1.5*float64(d.cpus()) {
 		w.value[StealShare] = ratio(steal, steal+busy)
+		w.stolen = steal
 	}
 	periods, out := w.level(watch.CPUPeriods, from, to), w.level(watch.CPUThrottledPeriods, from, to)
 	if periods == 0 && out == 0 {
@@ -310,38 +313,78 @@ func (d *Detector) siblingUse(w *workload) float64 {
 	return ratio(max(d.busy(w, w.cores)-use, 0), float64(w.cores.Len())-use)
 }
 
-// measureQueue splits the wait for a CPU, if its parts make up the whole: what
-// one culprit lacks must not be the others' guilt.
+// measureQueue splits what the workload waits for a CPU beyond what is usual for its
+// CPU use, if the parts of its wait make up the whole: what one culprit lacks must
+// not be the others' guilt. Where it waits no more than usual, all parts are 0.
 func (w *workload) measureQueue() {
 	w.value[RunQueueP99] = w.level(watch.QueueP99, w.from, w.to)
 	whole := w.level(watch.Queued, w.from, w.to)
-	var self, foreign, idle, throttled float64
+	sum := 0.0
+	var grown [signals]float64
 	for i := range w.all {
 		at := &w.all[i]
-		part := &foreign
-		switch at.quantity {
-		case watch.QueuedKernel:
-		case watch.QueuedBy:
-			if at.by == w.Group {
-				part = &self
-			}
-		case watch.QueuedIdle:
-			part = &idle
-		case watch.QueuedThrottled:
-			part = &throttled
-		default:
+		part, ok := w.queuePart(at)
+		if !ok {
 			continue
 		}
 		if v := at.level(w.from, w.to); v > 0 {
-			*part += v
+			sum += v
+			grown[part] += w.beyond(at, v)
 		}
 	}
-	sum := self + foreign + idle + throttled
+	w.grown = grown[SelfQueued] + grown[ForeignQueued] + grown[IdleQueued] + grown[ThrottledQueued]
 	if !(whole >= leastWait) || sum < 0.9*whole {
 		return
 	}
-	w.value[SelfQueued], w.value[ForeignQueued] = self/sum, foreign/sum
-	w.value[IdleQueued], w.value[ThrottledQueued] = idle/sum, throttled/sum
+	for _, s := range [...]Signal{SelfQueued, ForeignQueued, IdleQueued, ThrottledQueued} {
+		w.value[s] = 0
+		if w.grown >= leastWait {
+			w.value[s] = grown[s] / w.grown
+		}
+	}
+}
+
+// queuePart says to which part of the wait a meter belongs.
+func (w *workload) queuePart(at *meter) (Signal, bool) {
+	switch at.quantity {
+	case watch.QueuedBy:
+		if at.by == w.Group {
+			return SelfQueued, true
+		}
+		return ForeignQueued, true
+	case watch.QueuedKernel:
+		return ForeignQueued, true
+	case watch.QueuedIdle:
+		return IdleQueued, true
+	case watch.QueuedThrottled:
+		return ThrottledQueued, true
+	}
+	return 0, false
+}
+
+// beyond is by how much a level of waiting is above what is usual for the CPU use.
+func (w *workload) beyond(at *meter, level float64) float64 {
+	if at.usual.N < enoughValues {
+		return level
+	}
+	return max(level-at.usual.Mean*w.value[CPUUse], 0)
+}
+
+// referQueue takes the window into what is usual of each part of the wait: seconds
+// per second of CPU time.
+func (w *workload) referQueue() {
+	use := w.value[CPUUse]
+	if !(use > 0) {
+		return
+	}
+	for i := range w.all {
+		at := &w.all[i]
+		if _, ok := w.queuePart(at); ok {
+			if v := at.level(w.from, w.to); !math.IsNaN(v) {
+				at.usual.add(v / use)
+			}
+		}
+	}
 }
 
 func (w *workload) measureCycles() {

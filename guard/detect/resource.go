@@ -55,16 +55,6 @@ func Resources() []Resource {
 	return all
 }
 
-// cpuFamily says whether throttling and steal show in the signals of the
-// resource too, so that nothing is said about it while they go on.
-func (r Resource) cpuFamily() bool {
-	switch r {
-	case OwnLoad, CPU, MemoryBandwidth, LLC, SMT, Frequency:
-		return true
-	}
-	return false
-}
-
 // String returns the resource's name, "memory_bandwidth".
 func (r Resource) String() string { return enum.Name(resourceNames, r) }
 

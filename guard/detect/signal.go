@@ -31,9 +31,10 @@ const (
 	CPUPressure
 	MemoryPressure
 	IOPressure
-	// SelfQueued to ThrottledQueued split the wait for a CPU by who had it
-	// meanwhile: the workload, others and kernel threads, nobody as it was still
-	// waking up, nobody as a quota withheld it.
+	// SelfQueued to ThrottledQueued split the wait for a CPU, beyond what is usual
+	// for the CPU use, by who had it meanwhile: the workload, others and kernel
+	// threads, nobody as it was still waking up, nobody as a quota withheld it.
+	// All are 0 where there is no such wait.
 	SelfQueued
 	ForeignQueued
 	IdleQueued
@@ -62,7 +63,7 @@ const (
 	// while it is not under I/O pressure.
 	OwnIO
 
-	// QueueShare to IOShare are a suspect's part: of the wait for a CPU; of the
+	// QueueShare to IOShare are a suspect's part: of that wait for a CPU; of the
 	// CPU time of those whose use correlates; of the traffic to memory; of the
 	// growth of cache occupancy, CPU use and memory since nobody suffered; of
 	// the bytes to and from block devices.

@@ -125,7 +125,8 @@ func (h *simHost) step() { h.now += watch.Time(float64(watch.Second) * (1 + 0.02
 // quiet sets what all do while nothing is wrong.
 func (h *simHost) quiet(load, mail float64) {
 	h.steal = 0.002 * h.r.Float64()
-	for name, g := range h.groups {
+	for _, name := range h.order {
+		g := h.groups[name]
 		use := map[string]float64{simVictim: load, "batch": 0.3, "mail": mail, "web": 0.8}[name]
 		*g = simGroup{
 			name: name, counters: g.counters,
@@ -295,6 +296,29 @@ func troubles() []trouble {
 		}},
 		{name: "hog", resource: detect.CPU, suspect: "batch", apply: cpuHog},
 		{name: "hog, probed", resource: detect.CPU, suspect: "batch", probe: true, apply: cpuHog},
+		{name: "hog and some steal", resource: detect.CPU, suspect: "batch", probe: true, apply: func(h *simHost, r *rand.Rand) {
+			cpuHog(h, r)
+			h.blame("batch", between(r, 0.7, 0.95), between(r, 2, 4))
+			h.steal = between(r, 0.45, 0.6)
+		}},
+		{
+			// Outsiders have most of the wait before, and not much less than the hog after.
+			name: "hog beside usual outsiders", resource: detect.CPU, suspect: "batch", probe: true, lead: usualOutsiders,
+			apply: func(h *simHost, r *rand.Rand) {
+				cpuHog(h, r)
+				h.blame("batch", between(r, 0.6, 0.7), between(r, 0.07, 0.09)*h.groups[simVictim].use)
+				usualOutsiders(h, r, 0)
+			},
+		},
+		{
+			name: "saturated beside usual outsiders", resource: detect.OwnLoad, probe: true, lead: usualOutsiders,
+			apply: func(h *simHost, r *rand.Rand) {
+				v := h.groups[simVictim]
+				v.use = 3.8
+				v.p99 = h.noisy(1.2e-3, 0.1)
+				usualOutsiders(h, r, 0)
+			},
+		},
 		{name: "reclaim", resource: detect.Memory, suspect: "batch", apply: reclaim},
 		{
 			name: "slow reclaim", resource: detect.Memory, suspect: "batch", apply: reclaim,
@@ -350,6 +374,14 @@ func troubles() []trouble {
 			v.p99 = h.noisy(2e-3, 0.1)
 		}},
 	}
+}
+
+// usualOutsiders has processes in no group make the victim wait a little, ever since.
+func usualOutsiders(h *simHost, _ *rand.Rand, _ int) {
+	v := h.groups[simVictim]
+	more := h.noisy(0.06*v.use, 0.1)
+	v.by[detect.Outside] += more
+	v.wait += more
 }
 
 func reclaim(h *simHost, r *rand.Rand) {

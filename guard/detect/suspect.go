@@ -44,15 +44,24 @@ func (c *claims) claim(total, least float64) claim {
 	return claim{known: !c.stale}
 }
 
-// queuedMost says who had the CPU for most of the workload's wait.
+// queuedMost says who had the CPU for most of what the workload waits beyond the
+// usual. Who had it for a small part of all its wait, or hardly more than usual, is not
+// named.
 func (w *workload) queuedMost() claim {
 	var c claims
+	whole := w.level(watch.Queued, w.from, w.to)
 	for i := range w.all {
-		if at := &w.all[i]; at.quantity == watch.QueuedBy && at.by != w.Group {
-			c.add(at.by, at.level(w.from, w.to), true)
+		at := &w.all[i]
+		if at.quantity != watch.QueuedBy || at.by == w.Group {
+			continue
+		}
+		v := at.level(w.from, w.to)
+		usual := at.usual.N >= enoughValues && at.growth(v/w.value[CPUUse]) == 0
+		if v >= notable*whole && !usual {
+			c.add(at.by, w.beyond(at, v), true)
 		}
 	}
-	return c.claim(w.level(watch.Queued, w.from, w.to), leastWait)
+	return c.claim(w.grown, leastWait)
 }
 
 // mayUse says whether the workload may run on one of the CPUs.

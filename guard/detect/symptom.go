@@ -18,8 +18,8 @@ type Symptom struct {
 	// if nobody.
 	Suspect string  `json:"suspect,omitempty"`
 	Share   float64 `json:"share,omitempty"`
-	// Foreign is the part of the wait for a CPU that is behind others, as the
-	// run-queue probe tells; nil for other resources and without the probe.
+	// Foreign is the part of the wait for a CPU, beyond the usual, that is behind
+	// others, as the run-queue probe tells; nil for other resources and without it.
 	Foreign *float64 `json:"foreign,omitempty"`
 }
 
