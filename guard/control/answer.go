@@ -98,6 +98,9 @@ func (l *Loop) answer(ctx context.Context, f *detect.Finding) {
 	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < plain {
 		return
 	}
+	if len(at.steps) > 0 && symptom.Imposed != nil && *symptom.Imposed < 1 {
+		return // what is left is not worth more
+	}
 	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, 0) != nil {
 		return
 	}
@@ -133,8 +136,8 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 		if symptom.Typical > 0 {
 			s.strength = symptom.Typical
 		}
-		if symptom.Foreign != nil {
-			s.imposed = s.strength * *symptom.Foreign
+		if symptom.Imposed != nil {
+			s.imposed = *symptom.Imposed
 		}
 		if held != nil {
 			before := held.action

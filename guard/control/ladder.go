@@ -201,8 +201,8 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 	}
 	at.lost = 0
 	at.strengths.add(symptom.Strength)
-	if v, ok := symptom.Imposed(); ok {
-		at.imposed.add(v)
+	if symptom.Imposed != nil {
+		at.imposed.add(*symptom.Imposed)
 	}
 	if at.strengths.median() > well && !l.explained(at.victim, at.resource) {
 		at.unwell = l.now

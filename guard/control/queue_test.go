@@ -41,8 +41,8 @@ func (q queue) step(loop *control.Loop) []control.Event {
 	return loop.Step(context.Background(), control.Input{Findings: []detect.Finding{f}, Symptoms: q, Workloads: q.workloads, Host: h})
 }
 
-func behind(strength, foreign float64) detect.Symptom {
-	return detect.Symptom{Strength: strength, Suspect: "pods/batch", Share: 1, Foreign: &foreign}
+func behind(strength, imposed float64) detect.Symptom {
+	return detect.Symptom{Strength: strength, Suspect: "pods/batch", Share: 1, Imposed: &imposed}
 }
 
 // A remedy is kept for what others impose no longer, even if the victim's own
@@ -54,10 +54,10 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 		beset, free detect.Symptom
 		want        control.Outcome
 	}{
-		{"the rest is its own", behind(4, 0.7), behind(3.9, 0.05), control.Kept},
-		{"others go on", behind(4, 0.7), behind(3.9, 0.65), control.Reverted},
-		{"nobody can tell", behind(4, 0.7), detect.Symptom{Strength: 3.9}, control.Reverted},
-		{"others were none of the trouble", behind(4, 0.2), behind(3.9, 0.05), control.Reverted},
+		{"the rest is its own", behind(4, 2.8), behind(3.9, 0.2), control.Kept},
+		{"others go on", behind(4, 2.8), behind(3.9, 2.5), control.Reverted},
+		{"nobody can tell", behind(4, 2.8), detect.Symptom{Strength: 3.9}, control.Reverted},
+		{"others were none of the trouble", behind(4, 0.8), behind(3.9, 0.2), control.Reverted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 func TestTrialAmidOwnQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue{onPaper(t, 16), behind(3.9, 0.05), behind(4, 0.7)}
+		q := queue{onPaper(t, 16), behind(3.9, 0.2), behind(4, 2.8)}
 		loop, err := control.New(control.Config{Mode: control.Enforce}, q)
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestWeakSymptom(t *testing.T) {
 	t.Parallel()
 	for typical, acts := range map[float64]bool{1.4: false, 1.6: true} {
 		synctest.Test(t, func(t *testing.T) {
-			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 0.7)}
+			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 1.1)}
 			q.beset.Typical = typical
 			loop, err := control.New(control.Config{Mode: control.Enforce}, q)
 			if err != nil {

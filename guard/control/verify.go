@@ -21,8 +21,8 @@ func (s *step) eased(now *detect.Symptom) bool {
 	if now.Strength < 1 || now.Strength <= better*s.strength {
 		return true
 	}
-	v, known := now.Imposed()
-	return known && v < 1 && s.imposed >= 1 && v <= better*s.imposed
+	v := now.Imposed
+	return v != nil && *v < 1 && s.imposed >= 1 && *v <= better*s.imposed
 }
 
 // bad reports whether a window is worse than before the trial, by the whole
@@ -31,8 +31,8 @@ func (t *trial) bad(now *detect.Symptom) bool {
 	if now.Strength < 1 {
 		return false
 	}
-	v, known := now.Imposed()
-	return now.Strength >= worse*t.strength || known && v >= max(1, worse*t.imposed)
+	v := now.Imposed
+	return now.Strength >= worse*t.strength || v != nil && *v >= max(1, worse*t.imposed)
 }
 
 // verify decides, as soon as most windows agree, whether the last step helps.

@@ -101,6 +101,7 @@ type workload struct {
 	unusual  uint8               // a bit per window, the newest lowest: something was unusual
 	pressed  uint8               // likewise: it was short of memory
 	slow     uint8               // likewise: its instructions took longer than usual
+	queues   int                 // windows from which the usual parts of the wait for a CPU are known
 	puzzled  int                 // unusual windows in a row without a finding
 	seen     int                 // windows judged, up to lookBack
 }

@@ -52,9 +52,10 @@ func TestEvidenceNeeded(t *testing.T) {
 	}{
 		{"hog, probed", "nothing", without(), true},
 		{"hog, probed", "PSI and the wait", without(watch.CPUSome, watch.CPUWait), true},
+		{"hog, probed", "all symptoms but who had the CPU", without(watch.CPUSome, watch.CPUWait, watch.QueueP99), true},
 		{"hog, probed", "steal", without(watch.Steal), false},
 		{"hog, probed", "throttling", without(watch.CPUPeriods, watch.CPUThrottledPeriods, watch.CPUThrottled), false},
-		{"hog, probed", "any symptom", without(watch.CPUSome, watch.CPUWait, watch.QueueP99), false},
+		{"hog, probed", "any symptom", without(watch.CPUSome, watch.CPUWait, watch.QueueP99, watch.Queued), false},
 		{"hog", "nothing", without(), true},
 		{"hog", "CPU use", without(watch.CPUTime), false},
 		{"reclaim", "nothing", without(), true},

@@ -33,7 +33,7 @@ const (
 // alone.
 func floor(s Signal) (float64, bool) {
 	switch s {
-	case ThrottledPeriods, Withheld, WaitRatio, IOPressure:
+	case ThrottledPeriods, Withheld, WaitRatio, Imposed, IOPressure:
 		return 0.10, true
 	case StealShare:
 		return 0.05, true
@@ -162,12 +162,12 @@ func (d *Detector) Gaps(group string) []Gap {
 
 // diagnose files what the window says, and whether anything in it is unusual.
 func (d *Detector) diagnose(w *workload) (unusual bool) {
-	waits := w.stands(RunQueueP99) || w.stands(WaitRatio) || w.stands(CPUPressure)
+	waits := w.stands(RunQueueP99) || w.stands(WaitRatio) || w.stands(CPUPressure) || w.stands(Imposed)
 	w.excess.add(w.waitExcess())
 	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
 		unusual = unusual || w.stands(s)
 	}
-	unusual = unusual || waits
+	unusual = unusual || waits && !w.ownWaits()
 
 	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= culprit {
 		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
@@ -243,6 +243,17 @@ func (w *workload) against(suspect string, s Signal, value, threshold float64) E
 	return Evidence{Subject: subject, Signal: s, Value: value, Threshold: threshold, From: w.from, To: w.to}
 }
 
+// ownWaits says that others have no part worth speaking of in what the workload waits
+// for a CPU, however long that is: its threads wake up together while its CPUs are not
+// full, or wait for each other. What others impose counts once it is known how much that
+// usually is.
+func (w *workload) ownWaits() bool {
+	if w.stands(Imposed) && w.queues >= enough {
+		return false
+	}
+	return w.value[OwnUse] == 0 || !w.stands(Imposed) && w.value[ForeignQueued] < culprit
+}
+
 // waitExcess is by what factor the signals of waiting are above their
 // thresholds, the highest of them.
 func (w *workload) waitExcess() float64 {
@@ -271,7 +282,7 @@ func (d *Detector) diagnoseUse(w *workload, waits bool) {
 // diagnoseWait finds out for whom a workload waits: by who had the CPU meanwhile
 // where the run-queue probe tells, else by correlation.
 func (d *Detector) diagnoseWait(w *workload) {
-	symptoms := w.evidence(RunQueueP99, WaitRatio, CPUPressure)
+	symptoms := w.evidence(RunQueueP99, WaitRatio, CPUPressure, Imposed)
 	if math.IsNaN(w.value[ForeignQueued]) {
 		d.correlateWait(w, symptoms)
 		return

@@ -333,7 +333,11 @@ func (w *workload) measureQueue() {
 		}
 	}
 	w.grown = grown[SelfQueued] + grown[ForeignQueued] + grown[IdleQueued] + grown[ThrottledQueued]
-	if !(whole >= leastWait) || sum < 0.9*whole {
+	if sum < 0.9*whole {
+		return
+	}
+	w.value[Imposed] = ratio(grown[ForeignQueued], whole+w.value[CPUUse])
+	if !(whole >= leastWait) {
 		return
 	}
 	for _, s := range [...]Signal{SelfQueued, ForeignQueued, IdleQueued, ThrottledQueued} {
@@ -374,9 +378,10 @@ func (w *workload) beyond(at *meter, level float64) float64 {
 // per second of CPU time.
 func (w *workload) referQueue() {
 	use := w.value[CPUUse]
-	if !(use > 0) {
+	if !(use > 0) || math.IsNaN(w.value[Imposed]) {
 		return
 	}
+	w.queues++
 	for i := range w.all {
 		at := &w.all[i]
 		if _, ok := w.queuePart(at); ok {

@@ -39,6 +39,9 @@ const (
 	ForeignQueued
 	IdleQueued
 	ThrottledQueued
+	// Imposed is the time that threads waited for a CPU behind others, beyond the
+	// usual, of all the time that they waited or ran.
+	Imposed
 	// OwnUse is the workload's part of the CPU time used on the host while its
 	// CPUs are full, 0 while they are not.
 	OwnUse
@@ -102,6 +105,7 @@ var signalInfos = [signals]signalInfo{
 	ForeignQueued:    {"foreign_queued", "waits behind others", "", false},
 	IdleQueued:       {"idle_queued", "waits for a CPU to wake up", "", false},
 	ThrottledQueued:  {"throttled_queued", "waits for quota", "", false},
+	Imposed:          {"imposed", "waiting behind others beyond the usual", "", false},
 	OwnUse:           {"own_use", "its part of full CPUs", "", false},
 	CPI:              {"cpi", "cycles per instruction", "cycles", false},
 	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false},

@@ -310,6 +310,16 @@ func troubles() []trouble {
 				usualOutsiders(h, r, 0)
 			},
 		},
+		{name: "bursty", none: true, probe: true, lead: bursty, apply: func(h *simHost, r *rand.Rand) { bursty(h, r, 0) }},
+		{
+			// Nor is its usual waiting taken for harm once the neighbour is there.
+			name: "hog beside bursty", resource: detect.CPU, suspect: "batch", probe: true, lead: bursty,
+			apply: func(h *simHost, r *rand.Rand) {
+				cpuHog(h, r)
+				h.blame("batch", between(r, 0.8, 0.95), between(r, 0.2, 0.3)*h.groups[simVictim].use)
+				bursty(h, r, 0)
+			},
+		},
 		{
 			name: "saturated beside usual outsiders", resource: detect.OwnLoad, probe: true, lead: usualOutsiders,
 			apply: func(h *simHost, r *rand.Rand) {
@@ -382,6 +392,18 @@ func usualOutsiders(h *simHost, _ *rand.Rand, _ int) {
 	more := h.noisy(0.06*v.use, 0.1)
 	v.by[detect.Outside] += more
 	v.wait += more
+}
+
+// bursty has the victim's threads wake up together, ever since, and wait for each
+// other beyond all fixed thresholds.
+func bursty(h *simHost, _ *rand.Rand, _ int) {
+	v := h.groups[simVictim]
+	v.use = min(v.use, 2) // of four CPUs: it does not fill them
+	more := h.noisy(0.3*v.use, 0.1)
+	v.by[simVictim] += more
+	v.wait += more
+	v.p99 = max(v.p99, h.noisy(2e-3, 0.1))
+	v.cpuSome = min(h.noisy(0.3, 0.1), 1)
 }
 
 func reclaim(h *simHost, r *rand.Rand) {

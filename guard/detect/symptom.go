@@ -18,19 +18,11 @@ type Symptom struct {
 	// if nobody.
 	Suspect string  `json:"suspect,omitempty"`
 	Share   float64 `json:"share,omitempty"`
-	// Foreign is the part of the wait for a CPU, beyond the usual, that is behind
-	// others, as the run-queue probe tells; nil for other resources and without it.
-	Foreign *float64 `json:"foreign,omitempty"`
-}
-
-// Imposed is how much of the strength is others' doing: the rest, such as a queue
-// that built up meanwhile, lasts for a time after they are gone. False if that is
-// not known.
-func (s *Symptom) Imposed() (float64, bool) {
-	if s.Foreign == nil {
-		return 0, false
-	}
-	return s.Strength * *s.Foreign, true
+	// Imposed is by what factor the wait behind others, as the run-queue probe tells,
+	// is beyond its threshold; nil for other resources than the CPU and without it. Of
+	// Strength it is what ends with the others' doing: a queue that built up meanwhile
+	// lasts for a time.
+	Imposed *float64 `json:"imposed,omitempty"`
 }
 
 // symptomsOf are the signals whose strength tells how much a resource is lacked.
@@ -43,8 +35,10 @@ func (w *workload) symptomsOf(r Resource) []Signal {
 		return []Signal{ThrottledPeriods, Withheld}
 	case Hypervisor:
 		return []Signal{StealShare}
-	case OwnLoad, CPU:
+	case OwnLoad:
 		return []Signal{RunQueueP99, WaitRatio, CPUPressure}
+	case CPU:
+		return []Signal{RunQueueP99, WaitRatio, CPUPressure, Imposed}
 	case Memory:
 		return []Signal{MemoryPressure}
 	case IO:
@@ -69,8 +63,8 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 	if h := &w.history[r]; h.agree&1 == 1 {
 		s.Suspect, s.Share = h.suspects[0], h.shares[0]
 	}
-	if foreign := w.value[ForeignQueued]; r == CPU && !math.IsNaN(foreign) {
-		s.Foreign = &foreign
+	if imposed := w.strengthOf(Imposed); r == CPU && !math.IsNaN(imposed) {
+		s.Imposed = &imposed
 	}
 	return s, !math.IsNaN(s.Strength)
 }
@@ -80,19 +74,23 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 func (w *workload) strength(r Resource) float64 {
 	highest := math.NaN()
 	for _, s := range w.symptomsOf(r) {
-		threshold, _, _, known := w.compare(s)
-		if !known {
-			continue
-		}
-		v := w.value[s] / threshold
-		if signalInfos[s].below {
-			v = threshold / w.value[s]
-		}
-		if !(v <= highest) {
+		if v := w.strengthOf(s); !(v <= highest) && !math.IsNaN(v) {
 			highest = v
 		}
 	}
 	return highest
+}
+
+// strengthOf is by what factor a signal is beyond its threshold; NaN if it is missing.
+func (w *workload) strengthOf(s Signal) float64 {
+	threshold, _, _, known := w.compare(s)
+	switch {
+	case !known:
+		return math.NaN()
+	case signalInfos[s].below:
+		return threshold / w.value[s]
+	}
+	return w.value[s] / threshold
 }
 
 // typical is the median strength of the windows that agree.
