@@ -39,7 +39,7 @@ const (
 	maxLost  = 3    // windows without signals for which actions are held
 	well     = 0.8  // strength up to which a victim is well
 	better   = 0.8  // of the strength before, at most, is better
-	plain    = 1.5  // strength from which on neighbours are acted on
+	plain    = 1.2  // strength from which on neighbours are acted on
 	worse    = 1.25 // of it, at least, makes a trial bad
 )
 

@@ -107,7 +107,7 @@ func TestTrialAmidOwnQueue(t *testing.T) {
 // What hardly stands out is reported, and nobody is acted on for it.
 func TestWeakSymptom(t *testing.T) {
 	t.Parallel()
-	for typical, acts := range map[float64]bool{1.4: false, 1.6: true} {
+	for typical, acts := range map[float64]bool{1.1: false, 1.3: true} {
 		synctest.Test(t, func(t *testing.T) {
 			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 1.1)}
 			q.beset.Typical = typical

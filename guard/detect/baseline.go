@@ -56,7 +56,7 @@ var learned = [...]struct {
 	signal Signal
 	factor float64
 }{
-	{RunQueueP99, 4}, {WaitRatio, 1.5}, {CPUPressure, 1.5}, {MemoryPressure, 1.5}, {IOPressure, 1.5},
+	{RunQueueP99, 4}, {WaitRatio, 1.25}, {CPUPressure, 1.25}, {MemoryPressure, 1.5}, {IOPressure, 1.5},
 	{CPI, 1.1}, {MPKI, 1.2}, {Clock, 0.9}, {Occupancy, 0.8},
 }
 

@@ -254,13 +254,16 @@ func (w *workload) ownWaits() bool {
 	return w.value[OwnUse] == 0 || !w.stands(Imposed) && w.value[ForeignQueued] < culprit
 }
 
-// waitExcess is by what factor the signals of waiting are above their
-// thresholds, the highest of them.
+// waitExcess is by what factor the signals of waiting are above their thresholds or,
+// if they stand out, above what is usual, the highest of them.
 func (w *workload) waitExcess() float64 {
 	highest := math.NaN()
 	for _, s := range [...]Signal{RunQueueP99, WaitRatio, CPUPressure} {
-		threshold, _, _, known := w.compare(s)
-		if v := w.value[s] / threshold; known && !(v <= highest) {
+		over, usual, stands, known := w.compare(s)
+		if limit, _ := floor(s); stands && usual != nil {
+			over = max(limit, *usual)
+		}
+		if v := w.value[s] / over; known && !(v <= highest) {
 			highest = v
 		}
 	}

@@ -55,7 +55,7 @@ type Experiment struct {
 // is what tests run.
 func Default() Experiment {
 	return Experiment{
-		Faults: []string{Hog, Fork, Switch, Reclaim, IO, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(4 * time.Second), Last: lab.Duration(6 * time.Second),
+		Faults: []string{Hog, Fork, Switch, Reclaim, IO, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(6 * time.Second), Last: lab.Duration(6 * time.Second),
 		Window: lab.Duration(200 * time.Millisecond), Probe: ProbeAlways, Demand: 0.2, MaxOthers: 0.25, Blocks: 6, Steady: lab.Duration(4 * time.Second),
 	}
 }
