@@ -44,7 +44,16 @@ func (l *Loop) explained(victim string, r detect.Resource) bool {
 		return false
 	}
 	return slices.ContainsFunc(l.in.Findings, func(f detect.Finding) bool {
-		return f.Victim == victim && (f.Resource == detect.OwnLimit || f.Resource == detect.OwnLoad || f.Resource == detect.Hypervisor && r != detect.CPU)
+		switch f.Resource {
+		case detect.OwnLimit:
+		case detect.OwnLoad:
+			return f.Victim == victim && r == detect.CPU
+		case detect.Hypervisor:
+			return f.Victim == victim && r != detect.CPU
+		default:
+			return false
+		}
+		return f.Victim == victim
 	})
 }
 
@@ -98,8 +107,8 @@ func (l *Loop) answer(ctx context.Context, f *detect.Finding) {
 	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < plain {
 		return
 	}
-	if len(at.steps) > 0 && symptom.Imposed != nil && *symptom.Imposed < 1 {
-		return // what is left is not worth more
+	if at.cured(f.Suspect, symptom) {
+		return
 	}
 	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, 0) != nil {
 		return
@@ -115,6 +124,16 @@ func (l *Loop) answer(ctx context.Context, f *detect.Finding) {
 		return
 	}
 	l.escalate(ctx, at, f, symptom)
+}
+
+// cured reports whether the last step, against the suspect, has ended what others
+// impose: what is left is the victim's own queue, and worth no further step.
+func (at *ladder) cured(suspect string, now detect.Symptom) bool {
+	if len(at.steps) == 0 || now.Imposed == nil {
+		return false
+	}
+	last := &at.steps[len(at.steps)-1]
+	return last.action.Suspect == suspect && last.imposed >= 1 && *now.Imposed < 1
 }
 
 // escalate takes the next rung of the ladder.

@@ -66,7 +66,7 @@ type ladder struct {
 	seen     look
 	// strengths are those of the last windows.
 	strengths ring
-	imposed   ring      // likewise, what of them is others' doing, where that is known
+	imposed   ring      // likewise, of what others impose, where that is known
 	lost      int       // windows without signals in a row
 	found     time.Time // of the last finding
 	unwell    time.Time // when the victim was last not well
@@ -86,7 +86,7 @@ type step struct {
 	before     *Action // of the same remedy, which this one replaced; nil is none
 	at         time.Time
 	strength   float64 // before it
-	imposed    float64 // of that, others' doing; 0 if it was not known
+	imposed    float64 // likewise, of what others imposed; 0 if it was not known
 	floor      int64   // for MemoryHigh, of the first step
 	confidence float64
 	evidence   []detect.Evidence
@@ -100,7 +100,7 @@ type trial struct {
 	to       *Action
 	at       time.Time
 	strength float64 // before it
-	imposed  float64 // of that, others' doing
+	imposed  float64 // likewise, of what others imposed
 }
 
 // look counts windows since a change.

@@ -16,6 +16,7 @@ import (
 type queue struct {
 	*paper
 	free, beset detect.Symptom // with a remedy in force, and without
+	accused     bool           // the neighbour, also with one in force
 }
 
 func (q queue) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
@@ -33,7 +34,7 @@ func (q queue) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
 func (q queue) step(loop *control.Loop) []control.Event {
 	time.Sleep(time.Second)
 	f := detect.Finding{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.8, Remedies: detect.CPU.Remedies(false)}
-	if len(q.force) > 0 {
+	if len(q.force) > 0 && !q.accused {
 		f = detect.Finding{Victim: victim, Resource: detect.OwnLoad, Confidence: 0.8}
 	}
 	h := q.host()
@@ -62,7 +63,7 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue{onPaper(t, 16), c.free, c.beset}
+				q := queue{onPaper(t, 16), c.free, c.beset, false}
 				loop, err := control.New(control.Config{Mode: control.Enforce}, q)
 				if err != nil {
 					t.Fatal(err)
@@ -86,7 +87,7 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 func TestTrialAmidOwnQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue{onPaper(t, 16), behind(3.9, 0.2), behind(4, 2.8)}
+		q := queue{onPaper(t, 16), behind(3.9, 0.2), behind(4, 2.8), false}
 		loop, err := control.New(control.Config{Mode: control.Enforce}, q)
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +110,7 @@ func TestWeakSymptom(t *testing.T) {
 	t.Parallel()
 	for typical, acts := range map[float64]bool{1.1: false, 1.3: true} {
 		synctest.Test(t, func(t *testing.T) {
-			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 1.1)}
+			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 1.1), false}
 			q.beset.Typical = typical
 			loop, err := control.New(control.Config{Mode: control.Enforce}, q)
 			if err != nil {
@@ -118,6 +119,43 @@ func TestWeakSymptom(t *testing.T) {
 			if events := q.step(loop); (len(events) > 0) != acts {
 				t.Errorf("strength %v: %v", typical, events)
 			}
+		})
+	}
+}
+
+// Once others impose no more, no further rung is taken against them, though they are
+// accused; unless that was none of the trouble.
+func TestNextRung(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		beset, free detect.Symptom
+		want        bool
+	}{
+		{"cured", behind(4, 2.8), behind(3.1, 0.4), false},
+		{"others go on", behind(4, 2.8), behind(3.1, 1.2), true},
+		{"rare but long waits", behind(20, 0.5), behind(15, 0.4), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := queue{onPaper(t, 16), c.free, c.beset, true}
+				loop, err := control.New(control.Config{Mode: control.Enforce}, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				applied := 0
+				for range 8 {
+					for _, e := range q.step(loop) {
+						if e.Outcome == control.Applied {
+							applied++
+						}
+					}
+				}
+				if (applied > 1) != c.want || applied == 0 {
+					t.Errorf("%d rungs, want more than one: %v", applied, c.want)
+				}
+			})
 		})
 	}
 }

@@ -504,7 +504,7 @@ func TestConfigRefuses(t *testing.T) {
 func TestExplainedOtherwise(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ by, of detect.Resource }{
-		{detect.OwnLimit, detect.CPU}, {detect.OwnLoad, detect.CPU}, {detect.Hypervisor, detect.MemoryBandwidth},
+		{detect.OwnLimit, detect.CPU}, {detect.OwnLoad, detect.CPU}, {detect.OwnLimit, detect.LLC}, {detect.Hypervisor, detect.MemoryBandwidth},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := onPaper(t, 16, complaint{victim, "", c.by, nil}, complaint{victim, "pods/batch", c.of, nil})

@@ -101,7 +101,7 @@ type workload struct {
 	unusual  uint8               // a bit per window, the newest lowest: something was unusual
 	pressed  uint8               // likewise: it was short of memory
 	slow     uint8               // likewise: its instructions took longer than usual
-	queues   int                 // windows from which the usual parts of the wait for a CPU are known
+	usualUse Mean                // CPU use in the windows from which the usual parts of its wait are known
 	puzzled  int                 // unusual windows in a row without a finding
 	seen     int                 // windows judged, up to lookBack
 }
@@ -374,6 +374,7 @@ func (w *workload) learn(found bool) {
 		w.puzzled = 0
 	} else if w.puzzled++; w.puzzled == patience {
 		*w.baseline = Baseline{}
+		w.forgetQueue()
 	}
 	if bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience {
 		w.baseline.add(&w.window)

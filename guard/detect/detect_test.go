@@ -87,6 +87,32 @@ func TestEvidenceNeeded(t *testing.T) {
 	}
 }
 
+// A disturbance does not become usual while it lasts, whether it was there from the
+// start or came later, even if it takes little of the victim's time and the CPUs are
+// not full.
+func TestStays(t *testing.T) {
+	t.Parallel()
+	for _, quiet := range []int{0, 60} {
+		h := newSimHost(trouble{name: "stays", probe: true}, 1, 1)
+		d := newDetector(t)
+		var last []detect.Finding
+		for i := range quiet + 400 {
+			h.quiet(1.5, 0.5)
+			if i >= quiet {
+				h.groups["batch"].use = 6
+				h.blame("batch", 0.9, 0.08)
+				h.groups[simVictim].p99 = 20e-3
+			}
+			h.step()
+			d.Observe(h.samples())
+			last = d.Judge(h.now)
+		}
+		if len(last) != 1 || last[0].Suspect != "batch" || last[0].Resource != detect.CPU {
+			t.Errorf("after %d quiet windows and 400 others: %v, want the hog", quiet, last)
+		}
+	}
+}
+
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	d := newDetector(t)
@@ -266,7 +292,7 @@ func TestOutsiders(t *testing.T) {
 		t.Fatalf("findings %v, want one against %q without remedies", last, detect.Outside)
 	}
 	text := last[0].String()
-	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the wait", "would help: to start them in a group of their own"} {
+	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: its part of the wait beyond the usual", "would help: to start them in a group of their own"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}

@@ -10,6 +10,7 @@ import (
 const (
 	leastUse    = 0.25    // CPUs, for cycles and for suspects on the CPU (CPI²)
 	leastWait   = 0.01    // seconds waited per second
+	leastGrowth = 0.1     // of the wait for a CPU that is beyond the usual
 	leastMemory = 8 << 20 // bytes that others grew by
 )
 
@@ -167,7 +168,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
 		unusual = unusual || w.stands(s)
 	}
-	unusual = unusual || waits && !w.ownWaits()
+	unusual = unusual || waits && !d.ownWaits(w)
 
 	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= culprit {
 		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
@@ -182,7 +183,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	}
 	throttled, stolen, known := w.explained()
 	// What is known to have been waited for by far exceeds what the hypervisor took.
-	plainly := w.value[ForeignQueued]*w.grown > heldUp*w.stolen
+	plainly := w.value[ForeignQueued]*w.queued.grown > heldUp*max(1, d.perCPU(w))*w.stolen
 	if throttled || stolen {
 		w.acquit(MemoryBandwidth, LLC, SMT, Frequency)
 	} else if known {
@@ -243,15 +244,22 @@ func (w *workload) against(suspect string, s Signal, value, threshold float64) E
 	return Evidence{Subject: subject, Signal: s, Value: value, Threshold: threshold, From: w.from, To: w.to}
 }
 
-// ownWaits says that others have no part worth speaking of in what the workload waits
-// for a CPU, however long that is: its threads wake up together while its CPUs are not
-// full, or wait for each other. What others impose counts once it is known how much that
-// usually is.
-func (w *workload) ownWaits() bool {
-	if w.stands(Imposed) && w.queues >= enough {
+// ownWaits says that the workload waits for a CPU as it always does, however long that
+// is: its threads wake up together while its CPUs are not full, or wait for each other,
+// and no neighbour has a part worth speaking of. Until it is known what is usual, processes
+// in no group may have theirs on CPUs that are not full.
+func (d *Detector) ownWaits(w *workload) bool {
+	q := &w.queued
+	switch {
+	case !(w.value[CPUUse] > 0) || w.value[IdleQueued] >= culprit || w.value[ThrottledQueued] >= culprit:
+		return false
+	case math.IsNaN(w.value[Imposed]):
+		c, _ := d.correlated(w)
+		return w.value[OwnUse] == 0 && c.name == "" && !c.known
+	case q.byGroups >= culprit*q.grown && q.byGroups >= leastWait:
 		return false
 	}
-	return w.value[OwnUse] == 0 || !w.stands(Imposed) && w.value[ForeignQueued] < culprit
+	return w.value[OwnUse] == 0 && !w.usualUse.learnt() || !w.stands(Imposed) && w.value[ForeignQueued] < culprit
 }
 
 // waitExcess is by what factor the signals of waiting are above their thresholds or,
@@ -270,12 +278,26 @@ func (w *workload) waitExcess() float64 {
 	return highest
 }
 
+// perCPU is how many of its threads wait for a CPU, per CPU.
+func (d *Detector) perCPU(w *workload) float64 {
+	n := w.CPUs.Len()
+	switch {
+	case n > 0:
+	case d.cfg.Machine != nil:
+		n = d.cpus()
+	default:
+		n = 1
+	}
+	return w.queued.whole / float64(n)
+}
+
 // diagnoseUse finds out who has the CPU time that a workload lacks. One that uses up
 // its CPUs itself lacks some also where its threads do not wait; others have little of
 // them then, and could not give it much.
 func (d *Detector) diagnoseUse(w *workload, waits bool) {
+	others := w.value[ForeignQueued] >= mostly && (w.stands(WaitRatio) || w.stands(Imposed))
 	switch {
-	case w.value[OwnUse] >= ownAll && !(w.value[ForeignQueued] >= mostly && w.stands(WaitRatio)):
+	case w.value[OwnUse] >= ownAll && !others && (waits || !w.stands(CPI)):
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownAll)))
 	case waits:
 		d.diagnoseWait(w)

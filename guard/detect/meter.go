@@ -63,7 +63,7 @@ func (m *meters) find(q watch.Quantity, part watch.Part, by string) *meter {
 // make adds a meter; the culprits of long ago give way to new ones.
 func (m *meters) make(s *watch.Sample, by string) *meter {
 	made := meter{quantity: s.Quantity, part: s.Subject.Part, by: by, series: watch.NewSeries(s.Quantity, samples)}
-	if m.new {
+	if _, ok := queuePart(&made, ""); m.new && !ok {
 		made.usual.N = enough // of nothing
 	}
 	if len(m.all) >= maxParts {
@@ -186,7 +186,7 @@ type window struct {
 	from, to watch.Time
 	value    [signals]float64
 	stolen   float64 // by the hypervisor, in CPUs
-	grown    float64 // wait for a CPU beyond what is usual, in threads
+	queued   queued
 }
 
 // measure derives the signals; of suspects only their CPU use.
@@ -315,44 +315,66 @@ func (d *Detector) siblingUse(w *workload) float64 {
 
 // measureQueue splits what the workload waits for a CPU beyond what is usual for its
 // CPU use, if the parts of its wait make up the whole: what one culprit lacks must
-// not be the others' guilt. Where it waits no more than usual, all parts are 0.
+// not be the others' guilt. Where it waits hardly more than usual, all parts are 0.
 func (w *workload) measureQueue() {
 	w.value[RunQueueP99] = w.level(watch.QueueP99, w.from, w.to)
-	whole := w.level(watch.Queued, w.from, w.to)
+	w.queued = queued{whole: w.level(watch.Queued, w.from, w.to)}
+	q := &w.queued
+	use := w.value[CPUUse]
 	sum := 0.0
 	var grown [signals]float64
 	for i := range w.all {
 		at := &w.all[i]
-		part, ok := w.queuePart(at)
+		part, ok := queuePart(at, w.Group)
 		if !ok {
 			continue
 		}
-		if v := at.level(w.from, w.to); v > 0 {
-			sum += v
-			grown[part] += w.beyond(at, v)
+		v := at.level(w.from, w.to)
+		if !(v > 0) {
+			continue
+		}
+		sum += v
+		more := w.beyond(at, v)
+		grown[part] += more
+		if part == ForeignQueued {
+			q.foreign += v
+		}
+		if part == ForeignQueued && at.quantity == watch.QueuedBy && at.by != Outside {
+			q.byGroups += more
 		}
 	}
-	w.grown = grown[SelfQueued] + grown[ForeignQueued] + grown[IdleQueued] + grown[ThrottledQueued]
-	if sum < 0.9*whole {
+	q.grown = grown[SelfQueued] + grown[ForeignQueued] + grown[IdleQueued] + grown[ThrottledQueued]
+	if math.IsNaN(use) || math.IsNaN(q.whole) || sum < 0.9*q.whole {
 		return
 	}
-	w.value[Imposed] = ratio(grown[ForeignQueued], whole+w.value[CPUUse])
-	if !(whole >= leastWait) {
+	w.value[Imposed] = 0
+	if grown[ForeignQueued] >= leastWait {
+		w.value[Imposed] = grown[ForeignQueued] / (q.whole + use)
+	}
+	if q.whole < leastWait {
 		return
 	}
 	for _, s := range [...]Signal{SelfQueued, ForeignQueued, IdleQueued, ThrottledQueued} {
 		w.value[s] = 0
-		if w.grown >= leastWait {
-			w.value[s] = grown[s] / w.grown
+		if q.grown >= max(leastWait, leastGrowth*q.whole) {
+			w.value[s] = grown[s] / q.grown
 		}
 	}
 }
 
-// queuePart says to which part of the wait a meter belongs.
-func (w *workload) queuePart(at *meter) (Signal, bool) {
+// queued is the wait for a CPU in one window, as the run-queue probe tells, in threads.
+type queued struct {
+	whole    float64
+	foreign  float64 // behind others
+	grown    float64 // beyond the usual
+	byGroups float64 // of that, behind other groups
+}
+
+// queuePart says to which part of a group's wait a meter belongs.
+func queuePart(at *meter, group string) (Signal, bool) {
 	switch at.quantity {
 	case watch.QueuedBy:
-		if at.by == w.Group {
+		if at.by == group {
 			return SelfQueued, true
 		}
 		return ForeignQueued, true
@@ -366,28 +388,55 @@ func (w *workload) queuePart(at *meter) (Signal, bool) {
 	return 0, false
 }
 
-// beyond is by how much a level of waiting is above what is usual for the CPU use.
-func (w *workload) beyond(at *meter, level float64) float64 {
-	if at.usual.N < enoughValues {
-		return level
+// usually is the level of waiting that is usual for the CPU use of the window, given
+// what is usual for the usual use; 0 where that is not known, and of waits for quota or
+// for a CPU to wake up, which nobody has to get used to.
+func (w *workload) usually(at *meter) float64 {
+	part, _ := queuePart(at, w.Group)
+	if at.usual.N < enoughValues || !(w.usualUse.Mean > 0) || part == IdleQueued || part == ThrottledQueued {
+		return 0
 	}
-	return max(level-at.usual.Mean*w.value[CPUUse], 0)
+	return at.usual.Mean * w.value[CPUUse] / w.usualUse.Mean
 }
 
-// referQueue takes the window into what is usual of each part of the wait: seconds
-// per second of CPU time.
+// beyond is by how much a level of waiting is above the usual.
+func (w *workload) beyond(at *meter, level float64) float64 { return max(level-w.usually(at), 0) }
+
+// asUsual says whether a level of waiting is within three standard deviations of the
+// usual.
+func (w *workload) asUsual(at *meter, level float64) bool {
+	if usual := w.usually(at); usual > 0 {
+		return level < usual+3*math.Sqrt(at.usual.Variance)*usual/at.usual.Mean
+	}
+	return false
+}
+
+// referQueue takes the window into what is usual of each part of the wait.
 func (w *workload) referQueue() {
 	use := w.value[CPUUse]
-	if !(use > 0) || math.IsNaN(w.value[Imposed]) {
+	if math.IsNaN(use) || math.IsNaN(w.value[Imposed]) {
 		return
 	}
-	w.queues++
+	w.usualUse.add(w.usualUse.clip(use))
 	for i := range w.all {
 		at := &w.all[i]
-		if _, ok := w.queuePart(at); ok {
+		if _, ok := queuePart(at, w.Group); ok {
 			if v := at.level(w.from, w.to); !math.IsNaN(v) {
-				at.usual.add(v / use)
+				if most := at.usual.Mean + max(3*math.Sqrt(at.usual.Variance), leastWait); at.usual.learnt() {
+					v = min(v, most)
+				}
+				at.usual.add(v)
 			}
+		}
+	}
+}
+
+// forgetQueue has the usual parts of the wait learnt anew.
+func (w *workload) forgetQueue() {
+	w.usualUse = Mean{}
+	for i := range w.all {
+		if _, ok := queuePart(&w.all[i], w.Group); ok {
+			w.all[i].usual = Mean{}
 		}
 	}
 }

@@ -34,7 +34,7 @@ const (
 	// SelfQueued to ThrottledQueued split the wait for a CPU, beyond what is usual
 	// for the CPU use, by who had it meanwhile: the workload, others and kernel
 	// threads, nobody as it was still waking up, nobody as a quota withheld it.
-	// All are 0 where there is no such wait.
+	// All are 0 where it waits hardly more than usual.
 	SelfQueued
 	ForeignQueued
 	IdleQueued
@@ -101,11 +101,11 @@ var signalInfos = [signals]signalInfo{
 	CPUPressure:      {"cpu_pressure", "time under CPU pressure", "", false},
 	MemoryPressure:   {"memory_pressure", "time under memory pressure", "", false},
 	IOPressure:       {"io_pressure", "time under I/O pressure", "", false},
-	SelfQueued:       {"self_queued", "waits behind its own threads", "", false},
-	ForeignQueued:    {"foreign_queued", "waits behind others", "", false},
-	IdleQueued:       {"idle_queued", "waits for a CPU to wake up", "", false},
-	ThrottledQueued:  {"throttled_queued", "waits for quota", "", false},
-	Imposed:          {"imposed", "waiting behind others beyond the usual", "", false},
+	SelfQueued:       {"self_queued", "behind its own threads, of the wait beyond the usual", "", false},
+	ForeignQueued:    {"foreign_queued", "behind others, of the wait beyond the usual", "", false},
+	IdleQueued:       {"idle_queued", "for a CPU to wake up, of the wait beyond the usual", "", false},
+	ThrottledQueued:  {"throttled_queued", "for quota, of the wait beyond the usual", "", false},
+	Imposed:          {"imposed", "time waiting behind others beyond the usual", "", false},
 	OwnUse:           {"own_use", "its part of full CPUs", "", false},
 	CPI:              {"cpi", "cycles per instruction", "cycles", false},
 	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false},
@@ -116,7 +116,7 @@ var signalInfos = [signals]signalInfo{
 	LocalMemory:      {"local_memory", "memory on its own nodes", "", true},
 	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false},
 	OwnIO:            {"own_io", "its part of the I/O", "", false},
-	QueueShare:       {"queue_share", "part of the wait", "", false},
+	QueueShare:       {"queue_share", "its part of the wait beyond the usual", "", false},
 	UseShare:         {"use_share", "part of the suspects' CPU use", "", false},
 	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false},
 	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false},

@@ -281,6 +281,14 @@ func troubles() []trouble {
 		}},
 		{name: "steal", resource: detect.Hypervisor, apply: steal},
 		{name: "steal, probed", resource: detect.Hypervisor, probe: true, apply: steal},
+		{
+			name: "steal before a long queue", resource: detect.Hypervisor, probe: true, lead: longQueue,
+			apply: func(h *simHost, r *rand.Rand) {
+				longQueue(h, r, 0)
+				h.steal = h.noisy(between(r, 0.7, 1.2), 0.1)
+				h.groups[simVictim].use = 1.5
+			},
+		},
 		{name: "saturated", resource: detect.OwnLoad, apply: saturated},
 		{name: "saturated, probed", resource: detect.OwnLoad, probe: true, apply: saturated},
 		{name: "saturated beside outsiders", resource: detect.OwnLoad, probe: true, apply: func(h *simHost, r *rand.Rand) {
@@ -392,6 +400,14 @@ func usualOutsiders(h *simHost, _ *rand.Rand, _ int) {
 	more := h.noisy(0.06*v.use, 0.1)
 	v.by[detect.Outside] += more
 	v.wait += more
+}
+
+// longQueue has the victim's many threads wait all the time, a quarter of it behind a
+// neighbour that has its fair share, ever since.
+func longQueue(h *simHost, _ *rand.Rand, _ int) {
+	v := h.groups[simVictim]
+	v.use, v.wait, v.p99, v.cpuSome = h.noisy(2, 0.02), h.noisy(30, 0.02), h.noisy(50e-3, 0.1), 1
+	v.by = map[string]float64{simVictim: h.noisy(22, 0.03), "mail": h.noisy(8, 0.03)}
 }
 
 // bursty has the victim's threads wake up together, ever since, and wait for each

@@ -45,23 +45,20 @@ func (c *claims) claim(total, least float64) claim {
 }
 
 // queuedMost says who had the CPU for most of what the workload waits beyond the
-// usual. Who had it for a small part of all its wait, or hardly more than usual, is not
-// named.
+// usual. Who had it for a small part of its wait behind others, or hardly more than
+// usual, is not named.
 func (w *workload) queuedMost() claim {
 	var c claims
-	whole := w.level(watch.Queued, w.from, w.to)
 	for i := range w.all {
 		at := &w.all[i]
 		if at.quantity != watch.QueuedBy || at.by == w.Group {
 			continue
 		}
-		v := at.level(w.from, w.to)
-		usual := at.usual.N >= enoughValues && at.growth(v/w.value[CPUUse]) == 0
-		if v >= notable*whole && !usual {
+		if v := at.level(w.from, w.to); v >= notable*w.queued.foreign && !w.asUsual(at, v) {
 			c.add(at.by, w.beyond(at, v), true)
 		}
 	}
-	return c.claim(w.grown, leastWait)
+	return c.claim(w.queued.grown, leastWait)
 }
 
 // mayUse says whether the workload may run on one of the CPUs.
