@@ -42,24 +42,34 @@ func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 	return b
 }
 
-// open opens what a process of its own would.
+// open opens what a process of its own would. A process that another test forks has
+// the locks of the last life until it executes.
 func (b *both) open() error {
+	_ = patiently(func() error { return errors.Join(b.act.open(true), b.act.close()) })
 	if err := b.act.recover(); err != nil {
 		return err
 	}
 	dir := filepath.Join(b.host.dir, "..", "node")
-	for tries := 0; ; tries++ {
-		err := b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
-		if busy := (*agent.BusyError)(nil); errors.As(err, &busy) && tries < 1000 {
-			// A process that another test forks has the lock of the last life until it executes.
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		return b.act.open(true)
+	err := patiently(func() error {
+		return b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
+	})
+	if err != nil {
+		return err
 	}
+	return b.act.open(true)
+}
+
+// patiently tries again for a second while somebody has a lock.
+func patiently(open func() error) (err error) {
+	for range 1000 {
+		var node *agent.BusyError
+		var guard *actuate.BusyError
+		if err = open(); !errors.As(err, &node) && !errors.As(err, &guard) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
 }
 
 func opened(t *testing.T) *both {

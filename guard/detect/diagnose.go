@@ -183,7 +183,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	}
 	throttled, stolen, known := w.explained()
 	// What is known to have been waited for by far exceeds what the hypervisor took.
-	plainly := w.value[ForeignQueued]*w.queued.grown > heldUp*max(1, d.perCPU(w))*w.stolen
+	plainly := w.value[ForeignQueued]*w.queued.net > heldUp*max(1, d.perCPU(w))*w.stolen
 	if throttled || stolen {
 		w.acquit(MemoryBandwidth, LLC, SMT, Frequency)
 	} else if known {
@@ -256,7 +256,7 @@ func (d *Detector) ownWaits(w *workload) bool {
 	case math.IsNaN(w.value[Imposed]):
 		c, _ := d.correlated(w)
 		return w.value[OwnUse] == 0 && c.name == "" && !c.known
-	case q.byGroups >= culprit*q.grown && q.byGroups >= leastWait:
+	case q.byGroups >= culprit*q.grown && min(q.byGroups, q.net) >= leastWait:
 		return false
 	}
 	return w.value[OwnUse] == 0 && !w.usualUse.learnt() || !w.stands(Imposed) && w.value[ForeignQueued] < culprit

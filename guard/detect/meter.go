@@ -313,16 +313,17 @@ func (d *Detector) siblingUse(w *workload) float64 {
 	return ratio(max(d.busy(w, w.cores)-use, 0), float64(w.cores.Len())-use)
 }
 
-// measureQueue splits what the workload waits for a CPU beyond what is usual for its
-// CPU use, if the parts of its wait make up the whole: what one culprit lacks must
-// not be the others' guilt. Where it waits hardly more than usual, all parts are 0.
+// measureQueue splits what the workload waits for a CPU, if the parts of its wait make
+// up the whole: what one culprit lacks must not be the others' guilt. The parts of itself
+// and of others are of what is beyond the usual for its CPU use, and 0 where it waits
+// hardly more than that, whoever has the CPU now that was another's before.
 func (w *workload) measureQueue() {
 	w.value[RunQueueP99] = w.level(watch.QueueP99, w.from, w.to)
 	w.queued = queued{whole: w.level(watch.Queued, w.from, w.to)}
 	q := &w.queued
 	use := w.value[CPUUse]
-	sum := 0.0
-	var grown [signals]float64
+	var level, grown [signals]float64
+	sum, net, more := 0.0, 0.0, 0.0
 	for i := range w.all {
 		at := &w.all[i]
 		part, ok := queuePart(at, w.Group)
@@ -330,35 +331,34 @@ func (w *workload) measureQueue() {
 			continue
 		}
 		v := at.level(w.from, w.to)
-		if !(v > 0) {
+		if !(v >= 0) {
 			continue
 		}
+		beyond := w.beyond(at, v)
 		sum += v
-		more := w.beyond(at, v)
-		grown[part] += more
-		if part == ForeignQueued {
-			q.foreign += v
-		}
-		if part == ForeignQueued && at.quantity == watch.QueuedBy && at.by != Outside {
-			q.byGroups += more
+		net += v - w.usually(at)
+		more += beyond
+		level[part] += v
+		grown[part] += beyond
+		if at.quantity == watch.QueuedBy && part == ForeignQueued && at.by != Outside {
+			q.byGroups += beyond
 		}
 	}
-	q.grown = grown[SelfQueued] + grown[ForeignQueued] + grown[IdleQueued] + grown[ThrottledQueued]
 	if math.IsNaN(use) || math.IsNaN(q.whole) || sum < 0.9*q.whole {
 		return
 	}
+	q.foreign, q.grown, q.net = level[ForeignQueued], more, max(net, 0)
 	w.value[Imposed] = 0
-	if grown[ForeignQueued] >= leastWait {
-		w.value[Imposed] = grown[ForeignQueued] / (q.whole + use)
+	if q.net >= leastWait {
+		w.value[Imposed] = min(grown[ForeignQueued], q.net) / (q.whole + use)
 	}
 	if q.whole < leastWait {
 		return
 	}
-	for _, s := range [...]Signal{SelfQueued, ForeignQueued, IdleQueued, ThrottledQueued} {
-		w.value[s] = 0
-		if q.grown >= max(leastWait, leastGrowth*q.whole) {
-			w.value[s] = grown[s] / q.grown
-		}
+	w.value[IdleQueued], w.value[ThrottledQueued] = level[IdleQueued]/sum, level[ThrottledQueued]/sum
+	w.value[SelfQueued], w.value[ForeignQueued] = 0, 0
+	if q.net >= max(leastWait, leastGrowth*q.whole) {
+		w.value[SelfQueued], w.value[ForeignQueued] = grown[SelfQueued]/more, grown[ForeignQueued]/more
 	}
 }
 
@@ -366,8 +366,9 @@ func (w *workload) measureQueue() {
 type queued struct {
 	whole    float64
 	foreign  float64 // behind others
-	grown    float64 // beyond the usual
+	grown    float64 // the parts that are beyond the usual
 	byGroups float64 // of that, behind other groups
+	net      float64 // the whole beyond the usual
 }
 
 // queuePart says to which part of a group's wait a meter belongs.
@@ -389,11 +390,9 @@ func queuePart(at *meter, group string) (Signal, bool) {
 }
 
 // usually is the level of waiting that is usual for the CPU use of the window, given
-// what is usual for the usual use; 0 where that is not known, and of waits for quota or
-// for a CPU to wake up, which nobody has to get used to.
+// what is usual for the usual use; 0 where that is not known.
 func (w *workload) usually(at *meter) float64 {
-	part, _ := queuePart(at, w.Group)
-	if at.usual.N < enoughValues || !(w.usualUse.Mean > 0) || part == IdleQueued || part == ThrottledQueued {
+	if at.usual.N < enoughValues || !(w.usualUse.Mean > 0) {
 		return 0
 	}
 	return at.usual.Mean * w.value[CPUUse] / w.usualUse.Mean

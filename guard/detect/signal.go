@@ -31,10 +31,11 @@ const (
 	CPUPressure
 	MemoryPressure
 	IOPressure
-	// SelfQueued to ThrottledQueued split the wait for a CPU, beyond what is usual
-	// for the CPU use, by who had it meanwhile: the workload, others and kernel
-	// threads, nobody as it was still waking up, nobody as a quota withheld it.
-	// All are 0 where it waits hardly more than usual.
+	// SelfQueued and ForeignQueued are the parts of the wait for a CPU, beyond what is
+	// usual for the CPU use, for which the workload itself had it, and others or kernel
+	// threads; 0 where it waits hardly more than usual. IdleQueued and ThrottledQueued
+	// are those of all the wait in which nobody had it as it was still waking up, and
+	// as a quota withheld it.
 	SelfQueued
 	ForeignQueued
 	IdleQueued
@@ -103,8 +104,8 @@ var signalInfos = [signals]signalInfo{
 	IOPressure:       {"io_pressure", "time under I/O pressure", "", false},
 	SelfQueued:       {"self_queued", "behind its own threads, of the wait beyond the usual", "", false},
 	ForeignQueued:    {"foreign_queued", "behind others, of the wait beyond the usual", "", false},
-	IdleQueued:       {"idle_queued", "for a CPU to wake up, of the wait beyond the usual", "", false},
-	ThrottledQueued:  {"throttled_queued", "for quota, of the wait beyond the usual", "", false},
+	IdleQueued:       {"idle_queued", "waits for a CPU to wake up", "", false},
+	ThrottledQueued:  {"throttled_queued", "waits for quota", "", false},
 	Imposed:          {"imposed", "time waiting behind others beyond the usual", "", false},
 	OwnUse:           {"own_use", "its part of full CPUs", "", false},
 	CPI:              {"cpi", "cycles per instruction", "cycles", false},
