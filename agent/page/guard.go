@@ -105,5 +105,8 @@ func stands(s control.State) string {
 	case control.Unresolved:
 		text = "nothing more that may be done helps"
 	}
+	if s.Strength >= 2 {
+		return fmt.Sprintf("%s; the symptom is %.3g times where it counts", text, s.Strength)
+	}
 	return fmt.Sprintf("%s; the symptom is at %.0f %% of where it counts", text, 100*s.Strength)
 }

@@ -94,5 +94,8 @@ func TestActionsInWords(t *testing.T) {
 		if got := stands(control.State{Phase: phase, Strength: 1.25}); got != want+"; the symptom is at 125 % of where it counts" {
 			t.Errorf("%v: %q", phase, got)
 		}
+		if got := stands(control.State{Phase: phase, Strength: 8.391}); got != want+"; the symptom is 8.39 times where it counts" {
+			t.Errorf("%v: %q", phase, got)
+		}
 	}
 }
