@@ -35,8 +35,8 @@ func (l *Loop) cool(at *ladder, suspect string) {
 }
 
 // explained reports whether a finding says that the victim lacks CPU time, or
-// cycles, for a reason that is no neighbour. Of steal the detector knows how much it
-// explains of waits.
+// cycles, for a reason that is no neighbour. How much of a wait steal explains is for
+// the detector to say.
 func (l *Loop) explained(victim string, r detect.Resource) bool {
 	switch r {
 	case detect.CPU, detect.MemoryBandwidth, detect.LLC, detect.SMT:
@@ -46,14 +46,13 @@ func (l *Loop) explained(victim string, r detect.Resource) bool {
 	return slices.ContainsFunc(l.in.Findings, func(f detect.Finding) bool {
 		switch f.Resource {
 		case detect.OwnLimit:
+			return f.Victim == victim
 		case detect.OwnLoad:
 			return f.Victim == victim && r == detect.CPU
 		case detect.Hypervisor:
 			return f.Victim == victim && r != detect.CPU
-		default:
-			return false
 		}
-		return f.Victim == victim
+		return false
 	})
 }
 

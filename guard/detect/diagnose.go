@@ -18,15 +18,15 @@ const (
 const (
 	mostly       = 0.6  // of what a workload may blame on itself
 	culprit      = 0.4  // of what one suspect must have
-	notable      = 0.2  // of all the wait, which a suspect must have had besides
+	notable      = 0.2  // of the wait behind others, which a suspect must have had besides
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
-	ownAll       = 0.9  // of full CPUs, from which waiting for itself counts before waiting for others
+	ownAll       = 0.9  // of full CPUs, from which others have too little of them to matter
 	correlates   = 0.35 // CPI²
 	fullDomain   = 0.8  // of the peak bandwidth (Heracles)
 	busySibling  = 0.5
 	nearMemory   = 0.8
-	enoughValues = 10 // windows that a correlation needs
-	heldUp       = 2  // threads that wait for a CPU while the hypervisor has it
+	enoughValues = 10 // windows that a correlation, or what is usual, needs
+	heldUp       = 2  // factor by which stolen time may hold up those who wait
 )
 
 // floor is the value below which a signal is never unusual, whatever its
