@@ -45,12 +45,18 @@ func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 // open opens what a process of its own would. A process that another test forks has
 // the locks of the last life until it executes.
 func (b *both) open() error {
-	_ = patiently(func() error { return errors.Join(b.act.open(true), b.act.close()) })
-	if err := b.act.recover(); err != nil {
+	err := patiently(func() error {
+		lock, err := actuate.Open(actuate.Options{Root: b.act.view.forGuard(), Dir: b.act.dir, Program: "test"})
+		if err != nil {
+			return err
+		}
+		return lock.Close()
+	})
+	if err := errors.Join(err, b.act.recover()); err != nil {
 		return err
 	}
 	dir := filepath.Join(b.host.dir, "..", "node")
-	err := patiently(func() error {
+	err = patiently(func() error {
 		return b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
 	})
 	if err != nil {

@@ -37,7 +37,7 @@ func labGuardCommand() *cobra.Command {
 		Use:   "guard [flags]",
 		Short: "Measure how good the guard is: inject known disturbances and let it act",
 		Long:  labGuardHelp(),
-		Example: `  berth lab guard                               # about eight minutes
+		Example: `  berth lab guard                               # about a quarter of an hour
   berth lab guard --short                       # well below a minute
   berth lab guard --probe=false --faults hog --runs 10 --blocks 0
   berth lab guard --faults quiet --quiet 10m --runs 1 --blocks 0

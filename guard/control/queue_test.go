@@ -42,6 +42,22 @@ func (q queue) step(loop *control.Loop) []control.Event {
 	return loop.Step(context.Background(), control.Input{Findings: []detect.Finding{f}, Symptoms: q, Workloads: q.workloads, Host: h})
 }
 
+// run runs windows in mode enforce, and returns how what was done came out.
+func (q queue) run(t *testing.T, windows int) []control.Outcome {
+	t.Helper()
+	loop, err := control.New(control.Config{Mode: control.Enforce}, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var outcomes []control.Outcome
+	for range windows {
+		for _, e := range q.step(loop) {
+			outcomes = append(outcomes, e.Outcome)
+		}
+	}
+	return outcomes
+}
+
 func behind(strength, imposed float64) detect.Symptom {
 	return detect.Symptom{Strength: strength, Suspect: "pods/batch", Share: 1, Imposed: &imposed}
 }
@@ -63,17 +79,7 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue{onPaper(t, 16), c.free, c.beset, false}
-				loop, err := control.New(control.Config{Mode: control.Enforce}, q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var outcomes []control.Outcome
-				for range 8 {
-					for _, e := range q.step(loop) {
-						outcomes = append(outcomes, e.Outcome)
-					}
-				}
+				outcomes := queue{paper: onPaper(t, 16), free: c.free, beset: c.beset}.run(t, 8)
 				if len(outcomes) < 2 || outcomes[0] != control.Applied || outcomes[1] != c.want {
 					t.Errorf("%v, want applied, %v", outcomes, c.want)
 				}
@@ -87,17 +93,7 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 func TestTrialAmidOwnQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue{onPaper(t, 16), behind(3.9, 0.2), behind(4, 2.8), false}
-		loop, err := control.New(control.Config{Mode: control.Enforce}, q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var outcomes []control.Outcome
-		for range 120 {
-			for _, e := range q.step(loop) {
-				outcomes = append(outcomes, e.Outcome)
-			}
-		}
+		outcomes := queue{paper: onPaper(t, 16), free: behind(3.9, 0.2), beset: behind(4, 2.8)}.run(t, 120)
 		at := slices.Index(outcomes, control.OnTrial)
 		if at < 0 || at+1 == len(outcomes) || outcomes[at+1] != control.Restored {
 			t.Errorf("%v, want a trial that ends with restored", outcomes)
@@ -110,14 +106,10 @@ func TestWeakSymptom(t *testing.T) {
 	t.Parallel()
 	for typical, acts := range map[float64]bool{1.1: false, 1.3: true} {
 		synctest.Test(t, func(t *testing.T) {
-			q := queue{onPaper(t, 16), behind(0.5, 0), behind(1.6, 1.1), false}
+			q := queue{paper: onPaper(t, 16), free: behind(0.5, 0), beset: behind(1.6, 1.1)}
 			q.beset.Typical = typical
-			loop, err := control.New(control.Config{Mode: control.Enforce}, q)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if events := q.step(loop); (len(events) > 0) != acts {
-				t.Errorf("strength %v: %v", typical, events)
+			if outcomes := q.run(t, 1); (len(outcomes) > 0) != acts {
+				t.Errorf("strength %v: %v", typical, outcomes)
 			}
 		})
 	}
@@ -139,17 +131,10 @@ func TestNextRung(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue{onPaper(t, 16), c.free, c.beset, true}
-				loop, err := control.New(control.Config{Mode: control.Enforce}, q)
-				if err != nil {
-					t.Fatal(err)
-				}
 				applied := 0
-				for range 8 {
-					for _, e := range q.step(loop) {
-						if e.Outcome == control.Applied {
-							applied++
-						}
+				for _, o := range (queue{onPaper(t, 16), c.free, c.beset, true}).run(t, 8) {
+					if o == control.Applied {
+						applied++
 					}
 				}
 				if (applied > 1) != c.want || applied == 0 {

@@ -280,15 +280,7 @@ func (w *workload) waitExcess() float64 {
 
 // perCPU is how many of its threads wait for a CPU, per CPU.
 func (d *Detector) perCPU(w *workload) float64 {
-	n := w.CPUs.Len()
-	switch {
-	case n > 0:
-	case d.cfg.Machine != nil:
-		n = d.cpus()
-	default:
-		n = 1
-	}
-	return w.queued.whole / float64(n)
+	return w.queued.whole / float64(max(d.cpusOf(w), 1))
 }
 
 // diagnoseUse finds out who has the CPU time that a workload lacks. One that uses up
@@ -328,11 +320,16 @@ func (d *Detector) diagnoseWait(w *workload) {
 
 // fills says whether the workload uses most of its CPUs, as far as is known.
 func (d *Detector) fills(w *workload) bool {
+	return w.value[CPUUse] >= mostly*float64(d.cpusOf(w))
+}
+
+// cpusOf is how many CPUs the workload may use, 0 where that is not known.
+func (d *Detector) cpusOf(w *workload) int {
 	n := w.CPUs.Len()
 	if n == 0 && d.cfg.Machine != nil {
 		n = d.cpus()
 	}
-	return w.value[CPUUse] >= mostly*float64(n)
+	return n
 }
 
 func (d *Detector) correlateWait(w *workload, symptoms []Evidence) {
