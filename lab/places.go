@@ -39,8 +39,8 @@ func choosePlaces(m *machine.Machine, allowed, wanted cpuset.Set, need func(shar
 	if wanted.IsEmpty() {
 		free = allowed.Minus(m.Isolated).Minus(p.generator)
 	}
-	if free.Len() < 2 {
-		return places{}, fmt.Errorf("cpus %s: an experiment needs at least two", free)
+	if free.IsEmpty() {
+		return places{}, fmt.Errorf("no CPU is left for an experiment (allowed: %s, isolated: %s)", allowed, m.Isolated)
 	}
 	size := free.Len()
 	if wanted.IsEmpty() {
@@ -60,6 +60,9 @@ func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, wants flo
 	if len(tenantCores) < 2 {
 		p.shared = free
 		p.splitWhy = "all CPUs are threads of one core"
+		if free.Len() == 1 {
+			p.splitWhy = "there is one CPU for all"
+		}
 		return
 	}
 	p.neighbour = neighbourCores[0] // the neighbour keeps at least one core

@@ -169,6 +169,9 @@ func TestGuardTellsUnmatchedGlobs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.WriteFile(filepath.Join(dir, "proc/stat"), []byte("cpu 1 2 3 4\ncpu0 1 2 3 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	out, _ := runBerth(t, "guard", "--root", dir, "--for", "1ms", "--sensitive", "web", "--best-effort", "bat?h", "--protect", "backup", "--protect", "web")
 	if !strings.Contains(out, "--protect backup: names no control group so far") || strings.Count(out, "so far") != 1 {
 		t.Errorf("it says:\n%s", out)

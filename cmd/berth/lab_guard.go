@@ -26,6 +26,7 @@ type labGuardFlags struct {
 	window, steady        time.Duration
 	probe, cpus           string
 	demand, maxOthers     float64
+	rate                  float64
 	seed                  uint64
 	results, output, show string
 	short                 bool
@@ -55,6 +56,7 @@ func labGuardCommand() *cobra.Command {
 	fs.DurationVar(&f.window, "window", time.Duration(d.Window), "the guard's window without the run-queue probe, at least 100ms")
 	fs.StringVar(&f.probe, "probe", string(d.Probe), "when the run-queue probe is armed: always (true), needed, or never (false)")
 	fs.Float64Var(&f.demand, "demand", d.Demand, "share of the shared CPUs that the tenant wants, 0-1")
+	fs.Float64Var(&f.rate, "rate", 0, "requests per second (default 1000)")
 	fs.Float64Var(&f.maxOthers, "max-others", d.MaxOthers, "share of the shared CPUs that processes outside of the run may take for it to count, 0-1")
 	fs.StringVar(&f.cpus, "cpus", "", "CPUs that all share, as a `list` such as 0-3 (default at most 8, whole cores)")
 	fs.IntVar(&f.weight, "weight", 0, "CPU weight of the run's groups together against all else on the host, 1-10000 (default the usual 100)")
@@ -82,6 +84,7 @@ func (f *labGuardFlags) build(cmd *cobra.Command) (guarded.Experiment, error) {
 		"window":     func() { e.Window = lab.Duration(f.window) },
 		"probe":      func() { e.Probe = probeUse(f.probe) },
 		"demand":     func() { e.Demand = f.demand },
+		"rate":       func() { e.Rate = f.rate },
 		"max-others": func() { e.MaxOthers = f.maxOthers },
 		"cpus":       func() { e.CPUs = f.cpus },
 		"weight":     func() { e.Weight = f.weight },

@@ -109,7 +109,7 @@ func (n *Near) Cost() float64 {
 // Tick appends the samples of now.
 func (n *Near) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	o := n.o
-	to, err := o.readHost(now, to)
+	to, err := o.files.read(now, to)
 	errs := []error{err}
 	to, failed := n.stats.Sample(now, to)
 	for _, f := range failed {

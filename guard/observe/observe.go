@@ -25,8 +25,6 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/procstat"
-	"berth.dev/berth/watch/psi"
 	"berth.dev/berth/watch/schedstat"
 )
 
@@ -49,6 +47,7 @@ type Config struct {
 type Observer struct {
 	cfg     Config
 	host    fs.FS
+	files   hostFiles
 	trees   []cgroupstat.Tree
 	tree    string                   // where groups are listed: that of CPU time
 	cpuTree string                   // where groups are scheduled, "" if nowhere
@@ -111,6 +110,9 @@ func Open(c Config) (*Observer, error) {
 		o.trees = append(o.trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(c.Root, h.Dir)})
 	}
 	o.stats = []*tier{{Sampler: cgroupstat.NewSampler(o.trees, sampled()...)}}
+	if o.files, err = openHost(c.Root); err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
 	return o, nil
 }
 
@@ -372,7 +374,7 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	}
 	o.ticks++
 	before := len(to)
-	to, err := o.readHost(now, to)
+	to, err := o.files.read(now, to)
 	errs := []error{err}
 	for _, t := range o.stats {
 		if !o.due(t, now, to[before:]) {
@@ -482,43 +484,6 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// readHost samples /proc/stat and /proc/pressure.
-func (o *Observer) readHost(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
-	stat, err := procstat.Read(o.host)
-	if err != nil {
-		return to, err
-	}
-	add := func(q watch.Quantity, part watch.Part, v float64) {
-		to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Part: part}, Quantity: q, Value: v})
-	}
-	add(watch.CPUTime, watch.Part{}, stat.Total.Busy().Seconds())
-	if stat.Total.HasSteal() {
-		add(watch.Steal, watch.Part{}, stat.Total.Steal.Seconds())
-	}
-	for _, cpu := range stat.CPUs {
-		add(watch.CPUTime, watch.Part{Kind: watch.CPU, ID: cpu.ID}, cpu.Busy().Seconds())
-	}
-	for _, p := range pressures() {
-		pressure, err := psi.Read(o.host, p.file)
-		if err == nil && pressure.HasSome {
-			add(p.quantity, watch.Part{}, pressure.Some.Total.Seconds())
-		}
-	}
-	return to, nil
-}
-
-type pressureFile struct {
-	name     string
-	file     string
-	quantity watch.Quantity
-}
-
-func pressures() []pressureFile {
-	return []pressureFile{
-		{"cpu pressure", "proc/pressure/cpu", watch.CPUSome}, {"memory pressure", "proc/pressure/memory", watch.MemorySome}, {"io pressure", "proc/pressure/io", watch.IOSome},
-	}
-}
-
 // Focus looks closely at some groups from the next tick on, MaxFocus at most and
 // none within another. What cannot be had for one of them, Signals tells.
 func (o *Observer) Focus(groups []string) error {
@@ -614,7 +579,7 @@ func (o *Observer) closeStats() error {
 
 // Close ends all reading and detaches the probe.
 func (o *Observer) Close() error {
-	errs := []error{o.closeStats()}
+	errs := []error{o.files.close(), o.closeStats()}
 	for group := range o.sets {
 		errs = append(errs, o.closeSet(group))
 	}

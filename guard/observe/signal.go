@@ -10,7 +10,6 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/procstat"
 	"berth.dev/berth/watch/psi"
 )
 
@@ -102,8 +101,8 @@ func (o *Observer) probeSignal() Signal {
 
 func (o *Observer) hostSignals() []Signal {
 	all := []Signal{Signal{Name: "cpu time and steal", Of: "host"}.with(measure(func() error {
-		s, err := procstat.Read(o.host)
-		if err == nil && !s.Total.HasSteal() {
+		err := o.files.readTimes()
+		if err == nil && !o.files.times.Total.HasSteal() {
 			err = &kernel.NotSupportedError{Feature: "steal", Reason: "/proc/stat has no such column"}
 		}
 		return err

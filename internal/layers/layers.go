@@ -38,7 +38,7 @@ func Rooms() []Room {
 		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/schedstat", May: []string{"kernel", "watch", "internal/kernfile"}},
 		// The time of a process is that of its threads.
-		{Path: "watch/procstat", May: []string{"watch/schedstat"}},
+		{Path: "watch/procstat", May: []string{"internal/kernfile", "watch/schedstat"}},
 		{Path: "watch/cgrouptree", May: []string{"kernel"}},
 		// Groups have pressure files too, in the format that watch/psi parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/psi", "internal/kernfile"}},
@@ -108,6 +108,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest/guest"}},
 		{Path: "internal/vmtest", May: []string{"cpuset", "internal/vmtest/guest"}},
 		{Path: "e2e/fetch", May: []string{"internal/vmtest"}},
+		{Path: "e2e/boot", May: []string{"internal/vmtest"}},
 	}
 }
 

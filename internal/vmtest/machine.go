@@ -43,6 +43,9 @@ type Machine struct {
 	// passes as if the guest had all of its CPUs and no host beside it; a sleep
 	// takes none of the host's.
 	VirtualTime bool `json:"virtualTime,omitempty"`
+	// Instruction is how long one takes in virtual time: 1, 2, 4 and so on up to
+	// 1024 ns; 0 is 4. All CPUs share that: those of a busy guest are slower.
+	Instruction int `json:"instruction,omitempty"`
 }
 
 // Node is a NUMA node.
@@ -143,6 +146,9 @@ func (m Machine) Validate() error {
 	if m.Order != ByPosition && m.Order != FirstThreadsFirst {
 		complain("order %q", m.Order)
 	}
+	if ns := m.Instruction; ns < 0 || ns > 1024 || ns&(ns-1) != 0 || ns > 0 && !m.VirtualTime {
+		complain("instructions of %d ns: want a power of two up to 1024, in virtual time", ns)
+	}
 	if m.L3 != PerDie && m.L3 != PerModule {
 		complain("L3 per %q", m.L3)
 	}
@@ -155,6 +161,7 @@ func (m Machine) normal() Machine {
 		*n = max(*n, 1)
 	}
 	m.MiB = cmp.Or(m.MiB, defaultMiB)
+	m.Instruction = cmp.Or(m.Instruction, 4)
 	m.Nodes = slices.Clone(m.Nodes)
 	for i := range m.Nodes {
 		m.Nodes[i].MiB = cmp.Or(m.Nodes[i].MiB, DefaultNodeMiB)

@@ -58,6 +58,9 @@ func TestValidate(t *testing.T) {
 		{Machine{Cores: 2, Threads: 2, SingleThread: cpuset.MustOf(2)}, "not of 1 to 1"},
 		{Machine{Order: "random"}, `order "random"`},
 		{Machine{L3: "rack"}, `L3 per "rack"`},
+		{Machine{VirtualTime: true, Instruction: 1024}, ""},
+		{Machine{VirtualTime: true, Instruction: 3}, "instructions of 3 ns"},
+		{Machine{Instruction: 1}, "in virtual time"},
 	} {
 		err := tc.m.Validate()
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
@@ -79,6 +82,7 @@ func TestArguments(t *testing.T) {
 			"-L", "/roms", "-smp", "8,sockets=1,dies=1,cores=8,threads=1", "-m", "256", "-accel", "tcg,thread=single",
 		}, []string{"-numa", "-icount"}},
 		{"virtual time", Machine{VirtualTime: true}, []string{"-icount", "shift=2,sleep=off"}, nil},
+		{"faster", Machine{VirtualTime: true, Instruction: 1}, []string{"-icount", "shift=0,sleep=off"}, nil},
 		{"L3 per module", Machine{Modules: 2, Cores: 2, L3: PerModule}, []string{
 			"-machine", "q35,smp-cache.0.cache=l3,smp-cache.0.topology=module", "-smp", "4,sockets=1,dies=1,cores=2,threads=1,modules=2",
 		}, nil},

@@ -2,6 +2,7 @@ package vmtest
 
 import (
 	"fmt"
+	"math/bits"
 	"strings"
 
 	"berth.dev/berth/internal/vmtest/guest"
@@ -40,7 +41,7 @@ func (k *Kit) arguments(m Machine, job Job) []string {
 	boot := bootArgs
 	switch {
 	case m.VirtualTime:
-		add("-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off")
+		add("-accel", "tcg,thread=single", "-icount", fmt.Sprintf("shift=%d,sleep=off", bits.TrailingZeros(uint(m.Instruction))))
 	case k.KVM:
 		add("-accel", "kvm")
 	default:

@@ -35,7 +35,9 @@ type Experiment struct {
 	Probe  ProbeUse     `json:"probe"`
 	// Demand is the share (0-1) of the shared CPUs that the tenant wants.
 	Demand float64 `json:"demand"`
-	CPUs   string  `json:"cpus,omitempty"`
+	// Rate is in requests per second; 0 lets the lab choose it.
+	Rate float64 `json:"rate,omitempty"`
+	CPUs string  `json:"cpus,omitempty"`
 	// Weight is the CPU weight of the group around those of the run, 0 for the usual
 	// 100: more keeps a host's other work from taking part.
 	Weight int `json:"weight,omitempty"`

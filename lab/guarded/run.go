@@ -64,7 +64,7 @@ func Run(ctx context.Context, exp Experiment, opt lab.Options) (_ *Result, err e
 	base := lab.IsolationExperiment()
 	base.Name, base.Scenarios, base.CPUs, base.Seed = "guard", scenarios(), exp.CPUs, exp.Seed
 	base.Blocks, base.Settle, base.Window = exp.Blocks, lab.Duration(settle), exp.Steady
-	base.Tenant.Demand = exp.Demand
+	base.Tenant.Demand, base.Rate = exp.Demand, exp.Rate
 	if err := validateBase(base); err != nil {
 		return nil, err
 	}

@@ -6,12 +6,13 @@
 package procstat
 
 import (
-	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strconv"
-	"strings"
+
+	"berth.dev/berth/internal/kernfile"
 )
 
 // UserHZ is the number of clock ticks per second in /proc, on every
@@ -64,44 +65,47 @@ func Read(fsys fs.FS) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("read cpu times: %w", err)
 	}
-	s, err := parse(text)
-	if err != nil {
+	var s Stat
+	if err := s.Parse(text); err != nil {
 		return Stat{}, fmt.Errorf("parse proc/stat: %w", err)
 	}
 	return s, nil
 }
 
-// parse skips lines that it does not know: the kernel adds some.
-func parse(text []byte) (Stat, error) {
-	var s Stat
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, len(text)+1) // the "intr" line is long on large hosts
-	for lines.Scan() {
-		if err := s.line(lines.Text()); err != nil {
-			return Stat{}, err
+// Parse takes the text of /proc/stat, in the memory that s has from the last one. It
+// skips lines that it does not know, since kernels add some. After an error s is zero.
+func (s *Stat) Parse(text []byte) error {
+	*s = Stat{CPUs: s.CPUs[:0]}
+	for len(text) > 0 {
+		var line []byte
+		line, text = kernfile.Cut(text, '\n')
+		if err := s.line(line); err != nil {
+			*s = Stat{}
+			return err
 		}
 	}
 	if s.Total.Columns == 0 {
-		return Stat{}, fmt.Errorf("no cpu line")
+		*s = Stat{}
+		return errors.New("no cpu line")
 	}
-	return s, nil
+	return nil
 }
 
-func (s *Stat) line(line string) error {
-	key, rest, _ := strings.Cut(line, " ")
+func (s *Stat) line(line []byte) error {
+	key, rest := kernfile.Cut(line, ' ')
 	var err error
 	switch {
-	case key == "cpu":
+	case string(key) == "cpu":
 		if s.Total.Columns != 0 {
-			return fmt.Errorf("two cpu lines")
+			return errors.New("two cpu lines")
 		}
 		s.Total, err = parseTimes(rest)
-	case key == "ctxt":
+	case string(key) == "ctxt":
 		s.Ctxt, err = parseCount(rest)
-	case key == "procs_running":
+	case string(key) == "procs_running":
 		s.ProcsRunning, err = parseCount(rest)
-	case strings.HasPrefix(key, "cpu"):
-		err = s.cpu(key, rest)
+	case bytes.HasPrefix(key, []byte("cpu")):
+		err = s.cpu(key[len("cpu"):], rest)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -109,8 +113,8 @@ func (s *Stat) line(line string) error {
 	return nil
 }
 
-func (s *Stat) cpu(key, rest string) error {
-	id, err := strconv.ParseUint(key[len("cpu"):], 10, 31)
+func (s *Stat) cpu(number, rest []byte) error {
+	id, err := strconv.ParseUint(string(number), 10, 31)
 	if err != nil {
 		return err
 	}
@@ -125,28 +129,30 @@ func (s *Stat) cpu(key, rest string) error {
 	return nil
 }
 
-func parseCount(text string) (*uint64, error) {
-	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+func parseCount(text []byte) (*uint64, error) {
+	n, err := kernfile.Uint(bytes.TrimSpace(text))
 	if err != nil {
 		return nil, err
 	}
 	return &n, nil
 }
 
-func parseTimes(text string) (Times, error) {
+func parseTimes(text []byte) (Times, error) {
 	var t Times
-	columns := t.columns()
-	fields := strings.Fields(text)
-	if len(fields) < 4 {
-		return Times{}, fmt.Errorf("%d columns, want at least 4", len(fields))
-	}
-	t.Columns = min(len(fields), len(columns))
-	for i, field := range fields[:t.Columns] {
-		n, err := strconv.ParseUint(field, 10, 64)
+	for i, column := range t.columns() {
+		var word []byte
+		if word, text = kernfile.Word(text); len(word) == 0 {
+			break
+		}
+		n, err := kernfile.Uint(word)
 		if err != nil {
 			return Times{}, fmt.Errorf("column %d: %w", i+1, err)
 		}
-		*columns[i] = Ticks(n)
+		*column = Ticks(n)
+		t.Columns++
+	}
+	if t.Columns < 4 {
+		return Times{}, fmt.Errorf("%d columns, want at least 4", t.Columns)
 	}
 	return t, nil
 }

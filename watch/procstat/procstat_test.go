@@ -125,7 +125,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("cpu 1 2 3 4\ncpu0 1 2 3 4 5\nctxt 5\n")
 	f.Add("cpu -1 2 3 4\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := parse([]byte(text))
+		var s Stat
+		err := s.Parse([]byte(text))
 		if err != nil {
 			if diff := cmp.Diff(Stat{}, s); diff != "" {
 				t.Errorf("error %v with a value:\n%s", err, diff)
