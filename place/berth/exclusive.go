@@ -14,6 +14,7 @@ import (
 type hunt struct {
 	*task
 	n      int
+	held   int   // CPUs that stay, besides
 	fenced []int // by node position: CPUs that a fence may take besides
 	v      *place.View
 	room   []int   // by node position: most CPUs that may be taken there
@@ -222,9 +223,9 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		}
 		if h.r.Bind == place.FullPCPUs && h.r.BindRequired {
 			threads, _ := h.t.ThreadsPerCore()
-			return &place.SMTError{Asked: h.n, PerCore: threads, Available: max(0, all)}
+			return &place.SMTError{Asked: h.held + h.n, PerCore: threads, Available: h.held + max(0, all)}
 		}
-		return &place.CPUsError{Asked: h.n, Available: max(0, all)}
+		return &place.CPUsError{Asked: h.held + h.n, Available: h.held + max(0, all)}
 	}
 	return nil
 }

@@ -296,7 +296,7 @@ func (k *task) resize(base cpuset.Set, n int) (cpuset.Set, error) {
 	_, required := k.wishes()
 	base = k.keep(base, required)
 	v := k.t.View(base, held)
-	h := &hunt{task: k, n: n - held.Len(), v: v}
+	h := &hunt{task: k, n: n - held.Len(), held: held.Len(), v: v}
 	if err := h.limits(&base); err != nil {
 		return cpuset.Set{}, err
 	}

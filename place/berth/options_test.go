@@ -210,7 +210,8 @@ func TestResize(t *testing.T) {
 		}
 	}
 	big := lsr("a", 40)
-	if _, err := place.Resize(berth.Policy{}, s, &big); !errors.As(err, new(*place.CPUsError)) {
+	var few *place.CPUsError
+	if _, err := place.Resize(berth.Policy{}, s, &big); !errors.As(err, &few) || few.Asked != 40 || few.Available >= 32 || few.Available < 28 {
 		t.Errorf("40 CPUs of 32: %v", err)
 	}
 	other := lsr("a", 3)
