@@ -50,7 +50,7 @@ type ProbeUse uint8
 
 // The uses.
 const (
-	ProbeNeeded ProbeUse = iota // while a sensitive group waits for CPU, or is being helped
+	ProbeNeeded ProbeUse = iota // while a sensitive group waits for CPU, or it is to be seen what helps it
 	ProbeNever
 	ProbeAlways
 )

@@ -555,3 +555,51 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 		})
 	}
 }
+
+// TestProbeRestsBetweenTrials has a hog that stays: what helps stays in force, and the
+// probe is armed for the trials only, which lie further and further apart.
+func TestProbeRestsBetweenTrials(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel()
+		m.hogs = 10 * time.Second
+		o := m.options(control.Enforce)
+		var events []control.Event
+		o.Acted = func(e control.Event) { events = append(events, e) }
+		o.Failed = func(err error) { t.Error(err) }
+		r, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error)
+		go func() { ended <- r.Run(ctx) }()
+		const until = 20 * time.Minute
+		var armedFor, idleFor time.Duration
+		for at := time.Duration(0); at < until; at += 100 * time.Millisecond {
+			time.Sleep(100 * time.Millisecond)
+			idle, armed := m.state()
+			if armed {
+				armedFor += 100 * time.Millisecond
+			}
+			if idle {
+				idleFor += 100 * time.Millisecond
+			}
+		}
+		if armedFor < 30*time.Second || armedFor > until/3 {
+			t.Errorf("armed for %v of %v", armedFor, until)
+		}
+		if idleFor < until-30*time.Second {
+			t.Errorf("the hog was idle for %v of %v only", idleFor, until)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		// 30 s after it was kept, and then 1, 2, 4 and 8 min after each other.
+		if got, want := outcomes(events), "applied kept"+strings.Repeat(" on_trial restored kept", 5)+" reverted"; got != want {
+			t.Errorf("events: %s, want %s", got, want)
+		}
+	})
+}

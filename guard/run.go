@@ -22,6 +22,9 @@ const (
 	relookNew = 200 * watch.Millisecond
 	// rest is for how long the probe stays armed after it was last needed.
 	rest = 30 * watch.Second
+	// beforeTrial is how long before a relaxation it is armed again, to tell the better
+	// from the worse.
+	beforeTrial = 5 * time.Second
 	// maxSilent is after how many windows in a row without any sample a run ends.
 	maxSilent = 30
 	// repeat is when an error that repeats is told again.
@@ -174,7 +177,11 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.judge(ctx, r.slow, now)
 		r.attend(now)
 	}
-	if r.armed && now > r.armedAt {
+	switch {
+	case full && !r.armed && r.fast != nil && len(r.fast.loop.Active()) > 0:
+		in := control.Input{Workloads: r.workloads(nil), Host: r.host(), Elsewhere: r.elsewhere(r.fast)}
+		r.acted(r.fast.loop.Rest(ctx, in))
+	case r.armed && now > r.armedAt:
 		r.judge(ctx, r.fast, now)
 		r.status.Probe.Cost = r.o.Sensors.ProbeCost()
 		if r.noProbe == nil {
@@ -284,7 +291,8 @@ func (r *Runner) attend(now watch.Time) {
 	if r.o.Sensors == nil {
 		return
 	}
-	needy := r.needy()
+	waiting := r.waiting()
+	needy := r.needy(waiting)
 	if focus := r.known.focus(needy, r.focus); !slices.Equal(focus, r.focus) {
 		r.focus = focus
 		r.failed(r.o.Sensors.Focus(focus))
@@ -296,7 +304,7 @@ func (r *Runner) attend(now watch.Time) {
 		r.failed(fmt.Errorf("run-queue probe: more than %d groups wait for CPU or are being helped: the others are judged every %v, without it",
 			observe.MaxFocus, r.o.Window))
 	}
-	needed := len(needy) > 0 || r.o.Probe == ProbeAlways
+	needed := len(waiting) > 0 || r.slow.loop.Unsettled(0) || r.fast.loop.Unsettled(beforeTrial) || r.o.Probe == ProbeAlways
 	if needed {
 		r.needed = now
 	}
@@ -318,17 +326,19 @@ func (r *Runner) attend(now watch.Time) {
 	}
 }
 
-// needy are the sensitive groups that wait for CPU by the last slow window, or for
-// which something is in force.
-func (r *Runner) needy() []string {
-	needy := r.slow.loop.Active()
+// waiting are the sensitive groups that wait for CPU by the last slow window.
+func (r *Runner) waiting() []string {
+	return slices.DeleteFunc(slices.Clone(r.known.sensitive), func(group string) bool {
+		s, ok := r.slow.detector.Symptom(group, detect.CPU)
+		return !ok || s.Strength < 1
+	})
+}
+
+// needy are those that wait, and those for which something is in force.
+func (r *Runner) needy(waiting []string) []string {
+	needy := slices.Concat(waiting, r.slow.loop.Active())
 	if r.fast != nil {
 		needy = append(needy, r.fast.loop.Active()...)
-	}
-	for _, group := range r.known.sensitive {
-		if s, ok := r.slow.detector.Symptom(group, detect.CPU); ok && s.Strength >= 1 {
-			needy = append(needy, group)
-		}
 	}
 	slices.Sort(needy)
 	return slices.Compact(needy)

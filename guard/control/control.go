@@ -325,6 +325,15 @@ func (l *Loop) Active() []string {
 	return slices.Compact(victims)
 }
 
+// Unsettled reports whether somebody has to look closely: a step is being verified or on
+// trial, or a relaxation is due so soon.
+func (l *Loop) Unsettled(soon time.Duration) bool {
+	now := l.cfg.Now()
+	return slices.ContainsFunc(l.ladders, func(at *ladder) bool {
+		return at.phase == Verifying || at.phase == Relaxing || len(at.steps) > 0 && at.relaxAt.Sub(now) < soon
+	})
+}
+
 // State is where the loop stands with one victim and resource.
 type State struct {
 	Victim   string          `json:"victim"`
@@ -385,6 +394,22 @@ func (l *Loop) Step(ctx context.Context, in Input) []Event {
 	}
 	l.suppress(ctx)
 	l.ladders = slices.DeleteFunc(l.ladders, func(at *ladder) bool { return at.done(l.now) })
+	l.in = Input{}
+	return l.events
+}
+
+// Rest stands in for Step while nobody looks at symptoms: what is in force stays, by
+// the rules and with the floors, and nothing is tried. The next Step may come after any
+// time.
+func (l *Loop) Rest(ctx context.Context, in Input) []Event {
+	l.begin(in)
+	l.retry(ctx, false)
+	l.checkDrift(ctx)
+	for _, at := range l.ladders {
+		if l.keep(ctx, at) {
+			l.feed(ctx, at)
+		}
+	}
 	l.in = Input{}
 	return l.events
 }

@@ -138,7 +138,8 @@ func TestCoolDownIsOfTheSuspect(t *testing.T) {
 }
 
 // A group that is idle and gets nothing on a full host has a weight instead; one that
-// gets its floor, wanted nothing, or finds CPUs free, stays idle.
+// gets its floor, wanted nothing, or finds CPUs free, stays idle. The same goes while the
+// loop rests, without any symptom.
 func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -151,33 +152,40 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 		{"wanted little before", 0.1, 0.06, 16, false},
 		{"does not want more", 8, 0.1, 12, false},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
-			p.workloads[0].Limits.Weight = 1000
-			p.workloads[1].Use = c.before
-			loop, err := control.New(enforce(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var events []control.Event
-			for range 25 {
-				time.Sleep(time.Second)
-				if _, ok := p.force["pods/batch weight"]; ok {
-					p.workloads[1].Use = c.after
+		for _, rests := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
+				p.workloads[0].Limits.Weight = 1000
+				p.workloads[1].Use = c.before
+				loop, err := control.New(enforce(), p)
+				if err != nil {
+					t.Fatal(err)
 				}
-				in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
-				in.Host.Use = c.host
-				events = append(events, loop.Step(context.Background(), in)...)
-			}
-			text := "applied weight pods/batch: idle\nkept weight pods/batch: idle\n"
-			if c.fed {
-				text += "relaxed weight pods/batch: weight 53\n"
-			}
-			t.Log(c.name)
-			want(t, events, text)
-			if now := p.force["pods/batch weight"].Limits; (now.Idle != cgroup.On) != c.fed {
-				t.Errorf("in force: %+v", now)
-			}
-		})
+				var events []control.Event
+				for range 25 {
+					time.Sleep(time.Second)
+					if _, ok := p.force["pods/batch weight"]; ok {
+						p.workloads[1].Use = c.after
+					}
+					in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
+					in.Host.Use = c.host
+					if rests && !loop.Unsettled(0) && len(loop.Active()) > 0 {
+						in.Findings, in.Symptoms = nil, nil
+						events = append(events, loop.Rest(context.Background(), in)...)
+						continue
+					}
+					events = append(events, loop.Step(context.Background(), in)...)
+				}
+				text := "applied weight pods/batch: idle\nkept weight pods/batch: idle\n"
+				if c.fed {
+					text += "relaxed weight pods/batch: weight 53\n"
+				}
+				t.Logf("%s, rests: %v", c.name, rests)
+				want(t, events, text)
+				if now := p.force["pods/batch weight"].Limits; (now.Idle != cgroup.On) != c.fed {
+					t.Errorf("in force: %+v", now)
+				}
+			})
+		}
 	}
 }

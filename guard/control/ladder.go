@@ -188,12 +188,9 @@ func (at *ladder) held(suspect string, r detect.Remedy) *step {
 
 // tend does what is due about a ladder before new findings are looked at.
 func (l *Loop) tend(ctx context.Context, at *ladder) {
-	if l.byGroup[at.victim] == nil {
-		l.drop(ctx, at, "the victim is gone")
-		*at = ladder{victim: at.victim, resource: at.resource, since: l.now, wait: l.cfg.Hold}
+	if !l.keep(ctx, at) {
 		return
 	}
-	l.withdraw(ctx, at)
 	symptom, known := l.symptom(at.victim, at.resource)
 	if !known {
 		l.lose(ctx, at)
@@ -222,6 +219,17 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 		l.feed(ctx, at)
 		l.relax(ctx, at)
 	}
+}
+
+// keep takes back what must not be any more; false if that is all, as the victim is gone.
+func (l *Loop) keep(ctx context.Context, at *ladder) bool {
+	if l.byGroup[at.victim] == nil {
+		l.drop(ctx, at, "the victim is gone")
+		*at = ladder{victim: at.victim, resource: at.resource, since: l.now, wait: l.cfg.Hold}
+		return false
+	}
+	l.withdraw(ctx, at)
+	return true
 }
 
 // symptom is how strong the victim's symptom is; false if that is not known.
