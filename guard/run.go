@@ -304,7 +304,7 @@ func (r *Runner) attend(now watch.Time) {
 		r.failed(fmt.Errorf("run-queue probe: more than %d groups wait for CPU or are being helped: the others are judged every %v, without it",
 			observe.MaxFocus, r.o.Window))
 	}
-	needed := len(waiting) > 0 || r.slow.loop.Unsettled(0) || r.fast.loop.Unsettled(beforeTrial) || r.o.Probe == ProbeAlways
+	needed := len(waiting) > 0 || r.slow.loop.Unsettled(0) || r.fast.loop.Unsettled(max(beforeTrial, 2*r.o.Window)) || r.o.Probe == ProbeAlways
 	if needed {
 		r.needed = now
 	}
