@@ -180,6 +180,9 @@ type host struct {
 	exit    *int
 }
 
+// pipeBytes is the most that users may have by default (fs.pipe-max-size).
+const pipeBytes = 1 << 20
+
 // start starts QEMU with the pipes that it writes to.
 func start(cmd *exec.Cmd, initrd *os.File, output io.Writer) (*host, error) {
 	if output == nil {
@@ -204,6 +207,10 @@ func start(cmd *exec.Cmd, initrd *os.File, output io.Writer) (*host, error) {
 			return nil, err
 		}
 		ends = append(ends, w)
+		// What QEMU cannot write by the time the guest powers off is lost: the pipe has room
+		// for it where this process gets no CPU for a while. A user with many pipes may get
+		// less.
+		_, _ = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, pipeBytes)
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 		h.readers.Go(func() {
 			defer r.Close()
