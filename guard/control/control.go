@@ -314,7 +314,7 @@ func (l *Loop) Release(ctx context.Context) []Event {
 }
 
 // Active returns the victims for which something is in force or on trial, sorted.
-// Their signals, the run-queue probe's too, should stay as they are meanwhile.
+// Where they are Unsettled, their signals should stay as they are meanwhile.
 func (l *Loop) Active() []string {
 	var victims []string
 	for _, at := range l.ladders {
