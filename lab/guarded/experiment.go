@@ -100,7 +100,7 @@ func (e Experiment) Validate() error {
 			return fmt.Errorf("experiment: fault %q: not one of %s", name, strings.Join(FaultNames(), ", "))
 		}
 	}
-	return nil
+	return validateBase(e.base())
 }
 
 // The faults.

@@ -61,13 +61,7 @@ func Run(ctx context.Context, exp Experiment, opt lab.Options) (_ *Result, err e
 	if len(exp.Faults) == 0 {
 		exp.Runs = 0
 	}
-	base := lab.IsolationExperiment()
-	base.Name, base.Scenarios, base.CPUs, base.Seed = "guard", scenarios(), exp.CPUs, exp.Seed
-	base.Blocks, base.Settle, base.Window = exp.Blocks, lab.Duration(settle), exp.Steady
-	base.Tenant.Demand, base.Rate = exp.Demand, exp.Rate
-	if err := validateBase(base); err != nil {
-		return nil, err
-	}
+	base := exp.base()
 	stage, err := lab.OpenStage(base, opt)
 	if err != nil {
 		return nil, err
@@ -96,6 +90,15 @@ func Run(ctx context.Context, exp Experiment, opt lab.Options) (_ *Result, err e
 	}
 	r.result.Complete, r.result.Finished = true, time.Now()
 	return r.result, r.store()
+}
+
+// base is what the lab is asked for.
+func (e Experiment) base() lab.Experiment {
+	base := lab.IsolationExperiment()
+	base.Name, base.Scenarios, base.CPUs, base.Seed = "guard", scenarios(), e.CPUs, e.Seed
+	base.Blocks, base.Settle, base.Window = e.Blocks, lab.Duration(settle), e.Steady
+	base.Tenant.Demand, base.Rate = e.Demand, e.Rate
+	return base
 }
 
 // validateBase checks what the lab will be asked for; without blocks the length of

@@ -1,0 +1,24 @@
+package guarded
+
+import (
+	"strings"
+	"testing"
+)
+
+// What the lab would refuse is refused before anything is opened.
+func TestValidateAsksTheLab(t *testing.T) {
+	t.Parallel()
+	if err := Default().Validate(); err != nil {
+		t.Error(err)
+	}
+	for field, change := range map[string]func(*Experiment){
+		"demand": func(e *Experiment) { e.Demand = 5 },
+		"rate":   func(e *Experiment) { e.Rate = -1 },
+	} {
+		e := Default()
+		change(&e)
+		if err := e.Validate(); err == nil || !strings.Contains(err.Error(), field+": ") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
