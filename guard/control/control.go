@@ -85,7 +85,8 @@ type Config struct {
 	// Hold is how long an action is in force before a relaxation is tried, if the
 	// victim has been well meanwhile (strength at most 0.8); 0 is 30 s. After a
 	// relaxation that failed, or a finding soon after one, it is doubled up to
-	// MaxHold, 0 is 30 min.
+	// MaxHold, 0 is 30 min. While a best-effort group that was told to yield (Weight on
+	// the CPU) is as greedy as before, none is tried for as long as MaxHold.
 	Hold, MaxHold time.Duration
 	// Next is how long after a relaxation that went well the next one is tried; 0
 	// is 10 s.
@@ -408,6 +409,7 @@ func (l *Loop) Rest(ctx context.Context, in Input) []Event {
 	for _, at := range l.ladders {
 		if l.keep(ctx, at) {
 			l.feed(ctx, at)
+			l.putOff(at)
 		}
 	}
 	l.in = Input{}

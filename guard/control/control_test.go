@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -60,12 +61,13 @@ func TestHogIsMovedAside(t *testing.T) {
 	})
 }
 
-// A neighbour that stays is tried anew ever more rarely.
+// A neighbour that stays, though it uses little, is tried anew ever more rarely.
 func TestTrialsBackOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4, time.Second, hog("pods/batch", 2))
-		w.neighbours[0].on = from(time.Minute)
+		n := hog("pods/batch", 2)
+		n.use, n.on = 0.2, from(time.Minute)
+		w := newWorld(t, 4, time.Second, n)
 		r := w.runner(enforce())
 		events := r.run(time.Hour)
 		var trials []time.Time
@@ -96,6 +98,60 @@ func TestTrialsBackOff(t *testing.T) {
 			t.Errorf("the victim waited in %d windows, want at most %d", hurt, most)
 		}
 	})
+}
+
+// No trial shows what is plain: one that is as greedy as before is tried after MaxHold,
+// and soon when it wants less. A cap, or what holds down one that is not best effort,
+// has its price, and is tried nevertheless.
+func TestGreedyNeighbourIsNotTried(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		alter  func(*world)
+		trials []time.Duration // at most so long after what was kept, or the trial before
+	}{
+		{"stays", func(*world) {}, []time.Duration{30 * time.Minute, 30 * time.Minute}},
+		{"goes", func(w *world) {
+			w.neighbours[0].on = func(since time.Duration) bool { return since >= time.Minute && since < 10*time.Minute }
+		}, []time.Duration{9*time.Minute + 25*time.Second}},
+		{"its use is unknown", func(w *world) { w.workloads[1].Use = math.NaN() }, []time.Duration{30 * time.Second, time.Minute}},
+		{"a cap", func(w *world) {
+			w.missing = map[detect.Remedy]string{detect.Weight: "a test"}
+			w.neighbours[0].left[detect.HeadroomCap] = 0.01
+		}, []time.Duration{30 * time.Second}},
+		{"latency-sensitive", func(w *world) { w.workloads[1].Class, w.lenient = place.LS, true }, []time.Duration{30 * time.Second, time.Minute}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 4, time.Second, hog("pods/batch", 2))
+				w.neighbours[0].on = from(time.Minute)
+				c.alter(w)
+				cfg := enforce()
+				cfg.Weigh = true
+				var last time.Time
+				var trials []time.Duration
+				for _, e := range w.runner(cfg).run(65 * time.Minute) {
+
+					switch {
+					case e.Outcome == control.Kept && last.IsZero():
+						last = e.Time
+					case e.Outcome == control.OnTrial && len(trials) < len(c.trials):
+						trials = append(trials, e.Time.Sub(last))
+						last = e.Time
+					}
+				}
+				if len(trials) != len(c.trials) {
+					t.Fatalf("trials after %v, want them after %v", trials, c.trials)
+				}
+				for i, after := range trials {
+					if after < c.trials[i]-10*time.Second || after > c.trials[i]+10*time.Second {
+						t.Errorf("trials after %v, want them after %v", trials, c.trials)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestNeighbourThatLeavesIsReleased(t *testing.T) {
@@ -236,14 +292,17 @@ func TestActionsAreBounded(t *testing.T) {
 		w := at100(t, all...)
 		r := w.runner(control.Config{Mode: control.Enforce, PerMinute: 4, Burst: 2})
 		events := r.run(onset + 5*time.Minute)
-		if len(w.applied) > 2+5*4 || len(w.applied) < 10 {
-			t.Errorf("%d actions in five minutes, want 10 to 22", len(w.applied))
-		}
-		refused := 0
+		applied, refused := 0, 0
 		for _, e := range events {
-			if e.Outcome == control.Refused {
+			switch e.Outcome {
+			case control.Applied:
+				applied++
+			case control.Refused:
 				refused++
 			}
+		}
+		if applied > 2+5*4 || applied < 10 {
+			t.Errorf("%d actions in five minutes, want 10 to 22", applied)
 		}
 		if refused == 0 || refused > 6 {
 			t.Errorf("%d refusals, want one a minute", refused)

@@ -214,9 +214,11 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 			at.hold(l.now, 0)
 		}
 		l.feed(ctx, at)
+		l.putOff(at)
 		l.relax(ctx, at)
 	case Holding:
 		l.feed(ctx, at)
+		l.putOff(at)
 		l.relax(ctx, at)
 	}
 }

@@ -298,13 +298,34 @@ func (r *runner) run(for_ time.Duration) []control.Event {
 
 func (r *runner) step() {
 	samples := r.samples()
-	in := control.Input{Workloads: r.workloads, Host: r.host()}
+	in := control.Input{Workloads: r.present(), Host: r.host()}
 	if r.silent == nil || !r.silent(time.Since(r.start)) {
 		r.detector.Observe(samples)
 	}
 	in.Findings = r.detector.Judge(watch.Time(time.Since(r.start)))
 	in.Symptoms = r.detector
 	r.events = append(r.events, r.loop.Step(context.Background(), in)...)
+}
+
+// uses is what a neighbour uses now, in CPUs.
+func (w *world) uses(n *neighbour) float64 {
+	if n.on != nil && !n.on(time.Since(w.start)) {
+		return 0
+	}
+	return n.use
+}
+
+// present are the workloads, with what they use now.
+func (w *world) present() []control.Workload {
+	all := slices.Clone(w.workloads)
+	for i := range w.neighbours {
+		for j := range all {
+			if n := &w.neighbours[i]; all[j].Group == n.group {
+				all[j].Use = min(all[j].Use, w.uses(n))
+			}
+		}
+	}
+	return all
 }
 
 func (w *world) host() control.Host {
@@ -314,7 +335,7 @@ func (w *world) host() control.Host {
 	}
 	use := 1.0
 	for i := range w.neighbours {
-		use += w.neighbours[i].use
+		use += w.uses(&w.neighbours[i])
 	}
 	return control.Host{CPUs: cpus, Use: min(use, float64(w.cpus)), Unavailable: w.missing}
 }

@@ -93,7 +93,9 @@ func TestOwnQueueIsNoFailure(t *testing.T) {
 func TestTrialAmidOwnQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		outcomes := queue{paper: onPaper(t, 16), free: behind(3.9, 0.2), beset: behind(4, 2.8)}.run(t, 120)
+		p := onPaper(t, 16)
+		p.workloads[1].Use = 0.2
+		outcomes := queue{paper: p, free: behind(3.9, 0.2), beset: behind(4, 2.8)}.run(t, 120)
 		at := slices.Index(outcomes, control.OnTrial)
 		if at < 0 || at+1 == len(outcomes) || outcomes[at+1] != control.Restored {
 			t.Errorf("%v, want a trial that ends with restored", outcomes)

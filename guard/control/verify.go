@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/place"
 )
 
 // settled reports whether the window lies, but for a quarter, after a change and
@@ -60,6 +61,29 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 		at.failed = append(l.current(at.failed, v), v)
 		l.pop(ctx, at, "it did not help", effect)
 		at.hold(l.now, at.wait)
+	}
+}
+
+// greedy is the least use, in CPUs, of a group that takes what it can get: below that
+// it is no suspect either (CPI², section 4.2).
+const greedy = 0.25
+
+// putOff leaves a relaxation for later while a best-effort group that yields the CPU
+// uses at least half of what it did before. What made the victim suffer is there still
+// then, and a trial would show that at its cost; the group lacks nothing but its rank.
+func (l *Loop) putOff(at *ladder) {
+	if len(at.steps) == 0 || at.resource != detect.CPU || l.cfg.Mode != Enforce {
+		return
+	}
+	last := &at.steps[len(at.steps)-1]
+	w := l.byGroup[last.action.Group]
+	if last.action.Remedy != detect.Weight || w == nil || w.Class != place.BE || !(w.Use >= max(greedy, last.use/2)) {
+		return
+	}
+	held := min(l.now.Sub(at.since)+l.cfg.Hold, l.cfg.MaxHold)
+	at.wait = max(at.wait, held)
+	if until := at.since.Add(held); at.relaxAt.Before(until) {
+		at.relaxAt = until
 	}
 }
 
