@@ -207,7 +207,7 @@ func (m mark) abandoned(unmark func() error) bool {
 			return false
 		}
 		defer f.Close()
-		if flock(f) != nil {
+		if flock(f, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 			return false
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
@@ -34,7 +33,6 @@ const (
 	asideExt   = ".unreadable" // what could not be read, kept
 	maxName    = 255 - len(recordExt) - len(asideExt)
 	version    = 1
-	lockPeriod = 5 * time.Millisecond
 )
 
 // fileName returns a name for an id that is safe as a file's and a control
@@ -290,44 +288,61 @@ func (s store) wasKilled() bool {
 
 func (s store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// tryLock takes a lock of a state directory, or returns a BusyError.
-func tryLock(dir, name string) (*os.File, error) {
+// openLock opens the file of a lock of a state directory.
+func openLock(dir, name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock node: %w", err)
 	}
-	err = flock(f)
+	return f, nil
+}
+
+// tryLock takes a lock of a state directory, or returns a BusyError.
+func tryLock(dir, name string) (*os.File, error) {
+	f, err := openLock(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, errors.Join(&BusyError{dir}, f.Close())
 	}
+	return locked(f, err)
+}
+
+// waitLock takes the lock of a state directory, in turn with others, however long
+// that takes.
+func waitLock(ctx context.Context, dir string) (*os.File, error) {
+	f, err := openLock(dir, lockFile)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- flock(f, syscall.LOCK_EX) }()
+	select {
+	case err := <-done:
+		return locked(f, err)
+	case <-ctx.Done():
+		// The kernel's queue is left when its turn comes.
+		go func() { <-done; f.Close() }()
+		return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())
+	}
+}
+
+// locked returns a file that was locked, or closes it after an error.
+func locked(f *os.File, err error) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock node: %w", err), f.Close())
 	}
 	return f, nil
 }
 
-// flock locks a file for this process alone, without waiting.
-func flock(f *os.File) error {
+// flock locks a file for this process alone.
+func flock(f *os.File, how int) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(f.Fd()), how)
 		if err != syscall.EINTR {
 			return err
-		}
-	}
-}
-
-// waitLock takes the lock of a state directory, however long that takes.
-func waitLock(ctx context.Context, dir string) (*os.File, error) {
-	for {
-		f, err := tryLock(dir, lockFile)
-		var busy *BusyError
-		if !errors.As(err, &busy) {
-			return f, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())
-		case <-time.After(lockPeriod):
 		}
 	}
 }
