@@ -170,13 +170,16 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 		skipped, tried = append(skipped, Skip{r, notApplied}), true
 	}
 	l.cool(at, f.Suspect)
-	outcome := Refused
+	outcome, text := Refused, fmt.Sprintf("left alone for %v", l.cfg.CoolDown)
 	if tried {
 		outcome = GaveUp
 	}
+	if len(at.steps) > 0 {
+		text = fmt.Sprintf("no further step for %v; what helped stays in force", l.cfg.CoolDown)
+	}
 	l.events = append(l.events, Event{
 		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: f.Victim, Suspect: f.Suspect, Resource: f.Resource,
-		Confidence: f.Confidence, Evidence: f.Evidence, Skipped: skipped, Alert: tried, Text: fmt.Sprintf("left alone for %v", l.cfg.CoolDown),
+		Confidence: f.Confidence, Evidence: f.Evidence, Skipped: skipped, Alert: tried, Text: text,
 	})
 }
 

@@ -216,6 +216,21 @@ kept shrink_cpus pods/batch: CPUs 2-3
 	})
 }
 
+// What helped in part stays when nothing more does, and the alert says so.
+func TestHelpedInPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.5}
+		w := at100(t, n)
+		events := w.runner(enforce()).run(onset + 20*time.Second)
+		last := events[len(events)-1]
+		if last.Outcome != control.GaveUp || !strings.Contains(last.Text, "what helped stays") || len(w.force) != 1 {
+			t.Errorf("%v, in force %v; want what helped to stay, and to be told", last, w.force)
+		}
+	})
+}
+
 func TestNothingHelps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
