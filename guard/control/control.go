@@ -346,8 +346,8 @@ type State struct {
 	Actions []Action `json:"actions,omitempty"`
 	// Strength is the symptom's in the last window in which it was known.
 	Strength float64 `json:"strength"`
-	// Until is when the next relaxation is tried or, in phase Unresolved, when
-	// the last cool-down ends.
+	// Until is when the next relaxation is tried at the earliest or, in phase
+	// Unresolved, when the last cool-down ends.
 	Until time.Time `json:"until,omitzero"`
 }
 
