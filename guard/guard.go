@@ -242,7 +242,7 @@ func (r *Runner) Status() Status {
 	s.Findings = append([]detect.Finding{}, s.Findings...)
 	s.Sensitive = append([]string{}, r.known.sensitive...)
 	s.Others = len(r.known.all) - len(r.known.sensitive)
-	s.Probe.Armed = r.armed
+	s.Probe.Armed, s.Probe.ArmedFor = r.armed, r.armedFor()
 	if r.noProbe != nil {
 		s.Probe.Reason = r.noProbe.Error()
 	}

@@ -591,6 +591,9 @@ func TestProbeRestsBetweenTrials(t *testing.T) {
 		if armedFor < 30*time.Second || armedFor > until/20 {
 			t.Errorf("armed for %v of %v", armedFor, until)
 		}
+		if told := r.Status().Probe.ArmedFor; (told - armedFor).Abs() > 5*time.Second {
+			t.Errorf("status: armed for %v, not %v", told, armedFor)
+		}
 		if idleFor < until-30*time.Second {
 			t.Errorf("the hog was idle for %v of %v only", idleFor, until)
 		}

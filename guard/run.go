@@ -64,7 +64,7 @@ func (r *Runner) release(ctx context.Context) error {
 		}
 	}
 	if r.armed {
-		r.armed = false
+		r.disarmed()
 		errs = append(errs, r.o.Sensors.Arm(false))
 	}
 	return errors.Join(errs...)
@@ -316,15 +316,26 @@ func (r *Runner) attend(now watch.Time) {
 		r.noProbe = err
 		return
 	}
-	r.armed = want
 	if want {
-		r.armedAt = now
+		r.armed, r.armedAt = true, now
 		r.fast.due = 0
 	} else {
+		r.disarmed()
 		r.fast.findings = nil
-		r.status.Probe.ArmedFor += time.Duration(now - r.armedAt)
 	}
 }
+
+// armedFor is the time that the probe has been armed.
+func (r *Runner) armedFor() time.Duration {
+	sum := r.status.Probe.ArmedFor
+	if r.armed {
+		sum += r.now().Sub(r.began) - time.Duration(r.armedAt)
+	}
+	return sum
+}
+
+// disarmed notes that the probe is armed no more.
+func (r *Runner) disarmed() { r.status.Probe.ArmedFor, r.armed = r.armedFor(), false }
 
 // waiting are the sensitive groups that wait for CPU by the last slow window.
 func (r *Runner) waiting() []string {
@@ -357,7 +368,8 @@ func (r *Runner) lost(ctx context.Context) {
 	if len(r.fast.loop.InForce()) > 0 {
 		return // it is tried again
 	}
-	r.armed, r.fast = false, nil
+	r.disarmed()
+	r.fast = nil
 }
 
 // acted hands out events, failed an error, once the lock is free.

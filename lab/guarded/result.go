@@ -73,10 +73,12 @@ type Trial struct {
 	Findings []Finding `json:"findings,omitempty"`
 	Events   []Event   `json:"events,omitempty"`
 	// Windows is how many slow windows the guard judged, Late how many came too late,
-	// ProbeCost the probe's CPU time per second in CPUs, ProbeReason why there was
-	// none, Errors what went wrong without ending the run.
+	// ProbeArmed for how many seconds the probe was armed, ProbeCost its CPU time per
+	// second in CPUs meanwhile, ProbeReason why there was none, Errors what went wrong
+	// without ending the run.
 	Windows     int      `json:"windows"`
 	Late        int      `json:"late,omitempty"`
+	ProbeArmed  float64  `json:"probeArmed,omitempty"`
 	ProbeCost   float64  `json:"probeCost,omitempty"`
 	ProbeReason string   `json:"probeReason,omitempty"`
 	Errors      []string `json:"errors,omitempty"`

@@ -121,7 +121,7 @@ func (w *watching) end(run *Trial) error {
 	run.Findings, run.Events = w.findings, w.events
 	status := w.runner.Status()
 	run.Windows, run.Late, run.ProbeCost = status.Windows, status.Late, status.Probe.Cost
-	run.ProbeReason = status.Probe.Reason
+	run.ProbeArmed, run.ProbeReason = status.Probe.ArmedFor.Seconds(), status.Probe.Reason
 	for _, failed := range w.failed {
 		run.Errors = append(run.Errors, failed.Error())
 	}
