@@ -499,11 +499,12 @@ func TestNoRoomForWaits(t *testing.T) {
 	root := realRoot(t)
 	victim := newHeavyGroup(t, root, "victim")
 	p := open(t, Options{Root: root, Groups: []string{victim}})
-	pids := make([]uint32, p.objects.Stamps.MaxEntries())
-	for i := range pids {
-		pids[i] = 1<<30 + uint32(i)
+	places := make([]uint32, p.objects.Stamps.MaxEntries())
+	taken := make([]runqStamp, len(places))
+	for i := range places {
+		places[i], taken[i].Owner = uint32(i), 1<<32|(1<<30+uint64(i)) // armed once
 	}
-	if _, err := p.objects.Stamps.BatchUpdate(pids, make([]runqStamp, len(pids)), nil); err != nil {
+	if _, err := p.objects.Stamps.BatchUpdate(places, taken, nil); err != nil {
 		t.Fatal(err)
 	}
 	spin(t, root, victim)

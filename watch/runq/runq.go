@@ -239,19 +239,11 @@ func (p *Probe) forgetWaits() error {
 	if err := p.objects.Migrated.Set(uint64(0)); err != nil {
 		return err
 	}
-	var pids []uint32
-	var pid uint32
-	var stamp runqStamp
-	stamps := p.objects.Stamps.Iterate()
-	for stamps.Next(&pid, &stamp) {
-		pids = append(pids, pid)
+	var times uint32
+	if err := p.objects.Armed.Get(&times); err != nil {
+		return err
 	}
-	for _, pid := range pids {
-		if err := p.objects.Stamps.Delete(pid); err != nil {
-			return err
-		}
-	}
-	return stamps.Err()
+	return p.objects.Armed.Set(times + 1)
 }
 
 // Close detaches the probe and frees its memory in the kernel.

@@ -45,6 +45,7 @@ type runqGroup struct {
 
 type runqStamp struct {
 	_     structs.HostLayout
+	Owner uint64
 	Id    uint64
 	Start uint64
 	Since uint64
@@ -70,6 +71,7 @@ const (
 	runqProgSchedSwitch      = "sched_switch"
 	runqProgSchedWakeup      = "sched_wakeup"
 	runqProgSchedWakeupNew   = "sched_wakeup_new"
+	runqVarArmed             = "armed"
 	runqVarByV2              = "by_v2"
 	runqVarMaxGroups         = "max_groups"
 	runqVarMigrated          = "migrated"
@@ -137,6 +139,7 @@ type runqMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqVariableSpecs struct {
+	Armed     *ebpf.VariableSpec `ebpf:"armed"`
 	ByV2      *ebpf.VariableSpec `ebpf:"by_v2"`
 	MaxGroups *ebpf.VariableSpec `ebpf:"max_groups"`
 	Migrated  *ebpf.VariableSpec `ebpf:"migrated"`
@@ -181,6 +184,7 @@ func (m *runqMaps) Close() error {
 //
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqVariables struct {
+	Armed     *ebpf.Variable `ebpf:"armed"`
 	ByV2      *ebpf.Variable `ebpf:"by_v2"`
 	MaxGroups *ebpf.Variable `ebpf:"max_groups"`
 	Migrated  *ebpf.Variable `ebpf:"migrated"`

@@ -21,6 +21,8 @@
 #define BUCKETS 192
 #define CULPRITS 64 // per group and CPU; a power of two
 #define PROBES 8
+#define STAMPS 32768 // a power of two
+#define STAMP_PROBES 4
 
 // Culprits that are no control groups. The ids of groups stay below these.
 #define SPECIAL (1ULL << 63)
@@ -69,7 +71,10 @@ struct watched {
 	u64 group;
 };
 
+// When a task's wait began. Only who holds the lock of the task's run queue touches
+// its stamp; others take places that are free.
 struct stamp {
+	u64 owner; // the armed time and the thread id, see owner_of; of another armed time, or 0, it is free
 	u64 id;
 	u64 start;
 	u64 since; // from when on it is uncharged, once it has changed its CPU; else 0
@@ -84,10 +89,10 @@ struct {
 	TYPE(value, struct watched);
 } watch SEC(".maps");
 
-// By thread id, while the task waits.
+// While tasks wait, at or soon after the rest of their thread id.
 struct {
-	NUMBER(type, BPF_MAP_TYPE_HASH);
-	NUMBER(max_entries, 16384);
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(max_entries, STAMPS);
 	TYPE(key, u32);
 	TYPE(value, struct stamp);
 } stamps SEC(".maps");
@@ -111,6 +116,47 @@ struct {
 // Waiting tasks that have changed their CPU: those are in no mask.
 u64 migrated;
 
+// Counts the times that the probe was armed: stamps of earlier ones do not count.
+u32 armed;
+
+static inline u64 owner_of(u32 pid)
+{
+	return (u64)armed << 32 | pid;
+}
+
+static inline struct stamp *stamp_at(u32 at)
+{
+	u32 key = at & (STAMPS - 1);
+	return bpf_map_lookup_elem(&stamps, &key);
+}
+
+static inline struct stamp *find(u32 pid)
+{
+	u64 owner = owner_of(pid);
+	for (u32 i = 0; i < STAMP_PROBES; i++) {
+		struct stamp *s = stamp_at(pid + i);
+		if (s && s->owner == owner)
+			return s;
+	}
+	return 0;
+}
+
+// claim takes a place for the stamp of a task that has none; 0 if there is none.
+static inline struct stamp *claim(u32 pid)
+{
+	u64 owner = owner_of(pid);
+	for (u32 i = 0; i < STAMP_PROBES; i++) {
+		struct stamp *s = stamp_at(pid + i);
+		if (!s)
+			continue;
+		u64 was = s->owner;
+		bool taken = (u32)was && was >> 32 == owner >> 32;
+		if (!taken && __sync_val_compare_and_swap(&s->owner, was, owner) == was)
+			return s;
+	}
+	return 0;
+}
+
 static inline struct group *group_on(u32 cpu, u32 group, u64 id)
 {
 	u32 key = cpu * max_groups + group;
@@ -130,10 +176,12 @@ __attribute__((noinline)) int charge(u64 where, u64 group, u64 id, u64 ns, u64 p
 	struct group *g = group_on((u32)where, where >> 32, group);
 	if (!g)
 		return 0;
-	u64 key = id == KERNEL ? ROOT_GROUP : id;
-	struct watched *w = bpf_map_lookup_elem(&watch, &key);
-	if (w)
-		id = w->id;
+	if (id != group) {
+		u64 key = id == KERNEL ? ROOT_GROUP : id;
+		struct watched *w = bpf_map_lookup_elem(&watch, &key);
+		if (w)
+			id = w->id;
+	}
 	u32 at = (id * 0x9E3779B97F4A7C15ULL) >> 32;
 	for (u32 i = 0; i < PROBES; i++) {
 		struct culprit *c = &g->culprits[(at + i) & (CULPRITS - 1)];
@@ -188,15 +236,19 @@ static inline void join(struct cpu *c, u32 cpu, struct watched *as, struct task_
 {
 	u32 group = as->group & (MAX_GROUPS - 1);
 	struct waiting *w = &c->waiting[group];
-	struct stamp s = {.id = as->id, .start = now, .cpu = cpu, .group = group};
 	u32 pid = p->pid;
-	long err = bpf_map_update_elem(&stamps, &pid, &s, BPF_NOEXIST);
-	if (err == -EEXIST) // lost the CPU on its way to sleep, and now it is woken
+	if (find(pid)) // lost the CPU on its way to sleep, and now it is woken
 		return;
-	if (err) {
+	struct stamp *s = claim(pid);
+	if (!s) {
 		__sync_fetch_and_add(&c->lost, 1);
 		return;
 	}
+	s->id = as->id;
+	s->start = now;
+	s->since = 0;
+	s->cpu = cpu;
+	s->group = group;
 	if (w->id != as->id) { // the place was another's
 		w->id = as->id;
 		w->tasks = w->since = w->throttled = 0;
@@ -290,7 +342,7 @@ static inline void switch_in(struct cpu *c, u32 cpu, struct task_struct *next, u
 	}
 
 	u32 pid = next->pid;
-	struct stamp *s = pid ? bpf_map_lookup_elem(&stamps, &pid) : 0;
+	struct stamp *s = pid ? find(pid) : 0;
 	if (!s)
 		return;
 	if (s->since) {
@@ -301,7 +353,7 @@ static inline void switch_in(struct cpu *c, u32 cpu, struct task_struct *next, u
 	}
 	c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
 	record(cpu, s, now - s->start);
-	bpf_map_delete_elem(&stamps, &pid);
+	__sync_lock_test_and_set(&s->owner, 0);
 }
 
 SEC("tp_btf/sched_switch")
@@ -343,7 +395,7 @@ int sched_migrate_task(u64 *ctx)
 {
 	struct task_struct *p = (struct task_struct *)ctx[0];
 	u32 pid = p->pid;
-	struct stamp *s = bpf_map_lookup_elem(&stamps, &pid);
+	struct stamp *s = find(pid);
 	if (!s || s->since)
 		return 0;
 	u32 cpu = s->cpu;
