@@ -1,8 +1,11 @@
 package guarded
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/kernel"
 )
 
 // What the lab would refuse is refused before anything is opened.
@@ -20,5 +23,14 @@ func TestValidateAsksTheLab(t *testing.T) {
 		if err := e.Validate(); err == nil || !strings.Contains(err.Error(), field+": ") {
 			t.Errorf("%s: %v", field, err)
 		}
+	}
+}
+
+// A fault that this host cannot make is skipped, and does not end the experiment.
+func TestForkNeedsItsProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	r := &runner{result: &Result{}}
+	if _, err := r.disturbance(Fault{Name: Fork}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("without true(1): %v, want not supported", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -358,6 +359,9 @@ func (r *runner) disturbance(f Fault) (preparation, error) {
 	case Hog:
 		return r.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}), nil
 	case Fork:
+		if _, err := exec.LookPath(noise.ForkProgram); err != nil {
+			return nil, &kernel.NotSupportedError{Feature: "fault fork", Reason: err.Error(), Remedy: "install true(1), of coreutils or busybox"}
+		}
 		return r.neighbour(noise.Config{Kernel: "fork", Threads: threads, Intensity: 100}), nil
 	case Switch:
 		return r.neighbour(noise.Config{Kernel: "switch", Threads: threads + 1, Intensity: 100}), nil

@@ -28,6 +28,9 @@ func (s *spin) step() (uint64, error) {
 
 func (*spin) close() error { return nil }
 
+// ForkProgram is what kernel fork runs, as found in $PATH.
+const ForkProgram = "true"
+
 // fork creates, runs and waits for one process of true(1) after another: vfork
 // and exec of a small dynamic program, as shells and build systems do it by the
 // thousand. One process at a time per thread, so a thread of fork wants one CPU;
@@ -43,13 +46,13 @@ type fork struct {
 }
 
 func newFork() (*fork, error) {
-	path, err := exec.LookPath("true")
+	path, err := exec.LookPath(ForkProgram)
 	if err != nil {
 		return nil, fmt.Errorf("fork: program to run: %w", err)
 	}
 	return &fork{
 		path: path,
-		args: []string{"true"},
+		args: []string{ForkProgram},
 		// No environment, no open files.
 		attr: syscall.ProcAttr{Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}},
 	}, nil
