@@ -187,9 +187,9 @@ func onlineCPUs() (int, error) {
 }
 
 // programs are in the order in which to attach them: a wait must not begin
-// where its end would not be seen.
+// where its end, or its move to another CPU, would not be seen.
 func (p *Probe) programs() []*ebpf.Program {
-	return []*ebpf.Program{p.objects.SchedSwitch, p.objects.SchedMigrateTask, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
+	return []*ebpf.Program{p.objects.SchedMigrateTask, p.objects.SchedSwitch, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
 }
 
 // Arm attaches the probe: it counts from now on. Waits that have begun are not

@@ -23,6 +23,7 @@
 #define PROBES 8
 #define STAMPS 32768 // a power of two
 #define STAMP_PROBES 4
+#define STAMP_STEP 8193 // far from the neighbours' places: thread ids follow each other
 
 // Culprits that are no control groups. The ids of groups stay below these.
 #define SPECIAL (1ULL << 63)
@@ -71,8 +72,8 @@ struct watched {
 	u64 group;
 };
 
-// When a task's wait began. Only who holds the lock of the task's run queue touches
-// its stamp; others take places that are free.
+// When a task's wait began. Only who holds the lock of the task's run queue, or of a
+// task that is in none, touches its stamp; others take places that are free.
 struct stamp {
 	u64 owner; // the armed time and the thread id, see owner_of; of another armed time, or 0, it is free
 	u64 id;
@@ -89,7 +90,7 @@ struct {
 	TYPE(value, struct watched);
 } watch SEC(".maps");
 
-// While tasks wait, at or soon after the rest of their thread id.
+// While tasks wait, at their thread id modulo STAMPS, or in one of three places apart.
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	NUMBER(max_entries, STAMPS);
@@ -134,7 +135,7 @@ static inline struct stamp *find(u32 pid)
 {
 	u64 owner = owner_of(pid);
 	for (u32 i = 0; i < STAMP_PROBES; i++) {
-		struct stamp *s = stamp_at(pid + i);
+		struct stamp *s = stamp_at(pid + i * STAMP_STEP);
 		if (s && s->owner == owner)
 			return s;
 	}
@@ -146,7 +147,7 @@ static inline struct stamp *claim(u32 pid)
 {
 	u64 owner = owner_of(pid);
 	for (u32 i = 0; i < STAMP_PROBES; i++) {
-		struct stamp *s = stamp_at(pid + i);
+		struct stamp *s = stamp_at(pid + i * STAMP_STEP);
 		if (!s)
 			continue;
 		u64 was = s->owner;
@@ -267,7 +268,7 @@ static inline void leave(struct cpu *c, struct stamp *s, u64 now)
 {
 	u32 group = s->group & (MAX_GROUPS - 1);
 	struct waiting *w = &c->waiting[group];
-	if (w->id != s->id)
+	if (w->id != s->id || !w->tasks)
 		return;
 	w->tasks--;
 	w->since -= now;
@@ -348,8 +349,11 @@ static inline void switch_in(struct cpu *c, u32 cpu, struct task_struct *next, u
 	if (s->since) {
 		charge(place(cpu, s->group), s->id, c->running ? c->running : UNKNOWN, now - s->since, 0);
 		__sync_fetch_and_add(&migrated, -1);
-	} else {
+	} else if (s->cpu == cpu) {
 		leave(c, s, now);
+	} else { // moved unseen: nothing is known of this wait
+		__sync_lock_test_and_set(&s->owner, 0);
+		return;
 	}
 	c->waiting[s->group & (MAX_GROUPS - 1)].throttled = 0;
 	record(cpu, s, now - s->start);
