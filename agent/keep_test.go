@@ -429,6 +429,18 @@ func TestKeepWaits(t *testing.T) {
 	h.open()
 }
 
+// A lock that is free is had whatever the context: a release at the end is not refused.
+func TestFreeLockNeedsNoWait(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f, err := waitLock(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
 // A record that a committed batch was to remove is gone after restoring.
 func TestRestoreFinishesWhatWasBegun(t *testing.T) {
 	t.Parallel()

@@ -311,10 +311,15 @@ func tryLock(dir, name string) (*os.File, error) {
 }
 
 // waitLock takes the lock of a state directory, in turn with others, however long
-// that takes.
+// that takes. A wait that is given up keeps a thread and a descriptor until its turn
+// comes: the kernel's queue cannot be left.
 func waitLock(ctx context.Context, dir string) (*os.File, error) {
-	f, err := openLock(dir, lockFile)
-	if err != nil {
+	f, err := tryLock(dir, lockFile)
+	var busy *BusyError
+	if !errors.As(err, &busy) {
+		return f, err
+	}
+	if f, err = openLock(dir, lockFile); err != nil {
 		return nil, err
 	}
 	done := make(chan error, 1)
@@ -323,7 +328,6 @@ func waitLock(ctx context.Context, dir string) (*os.File, error) {
 	case err := <-done:
 		return locked(f, err)
 	case <-ctx.Done():
-		// The kernel's queue is left when its turn comes.
 		go func() { <-done; f.Close() }()
 		return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())
 	}
