@@ -558,13 +558,28 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 }
 
 // TestProbeRestsBetweenTrials has a hog that stays: what helps stays in force, and the
-// probe is armed for the trials only, which lie half an hour apart.
+// probe is armed for the trials only, which lie further and further apart.
 func TestProbeRestsBetweenTrials(t *testing.T) {
 	t.Parallel()
+	for _, c := range []struct {
+		hold   time.Duration
+		trials int           // 10 holds after it was kept, 20 and 40 after the trials, and so on
+		armed  time.Duration // at most
+	}{{30 * time.Second, 3, 3 * time.Minute}, {3 * time.Second, 7, 5 * time.Minute}} {
+		t.Run(c.hold.String(), func(t *testing.T) {
+			t.Parallel()
+			restsBetweenTrials(t, c.hold, c.trials, c.armed)
+		})
+	}
+}
+
+func restsBetweenTrials(t *testing.T, hold time.Duration, trials int, most time.Duration) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel()
 		m.hogs = 10 * time.Second
 		o := m.options(control.Enforce)
+		o.Control.Hold = hold
 		var events []control.Event
 		o.Acted = func(e control.Event) { events = append(events, e) }
 		o.Failed = func(err error) { t.Error(err) }
@@ -588,7 +603,7 @@ func TestProbeRestsBetweenTrials(t *testing.T) {
 				idleFor += 100 * time.Millisecond
 			}
 		}
-		if armedFor < 30*time.Second || armedFor > until/20 {
+		if armedFor < 30*time.Second || armedFor > most {
 			t.Errorf("armed for %v of %v", armedFor, until)
 		}
 		if told := r.Status().Probe.ArmedFor; (told - armedFor).Abs() > 5*time.Second {
@@ -601,8 +616,7 @@ func TestProbeRestsBetweenTrials(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		// Half an hour after it was kept, and after the first trial.
-		if got, want := outcomes(events), "applied kept"+strings.Repeat(" on_trial restored kept", 2)+" reverted"; got != want {
+		if got, want := outcomes(events), "applied kept"+strings.Repeat(" on_trial restored kept", trials)+" reverted"; got != want {
 			t.Errorf("events: %s, want %s", got, want)
 		}
 	})

@@ -174,8 +174,8 @@ func (l *Loop) escalate(ctx context.Context, at *ladder, f *detect.Finding, symp
 	if tried {
 		outcome = GaveUp
 	}
-	if len(at.steps) > 0 {
-		text = fmt.Sprintf("no further step for %v; what helped stays in force", l.cfg.CoolDown)
+	if len(at.steps) > 0 && l.cfg.Mode == Enforce {
+		text += "; what is in force for the victim stays"
 	}
 	l.events = append(l.events, Event{
 		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: f.Victim, Suspect: f.Suspect, Resource: f.Resource,
@@ -218,7 +218,7 @@ func (l *Loop) take(ctx context.Context, at *ladder, s step, skipped []Skip) (do
 		return false, !l.real.owesOf(s.action.Group)
 	}
 	if !at.relaxed.IsZero() {
-		if l.now.Sub(at.relaxed) <= 2*at.wait {
+		if at.soonAfter(l.now) {
 			at.wait = min(2*at.wait, l.cfg.MaxHold)
 		} else {
 			at.wait = l.cfg.Hold

@@ -86,7 +86,7 @@ type Config struct {
 	// victim has been well meanwhile (strength at most 0.8); 0 is 30 s. After a
 	// relaxation that failed, or a finding soon after one, it is doubled up to
 	// MaxHold, 0 is 30 min. While a best-effort group that was told to yield (Weight on
-	// the CPU) is as greedy as before, none is tried for as long as MaxHold.
+	// the CPU) uses half of what it did or more, it is ten times as long, up to MaxHold.
 	Hold, MaxHold time.Duration
 	// Next is how long after a relaxation that went well the next one is tried; 0
 	// is 10 s.
@@ -251,7 +251,7 @@ func (l *Loop) Adopt(actions []Held) ([]Event, error) {
 		at := l.ladder(h.Victim, h.Resource)
 		l.real.adopt(at.owner(), h.Action)
 		// How much memory the group had at first is not known: it goes no further.
-		s := step{action: h.Action, at: l.now, strength: h.Strength, floor: h.Limits.MemoryHigh, use: h.Use}
+		s := step{action: h.Action, at: l.now, strength: h.Strength, floor: h.Limits.MemoryHigh, use: h.Use, proven: l.now}
 		if s.use == 0 {
 			s.use = math.Inf(1)
 		}

@@ -71,13 +71,15 @@ type ladder struct {
 	found     time.Time // of the last finding
 	unwell    time.Time // when the victim was last not well
 	wait      time.Duration
-	relaxAt   time.Time // when a relaxation is due
-	relaxed   time.Time // of the last relaxation
-	until     time.Time // end of the last cool-down
-	cooling   []verdict // suspects about whom nothing helps, or may be done, whatever the remedy
-	refused   time.Time // of the last refusal for the rate limit
-	failed    []verdict // remedies that did not help, until when that counts
-	helped    []verdict // remedies that did
+	relaxAt   time.Time     // when a relaxation is due
+	putOff    bool          // it is later than usual, see Loop.putOff
+	relaxed   time.Time     // of the last relaxation
+	lasted    time.Duration // from then on back to when the step had shown that it helps
+	until     time.Time     // end of the last cool-down
+	cooling   []verdict     // suspects about whom nothing helps, or may be done, whatever the remedy
+	refused   time.Time     // of the last refusal for the rate limit
+	failed    []verdict     // remedies that did not help, until when that counts
+	helped    []verdict     // remedies that did
 }
 
 // step is an action in force.
@@ -90,7 +92,8 @@ type step struct {
 	floor      int64   // for MemoryHigh, of the first step
 	confidence float64
 	evidence   []detect.Evidence
-	use        float64       // of its group before it, in CPUs
+	use        float64       // the most that its group used just before it or since, in CPUs
+	proven     time.Time     // when it last showed that it helps
 	starved    time.Duration // for how long the group has had less than its floor
 }
 
@@ -160,7 +163,7 @@ func (at *ladder) enter(p Phase, now time.Time) { at.phase, at.since, at.seen = 
 
 // hold enters the phase that follows a change: Holding, or Clear with nothing left.
 func (at *ladder) hold(now time.Time, wait time.Duration) {
-	at.relaxAt = now.Add(wait)
+	at.relaxAt, at.putOff = now.Add(wait), false
 	at.trial = nil
 	if len(at.steps) == 0 {
 		at.enter(Clear, now)
@@ -169,10 +172,16 @@ func (at *ladder) hold(now time.Time, wait time.Duration) {
 	at.enter(Holding, now)
 }
 
+// soonAfter reports whether a finding comes so soon after a relaxation that this had
+// been too early.
+func (at *ladder) soonAfter(now time.Time) bool {
+	return now.Sub(at.relaxed) <= 2*max(at.wait, at.lasted)
+}
+
 // done reports whether there is nothing to remember.
 func (at *ladder) done(now time.Time) bool {
 	current := func(v verdict) bool { return now.Before(v.until) }
-	return len(at.steps) == 0 && at.trial == nil && !now.Before(at.until) && now.Sub(at.relaxed) > 2*at.wait &&
+	return len(at.steps) == 0 && at.trial == nil && !now.Before(at.until) && !at.soonAfter(now) &&
 		!slices.ContainsFunc(at.failed, current) && now.Sub(at.found) > at.wait
 }
 
@@ -231,6 +240,12 @@ func (l *Loop) keep(ctx context.Context, at *ladder) bool {
 		return false
 	}
 	l.withdraw(ctx, at)
+	for i := range at.steps {
+		s := &at.steps[i]
+		if w := l.byGroup[s.action.Group]; w != nil && !math.IsNaN(w.Use) && !(w.Use <= s.use) {
+			s.use = w.Use // the window that it was acted in may have begun before it
+		}
+	}
 	return true
 }
 

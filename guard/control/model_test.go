@@ -25,8 +25,9 @@ import (
 type neighbour struct {
 	group string
 	class place.Class
-	wait  float64 // seconds per second that the victim waits for it, unhindered
-	use   float64 // CPUs
+	wait  float64                           // seconds per second that the victim waits for it, unhindered
+	use   float64                           // CPUs
+	uses  func(since time.Duration) float64 // what is read of it; nil is use while it is on
 	// left is what remains of the wait under a remedy; 1 where there is none.
 	left map[detect.Remedy]float64
 	on   func(since time.Duration) bool // nil is always
@@ -309,7 +310,11 @@ func (r *runner) step() {
 
 // uses is what a neighbour uses now, in CPUs.
 func (w *world) uses(n *neighbour) float64 {
-	if n.on != nil && !n.on(time.Since(w.start)) {
+	since := time.Since(w.start)
+	switch {
+	case n.uses != nil:
+		return n.uses(since)
+	case n.on != nil && !n.on(since):
 		return 0
 	}
 	return n.use
@@ -320,8 +325,8 @@ func (w *world) present() []control.Workload {
 	all := slices.Clone(w.workloads)
 	for i := range w.neighbours {
 		for j := range all {
-			if n := &w.neighbours[i]; all[j].Group == n.group {
-				all[j].Use = min(all[j].Use, w.uses(n))
+			if n := &w.neighbours[i]; all[j].Group == n.group && !math.IsNaN(all[j].Use) {
+				all[j].Use = w.uses(n)
 			}
 		}
 	}

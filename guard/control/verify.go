@@ -52,6 +52,7 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, why: noHelp}
 	switch {
 	case at.seen.hits >= most:
+		last.proven = l.now
 		l.emit(at, Kept, last, Event{Effect: effect})
 		v.until = l.now.Add(l.cfg.MaxHold)
 		at.helped = append(l.current(at.helped, v), v)
@@ -64,27 +65,37 @@ func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
 	}
 }
 
-// greedy is the least use, in CPUs, of a group that takes what it can get: below that
-// it is no suspect either (CPI², section 4.2).
-const greedy = 0.25
+const (
+	// greedy is the least use, in CPUs, of a group that takes what it can get: below
+	// that it is no suspect either (CPI², section 4.2).
+	greedy = 0.25
+	// greedyWait is for how many times the wait a trial is put off.
+	greedyWait = 10
+)
 
 // putOff leaves a relaxation for later while a best-effort group that yields the CPU
-// uses at least half of what it did before. What made the victim suffer is there still
-// then, and a trial would show that at its cost; the group lacks nothing but its rank.
+// uses at least half of what it did: if the victim suffered from it, a trial would have
+// it suffer again. It was to blame as far as is known; so the wait is longer, not endless.
 func (l *Loop) putOff(at *ladder) {
 	if len(at.steps) == 0 || at.resource != detect.CPU || l.cfg.Mode != Enforce {
 		return
 	}
 	last := &at.steps[len(at.steps)-1]
 	w := l.byGroup[last.action.Group]
-	if last.action.Remedy != detect.Weight || w == nil || w.Class != place.BE || !(w.Use >= max(greedy, last.use/2)) {
-		return
+	if last.action.Remedy == detect.Weight && w != nil && w.Class == place.BE && w.Use >= max(greedy, last.use/2) {
+		at.putOff = true
+		at.relaxAt = later(at.relaxAt, last.proven.Add(min(greedyWait*at.wait, l.cfg.MaxHold)))
+	} else if at.putOff {
+		at.putOff = false
+		at.relaxAt = later(last.proven.Add(at.wait), l.now.Add(l.cfg.Hold))
 	}
-	held := min(l.now.Sub(at.since)+l.cfg.Hold, l.cfg.MaxHold)
-	at.wait = max(at.wait, held)
-	if until := at.since.Add(held); at.relaxAt.Before(until) {
-		at.relaxAt = until
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
 	}
+	return a
 }
 
 // relax takes the last step back on trial, or makes it weaker, if the victim has
@@ -115,7 +126,7 @@ func (l *Loop) relax(ctx context.Context, at *ladder) {
 		weaker.action = *to
 		at.steps = append(at.steps, weaker)
 	}
-	at.relaxed = l.now
+	at.relaxed, at.lasted = l.now, l.now.Sub(last.proven)
 	l.emit(at, OnTrial, &last, Event{Changes: changes, Text: toWhat(to)})
 	if err != nil {
 		l.report(at, &last, err)
