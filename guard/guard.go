@@ -196,7 +196,7 @@ type Runner struct {
 
 	began   time.Time
 	last    hostUse
-	needed  watch.Time // when the probe was last needed
+	needed  watch.Time // until when the probe is
 	armedAt watch.Time
 	armed   bool
 	noProbe error

@@ -41,6 +41,8 @@ type model struct {
 	waited    float64
 	queued    float64
 	by        float64
+	own       float64
+	uneven    bool // see waitsAlone
 	ticks     int
 	near      int
 	setAt     []time.Duration // when idle was set
@@ -54,6 +56,11 @@ func (m *model) state() (idle, armed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.idle, m.armed
+}
+
+// waitsAlone says that the victim waits, whatever the hog does: in one second of eight.
+func (m *model) waitsAlone() bool {
+	return m.uneven && time.Since(m.began)/time.Second%8 == 0
 }
 
 func (m *model) hogging() bool {
@@ -110,6 +117,11 @@ func (m *model) pass(now watch.Time) {
 	m.now = now
 	m.used["svc/web"] += s
 	m.used["other"] += 0.1 * s
+	if m.waitsAlone() {
+		m.waited += 0.5 * s
+		m.queued += 0.5 * s
+		m.own += 0.5 * s
+	}
 	if !m.hogging() {
 		return
 	}
@@ -190,6 +202,7 @@ func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 		}
 		add(watch.Queued, m.queued, "")
 		add(watch.QueuedBy, m.by, "batch/hog")
+		add(watch.QueuedBy, m.own, "svc/web")
 		p99 := 0.0001
 		if m.hogging() && !m.idle {
 			p99 = 0.005
@@ -388,6 +401,36 @@ func TestProbeRests(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestProbeRestsThoughItWaitsAtTimes has a victim with a wait of its own now and then,
+// with and without a hog that stays and is idle.
+func TestProbeRestsThoughItWaitsAtTimes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ hogs, armed time.Duration }{
+		"alone": {0, 150 * time.Second}, "helped": {10 * time.Second, 45 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel()
+				m.hogs, m.uneven = c.hogs, true
+				r, err := New(m.options(control.Enforce))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				if err := r.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				armed := r.Status().Probe.ArmedFor
+				if armed > c.armed {
+					t.Errorf("armed for %v of 5 min, want at most %v", armed, c.armed)
+				}
+			})
+		})
+	}
 }
 
 // TestEverythingBack ends a guard that has something in force in every way.

@@ -43,8 +43,11 @@ func TestMoreInNeedThanInFocus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.known, r.armed = newRoster(), true
+	r.known, r.armed, r.needed = newRoster(), true, rest
 	r.known.sensitive = k.sensitive
+	for _, group := range k.sensitive {
+		r.known.all[group] = &member{}
+	}
 	r.known.all["batch/hog"] = &member{}
 	r.attend(watch.Second)
 	var found []detect.Finding

@@ -42,6 +42,8 @@ type member struct {
 	used   float64 // CPU time, in seconds
 	use    float64 // per second; NaN if unknown
 	memory int64
+	// waits has a bit per slow window, the newest lowest: it waited for CPU.
+	waits uint8
 }
 
 func newRoster() roster {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -20,8 +21,10 @@ const (
 	relook = 5 * watch.Second
 	// relookNew is the least time between two looks for a suspect that is new.
 	relookNew = 200 * watch.Millisecond
-	// rest is for how long the probe stays armed after it was last needed.
-	rest = 30 * watch.Second
+	// rest is for how long the probe stays armed after it has found something, or it was
+	// last needed for a remedy; restSoon after a group was last seen to wait, which may
+	// be chance.
+	rest, restSoon = 30 * watch.Second, 5 * watch.Second
 	// beforeTrial is how long before a relaxation it is armed again, to tell the better
 	// from the worse.
 	beforeTrial = 5 * time.Second
@@ -183,6 +186,9 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.acted(r.fast.loop.Rest(ctx, in))
 	case r.armed && now > r.armedAt:
 		r.judge(ctx, r.fast, now)
+		if len(r.fast.findings) > 0 || r.fast.loop.Unsettled(0) {
+			r.needed = now + rest
+		}
 		r.status.Probe.Cost = r.o.Sensors.ProbeCost()
 		if r.noProbe == nil {
 			r.noProbe = r.o.Sensors.Probe()
@@ -291,8 +297,11 @@ func (r *Runner) attend(now watch.Time) {
 	if r.o.Sensors == nil {
 		return
 	}
-	waiting := r.waiting()
-	needy := r.needy(waiting)
+	helped := r.helped()
+	waiting := r.waiting(helped)
+	needy := slices.Concat(waiting, helped)
+	slices.Sort(needy)
+	needy = slices.Compact(needy)
 	if focus := r.known.focus(needy, r.focus); !slices.Equal(focus, r.focus) {
 		r.focus = focus
 		r.failed(r.o.Sensors.Focus(focus))
@@ -304,11 +313,13 @@ func (r *Runner) attend(now watch.Time) {
 		r.failed(fmt.Errorf("run-queue probe: more than %d groups wait for CPU or are being helped: the others are judged every %v, without it",
 			observe.MaxFocus, r.o.Window))
 	}
-	needed := len(waiting) > 0 || r.slow.loop.Unsettled(0) || r.fast.loop.Unsettled(max(beforeTrial, 2*r.o.Window)) || r.o.Probe == ProbeAlways
-	if needed {
-		r.needed = now
+	switch {
+	case r.o.Probe == ProbeAlways, r.slow.loop.Unsettled(0), r.fast.loop.Unsettled(max(beforeTrial, 2*r.o.Window)):
+		r.needed = now + rest
+	case len(waiting) > 0:
+		r.needed = max(r.needed, now+restSoon)
 	}
-	want := len(r.focus) > 0 && (needed || r.armed && now-r.needed < rest)
+	want := len(r.focus) > 0 && now < r.needed
 	if want == r.armed {
 		return
 	}
@@ -337,22 +348,30 @@ func (r *Runner) armedFor() time.Duration {
 // disarmed notes that the probe is armed no more.
 func (r *Runner) disarmed() { r.status.Probe.ArmedFor, r.armed = r.armedFor(), false }
 
-// waiting are the sensitive groups that wait for CPU by the last slow window.
-func (r *Runner) waiting() []string {
+// waiting are the sensitive groups that wait for CPU: by the last slow window or, where
+// something is in force for them, by most of the last five, as one may be chance and
+// there is no hurry to see whether it still helps.
+func (r *Runner) waiting(helped []string) []string {
 	return slices.DeleteFunc(slices.Clone(r.known.sensitive), func(group string) bool {
-		s, ok := r.slow.detector.Symptom(group, detect.CPU)
-		return !ok || s.Strength < 1
+		m := r.known.all[group]
+		m.waits <<= 1
+		if s, ok := r.slow.detector.Symptom(group, detect.CPU); ok && s.Strength >= 1 {
+			m.waits |= 1
+		}
+		if slices.Contains(helped, group) {
+			return bits.OnesCount8(m.waits&0b11111) < 3
+		}
+		return m.waits&1 == 0
 	})
 }
 
-// needy are those that wait, and those for which something is in force.
-func (r *Runner) needy(waiting []string) []string {
-	needy := slices.Concat(waiting, r.slow.loop.Active())
+// helped are the groups for which something is in force.
+func (r *Runner) helped() []string {
+	helped := r.slow.loop.Active()
 	if r.fast != nil {
-		needy = append(needy, r.fast.loop.Active()...)
+		helped = append(helped, r.fast.loop.Active()...)
 	}
-	slices.Sort(needy)
-	return slices.Compact(needy)
+	return helped
 }
 
 // lost gives up the fast pace once the probe is gone for good, or could not be armed:
