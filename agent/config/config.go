@@ -169,7 +169,8 @@ type Guard struct {
 	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
 	// workload waits: whenNeeded, never or always. Default: whenNeeded.
 	Probe GuardProbe `json:"probe,omitempty"`
-	// Hold is how long an action stays in force before less is tried, at least 1s.
+	// Hold is how long an action stays in force before less is tried, at least 1s; ten
+	// times that while best-effort work that yields the CPU goes on as before.
 	// Default: 30s.
 	Hold Duration `json:"hold,omitzero"`
 	// Suppression limits all best-effort work by what the node has left, whether
