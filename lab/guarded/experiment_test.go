@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/kernel"
 )
 
@@ -32,5 +34,18 @@ func TestForkNeedsItsProgram(t *testing.T) {
 	r := &runner{result: &Result{}}
 	if _, err := r.disturbance(Fault{Name: Fork}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("without true(1): %v, want not supported", err)
+	}
+}
+
+func TestReclaimNeedsADisk(t *testing.T) {
+	t.Parallel()
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		t.Skip("/dev/shm is no tmpfs here")
+	}
+	r := &runner{result: &Result{}}
+	r.opt.Dir = "/dev/shm"
+	if _, err := r.disturbance(Fault{Name: Reclaim}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("in memory: %v, want not supported", err)
 	}
 }

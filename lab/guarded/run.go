@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
@@ -378,6 +380,9 @@ func (r *runner) disturbance(f Fault) (preparation, error) {
 			return lab.Ask{Rate: r.rng.Float64() * r.result.Setup.Rate, Times: 1, Length: time.Duration(1+4*r.rng.Float64()) * time.Second}
 		}), nil
 	case Reclaim:
+		if err := onDisk(r.opt.Dir); err != nil {
+			return nil, err
+		}
 		if _, err := r.stage.MemoryDir(); err != nil {
 			return nil, err
 		}
@@ -437,6 +442,19 @@ const (
 	// hogOwn is about what the neighbour's process takes besides.
 	hogOwn = 8 << 20
 )
+
+// onDisk refuses a folder in memory for the tenant's file: without swap nothing of that
+// can be reclaimed, and something would be killed instead.
+func onDisk(dir string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("file system of %s: %w", dir, err)
+	}
+	if t := int64(fs.Type); t == unix.TMPFS_MAGIC || t == unix.RAMFS_MAGIC {
+		return &kernel.NotSupportedError{Feature: "fault reclaim", Reason: dir + " is in memory, and its pages cannot be reclaimed", Remedy: "--results on a disk"}
+	}
+	return nil
+}
 
 // reclaim sets a limit on the memory of all groups of the run when the tenant has
 // its own, and lets the neighbour take so much that a part of the tenant's has to go.
