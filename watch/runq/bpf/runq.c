@@ -75,7 +75,7 @@ struct watched {
 // When a task's wait began. Only who holds the lock of the task's run queue, or of a
 // task that is in none, touches its stamp; others take places that are free.
 struct stamp {
-	u64 owner; // the armed time and the thread id, see owner_of; of another armed time, or 0, it is free
+	u64 owner; // which arming and thread, see owner_of; free if 0, or of an earlier arming
 	u64 id;
 	u64 start;
 	u64 since; // from when on it is uncharged, once it has changed its CPU; else 0
@@ -117,7 +117,7 @@ struct {
 // Waiting tasks that have changed their CPU: those are in no mask.
 u64 migrated;
 
-// Counts the times that the probe was armed: stamps of earlier ones do not count.
+// How often the probe has been armed: stamps of earlier times do not count.
 u32 armed;
 
 static inline u64 owner_of(u32 pid)
