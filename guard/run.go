@@ -297,6 +297,7 @@ func (r *Runner) attend(now watch.Time) {
 	if r.o.Sensors == nil {
 		return
 	}
+	r.noteWaits()
 	helped := r.helped()
 	waiting := r.waiting(helped)
 	needy := slices.Concat(waiting, helped)
@@ -348,20 +349,28 @@ func (r *Runner) armedFor() time.Duration {
 // disarmed notes that the probe is armed no more.
 func (r *Runner) disarmed() { r.status.Probe.ArmedFor, r.armed = r.armedFor(), false }
 
-// waiting are the sensitive groups that wait for CPU: by the last slow window or, where
-// something is in force for them, by most of the last five, as one may be chance and
-// there is no hurry to see whether it still helps.
-func (r *Runner) waiting(helped []string) []string {
-	return slices.DeleteFunc(slices.Clone(r.known.sensitive), func(group string) bool {
+// noteWaits keeps in mind who of the sensitive groups waits for CPU by the last slow
+// window.
+func (r *Runner) noteWaits() {
+	for _, group := range r.known.sensitive {
 		m := r.known.all[group]
 		m.waits <<= 1
 		if s, ok := r.slow.detector.Symptom(group, detect.CPU); ok && s.Strength >= 1 {
 			m.waits |= 1
 		}
+	}
+}
+
+// waiting are the sensitive groups that wait for CPU: by the last slow window or, where
+// something is in force for them, by most of the last five, as one may be chance and
+// there is no hurry to see whether it still helps.
+func (r *Runner) waiting(helped []string) []string {
+	return slices.DeleteFunc(slices.Clone(r.known.sensitive), func(group string) bool {
+		waits := r.known.all[group].waits
 		if slices.Contains(helped, group) {
-			return bits.OnesCount8(m.waits&0b11111) < 3
+			return bits.OnesCount8(waits&0b11111) < 3
 		}
-		return m.waits&1 == 0
+		return waits&1 == 0
 	})
 }
 

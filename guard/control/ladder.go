@@ -232,7 +232,8 @@ func (l *Loop) tend(ctx context.Context, at *ladder) {
 	}
 }
 
-// keep takes back what must not be any more; false if that is all, as the victim is gone.
+// keep takes back what must not be any more, and sees what the groups of the rest use;
+// false if nothing is left, as the victim is gone.
 func (l *Loop) keep(ctx context.Context, at *ladder) bool {
 	if l.byGroup[at.victim] == nil {
 		l.drop(ctx, at, "the victim is gone")
