@@ -10,7 +10,7 @@ e2e:
 
 # Gets QEMU, kernels and busybox from the host's own package mirrors.
 e2e-fetch:
-	go run ./e2e/fetch
+	go run ./e2e/vm fetch
 
 # Boots a guest with systemd and tests what only systemd shows. ARGS as above.
 e2e-systemd:
@@ -18,7 +18,7 @@ e2e-systemd:
 
 # Makes its root file system, as root or as a user with subordinate ids.
 e2e-systemd-fetch:
-	go run ./e2e/fetch -systemd
+	go run ./e2e/vm fetch -systemd
 
 # What a host needs to run Berth. DESTDIR is a tree to fill instead of the host.
 .PHONY: install deb

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,8 +17,8 @@ import (
 	"berth.dev/berth/kernel/sched"
 )
 
-// affinity is the lesser backend, for a process that may not use control groups:
-// it sets the CPU affinity of the workload's processes and their descendants.
+// affinity enforces less, for a process that may not use control groups: it sets the
+// CPU affinity of the workload's processes and their descendants.
 type affinity struct {
 	root *kernel.Root
 	why  string
@@ -43,31 +45,42 @@ type mask struct {
 	set  func(pid int, a sched.Attr) (undo func() error, err error)
 }
 
-// before is what a process had.
-type before struct {
+// Before is what a process had before it was placed.
+type Before struct {
 	Affinity cpuset.Set `json:"affinity"`
 	Policy   string     `json:"policy,omitempty"`
 	Nice     int        `json:"nice"`
 	Start    string     `json:"start"` // of the process
 }
 
-func (a *affinity) name() string { return "affinity" }
+// Close implements Enforcer.
+func (*affinity) Close() error { return nil }
 
-func (a *affinity) notes(b *body) []string {
+// Observe implements Enforcer. The only setting is whether the workload is idle: by
+// scheduling policy.
+func (a *affinity) Observe(w *Workload) Observed {
+	return Observed{There: a.exists(w), Limits: cgroup.Limits{Idle: w.Spec.Settings().Idle}, Notes: a.notes(w)}
+}
+
+// idle reports whether a workload is to run only when nobody else wants to.
+func (w *Workload) idle() bool { return w.Spec.Settings().Idle == cgroup.On }
+
+func (a *affinity) notes(w *Workload) []string {
 	notes := []string{"by CPU affinity, which its processes can change themselves: " + a.why}
-	l := b.Workload.Spec.Limits
+	l := w.Spec.Limits
 	l.Idle = cgroup.Leave
 	if !limitless(l) {
 		notes = append(notes, "weight, quota, memory and I/O limits need control groups and are not in force")
 	}
-	if !b.Workload.Mems.IsEmpty() {
+	if !w.Mems.IsEmpty() {
 		notes = append(notes, "memory nodes need control groups and are not bound")
 	}
 	return notes
 }
 
-func (a *affinity) admit(b *body, _ map[string]*body) error {
-	spec := &b.Workload.Spec
+// Locate implements Enforcer.
+func (a *affinity) Locate(w *Workload, _ iter.Seq[*Workload]) error {
+	spec := &w.Spec
 	if spec.Group != "" {
 		return &kernel.NotSupportedError{Feature: "placing a control group", Reason: a.why, Remedy: "run as root, or in a delegated group"}
 	}
@@ -78,93 +91,128 @@ func (a *affinity) admit(b *body, _ map[string]*body) error {
 	if err != nil {
 		return err
 	}
-	b.Before = &before{Affinity: state.Affinity, Policy: state.Policy.String(), Nice: state.Nice}
-	start, _ := startTime(a.root, spec.PID)
-	b.Before.Start = start
+	w.Before = &Before{Affinity: state.Affinity, Policy: state.Policy.String(), Nice: state.Nice}
+	w.Before.Start, _ = startTime(a.root, spec.PID)
 	return nil
 }
 
-// present returns the process and its descendants, also where it has ended and
-// left them behind in time to be seen.
-func (a *affinity) present(b *body) (pids []int, ok bool, err error) {
-	if !a.exists(b) {
+// Processes implements Supervisor: the process and its descendants, also where it has
+// ended and left them behind in time to be seen.
+func (a *affinity) Processes(w *Workload) (pids []int, ok bool, err error) {
+	if !a.exists(w) {
 		return nil, false, nil
 	}
-	pids, err = kernel.Descendants(a.root.FS(), b.Workload.Spec.PID)
+	pids, err = kernel.Descendants(a.root.FS(), w.Spec.PID)
 	return pids, true, err
 }
 
-func (a *affinity) seat(*body) string { return "" }
-
-func (a *affinity) exists(b *body) bool {
-	start, ok := startTime(a.root, b.Workload.Spec.PID)
-	return ok && start == b.Before.Start
+func (a *affinity) exists(w *Workload) bool {
+	start, ok := startTime(a.root, w.Spec.PID)
+	return ok && start == w.Before.Start
 }
 
-func (a *affinity) kill(_ context.Context, b *body) error {
-	pids, _, err := a.present(b)
-	for _, pid := range pids {
-		if e := a.root.Signal(pid, syscall.SIGKILL); e != nil && !errors.Is(e, syscall.ESRCH) {
-			err = errors.Join(err, fmt.Errorf("kill process %d: %w", pid, e))
+// Kill implements Supervisor. It also reaches those whose parents have ended already,
+// which are below the workload's process no more.
+func (a *affinity) Kill(ctx context.Context, w *Workload) error {
+	found := map[int]string{} // by number, when they started
+	return a.root.Kill(ctx, func() ([]int, error) {
+		if a.exists(w) {
+			found[w.Spec.PID] = w.Before.Start
 		}
-	}
-	return err
+		for pid, start := range found {
+			if now, ok := startTime(a.root, pid); !ok || now != start {
+				delete(found, pid)
+			}
+		}
+		if len(found) == 0 {
+			return nil, nil
+		}
+		pids, err := kernel.Descendants(a.root.FS(), slices.Sorted(maps.Keys(found))...)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			if start, ok := startTime(a.root, pid); ok {
+				found[pid] = start
+			}
+		}
+		return slices.Sorted(maps.Keys(found)), nil
+	})
 }
 
-func (a *affinity) plan(c *change) (work, error) {
-	var w work
-	var seats []seat
-	var pids [][]int
-	for _, id := range c.to.ids() {
-		b := c.to.bodies[id]
-		tree, ok, err := a.present(b)
+// Enforce implements Enforcer.
+func (a *affinity) Enforce(_ context.Context, c *Transition) (done Enforced, err error) {
+	masks, err := a.plan(c)
+	if err != nil {
+		return done, err
+	}
+	var undos []func() error
+	for _, m := range masks {
+		undo, err := m.apply()
 		if err != nil {
-			return w, err
+			return done, errors.Join(err, join(undos...)())
+		}
+		undos = append(undos, undo)
+	}
+	return Enforced{Undo: join(undos...)}, nil
+}
+
+// Plan implements Planner: no file is written.
+func (a *affinity) Plan(c *Transition) (_ kernel.Plan, needed bool, err error) {
+	masks, err := a.plan(c)
+	return nil, len(masks) > 0, err
+}
+
+func (a *affinity) plan(c *Transition) (masks []mask, err error) {
+	var assignments []assignment
+	var pids [][]int
+	for _, id := range c.present() {
+		w := c.to.records[id].Workload
+		tree, ok, err := a.Processes(w)
+		if err != nil {
+			return nil, err
 		}
 		if !ok {
 			continue
 		}
 		state, err := a.get(tree[0])
 		if err != nil {
-			return w, fmt.Errorf("workload %q: %w", id, err)
+			return nil, fmt.Errorf("workload %q: %w", id, err)
 		}
 		want, _ := c.to.state.CPUs(id)
-		have := state.Affinity
-		if c.from.bodies[id] == nil {
+		have, was := state.Affinity, c.from.records[id]
+		if was == nil {
 			have = cpuset.Set{} // not one of the node's yet
 		}
-		seats, pids = append(seats, seat{id, have, want}), append(pids, tree)
-		if b.Workload.Spec.Limits.Idle == cgroup.On && slices.Contains(c.limited(), id) && state.Policy != sched.Idle {
-			w.masks = append(w.masks, mask{tree, sched.Attr{Policy: sched.Idle}, a.set})
+		assignments, pids = append(assignments, assignment{id, have, want}), append(pids, tree)
+		if w.idle() && slices.Contains(c.limited(), id) && state.Policy != sched.Idle {
+			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Idle}, a.set})
+		}
+		if was != nil && was.Workload.idle() && !w.idle() && w.Before.Policy == sched.Other.String() && state.Policy == sched.Idle {
+			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Other}, a.set})
 		}
 	}
-	moves, err := order(seats, c.contested(), c.to.state.Sharable())
+	moves, err := order(assignments, c.contested(), c.to.state.Sharable())
 	if err != nil {
-		return w, err
+		return nil, err
 	}
 	for _, m := range moves {
-		w.masks = append(w.masks, mask{pids[m.seat], sched.Attr{Affinity: m.cpus}, a.set})
+		masks = append(masks, mask{pids[m.assignment], sched.Attr{Affinity: m.cpus}, a.set})
 	}
-	return w, nil
+	return masks, nil
 }
 
-func (a *affinity) enable(*change) (kernel.Plan, error) { return nil, nil }
-
-func (a *affinity) verify(*change) error { return nil }
-
-func (a *affinity) giveBack(*change) error { return nil }
-
-// remove gives processes that are left the affinity and policy that the first one
-// had. Without privilege there may be no way out of SCHED_IDLE.
-func (a *affinity) remove(_ *change, b *body) error {
-	pids, _, err := a.present(b)
+// Release implements Enforcer. Processes that are left get the affinity and policy that
+// the first one had. Without privilege there may be no way out of SCHED_IDLE.
+func (a *affinity) Release(w *Workload, _ bool, _ *kernel.Journal) error {
+	pids, _, err := a.Processes(w)
 	if err != nil {
 		return err
 	}
-	if _, err = (mask{pids, sched.Attr{Affinity: b.Before.Affinity}, a.set}).apply(); err != nil {
+	if _, err = (mask{pids, sched.Attr{Affinity: w.Before.Affinity}, a.set}).apply(); err != nil {
 		return err
 	}
-	if b.Workload.Spec.Limits.Idle != cgroup.On || b.Before.Policy != sched.Other.String() {
+	if !w.idle() || w.Before.Policy != sched.Other.String() {
 		return nil
 	}
 	_, err = mask{pids, sched.Attr{Policy: sched.Other}, a.set}.apply()
@@ -174,53 +222,28 @@ func (a *affinity) remove(_ *change, b *body) error {
 	return err
 }
 
-func (a *affinity) evacuate(c *change, b *body) error { return a.remove(c, b) }
-
 // apply sets a mask on all processes that still live, or on none.
 func (m mask) apply() (undo func() error, err error) {
 	var undos []func() error
-	undo = func() error {
-		var errs []error
-		for _, u := range slices.Backward(undos) {
-			errs = append(errs, u())
-		}
-		return errors.Join(errs...)
-	}
 	for _, pid := range m.pids {
 		u, err := m.set(pid, m.attr)
 		if errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("place process %d: %w", pid, err), undo())
+			return nil, errors.Join(fmt.Errorf("place process %d: %w", pid, err), join(undos...)())
 		}
 		undos = append(undos, u)
 	}
-	return undo, nil
+	return join(undos...), nil
 }
 
-// apply does the work; undo takes it back.
-func (n *Node) apply(w work, ledger *kernel.Journal) (undo func() error, err error) {
-	undoPlan, err := kernel.Apply(n.root, w.plan, ledger)
+func readSet(root *kernel.Root, name string) (cpuset.Set, error) {
+	text, err := readText(root, name)
 	if err != nil {
-		return nil, err
+		return cpuset.Set{}, err
 	}
-	undos := []func() error{undoPlan}
-	undo = func() error {
-		var errs []error
-		for _, u := range slices.Backward(undos) {
-			errs = append(errs, u())
-		}
-		return errors.Join(errs...)
-	}
-	for _, m := range w.masks {
-		u, err := m.apply()
-		if err != nil {
-			return nil, errors.Join(err, undo())
-		}
-		undos = append(undos, u)
-	}
-	return undo, nil
+	return cpuset.Parse(text)
 }
 
 func readText(root *kernel.Root, name string) (string, error) {

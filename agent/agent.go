@@ -26,8 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
@@ -44,8 +44,15 @@ type Options struct {
 	Dir string
 	// Machine is the hardware; nil reads it from Root.
 	Machine *machine.Machine
-	// Policy decides; nil is the default policy, place/berth.
-	Policy place.Policy
+	// Policy decides; nil is the default policy, place/berth. PolicyName and
+	// PolicyOptions are what Policies makes it of; they are stored with the records.
+	Policy        place.Policy
+	PolicyName    string
+	PolicyOptions map[string]any
+	// Policies makes a policy, the default one of the name "". With it the opener has
+	// no configuration of its own: the settings stored in Dir hold, if there are any,
+	// but for a PolicyName and a Confine that are set here.
+	Policies func(name string, options map[string]any) (place.Policy, error)
 	// Config says what of the machine may be given away. CPUs that Berth's base
 	// group does not have are left out.
 	Config place.Config
@@ -62,6 +69,9 @@ type Options struct {
 	// Keep holds the lock of Dir until Close, as an agent does. A second Node that
 	// wants it meanwhile waits, or gets a BusyError if it is to keep it, too.
 	Keep bool
+	// Enforcer makes what carries out the Node's decisions on the files of a Root; nil uses
+	// control groups where this process may, else CPU affinity.
+	Enforcer func(*kernel.Root) (Enforcer, Site, error)
 	// Affinity uses no control groups but affinity and nice values.
 	Affinity bool
 	// Rewrites is after how many repairs within Window a value that someone else
@@ -89,18 +99,16 @@ func StateDir(uid int, xdgRuntimeDir string) string {
 	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "node")
 }
 
-// BusyError is a state directory that another Node keeps.
-type BusyError struct{ Dir string }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("open node %s: another agent keeps it", e.Dir)
-}
-
 // Node is one host's placing. Its methods may be called concurrently.
 type Node struct {
-	opt   Options
-	root  *kernel.Root
-	drift drift
+	asked    Options // as the opener gave them, with the defaults
+	opt      Options // with the stored settings
+	stored   *settings
+	recalled bool
+	root     *kernel.Root
+	uid      int                   // this process's user
+	drift    desired.Drift[string] // by file; guarded by mu
+	opened   time.Time
 	// touch is called before each change of a record's file (write, rename, remove),
 	// which fails if it does; nil but in tests.
 	touch func(op string) error
@@ -109,10 +117,11 @@ type Node struct {
 	online   string // the kernel's list of CPUs, when the machine was read
 	topology *place.Topology
 	config   place.Config
-	backend  backend
-	keeper   *os.File // with Options.Keep: that this is the agent
-	kept     *os.File // and the lock
-	held     *books   // what was read, as long as the lock is kept
+	enforcer Enforcer
+	site     Site
+	keeper   *os.File   // with Options.Keep: that this is the agent
+	kept     *os.File   // and the lock
+	held     *nodeState // what was read, as long as the lock is kept
 }
 
 // Open opens a node, releases what dead owners left, and finishes what a killed
@@ -145,10 +154,9 @@ func (n *Node) Reopen(ctx context.Context, opt Options) (*Node, error) {
 	if n.kept == nil || !opt.Keep || next.opt.Dir != n.opt.Dir {
 		return nil, fmt.Errorf("open node %s anew: only one that is kept, and under the same state directory", n.opt.Dir)
 	}
-	if err := n.held.close(); err != nil {
+	if err := n.forget(); err != nil {
 		return nil, err
 	}
-	n.held = nil
 	next.keeper, next.kept = n.keeper, n.kept
 	if err := next.change(ctx, func(*transaction) error { return nil }); err != nil {
 		next.keeper, next.kept = nil, nil
@@ -158,76 +166,15 @@ func (n *Node) Reopen(ctx context.Context, opt Options) (*Node, error) {
 	return next, nil
 }
 
-// keep takes both locks: the keeper's, which only another agent can have, and
-// that of the books, which is soon free.
-func (n *Node) keep(ctx context.Context) (err error) {
-	if n.keeper, err = tryLock(n.opt.Dir, keeperFile); err != nil {
-		return err
-	}
-	if n.kept, err = waitLock(ctx, n.opt.Dir); err != nil {
-		return errors.Join(err, n.Close())
-	}
-	return nil
-}
-
-// Restore gives everything back that a node holds, also where Open could not
-// settle it: see Node.Restore. A node that an agent keeps is left alone, and is
-// a *BusyError. To give back what dead owners left, and no more, Open with Keep
-// and Close are enough.
-func Restore(ctx context.Context, opt Options) ([]kernel.Item, error) {
-	n, err := newNode(opt)
-	if err != nil {
-		return nil, fmt.Errorf("restore node: %w", err)
-	}
-	if err := n.keep(ctx); err != nil {
-		return nil, err
-	}
-	items, err := n.Restore(ctx)
-	return items, errors.Join(err, n.Close())
-}
-
-// Disclaim removes the mark of a node whose state directory is gone, with all that it
-// knew, from the control groups, so that another one may place there. It makes nothing;
-// ok is false if there is no such mark.
-func Disclaim(opt Options) (ok bool, err error) {
-	n := &Node{opt: opt, root: opt.Root}
-	if err := n.fill(); err != nil {
-		return false, fmt.Errorf("disclaim node: %w", err)
-	}
-	if ok, err = n.disclaim(); err != nil {
-		return false, fmt.Errorf("disclaim node %s: %w", n.opt.Dir, err)
-	}
-	return ok, nil
-}
-
-// SetAside keeps a node's ledger of which nothing can be read (kernel.HeaderError)
-// under another name, which it returns, so that the node can go on without it: what
-// it notes is not given back. The name is "" if the ledger can be read.
-func SetAside(ctx context.Context, opt Options) (to string, err error) {
-	n, err := newNode(opt)
-	if err != nil {
-		return "", fmt.Errorf("set aside ledger: %w", err)
-	}
-	if err := n.keep(ctx); err != nil {
-		return "", err
-	}
-	ledger, err := kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
-	var header *kernel.HeaderError
-	switch {
-	case errors.As(err, &header):
-		to, err = store{n.opt.Dir, func(string) error { return nil }}.aside(ledgerFile)
-	case err == nil:
-		err = ledger.Close()
-	}
-	return to, errors.Join(err, n.Close())
-}
-
 func newNode(opt Options) (*Node, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
 	n := &Node{opt: opt, root: opt.Root}
 	if err := n.fill(); err != nil {
+		return nil, err
+	}
+	if err := n.survey(); err != nil {
 		return nil, err
 	}
 	return n, kernel.MakePrivateDir(n.opt.Dir)
@@ -259,12 +206,13 @@ func (n *Node) fill() (err error) {
 	if o.Events == nil {
 		o.Events = func(Event) {}
 	}
-	n.drift = drift{limit: o.Rewrites, window: o.Window, rewrites: map[string][]time.Time{}, yielded: map[string]bool{}}
-	return n.survey()
+	n.asked, n.uid, n.opened = *o, os.Geteuid(), o.Now()
+	n.drift.Rule = desired.Rule{Limit: o.Rewrites, Window: int64(o.Window)}
+	return nil
 }
 
 // survey reads the machine, unless it was given, and chooses how to place. It
-// does so again, and forgets the books, when other CPUs are online than the last
+// does so again, and forgets the records, when other CPUs are online than the last
 // time: what was granted of the others is then placed anew.
 func (n *Node) survey() (err error) {
 	online, _ := readText(n.root, "sys/devices/system/cpu/online")
@@ -282,47 +230,32 @@ func (n *Node) survey() (err error) {
 		return err
 	}
 	n.config = n.opt.Config
-	if err := n.chooseBackend(); err != nil {
+	if n.enforcer != nil {
+		if err := n.enforcer.Close(); err != nil {
+			return err
+		}
+		n.enforcer = nil
+	}
+	if n.enforcer, n.site, err = n.openEnforcer(); err != nil {
 		return err
+	}
+	if cpus := n.site.CPUs; n.config.Allowed.IsEmpty() {
+		n.config.Allowed = cpus
+	} else if !cpus.IsEmpty() {
+		n.config.Allowed = n.config.Allowed.Intersect(cpus)
 	}
 	n.topology, n.online = topology, online
-	err = n.held.close()
-	n.held = nil
-	return err
-}
-
-// chooseBackend uses control groups where this process may, else affinity.
-func (n *Node) chooseBackend() error {
-	if n.opt.Affinity {
-		n.backend = newAffinity(n.root, "as asked for")
-		return nil
-	}
-	host, err := cgroup.Detect(n.root)
-	if err != nil {
-		return err
-	}
-	g, err := openGroups(n.root, host)
-	switch {
-	case errors.Is(err, kernel.ErrNotSupported):
-		n.backend = newAffinity(n.root, err.Error())
-		return nil
-	case err != nil:
-		return err
-	}
-	n.backend, g.protect = g, n.opt.Protected
-	if n.config.Allowed.IsEmpty() {
-		n.config.Allowed = g.allowed
-	}
-	n.config.Allowed = n.config.Allowed.Intersect(g.allowed)
-	return nil
+	return n.forget()
 }
 
 // Close gives the lock back. Everything stays in place.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := n.held.close()
-	n.held = nil
+	err := n.forget()
+	if n.enforcer != nil {
+		err = errors.Join(err, n.enforcer.Close())
+	}
 	for _, lock := range []**os.File{&n.kept, &n.keeper} {
 		if *lock != nil {
 			err = errors.Join(err, (*lock).Close())
@@ -337,7 +270,7 @@ func (n *Node) Close() error {
 func (n *Node) Backend() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.backend.name()
+	return n.site.Backend
 }
 
 // Bases returns the directories, relative to the kernel.Root, that control groups
@@ -346,12 +279,7 @@ func (n *Node) Backend() string {
 func (n *Node) Bases() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	g, ok := n.backend.(*groups)
-	if !ok {
-		return nil
-	}
-	rest := slices.DeleteFunc(slices.Clone(g.base.Dirs()), func(dir string) bool { return dir == g.dir })
-	return append([]string{g.dir}, rest...)
+	return slices.Clone(n.site.Dirs)
 }
 
 func (n *Node) tell(kind EventKind, id, object, text string) {

@@ -30,7 +30,7 @@ func wideMachine() *machine.Machine {
 
 // Placing and releasing where 250 others are, 200 of them in the shared pool: an
 // exclusive workload, for which the pool narrows and widens, and one that joins
-// the pool. Keep is the agent, which has the books in memory; otherwise every
+// the pool. Keep is the agent, which has the records in memory; otherwise every
 // call reads them, as every 'berth run' does. cpu-ns/op is the time of this
 // process on CPUs, which a busy machine does not lengthen.
 func BenchmarkPlaceRelease(b *testing.B) {

@@ -15,7 +15,7 @@ import (
 
 // A node with workloads has its mark on the base of its control groups, where every
 // other node comes by, whatever state directory and user it has: two nodes that do
-// not read each other's books would give one CPU to two owners. The mark is set
+// not read each other's records would give one CPU to two owners. The mark is set
 // before the kernel is told anything and goes with the last workload. It is
 // one with the tree, so that it ends with it.
 
@@ -23,19 +23,47 @@ import (
 // its CPUs away.
 type mark struct {
 	id   string // of the directory: device and inode
-	uid  int
+	uid  int    // whose that is; -1 if the mark does not say
 	path string
+	text string // the mark as it was read
 }
 
 func (m mark) String() string { return fmt.Sprintf("%s %d %s", m.id, m.uid, m.path) }
 
-// parseMark reads a mark. What is none is of a node that nobody can name.
-func parseMark(text string) (m mark) {
-	if n, err := fmt.Sscanf(text, "%s %d", &m.id, &m.uid); err != nil || n != 2 {
-		return mark{id: "?", path: text}
-	}
+// maxPath is the length of the longest path (PATH_MAX of <linux/limits.h>).
+const maxPath = 4096
+
+// parseMark reads a mark. One that says nothing is of a node that nobody can name.
+func parseMark(text string) mark {
+	m := mark{text: text}
+	n, err := fmt.Sscanf(text, "%s %d", &m.id, &m.uid)
 	m.path = strings.TrimPrefix(text, fmt.Sprintf("%s %d ", m.id, m.uid))
+	if err != nil || n != 2 || m.uid < 0 || !filepath.IsAbs(m.path) || len(m.path) > maxPath {
+		return mark{id: "?", uid: -1, text: text, path: text[:min(len(text), maxPath)]}
+	}
 	return m
+}
+
+// believed reports whether a mark counts for the node of a user, where setter can have
+// set it beside root. On a directory of their own users can say anything: there they
+// are believed about themselves only. Root gives CPUs to users, and so is not kept from
+// any by a user's node.
+func (m mark) believed(setter, self int) bool {
+	if setter != 0 && setter != m.uid {
+		return false
+	}
+	return self != 0 || m.uid <= 0
+}
+
+// marksOn are the marks on a directory that count for this node.
+func (n *Node) marksOn(dir string) (marks []mark, err error) {
+	all, err := n.root.MarksOf(dir)
+	for _, one := range all {
+		if m := parseMark(one.Text); m.believed(one.Setter, n.uid) {
+			marks = append(marks, m)
+		}
+	}
+	return marks, err
 }
 
 // markOf is the mark of a state directory.
@@ -49,7 +77,7 @@ func markOf(dir string) (m mark, err error) {
 		return m, fmt.Errorf("%s: no inode", dir)
 	}
 	name, err := filepath.Abs(dir)
-	return mark{fmt.Sprintf("%d:%d", stat.Dev, stat.Ino), int(stat.Uid), name}, err
+	return mark{id: fmt.Sprintf("%d:%d", stat.Dev, stat.Ino), uid: int(stat.Uid), path: name}, err
 }
 
 // ClaimedError is a control group tree from which another node, one with another
@@ -61,91 +89,120 @@ type ClaimedError struct {
 	UID   int    // whose that is
 }
 
+// mostShown is how much of a path that another user may have written an error shows.
+const mostShown = 200
+
 func (e *ClaimedError) Error() string {
-	where := "/" + e.Dir
+	where, state := "/"+e.Dir, e.State
 	if e.Other != e.Dir {
 		where += ", within the same tree as /" + e.Other + ","
 	}
-	return fmt.Sprintf("control groups of %s: another node gives their CPUs away, with the state directory %s (user %d): use that one, by its agent or with --state, or end its workloads; if it is gone for good, 'berth restore --all --state %s' as that user",
-		where, e.State, e.UID, e.State)
+	if len(state) > mostShown {
+		state = state[:mostShown] + "..."
+	}
+	return fmt.Sprintf("control groups of %s: another node gives their CPUs away, user %d's with the state directory %q: that user can place by its agent or with --state, end its workloads or, if it is gone for good, give its control groups free with 'berth restore --all' and --state",
+		where, e.UID, state)
+}
+
+// base is the directory in which CPUs are given by control group, "" if they are not.
+func (n *Node) base() string {
+	if len(n.site.Dirs) == 0 {
+		return ""
+	}
+	return n.site.Dirs[0]
 }
 
 // claim marks the base as this node's, or returns a *ClaimedError. The caller has the
-// lock of the books.
+// lock of the records.
 func (n *Node) claim() error {
-	g, ok := n.backend.(*groups)
-	if !ok {
+	base := n.base()
+	if base == "" {
 		return nil
 	}
 	own, err := markOf(n.opt.Dir)
 	if err != nil {
 		return err
 	}
-	if err := n.rival(g, g.dir, own); err != nil {
+	if err := n.rival(base, own, n.root.Unmark); err != nil {
 		return ignoreUnmarkable(err)
 	}
-	if now, err := n.root.MarkOf(g.dir); err != nil || now != "" {
-		return ignoreUnmarkable(err) // it is this node's
-	}
-	now, err := n.root.Mark(g.dir, own.String())
+	all, err := n.root.MarksOf(base)
 	if err != nil {
 		return ignoreUnmarkable(err)
 	}
-	if other := parseMark(now); other.id != own.id {
-		return &ClaimedError{g.dir, g.dir, other.path, other.uid}
+	for _, one := range all {
+		switch m := parseMark(one.Text); {
+		case !m.believed(one.Setter, n.uid): // in nobody's way
+			err = n.root.Unmark(base, one.Text)
+		case m.id == own.id:
+			return nil
+		default: // that of a node that began meanwhile
+			err = &ClaimedError{base, base, m.path, m.uid}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	now, err := n.root.Mark(base, own.String())
+	if err != nil {
+		return ignoreUnmarkable(err)
+	}
+	if other := parseMark(now.Text); other.id != own.id {
+		return &ClaimedError{base, base, other.path, other.uid}
 	}
 	// Two that come at once see each other here, as both are marked by now.
-	if err := n.overlap(g, own); err != nil {
-		return errors.Join(err, n.root.Unmark(g.dir, own.String()))
+	if err := n.overlap(own); err != nil {
+		return errors.Join(err, n.root.Unmark(base, own.String()))
 	}
 	return nil
 }
 
 // free reports who claims the base, without claiming it.
 func (n *Node) free() error {
-	g, ok := n.backend.(*groups)
-	if !ok {
+	base := n.base()
+	if base == "" {
 		return nil
 	}
-	own, err := markOf(n.opt.Dir)
+	own, err := markOf(n.opt.Dir) // one that is not there has no mark
+	if kernel.IgnoreAbsent(err) != nil {
+		return err
+	}
+	return ignoreUnmarkable(n.rival(base, own, func(string, string) error { return nil }))
+}
+
+// rival reports another node's mark on a directory. One that holds nothing is removed, by
+// unmark.
+func (n *Node) rival(dir string, own mark, unmark func(dir, text string) error) error {
+	marks, err := n.marksOn(dir)
 	if err != nil {
 		return err
 	}
-	return ignoreUnmarkable(n.rival(g, g.dir, own))
-}
-
-// rival reports another node's mark on a directory. One that holds nothing is removed.
-func (n *Node) rival(g *groups, dir string, own mark) error {
-	text, err := n.root.MarkOf(dir)
-	if err != nil || text == "" {
-		return err
+	for _, other := range marks {
+		if other.id == own.id || n.abandoned(other, func() error { return unmark(dir, other.text) }) {
+			continue
+		}
+		return &ClaimedError{n.base(), dir, other.path, other.uid}
 	}
-	other := parseMark(text)
-	if other.id == own.id {
-		return nil
-	}
-	if other.abandoned(func() error { return n.root.Unmark(dir, text) }) {
-		return nil
-	}
-	return &ClaimedError{g.dir, dir, other.path, other.uid}
+	return nil
 }
 
 // overlap reports another node's mark on a group around the base or within it.
-func (n *Node) overlap(g *groups, own mark) error {
-	for dir := g.dir; dir != g.top && within(dir, g.top); {
+func (n *Node) overlap(own mark) error {
+	base := n.base()
+	for dir := base; dir != n.site.Top && kernel.Within(dir, n.site.Top); {
 		dir = path.Dir(dir)
-		if err := n.rival(g, dir, own); err != nil {
+		if err := n.rival(dir, own, n.root.Unmark); err != nil {
 			return err
 		}
 	}
-	return fs.WalkDir(n.root.FS(), g.dir, func(name string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(n.root.FS(), base, func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return fs.SkipDir // it is gone, or not for this user
-		case !e.IsDir() || name == g.dir:
+		case !e.IsDir() || name == base:
 			return nil
 		}
-		err = n.rival(g, name, own)
+		err = n.rival(name, own, n.root.Unmark)
 		var claimed *ClaimedError
 		if err != nil && !errors.As(err, &claimed) {
 			return nil
@@ -155,8 +212,8 @@ func (n *Node) overlap(g *groups, own mark) error {
 }
 
 // unclaim removes this node's mark once it has no workloads.
-func (n *Node) unclaim(b *books) error {
-	if len(b.bodies) > 0 || b.wasKilled() {
+func (n *Node) unclaim(b *nodeState) error {
+	if len(b.records) > 0 || len(b.bad) > 0 || b.isDirty() {
 		return nil
 	}
 	_, err := n.unmark(func(m mark) (bool, error) {
@@ -177,23 +234,35 @@ func (n *Node) disclaim() (ok bool, err error) {
 
 // unmark removes the mark on the base, if there is one that matches.
 func (n *Node) unmark(match func(mark) (bool, error)) (ok bool, err error) {
-	g, isGroups := n.backend.(*groups)
-	if !isGroups {
+	base := n.base()
+	if base == "" {
 		return false, nil
 	}
-	text, err := n.root.MarkOf(g.dir)
-	if err != nil || text == "" {
+	marks, err := n.marksOn(base)
+	if err != nil {
 		return false, ignoreUnmarkable(err)
 	}
-	if ok, err = match(parseMark(text)); !ok || err != nil {
-		return false, err
+	for _, m := range marks {
+		matches, err := match(m)
+		if err == nil && matches {
+			err = n.root.Unmark(base, m.text)
+		}
+		if err != nil {
+			return false, err
+		}
+		ok = ok || matches
 	}
-	return true, n.root.Unmark(g.dir, text)
+	return ok, nil
 }
 
 // abandoned reports whether the node of a mark has no workloads and nobody is at
-// it, and then removes the mark: the node was killed before it could.
-func (m mark) abandoned(unmark func() error) bool {
+// it, and then removes the mark: the node was killed before it could. Only in a
+// directory that this user alone can write to is anything looked at: another user's may lie
+// on a file system that does not answer, or hold anything.
+func (n *Node) abandoned(m mark, unmark func() error) bool {
+	if m.uid != n.uid || kernel.CheckPrivateDir(m.path) != nil {
+		return false
+	}
 	now, err := markOf(m.path)
 	if err != nil || now.id != m.id {
 		return false // gone, or another one here than where it is used
@@ -207,7 +276,7 @@ func (m mark) abandoned(unmark func() error) bool {
 			return false
 		}
 		defer f.Close()
-		if flock(f, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		if kernel.Lock(f, false) != nil {
 			return false
 		}
 	}
@@ -216,7 +285,7 @@ func (m mark) abandoned(unmark func() error) bool {
 		return false
 	}
 	for _, e := range entries {
-		if name := e.Name(); name == batchFile || name == beganFile || strings.HasSuffix(name, recordExt) {
+		if name := e.Name(); name == batchFile || name == dirtyFile || strings.HasSuffix(name, recordExt) {
 			return false
 		}
 	}

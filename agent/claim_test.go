@@ -6,8 +6,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -37,7 +39,7 @@ func claimed(t *testing.T, n *Node, state string) {
 	s := spec("other", place.LSE, 2000, 9000101)
 	_, err := n.Place(context.Background(), s)
 	var c *ClaimedError
-	if !errors.As(err, &c) || c.State != state || c.UID != os.Getuid() || !strings.Contains(err.Error(), "--state "+state) {
+	if !errors.As(err, &c) || c.State != state || c.UID != os.Getuid() || !strings.Contains(err.Error(), strconv.Quote(state)) {
 		t.Errorf("placed beside %s: %v", state, err)
 	}
 	if _, _, err := n.Preview(context.Background(), s); c != nil && c.Dir == c.Other && !errors.As(err, &c) {
@@ -91,14 +93,13 @@ func TestOneNodePerOverlappingTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, dir := range map[string]string{"within": within, "around": path.Dir(base)} {
-		g := b.backend.(*groups)
-		g.top = path.Dir(base)
+		b.site.Top = path.Dir(base)
 		if _, err := b.root.Mark(dir, mine.String()); err != nil {
 			t.Fatal(err)
 		}
 		claimed(t, b, a.opt.Dir)
-		if text, err := b.root.MarkOf(base); text != "" || err != nil {
-			t.Errorf("%s: refused, and yet marked %q, %v", what, text, err)
+		if marks, err := b.root.MarksOf(base); len(marks) > 0 || err != nil {
+			t.Errorf("%s: refused, and yet marked %v, %v", what, marks, err)
 		}
 		if err := b.root.Unmark(dir, mine.String()); err != nil {
 			t.Fatal(err)
@@ -219,4 +220,151 @@ func TestUnmarkableTree(t *testing.T) {
 	}
 	defer n.Close()
 	h.place(n, spec("api", place.LSE, 1000, 9000100))
+}
+
+func TestMarksThatCount(t *testing.T) {
+	t.Parallel()
+	const root, user, other = 0, 1000, 65534
+	for _, tt := range []struct {
+		text         string
+		setter, self int
+		want         bool
+	}{
+		{"1:2 0 /run/berth/node", root, root, true},
+		{"1:2 0 /run/berth/node", root, user, true},   // root's around a user's
+		{"1:2 0 /run/berth/node", user, root, false},  // a user who says to be root
+		{"1:2 0 /run/berth/node", user, other, false}, // to another one
+		{"1:2 1000 /d", user, user, true},
+		{"1:2 1000 /d", user, other, true},
+		{"1:2 1000 /d", root, user, true},
+		{"1:2 1000 /d", user, root, false}, // no user keeps CPUs from root
+		{"1:2 1000 /d", root, root, false},
+		{"1:2 65534 /d", user, other, false}, // a user who speaks for another one
+		{"1:2 65534 /d", other, user, true},
+		{"", root, root, true},
+		{"junk", root, user, true},
+		{"junk", user, user, false},
+		{"1:2 0 /run/berth/node", kernel.Anyone, root, false},
+		{"junk", kernel.Anyone, root, false},
+		{"1:2 -5 /d", root, root, true},
+		{"1:2 0 relative", user, root, false},
+		{"1:2 1000 relative", user, user, false},
+		{"1:2 1000 /" + strings.Repeat("d", maxPath), user, user, false},
+	} {
+		if got := parseMark(tt.text).believed(tt.setter, tt.self); got != tt.want {
+			t.Errorf("%.60q that user %d can have set, for user %d: %v", tt.text, tt.setter, tt.self, got)
+		}
+	}
+}
+
+// A user marks a group that was delegated to it, in every way there is. Root places all the
+// same; another user's node, and that user's own, take from it what is true.
+func TestMarksOfStrangers(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give a group to another user")
+	}
+	const stranger = 65534
+	theirs := filepath.Join(memoryDir(t), "theirs")
+	if err := errors.Join(os.Mkdir(theirs, 0o700), makeRecord(theirs), os.Chown(theirs, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	their, err := markOf(theirs)
+	if err != nil || their.uid != stranger {
+		t.Fatal(their, err)
+	}
+	for what, text := range map[string]string{
+		"the truth": their.String(), "as root": "1:1 0 /var/tmp/berth", "junk": "\x1b[2J$(id)", "as a third": "1:1 1000 /run/user/1000/berth/node",
+		"too long": "1:1 65534 /" + strings.Repeat("x", 1<<13),
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, fakekernel.V1())
+			n := h.neighbour(t, "a")
+			dir := n.Bases()[0] + "/delegated"
+			if err := h.k.Mkdir(dir); err != nil {
+				t.Fatal(err)
+			}
+			real := filepath.Join(h.dir, dir)
+			err := errors.Join(os.Chown(real, stranger, stranger), syscall.Setxattr(real, "user.berth.node", []byte(text), 0))
+			if err != nil {
+				t.Skipf("the test's directory cannot be marked so: %v", err)
+			}
+			h.place(n, spec("api", place.LSE, 2000, 9000100))
+			if err := n.Release(t.Context(), "api", true); err != nil {
+				t.Fatal(err)
+			}
+			other := h.neighbour(t, "b")
+			other.uid = 1000
+			_, err = other.Place(t.Context(), spec("api", place.LSE, 2000, 9000101))
+			var claimed *ClaimedError
+			if counts := what == "the truth"; errors.As(err, &claimed) != counts || counts && (claimed.UID != stranger || claimed.State != theirs) {
+				t.Errorf("another user's node: %v", err)
+			}
+		})
+	}
+}
+
+// A user's node sees root's, around it and within it.
+func TestRootsMarkCountsForUsers(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, fakekernel.V1())
+	n := h.neighbour(t, "a")
+	h.place(n, spec("api", place.LSE, 2000, 9000100))
+	marks, err := n.root.MarksOf(n.Bases()[0])
+	if err != nil || len(marks) == 0 {
+		t.Fatal(marks, err)
+	}
+	seen := marks[len(marks)-1] // as every user sees it
+	if os.Geteuid() == 0 && (len(marks) != 2 || marks[0] != seen || seen.Setter != 0) {
+		t.Errorf("root's marks: %v", marks)
+	}
+	if m := parseMark(seen.Text); m.uid != os.Geteuid() || m.path != n.opt.Dir || !m.believed(seen.Setter, 65534) {
+		t.Errorf("mark %+v does not count for others", m)
+	}
+	other := h.neighbour(t, "b")
+	other.uid = 65534
+	claimed(t, other, n.opt.Dir)
+}
+
+// What another user's mark names is not looked at: root would open files there.
+func TestAbandonedOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, fakekernel.V1())
+	n := h.neighbour(t, "a")
+	dir := t.TempDir() // empty: it would count as abandoned
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := markOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmarked := false
+	unmark := func() error { unmarked = true; return nil }
+	if n.uid++; n.abandoned(m, unmark) || unmarked {
+		t.Error("looked into another user's directory")
+	}
+	n.uid--
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if n.abandoned(m, unmark) || unmarked {
+		t.Error("looked into a directory that others may write to")
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if !n.abandoned(m, unmark) || !unmarked {
+		t.Error("its own is not seen to be abandoned")
+	}
+}
+
+func TestClaimedErrorIsSafeToPrint(t *testing.T) {
+	t.Parallel()
+	e := &ClaimedError{Dir: "d", Other: "d/e", State: "/\x1b]0;x\a$(reboot)\n" + strings.Repeat("y", maxPath), UID: 7}
+	text := e.Error()
+	if strings.ContainsAny(text, "\x1b\a\n") || len(text) > 1000 || strings.Contains(text, "--state /") || !strings.Contains(text, "user 7") {
+		t.Errorf("%q", text)
+	}
 }

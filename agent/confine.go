@@ -19,7 +19,7 @@ const initScope = "init.scope"
 
 func validGlobs(field string, globs []string) error {
 	for _, glob := range globs {
-		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob || glob == "." || within(glob, "..") {
+		if _, err := path.Match(glob, ""); err != nil || path.IsAbs(glob) || path.Clean(glob) != glob || glob == "." || kernel.Within(glob, "..") {
 			return fmt.Errorf("%s %q: not a glob of group names below the base", field, glob)
 		}
 	}
@@ -29,7 +29,7 @@ func validGlobs(field string, globs []string) error {
 // others are the groups that are not Berth's and are kept off exclusive CPUs:
 // those to confine, and those whose CPUs Berth has changed and could not yet
 // give back. One that is protected by now gets its CPUs back.
-func (g *groups) others(c *change) ([]*unit, error) {
+func (g *groups) others(c *Transition) ([]*subtree, error) {
 	if !c.disturbs() {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ func (g *groups) others(c *change) ([]*unit, error) {
 	if err != nil {
 		return nil, err
 	}
-	var freed, units []*unit
+	var freed, subtrees []*subtree
 	for _, dir := range slices.Sorted(slices.Values(g.overridden(c))) {
 		if !spares(protected, dir) {
 			dirs[dir] = true
@@ -50,13 +50,14 @@ func (g *groups) others(c *change) ([]*unit, error) {
 		}
 		m, err := g.member(c, dir)
 		if err == nil {
-			freed = append(freed, &unit{members: []member{m}, want: m.original, why: "protected"})
-		} else if err = ignoreAbsent(err); err != nil {
+			freed = append(freed, &subtree{members: []member{m}, want: m.original, why: "protected"})
+		} else if err = kernel.IgnoreAbsent(err); err != nil {
 			return nil, err
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		if slices.ContainsFunc(units, func(u *unit) bool { return within(dir, u.members[0].dir) && g.version == 1 }) {
+		c.theirs = append(c.theirs, dir)
+		if slices.ContainsFunc(subtrees, func(u *subtree) bool { return kernel.Within(dir, u.members[0].dir) && g.version == 1 }) {
 			continue
 		}
 		u, err := g.other(c, dir, taken)
@@ -64,14 +65,14 @@ func (g *groups) others(c *change) ([]*unit, error) {
 			return nil, err
 		}
 		if u != nil {
-			units = append(units, u)
+			subtrees = append(subtrees, u)
 		}
 	}
-	return append(freed, units...), nil
+	return append(freed, subtrees...), nil
 }
 
 // confined are the groups to keep off the taken CPUs.
-func (g *groups) confined(c *change, taken cpuset.Set) (dirs map[string]bool, err error) {
+func (g *groups) confined(c *Transition, taken cpuset.Set) (dirs map[string]bool, err error) {
 	dirs = map[string]bool{}
 	if taken.IsEmpty() {
 		return dirs, nil
@@ -80,7 +81,7 @@ func (g *groups) confined(c *change, taken cpuset.Set) (dirs map[string]bool, er
 	if err != nil {
 		return nil, err
 	}
-	for _, glob := range c.confine {
+	for _, glob := range g.confine {
 		names, err := g.glob(glob)
 		if err != nil {
 			return nil, err
@@ -96,17 +97,17 @@ func (g *groups) confined(c *change, taken cpuset.Set) (dirs map[string]bool, er
 
 // other is a group kept off the taken CPUs; nil if there is nothing to do, or to
 // be done by giving back.
-func (g *groups) other(c *change, dir string, taken cpuset.Set) (*unit, error) {
-	members, err := g.members(c, dir)
+func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, error) {
+	members, err := g.followers(c, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("confine /%s: %w", dir, err)
+		return nil, &theirError{dir, fmt.Errorf("confine /%s: %w", dir, err)}
 	}
 	was := members[0].original
 	want := was.Minus(taken)
-	u := &unit{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.yielded(dir + "/" + cpusFile)}
+	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.yielded(dir + "/" + cpusFile)}
 	if want.IsEmpty() {
 		u.want = g.allowed.Minus(taken)
 	}
@@ -114,6 +115,38 @@ func (g *groups) other(c *change, dir string, taken cpuset.Set) (*unit, error) {
 		u.fixed = true
 	}
 	return u, nil
+}
+
+// theirError is a group that is not Berth's and that cannot be read as a whole.
+type theirError struct {
+	dir string
+	err error
+}
+
+func (e *theirError) Error() string { return e.err.Error() }
+
+func (e *theirError) Unwrap() error { return e.err }
+
+// leave reports whether a change is to be tried again after an error about a group that
+// is not Berth's and that it is not about. On v1 the groups below one have to follow it,
+// and users who own them can have any, and change them meanwhile: after some tries the
+// group is yielded, as others' workloads are not theirs to prevent.
+func (g *groups) leave(c *Transition, err error) bool {
+	var their *theirError
+	var step *kernel.StepError
+	i := -1
+	switch {
+	case errors.As(err, &their):
+		i = slices.Index(c.theirs, their.dir)
+	case errors.As(err, &step):
+		i = slices.IndexFunc(c.theirs, func(dir string) bool { return kernel.Within(step.Step.Path, dir) })
+	}
+	if i < 0 || c.yielded(c.theirs[i]+"/"+cpusFile) {
+		return false
+	}
+	c.yield(c.theirs[i], err)
+	c.theirs = nil
+	return true
 }
 
 // glob returns the directories that a pattern names.
@@ -139,15 +172,17 @@ func (g *groups) glob(pattern string) ([]string, error) {
 // expand adds a group to those to confine, or its children where it holds a
 // workload or what is protected.
 func (g *groups) expand(dir string, kept []string, to map[string]bool) error {
-	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); err != nil {
-		return ignoreAbsent(err) // without the controller, it has what is around it
+	if _, err := fs.Stat(g.root.FS(), dir+"/"+cpusFile); unreachable(err) {
+		return nil // without the controller, it has what is around it
+	} else if err != nil {
+		return err
 	}
-	holds := g.own != g.dir && within(g.own, dir) && g.handsOn(dir)
+	holds := g.own != g.dir && kernel.Within(g.own, dir) && g.handsOn(dir)
 	for _, keep := range kept {
-		if within(dir, keep) {
+		if kernel.Within(dir, keep) {
 			return nil
 		}
-		holds = holds || within(keep, dir)
+		holds = holds || kernel.Within(keep, dir)
 	}
 	if !holds {
 		to[dir] = true
@@ -155,7 +190,7 @@ func (g *groups) expand(dir string, kept []string, to map[string]bool) error {
 	}
 	entries, err := fs.ReadDir(g.root.FS(), dir)
 	if err != nil {
-		return ignoreAbsent(err)
+		return kernel.IgnoreAbsent(err)
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -168,7 +203,7 @@ func (g *groups) expand(dir string, kept []string, to map[string]bool) error {
 }
 
 // kept are the groups that are not confined.
-func (g *groups) kept(c *change) ([]string, error) {
+func (g *groups) kept(c *Transition) ([]string, error) {
 	keep, err := g.protected()
 	if err != nil {
 		return nil, err
@@ -177,7 +212,7 @@ func (g *groups) kept(c *change) ([]string, error) {
 	if g.own != g.dir && g.handsOn(path.Dir(g.own)) {
 		keep = append(keep, g.own)
 	}
-	for _, b := range c.to.bodies {
+	for _, b := range c.to.records {
 		keep = append(keep, g.cpusetDir(b.Workload))
 	}
 	return keep, nil
@@ -185,7 +220,7 @@ func (g *groups) kept(c *change) ([]string, error) {
 
 // spares reports whether a group is protected, or holds one that is.
 func spares(protected []string, dir string) bool {
-	return slices.ContainsFunc(protected, func(p string) bool { return within(dir, p) || within(p, dir) })
+	return slices.ContainsFunc(protected, func(p string) bool { return kernel.Within(dir, p) || kernel.Within(p, dir) })
 }
 
 // protected are the directories of the groups that are to be left alone.
@@ -211,18 +246,18 @@ func (g *groups) handsOn(dir string) bool {
 
 // overridden are the groups that Berth did not make and whose CPUs it has
 // changed, and those that it made and could not remove, but for the workloads'.
-func (g *groups) overridden(c *change) []string {
-	placed := dirsOf(c.to.bodies)
+func (g *groups) overridden(c *Transition) []string {
+	placed, around := dirsOf(c.to.records), g.ancestorDirs(c.to.records)
 	var dirs []string
-	for _, note := range c.ledger.Notes() {
+	for _, note := range c.Log.Notes() {
 		dir := note.Step.Path
 		switch {
 		case note.Step.Op == kernel.Write && path.Base(dir) == cpusFile:
 			dir = path.Dir(dir)
-		case note.Step.Op != kernel.Mkdir || !g.isRoof(path.Dir(dir)) || !within(dir, g.dir):
+		case note.Step.Op != kernel.Mkdir || !g.isParent(path.Dir(dir)) || !kernel.Within(dir, g.dir):
 			continue
 		}
-		if !placed.hold(dir) && !c.ledger.Outdated(note.Step.Path) { // outdated: another group of that name by now
+		if !placed.hold(dir) && !around[dir] && !c.Log.Outdated(note.Step.Path) { // outdated: another group of that name by now
 			dirs = append(dirs, dir)
 		}
 	}
@@ -232,9 +267,9 @@ func (g *groups) overridden(c *change) []string {
 // dirSet is a set of directories.
 type dirSet map[string]bool
 
-func dirsOf(bodies map[string]*body) dirSet {
+func dirsOf(records map[string]*record) dirSet {
 	dirs := dirSet{}
-	for _, b := range bodies {
+	for _, b := range records {
 		for _, dir := range b.Workload.Dirs {
 			dirs[dir] = true
 		}
@@ -255,9 +290,9 @@ func (d dirSet) hold(name string) bool {
 // giveBack undoes what concerns no workload any more: the CPUs of groups that
 // need not be kept off any, other values in groups that are no longer placed,
 // and groups that are left over. With the last workload everything goes.
-func (g *groups) giveBack(c *change) error {
-	if len(c.to.bodies) == 0 {
-		_, err := undoAll(c.ledger)
+func (g *groups) giveBack(c *Transition) error {
+	if len(c.to.records) == 0 {
+		_, err := undoAll(c.Log)
 		return err
 	}
 	protected, err := g.protected()
@@ -265,19 +300,22 @@ func (g *groups) giveBack(c *change) error {
 		return err
 	}
 	taken := c.to.state.Owned()
-	dirs := dirsOf(c.to.bodies)
-	_, err = c.ledger.Undo(func(s kernel.Step) bool {
+	dirs, around := dirsOf(c.to.records), g.ancestorDirs(c.to.records)
+	former := g.formerLimits(c)
+	_, err = c.Log.Undo(func(s kernel.Step) bool {
 		switch {
-		case dirs.hold(s.Path), s.Op == kernel.Enable, g.isRoof(s.Path), g.isRoof(path.Dir(s.Path)) && s.Op == kernel.Write:
+		case former(s):
+			return true
+		case dirs.hold(s.Path), around[path.Dir(s.Path)] && s.Op == kernel.Write, s.Op == kernel.Enable, g.isParent(s.Path), g.isParent(path.Dir(s.Path)) && s.Op == kernel.Write:
 			return false
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:
 			if spares(protected, path.Dir(s.Path)) {
 				return true
 			}
-			if c.ledger.Outdated(s.Path) {
+			if c.Log.Outdated(s.Path) {
 				return true
 			}
-			text, _ := c.ledger.Original(s.Path)
+			text, _ := c.Log.Original(s.Path)
 			was, err := cpuset.Parse(text)
 			if was.IsEmpty() {
 				was = g.allowed

@@ -136,7 +136,7 @@ func TestNotesWhereWeightsAct(t *testing.T) {
 	w := newWorld(t, layouts()["v1"])
 	n := w.open()
 	for group, want := range map[string]bool{"web.slice": false, "system.slice/sshd.service": true, "": true} {
-		s := spec("w"+fileName(group), place.BE, 500, 0)
+		s := spec("w"+fileName(group), place.LS, 500, 0)
 		s.Group = group
 		if got := len(w.place(n, s).Notes); got != 0 {
 			t.Errorf("%q without a weight: %d notes", group, got)

@@ -115,10 +115,13 @@ func ops(rng *rand.Rand) []op {
 	api, db := spec("api", place.LSE, 2000, 9000101), spec("db", place.LSE, 1000+1000*rng.IntN(2), 9000102)
 	db.Limits = cgroup.Limits{Weight: 200, MemoryMax: 1 << 20}
 	batch := spec("batch", place.BE, 500, 9000100)
-	batch.Limits.Idle = cgroup.On
 	web := spec("web", place.LS, 1000, 0)
 	web.Group = "web.slice"
 	web.Limits = cgroup.Limits{Weight: 300}
+	best, plain := spec("web", place.BE, 1000, 0), spec("web", place.LS, 1000, 0)
+	resize := func(name string, s Spec) op {
+		return op{name, s.Request.ID, func(n *Node) error { _, err := n.Resize(ctx, s); return err }}
+	}
 	bigger := api
 	bigger.Request.Milli = 1000 + 1000*rng.IntN(3)
 	bigger.Limits.Weight = 50 * rng.IntN(3)
@@ -133,7 +136,8 @@ func ops(rng *rand.Rand) []op {
 	}
 	return []op{
 		add(batch), add(api), add(db), add(web),
-		{"resize api", "api", func(n *Node) error { _, err := n.Resize(ctx, bigger); return err }},
+		resize("resize api", bigger),
+		resize("web becomes best effort", best), resize("web becomes sensitive", plain),
 		move("api", "6-7"), move("db", "4-5"), move("api", "2-3"),
 		release("api"), release("db"), release("web"), release("batch"),
 	}
@@ -178,8 +182,51 @@ func newWorld(t testing.TB, l fakekernel.Layout) *world {
 		t.Fatal(err)
 	}
 	w.populate()
+	dir, file := w.cpuDir()
+	if file == "cpu.weight" {
+		w.write(dir+"/cgroup.subtree_control", "+cpu")
+	}
+	w.write(dir+"/web.slice/"+file, webWeight)
 	w.original = w.tree()
 	return w
+}
+
+// webWeight is the weight or the shares of web.slice, before Berth.
+const webWeight = "250"
+
+// cpuDir is the directory of the hierarchy with the cpu controller, and file the one of
+// a group's weight there.
+func (w *world) cpuDir() (dir, file string) {
+	for dir, file := range map[string]string{"sys/fs/cgroup/cpu": "cpu.shares", "sys/fs/cgroup/cpu,cpuacct": "cpu.shares"} {
+		if _, err := os.Stat(path.Join(w.dir, dir)); err == nil {
+			return dir, file
+		}
+	}
+	return "sys/fs/cgroup", "cpu.weight"
+}
+
+// settings checks that the group that is not Berth's has what its workload's class and
+// limits say, and else what it had before.
+func (w *world) settings(name string, all []Workload) {
+	w.t.Helper()
+	idle, weight := "0", webWeight
+	dir, file := w.cpuDir()
+	for _, x := range all {
+		switch {
+		case x.ID() != "web":
+		case x.Spec.Request.Class == place.BE:
+			idle, weight = "1", ""
+		case x.Spec.Limits.Weight == 300:
+			weight = map[string]string{"cpu.weight": "300", "cpu.shares": "3072"}[file]
+		}
+	}
+	tree := w.tree()
+	if got := strings.TrimSpace(tree[dir+"/web.slice/cpu.idle"]); got != idle {
+		w.t.Errorf("%s: cpu.idle is %q, not %q", name, got, idle)
+	}
+	if got := strings.TrimSpace(tree[dir+"/web.slice/"+file]); weight != "" && got != weight {
+		w.t.Errorf("%s: %s is %q, not %q", name, file, got, weight)
+	}
 }
 
 // populate starts the processes of the groups that are not Berth's.
@@ -286,20 +333,20 @@ func except(all []Workload, id string) []Workload {
 	var rest []Workload
 	for _, w := range all {
 		if w.ID() != id {
-			w.CPUs, w.Grant = cpuset.Set{}, grantOf(&w)
+			w.CPUs, w.Grant = cpuset.Set{}, bareGrant(&w)
 			rest = append(rest, w)
 		}
 	}
 	return rest
 }
 
-func grantOf(w *Workload) *place.Grant {
+func bareGrant(w *Workload) *place.Grant {
 	g := *w.Grant
 	g.Why = nil
 	return &g
 }
 
-// settled opens the node anew and checks that the kernel is as the books say.
+// settled opens the node anew and checks that the kernel is as the records say.
 func (w *world) settled(name string) (*Node, []Workload) {
 	w.t.Helper()
 	n := w.open()
@@ -308,14 +355,15 @@ func (w *world) settled(name string) (*Node, []Workload) {
 	if err != nil || len(repairs) > 0 {
 		w.t.Errorf("%s: after opening again, the kernel differs from the books: %v, %v", name, repairs, err)
 	}
+	w.settings(name, all)
 	groups := map[string]bool{}
 	for _, x := range all {
 		groups[x.Group] = true
 	}
-	for _, roof := range []string{ownGroup, idleGroup} {
-		entries, _ := os.ReadDir(path.Join(w.dir, w.cpusets, roof))
+	for _, parent := range []string{ownGroup, idleGroup} {
+		entries, _ := os.ReadDir(path.Join(w.dir, w.cpusets, parent))
 		for _, e := range entries {
-			if e.IsDir() && !groups[roof+"/"+e.Name()] {
+			if e.IsDir() && !groups[parent+"/"+e.Name()] {
 				w.t.Errorf("%s: group %s is left over", name, e.Name())
 			}
 		}
@@ -359,7 +407,7 @@ func (w *world) emptied(n *Node) {
 }
 
 // Wherever a process is killed, opening again leaves every other grant as it
-// was and the kernel as the books say; giving everything back leaves the tree
+// was and the kernel as the records say; giving everything back leaves the tree
 // as it was before Berth. BERTH_CRASHES is how many kills instead of 12.
 func TestKilledAtRandomPoints(t *testing.T) {
 	t.Parallel()
@@ -466,16 +514,21 @@ func fixed() *rand.Rand { return rand.New(rand.NewPCG(3, 3)) }
 func (w *world) killAt(i, at int, after bool) (died bool) {
 	w.t.Helper()
 	all := ops(fixed())
-	n := w.open()
-	for _, o := range all[:i] {
+	var before []Workload
+	if i == 0 { // the operation stores the settings of the node, too
 		w.processes()
-		if err := o.do(n); err != nil {
-			w.t.Fatalf("%s: %v", o.name, err)
+	} else {
+		n := w.open()
+		for _, o := range all[:i] {
+			w.processes()
+			if err := o.do(n); err != nil {
+				w.t.Fatalf("%s: %v", o.name, err)
+			}
 		}
+		w.processes()
+		before = w.list(n)
+		n.Close()
 	}
-	w.processes()
-	before := w.list(n)
-	n.Close()
 	f := &fate{at: at, after: after, each: w.look}
 	name := fmt.Sprintf("%s, killed at %d, after %v", all[i].name, at, after)
 	doomed := w.doom(f)

@@ -22,7 +22,7 @@ func Example() {
 	// batch runs on 0-3
 	// api runs on 2-3
 	// batch runs on 0-1
-	// 4 steps undone
+	// 5 steps undone
 }
 
 func example() error {

@@ -5,19 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// groups is the backend of control groups: one for each workload, below ownGroup
-// or idleGroup, or one that is there already.
+// groups enforces by control groups: one for each workload, below ownGroup or idleGroup,
+// or one that is there already.
 type groups struct {
 	root    *kernel.Root
 	host    *cgroup.Host
@@ -26,8 +27,12 @@ type groups struct {
 	top     string // where that hierarchy is mounted
 	version int    // of that hierarchy
 	allowed cpuset.Set
-	own     string // this process's group there, "" if not visible
+	own     string   // this process's group there, "" if not visible
+	confine []string // see Options
 	protect []string
+
+	idleWhy   string // why there is no cpu.idle
+	idleKnown bool
 }
 
 const (
@@ -42,10 +47,12 @@ const (
 
 // IsOwn reports whether a group, named from the base on, is Berth's own: one of
 // those that hold the groups that it makes, or in one.
-func IsOwn(group string) bool { return within(group, ownGroup) || within(group, idleGroup) }
+func IsOwn(group string) bool {
+	return kernel.Within(group, ownGroup) || kernel.Within(group, idleGroup)
+}
 
-// isRoof reports whether a directory is that of ownGroup or idleGroup.
-func (g *groups) isRoof(dir string) bool {
+// isParent reports whether a directory is that of ownGroup or idleGroup.
+func (g *groups) isParent(dir string) bool {
 	name := path.Base(dir)
 	return (name == ownGroup || name == idleGroup) && slices.Contains(g.base.Dirs(), path.Dir(dir))
 }
@@ -66,15 +73,20 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 			}
 		}
 	}
+	controllers := []string{cgroup.CPUSet, cgroup.CPU, cgroup.CPUAcct, cgroup.Memory, cgroup.IO, cgroup.PIDs}
+	// A v2 tree that has no other controller is left to whoever tracks processes by it.
+	if t, ok := host.Hierarchy(cgroup.Freezer); ok && (t.Version == 1 || g.version == 2) {
+		controllers = append(controllers, cgroup.Freezer)
+	}
 	var err error
-	if g.base, err = host.Base(cgroup.CPUSet, cgroup.CPU, cgroup.CPUAcct, cgroup.Memory, cgroup.IO, cgroup.PIDs); err != nil {
+	if g.base, err = host.Base(controllers...); err != nil {
 		return nil, err
 	}
 	if err := g.base.Has(cgroup.CPUSet); err != nil {
 		return nil, err
 	}
 	t, _ := host.Hierarchy(cgroup.CPUSet)
-	i := slices.IndexFunc(g.base.Dirs(), func(dir string) bool { return within(dir, t.Dir) })
+	i := slices.IndexFunc(g.base.Dirs(), func(dir string) bool { return kernel.Within(dir, t.Dir) })
 	g.dir, g.top = g.base.Dirs()[i], t.Dir
 	for _, file := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", cpusFile} {
 		text, err := fs.ReadFile(root.FS(), g.dir+"/"+file)
@@ -90,29 +102,41 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 	return nil, fmt.Errorf("read /%s: no file tells its CPUs", g.dir)
 }
 
-// within reports whether a path is that of a directory or lies in it.
-func within(name, dir string) bool {
-	return strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
+// site is where workloads are placed.
+func (g *groups) site() Site {
+	rest := slices.DeleteFunc(slices.Clone(g.base.Dirs()), func(dir string) bool { return dir == g.dir })
+	return Site{Backend: g.host.Mode(), CPUs: g.allowed, Dirs: append([]string{g.dir}, rest...), Top: g.top}
 }
 
-func (g *groups) name() string { return g.host.Mode() }
+// Close implements Enforcer.
+func (*groups) Close() error { return nil }
+
+// Observe implements Enforcer.
+func (g *groups) Observe(w *Workload) Observed {
+	l, lack := g.settings(&w.Spec)
+	return Observed{There: g.exists(w), Limits: l, Lack: lack, Notes: g.notes(w, l, lack), CPUFile: g.cpusetDir(w) + "/" + cpusFile}
+}
 
 // notes warns where a weight or idleness does not act against the whole host: only
 // the children of one group compete by them.
-func (g *groups) notes(b *body) []string {
-	l := &b.Workload.Spec.Limits
-	idle, around := l.Idle == cgroup.On, path.Dir(b.Workload.Group)
+func (g *groups) notes(w *Workload, l cgroup.Limits, lack string) []string {
+	around := path.Dir(w.Group)
+	idle := l.Idle == cgroup.On || lack != ""
+	var notes []string
+	if lack != "" {
+		notes = append(notes, lack)
+	}
 	switch {
 	case around == idleGroup && !idle:
 		return []string{fmt.Sprintf("it is in %s, and so runs only when nobody else wants to; run it anew to change that", around)}
 	case around == idleGroup:
 		if around = g.outer(); around == "" {
-			return nil
+			return notes
 		}
 	case !idle && l.Weight == 0 || around == ".":
-		return nil
+		return notes
 	}
-	return []string{fmt.Sprintf("its weight or idleness counts among the groups in %s; against others, %s counts as a whole", around, around)}
+	return append(notes, fmt.Sprintf("its weight or idleness counts among the groups in %s; against others, %s counts as a whole", around, around))
 }
 
 // outer is the group around the base where CPU time is shared out, "" if that is
@@ -120,23 +144,22 @@ func (g *groups) notes(b *body) []string {
 func (g *groups) outer() string {
 	t, _ := g.host.Hierarchy(cgroup.CPU)
 	for _, dir := range g.base.Dirs() {
-		if t.Dir != "" && within(dir, t.Dir) {
+		if t.Dir != "" && kernel.Within(dir, t.Dir) {
 			return strings.TrimPrefix(dir, t.Dir)
 		}
 	}
 	return ""
 }
 
-// admit fills in the workload's group.
-func (g *groups) admit(b *body, others map[string]*body) error {
-	w := b.Workload
+// Locate implements Enforcer.
+func (g *groups) Locate(w *Workload, others iter.Seq[*Workload]) error {
 	w.Group = w.Spec.Group
 	if w.Group == "" {
-		roof := ownGroup
-		if w.Spec.Limits.Idle == cgroup.On {
-			roof = idleGroup
+		parent := ownGroup
+		if s := w.Spec.Settings(); s.Idle == cgroup.On {
+			parent = idleGroup
 		}
-		w.Group = path.Join(roof, fileName(w.ID()))
+		w.Group = path.Join(parent, fileName(w.ID()))
 	}
 	w.Dirs = g.base.Child(w.Group).Dirs()
 	if w.Spec.Group == "" {
@@ -146,11 +169,11 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(protected, func(dir string) bool { return within(g.cpusetDir(w), dir) }) {
+	if slices.ContainsFunc(protected, func(dir string) bool { return kernel.Within(g.cpusetDir(w), dir) }) {
 		return &GroupError{w.Group, "it is protected"}
 	}
-	for id, other := range others {
-		if id != w.ID() && (within(w.Group, other.Workload.Group) || within(other.Workload.Group, w.Group)) {
+	for other := range others {
+		if id := other.ID(); id != w.ID() && (kernel.Within(w.Group, other.Group) || kernel.Within(other.Group, w.Group)) {
 			return &GroupError{w.Group, fmt.Sprintf("it or one around it is that of workload %q", id)}
 		}
 	}
@@ -161,21 +184,19 @@ func (g *groups) admit(b *body, others map[string]*body) error {
 	return err
 }
 
-func (g *groups) seat(b *body) string { return g.cpusetDir(b.Workload) + "/" + cpusFile }
-
 func (g *groups) cpusetDir(w *Workload) string { return path.Join(g.dir, w.Group) }
 
 // made reports whether Berth made the workload's group.
 func (w *Workload) made() bool { return w.Spec.Group == "" && w.Group != "" }
 
-// present returns whether the workload's group is there, and its processes. In a
-// group that Berth made, those that the workload moved to groups below count.
-func (g *groups) present(b *body) (pids []int, ok bool, err error) {
-	pids, ok, err = g.base.Child(b.Workload.Group).Procs()
-	if err != nil || len(pids) > 0 || !b.Workload.made() {
+// Processes implements Supervisor. In a group that Berth made, those that the workload
+// moved to groups below count.
+func (g *groups) Processes(w *Workload) (pids []int, ok bool, err error) {
+	pids, ok, err = g.base.Child(w.Group).Procs()
+	if err != nil || len(pids) > 0 || !w.made() {
 		return pids, ok, err
 	}
-	for _, below := range g.below(b) {
+	for _, below := range g.below(w) {
 		some, _, err := g.base.Child(below).Procs()
 		if err != nil {
 			return nil, false, err
@@ -189,17 +210,17 @@ func (g *groups) present(b *body) (pids []int, ok bool, err error) {
 // exists reports whether a workload's group is where CPUs are given. A group that
 // Berth made and that someone removed there, which takes that its processes had left
 // it, is to be made again if they, or an owner who is to send one, are still there.
-func (g *groups) exists(b *body) bool {
-	if g.isDir(g.cpusetDir(b.Workload)) {
+func (g *groups) exists(w *Workload) bool {
+	if g.isDir(g.cpusetDir(w)) {
 		return true
 	}
-	if !b.Workload.made() || !slices.ContainsFunc(b.Workload.Dirs, g.isDir) {
+	if !w.made() || !slices.ContainsFunc(w.Dirs, g.isDir) {
 		return false
 	}
-	if pids, _, err := g.present(b); err != nil || len(pids) > 0 {
+	if pids, _, err := g.Processes(w); err != nil || len(pids) > 0 {
 		return true
 	}
-	o := b.Workload.Spec.Owner
+	o := w.Spec.Owner
 	start, ok := startTime(g.root, o.PID)
 	return o.PID != 0 && ok && start == o.Start
 }
@@ -211,9 +232,9 @@ func (g *groups) isDir(name string) bool {
 
 // below returns the groups that a workload has made in its own, in any
 // hierarchy, named from the base on: a group before those in it.
-func (g *groups) below(b *body) []string {
+func (g *groups) below(w *Workload) []string {
 	found := map[string]bool{}
-	for i, dir := range b.Workload.Dirs {
+	for i, dir := range w.Dirs {
 		base := g.base.Dirs()[i]
 		// What vanishes meanwhile is not there.
 		_ = fs.WalkDir(g.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
@@ -226,12 +247,69 @@ func (g *groups) below(b *body) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-func (g *groups) kill(ctx context.Context, b *body) error {
-	return g.base.Child(b.Workload.Group).Kill(ctx)
+// Kill implements Supervisor.
+func (g *groups) Kill(ctx context.Context, w *Workload) error {
+	return g.base.Child(w.Group).Kill(ctx)
+}
+
+// Enforce implements Enforcer. What has to be enabled comes first, since only then there
+// is something to look at.
+func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err error) {
+	enable, err := g.enable(c)
+	if err != nil {
+		return done, err
+	}
+	disable, err := kernel.Apply(g.root, enable, c.Log)
+	if err != nil {
+		return done, err
+	}
+	var restore func() error
+	for again := true; again; again = err != nil && g.leave(c, err) {
+		plan, planErr := g.plan(c)
+		if planErr != nil {
+			return done, errors.Join(planErr, disable())
+		}
+		restore, err = kernel.Apply(g.root, plan, c.Log)
+	}
+	if err != nil {
+		return done, errors.Join(err, disable())
+	}
+	done.Undo = join(disable, restore)
+	if err := g.verify(c); err != nil {
+		return done, errors.Join(err, done.Undo())
+	}
+	done.Finish = func() error {
+		if !c.leaves() {
+			return nil
+		}
+		return g.giveBack(c)
+	}
+	return done, nil
+}
+
+// Plan implements Planner. Where v2 controllers have yet to be enabled, what follows for
+// groups that are there already cannot be seen, and is not in the plan.
+func (g *groups) Plan(c *Transition) (plan kernel.Plan, needed bool, err error) {
+	enable, err := g.enable(c)
+	if err != nil || len(enable) > 0 && slices.ContainsFunc(c.about(), func(id string) bool { return !c.to.records[id].Workload.made() }) {
+		return enable, len(enable) > 0, err
+	}
+	plan, err = g.plan(c)
+	return append(enable, plan...), len(enable)+len(plan) > 0, err
+}
+
+// plan is difference without the groups that leave says.
+func (g *groups) plan(c *Transition) (kernel.Plan, error) {
+	for {
+		plan, err := g.difference(c)
+		if err == nil || !g.leave(c, err) {
+			return plan, err
+		}
+	}
 }
 
 // enable plans the v2 controllers for the groups that a change is about.
-func (g *groups) enable(c *change) (kernel.Plan, error) {
+func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 	if g.version != 2 {
 		return nil, nil
 	}
@@ -240,8 +318,9 @@ func (g *groups) enable(c *change) (kernel.Plan, error) {
 		return nil, err
 	}
 	var plan kernel.Plan
-	for _, id := range c.focus {
-		for dir := path.Dir(g.cpusetDir(c.to.bodies[id].Workload)); within(dir, g.dir); dir = path.Dir(dir) {
+	for _, id := range c.about() {
+		for dir := g.cpusetDir(c.to.records[id].Workload); dir != g.dir && kernel.Within(dir, g.dir); {
+			dir = path.Dir(dir)
 			step, err := g.enableIn(dir, strings.Fields(offered))
 			if err != nil {
 				return nil, err
@@ -260,7 +339,7 @@ func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
 	step := kernel.Step{Op: kernel.Enable, Path: dir + "/cgroup.subtree_control"}
 	text, err := readText(g.root, step.Path)
 	if err != nil {
-		return step, ignoreAbsent(err) // the group is yet to be made
+		return step, kernel.IgnoreAbsent(err) // the group is yet to be made
 	}
 	var words []string
 	for _, name := range []string{cgroup.CPUSet, cgroup.CPU, cgroup.IO, cgroup.Memory, cgroup.PIDs} {
@@ -272,62 +351,70 @@ func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
 	return step, nil
 }
 
-// plan is the difference between what the kernel shows and what c is to come to.
-func (g *groups) plan(c *change) (work, error) {
-	var w work
+// difference is what it takes to get from what the kernel shows to what c is to come to.
+func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 	fresh := map[string]bool{}
-	for _, id := range c.focus {
-		plan, err := g.create(c.to.bodies[id])
+	for _, id := range c.about() {
+		w := c.to.records[id].Workload
+		plan, err := g.create(w)
 		if err != nil {
-			return w, err
+			return nil, err
 		}
-		if len(plan) > 0 && c.from.bodies[id] != nil && !g.exists(c.to.bodies[id]) {
-			return w, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", c.to.bodies[id].Workload.Group)})
+		if len(plan) > 0 && c.from.records[id] != nil && !g.exists(w) {
+			return nil, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", w.Group)})
 		}
 		fresh[id] = len(plan) > 0
-		w.plan = append(w.plan, plan...)
+		all = append(all, plan...)
 	}
 	idle, err := g.idle(c)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	w.plan = append(w.plan, idle...)
-	units, err := g.units(c, fresh)
+	all = append(all, idle...)
+	subtrees, err := g.subtrees(c, fresh)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	placing, err := g.place(units, c)
+	placing, err := g.place(subtrees, c)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	w.plan = append(w.plan, placing...)
+	around, err := g.ancestors(c)
+	if err != nil {
+		return nil, err
+	}
+	wider, err := g.widen(c, around)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.Concat(all, wider, placing, narrow(around))
 	for _, id := range c.limited() {
 		plan, err := g.limits(c, id, fresh[id])
 		if err != nil {
-			return w, err
+			return nil, err
 		}
-		w.plan = append(w.plan, plan...)
+		all = append(all, plan...)
 	}
-	for _, id := range c.focus {
+	for _, id := range c.about() {
 		plan, err := g.attach(c, id, fresh[id])
 		if err != nil {
-			return w, err
+			return nil, err
 		}
-		w.plan = append(w.plan, plan...)
+		all = append(all, plan...)
 	}
-	return w, nil
+	return all, nil
 }
 
 // attach plans to move a new workload's process into its group, or into one that is
 // made again, those that are in the rest of it.
-func (g *groups) attach(c *change, id string, fresh bool) (plan kernel.Plan, err error) {
-	b := c.to.bodies[id]
-	group := g.base.Child(b.Workload.Group)
+func (g *groups) attach(c *Transition, id string, fresh bool) (plan kernel.Plan, err error) {
+	w := c.to.records[id].Workload
+	group := g.base.Child(w.Group)
 	var pids []int
 	switch {
-	case c.from.bodies[id] == nil && b.Workload.Spec.PID != 0:
-		pids = []int{b.Workload.Spec.PID}
-	case c.from.bodies[id] != nil && fresh:
+	case c.from.records[id] == nil && w.Spec.PID != 0:
+		pids = []int{w.Spec.PID}
+	case c.from.records[id] != nil && fresh:
 		if pids, _, err = group.Procs(); err != nil {
 			return nil, err
 		}
@@ -339,18 +426,25 @@ func (g *groups) attach(c *change, id string, fresh bool) (plan kernel.Plan, err
 		}
 		plan = append(plan, steps...)
 	}
-	return plan, nil
+	if len(plan) == 0 || w.Spec.PID != 0 && c.from.records[id] == nil {
+		return plan, nil
+	}
+	// Of those that were listed, leave out who has left, or got the number, since.
+	now, _, err := group.Procs()
+	return slices.DeleteFunc(plan, func(s kernel.Step) bool {
+		return !slices.ContainsFunc(now, func(pid int) bool { return s.Value == strconv.Itoa(pid) })
+	}), err
 }
 
 // create plans the directories of a group that are missing, with v1 cpusets that
 // can hold processes.
-func (g *groups) create(b *body) (kernel.Plan, error) {
-	if !b.Workload.made() {
+func (g *groups) create(w *Workload) (kernel.Plan, error) {
+	if !w.made() {
 		return nil, nil
 	}
 	there := map[string]bool{}
 	missing := false
-	for _, dir := range b.Workload.Dirs {
+	for _, dir := range w.Dirs {
 		_, err := fs.Stat(g.root.FS(), dir)
 		there[dir] = err == nil
 		missing = missing || err != nil
@@ -358,57 +452,9 @@ func (g *groups) create(b *body) (kernel.Plan, error) {
 	if !missing {
 		return nil, nil
 	}
-	all, err := g.base.Child(b.Workload.Group).Create()
+	all, err := g.base.Child(w.Group).Create()
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(s kernel.Step) bool { return there[s.Path] || s.Keep && there[path.Dir(s.Path)] }), nil
-}
-
-// remove removes the group that Berth made for a workload, with those that the
-// workload made in it.
-func (g *groups) remove(c *change, b *body) error {
-	if !b.Workload.made() {
-		return nil
-	}
-	for _, below := range slices.Backward(g.below(b)) {
-		for _, dir := range g.base.Child(below).Dirs() {
-			_ = g.root.Rmdir(dir) // if it stays, removing what is around it says so
-		}
-	}
-	_, err := c.ledger.Undo(func(s kernel.Step) bool {
-		return s.Op == kernel.Mkdir && slices.ContainsFunc(b.Workload.Dirs, func(dir string) bool { return within(s.Path, dir) })
-	})
-	return err
-}
-
-// evacuate moves the processes of a group that Berth made to where the first one
-// came from, or to the base. Those that were moved in are left to the ledger.
-func (g *groups) evacuate(c *change, b *body) error {
-	if !b.Workload.made() {
-		return nil
-	}
-	var errs []error
-	for i, dir := range b.Workload.Dirs {
-		text, err := readText(g.root, dir+"/cgroup.procs")
-		if err != nil {
-			errs = append(errs, ignoreAbsent(err))
-			continue
-		}
-		back, noted := g.base.Dirs()[i]+"/cgroup.procs", map[string]bool{}
-		for _, note := range c.ledger.Notes() {
-			if note.Step.Op == kernel.Attach && note.Step.Path == dir+"/cgroup.procs" {
-				back, noted[note.Step.Value] = note.Step.Back, true
-			}
-		}
-		for _, pid := range strings.Fields(text) {
-			if noted[pid] {
-				continue
-			}
-			if err := g.root.WriteFile(back, pid+"\n"); err != nil && !errors.Is(err, syscall.ESRCH) {
-				errs = append(errs, fmt.Errorf("move process %s to /%s: %w", pid, back, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

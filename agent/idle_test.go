@@ -25,16 +25,16 @@ func TestIdleAgainstTheHost(t *testing.T) {
 			idle := spec("batch", place.BE, 0, 0)
 			idle.Limits.Idle = cgroup.On
 			w := h.place(n, idle)
-			roof := ""
+			parent := ""
 			for file := range h.tree() {
 				if path.Base(file) == "cpu.idle" && path.Base(path.Dir(file)) == idleGroup {
-					roof = file
+					parent = file
 				}
 			}
 			shows := func(when, want string) {
 				t.Helper()
-				if got := strings.TrimSpace(h.tree()[roof]); got != want {
-					t.Errorf("%s: %q holds %q, want %q", when, roof, got, want)
+				if got := strings.TrimSpace(h.tree()[parent]); got != want {
+					t.Errorf("%s: %q holds %q, want %q", when, parent, got, want)
 				}
 			}
 			shows("placed", "1")
@@ -44,11 +44,11 @@ func TestIdleAgainstTheHost(t *testing.T) {
 			h.place(n, spec("web", place.LS, 0, 0))
 			shows("with another", "1")
 
-			if err := h.k.WriteFile(roof, "0"); err != nil {
+			if err := h.k.WriteFile(parent, "0"); err != nil {
 				t.Fatal(err)
 			}
 			repairs, err := n.Reconcile(ctx)
-			if err != nil || len(repairs) != 1 || repairs[0].Path != roof {
+			if err != nil || len(repairs) != 1 || repairs[0].Path != parent {
 				t.Errorf("repaired %v, %v", repairs, err)
 			}
 			shows("repaired", "1")
@@ -76,7 +76,7 @@ func TestIdleAgainstTheHost(t *testing.T) {
 func TestNotesHowFarIdlenessGoes(t *testing.T) {
 	t.Parallel()
 	g := &groups{}
-	b := &body{Workload: &Workload{Group: idleGroup + "/a", Spec: Spec{Limits: cgroup.Limits{Idle: cgroup.On}}}}
+	w := &Workload{Group: idleGroup + "/a", Spec: Spec{Limits: cgroup.Limits{Idle: cgroup.On}}}
 	h := newHost(t, layouts()["v1"])
 	root := kernel.NewRoot(h.dir, h.files)
 	host, err := cgroup.Detect(root)
@@ -99,7 +99,7 @@ func TestNotesHowFarIdlenessGoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.host, g.base = host, base
-		notes := g.notes(b)
+		notes := g.notes(w, w.Spec.Limits, "")
 		if g.outer() != tc.outer || len(notes) > 0 != (tc.outer != "") || tc.outer != "" && !strings.Contains(notes[0], tc.outer) {
 			t.Errorf("in %q: outer %q, notes %q", tc.own, g.outer(), notes)
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -18,7 +19,6 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 )
@@ -33,50 +33,221 @@ func (h *host) kinds() []EventKind {
 	return kinds
 }
 
+// A record that cannot be read stays in its place, with the CPUs and the processes of its
+// workload: nothing new is placed beside it, what can be read can be released, and
+// giving everything back keeps its text.
 func TestCorruptRecord(t *testing.T) {
 	t.Parallel()
+	ctx := context.Background()
 	for name, spoil := range map[string]func(string) string{
 		"torn":        func(s string) string { return s[:len(s)/2] },
 		"changed":     func(s string) string { return strings.Replace(s, `"milli":2000`, `"milli":1000`, 1) },
 		"empty":       func(string) string { return "" },
-		"new format":  func(s string) string { return strings.Replace(s, `"berthRecord":1`, `"berthRecord":2`, 1) },
-		"not a grant": func(string) string { text, _ := seal(body{Boot: "b007-1"}); return string(text) },
+		"old format":  func(s string) string { return strings.Replace(s, `"berthRecord":1`, `"berthRecord":0`, 1) },
+		"not a grant": func(string) string { text, _ := seal(record{Boot: "b007-1"}); return string(text) },
+		"newer, with its CPUs elsewhere": func(s string) string {
+			return asVersion(t, 2, strings.Replace(s, `"own":"2-3"`, `"cores":[1]`, 1))
+		},
 	} {
-		h := v2(t)
-		n := h.open()
-		h.place(n, spec("api", place.LSE, 2000, 9000100))
-		h.place(n, spec("db", place.LSE, 1000, 0))
-		file := filepath.Join(h.state, "api"+recordExt)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bad := spoil(string(text))
-		if bad == string(text) {
-			t.Fatalf("%s: nothing spoiled", name)
-		}
-		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		h.events = nil
-		all, err := h.open().List(context.Background())
-		if err != nil || len(all) != 1 || all[0].ID() != "db" {
-			t.Errorf("%s: left are %v, %v", name, all, err)
-		}
-		if !slices.Contains(h.kinds(), Dropped) {
-			t.Errorf("%s: events %v", name, h.events)
-		}
-		kept, err := os.ReadFile(file + asideExt)
-		if err != nil || string(kept) != bad {
-			t.Errorf("%s: the original is not kept: %q, %v", name, kept, err)
-		}
-		if _, err := os.Stat(filepath.Join(h.dir, "sys/fs/cgroup/berth/api")); err == nil {
-			t.Errorf("%s: its group is left", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := v2(t)
+			before := h.tree()
+			n := h.open()
+			h.place(n, spec("api", place.LSE, 2000, 9000100))
+			h.place(n, spec("db", place.LSE, 1000, 0))
+			h.place(n, spec("cache", place.LS, 0, 9000101))
+			file := filepath.Join(h.state, "api"+recordExt)
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad := spoil(string(text))
+			if bad == string(text) {
+				t.Fatal("nothing spoiled")
+			}
+			if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			kept := func(file string) {
+				t.Helper()
+				if text, err := os.ReadFile(file); err != nil || string(text) != bad {
+					t.Errorf("the record is not kept: %q, %v", text, err)
+				}
+			}
+			tree := h.tree()
+			h.events = nil
+			n = h.open()
+			all, err := n.List(ctx)
+			if err != nil || len(all) != 2 {
+				t.Errorf("left are %v, %v", all, err)
+			}
+			var corrupt *CorruptError
+			if _, err := n.Place(ctx, spec("new", place.LSE, 1000, 0)); !errors.As(err, &corrupt) || corrupt.File != file {
+				t.Errorf("placed beside it: %v", err)
+			}
+			if _, _, err := n.Preview(ctx, spec("new", place.BE, 0, 0)); !errors.As(err, &corrupt) {
+				t.Errorf("previewed beside it: %v", err)
+			}
+			if _, err := n.Move(ctx, "cache", cpuset.MustParse("2-3"), cpuset.Set{}); !errors.As(err, &corrupt) {
+				t.Errorf("moved beside it: %v", err)
+			}
+			if _, err := n.Reconcile(ctx); err != nil {
+				t.Errorf("reconciled: %v", err)
+			}
+			h.sameTree(tree)
+			kept(file)
+			if err := n.Release(ctx, "db", false); err != nil {
+				t.Errorf("released beside it: %v", err)
+			}
+			if !slices.Contains(h.kinds(), Failed) || slices.Contains(h.kinds(), Dropped) {
+				t.Errorf("events %v", h.events)
+			}
+			for _, path := range []string{"sys/fs/cgroup/berth/api/cpuset.cpus", "sys/fs/cgroup/berth/api/cgroup.procs", "sys/fs/cgroup/berth/cache/cpuset.cpus"} {
+				if now := h.tree()[path]; now != tree[path] {
+					t.Errorf("%s is %q, was %q", path, now, tree[path])
+				}
+			}
+			kept(file)
+			if _, err := n.Restore(ctx); err != nil {
+				t.Error(err)
+			}
+			h.sameTree(before)
+			kept(file + asideExt)
+			if entries, err := os.ReadDir(h.state); err != nil || len(entries) > 3 { // with lock and ledger
+				t.Errorf("left in the state directory: %v, %v", entries, err)
+			}
+			h.place(h.open(), spec("api", place.LSE, 2000, 9000100))
+		})
 	}
 }
 
-// What has the name of a record and is no file is set aside, and not waited for.
+// asVersion is a record, changed, as a version of Berth writes it.
+func asVersion(t *testing.T, format int, record string) string {
+	t.Helper()
+	_, data, ok := strings.Cut(record, "\n")
+	if !ok {
+		t.Fatal("not a record")
+	}
+	sum := sha256.Sum256([]byte(data))
+	return fmt.Sprintf("{\"berthRecord\":%d,\"sum\":\"%x\"}\n%s", format, sum, data)
+}
+
+// A record with fields of a newer version is used, and written again with them.
+func TestUnknownFields(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := v2(t)
+	h.place(h.open(), spec("api", place.LSE, 2000, 9000100))
+	file := filepath.Join(h.state, "api"+recordExt)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := strings.Replace(string(text), `{"boot":`, `{"rdt":{"class":"gold","ways":12345678901234567890},"boot":`, 1)
+	with = strings.Replace(with, `"grant":{`, `"grant":{"power":[1,2],`, 1)
+	with = strings.Replace(with, `"request":{`, `"request":{"tier":"x",`, 1)
+	with = asVersion(t, version, with)
+	if err := os.WriteFile(file, []byte(with), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tree := h.tree()
+	n := h.open()
+	h.sameTree(tree)
+	if w := h.place(n, spec("db", place.LSE, 2000, 9000101)); w.CPUs.Overlaps(cpuset.MustParse("2-3")) {
+		t.Errorf("db got the CPUs of api: %s", w.CPUs)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != with {
+		t.Errorf("the record has changed: %s, %v", text, err)
+	}
+	if _, err := n.Move(ctx, "api", cpuset.MustParse("6-7"), cpuset.Set{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err = os.ReadFile(file)
+	for _, want := range []string{`"rdt":{"class":"gold","ways":12345678901234567890}`, `"power":[1,2]`, `"tier":"x"`, `"own":"6-7"`} {
+		if err != nil || strings.Count(string(text), want) < 1 {
+			t.Errorf("no %s in %s, %v", want, text, err)
+		}
+	}
+	if w, err := h.open().Get(ctx, "api"); err != nil || w.CPUs != cpuset.MustParse("6-7") {
+		t.Errorf("api: %v, %v", w.CPUs, err)
+	}
+}
+
+// A record of a newer version keeps its CPUs, and is not changed by anything but giving
+// everything back.
+func TestNewerRecord(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := v2(t)
+	before := h.tree()
+	owned := spec("api", place.LSE, 2000, 9000100)
+	owned.Owner.PID = 9000103
+	h.place(h.open(), owned)
+	file := filepath.Join(h.state, "api"+recordExt)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := asVersion(t, 2, strings.Replace(string(text), `"grant":{`, `"grant":{"power":[1,2],`, 1))
+	if err := os.WriteFile(file, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range []string{"9000100", "9000103"} { // nobody else may see to its end
+		if err := h.k.Exit(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := h.open()
+	if w := h.place(n, spec("db", place.LSE, 4000, 9000101)); w.CPUs.Overlaps(cpuset.MustParse("2-3")) {
+		t.Errorf("db got the CPUs of api: %s", w.CPUs)
+	}
+	for what, err := range map[string]error{
+		"place":   func() error { _, err := n.Place(ctx, spec("api", place.LS, 0, 9000102)); return err }(),
+		"move":    func() error { _, err := n.Move(ctx, "api", cpuset.MustParse("1"), cpuset.Set{}); return err }(),
+		"resize":  func() error { _, err := n.Resize(ctx, spec("api", place.LS, 0, 0)); return err }(),
+		"release": n.Release(ctx, "api", true),
+	} {
+		if err == nil || what != "place" && !strings.Contains(err.Error(), "newer berth") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := n.Release(ctx, "db", true); err != nil {
+		t.Error(err)
+	}
+	if w, err := h.reader().Get(ctx, "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), "newer berth") {
+		t.Errorf("read: %v, %v", w.Notes, err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != newer {
+		t.Errorf("the record has changed: %s, %v", text, err)
+	}
+	if _, err := n.Restore(ctx); err != nil {
+		t.Error(err)
+	}
+	after := h.tree()
+	for name := range before {
+		if strings.HasPrefix(name, "proc/") || isProcs(name) {
+			before[name], after[name] = "", ""
+		}
+	}
+	for name := range after {
+		if strings.HasPrefix(name, "proc/") {
+			delete(after, name)
+			delete(before, name)
+		}
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("not given back (-before +after):\n%s", diff)
+	}
+	if text, err := os.ReadFile(file + asideExt); err != nil || string(text) != newer {
+		t.Errorf("the record is not kept: %s, %v", text, err)
+	}
+}
+
+// What has the name of a record and is no file stays, and is not waited for.
 func TestRecordThatIsNoFile(t *testing.T) {
 	t.Parallel()
 	for what, make := range map[string]func(string) error{
@@ -86,24 +257,27 @@ func TestRecordThatIsNoFile(t *testing.T) {
 	} {
 		h := v2(t)
 		h.place(h.open(), spec("api", place.LSE, 2000, 9000100))
-		for range 2 {
-			name := filepath.Join(h.state, "odd"+recordExt)
-			if err := make(name); err != nil {
-				t.Fatal(err)
-			}
-			h.events = nil
-			all, err := h.open().List(t.Context())
-			if err != nil || len(all) != 1 || all[0].ID() != "api" {
-				t.Errorf("%s: left are %v, %v", what, all, err)
-			}
-			if len(h.events) == 0 || h.events[0].Kind != Dropped || !strings.Contains(h.events[0].Text, "not a regular file") {
-				t.Errorf("%s: events %v", what, h.events)
-			}
+		name := filepath.Join(h.state, "odd"+recordExt)
+		if err := make(name); err != nil {
+			t.Fatal(err)
 		}
-		for _, name := range []string{asideExt, asideExt + "-2"} {
-			if _, err := os.Lstat(filepath.Join(h.state, "odd"+recordExt+name)); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+		h.events = nil
+		n := h.open()
+		all, err := n.List(t.Context())
+		if err != nil || len(all) != 1 || all[0].ID() != "api" {
+			t.Errorf("%s: left are %v, %v", what, all, err)
+		}
+		if len(h.events) == 0 || h.events[0].Kind != Failed || !strings.Contains(h.events[0].Text, name+": not a regular file") {
+			t.Errorf("%s: events %v", what, h.events)
+		}
+		if _, err := n.Place(t.Context(), spec("db", place.LS, 0, 0)); !errors.As(err, new(*CorruptError)) {
+			t.Errorf("%s: placed: %v", what, err)
+		}
+		if _, err := n.Restore(t.Context()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := os.Lstat(name + asideExt); err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }
@@ -218,8 +392,9 @@ func TestJudgeOfWidenedValue(t *testing.T) {
 	file := "sys/fs/cgroup/berth/api/cpuset.cpus"
 	want, _ := readText(kernel.NewRoot("", h.k), file)
 	plan := kernel.Plan{{Path: file, Value: "0-7", Format: kernel.List}, {Path: file, Value: want, Format: kernel.List}}
-	if repairs := n.judge(plan); len(repairs) > 0 || len(n.drift.rewrites) > 0 {
-		t.Errorf("unchanged: %+v, counted %v", repairs, n.drift.rewrites)
+	counted := fmt.Sprint(n.drift)
+	if repairs := n.judge(plan); len(repairs) > 0 || fmt.Sprint(n.drift) != counted {
+		t.Errorf("unchanged: %+v, counted %v", repairs, n.drift)
 	}
 	if err := h.k.WriteFile(file, "7"); err != nil {
 		t.Fatal(err)
@@ -450,7 +625,7 @@ func TestRestoreFinishesWhatWasBegun(t *testing.T) {
 	h.place(n, spec("api", place.LSE, 1000, 0))
 	s := store{h.state, func(string) error { return nil }}
 	b := batch{Drop: []string{"api" + recordExt}}
-	if err := errors.Join(s.prepare(b), s.commit(b)); err != nil {
+	if err := errors.Join(s.prepare(b), s.commitBatch(b)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Restore(context.Background(), h.options()); err != nil {
@@ -528,13 +703,22 @@ func TestAffinity(t *testing.T) {
 	if n.Backend() != "affinity" {
 		t.Fatalf("backend %q", n.Backend())
 	}
-	a := n.backend.(*affinity)
+	a := n.enforcer.(*affinity)
 	a.get, a.set = f.get, f.set
 	idle := spec("batch", place.BE, 500, 9000100)
-	idle.Limits.Idle = cgroup.On
 	batch := h.place(n, idle)
 	if got := f.state[9000103].Policy; got != sched.Idle {
 		t.Errorf("batch's child has policy %v", got)
+	}
+	for class, want := range map[place.Class]sched.Policy{place.LS: sched.Other, place.BE: sched.Idle} {
+		other := idle
+		other.Request.Class = class
+		if _, err := n.Resize(ctx, other); err != nil || f.state[9000103].Policy != want {
+			t.Errorf("resized to %v, batch's child has policy %v, %v", class, f.state[9000103].Policy, err)
+		}
+	}
+	if _, err := n.Resize(ctx, idle); err != nil {
+		t.Error(err)
 	}
 	api := h.place(n, spec("api", place.LSE, 2000, 9000101))
 	if len(batch.Notes) == 0 {

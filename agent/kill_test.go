@@ -88,6 +88,17 @@ func ownersOf(all []Workload) owners {
 	return o
 }
 
+// releasing are the workloads whose processes are being killed: they go as soon as these have
+// ended, whoever changes something then.
+func releasing(all []Workload) (ids []string) {
+	for _, w := range all {
+		if w.Releasing {
+			ids = append(ids, w.ID())
+		}
+	}
+	return ids
+}
+
 // TestVictim is not a test but the process that TestRealKills kills: it places,
 // changes and releases until then.
 func TestVictim(t *testing.T) {
@@ -120,6 +131,7 @@ func TestVictim(t *testing.T) {
 			t.Fatalf("%s: %v, %v", o.name, err, listErr)
 		}
 		text, _ := json.Marshal(ownersOf(all))
+		d.note("going %s", strings.Join(releasing(all), " "))
 		d.note("done %s", text)
 	}
 }
@@ -150,7 +162,7 @@ func (h *realHost) op(rng *rand.Rand) op {
 
 // A process that changes a node on the live kernel is killed at random instants.
 // Either restoring gives back every value, or opening again finds every grant
-// but the one that was being changed as before, and the kernel as the books say.
+// but the one that was being changed as before, and the kernel as the records say.
 // At no point of the diary is an owned CPU anybody else's. BERTH_CRASHES is how
 // many kills instead of 2.
 func TestRealKills(t *testing.T) {
@@ -183,6 +195,7 @@ type killing struct {
 	rng      *rand.Rand
 	original map[string]string
 	held     owners // as last opened
+	going    []string
 
 	amid, restored, writes int
 }
@@ -238,7 +251,7 @@ func (k *killing) look(i int, book string) {
 			k.Errorf("restored (-want +got):\n%s", diff)
 		}
 		d.check(k, owners{})
-		k.held = owners{}
+		k.held, k.going = owners{}, nil
 		n.Close()
 		return
 	}
@@ -257,8 +270,10 @@ func (k *killing) look(i int, book string) {
 	for id, own := range now {
 		is[id] = own
 	}
-	delete(was, d.doing)
-	delete(is, d.doing)
+	for _, id := range append(d.going, d.doing) {
+		delete(was, id)
+		delete(is, id)
+	}
 	if diff := cmp.Diff(was, is); diff != "" {
 		k.Errorf("while %q was changed, others (-before +after):\n%s", d.doing, diff)
 	}
@@ -271,13 +286,17 @@ func (k *killing) look(i int, book string) {
 			k.Errorf("group %s is left over", e.Name())
 		}
 	}
-	k.held = now
+	if all, err = n.List(context.Background()); err != nil {
+		k.Fatal(err)
+	}
+	k.held, k.going = ownersOf(all), releasing(all)
 }
 
 // entries are what a diary says: by change, the writes.
 type entries struct {
 	held   owners // at the end, before what was being done
 	doing  string // the workload that was being changed, "" for none
+	going  []string
 	states []owners
 	writes [][]string // of each change, after the state of the same number
 }
@@ -289,12 +308,14 @@ func (k *killing) read(book string) entries {
 		k.Fatal(err)
 	}
 	defer f.Close()
-	d := entries{held: k.held, states: []owners{k.held}, writes: [][]string{nil}}
+	d := entries{held: k.held, going: k.going, states: []owners{k.held}, writes: [][]string{nil}}
 	for s := bufio.NewScanner(f); s.Scan(); {
 		word, rest, _ := strings.Cut(s.Text(), " ")
 		switch word {
 		case "begin":
 			d.doing = rest
+		case "going":
+			d.going = strings.Fields(rest)
 		case "done":
 			d.doing, d.held = "", owners{}
 			if err := json.Unmarshal([]byte(rest), &d.held); err != nil {

@@ -4,49 +4,129 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path"
 	"slices"
+	"strings"
 
+	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
 )
 
 // limits plans a workload's settings beyond placing, as far as they are not
 // what the kernel shows.
-func (g *groups) limits(c *change, id string, fresh bool) (kernel.Plan, error) {
-	to := c.to.bodies[id]
-	l := to.Workload.Spec.Limits
-	if from := c.from.bodies[id]; from != nil {
-		l = withDefaults(l, from.Workload.Spec.Limits)
+func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
+	to := c.to.records[id]
+	group := g.base.Child(to.Workload.Group)
+	l, lack := g.settings(&to.Workload.Spec)
+	if why := g.noIdle(); why != "" && l.Idle == cgroup.On {
+		return nil, fmt.Errorf("limits of workload %q: %w", id, &kernel.NotSupportedError{Feature: "cpu.idle", Reason: why, Remedy: "give it a weight instead"})
 	}
-	plan, err := g.base.Child(to.Workload.Group).Set(l)
+	all := l.Settings()
+	if from := c.from.records[id]; from != nil {
+		before, _ := g.settings(&from.Workload.Spec)
+		was := map[string]desired.Values{id: desired.Base("limits", ofLimits(before))}
+		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
+			for _, change := range u.Changes {
+				if change.Claim == nil {
+					all[change.Setting] = change.Setting.Default
+				}
+			}
+		}
+	}
+	idle := knob.ID{Knob: knob.Find("idle")}
+	if !fresh && all.Has(knob.Find("weight")) && !all.Has(idle.Knob) && g.noIdle() == "" {
+		// An idle group's weight is locked, whoever made it idle.
+		awake, err := g.needs(c, group, knob.Settings{idle: idle.Default})
+		if err != nil {
+			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+		}
+		if len(awake) > 0 {
+			all[idle] = idle.Default
+		}
+	}
+	plan, err := group.Plan(all)
+	byClass(plan, &to.Workload.Spec, l, lack)
 	if err != nil || fresh {
 		return plan, err
 	}
 	if plan, err = g.differing(c, plan); err != nil {
 		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 	}
+	if i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 }); i >= 0 {
+		// The kernel forgets the weight of a group that becomes idle: written before,
+		// it is in the ledger.
+		weight := knob.ID{Knob: knob.Find("weight")}
+		reset, err := g.needs(c, group, knob.Settings{weight: weight.Default})
+		if err != nil {
+			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+		}
+		plan = slices.Insert(plan, i, reset...)
+	}
 	return plan, nil
 }
 
+// ofLimits are the settings of limits but for those of placing.
+func ofLimits(l cgroup.Limits) knob.Settings {
+	settings := l.Settings()
+	maps.DeleteFunc(settings, func(id knob.ID, _ string) bool { return id.Controller == cgroup.CPUSet })
+	return settings
+}
+
+// formerLimits reports whether a step made a setting that its workload, one of those
+// that c is about, has no more.
+func (g *groups) formerLimits(c *Transition) func(kernel.Step) bool {
+	settings := map[string]knob.Settings{}
+	for _, id := range c.limited() {
+		if b := c.to.records[id]; b != nil && !b.Workload.made() {
+			l, _ := g.settings(&b.Workload.Spec)
+			for _, dir := range b.Workload.Dirs {
+				settings[dir] = ofLimits(l)
+			}
+		}
+	}
+	return func(s kernel.Step) bool {
+		has, ok := settings[path.Dir(s.Path)]
+		row, _ := knob.OfFile(path.Base(s.Path))
+		if !ok || s.Op != kernel.Write || row == nil || row.Controller == cgroup.CPUSet {
+			return false
+		}
+		key, _, _ := strings.Cut(s.Value, " ")
+		return !has.Named(path.Base(s.Path), key)
+	}
+}
+
 // idle plans that idleGroup is idle where it holds a workload.
-func (g *groups) idle(c *change) (kernel.Plan, error) {
-	holds := func(id string) bool { return within(c.to.bodies[id].Workload.Group, idleGroup) }
+func (g *groups) idle(c *Transition) (kernel.Plan, error) {
+	holds := func(id string) bool { return kernel.Within(c.to.records[id].Workload.Group, idleGroup) }
 	if !slices.ContainsFunc(c.limited(), holds) {
 		return nil, nil
 	}
-	plan, err := g.base.Child(idleGroup).Set(cgroup.Limits{Idle: cgroup.On})
-	if err != nil {
-		return nil, err
+	l := cgroup.Limits{Idle: cgroup.On}
+	if g.noIdle() != "" {
+		l = cgroup.Limits{Weight: lowest}
 	}
-	if plan, err = g.differing(c, plan); err != nil {
+	plan, err := g.needs(c, g.base.Child(idleGroup), l.Settings())
+	if err != nil {
 		return nil, fmt.Errorf("make group %s idle: %w", idleGroup, err)
 	}
 	return plan, nil
 }
 
+// needs plans those settings that a group does not show yet.
+func (g *groups) needs(c *Transition, group cgroup.Group, settings knob.Settings) (kernel.Plan, error) {
+	plan, err := group.Plan(settings)
+	if err != nil {
+		return nil, err
+	}
+	return g.differing(c, plan)
+}
+
 // differing are the steps of a plan that the kernel does not show yet. A group that
 // is yet to be made shows nothing.
-func (g *groups) differing(c *change, plan kernel.Plan) (differs kernel.Plan, err error) {
+func (g *groups) differing(c *Transition, plan kernel.Plan) (differs kernel.Plan, err error) {
 	for _, s := range plan {
 		_, same, err := g.root.Shows(s)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -57,34 +137,4 @@ func (g *groups) differing(c *change, plan kernel.Plan) (differs kernel.Plan, er
 		}
 	}
 	return differs, nil
-}
-
-// withDefaults is l with what before had and l lacks set to the kernel's default.
-func withDefaults(l, before cgroup.Limits) cgroup.Limits {
-	if l.Weight == 0 && before.Weight != 0 && l.Idle != cgroup.On {
-		l.Weight = 100
-	}
-	if l.Idle == cgroup.Leave && before.Idle == cgroup.On {
-		l.Idle = cgroup.Off
-	}
-	if l.Quota == 0 && before.Quota != 0 {
-		l.Quota, l.Period = cgroup.Unlimited, 0
-	}
-	if l.Burst == 0 && before.Burst != 0 {
-		l.Burst = cgroup.Unlimited
-	}
-	for _, p := range []struct{ to, had *int64 }{
-		{&l.MemoryMax, &before.MemoryMax}, {&l.MemoryHigh, &before.MemoryHigh}, {&l.PIDsMax, &before.PIDsMax},
-	} {
-		if *p.to == 0 && *p.had != 0 {
-			*p.to = cgroup.Unlimited
-		}
-	}
-	if l.IOWeight == 0 && before.IOWeight != 0 {
-		l.IOWeight = 100
-	}
-	if l.Frozen == cgroup.Leave && before.Frozen == cgroup.On {
-		l.Frozen = cgroup.Off
-	}
-	return l
 }

@@ -7,26 +7,26 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// seat is something that runs on CPUs, where it is and where it is to be.
-type seat struct {
+// assignment is something that runs on CPUs, where it is and where it is to be.
+type assignment struct {
 	name       string
 	have, want cpuset.Set
 }
 
-// move is one seat's next set of CPUs.
+// move is one assignment's next set of CPUs.
 type move struct {
-	seat int
-	cpus cpuset.Set
+	assignment int
+	cpus       cpuset.Set
 }
 
-// order returns the moves that bring every seat from have to want. contested
-// are the CPUs that somebody owns, before or after; at no instant are two seats
+// order returns the moves that bring every assignment from have to want. contested
+// are the CPUs that somebody owns, before or after; at no instant are two assignments
 // on one of them, unless both are to be. Losers are narrowed first, then
 // winners widened. Seats that wait for each other's CPUs go by way of shared.
-func order(seats []seat, contested, shared cpuset.Set) ([]move, error) {
-	o := ordering{seats: append([]seat(nil), seats...), contested: contested}
-	for i := range o.seats {
-		s := &o.seats[i]
+func order(assignments []assignment, contested, shared cpuset.Set) ([]move, error) {
+	o := ordering{assignments: append([]assignment(nil), assignments...), contested: contested}
+	for i := range o.assignments {
+		s := &o.assignments[i]
 		if keep := s.have.Intersect(s.want); !keep.IsEmpty() {
 			o.move(i, keep)
 		}
@@ -43,14 +43,14 @@ func order(seats []seat, contested, shared cpuset.Set) ([]move, error) {
 }
 
 type ordering struct {
-	seats     []seat
-	contested cpuset.Set
-	moves     []move
+	assignments []assignment
+	contested   cpuset.Set
+	moves       []move
 }
 
 func (o *ordering) move(i int, cpus cpuset.Set) {
-	if o.seats[i].have != cpus {
-		o.seats[i].have = cpus
+	if o.assignments[i].have != cpus {
+		o.assignments[i].have = cpus
 		o.moves = append(o.moves, move{i, cpus})
 	}
 }
@@ -60,10 +60,10 @@ func (o *ordering) settle() []int {
 	for {
 		var left []int
 		moved := false
-		for i := range o.seats {
-			want := o.seats[i].want
+		for i := range o.assignments {
+			want := o.assignments[i].want
 			switch {
-			case o.seats[i].have == want:
+			case o.assignments[i].have == want:
 			case o.blocker(i, want) >= 0:
 				left = append(left, i)
 			default:
@@ -77,15 +77,15 @@ func (o *ordering) settle() []int {
 	}
 }
 
-// blocker returns a seat that is in the way of another, -1 if there is none.
+// blocker returns an assignment that is in the way of another, -1 if there is none.
 func (o *ordering) blocker(i int, cpus cpuset.Set) int {
-	s := &o.seats[i]
+	s := &o.assignments[i]
 	added := cpus.Minus(s.have).Intersect(o.contested)
 	if added.IsEmpty() {
 		return -1
 	}
-	for j := range o.seats {
-		other := &o.seats[j]
+	for j := range o.assignments {
+		other := &o.assignments[j]
 		if j == i || !added.Overlaps(other.have) {
 			continue
 		}
@@ -101,16 +101,16 @@ func (o *ordering) blocker(i int, cpus cpuset.Set) int {
 func (o *ordering) park(left []int, shared cpuset.Set) error {
 	aside := shared.Minus(o.contested)
 	for _, i := range left {
-		if !aside.IsEmpty() && o.seats[i].have != aside && o.blocker(i, aside) < 0 {
+		if !aside.IsEmpty() && o.assignments[i].have != aside && o.blocker(i, aside) < 0 {
 			o.move(i, aside)
 			return nil
 		}
 	}
 	i := left[0]
-	s := o.seats[i]
+	s := o.assignments[i]
 	if aside.IsEmpty() {
 		return fmt.Errorf("move %s from %s to %s: %w", s.name, s.have, s.want,
 			errors.New("it and others wait for each other's CPUs, and there is no shared one to wait on; move one of them away first"))
 	}
-	return fmt.Errorf("move %s from %s to %s: %s is on them", s.name, s.have, s.want, o.seats[o.blocker(i, s.want)].name)
+	return fmt.Errorf("move %s from %s to %s: %s is on them", s.name, s.have, s.want, o.assignments[o.blocker(i, s.want)].name)
 }

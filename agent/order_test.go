@@ -11,42 +11,42 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 	set := cpuset.MustParse
 	for name, tc := range map[string]struct {
-		seats             []seat
+		assignments       []assignment
 		contested, shared string
 		want              []move
 		err               bool
 	}{
-		"nothing to do": {seats: []seat{{"a", set("0"), set("0")}}, shared: "0-3"},
-		"the loser first, whatever the order of the seats": {
-			seats:     []seat{{"winner", set("0"), set("0,2-3")}, {"loser", set("1-3"), set("1")}},
-			contested: "0,2-3", shared: "0-3",
+		"nothing to do": {assignments: []assignment{{"a", set("0"), set("0")}}, shared: "0-3"},
+		"the loser first, whatever the order of the assignments": {
+			assignments: []assignment{{"winner", set("0"), set("0,2-3")}, {"loser", set("1-3"), set("1")}},
+			contested:   "0,2-3", shared: "0-3",
 			want: []move{{1, set("1")}, {0, set("0,2-3")}},
 		},
 		"a chain": {
-			seats:     []seat{{"a", set("0"), set("1")}, {"b", set("1"), set("2")}},
-			contested: "0-2", shared: "0-3",
+			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("2")}},
+			contested:   "0-2", shared: "0-3",
 			want: []move{{1, set("2")}, {0, set("1")}},
 		},
 		"an exchange goes by way of the shared CPUs": {
-			seats:     []seat{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
-			contested: "0-1", shared: "0-3",
+			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
+			contested:   "0-1", shared: "0-3",
 			want: []move{{0, set("2-3")}, {1, set("0")}, {0, set("1")}},
 		},
 		"an exchange without shared CPUs": {
-			seats:     []seat{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
-			contested: "0-1", shared: "0-1", err: true,
+			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
+			contested:   "0-1", shared: "0-1", err: true,
 		},
 		"somebody stays on the CPUs": {
-			seats:     []seat{{"a", set("0"), set("1")}, {"b", set("1"), set("1")}, {"c", set("2"), set("2")}},
-			contested: "1", shared: "0-3",
+			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("1")}, {"c", set("2"), set("2")}},
+			contested:   "1", shared: "0-3",
 			want: []move{{0, set("1")}},
 		},
 		"a yielded one is in the way": {
-			seats:     []seat{{"a", set("0"), set("1-2")}, {"b", set("1"), set("0,2")}, {"c", set("0,2"), set("0,2")}},
-			contested: "0-2", shared: "0-2", err: true,
+			assignments: []assignment{{"a", set("0"), set("1-2")}, {"b", set("1"), set("0,2")}, {"c", set("0,2"), set("0,2")}},
+			contested:   "0-2", shared: "0-2", err: true,
 		},
 	} {
-		got, err := order(tc.seats, set(tc.contested), set(tc.shared))
+		got, err := order(tc.assignments, set(tc.contested), set(tc.shared))
 		if (err != nil) != tc.err {
 			t.Errorf("%s: error %v", name, err)
 			continue
@@ -69,13 +69,13 @@ func equalMoves(a, b []move) bool {
 	return true
 }
 
-// division gives every seat own CPUs or the shared rest, as places do.
-func division(rng *rand.Rand, seats, cpus int) (sets []cpuset.Set, owned cpuset.Set) {
+// division gives every assignment own CPUs or the shared rest, as places do.
+func division(rng *rand.Rand, assignments, cpus int) (sets []cpuset.Set, owned cpuset.Set) {
 	owner := make([]int, cpus)
 	for cpu := 1; cpu < cpus; cpu++ {
-		owner[cpu] = rng.IntN(2*seats) - seats // below 0 is nobody's
+		owner[cpu] = rng.IntN(2*assignments) - assignments // below 0 is nobody's
 	}
-	own := make([]cpuset.Set, seats)
+	own := make([]cpuset.Set, assignments)
 	for cpu := 1; cpu < cpus; cpu++ {
 		if i := owner[cpu]; i >= 0 {
 			own[i] = own[i].Union(cpuset.MustOf(cpu))
@@ -92,7 +92,7 @@ func division(rng *rand.Rand, seats, cpus int) (sets []cpuset.Set, owned cpuset.
 }
 
 // From any division of the CPUs to any other, the moves end where they should,
-// no set is ever empty, and no owned CPU ever has two seats.
+// no set is ever empty, and no owned CPU ever has two assignments.
 func TestOrderKeepsExclusive(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 1))
@@ -101,36 +101,36 @@ func TestOrderKeepsExclusive(t *testing.T) {
 		from, ownedBefore := division(rng, n, cpus)
 		to, ownedAfter := division(rng, n, cpus)
 		contested := ownedBefore.Union(ownedAfter)
-		var seats []seat
+		var assignments []assignment
 		for i := range from {
-			seats = append(seats, seat{"x", from[i], to[i]})
+			assignments = append(assignments, assignment{"x", from[i], to[i]})
 		}
 		all, _ := cpuset.Range(0, cpus-1)
-		moves, err := order(seats, contested, all)
+		moves, err := order(assignments, contested, all)
 		if contested.Len() == cpus && err != nil {
 			continue
 		}
 		if err != nil {
-			t.Fatalf("%v: %v", seats, err)
+			t.Fatalf("%v: %v", assignments, err)
 		}
 		now := append([]cpuset.Set(nil), from...)
 		for _, m := range moves {
-			now[m.seat] = m.cpus
+			now[m.assignment] = m.cpus
 			if m.cpus.IsEmpty() {
-				t.Fatalf("%v: %v: an empty set", seats, moves)
+				t.Fatalf("%v: %v: an empty set", assignments, moves)
 			}
 			for i := range now {
 				for j := range i {
 					allowed := from[i].Intersect(from[j]).Union(to[i].Intersect(to[j]))
 					if both := now[i].Intersect(now[j]).Intersect(contested).Minus(allowed); !both.IsEmpty() {
-						t.Fatalf("%v: %v: both on %s", seats, moves, both)
+						t.Fatalf("%v: %v: both on %s", assignments, moves, both)
 					}
 				}
 			}
 		}
 		for i := range now {
 			if now[i] != to[i] {
-				t.Fatalf("%v: seat %d ends on %s", seats, i, now[i])
+				t.Fatalf("%v: assignment %d ends on %s", assignments, i, now[i])
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// member is a group of a unit, as it is in the course of a plan.
+// member is a group of a subtree, as it is in the course of a plan.
 type member struct {
 	dir      string
 	cpus     cpuset.Set
@@ -22,8 +23,8 @@ type member struct {
 	original cpuset.Set // before Berth
 }
 
-// unit is a group that is placed, with those below it that must follow (v1).
-type unit struct {
+// subtree is a group that is placed, with those below it that must follow (v1).
+type subtree struct {
 	members []member // a group before those below it; none if it stands
 	want    cpuset.Set
 	mems    cpuset.Set // empty is as it is
@@ -32,21 +33,21 @@ type unit struct {
 	fresh   bool // is yet to be made
 }
 
-func (u *unit) stands() bool { return len(u.members) == 0 }
+func (u *subtree) stands() bool { return len(u.members) == 0 }
 
-// units are all groups whose CPUs Berth decides. Of those that stand on the same
+// subtrees are all groups whose CPUs Berth decides. Of those that stand on the same
 // CPUs there is one.
-func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
-	var units []*unit
+func (g *groups) subtrees(c *Transition, fresh map[string]bool) ([]*subtree, error) {
+	var subtrees []*subtree
 	standing := map[cpuset.Set]bool{}
-	for _, id := range c.to.ids() {
-		w := c.to.bodies[id].Workload
+	for _, id := range c.present() {
+		w := c.to.records[id].Workload
 		dir := g.cpusetDir(w)
-		u := &unit{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.yielded(dir + "/" + cpusFile)}
+		u := &subtree{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.yielded(dir + "/" + cpusFile)}
 		if !u.fresh && !u.fixed && c.stands(id) {
 			if !standing[w.CPUs] {
 				standing[w.CPUs] = true
-				units = append(units, u)
+				subtrees = append(subtrees, u)
 			}
 			continue
 		}
@@ -61,22 +62,47 @@ func (g *groups) units(c *change, fresh map[string]bool) ([]*unit, error) {
 		case u.fresh:
 			u.members = []member{{dir: dir}}
 		case c.follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
-			was := c.from.bodies[id].Workload.CPUs
+			was := c.from.records[id].Workload.CPUs
 			u.members = []member{{dir: dir, cpus: was, original: was}}
 		default:
-			u.members, err = g.members(c, dir)
+			u.members, err = g.followers(c, dir)
+		}
+		if !w.made() && (c.all || !slices.Contains(c.focus, id)) {
+			c.theirs = append(c.theirs, dir)
+			if err != nil {
+				err = &theirError{dir, err}
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("workload %q: %w", id, err)
 		}
-		units = append(units, u)
+		subtrees = append(subtrees, u)
 	}
 	others, err := g.others(c)
-	return append(units, others...), err
+	return append(subtrees, others...), err
 }
 
-// members reads a group and, on v1, those below it.
-func (g *groups) members(c *change, dir string) ([]member, error) {
+// followers are the members of a group, of one that is yielded itself alone.
+func (g *groups) followers(c *Transition, dir string) ([]member, error) {
+	if !c.yielded(dir + "/" + cpusFile) {
+		return g.members(c, dir)
+	}
+	m, err := g.member(c, dir)
+	return []member{m}, err
+}
+
+// members reads a group and, on v1, those below it: those of other users up to maxTheirs.
+func (g *groups) members(c *Transition, dir string) ([]member, error) {
+	theirs := 0
+	return g.gather(c, dir, &theirs)
+}
+
+// maxTheirs is how many groups of other users are moved with the one around them. Root
+// waits while they are: longer than in proportion to their number.
+const maxTheirs = 200
+
+// gather adds to theirs how many groups were made by users other than root and this one.
+func (g *groups) gather(c *Transition, dir string, theirs *int) ([]member, error) {
 	m, err := g.member(c, dir)
 	if err != nil {
 		return nil, err
@@ -89,11 +115,19 @@ func (g *groups) members(c *change, dir string) ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.IsDir() })
+	if uid, err := g.owner(dir); err != nil {
+		return nil, err
+	} else if uid != 0 && uid != os.Geteuid() {
+		if *theirs += len(entries); *theirs > maxTheirs {
+			return nil, fmt.Errorf("user %d has more than %d groups in /%s, which would have to follow it", uid, maxTheirs, dir)
+		}
+	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		below, err := g.gather(c, path.Join(dir, e.Name()), theirs)
+		if unreachable(err) {
 			continue
 		}
-		below, err := g.members(c, path.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -102,19 +136,37 @@ func (g *groups) members(c *change, dir string) ([]member, error) {
 	return all, nil
 }
 
-// isLeaf reports whether a group is known to have none below it, which costs less
-// than to list its files: a directory of a cgroup file system has two links and one
-// for each directory in it.
+// owner returns the user whose a directory is, who can make groups there.
+func (g *groups) owner(dir string) (uid int, err error) {
+	info, err := fs.Stat(g.root.FS(), dir)
+	if err != nil {
+		return 0, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("/%s: its owner is not known", dir)
+	}
+	return int(stat.Uid), nil
+}
+
+// unreachable reports whether an error says that a group is gone, or has a name by which
+// no system call or io/fs finds it: users can make such groups. One that has no CPUs of
+// its own is in nobody's way, and the kernel refuses to narrow what is around another.
+func unreachable(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, syscall.ENAMETOOLONG)
+}
+
+// isLeaf reports whether a group is known to have none below it.
 func (g *groups) isLeaf(dir string) bool {
 	info, err := fs.Stat(g.root.FS(), dir)
 	if err != nil {
 		return false
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && stat.Nlink == 2
+	return ok && stat.Nlink == kernel.LeafLinks
 }
 
-func (g *groups) member(c *change, dir string) (member, error) {
+func (g *groups) member(c *Transition, dir string) (member, error) {
 	m := member{dir: dir}
 	var err error
 	if m.cpus, err = g.set(dir + "/" + cpusFile); err != nil {
@@ -127,12 +179,16 @@ func (g *groups) member(c *change, dir string) (member, error) {
 		}
 	}
 	m.original = m.cpus
-	if text, ok := c.ledger.Original(dir + "/" + cpusFile); ok {
+	if text, ok := c.Log.Original(dir + "/" + cpusFile); ok {
 		if m.original, err = cpuset.Parse(text); err != nil {
 			return m, err
 		}
 		if m.original.IsEmpty() {
 			m.original = g.allowed
+		}
+		// From a v1 set the kernel has taken what is offline, and takes it in no write.
+		if online := m.original.Intersect(g.allowed); g.version == 1 && !online.IsEmpty() {
+			m.original = online
 		}
 	}
 	return m, nil
@@ -146,20 +202,20 @@ func (g *groups) set(name string) (cpuset.Set, error) {
 	return cpuset.Parse(strings.TrimSpace(string(text)))
 }
 
-// place plans the units' CPUs and memory nodes.
-func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
+// place plans the subtrees' CPUs and memory nodes.
+func (g *groups) place(subtrees []*subtree, c *Transition) (kernel.Plan, error) {
 	p := placing{groups: g}
 	for _, name := range []string{ownGroup, idleGroup} {
-		if err := p.roof(path.Join(p.dir, name), units); err != nil {
+		if err := p.widenParent(path.Join(p.dir, name), subtrees); err != nil {
 			return nil, err
 		}
 	}
 	// Units that go from the same CPUs to the same ones go together.
 	type way struct{ have, want cpuset.Set }
-	var seats []seat
-	crews, known := [][]*unit{}, map[way]int{}
-	for _, u := range units {
-		s := seat{u.why, u.want, u.want}
+	var assignments []assignment
+	moveGroups, known := [][]*subtree{}, map[way]int{}
+	for _, u := range subtrees {
+		s := assignment{u.why, u.want, u.want}
 		if !u.stands() {
 			s.have = u.members[0].cpus
 		}
@@ -168,11 +224,11 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 		}
 		i, ok := known[way{s.have, s.want}]
 		if !ok {
-			i = len(seats)
+			i = len(assignments)
 			known[way{s.have, s.want}] = i
-			seats, crews = append(seats, s), append(crews, nil)
+			assignments, moveGroups = append(assignments, s), append(moveGroups, nil)
 		}
-		crews[i] = append(crews[i], u)
+		moveGroups[i] = append(moveGroups[i], u)
 		if u.stands() {
 			continue
 		}
@@ -182,16 +238,16 @@ func (g *groups) place(units []*unit, c *change) (kernel.Plan, error) {
 			}
 		}
 	}
-	moves, err := order(seats, c.contested(), g.allowed)
+	moves, err := order(assignments, c.contested(), g.allowed)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range moves {
-		for _, u := range crews[m.seat] {
+		for _, u := range moveGroups[m.assignment] {
 			p.cpus(u, m.cpus)
 		}
 	}
-	for _, u := range units {
+	for _, u := range subtrees {
 		if !u.stands() && u.members[0].bare && !u.fixed && u.members[0].cpus == u.want {
 			p.write(u.members[0].dir, cpusFile, u.want, u.why)
 		}
@@ -209,25 +265,25 @@ func (p *placing) write(dir, file string, set cpuset.Set, why string) {
 	p.plan = append(p.plan, kernel.Step{Path: dir + "/" + file, Value: set.String(), Format: kernel.List, Why: why})
 }
 
-// roof keeps one of Berth's own v1 groups as wide as the base: CPUs that went
+// widenParent keeps one of Berth's own v1 groups as wide as the base: CPUs that went
 // offline and came back are missing in every v1 set below the top.
-func (p *placing) roof(roof string, units []*unit) error {
-	if p.version != 1 || !slices.ContainsFunc(units, func(u *unit) bool { return !u.stands() && within(u.members[0].dir, roof) }) {
+func (p *placing) widenParent(parent string, subtrees []*subtree) error {
+	if p.version != 1 || !slices.ContainsFunc(subtrees, func(u *subtree) bool { return !u.stands() && kernel.Within(u.members[0].dir, parent) }) {
 		return nil
 	}
-	have, err := p.set(roof + "/" + cpusFile)
+	have, err := p.set(parent + "/" + cpusFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // made by this plan
 	}
 	if err == nil && !have.Contains(p.allowed) {
-		p.write(roof, cpusFile, p.allowed, "as wide as what is around it")
+		p.write(parent, cpusFile, p.allowed, "as wide as what is around it")
 	}
 	return err
 }
 
-// cpus moves a unit: wider from the top down, then narrower from the bottom up,
+// cpus moves a subtree: wider from the top down, then narrower from the bottom up,
 // so that every v1 set holds those below it at any time.
-func (p *placing) cpus(u *unit, to cpuset.Set) {
+func (p *placing) cpus(u *subtree, to cpuset.Set) {
 	next := make([]cpuset.Set, len(u.members))
 	for i, m := range u.members {
 		next[i] = to
@@ -259,13 +315,13 @@ func fit(set, in cpuset.Set) cpuset.Set {
 }
 
 // parent is the position of the member that holds member i.
-func (u *unit) parent(i int) int {
+func (u *subtree) parent(i int) int {
 	dir := path.Dir(u.members[i].dir)
 	return slices.IndexFunc(u.members, func(m member) bool { return m.dir == dir })
 }
 
-// mems gives a unit its memory nodes, those below it on v1 likewise.
-func (p *placing) mems(u *unit) error {
+// mems gives a subtree its memory nodes, those below it on v1 likewise.
+func (p *placing) mems(u *subtree) error {
 	have := make([]cpuset.Set, len(u.members))
 	next := make([]cpuset.Set, len(u.members))
 	for i, m := range u.members {
@@ -294,12 +350,12 @@ func (p *placing) mems(u *unit) error {
 
 // verify reports a workload whose group did not get the CPUs that were written:
 // on v2, one within a narrower group.
-func (g *groups) verify(c *change) error {
+func (g *groups) verify(c *Transition) error {
 	if g.version != 2 || c.all {
 		return nil
 	}
-	for _, id := range c.focus {
-		w := c.to.bodies[id].Workload
+	for _, id := range c.about() {
+		w := c.to.records[id].Workload
 		want, _ := c.to.state.CPUs(id)
 		have, err := g.set(g.cpusetDir(w) + "/cpuset.cpus.effective")
 		if err != nil {

@@ -243,7 +243,7 @@ func (h *realHost) values() map[string]string {
 	return all
 }
 
-// On the live kernel: what is placed runs where the books say, and everything
+// On the live kernel: what is placed runs where the records say, and everything
 // is as before in the end, also what was there already.
 func TestRealGroups(t *testing.T) {
 	t.Parallel()
@@ -297,7 +297,7 @@ func TestRealGroups(t *testing.T) {
 		t.Error(err)
 	}
 	v := h.values()
-	dir := h.dir("cpu") + "/berth/batch/"
+	dir := h.dir("cpu") + "/berth-idle/batch/"
 	if v[dir+"cpu.shares"] != "512\n" || v[dir+"cpu.cfs_quota_us"] != "20000\n" {
 		t.Errorf("resized: shares %q, quota %q", v[dir+"cpu.shares"], v[dir+"cpu.cfs_quota_us"])
 	}

@@ -2,111 +2,34 @@ package agent
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
-	"berth.dev/berth/kernel/cgroup"
-	"berth.dev/berth/place"
+	"berth.dev/berth/kernel"
 )
 
 // The files of a state directory.
 const (
-	lockFile   = "lock"   // for as long as the books are read and written
-	keeperFile = "keeper" // locked by the agent, which keeps lockFile locked, too
-	ledgerFile = "ledger"
-	batchFile  = "batch.json"  // a change of several records, until all are done
-	beganFile  = "unfinished"  // there while the kernel is being told
-	poolsFile  = "pools.json"  // the policy's named pools
-	recordExt  = ".grant.json" // a record, after the escaped id
-	asideExt   = ".unreadable" // what could not be read, kept
-	maxName    = 255 - len(recordExt) - len(asideExt)
-	version    = 1
+	lockFile     = "lock"   // for as long as the books are read and written
+	keeperFile   = "keeper" // locked by the agent, which keeps lockFile locked, too
+	ledgerFile   = "ledger"
+	batchFile    = "batch.json"    // a change of several records, until all are done
+	dirtyFile    = "unfinished"    // there while the kernel is being told
+	poolsFile    = "pools.json"    // the policy's named pools
+	settingsFile = "settings.json" // what the node was opened with
+	recordExt    = ".grant.json"   // a record, after the escaped id
+	asideExt     = ".unreadable"   // what could not be read, kept
+	maxName      = 255 - len(recordExt) - len(asideExt)
+	version      = 1
 )
-
-// fileName returns a name for an id that is safe as a file's and a control
-// group's: no path, nothing hidden, and nothing that the kernel has as a file.
-func fileName(id string) string {
-	name := url.PathEscape(id)
-	first, _, dotted := strings.Cut(name, ".")
-	if dotted && (first == "" || first == "cgroup" || first == "blkio" || slices.Contains(cgroup.Controllers(), first)) {
-		name = first + "%2E" + name[len(first)+1:]
-	}
-	if name == "tasks" || name == "notify_on_release" {
-		name = "%" + strings.ToUpper(hex.EncodeToString([]byte(name[:1]))) + name[1:]
-	}
-	return name
-}
-
-// body is what a record holds.
-type body struct {
-	Boot     string    `json:"boot"`
-	Workload *Workload `json:"workload,omitempty"`
-	// Before is, with affinity, what the process had.
-	Before *before      `json:"before,omitempty"`
-	Pools  []place.Pool `json:"pools,omitempty"`
-}
-
-// head is the first line of a file: its format and the checksum (SHA-256, hex) of
-// the second line, the body.
-type head struct {
-	Record int    `json:"berthRecord"`
-	Sum    string `json:"sum"`
-}
-
-// seal returns the text of a file that holds v.
-func seal(v any) ([]byte, error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	data = append(data, '\n')
-	sum := sha256.Sum256(data)
-	text, err := json.Marshal(head{version, hex.EncodeToString(sum[:])})
-	return append(append(text, '\n'), data...), err
-}
-
-// unseal reads what seal wrote.
-func unseal(text []byte, v any) error {
-	first, data, _ := bytes.Cut(text, []byte("\n"))
-	var h head
-	if err := json.Unmarshal(first, &h); err != nil {
-		return err
-	}
-	if h.Record != version {
-		return fmt.Errorf("format %d, not %d", h.Record, version)
-	}
-	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != h.Sum {
-		return errors.New("checksum does not match")
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
-}
-
-// CorruptError is a record that cannot be read. It was set aside.
-type CorruptError struct {
-	File  string // where it is now
-	Cause error
-}
-
-func (e *CorruptError) Error() string {
-	return fmt.Sprintf("record %s: %v: its workload is no longer placed; place it again, then delete the file", e.File, e.Cause)
-}
-
-// Unwrap returns what is wrong with it.
-func (e *CorruptError) Unwrap() error { return e.Cause }
 
 // store is the records of a state directory. Its caller holds the lock.
 type store struct {
@@ -119,7 +42,7 @@ func (s store) write(name string, text []byte) error {
 	if err := s.touch("write"); err != nil {
 		return err
 	}
-	return writeSynced(s.path(name), text)
+	return writeFile(s.path(name), text)
 }
 
 func (s store) rename(from, to string) error {
@@ -133,7 +56,7 @@ func (s store) remove(name string) error {
 	if err := s.touch("remove"); err != nil {
 		return err
 	}
-	return ignoreAbsent(os.Remove(s.path(name)))
+	return kernel.IgnoreAbsent(os.Remove(s.path(name)))
 }
 
 // batch is a set of files to write and to remove, all or none.
@@ -142,14 +65,12 @@ type batch struct {
 	Drop []string          `json:"drop,omitempty"`
 }
 
-func (b batch) isEmpty() bool { return len(b.Put)+len(b.Drop) == 0 }
-
 // takesAway reports whether it only removes files. Then it is not written down
 // first, so that it can be done on a full disk: a record that is left after a
 // kill is of a workload that is found to be gone.
 func (b batch) takesAway() bool { return len(b.Put) == 0 }
 
-// prepare writes a batch to the disk, so that little can still go wrong.
+// prepare writes a batch down, so that little can still go wrong.
 func (s store) prepare(b batch) error {
 	if b.takesAway() {
 		return nil
@@ -164,30 +85,22 @@ func (s store) prepare(b batch) error {
 // abandon removes what prepare wrote.
 func (s store) abandon() error { return s.remove(batchFile + ".new") }
 
-// commit makes the prepared batch the truth, in one step.
-func (s store) commit(b batch) error {
+// commitBatch makes the prepared batch the truth, in one step.
+func (s store) commitBatch(b batch) error {
 	if b.takesAway() {
 		return s.drop(b)
 	}
-	if err := s.rename(batchFile+".new", batchFile); err != nil {
-		return err
-	}
-	if err := syncDir(s.dir); err != nil {
-		return errors.Join(err, s.remove(batchFile))
-	}
-	return nil
+	return s.rename(batchFile+".new", batchFile)
 }
 
-// install carries out a batch. It may be done any number of times.
+// install carries out a batch. It may be done any number of times: until batchFile is
+// gone, what it says counts and not what is in the files that it names.
 func (s store) install(b batch) error {
 	if b.takesAway() {
 		return s.drop(b)
 	}
 	for name, text := range b.Put {
-		if err := s.write(name+".new", text); err != nil {
-			return err
-		}
-		if err := s.rename(name+".new", name); err != nil {
+		if err := s.write(name, text); err != nil {
 			return err
 		}
 	}
@@ -199,15 +112,22 @@ func (s store) install(b batch) error {
 
 // drop removes what a batch removes.
 func (s store) drop(b batch) error {
-	if b.isEmpty() {
-		return nil
-	}
 	for _, name := range b.Drop {
 		if err := s.remove(name); err != nil {
 			return err
 		}
 	}
-	return syncDir(s.dir)
+	return nil
+}
+
+// isOfBoot reports whether the directory was last used in this boot, as its ledger says.
+// What cannot be read in one of an earlier boot, maybe because the machine crashed before
+// it was on the disk, is void like all the rest.
+func (s store) isOfBoot(boot string) bool {
+	text, err := readRegular(s.path(ledgerFile))
+	var of struct{ Boot string }
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	return err != nil || json.Unmarshal(first, &of) != nil || of.Boot == "" || of.Boot == boot
 }
 
 // pending reads the batch that was committed and maybe not installed.
@@ -217,38 +137,61 @@ func (s store) pending() (b batch, ok bool, err error) {
 		return b, false, nil
 	}
 	if err == nil {
-		err = unseal(text, &b)
+		b, err = s.batchOf(text)
 	}
-	if err != nil {
-		return b, false, fmt.Errorf("%s: %w; move it away, then check 'berth ps'", s.path(batchFile), err)
-	}
-	return b, true, nil
+	return b, err == nil, err
 }
 
-// files reads every record as it is once the pending batch is installed. What has the
-// name of a record and is no file is in bad.
-func (s store) files() (files map[string][]byte, bad map[string]error, err error) {
+func (s store) batchOf(text []byte) (b batch, err error) {
+	if err = unseal(text, &b); err != nil {
+		return b, fmt.Errorf("%s: %w; use the berth that wrote it, or move it away, which loses that change, then check 'berth ps'", s.path(batchFile), err)
+	}
+	return b, nil
+}
+
+// texts reads every file that says who holds what, by its name. What has the name of a
+// record and is no file is in bad.
+func (s store) texts() (texts map[string][]byte, bad map[string]error, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	files, bad = map[string][]byte{}, map[string]error{}
+	texts, bad = map[string][]byte{}, map[string]error{}
 	for _, e := range entries {
 		name := e.Name()
+		isRecord := strings.HasSuffix(name, recordExt) || name == poolsFile
 		switch {
-		case !strings.HasSuffix(name, recordExt) && name != poolsFile:
+		case !isRecord && name != batchFile && name != dirtyFile && name != settingsFile:
 			continue
-		case !e.Type().IsRegular():
+		case isRecord && !e.Type().IsRegular():
 			bad[name] = errors.New("not a regular file")
 			continue
 		}
-		if files[name], err = readRegular(s.path(name)); err != nil {
+		text, err := readRegular(s.path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
 			return nil, nil, err
 		}
+		texts[name] = text
 	}
-	b, _, err := s.pending()
+	return texts, bad, nil
+}
+
+// files are the records among texts, as they are once the pending batch is installed.
+func (s store) files(texts map[string][]byte, bad map[string]error) (files map[string][]byte, err error) {
+	files = maps.Clone(texts)
+	for _, name := range []string{batchFile, dirtyFile, settingsFile} {
+		delete(files, name)
+	}
+	text, ok := texts[batchFile]
+	if !ok {
+		return files, nil
+	}
+	b, err := s.batchOf(text)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for name, text := range b.Put {
 		files[name] = text
@@ -257,7 +200,7 @@ func (s store) files() (files map[string][]byte, bad map[string]error, err error
 	for _, name := range b.Drop {
 		delete(files, name)
 	}
-	return files, bad, nil
+	return files, nil
 }
 
 // aside keeps a file that cannot be read, under a name that is not in use.
@@ -273,94 +216,29 @@ func (s store) aside(name string) (string, error) {
 	}
 }
 
-// began notes that the kernel is about to be told something; ended crosses it
+// markDirty notes that the kernel is about to be told something; markClean crosses it
 // out.
-func (s store) began() error {
-	return s.write(beganFile, nil)
+func (s store) markDirty() error {
+	return s.write(dirtyFile, nil)
 }
 
-func (s store) ended() error { return s.remove(beganFile) }
+func (s store) markClean() error { return s.remove(dirtyFile) }
 
-func (s store) wasKilled() bool {
-	_, err := os.Lstat(s.path(beganFile))
+func (s store) isDirty() bool {
+	_, err := os.Lstat(s.path(dirtyFile))
 	return err == nil
 }
 
 func (s store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// openLock opens the file of a lock of a state directory.
-func openLock(dir, name string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock node: %w", err)
-	}
-	return f, nil
-}
-
-// tryLock takes a lock of a state directory, or returns a BusyError.
-func tryLock(dir, name string) (*os.File, error) {
-	f, err := openLock(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, errors.Join(&BusyError{dir}, f.Close())
-	}
-	return locked(f, err)
-}
-
-// waitLock takes the lock of a state directory, in turn with others, however long
-// that takes. A wait that is given up keeps a thread and a descriptor until its turn
-// comes: the kernel's queue cannot be left.
-func waitLock(ctx context.Context, dir string) (*os.File, error) {
-	f, err := tryLock(dir, lockFile)
-	var busy *BusyError
-	if !errors.As(err, &busy) {
-		return f, err
-	}
-	if f, err = openLock(dir, lockFile); err != nil {
-		return nil, err
-	}
-	done := make(chan error, 1)
-	go func() { done <- flock(f, syscall.LOCK_EX) }()
-	select {
-	case err := <-done:
-		return locked(f, err)
-	case <-ctx.Done():
-		go func() { <-done; f.Close() }()
-		return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())
-	}
-}
-
-// locked returns a file that was locked, or closes it after an error.
-func locked(f *os.File, err error) (*os.File, error) {
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock node: %w", err), f.Close())
-	}
-	return f, nil
-}
-
-// flock locks a file for this process alone.
-func flock(f *os.File, how int) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), how)
-		if err != syscall.EINTR {
-			return err
-		}
-	}
-}
-
-// writeSynced writes a new file and returns when it is on disk.
-func writeSynced(name string, text []byte) error {
+// writeFile writes a file. Nothing waits for the disk: what the files say is void after a
+// reboot, and they outlive the process in memory.
+func writeFile(name string, text []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
 	return errors.Join(err, f.Close())
 }
 
@@ -374,19 +252,4 @@ func readRegular(name string) ([]byte, error) {
 		return nil, errors.Join(err, fmt.Errorf("%s: not a regular file", name))
 	}
 	return io.ReadAll(f)
-}
-
-func syncDir(name string) error {
-	dir, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -6,64 +6,78 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"syscall"
-
-	"berth.dev/berth/cpuset"
-	"berth.dev/berth/kernel"
-	"berth.dev/berth/place"
 )
 
-// change runs f as a transaction on the settled books. Books that are kept in memory
-// are settled already but for who died since, which takes a look at every workload:
-// only if f fails, as it may for them, are they buried and f tried once more.
+// change runs f as a transaction on the recovered records. Records that are kept in memory
+// are recovered already, but for workloads whose processes have ended since: to find those
+// takes a look at every workload. So the node reaps them only if f fails, as it may for
+// them, and then tries f once more.
 func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
-	var kept bool
-	once := func(b *books) error {
-		t := &transaction{n: n, books: b, ctx: ctx}
-		kept = b.settled
-		if err := t.settle(nil); err != nil {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, err := n.transact(ctx, f); err != nil {
+		return err
+	}
+	return n.end(nil)
+}
+
+// transact is change without the end. The caller holds mu and, unless there is an error,
+// calls end.
+func (n *Node) transact(ctx context.Context, f func(*transaction) error) (*transaction, error) {
+	run := func(f func(*transaction) error) (t *transaction, kept bool, err error) {
+		b, err := n.begin(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		t, kept = &transaction{n: n, nodeState: b, ctx: ctx}, b.recovered
+		if err = f(t); err != nil {
+			err = n.end(err)
+		}
+		return t, kept, err
+	}
+	once := func(t *transaction) error {
+		if err := t.recover(nil); err != nil {
 			return err
 		}
 		return f(t)
 	}
-	err := n.with(ctx, once)
+	t, kept, err := run(once)
 	if err == nil || !kept || ctx.Err() != nil {
-		return err
+		return t, err
 	}
-	released := 0
-	if n.with(ctx, func(b *books) error {
-		t := &transaction{n: n, books: b, ctx: ctx}
-		settleErr := t.settle(t.ids())
-		released = t.released
-		return settleErr
-	}) != nil || released == 0 {
-		return err
+	reaping, _, reapErr := run(func(t *transaction) error { return t.recover(t.ids()) })
+	if reapErr == nil {
+		reapErr = n.end(nil)
 	}
-	return n.with(ctx, once)
+	if reapErr != nil || len(reaping.released) == 0 {
+		return nil, err
+	}
+	t, _, err = run(once)
+	return t, err
 }
 
-// transaction is one change to the books and the kernel.
+// transaction is one change to the records and the kernel.
 type transaction struct {
 	n *Node
-	*books
+	*nodeState
 	ctx      context.Context
-	released int // workloads that were found dead
+	released []string // workloads that were found dead
 }
 
-// began notes that the kernel is about to be told something, once its groups are
+// markDirty notes that the kernel is about to be told something, once its groups are
 // this node's to place.
-func (t *transaction) began() error {
+func (t *transaction) markDirty() error {
 	if err := t.n.claim(); err != nil {
 		return err
 	}
-	return t.store.began()
+	return t.store.markDirty()
 }
 
-// beganTakingAway is began for what only takes away: that goes on where nothing can
+// markDirtyIfPossible is markDirty for what only takes away: that goes on where nothing can
 // be written, and beside another node.
-func (t *transaction) beganTakingAway() error {
-	err := t.began()
+func (t *transaction) markDirtyIfPossible() error {
+	err := t.markDirty()
 	var claimed *ClaimedError
 	if errors.Is(err, syscall.ENOSPC) || errors.As(err, &claimed) {
 		return nil
@@ -71,63 +85,53 @@ func (t *transaction) beganTakingAway() error {
 	return err
 }
 
-// settle brings the books up to date: files of no use go, what a killed process
-// began is undone or finished, and who is dead is released: of the given workloads,
-// or of all if the books have just been read.
-func (t *transaction) settle(ids []string) error {
-	if !t.settled {
+// recover brings the records up to date. It removes files of no use, finishes or undoes
+// what a killed process began, and reaps: the given workloads, or all if the records have
+// just been read.
+func (t *transaction) recover(ids []string) error {
+	if !t.recovered {
 		ids = t.ids()
 	}
+	if !t.recovered {
+		if err := t.recoverGuard(); err != nil {
+			return err
+		}
+	}
 	if err := t.resume(); err != nil {
+		return err
+	}
+	if err := t.storeSettings(); err != nil {
 		return err
 	}
 	if err := t.tidy(); err != nil {
 		return err
 	}
-	if err := t.replace(); err != nil {
-		return err
+	if t.corrupt() == nil {
+		if err := t.replace(); err != nil {
+			return err
+		}
 	}
-	if err := t.bury(ids); err != nil {
+	if err := t.reap(ids); err != nil {
 		return err
 	}
 	if damage := t.ledger.Damage(); damage != nil {
 		t.n.tell(Failed, "", "", damage.Error())
 		return nil
 	}
-	if t.wasKilled() {
+	if t.isDirty() && t.corrupt() == nil {
 		if err := t.converge(); err != nil {
 			return err
 		}
 	}
-	t.settled = true
-	return nil
-}
-
-// bury releases who is dead of some workloads.
-func (t *transaction) bury(ids []string) error {
-	for _, id := range ids {
-		if t.bodies[id] == nil {
-			continue
-		}
-		why, err := t.dead(id)
-		if err != nil {
-			return err
-		}
-		if why == "" {
-			continue
-		}
-		// One that cannot be released does not hold up the others.
-		if err := t.release(id, why); err != nil {
-			t.n.tell(Failed, id, "", err.Error())
-			continue
-		}
-		t.released++
-	}
+	t.recovered = true
 	return nil
 }
 
 // resume installs a batch that a killed process has committed.
 func (t *transaction) resume() error {
+	if slices.Contains(t.stale, batchFile) {
+		return t.remove(batchFile)
+	}
 	b, ok, err := t.pending()
 	if err == nil && ok {
 		err = t.install(b)
@@ -138,8 +142,7 @@ func (t *transaction) resume() error {
 	return nil
 }
 
-// tidy removes records of an earlier boot and sets aside those that cannot be
-// read.
+// tidy removes records of an earlier boot, and says which cannot be read.
 func (t *transaction) tidy() error {
 	for _, name := range t.stale {
 		if err := t.remove(name); err != nil {
@@ -148,16 +151,11 @@ func (t *transaction) tidy() error {
 		t.n.tell(Dropped, "", name, "of an earlier boot")
 	}
 	t.stale = nil
-	for _, name := range slices.Sorted(maps.Keys(t.bad)) {
-		to, err := t.aside(name)
-		if err != nil {
-			return fmt.Errorf("set aside a record: %w", err)
-		}
-		t.n.tell(Dropped, "", to, (&CorruptError{to, t.bad[name]}).Error())
+	if t.recovered {
+		return nil
 	}
-	if len(t.bad) > 0 {
-		t.bad = map[string]error{}
-		return t.began()
+	for _, name := range slices.Sorted(maps.Keys(t.bad)) {
+		t.n.tell(Failed, "", "", (&CorruptError{t.path(name), t.bad[name]}).Error())
 	}
 	return nil
 }
@@ -165,251 +163,148 @@ func (t *transaction) tidy() error {
 // replace places workloads anew that the machine or the configuration no longer
 // has room for where they were.
 func (t *transaction) replace() error {
-	if t.settled {
+	if t.recovered {
 		return nil
 	}
 	for _, id := range t.ids() {
 		if _, ok := t.state.Grant(id); ok {
 			continue
 		}
-		b := *t.bodies[id]
+		b := *t.records[id]
 		next, err := t.decide(t.state, &b.Workload.Spec)
-		to := view{next, t.bodies}
+		to := snapshot{next, t.records}
 		if err != nil {
-			to = view{t.state, without(t.bodies, id)}
+			to = snapshot{t.state, without(t.records, id)}
 			t.n.tell(Dropped, id, "", fmt.Sprintf("its place is gone, and there is no other: %v", err))
 		}
-		if err := t.record(to); err != nil {
+		if err := t.save(to); err != nil {
 			return err
 		}
-		if err == nil && to.bodies[id] != nil {
+		if err == nil && to.records[id] != nil {
 			t.n.tell(Changed, id, "", "its place is gone; it has another")
 		}
 	}
 	return nil
 }
 
-// dead says why a workload is to be released though nobody asked; "" if it is
-// not.
-func (t *transaction) dead(id string) (string, error) {
-	b := t.bodies[id]
-	owner := b.Workload.Spec.Owner
-	switch {
-	case !t.n.backend.exists(b):
-		return "its control group or process is gone", nil
-	case owner.PID == 0 || t.n.alive(owner):
-		return "", nil
-	}
-	pids, _, err := t.n.backend.present(b)
-	if err != nil || len(pids) > 0 {
-		return "", err
-	}
-	return fmt.Sprintf("its owner, process %d, has ended", owner.PID), nil
-}
-
-// alive reports whether a process is still the one that it was.
-func (n *Node) alive(o Owner) bool {
-	start, ok := startTime(n.root, o.PID)
-	return ok && start == o.Start
-}
-
-// startTime is when a process started. One that has ended has none, also while
-// nobody has waited for it yet.
-func startTime(root *kernel.Root, pid int) (string, bool) {
-	p, err := kernel.ReadProcess(root.FS(), strconv.Itoa(pid))
-	if err != nil || p.Ended() {
-		return "", false
-	}
-	return p.Start, true
-}
-
-// decide returns the state with a workload placed.
-func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
-	if !spec.CPUs.IsEmpty() {
-		return seated(s, &spec.Request, spec.CPUs, spec.Mems)
-	}
-	offer, err := place.Place(t.n.opt.Policy, s, &spec.Request)
-	if err != nil {
-		return nil, err
-	}
-	return s.Commit(bound(offer, spec.Mems))
-}
-
-// bound is an offer with the given memory nodes, if any.
-func bound(offer place.Offer, mems cpuset.Set) place.Offer {
-	if !mems.IsEmpty() && offer.Grant != nil {
-		g := *offer.Grant
-		g.Mems = mems
-		offer.Grant = &g
-	}
-	return offer
-}
-
-// seated returns the state in which a workload has the given CPUs, whatever it
-// had before.
-func seated(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.State, error) {
-	if _, ok := s.Grant(r.ID); ok {
-		var err error
-		if s, err = s.Release(r.ID); err != nil {
-			return nil, err
-		}
-	}
-	g := &place.Grant{ID: r.ID, Request: *r, Mems: mems}
-	nodes := mems
-	if nodes.IsEmpty() {
-		nodes = s.Topology().NodesOf(cpus)
-	}
-	if len(r.Memory) > 0 {
-		var err error
-		if g.Mems, g.Memory, err = s.FitMemory(nodes, r.Memory); err != nil {
-			return nil, err
-		}
-	}
-	if own := r.Mode == place.Exclusive || r.Mode == place.Auto && (r.Class == place.LSE || r.Class == place.LSR); own {
-		g.Own, g.Lent = cpus, r.Class == place.LSR
-	} else {
-		g.Share = place.Share{Within: cpus, Milli: r.Milli}
-	}
-	if r.Explain {
-		g.Why = place.NewWhy(r)
-		g.Why.Note("CPUs %s as asked for", cpus)
-	}
-	offer := s.Offer()
-	offer.Grant = g
-	return s.Commit(offer)
-}
-
-// to returns the change to a view.
-func (t *transaction) to(v view, focus ...string) *change {
-	return &change{
-		from: t.view, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.settled, ledger: t.ledger,
-		confine: t.n.opt.Confine, yielded: t.n.drift.isYielded,
+// to returns the change to a snapshot.
+func (t *transaction) to(v snapshot, focus ...string) *Transition {
+	return &Transition{
+		Log: t.ledger, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
+		yielded: t.n.drift.Yielded, yield: t.yield,
 	}
 }
 
-// carry tells the kernel and then makes the change the truth. On an error
+// yield counts that the CPUs of a group that is not Berth's could not be set.
+func (t *transaction) yield(dir string, err error) {
+	if _, yielded := t.n.foundChanged(dir + "/" + cpusFile); yielded {
+		text := err.Error()
+		t.n.tell(Failed, "", "/"+dir, "its CPUs cannot be set, and it is left as it is: "+text[:min(len(text), 2*mostShown)])
+	}
+}
+
+// commit has the Enforcer carry out a change and then makes it the truth. After an error
 // everything is as it was.
-func (t *transaction) carry(c *change) error {
+func (t *transaction) commit(c *Transition) error {
+	b, err := t.note(c)
+	if err != nil {
+		return err
+	}
+	done, err := t.enforce(c)
+	if err != nil {
+		return errors.Join(err, t.abandon())
+	}
+	return t.establish(c, b, done)
+}
+
+// note writes down what is about to be done.
+func (t *transaction) note(c *Transition) (batch, error) {
+	if err := t.corrupt(); err != nil {
+		return batch{}, err
+	}
 	b, err := t.batch(c.to, c.focus...)
 	if err == nil && b.takesAway() && len(c.focus) == 0 {
-		err = t.beganTakingAway()
+		err = t.markDirtyIfPossible()
 	} else if err == nil {
-		err = t.began()
+		err = t.markDirty()
 	}
 	if err == nil {
 		err = t.prepare(b)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
+		return b, errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
 	}
-	undo, err := t.enforce(c)
-	if err == nil {
-		if err = t.commit(b); err != nil {
-			err = errors.Join(err, undo())
-		}
+	return b, nil
+}
+
+// establish makes a change that is in force the truth, or undoes it.
+func (t *transaction) establish(c *Transition, b batch, done Enforced) error {
+	if err := t.commitBatch(b); err != nil {
+		return errors.Join(err, done.undo(), t.abandon())
 	}
-	if err != nil {
-		return errors.Join(err, t.abandon())
-	}
-	t.finish(c, b)
+	t.finish(c, b, done)
 	return nil
 }
 
-// enforce tells the kernel. What has to be enabled comes first, since only then
-// there is something to look at.
-func (t *transaction) enforce(c *change) (undo func() error, err error) {
-	enable, err := t.n.backend.enable(c)
+// enforce has a change carried out. A process that was looked at may have ended, its
+// number have passed to another one, and that one have been moved: then it is undone.
+func (t *transaction) enforce(c *Transition) (Enforced, error) {
+	done, err := t.n.enforcer.Enforce(t.ctx, c)
+	i := slices.IndexFunc(c.processes, func(p Owner) bool { return !t.n.alive(p) })
+	if i < 0 || err != nil && !errors.Is(err, syscall.ESRCH) {
+		return done, err
+	}
+	missing := &MissingError{fmt.Sprintf("process %d", c.processes[i].PID)}
 	if err != nil {
-		return nil, err
+		return done, missing
 	}
-	disable, err := kernel.Apply(t.n.root, enable, t.ledger)
-	if err != nil {
-		return nil, err
-	}
-	w, err := t.n.backend.plan(c)
-	if err != nil {
-		return nil, errors.Join(err, disable())
-	}
-	restore, err := t.n.apply(w, t.ledger)
-	if err != nil {
-		return nil, errors.Join(err, disable())
-	}
-	undo = func() error { return errors.Join(restore(), disable()) }
-	if err := t.n.backend.verify(c); err != nil {
-		return nil, errors.Join(err, undo())
-	}
-	return undo, nil
+	return done, errors.Join(missing, done.undo())
 }
 
 // finish does what is left once a change is the truth. What fails now is done
 // by the next transaction, which finds that this one has not ended.
-func (t *transaction) finish(c *change, b batch) {
-	t.view = c.to
+func (t *transaction) finish(c *Transition, b batch, done Enforced) {
+	t.snapshot = c.to
 	err := t.install(b)
-	if err == nil && c.leaves() {
-		err = t.n.backend.giveBack(c)
+	if err == nil {
+		err = done.finish()
 	}
 	if err == nil {
-		err = t.ended()
+		err = t.markClean()
 	}
 	if err != nil {
 		t.n.tell(Failed, "", "", err.Error())
 	}
 }
 
-// record makes a view the truth without telling the kernel.
-func (t *transaction) record(v view) error {
+// save makes a snapshot the truth without telling the kernel.
+func (t *transaction) save(v snapshot) error {
 	v = v.refreshed()
 	b, err := t.batch(v)
 	if err == nil && b.takesAway() {
-		err = t.beganTakingAway()
+		err = t.markDirtyIfPossible()
 	} else if err == nil {
-		err = t.began()
+		err = t.markDirty()
 	}
 	if err == nil {
 		err = t.prepare(b)
 	}
 	if err == nil {
-		err = t.commit(b)
+		err = t.commitBatch(b)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
 	}
-	t.view = v
+	t.snapshot = v
 	return t.install(b)
 }
 
-// release ends a workload that has no processes. Once its group is gone it is
-// released, whatever follows.
-func (t *transaction) release(id, why string) error {
-	offer, err := place.Release(t.n.opt.Policy, t.state, id)
-	if err != nil {
-		return err
-	}
-	state, err := t.state.Commit(offer)
-	if err != nil {
-		return err
-	}
-	if err := t.beganTakingAway(); err != nil {
-		return fmt.Errorf("note a change: %w", err)
-	}
-	c := t.to(view{state, without(t.bodies, id)})
-	if err := t.n.backend.remove(c, t.bodies[id]); err != nil {
-		return errors.Join(err, t.carry(t.to(t.view, id)))
-	}
-	if err := t.record(c.to); err != nil {
-		return err
-	}
-	t.n.tell(Released, id, "", why)
-	if err := t.carry(c); err != nil {
-		t.n.tell(Failed, "", "", err.Error())
-	}
-	return nil
-}
+// converge drives the kernel to the records.
+func (t *transaction) converge() error { return t.commit(t.everything()) }
 
-// converge drives the kernel to the books.
-func (t *transaction) converge() error {
-	c := t.to(t.view, t.ids()...)
+// everything is the change that looks at everything and is to leave it as it is.
+func (t *transaction) everything() *Transition {
+	c := t.to(t.snapshot, t.ids()...)
 	c.all = true
-	return t.carry(c)
+	return c
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,8 +24,9 @@ type Spec struct {
 	// of the shared pool to stay in. Mems likewise.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 	Mems cpuset.Set `json:"mems,omitzero"`
-	// Limits are settings beyond placing; CPUs, Mems and Partition stay empty. One
-	// that a Resize no longer names goes back to the kernel's default.
+	// Limits are settings beyond placing, over those of the class; CPUs, Mems and
+	// Partition stay empty. One that a Resize no longer names goes back to what it was
+	// before Berth.
 	Limits cgroup.Limits `json:"limits,omitzero"`
 	// Group is an existing control group to place, named from the base on; ""
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
@@ -32,6 +34,11 @@ type Spec struct {
 	Group string `json:"group,omitempty"`
 	// PID is a process to move into the group, with all its threads; 0 is none.
 	PID int `json:"pid,omitempty"`
+	// Annotations are what whoever asks for the workload wants to be told again.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Prefer are the CPUs to have, if the policy gives as many and they are free: those that
+	// an adopted workload runs on. It decides once and is not kept.
+	Prefer cpuset.Set `json:"-"`
 	// Owner is the process whose end releases the workload; the zero Owner keeps
 	// it until it is released.
 	Owner Owner `json:"owner,omitzero"`
@@ -44,6 +51,10 @@ type Owner struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start,omitempty"`
 }
+
+// maxSpec is how many bytes a spec may have as JSON: it is kept in memory and on disk, and
+// events and errors repeat parts of it.
+const maxSpec = 16 << 10
 
 // Validate reports what no node could act on.
 func (s *Spec) Validate() error {
@@ -68,6 +79,9 @@ func (s *Spec) Validate() error {
 	}
 	if IsOwn(s.Group) {
 		errs = append(errs, fmt.Errorf("group %q: it is Berth's own", s.Group))
+	}
+	if text, err := json.Marshal(s); err != nil || len(text) > maxSpec {
+		errs = append(errs, errors.Join(err, fmt.Errorf("%d bytes as JSON: more than %d; shorten its labels and names", len(text), maxSpec)))
 	}
 	if s.PID < 0 || s.Owner.PID < 0 {
 		errs = append(errs, errors.New("a negative process id"))
@@ -109,6 +123,14 @@ type Workload struct {
 	// nodes; empty is any.
 	CPUs cpuset.Set `json:"cpus"`
 	Mems cpuset.Set `json:"mems,omitzero"`
+	// UID is the user whose workload it is: who placed it. 0, as in records that do not
+	// say it, is root.
+	UID int `json:"uid,omitempty"`
+	// State is where the workload is in its life.
+	State State `json:"state,omitempty"`
+	// Releasing is true once its processes are being killed for it to be released. It
+	// keeps its place until they have ended.
+	Releasing bool `json:"releasing,omitempty"`
 	// Since is when it was placed.
 	Since time.Time `json:"since"`
 	// Backend is how: "cgroup v2", "cgroup v1", "hybrid" or "affinity".
@@ -117,9 +139,26 @@ type Workload struct {
 	// directories, relative to the kernel.Root; empty with affinity.
 	Group string   `json:"group,omitempty"`
 	Dirs  []string `json:"dirs,omitempty"`
+	// Before is, with affinity, what the process had.
+	Before *Before `json:"-"`
+	// Limits are the settings in force: Spec.Limits and what the class does, as far as
+	// the host has it. They are told and not kept.
+	Limits cgroup.Limits `json:"limits,omitzero"`
 	// Notes are plain warnings.
 	Notes []string `json:"notes,omitempty"`
 }
+
+// State says where a workload is in its life.
+type State string
+
+// The states.
+const (
+	Running State = ""
+	// Reserved is a workload that has its place before it has its control group.
+	Reserved State = "reserved"
+	// Orphaned is one whose owner has ended while processes of it are left.
+	Orphaned State = "orphaned"
+)
 
 // ID returns the workload's name.
 func (w *Workload) ID() string { return w.Spec.Request.ID }

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/doctor/delegation"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
 )
 
 // unified returns the remedy against v1 hierarchies.
@@ -129,7 +129,7 @@ func (h *host) controller(name, inV1 string, v1State State, v1Reason string) (Ca
 	return h.noController(name, inV1)
 }
 
-// noController says why a controller is in no hierarchy: proc/cgroups tells
+// noController says why a controller is in no hierarchy: proc/cgroups shows
 // whether the kernel has it.
 func (h *host) noController(name, inV1 string) (Capability, error) {
 	text, _, err := h.read("proc/cgroups")
@@ -199,31 +199,26 @@ func cpuController(h *host) (Capability, error) {
 	if err != nil || c.State != OK {
 		return c, err
 	}
-	if h.groups.inV2("cpu") {
-		c.Found = "v2: weight, max"
-		if has, known := h.groupFile("cpu.max"); known && !has {
-			return limited("v2: weight", "CFS bandwidth control is not in the kernel", "a kernel with CONFIG_CFS_BANDWIDTH=y")
-		}
-		return c, nil
+	quota, shares := "v2: weight, max", "v2: weight"
+	if !h.groups.inV2("cpu") {
+		quota, shares = "v1: shares, quota", "v1: shares"
 	}
-	dir := h.groups.v1Dir("cpu")
-	if !h.exists(path.Join(dir, "cpu.cfs_quota_us")) {
-		return limited("v1: shares", "there is no cpu.cfs_quota_us", "a kernel with CONFIG_CFS_BANDWIDTH=y")
+	if why, _ := h.lacks("quota"); why != nil {
+		return limited(shares, "CFS bandwidth control is not in the kernel: "+why.Reason, "a kernel with CONFIG_CFS_BANDWIDTH=y")
 	}
-	c.Found = "v1: shares, quota"
+	c.Found = quota
 	return c, nil
 }
 
-// groupFile reports whether the groups below the root of the v2 hierarchy have
-// a file of the cpu controller; known is false where none has the controller.
-func (h *host) groupFile(name string) (has, known bool) {
-	for _, weight := range h.glob(path.Join(h.groups.v2, "*/cpu.weight")) {
-		if h.exists(path.Join(path.Dir(weight), name)) {
-			return true, true
-		}
-		known = true
+// lacks says why groups have no setting, given by the name of its knob; nil if they do.
+// known is false if no group has its controller.
+func (h *host) lacks(name string) (why *kernel.NotSupportedError, known bool) {
+	k := knob.Find(name)
+	t, ok := h.groups.detected.Hierarchy(k.Controller)
+	if !ok {
+		return nil, false
 	}
-	return false, known
+	return t.Lacks(kernel.NewRoot("/", reading{h.fsys}), k)
 }
 
 func cpuIdle(h *host) (Capability, error) {
@@ -231,13 +226,10 @@ func cpuIdle(h *host) (Capability, error) {
 	if err != nil || c.State != OK {
 		return c, err
 	}
-	has, known := true, true
-	if h.groups.inV2("cpu") {
-		if has, known = h.groupFile("cpu.idle"); !known {
-			has, known = h.newer(5, 15)
-		}
-	} else {
-		has = h.exists(path.Join(h.groups.v1Dir("cpu"), "cpu.idle"))
+	why, known := h.lacks("idle")
+	has := why == nil
+	if !known {
+		has, known = h.newer(5, 15)
 	}
 	switch {
 	case !known:
@@ -265,7 +257,56 @@ func memory(h *host) (Capability, error) {
 }
 
 func ioController(h *host) (Capability, error) {
-	return h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
+	c, err := h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
+	if err != nil || c.State != OK && c.State != Limited {
+		return c, err
+	}
+	weights, err := h.ioWeights()
+	c.Found += "; " + weights
+	return c, err
+}
+
+// ioWeights says by which file groups share out disks, and for which disks.
+func (h *host) ioWeights() (string, error) {
+	asRoot := *h.groups.detected
+	asRoot.UID = 0
+	base, err := asRoot.Base(cgroup.IO)
+	if err != nil {
+		return "weights: not told", ignoreNotSupported(err)
+	}
+	plan, err := base.Child("berth").Set(cgroup.Limits{IOWeight: 100})
+	if err != nil || len(plan) == 0 {
+		return "no weights: no sign of BFQ or io.cost", ignoreNotSupported(err)
+	}
+	file := path.Base(plan[0].Path)
+	if file == "io.weight" {
+		text, _, err := h.read(path.Join(h.groups.v2, "io.cost.qos"))
+		if !strings.Contains(text, "enable=1") {
+			return "weights by io.weight, in force on no disk: io.cost is not enabled (io.cost.qos)", err
+		}
+		return "weights by io.weight", err
+	}
+	var disks []string
+	for _, name := range h.glob("sys/block/*/queue/scheduler") {
+		text, _, err := h.read(name)
+		if err != nil {
+			return "", err
+		}
+		if strings.Contains(text, "[bfq]") {
+			disks = append(disks, strings.Split(name, "/")[2])
+		}
+	}
+	if len(disks) == 0 {
+		return "weights by " + file + ", in force on no disk: none has the scheduler BFQ", nil
+	}
+	return "weights by " + file + " on " + strings.Join(disks, ", "), nil
+}
+
+func ignoreNotSupported(err error) error {
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 func pids(h *host) (Capability, error) { return h.controller("pids", "pids", OK, "") }
@@ -336,17 +377,17 @@ func delegated(h *host) (Capability, error) {
 	if h.groupsErr != nil && h.exists("proc/self/mountinfo") {
 		return Capability{}, h.groupsErr
 	}
-	s, err := delegation.Inspect(h.fsys, h.groups.v2)
+	s, err := InspectDelegation(h.fsys, h.groups.v2)
 	if err != nil {
 		return Capability{}, err
 	}
 	c := Capability{State: OK, Found: string(s.State), Reason: s.Reason, Remedy: s.Remedy}
 	switch s.State {
-	case delegation.Applied:
+	case DelegationApplied:
 		c.Reason = ""
-	case delegation.NotApplicable:
+	case DelegationNotApplicable:
 		c.State, c.Found = NotApplicable, "nothing to delegate"
-	case delegation.Absent:
+	case DelegationAbsent:
 		c.State, c.Found = Missing, "users get "+words(s.Configured, "nothing")
 	default:
 		c.State = Limited

@@ -215,8 +215,8 @@ func fifo(h *host) (Capability, error) {
 
 const rtBudget = "cpu.rt_runtime_us"
 
-// rtGroups looks for CONFIG_RT_GROUP_SCHED, which shows as a budget in every
-// group of v1 and in none of v2.
+// rtGroups looks for CONFIG_RT_GROUP_SCHED, which shows as a budget in every group of
+// v1 and is invisible in v2.
 func rtGroups(h *host) (Capability, error) {
 	if h.groupsErr != nil {
 		return Capability{}, h.groupsErr

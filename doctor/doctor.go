@@ -1,12 +1,12 @@
-// Package doctor says what a host can do for Berth: one Capability per thing
+// Package doctor reports a host's capabilities for Berth: one Capability per thing
 // that placing, guarding or measuring needs, with a reason and a remedy where
-// it is not all there, and what Berth does without it.
+// it is limited or missing, and what Berth does without it.
 //
-// Look reads a tree that stands for "/" and asks the kernel nothing but what
-// Probes are given, so that another host's tree or a test's can be examined. A
+// Look reads a tree that stands for "/" and asks the kernel only by the
+// given Probes, so that another host's tree or a test's can be examined. A
 // file that cannot be read or understood makes its capability Unknown; it is
-// never an error of the whole. The doctor changes nothing. doctor/delegation
-// manages the one setting that Berth can make for the user.
+// never an error of the whole. The doctor changes nothing but, when asked, the
+// one setting that Berth can make for the user, see Delegation.
 package doctor
 
 import (
@@ -30,7 +30,7 @@ const (
 	NotApplicable State = "not applicable"
 )
 
-// Group is what a capability is for.
+// Group is the purpose of a capability.
 type Group string
 
 // The groups, in the order of a report.
@@ -53,14 +53,14 @@ type Capability struct {
 	Found string `json:"found"`
 	// Reason says why the state is not OK.
 	Reason string `json:"reason,omitempty"`
-	// Remedy is a command or a setting that would help, "" where none does.
+	// Remedy is a command or a setting that would help, "" if there is none.
 	Remedy string `json:"remedy,omitempty"`
-	// Without says what Berth still does; it is set where the state is Limited,
+	// Without describes Berth's fallback; it is set where the state is Limited,
 	// Missing or Unknown.
 	Without string `json:"without,omitempty"`
 }
 
-// Report is what the doctor says about a host.
+// Report holds the doctor's findings about a host.
 type Report struct {
 	Schema       string       `json:"schema"`
 	Host         string       `json:"host,omitempty"`
@@ -78,8 +78,8 @@ func (r *Report) Get(name string) (c Capability, ok bool) {
 	return r.Capabilities[i], true
 }
 
-// Probes ask the running kernel what no file tells. A nil probe is not asked;
-// none may be set for a tree that is not the live root.
+// Probes ask the running kernel for facts that no file shows. A nil probe is skipped.
+// For a tree that is not the live root all must be nil.
 type Probes struct {
 	// HardwareCounter opens and closes a hardware performance counter.
 	HardwareCounter func() error
@@ -142,8 +142,8 @@ func checks() []check {
 
 		{"pmu", Measure, "no cycles, instructions or cache misses: time and run delay only", pmu},
 		{"cache-monitoring", Measure, "tells cache and bandwidth contention only from its effect on latency", cacheMonitoring},
-		{"btf", Measure, "run delay from schedstat, which names no culprit", btf},
-		{"bpf", Measure, "run delay from schedstat, which names no culprit", bpf},
+		{"btf", Measure, "run delay from schedstat, which names no antagonist", btf},
+		{"bpf", Measure, "run delay from schedstat, which names no antagonist", bpf},
 		{"run-delay", Measure, "pressure totals only", runDelay},
 		{"fifo", Measure, "the load generator runs at normal priority; its lag is measured and may void a result", fifo},
 		{"clock", Measure, "timestamps cost a system call and more", clock},
@@ -166,7 +166,7 @@ func notApplicable(found, reason string) (Capability, error) {
 	return Capability{State: NotApplicable, Found: found, Reason: reason}, nil
 }
 
-// noTree is for what a tree without that part of /proc or /sys cannot tell.
+// noTree is for a tree without that part of /proc or /sys.
 func noTree(name string) (Capability, error) {
 	return Capability{State: Unknown, Found: "not told", Reason: "/" + name + " is absent"}, nil
 }

@@ -136,11 +136,11 @@ func TestCapability(t *testing.T) {
 		reason string
 		remedy string
 	}{
-		"idle by version":       {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-"}, "cpu.idle", OK, "", ""},
+		"idle by version":       {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-", "sys/fs/cgroup/system.slice/cpu.idle": "-", "sys/fs/cgroup/system.slice/cpu.max": "-"}, "cpu.idle", OK, "", ""},
 		"idle too old":          {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "5.10.0"}, "cpu.idle", Missing, "older than 5.15", "kernel 5.15"},
 		"idle not shown":        {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "6.8.0-31"}, "cpu.idle", Missing, "though kernel 6.8.0-31 is new enough", ""},
 		"idle, no version":      {map[string]string{"sys/fs/cgroup/system.slice/cpu.idle": "-", "proc/sys/kernel/osrelease": "x"}, "cpu.idle", Missing, "no group shows the file", "kernel 5.15"},
-		"idle untold":           {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-", "proc/sys/kernel/osrelease": "x"}, "cpu.idle", Unknown, "version is unknown", ""},
+		"idle untold":           {map[string]string{"sys/fs/cgroup/system.slice/cpu.weight": "-", "sys/fs/cgroup/system.slice/cpu.idle": "-", "sys/fs/cgroup/system.slice/cpu.max": "-", "proc/sys/kernel/osrelease": "x"}, "cpu.idle", Unknown, "version is unknown", ""},
 		"no bandwidth control":  {map[string]string{"sys/fs/cgroup/system.slice/cpu.max": "-"}, "cpu", Limited, "bandwidth", "CONFIG_CFS_BANDWIDTH"},
 		"sched_ext enabled":     {map[string]string{"sys/kernel/sched_ext/state": "enabled\n"}, "sched_ext", Limited, "no effect", "stop"},
 		"rights of a user":      {user, "cgroup-rights", Missing, "writable for user 1000", "Delegate=yes"},

@@ -13,7 +13,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// host is a tree and what several checks want to know about it, read once.
+// host is a tree and the facts that several checks need, read once.
 type host struct {
 	fsys    fs.FS
 	probes  Probes
@@ -98,7 +98,7 @@ func (h *host) glob(pattern string) []string {
 }
 
 // newer reports whether the kernel is of that version or newer; known is false
-// where the tree does not tell.
+// if the tree does not show the version.
 func (h *host) newer(major, minor int) (newer, known bool) {
 	first, rest, _ := strings.Cut(h.release, ".")
 	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
@@ -136,7 +136,7 @@ func (r reading) Mkdir(string) error             { return errors.ErrUnsupported 
 func (r reading) Rmdir(string) error             { return errors.ErrUnsupported }
 
 // readHierarchies lets cgroup.Detect choose among the mounts, so that the
-// doctor judges what Berth would use.
+// doctor judges the mounts that Berth would use.
 func readHierarchies(h *host) (hierarchies, error) {
 	g := hierarchies{}
 	text, found, err := h.read("proc/self/mountinfo")
@@ -191,8 +191,8 @@ func (g *hierarchies) add(t cgroup.Hierarchy) {
 	}
 }
 
-// ownGroup returns the v1 group of this process for a controller, "/" where it
-// is not told.
+// ownGroup returns the v1 group of this process for a controller, "/" if it
+// is unknown.
 func (h *host) ownGroup(controller string) (string, error) {
 	text, _, err := h.read("proc/self/cgroup")
 	if err != nil {
@@ -211,7 +211,7 @@ func (h *host) ownGroup(controller string) (string, error) {
 }
 
 // UnifiedMount returns where the cgroup v2 hierarchy is mounted, relative to
-// the tree's top; "" where it is not, or where the tree does not tell.
+// the tree's top; "" if it is not, or if the tree does not show it.
 func UnifiedMount(fsys fs.FS) (string, error) {
 	if _, err := fs.Stat(fsys, "proc/self/mountinfo"); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -233,7 +233,7 @@ func (g *hierarchies) v1Dir(controller string) string {
 	return ""
 }
 
-// process is what proc/self tells about the rights of this process.
+// process holds the rights of this process, from proc/self.
 type process struct {
 	uid     int
 	caps    uint64 // effective
@@ -300,7 +300,7 @@ func field(text, label string, i int) (word string, ok bool) {
 	return "", false
 }
 
-// cpuFlags is what proc/cpuinfo says about the first CPU.
+// cpuFlags are the flags of the first CPU in proc/cpuinfo.
 type cpuFlags struct {
 	vendor string // "GenuineIntel", "AuthenticAMD", "" on arm
 	words  []string

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/proc"
 )
 
 func pmu(h *host) (Capability, error) {
@@ -148,7 +148,7 @@ func hypervisor(h *host) (Capability, error) {
 		return ok("none seen: bare metal")
 	}
 	steal := ""
-	stat, err := procstat.Read(h.fsys)
+	stat, err := proc.ReadStat(h.fsys)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -161,8 +161,8 @@ func hypervisor(h *host) (Capability, error) {
 		"a dedicated host or bare metal, for results to publish")
 }
 
-// hypervisorName returns the hypervisor's name as far as the tree tells, "" for
-// bare metal.
+// hypervisorName returns the hypervisor's name, if the tree shows it; "" for bare
+// metal.
 func (h *host) hypervisorName() string {
 	if name := h.word("sys/hypervisor/type"); name != "" {
 		return name

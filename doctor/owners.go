@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"path"
 	"strings"
-
-	"berth.dev/berth/doctor/delegation"
 )
 
 func systemd(h *host) (Capability, error) {
@@ -17,7 +15,7 @@ func systemd(h *host) (Capability, error) {
 	switch {
 	case h.systemd():
 		version := ""
-		if n := delegation.Version(h.fsys); n > 0 {
+		if n := SystemdVersion(h.fsys); n > 0 {
 			version = fmt.Sprintf(" %d", n)
 		}
 		return ok("systemd" + version + " owns the groups of its units")

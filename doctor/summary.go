@@ -2,7 +2,7 @@ package doctor
 
 import "slices"
 
-// Summary is what the capabilities come to: what the host allows.
+// Summary lists the uses that the host allows, by its capabilities.
 type Summary struct {
 	// Fully, Lesser and Not name uses of the host by how far it allows them,
 	// Unknown those that an unreadable file decides.
@@ -10,7 +10,7 @@ type Summary struct {
 	Lesser  []string `json:"lesser"`
 	Not     []string `json:"not"`
 	Unknown []string `json:"unknown,omitempty"`
-	// For is the capability whose Remedy buys most, "" where nothing is left to do.
+	// For is the capability whose Remedy buys most, "" if nothing is left to do.
 	For    string `json:"for,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
 }
@@ -36,8 +36,8 @@ func abilities() []ability {
 		{"divide memory bandwidth", []string{"memory-bandwidth"}, false},
 		{"hold the frequency", []string{"cpufreq"}, false},
 		{"isolate as an ordinary user", []string{"delegation"}, false},
-		{"see who waits", []string{"psi", "run-delay"}, true},
-		{"name the culprit", []string{"bpf", "btf"}, false},
+		{"measure run delay", []string{"psi", "run-delay"}, true},
+		{"name the antagonist", []string{"bpf", "btf"}, false},
 		{"count cycles and cache misses", []string{"pmu"}, false},
 		{"send load on time", []string{"fifo", "clock"}, true},
 	}
@@ -94,8 +94,8 @@ func (r *Report) judge(a ability, h *host) State {
 	return OK
 }
 
-// byWorth orders the capabilities by what their remedy buys: first what all
-// isolation stands on, then single knobs, then better sight.
+// byWorth orders the capabilities by the value of their remedy: first the base of all
+// isolation, then single knobs, then better observation.
 func byWorth() []string {
 	return []string{
 		"cgroup-rights", "sched_ext", "cgroup", "cpuset", "cpu", "cpu.idle", "fifo", "psi", "delegation", "cpufreq", "cache-ways",

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
-	"berth.dev/berth/machine/sysfs"
 )
 
 // tree lays files over the synthetic machine of a short form ("" for none).
@@ -22,7 +22,7 @@ func tree(t *testing.T, short string, layers ...map[string]string) fstest.MapFS 
 		if err != nil {
 			t.Fatal(err)
 		}
-		hardware, err := sysfs.Write(m)
+		hardware, err := fakekernel.Sysfs(m)
 		if err != nil {
 			t.Fatal(err)
 		}

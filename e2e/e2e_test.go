@@ -40,7 +40,7 @@ func TestGuests(t *testing.T) {
 	if _, ok := kit.Kernel(thorough); !ok {
 		t.Errorf("the kit has no kernel %s: some tests run nowhere", thorough)
 	}
-	programs := build(t)
+	programs := build(t, "e2e/guest")
 	t.Logf("programs after %.1f s", time.Since(began).Seconds())
 	queue := make(chan pair)
 	go func() {
@@ -138,7 +138,7 @@ func (s *summary) String() string {
 
 func kitDir() string { return cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../.cache/e2e") }
 
-// openKit returns what e2e/fetch has fetched, or skips.
+// openKit returns what e2e/vm has fetched, or skips.
 func openKit(t *testing.T) *vmtest.Kit {
 	t.Helper()
 	if os.Getenv(Env) == "" {
@@ -158,8 +158,9 @@ func openKit(t *testing.T) *vmtest.Kit {
 // programs are what runs in guests.
 type programs struct{ init, tests, berth string }
 
-// build builds them beside the kit, where the next run finds what has not changed.
-func build(t *testing.T) programs {
+// build builds them, with the tests of a package, beside the kit, where the next run
+// finds what has not changed.
+func build(t *testing.T, tests string) programs {
 	t.Helper()
 	dir := filepath.Join(kitDir(), "programs")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -174,7 +175,7 @@ func build(t *testing.T) programs {
 		test bool
 	}{
 		{&p.init, "internal/vmtest/vminit", false},
-		{&p.tests, "e2e/guest", true},
+		{&p.tests, tests, true},
 		{&p.berth, "cmd/berth", false},
 	} {
 		builds.Go(func() { *program.file, errs[i] = vmtest.Build(t.Context(), dir, program.pkg, program.test) })
@@ -208,7 +209,7 @@ func (p programs) job(kernel vmtest.Kernel, m vmtest.Machine) vmtest.Job {
 // record replaces the recording of a kernel.
 func record(t *testing.T, kernel vmtest.Kernel, text string) {
 	t.Helper()
-	file := "../internal/fakekernel/parity/testdata/" + kernel.Name + ".txt"
+	file := "../internal/fakekernel/testdata/" + kernel.Name + ".txt"
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Error(err)
 	}
@@ -339,7 +340,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("BERTH_TEST_SOAK is not set to a number of boots")
 	}
 	kit := openKit(t)
-	programs := build(t)
+	programs := build(t, "e2e/guest")
 	for i := range boots {
 		m := vmtest.Machine{Name: "soak8", Cores: 8}
 		job := programs.job(kit.Kernels[i%len(kit.Kernels)], m)

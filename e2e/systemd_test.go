@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,15 +27,27 @@ func TestSystemd(t *testing.T) {
 	if !ok {
 		t.Fatalf("the kit has no kernel %s", name)
 	}
-	programs := build(t)
-	tests, err := vmtest.Build(t.Context(), t.TempDir(), "e2e/systemd", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := build(t, "e2e/systemd")
 	m := vmtest.Machine{Name: "systemd4", Cores: 4, MiB: 1024}
 	job := programs.job(kernel, m)
-	job.Files["/bin/guest.test"], job.Files["/bin/busybox"] = tests, kit.Busybox
+	delete(job.Files, "/bin/berth") // it is in the package
+	job.Files["/berth.deb"], job.Files["/bin/busybox"] = makePackage(t), kit.Busybox
 	job.Modules = []string{"overlay"}
 	job.Disk = kit.Disk
 	runGuest(t, kit, m, job, newSummary(time.Now()))
+}
+
+// makePackage makes Berth's Debian package.
+func makePackage(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	make := exec.CommandContext(t.Context(), "make", "--directory=..", "deb", "VERSION=0.0.0", "OUT="+dir)
+	if text, err := make.CombinedOutput(); err != nil {
+		t.Fatalf("make deb: %v\n%s", err, text)
+	}
+	files, err := filepath.Glob(dir + "/berth_0.0.0_*.deb")
+	if err != nil || len(files) != 1 {
+		t.Fatalf("make deb made %v, want one package (%v)", files, err)
+	}
+	return files[0]
 }

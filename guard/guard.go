@@ -1,15 +1,13 @@
 // Package guard runs the whole of it: it reads a host's signals (guard/observe),
 // judges them (guard/detect), and has something done about it (guard/control,
-// guard/actuate), window by window, until it is told to end.
+// guard/actuate), window by window, until its context ends.
 //
-// A Runner has one or two paces. The slow one reads all groups, once a second. The
-// fast one reads the sensitive groups alone, ten times a second, while the run-queue
-// probe is armed: it tells who has the CPU while they wait. Each pace has a detector
-// of its own, as what is usual depends on the length of a window, and a loop of its
-// own: the fast one acts on the CPU, the slow one on the rest; without the probe the
-// slow one acts on everything.
+// One loop takes windows of two lengths. Once a second all groups are read. Ten times a
+// second, while the run-queue probe is armed, so are the sensitive groups in focus alone:
+// the probe tells which group has the CPU while they wait. Remedies over their CPU are judged
+// by the short windows, all others by the long ones.
 //
-// However a run ends, by its context, an error or a panic, everything is given back.
+// However a run ends, by its context, an error or a panic, everything is restored.
 package guard
 
 import (
@@ -32,7 +30,7 @@ import (
 // FastWindow is the length of a window while the run-queue probe is armed.
 const FastWindow = 100 * time.Millisecond
 
-// Workload is what the guard is told of a control group.
+// Workload describes a control group to the guard.
 type Workload struct {
 	// Group is its path below the root of the tree of groups, as in watch.Subject.
 	Group string `json:"group"`
@@ -75,11 +73,11 @@ type Sensors interface {
 	ProbeCost() float64
 }
 
-// Actuator changes settings of groups, and knows what they were. *actuate.Host is
+// Actuator changes settings of groups, and knows the original ones. *actuate.Host is
 // one.
 type Actuator interface {
 	control.Actuator
-	// Settings returns what a group has without what was applied. For a group that is
+	// Settings returns the settings of a group without the active actions. For a group that is
 	// gone it has no error and the defaults.
 	Settings(group string) (actuate.Settings, error)
 	// Unavailable says of remedies why this host does not have them, NoIdle why
@@ -118,10 +116,12 @@ type Options struct {
 	// judged; it must not keep the slice. Nil is nothing.
 	Read func([]watch.Sample)
 
-	// Found is called with the findings of each window, Acted with each event, Failed
+	// Found is called with the findings of each window: all of them or, with a Repeat, those
+	// that are new or were last reported so long ago. Acted is called with each event, Failed
 	// with errors that do not end the run; a Failed that repeats is told once a
 	// minute. All may be nil. They are called by one goroutine at a time.
 	Found  func([]detect.Finding)
+	Repeat time.Duration
 	Acted  func(control.Event)
 	Failed func(error)
 }
@@ -159,11 +159,16 @@ type Status struct {
 	Sensitive []string `json:"sensitive"`
 	Focus     []string `json:"focus,omitempty"`
 	Others    int      `json:"others"`
-	Probe     Probe    `json:"probe"`
+	// Protected are the groups that are never acted on as the host depends on them, with
+	// the reason.
+	Protected map[string]string `json:"protected,omitempty"`
+	// LeftOut is how many groups are not read, as no more files can be opened.
+	LeftOut int   `json:"leftOut,omitempty"`
+	Probe   Probe `json:"probe"`
 	// Findings are those of the last windows.
 	Findings []detect.Finding `json:"findings"`
 	States   []control.State  `json:"states,omitempty"`
-	// InForce are the actions in force or, in mode preview, that would be.
+	// InForce are the actions active or, in mode preview, that would be.
 	InForce []control.Action `json:"inForce,omitempty"`
 }
 
@@ -185,10 +190,11 @@ type Runner struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	mode    control.Mode
+	loop    *control.Loop
 	slow    *pace
 	fast    *pace // nil without the probe
-	known   roster
+	near    int   // from which of the samples of now on they are the 100 ms windows's
+	known   inventory
 	status  Status
 	calls   []func() // to be made without the lock
 	calling sync.Mutex
@@ -214,18 +220,17 @@ func New(o Options) (*Runner, error) {
 	if o.Replay != nil && o.Actuator == nil {
 		o.Actuator = paper{}
 	}
-	r := &Runner{o: o, mode: o.Control.Mode, now: time.Now, said: map[string]time.Time{}, known: newRoster()}
-	var err error
-	if r.slow, err = r.newPace(o.Window); err != nil {
-		return nil, fmt.Errorf("new guard: %w", err)
-	}
+	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory()}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {
-		if r.noProbe = o.Sensors.Probe(); r.noProbe == nil {
-			if r.fast, err = r.newPace(FastWindow); err != nil {
-				return nil, fmt.Errorf("new guard: %w", err)
-			}
-		}
+		r.noProbe = o.Sensors.Probe()
+	}
+	var err error
+	if r.slow, r.fast, err = r.newPaces(r.noProbe == nil); err == nil {
+		r.loop, err = r.newLoop()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("new guard: %w", err)
 	}
 	return r, nil
 }
@@ -237,41 +242,32 @@ func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.status
-	s.Mode = r.mode
+	s.Mode = r.loop.Mode()
 	s.Focus = append([]string(nil), r.focus...)
 	s.Findings = append([]detect.Finding{}, s.Findings...)
 	s.Sensitive = append([]string{}, r.known.sensitive...)
 	s.Others = len(r.known.all) - len(r.known.sensitive)
+	s.Protected = map[string]string{}
+	for group, m := range r.known.all {
+		if m.settings.Essential != "" {
+			s.Protected[group] = m.settings.Essential
+		}
+	}
 	s.Probe.Armed, s.Probe.ArmedFor = r.armed, r.armedFor()
 	if r.noProbe != nil {
 		s.Probe.Reason = r.noProbe.Error()
 	}
-	for _, p := range r.paces() {
-		s.States = append(s.States, p.loop.State()...)
-		s.InForce = append(s.InForce, p.loop.InForce()...)
-	}
+	s.States, s.InForce = r.loop.State(), r.loop.InForce()
 	return s
 }
 
-// SetMode changes the mode. Everything is given back first; what could not be is an
+// SetMode changes the mode. Everything is restored first; what could not be is an
 // error, and tried again, though the mode has changed (Status).
 func (r *Runner) SetMode(ctx context.Context, m control.Mode) error {
 	defer r.deliver()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var errs []error
-	for _, p := range r.paces() {
-		events, err := p.loop.SetMode(ctx, m)
-		r.acted(events)
-		errs = append(errs, err)
-	}
-	r.mode = r.slow.loop.Mode()
-	return errors.Join(errs...)
-}
-
-func (r *Runner) paces() []*pace {
-	if r.fast == nil {
-		return []*pace{r.slow}
-	}
-	return []*pace{r.slow, r.fast}
+	events, err := r.loop.SetMode(ctx, m)
+	r.acted(events)
+	return err
 }

@@ -357,6 +357,30 @@ func TestObserveAndPreviewChangeNothing(t *testing.T) {
 	}
 }
 
+// A finding that lasts is reported once per Repeat, to those who ask for it.
+func TestFindingsRepeat(t *testing.T) {
+	t.Parallel()
+	for repeat, want := range map[time.Duration][2]int{0: {50, 1000}, 10 * time.Second: {5, 7}, time.Hour: {1, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newModel()
+			m.hogs = 20 * time.Second
+			o := m.options(control.Observe)
+			o.Repeat = repeat
+			found := 0
+			o.Found = func(all []detect.Finding) {
+				for _, f := range all {
+					if f.Victim == "svc/web" && f.Suspect == "batch/hog" && f.Resource == detect.CPU {
+						found++
+					}
+				}
+			}
+			if _, errs := runFor(t, o, 80*time.Second); len(errs) > 0 || found < want[0] || found > want[1] {
+				t.Errorf("every %v: found %d times, errors %v", repeat, found, errs)
+			}
+		})
+	}
+}
+
 func TestQuietHostIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -433,7 +457,7 @@ func TestProbeRestsThoughItWaitsAtTimes(t *testing.T) {
 	}
 }
 
-// TestEverythingBack ends a guard that has something in force in every way.
+// TestEverythingBack ends a guard that has something active in every way.
 func TestEverythingBack(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(m *model, cancel func()){
@@ -468,7 +492,7 @@ func TestEverythingBack(t *testing.T) {
 				m.mu.Unlock()
 				time.Sleep(2 * time.Second)
 				if name == "probe too dear" {
-					if idle, _ := m.state(); !idle || r.Status().Probe.Reason == "" { // the slow loop holds it until the end
+					if idle, _ := m.state(); !idle || r.Status().Probe.Reason == "" { // it is held by the slow windows until the end
 						t.Errorf("in force: %v, status %+v", idle, r.Status())
 					}
 					cancel()
@@ -486,7 +510,7 @@ func TestEverythingBack(t *testing.T) {
 	}
 }
 
-// TestModeChanges gives back what is in force when the guard may only observe.
+// TestModeChanges restores what is active when the guard may only observe.
 func TestModeChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -518,6 +542,16 @@ func TestModeChanges(t *testing.T) {
 	})
 }
 
+// depended is a host that depends on the hog.
+type depended struct{ *model }
+
+func (depended) Settings(group string) (s actuate.Settings, err error) {
+	if group == "batch/hog" {
+		s.Essential = "process 7 has oom_score_adj -997"
+	}
+	return s, nil
+}
+
 // TestLeftAlone leaves groups alone that are, or that nobody gave free.
 func TestLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -528,6 +562,7 @@ func TestLeftAlone(t *testing.T) {
 				return []Workload{{Group: "svc/web", Sensitive: true}, {Group: "batch/hog", Class: place.BE, Protected: true}}, nil
 			}
 		},
+		"essential": func(o *Options) { o.Actuator = depended{o.Actuator.(*model)} },
 		"of no known class": func(o *Options) {
 			o.Workloads = func(context.Context) ([]Workload, error) { return []Workload{{Group: "svc/web", Sensitive: true}}, nil }
 		},
@@ -567,7 +602,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestWithoutProbeAfterAll has the slow pace act on the CPU where the probe cannot be
+// TestWithoutProbeAfterAll has the 1 s windows act on the CPU where the probe cannot be
 // armed although it seemed so, and after it was lost.
 func TestWithoutProbeAfterAll(t *testing.T) {
 	t.Parallel()
@@ -576,9 +611,9 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 		want              string
 	}{
 		"cannot be armed": {0, 0, 60 * time.Second, "applied kept reverted"},
-		// What the fast loop had done stays: the slow one holds it, and gives it back at the end, or when the hog is gone.
-		"lost":           {40 * time.Second, 0, 100 * time.Second, "applied kept adopted reverted"},
-		"lost, hog gone": {40 * time.Second, 60 * time.Second, 100 * time.Second, "applied kept adopted on_trial relaxed"},
+		// What was done by the fast windows stays: it is held by the slow ones, and reverted at the end, or when the hog is gone.
+		"lost":           {40 * time.Second, 0, 100 * time.Second, "applied kept reverted"},
+		"lost, hog gone": {40 * time.Second, 60 * time.Second, 100 * time.Second, "applied kept on_trial relaxed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -588,6 +623,9 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 				events, errs := runFor(t, m.options(control.Enforce), c.ends)
 				if got := outcomes(events); got != c.want {
 					t.Errorf("events %q, want %q", got, c.want)
+				}
+				if len(m.setAt) != 1 || len(m.givenBack) != 1 {
+					t.Errorf("set at %v, given back at %v, want each once", m.setAt, m.givenBack)
 				}
 				if len(errs) != 1 || !strings.Contains(errs[0].Error(), "run-queue probe: too dear") {
 					t.Errorf("errors %v, want one of the probe", errs)
@@ -600,7 +638,7 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 	}
 }
 
-// TestProbeRestsBetweenTrials has a hog that stays: what helps stays in force, and the
+// TestProbeRestsBetweenTrials has a hog that stays: what helps stays active, and the
 // probe is armed for the trials only, which lie further and further apart.
 func TestProbeRestsBetweenTrials(t *testing.T) {
 	t.Parallel()

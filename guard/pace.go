@@ -8,32 +8,36 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// pace is a detector and a loop with windows of one length.
+// pace is the windows of one length.
 type pace struct {
 	window   watch.Time
 	due      watch.Time // when the next window ends
 	detector *detect.Detector
-	loop     *control.Loop
 	findings []detect.Finding // of the last window
-	samples  int              // how many of the samples of now are the slow pace's
 }
 
-func (r *Runner) newPace(window time.Duration) (*pace, error) {
-	p := &pace{window: watch.Time(window)}
-	var err error
-	p.detector, err = detect.New(detect.Config{Machine: r.o.Machine, PeakBandwidth: r.o.PeakBandwidth, Window: p.window})
+// newPaces makes the detector and its paces; the fast one is nil without the probe.
+func (r *Runner) newPaces(probe bool) (slow, fast *pace, err error) {
+	c := detect.Config{Machine: r.o.Machine, PeakBandwidth: r.o.PeakBandwidth, Window: watch.Time(r.o.Window)}
+	if probe {
+		c.Near = watch.Time(FastWindow)
+	}
+	d, err := detect.New(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	if probe {
+		fast = &pace{window: c.Near, detector: d.Near()}
+	}
+	return &pace{window: c.Window, detector: d}, fast, nil
+}
+
+// newLoop makes the loop, which acts by windows of both paces.
+func (r *Runner) newLoop() (*control.Loop, error) {
 	c := r.o.Control
-	if r.slow != nil {
-		c.Suppression = nil // it is the slow one's to set
+	c.Window, c.Near, c.Machine, c.Now = r.o.Window, FastWindow, r.o.Machine, func() time.Time { return r.now() }
+	if r.o.Actuator == nil {
+		return control.New(c, nil)
 	}
-	c.Window, c.Machine, c.Now = window, r.o.Machine, func() time.Time { return r.now() }
-	var act control.Actuator
-	if r.o.Actuator != nil {
-		act = r.o.Actuator
-	}
-	p.loop, err = control.New(c, act)
-	return p, err
+	return control.New(c, r.o.Actuator)
 }

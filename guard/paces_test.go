@@ -19,10 +19,10 @@ import (
 )
 
 // More groups are in need than can be looked at closely: those that are stay, and
-// the slow pace acts on the CPU of the rest.
+// the 1 s windows acts on the CPU of the rest.
 func TestMoreInNeedThanInFocus(t *testing.T) {
 	t.Parallel()
-	var k roster
+	var k inventory
 	for i := range observe.MaxFocus + 4 {
 		k.sensitive = append(k.sensitive, fmt.Sprintf("svc/%02d", i))
 	}
@@ -43,7 +43,7 @@ func TestMoreInNeedThanInFocus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.known, r.armed, r.needed = newRoster(), true, rest
+	r.known, r.armed, r.needed = newInventory(), true, rest
 	r.known.sensitive = k.sensitive
 	for _, group := range k.sensitive {
 		r.known.all[group] = &member{}
@@ -56,11 +56,14 @@ func TestMoreInNeedThanInFocus(t *testing.T) {
 	}
 	for i, victim := range k.sensitive {
 		inFocus := slices.Contains(r.focus, victim)
-		if slow, fast := r.mayActOn(r.slow, found)[i].Remedies, r.mayActOn(r.fast, found)[i].Remedies; (slow == nil) != inFocus || (fast == nil) == inFocus {
-			t.Errorf("%s, in focus %v: the slow pace may %v, the fast one %v", victim, inFocus, slow, fast)
+		if fast := r.closely(victim, detect.CPU); fast != inFocus {
+			t.Errorf("%s, in focus %v: judged by the fast pace: %v", victim, inFocus, fast)
 		}
-		if r.tells(r.slow, found[i]) == r.tells(r.fast, found[i]) {
-			t.Errorf("%s: told by both paces, or by none", victim)
+		if r.closely(victim, detect.Memory) {
+			t.Errorf("%s: its memory is judged by the fast pace", victim)
+		}
+		if got := r.known.mayActOn(found)[i].Remedies; got == nil {
+			t.Errorf("%s: nothing may be done", victim)
 		}
 	}
 	r.deliver()
@@ -69,7 +72,7 @@ func TestMoreInNeedThanInFocus(t *testing.T) {
 	}
 }
 
-// Best-effort suppression is one pace's.
+// Best-effort suppression is by the slow windows only.
 func TestOnePaceSuppresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +100,7 @@ var errStuck = errors.New("it is stuck")
 
 func (stuck) Revert(context.Context, control.Action) ([]control.Change, error) { return nil, errStuck }
 
-// A mode that cannot give everything back says so, and so does the end.
+// A mode that cannot restore everything says so, and so does the end.
 func TestModeChangeThatGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []control.Mode{control.Preview, control.Observe} {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// relook is the time between two looks at who is who.
+	// relook is the time between two listings of the groups.
 	relook = 5 * watch.Second
 	// relookNew is the least time between two looks for a suspect that is new.
 	relookNew = 200 * watch.Millisecond
@@ -30,12 +30,14 @@ const (
 	beforeTrial = 5 * time.Second
 	// maxSilent is after how many windows in a row without any sample a run ends.
 	maxSilent = 30
-	// repeat is when an error that repeats is told again.
+	// repeat is the time after which an error that repeats is reported again.
 	repeat = time.Minute
+	// maxSaid bounds the errors and findings that are remembered as reported.
+	maxSaid = 1000
 )
 
 // Run guards until the context ends, which is no error, or the recording does. Then,
-// and after an error or a panic, everything is given back; what could not be is an
+// and after an error or a panic, everything is restored; what could not be is an
 // error.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	defer func() {
@@ -51,20 +53,18 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	return r.live(ctx)
 }
 
-// release gives everything back and detaches the probe.
+// release restores everything and detaches the probe.
 func (r *Runner) release(ctx context.Context) error {
 	defer r.deliver()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for _, p := range r.paces() {
-		events := p.loop.Release(ctx)
-		if r.mode == control.Enforce {
-			r.acted(events)
-		}
-		if left := p.loop.Owed(); len(left) > 0 {
-			errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
-		}
+	events := r.loop.Release(ctx)
+	if r.loop.Mode() == control.Enforce {
+		r.acted(events)
+	}
+	if left := r.loop.PendingReverts(); len(left) > 0 {
+		errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
 	}
 	if r.armed {
 		r.disarmed()
@@ -107,11 +107,10 @@ func (r *Runner) live(ctx context.Context) error {
 	}
 }
 
-// window does what is due with what was read, and returns the time to the next
-// reading.
+// window judges the samples that were read, and returns the time to the next reading.
 func (r *Runner) window(ctx context.Context, samples []watch.Sample, now watch.Time, full bool, failed error) watch.Time {
 	r.mu.Lock()
-	defer r.mu.Unlock() // also after a panic: everything has to be given back
+	defer r.mu.Unlock() // also after a panic: everything has to be restored
 	r.failed(failed)
 	if len(samples) > 0 {
 		r.take(ctx, samples, now, full)
@@ -132,7 +131,7 @@ func (r *Runner) read(now watch.Time, full bool, to []watch.Sample) ([]watch.Sam
 			r.o.Read(to)
 		}
 	}
-	r.slow.samples = len(to)
+	r.near = len(to)
 	if r.armed {
 		var err error
 		to, err = r.o.Sensors.TickNear(now, to)
@@ -155,7 +154,7 @@ func (r *Runner) replay(ctx context.Context) error {
 		}
 		at := samples[0].Time
 		r.now = func() time.Time { return r.began.Add(time.Duration(at)) }
-		r.slow.samples = len(samples)
+		r.near = len(samples)
 		// Ticks are never exactly on time.
 		r.window(ctx, samples, at, at >= r.slow.due-watch.Time(r.o.Window)/10, nil)
 		r.deliver()
@@ -163,9 +162,9 @@ func (r *Runner) replay(ctx context.Context) error {
 	return nil
 }
 
-// take judges the samples of now, and has done what is due.
+// take judges the samples of now, and has the loop act.
 func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Time, full bool) {
-	all, near := samples[:r.slow.samples], samples[r.slow.samples:]
+	all, near := samples[:r.near], samples[r.near:]
 	r.last.add(samples)
 	r.known.use(all)
 	if full && (now-r.known.looked >= relook || r.known.looked == 0) {
@@ -177,16 +176,15 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 	}
 	if full {
 		r.status.Windows++
+		if s, ok := r.o.Sensors.(interface{ LeftOut() int }); ok {
+			r.status.LeftOut = s.LeftOut()
+		}
 		r.judge(ctx, r.slow, now)
 		r.attend(now)
 	}
-	switch {
-	case full && !r.armed && r.fast != nil && len(r.fast.loop.Active()) > 0:
-		in := control.Input{Workloads: r.workloads(nil), Host: r.host(), Elsewhere: r.elsewhere(r.fast)}
-		r.acted(r.fast.loop.Rest(ctx, in))
-	case r.armed && now > r.armedAt:
+	if r.armed && now > r.armedAt {
 		r.judge(ctx, r.fast, now)
-		if len(r.fast.findings) > 0 || r.fast.loop.Unsettled(0) {
+		if len(r.fast.findings) > 0 || r.loop.Unsettled(0) {
 			r.needed = now + rest
 		}
 		r.status.Probe.Cost = r.o.Sensors.ProbeCost()
@@ -194,8 +192,10 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 			r.noProbe = r.o.Sensors.Probe()
 		}
 	}
-	if r.fast != nil && r.noProbe != nil {
-		r.lost(ctx)
+	if r.fast != nil && r.noProbe != nil { // it is gone for good: the 1 s windows goes on
+		r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
+		r.disarmed()
+		r.fast = nil
 	}
 	r.status.Findings = r.slow.findings
 	if r.fast != nil {
@@ -211,94 +211,84 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		p.due = now + p.window
 	}
 	found := p.detector.Judge(now)
-	r.meetSuspects(ctx, found, now)
-	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool { return !r.tells(p, f) })
-	if len(p.findings) > 0 && r.o.Found != nil {
-		r.calls = append(r.calls, func() { r.o.Found(p.findings) })
+	r.addSuspects(ctx, found, now)
+	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool {
+		return r.closely(f.Victim, f.Resource) != (p == r.fast) && (p == r.fast || r.armed)
+	})
+	news := slices.DeleteFunc(slices.Clone(p.findings), func(f detect.Finding) bool {
+		return !r.isNew(fmt.Sprintf("%s\x00%s\x00%v", f.Victim, f.Suspect, f.Resource), r.o.Repeat)
+	})
+	if len(news) > 0 && r.o.Found != nil {
+		r.calls = append(r.calls, func() { r.o.Found(news) })
 	}
-	in := control.Input{Findings: r.mayActOn(p, found), Symptoms: p.detector, Host: r.host(), Elsewhere: r.elsewhere(p)}
+	in := control.Input{
+		Symptoms: p.detector, Host: r.host(), Near: p == r.fast, Resting: !r.armed, Closely: r.closely,
+	}
 	if late {
 		// What a late window shows may be over: nothing new is done about it.
 		r.status.Late++
-		in.Findings = nil
-	}
-	if r.mode != control.Observe || len(p.loop.InForce()) > 0 {
-		in.Workloads = r.workloads(in.Findings)
-	}
-	r.acted(p.loop.Step(ctx, in))
-}
-
-// tells reports whether a finding of a pace is handed out: the fast one's about the
-// CPU of groups in focus while it runs.
-func (r *Runner) tells(p *pace, f detect.Finding) bool {
-	if p == r.fast {
-		return r.ofFast(f)
-	}
-	return !r.armed || !r.ofFast(f)
-}
-
-// elsewhere says what the other pace's loop has: each knob has one owner.
-func (r *Runner) elsewhere(p *pace) func(control.Action) bool {
-	switch {
-	case r.fast == nil:
-		return nil
-	case p == r.fast:
-		return r.slow.loop.Has
-	}
-	return r.fast.loop.Has
-}
-
-// meetSuspects looks at once who is there if a suspect is new.
-func (r *Runner) meetSuspects(ctx context.Context, found []detect.Finding, now watch.Time) {
-	isNew := func(f detect.Finding) bool {
-		return f.Suspect != "" && f.Suspect != "/" && f.Suspect != observe.Ended && !r.known.has(f.Suspect)
-	}
-	if r.o.Sensors != nil && now-r.known.looked >= relookNew && slices.ContainsFunc(found, isNew) {
-		r.look(ctx, nil, now)
-	}
-}
-
-// mayActOn is findings for a loop. Those that are the other loop's to act on stay,
-// without remedies, as they explain others; and so do those about a suspect that is
-// no group to act on, as the root group.
-func (r *Runner) mayActOn(p *pace, found []detect.Finding) []detect.Finding {
-	found = slices.Clone(found)
-	for i := range found {
-		if f := &found[i]; f.Suspect != "" && !r.known.has(f.Suspect) {
-			f.Remedies = nil
-		}
-	}
-	if r.fast == nil {
-		return found
-	}
-	if p == r.fast {
-		for _, f := range r.slow.findings {
-			if !r.ofFast(f) {
-				found = append(found, f)
+	} else {
+		in.Findings = r.known.mayActOn(found)
+		for _, f := range r.slow.findings { // they explain others
+			if p == r.fast && !r.closely(f.Victim, f.Resource) {
+				in.Findings = append(in.Findings, f)
 			}
 		}
 	}
+	if r.loop.Mode() != control.Observe || len(r.loop.InForce()) > 0 {
+		in.Workloads = r.workloads(in.Findings)
+	}
+	r.acted(r.loop.Step(ctx, in))
+}
+
+// addSuspects lists the groups at once if a suspect is new.
+func (r *Runner) addSuspects(ctx context.Context, found []detect.Finding, now watch.Time) {
+	isNew := func(f detect.Finding) bool {
+		return f.Suspect != "" && f.Suspect != "/" && f.Suspect != observe.Ended && f.Suspect != observe.Others &&
+			!r.known.has(f.Suspect) && !r.known.sought[f.Suspect]
+	}
+	if now-r.known.soughtFrom >= relook {
+		clear(r.known.sought)
+		r.known.soughtFrom = now
+	}
+	if r.o.Sensors == nil || now-r.known.looked < relookNew || !slices.ContainsFunc(found, isNew) {
+		return
+	}
+	r.look(ctx, nil, now)
 	for i := range found {
-		if (p == r.fast) != r.ofFast(found[i]) {
-			found[i].Remedies = nil
+		r.known.sought[found[i].Suspect] = true // if it is not known now, it is no group to act on
+	}
+}
+
+// mayActOn is findings for the loop. Those about a suspect that is no group to act on, as
+// the root group, are without remedies.
+func (k *inventory) mayActOn(found []detect.Finding) []detect.Finding {
+	found = slices.Clone(found)
+	for i := range found {
+		if f := &found[i]; f.Suspect != "" && !k.has(f.Suspect) {
+			f.Remedies = nil
 		}
 	}
 	return found
 }
 
-// ofFast reports whether a finding is the fast pace's to act on: of the CPU, of which
-// the run-queue probe tells, and of a group in focus.
-func (r *Runner) ofFast(f detect.Finding) bool {
-	return (f.Resource == detect.CPU || f.Resource == detect.OwnLoad) && slices.Contains(r.focus, f.Victim)
+// closely reports whether a victim's lack of a resource is judged by the short windows: of
+// the CPU, of which the run-queue probe tells, if the group is in focus.
+func (r *Runner) closely(victim string, resource detect.Resource) bool {
+	if r.fast == nil || resource != detect.CPU && resource != detect.OwnLoad || !slices.Contains(r.focus, victim) {
+		return false
+	}
+	s, ok := r.o.Sensors.(interface{ Probes(group string) bool })
+	return !ok || s.Probes(victim)
 }
 
-// attend arms the probe while it is needed, and says whom to look at closely.
+// attend arms the probe while it is needed, and chooses the groups in focus.
 func (r *Runner) attend(now watch.Time) {
 	if r.o.Sensors == nil {
 		return
 	}
 	r.noteWaits()
-	helped := r.helped()
+	helped := r.loop.Active()
 	waiting := r.waiting(helped)
 	needy := slices.Concat(waiting, helped)
 	slices.Sort(needy)
@@ -315,7 +305,7 @@ func (r *Runner) attend(now watch.Time) {
 			observe.MaxFocus, r.o.Window))
 	}
 	switch {
-	case r.o.Probe == ProbeAlways, r.slow.loop.Unsettled(0), r.fast.loop.Unsettled(max(beforeTrial, 2*r.o.Window)):
+	case r.o.Probe == ProbeAlways, r.loop.Unsettled(max(beforeTrial, 2*r.o.Window)):
 		r.needed = now + rest
 	case len(waiting) > 0:
 		r.needed = max(r.needed, now+restSoon)
@@ -349,8 +339,7 @@ func (r *Runner) armedFor() time.Duration {
 // disarmed notes that the probe is armed no more.
 func (r *Runner) disarmed() { r.status.Probe.ArmedFor, r.armed = r.armedFor(), false }
 
-// noteWaits keeps in mind who of the sensitive groups waits for CPU by the last slow
-// window.
+// noteWaits records which sensitive groups wait for CPU by the last slow window.
 func (r *Runner) noteWaits() {
 	for _, group := range r.known.sensitive {
 		m := r.known.all[group]
@@ -362,7 +351,7 @@ func (r *Runner) noteWaits() {
 }
 
 // waiting are the sensitive groups that wait for CPU: by the last slow window or, where
-// something is in force for them, by most of the last five, as one may be chance and
+// something is active for them, by most of the last five, as one may be chance and
 // there is no hurry to see whether it still helps.
 func (r *Runner) waiting(helped []string) []string {
 	return slices.DeleteFunc(slices.Clone(r.known.sensitive), func(group string) bool {
@@ -372,32 +361,6 @@ func (r *Runner) waiting(helped []string) []string {
 		}
 		return waits&1 == 0
 	})
-}
-
-// helped are the groups for which something is in force.
-func (r *Runner) helped() []string {
-	helped := r.slow.loop.Active()
-	if r.fast != nil {
-		helped = append(helped, r.fast.loop.Active()...)
-	}
-	return helped
-}
-
-// lost gives up the fast pace once the probe is gone for good, or could not be armed:
-// the slow one holds what it had done, and does its work.
-func (r *Runner) lost(ctx context.Context) {
-	r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
-	if actions := r.fast.loop.HandOver(); len(actions) > 0 {
-		adopted, err := r.slow.loop.Adopt(actions)
-		r.acted(adopted)
-		r.failed(err)
-	}
-	r.acted(r.fast.loop.Release(ctx))
-	if len(r.fast.loop.InForce()) > 0 {
-		return // it is tried again
-	}
-	r.disarmed()
-	r.fast = nil
 }
 
 // acted hands out events, failed an error, once the lock is free.
@@ -414,15 +377,22 @@ func (r *Runner) failed(err error) {
 	if err == nil || r.o.Failed == nil {
 		return
 	}
-	now := r.now()
-	if at, ok := r.said[err.Error()]; ok && now.Sub(at) < repeat {
-		return
+	if r.isNew(err.Error(), repeat) {
+		r.calls = append(r.calls, func() { r.o.Failed(err) })
 	}
-	if len(r.said) > 100 {
+}
+
+// isNew reports whether something was not reported within a time, and notes that it is now.
+func (r *Runner) isNew(what string, within time.Duration) bool {
+	now := r.now()
+	if at, ok := r.said[what]; ok && now.Sub(at) < within {
+		return false
+	}
+	if len(r.said) >= maxSaid {
 		clear(r.said)
 	}
-	r.said[err.Error()] = now
-	r.calls = append(r.calls, func() { r.o.Failed(err) })
+	r.said[what] = now
+	return true
 }
 
 // deliver makes the calls that are due.

@@ -6,11 +6,12 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// entry is a step that is about to be done, with what is needed to undo it.
-// It is what the journal stores.
+// entry is a step that is about to be done, with the data to undo it. The journal
+// stores entries.
 type entry struct {
 	Step
 	// Inode is that of the file, or of the directory once it was made; 0 if unknown.
@@ -21,17 +22,15 @@ type entry struct {
 	// Children are, for Enable, the child groups that were there before, with
 	// their inodes.
 	Children map[string]uint64 `json:"children,omitempty"`
-	// Also are values that count as Berth's own beside Value: what the kernel
-	// made of it, and what an undo wrote instead of Original.
+	// Also are further values that count as Berth's own: the value that the kernel
+	// made of Value, and the value that an undo wrote instead of Original.
 	Also []string `json:"also,omitempty"`
-	// Start is, for Attach, the start time of the process.
-	Start string `json:"start,omitempty"`
 
 	seq int
 	// undoing: undoing it has begun, so Path may have its original value while
 	// the disturbed files do not yet.
 	undoing bool
-	// covered: a ledger has an earlier note that undoes this one too, number seq
+	// covered: a ledger has an earlier entry that undoes this one too, number seq
 	// or, if 0, that of its directory.
 	covered bool
 }
@@ -45,13 +44,13 @@ type saved struct {
 
 // Apply carries out a plan, step by step: save the original, journal it, write,
 // read back. When a step fails, everything done so far is undone and the error
-// is a StepError, joined with what could not be undone.
+// is a StepError, joined with the errors of undoing.
 //
 // The returned function undoes the plan, last step first, and only where the
-// value is still the one written here; a value that someone else changed since
-// stays and is reported as a ChangedError. It goes on after an error; calling
-// it again retries what is left. A controller that other groups have come to
-// use stays enabled, which is no error, and stays in the journal.
+// value is still the one written here. A value that another writer changed since
+// stays and is reported as a ChangedError. The function goes on after an error;
+// calling it again retries the rest. A controller that other groups use by now stays
+// enabled, without an error, and stays in the journal.
 //
 // The journal may be nil: then nothing survives the process. Apply and the
 // undo of different plans may run at the same time; the caller keeps two of
@@ -96,7 +95,7 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 		err = r.write(s.Path, s.Value)
 	}
 	if err != nil {
-		if s.Op == Mkdir { // what is there now is not ours to remove
+		if s.Op == Mkdir { // a directory that exists already is not removed
 			return nil, errors.Join(refused(s, err), journal.undone(e))
 		}
 		return keep(e), refused(s, err)
@@ -110,6 +109,13 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 		err = r.readBack(e, journal)
 	case Enable:
 		err = r.enabled(s)
+	case Attach:
+		// The start was right just before. The process that has the number now was
+		// moved, and undo moves it to Back.
+		if now := r.startTime(s.Value); now != e.Start && now != "" {
+			e.Start = now
+			err = fmt.Errorf("process %s ended meanwhile, and another one has its number: %w", s.Value, syscall.ESRCH)
+		}
 	}
 	if err != nil {
 		return keep(e), refused(s, err)
@@ -130,8 +136,8 @@ func keep(e *entry) *entry {
 	return e
 }
 
-// prepare reads what must be known to undo s. It returns nil if there is
-// nothing to do.
+// prepare reads the original value, to undo s. It returns nil if there is nothing
+// to do.
 func (r *Root) prepare(s Step) (*entry, error) {
 	e := &entry{Step: s}
 	if s.Op == Mkdir {
@@ -152,7 +158,13 @@ func (r *Root) prepare(s Step) (*entry, error) {
 		if s.Back == s.Path {
 			return nil, nil
 		}
-		e.Start = r.startTime(s.Value)
+		start := r.startTime(s.Value)
+		if e.Start == "" {
+			e.Start = start
+		}
+		if e.Start != start {
+			return nil, fmt.Errorf("process %s has ended: %w", s.Value, syscall.ESRCH)
+		}
 		return e, nil
 	}
 	text, err := r.read(s.Path)
@@ -170,7 +182,7 @@ func (r *Root) prepare(s Step) (*entry, error) {
 	if s.Format.same(e.Original, s.Value) {
 		return nil, nil
 	}
-	if s.Format == State { // what qualifies it cannot be written
+	if s.Format == State { // a qualifier cannot be written
 		e.Original, _, _ = strings.Cut(strings.TrimSpace(e.Original), " ")
 	}
 	for _, name := range s.Disturbs {
@@ -198,9 +210,10 @@ func missing(enable, list string) []string {
 	return words
 }
 
-// readBack compares what the kernel shows with what was written. States may
-// take a moment to be reached. What is shown instead is noted as Berth's own,
-// so that it is undone all the same.
+// readBack compares the value that the kernel shows with the one written. A State may
+// take a moment to be reached. A value that the kernel made of the written one is noted
+// as Berth's own, so that it is undone all the same. A value that another writer has set
+// meanwhile stays, and is ErrChanged.
 func (r *Root) readBack(e *entry, journal *Journal) error {
 	var shown string
 	for range 20 {
@@ -212,7 +225,14 @@ func (r *Root) readBack(e *entry, journal *Journal) error {
 		if e.Format.same(shown, e.Value) {
 			return nil
 		}
-		if !e.owns(shown) {
+		if !e.owns(shown) && !e.Format.same(shown, e.Original) {
+			ours, err := r.makes(e, shown)
+			if err != nil {
+				return err
+			}
+			if !ours {
+				return fmt.Errorf("%w: it is %q", ErrChanged, shown)
+			}
 			if err := journal.also(e, shown); err != nil {
 				return err
 			}
@@ -220,6 +240,27 @@ func (r *Root) readBack(e *entry, journal *Journal) error {
 		time.Sleep(time.Millisecond)
 	}
 	return fmt.Errorf("the kernel shows %q instead", shown)
+}
+
+// makes reports whether the kernel makes text of the value of e: then the kernel shows
+// text each time that the value is written. A value of another writer is written back.
+func (r *Root) makes(e *entry, text string) (bool, error) {
+	for range 3 {
+		if err := r.write(e.Path, e.Value); err != nil {
+			return false, err
+		}
+		again, err := r.read(e.Path)
+		if err != nil {
+			return false, err
+		}
+		switch again = e.line(again); {
+		case e.Format.same(again, e.Value):
+			return false, r.write(e.Path, text)
+		case !e.Format.same(again, text):
+			return false, nil // another writer wrote it once more
+		}
+	}
+	return true, nil
 }
 
 func (r *Root) enabled(s Step) error {

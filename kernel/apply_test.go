@@ -3,6 +3,8 @@ package kernel
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/plain"
 )
 
 // TestRefused applies plans whose last step is refused: everything before it
@@ -142,7 +145,7 @@ func TestHints(t *testing.T) {
 	if got := hint(Step{}, errors.New("odd")); got != "" {
 		t.Errorf("hint for an error that is none of the kernel's: %q", got)
 	}
-	if got := busyHint(Step{Path: "x/memory.max"}, false); !strings.Contains(got, "reclaim") {
+	if got := hint(Step{Path: "x/memory.max"}, syscall.EBUSY); !strings.Contains(got, "reclaim") {
 		t.Errorf("busy memory.max: %q", got)
 	}
 }
@@ -178,6 +181,49 @@ func TestReadBack(t *testing.T) {
 	write(t, root, v1cpu+"/cpu.shares", "2048")
 	if err := undo(); err != nil {
 		t.Errorf("undo of what was never written: %v", err)
+	}
+}
+
+// raced is a kernel on which others write, so often, as soon as Berth has written.
+type raced struct {
+	Files
+	values *[]string
+}
+
+func (r raced) WriteFile(name, data string) error {
+	err := r.Files.WriteFile(name, data)
+	if v := *r.values; err == nil && len(v) > 0 {
+		*r.values = v[1:]
+		err = r.Files.WriteFile(name, v[0]+"\n")
+	}
+	return err
+}
+
+// TestOthersWriteMeanwhile has others set a value between Berth's write and its read-back:
+// the last of theirs stays, and is told.
+func TestOthersWriteMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, values := range [][]string{{"777"}, {"777", "888"}, {"1024"}} {
+		root, k := fake(t, fakekernel.V1())
+		want := tree(t, k)
+		last := values[len(values)-1]
+		want[v1cpu+"/cpu.shares"] = last + "\n"
+		dir := memoryDir(t)
+		j, err := OpenJournal(root, dir, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Apply(NewRoot(root.Name(), raced{k, &values}), oneWrite, j)
+		if err == nil || errors.Is(err, ErrChanged) != (last != "1024") {
+			t.Errorf("others wrote %s: %v", last, err)
+		}
+		sameTree(t, k, want)
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if report, err := Restore(root, dir); err != nil || len(report.Items) > 0 {
+			t.Errorf("others wrote %s: still noted: %+v, %v", last, report, err)
+		}
 	}
 }
 
@@ -307,7 +353,7 @@ func TestUndoNamesChildren(t *testing.T) {
 	if err := k.Mkdir(v1cpu + "/lab/theirs"); err != nil {
 		t.Fatal(err)
 	}
-	if err := undo(); err == nil || !strings.Contains(err.Error(), "someone else made child groups in it: theirs") {
+	if err := undo(); err == nil || !strings.Contains(err.Error(), "another process made child groups in it: theirs") {
 		t.Errorf("undo: %v", err)
 	}
 }
@@ -540,7 +586,8 @@ func TestKilledAfterReadBack(t *testing.T) {
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
 	j, dir := journal(t, root)
-	e, err := NewRoot("", shows{k, "77"}).prepare(Step{Path: v1cpu + "/cpu.shares", Value: "10"})
+	other := NewRoot("", shows{k, "77"})
+	e, err := other.prepare(Step{Path: v1cpu + "/cpu.shares", Value: "10"})
 	if err == nil {
 		err = j.begin(e)
 	}
@@ -548,7 +595,7 @@ func TestKilledAfterReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, root, v1cpu+"/cpu.shares", "77")
-	if err := root.readBack(e, j); err == nil {
+	if err := other.readBack(e, j); err == nil {
 		t.Error("readBack: no error")
 	}
 	die(t, j)
@@ -556,6 +603,54 @@ func TestKilledAfterReadBack(t *testing.T) {
 		t.Errorf("Restore: %+v, %v", report.Items, err)
 	}
 	sameTree(t, k, before)
+}
+
+// Whatever a group is called, each step is one command of a shell, and writes what it
+// says into the file that it names.
+func TestPlanStringHostile(t *testing.T) {
+	t.Parallel()
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("no sh: ", err)
+	}
+	for _, name := range []string{
+		"$(touch owned)", "`touch owned`", "a;touch owned", "a\ntouch owned\n", "it's", `"; touch owned; "`, "a b", "-rf", "*", "~", "#", "a&&b|c>d<e",
+		"\x1b[2J", "\u202egpj", "50%", `back\slash\x41`, "\xff\xfe", strings.Repeat("x", 255), "..x", "a=b,c:d",
+	} {
+		dir := t.TempDir()
+		plan := Plan{
+			{Op: Mkdir, Path: "g/" + name, Why: "x\ntouch owned"},
+			{Path: "g/" + name + "/cpu.weight", Value: "10", Why: "of " + name},
+			{Path: "g/" + name + "/io.max", Value: "8:0 rbps=1"},
+			{Path: "g/" + name + "/cpuset.cpus"},
+		}
+		text := plan.String()
+		if strings.Count(text, "\n") != len(plan) || plain.Text(text) != text {
+			t.Errorf("%q: these are not %d lines:\n%q", name, len(plan), text)
+			continue
+		}
+		if out, err := exec.Command(sh, "-n", "-c", text).CombinedOutput(); err != nil {
+			t.Errorf("%q: sh -n: %v: %s\n%s", name, err, out, text)
+			continue
+		}
+		cmd := exec.Command(sh, "-ec", strings.NewReplacer(" /g/", " ./g/", "'/g/", "'./g/", "\"/g/", "\"./g/").Replace(text))
+		cmd.Dir = dir
+		if err := os.Mkdir(dir+"/g", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%q: sh: %v: %s\n%s", name, err, out, text)
+			continue
+		}
+		for file, want := range map[string]string{"cpu.weight": "10\n", "io.max": "8:0 rbps=1\n", "cpuset.cpus": "\n"} {
+			if got, err := os.ReadFile(dir + "/g/" + name + "/" + file); err != nil || string(got) != want {
+				t.Errorf("%q: %s is %q, %v", name, file, got, err)
+			}
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+			t.Errorf("%q: the commands made %v, %v", name, entries, err)
+		}
+	}
 }
 
 func TestPlanString(t *testing.T) {

@@ -8,33 +8,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-)
 
-// fresh is what the settings of a new v2 group are, by controller. Disabling a
-// controller takes its files, and with them any other value, from every child.
-func fresh(controller string) map[string]string {
-	switch controller {
-	case "cpu":
-		return map[string]string{
-			"cpu.weight": "100", "cpu.idle": "0", "cpu.max": "max 100000", "cpu.max.burst": "0",
-			"cpu.uclamp.min": "0.00", "cpu.uclamp.max": "max",
-		}
-	case "cpuset":
-		return map[string]string{
-			"cpuset.cpus": "", "cpuset.mems": "", "cpuset.cpus.exclusive": "", "cpuset.cpus.partition": "member",
-		}
-	case "memory":
-		return map[string]string{
-			"memory.max": "max", "memory.high": "max", "memory.low": "0", "memory.min": "0", "memory.oom.group": "0",
-			"memory.swap.max": "max", "memory.swap.high": "max", "memory.zswap.max": "max",
-		}
-	case "io":
-		return map[string]string{"io.weight": "default 100", "io.bfq.weight": "default 100", "io.max": "", "io.latency": ""}
-	case "pids":
-		return map[string]string{"pids.max": "max"}
-	}
-	return nil
-}
+	"berth.dev/berth/kernel/knob"
+)
 
 // children returns the child groups of a directory, with their inodes.
 func (r *Root) children(dir string) (map[string]uint64, error) {
@@ -120,7 +96,7 @@ func (r *Root) uses(group, controller string) bool {
 	if err == nil && slices.Contains(strings.Fields(control), controller) {
 		return true
 	}
-	for file, value := range fresh(controller) {
+	for file, value := range knob.Fresh(controller) {
 		text, err := r.read(group + "/" + file)
 		if err == nil && !Words.same(text, value) {
 			return true

@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,14 +17,22 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	weight := filepath.Join(dir, "cpu.weight")
+	group := filepath.Join(dir, "sys/fs/cgroup/web")
+	weight := filepath.Join(group, "cpu.weight")
 	show := func() {
 		text, err := os.ReadFile(weight)
 		fmt.Printf("cpu.weight is %s%v\n", text, err)
 	}
-	if err := os.WriteFile(weight, []byte("100\n"), 0o600); err != nil {
-		fmt.Println(err)
-		return
+	for name, text := range map[string]string{
+		weight: "100\n",
+		// Undoing writes in mounted trees of control groups only.
+		filepath.Join(dir, "proc/self/mountinfo"):            "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+		filepath.Join(dir, "proc/sys/kernel/random/boot_id"): "c0ffee\n",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			fmt.Println(err)
+			return
+		}
 	}
 
 	root, err := kernel.Open(dir)
@@ -38,7 +47,7 @@ func Example() {
 	}
 	defer journal.Close()
 
-	plan := kernel.Plan{{Path: "cpu.weight", Value: "250", Why: "the service goes first"}}
+	plan := kernel.Plan{{Path: "sys/fs/cgroup/web/cpu.weight", Value: "250", Why: "the service goes first"}}
 	fmt.Print(plan)
 	undo, err := kernel.Apply(root, plan, journal)
 	if err != nil {
@@ -52,7 +61,7 @@ func Example() {
 	}
 	show()
 	// Output:
-	// echo 250 > /cpu.weight  # the service goes first
+	// echo 250 > /sys/fs/cgroup/web/cpu.weight  # the service goes first
 	// cpu.weight is 250
 	// <nil>
 	// cpu.weight is 100

@@ -65,7 +65,7 @@ func memoryDir(t *testing.T) string {
 // die ends a journal as the death of its process does.
 func die(t *testing.T, j *Journal) {
 	t.Helper()
-	if err := j.file.Close(); err != nil {
+	if err := Unlock(j.file); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -78,6 +78,7 @@ func write(t *testing.T, root *Root, name, value string) {
 	}
 }
 
+// files are those in a directory of journals, without the lock.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -86,7 +87,9 @@ func files(t *testing.T, dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if e.Name() != journalsLock {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }

@@ -1,23 +1,26 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path"
 	"strings"
 	"syscall"
+
+	"berth.dev/berth/kernel/knob"
 )
 
 // StepError is a step that the kernel refused.
 type StepError struct {
 	Step Step
 	Err  error
-	// Hint says what the refusal usually means for this object and what to do
-	// about it; "" if there is nothing to add.
+	// Hint is the usual cause of the refusal for this object, and the remedy;
+	// "" if there is nothing to add.
 	Hint string
 }
 
-// Error names operation, object, what the kernel said and what to do.
+// Error names operation, object, the kernel's error and the remedy.
 func (e *StepError) Error() string {
 	msg := e.Step.Op.String() + " /" + e.Step.Path
 	if e.Step.Op != Mkdir {
@@ -30,7 +33,7 @@ func (e *StepError) Error() string {
 	return msg
 }
 
-// Unwrap returns what the kernel said.
+// Unwrap returns the kernel's error.
 func (e *StepError) Unwrap() error { return e.Err }
 
 // said is the error without the operation and path that the os package adds.
@@ -62,8 +65,12 @@ func hint(s Step, err error) string {
 	if !errors.As(err, &errno) {
 		return ""
 	}
-	file := path.Base(s.Path)
-	isCPUSet := strings.HasPrefix(file, "cpuset.")
+	base := path.Base(s.Path)
+	row, file := knob.OfFile(base)
+	if row == nil {
+		row, file = &knob.Knob{}, &knob.File{}
+	}
+	isCPUSet := strings.HasPrefix(base, "cpuset.")
 	switch errno {
 	case syscall.EACCES:
 		if isCPUSet {
@@ -86,16 +93,13 @@ func hint(s Step, err error) string {
 	case syscall.EEXIST:
 		return "exists already: another run made it; end that run or run 'berth restore'"
 	case syscall.ERANGE:
-		return rangeHint(file)
+		return cmp.Or(file.Range, row.Hint.Range, "out of range for this file")
 	case syscall.EAGAIN:
 		if s.Op == Mkdir {
 			return "the limit on the number of groups is reached: raise cgroup.max.descendants or cgroup.max.depth of an ancestor"
 		}
 	case syscall.ENODEV:
-		if file == "io.max" || strings.HasPrefix(file, "blkio.") {
-			return "no such block device: /proc/partitions lists those that there are"
-		}
-		return "the group was removed meanwhile"
+		return cmp.Or(row.Hint.NoDevice, "the group was removed meanwhile")
 	case syscall.ENOSPC:
 		if s.Op == Attach {
 			return "the group has no CPUs or memory nodes: set cpuset.cpus and cpuset.mems first"
@@ -105,56 +109,25 @@ func hint(s Step, err error) string {
 		}
 		return "the limit on the number of groups is reached"
 	case syscall.EBUSY:
-		return busyHint(s, isCPUSet)
+		return busyHint(s, row)
 	case syscall.EINVAL:
-		return invalidHint(s, file)
+		if s.Op == Attach {
+			return "a real-time process (SCHED_FIFO, SCHED_RR) cannot join a v1 cpu group whose cpu.rt_runtime_us is 0 " +
+				"(CONFIG_RT_GROUP_SCHED): set that, or make the process SCHED_OTHER"
+		}
+		return cmp.Or(row.Hint.Invalid, "the kernel does not understand this value")
 	}
 	return ""
 }
 
-func busyHint(s Step, isCPUSet bool) string {
+func busyHint(s Step, row *knob.Knob) string {
 	switch {
 	case s.Op == Enable:
 		return "the group itself holds processes: move them to a child group first"
 	case s.Op == Attach:
 		return "the group hands controllers on to children and may not hold processes: attach to a child"
-	case isCPUSet:
+	case strings.HasPrefix(path.Base(s.Path), "cpuset."):
 		return "a child group uses more than this: narrow the children first"
-	case strings.HasPrefix(path.Base(s.Path), "memory."):
-		return "in use beyond that and not reclaimable: free memory first"
 	}
-	return "in use"
-}
-
-func rangeHint(file string) string {
-	switch file {
-	case "cpuset.cpus":
-		return "names a CPU number that this kernel cannot have"
-	case "cpuset.mems":
-		return "names a memory node that this kernel cannot have"
-	case "cpu.weight", "io.weight":
-		return "a weight is 1 to 10000"
-	case "blkio.bfq.weight", "io.bfq.weight":
-		return "a weight of BFQ is 1 to 1000"
-	}
-	return "out of range for this file"
-}
-
-func invalidHint(s Step, file string) string {
-	switch {
-	case s.Op == Attach:
-		return "a real-time process (SCHED_FIFO, SCHED_RR) cannot join a v1 cpu group whose cpu.rt_runtime_us is 0 " +
-			"(CONFIG_RT_GROUP_SCHED): set that, or make the process SCHED_OTHER"
-	case file == "cpuset.cpus":
-		return "names a CPU that is not online or not in the parent's set"
-	case file == "cpuset.mems":
-		return "names a memory node that is not online or not in the parent's set"
-	case file == "cpuset.cpus.partition":
-		return "this kernel has no such kind of partition"
-	case file == "cpu.weight" || file == "cpu.shares":
-		return "out of range, or the group is idle: an idle group's weight is locked, write cpu.idle 0 first"
-	case file == "cpu.max" || strings.HasPrefix(file, "cpu.cfs_") || file == "cpu.max.burst":
-		return "quota and period are at least 1 ms, period at most 1 s, burst at most quota, and no more CPU than the parent has"
-	}
-	return "the kernel does not understand this value"
+	return cmp.Or(row.Hint.Busy, "in use")
 }

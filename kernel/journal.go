@@ -10,38 +10,47 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Journal is the file in which one running process notes what it is about to
-// change, so that a later Restore can give it back. Each line is a JSON
-// object: first a header, then records. A note is on disk before the kernel
-// is told; what was undone is crossed out by a further record. The file is
-// locked (flock) for as long as its process lives.
+// Journal is an undo log: the file in which one running process notes each change
+// before it makes the change, so that a later Restore can restore the original. Each
+// line is a JSON object: first a header, then records. A record of its own marks a
+// change as undone. The file is locked (flock) for as long as its process lives. It
+// must outlive the process but not the boot, as the values that it could restore do, so
+// nothing waits for a disk.
 //
-// The nil *Journal keeps no notes.
+// The nil *Journal stores nothing.
 type Journal struct {
 	mu   sync.Mutex
 	file *os.File
 	open map[int]bool // noted and not crossed out
 	next int
-	err  error // the first failed append: nothing may be changed after it
+	size int64 // of the file, up to the end of the last whole line
+	torn bool  // after size there may be the start of a line whose append failed
 
 	// of a ledger
 	ledger   bool
-	damage   error // lines that could not be read
-	reserved int64 // bytes of the file that have room on the disk
+	above    string // the undo log whose values may lie above, see Above
+	long     bool   // most of it is crossed out: it is better written anew
+	damage   error  // lines that could not be read
+	reserved int64  // bytes of the file that have room on the disk
 	root     *Root
 	notes    []*entry            // noted and not crossed out, in order
 	at       map[string][]*entry // those by path
+	beside   map[string]*entry   // those that disturb a file, by its path
 }
 
 // header is the first line of a journal.
 type header struct {
-	Journal int       `json:"berthJournal"` // version of the format: 1
-	Root    string    `json:"root"`         // the Root's directory, absolute
-	Boot    string    `json:"boot"`         // /proc/sys/kernel/random/boot_id
+	Journal int    `json:"berthJournal"` // version of the format: 1
+	Root    string `json:"root"`         // the Root's directory, absolute
+	Boot    string `json:"boot"`         // /proc/sys/kernel/random/boot_id
+	// Since is when it was started, CLOCK_BOOTTIME in nanoseconds: unlike Started it is
+	// not set by anyone. 0: a version of Berth that did not note it.
+	Since   int64     `json:"since,omitempty"`
 	PID     int       `json:"pid"`
 	Program string    `json:"program"`
 	Started time.Time `json:"started"`
@@ -57,19 +66,41 @@ type record struct {
 	Undone  bool    `json:"undone,omitempty"`  // to be forgotten
 }
 
-func newHeader(root *Root, program string) header {
-	return header{journalVersion, root.absolute(), root.bootID(), os.Getpid(), program, time.Now()}
+// newHeader returns an error if the boot has no name: entries of an earlier boot would
+// look like entries of this one.
+func newHeader(root *Root, program string) (header, error) {
+	h := header{Journal: journalVersion, Root: root.absolute(), PID: os.Getpid(), Program: program, Started: time.Now()}
+	var err error
+	if h.Boot, err = root.bootID(); err != nil {
+		return h, err
+	}
+	var now unix.Timespec
+	if err = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return h, fmt.Errorf("clock_gettime CLOCK_BOOTTIME: %w", err)
+	}
+	h.Since = now.Nano()
+	return h, nil
+}
+
+// isOfBoot reports whether a journal is of the boot of that name. It is an error for one
+// that does not say.
+func (h *header) isOfBoot(boot string) (bool, error) {
+	if h.Boot == "" {
+		return false, errors.New("it does not say of which boot it is")
+	}
+	return h.Boot == boot, nil
 }
 
 const (
 	journalVersion = 1
 	journalSuffix  = ".journal"
+	journalsLock   = "journals.lock" // of their directory
 )
 
 // JournalDir returns the directory for journals of the live host: /run/berth
 // for root; for others berth in their run-time directory ($XDG_RUNTIME_DIR),
 // or /tmp/berth-UID without one. All are gone, or out of date, after a reboot,
-// and so is what they could restore.
+// and so are the values that they could restore.
 func JournalDir(uid int, xdgRuntimeDir string) string {
 	switch {
 	case uid == 0:
@@ -80,11 +111,24 @@ func JournalDir(uid int, xdgRuntimeDir string) string {
 	return fmt.Sprintf("/tmp/berth-%d", uid)
 }
 
+// RunDir returns the directory of this user's journals and locks for the tree that the
+// Root stands for: JournalDir for the live host, run/berth in any other.
+func (r *Root) RunDir() string {
+	if r.absolute() == "/" {
+		return JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	return filepath.Join(r.name, "run/berth")
+}
+
 // OpenJournal starts a journal in dir, which is made (mode 0700) if need be.
-// It refuses a directory that others could write to: a journal says what is to
-// be written where. program is for the reader of a report: "berth lab".
+// It refuses a directory that others could write to, as Restore writes the values of a
+// journal. program is for the reader of a report: "berth lab".
 func OpenJournal(root *Root, dir, program string) (*Journal, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakePrivateDir(dir); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	h, err := newHeader(root, program)
+	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	lock, err := lockDir(dir)
@@ -92,15 +136,14 @@ func OpenJournal(root *Root, dir, program string) (*Journal, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	defer lock.Close()
-	now := time.Now()
-	name := filepath.Join(dir, fmt.Sprintf("%d-%d%s", os.Getpid(), now.UnixNano(), journalSuffix))
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	name := filepath.Join(dir, fmt.Sprintf("%d-%d%s", h.PID, h.Since, journalSuffix))
+	file, err := OpenPrivateFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	j := &Journal{file: file, open: map[int]bool{}}
-	if err = flock(file, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
-		err = j.write(newHeader(root, program), true)
+	if err = Lock(file, false); err == nil {
+		err = j.write(h)
 	}
 	if err != nil {
 		file.Close()
@@ -124,7 +167,7 @@ func (j *Journal) Close() error {
 	if len(j.open) == 0 && !j.ledger {
 		err = os.Remove(j.file.Name())
 	}
-	err = errors.Join(err, j.file.Close())
+	err = errors.Join(err, Unlock(j.file))
 	j.file = nil
 	return err
 }
@@ -137,7 +180,7 @@ func (j *Journal) Path() string {
 	return j.file.Name()
 }
 
-// begin notes e and returns when the note is on disk.
+// begin notes e.
 func (j *Journal) begin(e *entry) error {
 	if j == nil {
 		return nil
@@ -151,6 +194,9 @@ func (j *Journal) begin(e *entry) error {
 	if j.damage != nil {
 		return j.damage
 	}
+	if err := j.lookThrough(e); err != nil {
+		return err
+	}
 	if j.ledger && j.file != nil {
 		if err := j.reserve(); err != nil {
 			return err
@@ -158,7 +204,7 @@ func (j *Journal) begin(e *entry) error {
 	}
 	j.next++
 	e.seq = j.next
-	if err := j.write(record{Seq: e.seq, Do: e}, true); err != nil {
+	if err := j.write(record{Seq: e.seq, Do: e}); err != nil {
 		return err
 	}
 	j.open[e.seq] = true
@@ -174,15 +220,17 @@ func (j *Journal) made(e *entry) error { return j.mark(record{Seq: e.seq, Made: 
 // also notes a further value that is Berth's own, before or as soon as the
 // kernel shows it.
 func (j *Journal) also(e *entry, value string) error {
-	e.Also = append(e.Also, value)
-	if e.covered {
-		if e.seq == 0 {
-			return nil
+	if !e.covered || e.seq != 0 {
+		if err := j.mark(record{Seq: e.seq, Also: &value}); err != nil {
+			return err
 		}
+	}
+	e.Also = append(e.Also, value)
+	if e.covered && e.seq != 0 {
 		i := slices.IndexFunc(j.notes, func(n *entry) bool { return n.seq == e.seq })
 		j.notes[i].Also = append(j.notes[i].Also, value)
 	}
-	return j.mark(record{Seq: e.seq, Also: &value})
+	return nil
 }
 
 // undoing notes that undoing e begins.
@@ -218,27 +266,40 @@ func (j *Journal) mark(r record) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.write(r, false)
+	return j.write(r)
 }
 
-func (j *Journal) write(line any, sync bool) error {
+// write appends a line, all of it or nothing. After an error, as on a full disk, the next
+// one is tried anew.
+func (j *Journal) write(line any) error {
 	if j.file == nil {
 		return fmt.Errorf("append to journal: %w", os.ErrClosed)
 	}
-	if j.err != nil {
-		return j.err
-	}
 	text, err := json.Marshal(line)
-	if err == nil {
-		_, err = j.file.Write(append(text, '\n'))
+	if err == nil && j.torn {
+		err = j.mend()
 	}
-	if err == nil && sync {
-		err = j.file.Sync()
+	if err == nil {
+		var n int
+		n, err = j.file.Write(append(text, '\n'))
+		if j.torn = err != nil && n > 0; j.torn {
+			err = errors.Join(err, j.mend())
+		}
 	}
 	if err != nil {
-		j.err = fmt.Errorf("append to journal: %w", err)
+		return fmt.Errorf("append to journal: %w", err)
 	}
-	return j.err
+	j.size += int64(len(text)) + 1
+	return nil
+}
+
+// mend takes away the start of a line, behind which nothing may be written.
+func (j *Journal) mend() error {
+	if err := j.file.Truncate(j.size); err != nil {
+		return err
+	}
+	j.torn, j.reserved = false, 0
+	return nil
 }
 
 // lockDir takes the lock under which journals are made and looked for, so that
@@ -248,24 +309,14 @@ func lockDir(dir string) (*os.File, error) {
 	if err := CheckPrivateDir(dir); err != nil {
 		return nil, err
 	}
-	lock, err := os.Open(dir)
+	lock, err := OpenPrivateFile(filepath.Join(dir, journalsLock), os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(lock, syscall.LOCK_EX); err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	if err := Lock(lock, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
 	}
 	return lock, nil
-}
-
-func flock(f *os.File, how int) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), how)
-		if err != syscall.EINTR {
-			return err
-		}
-	}
 }
 
 // notes is a journal as read back.
@@ -276,9 +327,9 @@ type notes struct {
 	size    int64    // bytes up to the end of the last whole line
 }
 
-// parseJournal reads a journal's text. A last line without its newline was
-// being written when the process was killed: what it announces was not done.
-// Anything else that is not a journal is an error.
+// parseJournal reads a journal's text. A last line without its newline was being
+// written when the process was killed: its change was not made. Any other text that
+// is not a journal is an error.
 func parseJournal(text []byte) (notes, error) {
 	var n notes
 	end := bytes.LastIndexByte(text, '\n') + 1

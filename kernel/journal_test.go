@@ -1,12 +1,14 @@
 package kernel
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -189,6 +191,105 @@ func TestRestoreNewestFirst(t *testing.T) {
 	sameTree(t, k, before)
 }
 
+// TestRestoreByBootTime has two dead runs between which the clock was set back, and a
+// version of Berth that noted no other time before them.
+func TestRestoreByBootTime(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	dir := memoryDir(t)
+	for i, value := range []string{"10", "20", "30"} {
+		name := dead(t, root, dir, Plan{{Path: v1cpu + "/cpu.shares", Value: value}})
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, rest, _ := strings.Cut(string(text), "\n")
+		var h header
+		if err := json.Unmarshal([]byte(first), &h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Since == 0 {
+			t.Fatalf("header %s: not since when", first)
+		}
+		if i == 0 {
+			h.Since = 0
+		}
+		h.Started = h.Started.Add(-time.Duration(i) * time.Hour)
+		line, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, append(append(line, '\n'), rest...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := Restore(root, dir)
+	if err != nil || len(report.Items) != 3 {
+		t.Errorf("Restore: %+v, %v", report, err)
+	}
+	sameTree(t, k, before)
+}
+
+// TestUnknownBoot is about a /proc without a name for the boot, and notes that have none:
+// what may be of an earlier boot is not undone, and nothing is noted.
+func TestUnknownBoot(t *testing.T) {
+	t.Parallel()
+	for what, forget := range map[string]func(root *Root, journal, ledger string) error{
+		"of the host": func(root *Root, _, _ string) error {
+			return os.Remove(filepath.Join(root.Name(), "proc/sys/kernel/random/boot_id"))
+		},
+		"of the notes and the host": func(root *Root, journal, ledger string) error {
+			return errors.Join(os.Remove(filepath.Join(root.Name(), "proc/sys/kernel/random/boot_id")), noBoot(journal), noBoot(ledger))
+		},
+		"of the notes": func(_ *Root, journal, ledger string) error { return errors.Join(noBoot(journal), noBoot(ledger)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			root, k := fake(t, fakekernel.V1())
+			dir := memoryDir(t)
+			ledger := filepath.Join(memoryDir(t), "ledger")
+			j := openLedger(t, root, ledger)
+			if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); err != nil {
+				t.Fatal(err)
+			}
+			j.Close()
+			journal := dead(t, root, dir, oneWrite)
+			if err := forget(root, journal, ledger); err != nil {
+				t.Fatal(err)
+			}
+			before := tree(t, k)
+			if _, err := Restore(root, dir); err == nil || !strings.Contains(err.Error(), journal) || !strings.Contains(err.Error(), "boot") {
+				t.Errorf("Restore: %v", err)
+			}
+			if _, err := OpenLedger(root, ledger, "test"); err == nil || !strings.Contains(err.Error(), ledger) || !strings.Contains(err.Error(), "boot") {
+				t.Errorf("OpenLedger: %v", err)
+			}
+			if strings.HasSuffix(what, "host") {
+				if _, err := OpenJournal(root, dir, "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
+					t.Errorf("OpenJournal: %v", err)
+				}
+				if _, err := OpenLedger(root, ledger+"2", "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
+					t.Errorf("OpenLedger of a new one: %v", err)
+				}
+			}
+			sameTree(t, k, before)
+			if got := files(t, dir); len(got) != 1 {
+				t.Errorf("journals %v", got)
+			}
+		})
+	}
+}
+
+// noBoot takes the boot out of a header, as it was written where /proc had none.
+func noBoot(name string) error {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(strings.Replace(string(text), `"boot":"b007-1"`, `"boot":""`, 1)), 0o600)
+}
+
 func TestRestoreLeavesAlone(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -253,6 +354,7 @@ func TestRestoreDamaged(t *testing.T) {
 		"only a header":  {func(s string) string { return s[:strings.Index(s, "\n")+1] }, true, false},
 		"torn header":    {func(s string) string { return s[:20] }, true, false},
 		"empty":          {func(s string) string { return "" }, true, false},
+		"zeros":          {func(s string) string { return strings.Repeat("\x00", len(s)) }, true, false},
 		"broken line":    {func(s string) string { return s + "nonsense\n" }, false, true},
 		"broken header":  {func(s string) string { return "nonsense\n" + s }, false, false},
 		"newer format": {func(s string) string {

@@ -1,5 +1,5 @@
-// Package kernel is how the kernel is told: intent as data, applied with
-// read-back, undone in reverse, journaled before the first write.
+// Package kernel writes to the kernel's files: a plan is data, applied with
+// read-back, undone in reverse, and in an undo log before the first write.
 //
 // A Plan is a list of Steps and does nothing until Apply. Planners live in
 // kernel/cgroup, kernel/sched and so on; they decide, this package writes.
@@ -12,21 +12,21 @@ import (
 	"fmt"
 	"strings"
 
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 )
 
-// Op is what a Step does.
+// Op is the operation of a Step.
 type Op int
 
 // The operations.
 const (
-	// Write writes Value to the existing file Path and compares what the kernel
-	// then shows. It never creates a file. A file that shows Value already is
-	// left alone.
+	// Write writes Value to the existing file Path, reads the file back and
+	// compares. It never creates a file. A file that shows Value already is left
+	// alone.
 	Write Op = iota
 	// Mkdir creates the directory Path (a cgroup, a resctrl group). Undo removes
-	// it. A directory that is already there is an error (EEXIST): what Berth
-	// did not make it does not own.
+	// it. A directory that exists already is an error (EEXIST): Berth does not
+	// own it.
 	Mkdir
 	// Attach writes the process id Value to the cgroup.procs (or tasks) file
 	// Path. Undo writes it to Back, if that process is still there.
@@ -61,12 +61,15 @@ type Step struct {
 	Path   string `json:"path"` // relative to the Root, e.g. "sys/fs/cgroup/x/cpu.weight"
 	Value  string `json:"value,omitempty"`
 	Format Format `json:"format,omitempty"`
-	// Unset is, for Keyed, what stands for a key without a line
+	// Unset is, for Keyed, the line that stands for a key without a line
 	// ("8:0 rbps=max wbps=max riops=max wiops=max"); undo writes it where there
 	// was none.
 	Unset string `json:"unset,omitempty"`
 	// Back is, for Attach, the file that the process came from.
 	Back string `json:"back,omitempty"`
+	// Start is, for Attach, when the process started (Process.Start), so that no other
+	// one with its number is moved; empty is whichever has it when the step is done.
+	Start string `json:"start,omitempty"`
 	// Disturbs are files whose value the kernel changes as a side effect
 	// (cpu.idle=1 resets cpu.weight). They are saved before and rewritten, in
 	// this order, after Path was restored.
@@ -94,19 +97,25 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// String returns the step as one would type it, without a newline.
+// String returns the step as one would type it in a shell of POSIX, on one line and
+// whatever the names of groups are.
 func (s Step) String() string {
 	var line string
 	switch {
 	case s.Op == Mkdir:
-		line = "mkdir /" + s.Path
+		// The output of printf loses newlines at its end: the name does not end in one.
+		line = "mkdir " + plain.Shell("/"+s.Path+strings.Repeat("/", len(s.Path)-len(strings.TrimRight(s.Path, "\n"))))
 	case s.Value == "":
-		line = "echo > /" + s.Path
+		line = "echo > " + plain.Shell("/"+s.Path)
 	default:
-		line = "echo " + s.Value + " > /" + s.Path
+		var words []string
+		for _, w := range strings.Split(s.Value, " ") {
+			words = append(words, plain.Shell(w))
+		}
+		line = "echo " + strings.Join(words, " ") + " > " + plain.Shell("/"+s.Path)
 	}
 	if s.Why != "" {
-		line += "  # " + s.Why
+		line += "  # " + plain.Line(s.Why)
 	}
 	return line
 }
@@ -114,31 +123,31 @@ func (s Step) String() string {
 var opNames = [...]string{Write: "write", Mkdir: "mkdir", Attach: "attach", Enable: "enable"}
 
 // String returns the operation's name: "write", "mkdir", "attach", "enable".
-func (o Op) String() string { return enum.Name(opNames[:], o) }
+func (o Op) String() string { return plain.Word(opNames[:], o) }
 
 // MarshalText writes the operation's name.
-func (o Op) MarshalText() ([]byte, error) { return enum.Marshal(opNames[:], o) }
+func (o Op) MarshalText() ([]byte, error) { return plain.MarshalWord(opNames[:], o) }
 
 // UnmarshalText reads the operation's name.
-func (o *Op) UnmarshalText(text []byte) error { return enum.Unmarshal(opNames[:], text, o) }
+func (o *Op) UnmarshalText(text []byte) error { return plain.UnmarshalWord(opNames[:], text, o) }
 
 var formatNames = [...]string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
 
 // String returns the format's name: "words", "list", "keyed", "state".
-func (f Format) String() string { return enum.Name(formatNames[:], f) }
+func (f Format) String() string { return plain.Word(formatNames[:], f) }
 
 // MarshalText writes the format's name.
-func (f Format) MarshalText() ([]byte, error) { return enum.Marshal(formatNames[:], f) }
+func (f Format) MarshalText() ([]byte, error) { return plain.MarshalWord(formatNames[:], f) }
 
 // UnmarshalText reads the format's name.
 func (f *Format) UnmarshalText(text []byte) error {
-	return enum.Unmarshal(formatNames[:], text, f)
+	return plain.UnmarshalWord(formatNames[:], text, f)
 }
 
-// ErrNotSupported is what every NotSupportedError is.
+// ErrNotSupported matches every NotSupportedError (errors.Is).
 var ErrNotSupported = errors.New("not supported")
 
-// NotSupportedError says what this host cannot do, why, and what would enable it.
+// NotSupportedError names a feature that this host lacks, the reason, and the remedy.
 type NotSupportedError struct {
 	Feature string // "cpu.idle"
 	Reason  string // "the cpu controller is not mounted"

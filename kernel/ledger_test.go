@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +116,15 @@ func TestLedgerRefuses(t *testing.T) {
 	if notes := openLedger(t, root, name).Notes(); len(notes) != 1 {
 		t.Errorf("torn last line: notes %+v", notes)
 	}
+	if err := os.WriteFile(name, make([]byte, len(good)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
+		t.Errorf("not on the disk when the machine went down: notes %+v", notes)
+	}
+	if err := os.WriteFile(name, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := k.Put("proc/sys/kernel/random/boot_id", "b007-2"); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +170,7 @@ func TestFullLedger(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	j.file.Close()
+	file := j.file
 	j.file = full
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("applied without a note: %v", err)
@@ -170,6 +180,133 @@ func TestFullLedger(t *testing.T) {
 		t.Error(err)
 	}
 	sameTree(t, k, before)
+	j.file = file
+}
+
+// Once there is room again, a process goes on as before: an idle group has its weight back,
+// which has to be noted first, and a value that could not be noted is noted now.
+func TestLedgerIsFullNoMore(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	if err := k.Mkdir(v1cpu + "/old"); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, k)
+	shares, idle := v1cpu+"/cpu.shares", v1cpu+"/old/cpu.idle"
+	name := filepath.Join(memoryDir(t), "ledger")
+	j := openLedger(t, root, name)
+	if _, err := Apply(root, Plan{{Path: shares, Value: "100"}, {Path: idle, Value: "1", Disturbs: []string{v1cpu + "/old/cpu.shares"}}}, j); err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	again := Plan{{Path: shares, Value: "200"}}
+	file := j.file
+	j.file = full
+	if _, err := Apply(root, again, j); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("applied without a note: %v", err)
+	}
+	if _, err := j.Undo(func(s Step) bool { return s.Path == idle }); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("undone without a note: %v", err)
+	}
+	j.file = file
+	if _, err := Apply(root, again, j); err != nil {
+		t.Fatalf("with room again: %v", err)
+	}
+	j.Close() // a kill: what is noted is what is on the disk
+	j = openLedger(t, root, name)
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	sameTree(t, k, before)
+	if left := j.Notes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// The start of a line whose append failed is taken away before the next one.
+func TestLedgerMendsLine(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	name := filepath.Join(memoryDir(t), "ledger")
+	j := openLedger(t, root, name)
+	if _, err := j.file.WriteString(`{"seq":1,"do":{"pa`); err != nil {
+		t.Fatal(err)
+	}
+	j.torn = true
+	if _, err := Apply(root, oneWrite, j); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	j = openLedger(t, root, name)
+	if err := j.Damage(); err != nil {
+		t.Error(err)
+	}
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+}
+
+// A disk without room, and a user without any left, are alike.
+func TestIsFull(t *testing.T) {
+	t.Parallel()
+	for err, full := range map[error]bool{syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EIO: false, syscall.EOPNOTSUPP: false, nil: false} {
+		if isFull(err) != full {
+			t.Errorf("%v: full %v", err, !full)
+		}
+	}
+}
+
+// Before anything is written, the file has the room on the disk that undoing all of it
+// takes, and has it still when it is opened anew.
+func TestLedgerReservesRoom(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	const groups = 120
+	var plan Plan
+	for i := range groups {
+		dir := fmt.Sprintf("%s/g%d", v1cpu, i)
+		if err := k.Mkdir(dir); err != nil {
+			t.Fatal(err)
+		}
+		plan = append(plan, Step{Path: dir + "/cpu.idle", Value: "1", Disturbs: []string{dir + "/cpu.shares"}})
+	}
+	name := filepath.Join(memoryDir(t), "ledger")
+	j := openLedger(t, root, name)
+	if err := syscall.Fallocate(int(j.file.Fd()), fallocKeepSize, 0, 4096); err != nil {
+		t.Skipf("this file system reserves no room: %v", err)
+	}
+	if _, err := Apply(root, plan, j); err != nil {
+		t.Fatal(err)
+	}
+	noted := j.size
+	room := func() int64 {
+		var s syscall.Stat_t
+		if err := syscall.Stat(name, &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Blocks * 512
+	}
+	reserved := room()
+	j.Close()
+	j = openLedger(t, root, name)
+	if room() != reserved {
+		t.Errorf("opened anew it has %d bytes on the disk, and had %d", room(), reserved)
+	}
+	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	if j.size-noted < 4096 {
+		t.Fatalf("undoing took %d bytes only: that may have been left of a page", j.size-noted)
+	}
+	if reserved < j.size {
+		t.Errorf("%d bytes were reserved, and undoing all of it took %d", reserved, j.size)
+	}
 }
 
 // A ledger that cannot be written anew, as on a full disk, is used as it is.

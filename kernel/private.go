@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,26 +11,58 @@ import (
 )
 
 // MakePrivateDir makes a directory (mode 0700) with those around it, and then
-// checks it: see CheckPrivateDir.
+// checks it: see CheckPrivateDir. In a directory that CheckPrivateDir would refuse around
+// it nothing is made: a link there may lead anywhere.
 func MakePrivateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if err := makePrivate(dir, uint32(os.Geteuid())); err != nil {
 		return err
 	}
 	return CheckPrivateDir(dir)
 }
 
-// CheckPrivateDir refuses a directory in which someone else than this user and
-// root could put something: one that is not this user's, that others may write to,
-// or that lies in one of those; a symbolic link included. /tmp/berth-UID may have
-// been made by anyone. Directories are looked at from dir up to the first that is
-// root's; one in which everyone may only remove what is theirs (the sticky bit, as of
-// /tmp) will do there.
+func makePrivate(dir string, uid uint32) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	around := filepath.Dir(dir)
+	err := makePrivate(around, uid)
+	if err == nil {
+		err = checkPrivate(around, uid, false)
+	}
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil // since then, or a link that leads nowhere: the check says
+	}
+	return err
+}
+
+// CheckPrivateDir refuses a directory in which another user than this one and root
+// could make a file: one that is not this user's, that others may write to, or that lies
+// in one of those; a symbolic link included. Any user may have made /tmp/berth-UID.
+// Directories are checked from dir up to the first that is root's; there, one with the
+// sticky bit (as /tmp) is accepted.
 func CheckPrivateDir(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
 	return checkPrivate(dir, uint32(os.Geteuid()), true)
+}
+
+// CheckTrustedFile refuses a file that another user than this one and root could change
+// or replace. It follows symbolic links, each of which is checked.
+func CheckTrustedFile(name string) error {
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return err
+	}
+	return checkPrivate(name, uint32(os.Geteuid()), false)
 }
 
 func checkPrivate(at string, uid uint32, first bool) error {
@@ -40,11 +74,15 @@ func checkPrivate(at string, uid uint32, first bool) error {
 	if !ok {
 		return fmt.Errorf("%s: its owner is not known", at)
 	}
+	remedy := "choose another place (XDG_RUNTIME_DIR, --state)"
+	if !first {
+		remedy = "chown it, or choose another place"
+	}
 	link := info.Mode().Type() == fs.ModeSymlink
-	sticky := info.Mode()&fs.ModeSticky != 0 && !first
+	sticky := info.IsDir() && info.Mode()&fs.ModeSticky != 0 && !first
 	switch {
 	case stat.Uid != uid && (first || stat.Uid != 0):
-		return fmt.Errorf("%s: belongs to another user (%d), who could change what is in it; choose another place (XDG_RUNTIME_DIR, --state)", at, stat.Uid)
+		return fmt.Errorf("%s: belongs to another user (%d), who could change what is in it; %s", at, stat.Uid, remedy)
 	case first && !info.IsDir():
 		return fmt.Errorf("%s: not a directory", at)
 	case !link && info.Mode().Perm()&0o022 != 0 && !sticky:
@@ -61,4 +99,95 @@ func checkPrivate(at string, uid uint32, first bool) error {
 		return nil
 	}
 	return checkPrivate(filepath.Dir(at), uid, false)
+}
+
+// OpenPrivateFile opens a file, made with mode 0600 if flag has os.O_CREATE, and
+// checks what it has opened: a regular file of this user's, with one name and closed
+// to others. It follows no symbolic link and does not wait for the other end of a pipe. Its
+// directory is the caller's to check (CheckPrivateDir).
+func OpenPrivateFile(name string, flag int) (*os.File, error) {
+	// The file is not truncated before it is known to be this user's.
+	f, err := os.OpenFile(name, flag&^os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		return nil, &alienError{name, "a symbolic link, which is not followed"}
+	case errors.Is(err, syscall.EISDIR):
+		return nil, &alienError{name, "a directory, not a regular file"}
+	case err != nil:
+		return nil, err
+	}
+	if err = checkPrivateFile(f); err == nil && flag&os.O_TRUNC != 0 {
+		err = f.Truncate(0)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// alienError is a file that this user has not made.
+type alienError struct{ name, rule string }
+
+func (e *alienError) Error() string { return e.name + ": " + e.rule }
+
+func checkPrivateFile(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return &alienError{f.Name(), "not a regular file"}
+	case !ok || int(stat.Uid) != os.Geteuid():
+		return &alienError{f.Name(), "belongs to another user"}
+	case stat.Nlink > 1:
+		return &alienError{f.Name(), "has another name (hard link), and so may be another file"}
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("%s: others may open it (mode %#o); chmod 600 it", f.Name(), info.Mode().Perm())
+	}
+	return nil
+}
+
+// ReadPrivateFile returns the text of a file that OpenPrivateFile takes.
+func ReadPrivateFile(name string) ([]byte, error) {
+	f, err := OpenPrivateFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// WritePrivateFile writes the text of a file that OpenPrivateFile takes or makes.
+func WritePrivateFile(name string, text []byte) error {
+	f, err := OpenPrivateFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+// Lock takes the lock (flock(2)) of a file that OpenPrivateFile has opened, for as long as
+// it is open, or waits for it. While another process has it and wait is false the error is
+// syscall.EWOULDBLOCK. A process that can open a file can lock it. So a lock is a file of
+// mode 0600, never a directory or file that others may read.
+func Lock(f *os.File, wait bool) error {
+	how := syscall.LOCK_EX
+	if !wait {
+		how |= syscall.LOCK_NB
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), how)
+		if err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// Unlock gives a lock back and closes its file. Closing alone would leave the lock to a
+// process that is being started, which has the file until it executes its program.
+func Unlock(f *os.File) error {
+	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }

@@ -4,15 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Process is who a process or thread is.
+// Process identifies a process or thread.
 type Process struct {
 	// State is 'R', 'S' and so on; see Ended.
 	State byte
-	// Parent is the number of its parent; 0 is none in this namespace.
+	// Parent is the number of its parent; 0 if it has none in this namespace.
 	Parent int
 	// Start is when it started, in clock ticks since boot. Together with its
 	// number it names it for as long as the kernel runs.
@@ -38,7 +39,7 @@ func ReadProcess(fsys fs.FS, pid string) (Process, error) {
 }
 
 // parseProcess takes fields 3, 4 and 22 of proc_pid_stat(5). The second field,
-// the command in brackets, may hold anything; none after it does.
+// the command in brackets, may hold any character; the fields after it do not.
 func parseProcess(text string) (Process, error) {
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 || len(fields[0]) != 1 {
@@ -54,9 +55,9 @@ func parseProcess(text string) (Process, error) {
 	return Process{State: fields[0][0], Parent: parent, Start: fields[19]}, nil
 }
 
-// Descendants returns a process and those below it, parents before their
-// children. One that ends meanwhile may be among them.
-func Descendants(fsys fs.FS, pid int) ([]int, error) {
+// Descendants returns some processes and those below them, each once. Of one process,
+// parents come before their children. One that ends meanwhile may be among them.
+func Descendants(fsys fs.FS, pids ...int) ([]int, error) {
 	entries, err := fs.ReadDir(fsys, "proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -67,13 +68,33 @@ func Descendants(fsys fs.FS, pid int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		if p, err := ReadProcess(fsys, e.Name()); err == nil {
+		if p, err := ReadProcess(fsys, e.Name()); err == nil && !slices.Contains(pids, id) {
 			children[p.Parent] = append(children[p.Parent], id)
 		}
 	}
-	tree := []int{pid}
+	tree := slices.Clone(pids)
 	for i := 0; i < len(tree); i++ {
 		tree = append(tree, children[tree[i]]...)
 	}
 	return tree, nil
+}
+
+// ReadUIDs reads the real, the effective and the saved user of a process from
+// /proc/PID/status below fsys, see proc_pid_status(5).
+func ReadUIDs(fsys fs.FS, pid int) (uids [3]int, err error) {
+	text, err := fs.ReadFile(fsys, fmt.Sprintf("proc/%d/status", pid))
+	if err != nil {
+		return uids, fmt.Errorf("read users of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
+		if _, err := fmt.Sscan(words, &uids[0], &uids[1], &uids[2]); err != nil {
+			return uids, fmt.Errorf("parse proc/%d/status: users %q: %w", pid, strings.TrimSpace(words), err)
+		}
+		return uids, nil
+	}
+	return uids, fmt.Errorf("parse proc/%d/status: no line Uid", pid)
 }

@@ -39,6 +39,29 @@ func TestReadProcess(t *testing.T) {
 	}
 }
 
+func TestReadUIDs(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		text string
+		want [3]int
+		ok   bool
+	}{
+		"plain":     {"Name:\tsh\nTgid:\t7\nUid:\t1000\t0\t1001\t1002\nGid:\t5\t5\t5\t5\n", [3]int{1000, 0, 1001}, true},
+		"odd name":  {"Name:\tUid:\\n0\nUid:\t7\t8\t9\t9\n", [3]int{7, 8, 9}, true},
+		"no line":   {"Name:\tsh\nGid:\t0\t0\t0\t0\n", [3]int{}, false},
+		"cut short": {"Uid:\t7\t8", [3]int{}, false},
+		"a word":    {"Uid:\troot\troot\troot\troot\n", [3]int{}, false},
+	} {
+		got, err := ReadUIDs(fstest.MapFS{"proc/7/status": {Data: []byte(tc.text)}}, 7)
+		if tc.ok != (err == nil) || tc.ok && got != tc.want {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, tc.want)
+		}
+	}
+	if _, err := ReadUIDs(fstest.MapFS{}, 7); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no process: %v", err)
+	}
+}
+
 func TestDescendants(t *testing.T) {
 	t.Parallel()
 	fsys := fstest.MapFS{"proc/6/comm": {}, "proc/stat": {}}

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +13,13 @@ import (
 	"time"
 )
 
-// Report says what a Restore did.
+// Report is the result of a Restore.
 type Report struct {
 	// Items are the steps of dead runs, in the order in which they were undone.
 	Items []Item `json:"items"`
 	// Alive are journals that were left alone because their process lives.
 	Alive []Owner `json:"alive,omitempty"`
-	// Stale are journals of an earlier boot, removed: what they changed is gone.
+	// Stale are journals of an earlier boot, removed: their changes are gone.
 	Stale []Owner `json:"stale,omitempty"`
 	// Foreign are journals of another Root, left alone.
 	Foreign []Owner `json:"foreign,omitempty"`
@@ -50,14 +51,15 @@ type journalFile struct {
 	err   error // the text is not a journal from some line on
 }
 
-// Restore undoes what dead processes noted in the journals of dir and did not
-// undo themselves, newest run first, last step first. Values are restored only
-// where they are still what was written. A journal is removed when everything
-// in it is undone. Restore may be killed at any instant and called again.
+// Restore undoes the entries in the journals of dir that dead processes did not undo
+// themselves, newest run first, last step first. A value is restored only where the file
+// still has the value that was written. A journal is removed when everything in it is
+// undone. Restore may be killed at any instant and called again.
 //
-// The error joins what could not be undone. That someone else changed a value,
-// or still uses a controller, is in the report and is no error; so is a cpuset
-// that could only be widened. The journal stays for the last two. No directory means nothing to restore.
+// The error joins those of the entries that could not be undone. Three cases are in the
+// report and are no error: another writer changed a value; other groups still use a
+// controller; a cpuset could only be widened. The journal stays for the last two. If
+// there is no directory, there is nothing to restore.
 func Restore(root *Root, dir string) (Report, error) { return restore(root, dir, false) }
 
 // Preview reports what Restore would undo, with the outcome Pending, and
@@ -66,30 +68,47 @@ func Preview(root *Root, dir string) (Report, error) { return restore(root, dir,
 
 func restore(root *Root, dir string, dry bool) (Report, error) {
 	report := Report{Items: []Item{}}
-	files, err := lockJournals(dir, &report)
+	files, err := lockJournals(dir, &report, dry)
 	var errs []error
 	if err != nil {
 		errs = append(errs, fmt.Errorf("restore: %w", err))
 	}
 	defer func() {
 		for _, f := range files {
-			f.file.Close()
+			_ = Unlock(f.file)
 		}
 	}()
-	boot, name := root.bootID(), root.absolute()
+	boot, bootErr := root.bootID()
+	name := root.absolute()
 	for _, f := range files {
 		owner := f.owner()
+		begun := f.err == nil && f.notes.Journal != 0
+		isCurrent, err := true, error(nil)
+		if begun {
+			isCurrent, err = f.notes.isOfBoot(boot)
+		}
+		if err = cmp.Or(bootErr, err); err != nil && begun {
+			err = fmt.Errorf("journal %s: %w: nothing of it is restored; check by hand, then delete the file", f.file.Name(), err)
+		}
 		switch {
-		case f.err == nil && f.notes.Journal != 0 && absolute(f.notes.Root) != name:
+		case begun && absolute(f.notes.Root) != name:
 			report.Foreign = append(report.Foreign, owner)
-		case f.err == nil && f.notes.Journal != 0 && f.notes.Boot != boot:
+		case begun && err != nil:
+			errs = append(errs, err)
+		case begun && !isCurrent:
 			report.Stale = append(report.Stale, owner)
 			if !dry {
 				errs = append(errs, os.Remove(f.file.Name()))
 			}
 		case dry:
+			ground := root.ground()
 			for _, e := range slices.Backward(f.notes.entries) {
-				report.Items = append(report.Items, Item{Step: e.Step, Outcome: Pending, Original: e.Original, Owner: owner})
+				item := Item{Step: e.Step, Outcome: Pending, Original: e.Original, Owner: owner}
+				if err := ground.refuses(e); err != nil {
+					item.Outcome, item.Error = Failed, err.Error()
+					errs = append(errs, err)
+				}
+				report.Items = append(report.Items, item)
 			}
 			errs = append(errs, f.err)
 		default:
@@ -100,16 +119,21 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 }
 
 // lockJournals opens the journals of dead processes, newest first. It goes on
-// after a file that is no journal; the error joins those.
-func lockJournals(dir string, report *Report) ([]journalFile, error) {
-	lock, err := lockDir(dir)
+// after a file that is no journal; the error joins one for each.
+func lockJournals(dir string, report *Report, dry bool) ([]journalFile, error) {
+	err := CheckPrivateDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
+	}
+	if err == nil && !dry { // to look, no lock is made or waited for
+		var lock *os.File
+		if lock, err = lockDir(dir); err == nil {
+			defer lock.Close()
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -135,22 +159,20 @@ func lockJournals(dir string, report *Report) ([]journalFile, error) {
 		}
 		files = append(files, f)
 	}
-	slices.SortStableFunc(files, func(a, b journalFile) int { return b.notes.Started.Compare(a.notes.Started) })
+	slices.SortStableFunc(files, func(a, b journalFile) int {
+		return cmp.Or(cmp.Compare(b.notes.Since, a.notes.Since), b.notes.Started.Compare(a.notes.Started))
+	})
 	return files, errors.Join(errs...)
 }
 
-// openDead opens a journal and takes its lock, unless its owner has it. What is
-// not a regular file of this user is none.
+// openDead opens a journal and takes its lock, unless its owner has it. A file that is
+// not a regular file of this user is no journal.
 func openDead(name string) (f journalFile, alive bool, err error) {
-	f.file, err = os.OpenFile(name, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f.file, err = OpenPrivateFile(name, os.O_RDWR|os.O_APPEND)
 	if err != nil {
-		return f, false, err
+		return f, false, fmt.Errorf("journal: %w", err)
 	}
-	if err := regular(f.file); err != nil {
-		f.file.Close()
-		return f, false, err
-	}
-	err = flock(f.file, syscall.LOCK_EX|syscall.LOCK_NB)
+	err = Lock(f.file, false)
 	alive = errors.Is(err, syscall.EWOULDBLOCK)
 	if err != nil && !alive {
 		f.file.Close()
@@ -167,22 +189,6 @@ func openDead(name string) (f journalFile, alive bool, err error) {
 	return f, alive, nil
 }
 
-// regular returns an error unless file is a regular file of this user.
-func regular(file *os.File) error {
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("journal %s: not a regular file", file.Name())
-	case !ok || int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("journal %s: belongs to another user", file.Name())
-	}
-	return nil
-}
-
 func (f *journalFile) owner() Owner {
 	h := f.notes.header
 	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: f.file.Name(), Root: h.Root}
@@ -195,7 +201,7 @@ func (f *journalFile) restore(root *Root, report *Report) error {
 			return err
 		}
 	}
-	j := &Journal{file: f.file, open: map[int]bool{}, next: f.notes.last}
+	j := &Journal{file: f.file, open: map[int]bool{}, next: f.notes.last, size: f.notes.size}
 	if f.err != nil {
 		j = nil // nothing may follow an illegible line
 	}

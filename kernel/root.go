@@ -13,9 +13,9 @@ import (
 	"berth.dev/berth/internal/kernfile"
 )
 
-// Files is what Berth does to the kernel's files. Names are relative and
-// slash-separated, as in io/fs. A Root's directory is one; a kernel that a
-// test plays is another.
+// Files are Berth's operations on the kernel's files. Names are relative and
+// slash-separated, as in io/fs. A Root's directory is one implementation; a kernel that
+// a test plays is another.
 type Files interface {
 	// FS is the tree for readers.
 	FS() fs.FS
@@ -35,12 +35,13 @@ type Root struct {
 	// Patience is how long the removal of a directory waits for killed
 	// processes to leave it; 0 stands for two seconds.
 	Patience time.Duration
-	// Marks is the directory whose directories carry marks (see Mark): that which
-	// was opened; "" has none.
+	// Marks is the directory whose directories carry marks (see Mark): the opened
+	// one; "" if there are no marks.
 	Marks string
 
-	name   string
-	isLive bool
+	name     string
+	isLive   bool
+	readOnly bool
 }
 
 // Open returns the Root of a directory: "/" for the live host. No name can
@@ -99,8 +100,8 @@ func writeOnce(f *os.File, name, data string) error {
 	var n int
 	var werr error
 	if err := conn.Write(func(fd uintptr) bool {
-		// os.File sets O_NONBLOCK on what can be polled, as files of control groups
-		// can; of such a writer newer kernels (7.3, not 6.12) reclaim nothing when it
+		// os.File sets O_NONBLOCK on files that can be polled, as files of control
+		// groups can. Newer kernels (7.3, not 6.12) reclaim nothing when such a writer
 		// lowers memory.high.
 		if werr = syscall.SetNonblock(int(fd), false); werr != nil {
 			return true
@@ -138,7 +139,7 @@ type live struct{ directory }
 
 func (live) FS() fs.FS { return liveFS{os.DirFS("/").(hostFS)} }
 
-// hostFS is what os.DirFS returns.
+// hostFS is the interface of the value that os.DirFS returns.
 type hostFS interface {
 	fs.StatFS
 	fs.ReadDirFS
@@ -170,8 +171,8 @@ func (live) WriteFile(name, data string) error {
 }
 
 // Signal sends a signal to a process: to a real one only on the live host. Files
-// of a test that plays processes have a method of this name, too, and any other
-// tree has none to signal, whatever numbers its files show.
+// of a test that plays processes have a method of this name, too. Any other tree has
+// no process to signal, whatever numbers its files show.
 func (r *Root) Signal(pid int, sig syscall.Signal) error {
 	s, ok := r.Files.(interface {
 		Signal(pid int, sig syscall.Signal) error
@@ -222,13 +223,18 @@ func (r *Root) patience() time.Duration {
 	return 2 * time.Second
 }
 
-// bootID returns the identity of the running kernel, "" if the tree has none.
-func (r *Root) bootID() string {
-	id, err := r.read("proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
+// bootID returns the identity of the running kernel. It returns an error if the tree
+// has none: two boots without a name would look equal.
+func (r *Root) bootID() (string, error) {
+	const file = "proc/sys/kernel/random/boot_id"
+	id, err := r.read(file)
+	if err == nil && id == "" {
+		err = errors.New("it is empty")
 	}
-	return id
+	if err != nil {
+		return "", fmt.Errorf("read /%s, which names the boot: %w; mount /proc with it", file, bare(err))
+	}
+	return id, nil
 }
 
 // startTime returns when a process started; "" if there is no such process or

@@ -10,21 +10,21 @@ import (
 	"syscall"
 	"time"
 
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 )
 
 var errExist error = syscall.EEXIST
 
-// ErrChanged is what every ChangedError is.
-var ErrChanged = errors.New("changed by someone else")
+// ErrChanged matches every ChangedError (errors.Is).
+var ErrChanged = errors.New("changed by another writer")
 
 // ChangedError is a value that was not restored because it is no longer the
 // one that Berth wrote.
 type ChangedError struct {
 	Path     string
-	Written  string // what Berth wrote
-	Current  string // what is there now, and stays
-	Original string // what was there before
+	Written  string // the value that Berth wrote
+	Current  string // the value now, which stays
+	Original string // the value before
 }
 
 func (e *ChangedError) Error() string {
@@ -35,7 +35,7 @@ func (e *ChangedError) Error() string {
 // Is makes errors.Is(err, ErrChanged) true.
 func (e *ChangedError) Is(target error) bool { return target == ErrChanged }
 
-// Outcome is what became of one step when it was to be undone.
+// Outcome is the result of undoing one step.
 type Outcome int
 
 // The outcomes.
@@ -48,59 +48,69 @@ const (
 	Untouched
 	// Gone: the file, group or process no longer exists.
 	Gone
-	// Changed: someone else has changed it since; it stays as it is.
+	// Changed: another writer has changed it since; it stays as it is.
 	Changed
 	// Pending: it is still to be undone.
 	Pending
-	// InUse: other groups use what Berth enabled; it stays, and stays noted.
+	// InUse: other groups use the controller that Berth enabled; it stays enabled,
+	// and its entry stays.
 	InUse
 	// Widened: a cpuset that was empty holds processes, so it got its parent's
-	// set in so many words; it stays noted.
+	// set in so many words; its entry stays.
 	Widened
+	// Covered: another process of Berth has an active value above the one that was
+	// written; it stays, and so does its entry, until that value is restored.
+	Covered
 )
 
 // stays reports whether a step is to be tried again later.
-func (o Outcome) stays() bool { return o == Failed || o == InUse || o == Widened }
+func (o Outcome) stays() bool { return o == Failed || o == InUse || o == Widened || o == Covered }
 
 var outcomeNames = [...]string{
 	Failed: "failed", Restored: "restored", Untouched: "untouched", Gone: "gone", Changed: "changed", Pending: "pending",
-	InUse: "in use", Widened: "widened",
+	InUse: "in use", Widened: "widened", Covered: "covered",
 }
 
 // String returns the outcome in one word.
-func (o Outcome) String() string { return enum.Name(outcomeNames[:], o) }
+func (o Outcome) String() string { return plain.Word(outcomeNames[:], o) }
 
 // MarshalText writes the outcome's word.
-func (o Outcome) MarshalText() ([]byte, error) { return enum.Marshal(outcomeNames[:], o) }
+func (o Outcome) MarshalText() ([]byte, error) { return plain.MarshalWord(outcomeNames[:], o) }
 
 // UnmarshalText reads the outcome's word.
 func (o *Outcome) UnmarshalText(text []byte) error {
-	return enum.Unmarshal(outcomeNames[:], text, o)
+	return plain.UnmarshalWord(outcomeNames[:], text, o)
 }
 
-// reverted is what became of one entry.
+// reverted is the result of undoing one entry.
 type reverted struct {
 	*entry
 	outcome Outcome
 	err     error // why, unless it is Restored, Untouched or Gone
+	refused bool  // nothing was looked at: it stays noted
 }
 
-// revertAll undoes entries, the last first, and goes on after errors. What
-// stays in a directory that could then be removed all the same is gone. The
-// error is about the journal.
+// revertAll undoes entries, the last first, and goes on after errors. An entry whose
+// directory could then be removed all the same counts as Gone. A path outside the trees
+// of control groups is refused. The error is about the journal.
 func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error) {
 	var all []reverted
 	var errs []error
+	ground := r.ground()
 	for _, e := range slices.Backward(entries) {
+		if err := ground.refuses(e); err != nil {
+			all = append(all, reverted{e, Failed, err, true})
+			continue
+		}
 		outcome, err := r.revert(e, journal)
-		all = append(all, reverted{e, outcome, err})
+		all = append(all, reverted{e, outcome, err, false})
 		if !outcome.stays() {
 			errs = append(errs, journal.undone(e))
 		}
 	}
 	for i := range all {
 		v := &all[i]
-		if !v.outcome.stays() {
+		if !v.outcome.stays() || v.refused {
 			continue
 		}
 		if _, err := r.inode(v.Path); gone(err) {
@@ -111,8 +121,8 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 	return all, errors.Join(errs...)
 }
 
-// undoAll is revertAll for who wants to know what is left and every error. That
-// others use what Berth enabled is none.
+// undoAll is revertAll for callers that need the entries left and every error. InUse is
+// not an error.
 func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err error) {
 	all, err := r.revertAll(entries, journal)
 	errs := []error{err}
@@ -138,7 +148,7 @@ func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
 	case err != nil:
 		return Failed, r.undoError(e, err)
 	case e.Inode != 0 && e.Inode != inode:
-		return Gone, nil // made anew by someone else
+		return Gone, nil // another process made it anew
 	}
 	var outcome Outcome
 	switch e.Op {
@@ -182,10 +192,21 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	}
 	current := e.line(text)
 	isOriginal := e.Format.owns(current, e.Original) && e.Format.owns(e.Original, current)
+	original, offline := r.onlinePart(&e.Step, e.Original)
+	if !offline {
+		original = e.Original
+	} else if e.Format.same(current, original) {
+		isOriginal = true
+	}
 	switch {
 	case isOriginal && !e.undoing:
 		return Untouched, nil
-	case !isOriginal && !e.owns(current):
+	case !isOriginal && !r.owns(e, current):
+		if above, err := journal.lies(e.Step, current); err != nil {
+			return Failed, err
+		} else if above != nil {
+			return Covered, fmt.Errorf("restore /%s: the guard has %q in force above the %q that Berth wrote (before: %q); end the guard, then run 'berth restore'", e.Path, current, e.Value, e.Original)
+		}
 		return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: current, Original: e.Original}
 	}
 	if len(e.Disturbed) > 0 && !e.undoing {
@@ -194,8 +215,12 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 		}
 		e.undoing = true
 	}
+	if !isOriginal && offline && original == "" {
+		return Failed, fmt.Errorf("none of its CPUs %s is online", e.Original)
+	}
 	if !isOriginal {
-		if err := r.write(e.Path, e.Original); err != nil {
+		// Without Berth, too, the kernel would have removed offline CPUs.
+		if err := r.write(e.Path, original); err != nil {
 			return r.widen(e, current, err, journal)
 		}
 	}
@@ -209,8 +234,8 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 
 // widen is for a cpuset that was empty, which means that it has what its
 // parent has. Before Linux 7 it cannot be made empty again while it holds
-// processes; it gets the parent's set in so many words instead, so that at
-// least no one is held back. It returns an error in any case.
+// processes; it gets a copy of the parent's set instead, so that at
+// least no process is confined. It returns an error in any case.
 func (r *Root) widen(e *entry, current string, err error, journal *Journal) (Outcome, error) {
 	if e.Format != List || e.Original != "" || !errors.Is(err, syscall.ENOSPC) {
 		return Failed, err
@@ -285,7 +310,7 @@ func (r *Root) revertMkdir(e *entry) (Outcome, error) {
 	}
 }
 
-// occupied says who is still in a group that cannot be removed.
+// occupied names the processes and groups in a group that cannot be removed.
 func (r *Root) occupied(dir string, err error) error {
 	if procs, readErr := r.read(dir + "/cgroup.procs"); readErr == nil {
 		if pids := strings.Fields(procs); len(pids) > 0 {
@@ -300,7 +325,7 @@ func (r *Root) occupied(dir string, err error) error {
 		}
 	}
 	if len(children) > 0 {
-		return fmt.Errorf("%w: someone else made child groups in it: %s", bare(err), strings.Join(children, ", "))
+		return fmt.Errorf("%w: another process made child groups in it: %s", bare(err), strings.Join(children, ", "))
 	}
 	return bare(err)
 }

@@ -29,7 +29,7 @@ func (f Format) same(text, value string) bool {
 	return slices.Equal(strings.Fields(text), strings.Fields(value))
 }
 
-// owns reports whether text is what became of value, which Berth wrote.
+// owns reports whether the kernel shows text for value, which Berth wrote.
 func (f Format) owns(text, value string) bool {
 	if f != State {
 		return f.same(text, value)
@@ -41,7 +41,7 @@ func (f Format) owns(text, value string) bool {
 	return have[0] == want[0] || have[0] == "FREEZING" && want[0] == "FROZEN"
 }
 
-// line returns the part of a file's text that step s is about: all of it, or
+// line returns the part of a file's text that step s concerns: all of it, or
 // for Keyed the line with the key of s.Value, or s.Unset if there is none.
 func (s *Step) line(text string) string {
 	if s.Format != Keyed {

@@ -1,10 +1,6 @@
 package lab
 
-import (
-	"slices"
-
-	"berth.dev/berth/lab/stats"
-)
+import "berth.dev/berth/lab/stats"
 
 // headline is the percentile that verdicts are about.
 const headline = 99
@@ -12,83 +8,67 @@ const headline = 99
 // percentiles are those of the table.
 func percentiles() []float64 { return []float64{50, 95, headline, 99.9} }
 
-// analysis is an Analyse under way.
+// analysis is one under way.
 type analysis struct {
-	r      *Result
-	rounds map[string][]measured // by scenario, in block order
-	out    *Analysis
+	*Measured
+	out *Analysis
 }
 
 // Analyse computes what a result comes to. It is pure: the same result always
 // gives the same analysis.
 func Analyse(r *Result) (*Analysis, error) {
-	a := &analysis{r: r, rounds: map[string][]measured{}, out: &Analysis{}}
-	all, err := measureAll(r)
+	m, err := Measure(r)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range all {
-		a.rounds[m.Scenario] = append(a.rounds[m.Scenario], m)
-	}
-	for _, rounds := range a.rounds {
-		slices.SortStableFunc(rounds, func(x, y measured) int { return x.Block - y.Block })
-	}
+	return m.Analyse(), nil
+}
+
+// Analyse computes what a result comes to.
+func (m *Measured) Analyse() *Analysis {
+	a := &analysis{m, &Analysis{}}
 	a.floor()
-	for _, s := range r.Experiment.Scenarios {
+	for _, s := range m.Experiment.Scenarios {
 		a.out.Rows = append(a.out.Rows, a.row(s))
 	}
 	a.judge()
 	a.warn()
 	a.words()
-	return a.out, nil
-}
-
-// valid returns the rounds of a scenario that count.
-func (a *analysis) valid(scenario string) []measured {
-	return slices.DeleteFunc(slices.Clone(a.rounds[scenario]), func(m measured) bool { return m.invalid != "" })
-}
-
-// pair returns the responses of two scenarios in the blocks where both count.
-func (a *analysis) pair(base, other string) (b, o []stats.Round) {
-	byBlock := map[int]stats.Round{}
-	for _, m := range a.valid(base) {
-		byBlock[m.Block] = m.response
-	}
-	for _, m := range a.valid(other) {
-		if response, ok := byBlock[m.Block]; ok {
-			b, o = append(b, response), append(o, m.response)
-		}
-	}
-	return b, o
+	return a.out
 }
 
 // floor compares the baseline with itself.
 func (a *analysis) floor() {
-	if base, again := a.pair(Baseline, BaselineAgain); len(base) > 1 {
+	if base, again := a.Pair(Baseline, BaselineAgain); len(base) > 1 {
 		f := stats.Ratio(base, again, headline, stats.Options{})
 		a.out.Floor = &f
 	}
 }
 
 func (a *analysis) row(s Scenario) Row {
-	row := Row{Scenario: s.Name, Rounds: len(a.rounds[s.Name])}
-	for i, skip := range a.r.Skipped {
+	row := Row{Scenario: s.Name}
+	for _, d := range a.Decoded {
+		if d.Scenario == s.Name {
+			row.Rounds++
+		}
+	}
+	for i, skip := range a.Skipped {
 		if skip.Scenario == s.Name {
-			row.Skipped = &a.r.Skipped[i]
+			row.Skipped = &a.Skipped[i]
 			return row
 		}
 	}
-	valid := a.valid(s.Name)
+	valid := a.Valid(s.Name)
 	row.Valid = len(valid)
 	if row.Valid == 0 {
 		return row
 	}
 	row.Quantiles = quantiles(valid)
 	a.usage(&row, valid)
-	row.LagP99, _ = quantile(pick(valid, func(m measured) stats.Round { return m.lag }), headline)
-	row.QueueP99, _ = quantile(pick(valid, func(m measured) stats.Round { return m.queue }), headline)
+	row.LagP99, _ = quantile(pick(valid, func(d Decoded) stats.Round { return d.Lag }), headline)
+	row.QueueP99, _ = quantile(pick(valid, func(d Decoded) stats.Round { return d.Queue }), headline)
 	if s.Name != Baseline {
-		base, other := a.pair(Baseline, s.Name)
+		base, other := a.Pair(Baseline, s.Name)
 		ratio := stats.Ratio(base, other, headline, stats.Options{})
 		if ratio.Rounds > 0 {
 			row.Ratio = &ratio
@@ -97,22 +77,14 @@ func (a *analysis) row(s Scenario) Row {
 	return row
 }
 
-func pick(rounds []measured, part func(measured) stats.Round) []stats.Round {
-	parts := make([]stats.Round, len(rounds))
-	for i, m := range rounds {
-		parts[i] = part(m)
-	}
-	return parts
-}
-
 // quantiles are those of response time over all valid rounds.
-func quantiles(valid []measured) []Quantile {
-	rounds := pick(valid, func(m measured) stats.Round { return m.response })
-	lags := pick(valid, func(m measured) stats.Round { return m.lag })
+func quantiles(valid []Decoded) []Quantile {
+	rounds := Responses(valid)
+	lags := pick(valid, func(d Decoded) stats.Round { return d.Lag })
 	offered, censored := 0, 0
 	for _, m := range valid {
 		offered += m.Load.Offered
-		censored += m.censored
+		censored += m.Censored
 	}
 	intervals := stats.Quantiles(rounds, percentiles(), stats.Options{})
 	var out []Quantile
@@ -133,7 +105,7 @@ func quantiles(valid []measured) []Quantile {
 
 // usage sums what everyone used over the valid rounds. Rates are sums over
 // sums, so that a longer round counts for more.
-func (a *analysis) usage(row *Row, valid []measured) {
+func (a *analysis) usage(row *Row, valid []Decoded) {
 	var seconds, busy, capacity float64
 	var tenant, neighbour Usage
 	done := 0
@@ -147,7 +119,7 @@ func (a *analysis) usage(row *Row, valid []measured) {
 			row.Unit = m.Neighbour.Unit
 		}
 		row.Requests += m.Load.Offered
-		row.Censored += m.censored
+		row.Censored += m.Censored
 		done += m.Load.DoneInWindow
 	}
 	row.Saturated = stats.Saturated(done, row.Requests)
@@ -208,9 +180,9 @@ func (a *analysis) judge() {
 
 // whyInvalid gives the first reason for which rounds of a scenario do not count.
 func (a *analysis) whyInvalid(scenario string) string {
-	for _, m := range a.rounds[scenario] {
-		if m.invalid != "" {
-			return m.invalid
+	for _, d := range a.Decoded {
+		if d.Scenario == scenario && d.Excluded != "" {
+			return d.Excluded
 		}
 	}
 	return "no round was run"

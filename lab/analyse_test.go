@@ -92,7 +92,8 @@ func TestAnalyseIsAFunctionOfTheStoredFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := Decode(text)
+	stored := new(Result)
+	err = Decode(text, Schema, stored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,13 +152,13 @@ func TestAnalyseLeavesOutDisturbedRounds(t *testing.T) {
 	if row := rowOf(t, a, "pinned"); row.Valid != 10 {
 		t.Errorf("pinned: %d valid rounds, want all", row.Valid)
 	}
-	why, err := Exclusions(r)
+	m, err := Measure(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, round := range r.Rounds {
-		if disturbed := round.Host.Steal > 0; disturbed != strings.Contains(why[i], "25 %") {
-			t.Errorf("round %d: steal %v, excluded %q", i, round.Host.Steal, why[i])
+	for i, d := range m.Decoded {
+		if disturbed := d.Host.Steal > 0; disturbed != strings.Contains(d.Excluded, "25 %") {
+			t.Errorf("round %d: steal %v, excluded %q", i, d.Host.Steal, d.Excluded)
 		}
 	}
 }
@@ -226,7 +227,7 @@ func TestAnalyseOfLittle(t *testing.T) {
 		"no baseline":       fakeResult(t, map[string]fake{Unisolated: {scale: 1, work: 1}}),
 		"no unisolated":     fakeResult(t, map[string]fake{Baseline: {scale: 1}, BaselineAgain: {scale: 1}, "idle": {scale: 1, work: 5}}),
 		"one block":         firstBlock(fakeResult(t, usual())),
-		"no experiment too": {Schema: Schema},
+		"no experiment too": {Header: Header{Schema: Schema}},
 	} {
 		a, err := Analyse(r)
 		if err != nil {

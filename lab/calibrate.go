@@ -20,19 +20,19 @@ const (
 )
 
 // calibrate settles the tenant's work per request and measures its demand.
-func (r *runner) calibrate(ctx context.Context) error {
-	setup := &r.result.Setup
+func (b *Testbed) calibrate(ctx context.Context) error {
+	setup := b.Setup
 	want := time.Duration(setup.CPUPerRequest).Seconds()
 	units := func(u float64) int { return max(1, int(math.Round(u))) }
 
 	setup.Tenant.Units = units(want / guess.Seconds())
-	first, err := r.pilot(ctx, "first guess of the tenant's work")
+	first, err := b.pilot(ctx, "first guess of the tenant's work")
 	if err != nil {
 		return err
 	}
 	firstUnits := float64(setup.Tenant.Units)
 	setup.Tenant.Units = units(firstUnits * want / first.perRequest)
-	last, err := r.pilot(ctx, "tenant's work")
+	last, err := b.pilot(ctx, "tenant's work")
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (r *runner) calibrate(ctx context.Context) error {
 			setup.Tenant.Units = units(float64(setup.Tenant.Units) + min(max(step, -limit), limit))
 		}
 	}
-	if last, err = r.pilot(ctx, "tenant's demand"); err != nil {
+	if last, err = b.pilot(ctx, "tenant's demand"); err != nil {
 		return err
 	}
 	setup.CPUPerRequest = Duration(time.Duration(last.perRequest * float64(time.Second)).Round(time.Microsecond))
@@ -61,20 +61,20 @@ type pilot struct {
 	policy     string
 }
 
-func (r *runner) pilot(ctx context.Context, what string) (p pilot, err error) {
-	r.tell(Progress{Phase: "calibrate", Scenario: what})
-	cast := &cast{r: r}
+func (b *Testbed) pilot(ctx context.Context, what string) (p pilot, err error) {
+	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
+	procs := &processes{bed: b}
 	defer func() {
-		if left := cast.leave(); err == nil {
+		if left := procs.end(); err == nil {
 			err = left
 		}
 	}()
-	if err := cast.enter(ctx, false); err != nil {
+	if err := procs.start(ctx, Cell{}); err != nil {
 		return p, err
 	}
 	var round Round
-	cfg := load.Config{Settle: time.Duration(r.exp.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: r.result.Setup.Rate, Seed: r.exp.Seed}
-	if err := cast.measure(ctx, cfg, &round); err != nil {
+	cfg := load.Config{Settle: time.Duration(b.spec.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: b.Setup.Rate, Seed: b.spec.Seed}
+	if err := procs.measure(ctx, cfg, Hooks{}, &round); err != nil {
 		return p, err
 	}
 	if round.Load.DoneInWindow == 0 {

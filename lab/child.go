@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// nursery starts children from one OS thread that lives as long as it does.
+// supervisor starts children from one OS thread that lives as long as it does.
 // The kernel kills a child with PR_SET_PDEATHSIG when the *thread* that forked
 // it ends (prctl(2)), so that thread must not be one that Go may drop.
-type nursery struct {
+type supervisor struct {
 	starts chan func()
 }
 
-func newNursery() *nursery {
-	n := &nursery{starts: make(chan func())}
+func newSupervisor() *supervisor {
+	s := &supervisor{starts: make(chan func())}
 	go func() {
 		runtime.LockOSThread()
-		for start := range n.starts {
+		for start := range s.starts {
 			start()
 		}
 	}()
-	return n
+	return s
 }
 
 // close ends the thread, and with it every child still there.
-func (n *nursery) close() { close(n.starts) }
+func (s *supervisor) close() { close(s.starts) }
 
 // child is a process of this binary that speaks JSON lines on its standard
 // input and output.
@@ -59,7 +59,7 @@ type childConfig struct {
 
 // start starts a child. It dies with this process, whatever happens to it, and
 // a terminal's Ctrl-C reaches only this process.
-func (n *nursery) start(cfg childConfig) (*child, error) {
+func (s *supervisor) start(cfg childConfig) (*child, error) {
 	c := &child{name: cfg.name, lines: make(chan []byte, 8), exited: make(chan struct{})}
 	c.cmd = exec.Command(cfg.exe, cfg.args...)
 	c.cmd.ExtraFiles = cfg.files
@@ -75,7 +75,7 @@ func (n *nursery) start(cfg childConfig) (*child, error) {
 	}
 	c.in = in
 	started := make(chan error, 1)
-	n.starts <- func() { started <- c.cmd.Start() }
+	s.starts <- func() { started <- c.cmd.Start() }
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
@@ -108,7 +108,7 @@ func (c *child) send(v any) error {
 		return fmt.Errorf("send to %s: %w", c.name, err)
 	}
 	if _, err := c.in.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("send to %s: %w", c.name, errors.Join(err, c.obituary()))
+		return fmt.Errorf("send to %s: %w", c.name, errors.Join(err, c.exitError()))
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (c *child) receive(ctx context.Context, limit time.Duration, v any) error {
 	select {
 	case line, ok := <-c.lines:
 		if !ok {
-			return fmt.Errorf("%s ended: %w", c.name, c.obituary())
+			return fmt.Errorf("%s ended: %w", c.name, c.exitError())
 		}
 		if err := json.Unmarshal(line, v); err != nil {
 			return fmt.Errorf("answer of %s: %w", c.name, err)
@@ -133,8 +133,8 @@ func (c *child) receive(ctx context.Context, limit time.Duration, v any) error {
 	}
 }
 
-// obituary says how a child that has ended did so.
-func (c *child) obituary() error {
+// exitError says how a child that has ended did so.
+func (c *child) exitError() error {
 	select {
 	case <-c.exited:
 	case <-time.After(time.Second):

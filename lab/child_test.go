@@ -38,7 +38,7 @@ func behave(how string) {
 	case "silent":
 		_, _ = io.Copy(io.Discard, in)
 	case "orphan": // becomes a parent that is killed without warning
-		n := newNursery()
+		n := newSupervisor()
 		c, err := n.start(childConfig{name: "grandchild", exe: os.Args[0], args: []string{"__child", "silent"}})
 		if err != nil {
 			panic(err)
@@ -50,7 +50,7 @@ func behave(how string) {
 
 func startChild(t *testing.T, how string) *child {
 	t.Helper()
-	n := newNursery()
+	n := newSupervisor()
 	c, err := n.start(childConfig{name: how, exe: os.Args[0], args: []string{"__child", how}})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func gone(pid int) bool {
 func TestRequestLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := createRequestLog(dir)
+	l, err := openRequestLog(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,179 +1,265 @@
-package lab
+package lab_test
 
 import (
-	"math"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
-	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/stats"
 )
 
-func valid(t *testing.T) Experiment {
-	t.Helper()
-	e := IsolationExperiment()
-	if err := e.Use("quick"); err != nil {
+// All of a made-up experiment stands in this file: how far a pendulum swings in cells
+// of several lengths. Its bed swings no pendulum, and takes two seconds for a round.
+
+const pendulumSchema = "example.org/pendulum/v1"
+
+type pendulum struct {
+	lab.Header
+	Seed   uint64  `json:"seed"`
+	Swings []swing `json:"swings"`
+}
+
+type swing struct {
+	Cell    string  `json:"cell"`
+	Block   int     `json:"block"`
+	Degrees float64 `json:"degrees"`
+}
+
+// fakeBed stands for a testbed.
+type fakeBed struct {
+	played []string
+	before func(played []string) error // of a round
+}
+
+func (b *fakeBed) Round(ctx context.Context, c lab.Cell, block, position int) (lab.Round, error) {
+	b.played = append(b.played, fmt.Sprintf("%d %s", block, c.Name))
+	if err := b.before(b.played); err != nil {
+		return lab.Round{}, err
+	}
+	r := lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds()}
+	return r, errors.Join(c.During(ctx, nil), ctx.Err())
+}
+
+// cells are the lengths of the pendulum. No string is as long as that of the last.
+func (p *pendulum) cells() []lab.Cell {
+	var cells []lab.Cell
+	for i, name := range []string{"short", "middle", "long", "endless"} {
+		var degrees float64
+		cells = append(cells, lab.Cell{
+			Name: name, Settings: lab.Settings{lab.Tenant: {Weight: 10 * (i + 1)}}, Window: 2 * time.Second,
+			Prepare: func(*lab.Cell, int) error {
+				if name == "endless" {
+					return &kernel.NotSupportedError{Feature: "string", Reason: "it has an end", Remedy: "knots"}
+				}
+				return nil
+			},
+			Hooks: lab.Hooks{During: func(context.Context, *lab.Running) error {
+				degrees = float64(30 / (i + 1))
+				return nil
+			}},
+			Keep: func(r lab.Round) error {
+				p.Swings = append(p.Swings, swing{r.Scenario, r.Block, degrees})
+				return nil
+			},
+		})
+	}
+	return cells
+}
+
+func (p *pendulum) run(ctx context.Context, bed lab.Bed, opt lab.Options) error {
+	return lab.Run(ctx, lab.Experiment{Parts: []lab.Part{{Blocks: 3, Cells: p.cells()}}, Seed: p.Seed, Result: p, Header: &p.Header}, bed, opt)
+}
+
+// resume goes on with what is stored.
+func resume(ctx context.Context, bed lab.Bed, opt lab.Options) (*pendulum, error) {
+	var p pendulum
+	if err := lab.Load(opt.Dir, pendulumSchema, &p); err != nil {
+		return nil, err
+	}
+	opt.Finished = func(cell string, block int) bool {
+		return slices.ContainsFunc(p.Swings, func(s swing) bool { return s.Cell == cell && s.Block == block })
+	}
+	return &p, p.run(ctx, bed, opt)
+}
+
+// text reports it.
+func (p *pendulum) text(o report.Options) (string, error) {
+	sums := map[string]float64{}
+	for _, s := range p.Swings {
+		sums[s.Cell] += s.Degrees
+	}
+	names, means := report.Column{Head: "cell", Left: true}, report.Column{Head: "swing", Unit: "°"}
+	spans := map[int]string{}
+	for i, c := range p.cells() {
+		names.Add(c.Name)
+		means.Add(fmt.Sprintf("%.1f", sums[c.Name]/3))
+		for _, s := range p.Skipped {
+			if s.Scenario == c.Name {
+				spans[i] = "skipped: " + s.Reason
+			}
+		}
+	}
+	s := report.NewSheet(o)
+	s.Title("pendulum")
+	s.Fact("seed", fmt.Sprint(p.Seed))
+	s.Table([]report.Column{names, means}, spans)
+	var b bytes.Buffer
+	err := s.Flush(&b)
+	return b.String(), err
+}
+
+func newPendulum() *pendulum {
+	return &pendulum{Header: lab.Header{Schema: pendulumSchema}, Seed: 7}
+}
+
+// inOrder is what is played, block by block; a cell that cannot be is tried and skipped.
+func inOrder() []string {
+	var all []string
+	for block := range 3 {
+		for _, name := range stats.Order([]string{"short", "middle", "long", "endless"}, block, 7) {
+			if name != "endless" {
+				all = append(all, fmt.Sprintf("%d %s", block, name))
+			}
+		}
+	}
+	return all
+}
+
+func TestMadeUpExperiment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		bed := &fakeBed{before: func([]string) error { time.Sleep(2 * time.Second); return nil }}
+		var steps []lab.Progress
+		p := newPendulum()
+		if err := p.run(t.Context(), bed, lab.Options{Dir: dir, Progress: func(s lab.Progress) { steps = append(steps, s) }}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(inOrder(), bed.played); diff != "" {
+			t.Errorf("played (-want +got):\n%s", diff)
+		}
+		if last := steps[len(steps)-1]; last.Round != 12 || last.Rounds != 12 || last.Blocks != 3 || last.Left != 0 {
+			t.Errorf("at the end: %+v", last)
+		}
+		if s := steps[len(steps)-2]; s.Round != 11 || s.Block != 3 || s.Left < time.Second || s.Left > 3*time.Second {
+			t.Errorf("before the last round: %+v", s)
+		}
+	})
+	var stored pendulum
+	if err := lab.Load(dir, pendulumSchema, &stored); err != nil || !stored.Complete || len(stored.Swings) != 9 || len(stored.Skipped) != 1 {
+		t.Fatalf("stored %+v, %v", stored, err)
+	}
+	text, err := stored.text(report.Options{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return e
+	want := `pendulum   on this host, this kernel, this load
+
+seed         7
+
+cell     swing
+             °
+short     30.0
+middle    15.0
+long      10.0
+endless  skipped: string: it has an end
+`
+	if diff := cmp.Diff(want, text); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+	if err := lab.Load(dir, "other", &stored); err == nil || !strings.Contains(err.Error(), pendulumSchema) {
+		t.Errorf("read as another format: %v", err)
+	}
 }
 
-func TestPresetsAreValid(t *testing.T) {
+// A run that was cancelled, or that failed, keeps what was finished, and goes on from there.
+func TestMadeUpExperimentResumes(t *testing.T) {
 	t.Parallel()
-	for _, p := range Presets() {
-		e := IsolationExperiment()
-		if err := e.Use(p.Name); err != nil {
-			t.Error(err)
-		}
-		if err := e.Validate(); err != nil {
-			t.Errorf("preset %s: %v", p.Name, err)
-		}
-	}
-	e := IsolationExperiment()
-	if err := e.Use("huge"); err == nil || !strings.Contains(err.Error(), "quick") {
-		t.Errorf("unknown preset: %v, want an error that names the known ones", err)
-	}
-}
-
-func TestValidateNamesTheField(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		want   string
-		spoils func(*Experiment)
-	}{
-		{"name", func(e *Experiment) { e.Name = "" }},
-		{"rounds", func(e *Experiment) { e.Blocks = 0 }},
-		{"duration", func(e *Experiment) { e.Window = Duration(time.Millisecond) }},
-		{"settle", func(e *Experiment) { e.Settle = -1 }},
-		{"rate", func(e *Experiment) { e.Rate = -1 }},
-		{"demand", func(e *Experiment) { e.Tenant.Demand = 1.5 }},
-		{"service-time", func(e *Experiment) { e.Tenant.ServiceTime = Duration(time.Hour) }},
-		{"tenant service", func(e *Experiment) { e.Tenant.Service = "mail" }},
-		{"working-set", func(e *Experiment) { e.Tenant.WorkingSetBytes = 1 }},
-		{"cpus", func(e *Experiment) { e.CPUs = "0-" }},
-		{"kernel", func(e *Experiment) { e.Neighbour.Kernel = "mine" }},
-		{"intensity", func(e *Experiment) { e.Neighbour.Intensity = 101 }},
-		{"weight", func(e *Experiment) { e.Scenarios[3].Isolation.Weight = 10_001 }},
-		{"a name of its own", func(e *Experiment) { e.Scenarios[3].Name = "idle" }},
-		{"a name of its own", func(e *Experiment) { e.Scenarios[3].Name = "a,b/c" }},
-		{"name", func(e *Experiment) { e.Name = "../up" }},
-		{"rate", func(e *Experiment) { e.Rate = math.NaN() }},
-		{"demand", func(e *Experiment) { e.Tenant.Demand = math.NaN() }},
-		{"requests in a round", func(e *Experiment) { e.Rate, e.Window = 20_000, Duration(20*time.Minute) }},
-		{"no weight of its own", func(e *Experiment) { e.Scenarios[4].Isolation.Weight = 5 }},
-		{"alone", func(e *Experiment) { e.Scenarios[0].Neighbour = true }},
-		{"does not run", func(e *Experiment) { e.Scenarios[0].Isolation.Idle = true }},
-		{"baseline'", func(e *Experiment) { e.Scenarios = e.Scenarios[:1] }},
+	for name, fails := range map[string]func(cancel func()) error{
+		"cancelled": func(cancel func()) error { cancel(); return nil },
+		"failed":    func(func()) error { return errors.New("the string broke") },
+		"not restored": func(func()) error {
+			return &lab.NotRestoredError{Err: &kernel.NotSupportedError{Feature: "glue", Reason: "none"}}
+		},
 	} {
-		e := valid(t)
-		tc.spoils(&e)
-		if err := e.Validate(); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("error %v, want one that names %q", err, tc.want)
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		bed := &fakeBed{before: func(played []string) error {
+			if len(played) == 5 {
+				return fails(cancel)
+			}
+			return nil
+		}}
+		if err := newPendulum().run(ctx, bed, lab.Options{Dir: dir}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		rest := &fakeBed{before: func([]string) error { return nil }}
+		p, err := resume(t.Context(), rest, lab.Options{Dir: dir})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(inOrder(), append(bed.played[:4], rest.played...)); diff != "" || !p.Complete || len(p.Swings) != 9 || len(p.Skipped) != 1 {
+			t.Errorf("%s: complete %v, %d swings, %d skipped; played (-want +got):\n%s", name, p.Complete, len(p.Swings), len(p.Skipped), diff)
 		}
 	}
-	if e := valid(t); e.Validate() != nil {
-		t.Errorf("the experiment as it is: %v", e.Validate())
-	}
 }
 
-func TestKeep(t *testing.T) {
-	t.Parallel()
-	e := valid(t)
-	if err := e.Keep([]string{"pinned", "idle"}); err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, s := range e.Scenarios {
-		names = append(names, s.Name)
-	}
-	if diff := cmp.Diff([]string{Baseline, BaselineAgain, "idle", "pinned"}, names); diff != "" {
-		t.Errorf("kept (-want +got):\n%s", diff)
-	}
-	if err := e.Keep([]string{"pined"}); err == nil || !strings.Contains(err.Error(), "pinned") {
-		t.Errorf("unknown scenario: %v, want an error that names the known ones", err)
-	}
-}
+// madeUpDir is where the process that is to be killed runs the experiment.
+const madeUpDir = "BERTH_TEST_MADE_UP"
 
-func TestExperimentIsData(t *testing.T) {
+func TestMadeUpExperimentIsKilled(t *testing.T) {
 	t.Parallel()
-	e := valid(t)
-	text, err := yaml.Marshal(e)
+	if dir := os.Getenv(madeUpDir); dir != "" {
+		bed := &fakeBed{before: func(played []string) error {
+			fmt.Println("playing", len(played))
+			if len(played) == 6 {
+				select {}
+			}
+			return nil
+		}}
+		t.Fatal(newPendulum().run(t.Context(), bed, lab.Options{Dir: dir}))
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestMadeUpExperimentIsKilled$")
+	cmd.Env = append(os.Environ(), madeUpDir+"="+dir)
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back Experiment
-	if err := yaml.UnmarshalStrict(text, &back); err != nil {
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(e, back); diff != "" {
-		t.Errorf("through YAML (-want +got):\n%s", diff)
+	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "playing 6"; {
 	}
-}
-
-func TestOrders(t *testing.T) {
-	t.Parallel()
-	pl := places{tenant: cpuset.MustOf(0), neighbour: cpuset.MustOf(1), neighbourMems: cpuset.MustOf(3)}
-	for _, tc := range []struct {
-		name string
-		iso  Isolation
-		left float64
-		want map[party]order
-	}{
-		{"nothing", Isolation{}, 1, map[party]order{}},
-		{"weight", Isolation{Weight: 10}, 1, map[party]order{neighbourParty: {weight: 10}}},
-		{"idle", Isolation{Idle: true}, 1, map[party]order{neighbourParty: {idle: true}}},
-		{"cap", Isolation{Cap: true}, 0.625, map[party]order{neighbourParty: {quota: 62 * time.Millisecond}}},
-		{"cap with nothing left", Isolation{Cap: true}, -0.2, map[party]order{neighbourParty: {quota: minQuota}}},
-		{"split", Isolation{Split: true}, 1, map[party]order{
-			tenantParty: {cpus: cpuset.MustOf(0)}, neighbourParty: {cpus: cpuset.MustOf(1), mems: cpuset.MustOf(3)},
-		}},
-	} {
-		got := orders(tc.iso, pl, tc.left)
-		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(order{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
-	}
-}
-
-func TestArrivalsDifferByBlockAndSeed(t *testing.T) {
-	t.Parallel()
-	seen := map[uint64]bool{}
-	for seed := range uint64(3) {
-		for block := range 20 {
-			seen[arrivals(seed, block)] = true
-		}
-	}
-	if len(seen) != 60 {
-		t.Errorf("%d different seeds of 60", len(seen))
-	}
-}
-
-func TestOneLabAtATime(t *testing.T) {
-	first, err := lockMachine()
-	if err != nil {
-		t.Skipf("a lab runs on this machine: %v", err)
-	}
-	if _, err := lockMachine(); err == nil || !strings.Contains(err.Error(), "another berth lab") {
-		t.Errorf("second lock: %v, want it refused", err)
-	}
-	if err := first.Close(); err != nil {
+	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := lockMachine()
+	_ = cmd.Wait()
+	rest := &fakeBed{before: func([]string) error { return nil }}
+	p, err := resume(t.Context(), rest, lab.Options{Dir: dir})
 	if err != nil {
-		t.Fatalf("after the first ended: %v", err)
+		t.Fatal(err)
 	}
-	again.Close()
-}
-
-func TestNiceOf(t *testing.T) {
-	t.Parallel()
-	for weight, want := range map[uint64]int{100: 0, 10: 10, 1: 19, 10_000: -20, 125: -1} {
-		if got := niceOf(weight); got != want {
-			t.Errorf("weight %d: nice %d, want %d", weight, got, want)
-		}
+	if diff := cmp.Diff(inOrder()[5:], rest.played); diff != "" || !p.Complete || len(p.Swings) != 9 {
+		t.Errorf("complete %v, %d swings; played after the kill (-want +got):\n%s", p.Complete, len(p.Swings), diff)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 1 {
+		t.Errorf("in the folder: %q, %v; want the result alone", left, err)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/probe"
+	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/stats"
 )
 
-// party figures of one scenario of a fake run.
+// figures of one scenario of a fake run.
 type fake struct {
 	scale    float64 // of every latency; 1 is the baseline's
 	lag      float64 // generator's lag in µs; 0 is 20
@@ -23,12 +23,12 @@ type fake struct {
 func fakeResult(t testing.TB, scenarios map[string]fake) *Result {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
-	e := IsolationExperiment()
+	e := IsolationSpec()
 	if err := e.Use("standard"); err != nil {
 		t.Fatal(err)
 	}
 	e.Window = Duration(3 * time.Second)
-	r := &Result{Schema: Schema, Complete: true, Experiment: e, Setup: Setup{Backend: "cgroup v2", CPUs: "0-1", GeneratorPolicy: "SCHED_FIFO 40"}}
+	r := &Result{Header: Header{Schema: Schema, Complete: true, Setup: Setup{Backend: "cgroup v2", CPUs: "0-1", GeneratorPolicy: "SCHED_FIFO 40"}}, Experiment: e}
 	for block := range e.Blocks {
 		level := math.Exp(0.02 * rng.NormFloat64()) // what a block has in common
 		for position, s := range e.Scenarios {
@@ -53,7 +53,7 @@ func fakeRound(t testing.TB, rng *rand.Rand, f fake, level float64) Round {
 	}
 	r := Round{
 		Seconds: seconds, Tenant: Usage{CPUSeconds: 1.2 * seconds}, Host: HostUsage{CPUs: 2, SharedCPUs: 2, Busy: 1.9 * seconds},
-		Probes: []probe.Reading{{Probe: "alu", NS: 1 + 0.001*rng.Float64()}},
+		Probes: []noise.ProbeReading{{Probe: "alu", NS: 1 + 0.001*rng.Float64()}},
 	}
 	if f.work > 0 {
 		r.Neighbour = &Usage{Work: f.work * seconds, Unit: "bytes", CPUSeconds: 0.6 * seconds}

@@ -72,7 +72,7 @@ func hasWord(cpuinfo, word string) bool {
 
 // plausibleL3 bounds the L3 that is believed, per CPU that shares it: more than
 // processors have today (an EPYC 7373X without SMT has 48 MiB). A virtual machine
-// may be shown its host's whole cache, of which it has a part that nobody tells.
+// may be shown its host's whole cache, of which it has a part of unknown size.
 const plausibleL3 = 64 << 20
 
 // cacheBytes returns the size of one L2 and of one L3 that serve cpus, 0 if unknown.

@@ -8,6 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,17 +27,73 @@ type requestLog struct {
 	headed bool
 }
 
-func createRequestLog(dir string) (*requestLog, error) {
+// openRequestLog makes the log of a new run, or goes on with that of one that is
+// resumed: finished says which of its rounds stay.
+func openRequestLog(dir string, finished func(cell string, block int) bool) (*requestLog, error) {
 	fd, err := unix.MemfdCreate("berth-requests", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create request log: %w", os.NewSyscallError("memfd_create", err))
 	}
-	round := os.NewFile(uintptr(fd), "requests of a round")
-	out, err := os.Create(filepath.Join(dir, RequestsFile))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create request log: %w", err), round.Close())
+	l := &requestLog{round: os.NewFile(uintptr(fd), "requests of a round")}
+	if err := l.create(filepath.Join(dir, RequestsFile), finished); err != nil {
+		return nil, errors.Join(fmt.Errorf("create request log: %w", err), l.round.Close())
 	}
-	return &requestLog{out: out, zip: gzip.NewWriter(out), round: round}, nil
+	return l, nil
+}
+
+// create opens the file. What is in the folder of a new run by now is another user's,
+// and could be a link; that of a run that is resumed is written anew, as a run that was
+// killed leaves no end, and lines of a round that has no result.
+func (l *requestLog) create(path string, finished func(cell string, block int) bool) (err error) {
+	if finished == nil {
+		if l.out, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err == nil {
+			l.zip = gzip.NewWriter(l.out)
+		}
+		return err
+	}
+	old, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	if l.out, err = os.CreateTemp(filepath.Dir(path), "."+RequestsFile+".*"); err != nil {
+		return err
+	}
+	l.zip = gzip.NewWriter(l.out)
+	err = l.keep(old, finished)
+	if err == nil {
+		err = errors.Join(l.zip.Flush(), l.out.Chmod(0o644), os.Rename(l.out.Name(), path))
+	}
+	if err != nil {
+		err = errors.Join(err, l.out.Close(), os.Remove(l.out.Name()))
+	}
+	return err
+}
+
+// keep copies the lines of finished rounds.
+func (l *requestLog) keep(old io.Reader, finished func(cell string, block int) bool) error {
+	unzipped, err := gzip.NewReader(old)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(unzipped)
+	for lines.Scan() {
+		fields := append(strings.SplitN(lines.Text(), ",", 3), "")
+		if block, err := strconv.Atoi(fields[0]); l.headed && (err != nil || !finished(fields[1], block)) {
+			continue
+		}
+		l.headed = true
+		if _, err := fmt.Fprintln(l.zip, lines.Text()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return nil
 }
 
 // file is what the generator writes to; it truncates it.
@@ -79,4 +138,59 @@ func (l *requestLog) close() error {
 		return fmt.Errorf("request log: %w", err)
 	}
 	return nil
+}
+
+// Request is one request of a round's window.
+type Request struct {
+	// Due is when it should have been sent, Seen when the generator got round to
+	// it, Done when it was answered, or failed, from the start of the window. Seen
+	// and Done are -1 if that never came.
+	Due, Seen, Done time.Duration
+	Failed          bool
+}
+
+// Requests are those of the last round, in the order in which they were due.
+func (b *Testbed) Requests() ([]Request, error) {
+	file := b.requests.file()
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	requests, err := parseRequests(file)
+	if err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	return requests, nil
+}
+
+// parseRequests reads what the generator wrote: seq, due, seen, sent, done, error.
+func parseRequests(r io.Reader) ([]Request, error) {
+	var all []Request
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		if n == 1 {
+			continue // the header
+		}
+		fields := strings.SplitN(lines.Text(), ",", 6)
+		if len(fields) != 6 {
+			return nil, fmt.Errorf("line %d: %d fields, want 6", n, len(fields))
+		}
+		var q Request
+		for _, part := range []struct {
+			to   *time.Duration
+			text string
+		}{{&q.Due, fields[1]}, {&q.Seen, fields[2]}, {&q.Done, fields[4]}} {
+			if part.text == "" {
+				*part.to = -1
+				continue
+			}
+			ns, err := strconv.ParseInt(part.text, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("line %d: %w", n, err)
+			}
+			*part.to = time.Duration(ns)
+		}
+		q.Failed = fields[5] != ""
+		all = append(all, q)
+	}
+	return all, lines.Err()
 }

@@ -5,30 +5,35 @@ import (
 
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/probe"
 	"berth.dev/berth/lab/stats"
-	"berth.dev/berth/lab/tenant"
 	"berth.dev/berth/machine"
 )
 
 // Schema names the version of the result file's format.
 const Schema = "berth.dev/lab/v1"
 
-// Result is everything that a run measured, as stored in result.json. Reports
-// are pure functions of it. docs/lab.md documents the format.
-type Result struct {
+// Header is what every stored run has, whatever the experiment.
+type Header struct {
 	Schema  string  `json:"schema"`
 	Program Program `json:"program"`
 	// Started and Finished are wall-clock times; Finished is zero while running.
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished,omitzero"`
+	// Resumed are the times at which the run went on after an interruption.
+	Resumed []time.Time `json:"resumed,omitempty"`
 	// Complete is false for a run that was interrupted or is under way.
-	Complete   bool       `json:"complete"`
-	Host       Host       `json:"host"`
-	Experiment Experiment `json:"experiment"`
-	Setup      Setup      `json:"setup"`
-	Skipped    []Skipped  `json:"skipped,omitempty"`
-	Rounds     []Round    `json:"rounds"`
+	Complete bool      `json:"complete"`
+	Host     Host      `json:"host"`
+	Setup    Setup     `json:"setup"`
+	Skipped  []Skipped `json:"skipped,omitempty"`
+}
+
+// Result is everything that a run of tenant and neighbour measured, as stored in
+// result.json. Reports are pure functions of it. docs/lab.md documents the format.
+type Result struct {
+	Header
+	Experiment Spec    `json:"experiment"`
+	Rounds     []Round `json:"rounds"`
 }
 
 // Program is the version of Berth that ran.
@@ -62,10 +67,10 @@ type Setup struct {
 	// GeneratorDemand is how many CPUs the generator uses at this rate.
 	GeneratorDemand float64 `json:"generatorDemand"`
 	// GeneratorPolicy is the scheduling policy that it got.
-	GeneratorPolicy string        `json:"generatorPolicy"`
-	Rate            float64       `json:"rate"`
-	Tenant          tenant.Config `json:"tenant"`
-	Neighbour       noise.Config  `json:"neighbour"`
+	GeneratorPolicy string            `json:"generatorPolicy"`
+	Rate            float64           `json:"rate"`
+	Tenant          load.TenantConfig `json:"tenant"`
+	Neighbour       noise.Config      `json:"neighbour"`
 	// CPUPerRequest is the tenant's CPU time per request, alone, as calibrated.
 	CPUPerRequest Duration `json:"cpuPerRequest"`
 	// TenantCPUs is the tenant's demand at the offered load, in CPUs.
@@ -74,9 +79,11 @@ type Setup struct {
 	NeighbourNote string `json:"neighbourNote,omitempty"`
 	// ProbeNote says the same of the control probes.
 	ProbeNote string `json:"probeNote,omitempty"`
+	// OtherLab says that another user's lab seemed to run at the start.
+	OtherLab string `json:"otherLab,omitempty"`
 }
 
-// Skipped is a scenario that this machine cannot do.
+// Skipped is a cell that this machine cannot do.
 type Skipped struct {
 	Scenario string `json:"scenario"`
 	Reason   string `json:"reason"`
@@ -94,11 +101,11 @@ type Round struct {
 	Knobs   []Knob      `json:"knobs,omitempty"`
 	Load    load.Report `json:"load"`
 	// Seconds is the length of the interval over which the figures below were read.
-	Seconds   float64         `json:"seconds"`
-	Tenant    Usage           `json:"tenant"`
-	Neighbour *Usage          `json:"neighbour,omitempty"`
-	Host      HostUsage       `json:"host"`
-	Probes    []probe.Reading `json:"probes,omitempty"` // taken before the round
+	Seconds   float64              `json:"seconds"`
+	Tenant    Usage                `json:"tenant"`
+	Neighbour *Usage               `json:"neighbour,omitempty"`
+	Host      HostUsage            `json:"host"`
+	Probes    []noise.ProbeReading `json:"probes,omitempty"` // taken before the round
 }
 
 // Knob is one kernel setting as read back while the round ran.
@@ -108,12 +115,12 @@ type Knob struct {
 	Value string `json:"value"`
 }
 
-// Usage is what one party used and got done during a round.
+// Usage is what one role used and got done during a round.
 type Usage struct {
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// WaitSeconds is how long its threads were ready and waited for a CPU, summed
 	// over threads (schedstat run delay; the main process only); 0 also where the
-	// kernel does not tell (CONFIG_SCHED_INFO).
+	// kernel does not count it (CONFIG_SCHED_INFO).
 	WaitSeconds float64 `json:"waitSeconds"`
 	// ThrottledSeconds sums the time CPUs were withheld by a bandwidth limit.
 	ThrottledSeconds float64 `json:"throttledSeconds"`

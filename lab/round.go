@@ -9,19 +9,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/tenant"
-	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/proc"
 )
 
 const (
 	// startLimit is how long a child may take to get ready: on a busy virtual
 	// machine the neighbour's memory alone can take seconds to appear.
 	startLimit = time.Minute
-	// lead is how long before the first request the parties are told of it.
+	// lead is how long before the first request the generator is told of it.
 	lead = 20 * time.Millisecond
 	// connections are what the generator holds open to the tenant: enough that
 	// requests queue in the tenant, as they would behind any front end.
@@ -38,39 +36,33 @@ type start struct {
 	Start int64 `json:"start"` // CLOCK_MONOTONIC, ns
 }
 
-// round sets one scenario up, settles, measures and puts everything back.
-func (r *runner) round(ctx context.Context, s Scenario, block, position int, script Script) (_ Round, err error) {
-	round := Round{Block: block, Position: position, Scenario: s.Name, Started: time.Now()}
-	round.Probes = r.probes.Run()
+// Round runs a round of a cell. Its arrivals are those of the block.
+func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Round, err error) {
+	round := Round{Block: block, Position: position, Scenario: c.Name, Started: time.Now()}
+	round.Probes = b.probes.Run()
 	// The settings come first, so that memory is allocated where it will be used,
 	// and go last: an older kernel lets no cpuset go empty while a process is in it.
-	undo, err := r.isolate(s)
-	if errors.Is(err, kernel.ErrNotSupported) {
-		return round, &cannot{err}
-	}
+	undo, err := b.Set(c.Settings)
 	if err != nil {
 		return round, err
 	}
-	cast := &cast{r: r, script: script}
-	defer func() { err = errors.Join(err, cast.leave(), undo()) }()
-	if err := cast.enter(ctx, s.Neighbour && script.Settle == nil); err != nil {
+	procs := &processes{bed: b}
+	defer func() {
+		if left := errors.Join(procs.end(), undo()); left != nil {
+			err = &NotRestoredError{errors.Join(err, left)}
+		}
+	}()
+	if err := procs.start(ctx, c); err != nil {
 		return round, err
 	}
 	cfg := load.Config{
-		Settle: time.Duration(r.exp.Settle), Window: time.Duration(r.exp.Window), Grace: grace(time.Duration(r.exp.Window)),
-		Rate: r.result.Setup.Rate, Seed: arrivals(r.exp.Seed, block), RawFile: rawFile,
+		Settle: c.Settle, Window: c.Window, Grace: grace(c.Window), Rate: b.Setup.Rate, Seed: arrivals(b.spec.Seed, block), RawFile: rawFile,
 	}
-	if err := cast.measure(ctx, cfg, &round); err != nil {
+	if err := procs.measure(ctx, cfg, c.Hooks, &round); err != nil {
 		return round, err
 	}
-	return round, r.raw.add(block, s.Name)
+	return round, b.requests.add(block, c.Name)
 }
-
-// cannot is a scenario that this host cannot do, found before anything started.
-type cannot struct{ error }
-
-// Unwrap returns the reason.
-func (c *cannot) Unwrap() error { return c.error }
 
 // arrivals is the seed of a block's arrivals: the same for all its scenarios, so
 // that they are compared under the same load, and another one in each block, so
@@ -79,194 +71,192 @@ func arrivals(seed uint64, block int) uint64 {
 	return seed + uint64(block+1)*0x9e3779b97f4a7c15 // odd: no two blocks of a run share a seed
 }
 
-// left is the CPU time, in CPUs, that the tenant and a generator without a
-// place of its own leave of the shared CPUs.
-func (r *runner) left() float64 {
-	left := float64(r.places.shared.Len()) - r.result.Setup.TenantCPUs
-	if r.places.generator.IsEmpty() {
-		left -= r.result.Setup.GeneratorDemand
-	}
-	return left
-}
-
 // grace is how long requests still under way after the window may take: long
 // against any healthy latency, short against the round.
 func grace(window time.Duration) time.Duration {
 	return min(max(window/4, 250*time.Millisecond), 2*time.Second)
 }
 
-// cast is the processes of one round.
-type cast struct {
-	r                            *runner
+// processes are those of one round.
+type processes struct {
+	bed                          *Testbed
 	tenant, neighbour, generator *child
 	counters                     *noise.Counters
-	addr                         tenant.Ready
-	script                       Script
-	scenes                       []*Scene
+	addr                         load.TenantReady
+	running                      *Running // nil before the load begins
 }
 
-// enter starts the parties, each in its place, and waits until they are ready.
-func (c *cast) enter(ctx context.Context, withNeighbour bool) (err error) {
-	setup := &c.r.result.Setup
-	if c.tenant, err = c.r.admit(tenantParty, "__tenant"); err != nil {
+// start starts those of a cell, each in its place, and waits until they are ready.
+func (p *processes) start(ctx context.Context, c Cell) (err error) {
+	cfg := c.Tenant
+	if cfg == nil {
+		cfg = &p.bed.Setup.Tenant
+	}
+	if p.tenant, err = p.bed.startRole(Tenant, "__tenant"); err != nil {
 		return err
 	}
-	if err := c.tenant.send(setup.Tenant); err != nil {
+	if err := p.tenant.send(cfg); err != nil {
 		return err
 	}
-	if err := c.tenant.receive(ctx, startLimit, &c.addr); err != nil {
+	if err := p.tenant.receive(ctx, startLimit, &p.addr); err != nil {
 		return err
 	}
-	if !withNeighbour {
+	if !c.Neighbour {
 		return nil
 	}
-	return c.enterNeighbour(ctx)
+	return p.startNeighbour(ctx)
 }
 
-// enterNeighbour starts the neighbour and waits until it is about to work.
-func (c *cast) enterNeighbour(ctx context.Context) (err error) {
-	setup := &c.r.result.Setup
-	if c.counters, err = noise.NewCounters(setup.Neighbour.Threads); err != nil {
+// startNeighbour starts the neighbour and waits until it is about to work.
+func (p *processes) startNeighbour(ctx context.Context) (err error) {
+	cfg := p.bed.Setup.Neighbour
+	if p.counters, err = noise.NewCounters(cfg.Threads); err != nil {
 		return err
 	}
-	if c.neighbour, err = c.r.admit(neighbourParty, "__noise", c.counters.File()); err != nil {
+	if p.neighbour, err = p.bed.startRole(Neighbour, "__noise", p.counters.File()); err != nil {
 		return err
 	}
-	if err := c.neighbour.send(setup.Neighbour); err != nil {
+	if err := p.neighbour.send(cfg); err != nil {
 		return err
 	}
-	return c.neighbour.receive(ctx, startLimit, &noise.Ready{})
+	return p.neighbour.receive(ctx, startLimit, &noise.Ready{})
 }
 
-// admit starts a child and puts it into its party's place before it does anything.
-func (r *runner) admit(p party, verb string, files ...*os.File) (*child, error) {
-	c, err := r.nursery.start(childConfig{name: string(p), exe: r.opt.Exe, args: []string{verb}, files: files})
+// startRole starts a child and puts it into its role's place before it does anything.
+func (b *Testbed) startRole(r Role, verb string, files ...*os.File) (*child, error) {
+	c, err := b.supervisor.start(childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files})
 	if err != nil {
 		return nil, err
 	}
-	if err := r.enforce.admit(p, c.pid()); err != nil {
+	if err := b.backend.attach(r, c.pid()); err != nil {
 		c.kill()
 		return nil, err
 	}
 	return c, nil
 }
 
-// leave ends whoever is there.
-func (c *cast) leave() error {
-	var errs []error
-	for _, s := range c.scenes {
-		errs = append(errs, s.close())
-	}
-	for _, child := range []*child{c.generator, c.neighbour, c.tenant} {
-		if child != nil {
-			child.kill()
-			c.r.enforce.dismiss(party(child.name))
-		}
-	}
-	if c.counters != nil {
-		errs = append(errs, c.counters.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// measure offers the load and reads everyone's figures over the window.
-func (c *cast) measure(ctx context.Context, cfg load.Config, round *Round) (err error) {
-	defer func() {
-		if dead := c.dead(); dead != nil {
-			err = errors.Join(dead, err) // the cause before its consequences
-		}
-	}()
-	if c.generator, err = c.r.startGenerator(c.r.raw.file()); err != nil {
-		return err
-	}
-	cfg.Addr, cfg.Path, cfg.Connections = c.addr.Addr, c.addr.Path, connections
-	if err := c.generator.send(cfg); err != nil {
-		return err
-	}
-	if err := c.generator.receive(ctx, startLimit, &ready{}); err != nil {
-		return err
-	}
-	if err := promote(c.generator); err != nil {
-		return err
-	}
-	at := monotonic() + lead.Nanoseconds()
-	if err := c.generator.send(start{at}); err != nil {
-		return err
-	}
-	opens := at + cfg.Settle.Nanoseconds()
-	ends, err := c.play(ctx, at)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ends(err)) }()
-	if err := sleepUntil(ctx, opens); err != nil {
-		return err
-	}
-	before, err := c.snapshot()
-	if err != nil {
-		return err
-	}
-	if err := sleepUntil(ctx, opens+cfg.Window.Nanoseconds()/2); err != nil {
-		return err
-	}
-	if round.Knobs, err = c.r.enforce.knobs(); err != nil {
-		return err
-	}
-	if err := sleepUntil(ctx, opens+cfg.Window.Nanoseconds()); err != nil {
-		return err
-	}
-	after, err := c.snapshot()
-	if err != nil {
-		return err
-	}
-	if err := c.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
-		return err
-	}
-	after.since(before, round, c.r)
-	closes := opens + cfg.Window.Nanoseconds()
-	late := max(before.at-opens, after.at-closes)
-	if limit := cfg.Window / 20; time.Duration(late) > limit {
-		round.Invalid = fmt.Sprintf("the lab read its counters %s late, more than a twentieth of the window", time.Duration(late).Round(time.Millisecond))
-	}
-	return nil
-}
-
-// dead reports a party that ended during the round.
-func (c *cast) dead() error {
-	for _, child := range []*child{c.tenant, c.neighbour} {
-		if child == nil {
-			continue
-		}
-		select {
-		case <-child.exited:
-			return fmt.Errorf("%s died during the round: %w", child.name, child.obituary())
-		default:
-		}
-	}
-	return nil
-}
-
-// startGenerator starts the generator on its own CPUs, if it has any.
-func (r *runner) startGenerator(raw *os.File) (*child, error) {
-	c, err := r.nursery.start(childConfig{name: string(generatorParty), exe: r.opt.Exe, args: []string{"__load"}, files: []*os.File{raw}})
+// startGenerator starts a generator on its own CPUs, if there are any.
+func (b *Testbed) startGenerator(raw *os.File) (*child, error) {
+	c, err := b.startRole(generator, "__load", raw)
 	if err != nil {
 		return nil, err
 	}
-	if g, ok := r.enforce.(*groups); ok && len(g.home) > 0 {
-		if err := g.sendHome(c.pid()); err != nil {
-			c.kill()
-			return nil, err
-		}
-	}
-	where := r.places.generator
+	where := b.places.generator
 	if where.IsEmpty() {
-		where = r.places.shared
+		where = b.places.shared
 	}
 	if _, err := sched.Set(c.pid(), sched.Attr{Affinity: where}); err != nil {
 		c.kill()
 		return nil, err
 	}
 	return c, nil
+}
+
+// end ends all of them.
+func (p *processes) end() error {
+	var errs []error
+	if p.running != nil {
+		errs = append(errs, p.running.end())
+	}
+	for _, child := range []*child{p.generator, p.neighbour, p.tenant} {
+		if child != nil {
+			child.kill()
+			p.bed.backend.detach(Role(child.name))
+		}
+	}
+	if p.counters != nil {
+		errs = append(errs, p.counters.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// connect has a generator open its connections and wait for its start.
+func (p *processes) connect(ctx context.Context, generator *child, cfg load.Config) error {
+	cfg.Connections = connections
+	if err := generator.send(cfg); err != nil {
+		return err
+	}
+	if err := generator.receive(ctx, startLimit, &ready{}); err != nil {
+		return err
+	}
+	return promote(generator)
+}
+
+// measure offers the load and reads everyone's figures over the window.
+func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, round *Round) (err error) {
+	defer func() {
+		if dead := p.dead(); dead != nil {
+			err = errors.Join(dead, err) // the cause before its consequences
+		}
+	}()
+	if p.generator, err = p.bed.startGenerator(p.bed.requests.file()); err != nil {
+		return err
+	}
+	cfg.Addr, cfg.Path = p.addr.Addr, p.addr.Path
+	if err := p.connect(ctx, p.generator, cfg); err != nil {
+		return err
+	}
+	at := monotonic() + lead.Nanoseconds()
+	if err := p.generator.send(start{at}); err != nil {
+		return err
+	}
+	p.running = &Running{procs: p, start: at}
+	wait, err := p.running.call(ctx, hooks)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, wait(err)) }()
+	return p.observe(ctx, at+cfg.Settle.Nanoseconds(), cfg, round)
+}
+
+// observe reads the counters at both ends of the window, which opens at an instant,
+// the settings in its middle, and the generator's report.
+func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, round *Round) error {
+	if err := sleepUntil(ctx, opens); err != nil {
+		return err
+	}
+	before, err := p.snapshot()
+	if err != nil {
+		return err
+	}
+	if err := sleepUntil(ctx, opens+cfg.Window.Nanoseconds()/2); err != nil {
+		return err
+	}
+	if round.Knobs, err = p.bed.backend.knobs(); err != nil {
+		return err
+	}
+	closes := opens + cfg.Window.Nanoseconds()
+	if err := sleepUntil(ctx, closes); err != nil {
+		return err
+	}
+	after, err := p.snapshot()
+	if err != nil {
+		return err
+	}
+	if err := p.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
+		return err
+	}
+	after.since(before, round, p.bed)
+	late := time.Duration(max(before.at-opens, after.at-closes))
+	if late > cfg.Window/20 {
+		round.Invalid = fmt.Sprintf("the lab read its counters %s late, more than a twentieth of the window", late.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// dead reports a role whose process ended during the round.
+func (p *processes) dead() error {
+	for _, child := range []*child{p.tenant, p.neighbour} {
+		if child == nil {
+			continue
+		}
+		select {
+		case <-child.exited:
+			return fmt.Errorf("%s died during the round: %w", child.name, child.exitError())
+		default:
+		}
+	}
+	return nil
 }
 
 // promote gives a generator that is ready SCHED_FIFO where permitted. Its report
@@ -286,15 +276,15 @@ const generatorPriority = 40
 // snapshot is everyone's counters at one instant.
 type snapshot struct {
 	at                int64 // CLOCK_MONOTONIC, ns
-	host              procstat.Stat
+	host              proc.Stat
 	self              float64 // CPU seconds of this process
 	tenant, neighbour Usage
 	hasNeighbour      bool
 }
 
-func (c *cast) snapshot() (s snapshot, err error) {
+func (p *processes) snapshot() (s snapshot, err error) {
 	s.at = monotonic()
-	if s.host, err = procstat.Read(os.DirFS("/")); err != nil {
+	if s.host, err = proc.ReadStat(os.DirFS("/")); err != nil {
 		return s, err
 	}
 	var self unix.Rusage
@@ -302,48 +292,48 @@ func (c *cast) snapshot() (s snapshot, err error) {
 		return s, fmt.Errorf("getrusage: %w", err)
 	}
 	s.self = seconds(self.Utime) + seconds(self.Stime)
-	if s.tenant, err = c.r.usage(tenantParty, c.tenant); err != nil {
+	if s.tenant, err = p.bed.usage(Tenant, p.tenant); err != nil {
 		return s, err
 	}
-	if c.neighbour == nil {
+	if p.neighbour == nil {
 		return s, nil
 	}
 	s.hasNeighbour = true
-	s.neighbour, err = c.r.usage(neighbourParty, c.neighbour)
-	s.neighbour.Work = c.counters.Total()
+	s.neighbour, err = p.bed.usage(Neighbour, p.neighbour)
+	s.neighbour.Work = p.counters.Total()
 	return s, err
 }
 
-// usage reads what a party and its process have used.
-func (r *runner) usage(p party, process *child) (Usage, error) {
-	u, err := r.enforce.usage(p)
+// usage reads what a role and its process have used.
+func (b *Testbed) usage(r Role, process *child) (Usage, error) {
+	u, err := b.backend.usage(r)
 	if err != nil {
 		return u, err
 	}
-	waited, _, err := procstat.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
+	waited, _, err := proc.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
 	u.WaitSeconds = waited.Seconds()
 	return u, err
 }
 
 // since enters into round what happened between before and s.
-func (s snapshot) since(before snapshot, round *Round, r *runner) {
+func (s snapshot) since(before snapshot, round *Round, b *Testbed) {
 	round.Seconds = float64(s.at-before.at) / 1e9
 	round.Tenant = s.tenant.minus(before.tenant)
 	used := round.Tenant.CPUSeconds + s.self - before.self
 	if s.hasNeighbour {
 		n := s.neighbour.minus(before.neighbour)
-		n.Unit = r.unit
+		n.Unit = b.unit
 		round.Neighbour = &n
 		used += n.CPUSeconds
 	}
-	if r.places.generator.IsEmpty() {
+	if b.places.generator.IsEmpty() {
 		used += round.Load.CPUSeconds
 	}
 	all := s.host.Total.Since(before.host.Total)
-	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: all.Busy().Seconds(), SharedCPUs: r.places.shared.Len()}
+	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: all.Busy().Seconds(), SharedCPUs: b.places.shared.Len()}
 	busy := 0.0
 	for i, cpu := range s.host.CPUs {
-		if !r.places.shared.Has(cpu.ID) || i >= len(before.host.CPUs) || before.host.CPUs[i].ID != cpu.ID {
+		if !b.places.shared.Has(cpu.ID) || i >= len(before.host.CPUs) || before.host.CPUs[i].ID != cpu.ID {
 			continue
 		}
 		d := cpu.Since(before.host.CPUs[i].Times)

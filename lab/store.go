@@ -16,8 +16,8 @@ const ResultFile = "result.json"
 // gzip-compressed CSV, one line per request of every round.
 const RequestsFile = "requests.csv.gz"
 
-// WriteFile stores r at path, as ReplaceFile does.
-func WriteFile(path string, r *Result) error {
+// WriteFile stores a result at path, as ReplaceFile does.
+func WriteFile(path string, r any) error {
 	err := ReplaceFile(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 	if err != nil {
 		return fmt.Errorf("write result: %w", err)
@@ -51,28 +51,36 @@ func ReplaceFile(path string, write func(io.Writer) error) error {
 
 // ReadFile reads a stored result. A folder stands for the result file in it.
 func ReadFile(path string) (*Result, error) {
+	var r Result
+	return &r, Load(path, Schema, &r)
+}
+
+// Load reads a stored result of a schema into r. A folder stands for the result file
+// in it.
+func Load(path, schema string, r any) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, ResultFile)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read result: %w", err)
+		return fmt.Errorf("read result: %w", err)
 	}
-	r, err := Decode(text)
-	if err != nil {
-		return nil, fmt.Errorf("read result %s: %w", path, err)
+	if err := Decode(text, schema, r); err != nil {
+		return fmt.Errorf("read result %s: %w", path, err)
 	}
-	return r, nil
+	return nil
 }
 
-// Decode reads a result from its JSON text.
-func Decode(text []byte) (*Result, error) {
-	var r Result
-	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, err
+// Decode reads a result of a schema from its JSON text into r.
+func Decode(text []byte, schema string, r any) error {
+	var h struct {
+		Schema string `json:"schema"`
 	}
-	if r.Schema != Schema {
-		return nil, fmt.Errorf("schema %q: this program reads %q", r.Schema, Schema)
+	if err := json.Unmarshal(text, &h); err != nil {
+		return err
 	}
-	return &r, nil
+	if h.Schema != schema {
+		return fmt.Errorf("schema %q: this program reads %q", h.Schema, schema)
+	}
+	return json.Unmarshal(text, r)
 }

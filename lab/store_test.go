@@ -95,7 +95,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"schema":"berth.dev/lab/v1","rounds":[{"scenario":"x","load":{"seconds":[{}]}}]}`))
 	f.Add([]byte(`{"schema":"berth.dev/lab/v1","experiment":{"scenarios":[{"name":"baseline"}]},"setup":{"cpus":"0-"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := Decode(text)
+		r := new(Result)
+		err := Decode(text, Schema, r)
 		if err != nil {
 			return
 		}

@@ -55,7 +55,7 @@ func (a *analysis) readUnisolated(row Row) string {
 	}
 	if row.TenantCPUs < 0.97*base.TenantCPUs {
 		text += fmt.Sprintf(" It used %.2f CPUs alone and got %.2f.", base.TenantCPUs, row.TenantCPUs)
-		if fair := float64(a.cpus()) / 2; a.r.Setup.Backend != schedBackend && base.TenantCPUs > fair && near(row.TenantCPUs, fair) && near(row.NeighbourCPUs, fair) {
+		if fair := float64(a.cpus()) / 2; a.Setup.Backend != schedBackend && base.TenantCPUs > fair && near(row.TenantCPUs, fair) && near(row.NeighbourCPUs, fair) {
 			text += fmt.Sprintf(" Two groups of equal weight are each due %.2f of the %d CPUs while both are busy, and what the tenant wants beyond that comes late.", fair, a.cpus())
 		}
 	}
@@ -97,7 +97,7 @@ func (a *analysis) symptoms(row, base Row) string {
 // cpuPerRequest is the tenant's CPU seconds per answered request.
 func (a *analysis) cpuPerRequest(scenario string) float64 {
 	var cpu, done float64
-	for _, m := range a.valid(scenario) {
+	for _, m := range a.Valid(scenario) {
 		if m.Seconds > 0 {
 			cpu += m.Tenant.CPUSeconds * float64(m.Load.WindowEnd-m.Load.WindowStart) / 1e9 / m.Seconds
 			done += float64(m.Load.DoneInWindow)
@@ -139,7 +139,7 @@ func (a *analysis) readSaturated() string {
 		return ""
 	}
 	return fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
-		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.r.Experiment.Window)
+		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.Experiment.Window)
 }
 
 // readNearest says what still separates the best strategy from the baseline.
@@ -254,7 +254,7 @@ func (a *analysis) warn() {
 	a.warnProbes()
 	var steal, foreign, total float64
 	perturbed := map[string]int{}
-	for _, r := range a.r.Rounds {
+	for _, r := range a.Rounds {
 		steal += r.Host.Steal
 		foreign += r.Host.Foreign
 		total += r.Seconds * float64(r.Host.SharedCPUs)
@@ -267,20 +267,23 @@ func (a *analysis) warn() {
 			a.out.Warnings = append(a.out.Warnings, why)
 		}
 	}
-	if p := a.r.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.r.Setup.GeneratorCPUs == "" {
+	if p := a.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.Setup.GeneratorCPUs == "" {
 		a.out.Warnings = append(a.out.Warnings, "the generator shares CPUs without real-time priority ("+p+
 			"): beside a neighbour it is late itself, and such rounds are invalid; run as root or grant CAP_SYS_NICE")
 	}
 	for _, p := range slices.Sorted(maps.Keys(perturbed)) {
-		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("generator: %s (%d of %d rounds)", p, perturbed[p], len(a.r.Rounds)))
+		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("generator: %s (%d of %d rounds)", p, perturbed[p], len(a.Rounds)))
 	}
-	for _, note := range []string{a.r.Setup.NeighbourNote, a.r.Setup.ProbeNote} {
+	if n := len(a.Resumed); n > 0 {
+		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
+	}
+	for _, note := range []string{a.Setup.NeighbourNote, a.Setup.ProbeNote, a.Setup.OtherLab} {
 		if note != "" {
 			a.out.Warnings = append(a.out.Warnings, note)
 		}
 	}
-	if a.r.Setup.BackendNote != "" {
-		a.out.Warnings = append(a.out.Warnings, "backend "+a.r.Setup.Backend+": "+a.r.Setup.BackendNote)
+	if a.Setup.BackendNote != "" {
+		a.out.Warnings = append(a.out.Warnings, "backend "+a.Setup.Backend+": "+a.Setup.BackendNote)
 	}
 }
 
@@ -288,7 +291,7 @@ func (a *analysis) warn() {
 func (a *analysis) warnProbes() {
 	series := map[string][]float64{}
 	var order []string
-	for _, r := range a.r.Rounds {
+	for _, r := range a.Rounds {
 		for _, p := range r.Probes {
 			if series[p.Probe] == nil {
 				order = append(order, p.Probe)
@@ -305,7 +308,7 @@ func (a *analysis) warnProbes() {
 
 // cpus is how many CPUs tenant and neighbour share.
 func (a *analysis) cpus() int {
-	set, err := cpuset.Parse(a.r.Setup.CPUs)
+	set, err := cpuset.Parse(a.Setup.CPUs)
 	if err != nil {
 		return 0
 	}

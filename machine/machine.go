@@ -1,4 +1,4 @@
-// Package machine says what the hardware is: CPUs, the domains they share
+// Package machine describes the hardware: CPUs, the domains they share
 // (socket, die, NUMA node, L3, L2, core), memory and distances.
 //
 // It does no I/O: machine/sysfs reads a Machine from /sys or from lscpu, Short
@@ -48,8 +48,8 @@ type Machine struct {
 	SMT string `json:"smt,omitempty"`
 	// CPUs describes each online CPU, by rising number.
 	CPUs []CPU `json:"cpus"`
-	// Domains are ordered by kind, then id. A kind that the source does not
-	// tell about has no domains.
+	// Domains are ordered by kind, then id. A kind that is missing in the source
+	// has no domains.
 	Domains []Domain `json:"domains"`
 	// Distances is NUMA distance (SLIT, 10 = local) by position in
 	// ByKind(Node): Distances[i][j] is from the i-th node to the j-th. Nil if
@@ -60,8 +60,8 @@ type Machine struct {
 // CPU is one logical CPU (a hardware thread).
 type CPU struct {
 	ID int `json:"id"`
-	// Kind tells core kinds of a hybrid machine apart: "P", "E" or "LP"; ""
-	// where all cores are alike or only Capacity tells them apart.
+	// Kind is the kind of core of a hybrid machine: "P", "E" or "LP"; "" if all
+	// cores are alike or differ in Capacity only.
 	Kind string `json:"kind,omitempty"`
 	// Capacity is the kernel's cpu_capacity (1024 = the fastest), 0 if unknown.
 	Capacity int `json:"capacity,omitempty"`
@@ -80,7 +80,7 @@ type Domain struct {
 	// CPUs are the online CPUs of the domain; empty for a memory-only node.
 	CPUs cpuset.Set `json:"cpus"`
 	// Bytes is the size of a cache (L2, L3) or of a NUMA node's memory, in
-	// whole KiB as the kernel tells it; 0 if unknown or, for a node, none.
+	// whole KiB as the kernel shows it; 0 if unknown, or for a node without memory.
 	Bytes int64 `json:"bytes,omitempty"`
 	// KernelID is the number that the kernel or firmware gives the domain
 	// (physical_package_id, die_id, core_id, cache id; of the lowest CPU where

@@ -6,8 +6,8 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// ByKind returns the domains of kind k by rising id, none where the source
-// does not tell. The slice is the machine's own: do not change it.
+// ByKind returns the domains of kind k by rising id, none if the source has none. The
+// caller must not change the slice.
 func (m *Machine) ByKind(k Kind) []Domain {
 	n := len(m.Domains)
 	first := sort.Search(n, func(i int) bool { return m.Domains[i].Kind >= k })
@@ -15,8 +15,8 @@ func (m *Machine) ByKind(k Kind) []Domain {
 	return m.Domains[first:end:end]
 }
 
-// Of returns the domain of kind k that holds the CPU. ok is false where there
-// is none: the CPU is offline or unknown, or the source does not tell.
+// Of returns the domain of kind k that holds the CPU. ok is false if there is none: the
+// CPU is offline or unknown, or the source has no such domains.
 func (m *Machine) Of(k Kind, cpu int) (d Domain, ok bool) {
 	domains := m.ByKind(k)
 	for i := range domains {

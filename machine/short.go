@@ -15,7 +15,7 @@ import (
 //
 // Every count is per item of the level before it, so the product of all counts
 // is the number of CPUs: "2s4n16c2t" is 2 sockets, each with 4 nodes, each
-// with 16 cores of 2 threads: 256 CPUs. The order says what nests in what:
+// with 16 cores of 2 threads: 256 CPUs. The order is that of nesting:
 // "2n2s8c" has two sockets in each node. c is required; t, if present, follows
 // it as the last. Without t a core has one thread, without s there is one
 // socket, and without d, n or l there is one of these per socket. Each core has

@@ -23,7 +23,7 @@ type Note struct {
 // of its host's cache, of which it gets a share.
 const PlausibleL3PerCore = 64 << 20
 
-// Unusual says what sets m apart from the plain case: one or more sockets, each
+// Unusual lists how m differs from the plain case: one or more sockets, each
 // one NUMA node with one L3, all cores alike and online, all sizes plausible.
 // Codes: inconsistent, offline, smt-off, smt-uneven, isolated, cpu-gaps,
 // hybrid, max-frequency, several-dies, several-nodes-per-socket,

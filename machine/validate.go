@@ -9,8 +9,8 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// ErrInconsistent is what Validate's error is where a machine is well-formed
-// but its domains contradict each other: a CPU in two nodes (numa=fake=), a
+// ErrInconsistent is the error of Validate if a machine is well-formed but its domains
+// contradict each other: a CPU in two nodes (numa=fake=), a
 // core split between sockets. Sources hand out such machines as they are.
 var ErrInconsistent = errors.New("the machine's domains contradict each other")
 
@@ -20,7 +20,7 @@ var ErrInconsistent = errors.New("the machine's domains contradict each other")
 // and numbered as their types say, sizes are whole KiB, distances are square.
 // A machine of good form may still contradict itself; that error is
 // ErrInconsistent. The rules: no CPU is in two domains of a kind; where a
-// source tells of sockets, dies, nodes or cores, each CPU is in one (a CPU may
+// source has sockets, dies, nodes or cores, each CPU is in one (a CPU may
 // lack an L2 or L3); a core is not split between domains of a wider kind, nor
 // a die between sockets.
 func (m *Machine) Validate() error {
@@ -213,7 +213,7 @@ func (m *Machine) checkSplit(v *violations, inner []Domain, outer Kind) {
 	}
 }
 
-// owners returns, by CPU, the position in ByKind(k) of its domain plus 1; 0 is none.
+// owners returns, by CPU, the position in ByKind(k) of its domain plus 1; 0 if it is in none.
 func (m *Machine) owners(k Kind) *[cpuset.Limit]int {
 	var owner [cpuset.Limit]int
 	domains := m.ByKind(k)

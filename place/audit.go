@@ -13,8 +13,8 @@ func (s *State) Equal(o *State) bool {
 	return s.Difference(o) == ""
 }
 
-// Difference says in what s differs from o, "" if in nothing. Explanations and
-// generations do not count.
+// Difference describes how s differs from o; "" if they are equal. Explanations
+// and generations do not count.
 func (s *State) Difference(o *State) string {
 	a, b := slices.Collect(s.Grants()), slices.Collect(o.Grants())
 	if !slices.EqualFunc(a, b, (*Grant).Equal) {
@@ -26,7 +26,7 @@ func (s *State) Difference(o *State) string {
 		return fmt.Sprintf("%d grants and %d", len(a), len(b))
 	}
 	switch {
-	case !slices.EqualFunc(s.pools, o.pools, func(a, b *book) bool { return *a == *b }):
+	case !slices.EqualFunc(s.pools, o.pools, func(a, b *poolState) bool { return *a == *b }):
 		return "pools"
 	case s.owned != o.owned:
 		return fmt.Sprintf("owned CPUs %s and %s", s.owned, o.owned)
@@ -56,9 +56,9 @@ func (s *State) sameBounds(o *State) bool {
 	return true
 }
 
-// Audit recomputes all books from the grants and pools, and reports what does
-// not agree: a sum, a CPU with two owners, a workload without a CPU. It is for
-// tests and for checking a state before trusting it.
+// Audit recomputes the state from its grants and pools, and reports each
+// difference: a sum, a CPU with two owners, a workload without a CPU. Tests call
+// it, and callers that check a state before they trust it.
 func (s *State) Audit() error {
 	var errs []error
 	fresh, err := New(s.t, *s.conf)
@@ -68,7 +68,7 @@ func (s *State) Audit() error {
 	again, err := fresh.Reinstate(s.Save())
 	errs = append(errs, err)
 	if diff := s.Difference(again); diff != "" {
-		errs = append(errs, fmt.Errorf("books: %s", diff))
+		errs = append(errs, fmt.Errorf("state: recomputed from its grants: %s", diff))
 	}
 	errs = append(errs, s.auditOwners())
 	for i, free := range s.free {
@@ -103,7 +103,7 @@ func (s *State) auditOwners() error {
 		mine := g.Own.Union(g.Fence)
 		for i, o := range grants {
 			cpus := uses[i]
-			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class == BE && g.Lent && !cpus.Overlaps(g.Fence) {
+			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class.Traits().Borrow && g.Lent && !cpus.Overlaps(g.Fence) {
 				continue
 			}
 			if both := mine.Intersect(cpus); !both.IsEmpty() {

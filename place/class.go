@@ -1,34 +1,84 @@
 package place
 
-import "fmt"
+import "berth.dev/berth/internal/plain"
 
-// Class is a class of service.
+// Class is a class of service. Its Traits alone define its effects.
 type Class int
 
 // The classes of service, from the one to guard most to the one to squeeze
 // first; System stands apart.
 const (
 	LS     Class = iota // latency-sensitive: runs in a shared pool
-	LSE                 // latency-sensitive, exclusive: own cores, shared with nobody
-	LSR                 // latency-sensitive, reserved: own CPUs, lent to best effort while idle
+	LSE                 // latency-sensitive, exclusive: exclusive cores, shared with nobody
+	LSR                 // latency-sensitive, reserved: exclusive CPUs, shared with best effort while idle
 	BE                  // best effort: first to be squeezed
 	System              // the host's own services: on the reserved CPUs
 )
 
-func classNames() []string { return []string{"LS", "LSE", "LSR", "BE", "SYSTEM"} }
+// Traits are the effects of a class of service. They do not depend on how a workload
+// got its class.
+type Traits struct {
+	Name, About string
+	// Own gives a request of mode Auto whole CPUs of its own, and WholeCores whole
+	// cores. Lends lets the classes that Borrow run on them while they are idle.
+	Own, WholeCores, Lends, Borrow bool
+	// Uncounted shares the pool without a part of its time.
+	Uncounted bool
+	// Reserved runs on the reserved CPUs, and may own them.
+	Reserved bool
+	// Idle is the default of cpu.idle: to run only when no sibling group wants to. A
+	// weight or a cpu.idle that the workload is given takes its place.
+	Idle bool
+	// Sensitive has the guard look for neighbours that disturb it. Squeezed lets the
+	// guard use all its remedies on it, and Weighed only less weight, where
+	// guard.weigh allows that.
+	Sensitive, Squeezed, Weighed bool
+}
+
+// Classes returns all classes, the one with the most to itself first.
+func Classes() []Class { return []Class{LSE, LSR, System, LS, BE} }
+
+// Traits returns the effects of the class; those of an unknown class are zero.
+func (c Class) Traits() Traits {
+	if c < 0 || int(c) >= len(traits) {
+		return Traits{}
+	}
+	return traits[c]
+}
+
+var traits = [...]Traits{
+	LS: {Name: "LS", About: "a shared pool of CPUs", Sensitive: true, Weighed: true},
+	LSE: {
+		Name: "LSE", About: "exclusive cores, shared with nobody",
+		Own: true, WholeCores: true, Sensitive: true,
+	},
+	LSR: {
+		Name: "LSR", About: "exclusive CPUs, shared with best effort while they are idle",
+		Own: true, Lends: true, Sensitive: true,
+	},
+	BE: {
+		Name: "BE", About: "best effort: the shared pool, while no sibling group wants the CPU (cpu.idle)",
+		Borrow: true, Uncounted: true, Idle: true, Squeezed: true,
+	},
+	System: {Name: "SYSTEM", About: "the host's own services, on the reserved CPUs", Reserved: true, Weighed: true},
+}
+
+func classNames() []string {
+	names := make([]string, len(traits))
+	for i := range traits {
+		names[i] = traits[i].Name
+	}
+	return names
+}
 
 // String returns the field's name of the class: "LSE", "LSR", "LS", "BE", "SYSTEM".
-func (c Class) String() string { return name(classNames(), int(c), "class") }
+func (c Class) String() string { return plain.Word(classNames(), c) }
 
 // MarshalText writes the class's name.
-func (c Class) MarshalText() ([]byte, error) { return marshal(classNames(), int(c), "class") }
+func (c Class) MarshalText() ([]byte, error) { return plain.MarshalWord(classNames(), c) }
 
 // UnmarshalText reads a class's name.
-func (c *Class) UnmarshalText(text []byte) error {
-	n, err := unmarshal(classNames(), text, "class")
-	*c = Class(n)
-	return err
-}
+func (c *Class) UnmarshalText(text []byte) error { return plain.UnmarshalWord(classNames(), text, c) }
 
 // Mode says how much of a request is to be the workload's own.
 type Mode int
@@ -44,17 +94,13 @@ const (
 func modeNames() []string { return []string{"auto", "exclusive", "shared", "mixed"} }
 
 // String returns "auto", "exclusive", "shared" or "mixed".
-func (m Mode) String() string { return name(modeNames(), int(m), "mode") }
+func (m Mode) String() string { return plain.Word(modeNames(), m) }
 
 // MarshalText writes the mode's name.
-func (m Mode) MarshalText() ([]byte, error) { return marshal(modeNames(), int(m), "mode") }
+func (m Mode) MarshalText() ([]byte, error) { return plain.MarshalWord(modeNames(), m) }
 
 // UnmarshalText reads a mode's name.
-func (m *Mode) UnmarshalText(text []byte) error {
-	n, err := unmarshal(modeNames(), text, "mode")
-	*m = Mode(n)
-	return err
-}
+func (m *Mode) UnmarshalText(text []byte) error { return plain.UnmarshalWord(modeNames(), text, m) }
 
 // Bind says how exclusive CPUs lie on physical cores.
 type Bind int
@@ -69,17 +115,13 @@ const (
 func bindNames() []string { return []string{"", "FullPCPUs", "SpreadByPCPUs"} }
 
 // String returns "FullPCPUs", "SpreadByPCPUs" or "".
-func (b Bind) String() string { return name(bindNames(), int(b), "bind policy") }
+func (b Bind) String() string { return plain.Word(bindNames(), b) }
 
 // MarshalText writes the bind policy's name.
-func (b Bind) MarshalText() ([]byte, error) { return marshal(bindNames(), int(b), "bind policy") }
+func (b Bind) MarshalText() ([]byte, error) { return plain.MarshalWord(bindNames(), b) }
 
 // UnmarshalText reads a bind policy's name.
-func (b *Bind) UnmarshalText(text []byte) error {
-	n, err := unmarshal(bindNames(), text, "bind policy")
-	*b = Bind(n)
-	return err
-}
+func (b *Bind) UnmarshalText(text []byte) error { return plain.UnmarshalWord(bindNames(), text, b) }
 
 // Exclusivity says how far a workload keeps others away from its own CPUs.
 type Exclusivity int
@@ -94,18 +136,14 @@ const (
 func exclusivityNames() []string { return []string{"", "PCPULevel", "NUMANodeLevel"} }
 
 // String returns "PCPULevel", "NUMANodeLevel" or "".
-func (e Exclusivity) String() string { return name(exclusivityNames(), int(e), "exclusivity") }
+func (e Exclusivity) String() string { return plain.Word(exclusivityNames(), e) }
 
 // MarshalText writes the level's name.
-func (e Exclusivity) MarshalText() ([]byte, error) {
-	return marshal(exclusivityNames(), int(e), "exclusivity")
-}
+func (e Exclusivity) MarshalText() ([]byte, error) { return plain.MarshalWord(exclusivityNames(), e) }
 
 // UnmarshalText reads a level's name.
 func (e *Exclusivity) UnmarshalText(text []byte) error {
-	n, err := unmarshal(exclusivityNames(), text, "exclusivity")
-	*e = Exclusivity(n)
-	return err
+	return plain.UnmarshalWord(exclusivityNames(), text, e)
 }
 
 // Strategy says which NUMA nodes to prefer among those that can hold a request.
@@ -124,18 +162,14 @@ func strategyNames() []string {
 }
 
 // String returns "MostAllocated", "LeastAllocated", "DistributeEvenly" or "".
-func (s Strategy) String() string { return name(strategyNames(), int(s), "NUMA strategy") }
+func (s Strategy) String() string { return plain.Word(strategyNames(), s) }
 
 // MarshalText writes the strategy's name.
-func (s Strategy) MarshalText() ([]byte, error) {
-	return marshal(strategyNames(), int(s), "NUMA strategy")
-}
+func (s Strategy) MarshalText() ([]byte, error) { return plain.MarshalWord(strategyNames(), s) }
 
 // UnmarshalText reads a strategy's name.
 func (s *Strategy) UnmarshalText(text []byte) error {
-	n, err := unmarshal(strategyNames(), text, "NUMA strategy")
-	*s = Strategy(n)
-	return err
+	return plain.UnmarshalWord(strategyNames(), text, s)
 }
 
 // Role is the part that a workload plays in its group.
@@ -151,37 +185,10 @@ const (
 func roleNames() []string { return []string{"app", "init", "sidecar"} }
 
 // String returns "app", "init" or "sidecar".
-func (r Role) String() string { return name(roleNames(), int(r), "role") }
+func (r Role) String() string { return plain.Word(roleNames(), r) }
 
 // MarshalText writes the role's name.
-func (r Role) MarshalText() ([]byte, error) { return marshal(roleNames(), int(r), "role") }
+func (r Role) MarshalText() ([]byte, error) { return plain.MarshalWord(roleNames(), r) }
 
 // UnmarshalText reads a role's name.
-func (r *Role) UnmarshalText(text []byte) error {
-	n, err := unmarshal(roleNames(), text, "role")
-	*r = Role(n)
-	return err
-}
-
-func name(names []string, i int, what string) string {
-	if i < 0 || i >= len(names) {
-		return fmt.Sprintf("%s(%d)", what, i)
-	}
-	return names[i]
-}
-
-func marshal(names []string, i int, what string) ([]byte, error) {
-	if i < 0 || i >= len(names) {
-		return nil, fmt.Errorf("%s %d: no such %s", what, i, what)
-	}
-	return []byte(names[i]), nil
-}
-
-func unmarshal(names []string, text []byte, what string) (int, error) {
-	for i, n := range names {
-		if n == string(text) {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("%s %q: no such %s", what, text, what)
-}
+func (r *Role) UnmarshalText(text []byte) error { return plain.UnmarshalWord(roleNames(), text, r) }

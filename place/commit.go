@@ -11,17 +11,17 @@ func compareNames(a, b string) int { return cmp.Compare(a, b) }
 
 // Offer is a change that a policy proposes. Making one changes nothing.
 type Offer struct {
-	// Grant answers the request. Nil in an offer that only gives back.
+	// Grant answers the request. Nil in an offer that only releases.
 	Grant *Grant
 	// Also are other grants that change with it. A grant replaces the one of the
 	// same id.
 	Also []*Grant
-	// Drop are the ids that give back all they hold.
+	// Drop are the ids of the workloads that are released.
 	Drop []string
 	// Pools are named pools to set; one without CPUs ceases to be.
 	Pools []Pool
 	// Why explains a refusal: the decisions up to it, in the offer that comes with
-	// the error, if Request.Explain. What explains a grant is Grant.Why.
+	// the error, if Request.Explain. A grant is explained by Grant.Why.
 	Why *Why
 
 	base *State
@@ -31,7 +31,7 @@ type Offer struct {
 func (s *State) Offer() Offer { return Offer{base: s} }
 
 // Commit returns the state after the offer. It refuses an offer made on any
-// other state (*StaleError), and one that breaks a rule of the books; then
+// other state (*StaleError), and one that breaks a rule of the state; then
 // nothing has changed.
 func (s *State) Commit(o Offer) (*State, error) {
 	if o.base != s {
@@ -49,20 +49,20 @@ func (s *State) Commit(o Offer) (*State, error) {
 	return &next, nil
 }
 
-// Release returns the state after the workload gave back all it holds, by no
-// policy's rules. *NotHeldError if it holds nothing.
+// Release returns the state without the workload. It follows no policy's rules.
+// *NotHeldError if the workload holds nothing.
 func (s *State) Release(id string) (*State, error) {
 	o := s.Offer()
 	o.Drop = []string{id}
 	return s.Commit(o)
 }
 
-// change builds the next state. It copies what it writes, when it first does.
+// change builds the next state. It copies each part of the state at its first write.
 type change struct {
 	*State
 
 	ownHoldings, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
-	narrowed                                                     bool // somebody may have lost a shared CPU
+	narrowed                                                     bool // a workload may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
@@ -72,7 +72,7 @@ func (c *change) apply(o *Offer) error {
 		if g == nil {
 			return &NotHeldError{id}
 		}
-		c.forget(g)
+		c.remove(g)
 	}
 	put := o.Also
 	if o.Grant != nil {
@@ -86,30 +86,30 @@ func (c *change) apply(o *Offer) error {
 			return &InvalidError{g.ID, "a share of no possible CPU time"}
 		}
 		if old := c.grants.get(g.ID); old != nil {
-			c.forget(old)
+			c.remove(old)
 		}
 	}
 	if err := c.setPools(o.Pools); err != nil {
 		return err
 	}
 	for _, g := range put {
-		if err := c.enter(g); err != nil {
+		if err := c.add(g); err != nil {
 			return err
 		}
 	}
 	return c.nobodyEmpty(o)
 }
 
-// forget takes a grant out of the books.
-func (c *change) forget(g *Grant) {
+// remove removes a grant from the state.
+func (c *change) remove(g *Grant) {
 	c.grants = c.grants.without(g)
 	if g.Request.Group != "" {
 		c.groups = c.groups.without(g)
 	}
 	if held := g.Own.Union(g.Fence); !held.IsEmpty() {
-		turns, _ := c.inGroup(g) // nobody else can hold them too
+		turns, _ := c.inGroup(g) // no other grant can hold them too
 		c.unhold(held.Minus(turns))
-		c.lend(g, held.Intersect(turns))
+		c.markLent(g, held.Intersect(turns))
 	}
 	switch {
 	case g.Share.Counted:
@@ -147,8 +147,9 @@ func (c *change) hold(cpus cpuset.Set) {
 	c.narrowed = true
 }
 
-// inGroup returns what others of g's group own or fence: those that take turns
-// with g, initial workloads and the rest, and those that do not.
+// inGroup returns the exclusive CPUs and idle siblings of other grants of g's group:
+// turns of the grants that take turns with g (init workloads and the rest), others of
+// the grants that do not.
 func (c *change) inGroup(g *Grant) (turns, others cpuset.Set) {
 	if g.Request.Group == "" {
 		return turns, others
@@ -163,8 +164,8 @@ func (c *change) inGroup(g *Grant) (turns, others cpuset.Set) {
 	return turns, others
 }
 
-// enter writes a grant into the books.
-func (c *change) enter(g *Grant) error {
+// add adds a grant to the state.
+func (c *change) add(g *Grant) error {
 	if err := c.mayOwn(g); err != nil {
 		return err
 	}
@@ -183,13 +184,13 @@ func (c *change) enter(g *Grant) error {
 	if g.Request.Group != "" {
 		c.groups = c.groups.with(g)
 	}
-	c.lend(g, g.Own.Union(g.Fence))
+	c.markLent(g, g.Own.Union(g.Fence))
 	return nil
 }
 
-// lend lends those of the CPUs, held by g or others of its group, that all who
-// own them lend and nobody fences.
-func (c *change) lend(g *Grant, cpus cpuset.Set) {
+// markLent shares with best effort those of the CPUs, held by g or others of its group,
+// that every owner shares and no grant keeps idle.
+func (c *change) markLent(g *Grant, cpus cpuset.Set) {
 	if cpus.IsEmpty() {
 		return
 	}
@@ -237,7 +238,7 @@ func (c *change) mayOwn(g *Grant) error {
 		return conflict(all.Minus(c.conf.Allowed), "not allowed or not online")
 	case all.Overlaps(c.conf.Floor):
 		return &FloorError{CPUs: c.conf.Floor}
-	case g.Request.Class != System && g.Own.Overlaps(c.conf.Reserved):
+	case !g.Request.Class.Traits().Reserved && g.Own.Overlaps(c.conf.Reserved):
 		return conflict(g.Own.Intersect(c.conf.Reserved), "reserved")
 	}
 	for cpu := range all.All() {
@@ -302,7 +303,7 @@ func (c *change) follow(g *Grant, by int) {
 	if !c.ownBounds {
 		c.bounds, c.ownBounds = slices.Clone(c.bounds), true
 	}
-	be := g.Request.Class == BE
+	be := g.Request.Class.Traits().Borrow
 	i := slices.IndexFunc(c.bounds, func(b Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
 		i = len(c.bounds)
@@ -354,9 +355,9 @@ func (c *change) useDevices(g *Grant) error {
 	return nil
 }
 
-// standsFor reports whether g rather than o is named as the user of what both
-// take turns with: the one that is not Init, else the lowest id, so that it
-// does not depend on who came first.
+// standsFor reports whether g rather than o is named as the user of CPUs with which
+// both take turns: the grant that is not Init, else the lowest id. So the answer does
+// not depend on the order of placement.
 func standsFor(g, o *Grant) bool {
 	if g.Request.Role == Init && o.Request.Role == Init {
 		return g.ID < o.ID
@@ -421,46 +422,6 @@ func (c *change) writePools() {
 	}
 }
 
-// setPools first gives back what the named pools hold, then sets them anew, so
-// that CPUs may pass from one to another. Members stay.
-func (c *change) setPools(pools []Pool) error {
-	for i := range pools {
-		if pools[i].Name == "" {
-			return &InvalidError{Reason: "a pool without name"}
-		}
-		if at, ok := c.pool(pools[i].Name); ok {
-			c.unhold(c.pools[at].CPUs)
-			c.narrowed = true
-		}
-	}
-	for i := range pools {
-		p := &pools[i]
-		c.writePools()
-		at, ok := c.pool(p.Name)
-		if p.CPUs.IsEmpty() {
-			if ok {
-				c.pools = slices.Delete(c.pools, at, at+1)
-			}
-			continue
-		}
-		if bad := p.CPUs.Minus(c.conf.Allowed.Minus(c.owned).Minus(c.closed)); !bad.IsEmpty() {
-			return &ConflictError{p.Name, bad, "held by others or not allowed"}
-		}
-		if p.CPUs.Overlaps(c.conf.Floor) {
-			return &FloorError{CPUs: c.conf.Floor}
-		}
-		c.hold(p.CPUs)
-		b := &book{Pool: *p}
-		if ok {
-			b.n, b.milli = c.pools[at].n, c.pools[at].milli
-			c.pools[at] = b
-		} else {
-			c.pools = slices.Insert(c.pools, at, b)
-		}
-	}
-	return nil
-}
-
 // nobodyEmpty refuses a change that leaves a workload without a CPU.
 func (c *change) nobodyEmpty(o *Offer) error {
 	if o.Grant != nil && c.Effective(o.Grant).IsEmpty() {
@@ -479,11 +440,11 @@ func (c *change) nobodyEmpty(o *Offer) error {
 			}
 		}
 	}
-	return c.nobodyAstray(o)
+	return c.checkPoolMembers(o)
 }
 
-// nobodyAstray refuses to end a pool that has members.
-func (c *change) nobodyAstray(o *Offer) error {
+// checkPoolMembers refuses to end a pool that has members.
+func (c *change) checkPoolMembers(o *Offer) error {
 	if !slices.ContainsFunc(o.Pools, func(p Pool) bool { return p.CPUs.IsEmpty() }) {
 		return nil
 	}

@@ -5,7 +5,7 @@ import "slices"
 // Cover looks for the fewest positions, such as NUMA nodes, that together have
 // enough of every resource.
 type Cover struct {
-	// Need is the amount of each resource, Has what each position has of it:
+	// Need is the amount of each resource, Has the amount at each position:
 	// Has[position][resource].
 	Need []int64
 	Has  [][]int64

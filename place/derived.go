@@ -1,8 +1,8 @@
 package place
 
-// Derived returns what derive makes of the machine, such as a policy's own index
-// of it. It is made once for each type and kept as long as t. T is a type of the
-// caller's own, and nobody changes the value. Derived is safe for concurrent use;
+// Derived returns the result of derive on the machine, such as a policy's own index
+// of it. Derived calls derive once for each type and keeps the value as long as t. T
+// is a type of the caller's own. The value must not be changed. Derived is safe for concurrent use;
 // derive may then run more than once, and all callers get the same value.
 func Derived[T any](t *Topology, derive func(*Topology) T) *T {
 	key := (*T)(nil)

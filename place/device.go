@@ -46,6 +46,38 @@ func (s *State) FitDevices(nodes cpuset.Set, requests []DeviceRequest) (names []
 	return names, far, nil
 }
 
+// Refit adds devices, memory and its nodes to a grant, as its Request asks, near
+// the NUMA nodes (by number). old is the grant that the workload holds, nil for none:
+// its devices stay, and its memory as RefitMemory says. Errors are those of
+// RefitDevices and RefitMemory.
+func (s *State) Refit(g, old *Grant, nodes cpuset.Set) (err error) {
+	var held []Block
+	if old != nil {
+		held = old.Memory
+	}
+	if g.Devices, err = s.RefitDevices(nodes, old, &g.Request); err != nil {
+		return err
+	}
+	g.Mems, g.Memory, err = s.RefitMemory(nodes, held, g.Request.Memory)
+	return err
+}
+
+// RefitDevices is FitDevices for a workload that may hold devices: old is its
+// grant, nil if there is none. A request may drop devices that the workload holds; any
+// other change of devices is refused (*RejectedError).
+func (s *State) RefitDevices(nodes cpuset.Set, old *Grant, r *Request) (names []string, err error) {
+	switch {
+	case len(r.Devices) == 0:
+		return nil, nil
+	case old == nil:
+		names, _, err = s.FitDevices(nodes, r.Devices)
+		return names, err
+	case !old.Request.SameDevices(r):
+		return nil, &RejectedError{ID: r.ID, Reason: "devices cannot change in place"}
+	}
+	return old.Devices, nil
+}
+
 func (s *State) pick(at int, nodes cpuset.Set, names []string, far int) ([]string, int) {
 	if near := s.devices[at].Nodes; !near.IsEmpty() && !near.Overlaps(nodes) {
 		far++
@@ -75,7 +107,7 @@ func (s *State) nearestDevice(nodes cpuset.Set, kind string, but []string) int {
 	return c.Best(nil)
 }
 
-// explainDevices adds what stands against each device of a refused request.
+// explainDevices adds, for each device of a refused request, the reason against it.
 func (s *State) explainDevices(why *Why, r *Request) {
 	asked := func(d *Device) bool {
 		return slices.ContainsFunc(r.Devices, func(a DeviceRequest) bool { return a.Kind == d.Kind || slices.Contains(a.Names, d.Name) })

@@ -6,9 +6,8 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// Refusal is what all errors of this package are: placing that did not come to
-// be. Kind is the one word for it, wherever words stand for errors: in
-// scenarios, results and over the wire.
+// Refusal is implemented by all errors of this package: a request was refused. Kind
+// is the one word for the error in scenarios, in results and over the wire.
 type Refusal interface {
 	error
 	Kind() string
@@ -136,8 +135,8 @@ func (e *FloorError) Error() string {
 	return fmt.Sprintf("floor pool: CPUs %s must stay shared", e.CPUs)
 }
 
-// ConflictError is a grant that takes what somebody else holds, or what may not
-// be taken. A policy that gets it from Commit has a defect, unless the grant
+// ConflictError is a grant that takes CPUs, memory or devices that another grant
+// holds, or that may not be taken. A policy that gets it from Commit has a defect, unless the grant
 // was saved on another machine or under another configuration.
 type ConflictError struct {
 	ID     string

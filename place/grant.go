@@ -6,15 +6,15 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// Grant is what a workload got. It is immutable once committed, and plain data:
+// Grant holds the CPUs, memory and devices of one workload. It is immutable once committed, and plain data:
 // saved and read back, Restore reinstates it.
 type Grant struct {
 	ID string `json:"id"`
-	// Own are CPUs that nobody else may use, unless Lent.
+	// Own are the exclusive CPUs. No other workload may use them, unless Lent.
 	Own cpuset.Set `json:"own,omitzero"`
-	// Lent lets best-effort work use Own while it is idle.
+	// Lent shares Own with best-effort work while it is idle.
 	Lent bool `json:"lent,omitempty"`
-	// Fence are CPUs that stay idle beside Own: nobody may use them.
+	// Fence are the idle siblings of Own: no workload may use them.
 	Fence cpuset.Set `json:"fence,omitzero"`
 	// Share is the part in a pool.
 	Share Share `json:"share,omitzero"`
@@ -22,7 +22,7 @@ type Grant struct {
 	Mems    cpuset.Set `json:"mems,omitzero"`
 	Memory  []Block    `json:"memory,omitempty"`
 	Devices []string   `json:"devices,omitempty"`
-	// Request is what was asked.
+	// Request is the request that the grant answers.
 	Request Request `json:"request"`
 	Why     *Why    `json:"why,omitempty"`
 }
@@ -30,8 +30,8 @@ type Grant struct {
 // Share is the shared part of a grant: none, a bound on the default pool, a
 // named pool, or counted CPUs.
 //
-// What the workload may use is not stored but follows the State: in the default
-// pool it is Within without what others own, in a named pool that pool's CPUs.
+// The CPUs that the workload may use are not stored but follow the State: in the
+// default pool Within without the exclusive CPUs, in a named pool that pool's CPUs.
 type Share struct {
 	// Within bounds the default pool, and is the very CPUs if Counted.
 	Within cpuset.Set `json:"within,omitzero"`
@@ -40,7 +40,7 @@ type Share struct {
 	// Milli is the CPU time taken from the pool, in thousandths of a CPU.
 	Milli int `json:"milli,omitempty"`
 	// Counted binds to Within by reference count: at most Config.MaxRefs grants
-	// hold a CPU, and nobody owns it.
+	// hold a CPU, and the CPU is not exclusive.
 	Counted bool `json:"counted,omitempty"`
 	// Open leaves counted CPUs in the default pool.
 	Open bool `json:"open,omitempty"`
@@ -58,11 +58,11 @@ type Block struct {
 	Bytes    int64  `json:"bytes"`
 }
 
-// Pool is a named set of CPUs that its members share and nobody else may use.
+// Pool is a named set of CPUs that only its members may use.
 type Pool struct {
 	Name string     `json:"name"`
 	CPUs cpuset.Set `json:"cpus"`
-	// Idle bounds the CPUs that members may use as well while nobody owns them.
+	// Idle bounds the CPUs that members may also use while they are not exclusive.
 	Idle cpuset.Set `json:"idle,omitzero"`
 	// Kind is a word for the policy, such as the type of the pool.
 	Kind string `json:"kind,omitempty"`

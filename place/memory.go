@@ -8,8 +8,8 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// FreeBytes returns what a NUMA node, by number, has left of a resource and has
-// in all; ok is false where that is unknown.
+// FreeBytes returns how much of a resource a NUMA node, by number, has free and has
+// in total; ok is false where that is unknown.
 func (s *State) FreeBytes(node int, resource string) (free, total int64, ok bool) {
 	i, ok := s.cell(node, resource)
 	if !ok {
@@ -18,7 +18,7 @@ func (s *State) FreeBytes(node int, resource string) (free, total int64, ok bool
 	return s.free[i], s.total[i], true
 }
 
-// Resources returns the names of what NUMA nodes have, sorted.
+// Resources returns the names of the resources of NUMA nodes, sorted.
 func (s *State) Resources() []string { return s.resources }
 
 // unlimited reports whether a resource is not counted at all.
@@ -89,7 +89,41 @@ func (s *State) FitMemory(nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, 
 	return mems, blocks, nil
 }
 
-// explainMemory adds what the nodes have left of a resource that was refused.
+// RefitMemory is FitMemory for a workload that holds blocks. It keeps them, frees
+// from the last of them the memory that the amounts no longer need, and finds the
+// rest near the nodes and those of the kept blocks.
+func (s *State) RefitMemory(nodes cpuset.Set, held []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
+	if len(held) == 0 {
+		return s.FitMemory(nodes, amounts)
+	}
+	var more []Amount
+	for _, a := range amounts {
+		for _, b := range held {
+			if b.Resource == a.Resource && a.Bytes > 0 {
+				b.Bytes = min(b.Bytes, a.Bytes)
+				a.Bytes -= b.Bytes
+				blocks = append(blocks, b)
+				nodes, _ = nodes.With(b.Node)
+			}
+		}
+		more = append(more, a)
+	}
+	mems, added, err := s.FitMemory(nodes, more)
+	if err != nil {
+		return cpuset.Set{}, nil, err
+	}
+	for _, b := range added {
+		at := slices.IndexFunc(blocks, func(o Block) bool { return o.Node == b.Node && o.Resource == b.Resource })
+		if at >= 0 {
+			blocks[at].Bytes += b.Bytes
+		} else {
+			blocks = append(blocks, b)
+		}
+	}
+	return mems, blocks, nil
+}
+
+// explainMemory adds how much each node has left of a resource that was refused.
 func (s *State) explainMemory(why *Why, resource string) {
 	units := s.t.units[machine.Node]
 	c := Choice{

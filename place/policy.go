@@ -24,8 +24,8 @@ type Starter interface {
 	Start(s *State) (Offer, error)
 }
 
-// Resizer is a Policy that can change a held grant in place: grow next to what is
-// held, shrink without moving. r.ID is held.
+// Resizer is a Policy that can change a held grant in place: grow next to the held
+// CPUs, shrink without moving. r.ID is held.
 type Resizer interface {
 	Resize(s *State, r *Request) (Offer, error)
 }
@@ -35,12 +35,12 @@ type Releaser interface {
 	Release(s *State, id string) (Offer, error)
 }
 
-// Restorer is a Policy that needs more than what was saved as it is.
+// Restorer is a Policy that needs more than reinstating the saved grants.
 type Restorer interface {
 	Restore(s *State, saved Saved) (*State, error)
 }
 
-// Saved is what has to be kept over a restart.
+// Saved is the part of a State that is stored over a restart.
 type Saved struct {
 	Grants []*Grant `json:"grants"`
 	Pools  []Pool   `json:"pools,omitempty"`
@@ -93,8 +93,8 @@ func Resize(p Policy, s *State, r *Request) (Offer, error) {
 	return s.answer(o, r, err)
 }
 
-// answer completes the explanation of a refusal: what all policies ask the state
-// for, memory and devices, is explained here.
+// answer completes the explanation of a refusal: it explains memory and devices,
+// which all policies ask the state for.
 func (s *State) answer(o Offer, r *Request, err error) (Offer, error) {
 	if err == nil || !r.Explain {
 		return o, err
@@ -114,7 +114,7 @@ func (s *State) answer(o Offer, r *Request, err error) (Offer, error) {
 	return Offer{Why: why}, err
 }
 
-// Release asks p for the offer that gives back all that a workload holds.
+// Release asks p for the offer that releases a workload.
 func Release(p Policy, s *State, id string) (Offer, error) {
 	if _, held := s.Grant(id); !held {
 		return Offer{}, &NotHeldError{id}
@@ -127,9 +127,9 @@ func Release(p Policy, s *State, id string) (Offer, error) {
 	return o, nil
 }
 
-// Restore reinstates what was saved, grants in any order, exactly as it was, on
-// a fresh State of New. What cannot be, because the machine or the configuration
-// changed, is left out and reported as joined errors; the state is valid
+// Restore reinstates saved grants, in any order, exactly as they were, on a fresh
+// State of New. It leaves out grants that no longer fit, because the machine or the
+// configuration changed, and reports them as joined errors. The state is valid
 // nevertheless, and the caller may place those workloads anew.
 func Restore(p Policy, s *State, saved Saved) (*State, error) {
 	if restorer, ok := p.(Restorer); ok {
@@ -138,7 +138,7 @@ func Restore(p Policy, s *State, saved Saved) (*State, error) {
 	return s.Reinstate(saved)
 }
 
-// Save returns what Restore needs: all grants and pools.
+// Save returns all grants and pools, for Restore.
 func (s *State) Save() Saved {
 	saved := Saved{Grants: slices.Collect(s.grants.all())}
 	for p := range s.Pools() {
@@ -148,7 +148,7 @@ func (s *State) Save() Saved {
 }
 
 // Reinstate commits saved pools and grants as they are, by rising name and id.
-// Those that the books refuse are left out and reported as joined errors.
+// Those that the state refuses are left out and reported as joined errors.
 func (s *State) Reinstate(saved Saved) (*State, error) {
 	var errs []error
 	try := func(o Offer) {

@@ -1,15 +1,18 @@
 package place
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
-// Load is what those who share some CPUs take.
+// Load is the CPU time of the workloads that share some CPUs.
 type Load struct {
 	Grants int
 	Milli  int // CPU time, in thousandths of a CPU
 }
 
-// PoolLoads yields the named pools by name, with what their members take. Do not
-// change them.
+// PoolLoads yields the named pools by name, with the load of their members. The
+// caller must not change them.
 func (s *State) PoolLoads() iter.Seq2[*Pool, Load] {
 	return func(yield func(*Pool, Load) bool) {
 		for _, b := range s.pools {
@@ -18,4 +21,44 @@ func (s *State) PoolLoads() iter.Seq2[*Pool, Load] {
 			}
 		}
 	}
+}
+
+// setPools first frees the CPUs of the named pools, then sets the pools anew, so
+// that CPUs may pass from one to another. Members stay.
+func (c *change) setPools(pools []Pool) error {
+	for i := range pools {
+		if pools[i].Name == "" {
+			return &InvalidError{Reason: "a pool without name"}
+		}
+		if at, ok := c.pool(pools[i].Name); ok {
+			c.unhold(c.pools[at].CPUs)
+			c.narrowed = true
+		}
+	}
+	for i := range pools {
+		p := &pools[i]
+		c.writePools()
+		at, ok := c.pool(p.Name)
+		if p.CPUs.IsEmpty() {
+			if ok {
+				c.pools = slices.Delete(c.pools, at, at+1)
+			}
+			continue
+		}
+		if bad := p.CPUs.Minus(c.conf.Allowed.Minus(c.owned).Minus(c.closed)); !bad.IsEmpty() {
+			return &ConflictError{p.Name, bad, "held by others or not allowed"}
+		}
+		if p.CPUs.Overlaps(c.conf.Floor) {
+			return &FloorError{CPUs: c.conf.Floor}
+		}
+		c.hold(p.CPUs)
+		b := &poolState{Pool: *p}
+		if ok {
+			b.n, b.milli = c.pools[at].n, c.pools[at].milli
+			c.pools[at] = b
+		} else {
+			c.pools = slices.Insert(c.pools, at, b)
+		}
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ func (r *Rank) Compare(o *Rank) int {
 
 // Choice is one decision among candidates 0 to Count-1.
 type Choice struct {
-	// Name says what is chosen, Criteria name the integers of the rank.
+	// Name says which choice it is, Criteria name the integers of the rank.
 	Name     string
 	Criteria []string
 	Count    int

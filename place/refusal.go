@@ -7,8 +7,8 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// Lacking adds, for a refusal, how many CPUs of a set each NUMA node has; none
-// has enough. Name says what CPUs they are, as in "CPUs to own".
+// Lacking adds, for a refusal, how many CPUs of a set each NUMA node has; no node
+// has enough. Name describes the CPUs, as in "CPUs to own".
 func (w *Why) Lacking(t *Topology, name string, free cpuset.Set) {
 	if w == nil {
 		return

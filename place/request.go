@@ -1,24 +1,27 @@
 package place
 
 import (
+	"slices"
+
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 )
 
-// Request is what one workload wants. Only ID is required: a request without
-// CPU time is one that runs in a shared pool.
+// Request is the request of one workload. Only ID is required. A workload without
+// CPU time runs in a shared pool.
 type Request struct {
-	// ID names the workload; it is unique among what a State holds.
+	// ID names the workload; it is unique in a State.
 	ID string `json:"id"`
 	// Group joins workloads that start and end together, such as the
-	// containers of a pod; "" is none. Namespace and Labels are what policies
-	// and affinities match on.
+	// containers of a pod; "" is no group. Policies and affinities match on
+	// Namespace and Labels.
 	Group     string            `json:"group,omitempty"`
 	Namespace string            `json:"namespace,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Role      Role              `json:"role,omitzero"`
 	Class     Class             `json:"class"`
 
-	// Milli is the CPU time asked for, all told, in thousandths of a CPU.
+	// Milli is the total CPU time asked for, in thousandths of a CPU.
 	Milli int `json:"milli,omitempty"`
 	// LimitMilli is the most CPU time that the workload may use; 0 is no limit.
 	LimitMilli int  `json:"limitMilli,omitempty"`
@@ -56,6 +59,13 @@ type Request struct {
 	Explain bool `json:"-"`
 }
 
+// SameDevices reports whether two requests ask for the same devices.
+func (r *Request) SameDevices(other *Request) bool {
+	return slices.EqualFunc(r.Devices, other.Devices, func(a, b DeviceRequest) bool {
+		return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
+	})
+}
+
 // Want says how much a property is wanted.
 type Want int
 
@@ -70,17 +80,13 @@ const (
 func wantNames() []string { return []string{"", "avoid", "prefer", "require"} }
 
 // String returns "avoid", "prefer", "require" or "".
-func (w Want) String() string { return name(wantNames(), int(w), "want") }
+func (w Want) String() string { return plain.Word(wantNames(), w) }
 
 // MarshalText writes the degree's name.
-func (w Want) MarshalText() ([]byte, error) { return marshal(wantNames(), int(w), "want") }
+func (w Want) MarshalText() ([]byte, error) { return plain.MarshalWord(wantNames(), w) }
 
 // UnmarshalText reads a degree's name.
-func (w *Want) UnmarshalText(text []byte) error {
-	n, err := unmarshal(wantNames(), text, "want")
-	*w = Want(n)
-	return err
-}
+func (w *Want) UnmarshalText(text []byte) error { return plain.UnmarshalWord(wantNames(), text, w) }
 
 // Memory is the name of ordinary memory as a resource of a NUMA node. Other
 // resources have names of the caller's choice, such as "hugepages-2Mi".

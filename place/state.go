@@ -9,23 +9,23 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// Config says what of a machine may be given away.
+// Config says which CPUs, memory and devices of a machine workloads may get.
 type Config struct {
 	// Allowed are the CPUs that may be used at all; empty is all online ones.
 	Allowed cpuset.Set `json:"allowed,omitzero"`
 	// Reserved are kept for the host's own services: only Class System may own
 	// them. They may be in pools.
 	Reserved cpuset.Set `json:"reserved,omitzero"`
-	// Floor are CPUs that nobody may own, so that a workload without CPU request
-	// always has one. Empty is Reserved or, where that is empty too, the lowest
+	// Floor are CPUs that never become exclusive, so that a workload without CPU
+	// request always has one. Empty is Reserved or, where that is empty too, the lowest
 	// allowed CPU that is not isolated.
 	Floor cpuset.Set `json:"floor,omitzero"`
-	// NoFloor keeps no floor. Then all CPUs may become owned, as long as nobody
-	// in the default pool needs them.
+	// NoFloor keeps no floor. Then all CPUs may become exclusive, as long as no
+	// workload in the default pool needs them.
 	NoFloor bool `json:"noFloor,omitempty"`
-	// Memory is what the NUMA nodes have to give; nil is what the machine tells
-	// as Memory. A resource that no node is told to have is unknown if it is
-	// Memory, and then without limit; any other is absent.
+	// Memory is the memory of the NUMA nodes; nil stands for the machine's own figures
+	// of the resource Memory. If no node has a figure for Memory, it is without limit;
+	// any other resource without a figure is absent.
 	Memory  []Block  `json:"memory,omitempty"`
 	Devices []Device `json:"devices,omitempty"`
 	// MaxRefs is how many grants may hold a counted CPU; 0 is 1.
@@ -40,7 +40,7 @@ type Device struct {
 	Nodes cpuset.Set `json:"nodes,omitzero"`
 }
 
-// State is what is held and what is free. It is immutable: Commit returns the
+// State says which CPUs, memory and devices are held and which are free. It is immutable: Commit returns the
 // next one. All methods are safe for concurrent use.
 type State struct {
 	t       *Topology
@@ -48,15 +48,15 @@ type State struct {
 	devices []Device // by name
 	gen     uint64
 
-	grants    ledger
-	groups    ledger   // those with a group
-	pools     []*book  // by name
-	bounds    []Bound  // none is empty
-	*holdings          // shared by states between which no CPU changed hands
-	resources []string // by name
-	total     []int64  // by node position × resource
-	free      []int64  // likewise; never below 0
-	using     []string // by device: the holder's id
+	grants    table
+	groups    table        // those with a group
+	pools     []*poolState // by name
+	bounds    []Bound      // no bound is empty
+	*holdings              // shared by states between which no CPU changed hands
+	resources []string     // by name
+	total     []int64      // by node position × resource
+	free      []int64      // likewise; never below 0
+	using     []string     // by device: the holder's id
 }
 
 // holdings says which CPUs are owned or counted.
@@ -64,7 +64,7 @@ type holdings struct {
 	refs   []uint16   // by CPU number: grants that count it
 	owned  cpuset.Set // owned or fenced by grants, or in a named pool
 	closed cpuset.Set // counted, and out of the default pool
-	lent   cpuset.Set // owned, and lent to best effort
+	lent   cpuset.Set // exclusive, and shared with best effort
 }
 
 // Bound sums the grants that live in the same part of the default pool.
@@ -76,19 +76,19 @@ type Bound struct {
 // Region is a part of the default pool.
 type Region struct {
 	Within cpuset.Set
-	Node   int  // position of the NUMA node that holds all of Within, -1 if none does
-	BE     bool // of class BE, which may run on lent CPUs as well
+	Node   int  // position of the NUMA node that holds all of Within, -1 if no node does
+	BE     bool // of class BE, which may also run on lent CPUs
 }
 
-// book is a named pool and what its members take.
-type book struct {
+// poolState is a named pool and the load of its members.
+type poolState struct {
 	Pool
 	n, milli int
 }
 
 // New returns the state of an empty machine.
 func New(t *Topology, c Config) (*State, error) {
-	s := &State{t: t, conf: &c, groups: ledger{grouped: true}}
+	s := &State{t: t, conf: &c, groups: table{grouped: true}}
 	if c.Allowed.IsEmpty() {
 		c.Allowed = t.online
 	}
@@ -185,11 +185,9 @@ func (s *State) cell(node int, resource string) (i int, ok bool) {
 // Topology returns the machine.
 func (s *State) Topology() *Topology { return s.t }
 
-// Config returns what the state was made of, defaults filled in. Do not change it.
+// Config returns the state's configuration, defaults filled in. The caller must not
+// change it.
 func (s *State) Config() *Config { return s.conf }
-
-// Generation counts the changes since New.
-func (s *State) Generation() uint64 { return s.gen }
 
 // Len returns the number of grants.
 func (s *State) Len() int { return s.grants.n }
@@ -197,7 +195,7 @@ func (s *State) Len() int { return s.grants.n }
 // Grants yields the grants by rising id. Do not change them.
 func (s *State) Grants() iter.Seq[*Grant] { return s.grants.all() }
 
-// Grant returns what the workload holds.
+// Grant returns the workload's grant.
 func (s *State) Grant(id string) (*Grant, bool) {
 	g := s.grants.get(id)
 	return g, g != nil
@@ -216,7 +214,7 @@ func (s *State) Pool(name string) (*Pool, bool) {
 }
 
 func (s *State) pool(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.pools, name, func(p *book, name string) int { return compareNames(p.Name, name) })
+	return slices.BinarySearchFunc(s.pools, name, func(p *poolState, name string) int { return compareNames(p.Name, name) })
 }
 
 // Pools yields the named pools by name. Do not change them.
@@ -233,7 +231,7 @@ func (s *State) Pools() iter.Seq[*Pool] {
 // Owned returns the CPUs that grants own or fence, and those of named pools.
 func (s *State) Owned() cpuset.Set { return s.owned }
 
-// Lent returns the owned CPUs that best-effort work may use.
+// Lent returns the exclusive CPUs that best-effort work may use.
 func (s *State) Lent() cpuset.Set { return s.lent }
 
 // Counted returns the CPUs bound by reference count that left the default pool.
@@ -253,18 +251,20 @@ func (s *State) Sharable() cpuset.Set {
 	return s.conf.Allowed.Minus(s.owned).Minus(s.closed)
 }
 
-// Ownable returns the CPUs that could be owned as far as the books go: allowed,
-// not held or counted by anybody, not of the floor, and not reserved unless the
-// class is System. It does not consider who would lose his last shared CPU.
+// Ownable returns the CPUs that could become exclusive as far as the state goes:
+// allowed, not held or counted by any grant, not of the floor, and not reserved unless
+// the class is System. It does not check whether a workload would lose its last shared
+// CPU.
 func (s *State) Ownable(c Class) cpuset.Set {
 	free := s.conf.Allowed.Minus(s.owned).Minus(s.conf.Floor).Minus(s.closed)
-	if c != System {
+	if !c.Traits().Reserved {
 		free = free.Minus(s.conf.Reserved)
 	}
 	return free
 }
 
-// CPUs returns what the workload may run on now; ok is false if it holds nothing.
+// CPUs returns the CPUs that the workload may run on now; ok is false if it holds
+// nothing.
 func (s *State) CPUs(id string) (cpus cpuset.Set, ok bool) {
 	g := s.grants.get(id)
 	if g == nil {
@@ -273,11 +273,11 @@ func (s *State) CPUs(id string) (cpus cpuset.Set, ok bool) {
 	return s.Effective(g), true
 }
 
-// Effective returns what a workload with this grant may run on, as the state
-// is: its own CPUs and what its pool has left.
+// Effective returns the CPUs that a workload with this grant may run on in this
+// state: its exclusive CPUs and the rest of its pool.
 func (s *State) Effective(g *Grant) cpuset.Set {
 	cpus := g.Own
-	if sh := s.shared(&g.Share, g.Request.Class == BE); !sh.IsEmpty() {
+	if sh := s.shared(&g.Share, g.Request.Class.Traits().Borrow); !sh.IsEmpty() {
 		cpus = cpus.Union(sh)
 	}
 	if g.Share.OneThread {
@@ -303,7 +303,7 @@ func (s *State) shared(sh *Share, be bool) cpuset.Set {
 	return s.left(&sh.Within, be)
 }
 
-// left returns what of the default pool is left in a bound.
+// left returns the CPUs of the default pool that are left in a bound.
 func (s *State) left(within *cpuset.Set, be bool) cpuset.Set {
 	if be {
 		return within.Minus(s.owned.Minus(s.lent))
@@ -340,23 +340,22 @@ func (s *State) PoolMilli(name string) (milli, grants int) {
 	return s.pools[i].milli, s.pools[i].n
 }
 
-// OwnableBy returns Ownable for the request's class and, besides, what it may
-// own in turn with the initial workloads of its group.
+// OwnableBy returns Ownable for the request's class and the CPUs that it may own in
+// turn with the init workloads of its group.
 func (s *State) OwnableBy(r *Request) cpuset.Set {
 	free := s.Ownable(r.Class)
 	if r.Group == "" {
 		return free
 	}
 	reused := s.inTurn(r.Group)
-	if r.Class != System {
+	if !r.Class.Traits().Reserved {
 		reused = reused.Minus(s.conf.Reserved)
 	}
 	return free.Union(reused)
 }
 
-// Reusable returns the CPUs that the initial workloads of a group own and none
-// of its others does; without those reserved, which not every class may own
-// (OwnableBy knows).
+// Reusable returns the CPUs that only the init workloads of a group own. It leaves
+// out reserved CPUs, which not every class may own (OwnableBy considers the class).
 func (s *State) Reusable(group string) cpuset.Set {
 	if group == "" {
 		return cpuset.Set{}

@@ -16,11 +16,11 @@ const (
 	// what is still needed, until nothing is needed or no such unit is left.
 	Fill StageMode = iota
 	// Enter looks for the best unit that has all that is still needed and goes on
-	// inside it; where there is none, the stage is passed over.
+	// inside it; if there is no such unit, the stage is skipped.
 	Enter
 	// Spill visits units, best rank first, and does the later stages inside each
-	// until nothing is needed. What the units do not give, none at all where the
-	// machine has no such kind, the later stages take from the present scope.
+	// until nothing is needed. The later stages take the rest from the present scope;
+	// where the machine has no such kind, that is all of it.
 	Spill
 )
 
@@ -35,14 +35,14 @@ type Stage struct {
 	Rank func(v *View, pos int) Rank
 	// Fits drops a unit by saying why; "" keeps it; nil keeps all.
 	Fits func(v *View, pos int) string
-	// Limit is the most CPUs to take from a unit by Spill, and what Enter
+	// Limit is the most CPUs that Spill takes from a unit, and the number that Enter
 	// counts as free; nil is all free ones.
 	Limit func(v *View, pos int) int
 	// Again ranks the units again after each one taken.
 	Again bool
 }
 
-// Query is what Take is asked.
+// Query is the input of Take.
 type Query struct {
 	From   cpuset.Set // CPUs that may be taken
 	Near   cpuset.Set // CPUs that the workload holds already; counted by TakenIn
@@ -51,7 +51,7 @@ type Query struct {
 	Why    *Why // nil unless wanted
 }
 
-// View is what ranks see of a Take in progress.
+// View is the progress of a Take, for ranks.
 type View struct {
 	T    *Topology
 	Need int // CPUs still to take
@@ -267,10 +267,10 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 	line.init()
 	for v.Need > 0 {
 		for len(line) > 0 && units[line[0].pos].Size > v.Need {
-			line = line.rest() // what is needed never grows
+			line = line.rest() // the need never grows
 		}
 		if all != nil {
-			v.tell(why, all, st.Kind, line)
+			v.record(why, all, st.Kind, line)
 		}
 		if len(line) == 0 {
 			return
@@ -280,8 +280,8 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 	}
 }
 
-// candidates appends the positions of the units that have something free; of all
-// units where somebody wants to read why the others do not fit.
+// candidates appends the positions of the units that have free CPUs; of all units
+// if an explanation is asked for.
 func (v *View) candidates(k machine.Kind, all bool, to []int16) []int16 {
 	switch units := v.T.units[k]; {
 	case all:
@@ -302,8 +302,8 @@ func (v *View) candidates(k machine.Kind, all bool, to []int16) []int16 {
 	return to
 }
 
-// tell explains which of all units, ranked before, is first in line.
-func (v *View) tell(why *Why, all *Decision, k machine.Kind, line queue) {
+// record records which of all units, ranked before, is first in line.
+func (v *View) record(why *Why, all *Decision, k machine.Kind, line queue) {
 	for pos := range all.Candidates {
 		if c := &all.Candidates[pos]; c.Lost == "" && v.T.units[k][pos].Size > v.Need {
 			*c = Candidate{Name: c.Name, Lost: "larger than needed"}

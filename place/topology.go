@@ -19,9 +19,9 @@ const kinds = int(CPU) + 1
 // concurrent use. Positions count the domains of a kind from 0 in the order of
 // their ids; of CPU, the online CPUs by rising number.
 //
-// A machine that does not tell its sockets or nodes is one socket, one node; one
-// that does not tell its cores has one CPU per core. Dies, L3 and L2 domains
-// that the machine does not tell do not exist here either.
+// A machine without sockets or nodes counts as one socket, one node; one without
+// cores has one CPU per core. Dies, L3 and L2 domains that are unknown do not exist
+// here either.
 type Topology struct {
 	m       *machine.Machine
 	online  cpuset.Set
@@ -35,7 +35,7 @@ type Topology struct {
 	byNode  []int16          // by node id: position, -1 none
 	threads int
 	uniform bool     // every core has the same number of threads
-	derived sync.Map // by type: what Derived made
+	derived sync.Map // by type: values made by Derived
 }
 
 // Unit is a domain, or a single CPU, at one position of a Topology.
@@ -47,8 +47,8 @@ type Unit struct {
 	Bytes int64
 }
 
-// NewTopology indexes m, which must not change afterwards. It reports what
-// Machine.Validate finds.
+// NewTopology indexes m, which must not change afterwards. It returns the error of
+// Machine.Validate.
 func NewTopology(m *machine.Machine) (*Topology, error) {
 	if err := m.Validate(); err != nil {
 		return nil, fmt.Errorf("topology of machine %q: %w", m.Name, err)
@@ -199,7 +199,7 @@ func (t *Topology) Node(id int) (pos int, ok bool) {
 }
 
 // Distance returns the NUMA distance between two nodes, given by position.
-// Where the machine does not tell it is 10 within a node and 20 between nodes.
+// If the machine has no distances, it is 10 within a node and 20 between nodes.
 func (t *Topology) Distance(from, to int) int { return t.dist[from][to] }
 
 // Nearest returns all node positions, the given one first, then by rising
@@ -218,7 +218,7 @@ func (t *Topology) NodesOf(cpus cpuset.Set) cpuset.Set {
 }
 
 // NodeAround returns the position of the NUMA node that has all of the CPUs; -1
-// if none has.
+// if no node has.
 func (t *Topology) NodeAround(cpus cpuset.Set) int {
 	first, _ := cpus.First()
 	if pos := t.At(machine.Node, first); pos >= 0 && t.units[machine.Node][pos].CPUs.Contains(cpus) {

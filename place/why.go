@@ -16,7 +16,7 @@ type Decision struct {
 	Name       string      `json:"name"`
 	Criteria   []string    `json:"criteria,omitempty"` // of the ranks; lower is better
 	Candidates []Candidate `json:"candidates"`
-	// Chosen is the position of the winner in Candidates, -1 if none fitted.
+	// Chosen is the position of the winner in Candidates, -1 if no candidate fitted.
 	Chosen int `json:"chosen"`
 }
 
@@ -24,8 +24,8 @@ type Decision struct {
 type Candidate struct {
 	Name string `json:"name"`
 	Rank []int  `json:"rank,omitempty"`
-	// Lost says what the candidate lost on: a criterion with both values, "tie"
-	// or why it cannot hold the request; "" for the winner.
+	// Lost says why the candidate lost: a criterion with both values, "tie", or why
+	// it cannot hold the request; "" for the winner.
 	Lost string `json:"lost,omitempty"`
 }
 
@@ -53,8 +53,8 @@ func (w *Why) decision(name string, criteria []string) *Decision {
 	return d
 }
 
-// draft returns a decision that is not added; nil if w is. It copies the texts,
-// so that a choice which nobody asks to explain stays off the heap.
+// draft returns a decision that is not added; nil if w is nil. It copies the texts,
+// so that a choice without explanation stays off the heap.
 func (w *Why) draft(name string, criteria []string) *Decision {
 	if w == nil {
 		return nil
@@ -84,7 +84,7 @@ func (d *Decision) leads() {
 	}
 }
 
-// close writes down what each loser lost on.
+// close records why each loser lost.
 func (d *Decision) close() {
 	if d == nil || d.Chosen < 0 {
 		return

@@ -17,27 +17,27 @@ const (
 	errorAny  = "any"  // it does not, for whatever reason
 )
 
-// Expect is what a step should lead to. Nil fields are not looked at. If Error
+// Expect is the expected result of a step. Nil fields are ignored. If Error
 // is empty or "none" the step should succeed.
 type Expect struct {
-	// Error is a word of ErrorKinds, "none" or "any".
+	// Error is a word of errorKinds, "none" or "any".
 	Error string
-	// CPUs are those that the workload may run on, Own those that nobody else
-	// may use, Mems its NUMA nodes for memory.
+	// CPUs are those that the workload may run on, Own its exclusive ones, Mems its
+	// NUMA nodes for memory.
 	CPUs, Own, Mems *cpuset.Set
-	// Count is the number of own CPUs, if it has none of those it may run on.
+	// Count is the number of exclusive CPUs; if it has none, of those it may run on.
 	// Cores, L3s and Nodes are how many of each those CPUs touch.
 	Count, Cores, L3s, Nodes *int
 	// Moved is how many other workloads lost a CPU or memory node.
 	Moved *int
 }
 
-// errorOther is a refusal that is none of package place's: by a policy that
-// another program brought.
+// errorOther is a refusal that is not of package place: by a policy of another
+// program.
 const errorOther = "other"
 
-// ErrorKinds returns the words for refusals: those of place.Refusals, and "other".
-func ErrorKinds() []string {
+// errorKinds returns the words for refusals: those of place.Refusals, and "other".
+func errorKinds() []string {
 	var words []string
 	for _, r := range place.Refusals() {
 		words = append(words, r.Kind())
@@ -45,7 +45,7 @@ func ErrorKinds() []string {
 	return append(words, errorOther)
 }
 
-// errorKind returns the word for an error, "" for none.
+// errorKind returns the word for an error, "" for nil.
 func errorKind(err error) string {
 	var refusal place.Refusal
 	switch {
@@ -57,15 +57,15 @@ func errorKind(err error) string {
 	return errorOther
 }
 
-// expect reads what a step should lead to.
+// expect reads the expected result of a step.
 func (p *parser) expect(f *expectFile, do Action) *Expect {
 	if f == nil {
 		return nil
 	}
 	p.where += ".expect"
 	e := &Expect{Error: f.Error, Count: f.Count, Cores: f.Cores, L3s: f.L3s, Nodes: f.Nodes, Moved: f.Moved}
-	if f.Error != "" && f.Error != errorNone && f.Error != errorAny && !slices.Contains(ErrorKinds(), f.Error) {
-		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", f.Error, ErrorKinds()))
+	if f.Error != "" && f.Error != errorNone && f.Error != errorAny && !slices.Contains(errorKinds(), f.Error) {
+		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", f.Error, errorKinds()))
 	}
 	for _, s := range []struct {
 		name string
@@ -87,7 +87,7 @@ func (p *parser) expect(f *expectFile, do Action) *Expect {
 	return e
 }
 
-// unmet says what r is not, of what was expected.
+// unmet lists the expectations that r does not meet.
 func (e *Expect) unmet(t *place.Topology, r *StepResult) []string {
 	if e == nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// The forms of a scenario file. Words and amounts stay text here, so that what
-// is wrong with one can be told with its field's name.
+// The forms of a scenario file. Words and amounts stay text here, so that an
+// error can name the field.
 type (
 	scenarioFile struct {
 		About    string                    `json:"about"`
@@ -139,7 +139,7 @@ func (w workloadFile) overlay(over *workloadFile) workloadFile {
 	return w
 }
 
-// action returns what a step does and to whom.
+// action returns the action of a step and the id of its workload or pod.
 func (s *stepFile) action() (do Action, id string, err error) {
 	found := 0
 	for _, a := range []struct {

@@ -23,8 +23,7 @@ type Generator struct {
 	// Settle arrivals fill the machine and are not measured; Arrivals are those
 	// after them.
 	Settle, Arrivals int
-	// Seeds is how many streams are compared if nobody says otherwise, from seed
-	// 1 on.
+	// Seeds is the default number of streams to compare, from seed 1 on.
 	Seeds int
 	// Load is the CPU time that those present would ask for on average if all were
 	// admitted, as a part of the allocatable CPUs. It sets the mean lifetime.
@@ -72,7 +71,7 @@ type Kind struct {
 	Weight int
 	// Stay is how long these stay compared to others, 1 being as long.
 	Stay float64
-	// Sizes are what they ask for, alike but for the CPU time.
+	// Sizes are their requests, which differ in CPU time only.
 	Sizes []Size
 }
 
@@ -104,8 +103,9 @@ func (g *Generator) meanStay(milli int) float64 {
 	return g.Load * float64(milli) * float64(weights) / sum
 }
 
-// Stream returns the scenario with the steps of one stream: a placing for each arrival, and a release for each departure up to
-// the last arrival. Numbers come from PCG of math/rand/v2, seeded with (seed, 0).
+// Stream returns the scenario with the steps of one stream: a placing for each arrival,
+// and a release for each departure up to the last arrival. Numbers come from PCG of
+// math/rand/v2, seeded with (seed, 0).
 func (s *Scenario) Stream(seed uint64) *Scenario {
 	type event struct {
 		at   float64
@@ -143,7 +143,7 @@ const (
 	maxWeight   = 1_000_000
 )
 
-// generator reads what makes a stream.
+// generator reads the generator of streams.
 func (p *parser) generator(f *generateFile) *Generator {
 	p.where = "generate"
 	g := &Generator{Settle: f.Settle, Arrivals: f.Arrivals, Seeds: f.Seeds, Load: f.Load}

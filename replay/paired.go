@@ -4,16 +4,15 @@ import "math"
 
 // Paired is the mean of the differences between pairs of figures that belong
 // together, such as of two policies on the same stream, with its 95 % interval by
-// Student's t: Mean ± Half. The pairs, not what was averaged into their figures,
-// are what is replicated.
+// Student's t: Mean ± Half. The unit of replication is the pair, not the
+// values averaged into its figures.
 type Paired struct {
 	Pairs int
 	Mean  float64
 	Half  float64 // NaN for less than two pairs
 }
 
-// Pair compares other with base, pair by pair. A pair with a figure that is NaN,
-// which is none, is left out.
+// Pair compares other with base, pair by pair. A pair with a NaN is left out.
 func Pair(base, other []float64) Paired {
 	p := Paired{Half: math.NaN()}
 	squares := 0.0 // of distances from the mean, by Welford's method

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -9,13 +10,10 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/policies"
 )
-
-// DefaultPolicy is the policy of a scenario that names none.
-const DefaultPolicy = "berth"
 
 // Parse reads a scenario file. All that is wrong with it is reported, joined, as
 // strictyaml.Error with line and field.
@@ -26,10 +24,7 @@ func Parse(text string, load Loader) (*Scenario, error) {
 		return nil, err
 	}
 	p := parser{lines: lines}
-	s := &Scenario{About: strings.TrimSpace(f.About), Policy: f.Policy}
-	if s.Policy == "" {
-		s.Policy = DefaultPolicy
-	}
+	s := &Scenario{About: strings.TrimSpace(f.About), Policy: cmp.Or(f.Policy, policies.Default)}
 	s.Topology = p.machine(&f, load)
 	s.Config = p.config(&f.Config)
 	s.policies = p.options(f.Options)
@@ -55,15 +50,14 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	return s, nil
 }
 
-// parser collects what is wrong.
+// parser collects errors.
 type parser struct {
 	lines strictyaml.Lines
 	where string // the current part, "steps[2]"; "" is the document
 	errs  []error
 }
 
-// field notes what is wrong with a field of the current part, or with the whole
-// of it.
+// field adds an error of a field of the current part, or of the whole part.
 func (p *parser) field(name string, err error) {
 	if err == nil {
 		return
@@ -114,15 +108,13 @@ func (p *parser) config(f *configFile) place.Config {
 }
 
 func (p *parser) options(f map[string]map[string]any) map[string]place.Policy {
-	policies := map[string]place.Policy{}
+	made := map[string]place.Policy{}
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		text, err := strictyaml.Encode(f[name])
-		if err == nil {
-			policies[name], err = newPolicy(name, text)
-		}
+		policy, err := newPolicy(name, f[name])
+		made[name] = policy
 		p.field("options."+name, err)
 	}
-	return policies
+	return made
 }
 
 func (p *parser) steps(files []stepFile) []Step {
@@ -204,7 +196,7 @@ func (p *parser) pod(f *stepFile, known map[string]workloadFile) *Pod {
 	return pod
 }
 
-// request reads what a workload wants.
+// request reads the request of a workload.
 func (p *parser) request(id string, w *workloadFile) place.Request {
 	r := place.Request{
 		ID: id, Group: w.Pod, Namespace: w.Namespace, Labels: w.Labels, CoreKind: w.CoreKind, Hints: w.Hints,
@@ -235,7 +227,7 @@ func (p *parser) request(id string, w *workloadFile) place.Request {
 // things reads memory, devices and affinities.
 func (p *parser) things(w *workloadFile, r *place.Request) {
 	if w.Memory != "" {
-		bytes, err := amount.ParseBytes(w.Memory)
+		bytes, err := place.ParseBytes(w.Memory)
 		p.field("memory", err)
 		r.Memory = append(r.Memory, place.Amount{Resource: place.Memory, Bytes: bytes})
 		if _, twice := w.Resources[place.Memory]; twice {
@@ -254,7 +246,7 @@ func (p *parser) things(w *workloadFile, r *place.Request) {
 func (p *parser) amounts(field string, texts map[string]string) []place.Amount {
 	var amounts []place.Amount
 	for _, resource := range slices.Sorted(maps.Keys(texts)) {
-		bytes, err := amount.ParseBytes(texts[resource])
+		bytes, err := place.ParseBytes(texts[resource])
 		p.field(field+"."+resource, err)
 		amounts = append(amounts, place.Amount{Resource: resource, Bytes: bytes})
 	}
@@ -265,7 +257,7 @@ func (p *parser) milli(field, text string) int {
 	if text == "" {
 		return 0
 	}
-	n, err := amount.ParseMilli(text)
+	n, err := place.ParseMilli(text)
 	p.field(field, err)
 	return n
 }

@@ -3,7 +3,6 @@ package replay_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +11,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
-	"berth.dev/berth/place/balloons"
-	"berth.dev/berth/place/berth"
-	"berth.dev/berth/place/controlplane"
-	"berth.dev/berth/place/koordinator"
-	"berth.dev/berth/place/kubelet"
-	"berth.dev/berth/place/topologyaware"
+	"berth.dev/berth/place/policies"
 	"berth.dev/berth/replay"
 )
 
@@ -149,7 +143,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"unknown expect field":   {head + "- place: a\n  expect:\n    cpu: 4\n", `steps[0].expect.cpu: unknown field`},
 		"unknown config field":   {"config: {reserve: 0}\n" + head + "- {place: a}\n", `line 1: config.reserve: unknown field`},
 		"unknown option":         {"options:\n  berth: {speed: 3}\n" + head + "- {place: a}\n", `line 2: options.berth: unknown field "speed"`},
-		"option of bad word":     {"options:\n  berth: {strategy: Fast}\n" + head + "- {place: a}\n", `line 2: options.berth: NUMA strategy "Fast": no such`},
+		"option of bad word":     {"options:\n  berth: {strategy: Fast}\n" + head + "- {place: a}\n", `line 2: options.berth: "Fast" is not one of MostAllocated`},
 		"options of nobody":      {"options:\n  ghost: {}\n" + head + "- {place: a}\n", `line 2: options.ghost: there is no policy "ghost"; there are: berth`},
 		"unknown policy":         {"policy: ghost\n" + head + "- {place: a}\n", `policy: there is no policy "ghost"`},
 		"field twice":            {head + "- place: a\n  cpus: 1\n  cpus: 2\n", `line 5: steps[0].cpus: is there twice, first in line 4`},
@@ -159,9 +153,9 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"restart: false":         {head + "- {restart: false}\n", "here are 0 of them"},
 		"no mapping":             {head + "- place\n", `line 3: `},
 		"release with fields":    {head + "- {place: a}\n- {release: a, cpus: 3}\n", "line 4: steps[1]: release takes no fields but expect"},
-		"class":                  {head + "- {place: a, class: LSX}\n", `line 3: steps[0].class: class "LSX": no such class`},
-		"bind":                   {head + "- {place: a, bind: Full}\n", `bind: bind policy "Full": no such`},
-		"mode":                   {head + "- {place: a, mode: alone}\n", `mode: mode "alone": no such mode`},
+		"class":                  {head + "- {place: a, class: LSX}\n", `line 3: steps[0].class: "LSX" is not one of LS, LSE`},
+		"bind":                   {head + "- {place: a, bind: Full}\n", `bind: "Full" is not one of FullPCPUs, SpreadByPCPUs`},
+		"mode":                   {head + "- {place: a, mode: alone}\n", `mode: "alone" is not one of auto, exclusive`},
 		"cpus":                   {head + "- {place: a, cpus: four}\n", `steps[0].cpus: "four" is no CPU time`},
 		"negative cpus":          {head + "- {place: a, cpus: -1}\n", `cpus: "-1" is no CPU time`},
 		"too fine cpus":          {head + "- {place: a, cpus: 0.0005}\n", `is no CPU time`},
@@ -450,79 +444,6 @@ func TestErrorKinds(t *testing.T) {
 	}
 }
 
-func TestPolicies(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for _, p := range replay.Policies() {
-		if seen[p.Name] || p.About == "" {
-			t.Errorf("policy %q is there twice or says nothing about itself", p.Name)
-		}
-		seen[p.Name] = true
-		policy, err := p.New(nil)
-		if err != nil {
-			t.Errorf("policy %s without options: %v", p.Name, err)
-			continue
-		}
-		if policy.Name() != p.Name {
-			t.Errorf("policy %s calls itself %s", p.Name, policy.Name())
-		}
-		if _, err := p.New([]byte("noSuchOption: 1\n")); err == nil {
-			t.Errorf("policy %s takes any option", p.Name)
-		}
-	}
-	if !seen[replay.DefaultPolicy] {
-		t.Error("the default policy is not in the list")
-	}
-}
-
-// TestOptions has every option of every policy read.
-func TestOptions(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		policy, options string
-		want            place.Policy
-	}{
-		{"berth", "strategy: LeastAllocated", berth.Policy{Strategy: place.LeastAllocated}},
-		{
-			"koordinator", "bind: SpreadByPCPUs\nstrategy: MostAllocated\namplification: 150\nshareReserved: true",
-			koordinator.Policy{Bind: place.SpreadByPCPUs, Strategy: place.MostAllocated, Amplification: 150, ShareReserved: true},
-		},
-		{"controlplane-default", "pinMemory: true", controlplane.Policy{PinMemory: true}},
-		{"controlplane-numa", "", controlplane.Policy{Allocator: controlplane.NUMA}},
-		{"controlplane-numa-namespace", "buckets: 3", controlplane.Policy{Allocator: controlplane.NUMANamespace, Buckets: 3}},
-		{"controlplane-numa-namespace-exclusive", "", controlplane.Policy{Allocator: controlplane.NUMANamespaceExclusive}},
-		{
-			"kubelet", "cpuManagerPolicy: static\nfull-pcpus-only: true\ntopologyManagerPolicy: restricted\nprefer-closest-numa-nodes: true",
-			kubelet.Policy{CPUManager: "static", FullPCPUsOnly: true, TopologyManager: "restricted", PreferClosestNUMANodes: true},
-		},
-		{"topology-aware", "", topologyaware.Default()},
-		{
-			"topology-aware", "pinMemory: false\npinCPU: true\npreferIsolatedCPUs: false\npreferSharedCPUs: true\n" +
-				"reservedPoolNamespaces: [ops-*]\ncolocatePods: true\ncolocateNamespaces: true\nunlimitedBurstable: numa",
-			topologyaware.Policy{
-				PinCPU: true, PreferSharedCPUs: true, ReservedPoolNamespaces: []string{"ops-*"}, ColocatePods: true, ColocateNamespaces: true,
-				UnlimitedBurstable: topologyaware.NUMA,
-			},
-		},
-		{
-			"balloons", "idleCPUClass: slow\nbranches: spread\nballoonTypes:\n- {name: web, namespaces: [web-*], shareIdleCPUsInSame: numa, lists: [0-3]}",
-			balloons.Policy{IdleCPUClass: "slow", Branches: balloons.Spread, Types: []balloons.Type{{
-				Name: "web", Namespaces: []string{"web-*"}, ShareIdle: balloons.NUMALevel, Lists: []cpuset.Set{cpuset.MustParse("0-3")},
-			}}},
-		},
-	} {
-		i := slices.IndexFunc(replay.Policies(), func(n replay.Named) bool { return n.Name == tc.policy })
-		got, err := replay.Policies()[i].New([]byte(tc.options))
-		if err != nil {
-			t.Errorf("%s: %v", tc.policy, err)
-			continue
-		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%s with %s (-want +got):\n%s", tc.policy, tc.options, diff)
-		}
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	f.Add("machine: 1n8c\nsteps:\n- {place: a, class: LSE, cpus: 4, expect: {own: 1-4}}\n- {resize: a, cpus: 2}\n- {restart: true}\n- {release: a}\n")
 	f.Add("machine: 2s2c2t\nisolated: 1\nconfig: {reserved: 0, memory: {0: {memory: 1Gi}}, devices: [{name: n, kind: k, nodes: 1}]}\nsteps: [{place: a, memory: 3Mi}]\n")
@@ -530,7 +451,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("machine: !!binary aGk=\nsteps: [{<<: {place: a}, hints: {a: b}}]\n")
 	f.Add(pods)
 	f.Add(churn)
-	for _, p := range replay.Policies() {
+	for _, p := range policies.All() {
 		f.Add("machine: 2s4c2t\nconfig: {reserved: 0}\npolicy: " + p.Name + "\nsteps:\n- {place: a, class: LSE, cpus: 3}\n- {place: b, pod: p, class: LSR, cpus: 2}\n" +
 			"- {place: c, pod: p, cpus: 300m, namespace: n}\n- {place: d, class: BE}\n- {resize: c, cpus: 1}\n- {restart: true}\n- {release: b}\n- {release: a}\n")
 	}
@@ -553,7 +474,7 @@ func FuzzParse(f *testing.F) {
 		}
 		r, err := s.Run(s.Policy)
 		if err != nil {
-			if strings.Contains(err.Error(), "books") {
+			if strings.Contains(err.Error(), "state of policy") {
 				t.Error(err)
 			}
 			return // a policy that cannot start there

@@ -8,26 +8,25 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
-	"berth.dev/berth/place/kubelet"
 )
 
-// Result is what a scenario led to under one policy.
+// Result is the result of a scenario under one policy.
 type Result struct {
 	Policy  string
 	Steps   []StepResult
 	Summary Summary
 }
 
-// StepResult is what one step led to.
+// StepResult is the result of one step.
 type StepResult struct {
-	Step  int    `json:"step,omitzero"` // counted from 1; none for a container
+	Step  int    `json:"step,omitzero"` // counted from 1; 0 for a container
 	Line  int    `json:"line,omitzero"`
 	Do    Action `json:"do"`
 	ID    string `json:"id,omitempty"`
 	Class string `json:"class,omitempty"`
 	// CPUs are those that the workload may run on after the step. Own are the
-	// part that nobody else may use, Counted the part bound by reference count,
-	// Fence those that stay idle beside it.
+	// exclusive ones, Counted the ones bound by reference count, Fence the idle
+	// siblings.
 	CPUs    cpuset.Set    `json:"cpus"`
 	Own     cpuset.Set    `json:"own"`
 	Counted cpuset.Set    `json:"counted,omitzero"`
@@ -38,10 +37,10 @@ type StepResult struct {
 	Devices []string      `json:"devices,omitempty"`
 	// Moved are the other workloads that lost a CPU or a memory node.
 	Moved []string `json:"moved,omitempty"`
-	// Kind is the word for Error, one of ErrorKinds.
+	// Kind is the word for Error, one of errorKinds.
 	Error string `json:"error,omitempty"`
 	Kind  string `json:"kind,omitempty"`
-	// Unmet says what was expected and did not come.
+	// Unmet lists the expectations that were not met.
 	Unmet []string `json:"unmet,omitempty"`
 	// Why has the decisions that led to the grant, or those up to the refusal.
 	Why *place.Why `json:"why,omitempty"`
@@ -52,7 +51,7 @@ type StepResult struct {
 	State *place.State `json:"-"` // after the step
 }
 
-// pinned returns the CPUs that the workload holds by name, or if it has none
+// pinned returns the CPUs that the workload holds by name, or, if it holds none,
 // those that it may run on.
 func (r *StepResult) pinned() cpuset.Set {
 	if held := r.Own.Union(r.Counted); !held.IsEmpty() {
@@ -62,9 +61,9 @@ func (r *StepResult) pinned() cpuset.Set {
 }
 
 // Run replays the scenario under the named policy. The expectations are those
-// of the scenario's own policy and looked at only under it. A refusal is a
+// of the scenario's own policy and are checked under it only. A refusal is a
 // result; the error is about an unknown policy, one that cannot start on the
-// machine, or one whose books do not balance.
+// machine, or one whose state is inconsistent.
 func (s *Scenario) Run(policy string) (*Result, error) {
 	p, err := s.PolicyFor(policy)
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 		}
 		state = next
 		if err := state.Audit(); err != nil {
-			return nil, fmt.Errorf("books of policy %s after step %d (%s): %w", policy, r.Step, step, err)
+			return nil, fmt.Errorf("state of policy %s after step %d (%s): %w", policy, r.Step, step, err)
 		}
 		count.step(step, &r)
 		count.shared(state)
@@ -129,7 +128,7 @@ func (s *Scenario) Measure(policy string) (*Summary, error) {
 			if arrivals >= 0 && arrivals%every == 0 {
 				count.sample(state)
 				if err := state.Audit(); err != nil {
-					return nil, fmt.Errorf("books of policy %s before step %d (%s): %w", policy, i+1, step, err)
+					return nil, fmt.Errorf("state of policy %s before step %d (%s): %w", policy, i+1, step, err)
 				}
 			}
 			arrivals++
@@ -151,7 +150,7 @@ func (s *Scenario) Measure(policy string) (*Summary, error) {
 	return &summary, nil
 }
 
-// Failed returns the number of steps that did not lead to what was expected.
+// Failed returns the number of steps whose expectations were not met.
 func (r *Result) Failed() int {
 	n := 0
 	for i := range r.Steps {
@@ -190,37 +189,18 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 	return next, nil, err
 }
 
-// placePod admits all containers of a pod or none: as a whole by a kubelet with
-// pod scope, else one after another.
+// placePod places all containers of a pod, or refuses the pod.
 func placePod(p place.Policy, state *place.State, step *Step, explain bool) (*place.State, *place.Why, error) {
-	pod := kubelet.Pod{ID: step.ID, Milli: step.Pod.Milli, LimitMilli: step.Pod.LimitMilli}
+	pod := place.Pod{ID: step.ID, Milli: step.Pod.Milli, LimitMilli: step.Pod.LimitMilli}
 	for i := range step.Pod.Containers {
 		r := step.Pod.Containers[i].Request
 		r.Explain = explain
 		pod.Containers = append(pod.Containers, r)
 	}
-	if k, ok := p.(kubelet.Policy); ok && k.TopologyManagerScope == kubelet.ScopePod {
-		offer, err := k.PlacePod(state, pod)
-		if err != nil {
-			return nil, offer.Why, err
-		}
-		next, err := state.Commit(offer)
-		return next, nil, err
-	}
-	for i := range pod.Containers {
-		r := &pod.Containers[i]
-		offer, err := place.Place(p, state, r)
-		if err == nil {
-			state, err = state.Commit(offer)
-		}
-		if err != nil {
-			return nil, offer.Why, fmt.Errorf("container %s: %w", r.ID, err)
-		}
-	}
-	return state, nil, nil
+	return place.PlacePod(p, state, pod)
 }
 
-// releasePod gives back what all members of a group hold.
+// releasePod releases all members of a group.
 func releasePod(p place.Policy, state *place.State, group string) (*place.State, error) {
 	var ids []string
 	for g := range state.Members(group) {
@@ -241,7 +221,7 @@ func releasePod(p place.Policy, state *place.State, group string) (*place.State,
 	return state, nil
 }
 
-// restart saves what is held as a file would and reinstates it, last grant first.
+// restart saves all grants as a file would and reinstates them, last grant first.
 func restart(p place.Policy, s *Scenario, state *place.State) (*place.State, error) {
 	text, err := json.Marshal(state.Save())
 	if err != nil {
@@ -265,7 +245,7 @@ func restart(p place.Policy, s *Scenario, state *place.State) (*place.State, err
 	return next, err
 }
 
-// describe tells what a step led to.
+// describe returns the result of a step.
 func describe(step *Step, s *place.State, err error) StepResult {
 	r := StepResult{Do: step.Do, ID: step.ID, State: s, Kind: errorKind(err)}
 	if err != nil {
@@ -294,7 +274,7 @@ func describe(step *Step, s *place.State, err error) StepResult {
 	return r
 }
 
-// describePod tells what the containers of a pod got.
+// describePod adds the results of the containers of a pod.
 func (r *StepResult) describePod(step *Step, s *place.State, err error) {
 	if err != nil {
 		return
@@ -308,7 +288,7 @@ func (r *StepResult) describePod(step *Step, s *place.State, err error) {
 	}
 }
 
-// unmet says what is not as the step expects, its containers included.
+// unmet lists the expectations of a step and its containers that are not met.
 func unmet(t *place.Topology, step *Step, r *StepResult) []string {
 	missed := step.Expect.unmet(t, r)
 	for i := range r.Containers {
@@ -336,7 +316,7 @@ func moved(before, after *place.State, step *Step) []string {
 	return ids
 }
 
-// anyIfEmpty spells out what no memory nodes mean.
+// anyIfEmpty returns all nodes for the empty set, which means any node.
 func anyIfEmpty(s *place.State, mems cpuset.Set) cpuset.Set {
 	if !mems.IsEmpty() {
 		return mems

@@ -1,7 +1,7 @@
 // Package replay runs a scenario: a machine, a policy and a list of steps
-// (place, release, resize, restart, also of whole pods), and tells what each step
-// led to, whether it is what the scenario expects, and what a whole run cost by
-// measures that do not depend on the policy.
+// (place, release, resize, restart, also of whole pods). It returns the result of each
+// step, whether the scenario expects it, and the cost of a whole run by measures that do
+// not depend on the policy.
 //
 // A scenario is a YAML document; docs/replay.md describes it. Parse reads one,
 // Scenario.Run replays it under any of Policies. A scenario with a Generator has
@@ -11,11 +11,14 @@
 package replay
 
 import (
+	"strings"
+
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/policies"
 )
 
-// Action is what a step does.
+// Action is the action of a step.
 type Action string
 
 // The actions.
@@ -24,11 +27,11 @@ const (
 	Release    Action = "release"
 	Resize     Action = "resize"
 	Restart    Action = "restart"  // saves the grants and reinstates them on an empty machine
-	PlacePod   Action = "placePod" // all containers of a pod, or none
+	PlacePod   Action = "placePod" // all containers of a pod, as a whole
 	ReleasePod Action = "releasePod"
 )
 
-// Scenario is what a scenario file says.
+// Scenario is the content of a scenario file.
 type Scenario struct {
 	About    string
 	Topology *place.Topology
@@ -37,7 +40,7 @@ type Scenario struct {
 	// expectations hold.
 	Policy string
 	Steps  []Step
-	// Generate makes the steps (Stream) of a scenario that has none.
+	// Generate makes the steps (Stream) of a scenario without steps.
 	Generate *Generator
 
 	policies    map[string]place.Policy // those with options, by name
@@ -54,10 +57,10 @@ type Step struct {
 	Expect  *Expect       // nil if nothing is expected
 }
 
-// Pod is what a pod asks for.
+// Pod is the request of a pod.
 type Pod struct {
-	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU; 0 is
-	// none. Only a policy that places pods as a whole looks at it.
+	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU; 0 if it
+	// has none. Only a policy that places pods as a whole reads them.
 	Milli, LimitMilli int
 	Containers        []Container // in the order of their start
 }
@@ -87,4 +90,11 @@ func (s *Scenario) PolicyFor(name string) (place.Policy, error) {
 		return p, nil
 	}
 	return newPolicy(name, nil)
+}
+
+// newPolicy returns the policy of a name, which may carry a variant behind a
+// slash: "berth/even" is policy berth with other options.
+func newPolicy(name string, options map[string]any) (place.Policy, error) {
+	base, _, _ := strings.Cut(name, "/")
+	return policies.New(base, options)
 }

@@ -15,9 +15,9 @@ type Summary struct {
 	Refused  int `json:"refused"`
 	// Granted is the CPU time that the admitted placings asked for, in CPUs.
 	Granted float64 `json:"granted"`
-	// Nodes and L3s are what the CPUs of those admitted workloads touch that asked
-	// for CPUs of their own, whatever they got; PoolNodes is of the others but best
-	// effort, which runs wherever something is left.
+	// Nodes and L3s count the domains that the CPUs of admitted workloads touch, of
+	// the workloads that asked for exclusive CPUs, whatever they got. PoolNodes is of
+	// the others, without best effort, which runs on any free CPU.
 	Nodes     Spread `json:"nodes"`
 	L3s       Spread `json:"l3s"`
 	PoolNodes Spread `json:"poolNodes"`
@@ -29,7 +29,7 @@ type Summary struct {
 	// CPU or a memory node.
 	Moves int `json:"moves"`
 	// Left is, for each NUMA node with CPUs, the largest exclusive request that
-	// the books would still accept after the last step.
+	// the state would still accept after the last step.
 	Left []Left `json:"left"`
 	// Average is of streams only.
 	Average *Average `json:"average,omitempty"`
@@ -48,8 +48,8 @@ type Average struct {
 	// Missing is the CPU time, in CPUs, that was promised to workloads that share
 	// beyond the CPUs that they may use.
 	Missing float64 `json:"missing"`
-	// Left is the mean over the NUMA nodes with CPUs of what is left of them in
-	// whole cores; Largest is that of the node with most.
+	// Left is the mean number of CPUs left in whole cores, over the NUMA nodes with
+	// CPUs; Largest is that of the node with most.
 	Left    float64 `json:"left"`
 	Largest float64 `json:"largest"`
 }
@@ -61,7 +61,7 @@ type Spread struct {
 	Max       int     `json:"max"`
 }
 
-// Left is what is left of a NUMA node: the largest number of CPUs that one more
+// Left is the room left on a NUMA node: the largest number of CPUs that one more
 // workload could own there, all in wholly free cores or anywhere.
 type Left struct {
 	Node  int `json:"node"`
@@ -74,7 +74,7 @@ type counter struct {
 	t                    *place.Topology
 	summary              Summary
 	nodes, l3s, poolNode tally
-	cores                map[cpuset.Set]cpuset.Set // what touched found
+	cores                map[cpuset.Set]cpuset.Set // results of touched
 }
 
 type tally struct{ n, sum, most int }
@@ -117,7 +117,7 @@ func (c *counter) step(step *Step, r *StepResult) {
 		case wantsOwn(&step.Request):
 			c.nodes.add(c.t.Count(machine.Node, cpus))
 			c.l3s.add(c.t.Count(machine.L3, cpus))
-		case step.Request.Class != place.BE:
+		case !step.Request.Class.Traits().Uncounted:
 			c.poolNode.add(c.t.Count(machine.Node, cpus))
 		}
 	}
@@ -129,7 +129,7 @@ func wantsOwn(r *place.Request) bool {
 	case place.Exclusive, place.Mixed:
 		return true
 	case place.Auto:
-		return (r.Class == place.LSE || r.Class == place.LSR) && r.Milli > 0
+		return r.Class.Traits().Own && r.Milli > 0
 	}
 	return false
 }
@@ -157,14 +157,14 @@ func (c *counter) sample(s *place.State) {
 	mean(&a.Largest, float64(most))
 }
 
-// cpuTime returns in CPUs what the workloads asked for, and how much of what is
-// promised to those who share, best effort aside, is not there.
+// cpuTime returns, in CPUs, the CPU time that workloads asked for, and by how much the
+// time promised to workloads that share, without best effort, exceeds their CPUs.
 func cpuTime(s *place.State) (used, missing float64) {
 	milli, shared := 0, 0
 	var cpus cpuset.Set
 	for g := range s.Grants() {
 		milli += g.Request.Milli
-		if g.Share.Milli > 0 && !g.Share.Counted && g.Request.Class != place.BE {
+		if g.Share.Milli > 0 && !g.Share.Counted && !g.Request.Class.Traits().Uncounted {
 			shared += g.Share.Milli
 			cpus = cpus.Union(s.Effective(g).Minus(g.Own))
 		}
@@ -201,14 +201,14 @@ func (c *counter) shared(s *place.State) {
 	c.summary.SharedCores = max(c.summary.SharedCores, c.sharedCores(s, true))
 }
 
-// sharedCores counts the cores that holders share with strangers: those that
-// are held and on which two groups may run, for who holds a CPU runs on it.
-// Without be, best effort is not looked at.
+// sharedCores counts the cores that holders share with strangers: held cores on which
+// two groups may run. A workload that holds a CPU runs on it. Without be, best effort
+// is ignored.
 func (c *counter) sharedCores(s *place.State, be bool) int {
 	var held, once, twice cpuset.Set
 	groups := map[string]cpuset.Set{}
 	for g := range s.Grants() {
-		if !be && g.Request.Class == place.BE {
+		if !be && g.Request.Class.Traits().Uncounted {
 			continue
 		}
 		held = held.Union(g.Own)
@@ -248,10 +248,10 @@ func ones(cpus cpuset.Set) []cpuset.Set {
 	return units
 }
 
-// largest returns how many CPUs of the units the books let one more workload
-// own. They refuse the last CPU that somebody needs to share, so units are added
-// in order and those refused are left out: halves first, as all of what is
-// accepted is accepted in parts.
+// largest returns how many CPUs of the units the state lets one more workload own. The
+// state refuses the last shared CPU of another workload. So largest adds units in order
+// and leaves out refused ones: halves first, as the parts of an accepted set are
+// accepted, too.
 func largest(s *place.State, units []cpuset.Set) int {
 	const id = "\x00" // is no workload's
 	var own cpuset.Set

@@ -2,6 +2,7 @@ package watch_test
 
 import (
 	"fmt"
+	"math"
 
 	"berth.dev/berth/watch"
 )
@@ -10,7 +11,7 @@ func Example() {
 	used := watch.NewSeries(watch.CPUTime, 60)
 	used.Add(1*watch.Second, 10.0)
 	used.Add(2*watch.Second, 10.5)
-	used.Miss(3 * watch.Second)
+	used.Add(3*watch.Second, math.NaN()) // there should have been one
 	used.Add(4*watch.Second, 12.0)
 	used.Add(5*watch.Second, 12.7)
 

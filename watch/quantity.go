@@ -1,7 +1,7 @@
 package watch
 
 import (
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 )
 
 // Unit is the base unit of a value.
@@ -18,7 +18,7 @@ const (
 
 // String returns "seconds", "bytes", "count", "ratio" or "hertz".
 func (u Unit) String() string {
-	return enum.Name([]string{"seconds", "bytes", "count", "ratio", "hertz"}, u)
+	return plain.Word([]string{"seconds", "bytes", "count", "ratio", "hertz"}, u)
 }
 
 // Quantity is what was measured. Its unit and whether it is a counter follow
@@ -226,13 +226,15 @@ func (q Quantity) Unit() Unit { return infos[q].unit }
 func (q Quantity) Counter() bool { return infos[q].counter }
 
 // String returns the quantity's name, "cpu_time".
-func (q Quantity) String() string { return enum.Name(quantityNames(), q) }
+func (q Quantity) String() string { return plain.Word(quantityNames(), q) }
 
 // MarshalText writes the quantity's name.
-func (q Quantity) MarshalText() ([]byte, error) { return enum.Marshal(quantityNames(), q) }
+func (q Quantity) MarshalText() ([]byte, error) { return plain.MarshalWord(quantityNames(), q) }
 
 // UnmarshalText reads the quantity's name.
-func (q *Quantity) UnmarshalText(text []byte) error { return enum.Unmarshal(quantityNames(), text, q) }
+func (q *Quantity) UnmarshalText(text []byte) error {
+	return plain.UnmarshalWord(quantityNames(), text, q)
+}
 
 func quantityNames() []string {
 	names := make([]string, len(infos))

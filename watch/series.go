@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"slices"
 )
 
 // ErrOrder says that a sample is not later than the one before.
@@ -18,10 +17,9 @@ var ErrOrder = errors.New("not later than the last sample")
 // missing sample, follows one, or in which a counter went back (its subject was
 // made anew) has no level. Nothing is made up for it: it counts as not covered.
 type Series struct {
-	counter bool
-	points  []point // a ring: the oldest is at next once it is full
-	next    int
-	size    int
+	points     []point // a ring: the oldest is at next once it is full
+	next, size int32
+	counter    bool
 }
 
 type point struct {
@@ -32,11 +30,11 @@ type point struct {
 // NewSeries returns a series of a quantity that keeps the last size samples, 2
 // at least.
 func NewSeries(q Quantity, size int) *Series {
-	return &Series{counter: q.Counter(), size: max(size, 2)}
+	return &Series{counter: q.Counter(), size: int32(max(size, 2))}
 }
 
 // Add appends a sample. One that is not later than the last is refused with
-// ErrOrder. A value that is not finite counts as missing.
+// ErrOrder. A value that is not finite counts as missing: there should have been one.
 func (s *Series) Add(at Time, value float64) error {
 	if math.IsInf(value, 0) {
 		value = math.NaN()
@@ -45,7 +43,7 @@ func (s *Series) Add(at Time, value float64) error {
 		return fmt.Errorf("add sample at %d: %w at %d", at, ErrOrder, s.point(n-1).at)
 	}
 	p := point{at, value}
-	if len(s.points) < s.size {
+	if len(s.points) < int(s.size) {
 		s.points = append(s.points, p)
 		return nil
 	}
@@ -54,14 +52,11 @@ func (s *Series) Add(at Time, value float64) error {
 	return nil
 }
 
-// Miss notes that there should have been a sample and was none.
-func (s *Series) Miss(at Time) error { return s.Add(at, math.NaN()) }
-
 // Len returns the number of samples kept, the missing ones too.
 func (s *Series) Len() int { return len(s.points) }
 
 // point returns the i-th oldest.
-func (s *Series) point(i int) point { return s.points[(s.next+i)%len(s.points)] }
+func (s *Series) point(i int) point { return s.points[(int(s.next)+i)%len(s.points)] }
 
 // Last returns the latest value that is not missing and how old it is at now;
 // false if there is none. A reader of levels calls a series stale when age
@@ -75,6 +70,27 @@ func (s *Series) Last(now Time) (value float64, age Time, ok bool) {
 	return 0, 0, false
 }
 
+// Level returns the level of the last interval; false if it has none.
+func (s *Series) Level() (level float64, ok bool) {
+	if n := len(s.points); n > 1 {
+		return s.level(s.point(n-2), s.point(n-1))
+	}
+	return 0, false
+}
+
+// level is that of the interval between two samples.
+func (s *Series) level(a, b point) (level float64, ok bool) {
+	switch {
+	case math.IsNaN(a.value) || math.IsNaN(b.value):
+		return 0, false
+	case !s.counter:
+		return b.value, true
+	case b.value < a.value:
+		return 0, false
+	}
+	return (b.value - a.value) / (b.at - a.at).Seconds(), true
+}
+
 // levels yields each level between from and to with the seconds for which it
 // held there.
 func (s *Series) levels(from, to Time) iter.Seq2[float64, float64] {
@@ -86,15 +102,9 @@ func (s *Series) levels(from, to Time) iter.Seq2[float64, float64] {
 		for i := max(first, 1); i < len(s.points); i++ {
 			a, b := s.point(i-1), s.point(i)
 			overlap := (min(b.at, to) - max(a.at, from)).Seconds()
-			if overlap <= 0 || math.IsNaN(a.value) || math.IsNaN(b.value) {
+			level, ok := s.level(a, b)
+			if overlap <= 0 || !ok {
 				continue
-			}
-			level := b.value
-			if s.counter {
-				if b.value < a.value {
-					continue
-				}
-				level = (b.value - a.value) / (b.at - a.at).Seconds()
 			}
 			if !yield(level, overlap) {
 				return
@@ -117,37 +127,4 @@ func (s *Series) Mean(from, to Time) (mean, covered float64) {
 		return 0, 0
 	}
 	return sum / seconds, seconds / (to - from).Seconds()
-}
-
-// Quantile returns the smallest level that was not exceeded for a share p of the
-// covered time between from and to; p is in 0 to 1. Covered is as for Mean.
-func (s *Series) Quantile(p float64, from, to Time) (level, covered float64) {
-	type held struct{ level, seconds float64 }
-	var all []held
-	var seconds float64
-	for level, h := range s.levels(from, to) {
-		all = append(all, held{level, h})
-		seconds += h
-	}
-	if seconds == 0 {
-		return 0, 0
-	}
-	slices.SortFunc(all, func(a, b held) int {
-		if a.level < b.level {
-			return -1
-		}
-		if a.level > b.level {
-			return 1
-		}
-		return 0
-	})
-	// A part in 10^12 is left to rounding: the sum of all must reach p = 1.
-	need := p * seconds * (1 - 1e-12)
-	for _, h := range all {
-		level = h.level
-		if need -= h.seconds; need <= 0 {
-			break
-		}
-	}
-	return level, seconds / (to - from).Seconds()
 }

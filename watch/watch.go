@@ -11,7 +11,7 @@ import (
 	"errors"
 	"strconv"
 
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 )
 
 // Time is nanoseconds on a clock that never goes back (CLOCK_MONOTONIC), from
@@ -112,19 +112,21 @@ var (
 )
 
 // String returns the scope's name.
-func (s Scope) String() string { return enum.Name(scopeNames[:], s) }
+func (s Scope) String() string { return plain.Word(scopeNames[:], s) }
 
 // MarshalText writes the scope's name.
-func (s Scope) MarshalText() ([]byte, error) { return enum.Marshal(scopeNames[:], s) }
+func (s Scope) MarshalText() ([]byte, error) { return plain.MarshalWord(scopeNames[:], s) }
 
 // UnmarshalText reads the scope's name.
-func (s *Scope) UnmarshalText(text []byte) error { return enum.Unmarshal(scopeNames[:], text, s) }
+func (s *Scope) UnmarshalText(text []byte) error { return plain.UnmarshalWord(scopeNames[:], text, s) }
 
 // String returns the kind's name.
-func (k PartKind) String() string { return enum.Name(partNames[:], k) }
+func (k PartKind) String() string { return plain.Word(partNames[:], k) }
 
 // MarshalText writes the kind's name.
-func (k PartKind) MarshalText() ([]byte, error) { return enum.Marshal(partNames[:], k) }
+func (k PartKind) MarshalText() ([]byte, error) { return plain.MarshalWord(partNames[:], k) }
 
 // UnmarshalText reads the kind's name.
-func (k *PartKind) UnmarshalText(text []byte) error { return enum.Unmarshal(partNames[:], text, k) }
+func (k *PartKind) UnmarshalText(text []byte) error {
+	return plain.UnmarshalWord(partNames[:], text, k)
+}

@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -124,31 +125,39 @@ func TestMean(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
+// Level is that of the last interval alone.
+func TestLevel(t *testing.T) {
 	t.Parallel()
-	// Levels 1, 4, 2, 3 for a second each.
-	s := series(t, CPUTime, 10, 0, 1, 5, 7, 10)
-	for p, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.5: 2, 0.75: 3, 0.99: 4, 1: 4} {
-		if got, covered := s.Quantile(p, 1*Second, 5*Second); got != want || covered != 1 {
-			t.Errorf("Quantile(%v) = %v of %v, want %v", p, got, covered, want)
-		}
-	}
-	// Half of level 1's second, all of level 4's.
-	if got, covered := s.Quantile(0.3, 1500*Millisecond, 3*Second); got != 1 || covered != 1 {
-		t.Errorf("weighted: %v of %v, want 1", got, covered)
-	}
-	if got, _ := s.Quantile(0.4, 1500*Millisecond, 3*Second); got != 4 {
-		t.Errorf("weighted: %v, want 4", got)
-	}
-	if _, covered := NewSeries(CPUTime, 5).Quantile(0.5, 0, Second); covered != 0 {
-		t.Errorf("empty: covered %v", covered)
+	miss := math.NaN()
+	for _, tc := range []struct {
+		name     string
+		quantity Quantity
+		values   []float64
+		want     float64
+		ok       bool
+	}{
+		{"counter", CPUTime, []float64{0, 10, 12}, 2, true},
+		{"still", CPUTime, []float64{0, 10, 10}, 0, true},
+		{"reset", CPUTime, []float64{10, 12, 1}, 0, false},
+		{"missing", CPUTime, []float64{10, 12, miss}, 0, false},
+		{"after a missing one", CPUTime, []float64{10, miss, 12}, 0, false},
+		{"gauge", Memory, []float64{30, 20}, 20, true},
+		{"one sample", CPUTime, []float64{10}, 0, false},
+		{"nothing", CPUTime, nil, 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if got, ok := series(t, tc.quantity, 2, tc.values...).Level(); got != tc.want || ok != tc.ok {
+				t.Errorf("%v, %v; want %v, %v", got, ok, tc.want, tc.ok)
+			}
+		})
 	}
 }
 
 func TestLast(t *testing.T) {
 	t.Parallel()
 	s := series(t, Memory, 3, 10, 20)
-	if err := s.Miss(5 * Second); err != nil {
+	if err := s.Add(5*Second, math.NaN()); err != nil {
 		t.Fatal(err)
 	}
 	if v, age, ok := s.Last(6 * Second); v != 20 || age != 4*Second || !ok {
@@ -207,10 +216,15 @@ func FuzzSeries(f *testing.F) {
 			}
 			from, to := Time(from%1e12), Time(to%1e12)
 			mean, covered := s.Mean(from, to)
-			low, _ := s.Quantile(0, from, to)
-			high, covered2 := s.Quantile(1, from, to)
-			if covered < 0 || covered > 1+1e-9 || covered != covered2 || mean < low-1e-9 || mean > high+1e-9 || mean < 0 {
-				t.Errorf("%v: mean %v in [%v, %v], covered %v and %v", q, mean, low, high, covered, covered2)
+			low, high, seconds := math.Inf(1), 0.0, 0.0
+			for level, held := range s.levels(from, to) {
+				low, high, seconds = min(low, level), max(high, level), seconds+held
+			}
+			if seconds == 0 {
+				low = 0
+			}
+			if covered < 0 || covered > 1+1e-9 || (covered > 0) != (seconds > 0) || mean < low-1e-9 || mean > high+1e-9 || mean < 0 {
+				t.Errorf("%v: mean %v in [%v, %v], covered %v", q, mean, low, high, covered)
 			}
 		}
 	})
@@ -238,5 +252,37 @@ func TestPartString(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Levels compare the last two ticks; what one of them lacks has none, though it was told
+// before.
+func TestLevels(t *testing.T) {
+	t.Parallel()
+	var l Levels
+	show := func(at Time, values map[Quantity]float64) string {
+		l.Tick(at, values)
+		var b strings.Builder
+		for _, q := range []Quantity{CPUTime, Memory} {
+			v, told := l.Value(q)
+			level, ok := l.Level(q)
+			fmt.Fprintf(&b, "%v %v, %v %v; ", v, told, level, ok)
+		}
+		return b.String()
+	}
+	for i, step := range []struct {
+		values map[Quantity]float64
+		want   string
+	}{
+		{map[Quantity]float64{CPUTime: 10, Memory: 7}, "10 true, 0 false; 7 true, 0 false; "},
+		{map[Quantity]float64{CPUTime: 12, Memory: 9}, "12 true, 2 true; 9 true, 9 true; "},
+		{map[Quantity]float64{Memory: 8}, "0 false, 0 false; 8 true, 8 true; "},
+		{map[Quantity]float64{CPUTime: 13}, "13 true, 0 false; 0 false, 0 false; "},
+		{map[Quantity]float64{CPUTime: 14}, "14 true, 1 true; 0 false, 0 false; "},
+		{map[Quantity]float64{CPUTime: 1}, "1 true, 0 false; 0 false, 0 false; "},
+	} {
+		if got := show(Time(i+1)*Second, step.values); got != step.want {
+			t.Errorf("tick %d: %s; want %s", i, got, step.want)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
 // Node changes who has which place. *agent.Node is one, and *Client is one far
@@ -59,9 +60,15 @@ type About struct {
 	Started time.Time `json:"started"`
 	// Groups is how many control groups are present.
 	Groups int `json:"groups"`
+	// Crowded are the subtrees of other users with so many groups, or so many changes of
+	// them, that they are not watched group by group.
+	Crowded []cgroupstat.Crowd `json:"crowded"`
 	// Waiting are the workloads of the configuration that have no place, by rising
 	// id.
 	Waiting []Waiting `json:"waiting"`
+	// Unserved are the addresses where the status page is to be and is not, each with
+	// the reason. The agent tries them again.
+	Unserved []string `json:"unserved,omitempty"`
 }
 
 // Waiting is a workload of the configuration that could not be placed.

@@ -177,8 +177,8 @@ func serve(t testing.TB, b *books, h *History) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer((&Server{Node: b, View: b, Guardian: b, History: h}).Handler())
-	go s.Serve(l)
+	s, bounded := Door{Host: Named("agent"), Conns: 64}.Server(l, (&Server{Node: b, View: b, Guardian: b, History: h}).Handler())
+	go s.Serve(bounded)
 	t.Cleanup(func() { s.Close() })
 	return socket
 }
@@ -264,6 +264,7 @@ func TestErrorsOverTheWire(t *testing.T) {
 	set := cpuset.MustParse("1-3")
 	for _, want := range []error{
 		&place.NotHeldError{ID: "a"}, &place.HeldError{ID: "a"}, &agent.OccupiedError{ID: "a", PIDs: []int{4, 5}},
+		&agent.StuckError{ID: "a", Left: []kernel.Alive{{PID: 4, State: "D"}, {PID: 5, State: "D", Frozen: "sys/fs/cgroup/freezer/x"}}},
 		&place.InvalidError{ID: "a", Reason: "r"}, &place.CPUsError{Asked: 3, Available: 2, Milli: true}, &place.SMTError{Asked: 3, PerCore: 2, Available: 1},
 		&place.NUMAError{Nodes: set, Reason: "r"}, &place.MemoryError{Resource: "memory", Asked: 1 << 60, Available: 5}, &place.DeviceError{Device: "gpu", Reason: "r"},
 		&place.FloorError{CPUs: set}, &place.ConflictError{ID: "a", CPUs: set, Reason: "r"}, &place.RejectedError{ID: "a", Reason: "r"},
@@ -321,8 +322,13 @@ func ask(t testing.TB, h http.Handler, method, target, body string) (int, http.H
 		t.Fatal(err)
 	}
 	w := &recorder{header: http.Header{}}
-	h.ServeHTTP(w, r)
+	h.ServeHTTP(w, asked(r, os.Geteuid()))
 	return w.status, w.header, w.body.String()
+}
+
+// asked is a request of a user.
+func asked(r *http.Request, uid int) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 1, UID: uid}))
 }
 
 // recorder keeps an answer; it flushes and has deadlines, as a connection.
@@ -608,7 +614,7 @@ func TestEventsResume(t *testing.T) {
 // stream neither.
 func TestServerHasBounds(t *testing.T) {
 	t.Parallel()
-	s := NewServer(http.NotFoundHandler())
+	s, _ := Door{}.Server(nil, http.NotFoundHandler())
 	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
 		t.Errorf("%+v has no bound somewhere", s)
 	}
@@ -617,7 +623,7 @@ func TestServerHasBounds(t *testing.T) {
 	b := newBooks(t)
 	w := &recorder{header: http.Header{}}
 	r, _ := http.NewRequest("GET", "http://agent/v1/events?follow=false", nil)
-	(&Server{Node: b, View: b, Guardian: b, History: h}).Handler().ServeHTTP(w, r)
+	(&Server{Node: b, View: b, Guardian: b, History: h}).Handler().ServeHTTP(w, asked(r, os.Geteuid()))
 	if w.deadline.IsZero() {
 		t.Error("events are written without a deadline")
 	}

@@ -18,6 +18,7 @@ const (
 	Kept     agent.EventKind = "kept"     // another configuration was refused; the old one stays
 	Lost     agent.EventKind = "lost"     // events that are no longer kept
 	Slow     agent.EventKind = "slow"     // groups are not all watched
+	Opened   agent.EventKind = "opened"   // the status page is served where it could not be before
 )
 
 // Event is something that happened, in the order of Seq.
@@ -25,12 +26,47 @@ type Event struct {
 	// Seq rises, with gaps, also over restarts of the agent.
 	Seq uint64 `json:"seq"`
 	agent.Event
-	// By is who asked for it, if a client did.
-	By *Peer `json:"by,omitempty"`
+	// By is who asked for it; absent is the agent itself.
+	By *Origin `json:"by,omitempty"`
 	// Finding is what an event of kind Found is about, Guard one of kind Guarded, with
 	// its evidence, what was written and what was measured.
 	Finding *detect.Finding `json:"finding,omitempty"`
 	Guard   *control.Event  `json:"guard,omitempty"`
+}
+
+// Origin is who asked for something.
+type Origin struct {
+	Kind OriginKind `json:"kind"`
+	// Peer is the client; absent unless Kind is client.
+	*Peer
+}
+
+// OriginKind says what asked.
+type OriginKind string
+
+// The kinds of origins.
+const (
+	ByClient  OriginKind = "client"  // a process at the agent's socket
+	ByConfig  OriginKind = "config"  // the configuration: a group came that it names, or it changed
+	ByRuntime OriginKind = "runtime" // a container runtime
+)
+
+type originKey struct{}
+
+// WithOrigin returns a context for calls that something other than a client asks for.
+func WithOrigin(ctx context.Context, kind OriginKind) context.Context {
+	return context.WithValue(ctx, originKey{}, Origin{Kind: kind})
+}
+
+// OriginOf returns who asked for a call; nil is the agent itself.
+func OriginOf(ctx context.Context) *Origin {
+	if p, ok := PeerOf(ctx); ok {
+		return &Origin{Kind: ByClient, Peer: &p}
+	}
+	if o, ok := ctx.Value(originKey{}).(Origin); ok {
+		return &o
+	}
+	return nil
 }
 
 // Peer is the process at the other end of the socket (SO_PEERCRED, unix(7)).

@@ -56,7 +56,7 @@ func (s *Server) guardRoutes() []route {
 		{
 			method: "PUT", path: "/v1/guard", about: "Set the guard's mode until the configuration's changes. Everything is given back first.",
 			body: reflect.TypeFor[guardMode](), status: http.StatusOK, answer: reflect.TypeFor[Guard](),
-			errors: []string{"not-supported", "kernel", "disk-full"}, serve: s.setGuardMode,
+			errors: []string{"denied", "not-supported", "kernel", "disk-full"}, serve: s.setGuardMode,
 		},
 	}
 }
@@ -65,6 +65,9 @@ func (s *Server) setGuardMode(r *http.Request, body any) (any, error) {
 	mode := body.(*guardMode).Mode
 	if !slices.Contains(config.GuardModes(), mode) {
 		return nil, &RequestError{http.StatusBadRequest, fmt.Sprintf("mode %q: there is no such mode", mode), "there are off, observe, preview and enforce"}
+	}
+	if err := agent.RequireAdmin(r.Context(), "set the guard's mode", "the guard acts on workloads of all users"); err != nil {
+		return nil, err
 	}
 	if err := s.Guardian.SetMode(r.Context(), mode); err != nil {
 		return nil, err

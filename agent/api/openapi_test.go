@@ -1,16 +1,10 @@
 package api
 
 import (
-	"encoding"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -22,12 +16,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/openapi.json")
 
-type object = map[string]any
+type object = jsonschema.Object
 
 const documentFile = "../../docs/openapi.json"
 
@@ -56,9 +53,13 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 
 // document is the OpenAPI document.
 func document(t *testing.T) object {
-	g := &generator{comments: map[string]string{}, schemas: object{}}
-	for _, dir := range []string{".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../watch", "../../guard", "../../guard/control", "../../guard/detect"} {
-		g.read(t, dir)
+	comments, err := jsonschema.Comments(".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../watch", "../../guard", "../../guard/control", "../../guard/detect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &jsonschema.Generator{
+		Ref: "#/components/schemas/", Comments: comments, Special: special, Lenient: lenient,
+		Name: func(t reflect.Type) string { return strings.TrimPrefix(t.String(), "api.") },
 	}
 	paths := object{}
 	for _, rt := range (&Server{}).routes() {
@@ -67,7 +68,7 @@ func document(t *testing.T) object {
 			item = object{}
 			paths[rt.path] = item
 		}
-		item[strings.ToLower(rt.method)] = g.operation(&rt)
+		item[strings.ToLower(rt.method)] = operation(g, &rt)
 	}
 	return object{
 		"openapi": "3.1.0",
@@ -75,18 +76,13 @@ func document(t *testing.T) object {
 			"title": "Berth agent", "version": "v1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 			"description": "The agent of one host, on a Unix socket: curl --unix-socket /run/berth/agent.sock http://agent/v1/workloads",
 		},
-		"servers":    []any{object{"url": "http://agent", "description": "the Unix socket; the host's name is not looked at"}},
+		"servers":    []any{object{"url": "http://agent", "description": "the Unix socket, where requests for another host are refused"}},
 		"paths":      paths,
-		"components": object{"schemas": g.schemas},
+		"components": object{"schemas": g.Defs()},
 	}
 }
 
-type generator struct {
-	comments map[string]string // "pkg.Type" and "pkg.Type.Field"
-	schemas  object
-}
-
-func (g *generator) operation(rt *route) object {
+func operation(g *jsonschema.Generator, rt *route) object {
 	op := object{"summary": rt.about, "operationId": strings.ToLower(rt.method) + strings.NewReplacer("/v1/", "-", "/{id}", "-one", "/", "-").Replace(rt.path)}
 	var parameters []any
 	if strings.Contains(rt.path, "{id}") {
@@ -99,7 +95,7 @@ func (g *generator) operation(rt *route) object {
 		op["parameters"] = parameters
 	}
 	if rt.body != nil {
-		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": g.of(rt.body)}}}
+		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": g.Of(rt.body)}}}
 	}
 	good := object{"description": "done"}
 	if rt.answer != nil {
@@ -107,7 +103,7 @@ func (g *generator) operation(rt *route) object {
 		if rt.stream {
 			kind, good["description"] = "application/x-ndjson", "lines, each"
 		}
-		good["content"] = object{kind: object{"schema": g.of(rt.answer)}}
+		good["content"] = object{kind: object{"schema": g.Of(rt.answer)}}
 	}
 	responses := object{strconv.Itoa(rt.status): good}
 	byStatus := map[int][]string{}
@@ -116,186 +112,45 @@ func (g *generator) operation(rt *route) object {
 			byStatus[k.status] = append(byStatus[k.status], urn+k.name)
 		}
 	}
-	for _, status := range []int{404, 405, 413} {
+	for _, status := range []int{403, 404, 405, 413, 415, 421} {
 		byStatus[status] = append(byStatus[status], urn+"request")
 	}
 	for status, names := range byStatus {
 		responses[strconv.Itoa(status)] = object{
 			"description": strings.Join(names, ", "),
-			"content":     object{"application/problem+json": object{"schema": g.of(reflect.TypeFor[Problem]())}},
+			"content":     object{"application/problem+json": object{"schema": g.Of(reflect.TypeFor[Problem]())}},
 		}
 	}
 	op["responses"] = responses
 	return op
 }
 
-// of returns the schema of a type.
-func (g *generator) of(t reflect.Type) object {
+// special are the types with schemas of their own.
+func special(t reflect.Type) object {
 	switch {
-	case t == reflect.TypeFor[time.Time]():
-		return object{"type": "string", "format": "date-time"}
-	case t == reflect.TypeFor[json.RawMessage](), t.Kind() == reflect.Interface:
-		return object{}
-	case t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
-		return g.word(t)
-	}
-	switch t.Kind() {
-	case reflect.Pointer:
-		return g.of(t.Elem())
-	case reflect.String:
-		return object{"type": "string"}
-	case reflect.Bool:
-		return object{"type": "boolean"}
-	case reflect.Float64:
-		return object{"type": "number"}
-	case reflect.Int, reflect.Int64, reflect.Uint64:
-		return object{"type": "integer"}
-	case reflect.Slice:
-		return object{"type": []any{"array", "null"}, "items": g.of(t.Elem())}
-	case reflect.Map:
-		return object{"type": "object", "additionalProperties": g.of(t.Elem())}
-	case reflect.Struct:
-		return g.named(t)
-	}
-	panic("no schema for " + t.String())
-}
-
-// word is a type that is written as text: its words, if there are few.
-func (g *generator) word(t reflect.Type) object {
-	if t.Name() == "Milli" || t.Name() == "Bytes" {
+	case t == reflect.TypeFor[detect.Remedy]():
+		return object{"type": "string", "enum": remedyWords()}
+	case t == reflect.TypeFor[place.Milli](), t == reflect.TypeFor[place.Bytes]():
 		return object{"type": []any{"string", "number"}}
 	}
-	out := object{"type": "string"}
-	if t.Kind() != reflect.Int && t.Kind() != reflect.Uint8 {
-		return out
-	}
-	var words []any
-	for i := range 64 {
-		v := reflect.New(t).Elem()
-		if t.Kind() == reflect.Int {
-			v.SetInt(int64(i))
-		} else {
-			v.SetUint(uint64(i))
-		}
-		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
-		back := reflect.New(t)
-		if err == nil && back.Interface().(encoding.TextUnmarshaler).UnmarshalText(text) == nil && back.Elem().Equal(v) {
-			words = append(words, string(text))
-		}
-	}
-	out["enum"] = words
-	return out
+	return nil
 }
 
-func (g *generator) named(t reflect.Type) object {
-	name := t.Name()
-	if pkg := filepath.Base(t.PkgPath()); pkg != "api" {
-		name = pkg + "." + name
-	}
-	ref := object{"$ref": "#/components/schemas/" + name}
-	if _, ok := g.schemas[name]; ok {
-		return ref
-	}
-	g.schemas[name] = nil // a type may have itself in it
-	properties, required := object{}, []any{}
-	g.fields(t, properties, &required)
-	s := object{"type": "object", "properties": properties, "additionalProperties": false}
-	if about := g.comments[filepath.Base(t.PkgPath())+"."+t.Name()]; about != "" {
-		s["description"] = about
-	}
-	if len(required) > 0 {
-		s["required"] = required
-	}
-	g.schemas[name] = s
-	return ref
-}
-
-func (g *generator) fields(t reflect.Type, properties object, required *[]any) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		tag := f.Tag.Get("json")
-		name, options, _ := strings.Cut(tag, ",")
-		if f.Anonymous && name == "" {
-			g.fields(f.Type, properties, required)
-			continue
-		}
-		if name == "-" || !f.IsExported() {
-			continue
-		}
-		if name == "" {
-			name = f.Name
-		}
-		s := g.of(f.Type)
-		if f.Type.Kind() == reflect.Pointer && !strings.Contains(options, "omit") {
-			s = object{"anyOf": []any{s, object{"type": "null"}}}
-		}
-		if about := g.comments[filepath.Base(t.PkgPath())+"."+t.Name()+"."+f.Name]; about != "" {
-			s = maps.Clone(s)
-			s["description"] = about
-		}
-		properties[name] = s
-		// What may be left out of a request differs; an answer has it.
-		if !strings.Contains(options, "omit") && required != nil && !lenient(t) {
-			*required = append(*required, name)
+// remedyWords are the remedies that a finding may name.
+func remedyWords() (words []any) {
+	for _, r := range detect.Resources() {
+		for _, remedy := range slices.Concat(r.Remedies(false), r.Remedies(true)) {
+			if !slices.Contains(words, any(remedy.String())) {
+				words = append(words, remedy.String())
+			}
 		}
 	}
+	return words
 }
 
 // lenient are types that a request has too: there what is absent is zero.
 func lenient(t reflect.Type) bool {
 	return slices.Contains([]string{"Spec", "Request", "Limits", "IOMax", "Owner", "Amount", "DeviceRequest", "Affinity", "move"}, t.Name())
-}
-
-// read reads the comments of a package's types and fields.
-func (g *generator) read(t *testing.T, dir string) {
-	t.Helper()
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range file.Decls {
-			general, ok := d.(*ast.GenDecl)
-			if !ok || general.Tok != token.TYPE {
-				continue
-			}
-			for _, s := range general.Specs {
-				g.comment(filepath.Base(abs), s.(*ast.TypeSpec), general.Doc)
-			}
-		}
-	}
-}
-
-func (g *generator) comment(pkg string, s *ast.TypeSpec, doc *ast.CommentGroup) {
-	one := func(c *ast.CommentGroup) string { return strings.Join(strings.Fields(c.Text()), " ") }
-	if s.Doc != nil {
-		doc = s.Doc
-	}
-	g.comments[pkg+"."+s.Name.Name] = one(doc)
-	structure, ok := s.Type.(*ast.StructType)
-	if !ok {
-		return
-	}
-	for _, f := range structure.Fields.List {
-		for _, name := range f.Names {
-			about := one(f.Doc)
-			if about == "" {
-				about = one(f.Comment)
-			}
-			g.comments[pkg+"."+s.Name.Name+"."+name.Name] = about
-		}
-	}
 }
 
 // What a running server answers is what the document says, on every route.
@@ -311,7 +166,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 	}
 	b := newBooks(t)
 	history := NewHistory(8, 0)
-	history.Add(Event{Event: agent.Event{Time: time.Unix(1, 0), Kind: agent.Placed, ID: "a"}, By: &Peer{PID: 1}})
+	history.Add(Event{Event: agent.Event{Time: time.Unix(1, 0), Kind: agent.Placed, ID: "a"}, By: &Origin{Kind: ByClient, Peer: &Peer{PID: 1}}})
 	history.Add(Event{
 		Event: agent.Event{Time: time.Unix(2, 0), Kind: Guarded, ID: "a"}, Guard: &guardEvent, Finding: &guardStatus().Findings[0],
 	})
@@ -396,7 +251,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 			if err := json.Unmarshal([]byte(line), &value); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
-			for _, wrong := range violations(doc, media["schema"].(object), value, "") {
+			for _, wrong := range jsonschema.Violations(doc, media["schema"].(object), value, "") {
 				t.Errorf("%s: %s in %s", what, wrong, line)
 			}
 		}
@@ -417,123 +272,4 @@ func operationFor(doc object, method, target string) object {
 		}
 	}
 	return object{}
-}
-
-// violations says where a value is not what a schema says: of JSON Schema, what the
-// document uses.
-func violations(doc, schema object, value any, at string) []string {
-	if ref, ok := schema["$ref"].(string); ok {
-		name := strings.TrimPrefix(ref, "#/components/schemas/")
-		return violations(doc, doc["components"].(object)["schemas"].(object)[name].(object), value, at)
-	}
-	if any, ok := schema["anyOf"].([]any); ok {
-		for _, s := range any {
-			if len(violations(doc, s.(object), value, at)) == 0 {
-				return nil
-			}
-		}
-		return []string{fmt.Sprintf("%s: %v is none of %v", at, value, any)}
-	}
-	if words, ok := schema["enum"].([]any); ok && !slices.Contains(words, value) {
-		return []string{fmt.Sprintf("%s: %v is not one of %v", at, value, words)}
-	}
-	if types := typesOf(schema); types != nil && !slices.Contains(types, typeOf(value)) && !(typeOf(value) == "integer" && slices.Contains(types, "number")) {
-		return []string{fmt.Sprintf("%s: %v is not of type %v", at, value, types)}
-	}
-	var wrong []string
-	switch v := value.(type) {
-	case []any:
-		for i, item := range v {
-			if s, ok := schema["items"].(object); ok {
-				wrong = append(wrong, violations(doc, s, item, fmt.Sprintf("%s[%d]", at, i))...)
-			}
-		}
-	case object:
-		wrong = append(wrong, objectViolations(doc, schema, v, at)...)
-	}
-	return wrong
-}
-
-func objectViolations(doc, schema, value object, at string) (wrong []string) {
-	properties, _ := schema["properties"].(object)
-	required, _ := schema["required"].([]any)
-	for _, name := range required {
-		if _, ok := value[name.(string)]; !ok {
-			wrong = append(wrong, fmt.Sprintf("%s.%s is missing", at, name))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(value)) {
-		s, ok := properties[name].(object)
-		if rest, isSchema := schema["additionalProperties"].(object); !ok && isSchema {
-			s, ok = rest, true
-		}
-		if !ok && schema["additionalProperties"] == false {
-			wrong = append(wrong, fmt.Sprintf("%s.%s is not documented", at, name))
-		}
-		if ok {
-			wrong = append(wrong, violations(doc, s, value[name], at+"."+name)...)
-		}
-	}
-	return wrong
-}
-
-func typesOf(schema object) []string {
-	switch t := schema["type"].(type) {
-	case string:
-		return []string{t}
-	case []any:
-		var all []string
-		for _, one := range t {
-			all = append(all, one.(string))
-		}
-		return all
-	}
-	return nil
-}
-
-func typeOf(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "boolean"
-	case string:
-		return "string"
-	case float64:
-		if v == float64(int64(v)) {
-			return "integer"
-		}
-		return "number"
-	case []any:
-		return "array"
-	}
-	return "object"
-}
-
-// The comparison finds each kind of difference.
-func TestViolations(t *testing.T) {
-	t.Parallel()
-	doc := object{"components": object{"schemas": object{"S": object{
-		"type": "object", "additionalProperties": false, "required": []any{"a"},
-		"properties": object{"a": object{"type": "string", "enum": []any{"x"}}, "n": object{"type": []any{"array", "null"}, "items": object{"type": "integer"}}},
-	}}}}
-	for _, tc := range []struct{ text, want string }{
-		{`{"a":"x","n":[1]}`, ""},
-		{`{"a":"x","n":null}`, ""},
-		{`{"n":[1]}`, "missing"},
-		{`{"a":"y"}`, "not one of"},
-		{`{"a":"x","z":1}`, "not documented"},
-		{`{"a":"x","n":[1.5]}`, "not of type"},
-		{`{"a":"x","n":{}}`, "not of type"},
-		{`[]`, "not of type"},
-	} {
-		var value any
-		if err := json.Unmarshal([]byte(tc.text), &value); err != nil {
-			t.Fatal(err)
-		}
-		got := strings.Join(violations(doc, object{"$ref": "#/components/schemas/S"}, value, ""), "; ")
-		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
-			t.Errorf("%s: %q, want %q", tc.text, got, tc.want)
-		}
-	}
 }

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"berth.dev/berth/agent"
@@ -28,9 +27,10 @@ const (
 	headerTime   = 5 * time.Second  // to send the header
 	readTime     = 10 * time.Second // to send all of it
 	answerTime   = time.Minute      // to work on it and take the answer
-	idleTime     = 2 * time.Minute  // between requests of a connection
+	idleTime     = 10 * time.Second // between requests of a connection
 	eventTime    = 10 * time.Second // to take an event of a stream
 	maxListeners = 64               // streams of events at once
+	userStreams  = 16               // of those, of one user
 )
 
 // Server answers requests from what stands behind it. Its fields are all required.
@@ -39,6 +39,9 @@ type Server struct {
 	View     View
 	Guardian Guardian
 	History  *History
+	// Admin reports whether a user may do what root may. Root and this process's own
+	// user always may.
+	Admin func(uid int) bool
 }
 
 // route is one thing that can be asked for.
@@ -88,12 +91,12 @@ func (s *Server) routes() []route {
 		{
 			method: "POST", path: "/v1/workloads", about: "Place a new workload.", query: []parameter{explain},
 			body: reflect.TypeFor[agent.Spec](), status: http.StatusCreated, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"held"}, refusals...), serve: s.place,
+			errors: append([]string{"held", "denied"}, refusals...), serve: s.place,
 		},
 		{
 			method: "POST", path: "/v1/preview", about: "What placing or, for an id that is held, resizing would come to. Nothing is changed.", query: []parameter{explain},
 			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[Draft](),
-			errors: refusals, serve: s.preview,
+			errors: append([]string{"denied"}, refusals...), serve: s.preview,
 		},
 		{
 			method: "GET", path: "/v1/workloads/{id}", about: "One workload.",
@@ -103,11 +106,11 @@ func (s *Server) routes() []route {
 		{
 			method: "PUT", path: "/v1/workloads/{id}", about: "Resize a workload: its request, given CPUs and limits. Group, process and owner stay.", query: []parameter{explain},
 			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"not-held"}, refusals...), serve: s.resize,
+			errors: append([]string{"not-held", "denied"}, refusals...), serve: s.resize,
 		},
 		{
 			method: "DELETE", path: "/v1/workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}},
-			status: http.StatusNoContent, errors: []string{"not-held", "occupied", "kernel", "disk-full"},
+			status: http.StatusNoContent, errors: []string{"not-held", "denied", "occupied", "kernel", "disk-full"},
 			serve: func(r *http.Request, _ any) (any, error) {
 				return nil, s.Node.Release(r.Context(), r.PathValue("id"), r.URL.Query().Get("kill") == "true")
 			},
@@ -115,7 +118,7 @@ func (s *Server) routes() []route {
 		{
 			method: "POST", path: "/v1/workloads/{id}/move", about: "Give a workload other CPUs, and memory nodes if there are any.",
 			body: reflect.TypeFor[move](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"not-held"}, refusals...), serve: s.move,
+			errors: append([]string{"not-held", "denied"}, refusals...), serve: s.move,
 		},
 		{
 			method: "GET", path: "/v1/workloads/{id}/explain", about: "Why a workload is where it is.",
@@ -147,10 +150,11 @@ func (s *Server) routes() []route {
 	}...)
 }
 
-// Handler returns the tree of handlers.
+// Handler returns the tree of handlers. It answers only requests that come through a
+// Door of a Unix socket.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	listeners := make(chan struct{}, maxListeners)
+	listeners := &listeners{share: newShares(maxListeners, userStreams)}
 	for _, rt := range s.routes() {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			body, err := rt.accept(w, r)
@@ -175,7 +179,13 @@ func (s *Server) Handler() http.Handler {
 			fail(w, &RequestError{http.StatusBadRequest, fmt.Sprintf("path %q is not in its shortest form", p), "write '..' and '/' within a name as %2E%2E and %2F"})
 			return
 		}
-		mux.ServeHTTP(w, r)
+		p, ok := PeerOf(r.Context())
+		if !ok {
+			fail(w, &RequestError{http.StatusForbidden, "the kernel does not name the user who asks", "ask through the agent's Unix socket"})
+			return
+		}
+		admin := privileged(p.UID) || s.Admin != nil && s.Admin(p.UID)
+		mux.ServeHTTP(w, r.WithContext(agent.WithCaller(r.Context(), agent.Caller{UID: p.UID, Admin: admin})))
 	})
 }
 
@@ -233,130 +243,6 @@ func (rt *route) checkQuery(r *http.Request) error {
 		}
 	}
 	return nil
-}
-
-// decode reads one JSON value, strictly: no unknown keys, none twice and none in
-// another case.
-func decode(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("there is more than one value")
-	}
-	return checkKeys(json.NewDecoder(bytes.NewReader(text)), reflect.TypeOf(into))
-}
-
-// checkKeys reads a value that could be decoded as t and refuses keys that are there
-// twice and, as encoding/json takes any case, those that are not spelled as in t. Nil
-// is a type that is not looked into.
-func checkKeys(d *json.Decoder, t reflect.Type) error {
-	start, err := d.Token()
-	if err != nil {
-		return err
-	}
-	delim, _ := start.(json.Delim)
-	if delim == 0 {
-		return nil
-	}
-	t = plainType(t)
-	seen := map[string]bool{}
-	for d.More() {
-		of := t
-		if delim == '{' {
-			token, err := d.Token()
-			if err != nil {
-				return err
-			}
-			key := token.(string)
-			if seen[key] {
-				return fmt.Errorf("key %q is there twice", key)
-			}
-			seen[key] = true
-			if of, err = fieldType(t, key); err != nil {
-				return err
-			}
-		} else if t != nil {
-			of = t.Elem()
-		}
-		if err := checkKeys(d, of); err != nil {
-			return err
-		}
-	}
-	_, err = d.Token()
-	return err
-}
-
-// plainType is what t points to, nil if it reads its JSON itself.
-func plainType(t reflect.Type) reflect.Type {
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t == nil || t.Kind() == reflect.Interface || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return nil
-	}
-	return t
-}
-
-// fieldType is the type of the value of a key of t.
-func fieldType(t reflect.Type, key string) (reflect.Type, error) {
-	switch {
-	case t == nil:
-		return nil, nil
-	case t.Kind() != reflect.Struct:
-		return t.Elem(), nil
-	}
-	for _, f := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" {
-			name = f.Name
-		}
-		if f.IsExported() && name == key {
-			return f.Type, nil
-		}
-	}
-	return nil, fmt.Errorf("unknown field %q", key)
-}
-
-// encode writes a value as a line of JSON.
-func encode(value any) ([]byte, error) {
-	var text bytes.Buffer
-	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false) // nothing here is shown as HTML
-	err := e.Encode(value)
-	return text.Bytes(), err
-}
-
-func reply(w http.ResponseWriter, status int, body any) {
-	if body == nil {
-		w.WriteHeader(status)
-		return
-	}
-	text, err := encode(body)
-	if err != nil {
-		fail(w, fmt.Errorf("answer: %w", err))
-		return
-	}
-	write(w, status, "application/json", text)
-}
-
-func fail(w http.ResponseWriter, err error) {
-	p := problemOf(err)
-	text, err := encode(p)
-	if err != nil {
-		http.Error(w, p.Detail, http.StatusInternalServerError)
-		return
-	}
-	write(w, p.Status, "application/problem+json", text)
-}
-
-func write(w http.ResponseWriter, status int, kind string, text []byte) {
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that left misses nothing
 }
 
 func (s *Server) list(r *http.Request, _ any) (any, error) {
@@ -443,15 +329,40 @@ func explanation(ctx context.Context, n Node, w agent.Workload) (Explanation, er
 	return e, err
 }
 
+// listeners are the streams of events.
+type listeners struct {
+	mu    sync.Mutex
+	share *shares
+}
+
+// add counts a stream of a user, until done is called.
+func (l *listeners) add(uid int) (done func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if full, byOthers := l.share.full(uid); full {
+		reason := fmt.Sprintf("user %d has %d streams of events already", uid, l.share.taken[uid])
+		if byOthers {
+			reason = fmt.Sprintf("there are %d streams of events already", l.share.others)
+		}
+		return nil, &RequestError{http.StatusServiceUnavailable, reason, "end one of them"}
+	}
+	l.share.add(uid, 1)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.share.add(uid, -1)
+	}, nil
+}
+
 // events streams the history.
-func (s *Server) events(w http.ResponseWriter, r *http.Request, listeners chan struct{}) {
-	select {
-	case listeners <- struct{}{}:
-		defer func() { <-listeners }()
-	default:
-		fail(w, &RequestError{http.StatusServiceUnavailable, fmt.Sprintf("%d clients listen already", maxListeners), "end one of them"})
+func (s *Server) events(w http.ResponseWriter, r *http.Request, all *listeners) {
+	p, _ := PeerOf(r.Context())
+	done, err := all.add(p.UID)
+	if err != nil {
+		fail(w, err)
 		return
 	}
+	defer done()
 	after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
@@ -480,19 +391,5 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, listeners chan s
 		if err != nil || send(events) != nil {
 			return
 		}
-	}
-}
-
-// NewServer returns the HTTP server for a handler, with bounds on what a client
-// may cost. PeerOf tells who asks, on a Unix socket.
-func NewServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		MaxHeaderBytes:    maxHeader,
-		ReadHeaderTimeout: headerTime,
-		ReadTimeout:       readTime,
-		WriteTimeout:      answerTime,
-		IdleTimeout:       idleTime,
-		ConnContext:       withPeer,
 	}
 }

@@ -156,14 +156,6 @@ func PeerOf(ctx context.Context) (p Peer, ok bool) {
 	return p, ok
 }
 
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	p, err := peer(c)
-	if err != nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, p)
-}
-
 // peer is who connected, or who listens, at the other end (SO_PEERCRED, unix(7)).
 func peer(c net.Conn) (p Peer, err error) {
 	u, ok := c.(*net.UnixConn)
@@ -180,6 +172,9 @@ func peer(c net.Conn) (p Peer, err error) {
 	}
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, nil
 }
+
+// PagePath is where the status page's own socket is: beside that of the API.
+func PagePath(socket string) string { return filepath.Join(filepath.Dir(socket), "page.sock") }
 
 // SocketPath is where a user's agent listens unless it is configured otherwise:
 // /run/berth/agent.sock for root, see kernel.JournalDir for others.

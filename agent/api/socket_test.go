@@ -2,11 +2,14 @@ package api
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +22,6 @@ func TestClientBelievesOnlyRootAndItself(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to listen as another user")
 	}
-	const stranger = 65534
 	dir, err := os.MkdirTemp("", "berth-peer-") // short: a socket's path has 107 bytes
 	if err != nil {
 		t.Fatal(err)
@@ -77,5 +79,48 @@ func TestDialSilent(t *testing.T) {
 	cancel()
 	if _, err := dialWithin(ctx, socket, time.Millisecond); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "answered") {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// A socket has its final mode from the instant at which its name is there: it comes by
+// being renamed, out of a directory that is this user's alone.
+func TestListenNeverWiderThanAtLast(t *testing.T) {
+	// Not parallel: the umask is the process's.
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	dir := openDir(t)
+	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if _, err := syscall.InotifyAddWatch(fd, dir, syscall.IN_CREATE|syscall.IN_MOVED_TO|syscall.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(filepath.Join(dir, "s"), -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	buf := make([]byte, 4096)
+	n, err := syscall.Read(fd, buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for at := 0; at < n; {
+		mask, size := binary.NativeEndian.Uint32(buf[at+4:]), int(binary.NativeEndian.Uint32(buf[at+12:])) // inotify(7)
+		at += syscall.SizeofInotifyEvent
+		name := strings.TrimRight(string(buf[at:at+size]), "\x00")
+		at += size
+		if name == "s" {
+			got = append(got, fmt.Sprintf("%#x", mask))
+		}
+	}
+	if want := []string{fmt.Sprintf("%#x", syscall.IN_MOVED_TO)}; !slices.Equal(got, want) {
+		t.Errorf("events of the socket's name are %s, want %s only, a rename", got, want)
+	}
+	if mode := modeOf(t, filepath.Join(dir, "s")); mode != 0o600 {
+		t.Errorf("the mode is %o", mode)
 	}
 }

@@ -9,7 +9,6 @@ package config
 
 import (
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/place"
 )
 
@@ -79,7 +78,7 @@ type Workload struct {
 	Class place.Class `json:"class"`
 	// CPUs is the CPU time asked for, as in 4, 2.5 or 500m. Default: none, the
 	// workload shares a pool.
-	CPUs amount.Milli `json:"cpus,omitzero"`
+	CPUs place.Milli `json:"cpus,omitzero"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`
@@ -93,7 +92,7 @@ type Workload struct {
 	Nodes cpuset.Set `json:"nodes,omitzero"`
 	// Memory is how much memory to find room for, in bytes, as in 2Gi. It is no
 	// limit. Default: not counted.
-	Memory amount.Bytes `json:"memory,omitzero"`
+	Memory place.Bytes `json:"memory,omitzero"`
 	// Limits go over those of the class, field by field.
 	Limits Limits `json:"limits,omitzero"`
 }
@@ -108,11 +107,15 @@ type Match struct {
 	Unit string `json:"unit,omitempty"`
 	// Container is a container, as its runtime writes it into the path.
 	Container *Container `json:"container,omitempty"`
+	// Delegated takes groups, too, of which a user other than root and the agent's chose
+	// the name: those below a group that belongs to such a user, who can make groups of
+	// any name there, as many as the kernel allows.
+	Delegated bool `json:"delegated,omitempty"`
 }
 
 // Container matches the own group of a container. All fields that are set must
-// match; at least one is. The path tells no labels, and a name only with lxc and
-// nspawn: the rest is refused as not supported.
+// match; at least one is. The path tells no labels and no namespace, and a name only
+// with lxc and nspawn: the rest is refused as not supported.
 type Container struct {
 	// Runtime is docker, containerd, crio, podman, lxc or nspawn. Default: any.
 	// Under the cgroupfs driver the path of a container in a pod does not tell it.
@@ -123,6 +126,8 @@ type Container struct {
 	Pod string `json:"pod,omitempty"`
 	// Name is a glob of the container's name; only with lxc and nspawn. Default: any.
 	Name string `json:"name,omitempty"`
+	// Namespace is refused: no path tells it.
+	Namespace string `json:"namespace,omitempty"`
 	// Label is refused: no path tells it.
 	Label map[string]string `json:"label,omitempty"`
 }
@@ -137,18 +142,18 @@ type Limits struct {
 	Idle *bool `json:"idle,omitempty"`
 	// Quota is the most CPU time, in CPUs, as in 2.5 or 500m; max is no limit
 	// (cpu.max). At least 10m.
-	Quota amount.Milli `json:"quota,omitzero"`
+	Quota place.Milli `json:"quota,omitzero"`
 	// Burst is CPU time that a period may take over from earlier ones, as in 20ms, at
 	// most the quota's share of the period of 100 ms (cpu.max.burst, 5.14).
 	Burst Duration `json:"burst,omitzero"`
 	// MemoryMax is the limit in bytes, as in 2Gi; max is no limit (memory.max).
-	MemoryMax amount.Bytes `json:"memoryMax,omitzero"`
+	MemoryMax place.Bytes `json:"memoryMax,omitzero"`
 	// MemoryHigh is where the group is slowed down and reclaimed, in bytes; max is
 	// nowhere (memory.high, v2 only).
-	MemoryHigh amount.Bytes `json:"memoryHigh,omitzero"`
+	MemoryHigh place.Bytes `json:"memoryHigh,omitzero"`
 	// MemoryLow is what others' pressure leaves it, in bytes; max is all
 	// (memory.low, v2 only).
-	MemoryLow amount.Bytes `json:"memoryLow,omitzero"`
+	MemoryLow place.Bytes `json:"memoryLow,omitzero"`
 	// IOWeight is the share of disk time among siblings, 1 to 10000; the kernel's
 	// default is 100 (io.weight).
 	IOWeight int `json:"ioWeight,omitempty"`
@@ -204,8 +209,8 @@ const (
 	ProbeAlways GuardProbe = "always"
 )
 
-// GuardProbes returns all times.
-func GuardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeNever, ProbeAlways} }
+// guardProbes returns all times.
+func guardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeNever, ProbeAlways} }
 
 // Suppression keeps best-effort work to a threshold of the node less what all others
 // use.
@@ -219,22 +224,29 @@ type Suppression struct {
 	// Default: 65.
 	Threshold int `json:"threshold,omitempty"`
 	// Reserve is CPU time kept for the system, as in 500m. Default: none.
-	Reserve amount.Milli `json:"reserve,omitzero"`
+	Reserve place.Milli `json:"reserve,omitzero"`
 }
 
 // Agent is how the agent itself runs.
 type Agent struct {
 	// Socket is the path of the API's socket. Default: /run/berth/agent.sock.
 	Socket string `json:"socket,omitempty"`
-	// Group is the group, by name or number, that may use the socket too.
-	// Default: none, only the agent's own user.
+	// Group is the group, by name or number, that may use the sockets too. Its members
+	// may read everything, and place their own processes. Default: none, only the
+	// agent's own user.
 	Group string `json:"group,omitempty"`
+	// Admins are users, by name or number, who may do through the socket what root may.
+	// They also need to be in the group. Default: none.
+	Admins []string `json:"admins,omitempty"`
 	// Metrics is the HOST:PORT of /metrics and the status page; off is none.
 	// Default: 127.0.0.1:9750, not reachable from the network.
 	Metrics string `json:"metrics,omitempty"`
 	// Network lets metrics be an address that other hosts reach. Whoever does sees
 	// all workloads: there is no password. Default: false, such an address is refused.
 	Network bool `json:"network,omitempty"`
+	// Hosts are names by which others may ask for the status page and the metrics, as in
+	// node7.example.org. Default: none, only localhost and, with network, IP addresses.
+	Hosts []string `json:"hosts,omitempty"`
 	// Rescan is how often all groups are looked through beside watching them come
 	// and go, at least 1s. Default: 30s.
 	Rescan Duration `json:"rescan,omitzero"`

@@ -52,7 +52,7 @@ func TestExample(t *testing.T) {
 		"/batch.slice/nightly.service":     "batch",
 		"/system.slice/sshd.service":       "",
 	} {
-		w, ok := c.Match(group)
+		w, ok := c.Match(Candidate{Path: group})
 		if !ok {
 			w = &Workload{}
 		}
@@ -60,7 +60,7 @@ func TestExample(t *testing.T) {
 			t.Errorf("%s is workload %q, want %q", group, w.Name, want)
 		}
 	}
-	if !c.IsConfined("/system.slice") || c.IsConfined("/init.scope") {
+	if !c.IsConfined(Candidate{Path: "/system.slice"}) || c.IsConfined(Candidate{Path: "/init.scope"}) {
 		t.Error("the example confines not what its comments say")
 	}
 }
@@ -87,7 +87,7 @@ workloads:
   match: {cgroup: /batch.slice/*}
   class: BE
   limits: {weight: 50, quota: max, memoryMax: 8Gi, burst: 20ms}
-agent: {rescan: 1m, metrics: "off"}
+agent: {rescan: 1m, metrics: "off", admins: [alice, 1000], hosts: [node7.example.org]}
 `)
 	want := place.Request{
 		ID: "x", Milli: 4000, Class: place.LSE, Bind: place.FullPCPUs, Exclusivity: place.PCPULevel, Strategy: place.MostAllocated,
@@ -113,6 +113,9 @@ agent: {rescan: 1m, metrics: "off"}
 	}
 	if c.Agent.Rescan != Duration(60e9) || c.Agent.Metrics != "off" || c.Agent.Socket != Default().Agent.Socket {
 		t.Errorf("agent %+v", c.Agent)
+	}
+	if diff := cmp.Diff([][]string{{"alice", "1000"}, {"node7.example.org"}}, [][]string{c.Agent.Admins, c.Agent.Hosts}); diff != "" {
+		t.Errorf("admins and hosts (-want +got)\n%s", diff)
 	}
 }
 
@@ -142,7 +145,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"unknown field":     {"workloads:\n- name: a\n  match: {unit: a.service}\n  cpu: 4\n", `n.yaml:6: workloads[0].cpu: unknown field; did you mean "cpus"?`},
 		"twice":             {"reserved: 0\nreserved: 1\n", "n.yaml:4: reserved: is there twice, first in line 3"},
 		"type":              {"noFloor: 3\n", `n.yaml:3: noFloor: "3" is no true or false`},
-		"class":             {"classes: {BEST: {weight: 3}}\n", `n.yaml:3: classes.BEST: class "BEST": no such class`},
+		"class":             {"classes: {BEST: {weight: 3}}\n", `n.yaml:3: classes.BEST: "BEST" is not one of LS, LSE, LSR, BE, SYSTEM`},
 		"cpus":              {"allowed: 0-x\n", "n.yaml:3: allowed: "},
 		"reserved":          {"allowed: 0-3\nreserved: 3-4\n", "n.yaml:4: reserved: CPUs 4 are not allowed ones"},
 		"floor not allowed": {"allowed: 0-3\nfloor: 4\n", "n.yaml:4: floor: CPUs 4 are not allowed ones"},
@@ -153,7 +156,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"floor":             {"floor: 1\nnoFloor: true\n", "n.yaml:4: noFloor: there is a floor: 1"},
 		"policy":            {"policy: {name: kublet}\n", `n.yaml:3: policy.name: there is no policy "kublet"; did you mean "kubelet"?`},
 		"option":            {"policy:\n  options:\n    stratgy: x\n", `n.yaml:5: policy.options.stratgy: unknown field "stratgy"`},
-		"option's value":    {"policy:\n  options: {strategy: x}\n", `n.yaml:4: policy.options: NUMA strategy "x": no such NUMA strategy`},
+		"option's value":    {"policy:\n  options: {strategy: x}\n", `n.yaml:4: policy.options: "x" is not one of MostAllocated, LeastAllocated, DistributeEvenly`},
 		"glob":              {"confine: [/a, b]\n", `n.yaml:3: confine[1]: "b" is no path from the root`},
 		"glob with dots":    {"protected: [/a/../b]\n", `n.yaml:3: protected[0]: "/a/../b" is no path from the root`},
 		"open glob":         {"confine:\n- /[a\n", `n.yaml:4: confine[0]: "[a" is no glob`},
@@ -179,6 +182,11 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"most cpus":         {"workloads: [{name: a, match: {unit: a.scope}, cpus: max}]\n", "n.yaml:3: workloads[0].cpus: max is no CPU time to ask for"},
 		"too many cpus":     {"workloads: [{name: a, match: {unit: a.scope}, cpus: 99999999999m}]\n", "more CPU time than any machine has"},
 		"socket":            {"agent: {socket: run/x}\n", `n.yaml:3: agent.socket: "run/x" is no absolute path`},
+		"page's socket":     {"agent: {socket: /run/page.sock}\n", `n.yaml:3: agent.socket: "/run/page.sock" is where the status page's socket is`},
+		"an admin's name":   {"agent: {admins: [alice, \"bob smith\"]}\n", `n.yaml:3: agent.admins[1]: "bob smith" is not the name or the number of a user`},
+		"an admin twice":    {"agent: {admins: [alice, alice]}\n", `n.yaml:3: agent.admins[1]: "alice" is there twice`},
+		"a host with port":  {"agent: {hosts: [\"node7:9750\"]}\n", `n.yaml:3: agent.hosts[0]: "node7:9750" is not the name of a host, without port`},
+		"any host":          {"agent: {hosts: [\"*\"]}\n", `n.yaml:3: agent.hosts[0]: "*" is not the name of a host`},
 		"metrics":           {"agent: {metrics: 9750}\n", `n.yaml:3: agent.metrics: "9750" is no HOST:PORT`},
 		"metrics for all":   {"agent: {metrics: \":9750\"}\n", `n.yaml:3: agent.metrics: other hosts can reach ":9750"`},
 		"metrics's host":    {"agent: {metrics: \"10.0.0.1:9750\"}\n", `n.yaml:3: agent.metrics: other hosts can reach`},

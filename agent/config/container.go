@@ -16,16 +16,20 @@ const (
 
 func runtimes() []string { return []string{docker, containerd, crio, podman, lxc, nspawn} }
 
-// ContainerID is what the path of a container's group tells of it. What it does
-// not tell is "".
+// ContainerID is what a runtime, or the path of the container's group, tells of a
+// container. What it does not tell is "".
 type ContainerID struct {
 	Runtime string // "docker", "containerd", "crio", "podman", "lxc" or "nspawn"
 	ID      string // 64 hexadecimal digits
 	Pod     string // the pod's UID, with dashes
 	Name    string
+	// Namespace is that of the pod, and Labels are the container's and the pod's. No path
+	// tells them.
+	Namespace string
+	Labels    map[string]string
 }
 
-// ContainerOf reads the own group of a container, not those below it, as the
+// containerOf reads the own group of a container, not those below it, as the
 // runtimes name it:
 //
 //	.../cri-containerd-ID.scope, docker-ID.scope, crio-ID.scope, libpod-ID.scope    systemd driver
@@ -34,7 +38,7 @@ type ContainerID struct {
 //	.../lxc.payload.NAME, .../lxc/NAME, .../machine-NAME.scope, .../systemd-nspawn@NAME.service
 //
 // The sandbox of a pod looks like its containers.
-func ContainerOf(groupPath string) (c ContainerID, ok bool) {
+func containerOf(groupPath string) (c ContainerID, ok bool) {
 	parts := components(groupPath)
 	if len(parts) == 0 {
 		return c, false

@@ -103,7 +103,7 @@ func (d *differ) value(field string, old, changed any) {
 	switch {
 	case field == "workloads":
 		d.workloads(old, changed)
-	case field == "confine" || field == "protected" || field == "guard.allowed":
+	case field == "confine" || field == "protected" || field == "guard.allowed" || field == "agent.admins" || field == "agent.hosts":
 		d.members(field, old, changed)
 	case isMap && stillMap:
 		for _, name := range union(oldMap, newMap) {

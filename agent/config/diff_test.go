@@ -32,9 +32,10 @@ workloads:
 - {name: last, match: {cgroup: /x}}
 - {name: api.v1, match: {unit: api.service}, class: LS, cpus: 500m, limits: {quota: 2, memoryMax: max}}
 - {name: new, match: {container: {runtime: docker}}}
-agent: {restoreOnExit: true, yieldAfter: 2000000}
+agent: {restoreOnExit: true, yieldAfter: 2000000, admins: [alice]}
 `)
-	want := `agent.restoreOnExit: added: true
+	want := `agent.admins: added: alice
+agent.restoreOnExit: added: true
 agent.yieldAfter: 3 -> 2000000
 classes.BE.idle: removed: true
 classes.BE.weight: added: 10

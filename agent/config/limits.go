@@ -2,10 +2,11 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
-	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
 )
 
 // Duration is a length of time, written as in "20ms" or "1m30s".
@@ -29,55 +30,43 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 // over returns l with what base has where l has nothing.
 func (l Limits) over(base Limits) Limits {
-	if l.Idle == nil && l.Weight == 0 {
+	all := l
+	to, from := reflect.ValueOf(&all).Elem(), reflect.ValueOf(base)
+	for i := range to.NumField() {
+		if to.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	if l.Idle != nil || l.Weight != 0 {
 		// An idle group has no weight, so who sets one of the two has decided both.
-		l.Idle, l.Weight = base.Idle, base.Weight
+		all.Idle, all.Weight = l.Idle, l.Weight
 	}
-	if l.Quota == 0 {
-		l.Quota = base.Quota
-	}
-	if l.Burst == 0 {
-		l.Burst = base.Burst
-	}
-	if l.MemoryMax == 0 {
-		l.MemoryMax = base.MemoryMax
-	}
-	if l.MemoryHigh == 0 {
-		l.MemoryHigh = base.MemoryHigh
-	}
-	if l.MemoryLow == 0 {
-		l.MemoryLow = base.MemoryLow
-	}
-	if l.IOWeight == 0 {
-		l.IOWeight = base.IOWeight
-	}
-	return l
+	return all
 }
 
-// Cgroup returns the limits in the kernel's terms.
+// Cgroup returns the limits in the kernel's terms: each field as the one of the same name.
 func (l Limits) Cgroup() cgroup.Limits {
-	c := cgroup.Limits{
-		Weight:     l.Weight,
-		Quota:      quota(l.Quota),
-		Burst:      time.Duration(l.Burst),
-		MemoryMax:  int64(l.MemoryMax),
-		MemoryHigh: int64(l.MemoryHigh),
-		MemoryLow:  int64(l.MemoryLow),
-		IOWeight:   l.IOWeight,
-	}
-	switch {
-	case l.Idle == nil:
-	case *l.Idle:
-		c.Idle = cgroup.On
-	default:
-		c.Idle = cgroup.Off
+	var c cgroup.Limits
+	from := reflect.ValueOf(l)
+	for i := range from.NumField() {
+		to := reflect.ValueOf(&c).Elem().FieldByName(from.Type().Field(i).Name)
+		switch v := from.Field(i).Interface().(type) {
+		case place.Milli:
+			to.SetInt(int64(quota(v)))
+		case *bool:
+			if v != nil {
+				to.Set(reflect.ValueOf(map[bool]cgroup.Switch{true: cgroup.On, false: cgroup.Off}[*v]))
+			}
+		default:
+			to.Set(from.Field(i).Convert(to.Type()))
+		}
 	}
 	return c
 }
 
 // quota is CPU time per the kernel's default period of 100 ms.
-func quota(m amount.Milli) time.Duration {
-	if m == amount.Max {
+func quota(m place.Milli) time.Duration {
+	if m == place.Unlimited {
 		return cgroup.Unlimited
 	}
 	return time.Duration(m) * 100 * time.Microsecond

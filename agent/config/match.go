@@ -7,15 +7,28 @@ import (
 	"strings"
 )
 
-// Match returns the workload that a control group is: of those that match, the
-// first in the file. A protected group, or one below a protected group, is none. The
-// path is relative to the mount of the hierarchy, as in /proc/PID/cgroup.
-func (c *NodeConfig) Match(groupPath string) (w *Workload, ok bool) {
-	if c.IsProtected(groupPath) {
+// Candidate is something that may be a workload: a control group or, as its runtime
+// describes it, a container.
+type Candidate struct {
+	// Path is that of the group, relative to the mount of the hierarchy, as in
+	// /proc/PID/cgroup.
+	Path string
+	// Delegated says that another user chose the group's name: then only entries with
+	// match.delegated are asked.
+	Delegated bool
+	// Container is what the runtime says of the container; nil is what the path tells.
+	Container *ContainerID
+}
+
+// Match returns the workload that a candidate is: of those that match, the first in the
+// file. A protected group, or one below a protected group, is none.
+func (c *NodeConfig) Match(of Candidate) (w *Workload, ok bool) {
+	if c.IsProtected(of.Path) {
 		return nil, false
 	}
 	for i := range c.Workloads {
-		if c.Workloads[i].Match.matches(groupPath) {
+		m := &c.Workloads[i].Match
+		if (m.Delegated || !of.Delegated) && m.matches(of) {
 			return &c.Workloads[i], true
 		}
 	}
@@ -37,11 +50,11 @@ func (c *NodeConfig) IsProtected(groupPath string) bool {
 
 // IsConfined reports whether a group is one to keep off exclusive CPUs: confine
 // matches it, it is not protected, and it is no workload.
-func (c *NodeConfig) IsConfined(groupPath string) bool {
-	if _, ok := c.Match(groupPath); ok || c.IsProtected(groupPath) {
+func (c *NodeConfig) IsConfined(of Candidate) bool {
+	if _, ok := c.Match(of); ok || c.IsProtected(of.Path) {
 		return false
 	}
-	parts := components(groupPath)
+	parts := components(of.Path)
 	for _, g := range c.Confine {
 		if matchGroup(components(g), parts) {
 			return true
@@ -50,18 +63,20 @@ func (c *NodeConfig) IsConfined(groupPath string) bool {
 	return false
 }
 
-func (m *Match) matches(groupPath string) bool {
+func (m *Match) matches(of Candidate) bool {
 	switch {
 	case m.Cgroup != "":
-		return matchGroup(components(m.Cgroup), components(groupPath))
+		return matchGroup(components(m.Cgroup), components(of.Path))
 	case m.Unit != "":
-		unit, ok := UnitOf(groupPath)
+		unit, ok := unitOf(of.Path)
 		return ok && matchGlob(m.Unit, unit)
-	case m.Container != nil:
-		id, ok := ContainerOf(groupPath)
-		return ok && m.Container.matches(&id)
+	case m.Container == nil:
+		return false
+	case of.Container != nil:
+		return m.Container.matches(of.Container)
 	}
-	return false
+	id, ok := containerOf(of.Path)
+	return ok && m.Container.matches(&id)
 }
 
 func (m *Container) matches(id *ContainerID) bool {
@@ -69,12 +84,23 @@ func (m *Container) matches(id *ContainerID) bool {
 		(m.ID == "" || matchGlob(m.ID, id.ID)) &&
 		(m.Pod == "" || id.Pod != "" && matchGlob(m.Pod, id.Pod)) &&
 		(m.Name == "" || id.Name != "" && matchGlob(m.Name, id.Name)) &&
-		len(m.Label) == 0
+		(m.Namespace == "" || id.Namespace != "" && matchGlob(m.Namespace, id.Namespace)) &&
+		hasAll(id.Labels, m.Label)
 }
 
-// UnitOf returns the systemd unit whose own group the path names. The path of a
+// hasAll reports whether labels have all the wanted values.
+func hasAll(labels, wanted map[string]string) bool {
+	for name, value := range wanted {
+		if got, ok := labels[name]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// unitOf returns the systemd unit whose own group the path names. The path of a
 // user manager's unit ends like that of one of the system's.
-func UnitOf(groupPath string) (unit string, ok bool) {
+func unitOf(groupPath string) (unit string, ok bool) {
 	// systemd puts an underscore before a name that the kernel could mean too.
 	unit = strings.TrimPrefix(path.Base(groupPath), "_")
 	return unit, unitType(unit) != ""

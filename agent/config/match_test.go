@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -69,8 +70,8 @@ func TestContainerOf(t *testing.T) {
 		{`/machine.slice/machine-qemu\x2d1\x2dvm.scope`, ContainerID{}},
 		{"/lxc.payload.", ContainerID{}},
 	} {
-		got, ok := ContainerOf(tt.group)
-		if got != tt.want || ok != (tt.want != ContainerID{}) {
+		got, ok := containerOf(tt.group)
+		if !reflect.DeepEqual(got, tt.want) || ok != !reflect.DeepEqual(tt.want, ContainerID{}) {
 			t.Errorf("%s is %+v, %v; want %+v", tt.group, got, ok, tt.want)
 		}
 	}
@@ -109,13 +110,13 @@ workloads:
 		"/user.slice":                              "",
 	}
 	for group := range want {
-		w, ok := c.Match(group)
+		w, ok := c.Match(Candidate{Path: group})
 		switch {
 		case ok:
 			got[group] = w.Name
 		case c.IsProtected(group):
 			got[group] = "protected"
-		case c.IsConfined(group):
+		case c.IsConfined(Candidate{Path: group}):
 			got[group] = "confined"
 		default:
 			got[group] = ""
@@ -126,11 +127,68 @@ workloads:
 	}
 }
 
+// Of a group whose name another user chose, only entries that say so are asked.
+func TestDelegated(t *testing.T) {
+	t.Parallel()
+	c := &NodeConfig{Workloads: []Workload{
+		{Name: "unit", Match: Match{Unit: "web.service"}},
+		{Name: "any", Match: Match{Unit: "*.service", Delegated: true}},
+	}}
+	for _, tt := range []struct {
+		group     string
+		delegated bool
+		want      string
+	}{
+		{"/system.slice/web.service", false, "unit"},
+		{"/user.slice/web.service", true, "any"},
+		{"/system.slice/db.service", false, "any"},
+	} {
+		if w, ok := c.Match(Candidate{Path: tt.group, Delegated: tt.delegated}); !ok || w.Name != tt.want {
+			t.Errorf("%s, delegated %t: %v, want %s", tt.group, tt.delegated, w, tt.want)
+		}
+	}
+	c.Workloads = c.Workloads[:1]
+	if w, ok := c.Match(Candidate{Path: "/user.slice/web.service", Delegated: true}); ok {
+		t.Errorf("%v takes a group whose name another user chose", w)
+	}
+}
+
+// A runtime tells of a container what no path does.
+func TestMatchContainer(t *testing.T) {
+	t.Parallel()
+	c := &NodeConfig{Protected: []string{"/kept"}, Workloads: []Workload{
+		{Name: "labelled", Match: Match{Container: &Container{Namespace: "shop-*", Label: map[string]string{"app": "web", "tier": ""}}}},
+		{Name: "namespace", Match: Match{Container: &Container{Namespace: "shop-eu"}}},
+		{Name: "any", Match: Match{Container: &Container{Runtime: containerd}}},
+	}}
+	web := map[string]string{"app": "web", "tier": "", "more": "x"}
+	for _, tt := range []struct {
+		id   ContainerID
+		path string
+		want string
+	}{
+		{ContainerID{Namespace: "shop-eu", Labels: web}, "", "labelled"},
+		{ContainerID{Namespace: "shop-eu", Labels: map[string]string{"app": "web"}}, "", "namespace"},
+		{ContainerID{Namespace: "shop-us", Labels: map[string]string{"app": "db", "tier": ""}, Runtime: containerd}, "", "any"},
+		{ContainerID{Labels: web}, "", ""},
+		{ContainerID{Namespace: "shop-eu", Labels: web}, "/kept/pod", ""},
+	} {
+		w, ok := c.Match(Candidate{Path: tt.path, Container: &tt.id})
+		if ok != (tt.want != "") || ok && w.Name != tt.want {
+			t.Errorf("%+v in %q: %+v, want %q", tt.id, tt.path, w, tt.want)
+		}
+	}
+	path := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope"
+	if w, ok := c.Match(Candidate{Path: path}); !ok || w.Name != "any" {
+		t.Errorf("by its path: %+v", w)
+	}
+}
+
 func TestIsConfined(t *testing.T) {
 	t.Parallel()
 	c := parse(t, "confine: [/a/*]\nprotected: [/a/p]\nworkloads: [{name: w, match: {cgroup: /a/w}}]\n")
 	for group, want := range map[string]bool{"/a/x": true, "/a/p": false, "/a/w": false, "/a": false} {
-		if got := c.IsConfined(group); got != want {
+		if got := c.IsConfined(Candidate{Path: group}); got != want {
 			t.Errorf("%s is confined: %v, want %v", group, got, want)
 		}
 	}
@@ -141,7 +199,7 @@ func FuzzMatch(f *testing.F) {
 		f.Add("/a/**/*", group)
 	}
 	f.Fuzz(func(t *testing.T, glob, group string) {
-		if c, ok := ContainerOf(group); ok != (c != ContainerID{}) {
+		if c, ok := containerOf(group); ok != !reflect.DeepEqual(c, ContainerID{}) {
 			t.Errorf("%q is %+v, %v", group, c, ok)
 		}
 		// A path without signs matches itself, and ** matches all.
@@ -163,7 +221,7 @@ func BenchmarkMatch(b *testing.B) {
 	group := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope"
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := c.Match(group); !ok {
+		if _, ok := c.Match(Candidate{Path: group}); !ok {
 			b.Fatal("no match")
 		}
 	}

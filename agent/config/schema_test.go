@@ -4,10 +4,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"flag"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -16,9 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/place"
-	"berth.dev/berth/replay"
+	"berth.dev/berth/place/policies"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/nodeconfig-schema.json")
@@ -75,10 +71,14 @@ func fieldName(f reflect.StructField) string {
 	return name
 }
 
-type object = map[string]any
+type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	s := schema{comments: fieldComments(t)}
+	comments, err := jsonschema.Comments(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := schema{comments}
 	root := s.structure(reflect.TypeFor[NodeConfig](), reflect.ValueOf(*Default()))
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["$id"] = APIVersion
@@ -86,13 +86,9 @@ func newSchema(t *testing.T) object {
 	properties := root["properties"].(object)
 	properties["apiVersion"].(object)["const"] = APIVersion
 	properties["kind"].(object)["const"] = Kind
-	var policies []string
-	for _, p := range replay.Policies() {
-		policies = append(policies, p.Name)
-	}
 	suppression := properties["guard"].(object)["properties"].(object)["suppression"].(object)["properties"].(object)
 	suppression["by"].(object)["enum"] = []string{"cpus", "quota"}
-	properties["policy"].(object)["properties"].(object)["name"].(object)["enum"] = policies
+	properties["policy"].(object)["properties"].(object)["name"].(object)["enum"] = policies.Names()
 	return root
 }
 
@@ -103,7 +99,10 @@ func (s *schema) structure(t reflect.Type, value reflect.Value) object {
 	properties, required := object{}, []string{}
 	for i := range t.NumField() {
 		f := t.Field(i)
-		about := s.comments[t.Name()+"."+f.Name]
+		about := s.comments["config."+t.Name()+"."+f.Name]
+		if about == "" {
+			panic(t.Name() + "." + f.Name + " has no comment")
+		}
 		p := s.of(f.Type, value.Field(i))
 		p["description"] = about
 		if v := value.Field(i); !v.IsZero() && f.Type.Kind() != reflect.Struct && !isRequired(about) {
@@ -129,7 +128,7 @@ func (s *schema) of(t reflect.Type, value reflect.Value) object {
 		if t == reflect.TypeFor[Duration]() {
 			return object{"type": "string"}
 		}
-		if t == reflect.TypeFor[amount.Milli]() {
+		if t == reflect.TypeFor[place.Milli]() {
 			return object{"type": []string{"string", "number"}}
 		}
 		return object{"type": []string{"string", "integer"}}
@@ -142,7 +141,7 @@ func (s *schema) of(t reflect.Type, value reflect.Value) object {
 		case reflect.TypeFor[GuardMode]():
 			return object{"enum": GuardModes()}
 		case reflect.TypeFor[GuardProbe]():
-			return object{"enum": GuardProbes()}
+			return object{"enum": guardProbes()}
 		}
 		return object{"type": "string"}
 	case reflect.Bool:
@@ -165,57 +164,12 @@ func (s *schema) of(t reflect.Type, value reflect.Value) object {
 	panic("no schema for " + t.String())
 }
 
-// vocabulary returns the words of a type of package place, nil for another type.
-func vocabulary(t reflect.Type) []string {
-	if t.PkgPath() != reflect.TypeFor[place.Class]().PkgPath() || t.Kind() != reflect.Int {
+// vocabulary returns the words of a type that has few of them, but for none.
+func vocabulary(t reflect.Type) []any {
+	if t == reflect.TypeFor[place.Milli]() {
 		return nil
 	}
-	var words []string
-	for i := range 16 {
-		v := reflect.New(t).Elem()
-		v.SetInt(int64(i))
-		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
-		if err == nil && len(text) > 0 {
-			words = append(words, string(text))
-		}
-	}
-	return words
-}
-
-// fieldComments reads what config.go says of the fields.
-func fieldComments(t *testing.T) map[string]string {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		named, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
-		}
-		for _, field := range fieldsOf(named) {
-			for _, name := range field.Names {
-				out[named.Name.Name+"."+name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
-			}
-		}
-		return false
-	})
-	for _, field := range slices.Sorted(maps.Keys(out)) {
-		if out[field] == "" {
-			t.Errorf("%s has no comment", field)
-		}
-	}
-	return out
-}
-
-// fieldsOf are the fields of a struct, none of another type.
-func fieldsOf(named *ast.TypeSpec) []*ast.Field {
-	if s, ok := named.Type.(*ast.StructType); ok {
-		return s.Fields.List
-	}
-	return nil
+	return slices.DeleteFunc(jsonschema.Words(t), func(word any) bool { return word == "" })
 }
 
 func isRequired(about string) bool { return strings.HasSuffix(strings.ToLower(about), "required.") }

@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
-	"berth.dev/berth/replay"
+	"berth.dev/berth/place/policies"
 )
 
 // Validate reports all that is wrong with c on any host, joined, each as
@@ -62,21 +61,11 @@ func (v *validator) word(field, got, want string) {
 
 // NewPolicy returns the policy with its options.
 func (c *NodeConfig) NewPolicy() (place.Policy, error) {
-	name := c.Policy.Name
-	if name == "" {
-		name = replay.DefaultPolicy
-	}
-	named, err := replay.Policy(name)
+	named, err := policies.Find(c.Policy.Name)
 	if err != nil {
 		return nil, &strictyaml.Error{Field: "policy.name", Err: err}
 	}
-	var options []byte
-	if len(c.Policy.Options) > 0 {
-		if options, err = strictyaml.Encode(c.Policy.Options); err != nil {
-			return nil, &strictyaml.Error{Field: "policy.options", Err: err}
-		}
-	}
-	p, err := named.New(options)
+	p, err := named.New(c.Policy.Options)
 	if err != nil {
 		return nil, &strictyaml.Error{Field: optionOf(err, c.Policy.Options), Err: err}
 	}
@@ -115,10 +104,19 @@ func (v *validator) globs(field string, globs []string) {
 	}
 }
 
+// names checks a list of words.
+func (v *validator) names(field string, names []string, form *regexp.Regexp, what string) {
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		v.want(form.MatchString(name), at, "%q is not %s", name, what)
+		v.want(!slices.Contains(names[:i], name), at, "%q is there twice", name)
+	}
+}
+
 func (v *validator) limits(field string, l Limits) {
 	const least, most = 10, cpuset.Limit * 1000
-	if l.Quota != 0 && l.Quota != amount.Max && (l.Quota < least || l.Quota > most) {
-		v.fail(field+".quota", fmt.Errorf("%s is not %s to %s", l.Quota, amount.Milli(least), amount.Milli(most)))
+	if l.Quota != 0 && l.Quota != place.Unlimited && (l.Quota < least || l.Quota > most) {
+		v.fail(field+".quota", fmt.Errorf("%s is not %s to %s", l.Quota, place.Milli(least), place.Milli(most)))
 		return
 	}
 	v.fail(field, l.Cgroup().Validate())
@@ -141,8 +139,8 @@ func (v *validator) workloads(c *NodeConfig) {
 			matched[w.Match.key()] = i
 		}
 		v.match(field+".match", &w.Match)
-		v.want(w.CPUs != amount.Max, field+".cpus", "max is no CPU time to ask for")
-		v.want(w.Memory != amount.Max, field+".memory", "max is no memory to ask for")
+		v.want(w.CPUs != place.Unlimited, field+".cpus", "max is no CPU time to ask for")
+		v.want(w.Memory != place.Unlimited, field+".memory", "max is no memory to ask for")
 		if w.CPUs >= 0 && w.Memory >= 0 {
 			r := w.Request(cmp.Or(w.Name, field))
 			v.fail(field, r.Validate())
@@ -161,7 +159,7 @@ func (m *Match) key() string {
 	if m.Container != nil {
 		container = *m.Container
 	}
-	return fmt.Sprintf("%q %q %t %#v", m.Cgroup, m.Unit, m.Container != nil, container)
+	return fmt.Sprintf("%q %q %t %t %#v", m.Cgroup, m.Unit, m.Delegated, m.Container != nil, container)
 }
 
 func (v *validator) match(field string, m *Match) {
@@ -187,7 +185,7 @@ func (v *validator) match(field string, m *Match) {
 func (v *validator) container(field string, m *Container) {
 	runtimes := runtimes()
 	v.want(m.Runtime == "" || slices.Contains(runtimes, m.Runtime), field+".runtime", "there is no runtime %q%s", m.Runtime, strictyaml.Nearest(m.Runtime, runtimes))
-	v.want(m.Runtime != "" || m.ID != "" || m.Pod != "" || m.Name != "" || len(m.Label) > 0, field, "says nothing; set runtime, id, pod or name")
+	v.want(m.Runtime != "" || m.ID != "" || m.Pod != "" || m.Name != "" || m.Namespace != "" || len(m.Label) > 0, field, "says nothing; set runtime, id, pod or name")
 	for _, g := range []struct{ name, glob string }{{"id", m.ID}, {"pod", m.Pod}, {"name", m.Name}} {
 		if g.glob != "" {
 			v.fail(field+"."+g.name, checkGlob(g.glob))
@@ -200,18 +198,23 @@ func (v *validator) container(field string, m *Container) {
 			Remedy:  "set runtime to one of them, match the id or pod, or start the container below a parent group of its own and match that with cgroup",
 		})
 	}
-	if len(m.Label) > 0 {
-		v.fail(field+".label", &kernel.NotSupportedError{
-			Feature: "match of a container's label",
-			Reason:  "no runtime writes labels into the cgroup path",
-			Remedy:  "match the id or pod, or start the container below a parent group of its own and match that with cgroup",
-		})
+	for _, of := range []struct {
+		name string
+		set  bool
+	}{{"namespace", m.Namespace != ""}, {"label", len(m.Label) > 0}} {
+		if of.set {
+			v.fail(field+"."+of.name, &kernel.NotSupportedError{
+				Feature: "match of a container's " + of.name,
+				Reason:  fmt.Sprintf("no runtime writes %ss into the cgroup path", of.name),
+				Remedy:  "match the id or pod, or start the container below a parent group of its own and match that with cgroup",
+			})
+		}
 	}
 }
 
 func (v *validator) guard(g *Guard) {
 	v.want(slices.Contains(GuardModes(), g.Mode), "guard.mode", "%q is no mode; there are: off, observe, preview, enforce", g.Mode)
-	v.want(slices.Contains(GuardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
+	v.want(slices.Contains(guardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
 	v.want(time.Duration(g.Hold) >= time.Second, "guard.hold", "%s is less than 1s", g.Hold)
 	v.globs("guard.allowed", g.Allowed)
 	s := g.Suppression
@@ -231,6 +234,9 @@ func (v *validator) agent(a *Agent) {
 	}
 	// sockaddr_un has 108 bytes with the zero at the end, unix(7).
 	v.want(len(a.Socket) < 108, "agent.socket", "is %d bytes long; a socket's path has at most 107", len(a.Socket))
+	v.want(path.Base(a.Socket) != "page.sock", "agent.socket", "%q is where the status page's socket is; name it agent.sock", a.Socket)
+	v.names("agent.admins", a.Admins, regexp.MustCompile(`^[^\s:/]+$`), "the name or the number of a user")
+	v.names("agent.hosts", a.Hosts, regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`), "the name of a host, without port")
 	if a.Metrics != "off" && a.Metrics != "" {
 		host, port, err := net.SplitHostPort(a.Metrics)
 		_, wrong := strconv.ParseUint(port, 10, 16)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -149,5 +150,17 @@ func TestClockMonotonic(t *testing.T) {
 	g.wait.Since = jumped(t, g.wait.Since.Add(-youth), 24*time.Hour)
 	if l.retry(t.Context()) {
 		t.Error("an old group is tried again and again, as the clock was set back")
+	}
+}
+
+// Any number of names may be refused: what is kept of them is bounded.
+func TestRefusedNamesAreBounded(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(discard(), api.NewHistory(4, 0))
+	for i := range 10 * maxRefused {
+		k.tell(agent.Event{Kind: agent.Refused, ID: fmt.Sprint(i), Text: "no"})
+		if len(k.refused) > maxRefused {
+			t.Fatalf("%d are kept", len(k.refused))
+		}
 	}
 }

@@ -10,6 +10,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,6 @@ import (
 	"net/http"
 	"os"
 	"os/user"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -35,7 +35,7 @@ import (
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cgrouptree"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
 // Options say how the agent runs, beside its configuration. The zero value is the
@@ -57,8 +57,8 @@ type Options struct {
 	// the file.
 	Reload <-chan os.Signal
 	// Web makes what a browser or a scraper sees, of what the agent knows: at the
-	// address of agent.metrics and, beside the API, on the socket. It may follow
-	// the agent until the context ends. Nil is nothing.
+	// address of agent.metrics and on a socket beside that of the API (api.PagePath). It
+	// may follow the agent until the context ends. Nil is nothing.
 	Web func(context.Context, api.Server) (http.Handler, error)
 	// Sensors opens what the guard reads the host by; nil is no guard.
 	Sensors func() (Sensors, error)
@@ -70,6 +70,9 @@ type Options struct {
 	Interval time.Duration
 	// window is the guard's; 0 is its default.
 	window time.Duration
+	// firstRetry is from a failure to open a door of the page to the next attempt; 0 is
+	// the default.
+	firstRetry time.Duration
 }
 
 // historySize is how many events are kept for clients that come later.
@@ -98,9 +101,9 @@ type daemon struct {
 	guardian *guardian
 	file     *file
 	tick     *time.Timer         // of the meter's next reading
-	groups   *cgrouptree.Watcher // nil with affinity
+	groups   *cgroupstat.Watcher // nil with affinity
 	api      net.Listener
-	web      net.Listener // nil: none
+	pages    []*page // doors of the status page
 	started  time.Time
 }
 
@@ -116,9 +119,8 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	if d.opt.Interval == 0 {
-		d.opt.Interval = time.Second
-	}
+	d.opt.Interval = cmp.Or(d.opt.Interval, time.Second)
+	d.opt.firstRetry = cmp.Or(d.opt.firstRetry, firstRetry)
 	if d.root == nil {
 		if d.root, err = systemd.Open("/"); err != nil {
 			return d, err
@@ -139,15 +141,15 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	}
 	d.keeper = newKeeper(d.log, d.history)
 	dir := d.path(stateDir(conf))
-	act := newActuator(d.keeper, d.root, GuardDir(dir))
+	act := newActuator(d.keeper, d.root, agent.GuardDir(dir))
 	d.guardian = newGuardian(d.keeper, act, opt.Sensors, opt.Machine)
 	d.guardian.window = opt.window
 	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
 	if opt.Sensors != nil {
-		base.Root = act.view.forNode()
-		if err := act.recover(); err != nil {
-			return d, err
-		}
+		base.Root = act.forNode()
+	}
+	if err := act.recover(); err != nil {
+		return d, err
 	}
 	d.loop = newLoop(d.keeper, base, conf)
 	d.loop.guard = d.guardian.follow
@@ -179,10 +181,12 @@ func stateDir(c *config.NodeConfig) string {
 
 // watch opens what tells of groups.
 func (d *daemon) watch() error {
-	trees, others, prefix, alike, err := treesOf(d.root, d.keeper.node.Bases())
+	bases := d.keeper.node.Bases()
+	trees, others, prefix, alike, err := treesOf(d.root, bases)
 	if err != nil || len(trees) == 0 {
 		return err
 	}
+	d.loop.dir = bases[0]
 	d.loop.prefix, d.guardian.prefix = prefix, prefix
 	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
 	if alike {
@@ -190,10 +194,12 @@ func (d *daemon) watch() error {
 		d.guardian.read = d.take
 	}
 	d.tick = time.NewTimer(d.opt.Interval)
-	d.groups, err = cgrouptree.Open(cgrouptree.Config{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan)})
+	d.groups, err = cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan), Keep: d.loop.names})
 	return err
 }
 
+// listen opens the doors. Without the API's there is no agent; the page's are tried
+// again later.
 func (d *daemon) listen(conf *config.NodeConfig) (err error) {
 	gid, err := groupID(conf.Agent.Group)
 	if err != nil {
@@ -202,11 +208,14 @@ func (d *daemon) listen(conf *config.NodeConfig) (err error) {
 	if d.api, err = api.Listen(d.socket(conf), gid); err != nil {
 		return err
 	}
-	if d.opt.Web == nil || conf.Agent.Metrics == "off" || conf.Agent.Metrics == "" {
+	if d.opt.Web == nil {
 		return nil
 	}
-	if d.web, err = net.Listen("tcp", conf.Agent.Metrics); err != nil {
-		return fmt.Errorf("listen for metrics: %w; choose another agent.metrics, or off", err)
+	d.pages = pagesOf(&conf.Agent, d.socket(conf), gid)
+	for _, p := range d.pages {
+		if p.try() != nil {
+			d.noteUnserved(p)
+		}
 	}
 	return nil
 }
@@ -238,30 +247,48 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
+// adminsOf returns the numbers of the users in agent.admins.
+func adminsOf(c *config.NodeConfig) (map[int]bool, error) {
+	all := map[int]bool{}
+	for i, name := range c.Agent.Admins {
+		uid, err := strconv.ParseUint(name, 10, 31)
+		if err != nil {
+			u, lookup := user.Lookup(name)
+			if lookup != nil {
+				return nil, fmt.Errorf("agent.admins[%d]: user %q: %w; name a user of this host, or give the number", i, name, lookup)
+			}
+			if uid, err = strconv.ParseUint(u.Uid, 10, 31); err != nil {
+				return nil, fmt.Errorf("agent.admins[%d]: user %q: %w", i, name, err)
+			}
+		}
+		all[int(uid)] = true
+	}
+	return all, nil
+}
+
 // run serves and loops until the context ends.
 func (d *daemon) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	servers, err := d.serveAll(ctx, stop)
-	if err != nil {
+	var others sync.WaitGroup
+	serving, close := context.WithCancel(context.WithoutCancel(ctx))
+	defer close()
+	if err := d.serveAll(serving, ctx, stop, &others); err != nil {
 		return err
 	}
-	events := make(chan cgrouptree.Event)
-	var others sync.WaitGroup
+	events := make(chan cgroupstat.Event)
 	others.Go(func() { d.file.watch(ctx) })
 	if d.groups != nil {
 		others.Go(func() { d.hear(ctx, events, stop) })
 		others.Go(func() { d.measure(ctx) })
 	}
 	d.guardian.begin(context.WithoutCancel(ctx), d.loop.config())
-	err = d.loop.run(ctx, d.sources(events))
+	err := d.loop.run(ctx, d.sources(events))
 	d.guardian.close()
 	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
-	for _, s := range servers {
-		err = errors.Join(err, s.Close())
-	}
+	close()
 	others.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
@@ -286,13 +313,14 @@ func (d *daemon) ending() string {
 
 // where says where it listens.
 func (d *daemon) where() string {
-	if d.web == nil {
-		return "at " + d.api.Addr().String()
+	text := "at " + d.api.Addr().String()
+	if pages, _ := d.pagesNow(); len(pages) > 0 {
+		text += "; the status page at " + strings.Join(pages, " and ")
 	}
-	return fmt.Sprintf("at %s and http://%s", d.api.Addr(), d.web.Addr())
+	return text
 }
 
-func (d *daemon) sources(events <-chan cgrouptree.Event) sources {
+func (d *daemon) sources(events <-chan cgroupstat.Event) sources {
 	src := sources{
 		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
 		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
@@ -319,72 +347,29 @@ func (d *daemon) follow(groups map[string]string) error {
 	return d.meter.follow(groups, own)
 }
 
-// serveAll answers on all listeners.
-func (d *daemon) serveAll(ctx context.Context, stop context.CancelCauseFunc) ([]*http.Server, error) {
-	server := api.Server{Node: d.keeper, View: d, Guardian: d.guardian, History: d.history}
-	socket := server.Handler()
-	if d.opt.Web == nil {
-		return []*http.Server{d.serve(ctx, d.api, socket, stop)}, nil
-	}
-	web, err := d.opt.Web(ctx, server)
-	if err != nil {
-		return nil, err
-	}
-	servers := []*http.Server{d.serve(ctx, d.api, beside(socket, web), stop)}
-	if d.web != nil {
-		servers = append(servers, d.serve(ctx, d.web, localOnly(d.web.Addr(), web), stop))
-	}
-	return servers, nil
-}
-
-// beside answers for the API at and below /v1 and to paths that are not in their
-// shortest form, which the API refuses, and elsewhere with what a browser sees.
-func beside(socket, web http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := r.URL.Path
-		if p == "/v1" || strings.HasPrefix(p, "/v1/") || path.Clean(p) != p {
-			socket.ServeHTTP(w, r)
-			return
-		}
-		web.ServeHTTP(w, r)
-	})
-}
-
-// serve answers on a listener. That it cannot any more ends the agent.
-func (d *daemon) serve(ctx context.Context, l net.Listener, h http.Handler, stop context.CancelCauseFunc) *http.Server {
-	s := api.NewServer(h)
-	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	s.ErrorLog = slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)
-	go func() {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			stop(fmt.Errorf("serve: %w", err))
-		}
-	}()
-	return s
-}
-
-// localOnly refuses requests that name another host where the address is of this
-// one only: a page of elsewhere that had its name changed to it (DNS rebinding).
-func localOnly(addr net.Addr, h http.Handler) http.Handler {
-	tcp, ok := addr.(*net.TCPAddr)
-	if !ok || !tcp.IP.IsLoopback() {
-		return h
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
+// serveAll answers at all doors until the context ends; requests have the context base.
+// That the API's socket cannot be served any more stops the agent.
+func (d *daemon) serveAll(ctx, base context.Context, stop context.CancelCauseFunc, others *sync.WaitGroup) error {
+	server := api.Server{Node: d.keeper, View: d, Guardian: d.guardian, History: d.history, Admin: d.loop.isAdmin}
+	if d.opt.Web != nil {
+		web, err := d.opt.Web(base, server)
 		if err != nil {
-			host = r.Host
+			return err
 		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "this is not the host that you asked for; ask for localhost", http.StatusMisdirectedRequest)
-			return
+		for _, p := range d.pages {
+			others.Go(func() { d.keepOpen(ctx, base, p, web) })
 		}
-		h.ServeHTTP(w, r)
+	}
+	others.Go(func() {
+		if err := d.serve(ctx, base, apiDoor(), d.api, server.Handler()); err != nil {
+			stop(err)
+		}
 	})
+	return nil
 }
 
 // hear tells the loop of groups.
-func (d *daemon) hear(ctx context.Context, events chan<- cgrouptree.Event, stop context.CancelCauseFunc) {
+func (d *daemon) hear(ctx context.Context, events chan<- cgroupstat.Event, stop context.CancelCauseFunc) {
 	for {
 		e, err := d.groups.Next(ctx)
 		if err != nil {
@@ -428,7 +413,11 @@ func (d *daemon) close() error {
 	if d.guardian != nil {
 		d.guardian.close()
 	}
-	for _, l := range []net.Listener{d.api, d.web} {
+	listeners := []net.Listener{d.api}
+	for _, p := range d.pages {
+		listeners = append(listeners, p.open)
+	}
+	for _, l := range listeners {
 		if l == nil {
 			continue
 		}
@@ -454,7 +443,11 @@ func (d *daemon) close() error {
 // About says who answers.
 func (d *daemon) About(ctx context.Context) (a api.About, err error) {
 	a = d.loop.about()
-	a.PID, a.Started = os.Getpid(), d.started
+	a.PID, a.Started, a.Crowded = os.Getpid(), d.started, []cgroupstat.Crowd{}
+	if d.groups != nil {
+		a.Crowded = d.groups.Crowds()
+	}
+	_, a.Unserved = d.pagesNow()
 	err = d.keeper.do(ctx, func(n *agent.Node) error {
 		a.Backend = n.Backend()
 		return nil

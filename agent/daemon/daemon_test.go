@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +24,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
-	"berth.dev/berth/watch/cgrouptree"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
 // host is a machine that a test plays: 8 CPUs on 2 nodes, cgroup v1.
@@ -606,10 +604,15 @@ func TestCorruptRecord(t *testing.T) {
 	}
 	r = h.run()
 	r.last = 0
-	if e := r.await(agent.Dropped, ""); !strings.Contains(e.Text, "place it again") {
-		t.Errorf("dropped: %q", e.Text)
+	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, record) {
+		t.Errorf("failed: %q", e.Text)
 	}
-	r.await(agent.Placed, "a:a1")
+	if e := r.await(agent.Refused, "a:a1"); !strings.Contains(e.Text, record) {
+		t.Errorf("refused: %q", e.Text)
+	}
+	if text, err := os.ReadFile(record); err != nil || string(text) != "{" {
+		t.Errorf("the record is not kept: %q, %v", text, err)
+	}
 }
 
 // Who changed something through the API is in the events.
@@ -678,7 +681,7 @@ func TestReloadStorm(t *testing.T) {
 		changed := make(chan struct{}, 1)
 		reads := 0
 		src := sources{
-			file: changed, groups: make(chan cgrouptree.Event),
+			file: changed, groups: make(chan cgroupstat.Event),
 			read:   func() (*config.NodeConfig, error) { reads++; return nil, errors.New("half written") },
 			follow: func(map[string]string) error { return nil },
 			tell:   Supervisor{}.tell,
@@ -719,47 +722,6 @@ func TestReloadStorm(t *testing.T) {
 	})
 }
 
-// What a browser sees is at the address of its own and on the socket, beside the API.
-func TestWeb(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "agent: {metrics: \"127.0.0.1:0\"}\n")
-	h.opt.Web = func(_ context.Context, s api.Server) (http.Handler, error) {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			a, err := s.View.About(r.Context())
-			fmt.Fprintf(w, "%s %v", a.Backend, err)
-		}), nil
-	}
-	r := h.run()
-	_, address, ok := strings.Cut(r.started, " and ")
-	if !ok {
-		t.Fatalf("it started with %q", r.started)
-	}
-	unix := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return net.Dial("unix", h.opt.Socket)
-	}}}
-	for _, tc := range []struct {
-		client    *http.Client
-		url, want string
-	}{
-		{http.DefaultClient, address + "/metrics", "cgroup v1 <nil>"},
-		{http.DefaultClient, address + "/v1/workloads", "cgroup v1 <nil>"}, // no API for who is on the network
-		{unix, "http://agent/metrics", "cgroup v1 <nil>"},
-		{unix, "http://agent/v1/workloads", `{"workloads":[]}` + "\n"},
-	} {
-		answer, err := tc.client.Get(tc.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if err != nil || string(text) != tc.want {
-			t.Errorf("%s says %q, %v; want %q", tc.url, text, err, tc.want)
-		}
-	}
-	unix.CloseIdleConnections()
-	http.DefaultClient.CloseIdleConnections()
-}
-
 // What cannot be shown ends the agent.
 func TestWebFails(t *testing.T) {
 	t.Parallel()
@@ -773,52 +735,6 @@ func TestWebFails(t *testing.T) {
 	h.opt.Web = nil
 	if r := h.run(); strings.Contains(r.started, "http") {
 		t.Errorf("with metrics off it listens %s", r.started)
-	}
-}
-
-// What is not spelled in its shortest form, the API refuses, rather than the page's
-// multiplexer redirect it.
-func TestBeside(t *testing.T) {
-	t.Parallel()
-	answer := func(name string) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) })
-	}
-	h := beside(answer("api"), answer("web"))
-	for target, want := range map[string]string{
-		"/": "web", "/metrics": "web", "/v1x": "web",
-		"/v1": "api", "/v1/": "api", "/v1/agent": "api", "//v1/agent": "api", "/x/../v1/agent": "api", "/v1/../metrics": "api", "/metrics/": "api",
-	} {
-		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-		r.URL.Path = target
-		if h.ServeHTTP(w, r); w.Body.String() != want {
-			t.Errorf("%s: %s answers, not %s", target, w.Body, want)
-		}
-	}
-}
-
-func TestLocalOnly(t *testing.T) {
-	t.Parallel()
-	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	for _, tc := range []struct {
-		addr, host string
-		want       int
-	}{
-		{"127.0.0.1", "localhost:9750", 200},
-		{"127.0.0.1", "127.0.0.1:9750", 200},
-		{"::1", "[::1]:9750", 200},
-		{"127.0.0.1", "localhost", 200},
-		{"127.0.0.1", "evil.example:9750", 421},
-		{"127.0.0.1", "10.0.0.1", 421},
-		{"127.0.0.1", "", 421},
-		{"10.0.0.1", "anything", 200}, // as configured
-	} {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Host = tc.host
-		localOnly(&net.TCPAddr{IP: net.ParseIP(tc.addr)}, ok).ServeHTTP(w, r)
-		if w.Code != tc.want {
-			t.Errorf("on %s, asked for %q: %d, want %d", tc.addr, tc.host, w.Code, tc.want)
-		}
 	}
 }
 

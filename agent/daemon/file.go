@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/kernel"
 )
 
 // file is the configuration file. What watches it is the inotify(7) of its
@@ -40,12 +41,29 @@ func openFile(name string) (*file, error) {
 	return f, nil
 }
 
-// read reads the configuration.
+// read reads the configuration. A file that a user other than root and the agent's could
+// change is refused: it says what the agent does.
 func (f *file) read() (*config.NodeConfig, error) {
 	if f.name == "" {
 		return config.Default(), nil
 	}
+	if err := f.check(); err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
 	return ReadConfig(f.name)
+}
+
+// check lets a pipe without a name pass, such as /dev/stdin: the process that started the
+// agent opened it.
+func (f *file) check() error {
+	info, err := os.Stat(f.name)
+	if err != nil {
+		return err
+	}
+	if _, err := filepath.EvalSymlinks(f.name); err != nil && info.Mode().Type() == os.ModeNamedPipe {
+		return nil
+	}
+	return kernel.CheckTrustedFile(f.name)
 }
 
 // ReadConfig reads a configuration file.

@@ -21,17 +21,14 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
-	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 )
 
 const (
 	// againTime is from an error that ended the guard to its next start.
 	againTime = time.Minute
-	// toldTime is after how long a finding that lasts is told again.
+	// toldTime is the time after which a finding that lasts is recorded again.
 	toldTime = 10 * time.Minute
-	// maxTold is how many findings are remembered as told.
-	maxTold = 1000
 )
 
 // Sensors are what the guard reads a host by. A *guard.Host is some.
@@ -51,7 +48,7 @@ type guardian struct {
 	prefix  string // of the workloads' groups in their tree
 	// window is the guard's; 0 is its default.
 	window time.Duration
-	// read is told what the guard has read of all groups; nil is nothing.
+	// read is called with the samples of all groups that the guard has read; it may be nil.
 	read func([]watch.Sample)
 
 	ctl  sync.Mutex // of one change at a time
@@ -65,8 +62,7 @@ type guardian struct {
 	runner *guard.Runner    // nil while it does not run
 	reason string           // why it does not
 	names  map[string]string
-	told   map[string]time.Time
-	// roster is who is who by a version of the keeper and the configuration.
+	// roster has the workloads by a version of the keeper and the configuration.
 	roster  []guard.Workload
 	version int
 }
@@ -74,7 +70,7 @@ type guardian struct {
 func newGuardian(k *keeper, act *actuator, sensors func() (Sensors, error), m *machine.Machine) *guardian {
 	return &guardian{
 		keeper: k, act: act, sensors: sensors, machine: m, mode: config.GuardOff,
-		names: map[string]string{}, told: map[string]time.Time{},
+		names: map[string]string{},
 	}
 }
 
@@ -86,8 +82,8 @@ func (g *guardian) begin(ctx context.Context, c *config.NodeConfig) {
 	g.follow(c)
 }
 
-// follow puts a configuration in force. If that changes more than the mode, the guard
-// starts anew; either way it gives everything back first.
+// follow puts a configuration active. If that changes more than the mode, the guard
+// starts anew; either way it restores everything first.
 func (g *guardian) follow(c *config.NodeConfig) {
 	if g.sensors == nil {
 		return
@@ -150,19 +146,14 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 	g.mu.Lock()
 	runner := g.runner
 	g.mu.Unlock()
-	if mode == config.GuardOff || runner == nil {
-		if mode == config.GuardEnforce {
-			if err := g.act.open(true); err != nil {
-				return err
-			}
-		}
-		g.restart(mode)
-		return nil
-	}
 	if mode == config.GuardEnforce {
 		if err := g.act.open(true); err != nil {
 			return err
 		}
+	}
+	if mode == config.GuardOff || runner == nil {
+		g.restart(mode)
+		return nil
 	}
 	err := runner.SetMode(ctx, modeOf(mode))
 	if err != nil && runner.Status().Mode != modeOf(mode) {
@@ -172,7 +163,7 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 	g.mode = mode
 	g.mu.Unlock()
 	if err != nil {
-		return err // the mode has changed; something could not be given back yet
+		return err // the mode has changed; something could not be restored yet
 	}
 	if mode != config.GuardEnforce && g.act.inForce() == 0 {
 		return g.act.open(false)
@@ -180,7 +171,7 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 	return nil
 }
 
-// restart ends the guard that runs, which gives everything back, and starts another
+// restart ends the guard that runs, which restores everything, and starts another
 // unless it is to be off. The caller holds ctl.
 func (g *guardian) restart(mode config.GuardMode) {
 	g.end()
@@ -199,7 +190,7 @@ func (g *guardian) restart(mode config.GuardMode) {
 	}()
 }
 
-// end ends the guard that runs, and waits until everything is given back.
+// end ends the guard that runs, and waits until everything is restored.
 func (g *guardian) end() {
 	if g.stop != nil {
 		g.stop()
@@ -277,6 +268,9 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 	g.mu.Lock()
 	g.runner, g.reason = runner, ""
 	g.mu.Unlock()
+	if reason := runner.Status().Probe.Reason; reason != "" && conf.Guard.Probe != config.ProbeNever {
+		g.keeper.complain("it goes on", errors.New(reason))
+	}
 	err = runner.Run(ctx)
 	return ctx.Err() == nil, err
 }
@@ -285,7 +279,7 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
 	opt = guard.Options{
 		Sensors: sensors, Actuator: g.act, Machine: g.machine, Workloads: g.workloads, Window: g.window, Read: g.read,
-		Found: g.found, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
+		Found: g.found, Repeat: toldTime, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
 	}
 	switch c.Guard.Probe {
 	case config.ProbeNever:
@@ -313,8 +307,8 @@ func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors 
 	return opt, nil
 }
 
-// guardGlobs are the configuration's globs as the guard has them: what is below a
-// group is meant too.
+// guardGlobs are the configuration's globs as the guard has them: they mean the groups below,
+// too.
 func guardGlobs(field string, all []string) ([]string, error) {
 	cut := make([]string, len(all))
 	for i, glob := range all {
@@ -333,8 +327,8 @@ func modeOf(m config.GuardMode) control.Mode {
 	return control.Observe
 }
 
-// workloads are who is who: the node's workloads. What it gave them is beneath what
-// the guard has in force.
+// workloads returns the node's workloads. Their settings lie below the active ones of the
+// guard.
 func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
 	g.mu.Lock()
 	conf, roster, since := g.conf, g.roster, g.version
@@ -357,7 +351,7 @@ func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
 		class := w.Spec.Request.Class
 		names[group] = w.ID()
 		roster = append(roster, guard.Workload{
-			Group: group, Class: class, Sensitive: class != place.BE && class != place.System, Protected: conf.IsProtected("/" + group),
+			Group: group, Class: class, Sensitive: class.Traits().Sensitive, Protected: conf.IsProtected("/" + group),
 		})
 	}
 	g.mu.Lock()
@@ -376,13 +370,10 @@ func (g *guardian) name(group string) string {
 	return g.names[group]
 }
 
-// found tells of findings that are new, or have lasted for long.
+// found records findings that are new, or have lasted for long.
 func (g *guardian) found(all []detect.Finding) {
 	now := time.Now()
 	for _, f := range all {
-		if !g.isNews(f, now) {
-			continue
-		}
 		text, _, _ := strings.Cut(f.String(), "\n")
 		g.record(context.Background(), api.Event{
 			Event: agent.Event{Time: now, Kind: api.Found, ID: g.name(f.Victim), Text: text}, Finding: &f,
@@ -390,21 +381,7 @@ func (g *guardian) found(all []detect.Finding) {
 	}
 }
 
-func (g *guardian) isNews(f detect.Finding, now time.Time) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	key := fmt.Sprintf("%s\x00%s\x00%v", f.Victim, f.Suspect, f.Resource)
-	if at, ok := g.told[key]; ok && now.Sub(at) < toldTime {
-		return false
-	}
-	if len(g.told) >= maxTold {
-		clear(g.told)
-	}
-	g.told[key] = now
-	return true
-}
-
-// acted tells of a step of the guard.
+// acted records a step of the guard.
 func (g *guardian) acted(e control.Event) {
 	g.record(context.Background(), api.Event{
 		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.name(e.Victim), Text: e.String()}, Guard: &e,
@@ -439,14 +416,12 @@ func ofGuard(e *api.Event) (args []any) {
 	return append(args, "changes", strings.Join(changes, "; "))
 }
 
-// record notes an event, in the name of who asks.
+// record notes an event, with its origin.
 func (g *guardian) record(ctx context.Context, e api.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	if p, ok := api.PeerOf(ctx); ok {
-		e.By = &p
-	}
+	e.By = api.OriginOf(ctx)
 	g.keeper.record(e)
 }
 

@@ -1,13 +1,11 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"path/filepath"
+	"sync"
 
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
@@ -15,47 +13,38 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// GuardDir is the state directory of the guard beside that of a node.
-func GuardDir(node string) string {
-	if filepath.Base(node) == "node" {
-		return filepath.Join(filepath.Dir(node), "guard")
-	}
-	return filepath.Clean(node) + "-guard"
-}
-
 // knob is what one action of the guard is about.
 type knob struct {
 	group  string
 	remedy detect.Remedy
 }
 
-func (k knob) compare(o knob) int {
-	return cmp.Or(cmp.Compare(k.group, o.group), cmp.Compare(k.remedy, o.remedy))
-}
-
 // actuator is the guard's, beside the node: one call of the two at a time, under the
 // keeper's lock.
 type actuator struct {
 	keeper *keeper
-	view   *overlay
+	root   *kernel.Root
 	dir    string
 
 	// guarded by the keeper's lock
-	host      *actuate.Host // nil if there is none
 	enforcing bool
-	force     map[knob]control.Action
-	lifted    []control.Action // given back for a change of the node
+	active    map[knob]control.Action
+	suspended []control.Action // reverted for a change of the node
+
+	// mu guards the host's undo log, too: the node reads files for a release without the
+	// keeper's lock.
+	mu   sync.Mutex
+	host *actuate.Host // nil if there is none
 }
 
 func newActuator(k *keeper, root *kernel.Root, dir string) *actuator {
-	a := &actuator{keeper: k, view: newOverlay(root), dir: dir, force: map[knob]control.Action{}}
-	a.view.lift = a.lift
-	k.relay = a.relay
+	a := &actuator{keeper: k, root: root, dir: dir, active: map[knob]control.Action{}}
+	k.reapply = a.reapply
 	return a
 }
 
 // open opens the host to act on or, unless enforcing, only to preview. What a killed
-// guard left is given back first. It is an *actuate.BusyError if another guard may act.
+// guard left is restored first. It is an *actuate.BusyError if another guard may act.
 func (a *actuator) open(enforcing bool) error {
 	a.keeper.mu.Lock()
 	defer a.keeper.mu.Unlock()
@@ -65,7 +54,7 @@ func (a *actuator) open(enforcing bool) error {
 	if err := a.closeHost(); err != nil {
 		return err
 	}
-	o := actuate.Options{Root: a.view.forGuard(), Program: "berth agent"}
+	o := actuate.Options{Root: a.root, Program: "berth agent"}
 	if enforcing {
 		o.Dir = a.dir
 	}
@@ -73,40 +62,55 @@ func (a *actuator) open(enforcing bool) error {
 	if err != nil {
 		return err
 	}
-	a.host, a.enforcing = host, enforcing
+	a.enforcing = enforcing
+	a.use(host)
 	return a.restoreAll()
 }
 
-// recover gives back what a killed agent's guard left, before the node is opened: its
-// values lie above the node's. Another guard that runs, and a host without groups,
-// are left alone.
-func (a *actuator) recover() error {
-	err := a.open(true)
-	var busy *actuate.BusyError
-	if errors.As(err, &busy) || errors.Is(err, kernel.ErrNotSupported) {
-		return nil
-	}
-	return errors.Join(err, a.close())
+// use makes a host the one to act on.
+func (a *actuator) use(host *actuate.Host) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.host = host
 }
 
-// restoreAll gives everything back. The caller holds the lock.
+// recover restores what a killed guard left, before the node is opened: its values lie
+// above the node's, which would be noted as the original ones. So another guard that
+// runs, and a ledger that cannot be read, are errors. A host without groups has nothing to
+// restore.
+func (a *actuator) recover() error {
+	items, err := actuate.Recover(actuate.Options{Root: a.root, Dir: a.dir, Program: "berth agent"})
+	a.say(items)
+	if err != nil {
+		return fmt.Errorf("before the node is opened: %w", err)
+	}
+	return nil
+}
+
+// restoreAll restores everything. The caller holds the lock.
 func (a *actuator) restoreAll() error {
 	if a.host == nil || !a.enforcing {
 		return nil
 	}
+	a.mu.Lock()
 	items, err := a.host.Restore()
-	clear(a.force)
-	a.lifted = nil
-	a.view.clear()
+	a.mu.Unlock()
+	clear(a.active)
+	a.suspended = nil
+	a.say(items)
+	return err
+}
+
+// say reports the restored values.
+func (a *actuator) say(items []kernel.Item) {
 	for _, item := range items {
 		if item.Outcome == kernel.Restored || item.Outcome == kernel.Changed {
 			a.keeper.complain(fmt.Sprintf("/%s, which the guard had in force, is %v", item.Step.Path, item.Outcome), nil)
 		}
 	}
-	return err
 }
 
-// giveBack gives everything back, whatever the guard thinks is in force.
+// giveBack restores everything, whatever the guard thinks is active.
 func (a *actuator) giveBack() error {
 	a.keeper.mu.Lock()
 	defer a.keeper.mu.Unlock()
@@ -124,9 +128,10 @@ func (a *actuator) closeHost() error {
 		return nil
 	}
 	err := a.restoreAll()
-	err = errors.Join(err, a.host.Close())
-	a.host, a.enforcing = nil, false
-	return err
+	host := a.host
+	a.use(nil)
+	a.enforcing = false
+	return errors.Join(err, host.Close())
 }
 
 // Apply implements control.Actuator.
@@ -143,13 +148,11 @@ func (a *actuator) apply(ctx context.Context, action control.Action) ([]control.
 	if err := a.fits(action); err != nil {
 		return nil, err
 	}
-	k := knob{action.Group, action.Remedy}
-	_, was := a.force[k]
-	a.view.begin(k)
+	a.mu.Lock()
 	changes, err := a.host.Apply(ctx, action)
-	a.view.end(k, err == nil || was)
+	a.mu.Unlock()
 	if err == nil {
-		a.force[k] = action
+		a.active[knob{action.Group, action.Remedy}] = action
 	}
 	return changes, err
 }
@@ -157,9 +160,9 @@ func (a *actuator) apply(ctx context.Context, action control.Action) ([]control.
 var errClosed = errors.New("the guard is off")
 
 // fits refuses CPUs that the group does not have: the guard only ever takes some away,
-// as others may be somebody's own by now.
+// as another workload may have the others exclusively by now.
 func (a *actuator) fits(action control.Action) error {
-	if action.Remedy != detect.ShrinkCPUs {
+	if action.Limits.CPUs.IsEmpty() {
 		return nil
 	}
 	s, err := a.host.Settings(action.Group)
@@ -183,40 +186,31 @@ func (a *actuator) revert(ctx context.Context, action control.Action) ([]control
 	if a.host == nil {
 		return nil, errClosed
 	}
-	k := knob{action.Group, action.Remedy}
-	a.view.begin(k)
+	a.mu.Lock()
 	changes, err := a.host.Revert(ctx, action)
-	back := err == nil || errors.Is(err, kernel.ErrChanged) || errors.Is(err, fs.ErrNotExist)
-	a.view.end(k, !back)
-	if back {
-		delete(a.force, k)
+	a.mu.Unlock()
+	if err == nil || errors.Is(err, kernel.ErrChanged) || errors.Is(err, fs.ErrNotExist) {
+		delete(a.active, knob{action.Group, action.Remedy})
 	}
 	return changes, err
 }
 
-// lift gives back what is in force by one knob, so that the node can write below it.
-// The node has the lock.
-func (a *actuator) lift(k knob) error {
-	action, ok := a.force[k]
-	if !ok {
-		action = control.Action{Group: k.group, Remedy: k.remedy}
-	}
+// suspend reverts an action, so that the node can write below it. The node has the lock.
+func (a *actuator) suspend(action control.Action) error {
 	_, err := a.revert(context.Background(), action)
 	if err != nil && !errors.Is(err, kernel.ErrChanged) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("give back what the guard has in force: %w", err)
 	}
-	if ok {
-		a.lifted = append(a.lifted, action)
-	}
+	a.suspended = append(a.suspended, action)
 	return nil
 }
 
-// relay puts in force again what was given back for a change of the node that is done
-// now, as far as it fits. The keeper has the lock.
-func (a *actuator) relay() {
-	lifted := a.lifted
-	a.lifted = nil
-	for _, action := range lifted {
+// reapply applies suspended actions again once the change of the node is done, as far as they
+// still fit. The keeper has the lock.
+func (a *actuator) reapply() {
+	suspended := a.suspended
+	a.suspended = nil
+	for _, action := range suspended {
 		if _, err := a.apply(context.Background(), action); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			a.keeper.complain("given back for a change of the placement, and not put in force again", err)
 		}
@@ -230,6 +224,8 @@ func (a *actuator) Preview(ctx context.Context, action control.Action) ([]contro
 	if a.host == nil {
 		return nil, errClosed
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	return a.host.Preview(ctx, action)
 }
 
@@ -250,11 +246,7 @@ func (a *actuator) Unavailable() map[detect.Remedy]string {
 	if a.host == nil {
 		return nil
 	}
-	all := maps.Clone(a.host.Unavailable())
-	all[detect.ExclusiveCPUs] = (&kernel.NotSupportedError{
-		Feature: detect.ExclusiveCPUs.Words(), Reason: "who has CPUs of its own is for the configuration to say", Remedy: "give the victim class: LSE in the NodeConfig",
-	}).Error()
-	return all
+	return a.host.Unavailable()
 }
 
 // NoIdle implements guard.Actuator.
@@ -271,5 +263,5 @@ func (a *actuator) NoIdle() string {
 func (a *actuator) inForce() int {
 	a.keeper.mu.Lock()
 	defer a.keeper.mu.Unlock()
-	return len(a.force)
+	return len(a.active)
 }

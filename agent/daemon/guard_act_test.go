@@ -38,7 +38,7 @@ func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 	b.keeper = newKeeper(discard(), b.history)
 	root := kernel.NewRoot(h.dir, files)
 	dir := filepath.Join(h.dir, "..", "node")
-	b.act = newActuator(b.keeper, root, GuardDir(dir))
+	b.act = newActuator(b.keeper, root, agent.GuardDir(dir))
 	return b
 }
 
@@ -46,7 +46,7 @@ func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 // the locks of the last life until it executes.
 func (b *both) open() error {
 	err := patiently(func() error {
-		lock, err := actuate.Open(actuate.Options{Root: b.act.view.forGuard(), Dir: b.act.dir, Program: "test"})
+		lock, err := actuate.Open(actuate.Options{Root: b.act.root, Dir: b.act.dir, Program: "test"})
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (b *both) open() error {
 	}
 	dir := filepath.Join(b.host.dir, "..", "node")
 	err = patiently(func() error {
-		return b.keeper.open(b.t.Context(), agent.Options{Root: b.act.view.forNode(), Machine: b.opt.Machine, Dir: dir})
+		return b.keeper.open(b.t.Context(), agent.Options{Root: b.act.forNode(), Machine: b.opt.Machine, Dir: dir})
 	})
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (b *both) reconcile() (repairs []agent.Repair) {
 	return repairs
 }
 
-// What the guard has in force is no drift, and what others change beside it is.
+// What the guard has active is no drift, and what others change beside it is.
 func TestGuardIsNoDrift(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
@@ -183,8 +183,8 @@ func TestGuardIsNoDrift(t *testing.T) {
 	}
 }
 
-// A change of the placement goes below what is in force: right while that holds, and
-// once it is given back.
+// A change of the placement goes below what is active: right while that holds, and
+// once it is restored.
 func TestPlacementBelowTheGuard(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
@@ -243,7 +243,7 @@ func TestGuardKeepsOffExclusiveCPUs(t *testing.T) {
 	b.must(b.act.Revert(t.Context(), shrinks("b", "")))
 }
 
-// A group that is made anew while something was in force on it is what it is.
+// A group that is made anew while something was active on it is what it is.
 func TestGroupMadeAnewUnderTheGuard(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
@@ -253,7 +253,7 @@ func TestGroupMadeAnewUnderTheGuard(t *testing.T) {
 	b.reconcile()
 	b.mkdir("a")
 	b.must(nil, b.k.WriteFile(cpuDir+"a/cpu.shares", "512\n"))
-	if text, err := fs.ReadFile(b.act.view.forNode().FS(), cpuDir+"a/cpu.shares"); err != nil || string(text) != "512\n" {
+	if text, err := fs.ReadFile(b.act.forNode().FS(), cpuDir+"a/cpu.shares"); err != nil || string(text) != "512\n" {
 		t.Errorf("the node sees %q, %v", text, err)
 	}
 	b.must(b.keeper.Place(t.Context(), bestEffort("a", 200)))
@@ -272,8 +272,8 @@ func TestOneGuardAtATime(t *testing.T) {
 	if err := other.act.open(true); !errors.As(err, &busy) {
 		t.Errorf("a second guard: %v", err)
 	}
-	if err := other.act.recover(); err != nil {
-		t.Errorf("what a living guard has in force is in the way: %v", err)
+	if err := other.act.recover(); !errors.As(err, &busy) || busy.PID != os.Getpid() {
+		t.Errorf("recovered beside a living guard: %v", err)
 	}
 	if err := other.act.open(false); err != nil {
 		t.Errorf("a second guard that previews: %v", err)
@@ -353,7 +353,7 @@ func (b *both) kill() (alive bool) {
 	return true
 }
 
-// Killed at any write, the next agent gives back what the guard had in force, and
+// Killed at any write, the next agent restores what the guard had active, and
 // then what the node had, exactly.
 func TestKilledAtEachWrite(t *testing.T) {
 	t.Parallel()
@@ -412,22 +412,22 @@ func TestEffectiveBelowTheGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOverlay(root)
-	o.begin(knob{group: "g"})
-	o.hold("g/cpuset.cpus")
+	before := map[string]string{"g/cpuset.cpus": "0-7"}
 	// What the kernel makes of the guard's write.
 	for name, text := range map[string]string{"g/cpuset.cpus": "0-2", "g/cpuset.cpus.effective": "0-2", "g/x/cpuset.cpus.effective": "0-2", "g/y/cpuset.cpus.effective": "2"} {
 		if err := root.WriteFile(name, text+"\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for name, want := range map[string]string{"g/cpuset.cpus": "0-7", "g/x/cpuset.cpus.effective": "0-7", "g/y/cpuset.cpus.effective": "2-5"} {
-		text, err := fs.ReadFile(o.forNode().FS(), name)
-		if err != nil || strings.TrimSpace(string(text)) != want {
-			t.Errorf("the node sees %s: %q, want %s, %v", name, text, want, err)
+	original := func(name string) (string, bool) { text, ok := before[name]; return text, ok }
+	for name, want := range map[string]string{"g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus.effective": "0-7", "g/y/cpuset.cpus.effective": "2-5"} {
+		text, ok := effective(root.FS(), original, name)
+		if !ok || strings.TrimSpace(text) != want {
+			t.Errorf("the node sees %s: %q, want %s", name, text, want)
 		}
 	}
-	if o.end(knob{group: "g"}, false); len(o.held) > 0 {
-		t.Errorf("held at the end: %v", o.held)
+	clear(before)
+	if text, ok := effective(root.FS(), original, "g/y/cpuset.cpus.effective"); ok {
+		t.Errorf("%q, want the file's own at the end", text)
 	}
 }

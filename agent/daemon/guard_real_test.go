@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
 )
 
@@ -125,6 +126,13 @@ agent: {stateDir: %s/node, socket: %s, metrics: "off"}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	if r.Client == nil {
+		err := r.stop()
+		if _, busy := errors.AsType[*actuate.BusyError](err); busy {
+			t.Skipf("another guard acts on this host: %v", err)
+		}
+		t.Fatalf("the agent did not answer: %v", err)
+	}
 	placed := 0
 	for e, err := range r.Events(t.Context(), 0, true) {
 		if err != nil {
@@ -146,7 +154,7 @@ agent: {stateDir: %s/node, socket: %s, metrics: "off"}
 	return r
 }
 
-// takeBack gives back what an agent of the test has left in place.
+// takeBack restores what an agent of the test has left in place.
 func takeBack(dir string) error {
 	_, err := agent.Restore(context.Background(), agent.Options{Dir: filepath.Join(dir, "node")})
 	return err

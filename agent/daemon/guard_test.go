@@ -29,6 +29,8 @@ import (
 type played struct {
 	h *host
 
+	noProbe error // why there is none
+
 	mu      sync.Mutex
 	hogs    bool
 	panics  bool
@@ -46,7 +48,7 @@ func (p *played) Focus([]string) error { return nil }
 
 func (p *played) Arm(bool) error { return nil }
 
-func (p *played) Probe() error { return nil }
+func (p *played) Probe() error { return p.noProbe }
 
 // ProbeCost is asked once a window, amid the guard's work.
 func (p *played) ProbeCost() float64 {
@@ -184,7 +186,7 @@ func (h *host) idle() string { return h.read(cpuDir + "hog/cpu.idle") }
 
 const always = "guard: {mode: enforce, probe: always}\n"
 
-// The guard acts, tells what it saw, did and measured, and gives back at the end of
+// The guard acts, tells what it saw, did and measured, and restores at the end of
 // the agent, which leaves the grants.
 func TestGuardActs(t *testing.T) {
 	t.Parallel()
@@ -211,6 +213,39 @@ func TestGuardActs(t *testing.T) {
 	}
 	if diff := cmp.Diff(placed, tree(t, h.k)); diff != "" {
 		t.Errorf("tree at the end (-want +got)\n%s", diff)
+	}
+}
+
+// Where the probe cannot be had, one event says why and what would help, and the guard
+// works without. Where it is not asked for, nothing is missing.
+func TestGuardWithoutProbe(t *testing.T) {
+	t.Parallel()
+	for probe, want := range map[string]int{"whenNeeded": 1, "never": 0} {
+		t.Run(probe, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, webAndHog+off)
+			h.mkdir("web")
+			h.mkdir("hog")
+			p := h.guards()
+			p.noProbe = &kernel.NotSupportedError{Feature: "run-queue probe", Reason: "refused", Remedy: "allow it"}
+			r := h.run()
+			r.await(agent.Placed, "web:web")
+			r.start(h, webAndHog+"guard: {mode: enforce, probe: "+probe+"}\n")
+			p.hog(true)
+			r.guarded(control.Applied)
+			said := 0
+			for e, err := range r.Events(t.Context(), 0, false) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Kind == agent.Failed && strings.Contains(e.Text, "run-queue probe: not supported: refused (allow it)") {
+					said++
+				}
+			}
+			if said != want {
+				t.Errorf("it was said %d times, want %d", said, want)
+			}
+		})
 	}
 }
 
@@ -252,7 +287,7 @@ func TestGuardWatches(t *testing.T) {
 	}
 }
 
-// The mode can be set by a client and by the configuration; everything is given back
+// The mode can be set by a client and by the configuration; everything is restored
 // first.
 func TestGuardChangesMode(t *testing.T) {
 	t.Parallel()
@@ -275,7 +310,7 @@ func TestGuardChangesMode(t *testing.T) {
 		t.Error("not given back")
 	}
 	r.guarded(control.WouldApply)
-	// Another thing than the mode starts the guard anew; what was in force goes back.
+	// Another thing than the mode starts the guard anew; what was active goes back.
 	if err := r.SetMode(t.Context(), config.GuardEnforce); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +331,7 @@ func TestGuardChangesMode(t *testing.T) {
 	}
 }
 
-// A guard that panics gives everything back, and is told of; the agent goes on.
+// A guard that panics restores everything, and is told of; the agent goes on.
 func TestGuardPanics(t *testing.T) {
 	t.Parallel()
 	h, p, r := guardedHost(t, always)
@@ -328,11 +363,11 @@ func TestGuardBesideAnother(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, webAndHog+"guard: {mode: observe, probe: always}\n")
 	h.guards()
+	r := h.run()
 	other, err := actuate.Open(actuate.Options{Root: kernel.NewRoot(h.dir, h.k), Dir: filepath.Join(t.TempDir(), "g")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := h.run()
 	var refused *api.Error
 	if err := r.SetMode(t.Context(), config.GuardEnforce); !errors.As(err, &refused) || refused.Problem.Status != 503 {
 		t.Errorf("refused with %v", err)

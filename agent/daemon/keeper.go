@@ -20,17 +20,20 @@ type keeper struct {
 	history *api.History
 	// changed is told when workloads came, went or moved.
 	changed chan struct{}
-	// relay is called after each use of the node, with mu held; nil is nothing.
-	relay func()
+	// reapply is called after each use of the node, with mu held; nil is nothing.
+	reapply func()
 
 	mu   sync.Mutex
 	node *agent.Node
 	// version is another when workloads came, went, moved or changed since; 0 is none.
 	version int
-	by      *api.Peer
-	// refused is why a workload was refused last: told again only if it differs.
+	by      *api.Origin
+	// refused is why a workload was refused last: told again only if it differs. It
+	// begins anew when there are maxRefused: any number of names may be refused.
 	refused map[string]string
 }
+
+const maxRefused = 1024
 
 func newKeeper(log *slog.Logger, history *api.History) *keeper {
 	return &keeper{log: log, history: history, changed: make(chan struct{}, 1), refused: map[string]string{}}
@@ -68,16 +71,14 @@ func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	defer k.used()
-	if p, ok := api.PeerOf(ctx); ok {
-		k.by = &p
-		defer func() { k.by = nil }()
-	}
+	k.by = api.OriginOf(ctx)
+	defer func() { k.by = nil }()
 	return f(k.node)
 }
 
 func (k *keeper) used() {
-	if k.relay != nil {
-		k.relay()
+	if k.reapply != nil {
+		k.reapply()
 	}
 }
 
@@ -95,6 +96,9 @@ func (k *keeper) tell(e agent.Event) {
 	case agent.Refused:
 		if k.refused[e.ID] == e.Text {
 			return
+		}
+		if len(k.refused) >= maxRefused {
+			clear(k.refused)
 		}
 		k.refused[e.ID] = e.Text
 	case agent.Placed, agent.Changed, agent.Released, agent.Dropped, agent.Restored:
@@ -121,7 +125,7 @@ func (k *keeper) record(e api.Event) {
 			args = append(args, a.key, a.value)
 		}
 	}
-	if e.By != nil {
+	if e.By != nil && e.By.Peer != nil {
 		args = append(args, "by", e.By.String())
 	}
 	k.log.Log(context.Background(), level, string(e.Kind), append(append(args, "text", e.Text), ofGuard(&e)...)...)
@@ -160,9 +164,9 @@ func (k *keeper) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (w 
 	return w, err
 }
 
-// Release is agent.Node's.
+// Release is agent.Node's. While it waits for killed processes others have the node.
 func (k *keeper) Release(ctx context.Context, id string, kill bool) error {
-	return k.do(ctx, func(n *agent.Node) error { return n.Release(ctx, id, kill) })
+	return agent.Release(ctx, k.do, id, kill)
 }
 
 // Get is agent.Node's.

@@ -18,7 +18,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/place"
-	"berth.dev/berth/watch/cgrouptree"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
 const (
@@ -39,7 +39,7 @@ const (
 
 // sources are what the loop waits for.
 type sources struct {
-	groups <-chan cgrouptree.Event
+	groups <-chan cgroupstat.Event
 	// file is the configuration's directory, hangup a wish to read it again.
 	file   <-chan struct{}
 	hangup <-chan os.Signal
@@ -67,6 +67,7 @@ type group struct {
 type loop struct {
 	keeper *keeper
 	base   agent.Options
+	dir    string             // the base in which groups are looked for; "" without groups
 	prefix string             // of the base in its hierarchy
 	first  *config.NodeConfig // that of the start
 	groups map[string]*group
@@ -75,11 +76,14 @@ type loop struct {
 	// confine came.
 	gone, fresh map[string]bool
 	strange     bool
+	leftOut     map[string]bool            // see leaveOut
+	warn        func(id string, err error) // takes what leaveOut says
 	// guard is told a configuration that is in force.
 	guard func(*config.NodeConfig)
 
 	mu      sync.Mutex
 	conf    *config.NodeConfig
+	admins  map[int]bool // users of conf.Agent.Admins
 	loaded  time.Time
 	refused string
 	pending []string
@@ -88,7 +92,9 @@ type loop struct {
 }
 
 func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
-	return &loop{keeper: k, base: base, first: c, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, conf: c, loaded: time.Now()}
+	l := &loop{keeper: k, base: base, first: c, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, leftOut: map[string]bool{}, conf: c, loaded: time.Now()}
+	l.warn = func(_ string, err error) { l.complain(err) }
+	return l
 }
 
 // options are those of the node under a configuration.
@@ -98,6 +104,7 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 	if opt.Policy, err = c.NewPolicy(); err != nil {
 		return opt, err
 	}
+	opt.PolicyName, opt.PolicyOptions = c.Policy.Name, c.Policy.Options
 	opt.Config, opt.Rewrites = c.PlaceConfig(), c.Agent.YieldAfter
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
@@ -115,6 +122,9 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 func (l *loop) open(ctx context.Context) error {
 	opt, err := l.options(l.conf)
 	if err != nil {
+		return err
+	}
+	if l.admins, err = adminsOf(l.conf); err != nil {
 		return err
 	}
 	return l.keeper.open(ctx, opt)
@@ -217,7 +227,7 @@ func (l *loop) adopt(ctx context.Context) error {
 		if w.Spec.Request.Labels[label] == "" {
 			continue
 		}
-		if entry, ok := l.conf.Match(l.prefix + "/" + w.Group); !ok || idOf(entry.Name, w.Group) != w.ID() {
+		if entry, _, ok := l.entryOf(w.Group); !ok || idOf(entry.Name, w.Group) != w.ID() {
 			l.complain(l.release(ctx, w.ID()))
 		}
 	}
@@ -225,7 +235,11 @@ func (l *loop) adopt(ctx context.Context) error {
 }
 
 // heard acts on an event; it reports whether the rest is to be compared soon.
-func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
+func (l *loop) heard(ctx context.Context, e cgroupstat.Event) bool {
+	if e.Crowd != nil {
+		l.note(api.Slow, "", e.Crowd.String())
+		return false
+	}
 	if e.Path == "" || agent.IsOwn(e.Path) {
 		return false
 	}
@@ -243,7 +257,7 @@ func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
 	}
 	g = &group{path: e.Path}
 	l.groups[e.Path] = g
-	l.match(g)
+	delegated := l.match(g)
 	if l.gone[g.id] { // made anew: what was written to the old one is not here
 		l.complain(l.release(ctx, g.id))
 		delete(l.gone, g.id)
@@ -253,16 +267,26 @@ func (l *loop) heard(ctx context.Context, e cgrouptree.Event) bool {
 		l.fresh[g.id] = true
 		return true
 	}
-	l.strange = l.strange || l.conf.IsConfined(l.prefix+"/"+g.path)
+	l.strange = l.strange || l.conf.IsConfined(config.Candidate{Path: l.prefix + "/" + g.path, Delegated: delegated})
 	return l.strange
 }
 
-// match asks the configuration what a group is.
-func (l *loop) match(g *group) {
+// names reports whether the configuration says of a group of another user, by path from
+// the base on, that it is a workload. Any goroutine may ask.
+func (l *loop) names(path string) bool {
+	_, ok := l.config().Match(config.Candidate{Path: l.prefix + "/" + path, Delegated: true})
+	return ok
+}
+
+// match asks the configuration what a group is. It reports whether another user chose
+// the group's name.
+func (l *loop) match(g *group) (delegated bool) {
 	g.entry, g.id = nil, ""
-	if entry, ok := l.conf.Match(l.prefix + "/" + g.path); ok {
+	entry, delegated, ok := l.entryOf(g.path)
+	if ok {
 		g.entry, g.id = entry, idOf(entry.Name, g.path)
 	}
+	return delegated
 }
 
 // idOf names the workload that a group is.
@@ -275,9 +299,15 @@ func idOf(name, path string) string {
 	return id
 }
 
+// SpecOf is what a configuration wants for a workload of its that is known as id.
+func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
+	return agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
+}
+
 // specOf is what the configuration wants for a group.
 func (l *loop) specOf(g *group) agent.Spec {
-	spec := agent.Spec{Request: g.entry.Request(g.id), Limits: l.conf.LimitsOf(g.entry).Cgroup(), Group: g.path}
+	spec := SpecOf(l.conf, g.entry, g.id)
+	spec.Group = g.path
 	spec.Request.Labels = map[string]string{label: g.entry.Name}
 	spec.Request.Explain = true
 	return spec
@@ -286,6 +316,7 @@ func (l *loop) specOf(g *group) agent.Spec {
 // settle gives a group the place that the configuration says, if it has another
 // or none.
 func (l *loop) settle(ctx context.Context, g *group) {
+	ctx = api.WithOrigin(ctx, api.ByConfig)
 	if g.entry == nil {
 		g.wait = nil
 		return
@@ -411,6 +442,13 @@ func (l *loop) config() *config.NodeConfig {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conf
+}
+
+// isAdmin reports whether the configuration in force lets a user do what root may.
+func (l *loop) isAdmin(uid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.admins[uid]
 }
 
 func (l *loop) configView() api.Config {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,48 +12,88 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// detailTime is the time in which the costly figures of every workload are read once.
-const detailTime = time.Minute
+const (
+	// rotation is the time in which all figures of every workload are read once.
+	rotation = time.Minute
+	// patience is after how many of these readings what could not be opened is tried
+	// again.
+	patience = 10
+	// refresh is after how many of them the figures of a workload that has used no CPU
+	// time are read all the same.
+	refresh = 5
+)
 
-// meter reads the statistics of the workloads' groups and keeps the last two
-// readings. The costly ones are read in turns. What the guard reads anyway is taken
-// from there.
+// The tiers of the meter's sampler.
+const (
+	sampled = iota // every interval
+	given          // by the guard: only in rotation
+)
+
+// meter keeps the figures of workloads: some of every interval, the others in rotation.
+// What the guard reads anyway is taken from there.
 type meter struct {
-	site *site
-	// turns is how many readings come to detailTime.
+	site *observe.Site
+	// turns is how many intervals come to a rotation.
 	turns int
 	// prefix comes before the groups where the guard names them.
 	prefix string
+	every  cgroupstat.Request // of each interval
+	all    cgroupstat.Request // in rotation
+	own    []observe.Source   // of workloads with CPUs of their own
 
 	mu      sync.Mutex
 	sampler *cgroupstat.Sampler
-	// always says of a quantity that the sampler has told it: only these are taken from
-	// the guard, as others would be newer than when they are read in turns again.
-	always  [256]bool          // by quantity
-	details map[string]*detail // by group
-	queue   []string           // the groups, the next to be read first
-	ids     []string           // in the order of the workloads
-	last    reading
-	before  reading
+	// told says of a quantity that an interval's own reading has told it: only these are
+	// taken from the guard, as others would be newer than the rest of the rotation.
+	told    [256]bool           // by quantity
+	metered map[string]*metered // by group
+	queue   []string            // the groups, the next of the rotation first
+	ids     []string            // of the workloads, in order
+	at      time.Time           // of the last reading
+	samples []watch.Sample      // room for one reading
 }
 
-// reading is all samples of one instant.
-type reading struct {
-	at      time.Time
-	samples []watch.Sample
+// metered is one workload.
+type metered struct {
+	id      string
+	own     *observe.Readers // nil without CPUs of its own
+	tier    int
+	rounds  int // readings in rotation, and those of own
+	tried   int
+	givenAt time.Time // when the guard last gave its figures
+	figures []figure
+}
+
+// figure is one quantity of a workload, with its last two values.
+type figure struct {
+	quantity watch.Quantity
+	part     watch.Part
+	series   watch.Series
 }
 
 // newMeter returns a meter that is asked to read once in an interval. root is the
-// directory that stands for "/"; what others tell is read in turns only.
+// directory that stands for "/"; what others tell is read in rotation only.
 func newMeter(root string, trees, others []cgroupstat.Tree, interval time.Duration) *meter {
-	return &meter{
-		site: &site{root: root, trees: slices.Concat(trees, others), signals: detailed(trees)}, turns: max(int(detailTime/interval), 1),
-		sampler: cgroupstat.NewSampler(trees, cgroupstat.Always()...), details: map[string]*detail{},
+	every := slices.DeleteFunc(cgroupstat.Always(), func(s cgroupstat.Signal) bool {
+		return s == cgroupstat.CPUPressure && !slices.ContainsFunc(trees, func(t cgroupstat.Tree) bool { return t.Version == 2 })
+	})
+	all := cgroupstat.SetOf(cgroupstat.Signals()...) &^ cgroupstat.SetOf(cgroupstat.State)
+	m := &meter{
+		site: &observe.Site{Root: root, Trees: slices.Concat(trees, others)}, turns: max(int(rotation/interval), 1),
+		every: cgroupstat.Request{Read: cgroupstat.SetOf(every...)}, all: cgroupstat.Request{Read: all}, metered: map[string]*metered{},
+		own: observe.Sources(observe.OnOwnCPUs),
 	}
+	if len(trees) > 0 {
+		m.site.Tree = trees[0].Dir
+	}
+	m.sampler = cgroupstat.NewSampler(m.site.Trees, every, nil)
+	return m
 }
 
 // follow reads these workloads, given with their groups and the CPUs of their own,
@@ -69,30 +110,42 @@ func (m *meter) follow(groups map[string]string, own map[string]cpuset.Set) erro
 			continue
 		}
 		there[group] = true
-		d := m.details[group]
-		if d == nil {
-			d = newDetail(m.site, group)
-			m.details[group] = d
+		w := m.metered[group]
+		if w == nil {
+			w = &metered{}
+			m.metered[group] = w
 			m.queue = slices.Insert(m.queue, 0, group)
 		}
-		d.id = id
-		if !d.taken {
-			errs = append(errs, m.sample(group))
-		}
-		errs = append(errs, d.move(own[id]))
+		w.id = id
+		errs = append(errs, m.add(group, w.tier), w.move(m, group, own[id]))
 	}
-	for group := range m.details {
+	for group := range m.metered {
 		if !there[group] {
-			errs = append(errs, m.sampler.Remove(group), m.forget(group))
+			errs = append(errs, m.forget(group))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// sample reads a group once in an interval from now on. The loop hears of the end of
-// one that is gone.
-func (m *meter) sample(group string) error {
-	err := m.sampler.Add(group)
+// move reads what costs most on the CPUs that are a workload's own now.
+func (w *metered) move(m *meter, group string, own cpuset.Set) error {
+	switch {
+	case own.IsEmpty():
+		err := w.close(group)
+		w.own = nil
+		return err
+	case w.own == nil:
+		w.own = m.site.Open(group, own, m.own)
+		w.tried = 0
+		return nil
+	}
+	return w.own.Move(own)
+}
+
+// add reads a group in a tier from now on. The loop hears of the end of one that is
+// gone.
+func (m *meter) add(group string, tier int) error {
+	err := m.sampler.Add(group, tier)
 	if errors.Is(err, watch.ErrGone) {
 		return nil
 	}
@@ -103,80 +156,123 @@ func (m *meter) sample(group string) error {
 func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at := m.begin(now, origin)
+	at := watch.Time(now.Sub(origin))
 	var of string // those of a group come one after the other
-	var d *detail
+	var w *metered
 	for i := range samples {
 		s := &samples[i]
-		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) || !m.always[s.Quantity] {
+		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) || !m.told[s.Quantity] {
 			continue
 		}
 		if s.Subject.Name != of {
-			of, d = s.Subject.Name, nil
+			of, w = s.Subject.Name, nil
 			if group, ok := strings.CutPrefix(of, m.prefix); ok {
-				d = m.details[group]
+				w = m.metered[group]
 			}
 		}
-		if d == nil {
+		if w == nil {
 			continue
 		}
 		if s.Quantity == watch.CPUTime {
-			d.given = now
+			w.givenAt = now
 		}
-		kept := *s
-		kept.Time, kept.Subject.Name = at, d.group
-		m.last.samples = append(m.last.samples, kept)
+		w.keep(at, s)
 	}
 	m.complete(now, at)
 }
 
-// read takes a reading, and some of the costly ones. origin is the instant that samples
+// read takes a reading, and some of those in rotation. origin is the instant that samples
 // count from.
 func (m *meter) read(now, origin time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.complete(now, m.begin(now, origin))
+	m.complete(now, watch.Time(now.Sub(origin)))
 }
 
-// begin makes room for the samples of now.
-func (m *meter) begin(now, origin time.Time) watch.Time {
-	m.before, m.last = m.last, m.before
-	m.last.at, m.last.samples = now, m.last.samples[:0]
-	return watch.Time(now.Sub(origin))
-}
-
-// complete reads of now what the guard has not given.
+// complete reads what the guard has not given. A group that cannot be read tells
+// nothing; the loop hears of its end.
 func (m *meter) complete(now time.Time, at watch.Time) {
-	for group, d := range m.details {
-		taken := d.given.Equal(now)
-		switch {
-		case taken && !d.taken:
-			d.always = m.sampler.Signals(group)
-			_ = m.sampler.Remove(group)
-		case !taken && d.taken:
-			_ = m.sample(group) // what cannot be read tells nothing
+	m.at = now
+	for group, w := range m.metered {
+		tier := sampled
+		if w.givenAt.Equal(now) {
+			tier = given
 		}
-		d.taken = taken
+		if tier != w.tier {
+			w.tier = tier
+			_ = m.add(group, tier)
+		}
 	}
-	// A group that cannot be read tells nothing; the loop hears of its end.
-	given := len(m.last.samples)
-	m.last.samples, _ = m.sampler.Sample(at, m.last.samples)
-	for i := range m.last.samples[given:] {
-		m.always[m.last.samples[given+i].Quantity] = true
+	m.samples, _ = m.sampler.Sample(at, m.samples[:0], m.every, cgroupstat.Request{})
+	var w *metered
+	for i := range m.samples {
+		s := &m.samples[i]
+		m.told[s.Quantity] = true
+		if i == 0 || s.Subject.Name != m.samples[i-1].Subject.Name {
+			w = m.metered[s.Subject.Name]
+		}
+		w.keep(at, s)
 	}
 	n := (len(m.queue) + m.turns - 1) / m.turns
 	for _, group := range m.queue[:n] {
-		m.details[group].read(at)
+		m.readAll(group, at)
 	}
 	m.queue = append(m.queue[n:], m.queue[:n]...)
 }
 
-// forget ends the costly figures of a group.
+// readAll reads all figures of a workload. Those that are not told any more end.
+func (m *meter) readAll(group string, at watch.Time) {
+	w := m.metered[group]
+	q := m.all
+	if w.rounds++; w.rounds%refresh == 0 {
+		q.Fresh = q.Read
+	}
+	m.samples, _ = m.sampler.SampleGroup(at, group, q, m.samples[:0])
+	if w.own != nil {
+		if w.tried%patience == 0 {
+			w.own.Fill()
+		}
+		w.tried++
+		m.samples = w.own.Read(at, m.samples)
+	}
+	for i := range m.samples {
+		w.keep(at, &m.samples[i])
+	}
+	w.figures = slices.DeleteFunc(w.figures, func(f figure) bool {
+		_, age, ok := f.series.Last(at)
+		return !ok || age > 0
+	})
+}
+
+// keep keeps a sample as of an instant.
+func (w *metered) keep(at watch.Time, s *watch.Sample) {
+	for i := range w.figures {
+		if f := &w.figures[i]; f.quantity == s.Quantity && f.part == s.Subject.Part {
+			_ = f.series.Add(at, s.Value) // refused if it is known of this instant
+			return
+		}
+	}
+	f := figure{s.Quantity, s.Subject.Part, *watch.NewSeries(s.Quantity, 2)}
+	_ = f.series.Add(at, s.Value)
+	w.figures = append(w.figures, f)
+}
+
+// forget ends the figures of a group.
 func (m *meter) forget(group string) error {
-	d := m.details[group]
-	delete(m.details, group)
+	w := m.metered[group]
+	delete(m.metered, group)
 	m.queue = slices.DeleteFunc(m.queue, func(g string) bool { return g == group })
-	return d.close()
+	return errors.Join(m.sampler.Remove(group), w.close(group))
+}
+
+func (w *metered) close(group string) error {
+	if w.own == nil {
+		return nil
+	}
+	if err := w.own.Close(); err != nil {
+		return fmt.Errorf("close figures of group %s: %w", group, err)
+	}
+	return nil
 }
 
 // Signals says for each signal that workloads may have whether one has it, and if not,
@@ -185,20 +281,27 @@ func (m *meter) Signals() map[string]error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := map[string]error{}
-	for group, d := range m.details {
-		if d.taken {
-			tellAll(all, d.always)
-		} else {
-			tellAll(all, m.sampler.Signals(group))
+	note := func(name string, err error) { // it is there if one workload has it
+		if was, known := all[name]; !known || was != nil {
+			all[name] = err
 		}
-		d.tell(all)
+	}
+	for group, w := range m.metered {
+		for _, status := range m.sampler.Signals(group) {
+			note(status.Signal.String(), status.Err)
+		}
+		if w.own != nil {
+			w.own.Each(note)
+		}
 	}
 	if len(all) == 0 {
 		return all
 	}
-	for _, s := range ownSources() {
-		if _, told := all[s.name]; !told {
-			all[s.name] = noOwn(s.name)
+	for _, s := range m.own {
+		if _, told := all[s.Name]; !told {
+			all[s.Name] = &kernel.NotSupportedError{
+				Feature: s.Name, Reason: "it is read of workloads with CPUs of their own, and there are none", Remedy: "give one CPUs of its own",
+			}
 		}
 	}
 	return all
@@ -208,59 +311,33 @@ func (m *meter) Signals() map[string]error {
 func (m *meter) Stats(context.Context) (api.Stats, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f := figures{m: m, by: make(map[string][]api.Figure, len(m.ids)), told: map[key]bool{}}
-	f.add(m.last.samples, m.before.samples)
-	for _, d := range m.details {
-		f.add(d.last.samples(d.group), d.before.samples(d.group))
+	by := make(map[string][]api.Figure, len(m.ids))
+	for _, w := range m.metered {
+		figures := make([]api.Figure, 0, len(w.figures))
+		for i := range w.figures {
+			f := &w.figures[i]
+			value, _, _ := f.series.Last(0)
+			figure := api.Figure{Quantity: f.quantity, Part: f.part, Value: value}
+			if rate, ok := f.series.Level(); ok && f.quantity.Counter() {
+				figure.Rate = &rate
+			}
+			figures = append(figures, figure)
+		}
+		by[w.id] = figures
 	}
-	stats := api.Stats{Time: m.last.at, Workloads: make([]api.Figures, 0, len(m.ids))}
+	stats := api.Stats{Time: m.at, Workloads: make([]api.Figures, 0, len(m.ids))}
 	for _, id := range m.ids {
-		stats.Workloads = append(stats.Workloads, api.Figures{ID: id, Figures: append([]api.Figure{}, f.by[id]...)})
+		stats.Workloads = append(stats.Workloads, api.Figures{ID: id, Figures: append([]api.Figure{}, by[id]...)})
 	}
 	return stats, nil
-}
-
-// figures are those of workloads.
-type figures struct {
-	m    *meter
-	by   map[string][]api.Figure // by workload
-	told map[key]bool
-}
-
-// add adds those of two readings that no other has told.
-func (f *figures) add(last, before []watch.Sample) {
-	earlier := make(map[key]watch.Sample, len(before))
-	for _, s := range before {
-		earlier[key{s.Subject, s.Quantity}] = s
-	}
-	for _, s := range last {
-		k := key{s.Subject, s.Quantity}
-		d := f.m.details[s.Subject.Name]
-		if d == nil || f.told[k] {
-			continue
-		}
-		f.told[k] = true
-		figure := api.Figure{Quantity: s.Quantity, Part: s.Subject.Part, Value: s.Value}
-		if was, ok := earlier[k]; ok && s.Quantity.Counter() && s.Value >= was.Value && s.Time > was.Time {
-			rate := (s.Value - was.Value) / (s.Time - was.Time).Seconds()
-			figure.Rate = &rate
-		}
-		f.by[d.id] = append(f.by[d.id], figure)
-	}
-}
-
-// key is what is the same in two readings.
-type key struct {
-	subject  watch.Subject
-	quantity watch.Quantity
 }
 
 func (m *meter) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	errs := []error{m.sampler.Close()}
-	for _, d := range m.details {
-		errs = append(errs, d.close())
+	for group, w := range m.metered {
+		errs = append(errs, w.close(group))
 	}
 	return errors.Join(errs...)
 }

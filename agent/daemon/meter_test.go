@@ -230,8 +230,8 @@ func TestMeterTakesTurns(t *testing.T) {
 	}
 	readings := func() (least, most int) {
 		least = many
-		for _, d := range m.details {
-			least, most = min(least, d.readings), max(most, d.readings)
+		for _, w := range m.metered {
+			least, most = min(least, w.rounds), max(most, w.rounds)
 		}
 		return least, most
 	}
@@ -246,10 +246,10 @@ func TestMeterTakesTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	tick()
-	if n := m.details["new"].readings; n != 1 {
+	if n := m.metered["new"].rounds; n != 1 {
 		t.Errorf("a new group was read %d times", n)
 	}
-	for at < int(detailTime/time.Second) {
+	for at < int(rotation/time.Second) {
 		tick()
 	}
 	if least, most := readings(); least != 1 || most > 2 {
@@ -263,7 +263,7 @@ func TestMeterTakesTurns(t *testing.T) {
 	for range 120 {
 		tick()
 	}
-	if least, _ := readings(); least < 3 || len(m.queue) != many || m.details["new"] != nil {
+	if least, _ := readings(); least < 3 || len(m.queue) != many || m.metered["new"] != nil {
 		t.Errorf("after another two minutes, %d groups were read at least %d times", len(m.queue), least)
 	}
 }
@@ -280,11 +280,10 @@ func TestMeterWorkloadEnds(t *testing.T) {
 	}
 	origin := time.Now()
 	m.read(origin, origin)
-	d := m.details["g"]
 	if err := m.follow(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := told(t, m, "w"); len(got) != 0 || d.stats != nil || len(m.Signals()) != 0 {
+	if got, _ := told(t, m, "w"); len(got) != 0 || m.sampler.Signals("g") != nil || len(m.Signals()) != 0 {
 		t.Errorf("it tells %v", got)
 	}
 	if err := m.follow(all, nil); err != nil {
@@ -332,7 +331,7 @@ func TestMeterTakesFromGuard(t *testing.T) {
 	if values, _ := told(t, m, "x"); values["cpu_time"] != 5 {
 		t.Errorf("x tells %v", values)
 	}
-	if m.sampler.Signals("g") != nil || m.sampler.Signals("h") == nil {
+	if m.metered["g"].tier != given || m.metered["h"].tier != sampled {
 		t.Error("what the guard reads is read a second time, or the rest is not")
 	}
 	if diff := cmp.Diff(len(signals), len(m.Signals())); diff != "" || m.Signals()["usage"] != nil {

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -22,7 +23,9 @@ type Draft struct {
 	Class place.Class
 	// CPUs are what it could run on in the end, Own those of its own.
 	CPUs, Own, Mems cpuset.Set
-	Err             error // why it would get none
+	// Limits are the settings that it would have beside these, its class's included.
+	Limits cgroup.Limits
+	Err    error // why it would get none
 }
 
 // Preview says which groups that are there match, in the order of their paths, and
@@ -63,7 +66,7 @@ func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
 	if err != nil || len(trees) == 0 {
 		return nil, err
 	}
-	l.prefix = prefix
+	l.dir, l.prefix = n.Bases()[0], prefix
 	state, err := n.State(ctx)
 	if err != nil {
 		return nil, err
@@ -96,15 +99,16 @@ func groupsBelow(root *kernel.Root, base string) (paths []string, err error) {
 // draft places the groups that match one after the other.
 func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []Draft {
 	var drafts []Draft
+	l.warn = func(id string, err error) { drafts = append(drafts, Draft{ID: id, Err: err}) }
 	for _, path := range paths {
 		g := &group{path: path}
 		l.match(g)
 		if g.entry == nil {
 			continue
 		}
-		d := Draft{ID: g.id, Class: g.entry.Class}
-		request := g.entry.Request(g.id)
-		offer, err := place.Place(policy, state, &request)
+		spec := l.specOf(g)
+		d := Draft{ID: g.id, Class: g.entry.Class, Limits: spec.Settings()}
+		offer, err := place.Place(policy, state, &spec.Request)
 		if err == nil {
 			var next *place.State
 			if next, err = state.Commit(offer); err == nil {

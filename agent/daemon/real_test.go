@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
@@ -86,7 +87,8 @@ func cpuTime() time.Duration {
 }
 
 // realGroups returns the directories of the hierarchies in which a workload lives,
-// and a prefix of names that is this test's own. It skips where they cannot be used.
+// and a prefix of names that is this test's own, for a node that has the whole tree. It
+// skips where they cannot be used.
 func realGroups(b testing.TB) (dirs []string, prefix string) {
 	b.Helper()
 	root, err := kernel.Open("/")
@@ -104,6 +106,7 @@ func realGroups(b testing.TB) (dirs []string, prefix string) {
 	if !ok || t.Version != 1 || t.ReadOnly {
 		b.Skip("no cpuset hierarchy of cgroup v1 that can be written to")
 	}
+	fakekernel.LockHost(b, fakekernel.Alone)
 	for _, name := range []string{cgroup.CPUSet, cgroup.CPU, cgroup.CPUAcct, cgroup.Memory, cgroup.IO, cgroup.PIDs} {
 		if t, ok := host.Hierarchy(name); ok && !slices.Contains(dirs, "/"+t.Dir) {
 			dirs = append(dirs, "/"+t.Dir)

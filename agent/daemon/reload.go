@@ -95,7 +95,7 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 }
 
 // atStart are fields that are read at the start only.
-var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.network", "agent.stateDir", "agent.rescan"}
+var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.network", "agent.hosts", "agent.stateDir", "agent.rescan"}
 
 // ofNode are fields, or what is before a dot, that the node is opened with.
 var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}
@@ -106,6 +106,10 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 		return nil, err
 	}
 	opt, err := l.options(next)
+	if err != nil {
+		return nil, err
+	}
+	admins, err := adminsOf(next)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +131,7 @@ func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []con
 		return nil, err
 	}
 	l.mu.Lock()
-	l.conf, l.loaded, l.pending = next, time.Now(), waiting
+	l.conf, l.admins, l.loaded, l.pending = next, admins, time.Now(), waiting
 	l.mu.Unlock()
 	l.rematch(ctx)
 	l.reconcile(ctx)

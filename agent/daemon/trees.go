@@ -18,13 +18,12 @@ func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree
 	if err != nil {
 		return nil, nil, "", false, err
 	}
-	within := func(h cgroup.Hierarchy, base string) bool { return base == h.Dir || strings.HasPrefix(base, h.Dir+"/") }
 	tree := func(h cgroup.Hierarchy, dir string) cgroupstat.Tree {
 		return cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(root.Name(), dir)}
 	}
 	for i, base := range bases {
 		for _, h := range host.Hierarchies {
-			if !within(h, base) {
+			if !kernel.Within(base, h.Dir) {
 				continue
 			}
 			trees = append(trees, tree(h, base))
@@ -36,7 +35,7 @@ func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree
 		}
 	}
 	for _, h := range host.Hierarchies {
-		if !slices.ContainsFunc(bases, func(base string) bool { return within(h, base) }) && len(bases) > 0 {
+		if !slices.ContainsFunc(bases, func(base string) bool { return kernel.Within(base, h.Dir) }) && len(bases) > 0 {
 			others = append(others, tree(h, filepath.Join(h.Dir, prefix)))
 		}
 	}

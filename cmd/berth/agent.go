@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -17,12 +18,13 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/daemon"
-	"berth.dev/berth/agent/metrics"
-	"berth.dev/berth/agent/page"
+	"berth.dev/berth/agent/web"
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/watch"
 )
 
 func agentCommand() *cobra.Command {
@@ -35,17 +37,18 @@ func agentCommand() *cobra.Command {
 		Long: `Keep this host as a NodeConfig says, and serve the API.
 
 The agent watches control groups come and go. A group that the configuration matches
-gets its place at once: CPUs, memory nodes and limits; one that vanishes is
-released. Everyone else is kept off exclusive CPUs where confine says so. Values
-that others change are repaired, and left to them if they keep at it.
+gets CPUs, memory nodes and limits at once; one that vanishes is released. Other
+groups are kept off exclusive CPUs where confine says so. Values that another writer
+changes are repaired, and left to that writer after several times.
 
-Beside that it guards: it says which workload suffers, from what and by whom and, if
-the configuration's guard.mode is enforce, moves the neighbour aside, measures whether
-that helped, and gives it back when it is no longer needed and at the end.
+It also runs the guard, which says which workload suffers, from what and because of
+which neighbour. If the configuration's guard.mode is enforce, the guard slows that
+neighbour down, measures whether that helped, and reverts it when it is no longer
+needed and at the end.
 
-  --config FILE   what the host is to be like (docs/nodeconfig.md). It is read again
+  --config FILE   the wanted state of the host (docs/nodeconfig.md). It is read again
                   when it changes and on SIGHUP, and only what differs is applied. A
-                  file that is not valid is refused, and what was stays in force.
+                  file that is not valid is refused, and the one before stays active.
   --socket PATH   where berth run, ps, map and other clients find the agent; by
                   default /run/berth/agent.sock for root, else in
                   $XDG_RUNTIME_DIR/berth or /tmp/berth-UID
@@ -53,12 +56,17 @@ that helped, and gives it back when it is no longer needed and at the end.
                   other workloads; nothing is changed
 
 /metrics for Prometheus and the status page are at http://127.0.0.1:9750, or
-where agent.metrics says, and on the socket.
+where agent.metrics says, and on a socket of their own, page.sock beside that of
+the API. Where they cannot be served, the agent says so and tries again.
 
-SIGTERM and SIGINT end the agent. All stays in place then, and the next start goes
+With agent.group, the members of that group may use the socket: all of them may
+read, place their own processes, and change and release what they placed. Only root
+and the users in agent.admins may do more.
+
+SIGTERM and SIGINT end the agent. Everything stays in place then, and the next start goes
 on where this one ended; with --restore-on-exit, or restoreOnExit in the
-configuration, every value and group is given back. After a kill -9, start it
-again, or give everything back with berth restore.
+configuration, every value and group is restored. After a kill -9, start it
+again, or restore everything with berth restore.
 
 Only one agent keeps a host. Under systemd it says when it is ready and feeds the
 watchdog. docs/agent.md describes the API.
@@ -75,7 +83,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			if err != nil {
 				return err
 			}
-			opt.Root, opt.Web = root, web(root, rootDir(cmd))
+			opt.Root = root
 			opt.Sensors = func() (daemon.Sensors, error) { return guard.OpenHost(rootDir(cmd)) }
 			if dryRun {
 				return previewAgent(cmd.Context(), cmd.OutOrStdout(), opt)
@@ -83,11 +91,15 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			if opt.Log, err = logTo(cmd.ErrOrStderr(), format); err != nil {
 				return err
 			}
+			opt.Web = webHandler(root, rootDir(cmd), opt.Log)
 			hangup := make(chan os.Signal, 1)
 			signal.Notify(hangup, syscall.SIGHUP)
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
-			outlivePipe()
+			ignoreSIGPIPE()
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(25) // it lives long and allocates little
+			}
 			return daemon.Run(cmd.Context(), opt)
 		},
 	}
@@ -95,24 +107,30 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 	fs.StringVar(&opt.File, "config", "", "NodeConfig `file`; without one the defaults hold, and nothing matches")
 	fs.StringVar(&opt.Socket, "socket", "", "`path` of the API's socket")
 	fs.StringVar(&format, "log-format", "text", "text or json, on the standard error stream")
-	fs.BoolVar(&opt.RestoreOnExit, "restore-on-exit", false, "give every value and group back at the end")
+	fs.BoolVar(&opt.RestoreOnExit, "restore-on-exit", false, "restore every value and group at the end")
 	fs.BoolVar(&dryRun, "dry-run", false, "say what would be placed where, and change nothing")
 	completeWords(cmd, "log-format", "text", "json")
 	return cmd
 }
 
-// web shows the metrics and the status page.
-func web(root *kernel.Root, dir string) func(context.Context, api.Server) (http.Handler, error) {
+// webHandler shows the metrics and the status page. It logs which counters of the hardware
+// they lack, and why.
+func webHandler(root *kernel.Root, dir string, log *slog.Logger) func(context.Context, api.Server) (http.Handler, error) {
 	return func(ctx context.Context, s api.Server) (http.Handler, error) {
 		hardware := observe.OpenHardware(dir)
-		m, err := metrics.New(s.View, metrics.Options{Root: root.FS(), Hardware: hardware})
+		for _, q := range []watch.Quantity{watch.Cycles, watch.LLCOccupancy} {
+			if err := hardware.Why(q); err != nil {
+				log.Info("missing", "text", err.Error())
+			}
+		}
+		m, err := web.NewMetrics(s.View, web.MetricsOptions{Root: root.FS(), Hardware: hardware})
 		if err != nil {
 			return nil, errors.Join(err, hardware.Close())
 		}
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", m.Handler())
-		mux.Handle("/", page.Handler(s))
+		mux.Handle("/", web.Handler(s))
 		return mux, nil
 	}
 }
@@ -128,8 +146,8 @@ func logTo(w io.Writer, format string) (*slog.Logger, error) {
 	return nil, exitStatus{exitUsage, fmt.Errorf("--log-format %q: not text or json", format)}
 }
 
-// supervisor is who started this process, as sd_notify(3) and
-// sd_watchdog_enabled(3) say.
+// supervisor is the service manager of this process, by the environment of
+// sd_notify(3) and sd_watchdog_enabled(3).
 func supervisor() daemon.Supervisor {
 	s := daemon.Supervisor{Socket: os.Getenv("NOTIFY_SOCKET")}
 	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
@@ -140,7 +158,7 @@ func supervisor() daemon.Supervisor {
 	return s
 }
 
-// previewAgent says what the agent would do first.
+// previewAgent prints the first changes that the agent would make.
 func previewAgent(ctx context.Context, w io.Writer, opt daemon.Options) error {
 	drafts, err := daemon.Preview(ctx, opt)
 	if err != nil {
@@ -152,15 +170,18 @@ func previewAgent(ctx context.Context, w io.Writer, opt daemon.Options) error {
 	}
 	for _, d := range drafts {
 		if d.Err != nil {
-			fmt.Fprintf(w, "%s\n    refused: %v\n", onLine(d.ID), d.Err)
+			fmt.Fprintf(w, "%s\n    refused: %v\n", plain.Line(d.ID), plain.Line(d.Err.Error()))
 			continue
 		}
-		fmt.Fprintf(w, "%s\n    class %s, CPUs %s", onLine(d.ID), d.Class, d.CPUs)
+		fmt.Fprintf(w, "%s\n    class %s, CPUs %s", plain.Line(d.ID), d.Class, d.CPUs)
 		if !d.Own.IsEmpty() {
 			fmt.Fprintf(w, ", of which its own %s", d.Own)
 		}
 		if !d.Mems.IsEmpty() {
 			fmt.Fprintf(w, ", memory nodes %s", d.Mems)
+		}
+		if limits := limitsText(&d.Limits); limits != "" {
+			fmt.Fprintf(w, ", limits: %s", limits)
 		}
 		fmt.Fprintln(w)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/kernel"
 )
 
 // agentHome is a directory with a configuration for an agent of a test's own.
@@ -152,4 +155,24 @@ func TestAgentOnThisHost(t *testing.T) {
 		t.Error(err)
 	}
 	is(before)
+}
+
+// What the machine's counters cannot be had for is in the log, a line for each.
+func TestWebNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	_, err = webHandler(root, dir, slog.New(slog.NewTextHandler(&log, nil)))(t.Context(), api.Server{History: api.NewHistory(1, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"hardware counters: not supported: the root directory is not", "monitoring by resctrl: "} {
+		if n := strings.Count(log.String(), want); n != 1 {
+			t.Errorf("%q is in the log %d times, want once:\n%s", want, n, &log)
+		}
+	}
 }

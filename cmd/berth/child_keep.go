@@ -21,17 +21,17 @@ import (
 	"berth.dev/berth/place"
 )
 
-// startKeeper starts the process that gives the place back once this one, which
-// will be the command, has ended. The command must not find a child that it
-// does not know of, so it is a grandchild whose parent ends at once. When
-// startKeeper returns, it watches.
+// startKeeper starts the process that releases the workload once this process, which
+// will be the command, has ended. The command must not find a child that it does not
+// know of, so the keeper is a grandchild whose parent ends at once. When startKeeper
+// returns, the keeper watches.
 func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	args, err := f.nodeFlags.args(cmd)
+	args, err := nodeArgs(cmd)
 	if err != nil {
 		return err
 	}
@@ -77,18 +77,18 @@ func childKeepCommand() *cobra.Command {
 			if k.pid, err = strconv.Atoi(args[1]); err != nil {
 				return err
 			}
-			k.open = func() (node, error) { return k.flags.open(cmd) }
+			k.open = func() (node, error) { return (&nodeFlags{}).open(cmd) }
 			return k.keep(context.WithoutCancel(cmd.Context()))
 		},
 	}
-	k.flags.register(cmd)
+	socketFlag(cmd)
 	cmd.Flags().BoolVar(&fork, "fork", true, "start the keeper and end")
 	cmd.Flags().BoolVar(&k.killLeft, "kill-left", false, "kill the processes that are left")
 	return cmd
 }
 
-// closeOthersOnExec keeps what the caller of berth run has open, such as a lock or
-// the end of a pipe, from staying open in the keeper.
+// closeOthersOnExec closes, in the keeper, the files that the caller of berth run has
+// open, such as a lock or the end of a pipe.
 func closeOthersOnExec(keep *os.File) error {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -103,9 +103,8 @@ func closeOthersOnExec(keep *os.File) error {
 	return nil
 }
 
-// keeper is what a keeper knows.
+// keeper is the state of a keeper.
 type keeper struct {
-	flags    nodeFlags
 	open     func() (node, error)
 	ready    *os.File
 	id       string
@@ -115,7 +114,7 @@ type keeper struct {
 
 // keep waits for the process and releases.
 func (k *keeper) keep(ctx context.Context) error {
-	// Who stops a service signals all its processes, and this one is needed after.
+	// Stopping a service signals all its processes, and this one is needed after.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	fd, err := unix.PidfdOpen(k.pid, 0)
 	if err != nil {
@@ -146,7 +145,8 @@ func (k *keeper) release(ctx context.Context) error {
 	for wait := keepFirst; ; wait = min(2*wait, keepMost) {
 		dirs, err := k.try(ctx)
 		var occupied *agent.OccupiedError
-		if !errors.As(err, &occupied) {
+		var stuck *agent.StuckError
+		if !errors.As(err, &occupied) && !errors.As(err, &stuck) {
 			return err
 		}
 		for time.Sleep(wait); hasProcesses(dirs); time.Sleep(wait) {
@@ -170,7 +170,7 @@ func (k *keeper) try(ctx context.Context) (dirs []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.Dirs, n.Release(ctx, k.id, k.killLeft)
+	return w.Dirs, release(ctx, n, k.id, k.killLeft)
 }
 
 // hasProcesses reports whether a group, a directory relative to /, has processes.

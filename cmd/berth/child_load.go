@@ -18,8 +18,8 @@ func childLoadCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// The loop looks at nothing but its schedule: whoever stops the
-			// process stops it here.
+			// The loop reads its schedule only, so the end of the context ends the
+			// process here.
 			stop := context.AfterFunc(cmd.Context(), func() { os.Exit(exitInterrupted) })
 			defer stop()
 			return load.Serve(cmd.InOrStdin(), cmd.OutOrStdout(), func() { os.Exit(exitError) })

@@ -3,11 +3,11 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"berth.dev/berth/lab/tenant"
+	"berth.dev/berth/lab/load"
 )
 
 // childTenantCommand is the lab's article service as a process of its own. The
-// lab starts it; its protocol is that of tenant.Serve.
+// lab starts it; its protocol is that of load.ServeTenant.
 func childTenantCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "__tenant",
@@ -15,7 +15,7 @@ func childTenantCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return tenant.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			return load.ServeTenant(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
 )
 
@@ -47,13 +50,10 @@ Exit status: 0 all valid, 1 a file could not be read, 2 wrong usage, 3 a file is
 not valid.`,
 		Args: fileArgs(1, 1<<10),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			return checkConfigs(cmd.OutOrStdout(), args, output)
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	return cmd
 }
 
@@ -61,13 +61,13 @@ not valid.`,
 func fileArgs(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return exitStatus{exitUsage, fmt.Errorf("%s: %s named (see '%s --help')", cmd.Name(), count(len(args), "file"), cmd.CommandPath())}
+			return exitStatus{exitUsage, fmt.Errorf("%s: %s named (see '%s --help')", cmd.Name(), plain.Count(len(args), "file"), cmd.CommandPath())}
 		}
 		return nil
 	}
 }
 
-// configReport is what a check of one file found, a line of JSON.
+// configReport is the result of checking one file, a line of JSON.
 type configReport struct {
 	File   string        `json:"file"`
 	Valid  bool          `json:"valid"`
@@ -106,7 +106,7 @@ func checkConfigs(out io.Writer, files []string, output string) error {
 	return nil
 }
 
-// reportConfig writes what Parse said of a file.
+// reportConfig writes the result of Parse for a file.
 func reportConfig(out io.Writer, file string, c *config.NodeConfig, invalid error, output string) error {
 	if output == "json" {
 		r := configReport{File: file, Valid: invalid == nil}
@@ -119,8 +119,41 @@ func reportConfig(out io.Writer, file string, c *config.NodeConfig, invalid erro
 		_, err := fmt.Fprintln(out, invalid)
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s: valid: policy %s, %s\n", file, c.Policy.Name, count(len(c.Workloads), "workload"))
+	rows := [][]string{{"    WORKLOAD", "CLASS", "LIMITS"}}
+	for i := range c.Workloads {
+		w := &c.Workloads[i]
+		rows = append(rows, []string{"    " + w.Name, w.Class.String(), dash(limitsOf(c, w))})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: valid: policy %s, %s\n", plain.Line(file), c.Policy.Name, plain.Count(len(c.Workloads), "workload"))
+	if len(rows) > 1 {
+		plain.Columns(&b, rows)
+	}
+	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// limitsOf returns the limits of a workload by its configuration and its class.
+func limitsOf(c *config.NodeConfig, w *config.Workload) string {
+	spec := daemon.SpecOf(c, w, w.Name)
+	limits := spec.Settings()
+	return limitsText(&limits)
+}
+
+// limitsChanged says which workloads that two configurations have come to other limits.
+func limitsChanged(old, changed *config.NodeConfig) (lines []string) {
+	for i := range changed.Workloads {
+		w := &changed.Workloads[i]
+		j := slices.IndexFunc(old.Workloads, func(o config.Workload) bool { return o.Name == w.Name })
+		if j < 0 {
+			continue
+		}
+		was, is := dash(limitsOf(old, &old.Workloads[j])), dash(limitsOf(changed, w))
+		if was != is {
+			lines = append(lines, fmt.Sprintf("so the limits of %s are: %s; before: %s", w.Name, is, was))
+		}
+	}
+	return lines
 }
 
 func configDiffCommand() *cobra.Command {
@@ -135,13 +168,10 @@ Exit status: 0 nothing differs, 1 a file could not be read or is not valid,
 2 wrong usage, 3 there are changes.`,
 		Args: fileArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			return diffConfigs(cmd.OutOrStdout(), args, output)
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	return cmd
 }
 
@@ -163,10 +193,15 @@ func diffConfigs(out io.Writer, files []string, output string) error {
 		if output == "json" {
 			err = json.NewEncoder(out).Encode(c)
 		} else {
-			_, err = fmt.Fprintln(out, onLine(c.String()))
+			_, err = fmt.Fprintln(out, plain.Line(c.String()))
 		}
 		if err != nil {
 			return err
+		}
+	}
+	if output == "text" {
+		for _, line := range limitsChanged(configs[n-2], configs[n-1]) {
+			fmt.Fprintln(out, line)
 		}
 	}
 	if len(changes) > 0 {

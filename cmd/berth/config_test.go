@@ -45,7 +45,7 @@ func TestConfigRefuses(t *testing.T) {
 		"unknown verb":     {[]string{"chek"}, exitUsage, "check or diff is needed"},
 		"check of nothing": {[]string{"check"}, exitUsage, "0 files named"},
 		"diff of three":    {[]string{"diff", "a", "b", "c"}, exitUsage, "3 files named"},
-		"output":           {[]string{"check", "-o", "yaml", "a"}, exitUsage, "neither text nor json"},
+		"output":           {[]string{"check", "-o", "yaml", "a"}, exitUsage, "it is one of text, json"},
 		"check, absent":    {[]string{"check", bad, "absent.yaml"}, exitError, "absent.yaml: no such file"},
 		"diff, absent":     {[]string{"diff", "absent.yaml"}, exitError, "absent.yaml: no such file"},
 		"diff, invalid":    {[]string{"diff", bad}, exitError, "bad.yaml:10: agent.rescan: 10ms is less than 1s"},

@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/watch"
 )
 
@@ -23,18 +24,18 @@ func diagnoseCommand() *cobra.Command {
 	f := diagnoseOptions{}
 	cmd := &cobra.Command{
 		Use:   "diagnose [WORKLOAD | GROUP]",
-		Short: "Say who suffers on this host, from what, and by whom",
-		Long: `Say who suffers on this host, from what, by whom, how sure that is, on what
-evidence, and what would help. It needs no agent and changes nothing: it reads the
-kernel's counters once a second and judges them as docs/guard.md says. Without a
-name it looks at all control groups that use CPU time; groups that have others
-below them are looked at if they are named.
+		Short: "Say which workload suffers on this host, from what, and because of which",
+		Long: `Say which workload suffers on this host, from what, because of which
+antagonist, how sure that is, on what evidence, and what would help. It needs no
+agent and changes nothing: it reads the kernel's counters once a second and judges
+them by the rules of docs/guard.md. Without a name it judges all control groups that
+use CPU time; a group with others below it is judged if it is named.
 
 As root it arms the run-queue probe, eBPF programs that run at every context switch
 until it ends (see docs/watch.md); --probe=false does without. With fewer rights it
-has fewer signals, and says what it could not see.
+has fewer signals, and lists the missing ones.
 
-Interrupted, it judges what it has read so far.
+Interrupted, it judges the samples read so far.
 
 Exit status: 0 if nothing is found, 3 if something is, 1 if the host or the recording
 cannot be read, 2 for wrong usage.`,
@@ -50,10 +51,9 @@ cannot be read, 2 for wrong usage.`,
 	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "`time` to look")
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "look at the control group of this `process`")
 	cmd.Flags().StringVar(&f.group, "cgroup", "", "look at the control group with this `path`, below the mount point")
-	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text or json")
+	outputFlag(cmd, &f.output, "text or json")
 	exclusive(cmd, "pid", "cgroup")
 	exclusive(cmd, "pid", "replay")
-	completeWords(cmd, "output", "text", "json")
 	return cmd
 }
 
@@ -67,9 +67,6 @@ type diagnoseOptions struct {
 }
 
 func (f *diagnoseOptions) run(cmd *cobra.Command, args []string) (err error) {
-	if err := checkOutput(f.output); err != nil {
-		return err
-	}
 	if f.length < 5*time.Second {
 		return exitStatus{exitUsage, fmt.Errorf("--for %s: at least 5s", f.length)}
 	}
@@ -200,12 +197,22 @@ func (l *samplingLine) finish() {
 	}
 }
 
+// printed is a finding whose names fit in a line of text each.
+func printed(f detect.Finding) detect.Finding {
+	f.Victim, f.Suspect = plain.Line(f.Victim), plain.Line(f.Suspect)
+	f.Evidence = slices.Clone(f.Evidence)
+	for i := range f.Evidence {
+		f.Evidence[i].Subject.Name = plain.Line(f.Evidence[i].Subject.Name)
+	}
+	return f
+}
+
 // text says it all in plain words.
 func (d *diagnosis) text() string {
 	var b strings.Builder
 	what := fmt.Sprintf("%d control groups that used CPU time", len(d.Looked))
 	if d.Target != "" {
-		what = onLine(d.Target)
+		what = plain.Line(d.Target)
 	}
 	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more. Means, but for P99 and MEMORY:\n\n%s", what, d.Seconds, d.Others, d.overview)
 	if len(d.Findings) == 0 {
@@ -215,7 +222,7 @@ func (d *diagnosis) text() string {
 		}
 	}
 	for _, f := range d.Findings {
-		fmt.Fprintf(&b, "\n%s  found: in %d of %d windows\n", f.String(), f.Found, d.Windows)
+		fmt.Fprintf(&b, "\n%s  found: in %d of %d windows\n", printed(f.Finding).String(), f.Found, d.Windows)
 	}
 	if judged := d.judged(); len(judged) > 0 {
 		fmt.Fprintf(&b, "\nJudged by all signals: %s.\n", strings.Join(judged, ", "))
@@ -234,9 +241,9 @@ func (d *diagnosis) text() string {
 		if i == 0 {
 			b.WriteString("Signals that are not there:\n")
 		}
-		fmt.Fprintf(&b, "  %s (%s): %s", s.Name, s.Of, onLine(s.Reason))
+		fmt.Fprintf(&b, "  %s (%s): %s", s.Name, s.Of, plain.Line(s.Reason))
 		if s.Remedy != "" {
-			fmt.Fprintf(&b, "; %s", onLine(s.Remedy))
+			fmt.Fprintf(&b, "; %s", plain.Line(s.Remedy))
 		}
 		b.WriteString("\n")
 	}

@@ -5,19 +5,19 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
 // notable is the CPU time per second from which a group is looked at, in CPUs.
 const notable = 0.02
 
-// diagnosis is what berth diagnose says; docs/diagnose.md documents it.
+// diagnosis is the output of berth diagnose; docs/diagnose.md documents it.
 type diagnosis struct {
-	// Target is what was asked about, "" for all.
+	// Target is the group asked about, "" for all.
 	Target  string  `json:"target,omitempty"`
 	Seconds float64 `json:"seconds"`
 	// Windows is how often the detector judged.
@@ -71,7 +71,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target string) (*diagno
 	return d, nil
 }
 
-// track tells the detector of the groups in the samples. Groups above and below
+// track adds the groups in the samples to the detector. Groups above and below
 // the target are no suspects.
 func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, ticks [][]watch.Sample, target string) (looked []string) {
 	uses := meanUse(ticks)
@@ -82,7 +82,7 @@ func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, ticks []
 				w.CPUs = g.CPUs
 			}
 		}
-		if group != target && target != "" && (within(group, target) || within(target, group)) {
+		if group != target && target != "" && (kernel.Within(group, target) || kernel.Within(target, group)) {
 			continue
 		}
 		detector.Track(w)
@@ -95,8 +95,6 @@ func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, ticks []
 	}
 	return looked
 }
-
-func within(group, parent string) bool { return strings.HasPrefix(group, parent+"/") }
 
 // meanUse is the CPU time per second of each group, while it was seen.
 func meanUse(ticks [][]watch.Sample) map[string]float64 {
@@ -177,8 +175,7 @@ func named(h *observe.Header, f detect.Finding) detect.Finding {
 	return f
 }
 
-// figures is a table of what the target and its suspects, or all groups, used and
-// suffered from the third tick on (the first of those in focus) to the last.
+// figures is a table of the target and its suspects, or of all groups, from the third tick on (the first of those in focus) to the last.
 func (d *diagnosis) figures(h *observe.Header, ticks [][]watch.Sample, target string) string {
 	var shown []string
 	if target != "" {

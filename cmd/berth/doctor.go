@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"berth.dev/berth/doctor"
+	"berth.dev/berth/internal/plain"
 )
 
 func doctorCommand() *cobra.Command {
@@ -38,9 +38,6 @@ Exit status: 0 the host was examined, whatever came out; 1 it could not be;
   berth --root /mnt/image doctor`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			report, err := examine(rootDir(cmd))
 			if err != nil {
 				return err
@@ -54,7 +51,7 @@ Exit status: 0 the host was examined, whatever came out; 1 it could not be;
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "give reasons for what is not applicable too")
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	cmd.AddCommand(delegationCommand())
 	return cmd
 }
@@ -62,17 +59,6 @@ Exit status: 0 the host was examined, whatever came out; 1 it could not be;
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return exitStatus{exitUsage, fmt.Errorf("unknown argument %q (see '%s --help')", args[0], cmd.CommandPath())}
-	}
-	return nil
-}
-
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
-}
-
-func checkOutput(output string) error {
-	if output != "text" && output != "json" {
-		return exitStatus{exitUsage, fmt.Errorf("output %q: neither text nor json", output)}
 	}
 	return nil
 }
@@ -124,7 +110,7 @@ type screen struct {
 // screenOf returns the screen for w: colour and width only where it is a terminal.
 func screenOf(w io.Writer) screen {
 	s := screen{w: w, width: 100, seen: map[string]string{}}
-	f, isFile := w.(*os.File)
+	f, isFile := fileOf(w)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return s
 	}
@@ -208,30 +194,10 @@ func (s screen) summary(b *strings.Builder, sum doctor.Summary) {
 }
 
 // wrap writes text and a new line; lines after the first start at column
-// indent. Some text comes from files of the tree: what could steer a terminal
-// is left out.
+// indent. Some text comes from files of the tree.
 func (s screen) wrap(b *strings.Builder, indent int, text string) {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) && !unicode.IsSpace(r) {
-			return -1
-		}
-		return r
-	}, text)
-	column := indent
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i == 0:
-		case column+1+len(word) > s.width:
-			fmt.Fprintf(b, "\n%*s", indent, "")
-			column = indent
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	b.WriteByte('\n')
+	lines := plain.Wrap(plain.Line(text), s.width-indent)
+	b.WriteString(strings.Join(lines, "\n"+strings.Repeat(" ", indent)) + "\n")
 }
 
 // lines writes "label  text" pairs below each other; an empty label continues.

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/doctor"
-	"berth.dev/berth/doctor/delegation"
 	"berth.dev/berth/kernel"
 )
 
@@ -32,9 +31,9 @@ func delegationCommand() *cobra.Command {
 memory and pids to every user's manager (user@.service), so that ordinary users
 can isolate their own work, rootless containers included:
 
-  /` + delegation.Path + `
+  /` + doctor.DelegationPath + `
 
-A drop-in that someone changed is never touched.`,
+A drop-in that another writer changed is never touched.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -42,16 +41,16 @@ A drop-in that someone changed is never touched.`,
 	return cmd
 }
 
-func inspectDelegation(dir string) (delegation.Status, error) {
+func inspectDelegation(dir string) (doctor.Delegation, error) {
 	fsys, err := openTree(dir)
 	if err != nil {
-		return delegation.Status{}, err
+		return doctor.Delegation{}, err
 	}
 	v2, err := doctor.UnifiedMount(fsys)
 	if err != nil {
-		return delegation.Status{}, err
+		return doctor.Delegation{}, err
 	}
-	return delegation.Inspect(fsys, v2)
+	return doctor.InspectDelegation(fsys, v2)
 }
 
 func checkCommand() *cobra.Command {
@@ -62,12 +61,9 @@ func checkCommand() *cobra.Command {
 		Long: `Explain what is delegated, by which files, and what user managers really have.
 
 Exit status: 0 whatever came out; 1 it could not be examined; 2 wrong usage.
-For a status that tells the states apart, use verify.`,
+For an exit status per state, use verify.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			s, err := inspectDelegation(rootDir(cmd))
 			if err != nil {
 				return err
@@ -78,11 +74,11 @@ For a status that tells the states apart, use verify.`,
 			return explain(cmd.OutOrStdout(), s)
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	return cmd
 }
 
-func explain(w io.Writer, s delegation.Status) error {
+func explain(w io.Writer, s doctor.Delegation) error {
 	if _, err := fmt.Fprintf(w, "delegation: %s\n", s.State); err != nil {
 		return err
 	}
@@ -141,15 +137,15 @@ Exit status: 0 applied; 1 it could not be examined; 2 wrong usage;
 }
 
 // verdict turns a state into an exit status that needs no further word.
-func verdict(state delegation.State) error {
+func verdict(state doctor.DelegationState) error {
 	switch state {
-	case delegation.Applied:
+	case doctor.DelegationApplied:
 		return nil
-	case delegation.Installed:
+	case doctor.DelegationInstalled:
 		return exitStatus{code: exitNotApplied}
-	case delegation.Absent:
+	case doctor.DelegationAbsent:
 		return exitStatus{code: exitAbsent}
-	case delegation.Customised:
+	case doctor.DelegationCustomised:
 		return exitStatus{code: exitCustomised}
 	}
 	return exitStatus{code: exitNotApplicable}
@@ -158,28 +154,28 @@ func verdict(state delegation.State) error {
 func enableCommand() *cobra.Command {
 	return changeCommand(&cobra.Command{
 		Use:   "enable",
-		Short: "Install the drop-in and tell systemd",
+		Short: "Install the drop-in and reload systemd",
 		Long: `Install the drop-in and, on the live host, run systemctl daemon-reload.
 
 Exit status: 0 installed or nothing to do; 1 it could not be done (not root,
-for example); 2 wrong usage; 5 refused, the drop-in was changed by someone;
+for example); 2 wrong usage; 5 refused, another writer changed the drop-in;
 6 not applicable: no systemd, or no controllers in cgroup v2.`,
-	}, delegation.Status.Enable)
+	}, doctor.Delegation.Enable)
 }
 
 func disableCommand() *cobra.Command {
 	return changeCommand(&cobra.Command{
 		Use:   "disable",
-		Short: "Remove Berth's drop-in, if it is unchanged, and tell systemd",
+		Short: "Remove Berth's drop-in, if it is unchanged, and reload systemd",
 		Long: `Remove Berth's own unchanged drop-in, and its directory where Berth made it and
 nothing else is in it. On the live host, run systemctl daemon-reload.
 
 Exit status: 0 removed or nothing to do; 1 it could not be done; 2 wrong usage;
-5 refused, the drop-in was changed by someone.`,
-	}, delegation.Status.Disable)
+5 refused, another writer changed the drop-in.`,
+	}, doctor.Delegation.Disable)
 }
 
-func changeCommand(cmd *cobra.Command, decide func(delegation.Status) (delegation.Change, error)) *cobra.Command {
+func changeCommand(cmd *cobra.Command, decide func(doctor.Delegation) (doctor.DelegationChange, error)) *cobra.Command {
 	var dryRun bool
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -211,7 +207,7 @@ func changeCommand(cmd *cobra.Command, decide func(delegation.Status) (delegatio
 // missing, the remedy.
 func refusal(err error) error {
 	switch {
-	case errors.Is(err, delegation.ErrCustomised):
+	case errors.Is(err, doctor.ErrDelegationCustomised):
 		return exitStatus{exitCustomised, err}
 	case errors.Is(err, kernel.ErrNotSupported):
 		return exitStatus{exitNotApplicable, err}
@@ -221,8 +217,8 @@ func refusal(err error) error {
 	return err
 }
 
-// preview says what a change would do.
-func preview(w io.Writer, c delegation.Change) error {
+// preview prints the effect of a change.
+func preview(w io.Writer, c doctor.DelegationChange) error {
 	if c.Nothing != "" {
 		_, err := fmt.Fprintf(w, "nothing to do: %s\n", c.Nothing)
 		return err
@@ -236,7 +232,7 @@ func preview(w io.Writer, c delegation.Change) error {
 }
 
 // describe puts a change into words, with verbs of the wanted tense.
-func describe(c delegation.Change, write, makes, remove string) string {
+func describe(c doctor.DelegationChange, write, makes, remove string) string {
 	switch {
 	case c.Text == "" && c.RemoveDir:
 		return remove + " /" + c.Path + " and, if nothing else is in it, its directory"

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"berth.dev/berth/doctor"
-	"berth.dev/berth/doctor/delegation"
 )
 
 // TestDoctorText draws the reports that the doctor's own tests keep.
@@ -67,7 +66,7 @@ func TestDoctorHostileTree(t *testing.T) {
 	t.Parallel()
 	root := plant(t, map[string]string{"proc/sys/kernel/hostname": "a\x1b[2Jb\x07\n", "proc/1/comm": "x\x1b]0;y\n"})
 	out, _, _ := berth(t, "--root", root, "doctor", "--all")
-	if strings.ContainsAny(out, "\x1b\x07") || !strings.HasPrefix(out, "a[2Jb, kernel") {
+	if strings.ContainsAny(out, "\x1b\x07") || !strings.HasPrefix(out, `a\u001b[2Jb\u0007, kernel`) {
 		t.Errorf("output %q", out)
 	}
 }
@@ -114,7 +113,7 @@ func systemdHost(controllers string) map[string]string {
 func TestDelegationLife(t *testing.T) {
 	t.Parallel()
 	root := plant(t, systemdHost("cpu memory pids"))
-	file := filepath.Join(root, delegation.Path)
+	file := filepath.Join(root, doctor.DelegationPath)
 	step := func(wantCode int, want string, args ...string) {
 		t.Helper()
 		out, stderr, code := berth(t, append([]string{"--root", root, "doctor", "delegation"}, args...)...)
@@ -123,21 +122,21 @@ func TestDelegationLife(t *testing.T) {
 		}
 	}
 	step(exitAbsent, "delegation: absent: user@.service delegates cpu memory pids, not cpuset io\n", "verify")
-	step(exitOK, "would write /"+delegation.Path, "enable", "--dry-run")
+	step(exitOK, "would write /"+doctor.DelegationPath, "enable", "--dry-run")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("a dry run wrote the drop-in")
 	}
-	step(exitOK, "wrote /"+delegation.Path+" and made its directory\nnext: on the running host, systemctl daemon-reload", "enable")
+	step(exitOK, "wrote /"+doctor.DelegationPath+" and made its directory\nnext: on the running host, systemctl daemon-reload", "enable")
 	step(exitNotApplied, "installed but not yet applied: user@1000.service without cpuset io", "verify")
 	step(exitOK, "nothing to do", "enable")
-	step(exitOK, "/"+delegation.Path+": Delegate=cpu cpuset io", "check")
+	step(exitOK, "/"+doctor.DelegationPath+": Delegate=cpu cpuset io", "check")
 	manager := filepath.Join(root, "sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/cgroup.controllers")
 	if err := os.WriteFile(manager, []byte("cpuset cpu io memory pids\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	step(exitOK, "delegation: applied: ", "verify")
-	step(exitOK, "would remove /"+delegation.Path, "disable", "--dry-run")
-	step(exitOK, "removed /"+delegation.Path, "disable")
+	step(exitOK, "would remove /"+doctor.DelegationPath, "disable", "--dry-run")
+	step(exitOK, "removed /"+doctor.DelegationPath, "disable")
 	step(exitOK, "nothing to do", "disable")
 	step(exitAbsent, "absent", "verify")
 
@@ -148,8 +147,8 @@ func TestDelegationLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	step(exitCustomised, "delegation: customised: ", "verify")
-	step(exitCustomised, "changed by someone else", "enable")
-	step(exitCustomised, "changed by someone else", "disable")
+	step(exitCustomised, "changed by another writer", "enable")
+	step(exitCustomised, "changed by another writer", "disable")
 	if text, _ := os.ReadFile(file); string(text) != "[Service]\nDelegate=cpu\n" {
 		t.Errorf("the customised file is now %q", text)
 	}

@@ -3,13 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/place"
 )
 
 func explainCommand() *cobra.Command {
@@ -26,10 +30,7 @@ had nothing to choose.
 Exit status: 0, 1 if there is no such workload or it cannot be read, 2 for wrong
 usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
-			return withNode(cmd, func(n node) error {
+			return withReader(cmd, func(n nodeReader) error {
 				w, err := n.Get(cmd.Context(), args[0])
 				if err != nil {
 					return err
@@ -43,34 +44,35 @@ usage.`,
 		},
 	}
 	oneName(cmd)
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	socketFlag(cmd)
 	return cmd
 }
 
-// explanation says what a workload has and, below a line "why", why.
+// explanation describes the CPUs and limits of a workload and, below a line "why", the
+// reasons.
 func explanation(w *agent.Workload) string {
 	var b strings.Builder
 	r, g := &w.Spec.Request, w.Grant
 	asked := r.Class.String()
 	if r.Milli > 0 {
-		asked += ", " + amount.Milli(r.Milli).String() + " CPU"
+		asked += ", " + place.Milli(r.Milli).String() + " CPU"
 	}
-	rows := [][]string{{"workload", onLine(w.ID())}, {"class", asked}, {"runs on", cell(w.CPUs)}}
+	rows := [][]string{{"workload", plain.Line(w.ID())}, {"class", asked}, {"runs on", cell(w.CPUs)}}
 	add := func(name, text string) {
 		if text != "" {
-			rows = append(rows, []string{name, text})
+			rows = append(rows, []string{name, plain.Line(text)})
 		}
 	}
 	add("own", g.Own.String())
 	add("kept idle", g.Fence.String())
 	add("memory nodes", w.Mems.String())
-	add("limits", limitsText(&w.Spec.Limits))
+	add("limits", limitsText(&w.Limits))
 	add("by", w.Backend)
 	add("group", w.Group)
-	columns(&b, rows)
+	plain.Columns(&b, rows)
 	for _, note := range w.Notes {
-		fmt.Fprintf(&b, "note: %s\n", onLine(note))
+		fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
 	}
 	b.WriteString("\nwhy\n")
 	if g.Why == nil || len(g.Why.Decisions) == 0 {
@@ -86,15 +88,27 @@ func explanation(w *agent.Workload) string {
 // limitsText writes the limits that are set, in the words of the flags.
 func limitsText(l *cgroup.Limits) string {
 	var parts []string
-	add := func(set bool, format string, args ...any) {
-		if set {
-			parts = append(parts, fmt.Sprintf(format, args...))
+	settings := l.Settings()
+	for _, id := range settings.IDs() {
+		value := settings[id]
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case id.Type == knob.Switch && value == id.Default:
+			parts = append(parts, "not "+id.Words)
+			continue
+		case id.Type == knob.Switch:
+			parts = append(parts, id.Words)
+			continue
+		case id.Type != knob.Share && value == id.Default || strings.HasPrefix(value, knob.Max):
+			continue // taken away
+		case id.Type == knob.Bandwidth:
+			value = quota{l.Quota, l.Period}.String()
+		case id.Type == knob.Bytes && err == nil:
+			value = place.Bytes(n).String()
+		case id.Type == knob.Time && err == nil:
+			value = (time.Duration(n) * time.Microsecond).String()
 		}
+		parts = append(parts, strings.TrimSpace(id.Words+" "+value+" "+id.Key))
 	}
-	add(l.Idle == cgroup.On, "idle")
-	add(l.Weight != 0, "weight %d", l.Weight)
-	add(l.Quota > 0, "quota %v", quota{l.Quota, l.Period})
-	add(l.MemoryMax > 0, "memory %v", amount.Bytes(l.MemoryMax))
-	add(l.IOWeight != 0, "I/O weight %d", l.IOWeight)
 	return strings.Join(parts, ", ")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,8 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/place"
 )
@@ -26,36 +29,37 @@ func guardCommand() *cobra.Command {
 	f := guardFlags{}
 	cmd := &cobra.Command{
 		Use:   "guard",
-		Short: "Look after sensitive workloads, and move a noisy neighbour aside",
-		Long: `Look after sensitive workloads: say who suffers, from what and by whom as it happens
-and, if it may, move the neighbour aside, measure whether that helped, and give it
-back when it is no longer needed.
+		Short: "Help sensitive workloads against noisy neighbours",
+		Long: `Help sensitive workloads against noisy neighbours: say which one suffers, from
+what and because of which neighbour (the antagonist) and, if it may, slow that one
+down, measure whether that helped, and revert it when it is no longer needed.
 
   --mode observe   says what it finds (the default)
   --mode preview   also says what it would do, and changes nothing
   --mode enforce   does it: one change at a time, the cheapest and most reversible
-                   first, taken back if the victim does not get better
+                   first, reverted if the victim does not get better
 
-Looked after are Berth's own workloads of the classes LS, LSE and LSR, and groups that
-a --sensitive glob names. Acted on is best-effort work only: Berth's own (BE), groups
-that --best-effort names, and groups that are set to yield already (cpu.idle, or
-the lowest weight). A glob names a group, or all groups in it: 'batch', 'kubepods/*'.
---protect is for groups that must never be touched, whatever they are.
+It helps Berth's own workloads of the classes LS, LSE and LSR, and groups that a
+--sensitive glob names. It acts on best-effort work only: Berth's own (BE), groups
+that --best-effort names, and groups that yield already: cpu.idle, v1 cpu.shares 2,
+or Kubernetes' best-effort pods. A glob names a group, or all groups in it: 'batch',
+'kubepods/*'.
+--protect is for groups that must never be changed, whatever their class.
 
-A group yields at the level where its path and the victim's part, so a group of
-several is told to yield only if all in it is best effort.
+A group yields at the level where its path and the victim's part, so the guard acts
+on a group of several only if all of them are best effort.
 
-Whenever it ends, by Ctrl-C, SIGTERM, --for or an error, everything is given back. What
-a killed guard left, berth guard off or the next berth guard gives back, and so does
-berth restore. Only one guard that may act runs on a host.
+Whenever it ends, by Ctrl-C, SIGTERM, --for or an error, it restores everything. After
+a kill, berth guard off, the next berth guard or berth restore does. Only one guard
+that may act runs on a host.
 
 As root it arms the run-queue probe while it is needed (eBPF programs that run at every
 context switch): then a neighbour on the CPU is found after three windows of 100 ms,
-without it after 13 windows of --window at the earliest. docs/guard.md says what is
-found by which rules, what is done, and what it costs.
+without it after 13 windows of --window at the earliest. docs/guard.md has the rules,
+the remedies, and the cost.
 
 Exit status: 0 at the end of --for or after a signal, 1 if the host cannot be read or
-something could not be given back, 2 for wrong usage.`,
+something could not be restored, 2 for wrong usage.`,
 		Example: `  berth guard --sensitive 'web.slice/*' --for 10m
   berth guard --mode preview --sensitive web --best-effort batch
   berth guard --mode enforce --sensitive web --best-effort 'batch/*' --protect batch/backup
@@ -67,17 +71,16 @@ something could not be given back, 2 for wrong usage.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.mode, "mode", "observe", "observe, preview or enforce")
-	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "look after groups that match this `glob`; may be repeated")
-	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "groups that match this `glob` may be squeezed; may be repeated")
+	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "help groups that match this `glob`; may be repeated")
+	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "groups that match this `glob` may be slowed down; may be repeated")
 	fl.StringArrayVar(&f.protect, "protect", nil, "never act on groups that match this `glob`; may be repeated")
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
 	fl.StringVar(&f.probe, "probe", "needed", "when to arm the run-queue probe: needed, always or never")
 	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
-	outputFlag(cmd, &f.output)
+	outputFlag(cmd, &f.output, "text or json")
 	completeWords(cmd, "mode", "observe", "preview", "enforce")
 	completeWords(cmd, "probe", "needed", "always", "never")
-	completeWords(cmd, "output", "text", "json")
 	socketFlag(cmd)
 	cmd.AddCommand(guardOffCommand(), guardStatusCommand())
 	return cmd
@@ -91,9 +94,6 @@ type guardFlags struct {
 }
 
 func (f *guardFlags) validate() error {
-	if err := checkOutput(f.output); err != nil {
-		return err
-	}
 	var errs []error
 	if !slices.Contains([]string{"observe", "preview", "enforce"}, f.mode) {
 		errs = append(errs, fmt.Errorf("--mode %q: not observe, preview or enforce", f.mode))
@@ -132,7 +132,7 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 	opt.Window = f.window
 	opt.Control.Protected = globs(f.protect)
 	opt.Probe = map[string]guard.ProbeUse{"needed": guard.ProbeNeeded, "always": guard.ProbeAlways, "never": guard.ProbeNever}[f.probe]
-	g := &guarding{flags: f, cmd: cmd, began: time.Now(), said: map[string]time.Time{}}
+	g := &guarding{flags: f, cmd: cmd, began: time.Now()}
 	closing, err := g.open(&opt)
 	if err != nil {
 		return err
@@ -143,15 +143,15 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 			return err
 		}
 	}
-	opt.Found, opt.Acted = g.found, g.acted
-	opt.Failed = func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", onLine(err.Error())) }
+	opt.Found, opt.Repeat, opt.Acted = g.found, time.Minute, g.acted
+	opt.Failed = func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", plain.Line(err.Error())) }
 	if g.runner, err = guard.New(opt); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
 	g.stop = stop
-	outlivePipe()
+	ignoreSIGPIPE()
 	if f.length > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.length)
@@ -177,16 +177,9 @@ func globs(all []string) []string {
 	return trimmed
 }
 
-// globbed reports whether a glob names a group or one that it lies in.
+// globbed reports whether one of the globs names a group or one that it lies in.
 func globbed(all []string, group string) bool {
-	for at := group; at != "." && at != ""; at = path.Dir(at) {
-		for _, glob := range globs(all) {
-			if ok, _ := path.Match(glob, at); ok {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(globs(all), func(glob string) bool { return kernel.Covers(glob, group) })
 }
 
 // guarding is one run of berth guard.
@@ -194,14 +187,12 @@ type guarding struct {
 	flags   *guardFlags
 	cmd     *cobra.Command
 	sensors *guard.Host
-	act     *actuate.Host
 	runner  *guard.Runner
 	header  observe.Header // of a recording; of a host its names of workloads
 	dir     string         // of the state, "" where nothing is changed
 	began   time.Time
-	said    map[string]time.Time
 	stop    context.CancelCauseFunc
-	// findings is how many were printed, sensitive whom it looks after.
+	// findings counts the printed ones, sensitive names the workloads that it looks after.
 	findings  int
 	sensitive []string
 }
@@ -217,57 +208,31 @@ func (g *guarding) open(opt *guard.Options) (closing func() error, err error) {
 		opt.Workloads = g.recorded
 		return o.close, nil
 	}
-	if g.sensors, err = guard.OpenHost(rootDir(g.cmd)); err != nil {
+	var act actuate.Options
+	if opt.Control.Mode != control.Observe {
+		if act.Root, err = systemd.Open(rootDir(g.cmd)); err != nil {
+			return nil, err
+		}
+	}
+	if opt.Control.Mode == control.Enforce {
+		act.Dir = guardDir(g.cmd)
+	}
+	live, left, err := guard.OpenLive(rootDir(g.cmd), act)
+	for _, item := range left {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: a killed guard left: %s  %s\n", item.Outcome, plain.Line(undoing(item)))
+	}
+	if err != nil {
 		return nil, err
 	}
-	opt.Sensors, opt.Workloads, opt.Control.Own = g.sensors, g.workloads, g.sensors.OwnGroup()
+	g.sensors, g.dir, opt.Workloads = live.Host, act.Dir, g.workloads
+	live.Guard(opt)
 	if m, err := liveMachine(g.cmd); err == nil {
 		opt.Machine = m
 	}
-	if opt.Control.Mode == control.Observe {
-		return g.sensors.Close, nil
-	}
-	if err := g.openActuator(opt); err != nil {
-		return nil, errors.Join(err, g.sensors.Close())
-	}
-	return func() error { return errors.Join(g.act.Close(), g.sensors.Close()) }, nil
+	return live.Close, nil
 }
 
-// openActuator takes the host to act on, and gives back what a killed guard left.
-func (g *guarding) openActuator(opt *guard.Options) error {
-	root, err := systemd.Open(rootDir(g.cmd))
-	if err != nil {
-		return err
-	}
-	if opt.Control.Mode == control.Enforce {
-		g.dir = guardDir(g.cmd)
-	}
-	if g.act, err = actuate.Open(actuate.Options{Root: root, Dir: g.dir}); err != nil {
-		return g.busy(err)
-	}
-	opt.Actuator = g.act
-	items, err := g.act.Restore()
-	for _, item := range items {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: a killed guard left: %s  %s\n", item.Outcome, undoing(item))
-	}
-	if err != nil {
-		return errors.Join(err, g.act.Close())
-	}
-	return nil
-}
-
-// busy adds who has the host to the error that somebody has.
-func (g *guarding) busy(err error) error {
-	var busy *actuate.BusyError
-	if errors.As(err, &busy) {
-		if s, ok := readRunning(guardDir(g.cmd)); ok {
-			return fmt.Errorf("%w: process %d, since %s", err, s.PID, s.Since.Format(time.DateTime))
-		}
-	}
-	return err
-}
-
-// check refuses a guard that has nobody to look after.
+// check refuses a guard without a sensitive workload.
 func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
 	all, err := opt.Workloads(ctx)
 	if err != nil {
@@ -277,7 +242,7 @@ func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
 		if len(g.flags.sensitive) > 0 {
 			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group", strings.Join(g.flags.sensitive, ", "))}
 		}
-		return exitStatus{exitUsage, errors.New("there is nobody to look after: name control groups with --sensitive, or start workloads by berth run --class LS")}
+		return exitStatus{exitUsage, errors.New("there is no sensitive workload: name control groups with --sensitive, or start workloads by berth run --class LS")}
 	}
 	if err := g.tellUnmatched(); err != nil {
 		return err
@@ -286,13 +251,13 @@ func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
 		return nil
 	}
 	if c, err := dial(g.cmd); err == nil && c != nil {
-		fmt.Fprintln(g.cmd.ErrOrStderr(), "berth: an agent keeps this host: it repairs what others change in its own groups, this guard's changes too")
+		fmt.Fprintln(g.cmd.ErrOrStderr(), "berth: an agent keeps this host: it repairs changes by other writers in its own groups, this guard's too")
 		return c.Close()
 	}
 	return nil
 }
 
-// tellUnmatched says which globs name no group now: a typing error in --protect is
+// tellUnmatched says which globs name no group with processes now: a typing error in --protect is
 // not to be found out by what happens.
 func (g *guarding) tellUnmatched() error {
 	groups, err := g.sensors.Groups()
@@ -309,14 +274,14 @@ func (g *guarding) tellUnmatched() error {
 				return slices.ContainsFunc(named(group), func(name string) bool { return globbed([]string{glob}, name) })
 			}
 			if !slices.ContainsFunc(groups, matches) {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group so far\n", f.flag, onLine(glob))
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group with processes so far\n", f.flag, plain.Line(glob))
 			}
 		}
 	}
 	return nil
 }
 
-// workloads are who is who on this host.
+// workloads returns the workloads of this host.
 func (g *guarding) workloads(ctx context.Context) ([]guard.Workload, error) {
 	records, err := recordedWorkloads(ctx, g.cmd, g.sensors)
 	if err != nil {
@@ -327,7 +292,8 @@ func (g *guarding) workloads(ctx context.Context) ([]guard.Workload, error) {
 		return nil, err
 	}
 	for _, glob := range globs(g.flags.sensitive) { // a group that has others below it must be named in full
-		if g.sensors.Has(glob) && !slices.ContainsFunc(groups, func(group string) bool { return control.Within(group, glob) }) {
+		dir := cmp.Or(glob, ".")
+		if g.sensors.Has(glob) && !slices.ContainsFunc(groups, func(group string) bool { return kernel.Within(group, dir) }) {
 			groups = append(groups, glob)
 		}
 	}
@@ -335,12 +301,12 @@ func (g *guarding) workloads(ctx context.Context) ([]guard.Workload, error) {
 	all := map[string]guard.Workload{}
 	for group, r := range records {
 		g.header.Groups = append(g.header.Groups, observe.Group{Path: group, Name: r.name})
-		all[group] = guard.Workload{Group: group, Class: r.class, Sensitive: r.class != place.BE && r.class != place.System}
+		all[group] = guard.Workload{Group: group, Class: r.class, Sensitive: r.class.Traits().Sensitive}
 	}
 	return g.classes(all, groups), nil
 }
 
-// recorded are who is who in a recording.
+// recorded returns the workloads of a recording.
 func (g *guarding) recorded(context.Context) ([]guard.Workload, error) {
 	var groups []string
 	for _, group := range g.header.Groups {
@@ -381,15 +347,10 @@ func (g *guarding) classes(all map[string]guard.Workload, groups []string) []gua
 	return list
 }
 
-// found says what is found: when it is new, and once a minute while it lasts.
+// found prints a finding when it is new, and once a minute while it lasts.
 func (g *guarding) found(all []detect.Finding) {
 	for _, f := range all {
-		key := f.Victim + "\x00" + f.Suspect + "\x00" + f.Resource.String()
 		now := g.now(f)
-		if last, ok := g.said[key]; ok && now.Sub(last) < time.Minute {
-			continue
-		}
-		g.said[key] = now
 		g.findings++
 		f = named(&g.header, f)
 		if g.flags.output == "json" {
@@ -400,6 +361,9 @@ func (g *guarding) found(all []detect.Finding) {
 			continue
 		}
 		what, _, _ := strings.Cut(f.String(), "\n")
+		if f.Suspect == detect.Outside {
+			what += ", which nothing can be done to: start them in a group of their own"
+		}
 		var seen []string
 		for _, e := range f.Evidence {
 			seen = append(seen, e.Subject.String()+": "+e.String())
@@ -438,7 +402,7 @@ func (g *guarding) acted(e control.Event) {
 }
 
 func (g *guarding) print(at time.Time, word, text string) {
-	_, err := fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, onLine(text))
+	_, err := fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, plain.Line(text))
 	g.heard(err)
 }
 
@@ -449,27 +413,27 @@ func (g *guarding) line(v any) {
 	g.heard(enc.Encode(v))
 }
 
-// unreadError ends a guard that nobody listens to any more: head(1) may have gone, or the
+// unreadError ends a guard whose output has no reader any more: head(1) may have gone, or the
 // terminal.
 type unreadError struct{ err error }
 
 func (e *unreadError) Error() string {
-	return fmt.Sprintf("guard: it has ended, as nobody reads what it says: %v", e.err)
+	return fmt.Sprintf("guard: it has ended, as its output has no reader: %v", e.err)
 }
 
 func (e *unreadError) Unwrap() error { return e.err }
 
-// heard ends the guard if what it said was to a pipe that nobody reads.
+// heard ends the guard if the reader of its output is gone.
 func (g *guarding) heard(err error) {
 	if errors.Is(err, syscall.EPIPE) {
 		g.stop(&unreadError{err})
 	}
 }
 
-// begin says what is looked after, and notes who guards.
+// begin prints the workloads that are looked after, and notes this process for others.
 func (g *guarding) begin(mode control.Mode) {
 	if g.flags.output == "text" && g.flags.replay == "" {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%v); Ctrl-C ends it\n", onLine(fewNames(g.sensitive)), mode)
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%v); Ctrl-C ends it\n", plain.Line(fewNames(g.sensitive)), mode)
 	}
 	g.note()
 }
@@ -489,9 +453,9 @@ func (g *guarding) summary() {
 		return
 	}
 	s := g.runner.Status()
-	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d looked after beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)
+	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d sensitive groups beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)
 	if s.Probe.Reason != "" && g.flags.replay == "" {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "without the run-queue probe: %s\n", onLine(s.Probe.Reason))
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "without the run-queue probe: %s\n", plain.Line(s.Probe.Reason))
 	}
 }
 
@@ -504,8 +468,8 @@ type record struct {
 // recordedWorkloads returns Berth's workloads by their groups; none where there is no
 // node.
 func recordedWorkloads(ctx context.Context, cmd *cobra.Command, host *guard.Host) (map[string]record, error) {
-	n, err := openThere(cmd)
-	if err != nil || n == nil {
+	n, err := (&nodeFlags{}).read(cmd)
+	if err != nil {
 		return nil, err
 	}
 	all, err := n.List(ctx)

@@ -8,9 +8,10 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/plain"
 )
 
-// agentGuard asks the agent, if one runs, where its guard stands; nil if none does.
+// agentGuard asks the agent for the state of its guard; nil if no agent runs.
 func agentGuard(cmd *cobra.Command) (*api.Guard, error) {
 	c, err := dial(cmd)
 	if err != nil || c == nil {
@@ -21,7 +22,7 @@ func agentGuard(cmd *cobra.Command) (*api.Guard, error) {
 	return &g, err
 }
 
-// agentGuardOff turns the guard of the agent off, which gives back what it has in
+// agentGuardOff turns the guard of the agent off, which restores what it has in
 // force; ok is false if no agent runs, or its guard is off.
 func agentGuardOff(cmd *cobra.Command) (ok bool, err error) {
 	c, err := dial(cmd)
@@ -42,17 +43,17 @@ func printAgentGuard(w io.Writer, g *api.Guard) {
 		if id, ok := g.Workloads[group]; ok {
 			group = id
 		}
-		return onLine(group)
+		return plain.Line(group)
 	}
 	switch {
 	case g.Status == nil && g.Reason != "":
-		fmt.Fprintf(w, "the agent's guard (%s) does not run: %s\n", g.Mode, onLine(g.Reason))
+		fmt.Fprintf(w, "the agent's guard (%s) does not run: %s\n", g.Mode, plain.Line(g.Reason))
 		return
 	case g.Status == nil:
 		fmt.Fprintf(w, "the agent's guard is %s\n", g.Mode)
 		return
 	}
-	fmt.Fprintf(w, "the agent's guard runs (%s), looks after %d groups\n", g.Mode, len(g.Status.Sensitive))
+	fmt.Fprintf(w, "the agent's guard runs (%s), helps %d groups\n", g.Mode, len(g.Status.Sensitive))
 	for _, f := range g.Status.Findings {
 		fmt.Fprintf(w, "  found: %s lacks %v", name(f.Victim), f.Resource)
 		if f.Suspect != "" {
@@ -64,9 +65,9 @@ func printAgentGuard(w io.Writer, g *api.Guard) {
 		return
 	}
 	for _, a := range g.Status.InForce {
-		fmt.Fprintf(w, "  in force: %s, for %s\n", onLine(a.String()), name(a.Victim))
+		fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), name(a.Victim))
 	}
 	if len(g.Status.InForce) == 0 {
-		fmt.Fprintln(w, "  nothing is in force")
+		fmt.Fprintln(w, "  no remedy is active")
 	}
 }

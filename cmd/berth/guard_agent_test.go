@@ -24,7 +24,7 @@ func TestGuardOfTheAgent(t *testing.T) {
 		return out.String() + errs.String()
 	}
 	for _, tc := range []struct{ verb, says string }{
-		{"status", "the agent's guard"}, {"status", "preview"}, {"off", "it has given everything back"}, {"status", "the agent's guard is off"},
+		{"status", "the agent's guard"}, {"status", "preview"}, {"off", "it has restored everything"}, {"status", "the agent's guard is off"},
 	} {
 		if got := ask("guard", tc.verb); !strings.Contains(got, tc.says) {
 			t.Errorf("guard %s: %q, want %q", tc.verb, got, tc.says)
@@ -38,14 +38,14 @@ func TestPrintAgentGuard(t *testing.T) {
 		Sensitive: []string{"web"}, Findings: []detect.Finding{{Victim: "web", Suspect: "x", Resource: detect.CPU, Confidence: 0.8}},
 		InForce: []control.Action{{Remedy: detect.Weight, Group: "batch", Victim: "web", Limits: cgroup.Limits{Idle: cgroup.On}}},
 	}
-	found := "looks after 1 groups\n  found: w:web lacks cpu, because of x (80 % sure)\n"
+	found := "helps 1 groups\n  found: w:web lacks cpu, because of x (80 % sure)\n"
 	for name, tc := range map[string]struct {
 		g    api.Guard
 		want string
 	}{
-		"enforce": {api.Guard{Mode: config.GuardEnforce, Status: s}, "the agent's guard runs (enforce), " + found + "  in force: weight batch: idle, for w:web\n"},
+		"enforce": {api.Guard{Mode: config.GuardEnforce, Status: s}, "the agent's guard runs (enforce), " + found + "  active: weight batch: idle, for w:web\n"},
 		"preview": {api.Guard{Mode: config.GuardPreview, Status: s}, "the agent's guard runs (preview), " + found},
-		"calm":    {api.Guard{Mode: config.GuardEnforce, Status: &guard.Status{}}, "the agent's guard runs (enforce), looks after 0 groups\n  nothing is in force\n"},
+		"calm":    {api.Guard{Mode: config.GuardEnforce, Status: &guard.Status{}}, "the agent's guard runs (enforce), helps 0 groups\n  no remedy is active\n"},
 		"ended":   {api.Guard{Mode: config.GuardEnforce, Reason: "a bug"}, "the agent's guard (enforce) does not run: a bug\n"},
 		"off":     {api.Guard{Mode: config.GuardOff}, "the agent's guard is off\n"},
 	} {

@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
@@ -29,20 +31,17 @@ func guardOffCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "off",
-		Short: "Turn the agent's guard off, or give back what a killed one left in force",
-		Long: `Give back what a killed guard left in force, as it was before. A value that someone
-else has changed since is left as it is. The guard of an agent that runs is turned off, and
-gives everything back, until its mode is set anew. Another guard that runs gives
-everything back itself when it is ended; then this says which process it is. berth
-restore does the same, for everything that Berth changes.
+		Short: "Turn the agent's guard off, or restore what a killed one left",
+		Long: `Restore the values that a killed guard left changed. A value that another writer has
+changed since is left as it is. The guard of a running agent is turned off, and
+restores everything, until its mode is set anew. Another guard that runs restores
+everything itself when it is ended; then this names its process. berth restore does
+the same, for everything that Berth changes.
 
-Exit status: 0 if nothing was left to give back or all of it was, 1 if a guard runs, or
-something could not be given back, 2 for wrong usage.`,
+Exit status: 0 if nothing was left or all of it was restored, 1 if a guard runs, or
+something could not be restored, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			root, err := systemd.Open(rootDir(cmd))
 			if err != nil {
 				return err
@@ -52,11 +51,11 @@ something could not be given back, 2 for wrong usage.`,
 				return err
 			}
 			if asked && output != "json" {
-				fmt.Fprintln(cmd.OutOrStdout(), "the agent's guard is off until its configuration changes; it has given everything back")
+				fmt.Fprintln(cmd.OutOrStdout(), "the agent's guard is off until its configuration changes; it has restored everything")
 			}
 			report, err := restoreGuard(root, guardDir(cmd), false)
 			if report != nil && report.Kept {
-				return errors.Join(err, fmt.Errorf("guard off: a guard is running%s: end it, and it gives everything back", report.who()))
+				return errors.Join(err, fmt.Errorf("guard off: a guard is running%s: end it, and it restores everything", report.who()))
 			}
 			items := []kernel.Item{}
 			if report != nil {
@@ -67,13 +66,12 @@ something could not be given back, 2 for wrong usage.`,
 			}
 			printRestored(cmd.OutOrStdout(), kernel.Report{Items: items})
 			if err == nil && len(items) == 0 && !asked {
-				fmt.Fprintln(cmd.OutOrStdout(), "nothing to give back")
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing to restore")
 			}
 			return err
 		},
 	}
-	outputFlag(cmd, &output)
-	completeWords(cmd, "output", "text", "json")
+	outputFlag(cmd, &output, "text or json")
 	socketFlag(cmd)
 	return cmd
 }
@@ -82,16 +80,13 @@ func guardStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether a guard runs, and what is in force",
-		Long: `Say whether a guard that may act runs on this host, whom it looks after, and what
-it has in force; or what a killed one left.
+		Short: "Say whether a guard runs, and which remedies are active",
+		Long: `Say whether a guard that may act runs on this host, which workloads it helps, and
+which remedies are active; or which values a killed one left.
 
 Exit status: 0, 1 if that cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			s, err := guardStatus(cmd)
 			if err != nil {
 				return err
@@ -103,8 +98,7 @@ Exit status: 0, 1 if that cannot be read, 2 for wrong usage.`,
 			return nil
 		},
 	}
-	outputFlag(cmd, &output)
-	completeWords(cmd, "output", "text", "json")
+	outputFlag(cmd, &output, "text or json")
 	socketFlag(cmd)
 	return cmd
 }
@@ -112,20 +106,12 @@ Exit status: 0, 1 if that cannot be read, 2 for wrong usage.`,
 // guardDir is the state directory of the guard: beside that of the node.
 func guardDir(cmd *cobra.Command) string {
 	if dir, named := stateOf(cmd); named {
-		return guardDirOf(dir)
+		return agent.GuardDir(dir)
 	}
-	return guardDirOf(nodeDir(rootDir(cmd)))
+	return agent.GuardDir(nodeDir(rootDir(cmd)))
 }
 
-// guardDirOf is that of the guard beside a node's.
-func guardDirOf(node string) string {
-	if filepath.Base(node) == "node" {
-		return filepath.Join(filepath.Dir(node), "guard")
-	}
-	return filepath.Clean(node) + "-guard"
-}
-
-// running is what a guard that may act notes about itself, for others to read.
+// running describes a guard that may act, in a file for others to read.
 type running struct {
 	PID       int              `json:"pid"`
 	Since     time.Time        `json:"since"`
@@ -137,11 +123,11 @@ type running struct {
 const runningName = "running.json"
 
 func readRunning(dir string) (r running, ok bool) {
-	text, err := os.ReadFile(filepath.Join(dir, runningName))
+	text, err := kernel.ReadPrivateFile(filepath.Join(dir, runningName))
 	return r, err == nil && json.Unmarshal(text, &r) == nil
 }
 
-// note writes what is in force for others to read; it is no record to restore from.
+// note writes what is active for others to read; it is no record to restore from.
 func (g *guarding) note() {
 	if g.dir == "" {
 		return
@@ -150,12 +136,12 @@ func (g *guarding) note() {
 	text, err := json.Marshal(running{os.Getpid(), g.began, s.Mode, g.sensitive, s.InForce})
 	if err == nil {
 		name := filepath.Join(g.dir, runningName)
-		if err = os.WriteFile(name+".new", text, 0o600); err == nil {
+		if err = kernel.WritePrivateFile(name+".new", text); err == nil {
 			err = os.Rename(name+".new", name)
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: note what is in force: %v\n", err)
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: note the active remedies: %v\n", err)
 	}
 }
 
@@ -165,12 +151,15 @@ func (g *guarding) end() {
 	}
 }
 
-// guardReport is what became of the guard's ledger.
+// guardReport is the result of restoring from the guard's undo log.
 type guardReport struct {
 	Dir string `json:"dir"`
 	// Kept is true if a guard runs, so that it was left alone.
-	Kept  bool          `json:"kept,omitempty"`
-	PID   int           `json:"pid,omitempty"`
+	Kept bool `json:"kept,omitempty"`
+	// PID and State are that guard's process and state directory.
+	PID   int    `json:"pid,omitempty"`
+	State string `json:"state,omitempty"`
+	// Items are what was restored; if it was left alone, what is active.
 	Items []kernel.Item `json:"items,omitempty"`
 }
 
@@ -178,44 +167,59 @@ func (r *guardReport) who() string {
 	if r.PID == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (process %d)", r.PID)
+	return fmt.Sprintf(" (process %d, state directory %s)", r.PID, plain.Line(r.State))
 }
 
 // print returns how many lines it has printed.
 func (r *guardReport) print(w io.Writer) int {
 	if r.Kept {
 		fmt.Fprintf(w, "alive      the guard%s: left alone\n", r.who())
-		return 1
+		for _, item := range r.Items {
+			fmt.Fprintf(w, "active     %s\n", plain.Line(item.Step.String()))
+		}
+		return 1 + len(r.Items)
 	}
 	printRestored(w, kernel.Report{Items: r.Items})
 	return len(r.Items)
 }
 
-// restoreGuard gives back what a killed guard left, or says what it would. Without a
+// restoreGuard restores the values that a killed guard left, or previews that. Without a
 // guard's directory the report is nil.
 func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	report := &guardReport{Dir: dir}
-	h, err := actuate.Open(actuate.Options{Root: root, Dir: dir})
-	var busy *actuate.BusyError
-	switch {
-	case errors.As(err, &busy):
-		report.Kept = true
-		if r, ok := readRunning(dir); ok {
-			report.PID = r.PID
+	if dry {
+		notes, by, err := actuate.Look(actuate.Options{Root: root, Dir: dir})
+		if errors.Is(err, kernel.ErrNotSupported) {
+			return nil, nil
 		}
-		return report, nil
-	case errors.Is(err, kernel.ErrNotSupported):
-		return nil, nil // no groups: nothing can be in force
-	case err != nil:
+		report.Kept, report.PID, report.State, report.Items = by.PID != 0, by.PID, by.Dir, notes
+		if !report.Kept {
+			slices.Reverse(report.Items)
+		}
 		return report, err
 	}
-	if dry {
-		report.Items = h.Notes()
-		slices.Reverse(report.Items)
-		return report, h.Close()
+	h, err := actuate.Open(actuate.Options{Root: root, Dir: dir})
+	var busy *actuate.BusyError
+	var header *kernel.HeaderError
+	switch {
+	case errors.As(err, &busy):
+		report.Kept, report.PID, report.State = true, busy.PID, busy.Dir
+		report.Items, _, err = actuate.Look(actuate.Options{Root: root, Dir: dir})
+		return report, err
+	case errors.Is(err, kernel.ErrNotSupported):
+		return nil, nil // no groups: nothing can be active
+	case errors.As(err, &header):
+		// No process writes to it, nor can a guard start: no lock is needed.
+		to := fmt.Sprintf("%s.unreadable-%d", header.File, time.Now().UnixNano())
+		if err := os.Rename(header.File, to); err != nil {
+			return report, err
+		}
+		return report, lostLedger(header, to)
+	case err != nil:
+		return report, err
 	}
 	report.Items, err = h.Restore()
 	if err == nil {
@@ -224,10 +228,10 @@ func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error)
 	return report, errors.Join(err, h.Close())
 }
 
-// guardState is what berth guard status says.
+// guardState is the output of berth guard status.
 type guardState struct {
 	Running *running `json:"running,omitempty"`
-	// Left is what a killed guard left.
+	// Left lists the values that a killed guard left.
 	Left []kernel.Item `json:"left,omitempty"`
 	// Agent is where the guard of the agent stands, if one runs.
 	Agent *api.Guard `json:"agent,omitempty"`
@@ -266,21 +270,21 @@ func (s *guardState) print(w io.Writer) {
 	case s.Running != nil && s.Running.PID == 0:
 		fmt.Fprintln(w, "a guard is starting or ending")
 	case s.Running != nil:
-		fmt.Fprintf(w, "a guard runs (%v): process %d, since %s, looks after %s\n",
-			s.Running.Mode, s.Running.PID, s.Running.Since.Format(time.DateTime), onLine(fewNames(s.Running.Sensitive)))
+		fmt.Fprintf(w, "a guard runs (%v): process %d, since %s, helps %s\n",
+			s.Running.Mode, s.Running.PID, s.Running.Since.Format(time.DateTime), plain.Line(fewNames(s.Running.Sensitive)))
 		for _, a := range s.Running.InForce {
-			fmt.Fprintf(w, "  in force: %s, for %s\n", onLine(a.String()), onLine(a.Victim))
+			fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), plain.Line(a.Victim))
 		}
 		if len(s.Running.InForce) == 0 {
-			fmt.Fprintln(w, "  nothing is in force")
+			fmt.Fprintln(w, "  no remedy is active")
 		}
 	case len(s.Left) > 0:
-		fmt.Fprintln(w, "no guard runs, and one that was killed left this in force; berth guard off gives it back:")
+		fmt.Fprintln(w, "no guard runs, and one that was killed left these values; berth guard off restores the originals:")
 		for _, item := range s.Left {
-			fmt.Fprintf(w, "  %s\n", item.Step)
+			fmt.Fprintf(w, "  %s\n", plain.Line(item.Step.String()))
 		}
 	default:
-		fmt.Fprintln(w, "no guard runs that may act, and nothing is in force")
+		fmt.Fprintln(w, "no guard runs that may act, and no remedy is active")
 	}
 }
 

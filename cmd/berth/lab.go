@@ -14,41 +14,33 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/report"
 )
 
-// labFlags are the flags of berth lab.
+// labFlags are the flags of berth lab but those that bindLab binds.
 type labFlags struct {
-	preset, experiment, cpus    string
+	preset, experiment, report  string
 	scenarios                   []string
-	rounds                      int
-	duration, settle            time.Duration
-	rate, demand                float64
-	serviceTime                 time.Duration
-	workingSet                  int64
-	neighbour                   string
-	intensity, threads          int
-	seed                        uint64
-	results, report, output     string
 	clean, dryRun, unprivileged bool
+	labFolder
 }
 
 func labCommand() *cobra.Command {
 	var f labFlags
 	cmd := &cobra.Command{
 		Use:   "lab [flags] [isolation]",
-		Short: "Measure what a noisy neighbour does to a service, and what isolation gives back",
+		Short: "Measure what a noisy neighbour does to a service, and what isolation buys",
 		Long:  labHelp(),
 		Example: `  berth lab                                        # about two minutes
   berth lab --neighbour spin --scenario idle       # one strategy against a tight loop
   berth lab --preset standard --report lab.html    # longer, with a page to read
   berth lab --dry-run                              # what would be run and written
+  berth lab --resume results/20260101T120000Z-isolation
   berth lab report results/20260101T120000Z-isolation/result.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
@@ -67,35 +59,60 @@ func labCommand() *cobra.Command {
 }
 
 func (f *labFlags) register(cmd *cobra.Command) {
-	base := lab.IsolationExperiment()
+	base := lab.IsolationSpec()
 	fs := cmd.Flags()
 	fs.StringVar(&f.preset, "preset", "quick", "size: "+presetNames())
 	fs.StringVar(&f.experiment, "experiment", "", "read the experiment from a YAML or JSON `file` (see --dry-run -o json)")
 	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", "))
-	fs.IntVar(&f.rounds, "rounds", 0, "rounds of each scenario (default from the preset)")
-	fs.DurationVar(&f.duration, "duration", 0, "measured time of one round (default from the preset)")
-	fs.DurationVar(&f.settle, "settle", 0, "discarded time at the start of a round (default from the preset)")
-	fs.Float64Var(&f.rate, "rate", 0, "requests per second (default chosen with the service time)")
-	fs.DurationVar(&f.serviceTime, "service-time", 0, "CPU time of one request (default such that the tenant wants --demand)")
-	fs.Float64Var(&f.demand, "demand", base.Tenant.Demand, "share of the shared CPUs that the tenant wants, 0-1")
-	fs.Int64Var(&f.workingSet, "working-set", base.Tenant.WorkingSetBytes, "tenant's working set in bytes")
-	fs.StringVar(&f.neighbour, "neighbour", base.Neighbour.Kernel, "neighbour's kernel: "+kernelNames())
-	fs.IntVar(&f.intensity, "intensity", base.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
-	fs.IntVar(&f.threads, "neighbour-threads", 0, "neighbour's threads (default one per shared CPU)")
-	fs.StringVar(&f.cpus, "cpus", "", "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
-	fs.Uint64Var(&f.seed, "seed", base.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
-	fs.StringVar(&f.results, "results", "results", "`folder` for results; each run gets a folder of its own in it")
+	bindLab(fs, &base)
 	fs.StringVar(&f.report, "report", "", "write an HTML report to `file`")
-	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json")
-	fs.BoolVar(&f.clean, "clean", false, "only put back what a killed run left behind (as berth restore)")
+	f.labFolder.register(cmd)
+	fs.BoolVar(&f.clean, "clean", false, "only restore what a killed run left behind (as berth restore)")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be run and written, and run nothing")
 	fs.BoolVar(&f.unprivileged, "unprivileged", false, "use affinity, nice and SCHED_IDLE even where control groups could be used")
 }
 
-// experiment is what the flags ask for.
-func (f *labFlags) build(cmd *cobra.Command) (lab.Experiment, error) {
+// bindLab has flags set the fields of e, whose values are their defaults.
+func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
+	duration := func(to *lab.Duration, name, help string) {
+		fs.DurationVar((*time.Duration)(to), name, time.Duration(*to), help)
+	}
+	fs.IntVar(&e.Blocks, "rounds", e.Blocks, "rounds of each scenario (default from the preset)")
+	duration(&e.Window, "duration", "measured time of one round (default from the preset)")
+	duration(&e.Settle, "settle", "discarded time at the start of a round (default from the preset)")
+	fs.Float64Var(&e.Rate, "rate", e.Rate, "requests per second (default chosen with the service time)")
+	duration(&e.Tenant.ServiceTime, "service-time", "CPU time of one request (default such that the tenant wants --demand)")
+	fs.Float64Var(&e.Tenant.Demand, "demand", e.Tenant.Demand, "share of the shared CPUs that the tenant wants, 0-1")
+	fs.Int64Var(&e.Tenant.WorkingSetBytes, "working-set", e.Tenant.WorkingSetBytes, "tenant's working set in bytes")
+	fs.StringVar(&e.Neighbour.Kernel, "neighbour", e.Neighbour.Kernel, "neighbour's kernel: "+kernelNames())
+	fs.IntVar(&e.Neighbour.Intensity, "intensity", e.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
+	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
+	fs.StringVar(&e.CPUs, "cpus", e.CPUs, "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
+	fs.Uint64Var(&e.Seed, "seed", e.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
+}
+
+// setAgain sets the flags of the command line on another binding of the flags.
+func setAgain(cmd *cobra.Command, bind func(*pflag.FlagSet)) (err error) {
+	again := pflag.NewFlagSet("", pflag.ContinueOnError)
+	bind(again)
+	cmd.Flags().Visit(func(set *pflag.Flag) {
+		to := again.Lookup(set.Name)
+		if to == nil {
+			return
+		}
+		text := set.Value.String()
+		if list, no := cmd.Flags().GetStringSlice(set.Name); no == nil {
+			text = strings.Join(list, ",")
+		}
+		err = errors.Join(err, to.Value.Set(text))
+	})
+	return err
+}
+
+// build returns the experiment that the flags ask for.
+func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 	set := cmd.Flags().Changed
-	e := lab.IsolationExperiment()
+	e := lab.IsolationSpec()
 	if err := e.Use("quick"); err != nil {
 		return e, err
 	}
@@ -110,25 +127,10 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Experiment, error) {
 		}
 	}
 	if set("rounds") || set("duration") || set("settle") {
-		e.Preset = "" // no longer what the preset stands for
+		e.Preset = "" // no longer that of the preset
 	}
-	for flag, apply := range map[string]func(){
-		"rounds":            func() { e.Blocks = f.rounds },
-		"duration":          func() { e.Window = lab.Duration(f.duration) },
-		"settle":            func() { e.Settle = lab.Duration(f.settle) },
-		"rate":              func() { e.Rate = f.rate },
-		"service-time":      func() { e.Tenant.ServiceTime = lab.Duration(f.serviceTime) },
-		"demand":            func() { e.Tenant.Demand = f.demand },
-		"working-set":       func() { e.Tenant.WorkingSetBytes = f.workingSet },
-		"neighbour":         func() { e.Neighbour.Kernel = f.neighbour },
-		"intensity":         func() { e.Neighbour.Intensity = f.intensity },
-		"neighbour-threads": func() { e.Neighbour.Threads = f.threads },
-		"cpus":              func() { e.CPUs = f.cpus },
-		"seed":              func() { e.Seed = f.seed },
-	} {
-		if set(flag) {
-			apply()
-		}
+	if err := setAgain(cmd, func(fs *pflag.FlagSet) { bindLab(fs, &e) }); err != nil {
+		return e, err
 	}
 	if set("scenario") {
 		if err := e.Keep(f.scenarios); err != nil {
@@ -138,9 +140,9 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Experiment, error) {
 	return e, e.Validate()
 }
 
-// readExperiment reads a file over e: what the file does not say stays, but its
-// scenarios are its own.
-func readExperiment(path string, e *lab.Experiment) error {
+// readExperiment reads a file over e: fields that the file does not have stay, but its
+// scenarios replace those of e.
+func readExperiment(path string, e *lab.Spec) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("experiment: %w", err)
@@ -157,15 +159,15 @@ func readExperiment(path string, e *lab.Experiment) error {
 }
 
 func runLab(cmd *cobra.Command, args []string, f labFlags) error {
-	if f.output != "text" && f.output != "json" {
-		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
+	if err := f.check(cmd, "report", "unprivileged"); err != nil {
+		return err
 	}
 	if f.clean {
 		r := restoring{root: rootDir(cmd), output: f.output, dryRun: f.dryRun}
-		return r.giveBack(cmd.Context(), cmd.OutOrStdout())
+		return r.undo(cmd.Context(), cmd.OutOrStdout())
 	}
-	if rootDir(cmd) != "/" {
-		return exitStatus{exitUsage, errors.New("--root: the lab runs on the live host only")}
+	if err := onLiveHost(cmd); err != nil {
+		return err
 	}
 	if len(args) == 1 && args[0] != "isolation" {
 		return exitStatus{exitUsage, fmt.Errorf("experiment %q: the built-in one is isolation; others are read with --experiment FILE", args[0])}
@@ -174,90 +176,54 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	if err != nil {
 		return exitStatus{exitUsage, err}
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	opt := lab.Options{Exe: exe, Program: program(), Unprivileged: f.unprivileged}
 	if f.dryRun {
-		return previewLab(cmd.OutOrStdout(), e, opt, f.output)
+		return previewLab(cmd.OutOrStdout(), e, lab.Options{Unprivileged: f.unprivileged}, f.output)
 	}
-	if err := restoreFirst(cmd.ErrOrStderr()); err != nil {
-		return err
-	}
-	if opt.Dir, err = lab.NewRunDir(f.results, e.Name, time.Now()); err != nil {
-		return fmt.Errorf("results folder: %w", err)
-	}
-	bar := newProgressLine(cmd.ErrOrStderr())
-	opt.Progress = bar.show
-	result, err := lab.Run(cmd.Context(), e, opt)
-	bar.finish()
+	var result *lab.Result
+	dir, err := f.run(cmd, e.Name, func(ctx context.Context, opt lab.Options) (measured bool, err error) {
+		opt.Unprivileged = f.unprivileged
+		if f.resume != "" {
+			result, err = lab.ResumeIsolate(ctx, opt)
+		} else {
+			result, err = lab.Isolate(ctx, e, opt)
+		}
+		return result != nil && len(result.Rounds) > 0, err
+	})
 	if result == nil || len(result.Rounds) == 0 {
-		_ = os.RemoveAll(opt.Dir) // nothing was measured
-		return interruptedOr(cmd.Context(), err)
-	}
-	return errors.Join(presentLab(cmd.OutOrStdout(), result, opt.Dir, f), interruptedOr(cmd.Context(), err))
-}
-
-// restoreFirst puts back what a killed run left, and says so if there was anything.
-func restoreFirst(w io.Writer) error {
-	root, err := kernel.Open("/")
-	if err != nil {
 		return err
 	}
-	report, err := kernel.Restore(root, journalDir("/"))
-	if len(report.Items) > 0 {
-		fmt.Fprintln(w, "putting back what a killed run left:")
-		printRestored(w, report)
-	}
-	return err
-}
-
-// interruptedOr turns the error of a cancelled run into words and a status.
-func interruptedOr(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
-		return err
-	}
-	var left *lab.NotRestoredError
-	if errors.As(err, &left) {
-		return exitStatus{exitInterrupted, fmt.Errorf("interrupted; %w: run berth restore", left)}
-	}
-	return exitStatus{exitInterrupted, errors.New("interrupted; everything was put back")}
+	return errors.Join(presentLab(cmd.OutOrStdout(), result, dir, f), err)
 }
 
 // presentLab prints a result and writes the report.
 func presentLab(w io.Writer, result *lab.Result, dir string, f labFlags) error {
-	analysis, err := lab.Analyse(result)
+	m, err := lab.Measure(result)
 	if err != nil {
 		return err
 	}
-	if f.output == "json" {
-		return errors.Join(report.JSON(w, result, analysis), writePage(f.report, result, analysis))
+	analysis := m.Analyse()
+	page := f.report
+	if page != "" {
+		err = writeHTML(page, m, analysis)
 	}
-	if err := report.Text(w, result, analysis, textOptions(w)); err != nil {
+	if f.output == "json" {
+		return errors.Join(report.JSON(w, result, analysis), err)
+	}
+	if err := errors.Join(report.Text(w, result, analysis, textOptions(w)), err); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
-	if f.report == "" {
-		fmt.Fprintf(w, "page:     berth lab report %s --report lab.html\n", filepath.Join(dir, lab.ResultFile))
-		return nil
+	if !result.Complete {
+		fmt.Fprintf(w, "go on:    berth lab --resume %s\n", dir)
 	}
-	if err := writePage(f.report, result, analysis); err != nil {
-		return err
+	if page == "" {
+		page = fmt.Sprintf("berth lab report %s --report lab.html", filepath.Join(dir, lab.ResultFile))
 	}
-	fmt.Fprintf(w, "page:     %s\n", f.report)
+	fmt.Fprintf(w, "page:     %s\n", page)
 	return nil
 }
 
-// writePage writes the HTML report, if one is wanted.
-func writePage(path string, result *lab.Result, analysis *lab.Analysis) error {
-	if path == "" {
-		return nil
-	}
-	return writeHTML(path, result, analysis)
-}
-
-func previewLab(w io.Writer, e lab.Experiment, opt lab.Options, output string) error {
+func previewLab(w io.Writer, e lab.Spec, opt lab.Options, output string) error {
 	p, err := lab.Plan(e, opt)
 	if err != nil {
 		return err
@@ -289,7 +255,7 @@ func program() lab.Program {
 	return lab.CurrentProgram(version, commit)
 }
 
-func scenarioNames(e lab.Experiment) []string {
+func scenarioNames(e lab.Spec) []string {
 	var names []string
 	for _, s := range e.Scenarios {
 		names = append(names, s.Name)
@@ -318,12 +284,6 @@ func kernelNames() string {
 	return strings.Join(names, ", ")
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
 func labHelp() string {
 	var b strings.Builder
 	b.WriteString(`Runs a small HTTP service (the tenant) beside a noisy neighbour on this machine,
@@ -337,7 +297,7 @@ lab's own control groups is changed, and those are removed afterwards.
 
 Scenarios:
 `)
-	for _, s := range lab.IsolationExperiment().Scenarios {
+	for _, s := range lab.IsolationSpec().Scenarios {
 		fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.Means)
 	}
 	b.WriteString("\nNeighbours:\n")
@@ -346,6 +306,6 @@ Scenarios:
 	}
 	b.WriteString(`
 Exit status: 0 measured; 1 error; 2 wrong usage; 130 interrupted (what was
-measured by then is stored and shown).`)
+measured by then is stored and shown; --resume goes on with it).`)
 	return b.String()
 }

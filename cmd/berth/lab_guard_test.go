@@ -15,8 +15,6 @@ func TestLabGuardFlags(t *testing.T) {
 	t.Parallel()
 	cmd := labGuardCommand()
 	var f labGuardFlags
-	// The command's own flags are set in its closure; these are read by build.
-	f.faults, f.runs, f.probe = []string{guarded.Hog}, 3, "false"
 	for flag, value := range map[string]string{"faults": "hog", "runs": "3", "probe": "false"} {
 		if err := cmd.Flags().Set(flag, value); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -25,31 +24,28 @@ network is used. RESULT.json may be the folder of a run.`,
   berth lab report result.json -o csv > rounds.csv`,
 		Args: argumentCount(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains([]string{"text", "json", "html", "csv"}, output) {
-				return exitStatus{exitUsage, fmt.Errorf("output %q: not one of text, json, html, csv", output)}
-			}
-			r, a, err := readResult(args[0])
+			m, a, err := readResult(args[0])
 			if err != nil {
 				return err
 			}
 			if page != "" {
-				if err := writeHTML(page, r, a); err != nil {
+				if err := writeHTML(page, m, a); err != nil {
 					return err
 				}
 			}
 			w := cmd.OutOrStdout()
 			switch output {
 			case "json":
-				return report.JSON(w, r, a)
+				return report.JSON(w, m.Result, a)
 			case "html":
-				return report.HTML(w, r, a)
+				return report.HTML(w, m, a)
 			case "csv":
-				return report.CSV(w, r)
+				return report.CSV(w, m)
 			}
-			return report.Text(w, r, a, textOptions(w))
+			return report.Text(w, m.Result, a, textOptions(w))
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "what to print: text, json, html or csv")
+	outputFlag(cmd, &output, "what to print: text, json, html or csv", "html", "csv")
 	cmd.Flags().StringVar(&page, "report", "", "also write the page to `file`")
 	return cmd
 }
@@ -70,9 +66,6 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 		Example: `  berth lab compare before/result.json after/result.json`,
 		Args:    argumentCount(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return exitStatus{exitUsage, fmt.Errorf("output %q: not one of text, json", output)}
-			}
 			a, err := readSide(args[0])
 			if err != nil {
 				return err
@@ -92,7 +85,7 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 			return c.Text(w, textOptions(w))
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "what to print: text or json")
+	outputFlag(cmd, &output, "what to print: text or json")
 	return cmd
 }
 
@@ -106,26 +99,26 @@ func argumentCount(n int) cobra.PositionalArgs {
 	}
 }
 
-func readResult(path string) (*lab.Result, *lab.Analysis, error) {
+func readResult(path string) (*lab.Measured, *lab.Analysis, error) {
 	r, err := lab.ReadFile(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := lab.Analyse(r)
+	m, err := lab.Measure(r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
 	}
-	return r, a, nil
+	return m, m.Analyse(), nil
 }
 
 func readSide(path string) (report.Side, error) {
-	r, a, err := readResult(path)
-	return report.Side{Name: path, Result: r, Analysis: a}, err
+	m, a, err := readResult(path)
+	return report.Side{Name: path, Result: m, Analysis: a}, err
 }
 
 // textOptions are the layout for w: its width and colours if it is a terminal.
 func textOptions(w io.Writer) report.Options {
-	f, ok := w.(*os.File)
+	f, ok := fileOf(w)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return report.Options{}
 	}
@@ -136,9 +129,9 @@ func textOptions(w io.Writer) report.Options {
 	return report.Options{Width: min(width, 120), Color: os.Getenv("NO_COLOR") == ""}
 }
 
-// writeHTML writes the page to a file, replacing what is there in one step.
-func writeHTML(path string, r *lab.Result, a *lab.Analysis) error {
-	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, r, a) })
+// writeHTML writes the page to a file, which it replaces in one step.
+func writeHTML(path string, m *lab.Measured, a *lab.Analysis) error {
+	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, m, a) })
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

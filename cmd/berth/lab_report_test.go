@@ -16,7 +16,7 @@ import (
 // storedResult writes a small made-up result and returns its path.
 func storedResult(t *testing.T, change func(*lab.Result)) string {
 	t.Helper()
-	r := &lab.Result{Schema: lab.Schema, Started: time.Unix(1.8e9, 0).UTC(), Complete: true, Experiment: lab.IsolationExperiment()}
+	r := &lab.Result{Header: lab.Header{Schema: lab.Schema, Started: time.Unix(1.8e9, 0).UTC(), Complete: true}, Experiment: lab.IsolationSpec()}
 	for block := range 3 {
 		for position, s := range r.Experiment.Scenarios {
 			response, lag := stats.NewHistogram(), stats.NewHistogram()
@@ -87,21 +87,21 @@ func TestLabReportRefuses(t *testing.T) {
 	t.Parallel()
 	good := storedResult(t, nil)
 	other := storedResult(t, func(r *lab.Result) { r.Schema = "berth.dev/lab/v9" })
-	spoilt := storedResult(t, func(r *lab.Result) { r.Rounds[0].Load.Seconds[0].Response = "x" })
+	corrupted := storedResult(t, func(r *lab.Result) { r.Rounds[0].Load.Seconds[0].Response = "x" })
 	for _, tt := range []struct {
 		args []string
 		code int
 		want string
 	}{
 		{[]string{"report"}, exitUsage, "accepts 1 arg"},
-		{[]string{"report", good, "-o", "pdf"}, exitUsage, `output "pdf"`},
+		{[]string{"report", good, "-o", "pdf"}, exitUsage, "it is one of text, json, html, csv"},
 		{[]string{"report", good, "--bogus"}, exitUsage, "unknown flag"},
 		{[]string{"report", "/nonexistent.json"}, exitError, "no such file"},
 		{[]string{"report", other}, exitError, `schema "berth.dev/lab/v9"`},
-		{[]string{"report", spoilt}, exitError, "response"},
+		{[]string{"report", corrupted}, exitError, "response"},
 		{[]string{"report", good, "--report", "/nonexistent/lab.html"}, exitError, "write report"},
 		{[]string{"compare", good}, exitUsage, "accepts 2 arg"},
-		{[]string{"compare", good, good, "-o", "html"}, exitUsage, `output "html"`},
+		{[]string{"compare", good, good, "-o", "html"}, exitUsage, "it is one of text, json"},
 		{[]string{"compare", good, "/nonexistent.json"}, exitError, "no such file"},
 	} {
 		out, errs, code := berth(t, append([]string{"lab"}, tt.args...)...)

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(runsBerth) != "" {
 		main()
 	}
+	if part := os.Getenv(livePart); part != "" {
+		playPart(part)
+	}
 	os.Exit(m.Run())
 }
 
@@ -43,17 +46,19 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"--duration", "1ms"}, "duration"},
 		{[]string{"--neighbour", "mine"}, "spin"},
 		{[]string{"--cpus", "7-3"}, "backwards"},
-		{[]string{"--output", "xml"}, "text or json"},
+		{[]string{"--output", "xml"}, "it is one of text, json"},
 		{[]string{"--nonsense"}, "--help"},
 		{[]string{"noise"}, "isolation"},
 		{[]string{"guard", "--faults", "earthquake"}, "hog"},
 		{[]string{"guard", "--probe", "maybe"}, "needed"},
 		{[]string{"guard", "--window", "1ms"}, "100ms"},
 		{[]string{"guard", "--faults", "none", "--blocks", "0"}, "nothing to do"},
-		{[]string{"guard", "-o", "xml"}, "text or json"},
+		{[]string{"guard", "-o", "xml"}, "it is one of text, json"},
 		{[]string{"guard", "extra"}, "accepts 0"},
 		{[]string{"isolation", "extra"}, "at most 1"},
 		{[]string{"--root", "/nonexistent"}, "live host"},
+		{[]string{"--resume", "x", "--rounds", "3"}, "--rounds: a run is resumed as it was begun"},
+		{[]string{"guard", "--resume", "x", "--seed", "3"}, "--seed"},
 		{[]string{"--experiment", bad}, "blox"},
 		{[]string{"--experiment", bad + ".missing"}, "no such file"},
 	} {
@@ -72,7 +77,7 @@ func TestExperimentFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e := lab.IsolationExperiment()
+	e := lab.IsolationSpec()
 	if err := readExperiment(path, &e); err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +238,49 @@ func TestKilledLabLeavesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A run that was killed outright goes on from its folder, with the rounds that it had.
+func TestLabResumesForReal(t *testing.T) {
+	r := startLab(t, "--scenario", "idle")
+	var file string
+	var before *lab.Result
+	for deadline := time.Now().Add(2 * time.Minute); before == nil || len(before.Rounds) < 2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no two rounds\n%s", &r.output)
+		}
+		if files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile)); len(files) == 1 {
+			file = files[0]
+			var err error
+			if before, err = lab.ReadFile(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.cmd.Wait()
+	cmd := exec.Command(os.Args[0], "lab", "--resume", filepath.Dir(file))
+	cmd.Env = append(os.Environ(), runsBerth+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("resumed")) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	after, err := lab.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRun(t, after)
+	for i, round := range before.Rounds {
+		if !round.Started.Equal(after.Rounds[i].Started) {
+			t.Errorf("round %d was run again", i+1)
+		}
+	}
+	if again, err := lab.Analyse(after); err != nil || len(after.Resumed) != 1 || after.Experiment.Seed != before.Experiment.Seed {
+		t.Errorf("%v, %v, resumed %v, seed %d, was %d", again, err, after.Resumed, after.Experiment.Seed, before.Experiment.Seed)
+	}
+	expectNothingLeft(t, r.cmd.Process.Pid)
+	expectNothingLeft(t, cmd.Process.Pid)
 }
 
 // expectNothingLeft looks for processes of this binary and for groups of the

@@ -9,12 +9,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"berth.dev/berth/internal/plain"
 )
 
 // Exit statuses. Commands that define more say so in their help.
@@ -43,8 +47,8 @@ func (e exitStatus) Unwrap() error { return e.err }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// What waits for something that does not come is ended by a second signal. One that
-	// follows at once is the first once more, passed on by a parent.
+	// A second signal ends a command that still waits. A signal that follows at once is
+	// the first one again, passed on by a parent.
 	context.AfterFunc(ctx, func() {
 		time.Sleep(time.Second)
 		stop()
@@ -56,6 +60,9 @@ func main() {
 
 // run is main without the process: it returns the exit status.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	if len(args) == 0 || !strings.HasPrefix(args[0], "__") { // children speak to their parent in bytes
+		stdout, stderr = screenWriter(stdout), screenWriter(stderr)
+	}
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -76,9 +83,32 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		code = exitInterrupted
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(stderr, "berth:", msg)
+		// Names of others may have newlines: the text after one must not look like a
+		// message of its own.
+		fmt.Fprintln(stderr, "berth:", strings.ReplaceAll(msg, "\n", "\n       "))
 	}
 	return code
+}
+
+// screenWriter is w without control sequences for a terminal, but for those that Berth
+// itself draws with.
+func screenWriter(w io.Writer) io.Writer {
+	return &plain.Writer{To: w, Steering: isTerminal(w)}
+}
+
+// fileOf is the file that a writer of a command writes to.
+func fileOf(w io.Writer) (f *os.File, ok bool) {
+	if p, is := w.(*plain.Writer); is {
+		w = p.To
+	}
+	f, ok = w.(*os.File)
+	return f, ok
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := fileOf(w)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 func rootCommand() *cobra.Command {
@@ -145,6 +175,35 @@ func (v nonEmpty) Set(text string) error {
 	return v.Value.Set(text)
 }
 
+// oneOf is a flag's value that is one of some words.
+type oneOf struct {
+	to    *string
+	words []string
+}
+
+// Type returns "string".
+func (v oneOf) Type() string { return "string" }
+
+// String returns the word.
+func (v oneOf) String() string { return *v.to }
+
+// Set refuses a text that is none of the words.
+func (v oneOf) Set(text string) error {
+	if !slices.Contains(v.words, text) {
+		return fmt.Errorf("it is one of %s", strings.Join(v.words, ", "))
+	}
+	*v.to = text
+	return nil
+}
+
+// outputFlag adds --output: text by default, json, or one of more words.
+func outputFlag(cmd *cobra.Command, to *string, about string, more ...string) {
+	*to = "text"
+	v := oneOf{to, append([]string{"text", "json"}, more...)}
+	cmd.Flags().VarP(v, "output", "o", about)
+	completeWords(cmd, "output", v.words...)
+}
+
 // exclusive refuses two flags together, as wrong usage. The command has its Args by
 // then.
 func exclusive(cmd *cobra.Command, one, other string) {
@@ -161,10 +220,10 @@ func exclusive(cmd *cobra.Command, one, other string) {
 	}
 }
 
-// outlivePipe keeps writing to a pipe that nobody reads any more from killing this process,
-// which has something to give back; the write fails. Programs that it starts are not
+// ignoreSIGPIPE lets a write to a pipe without a reader fail instead of killing this
+// process, which has values to restore. Programs that it starts are not
 // affected.
-func outlivePipe() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+func ignoreSIGPIPE() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // rootDir returns the directory that --root names.
 func rootDir(cmd *cobra.Command) string {

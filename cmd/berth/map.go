@@ -20,7 +20,7 @@ func mapCommand() *cobra.Command {
 		Short: "Draw the machine with the owners of its CPUs",
 		Long: `Draw the machine with the owners of its CPUs: a line for each NUMA node, a bar
 between L3 domains, a group of marks for each core, a mark for each of its
-threads. A letter is a workload with CPUs of its own; the legend says which.
+threads. A letter is a workload with exclusive CPUs; the legend names it.
 
 On a terminal the class has a colour: LSE red, LSR yellow, LS blue, BE green,
 SYSTEM magenta. NO_COLOR in the environment leaves letters only.
@@ -28,11 +28,8 @@ SYSTEM magenta. NO_COLOR in the environment leaves letters only.
 Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			var m *ownerMap
-			return withNode(cmd, func(n node) error {
+			return withReader(cmd, func(n nodeReader) error {
 				return refresh(cmd, watch, interval, func() (string, error) {
 					s, err := n.State(cmd.Context())
 					if err != nil {
@@ -49,7 +46,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 			})
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	watchFlags(cmd, &watch, &interval)
 	socketFlag(cmd)
 	return cmd
@@ -65,7 +62,7 @@ type ownerRow struct {
 	Mems  cpuset.Set  `json:"mems,omitzero"`
 }
 
-// ownersMap is the map as JSON: Shared are the CPUs that nobody owns.
+// ownersMap is the map as JSON: Shared are the CPUs that are not exclusive.
 type ownersMap struct {
 	Online    cpuset.Set `json:"online"`
 	Shared    cpuset.Set `json:"shared"`

@@ -14,26 +14,32 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
-	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/place"
-	"berth.dev/berth/replay"
+	"berth.dev/berth/place/policies"
 )
 
-// node is who places workloads: a running agent (*api.Client) or, without one,
+// node places workloads: a running agent (*api.Client) or, without one,
 // this process (*agent.Node), in turn with others by the lock of the state
 // directory.
 type node interface {
-	List(ctx context.Context) ([]agent.Workload, error)
-	Get(ctx context.Context, id string) (agent.Workload, error)
-	State(ctx context.Context) (*place.State, error)
-	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
+	nodeReader
 	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
 	Release(ctx context.Context, id string, kill bool) error
+}
+
+// nodeReader reads the placed workloads, and changes nothing: a running agent or, without one,
+// the records (*agent.Reader).
+type nodeReader interface {
+	List(ctx context.Context) ([]agent.Workload, error)
+	Get(ctx context.Context, id string) (agent.Workload, error)
+	State(ctx context.Context) (*place.State, error)
+	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
 	Close() error
 }
 
@@ -50,9 +56,9 @@ type nodeFlags struct {
 func (f *nodeFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	socketFlag(cmd)
-	fs.StringVar(&f.policy, "policy", replay.DefaultPolicy, "`name` of the policy that chooses (see berth replay --help)")
-	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated")
-	completeWords(cmd, "policy", policyNames()...)
+	fs.StringVar(&f.policy, "policy", "", "`name` of the policy that chooses (see berth replay --help; default that of the workloads there are, else "+policies.Default+")")
+	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated (default as for the workloads there are)")
+	completeWords(cmd, "policy", policies.Names()...)
 }
 
 // socketFlag adds the flags that say which node it is about.
@@ -74,9 +80,8 @@ func stateOf(cmd *cobra.Command) (dir string, named bool) {
 	return nodeDir(rootDir(cmd)), false
 }
 
-// args are the flags again, as arguments.
-func (f *nodeFlags) args(cmd *cobra.Command) ([]string, error) {
-	args := []string{"--policy", f.policy}
+// nodeArgs are the flags that say which node it is about, as arguments.
+func nodeArgs(cmd *cobra.Command) (args []string, err error) {
 	if socket := socketOf(cmd); socket != "" {
 		args = append(args, "--socket", socket)
 	}
@@ -87,32 +92,51 @@ func (f *nodeFlags) args(cmd *cobra.Command) ([]string, error) {
 		}
 		args = append(args, "--state", dir)
 	}
-	for _, glob := range f.confine {
-		args = append(args, "--confine", glob)
-	}
 	return args, nil
-}
-
-func policyNames() []string {
-	var names []string
-	for _, p := range replay.Policies() {
-		names = append(names, p.Name)
-	}
-	return names
 }
 
 // open finds the agent of the host under --root, or opens the node.
 func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
-	c, err := dial(cmd)
+	c, err := f.agent(cmd)
 	if err != nil {
 		return nil, err
 	}
-	if c == nil {
-		return f.openNode(cmd)
+	if c != nil {
+		return c, nil
+	}
+	opt, err := f.options(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return lockNode(cmd.Context(), opt)
+}
+
+// read finds the agent of the host under --root, or reads the records.
+func (f *nodeFlags) read(cmd *cobra.Command) (nodeReader, error) {
+	c, err := f.agent(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		return c, nil
+	}
+	opt, err := f.options(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return agent.NewReader(opt)
+}
+
+// agent finds the agent, whose configuration decides instead of these flags; if none
+// runs, the client is nil.
+func (f *nodeFlags) agent(cmd *cobra.Command) (*api.Client, error) {
+	c, err := dial(cmd)
+	if err != nil || c == nil {
+		return nil, err
 	}
 	for _, flag := range []string{"policy", "confine"} {
-		if set := cmd.Flags().Lookup(flag); set != nil && set.Changed && !cmd.Hidden {
-			return nil, exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}
+		if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
+			return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
 		}
 	}
 	return c, nil
@@ -143,26 +167,26 @@ func dial(cmd *cobra.Command) (*api.Client, error) {
 	return c, err
 }
 
-func (f *nodeFlags) openNode(cmd *cobra.Command) (node, error) {
-	c := config.NodeConfig{Policy: config.Policy{Name: f.policy}}
-	policy, err := c.NewPolicy()
-	if err != nil {
-		return nil, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
+// options are those of the node without an agent. Options without a flag are as they
+// were when the node was opened last.
+func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
+	if _, err := policies.New(f.policy, nil); err != nil {
+		return agent.Options{}, exitStatus{exitUsage, fmt.Errorf("--policy: %w", err)}
 	}
 	root, err := systemd.Open(rootDir(cmd))
 	if err != nil {
-		return nil, err
+		return agent.Options{}, err
 	}
 	dir, _ := stateOf(cmd)
-	return lockNode(cmd.Context(), agent.Options{
-		Root: root, Dir: dir, Policy: policy, Confine: f.confine,
+	return agent.Options{
+		Root: root, Dir: dir, PolicyName: f.policy, Policies: policies.New, Confine: f.confine,
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
-				what := strings.TrimSpace(fmt.Sprintf("%s %s%s", e.Kind, onLine(e.ID), onLine(e.Object)))
-				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s: %s\n", what, onLine(e.Text))
+				what := strings.TrimSpace(fmt.Sprintf("%s %s%s", e.Kind, plain.Line(e.ID), plain.Line(e.Object)))
+				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s: %s\n", what, plain.Line(e.Text))
 			}
 		},
-	})
+	}, nil
 }
 
 // lockNode opens a node, with a BusyError where an agent keeps it.
@@ -176,24 +200,8 @@ func lockNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
 	return n, err
 }
 
-// openThere finds the agent, or opens the node that is there; without one it is nil.
-func openThere(cmd *cobra.Command) (node, error) {
-	c, err := dial(cmd)
-	if err != nil {
-		return nil, err
-	}
-	if c != nil {
-		return c, nil
-	}
-	dir, _ := stateOf(cmd)
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return (&nodeFlags{}).openNode(cmd)
-}
-
-// checkState refuses a state directory that is named and not there: who only looks, or
-// changes what is placed, must not make it.
+// checkState refuses a named state directory that does not exist: a command that only
+// reads, or changes placed workloads, must not make it.
 func checkState(cmd *cobra.Command) error {
 	dir, named := stateOf(cmd)
 	if _, err := os.Stat(dir); named && errors.Is(err, fs.ErrNotExist) {
@@ -212,6 +220,18 @@ func withNode(cmd *cobra.Command, f func(node) error) error {
 		return err
 	}
 	n, err := (&nodeFlags{}).open(cmd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(n), n.Close())
+}
+
+// withReader is withNode for a command that changes nothing.
+func withReader(cmd *cobra.Command, f func(nodeReader) error) error {
+	if err := checkState(cmd); err != nil {
+		return err
+	}
+	n, err := (&nodeFlags{}).read(cmd)
 	if err != nil {
 		return err
 	}
@@ -241,7 +261,7 @@ func oneName(cmd *cobra.Command) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = withNode(cmd, func(n node) error {
+		_ = withReader(cmd, func(n nodeReader) error {
 			all, err := n.List(cmd.Context())
 			for i := range all {
 				names = append(names, all[i].ID())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/watch"
 )
@@ -42,7 +43,7 @@ func (f *observeFlags) register(cmd *cobra.Command, probe bool) {
 	fs.DurationVar(&f.interval, "interval", time.Second, "`time` between two readings")
 	fs.StringVar(&f.record, "record", "", "write what was read to this `file` too")
 	fs.StringVar(&f.replay, "replay", "", "look at a recording in this `file` instead of this host")
-	fs.BoolVar(&f.probe, "probe", probe, "see by eBPF who has the CPU while a group waits (root; costs at every context switch)")
+	fs.BoolVar(&f.probe, "probe", probe, "see by eBPF which group has the CPU while another waits (root; costs at every context switch)")
 	exclusive(cmd, "record", "replay")
 	socketFlag(cmd)
 }
@@ -91,7 +92,7 @@ func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
 		return nil, errors.Join(err, host.Close())
 	}
 	o := &observation{header: header, focus: host.Focus, signals: host.Signals, groupOf: host.GroupOf, close: host.Close}
-	o.ticks = f.ticks(cmd.Context(), host)
+	o.ticks = f.ticks(cmd, host)
 	if f.record == "" {
 		return o, nil
 	}
@@ -107,12 +108,22 @@ func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
 	return o, nil
 }
 
-// ticks reads the host until the context ends.
-func (f *observeFlags) ticks(ctx context.Context, host *observe.Observer) iter.Seq2[[]watch.Sample, error] {
+// ticks reads the host until the context ends. An unreadable file is a line on the
+// standard error stream, once: groups of one user must not hide those of others.
+func (f *observeFlags) ticks(cmd *cobra.Command, host *observe.Observer) iter.Seq2[[]watch.Sample, error] {
+	ctx, said := cmd.Context(), map[string]bool{}
 	return func(yield func([]watch.Sample, error) bool) {
 		began := time.Now()
 		for due := began; ctx.Err() == nil; {
-			if samples, err := host.Tick(watch.Time(time.Since(began)), nil); !yield(samples, err) {
+			samples, err := host.Tick(watch.Time(time.Since(began)), nil)
+			if err != nil && len(samples) > 0 {
+				if text := plain.Line(err.Error()); !said[text] && len(said) < mostSaid {
+					said[text] = true
+					fmt.Fprintln(cmd.ErrOrStderr(), "berth:", text)
+				}
+				err = nil
+			}
+			if !yield(samples, err) {
 				return
 			}
 			// Ticks that are overdue are left out.
@@ -122,6 +133,9 @@ func (f *observeFlags) ticks(ctx context.Context, host *observe.Observer) iter.S
 		}
 	}
 }
+
+// mostSaid bounds the number of different lines about unreadable files.
+const mostSaid = 10
 
 // recorded writes samples on their way.
 func recorded(ticks iter.Seq2[[]watch.Sample, error], to io.Writer) iter.Seq2[[]watch.Sample, error] {
@@ -137,7 +151,7 @@ func recorded(ticks iter.Seq2[[]watch.Sample, error], to io.Writer) iter.Seq2[[]
 	}
 }
 
-// hostHeader says what is known of the host and its groups.
+// hostHeader describes the host and its groups.
 func hostHeader(cmd *cobra.Command, host *observe.Observer) (observe.Header, error) {
 	h := observe.Header{Schema: observe.Schema, Began: time.Now().UTC().Truncate(time.Second), Kernel: kernelRelease(rootDir(cmd))}
 	if m, err := sysfs.Live(rootDir(cmd)); err == nil && m.Validate() == nil {
@@ -171,11 +185,11 @@ func kernelRelease(root string) string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// workloadGroups returns the names of Berth's workloads by their groups; none
-// where there is no node.
+// workloadGroups returns the names of Berth's workloads by their groups; none if there
+// is no node.
 func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]string, error) {
-	n, err := openThere(cmd)
-	if err != nil || n == nil {
+	n, err := (&nodeFlags{}).read(cmd)
+	if err != nil {
 		return nil, err
 	}
 	all, err := n.List(cmd.Context())
@@ -199,7 +213,7 @@ func groupName(h *observe.Header, arg string) (string, bool) {
 	}
 	path := strings.Trim(arg, "/")
 	for _, g := range h.Groups {
-		if g.Path == path || strings.HasPrefix(g.Path, path+"/") && path != "" {
+		if kernel.Within(g.Path, path) {
 			return path, true
 		}
 	}

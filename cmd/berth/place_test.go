@@ -17,13 +17,11 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
-	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
-// placedHost is a host of two sockets on cgroup v1, where files take any value,
-// with three workloads. It returns its root.
-func placedHost(t *testing.T) string {
+// emptyHost is the host of placedHost without workloads.
+func emptyHost(t *testing.T) (string, *fakekernel.Kernel, *machine.Machine) {
 	t.Helper()
 	dir := t.TempDir()
 	l := fakekernel.V1()
@@ -36,13 +34,21 @@ func placedHost(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys, err := sysfs.Write(m)
+	sys, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.RemoveAll(filepath.Join(dir, "sys/devices")), os.CopyFS(dir, sys)); err != nil {
 		t.Fatal(err)
 	}
+	return dir, k, m
+}
+
+// placedHost is a host of two sockets on cgroup v1, where files take any value,
+// with three workloads. It returns its root.
+func placedHost(t *testing.T) string {
+	t.Helper()
+	dir, k, m := emptyHost(t)
 	n, err := agent.Open(t.Context(), agent.Options{
 		Root: kernel.NewRoot(dir, k), Dir: nodeDir(dir), Machine: m,
 		Now: func() time.Time { return time.Now().Add(-90 * time.Minute) },

@@ -9,13 +9,13 @@ import (
 	"berth.dev/berth/lab"
 )
 
-// progressLine says what a run is doing: one line rewritten on a terminal, a
+// progressLine shows the progress of a run: one line rewritten on a terminal, a
 // line per block elsewhere. It writes at most once a round: redraws are noise
 // to the measurement.
 type progressLine struct {
 	w     io.Writer
 	tty   bool
-	width int // of what stands on the line now
+	width int // of the text on the line now
 	block int
 }
 

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/internal/amount"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/place"
 )
 
 func psCommand() *cobra.Command {
@@ -23,24 +22,20 @@ func psCommand() *cobra.Command {
 		Short: "List workloads: class, CPUs, memory nodes, and how they fare",
 		Long: `List workloads: class, CPUs, memory nodes, and how they fare.
 
-CPUs and MEMS are what a workload may use, with an asterisk where the CPUs are its
-own. The figures are over --interval (not those of MEMORY and TASKS):
+CPUs and MEMS are what a workload may use; an asterisk marks exclusive CPUs. The figures are over --interval (not those of MEMORY and TASKS):
   CPU%       CPU time used; 100 is one CPU
   STALL%     time in which some task of it waited for a CPU (pressure stall
              information, cgroup v2)
   THROTTLE%  enforcement periods in which its --quota ran out
   TASKS      processes and threads
-What this host does not tell is shown as –, and left out with -o json.
+A figure that this host does not provide is –, and left out with -o json.
 -o wide adds memory and I/O pressure, request, limits, how it is placed, and its
 control group.
 
 Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"text", "wide", "json"}, output) {
-				return exitStatus{exitUsage, fmt.Errorf("output %q: neither text, wide nor json", output)}
-			}
-			return withNode(cmd, func(n node) error {
+			return withReader(cmd, func(n nodeReader) error {
 				m, err := newMeters(rootDir(cmd))
 				if err != nil {
 					return err
@@ -64,8 +59,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, wide or json")
-	completeWords(cmd, "output", "text", "wide", "json")
+	outputFlag(cmd, &output, "text, wide or json", "wide")
 	watchFlags(cmd, &again, &interval)
 	socketFlag(cmd)
 	return cmd
@@ -85,9 +79,9 @@ type psRow struct {
 	Usage usage `json:"usage"`
 }
 
-// listUsage returns the workloads with their usage since the last call. What
-// explains them is left to berth explain.
-func listUsage(ctx context.Context, n node, m *meters) ([]psRow, error) {
+// listUsage returns the workloads with their usage since the last call. Their
+// explanation is left to berth explain.
+func listUsage(ctx context.Context, n nodeReader, m *meters) ([]psRow, error) {
 	all, err := n.List(ctx)
 	if err != nil {
 		return nil, err
@@ -122,16 +116,16 @@ func psTable(rows []psRow, wide bool, now time.Time) string {
 			cpus += "*"
 		}
 		row := []string{
-			onLine(w.ID()), w.Spec.Request.Class.String(), cpus, cell(w.Mems), percent(u.CPU), percent(u.CPUStall), percent(u.Throttled),
+			plain.Line(w.ID()), w.Spec.Request.Class.String(), cpus, cell(w.Mems), percent(u.CPU), percent(u.CPUStall), percent(u.Throttled),
 			bytesCell(u.Memory), number(u.Tasks), age(now.Sub(w.Since)),
 		}
 		if wide {
-			row = append(row, percent(u.MemoryStall), percent(u.IOStall), dash(askedCPU(w)), dash(limitsText(&w.Spec.Limits)), w.Backend, dash(w.Group))
+			row = append(row, percent(u.MemoryStall), percent(u.IOStall), dash(askedCPU(w)), dash(limitsText(&w.Limits)), w.Backend, dash(w.Group))
 		}
 		table = append(table, row)
 	}
 	var b strings.Builder
-	columns(&b, table, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+	plain.Columns(&b, table, 4, 5, 6, 7, 8, 9, 10, 11, 12)
 	return b.String()
 }
 
@@ -139,15 +133,15 @@ func askedCPU(w *agent.Workload) string {
 	if w.Spec.Request.Milli == 0 {
 		return ""
 	}
-	return amount.Milli(w.Spec.Request.Milli).String()
+	return place.Milli(w.Spec.Request.Milli).String()
 }
 
-// dash stands for what there is none of.
+// dash returns a dash for an empty text.
 func dash(text string) string {
 	if text == "" {
 		return "–"
 	}
-	return onLine(text)
+	return plain.Line(text)
 }
 
 func percent(v *float64) string {
@@ -168,7 +162,7 @@ func bytesCell(v *float64) string {
 	if v == nil {
 		return "–"
 	}
-	return size(int64(*v))
+	return plain.Bytes(int64(*v))
 }
 
 // age writes a time in its two greatest units: "3d4h", "5m2s".

@@ -44,3 +44,23 @@ func TestReadmeNamesEveryCommand(t *testing.T) {
 		}
 	}
 }
+
+// CI runs the README's test command.
+func TestCIRunsTheReadmesTest(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ci, err := os.ReadFile("../../.ci/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^    (go test \S+)`).FindSubmatch(readme)
+	if m == nil {
+		t.Fatal("README.md has no test command")
+	}
+	if !regexp.MustCompile(`(?m)^(\w+=\S+ )*` + regexp.QuoteMeta(string(m[1])) + `( #.*)?$`).Match(ci) {
+		t.Errorf("CI does not run %q", m[1])
+	}
+}

@@ -15,7 +15,7 @@ func watchFlags(cmd *cobra.Command, watch *bool, interval *time.Duration) {
 	cmd.Flags().DurationVar(interval, "interval", time.Second, "`time` between two looks")
 }
 
-// refresh prints what show returns: once, or each interval until the end of the
+// refresh prints the text of show: once, or each interval until the end of the
 // command's context. On a terminal each text takes the place of the last.
 func refresh(cmd *cobra.Command, watch bool, interval time.Duration, show func() (string, error)) error {
 	if interval < 10*time.Millisecond {
@@ -28,7 +28,7 @@ func refresh(cmd *cobra.Command, watch bool, interval time.Duration, show func()
 			return err
 		}
 		if watch && isTerminal(out) {
-			text = "\x1b[H\x1b[J" + text // to the corner, and clear what follows
+			text = "\x1b[H\x1b[J" + text // to the corner, and clear the rest
 		}
 		if err == nil {
 			if _, err := io.WriteString(out, text); err != nil {

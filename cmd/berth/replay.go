@@ -12,9 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/policies"
 	"berth.dev/berth/replay"
 )
 
@@ -25,8 +27,8 @@ type replayFlags struct {
 	policies      []string
 	explain, draw bool
 	output        string
-	seeds         int    // 0 is what the file says
-	seed          uint64 // of the one stream to replay step by step; 0 is none
+	seeds         int    // 0 is the number in the file
+	seed          uint64 // of the one stream to replay step by step; 0 for no stream
 }
 
 func replayCommand() *cobra.Command {
@@ -58,7 +60,7 @@ func replayCommand() *cobra.Command {
 	fs.BoolVar(&f.draw, "draw", false, "show the CPUs of the machine with their owners after each step")
 	fs.IntVar(&f.seeds, "seeds", 0, "how many streams of a generated scenario to compare, from seed 1 on (default: what the file says)")
 	fs.Uint64Var(&f.seed, "seed", 0, "replay the stream of this seed step by step, like a scenario with steps")
-	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json (one object per line)")
+	outputFlag(cmd, &f.output, "what to print: text or json (one object per line)")
 	return cmd
 }
 
@@ -81,16 +83,13 @@ usage, 3 an expectation failed.
 
 Policies:
 `)
-	for _, p := range replay.Policies() {
+	for _, p := range policies.All() {
 		fmt.Fprintf(&b, "  %-14s %s\n", p.Name, p.About)
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
 
 func (f *replayFlags) run(out io.Writer, files []string) error {
-	if f.output != "text" && f.output != "json" {
-		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
-	}
 	if f.seed > 0 && f.seeds > 0 {
 		return exitStatus{exitUsage, errors.New("--seed and --seeds: one stream step by step, or several compared")}
 	}
@@ -115,7 +114,7 @@ func (f *replayFlags) run(out io.Writer, files []string) error {
 		return err
 	}
 	if failed > 0 {
-		return exitStatus{exitUnexpected, fmt.Errorf("%s not as expected", count(failed, "step"))}
+		return exitStatus{exitUnexpected, fmt.Errorf("%s not as expected", plain.Count(failed, "step"))}
 	}
 	return nil
 }
@@ -178,7 +177,7 @@ func (f *replayFlags) streams(out io.Writer, file string, s *replay.Scenario, po
 	var b strings.Builder
 	b.WriteString(replayHead(file, s))
 	g := s.Generate
-	fmt.Fprintf(&b, "%s each after %d to settle, load %v\n\n", count(g.Arrivals, "arrival"), g.Settle, g.Load)
+	fmt.Fprintf(&b, "%s each after %d to settle, load %v\n\n", plain.Count(g.Arrivals, "arrival"), g.Settle, g.Load)
 	run.table(&b)
 	_, err = io.WriteString(out, b.String())
 	return err
@@ -187,7 +186,7 @@ func (f *replayFlags) streams(out io.Writer, file string, s *replay.Scenario, po
 // replayHead is the title of a scenario and its machine.
 func replayHead(file string, s *replay.Scenario) string {
 	if s.About != "" {
-		file += ": " + onLine(s.About)
+		file += ": " + plain.Line(s.About)
 	}
 	return file + "\n" + machineLine(s.Topology) + "\n"
 }
@@ -263,7 +262,7 @@ func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Re
 	if len(results) > 1 {
 		if f.draw || f.explain {
 			for _, r := range results {
-				fmt.Fprintf(&b, "\npolicy %s\n", onLine(r.Policy))
+				fmt.Fprintf(&b, "\npolicy %s\n", plain.Line(r.Policy))
 				f.detail(&b, s, r)
 			}
 		}
@@ -272,13 +271,13 @@ func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Re
 		return b.String()
 	}
 	r := results[0]
-	fmt.Fprintf(&b, "policy %s\n\n", onLine(r.Policy))
+	fmt.Fprintf(&b, "policy %s\n\n", plain.Line(r.Policy))
 	replayTable(&b, s, r)
 	if f.draw || f.explain {
 		f.detail(&b, s, r)
 	}
 	if r.Policy != s.Policy && slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Expect != nil }) {
-		fmt.Fprintf(&b, "\nexpectations are those of policy %s and were not looked at\n", onLine(s.Policy))
+		fmt.Fprintf(&b, "\nexpectations are those of policy %s and were not looked at\n", plain.Line(s.Policy))
 	}
 	return b.String()
 }
@@ -303,12 +302,12 @@ func stepTitle(step *replay.StepResult) string {
 	if step.Error != "" {
 		title += ": " + step.Error
 	}
-	return onLine(title)
+	return plain.Line(title)
 }
 
 // machineLine is the machine in one line.
 func machineLine(t *place.Topology) string {
 	m := t.Machine()
 	parts := strings.SplitN(headline(m), "\n", 3)
-	return onLine(strings.Join(parts[:len(parts)-1], ": "))
+	return plain.Line(strings.Join(parts[:len(parts)-1], ": "))
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -15,7 +16,7 @@ import (
 // Marks of CPUs without an owner.
 const (
 	markPool     = '.'
-	markKept     = ':' // of the pool, and nobody may own it
+	markKept     = ':' // of the pool, and never exclusive
 	markIdle     = '-'
 	markIsolated = '+'
 	markDenied   = ' '
@@ -55,7 +56,7 @@ func (d *replayDrawing) letter(owner string) rune {
 const drawWidth = 80
 
 // draw writes for each NUMA node its cores, with a mark for each thread and bars
-// between L3 domains. Then who is who.
+// between L3 domains. Then the legend.
 func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
 	marks, legend := d.marks(s)
 	var rows [][]string
@@ -66,9 +67,9 @@ func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
 			label, cpus = "", ""
 		}
 	}
-	columns(b, rows)
+	plain.Columns(b, rows)
 	for _, l := range legend {
-		mark, text, ok := strings.Cut(onLine(l), " ")
+		mark, text, ok := strings.Cut(plain.Line(l), " ")
 		if ok && utf8.RuneCountInString(mark) == 1 {
 			mark = d.painted([]rune(mark))
 		}
@@ -105,7 +106,7 @@ func (d *replayDrawing) name(g *place.Grant) string {
 	return d.title(g)
 }
 
-// cores returns lines of marks; a memory-only node has none.
+// cores returns lines of marks; a memory-only node has no lines.
 func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
 	var lines []string
 	var line []rune
@@ -128,7 +129,7 @@ func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
 	return lines
 }
 
-// marks returns the mark of each CPU and what the marks mean.
+// marks returns the mark of each CPU, and the legend.
 func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 	marks := map[int]rune{}
 	seen := map[rune]bool{}
@@ -161,7 +162,7 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 		put(own, l)
 		text := fmt.Sprintf("%c %s: %s", l, d.name(g), list(own))
 		if g.Lent {
-			text += ", lent to best effort"
+			text += ", shared with best effort"
 		}
 		legend = append(legend, text)
 	}
@@ -185,7 +186,7 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 	return marks, append(legend, d.sharers(s)...)
 }
 
-// sharers says who runs where without CPUs of his own.
+// sharers lists the workloads without exclusive CPUs, by the CPUs that they run on.
 func (d *replayDrawing) sharers(s *place.State) []string {
 	type place struct {
 		where string

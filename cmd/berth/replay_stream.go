@@ -11,10 +11,11 @@ import (
 	"strings"
 	"sync"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/replay"
 )
 
-// streamRun is what streams of a generated scenario came to: by policy, then by
+// streamRun holds the results of the streams of a generated scenario: by policy, then by
 // seed from 1 on.
 type streamRun struct {
 	policies  []string
@@ -114,13 +115,13 @@ func (r *streamRun) figures(policy int, f *streamFigure) []float64 {
 // from the first policy.
 func (r *streamRun) table(b *strings.Builder) {
 	seeds := len(r.summaries[0])
-	head := []string{"mean of " + count(seeds, "stream")}
+	head := []string{"mean of " + plain.Count(seeds, "stream")}
 	right := []int{}
 	for i, policy := range r.policies {
-		head = append(head, onLine(policy))
+		head = append(head, plain.Line(policy))
 		right = append(right, i+1)
 	}
-	means, differences := [][]string{head}, [][]string{append([]string{"difference from " + onLine(r.policies[0])}, head[2:]...)}
+	means, differences := [][]string{head}, [][]string{append([]string{"difference from " + plain.Line(r.policies[0])}, head[2:]...)}
 	for _, f := range streamFigures() {
 		base := r.figures(0, &f)
 		row, difference := []string{f.name}, []string{f.name}
@@ -133,10 +134,10 @@ func (r *streamRun) table(b *strings.Builder) {
 		}
 		means, differences = append(means, row), append(differences, difference)
 	}
-	columns(b, means, right...)
+	plain.Columns(b, means, right...)
 	if seeds > 1 && len(r.policies) > 1 {
 		b.WriteByte('\n')
-		columns(b, differences, right[:len(right)-1]...)
+		plain.Columns(b, differences, right[:len(right)-1]...)
 		b.WriteString("± is half a 95 % interval of Student's t over the paired streams\n")
 	}
 }

@@ -5,71 +5,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/place"
 	"berth.dev/berth/replay"
 )
-
-// onLine makes text fit one line of a terminal: what is not printable, such as
-// what could steer it, becomes a space.
-func onLine(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	return strings.Join(strings.Fields(text), " ")
-}
-
-// columns writes rows below each other; cells of the columns in right are
-// aligned to the right.
-func columns(b *strings.Builder, rows [][]string, right ...int) {
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], textWidth(cell))
-		}
-	}
-	toRight := map[int]bool{}
-	for _, i := range right {
-		toRight[i] = true
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			if i > 0 {
-				line.WriteString("  ")
-			}
-			pad := strings.Repeat(" ", widths[i]-textWidth(cell))
-			if toRight[i] {
-				line.WriteString(pad + cell)
-			} else {
-				line.WriteString(cell + pad)
-			}
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-}
-
-// textWidth is how wide text is on a terminal, without its colours.
-func textWidth(text string) int {
-	width := utf8.RuneCountInString(text)
-	for {
-		_, rest, ok := strings.Cut(text, "\x1b[")
-		if !ok {
-			return width
-		}
-		end := strings.IndexByte(rest, 'm') + 1
-		width, text = width-len("\x1b[")-end, rest[end:]
-	}
-}
 
 // replayTable has a row for each step.
 func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
@@ -84,21 +25,21 @@ func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
 			asked = cpuTime(s.Steps[i].Pod.Milli)
 		}
 		rows = append(rows, []string{
-			strconv.Itoa(step.Step), string(step.Do), onLine(step.ID), step.Class, asked,
+			strconv.Itoa(step.Step), string(step.Do), plain.Line(step.ID), step.Class, asked,
 			cell(step.Own.Union(step.Counted)), cell(step.CPUs), cell(step.Mems), stepOutcome(step, s.Steps[i].Expect),
 		})
 		for k := range step.Containers {
 			c := &step.Containers[k]
 			rows = append(rows, []string{
-				"", "", onLine(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Request.Milli),
+				"", "", plain.Line(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Request.Milli),
 				cell(c.Own.Union(c.Counted)), cell(c.CPUs), cell(c.Mems), stepOutcome(c, nil),
 			})
 		}
 		for _, what := range step.Unmet {
-			rows = append(rows, []string{"", "", "", "", "", "", "", "", "FAILED: " + onLine(what)})
+			rows = append(rows, []string{"", "", "", "", "", "", "", "", "FAILED: " + plain.Line(what)})
 		}
 	}
-	columns(b, rows, 0, 4)
+	plain.Columns(b, rows, 0, 4)
 }
 
 func cell(set cpuset.Set) string {
@@ -131,19 +72,19 @@ func stepOutcome(step *replay.StepResult, expect *replay.Expect) string {
 		if expect != nil && len(step.Unmet) == 0 && expect.Error != "" {
 			text += " (as expected)"
 		}
-		parts = append(parts, onLine(text))
+		parts = append(parts, plain.Line(text))
 	}
 	if step.Pool != "" {
-		parts = append(parts, "in pool "+onLine(step.Pool))
+		parts = append(parts, "in pool "+plain.Line(step.Pool))
 	}
 	if !step.Fence.IsEmpty() {
 		parts = append(parts, "keeps "+list(step.Fence)+" idle")
 	}
 	if len(step.Devices) > 0 {
-		parts = append(parts, "has "+onLine(strings.Join(step.Devices, ", ")))
+		parts = append(parts, "has "+plain.Line(strings.Join(step.Devices, ", ")))
 	}
 	if len(step.Moved) > 0 && (step.Do == replay.Release || step.Do == replay.ReleasePod || step.Do == replay.Restart) {
-		parts = append(parts, "moves "+onLine(strings.Join(step.Moved, ", ")))
+		parts = append(parts, "moves "+plain.Line(strings.Join(step.Moved, ", ")))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -153,7 +94,7 @@ func compareReplay(b *strings.Builder, results []*replay.Result) {
 	rows := [][]string{{"policy"}}
 	var right []int
 	for i, r := range results {
-		rows[0] = append(rows[0], onLine(r.Policy))
+		rows[0] = append(rows[0], plain.Line(r.Policy))
 		right = append(right, i+1)
 	}
 	row := func(name string, value func(s *replay.Summary) string) {
@@ -165,7 +106,7 @@ func compareReplay(b *strings.Builder, results []*replay.Result) {
 	}
 	row("admitted", func(s *replay.Summary) string { return strconv.Itoa(s.Admitted) })
 	row("refused", func(s *replay.Summary) string { return strconv.Itoa(s.Refused) })
-	row("asked for CPUs of their own", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
+	row("asked for exclusive CPUs", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
 	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.Nodes) })
 	row("  L3 domains each", func(s *replay.Summary) string { return spread(s.L3s) })
 	row("asked for a share", func(s *replay.Summary) string { return strconv.Itoa(s.PoolNodes.Workloads) })
@@ -178,7 +119,7 @@ func compareReplay(b *strings.Builder, results []*replay.Result) {
 		})
 		row("  in whole cores", func(s *replay.Summary) string { return strconv.Itoa(s.Left[i].Whole) })
 	}
-	columns(b, rows, right...)
+	plain.Columns(b, rows, right...)
 }
 
 // spread writes a mean and, where it says more, the largest.
@@ -196,7 +137,7 @@ func spread(s replay.Spread) string {
 // explainStep writes the decisions that led to a grant or a refusal.
 func explainStep(b *strings.Builder, step *replay.StepResult) {
 	for i := range step.Containers {
-		fmt.Fprintf(b, "  container %s\n", onLine(step.Containers[i].ID))
+		fmt.Fprintf(b, "  container %s\n", plain.Line(step.Containers[i].ID))
 		explainStep(b, &step.Containers[i])
 	}
 	switch {
@@ -215,10 +156,10 @@ func explainStep(b *strings.Builder, step *replay.StepResult) {
 
 func explainDecision(b *strings.Builder, d *place.Decision) {
 	if len(d.Candidates) == 0 {
-		fmt.Fprintf(b, "  %s\n", onLine(d.Name))
+		fmt.Fprintf(b, "  %s\n", plain.Line(d.Name))
 		return
 	}
-	fmt.Fprintf(b, "  choose %s", onLine(d.Name))
+	fmt.Fprintf(b, "  choose %s", plain.Line(d.Name))
 	if d.Chosen < 0 {
 		b.WriteString(": none would do")
 	} else if len(d.Criteria) > 0 {
@@ -240,9 +181,9 @@ func explainDecision(b *strings.Builder, d *place.Decision) {
 		case i != d.Chosen:
 			verdict = "lost on " + c.Lost
 		}
-		rows = append(rows, []string{"   ", onLine(c.Name), strings.Join(rank, " "), onLine(verdict)})
+		rows = append(rows, []string{"   ", plain.Line(c.Name), strings.Join(rank, " "), plain.Line(verdict)})
 	}
-	columns(b, joinAlike(rows))
+	plain.Columns(b, joinAlike(rows))
 }
 
 // joinAlike makes one row of neighbours that differ in nothing but the name.

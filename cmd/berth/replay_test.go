@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth.dev/berth/replay"
+	"berth.dev/berth/place/policies"
 )
 
 // berthReplay runs "berth replay" and returns what it printed.
@@ -60,7 +60,7 @@ func TestReplayExamples(t *testing.T) {
 func TestReplayExamplesUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for _, p := range replay.Policies() {
+	for _, p := range policies.All() {
 		names = append(names, p.Name)
 	}
 	for _, file := range examples(t, false) {
@@ -285,7 +285,7 @@ func TestReplayStatus(t *testing.T) {
 		"no file":             {nil, exitUsage, "no scenario file"},
 		"unknown policy":      {[]string{"--policy", "ghost", good}, exitUsage, `no policy "ghost"`},
 		"policy twice":        {[]string{"--policy", "berth,berth", good}, exitUsage, "twice"},
-		"bad output":          {[]string{"-o", "yaml", good}, exitUsage, "text or json"},
+		"bad output":          {[]string{"-o", "yaml", good}, exitUsage, "it is one of text, json"},
 		"bad flag":            {[]string{"--speed", good}, exitUsage, "unknown flag"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -345,7 +345,7 @@ func TestReplayTextDoesNotSteerTheTerminal(t *testing.T) {
 func TestReplayHelpListsPolicies(t *testing.T) {
 	t.Parallel()
 	_, out, _ := berthReplay(t, "--help")
-	for _, p := range replay.Policies() {
+	for _, p := range policies.All() {
 		if !strings.Contains(out, "  "+p.Name+" ") {
 			t.Errorf("help does not list %s", p.Name)
 		}

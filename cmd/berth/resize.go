@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 )
 
 func resizeCommand() *cobra.Command {
@@ -28,9 +29,6 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 		Example: `  berth resize api --cpus 6
   berth resize batch --quota 2 --memory max`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
 			if err := checkState(cmd); err != nil {
 				return err
 			}
@@ -38,7 +36,7 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if err := spec.thereIs(cmd, n); err != nil {
+			if err := spec.validateCPUs(cmd, n); err != nil {
 				return errors.Join(err, n.Close())
 			}
 			w, err := resize(cmd, n, args[0], &spec)
@@ -51,7 +49,7 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 	oneName(cmd)
 	spec.register(cmd)
 	policy.register(cmd)
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, "text or json")
 	return cmd
 }
 
@@ -69,11 +67,11 @@ func resize(cmd *cobra.Command, n node, id string, f *specFlags) (w agent.Worklo
 	return n.Resize(cmd.Context(), next)
 }
 
-// changed says what a workload has now.
+// changed prints the CPUs of a changed workload.
 func changed(out io.Writer, output string, w *agent.Workload) error {
 	if output == "json" {
 		return writeJSON(out, w)
 	}
-	_, err := fmt.Fprintf(out, "%s runs on %s\n", onLine(w.ID()), w.CPUs)
+	_, err := fmt.Fprintf(out, "%s runs on %s\n", plain.Line(w.ID()), w.CPUs)
 	return err
 }

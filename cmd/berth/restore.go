@@ -15,72 +15,77 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/place/policies"
 )
 
-// restoreCommand gives back what killed runs left.
+// restoreCommand restores what killed runs left.
 func restoreCommand() *cobra.Command {
 	var r restoring
 	cmd := &cobra.Command{
 		Use:   "restore",
-		Short: "Give back every value and group that a killed run left behind",
-		Long: `Give back every value and group that a killed run left behind.
+		Short: "Restore every value and group that a killed run left behind",
+		Long: `Restore every value and group that a killed run left behind.
 
-A running berth notes in a journal what it is about to change. Restore reads
-the journals of runs that are no longer alive, undoes what they did not undo
-themselves, the last change first, and removes the journals. A value that
-someone else has changed since is left as it is. A controller that other
+A running berth writes each change to an undo log (a journal) before it makes the
+change. Restore reads the journals of runs that have ended, undoes what they did not
+undo themselves, the last change first, and removes the journals. A value that
+another writer has changed since is left as it is. A controller that other
 groups use by now stays enabled, and its journal is kept for a later restore; so
-is that of a cpuset which cannot be emptied while it holds processes. Journals of living runs are
-left alone; those from before a reboot are only removed. It can be called, and
-killed, at any time.
+is that of a cpuset which cannot be emptied while it holds processes. Journals of
+living runs are left alone; those from before a reboot are only removed. It can be
+called, and killed, at any time.
 
-What a killed guard left in force is given back first. The node of berth run is
-restored as well: a change that was cut short is finished, and the places of
-commands that have ended are given back. --all takes away the places of living
-ones, too, and every value that Berth overwrote for them; their processes go back to the groups that they came from. An agent that
-runs keeps the node, and then only stopping it helps. --dry-run does not look at
-the node.
+What a killed guard left active is restored first. A guard that runs is left alone
+with its active remedies: they are listed, with its process, and the exit status is 1,
+as nothing of it was restored. It restores everything itself when it is ended. The
+node of berth run is restored as well: a change that was cut short is finished, and
+workloads whose commands have ended are released. --all also releases workloads with
+processes, and restores every value that Berth overwrote for them; their processes go
+back to the groups that they came from. While an agent runs it keeps the node: stop
+it first. --dry-run does not look at the node.
 
 Journals are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 /tmp/berth-UID; under --root DIR, in DIR/run/berth.
 
-Exit status: 0 if nothing was left to give back or all of it was, 1 if
-something could not be given back, 2 for wrong usage.`,
+An entry for a path outside the mounted trees of control groups is refused and kept:
+Berth changes nothing else. An undo log that another user owns, or could write to, is
+refused as a whole.
+
+Exit status: 0 if nothing was left or all of it was restored, 1 if something could
+not be restored or read, or a guard runs that has active remedies, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(r.output); err != nil {
-				return err
-			}
 			r.root = rootDir(cmd)
-			return r.giveBack(cmd.Context(), cmd.OutOrStdout())
+			return r.undo(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&r.journals, "journal", "", "directory of the journals (default: see above)")
 	cmd.Flags().StringVar(&r.state, "state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
-	outputFlag(cmd, &r.output)
-	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be given back, and change nothing")
-	cmd.Flags().BoolVar(&r.all, "all", false, "take away the places of living commands, too")
+	outputFlag(cmd, &r.output, "text or json")
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be restored, and change nothing")
+	cmd.Flags().BoolVar(&r.all, "all", false, "release the workloads of living commands, too")
 	return cmd
 }
 
-// restoring says what to restore.
+// restoring holds the flags of berth restore.
 type restoring struct {
 	root, journals, output string
 	state                  string // the node's directory
 	dryRun, all            bool
 }
 
-// restoreReport is what journals and node gave back.
+// restoreReport lists the restored values of journals and node.
 type restoreReport struct {
 	kernel.Report
 	Node *nodeReport `json:"node,omitempty"`
-	// Guard is what a killed guard left.
+	// Guard lists the values that a killed guard left.
 	Guard *guardReport `json:"guard,omitempty"`
 }
 
-// nodeReport is what became of the node.
+// nodeReport is the result of restoring the node.
 type nodeReport struct {
 	Dir string `json:"dir"`
 	// Kept is true if an agent keeps it, so that it was left alone.
@@ -89,8 +94,8 @@ type nodeReport struct {
 	Items  []kernel.Item `json:"items,omitempty"`
 }
 
-// giveBack restores what dead runs left, or says what it would, and prints the report.
-func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
+// undo restores the values that dead runs left, or previews that, and prints the report.
+func (r *restoring) undo(ctx context.Context, w io.Writer) error {
 	root, err := systemd.Open(r.root)
 	if err != nil {
 		return err
@@ -110,6 +115,9 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 	report.Guard, guardErr = restoreGuard(root, r.guardDir(root), r.dryRun)
 	report.Report, err = restore(root, dir)
 	err = errors.Join(err, guardErr)
+	if report.Guard != nil && report.Guard.Kept && len(report.Guard.Items) > 0 && !r.dryRun {
+		err = errors.Join(err, fmt.Errorf("restore: a guard is running%s, and has %d active values: end it, and it restores them", report.Guard.who(), len(report.Guard.Items)))
+	}
 	if !r.dryRun {
 		var nodeErr error
 		report.Node, nodeErr = r.node(ctx, root, report.Guard != nil)
@@ -127,7 +135,7 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 		found += printNode(w, report.Node)
 	}
 	if err == nil && found == 0 {
-		fmt.Fprintln(w, "nothing to give back")
+		fmt.Fprintln(w, "nothing to restore")
 	}
 	return err
 }
@@ -135,12 +143,12 @@ func (r *restoring) giveBack(ctx context.Context, w io.Writer) error {
 // guardDir is the guard's state directory.
 func (r *restoring) guardDir(root *kernel.Root) string {
 	if r.state != "" {
-		return guardDirOf(r.state)
+		return agent.GuardDir(r.state)
 	}
-	return guardDirOf(nodeDir(root.Name()))
+	return agent.GuardDir(nodeDir(root.Name()))
 }
 
-// node gives back what dead owners left, or everything. Without a node, the
+// node reaps the workloads of dead owners, or restores everything. Without a node, the
 // report is nil; guarded is whether there is a guard in its place.
 func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (*nodeReport, error) {
 	report := &nodeReport{Dir: r.state}
@@ -186,8 +194,8 @@ func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
 	return nil, fmt.Errorf("restore: %w", noState(r.state))
 }
 
-// settle gives back what can be. A ledger of which nothing can be read is set aside,
-// which is an error.
+// settle restores all values that it can. It sets aside an undo log of which no line can
+// be read, and returns an error for it.
 func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Options) error {
 	err := r.settleNoted(ctx, report, opt)
 	var header *kernel.HeaderError
@@ -198,24 +206,30 @@ func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Op
 	if asideErr != nil || to == "" {
 		return errors.Join(err, asideErr)
 	}
-	lost := fmt.Errorf("restore: ledger %s: %w: it is %s now, and what it notes was not given back: check by hand the values and groups that it lists, then delete it", header.File, header.Cause, to)
+	lost := lostLedger(header, to)
 	return errors.Join(lost, r.settleNoted(ctx, report, opt))
 }
 
-// settleNoted gives back what dead owners left or, also where that is in the way,
+// lostLedger says that an undo log was set aside.
+func lostLedger(header *kernel.HeaderError, to string) error {
+	return fmt.Errorf("restore: undo log %s: %w: it is %s now, and its entries were not restored: check by hand the values and groups that it lists, then delete it", header.File, header.Cause, to)
+}
+
+// settleNoted reaps the workloads of dead owners or, if --all is given, restores
 // everything.
 func (r *restoring) settleNoted(ctx context.Context, report *nodeReport, opt agent.Options) (err error) {
 	if r.all {
 		report.Items, err = agent.Restore(ctx, opt)
 		return err
 	}
+	opt.Policies = policies.New
 	n, err := lockNode(ctx, opt)
 	if err != nil {
 		return err
 	}
 	for _, e := range report.Events {
 		if e.Kind == agent.Failed {
-			err = errors.New("restore: not all could be given back: " + e.Text)
+			err = errors.New("restore: not all could be restored: " + e.Text)
 		}
 	}
 	return errors.Join(err, n.Close())
@@ -224,13 +238,13 @@ func (r *restoring) settleNoted(ctx context.Context, report *nodeReport, opt age
 // printNode returns how many lines it has printed.
 func printNode(w io.Writer, r *nodeReport) int {
 	if r.Kept {
-		fmt.Fprintf(w, "alive      node %s: an agent keeps it, and releases what is dead itself\n", r.Dir)
+		fmt.Fprintf(w, "alive      node %s: an agent keeps it, and reaps orphaned workloads itself\n", plain.Line(r.Dir))
 		return 1
 	}
 	printed := len(r.Items)
 	for _, e := range r.Events {
 		if e.Kind != agent.Restored { // the items say it
-			fmt.Fprintf(w, "%-9s  %s%s: %s\n", e.Kind, onLine(e.ID), onLine(e.Object), onLine(e.Text))
+			fmt.Fprintf(w, "%-9s  %s%s: %s\n", e.Kind, plain.Line(e.ID), plain.Line(e.Object), plain.Line(e.Text))
 			printed++
 		}
 	}
@@ -248,9 +262,9 @@ func journalDir(root string) string {
 
 func printRestored(w io.Writer, r kernel.Report) {
 	for _, item := range r.Items {
-		fmt.Fprintf(w, "%-9s  %s\n", item.Outcome, undoing(item))
+		fmt.Fprintf(w, "%-9s  %s\n", item.Outcome, plain.Line(undoing(item)))
 		if item.Error != "" {
-			fmt.Fprintf(w, "           %s\n", item.Error)
+			fmt.Fprintf(w, "           %s\n", plain.Line(item.Error))
 		}
 	}
 	for _, o := range r.Stale {
@@ -260,16 +274,16 @@ func printRestored(w io.Writer, r kernel.Report) {
 		fmt.Fprintf(w, "alive      %s: left alone\n", owner(o))
 	}
 	for _, o := range r.Foreign {
-		fmt.Fprintf(w, "foreign    %s: made under --root %s, left alone\n", owner(o), o.Root)
+		fmt.Fprintf(w, "foreign    %s: made under --root %s, left alone\n", owner(o), plain.Line(o.Root))
 	}
 }
 
-// undoing says what undoing a step is, as one would type it.
+// undoing returns the shell command that undoes a step.
 func undoing(item kernel.Item) string {
 	s := item.Step
 	switch s.Op {
 	case kernel.Mkdir:
-		return "rmdir /" + s.Path
+		return "rmdir " + plain.Shell("/"+s.Path)
 	case kernel.Attach:
 		return kernel.Step{Path: s.Back, Value: s.Value}.String()
 	case kernel.Enable:
@@ -286,7 +300,7 @@ func undoing(item kernel.Item) string {
 
 func owner(o kernel.Owner) string {
 	if o.Program == "" {
-		return o.Journal
+		return plain.Line(o.Journal)
 	}
-	return fmt.Sprintf("%s (process %d, since %s)", o.Program, o.PID, o.Started.Format("2006-01-02 15:04:05"))
+	return fmt.Sprintf("%s (process %d, since %s)", plain.Line(o.Program), o.PID, o.Started.Format("2006-01-02 15:04:05"))
 }

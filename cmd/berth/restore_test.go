@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,12 @@ import (
 	"testing"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // deadRun returns a tree whose cpu.weight a run has set from 100 to 10 before
@@ -19,7 +25,10 @@ import (
 func deadRun(t *testing.T, boot string) (dir, journal string) {
 	t.Helper()
 	dir = t.TempDir()
-	for name, text := range map[string]string{"proc/sys/kernel/random/boot_id": boot, "sys/cpu.weight": "100", "sys/cpu.max": "max 100000"} {
+	for name, text := range map[string]string{
+		"proc/sys/kernel/random/boot_id": boot, "sys/cpu.weight": "100", "sys/cpu.max": "max 100000",
+		"proc/self/mountinfo": "30 1 0:26 / /sys rw - cgroup2 cgroup2 rw",
+	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +101,7 @@ func TestRestore(t *testing.T) {
 	}
 
 	code, out, _ = runRestore("--root", dir)
-	if code != 0 || out != "nothing to give back\n" {
+	if code != 0 || out != "nothing to restore\n" {
 		t.Errorf("again: %d, %q", code, out)
 	}
 }
@@ -131,14 +140,14 @@ func TestRestoreExit(t *testing.T) {
 		weight   string
 	}{
 		"someone else's value": {func(t *testing.T, dir string) { put(t, dir+"/sys/cpu.weight", "77\n") }, nil, 0,
-			`restore /sys/cpu.weight: changed by someone else: is "77", not the "10" that Berth wrote`, "", "77"},
+			`restore /sys/cpu.weight: changed by another writer: is "77", not the "10" that Berth wrote`, "", "77"},
 		"after a reboot": {func(t *testing.T, dir string) { put(t, dir+"/proc/sys/kernel/random/boot_id", "b2\n") }, nil, 0,
 			"removed    the journal of berth lab", "", "10"},
 		"not removable": {func(t *testing.T, dir string) { put(t, dir+"/sys/lab/file", "") }, nil, 1,
 			"failed     rmdir /sys/lab", "rmdir /sys/lab: directory not empty", "100"},
 		"broken journal": {func(t *testing.T, dir string) { put(t, dir+"/run/berth/2-2.journal", "nonsense\n") }, nil, 1,
 			"restored   echo 100", "2-2.journal: line 1", "100"},
-		"wrong output": {nil, []string{"-o", "xml"}, 2, "", `output "xml"`, "10"},
+		"wrong output": {nil, []string{"-o", "xml"}, 2, "", "it is one of text, json", "10"},
 		"wrong flag":   {nil, []string{"--no"}, 2, "", "berth restore --help", "10"},
 		"an argument":  {nil, []string{"everything"}, 2, "", "everything", "10"},
 	}
@@ -196,7 +205,7 @@ func TestRestoreNothing(t *testing.T) {
 func TestRestoreBesideAgent(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
-	keeper, err := os.Create(filepath.Join(nodeDir(dir), "keeper"))
+	keeper, err := kernel.OpenPrivateFile(filepath.Join(nodeDir(dir), "keeper"), os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +289,7 @@ func TestDamagedLedger(t *testing.T) {
 		t.Errorf("ps: status %d, %s%s", code, out, errs)
 	}
 	// What needs no note goes on, with a warning.
-	if _, errs, code := berth(t, "resize", "--root", dir, "batch", "--memory", "64Mi"); code != exitOK || !strings.Contains(errs, "berth: failed: ledger ") || !strings.Contains(errs, "'berth restore --all'") {
+	if _, errs, code := berth(t, "resize", "--root", dir, "batch", "--memory", "64Mi"); code != exitOK || !strings.Contains(errs, "berth: failed: undo log ") || !strings.Contains(errs, "'berth restore --all'") {
 		t.Errorf("resize: status %d, %s", code, errs)
 	}
 	code, out, errs := runRestore("--root", dir, "--all")
@@ -293,15 +302,20 @@ func TestDamagedLedger(t *testing.T) {
 }
 
 // Of a ledger whose first line cannot be read, nothing can be given back. It stops
-// everything but restoring, which keeps it under another name.
+// everything but reading, which says so, and restoring, which keeps it under another name.
 func TestUnreadableLedger(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--all"}} {
 		dir := placedHost(t)
 		spoilLedger(t, dir, func(header, rest string) string { return "spoiled" + header + rest })
-		for _, verb := range [][]string{{"ps"}, {"map"}, {"explain", "api"}, {"release", "api"}, {"move", "db", "--cpuset", "8"}, {"resize", "db", "--cpus", "1"}} {
-			if _, errs, code := berth(t, append(verb, "--root", dir)...); code != exitError || !strings.Contains(errs, "'berth restore'") {
-				t.Errorf("%v: status %d, %s", verb, code, errs)
+		for want, verbs := range map[int][][]string{
+			exitOK:    {{"ps"}, {"map"}, {"explain", "api"}},
+			exitError: {{"release", "api"}, {"move", "db", "--cpuset", "8"}, {"resize", "db", "--cpus", "1"}},
+		} {
+			for _, verb := range verbs {
+				if _, errs, code := berth(t, append(verb, "--root", dir)...); code != want || !strings.Contains(errs, "'berth restore'") {
+					t.Errorf("%v: status %d, %s", verb, code, errs)
+				}
 			}
 		}
 		aside := filepath.Join(nodeDir(dir), "ledger.unreadable")
@@ -316,4 +330,108 @@ func TestUnreadableLedger(t *testing.T) {
 			t.Errorf("restore %v, again: status %d, %s", args, code, errs)
 		}
 	}
+}
+
+// TestRestoreBesideGuard has a guard that runs: its active values are listed, with its
+// process, and that nothing of it was given back.
+func TestRestoreBesideGuard(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	k, err := fakekernel.New(dir, fakekernel.V1())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Mkdir("sys/fs/cgroup/cpu,cpuacct/batch"); err != nil {
+		t.Fatal(err)
+	}
+	g, err := actuate.Open(actuate.Options{Root: kernel.NewRoot(dir, k), Dir: agent.GuardDir(nodeDir(dir))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, fmt.Sprintf("alive      the guard (process %d, ", os.Getpid())) {
+		t.Errorf("with no active value: status %d, %q, %s", code, out, errs)
+	}
+	if _, err := g.Apply(t.Context(), control.Action{Remedy: detect.Weight, Group: "batch", Limits: cgroup.Limits{Idle: cgroup.On}}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runRestore("--root", dir)
+	if code != exitError || !strings.Contains(out, "active     echo 1 > /sys/fs/cgroup/cpu,cpuacct/batch/cpu.idle #") || !strings.Contains(errs, fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("with an active value: status %d, %q, %s", code, out, errs)
+	}
+	name := filepath.Join(agent.GuardDir(nodeDir(dir)), "ledger")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, append([]byte("x"), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runRestore("--root", dir); code != exitError || !strings.Contains(errs, name) {
+		t.Errorf("with a ledger that cannot be read: status %d, %q, %s", code, out, errs)
+	}
+	if err := g.Close(); err != nil { // and once it has ended, it is set aside
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, append([]byte("x"), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runRestore("--root", dir); code != exitError || !strings.Contains(errs, name+".unreadable-") {
+		t.Errorf("set aside: status %d, %q, %s", code, out, errs)
+	}
+	if kept, err := filepath.Glob(name + ".unreadable-*"); err != nil || len(kept) != 1 {
+		t.Errorf("kept: %v, %v", kept, err)
+	}
+	if code, out, errs := runRestore("--root", dir); code != exitOK {
+		t.Errorf("after that: status %d, %q, %s", code, out, errs)
+	}
+}
+
+// TestRestorePrintsNoControls has names in a journal that would steer the terminal.
+func TestRestorePrintsNoControls(t *testing.T) {
+	t.Parallel()
+	const steer = "\x1b]0;owned\x07\x1b[2J"
+	for what, edit := range map[string]func(string) string{
+		"program": func(s string) string { return s },
+		"path":    func(s string) string { return strings.ReplaceAll(s, "sys/cpu.weight", "etc/"+inJSON(steer)) },
+		"link":    func(s string) string { return strings.ReplaceAll(s, "sys/cpu.weight", "../"+inJSON(steer)) },
+	} {
+		dir, journal := deadRun(t, "b1")
+		text, err := os.ReadFile(journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// "rebooted" prints the program, and a refused note its path.
+		changed := edit(strings.ReplaceAll(string(text), "berth lab", inJSON(steer)))
+		if what == "program" {
+			changed = strings.Replace(changed, `"boot":"b1"`, `"boot":"b0"`, 1)
+		}
+		if err := os.WriteFile(journal, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"--dry-run"}, nil} {
+			_, out, errs := runRestore(append([]string{"--root", dir}, args...)...)
+			if !strings.Contains(out+errs, "owned") || strings.ContainsAny(out+errs, "\x1b\x07") {
+				t.Errorf("%s, %v: %q, %q", what, args, out, errs)
+			}
+		}
+	}
+}
+
+// TestErrorsPrintNoControls has an error name what would steer the terminal.
+func TestErrorsPrintNoControls(t *testing.T) {
+	t.Parallel()
+	_, _, errs := runRestore("--root", t.TempDir(), "--journal", "/absent/\x1b[2J\x07owned")
+	if !strings.Contains(errs, "owned") || strings.ContainsAny(errs, "\x1b\x07") {
+		t.Errorf("%q", errs)
+	}
+}
+
+// inJSON is text as it stands in JSON.
+func inJSON(text string) string {
+	data, err := json.Marshal(text)
+	if err != nil {
+		panic(err)
+	}
+	return strings.Trim(string(data), `"`)
 }

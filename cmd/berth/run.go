@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 )
 
@@ -39,38 +40,34 @@ func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG...]",
-		Short: "Run a command in a place of its own: CPUs, memory nodes, class, limits",
-		Long: `Run a command in a place of its own: CPUs, memory nodes, class, limits.
+		Short: "Run a command on CPUs and memory nodes of its own, under a class and limits",
+		Long: fmt.Sprintf(`Run a command on CPUs and memory nodes of its own, under a class and limits.
 
-Berth moves itself to the place and then becomes COMMAND, as nice does. So
+Berth places itself and then becomes COMMAND, as nice does. So
 COMMAND has this process's id, terminal and standard streams from its first
 instruction on, gets its signals, and its exit status is that of berth run.
 
-The classes:
-  LSE  own cores, shared with nobody
-  LSR  own CPUs, which best-effort work may use while they are idle
-  LS   a shared pool of CPUs (default)
-  BE   best effort: the shared pool, and only when nobody else on the host wants
-       to run there (cpu.idle), unless it is given a --weight
+The classes (LS is the default; docs/classes.md has all of their effects):
+%sA --weight takes the place of the cpu.idle of class BE.
 
-Own CPUs are kept free of every other workload of Berth; other processes of the
+Exclusive CPUs are free of every other workload of Berth; other processes of the
 host are kept off them by --confine only. Weights and I/O weights hold between
 workloads of Berth; against the rest of the host these count as one. A user's own
-best effort yields to what is in the same delegated group, and says so.
+best effort yields within the same delegated group only, and berth run says so.
 
-The place is given back when the last process in it has ended; --kill-left kills
-those that COMMAND leaves behind. A hidden process (berth __keep) sees to it; if
-that is killed, the next berth command does.
+The workload is released when its last process has ended; --kill-left kills the
+processes that COMMAND leaves behind. A hidden process (berth __keep) releases it;
+if that is killed, the next berth command does.
 
 Without the right to use control groups, berth run sets the CPU affinity instead
 and says so: the processes could change that themselves, and there are no
-limits. The place then ends with COMMAND.
+limits. The placement then ends with COMMAND.
 
 Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
-126 if COMMAND cannot be executed, 127 if there is none of that name.`,
-		Example: `  berth run --class LSE --cpus 4 -- ./api             # four CPUs on whole cores of its own
-  berth run --class BE --quota 50% -- make -j8        # when nobody else wants to, at most half a CPU
-  berth run --class LSE --cpus 2 --confine '*' -- ./api   # and keep everybody else off
+126 if COMMAND cannot be executed, 127 if there is none of that name.`, classHelp()),
+		Example: `  berth run --class LSE --cpus 4 -- ./api             # four exclusive CPUs on whole cores
+  berth run --class BE --quota 50% -- make -j8        # while no other group wants the CPU, at most half of one
+  berth run --class LSE --cpus 2 --confine '*' -- ./api   # and keep all other groups off
   berth run --class LSR --cpus 2 --explain --dry-run -- ./api`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -95,8 +92,7 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what it would get and what would be written, and run nothing")
 	fs.BoolVar(&f.killLeft, "kill-left", false, "when COMMAND ends, kill the processes that it leaves behind")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings")
-	fs.StringVarP(&f.output, "output", "o", "text", "what --dry-run prints: text or json")
-	completeWords(cmd, "output", "text", "json")
+	outputFlag(cmd, &f.output, "what --dry-run prints: text or json")
 	return cmd
 }
 
@@ -114,9 +110,6 @@ func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
 }
 
 func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
-	if err := checkOutput(f.output); err != nil {
-		return err
-	}
 	if cmd.Flags().Changed("output") && !f.dryRun {
 		return errors.New("--output: it is what --dry-run prints; a command that runs has its own output")
 	}
@@ -140,15 +133,19 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	if live {
 		spec.PID, spec.Owner = pid, agent.Owner{PID: pid}
 	}
+	if f.dryRun {
+		n, err := f.read(cmd)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.preview(cmd, n, spec), n.Close())
+	}
 	n, err := f.open(cmd)
 	if err != nil {
 		return err
 	}
-	if err := f.thereIs(cmd, n); err != nil {
+	if err := f.validateCPUs(cmd, n); err != nil {
 		return errors.Join(err, n.Close())
-	}
-	if f.dryRun {
-		return errors.Join(f.preview(cmd, n, spec), n.Close())
 	}
 	return errors.Join(f.begin(cmd, n, spec, path, argv), n.Close())
 }
@@ -162,7 +159,7 @@ func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path strin
 	if err != nil {
 		return err
 	}
-	f.tell(cmd.ErrOrStderr(), &w)
+	f.announce(cmd.ErrOrStderr(), &w)
 	// From here on signals are the command's: those that came before count.
 	signal.Reset()
 	if err := cmd.Context().Err(); err != nil {
@@ -175,8 +172,8 @@ func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path strin
 	return exitStatus{exitCannotExec, fmt.Errorf("run %s: %w", path, err)}
 }
 
-// tell says what is to be said before the command runs.
-func (f *runFlags) tell(out io.Writer, w *agent.Workload) {
+// announce prints explanation and warnings before the command runs.
+func (f *runFlags) announce(out io.Writer, w *agent.Workload) {
 	if f.explain {
 		_, _ = io.WriteString(out, explanation(w))
 		return
@@ -185,7 +182,7 @@ func (f *runFlags) tell(out io.Writer, w *agent.Workload) {
 		return
 	}
 	if len(w.Notes) > 0 {
-		fmt.Fprintln(out, "berth: warning:", onLine(strings.Join(w.Notes, "; ")))
+		fmt.Fprintln(out, "berth: warning:", plain.Line(strings.Join(w.Notes, "; ")))
 	}
 }
 
@@ -201,8 +198,11 @@ func lookUp(name string) (string, error) {
 	return "", exitStatus{exitCannotExec, fmt.Errorf("run %s: %w", name, errors.Unwrap(err))}
 }
 
-// preview prints what a run would come to.
-func (f *runFlags) preview(cmd *cobra.Command, n node, spec agent.Spec) error {
+// preview prints the result that a run would have.
+func (f *runFlags) preview(cmd *cobra.Command, n nodeReader, spec agent.Spec) error {
+	if err := f.validateCPUs(cmd, n); err != nil {
+		return err
+	}
 	w, plan, err := n.Preview(cmd.Context(), spec)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // berthProcess is berth as a process of its own, on this host.
@@ -31,25 +32,6 @@ func berthProcess(t *testing.T, args ...string) *exec.Cmd {
 	return c
 }
 
-// lockHost keeps tests that place in the host's tree with its usual node, which go
-// on beside each other, from those that do so with a node of their own, in this process
-// and in others.
-func lockHost(t *testing.T, how int) {
-	t.Helper()
-	name := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-%d.lock", os.Getuid()))
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		err = syscall.Flock(int(f.Fd()), how)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // needsHost skips a test that places with a node of its own where another one has
 // the host's tree: that of an agent, or of commands that run.
 func needsHost(t *testing.T) {
@@ -60,7 +42,7 @@ func needsHost(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: others have a tree of their own")
 	}
-	lockHost(t, syscall.LOCK_EX)
+	fakekernel.LockHost(t, fakekernel.Alone)
 	state := filepath.Join(t.TempDir(), "none")
 	var out []byte
 	var err error
@@ -81,7 +63,7 @@ func needsNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes and, as root, makes control groups")
 	}
-	lockHost(t, syscall.LOCK_SH)
+	fakekernel.LockHost(t, fakekernel.Shared)
 	if out, err := berthProcess(t, "run", "-q", "--", "true").CombinedOutput(); err != nil {
 		t.Skipf("this host does not place commands: %v: %s", err, out)
 	}
@@ -187,8 +169,8 @@ func TestRunIsTransparent(t *testing.T) {
 	}
 }
 
-// TestRunInterrupted waits for the lock of the books when Ctrl-C comes.
-func TestRunInterrupted(t *testing.T) {
+// TestInterrupted waits for the lock of the books when Ctrl-C comes.
+func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
 	lock, err := os.Open(filepath.Join(nodeDir(dir), "lock"))
@@ -202,8 +184,8 @@ func TestRunInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	code := run(ctx, strings.NewReader(""), &out, &errs, []string{"run", "--root", dir, "--dry-run", "--", "true"})
-	if code != exitInterrupted || errs.String() != "berth: interrupted\n" {
+	code := run(ctx, strings.NewReader(""), &out, &errs, []string{"release", "--root", dir, "api"})
+	if code != exitInterrupted || !strings.HasPrefix(errs.String(), "berth: lock node "+nodeDir(dir)) {
 		t.Errorf("status %d, %q", code, errs.String())
 	}
 }
@@ -540,7 +522,7 @@ func TestRunBesideAnotherState(t *testing.T) {
 	})
 	for _, args := range [][]string{{"--state", b}, {"--state", b, "--dry-run"}} {
 		out, err := berthProcess(t, append(append([]string{"run"}, args...), "--", "true")...).CombinedOutput()
-		if status(err) != exitNotRun || !strings.Contains(string(out), "--state "+a) {
+		if status(err) != exitNotRun || !strings.Contains(string(out), strconv.Quote(a)) {
 			t.Errorf("run %v: %v: %s", args, err, out)
 		}
 	}

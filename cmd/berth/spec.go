@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,40 +12,60 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/amount"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
-// specFlags are what a workload is to have, on the command lines of run and
-// resize.
+// specFlags are the flags for a workload's request and limits, of run and resize.
 type specFlags struct {
 	class            place.Class
-	cpus             amount.Milli
+	cpus             place.Milli
 	cpuset, mems     cpuset.Set
 	bind             place.Bind
 	exclusive        place.Exclusivity
-	memory           amount.Bytes
+	memory           place.Bytes
 	quota            quota
 	weight, ioWeight int
 }
 
 func (f *specFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.TextVar(&f.class, "class", place.LS, "`class` of service: LSE (own cores), LSR (own CPUs, lent to best effort), LS (shared pool), BE (best effort)")
-	fs.TextVar(&f.cpus, "cpus", amount.Milli(0), "`amount` of CPU time to ask for, as in 4, 2.5 or 500m; LSE and LSR get that many CPUs of their own")
+	fs.TextVar(&f.class, "class", place.LS, "`class` of service: LSE (exclusive cores), LSR (exclusive CPUs, shared with best effort), LS (shared pool), BE (best effort, cpu.idle)")
+	fs.TextVar(&f.cpus, "cpus", place.Milli(0), "`amount` of CPU time to ask for, as in 4, 2.5 or 500m; LSE and LSR get that many exclusive CPUs")
 	fs.TextVar(&f.cpuset, "cpuset", cpuset.Set{}, "the very CPUs to have, as a `list` such as 0-3, instead of those that the policy would choose")
-	fs.TextVar(&f.bind, "bind", place.BindAny, "`policy` of how own CPUs lie on cores: FullPCPUs or SpreadByPCPUs (default the policy's)")
+	fs.TextVar(&f.bind, "bind", place.BindAny, "`policy` of how exclusive CPUs lie on cores: FullPCPUs or SpreadByPCPUs (default the policy's)")
 	fs.TextVar(&f.exclusive, "exclusive", place.CPULevel, "`level`: keep others off the whole core (PCPULevel) or NUMA node (NUMANodeLevel), too")
 	fs.TextVar(&f.mems, "mems", cpuset.Set{}, "NUMA nodes to be on, as a `list`")
-	fs.TextVar(&f.memory, "memory", amount.Bytes(0), "`limit` of memory, as in 512Mi or 2Gi; max takes a limit away")
+	fs.TextVar(&f.memory, "memory", place.Bytes(0), "`limit` of memory, as in 512Mi or 2Gi; max removes a limit")
 	fs.IntVar(&f.weight, "weight", 0, "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
-	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max takes a limit away")
+	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
 	fs.IntVar(&f.ioWeight, "io-weight", 0, "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
-	completeWords(cmd, "class", "LSE", "LSR", "LS", "BE")
+	completeWords(cmd, "class", classWords()...)
 	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
 	completeWords(cmd, "exclusive", place.PCPULevel.String(), place.NUMANodeLevel.String())
+}
+
+// forHand are the classes of commands that are run by hand: all but that of the host's
+// own services.
+func forHand() []place.Class {
+	return slices.DeleteFunc(place.Classes(), func(c place.Class) bool { return c.Traits().Reserved })
+}
+
+func classWords() (words []string) {
+	for _, c := range forHand() {
+		words = append(words, c.String())
+	}
+	return words
+}
+
+// classHelp has a line for each class.
+func classHelp() string {
+	var b strings.Builder
+	for _, c := range forHand() {
+		fmt.Fprintf(&b, "  %-3s  %s\n", c, c.Traits().About)
+	}
+	return b.String()
 }
 
 // apply changes a spec as the flags that were given say.
@@ -54,24 +75,29 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 		return exitStatus{exitUsage, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus)}
 	}
 	if cmd.Flags().Changed("memory") && f.memory == 0 {
-		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max takes a limit away")}
+		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max removes a limit")}
 	}
 	for flag, share := range map[string]int{"weight": f.weight, "io-weight": f.ioWeight} {
 		if cmd.Flags().Changed(flag) && share == 0 {
 			return exitStatus{exitUsage, fmt.Errorf("--%s 0: not a share; 100 is the kernel's default", flag)}
 		}
 	}
-	if f.class == place.System {
+	if f.class.Traits().Reserved {
 		return exitStatus{exitUsage, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class)}
 	}
 	for flag, set := range map[string]func(){
-		"class":     func() { r.Class = f.class },
+		"class": func() {
+			if l.Idle == cgroup.On && r.Class.Traits().Idle {
+				l.Idle = cgroup.Leave // it was the former class's, written down by an earlier Berth
+			}
+			r.Class = f.class
+		},
 		"cpus":      func() { r.Milli = int(f.cpus) },
 		"bind":      func() { r.Bind, r.BindRequired = f.bind, f.bind != place.BindAny },
 		"exclusive": func() { r.Exclusivity = f.exclusive },
 		"cpuset":    func() { s.CPUs = f.cpuset },
 		"memory":    func() { l.MemoryMax = int64(f.memory) },
-		"weight":    func() { l.Weight = f.weight },
+		"weight":    func() { l.Weight, l.Idle = f.weight, cgroup.Leave },
 		"quota":     func() { l.Quota, l.Period = f.quota.quota, f.quota.period },
 		"io-weight": func() { l.IOWeight = f.ioWeight },
 	} {
@@ -82,21 +108,17 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if cmd.Flags().Changed("mems") {
 		s.Mems = f.mems
 	}
-	if own := r.Class == place.LSE || r.Class == place.LSR; own && r.Milli == 0 && s.CPUs.IsEmpty() {
+	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {
 		return exitStatus{exitUsage, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class)}
 	}
 	r.Nodes, r.NodesRequired = s.Mems, !s.Mems.IsEmpty()
-	l.Idle = cgroup.Leave
-	if r.Class == place.BE && l.Weight == 0 {
-		l.Idle = cgroup.On
-	}
 	r.Explain = true // for berth explain, later
 	return nil
 }
 
-// thereIs refuses CPUs and memory nodes that the host does not have, or that are
+// validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
 // not to be given away.
-func (f *specFlags) thereIs(cmd *cobra.Command, n node) error {
+func (f *specFlags) validateCPUs(cmd *cobra.Command, n nodeReader) error {
 	if f.cpuset.IsEmpty() && f.mems.IsEmpty() {
 		return nil
 	}
@@ -132,11 +154,11 @@ func (q *quota) UnmarshalText(text []byte) error {
 		return q.times(of, per)
 	}
 	number, percent := strings.CutSuffix(word, "%")
-	var n amount.Milli
+	var n place.Milli
 	if err := n.UnmarshalText([]byte(number)); err != nil {
 		return err
 	}
-	if n == amount.Max && !percent {
+	if n == place.Unlimited && !percent {
 		*q = quota{quota: cgroup.Unlimited}
 		return nil
 	}
@@ -174,5 +196,5 @@ func (q quota) String() string {
 	return fmt.Sprintf("%s/%s", q.quota, cmp.Or(q.period, quotaPeriod))
 }
 
-// MarshalText writes what String returns.
+// MarshalText writes the text of String.
 func (q quota) MarshalText() ([]byte, error) { return []byte(q.String()), nil }

@@ -33,7 +33,7 @@ func topoCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.machine, "machine", "", "describe this file, directory, archive or short form instead of this machine")
-	fs.StringVarP(&f.output, "output", "o", "text", "what to print: text or json")
+	outputFlag(cmd, &f.output, "what to print: text or json")
 	fs.StringVar(&f.export, "export", "", "write a machine file that --machine reads, and print nothing")
 	return cmd
 }
@@ -41,9 +41,6 @@ func topoCommand() *cobra.Command {
 type topoFlags struct{ machine, output, export string }
 
 func (f topoFlags) run(out io.Writer, root string) error {
-	if f.output != "text" && f.output != "json" {
-		return exitStatus{exitUsage, fmt.Errorf("--output %q: text or json", f.output)}
-	}
 	m, err := f.read(root)
 	if err != nil {
 		return err
@@ -73,7 +70,7 @@ func (f topoFlags) read(root string) (*machine.Machine, error) {
 	return sysfs.Live(root)
 }
 
-// notAllowed tells of online CPUs that this process may not use.
+// notAllowed names online CPUs that this process may not use.
 func notAllowed(m *machine.Machine, root string) ([]machine.Note, error) {
 	allowed, err := sysfs.Allowed(os.DirFS(root))
 	if err != nil {

@@ -8,10 +8,11 @@ import (
 	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 )
 
-// drawMachine draws m for a terminal: what it is in a few lines, the tree of
+// drawMachine draws m for a terminal: a summary in a few lines, the tree of
 // its domains, NUMA distances, and what is unusual about it.
 func drawMachine(m *machine.Machine, unusual []machine.Note) string {
 	d := &drawing{tree: newTopoTree(m)}
@@ -40,13 +41,13 @@ func headline(m *machine.Machine) string {
 	if len(title) > 0 {
 		fmt.Fprintln(&b, strings.Join(title, ": "))
 	}
-	counts := []string{count(m.Online.Len(), "CPU")}
+	counts := []string{plain.Count(m.Online.Len(), "CPU")}
 	for _, c := range []struct {
 		kind machine.Kind
 		name string
 	}{{machine.Core, "core"}, {machine.Socket, "socket"}, {machine.Node, "NUMA node"}, {machine.L3, "L3 cache"}} {
 		if n := len(m.ByKind(c.kind)); n > 0 {
-			counts = append(counts, count(n, c.name))
+			counts = append(counts, plain.Count(n, c.name))
 		}
 	}
 	var memory int64
@@ -54,7 +55,7 @@ func headline(m *machine.Machine) string {
 		memory += n.Bytes
 	}
 	if memory > 0 {
-		counts = append(counts, size(memory)+" memory")
+		counts = append(counts, plain.Bytes(memory)+" memory")
 	}
 	fmt.Fprintln(&b, strings.Join(counts, ", "))
 	b.WriteString(speeds(m))
@@ -145,7 +146,7 @@ func (d *drawing) draw() {
 	}
 }
 
-// below draws what is inside b, then the memory-only nodes.
+// below draws the branches inside b, then the memory-only nodes.
 func (d *drawing) below(prefix string, b *branch, memoryOnly []machine.Domain) {
 	leaves, runs := b.leaves, cutRuns(b.children)
 	left := len(leaves) + len(runs) + len(memoryOnly)
@@ -237,7 +238,7 @@ func withSize(label string, bytes int64, each string) string {
 	if bytes == 0 {
 		return label
 	}
-	return label + " (" + size(bytes) + each + ")"
+	return label + " (" + plain.Bytes(bytes) + each + ")"
 }
 
 func kindName(k machine.Kind) string {
@@ -246,27 +247,6 @@ func kindName(k machine.Kind) string {
 		return strings.ToUpper(k.String())
 	}
 	return k.String()
-}
-
-// count writes "1 core", "2 cores".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
-}
-
-// size writes bytes in the largest binary unit that leaves at least 1, with
-// one decimal where it is not whole.
-func size(bytes int64) string {
-	value, unit := float64(bytes)/1024, "KiB"
-	for _, u := range []string{"MiB", "GiB", "TiB"} {
-		if value < 1024 {
-			break
-		}
-		value, unit = value/1024, u
-	}
-	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 1, 64), ".0") + " " + unit
 }
 
 // list writes a set, the middle of a long one left out.

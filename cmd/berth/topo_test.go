@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 
@@ -221,7 +222,7 @@ func save(t *testing.T, text string) string {
 
 func TestTopoRoot(t *testing.T) {
 	t.Parallel()
-	tree, err := sysfs.Write(shortMachine(t, "2s4c"))
+	tree, err := fakekernel.Sysfs(shortMachine(t, "2s4c"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +247,7 @@ func TestTopoRefuses(t *testing.T) {
 		{[]string{"--machine", save(t, "hello")}, exitError, "lscpu line 1"},
 		{[]string{"--root", t.TempDir()}, exitError, "sys/devices/system/cpu/online: file does not exist"},
 		{[]string{"--machine", "1c", "--export", filepath.Join(t.TempDir(), "no", "such")}, exitError, "export machine: open"},
-		{[]string{"-o", "xml"}, exitUsage, "text or json"},
+		{[]string{"-o", "xml"}, exitUsage, "it is one of text, json"},
 		{[]string{"extra"}, exitError, "unknown command"},
 		{[]string{"--nope"}, exitUsage, "unknown flag"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 )
 
@@ -88,8 +89,8 @@ func (at *branch) insert(b *branch) bool {
 	return true
 }
 
-// finish orders the children by their lowest CPU and fills in what follows
-// from them, from the innermost branch outwards.
+// finish orders the children by their lowest CPU and fills in the derived
+// fields, from the innermost branch outwards.
 func (t *topoTree) finish(b *branch) {
 	slices.SortFunc(b.children, func(x, y *branch) int {
 		firstX, _ := x.cpus.First()
@@ -119,7 +120,7 @@ type leaf struct {
 	cores   []cpuset.Set
 }
 
-// leaves summarises the cores of b that none of its children has.
+// leaves summarises the cores of b that are in no child.
 func (t *topoTree) leaves(b *branch) []leaf {
 	rest := b.cpus
 	for _, c := range b.children {
@@ -151,20 +152,20 @@ func (t *topoTree) leaves(b *branch) []leaf {
 // label is "16 cores x 2 threads, 2 MiB L2 each".
 func (l leaf) label() string {
 	if l.threads == 0 {
-		return count(l.cores[0].Len(), "CPU") + ", cores unknown"
+		return plain.Count(l.cores[0].Len(), "CPU") + ", cores unknown"
 	}
 	what := "core"
 	if l.kind != "" {
 		what = l.kind + " core"
 	}
-	s := count(len(l.cores), what) + " x " + count(l.threads, "thread")
+	s := plain.Count(len(l.cores), what) + " x " + plain.Count(l.threads, "thread")
 	switch {
 	case l.l2 == 0:
 		return s
 	case len(l.cores) == 1:
-		return s + ", " + size(l.l2) + " L2"
+		return s + ", " + plain.Bytes(l.l2) + " L2"
 	}
-	return s + ", " + size(l.l2) + " L2 each"
+	return s + ", " + plain.Bytes(l.l2) + " L2 each"
 }
 
 // cpus is "0-15" for single threads, "0,16 1,17 … 15,31" for siblings.

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"berth.dev/berth/agent"
@@ -13,10 +12,10 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/proc"
 )
 
-// usage is how a workload fares. What the host does not tell is nil.
+// usage holds the figures of a workload; nil is a figure that the host does not provide.
 type usage struct {
 	// Seconds is the time that the shares are over.
 	Seconds float64 `json:"seconds,omitempty"`
@@ -46,13 +45,8 @@ type meters struct {
 type meter struct {
 	since  time.Time          // of the workload
 	reader *cgroupstat.Reader // nil with affinity
-	last   reading
-}
-
-// reading is the latest value of each quantity.
-type reading struct {
-	at     time.Duration
-	values map[watch.Quantity]float64
+	at     watch.Time         // of the last reading
+	levels watch.Levels
 }
 
 func newMeters(dir string) (*meters, error) {
@@ -76,8 +70,8 @@ func (m *meter) close() {
 	}
 }
 
-// read returns a workload's usage since it was read last. One that has just
-// gone has none.
+// read returns a workload's usage since the last read. A workload that has just ended
+// has none.
 func (p *meters) read(w *agent.Workload) (usage, error) {
 	m := p.meters[w.ID()]
 	if m != nil && !m.since.Equal(w.Since) {
@@ -96,13 +90,12 @@ func (p *meters) read(w *agent.Workload) (usage, error) {
 		}
 		p.meters[w.ID()] = m
 	}
-	now := reading{time.Since(p.start), map[watch.Quantity]float64{}}
-	if err := p.values(m, w, &now); err != nil {
+	now := watch.Time(time.Since(p.start))
+	values, err := p.values(m, w, now)
+	if err != nil {
 		return usage{}, ignoreGone(err)
 	}
-	u := usageOf(m.last, now)
-	m.last = now
-	return u, nil
+	return m.usage(now, values), nil
 }
 
 func ignoreGone(err error) error {
@@ -117,7 +110,7 @@ func (p *meters) trees(w *agent.Workload) []cgroupstat.Tree {
 	var trees []cgroupstat.Tree
 	for _, dir := range w.Dirs {
 		for _, h := range p.host.Hierarchies {
-			if strings.HasPrefix(dir, h.Dir+"/") {
+			if kernel.Within(dir, h.Dir) {
 				trees = append(trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(p.dir, dir)})
 			}
 		}
@@ -125,65 +118,60 @@ func (p *meters) trees(w *agent.Workload) []cgroupstat.Tree {
 	return trees
 }
 
-// values fills in what the kernel tells now.
-func (p *meters) values(m *meter, w *agent.Workload, r *reading) error {
+// values are the kernel's present figures.
+func (p *meters) values(m *meter, w *agent.Workload, now watch.Time) (map[watch.Quantity]float64, error) {
 	if m.reader == nil {
-		return p.processes(w.Spec.PID, r)
+		return p.processes(w.Spec.PID)
 	}
-	samples, err := m.reader.Read(watch.Time(r.at), nil)
+	values := map[watch.Quantity]float64{}
+	samples, err := m.reader.Read(now, nil)
 	for _, s := range samples {
 		if s.Subject.Part == (watch.Part{}) {
-			r.values[s.Quantity] = s.Value
+			values[s.Quantity] = s.Value
 		}
 	}
-	return err
+	return values, err
 }
 
 // processes adds up a process and its descendants. Children that have ended
 // count with the parent that waited for them.
-func (p *meters) processes(pid int, r *reading) error {
+func (p *meters) processes(pid int) (map[watch.Quantity]float64, error) {
+	values := map[watch.Quantity]float64{}
 	all, err := kernel.Descendants(p.root.FS(), pid)
 	for _, pid := range all {
-		used, err := procstat.ProcessCPU(p.root.FS(), pid)
+		used, err := proc.ProcessCPU(p.root.FS(), pid)
 		if err != nil {
 			continue // it has ended
 		}
-		times, _ := procstat.Process(p.root.FS(), pid)
-		r.values[watch.CPUTime] += (used + times.ChildUser + times.ChildSystem).Seconds()
+		times, _ := proc.Process(p.root.FS(), pid)
+		values[watch.CPUTime] += (used + times.ChildUser + times.ChildSystem).Seconds()
 		tasks, _ := fs.ReadDir(p.root.FS(), "proc/"+strconv.Itoa(pid)+"/task")
-		r.values[watch.Tasks] += float64(len(tasks))
+		values[watch.Tasks] += float64(len(tasks))
 	}
-	return err
+	return values, err
 }
 
-// usageOf compares two readings; the first may be empty.
-func usageOf(before, now reading) usage {
-	u := usage{Memory: now.gauge(watch.Memory), Tasks: now.gauge(watch.Tasks)}
-	if before.values == nil || now.at <= before.at {
-		return u
-	}
-	u.Seconds = (now.at - before.at).Seconds()
-	share := func(q watch.Quantity, of float64) *float64 {
-		first, ok1 := before.values[q]
-		last, ok2 := now.values[q]
-		if !ok1 || !ok2 || last < first || of <= 0 {
+// usage takes in the values of a reading and compares them with those before.
+func (m *meter) usage(now watch.Time, values map[watch.Quantity]float64) usage {
+	m.levels.Tick(now, values)
+	told := func(v float64, ok bool) *float64 {
+		if !ok {
 			return nil
 		}
-		percent := 100 * (last - first) / of
-		return &percent
+		return &v
 	}
-	u.CPU = share(watch.CPUTime, u.Seconds)
-	u.CPUStall = share(watch.CPUSome, u.Seconds)
-	u.MemoryStall = share(watch.MemorySome, u.Seconds)
-	u.IOStall = share(watch.IOSome, u.Seconds)
-	u.Throttled = share(watch.CPUThrottledPeriods, now.values[watch.CPUPeriods]-before.values[watch.CPUPeriods])
+	share := func(q watch.Quantity) *float64 {
+		v, ok := m.levels.Level(q)
+		return told(100*v, ok)
+	}
+	u := usage{Memory: told(m.levels.Value(watch.Memory)), Tasks: told(m.levels.Value(watch.Tasks))}
+	if m.at > 0 {
+		u.Seconds = (now - m.at).Seconds()
+	}
+	m.at = now
+	u.CPU, u.CPUStall, u.MemoryStall, u.IOStall = share(watch.CPUTime), share(watch.CPUSome), share(watch.MemorySome), share(watch.IOSome)
+	out, ok := m.levels.Level(watch.CPUThrottledPeriods)
+	periods, _ := m.levels.Level(watch.CPUPeriods)
+	u.Throttled = told(100*out/periods, ok && periods > 0)
 	return u
-}
-
-func (r reading) gauge(q watch.Quantity) *float64 {
-	v, ok := r.values[q]
-	if !ok {
-		return nil
-	}
-	return &v
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/watch"
 )
 
@@ -26,20 +27,20 @@ first by --sort. Groups that have others below them are shown if they are named.
   CPU      CPU time used, in CPUs, and its history
   STALL%   time in which some task waited for a CPU (pressure stall information)
   DELAY    time that threads waited for a CPU, per second (run delay)
-  P99      99th percentile of waits for a CPU (with --probe)
-  THROT%   enforcement periods in which the own quota ran out
+  P99      99th percentile of run-queue latency (with --probe)
+  THROT%   enforcement periods in which its own quota ran out
   MEMORY   memory in use
   SWITCH   context switches per second
   IPC      instructions per cycle
   GHZ      mean clock rate of the CPUs that it may use
-  CACHE    what lies in last-level caches
+  CACHE    bytes held in last-level caches
   MEMBW    bytes to and from memory per second
-What this host does not tell is shown as –; the last five have a column only where
+A figure that this host does not provide is –; the last five have a column only if
 some group has them, and --signals says why not. These, DELAY and P99 are of the
 groups that are named, or of the eight that used most CPU time at first. On a
 terminal each table takes the place of the last, elsewhere one follows the other.
 
---record keeps what was read, -o json prints it: one sample a line. A recording
+--record stores the samples, -o json prints them: one a line. A recording
 can be shown again by --replay and judged by berth diagnose --replay.
 
 Exit status: 0, also when interrupted; 1 if the host or the recording cannot be
@@ -51,8 +52,7 @@ read, 2 for wrong usage.`,
 	cmd.Flags().BoolVar(&f.signals, "signals", false, "list the signals: whether they are there, why not, what reading them costs")
 	cmd.Flags().IntVarP(&f.top, "top", "n", 10, "show the first `number` of groups")
 	cmd.Flags().StringVar(&f.sort, "sort", "cpu", "`key`: cpu, stall, delay, throttled or memory")
-	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text or json")
-	completeWords(cmd, "output", "text", "json")
+	outputFlag(cmd, &f.output, "text or json")
 	completeWords(cmd, "sort", sortKeys()...)
 	return cmd
 }
@@ -66,9 +66,6 @@ type watchOptions struct {
 }
 
 func (f *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
-	if err := checkOutput(f.output); err != nil {
-		return err
-	}
 	if !slices.Contains(sortKeys(), f.sort) {
 		return exitStatus{exitUsage, fmt.Errorf("--sort %q: none of %s", f.sort, strings.Join(sortKeys(), ", "))}
 	}
@@ -133,7 +130,7 @@ func (f *watchOptions) show(cmd *cobra.Command, o *observation, named []string) 
 		}
 		text := table.text(f.sort, f.top)
 		if clear {
-			text = "\x1b[H\x1b[J" + text // to the corner, and clear what follows
+			text = "\x1b[H\x1b[J" + text // to the corner, and clear the rest
 		}
 		if _, err := fmt.Fprint(out, text); err != nil || f.once {
 			return err
@@ -171,15 +168,14 @@ func (f *watchOptions) showSignals(cmd *cobra.Command, o *observation) error {
 		rows = append(rows, []string{s.Name, s.Of, there, cost, dash(note)})
 	}
 	var b strings.Builder
-	columns(&b, rows, 3)
+	plain.Columns(&b, rows, 3)
 	_, err := fmt.Fprint(cmd.OutOrStdout(), b.String())
 	return err
 }
 
 func sortKeys() []string { return []string{"cpu", "stall", "delay", "throttled", "memory"} }
 
-// watchTable is what is known of each group: the samples of the last tick and how
-// they compare with the one before.
+// watchTable holds the figures of each group by the last ticks.
 type watchTable struct {
 	header *observe.Header
 	named  []string // empty is all
@@ -194,13 +190,16 @@ type watchRow struct {
 	cpu, stall, delay, p99, throttled, used float64
 	switches, ipc, clock, cache, bandwidth  float64
 	history                                 []float64
-	last, before                            map[watch.Quantity]watch.Sample
+	// now has the values of this tick, silent counts the ticks without any.
+	now    map[watch.Quantity]float64
+	silent int
+	levels watch.Levels
 }
 
 const historyLength = 20
 
 func newWatchTable(h *observe.Header, named []string) *watchTable {
-	return &watchTable{header: h, named: named, groups: map[string]*watchRow{}}
+	return &watchTable{header: h, named: named, groups: map[string]*watchRow{}, host: *newWatchRow("")}
 }
 
 // add takes in a tick.
@@ -209,24 +208,17 @@ func (t *watchTable) add(samples []watch.Sample) {
 		return
 	}
 	t.now = samples[0].Time
-	t.host.next()
-	for _, row := range t.groups {
-		row.next()
-	}
 	for _, s := range samples {
 		if row := t.row(s.Subject); row != nil && s.By == "" && s.Time == t.now {
-			s.Value += row.last[s.Quantity].Value // of the caches before
-			row.last[s.Quantity] = s
+			row.now[s.Quantity] += s.Value // the caches are added up
 		}
 	}
 	for group, row := range t.groups {
-		if len(row.last) == 0 && len(row.before) == 0 {
+		if row.update(t.now); row.silent > 1 {
 			delete(t.groups, group) // it is gone
-			continue
 		}
-		row.update()
 	}
-	t.host.update()
+	t.host.update(t.now)
 }
 
 // row returns the row of the whole of a subject, or of one of its caches, which
@@ -241,8 +233,7 @@ func (t *watchTable) row(s watch.Subject) *watchRow {
 	case watch.Group:
 		row := t.groups[s.Name]
 		if row == nil {
-			row = &watchRow{name: shownName(t.header, s.Name)}
-			row.next()
+			row = newWatchRow(shownName(t.header, s.Name))
 			t.groups[s.Name] = row
 		}
 		return row
@@ -250,39 +241,40 @@ func (t *watchTable) row(s watch.Subject) *watchRow {
 	return nil
 }
 
-func (r *watchRow) next() {
-	r.before, r.last = r.last, map[watch.Quantity]watch.Sample{}
+func newWatchRow(name string) *watchRow {
+	return &watchRow{name: name, now: map[watch.Quantity]float64{}}
 }
 
-// update compares the last tick with the one before.
-func (r *watchRow) update() {
-	r.cpu, r.stall, r.delay = r.rate(watch.CPUTime), r.rate(watch.CPUSome), r.rate(watch.CPUWait)
-	r.throttled = r.rate(watch.CPUThrottledPeriods)
-	if periods := r.rate(watch.CPUPeriods); periods != 0 {
+// update takes in the values of a tick.
+func (r *watchRow) update(now watch.Time) {
+	r.silent++
+	if len(r.now) > 0 {
+		r.silent = 0
+	}
+	r.levels.Tick(now, r.now)
+	r.now = map[watch.Quantity]float64{}
+	r.cpu, r.stall, r.delay = r.level(watch.CPUTime), r.level(watch.CPUSome), r.level(watch.CPUWait)
+	r.throttled = r.level(watch.CPUThrottledPeriods)
+	if periods := r.level(watch.CPUPeriods); periods != 0 {
 		r.throttled /= periods
 	}
 	r.p99, r.used = r.gauge(watch.QueueP99), r.gauge(watch.Memory)
-	r.switches, r.bandwidth = r.rate(watch.Switches), r.rate(watch.Bandwidth)
-	r.ipc = r.rate(watch.Instructions) / r.rate(watch.Cycles)
+	r.switches, r.bandwidth = r.level(watch.Switches), r.level(watch.Bandwidth)
+	r.ipc = r.level(watch.Instructions) / r.level(watch.Cycles)
 	r.clock, r.cache = r.gauge(watch.Frequency), r.gauge(watch.LLCOccupancy)
 	r.history = append(r.history, r.cpu)
 	r.history = r.history[max(0, len(r.history)-historyLength):]
 }
 
-func (r *watchRow) rate(q watch.Quantity) float64 {
-	now, ok1 := r.last[q]
-	before, ok2 := r.before[q]
-	if !ok1 || !ok2 || now.Time <= before.Time || now.Value < before.Value {
+func (r *watchRow) level(q watch.Quantity) float64 { return orNaN(r.levels.Level(q)) }
+
+func (r *watchRow) gauge(q watch.Quantity) float64 { return orNaN(r.levels.Value(q)) }
+
+func orNaN(v float64, ok bool) float64 {
+	if !ok {
 		return math.NaN()
 	}
-	return (now.Value - before.Value) / (now.Time - before.Time).Seconds()
-}
-
-func (r *watchRow) gauge(q watch.Quantity) float64 {
-	if s, ok := r.last[q]; ok {
-		return s.Value
-	}
-	return math.NaN()
+	return v
 }
 
 // busiest returns the groups that use most CPU time, n at most.
@@ -305,7 +297,7 @@ func (t *watchTable) text(key string, top int) string {
 	idle := 0
 	for group, row := range t.groups {
 		switch {
-		case len(t.named) > 0 && !slices.Contains(t.named, group): // nobody asked
+		case len(t.named) > 0 && !slices.Contains(t.named, group): // not asked for
 		case len(t.named) == 0 && key != "memory" && !(row.cpu > 0):
 			idle++
 		default:
@@ -322,7 +314,7 @@ func (t *watchTable) text(key string, top int) string {
 	table := [][]string{{"GROUP", "CPU", "", "STALL%", "DELAY", "P99", "THROT%", "MEMORY"}}
 	for _, r := range rows {
 		table = append(table, []string{
-			onLine(r.name), number2(r.cpu), spark(r.history), percentCell(r.stall), number2(r.delay), waitCell(r.p99), percentCell(r.throttled), memoryCell(r.used),
+			plain.Line(r.name), number2(r.cpu), plain.Spark(r.history), percentCell(r.stall), number2(r.delay), waitCell(r.p99), percentCell(r.throttled), memoryCell(r.used),
 		})
 	}
 	right := []int{1, 3, 4, 5, 6, 7}
@@ -335,7 +327,7 @@ func (t *watchTable) text(key string, top int) string {
 			}
 		}
 	}
-	columns(&b, table, right...)
+	plain.Columns(&b, table, right...)
 	if left+idle > 0 {
 		fmt.Fprintf(&b, "not shown: %d, and %d that used no CPU time\n", left, idle)
 	}
@@ -371,29 +363,6 @@ func (r *watchRow) key(key string) float64 {
 		return r.used
 	}
 	return r.cpu
-}
-
-// spark draws values from 0 to the highest of them; what is missing is a gap.
-func spark(values []float64) string {
-	highest := 0.0
-	for _, v := range values {
-		if v > highest {
-			highest = v
-		}
-	}
-	bars := []rune("▁▂▃▄▅▆▇█")
-	var b strings.Builder
-	for _, v := range values {
-		switch {
-		case math.IsNaN(v):
-			b.WriteByte(' ')
-		case highest == 0:
-			b.WriteRune(bars[0])
-		default:
-			b.WriteRune(bars[int(v/highest*float64(len(bars)-1)+0.5)])
-		}
-	}
-	return b.String()
 }
 
 func number2(v float64) string {
@@ -432,5 +401,5 @@ func memoryCell(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
 	}
-	return size(int64(v))
+	return plain.Bytes(int64(v))
 }

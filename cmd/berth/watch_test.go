@@ -57,7 +57,7 @@ func TestWatchRefuses(t *testing.T) {
 	}{
 		{[]string{"--sort", "name"}, exitUsage, `--sort "name"`},
 		{[]string{"-n", "0"}, exitUsage, "--top 0"},
-		{[]string{"-o", "yaml"}, exitUsage, `output "yaml"`},
+		{[]string{"-o", "yaml"}, exitUsage, "it is one of text, json"},
 		{[]string{"--interval", "1ms"}, exitUsage, "--interval 1ms"},
 		{[]string{"--replay", "none.jsonl"}, exitError, "none.jsonl"},
 		{[]string{"--replay", empty}, exitError, "line 1"},
@@ -67,21 +67,6 @@ func TestWatchRefuses(t *testing.T) {
 		_, errs, code := berth(t, append([]string{"watch"}, c.args...)...)
 		if code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("%v: status %d, %q; want %d and %q", c.args, code, errs, c.code, c.says)
-		}
-	}
-}
-
-func TestSpark(t *testing.T) {
-	t.Parallel()
-	for want, values := range map[string][]float64{
-		"":     nil,
-		"▁▁":   {0, 0},
-		"▁▅█":  {0, 1, 2},
-		"█ ▃":  {4, math.NaN(), 1},
-		"   ▁": {math.NaN(), math.NaN(), math.NaN(), 0},
-	} {
-		if got := spark(values); got != want {
-			t.Errorf("%v is %q, want %q", values, got, want)
 		}
 	}
 }

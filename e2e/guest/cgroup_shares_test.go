@@ -50,11 +50,7 @@ func TestShares(t *testing.T) {
 
 func usage(t *testing.T, g cgroup.Group) time.Duration {
 	t.Helper()
-	stat, err := g.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *stat.CPU
+	return time.Duration(sample(t, g.Name())[part{quantity: watch.CPUTime}] * float64(time.Second))
 }
 
 // TestThrottling limits a group to 20 % of a CPU and compares the counters with

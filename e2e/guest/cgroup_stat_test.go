@@ -2,7 +2,6 @@ package guest
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -119,14 +118,6 @@ func TestGroupMemory(t *testing.T) {
 		if value, ok := got[check.of]; !ok || value < check.min || value > check.max {
 			t.Errorf("%v %v: %v (%v), want %v to %v", check.of.quantity, check.of.of, value, ok, check.min, check.max)
 		}
-	}
-	stat, err := g.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The kernel sums its counters per CPU now and then.
-	if off := float64(*stat.MemoryBytes) - got[part{quantity: watch.Memory}]; math.Abs(off) > 1<<20 || float64(*stat.PIDs) != got[part{quantity: watch.Tasks}] {
-		t.Errorf("Stat has %d bytes and %d tasks, the reader %v", *stat.MemoryBytes, *stat.PIDs, got)
 	}
 }
 

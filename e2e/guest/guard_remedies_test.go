@@ -85,6 +85,8 @@ func (h *hand) knobs() map[string]string {
 }
 
 // Symptom implements control.Symptoms.
+func (h *hand) RunDelay(string, string, int) (detect.RunDelay, bool) { return detect.RunDelay{}, false }
+
 func (h *hand) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
 	return detect.Symptom{Strength: h.strength}, group == sensitiveGroup && r == h.resource
 }
@@ -355,6 +357,7 @@ func TestGuardYields(t *testing.T) {
 		h.step()
 	}
 	h.before[effortTop+"/cpu.weight"] = "72" // theirs
+	h.before[effortTop+"/cpu.weight.nice"] = "2"
 	h.release()
 	g.write(t, effortTop, "cpu.weight", "100")
 }

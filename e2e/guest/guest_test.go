@@ -10,12 +10,11 @@ import (
 	"testing"
 
 	"berth.dev/berth/internal/vmtest"
-	"berth.dev/berth/internal/vmtest/guest"
 )
 
 // TestMain refuses to run on anything but a guest: these tests change the machine.
 func TestMain(m *testing.M) {
-	if _, err := os.Stat(guest.Marker); err != nil {
+	if _, err := os.Stat(vmtest.Marker); err != nil {
 		fmt.Println("skipped: these tests run in guests only (make e2e)")
 		return
 	}
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 // asked returns the machine that QEMU was asked for.
 func asked(t *testing.T) vmtest.Machine {
 	t.Helper()
-	text, err := os.ReadFile(guest.MachineFile)
+	text, err := os.ReadFile(vmtest.MachineFile)
 	if err != nil {
 		t.Fatal(err)
 	}

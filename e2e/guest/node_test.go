@@ -259,12 +259,12 @@ func TestNode(t *testing.T) {
 		t.Errorf("beside own CPUs the pool is %s, want %s", got, want)
 	}
 	h.settled("own CPUs", n)
-	batch := ask("batch", place.BE, 1, last)
-	batch.PID = h.worker
-	h.place(n, batch)
+	spec := ask("batch", place.BE, 1, last)
+	spec.PID = h.worker
+	batch := h.place(n, spec).Group
 	cache := h.place(n, ask("cache", place.LSR, 2, last))
-	if !h.cpus("berth/batch").Contains(cache.Grant.Own) {
-		t.Errorf("batch is on %s, without what is lent, %s", h.cpus("berth/batch"), cache.Grant.Own)
+	if !h.cpus(batch).Contains(cache.Grant.Own) {
+		t.Errorf("batch is on %s, without what is lent, %s", h.cpus(batch), cache.Grant.Own)
 	}
 	db := h.place(n, ask("db", place.LSE, 3, last))
 	h.settled("two sockets", n)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth.dev/berth/internal/fakekernel/parity"
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // TestParity replays the table of writes that the played kernel is held to and
@@ -16,7 +16,7 @@ import (
 func TestParity(t *testing.T) {
 	onlyOn(t, "2s4n")
 	tr := openTree(t)
-	got, err := parity.Kernel{
+	got, err := fakekernel.Parity{
 		Tree: tr, Dir: v2, PID: strconv.Itoa(tr.child(t, tr.base, "sleep")), Device: blockDevice(t),
 	}.Record()
 	if err != nil {
@@ -28,7 +28,7 @@ func TestParity(t *testing.T) {
 		}
 		return
 	}
-	recorded, err := parity.Recorded()
+	recorded, err := fakekernel.Recorded()
 	if err != nil {
 		t.Fatal(err)
 	}

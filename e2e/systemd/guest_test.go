@@ -7,18 +7,59 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
-	"berth.dev/berth/internal/vmtest/guest"
+	"berth.dev/berth/internal/vmtest"
 )
 
-// TestMain refuses to run on anything but a guest: these tests change the machine.
+// TestMain refuses to run on anything but a guest: these tests change the machine. It
+// installs Berth's package, whose program and unit they test.
 func TestMain(m *testing.M) {
-	if _, err := os.Stat(guest.Marker); err != nil {
+	if _, err := os.Stat(vmtest.Marker); err != nil {
 		fmt.Println("skipped: these tests run in guests only (make e2e-systemd)")
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == "work-in-turns" {
+		workInTurns()
+	}
+	if text, err := exec.Command("dpkg", "--install", "/berth.deb").CombinedOutput(); err != nil {
+		fmt.Printf("install Berth's package: %v\n%s", err, text)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// workInTurns works for some milliseconds and sleeps for some.
+func workInTurns() {
+	for {
+		for began := time.Now(); time.Since(began) < 4*time.Millisecond; {
+		}
+		time.Sleep(4 * time.Millisecond)
+	}
+}
+
+// startService starts a service until leave is called or the test ends.
+func startService(t *testing.T, name, settings string) (leave func()) {
+	t.Helper()
+	unit := name + ".service"
+	file := "/run/systemd/system/" + unit
+	if err := os.WriteFile(file, []byte("[Service]\n"+settings), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "systemctl", "daemon-reload")
+	run(t, "systemctl", "start", unit)
+	leave = sync.OnceFunc(func() {
+		run(t, "systemctl", "stop", unit)
+		run(t, "systemctl", "revert", unit)
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
+		run(t, "systemctl", "daemon-reload")
+	})
+	t.Cleanup(leave)
+	return leave
 }
 
 // run runs a program to its end and returns what it wrote.

@@ -19,21 +19,7 @@ const webDir = "sys/fs/cgroup/system.slice/web.service/"
 // startWeb starts a service with a weight of its own.
 func startWeb(t *testing.T) {
 	t.Helper()
-	const file = "/run/systemd/system/web.service"
-	text := "[Service]\nExecStart=sleep infinity\nCPUWeight=150\n"
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "systemctl", "daemon-reload")
-	run(t, "systemctl", "start", "web.service")
-	t.Cleanup(func() {
-		run(t, "systemctl", "stop", "web.service")
-		run(t, "systemctl", "revert", "web.service")
-		if err := os.Remove(file); err != nil {
-			t.Error(err)
-		}
-		run(t, "systemctl", "daemon-reload")
-	})
+	startService(t, "web", "ExecStart=sleep infinity\nCPUWeight=150\n")
 }
 
 // webShows compares files of the service's group.

@@ -2,10 +2,13 @@ package actuate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -128,12 +131,14 @@ func (h *host) apply(plan kernel.Plan, err error) {
 
 func (h *host) root() *kernel.Root { return kernel.NewRoot(h.dir, h.fate) }
 
+// now is the tree without Berth's own files.
 func (h *host) now() map[string]string {
 	h.t.Helper()
 	tree, err := h.k.Tree()
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	maps.DeleteFunc(tree, func(name, _ string) bool { return strings.HasPrefix(name, "run/") })
 	return tree
 }
 
@@ -282,7 +287,7 @@ func TestShrinkTakesChildrenAlong(t *testing.T) {
 }
 
 // TestKilled kills a guard at each of its writes, before and after it took effect, and
-// has the next one give everything back.
+// has the next one restore everything.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, h *host) {
@@ -341,7 +346,7 @@ func survives(do func()) (alive bool) {
 	return true
 }
 
-// TestRefused has the kernel refuse each write: what was in force before stays.
+// TestRefused has the kernel refuse each write: what was active before stays.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, h *host) {
@@ -363,7 +368,7 @@ func TestRefused(t *testing.T) {
 				if !errors.Is(err, errno) {
 					t.Fatalf("%v: %v, want %v", a, err, errno)
 				}
-				if a.Limits.Weight != 10 { // which gives back first
+				if a.Limits.Weight != 10 { // which restores first
 					h.same(before)
 				}
 			}
@@ -456,7 +461,7 @@ func TestOneGuardPerTree(t *testing.T) {
 	eachLayout(t, func(t *testing.T, h *host) {
 		g := h.open()
 		var busy *BusyError
-		if _, err := Open(Options{Root: h.root(), Dir: h.state + "2"}); !errors.As(err, &busy) {
+		if _, err := Open(Options{Root: h.root(), Dir: h.state + "2"}); !errors.As(err, &busy) || busy.PID != os.Getpid() || busy.Dir != h.state {
 			t.Errorf("a second guard: %v", err)
 		}
 		if err := g.Close(); err != nil {
@@ -464,6 +469,110 @@ func TestOneGuardPerTree(t *testing.T) {
 		}
 		h.open()
 	})
+}
+
+// TestNumberOfKilledGuard gives the number of a guard that was killed to another process,
+// as any user can who starts enough of them: no guard runs.
+func TestNumberOfKilledGuard(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		const pid = "9000900"
+		if err := h.k.Start(pid); err != nil {
+			t.Fatal(err)
+		}
+		p, err := kernel.ReadProcess(h.k.FS(), pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := h.open()
+		name, err := lockFile(h.root(), g.tree())
+		if err == nil {
+			err = g.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for start, want := range map[string]int{p.Start: 9000900, p.Start + "0": 0, "": 0} {
+			text, err := json.Marshal(Holder{PID: 9000900, Dir: h.state, Start: start})
+			if err == nil {
+				err = kernel.WritePrivateFile(name, text)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, by, err := Look(Options{Root: h.root(), Dir: h.state}); err != nil || by.PID != want {
+				t.Errorf("a process that started at %s, for a guard that started at %q: %+v, %v; want %d", p.Start, start, by, err, want)
+			}
+		}
+	})
+}
+
+// TestNobodyElseLocks locks every directory that other users may read, as they can, and
+// then has a guard start, end, and another one after it.
+func TestNobodyElseLocks(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		run := h.root().RunDir()
+		if err := os.MkdirAll(run, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := filepath.WalkDir(h.dir, func(name string, e fs.DirEntry, err error) error {
+			if err != nil || !e.IsDir() {
+				return err
+			}
+			f, err := os.Open(name)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { f.Close() })
+			return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.open().Close(); err != nil {
+			t.Error(err)
+		}
+		h.open()
+		locks, err := filepath.Glob(run + "/*")
+		if err != nil || len(locks) == 0 {
+			t.Fatalf("locks in %s: %v, %v", run, locks, err)
+		}
+		for _, name := range locks {
+			if info, err := os.Stat(name); err != nil || info.Mode().Perm()&0o077 != 0 {
+				t.Errorf("%s: %v, %v: others can open it, and so lock it", name, info.Mode(), err)
+			}
+		}
+	})
+}
+
+// TestOpenRefusesDirectory has state directories in which another user could have put a
+// ledger.
+func TestOpenRefusesDirectory(t *testing.T) {
+	t.Parallel()
+	for what, make := range map[string]func(dir string) error{
+		"others may write": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
+		"a link":           func(dir string) error { return os.Symlink(t.TempDir(), dir) },
+		"another user's": func(dir string) error {
+			if os.Geteuid() != 0 {
+				return errors.ErrUnsupported
+			}
+			return errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 65534, 65534))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "v1")
+			if err := make(h.state); errors.Is(err, errors.ErrUnsupported) {
+				t.Skip("only root can give a directory to another user")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(Options{Root: h.root(), Dir: h.state}); err == nil || !strings.Contains(err.Error(), h.state) {
+				t.Errorf("opened: %v", err)
+			}
+		})
+	}
 }
 
 func TestSettings(t *testing.T) {
@@ -485,7 +594,7 @@ func TestSettings(t *testing.T) {
 		want := Settings{CPUs: cpuset.MustParse("0-3")}
 		want.Weight, want.Quota, want.Period = 300, 50*time.Millisecond, 100*time.Millisecond
 		got := before["batch/a"]
-		got.IOWeight = 0
+		got.IOWeight, got.Shares = 0, 0
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("batch/a (-want +got):\n%s", diff)
 		}
@@ -503,6 +612,20 @@ func TestSettings(t *testing.T) {
 		if diff := cmp.Diff(before, read()); diff != "" {
 			t.Errorf("at the end (-want +got):\n%s", diff)
 		}
+		// The kernel resets the weight of a group that becomes idle.
+		idle := weight(cgroup.Limits{Idle: cgroup.On})
+		if _, err := g.Apply(context.Background(), idle); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, read()); diff != "" {
+			t.Errorf("with %v alone (-want +got):\n%s", idle, diff)
+		}
+		if _, err := g.Revert(context.Background(), idle); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, read()); diff != "" {
+			t.Errorf("without it (-want +got):\n%s", diff)
+		}
 	})
 }
 
@@ -513,7 +636,6 @@ func TestUnavailable(t *testing.T) {
 		no := g.Unavailable()
 		for r, there := range map[detect.Remedy]bool{
 			detect.Weight: true, detect.HeadroomCap: true, detect.ShrinkCPUs: true, detect.Burst: true, detect.MemoryHigh: !h.v1,
-			detect.CoreSched: false, detect.CacheWays: false, detect.BandwidthCap: false, detect.ExclusiveCPUs: false,
 		} {
 			if (no[r] == "") != there {
 				t.Errorf("%v: %q", r, no[r])
@@ -523,4 +645,127 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("no idle: %s", why)
 		}
 	})
+}
+
+// Who is best effort by its settings: the least shares of v1 and nothing above; on v2 no
+// weight says so.
+func TestBestEffort(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		file, values := "cpu.shares", map[string]bool{"2": true, "3": false, "10": false, "14": false, "15": false, "26": false, "1024": false}
+		if g.trees[cgroup.CPU].Version == 2 {
+			file, values = "cpu.weight", map[string]bool{"1": false, "2": false, "100": false}
+		}
+		dir := path.Join(g.trees[cgroup.CPU].Dir, "batch/a")
+		for value, want := range values {
+			if err := g.root.WriteFile(dir+"/"+file, value); err != nil {
+				t.Fatal(err)
+			}
+			s, err := g.Settings("batch/a")
+			if err != nil || s.BestEffort() != want || s.Shares != 0 && fmt.Sprint(s.Shares) != value {
+				t.Errorf("%s %s: best effort %v, shares %d, %v", file, value, s.BestEffort(), s.Shares, err)
+			}
+		}
+		if err := g.root.WriteFile(dir+"/cpu.idle", "1"); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := g.Settings("batch/a"); err != nil || !s.BestEffort() {
+			t.Errorf("idle: %+v, %v", s, err)
+		}
+	})
+	for group, want := range map[string]bool{
+		"kubepods.slice/kubepods-besteffort.slice":                                                        true,
+		"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-ab.scope": true,
+		"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice":                          true,
+		"kubepods/besteffort/pod1/ab":                                                                     true,
+		"kubelet/kubepods/besteffort/pod1":                                                                true,
+		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice":                           false,
+		"kubepods/burstable/besteffort":                                                                   false,
+		"besteffort":                                                                                      false,
+		"x/mykubepods-besteffort.slice":                                                                   false,
+		"":                                                                                                false,
+	} {
+		if got := bestEffortPods(group); got != want {
+			t.Errorf("%q: %v", group, got)
+		}
+	}
+}
+
+// A CPU that goes offline, and comes back, makes nobody else's value of a set that the
+// guard has narrowed: it is what was put active, and is restored.
+func TestOffline(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		shrink := control.Action{Remedy: detect.ShrinkCPUs, Group: "batch", Victim: "web", Limits: cgroup.Limits{CPUs: cpuset.MustParse("0-1")}}
+		before := h.now()
+		if _, err := g.Apply(t.Context(), shrink); err != nil {
+			t.Fatal(err)
+		}
+		v1 := g.trees[cgroup.CPUSet].Version == 1
+		for _, online := range []string{"0,2-7", "0-7"} {
+			if err := h.k.SetOnline(online); err != nil {
+				t.Fatal(err)
+			}
+			changes, err := g.Preview(t.Context(), shrink)
+			if drift := v1 && online == "0-7"; err != nil || len(changes) > 0 != drift {
+				t.Errorf("with %s online: %v, %v", online, changes, err)
+			}
+		}
+		if _, err := g.Revert(t.Context(), shrink); err != nil {
+			t.Errorf("revert: %v", err)
+		}
+		if _, err := g.Apply(t.Context(), shrink); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		if items, err := g.Restore(); err != nil {
+			t.Errorf("restore: %+v, %v", items, err)
+		}
+		after := h.now()
+		for name, text := range before {
+			if strings.HasPrefix(name, h.sets+"/batch/") && path.Base(name) == "cpuset.cpus" && after[name] != text {
+				t.Errorf("%s: %q, want %q", name, after[name], text)
+			}
+		}
+	})
+}
+
+// A host depends on services by name, where only root can have made the group, and on
+// groups with a process that is not to be killed for memory, but for those that hold the
+// namespaces of a pod.
+func TestEssential(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		if err := h.k.Start("200"); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.root.WriteFile(h.cpu+"/batch/a/cgroup.procs", "200"); err != nil {
+			t.Fatal(err)
+		}
+		for score, want := range map[string]bool{"-1000": true, "-999": true, "-998": false, "-997": true, "-900": true, "-899": false, "0": false, "1000": false, "": false} {
+			if err := h.k.Put("proc/200/oom_score_adj", score); err != nil {
+				t.Fatal(err)
+			}
+			s, err := g.Settings("batch/a")
+			if err != nil || (s.Essential != "") != want || want && !strings.Contains(s.Essential, "process 200 has oom_score_adj "+score) {
+				t.Errorf("score %s: %q, %v", score, s.Essential, err)
+			}
+		}
+		if err := h.k.Exit("200"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	h := &Host{root: kernel.NewRoot("", nil)}
+	for group, want := range map[string]bool{
+		"system.slice/sshd.service": true, "system.slice/containerd.service": true, "system.slice/k3s.service/kubepods": true,
+		"system.slice/systemd-journald.service": true, "system.slice/nginx.service": false, "system.slice": false,
+		"user.slice/user-1000.slice/user@1000.service/sshd.service": false, "sshd.service": false,
+		"system.slice/systemd-nspawn@prod.service": false, "system.slice/docker-0123.scope": false,
+	} {
+		if got := h.essential(group, nil); (got != "") != want {
+			t.Errorf("%s: %q", group, got)
+		}
+	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
-	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
@@ -21,7 +20,7 @@ import (
 // remember notes which groups are there before a set is shrunk.
 func (h *Host) remember(a control.Action) error {
 	t := h.trees[cgroup.CPUSet]
-	if a.Remedy != detect.ShrinkCPUs || t.Version != 1 || h.existed[a.Group] != nil {
+	if h.remedy(a.Remedy).Controller() != cgroup.CPUSet || t.Version != 1 || h.existed[a.Group] != nil {
 		return nil
 	}
 	dir := path.Join(t.Dir, a.Group)

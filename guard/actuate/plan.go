@@ -15,57 +15,25 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// files are those that a remedy writes, by base name, on v2 and v1.
-func files(r detect.Remedy) []string {
-	switch r {
-	case detect.Weight:
-		return []string{"cpu.idle", "cpu.weight", "cpu.shares"}
-	case detect.HeadroomCap:
-		return []string{"cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"}
-	case detect.Burst:
-		return []string{"cpu.max.burst", "cpu.cfs_burst_us"}
-	case detect.ShrinkCPUs:
-		return []string{"cpuset.cpus"}
-	case detect.MemoryHigh:
-		return []string{"memory.high"}
-	case detect.IOWeight:
-		return []string{"io.weight", "io.bfq.weight", "blkio.weight", "blkio.bfq.weight"}
-	}
-	return nil
-}
-
-// controller is the one that a remedy needs.
-func controller(r detect.Remedy) string {
-	switch r {
-	case detect.Weight, detect.HeadroomCap, detect.Burst:
-		return cgroup.CPU
-	case detect.ShrinkCPUs:
-		return cgroup.CPUSet
-	case detect.MemoryHigh:
-		return cgroup.Memory
-	case detect.IOWeight:
-		return cgroup.IO
-	}
-	return ""
-}
-
 // of matches the steps that an action took.
 func (h *Host) of(a control.Action) func(kernel.Step) bool {
 	dirs := h.base.Child(a.Group).Dirs()
+	r := h.remedy(a.Remedy)
+	names := r.Files()
 	return func(s kernel.Step) bool {
 		dir, file := path.Split(s.Path)
-		if !slices.Contains(files(a.Remedy), file) {
+		if !slices.Contains(names, file) {
 			return false
 		}
 		dir = strings.TrimSuffix(dir, "/")
-		if a.Remedy != detect.ShrinkCPUs {
+		if !r.Below {
 			return slices.Contains(dirs, dir)
 		}
-		return slices.ContainsFunc(dirs, func(d string) bool { return control.Within(dir, d) })
+		return slices.ContainsFunc(dirs, func(d string) bool { return kernel.Within(dir, d) })
 	}
 }
 
-// plan is what puts an action into force.
+// plan is what applies an action.
 func (h *Host) plan(a control.Action) (kernel.Plan, error) {
 	plan, err := h.planned(a)
 	if err != nil {
@@ -78,9 +46,9 @@ func (h *Host) plan(a control.Action) (kernel.Plan, error) {
 }
 
 func (h *Host) planned(a control.Action) (kernel.Plan, error) {
-	name := controller(a.Remedy)
+	name := h.remedy(a.Remedy).Controller()
 	if name == "" {
-		return nil, unsupported(a.Remedy)
+		return nil, &kernel.NotSupportedError{Feature: a.Remedy.String(), Reason: "no cgroup controller carries it out"}
 	}
 	if a.Group == "" || a.Group != path.Clean(a.Group) || strings.HasPrefix(a.Group, "/") || strings.HasPrefix(a.Group, "..") {
 		return nil, fmt.Errorf("group %q: not a path below the root group", a.Group)
@@ -97,25 +65,19 @@ func (h *Host) planned(a control.Action) (kernel.Plan, error) {
 			Feature: a.Remedy.String(), Reason: fmt.Sprintf("the group is not in /%s, the tree of the %s controller", h.trees[name].Dir, name),
 		}
 	}
-	if a.Remedy == detect.ShrinkCPUs {
+	if name == cgroup.CPUSet {
 		return h.shrink(a.Group, a.Limits.CPUs)
 	}
-	return group.Set(only(a.Remedy, a.Limits))
+	return group.Set(a.Limits)
 }
 
-// only keeps the limits that belong to a remedy.
-func only(r detect.Remedy, l cgroup.Limits) cgroup.Limits {
-	switch r {
-	case detect.Weight:
-		return cgroup.Limits{Idle: l.Idle, Weight: l.Weight}
-	case detect.HeadroomCap:
-		return cgroup.Limits{Quota: l.Quota, Period: l.Period}
-	case detect.Burst:
-		return cgroup.Limits{Burst: l.Burst}
-	case detect.MemoryHigh:
-		return cgroup.Limits{MemoryHigh: l.MemoryHigh}
+// remedy returns a remedy, one without settings if there is none of the name.
+func (h *Host) remedy(name detect.Remedy) *control.Remedy {
+	i := slices.IndexFunc(h.remedies, func(r control.Remedy) bool { return r.Name == name })
+	if i < 0 {
+		return &control.Remedy{Name: name}
 	}
-	return cgroup.Limits{IOWeight: l.IOWeight}
+	return &h.remedies[i]
 }
 
 // exists reports whether a group is in the tree of a controller.
@@ -190,7 +152,7 @@ func (h *Host) below(dir string) ([]string, error) {
 
 // original is the set that a file had before anything was done.
 func (h *Host) original(file string) (cpuset.Set, error) {
-	text, ok := h.noted(file)
+	text, ok := h.Original(file)
 	if !ok {
 		var err error
 		if text, err = h.read(file); err != nil {
@@ -203,19 +165,4 @@ func (h *Host) original(file string) (cpuset.Set, error) {
 func (h *Host) read(file string) (string, error) {
 	text, err := fs.ReadFile(h.root.FS(), file)
 	return strings.TrimSpace(string(text)), err
-}
-
-// unsupported says why a remedy cannot be had here.
-func unsupported(r detect.Remedy) error {
-	no := &kernel.NotSupportedError{Feature: r.Words(), Reason: "it is not for the guard to decide"}
-	switch r {
-	case detect.CacheWays, detect.BandwidthCap:
-		no.Reason, no.Remedy = "the guard does not write schemata of resctrl", "set them by hand: mount resctrl, see docs/guard.md"
-	case detect.CoreSched:
-		no.Reason = "cookies are of processes, not of groups: those that start later have none, and nothing could take them back after a crash"
-		no.Remedy = "give the victim whole cores: berth run --class LSE"
-	case detect.ExclusiveCPUs:
-		no.Reason, no.Remedy = "it takes CPUs away from every other group", "place the victim by berth run --class LSE"
-	}
-	return no
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,43 +13,52 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
 )
 
-// Settings are what a group has without what is in force by the guard.
+// Settings are those of a group without the active actions of the guard.
 type Settings struct {
 	control.Limits
+	// Shares are cpu.shares of v1, of which Weight is a rounding; 0 on v2.
+	Shares int64
+	// BestEffortPods is true for groups of Kubernetes' class BestEffort, by their names.
+	BestEffortPods bool
 	// CPUs are those that it may run on; empty is all, or not known.
 	CPUs cpuset.Set
 	// Populated is true where processes are in the group itself, not only in groups
 	// below it.
 	Populated bool
+	// Essential says why the host depends on the group, which is not to be acted on then;
+	// "" if it is not known to.
+	Essential string
 }
 
-// Settings reads a group's. What the host does not tell has the default.
+// Settings reads those of a group. A setting that the host does not show has its default.
 func (h *Host) Settings(group string) (Settings, error) {
 	var s Settings
 	r := settingsReader{h: h, group: group}
-	s.Idle = r.text(cgroup.CPU, "cpu.idle") == "1"
-	if v, ok := r.number(cgroup.CPU, "cpu.weight"); ok {
-		s.Weight = int(v)
-	} else if v, ok := r.number(cgroup.CPU, "cpu.shares"); ok {
-		s.Weight = max(int((v*100+512)/1024), 1) // the inverse of cgroup.Shares
-	}
+	s.Idle = r.value("idle") == "1"
+	s.Weight, _ = strconv.Atoi(r.value("weight"))
+	s.Shares, _ = strconv.ParseInt(r.text(cgroup.CPU, "cpu.shares"), 10, 64)
+	s.BestEffortPods = bestEffortPods(group)
 	if s.Idle {
-		s.Weight = 0
+		s.Weight, s.Shares = 0, 0
 	}
-	s.Quota, s.Period = r.quota()
-	if words := strings.Fields(r.text(cgroup.IO, "io.weight")); len(words) > 1 && words[0] == "default" {
-		s.IOWeight, _ = strconv.Atoi(words[1])
+	var quota, period int64
+	if n, _ := fmt.Sscan(r.value("quota"), &quota, &period); n == 2 { // neither without a limit
+		s.Quota, s.Period = time.Duration(quota)*time.Microsecond, time.Duration(period)*time.Microsecond
 	}
+	s.IOWeight, _ = strconv.Atoi(r.value("ioWeight"))
 	s.CPUs = r.cpus()
+	var pids []string
 	for _, dir := range h.base.Child(group).Dirs() {
 		if text, err := h.read(dir + "/cgroup.procs"); err == nil && text != "" {
-			s.Populated = true
+			s.Populated, pids = true, append(pids, strings.Fields(text)...)
 		}
 	}
+	slices.Sort(pids)
+	s.Essential = h.essential(group, slices.Compact(pids))
 	if r.err != nil {
 		return s, fmt.Errorf("settings of %s: %w", group, r.err)
 	}
@@ -69,11 +79,8 @@ func (r *settingsReader) text(controller, file string) string {
 		return ""
 	}
 	name := path.Join(t.Dir, r.group, file)
-	if text, ok := r.h.noted(name); ok {
+	if text, ok := r.h.Original(name); ok {
 		return strings.TrimSpace(text)
-	}
-	if text, ok := r.h.disturbed[name]; ok {
-		return text
 	}
 	text, err := r.h.read(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,31 +89,20 @@ func (r *settingsReader) text(controller, file string) string {
 	return text
 }
 
-func (r *settingsReader) number(controller, file string) (int64, bool) {
-	n, err := strconv.ParseInt(r.text(controller, file), 10, 64)
-	return n, err == nil
-}
-
-// quota is zero without one.
-func (r *settingsReader) quota() (quota, period time.Duration) {
-	q, p := "", ""
-	if words := strings.Fields(r.text(cgroup.CPU, "cpu.max")); len(words) == 2 {
-		q, p = words[0], words[1]
-	} else {
-		q, p = r.text(cgroup.CPU, "cpu.cfs_quota_us"), r.text(cgroup.CPU, "cpu.cfs_period_us")
-	}
-	us, err := strconv.ParseInt(q, 10, 64)
-	per, err2 := strconv.ParseInt(p, 10, 64)
-	if err != nil || err2 != nil || us <= 0 {
-		return 0, 0
-	}
-	return time.Duration(us) * time.Microsecond, time.Duration(per) * time.Microsecond
+// value returns the value of a knob, "" if it is not known.
+func (r *settingsReader) value(name string) string {
+	k := knob.Find(name)
+	value, _ := k.Read("", func(file string) (string, bool) {
+		text := r.text(k.Controller, file)
+		return text, text != ""
+	})
+	return value
 }
 
 // cpus is the group's own set or, where it has none, the nearest one around it.
 func (r *settingsReader) cpus() cpuset.Set {
 	for at := *r; at.group != "." && at.group != ""; at.group = path.Dir(at.group) {
-		if set, err := cpuset.Parse(at.text(cgroup.CPUSet, "cpuset.cpus")); err == nil && !set.IsEmpty() {
+		if set, err := cpuset.Parse(at.value("cpus")); err == nil && !set.IsEmpty() {
 			return set
 		}
 	}
@@ -116,29 +112,20 @@ func (r *settingsReader) cpus() cpuset.Set {
 // Unavailable says, of remedies that no group of this host can have, why.
 func (h *Host) Unavailable() map[detect.Remedy]string {
 	all := map[detect.Remedy]string{}
-	for _, r := range []detect.Remedy{
-		detect.Weight, detect.HeadroomCap, detect.ShrinkCPUs, detect.CacheWays, detect.BandwidthCap, detect.CoreSched, detect.ExclusiveCPUs,
-		detect.Burst, detect.MemoryHigh, detect.IOWeight,
-	} {
+	for i := range h.remedies {
+		r := &h.remedies[i]
 		if err := h.available(r); err != nil {
-			all[r] = err.Error()
+			all[r.Name] = err.Error()
 		}
 	}
 	return all
 }
 
-func (h *Host) available(r detect.Remedy) error {
-	name := controller(r)
-	if name == "" {
-		return unsupported(r)
-	}
-	if err := h.base.Has(name); err != nil {
+func (h *Host) available(r *control.Remedy) error {
+	if err := h.base.Has(r.Controller()); err != nil {
 		return err
 	}
-	if r == detect.MemoryHigh && h.trees[name].Version == 1 {
-		return &kernel.NotSupportedError{Feature: "memory.high", Reason: "cgroup v1 has no such setting", Remedy: "boot with cgroup v2"}
-	}
-	return nil
+	return r.Missing(h.trees[r.Controller()].Version)
 }
 
 // NoIdle says why cpu.idle cannot be used; "" if it can, or if no group is there to
@@ -148,28 +135,35 @@ func (h *Host) NoIdle() string {
 	if t == nil {
 		return ""
 	}
-	entries, err := fs.ReadDir(h.root.FS(), t.Dir)
-	if err != nil {
-		return ""
-	}
-	for _, entry := range entries {
-		dir := path.Join(t.Dir, entry.Name())
-		if !entry.IsDir() || !h.file(dir+"/cpu.weight") && !h.file(dir+"/cpu.shares") {
-			continue
-		}
-		if !h.file(dir + "/cpu.idle") {
-			return fmt.Sprintf("/%s has no cpu.idle: boot a kernel 5.15 or newer", dir)
-		}
-		return ""
+	if why, _ := t.Lacks(h.root, knob.Find("idle")); why != nil {
+		return why.Reason + ": " + why.Remedy
 	}
 	return ""
 }
 
-func (h *Host) file(name string) bool {
-	_, err := fs.Stat(h.root.FS(), name)
-	return err == nil
-}
+// minShares is the least value of cpu.shares (MIN_SHARES in kernel/sched/sched.h). The
+// kubelet gives it to containers that ask for no CPU, or for less than 3 m
+// (MilliCPUToShares: a thousandth of a CPU is 1.024 shares), and 10 to those that ask for 10 m.
+const minShares = 2
 
-// BestEffort reports whether a group yields to all others by its settings: it is
-// idle, or has the lowest weight.
-func (s Settings) BestEffort() bool { return s.Idle || s.Weight == 1 }
+// BestEffort reports whether a group yields to all others by its settings: it is idle,
+// has the least shares that v1 knows, or is Kubernetes' group of best-effort pods, or one
+// of them. The least cpu.weight of v2, 1, says too little: container runtimes made it of
+// 2 to 28 shares, a request of up to 28 m, by 1 + (shares-2)*9999/262142 (runc before 1.3.2), and
+// only since then of 2 shares alone.
+func (s Settings) BestEffort() bool { return s.Idle || s.Shares == minShares || s.BestEffortPods }
+
+// bestEffortPods reports whether a group is, or lies in, that of Kubernetes' class
+// BestEffort: "kubepods/besteffort" with the kubelet's driver cgroupfs, or
+// "kubepods-besteffort.slice" with systemd, either within the kubelet's --cgroup-root,
+// with systemd as in "kubelet-kubepods-besteffort.slice".
+func bestEffortPods(group string) bool {
+	around := ""
+	for name := range strings.SplitSeq(group, "/") {
+		if around == "kubepods" && name == "besteffort" || name == "kubepods-besteffort.slice" || strings.HasSuffix(name, "-kubepods-besteffort.slice") {
+			return true
+		}
+		around = name
+	}
+	return false
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
@@ -18,19 +19,28 @@ func (hosted) Apply(context.Context, control.Action) ([]control.Change, error)  
 func (hosted) Revert(context.Context, control.Action) ([]control.Change, error)  { return nil, nil }
 func (hosted) Preview(context.Context, control.Action) ([]control.Change, error) { return nil, nil }
 
-type weak struct{}
+// alike is a symptom of one strength for all.
+type alike float64
 
-func (weak) Symptom(string, detect.Resource) (detect.Symptom, bool) {
-	return detect.Symptom{Strength: 0.5}, true
+func (a alike) Symptom(string, detect.Resource) (detect.Symptom, bool) {
+	return detect.Symptom{Strength: float64(a)}, true
 }
 
-// BenchmarkStep is one window of 250 workloads: with nothing in force, and with 25
+func (a alike) RunDelay(string, string, int) (detect.RunDelay, bool) {
+	return detect.RunDelay{Wait: float64(a), Others: float64(a) / 2, Suspect: float64(a) / 4}, true
+}
+
+// BenchmarkStep is one window of 250 workloads: with nothing active, and with 25
 // victims for whom something is.
 func BenchmarkStep(b *testing.B) {
 	for _, victims := range []int{0, 25} {
 		b.Run(fmt.Sprintf("victims=%d", victims), func(b *testing.B) {
-			in := control.Input{Symptoms: weak{}, Host: control.Host{CPUs: cpuset.MustParse("0-63"), Use: 40}}
-			var held []control.Held
+			now := time.Unix(1e9, 0)
+			loop, err := control.New(control.Config{Mode: control.Enforce, Burst: 100, Now: func() time.Time { return now }}, hosted{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			in := control.Input{Symptoms: alike(4), Host: control.Host{CPUs: cpuset.MustParse("0-63"), Use: 40}}
 			for i := range 250 {
 				w := control.Workload{Group: fmt.Sprintf("pods/w%d", i), Class: place.LS, Use: 0.2}
 				if i%2 == 1 {
@@ -38,17 +48,22 @@ func BenchmarkStep(b *testing.B) {
 				}
 				in.Workloads = append(in.Workloads, w)
 				if i%2 == 1 && i/2 < victims {
-					held = append(held, control.Held{Kept: true, Action: control.Action{
-						Remedy: detect.CacheWays, Group: w.Group, Victim: in.Workloads[i-1].Group, Suspect: w.Group, Resource: detect.LLC, Part: 0.3,
-					}})
+					in.Findings = append(in.Findings, detect.Finding{
+						Victim: in.Workloads[i-1].Group, Suspect: w.Group, Resource: detect.CPU, Remedies: []detect.Remedy{detect.Weight},
+					})
 				}
 			}
-			loop, err := control.New(control.Config{Mode: control.Enforce}, hosted{})
-			if err != nil {
-				b.Fatal(err)
+			step := func() {
+				now = now.Add(time.Second)
+				loop.Step(context.Background(), in)
 			}
-			if _, err := loop.Adopt(held); err != nil {
-				b.Fatal(err)
+			step()
+			in.Findings, in.Symptoms = nil, alike(0.5)
+			for range 10 {
+				step()
+			}
+			if n := len(loop.InForce()); n != victims {
+				b.Fatalf("%d in force, want %d", n, victims)
 			}
 			b.ReportAllocs()
 			for b.Loop() {

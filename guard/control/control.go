@@ -4,8 +4,8 @@
 // A Loop is a state machine. Once a window it is given the findings, the
 // symptoms and the workloads, and it decides: for each victim and resource, one
 // change at a time, the cheapest and most reversible remedy first. It measures
-// whether the victim got better, takes back what did not help, holds what did,
-// and gives it back step by step on trial. Each step is an Event with its
+// whether the victim got better, reverts what did not help, holds what did,
+// and restores it step by step on trial. Each step is an Event with its
 // evidence, what was written and what was measured. docs/guard.md has the rules
 // and the figures.
 //
@@ -19,14 +19,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -44,24 +43,28 @@ const (
 var modeNames = []string{Observe: "observe", Preview: "preview", Enforce: "enforce"}
 
 // String returns the mode's name, "enforce".
-func (m Mode) String() string { return enum.Name(modeNames, m) }
+func (m Mode) String() string { return plain.Word(modeNames, m) }
 
 // MarshalText writes the mode's name.
-func (m Mode) MarshalText() ([]byte, error) { return enum.Marshal(modeNames, m) }
+func (m Mode) MarshalText() ([]byte, error) { return plain.MarshalWord(modeNames, m) }
 
 // UnmarshalText reads the mode's name.
-func (m *Mode) UnmarshalText(text []byte) error { return enum.Unmarshal(modeNames, text, m) }
+func (m *Mode) UnmarshalText(text []byte) error { return plain.UnmarshalWord(modeNames, text, m) }
 
 // Config says how the loop behaves. The zero value observes, with the defaults
 // that each field names.
 type Config struct {
 	Mode Mode
 	// Window is the time between two calls of Step; 0 is one second. It is that of
-	// detect.Config.
-	Window time.Duration
+	// detect.Config. Short windows may come in between (Input.Near), of the length Near;
+	// 0 is Window.
+	Window, Near time.Duration
 	// Machine is the hardware; nil where it is unknown, and all CPUs count as one
 	// cache domain then.
 	Machine *machine.Machine
+	// Remedies are what the loop may do; nil is all of Remedies. A finding says which of
+	// them help, and in which order.
+	Remedies []Remedy
 	// Protected are globs (path.Match) of groups that are never acted on, with all
 	// below them; nor is a group around one. init.scope and Own always are.
 	Protected []string
@@ -75,18 +78,19 @@ type Config struct {
 	// these are reported and left alone.
 	Weigh bool
 	// Suppression is a limit on all best-effort work by what the node has left; nil
-	// is none.
+	// has no limit.
 	Suppression *Suppression
 
-	// Verify is the number of windows in which an action has to show that it helps;
-	// 0 is 5 windows or as many as make up a second, whichever is more. Most of
-	// them decide.
+	// Verify is the number of windows, most of which at least decide that an action
+	// helps, and all of which that it does not, if they make up 1.5 s; 0 is 5 windows or
+	// as many as make up a second, whichever is more. Noise may take more of them, up to
+	// 10 s or 20 windows.
 	Verify int
-	// Hold is how long an action is in force before a relaxation is tried, if the
+	// Hold is how long an action is active before a relaxation is tried, if the
 	// victim has been well meanwhile (strength at most 0.8); 0 is 30 s. After a
 	// relaxation that failed, or a finding soon after one, it is doubled up to
-	// MaxHold, 0 is 30 min. While a best-effort group that was told to yield (Weight on
-	// the CPU) uses half of what it did or more, it is ten times as long, up to MaxHold.
+	// MaxHold, 0 is 30 min. While a best-effort group that yields the CPU (Weight) still uses
+	// at least half of its former CPU time, it is ten times as long, up to MaxHold.
 	Hold, MaxHold time.Duration
 	// Next is how long after a relaxation that went well the next one is tried; 0
 	// is 10 s.
@@ -111,7 +115,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"window", c.Window}, {"hold", c.Hold}, {"max hold", c.MaxHold}, {"next", c.Next}, {"cool-down", c.CoolDown}} {
+	}{{"window", c.Window}, {"short window", c.Near}, {"hold", c.Hold}, {"max hold", c.MaxHold}, {"next", c.Next}, {"cool-down", c.CoolDown}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %v: negative", d.name, d.value))
 		}
@@ -135,12 +139,15 @@ func (c Config) Validate() error {
 	if c.Suppression != nil {
 		errs = append(errs, c.Suppression.Validate())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, validate(c.Remedies))...)
 }
 
 func (c Config) withDefaults() Config {
+	if c.Remedies == nil {
+		c.Remedies = builtIn
+	}
 	c.Window = cmp.Or(c.Window, time.Second)
-	c.Verify = cmp.Or(c.Verify, max(5, int((time.Second+c.Window-1)/c.Window)))
+	c.Near = cmp.Or(c.Near, c.Window)
 	c.Hold = cmp.Or(c.Hold, 30*time.Second)
 	c.MaxHold = max(cmp.Or(c.MaxHold, 30*time.Minute), c.Hold)
 	c.Next = cmp.Or(c.Next, 10*time.Second)
@@ -153,27 +160,27 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Loop decides what is done about findings. It is for one goroutine at a time.
+// Loop decides how to act on findings. It is for one goroutine at a time.
 type Loop struct {
-	cfg     Config
-	act     Actuator
-	ladders []*ladder // by victim, then resource
-	real    knobs     // what the kernel was told
-	virtual knobs     // what it would have been told, in mode Preview
-	bucket  bucket
-	last    time.Time     // of the step before
-	checked time.Time     // when what is in force was last read back
-	now     time.Time     // of this step
-	passed  time.Duration // since the step before
-	late    bool          // this step came too late to conclude anything from
-	in      Input
-	byGroup map[string]*Workload
-	spared  []spared
-	events  []Event // of this step
-	limit   suppressed
+	cfg         Config
+	act         Actuator
+	escalations []*escalation // by victim, then resource
+	real        overrides     // of the kernel
+	virtual     overrides     // that would be, in mode Preview
+	bucket      bucket
+	last        [2]time.Time  // the step before: by the windows, and by the short ones
+	checked     time.Time     // when active settings were last read back
+	now         time.Time     // of this step
+	window      time.Duration // that ends with this step
+	late        bool          // this step came too late to conclude anything from
+	in          Input
+	byGroup     map[string]*Workload
+	exempt      []exempt
+	events      []Event // of this step
+	limit       suppressed
 }
 
-// New returns a Loop with nothing in force. The Actuator may be nil in mode
+// New returns a Loop with nothing active. The Actuator may be nil in mode
 // Observe, in which it stays then.
 func New(c Config, act Actuator) (*Loop, error) {
 	if err := c.Validate(); err != nil {
@@ -183,7 +190,7 @@ func New(c Config, act Actuator) (*Loop, error) {
 		return nil, fmt.Errorf("new guard loop: mode %v needs an actuator", c.Mode)
 	}
 	c = c.withDefaults()
-	l := &Loop{cfg: c, act: act, byGroup: map[string]*Workload{}, real: knobs{act: act}, virtual: knobs{act: act, virtual: true}}
+	l := &Loop{cfg: c, act: act, byGroup: map[string]*Workload{}, real: newOverrides(act, c.Remedies, false), virtual: newOverrides(act, c.Remedies, true)}
 	l.bucket = newBucket(c.PerMinute, c.Burst, c.Now())
 	return l, nil
 }
@@ -191,7 +198,7 @@ func New(c Config, act Actuator) (*Loop, error) {
 // Mode returns the mode.
 func (l *Loop) Mode() Mode { return l.cfg.Mode }
 
-// SetMode changes the mode. Everything is taken back first; what cannot be is an
+// SetMode changes the mode. Everything is reverted first; what cannot be is an
 // error, and tried again by each Step, whatever the mode: the mode has changed then.
 func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 	if int(m) >= len(modeNames) {
@@ -205,120 +212,42 @@ func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 	}
 	events := l.Release(ctx)
 	l.cfg.Mode = m
-	if owed := l.Owed(); len(owed) > 0 {
+	if owed := l.PendingReverts(); len(owed) > 0 {
 		return events, fmt.Errorf("set guard mode %v: not given back yet, and tried again: %v", m, owed)
 	}
 	return events, nil
 }
 
-// Owed returns what could not be taken back or put right yet, by group, then remedy.
+// PendingReverts returns what could not be reverted or put right yet, by group, then remedy.
 // Each Step, and Release, tries it again.
-func (l *Loop) Owed() []Action { return l.real.owed() }
+func (l *Loop) PendingReverts() []Action { return l.real.pendingActions() }
 
 // book is where the present mode keeps its actions.
-func (l *Loop) book() *knobs {
+func (l *Loop) book() *overrides {
 	if l.cfg.Mode == Preview {
 		return &l.virtual
 	}
 	return &l.real
 }
 
-// Held is an action in force, as one loop leaves it to another.
-type Held struct {
-	Action
-	// Kept says that it has shown that it helps. If not, it has to, from the first
-	// windows on; of several for one victim and resource the last.
-	Kept bool
-	// Strength is that of the symptom before it; 0 is unknown, and the victim has to be
-	// well.
-	Strength float64
-	// Use is what its group used before it, in CPUs; 0 is unknown.
-	Use float64
-}
-
-// Adopt takes over actions that an earlier loop left in force, so that they are
-// verified, held, and relaxed like others. It is to be called between two calls of
-// Step, in mode Enforce; actions that are not adopted are the caller's to take back.
-func (l *Loop) Adopt(actions []Held) ([]Event, error) {
-	if l.cfg.Mode != Enforce {
-		return nil, fmt.Errorf("adopt %d actions: mode is %v, not %v", len(actions), l.cfg.Mode, Enforce)
-	}
-	l.begin(Input{})
-	for _, h := range actions {
-		if h.Victim == "" || h.Group == "" {
-			continue
-		}
-		at := l.ladder(h.Victim, h.Resource)
-		l.real.adopt(at.owner(), h.Action)
-		// How much memory the group had at first is not known: it goes no further.
-		s := step{action: h.Action, at: l.now, strength: h.Strength, floor: h.Limits.MemoryHigh, use: h.Use, proven: l.now}
-		if s.use == 0 {
-			s.use = math.Inf(1)
-		}
-		at.steps = append(at.steps, s)
-		at.hold(l.now, l.cfg.Hold)
-		if !h.Kept {
-			at.enter(Verifying, l.now)
-		}
-		l.emit(at, Adopted, &at.steps[len(at.steps)-1], Event{})
-	}
-	return l.events, nil
-}
-
-// HandOver forgets what is in force for victims without taking it back, and returns
-// it for another loop of this process to Adopt. It hands over nothing, and Release is
-// to be called, in any mode but Enforce and while something could not be taken back.
-func (l *Loop) HandOver() []Held {
-	if l.cfg.Mode != Enforce || l.real.owes() {
-		return nil
-	}
-	var held []Held
-	for _, at := range l.ladders {
-		for i, s := range at.steps {
-			replaced := slices.ContainsFunc(at.steps[i+1:], func(o step) bool {
-				return o.action.Group == s.action.Group && o.action.Remedy == s.action.Remedy
-			})
-			if !replaced {
-				probation := at.phase == Verifying && i == len(at.steps)-1
-				held = append(held, Held{Action: s.action, Kept: !probation, Strength: s.strength, Use: s.use})
-			}
-		}
-	}
-	l.real.all = slices.DeleteFunc(l.real.all, func(k *knob) bool { return k.now != nil && k.now.Victim != "" })
-	l.ladders = nil
-	return held
-}
-
-// Has reports whether the knob of an action, or one that is written with it, is this
-// loop's: in force, taken back on trial, or owed.
-func (l *Loop) Has(a Action) bool {
-	return l.book().has(a) || l.real.has(a) || slices.ContainsFunc(l.ladders, func(at *ladder) bool {
-		return at.trial != nil && sharesKnob(at.trial.step.action, a)
-	})
-}
-
-// elsewhere reports whether another loop has the knob.
-func (l *Loop) elsewhere(a Action) bool { return l.in.Elsewhere != nil && l.in.Elsewhere(a) }
-
-// Release takes everything back, what was done last first, and forgets what was
-// learnt about remedies. What cannot be taken back is tried again by the next
+// Release reverts all actions, the last first, and forgets which remedies helped. What cannot be reverted is tried again by the next
 // call of it or of Step.
 func (l *Loop) Release(ctx context.Context) []Event {
 	l.begin(Input{})
-	for i := len(l.ladders) - 1; i >= 0; i-- {
-		l.drop(ctx, l.ladders[i], "everything is taken back")
+	for i := len(l.escalations) - 1; i >= 0; i-- {
+		l.drop(ctx, l.escalations[i], "everything is taken back")
 	}
-	l.ladders = nil
+	l.escalations = nil
 	l.releaseSuppression(ctx, "everything is taken back")
 	l.retry(ctx, true)
 	return l.events
 }
 
-// Active returns the victims for which something is in force or on trial, sorted.
+// Active returns the victims for which something is active or on trial, sorted.
 // Where they are Unsettled, their signals should stay as they are meanwhile.
 func (l *Loop) Active() []string {
 	var victims []string
-	for _, at := range l.ladders {
+	for _, at := range l.escalations {
 		if len(at.steps) > 0 || at.trial != nil {
 			victims = append(victims, at.victim)
 		}
@@ -326,12 +255,16 @@ func (l *Loop) Active() []string {
 	return slices.Compact(victims)
 }
 
-// Unsettled reports whether somebody has to look closely: a step is being verified or on
-// trial, or a relaxation is due so soon.
+// Unsettled reports whether a step is being verified or on trial, or a relaxation is due;
+// or will be so soon, for victims that are judged by the short windows.
 func (l *Loop) Unsettled(soon time.Duration) bool {
 	now := l.cfg.Now()
-	return slices.ContainsFunc(l.ladders, func(at *ladder) bool {
-		return at.phase == Verifying || at.phase == Relaxing || len(at.steps) > 0 && at.relaxAt.Sub(now) < soon
+	return slices.ContainsFunc(l.escalations, func(at *escalation) bool {
+		left := at.relaxAt.Sub(now)
+		if at.near {
+			left -= soon
+		}
+		return at.phase == Verifying || at.phase == Relaxing || len(at.steps) > 0 && left < 0
 	})
 }
 
@@ -342,7 +275,7 @@ type State struct {
 	Phase    Phase           `json:"phase"`
 	// Since is when the phase began.
 	Since time.Time `json:"since"`
-	// Actions are in force, or would be in mode preview, the first taken first.
+	// Actions are active, or would be in mode preview, the first taken first.
 	Actions []Action `json:"actions,omitempty"`
 	// Strength is the symptom's in the last window in which it was known.
 	Strength float64 `json:"strength"`
@@ -354,7 +287,7 @@ type State struct {
 // State returns where the loop stands, by victim, then resource.
 func (l *Loop) State() []State {
 	var all []State
-	for _, at := range l.ladders {
+	for _, at := range l.escalations {
 		s := State{Victim: at.victim, Resource: at.resource, Phase: at.phase, Since: at.since, Strength: at.strengths.last()}
 		for i := range at.steps {
 			s.Actions = append(s.Actions, at.steps[i].action)
@@ -370,7 +303,7 @@ func (l *Loop) State() []State {
 	return all
 }
 
-// InForce returns what is in force, or would be in mode preview, by group, then
+// InForce returns what is active, or would be in mode preview, by group, then
 // remedy; suppression included.
 func (l *Loop) InForce() []Action { return l.book().inForce() }
 
@@ -378,7 +311,7 @@ func (l *Loop) InForce() []Action { return l.book().inForce() }
 // and at least every three: later calls only take things back. The Input is not
 // kept. Errors of the Actuator are events.
 func (l *Loop) Step(ctx context.Context, in Input) []Event {
-	if l.cfg.Mode == Observe && !l.real.owes() {
+	if l.cfg.Mode == Observe && !l.real.pending() {
 		return nil
 	}
 	l.begin(in)
@@ -387,31 +320,22 @@ func (l *Loop) Step(ctx context.Context, in Input) []Event {
 		return l.events
 	}
 	l.checkDrift(ctx)
-	for _, at := range slices.Clone(l.ladders) {
-		l.tend(ctx, at)
-	}
-	for i := range in.Findings {
-		l.answer(ctx, &in.Findings[i])
-	}
-	l.suppress(ctx)
-	l.ladders = slices.DeleteFunc(l.ladders, func(at *ladder) bool { return at.done(l.now) })
-	l.in = Input{}
-	return l.events
-}
-
-// Rest stands in for Step while nobody looks at symptoms: what is in force stays, by
-// the rules and with the floors, and nothing is tried. The next Step may come after any
-// time.
-func (l *Loop) Rest(ctx context.Context, in Input) []Event {
-	l.begin(in)
-	l.retry(ctx, false)
-	l.checkDrift(ctx)
-	for _, at := range l.ladders {
-		if l.keep(ctx, at) {
-			l.feed(ctx, at)
-			l.putOff(at)
+	for _, at := range slices.Clone(l.escalations) {
+		l.move(at, l.closely(at.victim, at.resource))
+		switch {
+		case at.near == in.Near:
+			l.reconcile(ctx, at)
+		case in.Resting:
+			l.rest(ctx, at)
 		}
 	}
+	for i := range in.Findings {
+		l.react(ctx, &in.Findings[i])
+	}
+	if !in.Near {
+		l.suppress(ctx)
+	}
+	l.escalations = slices.DeleteFunc(l.escalations, func(at *escalation) bool { return at.done(l.now) })
 	l.in = Input{}
 	return l.events
 }
@@ -419,39 +343,54 @@ func (l *Loop) Rest(ctx context.Context, in Input) []Event {
 // begin starts a step: its time, its view of the workloads, no events yet.
 func (l *Loop) begin(in Input) {
 	l.now = l.cfg.Now()
-	l.passed = l.now.Sub(l.last)
-	l.late = !l.last.IsZero() && l.passed > 3*l.cfg.Window
-	l.last, l.in, l.events = l.now, in, nil
+	l.window = l.cfg.Window
+	last := &l.last[0]
+	if in.Near {
+		l.window, last = l.cfg.Near, &l.last[1]
+	}
+	l.late = !last.IsZero() && l.now.Sub(*last) > 3*l.window
+	*last, l.in, l.events = l.now, in, nil
 	clear(l.byGroup)
-	l.spared = l.spared[:0]
+	l.exempt = l.exempt[:0]
 	for i := range in.Workloads {
 		w := &in.Workloads[i]
 		l.byGroup[w.Group] = w
-		if w.Protected || w.Class != place.BE {
-			l.spared = append(l.spared, spared{w.Group, w.Class, w.Protected})
+		if w.Protected || !w.Class.Traits().Squeezed {
+			l.exempt = append(l.exempt, exempt{w.Group, w.Class, w.Protected, w.Why})
 		}
 	}
 }
 
-// spared is a workload that is not simply best effort: what permits has to look at.
-type spared struct {
+// closely reports whether a victim's lack of a resource is judged by the short windows.
+func (l *Loop) closely(victim string, r detect.Resource) bool {
+	return l.in.Closely != nil && l.in.Closely(victim, r)
+}
+
+// verifyWindows is Config.Verify, or its default for the window.
+func (l *Loop) verifyWindows() int {
+	return cmp.Or(l.cfg.Verify, max(5, int((time.Second+l.window-1)/l.window)))
+}
+
+// exempt is a workload that is not simply best effort: what permits has to look at.
+type exempt struct {
 	group     string
 	class     place.Class
 	protected bool
+	why       string // of a protected one
 }
 
-// ladder finds the ladder of a victim and resource, or makes one.
-func (l *Loop) ladder(victim string, r detect.Resource) *ladder {
-	i, found := slices.BinarySearchFunc(l.ladders, victim, func(at *ladder, victim string) int {
+// escalation finds the escalation of a victim and resource, or makes one.
+func (l *Loop) escalation(victim string, r detect.Resource) *escalation {
+	i, found := slices.BinarySearchFunc(l.escalations, victim, func(at *escalation, victim string) int {
 		return cmp.Or(strings.Compare(at.victim, victim), cmp.Compare(at.resource, r))
 	})
 	if !found {
-		l.ladders = slices.Insert(l.ladders, i, &ladder{victim: victim, resource: r, since: l.now, wait: l.cfg.Hold})
+		l.escalations = slices.Insert(l.escalations, i, &escalation{victim: victim, resource: r, near: l.closely(victim, r), since: l.now, wait: l.cfg.Hold})
 	}
-	return l.ladders[i]
+	return l.escalations[i]
 }
 
-// retry tells the kernel again what it has refused.
+// retry repeats the changes that the kernel has refused.
 func (l *Loop) retry(ctx context.Context, force bool) {
 	failed, errs := l.real.retry(ctx, l.now, force)
 	for i, k := range failed {
@@ -466,8 +405,8 @@ func (l *Loop) retry(ctx context.Context, force bool) {
 	}
 }
 
-// emit files an event about a ladder's step; what is set in e stays.
-func (l *Loop) emit(at *ladder, o Outcome, s *step, e Event) {
+// emit files an event about an escalation's step; what is set in e stays.
+func (l *Loop) emit(at *escalation, o Outcome, s *step, e Event) {
 	e.Time, e.Mode, e.Outcome, e.Victim, e.Resource = l.now, l.cfg.Mode, o, at.victim, at.resource
 	if s != nil {
 		a := s.action

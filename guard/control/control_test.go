@@ -466,136 +466,114 @@ func TestModes(t *testing.T) {
 	})
 }
 
-func TestAdopt(t *testing.T) {
+// A victim whose short windows end for good, as the probe is lost, is judged by the long
+// ones: what has shown that it helps is held, the rest has to show it.
+func TestWindowsChange(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := hog("pods/batch", 2)
-		n.on = func(since time.Duration) bool { return since >= onset && since < onset+time.Minute }
-		w := at100(t, n)
-		r := w.runner(enforce())
-		r.run(onset + 5*time.Second)
-		next, err := control.New(control.Config{Mode: control.Enforce, Window: w.window}, w)
-		if err != nil {
-			t.Fatal(err)
-		}
-		adopted, err := next.Adopt(held(r.loop.InForce()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want(t, adopted, "adopted weight pods/batch: idle\n")
-		r.loop = next
-		want(t, r.run(20*time.Second), "kept weight pods/batch: idle\n")
-		r.run(10 * time.Minute)
-		if len(w.force) > 0 {
-			t.Errorf("still in force: %v", w.force)
-		}
-	})
-}
-
-// held are actions of which nothing else is known.
-func held(actions []control.Action) []control.Held {
-	var all []control.Held
-	for _, a := range actions {
-		all = append(all, control.Held{Action: a})
+	for _, c := range []struct {
+		name  string
+		left  float64
+		after time.Duration // from the onset until the change
+		want  string
+	}{
+		{"kept", 0.01, 5 * time.Second, "applied weight pods/batch: idle\nkept weight pods/batch: idle\n"},
+		{"on probation", 0.01, 500 * time.Millisecond, "applied weight pods/batch: idle\nkept weight pods/batch: idle\n"},
+		{"on probation, and no help", 1, 500 * time.Millisecond, "applied weight pods/batch: idle\nreverted weight pods/batch: idle\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := hog("pods/batch", 2)
+				n.left = map[detect.Remedy]float64{detect.Weight: c.left}
+				w := at100(t, n)
+				config := enforce()
+				r := w.runner(config)
+				config.Window, config.Near = time.Second, w.window
+				loop, err := control.New(config, w)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.loop, r.near = loop, true
+				r.run(onset + c.after)
+				if len(w.force) != 1 {
+					t.Fatalf("in force: %v", w.force)
+				}
+				calls := w.calls
+				r.near, r.window = false, time.Second
+				r.run(20 * time.Second)
+				if got := told(r.events[:2]); got != c.want {
+					t.Errorf("%s, want %s", got, c.want)
+				}
+				if c.left < 1 && (len(w.force) != 1 || w.calls != calls) {
+					t.Errorf("in force %v after %d more writes, want it held as it was", w.force, w.calls-calls)
+				}
+			})
+		})
 	}
-	return all
 }
 
-// What is adopted before it has shown that it helps is taken back if it does not.
-func TestAdoptedOnProbation(t *testing.T) {
+// While somebody is judged by short windows, the long ones neither act nor end anything,
+// and while the short ones rest they hold it.
+func TestShortWindowsOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := hog("pods/batch", 2)
-		n.left[detect.Weight] = 1
-		w := at100(t, n)
-		first := w.runner(enforce())
-		first.run(onset)
-		for len(w.force) == 0 {
-			first.run(w.window)
-		}
-		next := w.runner(enforce())
-		events, err := next.loop.Adopt(first.loop.HandOver())
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
+		config := enforce()
+		config.Near = config.Window // as short as the long ones: they are told apart all the same
+		loop, err := control.New(config, p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want(t, events, "adopted weight pods/batch: idle\n")
-		next.detector = first.detector
-		want(t, next.run(2 * time.Second)[:1], "reverted weight pods/batch: idle\n")
-		if _, ok := w.force["pods/batch weight"]; ok {
-			t.Error("what did not help is held")
+		step := func(near, resting bool) []control.Event {
+			time.Sleep(time.Second)
+			return loop.Step(t.Context(), control.Input{
+				Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host(), Near: near, Resting: resting,
+				Closely: func(string, detect.Resource) bool { return true },
+			})
 		}
+		if events := step(false, false); len(events) > 0 {
+			t.Errorf("the long window: %s", told(events))
+		}
+		want(t, step(true, false), "applied weight pods/batch: idle\n")
+		for range 60 {
+			if events := step(false, true); len(events) > 0 {
+				t.Errorf("resting: %s", told(events))
+			}
+		}
+		p.workloads[1].Protected = true
+		want(t, step(false, true), "reverted weight pods/batch: idle\n")
 	})
 }
 
-// Two loops never have the same knob, on v1 not that of a group within the other's
-// either: the second goes on to its next rung, whatever the first does meanwhile.
+// Two of a loop's escalations never have the same knob, on v1 not that of a group within the
+// other's either: the second goes on to its next step, whatever the first does meanwhile.
 func TestOneOwnerOfAKnob(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ first, second string }{{"pods/batch", "pods/batch"}, {"pods", "pods/batch"}, {"pods/batch", "pods"}} {
 		synctest.Test(t, func(t *testing.T) {
 			shrink := map[detect.Remedy]float64{detect.ShrinkCPUs: 0.1}
-			p := onPaper(t, 16, complaint{"svc/api", c.first, detect.CPU, shrink})
-			q := &paper{world: p.world, cases: []complaint{{"svc/api", c.second, detect.LLC, shrink}}}
+			p := onPaper(t, 16, complaint{"svc/api", c.first, detect.CPU, shrink}, complaint{"svc/api", c.second, detect.LLC, nil})
 			p.workloads = []control.Workload{
 				{Group: "svc/api", Class: place.LS, CPUs: cpuset.MustParse("0-3")}, {Group: "pods", Class: place.BE, Use: 8}, {Group: "pods/batch", Class: place.BE, Use: 8},
 			}
-			missing := map[detect.Remedy]string{detect.Weight: "a test", detect.HeadroomCap: "a test", detect.CacheWays: "a test", detect.ExclusiveCPUs: "a test"}
-			var loops [2]*control.Loop
-			for i, of := range []*paper{p, q} {
-				loop, err := control.New(enforce(), of)
-				if err != nil {
-					t.Fatal(err)
-				}
-				loops[i] = loop
-			}
+			p.missing = map[detect.Remedy]string{detect.Weight: "a test", detect.HeadroomCap: "a test"}
 			skipped := false
-			for range 300 {
-				time.Sleep(time.Second)
-				for i, of := range []*paper{p, q} {
-					of.force = p.force
-					h := of.host()
-					h.Use, h.Unavailable = 16, missing
-					in := control.Input{Findings: of.findings(), Symptoms: of, Workloads: p.workloads, Host: h, Elsewhere: loops[1-i].Has}
-					for _, e := range loops[i].Step(t.Context(), in) {
-						for _, s := range e.Skipped {
-							skipped = skipped || i == 1 && s.Remedy == detect.ShrinkCPUs && strings.Contains(s.Reason, "by another loop")
-						}
-					}
+			for _, e := range p.run(enforce(), 300) {
+				for _, s := range e.Skipped {
+					skipped = skipped || e.Resource == detect.LLC && s.Remedy == detect.ShrinkCPUs && strings.Contains(s.Reason, "for another victim or resource")
 				}
-				if a, b := loops[0].InForce(), loops[1].InForce(); len(a) > 0 && len(b) > 0 {
-					t.Fatalf("both have CPUs: %v and %v", a, b)
+				if e.Outcome == control.Applied && e.Resource == detect.LLC && len(p.force) > 1 {
+					t.Fatalf("both have CPUs: %v", p.force)
 				}
+			}
+			if len(p.force) > 1 {
+				t.Errorf("in force: %v, want one set", p.force)
 			}
 			if !skipped {
-				t.Error("the second loop never met the first one's knob")
+				t.Error("the second escalation never met the first one's knob")
 			}
 		})
 	}
-}
-
-// What one loop hands over and another adopts is never taken back in between.
-func TestHandOver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := at100(t, hog("pods/batch", 2))
-		first := w.runner(enforce())
-		first.run(onset + 10*time.Second)
-		calls := w.calls
-		next := w.runner(enforce())
-		events, err := next.loop.Adopt(first.loop.HandOver())
-		if err != nil {
-			t.Fatal(err)
-		}
-		want(t, events, "adopted weight pods/batch: idle\n")
-		if more := first.loop.Release(t.Context()); len(more) > 0 || len(first.loop.InForce()) > 0 || w.calls != calls {
-			t.Errorf("the first loop still had %v to release: %s", first.loop.InForce(), told(more))
-		}
-		next.run(5 * time.Second)
-		if len(w.force) != 1 || w.calls != calls {
-			t.Errorf("in force %v after %d more writes, want it held as it was", w.force, w.calls-calls)
-		}
-		want(t, next.loop.Release(t.Context()), "reverted weight pods/batch: idle\n")
-	})
 }
 
 func TestVictimOrSuspectGoes(t *testing.T) {

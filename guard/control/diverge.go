@@ -3,6 +3,8 @@ package control
 import (
 	"path"
 	"strings"
+
+	"berth.dev/berth/kernel"
 )
 
 // Diverge returns the two sibling groups where victim and suspect part in the
@@ -12,7 +14,7 @@ import (
 // so for the cpu controller of cgroup v1 and of v2. False if one is the other, or
 // lies in it.
 func Diverge(victim, suspect string) (ofVictim, ofSuspect string, ok bool) {
-	if victim == "" || suspect == "" || Within(victim, suspect) || Within(suspect, victim) {
+	if victim == "" || suspect == "" || kernel.Within(victim, suspect) || kernel.Within(suspect, victim) {
 		return "", "", false
 	}
 	common := 0
@@ -33,21 +35,6 @@ func upTo(name string, i int) string {
 		return name[:i+end]
 	}
 	return name
-}
-
-// Within reports whether a group is another or lies in it.
-func Within(group, in string) bool {
-	return group == in || strings.HasPrefix(group, in) && (in == "" || group[len(in)] == '/')
-}
-
-// matches reports whether a glob names the group or one that it lies in.
-func matches(glob, group string) bool {
-	for at := group; at != "" && at != "."; at = path.Dir(at) {
-		if ok, _ := path.Match(glob, at); ok {
-			return true
-		}
-	}
-	return false
 }
 
 // below reports whether a glob may name groups that lie in the group.

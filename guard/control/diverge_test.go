@@ -1,6 +1,10 @@
 package control
 
-import "testing"
+import (
+	"testing"
+
+	"berth.dev/berth/kernel"
+)
 
 func TestDiverge(t *testing.T) {
 	t.Parallel()
@@ -43,8 +47,8 @@ func TestGlobs(t *testing.T) {
 		{"a/*/c", "a", false, true},
 		{"a/*/c", "b", false, false},
 	} {
-		if got := matches(c.glob, c.group); got != c.matches {
-			t.Errorf("matches(%q, %q) = %v", c.glob, c.group, got)
+		if got := kernel.Covers(c.glob, c.group); got != c.matches {
+			t.Errorf("Covers(%q, %q) = %v", c.glob, c.group, got)
 		}
 		if got := below(c.glob, c.group); got != c.below {
 			t.Errorf("below(%q, %q) = %v", c.glob, c.group, got)

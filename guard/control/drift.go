@@ -11,15 +11,15 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// What is in force is read back every driftCheck. What somebody else has changed is
-// put back, but for the maxDrift-th time within driftSpan: then it is left to them.
+// Active settings are read back every driftCheck. A setting that another writer has changed
+// is applied again; the maxDrift-th time within driftSpan it is yielded (desired.Rule).
 const (
 	driftCheck = 10 * time.Second
 	driftSpan  = 5 * time.Minute
 	maxDrift   = 3
 )
 
-// checkDrift looks whether what is in force still is.
+// checkDrift reads active settings back.
 func (l *Loop) checkDrift(ctx context.Context) {
 	if l.cfg.Mode != Enforce || l.now.Sub(l.checked) < driftCheck {
 		return
@@ -29,28 +29,27 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		if k.now == nil || k.dirty {
 			continue
 		}
-		// What could not be read is told by whoever writes next.
+		// The next write reports a setting that cannot be read.
 		if differs, err := l.act.Preview(ctx, *k.now); err == nil && len(differs) > 0 {
 			l.drifted(ctx, k, differs[0])
 		}
 	}
 }
 
-// drifted answers somebody else's change. Reverting first leaves them their value, and
-// makes it what is given back in the end.
-func (l *Loop) drifted(ctx context.Context, k *knob, found Change) {
+// drifted handles a change by another writer. Reverting first leaves that writer's value,
+// which is then the original one that is restored in the end.
+func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	a := *k.now
-	k.rewritten = slices.DeleteFunc(k.rewritten, func(t time.Time) bool { return l.now.Sub(t) > driftSpan })
-	k.rewritten = append(k.rewritten, l.now)
+	count, yielded := l.real.drift.Found(k.target, l.real.instant(l.now))
 	text := fmt.Sprintf("somebody else has set %s to %q", found.Path, found.From)
 	_, err := l.act.Revert(ctx, a)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
 		err = nil
 	}
-	if len(k.rewritten) >= maxDrift {
-		k.claims, k.now, k.dirty = nil, nil, err != nil
-		l.real.tidy()
-		l.yield(a, fmt.Sprintf("%s, %d times in %v: it is theirs", text, len(k.rewritten), driftSpan))
+	if yielded {
+		l.real.forget(k, err != nil)
+		l.real.drift.Forget(k.target)
+		l.yield(a, fmt.Sprintf("%s, %d times in %v: it is theirs", text, count, driftSpan))
 		return
 	}
 	var changes []Change
@@ -69,10 +68,10 @@ func (l *Loop) drifted(ctx context.Context, k *knob, found Change) {
 	l.events = append(l.events, e)
 }
 
-// yield forgets what was done by a knob that is somebody else's.
+// yield forgets the actions on a knob that another writer owns.
 func (l *Loop) yield(a Action, why string) {
 	same := func(s step) bool { return s.action.Group == a.Group && s.action.Remedy == a.Remedy }
-	for _, at := range l.ladders {
+	for _, at := range l.escalations {
 		changing := (at.phase == Verifying || at.phase == Relaxing) && same(step{action: *at.changing()})
 		mine := slices.IndexFunc(at.steps, same)
 		if !changing && mine < 0 {

@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// What somebody else changes is put back twice; the third time it is theirs, and is
+// What somebody else changes is applied again twice; the third time it is theirs, and is
 // left alone for long.
 func TestDrift(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// A change that cannot be put back at once is owed.
+// A change that cannot be applied again at once is owed.
 func TestDriftThatCannotBePutBack(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"revert", "apply"} {
@@ -157,22 +157,23 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 				p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: 0.1}})
 				p.workloads[0].Limits.Weight = 1000
 				p.workloads[1].Use = c.before
-				loop, err := control.New(enforce(), p)
+				config := enforce()
+				config.Window, config.Near = 5*time.Second, time.Second
+				loop, err := control.New(config, p)
 				if err != nil {
 					t.Fatal(err)
 				}
+				closely := func(string, detect.Resource) bool { return true }
 				var events []control.Event
 				for range 25 {
 					time.Sleep(time.Second)
 					if _, ok := p.force["pods/batch weight"]; ok {
 						p.workloads[1].Use = c.after
 					}
-					in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
+					in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host(), Near: true, Closely: closely}
 					in.Host.Use = c.host
 					if rests && !loop.Unsettled(0) && len(loop.Active()) > 0 {
-						in.Findings, in.Symptoms = nil, nil
-						events = append(events, loop.Rest(context.Background(), in)...)
-						continue
+						in.Findings, in.Symptoms, in.Near, in.Resting = nil, nil, false, true
 					}
 					events = append(events, loop.Step(context.Background(), in)...)
 				}

@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel/cgroup"
 )
 
 // Action is one change to one group.
 type Action struct {
 	Remedy detect.Remedy `json:"remedy"`
-	// Group is whose knob it is: the suspect, a group around it, or the victim
-	// itself (Burst, ExclusiveCPUs).
+	// Group is whose setting changes: the suspect, a group around it, or the victim
+	// itself (Burst).
 	Group string `json:"group"`
 	// Victim and Suspect are for whom and against whom; both are empty for best-effort
 	// suppression, Suspect alone where the victim itself is helped.
@@ -22,40 +22,28 @@ type Action struct {
 	Suspect  string          `json:"suspect,omitempty"`
 	Resource detect.Resource `json:"resource"`
 	// Limits are the settings that the group is to have; those that are zero stay.
-	// ExclusiveCPUs has the CPUs that the victim is to have alone, CoreSched nothing.
 	Limits cgroup.Limits `json:"limits,omitzero"`
-	// Part is the part of the ways of a last-level cache (CacheWays), or of the
-	// memory bandwidth (BandwidthCap), that the group may use, from 0 to 1; 0 for
-	// other remedies.
-	Part float64 `json:"part,omitempty"`
 }
 
 // String says in a few words what is done: "weight batch: idle".
-func (a Action) String() string { return a.Remedy.String() + " " + a.Group + ": " + a.amount() }
+func (a Action) String() string {
+	return a.Remedy.String() + " " + a.Group + ": " + find(builtIn, a.Remedy).amount(a.Limits)
+}
 
-func (a Action) amount() string {
-	switch l := a.Limits; a.Remedy {
-	case detect.Weight:
-		if l.Idle == cgroup.On {
-			return "idle"
-		}
-		return fmt.Sprintf("weight %d", l.Weight)
-	case detect.HeadroomCap:
-		return fmt.Sprintf("%.2f CPUs", cpusOf(l))
-	case detect.ShrinkCPUs, detect.ExclusiveCPUs:
-		return "CPUs " + l.CPUs.String()
-	case detect.CacheWays:
-		return fmt.Sprintf("%.0f %% of the ways", 100*a.Part)
-	case detect.BandwidthCap:
-		return fmt.Sprintf("%.0f %% of the bandwidth", 100*a.Part)
-	case detect.Burst:
-		return fmt.Sprintf("burst %v", l.Burst)
-	case detect.MemoryHigh:
-		return fmt.Sprintf("high %d MiB", l.MemoryHigh>>20)
-	case detect.IOWeight:
-		return fmt.Sprintf("weight %d", l.IOWeight)
+// Sentence says it in plain words, with a name for the group.
+func (a Action) Sentence(group string) string {
+	if r := find(builtIn, a.Remedy); r != nil && r.Sentence != nil {
+		return r.Sentence(group, a.Limits)
 	}
-	return "on"
+	return a.String()
+}
+
+// amount says what settings are; "on" where the remedy has no words for it.
+func (r *Remedy) amount(l cgroup.Limits) string {
+	if r == nil || r.Amount == nil {
+		return "on"
+	}
+	return r.Amount(l)
 }
 
 // Outcome is what became of an action.
@@ -63,34 +51,36 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Applied    Outcome = iota // it is in force, and is being verified
+	Applied    Outcome = iota // it is active, and is being verified
 	WouldApply                // it would have been applied, in mode preview
 	Kept                      // the victim got better
-	Reverted                  // it was taken back: it did not help, or is not needed or allowed any more
-	OnTrial                   // it was taken back or made weaker on trial, as the victim has been well
+	Reverted                  // it did not help, or is not needed or allowed any more
+	OnTrial                   // it was reverted or made weaker on trial, as the victim has been well
 	Relaxed                   // the trial went well, or it was made weaker for the sake of the suspect's floor
-	Restored                  // the trial went badly, or somebody else had changed it, and it is back in force
+	Restored                  // the trial went badly, or somebody else had changed it, and it is active again
 	GaveUp                    // nothing helps, or nothing more: somebody has to look
 	Refused                   // nothing may be done
 	Failed                    // the Actuator could not
-	Adopted                   // it was found in force
+	Adopted                   // an earlier loop had done it: in records of earlier versions only
 	Yielded                   // somebody else keeps changing what was set: it is theirs
+	Undecided                 // it is not known whether it helps: it stays active, and is tried anew
 )
 
 var outcomeNames = []string{
 	Applied: "applied", WouldApply: "would_apply", Kept: "kept", Reverted: "reverted", OnTrial: "on_trial", Relaxed: "relaxed",
 	Restored: "restored",
 	GaveUp:   "gave_up", Refused: "refused", Failed: "failed", Adopted: "adopted", Yielded: "yielded",
+	Undecided: "undecided",
 }
 
 // String returns the outcome's name, "gave_up".
-func (o Outcome) String() string { return enum.Name(outcomeNames, o) }
+func (o Outcome) String() string { return plain.Word(outcomeNames, o) }
 
 // MarshalText writes the outcome's name.
-func (o Outcome) MarshalText() ([]byte, error) { return enum.Marshal(outcomeNames, o) }
+func (o Outcome) MarshalText() ([]byte, error) { return plain.MarshalWord(outcomeNames, o) }
 
 // UnmarshalText reads the outcome's name.
-func (o *Outcome) UnmarshalText(text []byte) error { return enum.Unmarshal(outcomeNames, text, o) }
+func (o *Outcome) UnmarshalText(text []byte) error { return plain.UnmarshalWord(outcomeNames, text, o) }
 
 // Event is one step of the loop: what it did, would do or cannot do, for whom and
 // against whom, why, and what came of it.
@@ -105,14 +95,14 @@ type Event struct {
 	// Confidence and Evidence are those of the finding that led to the action.
 	Confidence float64           `json:"confidence,omitempty"`
 	Evidence   []detect.Evidence `json:"evidence,omitempty"`
-	// Action is the rung of the ladder; nil if there is none.
+	// Action is the step; nil if there is none.
 	Action *Action `json:"action,omitempty"`
 	// Changes are the values that were, or would be, written for it now; none if it
-	// was in force already.
+	// was active already.
 	Changes []Change `json:"changes,omitempty"`
 	// Effect is what was measured, once it was.
 	Effect *Effect `json:"effect,omitempty"`
-	// Skipped are the rungs that were not taken, and why.
+	// Skipped are the steps that were not taken, and why.
 	Skipped []Skip `json:"skipped,omitempty"`
 	// Alert says that somebody should look.
 	Alert bool `json:"alert,omitempty"`
@@ -125,11 +115,28 @@ type Event struct {
 type Effect struct {
 	Before float64 `json:"before"`
 	After  float64 `json:"after"`
-	// Better of Windows windows were better: the strength was below 1, or at most
-	// 0.8 times Before, or so was that part of it which others impose, while that was
-	// 1 or more before.
+	// Better of Windows windows were better: the strength was below 1, or the run delay
+	// was less by at least half of what the suspect's part of it is less; where the run
+	// delay is not known, the strength was at most 0.8 times Before. Or so was that part
+	// of it which others impose, while that was 1 or more before.
 	Better  int `json:"better"`
 	Windows int `json:"windows"`
+	// RunDelay is what it did to the run delay, for the CPU; nil where that is not known.
+	RunDelay *DelayEffect `json:"runDelay,omitempty"`
+}
+
+// DelayEffect is what an action did to the time for which the victim waits for a CPU,
+// in seconds per second that it runs.
+type DelayEffect struct {
+	// Before and After are all of it or, with the run-queue probe, what is behind others.
+	Before float64 `json:"before"`
+	After  float64 `json:"after"`
+	// SuspectBefore and SuspectAfter are the suspect's part; by its share of the CPU time
+	// that others use where there is no probe.
+	SuspectBefore float64 `json:"suspectBefore"`
+	SuspectAfter  float64 `json:"suspectAfter"`
+	// Outside is the share of processes in no group in what is left, from 0 to 1.
+	Outside float64 `json:"outside"`
 }
 
 // Skip is a remedy that was not taken.
@@ -151,8 +158,11 @@ func (e Event) String() string {
 	if e.Suspect != "" {
 		fmt.Fprintf(&b, " against %s", e.Suspect)
 	}
-	if e.Effect != nil {
-		fmt.Fprintf(&b, "; symptom %.2f, then %.2f", e.Effect.Before, e.Effect.After)
+	if f := e.Effect; f != nil && f.RunDelay != nil {
+		d := f.RunDelay
+		fmt.Fprintf(&b, "; run delay %.2f s per second run, then %.2f (due to %s %.2f, then %.2f)", d.Before, d.After, e.Suspect, d.SuspectBefore, d.SuspectAfter)
+	} else if f != nil {
+		fmt.Fprintf(&b, "; symptom %.2f, then %.2f", f.Before, f.After)
 	}
 	if e.Text != "" {
 		fmt.Fprintf(&b, "; %s", e.Text)

@@ -9,7 +9,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// Input is what a window has told.
+// Input is what the loop knows of a window.
 type Input struct {
 	// Findings are those of the window that ends now.
 	Findings []detect.Finding
@@ -23,15 +23,24 @@ type Input struct {
 	// outer one includes that of the inner.
 	Workloads []Workload
 	Host      Host
-	// Elsewhere reports whether another loop has a knob (Loop.Has), which is left to it
-	// then; nil is without another loop.
-	Elsewhere func(Action) bool
+	// Near says that the window is one of the short ones, of the length Config.Near.
+	// Findings may hold some of the other windows, too: they explain others.
+	Near bool
+	// Closely reports whether a victim's lack of a resource is judged, and acted on, by the
+	// short windows; nil is that none is.
+	Closely func(victim string, r detect.Resource) bool
+	// Resting says that no short windows come now: what is active for the victims that are
+	// judged by those stays, by the rules and with the floors, and nothing is tried.
+	Resting bool
 }
 
 // Symptoms says how much a workload lacks a resource by the last window; false
 // where the signals are missing.
 type Symptoms interface {
 	Symptom(group string, r detect.Resource) (detect.Symptom, bool)
+	// RunDelay is how long the workload waits for a CPU by the last windows, and which
+	// part of that is a suspect's; false where the signals are missing.
+	RunDelay(group, suspect string, windows int) (detect.RunDelay, bool)
 }
 
 // Workload is what the loop has to know of a control group.
@@ -43,6 +52,8 @@ type Workload struct {
 	// sets it for groups with real-time tasks, too, which weights and caps do not
 	// reach or would hurt.
 	Protected bool
+	// Why says why, for events; it may be "".
+	Why string
 	// CPUs are those it may run on without what the loop did; empty is all of the
 	// host.
 	CPUs cpuset.Set
@@ -83,16 +94,16 @@ type Host struct {
 // Being safe against crashes is its duty: it notes the way back before it
 // writes (kernel.OpenLedger).
 //
-// An error means that what was in force before is in force still, as far as the
+// An error means that what was active before is active still, as far as the
 // Actuator could see to that; the loop calls Apply with that, or Revert, once
 // more. An error that is fs.ErrNotExist, for a group that is gone, counts as
 // reverted.
 type Actuator interface {
-	// Apply puts an action into force, in place of an earlier one of the same
+	// Apply applies an action, in place of an earlier one of the same
 	// remedy and group, and returns what it changed.
 	Apply(ctx context.Context, a Action) ([]Change, error)
-	// Revert gives back what the group had before the first Apply of the remedy.
-	// Reverting what is not in force is no error.
+	// Revert restores what the group had before the first Apply of the remedy.
+	// Reverting what is not active is no error.
 	Revert(ctx context.Context, a Action) ([]Change, error)
 	// Preview returns what Apply would change, and changes nothing.
 	Preview(ctx context.Context, a Action) ([]Change, error)

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -45,6 +46,8 @@ type world struct {
 	silent     func(since time.Duration) bool   // there are no samples
 	load       func(since time.Duration) float64
 	noise      float64
+	outside    func(since time.Duration) float64 // seconds per second that it waits for processes in no group
+	blind      bool                              // there is no run-queue probe
 	workloads  []control.Workload
 	missing    map[detect.Remedy]string
 
@@ -88,7 +91,7 @@ func key(a control.Action) string { return a.Group + " " + a.Remedy.String() }
 // inForce reports whether a remedy acts on a group by now.
 func (w *world) inForce(group string, r detect.Remedy) bool {
 	for k, a := range w.force {
-		if a.Remedy == r && control.Within(group, a.Group) && w.ticks >= w.since[k]+w.delay {
+		if a.Remedy == r && kernel.Within(group, a.Group) && w.ticks >= w.since[k]+w.delay {
 			return true
 		}
 	}
@@ -137,8 +140,14 @@ func (w *world) samples() []watch.Sample {
 		wait := w.noisy(w.waitFor(n, since))
 		waits[n.group] += wait
 		total += wait
-		busy += n.use
-		add(watch.Subject{Scope: watch.Group, Name: n.group}, watch.CPUTime, w.noisy(n.use), "")
+		busy += w.uses(n)
+		add(watch.Subject{Scope: watch.Group, Name: n.group}, watch.CPUTime, w.noisy(w.uses(n)), "")
+	}
+	if w.outside != nil {
+		wait := w.noisy(w.outside(since))
+		waits[detect.Outside] += wait
+		total += wait
+		busy += float64(w.cpus) // as many of them as there is room for
 	}
 	w.waits = append(w.waits, total)
 	throttled, steal := 0.0, 0.0
@@ -167,6 +176,9 @@ func (w *world) samples() []watch.Sample {
 	p99 := 80e-6
 	if total > 0.1 {
 		p99 = 3e-3
+	}
+	if w.blind {
+		return all
 	}
 	all = append(all, watch.Sample{Time: now, Subject: v, Quantity: watch.QueueP99, Value: w.noisy(p99)})
 	queued := 0.0
@@ -223,9 +235,9 @@ func (w *world) check(a control.Action) {
 		if a.Limits.CPUs.Len() < control.FloorCPUs(w.cpus) && !(g >= 0 && a.Limits.CPUs.Contains(w.workloads[g].CPUs)) {
 			w.t.Errorf("%v: below the floor of %d CPUs", a, control.FloorCPUs(w.cpus))
 		}
-	case detect.CacheWays, detect.BandwidthCap:
-		if a.Part < 0.1-1e-9 {
-			w.t.Errorf("%v: below the floor of 10 %%", a)
+	case detect.MemoryHigh:
+		if g >= 0 && a.Limits.MemoryHigh < w.workloads[g].Memory/2 {
+			w.t.Errorf("%v: below half of %d bytes", a, w.workloads[g].Memory)
 		}
 	case detect.Weight:
 		if a.Limits.Idle != cgroup.On && a.Limits.Weight < 1 {
@@ -261,6 +273,7 @@ type runner struct {
 	detector *detect.Detector
 	loop     *control.Loop
 	events   []control.Event
+	near     bool // these are the short windows, and the victim is judged by them
 }
 
 func (w *world) runner(c control.Config) *runner {
@@ -305,6 +318,9 @@ func (r *runner) step() {
 	}
 	in.Findings = r.detector.Judge(watch.Time(time.Since(r.start)))
 	in.Symptoms = r.detector
+	if r.near {
+		in.Near, in.Closely = true, func(string, detect.Resource) bool { return true }
+	}
 	r.events = append(r.events, r.loop.Step(context.Background(), in)...)
 }
 
@@ -341,6 +357,9 @@ func (w *world) host() control.Host {
 	use := 1.0
 	for i := range w.neighbours {
 		use += w.uses(&w.neighbours[i])
+	}
+	if w.outside != nil {
+		use = float64(w.cpus)
 	}
 	return control.Host{CPUs: cpus, Use: min(use, float64(w.cpus)), Unavailable: w.missing}
 }

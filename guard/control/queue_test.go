@@ -15,8 +15,8 @@ import (
 // is in their way any more: what waited meanwhile has to be worked off.
 type queue struct {
 	*paper
-	free, beset detect.Symptom // with a remedy in force, and without
-	accused     bool           // the neighbour, also with one in force
+	free, beset detect.Symptom // with a remedy active, and without
+	accused     bool           // the neighbour, also with one active
 }
 
 func (q queue) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
@@ -117,7 +117,7 @@ func TestWeakSymptom(t *testing.T) {
 	}
 }
 
-// Once others impose no more, no further rung is taken against them, though they are
+// Once others impose no more, no further step is taken against them, though they are
 // accused; unless that was none of the trouble.
 func TestNextRung(t *testing.T) {
 	t.Parallel()
@@ -140,7 +140,7 @@ func TestNextRung(t *testing.T) {
 					}
 				}
 				if (applied > 1) != c.want || applied == 0 {
-					t.Errorf("%d rungs, want more than one: %v", applied, c.want)
+					t.Errorf("%d steps, want more than one: %v", applied, c.want)
 				}
 			})
 		})

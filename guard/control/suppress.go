@@ -10,10 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/internal/enum"
-	"berth.dev/berth/kernel/cgroup"
-	"berth.dev/berth/machine"
-	"berth.dev/berth/place"
+	"berth.dev/berth/internal/plain"
 )
 
 // SuppressBy is how best-effort work is limited.
@@ -28,13 +25,15 @@ const (
 var suppressNames = []string{ByCPUs: "cpuset", ByQuota: "quota"}
 
 // String returns the way's name, "quota".
-func (s SuppressBy) String() string { return enum.Name(suppressNames, s) }
+func (s SuppressBy) String() string { return plain.Word(suppressNames, s) }
 
 // MarshalText writes the way's name.
-func (s SuppressBy) MarshalText() ([]byte, error) { return enum.Marshal(suppressNames, s) }
+func (s SuppressBy) MarshalText() ([]byte, error) { return plain.MarshalWord(suppressNames, s) }
 
 // UnmarshalText reads the way's name.
-func (s *SuppressBy) UnmarshalText(text []byte) error { return enum.Unmarshal(suppressNames, text, s) }
+func (s *SuppressBy) UnmarshalText(text []byte) error {
+	return plain.UnmarshalWord(suppressNames, text, s)
+}
 
 // Suppression limits all best-effort work by what the node has left, whether
 // somebody suffers or not, by the formula of Koordinator's CPU suppression:
@@ -122,7 +121,7 @@ const suppressionOwner = "\x00suppression"
 // suppress applies the policy, once a second.
 func (l *Loop) suppress(ctx context.Context) {
 	s := l.cfg.Suppression
-	if s == nil || l.now.Before(l.limit.until) || l.now.Sub(l.limit.at) < time.Second-l.cfg.Window/2 {
+	if s == nil || l.now.Before(l.limit.until) || l.now.Sub(l.limit.at) < time.Second-l.window/2 {
 		return
 	}
 	l.limit.at = l.now
@@ -136,7 +135,7 @@ func (l *Loop) suppress(ctx context.Context) {
 	}
 	l.limit.lost = 0
 	reason := l.protects(s.Group)
-	if reason == "" && group.Class != place.BE {
+	if reason == "" && !group.Class.Traits().Squeezed {
 		reason = fmt.Sprintf("%s is %v, not BE", s.Group, group.Class)
 	}
 	if reason != "" {
@@ -144,7 +143,7 @@ func (l *Loop) suppress(ctx context.Context) {
 		return
 	}
 	next, change := l.suppressTo(s, group, s.Limit(l.in.Host.CPUs.Len(), others, system))
-	if !change || l.limit.action == nil && l.elsewhere(next) {
+	if !change {
 		return
 	}
 	l.setSuppression(ctx, next, fmt.Sprintf("others use %.2f CPUs, the system %.2f", others, system))
@@ -163,7 +162,7 @@ func (l *Loop) useOfOthers(be string) (others, system float64, ok bool) {
 			continue // it is part of another
 		}
 		all += w.Use
-		if w.Class != place.BE {
+		if !w.Class.Traits().Squeezed {
 			others += w.Use
 		}
 	}
@@ -236,56 +235,4 @@ func (l *Loop) releaseSuppression(ctx context.Context, why string) {
 	}
 	l.limit = suppressed{at: l.limit.at}
 	l.events = append(l.events, e)
-}
-
-// choose picks n of some CPUs: first those outside avoid, whole cores before
-// parts of one, then the highest numbers, which are least likely to be where the
-// host's own work gathers.
-func choose(m *machine.Machine, from, avoid cpuset.Set, n int) cpuset.Set {
-	var chosen cpuset.Set
-	for _, part := range []cpuset.Set{from.Minus(avoid), from.Intersect(avoid)} {
-		cores := coresIn(m, part)
-		for i := len(cores) - 1; i >= 0; i-- {
-			if chosen.Len()+cores[i].Len() <= n {
-				chosen = chosen.Union(cores[i])
-			}
-		}
-		ids := part.Minus(chosen).Slice()
-		for i := len(ids) - 1; i >= 0 && chosen.Len() < n; i-- {
-			chosen = chosen.Union(cpuset.MustOf(ids[i]))
-		}
-	}
-	return chosen
-}
-
-// coresIn are the cores that lie wholly within some CPUs, by their lowest CPU.
-func coresIn(m *machine.Machine, cpus cpuset.Set) []cpuset.Set {
-	if m == nil {
-		return nil
-	}
-	var cores []cpuset.Set
-	for _, core := range m.ByKind(machine.Core) {
-		if !core.CPUs.IsEmpty() && cpus.Contains(core.CPUs) {
-			cores = append(cores, core.CPUs)
-		}
-	}
-	return cores
-}
-
-// period of caps: a short one bounds how long best-effort work runs at a stretch
-// (resctl-demo's sideloader has the same).
-const period = 10 * time.Millisecond
-
-// quota is the setting for so many CPUs; the kernel takes 1 ms at least.
-func quota(cpus float64) cgroup.Limits {
-	us := max(math.Round(cpus*float64(period/time.Microsecond)), 1000)
-	return cgroup.Limits{Quota: time.Duration(us) * time.Microsecond, Period: period}
-}
-
-// cpusOf is how many CPUs a quota is.
-func cpusOf(l cgroup.Limits) float64 {
-	if l.Period == 0 {
-		return 0
-	}
-	return float64(l.Quota) / float64(l.Period)
 }

@@ -3,66 +3,186 @@ package control
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/place"
 )
 
 // settled reports whether the window lies, but for a quarter, after a change and
 // the time that it takes to act.
-func (l *Loop) settled(changed time.Time, r detect.Remedy) bool {
-	return !l.now.Add(-l.cfg.Window).Before(changed.Add(delay(r) - l.cfg.Window/4))
+func (l *Loop) settled(changed time.Time, r *Remedy) bool {
+	return !l.now.Add(-l.window).Before(changed.Add(r.Delay - l.window/4))
 }
 
-// eased reports whether a window is better than before the step: by the whole
-// symptom, or by what others impose if that was a symptom by itself. A queue that
-// grew before the step takes its time to go, and is the victim's own by then.
-func (s *step) eased(now *detect.Symptom) bool {
-	if now.Strength < 1 || now.Strength <= better*s.strength {
-		return true
-	}
+// better reports whether a window is better than before the step: the victim is well,
+// or waits less by a quarter of what it waited for the suspect; where the run delay is
+// not known, the whole symptom is weaker. What others impose counts if that was a symptom
+// by itself: a queue that grew before the step takes its time to go, and is the victim's
+// own by then. Cured says that it is better whatever the run delay is.
+func (l *Loop) better(s *step, now *detect.Symptom, d *delayed) (better, cured bool) {
 	v := now.Imposed
-	return v != nil && *v < 1 && s.imposed >= 1 && *v <= better*s.imposed
+	cured = now.Strength < 1 || v != nil && *v < 1 && s.imposed >= 1 && *v <= weaker*s.imposed
+	if s.delay.total == 0 {
+		return cured || now.Strength <= weaker*s.strength, cured
+	}
+	return cured || d.less(&s.delay), cured
 }
 
-// bad reports whether a window is worse than before the trial, by the whole
-// symptom or by what others impose.
-func (t *trial) bad(now *detect.Symptom) bool {
+// bad reports whether a window is worse than before the trial: by the suspect's part
+// of the run delay, if that is known, else by the whole symptom or by what others impose.
+func (l *Loop) bad(at *escalation, now *detect.Symptom) bool {
+	t := at.trial
 	if now.Strength < 1 {
 		return false
+	}
+	if d, _, known := l.delayNow(at, &t.step, 1); known && t.delay.total > 0 {
+		return d.returned(&t.delay, &t.step.delay)
 	}
 	v := now.Imposed
 	return now.Strength >= worse*t.strength || v != nil && *v >= max(1, worse*t.imposed)
 }
 
-// verify decides, as soon as most windows agree, whether the last step helps.
-func (l *Loop) verify(ctx context.Context, at *ladder, s detect.Symptom) {
+// verify decides whether the last step helps. Keeping takes fewer windows than taking
+// back: a trial finds out a step that was kept in error.
+func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 	last := &at.steps[len(at.steps)-1]
-	if !l.settled(last.at, last.action.Remedy) {
+	if !l.settled(last.at, last.remedy) {
 		return
 	}
-	at.seen.windows++
-	at.seen.strengths = append(at.seen.strengths, s.Strength)
-	if last.eased(&s) {
-		at.seen.hits++
+	d, _, known := l.delayNow(at, last, 1)
+	better, cured := l.better(last, &s, &d)
+	if known || cured || last.delay.total == 0 {
+		at.seen.count(s.Strength, better)
 	}
-	most := l.cfg.Verify/2 + 1
-	effect := &Effect{Before: last.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
-	v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, why: noHelp}
-	switch {
-	case at.seen.hits >= most:
+	if cured {
+		at.seen.cured++
+	}
+	if known && last.delay.total > 0 {
+		at.seen.delay.add(&d, &last.delay)
+	}
+	said := l.judge(at, last)
+	if said == open {
+		return
+	}
+	effect := l.effect(at, last)
+	switch said {
+	case helps:
+		v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, until: l.now.Add(l.cfg.MaxHold)}
 		last.proven = l.now
-		l.emit(at, Kept, last, Event{Effect: effect})
-		v.until = l.now.Add(l.cfg.MaxHold)
+		l.emit(at, Kept, last, Event{Effect: effect, Text: l.remains(at, effect)})
 		at.helped = append(l.current(at.helped, v), v)
 		at.hold(l.now, at.wait)
-	case at.seen.windows-at.seen.hits > l.cfg.Verify-most:
-		v.until = l.now.Add(l.cfg.CoolDown)
-		at.failed = append(l.current(at.failed, v), v)
+	case fails:
+		l.blame(at, &last.action)
 		l.pop(ctx, at, "it did not help", effect)
 		at.hold(l.now, at.wait)
+	case unclear:
+		last.undecided, last.held = true, at.seen.delay
+		at.hold(l.now, at.wait)
+		l.emit(at, Undecided, last, Event{Effect: effect, Text: fmt.Sprintf("it stays in force; next trial in %v", at.wait)})
 	}
+}
+
+// judgement is what the windows since a step say about it.
+type judgement int
+
+const (
+	open judgement = iota // there have to be more
+	helps
+	fails
+	unclear // there have been many
+)
+
+// judge says whether a step helps. By the run delay: the suspect's part has to be less,
+// and the whole by a quarter of it, beyond the noise. Where the suspect's part is less, and
+// the whole is not, others may have taken it up or just vary, which a trial has to tell.
+// Where the run delay is not known, by how many more windows are better than are not.
+func (l *Loop) judge(at *escalation, s *step) judgement {
+	seen, most := &at.seen, l.verifyWindows()/2+1
+	least := most
+	if !s.delay.probed {
+		least = l.verifyWindows()
+	}
+	overdue := l.now.Sub(s.at) >= max(decideWithin, decideWindows*l.window)+s.remedy.Delay
+	enough := seen.windows >= l.failAfter()
+	switch {
+	case 2*seen.cured-seen.windows >= most:
+		return helps
+	case s.delay.total > 0 && seen.delay.n > 1:
+		gain := seen.delay.gain(&s.delay, l.window)
+		remaining := -gain // without the probe there is no more to tell by
+		if s.delay.probed {
+			remaining = seen.delay.remaining(&s.delay, l.window)
+		}
+		switch {
+		case seen.windows >= least && remaining <= 0 && gain >= surely:
+			return helps
+		case enough && remaining >= surely, overdue && s.delay.probed && remaining > 0:
+			return fails
+		}
+	case s.delay.total == 0 && 2*seen.hits-seen.windows >= most:
+		return helps
+	case s.delay.total == 0 && seen.windows-2*seen.hits >= l.failAfter():
+		return fails
+	}
+	if overdue {
+		return unclear
+	}
+	return open
+}
+
+const (
+	// surely is by how many standard errors a step has to help, or not.
+	surely = 1
+	// failWithin is the least time for which a step has not to help to be reverted:
+	// loads that come and go hide for as long what it does.
+	failWithin = 1500 * time.Millisecond
+	// decideWithin and decideWindows are how long a step is verified at most, the longer
+	// of the two.
+	decideWithin, decideWindows = 10 * time.Second, 20
+)
+
+// failAfter is after how many windows a step may be reverted.
+func (l *Loop) failAfter() int { return max(l.verifyWindows(), int(failWithin/l.window)) }
+
+// blame notes that an action did not help.
+func (l *Loop) blame(at *escalation, a *Action) {
+	v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(l.cfg.CoolDown), why: noHelp}
+	at.failed = append(l.current(at.failed, v), v)
+}
+
+func (k *look) count(strength float64, hit bool) {
+	k.windows++
+	k.strengths = append(k.strengths, strength)
+	if hit {
+		k.hits++
+	}
+}
+
+// effect has the figures before and after a change.
+func (l *Loop) effect(at *escalation, s *step) *Effect {
+	e := &Effect{Before: s.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
+	_, r, known := l.delayNow(at, s, min(max(at.seen.windows, 1), mostWindows))
+	if y := &at.seen.delay; known && y.n > 0 {
+		e.RunDelay = &DelayEffect{Before: s.delay.total, After: math.Exp(y.level()), SuspectBefore: s.delay.part, SuspectAfter: y.part()}
+		if r.Outside > 0 {
+			e.RunDelay.Outside = r.Outside
+		}
+	}
+	return e
+}
+
+// remains says what a step that helped has left.
+func (l *Loop) remains(at *escalation, e *Effect) string {
+	if at.strengths.median() < 1 || e.RunDelay == nil || e.RunDelay.After >= e.RunDelay.Before {
+		return ""
+	}
+	text := fmt.Sprintf("it removed %.0f %% of the run delay", 100*(1-e.RunDelay.After/e.RunDelay.Before))
+	if e.RunDelay.Outside >= mostOutside {
+		return text + "; most of the rest is due to processes in no group: start them in a group of their own"
+	}
+	return text
 }
 
 const (
@@ -73,20 +193,21 @@ const (
 	greedyWait = 10
 )
 
-// putOff leaves a relaxation for later while a best-effort group that yields the CPU
-// uses at least half of what it did: if the victim suffered from it, a trial would have
-// it suffer again. It was to blame as far as is known; so the wait is longer, not endless.
-func (l *Loop) putOff(at *ladder) {
+// deferTrial leaves a relaxation for later while a best-effort group that yields the CPU
+// is still saturating (it uses at least half of its former CPU time): if it was the
+// antagonist, a trial makes the victim suffer again. That is not certain, so the trial comes
+// later, but it comes.
+func (l *Loop) deferTrial(at *escalation) {
 	if len(at.steps) == 0 || at.resource != detect.CPU || l.cfg.Mode != Enforce {
 		return
 	}
 	last := &at.steps[len(at.steps)-1]
 	w := l.byGroup[last.action.Group]
-	if last.action.Remedy == detect.Weight && w != nil && w.Class == place.BE && w.Use >= max(greedy, last.use/2) {
-		at.putOff = true
+	if last.remedy.Yields && w != nil && w.Class.Traits().Squeezed && w.Use >= max(greedy, last.use/2) {
+		at.deferred = true
 		at.relaxAt = later(at.relaxAt, last.proven.Add(min(greedyWait*at.wait, l.cfg.MaxHold)))
-	} else if at.putOff {
-		at.putOff = false
+	} else if at.deferred {
+		at.deferred = false
 		at.relaxAt = later(last.proven.Add(at.wait), l.now.Add(l.cfg.Hold))
 	}
 }
@@ -100,7 +221,7 @@ func later(a, b time.Time) time.Time {
 
 // relax takes the last step back on trial, or makes it weaker, if the victim has
 // been well for long enough.
-func (l *Loop) relax(ctx context.Context, at *ladder) {
+func (l *Loop) relax(ctx context.Context, at *escalation) {
 	if len(at.steps) == 0 || l.now.Before(at.relaxAt) {
 		return
 	}
@@ -111,14 +232,14 @@ func (l *Loop) relax(ctx context.Context, at *ladder) {
 		return
 	}
 	last := at.steps[len(at.steps)-1]
-	calm := l.now.Sub(at.unwell) >= l.cfg.Next && l.now.Sub(at.found) >= lookBack*l.cfg.Window
-	if !calm && l.now.Sub(at.since) < l.cfg.MaxHold {
+	calm := l.now.Sub(at.unwell) >= l.cfg.Next && l.now.Sub(at.found) >= lookBack*l.window
+	if !calm && !last.undecided && l.now.Sub(at.since) < l.cfg.MaxHold {
 		return
 	}
-	if l.busy(at, last.action.Group) || l.real.owesOf(last.action.Group) || !l.bucket.take(l.now) {
+	if l.busy(at, last.action.Group) || l.real.pendingAt(last.action.Group) || !l.bucket.take(l.now) {
 		return
 	}
-	to := l.weaker(last.action, last.before)
+	to := l.weaker(&last)
 	changes, err := l.put(ctx, at, last.action, to)
 	at.steps = at.steps[:len(at.steps)-1]
 	if to != nil && !same(to, last.before) {
@@ -127,25 +248,26 @@ func (l *Loop) relax(ctx context.Context, at *ladder) {
 		at.steps = append(at.steps, weaker)
 	}
 	at.relaxed, at.lasted = l.now, l.now.Sub(last.proven)
-	l.emit(at, OnTrial, &last, Event{Changes: changes, Text: toWhat(to)})
+	l.emit(at, OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
 	if err != nil {
 		l.report(at, &last, err)
 		at.hold(l.now, l.cfg.Next)
 		return
 	}
 	at.trial = &trial{step: last, to: to, at: l.cfg.Now(), strength: at.strengths.median(), imposed: at.imposed.median()}
+	at.trial.delay, _, _ = l.delayNow(at, &last, lookBack)
 	at.enter(Relaxing, l.now)
 }
 
-func toWhat(a *Action) string {
+func (l *Loop) toWhat(s *step, a *Action) string {
 	if a == nil {
 		return "to what it was"
 	}
-	return "to " + a.amount()
+	return "to " + s.remedy.amount(a.Limits)
 }
 
-// forget drops what would be in force, in mode Preview.
-func (l *Loop) forget(ctx context.Context, at *ladder) {
+// forget drops what would be active, in mode Preview.
+func (l *Loop) forget(ctx context.Context, at *escalation) {
 	for i := len(at.steps) - 1; i >= 0; i-- {
 		s := at.steps[i]
 		_, _ = l.book().unset(ctx, at.owner(), s.action) // virtual: there is nothing to fail
@@ -155,30 +277,67 @@ func (l *Loop) forget(ctx context.Context, at *ladder) {
 	at.hold(l.now, 0)
 }
 
-// judgeTrial ends a trial: badly as soon as most windows are bad.
-func (l *Loop) judgeTrial(ctx context.Context, at *ladder, s detect.Symptom) {
+// judgeTrial ends a trial: badly as soon as most windows are bad. That of a step which
+// has not shown whether it helps is to show it, and takes as long as that may take.
+func (l *Loop) judgeTrial(ctx context.Context, at *escalation, s detect.Symptom) {
 	t := at.trial
-	if !l.settled(t.at, t.step.action.Remedy) {
+	if !l.settled(t.at, t.step.remedy) {
 		return
 	}
-	at.seen.windows++
-	at.seen.strengths = append(at.seen.strengths, s.Strength)
-	if !t.bad(&s) {
-		at.seen.hits++
+	at.seen.count(s.Strength, !l.bad(at, &s))
+	effect := &Effect{Before: t.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
+	if t.step.undecided {
+		l.judgeControl(ctx, at, effect)
+		return
 	}
 	most := lookBack/2 + 1
-	effect := &Effect{Before: t.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
 	switch {
 	case at.seen.hits >= most:
-		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: toWhat(t.to)})
+		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: l.toWhat(&t.step, t.to)})
 		at.hold(l.now, l.cfg.Next)
 	case at.seen.windows-at.seen.hits >= most:
 		l.restore(ctx, at, effect)
 	}
 }
 
-// restore puts back what a trial took away, which has to show again that it helps.
-func (l *Loop) restore(ctx context.Context, at *ladder, effect *Effect) {
+// judgeControl compares the windows without a step with those in which it was verified.
+// A step that is not found to help now has not helped. But a low weight costs no other group,
+// so it stays active if the victim waits for the suspect only without it.
+func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect) {
+	t := at.trial
+	y, held, before := &at.seen.delay, &t.step.held, &t.step.delay
+	if d, _, known := l.delayNow(at, &t.step, 1); known && held.n > 0 {
+		y.add(&d, before)
+	}
+	if at.seen.windows < l.failAfter() {
+		return
+	}
+	loss, back := math.Inf(-1), false
+	if y.n > 1 {
+		loss = y.loss(held, before, l.window)
+		back = before.probed && held.part() <= few*before.part && y.part() >= half*before.part
+	}
+	overdue := l.now.Sub(t.at) >= max(decideWithin, decideWindows*l.window)
+	switch stays := back && t.step.remedy.Yields; {
+	case loss >= 2*surely || overdue && stays:
+		l.restore(ctx, at, effect)
+		if n := len(at.steps); n > 0 && at.phase == Verifying {
+			if s := &at.steps[n-1]; loss >= 2*surely {
+				s.undecided, s.proven = false, l.now
+			}
+			at.hold(l.now, at.wait)
+		}
+	case loss <= -2*surely || overdue:
+		if effect.After >= 1 { // else the suspect may be gone
+			l.blame(at, &t.step.action)
+		}
+		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: "the victim is no worse without it"})
+		at.hold(l.now, l.cfg.Next)
+	}
+}
+
+// restore applies again what a trial took away, which has to show again that it helps.
+func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect) {
 	s := at.trial.step
 	changes, err := l.book().set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.cfg.MaxHold)
@@ -191,6 +350,9 @@ func (l *Loop) restore(ctx context.Context, at *ladder, effect *Effect) {
 		at.steps = at.steps[:n-1]
 	}
 	s.at, s.strength, s.imposed = l.cfg.Now(), effect.After, at.imposed.last()
+	if d := l.delayBefore(at, s.action.Suspect, min(at.seen.windows, mostWindows)); d.total > 0 {
+		s.delay = d
+	}
 	at.steps = append(at.steps, s)
 	l.emit(at, Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
 	at.trial = nil

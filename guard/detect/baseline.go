@@ -1,17 +1,13 @@
 package detect
 
-import (
-	"errors"
-	"fmt"
-	"math"
-)
+import "math"
 
 // Mean is an exponentially weighted mean and variance of N values. Up to
 // 1/forget values all weigh the same.
 type Mean struct {
-	N        int     `json:"n,omitempty"`
-	Mean     float64 `json:"mean,omitempty"`
-	Variance float64 `json:"variance,omitempty"`
+	N        int
+	Mean     float64
+	Variance float64
 }
 
 const (
@@ -60,7 +56,7 @@ var learned = [...]struct {
 	{CPI, 1.1}, {MPKI, 1.2}, {Clock, 0.9}, {Occupancy, 0.8},
 }
 
-// Baseline is what is usual for one workload, by load level and signal.
+// Baseline has the usual values of one workload, by load level and signal.
 type Baseline [levels][len(learned)]Mean
 
 // add takes in the signals of a window in which nothing was wrong.
@@ -100,28 +96,6 @@ func (b *Baseline) threshold(s Signal, use float64) (threshold, mean float64, ok
 		}
 	}
 	return threshold, mean, ok
-}
-
-// Baselines is what a Detector has learnt, by workload.
-type Baselines map[string]*Baseline
-
-// Validate says what no Detector can have learnt.
-func (b Baselines) Validate() error {
-	var errs []error
-	for group, baseline := range b {
-		if baseline == nil {
-			errs = append(errs, fmt.Errorf("baseline of %q: none", group))
-			continue
-		}
-		for at, means := range baseline {
-			for i, m := range means {
-				if m.N < 0 || !finite(m.Mean) || m.Mean < 0 || !finite(m.Variance) || m.Variance < 0 {
-					errs = append(errs, fmt.Errorf("baseline of %q: %v at level %d: %+v", group, learned[i].signal, at, m))
-				}
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }

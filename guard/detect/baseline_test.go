@@ -1,9 +1,9 @@
 package detect
 
 import (
-	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,33 +91,6 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-func TestBaselinesValidate(t *testing.T) {
-	t.Parallel()
-	good := Baselines{"a": {}}
-	good["a"][3][2] = Mean{N: 5, Mean: 1, Variance: 0.1}
-	text, err := json.Marshal(good)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again Baselines
-	if err := json.Unmarshal(text, &again); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(good, again); diff != "" || again.Validate() != nil {
-		t.Errorf("after a round trip: %s, %v", diff, again.Validate())
-	}
-	for _, bad := range []Mean{{N: -1}, {Mean: -1}, {Variance: -1}, {Mean: math.NaN()}, {Variance: math.Inf(1)}} {
-		b := Baselines{"a": {}}
-		b["a"][0][0] = bad
-		if err := b.Validate(); err == nil || !strings.Contains(err.Error(), `"a"`) {
-			t.Errorf("%+v: error %v", bad, err)
-		}
-	}
-	if err := (Baselines{"a": nil}).Validate(); err == nil {
-		t.Error("no baseline: no error")
-	}
-}
-
 func TestNamesAreComplete(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -128,22 +101,28 @@ func TestNamesAreComplete(t *testing.T) {
 		seen[kind+name] = true
 	}
 	for _, r := range Resources() {
-		check("resource", r.String(), plain[r])
+		check("resource", r.String(), resourceInfos[r].plain)
 		if len(useful(r)) == 0 {
 			t.Errorf("%v: no signal tells about it", r)
 		}
 	}
-	for r := range remedyNames {
-		check("remedy", Remedy(r).String(), Remedy(r).Words())
+	for r, words := range remedyWords {
+		check("remedy", r.String(), words)
 	}
-	for _, s := range Signals() {
+	for _, info := range resourceInfos {
+		for _, r := range slices.Concat(info.remedies, info.own) {
+			if remedyWords[r] == "" {
+				t.Errorf("remedy %s of %s: no words", r, info.name)
+			}
+		}
+	}
+	for s := range Signal(signals) {
 		check("signal", s.String(), s.Words())
 	}
 	for _, bad := range []string{"", "heat", "unknown(3)"} {
 		var r Resource
 		var s Signal
-		var m Remedy
-		if r.UnmarshalText([]byte(bad)) == nil || s.UnmarshalText([]byte(bad)) == nil || m.UnmarshalText([]byte(bad)) == nil {
+		if r.UnmarshalText([]byte(bad)) == nil || s.UnmarshalText([]byte(bad)) == nil {
 			t.Errorf("%q is taken for a name", bad)
 		}
 	}

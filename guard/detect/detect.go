@@ -1,5 +1,5 @@
-// Package detect says who on a host suffers from what, and by whom: samples in,
-// findings out.
+// Package detect finds which workload on a host suffers, from what, and because of which
+// group: samples in, findings out.
 //
 // It looks at windows of one second. In each, a workload's signals are compared
 // with fixed thresholds and with what is usual for that workload at that load,
@@ -50,13 +50,16 @@ type Config struct {
 	// Window is the length of a window; 0 is one second. There should be a sample
 	// of each quantity at least every window.
 	Window watch.Time
+	// Near is the length of short windows, in which sensitive workloads are looked at too
+	// (Detector.Near); 0 is none.
+	Near watch.Time
 }
 
 // Validate says what is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Window < 0 {
-		errs = append(errs, fmt.Errorf("window %v s: negative", c.Window.Seconds()))
+	if c.Window < 0 || c.Near < 0 {
+		errs = append(errs, fmt.Errorf("windows %v s and %v s: negative", c.Window.Seconds(), c.Near.Seconds()))
 	}
 	if !finite(c.PeakBandwidth) || c.PeakBandwidth < 0 {
 		errs = append(errs, fmt.Errorf("peak bandwidth %v: not a number of bytes per second", c.PeakBandwidth))
@@ -85,7 +88,8 @@ type Detector struct {
 	host      meters
 	workloads []*workload // by group
 	byGroup   map[string]*workload
-	calm      bool // there was a window in which nobody suffered
+	calm      bool      // there was a window in which nobody suffered
+	near      *Detector // for short windows, nil without
 }
 
 type workload struct {
@@ -132,12 +136,24 @@ func New(c Config) (*Detector, error) {
 	if c.Window == 0 {
 		c.Window = watch.Second
 	}
-	return &Detector{cfg: c, byGroup: map[string]*workload{}}, nil
+	d := &Detector{cfg: c, byGroup: map[string]*workload{}}
+	if c.Near > 0 {
+		c.Window, c.Near = c.Near, 0
+		d.near = &Detector{cfg: c, byGroup: map[string]*workload{}}
+	}
+	return d, nil
 }
+
+// Near judges the short windows, by samples of its own: what is usual depends on the length
+// of a window. Its workloads are the sensitive ones. It is nil without Config.Near.
+func (d *Detector) Near() *Detector { return d.near }
 
 // Track adds a workload, or changes what is known of one. One that is added
 // later counts as having started then.
 func (d *Detector) Track(w Workload) {
+	if d.near != nil && w.Sensitive {
+		d.near.Track(w)
+	}
 	if known := d.byGroup[w.Group]; known != nil {
 		if known.Workload != w {
 			known.place(w, d.cfg.Machine)
@@ -168,37 +184,13 @@ func (w *workload) place(as Workload, m *machine.Machine) {
 	}
 }
 
-// Forget removes a workload and what was learnt about it.
+// Forget removes a workload and its baseline.
 func (d *Detector) Forget(group string) {
+	if d.near != nil {
+		d.near.Forget(group)
+	}
 	delete(d.byGroup, group)
 	d.workloads = slices.DeleteFunc(d.workloads, func(w *workload) bool { return w.Group == group })
-}
-
-// Baselines returns what has been learnt of sensitive workloads, to be kept and
-// given to Learn by the next run. It shares nothing with the Detector.
-func (d *Detector) Baselines() Baselines {
-	all := Baselines{}
-	for _, w := range d.workloads {
-		if w.Sensitive {
-			b := *w.baseline
-			all[w.Group] = &b
-		}
-	}
-	return all
-}
-
-// Learn takes over baselines for the workloads that are tracked.
-func (d *Detector) Learn(b Baselines) error {
-	if err := b.Validate(); err != nil {
-		return fmt.Errorf("learn baselines: %w", err)
-	}
-	for _, w := range d.workloads {
-		if known := b[w.Group]; known != nil {
-			kept := *known
-			w.baseline = &kept
-		}
-	}
-	return nil
 }
 
 // Observe takes in samples of the host and of tracked groups, those of one
@@ -238,8 +230,8 @@ func (d *Detector) owner(group string) string {
 	return group
 }
 
-// Judge looks at the window that ends now and returns what is the matter, by
-// victim, then resource. It is to be called once per window.
+// Judge looks at the window that ends now and returns the findings, by victim, then
+// resource. It is to be called once per window.
 func (d *Detector) Judge(now watch.Time) []Finding {
 	var findings []Finding
 	from := now - d.cfg.Window
@@ -257,24 +249,24 @@ func (d *Detector) Judge(now watch.Time) []Finding {
 		findings = w.findings(findings)
 		w.learn(len(findings) > 0 && findings[len(findings)-1].Victim == w.Group)
 	}
-	d.refer(watch.Memory, pressed, from, now)
-	d.refer(watch.CPUTime, slow, from, now)
-	d.refer(watch.LLCOccupancy, slow, from, now)
+	d.updateUsual(watch.Memory, pressed, from, now)
+	d.updateUsual(watch.CPUTime, slow, from, now)
+	d.updateUsual(watch.LLCOccupancy, slow, from, now)
 	d.calm = d.calm || pressed < agree && slow < agree
 	return findings
 }
 
-// refer takes the window into what is usual of a quantity by whose growth suspects
+// updateUsual takes the window into what is usual of a quantity by whose growth suspects
 // are found, given in how many of the last windows somebody was short of it: in
 // none. From as many on as make a finding, what has not become usual yet never does.
-func (d *Detector) refer(q watch.Quantity, short int, from, now watch.Time) {
+func (d *Detector) updateUsual(q watch.Quantity, short int, from, now watch.Time) {
 	later := max(int(afterthought/d.cfg.Window), 10)
 	for _, w := range d.workloads {
 		switch {
 		case short == 0:
-			w.refer(q, from, now, later)
+			w.updateUsual(q, from, now, later)
 		case short >= agree:
-			w.doubt(q)
+			w.discard(q)
 		}
 	}
 }
@@ -308,8 +300,8 @@ func (w *workload) file(r Resource, v verdict) {
 	h.strengths[0] = w.strength(r)
 }
 
-// acquit forgets all that was said about resources: something else explains it.
-func (w *workload) acquit(of ...Resource) {
+// clear forgets all that was said about resources: something else explains it.
+func (w *workload) clear(of ...Resource) {
 	for _, r := range of {
 		w.history[r].agree = 0
 	}
@@ -379,7 +371,7 @@ func (w *workload) learn(found bool) {
 	if bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience {
 		w.baseline.add(&w.window)
 		if w.unusual&1 == 0 {
-			w.referQueue()
+			w.updateUsualQueue()
 		}
 	}
 }

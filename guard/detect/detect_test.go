@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/watch"
-	"github.com/google/go-cmp/cmp"
 )
 
 func named(name string) trouble {
@@ -137,37 +138,6 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestLearnt hands what was learnt to a detector that sees only the trouble: it
-// needs no quiet time then.
-func TestLearnt(t *testing.T) {
-	t.Parallel()
-	batches, ends := simulate(named("slow clock"), 5, 1)
-	first := newDetector(t)
-	run(first, batches[:simQuiet], ends[:simQuiet])
-	text, err := json.Marshal(first.Baselines())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, learnt := range []bool{true, false} {
-		second := newDetector(t)
-		if learnt {
-			var b detect.Baselines
-			if err := json.Unmarshal(text, &b); err != nil {
-				t.Fatal(err)
-			}
-			if err := second.Learn(b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if resource, _ := answer(run(second, batches[simQuiet:], ends[simQuiet:])); (resource == "frequency") != learnt {
-			t.Errorf("learnt %v: %s", learnt, resource)
-		}
-	}
-	if err := first.Learn(detect.Baselines{simVictim: nil}); err == nil {
-		t.Error("learn nothing: no error")
-	}
-}
-
 // TestNewNormal keeps up a change that is nobody's doing: after ten minutes it is
 // what is usual.
 func TestNewNormal(t *testing.T) {
@@ -238,7 +208,7 @@ func TestForget(t *testing.T) {
 	d := newDetector(t)
 	run(d, batches[:simQuiet], ends[:simQuiet])
 	d.Forget(simVictim)
-	if got := slices.Concat(run(d, batches[simQuiet:], ends[simQuiet:])...); len(got) > 0 || len(d.Baselines()) > 0 {
+	if got := slices.Concat(run(d, batches[simQuiet:], ends[simQuiet:])...); len(got) > 0 || d.Learnt() > 0 {
 		t.Errorf("after forgetting: %v", got)
 	}
 }
@@ -292,7 +262,7 @@ func TestOutsiders(t *testing.T) {
 		t.Fatalf("findings %v, want one against %q without remedies", last, detect.Outside)
 	}
 	text := last[0].String()
-	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the unusual wait", "would help: to start them in a group of their own"} {
+	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the run delay above baseline", "would help: to start them in a group of their own"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}

@@ -17,7 +17,7 @@ const (
 // The shares from which a cause is one.
 const (
 	mostly       = 0.6  // of what a workload may blame on itself
-	culprit      = 0.4  // of what one suspect must have
+	antagonist   = 0.4  // of what one suspect must have
 	notable      = 0.2  // of the wait behind others, which a suspect must have had besides
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
 	ownAll       = 0.9  // of full CPUs, from which others have too little of them to matter
@@ -170,8 +170,8 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	}
 	unusual = unusual || waits && !d.ownWaits(w)
 
-	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= culprit {
-		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, culprit)...))
+	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= antagonist {
+		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, antagonist)...))
 	}
 	if w.stands(StealShare) && w.value[CPUUse] > 0 {
 		w.conclude(Hypervisor, "", 1, w.evidence(StealShare))
@@ -185,12 +185,12 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	// What is known to have been waited for by far exceeds what the hypervisor took.
 	plainly := w.value[ForeignQueued]*w.queued.net > heldUp*max(1, d.perCPU(w))*w.stolen
 	if throttled || stolen {
-		w.acquit(MemoryBandwidth, LLC, SMT, Frequency)
+		w.clear(MemoryBandwidth, LLC, SMT, Frequency)
 	} else if known {
 		d.diagnoseCycles(w)
 	}
 	if throttled || stolen && !plainly {
-		w.acquit(OwnLoad, CPU)
+		w.clear(OwnLoad, CPU)
 	} else if known {
 		d.diagnoseUse(w, waits)
 	}
@@ -205,7 +205,7 @@ func (w *workload) explained() (throttled, stolen, known bool) {
 		limit, _ := floor(s)
 		return w.value[s] >= limit/2
 	}
-	throttled = doubt(ThrottledPeriods) || doubt(Withheld) || w.value[ThrottledQueued] >= culprit
+	throttled = doubt(ThrottledPeriods) || doubt(Withheld) || w.value[ThrottledQueued] >= antagonist
 	known = !math.IsNaN(w.value[ThrottledPeriods]) || !math.IsNaN(w.value[Withheld])
 	return throttled, doubt(StealShare), known && !math.IsNaN(w.value[StealShare])
 }
@@ -231,7 +231,7 @@ func (w *workload) own(r Resource, evidence []Evidence) {
 // accuse concludes that a suspect is to blame, on one more piece of evidence.
 func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 	if c.name != "" {
-		evidence = append(evidence, w.against(c.name, s, c.share, culprit))
+		evidence = append(evidence, w.against(c.name, s, c.share, antagonist))
 	} else {
 		c.share = 1
 	}
@@ -251,15 +251,15 @@ func (w *workload) against(suspect string, s Signal, value, threshold float64) E
 func (d *Detector) ownWaits(w *workload) bool {
 	q := &w.queued
 	switch {
-	case !(w.value[CPUUse] > 0) || w.value[IdleQueued] >= culprit || w.value[ThrottledQueued] >= culprit:
+	case !(w.value[CPUUse] > 0) || w.value[IdleQueued] >= antagonist || w.value[ThrottledQueued] >= antagonist:
 		return false
 	case math.IsNaN(w.value[Imposed]):
 		c, _ := d.correlated(w)
 		return w.value[OwnUse] == 0 && c.name == "" && !c.known
-	case q.byGroups >= culprit*q.grown && min(q.byGroups, q.net) >= leastWait:
+	case q.byGroups >= antagonist*q.grown && min(q.byGroups, q.net) >= leastWait:
 		return false
 	}
-	return w.value[OwnUse] == 0 && !w.usualUse.learnt() || !w.stands(Imposed) && w.value[ForeignQueued] < culprit
+	return w.value[OwnUse] == 0 && !w.usualUse.learnt() || !w.stands(Imposed) && w.value[ForeignQueued] < antagonist
 }
 
 // waitExcess is by what factor the signals of waiting are above their thresholds or,
@@ -313,8 +313,8 @@ func (d *Detector) diagnoseWait(w *workload) {
 		d.correlateWait(w, symptoms)
 	case w.value[IdleQueued] >= mostly:
 		w.conclude(Frequency, "", 1, append(symptoms, w.fact(IdleQueued, mostly)))
-	case w.value[ForeignQueued] >= culprit:
-		w.accuse(CPU, w.queuedMost(), QueueShare, append(symptoms, w.fact(ForeignQueued, culprit)))
+	case w.value[ForeignQueued] >= antagonist:
+		w.accuse(CPU, w.queuedMost(), QueueShare, append(symptoms, w.fact(ForeignQueued, antagonist)))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"berth.dev/berth/internal/enum"
 	"berth.dev/berth/watch"
 )
 
@@ -72,7 +71,11 @@ func (e Evidence) String() string {
 // on what evidence, and what would help.
 func (f Finding) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s", f.Victim, enum.Name(plain, f.Resource))
+	lacks := f.Resource.String()
+	if int(f.Resource) < resources {
+		lacks = resourceInfos[f.Resource].plain
+	}
+	fmt.Fprintf(&b, "%s %s", f.Victim, lacks)
 	if f.Suspect != "" {
 		fmt.Fprintf(&b, ", because of %s", called(f.Suspect))
 	}

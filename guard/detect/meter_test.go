@@ -21,10 +21,10 @@ func TestGrowthIsNotLearnt(t *testing.T) {
 				m, r := meter{}, rand.New(rand.NewPCG(1, 2))
 				level := func(growth float64) float64 { return 1e9 * (1 + growth + 0.005*r.NormFloat64()) }
 				for range usual {
-					m.refer(level(0), 10)
+					m.updateUsual(level(0), 10)
 				}
 				for i := range windows {
-					m.refer(level(grown(i+1)), 10)
+					m.updateUsual(level(grown(i+1)), 10)
 				}
 				want := 1e9 * grown(windows)
 				if got := m.growth(level(grown(windows))); got < 0.5*want {
@@ -44,7 +44,7 @@ func TestGrowthThatStays(t *testing.T) {
 		if i >= 100 {
 			at = 2e9
 		}
-		m.refer(at*(1+0.005*r.NormFloat64()), 10)
+		m.updateUsual(at*(1+0.005*r.NormFloat64()), 10)
 	}
 	if got := m.growth(2e9); got > 0 {
 		t.Errorf("grown by %.3g after 300 windows, want 0", got)

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
-	"github.com/google/go-cmp/cmp"
 )
 
 // recorded reads a recording as one batch per instant.

@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/procstat"
+	"berth.dev/berth/watch/proc"
 	"berth.dev/berth/watch/runq"
-	"berth.dev/berth/watch/schedstat"
-	"golang.org/x/sys/unix"
 )
 
 var record = flag.Bool("record", false, "record testdata/*.jsonl on this host (root, v1 controllers and a v2 tree), 25 s each")
@@ -228,20 +228,24 @@ func (r *recorder) start(group, load string) {
 
 func (r *recorder) record(then func()) {
 	t := r.t
+	signals := []cgroupstat.Signal{
+		cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents,
+		cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure,
+	}
 	stats := cgroupstat.NewSampler([]cgroupstat.Tree{
 		{Version: 1, Controllers: []string{"cpu"}, Dir: hierarchies + "/cpu"},
 		{Version: 1, Controllers: []string{"cpuacct"}, Dir: hierarchies + "/cpuacct"},
 		{Version: 1, Controllers: []string{"memory"}, Dir: hierarchies + "/memory"},
 		{Version: 2, Dir: hierarchies + "/unified"},
-	}, cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.ThrottlingAny, cgroupstat.Memory, cgroupstat.MemoryEvents,
-		cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure)
+	}, signals)
+	every := cgroupstat.Request{Read: cgroupstat.SetOf(signals...), Fresh: cgroupstat.SetOf(signals...)}
 	defer stats.Close()
 	for _, group := range []string{"victim", "hog"} {
-		if err := stats.Add(r.parent + "/" + group); err != nil {
+		if err := stats.Add(r.parent+"/"+group, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waits, err := schedstat.OpenGroup(schedstat.Config{Proc: "/proc", Dir: filepath.Join(hierarchies, "cpu", r.parent, "victim"), Name: r.parent + "/victim"})
+	waits, err := proc.OpenGroup(proc.GroupConfig{Proc: "/proc", Dir: filepath.Join(hierarchies, "cpu", r.parent, "victim"), Name: r.parent + "/victim"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +262,7 @@ func (r *recorder) record(then func()) {
 	for i := range 25 {
 		time.Sleep(time.Until(r.began.Add(time.Duration(i) * time.Second)))
 		now := watch.Time(time.Since(r.began))
-		all, failed := stats.Sample(now, nil)
+		all, failed := stats.Sample(now, nil, every)
 		if len(failed) > 0 {
 			t.Fatal(failed)
 		}
@@ -298,7 +302,7 @@ func (r *recorder) keep(all []watch.Sample) {
 }
 
 func (r *recorder) host(now watch.Time, to []watch.Sample) []watch.Sample {
-	stat, err := procstat.Read(os.DirFS("/"))
+	stat, err := proc.ReadStat(os.DirFS("/"))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,7 +1,10 @@
 package detect
 
 import (
-	"berth.dev/berth/internal/enum"
+	"cmp"
+	"slices"
+
+	"berth.dev/berth/internal/plain"
 )
 
 // Resource is what a victim lacks. Their order is that in which findings about
@@ -24,27 +27,35 @@ const (
 	Frequency                       // clock cycles: CPUs are slow or slow to wake up
 )
 
-var resourceNames = []string{
-	OwnLimit: "own_limit", Hypervisor: "hypervisor", OwnLoad: "own_load", CPU: "cpu", Memory: "memory", IO: "io",
-	MemoryBandwidth: "memory_bandwidth", LLC: "llc", SMT: "smt", NUMA: "numa", Frequency: "frequency",
-}
-
 const resources = int(Frequency) + 1
 
-// plain is what a victim suffers from, in words.
-var plain = []string{
-	OwnLimit:        "is throttled by its own CPU limit",
-	Hypervisor:      "loses CPU time to the hypervisor",
-	OwnLoad:         "wants more CPU time than its CPUs have",
-	CPU:             "waits for CPUs that others use",
-	Memory:          "waits for memory to be reclaimed",
-	IO:              "waits for block I/O",
-	MemoryBandwidth: "lacks memory bandwidth",
-	LLC:             "is driven out of the last-level cache",
-	SMT:             "shares its cores with a busy sibling thread",
-	NUMA:            "has its memory on other NUMA nodes",
-	Frequency:       "runs on CPUs that are slow or slow to wake up",
+// resourceInfos are, by resource: its name; what a victim suffers from, in words; what
+// would help, the cheapest and easiest to revert first; and what would if the victim
+// itself is the cause, nil where that makes no difference.
+var resourceInfos = [resources]struct {
+	name, plain   string
+	remedies, own []Remedy
+}{
+	OwnLimit:        {"own_limit", "is throttled by its own CPU limit", []Remedy{Burst, RaiseLimit}, nil},
+	Hypervisor:      {"hypervisor", "loses CPU time to the hypervisor", nil, nil},
+	OwnLoad:         {"own_load", "wants more CPU time than its CPUs have", []Remedy{GrowCPUs}, nil},
+	CPU:             {"cpu", "waits for CPUs that others use", []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}, nil},
+	Memory:          {"memory", "waits for memory to be reclaimed", []Remedy{MemoryHigh}, []Remedy{RaiseLimit}},
+	IO:              {"io", "waits for block I/O", []Remedy{IOWeight}, []Remedy{}},
+	MemoryBandwidth: {"memory_bandwidth", "lacks memory bandwidth", []Remedy{BandwidthCap, ShrinkCPUs}, nil},
+	LLC:             {"llc", "is driven out of the last-level cache", []Remedy{CacheWays, ShrinkCPUs}, nil},
+	SMT:             {"smt", "shares its cores with a busy sibling thread", []Remedy{CoreSched, ExclusiveCPUs}, nil},
+	NUMA:            {"numa", "has its memory on other NUMA nodes", []Remedy{PlaceMemory}, nil},
+	Frequency:       {"frequency", "runs on CPUs that are slow or slow to wake up", []Remedy{Power}, nil},
 }
+
+var resourceNames = func() []string {
+	names := make([]string, resources)
+	for i := range resourceInfos {
+		names[i] = resourceInfos[i].name
+	}
+	return names
+}()
 
 // Resources returns all of them.
 func Resources() []Resource {
@@ -56,43 +67,53 @@ func Resources() []Resource {
 }
 
 // String returns the resource's name, "memory_bandwidth".
-func (r Resource) String() string { return enum.Name(resourceNames, r) }
+func (r Resource) String() string { return plain.Word(resourceNames, r) }
 
 // MarshalText writes the resource's name.
-func (r Resource) MarshalText() ([]byte, error) { return enum.Marshal(resourceNames, r) }
+func (r Resource) MarshalText() ([]byte, error) { return plain.MarshalWord(resourceNames, r) }
 
 // UnmarshalText reads the resource's name.
-func (r *Resource) UnmarshalText(text []byte) error { return enum.Unmarshal(resourceNames, text, r) }
+func (r *Resource) UnmarshalText(text []byte) error {
+	return plain.UnmarshalWord(resourceNames, text, r)
+}
 
-// Remedy is something that would help. Which value, and whether it is allowed,
-// is left to others.
-type Remedy uint8
+// Remedies returns what would help a victim that lacks the resource, the
+// cheapest and easiest to revert first; nothing where nothing on this host
+// does. Own says that the victim itself is the cause.
+func (r Resource) Remedies(own bool) []Remedy {
+	if int(r) >= resources {
+		return nil
+	}
+	info := &resourceInfos[r]
+	if own && info.own != nil {
+		return append([]Remedy(nil), info.own...)
+	}
+	return slices.Clone(info.remedies)
+}
+
+// Remedy is the name of something that would help. Package control has those that the
+// guard carries out; the others are advice.
+type Remedy string
 
 // The remedies.
 const (
-	Weight        Remedy = iota // cpu.weight or cpu.idle where victim and suspect diverge in the tree of groups
-	HeadroomCap                 // cpu.max of best-effort work, by what is idle less a reserve
-	ShrinkCPUs                  // fewer CPUs in the cpuset of best-effort work
-	CacheWays                   // fewer ways of the last-level cache for best-effort work
-	BandwidthCap                // memory bandwidth of best-effort work throttled
-	CoreSched                   // core scheduling: the suspect never runs beside the victim on one core
-	ExclusiveCPUs               // whole cores for the victim alone
-	Burst                       // cpu.max.burst of the victim
-	RaiseLimit                  // a higher cpu.max or memory.max of the victim
-	GrowCPUs                    // more CPUs for the victim
-	MemoryHigh                  // memory.high of best-effort work
-	IOWeight                    // io.weight of best-effort work
-	PlaceMemory                 // restart the victim with CPUs and memory on one node
-	Power                       // a frequency floor or shallower idle states for the victim's CPUs
+	Weight        Remedy = "weight"
+	HeadroomCap   Remedy = "headroom_cap"
+	ShrinkCPUs    Remedy = "shrink_cpus"
+	CacheWays     Remedy = "cache_ways"
+	BandwidthCap  Remedy = "bandwidth_cap"
+	CoreSched     Remedy = "core_sched"
+	ExclusiveCPUs Remedy = "exclusive_cpus"
+	Burst         Remedy = "burst"
+	RaiseLimit    Remedy = "raise_limit"
+	GrowCPUs      Remedy = "grow_cpus"
+	MemoryHigh    Remedy = "memory_high"
+	IOWeight      Remedy = "io_weight"
+	PlaceMemory   Remedy = "place_memory"
+	Power         Remedy = "power"
 )
 
-var remedyNames = []string{
-	Weight: "weight", HeadroomCap: "headroom_cap", ShrinkCPUs: "shrink_cpus", CacheWays: "cache_ways", BandwidthCap: "bandwidth_cap",
-	CoreSched: "core_sched", ExclusiveCPUs: "exclusive_cpus", Burst: "burst", RaiseLimit: "raise_limit", GrowCPUs: "grow_cpus",
-	MemoryHigh: "memory_high", IOWeight: "io_weight", PlaceMemory: "place_memory", Power: "power",
-}
-
-var remedyWords = []string{
+var remedyWords = map[Remedy]string{
 	Weight:        "lower cpu.weight, or cpu.idle, where the two diverge in the tree of groups",
 	HeadroomCap:   "cap best-effort work to what is idle, less a reserve",
 	ShrinkCPUs:    "fewer CPUs for best-effort work",
@@ -109,48 +130,8 @@ var remedyWords = []string{
 	Power:         "a frequency floor, or shallower idle states, for the victim's CPUs",
 }
 
-// Remedies returns what would help a victim that lacks the resource, the
-// cheapest and easiest to revert first; nothing where nothing on this host
-// does. Own says that the victim itself is the cause.
-func (r Resource) Remedies(own bool) []Remedy {
-	switch r {
-	case OwnLimit:
-		return []Remedy{Burst, RaiseLimit}
-	case OwnLoad:
-		return []Remedy{GrowCPUs}
-	case CPU:
-		return []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}
-	case Memory:
-		if own {
-			return []Remedy{RaiseLimit}
-		}
-		return []Remedy{MemoryHigh}
-	case IO:
-		if !own {
-			return []Remedy{IOWeight}
-		}
-	case MemoryBandwidth:
-		return []Remedy{BandwidthCap, ShrinkCPUs}
-	case LLC:
-		return []Remedy{CacheWays, ShrinkCPUs}
-	case SMT:
-		return []Remedy{CoreSched, ExclusiveCPUs}
-	case NUMA:
-		return []Remedy{PlaceMemory}
-	case Frequency:
-		return []Remedy{Power}
-	}
-	return nil
-}
-
 // String returns the remedy's name, "headroom_cap".
-func (r Remedy) String() string { return enum.Name(remedyNames, r) }
+func (r Remedy) String() string { return string(r) }
 
 // Words says in a few words what the remedy is.
-func (r Remedy) Words() string { return enum.Name(remedyWords, r) }
-
-// MarshalText writes the remedy's name.
-func (r Remedy) MarshalText() ([]byte, error) { return enum.Marshal(remedyNames, r) }
-
-// UnmarshalText reads the remedy's name.
-func (r *Remedy) UnmarshalText(text []byte) error { return enum.Unmarshal(remedyNames, text, r) }
+func (r Remedy) Words() string { return cmp.Or(remedyWords[r], string(r)) }

@@ -3,7 +3,7 @@ package detect
 import (
 	"strconv"
 
-	"berth.dev/berth/internal/enum"
+	"berth.dev/berth/internal/plain"
 )
 
 // Signal is a figure about one workload in one window, derived from samples.
@@ -22,26 +22,25 @@ const (
 	// StealShare is the CPU time that the hypervisor took from the host, of that
 	// and the time that the host used.
 	StealShare
-	// RunQueueP99 is the 99th percentile of waits for a CPU, in seconds.
+	// RunQueueP99 is the 99th percentile of run-queue latency, in seconds.
 	RunQueueP99
-	// WaitRatio is the time that threads waited for a CPU, of that and the time
-	// they ran.
+	// WaitRatio is the run delay of threads, of run delay and run time.
 	WaitRatio
 	// CPUPressure, MemoryPressure and IOPressure are PSI's some.
 	CPUPressure
 	MemoryPressure
 	IOPressure
-	// SelfQueued and ForeignQueued are the parts of the wait for a CPU, beyond what is
-	// usual for the CPU use, for which the workload itself had it, and others or kernel
-	// threads; 0 where it waits hardly more than usual. IdleQueued and ThrottledQueued
-	// are those of all the wait in which nobody had it as it was still waking up, and
-	// as a quota withheld it.
+	// SelfQueued and ForeignQueued are parts of the run delay above the baseline for the
+	// CPU use: the part during which the workload itself had the CPU, and the part during
+	// which others or kernel threads had it. They are 0 where the run delay is hardly above
+	// the baseline. IdleQueued and ThrottledQueued are parts of all the run delay: the CPU
+	// was still waking up, or a quota withheld it.
 	SelfQueued
 	ForeignQueued
 	IdleQueued
 	ThrottledQueued
-	// Imposed is the time that threads waited for a CPU behind others, beyond the
-	// usual, of all the time that they waited or ran.
+	// Imposed is the run delay behind others above the baseline, of run delay and run
+	// time.
 	Imposed
 	// OwnUse is the workload's part of the CPU time used on the host while its
 	// CPUs are full, 0 while they are not.
@@ -51,7 +50,7 @@ const (
 	CPI
 	MPKI
 	Clock
-	// Occupancy is what the workload has in last-level caches, in bytes.
+	// Occupancy is the workload's part of last-level caches, in bytes.
 	Occupancy
 	// DomainBandwidth is the traffic to memory in the workload's busiest cache
 	// domain, of the peak.
@@ -97,16 +96,16 @@ var signalInfos = [signals]signalInfo{
 	ThrottledPeriods: {"throttled_periods", "periods in which its quota ran out", "", false},
 	Withheld:         {"withheld", "CPU time withheld by quotas", "", false},
 	StealShare:       {"steal", "CPU time taken by the hypervisor", "", false},
-	RunQueueP99:      {"run_queue_p99", "99th percentile of waits for a CPU", "s", false},
-	WaitRatio:        {"wait_ratio", "time waiting for a CPU", "", false},
-	CPUPressure:      {"cpu_pressure", "time under CPU pressure", "", false},
-	MemoryPressure:   {"memory_pressure", "time under memory pressure", "", false},
-	IOPressure:       {"io_pressure", "time under I/O pressure", "", false},
-	SelfQueued:       {"self_queued", "unusual waits behind its own threads", "", false},
-	ForeignQueued:    {"foreign_queued", "unusual waits behind others", "", false},
-	IdleQueued:       {"idle_queued", "waits for a CPU to wake up", "", false},
-	ThrottledQueued:  {"throttled_queued", "waits for quota", "", false},
-	Imposed:          {"imposed", "time of unusual waits behind others", "", false},
+	RunQueueP99:      {"run_queue_p99", "99th percentile of run-queue latency", "s", false},
+	WaitRatio:        {"wait_ratio", "run delay, of run delay and run time", "", false},
+	CPUPressure:      {"cpu_pressure", "CPU pressure (PSI)", "", false},
+	MemoryPressure:   {"memory_pressure", "memory pressure (PSI)", "", false},
+	IOPressure:       {"io_pressure", "I/O pressure (PSI)", "", false},
+	SelfQueued:       {"self_queued", "part of the run delay above baseline behind its own threads", "", false},
+	ForeignQueued:    {"foreign_queued", "part of the run delay above baseline behind others", "", false},
+	IdleQueued:       {"idle_queued", "part of the run delay while a CPU wakes up", "", false},
+	ThrottledQueued:  {"throttled_queued", "part of the run delay for quota", "", false},
+	Imposed:          {"imposed", "run delay above baseline behind others, of run delay and run time", "", false},
 	OwnUse:           {"own_use", "its part of full CPUs", "", false},
 	CPI:              {"cpi", "cycles per instruction", "cycles", false},
 	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false},
@@ -117,7 +116,7 @@ var signalInfos = [signals]signalInfo{
 	LocalMemory:      {"local_memory", "memory on its own nodes", "", true},
 	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false},
 	OwnIO:            {"own_io", "its part of the I/O", "", false},
-	QueueShare:       {"queue_share", "part of the unusual wait", "", false},
+	QueueShare:       {"queue_share", "part of the run delay above baseline", "", false},
 	UseShare:         {"use_share", "part of the suspects' CPU use", "", false},
 	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false},
 	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false},
@@ -127,25 +126,16 @@ var signalInfos = [signals]signalInfo{
 	Correlation:      {"correlation", "correlation of CPU use with the symptom", "r", false},
 }
 
-func signalNames() []string {
+var signalNames = func() []string {
 	names := make([]string, signals)
 	for i, info := range signalInfos {
 		names[i] = info.name
 	}
 	return names
-}
-
-// Signals returns all of them.
-func Signals() []Signal {
-	all := make([]Signal, signals)
-	for i := range all {
-		all[i] = Signal(i)
-	}
-	return all
-}
+}()
 
 // String returns the signal's name, "wait_ratio".
-func (s Signal) String() string { return enum.Name(signalNames(), s) }
+func (s Signal) String() string { return plain.Word(signalNames, s) }
 
 // Words says in a few words what the signal is.
 func (s Signal) Words() string {
@@ -156,10 +146,10 @@ func (s Signal) Words() string {
 }
 
 // MarshalText writes the signal's name.
-func (s Signal) MarshalText() ([]byte, error) { return enum.Marshal(signalNames(), s) }
+func (s Signal) MarshalText() ([]byte, error) { return plain.MarshalWord(signalNames, s) }
 
 // UnmarshalText reads the signal's name.
-func (s *Signal) UnmarshalText(text []byte) error { return enum.Unmarshal(signalNames(), text, s) }
+func (s *Signal) UnmarshalText(text []byte) error { return plain.UnmarshalWord(signalNames, text, s) }
 
 // format writes a value of the signal for a person.
 func (s Signal) format(v float64) string {

@@ -59,7 +59,7 @@ type simGroup struct {
 	occupancy, memory, remote float64
 	limits, traffic, io       float64
 	p99                       float64
-	by                        map[string]float64 // wait by culprit; "kernel", "idle", "throttled" are special
+	by                        map[string]float64 // wait by antagonist; "kernel", "idle", "throttled" are special
 	counters                  map[simKey]float64
 }
 

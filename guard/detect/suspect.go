@@ -8,7 +8,7 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// claim is who has the greatest part of something.
+// claim is the group with the greatest part of something.
 type claim struct {
 	name  string // "" if nobody has enough
 	share float64
@@ -32,20 +32,20 @@ func (c *claims) add(name string, amount float64, fresh bool) {
 	}
 }
 
-// claim names who has the greatest part if it is a culprit's and known of this
+// claim names who has the greatest part if it is an antagonist's and known of this
 // window.
 func (c *claims) claim(total, least float64) claim {
 	if !(total > 0) || total < least {
 		return claim{}
 	}
-	if share := c.most / total; share >= culprit && !c.stale {
+	if share := c.most / total; share >= antagonist && !c.stale {
 		return claim{c.who, min(share, 1), true}
 	}
 	return claim{known: !c.stale}
 }
 
-// queuedMost says who had the CPU for most of what the workload waits beyond the
-// usual. Who had it for a small part of its wait behind others, or hardly more than
+// queuedMost returns the group that had the CPU for most of the workload's run delay above
+// the baseline. A group that had it for a small part of the run delay, or hardly more than
 // usual, is not named.
 func (w *workload) queuedMost() claim {
 	var c claims
@@ -145,7 +145,7 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 	return c.claim(c.total, least)
 }
 
-// trafficMost says who causes most of the traffic to memory in the workload's
+// trafficMost returns the group that causes most of the traffic to memory in the workload's
 // busiest cache domain.
 func (d *Detector) trafficMost(w *workload) claim {
 	at := w.busiest(watch.Bandwidth)

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
 func write(t *testing.T, root string, files map[string]string) {
@@ -174,13 +174,14 @@ func TestCounterSignals(t *testing.T) {
 
 func TestPerfTree(t *testing.T) {
 	t.Parallel()
-	v1 := cgroup.Hierarchy{Version: 1, Controllers: []string{"cpu"}, Dir: "cpu"}
-	events := cgroup.Hierarchy{Version: 1, Controllers: []string{"perf_event"}, Dir: "perf"}
-	v2 := cgroup.Hierarchy{Version: 2, Dir: "unified"}
-	for want, all := range map[string][]cgroup.Hierarchy{
+	v1 := cgroupstat.Tree{Version: 1, Controllers: []string{"cpu"}, Dir: "/cpu"}
+	events := cgroupstat.Tree{Version: 1, Controllers: []string{"perf_event"}, Dir: "/perf"}
+	v2 := cgroupstat.Tree{Version: 2, Dir: "/unified"}
+	for want, all := range map[string][]cgroupstat.Tree{
 		"": {v1}, "/unified": {v1, v2}, "/perf": {v2, events},
 	} {
-		if got := perfTree("/", all); got != want {
+		s := Site{Trees: all}
+		if got := s.tree("perf_event"); got != want {
 			t.Errorf("%v: %q, want %q", all, got, want)
 		}
 	}
@@ -223,17 +224,18 @@ func TestLiveCounters(t *testing.T) {
 		t.Skipf("this host cannot be observed: %v", err)
 	}
 	defer o.Close()
-	if o.perfTree == "" {
+	perfTree := o.site.tree("perf_event")
+	if perfTree == "" {
 		t.Skip("no tree of the perf_event controller")
 	}
-	dir, err := os.MkdirTemp(o.perfTree, "berth-observe-")
+	dir, err := os.MkdirTemp(perfTree, "berth-observe-")
 	if err != nil {
 		t.Skipf("cannot make a group: %v", err)
 	}
 	group := filepath.Base(dir)
 	dirs := []string{dir}
-	if o.tree != o.perfTree {
-		dirs = append(dirs, filepath.Join(o.tree, group))
+	if o.site.Tree != perfTree {
+		dirs = append(dirs, filepath.Join(o.site.Tree, group))
 		if err := os.Mkdir(dirs[1], 0o755); err != nil {
 			t.Skipf("cannot make a group: %v", err)
 		}
@@ -246,9 +248,11 @@ func TestLiveCounters(t *testing.T) {
 	if err := o.Focus([]string{group}); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.counters[group].why[1]; errors.Is(err, kernel.ErrNotSupported) {
-		t.Skip(err)
-	}
+	o.focus[group].Each(func(name string, err error) {
+		if name == "software events" && errors.Is(err, kernel.ErrNotSupported) {
+			t.Skip(err)
+		}
+	})
 	fd, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)

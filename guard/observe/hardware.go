@@ -18,7 +18,7 @@ import (
 	"berth.dev/berth/watch/resctrl"
 )
 
-// Hardware reads the counters of the whole host, for agent/metrics: what lies in
+// Hardware reads the counters of the whole host, for agent/web: what lies in
 // last-level caches and goes to memory, by cache, and the cycles and instructions
 // of all CPUs. It is for one goroutine at a time.
 type Hardware struct {

@@ -7,15 +7,14 @@ import (
 
 	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/procstat"
-	"berth.dev/berth/watch/psi"
+	"berth.dev/berth/watch/proc"
 )
 
 // hostFiles are what tells of the whole host, /proc/stat and /proc/pressure. They stay
 // open: they are read ten times a second while the run-queue probe is armed.
 type hostFiles struct {
 	stat      kernfile.File
-	times     procstat.Stat
+	times     proc.Stat
 	pressures []openPressure // those that there are
 	buf       []byte
 }
@@ -73,7 +72,7 @@ func (h *hostFiles) read(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 		if err != nil {
 			continue
 		}
-		if p, err := psi.Parse(text); err == nil && p.HasSome {
+		if p, err := proc.ParsePressure(text); err == nil && p.HasSome {
 			add(f.quantity, watch.Part{}, p.Some.Total.Seconds())
 		}
 	}

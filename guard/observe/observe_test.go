@@ -225,16 +225,29 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 // The parts of a wait become samples; a culprit that is new had cost nothing at
-// the tick before, and one below a group in focus is that group.
+// the tick before, one below a group in focus is that group, one in a crowded subtree
+// the subtree, and one that has ended the closest group above it that is there.
 func TestQueueSamples(t *testing.T) {
 	t.Parallel()
-	q := queue{names: map[uint64]string{1: "/api", 2: "/api/sub", 3: "/batch", 4: "/", 5: Ended}, seen: map[[2]string]bool{{"/api", "api"}: true}}
+	root := t.TempDir()
+	for _, group := range []string{"api", "batch", "crowd/old", "slice"} {
+		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := newQueue(&fakeProbe{}, root)
+	q.names = map[uint64]string{1: "/api", 2: "/api/sub", 3: "/batch", 4: "/", 5: Ended, 6: "/crowd/old", 7: "/slice/ended/below", 8: "/ended"}
+	q.crowded = []string{"crowd"}
+	q.waits["/api"] = map[string]*wait{"api": {seconds: 0.5}}
 	g := runq.Group{Path: "/api", Dropped: runq.Share{Wait: 7 * time.Second}}
 	q.before.Groups = []runq.Group{g}
 	for _, s := range []struct {
 		who  runq.Culprit
 		wait time.Duration
-	}{{1, 1}, {2, 2}, {3, 4}, {4, 8}, {5, 16}, {runq.Kernel, 32}, {runq.Idle, 64}, {runq.Throttled, 128}, {runq.Unknown, 256}} {
+	}{
+		{1, 1}, {2, 2}, {3, 4}, {4, 8}, {5, 16}, {runq.Kernel, 32}, {runq.Idle, 64}, {runq.Throttled, 128}, {runq.Unknown, 256},
+		{6, 512}, {7, 1024}, {8, 2048}, {9, 4096},
+	} {
 		g.Shares = append(g.Shares, runq.Share{Culprit: s.who, Wait: s.wait * time.Second})
 	}
 	type row struct {
@@ -244,18 +257,18 @@ func TestQueueSamples(t *testing.T) {
 		Value float64
 	}
 	var got []row
-	for _, s := range q.samples(2, 1, &g, nil) {
+	for _, s := range q.samples(2, 1, &g, &g, nil) {
 		if s.Subject != subject("/api") {
 			t.Errorf("subject is %s", s.Subject)
 		}
 		got = append(got, row{s.Time, s.Quantity, s.By, s.Value})
 	}
 	want := []row{
-		{1, watch.QueuedBy, Ended, 0}, {2, watch.QueuedBy, Ended, 16},
-		{1, watch.QueuedBy, "/", 0}, {2, watch.QueuedBy, "/", 8},
-		{2, watch.QueuedBy, "api", 3},
-		{1, watch.QueuedBy, "batch", 0}, {2, watch.QueuedBy, "batch", 4},
-		{2, watch.QueuedKernel, "", 32}, {2, watch.QueuedIdle, "", 64}, {2, watch.QueuedThrottled, "", 128}, {2, watch.Queued, "", 518},
+		{1, watch.QueuedBy, "batch", 0}, {1, watch.QueuedBy, "/", 0}, {1, watch.QueuedBy, Ended, 0},
+		{1, watch.QueuedBy, "crowd", 0}, {1, watch.QueuedBy, "slice", 0}, {1, watch.QueuedBy, Others, 0},
+		{2, watch.QueuedBy, Ended, 16 + 2048}, {2, watch.QueuedBy, Others, 7 + 4096}, {2, watch.QueuedBy, "/", 8}, {2, watch.QueuedBy, "api", 3.5},
+		{2, watch.QueuedBy, "batch", 4}, {2, watch.QueuedBy, "crowd", 512}, {2, watch.QueuedBy, "slice", 1024},
+		{2, watch.QueuedKernel, "", 32}, {2, watch.QueuedIdle, "", 64}, {2, watch.QueuedThrottled, "", 128}, {2, watch.Queued, "", 8191 + 7},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -308,7 +321,7 @@ func TestFocusMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, focused := o.focus[group]
-		if len(o.focus) != 1 || !focused || len(o.counters) != 1 || o.counters[group] == nil {
+		if len(o.focus) != 1 || !focused {
 			t.Errorf("in focus: %v, want %s", sortedKeys(o.focus), group)
 		}
 	}
@@ -367,6 +380,7 @@ func TestReadWhilePressed(t *testing.T) {
 	pressure("sys/fs/cgroup/a.slice/api/memory.pressure", "1011000")
 	reads("a group waits for memory", false, true)
 	reads("after a few ticks more", true, true)
+	pressure(host, "20010")
 	pressure(api, "1100000")
 	reads("it waits for I/O", true, false)
 	if err := os.Remove(filepath.Join(root, host)); err != nil {

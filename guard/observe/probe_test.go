@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/runq"
 )
 
@@ -17,6 +21,18 @@ type fakeProbe struct {
 	stale   string           // a path that has to be removed before it can be added
 	armed   bool
 	closed  bool
+
+	names    map[uint64]string
+	lookups  int
+	snapshot runq.Snapshot
+}
+
+func (p *fakeProbe) Name(id uint64) (string, error) {
+	p.lookups++
+	if name := p.names[id]; name != "" {
+		return name, nil
+	}
+	return "", fs.ErrNotExist
 }
 
 func (p *fakeProbe) Add(path string) error {
@@ -54,38 +70,36 @@ func (p *fakeProbe) Disarm() error {
 	return nil
 }
 
-func (p *fakeProbe) Read(*runq.Snapshot) error { return nil }
+func (p *fakeProbe) Read(s *runq.Snapshot) error {
+	*s = p.snapshot
+	return nil
+}
 
 func (p *fakeProbe) Close() error {
 	p.armed, p.closed = false, true
 	return nil
 }
 
-// A group that vanishes or is made anew as the probe is armed costs that group, not
-// the probe; what else cannot be watched costs the probe.
+// A group that vanishes, is made anew or is refused as the probe is armed costs that
+// group, not the probe.
 func TestArm(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		probe fakeProbe
-		want  []string // watched; nil is no probe
+		want  []string // watched
 	}{
 		"all there":      {fakeProbe{}, []string{"/a", "/b", "/c"}},
 		"one vanished":   {fakeProbe{refuses: map[string]error{"/b": fs.ErrNotExist}}, []string{"/a", "/c"}},
 		"one made anew":  {fakeProbe{stale: "/b"}, []string{"/a", "/b", "/c"}},
-		"a map is full":  {fakeProbe{refuses: map[string]error{"/b": errors.New("no space left")}}, nil},
+		"a map is full":  {fakeProbe{refuses: map[string]error{"/b": errors.New("no space left")}}, []string{"/a", "/c"}},
+		"one crowded":    {fakeProbe{refuses: map[string]error{"/b": &runq.CrowdedError{Path: "/b"}}}, []string{"/a", "/c"}},
 		"all of it gone": {fakeProbe{refuses: map[string]error{"/a": fs.ErrNotExist, "/b": fs.ErrNotExist, "/c": fs.ErrNotExist}}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := c.probe
-			o := &Observer{queue: &queue{probe: &p}}
+			o := &Observer{queue: newQueue(&p, "")}
 			o.arm([]string{"a", "b", "c"})
-			if c.want == nil {
-				if o.noRun == nil || o.queue != nil || !p.closed {
-					t.Errorf("no error %v, closed %v", o.noRun, p.closed)
-				}
-				return
-			}
 			if o.noRun != nil || !p.armed || !slices.Equal(p.watched, c.want) {
 				t.Errorf("armed %v, watches %v, want %v; %v", p.armed, p.watched, c.want, o.noRun)
 			}
@@ -96,15 +110,196 @@ func TestArm(t *testing.T) {
 // A group that was left out can leave the focus.
 func TestDropUnwatched(t *testing.T) {
 	t.Parallel()
-	n, err := OpenNear(plant(t))
+	n, err := Open(Config{Root: plant(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	n.o.queue, n.armed = &queue{probe: &fakeProbe{refuses: map[string]error{"/batch": fs.ErrNotExist}}}, true
+	n.queue, n.armed = newQueue(&fakeProbe{refuses: map[string]error{"/batch": fs.ErrNotExist}}, ""), true
 	for _, focus := range [][]string{{"batch"}, {}} {
-		if err := n.Focus(focus); err != nil || n.Probe() != nil && n.o.noRun != nil {
-			t.Errorf("focus on %v: %v, %v", focus, err, n.o.noRun)
+		if err := n.Focus(focus); err != nil || n.Probe() != nil && n.noRun != nil {
+			t.Errorf("focus on %v: %v, %v", focus, err, n.noRun)
 		}
+	}
+}
+
+// A group that is refused is told once, and tried again later; the others are watched
+// all the time.
+func TestRefusedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	p := &fakeProbe{refuses: map[string]error{"/crowd": &runq.CrowdedError{Path: "/crowd"}}}
+	n, err := Open(Config{Root: plant(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	n.queue = newQueue(p, "")
+	n.focus = map[string]*Readers{"crowd": n.site.Open("crowd", cpuset.Set{}, nil), "web": n.site.Open("web", cpuset.Set{}, nil)}
+	if err := n.Arm(true); err != nil || n.Probes("crowd") || !n.Probes("web") {
+		t.Errorf("%v, tells of crowd: %v, of web: %v", err, n.Probes("crowd"), n.Probes("web"))
+	}
+	tick := func(now watch.Time) error {
+		_, err := n.TickNear(now, nil)
+		if !p.armed || !slices.Contains(p.watched, "/web") {
+			t.Errorf("at %v: armed %v, watches %v", now, p.armed, p.watched)
+		}
+		return err
+	}
+	var crowded *runq.CrowdedError
+	if err := tick(watch.Second); !errors.As(err, &crowded) {
+		t.Errorf("it is not told: %v", err)
+	}
+	if err := tick(retry + 2*watch.Second); err != nil {
+		t.Errorf("told again: %v", err)
+	}
+	p.refuses = nil
+	if err := tick(retry + 3*watch.Second); err != nil || n.Probes("crowd") {
+		t.Errorf("tried again at once: %v", err)
+	}
+	if err := tick(2*retry + 2*watch.Second); err != nil || !n.Probes("crowd") {
+		t.Errorf("not tried again: %v", err)
+	}
+}
+
+// share are culprits with the same wait each, by id.
+func shares(ids ...uint64) (all []runq.Share) {
+	for _, id := range ids {
+		all = append(all, runq.Share{Culprit: runq.Culprit(id), Wait: time.Second})
+	}
+	return all
+}
+
+// However many culprits a group has, those that are kept apart, the names that are
+// remembered and those that one reading looks up are bounded, and no wait is lost.
+func TestManyCulprits(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	p := &fakeProbe{names: map[uint64]string{}}
+	q := newQueue(p, root)
+	sum := func(samples []watch.Sample) (sum float64, names int) {
+		for _, s := range samples {
+			if s.Quantity == watch.QueuedBy && s.Time != 0 {
+				sum += s.Value
+				names++
+			}
+		}
+		return sum, names
+	}
+	const rounds, each = 20, 100
+	wait := 0.
+	for round := range rounds {
+		var ids []uint64
+		for i := range each {
+			id := uint64(1000*round + i + 10)
+			p.names[id] = fmt.Sprintf("/g%d", id)
+			if err := os.Mkdir(root+p.names[id], 0o755); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		// Those of the round before are culprits no more: the group is watched anew.
+		p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Added: time.Unix(int64(round), 0), Shares: shares(ids...)}}}
+		p.lookups = 0
+		now := watch.Time(round+1) * watch.Second / 2
+		samples, err := q.read(now, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait += each
+		if sum, names := sum(samples); sum != wait || names > maxCulprits {
+			t.Errorf("round %d: %v s by %d names, want all %v s by %d at most", round, sum, names, wait, maxCulprits)
+		}
+		if p.lookups > maxLookups || len(q.names) > each {
+			t.Errorf("round %d: %d lookups, %d names", round, p.lookups, len(q.names))
+		}
+	}
+	// Once they have been silent for long they give way.
+	p.names[1] = "/new"
+	if err := os.Mkdir(root+"/new", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Added: time.Unix(99, 0), Shares: shares(1)}}}
+	if _, err := q.read(100*watch.Second, 99*watch.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w := q.waits["/web"]["new"]; w == nil || w.seconds != 1 {
+		t.Errorf("a new culprit has no place: %v", q.waits["/web"])
+	}
+	p.snapshot = runq.Snapshot{}
+	if _, err := q.read(101*watch.Second, 100*watch.Second, nil); err != nil || len(q.names)+len(q.waits) != 0 {
+		t.Errorf("%d names, %d victims are kept of nobody", len(q.names), len(q.waits))
+	}
+}
+
+// Where culprits have found no room in the kernel, their wait is that of others, and
+// the group is watched anew, but not all the time.
+func TestDroppedWait(t *testing.T) {
+	t.Parallel()
+	p := &fakeProbe{watched: []string{"/web"}}
+	q := newQueue(p, t.TempDir())
+	adds := &countingProbe{fakeProbe: p}
+	q.probe = adds
+	for i := range 5 {
+		p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Dropped: runq.Share{Wait: time.Duration(i) * time.Second}}}}
+		if _, err := q.read(watch.Time(i+1)*watch.Second, watch.Time(i)*watch.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w := q.waits["/web"][Others]; w == nil || w.seconds != 4 || adds.added != 1 {
+		t.Errorf("others cost %+v, want 4 s; watched anew %d times, want once", w, adds.added)
+	}
+}
+
+// countingProbe counts how often groups are added.
+type countingProbe struct {
+	*fakeProbe
+	added int
+}
+
+func (p *countingProbe) Add(path string) error {
+	p.added++
+	return p.fakeProbe.Add(path)
+}
+
+// Several times a second only the groups in focus are read; what a full tick has read at
+// the same time is told twice, and read once.
+func TestTickNear(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	if err := errors.Join(o.Closely([]string{"a.slice/api"}), o.Focus([]string{"a.slice/api"})); err != nil {
+		t.Fatal(err)
+	}
+	used := func(samples []watch.Sample, err error) map[string]float64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, s := range samples {
+			if s.Quantity == watch.CPUTime && s.Subject.Part == (watch.Part{}) {
+				got[s.Subject.Name] = s.Value
+			}
+		}
+		return got
+	}
+	if got := used(o.Tick(watch.Second, nil)); got["a.slice/api"] != 3 || got["b.slice"] != 0.5 {
+		t.Fatalf("%v", got)
+	}
+	write(t, root, map[string]string{cgroupDir + "a.slice/api/cpu.stat": "usage_usec 4000000\n"})
+	for i, want := range []float64{3, 4} {
+		now := watch.Second + watch.Time(i)*100*watch.Millisecond
+		if got := used(o.TickNear(now, nil)); got["a.slice/api"] != want || got[""] != 1 || len(got) != 2 {
+			t.Errorf("at %v: %v, want %v of the group, and the host", now, got, want)
+		}
+	}
+	if err := os.RemoveAll(root + "/" + cgroupDir + "a.slice/api"); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.remove("a.slice/api"); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(o.TickNear(2*watch.Second, nil)); len(got) != 1 {
+		t.Errorf("a group that is gone tells %v", got)
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/psi"
+	"berth.dev/berth/watch/proc"
 )
 
 // RunQueue is the name of the signal that needs the run-queue probe.
@@ -75,8 +76,11 @@ func (o *Observer) groupSignals(group string) []Signal {
 	for _, signal := range sampled() {
 		all = append(all, o.groupSignal(group, signal))
 	}
-	all = append(all, o.waitSignal(group))
-	return append(all, o.sourceSignals(group, "group in focus", focusSources())...)
+	r := o.focus[group]
+	if r == nil {
+		r = o.site.Open(group, o.usable(group), Sources(InFocus, o.cfg.Sources...))
+	}
+	return append(all, r.signals("group in focus")...)
 }
 
 func available(signals []Signal) (n int) {
@@ -109,16 +113,16 @@ func (o *Observer) hostSignals() []Signal {
 	}))}
 	for _, p := range pressures() {
 		all = append(all, Signal{Name: p.name, Of: "host"}.with(measure(func() error {
-			_, err := psi.Read(o.host, p.file)
+			_, err := proc.ReadPressure(o.host, p.file)
 			return err
 		})))
 	}
-	return append(all, o.sourceSignals("", "host", hostSources())...)
+	return append(all, o.site.Open("", cpuset.Set{}, Sources(OfHost, o.cfg.Sources...)).signals("host")...)
 }
 
 func (o *Observer) groupSignal(group string, signal cgroupstat.Signal) Signal {
 	s := Signal{Name: signal.String(), Of: "group"}
-	r, err := cgroupstat.Open(o.trees, group, signal)
+	r, err := cgroupstat.Open(o.site.Trees, group, signal)
 	if err != nil {
 		return s.with(0, err)
 	}
@@ -128,22 +132,6 @@ func (o *Observer) groupSignal(group string, signal cgroupstat.Signal) Signal {
 	}
 	return s.with(measure(readAgain(func(now watch.Time) error {
 		_, err := r.Read(now, nil)
-		return err
-	})))
-}
-
-func (o *Observer) waitSignal(group string) Signal {
-	s := Signal{Name: "run delay", Of: "group in focus", Note: "grows with the threads, up to 64 a reading"}
-	if err := o.why[group]; err != nil {
-		return s.with(0, err)
-	}
-	threads, err := o.openWaits(group)
-	if err != nil {
-		return s.with(0, err)
-	}
-	defer threads.Close()
-	return s.with(measure(readAgain(func(now watch.Time) error {
-		_, _, err := threads.Read(now, nil)
 		return err
 	})))
 }

@@ -1,10 +1,12 @@
-// Package fakekernel plays the kernel's part in a cgroup tree, for tests.
+// Package fakekernel plays the kernel's part in a cgroup tree, and makes the
+// /sys of a machine, for tests. Tests that use the kernel's own groups take turns by
+// LockHost.
 //
 // The tree is a directory of plain files, so that any reader sees it and it
 // outlives a process that is killed. Kernel's methods (those of kernel.Files)
 // treat the files as the kernel does: making a group makes its files, a value
 // is refused or shown in the kernel's own form, and one write may change other
-// files. On v2 that is what package parity recorded on kernels of several versions,
+// files. On v2 that is what was recorded on kernels of several versions (Parity),
 // on v1 what was seen on Linux 6.18. It knows what Berth uses and nothing else.
 package fakekernel
 
@@ -40,10 +42,13 @@ type Layout struct {
 	Inner bool
 	// CPUs and Mems are what is online.
 	CPUs, Mems string
+	// Weights says what shares out disks by weight: "io.cost" on v2 and "bfq" on v1 by
+	// default, "bfq" or "none" on both.
+	Weights string
 	// Devices are the numbers of the block devices; nil stands for any.
 	Devices []string
 	// Version is that of the kernel whose v2 tree this is, as in "6.1"; "" stands
-	// for 6.12.
+	// for 6.12. On v1 it only says whether there is cpu.idle (5.15).
 	Version string
 }
 
@@ -78,6 +83,60 @@ type Kernel struct {
 	layout Layout
 }
 
+// onlineFile says which of Layout.CPUs are online.
+const onlineFile = "sys/devices/system/cpu/online"
+
+// online are the CPUs that are online.
+func (k *Kernel) online() cpuset.Set {
+	return k.set(path.Dir(onlineFile), path.Base(onlineFile))
+}
+
+// SetOnline has some of Layout.CPUs online, and the others offline, as hot-plugging does.
+// From v1 groups below the topmost, the kernel takes what goes offline, for good.
+func (k *Kernel) SetOnline(cpus string) error {
+	if err := k.put(onlineFile, cpus); err != nil {
+		return err
+	}
+	for _, m := range k.mounts() {
+		switch {
+		case !m.has("cpuset"):
+			continue
+		case m.version == 2:
+			if err := k.effective(m); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, file := range []string{"/cpuset.cpus", "/cpuset.effective_cpus"} {
+			if err := k.put(m.dir+file, cpus); err != nil {
+				return err
+			}
+		}
+		for _, dir := range k.children(m.dir) {
+			if err := k.unplug(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unplug takes what is offline from a v1 group and those below it.
+func (k *Kernel) unplug(dir string) error {
+	left := k.set(dir, "cpuset.cpus").Intersect(k.online()).String()
+	for _, file := range []string{"/cpuset.cpus", "/cpuset.effective_cpus"} {
+		if err := k.put(dir+file, left); err != nil {
+			return err
+		}
+	}
+	for _, child := range k.children(dir) {
+		if err := k.unplug(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Open returns the kernel of a tree that New has built.
 func Open(dir string, l Layout) *Kernel { return &Kernel{dir, l} }
 
@@ -88,7 +147,7 @@ func New(dir string, l Layout) (*Kernel, error) {
 	for name, text := range map[string]string{
 		"proc/self/mountinfo":             k.mountInfo(),
 		"proc/sys/kernel/random/boot_id":  "b007-1",
-		"sys/devices/system/cpu/online":   l.CPUs,
+		onlineFile:                        l.CPUs,
 		"sys/devices/system/node/has_cpu": l.Mems,
 	} {
 		if err := k.create(name, text); err != nil {

@@ -29,7 +29,6 @@ var filesV1 = map[string][]file{
 	},
 	"freezer": {{"freezer.state", "THAWED"}},
 	"blkio": {
-		{"blkio.bfq.weight", "100"},
 		{"blkio.throttle.read_bps_device", ""}, {"blkio.throttle.write_bps_device", ""},
 		{"blkio.throttle.read_iops_device", ""}, {"blkio.throttle.write_iops_device", ""},
 	},
@@ -43,8 +42,21 @@ var filesV2 = map[string][]file{
 		{"cpuset.cpus.exclusive", ""}, {"cpuset.cpus.partition", "member"},
 	},
 	"memory": {{"memory.max", "max"}, {"memory.high", "max"}, {"memory.low", "0"}, {"memory.current", "0"}},
-	"io":     {{"io.weight", "default 100"}, {"io.max", ""}},
+	"io":     {{"io.max", ""}},
 	"pids":   {{"pids.max", "max"}, {"pids.current", "0"}},
+}
+
+// weights are the files by which disks are shared out, of the root and of other groups.
+func (k *Kernel) weights(m mount) (root, other []file) {
+	switch {
+	case k.layout.Weights == "none":
+		return nil, nil
+	case m.version == 1:
+		return []file{{"blkio.bfq.io_serviced", ""}}, []file{{"blkio.bfq.weight", "100"}}
+	case k.layout.Weights == "bfq":
+		return nil, []file{{"io.bfq.weight", "default 100"}}
+	}
+	return []file{{"io.cost.qos", ""}}, []file{{"io.weight", "default 100"}}
 }
 
 // populate makes the files of a new group. A root group has no limits of its own.
@@ -56,6 +68,11 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 			if !root || c == "cpu" || c == "cpuacct" || c == "cpuset" {
 				files = append(files, filesV1[c]...)
 			}
+			if rootWeights, weights := k.weights(m); c == "blkio" && root {
+				files = append(files, rootWeights...)
+			} else if c == "blkio" {
+				files = append(files, weights...)
+			}
 		}
 	} else {
 		files = append(files,
@@ -66,6 +83,9 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 		}
 		if root {
 			files = append(files, file{"cgroup.controllers", inOrder(m.controllers)})
+			if rootWeights, _ := k.weights(m); m.has("io") {
+				files = append(files, rootWeights...)
+			}
 			if m.has("cpuset") {
 				files = append(files, file{"cpuset.cpus.effective", k.layout.CPUs}, file{"cpuset.mems.effective", k.layout.Mems})
 			}
@@ -74,6 +94,9 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 		}
 	}
 	for _, f := range files {
+		if f.name == "cpu.idle" && !k.atLeast(5, 15) {
+			continue
+		}
 		if err := k.create(path.Join(dir, f.name), f.text); err != nil {
 			return err
 		}
@@ -99,9 +122,13 @@ func (k *Kernel) populate(m mount, dir string, root bool) error {
 
 // offer makes a v2 group's files those of the given controllers.
 func (k *Kernel) offer(m mount, dir string, controllers []string) error {
+	_, weights := k.weights(m)
 	for c, files := range filesV2 {
+		if c == "io" {
+			files = slices.Concat(files, weights)
+		}
 		for _, f := range files {
-			if f.name == "cpuset.cpus.exclusive" && !k.atLeast(6, 7) {
+			if f.name == "cpuset.cpus.exclusive" && !k.atLeast(6, 7) || f.name == "cpu.idle" && !k.atLeast(5, 15) {
 				continue
 			}
 			name := path.Join(dir, f.name)
@@ -131,7 +158,7 @@ func (k *Kernel) offer(m mount, dir string, controllers []string) error {
 
 // effective recomputes the effective sets of a v2 hierarchy.
 func (k *Kernel) effective(m mount) error {
-	if err := k.spread(m.dir, "cpuset.cpus", mustSet(k.layout.CPUs)); err != nil {
+	if err := k.spread(m.dir, "cpuset.cpus", k.online()); err != nil {
 		return err
 	}
 	return k.spread(m.dir, "cpuset.mems", mustSet(k.layout.Mems))

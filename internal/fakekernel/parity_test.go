@@ -6,25 +6,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/internal/fakekernel"
-	"berth.dev/berth/internal/fakekernel/parity"
 )
 
 // TestParity replays the table of writes and compares with what real kernels
 // did. "make e2e ARGS='-run //TestParity -update'" records it anew.
 func TestParity(t *testing.T) {
 	t.Parallel()
-	recorded, err := parity.Recorded()
+	recorded, err := fakekernel.Recorded()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for version, want := range recorded {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			k, err := fakekernel.New(t.TempDir(), fakekernel.Layout{
-				Version: version,
-				V2:      "sys/fs/cgroup", V2Controllers: parity.Controllers(),
-				Own: "/", CPUs: parity.CPUs, Mems: parity.Mems, Devices: []string{"252:0"},
-			})
+			k, err := fakekernel.New(t.TempDir(), fakekernel.ParityLayout(version))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +29,7 @@ func TestParity(t *testing.T) {
 			if err := k.WriteFile("sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +io +memory +pids"); err != nil {
 				t.Fatal(err)
 			}
-			got, err := parity.Kernel{Tree: k, Dir: "sys/fs/cgroup", PID: "4242", Device: "252:0"}.Record()
+			got, err := fakekernel.Parity{Tree: k, Dir: "sys/fs/cgroup", PID: "4242", Device: "252:0"}.Record()
 			if err != nil {
 				t.Fatal(err)
 			}

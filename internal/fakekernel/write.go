@@ -37,7 +37,7 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 		return k.partition(m, dir, value)
 	case "memory.max", "memory.high", "memory.low", "memory.limit_in_bytes":
 		return k.memory(m, name, value)
-	case "io.max", "io.weight", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
+	case "io.max", "io.weight", "io.bfq.weight", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
 		"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device":
 		return k.keyed(dir, file, value)
 	case "blkio.bfq.weight":
@@ -53,24 +53,12 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 		if value != "FROZEN" && value != "THAWED" {
 			return syscall.EINVAL
 		}
-		return k.put(name, value)
+		if err := k.put(name, value); err != nil {
+			return err
+		}
+		return k.thaw(dir)
 	}
 	return syscall.EINVAL
-}
-
-// kill ends what is in a group and below it.
-func (k *Kernel) kill(dir string) error {
-	for _, pid := range strings.Fields(k.get(dir, "cgroup.procs")) {
-		if err := k.Exit(pid); err != nil {
-			return err
-		}
-	}
-	for _, child := range k.children(dir) {
-		if err := k.kill(child); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (k *Kernel) ranged(name, value string, low, high int64, refuse error) error {
@@ -205,6 +193,9 @@ func (k *Kernel) cpuset(m mount, dir, file, value string) error {
 		return syscall.ERANGE
 	}
 	if m.version == 1 {
+		if file == "cpuset.cpus" && !k.online().Contains(set) {
+			return syscall.EINVAL
+		}
 		if dir != m.dir && !k.set(path.Dir(dir), file).Contains(set) {
 			return syscall.EACCES
 		}
@@ -254,7 +245,8 @@ func (k *Kernel) memory(m mount, name, value string) error {
 // keyed replaces, adds or removes the line of one device.
 func (k *Kernel) keyed(dir, file, value string) error {
 	words := strings.Fields(value)
-	if file == "io.weight" && len(words) == 1 {
+	most := map[string]uint64{"io.weight": 10000, "io.bfq.weight": 1000}[file] // 0 for others
+	if most > 0 && len(words) == 1 {
 		words = append([]string{"default"}, words...)
 	}
 	if len(words) == 0 || len(words) == 1 && file != "io.max" {
@@ -274,7 +266,7 @@ func (k *Kernel) keyed(dir, file, value string) error {
 		if rest, err = ioMax(lines[words[0]], words[1:]); err != nil {
 			return err
 		}
-	} else if n, err := strconv.ParseUint(rest, 10, 64); err != nil || file == "io.weight" && (n < 1 || n > 10000) {
+	} else if n, err := strconv.ParseUint(rest, 10, 64); err != nil || most > 0 && (n < 1 || n > most) {
 		return syscall.EINVAL
 	} else if n == 0 {
 		rest = ""
@@ -428,76 +420,6 @@ func (k *Kernel) retype(dir string) error {
 	for _, child := range k.children(dir) {
 		if err := k.put(child+"/cgroup.type", below); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// attach moves a process within a hierarchy.
-func (k *Kernel) attach(m mount, dir, pid string) error {
-	if _, err := strconv.ParseUint(pid, 10, 31); err != nil {
-		return syscall.EINVAL
-	}
-	if _, err := os.Stat(k.real("proc/" + pid)); err != nil {
-		return syscall.ESRCH
-	}
-	if m.has("cpuset") && m.version == 1 && (k.get(dir, "cpuset.cpus") == "" || k.get(dir, "cpuset.mems") == "") {
-		return syscall.ENOSPC
-	}
-	if kind := k.get(dir, "cgroup.type"); m.version == 2 && kind != "" {
-		holds := slices.Contains(strings.Fields(k.get(dir, "cgroup.procs")), pid)
-		switch {
-		case kind == "domain invalid":
-			return syscall.EOPNOTSUPP
-		case k.get(dir, "cgroup.subtree_control") != "" && !holds:
-			return syscall.EBUSY
-		}
-	}
-	if err := k.removeProcess(m, pid); err != nil {
-		return err
-	}
-	if err := k.addProcess(dir, pid); err != nil {
-		return err
-	}
-	text := k.get("proc/"+pid, "cgroup")
-	var lines []string
-	for i, mount := range k.mounts() {
-		for line := range strings.Lines(text) {
-			line = strings.TrimSpace(line)
-			if !strings.HasPrefix(line, mount.prefix(i)+":") {
-				continue
-			}
-			if mount.dir == m.dir {
-				line = mount.prefix(i) + ":/" + strings.TrimPrefix(strings.TrimPrefix(dir, m.dir), "/")
-			}
-			lines = append(lines, line)
-		}
-	}
-	return k.put("proc/"+pid+"/cgroup", strings.Join(lines, "\n"))
-}
-
-func (k *Kernel) addProcess(dir, pid string) error {
-	pids := append(strings.Fields(k.get(dir, "cgroup.procs")), pid)
-	slices.Sort(pids)
-	return k.setProcs(dir, pids)
-}
-
-func (k *Kernel) setProcs(dir string, pids []string) error {
-	if err := k.put(dir+"/cgroup.procs", strings.Join(pids, "\n")); err != nil {
-		return err
-	}
-	return k.retype(dir)
-}
-
-// removeProcess takes a process out of the group that it is in.
-func (k *Kernel) removeProcess(m mount, pid string) error {
-	dirs := []string{m.dir}
-	for len(dirs) > 0 {
-		dir := dirs[0]
-		dirs = append(dirs[1:], k.children(dir)...)
-		pids := strings.Fields(k.get(dir, "cgroup.procs"))
-		if i := slices.Index(pids, pid); i >= 0 {
-			return k.setProcs(dir, slices.Delete(pids, i, i+1))
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,7 +79,7 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 		buf = make([]byte, 4096)
 	}
 	for {
-		n, err := unix.Pread(f.fd, buf, 0)
+		n, err := pread(f.fd, buf)
 		switch {
 		case err == syscall.EINTR:
 			continue
@@ -89,6 +90,17 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 		}
 		buf = make([]byte, 2*len(buf))
 	}
+}
+
+// pread is pread(2) at 0 that does not tell the scheduler of the runtime. The kernel
+// answers from memory in microseconds; to make ready for a wait costs as much, and wakes
+// other threads.
+func pread(fd int, buf []byte) (int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
 }
 
 // ReadAll is Read for files that are lists, such as cgroup.threads and

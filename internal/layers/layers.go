@@ -19,96 +19,88 @@ func Rooms() []Room {
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
 		{Path: "internal/kernfile"},
-		{Path: "internal/amount", Pure: true},
 		{Path: "internal/strictyaml", Pure: true},
-		{Path: "internal/enum", Pure: true},
+		{Path: "internal/plain", Pure: true},
 		// 1: the vocabularies
-		{Path: "machine", May: []string{"cpuset"}, Pure: true},
-		{Path: "kernel", May: []string{"cpuset", "internal/enum", "internal/kernfile"}},
-		{Path: "watch", May: []string{"internal/enum"}, Pure: true},
+		{Path: "machine", May: []string{"internal/plain", "cpuset"}, Pure: true},
+		{Path: "kernel/knob", May: []string{"cpuset"}, Pure: true},
+		{Path: "kernel", May: []string{"cpuset", "kernel/knob", "internal/kernfile", "internal/plain"}},
+		{Path: "watch", May: []string{"internal/plain"}, Pure: true},
+		{Path: "desired", May: []string{"kernel/knob"}, Pure: true},
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
-		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
-		{Path: "kernel/systemd", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
-		{Path: "watch/psi", May: []string{"kernel", "internal/kernfile"}},
 		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/resctrl", May: []string{"kernel", "watch", "internal/kernfile"}},
 		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
-		{Path: "watch/schedstat", May: []string{"kernel", "watch", "internal/kernfile"}},
-		// The time of a process is that of its threads.
-		{Path: "watch/procstat", May: []string{"internal/kernfile", "watch/schedstat"}},
-		{Path: "watch/cgrouptree", May: []string{"kernel"}},
-		// Groups have pressure files too, in the format that watch/psi parses.
-		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/psi", "internal/kernfile"}},
-		{Path: "place", May: []string{"cpuset", "machine"}, Pure: true},
+		{Path: "watch/proc", May: []string{"kernel", "watch", "internal/kernfile"}},
+		// Groups have pressure files too, in the format that watch/proc parses.
+		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc", "internal/kernfile"}},
+		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "place/balloons", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "place/controlplane", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "place/topologyaware", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/balloons", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/controlplane", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/topologyaware", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/enum"}, Pure: true},
-		// 3: wiring
-		{Path: "guard/observe", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/procstat", "watch/runq", "watch/psi", "watch/schedstat", "watch/cgroupstat",
-			"watch/perf", "watch/resctrl", "watch/cpufreq", "internal/kernfile",
-		}},
-		{Path: "guard/control", May: []string{"cpuset", "machine", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/enum"}},
-		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "guard/detect", "guard/control"}},
-		{Path: "guard", May: []string{"cpuset", "machine", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
-		{Path: "lab/stats"},
-		{Path: "lab/probe"},
-		{Path: "lab/noise"},
-		{Path: "lab/tenant"},
-		{Path: "lab/disk"},
-		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
-		{Path: "lab", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat",
-			"lab/stats", "lab/probe", "lab/noise", "lab/tenant", "lab/load",
-		}},
-		{Path: "lab/guarded", May: []string{
-			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/disk",
-		}},
-		{Path: "lab/report", May: []string{"cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/probe", "lab/tenant"}},
-		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "internal/amount", "internal/strictyaml",
+		{Path: "place/policies", May: []string{
+			"place", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
-		{Path: "agent/config", May: []string{
-			"cpuset", "place", "kernel", "kernel/cgroup", "replay", "internal/amount", "internal/strictyaml",
+		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
+		// 3: wiring
+		{Path: "guard/observe", May: []string{
+			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
+			"watch/perf", "watch/resctrl", "watch/cpufreq", "internal/kernfile",
 		}},
-		{Path: "doctor/delegation", May: []string{"kernel"}},
-		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch/procstat", "doctor/delegation"}},
-		{Path: "agent", May: []string{"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "kernel/systemd", "place", "place/berth"}},
+		{Path: "guard/control", May: []string{"cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "guard/detect", "guard/control"}},
+		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
+		{Path: "lab/stats"},
+		{Path: "lab/noise"},
+		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
+		{Path: "lab", May: []string{
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch", "watch/cgroupstat", "watch/proc",
+			"lab/stats", "lab/noise", "lab/load",
+		}},
+		{Path: "lab/report", May: []string{"internal/plain", "cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise"}},
+		{Path: "lab/guarded", May: []string{
+			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "watch", "watch/cgroupstat",
+		}},
+		{Path: "replay", May: []string{
+			"cpuset", "machine", "place", "place/policies", "internal/strictyaml",
+		}, Pure: true},
+		{Path: "agent/config", May: []string{
+			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
+		}},
+		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
+		{Path: "agent", May: []string{
+			"cpuset", "desired", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
+		}},
 		{Path: "agent/api", May: []string{
-			"cpuset", "machine", "kernel", "watch", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
+			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/cgrouptree",
-			"watch/perf", "watch/resctrl", "watch/schedstat", "place", "agent", "agent/config", "agent/api", "guard", "guard/actuate", "guard/control", "guard/detect",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat",
+			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 		}},
-		{Path: "agent/metrics", May: []string{
-			"cpuset", "machine", "kernel", "watch", "watch/procstat", "watch/psi", "place", "agent", "agent/api",
-			"agent/config", "guard", "guard/control", "guard/detect",
-		}},
-		{Path: "agent/page", May: []string{
-			"cpuset", "machine", "watch", "place", "agent", "agent/api", "agent/config", "kernel/cgroup", "guard", "guard/control", "guard/detect",
+		{Path: "agent/web", May: []string{
+			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
+			"guard", "guard/control", "guard/detect",
 		}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
-		{Path: "internal/fakekernel", May: []string{"cpuset"}},
-		{Path: "internal/fakekernel/parity"},
-		{Path: "internal/placetest", May: []string{"cpuset", "machine", "place"}},
-		{Path: "internal/casefile", May: []string{"machine", "machine/sysfs"}},
+		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
+		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
+		{Path: "internal/jsonschema"},
 		{Path: "internal/layers"},
-		{Path: "internal/vmtest/guest"},
-		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest/guest"}},
-		{Path: "internal/vmtest", May: []string{"cpuset", "internal/vmtest/guest"}},
-		{Path: "e2e/fetch", May: []string{"internal/vmtest"}},
-		{Path: "e2e/boot", May: []string{"internal/vmtest"}},
+		{Path: "internal/vmtest", May: []string{"cpuset"}},
+		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
+		{Path: "e2e/vm", May: []string{"internal/vmtest"}},
 	}
 }
 
@@ -125,8 +117,8 @@ func OwnedImports() []Owned {
 	return []Owned{
 		{"github.com/spf13/", []string{"cmd/berth"}, "only the door knows a command line"},
 		{"golang.org/x/term", []string{"cmd/berth"}, "only the door knows a terminal"},
-		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load", "lab/report"}, "histograms belong to the lab"},
-		{"github.com/prometheus/", []string{"agent/metrics"}, "only the metrics know Prometheus"},
+		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
+		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
 		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
 		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
@@ -134,7 +126,7 @@ func OwnedImports() []Owned {
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
 		{"log/slog", []string{"agent/daemon", "cmd/berth"}, "libraries return errors; they do not log"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
-		{"testing", []string{"internal/placetest"}, "test code is not shipped"},
+		{"testing", []string{"internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package placetest holds what the tests of all placement policies share:
-// random machines and requests, the properties that every policy has, and the
-// benchmark.
+// random machines and requests, the properties that every policy has, folders of
+// allocation cases, and the benchmark.
 package placetest
 
 import (

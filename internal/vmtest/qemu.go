@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
-
-	"berth.dev/berth/internal/vmtest/guest"
 )
 
 // The numbers of the files that QEMU inherits.
@@ -61,10 +59,10 @@ func (k *Kit) arguments(m Machine, job Job) []string {
 	}
 	add(chardev("console", consoleFD)...)
 	add("-serial", "chardev:console", "-device", "virtio-serial-pci")
-	add(chardev(guest.OutPort, outFD)...)
-	add("-device", "virtserialport,chardev="+guest.OutPort+",name="+guest.OutPort)
-	add(chardev(guest.ResultPort, resultFD)...)
-	add("-device", "virtserialport,chardev="+guest.ResultPort+",name="+guest.ResultPort)
+	add(chardev(OutPort, outFD)...)
+	add("-device", "virtserialport,chardev="+OutPort+",name="+OutPort)
+	add(chardev(ResultPort, resultFD)...)
+	add("-device", "virtserialport,chardev="+ResultPort+",name="+ResultPort)
 	return args
 }
 

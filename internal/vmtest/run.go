@@ -27,8 +27,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"berth.dev/berth/internal/vmtest/guest"
 )
 
 // Job is what a guest is to do.
@@ -227,7 +225,7 @@ func (h *host) wait() { h.readers.Wait() }
 func (h *host) readReports(r io.Reader) {
 	reports := json.NewDecoder(r)
 	for {
-		var report guest.Report
+		var report GuestReport
 		if err := reports.Decode(&report); err != nil {
 			return
 		}
@@ -268,7 +266,7 @@ func (j Job) copied() []string {
 	if j.Disk == "" {
 		return nil
 	}
-	return append([]string{guest.Init, guest.JobFile, guest.MachineFile}, slices.Sorted(maps.Keys(j.Files))...)
+	return append([]string{InitFile, JobFile, MachineFile}, slices.Sorted(maps.Keys(j.Files))...)
 }
 
 // packInitrd makes the initramfs in memory, so that nothing is left behind
@@ -286,8 +284,8 @@ func packInitrd(m Machine, job Job) (_ *os.File, err error) {
 	}()
 	a := &archive{w: initrd}
 	for name, data := range map[string]any{
-		guest.JobFile:     guest.Job{Args: job.Args, Env: job.Env, Copy: job.copied()},
-		guest.MachineFile: m,
+		JobFile:     GuestJob{Args: job.Args, Env: job.Env, Copy: job.copied()},
+		MachineFile: m,
 	} {
 		text, err := json.Marshal(data)
 		if err != nil {
@@ -298,14 +296,14 @@ func packInitrd(m Machine, job Job) (_ *os.File, err error) {
 	for name, table := range m.tables() {
 		a.file(name, table)
 	}
-	files := map[string]string{guest.Init: job.Init}
+	files := map[string]string{InitFile: job.Init}
 	for i, name := range modules(m, job) {
 		file, ok, err := job.Kernel.module(name)
 		if err != nil {
 			return nil, err
 		}
 		if ok {
-			files[fmt.Sprintf("%s/%02d-%s", guest.Modules, i, filepath.Base(file))] = file
+			files[fmt.Sprintf("%s/%02d-%s", ModulesDir, i, filepath.Base(file))] = file
 		}
 	}
 	for name, file := range job.Files {

@@ -26,7 +26,8 @@ import (
 
 // The controllers that Berth knows, by their v2 names. On v1, IO is "blkio";
 // CPUAcct (usage) and Freezer are controllers only there, and part of every
-// v2 group.
+// v2 group. Pressure stands for what every v2 group counts and no v1 group does:
+// asked for it, Base makes groups in the v2 tree of a hybrid host, too.
 const (
 	CPU     = "cpu"
 	CPUAcct = "cpuacct"
@@ -35,6 +36,8 @@ const (
 	IO      = "io"
 	PIDs    = "pids"
 	Freezer = "freezer"
+
+	Pressure = "pressure"
 )
 
 // Controllers returns every controller that this package can use.
@@ -61,7 +64,7 @@ type Hierarchy struct {
 }
 
 // core are what every v2 group has without enabling a controller.
-var core = [...]string{CPUAcct, Freezer}
+var core = [...]string{CPUAcct, Freezer, Pressure}
 
 // has reports whether groups of h can do what the controller is for.
 func (h *Hierarchy) has(controller string) bool {
@@ -200,7 +203,7 @@ func v2Name(controller string) string {
 }
 
 // Hierarchy returns the tree that a controller is in. A controller that is in
-// a v1 tree is in no other; CPUAcct and Freezer are in the v2 tree otherwise.
+// a v1 tree is in no other; CPUAcct, Freezer and Pressure are in the v2 tree otherwise.
 func (h *Host) Hierarchy(controller string) (*Hierarchy, bool) {
 	for _, version := range []int{1, 2} {
 		for i := range h.Hierarchies {

@@ -27,12 +27,11 @@ func Example() {
 	// echo 102 > /sys/fs/cgroup/cpu,cpuacct/berth-lab/neighbour/cpu.shares
 	// echo 20000 > /sys/fs/cgroup/cpu,cpuacct/berth-lab/neighbour/cpu.cfs_quota_us
 	//
-	// cpu.shares = 102
 	// cpu.idle = 0
+	// cpu.shares = 102
 	// cpu.cfs_quota_us = 20000
 	// cpu.cfs_period_us = 100000
 	// cpu.cfs_burst_us = 0
-	// throttled 0 times
 	// groups left: 0
 }
 
@@ -109,13 +108,6 @@ func squeeze() (err error) {
 	}
 	for _, k := range knobs {
 		fmt.Println(k.File, "=", k.Value)
-	}
-	stat, err := neighbour.Stat()
-	if err != nil {
-		return err
-	}
-	if stat.Throttled != nil {
-		fmt.Println("throttled", *stat.Throttled, "times")
 	}
 	return undo()
 }

@@ -1,12 +1,14 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"berth.dev/berth/kernel"
 )
@@ -40,6 +42,16 @@ func (g Group) Dirs() []string {
 		dirs = append(dirs, g.dir(p))
 	}
 	return dirs
+}
+
+// Trees returns the hierarchies that the group is in, as Host.Hierarchies does, but each
+// with the group's directory.
+func (g Group) Trees() []Hierarchy {
+	var trees []Hierarchy
+	for _, p := range g.base.parts {
+		trees = append(trees, Hierarchy{Version: p.Version, Controllers: p.controllers, Dir: g.dir(p)})
+	}
+	return trees
 }
 
 func (g Group) dir(p part) string { return path.Join(p.dir, g.rel) }
@@ -191,9 +203,17 @@ func (c *creation) enable(parent string) error {
 }
 
 // Attach plans to move a process, with all its threads, into the group; undo
-// moves it back to where it was.
+// moves it back to where it was. If it ends before the plan is
+// applied, applying fails with ESRCH, also if another process has its number by then.
 func (g Group) Attach(pid int) (kernel.Plan, error) {
-	members, err := membership(g.base.host.root, strconv.Itoa(pid))
+	root := g.base.host.root
+	// Read first: if the membership is of another process by then, the start is wrong.
+	p, err := kernel.ReadProcess(root.FS(), strconv.Itoa(pid))
+	if err != nil {
+		return nil, fmt.Errorf("attach process %d: %w", pid, err)
+	}
+	start := p.Start
+	members, err := membership(root, strconv.Itoa(pid))
 	if err != nil {
 		return nil, fmt.Errorf("attach process %d: %w", pid, err)
 	}
@@ -217,6 +237,7 @@ func (g Group) Attach(pid int) (kernel.Plan, error) {
 			Path:  g.dir(p) + "/cgroup.procs",
 			Value: strconv.Itoa(pid),
 			Back:  back + "/cgroup.procs",
+			Start: start,
 		})
 	}
 	return plan, nil
@@ -239,4 +260,13 @@ func (g Group) Procs() (pids []int, ok bool, err error) {
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), ok, nil
+}
+
+// read returns a file's text; ok is false if it does not exist.
+func (h *Host) read(name string) (text string, ok bool, err error) {
+	data, err := fs.ReadFile(h.root.FS(), name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return "", false, nil
+	}
+	return string(data), err == nil, err
 }

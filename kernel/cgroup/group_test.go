@@ -119,13 +119,14 @@ func TestLife(t *testing.T) {
 		if err != nil || !ok || !slices.Equal(pids, []int{pid}) {
 			t.Errorf("Procs: %v, %v, %v, want %d", pids, ok, err, pid)
 		}
-		stat, err := tenant.Stat()
-		if err != nil {
-			t.Fatal(err)
+		var dirs []string
+		for _, tree := range tenant.Trees() {
+			dirs = append(dirs, tree.Dir)
+			if tree.Version == 0 || !slices.ContainsFunc(s.host.Hierarchies, func(h Hierarchy) bool { return strings.HasPrefix(tree.Dir, h.Dir+"/") }) {
+				t.Errorf("Trees: %+v", tree)
+			}
 		}
-		if stat.CPU == nil || tenant.Has(CPU) == nil && (stat.Periods == nil || stat.Throttled == nil || stat.ThrottledTime == nil) {
-			t.Errorf("Stat: %+v: the kernel tells more", stat)
-		}
+		diff(t, "directories", tenant.Dirs(), dirs)
 		if err := errors.Join(undoAttach(), undoCreate()); err != nil {
 			t.Fatal(err)
 		}
@@ -462,36 +463,6 @@ func TestMissingController(t *testing.T) {
 	}
 }
 
-func TestStatAbsentIsNotZero(t *testing.T) {
-	t.Parallel()
-	s := fakeSite(t, fakekernel.V2())
-	stat, err := s.base.Child("absent").Stat()
-	diff(t, "Stat of no group", Stat{}, stat)
-	if err != nil {
-		t.Error(err)
-	}
-	g := s.group(t)
-	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", "usage_usec 1500\nnr_periods 4\nnr_throttled 3\nthrottled_usec 2000"); err != nil {
-		t.Fatal(err)
-	}
-	if stat, err = g.Stat(); err != nil {
-		t.Fatal(err)
-	}
-	us, n := func(d time.Duration) *time.Duration { d *= time.Microsecond; return &d }, func(n int64) *int64 { return &n }
-	diff(t, "Stat", Stat{
-		CPU: us(1500), Periods: n(4), Throttled: n(3), ThrottledTime: us(2000), MemoryBytes: n(0), PIDs: n(0),
-	}, stat)
-	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", "usage_usec lots"); err != nil {
-		t.Fatal(err)
-	}
-	if stat, err := g.Stat(); err == nil {
-		t.Errorf("%+v from garbage", stat)
-	}
-	if err := s.fake.Put("sys/fs/cgroup/berth-test/a/cpu.stat", ""); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestKill kills a group, and a group by way of its parent.
 func TestKill(t *testing.T) {
 	t.Parallel()
@@ -551,5 +522,52 @@ func TestKillGivesUp(t *testing.T) {
 	s.root.Files = undead{s.fake, syscall.EPERM}
 	if err := g.Kill(context.Background()); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("Kill: %v", err)
+	}
+}
+
+// A process that another v1 group holds frozen cannot be killed; Kill says which group
+// that is, and leaves it as it is.
+func TestKillNamesFreezer(t *testing.T) {
+	t.Parallel()
+	for _, fake := range []bool{true, false} {
+		t.Run(map[bool]string{true: "fake", false: "real"}[fake], func(t *testing.T) {
+			t.Parallel()
+			var s site
+			if fake {
+				s = fakeSite(t, fakekernel.V1())
+			} else {
+				s = realSite(t, 1)
+			}
+			tree, ok := s.host.Hierarchy(Freezer)
+			if !ok || tree.Version != 1 {
+				t.Skip("no v1 freezer here")
+			}
+			var err error
+			if s.base, err = s.host.Base(CPUSet); err != nil {
+				t.Skip(err)
+			}
+			g := s.group(t)
+			pid := s.process(t)
+			plan, err := g.Attach(pid)
+			s.apply(t, plan, err)
+			other, err := s.host.Base(Freezer)
+			if err != nil {
+				t.Skip(err)
+			}
+			frozen := other.Child(s.name + "-frozen")
+			plan, err = frozen.Create()
+			s.apply(t, plan, err)
+			plan, err = frozen.Attach(pid)
+			s.apply(t, plan, err)
+			plan, err = frozen.Set(Limits{Frozen: On})
+			s.apply(t, plan, err) // undone first: the process ends then
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			err = g.Kill(ctx)
+			var alive *kernel.AliveError
+			if !errors.As(err, &alive) || len(alive.Left) != 1 || alive.Left[0].PID != pid || alive.Left[0].Frozen != frozen.Dirs()[0] {
+				t.Errorf("Kill: %v, left %+v", err, alive)
+			}
+		})
 	}
 }

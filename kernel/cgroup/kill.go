@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
-	"time"
+
+	"berth.dev/berth/kernel"
 )
 
 // Kill kills every process in the group and the groups below it, and those
 // they fork meanwhile, and waits until all have left: cgroup.kill (5.14) on v2,
-// else SIGKILL until none is left. Frozen v1 groups are thawed, for the dead to
-// leave them. The base itself, which holds this process, is refused.
+// else SIGKILL until none is left (see kernel.Root.Kill). Frozen v1 groups are thawed,
+// if Base was asked for Freezer, for the dead to leave them. After 10 s, or when ctx
+// ends, what is left is a *kernel.AliveError. The base itself, which holds this process,
+// is refused.
 func (g Group) Kill(ctx context.Context) error {
 	if err := g.kill(ctx); err != nil {
 		return fmt.Errorf("kill group %q: %w", g.rel, err)
@@ -36,22 +39,32 @@ func (g Group) kill(ctx context.Context) error {
 			return err
 		}
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		pids, err := g.killable()
-		if err != nil || len(pids) == 0 {
-			return err
-		}
-		for _, pid := range pids {
-			if err := host.root.Signal(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("process %d: %w", pid, err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("still holds %v: %w", pids, ctx.Err())
-		case <-time.After(wait):
+	err := host.root.Kill(ctx, g.killable)
+	var alive *kernel.AliveError
+	if errors.As(err, &alive) {
+		for i := range alive.Left {
+			alive.Left[i].Frozen = host.frozenIn(alive.Left[i].PID)
 		}
 	}
+	return err
+}
+
+// frozenIn returns the v1 freezer group that holds a process frozen, "" if none does.
+func (h *Host) frozenIn(pid int) string {
+	t, ok := h.Hierarchy(Freezer)
+	members, err := membership(h.root, strconv.Itoa(pid))
+	if !ok || t.Version == 2 || err != nil {
+		return ""
+	}
+	i := slices.IndexFunc(members, func(m Membership) bool { return slices.Contains(m.Controllers, Freezer) })
+	if i < 0 {
+		return ""
+	}
+	dir, ok := t.dirOf(members[i].Path)
+	if text, found, _ := h.read(dir + "/freezer.state"); !ok || !found || strings.TrimSpace(text) == "THAWED" {
+		return ""
+	}
+	return dir
 }
 
 // killable thaws the group and those below it, and returns their processes.

@@ -1,12 +1,12 @@
 package cgroup
 
 import (
-	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
+
+	"berth.dev/berth/kernel"
 )
 
 // MountInfo is one cgroup line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
@@ -27,78 +27,27 @@ type MountInfo struct {
 }
 
 // ParseMountInfo reads the text of /proc/PID/mountinfo and returns the cgroup
-// and cgroup2 mounts, in the file's order. Other file systems are not looked at
-// beyond their type.
+// and cgroup2 mounts, in the file's order.
 func ParseMountInfo(text string) ([]MountInfo, error) {
+	all, err := kernel.ParseMounts(text)
+	if err != nil {
+		return nil, err
+	}
 	var mounts []MountInfo
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == "" {
+	for _, m := range all {
+		if !m.IsCgroup() {
 			continue
 		}
-		m, err := parseMount(line)
-		if err != nil {
-			return nil, fmt.Errorf("mountinfo %q: %w", line, err)
+		if !path.IsAbs(m.Root) {
+			return nil, fmt.Errorf("mountinfo: /%s: its root %q is not absolute", m.Dir, m.Root)
 		}
-		if m.Version != 0 {
-			mounts = append(mounts, m)
+		version := 1
+		if m.Type == "cgroup2" {
+			version = 2
 		}
+		mounts = append(mounts, MountInfo{Version: version, Root: m.Root, Dir: "/" + m.Dir, ReadOnly: m.ReadOnly, Options: m.Options})
 	}
 	return mounts, nil
-}
-
-// parseMount reads one line; Version is 0 for other file systems. The fields
-// are: id, parent, major:minor, root, mount point, options, any number of
-// optional fields, "-", type, source, super options.
-func parseMount(line string) (MountInfo, error) {
-	fields := strings.Split(line, " ")
-	sep := slices.Index(fields, "-")
-	if sep < 6 || len(fields) < sep+4 {
-		return MountInfo{}, errors.New("fields are missing")
-	}
-	var m MountInfo
-	switch fields[sep+1] {
-	case "cgroup":
-		m.Version = 1
-	case "cgroup2":
-		m.Version = 2
-	default:
-		return m, nil
-	}
-	var err error
-	if m.Root, err = unescape(fields[3]); err != nil {
-		return m, err
-	}
-	if m.Dir, err = unescape(fields[4]); err != nil {
-		return m, err
-	}
-	if !path.IsAbs(m.Root) || !path.IsAbs(m.Dir) {
-		return m, errors.New("a path is not absolute")
-	}
-	m.Options = strings.Split(fields[sep+3], ",")
-	m.ReadOnly = slices.Contains(strings.Split(fields[5], ","), "ro") || slices.Contains(m.Options, "ro")
-	return m, nil
-}
-
-// unescape replaces the octal escapes of mountinfo (\040 is a space).
-func unescape(s string) (string, error) {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(s, `\`)
-		b.WriteString(before)
-		if !found {
-			return b.String(), nil
-		}
-		if len(after) < 3 {
-			return "", fmt.Errorf("bad escape in %q", s)
-		}
-		code, err := strconv.ParseUint(after[:3], 8, 8)
-		if err != nil || code == 0 {
-			return "", fmt.Errorf("bad escape in %q", s)
-		}
-		b.WriteByte(byte(code))
-		s = after[3:]
-	}
 }
 
 // Membership is one line of /proc/PID/cgroup: where a process is in one
@@ -141,26 +90,6 @@ func ParseMembership(text string) ([]Membership, error) {
 		all = append(all, m)
 	}
 	return all, nil
-}
-
-// parseFlat reads a flat keyed file ("usage_usec 12\n..."), as cpu.stat is.
-func parseFlat(text string) (map[string]int64, error) {
-	values := map[string]int64{}
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		if len(fields) != 2 {
-			return nil, fmt.Errorf("flat keyed line %q: not KEY VALUE", line)
-		}
-		v, err := strconv.ParseUint(fields[1], 10, 63)
-		if err != nil {
-			return nil, fmt.Errorf("flat keyed line %q: %w", line, err)
-		}
-		values[fields[0]] = int64(v)
-	}
-	return values, nil
 }
 
 // parsePIDs reads cgroup.procs: a process id per line. Processes of another

@@ -67,19 +67,6 @@ func TestParseMembership(t *testing.T) {
 	}
 }
 
-func TestParseFlat(t *testing.T) {
-	t.Parallel()
-	got, err := parseFlat("nr_periods 3\n\nthrottled_usec 9223372036854775807\n")
-	if err != nil || !cmp.Equal(got, map[string]int64{"nr_periods": 3, "throttled_usec": 1<<63 - 1}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, text := range []string{"a", "a b", "a 1 2", "a -1", "a 9223372036854775808", "a 1.5"} {
-		if got, err := parseFlat(text); err == nil {
-			t.Errorf("%q: %v, want an error", text, got)
-		}
-	}
-}
-
 func TestParsePIDs(t *testing.T) {
 	t.Parallel()
 	got, err := parsePIDs("12\n0\n7\n")
@@ -124,18 +111,6 @@ func FuzzParseMembership(f *testing.F) {
 				if dir, ok := h.dirOf(m.Path); ok && dir != "x" && dir[:2] != "x/" {
 					t.Errorf("dirOf(%q) = %q", m.Path, dir)
 				}
-			}
-		}
-	})
-}
-
-func FuzzParseFlat(f *testing.F) {
-	f.Add("nr_periods 3\nthrottled_usec 5\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		values, err := parseFlat(text)
-		for key, v := range values {
-			if err == nil && (v < 0 || key == "") {
-				t.Errorf("%q: %d", key, v)
 			}
 		}
 	})

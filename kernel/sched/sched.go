@@ -1,11 +1,11 @@
 // Package sched sets CPU affinity, nice value and scheduling policy of every
-// thread of a process: what an ordinary user can do to a neighbour without
-// control groups, and what Berth's own load generator needs.
+// thread of a process. An ordinary user can isolate a neighbour with these, without
+// control groups; Berth's own load generator uses them, too.
 //
 // It is the lesser backend. Affinity is a request that the process can take
 // back, and SCHED_IDLE and nice values weigh a thread only against threads of
-// the same group: with autogroup, or cgroups between the two, they protect
-// nobody.
+// the same group. With autogroup, or cgroups between the two, they have no
+// effect.
 //
 // Settings are made by system calls on the running kernel, so there is no
 // kernel.Root here and no journal either: they end with the process, and Berth
@@ -35,7 +35,7 @@ const (
 	Leave Policy = iota // as it is
 	Other               // SCHED_OTHER, time-sharing
 	Batch               // SCHED_BATCH, time-sharing without wake-up preemption
-	Idle                // SCHED_IDLE, when nothing else in the group wants to run; see CanUndo
+	Idle                // SCHED_IDLE, when nothing else in the group wants to run; going back needs privilege or RLIMIT_NICE
 	FIFO                // SCHED_FIFO, real-time until it blocks
 	RR                  // SCHED_RR, real-time in turns
 	Deadline
@@ -66,19 +66,19 @@ func (p Policy) String() string {
 
 func (p Policy) realTime() bool { return p == FIFO || p == RR }
 
-// Attr is what to set. The zero value leaves everything as it is.
+// Attr are the attributes to set. The zero value leaves everything as it is.
 type Attr struct {
 	// Affinity is the mask of CPUs; empty leaves it.
 	Affinity cpuset.Set
 	// Policy is the policy to set, with Priority (1 to 99) for FIFO and RR.
 	Policy   Policy
 	Priority int
-	// Nice is -20 to 19, for Other and Batch; nil leaves it. Whether a raised
-	// one can be lowered again, CanUndo tells.
+	// Nice is -20 to 19, for Other and Batch; nil leaves it. Lowering a raised
+	// value again needs CAP_SYS_NICE or RLIMIT_NICE.
 	Nice *int
 }
 
-// Validate reports what no kernel could accept.
+// Validate reports attributes that no kernel accepts.
 func (a Attr) Validate() error {
 	switch {
 	case a.Policy < Leave || a.Policy > RR:
@@ -176,8 +176,8 @@ func setPolicy(tid int, p Policy, priority int) error {
 	return nil
 }
 
-// Threads returns the threads of a live process (/proc/PID/task), in rising order.
-func Threads(pid int) ([]int, error) {
+// threads returns the threads of a live process (/proc/PID/task), in rising order.
+func threads(pid int) ([]int, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -196,8 +196,8 @@ func Threads(pid int) ([]int, error) {
 	return tids, nil
 }
 
-// started is when a thread started, which tells it from a later one of the
-// same number; "" if it has ended.
+// started is the start time of a thread, by which a later thread of the same number
+// differs; "" if the thread has ended.
 func started(tid int) string {
 	thread, _ := kernel.ReadProcess(os.DirFS("/"), strconv.Itoa(tid))
 	return thread.Start

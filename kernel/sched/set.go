@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passes bounds how often the threads of a process are listed anew. A process
-// whose threads multiply faster than that is not going to be caught.
+// passes bounds how often the threads of a process are listed anew. Set gives up on a
+// process whose threads multiply faster than that.
 const passes = 100
 
 // thread is one thread as it was before.
@@ -21,11 +21,11 @@ type thread struct {
 }
 
 // Set changes every thread of a process, listing them again until no new one
-// turns up, and reads each back. A thread that ends meanwhile is none to
-// change. On an error, the threads changed so far are put back.
+// turns up, and reads each back. A thread that ends meanwhile is skipped. On an error,
+// the threads changed so far are restored.
 //
-// undo puts back the threads that still have what was set here, and leaves
-// others alone. Threads started since have inherited the settings and get
+// undo restores the threads that still have the attributes set here, and leaves others
+// alone. Threads started since have inherited the settings and get
 // those that the process's first thread had before. A process that has ended
 // is no error.
 func Set(pid int, a Attr) (undo func() error, err error) {
@@ -48,46 +48,12 @@ func Set(pid int, a Attr) (undo func() error, err error) {
 	return undo, nil
 }
 
-// CanUndo returns nil if this process will be allowed to undo setting a on a
-// process of its own, and else why not. Without privilege, a raised nice value
-// and SCHED_IDLE are one-way unless RLIMIT_NICE allows the nice value before.
-func CanUndo(pid int, a Attr) error {
-	if a.Policy != Idle && a.Nice == nil || mayNice() {
-		return nil
-	}
-	now, err := Get(pid)
-	if err != nil {
-		return err
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil {
-		return fmt.Errorf("get RLIMIT_NICE: %w", err)
-	}
-	raised := a.Nice != nil && *a.Nice > now.Nice
-	leavesIdle := a.Policy == Idle && now.Policy != Idle
-	if (raised || leavesIdle) && uint64(20-now.Nice) > limit.Cur {
-		return fmt.Errorf("%w: going back to nice %d needs CAP_SYS_NICE or RLIMIT_NICE %d (ulimit -e); it is %d",
-			unix.EPERM, now.Nice, 20-now.Nice, limit.Cur)
-	}
-	return nil
-}
-
-// mayNice reports whether this process has CAP_SYS_NICE.
-func mayNice() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if unix.Capget(&header, &data[0]) != nil {
-		return false
-	}
-	return data[0].Effective&(1<<unix.CAP_SYS_NICE) != 0
-}
-
 // eachThread calls f once for every thread, those that start meanwhile
-// included, until none is new. Threads that end meanwhile are no error.
+// included, until no thread is new. Threads that end meanwhile are no error.
 func eachThread(pid int, f func(tid int) error) error {
 	seen := map[int]bool{}
 	for range passes {
-		tids, err := Threads(pid)
+		tids, err := threads(pid)
 		if err != nil {
 			return err
 		}
@@ -135,14 +101,14 @@ func set(tid int, a Attr) error {
 	return nil
 }
 
-// in reports whether a is in force in s.
+// in reports whether s has the attributes of a.
 func (a Attr) in(s State) bool {
 	return (a.Affinity.IsEmpty() || a.Affinity == s.Affinity) &&
 		(a.Policy == Leave || a.Policy == s.Policy && a.Priority == s.Priority) &&
 		(a.Nice == nil || *a.Nice == s.Nice)
 }
 
-// back is what puts s back where a was set.
+// back are the attributes that restore s after a was set.
 func (a Attr) back(s State) Attr {
 	var b Attr
 	if !a.Affinity.IsEmpty() {
@@ -186,7 +152,7 @@ func restore(pid int, a Attr, before map[int]thread) error {
 	return nil
 }
 
-// explain adds what a refusal usually means.
+// explain adds the usual cause of a refusal.
 func explain(what string, tid int, err error) error {
 	hint := ""
 	switch {
@@ -208,7 +174,7 @@ func explain(what string, tid int, err error) error {
 }
 
 // cpuGroup returns the v1 cpu cgroup of a thread, "" for the root group or
-// where there is none.
+// if there is none.
 func cpuGroup(tid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cgroup")
 	if err != nil {

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/knob"
 )
 
 // unset is what systemd takes for no value, or for infinity.
 const unset = uint64(math.MaxUint64)
 
-// knob is a file of a group and the properties behind it.
-type knob struct {
+// property is a file of a group and the properties behind it.
+type property struct {
 	properties []string
 	// encode returns the properties' values for a file's text, decode the text for
 	// the values; ok is false if nothing is set.
@@ -23,33 +24,40 @@ type knob struct {
 	set    bool // of CPUs or memory nodes
 }
 
-// knobs are the files that systemd has properties for, by name. io.bfq.weight is
-// not among them: systemd has it on a scale of its own.
-func knobs() map[string]knob {
-	return map[string]knob{
-		"cpuset.cpus": members("AllowedCPUs"),
-		"cpuset.mems": members("AllowedMemoryNodes"),
-		"cpu.weight":  weight("CPUWeight", ""),
-		"cpu.idle":    idle(),
-		"cpu.max":     quota(),
-		"io.weight":   weight("IOWeight", "default "),
-		"memory.max":  amount("MemoryMax", "max", unset),
-		"memory.high": amount("MemoryHigh", "max", unset),
-		"memory.low":  amount("MemoryLow", "0", 0),
-		"memory.min":  amount("MemoryMin", "0", 0),
-		"pids.max":    amount("TasksMax", "max", unset),
+// knobOf returns the knob behind a file, given by its base name; ok is false unless the
+// table names a property. A knob's second file, such as io.bfq.weight, is on a scale of
+// its own, which systemd does not have.
+func knobOf(file string) (k property, ok bool) {
+	row, f := knob.OfFile(file)
+	if row == nil || row.Property == "" || f != &row.V2[0] {
+		return k, false
 	}
+	switch {
+	case row.Name == "idle":
+		return idle(row.Property), true
+	case row.Type == knob.Set:
+		return members(row.Property), true
+	case row.Type == knob.Share:
+		return weight(row.Property, f.Text("", "")), true
+	case row.Type == knob.Bandwidth:
+		return quota(row.Property), true
+	}
+	def := unset
+	if row.Default != knob.Max {
+		def, _ = strconv.ParseUint(row.Default, 10, 64)
+	}
+	return amount(row.Property, row.Default, def), true
 }
 
 // same reports whether two texts of the file come to the same.
-func (k knob) same(a, b string) bool {
+func (k property) same(a, b string) bool {
 	x, err := k.encode(a)
 	y, err2 := k.encode(b)
 	return err == nil && err2 == nil && reflect.DeepEqual(x, y)
 }
 
 // isDefault reports whether a text is what a group without a setting has.
-func (k knob) isDefault(text string) bool {
+func (k property) isDefault(text string) bool {
 	values, err := k.encode(text)
 	if err != nil {
 		return false
@@ -59,9 +67,9 @@ func (k knob) isDefault(text string) bool {
 }
 
 // members is a set as systemd has it: byte i/8 has a bit for member i.
-func members(property string) knob {
-	return knob{
-		properties: []string{property},
+func members(name string) property {
+	return property{
+		properties: []string{name},
 		set:        true,
 		encode: func(text string) ([]any, error) {
 			set, err := cpuset.Parse(strings.TrimSpace(text))
@@ -93,9 +101,9 @@ func members(property string) knob {
 }
 
 // amount is a number; word is the text of the default, which is def.
-func amount(property, word string, def uint64) knob {
-	return knob{
-		properties: []string{property},
+func amount(name, word string, def uint64) property {
+	return property{
+		properties: []string{name},
 		encode: func(text string) ([]any, error) {
 			text = strings.TrimSpace(text)
 			if text == word {
@@ -113,8 +121,8 @@ func amount(property, word string, def uint64) knob {
 
 // weight is a share, 100 by default. Of a file with a line per device only the
 // first is systemd's.
-func weight(property, prefix string) knob {
-	k := amount(property, "100", unset)
+func weight(name, prefix string) property {
+	k := amount(name, "100", unset)
 	plain := k
 	k.encode = func(text string) ([]any, error) {
 		line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
@@ -128,9 +136,9 @@ func weight(property, prefix string) knob {
 }
 
 // idle is the weight 0. What is not idle any more has the default weight.
-func idle() knob {
-	return knob{
-		properties: []string{"CPUWeight"},
+func idle(name string) property {
+	return property{
+		properties: []string{name},
 		encode: func(text string) ([]any, error) {
 			switch strings.TrimSpace(text) {
 			case "0":
@@ -145,10 +153,10 @@ func idle() knob {
 }
 
 // quota is CPU time, as systemd has it in microseconds per second of the clock.
-func quota() knob {
+func quota(name string) property {
 	const second, defaultPeriod = 1_000_000, 100_000
-	return knob{
-		properties: []string{"CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec"},
+	return property{
+		properties: []string{name + "PerSecUSec", name + "PeriodUSec"},
 		encode: func(text string) ([]any, error) {
 			fields := strings.Fields(text)
 			if len(fields) != 2 {

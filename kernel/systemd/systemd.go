@@ -223,7 +223,7 @@ func unitError(name string, err error) error {
 // WriteFile writes through systemd what is a property of a unit, and waits until
 // the kernel's file has it.
 func (f *Files) WriteFile(name, data string) error {
-	k, ok := knobs()[path.Base(name)]
+	k, ok := knobOf(path.Base(name))
 	if !ok {
 		return f.Files.WriteFile(name, data)
 	}
@@ -241,7 +241,7 @@ func (f *Files) WriteFile(name, data string) error {
 
 // set sets the properties behind a file. A cpuset that is to be empty first gets
 // its parent's: before Linux 7 the kernel keeps that of a group with processes.
-func (f *Files) set(ctx context.Context, u unit, k knob, name, value string) error {
+func (f *Files) set(ctx context.Context, u unit, k property, name, value string) error {
 	if k.set && value == "" && u.active {
 		dir, file := path.Split(name)
 		all, err := fs.ReadFile(f.Files.FS(), path.Join(dir, "..", file+".effective"))
@@ -256,14 +256,14 @@ func (f *Files) set(ctx context.Context, u unit, k knob, name, value string) err
 	return f.setOnce(ctx, u, k, name, value)
 }
 
-func (f *Files) setOnce(ctx context.Context, u unit, k knob, name, value string) error {
+func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value string) error {
 	if err := f.send(ctx, u, k, value); err != nil || !u.active {
 		return err
 	}
 	return f.await(k, name, value)
 }
 
-func (f *Files) send(ctx context.Context, u unit, k knob, value string) error {
+func (f *Files) send(ctx context.Context, u unit, k property, value string) error {
 	values, err := k.encode(value)
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", k.properties[0], value, err)
@@ -281,7 +281,7 @@ func (f *Files) send(ctx context.Context, u unit, k knob, value string) error {
 
 // await waits until a file shows a value: systemd answers before it writes. A
 // file that is gone has its default: nobody uses its controller any more.
-func (f *Files) await(k knob, name, value string) error {
+func (f *Files) await(k property, name, value string) error {
 	deadline := time.Now().Add(f.patience)
 	for {
 		shown, err := fs.ReadFile(f.Files.FS(), name)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/knob"
 )
 
 // fakeBus is a manager that does to a tree what systemd does to the kernel.
@@ -109,6 +110,13 @@ func host(t *testing.T) (*kernel.Root, *fakeBus) {
 		if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	mounts := filepath.Join(dir, "proc/self/mountinfo")
+	if err := os.MkdirAll(filepath.Dir(mounts), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(mounts, []byte("30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	root, err := kernel.Open(dir)
 	if err != nil {
@@ -311,6 +319,19 @@ func TestRunning(t *testing.T) {
 	}
 }
 
+// knobs are all that systemd has, by file.
+func knobs() map[string]property {
+	all := map[string]property{}
+	for _, row := range knob.All() {
+		for _, file := range row.Files() {
+			if k, ok := knobOf(file); ok {
+				all[file] = k
+			}
+		}
+	}
+	return all
+}
+
 // TestKnobs decodes what was encoded.
 func TestKnobs(t *testing.T) {
 	t.Parallel()
@@ -334,7 +355,11 @@ func TestKnobs(t *testing.T) {
 		{"memory.high", "1073741824", "1073741824"},
 		{"pids.max", "12", "12"},
 	} {
-		k := knobs()[tc.file]
+		k, ok := knobOf(tc.file)
+		if !ok {
+			t.Errorf("%s: no property", tc.file)
+			continue
+		}
 		values, err := k.encode(tc.text)
 		if err != nil {
 			t.Errorf("%s %q: %v", tc.file, tc.text, err)
@@ -362,4 +387,22 @@ func FuzzKnobs(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A file that a group lacks, as its controller is not enabled, is not asked of systemd: a
+// reader of all groups would ask for hundreds.
+func TestGroupWithoutFile(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const name = mount + "/system.slice/web.service/cpu.idle"
+	if err := os.Remove(filepath.Join(bus.root, name)); err != nil {
+		t.Fatal(err)
+	}
+	bus.err = errors.New("systemd was asked")
+	if text, err := fs.ReadFile(root.FS(), name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read: %q, %v", text, err)
+	}
+	if _, err := fs.Stat(root.FS(), name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stat: %v", err)
+	}
 }

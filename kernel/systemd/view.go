@@ -33,7 +33,7 @@ func (v view) ReadFile(name string) ([]byte, error) {
 
 func (v view) Stat(name string) (fs.FileInfo, error) {
 	info, err := fs.Stat(v.FS, name)
-	if _, ok := knobs()[path.Base(name)]; !ok {
+	if _, ok := knobOf(path.Base(name)); !ok {
 		return info, err
 	}
 	if _, ok := named(path.Dir(name)); !ok {
@@ -50,12 +50,19 @@ func (v view) Stat(name string) (fs.FileInfo, error) {
 	return &knobInfo{path.Base(name), info.Size(), info.Mode(), info.ModTime()}, nil
 }
 
+func (v view) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(v.FS, name) }
+
+func (v view) ReadLink(name string) (string, error) { return fs.ReadLink(v.FS, name) }
+
 // stopped returns what systemd would write to a file of a unit's group; ok is
 // false if nothing.
 func (f *Files) stopped(name string) (value string, ok bool, err error) {
-	k, ok := knobs()[path.Base(name)]
+	k, ok := knobOf(path.Base(name))
 	if !ok {
 		return "", false, nil
+	}
+	if _, err := fs.Stat(f.Files.FS(), path.Dir(name)); err == nil {
+		return "", false, nil // the group is there, without the controller
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden")
@@ -177,9 +178,12 @@ func fake() *Result {
 	e := Default()
 	e.Faults, e.Runs, e.Seed = []string{Hog, Quota, IO}, 2, 7
 	r := &Result{
-		Schema: Schema, Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Complete: true, Experiment: e,
-		Setup:   lab.Setup{Backend: "cgroup v2", CPUs: "0-1", Rate: 1000, CPUPerRequest: lab.Duration(400 * time.Microsecond), TenantCPUs: 0.4},
-		Skipped: []lab.Skipped{{Scenario: IO, Reason: "fault io: no disk"}},
+		Header: lab.Header{
+			Schema: Schema, Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Complete: true,
+			Setup:   lab.Setup{Backend: "cgroup v2", CPUs: "0-1", Rate: 1000, CPUPerRequest: lab.Duration(400 * time.Microsecond), TenantCPUs: 0.4},
+			Skipped: []lab.Skipped{{Scenario: IO, Reason: "fault io: no disk"}},
+		},
+		Experiment: e,
 	}
 	first, second := trial(Hog, worse(10, 0, 0.5)), trial(Hog, worse(50, 0, 1))
 	first.Findings, first.Events = []Finding{found(0.3, detect.CPU, lab.Neighbour)}, []Event{applied(0.3, detect.Weight, lab.Neighbour)}
@@ -223,7 +227,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	if err := Text(&got, r, a, 80); err != nil {
+	if err := Text(&got, r, a, report.Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	golden := filepath.Join("testdata", "text.golden")
@@ -303,20 +307,20 @@ func TestDifferent(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	for _, e := range []Experiment{Default(), Short()} {
+	for _, e := range []Spec{Default(), Short()} {
 		if err := e.Validate(); err != nil {
 			t.Error(err)
 		}
 	}
-	for name, spoil := range map[string]func(e *Experiment){
-		"runs":          func(e *Experiment) { e.Runs = -1 },
-		"nothing to do": func(e *Experiment) { e.Faults, e.Blocks = nil, 0 },
-		"learn":         func(e *Experiment) { e.Learn = 0 },
-		"last":          func(e *Experiment) { e.Last = lab.Duration(time.Second) },
-		"window":        func(e *Experiment) { e.Window = lab.Duration(time.Millisecond) },
-		"probe":         func(e *Experiment) { e.Probe = "maybe" },
-		"weight":        func(e *Experiment) { e.Weight = 20_000 },
-		"fault":         func(e *Experiment) { e.Faults = []string{"earthquake"} },
+	for name, spoil := range map[string]func(e *Spec){
+		"runs":          func(e *Spec) { e.Runs = -1 },
+		"nothing to do": func(e *Spec) { e.Faults, e.Blocks = nil, 0 },
+		"learn":         func(e *Spec) { e.Learn = 0 },
+		"last":          func(e *Spec) { e.Last = lab.Duration(time.Second) },
+		"window":        func(e *Spec) { e.Window = lab.Duration(time.Millisecond) },
+		"probe":         func(e *Spec) { e.Probe = "maybe" },
+		"weight":        func(e *Spec) { e.Weight = 20_000 },
+		"fault":         func(e *Spec) { e.Faults = []string{"earthquake"} },
 	} {
 		e := Default()
 		spoil(&e)

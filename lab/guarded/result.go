@@ -1,10 +1,8 @@
 package guarded
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"berth.dev/berth/guard/control"
@@ -15,20 +13,12 @@ import (
 // Schema names the version of the result file's format.
 const Schema = "berth.dev/lab-guard/v1"
 
-// Result is everything that was measured, as stored in result.json.
+// Result is everything that was measured, as stored in result.json. Skipped are
+// faults that this host cannot have.
 type Result struct {
-	Schema  string      `json:"schema"`
-	Program lab.Program `json:"program"`
-	Started time.Time   `json:"started"`
-	// Finished is zero, and Complete false, for a run that was interrupted or is
-	// under way.
-	Finished   time.Time     `json:"finished,omitzero"`
-	Complete   bool          `json:"complete"`
-	Host       lab.Host      `json:"host"`
-	Experiment Experiment    `json:"experiment"`
-	Setup      lab.Setup     `json:"setup"`
-	Skipped    []lab.Skipped `json:"skipped,omitempty"` // faults that this host cannot have
-	Runs       []Trial       `json:"runs,omitempty"`
+	lab.Header
+	Experiment Spec    `json:"experiment"`
+	Runs       []Trial `json:"runs,omitempty"`
 	// Guarded is what the guard found and did in the rounds of scenario "guarded", by
 	// the time since the load began.
 	Guarded []Trial `json:"guarded,omitempty"`
@@ -103,6 +93,48 @@ type Bin struct {
 	Censored int     `json:"censored,omitempty"`
 }
 
+// bin sorts requests by when they were due.
+func (run *Trial) bin(requests []lab.Request, window time.Duration) {
+	var lags []int64
+	for _, q := range requests {
+		n := int(q.Due / binLength)
+		for len(run.Bins) <= n {
+			run.Bins = append(run.Bins, Bin{})
+		}
+		done, seen := q.Done, q.Seen
+		if done < 0 {
+			done = max(window, q.Due)
+		}
+		if seen < 0 {
+			seen = done
+		}
+		if q.Done < 0 || q.Failed {
+			run.Bins[n].Censored++
+		}
+		run.Bins[n].Response = append(run.Bins[n].Response, (done - q.Due).Microseconds())
+		lags = append(lags, (seen - q.Due).Microseconds())
+	}
+	for _, bin := range run.Bins {
+		slices.Sort(bin.Response)
+	}
+	run.LagP99 = p99(lags)
+}
+
+// different names the settings that are not the same.
+func different(a, b []lab.Knob) []string {
+	was := map[[2]string]string{}
+	for _, k := range a {
+		was[[2]string{k.Of, k.File}] = k.Value
+	}
+	var all []string
+	for _, k := range b {
+		if old := was[[2]string{k.Of, k.File}]; old != k.Value {
+			all = append(all, fmt.Sprintf("%s %s: %s, was %s", k.Of, k.File, k.Value, old))
+		}
+	}
+	return all
+}
+
 // Finding is what one window of the guard said about the tenant. Suspect is one of
 // the groups of the run (lab.Neighbour), "" for nobody, or the path of another.
 type Finding struct {
@@ -121,19 +153,6 @@ type Event struct {
 
 // ReadFile reads a stored result; a folder stands for the file in it.
 func ReadFile(path string) (*Result, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, lab.ResultFile)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read result: %w", err)
-	}
 	var r Result
-	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("read result %s: %w", path, err)
-	}
-	if r.Schema != Schema {
-		return nil, fmt.Errorf("read result %s: schema %q: this program reads %q", path, r.Schema, Schema)
-	}
-	return &r, nil
+	return &r, lab.Load(path, Schema, &r)
 }

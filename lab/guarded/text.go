@@ -3,115 +3,136 @@ package guarded
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab/report"
 )
 
-// Text writes what a result comes to for a terminal of the given width: the
-// confusion matrix, a row per fault, and a line per run. The comparison in steady
-// state is a result of the lab's and drawn by lab/report.
-func Text(w io.Writer, r *Result, a *Analysis, width int) error {
-	var b strings.Builder
+// Text writes what a result comes to for a terminal: the confusion matrix, a row per
+// fault, a line per run, and the comparison in steady state.
+func Text(w io.Writer, r *Result, a *Analysis, o report.Options) error {
+	s := report.NewSheet(o)
+	s.Indent = 9
 	e := r.Experiment
 	probe := map[ProbeUse]string{
 		ProbeAlways: "the run-queue probe always armed", ProbeNeeded: "the run-queue probe armed when needed", ProbeNever: "no run-queue probe",
 	}[e.Probe]
-	fmt.Fprintf(&b, "guard   on this host, this kernel, this load\n\n")
-	fmt.Fprintf(&b, "guard    windows of %s, %s\n", e.Window, probe)
-	fmt.Fprintf(&b, "tenant   %.0f requests/s of %s each: %.2f of CPUs %s\n", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs)
-	fmt.Fprintf(&b, "groups   %s; seed %d\n", r.Setup.Backend, e.Seed)
+	s.Title("guard")
+	s.Fact("guard", fmt.Sprintf("windows of %s, %s", e.Window, probe))
+	s.Fact("tenant", fmt.Sprintf("%.0f requests/s of %s each: %.2f of CPUs %s", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs))
+	s.Fact("groups", fmt.Sprintf("%s; seed %d", r.Setup.Backend, e.Seed))
 	if !r.Complete {
-		b.WriteString("warning  interrupted: this is what there is\n")
+		s.Warning("warning", "interrupted: this is what there is")
+	}
+	if n := len(r.Resumed); n > 0 {
+		s.Warning("warning", fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
 	}
 	if n := len(r.Runs); n > 0 && e.Probe != ProbeNever && r.Runs[n-1].ProbeReason != "" {
-		fmt.Fprintf(&b, "warning  no run-queue probe: %s\n", r.Runs[n-1].ProbeReason)
+		s.Warning("warning", "no run-queue probe: "+r.Runs[n-1].ProbeReason)
 	}
 	if len(a.Runs) > 0 {
-		writeMatrix(&b, a)
-		writeRows(&b, a)
-		writeTimelines(&b, r, a, max(width, 60))
+		matrix(s, a)
+		rows(s, a)
+		timelines(s, r, a, max(o.Width, 60))
 	} else {
 		for _, row := range a.Faults {
 			if row.Skipped != nil {
-				fmt.Fprintf(&b, "skipped  %s: %s\n", row.Fault, row.Skipped.Reason)
+				s.Warning("skipped", row.Fault+": "+row.Skipped.Reason)
 			}
 		}
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
+	if err := s.Flush(w); err != nil || a.Steady == nil {
+		return err
+	}
+	if _, err := io.WriteString(w, "\nIn steady state:\n\n"); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := report.Text(w, r.Steady, a.Steady, o); err != nil || a.Kept == nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "\nGuarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.\n", 100**a.Kept); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
-// writeMatrix counts, by fault, what was named.
-func writeMatrix(b *strings.Builder, a *Analysis) {
+// matrix counts, by fault, what was named.
+func matrix(s *report.Sheet, a *Analysis) {
+	columns := []report.Column{{}}
 	var answers []string
 	for _, counts := range a.Matrix {
-		for answer := range counts {
-			if !slices.Contains(answers, answer) {
-				answers = append(answers, answer)
-			}
-		}
+		answers = append(answers, slices.Collect(maps.Keys(counts))...)
 	}
 	slices.Sort(answers)
-	fmt.Fprintf(b, "\nWhat was done, and what was named (* is right), in runs:\n\n")
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\t%s\t\n", strings.Join(answers, "\t"))
+	for _, answer := range slices.Compact(answers) {
+		columns = append(columns, report.Column{Head: answer})
+	}
 	for _, row := range a.Faults {
 		counts := a.Matrix[row.Fault]
 		if len(counts) == 0 {
 			continue
 		}
 		fault, _ := FaultNamed(row.Fault)
-		cells := []string{row.Fault}
-		for _, answer := range answers {
-			cell := "."
+		columns[0].Add("  " + row.Fault)
+		for i := range columns[1:] {
+			c := &columns[i+1]
+			answer, cell := c.Head, "."
 			if n := counts[answer]; n > 0 {
 				cell = fmt.Sprint(n)
 			}
 			if answer == fault.answer() {
-				cell += "*"
+				c.Add(cell + "*")
 			} else {
-				cell += " "
+				c.Add(cell + " ")
 			}
-			cells = append(cells, cell)
 		}
-		fmt.Fprintf(t, "%s\t\n", strings.Join(cells, "\t"))
 	}
-	t.Flush()
+	s.Paragraph("What was done, and what was named (* is right), in runs:")
+	s.Table(columns, nil)
 }
 
-// writeRows is a row per fault.
-func writeRows(b *strings.Builder, a *Analysis) {
-	b.WriteString("\nSeconds from the onset, median (range), and remedies against other groups:\n\n")
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "fault\tright\tfound\tacted\tp99 back under %.1f×\tpooled\tharmed\tcalm\twell\tagainst\tinnocent\n", back)
-	for _, row := range a.Faults {
-		if row.Skipped != nil {
-			fmt.Fprintf(t, "%s\tskipped: %s\n", row.Fault, row.Skipped.Reason)
-			continue
+// rows is a row per fault.
+func rows(s *report.Sheet, a *Analysis) {
+	var columns []report.Column
+	for _, head := range []string{"fault", "right", "found", "acted", fmt.Sprintf("p99 back under %.1f×", back), "pooled", "harmed", "calm", "well", "against", "innocent"} {
+		columns = append(columns, report.Column{Head: head, Left: true})
+	}
+	spans := map[int]string{}
+	add := func(cells ...string) {
+		for i := range columns {
+			columns[i].Add(append(cells, make([]string, len(columns))...)[i])
 		}
-		if row.Runs == 0 {
+	}
+	for _, row := range a.Faults {
+		switch {
+		case row.Skipped != nil:
+			spans[len(columns[0].Cells)] = "skipped: " + row.Skipped.Reason
+			add(row.Fault)
+			continue
+		case row.Runs == 0:
 			continue
 		}
 		pooled := "–"
 		if row.Pooled != nil {
 			pooled = fmt.Sprintf("%.2f", *row.Pooled)
 		}
-		fmt.Fprintf(t, "%s\t%d/%d\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%.0f %%\t%d\t%d\n", row.Fault, row.Right, row.Valid, row.Detected, row.Acted, row.Recovered,
-			pooled, row.Harmed, 100*row.Calm, 100*row.Well, row.Against, row.Innocent)
+		add(row.Fault, fmt.Sprintf("%d/%d", row.Right, row.Valid), row.Detected.String(), row.Acted.String(), row.Recovered.String(), pooled, fmt.Sprint(row.Harmed),
+			fmt.Sprintf("%.0f %%", 100*row.Calm), fmt.Sprintf("%.0f %%", 100*row.Well), fmt.Sprint(row.Against), fmt.Sprint(row.Innocent))
 		if bad := row.Runs - row.Valid; bad > 0 {
-			fmt.Fprintf(t, "\t%d of %d runs do not count\n", bad, row.Runs)
+			spans[len(columns[0].Cells)] = fmt.Sprintf("%d of %d runs do not count", bad, row.Runs)
+			add()
 		}
 	}
-	t.Flush()
-	fmt.Fprintf(b, "\nharmed: runs in which the p99 of half a second was beyond %.1f times that before the onset; back: from when on the requests of half a second\n"+
+	s.Paragraph("Seconds from the onset, median (range), and remedies against other groups:")
+	s.Table(columns, spans)
+	s.Lines(fmt.Sprintf("\nharmed: runs in which the p99 of half a second was beyond %.1f times that before the onset; back: from when on the requests of half a second\n"+
 		"were within it again; pooled: the same for the requests of all runs together; calm, well: share of the half seconds within it before the onset,\n"+
-		"and from then on; innocent: remedies against groups that did nothing.\n", back)
+		"and from then on; innocent: remedies against groups that did nothing.\n", back))
 }
 
 // String is "0.32 (0.21–0.40) of 5".
@@ -125,19 +146,19 @@ func (s Spread) String() string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f) of %d", s.Median, s.Least, s.Most, s.N)
 }
 
-// writeTimelines draws each run: the p99 by instant, and what happened below it.
-func writeTimelines(b *strings.Builder, r *Result, a *Analysis, width int) {
-	b.WriteString("\np99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:\n")
+// timelines draws each run: the p99 by instant, and what happened below it.
+func timelines(s *report.Sheet, r *Result, a *Analysis, width int) {
+	s.Lines("\np99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:\n")
 	for i := range r.Runs {
 		line, marks := timeline(&r.Runs[i], a.Runs[i], width-2)
-		fmt.Fprintf(b, "\n%s %d: %s", r.Runs[i].Fault, r.Runs[i].Number, a.Runs[i].Named)
+		head := fmt.Sprintf("%s %d: %s", r.Runs[i].Fault, r.Runs[i].Number, a.Runs[i].Named)
 		if !a.Runs[i].Right {
-			b.WriteString(" (wrong)")
+			head += " (wrong)"
 		}
 		if a.Runs[i].Invalid != "" {
-			fmt.Fprintf(b, "; does not count: %s", a.Runs[i].Invalid)
+			head += "; does not count: " + a.Runs[i].Invalid
 		}
-		fmt.Fprintf(b, "\n  %s\n  %s\n", line, strings.TrimRight(marks, " "))
+		s.Lines(fmt.Sprintf("\n%s\n  %s\n  %s\n", plain.Line(head), line, strings.TrimRight(marks, " ")))
 	}
 }
 
@@ -181,11 +202,8 @@ func timeline(r *Trial, j Judged, columns int) (line, marks string) {
 
 // bar draws a ratio from a tenth to a hundred on a scale of powers.
 func bar(ratio float64) rune {
-	const bars = "▁▂▃▄▅▆▇█"
 	if ratio <= 0 {
 		return ' '
 	}
-	runes := []rune(bars)
-	level := (math.Log10(ratio) + 1) / 3 * float64(len(runes))
-	return runes[min(max(int(level), 0), len(runes)-1)]
+	return plain.Bar((math.Log10(ratio) + 1) / 3)
 }

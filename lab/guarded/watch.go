@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"berth.dev/berth/guard"
@@ -33,27 +32,20 @@ type watching struct {
 }
 
 // watch starts the guard. Times are noted from an instant on.
-func (r *runner) watch(ctx context.Context, zero time.Time) (*watching, error) {
+func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, error) {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return nil, err
 	}
-	sensors, err := guard.OpenHost("")
+	state := actuate.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	live, _, err := guard.OpenLive("", actuate.Options{Root: root, Dir: state, Program: lab.ProgramName})
 	if err != nil {
 		return nil, err
 	}
-	host, err := actuate.Open(actuate.Options{Root: root, Dir: actuate.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")), Program: lab.ProgramName})
-	if err != nil {
-		return nil, errors.Join(err, sensors.Close())
-	}
-	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1)}
-	w.close = func() error {
-		_, err := host.Restore()
-		return errors.Join(err, host.Close(), sensors.Close())
-	}
+	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1), close: live.Close}
 	var workloads []guard.Workload
 	for _, name := range []string{lab.Tenant, lab.Neighbour, lab.Bystander} {
-		group, ok := sensors.Path(r.stage.Group(name).Dirs()[0])
+		group, ok := live.Path(x.bed.Group(lab.Role(name)).Dirs()[0])
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", name), w.close())
 		}
@@ -65,14 +57,15 @@ func (r *runner) watch(ctx context.Context, zero time.Time) (*watching, error) {
 		}
 		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: tenant})
 	}
-	w.runner, err = guard.New(guard.Options{
-		Sensors: sensors, Actuator: host, Machine: r.result.Host.Machine,
+	opt := guard.Options{
+		Machine:   x.Host.Machine,
 		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
-		Control:   control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
-		Window:    time.Duration(r.exp.Window), Probe: r.exp.Probe.use(),
+		Control:   control.Config{Mode: control.Enforce},
+		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe.use(),
 		Found: w.found, Acted: w.acted, Failed: func(err error) { w.failed = append(w.failed, err) },
-	})
-	if err != nil {
+	}
+	live.Guard(&opt)
+	if w.runner, err = guard.New(opt); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	ctx, w.stop = context.WithCancel(ctx)
@@ -104,7 +97,7 @@ func (w *watching) acted(e control.Event) {
 // short is a group's name in the result: that of a group of the run, or its path.
 func (w *watching) short(path string) string {
 	for name, group := range w.groups {
-		if path == group || strings.HasPrefix(path, group+"/") {
+		if kernel.Within(path, group) {
 			return name
 		}
 		if path == filepath.Dir(group) {

@@ -10,17 +10,17 @@ import (
 
 // Generator sends the requests of one run: New, Run, Report, Close.
 type Generator struct {
-	config  Config
-	clock   clock
-	to      unix.Sockaddr
-	family  int
-	poll    *poller
-	conns   []conn
-	ledger  *ledger
-	request []byte
-	buffer  []byte
-	raw     *os.File // nil: no raw file
-	texts   map[fault]string
+	config     Config
+	clock      clock
+	to         unix.Sockaddr
+	family     int
+	poll       *poller
+	conns      []conn
+	dispatcher *dispatcher
+	request    []byte
+	buffer     []byte
+	raw        *os.File // nil: no raw file
+	texts      map[fault]string
 
 	down       []int32 // connections to be opened again
 	retryAt    int64   // when to try one of them; 0: not now
@@ -60,7 +60,7 @@ func New(c Config) (*Generator, error) {
 		g.conns[i] = conn{fd: none, response: newResponse()}
 	}
 	// Due instants are relative until Run knows the origin; the memory is touched now.
-	g.ledger = newLedger(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
+	g.dispatcher = newDispatcher(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
 	if err := g.open(); err != nil {
 		g.Close()
 		return nil, err
@@ -90,7 +90,7 @@ func (g *Generator) open() (err error) {
 		if err := g.poll.control(unix.EPOLL_CTL_ADD, fd, i, unix.EPOLLIN); err != nil {
 			return err
 		}
-		g.ledger.release(i)
+		g.dispatcher.release(i)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (g *Generator) Close() error {
 
 // Report is what became of the requests of Run; it also writes the raw file.
 func (g *Generator) Report() (Report, error) {
-	settle, window := g.ledger.results[:g.ledger.first], g.ledger.results[g.ledger.first:]
+	settle, window := g.dispatcher.results[:g.dispatcher.first], g.dispatcher.results[g.dispatcher.first:]
 	report, err := summarize(settle, window, g.span)
 	if err != nil {
 		return Report{}, err

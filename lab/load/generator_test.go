@@ -87,11 +87,11 @@ func TestRunAllocatesNothing(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	err = g.Run(g.clock.now())
 	runtime.ReadMemStats(&after)
-	if err != nil || !g.ledger.complete() {
-		t.Fatalf("run: %v, %d of %d requests ended", err, g.ledger.ended, len(g.ledger.results))
+	if err != nil || !g.dispatcher.complete() {
+		t.Fatalf("run: %v, %d of %d requests ended", err, g.dispatcher.ended, len(g.dispatcher.results))
 	}
 	if n := after.Mallocs - before.Mallocs; n > 50 {
-		t.Errorf("%d allocations in a run of %d requests", n, len(g.ledger.results))
+		t.Errorf("%d allocations in a run of %d requests", n, len(g.dispatcher.results))
 	}
 }
 

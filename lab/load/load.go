@@ -1,4 +1,5 @@
-// Package load is the lab's open-loop load generator.
+// Package load is the lab's open-loop load generator, and the well-behaved service
+// that it loads: the Tenant.
 //
 // Requests are due on a schedule that is fixed before the run; a request's
 // latency counts from the instant it was due, not from when it was sent, so a

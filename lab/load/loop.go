@@ -24,8 +24,8 @@ const spinFor = int64(20 * time.Microsecond)
 func (g *Generator) Run(origin int64) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for i := range g.ledger.results {
-		g.ledger.results[i].Due += origin
+	for i := range g.dispatcher.results {
+		g.dispatcher.results[i].Due += origin
 	}
 	g.span.start = origin + int64(g.config.Settle)
 	g.span.end = g.span.start + int64(g.config.Window)
@@ -44,7 +44,7 @@ func (g *Generator) Run(origin int64) error {
 			g.cpu[mark] = processTime()
 			mark++
 		}
-		if now >= limit || now >= g.span.end && g.ledger.complete() {
+		if now >= limit || now >= g.span.end && g.dispatcher.complete() {
 			g.pump() // what became due before the limit has at least been seen
 			g.span.closed = g.clock.now()
 			return nil
@@ -79,7 +79,7 @@ func spinBudget(realtime bool, rate float64) int64 {
 
 // wake is the next instant at which there is something to do.
 func (g *Generator) wake(mark int64) int64 {
-	due, ok := g.ledger.nextDue()
+	due, ok := g.dispatcher.nextDue()
 	if !ok {
 		due = math.MaxInt64
 	}
@@ -93,7 +93,7 @@ func (g *Generator) wake(mark int64) int64 {
 // reading of the clock of its own: what sending the one delays the next is lag.
 func (g *Generator) pump() {
 	for {
-		i, ok := g.ledger.dispatch(g.clock.now())
+		i, ok := g.dispatcher.dispatch(g.clock.now())
 		if !ok {
 			return
 		}
@@ -150,7 +150,7 @@ func (g *Generator) read(i int) {
 	case errno != 0 || n == 0:
 		g.lose(i, g.text("read", int(errno)))
 		return
-	case !g.ledger.busy(i):
+	case !g.dispatcher.busy(i):
 		g.lose(i, "") // nobody asked; whatever it is, this connection is unusable
 		return
 	}
@@ -175,21 +175,21 @@ func (g *Generator) answered(i int) {
 	if c.response.status < 200 || c.response.status > 299 {
 		text = g.text("status", c.response.status)
 	}
-	g.ledger.end(i, g.clock.now(), text)
+	g.dispatcher.end(i, g.clock.now(), text)
 	c.answered = true
 	if c.response.close || c.unsent > 0 { // answered before it had read the request
 		g.reopen(i)
 		return
 	}
-	g.ledger.release(i)
+	g.dispatcher.release(i)
 }
 
 // lose gives connection i up; the request on it, if there is one, has failed.
 func (g *Generator) lose(i int, text string) {
-	if g.ledger.busy(i) {
-		g.ledger.end(i, g.clock.now(), text)
+	if g.dispatcher.busy(i) {
+		g.dispatcher.end(i, g.clock.now(), text)
 	} else {
-		g.ledger.withdraw(i)
+		g.dispatcher.withdraw(i)
 	}
 	g.reopen(i)
 }
@@ -250,7 +250,7 @@ func (g *Generator) opened(i int) {
 	}
 	g.reconnects++
 	g.watch(i, unix.EPOLLIN)
-	g.ledger.release(i)
+	g.dispatcher.release(i)
 	g.retry() // one success and the others follow
 }
 

@@ -39,13 +39,13 @@ func servePacer(in io.Reader, out io.Writer) error {
 
 	start := origin.Start + int64(config.Settle)
 	cpu := processTime()
-	ledger := p.pace(origin.Start)
+	dispatcher := p.pace(origin.Start)
 	for range config.Connections {
 		if err := <-ended; err != nil {
 			return err
 		}
 	}
-	report, err := summarize(nil, ledger[p.first(ledger, start):], span{start, start + int64(config.Window), p.clock.now()})
+	report, err := summarize(nil, dispatcher[p.first(dispatcher, start):], span{start, start + int64(config.Window), p.clock.now()})
 	if err != nil {
 		return err
 	}

@@ -140,8 +140,8 @@ func newWorker(c Config, bytes int64, seed uint64) (worker, error) {
 	return nil, fmt.Errorf("kernel %q: not one of %s", c.Kernel, names())
 }
 
-// crew is the threads of a neighbour.
-type crew struct {
+// workers are the threads of a neighbour.
+type workers struct {
 	cfg      Config
 	bytes    int64
 	clock    clock
@@ -159,7 +159,7 @@ func run(ctx context.Context, cfg Config, bytes int64, counters []counter, ready
 	if err != nil {
 		return err
 	}
-	c := &crew{
+	c := &workers{
 		cfg: cfg, bytes: bytes, clock: clock, counters: counters,
 		begin: make(chan struct{}),
 		built: make(chan error, cfg.Threads),
@@ -192,7 +192,7 @@ func run(ctx context.Context, cfg Config, bytes int64, counters []counter, ready
 }
 
 // thread is the life of one thread. It keeps its OS thread, which ends with it.
-func (c *crew) thread(i int) {
+func (c *workers) thread(i int) {
 	runtime.LockOSThread()
 	err := sharpenTimer()
 	var w worker
@@ -213,7 +213,7 @@ func (c *crew) thread(i int) {
 func threadSeed(seed uint64, thread int) uint64 { return seed + uint64(thread)*0x9e3779b97f4a7c15 }
 
 // work steps w until told to stop.
-func (c *crew) work(w worker, p pacer, done *counter) error {
+func (c *workers) work(w worker, p pacer, done *counter) error {
 	var total uint64
 	var until time.Duration // the end of the current slice
 	for !c.stop.Load() {

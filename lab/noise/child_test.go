@@ -329,7 +329,7 @@ func TestWorkEndsWithAnError(t *testing.T) {
 	}
 	var done counter
 	for _, intensity := range []int{50, 100} {
-		err := (&crew{clock: clock}).work(&failing{}, newPacer(intensity, 0, 1), &done)
+		err := (&workers{clock: clock}).work(&failing{}, newPacer(intensity, 0, 1), &done)
 		checkError(t, err, "worn out")
 		if done.work.Load() != 3 {
 			t.Errorf("counted %d, want 3", done.work.Load())

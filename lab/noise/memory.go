@@ -15,7 +15,7 @@ const (
 	// chunkLoads is one chunk of random loads: 5 to 100 µs.
 	chunkLoads = 512
 	pageBytes  = 4 * kib
-	lineWords  = 64 / 8
+	lineWords  = 64 / 8 // of a cache line
 )
 
 // mapWords maps bytes of private memory outside the Go heap and writes a word

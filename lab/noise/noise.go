@@ -1,6 +1,7 @@
 // Package noise holds the noisy neighbours: small kernels that each press on
 // one resource, sized from the machine, with an intensity dial, each counting
-// the work it got done.
+// the work it got done; a slow disk for them to read; and probes, which show
+// whether the machine itself changed.
 //
 // A neighbour is a process of its own (Child). Its parent reads the work from
 // shared memory (Counters), so that a neighbour starved to nothing still tells

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -19,7 +20,7 @@ const ComparisonSchema = "berth.dev/lab-compare/v1"
 // Side is one of the two results that are compared.
 type Side struct {
 	Name     string // a file, for the reader
-	Result   *lab.Result
+	Result   *lab.Measured
 	Analysis *lab.Analysis
 }
 
@@ -78,17 +79,9 @@ type Change struct {
 // Compare says what changed from a to b. It is an error if they have no
 // scenario in common; any other difference is listed for the reader to weigh.
 func Compare(a, b Side) (*Comparison, error) {
-	sa, err := newSeries(a.Result)
-	if err != nil {
-		return nil, fmt.Errorf("compare %s: %w", a.Name, err)
-	}
-	sb, err := newSeries(b.Result)
-	if err != nil {
-		return nil, fmt.Errorf("compare %s: %w", b.Name, err)
-	}
 	c := &Comparison{
 		Schema: ComparisonSchema, A: sideOf(a), B: sideOf(b),
-		Differences: differences(a.Result, b.Result),
+		Differences: differences(a.Result.Result, b.Result.Result),
 	}
 	rowsB := map[string]lab.Row{}
 	for _, row := range b.Analysis.Rows {
@@ -103,7 +96,7 @@ func Compare(a, b Side) (*Comparison, error) {
 			}
 			continue
 		}
-		c.Rows = append(c.Rows, changes(row, other, sa, sb)...)
+		c.Rows = append(c.Rows, changes(row, other, a.Result, b.Result)...)
 	}
 	for _, row := range b.Analysis.Rows {
 		if _, only := rowsB[row.Scenario]; only && row.Valid > 0 {
@@ -130,7 +123,7 @@ func sideOf(s Side) ComparisonSide {
 }
 
 // changes are one scenario's, for each percentile that both support.
-func changes(a, b lab.Row, sa, sb *series) []Change {
+func changes(a, b lab.Row, ma, mb *lab.Measured) []Change {
 	var out []Change
 	for _, q := range a.Quantiles {
 		qa, okA := quantileOf(a, q.P)
@@ -143,15 +136,22 @@ func changes(a, b lab.Row, sa, sb *series) []Change {
 			AtLeastA: qa.AtLeast || a.Saturated, AtLeastB: qb.AtLeast || b.Saturated,
 		}
 		if a.Scenario != lab.Baseline {
-			ra, rb := sa.ratio(a.Scenario, q.P), sb.ratio(a.Scenario, q.P)
+			ra, rb := ratio(ma, a.Scenario, q.P), ratio(mb, a.Scenario, q.P)
 			if ra.Estimate > 0 && rb.Estimate > 0 {
-				ratio := quotient(rb, ra)
-				c.RatioA, c.RatioB, c.Ratio = &ra, &rb, &ratio
+				change := quotient(rb, ra)
+				c.RatioA, c.RatioB, c.Ratio = &ra, &rb, &change
 			}
 		}
 		out = append(out, c)
 	}
 	return out
+}
+
+// ratio is a percentile of a scenario relative to the baseline's, over the
+// blocks in which both count.
+func ratio(m *lab.Measured, scenario string, p float64) stats.Interval {
+	base, other := m.Pair(lab.Baseline, scenario)
+	return stats.Ratio(base, other, p, stats.Options{})
 }
 
 // quotient is b/a of two independent estimates. Its limits come from those of
@@ -231,12 +231,12 @@ func differences(a, b *lab.Result) []Difference {
 	add("tenant", ea.Tenant.Service, eb.Tenant.Service)
 	near("tenant's CPU time per request", float64(ua.CPUPerRequest), float64(ub.CPUPerRequest), 0.05, func(v float64) string { return span(time.Duration(v)) })
 	near("tenant's demand, CPUs", ua.TenantCPUs, ub.TenantCPUs, 0.05, digits3)
-	add("tenant's working set", byteSize(ea.Tenant.WorkingSetBytes), byteSize(eb.Tenant.WorkingSetBytes))
+	add("tenant's working set", plain.Bytes(ea.Tenant.WorkingSetBytes), plain.Bytes(eb.Tenant.WorkingSetBytes))
 	na, nb := neighbour(a), neighbour(b)
 	add("neighbour", na.Kernel, nb.Kernel)
 	add("neighbour's threads", strconv.Itoa(na.Threads), strconv.Itoa(nb.Threads))
 	add("neighbour's intensity, %", strconv.Itoa(na.Intensity), strconv.Itoa(nb.Intensity))
-	add("neighbour's bytes per thread", byteSize(na.Bytes), byteSize(nb.Bytes))
+	add("neighbour's bytes per thread", plain.Bytes(na.Bytes), plain.Bytes(nb.Bytes))
 	add("window of a round", span(time.Duration(ea.Window)), span(time.Duration(eb.Window)))
 	add("settling", span(time.Duration(ea.Settle)), span(time.Duration(eb.Settle)))
 	for _, s := range ea.Scenarios {

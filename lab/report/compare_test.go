@@ -45,8 +45,8 @@ func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Res
 
 func TestCompareGolden(t *testing.T) {
 	t.Parallel()
-	a := Side{"before/result.json", fakeResult(t, 6), fakeAnalysis()}
-	b := Side{"after/result.json", slower(t, fakeResult(t, 6), "idle", 3), fakeAnalysis()}
+	a := Side{"before/result.json", measured(t, fakeResult(t, 6)), fakeAnalysis()}
+	b := Side{"after/result.json", measured(t, slower(t, fakeResult(t, 6), "idle", 3)), fakeAnalysis()}
 	b.Result.Host.Kernel, b.Result.Setup.Rate, b.Result.Setup.Neighbour.Threads = "6.19.1", 500, 4
 	b.Result.Complete = false
 	b.Analysis.Rows[5].Valid = 0
@@ -91,7 +91,7 @@ func TestCompareSlowerMachine(t *testing.T) {
 	for _, s := range a.Experiment.Scenarios {
 		b = slower(t, b, s.Name, 2)
 	}
-	c, err := Compare(Side{"a", a, fakeAnalysis()}, Side{"b", b, fakeAnalysis()})
+	c, err := Compare(Side{"a", measured(t, a), fakeAnalysis()}, Side{"b", measured(t, b), fakeAnalysis()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestCompareNothingShared(t *testing.T) {
 	for i := range b.Rows {
 		b.Rows[i].Scenario += "-other"
 	}
-	if c, err := Compare(Side{"a", fakeResult(t, 1), a}, Side{"b", fakeResult(t, 1), b}); err == nil {
+	if c, err := Compare(Side{"a", measured(t, fakeResult(t, 1)), a}, Side{"b", measured(t, fakeResult(t, 1)), b}); err == nil {
 		t.Errorf("no error, %d rows", len(c.Rows))
 	}
 }
@@ -201,8 +201,8 @@ func TestQuotient(t *testing.T) {
 // Where even the baseline is a lower bound nothing is judged.
 func TestCompareSaturatedBaseline(t *testing.T) {
 	t.Parallel()
-	a := Side{"a", fakeResult(t, 2), fakeAnalysis()}
-	b := Side{"b", slower(t, fakeResult(t, 2), "idle", 3), fakeAnalysis()}
+	a := Side{"a", measured(t, fakeResult(t, 2)), fakeAnalysis()}
+	b := Side{"b", measured(t, slower(t, fakeResult(t, 2), "idle", 3)), fakeAnalysis()}
 	b.Analysis.Rows[0].Saturated = true
 	c, err := Compare(a, b)
 	if err != nil {
@@ -217,7 +217,7 @@ func TestCompareSaturatedBaseline(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := Text(&text, b.Result, b.Analysis, Options{}); err != nil {
+	if err := Text(&text, b.Result.Result, b.Analysis, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := text.String(); !strings.Contains(s, "The baseline itself is a lower bound") || strings.Contains(s, "≥28.4") {

@@ -6,37 +6,33 @@ import (
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/stats"
 )
 
 // Text writes the comparison for a terminal: what is compared, what differs
 // between the two, what changed of the protection, and the plain latencies.
 func (c *Comparison) Text(w io.Writer, o Options) error {
-	var b strings.Builder
-	writeFacts(&b, []fact{{"A", sideLine(c.A)}, {"B", sideLine(c.B)}}, o)
+	s := NewSheet(o)
+	s.Fact("A", sideLine(c.A))
+	s.Fact("B", sideLine(c.B))
 	for _, d := range c.Differences {
-		writeNote(&b, o.paint(yellow, "differs"), len("differs"), fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B), o)
+		s.Warning("differs", fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B))
 	}
 	if len(c.Differences) > 0 {
-		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "A and B were not measured under the same conditions: any change below may be the doing of what differs.", o)
+		s.Warning("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
 	}
-	for _, s := range c.Saturated {
-		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "The baseline of "+s+" is itself saturated: ratios to it mean nothing.", o)
+	for _, side := range c.Saturated {
+		s.Warning("warning", "The baseline of "+side+" is itself saturated: ratios to it mean nothing.")
 	}
 	if len(c.Missing) > 0 {
-		writeNote(&b, o.paint(yellow, "warning"), len("warning"), "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".", o)
+		s.Warning("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
 	}
-	c.writeRatios(&b, o)
-	c.writeLatencies(&b, o)
-	b.WriteString("\n")
-	for _, line := range wrap(compareLegend, o.width()) {
-		b.WriteString(o.paint(faint, line) + "\n")
-	}
-	b.WriteString("\n" + strings.Join(wrap(c.summary(), o.width()), "\n") + "\n")
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("write comparison: %w", err)
-	}
-	return nil
+	c.writeRatios(s)
+	c.writeLatencies(s)
+	s.Legend(compareLegend)
+	s.Paragraph(c.summary())
+	return s.Flush(w)
 }
 
 const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to the baseline of the same run, corrected for the number of comparisons; " +
@@ -56,57 +52,55 @@ func sideLine(s ComparisonSide) string {
 
 // writeRatios is the table of protection; intervals of A and B are shown where
 // there is room.
-func (c *Comparison) writeRatios(b *strings.Builder, o Options) {
+func (c *Comparison) writeRatios(s *Sheet) {
 	format := times
-	if o.width() < 96 {
+	if s.o.width() < 96 {
 		format = func(iv stats.Interval) string { return digits3(iv.Estimate) }
 	}
-	names, ps := column{head: "× baseline", left: true}, column{}
-	inA, inB := column{head: "A"}, column{head: "B"}
-	change, verdict, more := column{head: "B / A"}, column{head: "verdict", left: true}, column{head: "rounds"}
+	names, ps := Column{Head: "× baseline", Left: true}, Column{}
+	inA, inB := Column{Head: "A"}, Column{Head: "B"}
+	change, verdict, more := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}, Column{Head: "rounds"}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Ratio == nil {
 			continue
 		}
-		names.add(first(row.Scenario, &last))
-		ps.add(quantileName(row.P))
-		inA.add(atLeast(row.AtLeastA) + format(*row.RatioA))
-		inB.add(atLeast(row.AtLeastB) + format(*row.RatioB))
+		names.Add(first(row.Scenario, &last))
+		ps.Add(quantileName(row.P))
+		inA.Add(atLeast(row.AtLeastA) + format(*row.RatioA))
+		inB.Add(atLeast(row.AtLeastB) + format(*row.RatioB))
 		mark := ""
 		if row.Verdict == stats.Inconclusive {
 			mark = "~"
 		}
-		change.add(mark + times(*row.Ratio))
-		verdict.cells = append(verdict.cells, cell{printable(string(row.Verdict)), verdictStyle(row.Verdict)})
+		change.Add(mark + times(*row.Ratio))
+		verdict.Cells = append(verdict.Cells, Cell{plain.Line(string(row.Verdict)), verdictStyle(row.Verdict)})
 		needs := ""
 		if row.MoreRounds > 0 {
 			needs = "+" + strconv.Itoa(row.MoreRounds)
 		}
-		more.add(needs)
+		more.Add(needs)
 		if row.Ratio.Confidence > 0 {
-			change.unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
+			change.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
 	}
-	if len(names.cells) > 0 {
-		b.WriteString("\n")
-		layTable(b, []column{names, ps, inA, inB, change, verdict, more}, nil, o)
+	if len(names.Cells) > 0 {
+		s.Table([]Column{names, ps, inA, inB, change, verdict, more}, nil)
 	}
 }
 
-func (c *Comparison) writeLatencies(b *strings.Builder, o Options) {
-	names, ps := column{head: "latency", left: true}, column{}
-	inA, inB, change := column{head: "A"}, column{head: "B"}, column{head: "B / A"}
+func (c *Comparison) writeLatencies(s *Sheet) {
+	names, ps := Column{Head: "latency", Left: true}, Column{}
+	inA, inB, change := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}
 	last := ""
 	for _, row := range c.Rows {
-		names.add(first(row.Scenario, &last))
-		ps.add(quantileName(row.P))
-		inA.add(atLeast(row.AtLeastA) + latency(row.LatencyA.Estimate))
-		inB.add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
-		change.add(times(row.Latency))
+		names.Add(first(row.Scenario, &last))
+		ps.Add(quantileName(row.P))
+		inA.Add(atLeast(row.AtLeastA) + latency(row.LatencyA.Estimate))
+		inB.Add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
+		change.Add(times(row.Latency))
 	}
-	b.WriteString("\n")
-	layTable(b, []column{names, ps, inA, inB, change}, nil, o)
+	s.Table([]Column{names, ps, inA, inB, change}, nil)
 }
 
 // first is the name where it differs from the row's above.
@@ -115,7 +109,7 @@ func first(name string, last *string) string {
 		return ""
 	}
 	*last = name
-	return printable(name)
+	return plain.Line(name)
 }
 
 func atLeast(bound bool) string {
@@ -129,7 +123,7 @@ func atLeast(bound bool) string {
 func (c *Comparison) summary() string {
 	var better, worse, unsure, same []string
 	for _, row := range c.Rows {
-		name := printable(row.Scenario) + " " + quantileName(row.P)
+		name := plain.Line(row.Scenario) + " " + quantileName(row.P)
 		switch row.Verdict {
 		case stats.Better:
 			better = append(better, name)

@@ -37,10 +37,10 @@ const bandResamples = 500
 
 // curves are computed for every scenario that has valid rounds. A curve stops
 // where the sample does not support the next percentile.
-func curves(s *series, a *lab.Analysis) []curve {
+func curves(m *lab.Measured, a *lab.Analysis) []curve {
 	var out []curve
 	for _, row := range a.Rows {
-		rounds := s.byScenario[row.Scenario]
+		rounds := lab.Responses(m.Valid(row.Scenario))
 		ps := drawable(rounds, row)
 		c := curve{row: row}
 		for i, iv := range stats.Quantiles(rounds, ps, stats.Options{Resamples: bandResamples}) {

@@ -11,20 +11,16 @@ import (
 	"strconv"
 	"time"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
 // CSV writes one line per round and percentile: response time and its parts in
 // microseconds, with the round's counts beside them.
-func CSV(w io.Writer, r *lab.Result) error {
-	s, err := newSeries(r)
-	if err != nil {
-		return err
-	}
-	return s.csv(w)
-}
+func CSV(w io.Writer, m *lab.Measured) error { return writeCSV(w, roundsOf(m)) }
 
-func (s *series) csv(w io.Writer) error {
+func writeCSV(w io.Writer, rounds []round) error {
 	out := csv.NewWriter(w)
 	heads := []string{
 		"block", "position", "scenario", "started", "excluded", "percentile", "response_us", "service_us", "queue_us", "lag_us",
@@ -41,14 +37,14 @@ func (s *series) csv(w io.Writer) error {
 		}
 		return float(quantiles[i])
 	}
-	for _, r := range s.rounds {
+	for _, r := range rounds {
 		neighbour := []string{"", "", "", ""}
 		if n := r.Neighbour; n != nil {
 			neighbour = []string{float(n.CPUSeconds), float(n.Work), n.Unit, float(n.ThrottledSeconds)}
 		}
 		for i, p := range roundQuantiles {
 			line := []string{
-				strconv.Itoa(r.Block), strconv.Itoa(r.Position), r.Scenario, r.Started.UTC().Format(time.RFC3339Nano), r.excluded, float(p),
+				strconv.Itoa(r.Block), strconv.Itoa(r.Position), r.Scenario, r.Started.UTC().Format(time.RFC3339Nano), r.Excluded, float(p),
 				us(r.response, i), us(r.service, i), us(r.queue, i), us(r.lag, i),
 				strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 				float(r.Seconds), float(r.Tenant.CPUSeconds), neighbour[0], neighbour[1], neighbour[2],
@@ -67,28 +63,32 @@ func (s *series) csv(w io.Writer) error {
 }
 
 // downloads are the files that the page carries within itself.
-func downloads(r *lab.Result, a *lab.Analysis, s *series) ([]download, error) {
-	whole, err := json.Marshal(r)
+func downloads(m *lab.Measured, a *lab.Analysis, rounds []round) ([]download, error) {
+	whole, err := json.Marshal(m.Result)
 	if err != nil {
 		return nil, fmt.Errorf("write result: %w", err)
 	}
 	out := []download{{
 		Name: "result.json", About: "everything that was measured, every second's histograms included; berth lab report and compare read it",
-		Address: dataURL("application/json", whole), Size: byteSize(int64(len(whole))),
+		Address: dataURL("application/json", whole), Size: plain.Bytes(int64(len(whole))),
 	}}
-	asked, err := json.MarshalIndent(r.Experiment, "", "  ")
+	asked, err := json.MarshalIndent(m.Experiment, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write experiment: %w", err)
 	}
-	out = append(out, download{"experiment.json", "what was asked for, to run it again", dataURL("application/json", asked), byteSize(int64(len(asked)))})
+	out = append(out, download{"experiment.json", "what was asked for, to run it again", dataURL("application/json", asked), plain.Bytes(int64(len(asked)))})
 	var table bytes.Buffer
-	if err := s.csv(&table); err != nil {
+	if err := writeCSV(&table, rounds); err != nil {
 		return nil, err
 	}
-	out = append(out, download{"rounds.csv", "one line per round and percentile", dataURL("text/csv", table.Bytes()), byteSize(int64(table.Len()))})
+	out = append(out, download{"rounds.csv", "one line per round and percentile", dataURL("text/csv", table.Bytes()), plain.Bytes(int64(table.Len()))})
 	for i, row := range a.Rows {
-		h := s.merged[row.Scenario]
-		if h == nil || h.TotalCount() == 0 {
+		var seconds []stats.Distribution
+		for _, r := range lab.Responses(m.Valid(row.Scenario)) {
+			seconds = append(seconds, r.Seconds...)
+		}
+		h := stats.Merge(seconds...).Histogram()
+		if h.TotalCount() == 0 {
 			continue
 		}
 		var text bytes.Buffer
@@ -97,7 +97,7 @@ func downloads(r *lab.Result, a *lab.Analysis, s *series) ([]download, error) {
 		}
 		out = append(out, download{
 			Name: fmt.Sprintf("%d-%s.hgrm", i+1, fileName(row.Scenario)), About: "response time of " + row.Scenario + " in ms, all valid rounds merged, for HdrHistogram's plotter",
-			Address: dataURL("text/plain", text.Bytes()), Size: byteSize(int64(text.Len())),
+			Address: dataURL("text/plain", text.Bytes()), Size: plain.Bytes(int64(text.Len())),
 		})
 	}
 	return out, nil

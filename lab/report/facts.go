@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/machine"
@@ -69,7 +70,7 @@ func machineLine(h lab.Host) string {
 		parts = append(parts, "under "+h.Hypervisor)
 	}
 	if h.MemoryBytes > 0 {
-		parts = append(parts, byteSize(h.MemoryBytes)+" memory")
+		parts = append(parts, plain.Bytes(h.MemoryBytes)+" memory")
 	}
 	return orUnknown(joined(parts...))
 }
@@ -84,17 +85,17 @@ func shape(m *machine.Machine) string {
 			l3 += d.Bytes
 		}
 	}
-	parts := []string{count(len(m.CPUs), "CPU")}
+	parts := []string{plain.Count(len(m.CPUs), "CPU")}
 	add := func(k machine.Kind, noun string) {
 		if n := counts[k]; n > 0 {
-			parts = append(parts, count(n, noun))
+			parts = append(parts, plain.Count(n, noun))
 		}
 	}
 	add(machine.Core, "core")
 	add(machine.Socket, "socket")
 	add(machine.Node, "NUMA node")
 	if n := counts[machine.L3]; n > 0 && l3 > 0 {
-		text := "L3 " + byteSize(l3/int64(n))
+		text := "L3 " + plain.Bytes(l3/int64(n))
 		if n > 1 {
 			text = fmt.Sprintf("%d × %s", n, text)
 		}
@@ -144,7 +145,7 @@ func tenantLine(r *lab.Result) string {
 		parts = append(parts, want)
 	}
 	if n := r.Experiment.Tenant.WorkingSetBytes; n > 0 {
-		parts = append(parts, byteSize(n)+" working set")
+		parts = append(parts, plain.Bytes(n)+" working set")
 	}
 	return joined(parts...)
 }
@@ -153,13 +154,13 @@ func neighbourLine(r *lab.Result) string {
 	n := neighbour(r)
 	parts := []string{orUnknown(n.Kernel)}
 	if n.Threads > 0 {
-		parts = append(parts, count(n.Threads, "thread"))
+		parts = append(parts, plain.Count(n.Threads, "thread"))
 	}
 	if n.Intensity > 0 {
 		parts = append(parts, fmt.Sprintf("%d %% intensity", n.Intensity))
 	}
 	if n.Bytes > 0 {
-		parts = append(parts, byteSize(n.Bytes)+" each")
+		parts = append(parts, plain.Bytes(n.Bytes)+" each")
 	}
 	if r.Setup.CPUs != "" {
 		parts = append(parts, "shares CPUs "+r.Setup.CPUs+" with the tenant")
@@ -169,7 +170,7 @@ func neighbourLine(r *lab.Result) string {
 
 func roundsLine(r *lab.Result) string {
 	e := r.Experiment
-	line := fmt.Sprintf("%s × %s after %s to settle", count(e.Blocks, "block"), span(time.Duration(e.Window)), span(time.Duration(e.Settle)))
+	line := fmt.Sprintf("%s × %s after %s to settle", plain.Count(e.Blocks, "block"), span(time.Duration(e.Window)), span(time.Duration(e.Settle)))
 	parts := []string{line, fmt.Sprintf("seed %d", e.Seed)}
 	if e.Preset != "" {
 		parts = append([]string{e.Preset}, parts...)
@@ -226,5 +227,5 @@ func interruption(r *lab.Result) string {
 		return ""
 	}
 	planned := r.Experiment.Blocks * (len(r.Experiment.Scenarios) - len(r.Skipped))
-	return fmt.Sprintf("The run did not finish: %d of %s stored. What follows is about those alone.", len(r.Rounds), count(planned, "planned round"))
+	return fmt.Sprintf("The run did not finish: %d of %s stored. What follows is about those alone.", len(r.Rounds), plain.Count(planned, "planned round"))
 }

@@ -12,9 +12,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/probe"
 	"berth.dev/berth/lab/stats"
-	"berth.dev/berth/lab/tenant"
 	"berth.dev/berth/machine"
 )
 
@@ -53,8 +51,8 @@ func behaviours() map[string]behaviour {
 }
 
 // fakeExperiment is the built-in experiment with figures filled in.
-func fakeExperiment(blocks int, window time.Duration) lab.Experiment {
-	e := lab.IsolationExperiment()
+func fakeExperiment(blocks int, window time.Duration) lab.Spec {
+	e := lab.IsolationSpec()
 	e.Preset, e.Blocks, e.Settle, e.Window = "quick", blocks, lab.Duration(300*time.Millisecond), lab.Duration(window)
 	e.Neighbour.Threads = 2
 	e.Seed = 42
@@ -73,11 +71,22 @@ func fakeResult(t testing.TB, blocks int) *lab.Result {
 		}
 		text, _ = made.LoadOrStore(blocks, encoded)
 	}
-	r, err := lab.Decode(text.([]byte))
+	r := new(lab.Result)
+	err := lab.Decode(text.([]byte), lab.Schema, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// measured is a result decoded.
+func measured(t testing.TB, r *lab.Result) *lab.Measured {
+	t.Helper()
+	m, err := lab.Measure(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // made keeps results by their number of blocks: each test gets a copy.
@@ -108,7 +117,7 @@ func makeResult(t testing.TB, blocks int) *lab.Result {
 
 func fakeHeader(blocks int, seconds int) *lab.Result {
 	cpus := cpuset.MustOf(0, 1)
-	return &lab.Result{
+	return &lab.Result{Experiment: fakeExperiment(blocks, time.Duration(seconds)*time.Second), Header: lab.Header{
 		Schema:   lab.Schema,
 		Program:  lab.Program{Version: "v0.1.0", Commit: "0123456789ab", Go: "go1.26.8"},
 		Started:  time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC),
@@ -124,15 +133,14 @@ func fakeHeader(blocks int, seconds int) *lab.Result {
 			},
 			Kernel: "6.18.0", Clocksource: "kvm-clock", Hypervisor: "KVM", MemoryBytes: 8 << 30,
 		},
-		Experiment: fakeExperiment(blocks, time.Duration(seconds)*time.Second),
 		Setup: lab.Setup{
 			Backend: "hybrid", CPUs: "0-1", GeneratorPolicy: "SCHED_FIFO 50", Rate: 400,
-			Tenant:        tenant.Config{Units: 12, WorkingSetBytes: 8 << 20, Seed: 42},
+			Tenant:        load.TenantConfig{Units: 12, WorkingSetBytes: 8 << 20, Seed: 42},
 			Neighbour:     noise.Config{Kernel: "scan", Threads: 2, Intensity: 100, Bytes: 64 << 20, L3Bytes: 32 << 20, Seed: 42},
 			CPUPerRequest: lab.Duration(3 * time.Millisecond), TenantCPUs: 1.2,
 		},
 		Skipped: []lab.Skipped{{Scenario: "pinned", Reason: "needs two whole cores to give away", Remedy: "run on a machine with more than 2 cores, or leave the generator a CPU less"}},
-	}
+	}}
 }
 
 // fakeRound makes up one round of a scenario.
@@ -160,7 +168,7 @@ func fakeRound(t testing.TB, rng *rand.Rand, name string, seconds int, rate floa
 	}
 	for i, ns := range []float64{1.02, 3.8, 14, 96} {
 		spread := []float64{0.003, 0.01, 0.06, 0.03}[i]
-		round.Probes = append(round.Probes, probe.Reading{Probe: []string{"alu", "l2", "l3", "dram"}[i], NS: ns * math.Exp(spread*rng.NormFloat64())})
+		round.Probes = append(round.Probes, noise.ProbeReading{Probe: []string{"alu", "l2", "l3", "dram"}[i], NS: ns * math.Exp(spread*rng.NormFloat64())})
 	}
 	return round
 }

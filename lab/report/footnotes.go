@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -53,7 +54,7 @@ func remarks(row lab.Row) []string {
 		out = append(out, "requests failed or never finished: from the marked percentile on, figures are lower bounds")
 	}
 	if bad := row.Rounds - row.Valid; bad > 0 && row.Valid > 0 {
-		out = append(out, fmt.Sprintf("%d of %s left out as invalid", bad, count(row.Rounds, "round")))
+		out = append(out, fmt.Sprintf("%d of %s left out as invalid", bad, plain.Count(row.Rounds, "round")))
 	}
 	if row.TenantThrottled > 0 {
 		out = append(out, fmt.Sprintf("the tenant itself was throttled for %s ms/s", digits3(row.TenantThrottled*1e3)))
@@ -62,7 +63,7 @@ func remarks(row lab.Row) []string {
 	case stats.Inconclusive:
 		text := clause("inconclusive", row.Why)
 		if row.MoreRounds > 0 {
-			text += fmt.Sprintf("; about %s more would decide", count(row.MoreRounds, "round"))
+			text += fmt.Sprintf("; about %s more would decide", plain.Count(row.MoreRounds, "round"))
 		}
 		out = append(out, text)
 	case stats.Invalid:
@@ -78,24 +79,20 @@ func clause(word, why string) string {
 	return word + ": " + why
 }
 
-func (f *footnotes) write(b *strings.Builder, o Options) {
+func (f *footnotes) write(s *Sheet) {
 	if len(f.texts)+len(f.general) == 0 {
 		return
 	}
-	b.WriteString("\n")
+	s.b.WriteString("\n")
 	for i, text := range f.texts {
-		f.line(b, superscript(i)+" "+text, o)
+		f.line(s, "", superscript(i)+" "+text)
 	}
 	for _, text := range f.general {
-		f.line(b, "  "+text, o)
+		f.line(s, "  ", text)
 	}
 }
 
-func (f *footnotes) line(b *strings.Builder, text string, o Options) {
-	lines := wrap(printable(text), o.width()-2)
-	head := ""
-	if strings.HasPrefix(text, "  ") {
-		head = "  "
-	}
-	b.WriteString(o.paint(faint, head+strings.Join(lines, "\n  ")) + "\n")
+func (f *footnotes) line(s *Sheet, head, text string) {
+	lines := plain.Wrap(plain.Line(text), s.o.width()-2)
+	s.b.WriteString(s.o.paint(faint, head+strings.Join(lines, "\n  ")) + "\n")
 }

@@ -139,16 +139,6 @@ func quantileName(p float64) string {
 	return "p" + strconv.FormatFloat(p, 'f', -1, 64)
 }
 
-// byteSize formats a number of bytes with a binary unit.
-func byteSize(n int64) string {
-	binary := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= 1024 && i < len(binary)-1 {
-		v, i = v/1024, i+1
-	}
-	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + binary[i]
-}
-
 // span formats a length of time for people: "2 s", "1.5 ms", "1m37s".
 func span(d time.Duration) string {
 	short := func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
@@ -161,28 +151,6 @@ func span(d time.Duration) string {
 		return short(float64(d)/1e6) + " ms"
 	}
 	return short(float64(d)/1e3) + " µs"
-}
-
-// count writes "1 round", "3 rounds".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}
-
-// printable replaces what could steer a terminal (a host name or scenario of a
-// foreign result file may hold anything).
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }
 
 // quantileOf finds one percentile of a row; ok is false where it is missing or

@@ -85,20 +85,6 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-func TestByteSize(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		n    int64
-		want string
-	}{
-		{0, "0 B"}, {1023, "1023 B"}, {1536, "1.5 KiB"}, {64 << 20, "64 MiB"}, {8 << 30, "8 GiB"},
-	} {
-		if got := byteSize(tt.n); got != tt.want {
-			t.Errorf("byteSize(%d) = %s, want %s", tt.n, got, tt.want)
-		}
-	}
-}
-
 func TestSentence(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -106,24 +92,6 @@ func TestSentence(t *testing.T) {
 	} {
 		if got := sentence(in); got != want {
 			t.Errorf("sentence(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-func TestWrap(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		text  string
-		width int
-		want  []string
-	}{
-		{"", 10, []string{""}},
-		{"one two three", 7, []string{"one two", "three"}},
-		{"µµµµ µµ", 7, []string{"µµµµ µµ"}},
-		{"incomprehensibilities is long", 8, []string{"incomprehensibilities", "is long"}},
-	} {
-		if diff := cmp.Diff(tt.want, wrap(tt.text, tt.width)); diff != "" {
-			t.Errorf("wrap(%q, %d) (-want +got):\n%s", tt.text, tt.width, diff)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestPoorResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			golden(t, "poor_"+name+".txt", text.Bytes())
-			if err := HTML(&page, c.r, c.a); err != nil {
+			if err := HTML(&page, measured(t, c.r), c.a); err != nil {
 				t.Fatal(err)
 			}
 			checkPage(t, page.String())
@@ -134,10 +134,10 @@ func TestPoorResults(t *testing.T) {
 			if err := JSON(&doc, c.r, c.a); err != nil {
 				t.Fatal(err)
 			}
-			if err := CSV(&table, c.r); err != nil {
+			if err := CSV(&table, measured(t, c.r)); err != nil {
 				t.Fatal(err)
 			}
-			side := Side{Name: name, Result: c.r, Analysis: c.a}
+			side := Side{Name: name, Result: measured(t, c.r), Analysis: c.a}
 			if _, err := Compare(side, side); err == nil && name != "oneround" {
 				t.Error("comparison of nothing with nothing: no error")
 			}

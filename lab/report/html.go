@@ -17,7 +17,7 @@ var pageStyle string
 
 // HTML writes the report as one file that needs no network and no script: the
 // plots are drawn here, and the raw numbers are links to data inside the page.
-func HTML(w io.Writer, r *lab.Result, a *lab.Analysis) error {
+func HTML(w io.Writer, r *lab.Measured, a *lab.Analysis) error {
 	p, err := newPage(r, a)
 	if err != nil {
 		return err
@@ -34,16 +34,13 @@ func HTML(w io.Writer, r *lab.Result, a *lab.Analysis) error {
 	return nil
 }
 
-func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
-	s, err := newSeries(r)
-	if err != nil {
-		return nil, err
-	}
-	c := canvas{result: r, analysis: a, series: s, curves: curves(s, a), looks: looksOf(a.Rows)}
-	p := &page{
+func newPage(m *lab.Measured, a *lab.Analysis) (p *page, err error) {
+	r, rounds := m.Result, roundsOf(m)
+	c := canvas{analysis: a, rounds: rounds, curves: curves(m, a), looks: looksOf(a.Rows)}
+	p = &page{
 		Title: title(r), Recommendation: a.Recommendation, Reading: a.Reading,
 		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
-		Experiment: experimentTable(r), Rounds: roundTable(s), Program: programLine(r.Program),
+		Experiment: experimentTable(r), Rounds: roundTable(rounds), Program: programLine(r.Program),
 	}
 	if !r.Started.IsZero() {
 		p.When = r.Started.UTC().Format("2 January 2006, 15:04 UTC")
@@ -57,7 +54,7 @@ func newPage(r *lab.Result, a *lab.Analysis) (*page, error) {
 	for _, s := range append(alarms(r, a), a.Warnings...) {
 		p.Warnings = append(p.Warnings, sentence(s))
 	}
-	p.Downloads, err = downloads(r, a, s)
+	p.Downloads, err = downloads(m, a, rounds)
 	return p, err
 }
 
@@ -82,7 +79,7 @@ func figures(c canvas) []figure {
 		add("percentiles", "Response time by percentile", "Counted from the instant a request was due. Bands are bootstrap intervals over rounds and seconds; a line stops where "+
 			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.", canvas.drawPercentiles, &numbers)
 	}
-	if len(c.series.rounds) > 0 {
+	if len(c.rounds) > 0 {
 		add("time", "Latency over time", "Every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine "+
 			"meets all of them alike.", canvas.drawTime, nil)
 		add("probes", "The machine meanwhile", "Four fixed pieces of work, timed before each round, as deviation from their median; CPU time taken by the hypervisor; "+

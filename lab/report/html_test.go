@@ -20,7 +20,7 @@ import (
 func pageOf(t testing.TB, r *lab.Result, a *lab.Analysis) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := HTML(&b, r, a); err != nil {
+	if err := HTML(&b, measured(t, r), a); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -126,11 +126,8 @@ func TestDownloads(t *testing.T) {
 	t.Parallel()
 	r, a := fakeResult(t, 2), fakeAnalysis()
 	files := map[string]string{}
-	s, err := newSeries(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := downloads(r, a, s)
+	m := measured(t, r)
+	list, err := downloads(m, a, roundsOf(m))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,14 +139,15 @@ func TestDownloads(t *testing.T) {
 		}
 		files[d.Name] = text
 	}
-	got, err := lab.Decode([]byte(files["result.json"]))
+	got := new(lab.Result)
+	err = lab.Decode([]byte(files["result.json"]), lab.Schema, got)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(r, got); diff != "" {
 		t.Errorf("result.json is not the result (-want +got):\n%s", diff)
 	}
-	var e lab.Experiment
+	var e lab.Spec
 	if err := json.Unmarshal([]byte(files["experiment.json"]), &e); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +187,8 @@ func TestDownloadLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := lab.Decode([]byte(text))
+	got := new(lab.Result)
+	err = lab.Decode([]byte(text), lab.Schema, got)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +203,7 @@ func TestBadHistogram(t *testing.T) {
 		r := fakeResult(t, 1)
 		sec := &r.Rounds[0].Load.Seconds[1]
 		*map[string]*string{"response": &sec.Response, "service": &sec.Service, "queue": &sec.Queue, "lag": &sec.Lag}[part] = "HISTFAAAAA!"
-		err := HTML(io.Discard, r, fakeAnalysis())
+		_, err := lab.Measure(r)
 		if err == nil || !strings.Contains(err.Error(), part+" of second 2") {
 			t.Errorf("%s: error %v", part, err)
 		}
@@ -215,7 +214,7 @@ func BenchmarkHTML(b *testing.B) {
 	r, a := fakeResult(b, 6), fakeAnalysis()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := HTML(io.Discard, r, a); err != nil {
+		if err := HTML(io.Discard, measured(b, r), a); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
@@ -267,7 +268,7 @@ func machineTable(h lab.Host) pageTable {
 	add("hypervisor", h.Hypervisor)
 	add("frequency governor", h.Governor)
 	if h.MemoryBytes > 0 {
-		add("memory", byteSize(h.MemoryBytes))
+		add("memory", plain.Bytes(h.MemoryBytes))
 	}
 	return t
 }
@@ -285,7 +286,7 @@ func domainsText(m *machine.Machine, kind machine.Kind) string {
 		}
 		text := fmt.Sprintf("%d: CPUs %s", d.ID, orAbsent(d.CPUs.String()))
 		if d.Bytes > 0 {
-			text += ", " + byteSize(d.Bytes)
+			text += ", " + plain.Bytes(d.Bytes)
 		}
 		parts = append(parts, text)
 	}
@@ -323,12 +324,12 @@ func programLine(p lab.Program) string {
 }
 
 // roundTable is every round as it was measured.
-func roundTable(s *series) pageTable {
+func roundTable(rounds []round) pageTable {
 	t := pageTable{Heads: []string{
 		"block.position", "scenario", "offered", "done", "failed", "unfinished", "p50", "p95", "p99", "max", "lag p99",
 		"CPUs, tenant", "CPUs, neighbour", "neighbour's work /s", "host CPU %", "steal %", "foreign %", "does not count",
 	}}
-	for _, r := range s.rounds {
+	for _, r := range rounds {
 		us := func(quantiles []float64, p float64) string {
 			if v, ok := at(quantiles, p); ok {
 				return latency(v)
@@ -355,7 +356,7 @@ func roundTable(s *series) pageTable {
 			fmt.Sprintf("%d.%d", r.Block+1, r.Position+1), r.Scenario,
 			strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 			us(r.response, 50), us(r.response, 95), us(r.response, 99), us(r.response, 100), us(r.lag, 99),
-			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy, r.Host.CPUs), host(r.Host.Steal, r.Host.SharedCPUs), host(r.Host.Foreign, r.Host.SharedCPUs), r.excluded,
+			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work, host(r.Host.Busy, r.Host.CPUs), host(r.Host.Steal, r.Host.SharedCPUs), host(r.Host.Foreign, r.Host.SharedCPUs), r.Excluded,
 		})
 	}
 	return t

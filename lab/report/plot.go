@@ -32,9 +32,8 @@ func (s size) either(wide, narrow float64) float64 {
 // canvas is what all plots draw from.
 type canvas struct {
 	size
-	result   *lab.Result
 	analysis *lab.Analysis
-	series   *series
+	rounds   []round
 	curves   []curve
 	looks    map[string]look
 }

@@ -18,7 +18,7 @@ type probeLane struct {
 // drawProbes shows the machine itself over the run: control probes before each
 // round, CPU time stolen, and load that was not the lab's.
 func (c canvas) drawProbes() template.HTML {
-	lanes := probeLanes(c.series)
+	lanes := probeLanes(c.rounds)
 	const laneHeight = 62.0
 	height := 12 + laneHeight*float64(len(lanes)) + 24
 	f := frame{c.either(96, 78), 12, c.width - c.either(64, 46), 12 + laneHeight*float64(len(lanes))}
@@ -31,7 +31,7 @@ func (c canvas) drawProbes() template.HTML {
 	for _, x := range s.cuts {
 		d.line("cut", x, f.top, x, f.bottom-14)
 	}
-	for i, r := range c.series.rounds {
+	for i, r := range c.rounds {
 		d.rect("hover", s.x[i], f.top, s.w[i], f.bottom-f.top, probeTip(r, lanes, i))
 	}
 	d.text("axis", middle, (f.left+f.right)/2, height-6, "rounds in the order run")
@@ -81,9 +81,9 @@ func (l probeLane) scale(f frame) scale {
 
 func digits(v float64) string { return fmt.Sprintf("%.0f", v) }
 
-func probeLanes(s *series) []probeLane {
+func probeLanes(rounds []round) []probeLane {
 	var names []string
-	for _, r := range s.rounds {
+	for _, r := range rounds {
 		for _, p := range r.Probes {
 			if !slices.Contains(names, p.Probe) {
 				names = append(names, p.Probe)
@@ -92,7 +92,7 @@ func probeLanes(s *series) []probeLane {
 	}
 	var lanes []probeLane
 	for _, name := range names {
-		values := perRound(s, func(r round) (float64, bool) {
+		values := perRound(rounds, func(r round) (float64, bool) {
 			for _, p := range r.Probes {
 				if p.Probe == name && p.NS > 0 {
 					return p.NS, true
@@ -107,7 +107,7 @@ func probeLanes(s *series) []probeLane {
 		lanes = append(lanes, probeLane{name: probeName(name), about: digits3(centre) + " ns", values: values, centre: centre, deviation: true})
 	}
 	host := func(name, about string, of func(round) float64) {
-		values := perRound(s, func(r round) (float64, bool) {
+		values := perRound(rounds, func(r round) (float64, bool) {
 			if r.Host.SharedCPUs == 0 || r.Seconds <= 0 {
 				return 0, false
 			}
@@ -128,9 +128,9 @@ func probeName(name string) string {
 	return clip(name, 10)
 }
 
-func perRound(s *series, value func(round) (float64, bool)) []float64 {
-	out := make([]float64, len(s.rounds))
-	for i, r := range s.rounds {
+func perRound(rounds []round, value func(round) (float64, bool)) []float64 {
+	out := make([]float64, len(rounds))
+	for i, r := range rounds {
 		v, ok := value(r)
 		if !ok {
 			v = math.NaN()

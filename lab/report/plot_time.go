@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -21,9 +22,9 @@ type slots struct {
 
 func (c canvas) slots(f frame) slots {
 	total, gaps := 0, 0
-	for i, r := range c.series.rounds {
-		total += max(len(r.seconds), 1)
-		if i > 0 && r.Block != c.series.rounds[i-1].Block {
+	for i, r := range c.rounds {
+		total += max(len(r.Response.Seconds), 1)
+		if i > 0 && r.Block != c.rounds[i-1].Block {
 			gaps++
 		}
 	}
@@ -31,12 +32,12 @@ func (c canvas) slots(f frame) slots {
 	perSecond := (f.right - f.left - gap*float64(gaps)) / float64(max(total, 1))
 	var s slots
 	at := f.left
-	for i, r := range c.series.rounds {
-		if i > 0 && r.Block != c.series.rounds[i-1].Block {
+	for i, r := range c.rounds {
+		if i > 0 && r.Block != c.rounds[i-1].Block {
 			s.cuts = append(s.cuts, at+gap/2)
 			at += gap
 		}
-		w := perSecond * float64(max(len(r.seconds), 1))
+		w := perSecond * float64(max(len(r.Response.Seconds), 1))
 		s.x, s.w = append(s.x, at), append(s.w, w)
 		at += w
 	}
@@ -54,11 +55,11 @@ func (c canvas) drawTime() template.HTML {
 	f := frame{c.either(96, 78), 28, c.width - 8, 28 + plot}
 	d := newDrawing(c.id("time"), c.width, height, "Latency over time, in the order the rounds were run",
 		fmt.Sprintf("Bars from p50 to p99 of response time; %s in %s. The table of rounds has the figures.",
-			count(len(c.series.rounds), "round"), count(blocksIn(c.series), "block")))
+			plain.Count(len(c.rounds), "round"), plain.Count(blocksIn(c.rounds), "block")))
 	s := c.slots(f)
 	n := c.secondsPerBar(s)
-	all, values := make([][]bar, len(c.series.rounds)), []float64{}
-	for i, r := range c.series.rounds {
+	all, values := make([][]bar, len(c.rounds)), []float64{}
+	for i, r := range c.rounds {
 		all[i] = barsOf(r, n)
 		for _, b := range all[i] {
 			values = append(values, b.p50, b.p99)
@@ -83,7 +84,7 @@ func (c canvas) drawTime() template.HTML {
 		c.drawBars(d, s, y, row, all)
 	}
 	hatch := d.hatch()
-	for i, r := range c.series.rounds {
+	for i, r := range c.rounds {
 		c.drawSlot(d, f, s, i, r, rows, lane, hatch)
 	}
 	c.numberBlocks(d, s, f.bottom+12+strip+15)
@@ -109,9 +110,9 @@ func (c canvas) ran() []lab.Row {
 	return out
 }
 
-func blocksIn(s *series) int {
+func blocksIn(rounds []round) int {
 	seen := map[int]bool{}
-	for _, r := range s.rounds {
+	for _, r := range rounds {
 		seen[r.Block] = true
 	}
 	return len(seen)
@@ -126,8 +127,8 @@ const minBar = 3
 
 // secondsPerBar is how many seconds a bar must stand for to be wide enough.
 func (c canvas) secondsPerBar(s slots) int {
-	for i, r := range c.series.rounds {
-		if n := len(r.seconds); n > 0 && s.w[i] > 0 {
+	for i, r := range c.rounds {
+		if n := len(r.Response.Seconds); n > 0 && s.w[i] > 0 {
 			return min(n, int(math.Ceil(minBar*float64(n)/s.w[i])))
 		}
 	}
@@ -137,7 +138,7 @@ func (c canvas) secondsPerBar(s slots) int {
 // barsOf merges every n seconds of a round.
 func barsOf(r round, n int) []bar {
 	var out []bar
-	for part := range slices.Chunk(r.seconds, n) {
+	for part := range slices.Chunk(r.Response.Seconds, n) {
 		all := stats.Merge(part...)
 		p50, _ := all.Quantile(50)
 		p99, _ := all.Quantile(99)
@@ -149,7 +150,7 @@ func barsOf(r round, n int) []bar {
 // drawBars draws one scenario's bars as three paths: areas, p50 and p99.
 func (c canvas) drawBars(d *drawing, s slots, y scale, row lab.Row, all [][]bar) {
 	var areas, low, high strings.Builder
-	for i, r := range c.series.rounds {
+	for i, r := range c.rounds {
 		if r.Scenario != row.Scenario {
 			continue
 		}
@@ -182,7 +183,7 @@ func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []la
 		}
 	}
 	class := `hover`
-	if r.excluded != "" {
+	if r.Excluded != "" {
 		class = `hover invalid" fill="` + hatch
 	}
 	d.rect(class, s.x[i], f.top, s.w[i], strip+lane*float64(len(rows))-f.top, roundTip(r))
@@ -190,7 +191,7 @@ func (c canvas) drawSlot(d *drawing, f frame, s slots, i int, r round, rows []la
 
 // numberBlocks writes each block's number below its rounds, where there is room.
 func (c canvas) numberBlocks(d *drawing, s slots, y float64) {
-	rounds := c.series.rounds
+	rounds := c.rounds
 	for i, written := 0, -100.0; i < len(rounds); {
 		k := i
 		for k+1 < len(rounds) && rounds[k+1].Block == rounds[i].Block {
@@ -210,8 +211,8 @@ func roundTip(r round) string {
 		p99, _ := at(r.response, 99)
 		tip += fmt.Sprintf(": p50 %s, p99 %s", latency(p50), latency(p99))
 	}
-	if r.excluded != "" {
-		tip += "; does not count: " + r.excluded
+	if r.Excluded != "" {
+		tip += "; does not count: " + r.Excluded
 	}
 	return tip
 }

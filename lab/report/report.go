@@ -1,4 +1,4 @@
-// Package report tells the story of a stored result: as a table for the
+// Package report shows a stored result: as a table for the
 // terminal, as one HTML file that needs no network and no script, and as JSON
 // and CSV for other programs. It also compares two stored results.
 //
@@ -40,15 +40,15 @@ func (o Options) width() int {
 // Document is the report as JSON: what was run, and what it came to. The raw
 // rounds are in the result file that it was made from.
 type Document struct {
-	Schema     string         `json:"schema"` // "berth.dev/lab-report/v1"
-	Program    lab.Program    `json:"program"`
-	Started    time.Time      `json:"started"`
-	Finished   time.Time      `json:"finished,omitzero"`
-	Complete   bool           `json:"complete"`
-	Host       lab.Host       `json:"host"`
-	Experiment lab.Experiment `json:"experiment"`
-	Setup      lab.Setup      `json:"setup"`
-	Analysis   *lab.Analysis  `json:"analysis"`
+	Schema     string        `json:"schema"` // "berth.dev/lab-report/v1"
+	Program    lab.Program   `json:"program"`
+	Started    time.Time     `json:"started"`
+	Finished   time.Time     `json:"finished,omitzero"`
+	Complete   bool          `json:"complete"`
+	Host       lab.Host      `json:"host"`
+	Experiment lab.Spec      `json:"experiment"`
+	Setup      lab.Setup     `json:"setup"`
+	Analysis   *lab.Analysis `json:"analysis"`
 }
 
 // JSON writes the report as one indented Document.

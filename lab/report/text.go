@@ -7,60 +7,93 @@ import (
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
 
-// Text writes the report for a terminal: what ran, the table (one row per
-// scenario), its footnotes, and what it means. Where the table does not fit the
-// width it is written as two.
-func Text(w io.Writer, r *lab.Result, a *lab.Analysis, o Options) error {
-	var b strings.Builder
-	b.WriteString(o.paint(bold, printable(title(r))) + o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
-	writeFacts(&b, facts(r, a), o)
-	for _, s := range append(alarms(r, a), a.Warnings...) {
-		writeNote(&b, o.paint(yellow, "warning"), len("warning"), s, o)
+// Sheet is a report for the terminal, written from the top down: facts, tables,
+// words. Nothing that it is given can steer the terminal, but for Lines.
+type Sheet struct {
+	// Indent is where the values of facts begin.
+	Indent int
+	b      strings.Builder
+	o      Options
+}
+
+// NewSheet starts a sheet.
+func NewSheet(o Options) *Sheet { return &Sheet{Indent: 13, o: o} }
+
+// Title heads the sheet.
+func (s *Sheet) Title(text string) {
+	s.b.WriteString(s.o.paint(bold, plain.Line(text)) + s.o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
+}
+
+// Fact writes a name and its value, hanging.
+func (s *Sheet) Fact(name, value string) { s.note(faint, name, value) }
+
+// Warning writes a fact that is not to be missed.
+func (s *Sheet) Warning(name, text string) { s.note(yellow, name, text) }
+
+func (s *Sheet) note(style Style, name, text string) {
+	indent := strings.Repeat(" ", s.Indent)
+	lines := plain.Wrap(plain.Line(text), s.o.width()-s.Indent)
+	s.b.WriteString(s.o.paint(style, name) + indent[min(len(name), s.Indent-1):] + strings.Join(lines, "\n"+indent) + "\n")
+}
+
+// Paragraph writes a blank line and the text, wrapped.
+func (s *Sheet) Paragraph(text string) {
+	s.Lines("\n" + strings.Join(plain.Wrap(plain.Line(text), s.o.width()), "\n") + "\n")
+}
+
+// Legend writes a paragraph that explains a table.
+func (s *Sheet) Legend(text string) {
+	s.b.WriteString("\n")
+	for _, line := range plain.Wrap(text, s.o.width()) {
+		s.b.WriteString(s.o.paint(faint, line) + "\n")
 	}
-	b.WriteString("\n")
-	if len(a.Rows) == 0 {
-		b.WriteString("No round was stored: there is nothing to tell.\n")
-	} else {
-		writeTable(&b, a, o)
-	}
-	for _, s := range a.Reading {
-		writeParagraph(&b, s, o)
-	}
-	if a.Recommendation != "" {
-		writeParagraph(&b, "Recommendation: "+a.Recommendation, o)
-	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
+}
+
+// Lines writes text as it is.
+func (s *Sheet) Lines(text string) { s.b.WriteString(text) }
+
+// Flush writes the sheet out.
+func (s *Sheet) Flush(w io.Writer) error {
+	if _, err := io.WriteString(w, s.b.String()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
-const factIndent = 13
-
-func writeFacts(b *strings.Builder, facts []fact, o Options) {
-	for _, f := range facts {
-		writeNote(b, o.paint(faint, f.Name), len(f.Name), f.Value, o)
+// Text writes the report for a terminal: what ran, the table (one row per
+// scenario), its footnotes, and what it means. Where the table does not fit the
+// width it is written as two.
+func Text(w io.Writer, r *lab.Result, a *lab.Analysis, o Options) error {
+	s := NewSheet(o)
+	s.Title(title(r))
+	for _, f := range facts(r, a) {
+		s.Fact(f.Name, f.Value)
 	}
+	for _, text := range append(alarms(r, a), a.Warnings...) {
+		s.Warning("warning", text)
+	}
+	if len(a.Rows) == 0 {
+		s.Paragraph("No round was stored: there is nothing to tell.")
+	} else {
+		s.scenarios(a)
+	}
+	for _, text := range a.Reading {
+		s.Paragraph(text)
+	}
+	if a.Recommendation != "" {
+		s.Paragraph("Recommendation: " + a.Recommendation)
+	}
+	return s.Flush(w)
 }
 
-// writeNote writes a label of labelWidth visible characters and the text, hanging.
-func writeNote(b *strings.Builder, label string, labelWidth int, text string, o Options) {
-	indent := strings.Repeat(" ", factIndent)
-	lines := wrap(printable(text), o.width()-factIndent)
-	b.WriteString(label + indent[min(labelWidth, factIndent-1):] + strings.Join(lines, "\n"+indent) + "\n")
-}
-
-func writeParagraph(b *strings.Builder, text string, o Options) {
-	b.WriteString("\n" + strings.Join(wrap(printable(text), o.width()), "\n") + "\n")
-}
-
-// writeTable writes the rows: in one table where it fits, else latency first
+// scenarios writes the rows: in one table where it fits, else latency first
 // and the rest below.
-func writeTable(b *strings.Builder, a *lab.Analysis, o Options) {
+func (s *Sheet) scenarios(a *lab.Analysis) {
 	notes := &footnotes{}
 	names := nameColumn(a, notes)
 	left := append(latencyColumns(a), workColumn(a))
@@ -69,43 +102,39 @@ func writeTable(b *strings.Builder, a *lab.Analysis, o Options) {
 	for i, row := range a.Rows {
 		switch {
 		case row.Skipped != nil:
-			spans[i] = printable(skippedText(*row.Skipped))
+			spans[i] = plain.Line(skippedText(*row.Skipped))
 		case row.Rounds == 0:
 			spans[i] = "not run"
 		}
 	}
-	all := slices.Concat([]column{names}, left, right)
-	if tableWidth(all) <= o.width() {
-		layTable(b, all, spans, o)
+	all := slices.Concat([]Column{names}, left, right)
+	if tableWidth(all) <= s.o.width() {
+		s.Table(all, spans)
 	} else {
-		layTable(b, slices.Concat([]column{names}, left), spans, o)
-		b.WriteString("\n")
+		s.Table(slices.Concat([]Column{names}, left), spans)
 		rest, kept := costRows(names, right, spans)
-		layTable(b, slices.Concat([]column{rest}, kept), nil, o)
+		s.Table(slices.Concat([]Column{rest}, kept), nil)
 	}
-	b.WriteString("\n")
-	for _, line := range wrap(legend, o.width()) {
-		b.WriteString(o.paint(faint, line) + "\n")
-	}
-	notes.write(b, o)
+	s.Legend(legend)
+	notes.write(s)
 }
 
 const legend = "work: the neighbour's, relative to unisolated; CPU: of the whole host; wait: the tenant's threads ready and waiting for a CPU; throttled: CPU time withheld by a limit; " +
 	"lag: the generator's own, p99; n: rounds counted of those run; ≥ lower bound; ~ inconclusive."
 
 // costRows drops the spanned rows, which the first table has shown.
-func costRows(names column, columns []column, spans map[int]string) (column, []column) {
-	drop := func(c column) column {
-		var cells []cell
-		for i, cell := range c.cells {
+func costRows(names Column, columns []Column, spans map[int]string) (Column, []Column) {
+	drop := func(c Column) Column {
+		var cells []Cell
+		for i, cell := range c.Cells {
 			if _, ok := spans[i]; !ok {
 				cells = append(cells, cell)
 			}
 		}
-		c.cells = cells
+		c.Cells = cells
 		return c
 	}
-	out := make([]column, len(columns))
+	out := make([]Column, len(columns))
 	for i, c := range columns {
 		out[i] = drop(c)
 	}
@@ -120,28 +149,28 @@ func skippedText(s lab.Skipped) string {
 	return text
 }
 
-func nameColumn(a *lab.Analysis, notes *footnotes) column {
-	c := column{head: "scenario", left: true}
+func nameColumn(a *lab.Analysis, notes *footnotes) Column {
+	c := Column{Head: "scenario", Left: true}
 	for _, row := range a.Rows {
-		c.cells = append(c.cells, cell{text: printable(row.Scenario) + notes.of(row)})
+		c.Cells = append(c.Cells, Cell{Text: plain.Line(row.Scenario) + notes.of(row)})
 	}
 	return c
 }
 
 // latencyColumns are the quantiles, the ratio and the verdict.
-func latencyColumns(a *lab.Analysis) []column {
-	var columns []column
+func latencyColumns(a *lab.Analysis) []Column {
+	var columns []Column
 	for _, p := range shownQuantiles(a) {
 		columns = append(columns, quantileColumn(a, p))
 	}
-	ratio := column{head: "× baseline p99"}
-	verdict := column{head: "verdict", left: true}
+	ratio := Column{Head: "× baseline p99"}
+	verdict := Column{Head: "verdict", Left: true}
 	for _, row := range a.Rows {
 		if row.Ratio != nil && row.Ratio.Confidence > 0 {
-			ratio.unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
+			ratio.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
-		ratio.cells = append(ratio.cells, cell{text: ratioText(a, row)})
-		verdict.cells = append(verdict.cells, cell{printable(string(row.Verdict)), verdictStyle(row.Verdict)})
+		ratio.Cells = append(ratio.Cells, Cell{Text: ratioText(a, row)})
+		verdict.Cells = append(verdict.Cells, Cell{plain.Line(string(row.Verdict)), verdictStyle(row.Verdict)})
 	}
 	return append(columns, ratio, verdict)
 }
@@ -164,7 +193,7 @@ func shownQuantiles(a *lab.Analysis) []float64 {
 	return ps
 }
 
-func quantileColumn(a *lab.Analysis, p float64) column {
+func quantileColumn(a *lab.Analysis, p float64) Column {
 	var values []float64
 	for _, row := range a.Rows {
 		if q, ok := quantileOf(row, p); ok {
@@ -172,7 +201,7 @@ func quantileColumn(a *lab.Analysis, p float64) column {
 		}
 	}
 	u := unitFor(values...)
-	c := column{head: quantileName(p), unit: u.name}
+	c := Column{Head: quantileName(p), Unit: u.name}
 	for _, row := range a.Rows {
 		text := absent
 		if q, ok := quantileOf(row, p); ok {
@@ -181,7 +210,7 @@ func quantileColumn(a *lab.Analysis, p float64) column {
 				text = "≥" + text
 			}
 		}
-		c.cells = append(c.cells, cell{text: text})
+		c.Cells = append(c.Cells, Cell{Text: text})
 	}
 	return c
 }
@@ -203,7 +232,7 @@ func ratioText(a *lab.Analysis, row lab.Row) string {
 // ratioBound says whether the row's ratio is a lower bound.
 func ratioBound(a *lab.Analysis, row lab.Row) bool { return row.LowerBound() && !a.BaselineBound() }
 
-func verdictStyle(v stats.Verdict) style {
+func verdictStyle(v stats.Verdict) Style {
 	switch v {
 	case stats.Better, stats.Equivalent:
 		return green
@@ -212,14 +241,14 @@ func verdictStyle(v stats.Verdict) style {
 	case stats.Inconclusive, stats.Invalid:
 		return yellow
 	}
-	return plain
+	return normal
 }
 
 // workColumn is what protecting the tenant costs the neighbour.
-func workColumn(a *lab.Analysis) column {
-	c := column{head: "work", unit: "%"}
+func workColumn(a *lab.Analysis) Column {
+	c := Column{Head: "work", Unit: "%"}
 	for _, row := range a.Rows {
-		c.add(workText(row))
+		c.Add(workText(row))
 	}
 	return c
 }
@@ -232,32 +261,30 @@ func workText(row lab.Row) string {
 }
 
 // costColumns are what the host, the limits and the generator did.
-func costColumns(a *lab.Analysis) []column {
-	host := column{head: "CPU", unit: "%"}
-	wait := column{head: "wait", unit: "ms/s"}
-	throttled := column{head: "throttled", unit: "ms/s"}
-	lag := column{head: "lag", unit: "µs"}
-	rounds := column{head: "n"}
+func costColumns(a *lab.Analysis) []Column {
+	host := Column{Head: "CPU", Unit: "%"}
+	wait := Column{Head: "wait", Unit: "ms/s"}
+	throttled := Column{Head: "throttled", Unit: "ms/s"}
+	lag := Column{Head: "lag", Unit: "µs"}
+	rounds := Column{Head: "n"}
 	for _, row := range a.Rows {
 		if row.Valid == 0 {
-			host.add(absent)
-			wait.add(absent)
-			throttled.add(absent)
-			lag.add(absent)
+			host.Add(absent)
+			wait.Add(absent)
+			throttled.Add(absent)
+			lag.Add(absent)
 		} else {
-			host.add(strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64))
-			wait.add(waitText(row))
-			throttled.add(throttledText(row))
-			lag.add(strconv.FormatFloat(row.LagP99, 'f', 0, 64))
+			host.Add(strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64))
+			wait.Add(waitText(row))
+			throttled.Add(throttledText(row))
+			lag.Add(strconv.FormatFloat(row.LagP99, 'f', 0, 64))
 		}
-		rounds.add(fmt.Sprintf("%d/%d", row.Valid, row.Rounds))
+		rounds.Add(fmt.Sprintf("%d/%d", row.Valid, row.Rounds))
 	}
-	return []column{host, wait, throttled, lag, rounds}
+	return []Column{host, wait, throttled, lag, rounds}
 }
 
-func (c *column) add(text string) { c.cells = append(c.cells, cell{text: text}) }
-
-// waitText is the tenant's run delay; a kernel without schedstat tells none.
+// waitText is the tenant's run delay; a kernel without schedstat does not count it.
 func waitText(row lab.Row) string {
 	if row.TenantWait == 0 {
 		return absent
@@ -265,7 +292,7 @@ func waitText(row lab.Row) string {
 	return strconv.FormatFloat(row.TenantWait*1e3, 'f', 0, 64)
 }
 
-// throttledText is the throttled time of both parties; a throttled tenant has a
+// throttledText is the throttled time of both roles; a throttled tenant has a
 // footnote as well.
 func throttledText(row lab.Row) string {
 	total := row.NeighbourThrottled + row.TenantThrottled

@@ -63,7 +63,7 @@ func TestTextPrintable(t *testing.T) {
 	if err := Text(&b, r, a, Options{}); err != nil {
 		t.Fatal(err)
 	}
-	side := Side{evil, r, a}
+	side := Side{evil, measured(t, r), a}
 	comparison, err := Compare(side, side)
 	if err != nil {
 		t.Fatal(err)
@@ -85,12 +85,12 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 func TestWriteErrors(t *testing.T) {
 	t.Parallel()
 	r, a := fakeResult(t, 1), fakeAnalysis()
-	c, err := Compare(Side{"a", r, a}, Side{"b", r, a})
+	c, err := Compare(Side{"a", measured(t, r), a}, Side{"b", measured(t, r), a})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"text": Text(fullDisk{}, r, a, Options{}), "html": HTML(fullDisk{}, r, a), "json": JSON(fullDisk{}, r, a), "csv": CSV(fullDisk{}, r),
+		"text": Text(fullDisk{}, r, a, Options{}), "html": HTML(fullDisk{}, measured(t, r), a), "json": JSON(fullDisk{}, r, a), "csv": CSV(fullDisk{}, measured(t, r)),
 		"compare text": c.Text(fullDisk{}, Options{}), "compare json": c.JSON(fullDisk{}),
 	} {
 		if err == nil {

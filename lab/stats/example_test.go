@@ -24,7 +24,7 @@ func Example() {
 		again = append(again, steadily(202+block%3, 1000))
 		noisy = append(noisy, steadily(800+90*block, 1000))
 	}
-	p99 := stats.Quantile(noisy, 99, stats.Options{})
+	p99 := stats.Quantiles(noisy, []float64{99}, stats.Options{})[0]
 	floor := stats.Ratio(baseline, again, 99, stats.Options{})
 	ratio := stats.Ratio(baseline, noisy, 99, stats.Options{})
 	judged := stats.Judge(ratio, &floor, 5)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/bits"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -144,6 +143,15 @@ func Compact(h *hdrhistogram.Histogram) Distribution {
 	return d
 }
 
+// Histogram returns a histogram of the same distribution.
+func (d Distribution) Histogram() *hdrhistogram.Histogram {
+	h := NewHistogram()
+	for _, b := range d.buckets {
+		_ = h.RecordValues(valueOf(b.slot), b.count) // every slot is one of the layout's
+	}
+	return h
+}
+
 // Merge returns the distribution of all requests of ds together.
 func Merge(ds ...Distribution) Distribution {
 	var counts [slots]int64
@@ -165,12 +173,6 @@ func Merge(ds ...Distribution) Distribution {
 // slots is how many buckets the layout has: 2,048 of one microsecond, then
 // 1,024 for each doubling up to 67 s.
 const slots = 2048 + 15*1024
-
-// slot is the bucket of a value (of the last one, if it is beyond).
-func slot(value int64) int {
-	shift := max(0, bits.Len64(uint64(value))-11)
-	return min(shift<<10+int(value>>shift), slots-1)
-}
 
 // valueOf is the largest value of a bucket.
 func valueOf(slot int) int64 {

@@ -5,6 +5,7 @@ import (
 	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -235,4 +236,10 @@ func TestRecorder(t *testing.T) {
 	if n := c.take().Requests(); n != 0 {
 		t.Errorf("%d requests left", n)
 	}
+}
+
+// slot is the bucket of a value (of the last one, if it is beyond).
+func slot(value int64) int {
+	shift := max(0, bits.Len64(uint64(value))-11)
+	return min(shift<<10+int(value>>shift), slots-1)
 }

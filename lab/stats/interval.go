@@ -29,21 +29,15 @@ func (o Options) withDefaults() Options {
 // which intervals are computed does not matter.
 func (o Options) random() *rand.Rand { return rand.New(rand.NewPCG(o.Seed, 0x6265727468)) }
 
-// Quantile is the p-th percentile (0-100) of all requests of the rounds
-// together, in microseconds, with its confidence interval. Rounds without a
-// request are ignored; with no request at all the Interval is zero.
+// Quantiles are percentiles (0-100) of all requests of the rounds together, in
+// microseconds, with their confidence intervals. Rounds without a request are
+// ignored; with no request at all an Interval is zero.
 //
-// The interval comes from a two-level bootstrap: rounds are drawn with
+// The intervals come from a two-level bootstrap: rounds are drawn with
 // replacement, then seconds within each of them, and the quantile is that of the
 // merged histograms. A plain percentile interval is too short where rounds are
 // few, so its tails are moved out to where a t distribution would have them
 // (Hesterberg 2015, "expanded percentile interval").
-func Quantile(rounds []Round, p float64, opt Options) Interval {
-	return Quantiles(rounds, []float64{p}, opt)[0]
-}
-
-// Quantiles is Quantile for several percentiles, at less than the cost of as
-// many calls and with the same results.
 func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
 	opt = opt.withDefaults()
 	rounds = recorded(rounds)

@@ -40,7 +40,7 @@ func TestQuantileByHand(t *testing.T) {
 	for _, tc := range []struct{ p, want float64 }{
 		{0, 1}, {10, 1}, {15, 2}, {50, 5}, {55, 6}, {90, 9}, {99, 10}, {100, 10},
 	} {
-		got := Quantile(rounds, tc.p, Options{})
+		got := quantile(rounds, tc.p, Options{})
 		if got.Estimate != tc.want || got.Rounds != 2 || got.Confidence != 0.95 {
 			t.Errorf("p%g: %+v, want %v of 2 rounds", tc.p, got, tc.want)
 		}
@@ -52,27 +52,27 @@ func TestQuantileByHand(t *testing.T) {
 
 func TestQuantileEdges(t *testing.T) {
 	t.Parallel()
-	if got := Quantile(nil, 99, Options{}); got != (Interval{}) {
+	if got := quantile(nil, 99, Options{}); got != (Interval{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
-	if got := Quantile([]Round{{}, {Seconds: []Distribution{{}}}}, 99, Options{}); got != (Interval{}) {
+	if got := quantile([]Round{{}, {Seconds: []Distribution{{}}}}, 99, Options{}); got != (Interval{}) {
 		t.Errorf("of empty rounds: %+v", got)
 	}
 	one := Interval{Estimate: 7, Low: 7, High: 7, Confidence: 0.95, Rounds: 1}
-	if got := Quantile([]Round{flat(7, 3)}, 50, Options{}); got != one {
+	if got := quantile([]Round{flat(7, 3)}, 50, Options{}); got != one {
 		t.Errorf("of one round: %+v, want %+v", got, one)
 	}
 	same := Interval{Estimate: 7, Low: 7, High: 7, Confidence: 0.8, Rounds: 2}
-	if got := Quantile([]Round{flat(7, 3), flat(7, 5)}, 50, Options{Confidence: 0.8}); got != same {
+	if got := quantile([]Round{flat(7, 3), flat(7, 5)}, 50, Options{Confidence: 0.8}); got != same {
 		t.Errorf("of two alike: %+v, want %+v", got, same)
 	}
 	// Two rounds: the tail is so thin that the interval is all there is.
 	wide := Interval{Estimate: 5, Low: 5, High: 9, Confidence: 0.95, Rounds: 2}
-	if got := Quantile([]Round{flat(5, 3), flat(9, 3)}, 50, Options{}); got != wide {
+	if got := quantile([]Round{flat(5, 3), flat(9, 3)}, 50, Options{}); got != wide {
 		t.Errorf("of two unlike: %+v, want %+v", got, wide)
 	}
 	for _, bad := range []float64{-1, 0, 1, 2, math.NaN()} {
-		if got := Quantile([]Round{flat(7, 3)}, 50, Options{Confidence: bad}).Confidence; got != 0.95 {
+		if got := quantile([]Round{flat(7, 3)}, 50, Options{Confidence: bad}).Confidence; got != 0.95 {
 			t.Errorf("confidence %v is taken as %v", bad, got)
 		}
 	}
@@ -95,7 +95,7 @@ func TestDeterministic(t *testing.T) {
 	ps := []float64{50, 95, 99, 99.9}
 	all := Quantiles(base, ps, Options{Seed: 3})
 	for i, p := range ps {
-		if got := Quantile(base, p, Options{Seed: 3}); got != all[i] {
+		if got := quantile(base, p, Options{Seed: 3}); got != all[i] {
 			t.Errorf("p%g: %+v alone, %+v together", p, got, all[i])
 		}
 		if a, b := Ratio(base, other, p, Options{Seed: 3}), Ratio(base, other, p, Options{Seed: 3}); a != b {
@@ -263,4 +263,9 @@ func BenchmarkDecode(b *testing.B) {
 		}
 		Compact(h)
 	}
+}
+
+// quantile is one of Quantiles.
+func quantile(rounds []Round, p float64, opt Options) Interval {
+	return Quantiles(rounds, []float64{p}, opt)[0]
 }

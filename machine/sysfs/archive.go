@@ -19,8 +19,8 @@ func isArchive(data []byte) bool {
 		len(data) > magicAt && bytes.HasPrefix(data[magicAt:], []byte("ustar"))
 }
 
-// unpack reads a tar archive, plain or compressed, into memory. It keeps what
-// Read may ask for.
+// unpack reads a tar archive, plain or compressed, into memory. It keeps the
+// files that Read may ask for.
 func unpack(data []byte) (*memory, error) {
 	var r io.Reader = bytes.NewReader(data)
 	switch {
@@ -97,7 +97,7 @@ func content(r io.Reader) (string, error) {
 	return strings.TrimRight(string(data), "\x00"), nil
 }
 
-// follow copies what cpuN/cpufreq links to.
+// follow copies the targets of the links cpuN/cpufreq.
 func (u *unpacker) follow() {
 	for link, target := range u.links {
 		for _, base := range []string{"base_frequency", "cpuinfo_max_freq"} {

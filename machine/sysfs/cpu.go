@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// cpuFacts is what the files below cpuN tell.
+// cpuFacts are the values of the files below cpuN.
 type cpuFacts struct {
 	cpu     machine.CPU
 	domains map[machine.Kind]machine.Domain // as this CPU shows them, ID unset

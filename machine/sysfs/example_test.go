@@ -3,6 +3,7 @@ package sysfs_test
 import (
 	"fmt"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 )
@@ -13,7 +14,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	tree, err := sysfs.Write(m) // a synthetic /sys, for a test or a demonstration
+	tree, err := fakekernel.Sysfs(m) // a synthetic /sys, for a test or a demonstration
 	if err != nil {
 		fmt.Println(err)
 		return

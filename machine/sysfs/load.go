@@ -39,7 +39,7 @@ const maxFile = 1 << 30
 //   - a machine file (JSON, see File),
 //   - the table of lscpu -p=CPU,CORE,SOCKET,NODE,CACHE (see Lscpu).
 //
-// Files are told apart by what they contain. A short form wins over a file of
+// Load recognises a file by its content. A short form wins over a file of
 // that name, which is "./2s4c". A machine without a name is named after the
 // file. Machines that only contradict themselves (machine.ErrInconsistent) are
 // returned as they are.
@@ -84,7 +84,7 @@ func fromFile(name string) (*machine.Machine, error) {
 	return decode(data)
 }
 
-// decode tells archive, JSON and table apart.
+// decode recognises archive, JSON and table.
 func decode(data []byte) (*machine.Machine, error) {
 	if isArchive(data) {
 		tree, err := unpack(data)

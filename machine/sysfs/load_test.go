@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,7 +34,7 @@ func sample(t *testing.T) *machine.Machine {
 
 func sampleTree(t *testing.T) fs.FS {
 	t.Helper()
-	tree, err := Write(sample(t))
+	tree, err := fakekernel.Sysfs(sample(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ type lscpuKey struct {
 }
 
 // defaultColumns names the columns of a table without a header; nil if their
-// number does not tell.
+// number is ambiguous.
 func defaultColumns(row []string) []string {
 	switch {
 	case len(row) == 4:

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// memory is a read-only file system of small files: an archive that was read,
-// or a synthetic tree.
+// memory is a read-only file system of small files: an archive that was read.
 type memory struct {
 	files map[string]string
 	dirs  map[string][]string // names of the entries, sorted

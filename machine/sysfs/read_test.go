@@ -12,6 +12,7 @@ import (
 	"testing/fstest"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 
 	"github.com/google/go-cmp/cmp"
@@ -262,7 +263,7 @@ func TestReadLargeMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := Write(want)
+	tree, err := fakekernel.Sysfs(want)
 	if err != nil {
 		t.Fatal(err)
 	}

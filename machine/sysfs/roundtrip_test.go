@@ -2,6 +2,7 @@ package sysfs
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,16 +50,20 @@ func testMachines(t *testing.T) map[string]*machine.Machine {
 // roundTrip checks that writing m and reading it back changes nothing.
 func roundTrip(t *testing.T, m *machine.Machine) {
 	t.Helper()
-	tree, err := Write(m)
+	tree, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatalf("write: %v", err)
 	}
-	back, err := Read(tree)
+	files := map[string]string{} // a MapFS looks at every file to list one directory
+	for name, file := range tree {
+		files[name] = string(file.Data)
+	}
+	back, err := Read(newMemory(files))
 	if err != nil {
 		t.Fatalf("read: %v", err)
 	}
 	if diff := cmp.Diff(m, back); diff != "" {
-		t.Errorf("Read(Write(m)) is not m (-m +back):\n%s", diff)
+		t.Errorf("Read(Sysfs(m)) is not m (-m +back):\n%s", diff)
 	}
 }
 
@@ -264,52 +270,15 @@ func randomNodes(m *machine.Machine, rng *rand.Rand, cores []cpuset.Set) {
 	}
 }
 
-func TestWriteRefusesWhatItCannotTell(t *testing.T) {
+func TestMemoryIsAFileSystem(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("2s2c")
-	if err != nil {
-		t.Fatal(err)
+	files := map[string]string{
+		"sys/devices/system/cpu/cpu7/topology/core_cpus_list": "3,7\n",
+		"sys/devices/system/cpu/online":                       "0-7\n",
+		"sys/devices/system/node/node1/cpulist":               "2-3,6-7\n",
+		"proc/sys/kernel/hostname":                            "api-7\n",
 	}
-	m.Domains[0].CPUs = cpuset.MustParse("0-3")
-	if _, err := Write(m); err == nil {
-		t.Error("a machine with a CPU in two sockets was written")
-	}
-	if _, err := Write(&machine.Machine{}); err == nil {
-		t.Error("a machine without CPUs was written")
-	}
-}
-
-func TestSyntheticTreeIsAFileSystem(t *testing.T) {
-	t.Parallel()
-	m, err := machine.Short("2s2c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := Write(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := fstest.TestFS(tree, "sys/devices/system/cpu/cpu7/topology/core_cpus_list", "sys/devices/system/node/node1/cpulist",
-		"proc/sys/kernel/hostname"); err != nil {
+	if err := fstest.TestFS(newMemory(files), slices.Collect(maps.Keys(files))...); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestMasks(t *testing.T) {
-	t.Parallel()
-	m, err := machine.Short("2s20c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &writer{m: m}
-	for _, c := range []struct{ list, want string }{
-		{"0", "00000000,00000001"},
-		{"31-32", "00000001,80000000"},
-		{"", "00000000,00000000"},
-		{"0-39", "000000ff,ffffffff"},
-	} {
-		if got := w.mask(cpuset.MustParse(c.list)); got != c.want {
-			t.Errorf("mask(%s) = %s, want %s", c.list, got, c.want)
-		}
 	}
 }

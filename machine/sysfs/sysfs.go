@@ -1,9 +1,8 @@
-// Package sysfs turns descriptions of hardware into a machine.Machine and back.
+// Package sysfs turns descriptions of hardware into a machine.Machine.
 //
 // Read reads /sys (and the model name from /proc) through any fs.FS that is
 // rooted at a host's "/": the live host, a directory, an archive. Lscpu reads
 // the table of lscpu -p, Load any of these and the short form by its look.
-// Write makes a synthetic tree, so that Read(Write(m)) is m.
 //
 // Domains come from the kernel's own sibling lists: CPUs that show the same
 // list share a domain. A malformed file is an error that names it; well-formed
@@ -32,14 +31,14 @@ const (
 	modelFile = "proc/cpuinfo"
 )
 
-// unknown is a domain's KernelID where the kernel tells none.
+// unknown is a domain's KernelID if the kernel shows none.
 const unknown = -1
 
 // Live reads the machine under root, a directory that stands for "/".
 func Live(root string) (*machine.Machine, error) { return Read(os.DirFS(root)) }
 
 // Read reads the machine under fsys, which is rooted at "/". Only
-// sys/devices/system/cpu/online must be there; what other files would tell is
+// sys/devices/system/cpu/online must be there; the values of other files are
 // unknown without them.
 func Read(fsys fs.FS) (*machine.Machine, error) {
 	r := &reader{fsys: fsys}
@@ -105,7 +104,7 @@ func (r *reader) machine() (*machine.Machine, error) {
 	return m, nil
 }
 
-// header reads what is told of the machine as a whole.
+// header reads the values of the machine as a whole.
 func (r *reader) header(m *machine.Machine) error {
 	online, ok, err := r.list(cpuDir + "/online")
 	switch {
@@ -141,7 +140,7 @@ func (r *reader) header(m *machine.Machine) error {
 }
 
 // model returns the "model name" of proc/cpuinfo ("cpu" on POWER), "" where
-// it has none (most arm64 kernels).
+// it has no such line (most arm64 kernels).
 func (r *reader) model() (string, error) {
 	data, ok, err := r.data(modelFile)
 	if err != nil || !ok {

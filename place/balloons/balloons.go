@@ -1,8 +1,8 @@
 // Package balloons places workloads into balloons: groups of whole CPUs that
-// belong to one instance of a balloon type, shared by its members and nobody
-// else. The semantics are those of the balloons policy of the NRI plugins
+// belong to one instance of a balloon type, shared by its members only. The
+// semantics are those of the balloons policy of the NRI plugins
 // (github.com/containers/nri-plugins), and of static-pools and podpools of the
-// CRI Resource Manager, which are balloon types here (StaticPool, PodPool).
+// CRI Resource Manager, whose pools are balloon types here.
 //
 // # Which type
 //
@@ -19,15 +19,15 @@
 // value; one with a member of the same group (pod) unless SpreadPods; with
 // PerNamespace one with a member of the same namespace, then a new one; then one
 // with room as it is, one that can grow, a new one, or the new one first with
-// PreferNew. Several that would do are decided by Fill. A new instance is an
+// PreferNew. Among several that fit, Fill decides. A new instance is an
 // empty one of the type, else the lowest free number.
 //
 // # Which size
 //
 // The sum of the members' CPU time in whole CPUs, at least MinCPUs and 1. A sum
-// above MaxCPUs is refused, not squeezed in, unless the type says Overcommit.
+// above MaxCPUs is refused unless the type has Overcommit.
 // When a member leaves or is resized the balloon shrinks or grows; an empty
-// instance ceases to be unless it is one of the MinBalloons made at the start,
+// instance is removed unless it is one of the MinBalloons made at the start,
 // which then has its first CPUs again.
 //
 // # Which CPUs
@@ -38,13 +38,13 @@
 // or one CPU per core first with Cores Spread. Before that, the CPUs to choose
 // from are narrowed to those near PreferNear, to isolated ones and to cores of a
 // kind, in this order, each only while enough are left. A type without such
-// wishes leaves alone what another type prefers, as long as it can; isolated
+// preferences avoids the CPUs that another type prefers, as long as it can; isolated
 // CPUs are the last to be taken unless preferred.
 //
 // # Reserved CPUs
 //
-// Workloads of the type reserved run on Config.Reserved until its time is
-// given away, then in balloons of that type from ordinary CPUs. Those of the types
+// Workloads of the type reserved run on Config.Reserved until its CPU time is
+// used up, then in balloons of that type from ordinary CPUs. Those of the types
 // default and reserved that ask for no CPU time and find no balloon run on the floor.
 //
 // # Composites
@@ -54,14 +54,14 @@
 // component's rules on size and CPUs, and counts as an instance of it. CPU time is
 // divided among the parts so that the sum is kept.
 //
-// # What a request decides
+// # Fields of a request
 //
 // CPU time, memory, devices, and the hints HintType, HintHide, HintLists and
 // HintSocket. Nodes are a condition if NodesRequired: a balloon elsewhere is
 // refused. Mode Exclusive or Mixed, and a required bind policy, are refused, for
 // members of a balloon share it; a type of one slot may be Exclusive. Limits,
-// preferences and exclusivity beyond that are the type's affair. Affinity is
-// ignored: who shares a balloon is said by GroupBy, Group and Namespace. An initial
+// preferences and exclusivity beyond that are set by the type. Affinity is
+// ignored: GroupBy, Group and Namespace say which workloads share a balloon. An init
 // workload counts like any other member until it is released. Memory stays
 // where it was placed when a balloon changes.
 //
@@ -75,6 +75,7 @@ package balloons
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"berth.dev/berth/cpuset"
@@ -104,7 +105,7 @@ type Policy struct {
 	// Branches and Cores apply to types that do not say; AsPolicy is Pack.
 	Branches Order `json:"branches,omitzero"`
 	Cores    Order `json:"cores,omitzero"`
-	// IdleCPUClass is the CPU class of allowed CPUs in no balloon; "" is none.
+	// IdleCPUClass is the CPU class of allowed CPUs in no balloon; "" is no class.
 	IdleCPUClass string `json:"idleCPUClass,omitempty"`
 }
 
@@ -161,7 +162,7 @@ type Type struct {
 	// PreferNear are devices of place.Config, the most important first.
 	PreferNear     []string `json:"preferCloseToDevices,omitempty"`
 	PreferIsolated bool     `json:"preferIsolCpus,omitempty"`
-	// PreferCoreKind is a kind of core (machine.KindP, ...); "" is none.
+	// PreferCoreKind is a kind of core (machine.KindP, ...); "" is no preference.
 	PreferCoreKind string `json:"preferCoreType,omitempty"`
 
 	// Components are the types of a composite's parts. A composite has no size
@@ -215,7 +216,7 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if !ok {
 		return place.Offer{}, &place.NotHeldError{ID: r.ID}
 	}
-	if !sameNeeds(&old.Request, r) {
+	if !slices.Equal(old.Request.Memory, r.Memory) || !old.Request.SameDevices(r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory and devices cannot change in place"}
 	}
 	k := p.task(s, r)
@@ -336,24 +337,14 @@ func (k *task) hides(ty *Type) bool {
 	return ty.HideHyperthreads
 }
 
-// finish adds to the grant what comes from near its CPUs.
+// finish adds to the grant the memory and devices near its CPUs.
 func (k *task) finish(o place.Offer, sh place.Share, cpus cpuset.Set) (place.Offer, error) {
 	if err := k.nodes(cpus); err != nil {
 		return place.Offer{}, err
 	}
 	g := &place.Grant{ID: k.r.ID, Share: sh, Request: *k.r, Why: k.why}
-	nodes := k.t.NodesOf(cpus)
-	var err error
-	if len(k.r.Devices) > 0 {
-		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
-			return place.Offer{}, err
-		}
-	}
-	g.Mems = nodes
-	if len(k.r.Memory) > 0 {
-		if g.Mems, g.Memory, err = k.s.FitMemory(nodes, k.r.Memory); err != nil {
-			return place.Offer{}, err
-		}
+	if err := k.s.Refit(g, nil, k.t.NodesOf(cpus)); err != nil {
+		return place.Offer{}, err
 	}
 	o.Grant = g
 	return o, nil

@@ -185,7 +185,7 @@ func spill(k machine.Kind) func(v *place.View, pos int) place.Rank {
 	}
 }
 
-// untouched returns one CPU for each core in which the balloon has none.
+// untouched returns one CPU for each core in which the balloon has no CPU.
 func (c *chooser) untouched(from cpuset.Set) cpuset.Set {
 	if !c.v.Taken.IsEmpty() {
 		from = from.Minus(c.t.Touched(machine.Core, c.v.Taken))
@@ -218,8 +218,9 @@ func (c *chooser) scope() (kind machine.Kind, pos int) {
 	return machine.Socket, -1
 }
 
-// best returns the best domain of a kind that has enough, -1 if none has. With
-// own it has CPUs of the balloon, with cores it has enough cores besides theirs.
+// best returns the best domain of a kind that has enough CPUs, -1 if no domain has.
+// With own the domain has CPUs of the balloon, with cores it has enough cores besides
+// theirs.
 func (c *chooser) best(kind machine.Kind, own, cores bool) int {
 	var fresh cpuset.Set
 	if cores {

@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// balloon is an instance and what an arriving workload wants to know of it.
+// balloon is an instance and its figures for an arriving workload.
 type balloon struct {
 	pool            *place.Pool
 	num, size       int
@@ -43,7 +43,7 @@ func (k *task) place(ty *Type) (place.Offer, error) {
 	return o, err
 }
 
-// mayJoin refuses what no member of a balloon can have.
+// mayJoin refuses a request that no member of a balloon can have.
 func (k *task) mayJoin(ty *Type) error {
 	refuse := func(reason string) error { return &place.RejectedError{ID: k.r.ID, Reason: reason} }
 	switch k.r.Mode {
@@ -88,7 +88,7 @@ func (k *task) timeIn(cpus cpuset.Set) int {
 // roomInBound refuses more time than the bound of a held grant has.
 func (k *task) roomInBound(old *place.Grant, milli int) error {
 	left := k.timeIn(old.Share.Within)
-	if old.Request.Class != place.BE {
+	if !old.Request.Class.Traits().Uncounted {
 		left += old.Share.Milli
 	}
 	if milli > left {
@@ -191,7 +191,7 @@ func (k *task) survey(ty *Type) []balloon {
 type fleet struct {
 	prefix string // of their names
 	all    []balloon
-	at     []int // by number: place in all, -1 for none
+	at     []int // by number: position in all, -1 for no instance
 }
 
 func (f *fleet) index() {
@@ -204,7 +204,7 @@ func (f *fleet) index() {
 	}
 }
 
-// of returns the instance that a grant is a member of, nil if of none.
+// of returns the instance that a grant is a member of, nil if there is none.
 func (f *fleet) of(g *place.Grant) *balloon {
 	if !strings.HasPrefix(g.Share.Pool, f.prefix) {
 		return nil
@@ -326,7 +326,7 @@ func (k *task) tooFull(ty *Type, b *balloon, free int, grow bool) string {
 	return ""
 }
 
-// detail adds to a reason what there is, if it is to be read.
+// detail adds the figures to a reason, if an explanation is asked for.
 func (k *task) detail(reason string, b *balloon, free int) string {
 	if k.why == nil {
 		return reason
@@ -414,7 +414,7 @@ func number(name string) int {
 	return min(max(n, 0), cpuset.Limit) // there are no more CPUs than that
 }
 
-// typeName returns the name of the type of an instance, "" of none.
+// typeName returns the name of the type of an instance, "" for no instance.
 func typeName(pool *place.Pool) string {
 	if pool == nil {
 		return ""

@@ -1,9 +1,7 @@
 package balloons
 
 import (
-	"fmt"
-	"slices"
-
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 )
 
@@ -12,7 +10,7 @@ type Order int
 
 // The orders.
 const (
-	AsPolicy Order = iota // what the policy says for all types
+	AsPolicy Order = iota // as the policy sets it for all types
 	Pack
 	Spread
 )
@@ -54,56 +52,29 @@ func levelNames() []string {
 func (l Level) kind() machine.Kind { return machine.Kind(l - PackageLevel) }
 
 // String returns "", "pack" or "spread".
-func (o Order) String() string { return textOf(orderNames(), int(o)) }
+func (o Order) String() string { return plain.Word(orderNames(), o) }
 
 // MarshalText writes the order's name.
-func (o Order) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+func (o Order) MarshalText() ([]byte, error) { return plain.MarshalWord(orderNames(), o) }
 
 // UnmarshalText reads an order's name.
-func (o *Order) UnmarshalText(text []byte) error {
-	n, err := numberOf(orderNames(), text, "order")
-	*o = Order(n)
-	return err
-}
+func (o *Order) UnmarshalText(text []byte) error { return plain.UnmarshalWord(orderNames(), text, o) }
 
 // String returns "balanced", "packed" or "first-free".
-func (f Fill) String() string { return textOf(fillNames(), int(f)) }
+func (f Fill) String() string { return plain.Word(fillNames(), f) }
 
 // MarshalText writes the name.
-func (f Fill) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+func (f Fill) MarshalText() ([]byte, error) { return plain.MarshalWord(fillNames(), f) }
 
 // UnmarshalText reads a name.
-func (f *Fill) UnmarshalText(text []byte) error {
-	n, err := numberOf(fillNames(), text, "fill order")
-	*f = Fill(n)
-	return err
-}
+func (f *Fill) UnmarshalText(text []byte) error { return plain.UnmarshalWord(fillNames(), text, f) }
 
 // String returns the level's name: "system", "package", "die", "numa",
 // "l3cache", "l2cache", "core", or "".
-func (l Level) String() string { return textOf(levelNames(), int(l)) }
+func (l Level) String() string { return plain.Word(levelNames(), l) }
 
 // MarshalText writes the level's name.
-func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+func (l Level) MarshalText() ([]byte, error) { return plain.MarshalWord(levelNames(), l) }
 
 // UnmarshalText reads a level's name.
-func (l *Level) UnmarshalText(text []byte) error {
-	n, err := numberOf(levelNames(), text, "level")
-	*l = Level(n)
-	return err
-}
-
-func textOf(names []string, n int) string {
-	if n < 0 || n >= len(names) {
-		return fmt.Sprintf("unknown(%d)", n)
-	}
-	return names[n]
-}
-
-func numberOf(names []string, text []byte, what string) (int, error) {
-	n := slices.Index(names, string(text))
-	if n < 0 {
-		return 0, fmt.Errorf("read %s: unknown name %q", what, text)
-	}
-	return n, nil
-}
+func (l *Level) UnmarshalText(text []byte) error { return plain.UnmarshalWord(levelNames(), text, l) }

@@ -59,7 +59,7 @@ func (e *Expression) Holds(r *place.Request) bool {
 	return false
 }
 
-// check returns what is wrong with the expression, "" if nothing.
+// check returns the defect of the expression, "" if it has none.
 func (e *Expression) check() string {
 	if !knownKey(e.Key) {
 		return "unknown key " + e.Key
@@ -124,7 +124,7 @@ func lookup(r *place.Request, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// expand replaces every ${key}; what r lacks reads as nothing.
+// expand replaces every ${key}; a key that r lacks becomes the empty text.
 func expand(text string, r *place.Request) string {
 	if !strings.Contains(text, "${") {
 		return text
@@ -163,7 +163,7 @@ func keysIn(text string) (keys []string, ok bool) {
 	}
 }
 
-// find returns a type by name, nil if there is none.
+// find returns a type by name, nil if there is no such type.
 func (p *Policy) find(name string) *Type {
 	for i := range p.Types {
 		if p.Types[i].Name == name {
@@ -188,7 +188,7 @@ func (p *Policy) typeOf(r *place.Request) (*Type, error) {
 		}
 		return ty, nil
 	}
-	if r.Class == place.System || r.Namespace == "kube-system" || matchesAny(p.ReservedNamespaces, r.Namespace) {
+	if r.Class.Traits().Reserved || r.Namespace == "kube-system" || matchesAny(p.ReservedNamespaces, r.Namespace) {
 		return p.find(Reserved), nil
 	}
 	for i := range p.Types {

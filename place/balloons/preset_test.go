@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
 )
@@ -17,10 +18,21 @@ import (
 // one list for the infrastructure.
 func static() balloons.Policy {
 	return balloons.Policy{Types: []balloons.Type{
-		balloons.StaticPool("exclusive", true, lists("1,5", "2,6")...),
-		balloons.StaticPool("shared", false, lists("3", "7")...),
-		balloons.StaticPool("infra", false, lists("4")...),
+		staticPool("exclusive", true, lists("1,5", "2,6")...),
+		staticPool("shared", false, lists("3", "7")...),
+		staticPool("infra", false, lists("4")...),
 	}}
+}
+
+// staticPool returns a pool of static-pools as a balloon type: fixed lists of
+// CPUs. Every list is used before one is used twice. A list of an exclusive pool
+// has one workload; a shared pool does not count CPU time.
+func staticPool(name string, exclusive bool, lists ...cpuset.Set) balloons.Type {
+	ty := balloons.Type{Name: name, Lists: lists, Overcommit: true, SpreadPods: true, PreferNew: true}
+	if exclusive {
+		ty.Slots = 1
+	}
+	return ty
 }
 
 func hint(key, value string) func(r *place.Request) {
@@ -70,8 +82,14 @@ func TestStaticPoolsRestart(t *testing.T) {
 	}
 }
 
+// podpool returns a pool of podpools as a balloon type: two instances of two
+// CPUs, each for at most three groups, which take their slots whole. A group
+// without slot goes to the type default. CPU time is not counted.
 func podpool(fill balloons.Fill) balloons.Policy {
-	return balloons.Policy{Types: []balloons.Type{balloons.PodPool("dual", 2, 2, 3, fill)}}
+	return balloons.Policy{Types: []balloons.Type{{
+		Name: "dual", MinCPUs: 2, MaxCPUs: 2, MinBalloons: 2, MaxBalloons: 2,
+		Slots: 3, Overcommit: true, Fill: fill, ElseDefault: true,
+	}}}
 }
 
 func TestPodPools(t *testing.T) {
@@ -103,51 +121,6 @@ func TestPodPools(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestPodPoolInstances(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		text      string
-		cpus, all int
-		want      int
-		bad       bool
-	}{
-		{"3", 2, 16, 3, false},
-		{"0", 2, 16, 0, false},
-		{"8 CPUs", 2, 16, 4, false},
-		{"7CPUs", 2, 16, 3, false},
-		{"1 cpu", 1, 16, 1, false},
-		{"50 %", 2, 16, 4, false},
-		{" 100% ", 3, 16, 5, false},
-		{"", 2, 16, 0, true},
-		{"many", 2, 16, 0, true},
-		{"-1", 2, 16, 0, true},
-		{"9", 2, 16, 0, true},
-		{"18 CPUs", 2, 16, 0, true},
-		{"101 %", 2, 16, 0, true},
-		{"3 pods", 2, 16, 0, true},
-		{"3 %%", 2, 16, 0, true},
-		{"3", 0, 16, 0, true},
-		{"99999999999999999999", 1, 16, 0, true},
-	} {
-		got, err := balloons.PodPoolInstances(tt.text, tt.cpus, tt.all)
-		if got != tt.want || errors.As(err, new(*place.InvalidError)) != tt.bad {
-			t.Errorf("%q of %d CPUs: %d, %v", tt.text, tt.cpus, got, err)
-		}
-	}
-}
-
-func FuzzPodPoolInstances(f *testing.F) {
-	for _, text := range []string{"3", "8 CPUs", "50 %", "x"} {
-		f.Add(text, 2, 16)
-	}
-	f.Fuzz(func(t *testing.T, text string, cpus, all int) {
-		n, err := balloons.PodPoolInstances(text, cpus, all)
-		if n < 0 || err == nil && n > all/cpus {
-			t.Errorf("%q of %d CPUs each from %d: %d", text, cpus, all, n)
-		}
-	})
 }
 
 func TestValidate(t *testing.T) {

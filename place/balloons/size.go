@@ -114,8 +114,8 @@ func (p *Policy) needs(ty *Type, b *balloon, milli int) (lacks int, ok bool) {
 	return lacks, parts != nil
 }
 
-// fit returns the instance as it is with a load. It grows around what it has and
-// shrinks to a part of it, which includes what it had at the start.
+// fit returns the instance with a load. The instance grows around its CPUs and shrinks
+// to a part of them, which includes its CPUs at the start.
 func (k *task) fit(ty *Type, pool *place.Pool, milli int) (place.Pool, error) {
 	if len(ty.Lists) > 0 {
 		return k.fitLists(ty, pool, milli)
@@ -211,8 +211,8 @@ func (k *task) pool(ty *Type, name string, parts []part) place.Pool {
 	return next
 }
 
-// home returns what the parts of an instance had at the start, which is nothing
-// if it was not there.
+// home returns the CPUs that the parts of an instance had at the start; none if the
+// instance did not exist then.
 func (k *task) home(ty *Type, pool *place.Pool, parts int) []part {
 	if number(pool.Name) < ty.MinBalloons {
 		if empty, err := place.New(k.t, *k.s.Config()); err == nil {

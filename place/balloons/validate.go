@@ -38,7 +38,7 @@ func (p Policy) Validate() error {
 
 func (o Order) known() bool { return o >= AsPolicy && o <= Spread }
 
-// check returns what is wrong with a type, "" if nothing.
+// check returns the defect of a type, "" if it has none.
 func (ty *Type) check() string {
 	switch {
 	case ty.Name == "" || strings.ContainsAny(ty.Name, "/= \t\n"):
@@ -71,7 +71,7 @@ func (ty *Type) check() string {
 	return badGlob(ty.Namespaces)
 }
 
-// checkComposite returns what is wrong with a type of components.
+// checkComposite returns the defect of a type with components.
 func (p *Policy) checkComposite(ty *Type) string {
 	if ty.MinCPUs != 0 || ty.MaxCPUs != 0 || ty.CPUClass != "" || ty.Overcommit || ty.Branches != AsPolicy || ty.Cores != AsPolicy ||
 		len(ty.PreferNear) > 0 || ty.PreferIsolated || ty.PreferCoreKind != "" {

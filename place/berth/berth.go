@@ -2,29 +2,30 @@
 //
 // Classes decide what a workload gets unless Request.Mode says otherwise:
 //
-//	LSE     its CPU time rounded up to whole CPUs, of its own; cores are shared
-//	        with nobody, so that a sibling left over stays idle
-//	LSR     the whole CPUs of its own, lent to BE; a remainder from the pool
+//	LSE     exclusive CPUs: its CPU time rounded up to whole CPUs; no core is
+//	        shared, so a sibling left over stays idle
+//	LSR     exclusive CPUs for the whole CPUs of its CPU time, shared with BE
+//	        while idle; a remainder from the pool
 //	LS      its CPU time from the pool of one NUMA node, if one has room
-//	BE      what is left of the machine and what LSR lends; its CPU time is not
-//	        kept for it
+//	BE      the rest of the machine and the idle CPUs of LSR; no CPU time is
+//	        reserved for it
 //	SYSTEM  the reserved CPUs, if there are any, else like LS
 //
-// Own CPUs come from the fewest NUMA nodes; among those sets, in this order:
+// Exclusive CPUs come from the fewest NUMA nodes; among those sets, in this order:
 // fewest devices far away, least memory from elsewhere, strongest affinity,
 // shortest distances, the asked NUMA strategy, fewest L3 domains, fewest cores
 // shared with others, fewest wholly free cores and L3 domains broken, and fewest
 // CPUs left over. Where cores differ in size, a small one makes up an odd number.
-// If a request needs a fence and several nodes, each keeps room for it. The
-// shared pool keeps as many CPUs on a node as the requests of those who live
-// there add up to, and everywhere at least one.
+// If a request needs idle siblings and several nodes, each node keeps room for
+// them. On each node the shared pool keeps as many CPUs as the requests of the
+// node's workloads add up to, and at least one.
 //
-// Isolated CPUs are given only to those who ask for them. Preferences (nodes,
+// Only requests that ask for isolated CPUs get them. Preferences (nodes,
 // isolation, kind of core, bind policy) are tried all together, then dropped from
 // the last to the first until the request fits.
 //
-// Nothing that is held ever moves on account of another, and a saved grant is
-// reinstated as it was.
+// A placement never moves another workload, and Restore reinstates a saved grant
+// as it was.
 package berth
 
 import (
@@ -35,7 +36,7 @@ import (
 
 // Policy is the default policy. The zero value is ready to use.
 type Policy struct {
-	// Strategy applies to requests that name none; StrategyAny is MostAllocated.
+	// Strategy applies to requests without a strategy; StrategyAny is MostAllocated.
 	Strategy place.Strategy
 }
 
@@ -64,17 +65,17 @@ type task struct {
 	t   *place.Topology
 	r   *place.Request
 	why *place.Why
-	old *place.Grant // what is held already, nil if nothing
+	old *place.Grant // the grant that the workload holds, nil if it holds none
 
 	strategy place.Strategy
 	pool     cpuset.Set // of shared workloads: allowed and not isolated, and the floor
-	sharable cpuset.Set // the part of pool that nobody owns
+	sharable cpuset.Set // the part of pool without exclusive CPUs
 	shared   []load     // by node position
 	total    load
 	pull     []int
 }
 
-// load is what lives in a part of the pool.
+// load is the number of grants in a part of the pool, and their CPU time.
 type load struct{ grants, milli int }
 
 // cpus returns the CPUs that the load needs.
@@ -116,7 +117,7 @@ func (k *task) decide(g *place.Grant) error {
 			nodes = near
 		}
 	}
-	return k.rest(g, nodes)
+	return k.s.Refit(g, k.old, nodes)
 }
 
 // split returns the CPUs and the time of the pool that a request gets by class
@@ -124,10 +125,10 @@ func (k *task) decide(g *place.Grant) error {
 func split(r *place.Request) (own, milli int) {
 	mode := r.Mode
 	if mode == place.Auto {
-		switch r.Class {
-		case place.LSE:
+		switch c := r.Class.Traits(); {
+		case c.Own && c.WholeCores:
 			mode = place.Exclusive
-		case place.LSR:
+		case c.Own:
 			mode = place.Mixed
 		}
 	}
@@ -144,8 +145,7 @@ func split(r *place.Request) (own, milli int) {
 	return 0, r.Milli
 }
 
-// survey counts the loads of the shared pool. What the workload itself holds
-// does not count.
+// survey counts the loads of the shared pool, without the workload itself.
 func (k *task) survey() {
 	conf := k.s.Config()
 	k.pool = conf.Allowed
@@ -163,7 +163,7 @@ func (k *task) survey() {
 	}
 	k.sharable = k.sharable.Union(k.old.Own.Union(k.old.Fence).Intersect(k.pool))
 	if sh := &k.old.Share; !sh.Within.IsEmpty() {
-		at := place.Region{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class == place.BE}
+		at := place.Region{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class.Traits().Borrow}
 		k.add(place.Bound{Region: &at, Load: place.Load{Grants: -1, Milli: -sh.Milli}})
 	}
 }
@@ -179,27 +179,4 @@ func (k *task) add(b place.Bound) {
 	}
 	k.total.grants += b.Grants
 	k.total.milli += milli
-}
-
-// rest adds devices and memory near the nodes.
-func (k *task) rest(g *place.Grant, nodes cpuset.Set) (err error) {
-	switch {
-	case len(k.r.Devices) == 0:
-	case k.old == nil:
-		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
-			return err
-		}
-	case !sameDevices(k.old.Request.Devices, k.r.Devices):
-		return &place.RejectedError{ID: g.ID, Reason: "devices cannot change in place"}
-	default:
-		g.Devices = k.old.Devices
-	}
-	if k.old != nil {
-		return k.refitMemory(g, nodes)
-	}
-	g.Mems = nodes
-	if len(k.r.Memory) > 0 {
-		g.Mems, g.Memory, err = k.s.FitMemory(nodes, k.r.Memory)
-	}
-	return err
 }

@@ -10,8 +10,8 @@ import (
 	"berth.dev/berth/place"
 )
 
-// hunt is the search for n own CPUs among those of a view.
-type hunt struct {
+// search is one search for n exclusive CPUs among those of a view.
+type search struct {
 	*task
 	n      int
 	held   int   // CPUs that stay, besides
@@ -37,7 +37,7 @@ func (k *task) exclusive(g *place.Grant, n int) error {
 	if err != nil {
 		return err
 	}
-	g.Lent = k.r.Class == place.LSR && k.r.Exclusivity == place.CPULevel
+	g.Lent = k.r.Class.Traits().Lends && k.r.Exclusivity == place.CPULevel
 	k.fence(g)
 	return k.nobodySqueezed(g)
 }
@@ -51,10 +51,10 @@ func (k *task) wholeCores(n int) (bool, error) {
 		}
 		return true, nil
 	}
-	return k.r.Class == place.LSE || k.r.Exclusivity != place.CPULevel, nil
+	return k.r.Class.Traits().WholeCores || k.r.Exclusivity != place.CPULevel, nil
 }
 
-// ownable returns the CPUs that the books let k own, what it holds included.
+// ownable returns the CPUs that k may own, including those that it holds.
 func (k *task) ownable(whole bool) cpuset.Set {
 	base := k.s.OwnableBy(k.r)
 	if k.old != nil {
@@ -68,7 +68,7 @@ func (k *task) ownable(whole bool) cpuset.Set {
 
 // fresh looks for n CPUs with all preferences, then drops one after the other.
 func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
-	preferred, required := k.wishes()
+	preferred, required := k.preferences()
 	base = k.keep(base, required)
 	for wanted := len(preferred); ; wanted-- {
 		from := k.keep(base, preferred[:wanted])
@@ -84,79 +84,10 @@ func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
 	}
 }
 
-// wish is a property that CPUs should or must have, as explanations name it.
-type wish string
-
-const (
-	onNodes     wish = "the asked nodes"
-	isolated    wish = "isolated CPUs"
-	notIsolated wish = "CPUs that are not isolated"
-	ofKind      wish = "the asked kind of core"
-	onePerCore  wish = "one CPU per core"
-)
-
-// wishes returns the preferences, the most important first, and what is required.
-func (k *task) wishes() (preferred, required []wish) {
-	add := func(must bool, w wish) {
-		if must {
-			required = append(required, w)
-		} else {
-			preferred = append(preferred, w)
-		}
-	}
-	if !k.r.Nodes.IsEmpty() {
-		add(k.r.NodesRequired, onNodes)
-	}
-	switch k.r.Isolated {
-	case place.Prefer, place.Require:
-		add(k.r.Isolated == place.Require, isolated)
-	default:
-		if !k.t.Machine().Isolated.IsEmpty() {
-			add(true, notIsolated)
-		}
-	}
-	if k.r.CoreKind != "" {
-		add(false, ofKind)
-	}
-	if k.r.Bind == place.SpreadByPCPUs {
-		add(k.r.BindRequired, onePerCore)
-	}
-	return preferred, required
-}
-
-// keep returns the CPUs that have all the properties.
-func (k *task) keep(cpus cpuset.Set, wishes []wish) cpuset.Set {
-	for _, w := range wishes {
-		switch w {
-		case onNodes:
-			cpus = cpus.Intersect(k.t.CPUsOf(k.r.Nodes))
-		case isolated:
-			cpus = cpus.Intersect(k.t.Machine().Isolated)
-		case notIsolated:
-			cpus = cpus.Minus(k.t.Machine().Isolated)
-		case ofKind:
-			cpus = k.ofKind(cpus)
-		case onePerCore:
-			cpus = k.t.FirstThreads(cpus)
-		}
-	}
-	return cpus
-}
-
-func (k *task) ofKind(from cpuset.Set) cpuset.Set {
-	var kind cpuset.Set
-	for _, c := range k.t.Machine().CPUs {
-		if c.Kind == k.r.CoreKind && from.Has(c.ID) {
-			kind, _ = kind.With(c.ID)
-		}
-	}
-	return kind
-}
-
 // search finds n CPUs of from.
 func (k *task) search(from cpuset.Set, n int) (cpuset.Set, error) {
 	v := k.t.View(from, cpuset.Set{})
-	h := &hunt{task: k, n: n, v: v}
+	h := &search{task: k, n: n, v: v}
 	if err := h.limits(&from); err != nil {
 		return cpuset.Set{}, err
 	}
@@ -164,7 +95,7 @@ func (k *task) search(from cpuset.Set, n int) (cpuset.Set, error) {
 }
 
 // choose takes the CPUs from the best nodes.
-func (h *hunt) choose(v *place.View) (cpuset.Set, error) {
+func (h *search) choose(v *place.View) (cpuset.Set, error) {
 	h.survey()
 	if pos := h.single(); pos >= 0 {
 		return h.takeIn(v, []int{pos})
@@ -176,9 +107,9 @@ func (h *hunt) choose(v *place.View) (cpuset.Set, error) {
 	return h.takeIn(v, set)
 }
 
-// limits computes how many CPUs may be taken from each node, and refuses what
-// is too much for the whole machine.
-func (h *hunt) limits(from *cpuset.Set) error {
+// limits computes how many CPUs may be taken from each node. It refuses a request
+// that is too large for the whole machine.
+func (h *search) limits(from *cpuset.Set) error {
 	nodes := h.t.Units(machine.Node)
 	room := make([]int, 2*len(nodes))
 	h.room, h.fenced = room[:len(nodes):len(nodes)], room[len(nodes):]
@@ -197,14 +128,14 @@ func (h *hunt) limits(from *cpuset.Set) error {
 		h.room[i] = free
 	}
 	if shared {
-		h.heed(from)
+		h.constrain(from)
 	}
 	whole := h.inWholeCores()
 	for i := range h.room {
 		h.room[i] = max(0, h.room[i])
 		if whole && h.ones(i) == 0 {
 			threads, _ := h.t.ThreadsPerCore()
-			h.room[i] -= h.room[i] % threads // what is left over of a core is lost to the pool as well
+			h.room[i] -= h.room[i] % threads // the pool cannot use the rest of a core
 		}
 		all += h.room[i]
 	}
@@ -216,7 +147,7 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	}
 	if h.n > all {
 		if h.why != nil {
-			h.single() // tells why none holds it
+			h.single() // records why no node holds it
 		}
 		if h.r.Exclusivity == place.NUMANodeLevel {
 			return &place.NUMAError{Reason: "too few CPUs in nodes that nobody else uses"}
@@ -230,10 +161,11 @@ func (h *hunt) limits(from *cpuset.Set) error {
 	return nil
 }
 
-// fences computes what a fence may take of the pool besides: the rest of the last
-// core, unless the node has cores with one CPU to take, which make up an odd number.
-func (h *hunt) fences() {
-	if h.r.Class != place.LSE && h.r.Exclusivity == place.CPULevel {
+// fences computes how many idle siblings the request may take from the pool: the
+// rest of the last core, unless the node has cores with one CPU to take, which make
+// up an odd number.
+func (h *search) fences() {
+	if !h.r.Class.Traits().WholeCores && h.r.Exclusivity == place.CPULevel {
 		return
 	}
 	threads, _ := h.t.ThreadsPerCore()
@@ -249,15 +181,15 @@ func (h *hunt) fences() {
 }
 
 // inWholeCores reports whether the request takes nothing but whole cores.
-func (h *hunt) inWholeCores() bool {
+func (h *search) inWholeCores() bool {
 	whole, err := h.wholeCores(h.n)
 	threads, _ := h.t.ThreadsPerCore()
 	return whole && err == nil && h.n%threads == 0 && h.r.Bind != place.SpreadByPCPUs
 }
 
-// ones counts the cores of a node with one CPU to take; what else they have is
+// ones counts the cores of a node with one CPU to take; their other CPUs are
 // isolated.
-func (h *hunt) ones(node int) int {
+func (h *search) ones(node int) int {
 	n := 0
 	for _, core := range h.t.Cores(machine.Node, node) {
 		if h.v.FreeIn(machine.Core, int(core)) == 1 {
@@ -267,9 +199,9 @@ func (h *hunt) ones(node int) int {
 	return n
 }
 
-// heed lowers the room of nodes that bounds of several nodes, or the whole
-// pool, could not do without.
-func (h *hunt) heed(from *cpuset.Set) {
+// constrain lowers the room of nodes whose CPUs a bound on several nodes, or the
+// whole pool, needs.
+func (h *search) constrain(from *cpuset.Set) {
 	nodes := h.t.Units(machine.Node)
 	lower := func(within *cpuset.Set, need int) {
 		left := within.Overlap(&h.sharable)
@@ -290,20 +222,20 @@ func (h *hunt) heed(from *cpuset.Set) {
 		if b.Node >= 0 || b.Within == h.pool || b.Within.Overlap(from) == 0 {
 			continue // limits knows those of one node
 		}
-		milli := h.living(b.Within)
+		milli := h.loadWithin(b.Within)
 		lower(&b.Within, max(1, (milli+999)/1000))
 	}
 }
 
-// clear reports whether nobody uses a node.
-func (h *hunt) clear(pos int) bool {
+// clear reports whether no workload uses a node.
+func (h *search) clear(pos int) bool {
 	node := h.t.Units(machine.Node)[pos].CPUs
 	conf := h.s.Config()
 	return h.shared[pos].grants == 0 && h.ownable(false).Contains(node.Intersect(conf.Allowed))
 }
 
-// single returns the best node that has room for all, -1 if none has.
-func (h *hunt) single() int {
+// single returns the best node that has room for all n CPUs, -1 if no node has.
+func (h *search) single() int {
 	c := place.Choice{
 		Name: "node", Criteria: criteria(), Count: len(h.room),
 		Fits: func(i int) string {
@@ -320,10 +252,10 @@ func (h *hunt) single() int {
 }
 
 // small says why a node cannot hold the request.
-func (h *hunt) small(pos int) string {
+func (h *search) small(pos int) string {
 	switch free := h.v.FreeIn(machine.Node, pos); {
 	case h.why == nil:
-		return "too little room" // nobody reads it
+		return "too little room" // no explanation is asked for
 	case h.room[pos] == free:
 		return fmt.Sprintf("%d CPUs free", free)
 	case h.r.Exclusivity == place.NUMANodeLevel && !h.clear(pos):
@@ -334,7 +266,7 @@ func (h *hunt) small(pos int) string {
 }
 
 // several returns the best of the smallest sets of nodes that have room.
-func (h *hunt) several() ([]int, error) {
+func (h *search) several() ([]int, error) {
 	if h.r.MaxNodes == 1 {
 		return nil, &place.NUMAError{Reason: "no single node has room"}
 	}
@@ -360,7 +292,7 @@ func criteria() []string {
 }
 
 // rank ranks a set of nodes, by position.
-func (h *hunt) rank(set []int) place.Rank {
+func (h *search) rank(set []int) place.Rank {
 	var rank place.Rank
 	rank[0], rank[1] = h.farAndShort(set)
 	left := -h.n
@@ -388,18 +320,18 @@ func (h *hunt) rank(set []int) place.Rank {
 
 // takeIn takes the CPUs from a set of nodes. v is the view of h, apart from it so
 // that h stays off the heap.
-func (h *hunt) takeIn(v *place.View, set []int) (cpuset.Set, error) {
+func (h *search) takeIn(v *place.View, set []int) (cpuset.Set, error) {
 	if len(set) > 1 && (h.strategy == place.DistributeEvenly || h.tight(set)) {
 		return h.byNode(set)
 	}
 	pieces, _ := h.inside(set)
-	h.tell(pieces)
+	h.explain(pieces)
 	v.Narrow(h.cpus(pieces))
 	return v.Take(h.n, h.stages(pieces), h.why)
 }
 
-// tell explains which pieces were chosen.
-func (h *hunt) tell(pieces []piece) {
+// explain records which pieces were chosen.
+func (h *search) explain(pieces []piece) {
 	if h.why == nil {
 		return
 	}
@@ -413,7 +345,7 @@ func (h *hunt) tell(pieces []piece) {
 }
 
 // cpus returns the CPUs of pieces.
-func (h *hunt) cpus(pieces []piece) cpuset.Set {
+func (h *search) cpus(pieces []piece) cpuset.Set {
 	var cpus cpuset.Set
 	for _, p := range pieces {
 		in := h.t.Units(machine.Node)[p.node].CPUs
@@ -427,7 +359,7 @@ func (h *hunt) cpus(pieces []piece) cpuset.Set {
 	return cpus
 }
 
-func (h *hunt) withoutL3() cpuset.Set {
+func (h *search) withoutL3() cpuset.Set {
 	cpus := h.t.Online()
 	for _, u := range h.t.Units(machine.L3) {
 		cpus = cpus.Minus(u.CPUs)
@@ -436,19 +368,19 @@ func (h *hunt) withoutL3() cpuset.Set {
 }
 
 // tight reports whether a node of the set has less room than free CPUs.
-func (h *hunt) tight(set []int) bool {
+func (h *search) tight(set []int) bool {
 	return slices.ContainsFunc(set, func(pos int) bool { return h.room[pos] < h.v.FreeIn(machine.Node, pos) })
 }
 
 // byNode takes a fixed number of CPUs from each node of the set.
-func (h *hunt) byNode(set []int) (cpuset.Set, error) {
+func (h *search) byNode(set []int) (cpuset.Set, error) {
 	quota := h.quotas(set)
 	var all cpuset.Set
 	for _, pos := range set {
 		part := *h
 		part.n = quota[pos]
 		pieces, _ := part.inside([]int{pos})
-		h.tell(pieces)
+		h.explain(pieces)
 		v := h.t.View(h.v.Free.Intersect(h.cpus(pieces)), cpuset.Set{})
 		cpus, err := v.Take(part.n, part.stages(pieces), h.why)
 		if err != nil {
@@ -461,7 +393,7 @@ func (h *hunt) byNode(set []int) (cpuset.Set, error) {
 
 // quotas divides n over the nodes of the set: evenly in whole cores if asked,
 // else all of the roomiest first.
-func (h *hunt) quotas(set []int) []int {
+func (h *search) quotas(set []int) []int {
 	quota := make([]int, len(h.room))
 	left := h.n
 	if h.strategy != place.DistributeEvenly {
@@ -494,7 +426,7 @@ func (h *hunt) quotas(set []int) []int {
 	return quota
 }
 
-func (h *hunt) unevenness(set []int) int {
+func (h *search) unevenness(set []int) int {
 	quota := h.quotas(set)
 	least, most := h.n, 0
 	for _, pos := range set {
@@ -503,13 +435,13 @@ func (h *hunt) unevenness(set []int) int {
 	return most - least
 }
 
-// fence keeps others away from what is beside the own CPUs.
+// fence keeps the siblings of exclusive CPUs idle.
 func (k *task) fence(g *place.Grant) {
 	conf := k.s.Config()
 	switch {
 	case k.r.Exclusivity == place.NUMANodeLevel:
 		g.Fence = k.t.Touched(machine.Node, g.Own).Intersect(conf.Allowed).Minus(g.Own)
-	case k.r.Class == place.LSE || k.r.Exclusivity == place.PCPULevel:
+	case k.r.Class.Traits().WholeCores || k.r.Exclusivity == place.PCPULevel:
 		g.Fence = k.t.Touched(machine.Core, g.Own).Minus(g.Own)
 	}
 }
@@ -527,7 +459,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		if b.Within == k.pool || b.Within.Overlap(&taken) == 0 {
 			continue
 		}
-		milli := k.living(b.Within)
+		milli := k.loadWithin(b.Within)
 		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
 			k.why.Note("own CPUs %s: %dm live in %s, %d CPUs of it are left", taken, milli, b.Within, free)
 			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}

@@ -11,7 +11,7 @@ import (
 )
 
 // piece is the part of an L3 domain that lies in a NUMA node; l3 is -1 for the
-// cores of the node that have none.
+// cores of the node without an L3 domain.
 type piece struct {
 	node, l3 int16
 	free     int16 // CPUs that may be taken
@@ -20,7 +20,7 @@ type piece struct {
 	intact   bool  // all CPUs of the L3 domain may be taken
 }
 
-// cost is what taking n CPUs from some pieces costs.
+// cost is the cost of taking n CPUs from some pieces.
 type cost struct{ l3s, split, opened, broken, left int }
 
 func (c cost) compare(o cost) int {
@@ -29,7 +29,7 @@ func (c cost) compare(o cost) int {
 }
 
 // survey counts the pieces.
-func (h *hunt) survey() {
+func (h *search) survey() {
 	nodes, l3s := h.t.Units(machine.Node), h.t.Units(machine.L3)
 	of, pieces := make([]int, 0, len(nodes)+1), make([]piece, 0, len(l3s)+len(nodes))
 	for node := range nodes {
@@ -77,7 +77,7 @@ func indexL3(pieces []piece, first int, l3 int16) int {
 const exactPieces = 8
 
 // inside returns the fewest and best pieces in a set of nodes that have n CPUs.
-func (h *hunt) inside(set []int) ([]piece, cost) {
+func (h *search) inside(set []int) ([]piece, cost) {
 	var all []piece
 	if len(set) == 1 {
 		all = h.pieces[h.of[set[0]]:h.of[set[0]+1]]
@@ -96,7 +96,7 @@ func (h *hunt) inside(set []int) ([]piece, cost) {
 }
 
 // one returns the best piece that has all.
-func (h *hunt) one(all []piece) (best int, bestCost cost, ok bool) {
+func (h *search) one(all []piece) (best int, bestCost cost, ok bool) {
 	for i := range all {
 		if int(all[i].free) < h.n {
 			continue
@@ -110,7 +110,7 @@ func (h *hunt) one(all []piece) (best int, bestCost cost, ok bool) {
 }
 
 // exact compares all sets of the smallest number of pieces.
-func (h *hunt) exact(all []piece) ([]piece, cost) {
+func (h *search) exact(all []piece) ([]piece, cost) {
 	var free [1 << exactPieces]int
 	width := len(all)
 	for mask := 1; mask < 1<<len(all); mask++ {
@@ -140,7 +140,7 @@ func (h *hunt) exact(all []piece) ([]piece, cost) {
 }
 
 // greedy takes the largest pieces, and as the last the best that suffices.
-func (h *hunt) greedy(all []piece) ([]piece, cost) {
+func (h *search) greedy(all []piece) ([]piece, cost) {
 	order := slices.Clone(all)
 	slices.SortStableFunc(order, func(a, b piece) int {
 		return cmp.Or(cmp.Compare(b.free, a.free), cmp.Compare(b.whole, a.whole), cmp.Compare(b.ones, a.ones))
@@ -168,8 +168,8 @@ func (h *hunt) greedy(all []piece) ([]piece, cost) {
 	return order[:n], best
 }
 
-// cost returns what taking n CPUs from all of these pieces costs.
-func (h *hunt) cost(set []piece) cost {
+// cost returns the cost of taking n CPUs from all of these pieces.
+func (h *search) cost(set []piece) cost {
 	var c cost
 	whole, ones, intact, free := 0, 0, 0, 0
 	for i := range set {
@@ -205,8 +205,8 @@ func (h *hunt) cost(set []piece) cost {
 }
 
 // open returns which of the intact pieces stays open, because its cores of one
-// CPU make up an odd number without splitting a core; -1 if none has to.
-func (h *hunt) open(set []piece) int {
+// CPU make up an odd number without splitting a core; -1 if no piece has to.
+func (h *search) open(set []piece) int {
 	threads, _ := h.t.ThreadsPerCore()
 	n, ones := h.n, 0
 	for i := range set {
@@ -230,7 +230,7 @@ func (h *hunt) open(set []piece) int {
 // stages says how to take the CPUs from the chosen pieces: intact L3 domains,
 // then whole cores, the large ones first so that a small one can make up an odd
 // number, then CPUs of cores that are shared anyway.
-func (h *hunt) stages(set []piece) []place.Stage {
+func (h *search) stages(set []piece) []place.Stage {
 	if h.r.Bind == place.SpreadByPCPUs {
 		return []place.Stage{{
 			Name: "CPU", Kind: place.CPU, Again: true, Criteria: []string{"of the core taken", "of the core held by others"},
@@ -282,21 +282,21 @@ func freeAround(v *place.View, of machine.Kind, pos int) int {
 	return v.FreeIn(machine.L3, l3)
 }
 
-// resize grows next to what is held, or chooses which of it to keep.
+// resize grows next to the held CPUs, or chooses which of them to keep.
 func (k *task) resize(base cpuset.Set, n int) (cpuset.Set, error) {
 	held := k.old.Own
 	if n <= held.Len() {
 		v := k.t.View(held, cpuset.Set{})
-		h := &hunt{task: k, n: n, v: v, room: make([]int, len(k.t.Units(machine.Node)))}
+		h := &search{task: k, n: n, v: v, room: make([]int, len(k.t.Units(machine.Node)))}
 		for i := range h.room {
 			h.room[i] = v.FreeIn(machine.Node, i)
 		}
 		return h.choose(v)
 	}
-	_, required := k.wishes()
+	_, required := k.preferences()
 	base = k.keep(base, required)
 	v := k.t.View(base, held)
-	h := &hunt{task: k, n: n - held.Len(), held: held.Len(), v: v}
+	h := &search{task: k, n: n - held.Len(), held: held.Len(), v: v}
 	if err := h.limits(&base); err != nil {
 		return cpuset.Set{}, err
 	}

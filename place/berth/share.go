@@ -2,7 +2,6 @@ package berth
 
 import (
 	"fmt"
-	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -15,7 +14,7 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 	g.Share = place.Share{Within: k.pool, Milli: milli}
 	reserved := k.s.Config().Reserved
 	switch {
-	case k.r.Class == place.System && !reserved.IsEmpty():
+	case k.r.Class.Traits().Reserved && !reserved.IsEmpty():
 		g.Share.Within = reserved
 		return k.t.NodesOf(reserved), nil
 	case k.r.NodesRequired:
@@ -24,7 +23,7 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 			return nodes, &place.NUMAError{Nodes: k.r.Nodes, Reason: "no CPU is left to share"}
 		}
 	}
-	if k.r.Class == place.BE {
+	if k.r.Class.Traits().Uncounted {
 		g.Share.Milli = 0
 		return k.memoryNodes(g.Share.Within), nil
 	}
@@ -43,8 +42,8 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 	return k.chooseNode(g, milli, near)
 }
 
-// memoryNodes returns the nodes to start from for memory: none, which is any,
-// unless there is an amount to find.
+// memoryNodes returns the nodes to start from for memory. The empty set means any
+// node; it is returned where the request asks for no memory.
 func (k *task) memoryNodes(cpus cpuset.Set) cpuset.Set {
 	if len(k.r.Memory) == 0 && len(k.r.Devices) == 0 {
 		return cpuset.Set{}
@@ -83,8 +82,8 @@ func (k *task) tellTime(free int) {
 	c.Best(k.why)
 }
 
-// chooseNode looks for the node whose pool has room for the share. Where none
-// has, it stays with the bound that g has.
+// chooseNode looks for the node whose pool has room for the share. If no node has,
+// it keeps the bound of g.
 func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Set, error) {
 	units := k.t.Units(machine.Node)
 	var few [16]int
@@ -121,7 +120,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 		g.Share.Within = g.Share.Within.Intersect(units[pos].CPUs)
 		return cpuset.MustOf(units[pos].ID), nil
 	}
-	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.living(g.Share.Within) {
+	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.loadWithin(g.Share.Within) {
 		return cpuset.Set{}, &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little time is free"}
 	}
 	k.why.Note("no node has room: the whole pool")
@@ -131,13 +130,14 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 // little says that a node has too little time free.
 func (k *task) little(free int) string {
 	if k.why == nil {
-		return "too little time free" // nobody reads it
+		return "too little time free" // no explanation is asked for
 	}
 	return fmt.Sprintf("%dm free", max(0, free))
 }
 
-// living returns the time taken by those who live wholly inside a bound.
-func (k *task) living(within cpuset.Set) int {
+// loadWithin returns the CPU time of the workloads whose bounds lie wholly inside
+// a bound.
+func (k *task) loadWithin(within cpuset.Set) int {
 	milli, _ := k.s.SharedMilli(within)
 	if k.old != nil && !k.old.Share.Within.IsEmpty() && within.Contains(k.old.Share.Within) {
 		milli -= k.old.Share.Milli
@@ -161,8 +161,8 @@ func (k *task) repulsion(pos int) int {
 }
 
 // farAndShort returns how many of the asked devices, and MiB of memory, would
-// come from outside a set of nodes, by position. What is held already does not
-// count.
+// come from outside a set of nodes, by position. Devices and memory that the
+// workload holds already do not count.
 func (k *task) farAndShort(set []int) (far, short int) {
 	if k.old != nil || len(k.r.Devices) == 0 && len(k.r.Memory) == 0 {
 		return 0, 0
@@ -184,46 +184,4 @@ func (k *task) numbers(set []int) cpuset.Set {
 		ids, _ = ids.With(k.t.Units(machine.Node)[pos].ID)
 	}
 	return ids
-}
-
-func sameDevices(a, b []place.DeviceRequest) bool {
-	return slices.EqualFunc(a, b, func(a, b place.DeviceRequest) bool {
-		return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
-	})
-}
-
-// refitMemory keeps the blocks that are held, gives back from the last of them
-// and finds what is new near the nodes.
-func (k *task) refitMemory(g *place.Grant, nodes cpuset.Set) error {
-	var more []place.Amount
-	for _, a := range k.r.Memory {
-		left := a.Bytes
-		for _, b := range k.old.Memory {
-			if b.Resource == a.Resource && left > 0 {
-				b.Bytes = min(b.Bytes, left)
-				left -= b.Bytes
-				g.Memory = append(g.Memory, b)
-			}
-		}
-		if left > 0 {
-			more = append(more, place.Amount{Resource: a.Resource, Bytes: left})
-		}
-	}
-	for _, b := range g.Memory {
-		nodes, _ = nodes.With(b.Node)
-	}
-	mems, blocks, err := k.s.FitMemory(nodes, more)
-	if err != nil {
-		return err
-	}
-	g.Mems = mems
-	for _, b := range blocks {
-		at := slices.IndexFunc(g.Memory, func(o place.Block) bool { return o.Node == b.Node && o.Resource == b.Resource })
-		if at >= 0 {
-			g.Memory[at].Bytes += b.Bytes
-		} else {
-			g.Memory = append(g.Memory, b)
-		}
-	}
-	return nil
 }

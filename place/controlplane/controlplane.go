@@ -3,7 +3,7 @@
 //
 // A workload is guaranteed if it asks for a whole number of CPUs and its class
 // is LSE or LSR, or if its mode is Exclusive; SYSTEM runs on the reserved CPUs,
-// if there are any; all others share. The allocators differ in what they give:
+// if there are any; all others share. The allocators differ in the CPUs that they give:
 //
 //	default                   the lowest CPUs of the first run of consecutive free
 //	                          CPU numbers that is long enough
@@ -17,13 +17,13 @@
 //	                          use the whole bucket, those CPUs included
 //	numa-namespace-exclusive  the same, but guaranteed workloads own their CPUs
 //
-// Guaranteed workloads own the CPUs of the initial workloads of their group again,
-// as if they grew from these or shrank, where that works.
+// Guaranteed workloads reuse the CPUs of the init workloads of their group, as if they
+// grew from these or shrank, where that works.
 //
-// Namespaces of what is held keep their bucket. A new one gets the first of those
+// Namespaces of held workloads keep their bucket. A new one gets the first of those
 // with the fewest namespaces, which is round robin until one leaves.
 //
-// Unlike the original: nobody shares what another one owns; CPUs come back
+// Unlike the original: exclusive CPUs are never shared; a release restores the CPUs
 // exactly as they were; a run or bucket can be used up, except that a bucket keeps
 // one CPU for its sharers unless place.Config.NoFloor is set; ownership counts for
 // all namespaces of a bucket; a guaranteed workload with a fraction of a CPU
@@ -39,6 +39,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -59,31 +60,13 @@ func names() []string {
 }
 
 // String returns the allocator's name, as in "numa-namespace".
-func (a Allocator) String() string {
-	if a < 0 || int(a) >= len(names()) {
-		return fmt.Sprintf("allocator(%d)", int(a))
-	}
-	return names()[a]
-}
+func (a Allocator) String() string { return plain.Word(names(), a) }
 
 // MarshalText writes the allocator's name.
-func (a Allocator) MarshalText() ([]byte, error) {
-	if a < 0 || int(a) >= len(names()) {
-		return nil, fmt.Errorf("allocator %d: no such allocator", int(a))
-	}
-	return []byte(names()[a]), nil
-}
+func (a Allocator) MarshalText() ([]byte, error) { return plain.MarshalWord(names(), a) }
 
 // UnmarshalText reads an allocator's name.
-func (a *Allocator) UnmarshalText(text []byte) error {
-	for i, n := range names() {
-		if n == string(text) {
-			*a = Allocator(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("allocator %q: no such allocator", text)
-}
+func (a *Allocator) UnmarshalText(text []byte) error { return plain.UnmarshalWord(names(), text, a) }
 
 // Policy is the control plane's policy. The zero value is its default allocator.
 type Policy struct {
@@ -150,7 +133,7 @@ func guaranteed(r *place.Request) int {
 	switch {
 	case r.Mode == place.Exclusive:
 		return r.Whole()
-	case r.Mode == place.Auto && (r.Class == place.LSE || r.Class == place.LSR) && r.Milli%1000 == 0:
+	case r.Mode == place.Auto && r.Class.Traits().Own && r.Milli%1000 == 0:
 		return r.Milli / 1000
 	}
 	return 0
@@ -158,21 +141,11 @@ func guaranteed(r *place.Request) int {
 
 // rest adds devices and memory near the CPUs.
 func (k *task) rest(g *place.Grant) (err error) {
-	nodes := k.t.NodesOf(g.Own.Union(g.Share.Within))
-	if len(k.r.Devices) > 0 {
-		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
-			return err
-		}
+	err = k.s.Refit(g, nil, k.t.NodesOf(g.Own.Union(g.Share.Within)))
+	if !k.p.PinMemory {
+		g.Mems = cpuset.Set{}
 	}
-	if len(k.r.Memory) > 0 {
-		if nodes, g.Memory, err = k.s.FitMemory(nodes, k.r.Memory); err != nil {
-			return err
-		}
-	}
-	if k.p.PinMemory {
-		g.Mems = nodes
-	}
-	return nil
+	return err
 }
 
 // walk is the online CPUs in the order of the tree NUMA node, socket, die, core,

@@ -8,7 +8,7 @@ import (
 )
 
 // Resize implements place.Resizer. CPUs grow next to those held, by the order of
-// the allocator, and shrink to a part of them. What would have to move is refused.
+// the allocator, and shrink to a part of them. A change that would move CPUs is refused.
 // Memory, devices, group and role cannot change.
 func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	old, ok := s.Grant(r.ID)
@@ -55,16 +55,13 @@ func nodesOf(blocks []place.Block) cpuset.Set {
 	return nodes
 }
 
-// sameBesides reports whether two requests agree in what cannot change in place.
+// sameBesides reports whether two requests agree in the fields that cannot change in
+// place.
 func sameBesides(a, b *place.Request) bool {
-	return a.Group == b.Group && a.Role == b.Role && slices.Equal(a.Memory, b.Memory) && slices.EqualFunc(a.Devices, b.Devices, sameDevices)
+	return a.Group == b.Group && a.Role == b.Role && slices.Equal(a.Memory, b.Memory) && a.SameDevices(b)
 }
 
-func sameDevices(a, b place.DeviceRequest) bool {
-	return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
-}
-
-// around grows or shrinks what is held to n CPUs.
+// around grows or shrinks the held CPUs to n.
 func (k *task) around(free cpuset.Set, n int) (cpuset.Set, error) {
 	if !k.bucket.Contains(k.held) {
 		return free, &place.RejectedError{ID: k.r.ID, Reason: "its CPUs would move: " + k.held.Minus(k.bucket).String() + " are not for its class and namespace"}

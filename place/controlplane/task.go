@@ -26,7 +26,7 @@ func newTask(p Policy, s *place.State, r *place.Request) *task {
 	k.bucket = preferred(k.conf.Allowed, k.t.Machine().Isolated)
 	k.bucket = preferred(k.bucket, k.conf.Reserved)
 	reserved := k.conf.Reserved.Intersect(k.conf.Allowed)
-	host := r.Class == place.System && !reserved.IsEmpty()
+	host := r.Class.Traits().Reserved && !reserved.IsEmpty()
 	if host {
 		k.bucket = reserved
 	}
@@ -87,7 +87,7 @@ func (k *task) bucketOf(buckets int) int {
 	return c.Best(k.why)
 }
 
-// holds returns the bucket that a grant lies in, -1 if in none.
+// holds returns the bucket that a grant lies in, -1 if in no bucket.
 func (k *task) holds(g *place.Grant, buckets int) int {
 	first, ok := g.Own.First()
 	if !ok {
@@ -144,7 +144,7 @@ func (k *task) free() cpuset.Set {
 	return k.bucket.Minus(k.bound()).Minus(k.s.Owned())
 }
 
-// bound returns the CPUs of the bucket that somebody is bound to.
+// bound returns the CPUs of the bucket that workloads are bound to.
 func (k *task) bound() cpuset.Set {
 	bound := make([]int, 0, k.bucket.Len())
 	for cpu := range k.bucket.All() {
@@ -256,7 +256,7 @@ func (k *task) leaveEnough(taken cpuset.Set) error {
 	return nil
 }
 
-// left returns the CPUs of the bucket that nobody owns or is bound to.
+// left returns the CPUs of the bucket that no workload owns or is bound to.
 func (k *task) left() cpuset.Set {
 	left := k.bucket.Minus(k.s.Owned())
 	if k.p.Allocator == NUMANamespace {
@@ -265,10 +265,10 @@ func (k *task) left() cpuset.Set {
 	return left
 }
 
-// share lets a workload use what its bucket has.
+// share lets a workload use the CPUs of its bucket.
 func (k *task) share(g *place.Grant) error {
 	g.Share = place.Share{Within: k.bucket, Milli: k.r.Milli}
-	if k.r.Class == place.BE {
+	if k.r.Class.Traits().Uncounted {
 		g.Share.Milli = 0
 	}
 	if k.bucket.Minus(k.s.Owned()).IsEmpty() {

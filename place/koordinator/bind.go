@@ -6,7 +6,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// bind finds n CPUs to bind to, and what stays idle beside them.
+// bind finds n CPUs to bind to, and their idle siblings.
 func (k *task) bind(g *place.Grant, n int) error {
 	if err := k.prefer(); err != nil {
 		return err
@@ -27,14 +27,14 @@ func (k *task) bind(g *place.Grant, n int) error {
 	if counted {
 		g.Share = place.Share{Within: cpus, Milli: 1000 * n, Counted: true}
 	} else {
-		g.Own, g.Lent = cpus, k.r.Class == place.LSR && k.r.Exclusivity == place.CPULevel
+		g.Own, g.Lent = cpus, k.r.Class.Traits().Lends && k.r.Exclusivity == place.CPULevel
 		g.Fence = fence(k.t, cpus, k.r.Exclusivity).Intersect(k.t.Online())
 	}
-	return k.nobodySqueezed(g, cpus)
+	return k.keepPool(g, cpus)
 }
 
-// nobodySqueezed refuses a grant that takes from those in the pool what they need.
-func (k *task) nobodySqueezed(g *place.Grant, cpus cpuset.Set) error {
+// keepPool refuses a grant that takes CPUs that the workloads in the pool need.
+func (k *task) keepPool(g *place.Grant, cpus cpuset.Set) error {
 	taken := cpus.Union(g.Fence)
 	left := k.sharable.Minus(taken).Len()
 	if need := k.cpus(k.total()); left < need && k.sharable.Overlaps(taken) {
@@ -62,11 +62,11 @@ func (k *task) nobodySqueezed(g *place.Grant, cpus cpuset.Set) error {
 
 // byCount reports whether the request is bound by reference count.
 func (k *task) byCount() bool {
-	return k.conf.MaxRefs > 1 && k.r.Class != place.LSE && k.r.Exclusivity == place.CPULevel &&
+	return k.conf.MaxRefs > 1 && !k.r.Class.Traits().WholeCores && k.r.Exclusivity == place.CPULevel &&
 		(k.r.Mode != place.Mixed || k.r.Milli%1000 == 0 && k.r.SharedMilli == 0)
 }
 
-// fence returns what stays idle beside cpus.
+// fence returns the siblings of cpus that stay idle.
 func fence(t *place.Topology, cpus cpuset.Set, level place.Exclusivity) cpuset.Set {
 	switch level {
 	case place.PCPULevel:
@@ -141,7 +141,7 @@ func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
 // countable returns the CPUs that may be bound by one more.
 func (k *task) countable() cpuset.Set {
 	from := k.conf.Allowed.Minus(k.s.Owned()).Minus(k.conf.Floor)
-	if k.r.Class != place.System {
+	if !k.r.Class.Traits().Reserved {
 		from = from.Minus(k.conf.Reserved)
 	}
 	full := k.s.Counted()
@@ -153,7 +153,7 @@ func (k *task) countable() cpuset.Set {
 	return from
 }
 
-// firstThreads returns one CPU per core: what is held or preferred, else the
+// firstThreads returns one CPU per core: the held or preferred one, else the
 // lowest.
 func (k *task) firstThreads(from cpuset.Set) cpuset.Set {
 	held := k.t.FirstThreads(k.near.Intersect(from))
@@ -163,7 +163,7 @@ func (k *task) firstThreads(from cpuset.Set) cpuset.Set {
 	return held
 }
 
-// spared returns from without what those need who live in the pool of certain nodes.
+// spared returns from without the CPUs that workloads in the pool of certain nodes need.
 func (k *task) spared(from cpuset.Set) cpuset.Set {
 	var loads []load
 	for b := range k.s.Bounds() {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -63,9 +63,9 @@ type allocated struct {
 // notPassed are the cases that Berth answers otherwise without a quirk, and why.
 func notPassed() map[string]string { return map[string]string{} }
 
-func folder(t *testing.T) *casefile.Folder {
+func folder(t *testing.T) *placetest.Folder {
 	t.Helper()
-	f, err := casefile.Read("../testdata/cases")
+	f, err := placetest.ReadFolder("../testdata/cases")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func answers(t *testing.T) map[string]map[string]answer {
 }
 
 // suite runs all cases of a suite and keeps the list of those not passed honest.
-func suite(t *testing.T, name string, run func(f *casefile.Folder, c *casefile.Case, a *answer) (quirk bool, err error)) {
+func suite(t *testing.T, name string, run func(f *placetest.Folder, c *placetest.Case, a *answer) (quirk bool, err error)) {
 	f, own := folder(t), answers(t)[name]
 	cases := f.Cases("koordinator-" + name)
 	if len(cases) == 0 {
@@ -101,7 +101,7 @@ func suite(t *testing.T, name string, run func(f *casefile.Folder, c *casefile.C
 		quirk, err := run(f, c, &a)
 		reason, excused := notPassed()[name+"/"+c.ID]
 		switch {
-		case quirk && !has && os.Getenv(casefile.Variable) == "":
+		case quirk && !has && os.Getenv(placetest.CasesVariable) == "":
 			t.Errorf("%s: a quirk without an answer in testdata/answers.yaml", c.ID)
 		case !quirk && has:
 			t.Errorf("%s: an answer of Berth's for a row without quirk", c.ID)
@@ -117,7 +117,7 @@ func suite(t *testing.T, name string, run func(f *casefile.Folder, c *casefile.C
 		}
 	}
 	for id := range own {
-		if !seen[id] && os.Getenv(casefile.Variable) == "" {
+		if !seen[id] && os.Getenv(placetest.CasesVariable) == "" {
 			t.Errorf("%s: an answer for a row that does not exist", id)
 		}
 	}
@@ -126,7 +126,7 @@ func suite(t *testing.T, name string, run func(f *casefile.Folder, c *casefile.C
 
 func TestTakeCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "take", func(f *casefile.Folder, raw *casefile.Case, a *answer) (bool, error) {
+	suite(t, "take", func(f *placetest.Folder, raw *placetest.Case, a *answer) (bool, error) {
 		var c takeCase
 		if err := raw.Decode(&c); err != nil {
 			return false, err
@@ -326,7 +326,7 @@ type allocateCase struct {
 
 func TestAllocateCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "allocate", func(f *casefile.Folder, raw *casefile.Case, a *answer) (bool, error) {
+	suite(t, "allocate", func(f *placetest.Folder, raw *placetest.Case, a *answer) (bool, error) {
 		var c allocateCase
 		if err := raw.Decode(&c); err != nil {
 			return false, err

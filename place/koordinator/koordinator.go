@@ -4,22 +4,22 @@
 //
 // The class says how a workload runs, unless Request.Mode does:
 //
-//	LSE     bound to whole CPUs that nobody else may use
+//	LSE     bound to whole CPUs, exclusive
 //	LSR     bound to whole CPUs, which BE may use as well
-//	LS      in the shared pool: what is neither bound nor reserved
-//	BE      in the shared pool and on the CPUs of LSR; no CPU time is kept for it
+//	LS      in the shared pool: the CPUs that are neither bound nor reserved
+//	BE      in the shared pool and on the CPUs of LSR; no CPU time is reserved for it
 //	SYSTEM  on the reserved CPUs, if there are any, else like LS
 //
 // A bound workload asks for a whole number of CPUs; LSE or LSR without CPU time
 // runs in the shared pool. Where Config.MaxRefs is more than 1, LSR is bound by
 // reference count: that many workloads may hold a CPU, and those with fewer
-// holders go first. LSE and what asks for exclusivity is never counted.
+// holders go first. LSE, and a request for exclusivity, is never counted.
 //
 // FullPCPUs takes whole cores: from one NUMA node if one has enough of them, from
 // one socket, else from the sockets with most of them, the rest from the socket with
 // fewest. SpreadByPCPUs takes one CPU of each core, then the second ones: from one
 // node with enough cores, from one node, from one socket with enough cores, from one
-// socket. What remains comes from sockets in use, then by the strategy. The strategy orders
+// socket. The rest comes from sockets in use, then by the strategy. The strategy orders
 // nodes and sockets by their free CPUs: MostAllocated the fewest first, LeastAllocated
 // the most. DistributeEvenly, which Koordinator names but does not have, divides the
 // CPUs over all nodes that have some, as evenly as these allow and in whole cores for
@@ -28,24 +28,25 @@
 //
 // Request.Nodes are the chosen NUMA nodes: CPUs are divided over them as evenly as
 // their free CPUs allow. MaxNodes looks for the fewest nodes that have room, for
-// memory too. LS with nodes lives in the pool of these, and its CPU time counts on
+// memory too. LS with nodes runs in the pool of these, and its CPU time counts on
 // each of them in the same way; on all nodes it counts on none in particular.
 //
 // PCPULevel keeps a bound workload's cores to itself, NUMANodeLevel its nodes: it
-// enters none that another uses, and what it leaves of them stays idle for all, BE
+// enters no node that another uses, and the rest of its nodes stays idle for all, BE
 // included. Koordinator keeps apart only bound pods of the same level, and gives up
 // silently. A node with a CPU that must stay shared or reserved is never exclusive.
 //
 // Preferred CPUs are taken first: those of the hint PreferredCPUs, those of the
-// initial workloads of the group, and on resizing those that are held.
+// init workloads of the group, and on resizing the held ones.
 //
-// Isolated, CoreKind, Affinity and LimitMilli are not looked at, but a request that
+// Isolated, CoreKind, Affinity and LimitMilli are ignored, but a request that
 // requires isolated CPUs is refused. Memory of kinds that the nodes do not count is
 // ignored.
 package koordinator
 
 import (
 	"fmt"
+	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -58,9 +59,9 @@ const PreferredCPUs = "preferred-cpus"
 
 // Policy is Koordinator's placement. The zero value has its defaults.
 type Policy struct {
-	// Bind applies to requests that name none; BindAny is FullPCPUs.
+	// Bind applies to requests without a bind policy; BindAny is FullPCPUs.
 	Bind place.Bind
-	// Strategy applies to requests that name none; StrategyAny is LeastAllocated.
+	// Strategy applies to requests without a strategy; StrategyAny is LeastAllocated.
 	Strategy place.Strategy
 	// Amplification is the CPU time that a shared CPU is worth to LS, in percent: the
 	// node's resource amplification ratio. A bound CPU counts for as much. 0 is 100.
@@ -98,19 +99,19 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 // task is one request on its way to a grant.
 type task struct {
 	Policy
-	s    *place.State // without what the workload holds already
+	s    *place.State // without the workload's own grant
 	with *place.State // the state as it is
 	t    *place.Topology
 	r    *place.Request
 	why  *place.Why
-	old  *place.Grant // what is held already, nil if nothing
+	old  *place.Grant // the workload's grant, nil if it has none
 
 	conf      *place.Config
 	pool      cpuset.Set // of LS and BE
 	sharable  cpuset.Set // the part of pool that is not bound
 	threads   int        // of the largest core
 	preferred cpuset.Set
-	near      cpuset.Set // what the workload holds already
+	near      cpuset.Set // CPUs that the workload holds already
 	few       cpuset.Set // the nodes found for MaxNodes
 }
 
@@ -175,7 +176,7 @@ func (k *task) decide(g *place.Grant) error {
 // split returns the CPUs to bind and the time of the shared pool.
 func (k *task) split() (n, milli int, err error) {
 	r := *k.r
-	if r.Mode == place.Auto && (r.Class == place.LSE || r.Class == place.LSR) {
+	if r.Mode == place.Auto && r.Class.Traits().Own {
 		r.Mode = place.Exclusive
 	}
 	if r.Mode == place.Exclusive && r.Milli%1000 != 0 {
@@ -188,18 +189,14 @@ func (k *task) split() (n, milli int, err error) {
 // rest adds devices and memory.
 func (k *task) rest(g *place.Grant) (err error) {
 	nodes := k.home(g)
-	switch {
-	case len(k.r.Devices) == 0:
-	case k.old == nil:
-		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
-			return err
-		}
-	case !sameDevices(k.old.Request.Devices, k.r.Devices):
-		return &place.RejectedError{ID: g.ID, Reason: "devices cannot change in place"}
-	default:
-		g.Devices = k.old.Devices
+	if g.Devices, err = k.s.RefitDevices(nodes, k.old, k.r); err != nil {
+		return err
 	}
-	if err := k.memory(g, nodes); err != nil {
+	var held []place.Block
+	if k.old != nil {
+		held = k.old.Memory
+	}
+	if g.Mems, g.Memory, err = k.with.RefitMemory(nodes, held, k.counted()); err != nil {
 		return err
 	}
 	bound := !g.Own.IsEmpty() || g.Share.Counted
@@ -225,56 +222,12 @@ func (k *task) home(g *place.Grant) cpuset.Set {
 	return k.t.NodesOf(g.Share.Within)
 }
 
-// memory keeps the blocks that are held and finds the rest near the nodes.
-func (k *task) memory(g *place.Grant, nodes cpuset.Set) error {
-	var more []place.Amount
-	for _, a := range k.counted() {
-		if k.old != nil {
-			for _, b := range k.old.Memory {
-				if b.Resource == a.Resource && a.Bytes > 0 {
-					b.Bytes = min(b.Bytes, a.Bytes)
-					a.Bytes -= b.Bytes
-					g.Memory = append(g.Memory, b)
-					nodes, _ = nodes.With(b.Node)
-				}
-			}
-		}
-		if a.Bytes > 0 {
-			more = append(more, a)
-		}
-	}
-	g.Mems = nodes
-	if len(more) == 0 {
-		return nil
-	}
-	mems, blocks, err := k.with.FitMemory(nodes, more)
-	if err != nil {
-		return err
-	}
-	g.Mems = mems
-	for _, b := range blocks {
-		g.Memory = add(g.Memory, b)
-	}
-	return nil
-}
-
-// add adds b to the block of the same node and resource, if there is one.
-func add(blocks []place.Block, b place.Block) []place.Block {
-	for i := range blocks {
-		if blocks[i].Node == b.Node && blocks[i].Resource == b.Resource {
-			blocks[i].Bytes += b.Bytes
-			return blocks
-		}
-	}
-	return append(blocks, b)
-}
-
 // counted returns the amounts of resources that nodes count, each resource once.
 func (k *task) counted() []place.Amount {
 	var amounts []place.Amount
 next:
 	for _, a := range k.r.Memory {
-		if !k.counts(a.Resource) {
+		if !slices.Contains(k.s.Resources(), a.Resource) {
 			k.why.Note("%s is not counted by nodes", a.Resource)
 			continue
 		}
@@ -287,19 +240,6 @@ next:
 		amounts = append(amounts, a)
 	}
 	return amounts
-}
-
-func (k *task) counts(resource string) bool {
-	for _, name := range k.s.Resources() {
-		if name == resource {
-			return true
-		}
-	}
-	return false
-}
-
-func sameDevices(a, b []place.DeviceRequest) bool {
-	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 
 // nodes returns the units of the NUMA nodes.

@@ -8,14 +8,14 @@ import (
 // share finds the part of the pool to live in.
 func (k *task) share(g *place.Grant, milli int) error {
 	g.Share = place.Share{Within: k.pool, Milli: milli}
-	if k.r.Class == place.System && !k.conf.Reserved.IsEmpty() {
+	if k.r.Class.Traits().Reserved && !k.conf.Reserved.IsEmpty() {
 		g.Share.Within = k.conf.Reserved
 		if g.Share.Within.Minus(k.s.Owned()).Minus(k.s.Counted()).Minus(g.Own).Minus(g.Fence).IsEmpty() {
 			return &place.CPUsError{Asked: 1}
 		}
 		return nil
 	}
-	if k.r.Class == place.BE {
+	if k.r.Class.Traits().Uncounted {
 		g.Share.Milli = 0
 		k.sharable = k.sharable.Union(k.s.Lent().Intersect(k.pool)).Union(k.s.Counted().Intersect(k.pool))
 	}
@@ -77,7 +77,7 @@ func (k *task) cpus(l load) int {
 	return max(min(1, l.grants), (l.milli+each-1)/each)
 }
 
-// load is what lives in a part of the pool.
+// load is the number of grants in a part of the pool, and their CPU time.
 type load struct{ grants, milli int }
 
 // total returns the load of the whole pool.
@@ -92,8 +92,8 @@ func (k *task) total() load {
 	return sum
 }
 
-// loads returns the load of each node, by position: of those who live in the pool
-// of certain nodes, divided as evenly as the CPUs there allow.
+// loads returns the load of each node, by position: of the workloads in the pool of
+// certain nodes, divided as evenly as the CPUs there allow.
 func (k *task) loads() []load {
 	loads := make([]load, len(k.nodes()))
 	for b := range k.s.Bounds() {
@@ -129,7 +129,7 @@ func (k *task) free(set cpuset.Set) []int {
 
 // divide splits an amount, in multiples of unit as far as possible, over parts that
 // have so much room, as evenly as that allows: the fullest parts first, each
-// its fair share of what is left. It is nil if there is too little room.
+// its fair share of the rest. It is nil if there is too little room.
 func divide(amount, unit int, room []int) []int {
 	shares := make([]int, len(room))
 	left, parts := amount, 0
@@ -158,7 +158,7 @@ func divide(amount, unit int, room []int) []int {
 			shares[least] = -1 // visited
 		}
 	}
-	for i := range shares { // what rounding to units left
+	for i := range shares { // the rest of rounding to units
 		shares[i] = max(0, shares[i])
 		more := min(left, room[i]-shares[i])
 		shares[i] += more

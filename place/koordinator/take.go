@@ -90,7 +90,7 @@ func (k *task) take(v *place.View, n int, stages []place.Stage) cpuset.Set {
 	return cpus
 }
 
-// unit chooses a node or socket with room for n, -1 if none has.
+// unit chooses a node or socket with room for n, -1 if there is none.
 func (k *task) unit(kind machine.Kind, n int, room func(pos int) int, rank func(pos int) place.Rank) int {
 	units := k.t.Units(kind)
 	c := place.Choice{
@@ -107,7 +107,7 @@ func (k *task) unit(kind machine.Kind, n int, room func(pos int) int, rank func(
 	return c.Best(k.why)
 }
 
-// order ranks nodes or sockets by the strategy. What the workload holds goes first.
+// order ranks nodes or sockets by the strategy. Those that the workload holds go first.
 func (k *task) order(kind machine.Kind, from cpuset.Set, room func(pos int) int) func(pos int) place.Rank {
 	sign, units := k.sign(), k.t.Units(kind)
 	return func(pos int) place.Rank {

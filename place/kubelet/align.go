@@ -32,7 +32,7 @@ func (k *task) admit() (place.Hint, error) {
 		lists = k.within(k.hints())
 		mask, ok = k.p.merge(k.t, count, lists)
 	}
-	k.tell(lists, mask)
+	k.explainMerge(lists, mask)
 	if !ok {
 		k.why.Lacking(k.t, "nodes by free CPUs", k.free)
 		return mask, &place.NUMAError{Nodes: k.ids(mask.Nodes), Reason: k.p.TopologyManager + " admits preferred node sets only"}
@@ -40,9 +40,9 @@ func (k *task) admit() (place.Hint, error) {
 	return mask, nil
 }
 
-// tell explains a merge: the node sets that each resource would have, the
-// preferred ones of them if there are any, and what came of it.
-func (k *task) tell(lists [][]place.Hint, merged place.Hint) {
+// explainMerge records a merge: the node sets that each resource would have, the
+// preferred ones of them if there are any, and the result.
+func (k *task) explainMerge(lists [][]place.Hint, merged place.Hint) {
 	if k.why == nil {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 )
 
@@ -110,7 +110,7 @@ func milli(cpus float64) int { return int(cpus*1000 + 0.5) }
 
 func TestAllocateCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-allocate", nil, func(t *testing.T, f *casefile.Folder, c *allocateCase) string {
+	suite(t, "kubelet-allocate", nil, func(t *testing.T, f *placetest.Folder, c *allocateCase) string {
 		topo := topology(t, f, c.Machine)
 		steps := c.Steps
 		if len(steps) == 0 {
@@ -225,7 +225,7 @@ type stateCase struct {
 
 func TestStateCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-state", nil, func(t *testing.T, f *casefile.Folder, c *stateCase) string {
+	suite(t, "kubelet-state", nil, func(t *testing.T, f *placetest.Folder, c *stateCase) string {
 		count := -1
 		if c.ReservedCount != nil {
 			count = *c.ReservedCount

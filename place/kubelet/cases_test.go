@@ -5,21 +5,21 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 )
 
 // folder reads the cases folder.
-func folder(t *testing.T) *casefile.Folder {
+func folder(t *testing.T) *placetest.Folder {
 	t.Helper()
-	f, err := casefile.Read("../testdata/cases")
+	f, err := placetest.ReadFolder("../testdata/cases")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-func topology(t *testing.T, f *casefile.Folder, name string) *place.Topology {
+func topology(t *testing.T, f *placetest.Folder, name string) *place.Topology {
 	t.Helper()
 	m, err := f.Machine(name)
 	if err != nil {
@@ -35,7 +35,7 @@ func topology(t *testing.T, f *casefile.Folder, name string) *place.Topology {
 // suite runs every case of a suite. run returns what is wrong with the answer,
 // "" if nothing. Cases in known, with the reason, must fail: one that passes is
 // to be struck off the list.
-func suite[C any](t *testing.T, name string, known map[string]string, run func(t *testing.T, f *casefile.Folder, c *C) string) {
+func suite[C any](t *testing.T, name string, known map[string]string, run func(t *testing.T, f *placetest.Folder, c *C) string) {
 	t.Helper()
 	f := folder(t)
 	cases := f.Cases(name)

@@ -21,17 +21,16 @@ type share struct {
 	spots   []spot
 	each    int   // CPUs of every node
 	amounts []int // CPUs by spot, remainder included
-	squares int   // sum of the squares of what the nodes have left
+	squares int   // sum of the squares of the nodes' free CPUs
 }
 
 // distribute returns how many CPUs each node gives, by position: the same of all,
-// and the rest. Nil where no even distribution works. The fewest nodes come first, then with align-by-socket
-// one socket, then the smallest spread of what the nodes have left, then the
+// and the rest. Nil if no even distribution works. The fewest nodes come first, then with
+// align-by-socket one socket, then the smallest spread of the nodes' free CPUs, then the
 // fewest sockets, then the lowest nodes.
 //
-// Whatever is taken from fuller instead of emptier nodes evens out more, so that
-// the nodes with the most free CPUs are the best set of their width: no search
-// over sets is needed.
+// The more free CPUs a node has, the more does taking from it even out. So the nodes with
+// the most free CPUs are the best set of their width: no search over sets is needed.
 func (k *taker) distribute(v *place.View, n int) (each, rest []int) {
 	spots := k.spots(v)
 	if n == 0 || len(spots) == 0 {
@@ -51,7 +50,7 @@ func (k *taker) distribute(v *place.View, n int) (each, rest []int) {
 	return nil, nil
 }
 
-// evenly takes what distribute found; ok is false where it found nothing. As the
+// evenly takes the result of distribute; ok is false if there is none. As the
 // remainder comes group by group, it fills half cores that the rest left.
 func (k *taker) evenly(from cpuset.Set, n int) (taken cpuset.Set, ok bool, err error) {
 	v := k.t.View(from, cpuset.Set{})

@@ -105,7 +105,7 @@ func TestPodScope(t *testing.T) {
 			Memory: []place.Amount{{Resource: place.Memory, Bytes: 30}}, Devices: []place.DeviceRequest{{Kind: "gpu", Count: 1}},
 		}
 	}
-	pod := Pod{ID: "p", Containers: []place.Request{container("init", place.Init, 4), container("a", place.App, 2), container("b", place.App, 2)}}
+	pod := place.Pod{ID: "p", Containers: []place.Request{container("init", place.Init, 4), container("a", place.App, 2), container("b", place.App, 2)}}
 	o, err := p.PlacePod(start, pod)
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -77,7 +77,7 @@ func (p *provider) UnmarshalJSON(data []byte) error {
 
 func TestMergeCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-merge", nil, func(t *testing.T, f *casefile.Folder, c *mergeCase) string {
+	suite(t, "kubelet-merge", nil, func(t *testing.T, f *placetest.Folder, c *mergeCase) string {
 		topo := topology(t, f, c.Machine)
 		count := len(topo.Machine().ByKind(machine.Node))
 		var lists [][]place.Hint
@@ -113,7 +113,7 @@ type compareCase struct {
 
 func TestCompareCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-compare", nil, func(t *testing.T, _ *casefile.Folder, c *compareCase) string {
+	suite(t, "kubelet-compare", nil, func(t *testing.T, _ *placetest.Folder, c *compareCase) string {
 		if c.Kind == "width" {
 			var lists [][]place.Hint
 			for _, masks := range c.Resources {
@@ -166,7 +166,7 @@ type hintsCase struct {
 
 func TestHintsCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-hints", nil, func(t *testing.T, f *casefile.Folder, c *hintsCase) string {
+	suite(t, "kubelet-hints", nil, func(t *testing.T, f *placetest.Folder, c *hintsCase) string {
 		topo := topology(t, f, c.Machine)
 		cpus, limit := c.CPUs, c.Limit
 		if c.Pod != nil && c.Scope == "pod" {
@@ -263,4 +263,17 @@ func hintsFor(t *place.Topology, free, reusable, held cpuset.Set, n int, socket 
 		return []place.Hint{}
 	}
 	return cpuHints(t, held, cpuset.Set{}, n, socket)
+}
+
+// better reports whether a candidate replaces the current choice, if any.
+func (r *ranker) better(current *place.Hint, candidate place.Hint) bool {
+	switch {
+	case candidate.Nodes == 0:
+		return false
+	case current == nil || current.Preferred != candidate.Preferred:
+		return current == nil || candidate.Preferred
+	}
+	a, b := r.rank(candidate.Nodes), r.rank(current.Nodes)
+	order := a.Compare(&b)
+	return order < 0 || order == 0 && candidate.Nodes < current.Nodes
 }

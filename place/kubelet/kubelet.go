@@ -3,19 +3,19 @@
 // The semantics are those of KEP-3570 (CPU manager), KEP-693 (topology manager),
 // KEP-1769 (memory manager) and the options' own KEPs, named at each field.
 //
-// A workload gets CPUs of its own under the static CPU manager if its CPU time is
+// A workload gets exclusive CPUs under the static CPU manager if its CPU time is
 // a whole number of CPUs and also its limit, or its class is LSE or LSR; Mode
 // Exclusive asks for them in any case, rounded up, and Mode Shared forbids them.
-// All others share what nobody owns. CPUs of a group's Init workloads are used
-// again by those that start later.
+// All others share the rest. Workloads that start later reuse the CPUs of their group's
+// Init workloads.
 //
-// Defects of the kubelet are left out: no CPU is given out that is not free, on
-// machines with unlike cores either; an even distribution always comes to an
+// Defects of the kubelet are left out: only free CPUs are granted, also on machines
+// with unlike cores; an even distribution always comes to an
 // end, keeps whole cores whole and stays in one socket where that is as even; a
 // wholly free L3 domain is not broken while another one of the NUMA node has
 // room; CPUs of init containers count where whole cores are asked for. Merging
 // hints does not take time exponential in the number of resources, and beyond
-// eight NUMA nodes, where the kubelet does not start unless told to, the
+// eight NUMA nodes, where the kubelet does not start by default, the
 // narrowest node sets are searched for instead of listing all.
 package kubelet
 
@@ -56,7 +56,7 @@ const (
 )
 
 // Policy places as a kubelet with these settings does. The zero value has the
-// kubelet's defaults, under which everything is shared. Validate tells which
+// kubelet's defaults, under which everything is shared. Validate checks which
 // settings go together.
 type Policy struct {
 	CPUManager string `json:"cpuManagerPolicy,omitempty"`
@@ -85,9 +85,9 @@ type Policy struct {
 
 	MemoryManager string `json:"memoryManagerPolicy,omitempty"`
 
-	// FitAllocatable refuses, with a *place.CPUsError, what would make the requests
-	// add up to more than all allowed CPUs without the reserved ones. The kubelet
-	// and the scheduler see to that before the resource managers are asked.
+	// FitAllocatable refuses, with a *place.CPUsError, a request with which all
+	// requests would add up to more than the allowed CPUs without the reserved ones.
+	// The kubelet and the scheduler check that before the resource managers.
 	FitAllocatable bool `json:"fit-allocatable,omitempty"`
 }
 
@@ -187,8 +187,8 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 	return k
 }
 
-// fit refuses more CPU time than is allocatable, if the policy looks at that. What
-// the workload itself holds, and init workloads, do not count.
+// fit refuses more CPU time than is allocatable, if the policy checks that. The
+// workload's own grant, and init workloads, do not count.
 func (k *task) fit(milli int) error {
 	if !k.p.FitAllocatable || k.r.Role == place.Init {
 		return nil
@@ -247,10 +247,10 @@ func (k *task) rest(g *place.Grant, mask place.Hint) (err error) {
 // bound reports whether the request must stay on its nodes.
 func (k *task) bound() bool { return k.r.NodesRequired && !k.r.Nodes.IsEmpty() }
 
-// guaranteed reports whether the kubelet would call the workload Guaranteed, as
-// far as CPU time tells.
+// guaranteed reports whether the kubelet would call the workload Guaranteed, by its CPU
+// time alone.
 func guaranteed(r *place.Request) bool {
-	return r.Milli > 0 && (r.LimitMilli == r.Milli || r.Class == place.LSE || r.Class == place.LSR)
+	return r.Milli > 0 && (r.LimitMilli == r.Milli || r.Class.Traits().Own)
 }
 
 // ownCPUs returns how many CPUs a workload gets for itself.
@@ -264,8 +264,8 @@ func ownCPUs(r *place.Request) int {
 	return 0
 }
 
-// exclusive takes CPUs, from those of the mask first. What would leave a shared
-// workload without CPU is refused with a *place.FloorError.
+// exclusive takes CPUs, from those of the mask first. A request that would leave a
+// shared workload without CPU is refused with a *place.FloorError.
 func (k *task) exclusive(mask place.Hint) (cpus cpuset.Set, err error) {
 	from := k.free
 	if k.bound() {
@@ -335,7 +335,7 @@ func (k *task) ofSize(set cpuset.Set, threads int) cpuset.Set {
 	return out.Intersect(set)
 }
 
-// wholeCores refuses what whole cores cannot serve.
+// wholeCores refuses a request that whole cores cannot serve.
 func (k *task) wholeCores(from cpuset.Set) error {
 	threads, _ := k.t.ThreadsPerCore()
 	e := &place.SMTError{Asked: k.cpus, PerCore: threads}
@@ -349,14 +349,14 @@ func (k *task) wholeCores(from cpuset.Set) error {
 	return nil
 }
 
-// shared returns the part in the pool of what nobody owns.
+// shared returns a share of the CPUs that are not exclusive.
 func (k *task) shared() (place.Share, error) {
 	conf := k.s.Config()
 	within := conf.Allowed
 	if k.p.StrictReservation {
 		within = within.Minus(conf.Reserved)
 	}
-	if k.r.Class == place.System && !conf.Reserved.IsEmpty() {
+	if k.r.Class.Traits().Reserved && !conf.Reserved.IsEmpty() {
 		within = conf.Reserved.Intersect(conf.Allowed)
 	}
 	if k.bound() {

@@ -7,12 +7,12 @@ import (
 	"berth.dev/berth/place"
 )
 
-// memNode is what a NUMA node has of the resources asked for, and with which
-// nodes its memory is given out.
+// memNode is a NUMA node's memory of the resources asked for, and the nodes with which
+// its memory is allocated together.
 type memNode struct {
 	all, free   []int64 // by resource
 	group       uint64  // of node positions; only its own where nothing is held
-	assignments int     // amounts that somebody holds on it
+	assignments int     // amounts held on it
 }
 
 func amounts(need []place.Amount) []int64 {
@@ -23,8 +23,8 @@ func amounts(need []place.Amount) []int64 {
 	return bytes
 }
 
-// memoryNodes reads the books: what each node has of the resources needed, and
-// the groups that the held grants form.
+// memoryNodes reads from the state each node's memory of the resources needed, and the
+// groups that the held grants form.
 func (k *task) memoryNodes() []memNode {
 	units := k.t.Units(machine.Node)
 	nodes := make([]memNode, len(units))
@@ -167,7 +167,7 @@ type portion struct {
 	bytes         int64
 }
 
-// fill takes what is needed from the nodes of the mask, in their order.
+// fill takes the needed amounts from the nodes of the mask, in their order.
 func fill(nodes []memNode, need []int64, mask uint64) []portion {
 	var portions []portion
 	for i, left := range need {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 )
 
@@ -85,7 +85,7 @@ type memoryCase struct {
 
 func TestMemoryDeviceCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-memory-device", nil, func(t *testing.T, _ *casefile.Folder, c *memoryCase) string {
+	suite(t, "kubelet-memory-device", nil, func(t *testing.T, _ *placetest.Folder, c *memoryCase) string {
 		switch c.Kind {
 		case "memory-hints":
 			return c.memoryHints(t)

@@ -91,16 +91,3 @@ func (r *ranker) rank(nodes uint64) place.Rank {
 	}
 	return rank
 }
-
-// better reports whether a candidate replaces the current choice, if any.
-func (r *ranker) better(current *place.Hint, candidate place.Hint) bool {
-	switch {
-	case candidate.Nodes == 0:
-		return false
-	case current == nil || current.Preferred != candidate.Preferred:
-		return current == nil || candidate.Preferred
-	}
-	a, b := r.rank(candidate.Nodes), r.rank(current.Nodes)
-	order := a.Compare(&b)
-	return order < 0 || order == 0 && candidate.Nodes < current.Nodes
-}

@@ -8,28 +8,19 @@ import (
 	"berth.dev/berth/place"
 )
 
-// Pod is several workloads that are admitted together, with one node set for
-// all: the topology manager's pod scope.
+// pod is a place.Pod with the topology manager's arithmetic.
 //
 // With a request of its own (KEP-5526), a whole number of CPUs, the pod gets
 // these CPUs as a whole. Containers with CPUs of their own get them out of those,
-// the others share the rest, which is a pool of the name PodPool.
-type Pod struct {
-	// ID is the group of the containers.
-	ID string
-	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU;
-	// 0 is none.
-	Milli, LimitMilli int
-	// Containers are in the order of their start. Their Group is set to ID.
-	Containers []place.Request
-}
+// the others share the rest, which is a pool of the name podPool returns.
+type pod place.Pod
 
-// PodPool returns the name of the pool that a pod's containers share.
-func PodPool(pod string) string { return "pod/" + pod }
+// podPool returns the name of the pool that a pod's containers share.
+func podPool(pod string) string { return "pod/" + pod }
 
-// Demand returns how many whole CPUs a pod needs at a time for its containers'
-// own; 0 where it has none or is not Guaranteed.
-func (d *Pod) Demand() int {
+// demand returns how many exclusive CPUs the containers of a pod need at a time; 0 if
+// they need none, or if the pod is not Guaranteed.
+func (d *pod) demand() int {
 	if d.Milli > 0 {
 		return ownCPUs(&place.Request{Milli: d.Milli, LimitMilli: d.LimitMilli})
 	}
@@ -43,7 +34,7 @@ func (d *Pod) Demand() int {
 
 // peak returns the most that the containers need of something at a time: an
 // init container runs beside the sidecars before it, apps beside all sidecars.
-func (d *Pod) peak(of func(*place.Request) int64) int64 {
+func (d *pod) peak(of func(*place.Request) int64) int64 {
 	var sidecars, apps, most int64
 	for i := range d.Containers {
 		n := of(&d.Containers[i])
@@ -59,11 +50,11 @@ func (d *Pod) peak(of func(*place.Request) int64) int64 {
 	return max(most, sidecars+apps)
 }
 
-// Validate reports whether each container of a pod with a request of its own has
-// a CPU: a *place.RejectedError names the one that has none, a *place.CPUsError
-// says that the containers want more than the pod.
-func (d *Pod) Validate() error {
-	n := d.Demand()
+// validate reports whether each container of a pod with a request of its own has
+// a CPU: a *place.RejectedError names the container without one, a
+// *place.CPUsError says that the containers want more than the pod.
+func (d *pod) validate() error {
+	n := d.demand()
 	if d.Milli == 0 || n == 0 {
 		return nil
 	}
@@ -94,19 +85,23 @@ func (d *Pod) Validate() error {
 }
 
 // milli returns the CPU time that the pod asks for at a time.
-func (d *Pod) milli() int {
+func (d *pod) milli() int {
 	if d.Milli > 0 {
 		return d.Milli
 	}
 	return int(d.peak(func(r *place.Request) int64 { return int64(r.Milli) }))
 }
 
-// PlacePod offers grants for all containers of a pod. An init container whose
-// CPUs are partly of the pod's pool shares that pool.
-func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
+// PodScope implements place.PodPlacer: the topology manager's scope is the pod.
+func (p Policy) PodScope() bool { return p.TopologyManagerScope == ScopePod }
+
+// PlacePod implements place.PodPlacer. An init container whose CPUs are partly
+// of the pod's pool shares that pool.
+func (p Policy) PlacePod(s *place.State, asked place.Pod) (place.Offer, error) {
 	if err := p.Validate(); err != nil {
 		return place.Offer{}, err
 	}
+	pod := pod(asked)
 	pod.Containers = slices.Clone(pod.Containers)
 	for i := range pod.Containers {
 		pod.Containers[i].Group = pod.ID
@@ -117,7 +112,7 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 			return place.Offer{}, &place.HeldError{ID: pod.Containers[i].ID}
 		}
 	}
-	if err := pod.Validate(); err != nil {
+	if err := pod.validate(); err != nil {
 		return place.Offer{}, err
 	}
 	whole := p.podTask(s, &pod)
@@ -137,19 +132,19 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 	}
 	o := s.Offer()
 	if !pool.IsEmpty() {
-		o.Pools = []place.Pool{{Name: PodPool(pod.ID), CPUs: pool, Kind: "pod"}}
+		o.Pools = []place.Pool{{Name: podPool(pod.ID), CPUs: pool, Kind: "pod"}}
 	}
 	for i := range pod.Containers {
 		k := p.task(s, &pod.Containers[i])
 		if i == 0 {
-			k.why, k.take.why = whole.why, whole.why // the pod's decisions are told once
+			k.why, k.take.why = whole.why, whole.why // the pod's decisions are recorded once
 		}
 		var g *place.Grant
 		switch {
 		case sets != nil:
 			g = &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why, Own: sets[i].Minus(pool)}
 			if sets[i].Overlaps(pool) {
-				g.Share = place.Share{Pool: PodPool(pod.ID), Milli: k.r.Milli}
+				g.Share = place.Share{Pool: podPool(pod.ID), Milli: k.r.Milli}
 			}
 			err = k.rest(g, mask)
 		default:
@@ -175,8 +170,8 @@ func (p Policy) PlacePod(s *place.State, pod Pod) (place.Offer, error) {
 }
 
 // podTask is the task of a pod as if it were one workload.
-func (p Policy) podTask(s *place.State, pod *Pod) *task {
-	r := &place.Request{ID: pod.ID, Group: pod.ID, Milli: pod.Demand() * 1000}
+func (p Policy) podTask(s *place.State, pod *pod) *task {
+	r := &place.Request{ID: pod.ID, Group: pod.ID, Milli: pod.demand() * 1000}
 	r.LimitMilli = r.Milli
 	amounts := map[string]int64{}
 	kinds := map[string]int{}
@@ -221,7 +216,7 @@ func countOf(r *place.Request, kind string) (count int64) {
 
 // podSets takes the pod's CPUs and divides them: the set of each container, and
 // the pool of those that share.
-func (k *task) podSets(pod *Pod, mask place.Hint) (sets []cpuset.Set, pool cpuset.Set, err error) {
+func (k *task) podSets(pod *pod, mask place.Hint) (sets []cpuset.Set, pool cpuset.Set, err error) {
 	all, err := k.exclusive(mask)
 	if err != nil {
 		return nil, pool, err
@@ -269,7 +264,7 @@ func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
 	}
 	o := s.Offer()
 	o.Drop = []string{id}
-	pool, ok := s.Pool(PodPool(g.Request.Group))
+	pool, ok := s.Pool(podPool(g.Request.Group))
 	if !ok || g.Request.Group == "" {
 		return o, nil
 	}
@@ -282,8 +277,9 @@ func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
 	return o, nil
 }
 
-// Resize implements place.Resizer for shared workloads. Whoever has CPUs,
-// memory or devices of its own cannot change them in place, nor come to have any.
+// Resize implements place.Resizer for shared workloads. A workload
+// with exclusive CPUs, memory or devices cannot change them in place; one without
+// cannot get any.
 func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	old, ok := s.Grant(r.ID)
 	if !ok {
@@ -293,14 +289,9 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if err := k.fit(r.Milli); err != nil {
 		return place.Offer{Why: k.why}, err
 	}
-	same := old.Own.Len() == k.cpus && len(r.Devices) == len(old.Request.Devices) && len(r.Memory) == len(old.Request.Memory)
-	for i := range r.Memory {
-		same = same && r.Memory[i] == old.Request.Memory[i]
-	}
-	for i := range r.Devices {
-		same = same && r.Devices[i].Kind == old.Request.Devices[i].Kind && wanted(&r.Devices[i]) == wanted(&old.Request.Devices[i])
-	}
-	if !same || r.Group != old.Request.Group || r.Role != old.Request.Role {
+	same := func(a, b place.DeviceRequest) bool { return a.Kind == b.Kind && wanted(&a) == wanted(&b) }
+	if old.Own.Len() != k.cpus || !slices.Equal(r.Memory, old.Request.Memory) || !slices.EqualFunc(r.Devices, old.Request.Devices, same) ||
+		r.Group != old.Request.Group || r.Role != old.Request.Role {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "what a workload has for its own cannot change in place"}
 	}
 	g := *old

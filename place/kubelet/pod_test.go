@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 )
 
@@ -38,8 +38,8 @@ type podCase struct {
 	}
 }
 
-func (c *podCase) pod(nodes cpuset.Set) Pod {
-	d := Pod{ID: "pod"}
+func (c *podCase) pod(nodes cpuset.Set) place.Pod {
+	d := place.Pod{ID: "pod"}
 	if c.Pod != nil {
 		d.Milli, d.LimitMilli = milli(c.Pod.CPUs), milli(c.Pod.CPUs)
 		if c.Pod.Limit != nil {
@@ -61,19 +61,19 @@ func (c *podCase) pod(nodes cpuset.Set) Pod {
 
 func TestPodCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-podscope", nil, func(t *testing.T, f *casefile.Folder, c *podCase) string {
+	suite(t, "kubelet-podscope", nil, func(t *testing.T, f *placetest.Folder, c *podCase) string {
 		switch c.Kind {
 		case "allocate":
 			return c.allocate(t, topology(t, f, c.Machine))
 		case "validate":
-			d := c.pod(cpuset.Set{})
-			if err := d.Validate(); (err == nil) != *c.Want.Valid {
+			d := pod(c.pod(cpuset.Set{}))
+			if err := d.validate(); (err == nil) != *c.Want.Valid {
 				return fmt.Sprintf("error %v, want valid: %v", err, *c.Want.Valid)
 			}
 			return ""
 		case "demand":
-			d := c.pod(cpuset.Set{})
-			if got := d.Demand(); got != *c.Want.CPUs {
+			d := pod(c.pod(cpuset.Set{}))
+			if got := d.demand(); got != *c.Want.CPUs {
 				return fmt.Sprintf("demand %d, want %d", got, *c.Want.CPUs)
 			}
 			return ""

@@ -9,9 +9,8 @@ import (
 	"berth.dev/berth/place"
 )
 
-// reach spares ranking what cannot be reached: units are taken by the order of
-// the domains around them, so that the first domains that together have enough
-// are enough to look at.
+// reach avoids ranking units that cannot be reached. Units are taken by the order of the
+// domains around them, so only the first domains that together have enough count.
 type reach struct {
 	t             *place.Topology
 	first, second machine.Kind

@@ -29,7 +29,7 @@ func (p Policy) taker(t *place.Topology, why *place.Why) *taker {
 }
 
 // masked takes n CPUs of from: as many as fit from the CPUs of the mask, the
-// rest from what is left.
+// rest from the other CPUs of from.
 func (k *taker) masked(from cpuset.Set, n int, mask place.Hint) (cpuset.Set, error) {
 	if mask.Any || n > from.Len() {
 		return k.take(from, n)
@@ -156,7 +156,7 @@ type uncores struct {
 	k      *taker
 	kind   machine.Kind
 	ranks  []place.Rank
-	lowest []bool // the lowest cores with a free CPU give what is needed
+	lowest []bool // the lowest cores with a free CPU give the needed number
 	fits   []bool // by outer domain: it has such an L3
 }
 
@@ -204,9 +204,9 @@ func (u *uncores) whole() place.Stage {
 }
 
 // one goes on inside one L3 domain that has room for the rest. The kubelet looks
-// for the first whose lowest cores give just what is needed; in the NUMA node of
+// for the first whose lowest cores give just the needed number; in the NUMA node of
 // that one, a domain that is partly used already goes before a wholly free one.
-// Where the kubelet finds none, any domain with room will do.
+// Where the kubelet finds no such domain, any domain with room is taken.
 func (u *uncores) one() place.Stage {
 	return place.Stage{
 		Name: "one L3 domain", Mode: place.Enter, Kind: u.kind,
@@ -226,8 +226,8 @@ func flag(b bool) int {
 	return 0
 }
 
-// fit finds the L3 domains whose lowest cores give what is needed, or one CPU
-// more where that is an odd number.
+// fit finds the L3 domains whose lowest cores give the needed number, or one CPU
+// more where that is odd.
 func (u *uncores) fit(v *place.View) {
 	if u.fits != nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/casefile"
+	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -43,7 +43,7 @@ var answers = map[string]string{"U22": "2-3,66-67", "X6": "1-3,9-11", "X49": "8-
 
 func TestTakeCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-take", nil, func(t *testing.T, f *casefile.Folder, c *takeCase) string {
+	suite(t, "kubelet-take", nil, func(t *testing.T, f *placetest.Folder, c *takeCase) string {
 		topo := topology(t, f, c.Machine)
 		steps := c.Steps
 		if len(steps) == 0 {
@@ -104,7 +104,7 @@ type wrongCase struct {
 
 func TestWrongCases(t *testing.T) {
 	t.Parallel()
-	suite(t, "kubelet-wrong", nil, func(t *testing.T, f *casefile.Folder, c *wrongCase) string {
+	suite(t, "kubelet-wrong", nil, func(t *testing.T, f *placetest.Folder, c *wrongCase) string {
 		topo := topology(t, f, c.Machine)
 		if c.Random == nil {
 			return c.check(topo, c.Available, c.CPUs)

@@ -54,7 +54,7 @@ func (k *task) onFloor() error {
 	return k.refusal()
 }
 
-// refusal says what the whole machine lacks.
+// refusal names the resource that the whole machine lacks.
 func (k *task) refusal() error {
 	root := &k.has[0]
 	owned := 1000 * k.own
@@ -71,7 +71,7 @@ func (k *task) refusal() error {
 	return &place.NUMAError{Nodes: k.r.Nodes, Reason: "no pool inside the asked nodes has room"}
 }
 
-// detail adds to a reason what a pool has, if it is to be read.
+// detail adds the pool's figures to a reason, if an explanation is asked for.
 func (k *task) detail(i int, reason string) string {
 	if reason == "" || k.why == nil {
 		return reason
@@ -225,7 +225,7 @@ func fade(x, n, num, den int) int {
 // full is the score of a pool that meets all hints.
 const full = 1 << 20
 
-// missed returns what a pool lacks of the full score by hints.
+// missed returns how much a pool lacks of the full score by hints.
 func (k *task) missed(at int) int {
 	score := full
 	if !k.r.Nodes.IsEmpty() {

@@ -7,8 +7,8 @@ import (
 	"berth.dev/berth/place"
 )
 
-// wish is what a workload gets by its class and words.
-type wish struct {
+// demand is the need of a workload by its class and words.
+type demand struct {
 	reserved bool
 	own      int // exclusive CPUs
 	milli    int // shared CPU time
@@ -26,7 +26,7 @@ type words struct {
 	level                                    *Level
 }
 
-// read reads the hints; a word of another policy is none of ours.
+// read reads the hints; it ignores a word of another policy.
 func read(r *place.Request) (w words, err error) {
 	for key, text := range r.Hints {
 		var into **bool
@@ -44,7 +44,7 @@ func read(r *place.Request) (w words, err error) {
 		case "unlimited-burstable":
 			w.level = new(Level)
 			if err := w.level.UnmarshalText([]byte(text)); err != nil {
-				return w, &place.InvalidError{ID: r.ID, Reason: err.Error()}
+				return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %v", key, err)}
 			}
 			continue
 		default:
@@ -63,23 +63,23 @@ func is(b *bool) bool { return b != nil && *b }
 
 // classify applies the table of classes. It refuses conditions that the policy
 // does not know.
-func (p Policy) classify(r *place.Request) (wish, error) {
+func (p Policy) classify(r *place.Request) (demand, error) {
 	for _, glob := range p.ReservedPoolNamespaces {
 		if _, err := path.Match(glob, ""); err != nil {
-			return wish{}, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("reserved pool namespace %q: %v", glob, err)}
+			return demand{}, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("reserved pool namespace %q: %v", glob, err)}
 		}
 	}
 	switch {
 	case r.Bind != place.BindAny && r.BindRequired:
-		return wish{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no CPU bind policies"}
+		return demand{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no CPU bind policies"}
 	case r.Exclusivity != place.CPULevel:
-		return wish{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no levels of exclusivity"}
+		return demand{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no levels of exclusivity"}
 	}
 	h, err := read(r)
 	if err != nil {
-		return wish{}, err
+		return demand{}, err
 	}
-	w := wish{
+	w := demand{
 		reserved: p.usesReserved(r) || is(h.reserved), burst: r.Class == place.LS, level: p.UnlimitedBurstable,
 		pinCPU: p.PinCPU && !is(h.keepCPU), pinMem: p.PinMemory && !is(h.keepMem), hideSecond: is(h.hide),
 	}
@@ -89,15 +89,15 @@ func (p Policy) classify(r *place.Request) (wish, error) {
 	w.own, w.milli = p.split(r, h.shared)
 	w.isolated = p.wantIsolated(r, w.own)
 	if w.isolated == place.Require && w.own == 0 {
-		return wish{}, &place.RejectedError{ID: r.ID, Reason: "isolated CPUs are exclusive, and this workload shares"}
+		return demand{}, &place.RejectedError{ID: r.ID, Reason: "isolated CPUs are exclusive, and this workload shares"}
 	}
 	if !w.pinCPU {
 		if r.Mode == place.Exclusive || r.Mode == place.Mixed || r.Isolated == place.Require {
-			return wish{}, &place.RejectedError{ID: r.ID, Reason: "without PinCPU nobody owns CPUs"}
+			return demand{}, &place.RejectedError{ID: r.ID, Reason: "without PinCPU nobody owns CPUs"}
 		}
 		w.own, w.milli, w.isolated = 0, r.Milli, place.Unasked
 	}
-	if r.Class == place.BE && w.own == 0 {
+	if r.Class.Traits().Uncounted && w.own == 0 {
 		w.milli = 0
 	}
 	return w, nil
@@ -109,7 +109,7 @@ func (p Policy) split(r *place.Request, shared *bool) (own, milli int) {
 	if r.Mode != place.Auto {
 		return r.Split()
 	}
-	guaranteed := r.Class == place.LSE || r.Class == place.LSR
+	guaranteed := r.Class.Traits().Own
 	prefers := p.PreferSharedCPUs
 	if shared != nil {
 		prefers = *shared

@@ -56,7 +56,7 @@ func TestClasses(t *testing.T) {
 		{name: "required bind policy", p: pin, r: place.Request{Bind: place.FullPCPUs, BindRequired: true}, err: "request \"a\": topology-aware has no CPU bind"},
 		{name: "level of exclusivity", p: pin, r: place.Request{Exclusivity: place.PCPULevel}, err: "request \"a\": topology-aware has no levels"},
 		{name: "word neither true nor false", p: pin, r: with(gu(1000), "prefer-shared-cpus", "maybe"), err: "request \"a\": hint prefer-shared-cpus"},
-		{name: "unknown level", p: pin, r: with(gu(1000), "unlimited-burstable", "rack"), err: "request \"a\": level \"rack\""},
+		{name: "unknown level", p: pin, r: with(gu(1000), "unlimited-burstable", "rack"), err: "request \"a\": hint unlimited-burstable: \"rack\" is not one of"},
 		{name: "bad glob", p: topologyaware.Policy{ReservedPoolNamespaces: []string{"["}}, r: be(), err: "request \"a\": reserved pool namespace"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -17,7 +17,7 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if !ok {
 		return place.Offer{}, &place.NotHeldError{ID: r.ID}
 	}
-	if !slices.EqualFunc(old.Request.Devices, r.Devices, sameDevices) {
+	if !old.Request.SameDevices(r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "devices cannot change in place"}
 	}
 	w, err := p.classify(r)
@@ -86,8 +86,4 @@ func (k *task) regrown(from cpuset.Set, n int) (cpuset.Set, error) {
 		},
 	}}, Why: k.why})
 	return k.held.Union(more), err
-}
-
-func sameDevices(a, b place.DeviceRequest) bool {
-	return a.Kind == b.Kind && a.Count == b.Count && slices.Equal(a.Names, b.Names)
 }

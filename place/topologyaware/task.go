@@ -8,7 +8,7 @@ import (
 
 // task is one request on its way to a grant.
 type task struct {
-	wish
+	demand
 	p    Policy
 	s    *place.State
 	r    *place.Request
@@ -17,8 +17,8 @@ type task struct {
 	*tree
 	has []stock // by pool
 
-	sharable cpuset.Set // the CPUs that a pool shares while nobody owns them
-	open     cpuset.Set // those that nobody owns
+	sharable cpuset.Set // the CPUs that a pool shares while they are not exclusive
+	open     cpuset.Set // those that are not exclusive
 	ownable  cpuset.Set // those that can be owned
 	iso      cpuset.Set // isolated CPUs that can be owned
 	held     cpuset.Set // CPUs that the workload is to have: those that it owns, or uses again
@@ -26,10 +26,10 @@ type task struct {
 	pull     []int      // by pool: weights of the matching workloads there
 }
 
-// stock is what a pool has.
+// stock are the CPUs and the CPU time of a pool.
 type stock struct {
-	free   int // sharable CPUs that nobody owns
-	own    int // CPUs that can be owned, as the books go
+	free   int // sharable CPUs that are not exclusive
+	own    int // CPUs that can become exclusive, by the state
 	iso    int // isolated CPUs that can be owned
 	again  int // CPUs to use again
 	milli  int // shared time taken below
@@ -39,8 +39,8 @@ type stock struct {
 }
 
 // newTask surveys the state; held are the CPUs that the workload is to have.
-func newTask(p Policy, s *place.State, r *place.Request, w wish, held cpuset.Set) *task {
-	k := &task{wish: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
+func newTask(p Policy, s *place.State, r *place.Request, w demand, held cpuset.Set) *task {
+	k := &task{demand: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
 	isolated := s.Topology().Machine().Isolated
 	k.tree = place.Derived(s.Topology(), plant)
 	k.sharable = preferred(k.conf.Allowed, isolated)
@@ -80,7 +80,7 @@ func preferred(set, without cpuset.Set) cpuset.Set {
 	return set
 }
 
-// supply counts what the pools have.
+// supply computes the stock of the pools.
 func (k *task) supply() {
 	k.has = make([]stock, len(k.pools))
 	again := !k.again.IsEmpty()
@@ -118,8 +118,8 @@ func (has *stock) need() int {
 	return max(min(1, has.grants), (has.milli+999)/1000)
 }
 
-// spare computes what can be shared and owned, so that every pool above and below
-// keeps what it needs.
+// spare computes how many CPUs can be shared and owned while every pool above and below
+// keeps the CPUs that it needs.
 func (k *task) spare() {
 	for i := len(k.pools) - 1; i >= 0; i-- {
 		has := &k.has[i]
@@ -149,7 +149,7 @@ func (k *task) reserve(g *place.Grant) bool {
 	milli, _ := k.s.SharedMilli(reserved)
 	free := 1000*reserved.Intersect(k.s.Sharable()).Len() - milli
 	asked := k.r.Milli
-	if k.r.Class == place.BE {
+	if k.r.Class.Traits().Uncounted {
 		asked = 0
 	}
 	astray := k.r.NodesRequired && !k.t.CPUsOf(k.r.Nodes).Contains(reserved)
@@ -264,7 +264,7 @@ func (k *task) pick(from cpuset.Set, n int) (cpuset.Set, error) {
 // spread reports whether a set has CPUs of several nodes.
 func (k *task) spread(set cpuset.Set) bool { return k.t.Count(machine.Node, set) > 1 }
 
-// threads takes single CPUs: near what is taken, of cores that are broken already.
+// threads takes single CPUs: near the taken ones, of cores that are partly used already.
 func threads() place.Stage {
 	return place.Stage{
 		Name: "thread", Kind: place.CPU, Again: true, Criteria: []string{"of the node not taken", "free in its core"},
@@ -297,19 +297,9 @@ func (k *task) ofKind(from cpuset.Set) cpuset.Set {
 
 // rest adds devices and memory near the pool.
 func (k *task) rest(g *place.Grant, at int) (err error) {
-	nodes := k.pools[at].mems
-	if len(k.r.Devices) > 0 {
-		if g.Devices, _, err = k.s.FitDevices(nodes, k.r.Devices); err != nil {
-			return err
-		}
+	err = k.s.Refit(g, nil, k.pools[at].mems)
+	if !k.pinMem {
+		g.Mems = cpuset.Set{}
 	}
-	if len(k.r.Memory) > 0 {
-		if nodes, g.Memory, err = k.s.FitMemory(nodes, k.r.Memory); err != nil {
-			return err
-		}
-	}
-	if k.pinMem {
-		g.Mems = nodes
-	}
-	return nil
+	return err
 }

@@ -4,8 +4,8 @@
 // The machine is a tree of pools: the whole of several sockets, sockets, dies,
 // NUMA nodes, L3 domains; a domain that is the only one of its parent, or a node
 // with CPUs but no memory, is no pool. The CPUs of a pool are isolated, reserved
-// or sharable. What a workload gets depends on its class; the first line that
-// applies counts:
+// or sharable. A workload's CPUs depend on its class; the first line that applies
+// counts:
 //
 //	SYSTEM, kube-system, ReservedPoolNamespaces  reserved CPUs, if they have time left
 //	BE                                           shared, no time of its own
@@ -17,10 +17,10 @@
 //	    2 and more, with a fraction              shared; mixed if shared CPUs are refused
 //
 // Request.Mode overrides the table, Request.Isolated the preference for isolated
-// CPUs. A workload shares all sharable CPUs of its pool that nobody owns. A pool
-// keeps as many CPUs as those who share in it ask for and, if anybody does, one.
-// Where all sharable CPUs are owned, a workload without CPU time runs on the floor
-// of place.Config, which nobody may own.
+// CPUs. A workload shares all sharable CPUs of its pool that are not exclusive. A pool
+// keeps as many CPUs as its sharers ask for and, if it has any, at least one.
+// Where all sharable CPUs are exclusive, a workload without CPU time runs on the floor
+// of place.Config, which never becomes exclusive.
 //
 // Pools that cannot hold the request are dropped. The others are ranked by, in
 // this order: isolated CPUs if wanted, affinity, hints, CPU limit (of several
@@ -29,8 +29,8 @@
 // exclusive CPUs left, fewest sharers, and shared time left. Ties end in the
 // lowest pool of a depth-first walk.
 //
-// Exclusive CPUs of the initial workloads of a group are used again by the others:
-// these take the nearest pool around them that can hold the request, if one can.
+// The other workloads of a group reuse the exclusive CPUs of its init workloads: they
+// take the nearest pool around them that can hold the request, if one can.
 //
 // The score of a pool by affinity is the sum of weights of the matching workloads
 // in its ancestors and below it, times 0.75 per level between. Its score by hints
@@ -47,16 +47,16 @@
 //	memory.preserve       PinMemory off for this workload
 //	unlimited-burstable   a Level
 //
-// Unlike the original, nobody gets an empty set, a limit larger than every pool
+// Unlike the original, no workload gets an empty set, a limit larger than every pool
 // leads to the largest, memory does not override the CPU limit, all of the rank is
-// a total order, and a restart reinstates what was saved, in any order.
+// a total order, and a restart reinstates the saved grants, in any order.
 package topologyaware
 
 import (
-	"fmt"
 	"path"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/place"
 )
 
@@ -76,31 +76,13 @@ const (
 func levelNames() []string { return []string{"package", "system", "die", "numa", "l3cache"} }
 
 // String returns the level's name.
-func (l Level) String() string {
-	if l < 0 || int(l) >= len(levelNames()) {
-		return fmt.Sprintf("level(%d)", int(l))
-	}
-	return levelNames()[l]
-}
+func (l Level) String() string { return plain.Word(levelNames(), l) }
 
 // MarshalText writes the level's name.
-func (l Level) MarshalText() ([]byte, error) {
-	if l < 0 || int(l) >= len(levelNames()) {
-		return nil, fmt.Errorf("level %d: no such level", int(l))
-	}
-	return []byte(levelNames()[l]), nil
-}
+func (l Level) MarshalText() ([]byte, error) { return plain.MarshalWord(levelNames(), l) }
 
 // UnmarshalText reads a level's name.
-func (l *Level) UnmarshalText(text []byte) error {
-	for i, n := range levelNames() {
-		if n == string(text) {
-			*l = Level(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("level %q: no such level", text)
-}
+func (l *Level) UnmarshalText(text []byte) error { return plain.UnmarshalWord(levelNames(), text, l) }
 
 // height counts levels from the top.
 func (l Level) height() int {
@@ -117,8 +99,8 @@ func (l Level) height() int {
 // starts with; the zero value pins nothing.
 type Policy struct {
 	// PinCPU confines workloads to their CPUs. Without it all may run on every
-	// allowed CPU that is not isolated, nobody owns any, and the pool found
-	// only decides on memory.
+	// allowed CPU that is not isolated, no CPU is exclusive, and the pool only
+	// decides on memory.
 	PinCPU bool `json:"pinCPU"`
 	// PinMemory binds memory to the NUMA nodes of the pool, and to the nearest
 	// others where these have too little. Without it memory may come from anywhere.
@@ -126,7 +108,7 @@ type Policy struct {
 	// PreferIsolatedCPUs gives guaranteed workloads of 1 to less than 2 CPUs an
 	// isolated CPU if there is one.
 	PreferIsolatedCPUs bool `json:"preferIsolatedCPUs"`
-	// PreferSharedCPUs gives exclusive CPUs only to those who ask for them.
+	// PreferSharedCPUs gives exclusive CPUs only to requests that ask for them.
 	PreferSharedCPUs bool `json:"preferSharedCPUs"`
 	// ReservedPoolNamespaces are globs, as of path.Match, of namespaces that run
 	// on the reserved CPUs; kube-system always does.
@@ -163,7 +145,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 }
 
 // place finds a pool; around CPUs to use again, if there are any.
-func (p Policy) place(s *place.State, r *place.Request, w wish, again cpuset.Set) (place.Offer, error) {
+func (p Policy) place(s *place.State, r *place.Request, w demand, again cpuset.Set) (place.Offer, error) {
 	k := newTask(p, s, r, w, again)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
 	at, err := k.home(g, again)
@@ -180,7 +162,7 @@ func (p Policy) place(s *place.State, r *place.Request, w wish, again cpuset.Set
 
 // usesReserved reports whether r belongs on the reserved CPUs.
 func (p Policy) usesReserved(r *place.Request) bool {
-	if r.Class == place.System || r.Namespace == "kube-system" {
+	if r.Class.Traits().Reserved || r.Namespace == "kube-system" {
 		return true
 	}
 	for _, glob := range p.ReservedPoolNamespaces {

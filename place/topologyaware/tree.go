@@ -17,11 +17,11 @@ type pool struct {
 	kind  machine.Kind
 	at    int // position of the domain; -1 is the whole machine
 
-	parent, child, last, next, children int // places in the tree, -1 none
+	parent, child, last, next, children int // positions in the tree, -1 for none
 	depth, id                           int
 
 	nodes cpuset.Set // the NUMA nodes of its CPUs
-	mems  cpuset.Set // those with memory or, where none has, all of them
+	mems  cpuset.Set // the nodes with memory or, if no node has, all of them
 }
 
 // label names a pool by its domain.

@@ -77,7 +77,7 @@ func tree(t testing.TB, version int, files map[string]string) Tree {
 	return Tree{Version: version, Controllers: controllers, Dir: dir}
 }
 
-func open(t testing.TB, trees []Tree, want ...Signal) *Reader {
+func opened(t testing.TB, trees []Tree, want ...Signal) *Reader {
 	t.Helper()
 	r, err := Open(trees, "g", want...)
 	if err != nil {
@@ -102,7 +102,7 @@ const ioText = "io_read 8:0 4096\nio_written 8:0 512\nio_reads 8:0 2\nio_writes 
 
 func TestReadV2(t *testing.T) {
 	t.Parallel()
-	r := open(t, []Tree{tree(t, 2, v2Files())})
+	r := opened(t, []Tree{tree(t, 2, v2Files())})
 	got, err := r.Read(7, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestReadV2(t *testing.T) {
 
 func TestReadV1(t *testing.T) {
 	t.Parallel()
-	r := open(t, []Tree{tree(t, 1, v1Files())})
+	r := opened(t, []Tree{tree(t, 1, v1Files())})
 	got, err := r.Read(7, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestReadHybrid(t *testing.T) {
 		"cgroup.procs": "", "cgroup.events": "populated 0\n", "cpu.stat": "usage_usec 999\n", "cpu.pressure": psiText,
 	})
 	v2.Controllers = nil
-	r := open(t, []Tree{v2, tree(t, 1, v1Files())}, Usage, Split, Throttling, ThrottlingAny, CPUPressure, IOPressure, State)
+	r := opened(t, []Tree{v2, tree(t, 1, v1Files())}, Usage, Split, Throttling, ThrottlingAny, CPUPressure, IOPressure, State)
 	got, err := r.Read(7, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestSignalsSayWhyNot(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := open(t, tc.trees, tc.signal)
+			r := opened(t, tc.trees, tc.signal)
 			err := r.Signals()[0].Err
 			if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want not supported: %s", err, tc.want)
@@ -256,7 +256,7 @@ func TestReadRefuses(t *testing.T) {
 				files = v1Files()
 			}
 			files[tc.file] = tc.text
-			got, err := open(t, []Tree{tree(t, tc.version, files)}).Read(7, nil)
+			got, err := opened(t, []Tree{tree(t, tc.version, files)}).Read(7, nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "g/"+tc.file) || len(got) != 0 {
 				t.Errorf("%d samples, %v; want none and %q", len(got), err, tc.want)
 			}
@@ -267,7 +267,7 @@ func TestReadRefuses(t *testing.T) {
 // Not parallel: AllocsPerRun counts for the whole program.
 func TestReadAllocatesNothing(t *testing.T) {
 	for version, files := range map[int]map[string]string{1: v1Files(), 2: v2Files()} {
-		r := open(t, []Tree{tree(t, version, files)})
+		r := opened(t, []Tree{tree(t, version, files)})
 		samples, err := r.Read(0, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -286,20 +286,20 @@ func TestSampler(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := NewSampler([]Tree{tr}, Tasks)
+	s := NewSampler([]Tree{tr}, []Signal{Tasks})
 	defer s.Close()
 	for _, group := range []string{"g", "b", "bad", "a", "b"} {
-		if err := s.Add(group); err != nil {
+		if err := s.Add(group, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Add("none"); !errors.Is(err, watch.ErrGone) {
+	if err := s.Add("none", 0); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("add none: %v", err)
 	}
 	if err := errors.Join(s.Remove("g"), s.Remove("none")); err != nil {
 		t.Error(err)
 	}
-	got, failed := s.Sample(5, nil)
+	got, failed := s.Sample(5, nil, Request{Read: SetOf(Tasks)})
 	want := []watch.Sample{
 		{Time: 5, Subject: watch.Subject{Scope: watch.Group, Name: "a"}, Quantity: watch.Tasks, Value: 1},
 		{Time: 5, Subject: watch.Subject{Scope: watch.Group, Name: "b"}, Quantity: watch.Tasks, Value: 2},

@@ -86,12 +86,13 @@ func liveGroups(t testing.TB, count int) ([]Tree, []string) {
 func TestLiveGone(t *testing.T) {
 	t.Parallel()
 	trees, names := liveGroups(t, 1)
-	s := NewSampler(trees)
+	s := NewSampler(trees, Signals())
+	all := Request{Read: SetOf(Signals()...), Fresh: SetOf(Signals()...)}
 	defer s.Close()
-	if err := s.Add(names[0]); err != nil {
+	if err := s.Add(names[0], 0); err != nil {
 		t.Fatal(err)
 	}
-	got, failed := s.Sample(1, nil)
+	got, failed := s.Sample(1, nil, all)
 	if len(got) == 0 || len(failed) != 0 {
 		t.Fatalf("a new group: %d samples, %v", len(got), failed)
 	}
@@ -105,14 +106,14 @@ func TestLiveGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, failed = s.Sample(2, got[:0])
+	got, failed = s.Sample(2, got[:0], all)
 	if len(got) != 0 || len(failed) != 1 || !errors.Is(failed[0].Err, watch.ErrGone) {
 		t.Errorf("made anew: %d samples, %v; want none and ErrGone", len(got), failed)
 	}
-	if got, failed = s.Sample(3, got[:0]); len(got) != 0 || len(failed) != 0 {
+	if got, failed = s.Sample(3, got[:0], all); len(got) != 0 || len(failed) != 0 {
 		t.Errorf("after it was gone: %d samples, %v", len(got), failed)
 	}
-	if err := s.Add(names[0]); err != nil {
+	if err := s.Add(names[0], 0); err != nil {
 		t.Errorf("add the new group: %v", err)
 	}
 }
@@ -160,19 +161,22 @@ func BenchmarkSampler250(b *testing.B) {
 // everything else has had the caches for a second. Run it with -benchtime 10x.
 func BenchmarkSampler250AtOneHertz(b *testing.B) {
 	trees, names := liveGroups(b, 250)
-	s := NewSampler(trees, Always()...)
+	s := NewSampler(trees, Always())
 	defer s.Close()
 	for _, name := range names {
-		if err := s.Add(name); err != nil {
+		if err := s.Add(name, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
-	samples, _ := s.Sample(0, nil)
+	always := Request{Read: SetOf(Always()...)}
+	samples, _ := s.Sample(0, nil, always)
+	now := watch.Time(0)
 	var used time.Duration
 	for b.Loop() {
 		time.Sleep(time.Second)
 		start := cpuTime(b)
-		samples, _ = s.Sample(1, samples[:0])
+		now++
+		samples, _ = s.Sample(now, samples[:0], always)
 		used += cpuTime(b) - start
 	}
 	b.ReportMetric(float64(used.Microseconds())/float64(b.N), "cpu-µs/round")
@@ -180,24 +184,27 @@ func BenchmarkSampler250AtOneHertz(b *testing.B) {
 }
 
 func benchmarkSampler(b *testing.B, trees []Tree, names []string, want []Signal) {
-	s := NewSampler(trees, want...)
+	s := NewSampler(trees, want)
 	defer s.Close()
 	for _, name := range names {
-		if err := s.Add(name); err != nil {
+		if err := s.Add(name, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
 	if err := s.readers[0].signals[0].Err; err != nil && len(want) == 1 {
 		b.Skip(err)
 	}
-	samples, failed := s.Sample(0, nil)
+	fresh := Request{Read: SetOf(want...), Fresh: SetOf(want...)}
+	samples, failed := s.Sample(0, nil, fresh)
 	if len(failed) > 0 {
 		b.Fatal(failed)
 	}
 	b.ReportAllocs()
 	start := cpuTime(b)
+	now := watch.Time(0)
 	for b.Loop() {
-		samples, _ = s.Sample(1, samples[:0])
+		now++
+		samples, _ = s.Sample(now, samples[:0], fresh)
 	}
 	b.ReportMetric(float64((cpuTime(b)-start).Microseconds())/float64(b.N), "cpu-µs/round")
 	b.ReportMetric(float64(len(samples)), "samples/round")

@@ -7,7 +7,7 @@ import (
 
 	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/psi"
+	"berth.dev/berth/watch/proc"
 )
 
 // userHZ is the number of clock ticks per second that the kernel shows
@@ -342,7 +342,7 @@ func parseID(text []byte) (int, error) {
 // pressure reads a pressure file; only the totals are sampled.
 func pressure(some, full watch.Quantity) parser {
 	return func(text []byte, to *sink) error {
-		p, err := psi.Parse(text)
+		p, err := proc.ParsePressure(text)
 		if err != nil {
 			return err
 		}

@@ -8,20 +8,46 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// Sampler reads many groups, in the order of their names. It is for one
-// goroutine at a time. Costly signals are worth a Sampler of their own that is
-// asked less often.
+// refresh is how many rounds go by until what is repeated is read again.
+const refresh = 16
+
+// Sampler reads many groups, each of one of some tiers, in the order of their names.
+// It is for one goroutine at a time.
+//
+// What most groups tell changes only while they use CPU time. A file that was read
+// since the group last used some is not read again, but its samples are repeated; it
+// is read all the same every 16th round, a part of the groups in each, as other groups
+// may have had the kernel take memory away.
 type Sampler struct {
 	trees   []Tree
-	want    []Signal
+	tiers   [][]Signal
 	readers []*Reader
+	tier    []int // of readers
 	buf     []byte
+	now     watch.Time
+	round   int
+	all     int // rounds in which all groups were read
 }
 
-// NewSampler returns a Sampler of the given signals, all if none is given, in the
-// given trees, and without groups.
-func NewSampler(trees []Tree, want ...Signal) *Sampler {
-	return &Sampler{trees: trees, want: want}
+// Request says what is read of the groups of a tier.
+type Request struct {
+	// Read are the signals of which there is to be a sample.
+	Read Set
+	// Fresh are those of them that are read even if the group has used no CPU time.
+	Fresh Set
+	// Still are those that are repeated whatever the group did, if they were read or
+	// repeated in the round before: who asks knows that nothing has changed since.
+	Still Set
+	// Quiet are those that are repeated once, and no more until they are read again: who
+	// asks keeps what was told last.
+	Quiet Set
+}
+
+// NewSampler returns a Sampler without groups in the given trees. For each tier it
+// takes the signals whose files stay open while a group is in it; all others are
+// opened when they are read.
+func NewSampler(trees []Tree, tiers ...[]Signal) *Sampler {
+	return &Sampler{trees: trees, tiers: tiers}
 }
 
 // Failure is a group that could not be read.
@@ -30,18 +56,21 @@ type Failure struct {
 	Err   error
 }
 
-// Add opens a group. One that is there already is left as it is.
-func (s *Sampler) Add(group string) error {
+// Add opens a group in a tier, or moves it there. If no tree has it, it is
+// watch.ErrGone.
+func (s *Sampler) Add(group string, tier int) error {
 	i, found := s.search(group)
 	if found {
-		return nil
+		s.tier[i] = tier
+		return s.readers[i].keep(s.tiers[tier])
 	}
-	r, err := Open(s.trees, group, s.want...)
+	r, err := open(s.trees, group, s.tiers[tier])
 	if err != nil {
 		return err
 	}
 	r.Use(&s.buf)
 	s.readers = slices.Insert(s.readers, i, r)
+	s.tier = slices.Insert(s.tier, i, tier)
 	return nil
 }
 
@@ -53,6 +82,7 @@ func (s *Sampler) Remove(group string) error {
 	}
 	r := s.readers[i]
 	s.readers = slices.Delete(s.readers, i, i+1)
+	s.tier = slices.Delete(s.tier, i, i+1)
 	return r.Close()
 }
 
@@ -62,13 +92,21 @@ func (s *Sampler) search(group string) (int, bool) {
 	})
 }
 
-// Sample appends the samples of all groups, stamped with now. A group that fails
-// does not keep the others from being read; one that is gone is removed too.
-func (s *Sampler) Sample(now watch.Time, to []watch.Sample) ([]watch.Sample, []Failure) {
+// Sample appends the samples of all groups, by the request for their tier, stamped with
+// now. Calls with the same now are one round, in which a file is read once. A group that fails does not keep the others from being read; one that is gone is
+// removed too.
+func (s *Sampler) Sample(now watch.Time, to []watch.Sample, tiers ...Request) ([]watch.Sample, []Failure) {
 	var failed []Failure
-	for _, r := range s.readers {
+	if s.begin(now) {
+		s.all++
+	}
+	for i, r := range s.readers {
+		q := tiers[s.tier[i]]
+		if q.Read == 0 {
+			continue
+		}
 		var err error
-		if to, err = r.Read(now, to); err != nil {
+		if to, err = r.read(now, q, turn{s.round, (s.all+i)%refresh == 0}, to); err != nil {
 			failed = append(failed, Failure{r.subject.Name, err})
 		}
 	}
@@ -78,6 +116,50 @@ func (s *Sampler) Sample(now watch.Time, to []watch.Sample) ([]watch.Sample, []F
 		}
 	}
 	return to, failed
+}
+
+// SampleGroup appends the samples of one group; watch.ErrGone is for one that is not
+// among those that are read, too.
+func (s *Sampler) SampleGroup(now watch.Time, group string, q Request, to []watch.Sample) ([]watch.Sample, error) {
+	i, found := s.search(group)
+	if !found {
+		return to, watch.ErrGone
+	}
+	s.begin(now)
+	return s.readers[i].read(now, q, turn{round: s.round}, to)
+}
+
+// begin begins a round, unless it has begun.
+func (s *Sampler) begin(now watch.Time) bool {
+	if s.round > 0 && now == s.now {
+		return false
+	}
+	for _, r := range s.readers {
+		_ = r.rest(s.round) // they were only read
+	}
+	s.now = now
+	s.round++
+	return true
+}
+
+// Reads returns how many files of the groups that are read now were read so far.
+func (s *Sampler) Reads() (n int) {
+	for _, r := range s.readers {
+		n += r.reads
+	}
+	return n
+}
+
+// Open returns how many files are open.
+func (s *Sampler) Open() (n int) {
+	for _, r := range s.readers {
+		for i := range r.files {
+			if r.files[i].open {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Signals says of a group what Reader.Signals does; nil if it is not among those
@@ -96,6 +178,6 @@ func (s *Sampler) Close() error {
 	for _, r := range s.readers {
 		errs = append(errs, r.Close())
 	}
-	s.readers = nil
+	s.readers, s.tier = nil, nil
 	return errors.Join(errs...)
 }

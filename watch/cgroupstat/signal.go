@@ -4,7 +4,8 @@ import (
 	"slices"
 	"strconv"
 
-	"berth.dev/berth/internal/kernfile"
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/kernel"
 )
 
@@ -30,6 +31,26 @@ const (
 	State                        // cgroup.events, of the v2 tree
 )
 
+// Set is a set of signals.
+type Set uint32
+
+// SetOf returns the set of some signals.
+func SetOf(signals ...Signal) Set {
+	var s Set
+	for _, signal := range signals {
+		s |= 1 << signal // of one that is unknown, nothing is found
+	}
+	return s
+}
+
+// Has reports whether a signal is in the set.
+func (s Set) Has(signal Signal) bool { return s&SetOf(signal) != 0 }
+
+// signals are those of the set, in order.
+func (s Set) signals() []Signal {
+	return slices.DeleteFunc(Signals(), func(signal Signal) bool { return !s.Has(signal) })
+}
+
 // Cost says how the cost of one reading grows.
 type Cost uint8
 
@@ -50,11 +71,12 @@ func (c Cost) String() string { return [...]string{"cheap", "flush", "detailed"}
 // source is where one version of cgroups tells a signal: in which controller's
 // tree ("" is any of that version), in which files, of which all but the first
 // came with later kernels, and which file shows that the controller is enabled,
-// where the first does not.
+// where the first does not. Parse reads the files; nil stands for parserOf.
 type source struct {
 	controller string
 	files      []string
 	proof      string
+	parse      parser
 }
 
 type signalInfo struct {
@@ -63,40 +85,38 @@ type signalInfo struct {
 	v2, v1 source
 }
 
-// signalInfos is a function so that nobody can change the table.
-func signalInfos() [State + 1]signalInfo {
-	return [...]signalInfo{
-		Usage: {"usage", Flush, source{files: []string{"cpu.stat"}},
-			source{controller: "cpuacct", files: []string{"cpuacct.usage"}}},
-		Split: {"split", Flush, source{files: []string{"cpu.stat"}},
-			source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
-		Throttling: {"throttling", Flush, source{"cpu", []string{"cpu.stat"}, "cpu.max"},
-			source{controller: "cpu", files: []string{"cpu.stat"}}},
-		ThrottlingAny: {"throttling by any limit", Flush, source{"cpu", []string{"cpu.stat.local"}, "cpu.max"},
-			source{controller: "cpu", files: []string{"cpu.stat.local"}}},
-		Memory: {"memory", Cheap, source{controller: "memory", files: []string{"memory.current"}},
-			source{controller: "memory", files: []string{"memory.usage_in_bytes"}}},
-		MemoryEvents: {"memory events", Cheap, source{controller: "memory", files: []string{"memory.events"}},
-			source{controller: "memory", files: []string{"memory.failcnt", "memory.oom_control"}}},
-		MemoryDetail: {"memory detail", Detailed, source{controller: "memory", files: []string{"memory.stat"}},
-			source{controller: "memory", files: []string{"memory.stat"}}},
-		NUMA: {"numa", Detailed, source{controller: "memory", files: []string{"memory.numa_stat"}},
-			source{controller: "memory", files: []string{"memory.numa_stat"}}},
-		Tasks: {"tasks", Cheap, source{controller: "pids", files: []string{"pids.current"}},
-			source{controller: "pids", files: []string{"pids.current"}}},
-		IO: {"io", Detailed, source{controller: "io", files: []string{"io.stat"}},
-			source{controller: "io", files: []string{"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"}}},
-		CPUPressure:    {name: "cpu pressure", cost: Flush, v2: source{files: []string{"cpu.pressure"}}},
-		MemoryPressure: {name: "memory pressure", cost: Flush, v2: source{files: []string{"memory.pressure"}}},
-		IOPressure:     {name: "io pressure", cost: Flush, v2: source{files: []string{"io.pressure"}}},
-		IRQPressure:    {name: "irq pressure", cost: Flush, v2: source{files: []string{"irq.pressure"}}},
-		State:          {name: "state", v2: source{files: []string{"cgroup.events"}}},
-	}
+// signalInfos is the table of signals: a new one is a row here, and its files' parsers.
+var signalInfos = []signalInfo{
+	Usage: {"usage", Flush, source{files: []string{"cpu.stat"}},
+		source{controller: "cpuacct", files: []string{"cpuacct.usage"}}},
+	Split: {"split", Flush, source{files: []string{"cpu.stat"}},
+		source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
+	Throttling: {"throttling", Flush, source{controller: "cpu", files: []string{"cpu.stat"}, proof: "cpu.max"},
+		source{controller: "cpu", files: []string{"cpu.stat"}}},
+	ThrottlingAny: {"throttling by any limit", Flush, source{controller: "cpu", files: []string{"cpu.stat.local"}, proof: "cpu.max"},
+		source{controller: "cpu", files: []string{"cpu.stat.local"}}},
+	Memory: {"memory", Cheap, source{controller: "memory", files: []string{"memory.current"}},
+		source{controller: "memory", files: []string{"memory.usage_in_bytes"}}},
+	MemoryEvents: {"memory events", Cheap, source{controller: "memory", files: []string{"memory.events"}},
+		source{controller: "memory", files: []string{"memory.failcnt", "memory.oom_control"}}},
+	MemoryDetail: {"memory detail", Detailed, source{controller: "memory", files: []string{"memory.stat"}},
+		source{controller: "memory", files: []string{"memory.stat"}}},
+	NUMA: {"numa", Detailed, source{controller: "memory", files: []string{"memory.numa_stat"}},
+		source{controller: "memory", files: []string{"memory.numa_stat"}}},
+	Tasks: {"tasks", Cheap, source{controller: "pids", files: []string{"pids.current"}},
+		source{controller: "pids", files: []string{"pids.current"}}},
+	IO: {"io", Detailed, source{controller: "io", files: []string{"io.stat"}},
+		source{controller: "io", files: []string{"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"}}},
+	CPUPressure:    {name: "cpu pressure", cost: Flush, v2: source{files: []string{"cpu.pressure"}}},
+	MemoryPressure: {name: "memory pressure", cost: Flush, v2: source{files: []string{"memory.pressure"}}},
+	IOPressure:     {name: "io pressure", cost: Flush, v2: source{files: []string{"io.pressure"}}},
+	IRQPressure:    {name: "irq pressure", cost: Flush, v2: source{files: []string{"irq.pressure"}}},
+	State:          {name: "state", v2: source{files: []string{"cgroup.events"}}},
 }
 
 // Signals returns all signals.
 func Signals() []Signal {
-	all := make([]Signal, State+1)
+	all := make([]Signal, len(signalInfos))
 	for i := range all {
 		all[i] = Signal(i)
 	}
@@ -104,36 +124,63 @@ func Signals() []Signal {
 }
 
 // Always returns the signals that 250 groups can be asked for every second; the
-// others are for a lower rate, or for groups in doubt. Of memory and I/O pressure,
-// triggers of watch/psi tell without reading.
+// others are for a lower rate, or for groups in doubt.
 func Always() []Signal { return []Signal{Usage, Throttling, CPUPressure, Memory} }
 
 // String returns the signal's name.
 func (s Signal) String() string {
-	if s > State {
+	if !s.known() {
 		return "unknown(" + strconv.Itoa(int(s)) + ")"
 	}
-	return signalInfos()[s].name
+	return signalInfos[s].name
 }
 
+func (s Signal) known() bool { return int(s) < len(signalInfos) }
+
 // Cost returns how the cost of reading it grows.
-func (s Signal) Cost() Cost { return signalInfos()[s].cost }
+func (s Signal) Cost() Cost { return signalInfos[s].cost }
 
 // place is a source in a directory of the group.
 type place struct {
 	source
 	version int
-	dir     *kernfile.Dir
+	dir     string
+}
+
+func (p place) parserOf(file string) parser {
+	if p.parse != nil {
+		return p.parse
+	}
+	return parsers[fileOf{file, p.version}]
+}
+
+// parsers are those of all files of the table, which groups share.
+var parsers = func() map[fileOf]parser {
+	all := map[fileOf]parser{}
+	for _, info := range signalInfos {
+		for version, src := range [...]source{1: info.v1, 2: info.v2} {
+			for _, file := range src.files {
+				all[fileOf{file, version}] = parserOf(file, version)
+			}
+		}
+	}
+	return all
+}()
+
+// fileOf is a file of a version of cgroups.
+type fileOf struct {
+	name    string
+	version int
 }
 
 // find returns where a group has a signal: in the v1 tree of its controller
 // where there is one, as a controller of a v1 tree is in no other.
-func (s Signal) find(trees []Tree, dirs []*kernfile.Dir) (place, error) {
-	if s > State {
+func (s Signal) find(trees []Tree, dirs []groupDir) (place, error) {
+	if !s.known() {
 		return place{}, &kernel.NotSupportedError{Feature: s.String(), Reason: "there is no such signal"}
 	}
-	info := signalInfos()[s]
-	for version, src := range []source{1: info.v1, 2: info.v2} {
+	info := signalInfos[s]
+	for version, src := range [...]source{1: info.v1, 2: info.v2} {
 		if src.files == nil {
 			continue
 		}
@@ -143,16 +190,16 @@ func (s Signal) find(trees []Tree, dirs []*kernfile.Dir) (place, error) {
 		if i < 0 {
 			continue
 		}
-		if dirs[i] == nil {
+		if dirs[i].inode == 0 {
 			return place{}, &kernel.NotSupportedError{
 				Feature: s.String() + " of a group",
 				Reason:  "the group is not in the tree " + trees[i].Dir,
 			}
 		}
-		if src.proof != "" && !dirs[i].Has(src.proof) {
+		if src.proof != "" && unix.Access(dirs[i].path+"/"+src.proof, unix.F_OK) != nil {
 			return place{}, absent(s, src.proof, version)
 		}
-		return place{src, version, dirs[i]}, nil
+		return place{src, version, dirs[i].path}, nil
 	}
 	return place{}, s.noTree(info)
 }
@@ -170,7 +217,7 @@ func (s Signal) noTree(info signalInfo) error {
 
 func absent(s Signal, file string, version int) error {
 	err := &kernel.NotSupportedError{Feature: s.String() + " of a group", Reason: "there is no " + file}
-	info := signalInfos()[s]
+	info := signalInfos[s]
 	switch {
 	case file == "cpu.stat.local":
 		err.Remedy = "boot a kernel 6.6 or newer"

@@ -162,7 +162,7 @@ func (r *Reader) openOn(s Signal, cpu string, seen map[string]bool) (int, error)
 func (r *Reader) openClock(cpu string) (int, error) {
 	path, err := filepath.EvalSymlinks(filepath.Join(cpu, "cpufreq"))
 	if err != nil {
-		return 0, ignoreAbsent(err)
+		return 0, kernel.IgnoreAbsent(err)
 	}
 	for i := range r.policies {
 		if r.policies[i].dir == path {
@@ -177,12 +177,12 @@ func (r *Reader) openClock(cpu string) (int, error) {
 		}
 	}
 	if err != nil {
-		return 0, ignoreAbsent(err)
+		return 0, kernel.IgnoreAbsent(err)
 	}
 	p.limit, err = open(path, "scaling_max_freq")
 	p.hasLimit = err == nil
 	r.policies = append(r.policies, p)
-	return 1, ignoreAbsent(err)
+	return 1, kernel.IgnoreAbsent(err)
 }
 
 // openHeat opens the counts of a core and a package, of the first CPU of each.
@@ -190,11 +190,11 @@ func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
 	topology := filepath.Join(cpu, "topology")
 	socket, err := os.ReadFile(filepath.Join(topology, "physical_package_id"))
 	if err != nil {
-		return 0, ignoreAbsent(err)
+		return 0, kernel.IgnoreAbsent(err)
 	}
 	core, err := os.ReadFile(filepath.Join(topology, "core_id"))
 	if err != nil {
-		return 0, ignoreAbsent(err)
+		return 0, kernel.IgnoreAbsent(err)
 	}
 	opened := 0
 	for _, count := range []struct {
@@ -224,7 +224,7 @@ func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
 func (r *Reader) openIdle(cpu string) (int, error) {
 	entries, err := os.ReadDir(filepath.Join(cpu, "cpuidle"))
 	if err != nil {
-		return 0, ignoreAbsent(err)
+		return 0, kernel.IgnoreAbsent(err)
 	}
 	opened := 0
 	for _, e := range entries {
@@ -262,13 +262,6 @@ func open(path, name string) (kernfile.File, error) {
 	}
 	defer dir.Close()
 	return dir.Open(name)
-}
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // Missing returns why a signal is not there; nil if it is.

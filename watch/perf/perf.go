@@ -202,6 +202,10 @@ func (c *Counter) explain(err error, cpus int) error {
 	case unix.EACCES, unix.EPERM:
 		no.Reason = "this process may not count events of others (kernel.perf_event_paranoid is " + paranoid() + ")"
 		no.Remedy = "run as root or with CAP_PERFMON"
+		if err == unix.EPERM { // a filter's error, and rarely the kernel's
+			no.Reason = "the system call perf_event_open is refused: " + err.Error()
+			no.Remedy += ", and allow the call: SystemCallFilter=perf_event_open in a systemd unit, the seccomp profile of a container"
+		}
 	case unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM:
 		no.Reason = fmt.Sprintf("%d CPUs and %d events take too many descriptors or counters: %v", cpus, len(c.events), err)
 		no.Remedy = "raise the limit of open files, or look at fewer groups"

@@ -103,7 +103,7 @@ func TestExplain(t *testing.T) {
 		{hardware, unix.EOPNOTSUPP, "no performance counters", "virtual machine"},
 		{software, unix.ENOENT, "not in the tree", "directory"},
 		{hardware, unix.EACCES, "perf_event_paranoid is", "CAP_PERFMON"},
-		{software, unix.EPERM, "perf_event_paranoid is", "CAP_PERFMON"},
+		{software, unix.EPERM, "perf_event_open is refused", "SystemCallFilter=perf_event_open"},
 		{hardware, unix.EMFILE, "64 CPUs and 0 events", "limit of open files"},
 		{hardware, unix.ENOSPC, "64 CPUs", "fewer groups"},
 		{hardware, unix.ENOSYS, "no perf events", "CONFIG_PERF_EVENTS"},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -164,7 +165,7 @@ func TestRead(t *testing.T) {
 	r := open(t, Config{Tree: tree, Group: Group{"batch", "berth-web"}, Subject: who})
 	readAll(t, r)
 	for i, name := range []string{"0/mbm_total_bytes", "1/mbm_total_bytes", "0/mbm_local_bytes", "1/mbm_local_bytes"} {
-		write(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, itoa(1000_000+i)+"\n")
+		write(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, strconv.Itoa(1000_000+i)+"\n")
 	}
 	samples, err := r.Read(watch.Second, nil)
 	got := values(t, samples, err)
@@ -374,7 +375,7 @@ func TestGroups(t *testing.T) {
 	var many []string
 	var threads []int
 	for tid := 100; tid < 200; tid++ {
-		many = append(many, itoa(tid))
+		many = append(many, strconv.Itoa(tid))
 		threads = append(threads, tid)
 	}
 	write(t, tree, "batch/tasks", strings.Join(many, "\n"))
@@ -398,27 +399,6 @@ func TestGroups(t *testing.T) {
 	write(t, tree, "batch/tasks", "x\n")
 	if _, _, err := tree.Find(threads); err == nil {
 		t.Error("tasks that are no number")
-	}
-}
-
-func TestAssignments(t *testing.T) {
-	t.Parallel()
-	tree := plant(t, amd())
-	got, err := tree.Assignments(Group{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]map[int]bool{"mbm_total_bytes": {0: true, 1: true}, "mbm_local_bytes": {0: true, 1: false}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if got, err := plant(t, intel()).Assignments(Group{}); got != nil || err != nil {
-		t.Errorf("without assignable counters: %v, %v", got, err)
-	}
-	for _, bad := range []string{"mbm_total_bytes\n", "a:b\n", "a:0\n", "a:0=e;\n"} {
-		if _, err := parseAssignments([]byte(bad)); err == nil {
-			t.Errorf("%q: no error", bad)
-		}
 	}
 }
 
@@ -502,9 +482,6 @@ func FuzzParse(f *testing.F) {
 			if id < 0 || n < 0 || err != nil {
 				t.Errorf("%q: domains %v, %v", text, domains, err)
 			}
-		}
-		if all, err := parseAssignments(text); err != nil && all != nil {
-			t.Errorf("%q: %v with %v", text, all, err)
 		}
 		enabledMode(text)
 	})

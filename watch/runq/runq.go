@@ -21,13 +21,18 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
-// MaxGroups is how many groups a probe can watch.
-const MaxGroups = 32
+// MaxGroups is how many groups a probe can watch, MaxBelow how many groups each of
+// them may be, itself included.
+const (
+	MaxGroups = 32
+	MaxBelow  = 512
+)
 
 const rootID = 1 // of the root group
 
@@ -89,10 +94,23 @@ func (e *CostError) Error() string {
 	return fmt.Sprintf("run-queue probe: takes %.2f %% of a core, may take %.2f %%: disarmed", 100*e.Share, 100*e.Limit)
 }
 
+// CrowdedError is why a group is not watched: there are too many groups below it.
+// The probe goes on watching the others.
+type CrowdedError struct {
+	Path string
+}
+
+func (e *CrowdedError) Error() string {
+	return fmt.Sprintf("group %s has %d groups or more below it, the run-queue probe watches %d at most: remove some, or watch one of those",
+		e.Path, MaxBelow, MaxBelow-1)
+}
+
 // Probe is the programs in the kernel. It is not safe for use by several
 // goroutines at a time.
 type Probe struct {
 	root    string
+	mount   *os.File // the directory root, and its path as the kernel has it
+	mountAt string
 	objects runqObjects
 	links   []link.Link
 	layout  layout
@@ -126,6 +144,13 @@ func Open(o Options) (*Probe, error) {
 		root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes),
 		busy: busy{make([]byte, cpuBytes), make([]byte, cpuBytes)},
 	}
+	if p.mount, err = os.Open(o.Root); err != nil {
+		return nil, fmt.Errorf("open run-queue probe: %w", err)
+	}
+	if p.mountAt, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.mount.Fd())); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("open run-queue probe: %w", err)
+	}
 	if err := p.load(byV2); err != nil {
 		p.Close()
 		return nil, explain("load run-queue probe", err)
@@ -157,6 +182,16 @@ func (p *Probe) load(byV2 bool) error {
 	}
 	spec.Maps[runqMapCpus].MaxEntries = uint32(cpus)
 	spec.Maps[runqMapGroups].MaxEntries = uint32(cpus * len(p.slots))
+	spec.Maps[runqMapWatch].MaxEntries = uint32(MaxBelow * len(p.slots))
+	if !byV2 {
+		number, err := hierarchyNumber()
+		if err != nil {
+			return err
+		}
+		if err := spec.Variables[runqVarHierarchy].Set(number); err != nil {
+			return err
+		}
+	}
 	if err := spec.Variables[runqVarByV2].Set(byV2); err != nil {
 		return err
 	}
@@ -189,7 +224,7 @@ func onlineCPUs() (int, error) {
 // programs are in the order in which to attach them: a wait must not begin
 // where its end, or its move to another CPU, would not be seen.
 func (p *Probe) programs() []*ebpf.Program {
-	return []*ebpf.Program{p.objects.SchedMigrateTask, p.objects.SchedSwitch, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
+	return []*ebpf.Program{p.objects.CgroupMkdir, p.objects.SchedMigrateTask, p.objects.SchedSwitch, p.objects.SchedWakeup, p.objects.SchedWakeupNew}
 }
 
 // Arm attaches the probe: it counts from now on. Waits that have begun are not
@@ -248,7 +283,7 @@ func (p *Probe) forgetWaits() error {
 
 // Close detaches the probe and frees its memory in the kernel.
 func (p *Probe) Close() error {
-	err := errors.Join(p.Disarm(), p.objects.Close())
+	err := errors.Join(p.Disarm(), p.objects.Close(), p.mount.Close())
 	if err != nil {
 		return fmt.Errorf("close run-queue probe: %w", err)
 	}
@@ -256,7 +291,9 @@ func (p *Probe) Close() error {
 }
 
 // Add watches a group and those that are below it now; adding it again takes in
-// those made since. Groups above or below a watched one are refused.
+// those made since. Groups above or below a watched one are refused, and so is one
+// with too many groups below it, with a *CrowdedError. A group that is refused when
+// it is added again is watched no more.
 func (p *Probe) Add(path string) error {
 	path = filepath.Clean("/" + path)
 	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
@@ -268,10 +305,7 @@ func (p *Probe) Add(path string) error {
 		}
 	}
 	if err := p.refresh(&p.slots[i], uint64(i)); err != nil {
-		if isNew {
-			err = errors.Join(err, p.Remove(path))
-		}
-		return fmt.Errorf("watch group %s: %w", path, err)
+		return fmt.Errorf("watch group %s: %w", path, errors.Join(err, p.Remove(path)))
 	}
 	return nil
 }
@@ -283,14 +317,14 @@ func (p *Probe) claim(path string) (int, error) {
 		switch {
 		case s.path == "" && free < 0:
 			free = i
-		case s.path != "" && (below(s.path, path) || below(path, s.path)):
+		case s.path != "" && (kernel.Within(s.path, path) || kernel.Within(path, s.path)):
 			return 0, fmt.Errorf("overlaps %s, which is watched", s.path)
 		}
 	}
 	if free < 0 {
 		return 0, fmt.Errorf("already watching %d, which is all there is room for", len(p.slots))
 	}
-	ids, err := idsBelow(filepath.Join(p.root, path))
+	ids, err := idsBelow(p.root, path)
 	if err != nil {
 		return 0, err
 	}
@@ -305,21 +339,25 @@ func (p *Probe) claim(path string) (int, error) {
 
 // refresh makes the kernel watch the groups that are at and below the slot's.
 func (p *Probe) refresh(s *slot, index uint64) error {
-	ids, err := idsBelow(filepath.Join(p.root, s.path))
+	ids, err := idsBelow(p.root, s.path)
 	if err != nil {
 		return err
 	}
 	if ids[0] != s.id {
 		return errors.New("another group has taken its place: remove it first")
 	}
-	gone := slices.DeleteFunc(s.ids, func(id uint64) bool { return slices.Contains(ids, id) })
+	// Those that are gone make room for the new ones.
+	gone := slices.DeleteFunc(slices.Clone(s.ids), func(id uint64) bool { return slices.Contains(ids, id) })
+	if err := p.forget(gone); err != nil {
+		return err
+	}
 	s.ids = ids
 	for _, id := range ids {
 		if err := p.objects.Watch.Put(id, runqWatched{Id: s.id, Group: index}); err != nil {
 			return err
 		}
 	}
-	return p.forget(gone)
+	return nil
 }
 
 func (p *Probe) forget(ids []uint64) error {

@@ -43,6 +43,12 @@ type runqGroup struct {
 	}
 }
 
+type runqOrigin struct {
+	_     structs.HostLayout
+	Above uint64
+	At    uint64
+}
+
 type runqStamp struct {
 	_     structs.HostLayout
 	Owner uint64
@@ -65,14 +71,17 @@ type runqWatched struct {
 const (
 	runqMapCpus              = "cpus"
 	runqMapGroups            = "groups"
+	runqMapMade              = "made"
 	runqMapStamps            = "stamps"
 	runqMapWatch             = "watch"
+	runqProgCgroupMkdir      = "cgroup_mkdir"
 	runqProgSchedMigrateTask = "sched_migrate_task"
 	runqProgSchedSwitch      = "sched_switch"
 	runqProgSchedWakeup      = "sched_wakeup"
 	runqProgSchedWakeupNew   = "sched_wakeup_new"
 	runqVarArmed             = "armed"
 	runqVarByV2              = "by_v2"
+	runqVarHierarchy         = "hierarchy"
 	runqVarMaxGroups         = "max_groups"
 	runqVarMigrated          = "migrated"
 )
@@ -119,6 +128,7 @@ type runqSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqProgramSpecs struct {
+	CgroupMkdir      *ebpf.ProgramSpec `ebpf:"cgroup_mkdir"`
 	SchedMigrateTask *ebpf.ProgramSpec `ebpf:"sched_migrate_task"`
 	SchedSwitch      *ebpf.ProgramSpec `ebpf:"sched_switch"`
 	SchedWakeup      *ebpf.ProgramSpec `ebpf:"sched_wakeup"`
@@ -131,6 +141,7 @@ type runqProgramSpecs struct {
 type runqMapSpecs struct {
 	Cpus   *ebpf.MapSpec `ebpf:"cpus"`
 	Groups *ebpf.MapSpec `ebpf:"groups"`
+	Made   *ebpf.MapSpec `ebpf:"made"`
 	Stamps *ebpf.MapSpec `ebpf:"stamps"`
 	Watch  *ebpf.MapSpec `ebpf:"watch"`
 }
@@ -141,6 +152,7 @@ type runqMapSpecs struct {
 type runqVariableSpecs struct {
 	Armed     *ebpf.VariableSpec `ebpf:"armed"`
 	ByV2      *ebpf.VariableSpec `ebpf:"by_v2"`
+	Hierarchy *ebpf.VariableSpec `ebpf:"hierarchy"`
 	MaxGroups *ebpf.VariableSpec `ebpf:"max_groups"`
 	Migrated  *ebpf.VariableSpec `ebpf:"migrated"`
 }
@@ -167,6 +179,7 @@ func (o *runqObjects) Close() error {
 type runqMaps struct {
 	Cpus   *ebpf.Map `ebpf:"cpus"`
 	Groups *ebpf.Map `ebpf:"groups"`
+	Made   *ebpf.Map `ebpf:"made"`
 	Stamps *ebpf.Map `ebpf:"stamps"`
 	Watch  *ebpf.Map `ebpf:"watch"`
 }
@@ -175,6 +188,7 @@ func (m *runqMaps) Close() error {
 	return _RunqClose(
 		m.Cpus,
 		m.Groups,
+		m.Made,
 		m.Stamps,
 		m.Watch,
 	)
@@ -186,6 +200,7 @@ func (m *runqMaps) Close() error {
 type runqVariables struct {
 	Armed     *ebpf.Variable `ebpf:"armed"`
 	ByV2      *ebpf.Variable `ebpf:"by_v2"`
+	Hierarchy *ebpf.Variable `ebpf:"hierarchy"`
 	MaxGroups *ebpf.Variable `ebpf:"max_groups"`
 	Migrated  *ebpf.Variable `ebpf:"migrated"`
 }
@@ -194,6 +209,7 @@ type runqVariables struct {
 //
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqPrograms struct {
+	CgroupMkdir      *ebpf.Program `ebpf:"cgroup_mkdir"`
 	SchedMigrateTask *ebpf.Program `ebpf:"sched_migrate_task"`
 	SchedSwitch      *ebpf.Program `ebpf:"sched_switch"`
 	SchedWakeup      *ebpf.Program `ebpf:"sched_wakeup"`
@@ -202,6 +218,7 @@ type runqPrograms struct {
 
 func (p *runqPrograms) Close() error {
 	return _RunqClose(
+		p.CgroupMkdir,
 		p.SchedMigrateTask,
 		p.SchedSwitch,
 		p.SchedWakeup,

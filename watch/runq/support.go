@@ -90,15 +90,21 @@ func missingCapabilities(status string) string {
 			continue
 		}
 		has, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
-		if err != nil || has&(1<<unix.CAP_SYS_ADMIN) != 0 {
+		if err != nil {
 			return ""
 		}
 		var missing []string
-		if has&(1<<unix.CAP_BPF) == 0 {
-			missing = append(missing, "CAP_BPF")
-		}
-		if has&(1<<unix.CAP_PERFMON) == 0 {
-			missing = append(missing, "CAP_PERFMON")
+		for _, need := range []struct {
+			name string
+			any  uint64 // one of these is enough
+		}{
+			{"CAP_BPF", 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_ADMIN},
+			{"CAP_PERFMON", 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN},
+			{"CAP_DAC_READ_SEARCH", 1 << unix.CAP_DAC_READ_SEARCH}, // open_by_handle_at, for the names of culprits
+		} {
+			if has&need.any == 0 {
+				missing = append(missing, need.name)
+			}
 		}
 		return strings.Join(missing, " and ")
 	}
@@ -113,8 +119,10 @@ func explain(operation string, err error) error {
 	}
 	switch {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !isVerifierError(err):
-		return unsupported("the kernel refuses although the capabilities are there: "+err.Error(),
-			"run it outside of user namespaces and of seccomp filters for bpf")
+		// The library's text supposes a limit of locked memory, which no kernel that has the probe goes by.
+		errno, _ := errors.AsType[unix.Errno](err)
+		return unsupported(operation+": the system call bpf is refused although the capabilities are there: "+errno.Error(),
+			"run it outside of user namespaces, and allow the system call: SystemCallFilter=bpf in a systemd unit, the seccomp profile of a container")
 	case errors.Is(err, unix.ENOSYS):
 		return unsupported("the kernel has no bpf system call", "boot a kernel with CONFIG_BPF_SYSCALL=y")
 	case errors.Is(err, ebpf.ErrNotSupported):

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth.dev/berth/internal/vmtest/guest"
+	"berth.dev/berth/internal/vmtest"
 )
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 	if err := run(); err != nil {
 		fmt.Println("vminit:", err)
 	}
-	if _, err := os.Stat(guest.Marker); err != nil && os.Getpid() != 1 {
+	if _, err := os.Stat(vmtest.Marker); err != nil && os.Getpid() != 1 {
 		os.Exit(1) // not a guest: nothing to power off
 	}
 	unix.Sync()
@@ -61,7 +61,7 @@ func asPID1() error {
 }
 
 func asService() error {
-	if _, err := os.Stat(guest.Marker); err != nil {
+	if _, err := os.Stat(vmtest.Marker); err != nil {
 		return errors.New("neither PID 1 nor under it: vminit powers the machine off, so it runs in a guest only")
 	}
 	job, err := readJob()
@@ -72,20 +72,20 @@ func asService() error {
 }
 
 // serve runs the job's command and reports to the host.
-func serve(job guest.Job) error {
+func serve(job vmtest.GuestJob) error {
 	out, result, err := openPorts()
 	if err != nil {
 		return err
 	}
 	reports := json.NewEncoder(result)
-	if err := reports.Encode(guest.Report{Started: true}); err != nil {
+	if err := reports.Encode(vmtest.GuestReport{Started: true}); err != nil {
 		return err
 	}
 	exit, err := runCommand(job, out)
 	if err != nil {
 		return err
 	}
-	return reports.Encode(guest.Report{Exit: &exit})
+	return reports.Encode(vmtest.GuestReport{Exit: &exit})
 }
 
 func mountAll() error {
@@ -106,7 +106,7 @@ func mountAll() error {
 			return fmt.Errorf("mount %s: %w", m.dir, err)
 		}
 	}
-	return os.WriteFile(guest.Marker, nil, 0o444)
+	return os.WriteFile(vmtest.Marker, nil, 0o444)
 }
 
 // loopbackUp brings up the one network interface that there is.
@@ -127,9 +127,9 @@ func loopbackUp() error {
 	return nil
 }
 
-func readJob() (guest.Job, error) {
-	var job guest.Job
-	text, err := os.ReadFile(guest.JobFile)
+func readJob() (vmtest.GuestJob, error) {
+	var job vmtest.GuestJob
+	text, err := os.ReadFile(vmtest.JobFile)
 	if err != nil {
 		return job, err
 	}
@@ -138,7 +138,7 @@ func readJob() (guest.Job, error) {
 
 // insertModules inserts the modules that the host put there, in the order of their names.
 func insertModules() error {
-	names, err := filepath.Glob(guest.Modules + "/*")
+	names, err := filepath.Glob(vmtest.ModulesDir + "/*")
 	if err != nil {
 		return err
 	}
@@ -165,10 +165,10 @@ func insert(name string) error {
 
 // openPorts opens the virtio-serial ports.
 func openPorts() (out, result *os.File, err error) {
-	if out, err = awaitPort(guest.OutPort); err != nil {
+	if out, err = awaitPort(vmtest.OutPort); err != nil {
 		return nil, nil, err
 	}
-	result, err = awaitPort(guest.ResultPort)
+	result, err = awaitPort(vmtest.ResultPort)
 	return out, result, err
 }
 
@@ -220,7 +220,7 @@ func onlineCPUs() error {
 
 // runCommand runs the job's command and reaps orphans that end before it. It
 // returns its exit status, 128 more than the signal where one ended it.
-func runCommand(job guest.Job, out *os.File) (int, error) {
+func runCommand(job vmtest.GuestJob, out *os.File) (int, error) {
 	cmd := exec.Command(job.Args[0], job.Args[1:]...)
 	cmd.Env = append([]string{"PATH=/bin:/sbin", "HOME=/", "TMPDIR=/tmp", "GOMAXPROCS=2"}, job.Env...)
 	cmd.Dir = "/"

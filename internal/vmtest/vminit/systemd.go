@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth.dev/berth/internal/vmtest/guest"
+	"berth.dev/berth/internal/vmtest"
 )
 
 // service makes systemd start this program once users can log in.
@@ -15,19 +15,19 @@ const service = `[Unit]
 After=systemd-logind.service systemd-user-sessions.service
 
 [Service]
-ExecStart=` + guest.Init + `
+ExecStart=` + vmtest.InitFile + `
 StandardOutput=journal+console
 `
 
 // startSystemd replaces this process by the systemd of the disk. It returns on
 // error only.
-func startSystemd(job guest.Job) error {
+func startSystemd(job vmtest.GuestJob) error {
 	const root, units = "/disk", "/disk/etc/systemd/system/"
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Mount(guest.Disk, root, "ext4", 0, ""); err != nil {
-		return fmt.Errorf("mount %s: %w", guest.Disk, err)
+	if err := unix.Mount(vmtest.Disk, root, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", vmtest.Disk, err)
 	}
 	for _, name := range job.Copy {
 		if err := copyProgram(root+name, name); err != nil {

@@ -13,16 +13,23 @@ struct kernfs_node {
 	u64 id;
 } CORE;
 
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+} CORE;
+
+struct cgroup_root {
+	int hierarchy_id;
+} CORE;
+
 struct cgroup {
+	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 } CORE;
 
 struct css_set {
 	struct cgroup *dfl_cgrp;
-} CORE;
-
-struct cgroup_subsys_state {
-	struct cgroup *cgroup;
 } CORE;
 
 struct task_group {
@@ -62,9 +69,13 @@ struct task_struct {
 
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_F_MMAPABLE 1024
 
+#define BPF_ANY 0
+
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 

@@ -24,6 +24,9 @@
 #define STAMPS 32768 // a power of two
 #define STAMP_PROBES 4
 #define STAMP_STEP 8193 // far from the neighbours' places: thread ids follow each other
+#define BELOW 512 // groups at and below a watched one
+#define MADE 16384 // groups made while the probe is armed
+#define YOUNG_NS 1000000000ULL
 
 // Culprits that are no control groups. The ids of groups stay below these.
 #define SPECIAL (1ULL << 63)
@@ -35,6 +38,7 @@
 
 const volatile bool by_v2 = 0;     // groups of the v2 hierarchy, not of the v1 cpu controller
 const volatile u32 max_groups = 1; // at most MAX_GROUPS
+const volatile int hierarchy = 0;  // its number in /proc/PID/cgroup
 
 struct culprit {
 	u64 id;
@@ -85,10 +89,25 @@ struct stamp {
 
 struct {
 	NUMBER(type, BPF_MAP_TYPE_HASH);
-	NUMBER(max_entries, 4096);
+	NUMBER(max_entries, BELOW); // for each of max_groups
 	TYPE(key, u64);
 	TYPE(value, struct watched);
 } watch SEC(".maps");
+
+// A group that was made while the probe is armed. While it is young, what it costs
+// others is charged to the group above it: one that ends soon takes no place among
+// the culprits, and its name could not be found out any more.
+struct origin {
+	u64 above; // the closest group above it that was not young itself
+	u64 at;
+};
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_LRU_HASH);
+	NUMBER(max_entries, MADE);
+	TYPE(key, u64);
+	TYPE(value, struct origin);
+} made SEC(".maps");
 
 // While tasks wait, at their thread id modulo STAMPS, or in one of three places apart.
 struct {
@@ -170,14 +189,23 @@ static inline u64 place(u32 cpu, u64 group)
 	return group << 32 | cpu;
 }
 
-// charge adds wait and pre-emptions of a group, in its place, to a culprit: what
-// is below a watched group counts as that.
+// above_young is the group itself or, while it is young, the one above it.
+static inline u64 above_young(u64 id)
+{
+	struct origin *m = bpf_map_lookup_elem(&made, &id);
+	return m && bpf_ktime_get_ns() - m->at < YOUNG_NS ? m->above : id;
+}
+
+// charge adds wait and pre-emptions of a group, in its place, to a culprit: a young
+// group counts as the one above it, and what is below a watched group as that.
 __attribute__((noinline)) int charge(u64 where, u64 group, u64 id, u64 ns, u64 preemptions)
 {
 	struct group *g = group_on((u32)where, where >> 32, group);
 	if (!g)
 		return 0;
 	if (id != group) {
+		if (!(id & SPECIAL))
+			id = above_young(id);
 		u64 key = id == KERNEL ? ROOT_GROUP : id;
 		struct watched *w = bpf_map_lookup_elem(&watch, &key);
 		if (w)
@@ -411,6 +439,23 @@ int sched_migrate_task(u64 *ctx)
 	leave(c, s, now);
 	s->since = now;
 	__sync_fetch_and_add(&migrated, 1);
+	return 0;
+}
+
+// A group is made; no process can be in it yet. One directly below the root has no
+// group above it that it could count as.
+SEC("tp_btf/cgroup_mkdir")
+int cgroup_mkdir(u64 *ctx)
+{
+	struct cgroup *group = (struct cgroup *)ctx[0];
+	if (group->root->hierarchy_id != hierarchy)
+		return 0;
+	u64 id = group->kn->id;
+	u64 parent = group->self.parent->cgroup->kn->id;
+	if (!parent || parent == ROOT_GROUP)
+		return 0;
+	struct origin m = {above_young(parent), bpf_ktime_get_ns()};
+	bpf_map_update_elem(&made, &id, &m, BPF_ANY);
 	return 0;
 }
 

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"berth.dev/berth/place"
+)
+
+// While a release waits for a process that cannot be killed, workloads are listed and
+// placed, and the guard acts and gives back.
+func TestReleaseLeavesTheKeeperFree(t *testing.T) {
+	t.Parallel()
+	b := opened(t)
+	ctx := t.Context()
+	if err := b.k.Start("9000100"); err != nil {
+		t.Fatal(err)
+	}
+	spec := exclusive("job", 1000)
+	spec.PID = 9000100
+	job, err := b.keeper.Place(ctx, spec)
+	b.must(job, err)
+	if err := b.k.Block("9000100"); err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	go func() { released <- b.keeper.Release(ctx, "job", true) }()
+	done := make(chan error, 1)
+	go func() {
+		done <- func() error {
+			for {
+				w, err := b.keeper.Get(ctx, "job")
+				if err != nil || w.Releasing {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			other, err := b.keeper.Place(ctx, exclusive("other", 1000))
+			if err == nil && other.Grant.Own.Overlaps(job.Grant.Own) {
+				err = errors.New("two own " + job.Grant.Own.String())
+			}
+			_, listErr := b.keeper.List(ctx)
+			_, applyErr := b.act.Apply(ctx, yields)
+			return errors.Join(err, listErr, applyErr, b.act.giveBack())
+		}()
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(8 * time.Second): // less than the release waits
+		t.Error("the others wait for the release")
+	}
+	if err := b.k.Wake("9000100"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	var gone *place.NotHeldError
+	if _, err := b.keeper.Get(ctx, "job"); !errors.As(err, &gone) {
+		t.Errorf("job: %v", err)
+	}
+	if n := b.act.inForce(); n != 0 {
+		t.Errorf("%d in force", n)
+	}
+}

@@ -1,0 +1,374 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// Change is a change to who has which place that is decided and not yet made. Its Node is
+// locked until Commit or Abort.
+type Change struct {
+	t        *transaction
+	to       *Transition
+	batch    batch
+	noted    bool
+	done     Enforced
+	over     bool
+	asked    time.Time
+	refusals []Refusal
+}
+
+// Refusal is a workload that Adopt has no place for.
+type Refusal struct {
+	ID  string
+	Err error
+}
+
+// ErrOver is the error of a Change that was committed or aborted before.
+var ErrOver = errors.New("the change was committed or aborted before")
+
+// Reserve decides where new workloads are to be, all of them or none, and changes nothing
+// yet. A group that is not there yet is well: its workload is Reserved until it comes.
+// Workloads that are a pod, all of one Request.Group, are placed as the policy places pods.
+// Errors are as of Place.
+func (n *Node) Reserve(ctx context.Context, specs []Spec) (*Change, error) {
+	return n.draft(ctx, specs, func(t *transaction) (*Transition, []Refusal, error) {
+		c, err := t.reserved(specs)
+		return c, nil, err
+	})
+}
+
+// Adopt decides where workloads are to be that run already. Each keeps the CPUs that it
+// has (Spec.Prefer, or else those of its control group) if the policy gives as many and
+// nobody owns them, and moves like any other from then on. Those that have a place keep it, or
+// are resized. Workloads that there is no place for are in Refusals, and do not keep the
+// others from theirs.
+func (n *Node) Adopt(ctx context.Context, specs []Spec) (*Change, error) {
+	return n.draft(ctx, specs, func(t *transaction) (*Transition, []Refusal, error) { return t.adopted(specs) })
+}
+
+// draft locks the node and decides on a change.
+func (n *Node) draft(ctx context.Context, specs []Spec, decide func(*transaction) (*Transition, []Refusal, error)) (*Change, error) {
+	for i := range specs {
+		if err := specs[i].Validate(); err != nil {
+			return nil, err
+		}
+	}
+	c := &Change{asked: n.opt.Now()}
+	still := n.processesOf(specs...)
+	n.mu.Lock()
+	t, err := n.transact(ctx, func(t *transaction) error {
+		err := errors.Join(t.corrupt(), still())
+		if err == nil {
+			c.to, c.refusals, err = decide(t)
+		}
+		return err
+	})
+	if err != nil {
+		n.mu.Unlock()
+		return nil, err
+	}
+	c.t = t
+	return c, nil
+}
+
+// Updates returns what the change comes to, for the new workloads and for all others.
+func (c *Change) Updates() []Update { return c.to.Updates() }
+
+// Refusals returns the workloads that Adopt has no place for.
+func (c *Change) Refusals() []Refusal { return slices.Clone(c.refusals) }
+
+// Enforce has the Node's Enforcer carry the change out, all of it or, after an error,
+// nothing. Who carries out the updates himself leaves it out.
+func (c *Change) Enforce(ctx context.Context) (err error) {
+	if c.over {
+		return ErrOver
+	}
+	if c.noted {
+		return nil
+	}
+	c.t.ctx = ctx
+	if c.batch, err = c.t.note(c.to); err != nil {
+		return err
+	}
+	if c.done, err = c.t.enforce(c.to); err != nil {
+		c.done = Enforced{}
+		return errors.Join(err, c.t.abandon())
+	}
+	c.noted = true
+	return nil
+}
+
+// Commit makes the change the truth, and ends it. After an error everything is as it was.
+func (c *Change) Commit() error {
+	if c.over {
+		return ErrOver
+	}
+	err := c.establish()
+	if err == nil {
+		c.tell()
+	}
+	return c.end(err)
+}
+
+func (c *Change) establish() (err error) {
+	if !c.noted {
+		if c.batch, err = c.t.note(c.to); err != nil {
+			return err
+		}
+	}
+	return c.t.establish(c.to, c.batch, c.done)
+}
+
+// tell passes on what happened.
+func (c *Change) tell() {
+	n := c.t.n
+	now := n.opt.Now()
+	for _, id := range c.to.focus {
+		kind := Placed
+		if c.to.from.records[id] != nil {
+			kind = Changed
+		}
+		w := c.t.records[id].Workload
+		text := "CPUs " + w.CPUs.String()
+		if w.State == Reserved {
+			text += ", reserved"
+		}
+		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: text, Took: now.Sub(c.asked)})
+	}
+	for _, r := range c.refusals {
+		n.opt.Events(Event{Time: now, Kind: Refused, ID: r.ID, Text: r.Err.Error(), Err: r.Err})
+	}
+}
+
+// Abort ends the change and leaves everything as it was. After Commit it does nothing.
+func (c *Change) Abort() error {
+	if c.over {
+		return nil
+	}
+	if !c.noted {
+		return c.end(nil)
+	}
+	err := errors.Join(c.done.undo(), c.t.abandon())
+	return c.end(errors.Join(err, c.t.n.forget()))
+}
+
+// end gives the node back.
+func (c *Change) end(err error) error {
+	c.over = true
+	defer c.t.n.mu.Unlock()
+	return c.t.n.end(err)
+}
+
+// processesOf returns a function that reports whether the processes of specs are still
+// those that they were: the wait for the lock may be long.
+func (n *Node) processesOf(specs ...Spec) func() error {
+	starts := map[int]string{}
+	for i := range specs {
+		if pid := specs[i].PID; pid != 0 {
+			starts[pid], _ = startTime(n.root, pid)
+		}
+	}
+	return func() error {
+		for i := range specs {
+			pid := specs[i].PID
+			if pid == 0 {
+				continue
+			}
+			if now, _ := startTime(n.root, pid); now != starts[pid] {
+				return fmt.Errorf("place workload %q: %w", specs[i].Request.ID, &MissingError{fmt.Sprintf("process %d", pid)})
+			}
+		}
+		return nil
+	}
+}
+
+// placed is the change that adds a workload of which there is something to place.
+func (t *transaction) placed(spec Spec) (*Transition, error) {
+	a := t.adding()
+	if err := a.add(spec, false, nil); err != nil {
+		return nil, err
+	}
+	return a.transition(), nil
+}
+
+// reserved is the change that adds workloads, some of them maybe before there is anything
+// to place.
+func (t *transaction) reserved(specs []Spec) (*Transition, error) {
+	a := t.adding()
+	var pod *place.State
+	if group := podOf(specs); group != "" {
+		p := place.Pod{ID: group}
+		for i := range specs {
+			p.Containers = append(p.Containers, specs[i].Request)
+		}
+		var err error
+		if pod, _, err = place.PlacePod(t.n.opt.Policy, t.state, p); err != nil {
+			return nil, err
+		}
+	}
+	for _, spec := range specs {
+		if err := a.add(spec, true, pod); err != nil {
+			return nil, err
+		}
+	}
+	return a.transition(), nil
+}
+
+// podOf returns the group of specs that are several workloads of one pod whose CPUs the
+// policy is to choose; "" if they are not.
+func podOf(specs []Spec) string {
+	for i := range specs {
+		s := &specs[i]
+		if s.Request.Group == "" || s.Request.Group != specs[0].Request.Group || !s.CPUs.IsEmpty() || !s.Mems.IsEmpty() {
+			return ""
+		}
+	}
+	if len(specs) < 2 {
+		return ""
+	}
+	return specs[0].Request.Group
+}
+
+// adopted is the change that adds workloads that run.
+func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal, error) {
+	a := t.adding()
+	var refusals []Refusal
+	// Those with CPUs to keep come first, so that nobody else is given them.
+	ordered := slices.Clone(specs)
+	for i := range ordered {
+		t.preferPresent(&ordered[i])
+	}
+	slices.SortStableFunc(ordered, func(x, y Spec) int { return rank(&x) - rank(&y) })
+	for _, spec := range ordered {
+		id := spec.Request.ID
+		var err error
+		if held := a.records[id]; held == nil {
+			err = a.add(spec, true, nil)
+		} else if !held.Workload.Spec.sameAs(&spec) {
+			var c *Transition
+			if c, err = t.resized(a.snapshot, spec); err == nil {
+				a.snapshot = c.to
+				a.focus = append(a.focus, id)
+			}
+		}
+		if err != nil {
+			refusals = append(refusals, Refusal{id, err})
+		}
+	}
+	return a.transition(), refusals, nil
+}
+
+// rank is 0 for specs with CPUs to keep, 1 for others.
+func rank(s *Spec) int {
+	if s.Prefer.IsEmpty() && s.CPUs.IsEmpty() {
+		return 1
+	}
+	return 0
+}
+
+// preferPresent has a spec prefer the CPUs that its control group has.
+func (t *transaction) preferPresent(s *Spec) {
+	if s.Group == "" || rank(s) == 0 {
+		return
+	}
+	w := &Workload{Spec: *s, Group: s.Group}
+	if name := t.n.enforcer.Observe(w).CPUFile; name != "" {
+		s.Prefer, _ = readSet(t.n.root, name) // what cannot be read is not preferred
+	}
+}
+
+// sameAs compares what two specs ask for. Where a Move has put a workload stays.
+func (s *Spec) sameAs(o *Spec) bool {
+	other := *o
+	other.Group, other.PID, other.Owner, other.CPUs, other.Mems, other.Prefer = s.Group, s.PID, s.Owner, s.CPUs, s.Mems, s.Prefer
+	return s.equal(&other)
+}
+
+// kept returns the state in which a workload has the CPUs that it prefers; nil if the
+// policy grants another number, or they are not free.
+func kept(s *place.State, spec *Spec, g *place.Grant) *place.State {
+	if spec.Prefer.IsEmpty() || g == nil || g.Own.Len() != spec.Prefer.Len() || !ownsByClass(&spec.Request) {
+		return nil
+	}
+	of := s.Topology()
+	around := func(own cpuset.Set) cpuset.Set { return of.Touched(machine.Core, own).Minus(own) }
+	if g.Own == spec.Prefer || !g.Fence.IsEmpty() && g.Fence != around(g.Own) {
+		return nil
+	}
+	grant, err := grantOf(s, &spec.Request, spec.Prefer, spec.Mems)
+	if err != nil {
+		return nil
+	}
+	if !g.Fence.IsEmpty() {
+		grant.Fence = around(grant.Own)
+	}
+	next, err := granted(s, grant)
+	if err != nil {
+		return nil
+	}
+	return next
+}
+
+// adding collects new workloads.
+type adding struct {
+	t *transaction
+	snapshot
+	boot      string
+	focus     []string
+	processes []Owner
+}
+
+func (t *transaction) adding() *adding {
+	return &adding{t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID()}
+}
+
+// add adds a workload: early even if there is nothing of it yet; in a pod, where that
+// state has it.
+func (a *adding) add(spec Spec, early bool, pod *place.State) error {
+	id, t := spec.Request.ID, a.t
+	if a.records[id] != nil {
+		return &place.HeldError{ID: id}
+	}
+	processes, err := t.n.identify(&spec)
+	if err != nil {
+		return fmt.Errorf("place workload %q: %w", id, err)
+	}
+	if err := t.mayPlace(&spec); err != nil {
+		return err
+	}
+	w := &Workload{Spec: spec, UID: callerOf(t.ctx).UID, Since: t.n.opt.Now().Round(0), Backend: t.n.site.Backend}
+	w.Spec.Prefer = cpuset.Set{}
+	err = t.n.enforcer.Locate(w, a.workloads())
+	var missing *MissingError
+	if early && errors.As(err, &missing) {
+		w.State, err = Reserved, nil
+	}
+	if err != nil {
+		return fmt.Errorf("place workload %q: %w", id, err)
+	}
+	state := pod
+	if pod == nil {
+		if state, err = t.decide(a.state, &spec); err != nil {
+			return err
+		}
+	}
+	a.state, a.records[id] = state, &record{Boot: a.boot, Workload: w}
+	a.focus, a.processes = append(a.focus, id), append(a.processes, processes...)
+	return nil
+}
+
+// transition is the change to what was collected.
+func (a *adding) transition() *Transition {
+	c := a.t.to(a.snapshot, a.focus...)
+	c.processes = a.processes
+	return c
+}

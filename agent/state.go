@@ -1,0 +1,311 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// snapshot is who holds what.
+type snapshot struct {
+	state   *place.State
+	records map[string]*record // by id
+}
+
+func (v *snapshot) ids() []string { return slices.Sorted(maps.Keys(v.records)) }
+
+// change puts a copy of a workload in its place and has f change that.
+func (v *snapshot) change(id string, f func(*Workload)) {
+	b, w := *v.records[id], *v.records[id].Workload
+	f(&w)
+	b.Workload = &w
+	v.records[id] = &b
+}
+
+// workloads are those of the records, in no order.
+func (v *snapshot) workloads() iter.Seq[*Workload] {
+	return func(yield func(*Workload) bool) {
+		for _, b := range v.records {
+			if !yield(b.Workload) {
+				return
+			}
+		}
+	}
+}
+
+// nodeState is what was read from the state directory.
+type nodeState struct {
+	store
+	snapshot
+	lock      *os.File // nil if the Node keeps it
+	ledger    *kernel.Journal
+	stale     []string // files of no use
+	bad       map[string]error
+	changed   bool // the directory was
+	recovered bool // since they were read
+}
+
+func (b *nodeState) close() error {
+	if b == nil {
+		return nil
+	}
+	err := b.ledger.Close()
+	if b.lock != nil {
+		err = errors.Join(err, b.lock.Close())
+	}
+	return err
+}
+
+// look runs f on the records as they are, without recovering them.
+func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
+	return n.with(ctx, func(b *nodeState) error { return f(&transaction{n: n, nodeState: b, ctx: ctx}) })
+}
+
+// with runs f under the lock. After an error amid changes everything is read anew.
+func (n *Node) with(ctx context.Context, f func(*nodeState) error) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b, err := n.begin(ctx)
+	if err != nil {
+		return err
+	}
+	return n.end(f(b))
+}
+
+// begin takes the lock of the state directory and reads what is there, unless it is kept.
+// The caller holds mu, and calls end.
+func (n *Node) begin(ctx context.Context) (b *nodeState, err error) {
+	if err := n.survey(); err != nil {
+		return nil, err
+	}
+	if n.held == nil {
+		if n.held, err = n.read(ctx); err != nil {
+			n.held = nil
+			return nil, err
+		}
+	}
+	n.held.changed = false
+	return n.held, nil
+}
+
+// end gives the lock back, unless it is kept. Its error is joined to the one that it gets.
+func (n *Node) end(err error) error {
+	if n.held == nil {
+		return err
+	}
+	err = errors.Join(err, n.unclaim(n.held))
+	if err != nil && n.held.changed || n.kept == nil {
+		err = errors.Join(err, n.forget())
+	}
+	return err
+}
+
+// forget has the records be read anew.
+func (n *Node) forget() error {
+	err := n.held.close()
+	n.held = nil
+	return err
+}
+
+// read takes the lock, unless it is kept, and reads the records.
+func (n *Node) read(ctx context.Context) (*nodeState, error) {
+	b := &nodeState{store: store{dir: n.opt.Dir}}
+	b.touch = func(op string) error {
+		b.changed = true
+		if n.touch == nil {
+			return nil
+		}
+		return n.touch(op)
+	}
+	b.records = map[string]*record{}
+	if n.kept == nil {
+		var err error
+		if b.lock, err = waitLock(ctx, n.opt.Dir); err != nil {
+			return nil, err
+		}
+	}
+	err := n.loadStored(b)
+	if err == nil {
+		b.ledger, err = kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())
+	}
+	return b, nil
+}
+
+// loadStored reads the settings, unless the opener has its own, and the records.
+func (n *Node) loadStored(b *nodeState) error {
+	if err := n.resurvey(); err != nil {
+		return err
+	}
+	texts, bad, err := b.texts()
+	if err != nil {
+		return err
+	}
+	return n.load(b, texts, bad)
+}
+
+// resurvey reads the settings and, if they are others than before, chooses anew how to
+// place.
+func (n *Node) resurvey() error {
+	changed, err := n.recall()
+	if err != nil || !changed {
+		return err
+	}
+	n.topology = nil
+	return n.survey()
+}
+
+func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error) error {
+	boot := n.bootID()
+	if _, cut := texts[batchFile]; cut && !b.isOfBoot(boot) {
+		delete(texts, batchFile)
+		b.stale = append(b.stale, batchFile)
+	}
+	files, err := b.files(texts, bad)
+	if err != nil {
+		return err
+	}
+	b.bad = bad
+	var saved place.Saved
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		r, err := readRecord(files[name])
+		switch {
+		case err != nil && b.isOfBoot(boot):
+			b.bad[name] = err
+		case err != nil:
+			b.stale = append(b.stale, name)
+		case r.Boot != boot && r.format > 0:
+			// Nothing of it is in force, and it is the newer version's to remove.
+		case r.Boot != boot:
+			b.stale = append(b.stale, name)
+		case name == poolsFile:
+			saved.Pools = r.Pools
+		case r.Workload == nil || r.Workload.Grant == nil || fileName(r.Workload.ID())+recordExt != name:
+			b.bad[name] = errors.New("it is not the record that its name says")
+		default:
+			r.Workload.Before = r.Before
+			b.records[r.Workload.ID()] = r
+			saved.Grants = append(saved.Grants, r.Workload.Grant)
+		}
+	}
+	if len(saved.Grants) == 0 && len(saved.Pools) == 0 {
+		b.state, err = place.Start(n.opt.Policy, n.topology, n.config)
+		return err
+	}
+	fresh, err := place.New(n.topology, n.config)
+	if err != nil {
+		return err
+	}
+	// What cannot be reinstated is not in the state; recover places it anew.
+	b.state, err = place.Restore(n.opt.Policy, fresh, saved)
+	if b.state == nil {
+		return err
+	}
+	for id, r := range b.records {
+		if _, ok := b.state.Grant(id); !ok && r.format > 0 {
+			b.bad[fileName(id)+recordExt] = &newerError{r.format}
+		}
+	}
+	b.snapshot = b.snapshot.refreshed()
+	return nil
+}
+
+// corrupt returns a *CorruptError if there are records that cannot be read.
+func (b *nodeState) corrupt() error {
+	names := slices.Sorted(maps.Keys(b.bad))
+	if len(names) == 0 {
+		return nil
+	}
+	return &CorruptError{b.path(names[0]), b.bad[names[0]]}
+}
+
+func (n *Node) bootID() string {
+	text, _ := readText(n.root, "proc/sys/kernel/random/boot_id")
+	return text
+}
+
+func without(records map[string]*record, id string) map[string]*record {
+	rest := maps.Clone(records)
+	delete(rest, id)
+	return rest
+}
+
+// refreshed is a snapshot whose records hold the grants of its state. Records that do
+// already are the same.
+func (v snapshot) refreshed() snapshot {
+	records := maps.Clone(v.records)
+	for g := range v.state.Grants() {
+		b := records[g.ID]
+		cpus := v.state.Effective(g)
+		if b == nil || b.Workload.Grant == g && b.Workload.CPUs == cpus {
+			continue
+		}
+		next, w := *b, *b.Workload
+		w.Grant, w.CPUs, w.Mems = g, cpus, g.Mems
+		next.Workload = &w
+		records[g.ID] = &next
+	}
+	return snapshot{v.state, records}
+}
+
+// batch is the difference of the files of two snapshots. Specs of workloads that are
+// not in focus are the same.
+func (t *transaction) batch(to snapshot, focus ...string) (batch, error) {
+	b := batch{Put: map[string][]byte{}}
+	for id, next := range to.records {
+		was := t.records[id]
+		if was == next || next.format > 0 {
+			continue
+		}
+		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) && next.Workload.Releasing == was.Workload.Releasing && next.Workload.State == was.Workload.State &&
+			(!slices.Contains(focus, id) || next.Workload.Spec.equal(&was.Workload.Spec)) {
+			continue
+		}
+		text, err := next.text()
+		if err != nil {
+			return b, err
+		}
+		b.Put[fileName(id)+recordExt] = text
+	}
+	for id := range t.records {
+		if to.records[id] == nil {
+			b.Drop = append(b.Drop, fileName(id)+recordExt)
+		}
+	}
+	return b, t.pools(to, &b)
+}
+
+// pools adds the policy's named pools to a batch, if they change.
+func (t *transaction) pools(to snapshot, b *batch) error {
+	was, next := poolsOf(t.state), poolsOf(to.state)
+	if t.bad[poolsFile] != nil || reflect.DeepEqual(was, next) && len(t.records) > 0 {
+		return nil
+	}
+	if len(next) == 0 {
+		if len(was) > 0 {
+			b.Drop = append(b.Drop, poolsFile)
+		}
+		return nil
+	}
+	text, err := seal(record{Boot: t.n.bootID(), Pools: next})
+	b.Put[poolsFile] = text
+	return err
+}
+
+func poolsOf(s *place.State) (pools []place.Pool) {
+	for p := range s.Pools() {
+		pools = append(pools, *p)
+	}
+	return pools
+}

@@ -1,0 +1,257 @@
+// Package web is what the agent shows over HTTP beside its API: the metrics for
+// Prometheus and the status page.
+//
+// The metrics tell what the machine and each workload have, what the sampler last
+// read of them, what happened, and what the agent itself costs. docs/metrics.md is
+// the reference for users. A scrape shows the last reading and takes none of the
+// workloads; scrapes within api.Freshness show the same. So they may come as often
+// as they like. Labels are bounded: never a process id, and at most
+// MetricsOptions.Workloads workloads. What a host does not tell is absent, and
+// berth_signal_available says why.
+//
+// The page shows the machine as a picture of who owns what, what each workload uses,
+// and what happened lately and why. It is one document with its style sheet and
+// script, which ask for Status while somebody looks; texts of workloads reach the
+// document as text only. docs/agent.md says where it is served.
+//
+// Both only read. Reading workloads, listening and alerting are left to others.
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/place"
+)
+
+// MetricsOptions say what is shown. The zero value is the live host without hardware
+// counters.
+type MetricsOptions struct {
+	// Root is the host's file tree, for /proc; nil is the live host's.
+	Root fs.FS
+	// Hardware tells the counters of the machine; nil is none.
+	Hardware Hardware
+	// Interval is the least time between two readings of the host; 0 is 1 s.
+	Interval time.Duration
+	// Workloads is how many workloads have series of their own; 0 is 500. The best
+	// class comes first, then the lowest id.
+	Workloads int
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Validate reports what cannot be shown.
+func (o MetricsOptions) Validate() error {
+	if o.Interval < 0 || o.Workloads < 0 {
+		return errors.New("metrics: negative interval or number of workloads")
+	}
+	return nil
+}
+
+// Metrics is everything that a scrape shows. Its methods may be called
+// concurrently.
+type Metrics struct {
+	view      api.View
+	workloads int
+	host      *host
+	families  map[string]*prometheus.Desc
+	sources   map[source]target
+	registry  *prometheus.Registry
+	told
+}
+
+// NewMetrics returns the metrics of an agent. A View that is also a Signaller says why a
+// workload's figures are absent.
+func NewMetrics(view api.View, opt MetricsOptions) (*Metrics, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	if opt.Root == nil {
+		opt.Root = os.DirFS("/")
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	m := &Metrics{
+		view:      view,
+		workloads: cmp.Or(opt.Workloads, 500),
+		host:      &host{root: opt.Root, hardware: opt.Hardware, interval: cmp.Or(opt.Interval, time.Second), now: opt.Now},
+		families:  map[string]*prometheus.Desc{},
+		sources:   sources(),
+		registry:  prometheus.NewRegistry(),
+		told:      newTold(),
+	}
+	for _, f := range families() {
+		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
+	}
+	own := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	for _, c := range []prometheus.Collector{m, m.events, m.refused, m.took, m.actions, own} {
+		if err := m.registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Handler answers scrapes. Where the agent cannot tell its state the answer is
+// status 500 with the reason.
+func (m *Metrics) Handler() http.Handler {
+	var recent api.Recent[[]*dto.MetricFamily]
+	once := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return recent.Get(m.registry.Gather) })
+	return promhttp.HandlerFor(once, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
+// Describe is prometheus.Collector's.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range m.families {
+		to <- desc
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	s := scrape{m, to}
+	if err := s.all(context.Background()); err != nil {
+		to <- prometheus.NewInvalidMetric(m.families[agentInfo], fmt.Errorf("collect metrics: %w", err))
+	}
+}
+
+// scrape is one collection.
+type scrape struct {
+	*Metrics
+	to chan<- prometheus.Metric
+}
+
+func (s scrape) all(ctx context.Context) error {
+	about, errAbout := s.view.About(ctx)
+	config, errConfig := s.view.Config(ctx)
+	stats, errStats := s.view.Stats(ctx)
+	machine, errMachine := s.view.Machine(ctx)
+	guard, errGuard := s.view.Guard(ctx)
+	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard); err != nil {
+		return err
+	}
+	s.agent(about, config)
+	s.cpus(machine)
+	s.guard(guard, s.placed(machine, stats))
+	s.node()
+	s.signals()
+	return nil
+}
+
+// gauge shows a value of one of families.
+func (s scrape) gauge(name string, value float64, labels ...string) {
+	s.to <- prometheus.MustNewConstMetric(s.families[name], prometheus.GaugeValue, value, labels...)
+}
+
+func (s scrape) counter(name string, value float64, labels ...string) {
+	s.to <- prometheus.MustNewConstMetric(s.families[name], prometheus.CounterValue, value, labels...)
+}
+
+// truth is 1 for true.
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (s scrape) agent(a api.About, c api.Config) {
+	s.gauge(agentInfo, 1, a.Backend, a.Policy)
+	s.gauge(watchedGroups, float64(a.Groups))
+	seen, kept := 0, 0
+	for _, c := range a.Crowded {
+		seen, kept = seen+c.Seen, kept+c.Kept
+	}
+	s.gauge(subtrees, float64(len(a.Crowded)))
+	s.gauge(subtreeGroups, float64(seen), "seen")
+	s.gauge(subtreeGroups, float64(kept), "kept")
+	s.gauge(waitingWorkloads, float64(len(a.Waiting)))
+	s.gauge(configOK, truth(c.Refused == ""))
+	if !c.Loaded.IsZero() {
+		s.gauge(configTime, seconds(c.Loaded))
+	}
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// placed shows the workloads, and returns those that have series of their own.
+func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
+	if !stats.Time.IsZero() {
+		s.gauge(sampleTime, seconds(stats.Time))
+	}
+	count := map[place.Class]int{}
+	for i := range m.Owners {
+		count[m.Owners[i].Class]++
+	}
+	for _, class := range place.Classes() {
+		s.gauge(workloads, float64(count[class]), class.String())
+	}
+	owners := slices.Clone(m.Owners)
+	slices.SortStableFunc(owners, func(a, b api.Owner) int {
+		return cmp.Compare(slices.Index(place.Classes(), a.Class), slices.Index(place.Classes(), b.Class))
+	})
+	shown = owners[:min(len(owners), s.workloads)]
+	s.gauge(hiddenWorkloads, float64(len(owners)-len(shown)))
+	asked := make(map[string]int, len(m.Saved.Grants))
+	for _, g := range m.Saved.Grants {
+		asked[g.ID] = g.Request.Milli
+	}
+	figures := make(map[string][]api.Figure, len(stats.Workloads))
+	for _, w := range stats.Workloads {
+		figures[w.ID] = w.Figures
+	}
+	for i := range shown {
+		s.workload(&shown[i], asked[shown[i].ID], figures[shown[i].ID])
+	}
+	return shown
+}
+
+// workload shows one workload. Devices are added up: a host may have many.
+func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
+	id, class := label(o.ID), o.Class.String()
+	s.gauge(workloadCPUs, float64(o.CPUs.Len()), id, class)
+	s.gauge(workloadExclusive, float64(o.Own.Len()), id, class)
+	if milli > 0 {
+		s.gauge(workloadRequested, float64(milli)/1000, id, class)
+	}
+	devices := map[target]float64{}
+	for i := range figures {
+		f := &figures[i]
+		t, ok := s.sources[source{f.Quantity, f.Part.Kind}]
+		switch {
+		case !ok:
+		case t.part == summed:
+			devices[t] += f.Value
+		default:
+			s.figure(t, f, id, class)
+		}
+	}
+	for t, sum := range devices {
+		s.counter(t.family, sum, id, class)
+	}
+}
+
+// label is an id as the value of a label, which must be UTF-8; names of groups
+// need not be.
+func label(id string) string {
+	if utf8.ValidString(id) {
+		return id
+	}
+	return strconv.QuoteToASCII(id)
+}

@@ -1,0 +1,271 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	docFile       = "../../docs/metrics.md"
+	alertsFile    = "../../docs/alerts.md"
+	rulesFile     = "../../packaging/prometheus/berth-rules.yaml"
+	rulesTestFile = "../../packaging/prometheus/berth-rules-test.yaml"
+	dashboardFile = "../../packaging/grafana/berth.json"
+)
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Every metric has a row in the documentation with its type and labels, and every
+// row a metric.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	rows := map[string][]string{}
+	for line := range strings.Lines(readFile(t, docFile)) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) == 6 && strings.HasPrefix(cells[1], " `") {
+			rows[strings.Trim(cells[1], " `")] = cells
+		}
+	}
+	if rows["process_*"] == nil {
+		t.Error("process_* is not documented")
+	}
+	delete(rows, "process_*")
+	for name, f := range gathered(t) {
+		row := rows[name]
+		delete(rows, name)
+		if strings.HasPrefix(name, "process_") {
+			continue
+		}
+		if row == nil {
+			t.Errorf("%s is not documented", name)
+			continue
+		}
+		if got, want := strings.TrimSpace(row[2]), strings.ToLower(f.GetType().String()); got != want {
+			t.Errorf("%s is documented as %s, is a %s", name, got, want)
+		}
+		for _, pair := range f.Metric[0].Label {
+			implied := strings.HasPrefix(name, "berth_workload_") && (pair.GetName() == "workload" || pair.GetName() == "class")
+			if !implied && !strings.Contains(row[3], "`"+pair.GetName()+"`") {
+				t.Errorf("%s: label %s is not documented", name, pair.GetName())
+			}
+		}
+	}
+	for name := range rows {
+		t.Errorf("%s is documented and does not exist", name)
+	}
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(berth|node|process|up)(_[a-z0-9_]+)?\b`)
+	quoted     = regexp.MustCompile(`"[^"]*"`)
+	byLabels   = regexp.MustCompile(`\b(by|on)\s*\([^)]*\)`)
+)
+
+// unknown returns the metrics of an expression that do not exist.
+func unknown(all map[string]*dto.MetricFamily, expr string) (names []string) {
+	bare := byLabels.ReplaceAllString(quoted.ReplaceAllString(expr, ""), "")
+	for _, name := range metricName.FindAllString(bare, -1) {
+		if f := all[strings.TrimSuffix(name, "_bucket")]; f == nil && name != "up" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestUnknownIsFound(t *testing.T) {
+	t.Parallel()
+	got := unknown(gathered(t), `sum by (node_x) (rate(berth_nothing_total{kind="node_y"}[5m])) / node_ipc > on (node) up + node_more`)
+	if want := []string{"berth_nothing_total", "node_more"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+type rules struct {
+	Groups []struct {
+		Name  string `json:"name"`
+		Rules []rule `json:"rules"`
+	} `json:"groups"`
+}
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// ruleTests is what promtool reads.
+type ruleTests struct {
+	Tests []struct {
+		InputSeries []struct {
+			Series string `json:"series"`
+		} `json:"input_series"`
+		AlertRuleTest []struct {
+			Alertname string `json:"alertname"`
+			ExpAlerts []any  `json:"exp_alerts"`
+		} `json:"alert_rule_test"`
+	} `json:"tests"`
+}
+
+func allRules(t *testing.T) (all []rule) {
+	t.Helper()
+	var file rules
+	if err := yaml.UnmarshalStrict([]byte(readFile(t, rulesFile)), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatal("no rules")
+	}
+	return all
+}
+
+// Every alert uses metrics that exist, says what it means and what to do, and has
+// a test in which it fires and one in which it does not.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	var tests ruleTests
+	if err := yaml.Unmarshal([]byte(readFile(t, rulesTestFile)), &tests); err != nil {
+		t.Fatal(err)
+	}
+	all, fires, silent := gathered(t), map[string]bool{}, map[string]bool{}
+	for _, test := range tests.Tests {
+		for _, s := range test.InputSeries {
+			if names := unknown(all, s.Series); len(names) > 0 {
+				t.Errorf("the tests feed %q, which do not exist", names)
+			}
+		}
+		for _, a := range test.AlertRuleTest {
+			fires[a.Alertname] = fires[a.Alertname] || len(a.ExpAlerts) > 0
+			silent[a.Alertname] = silent[a.Alertname] || len(a.ExpAlerts) == 0
+		}
+	}
+	doc := readFile(t, alertsFile)
+	for _, r := range allRules(t) {
+		if names := unknown(all, r.Expr); len(names) > 0 {
+			t.Errorf("%s uses %q, which do not exist", r.Alert, names)
+		}
+		if !fires[r.Alert] || !silent[r.Alert] {
+			t.Errorf("%s: fires in a test: %t, is silent in one: %t", r.Alert, fires[r.Alert], silent[r.Alert])
+		}
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || r.Labels["severity"] == "" {
+			t.Errorf("%s lacks a summary, a description or a severity", r.Alert)
+		}
+		if want := "docs/alerts.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
+			t.Errorf("%s: runbook %q, want %q", r.Alert, r.Annotations["runbook"], want)
+		}
+		if !strings.Contains(doc, "\n## "+r.Alert+"\n") {
+			t.Errorf("%s has no runbook in %s", r.Alert, alertsFile)
+		}
+	}
+}
+
+// What Prometheus itself says, where it is installed.
+func TestPromtool(t *testing.T) {
+	t.Parallel()
+	tool, err := exec.LookPath("promtool")
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("there is no promtool; the package prometheus has it")
+	}
+	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", rulesTestFile}} {
+		if out, err := exec.CommandContext(t.Context(), tool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %q: %v\n%s", args, err, out)
+		}
+	}
+}
+
+type dashboard struct {
+	UID           string `json:"uid"`
+	Title         string `json:"title"`
+	SchemaVersion int    `json:"schemaVersion"`
+	Templating    struct {
+		List []struct {
+			Name       string `json:"name"`
+			Definition string `json:"definition"`
+		} `json:"list"`
+	} `json:"templating"`
+	Panels []struct {
+		ID      int                      `json:"id"`
+		Type    string                   `json:"type"`
+		Title   string                   `json:"title"`
+		GridPos struct{ X, Y, W, H int } `json:"gridPos"`
+		Targets []struct {
+			RefID string `json:"refId"`
+			Expr  string `json:"expr"`
+		} `json:"targets"`
+	} `json:"panels"`
+}
+
+// The dashboard uses metrics that exist and variables that it has, and no panel
+// lies on another.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	var d dashboard
+	if err := json.Unmarshal([]byte(readFile(t, dashboardFile)), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.UID == "" || d.Title == "" || d.SchemaVersion < 39 || len(d.Panels) == 0 {
+		t.Errorf("uid %q, title %q, schema version %d, %d panels", d.UID, d.Title, d.SchemaVersion, len(d.Panels))
+	}
+	all, known := gathered(t), []string{"__rate_interval"}
+	for _, v := range d.Templating.List {
+		known = append(known, v.Name)
+		if names := unknown(all, v.Definition); len(names) > 0 {
+			t.Errorf("variable %s uses %q, which do not exist", v.Name, names)
+		}
+	}
+	for _, want := range []string{"datasource", "instance", "class", "workload"} {
+		if !slices.Contains(known, want) {
+			t.Errorf("there is no variable %s", want)
+		}
+	}
+	variable := regexp.MustCompile(`\$\{?(\w+)`)
+	taken := map[string]string{}
+	for i, p := range d.Panels {
+		if p.ID != i+1 || p.Title == "" || p.Type == "" {
+			t.Errorf("panel %d: id %d, title %q, type %q", i+1, p.ID, p.Title, p.Type)
+		}
+		if (p.Type == "row") != (len(p.Targets) == 0) {
+			t.Errorf("panel %q: %d queries", p.Title, len(p.Targets))
+		}
+		for _, q := range p.Targets {
+			if names := unknown(all, q.Expr); len(names) > 0 {
+				t.Errorf("panel %q uses %q, which do not exist", p.Title, names)
+			}
+			for _, v := range variable.FindAllStringSubmatch(q.Expr, -1) {
+				if !slices.Contains(known, v[1]) {
+					t.Errorf("panel %q uses the variable %s, which there is not", p.Title, v[1])
+				}
+			}
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				at := fmt.Sprint(x, ",", y)
+				if other := taken[at]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies on %q or outside", p.Title, other)
+				}
+				taken[at] = p.Title
+			}
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
+)
+
+// maxEvents is how many of the latest events a Status has at most.
+const maxEvents = 50
+
+// Status is what the page shows.
+type Status struct {
+	// Time is the agent's clock, Read when the figures were read; absent before the
+	// first reading.
+	Time    time.Time `json:"time"`
+	Read    time.Time `json:"read,omitzero"`
+	Started time.Time `json:"started"`
+	Backend string    `json:"backend"`
+	Policy  string    `json:"policy"`
+	PID     int       `json:"pid"`
+	// File is the configuration's, "" for the defaults.
+	File string `json:"file,omitempty"`
+
+	Machine Machine `json:"machine"`
+	// Workloads are by rising id.
+	Workloads []Workload    `json:"workloads"`
+	Waiting   []api.Waiting `json:"waiting"`
+	Guard     Guard         `json:"guard"`
+	// Warnings are about the configuration and the agent.
+	Warnings []string `json:"warnings"`
+	// Events are the latest, oldest first.
+	Events []api.Event `json:"events"`
+}
+
+// Workload is a line of the page's table. A figure that the host does not tell is
+// absent.
+type Workload struct {
+	ID    string      `json:"id"`
+	Class place.Class `json:"class"`
+	Own   cpuset.Set  `json:"own,omitzero"`
+	Fence cpuset.Set  `json:"fence,omitzero"`
+	Lent  bool        `json:"lent,omitempty"`
+	CPUs  cpuset.Set  `json:"cpus"`
+	Mems  cpuset.Set  `json:"mems,omitzero"`
+	Since time.Time   `json:"since"`
+	Notes []string    `json:"notes,omitempty"`
+	Figures
+}
+
+// Figures are rates over the last two readings, and the memory at the last.
+type Figures struct {
+	// CPU is CPU time per second: CPUs in use.
+	CPU *float64 `json:"cpu,omitempty"`
+	// Throttled is the share of the enforcement periods in which the quota ran out;
+	// absent without quota.
+	Throttled *float64 `json:"throttled,omitempty"`
+	// CPUPressure, MemoryPressure and IOPressure are the share of the time in which
+	// some task waited for the resource (PSI, Documentation/accounting/psi.rst).
+	CPUPressure    *float64 `json:"cpuPressure,omitempty"`
+	MemoryPressure *float64 `json:"memoryPressure,omitempty"`
+	IOPressure     *float64 `json:"ioPressure,omitempty"`
+	// Memory is in bytes.
+	Memory *float64 `json:"memory,omitempty"`
+}
+
+// statusOf asks the agent for all that the page shows. What changes between the
+// questions is told by the next Status.
+func statusOf(ctx context.Context, s api.Server) (status Status, err error) {
+	about, err := s.View.About(ctx)
+	if err != nil {
+		return status, err
+	}
+	config, err := s.View.Config(ctx)
+	if err != nil {
+		return status, err
+	}
+	m, err := s.View.Machine(ctx)
+	if err != nil {
+		return status, err
+	}
+	stats, err := s.View.Stats(ctx)
+	if err != nil {
+		return status, err
+	}
+	list, err := s.Node.List(ctx)
+	if err != nil {
+		return status, err
+	}
+	guard, err := s.View.Guard(ctx)
+	if err != nil {
+		return status, err
+	}
+	status = Status{
+		Time: time.Now(), Read: stats.Time, Started: about.Started, Backend: about.Backend, Policy: about.Policy, PID: about.PID, File: config.File,
+		Machine: machineOf(m), Workloads: workloadsOf(m.Owners, list, stats),
+		Waiting: append([]api.Waiting{}, about.Waiting...), Warnings: warningsOf(about, config), Guard: guardOf(guard),
+		Events: append([]api.Event{}, s.History.After(0)...),
+	}
+	status.Events = status.Events[max(0, len(status.Events)-maxEvents):]
+	return status, nil
+}
+
+// snapshot is a Status as text, for many requests.
+type snapshot struct {
+	head   []byte // up to the first event
+	events []eventText
+	held   map[string]bool // the ids of the workloads that there are
+
+	mu        sync.Mutex
+	explained map[string]explained // since, by id
+}
+
+type explained struct {
+	text []byte
+	err  error
+}
+
+type eventText struct {
+	seq  uint64
+	text []byte
+}
+
+// maxExplained is how many workloads are explained at most in api.Freshness.
+const maxExplained = 8
+
+var errBusy = errors.New("too many explanations at once; ask again in a second")
+
+func snapshotOf(ctx context.Context, s api.Server) (*snapshot, error) {
+	status, err := statusOf(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	snap := &snapshot{explained: map[string]explained{}, held: map[string]bool{}}
+	for i := range status.Workloads {
+		snap.held[status.Workloads[i].ID] = true
+	}
+	for i := range status.Events {
+		text, err := json.Marshal(&status.Events[i])
+		if err != nil {
+			return nil, err
+		}
+		snap.events = append(snap.events, eventText{status.Events[i].Seq, text})
+	}
+	status.Events = []api.Event{}
+	text, err := json.Marshal(&status)
+	if err != nil {
+		return nil, err
+	}
+	var ok bool
+	if snap.head, ok = bytes.CutSuffix(text, []byte("]}")); !ok {
+		return nil, errors.New("status: its events are not the last field")
+	}
+	return snap, nil
+}
+
+// text is the Status with the events above a number; one above all of them is of an
+// earlier start, before the clock was set back, and stands for none.
+func (s *snapshot) text(after uint64) []byte {
+	if n := len(s.events); n > 0 && after > s.events[n-1].seq {
+		after = 0
+	}
+	text := slices.Clone(s.head)
+	separator := ""
+	for _, e := range s.events {
+		if e.seq > after {
+			text = append(append(text, separator...), e.text...)
+			separator = ","
+		}
+	}
+	return append(text, "]}"...)
+}
+
+// explain is why a workload is where it is.
+func (s *snapshot) explain(ctx context.Context, from api.Server, id string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.explained[id]
+	switch {
+	case ok:
+		return e.text, e.err
+	case !s.held[id]:
+		return nil, &place.NotHeldError{ID: id}
+	case len(s.explained) >= maxExplained:
+		return nil, errBusy
+	}
+	why, err := from.Explain(ctx, id)
+	if e.err = err; err == nil {
+		e.text, e.err = json.Marshal(why)
+	}
+	s.explained[id] = e
+	return e.text, e.err
+}
+
+// workloadsOf joins what is told of each workload.
+func workloadsOf(owners []api.Owner, list []agent.Workload, stats api.Stats) []Workload {
+	held := make(map[string]*api.Owner, len(owners))
+	for i := range owners {
+		held[owners[i].ID] = &owners[i]
+	}
+	figures := make(map[string][]api.Figure, len(stats.Workloads))
+	for _, f := range stats.Workloads {
+		figures[f.ID] = f.Figures
+	}
+	all := make([]Workload, 0, len(list))
+	for i := range list {
+		w := &list[i]
+		line := Workload{
+			ID: w.ID(), Class: w.Spec.Request.Class, CPUs: w.CPUs, Mems: w.Mems, Since: w.Since, Notes: w.Notes,
+			Figures: figuresOf(figures[w.ID()]),
+		}
+		if o := held[w.ID()]; o != nil {
+			line.Own, line.Fence, line.Lent = o.Own, o.Fence, o.Lent
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+func figuresOf(all []api.Figure) (f Figures) {
+	var periods, throttled *float64
+	for i := range all {
+		if all[i].Part != (watch.Part{}) {
+			continue
+		}
+		switch rate := all[i].Rate; all[i].Quantity {
+		case watch.CPUTime:
+			f.CPU = rate
+		case watch.CPUPeriods:
+			periods = rate
+		case watch.CPUThrottledPeriods:
+			throttled = rate
+		case watch.CPUSome:
+			f.CPUPressure = rate
+		case watch.MemorySome:
+			f.MemoryPressure = rate
+		case watch.IOSome:
+			f.IOPressure = rate
+		case watch.Memory:
+			f.Memory = &all[i].Value
+		}
+	}
+	if periods != nil && throttled != nil && *periods > 0 {
+		share := *throttled / *periods
+		f.Throttled = &share
+	}
+	return f
+}
+
+func warningsOf(a api.About, c api.Config) []string {
+	all := []string{}
+	for _, u := range a.Unserved {
+		all = append(all, "This page is to be in one more place, and is not: "+u)
+	}
+	if c.Refused != "" {
+		all = append(all, "The configuration's file was refused, and the one before stays in force: "+c.Refused)
+	}
+	for _, p := range c.Pending {
+		all = append(all, "Waits for the next start of the agent: "+p)
+	}
+	return all
+}
+
+// Machine is the hardware as the page draws it.
+type Machine struct {
+	Name  string `json:"name,omitempty"`
+	Model string `json:"model,omitempty"`
+	// Boxes are the widest domains that have CPUs.
+	Boxes    []Box      `json:"boxes"`
+	Online   cpuset.Set `json:"online"`
+	Offline  cpuset.Set `json:"offline,omitzero"`
+	Isolated cpuset.Set `json:"isolated,omitzero"`
+	Reserved cpuset.Set `json:"reserved,omitzero"`
+	Allowed  cpuset.Set `json:"allowed,omitzero"`
+	Shared   cpuset.Set `json:"shared"`
+	// Notes are what is unusual about it.
+	Notes []string `json:"notes"`
+}
+
+func machineOf(m api.Machine) Machine {
+	hw := m.Machine
+	out := Machine{
+		Name: hw.Name, Model: hw.Model, Boxes: boxesOf(hw), Online: hw.Online, Offline: hw.Offline, Isolated: hw.Isolated,
+		Reserved: m.Config.Reserved, Allowed: m.Config.Allowed, Shared: m.Shared, Notes: []string{},
+	}
+	for _, n := range machine.Unusual(hw) {
+		out.Notes = append(out.Notes, n.Text)
+	}
+	return out
+}

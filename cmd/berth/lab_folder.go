@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/lab"
+)
+
+// labFolder is where a run of the lab is stored, and how it is shown.
+type labFolder struct{ results, resume, output string }
+
+func (f *labFolder) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.results, "results", "results", "`folder` for results; each run gets a folder of its own in it")
+	fs.StringVar(&f.resume, "resume", "", "go on with the run in `folder`, which was interrupted or killed: finished rounds are kept")
+	outputFlag(cmd, &f.output, "what to print: text or json")
+}
+
+// check refuses, with --resume, whatever would ask for another
+// experiment: all flags but those named and the common ones.
+func (f *labFolder) check(cmd *cobra.Command, free ...string) error {
+	var err error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if f.resume != "" && cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains(append(free, "resume", "output"), flag.Name) {
+			err = exitStatus{exitUsage, fmt.Errorf("--%s: a run is resumed as it was begun", flag.Name)}
+		}
+	})
+	return err
+}
+
+func onLiveHost(cmd *cobra.Command) error {
+	if rootDir(cmd) != "/" {
+		return exitStatus{exitUsage, errors.New("--root: the lab runs on the live host only")}
+	}
+	return nil
+}
+
+// run has an experiment measured in a folder of its own, or in that of the run to be
+// resumed. A new folder in which nothing was measured is removed.
+func (f *labFolder) run(cmd *cobra.Command, name string, measure func(context.Context, lab.Options) (measured bool, err error)) (dir string, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if err := restoreFirst(cmd.ErrOrStderr()); err != nil {
+		return "", err
+	}
+	bar := newProgressLine(cmd.ErrOrStderr())
+	opt := lab.Options{Exe: exe, Program: program(), Dir: f.resume, Progress: bar.show}
+	if f.resume == "" {
+		if opt.Dir, err = lab.NewRunDir(f.results, name, time.Now()); err != nil {
+			return "", fmt.Errorf("results folder: %w", err)
+		}
+	}
+	measured, err := measure(cmd.Context(), opt)
+	bar.finish()
+	if !measured && f.resume == "" {
+		_ = os.RemoveAll(opt.Dir)
+	}
+	return opt.Dir, interruptedOr(cmd.Context(), err)
+}
+
+// restoreFirst restores the values that a killed run left, and prints them.
+func restoreFirst(w io.Writer) error {
+	root, err := kernel.Open("/")
+	if err != nil {
+		return err
+	}
+	report, err := kernel.Restore(root, journalDir("/"))
+	if len(report.Items) > 0 {
+		fmt.Fprintln(w, "putting back what a killed run left:")
+		printRestored(w, report)
+	}
+	return err
+}
+
+// interruptedOr turns the error of a cancelled run into words and a status.
+func interruptedOr(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	var left *lab.NotRestoredError
+	if errors.As(err, &left) {
+		return exitStatus{exitInterrupted, fmt.Errorf("interrupted; %w: run berth restore", left)}
+	}
+	return exitStatus{exitInterrupted, errors.New("interrupted; everything was restored")}
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Results that earlier versions stored can be read, and come to the same.
+func TestStoredResults(t *testing.T) {
+	t.Parallel()
+	const isolation, guard = "testdata/lab/isolation-v1.json", "testdata/lab/guard-v1.json"
+	shown := func(args ...string) string {
+		out, errs, code := berth(t, append([]string{"lab"}, args...)...)
+		if code != exitOK || errs != "" {
+			t.Errorf("berth lab %q: exit %d, %s", args, code, errs)
+		}
+		return out
+	}
+	for file, args := range map[string][]string{
+		"isolation.txt":         {"report", isolation},
+		"isolation-report.json": {"report", isolation, "-o", "json"},
+		"isolation.csv":         {"report", isolation, "-o", "csv"},
+		"compare.json":          {"compare", isolation, isolation, "-o", "json"},
+		"guard.txt":             {"guard", "--show", guard},
+	} {
+		golden(t, "lab", file, shown(args...))
+	}
+	var report struct{ Result, Analysis json.RawMessage }
+	if err := json.Unmarshal([]byte(shown("guard", "--show", guard, "-o", "json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := os.ReadFile(guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was, now any
+	if err := errors.Join(json.Unmarshal(stored, &was), json.Unmarshal(report.Result, &now)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(was, now); diff != "" {
+		t.Errorf("the result of berth lab guard (-as stored +as given again):\n%s", diff)
+	}
+	var analysis bytes.Buffer
+	if err := json.Indent(&analysis, report.Analysis, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "lab", "guard-analysis.json", analysis.String()+"\n")
+}

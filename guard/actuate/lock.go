@@ -1,0 +1,148 @@
+package actuate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// BusyError says that another process guards the tree.
+type BusyError struct {
+	Tree string
+	Holder
+}
+
+// Holder is the process that has the lock of a tree, as it says itself.
+type Holder struct {
+	PID int    `json:"pid"` // 0: it has not said so yet
+	Dir string `json:"dir"` // its state directory, absolute
+	// Start is when it started (kernel.Process.Start): its number may be another's by now.
+	Start string `json:"start,omitempty"`
+}
+
+func (e *BusyError) Error() string {
+	who := ""
+	if e.PID != 0 {
+		who = fmt.Sprintf(" (process %d, state directory %q)", e.PID, e.Dir)
+	}
+	return fmt.Sprintf("guard /%s: another guard that may act is running%s; end it first (berth guard status)", e.Tree, who)
+}
+
+// Look returns what is noted in the state directory of a guard, in the order in which it
+// was done, and the process that guards the tree: its PID is 0 if none does. It takes no
+// lock and changes nothing. It is a kernel.NotSupportedError where there are no groups, and
+// a *kernel.DamageError, beside the notes, if some cannot be read.
+func Look(o Options) (notes []kernel.Item, by Holder, err error) {
+	h, err := Open(Options{Root: o.Root})
+	if err != nil {
+		return nil, by, err
+	}
+	if err := kernel.CheckPrivateDir(o.Dir); err != nil {
+		return nil, by, fmt.Errorf("look at the guard: %w", err)
+	}
+	ledger, err := kernel.ReadLedger(o.Root, LedgerFile(o.Dir))
+	if err != nil {
+		return nil, by, fmt.Errorf("look at the guard: %w", err)
+	}
+	name, err := lockFile(o.Root, h.tree())
+	if err != nil {
+		return nil, by, fmt.Errorf("look at the guard: %w", err)
+	}
+	text, err := kernel.ReadPrivateFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, by, fmt.Errorf("look at the guard: %w", err)
+	}
+	// A guard that was killed has not taken its name away.
+	if err != nil || json.Unmarshal(text, &by) != nil {
+		by = Holder{}
+	} else if p, err := kernel.ReadProcess(o.Root.FS(), strconv.Itoa(by.PID)); err != nil || p.Ended() || p.Start != by.Start {
+		by = Holder{}
+	}
+	return ledger.Notes(), by, ledger.Damage()
+}
+
+// tree is the directory that stands for what is guarded: that of the CPU controller,
+// or of any other.
+func (h *Host) tree() string {
+	for _, c := range []string{cgroup.CPU, cgroup.CPUSet, cgroup.Memory} {
+		if t := h.trees[c]; t != nil {
+			return t.Dir
+		}
+	}
+	return h.base.Dirs()[0]
+}
+
+// lockTree takes the lock of a tree for this process, until it ends. The lock does not
+// depend on the state directory, so that no two guards of one user act on one tree, and
+// is a file that nobody else can open: not the tree itself, whose directories everybody
+// may lock.
+func lockTree(root *kernel.Root, tree, state string) (*os.File, error) {
+	name, err := lockFile(root, tree)
+	if err != nil {
+		return nil, err
+	}
+	if err := kernel.MakePrivateDir(root.RunDir()); err != nil {
+		return nil, fmt.Errorf("lock /%s: %w", tree, err)
+	}
+	f, err := kernel.OpenPrivateFile(name, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, fmt.Errorf("lock /%s: %w", tree, err)
+	}
+	err = kernel.Lock(f, false)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		busy := &BusyError{Tree: tree}
+		if text, err := io.ReadAll(f); err != nil || json.Unmarshal(text, &busy.Holder) != nil {
+			busy.Holder = Holder{}
+		}
+		return nil, errors.Join(busy, f.Close())
+	}
+	if err == nil {
+		err = sign(root, f, state)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock /%s: %w", tree, err), f.Close())
+	}
+	return f, nil
+}
+
+// lockFile is the name of a tree's lock.
+func lockFile(root *kernel.Root, tree string) (string, error) {
+	info, err := os.Stat(filepath.Join(root.Name(), tree))
+	if err != nil {
+		return "", fmt.Errorf("lock the tree of groups: %w", err)
+	}
+	id, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", fmt.Errorf("lock /%s: it has no inode", tree)
+	}
+	return filepath.Join(root.RunDir(), fmt.Sprintf("guard-%d:%d.lock", id.Dev, id.Ino)), nil
+}
+
+// sign writes into a lock which process has it.
+func sign(root *kernel.Root, lock *os.File, state string) error {
+	state, err := filepath.Abs(state)
+	if err != nil {
+		return err
+	}
+	by := Holder{PID: os.Getpid(), Dir: state}
+	if p, err := kernel.ReadProcess(root.FS(), strconv.Itoa(by.PID)); err == nil { // a tree may not show it
+		by.Start = p.Start
+	}
+	text, err := json.Marshal(by)
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = lock.WriteAt(text, 0)
+	}
+	return err
+}

@@ -1,0 +1,351 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/plain"
+)
+
+// Phase is where the loop stands with one victim and resource.
+type Phase uint8
+
+// The phases.
+const (
+	Clear      Phase = iota // nothing is active
+	Verifying               // an action has to show that it helps
+	Holding                 // what helped is active
+	Relaxing                // some of it was reverted on trial
+	Unresolved              // nothing helps, or may be done; the cool-down runs
+)
+
+var phaseNames = []string{Clear: "clear", Verifying: "verifying", Holding: "holding", Relaxing: "relaxing", Unresolved: "unresolved"}
+
+// String returns the phase's name, "verifying".
+func (p Phase) String() string { return plain.Word(phaseNames, p) }
+
+// MarshalText writes the phase's name.
+func (p Phase) MarshalText() ([]byte, error) { return plain.MarshalWord(phaseNames, p) }
+
+// UnmarshalText reads the phase's name.
+func (p *Phase) UnmarshalText(text []byte) error { return plain.UnmarshalWord(phaseNames, text, p) }
+
+const (
+	lookBack = 5    // windows whose median is the strength, and of a trial
+	maxLost  = 3    // windows without signals for which actions are held
+	well     = 0.8  // strength up to which a victim is well
+	weaker   = 0.8  // of the strength before, at most, is better
+	marked   = 1.2  // strength from which on neighbours are acted on
+	worse    = 1.25 // of it, at least, makes a trial bad
+)
+
+// escalation has the steps for one victim and resource.
+type escalation struct {
+	victim   string
+	resource detect.Resource
+	near     bool // it is judged by the short windows
+	phase    Phase
+	since    time.Time
+	steps    []step // active, the first taken first; in phase Verifying the last is on probation
+	trial    *trial
+	seen     look
+	// strengths are those of the last windows.
+	strengths ring
+	kept      time.Time     // when it was last looked at
+	passed    time.Duration // from the time before to that
+	imposed   ring          // likewise, of what others impose, where that is known
+	lost      int           // windows without signals in a row
+	found     time.Time     // of the last finding
+	unwell    time.Time     // when the victim was last not well
+	wait      time.Duration
+	relaxAt   time.Time     // when a relaxation is due
+	deferred  bool          // it is later than usual, see Loop.deferTrial
+	relaxed   time.Time     // of the last relaxation
+	lasted    time.Duration // from then on back to when the step had shown that it helps
+	until     time.Time     // end of the last cool-down
+	cooling   []verdict     // suspects about whom nothing helps, or may be done, whatever the remedy
+	refused   time.Time     // of the last refusal for the rate limit
+	failed    []verdict     // remedies that did not help, until when that counts
+	helped    []verdict     // remedies that did
+}
+
+// step is an active action.
+type step struct {
+	action     Action
+	remedy     *Remedy
+	before     *Action // of the same remedy, which this one replaced; nil is none
+	at         time.Time
+	strength   float64 // before it
+	imposed    float64 // likewise, of what others imposed; 0 if it was not known
+	delay      delayed // likewise, of the run delay that is due to its suspect
+	undecided  bool    // it has not shown whether it helps
+	held       tally   // then, the run delay while it was verified
+	memory     int64   // that its group had in use before the first step by the remedy, in bytes
+	confidence float64
+	evidence   []detect.Evidence
+	use        float64       // the most that its group used just before it or since, in CPUs
+	proven     time.Time     // when it last showed that it helps
+	starved    time.Duration // for how long the group has had less than its floor
+}
+
+// trial is a relaxation that is being looked at.
+type trial struct {
+	step     step // as it was
+	to       *Action
+	at       time.Time
+	strength float64 // before it
+	imposed  float64 // likewise, of what others imposed
+	delay    delayed // likewise, of the run delay
+}
+
+// look counts windows since a change.
+type look struct {
+	windows, hits int
+	cured         int // of the hits, those whatever the run delay was
+	strengths     []float64
+	delay         tally
+}
+
+type verdict struct {
+	suspect string
+	remedy  detect.Remedy
+	until   time.Time
+	why     string // for failed
+}
+
+// Why a remedy has failed.
+const (
+	noHelp     = "it was tried and did not help"
+	notApplied = "it could not be applied"
+	notOurs    = "somebody else sets the same"
+)
+
+// ring is the strengths of the last windows.
+type ring struct {
+	values [lookBack]float64
+	n      int
+}
+
+func (r *ring) add(v float64) {
+	r.values[r.n%lookBack] = v
+	r.n++
+}
+
+func (r *ring) last() float64 {
+	if r.n == 0 {
+		return 0
+	}
+	return r.values[(r.n-1)%lookBack]
+}
+
+func (r *ring) median() float64 { return median(r.values[:min(r.n, lookBack)]) }
+
+// median is the upper one of an even number, 0 of none.
+func median(of []float64) float64 {
+	if len(of) == 0 {
+		return 0
+	}
+	var room [16]float64
+	sorted := append(room[:0], of...)
+	slices.Sort(sorted)
+	return sorted[len(sorted)/2]
+}
+
+func (at *escalation) owner() string { return at.victim + "\x00" + at.resource.String() }
+
+func (at *escalation) enter(p Phase, now time.Time) { at.phase, at.since, at.seen = p, now, look{} }
+
+// hold enters the phase that follows a change: Holding, or Clear with nothing left.
+func (at *escalation) hold(now time.Time, wait time.Duration) {
+	at.relaxAt, at.deferred = now.Add(wait), false
+	at.trial = nil
+	if len(at.steps) == 0 {
+		at.enter(Clear, now)
+		return
+	}
+	at.enter(Holding, now)
+}
+
+// soonAfter reports whether a finding comes so soon after a relaxation that this had
+// been too early.
+func (at *escalation) soonAfter(now time.Time) bool {
+	return now.Sub(at.relaxed) <= 2*max(at.wait, at.lasted)
+}
+
+// done reports whether there is nothing to remember.
+func (at *escalation) done(now time.Time) bool {
+	current := func(v verdict) bool { return now.Before(v.until) }
+	return len(at.steps) == 0 && at.trial == nil && !now.Before(at.until) && !at.soonAfter(now) &&
+		!slices.ContainsFunc(at.failed, current) && now.Sub(at.found) > at.wait
+}
+
+// held is the last step by a remedy against a suspect.
+func (at *escalation) held(suspect string, r detect.Remedy) *step {
+	for i := len(at.steps) - 1; i >= 0; i-- {
+		if a := &at.steps[i].action; a.Suspect == suspect && a.Remedy == r {
+			return &at.steps[i]
+		}
+	}
+	return nil
+}
+
+// reconcile verifies, relaxes and reverts the steps of an escalation, before the loop looks at
+// new findings.
+func (l *Loop) reconcile(ctx context.Context, at *escalation) {
+	if !l.keep(ctx, at) {
+		return
+	}
+	symptom, known := l.symptom(at.victim, at.resource)
+	if !known {
+		l.lose(ctx, at)
+		return
+	}
+	at.lost = 0
+	at.strengths.add(symptom.Strength)
+	if symptom.Imposed != nil {
+		at.imposed.add(*symptom.Imposed)
+	}
+	if at.strengths.median() > well && !l.explained(at.victim, at.resource) && !l.freed(at) {
+		at.unwell = l.now
+	}
+	switch at.phase {
+	case Verifying:
+		l.verify(ctx, at, symptom)
+	case Relaxing:
+		l.judgeTrial(ctx, at, symptom)
+	case Unresolved:
+		if !l.now.Before(at.until) {
+			at.hold(l.now, 0)
+		}
+		l.ensureMinimum(ctx, at)
+		l.deferTrial(at)
+		l.relax(ctx, at)
+	case Holding:
+		l.ensureMinimum(ctx, at)
+		l.deferTrial(at)
+		l.relax(ctx, at)
+	}
+}
+
+// rest stands in for reconcile while there are no windows for the symptom.
+func (l *Loop) rest(ctx context.Context, at *escalation) {
+	if l.keep(ctx, at) {
+		l.ensureMinimum(ctx, at)
+		l.deferTrial(at)
+	}
+}
+
+// move has an escalation judged by windows of the other length. Earlier measurements do not
+// compare with those: active steps are held, and verified if they have not been yet. While
+// something is active by the long windows, which always come, it stays with those.
+func (l *Loop) move(at *escalation, near bool) {
+	inForce := len(at.steps) > 0 || at.trial != nil
+	if at.near == near || near && inForce {
+		return
+	}
+	at.near, at.strengths, at.imposed, at.lost = near, ring{}, ring{}, 0
+	if !inForce {
+		return
+	}
+	verified := at.phase != Verifying
+	for i := range at.steps {
+		s := &at.steps[i]
+		verified = verified && !s.undecided
+		s.imposed, s.delay, s.held, s.undecided, s.at, s.proven = 0, delayed{}, tally{}, false, l.now, l.now
+	}
+	at.hold(l.now, l.cfg.Hold)
+	if !verified {
+		at.enter(Verifying, l.now)
+	}
+}
+
+// keep reverts what must not be any more, and sees what the groups of the rest use;
+// false if nothing is left, as the victim is gone.
+func (l *Loop) keep(ctx context.Context, at *escalation) bool {
+	if !at.kept.IsZero() {
+		at.passed = l.now.Sub(at.kept)
+	}
+	at.kept = l.now
+	if l.byGroup[at.victim] == nil {
+		l.drop(ctx, at, "the victim is gone")
+		*at = escalation{victim: at.victim, resource: at.resource, near: at.near, since: l.now, wait: l.cfg.Hold}
+		return false
+	}
+	l.withdraw(ctx, at)
+	for i := range at.steps {
+		s := &at.steps[i]
+		if w := l.byGroup[s.action.Group]; w != nil && !math.IsNaN(w.Use) && !(w.Use <= s.use) {
+			s.use = w.Use // the window that it was acted in may have begun before it
+		}
+	}
+	return true
+}
+
+// symptom is how strong the victim's symptom is; false if that is not known.
+func (l *Loop) symptom(victim string, r detect.Resource) (detect.Symptom, bool) {
+	if l.in.Symptoms == nil || l.late {
+		return detect.Symptom{}, false
+	}
+	s, ok := l.in.Symptoms.Symptom(victim, r)
+	return s, ok && !math.IsNaN(s.Strength)
+}
+
+// withdraw reverts what must not be any more.
+func (l *Loop) withdraw(ctx context.Context, at *escalation) {
+	for i := len(at.steps) - 1; i >= 0; i-- {
+		reason := l.permits(at.steps[i].action)
+		if reason == "" {
+			continue
+		}
+		for len(at.steps) > i {
+			l.pop(ctx, at, reason, nil)
+		}
+		at.hold(l.now, l.cfg.Hold)
+	}
+}
+
+// lose holds on for some windows without signals, and then reverts a step per
+// window.
+func (l *Loop) lose(ctx context.Context, at *escalation) {
+	if at.lost++; at.lost <= maxLost || len(at.steps) == 0 {
+		return
+	}
+	l.pop(ctx, at, fmt.Sprintf("no signal of %s for %d windows", at.victim, at.lost), nil)
+	at.hold(l.now, at.wait)
+}
+
+// pop takes the last step back, to the one that it replaced.
+func (l *Loop) pop(ctx context.Context, at *escalation, why string, effect *Effect) {
+	s := at.steps[len(at.steps)-1]
+	at.steps = at.steps[:len(at.steps)-1]
+	changes, err := l.put(ctx, at, s.action, s.before)
+	l.emit(at, Reverted, &s, Event{Changes: changes, Effect: effect, Text: why})
+	l.report(at, &s, err)
+}
+
+// put replaces an escalation's action by another of the same knob, or by none.
+func (l *Loop) put(ctx context.Context, at *escalation, a Action, by *Action) ([]Change, error) {
+	if by != nil {
+		return l.book().set(ctx, at.owner(), *by)
+	}
+	return l.book().unset(ctx, at.owner(), a)
+}
+
+// report files an error of the Actuator.
+func (l *Loop) report(at *escalation, s *step, err error) {
+	if err != nil {
+		l.emit(at, Failed, s, Event{Alert: true, Text: err.Error()})
+	}
+}
+
+// drop takes all of an escalation back, the last step first.
+func (l *Loop) drop(ctx context.Context, at *escalation, why string) {
+	for len(at.steps) > 0 {
+		l.pop(ctx, at, why, nil)
+	}
+	at.trial = nil
+}

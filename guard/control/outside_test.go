@@ -1,0 +1,112 @@
+package control_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+)
+
+// besideOutsiders is a victim that waits for a neighbour and for processes in no group,
+// who are there all the time and stay.
+func besideOutsiders(t *testing.T, window time.Duration, left float64) *world {
+	n := hog("pods/batch", 2.5)
+	n.use, n.on = 1, from(time.Minute)
+	n.left = map[detect.Remedy]float64{detect.Weight: left}
+	w := newWorld(t, 4, window, n)
+	w.outside = func(time.Duration) float64 { return 2 }
+	w.noise = 0.2
+	return w
+}
+
+// A remedy that takes away what its suspect takes helps, though processes in no group
+// have the victim wait on: it is kept, what is left is named, and nothing more is done to
+// the suspect. It is found and judged with the run-queue probe and without.
+func TestHelpsBesideOutsiders(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		window time.Duration
+		blind  bool
+	}{{"fast", 100 * time.Millisecond, false}, {"slow", time.Second, false}, {"slow, without the probe", time.Second, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := besideOutsiders(t, c.window, 0.01)
+				w.blind = c.blind
+				r := w.runner(enforce())
+				r.run(time.Minute)
+				events := slices.DeleteFunc(r.run(2*time.Minute), func(e control.Event) bool { return e.Suspect != "pods/batch" })
+				if got := told(events[:min(len(events), 2)]); got != "applied weight pods/batch: idle\nkept weight pods/batch: idle\n" {
+					t.Fatalf("%s, want it applied and kept", told(events))
+				}
+				for _, e := range events[1:] {
+					t.Log(e.Time.Format("05.0"), e)
+					if e.Outcome == control.Reverted || e.Outcome == control.GaveUp || e.Action != nil && e.Action.Remedy != detect.Weight {
+						t.Errorf("%v, want nothing more done", e)
+					}
+				}
+				if kept := events[1]; !strings.Contains(kept.Text, "processes in no group") || kept.Effect.RunDelay == nil {
+					t.Errorf("%v, want it to name what is left", kept)
+				}
+				if len(w.force) != 1 {
+					t.Errorf("in force %v, want the remedy that helps", w.force)
+				}
+			})
+		})
+	}
+}
+
+// One whose suspect has its part no more, but only as the processes in no group have
+// taken it up, or that does nothing, is reverted in bounded time.
+func TestNoHelpBesideOutsiders(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		window time.Duration
+		blind  bool
+		left   float64 // of what the victim waits for the suspect, under the remedy
+	}{
+		{"fast, nothing", 100 * time.Millisecond, false, 1},
+		{"fast, taken up", 100 * time.Millisecond, false, 0.01},
+		{"slow, nothing", time.Second, false, 1},
+		{"slow, taken up", time.Second, false, 0.01},
+		{"slow, nothing, without the probe", time.Second, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := besideOutsiders(t, c.window, c.left)
+				w.blind, w.noise = c.blind, 0.05
+				if c.left < 1 {
+					w.outside = func(time.Duration) float64 {
+						if w.inForce("pods/batch", detect.Weight) {
+							return 2 + 2.5*(1-c.left)
+						}
+						return 2
+					}
+				}
+				r := w.runner(enforce())
+				r.run(time.Minute)
+				events := slices.DeleteFunc(r.run(2*time.Minute), func(e control.Event) bool { return e.Suspect != "pods/batch" })
+				back := slices.IndexFunc(events, func(e control.Event) bool {
+					return (e.Outcome == control.Reverted || e.Outcome == control.Relaxed) && e.Action.Remedy == detect.Weight
+				})
+				if back < 1 || events[0].Outcome != control.Applied || slices.ContainsFunc(events, func(e control.Event) bool { return e.Outcome == control.Kept }) {
+					t.Fatalf("%s, want it applied, and taken back", told(events))
+				}
+				within := max(2*time.Second, 6*c.window)
+				if c.left < 1 { // a trial has to show it
+					within = time.Minute + 10*c.window
+				}
+				if after := events[back].Time.Sub(events[0].Time); after > within {
+					t.Errorf("taken back after %v, want at most %v", after, within)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,274 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/desired"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/knob"
+)
+
+// overrides are the active settings of the loop, which lie above those of the groups, and
+// for which victims they are. Several victims may want the same; the strongest wish is active (desired.State).
+type overrides struct {
+	act      Actuator
+	remedies []Remedy
+	virtual  bool // nothing is written, as in mode preview
+	want     desired.State
+	asked    map[claim]Action // behind the claims of want
+	all      []*override
+	drift    desired.Drift[target]
+	began    time.Time // where drift and retries count from
+}
+
+// target names the setting that an action changes: a remedy of a group.
+type target struct {
+	group  string
+	remedy detect.Remedy
+}
+
+// claim is an owner's wish for a target.
+type claim struct {
+	target
+	owner string
+}
+
+// override is the active action of a target.
+type override struct {
+	target
+	now *Action // nil is the original
+	// dirty says that the kernel may differ from now: an error came between. It is
+	// tried again when retry says so.
+	dirty bool
+	retry desired.Retry
+}
+
+func newOverrides(act Actuator, remedies []Remedy, virtual bool) overrides {
+	return overrides{
+		act: act, remedies: remedies, virtual: virtual, asked: map[claim]Action{},
+		drift: desired.Drift[target]{Rule: desired.Rule{Limit: maxDrift - 1, Window: int64(driftSpan)}},
+	}
+}
+
+// instant is a time as package desired counts it.
+func (k *overrides) instant(now time.Time) desired.Instant {
+	if k.began.IsZero() {
+		k.began = now
+	}
+	return int64(now.Sub(k.began))
+}
+
+func compareTarget(k *override, a Action) int {
+	return cmp.Or(strings.Compare(k.group, a.Group), cmp.Compare(k.remedy, a.Remedy))
+}
+
+func (k *overrides) find(a Action) *override {
+	if i, ok := slices.BinarySearchFunc(k.all, a, compareTarget); ok {
+		return k.all[i]
+	}
+	return nil
+}
+
+func (k *overrides) make(a Action) *override {
+	i, ok := slices.BinarySearchFunc(k.all, a, compareTarget)
+	if !ok {
+		at := &override{target: target{a.Group, a.Remedy}, retry: desired.Retry{First: int64(firstRetry), Last: int64(lastRetry)}}
+		k.all = slices.Insert(k.all, i, at)
+	}
+	return k.all[i]
+}
+
+// set makes an action an owner's wish, in place of an earlier one for the same target.
+// After an error everything is as before, or is to be: see dirty.
+func (k *overrides) set(ctx context.Context, owner string, a Action) ([]Change, error) {
+	at := k.make(a)
+	want, asked := k.want.Clone(), maps.Clone(k.asked)
+	k.claim(owner, a)
+	changes, err := k.settle(ctx, at)
+	if err != nil {
+		k.want, k.asked = want, asked
+		if _, e := k.settle(ctx, at); e != nil {
+			err = errors.Join(err, e)
+		}
+		k.tidy()
+	}
+	return changes, err
+}
+
+func (k *overrides) claim(owner string, a Action) {
+	c := claim{target{a.Group, a.Remedy}, owner}
+	k.disclaim(c)
+	k.asked[c] = a
+	r := find(k.remedies, a.Remedy)
+	for id, value := range a.Limits.Settings() {
+		k.want.Override(a.Group, id, desired.Claim{Owner: owner, Reason: a.Remedy.String(), Value: value, Widens: r.Gives})
+	}
+}
+
+func (k *overrides) disclaim(c claim) {
+	for id := range k.asked[c].Limits.Settings() {
+		k.want.Remove(c.group, id, c.owner)
+	}
+	delete(k.asked, c)
+}
+
+// unset takes an owner's wish back.
+func (k *overrides) unset(ctx context.Context, owner string, a Action) ([]Change, error) {
+	at := k.find(a)
+	if at == nil {
+		return nil, nil
+	}
+	k.disclaim(claim{at.target, owner})
+	changes, err := k.settle(ctx, at)
+	k.tidy()
+	return changes, err
+}
+
+// forget takes every owner's wish for a target back, as if nothing were active.
+func (k *overrides) forget(at *override, dirty bool) {
+	for c := range k.asked {
+		if c.target == at.target {
+			k.disclaim(c)
+		}
+	}
+	at.now, at.dirty = nil, dirty
+	k.tidy()
+}
+
+// settle drives the kernel to the strongest wish, if it is not there.
+func (k *overrides) settle(ctx context.Context, at *override) (changes []Change, err error) {
+	want := k.strongest(at)
+	if !at.dirty && same(want, at.now) {
+		return nil, nil
+	}
+	switch {
+	case k.virtual && want != nil:
+		changes, err = k.act.Preview(ctx, *want)
+	case k.virtual:
+	case want != nil:
+		changes, err = k.act.Apply(ctx, *want)
+	case at.now != nil:
+		changes, err = k.act.Revert(ctx, *at.now)
+	case at.dirty: // the first Apply failed; what it left is reverted
+		changes, err = k.act.Revert(ctx, Action{Remedy: at.remedy, Group: at.group})
+	}
+	if want == nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged)) {
+		err = nil // the group is gone, and its settings with it; or the value is somebody else's by now
+	}
+	at.dirty = err != nil && !k.virtual
+	if err == nil {
+		at.now = want
+		at.retry.Done()
+	}
+	return changes, err
+}
+
+// strongest is the wish whose setting is effective, nil if there is none.
+func (k *overrides) strongest(at *override) *Action {
+	values := k.want.Of(at.group)
+	for _, row := range find(k.remedies, at.remedy).rows() {
+		if c, ok := values[knob.ID{Knob: row}]; ok {
+			a := k.asked[claim{at.target, c.Owner}]
+			return &a
+		}
+	}
+	return nil
+}
+
+// tidy forgets targets that are as they were.
+func (k *overrides) tidy() {
+	k.all = slices.DeleteFunc(k.all, func(at *override) bool {
+		done := at.now == nil && !at.dirty && k.strongest(at) == nil
+		if done {
+			k.drift.Forget(at.target)
+		}
+		return done
+	})
+}
+
+func (k *overrides) pending() bool {
+	return slices.ContainsFunc(k.all, func(at *override) bool { return at.dirty })
+}
+
+// owed are the actions whose knobs are dirty.
+func (k *overrides) pendingActions() []Action {
+	var all []Action
+	for _, at := range k.all {
+		switch {
+		case at.dirty && at.now != nil:
+			all = append(all, *at.now)
+		case at.dirty:
+			all = append(all, Action{Remedy: at.remedy, Group: at.group})
+		}
+	}
+	return all
+}
+
+// has reports whether the knob of an action is active or dirty, or one that is
+// written with it.
+func (k *overrides) has(a Action) bool {
+	return slices.ContainsFunc(k.all, func(at *override) bool { return k.shares(Action{Remedy: at.remedy, Group: at.group}, a) })
+}
+
+// shares reports whether two actions may write the same files.
+func (k *overrides) shares(a, b Action) bool {
+	if a.Remedy != b.Remedy {
+		return false
+	}
+	r := find(k.remedies, a.Remedy)
+	return a.Group == b.Group || r != nil && r.Below && related(a.Group, b.Group)
+}
+
+// owesOf reports whether a knob of the group, or of one in or around it, is dirty.
+func (k *overrides) pendingAt(group string) bool {
+	return slices.ContainsFunc(k.all, func(at *override) bool { return at.dirty && related(at.group, group) })
+}
+
+func related(a, b string) bool { return kernel.Within(a, b) || kernel.Within(b, a) }
+
+// A change that the kernel refused is tried again after firstRetry, then after twice as long
+// each time, up to lastRetry.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// retry repeats the changes that the kernel has refused, if they are due or forced.
+func (k *overrides) retry(ctx context.Context, now time.Time, force bool) (failed []*override, errs []error) {
+	for _, at := range slices.Clone(k.all) {
+		if !at.dirty {
+			continue
+		}
+		if !at.retry.Failing() && !force { // the failure was in the step before
+			at.retry.Failed(k.instant(now))
+			continue
+		}
+		if !force && !at.retry.Due(k.instant(now)) {
+			continue
+		}
+		if _, err := k.settle(ctx, at); err != nil {
+			at.retry.Failed(k.instant(now))
+			failed, errs = append(failed, at), append(errs, err)
+		}
+	}
+	k.tidy()
+	return failed, errs
+}
+
+func (k *overrides) inForce() []Action {
+	var all []Action
+	for _, at := range k.all {
+		if at.now != nil {
+			all = append(all, *at.now)
+		}
+	}
+	return all
+}

@@ -1,0 +1,318 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+)
+
+// current are the verdicts that still count and are not about the same.
+func (l *Loop) current(all []verdict, but verdict) []verdict {
+	return slices.DeleteFunc(all, func(v verdict) bool {
+		return !l.now.Before(v.until) || v.suspect == but.suspect && v.remedy == but.remedy
+	})
+}
+
+// among returns the verdict that counts about a suspect and remedy, nil if there is none.
+func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) *verdict {
+	i := slices.IndexFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && l.now.Before(v.until) })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// cool leaves a suspect alone for some time.
+func (l *Loop) cool(at *escalation, suspect string) {
+	v := verdict{suspect: suspect, until: l.now.Add(l.cfg.CoolDown)}
+	at.cooling = append(l.current(at.cooling, v), v)
+	at.until = v.until
+	at.enter(Unresolved, l.now)
+}
+
+// explained reports whether a finding says that the victim lacks CPU time, or
+// cycles, for a reason that is no neighbour. How much of a wait steal explains is for
+// the detector to say.
+func (l *Loop) explained(victim string, r detect.Resource) bool {
+	switch r {
+	case detect.CPU, detect.MemoryBandwidth, detect.LLC, detect.SMT:
+	default:
+		return false
+	}
+	return slices.ContainsFunc(l.in.Findings, func(f detect.Finding) bool {
+		switch f.Resource {
+		case detect.OwnLimit:
+			return f.Victim == victim
+		case detect.OwnLoad:
+			return f.Victim == victim && r == detect.CPU
+		case detect.Hypervisor:
+			return f.Victim == victim && r != detect.CPU
+		}
+		return false
+	})
+}
+
+// busy reports whether another escalation has a change under way whose effect could
+// not be told from one here: to the same groups, or to the same cache domain.
+func (l *Loop) busy(at *escalation, group string) bool {
+	return slices.ContainsFunc(l.escalations, func(o *escalation) bool {
+		if o == at || o.phase != Verifying && o.phase != Relaxing {
+			return false
+		}
+		changing := o.changing()
+		return related(changing.Group, group) || changing.Suspect != "" && related(changing.Suspect, group) ||
+			at.ofCache() && o.ofCache() && l.shareCache(at.victim, o.victim)
+	})
+}
+
+// changing is the action on probation or on trial.
+func (at *escalation) changing() *Action {
+	if at.trial != nil {
+		return &at.trial.step.action
+	}
+	return &at.steps[len(at.steps)-1].action
+}
+
+func (at *escalation) ofCache() bool {
+	return at.resource == detect.LLC || at.resource == detect.MemoryBandwidth
+}
+
+// shareCache reports whether two workloads may run in one last-level cache domain.
+func (l *Loop) shareCache(a, b string) bool {
+	x, y := l.byGroup[a], l.byGroup[b]
+	if l.cfg.Machine == nil || x == nil || y == nil || x.CPUs.IsEmpty() || y.CPUs.IsEmpty() {
+		return true
+	}
+	return slices.ContainsFunc(l.cfg.Machine.ByKind(machine.L3), func(d machine.Domain) bool {
+		return d.CPUs.Overlaps(x.CPUs) && d.CPUs.Overlaps(y.CPUs)
+	})
+}
+
+// answer does something about a finding, if something may and can be done now.
+func (l *Loop) react(ctx context.Context, f *detect.Finding) {
+	if l.byGroup[f.Victim] == nil || !slices.ContainsFunc(f.Remedies, l.acts) || f.Suspect == "" && f.Resource != detect.OwnLimit {
+		return
+	}
+	if l.explained(f.Victim, f.Resource) {
+		return
+	}
+	at := l.escalation(f.Victim, f.Resource)
+	if at.near != l.in.Near {
+		return
+	}
+	at.found = l.now
+	symptom, known := l.symptom(f.Victim, f.Resource)
+	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < marked {
+		return
+	}
+	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.steps[len(at.steps)-1].undecided) {
+		return
+	}
+	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, "") != nil {
+		return
+	}
+	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
+		return
+	}
+	on := f.Suspect
+	if on == "" {
+		on = f.Victim
+	}
+	if l.busy(at, on) || l.real.pendingAt(on) {
+		return
+	}
+	l.escalate(ctx, at, f, symptom)
+}
+
+// cured reports whether the last step, against the suspect, has ended what others
+// impose: what is left is the victim's own queue, and worth no further step.
+func (at *escalation) cured(suspect string, now detect.Symptom) bool {
+	return at.holds(suspect) && now.Imposed != nil && at.steps[len(at.steps)-1].imposed >= 1 && *now.Imposed < 1
+}
+
+// holds reports whether the last step is against the suspect.
+func (at *escalation) holds(suspect string) bool {
+	return len(at.steps) > 0 && at.steps[len(at.steps)-1].action.Suspect == suspect
+}
+
+// escalate takes the next step of the escalation.
+func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, symptom detect.Symptom) {
+	var skipped []Skip
+	tried := len(at.steps) > 0
+	for _, name := range l.order(at, f) {
+		if v := l.among(at.failed, f.Suspect, name); v != nil {
+			skipped, tried = append(skipped, Skip{name, v.why}), true
+			continue
+		}
+		held := at.held(f.Suspect, name)
+		a, reason := l.propose(at, name, f.Suspect, held)
+		if reason != "" {
+			skipped = append(skipped, Skip{name, reason})
+			continue
+		}
+		w := l.byGroup[a.Group]
+		s := step{
+			action: a, remedy: l.remedy(name), strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: w.Use, memory: w.Memory,
+		}
+		if symptom.Typical > 0 {
+			s.strength = symptom.Typical
+		}
+		if symptom.Imposed != nil {
+			s.imposed = *symptom.Imposed
+		}
+		s.delay = l.delayBefore(at, f.Suspect, agreeing)
+		if held != nil {
+			before := held.action
+			s.before, s.memory = &before, held.memory
+		}
+		done, again := l.take(ctx, at, s, skipped)
+		if done || !again {
+			return
+		}
+		skipped, tried = append(skipped, Skip{name, notApplied}), true
+	}
+	l.cool(at, f.Suspect)
+	outcome, text := Refused, fmt.Sprintf("left alone for %v", l.cfg.CoolDown)
+	if tried {
+		outcome = GaveUp
+	}
+	if len(at.steps) > 0 && l.cfg.Mode == Enforce {
+		text += "; what is in force for the victim stays"
+	}
+	l.events = append(l.events, Event{
+		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: f.Victim, Suspect: f.Suspect, Resource: f.Resource,
+		Confidence: f.Confidence, Evidence: f.Evidence, Skipped: skipped, Alert: tried, Text: text,
+	})
+}
+
+// propose returns what a remedy would do next about a suspect, or why it cannot.
+// Held is this escalation's last step by the same remedy, nil if there is none.
+func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held *step) (a Action, reason string) {
+	r := l.remedy(name)
+	if r == nil {
+		return a, advice(name)
+	}
+	if why := l.in.Host.Unavailable[name]; why != "" {
+		return a, why
+	}
+	a = Action{Remedy: name, Victim: at.victim, Suspect: suspect, Resource: at.resource, Group: suspect}
+	if r.Target != nil {
+		if a.Group, reason = r.Target(at.victim, suspect); reason != "" {
+			return a, reason
+		}
+	}
+	if reason = l.permits(a); reason != "" {
+		return a, reason
+	}
+	if held == nil {
+		switch {
+		case l.book().find(a) != nil && l.book().find(a).now == nil:
+			return a, "an earlier one could not be taken back yet"
+		case l.book().has(a):
+			return a, "it is in force already, for another victim or resource"
+		}
+	}
+	c := l.caseOf(&a)
+	if held != nil {
+		c.Held, c.MemoryBefore = &held.action.Limits, held.memory
+	}
+	a.Limits, reason = r.Propose(&c)
+	return a, reason
+}
+
+// caseOf has the facts about an action's victim and group.
+func (l *Loop) caseOf(a *Action) Case {
+	c := Case{Host: l.in.Host, Machine: l.cfg.Machine, BestEffort: l.bestEffort(a.Group)}
+	if w := l.byGroup[a.Victim]; w != nil {
+		c.Victim = *w
+	}
+	if w := l.byGroup[a.Group]; w != nil {
+		c.Group = *w
+	}
+	return c
+}
+
+// weaker returns a weaker action on the way back to the one before a step; nil stands for the
+// original settings.
+func (l *Loop) weaker(s *step) *Action {
+	if s.remedy.Weaker == nil {
+		return s.before
+	}
+	var before *cgroup.Limits
+	if s.before != nil {
+		before = &s.before.Limits
+	}
+	c := l.caseOf(&s.action)
+	to, ok := s.remedy.Weaker(&c, s.action.Limits, before)
+	if !ok {
+		return s.before
+	}
+	a := s.action
+	a.Limits = to
+	return &a
+}
+
+// acts reports whether a remedy is one that the loop carries out, and not advice.
+func (l *Loop) acts(name detect.Remedy) bool { return l.remedy(name) != nil }
+
+// remedy returns one of the loop's by its name, nil if it is none.
+func (l *Loop) remedy(name detect.Remedy) *Remedy { return find(l.cfg.Remedies, name) }
+
+// order returns the remedies in the order in which they are tried: those first that have helped against the
+// suspect before.
+func (l *Loop) order(at *escalation, f *detect.Finding) []detect.Remedy {
+	order := slices.Clone(f.Remedies)
+	slices.SortStableFunc(order, func(a, b detect.Remedy) int {
+		return rank(l.among(at.helped, f.Suspect, a) != nil) - rank(l.among(at.helped, f.Suspect, b) != nil)
+	})
+	return order
+}
+
+func rank(helped bool) int {
+	if helped {
+		return 0
+	}
+	return 1
+}
+
+// take applies a step. Done is true if it is; again if another may be tried
+// instead.
+func (l *Loop) take(ctx context.Context, at *escalation, s step, skipped []Skip) (done, again bool) {
+	if !l.bucket.take(l.now) {
+		if l.now.Sub(at.refused) >= time.Minute {
+			at.refused = l.now
+			l.emit(at, Refused, &s, Event{Alert: true, Text: fmt.Sprintf("more than %d actions a minute", l.cfg.PerMinute)})
+		}
+		return false, false
+	}
+	changes, err := l.book().set(ctx, at.owner(), s.action)
+	if err != nil {
+		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(l.cfg.CoolDown), why: notApplied}
+		at.failed = append(l.current(at.failed, v), v)
+		l.report(at, &s, err)
+		return false, !l.real.pendingAt(s.action.Group)
+	}
+	if !at.relaxed.IsZero() {
+		if at.soonAfter(l.now) {
+			at.wait = min(2*at.wait, l.cfg.MaxHold)
+		} else {
+			at.wait = l.cfg.Hold
+		}
+		at.relaxed = time.Time{}
+	}
+	s.at = l.cfg.Now()
+	at.steps = append(at.steps, s)
+	if l.cfg.Mode == Preview {
+		l.emit(at, WouldApply, &s, Event{Changes: changes, Skipped: skipped})
+		at.hold(l.now, at.wait)
+		return true, false
+	}
+	l.emit(at, Applied, &s, Event{Changes: changes, Skipped: skipped})
+	at.enter(Verifying, l.now)
+	return true, false
+}

@@ -1,0 +1,550 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// paper is a host on paper: a symptom per victim, which remedies active lower by
+// a factor each, and a finding as long as it is strong.
+type paper struct {
+	world
+	cases []complaint
+	base  float64 // the strength of symptoms while nothing is active; 0 is 4
+	then  string  // who is accused once something is active; "" is the suspect
+}
+
+type complaint struct {
+	victim, suspect string
+	resource        detect.Resource
+	left            map[detect.Remedy]float64
+}
+
+func (p *paper) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
+	i := slices.IndexFunc(p.cases, func(c complaint) bool { return c.victim == group && c.resource == r })
+	if i < 0 {
+		return detect.Symptom{}, false
+	}
+	c := p.cases[i]
+	strength := p.base
+	if strength == 0 {
+		strength = 4
+	}
+	for remedy, left := range c.left {
+		for k := range p.force {
+			if strings.HasSuffix(k, " "+remedy.String()) {
+				strength *= left
+			}
+		}
+	}
+	suspect := c.suspect
+	if p.then != "" && len(p.force) > 0 {
+		suspect = p.then
+	}
+	return detect.Symptom{Strength: strength, Suspect: suspect, Share: 1}, true
+}
+
+// RunDelay is not known on paper.
+func (p *paper) RunDelay(string, string, int) (detect.RunDelay, bool) {
+	return detect.RunDelay{}, false
+}
+
+func (p *paper) findings() []detect.Finding {
+	var all []detect.Finding
+	for _, c := range p.cases {
+		if s, _ := p.Symptom(c.victim, c.resource); s.Strength >= 1 {
+			all = append(all, detect.Finding{
+				Victim: c.victim, Suspect: c.suspect, Resource: c.resource, Confidence: 0.8, Remedies: c.resource.Remedies(c.suspect == ""),
+			})
+		}
+	}
+	return all
+}
+
+func (p *paper) run(c control.Config, windows int) []control.Event {
+	p.t.Helper()
+	c.Mode = max(c.Mode, control.Preview)
+	loop, err := control.New(c, p)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var events []control.Event
+	for range windows {
+		time.Sleep(time.Second)
+		h := p.host()
+		h.Use = float64(p.cpus)
+		events = append(events, loop.Step(context.Background(), control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: h})...)
+	}
+	return events
+}
+
+func onPaper(t *testing.T, cpus int, cases ...complaint) *paper {
+	p := &paper{world: *newWorld(t, cpus, time.Second), cases: cases}
+	p.workloads = []control.Workload{
+		{Group: victim, Class: place.LS, CPUs: cpuset.MustParse("0-3")},
+		{Group: "pods/batch", Class: place.BE, Use: 8, Memory: 1 << 30},
+	}
+	return p
+}
+
+// Why the guard does not carry out what is advice.
+const (
+	noExclusive = "it takes CPUs away from every other group: place the victim with class LSE"
+	noSchemata  = "the guard does not write schemata of resctrl: set them by hand, see docs/guard.md"
+)
+
+// Each resource has its remedies in order, further steps of one before the next,
+// and what the host lacks is named.
+func TestRungs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		resource detect.Resource
+		left     map[detect.Remedy]float64
+		missing  map[detect.Remedy]string
+		want     string
+		skipped  []control.Skip // of the last event that tries something, or says that nothing may be done
+	}{
+		{
+			detect.CPU,
+			map[detect.Remedy]float64{detect.Weight: 0.7, detect.HeadroomCap: 0.7, detect.ShrinkCPUs: 0.7}, nil,
+			`applied weight pods/batch: idle
+kept weight pods/batch: idle
+applied headroom_cap pods/batch: 4.80 CPUs
+kept headroom_cap pods/batch: 4.80 CPUs
+applied headroom_cap pods/batch: 2.40 CPUs
+reverted headroom_cap pods/batch: 2.40 CPUs
+applied shrink_cpus pods/batch: CPUs 4-15
+kept shrink_cpus pods/batch: CPUs 4-15
+applied shrink_cpus pods/batch: CPUs 10-15
+reverted shrink_cpus pods/batch: CPUs 10-15
+gave_up
+`,
+			[]control.Skip{
+				{detect.Weight, "it goes no further"}, {detect.HeadroomCap, "it was tried and did not help"},
+				{detect.ShrinkCPUs, "it was tried and did not help"}, {detect.ExclusiveCPUs, noExclusive},
+			},
+		},
+		{
+			detect.LLC, map[detect.Remedy]float64{detect.ShrinkCPUs: 0.2}, nil,
+			"applied shrink_cpus pods/batch: CPUs 4-15\nkept shrink_cpus pods/batch: CPUs 4-15\n",
+			[]control.Skip{{detect.CacheWays, noSchemata}},
+		},
+		{
+			detect.MemoryBandwidth, map[detect.Remedy]float64{detect.ShrinkCPUs: 0.3}, map[detect.Remedy]string{detect.ShrinkCPUs: "no cpuset"},
+			"refused\n", []control.Skip{{detect.BandwidthCap, noSchemata}, {detect.ShrinkCPUs, "no cpuset"}},
+		},
+		{detect.SMT, nil, nil, "", nil},
+		{
+			detect.Memory, map[detect.Remedy]float64{detect.MemoryHigh: 0.2}, nil,
+			"applied memory_high pods/batch: high 921 MiB\nkept memory_high pods/batch: high 921 MiB\n", nil,
+		},
+		{
+			detect.IO, map[detect.Remedy]float64{detect.IOWeight: 0.2}, nil,
+			"applied io_weight pods/batch: weight 10\nkept io_weight pods/batch: weight 10\n", nil,
+		},
+		{detect.NUMA, nil, nil, "", nil},
+		{detect.Frequency, nil, nil, "", nil},
+		{detect.Hypervisor, nil, nil, "", nil},
+		{detect.OwnLoad, nil, nil, "", nil},
+	} {
+		t.Run(c.resource.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := onPaper(t, 16, complaint{victim, "pods/batch", c.resource, c.left})
+				p.missing = c.missing
+				events := p.run(enforce(), 30)
+				want(t, events, c.want)
+				var skipped []control.Skip
+				for _, e := range events {
+					switch e.Outcome {
+					case control.Applied, control.GaveUp, control.Refused:
+						skipped = e.Skipped
+					}
+				}
+				if diff := cmp.Diff(c.skipped, skipped); diff != "" {
+					t.Errorf("skipped (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// What has been made stronger step by step is restored a tenth of the node at a
+// time.
+func TestGrowsSlowly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 32, complaint{victim, "pods/batch", detect.MemoryBandwidth, map[detect.Remedy]float64{detect.ShrinkCPUs: 0.2}})
+		p.workloads[0].CPUs = cpuset.Set{}
+		last, events := 0, p.run(enforce(), 200)
+		for _, a := range p.applied {
+			n := a.Limits.CPUs.Len()
+			if last > 0 && n > last+4 {
+				t.Errorf("grows from %d to %d CPUs of 32 at once", last, n)
+			}
+			last = n
+		}
+		if len(p.applied) < 4 {
+			t.Errorf("only %v", told(events))
+		}
+	})
+}
+
+// Who may not be acted on is reported, with the reason.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		suspect string
+		change  func(p *paper, c *control.Config)
+		outcome control.Outcome
+		reason  string // of the first step
+	}{
+		{"LS", "pods/batch", func(p *paper, _ *control.Config) { p.workloads[1].Class = place.LS }, control.Refused, "is LS, not BE"},
+		{"LS, weighed", "pods/batch", func(p *paper, c *control.Config) { p.workloads[1].Class, c.Weigh = place.LS, true }, control.Applied, ""},
+		{"LSR, weighed", "pods/batch", func(p *paper, c *control.Config) { p.workloads[1].Class, c.Weigh = place.LSR, true }, control.Refused, "is LSR, not BE"},
+		{"LS, allowed", "pods/batch", func(p *paper, c *control.Config) { p.workloads[1].Class, c.Allowed = place.LS, []string{"pods/b*"} }, control.Applied, ""},
+		{"protected by the caller", "pods/batch", func(p *paper, _ *control.Config) { p.workloads[1].Protected = true }, control.Refused, "is protected"},
+		{"protected by a glob", "pods/batch", func(_ *paper, c *control.Config) { c.Protected = []string{"pods/b*"} }, control.Refused, `protected by "pods/b*"`},
+		{"protected around", "pods/batch", func(_ *paper, c *control.Config) { c.Protected = []string{"pods"} }, control.Refused, `protected by "pods"`},
+		{"protected below", "pods/batch", func(_ *paper, c *control.Config) { c.Protected = []string{"pods/batch/db"} }, control.Refused, "protected by"},
+		{"allowed and protected", "pods/batch", func(_ *paper, c *control.Config) {
+			c.Allowed, c.Protected = []string{"*"}, []string{"pods/batch"}
+		}, control.Refused, "protected by"},
+		{"our own", "pods/batch", func(_ *paper, c *control.Config) { c.Own = "pods/batch/berth" }, control.Refused, "never acted on"},
+		{"init.scope", "init.scope", func(p *paper, _ *control.Config) { p.workloads[1].Group = "init.scope" }, control.Refused, "never acted on"},
+		{"the root group", "/", func(*paper, *control.Config) {}, control.Refused, "the root group /"},
+		{"unknown", "pods/other", func(*paper, *control.Config) {}, control.Refused, "not a known workload"},
+		{"the suspect around the victim", "pods", func(p *paper, _ *control.Config) { p.workloads[1].Group = "pods" }, control.Refused, "within each other"},
+		{"a roof that is not known to be BE", "other/batch", func(p *paper, _ *control.Config) { p.workloads[1].Group = "other/batch" }, control.Applied, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := onPaper(t, 16, complaint{victim, c.suspect, detect.CPU, nil})
+				config := enforce()
+				config.Mode = control.Preview // what it would do is enough, and nothing else follows
+				c.change(p, &config)
+				p.lenient = true
+				events := p.run(config, 200)
+				outcome := c.outcome
+				if outcome == control.Applied {
+					outcome = control.WouldApply
+				}
+				if len(events) != 1 || events[0].Outcome != outcome {
+					t.Fatalf("events %v, want one: %v", events, outcome)
+				}
+				if c.reason != "" && (len(events[0].Skipped) == 0 || !strings.Contains(events[0].Skipped[0].Reason, c.reason)) {
+					t.Errorf("skipped %v, want the first because it %q", events[0].Skipped, c.reason)
+				}
+				if a := events[0].Action; c.name == "LS, weighed" && (a.Limits.Weight != 25 || a.Limits.Idle == cgroup.On) {
+					t.Errorf("%v, want weight 25", a)
+				}
+			})
+		})
+	}
+}
+
+// A remedy is kept only if the victim is better off: that a window accuses somebody
+// else while the symptom is as it was, or worse, is no relief.
+func TestAnotherSuspectIsNoRelief(t *testing.T) {
+	t.Parallel()
+	for _, left := range []float64{1, 1.02, 1.8} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: left}})
+			p.then = "pods/other"
+			events := p.run(enforce(), 10)
+			if len(events) < 2 || events[0].Outcome != control.Applied || events[1].Outcome != control.Reverted || events[1].Effect == nil {
+				t.Fatalf("symptom ×%v and another suspect: %s, want applied, reverted", left, told(events))
+			}
+			if e := events[1].Effect; e.Better != 0 || e.After != 4*left {
+				t.Errorf("symptom ×%v: effect %+v, want no better window and a strength of %v", left, *e, 4*left)
+			}
+		})
+	}
+}
+
+// Idle acts between the groups that diverge, if those above the suspect hold
+// nothing but best-effort work.
+func TestActsWhereTheyDiverge(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		roof []control.Workload
+		want string
+	}{
+		{[]control.Workload{{Group: "be", Class: place.BE}}, "would_apply weight be: idle\n"},
+		{[]control.Workload{{Group: "be", Class: place.BE, Limits: control.Limits{Idle: true}}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
+		{[]control.Workload{{Group: "be", Class: place.BE}, {Group: "be/api", Class: place.LS}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
+		{[]control.Workload{{Group: "be", Class: place.BE}, {Group: "be/db", Class: place.BE, Protected: true}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
+		{nil, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "be/jobs/batch", detect.CPU, nil})
+			p.workloads[1].Group = "be/jobs/batch"
+			p.workloads = append(p.workloads, c.roof...)
+			want(t, p.run(control.Config{}, 10), c.want)
+		})
+	}
+}
+
+// So does the weight of I/O: among groups within the suspect's side it would change
+// nothing for the victim.
+func TestIOWeightActsWhereTheyDiverge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "be/jobs/batch", detect.IO, nil})
+		p.workloads[1].Group = "be/jobs/batch"
+		p.workloads = append(p.workloads, control.Workload{Group: "be", Class: place.BE})
+		want(t, p.run(control.Config{}, 10), "would_apply io_weight be: weight 10\n")
+	})
+}
+
+// Two victims of one suspect: one change at a time, and what the first has is not
+// done again.
+func TestTwoVictims(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		left := map[detect.Remedy]float64{detect.Weight: 0.1}
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, left},
+			complaint{"pods/db", "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.HeadroomCap: 0.1}})
+		p.workloads = append(p.workloads, control.Workload{Group: "pods/db", Class: place.LS})
+		events := p.run(enforce(), 12)
+		want(t, events, `applied weight pods/batch: idle
+kept weight pods/batch: idle
+applied headroom_cap pods/batch: 4.80 CPUs
+kept headroom_cap pods/batch: 4.80 CPUs
+`)
+		if s := events[2].Skipped; events[2].Victim != "pods/db" || len(s) != 1 || !strings.Contains(s[0].Reason, "in force already") {
+			t.Errorf("%v, want it for pods/db, and idle skipped", events[2])
+		}
+	})
+}
+
+// In one cache domain there is one change at a time; in two there may be two.
+func TestOneChangePerCacheDomain(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("2s1n8c1t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		second string
+		atOnce int
+	}{{"4-7", 1}, {"8-11", 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.LLC, nil}, complaint{"pods/db", "pods/other", detect.MemoryBandwidth, nil})
+			p.workloads = append(p.workloads, control.Workload{Group: "pods/db", Class: place.LS, CPUs: cpuset.MustParse(c.second)},
+				control.Workload{Group: "pods/other", Class: place.BE})
+			config := enforce()
+			config.Machine = m
+			if events := p.run(config, 1); len(events) != c.atOnce {
+				t.Errorf("victims on 0-3 and %s: %v at once, want %d", c.second, told(events), c.atOnce)
+			}
+		})
+	}
+}
+
+func TestSuppressionFormula(t *testing.T) {
+	t.Parallel()
+	s := control.Suppression{Threshold: 0.65, Reserve: 1}
+	for _, c := range []struct {
+		cpus           int
+		others, system float64
+		limit          float64
+	}{
+		{100, 30, 0.5, 34}, // 65 - 30 - the reserve
+		{100, 30, 5, 30},   // the system uses more than that
+		{16, 0, 0, 9.4},
+		{16, 20, 0, -10.6},
+	} {
+		if got := s.Limit(c.cpus, c.others, c.system); math.Abs(got-c.limit) > 1e-9 {
+			t.Errorf("Limit(%d, %v, %v) = %v, want %v", c.cpus, c.others, c.system, got, c.limit)
+		}
+	}
+	for _, c := range []struct{ limit, present, want float64 }{
+		{34, 0, 34},      // at first at once
+		{34, 50, 34},     // down at once
+		{34, 10, 20},     // up by a tenth
+		{34, 33.5, 33.5}, // within 1 %
+		{-5, 20, 5},      // the floor
+	} {
+		if got := s.Quota(c.limit, c.present, 100); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("Quota(%v, %v) = %v, want %v", c.limit, c.present, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		limit               float64
+		present, cpus, want int
+	}{
+		{33.1, 0, 100, 34}, {33.1, 50, 100, 34}, {33.1, 10, 100, 20}, {-5, 20, 100, 5}, {200, 95, 100, 100},
+		{0, 4, 16, 2}, {0, 2, 2, 1}, {0, 1, 1, 1}, {5, 2, 16, 4}, // 5, but by two at most
+	} {
+		if got := s.CPUs(c.limit, c.present, c.cpus); got != c.want {
+			t.Errorf("CPUs(%v, %d, %d) = %d, want %d", c.limit, c.present, c.cpus, got, c.want)
+		}
+	}
+}
+
+func TestSuppression(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16)
+		p.workloads = []control.Workload{
+			{Group: "api", Class: place.LS, Use: 6}, {Group: "be", Class: place.BE, Use: 5}, {Group: "be/batch", Class: place.BE, Use: 5},
+		}
+		p.neighbours = []neighbour{{use: 15}} // the host uses all 16
+		c := enforce()
+		c.Suppression = &control.Suppression{Group: "be", By: control.ByQuota}
+		loop, err := control.New(c, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(others float64) string {
+			t.Helper()
+			time.Sleep(time.Second)
+			p.workloads[0].Use = others
+			h := p.host()
+			h.Use = others + 5 + 1 // the system uses 1
+			return told(loop.Step(context.Background(), control.Input{Workloads: p.workloads, Host: h}))
+		}
+		for _, s := range []struct {
+			others float64
+			want   string
+		}{
+			{6, "applied headroom_cap be: 3.40 CPUs\n"}, // 10.4 - 6 - 1
+			{6, ""},
+			{9, "applied headroom_cap be: 0.80 CPUs\n"}, // the floor
+			{2, "applied headroom_cap be: 2.40 CPUs\n"}, // up by a tenth
+			{2, "applied headroom_cap be: 4.00 CPUs\n"},
+			{math.NaN(), ""}, {math.NaN(), ""}, {math.NaN(), ""},
+			{math.NaN(), "reverted headroom_cap be: 4.00 CPUs\n"},
+		} {
+			if got := step(s.others); got != s.want {
+				t.Errorf("others use %v: %q, want %q", s.others, got, s.want)
+			}
+		}
+	})
+}
+
+func TestEventJSON(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		for _, e := range w.runner(enforce()).run(onset + 5*time.Second) {
+			text, err := json.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range []string{`"mode":"enforce"`, `"resource":"cpu"`, `"remedy":"weight"`, `"idle":"on"`} {
+				if !strings.Contains(string(text), part) {
+					t.Errorf("%s lacks %s", text, part)
+				}
+			}
+			var back control.Event
+			if err := json.Unmarshal(text, &back); err != nil {
+				t.Fatal(err)
+			}
+			if back.String() != e.String() || !back.Time.Equal(e.Time) {
+				t.Errorf("%v came back as %v", e, back)
+			}
+		}
+		for _, bad := range []string{`{"outcome":"nonsense"}`, `{"mode":""}`, `{"resource":"x"}`} {
+			if json.Unmarshal([]byte(bad), new(control.Event)) == nil {
+				t.Errorf("%s is read", bad)
+			}
+		}
+		if _, err := control.Outcome(99).MarshalText(); err == nil {
+			t.Error("an outcome that there is not is written")
+		}
+	})
+}
+
+func TestConfigRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []control.Config{
+		{Mode: 9}, {Window: -1}, {Hold: -1}, {MaxHold: -1}, {Next: -1}, {CoolDown: -1}, {Verify: -1}, {PerMinute: -1}, {Burst: -1},
+		{Protected: []string{"["}}, {Allowed: []string{"["}}, {Machine: &machine.Machine{}},
+		{Suppression: &control.Suppression{}},
+		{Suppression: &control.Suppression{Group: "be", By: 9}},
+		{Suppression: &control.Suppression{Group: "be", Threshold: 1.1}},
+		{Suppression: &control.Suppression{Group: "be", Threshold: math.NaN()}},
+		{Suppression: &control.Suppression{Group: "be", Reserve: -1}},
+		{Mode: control.Enforce}, // without an Actuator
+	} {
+		if _, err := control.New(c, nil); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+	if _, err := control.New(control.Config{}, nil); err != nil {
+		t.Errorf("the zero configuration: %v", err)
+	}
+}
+
+// What explains the symptom otherwise keeps the neighbour from being acted on,
+// whatever another finding says.
+func TestExplainedOtherwise(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ by, of detect.Resource }{
+		{detect.OwnLimit, detect.CPU}, {detect.OwnLoad, detect.CPU}, {detect.OwnLimit, detect.LLC}, {detect.Hypervisor, detect.MemoryBandwidth},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := onPaper(t, 16, complaint{victim, "", c.by, nil}, complaint{victim, "pods/batch", c.of, nil})
+			for _, e := range p.run(enforce(), 10) {
+				if e.Action != nil {
+					t.Errorf("%v beside a finding of %v", e, c.by)
+				}
+			}
+		})
+	}
+}
+
+// While one change cannot be reverted, there is no other to the same group.
+func TestNothingOnTopOfWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, nil})
+		p.fail = func(_ int, op string) error {
+			if op == "revert" {
+				return errRefused
+			}
+			return nil
+		}
+		if events := p.run(enforce(), 30); len(p.applied) != 1 {
+			t.Errorf("applied %v, want one\n%s", p.applied, told(events))
+		}
+	})
+}
+
+// A remedy that takes its time is not judged before.
+func TestWaitsForSlowRemedies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		resource detect.Resource
+		remedy   detect.Remedy
+		after    time.Duration
+	}{
+		{detect.CPU, detect.Weight, 3 * time.Second}, {detect.IO, detect.IOWeight, 4 * time.Second}, {detect.Memory, detect.MemoryHigh, 5 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			events := onPaper(t, 16, complaint{victim, "pods/batch", c.resource, map[detect.Remedy]float64{c.remedy: 0.1}}).run(enforce(), 8)
+			if len(events) != 2 || events[1].Time.Sub(events[0].Time) != c.after {
+				t.Errorf("%v: %v, want it kept after %v", c.remedy, events, c.after)
+			}
+		})
+	}
+}

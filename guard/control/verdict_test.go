@@ -1,0 +1,189 @@
+package control_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/place"
+)
+
+var runs = flag.Int("runs", 40, "simulated runs per cell of the table of verdicts")
+
+// effects of a remedy on the run delay: the suspect's part of it that is left, and the
+// part of what it has less that others take up.
+type effects struct {
+	name        string
+	left, taken float64
+}
+
+// hazy is a victim that waits for one suspect and for others, by a random process: each
+// part varies with that standard deviation of its logarithm, and for so long at a time.
+type hazy struct {
+	suspect, others float64 // means, in seconds per second that it runs
+	sd              float64
+	memory          float64 // correlation of a window with the next
+	probe           bool
+	effects
+	r       *rand.Rand
+	z       [2]float64
+	history []detect.RunDelay
+	force   bool
+}
+
+func (h *hazy) step() {
+	for i := range h.z {
+		h.z[i] = h.memory*h.z[i] + math.Sqrt(1-h.memory*h.memory)*h.r.NormFloat64()
+	}
+	suspect, others := h.suspect, h.others
+	if h.force {
+		gone := suspect * (1 - h.left)
+		suspect, others = suspect-gone, others+h.taken*gone
+	}
+	suspect *= math.Exp(h.sd*h.z[0] - h.sd*h.sd/2)
+	others *= math.Exp(h.sd*h.z[1] - h.sd*h.sd/2)
+	share := h.suspect / (h.suspect + h.others)
+	r := detect.RunDelay{Wait: suspect + others, Others: math.NaN(), Suspect: math.NaN(), UseShare: share, Outside: 1 - share}
+	if h.probe {
+		r.Others, r.Suspect = suspect+others, suspect
+	}
+	h.history = append(h.history, r)
+}
+
+func (h *hazy) RunDelay(_, _ string, windows int) (detect.RunDelay, bool) {
+	of := h.history[max(len(h.history)-windows, 0):]
+	sum := of[len(of)-1]
+	sum.Wait, sum.Others, sum.Suspect = 0, 0, 0
+	for _, r := range of {
+		sum.Wait += r.Wait / float64(len(of))
+		sum.Others += r.Others / float64(len(of))
+		sum.Suspect += r.Suspect / float64(len(of))
+	}
+	return sum, true
+}
+
+// Symptom is that of the time waited in all that it waits or runs, 10 % of which counts.
+func (h *hazy) Symptom(_ string, r detect.Resource) (detect.Symptom, bool) {
+	d, _ := h.RunDelay("", "", 1)
+	typical, _ := h.RunDelay("", "", 3)
+	return detect.Symptom{Strength: 10 * d.Wait / (1 + d.Wait), Typical: 10 * typical.Wait / (1 + typical.Wait)}, r == detect.CPU
+}
+
+func (h *hazy) Apply(context.Context, control.Action) ([]control.Change, error) {
+	h.force = true
+	return nil, nil
+}
+
+func (h *hazy) Revert(context.Context, control.Action) ([]control.Change, error) {
+	h.force = false
+	return nil, nil
+}
+
+func (h *hazy) Preview(context.Context, control.Action) ([]control.Change, error) { return nil, nil }
+
+// verdict runs a loop until it has decided about its first action, and returns how that
+// came out at first, with the trial of what was not decided, and after how long.
+func (h *hazy) verdict(t *testing.T, window time.Duration) (first, last string, after time.Duration) {
+	t.Helper()
+	now := time.Unix(1e9, 0)
+	loop, err := control.New(control.Config{Mode: control.Enforce, Window: window, Now: func() time.Time { return now }}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := control.Input{
+		Symptoms:  h,
+		Findings:  []detect.Finding{{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.5, Remedies: detect.CPU.Remedies(false)}},
+		Workloads: []control.Workload{{Group: victim, Class: place.LS, Use: 0.2}, {Group: "pods/batch", Class: place.BE, Use: 1}},
+		Host:      control.Host{CPUs: cpuset.MustParse("0-1"), Use: 2},
+	}
+	for range 20 {
+		h.step() // so that the noise is as it is later
+	}
+	var applied time.Time
+	tried := false
+	for range int(2 * time.Minute / window) {
+		h.step()
+		now = now.Add(window)
+		for _, e := range loop.Step(t.Context(), in) {
+			switch {
+			case e.Outcome == control.Applied && applied.IsZero():
+				applied = e.Time
+			case first == "":
+				first = e.Outcome.String()
+			case !tried && e.Outcome != control.OnTrial:
+				t.Errorf("%s, then %v: want a trial before anything else is done", first, e)
+			default:
+				tried = true
+			}
+			if e.Outcome == control.Kept || e.Outcome == control.Reverted || e.Outcome == control.Restored || e.Outcome == control.Relaxed {
+				return first, e.Outcome.String(), e.Time.Sub(applied)
+			}
+		}
+	}
+	return first, "", now.Sub(applied)
+}
+
+// TestVerdicts says how often the loop is right about a remedy beside processes in no
+// group, by the suspect's share of the run delay and the noise. The table in
+// docs/guard.md is that of -runs 1000 -v: kept at once, reverted at once, active in the
+// end, and the mean time until that is decided.
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	for _, pace := range []struct {
+		name   string
+		window time.Duration
+		memory float64 // noise that lasts for about half a second
+		probe  bool
+	}{{"fast", 100 * time.Millisecond, 0.8, true}, {"slow", time.Second, 0.15, true}, {"slow, no probe", time.Second, 0.15, false}} {
+		for _, e := range []effects{{"helps", 0.02, 0}, {"helps by half", 0.5, 0}, {"does nothing", 1, 0}, {"others take it up", 0.02, 1}} {
+			for _, share := range []float64{0.2, 0.4, 0.7} {
+				line := fmt.Sprintf("| %s | %s | %.0f %% |", pace.name, e.name, 100*share)
+				for _, sd := range []float64{0.1, 0.3, 0.6} {
+					kept, reverted, stays := 0, 0, 0
+					var took time.Duration
+					for seed := range *runs {
+						h := &hazy{suspect: 5 * share, others: 5 * (1 - share), sd: sd, memory: pace.memory, probe: pace.probe, effects: e}
+						h.r = rand.New(rand.NewPCG(uint64(seed), uint64(1000*share+10*sd)))
+						first, last, after := h.verdict(t, pace.window)
+						took += after
+						switch first {
+						case "kept":
+							kept++
+						case "reverted":
+							reverted++
+						}
+						switch last {
+						case "":
+							t.Errorf("%s %.1f: not decided in two minutes", line, sd)
+						case "kept", "restored":
+							stays++
+						}
+					}
+					part := func(n int) float64 { return 100 * float64(n) / float64(*runs) }
+					line += fmt.Sprintf(" %.0f, %.0f, %.0f; %.1f s |", part(kept), part(reverted), part(stays), took.Seconds()/float64(*runs))
+					most := 10.0
+					if !pace.probe {
+						most = 15
+					}
+					if e.name == "helps" && part(reverted) > most {
+						t.Errorf("%s sd %.1f: taken back at once in %.1f %%, want at most %.0f", line, sd, part(reverted), most)
+					}
+					if least := 85.0; e.name == "helps" && share > 0.3 && pace.probe && part(stays) < least {
+						t.Errorf("%s sd %.1f: in force in the end in %.1f %%, want at least %.0f", line, sd, part(stays), least)
+					}
+					if most := 35.0; e.left == 1 && part(kept) > most {
+						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), most)
+					}
+				}
+				t.Log(line)
+			}
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
+)
+
+// inventory has the groups of the host.
+type inventory struct {
+	looked    watch.Time
+	all       map[string]*member
+	names     []string // of all, in order
+	sensitive []string
+	looks     int
+	// sought are suspects that were looked for since soughtFrom.
+	sought     map[string]bool
+	soughtFrom watch.Time
+	// around are groups that hold nothing but best-effort work, and how they are set.
+	ancestors map[string]actuate.Settings
+	// yielding says of groups around others, by this look, whether they are set to yield.
+	yielding    map[string]bool
+	unavailable map[detect.Remedy]string
+	noIdle      string
+}
+
+// member is one group.
+type member struct {
+	Workload
+	settings actuate.Settings
+	seen     bool // by the last look
+	// of the last samples
+	at     watch.Time
+	used   float64 // CPU time, in seconds
+	use    float64 // per second; NaN if unknown
+	memory int64
+	// waits has a bit per slow window, the newest lowest: it waited for CPU.
+	waits uint8
+}
+
+func newInventory() inventory {
+	return inventory{all: map[string]*member{}, ancestors: map[string]actuate.Settings{}, yielding: map[string]bool{}, sought: map[string]bool{}}
+}
+
+// look lists the groups that exist and finds the class of each.
+func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Time) {
+	known := &r.known
+	known.looked = now
+	groups, err := r.groups(samples)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	var told []Workload
+	if r.o.Workloads != nil {
+		if told, err = r.o.Workloads(ctx); err != nil {
+			r.failed(fmt.Errorf("guard: who is who: %w", err))
+			return
+		}
+	}
+	for _, m := range known.all {
+		m.seen = false
+	}
+	clear(known.yielding)
+	named := map[string]bool{} // and the groups around those: what is counted there is theirs, too
+	for _, w := range told {
+		for at := w.Group; at != "." && at != "/" && !named[at]; at = path.Dir(at) {
+			named[at] = true
+		}
+		r.add(w, true, known.all[w.Group] == nil)
+	}
+	for i, group := range groups {
+		if !named[group] {
+			r.add(Workload{Group: group}, false, known.all[group] == nil || (known.looks+i)%reread == 0)
+		}
+	}
+	if r.o.Actuator != nil && known.looks%reread == 0 {
+		known.unavailable, known.noIdle = r.o.Actuator.Unavailable(), r.o.Actuator.NoIdle()
+	}
+	known.looks++
+	for group, m := range known.all {
+		if !m.seen {
+			delete(known.all, group)
+			r.slow.detector.Forget(group)
+		}
+	}
+	known.sort()
+	if s, ok := r.o.Sensors.(interface{ Closely([]string) error }); ok {
+		r.failed(s.Closely(known.sensitive))
+	}
+	r.findAncestors()
+}
+
+// groups are those that are there.
+func (r *Runner) groups(samples []watch.Sample) ([]string, error) {
+	if r.o.Sensors != nil {
+		return r.o.Sensors.Groups()
+	}
+	found := map[string]bool{}
+	for i := range samples {
+		if s := &samples[i]; s.Subject.Scope == watch.Group {
+			found[s.Subject.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// reread is after how many looks the settings of a group are read again, and what the
+// host can do.
+const reread = 12
+
+// add takes in a group as the caller described it (told), or one that the caller did not
+// name. Read says whether to read its settings.
+func (r *Runner) add(w Workload, told, read bool) {
+	m := r.known.all[w.Group]
+	if m == nil {
+		m = &member{use: math.NaN()}
+		r.known.all[w.Group] = m
+	}
+	m.seen = true
+	m.Workload = w
+	if r.o.Actuator != nil {
+		if read {
+			r.readSettings(m)
+		}
+		if !told && (m.settings.BestEffort() || r.underBestEffort(path.Dir(w.Group))) {
+			m.Class = place.BE
+		}
+	}
+	m.Protected = m.Protected || m.settings.Essential != ""
+	as := detect.Workload{Group: w.Group, Sensitive: w.Sensitive}
+	if r.o.Sensors != nil {
+		as.CPUs = r.o.Sensors.CPUs(w.Group)
+	}
+	r.slow.detector.Track(as)
+}
+
+func (r *Runner) readSettings(m *member) {
+	s, err := r.o.Actuator.Settings(m.Group)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	m.settings = s
+}
+
+// yielding reports whether a group, or one around it, is set to yield to all others.
+func (r *Runner) underBestEffort(group string) bool {
+	if group == "." {
+		return false
+	}
+	is, known := r.known.yielding[group]
+	if !known {
+		s, err := r.o.Actuator.Settings(group)
+		is = err == nil && s.BestEffort() || r.underBestEffort(path.Dir(group))
+		r.known.yielding[group] = is
+	}
+	return is
+}
+
+// has reports whether a group is known.
+func (k *inventory) has(group string) bool {
+	_, above := k.ancestors[group]
+	return above || k.all[group] != nil
+}
+
+func (k *inventory) sort() {
+	k.names = slices.Sorted(maps.Keys(k.all))
+	k.sensitive = nil
+	for _, name := range k.names {
+		if k.all[name].Sensitive {
+			k.sensitive = append(k.sensitive, name)
+		}
+	}
+}
+
+// surround finds the groups around others in which there is nothing but best-effort
+// work: at their level the whole can be made to yield.
+func (r *Runner) findAncestors() {
+	known := &r.known
+	clear(known.ancestors)
+	mixed := map[string]bool{}
+	for _, name := range known.names {
+		be := known.all[name].Class.Traits().Squeezed
+		for at := path.Dir(name); at != "."; at = path.Dir(at) {
+			mixed[at] = mixed[at] || !be
+		}
+	}
+	for group, others := range mixed {
+		if others || known.all[group] != nil {
+			continue
+		}
+		var s actuate.Settings
+		if r.o.Actuator != nil {
+			var err error
+			if s, err = r.o.Actuator.Settings(group); err != nil {
+				r.failed(err)
+				continue
+			}
+		}
+		if !s.Populated {
+			known.ancestors[group] = s
+		}
+	}
+}
+
+// use takes in how much CPU time and memory groups use.
+func (k *inventory) use(samples []watch.Sample) {
+	var of string // those of a group come one after the other
+	var m *member
+	for i := range samples {
+		s := &samples[i]
+		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) {
+			continue
+		}
+		if s.Subject.Name != of {
+			of = s.Subject.Name
+			m = k.all[of]
+		}
+		if m == nil {
+			continue
+		}
+		switch s.Quantity {
+		case watch.Memory:
+			m.memory = int64(s.Value)
+		case watch.CPUTime:
+			if s.Time <= m.at {
+				continue
+			}
+			m.use = math.NaN()
+			if m.at > 0 && s.Value >= m.used {
+				m.use = (s.Value - m.used) / (s.Time - m.at).Seconds()
+			}
+			m.at, m.used = s.Time, s.Value
+		}
+	}
+}
+
+// focus are the groups to look at closely: those in need, of them first those that
+// are looked at already, then others, none within another.
+func (k *inventory) focus(needy, already []string) []string {
+	rank := func(group string) int {
+		switch {
+		case !slices.Contains(needy, group):
+			return 2
+		case !slices.Contains(already, group):
+			return 1
+		}
+		return 0
+	}
+	ranked := slices.Clone(k.sensitive)
+	slices.SortStableFunc(ranked, func(a, b string) int { return rank(a) - rank(b) })
+	var focus []string
+	for _, group := range ranked {
+		inside := func(o string) bool { return kernel.Within(o, group) || kernel.Within(group, o) }
+		if len(focus) < observe.MaxFocus && !slices.ContainsFunc(focus, inside) {
+			focus = append(focus, group)
+		}
+	}
+	slices.Sort(focus)
+	return focus
+}
+
+// workloads are what a loop has to know of groups. The settings of those that findings
+// are about, and of the groups around them, are read again.
+func (r *Runner) workloads(about []detect.Finding) []control.Workload {
+	known := &r.known
+	if r.o.Actuator != nil {
+		r.refresh(about)
+	}
+	all := make([]control.Workload, 0, len(known.names)+len(known.ancestors))
+	for _, name := range known.names {
+		m := known.all[name]
+		all = append(all, control.Workload{
+			Group: name, Class: m.Class, Protected: m.Protected, Why: m.settings.Essential, CPUs: m.settings.CPUs, Use: m.use, Memory: m.memory, Limits: m.settings.Limits,
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
+		all = append(all, r.ancestor(name))
+	}
+	return all
+}
+
+func (r *Runner) refresh(about []detect.Finding) {
+	for i := range about {
+		for _, name := range []string{about[i].Victim, about[i].Suspect} {
+			for at := name; at != "." && at != "" && at != "/"; at = path.Dir(at) {
+				if m := r.known.all[at]; m != nil {
+					r.readSettings(m)
+				} else if _, above := r.known.ancestors[at]; above {
+					if s, err := r.o.Actuator.Settings(at); err == nil {
+						r.known.ancestors[at] = s
+					}
+				}
+			}
+		}
+	}
+}
+
+// surrounding is a group around best-effort work.
+func (r *Runner) ancestor(group string) control.Workload {
+	s := r.known.ancestors[group]
+	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits}
+	for _, name := range r.known.names {
+		if strings.HasPrefix(name, group+"/") {
+			m := r.known.all[name]
+			w.Use += m.use
+			w.Memory += m.memory
+			w.Protected = w.Protected || m.Protected
+		}
+	}
+	return w
+}

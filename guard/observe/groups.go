@@ -1,0 +1,135 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch/cgroupstat"
+)
+
+// Groups returns the groups that have none below them, by path below the root of
+// the hierarchy, in order, and subtrees of other users that have too many groups as one
+// each. Processes in other groups are in none of these. Of groups without processes
+// those are among them that had some when they were looked at.
+func (o *Observer) Groups() ([]string, error) {
+	if leaves := o.leaves; leaves != nil {
+		o.leaves = nil
+		return leaves, nil
+	}
+	return o.list()
+}
+
+func (o *Observer) list() ([]string, error) {
+	listing, err := cgroupstat.List(o.site.Tree, o.cfg.Bounds)
+	if err != nil {
+		return nil, err
+	}
+	o.crowds = listing.Crowds
+	if o.queue != nil {
+		o.queue.crowded = o.Crowded()
+	}
+	// What a group without processes costs is a waste, however many there are.
+	return slices.DeleteFunc(listing.Groups, func(group string) bool {
+		return !o.groups[group] && !cgroupstat.Populated(filepath.Join(o.site.Tree, group))
+	}), nil
+}
+
+// Crowded are the subtrees of other users that are read as one group each, as the last
+// look found them.
+func (o *Observer) Crowded() (groups []string) {
+	for _, c := range o.crowds {
+		groups = append(groups, c.Path)
+	}
+	return groups
+}
+
+// LeftOut is how many groups are not read, as there are no descriptors for them.
+func (o *Observer) LeftOut() int { return o.left }
+
+// Has says whether there is a group.
+func (o *Observer) Has(group string) bool { return o.site.Has(group) }
+
+// GroupOf returns the group of a process; "" is the root group. For a process
+// that does not exist the error is fs.ErrNotExist.
+func (o *Observer) GroupOf(pid int) (string, error) {
+	text, err := fs.ReadFile(o.host, fmt.Sprintf("proc/%d/cgroup", pid))
+	if err != nil {
+		return "", fmt.Errorf("group of process %d: %w", pid, err)
+	}
+	members, err := cgroup.ParseMembership(string(text))
+	if err != nil {
+		return "", fmt.Errorf("group of process %d: %w", pid, err)
+	}
+	group, found := "", false
+	for _, m := range members {
+		// A v1 hierarchy of the controller comes before v2, as for Host.Hierarchy.
+		if slices.Contains(m.Controllers, cgroup.CPUAcct) || m.ID == 0 && !found {
+			group, found = m.Path, true
+		}
+	}
+	return strings.Trim(group, "/"), nil
+}
+
+// Path returns the group of a directory, which is relative to the root.
+func (o *Observer) Path(dir string) (group string, ok bool) {
+	for _, t := range o.site.Trees {
+		if group, ok = strings.CutPrefix(filepath.Join(o.cfg.Root, dir), t.Dir+"/"); ok {
+			return group, true
+		}
+	}
+	return "", false
+}
+
+// CPUs returns the CPUs that a group may use; empty where the host does not tell.
+func (o *Observer) CPUs(group string) cpuset.Set {
+	if o.cpuset == "" {
+		return cpuset.Set{}
+	}
+	for dir := group; ; dir = filepath.Dir(dir) {
+		if set, err := o.readSet(dir); err == nil {
+			return set
+		}
+		if dir == "." || dir == "" {
+			return cpuset.Set{}
+		}
+	}
+}
+
+// readSet reads the CPUs of a group from a file that stays open while the group is read.
+func (o *Observer) readSet(group string) (cpuset.Set, error) {
+	f, open := o.sets[group]
+	for {
+		if !open {
+			var err error
+			if f, err = kernfile.Open(filepath.Join(o.cpuset, group, o.cpus)); err != nil {
+				return cpuset.Set{}, err
+			}
+			o.sets[group] = f
+		}
+		text, buf, err := f.Read(o.buf)
+		o.buf = buf
+		if err == nil {
+			return cpuset.Parse(strings.TrimSpace(string(text)))
+		}
+		if err := errors.Join(err, o.closeSet(group)); !open {
+			return cpuset.Set{}, err
+		}
+		open = false // the group may have been made anew
+	}
+}
+
+func (o *Observer) closeSet(group string) error {
+	f, open := o.sets[group]
+	if !open {
+		return nil
+	}
+	delete(o.sets, group)
+	return f.Close()
+}

@@ -1,0 +1,39 @@
+package plain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Integer is the type of an enumeration: counted from 0, in the order of its words.
+type Integer interface{ ~uint8 | ~int }
+
+// Word returns the word of i, "unknown(7)" if it has none.
+func Word[T Integer](words []string, i T) string {
+	if !has(words, i) {
+		return fmt.Sprintf("unknown(%d)", i)
+	}
+	return words[i]
+}
+
+// MarshalWord returns the word of i as text; an error if it has none.
+func MarshalWord[T Integer](words []string, i T) ([]byte, error) {
+	if !has(words, i) {
+		return nil, fmt.Errorf("marshal %d: no such word", i)
+	}
+	return []byte(words[i]), nil
+}
+
+// UnmarshalWord finds the integer that has the word. The error lists the words.
+func UnmarshalWord[T Integer](words []string, text []byte, to *T) error {
+	i := slices.Index(words, string(text))
+	if i < 0 {
+		known := slices.DeleteFunc(slices.Clone(words), func(word string) bool { return word == "" })
+		return fmt.Errorf("%q is not one of %s", text, strings.Join(known, ", "))
+	}
+	*to = T(i)
+	return nil
+}
+
+func has[T Integer](words []string, i T) bool { return int(i) >= 0 && int(i) < len(words) }

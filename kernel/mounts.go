@@ -1,0 +1,163 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Mount is one line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+type Mount struct {
+	// Type is the file system's: "cgroup2".
+	Type string
+	// Root is the directory of the file system that is mounted: "/" unless it is a
+	// bind mount. Some file systems (nsfs) have no directories there.
+	Root string
+	// Dir is the mount point, relative to "/" and clean; "." is "/" itself.
+	Dir string
+	// ReadOnly is true where either mount or file system is read-only.
+	ReadOnly bool
+	// Options are the file system's own options.
+	Options []string
+}
+
+// IsCgroup reports whether a tree of control groups is mounted, of v1 or v2.
+func (m *Mount) IsCgroup() bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
+
+// ParseMounts reads the text of /proc/PID/mountinfo, in the file's order.
+func ParseMounts(text string) ([]Mount, error) {
+	var mounts []Mount
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		m, err := parseMount(line)
+		if err != nil {
+			return nil, fmt.Errorf("mountinfo %q: %w", line, err)
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+// parseMount reads one line. The fields are: id, parent, major:minor, root, mount
+// point, options, any number of optional fields, "-", type, source, super options.
+func parseMount(line string) (m Mount, err error) {
+	fields := strings.Split(line, " ")
+	sep := slices.Index(fields, "-")
+	if sep < 6 || len(fields) < sep+4 {
+		return m, errors.New("fields are missing")
+	}
+	m.Type = fields[sep+1]
+	if m.Root, err = unescape(fields[3]); err != nil {
+		return m, err
+	}
+	dir, err := unescape(fields[4])
+	if err != nil {
+		return m, err
+	}
+	if !path.IsAbs(dir) {
+		return m, errors.New("the mount point is not absolute")
+	}
+	if m.Dir = strings.TrimPrefix(path.Clean(dir), "/"); m.Dir == "" {
+		m.Dir = "."
+	}
+	m.Options = strings.Split(fields[sep+3], ",")
+	m.ReadOnly = slices.Contains(strings.Split(fields[5], ","), "ro") || slices.Contains(m.Options, "ro")
+	return m, nil
+}
+
+// unescape replaces the octal escapes of mountinfo (\040 is a space).
+func unescape(s string) (string, error) {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, `\`)
+		b.WriteString(before)
+		if !found {
+			return b.String(), nil
+		}
+		if len(after) < 3 {
+			return "", fmt.Errorf("bad escape in %q", s)
+		}
+		code, err := strconv.ParseUint(after[:3], 8, 8)
+		if err != nil || code == 0 {
+			return "", fmt.Errorf("bad escape in %q", s)
+		}
+		b.WriteByte(byte(code))
+		s = after[3:]
+	}
+}
+
+// ground is where undoing may write: in mounted trees of control groups, as all plans
+// that are journaled do. A note comes from a file, and could name any other.
+type ground struct {
+	fsys   fs.FS
+	mounts []Mount
+	err    error // why the mounts are not known
+}
+
+// ground reads the tree's own /proc/self/mountinfo.
+func (r *Root) ground() ground {
+	g := ground{fsys: r.FS()}
+	text, err := fs.ReadFile(g.fsys, "proc/self/mountinfo")
+	if err == nil {
+		g.mounts, err = ParseMounts(string(text))
+	}
+	g.err = err
+	return g
+}
+
+// refuses returns an error if undoing e could write elsewhere.
+func (g *ground) refuses(e *entry) error {
+	names := []string{e.Path}
+	if e.Op == Attach {
+		names = append(names, e.Back)
+	}
+	for _, d := range e.Disturbed {
+		names = append(names, d.Path)
+	}
+	for _, name := range names {
+		if err := g.outside(name); err != nil {
+			return fmt.Errorf("note %d (%s %q) is refused: %q %w; it stays noted: check it by hand, then delete its lines", e.seq, e.Op, "/"+e.Path, "/"+name, err)
+		}
+	}
+	return nil
+}
+
+// outside returns an error unless a name leads, without symbolic links, to a tree of
+// control groups. Of the mounts around it the innermost counts, and of several at one place
+// the last, which hides the others.
+func (g *ground) outside(name string) error {
+	if g.err != nil {
+		return fmt.Errorf("may be anything, as the mounted trees of control groups are not known: %w", g.err)
+	}
+	if !fs.ValidPath(name) {
+		return errors.New("is no clean path below the root")
+	}
+	var around *Mount
+	for i := range g.mounts {
+		m := &g.mounts[i]
+		if !Within(name, m.Dir) || around != nil && Within(around.Dir, m.Dir) && around.Dir != m.Dir {
+			continue
+		}
+		around = m
+	}
+	if around == nil || !around.IsCgroup() {
+		return errors.New("is in no mounted tree of control groups, and Berth changes nothing else")
+	}
+	for at := name; at != "."; at = path.Dir(at) {
+		info, err := fs.Lstat(g.fsys, at)
+		switch {
+		case err != nil && !gone(err):
+			return fmt.Errorf("cannot be looked at: %w", bare(err))
+		case err == nil && info.Mode().Type() == fs.ModeSymlink:
+			return fmt.Errorf("leads through a symbolic link, /%s", at)
+		}
+	}
+	return nil
+}

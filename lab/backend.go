@@ -1,0 +1,107 @@
+package lab
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+)
+
+// Role is what a process of a round is there for.
+type Role string
+
+// The roles. Each has a control group of its own, within one around all.
+const (
+	Tenant    = "tenant"
+	Neighbour = "neighbour"
+	Bystander = "bystander" // does no harm; only for experiments that ask for it
+	// Around stands, in Settings, for the group around those of all roles.
+	Around = ""
+
+	generator Role = "generator" // in no group
+	self      Role = "self"      // this process, once it has stepped aside
+)
+
+// Settings are what the kernel is asked for, by role. A role that is not in it
+// keeps what it has.
+type Settings map[Role]cgroup.Limits
+
+// backend puts processes into their places and gives roles their settings. There
+// are two: control groups, and scheduling attributes.
+type backend interface {
+	// attach puts a fresh process into the place of its role.
+	attach(r Role, pid int) error
+	// detach forgets the process of a role.
+	detach(r Role)
+	// plan says how settings are applied. A kernel.NotSupportedError means that this
+	// host cannot.
+	plan(s Settings) (change, error)
+	// group is the control group of a role, the zero value without control groups.
+	group(r Role) cgroup.Group
+	// knobs reads back the settings of all roles.
+	knobs() ([]Knob, error)
+	// usage reads what a role has used since its process was attached.
+	usage(r Role) (Usage, error)
+	// statistics are what the kernel tells of the group of a role.
+	statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quantity]float64, error)
+	// close puts everything back.
+	close() error
+}
+
+// change is settings made ready for the kernel.
+type change struct {
+	text  string // one write per line
+	apply func() (undo func() error, err error)
+}
+
+// quotaPeriod is the kernel's default period of CPU bandwidth control, which
+// container runtimes leave as it is.
+const quotaPeriod = 100 * time.Millisecond
+
+// openBackend opens the best backend that this process may use and enters it into
+// setup: control groups, else scheduling attributes with the reason why, unless the
+// experiment needs control groups.
+func openBackend(opt Options, pl places, setup *Setup) (backend, *kernel.Journal, error) {
+	attributes := func(note string) backend {
+		setup.Backend = schedBackend
+		setup.BackendNote = "affinity, nice and SCHED_IDLE of each thread instead of control groups: " + note
+		return openAttributes(pl)
+	}
+	if opt.Unprivileged {
+		return attributes("as asked for (--unprivileged)"), nil, nil
+	}
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, nil, err
+	}
+	dir := opt.JournalDir
+	if dir == "" {
+		dir = kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	}
+	journal, err := kernel.OpenJournal(root, dir, ProgramName)
+	if err != nil {
+		return nil, nil, err
+	}
+	host, err := cgroup.Detect(root)
+	if err != nil {
+		return nil, nil, errors.Join(err, journal.Close())
+	}
+	g, err := openGroups(root, host, journal, pl, opt)
+	switch {
+	case err == nil:
+		setup.Backend = host.Mode()
+		return g, journal, nil
+	case !errors.Is(err, kernel.ErrNotSupported) && !errors.Is(err, os.ErrPermission):
+	case opt.Groups:
+		err = &kernel.NotSupportedError{
+			Feature: "control groups of the lab's own", Reason: err.Error(), Remedy: "run as root, or in a delegated group (berth doctor)",
+		}
+	default:
+		return attributes(err.Error()), journal, nil
+	}
+	return nil, nil, errors.Join(err, journal.Close())
+}

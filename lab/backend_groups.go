@@ -1,0 +1,233 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/proc"
+)
+
+// groups is the backend of control groups: one for each role, side by side below
+// one of the run's own, so that weights and the idle class act between them.
+type groups struct {
+	root    *kernel.Root
+	journal *kernel.Journal
+	run     cgroup.Group
+	roles   []Role // in which order they get their settings
+	pids    map[Role]int
+	home    kernel.Plan // back to where this process was before it stepped aside
+	// affinity confines the roles where there is no cpuset controller.
+	affinity cpuset.Set
+	undo     func() error
+}
+
+// openGroups makes the run's groups, confined to the shared CPUs. It fails with
+// a kernel.NotSupportedError or a permission error where it may not.
+func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, pl places, opt Options) (_ *groups, err error) {
+	controllers := []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet}
+	if opt.Groups {
+		controllers = append(controllers, cgroup.Memory, cgroup.IO, cgroup.Pressure)
+	}
+	base, err := host.Base(controllers...)
+	if err != nil {
+		return nil, err
+	}
+	g := &groups{
+		root: root, journal: journal, run: base.Child(fmt.Sprintf("berth-lab-%d", os.Getpid())),
+		roles: append([]Role{Tenant, Neighbour}, opt.Roles...), pids: map[Role]int{}, undo: func() error { return nil },
+	}
+	if err := g.run.Has(cgroup.CPU); err != nil && opt.Groups {
+		return nil, err
+	}
+	if opt.Weight > 0 {
+		g.roles = append(g.roles, self)
+	}
+	var names []string
+	for _, r := range g.roles {
+		names = append(names, string(r))
+	}
+	plan, err := g.run.Create(names...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.close())
+		}
+	}()
+	if err := g.apply(plan); err != nil {
+		return nil, err
+	}
+	if err := g.confine(pl.shared); err != nil {
+		return nil, err
+	}
+	if opt.Weight > 0 {
+		return g, g.stepAside(opt.Weight)
+	}
+	return g, nil
+}
+
+// apply carries out a plan until the groups are closed.
+func (g *groups) apply(plan kernel.Plan) error {
+	undo, err := kernel.Apply(g.root, plan, g.journal)
+	if err != nil {
+		return err
+	}
+	before := g.undo
+	g.undo = func() error { return errors.Join(undo(), before()) }
+	return nil
+}
+
+func (g *groups) group(r Role) cgroup.Group { return g.run.Child(string(r)) }
+
+// confine keeps all roles on the shared CPUs. Without a cpuset controller
+// they are confined by affinity, as they are attached.
+func (g *groups) confine(shared cpuset.Set) error {
+	if g.run.Has(cgroup.CPUSet) != nil {
+		g.affinity = shared
+		return nil
+	}
+	given := Settings{}
+	for _, r := range g.roles {
+		given[r] = cgroup.Limits{CPUs: shared}
+	}
+	plan, err := g.steps(given)
+	if err != nil {
+		return err
+	}
+	return g.apply(plan)
+}
+
+// stepAside gives the group around those of the roles a CPU weight of its own, and
+// puts this process into a group beside them, of five times their weight: so the rest
+// of the host takes less part, and the roles hardly delay this process. Much more
+// for a group that mostly sleeps would make the others look light to the balancer,
+// which would leave CPUs to the rest of the host.
+func (g *groups) stepAside(weight int) error {
+	const own = 500
+	plan, err := g.steps(Settings{Around: {Weight: weight}, self: {Weight: own}})
+	if err != nil {
+		return err
+	}
+	attach, err := g.group(self).Attach(os.Getpid())
+	if err != nil {
+		return err
+	}
+	if err := g.apply(slices.Concat(plan, attach)); err != nil {
+		return err
+	}
+	for _, step := range attach {
+		g.home = append(g.home, kernel.Step{Op: kernel.Attach, Path: step.Back, Back: step.Path})
+	}
+	return nil
+}
+
+// attach moves a process into the group of its role. The generator, which is in no
+// group, goes back to where this process was before it stepped aside: v1 groups have
+// no real-time budget, and the generator is to have a real-time policy.
+func (g *groups) attach(r Role, pid int) error {
+	plan := slices.Clone(g.home)
+	for i := range plan {
+		plan[i].Value = strconv.Itoa(pid)
+	}
+	if r != generator {
+		g.pids[r] = pid
+		if !g.affinity.IsEmpty() {
+			if _, err := sched.Set(pid, sched.Attr{Affinity: g.affinity}); err != nil {
+				return err
+			}
+		}
+		var err error
+		if plan, err = g.group(r).Attach(pid); err != nil {
+			return err
+		}
+	}
+	_, err := kernel.Apply(g.root, plan, nil) // the process ends with the round: nothing to give back
+	return err
+}
+
+func (g *groups) detach(r Role) { delete(g.pids, r) }
+
+// steps are the writes for the given settings, those of the group around first.
+func (g *groups) steps(s Settings) (kernel.Plan, error) {
+	var all kernel.Plan
+	for _, r := range append([]Role{Around}, g.roles...) {
+		l, ok := s[r]
+		if !ok {
+			continue
+		}
+		plan, err := g.group(r).Set(l)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, plan...)
+	}
+	return all, nil
+}
+
+func (g *groups) plan(s Settings) (change, error) {
+	plan, err := g.steps(s)
+	return change{plan.String(), func() (func() error, error) { return kernel.Apply(g.root, plan, g.journal) }}, err
+}
+
+func (g *groups) knobs() ([]Knob, error) {
+	var all []Knob
+	for _, r := range g.roles {
+		knobs, err := g.group(r).Knobs()
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range knobs {
+			all = append(all, Knob{Of: string(r), File: k.File, Value: k.Value})
+		}
+	}
+	return all, nil
+}
+
+func (g *groups) statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quantity]float64, error) {
+	var dirs []cgroupstat.Tree
+	for _, t := range g.group(r).Trees() {
+		dirs = append(dirs, cgroupstat.Tree{Version: t.Version, Controllers: t.Controllers, Dir: t.Dir})
+	}
+	return cgroupstat.Values(g.root.FS(), dirs, want...)
+}
+
+func (g *groups) usage(r Role) (Usage, error) {
+	told, err := g.statistics(r, cgroupstat.Usage, cgroupstat.Throttling)
+	if err != nil {
+		return Usage{}, err
+	}
+	var u Usage
+	if used, ok := told[watch.CPUTime]; ok {
+		u.CPUSeconds = used
+	} else if u, err = processUsage(g.pids[r]); err != nil {
+		return u, err
+	}
+	u.ThrottledSeconds, u.ThrottledPeriods = told[watch.CPUThrottled], int64(told[watch.CPUThrottledPeriods])
+	return u, nil
+}
+
+// processUsage is the usage of one process, and of its children that have
+// ended, where no group counts it.
+func processUsage(pid int) (Usage, error) {
+	host := os.DirFS("/")
+	own, err := proc.ProcessCPU(host, pid)
+	if err != nil {
+		return Usage{}, err
+	}
+	times, err := proc.Process(host, pid)
+	return Usage{CPUSeconds: own.Seconds() + (times.ChildUser + times.ChildSystem).Seconds()}, err
+}
+
+// close removes the groups. A child that was killed leaves its group a moment
+// later; kernel.Apply's undo waits for that.
+func (g *groups) close() error { return g.undo() }

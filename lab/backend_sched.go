@@ -1,0 +1,129 @@
+package lab
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+)
+
+// schedBackend is the name of the lesser backend.
+const schedBackend = "sched"
+
+// attributes is the lesser backend, for a process that may not make groups:
+// affinity for cpusets, nice for weights, SCHED_IDLE for the idle class. It acts on
+// threads, not on the role as a whole, and cannot limit CPU time.
+type attributes struct {
+	shared cpuset.Set
+	pids   map[Role]int
+	given  map[Role]sched.Attr // for the processes attached from now on
+}
+
+func openAttributes(pl places) *attributes {
+	return &attributes{shared: pl.shared, pids: map[Role]int{}}
+}
+
+func (a *attributes) attach(r Role, pid int) error {
+	a.pids[r] = pid
+	at := a.given[r]
+	if at.Affinity.IsEmpty() {
+		at.Affinity = a.shared
+	}
+	_, err := sched.Set(pid, at)
+	return err
+}
+
+// attr is the settings of a role as scheduling attributes. Memory nodes are left to
+// the kernel, which allocates where a thread runs.
+func attr(l cgroup.Limits) (sched.Attr, error) {
+	var at sched.Attr
+	if l.Quota > 0 {
+		return at, &kernel.NotSupportedError{
+			Feature: "limit of CPU time", Reason: "CPU time is limited by control groups only",
+			Remedy: "run as root, or in a group delegated to you: systemd-run --user --scope -p Delegate=yes",
+		}
+	}
+	at.Affinity = l.CPUs
+	if l.Idle == cgroup.On {
+		at.Policy = sched.Idle
+	}
+	if l.Weight > 0 {
+		nice := niceOf(l.Weight)
+		at.Policy, at.Nice = sched.Other, &nice
+	}
+	return at, nil
+}
+
+// plan remembers what to set on processes when they are attached. What is set on a
+// process ends with it, so that undo only forgets.
+func (a *attributes) plan(s Settings) (change, error) {
+	var b strings.Builder
+	given := map[Role]sched.Attr{}
+	for _, r := range []Role{Tenant, Neighbour} {
+		l, ok := s[r]
+		if !ok {
+			continue
+		}
+		at, err := attr(l)
+		if err != nil {
+			return change{}, err
+		}
+		given[r] = at
+		if !at.Affinity.IsEmpty() {
+			fmt.Fprintf(&b, "every thread of the %s: affinity %s\n", r, at.Affinity)
+		}
+		if at.Policy != sched.Leave {
+			fmt.Fprintf(&b, "every thread of the %s: %s", r, at.Policy)
+			if at.Nice != nil {
+				fmt.Fprintf(&b, " nice %d", *at.Nice)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return change{b.String(), func() (func() error, error) {
+		a.given = given
+		return func() error { a.given = nil; return nil }, nil
+	}}, nil
+}
+
+// niceOf is the nice value whose weight stands in about the same ratio to nice 0
+// as weight does to 100: one step is a factor of 1.25 (sched_prio_to_weight).
+func niceOf(weight int) int {
+	steps := math.Log(100/float64(weight)) / math.Log(1.25)
+	return min(max(int(math.Round(steps)), -20), 19)
+}
+
+// knobs reads the scheduling of each role's first thread.
+func (a *attributes) knobs() ([]Knob, error) {
+	var all []Knob
+	for _, r := range []Role{Tenant, Neighbour} {
+		pid, ok := a.pids[r]
+		if !ok {
+			continue
+		}
+		state, err := sched.Get(pid)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Knob{string(r), "scheduling", state.String()}, Knob{string(r), "affinity", state.Affinity.String()})
+	}
+	return all, nil
+}
+
+func (a *attributes) statistics(Role, ...cgroupstat.Signal) (map[watch.Quantity]float64, error) {
+	return nil, nil
+}
+
+func (a *attributes) usage(r Role) (Usage, error) { return processUsage(a.pids[r]) }
+
+func (a *attributes) detach(r Role) { delete(a.pids, r) }
+
+func (a *attributes) group(Role) cgroup.Group { return cgroup.Group{} }
+
+func (a *attributes) close() error { return nil }

@@ -1,0 +1,263 @@
+package guarded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+)
+
+// preparation makes a fault ready under the load, so that it begins at once.
+type preparation func(ctx context.Context, r *lab.Running) (disturbance, error)
+
+// disturbance is a fault that is ready. End undoes it and may be called once, also
+// where begin has failed.
+type disturbance struct {
+	begin func(ctx context.Context) error
+	end   func() error
+}
+
+// disturbance returns how a fault is made on this host, and gives the cell the tenant
+// that it needs.
+func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (preparation, error) {
+	threads := x.Setup.Neighbour.Threads
+	changed := x.Setup.Tenant
+	switch f.Name {
+	case Hog:
+		return x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}), nil
+	case Fork:
+		if _, err := exec.LookPath(noise.ForkProgram); err != nil {
+			return nil, &kernel.NotSupportedError{Feature: "fault fork", Reason: err.Error(), Remedy: "install true(1), of coreutils or busybox"}
+		}
+		return x.neighbour(noise.Config{Kernel: "fork", Threads: threads, Intensity: 100}), nil
+	case Switch:
+		return x.neighbour(noise.Config{Kernel: "switch", Threads: threads + 1, Intensity: 100}), nil
+	case Quota:
+		return x.quota, nil
+	case Saturation:
+		return surges(func() lab.Extra {
+			more := 1.5*float64(threads) - x.Setup.TenantCPUs
+			each := heavy * time.Duration(x.Setup.CPUPerRequest).Seconds()
+			return lab.Extra{Rate: more / each, Times: heavy, Length: time.Duration(x.Experiment.Last), Seed: random.Uint64() | 1}
+		}), nil
+	case Quiet:
+		return surges(func() lab.Extra {
+			length := time.Duration(1+4*random.Float64()) * time.Second
+			return lab.Extra{Rate: random.Float64() * x.Setup.Rate, Times: 1, Length: length, Seed: random.Uint64() | 1}
+		}), nil
+	case Reclaim:
+		if err := onDisk(x.dir); err != nil {
+			return nil, err
+		}
+		if err := x.bed.Group(lab.Around).Has(cgroup.Memory); err != nil {
+			return nil, err
+		}
+		changed.File, changed.WorkingSetBytes = filepath.Join(x.dir, "articles"), articles
+		c.Tenant = &changed
+		return x.reclaim, nil
+	case IO:
+		if err := x.needDisk(); err != nil {
+			return nil, err
+		}
+		changed.Disk, changed.DiskEvery = x.disk.Path(), diskEvery
+		c.Tenant = &changed
+		return x.neighbour(noise.Config{Kernel: "read", Threads: diskReaders, Intensity: 100, File: x.disk.Path()}), nil
+	}
+	return nil, &kernel.NotSupportedError{Feature: "fault " + f.Name, Reason: "there is none"}
+}
+
+// neighbour is a fault that a process in the neighbour's group is.
+func (x *experiment) neighbour(cfg noise.Config) preparation {
+	cfg.Seed = x.Experiment.Seed
+	return func(_ context.Context, r *lab.Running) (disturbance, error) {
+		p, err := r.Noise(lab.Neighbour, cfg)
+		if err != nil {
+			return disturbance{}, err
+		}
+		return disturbance{begin: p.Begin, end: func() error { p.End(); return nil }}, nil
+	}
+}
+
+// quota gives the tenant less than it wants.
+func (x *experiment) quota(context.Context, *lab.Running) (disturbance, error) {
+	const part, period = 0.8, 100 * time.Millisecond // the period that container runtimes use
+	quota := time.Duration(part * x.Setup.TenantCPUs * float64(period)).Truncate(time.Millisecond)
+	return x.set(lab.Tenant, func() (cgroup.Limits, error) { return cgroup.Limits{Quota: quota, Period: period}, nil }), nil
+}
+
+// set is settings that a role has for as long as the fault lasts.
+func (x *experiment) set(role lab.Role, limits func() (cgroup.Limits, error)) disturbance {
+	undo := func() error { return nil }
+	return disturbance{
+		begin: func(context.Context) error {
+			l, err := limits()
+			if err != nil {
+				return err
+			}
+			undone, err := x.bed.Set(lab.Settings{role: l})
+			if err == nil {
+				undo = undone
+			}
+			return err
+		},
+		end: func() error { return undo() },
+	}
+}
+
+// heavy is how much more work a request of saturation is than others: with as many more
+// of the usual ones the generator would take the CPUs that the tenant wants.
+const heavy = 20
+
+// surges asks the tenant for more, one surge after the other.
+func surges(next func() lab.Extra) preparation {
+	return func(ctx context.Context, r *lab.Running) (disturbance, error) {
+		extra := next()
+		first, err := r.Load(ctx, extra)
+		if err != nil {
+			return disturbance{}, err
+		}
+		stop, done := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		return disturbance{
+			begin: func(context.Context) error {
+				go func() { ended <- surge(stop, r, first, extra.Length, next) }()
+				return nil
+			},
+			end: func() error {
+				done()
+				return <-ended
+			},
+		}, nil
+	}
+}
+
+func surge(ctx context.Context, r *lab.Running, p *lab.Process, length time.Duration, next func() lab.Extra) error {
+	for {
+		if err := p.Begin(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			p.End()
+			return nil
+		case <-time.After(length):
+			p.End()
+		}
+		extra := next()
+		length = extra.Length
+		var err error
+		if p, err = r.Load(ctx, extra); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+const (
+	// articles is the tenant's working set in a file, hogBytes the neighbour's in
+	// anonymous memory, and driven the part (one in so many) of the former that
+	// their common limit has no room for.
+	articles = 64 << 20
+	hogBytes = 256 << 20
+	driven   = 2
+	// hogOwn is about what the neighbour's process takes besides.
+	hogOwn = 8 << 20
+)
+
+// onDisk refuses a folder in memory for the tenant's file: without swap nothing of that
+// can be reclaimed, and something would be killed instead.
+func onDisk(dir string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("file system of %s: %w", dir, err)
+	}
+	if t := int64(fs.Type); t == unix.TMPFS_MAGIC || t == unix.RAMFS_MAGIC {
+		return &kernel.NotSupportedError{Feature: "fault reclaim", Reason: dir + " is in memory, and its pages cannot be reclaimed", Remedy: "--results on a disk"}
+	}
+	return nil
+}
+
+// reclaim sets a limit on the memory of all groups of the run when the tenant has
+// its own, and lets the neighbour take so much that a part of the tenant's has to go.
+// Without swap only pages of files can; nothing runs out of memory.
+func (x *experiment) reclaim(_ context.Context, r *lab.Running) (disturbance, error) {
+	hog, err := r.Noise(lab.Neighbour, noise.Config{Kernel: "write", Threads: 1, Intensity: 5, Bytes: hogBytes, Seed: x.Experiment.Seed})
+	if err != nil {
+		return disturbance{}, err
+	}
+	limit := x.set(lab.Around, func() (cgroup.Limits, error) {
+		told, err := x.bed.Statistics(lab.Around, cgroupstat.Memory)
+		used, ok := told[watch.Memory]
+		if err == nil && !ok {
+			err = errors.New("the kernel does not say how much memory the groups of the run have")
+		}
+		if err != nil {
+			return cgroup.Limits{}, err
+		}
+		return cgroup.Limits{MemoryMax: int64(used) + hogBytes + hogOwn - articles/driven}, nil
+	})
+	return disturbance{
+		begin: func(ctx context.Context) error {
+			if err := limit.begin(ctx); err != nil {
+				return err
+			}
+			return hog.Begin(ctx)
+		},
+		end: func() error {
+			hog.End()
+			return limit.end()
+		},
+	}, nil
+}
+
+// The disk of the fault IO: slow enough that a few readers keep it busy with little of
+// a CPU. Alone the tenant waits for it 0.2 ms in each of 50 reads per second; beside
+// the readers it waits for theirs, of 4 ms each.
+const (
+	diskBytes   = 256 << 20
+	diskReaders = 4
+	// diskEvery is how many requests of the tenant there are to each that reads.
+	diskEvery = 20
+)
+
+func diskSpeed() noise.DiskSpeed {
+	return noise.DiskSpeed{Seek: 100 * time.Microsecond, BytesPerSecond: 32 << 20}
+}
+
+// needDisk makes the disk, which stays until the end of the experiment.
+func (x *experiment) needDisk() error {
+	if x.disk != nil {
+		return nil
+	}
+	d, err := noise.OpenDisk(diskBytes, diskSpeed())
+	var no *noise.NoDiskError
+	if errors.As(err, &no) {
+		return &kernel.NotSupportedError{Feature: "a disk of the lab's own", Reason: no.Error(), Remedy: no.Remedy}
+	}
+	if err != nil {
+		return err
+	}
+	// A v1 kernel counts bytes by group only on devices on which some group has a limit
+	// (since Linux 6.10, block/blk-throttle.h): this one is a tebibyte per second.
+	undo, err := x.bed.Set(lab.Settings{lab.Around: {IOMax: []cgroup.IOMax{{Device: d.Number(), ReadBPS: 1 << 40}}}})
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	x.disk = d
+	x.closeDisk = func() error { return errors.Join(undo(), d.Close()) }
+	return nil
+}

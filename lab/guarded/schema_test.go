@@ -1,0 +1,109 @@
+package guarded
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/jsonschema"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
+)
+
+// The schemas in docs/ are generated from the Go types and their comments; go
+// test -update writes them.
+func TestSchemas(t *testing.T) {
+	comments, err := jsonschema.Comments(".", "..", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := lab.ReadFile("../../cmd/berth/testdata/lab/isolation-v1.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guardResult, err := ReadFile("../../cmd/berth/testdata/lab/guard-v1.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := lab.Measure(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side := report.Side{Name: "a", Result: m, Analysis: m.Analyse()}
+	c, err := report.Compare(side, side)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc bytes.Buffer
+	if err := report.JSON(&doc, result, side.Analysis); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Analyse(guardResult)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		file, schema, title string
+		of                  reflect.Type
+		examples            []any
+	}{
+		{"result-schema.json", lab.Schema, "A run of berth lab, as stored in result.json", reflect.TypeFor[lab.Result](), []any{result, &lab.Result{}}},
+		{"report-schema.json", report.Schema, "What berth lab -o json and berth lab report -o json print", reflect.TypeFor[report.Document](), []any{json.RawMessage(doc.Bytes())}},
+		{"compare-schema.json", report.ComparisonSchema, "What berth lab compare -o json prints", reflect.TypeFor[report.Comparison](), []any{c}},
+		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
+		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
+	} {
+		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}
+		root := g.Of(tt.of)
+		schema := map[string]any{
+			"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": tt.schema, "title": tt.title, "$ref": root["$ref"], "$defs": g.Defs(),
+		}
+		text, err := json.MarshalIndent(schema, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join("..", "..", "docs", tt.file)
+		text = append(text, '\n')
+		if *update {
+			if err := os.WriteFile(path, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(text)); diff != "" {
+			t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
+		}
+		for _, example := range tt.examples {
+			encoded, err := json.Marshal(example)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var value any
+			if err := json.Unmarshal(encoded, &value); err != nil {
+				t.Fatal(err)
+			}
+			for _, wrong := range jsonschema.Violations(schema, root, value, "") {
+				t.Errorf("%s does not describe what is written: %s", tt.file, wrong)
+			}
+		}
+		if tt.of == reflect.TypeFor[lab.Result]() || tt.of == reflect.TypeFor[Result]() {
+			for _, bad := range []string{`{}`, `{"schema":1}`, `[]`} {
+				var value any
+				if err := json.Unmarshal([]byte(bad), &value); err != nil {
+					t.Fatal(err)
+				}
+				if len(jsonschema.Violations(schema, root, value, "")) == 0 {
+					t.Errorf("%s takes %s for a result", tt.file, bad)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab/stats"
+)
+
+// Isolate runs the experiment of a spec: the tenant beside the neighbour under each
+// isolation strategy. Whatever happens, children are gone and the kernel is as it was
+// when it returns. On an error or a cancelled context the result holds the rounds
+// finished by then, if there are any, and is stored as well.
+func Isolate(ctx context.Context, spec Spec, opt Options) (*Result, error) {
+	return isolate(ctx, &Result{Header: Header{Schema: Schema}, Experiment: spec, Rounds: []Round{}}, opt)
+}
+
+// ResumeIsolate goes on with the run that is stored in the folder of the options.
+func ResumeIsolate(ctx context.Context, opt Options) (*Result, error) {
+	r, err := ReadFile(opt.Dir)
+	if err == nil {
+		err = r.Experiment.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resume: %w", err)
+	}
+	opt.Finished = r.Has
+	return isolate(ctx, r, opt)
+}
+
+// Has says whether the result has a round of a cell in a block.
+func (r *Result) Has(cell string, block int) bool {
+	return slices.ContainsFunc(r.Rounds, func(round Round) bool { return round.Scenario == cell && round.Block == block })
+}
+
+func isolate(ctx context.Context, r *Result, opt Options) (_ *Result, err error) {
+	bed, err := Open(ctx, &r.Experiment, &r.Header, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, bed.Close()) }()
+	keep := func(round Round) error {
+		r.Rounds = append(r.Rounds, round)
+		return nil
+	}
+	part := Part{Blocks: r.Experiment.Blocks, Cells: bed.cells(r.Experiment, keep)}
+	return r, Run(ctx, Experiment{Parts: []Part{part}, Seed: r.Experiment.Seed, Result: r, Header: &r.Header}, bed, opt)
+}
+
+// cells are the scenarios of a spec, each with its lengths and settings.
+func (b *Testbed) cells(spec Spec, keep func(Round) error) []Cell {
+	var cells []Cell
+	for _, s := range spec.Scenarios {
+		cells = append(cells, Cell{
+			Name: s.Name, Neighbour: s.Neighbour, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window), Keep: keep,
+			Prepare: func(c *Cell, _ int) (err error) {
+				c.Settings, err = b.settings(s.Isolation)
+				return err
+			},
+		})
+	}
+	return cells
+}
+
+// minQuota is the least that the kernel accepts (cgroup-v2.rst, CPU bandwidth).
+const minQuota = time.Millisecond
+
+// settings fills in the numbers of a strategy.
+func (b *Testbed) settings(iso Isolation) (Settings, error) {
+	pl := b.places
+	if iso.Split && pl.splitWhy != "" {
+		return nil, &kernel.NotSupportedError{
+			Feature: "cores of their own", Reason: pl.splitWhy, Remedy: "run where at least two cores are allowed",
+		}
+	}
+	s, l := Settings{}, cgroup.Limits{Weight: int(iso.Weight)}
+	if iso.Idle {
+		l.Idle = cgroup.On
+	}
+	if iso.Cap {
+		l.Quota, l.Period = max(minQuota, time.Duration(math.Round(b.left()*float64(quotaPeriod))).Truncate(time.Millisecond)), quotaPeriod
+	}
+	if iso.Split {
+		s[Tenant] = cgroup.Limits{CPUs: pl.tenant, Mems: pl.tenantMems}
+		l.CPUs, l.Mems = pl.neighbour, pl.neighbourMems
+	}
+	if iso != (Isolation{}) {
+		s[Neighbour] = l
+	}
+	return s, nil
+}
+
+// Preview says what a run would do.
+type Preview struct {
+	Experiment Spec  `json:"experiment"`
+	Setup      Setup `json:"setup"`
+	// Writes are the kernel settings of each scenario, one per line.
+	Writes  map[string]string `json:"writes"`
+	Skipped []Skipped         `json:"skipped,omitempty"`
+	// Order is the scenarios of each block in the order in which they would run.
+	Order [][]string `json:"order"`
+}
+
+// Plan says what Isolate would do. It makes the lab's control groups, to see what
+// the kernel offers in them, and removes them again; it measures nothing.
+func Plan(spec Spec, opt Options) (_ *Preview, err error) {
+	h := Header{Schema: Schema}
+	bed, err := prepare(&spec, &h, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, bed.Close()) }()
+	// Not calibrated: the demand asked for stands for the one measured.
+	h.Setup.TenantCPUs = spec.need(bed.places.shared.Len())
+	p := &Preview{Experiment: spec, Setup: h.Setup, Writes: map[string]string{}}
+	var names []string
+	for _, s := range spec.Scenarios {
+		names = append(names, s.Name)
+		var writes change
+		settings, err := bed.settings(s.Isolation)
+		if err == nil {
+			writes, err = bed.backend.plan(settings)
+		}
+		switch {
+		case errors.Is(err, kernel.ErrNotSupported):
+			h.skip(s.Name, err)
+		case err != nil:
+			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+		default:
+			p.Writes[s.Name] = writes.text
+		}
+	}
+	p.Skipped = h.Skipped
+	for block := range spec.Blocks {
+		p.Order = append(p.Order, stats.Order(names, block, spec.Seed))
+	}
+	return p, nil
+}
+
+// String writes the preview for a terminal.
+func (p *Preview) String() string {
+	var b strings.Builder
+	s := p.Setup
+	fmt.Fprintf(&b, "experiment %s: %d rounds of %d scenarios, %s settling and %s measured each\n",
+		p.Experiment.Name, p.Experiment.Blocks, len(p.Experiment.Scenarios), p.Experiment.Settle, p.Experiment.Window)
+	fmt.Fprintf(&b, "backend    %s\n", s.Backend)
+	if s.BackendNote != "" {
+		fmt.Fprintf(&b, "           %s\n", s.BackendNote)
+	}
+	fmt.Fprintf(&b, "cpus       %s shared by tenant and neighbour", s.CPUs)
+	if s.GeneratorCPUs != "" {
+		fmt.Fprintf(&b, "; %s for the generator", s.GeneratorCPUs)
+	}
+	fmt.Fprintf(&b, "\ntenant     %s, %g requests/s, %s of CPU each (%.2f CPUs; calibrated before the first round)\n",
+		p.Experiment.Tenant.Service, s.Rate, s.CPUPerRequest, s.TenantCPUs)
+	fmt.Fprintf(&b, "neighbour  %s, %d threads, intensity %d %%\n", s.Neighbour.Kernel, s.Neighbour.Threads, s.Neighbour.Intensity)
+	skipped := map[string]Skipped{}
+	for _, s := range p.Skipped {
+		skipped[s.Scenario] = s
+	}
+	for _, sc := range p.Experiment.Scenarios {
+		fmt.Fprintf(&b, "\n%s: %s\n", sc.Name, sc.Means)
+		if skip, ok := skipped[sc.Name]; ok {
+			fmt.Fprintf(&b, "  skipped: %s (%s)\n", skip.Reason, skip.Remedy)
+		}
+		for line := range strings.Lines(p.Writes[sc.Name]) {
+			fmt.Fprintf(&b, "  %s\n", strings.TrimSpace(line))
+		}
+	}
+	b.WriteString("\norder\n")
+	for i, block := range p.Order {
+		fmt.Fprintf(&b, "  %2d  %s\n", i+1, strings.Join(block, "  "))
+	}
+	return b.String()
+}

@@ -1,0 +1,93 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"time"
+)
+
+// stopWithin is how long requests under way may take when the service stops.
+const stopWithin = 250 * time.Millisecond
+
+// ServeTenant is the process of the service. It reads a TenantConfig (one line of JSON), listens
+// on a free port of the loopback, prints TenantReady (one line of JSON), and serves
+// until the input ends (the parent is gone) or ctx is done. Both are a normal
+// end, and requests under way have a moment to be answered.
+func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	config, err := readTenantConfig(lines)
+	if err != nil {
+		return fmt.Errorf("tenant config: %w", err)
+	}
+	if config.Procs > 0 {
+		runtime.GOMAXPROCS(config.Procs)
+	}
+	service, err := NewTenant(config)
+	if err != nil {
+		return err
+	}
+	if config.File != "" {
+		debug.FreeOSMemory() // the copy that the file was made from
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	// No timeouts: the load generator's connections may be idle for long.
+	server := &http.Server{Handler: service}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	if err := json.NewEncoder(out).Encode(TenantReady{Addr: listener.Addr().String(), Path: articlePath}); err != nil {
+		return errors.Join(fmt.Errorf("print ready: %w", err), server.Close())
+	}
+
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, lines) // the end is all that matters, whatever caused it
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-gone:
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+	defer cancel()
+	if err := server.Shutdown(limit); errors.Is(err, context.DeadlineExceeded) {
+		return server.Close() // nobody waits for what is still under way
+	} else if err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return nil
+}
+
+// readTenantConfig reads one line, strictly.
+func readTenantConfig(lines *bufio.Reader) (TenantConfig, error) {
+	line, err := lines.ReadBytes('\n')
+	if len(bytes.TrimSpace(line)) == 0 {
+		if err != nil && !errors.Is(err, io.EOF) {
+			return TenantConfig{}, err
+		}
+		return TenantConfig{}, errors.New("none on the input")
+	}
+	var config TenantConfig
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&config); err != nil {
+		return TenantConfig{}, err
+	}
+	if decoder.More() {
+		return TenantConfig{}, errors.New("more than one value on the line")
+	}
+	return config, nil
+}

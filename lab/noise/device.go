@@ -1,0 +1,143 @@
+package noise
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DiskSpeed is how long a disk takes.
+type DiskSpeed struct {
+	// Seek is what every read takes, besides its bytes.
+	Seek time.Duration
+	// BytesPerSecond is how fast bytes come; more than 0.
+	BytesPerSecond int64
+}
+
+// of is how long a read of so many bytes takes.
+func (s DiskSpeed) of(bytes int) time.Duration {
+	return s.Seek + time.Duration(float64(bytes)/float64(s.BytesPerSecond)*float64(time.Second))
+}
+
+// NoDiskError says why there can be no such disk here.
+type NoDiskError struct {
+	Reason, Remedy string
+	Err            error
+}
+
+func (e *NoDiskError) Error() string { return fmt.Sprintf("%s: %v", e.Reason, e.Err) }
+
+// Unwrap returns what the kernel said.
+func (e *NoDiskError) Unwrap() error { return e.Err }
+
+// Disk is a slow disk of the lab's own: a block device that nobody else uses, whose
+// reads take their time one after the other, as on a real disk. So a neighbour can
+// keep a tenant waiting for a disk without disturbing one that the host needs.
+//
+// The device is a loop device over a file of a FUSE file system that this process
+// serves and that is mounted nowhere. It can be read only, and holds zeros. It is gone
+// with the Disk or, however that ends, with this process.
+type Disk struct {
+	server *server
+	loop   int // descriptor of the block device
+	name   string
+	number string
+}
+
+// OpenDisk makes a disk of so many bytes, a multiple of 4096. Where the kernel has no FUSE
+// or loop devices, or this process may not make them, it is an *NoDiskError.
+func OpenDisk(bytes int64, speed DiskSpeed) (*Disk, error) {
+	if bytes <= 0 || bytes%blockBytes != 0 || speed.BytesPerSecond <= 0 || speed.Seek < 0 {
+		return nil, fmt.Errorf("open disk of %d bytes, %+v: want a multiple of %d, and a speed", bytes, speed, blockBytes)
+	}
+	s, file, err := serve(bytes, speed)
+	if err != nil {
+		return nil, fmt.Errorf("open disk: %w", err)
+	}
+	d := &Disk{server: s}
+	if err := errors.Join(d.attach(file), unix.Close(file)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open disk: %w", err), s.close())
+	}
+	return d, nil
+}
+
+// blockBytes is what reads past the page cache have to be multiples of.
+const blockBytes = 4096
+
+// Path is the device's file.
+func (d *Disk) Path() string { return d.name }
+
+// Number is its number, "7:0".
+func (d *Disk) Number() string { return d.number }
+
+// Close takes the disk away. Whoever still reads it has errors from now on.
+func (d *Disk) Close() error {
+	// The loop device goes with its last reader; first, those that wait are to be told.
+	return errors.Join(d.server.close(), unix.Close(d.loop))
+}
+
+// attach has the next free loop device stand for a file, until nobody has it open.
+func (d *Disk) attach(file int) error {
+	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &NoDiskError{"no loop devices", "load the module loop, and run as root", err}
+	}
+	defer unix.Close(control)
+	for range 10 { // somebody else may take the same
+		n, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return &NoDiskError{"no free loop device", "run as root", err}
+		}
+		d.name = fmt.Sprintf("/dev/loop%d", n)
+		if d.loop, err = unix.Open(d.name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return &NoDiskError{"loop device", "run as root, on a host with devtmpfs", err}
+		}
+		if err = d.configure(file); err == nil {
+			return nil
+		}
+		if err := errors.Join(err, unix.Close(d.loop)); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	return errors.New("attach loop device: somebody else took each free one")
+}
+
+func (d *Disk) configure(file int) error {
+	config := unix.LoopConfig{Fd: uint32(file)}
+	config.Info.Flags = unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR
+	copy(config.Info.File_name[:], "berth lab")
+	if err := unix.IoctlLoopConfigure(d.loop, &config); err != nil {
+		return fmt.Errorf("configure %s: %w", d.name, err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(d.loop, &stat); err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	d.number = fmt.Sprintf("%d:%d", unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
+	return d.above()
+}
+
+// above gives the device a descriptor above that of the server: when the process dies
+// its descriptors are closed in order, and readers have to be told before the device,
+// which waits for them.
+func (d *Disk) above() error {
+	if d.loop > d.server.fd {
+		return nil
+	}
+	fd, err := unix.FcntlInt(uintptr(d.loop), unix.F_DUPFD_CLOEXEC, d.server.fd+1)
+	if err != nil {
+		return err
+	}
+	err = unix.Close(d.loop)
+	d.loop = fd
+	return err
+}
+
+// missing says of an error whether the kernel lacks something, or this process may not.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENXIO)
+}

@@ -1,0 +1,229 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/lab/noise"
+)
+
+// Spec is what was asked for: data, complete and reproducible. It is the experiment as
+// stored, and as read from a file.
+type Spec struct {
+	Name   string `json:"name"` // "isolation"
+	Preset string `json:"preset,omitempty"`
+	// Scenarios are run once per block each, in random order.
+	Scenarios []Scenario `json:"scenarios"`
+	// Blocks is how often every scenario is run.
+	Blocks int `json:"blocks"`
+	// Settle is discarded at the start of each round; Window is measured.
+	Settle Duration `json:"settle"`
+	Window Duration `json:"window"`
+	// Rate is in requests per second; 0 lets the lab choose it from the machine.
+	Rate      float64      `json:"rate,omitempty"`
+	Tenant    TenantSpec   `json:"tenant"`
+	Neighbour noise.Config `json:"neighbour"` // Threads 0: one per CPU shared
+	// CPUs are those that tenant and neighbour share, as a list; "" lets the lab choose.
+	CPUs string `json:"cpus,omitempty"`
+	// Seed fixes the arrivals and the order of scenarios; 0 lets the clock choose.
+	Seed uint64 `json:"seed,omitempty"`
+}
+
+// TenantSpec is the tenant as asked for.
+type TenantSpec struct {
+	Service string `json:"service"` // "article"
+	// ServiceTime is the CPU time of one request; 0 lets the lab choose it, so
+	// that the tenant wants Demand of the CPUs. Setup has the work it came to.
+	ServiceTime     Duration `json:"serviceTime,omitempty"`
+	WorkingSetBytes int64    `json:"workingSetBytes"`
+	// Demand is the share (0-1) of the shared CPUs that the tenant wants at the
+	// offered load, where rate or service time leave it open.
+	Demand float64 `json:"demand"`
+}
+
+// need is how many CPUs the tenant wants of so many shared ones: what rate and
+// service time come to, or its demand where they leave that open.
+func (e Spec) need(shared int) float64 {
+	if e.Rate > 0 && e.Tenant.ServiceTime > 0 {
+		return e.Rate * time.Duration(e.Tenant.ServiceTime).Seconds()
+	}
+	return e.Tenant.Demand * float64(shared)
+}
+
+// Scenario is one way of running tenant and neighbour side by side.
+type Scenario struct {
+	Name string `json:"name"`
+	// Neighbour is false where the tenant runs alone.
+	Neighbour bool `json:"neighbour"`
+	// Isolation is what is done to protect the tenant; its zero value is nothing.
+	Isolation Isolation `json:"isolation,omitzero"`
+	// Means says it in words, for tables and reports.
+	Means string `json:"means"`
+}
+
+// Isolation says what is done to the neighbour (and, for Split, to the tenant).
+type Isolation struct {
+	// Weight is the neighbour's CPU weight (1-10000); the tenant has 100.
+	Weight uint64 `json:"weight,omitempty"`
+	// Idle puts the neighbour into the idle class.
+	Idle bool `json:"idle,omitempty"`
+	// Cap limits the neighbour's CPU time to what the tenant leaves.
+	Cap bool `json:"cap,omitempty"`
+	// Split gives both CPUs of their own, in whole cores.
+	Split bool `json:"split,omitempty"`
+}
+
+// The scenarios that the analysis knows by name.
+const (
+	Baseline      = "baseline"
+	BaselineAgain = "baseline'"
+	Unisolated    = "unisolated"
+)
+
+// IsolationSpec is the built-in experiment: what does a neighbour do to
+// the tenant, and what does each isolation strategy give back?
+func IsolationSpec() Spec {
+	return Spec{
+		Name: "isolation",
+		Scenarios: []Scenario{
+			{Name: Baseline, Means: "tenant alone"},
+			{Name: BaselineAgain, Means: "tenant alone once more: the noise floor"},
+			{Name: Unisolated, Neighbour: true, Means: "neighbour beside it, no tuning"},
+			{Name: "weighted", Neighbour: true, Isolation: Isolation{Weight: 10}, Means: "neighbour at a tenth of the tenant's CPU weight"},
+			{Name: "idle", Neighbour: true, Isolation: Isolation{Idle: true}, Means: "neighbour in the idle class, beside the tenant's group"},
+			{Name: "limited", Neighbour: true, Isolation: Isolation{Cap: true}, Means: "neighbour capped to the CPU time that the tenant leaves"},
+			{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}, Means: "whole cores of their own for both"},
+		},
+		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.6},
+		Neighbour: noise.Config{Kernel: "spin", Intensity: 100},
+	}
+}
+
+// Preset is a size of experiment.
+type Preset struct {
+	Name   string
+	Blocks int
+	Settle time.Duration
+	Window time.Duration
+	About  string
+}
+
+// Presets lists the sizes, the smallest first.
+func Presets() []Preset {
+	return []Preset{
+		{"quick", 6, 300 * time.Millisecond, 2 * time.Second, "about 2 minutes; no verdict on p99.9"},
+		{"standard", 10, time.Second, 11 * time.Second, "about 15 minutes"},
+		{"publish", 20, 2 * time.Second, 30 * time.Second, "about 80 minutes"},
+	}
+}
+
+// Use sets blocks, settle and window from a preset.
+func (e *Spec) Use(name string) error {
+	var names []string
+	for _, p := range Presets() {
+		if p.Name == name {
+			e.Preset, e.Blocks, e.Settle, e.Window = p.Name, p.Blocks, Duration(p.Settle), Duration(p.Window)
+			return nil
+		}
+		names = append(names, p.Name)
+	}
+	return fmt.Errorf("preset %q: not one of %s", name, strings.Join(names, ", "))
+}
+
+// Keep drops all scenarios but the named ones. The baselines always stay:
+// without them there is nothing to compare with and no noise floor.
+func (e *Spec) Keep(names []string) error {
+	known := make([]string, len(e.Scenarios))
+	for i, s := range e.Scenarios {
+		known[i] = s.Name
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("scenario %q: not one of %s", name, strings.Join(known, ", "))
+		}
+	}
+	var kept []Scenario
+	for _, s := range e.Scenarios {
+		if s.Name == Baseline || s.Name == BaselineAgain || slices.Contains(names, s.Name) {
+			kept = append(kept, s)
+		}
+	}
+	e.Scenarios = kept
+	return nil
+}
+
+// Validate says what is wrong with an experiment, naming the field.
+func (e Spec) Validate() error {
+	window, service := time.Duration(e.Window), time.Duration(e.Tenant.ServiceTime)
+	requests := e.Rate * (window + time.Duration(e.Settle)).Seconds()
+	for _, rule := range []struct {
+		broken bool
+		says   string
+	}{
+		{!isName(e.Name), fmt.Sprintf("name %q: %s", e.Name, nameRule)},
+		{e.Blocks < 1 || e.Blocks > 1000, fmt.Sprintf("rounds: %d: want 1 to 1000", e.Blocks)},
+		{window < time.Second || window > time.Hour, fmt.Sprintf("duration: %s: want 1s to 1h", e.Window)},
+		{e.Settle < 0 || time.Duration(e.Settle) > time.Hour, fmt.Sprintf("settle: %s: want 0 to 1h", e.Settle)},
+		{!(e.Rate >= 0 && e.Rate <= 50_000), fmt.Sprintf("rate: %g: want at most 50000 requests per second", e.Rate)},
+		{requests > maxRequests, fmt.Sprintf("rate %g for %s: want at most %d requests in a round", e.Rate, e.Window, maxRequests)},
+		{!(e.Tenant.Demand > 0 && e.Tenant.Demand <= 1), fmt.Sprintf("demand: %g: want more than 0 and at most 1", e.Tenant.Demand)},
+		{service < 0 || service > time.Second, fmt.Sprintf("service-time: %s: want at most 1s", e.Tenant.ServiceTime)},
+		{e.Tenant.Service != "article", fmt.Sprintf("tenant service %q: the one there is is article", e.Tenant.Service)},
+		{e.Tenant.WorkingSetBytes < 4096, fmt.Sprintf("working-set: %d bytes: want 4096 or more", e.Tenant.WorkingSetBytes)},
+	} {
+		if rule.broken {
+			return fmt.Errorf("experiment: %s", rule.says)
+		}
+	}
+	if _, err := cpuset.Parse(e.CPUs); err != nil {
+		return fmt.Errorf("experiment: cpus: %w", err)
+	}
+	neighbour := e.Neighbour
+	neighbour.Threads = max(1, neighbour.Threads) // 0: chosen from the machine
+	if err := neighbour.Validate(); err != nil {
+		return fmt.Errorf("experiment: %w", err)
+	}
+	return e.validateScenarios()
+}
+
+func (e Spec) validateScenarios() error {
+	seen := map[string]bool{}
+	for _, s := range e.Scenarios {
+		if !isName(s.Name) || seen[s.Name] {
+			return fmt.Errorf("experiment: scenario %q: want a name of its own, %s", s.Name, nameRule)
+		}
+		seen[s.Name] = true
+		if w := s.Isolation.Weight; w > 10_000 {
+			return fmt.Errorf("experiment: scenario %s: weight %d: want 1 to 10000", s.Name, w)
+		}
+		if s.Isolation.Idle && s.Isolation.Weight > 0 {
+			return fmt.Errorf("experiment: scenario %s: an idle group has no weight of its own", s.Name)
+		}
+		if s.Neighbour && (s.Name == Baseline || s.Name == BaselineAgain) {
+			return fmt.Errorf("experiment: scenario %s: the baseline is the tenant alone", s.Name)
+		}
+		if s.Isolation != (Isolation{}) && !s.Neighbour {
+			return fmt.Errorf("experiment: scenario %s: isolation from a neighbour that does not run", s.Name)
+		}
+	}
+	if !seen[Baseline] || !seen[BaselineAgain] {
+		return fmt.Errorf("experiment: scenarios: %s and %s must be there", Baseline, BaselineAgain)
+	}
+	return nil
+}
+
+// maxRequests bounds what the generator keeps of a round in memory.
+const maxRequests = 10_000_000
+
+const nameRule = "of letters, digits, '-', '_', '.' and \"'\""
+
+// isName reports whether a name can stand in file names and CSV as it is.
+func isName(name string) bool {
+	ok := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.'", c)
+	}
+	return name != "" && len(name) <= 40 && name[0] != '.' && strings.IndexFunc(name, func(c rune) bool { return !ok(c) }) < 0
+}

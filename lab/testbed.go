@@ -1,0 +1,302 @@
+package lab
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+)
+
+// ProgramName is how a run signs its journal.
+const ProgramName = "berth lab"
+
+// Options say where and how a run happens; they do not change what is measured.
+type Options struct {
+	// Exe is the berth binary, whose hidden verbs are the processes of the roles.
+	Exe string
+	// Dir is the run's own folder, made before and empty, unless the run is resumed.
+	Dir     string
+	Program Program
+	// JournalDir is where changes to the kernel are journaled; "" is the default.
+	JournalDir string
+	// Unprivileged uses the lesser backend even where control groups could be used.
+	Unprivileged bool
+	// Progress is called with every step; it may be nil.
+	Progress func(Progress)
+	// Finished resumes the run in Dir: it says which rounds need not be run again.
+	// nil starts a new run.
+	Finished func(cell string, block int) bool
+
+	// Roles are those besides tenant and neighbour.
+	Roles []Role
+	// Groups asks for control groups, with memory, I/O and pressure counted; without
+	// it the lesser backend will do.
+	Groups bool
+	// Weight is the CPU weight of the group around those of the roles; this process
+	// then stands in a group beside it. 0 leaves both as they are.
+	Weight int
+}
+
+// Testbed is this machine made ready for an experiment: its CPUs are chosen, its
+// control groups made, its tenant calibrated.
+type Testbed struct {
+	Setup *Setup
+
+	spec       Spec
+	opt        Options
+	places     places
+	supervisor *supervisor
+	backend    backend
+	probes     *noise.Probes
+	journal    *kernel.Journal
+	requests   *requestLog
+	lock       *machineLock
+	unit       string // of the neighbour's work
+}
+
+// Open makes this machine ready for what a spec asks for, and enters into h what it
+// is and what was settled on. A run that is resumed needs the same machine, program
+// and places, and keeps what was settled on. Whatever happens later, Close puts
+// everything back.
+func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, err error) {
+	if opt.Finished != nil && h.Complete {
+		return nil, errors.New("resume: the run is complete")
+	}
+	lock, err := lockMachine(opt.JournalDir)
+	if err != nil {
+		return nil, err
+	}
+	b, err := prepare(spec, h, opt)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	b.lock = lock
+	b.Setup.OtherLab = cmp.Or(b.Setup.OtherLab, lock.other)
+	if b.requests, err = openRequestLog(opt.Dir, opt.Finished); err == nil && opt.Finished == nil {
+		if err = b.calibrate(ctx); err != nil {
+			err = fmt.Errorf("calibrate: %w", err)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// NotRestoredError says that something could not be put back; berth restore
+// tries again.
+type NotRestoredError struct{ Err error }
+
+func (e *NotRestoredError) Error() string { return "not everything was put back: " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *NotRestoredError) Unwrap() error { return e.Err }
+
+// Close ends all children and puts everything back.
+func (b *Testbed) Close() error {
+	var errs []error
+	if b.supervisor != nil {
+		b.supervisor.close()
+	}
+	if b.backend != nil {
+		errs = append(errs, b.backend.close())
+	}
+	if b.journal != nil {
+		errs = append(errs, b.journal.Close())
+	}
+	if b.requests != nil {
+		errs = append(errs, b.requests.close())
+	}
+	if b.probes != nil {
+		b.probes.Close()
+	}
+	if b.lock != nil {
+		errs = append(errs, b.lock.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &NotRestoredError{err}
+	}
+	return nil
+}
+
+// prepare opens everything but the run's folder, and measures nothing.
+func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
+	m, err := sysfs.Live("/")
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := cpuset.Parse(spec.CPUs)
+	if err != nil {
+		return nil, fmt.Errorf("cpus: %w", err)
+	}
+	allowed, err := sysfs.Allowed(os.DirFS("/"))
+	if err != nil {
+		return nil, err
+	}
+	allowed = allowed.Intersect(m.Online) // the kernel keeps offline CPUs in the list
+	if spec.Seed == 0 {
+		spec.Seed = uint64(uint32(time.Now().UnixNano())) | 1 // short enough to type again
+	}
+	pl, err := choosePlaces(m, allowed, wanted, spec.need)
+	if err != nil {
+		return nil, err
+	}
+	if need := spec.need(pl.shared.Len()); need > float64(pl.shared.Len()) {
+		return nil, fmt.Errorf("tenant: %g requests/s of %s each want %.2f CPUs, more than the %d shared", spec.Rate, spec.Tenant.ServiceTime, need, pl.shared.Len())
+	}
+	now := Header{
+		Schema: h.Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m),
+		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String()},
+	}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup}
+	if err := b.chooseLoad(m); err != nil {
+		return nil, err
+	}
+	if err := b.open(m); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	if opt.Finished == nil {
+		*h = now
+	} else if err := h.resume(now); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.Setup = &h.Setup
+	return b, nil
+}
+
+// resume refuses to go on with a run under other conditions than those of now.
+func (h *Header) resume(now Header) error {
+	was, err := h.conditions()
+	if err != nil {
+		return err
+	}
+	is, err := now.conditions()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if !bytes.Equal(was[name], is[name]) {
+			return fmt.Errorf("resume: the %s is not that of the run so far: %.60s, was %.60s", name, is[name], was[name])
+		}
+	}
+	h.Resumed = append(h.Resumed, now.Started)
+	return nil
+}
+
+// conditions are what has to be the same for all rounds of a run, as JSON by name.
+func (h *Header) conditions() (conditions map[string]json.RawMessage, err error) {
+	text, err := json.Marshal(struct {
+		Program
+		Host
+		Backend string `json:"backend"`
+		Shared  string `json:"shared CPUs"`
+		Own     string `json:"CPUs of the generator"`
+	}{h.Program, h.Host, h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs})
+	if err == nil {
+		err = json.Unmarshal(text, &conditions)
+	}
+	return conditions, err
+}
+
+// chooseLoad settles rate and service time: what the spec leaves open is
+// chosen so that the tenant wants its demand of the shared CPUs.
+func (b *Testbed) chooseLoad(m *machine.Machine) error {
+	const usualRate = 1000 // requests per second: enough for a p99 of each second, little for the generator
+	e, s := &b.spec, b.Setup
+	want := e.need(b.places.shared.Len())
+	s.Rate, s.CPUPerRequest = e.Rate, e.Tenant.ServiceTime
+	if s.Rate == 0 && s.CPUPerRequest == 0 {
+		s.Rate = usualRate
+	}
+	if s.Rate == 0 {
+		s.Rate = want / time.Duration(s.CPUPerRequest).Seconds()
+	}
+	if s.CPUPerRequest == 0 {
+		s.CPUPerRequest = Duration(want / s.Rate * float64(time.Second))
+	}
+	s.Tenant.WorkingSetBytes = e.Tenant.WorkingSetBytes
+	s.Tenant.Procs = b.places.shared.Len()
+	s.Tenant.Seed = e.Seed
+	s.Neighbour = e.Neighbour
+	s.Neighbour.Seed = e.Seed
+	if s.Neighbour.Threads == 0 {
+		s.Neighbour.Threads = b.places.shared.Len()
+	}
+	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, b.places.shared)
+	if err := s.Neighbour.Validate(); err != nil {
+		return err
+	}
+	available, err := noise.MemAvailable(os.DirFS("/"))
+	if err != nil {
+		return err
+	}
+	if s.Tenant.WorkingSetBytes > available/4 {
+		return fmt.Errorf("tenant: a working set of %d MiB is more than a quarter of the memory available (%d MiB)", s.Tenant.WorkingSetBytes>>20, available>>20)
+	}
+	size := noise.Plan(s.Neighbour, available) // once, so that it is the same in every round
+	s.Neighbour.Bytes, s.NeighbourNote = size.Bytes, size.Note
+	for _, k := range noise.Kernels() {
+		if k.Name == s.Neighbour.Kernel {
+			b.unit = k.Unit
+		}
+	}
+	return nil
+}
+
+// open acquires what a run holds until close.
+func (b *Testbed) open(m *machine.Machine) error {
+	b.supervisor = newSupervisor()
+	l2, l3 := cacheBytes(m, b.places.shared)
+	var err error
+	if b.probes, err = noise.NewProbes(l2, l3); err != nil {
+		return err
+	}
+	b.Setup.ProbeNote = b.probes.Sizes().Note
+	b.backend, b.journal, err = openBackend(b.opt, b.places, b.Setup)
+	return err
+}
+
+// Set gives roles settings until they are undone.
+func (b *Testbed) Set(s Settings) (undo func() error, err error) {
+	change, err := b.backend.plan(s)
+	if err != nil {
+		return nil, err
+	}
+	return change.apply()
+}
+
+// Group is the control group of a role, which an experiment has that asked for groups.
+func (b *Testbed) Group(r Role) cgroup.Group { return b.backend.group(r) }
+
+// Statistics are what the kernel tells of the group of a role; nothing without groups.
+func (b *Testbed) Statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quantity]float64, error) {
+	return b.backend.statistics(r, want...)
+}
+
+// Knobs reads back the settings of all roles.
+func (b *Testbed) Knobs() ([]Knob, error) { return b.backend.knobs() }
+
+// left is the CPU time, in CPUs, that the tenant and a generator without a
+// place of its own leave of the shared CPUs.
+func (b *Testbed) left() float64 {
+	left := float64(b.places.shared.Len()) - b.Setup.TenantCPUs
+	if b.places.generator.IsEmpty() {
+		left -= b.Setup.GeneratorDemand
+	}
+	return left
+}

@@ -1,0 +1,48 @@
+package place
+
+import "fmt"
+
+// Pod is several workloads that are placed together or not at all.
+type Pod struct {
+	// ID is the group of the containers.
+	ID string
+	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU;
+	// 0 is none.
+	Milli, LimitMilli int
+	// Containers are in the order of their start. Their Group is ID.
+	Containers []Request
+}
+
+// PodPlacer is a Policy that can place a pod as a whole.
+type PodPlacer interface {
+	// PodScope reports whether the policy does so, as it is configured.
+	PodScope() bool
+	// PlacePod offers grants for all containers. Errors are those of Place.
+	PlacePod(s *State, pod Pod) (Offer, error)
+}
+
+// PlacePod returns the state with all containers of a pod placed: as a whole by
+// a PodPlacer with pod scope, else one after another. With an error nothing is
+// placed; then why explains the refusal, if the containers' requests ask for it.
+func PlacePod(p Policy, s *State, pod Pod) (next *State, why *Why, err error) {
+	if placer, ok := p.(PodPlacer); ok && placer.PodScope() {
+		o, err := placer.PlacePod(s, pod)
+		if err != nil {
+			return nil, o.Why, err
+		}
+		next, err = s.Commit(o)
+		return next, nil, err
+	}
+	for i := range pod.Containers {
+		r := pod.Containers[i]
+		r.Group = pod.ID
+		o, err := Place(p, s, &r)
+		if err == nil {
+			s, err = s.Commit(o)
+		}
+		if err != nil {
+			return nil, o.Why, fmt.Errorf("container %s: %w", r.ID, err)
+		}
+	}
+	return s, nil, nil
+}

@@ -1,0 +1,284 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+)
+
+// GroupConfig says what a Group reads.
+type GroupConfig struct {
+	// Proc is the proc file system, Dir the directory of the group, as for the
+	// operating system. Threads of groups below it are not the group's.
+	Proc, Dir string
+	// Name is the group's name in samples.
+	Name string
+	// MaxThreads bounds the threads that one reading visits; 0 stands for 64. A
+	// group with more is visited in turns, each thread for all the time since its
+	// last turn.
+	MaxThreads int
+	// Switches reads the involuntary context switches too, which costs about twice
+	// as much as the times.
+	Switches bool
+}
+
+// Validate says what is wrong with the configuration.
+func (c GroupConfig) Validate() error {
+	switch {
+	case c.Proc == "" || c.Dir == "":
+		return errors.New("run delay of group: no proc file system or no directory")
+	case c.MaxThreads < 0:
+		return fmt.Errorf("run delay of group: at most %d threads", c.MaxThreads)
+	}
+	return nil
+}
+
+// Group adds up what the threads of a control group ran, waited and were switched
+// for, from the first reading on. It is for one goroutine at a time.
+//
+// Of a thread that ends, what came after its last visit is lost, so that the sums
+// are too low rather than too high. A new thread counts from its start; one that
+// has run and waited for longer than it can have been in the group moved in, and
+// counts from its first visit.
+type Group struct {
+	config  GroupConfig
+	subject watch.Subject
+	proc    kernfile.Dir
+	dir     kernfile.Dir
+	list    kernfile.File
+	threads map[int]*thread
+	turn    []int // the threads in rising order
+	next    int   // the thread number at which the next turn starts
+	buf     []byte
+	round   uint64
+	last    watch.Time // of the round before
+	sum     counts
+}
+
+// counts of a thread, or of all; times are in nanoseconds.
+type counts struct{ ran, waited, switches uint64 }
+
+type thread struct {
+	counts
+	// since is its last visit; before the first, the last time that it was not
+	// there.
+	since watch.Time
+	// known is false before its first visit, old says that it was there at the
+	// first reading.
+	known, old bool
+	listed     uint64 // the round in which it was last listed
+}
+
+// Coverage says how many threads a reading found and how many it visited.
+type Coverage struct{ Threads, Visited int }
+
+// OpenGroup opens a group. A group that does not exist is watch.ErrGone; where threads
+// have no schedstat (CONFIG_SCHED_INFO) it is a kernel.NotSupportedError.
+func OpenGroup(c GroupConfig) (*Group, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.MaxThreads == 0 {
+		c.MaxThreads = 64
+	}
+	g := &Group{config: c, subject: watch.Subject{Scope: watch.Group, Name: c.Name}, threads: map[int]*thread{}}
+	if err := g.open(); err != nil {
+		return nil, fmt.Errorf("open threads of group %q: %w", c.Name, err)
+	}
+	return g, nil
+}
+
+func (g *Group) open() (err error) {
+	if g.proc, err = kernfile.OpenDir(g.config.Proc); err != nil {
+		return err
+	}
+	if !g.proc.Has("self/schedstat") {
+		g.proc.Close()
+		return &kernel.NotSupportedError{
+			Feature: "run delay of threads",
+			Reason:  "there is no " + g.config.Proc + "/self/schedstat",
+			Remedy:  "boot a kernel with CONFIG_SCHED_INFO",
+		}
+	}
+	if g.dir, err = kernfile.OpenDir(g.config.Dir); err != nil {
+		g.proc.Close()
+		if errors.Is(err, fs.ErrNotExist) {
+			err = watch.ErrGone
+		}
+		return err
+	}
+	for _, name := range []string{"cgroup.threads", "tasks"} { // v2, v1
+		if g.list, err = g.dir.Open(name); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		g.proc.Close()
+		g.dir.Close()
+	}
+	return err
+}
+
+// Read appends the samples CPUTime, CPUWait and, if asked for,
+// SwitchesInvoluntary, stamped with now. The first reading is where they start,
+// at 0. For a group that vanished it is watch.ErrGone; nothing is appended then.
+func (g *Group) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, Coverage, error) {
+	coverage, err := g.read(now)
+	if err != nil {
+		return to, Coverage{}, fmt.Errorf("read threads of group %q: %w", g.config.Name, err)
+	}
+	sample := watch.Sample{Time: now, Subject: g.subject, Quantity: watch.CPUTime, Value: float64(g.sum.ran) / 1e9}
+	to = append(to, sample)
+	sample.Quantity, sample.Value = watch.CPUWait, float64(g.sum.waited)/1e9
+	to = append(to, sample)
+	if g.config.Switches {
+		sample.Quantity, sample.Value = watch.SwitchesInvoluntary, float64(g.sum.switches)
+		to = append(to, sample)
+	}
+	return to, coverage, nil
+}
+
+func (g *Group) read(now watch.Time) (Coverage, error) {
+	g.round++
+	if err := g.update(); err != nil {
+		return Coverage{}, err
+	}
+	coverage := Coverage{Threads: len(g.turn)}
+	start, _ := slices.BinarySearch(g.turn, g.next)
+	for i := range min(len(g.turn), g.config.MaxThreads) {
+		tid := g.turn[(start+i)%len(g.turn)]
+		there, err := g.visit(tid, now)
+		if err != nil {
+			return Coverage{}, err
+		}
+		if there {
+			coverage.Visited++
+		}
+		g.next = tid + 1
+	}
+	g.last = now
+	return coverage, nil
+}
+
+// update lists the threads.
+func (g *Group) update() error {
+	text, buf, err := g.list.ReadAll(g.buf)
+	g.buf = buf
+	if errors.Is(err, syscall.ENODEV) {
+		return watch.ErrGone
+	}
+	if err != nil {
+		return err
+	}
+	g.turn = g.turn[:0]
+	for {
+		var word []byte
+		if word, text = kernfile.Word(text); len(word) == 0 {
+			break
+		}
+		tid, err := strconv.ParseUint(string(word), 10, 31)
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.list.Path(), err)
+		}
+		if tid > 0 { // 0 is one of another pid namespace
+			g.listed(int(tid))
+		}
+	}
+	slices.Sort(g.turn)
+	for tid, t := range g.threads {
+		if t.listed != g.round {
+			delete(g.threads, tid)
+		}
+	}
+	return nil
+}
+
+func (g *Group) listed(tid int) {
+	t := g.threads[tid]
+	if t == nil {
+		t = &thread{since: g.last, old: g.round == 1}
+		g.threads[tid] = t
+	}
+	if t.listed != g.round { // the kernel may list one twice
+		g.turn = append(g.turn, tid)
+	}
+	t.listed = g.round
+}
+
+// visit adds what a thread gained; false means that it has ended.
+func (g *Group) visit(tid int, now watch.Time) (bool, error) {
+	counted, err := g.count(tid)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		delete(g.threads, tid)
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	t := g.threads[tid]
+	gain := counted
+	switch {
+	case t.known && counted.notBefore(t.counts):
+		gain = counts{counted.ran - t.ran, counted.waited - t.waited, counted.switches - t.switches}
+	case t.old && !t.known || counted.ran+counted.waited > uint64(max(now-t.since, 0)):
+		gain = counts{} // it has a past elsewhere
+	}
+	g.sum.ran += gain.ran
+	g.sum.waited += gain.waited
+	g.sum.switches += gain.switches
+	t.counts, t.since, t.known = counted, now, true
+	return true, nil
+}
+
+// notBefore is false if a count went back: the number is another thread's now.
+func (c counts) notBefore(old counts) bool {
+	return c.ran >= old.ran && c.waited >= old.waited && c.switches >= old.switches
+}
+
+func (g *Group) count(tid int) (counts, error) {
+	dir := strconv.Itoa(tid)
+	text, err := g.readProc(dir + "/schedstat")
+	if err != nil {
+		return counts{}, err
+	}
+	times, err := ParseTask(text)
+	if err != nil {
+		return counts{}, fmt.Errorf("parse %s/schedstat: %w", dir, err)
+	}
+	c := counts{ran: uint64(times.Ran), waited: uint64(times.Waited)}
+	if !g.config.Switches {
+		return c, nil
+	}
+	if text, err = g.readProc(dir + "/status"); err != nil {
+		return counts{}, err
+	}
+	var ok bool
+	if c.switches, ok, err = ParseStatus(text); err == nil && !ok {
+		err = errors.New("no nonvoluntary_ctxt_switches")
+	}
+	if err != nil {
+		return counts{}, fmt.Errorf("parse %s/status: %w", dir, err)
+	}
+	return c, nil
+}
+
+func (g *Group) readProc(name string) ([]byte, error) {
+	f, err := g.proc.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, buf, err := f.Read(g.buf)
+	g.buf = buf
+	return text, err
+}
+
+// Close closes what is open.
+func (g *Group) Close() error { return errors.Join(g.list.Close(), g.dir.Close(), g.proc.Close()) }
