@@ -44,9 +44,10 @@ func TestAgent(t *testing.T) {
 	log := since(t)
 	run(t, "systemctl", "start", agentUnit)
 	guarded(t)
-	if page := get(t, "tcp", "127.0.0.1:9750", "http://localhost/metrics"); !strings.Contains(page, "\nberth_workload_cpu_seconds_total{") {
-		t.Errorf("no figures of workloads in the metrics:\n%s", page)
-	}
+	// The first reading of a workload comes up to a second after its place.
+	await(t, "the metrics have figures of the workload", func() bool {
+		return strings.Contains(get(t, "tcp", "127.0.0.1:9750", "http://localhost/metrics"), "\nberth_workload_cpu_seconds_total{")
+	})
 	writeFile(t, "/etc/berth/node.yaml", strings.Replace(agentConfig, "probe: always", "probe: always, hold: 1m", 1))
 	run(t, "systemctl", "reload", agentUnit)
 	await(t, "the configuration is read again", func() bool { return strings.Contains(log(), "msg=reloaded") })
