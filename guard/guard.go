@@ -96,6 +96,9 @@ type Options struct {
 	Began time.Time
 	// Actuator acts; nil is for mode Observe, and for Replay, which can only preview.
 	Actuator Actuator
+	// Uncovered says that what is active was removed for a change below it, and is to be
+	// applied again; nil is never.
+	Uncovered <-chan struct{}
 	// Machine is the hardware, nil where it is unknown.
 	Machine *machine.Machine
 	// PeakBandwidth is as in detect.Config.

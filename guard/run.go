@@ -83,6 +83,9 @@ func (r *Runner) live(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-r.o.Uncovered:
+			r.reapply(ctx)
+			continue
 		case <-timer.C:
 		}
 		now := watch.Time(r.now().Sub(r.began))
@@ -105,6 +108,14 @@ func (r *Runner) live(ctx context.Context) error {
 		}
 		timer.Reset(time.Duration(due) - r.now().Sub(r.began))
 	}
+}
+
+// reapply has the loop apply again what is active.
+func (r *Runner) reapply(ctx context.Context) {
+	defer r.deliver()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.acted(r.loop.Reapply(ctx))
 }
 
 // window judges the samples that were read, and returns the time to the next reading.

@@ -141,15 +141,14 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	}
 	d.keeper = newKeeper(d.log, d.history)
 	dir := d.path(stateDir(conf))
-	act := newActuator(d.keeper, d.root, agent.GuardDir(dir))
-	d.guardian = newGuardian(d.keeper, act, opt.Sensors, opt.Machine)
+	d.guardian = newGuardian(d.keeper, d.root, agent.GuardDir(dir), opt.Sensors, opt.Machine)
 	d.guardian.window = opt.window
 	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
-	if opt.Sensors != nil {
-		base.Root = act.forNode()
-	}
-	if err := act.recover(); err != nil {
+	if err := d.guardian.recover(); err != nil {
 		return d, err
+	}
+	if opt.Sensors != nil && d.guardian.host != nil {
+		base.Root = d.guardian.host.Base(func() { poke(d.guardian.uncovered) })
 	}
 	d.loop = newLoop(d.keeper, base, conf)
 	d.loop.guard = d.guardian.follow

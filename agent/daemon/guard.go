@@ -42,10 +42,14 @@ type Sensors interface {
 // guardian runs the guard beside the loop, under one configuration after another.
 type guardian struct {
 	keeper  *keeper
-	act     *actuator
+	root    *kernel.Root
+	dir     string                  // of the state
+	host    *actuate.Host           // nil where there are no groups
 	sensors func() (Sensors, error) // nil: there is no guard
-	machine *machine.Machine
-	prefix  string // of the workloads' groups in their tree
+	// uncovered says that the guard's values were removed for a change of the node.
+	uncovered chan struct{}
+	machine   *machine.Machine
+	prefix    string // of the workloads' groups in their tree
 	// window is the guard's; 0 is its default.
 	window time.Duration
 	// read is called with the samples of all groups that the guard has read; it may be nil.
@@ -67,10 +71,63 @@ type guardian struct {
 	version int
 }
 
-func newGuardian(k *keeper, act *actuator, sensors func() (Sensors, error), m *machine.Machine) *guardian {
+func newGuardian(k *keeper, root *kernel.Root, dir string, sensors func() (Sensors, error), m *machine.Machine) *guardian {
 	return &guardian{
-		keeper: k, act: act, sensors: sensors, machine: m, mode: config.GuardOff,
-		names: map[string]string{},
+		keeper: k, root: root, dir: dir, sensors: sensors, machine: m, mode: config.GuardOff,
+		uncovered: make(chan struct{}, 1), names: map[string]string{},
+	}
+}
+
+// recover opens the groups to act on, and restores what a killed guard left, before the
+// node is opened: those values lie above the node's, which would be noted as the original
+// ones. So another guard that runs, and a ledger that cannot be read, are errors. A host
+// without groups has nothing to restore.
+func (g *guardian) recover() error {
+	host, err := actuate.Open(actuate.Options{Root: g.root, Program: "berth agent", Lock: &g.keeper.mu})
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return nil
+	}
+	if err == nil {
+		g.host = host
+		err = errors.Join(g.take(true), host.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("before the node is opened: %w", err)
+	}
+	return nil
+}
+
+// take takes the tree of groups, to act, or restores everything and leaves it to others.
+func (g *guardian) take(on bool) error {
+	switch {
+	case g.host == nil:
+		return errNoGroups
+	case !on:
+		return errors.Join(g.restore(), g.host.Close())
+	}
+	items, err := g.host.Take(g.dir)
+	g.say(items)
+	return err
+}
+
+var errNoGroups = &kernel.NotSupportedError{Feature: "guard", Reason: "there are no control groups to act on", Remedy: "mount cgroup2"}
+
+// restore restores everything, whatever the guard thinks is active.
+func (g *guardian) restore() error {
+	if g.host == nil {
+		return nil
+	}
+	items, err := g.host.Restore()
+	g.say(items)
+	return err
+}
+
+// say reports the restored values.
+func (g *guardian) say(items []kernel.Item) {
+	for _, item := range items {
+		if item.Outcome == kernel.Restored || item.Outcome == kernel.Changed {
+			g.keeper.complain(fmt.Sprintf("/%s, which the guard had active, is %v", item.Step.Path, item.Outcome), nil)
+		}
 	}
 }
 
@@ -147,7 +204,7 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 	runner := g.runner
 	g.mu.Unlock()
 	if mode == config.GuardEnforce {
-		if err := g.act.open(true); err != nil {
+		if err := g.take(true); err != nil {
 			return err
 		}
 	}
@@ -165,8 +222,8 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 	if err != nil {
 		return err // the mode has changed; something could not be restored yet
 	}
-	if mode != config.GuardEnforce && g.act.inForce() == 0 {
-		return g.act.open(false)
+	if mode != config.GuardEnforce && len(g.host.Notes()) == 0 {
+		return g.take(false)
 	}
 	return nil
 }
@@ -197,8 +254,11 @@ func (g *guardian) end() {
 		<-g.done
 		g.stop = nil
 	}
-	if err := g.act.close(); err != nil {
-		g.keeper.complain("not everything could be given back; 'berth guard off' tries again", err)
+	if g.host == nil {
+		return
+	}
+	if err := g.take(false); err != nil {
+		g.keeper.complain("not everything could be restored; 'berth guard off' tries again", err)
 	}
 }
 
@@ -219,7 +279,7 @@ func (g *guardian) run(ctx context.Context) {
 	for {
 		again, err := g.once(ctx)
 		if err != nil {
-			err = errors.Join(err, g.act.giveBack())
+			err = errors.Join(err, g.restore())
 			g.keeper.complain("it has ended", err)
 		}
 		g.mu.Lock()
@@ -254,7 +314,7 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 	g.mu.Lock()
 	conf, mode := g.conf, g.mode
 	g.mu.Unlock()
-	if err := g.act.open(mode == config.GuardEnforce); err != nil {
+	if err := g.take(mode == config.GuardEnforce); err != nil {
 		return true, err
 	}
 	opt, err := g.options(conf, mode, sensors)
@@ -278,7 +338,7 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 // options are the guard's under a configuration.
 func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
 	opt = guard.Options{
-		Sensors: sensors, Actuator: g.act, Machine: g.machine, Workloads: g.workloads, Window: g.window, Read: g.read,
+		Sensors: sensors, Actuator: g.host, Uncovered: g.uncovered, Machine: g.machine, Workloads: g.workloads, Window: g.window, Read: g.read,
 		Found: g.found, Repeat: toldTime, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
 	}
 	switch c.Guard.Probe {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,45 +23,91 @@ import (
 	"berth.dev/berth/place"
 )
 
-// both are a node and a guard's actuator on one tree, with groups a and b, and c in b.
+// both are a node and a guard on one tree, with groups a and b, and c in b.
 type both struct {
 	*host
-	keeper  *keeper
-	act     *actuator
-	history *api.History
+	keeper *keeper
+	guard  *guardian
+	active []control.Action
+	// refused is why the last of them was not applied again.
+	refused error
 }
 
 func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 	t.Helper()
-	b := &both{host: h, history: api.NewHistory(100, 0)}
-	b.keeper = newKeeper(discard(), b.history)
-	root := kernel.NewRoot(h.dir, files)
-	dir := filepath.Join(h.dir, "..", "node")
-	b.act = newActuator(b.keeper, root, agent.GuardDir(dir))
+	b := &both{host: h, keeper: newKeeper(discard(), api.NewHistory(100, 0))}
+	b.guard = newGuardian(b.keeper, kernel.NewRoot(h.dir, files), agent.GuardDir(filepath.Join(h.dir, "..", "node")), nil, nil)
 	return b
+}
+
+// apply applies an action, and revert reverts it.
+func (b *both) apply(a control.Action) {
+	b.t.Helper()
+	b.must(b.guard.host.Apply(b.t.Context(), a))
+	b.active = append(b.active, a)
+}
+
+func (b *both) revert(a control.Action) {
+	b.t.Helper()
+	b.must(b.guard.host.Revert(b.t.Context(), a))
+	b.active = slices.DeleteFunc(b.active, func(o control.Action) bool { return o.Group == a.Group && o.Remedy == a.Remedy })
+}
+
+// reapply does what the guard's loop does about a change of the node.
+func (b *both) reapply() {
+	b.t.Helper()
+	select {
+	case <-b.guard.uncovered:
+	default:
+		return
+	}
+	for _, a := range slices.Clone(b.active) {
+		if _, err := b.guard.host.Apply(b.t.Context(), a); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			b.refused = err
+			b.revert(a)
+		}
+	}
+}
+
+// place places a workload, and has the guard apply again what that removed.
+func (b *both) place(spec agent.Spec) {
+	b.t.Helper()
+	b.must(b.keeper.Place(b.t.Context(), spec))
+	b.reapply()
+}
+
+func (b *both) resize(spec agent.Spec) {
+	b.t.Helper()
+	b.must(b.keeper.Resize(b.t.Context(), spec))
+	b.reapply()
 }
 
 // open opens what a process of its own would. A process that another test forks has
 // the locks of the last life until it executes.
 func (b *both) open() error {
 	err := patiently(func() error {
-		lock, err := actuate.Open(actuate.Options{Root: b.act.root, Dir: b.act.dir, Program: "test"})
+		lock, err := actuate.Open(actuate.Options{Root: b.guard.root, Dir: b.guard.dir, Program: "test"})
 		if err != nil {
 			return err
 		}
 		return lock.Close()
 	})
-	if err := errors.Join(err, b.act.recover()); err != nil {
+	if err := errors.Join(err, b.guard.recover()); err != nil {
 		return err
 	}
 	dir := filepath.Join(b.host.dir, "..", "node")
 	err = patiently(func() error {
-		return b.keeper.open(b.t.Context(), agent.Options{Root: b.act.forNode(), Machine: b.opt.Machine, Dir: dir})
+		return b.keeper.open(b.t.Context(), agent.Options{Root: b.base(), Machine: b.opt.Machine, Dir: dir})
 	})
 	if err != nil {
 		return err
 	}
-	return b.act.open(true)
+	return b.guard.take(true)
+}
+
+// base is the node's view.
+func (b *both) base() *kernel.Root {
+	return b.guard.host.Base(func() { poke(b.guard.uncovered) })
 }
 
 // patiently tries again for a second while somebody has a lock.
@@ -87,7 +132,7 @@ func opened(t *testing.T) *both {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(b.act.close(), b.keeper.close()); err != nil {
+		if err := errors.Join(b.guard.take(false), b.keeper.close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -155,10 +200,10 @@ func (b *both) reconcile() (repairs []agent.Repair) {
 func TestGuardIsNoDrift(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
-	b.must(b.keeper.Place(t.Context(), bestEffort("a", 200)))
-	b.must(b.keeper.Place(t.Context(), bestEffort("b", 200)))
-	b.must(b.act.Apply(t.Context(), yields))
-	b.must(b.act.Apply(t.Context(), shrinks("b", "2-3")))
+	b.place(bestEffort("a", 200))
+	b.place(bestEffort("b", 200))
+	b.apply(yields)
+	b.apply(shrinks("b", "2-3"))
 	if repairs := b.reconcile(); len(repairs) > 0 {
 		t.Errorf("repaired: %+v", repairs)
 	}
@@ -172,7 +217,7 @@ func TestGuardIsNoDrift(t *testing.T) {
 	}
 	b.expect(inForce)
 	for _, a := range []control.Action{yields, shrinks("b", "")} {
-		b.must(b.act.Revert(t.Context(), a))
+		b.revert(a)
 	}
 	b.expect(map[string]string{
 		cpuDir + "a/cpu.idle": "0", cpuDir + "a/cpu.shares": "2048", cpuDir + "b/cpu.shares": "2048",
@@ -188,13 +233,13 @@ func TestGuardIsNoDrift(t *testing.T) {
 func TestPlacementBelowTheGuard(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
-	b.must(b.keeper.Place(t.Context(), bestEffort("a", 200)))
-	b.must(b.keeper.Place(t.Context(), bestEffort("b", 0)))
-	b.must(b.act.Apply(t.Context(), yields))
-	b.must(b.act.Apply(t.Context(), shrinks("b", "0,4")))
+	b.place(bestEffort("a", 200))
+	b.place(bestEffort("b", 0))
+	b.apply(yields)
+	b.apply(shrinks("b", "0,4"))
 
-	b.must(b.keeper.Resize(t.Context(), bestEffort("a", 300)))
-	b.must(b.keeper.Place(t.Context(), exclusive("own", 4000)))
+	b.resize(bestEffort("a", 300))
+	b.place(exclusive("own", 4000))
 	own, err := b.keeper.Get(t.Context(), "own")
 	b.must(nil, err)
 	has, err := b.keeper.Get(t.Context(), "b")
@@ -211,7 +256,7 @@ func TestPlacementBelowTheGuard(t *testing.T) {
 	}
 
 	for _, a := range []control.Action{yields, shrinks("b", "")} {
-		b.must(b.act.Revert(t.Context(), a))
+		b.revert(a)
 	}
 	b.expect(map[string]string{
 		cpuDir + "a/cpu.idle": "0", cpuDir + "a/cpu.shares": "3072",
@@ -223,42 +268,39 @@ func TestPlacementBelowTheGuard(t *testing.T) {
 func TestGuardKeepsOffExclusiveCPUs(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
-	b.must(b.keeper.Place(t.Context(), bestEffort("b", 0)))
-	b.must(b.act.Apply(t.Context(), shrinks("b", "1-3,5-7")))
-	b.must(b.keeper.Place(t.Context(), exclusive("own", 4000)))
+	b.place(bestEffort("b", 0))
+	b.apply(shrinks("b", "1-3,5-7"))
+	b.place(exclusive("own", 4000))
 	own, err := b.keeper.Get(t.Context(), "own")
 	b.must(nil, err)
 	if set := cpuset.MustParse(b.read(cpusets + "b/cpuset.cpus")); set.Overlaps(own.CPUs) {
 		t.Errorf("b has CPUs %s beside %s", set, own.CPUs)
 	}
-	if b.act.inForce() != 0 {
-		t.Error("what does not fit any more is in force")
+	if len(b.guard.host.Notes()) != 0 || b.refused == nil {
+		t.Errorf("what does not fit any more is active: %v, %v", b.guard.host.Notes(), b.refused)
 	}
-	if _, err := b.act.Apply(t.Context(), shrinks("b", "1-3,5-7")); err == nil {
+	if _, err := b.guard.host.Apply(t.Context(), shrinks("b", "1-3,5-7")); err == nil {
 		t.Error("CPUs that the group does not have were given to it")
 	}
-	if !slices.ContainsFunc(b.history.After(0), func(e api.Event) bool { return e.Kind == agent.Failed }) {
-		t.Error("nobody was told")
-	}
-	b.must(b.act.Revert(t.Context(), shrinks("b", "")))
+	b.revert(shrinks("b", ""))
 }
 
 // A group that is made anew while something was active on it is what it is.
 func TestGroupMadeAnewUnderTheGuard(t *testing.T) {
 	t.Parallel()
 	b := opened(t)
-	b.must(b.keeper.Place(t.Context(), bestEffort("a", 200)))
-	b.must(b.act.Apply(t.Context(), yields))
+	b.place(bestEffort("a", 200))
+	b.apply(yields)
 	b.rmdir("a")
 	b.reconcile()
 	b.mkdir("a")
 	b.must(nil, b.k.WriteFile(cpuDir+"a/cpu.shares", "512\n"))
-	if text, err := fs.ReadFile(b.act.forNode().FS(), cpuDir+"a/cpu.shares"); err != nil || string(text) != "512\n" {
+	if text, err := fs.ReadFile(b.base().FS(), cpuDir+"a/cpu.shares"); err != nil || string(text) != "512\n" {
 		t.Errorf("the node sees %q, %v", text, err)
 	}
-	b.must(b.keeper.Place(t.Context(), bestEffort("a", 200)))
+	b.place(bestEffort("a", 200))
 	b.expect(map[string]string{cpuDir + "a/cpu.idle": "0", cpuDir + "a/cpu.shares": "2048"})
-	if _, err := b.act.Revert(t.Context(), yields); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if _, err := b.guard.host.Revert(t.Context(), yields); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
 	b.expect(map[string]string{cpuDir + "a/cpu.idle": "0", cpuDir + "a/cpu.shares": "2048"})
@@ -269,16 +311,16 @@ func TestOneGuardAtATime(t *testing.T) {
 	b := opened(t)
 	other := newBoth(t, b.host, b.k)
 	var busy *actuate.BusyError
-	if err := other.act.open(true); !errors.As(err, &busy) {
-		t.Errorf("a second guard: %v", err)
-	}
-	if err := other.act.recover(); !errors.As(err, &busy) || busy.PID != os.Getpid() {
+	if err := other.guard.recover(); !errors.As(err, &busy) || busy.PID != os.Getpid() {
 		t.Errorf("recovered beside a living guard: %v", err)
 	}
-	if err := other.act.open(false); err != nil {
+	if err := other.guard.take(true); !errors.As(err, &busy) {
+		t.Errorf("a second guard: %v", err)
+	}
+	if err := other.guard.take(false); err != nil {
 		t.Errorf("a second guard that previews: %v", err)
 	}
-	if _, err := other.act.Apply(t.Context(), yields); err == nil {
+	if _, err := other.guard.host.Apply(t.Context(), yields); err == nil {
 		t.Error("one that previews acted")
 	}
 	b.expect(map[string]string{cpuDir + "a/cpu.idle": "0"})
@@ -320,13 +362,13 @@ func (d *dying) Rmdir(name string) error {
 // life is what a process does with node and guard.
 func (b *both) life() {
 	ctx := b.t.Context()
-	b.must(b.keeper.Place(ctx, bestEffort("a", 200)))
-	b.must(b.keeper.Place(ctx, bestEffort("b", 0)))
-	b.must(b.act.Apply(ctx, yields))
-	b.must(b.act.Apply(ctx, shrinks("b", "0,4")))
-	b.must(b.keeper.Resize(ctx, bestEffort("a", 300)))
-	b.must(b.keeper.Place(ctx, exclusive("own", 4000)))
-	b.must(b.act.Revert(ctx, shrinks("b", "")))
+	b.place(bestEffort("a", 200))
+	b.place(bestEffort("b", 0))
+	b.apply(yields)
+	b.apply(shrinks("b", "0,4"))
+	b.resize(bestEffort("a", 300))
+	b.place(exclusive("own", 4000))
+	b.revert(shrinks("b", ""))
 	b.must(nil, b.keeper.Release(ctx, "a", false))
 }
 
@@ -339,8 +381,8 @@ func (b *both) kill() (alive bool) {
 			}
 		}
 		// What the kernel does when a process ends: its locks are free.
-		if b.act.host != nil {
-			_ = b.act.host.Close()
+		if b.guard.host != nil {
+			_ = b.guard.host.Close()
 		}
 		if b.keeper.node != nil {
 			_ = b.keeper.node.Close()
@@ -378,7 +420,7 @@ func TestKilledAtEachWrite(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if err := errors.Join(next.act.close(), next.keeper.close()); err != nil {
+		if err := errors.Join(next.guard.take(false), next.keeper.close()); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if diff := cmp.Diff(fresh, tree(t, h.k)); diff != "" {
@@ -390,44 +432,5 @@ func TestKilledAtEachWrite(t *testing.T) {
 			}
 			return
 		}
-	}
-}
-
-// On v2 the guard's set of a group around others does not show in theirs.
-func TestEffectiveBelowTheGuard(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"g/cpuset.cpus": "0-7", "g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus": "", "g/x/cpuset.cpus.effective": "0-7",
-		"g/y/cpuset.cpus": "2-5", "g/y/cpuset.cpus.effective": "2-5",
-	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	root, err := kernel.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := map[string]string{"g/cpuset.cpus": "0-7"}
-	// What the kernel makes of the guard's write.
-	for name, text := range map[string]string{"g/cpuset.cpus": "0-2", "g/cpuset.cpus.effective": "0-2", "g/x/cpuset.cpus.effective": "0-2", "g/y/cpuset.cpus.effective": "2"} {
-		if err := root.WriteFile(name, text+"\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	original := func(name string) (string, bool) { text, ok := before[name]; return text, ok }
-	for name, want := range map[string]string{"g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus.effective": "0-7", "g/y/cpuset.cpus.effective": "2-5"} {
-		text, ok := effective(root.FS(), original, name)
-		if !ok || strings.TrimSpace(text) != want {
-			t.Errorf("the node sees %s: %q, want %s", name, text, want)
-		}
-	}
-	clear(before)
-	if text, ok := effective(root.FS(), original, "g/y/cpuset.cpus.effective"); ok {
-		t.Errorf("%q, want the file's own at the end", text)
 	}
 }

@@ -408,3 +408,24 @@ func TestGuardLeavesProtectedAlone(t *testing.T) {
 		t.Errorf("tree at the end (-want +got)\n%s", diff)
 	}
 }
+
+// A change of the placement is written below what the guard has active, which the guard
+// applies again at once.
+func TestGuardAppliesAgain(t *testing.T) {
+	t.Parallel()
+	h, _, r := guardedHost(t, always)
+	r.guarded(control.Kept)
+	h.configure(strings.Replace(webAndHog, "weight: 50", "weight: 200", 1) + always)
+	r.await(agent.Changed, "hog:hog")
+	for began := time.Now(); h.idle() != "1"; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 5*time.Second { // drift is looked for every 10 s
+			t.Fatal("the neighbour does not yield any more")
+		}
+	}
+	if err := r.SetMode(t.Context(), config.GuardObserve); err != nil {
+		t.Fatal(err)
+	}
+	if shares := h.read(cpuDir + "hog/cpu.shares"); h.idle() != "0" || shares != "2048" {
+		t.Errorf("afterwards cpu.idle is %s, cpu.shares %s", h.idle(), shares)
+	}
+}

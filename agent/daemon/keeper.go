@@ -20,8 +20,6 @@ type keeper struct {
 	history *api.History
 	// changed is told when workloads came, went or moved.
 	changed chan struct{}
-	// reapply is called after each use of the node, with mu held; nil is nothing.
-	reapply func()
 
 	mu   sync.Mutex
 	node *agent.Node
@@ -44,7 +42,6 @@ func newKeeper(log *slog.Logger, history *api.History) *keeper {
 func (k *keeper) open(ctx context.Context, opt agent.Options) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	defer k.used()
 	opt.Keep, opt.Events = true, k.tell
 	n, err := k.node, error(nil)
 	if n == nil {
@@ -70,16 +67,9 @@ func (k *keeper) close() error {
 func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	defer k.used()
 	k.by = api.OriginOf(ctx)
 	defer func() { k.by = nil }()
 	return f(k.node)
-}
-
-func (k *keeper) used() {
-	if k.reapply != nil {
-		k.reapply()
-	}
 }
 
 // complain records what the guard could not do, or found.

@@ -41,8 +41,8 @@ func TestReleaseLeavesTheKeeperFree(t *testing.T) {
 				err = errors.New("two own " + job.Grant.Own.String())
 			}
 			_, listErr := b.keeper.List(ctx)
-			_, applyErr := b.act.Apply(ctx, yields)
-			return errors.Join(err, listErr, applyErr, b.act.giveBack())
+			_, applyErr := b.guard.host.Apply(ctx, yields)
+			return errors.Join(err, listErr, applyErr, b.guard.restore())
 		}()
 	}()
 	select {
@@ -63,7 +63,7 @@ func TestReleaseLeavesTheKeeperFree(t *testing.T) {
 	if _, err := b.keeper.Get(ctx, "job"); !errors.As(err, &gone) {
 		t.Errorf("job: %v", err)
 	}
-	if n := b.act.inForce(); n != 0 {
+	if n := len(b.guard.host.Notes()); n != 0 {
 		t.Errorf("%d in force", n)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
@@ -43,11 +44,16 @@ type Options struct {
 	Dir string
 	// Program is for the reader of a report; "" is "berth guard".
 	Program string
+	// Lock is held during each call of a method, but not by Base; nil is none.
+	Lock sync.Locker
 }
 
-// Host acts on the control groups of a host. It is for one goroutine at a time.
+// Host acts on the control groups of a host. Several goroutines may use it.
 type Host struct {
 	root     *kernel.Root
+	program  string
+	caller   sync.Locker
+	mu       sync.Mutex // of what follows, and the writes to groups; taken after caller
 	remedies []control.Remedy
 	base     cgroup.Group
 	trees    map[string]*cgroup.Hierarchy // by controller
@@ -58,11 +64,14 @@ type Host struct {
 	existed map[string][]string
 }
 
-// Open takes the tree; it is a *BusyError if another process has it, and a
-// kernel.NotSupportedError where there are no groups that could be acted on. What
-// an earlier process left stays until Restore.
+// Open opens the groups of a host and, with a state directory, takes the tree: it is a
+// *BusyError if another process has it, and a kernel.NotSupportedError where there are no
+// groups that could be acted on. What an earlier process left stays until Restore.
 func Open(o Options) (*Host, error) {
-	h := &Host{root: o.Root, remedies: control.Remedies(), trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{}}
+	h := &Host{
+		root: o.Root, program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
+		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{},
+	}
 	host, err := cgroup.Detect(o.Root)
 	if err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
@@ -79,20 +88,56 @@ func Open(o Options) (*Host, error) {
 	if h.base, err = host.Base(cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet, cgroup.Memory, cgroup.IO); err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
 	}
-	if o.Dir == "" {
-		return h, nil
-	}
-	if err := kernel.MakePrivateDir(o.Dir); err != nil {
-		return nil, fmt.Errorf("open guard: %w", err)
-	}
-	if h.lock, err = lockTree(o.Root, h.tree(), o.Dir); err != nil {
-		return nil, fmt.Errorf("open guard: %w", err)
-	}
-	h.ledger, err = kernel.OpenLedger(o.Root, LedgerFile(o.Dir), cmp.Or(o.Program, "berth guard"))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open guard: %w", err), h.lock.Close())
+	if o.Dir != "" {
+		if err := h.take(o.Dir); err != nil {
+			return nil, fmt.Errorf("open guard: %w", err)
+		}
 	}
 	return h, nil
+}
+
+func (h *Host) take(dir string) error {
+	if err := kernel.MakePrivateDir(dir); err != nil {
+		return err
+	}
+	lock, err := lockTree(h.root, h.tree(), dir)
+	if err != nil {
+		return err
+	}
+	ledger, err := kernel.OpenLedger(h.root, LedgerFile(dir), h.program)
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	h.lock, h.ledger = lock, ledger
+	return nil
+}
+
+// Take takes the tree for a Host that could only preview, until Close, and restores what
+// a killed guard left; nothing if it has the tree already. Errors are those of Open and
+// Restore.
+func (h *Host) Take(dir string) ([]kernel.Item, error) {
+	defer h.enter()()
+	if h.ledger != nil {
+		return nil, nil
+	}
+	if err := h.take(dir); err != nil {
+		return nil, fmt.Errorf("open guard: %w", err)
+	}
+	return h.restore()
+}
+
+// enter takes the locks of a call.
+func (h *Host) enter() (leave func()) {
+	if h.caller != nil {
+		h.caller.Lock()
+	}
+	h.mu.Lock()
+	return func() {
+		h.mu.Unlock()
+		if h.caller != nil {
+			h.caller.Unlock()
+		}
+	}
 }
 
 // Recover restores what a killed guard left active, as Restore does, and closes.
@@ -112,8 +157,10 @@ func Recover(o Options) ([]kernel.Item, error) {
 	return items, errors.Join(err, h.Close())
 }
 
-// Close releases the tree. Active settings stay, and so do their entries in the undo log.
+// Close releases the tree; the Host can preview still. Active settings stay, and so do
+// their entries in the undo log.
 func (h *Host) Close() error {
+	defer h.enter()()
 	if h.ledger == nil {
 		return nil
 	}
@@ -122,40 +169,36 @@ func (h *Host) Close() error {
 	if err == nil && notes == 0 && h.ledger.Damage() == nil && name != "" {
 		err = os.Remove(name)
 	}
-	return errors.Join(err, h.lock.Truncate(0), kernel.Unlock(h.lock))
+	err = errors.Join(err, h.lock.Truncate(0), kernel.Unlock(h.lock))
+	h.ledger, h.lock = nil, nil
+	return err
 }
 
 // Notes returns the active changes, the first first.
 func (h *Host) Notes() []kernel.Item {
+	defer h.enter()()
+	return h.notes()
+}
+
+func (h *Host) notes() []kernel.Item {
 	if h.ledger == nil {
 		return nil
 	}
 	return h.ledger.Notes()
 }
 
-// Original returns what a file had before the guard changed it; false if it has not.
-func (h *Host) Original(file string) (text string, ok bool) {
+// original returns what a file had before the guard changed it; false if it has not.
+func (h *Host) original(file string) (text string, ok bool) {
 	if h.ledger == nil {
 		return "", false
 	}
 	return h.ledger.Original(file)
 }
 
-// Steps returns the writes of an action that are active, in the order in which they were
-// done.
-func (h *Host) Steps(a control.Action) (steps []kernel.Step) {
-	match := h.of(a)
-	for _, item := range h.Notes() {
-		if _, same := h.Original(item.Step.Path); same && match(item.Step) {
-			steps = append(steps, item.Step)
-		}
-	}
-	return steps
-}
-
 // Preview returns what Apply would change, and changes nothing. In the ledger it notes
 // which CPUs have gone offline.
 func (h *Host) Preview(_ context.Context, a control.Action) ([]control.Change, error) {
+	defer h.enter()()
 	if h.ledger != nil {
 		if err := h.ledger.NoteOffline(); err != nil {
 			return nil, err
@@ -184,9 +227,10 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 }
 
 // Apply applies an action, in place of an earlier one of the same remedy and
-// group, and returns what it changed. After an error what was active before is in
-// force still. For a group that is gone it is fs.ErrNotExist.
-func (h *Host) Apply(ctx context.Context, a control.Action) ([]control.Change, error) {
+// group, and returns what it changed. After an error what was active before is
+// active still. For a group that is gone it is fs.ErrNotExist.
+func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+	defer h.enter()()
 	if h.ledger == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
 	}
@@ -194,7 +238,7 @@ func (h *Host) Apply(ctx context.Context, a control.Action) ([]control.Change, e
 	if a.Limits.Idle != cgroup.On && h.idles(a) {
 		// The weight of an idle group is locked, and must be the original one again.
 		var err error
-		if before, err = h.Revert(ctx, a); err != nil {
+		if before, err = h.revert(a); err != nil {
 			return nil, err
 		}
 	}
@@ -223,7 +267,7 @@ func (h *Host) idles(a control.Action) bool {
 		return false
 	}
 	file := path.Join(t.Dir, a.Group, idle)
-	_, noted := h.Original(file)
+	_, noted := h.original(file)
 	text, err := h.read(file)
 	return noted && err == nil && text == "1"
 }
@@ -231,6 +275,11 @@ func (h *Host) idles(a control.Action) bool {
 // Revert restores what the group had before the first Apply of the remedy. A value
 // that somebody else has changed since stays, and is a kernel.ErrChanged.
 func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, error) {
+	defer h.enter()()
+	return h.revert(a)
+}
+
+func (h *Host) revert(a control.Action) ([]control.Change, error) {
 	follow := func() error { return nil }
 	if h.remedy(a.Remedy).Controller() == cgroup.CPUSet {
 		follow = h.followers(a.Group)

@@ -97,6 +97,10 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 	if to.IsEmpty() {
 		return nil, errors.New("no CPUs would be left")
 	}
+	// Another workload may have CPUs exclusively that the group does not have any more.
+	if base, err := h.settings(group); err != nil || !base.CPUs.IsEmpty() && !base.CPUs.Contains(to) {
+		return nil, errors.Join(err, fmt.Errorf("the group does not have all of CPUs %s, but %s", to, base.CPUs))
+	}
 	t := h.trees[cgroup.CPUSet]
 	if t.Version == 2 {
 		return h.base.Child(group).Set(cgroup.Limits{CPUs: to})
@@ -108,7 +112,7 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 	placements := []cgroup.Placement{{Group: h.base.Child(group), CPUs: to}}
 	next := map[string]cpuset.Set{path.Join(t.Dir, group): to}
 	for _, dir := range below {
-		had, err := h.original(dir + "/cpuset.cpus")
+		had, err := h.originalSet(dir + "/cpuset.cpus")
 		if err != nil {
 			return nil, err
 		}
@@ -150,9 +154,9 @@ func (h *Host) below(dir string) ([]string, error) {
 	return all, nil
 }
 
-// original is the set that a file had before anything was done.
-func (h *Host) original(file string) (cpuset.Set, error) {
-	text, ok := h.Original(file)
+// originalSet is the set that a file had before anything was done.
+func (h *Host) originalSet(file string) (cpuset.Set, error) {
+	text, ok := h.original(file)
 	if !ok {
 		var err error
 		if text, err = h.read(file); err != nil {

@@ -36,6 +36,11 @@ type Settings struct {
 
 // Settings reads those of a group. A setting that the host does not show has its default.
 func (h *Host) Settings(group string) (Settings, error) {
+	defer h.enter()()
+	return h.settings(group)
+}
+
+func (h *Host) settings(group string) (Settings, error) {
 	var s Settings
 	r := settingsReader{h: h, group: group}
 	s.Idle = r.value("idle") == "1"
@@ -79,7 +84,7 @@ func (r *settingsReader) text(controller, file string) string {
 		return ""
 	}
 	name := path.Join(t.Dir, r.group, file)
-	if text, ok := r.h.Original(name); ok {
+	if text, ok := r.h.original(name); ok {
 		return strings.TrimSpace(text)
 	}
 	text, err := r.h.read(name)
@@ -111,6 +116,7 @@ func (r *settingsReader) cpus() cpuset.Set {
 
 // Unavailable says, of remedies that no group of this host can have, why.
 func (h *Host) Unavailable() map[detect.Remedy]string {
+	defer h.enter()()
 	all := map[detect.Remedy]string{}
 	for i := range h.remedies {
 		r := &h.remedies[i]
@@ -131,6 +137,7 @@ func (h *Host) available(r *control.Remedy) error {
 // NoIdle says why cpu.idle cannot be used; "" if it can, or if no group is there to
 // tell.
 func (h *Host) NoIdle() string {
+	defer h.enter()()
 	t := h.trees[cgroup.CPU]
 	if t == nil {
 		return ""

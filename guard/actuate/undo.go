@@ -18,6 +18,11 @@ import (
 // changed since stays, and is no error. Lines of the ledger that cannot be read are one
 // (*kernel.DamageError): the changes that they note stay active.
 func (h *Host) Restore() ([]kernel.Item, error) {
+	defer h.enter()()
+	return h.restore()
+}
+
+func (h *Host) restore() ([]kernel.Item, error) {
 	follow := h.followers(slices.Collect(maps.Keys(h.existed))...)
 	items, err := h.undo(func(kernel.Step) bool { return true })
 	err = errors.Join(err, follow())

@@ -49,7 +49,7 @@ func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	if yielded {
 		l.real.forget(k, err != nil)
 		l.real.drift.Forget(k.target)
-		l.yield(a, fmt.Sprintf("%s, %d times in %v: it is theirs", text, count, driftSpan))
+		l.abandon(a, Yielded, notOurs, fmt.Sprintf("%s, %d times in %v: it is theirs", text, count, driftSpan))
 		return
 	}
 	var changes []Change
@@ -68,8 +68,32 @@ func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	l.events = append(l.events, e)
 }
 
-// yield forgets the actions on a knob that another writer owns.
-func (l *Loop) yield(a Action, why string) {
+// Reapply applies again what is active, as the writer of the base values has removed the
+// overrides for a change below them. What does not fit any more is given up.
+func (l *Loop) Reapply(ctx context.Context) []Event {
+	l.now, l.events = l.cfg.Now(), nil
+	for _, k := range slices.Clone(l.real.all) {
+		if k.now == nil {
+			continue
+		}
+		a := *k.now
+		_, err := l.act.Apply(ctx, a)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue // gone: the next look at the groups finds out
+		}
+		_, left := l.act.Revert(ctx, a)
+		l.real.forget(k, left != nil)
+		l.abandon(a, Failed, notApplied, fmt.Sprintf("it is not active any more after a change of the placement: %v", err))
+	}
+	return l.events
+}
+
+// abandon forgets the actions on a knob, and files an event that says why.
+func (l *Loop) abandon(a Action, outcome Outcome, failed, why string) {
+	until := l.now.Add(l.cfg.MaxHold)
+	if outcome == Failed {
+		until = l.now.Add(l.cfg.CoolDown)
+	}
 	same := func(s step) bool { return s.action.Group == a.Group && s.action.Remedy == a.Remedy }
 	for _, at := range l.escalations {
 		changing := (at.phase == Verifying || at.phase == Relaxing) && same(step{action: *at.changing()})
@@ -77,7 +101,7 @@ func (l *Loop) yield(a Action, why string) {
 		if !changing && mine < 0 {
 			continue
 		}
-		v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(l.cfg.MaxHold), why: notOurs}
+		v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: until, why: failed}
 		if mine >= 0 {
 			v.suspect = at.steps[mine].action.Suspect
 		}
@@ -88,10 +112,10 @@ func (l *Loop) yield(a Action, why string) {
 		}
 	}
 	if s := l.limit.action; s != nil && same(step{action: *s}) {
-		l.limit = suppressed{at: l.now, until: l.now.Add(l.cfg.MaxHold)}
+		l.limit = suppressed{at: l.now, until: until}
 	}
 	l.events = append(l.events, Event{
-		Time: l.now, Mode: l.cfg.Mode, Outcome: Yielded, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
+		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
 		Action: &a, Alert: true, Text: why,
 	})
 }

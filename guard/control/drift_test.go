@@ -190,3 +190,41 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 		}
 	}
 }
+
+// What the writer of the base values has removed is applied again. What does not fit any
+// more is given up, and not tried again for the time of the cool-down.
+func TestReapply(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
+		w := at100(t, n)
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		const knob = "pods/batch weight"
+		delete(w.force, knob)
+		if events := r.loop.Reapply(t.Context()); len(events) > 0 || w.force[knob].Group == "" {
+			t.Fatalf("active %v, events %v", w.force, events)
+		}
+		delete(w.force, knob)
+		w.fail = func(_ int, call string) error {
+			if call != "apply" {
+				return nil
+			}
+			w.fail = nil
+			return fmt.Errorf("refused by the test")
+		}
+		events := r.loop.Reapply(t.Context())
+		if len(events) != 1 || events[0].Outcome != control.Failed || !events[0].Alert || !strings.Contains(events[0].Text, "refused by the test") {
+			t.Errorf("events %v", events)
+		}
+		if len(w.force) > 0 || len(r.loop.InForce()) > 0 {
+			t.Errorf("active %v, believed %v", w.force, r.loop.InForce())
+		}
+		for _, e := range r.run(4 * time.Minute) {
+			if e.Outcome == control.Applied && e.Action.Remedy == detect.Weight {
+				t.Errorf("tried again: %v", e)
+			}
+		}
+	})
+}
