@@ -130,45 +130,33 @@ func (c *Client) call(ctx context.Context, method, path string, body any) (*http
 	}
 	answer, err := c.http.Do(r)
 	var none *NoAgentError
-	if errors.As(err, &none) {
+	switch {
+	case errors.As(err, &none):
 		return nil, none
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
-	}
-	if answer.StatusCode < 300 {
+	case answer.StatusCode < 300:
 		return answer, nil
 	}
-	return nil, errors.Join(problemIn(answer), answer.Body.Close())
-}
-
-// problemIn reads the problem that an answer is.
-func problemIn(answer *http.Response) error {
-	text, err := io.ReadAll(answer.Body)
+	defer answer.Body.Close()
 	var p Problem
-	if err == nil {
-		err = json.Unmarshal(text, &p)
+	if err := json.NewDecoder(answer.Body).Decode(&p); err != nil {
+		return nil, fmt.Errorf("agent answers %s: %w", answer.Status, err)
 	}
-	if err != nil {
-		return fmt.Errorf("agent answers %s: %w", answer.Status, err)
-	}
-	return errorOf(p)
+	return nil, errorOf(p)
 }
 
-// ask sends a request and reads the answer into a value, if any.
-func (c *Client) ask(ctx context.Context, method, path string, body, into any) error {
+// fetch sends a request and reads the answer.
+func fetch[A any](ctx context.Context, c *Client, method, path string, body any) (a A, err error) {
 	answer, err := c.call(ctx, method, path, body)
 	if err != nil {
-		return err
+		return a, err
 	}
 	defer answer.Body.Close()
-	if into == nil {
-		return nil
+	if err := json.NewDecoder(answer.Body).Decode(&a); err != nil {
+		return a, fmt.Errorf("agent's answer to %s %s: %w", method, path, err)
 	}
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
-		return fmt.Errorf("agent's answer to %s %s: %w", method, path, err)
-	}
-	return nil
+	return a, nil
 }
 
 // named is the path of a workload.
@@ -184,45 +172,43 @@ func explained(path string, spec *agent.Spec) string {
 }
 
 // Place is agent.Node's.
-func (c *Client) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
-	err = c.ask(ctx, "POST", explained("workloads", &spec), spec, &w)
-	return w, err
+func (c *Client) Place(ctx context.Context, spec agent.Spec) (agent.Workload, error) {
+	return fetch[agent.Workload](ctx, c, "POST", explained("workloads", &spec), spec)
 }
 
 // Preview is agent.Node's.
 func (c *Client) Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error) {
-	var d Draft
-	err := c.ask(ctx, "POST", explained("preview", &spec), spec, &d)
+	d, err := fetch[Draft](ctx, c, "POST", explained("preview", &spec), spec)
 	return d.Workload, d.Plan, err
 }
 
 // Resize is agent.Node's.
-func (c *Client) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
-	err = c.ask(ctx, "PUT", explained(named(spec.Request.ID), &spec), spec, &w)
-	return w, err
+func (c *Client) Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error) {
+	return fetch[agent.Workload](ctx, c, "PUT", explained(named(spec.Request.ID), &spec), spec)
 }
 
 // Move is agent.Node's.
-func (c *Client) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (w agent.Workload, err error) {
-	err = c.ask(ctx, "POST", named(id)+"/move", move{cpus, mems}, &w)
-	return w, err
+func (c *Client) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error) {
+	return fetch[agent.Workload](ctx, c, "POST", named(id)+"/move", move{cpus, mems})
 }
 
 // Release is agent.Node's.
 func (c *Client) Release(ctx context.Context, id string, kill bool) error {
-	return c.ask(ctx, "DELETE", named(id)+"?kill="+strconv.FormatBool(kill), nil, nil)
+	answer, err := c.call(ctx, "DELETE", named(id)+"?kill="+strconv.FormatBool(kill), nil)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
 }
 
 // Get is agent.Node's.
-func (c *Client) Get(ctx context.Context, id string) (w agent.Workload, err error) {
-	err = c.ask(ctx, "GET", named(id), nil, &w)
-	return w, err
+func (c *Client) Get(ctx context.Context, id string) (agent.Workload, error) {
+	return fetch[agent.Workload](ctx, c, "GET", named(id), nil)
 }
 
 // List is agent.Node's.
 func (c *Client) List(ctx context.Context) ([]agent.Workload, error) {
-	var l list
-	err := c.ask(ctx, "GET", "workloads", nil, &l)
+	l, err := fetch[list](ctx, c, "GET", "workloads", nil)
 	return l.Workloads, err
 }
 
@@ -248,33 +234,28 @@ func (c *Client) State(ctx context.Context) (*place.State, error) {
 }
 
 // Explain says why a workload is where it is.
-func (c *Client) Explain(ctx context.Context, id string) (e Explanation, err error) {
-	err = c.ask(ctx, "GET", named(id)+"/explain", nil, &e)
-	return e, err
+func (c *Client) Explain(ctx context.Context, id string) (Explanation, error) {
+	return fetch[Explanation](ctx, c, "GET", named(id)+"/explain", nil)
 }
 
 // About says who answers.
-func (c *Client) About(ctx context.Context) (a About, err error) {
-	err = c.ask(ctx, "GET", "agent", nil, &a)
-	return a, err
+func (c *Client) About(ctx context.Context) (About, error) {
+	return fetch[About](ctx, c, "GET", "agent", nil)
 }
 
 // Machine is the hardware and who holds what of it.
-func (c *Client) Machine(ctx context.Context) (m Machine, err error) {
-	err = c.ask(ctx, "GET", "machine", nil, &m)
-	return m, err
+func (c *Client) Machine(ctx context.Context) (Machine, error) {
+	return fetch[Machine](ctx, c, "GET", "machine", nil)
 }
 
 // Config is the configuration in force.
-func (c *Client) Config(ctx context.Context) (config Config, err error) {
-	err = c.ask(ctx, "GET", "config", nil, &config)
-	return config, err
+func (c *Client) Config(ctx context.Context) (Config, error) {
+	return fetch[Config](ctx, c, "GET", "config", nil)
 }
 
 // Stats are the latest figures of every workload.
-func (c *Client) Stats(ctx context.Context) (s Stats, err error) {
-	err = c.ask(ctx, "GET", "stats", nil, &s)
-	return s, err
+func (c *Client) Stats(ctx context.Context) (Stats, error) {
+	return fetch[Stats](ctx, c, "GET", "stats", nil)
 }
 
 // Events yields the events with a Seq above the given one: those that are kept

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 
 	"berth.dev/berth/agent"
@@ -45,22 +44,6 @@ type guardMode struct {
 	Mode config.GuardMode `json:"mode"`
 }
 
-// guardRoutes are those about the guard.
-func (s *Server) guardRoutes() []route {
-	return []route{
-		{
-			method: "GET", path: "/v1/guard", about: "Where the guard stands: who suffers and from whom, and what is in force.",
-			status: http.StatusOK, answer: reflect.TypeFor[Guard](),
-			serve: func(r *http.Request, _ any) (any, error) { return s.View.Guard(r.Context()) },
-		},
-		{
-			method: "PUT", path: "/v1/guard", about: "Set the guard's mode until the configuration's changes. Everything is given back first.",
-			body: reflect.TypeFor[guardMode](), status: http.StatusOK, answer: reflect.TypeFor[Guard](),
-			errors: []string{"denied", "not-supported", "kernel", "disk-full"}, serve: s.setGuardMode,
-		},
-	}
-}
-
 func (s *Server) setGuardMode(r *http.Request, body any) (any, error) {
 	mode := body.(*guardMode).Mode
 	if !slices.Contains(config.GuardModes(), mode) {
@@ -76,12 +59,12 @@ func (s *Server) setGuardMode(r *http.Request, body any) (any, error) {
 }
 
 // Guard is where the guard stands.
-func (c *Client) Guard(ctx context.Context) (g Guard, err error) {
-	err = c.ask(ctx, "GET", "guard", nil, &g)
-	return g, err
+func (c *Client) Guard(ctx context.Context) (Guard, error) {
+	return fetch[Guard](ctx, c, "GET", "guard", nil)
 }
 
 // SetMode changes the guard's mode until the configuration's changes.
 func (c *Client) SetMode(ctx context.Context, mode config.GuardMode) error {
-	return c.ask(ctx, "PUT", "guard", guardMode{mode}, nil)
+	_, err := fetch[Guard](ctx, c, "PUT", "guard", guardMode{mode})
+	return err
 }

@@ -66,22 +66,31 @@ type kind struct {
 	cause reflect.Type
 }
 
+// wired is a kind whose error goes over the wire as a W.
+func wired[E error, W any](name string, status int, title, remedy string, to func(E) W, from func(W) error) kind {
+	return kind{
+		name: name, status: status, title: title, remedy: remedy, cause: reflect.TypeFor[W](),
+		find: func(err error) (any, bool) {
+			var e E
+			if !errors.As(err, &e) {
+				return nil, false
+			}
+			return to(e), true
+		},
+		read: func(text json.RawMessage) (error, error) {
+			var w W
+			err := json.Unmarshal(text, &w)
+			return from(w), err
+		},
+	}
+}
+
 // plain is a kind whose error has nothing but exported fields that are plain data.
 func plain[T any, P interface {
 	*T
 	error
 }](name string, status int, title, remedy string) kind {
-	return kind{
-		name: name, status: status, title: title, remedy: remedy, cause: reflect.TypeFor[T](),
-		find: func(err error) (any, bool) {
-			var e P
-			return e, errors.As(err, &e)
-		},
-		read: func(text json.RawMessage) (error, error) {
-			e := P(new(T))
-			return e, json.Unmarshal(text, e)
-		},
-	}
+	return wired(name, status, title, remedy, func(e P) T { return *e }, func(w T) error { return P(&w) })
 }
 
 // refused is the kind of a place.Refusal.
@@ -130,23 +139,15 @@ func kinds() []kind {
 		plain[agent.MissingError]("missing", http.StatusNotFound, "the group or process is not there", "name one that exists"),
 		plain[agent.GroupError]("group", http.StatusConflict, "the group may not be placed", "name another, or change what the detail says is in the way"),
 		plain[kernel.NotSupportedError]("not-supported", http.StatusNotImplemented, "this host cannot do it", "the detail says what would enable it; so does berth doctor"),
-		{
-			name: "kernel", status: http.StatusInternalServerError, title: "the kernel refused",
-			remedy: "the detail says what the kernel said and what that usually means; everything is as it was",
-			find:   findStep, read: readStep, cause: reflect.TypeFor[stepCause](),
-		},
+		wired("kernel", http.StatusInternalServerError, "the kernel refused",
+			"the detail says what the kernel said and what that usually means; everything is as it was", stepCauseOf, stepCause.err),
 		plain[kernel.ChangedError]("changed", http.StatusConflict, "someone else changed a value", "find who writes it: there is to be one writer"),
-		{
-			name: "corrupt", status: http.StatusConflict, title: "a record cannot be read",
-			remedy: "the detail names it: run the version of Berth that wrote it, or give everything back with berth restore --all",
-			find:   findCorrupt, read: readCorrupt, cause: reflect.TypeFor[corruptCause](),
-		},
+		wired("corrupt", http.StatusConflict, "a record cannot be read",
+			"the detail names it: run the version of Berth that wrote it, or give everything back with berth restore --all",
+			func(e *agent.CorruptError) corruptCause { return corruptCause{e.File, e.Cause.Error()} },
+			func(c corruptCause) error { return &agent.CorruptError{File: c.File, Cause: errors.New(c.Error)} }),
 		sentinel("disk-full", http.StatusInsufficientStorage, "the disk of the state directory is full", "free some space there; everything is as it was", syscall.ENOSPC),
-		{
-			name: "request", status: http.StatusBadRequest, title: "the request is not understood",
-			remedy: rewrite, cause: reflect.TypeFor[RequestError](),
-			find: plain[RequestError]("", 0, "", "").find, read: plain[RequestError]("", 0, "", "").read,
-		},
+		plain[RequestError]("request", http.StatusBadRequest, "the request is not understood", rewrite),
 		sentinel("timeout", http.StatusServiceUnavailable, "it took too long", "send the request again", context.DeadlineExceeded),
 		sentinel("cancelled", http.StatusServiceUnavailable, "the agent is stopping", "send the request again once it is back", context.Canceled),
 		{
@@ -227,23 +228,17 @@ type stepCause struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-func findStep(err error) (any, bool) {
-	var e *kernel.StepError
-	if !errors.As(err, &e) {
-		return nil, false
-	}
+func stepCauseOf(e *kernel.StepError) stepCause {
 	c := stepCause{Step: e.Step, Error: e.Err.Error(), Hint: e.Hint}
 	var errno syscall.Errno
 	if errors.As(e.Err, &errno) {
 		c.Errno = int(errno)
 	}
-	return c, true
+	return c
 }
 
-func readStep(text json.RawMessage) (error, error) {
-	var c stepCause
-	err := json.Unmarshal(text, &c)
-	return &kernel.StepError{Step: c.Step, Err: &saidError{c.Error, syscall.Errno(c.Errno)}, Hint: c.Hint}, err
+func (c stepCause) err() error {
+	return &kernel.StepError{Step: c.Step, Err: &saidError{c.Error, syscall.Errno(c.Errno)}, Hint: c.Hint}
 }
 
 // saidError is what a kernel elsewhere said.
@@ -266,18 +261,4 @@ func (e *saidError) Unwrap() error {
 type corruptCause struct {
 	File  string `json:"file"`
 	Error string `json:"error"`
-}
-
-func findCorrupt(err error) (any, bool) {
-	var e *agent.CorruptError
-	if !errors.As(err, &e) {
-		return nil, false
-	}
-	return corruptCause{e.File, e.Cause.Error()}, true
-}
-
-func readCorrupt(text json.RawMessage) (error, error) {
-	var c corruptCause
-	err := json.Unmarshal(text, &c)
-	return &agent.CorruptError{File: c.File, Cause: errors.New(c.Error)}, err
 }

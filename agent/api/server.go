@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,11 +47,11 @@ type Server struct {
 
 // route is one thing that can be asked for.
 type route struct {
-	method, path string
+	method, path string // path is below /v1/
 	about        string
 	query        []parameter
 	body         reflect.Type // nil: none is read
-	status       int          // if all goes well
+	status       int          // if all goes well; 0 is 200
 	answer       reflect.Type // nil: none
 	stream       bool         // answers are lines of JSON
 	errors       []string     // kinds beside those that every route has
@@ -77,77 +78,93 @@ var refusals = func() []string {
 
 // routes are all that the server answers.
 func (s *Server) routes() []route {
-	explain := parameter{"explain", "boolean", "ask the policy for its reasons"}
-	return append(s.guardRoutes(), []route{
+	explain := []parameter{{"explain", "boolean", "ask the policy for its reasons"}}
+	spec, workload := reflect.TypeFor[agent.Spec](), reflect.TypeFor[agent.Workload]()
+	return []route{
+		view(s, "agent", "Who answers.", View.About),
+		view(s, "machine", "The hardware, and who holds what of it.", View.Machine),
+		view(s, "config", "The configuration in force.", View.Config),
+		view(s, "stats", "The latest figures of every workload, by rising id.", View.Stats),
+		view(s, "guard", "Where the guard stands: who suffers and from whom, and what is in force.", View.Guard),
 		{
-			method: "GET", path: "/v1/agent", about: "Who answers.",
-			status: http.StatusOK, answer: reflect.TypeFor[About](),
-			serve: func(r *http.Request, _ any) (any, error) { return s.View.About(r.Context()) },
+			method: "PUT", path: "guard", about: "Set the guard's mode until the configuration's changes. Everything is given back first.",
+			body: reflect.TypeFor[guardMode](), answer: reflect.TypeFor[Guard](),
+			errors: []string{"denied", "not-supported", "kernel", "disk-full"}, serve: s.setGuardMode,
+		},
+		{method: "GET", path: "workloads", about: "All workloads, by rising id.", answer: reflect.TypeFor[list](), serve: s.list},
+		{
+			method: "POST", path: "workloads", about: "Place a new workload.", query: explain, body: spec, status: http.StatusCreated, answer: workload,
+			errors: append([]string{"held", "denied"}, refusals...), serve: withSpec(s, Node.Place),
 		},
 		{
-			method: "GET", path: "/v1/workloads", about: "All workloads, by rising id.",
-			status: http.StatusOK, answer: reflect.TypeFor[list](), serve: s.list,
+			method: "POST", path: "preview", about: "What placing or, for an id that is held, resizing would come to. Nothing is changed.",
+			query: explain, body: spec, answer: reflect.TypeFor[Draft](), errors: append([]string{"denied"}, refusals...), serve: withSpec(s, draftOf),
 		},
 		{
-			method: "POST", path: "/v1/workloads", about: "Place a new workload.", query: []parameter{explain},
-			body: reflect.TypeFor[agent.Spec](), status: http.StatusCreated, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"held", "denied"}, refusals...), serve: s.place,
-		},
-		{
-			method: "POST", path: "/v1/preview", about: "What placing or, for an id that is held, resizing would come to. Nothing is changed.", query: []parameter{explain},
-			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[Draft](),
-			errors: append([]string{"denied"}, refusals...), serve: s.preview,
-		},
-		{
-			method: "GET", path: "/v1/workloads/{id}", about: "One workload.",
-			status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](), errors: []string{"not-held"},
+			method: "GET", path: "workloads/{id}", about: "One workload.", answer: workload, errors: []string{"not-held"},
 			serve: func(r *http.Request, _ any) (any, error) { return s.Node.Get(r.Context(), r.PathValue("id")) },
 		},
 		{
-			method: "PUT", path: "/v1/workloads/{id}", about: "Resize a workload: its request, given CPUs and limits. Group, process and owner stay.", query: []parameter{explain},
-			body: reflect.TypeFor[agent.Spec](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"not-held", "denied"}, refusals...), serve: s.resize,
+			method: "PUT", path: "workloads/{id}", about: "Resize a workload: its request, given CPUs and limits. Group, process and owner stay.",
+			query: explain, body: spec, answer: workload, errors: append([]string{"not-held", "denied"}, refusals...), serve: withSpec(s, Node.Resize),
 		},
 		{
-			method: "DELETE", path: "/v1/workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}},
+			method: "DELETE", path: "workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}},
 			status: http.StatusNoContent, errors: []string{"not-held", "denied", "occupied", "kernel", "disk-full"},
 			serve: func(r *http.Request, _ any) (any, error) {
 				return nil, s.Node.Release(r.Context(), r.PathValue("id"), r.URL.Query().Get("kill") == "true")
 			},
 		},
 		{
-			method: "POST", path: "/v1/workloads/{id}/move", about: "Give a workload other CPUs, and memory nodes if there are any.",
-			body: reflect.TypeFor[move](), status: http.StatusOK, answer: reflect.TypeFor[agent.Workload](),
-			errors: append([]string{"not-held", "denied"}, refusals...), serve: s.move,
+			method: "POST", path: "workloads/{id}/move", about: "Give a workload other CPUs, and memory nodes if there are any.",
+			body: reflect.TypeFor[move](), answer: workload, errors: append([]string{"not-held", "denied"}, refusals...),
+			serve: func(r *http.Request, body any) (any, error) {
+				to := body.(*move)
+				return s.Node.Move(r.Context(), r.PathValue("id"), to.CPUs, to.Mems)
+			},
 		},
 		{
-			method: "GET", path: "/v1/workloads/{id}/explain", about: "Why a workload is where it is.",
-			status: http.StatusOK, answer: reflect.TypeFor[Explanation](), errors: []string{"not-held"}, serve: s.explain,
+			method: "GET", path: "workloads/{id}/explain", about: "Why a workload is where it is.",
+			answer: reflect.TypeFor[Explanation](), errors: []string{"not-held"},
+			serve: func(r *http.Request, _ any) (any, error) { return s.Explain(r.Context(), r.PathValue("id")) },
 		},
 		{
-			method: "GET", path: "/v1/machine", about: "The hardware, and who holds what of it.",
-			status: http.StatusOK, answer: reflect.TypeFor[Machine](),
-			serve: func(r *http.Request, _ any) (any, error) { return s.View.Machine(r.Context()) },
-		},
-		{
-			method: "GET", path: "/v1/config", about: "The configuration in force.",
-			status: http.StatusOK, answer: reflect.TypeFor[Config](),
-			serve: func(r *http.Request, _ any) (any, error) { return s.View.Config(r.Context()) },
-		},
-		{
-			method: "GET", path: "/v1/stats", about: "The latest figures of every workload, by rising id.",
-			status: http.StatusOK, answer: reflect.TypeFor[Stats](),
-			serve: func(r *http.Request, _ any) (any, error) { return s.View.Stats(r.Context()) },
-		},
-		{
-			method: "GET", path: "/v1/events", about: "Events as they come, one per line, until the client leaves; those kept that came before first.",
+			method: "GET", path: "events", about: "Events as they come, one per line, until the client leaves; those kept that came before first.",
 			query: []parameter{
 				{"after", "integer", "only events with a seq above this one"},
 				{"follow", "boolean", "false ends after the events that are kept"},
 			},
-			status: http.StatusOK, answer: reflect.TypeFor[Event](), stream: true,
+			answer: reflect.TypeFor[Event](), stream: true,
 		},
-	}...)
+	}
+}
+
+// view is the route of what a View tells.
+func view[A any](s *Server, path, about string, ask func(View, context.Context) (A, error)) route {
+	return route{
+		method: "GET", path: path, about: about, answer: reflect.TypeFor[A](),
+		serve: func(r *http.Request, _ any) (any, error) { return ask(s.View, r.Context()) },
+	}
+}
+
+// withSpec serves a request whose body is a spec.
+func withSpec[A any](s *Server, serve func(Node, context.Context, agent.Spec) (A, error)) func(*http.Request, any) (any, error) {
+	return func(r *http.Request, body any) (any, error) {
+		spec := *body.(*agent.Spec)
+		spec.Request.Explain = r.URL.Query().Get("explain") == "true"
+		if id := r.PathValue("id"); id != "" && id != spec.Request.ID {
+			return nil, &RequestError{http.StatusBadRequest, fmt.Sprintf("the path is about workload %q, the body about %q", id, spec.Request.ID), ""}
+		}
+		if err := spec.Validate(); err != nil {
+			return nil, &RequestError{http.StatusBadRequest, err.Error(), ""}
+		}
+		return serve(s.Node, r.Context(), spec)
+	}
+}
+
+func draftOf(n Node, ctx context.Context, spec agent.Spec) (Draft, error) {
+	w, plan, err := n.Preview(ctx, spec)
+	return Draft{w, append(kernel.Plan{}, plan...)}, err
 }
 
 // Handler returns the tree of handlers. It answers only requests that come through a
@@ -156,7 +173,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	listeners := &listeners{share: newShares(maxListeners, userStreams)}
 	for _, rt := range s.routes() {
-		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc(rt.method+" /v1/"+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			body, err := rt.accept(w, r)
 			switch {
 			case err != nil:
@@ -169,7 +186,7 @@ func (s *Server) Handler() http.Handler {
 					fail(w, err)
 					return
 				}
-				reply(w, rt.status, answer)
+				reply(w, cmp.Or(rt.status, http.StatusOK), answer)
 			}
 		})
 	}
@@ -253,72 +270,20 @@ func (s *Server) list(r *http.Request, _ any) (any, error) {
 	return list{all}, err
 }
 
-// specOf is the spec that a request asks for.
-func specOf(r *http.Request, body any) (agent.Spec, error) {
-	spec := *body.(*agent.Spec)
-	spec.Request.Explain = r.URL.Query().Get("explain") == "true"
-	if id := r.PathValue("id"); id != "" && id != spec.Request.ID {
-		return spec, &RequestError{http.StatusBadRequest, fmt.Sprintf("the path is about workload %q, the body about %q", id, spec.Request.ID), ""}
-	}
-	if err := spec.Validate(); err != nil {
-		return spec, &RequestError{http.StatusBadRequest, err.Error(), ""}
-	}
-	return spec, nil
-}
-
-func (s *Server) place(r *http.Request, body any) (any, error) {
-	spec, err := specOf(r, body)
-	if err != nil {
-		return nil, err
-	}
-	return s.Node.Place(r.Context(), spec)
-}
-
-func (s *Server) preview(r *http.Request, body any) (any, error) {
-	spec, err := specOf(r, body)
-	if err != nil {
-		return nil, err
-	}
-	w, plan, err := s.Node.Preview(r.Context(), spec)
-	return Draft{w, append(kernel.Plan{}, plan...)}, err
-}
-
-func (s *Server) resize(r *http.Request, body any) (any, error) {
-	spec, err := specOf(r, body)
-	if err != nil {
-		return nil, err
-	}
-	return s.Node.Resize(r.Context(), spec)
-}
-
-func (s *Server) move(r *http.Request, body any) (any, error) {
-	to := body.(*move)
-	return s.Node.Move(r.Context(), r.PathValue("id"), to.CPUs, to.Mems)
-}
-
-func (s *Server) explain(r *http.Request, _ any) (any, error) {
-	return s.Explain(r.Context(), r.PathValue("id"))
-}
-
 // Explain says why a workload is where it is. Nothing is changed.
 func (s *Server) Explain(ctx context.Context, id string) (Explanation, error) {
 	w, err := s.Node.Get(ctx, id)
 	if err != nil {
 		return Explanation{}, err
 	}
-	return explanation(ctx, s.Node, w)
-}
-
-// explanation says why a workload has its grant.
-func explanation(ctx context.Context, n Node, w agent.Workload) (Explanation, error) {
-	e := Explanation{ID: w.ID(), Grant: w.Grant}
+	e := Explanation{ID: id, Grant: w.Grant}
 	if w.Grant != nil && w.Grant.Why != nil {
 		e.Why, e.Recorded = w.Grant.Why, true
 		return e, nil
 	}
 	spec := w.Spec
 	spec.Request.Explain = true
-	now, _, err := n.Preview(ctx, spec)
+	now, _, err := s.Node.Preview(ctx, spec)
 	var rejected *place.RejectedError
 	if errors.As(err, &rejected) {
 		return e, nil // the policy does not resize: it tells nothing
