@@ -360,15 +360,15 @@ func TestRefusedRequests(t *testing.T) {
 		status               int
 		says                 string
 	}{
-		{"POST", "/v1/workloads", `{"request":{"id":"a","class":"LS","cpus":3}}`, 400, `unknown field \"cpus\"`},
+		{"POST", "/v1/workloads", `{"request":{"id":"a","class":"LS","cpus":3}}`, 400, `unknown field \"request.cpus\"`},
 		{"POST", "/v1/workloads", `{"request":{"id":"a"},"x":1}`, 400, `unknown field \"x\"`},
 		{"POST", "/v1/workloads", `{"Request":{"id":"a","class":"LS"}}`, 400, `unknown field \"Request\"`},
-		{"POST", "/v1/workloads", `{"request":{"id":"a","CLASS":"LS"}}`, 400, `unknown field \"CLASS\"`},
-		{"POST", "/v1/workloads", `{"request":{"id":"a","devices":[{"KIND":"gpu","count":1}]}}`, 400, `unknown field \"KIND\"`},
-		{"POST", "/v1/workloads", `{"request":{"id":"a"},"request":{"id":"b"}}`, 400, "twice"},
+		{"POST", "/v1/workloads", `{"request":{"id":"a","CLASS":"LS"}}`, 400, `unknown field \"request.CLASS\"`},
+		{"POST", "/v1/workloads", `{"request":{"id":"a","devices":[{"KIND":"gpu","count":1}]}}`, 400, `unknown field \"request.devices[0].KIND\"`},
+		{"POST", "/v1/workloads", `{"request":{"id":"a"},"request":{"id":"b"}}`, 400, `duplicate field \"request\"`},
 		{"POST", "/v1/workloads", `{"request":{"id":"a","class":"LSX"}}`, 400, "LSX"},
-		{"POST", "/v1/workloads", good + good, 400, "more than one value"},
-		{"POST", "/v1/workloads", "", 400, "EOF"},
+		{"POST", "/v1/workloads", good + good, 400, "after top-level value"},
+		{"POST", "/v1/workloads", "", 400, "unexpected end"},
 		{"POST", "/v1/workloads", `[]`, 400, "cannot unmarshal"},
 		{"POST", "/v1/workloads", `{}`, 400, "no id"},
 		{"POST", "/v1/workloads", `{"request":{"id":"a"},"cpus":"7-3"}`, 400, "7-3"},
