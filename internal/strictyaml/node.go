@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -8,120 +9,97 @@ import (
 	"strconv"
 	"strings"
 
-	yaml "sigs.k8s.io/yaml/goyaml.v2"
+	"go.yaml.in/yaml/v3"
 )
 
-// node is a part of a document with its line. The zero node is null.
-type node struct {
-	line   int
-	scalar any    // string, bool, int, float64, ...
-	text   string // of a scalar, as it is written
-	items  []node
-	pairs  []pair // of a mapping, by line
-	kind   kind
+// parse reads the one document of a text; nil is an empty one.
+func parse(data []byte) (*yaml.Node, error) {
+	var doc, more yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one document")
+	}
+	if err := checkKeys(&doc); err != nil {
+		return nil, err
+	}
+	// The library finds aliases within what they stand for, and too many of them, only
+	// when it decodes. Types are checked here.
+	var all any
+	var mismatch *yaml.TypeError
+	if err := doc.Decode(&all); err != nil && !errors.As(err, &mismatch) {
+		return nil, err
+	}
+	return doc.Content[0], nil
 }
 
-type kind int
-
-const (
-	null kind = iota
-	scalar
-	list
-	mapping
-)
-
-// pair is a field of a mapping.
-type pair struct {
-	key   key
-	value node
-}
-
-// key is no other key's equal, so that a mapping read into Go keeps those that
-// are there twice.
-type key struct {
-	name string
-	line int
-	self *key
-}
-
-// UnmarshalYAML reads a key.
-func (k *key) UnmarshalYAML(unmarshal func(any) error) error {
-	k.line, k.self = lineOf(unmarshal), k
-	if err := unmarshal(&k.name); err != nil {
-		return fmt.Errorf("line %d: a field's name is no text", k.line)
+// checkKeys refuses keys that are no text.
+func checkKeys(n *yaml.Node) error {
+	for i, part := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && part.Kind != yaml.ScalarNode {
+			return fmt.Errorf("line %d: a field's name is no text", part.Line)
+		}
+		if err := checkKeys(part); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// UnmarshalYAML reads a part of a document. The parser calls it for all but null.
-func (n *node) UnmarshalYAML(unmarshal func(any) error) error {
-	n.line = lineOf(unmarshal)
-	var fields map[key]node
-	if err := unmarshal(&fields); !isMismatch(err) {
-		n.kind = mapping
-		for k, v := range fields {
-			n.pairs = append(n.pairs, pair{k, v})
+// lineOf splits an error of the parser, "yaml: line 3: ...".
+func lineOf(err error) (line int, field string, what error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		number, rest, _ := strings.Cut(rest, ": ")
+		if line, err := strconv.Atoi(number); err == nil {
+			return line, "", errors.New(rest)
 		}
-		slices.SortFunc(n.pairs, func(a, b pair) int {
-			if a.key.line != b.key.line {
-				return a.key.line - b.key.line
+	}
+	return 0, "", errors.New(text)
+}
+
+// target is what an alias stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+
+// pairsOf returns the keys and values of a mapping, and those that it merges (<<).
+func pairsOf(n *yaml.Node) (pairs [][2]*yaml.Node) {
+	var merged [][2]*yaml.Node
+	for pair := range slices.Chunk(n.Content, 2) {
+		value := target(pair[1])
+		switch {
+		case pair[0].ShortTag() != "!!merge":
+			pairs = append(pairs, [2]*yaml.Node(pair))
+		case value.Kind == yaml.MappingNode:
+			merged = append(merged, pairsOf(value)...)
+		default:
+			for _, item := range value.Content {
+				merged = append(merged, pairsOf(target(item))...)
 			}
-			return strings.Compare(a.key.name, b.key.name)
-		})
-		return err
+		}
 	}
-	if err := unmarshal(&n.items); !isMismatch(err) {
-		n.kind = list
-		return err
+	for _, m := range merged {
+		if !slices.ContainsFunc(pairs, func(p [2]*yaml.Node) bool { return p[0].Value == m[0].Value }) {
+			pairs = append(pairs, m)
+		}
 	}
-	n.kind = scalar
-	if err := unmarshal(&n.text); err != nil {
-		return err
-	}
-	return unmarshal(&n.scalar)
+	return pairs
 }
 
-func isMismatch(err error) bool {
-	var wrong *yaml.TypeError
-	return errors.As(err, &wrong)
-}
-
-// lineOf returns the line of what is being read. The parser tells it only in the
-// error about a wrong type, so it is asked for one that fits nothing.
-func lineOf(unmarshal func(any) error) int {
-	var wrong chan int
-	var mismatch *yaml.TypeError
-	if !errors.As(unmarshal(&wrong), &mismatch) || len(mismatch.Errors) == 0 {
-		return 0
+// scalarOf is the value of a scalar.
+func scalarOf(n *yaml.Node) (value any) {
+	if n.Kind == yaml.ScalarNode {
+		_ = n.Decode(&value) // parse has decoded it once
 	}
-	line, _ := splitLine(mismatch.Errors[0])
-	return line
-}
-
-// splitLine takes "line 3: " off the start of a complaint of the parser.
-func splitLine(complaint string) (line int, what string) {
-	rest, ok := strings.CutPrefix(complaint, "line ")
-	if !ok {
-		return 0, complaint
-	}
-	number, what, ok := strings.Cut(rest, ": ")
-	line, err := strconv.Atoi(number)
-	if !ok || err != nil {
-		return 0, complaint
-	}
-	return line, what
-}
-
-// parse reads the one document of a text, which may be empty.
-func parse(text string) (node, error) {
-	var n node
-	d := yaml.NewDecoder(strings.NewReader(text))
-	if err := d.Decode(&n); err != nil && !errors.Is(err, io.EOF) {
-		return n, err
-	}
-	var more any
-	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return n, errors.New("there is more than one document")
-	}
-	return n, nil
+	return value
 }

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	yaml "sigs.k8s.io/yaml/goyaml.v2"
+	"go.yaml.in/yaml/v3"
 )
 
 // Error is one thing that is wrong with a document.
@@ -85,12 +85,10 @@ func (l Lines) At(field string) int {
 // All that is wrong is returned, joined, as Errors of file; Lines always.
 func Decode(data []byte, file string, into any) (Lines, error) {
 	d := decoder{lines: Lines{}}
-	root, err := parse(string(data))
-	if err != nil {
-		line, what := splitLine(strings.TrimPrefix(err.Error(), "yaml: "))
-		d.fail(line, "", errors.New(what))
-	} else {
-		d.decode(&root, "", reflect.ValueOf(into).Elem())
+	if root, err := parse(data); err != nil {
+		d.fail(lineOf(err))
+	} else if root != nil {
+		d.decode(root, "", reflect.ValueOf(into).Elem())
 	}
 	slices.SortStableFunc(d.errs, func(a, b *Error) int { return a.Line - b.Line })
 	all := make([]error, len(d.errs))
@@ -111,20 +109,20 @@ func (d *decoder) fail(line int, field string, err error) {
 }
 
 // wrong notes that a node is not what its field takes.
-func (d *decoder) wrong(n *node, field, want string) {
-	switch n.kind {
-	case scalar:
-		d.fail(n.line, field, fmt.Errorf("%q is no %s", n.text, want))
-	case list:
-		d.fail(n.line, field, fmt.Errorf("a list stands where a %s belongs", want))
-	case mapping:
-		d.fail(n.line, field, fmt.Errorf("a mapping stands where a %s belongs", want))
+func (d *decoder) wrong(n *yaml.Node, field, want string) {
+	err := fmt.Errorf("%q is no %s", n.Value, want)
+	switch n.Kind {
+	case yaml.SequenceNode:
+		err = fmt.Errorf("a list stands where a %s belongs", want)
+	case yaml.MappingNode:
+		err = fmt.Errorf("a mapping stands where a %s belongs", want)
 	}
+	d.fail(n.Line, field, err)
 }
 
 // decode reads a node into a value. Null leaves it as it is.
-func (d *decoder) decode(n *node, field string, into reflect.Value) {
-	if n.kind == null {
+func (d *decoder) decode(n *yaml.Node, field string, into reflect.Value) {
+	if n = target(n); isNull(n) {
 		return
 	}
 	if t, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok && into.Kind() != reflect.Pointer {
@@ -149,38 +147,38 @@ func (d *decoder) decode(n *node, field string, into reflect.Value) {
 	}
 }
 
-func (d *decoder) text(n *node, field string, into encoding.TextUnmarshaler) {
-	if n.kind != scalar {
+func (d *decoder) text(n *yaml.Node, field string, into encoding.TextUnmarshaler) {
+	if n.Kind != yaml.ScalarNode {
 		d.wrong(n, field, "text")
 		return
 	}
-	if err := into.UnmarshalText([]byte(n.text)); err != nil {
-		d.fail(n.line, field, err)
+	if err := into.UnmarshalText([]byte(n.Value)); err != nil {
+		d.fail(n.Line, field, err)
 	}
 }
 
-func (d *decoder) scalar(n *node, field string, into reflect.Value) {
+func (d *decoder) scalar(n *yaml.Node, field string, into reflect.Value) {
 	switch into.Kind() {
 	case reflect.String:
-		if n.kind == scalar {
-			into.SetString(n.text)
+		if n.Kind == yaml.ScalarNode {
+			into.SetString(n.Value)
 			return
 		}
 		d.wrong(n, field, "text")
 	case reflect.Bool:
-		if b, ok := n.scalar.(bool); ok {
+		if b, ok := scalarOf(n).(bool); ok {
 			into.SetBool(b)
 			return
 		}
 		d.wrong(n, field, "true or false")
 	case reflect.Int:
-		if i, ok := n.scalar.(int); ok {
+		if i, ok := scalarOf(n).(int); ok {
 			into.SetInt(int64(i))
 			return
 		}
 		d.wrong(n, field, "whole number")
 	case reflect.Float64:
-		switch f := n.scalar.(type) {
+		switch f := scalarOf(n).(type) {
 		case int:
 			into.SetFloat(float64(f))
 			return
@@ -196,72 +194,71 @@ func (d *decoder) scalar(n *node, field string, into reflect.Value) {
 	}
 }
 
-func (d *decoder) list(n *node, field string, into reflect.Value) {
-	if n.kind != list {
+func (d *decoder) list(n *yaml.Node, field string, into reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
 		d.wrong(n, field, "list")
 		return
 	}
-	items := reflect.MakeSlice(into.Type(), len(n.items), len(n.items))
-	for i := range n.items {
-		item := fmt.Sprintf("%s[%d]", field, i)
-		if n.items[i].kind == null {
-			d.fail(n.line, item, errors.New("is empty"))
+	items := reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content))
+	for i, item := range n.Content {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if isNull(item) {
+			d.fail(item.Line, at, errors.New("is empty"))
 			continue
 		}
-		d.lines[item] = n.items[i].line
-		d.decode(&n.items[i], item, items.Index(i))
+		d.lines[at] = item.Line
+		d.decode(item, at, items.Index(i))
 	}
 	into.Set(items)
 }
 
 // pairs notes keys that are there twice and calls with each other one.
-func (d *decoder) pairs(n *node, field string, each func(p *pair, field string)) {
-	if n.kind != mapping {
+func (d *decoder) pairs(n *yaml.Node, field string, each func(key, value *yaml.Node, field string)) {
+	if n.Kind != yaml.MappingNode {
 		d.wrong(n, field, "mapping")
 		return
 	}
 	seen := map[string]int{}
-	for i := range n.pairs {
-		p := &n.pairs[i]
-		at := p.key.name
+	for _, p := range pairsOf(n) {
+		key := p[0]
+		at := key.Value
 		if strings.ContainsFunc(at, func(r rune) bool { return !strconv.IsPrint(r) }) {
 			at = strconv.Quote(at)
 		}
 		if field != "" {
 			at = field + "." + at
 		}
-		if first, twice := seen[p.key.name]; twice {
-			d.fail(p.key.line, at, fmt.Errorf("is there twice, first in line %d", first))
+		if first, twice := seen[key.Value]; twice {
+			d.fail(key.Line, at, fmt.Errorf("is there twice, first in line %d", first))
 			continue
 		}
-		seen[p.key.name] = p.key.line
-		d.lines[at] = p.key.line
-		each(p, at)
+		seen[key.Value], d.lines[at] = key.Line, key.Line
+		each(key, p[1], at)
 	}
 }
 
-func (d *decoder) mapping(n *node, field string, into reflect.Value) {
+func (d *decoder) mapping(n *yaml.Node, field string, into reflect.Value) {
 	t := into.Type()
 	if into.IsNil() {
 		into.Set(reflect.MakeMap(t))
 	}
-	d.pairs(n, field, func(p *pair, field string) {
+	d.pairs(n, field, func(key, value *yaml.Node, field string) {
 		k, v := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
-		d.decode(&node{line: p.key.line, kind: scalar, scalar: p.key.name, text: p.key.name}, field, k)
-		d.decode(&p.value, field, v)
+		d.decode(key, field, k)
+		d.decode(value, field, v)
 		into.SetMapIndex(k, v)
 	})
 }
 
-func (d *decoder) structure(n *node, field string, into reflect.Value) {
+func (d *decoder) structure(n *yaml.Node, field string, into reflect.Value) {
 	names, at := fields(into.Type())
-	d.pairs(n, field, func(p *pair, field string) {
-		i := slices.Index(names, p.key.name)
+	d.pairs(n, field, func(key, value *yaml.Node, field string) {
+		i := slices.Index(names, key.Value)
 		if i < 0 {
-			d.fail(p.key.line, field, errors.New("unknown field"+Nearest(p.key.name, names)))
+			d.fail(key.Line, field, errors.New("unknown field"+Nearest(key.Value, names)))
 			return
 		}
-		d.decode(&p.value, field, into.FieldByIndex(at[i]))
+		d.decode(value, field, into.FieldByIndex(at[i]))
 	})
 }
 
@@ -278,22 +275,23 @@ func fields(t reflect.Type) (names []string, at [][]int) {
 }
 
 // plain reads a node of any type.
-func (d *decoder) plain(n *node, field string) any {
-	switch n.kind {
-	case list:
-		items := make([]any, len(n.items))
+func (d *decoder) plain(n *yaml.Node, field string) any {
+	switch n.Kind {
+	case yaml.SequenceNode:
+		var items []any
 		d.list(n, field, reflect.ValueOf(&items).Elem())
 		return items
-	case mapping:
+	case yaml.MappingNode:
 		fields := map[string]any{}
 		d.mapping(n, field, reflect.ValueOf(&fields).Elem())
 		return fields
 	}
-	if f, ok := n.scalar.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+	value := scalarOf(n)
+	if f, ok := value.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 		d.wrong(n, field, "number")
 		return 0
 	}
-	return n.scalar
+	return value
 }
 
 // Nearest returns a hint that name may stand for one of known: `; did you mean
@@ -331,6 +329,3 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
-
-// Encode writes a value that Decode gave for any.
-func Encode(value any) ([]byte, error) { return yaml.Marshal(value) }

@@ -2,6 +2,7 @@ package strictyaml
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -54,6 +55,32 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// A merged field gives way to one that is there, whichever comes first.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	var got doc
+	text := "any: {a: &a {x: 1, y: 1, z: 1}, b: &b {y: 2}, c: {z: 3, <<: [*b, *a]}, d: {<<: *b, y: 4}, e: *b}\n# the end\n"
+	if _, err := Decode([]byte(text), "f", &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"a": map[string]any{"x": 1, "y": 1, "z": 1}, "b": map[string]any{"y": 2}, "c": map[string]any{"x": 1, "y": 2, "z": 3},
+		"d": map[string]any{"y": 4}, "e": map[string]any{"y": 2},
+	}
+	if diff := cmp.Diff(want, got.Any); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// bomb is a small document that its aliases make a large one.
+func bomb() string {
+	text := "any:\n  a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+	for i := range 8 {
+		text += fmt.Sprintf("  a%d: &a%d [%s*a%d]\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*a%d, ", i), 8), i)
+	}
+	return text
+}
+
 func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ text, want string }{
@@ -83,8 +110,10 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"key":                {"[a]: b", `f:1: a field's name is no text`},
 		"no number":          {"any: {a: .nan}", `f:1: any.a: ".nan" is no number`},
 		"infinity":           {"any: {a: .inf}", `f:1: any.a: ".inf" is no number`},
-		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:2: list[1]: is empty\nf:3: list[0].x: unknown field; there are: words, width"},
+		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:3: list[0].x: unknown field; there are: words, width\nf:4: list[1]: is empty"},
 		"alias of itself":    {"any: &a {b: *a}", `f: anchor 'a' value contains itself`},
+		"too many aliases":   {bomb(), `f: document contains excessive aliasing`},
+		"merge of a text":    {"any: {<<: x}", `f: map merge requires map or sequence of maps as the value`},
 		"two":                {"on: 3\nlist: [{wrods: []}]", "f:1: on: \"3\" is no true or false\nf:2: list[0].wrods: unknown field; did you mean \"words\"?"},
 	} {
 		t.Run(name, func(t *testing.T) {

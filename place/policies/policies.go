@@ -4,6 +4,7 @@ package policies
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,7 +34,7 @@ type Named struct {
 // New returns the policy with options by name, nil for none. An option that the
 // policy does not have is an error.
 func (n Named) New(options map[string]any) (place.Policy, error) {
-	text, err := strictyaml.Encode(options)
+	text, err := json.Marshal(options) // which is YAML
 	if err != nil {
 		return nil, err
 	}
