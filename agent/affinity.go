@@ -204,7 +204,7 @@ func (a *affinity) plan(c *Transition) (masks []mask, err error) {
 
 // Release implements Enforcer. Processes that are left get the affinity and policy that
 // the first one had. Without privilege there may be no way out of SCHED_IDLE.
-func (a *affinity) Release(w *Workload, _ bool, _ *kernel.Journal) error {
+func (a *affinity) Release(w *Workload, _ bool, _ *kernel.UndoLog) error {
 	pids, _, err := a.Processes(w)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@
 // The records say what is to be; the kernel's files are driven there by the
 // difference. CPUs change hands in an order in which no exclusive CPU ever has
 // two owners. For every value in a group that Berth did not make, and for every
-// group that it did, the ledger (kernel.OpenLedger) knows the way back.
+// group that it did, the undo log (kernel.UndoLog) knows the way back.
 //
 // Configuration files, watching for groups, the API and metrics are left to
 // others.
@@ -94,9 +94,9 @@ func (o Options) Validate() error {
 }
 
 // StateDir returns the directory of a user's node: /run/berth/node for root, see
-// kernel.JournalDir for others. It does not outlive the boot.
+// kernel.RunDir for others. It does not outlive the boot.
 func StateDir(uid int, xdgRuntimeDir string) string {
-	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "node")
+	return filepath.Join(kernel.RunDir(uid, xdgRuntimeDir), "node")
 }
 
 // Node is one host's placing. Its methods may be called concurrently.
@@ -113,15 +113,15 @@ type Node struct {
 	// which fails if it does; nil but in tests.
 	touch func(op string) error
 
-	mu       sync.Mutex
-	online   string // the kernel's list of CPUs, when the machine was read
-	topology *place.Topology
-	config   place.Config
-	enforcer Enforcer
-	site     Site
-	keeper   *os.File   // with Options.Keep: that this is the agent
-	kept     *os.File   // and the lock
-	held     *nodeState // what was read, as long as the lock is kept
+	mu        sync.Mutex
+	online    string // the kernel's list of CPUs, when the machine was read
+	topology  *place.Topology
+	config    place.Config
+	enforcer  Enforcer
+	site      Site
+	agentLock *os.File   // with Options.Keep: that this is the agent
+	kept      *os.File   // and the lock
+	held      *nodeState // what was read, as long as the lock is kept
 }
 
 // Open opens a node, releases what dead owners left, and finishes what a killed
@@ -157,12 +157,12 @@ func (n *Node) Reopen(ctx context.Context, opt Options) (*Node, error) {
 	if err := n.forget(); err != nil {
 		return nil, err
 	}
-	next.keeper, next.kept = n.keeper, n.kept
+	next.agentLock, next.kept = n.agentLock, n.kept
 	if err := next.change(ctx, func(*transaction) error { return nil }); err != nil {
-		next.keeper, next.kept = nil, nil
+		next.agentLock, next.kept = nil, nil
 		return nil, errors.Join(err, next.Close())
 	}
-	n.keeper, n.kept = nil, nil
+	n.agentLock, n.kept = nil, nil
 	return next, nil
 }
 
@@ -256,7 +256,7 @@ func (n *Node) Close() error {
 	if n.enforcer != nil {
 		err = errors.Join(err, n.enforcer.Close())
 	}
-	for _, lock := range []**os.File{&n.kept, &n.keeper} {
+	for _, lock := range []**os.File{&n.kept, &n.agentLock} {
 		if *lock != nil {
 			err = errors.Join(err, (*lock).Close())
 			*lock = nil

@@ -24,7 +24,7 @@ func TestGiveBack(t *testing.T) {
 	w.place(n, spec("api", place.LSE, 2000, 0))
 	file := w.cpusets + "/system.slice/" + cpusFile
 	isNoted := func() bool {
-		return slices.ContainsFunc(n.held.ledger.Notes(), func(i kernel.Item) bool { return i.Step.Path == file })
+		return slices.ContainsFunc(n.held.log.Notes(), func(i kernel.Item) bool { return i.Step.Path == file })
 	}
 	if got := w.tree()[file]; got == w.original[file] || !isNoted() {
 		t.Fatalf("with an exclusive workload: %q, noted %v", got, isNoted())
@@ -125,7 +125,7 @@ func TestGroupMadeAnewIsLeftAlone(t *testing.T) {
 		if got := strings.TrimSpace(w.tree()[file]); got != "1-5" {
 			t.Errorf("%s: it has %s, want its own 1-5", name, got)
 		}
-		if slices.ContainsFunc(n.held.ledger.Notes(), func(i kernel.Item) bool { return i.Step.Path == file }) {
+		if slices.ContainsFunc(n.held.log.Notes(), func(i kernel.Item) bool { return i.Step.Path == file }) {
 			t.Errorf("%s: the former one is still noted", name)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // Release implements Enforcer. A group that Berth made is removed, with those that the
 // workload made in it, or left by its processes.
-func (g *groups) Release(w *Workload, leave bool, log *kernel.Journal) error {
+func (g *groups) Release(w *Workload, leave bool, log *kernel.UndoLog) error {
 	if !w.made() {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (g *groups) Release(w *Workload, leave bool, log *kernel.Journal) error {
 
 // drain moves the processes of a group that Berth made to where the first one
 // came from, or to the base. Those that were moved in are left to the undo log.
-func (g *groups) drain(w *Workload, log *kernel.Journal) error {
+func (g *groups) drain(w *Workload, log *kernel.UndoLog) error {
 	var errs []error
 	for _, dir := range w.Dirs {
 		text, err := readText(g.root, dir+"/cgroup.procs")

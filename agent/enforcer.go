@@ -22,7 +22,7 @@ type Enforcer interface {
 	Observe(w *Workload) Observed
 	// Release ends what a workload had. One whose processes are still there loses them, to
 	// where they came from, if they are to leave; else that is an error.
-	Release(w *Workload, leave bool, log *kernel.Journal) error
+	Release(w *Workload, leave bool, log *kernel.UndoLog) error
 	// Close lets go of what the Enforcer has open. Everything stays in force.
 	Close() error
 }

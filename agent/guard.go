@@ -19,9 +19,9 @@ func GuardDir(node string) string {
 	return filepath.Clean(node) + "-guard"
 }
 
-// guardLedger returns the name of the guard's ledger; there is false if no guard of this
+// guardLog returns the name of the guard's undo log; there is false if no guard of this
 // user's has been there: the directory is missing, or another user's in its place.
-func (n *Node) guardLedger() (name string, there bool, err error) {
+func (n *Node) guardLog() (name string, there bool, err error) {
 	dir := GuardDir(n.opt.Dir)
 	info, err := os.Lstat(dir)
 	if err == nil {
@@ -36,12 +36,12 @@ func (n *Node) guardLedger() (name string, there bool, err error) {
 // recoverGuard gives back what a killed guard left in force, before the node looks for
 // the original of any value. The values of a guard that lives are looked through.
 func (t *transaction) recoverGuard() error {
-	name, there, err := t.n.guardLedger()
-	t.ledger.Above(name)
+	name, there, err := t.n.guardLog()
+	t.log.Above(name)
 	if err != nil || !there {
 		return err
 	}
-	noted, err := kernel.ReadLedger(t.n.root, name)
+	noted, err := kernel.ReadUndoLog(t.n.root, name)
 	if err == nil && len(noted.Notes()) == 0 {
 		return noted.Damage()
 	}

@@ -548,7 +548,7 @@ func TestReopen(t *testing.T) {
 	go func() { // somebody who looks for a moment when nobody has the locks
 		defer close(done)
 		for range 20000 {
-			for _, name := range []string{keeperFile, lockFile} {
+			for _, name := range []string{agentLock, lockFile} {
 				f, err := tryLock(h.state, name)
 				if err == nil {
 					got = fmt.Errorf("the lock %s was free", name)

@@ -57,7 +57,7 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	}
 	if i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 }); i >= 0 {
 		// The kernel forgets the weight of a group that becomes idle: written before,
-		// it is in the ledger.
+		// it is in the undo log.
 		weight := knob.ID{Knob: knob.Find("weight")}
 		reset, err := g.needs(c, group, knob.Settings{weight: weight.Default})
 		if err != nil {

@@ -44,7 +44,7 @@ func (t *transaction) preview(spec Spec) (w Workload, plan kernel.Plan, err erro
 	if err := spec.Validate(); err != nil {
 		return w, nil, err
 	}
-	if err := errors.Join(t.corrupt(), t.n.free()); err != nil {
+	if err := errors.Join(t.corrupt(), t.n.checkOwnership()); err != nil {
 		return w, nil, err
 	}
 	var c *Transition

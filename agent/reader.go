@@ -18,7 +18,7 @@ import (
 )
 
 // Reader reads a node that others may open and change meanwhile. It takes no lock and
-// changes nothing: its kernel.Root is read-only, its ledger has no file to write to, and
+// changes nothing: its kernel.Root is read-only, its undo log has no file to write to, and
 // its store refuses every change. So it neither finishes what a killed process began nor
 // places anew what does not fit: it says so.
 type Reader struct {
@@ -85,7 +85,7 @@ func (r *Reader) State(context.Context) (s *place.State, err error) {
 // Preview is Node.Preview.
 func (r *Reader) Preview(_ context.Context, spec Spec) (w Workload, plan kernel.Plan, err error) {
 	err = r.look(func(t *transaction) error {
-		if t.ledger, err = kernel.ReadLedger(t.n.root, filepath.Join(t.n.opt.Dir, ledgerFile)); err != nil {
+		if t.log, err = kernel.ReadUndoLog(t.n.root, filepath.Join(t.n.opt.Dir, logFile)); err != nil {
 			return err
 		}
 		w, plan, err = t.preview(spec)
@@ -139,9 +139,9 @@ func (r *Reader) read(b *nodeState) error {
 	if err := n.load(b, texts, bad); err != nil {
 		return err
 	}
-	ledger, err := kernel.ReadLedger(n.root, b.path(ledgerFile))
+	log, err := kernel.ReadUndoLog(n.root, b.path(logFile))
 	if err == nil {
-		err = ledger.Damage()
+		err = log.Damage()
 	}
 	if err != nil {
 		r.tell("", "", err.Error())

@@ -177,7 +177,7 @@ func (t *transaction) release(id, why string) error {
 		return fmt.Errorf("note a change: %w", err)
 	}
 	c := t.to(snapshot{state, without(t.records, id)})
-	if err := t.n.enforcer.Release(t.records[id].Workload, false, t.ledger); err != nil {
+	if err := t.n.enforcer.Release(t.records[id].Workload, false, t.log); err != nil {
 		return errors.Join(err, t.commit(t.to(t.snapshot, id)))
 	}
 	if err := t.save(c.to); err != nil {

@@ -20,14 +20,14 @@ import (
 func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 	err = n.with(ctx, func(b *nodeState) error {
 		t := &transaction{n: n, nodeState: b, ctx: ctx}
-		_, err := n.disclaim()
+		_, err := n.removeStaleMark()
 		errs := []error{err, t.recoverGuard(), t.resume()}
 		for _, id := range t.ids() {
-			errs = append(errs, n.enforcer.Release(t.records[id].Workload, true, b.ledger))
+			errs = append(errs, n.enforcer.Release(t.records[id].Workload, true, b.log))
 		}
 		errs = append(errs, t.setAside())
-		items, err = undoAll(b.ledger)
-		errs = append(errs, b.ledger.Damage())
+		items, err = undoAll(b.log)
+		errs = append(errs, b.log.Damage())
 		empty, startErr := place.Start(n.opt.Policy, n.topology, n.config)
 		errs = append(errs, err, startErr)
 		if startErr == nil {
@@ -82,7 +82,7 @@ func (t *transaction) drainUnread(name string) error {
 			w.Dirs = append(w.Dirs, path.Join(dir, w.Group))
 		}
 		if len(w.Dirs) > 0 {
-			errs = append(errs, t.n.enforcer.Release(w, true, t.ledger))
+			errs = append(errs, t.n.enforcer.Release(w, true, t.log))
 		}
 	}
 	return errors.Join(errs...)
@@ -90,10 +90,10 @@ func (t *transaction) drainUnread(name string) error {
 
 // undoAll undoes all notes. A v1 set that is held back by one around it is tried
 // again once that is undone.
-func undoAll(ledger *kernel.Journal) (items []kernel.Item, err error) {
+func undoAll(log *kernel.UndoLog) (items []kernel.Item, err error) {
 	for range 3 {
 		var some []kernel.Item
-		some, err = ledger.Undo(func(kernel.Step) bool { return true })
+		some, err = log.Undo(func(kernel.Step) bool { return true })
 		items = append(slices.DeleteFunc(items, func(i kernel.Item) bool { return i.Outcome == kernel.Failed }), some...)
 		if err == nil {
 			break
@@ -118,42 +118,42 @@ func Restore(ctx context.Context, opt Options) ([]kernel.Item, error) {
 	return items, errors.Join(err, n.Close())
 }
 
-// Disclaim removes the mark of a node whose state directory is gone, with all that it
+// RemoveMark removes the mark of a node whose state directory is gone, with all that it
 // knew, from the control groups, so that another one may place there. It makes nothing;
 // ok is false if there is no such mark.
-func Disclaim(opt Options) (ok bool, err error) {
+func RemoveMark(opt Options) (ok bool, err error) {
 	n := &Node{opt: opt, root: opt.Root}
 	err = n.fill()
 	if err == nil {
 		err = n.survey()
 	}
 	if err != nil {
-		return false, fmt.Errorf("disclaim node: %w", err)
+		return false, fmt.Errorf("remove the mark of node: %w", err)
 	}
-	if ok, err = n.disclaim(); err != nil {
-		return false, fmt.Errorf("disclaim node %s: %w", n.opt.Dir, err)
+	if ok, err = n.removeStaleMark(); err != nil {
+		return false, fmt.Errorf("remove the mark of node %s: %w", n.opt.Dir, err)
 	}
 	return ok, nil
 }
 
-// SetAside keeps a node's ledger of which nothing can be read (kernel.HeaderError)
+// SetAside keeps a node's undo log of which nothing can be read (kernel.HeaderError)
 // under another name, which it returns, so that the node can go on without it: what
-// it notes is not given back. The name is "" if the ledger can be read.
+// it notes is not given back. The name is "" if the log can be read.
 func SetAside(ctx context.Context, opt Options) (to string, err error) {
 	n, err := newNode(opt)
 	if err != nil {
-		return "", fmt.Errorf("set aside ledger: %w", err)
+		return "", fmt.Errorf("set aside undo log: %w", err)
 	}
 	if err := n.keep(ctx); err != nil {
 		return "", err
 	}
-	ledger, err := kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
+	log, err := kernel.OpenUndoLog(n.root, filepath.Join(n.opt.Dir, logFile), "berth")
 	var header *kernel.HeaderError
 	switch {
 	case errors.As(err, &header):
-		to, err = store{n.opt.Dir, func(string) error { return nil }}.aside(ledgerFile)
+		to, err = store{n.opt.Dir, func(string) error { return nil }}.aside(logFile)
 	case err == nil:
-		err = ledger.Close()
+		err = log.Close()
 	}
 	return to, errors.Join(err, n.Close())
 }

@@ -87,7 +87,7 @@ func (m *memory) Observe(w *Workload) Observed {
 	return Observed{There: ok, Limits: w.Spec.Settings()}
 }
 
-func (m *memory) Release(*Workload, bool, *kernel.Journal) error { return nil }
+func (m *memory) Release(*Workload, bool, *kernel.UndoLog) error { return nil }
 
 func (m *memory) Close() error { return nil }
 

@@ -47,7 +47,7 @@ type nodeState struct {
 	store
 	snapshot
 	lock      *os.File // nil if the Node keeps it
-	ledger    *kernel.Journal
+	log       *kernel.UndoLog
 	stale     []string // files of no use
 	bad       map[string]error
 	changed   bool // the directory was
@@ -58,7 +58,7 @@ func (b *nodeState) close() error {
 	if b == nil {
 		return nil
 	}
-	err := b.ledger.Close()
+	err := b.log.Close()
 	if b.lock != nil {
 		err = errors.Join(err, b.lock.Close())
 	}
@@ -102,7 +102,7 @@ func (n *Node) end(err error) error {
 	if n.held == nil {
 		return err
 	}
-	err = errors.Join(err, n.unclaim(n.held))
+	err = errors.Join(err, n.releaseOwnership(n.held))
 	if err != nil && n.held.changed || n.kept == nil {
 		err = errors.Join(err, n.forget())
 	}
@@ -135,7 +135,7 @@ func (n *Node) read(ctx context.Context) (*nodeState, error) {
 	}
 	err := n.loadStored(b)
 	if err == nil {
-		b.ledger, err = kernel.OpenLedger(n.root, filepath.Join(n.opt.Dir, ledgerFile), "berth")
+		b.log, err = kernel.OpenUndoLog(n.root, filepath.Join(n.opt.Dir, logFile), "berth")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read node %s: %w", n.opt.Dir, err), b.close())

@@ -19,8 +19,8 @@ import (
 // The files of a state directory.
 const (
 	lockFile     = "lock"   // for as long as the books are read and written
-	keeperFile   = "keeper" // locked by the agent, which keeps lockFile locked, too
-	ledgerFile   = "ledger"
+	agentLock    = "keeper" // locked by the agent, which keeps lockFile locked, too
+	logFile      = "ledger"
 	batchFile    = "batch.json"    // a change of several records, until all are done
 	dirtyFile    = "unfinished"    // there while the kernel is being told
 	poolsFile    = "pools.json"    // the policy's named pools
@@ -120,11 +120,11 @@ func (s store) drop(b batch) error {
 	return nil
 }
 
-// isOfBoot reports whether the directory was last used in this boot, as its ledger says.
+// isOfBoot reports whether the directory was last used in this boot, as its undo log says.
 // What cannot be read in one of an earlier boot, maybe because the machine crashed before
 // it was on the disk, is void like all the rest.
 func (s store) isOfBoot(boot string) bool {
-	text, err := readRegular(s.path(ledgerFile))
+	text, err := readRegular(s.path(logFile))
 	var of struct{ Boot string }
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	return err != nil || json.Unmarshal(first, &of) != nil || of.Boot == "" || of.Boot == boot

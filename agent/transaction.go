@@ -68,7 +68,7 @@ type transaction struct {
 // markDirty notes that the kernel is about to be told something, once its groups are
 // this node's to place.
 func (t *transaction) markDirty() error {
-	if err := t.n.claim(); err != nil {
+	if err := t.n.takeOwnership(); err != nil {
 		return err
 	}
 	return t.store.markDirty()
@@ -78,8 +78,8 @@ func (t *transaction) markDirty() error {
 // be written, and beside another node.
 func (t *transaction) markDirtyIfPossible() error {
 	err := t.markDirty()
-	var claimed *ClaimedError
-	if errors.Is(err, syscall.ENOSPC) || errors.As(err, &claimed) {
+	var owned *OwnedError
+	if errors.Is(err, syscall.ENOSPC) || errors.As(err, &owned) {
 		return nil
 	}
 	return err
@@ -114,7 +114,7 @@ func (t *transaction) recover(ids []string) error {
 	if err := t.reap(ids); err != nil {
 		return err
 	}
-	if damage := t.ledger.Damage(); damage != nil {
+	if damage := t.log.Damage(); damage != nil {
 		t.n.tell(Failed, "", "", damage.Error())
 		return nil
 	}
@@ -190,7 +190,7 @@ func (t *transaction) replace() error {
 // to returns the change to a snapshot.
 func (t *transaction) to(v snapshot, focus ...string) *Transition {
 	return &Transition{
-		Log: t.ledger, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
+		Log: t.log, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
 		yielded: t.n.drift.Yielded, yield: t.yield,
 	}
 }

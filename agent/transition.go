@@ -12,7 +12,7 @@ import (
 // Transition is one state of a node that is to come about after another.
 type Transition struct {
 	// Log is the node's undo log, for who writes to the kernel's files.
-	Log *kernel.Journal
+	Log *kernel.UndoLog
 
 	from, to  snapshot
 	focus     []string // the workloads that it is about

@@ -10,15 +10,15 @@ import "errors"
 // From then on a value of that process does not count as an original, and a value below
 // it is not restored as long as it lies above (Covered). The file is read each time,
 // since its process may live.
-func (j *Journal) Above(name string) { j.above = name }
+func (l *UndoLog) Above(name string) { l.above = name }
 
 // lies returns the entry of the log above whose value a file has now; nil if the file
 // has another value.
-func (j *Journal) lies(s Step, current string) (*entry, error) {
-	if j == nil || j.above == "" || s.Op != Write {
+func (l *UndoLog) lies(s Step, current string) (*entry, error) {
+	if l == nil || l.above == "" || s.Op != Write {
 		return nil, nil
 	}
-	above, err := ReadLedger(j.root, j.above)
+	above, err := ReadUndoLog(l.root, l.above)
 	if _, none := errors.AsType[*HeaderError](err); none {
 		return nil, nil // another user's, or damaged: its active values are unknown
 	}
@@ -26,7 +26,7 @@ func (j *Journal) lies(s Step, current string) (*entry, error) {
 		return nil, err
 	}
 	for _, e := range above.at[s.Path] {
-		if e.Op == Write && (s.Format != Keyed || key(e.Value) == key(s.Value)) && j.root.isSame(e) && j.root.owns(e, current) {
+		if e.Op == Write && (s.Format != Keyed || key(e.Value) == key(s.Value)) && l.root.isSame(e) && l.root.owns(e, current) {
 			return e, nil
 		}
 	}
@@ -34,8 +34,8 @@ func (j *Journal) lies(s Step, current string) (*entry, error) {
 }
 
 // lookThrough replaces the value of the process above by the value before it.
-func (j *Journal) lookThrough(e *entry) error {
-	above, err := j.lies(e.Step, e.Original)
+func (l *UndoLog) lookThrough(e *entry) error {
+	above, err := l.lies(e.Step, e.Original)
 	if above != nil {
 		e.Original = above.Original
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// entry is a step that is about to be done, with the data to undo it. The journal
+// entry is a step that is about to be done, with the data to undo it. The undo log
 // stores entries.
 type entry struct {
 	Step
@@ -30,7 +30,7 @@ type entry struct {
 	// undoing: undoing it has begun, so Path may have its original value while
 	// the disturbed files do not yet.
 	undoing bool
-	// covered: a ledger has an earlier entry that undoes this one too, number seq
+	// covered: the undo log has an earlier entry that undoes this one too, number seq
 	// or, if 0, that of its directory.
 	covered bool
 }
@@ -42,7 +42,7 @@ type saved struct {
 	Value string `json:"value"`
 }
 
-// Apply carries out a plan, step by step: save the original, journal it, write,
+// Apply carries out a plan, step by step: note the original, write,
 // read back. When a step fails, everything done so far is undone and the error
 // is a StepError, joined with the errors of undoing.
 //
@@ -50,32 +50,32 @@ type saved struct {
 // value is still the one written here. A value that another writer changed since
 // stays and is reported as a ChangedError. The function goes on after an error;
 // calling it again retries the rest. A controller that other groups use by now stays
-// enabled, without an error, and stays in the journal.
+// enabled, without an error, and stays in the log.
 //
-// The journal may be nil: then nothing survives the process. Apply and the
+// The log may be nil: then nothing survives the process. Apply and the
 // undo of different plans may run at the same time; the caller keeps two of
 // them from one file.
-func Apply(root *Root, plan Plan, journal *Journal) (undo func() error, err error) {
+func Apply(root *Root, plan Plan, log *UndoLog) (undo func() error, err error) {
 	var done []*entry
 	for _, step := range plan {
-		e, err := root.do(step, journal)
+		e, err := root.do(step, log)
 		if e != nil {
 			done = append(done, e)
 		}
 		if err != nil {
-			_, left := root.undoAll(done, journal)
+			_, left := root.undoAll(done, log)
 			return nil, errors.Join(err, left)
 		}
 	}
 	return func() (err error) {
-		done, err = root.undoAll(done, journal)
+		done, err = root.undoAll(done, log)
 		return err
 	}, nil
 }
 
 // do carries out one step. It returns the entry to revert, also on error, or
 // nil if nothing can have changed.
-func (r *Root) do(s Step, journal *Journal) (*entry, error) {
+func (r *Root) do(s Step, log *UndoLog) (*entry, error) {
 	e, err := r.prepare(s)
 	if err != nil {
 		return nil, refused(s, err)
@@ -84,9 +84,9 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 		return nil, nil
 	}
 	if s.Keep {
-		journal = nil
+		log = nil
 	}
-	if err := journal.begin(e); err != nil {
+	if err := log.begin(e); err != nil {
 		return nil, fmt.Errorf("%s /%s: %w", s.Op, s.Path, err)
 	}
 	if s.Op == Mkdir {
@@ -96,17 +96,17 @@ func (r *Root) do(s Step, journal *Journal) (*entry, error) {
 	}
 	if err != nil {
 		if s.Op == Mkdir { // a directory that exists already is not removed
-			return nil, errors.Join(refused(s, err), journal.undone(e))
+			return nil, errors.Join(refused(s, err), log.undone(e))
 		}
 		return keep(e), refused(s, err)
 	}
 	switch s.Op {
 	case Mkdir:
 		if e.Inode, err = r.inode(s.Path); err == nil {
-			err = journal.made(e)
+			err = log.made(e)
 		}
 	case Write:
-		err = r.readBack(e, journal)
+		err = r.readBack(e, log)
 	case Enable:
 		err = r.enabled(s)
 	case Attach:
@@ -214,7 +214,7 @@ func missing(enable, list string) []string {
 // take a moment to be reached. A value that the kernel made of the written one is noted
 // as Berth's own, so that it is undone all the same. A value that another writer has set
 // meanwhile stays, and is ErrChanged.
-func (r *Root) readBack(e *entry, journal *Journal) error {
+func (r *Root) readBack(e *entry, log *UndoLog) error {
 	var shown string
 	for range 20 {
 		text, err := r.read(e.Path)
@@ -233,7 +233,7 @@ func (r *Root) readBack(e *entry, journal *Journal) error {
 			if !ours {
 				return fmt.Errorf("%w: it is %q", ErrChanged, shown)
 			}
-			if err := journal.also(e, shown); err != nil {
+			if err := log.also(e, shown); err != nil {
 				return err
 			}
 		}

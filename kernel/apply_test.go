@@ -209,7 +209,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 		last := values[len(values)-1]
 		want[v1cpu+"/cpu.shares"] = last + "\n"
 		dir := memoryDir(t)
-		j, err := OpenJournal(root, dir, "test")
+		j, err := CreateUndoLog(root, dir, "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	journal, err := kernel.OpenJournal(root, filepath.Join(dir, "run"), "example")
+	journal, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -40,10 +40,10 @@ func sameTree(t *testing.T, k *fakekernel.Kernel, want map[string]string) {
 	}
 }
 
-func journal(t *testing.T, root *Root) (*Journal, string) {
+func journal(t *testing.T, root *Root) (*UndoLog, string) {
 	t.Helper()
 	dir := memoryDir(t)
-	j, err := OpenJournal(root, dir, "test")
+	j, err := CreateUndoLog(root, dir, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func memoryDir(t *testing.T) string {
 }
 
 // die ends a journal as the death of its process does.
-func die(t *testing.T, j *Journal) {
+func die(t *testing.T, j *UndoLog) {
 	t.Helper()
 	if err := Unlock(j.file); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func files(t *testing.T, dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Name() != journalsLock {
+		if e.Name() != logsLock {
 			names = append(names, e.Name())
 		}
 	}

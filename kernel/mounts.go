@@ -94,7 +94,7 @@ func unescape(s string) (string, error) {
 }
 
 // ground is where undoing may write: in mounted trees of control groups, as all plans
-// that are journaled do. A note comes from a file, and could name any other.
+// with an undo log do. A note comes from a file, and could name any other.
 type ground struct {
 	fsys   fs.FS
 	mounts []Mount

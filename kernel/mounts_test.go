@@ -149,13 +149,13 @@ func TestUndoIsConfined(t *testing.T) {
 					}
 					_, err = Restore(root, dir)
 				} else {
-					j := openLedger(t, root, name)
+					j := openLog(t, root, name)
 					if _, err := Apply(root, undo, j); err != nil {
 						t.Fatal(err)
 					}
 					j.Close()
 					plant(t, name, &e)
-					j = openLedger(t, root, name)
+					j = openLog(t, root, name)
 					_, err = j.Undo(func(Step) bool { return true })
 					j.Close()
 				}

@@ -67,16 +67,16 @@ func (r *Root) owns(e *entry, text string) bool {
 // NoteOffline notes as Berth's own the sets of v1 groups from which the kernel has
 // removed CPUs that are offline now. So the sets are restored also once those CPUs are
 // online again, when they would look like another writer's.
-func (j *Journal) NoteOffline() error {
-	for _, e := range j.notes {
+func (l *UndoLog) NoteOffline() error {
+	for _, e := range l.entries {
 		if e.Op != Write || e.Format != List {
 			continue
 		}
-		text, err := j.root.read(e.Path)
-		if err != nil || !j.root.isSame(e) || e.owns(text) || !j.root.owns(e, text) {
+		text, err := l.root.read(e.Path)
+		if err != nil || !l.root.isSame(e) || e.owns(text) || !l.root.owns(e, text) {
 			continue
 		}
-		if err := j.also(e, text); err != nil {
+		if err := l.also(e, text); err != nil {
 			return err
 		}
 	}

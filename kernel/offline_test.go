@@ -37,7 +37,7 @@ func TestUndoOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, root, dir+"/cpuset.cpus", test.original)
-		ledger, err := OpenLedger(root, filepath.Join(memoryDir(t), "ledger"), "test")
+		ledger, err := OpenUndoLog(root, filepath.Join(memoryDir(t), "ledger"), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -169,11 +169,22 @@ func WritePrivateFile(name string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Lock takes the lock (flock(2)) of a file that OpenPrivateFile has opened, for as long as
-// it is open, or waits for it. While another process has it and wait is false the error is
-// syscall.EWOULDBLOCK. A process that can open a file can lock it. So a lock is a file of
-// mode 0600, never a directory or file that others may read.
-func Lock(f *os.File, wait bool) error {
+// LockFile opens a file as OpenPrivateFile does, made if need be, and takes its lock
+// (flock(2)) for as long as it is open, or waits for it. While another process has it and
+// wait is false the error is syscall.EWOULDBLOCK. A process that can open a file can lock
+// it. So a lock is a file of mode 0600, never a directory or file that others may read.
+func LockFile(name string, wait bool) (*os.File, error) {
+	f, err := OpenPrivateFile(name, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock(f, wait); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
+	}
+	return f, nil
+}
+
+func lock(f *os.File, wait bool) error {
 	how := syscall.LOCK_EX
 	if !wait {
 		how |= syscall.LOCK_NB

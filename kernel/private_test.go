@@ -154,7 +154,7 @@ func TestLockedDirectory(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		j, err := OpenJournal(root, dir, "test")
+		j, err := CreateUndoLog(root, dir, "test")
 		if err == nil {
 			_, err = Restore(root, dir)
 			err = errors.Join(err, j.Close())
@@ -169,7 +169,7 @@ func TestLockedDirectory(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("waits for a lock that any user can take")
 	}
-	if info, err := os.Stat(filepath.Join(dir, journalsLock)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, logsLock)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the lock: %v, %v", info, err)
 	}
 }

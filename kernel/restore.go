@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,15 +16,15 @@ import (
 type Report struct {
 	// Items are the steps of dead runs, in the order in which they were undone.
 	Items []Item `json:"items"`
-	// Alive are journals that were left alone because their process lives.
+	// Alive are undo logs that were left alone because their process lives.
 	Alive []Owner `json:"alive,omitempty"`
-	// Stale are journals of an earlier boot, removed: their changes are gone.
+	// Stale are undo logs of an earlier boot, removed: their changes are gone.
 	Stale []Owner `json:"stale,omitempty"`
-	// Foreign are journals of another Root, left alone.
+	// Foreign are undo logs of another Root, left alone.
 	Foreign []Owner `json:"foreign,omitempty"`
 }
 
-// Owner is the process that a journal belongs to.
+// Owner is the process that an undo log belongs to.
 type Owner struct {
 	Program string    `json:"program,omitempty"`
 	PID     int       `json:"pid,omitempty"`
@@ -44,21 +43,14 @@ type Item struct {
 	Owner    Owner  `json:"owner"`
 }
 
-// journalFile is one journal that Restore holds the lock of.
-type journalFile struct {
-	file  *os.File
-	notes notes
-	err   error // the text is not a journal from some line on
-}
-
-// Restore undoes the entries in the journals of dir that dead processes did not undo
+// Restore undoes the entries in the undo logs of a directory that dead processes did not undo
 // themselves, newest run first, last step first. A value is restored only where the file
-// still has the value that was written. A journal is removed when everything in it is
+// still has the value that was written. A log is removed when everything in it is
 // undone. Restore may be killed at any instant and called again.
 //
 // The error joins those of the entries that could not be undone. Three cases are in the
 // report and are no error: another writer changed a value; other groups still use a
-// controller; a cpuset could only be widened. The journal stays for the last two. If
+// controller; a cpuset could only be widened. The log stays for the last two. If
 // there is no directory, there is nothing to restore.
 func Restore(root *Root, dir string) (Report, error) { return restore(root, dir, false) }
 
@@ -68,41 +60,32 @@ func Preview(root *Root, dir string) (Report, error) { return restore(root, dir,
 
 func restore(root *Root, dir string, dry bool) (Report, error) {
 	report := Report{Items: []Item{}}
-	files, err := lockJournals(dir, &report, dry)
+	logs, err := deadLogs(root, dir, &report, dry)
 	var errs []error
 	if err != nil {
 		errs = append(errs, fmt.Errorf("restore: %w", err))
 	}
 	defer func() {
-		for _, f := range files {
-			_ = Unlock(f.file)
+		for _, l := range logs {
+			_ = Unlock(l.file)
 		}
 	}()
-	boot, bootErr := root.bootID()
-	name := root.absolute()
-	for _, f := range files {
-		owner := f.owner()
-		begun := f.err == nil && f.notes.Journal != 0
-		isCurrent, err := true, error(nil)
-		if begun {
-			isCurrent, err = f.notes.isOfBoot(boot)
-		}
-		if err = cmp.Or(bootErr, err); err != nil && begun {
-			err = fmt.Errorf("journal %s: %w: nothing of it is restored; check by hand, then delete the file", f.file.Name(), err)
-		}
+	for _, l := range logs {
+		owner, begun := l.owner(), l.header.Version != 0
+		isCurrent, err := l.isCurrent()
 		switch {
-		case begun && absolute(f.notes.Root) != name:
+		case begun && absolute(l.header.Root) != root.absolute():
 			report.Foreign = append(report.Foreign, owner)
-		case begun && err != nil:
-			errs = append(errs, err)
+		case err != nil:
+			errs = append(errs, unrestored(err))
 		case begun && !isCurrent:
 			report.Stale = append(report.Stale, owner)
 			if !dry {
-				errs = append(errs, os.Remove(f.file.Name()))
+				errs = append(errs, os.Remove(l.name))
 			}
 		case dry:
 			ground := root.ground()
-			for _, e := range slices.Backward(f.notes.entries) {
+			for _, e := range slices.Backward(l.entries) {
 				item := Item{Step: e.Step, Outcome: Pending, Original: e.Original, Owner: owner}
 				if err := ground.refuses(e); err != nil {
 					item.Outcome, item.Error = Failed, err.Error()
@@ -110,18 +93,36 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 				}
 				report.Items = append(report.Items, item)
 			}
-			errs = append(errs, f.err)
+			errs = append(errs, l.Damage())
 		default:
-			errs = append(errs, f.restore(root, &report))
+			items, err := l.Undo(func(Step) bool { return true })
+			errs = append(errs, err, l.Damage())
+			left := l.damage != nil
+			for _, item := range items {
+				item.Owner = owner
+				report.Items = append(report.Items, item)
+				left = left || item.Outcome.stays()
+			}
+			if !left {
+				errs = append(errs, os.Remove(l.name))
+			}
 		}
 	}
 	return report, errors.Join(errs...)
 }
 
-// lockJournals opens the journals of dead processes, newest first. It goes on
-// after a file that is no journal; the error joins one for each.
-func lockJournals(dir string, report *Report, dry bool) ([]journalFile, error) {
-	err := CheckPrivateDir(dir)
+// unrestored is the error of a log of which no line can be read, or of an unknown boot.
+func unrestored(err error) error {
+	if header, ok := errors.AsType[*HeaderError](err); ok {
+		err = fmt.Errorf("undo log %s: %w", header.File, header.Cause)
+	}
+	return fmt.Errorf("%w: nothing of it is restored; check by hand, then delete the file", err)
+}
+
+// deadLogs opens the undo logs of dead processes, newest first, and takes their locks. It
+// goes on after a file that is no log; the error joins one for each.
+func deadLogs(root *Root, dir string, report *Report, dry bool) (logs []*UndoLog, err error) {
+	err = CheckPrivateDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -138,89 +139,50 @@ func lockJournals(dir string, report *Report, dry bool) ([]journalFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []journalFile
 	var errs []error
 	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), journalSuffix) {
+		if !strings.HasSuffix(entry.Name(), logSuffix) {
 			continue
 		}
-		f, alive, err := openDead(filepath.Join(dir, entry.Name()))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // its process has just ended well
-		}
-		if err != nil {
+		l, alive, err := openDead(root, filepath.Join(dir, entry.Name()))
+		switch {
+		case errors.Is(err, os.ErrNotExist): // its process has just ended well
+		case err != nil:
 			errs = append(errs, err)
-			continue
+		case alive:
+			report.Alive = append(report.Alive, l.owner())
+		default:
+			logs = append(logs, l)
 		}
-		if alive {
-			report.Alive = append(report.Alive, f.owner())
-			f.file.Close()
-			continue
-		}
-		files = append(files, f)
 	}
-	slices.SortStableFunc(files, func(a, b journalFile) int {
-		return cmp.Or(cmp.Compare(b.notes.Since, a.notes.Since), b.notes.Started.Compare(a.notes.Started))
+	slices.SortStableFunc(logs, func(a, b *UndoLog) int {
+		return cmp.Or(cmp.Compare(b.header.Since, a.header.Since), b.header.Started.Compare(a.header.Started))
 	})
-	return files, errors.Join(errs...)
+	return logs, errors.Join(errs...)
 }
 
-// openDead opens a journal and takes its lock, unless its owner has it. A file that is
-// not a regular file of this user is no journal.
-func openDead(name string) (f journalFile, alive bool, err error) {
-	f.file, err = OpenPrivateFile(name, os.O_RDWR|os.O_APPEND)
-	if err != nil {
-		return f, false, fmt.Errorf("journal: %w", err)
+// openDead opens a log and takes its lock, unless its owner has it: then it is only read. A
+// file that is not a regular file of this user is no log.
+func openDead(root *Root, name string) (l *UndoLog, alive bool, err error) {
+	l = newUndoLog(root, name)
+	if l.file, err = OpenPrivateFile(name, os.O_RDWR|os.O_APPEND); err != nil {
+		return nil, false, fmt.Errorf("undo log: %w", err)
 	}
-	err = Lock(f.file, false)
-	alive = errors.Is(err, syscall.EWOULDBLOCK)
-	if err != nil && !alive {
-		f.file.Close()
-		return f, false, fmt.Errorf("lock %s: %w", name, err)
+	err = lock(l.file, false)
+	if alive = errors.Is(err, syscall.EWOULDBLOCK); err == nil || alive {
+		err = l.load(l.file)
 	}
-	text, err := io.ReadAll(f.file)
-	if err != nil {
-		f.file.Close()
-		return f, false, err
+	if _, ok := errors.AsType[*HeaderError](err); ok {
+		err = unrestored(err)
 	}
-	if f.notes, err = parseJournal(text); err != nil {
-		f.err = fmt.Errorf("journal %s: %w; what it holds beyond that is not restored: check by hand, then delete the file", name, err)
+	if err != nil || alive {
+		err = errors.Join(err, l.file.Close())
 	}
-	return f, alive, nil
+	return l, alive, err
 }
 
-func (f *journalFile) owner() Owner {
-	h := f.notes.header
-	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: f.file.Name(), Root: h.Root}
-}
-
-// restore undoes one journal and removes its file if nothing is left.
-func (f *journalFile) restore(root *Root, report *Report) error {
-	if f.err == nil {
-		if err := f.file.Truncate(f.notes.size); err != nil { // a torn last line
-			return err
-		}
-	}
-	j := &Journal{file: f.file, open: map[int]bool{}, next: f.notes.last, size: f.notes.size}
-	if f.err != nil {
-		j = nil // nothing may follow an illegible line
-	}
-	all, err := root.revertAll(f.notes.entries, j)
-	errs := []error{f.err, err}
-	left := f.err != nil
-	for _, v := range all {
-		item := Item{Step: v.Step, Outcome: v.outcome, Original: v.Original, Owner: f.owner()}
-		if v.err != nil {
-			item.Error = v.err.Error()
-		}
-		report.Items = append(report.Items, item)
-		if v.outcome == Failed {
-			errs = append(errs, v.err)
-		}
-		left = left || v.outcome.stays()
-	}
-	if !left {
-		errs = append(errs, os.Remove(f.file.Name()))
-	}
-	return errors.Join(errs...)
+// owner is the process that the log is of.
+func (l *UndoLog) owner() Owner {
+	h := &l.header
+	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: l.name, Root: h.Root}
 }

@@ -92,8 +92,8 @@ type reverted struct {
 
 // revertAll undoes entries, the last first, and goes on after errors. An entry whose
 // directory could then be removed all the same counts as Gone. A path outside the trees
-// of control groups is refused. The error is about the journal.
-func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error) {
+// of control groups is refused. The error is about the log.
+func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 	var all []reverted
 	var errs []error
 	ground := r.ground()
@@ -102,10 +102,10 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 			all = append(all, reverted{e, Failed, err, true})
 			continue
 		}
-		outcome, err := r.revert(e, journal)
+		outcome, err := r.revert(e, log)
 		all = append(all, reverted{e, outcome, err, false})
 		if !outcome.stays() {
-			errs = append(errs, journal.undone(e))
+			errs = append(errs, log.undone(e))
 		}
 	}
 	for i := range all {
@@ -115,7 +115,7 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 		}
 		if _, err := r.inode(v.Path); gone(err) {
 			v.outcome, v.err = Gone, nil
-			errs = append(errs, journal.undone(v.entry))
+			errs = append(errs, log.undone(v.entry))
 		}
 	}
 	return all, errors.Join(errs...)
@@ -123,8 +123,8 @@ func (r *Root) revertAll(entries []*entry, journal *Journal) ([]reverted, error)
 
 // undoAll is revertAll for callers that need the entries left and every error. InUse is
 // not an error.
-func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err error) {
-	all, err := r.revertAll(entries, journal)
+func (r *Root) undoAll(entries []*entry, log *UndoLog) (left []*entry, err error) {
+	all, err := r.revertAll(entries, log)
 	errs := []error{err}
 	for _, v := range all {
 		if v.outcome != InUse {
@@ -140,7 +140,7 @@ func (r *Root) undoAll(entries []*entry, journal *Journal) (left []*entry, err e
 
 // revert undoes one entry. The error is nil with Restored, Untouched and Gone,
 // a ChangedError with Changed, and says why with the others.
-func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
+func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 	inode, err := r.inode(e.Path)
 	switch {
 	case err != nil && gone(err):
@@ -159,7 +159,7 @@ func (r *Root) revert(e *entry, journal *Journal) (Outcome, error) {
 	case Enable:
 		outcome, err = r.revertEnable(e)
 	default:
-		outcome, err = r.revertWrite(e, journal)
+		outcome, err = r.revertWrite(e, log)
 	}
 	if err == nil || outcome != Failed {
 		return outcome, err
@@ -185,7 +185,7 @@ func (r *Root) undoError(e *entry, err error) error {
 	return fmt.Errorf("undo: %w", refused(s, err))
 }
 
-func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
+func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 	text, err := r.read(e.Path)
 	if err != nil {
 		return Failed, err
@@ -202,7 +202,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	case isOriginal && !e.undoing:
 		return Untouched, nil
 	case !isOriginal && !r.owns(e, current):
-		if above, err := journal.lies(e.Step, current); err != nil {
+		if above, err := log.lies(e.Step, current); err != nil {
 			return Failed, err
 		} else if above != nil {
 			return Covered, fmt.Errorf("restore /%s: the guard has %q in force above the %q that Berth wrote (before: %q); end the guard, then run 'berth restore'", e.Path, current, e.Value, e.Original)
@@ -210,7 +210,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 		return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: current, Original: e.Original}
 	}
 	if len(e.Disturbed) > 0 && !e.undoing {
-		if err := journal.undoing(e); err != nil {
+		if err := log.undoing(e); err != nil {
 			return Failed, err
 		}
 		e.undoing = true
@@ -221,7 +221,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 	if !isOriginal {
 		// Without Berth, too, the kernel would have removed offline CPUs.
 		if err := r.write(e.Path, original); err != nil {
-			return r.widen(e, current, err, journal)
+			return r.widen(e, current, err, log)
 		}
 	}
 	for _, d := range e.Disturbed {
@@ -236,7 +236,7 @@ func (r *Root) revertWrite(e *entry, journal *Journal) (Outcome, error) {
 // parent has. Before Linux 7 it cannot be made empty again while it holds
 // processes; it gets a copy of the parent's set instead, so that at
 // least no process is confined. It returns an error in any case.
-func (r *Root) widen(e *entry, current string, err error, journal *Journal) (Outcome, error) {
+func (r *Root) widen(e *entry, current string, err error, log *UndoLog) (Outcome, error) {
 	if e.Format != List || e.Original != "" || !errors.Is(err, syscall.ENOSPC) {
 		return Failed, err
 	}
@@ -246,7 +246,7 @@ func (r *Root) widen(e *entry, current string, err error, journal *Journal) (Out
 		return Failed, err
 	}
 	if !e.Format.same(current, parents) {
-		if noteErr := journal.also(e, parents); noteErr != nil {
+		if noteErr := log.also(e, parents); noteErr != nil {
 			return Failed, noteErr
 		}
 		if r.write(e.Path, parents) != nil {

@@ -65,7 +65,7 @@ const quotaPeriod = 100 * time.Millisecond
 // openBackend opens the best backend that this process may use and enters it into
 // setup: control groups, else scheduling attributes with the reason why, unless the
 // experiment needs control groups.
-func openBackend(opt Options, pl places, setup *Setup) (backend, *kernel.Journal, error) {
+func openBackend(opt Options, pl places, setup *Setup) (backend, *kernel.UndoLog, error) {
 	attributes := func(note string) backend {
 		setup.Backend = schedBackend
 		setup.BackendNote = "affinity, nice and SCHED_IDLE of each thread instead of control groups: " + note
@@ -80,9 +80,9 @@ func openBackend(opt Options, pl places, setup *Setup) (backend, *kernel.Journal
 	}
 	dir := opt.JournalDir
 	if dir == "" {
-		dir = kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+		dir = kernel.RunDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}
-	journal, err := kernel.OpenJournal(root, dir, ProgramName)
+	journal, err := kernel.CreateUndoLog(root, dir, ProgramName)
 	if err != nil {
 		return nil, nil, err
 	}

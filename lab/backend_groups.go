@@ -20,7 +20,7 @@ import (
 // one of the run's own, so that weights and the idle class act between them.
 type groups struct {
 	root    *kernel.Root
-	journal *kernel.Journal
+	journal *kernel.UndoLog
 	run     cgroup.Group
 	roles   []Role // in which order they get their settings
 	pids    map[Role]int
@@ -32,7 +32,7 @@ type groups struct {
 
 // openGroups makes the run's groups, confined to the shared CPUs. It fails with
 // a kernel.NotSupportedError or a permission error where it may not.
-func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.Journal, pl places, opt Options) (_ *groups, err error) {
+func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.UndoLog, pl places, opt Options) (_ *groups, err error) {
 	controllers := []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet}
 	if opt.Groups {
 		controllers = append(controllers, cgroup.Memory, cgroup.IO, cgroup.Pressure)

@@ -33,23 +33,18 @@ type machineLock struct {
 // need be ("" is the default) and which no other user may open. The kernel frees the
 // lock however the process ends.
 func lockMachine(dir string) (*machineLock, error) {
-	dir = cmp.Or(dir, kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
+	dir = cmp.Or(dir, kernel.RunDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
 	if err := kernel.MakePrivateDir(dir); err != nil {
 		return nil, fmt.Errorf("lock the machine: %w", err)
 	}
-	file, err := kernel.OpenPrivateFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE)
-	if err != nil {
+	file, err := kernel.LockFile(filepath.Join(dir, lockName), false)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, errors.New("another berth lab of this user runs on this machine: two would measure each other; wait for it")
+	case err != nil:
 		return nil, fmt.Errorf("lock the machine: %w", err)
 	}
 	l := &machineLock{file: file}
-	if err := kernel.Lock(file, false); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errors.New("another berth lab of this user runs on this machine: two would measure each other; wait for it")
-		} else {
-			err = fmt.Errorf("lock the machine: %w", err)
-		}
-		return nil, errors.Join(err, l.Close())
-	}
 	shared, err := net.Listen("unix", sharedName)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -63,7 +63,7 @@ type Testbed struct {
 	supervisor *supervisor
 	backend    backend
 	probes     *noise.Probes
-	journal    *kernel.Journal
+	journal    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
 	unit       string // of the neighbour's work

@@ -268,7 +268,7 @@ func TestErrorsOverTheWire(t *testing.T) {
 		&place.InvalidError{ID: "a", Reason: "r"}, &place.CPUsError{Asked: 3, Available: 2, Milli: true}, &place.SMTError{Asked: 3, PerCore: 2, Available: 1},
 		&place.NUMAError{Nodes: set, Reason: "r"}, &place.MemoryError{Resource: "memory", Asked: 1 << 60, Available: 5}, &place.DeviceError{Device: "gpu", Reason: "r"},
 		&place.FloorError{CPUs: set}, &place.ConflictError{ID: "a", CPUs: set, Reason: "r"}, &place.RejectedError{ID: "a", Reason: "r"},
-		&place.StaleError{Offered: 1, Current: 2}, &agent.BusyError{Dir: "/d"}, &agent.ClaimedError{Dir: "d", Other: "o", State: "s", UID: 5},
+		&place.StaleError{Offered: 1, Current: 2}, &agent.BusyError{Dir: "/d"}, &agent.OwnedError{Dir: "d", Other: "o", State: "s", UID: 5},
 		&agent.MissingError{Object: "process 5"}, &agent.GroupError{Group: "g", Reason: "r"}, &kernel.NotSupportedError{Feature: "f", Reason: "r", Remedy: "m"},
 		&kernel.ChangedError{Path: "p", Written: "w", Current: "c", Original: "o"}, &kernel.StepError{Step: kernel.Step{Path: "p", Value: "1"}, Err: syscall.EBUSY, Hint: "h"},
 		&agent.CorruptError{File: "f", Cause: errors.New("c")}, &RequestError{Status: 418, Reason: "r", Remedy: "m"},

@@ -135,7 +135,7 @@ func kinds() []kind {
 		refused[place.StaleError](http.StatusConflict, "the books changed meanwhile", "send the request again"),
 		plain[agent.DeniedError]("denied", http.StatusForbidden, "this user may not", "ask root, or a user in agent.admins of the configuration; the detail says what everybody may"),
 		plain[agent.BusyError]("busy", http.StatusServiceUnavailable, "another agent keeps the node", "stop one of the two"),
-		plain[agent.ClaimedError]("claimed", http.StatusConflict, "another node gives these CPUs away", "use the one node for all, or end the other's workloads; the detail says where it is"),
+		plain[agent.OwnedError]("claimed", http.StatusConflict, "another node gives these CPUs away", "use the one node for all, or end the other's workloads; the detail says where it is"),
 		plain[agent.MissingError]("missing", http.StatusNotFound, "the group or process is not there", "name one that exists"),
 		plain[agent.GroupError]("group", http.StatusConflict, "the group may not be placed", "name another, or change what the detail says is in the way"),
 		plain[kernel.NotSupportedError]("not-supported", http.StatusNotImplemented, "this host cannot do it", "the detail says what would enable it; so does berth doctor"),

@@ -177,7 +177,7 @@ func peer(c net.Conn) (p Peer, err error) {
 func PagePath(socket string) string { return filepath.Join(filepath.Dir(socket), "page.sock") }
 
 // SocketPath is where a user's agent listens unless it is configured otherwise:
-// /run/berth/agent.sock for root, see kernel.JournalDir for others.
+// /run/berth/agent.sock for root, see kernel.RunDir for others.
 func SocketPath(uid int, xdgRuntimeDir string) string {
-	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "agent.sock")
+	return filepath.Join(kernel.RunDir(uid, xdgRuntimeDir), "agent.sock")
 }

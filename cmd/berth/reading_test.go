@@ -142,7 +142,7 @@ func TestReadingChangesNothing(t *testing.T) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				return err
 			}
-			ledger, err := kernel.OpenLedger(openRoot(t, root), filepath.Join(dir, "ledger"), "berth guard")
+			ledger, err := kernel.OpenUndoLog(openRoot(t, root), filepath.Join(dir, "ledger"), "berth guard")
 			if err != nil {
 				return err
 			}

@@ -179,7 +179,7 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (
 // everything back removes.
 func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
 	if r.all && r.state != "" {
-		ok, err := agent.Disclaim(agent.Options{Root: root, Dir: r.state})
+		ok, err := agent.RemoveMark(agent.Options{Root: root, Dir: r.state})
 		if err != nil {
 			return nil, err
 		}
@@ -257,7 +257,7 @@ func journalDir(root string) string {
 	if filepath.Clean(root) != "/" {
 		return filepath.Join(root, "run/berth")
 	}
-	return kernel.JournalDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+	return kernel.RunDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 }
 
 func printRestored(w io.Writer, r kernel.Report) {

@@ -40,7 +40,7 @@ func deadRun(t *testing.T, boot string) (dir, journal string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := kernel.OpenJournal(root, filepath.Join(dir, "run/berth"), "berth lab")
+	j, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run/berth"), "berth lab")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestRestoreAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := kernel.OpenJournal(root, filepath.Join(dir, "run/berth"), "berth lab")
+	j, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run/berth"), "berth lab")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,9 @@ import (
 )
 
 // StateDir returns the directory of a user's guard: /run/berth/guard for root, see
-// kernel.JournalDir for others. It does not outlive the boot.
+// kernel.RunDir for others. It does not outlive the boot.
 func StateDir(uid int, xdgRuntimeDir string) string {
-	return filepath.Join(kernel.JournalDir(uid, xdgRuntimeDir), "guard")
+	return filepath.Join(kernel.RunDir(uid, xdgRuntimeDir), "guard")
 }
 
 const ledgerName = "ledger"
@@ -57,7 +57,7 @@ type Host struct {
 	remedies []control.Remedy
 	base     cgroup.Group
 	trees    map[string]*cgroup.Hierarchy // by controller
-	ledger   *kernel.Journal
+	ledger   *kernel.UndoLog
 	lock     *os.File
 	// existed are the v1 directories below a group when its set was first shrunk, by
 	// group; those made since follow their parents.
@@ -104,7 +104,7 @@ func (h *Host) take(dir string) error {
 	if err != nil {
 		return err
 	}
-	ledger, err := kernel.OpenLedger(h.root, LedgerFile(dir), h.program)
+	ledger, err := kernel.OpenUndoLog(h.root, LedgerFile(dir), h.program)
 	if err != nil {
 		return errors.Join(err, lock.Close())
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,7 +48,7 @@ func Look(o Options) (notes []kernel.Item, by Holder, err error) {
 	if err := kernel.CheckPrivateDir(o.Dir); err != nil {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
-	ledger, err := kernel.ReadLedger(o.Root, LedgerFile(o.Dir))
+	ledger, err := kernel.ReadUndoLog(o.Root, LedgerFile(o.Dir))
 	if err != nil {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
@@ -93,22 +92,18 @@ func lockTree(root *kernel.Root, tree, state string) (*os.File, error) {
 	if err := kernel.MakePrivateDir(root.RunDir()); err != nil {
 		return nil, fmt.Errorf("lock /%s: %w", tree, err)
 	}
-	f, err := kernel.OpenPrivateFile(name, os.O_RDWR|os.O_CREATE)
+	f, err := kernel.LockFile(name, false)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		busy := &BusyError{Tree: tree}
+		if text, err := kernel.ReadPrivateFile(name); err != nil || json.Unmarshal(text, &busy.Holder) != nil {
+			busy.Holder = Holder{}
+		}
+		return nil, busy
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock /%s: %w", tree, err)
 	}
-	err = kernel.Lock(f, false)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		busy := &BusyError{Tree: tree}
-		if text, err := io.ReadAll(f); err != nil || json.Unmarshal(text, &busy.Holder) != nil {
-			busy.Holder = Holder{}
-		}
-		return nil, errors.Join(busy, f.Close())
-	}
-	if err == nil {
-		err = sign(root, f, state)
-	}
-	if err != nil {
+	if err := sign(root, f, state); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock /%s: %w", tree, err), f.Close())
 	}
 	return f, nil

@@ -92,7 +92,7 @@ type Host struct {
 
 // Actuator does what the loop decides. Its methods are called one at a time.
 // Being safe against crashes is its duty: it notes the way back before it
-// writes (kernel.OpenLedger).
+// writes (kernel.OpenUndoLog).
 //
 // An error means that what was active before is active still, as far as the
 // Actuator could see to that; the loop calls Apply with that, or Revert, once

@@ -51,7 +51,7 @@ func squeeze() (err error) {
 	}
 
 	// From here on it is what a program does.
-	journal, err := kernel.OpenJournal(root, filepath.Join(dir, "run"), "example")
+	journal, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func victim(args []string) error {
 		files = fakekernel.Open(dir, victimLayouts[layout])
 	}
 	root = kernel.NewRoot(dir, suicidal{files, at, when == "after", new(int)})
-	journal, err := kernel.OpenJournal(root, journalDir, "victim")
+	journal, err := kernel.CreateUndoLog(root, journalDir, "victim")
 	if err != nil {
 		return err
 	}

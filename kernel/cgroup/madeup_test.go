@@ -103,7 +103,7 @@ func TestAddingAKnob(t *testing.T) {
 				t.Errorf("%s: tier %s is accepted", name, bad)
 			}
 		}
-		ledger, err := kernel.OpenLedger(s.root, filepath.Join(t.TempDir(), "ledger"), "test")
+		ledger, err := kernel.OpenUndoLog(s.root, filepath.Join(t.TempDir(), "ledger"), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,9 +12,9 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 )
 
-func openLedger(t *testing.T, root *Root, name string) *Journal {
+func openLog(t *testing.T, root *Root, name string) *UndoLog {
 	t.Helper()
-	j, err := OpenLedger(root, name, "test")
+	j, err := OpenUndoLog(root, name, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,19 +22,19 @@ func openLedger(t *testing.T, root *Root, name string) *Journal {
 	return j
 }
 
-func TestLedgerOutlivesItsProcesses(t *testing.T) {
+func TestUndoLogOutlivesItsProcesses(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V2())
 	before := tree(t, k)
 	name := filepath.Join(memoryDir(t), "ledger")
 	for i, step := range labPlan(2) {
-		j := openLedger(t, root, name)
+		j := openLog(t, root, name)
 		if _, err := Apply(root, Plan{step}, j); err != nil {
 			t.Fatalf("step %d: %v", i+1, err)
 		}
 		j.Close()
 	}
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	for _, note := range j.Notes() {
 		if note.Step.Op == Write {
 			t.Errorf("noted although its directory will be removed: %s", note.Step)
@@ -49,7 +49,7 @@ func TestLedgerOutlivesItsProcesses(t *testing.T) {
 	}
 }
 
-func TestLedgerHasOneNotePerFile(t *testing.T) {
+func TestUndoLogHasOneNotePerFile(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())
 	file := v1cpu + "/cpu.shares"
@@ -57,7 +57,7 @@ func TestLedgerHasOneNotePerFile(t *testing.T) {
 	name := filepath.Join(memoryDir(t), "ledger")
 	for range 60 {
 		for _, value := range []string{"100", "200", "300"} {
-			j := openLedger(t, root, name)
+			j := openLog(t, root, name)
 			if _, err := Apply(root, Plan{{Path: file, Value: value}}, j); err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +67,7 @@ func TestLedgerHasOneNotePerFile(t *testing.T) {
 			j.Close()
 		}
 	}
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	refused := Plan{{Path: file, Value: "400"}, {Path: v1cpu + "/no.such", Value: "1"}}
 	if _, err := Apply(root, refused, j); err == nil {
 		t.Fatal("wrote to a file that is not there")
@@ -83,11 +83,11 @@ func TestLedgerHasOneNotePerFile(t *testing.T) {
 	}
 }
 
-func TestLedgerRefuses(t *testing.T) {
+func TestUndoLogRefuses(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	name := filepath.Join(memoryDir(t), "ledger")
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestLedgerRefuses(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := OpenLedger(root, name, "test")
+		_, err := OpenUndoLog(root, name, "test")
 		var header *HeaderError
 		if err == nil || errors.As(err, &header) != (what == "garbage") {
 			t.Errorf("%s: opened with %v", what, err)
@@ -113,13 +113,13 @@ func TestLedgerRefuses(t *testing.T) {
 	if err := os.WriteFile(name, append(good, `{"seq":2,"do":{"pa`...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if notes := openLedger(t, root, name).Notes(); len(notes) != 1 {
+	if notes := openLog(t, root, name).Notes(); len(notes) != 1 {
 		t.Errorf("torn last line: notes %+v", notes)
 	}
 	if err := os.WriteFile(name, make([]byte, len(good)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
+	if notes := openLog(t, root, name).Notes(); len(notes) != 0 {
 		t.Errorf("not on the disk when the machine went down: notes %+v", notes)
 	}
 	if err := os.WriteFile(name, good, 0o600); err != nil {
@@ -128,13 +128,13 @@ func TestLedgerRefuses(t *testing.T) {
 	if err := k.Put("proc/sys/kernel/random/boot_id", "b007-2"); err != nil {
 		t.Fatal(err)
 	}
-	if notes := openLedger(t, root, name).Notes(); len(notes) != 0 {
+	if notes := openLog(t, root, name).Notes(); len(notes) != 0 {
 		t.Errorf("of an earlier boot: notes %+v", notes)
 	}
 }
 
-// A ledger that is no file is not waited for.
-func TestLedgerIsAFile(t *testing.T) {
+// A log that is no file is not waited for.
+func TestUndoLogIsAFile(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())
 	dir := memoryDir(t)
@@ -147,7 +147,7 @@ func TestLedgerIsAFile(t *testing.T) {
 		if err := make(name); err != nil {
 			t.Fatal(err)
 		}
-		_, err := OpenLedger(root, name, "test")
+		_, err := OpenUndoLog(root, name, "test")
 		var header *HeaderError
 		if !errors.As(err, &header) || header.File != name {
 			t.Errorf("%s: %v", what, err)
@@ -157,11 +157,11 @@ func TestLedgerIsAFile(t *testing.T) {
 
 // Where nothing can be appended any more, nothing is done that would have to be noted,
 // and what is noted is undone all the same.
-func TestFullLedger(t *testing.T) {
+func TestFullUndoLog(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	j := openLedger(t, root, filepath.Join(memoryDir(t), "ledger"))
+	j := openLog(t, root, filepath.Join(memoryDir(t), "ledger"))
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestFullLedger(t *testing.T) {
 
 // Once there is room again, a process goes on as before: an idle group has its weight back,
 // which has to be noted first, and a value that could not be noted is noted now.
-func TestLedgerIsFullNoMore(t *testing.T) {
+func TestUndoLogIsFullNoMore(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	if err := k.Mkdir(v1cpu + "/old"); err != nil {
@@ -194,7 +194,7 @@ func TestLedgerIsFullNoMore(t *testing.T) {
 	before := tree(t, k)
 	shares, idle := v1cpu+"/cpu.shares", v1cpu+"/old/cpu.idle"
 	name := filepath.Join(memoryDir(t), "ledger")
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: shares, Value: "100"}, {Path: idle, Value: "1", Disturbs: []string{v1cpu + "/old/cpu.shares"}}}, j); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestLedgerIsFullNoMore(t *testing.T) {
 		t.Fatalf("with room again: %v", err)
 	}
 	j.Close() // a kill: what is noted is what is on the disk
-	j = openLedger(t, root, name)
+	j = openLog(t, root, name)
 	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
@@ -228,12 +228,12 @@ func TestLedgerIsFullNoMore(t *testing.T) {
 }
 
 // The start of a line whose append failed is taken away before the next one.
-func TestLedgerMendsLine(t *testing.T) {
+func TestUndoLogMendsLine(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
 	name := filepath.Join(memoryDir(t), "ledger")
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	if _, err := j.file.WriteString(`{"seq":1,"do":{"pa`); err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestLedgerMendsLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.Close()
-	j = openLedger(t, root, name)
+	j = openLog(t, root, name)
 	if err := j.Damage(); err != nil {
 		t.Error(err)
 	}
@@ -264,7 +264,7 @@ func TestIsFull(t *testing.T) {
 
 // Before anything is written, the file has the room on the disk that undoing all of it
 // takes, and has it still when it is opened anew.
-func TestLedgerReservesRoom(t *testing.T) {
+func TestUndoLogReservesRoom(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	const groups = 120
@@ -277,7 +277,7 @@ func TestLedgerReservesRoom(t *testing.T) {
 		plan = append(plan, Step{Path: dir + "/cpu.idle", Value: "1", Disturbs: []string{dir + "/cpu.shares"}})
 	}
 	name := filepath.Join(memoryDir(t), "ledger")
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	if err := syscall.Fallocate(int(j.file.Fd()), fallocKeepSize, 0, 4096); err != nil {
 		t.Skipf("this file system reserves no room: %v", err)
 	}
@@ -294,7 +294,7 @@ func TestLedgerReservesRoom(t *testing.T) {
 	}
 	reserved := room()
 	j.Close()
-	j = openLedger(t, root, name)
+	j = openLog(t, root, name)
 	if room() != reserved {
 		t.Errorf("opened anew it has %d bytes on the disk, and had %d", room(), reserved)
 	}
@@ -309,8 +309,8 @@ func TestLedgerReservesRoom(t *testing.T) {
 	}
 }
 
-// A ledger that cannot be written anew, as on a full disk, is used as it is.
-func TestLongLedgerStays(t *testing.T) {
+// A log that cannot be written anew, as on a full disk, is used as it is.
+func TestLongUndoLogStays(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
@@ -318,13 +318,13 @@ func TestLongLedgerStays(t *testing.T) {
 	if err := os.Mkdir(name+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenLedger(root, name, "test"); err == nil {
+	if _, err := OpenUndoLog(root, name, "test"); err == nil {
 		t.Fatal("written where it cannot be")
 	}
 	if err := os.Remove(name + ".new"); err != nil {
 		t.Fatal(err)
 	}
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	for range 40 {
 		if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func TestLongLedgerStays(t *testing.T) {
 	if err := os.Mkdir(name+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	j = openLedger(t, root, name)
+	j = openLog(t, root, name)
 	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
 		t.Error(err)
 	}
@@ -348,12 +348,12 @@ func TestLongLedgerStays(t *testing.T) {
 }
 
 // One bad line costs its own note only, and stays.
-func TestDamagedLedger(t *testing.T) {
+func TestDamagedUndoLog(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
 	name := filepath.Join(memoryDir(t), "ledger")
-	j := openLedger(t, root, name)
+	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestDamagedLedger(t *testing.T) {
 	if err := os.WriteFile(name, []byte(first+"\n"+bad+rest), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j = openLedger(t, root, name)
+	j = openLog(t, root, name)
 	if err := j.Damage(); err == nil || !strings.Contains(err.Error(), name+": line 2") {
 		t.Errorf("damage: %v", err)
 	}
@@ -382,13 +382,13 @@ func TestDamagedLedger(t *testing.T) {
 	if text, _ := os.ReadFile(name); !strings.Contains(string(text), bad) {
 		t.Errorf("the line is gone: %q", text)
 	}
-	if err := openLedger(t, root, name).Damage(); err == nil {
+	if err := openLog(t, root, name).Damage(); err == nil {
 		t.Error("the damage is forgotten")
 	}
 }
 
 // A note of a group that was removed is not one of the next of its name.
-func TestLedgerKnowsWhatWasMadeAnew(t *testing.T) {
+func TestUndoLogKnowsWhatWasMadeAnew(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	dir := v1cpu + "/other"
@@ -396,7 +396,7 @@ func TestLedgerKnowsWhatWasMadeAnew(t *testing.T) {
 	if err := k.Mkdir(dir); err != nil {
 		t.Fatal(err)
 	}
-	j := openLedger(t, root, filepath.Join(memoryDir(t), "ledger"))
+	j := openLog(t, root, filepath.Join(memoryDir(t), "ledger"))
 	if _, err := Apply(root, Plan{{Path: file, Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}

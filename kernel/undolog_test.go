@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -15,7 +16,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 )
 
-func TestJournalDir(t *testing.T) {
+func TestRunDir(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		uid  int
@@ -28,13 +29,13 @@ func TestJournalDir(t *testing.T) {
 		{1000, "relative", "/tmp/berth-1000"},
 	}
 	for _, tt := range tests {
-		if got := JournalDir(tt.uid, tt.xdg); got != tt.want {
-			t.Errorf("JournalDir(%d, %q) = %q, want %q", tt.uid, tt.xdg, got, tt.want)
+		if got := RunDir(tt.uid, tt.xdg); got != tt.want {
+			t.Errorf("RunDir(%d, %q) = %q, want %q", tt.uid, tt.xdg, got, tt.want)
 		}
 	}
 }
 
-func TestOpenJournalRefuses(t *testing.T) {
+func TestCreateUndoLogRefuses(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())
 	dir := t.TempDir()
@@ -52,8 +53,8 @@ func TestOpenJournalRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, says := range map[string]string{"open": "chmod go-w", "file": "not a directory", "link": "not a directory"} {
-		if j, err := OpenJournal(root, filepath.Join(dir, name), "test"); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("OpenJournal(%s): %v, %v, want %q", name, j, err, says)
+		if j, err := CreateUndoLog(root, filepath.Join(dir, name), "test"); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("CreateUndoLog(%s): %v, %v, want %q", name, j, err, says)
 		}
 		if _, err := Restore(root, filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("Restore(%s): %v, want %q", name, err, says)
@@ -61,24 +62,24 @@ func TestOpenJournalRefuses(t *testing.T) {
 	}
 }
 
-func TestNilJournal(t *testing.T) {
+func TestNilUndoLog(t *testing.T) {
 	t.Parallel()
-	var j *Journal
+	var j *UndoLog
 	if j.Path() != "" || j.Close() != nil {
-		t.Error("a nil Journal is not quiet")
+		t.Error("a nil UndoLog is not quiet")
 	}
 }
 
-// TestJournalGivesUp has a journal that can no longer be written: nothing may
+// TestUndoLogGivesUp has a journal that can no longer be written: nothing may
 // be changed after that.
-func TestJournalGivesUp(t *testing.T) {
+func TestUndoLogGivesUp(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
 	j, _ := journal(t, root)
 	die(t, j)
 	_, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "10"}}, j)
-	if !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "write /"+v1cpu+"/cpu.shares: append to journal") {
+	if !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "write /"+v1cpu+"/cpu.shares: append to undo log") {
 		t.Errorf("Apply: %v", err)
 	}
 	sameTree(t, k, before)
@@ -87,7 +88,7 @@ func TestJournalGivesUp(t *testing.T) {
 // dead applies a plan and dies, leaving its journal.
 func dead(t *testing.T, root *Root, dir string, plan Plan) string {
 	t.Helper()
-	j, err := OpenJournal(root, dir, "berth test")
+	j, err := CreateUndoLog(root, dir, "berth test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestRestoreOthersGroup(t *testing.T) {
 	write(t, root, lab+"/cpu.shares", "10")
 	before := tree(t, k)
 	report, err := Restore(root, dir)
-	if err != nil || len(report.Items) != 2 || report.Items[0].Outcome != Gone || report.Items[1].Outcome != Gone {
+	if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Gone { // the value in it has no entry
 		t.Errorf("Restore: %+v, %v", report.Items, err)
 	}
 	sameTree(t, k, before)
@@ -249,7 +250,7 @@ func TestUnknownBoot(t *testing.T) {
 			root, k := fake(t, fakekernel.V1())
 			dir := memoryDir(t)
 			ledger := filepath.Join(memoryDir(t), "ledger")
-			j := openLedger(t, root, ledger)
+			j := openLog(t, root, ledger)
 			if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); err != nil {
 				t.Fatal(err)
 			}
@@ -262,15 +263,15 @@ func TestUnknownBoot(t *testing.T) {
 			if _, err := Restore(root, dir); err == nil || !strings.Contains(err.Error(), journal) || !strings.Contains(err.Error(), "boot") {
 				t.Errorf("Restore: %v", err)
 			}
-			if _, err := OpenLedger(root, ledger, "test"); err == nil || !strings.Contains(err.Error(), ledger) || !strings.Contains(err.Error(), "boot") {
-				t.Errorf("OpenLedger: %v", err)
+			if _, err := OpenUndoLog(root, ledger, "test"); err == nil || !strings.Contains(err.Error(), ledger) || !strings.Contains(err.Error(), "boot") {
+				t.Errorf("OpenUndoLog: %v", err)
 			}
 			if strings.HasSuffix(what, "host") {
-				if _, err := OpenJournal(root, dir, "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
-					t.Errorf("OpenJournal: %v", err)
+				if _, err := CreateUndoLog(root, dir, "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
+					t.Errorf("CreateUndoLog: %v", err)
 				}
-				if _, err := OpenLedger(root, ledger+"2", "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
-					t.Errorf("OpenLedger of a new one: %v", err)
+				if _, err := OpenUndoLog(root, ledger+"2", "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
+					t.Errorf("OpenUndoLog of a new one: %v", err)
 				}
 			}
 			sameTree(t, k, before)
@@ -299,7 +300,7 @@ func TestRestoreLeavesAlone(t *testing.T) {
 		remains int
 	}{
 		"alive": {func(t *testing.T, root *Root, dir string) {
-			j, err := OpenJournal(root, dir, "berth test")
+			j, err := CreateUndoLog(root, dir, "berth test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -392,7 +393,7 @@ func TestRestoreDamaged(t *testing.T) {
 	}
 }
 
-func TestParseJournalRefuses(t *testing.T) {
+func TestLoadUndoLogRefuses(t *testing.T) {
 	t.Parallel()
 	const head = `{"berthJournal":1}` + "\n"
 	const do = `{"seq":1,"do":{"op":"write","path":"a"}}` + "\n"
@@ -406,31 +407,39 @@ func TestParseJournalRefuses(t *testing.T) {
 		"undone twice":      head + do + strings.Repeat(`{"seq":1,"undone":true}`+"\n", 2),
 		"blank line":        head + "\n" + do,
 	} {
-		if n, err := parseJournal([]byte(text)); err == nil {
-			t.Errorf("%s: %+v, want an error", name, n)
+		l := newUndoLog(nil, name)
+		if err := l.load(strings.NewReader(text)); err == nil && l.damage == nil {
+			t.Errorf("%s: %+v, want an error", name, l)
 		}
 	}
 }
 
-func FuzzParseJournal(f *testing.F) {
+func FuzzLoadUndoLog(f *testing.F) {
 	f.Add([]byte(`{"berthJournal":1,"root":"/","boot":"b","pid":1}` + "\n" +
 		`{"seq":1,"do":{"op":"mkdir","path":"a"}}` + "\n" + `{"seq":1,"made":7}` + "\n" +
 		`{"seq":2,"do":{"op":"write","path":"a/b","value":"1","format":"list","original":"2","disturbed":[{"path":"a/c","value":"3"}]}}` + "\n" +
 		`{"seq":2,"undoing":true}` + "\n" + `{"seq":1,"undone":true}` + "\n" + `{"seq`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		n, err := parseJournal(text)
-		if n.size > int64(len(text)) {
-			t.Errorf("size %d of %d bytes", n.size, len(text))
+		l := newUndoLog(nil, "log")
+		err := l.load(bytes.NewReader(text))
+		if l.size > int64(len(text)) {
+			t.Errorf("size %d of %d bytes", l.size, len(text))
 		}
 		if err != nil {
 			return
 		}
-		last := 0
-		for _, e := range n.entries {
-			if e.Path == "" || e.seq <= last || e.seq > n.last {
+		last, paths := 0, 0
+		for _, e := range l.entries {
+			if e.Path == "" || e.seq <= last || e.seq > l.last {
 				t.Errorf("entry %+v after %d", e, last)
 			}
 			last = e.seq
+		}
+		for _, some := range l.at {
+			paths += len(some)
+		}
+		if paths != len(l.entries) {
+			t.Errorf("%d entries, %d by path", len(l.entries), paths)
 		}
 	})
 }

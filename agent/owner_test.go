@@ -38,7 +38,7 @@ func claimed(t *testing.T, n *Node, state string) {
 	t.Helper()
 	s := spec("other", place.LSE, 2000, 9000101)
 	_, err := n.Place(context.Background(), s)
-	var c *ClaimedError
+	var c *OwnedError
 	if !errors.As(err, &c) || c.State != state || c.UID != os.Getuid() || !strings.Contains(err.Error(), strconv.Quote(state)) {
 		t.Errorf("placed beside %s: %v", state, err)
 	}
@@ -194,9 +194,9 @@ func TestDisclaim(t *testing.T) {
 		dir string
 		ok  bool
 	}{{b.opt.Dir, false}, {filepath.Join(filepath.Dir(a.opt.Dir), "typo"), false}, {a.opt.Dir, true}, {a.opt.Dir, false}} {
-		claimed := errors.As(b.look(ctx, func(*transaction) error { return b.free() }), new(*ClaimedError))
+		claimed := errors.As(b.look(ctx, func(*transaction) error { return b.checkOwnership() }), new(*OwnedError))
 		opt.Dir = tc.dir
-		if ok, err := Disclaim(opt); ok != tc.ok || err != nil {
+		if ok, err := RemoveMark(opt); ok != tc.ok || err != nil {
 			t.Errorf("%s: %v, %v; want %v", tc.dir, ok, err, tc.ok)
 		}
 		if tc.ok && !claimed {
@@ -251,7 +251,7 @@ func TestMarksThatCount(t *testing.T) {
 		{"1:2 1000 relative", user, user, false},
 		{"1:2 1000 /" + strings.Repeat("d", maxPath), user, user, false},
 	} {
-		if got := parseMark(tt.text).believed(tt.setter, tt.self); got != tt.want {
+		if got := parseMark(tt.text).trusted(tt.setter, tt.self); got != tt.want {
 			t.Errorf("%.60q that user %d can have set, for user %d: %v", tt.text, tt.setter, tt.self, got)
 		}
 	}
@@ -297,8 +297,8 @@ func TestMarksOfStrangers(t *testing.T) {
 			other := h.neighbour(t, "b")
 			other.uid = 1000
 			_, err = other.Place(t.Context(), spec("api", place.LSE, 2000, 9000101))
-			var claimed *ClaimedError
-			if counts := what == "the truth"; errors.As(err, &claimed) != counts || counts && (claimed.UID != stranger || claimed.State != theirs) {
+			var owned *OwnedError
+			if counts := what == "the truth"; errors.As(err, &owned) != counts || counts && (owned.UID != stranger || owned.State != theirs) {
 				t.Errorf("another user's node: %v", err)
 			}
 		})
@@ -319,7 +319,7 @@ func TestRootsMarkCountsForUsers(t *testing.T) {
 	if os.Geteuid() == 0 && (len(marks) != 2 || marks[0] != seen || seen.Setter != 0) {
 		t.Errorf("root's marks: %v", marks)
 	}
-	if m := parseMark(seen.Text); m.uid != os.Geteuid() || m.path != n.opt.Dir || !m.believed(seen.Setter, 65534) {
+	if m := parseMark(seen.Text); m.uid != os.Geteuid() || m.path != n.opt.Dir || !m.trusted(seen.Setter, 65534) {
 		t.Errorf("mark %+v does not count for others", m)
 	}
 	other := h.neighbour(t, "b")
@@ -360,9 +360,9 @@ func TestAbandonedOfAnotherUser(t *testing.T) {
 	}
 }
 
-func TestClaimedErrorIsSafeToPrint(t *testing.T) {
+func TestOwnedErrorIsSafeToPrint(t *testing.T) {
 	t.Parallel()
-	e := &ClaimedError{Dir: "d", Other: "d/e", State: "/\x1b]0;x\a$(reboot)\n" + strings.Repeat("y", maxPath), UID: 7}
+	e := &OwnedError{Dir: "d", Other: "d/e", State: "/\x1b]0;x\a$(reboot)\n" + strings.Repeat("y", maxPath), UID: 7}
 	text := e.Error()
 	if strings.ContainsAny(text, "\x1b\a\n") || len(text) > 1000 || strings.Contains(text, "--state /") || !strings.Contains(text, "user 7") {
 		t.Errorf("%q", text)

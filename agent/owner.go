@@ -44,11 +44,11 @@ func parseMark(text string) mark {
 	return m
 }
 
-// believed reports whether a mark counts for the node of a user, where setter can have
+// trusted reports whether a mark counts for the node of a user, where setter can have
 // set it beside root. On a directory of their own users can say anything: there they
 // are believed about themselves only. Root gives CPUs to users, and so is not kept from
 // any by a user's node.
-func (m mark) believed(setter, self int) bool {
+func (m mark) trusted(setter, self int) bool {
 	if setter != 0 && setter != m.uid {
 		return false
 	}
@@ -59,7 +59,7 @@ func (m mark) believed(setter, self int) bool {
 func (n *Node) marksOn(dir string) (marks []mark, err error) {
 	all, err := n.root.MarksOf(dir)
 	for _, one := range all {
-		if m := parseMark(one.Text); m.believed(one.Setter, n.uid) {
+		if m := parseMark(one.Text); m.trusted(one.Setter, n.uid) {
 			marks = append(marks, m)
 		}
 	}
@@ -80,9 +80,9 @@ func markOf(dir string) (m mark, err error) {
 	return mark{id: fmt.Sprintf("%d:%d", stat.Dev, stat.Ino), uid: int(stat.Uid), path: name}, err
 }
 
-// ClaimedError is a control group tree from which another node, one with another
+// OwnedError is a control group tree from which another node, one with another
 // state directory, gives CPUs away.
-type ClaimedError struct {
+type OwnedError struct {
 	Dir   string // the base of this node
 	Other string // that of the other one: the same, or one around or within it
 	State string // its state directory
@@ -92,7 +92,7 @@ type ClaimedError struct {
 // mostShown is how much of a path that another user may have written an error shows.
 const mostShown = 200
 
-func (e *ClaimedError) Error() string {
+func (e *OwnedError) Error() string {
 	where, state := "/"+e.Dir, e.State
 	if e.Other != e.Dir {
 		where += ", within the same tree as /" + e.Other + ","
@@ -112,9 +112,9 @@ func (n *Node) base() string {
 	return n.site.Dirs[0]
 }
 
-// claim marks the base as this node's, or returns a *ClaimedError. The caller has the
-// lock of the records.
-func (n *Node) claim() error {
+// takeOwnership marks the base as this node's, or returns an *OwnedError. The caller has
+// the lock of the records.
+func (n *Node) takeOwnership() error {
 	base := n.base()
 	if base == "" {
 		return nil
@@ -123,32 +123,33 @@ func (n *Node) claim() error {
 	if err != nil {
 		return err
 	}
-	if err := n.rival(base, own, n.root.Unmark); err != nil {
-		return ignoreUnmarkable(err)
-	}
 	all, err := n.root.MarksOf(base)
 	if err != nil {
 		return ignoreUnmarkable(err)
 	}
+	owned := false
 	for _, one := range all {
 		switch m := parseMark(one.Text); {
-		case !m.believed(one.Setter, n.uid): // in nobody's way
+		case !m.trusted(one.Setter, n.uid):
 			err = n.root.Unmark(base, one.Text)
 		case m.id == own.id:
-			return nil
-		default: // that of a node that began meanwhile
-			err = &ClaimedError{base, base, m.path, m.uid}
+			owned = true
+		default:
+			err = n.conflict(base, own, m, n.root.Unmark)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if owned {
+		return nil
 	}
 	now, err := n.root.Mark(base, own.String())
 	if err != nil {
 		return ignoreUnmarkable(err)
 	}
 	if other := parseMark(now.Text); other.id != own.id {
-		return &ClaimedError{base, base, other.path, other.uid}
+		return &OwnedError{base, base, other.path, other.uid}
 	}
 	// Two that come at once see each other here, as both are marked by now.
 	if err := n.overlap(own); err != nil {
@@ -157,8 +158,8 @@ func (n *Node) claim() error {
 	return nil
 }
 
-// free reports who claims the base, without claiming it.
-func (n *Node) free() error {
+// checkOwnership reports whether another node owns the base, and changes nothing.
+func (n *Node) checkOwnership() error {
 	base := n.base()
 	if base == "" {
 		return nil
@@ -167,23 +168,29 @@ func (n *Node) free() error {
 	if kernel.IgnoreAbsent(err) != nil {
 		return err
 	}
-	return ignoreUnmarkable(n.rival(base, own, func(string, string) error { return nil }))
+	return ignoreUnmarkable(n.conflicts(base, own, func(string, string) error { return nil }))
 }
 
-// rival reports another node's mark on a directory. One that holds nothing is removed, by
-// unmark.
-func (n *Node) rival(dir string, own mark, unmark func(dir, text string) error) error {
+// conflicts reports another node's mark on a directory. One that holds nothing is removed,
+// by unmark.
+func (n *Node) conflicts(dir string, own mark, unmark func(dir, text string) error) error {
 	marks, err := n.marksOn(dir)
 	if err != nil {
 		return err
 	}
 	for _, other := range marks {
-		if other.id == own.id || n.abandoned(other, func() error { return unmark(dir, other.text) }) {
-			continue
+		if err := n.conflict(dir, own, other, unmark); err != nil {
+			return err
 		}
-		return &ClaimedError{n.base(), dir, other.path, other.uid}
 	}
 	return nil
+}
+
+func (n *Node) conflict(dir string, own, other mark, unmark func(dir, text string) error) error {
+	if other.id == own.id || n.abandoned(other, func() error { return unmark(dir, other.text) }) {
+		return nil
+	}
+	return &OwnedError{n.base(), dir, other.path, other.uid}
 }
 
 // overlap reports another node's mark on a group around the base or within it.
@@ -191,7 +198,7 @@ func (n *Node) overlap(own mark) error {
 	base := n.base()
 	for dir := base; dir != n.site.Top && kernel.Within(dir, n.site.Top); {
 		dir = path.Dir(dir)
-		if err := n.rival(dir, own, n.root.Unmark); err != nil {
+		if err := n.conflicts(dir, own, n.root.Unmark); err != nil {
 			return err
 		}
 	}
@@ -202,17 +209,17 @@ func (n *Node) overlap(own mark) error {
 		case !e.IsDir() || name == base:
 			return nil
 		}
-		err = n.rival(name, own, n.root.Unmark)
-		var claimed *ClaimedError
-		if err != nil && !errors.As(err, &claimed) {
+		err = n.conflicts(name, own, n.root.Unmark)
+		var owned *OwnedError
+		if err != nil && !errors.As(err, &owned) {
 			return nil
 		}
 		return err
 	})
 }
 
-// unclaim removes this node's mark once it has no workloads.
-func (n *Node) unclaim(b *nodeState) error {
+// releaseOwnership removes this node's mark once it has no workloads.
+func (n *Node) releaseOwnership(b *nodeState) error {
 	if len(b.records) > 0 || len(b.bad) > 0 || b.isDirty() {
 		return nil
 	}
@@ -223,9 +230,9 @@ func (n *Node) unclaim(b *nodeState) error {
 	return err
 }
 
-// disclaim removes the mark of a state directory that was where this node's is now, or
+// removeStaleMark removes the mark of a state directory that was where this node's is now, or
 // would be, and is gone, with all that its node knew; ok is false if there is none.
-func (n *Node) disclaim() (ok bool, err error) {
+func (n *Node) removeStaleMark() (ok bool, err error) {
 	return n.unmark(func(m mark) (bool, error) {
 		own, err := filepath.Abs(n.opt.Dir)
 		return m.path == own, err
@@ -267,18 +274,16 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 	if err != nil || now.id != m.id {
 		return false // gone, or another one here than where it is used
 	}
-	for _, name := range []string{keeperFile, lockFile} {
-		f, err := os.OpenFile(filepath.Join(m.path, name), os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+	for _, name := range []string{agentLock, lockFile} {
+		name = filepath.Join(m.path, name)
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			continue // one that only looks makes no file
 		}
+		f, err := kernel.LockFile(name, false)
 		if err != nil {
 			return false
 		}
 		defer f.Close()
-		if kernel.Lock(f, false) != nil {
-			return false
-		}
 	}
 	entries, err := os.ReadDir(m.path)
 	if err != nil {

@@ -1,0 +1,220 @@
+package kernel
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+)
+
+// begin notes e.
+func (l *UndoLog) begin(e *entry) error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	if e.covered, err = l.covers(e); e.covered || err != nil {
+		return err
+	}
+	if l.damage != nil {
+		return l.damage
+	}
+	if err := l.lookThrough(e); err != nil {
+		return err
+	}
+	if err := l.reserve(); err != nil {
+		return err
+	}
+	l.last++
+	e.seq = l.last
+	if err := l.write(record{Seq: e.seq, Do: e}); err != nil {
+		return err
+	}
+	l.remember(e)
+	return nil
+}
+
+// made adds the inode of the directory that e made.
+func (l *UndoLog) made(e *entry) error { return l.append(record{Seq: e.seq, Made: e.Inode}) }
+
+// also notes a further value that is Berth's own, before or as soon as the
+// kernel shows it.
+func (l *UndoLog) also(e *entry, value string) error {
+	if !e.covered || e.seq != 0 {
+		if err := l.append(record{Seq: e.seq, Also: &value}); err != nil {
+			return err
+		}
+	}
+	e.Also = append(e.Also, value)
+	if e.covered && e.seq != 0 {
+		i := slices.IndexFunc(l.entries, func(n *entry) bool { return n.seq == e.seq })
+		l.entries[i].Also = append(l.entries[i].Also, value)
+	}
+	return nil
+}
+
+// undoing notes that undoing e begins.
+func (l *UndoLog) undoing(e *entry) error {
+	if e.covered {
+		return nil
+	}
+	return l.append(record{Seq: e.seq, Undoing: true})
+}
+
+// undone crosses e out. Where that cannot be noted, Restore looks at the object once more
+// and finds nothing to do.
+func (l *UndoLog) undone(e *entry) error {
+	if l == nil || e.covered {
+		return nil
+	}
+	if err := l.append(record{Seq: e.seq, Undone: true}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget(e)
+	return nil
+}
+
+// Notes returns the entries that are not undone, in the order in which the changes were
+// made, with the outcome Pending.
+func (l *UndoLog) Notes() []Item {
+	var items []Item
+	for _, e := range l.entries {
+		items = append(items, Item{Step: e.Step, Outcome: Pending, Original: e.Original})
+	}
+	return items
+}
+
+// Original returns the text of a file before Berth's first write to it, or to a file that
+// changes it as a side effect. It ignores the entry of a file that was removed and made
+// anew since.
+func (l *UndoLog) Original(path string) (text string, ok bool) {
+	for _, e := range l.at[path] {
+		if e.Op == Write && l.root.isSame(e) {
+			return e.Original, true
+		}
+	}
+	if e := l.beside[path]; e != nil && l.root.isSame(e) {
+		i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
+		return e.Disturbed[i].Value, true
+	}
+	if l.above == "" {
+		return "", false
+	}
+	current, err := l.root.read(path)
+	if err != nil {
+		return "", false
+	}
+	if e, err := l.lies(Step{Op: Write, Path: path}, current); e != nil && err == nil {
+		return e.Original, true
+	}
+	return "", false
+}
+
+// Outdated reports whether all entries of a path concern a file or directory that no
+// longer exists: it was removed, and maybe made anew by another process.
+func (l *UndoLog) Outdated(path string) bool {
+	return !slices.ContainsFunc(l.at[path], l.root.isSame)
+}
+
+// isSame reports whether the file or directory of e still exists.
+func (r *Root) isSame(e *entry) bool {
+	inode, err := r.inode(e.Path)
+	return err == nil && (e.Inode == 0 || inode == e.Inode) || err != nil && !gone(err)
+}
+
+// Undo undoes the entries that match, the last first, as Restore does. The error joins
+// those of the entries that could not be undone, which stay.
+func (l *UndoLog) Undo(match func(Step) bool) ([]Item, error) {
+	var entries []*entry
+	for _, e := range l.entries {
+		if match(e.Step) {
+			entries = append(entries, e)
+		}
+	}
+	all, err := l.root.revertAll(entries, l)
+	errs := []error{err}
+	items := make([]Item, 0, len(all))
+	for _, v := range all {
+		item := Item{Step: v.Step, Outcome: v.outcome, Original: v.Original}
+		if v.err != nil {
+			item.Error = v.err.Error()
+		}
+		if v.outcome == Failed || v.outcome == Covered {
+			errs = append(errs, v.err)
+		}
+		items = append(items, item)
+	}
+	return items, errors.Join(errs...)
+}
+
+// covers reports whether e needs no note of its own: an earlier one has the
+// original of the same file, or the directory is to be removed. A value that is
+// not known to be Berth's own is added to the earlier note.
+func (l *UndoLog) covers(e *entry) (bool, error) {
+	if e.Op == Mkdir || e.Op == Attach {
+		return false, nil
+	}
+	if slices.ContainsFunc(l.at[path.Dir(e.Path)], func(old *entry) bool { return old.Op == Mkdir }) {
+		return true, nil
+	}
+	for _, old := range l.at[e.Path] {
+		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
+			continue
+		}
+		if e.Format == Keyed && key(old.Value) != key(e.Value) {
+			continue
+		}
+		e.seq = old.seq
+		if old.owns(e.Value) {
+			return true, nil
+		}
+		if err := l.write(record{Seq: old.seq, Also: &e.Value}); err != nil {
+			return false, err
+		}
+		old.Also = append(old.Also, e.Value)
+		return true, nil
+	}
+	return false, nil
+}
+
+func key(line string) string {
+	k, _, _ := strings.Cut(line, " ")
+	return k
+}
+
+// remember adds e to the entries, forget removes it.
+func (l *UndoLog) remember(e *entry) {
+	l.entries = append(l.entries, e)
+	l.at[e.Path] = append(l.at[e.Path], e)
+	for _, d := range e.Disturbed {
+		l.beside[d.Path] = e
+	}
+}
+
+func (l *UndoLog) forget(e *entry) {
+	same := func(n *entry) bool { return n.seq == e.seq }
+	l.entries = slices.DeleteFunc(l.entries, same)
+	if l.at[e.Path] = slices.DeleteFunc(l.at[e.Path], same); len(l.at[e.Path]) == 0 {
+		delete(l.at, e.Path)
+	}
+	for _, d := range e.Disturbed {
+		if n := l.beside[d.Path]; n != nil && same(n) {
+			delete(l.beside, d.Path)
+		}
+	}
+}
+
+// Shows returns the value that the kernel shows for the setting of s, and whether it
+// means the same as s.Value. In a v1 group CPUs that are offline make no difference.
+func (r *Root) Shows(s Step) (value string, same bool, err error) {
+	text, err := r.read(s.Path)
+	if err != nil {
+		return "", false, err
+	}
+	value = s.line(text)
+	return value, r.shows(&s, value, s.Value), nil
+}
