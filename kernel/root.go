@@ -9,8 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"berth.dev/berth/internal/kernfile"
 )
 
 // Files are Berth's operations on the kernel's files. Names are relative and
@@ -154,7 +152,7 @@ func (liveFS) ReadFile(name string) ([]byte, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	text, _, err := kernfile.ReadFile("/"+name, make([]byte, 512))
+	text, _, err := readFile("/"+name, make([]byte, 512))
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
 		failed.Path = name

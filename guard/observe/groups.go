@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -108,7 +108,7 @@ func (o *Observer) readSet(group string) (cpuset.Set, error) {
 	for {
 		if !open {
 			var err error
-			if f, err = kernfile.Open(filepath.Join(o.cpuset, group, o.cpus)); err != nil {
+			if f, err = kernel.OpenFile(filepath.Join(o.cpuset, group, o.cpus)); err != nil {
 				return cpuset.Set{}, err
 			}
 			o.sets[group] = f

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/proc"
 )
@@ -13,14 +13,14 @@ import (
 // hostFiles are what tells of the whole host, /proc/stat and /proc/pressure. They stay
 // open: they are read ten times a second while the run-queue probe is armed.
 type hostFiles struct {
-	stat      kernfile.File
+	stat      kernel.File
 	times     proc.Stat
 	pressures []openPressure // those that there are
 	buf       []byte
 }
 
 type openPressure struct {
-	kernfile.File
+	kernel.File
 	quantity watch.Quantity
 }
 
@@ -39,11 +39,11 @@ func pressures() []pressureFile {
 func openHost(root string) (hostFiles, error) {
 	var h hostFiles
 	var err error
-	if h.stat, err = kernfile.Open(filepath.Join(root, "proc/stat")); err != nil {
+	if h.stat, err = kernel.OpenFile(filepath.Join(root, "proc/stat")); err != nil {
 		return h, fmt.Errorf("cpu times: %w", err)
 	}
 	for _, p := range pressures() {
-		if f, err := kernfile.Open(filepath.Join(root, p.file)); err == nil {
+		if f, err := kernel.OpenFile(filepath.Join(root, p.file)); err == nil {
 			h.pressures = append(h.pressures, openPressure{f, p.quantity})
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
@@ -52,10 +51,10 @@ type Observer struct {
 	site    Site
 	host    fs.FS
 	files   hostFiles
-	cpuTree string                   // where groups are scheduled, "" if nowhere
-	cpuset  string                   // where groups have their CPUs, "" if nowhere
-	cpus    string                   // the file there that tells them
-	sets    map[string]kernfile.File // those that are open, by group
+	cpuTree string                 // where groups are scheduled, "" if nowhere
+	cpuset  string                 // where groups have their CPUs, "" if nowhere
+	cpus    string                 // the file there that tells them
+	sets    map[string]kernel.File // those that are open, by group
 	buf     []byte
 
 	stats   *cgroupstat.Sampler
@@ -100,7 +99,7 @@ func Open(c Config) (*Observer, error) {
 	}
 	o := &Observer{
 		cfg: c, host: root.FS(), site: Site{Root: c.Root, Tree: filepath.Join(c.Root, usage.Dir)},
-		groups: map[string]bool{}, sets: map[string]kernfile.File{}, told: map[string]watch.Time{},
+		groups: map[string]bool{}, sets: map[string]kernel.File{}, told: map[string]watch.Time{},
 		stalls: stalls(), focus: map[string]*Readers{},
 	}
 	for controller, dir := range map[string]*string{cgroup.CPU: &o.cpuTree, cgroup.CPUSet: &o.cpuset} {

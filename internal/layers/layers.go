@@ -18,13 +18,12 @@ func Rooms() []Room {
 	return []Room{
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
-		{Path: "internal/kernfile"},
 		{Path: "internal/strictyaml", Pure: true},
 		{Path: "internal/plain", Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"internal/plain", "cpuset"}, Pure: true},
 		{Path: "kernel/knob", May: []string{"cpuset"}, Pure: true},
-		{Path: "kernel", May: []string{"cpuset", "kernel/knob", "internal/kernfile", "internal/plain"}},
+		{Path: "kernel", May: []string{"cpuset", "kernel/knob", "internal/plain"}},
 		{Path: "watch", May: []string{"internal/plain"}, Pure: true},
 		{Path: "desired", May: []string{"kernel/knob"}, Pure: true},
 		// 2: one kernel dialect each; they import each other only for a format that two share
@@ -33,12 +32,12 @@ func Rooms() []Room {
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
-		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
-		{Path: "watch/resctrl", May: []string{"kernel", "watch", "internal/kernfile"}},
-		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch", "internal/kernfile"}},
-		{Path: "watch/proc", May: []string{"kernel", "watch", "internal/kernfile"}},
+		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch"}},
+		{Path: "watch/resctrl", May: []string{"kernel", "watch"}},
+		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch"}},
+		{Path: "watch/proc", May: []string{"kernel", "watch"}},
 		// Groups have pressure files too, in the format that watch/proc parses.
-		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc", "internal/kernfile"}},
+		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
 		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},
@@ -54,7 +53,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
-			"watch/perf", "watch/resctrl", "watch/cpufreq", "internal/kernfile",
+			"watch/perf", "watch/resctrl", "watch/cpufreq",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "guard/detect", "guard/control"}},

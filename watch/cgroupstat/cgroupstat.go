@@ -22,7 +22,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/proc"
@@ -75,7 +74,7 @@ type groupDir struct {
 
 // file is one of a group.
 type file struct {
-	kernfile.File
+	kernel.File
 	open    bool
 	dir     string
 	name    string
@@ -222,7 +221,7 @@ func (r *Reader) add(signal Signal, p place) error {
 func (f *file) path() string { return f.dir + "/" + f.name }
 
 func (f *file) reopen() (err error) {
-	if f.File, err = kernfile.Open(f.path()); err == nil {
+	if f.File, err = kernel.OpenFile(f.path()); err == nil {
 		f.open = true
 	}
 	return err

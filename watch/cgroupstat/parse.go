@@ -5,7 +5,7 @@ import (
 	"os"
 	"strconv"
 
-	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/proc"
 )
@@ -128,13 +128,13 @@ func keysOf(file string, version int) []key {
 func parseFlat(text []byte, keys []key, to *sink) error {
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
-		name, value := kernfile.Cut(line, ' ')
+		line, text = kernel.Cut(text, '\n')
+		name, value := kernel.Cut(line, ' ')
 		for _, k := range keys {
 			if k.name != string(name) {
 				continue
 			}
-			n, err := kernfile.Uint(value)
+			n, err := kernel.Uint(value)
 			if err != nil {
 				return fmt.Errorf("line %q: %w", line, err)
 			}
@@ -160,12 +160,12 @@ func (s *sink) sum(q watch.Quantity, value float64) {
 // single reads a file of one number.
 func single(k key) parser {
 	return func(text []byte, to *sink) error {
-		word, rest := kernfile.Word(text)
-		n, err := kernfile.Uint(word)
+		word, rest := kernel.Word(text)
+		n, err := kernel.Uint(word)
 		if err != nil {
 			return err
 		}
-		if word, _ := kernfile.Word(rest); len(word) > 0 {
+		if word, _ := kernel.Word(rest); len(word) > 0 {
 			return fmt.Errorf("%q: more than one number", text)
 		}
 		to.add(k.quantity, float64(n)*k.scale)
@@ -177,8 +177,8 @@ func single(k key) parser {
 func parseNUMA(text []byte, to *sink) error {
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
-		name, nodes := kernfile.Word(line)
+		line, text = kernel.Cut(text, '\n')
+		name, nodes := kernel.Word(line)
 		switch string(name) {
 		case "anon":
 			if err := parseNodes(nodes, watch.MemoryAnon, 1, to); err != nil {
@@ -199,9 +199,9 @@ func numaV1(pageSize int) parser {
 	return func(text []byte, to *sink) error {
 		for len(text) > 0 {
 			var line []byte
-			line, text = kernfile.Cut(text, '\n')
-			first, nodes := kernfile.Word(line)
-			name, _ := kernfile.Cut(first, '=')
+			line, text = kernel.Cut(text, '\n')
+			first, nodes := kernel.Word(line)
+			name, _ := kernel.Cut(first, '=')
 			quantity := watch.MemoryAnon
 			switch string(name) {
 			case "hierarchical_anon":
@@ -223,11 +223,11 @@ func parseNodes(text []byte, q watch.Quantity, scale float64, to *sink) error {
 	defer to.of(watch.Whole, 0)
 	for {
 		var word []byte
-		word, text = kernfile.Word(text)
+		word, text = kernel.Word(text)
 		if len(word) == 0 {
 			return nil
 		}
-		name, value := kernfile.Cut(word, '=')
+		name, value := kernel.Cut(word, '=')
 		if len(name) == 0 || name[0] != 'N' {
 			return fmt.Errorf("%q is not a node", word)
 		}
@@ -235,7 +235,7 @@ func parseNodes(text []byte, q watch.Quantity, scale float64, to *sink) error {
 		if err != nil {
 			return err
 		}
-		n, err := kernfile.Uint(value)
+		n, err := kernel.Uint(value)
 		if err != nil {
 			return err
 		}
@@ -249,17 +249,17 @@ func parseIO(text []byte, to *sink) error {
 	defer to.of(watch.Whole, 0)
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
-		device, fields := kernfile.Word(line)
+		line, text = kernel.Cut(text, '\n')
+		device, fields := kernel.Word(line)
 		if err := to.ofDevice(device); err != nil {
 			return fmt.Errorf("line %q: %w", line, err)
 		}
 		for {
 			var field []byte
-			if field, fields = kernfile.Word(fields); len(field) == 0 {
+			if field, fields = kernel.Word(fields); len(field) == 0 {
 				break
 			}
-			name, value := kernfile.Cut(field, '=')
+			name, value := kernel.Cut(field, '=')
 			var q watch.Quantity
 			switch string(name) {
 			case "rbytes":
@@ -273,7 +273,7 @@ func parseIO(text []byte, to *sink) error {
 			default:
 				continue
 			}
-			n, err := kernfile.Uint(value)
+			n, err := kernel.Uint(value)
 			if err != nil {
 				return fmt.Errorf("line %q: %w", line, err)
 			}
@@ -290,9 +290,9 @@ func blkio(read, write watch.Quantity) parser {
 		defer to.of(watch.Whole, 0)
 		for len(text) > 0 {
 			var line []byte
-			line, text = kernfile.Cut(text, '\n')
-			device, rest := kernfile.Word(line)
-			name, rest := kernfile.Word(rest)
+			line, text = kernel.Cut(text, '\n')
+			device, rest := kernel.Word(line)
+			name, rest := kernel.Word(rest)
 			q := read
 			switch string(name) {
 			case "Read":
@@ -304,8 +304,8 @@ func blkio(read, write watch.Quantity) parser {
 			if err := to.ofDevice(device); err != nil {
 				return fmt.Errorf("line %q: %w", line, err)
 			}
-			value, _ := kernfile.Word(rest)
-			n, err := kernfile.Uint(value)
+			value, _ := kernel.Word(rest)
+			n, err := kernel.Uint(value)
 			if err != nil {
 				return fmt.Errorf("line %q: %w", line, err)
 			}
@@ -317,7 +317,7 @@ func blkio(read, write watch.Quantity) parser {
 
 // ofDevice makes the following samples about a device, "8:0".
 func (s *sink) ofDevice(text []byte) error {
-	majorText, minorText := kernfile.Cut(text, ':')
+	majorText, minorText := kernel.Cut(text, ':')
 	major, err := parseID(majorText)
 	if err != nil {
 		return err

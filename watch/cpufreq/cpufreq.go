@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -82,8 +81,8 @@ type Config struct {
 type Reader struct {
 	subject  watch.Subject
 	policies []policy
-	cores    []kernfile.File
-	packages []kernfile.File
+	cores    []kernel.File
+	packages []kernel.File
 	states   []state
 	missing  map[Signal]error
 	buf      []byte
@@ -93,7 +92,7 @@ type Reader struct {
 type policy struct {
 	dir          string
 	cpus         float64 // how many of those that are read
-	clock, limit kernfile.File
+	clock, limit kernel.File
 	hasLimit     bool
 }
 
@@ -101,7 +100,7 @@ type policy struct {
 type state struct {
 	name          string
 	latency       time.Duration
-	entries, time kernfile.File
+	entries, time kernel.File
 }
 
 // Open opens the files of the CPUs. If none of the signals is there, the error is
@@ -199,7 +198,7 @@ func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
 	opened := 0
 	for _, count := range []struct {
 		key, name string
-		to        *[]kernfile.File
+		to        *[]kernel.File
 	}{
 		{string(socket) + "/" + string(core), "core_throttle_count", &r.cores},
 		{string(socket), "package_throttle_count", &r.packages},
@@ -255,10 +254,10 @@ func (r *Reader) openIdle(cpu string) (int, error) {
 	return opened, nil
 }
 
-func open(path, name string) (kernfile.File, error) {
-	dir, err := kernfile.OpenDir(path)
+func open(path, name string) (kernel.File, error) {
+	dir, err := kernel.OpenDir(path)
 	if err != nil {
-		return kernfile.File{}, err
+		return kernel.File{}, err
 	}
 	defer dir.Close()
 	return dir.Open(name)
@@ -281,7 +280,7 @@ func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 	add(watch.FrequencyLimit, limit, !math.IsInf(limit, 1))
 	for _, heat := range []struct {
 		quantity watch.Quantity
-		files    []kernfile.File
+		files    []kernel.File
 	}{{watch.ThrottledCores, r.cores}, {watch.ThrottledPackages, r.packages}} {
 		n, told, e := r.sum(heat.files)
 		add(heat.quantity, n, told)
@@ -325,7 +324,7 @@ func (r *Reader) clock() (mean, limit float64, err error) {
 }
 
 // sum adds up counts; told is false if there is none.
-func (r *Reader) sum(files []kernfile.File) (sum float64, told bool, err error) {
+func (r *Reader) sum(files []kernel.File) (sum float64, told bool, err error) {
 	for _, f := range files {
 		n, ok, e := r.number(f)
 		sum, told, err = sum+n, told || ok, errors.Join(err, e)
@@ -384,7 +383,7 @@ func (r *Reader) States() ([]State, error) {
 
 // number reads a file with one number; told is false where the CPU is offline,
 // idle, or does not know.
-func (r *Reader) number(f kernfile.File) (n float64, told bool, err error) {
+func (r *Reader) number(f kernel.File) (n float64, told bool, err error) {
 	text, buf, err := f.Read(r.buf)
 	r.buf = buf
 	for _, quiet := range []error{syscall.ENODEV, syscall.ENOENT, syscall.EAGAIN, syscall.EBUSY, syscall.EINVAL} {
@@ -400,11 +399,11 @@ func (r *Reader) number(f kernfile.File) (n float64, told bool, err error) {
 
 // parseNumber reads a number, or "<unknown>".
 func parseNumber(text []byte) (n float64, told bool, err error) {
-	word, _ := kernfile.Word(text)
+	word, _ := kernel.Word(text)
 	if string(word) == "<unknown>" {
 		return 0, false, nil
 	}
-	v, err := kernfile.Uint(word)
+	v, err := kernel.Uint(word)
 	if err != nil {
 		return 0, false, err
 	}

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -44,7 +43,7 @@ type Counter struct {
 	subject watch.Subject
 	set     Set
 	group   bool
-	alive   kernfile.File // one of the group's, which fails once it is gone
+	alive   kernel.File // one of the group's, which fails once it is gone
 	events  []counted
 	cpus    []onCPU
 	buf     [maxRead]byte
@@ -128,13 +127,13 @@ func (c *Counter) open(config Config) error {
 
 // openGroup opens a file that every group has and that is cheap to read: of v2,
 // of v1.
-func openGroup(path string) (kernfile.File, error) {
-	dir, err := kernfile.OpenDir(path)
+func openGroup(path string) (kernel.File, error) {
+	dir, err := kernel.OpenDir(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return kernfile.File{}, watch.ErrGone
+		return kernel.File{}, watch.ErrGone
 	}
 	if err != nil {
-		return kernfile.File{}, err
+		return kernel.File{}, err
 	}
 	defer dir.Close()
 	file, err := dir.Open("cgroup.max.depth")

@@ -3,13 +3,13 @@ package proc
 import (
 	"fmt"
 
-	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
 // SchedCPUs reads /proc/schedstat again and again. It is for one goroutine at a time.
 type SchedCPUs struct {
-	file kernfile.File
+	file kernel.File
 	buf  []byte
 	all  []SchedCPU
 }
@@ -17,7 +17,7 @@ type SchedCPUs struct {
 // OpenSchedCPUs opens the file of a proc file system. Without it it is a
 // kernel.NotSupportedError.
 func OpenSchedCPUs(proc string) (*SchedCPUs, error) {
-	dir, err := kernfile.OpenDir(proc)
+	dir, err := kernel.OpenDir(proc)
 	if err != nil {
 		return nil, fmt.Errorf("open run delay of CPUs: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -50,9 +49,9 @@ func (c GroupConfig) Validate() error {
 type Group struct {
 	config  GroupConfig
 	subject watch.Subject
-	proc    kernfile.Dir
-	dir     kernfile.Dir
-	list    kernfile.File
+	proc    kernel.Dir
+	dir     kernel.Dir
+	list    kernel.File
 	threads map[int]*thread
 	turn    []int // the threads in rising order
 	next    int   // the thread number at which the next turn starts
@@ -96,7 +95,7 @@ func OpenGroup(c GroupConfig) (*Group, error) {
 }
 
 func (g *Group) open() (err error) {
-	if g.proc, err = kernfile.OpenDir(g.config.Proc); err != nil {
+	if g.proc, err = kernel.OpenDir(g.config.Proc); err != nil {
 		return err
 	}
 	if !g.proc.Has("self/schedstat") {
@@ -107,7 +106,7 @@ func (g *Group) open() (err error) {
 			Remedy:  "boot a kernel with CONFIG_SCHED_INFO",
 		}
 	}
-	if g.dir, err = kernfile.OpenDir(g.config.Dir); err != nil {
+	if g.dir, err = kernel.OpenDir(g.config.Dir); err != nil {
 		g.proc.Close()
 		if errors.Is(err, fs.ErrNotExist) {
 			err = watch.ErrGone
@@ -180,7 +179,7 @@ func (g *Group) update() error {
 	g.turn = g.turn[:0]
 	for {
 		var word []byte
-		if word, text = kernfile.Word(text); len(word) == 0 {
+		if word, text = kernel.Word(text); len(word) == 0 {
 			break
 		}
 		tid, err := strconv.ParseUint(string(word), 10, 31)

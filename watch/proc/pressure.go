@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 )
 
@@ -84,8 +83,8 @@ func ParsePressure(text []byte) (Pressure, error) {
 	var p Pressure
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
-		kind, rest := kernfile.Cut(line, ' ')
+		line, text = kernel.Cut(text, '\n')
+		kind, rest := kernel.Cut(line, ' ')
 		to, has := &p.Some, &p.HasSome
 		switch string(kind) {
 		case "some":
@@ -112,8 +111,8 @@ func (l *PressureLine) parse(fields []byte) error {
 	seen := 0
 	for len(fields) > 0 {
 		var field []byte
-		field, fields = kernfile.Cut(fields, ' ')
-		key, value := kernfile.Cut(field, '=')
+		field, fields = kernel.Cut(fields, ' ')
+		key, value := kernel.Cut(field, '=')
 		var err error
 		seen++
 		switch string(key) {
@@ -153,7 +152,7 @@ func parseShare(percent []byte) (float64, error) {
 const maxMicroseconds = (1<<63 - 1) / uint64(time.Microsecond)
 
 func parseTotal(text []byte) (time.Duration, error) {
-	us, err := kernfile.Uint(text)
+	us, err := kernel.Uint(text)
 	if err == nil && us > maxMicroseconds {
 		err = fmt.Errorf("total %d is too large", us)
 	}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 )
 
@@ -33,7 +32,7 @@ func ParseTask(text []byte) (SchedTimes, error) {
 	if err != nil {
 		return SchedTimes{}, err
 	}
-	if word, _ := kernfile.Word(rest); len(word) > 0 {
+	if word, _ := kernel.Word(rest); len(word) > 0 {
 		return SchedTimes{}, errors.New("more than 3 numbers")
 	}
 	return times, nil
@@ -43,9 +42,9 @@ func ParseTask(text []byte) (SchedTimes, error) {
 func parseSched(text []byte) (SchedTimes, []byte, error) {
 	var n [3]uint64
 	for i := range n {
-		word, rest := kernfile.Word(text)
+		word, rest := kernel.Word(text)
 		var err error
-		if n[i], err = kernfile.Uint(word); err != nil {
+		if n[i], err = kernel.Uint(word); err != nil {
 			return SchedTimes{}, nil, err
 		}
 		text = rest
@@ -74,16 +73,16 @@ func explainSched(err error) error {
 // kernel.sched_schedstats says. An older file is refused, a later one read as long
 // as it has them.
 func appendCPUs(cpus []SchedCPU, text []byte) ([]SchedCPU, error) {
-	line, text := kernfile.Cut(text, '\n')
-	word, rest := kernfile.Word(line)
-	number, _ := kernfile.Word(rest)
-	version, err := kernfile.Uint(number)
+	line, text := kernel.Cut(text, '\n')
+	word, rest := kernel.Word(line)
+	number, _ := kernel.Word(rest)
+	version, err := kernel.Uint(number)
 	if string(word) != "version" || err != nil || version < 15 {
 		return nil, fmt.Errorf("line %q: not version 15 or later", line)
 	}
 	for len(text) > 0 {
-		line, text = kernfile.Cut(text, '\n')
-		word, rest := kernfile.Word(line)
+		line, text = kernel.Cut(text, '\n')
+		word, rest := kernel.Word(line)
 		if len(word) < 4 || string(word[:3]) != "cpu" {
 			continue // timestamp, domain
 		}
@@ -105,7 +104,7 @@ func parseSchedCPU(id, numbers []byte) (SchedCPU, error) {
 		return SchedCPU{}, err
 	}
 	for range 6 {
-		_, numbers = kernfile.Word(numbers)
+		_, numbers = kernel.Word(numbers)
 	}
 	times, _, err := parseSched(numbers)
 	return SchedCPU{int(n), times}, err
@@ -116,13 +115,13 @@ func parseSchedCPU(id, numbers []byte) (SchedCPU, error) {
 func ParseStatus(text []byte) (involuntary uint64, ok bool, err error) {
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
-		key, value := kernfile.Cut(line, ':')
+		line, text = kernel.Cut(text, '\n')
+		key, value := kernel.Cut(line, ':')
 		if string(key) != "nonvoluntary_ctxt_switches" {
 			continue
 		}
-		number, _ := kernfile.Word(value)
-		if involuntary, err = kernfile.Uint(number); err != nil {
+		number, _ := kernel.Word(value)
+		if involuntary, err = kernel.Uint(number); err != nil {
 			return 0, false, fmt.Errorf("line %q: %w", line, err)
 		}
 		return involuntary, true, nil

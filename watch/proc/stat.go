@@ -15,7 +15,7 @@ import (
 	"io/fs"
 	"strconv"
 
-	"berth.dev/berth/internal/kernfile"
+	"berth.dev/berth/kernel"
 )
 
 // UserHZ is the number of clock ticks per second in /proc, on every
@@ -81,7 +81,7 @@ func (s *Stat) Parse(text []byte) error {
 	*s = Stat{CPUs: s.CPUs[:0]}
 	for len(text) > 0 {
 		var line []byte
-		line, text = kernfile.Cut(text, '\n')
+		line, text = kernel.Cut(text, '\n')
 		if err := s.line(line); err != nil {
 			*s = Stat{}
 			return err
@@ -95,7 +95,7 @@ func (s *Stat) Parse(text []byte) error {
 }
 
 func (s *Stat) line(line []byte) error {
-	key, rest := kernfile.Cut(line, ' ')
+	key, rest := kernel.Cut(line, ' ')
 	var err error
 	switch {
 	case string(key) == "cpu":
@@ -133,7 +133,7 @@ func (s *Stat) cpu(number, rest []byte) error {
 }
 
 func parseCount(text []byte) (*uint64, error) {
-	n, err := kernfile.Uint(bytes.TrimSpace(text))
+	n, err := kernel.Uint(bytes.TrimSpace(text))
 	if err != nil {
 		return nil, err
 	}
@@ -144,10 +144,10 @@ func parseTimes(text []byte) (Times, error) {
 	var t Times
 	for i, column := range t.columns() {
 		var word []byte
-		if word, text = kernfile.Word(text); len(word) == 0 {
+		if word, text = kernel.Word(text); len(word) == 0 {
 			break
 		}
-		n, err := kernfile.Uint(word)
+		n, err := kernel.Uint(word)
 		if err != nil {
 			return Times{}, fmt.Errorf("column %d: %w", i+1, err)
 		}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -112,8 +111,8 @@ func parseDomains(text []byte) (map[int]int, error) {
 	all := map[int]int{}
 	for text = bytes.TrimSpace(text); len(text) > 0; {
 		var part []byte
-		part, text = kernfile.Cut(text, ';')
-		id, value := kernfile.Cut(bytes.TrimSpace(part), '=')
+		part, text = kernel.Cut(text, ';')
+		id, value := kernel.Cut(bytes.TrimSpace(part), '=')
 		domain, err := strconv.ParseUint(string(id), 10, 31)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", part, err)

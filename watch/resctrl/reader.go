@@ -19,7 +19,6 @@ import (
 	"strings"
 	"syscall"
 
-	"berth.dev/berth/internal/kernfile"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -49,7 +48,7 @@ func parseValue(text []byte) (uint64, State, error) {
 			return 0, s, nil
 		}
 	}
-	n, err := kernfile.Uint(text)
+	n, err := kernel.Uint(text)
 	return n, Known, err
 }
 
@@ -67,14 +66,14 @@ type Config struct {
 // Reader reads the events of a group. It is for one goroutine at a time.
 type Reader struct {
 	config Config
-	dir    kernfile.Dir
+	dir    kernel.Dir
 	events []event
 	buf    []byte
 }
 
 // event is one file: an event of one cache or node.
 type event struct {
-	file     kernfile.File
+	file     kernel.File
 	quantity watch.Quantity
 	part     watch.Part
 	state    State
@@ -98,7 +97,7 @@ func Open(c Config) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{config: c, buf: make([]byte, 64)}
-	dir, err := kernfile.OpenDir(filepath.Join(string(c.Tree), c.Group.path()))
+	dir, err := kernel.OpenDir(filepath.Join(string(c.Tree), c.Group.path()))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = watch.ErrGone
 	}

@@ -1,4 +1,4 @@
-package kernfile
+package kernel
 
 import (
 	"errors"
@@ -38,14 +38,14 @@ func TestRead(t *testing.T) {
 		if n := testing.AllocsPerRun(10, func() { _, buf, _ = f.Read(buf) }); n != 0 {
 			t.Errorf("%d bytes: %v allocations with a buffer that is large enough", size, n)
 		}
-		if once, _, err := ReadFile(dir+"/f", nil); string(once) != want || err != nil {
+		if once, _, err := readFile(dir+"/f", nil); string(once) != want || err != nil {
 			t.Errorf("%d bytes: read %d once, %v", size, len(once), err)
 		}
 		if err := errors.Join(f.Close(), d.Close()); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, _, err := ReadFile(dir+"/none", nil); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir+"/none") {
+	if _, _, err := readFile(dir+"/none", nil); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir+"/none") {
 		t.Errorf("no file: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
-// Package kernfile keeps the kernel's text files open and cuts their text
-// without allocating, for readers that sample often. It knows no format.
-package kernfile
+package kernel
+
+// Readers that sample often keep the kernel's text files open, and cut their text without
+// allocating.
 
 import (
 	"bytes"
@@ -33,8 +34,8 @@ func OpenDir(path string) (Dir, error) {
 // Open opens a file of the directory for reading.
 func (d Dir) Open(name string) (File, error) { return openAt(d.fd, File{dir: d.path, name: name}) }
 
-// Open opens a file for reading.
-func Open(path string) (File, error) { return openAt(unix.AT_FDCWD, File{name: path}) }
+// OpenFile opens a file for reading.
+func OpenFile(path string) (File, error) { return openAt(unix.AT_FDCWD, File{name: path}) }
 
 func openAt(dir int, f File) (File, error) {
 	var err error
@@ -130,9 +131,9 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 // Close closes the file.
 func (f File) Close() error { return unix.Close(f.fd) }
 
-// ReadFile is ReadAll of a file that is read once.
-func ReadFile(path string, buf []byte) (text, grown []byte, err error) {
-	f, err := Open(path)
+// readFile is ReadAll of a file that is read once.
+func readFile(path string, buf []byte) (text, grown []byte, err error) {
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, buf, err
 	}
