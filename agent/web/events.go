@@ -21,13 +21,13 @@ type told struct {
 func newTold() told {
 	t := told{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: eventsTotal, Help: "Events by kind: repaired is a repair of drift, yielded a value left to another writer.",
+			Name: "berth_events_total", Help: "Events by kind: repaired is a repair of drift, yielded a value left to another writer.",
 		}, []string{"kind"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: refusedTotal, Help: "Placements and changes that were refused, by reason.",
+			Name: "berth_placements_refused_total", Help: "Placements and changes that were refused, by reason.",
 		}, []string{"reason"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: placementSeconds, Help: "Time from the request to a workload placed or changed in the kernel.",
+			Name: "berth_placement_duration_seconds", Help: "Time from the request to a workload placed or changed in the kernel.",
 			Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5},
 		}, []string{"kind"}),
 		actions: newActions(),

@@ -29,10 +29,7 @@ func Example() {
 	server := api.Server{View: idle{}, History: api.NewHistory(16, 0)}
 	server.History.Add(api.Event{Event: agent.Event{Kind: api.Started}})
 	ctx, stop := context.WithCancel(context.Background())
-	m, err := web.NewMetrics(server.View, web.MetricsOptions{})
-	if err != nil {
-		fmt.Println(err)
-	}
+	m := web.NewMetrics(server.View, web.MetricsOptions{})
 	done := make(chan error)
 	go func() { done <- m.Follow(ctx, server.History) }()
 	stop()

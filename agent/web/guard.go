@@ -13,7 +13,7 @@ import (
 // none left or none may be taken, has the remedy "none".
 func newActions() *prometheus.CounterVec {
 	actions := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: guardActions, Help: "Steps of the guard, by remedy and what became of it.",
+		Name: "berth_guard_actions_total", Help: "Steps of the guard, by remedy and what became of it.",
 	}, []string{"remedy", "outcome"})
 	for _, remedy := range append(remedies(), noRemedy) {
 		for o := control.Outcome(0); known(o); o++ {
@@ -54,17 +54,17 @@ func (t *told) guarded(e *control.Event) {
 // guard shows where the guard stands. Shown are the workloads that have series.
 func (s scrape) guard(g api.Guard, shown []api.Owner) {
 	for _, mode := range config.GuardModes() {
-		s.gauge(guardMode, truth(g.Mode == mode), string(mode))
+		s.gauge("berth_guard_mode", truth(g.Mode == mode), string(mode))
 	}
-	s.gauge(guardRunning, truth(g.Status != nil))
+	s.gauge("berth_guard_running", truth(g.Status != nil))
 	if g.Status == nil {
 		return
 	}
-	s.counter(guardWindows, float64(g.Status.Windows))
-	s.counter(guardLate, float64(g.Status.Late))
-	s.gauge(guardLeftOut, float64(g.Status.LeftOut))
-	s.gauge(guardArmed, truth(g.Status.Probe.Armed))
-	s.gauge(guardProbeCost, g.Status.Probe.Cost)
+	s.counter("berth_guard_windows_total", float64(g.Status.Windows))
+	s.counter("berth_guard_late_windows_total", float64(g.Status.Late))
+	s.gauge("berth_guard_left_out_groups", float64(g.Status.LeftOut))
+	s.gauge("berth_guard_probe_armed", truth(g.Status.Probe.Armed))
+	s.gauge("berth_guard_probe_cpus", g.Status.Probe.Cost)
 	inForce := map[string]int{}
 	if g.Mode == config.GuardEnforce {
 		for _, a := range g.Status.InForce {
@@ -72,7 +72,7 @@ func (s scrape) guard(g api.Guard, shown []api.Owner) {
 		}
 	}
 	for _, remedy := range remedies() {
-		s.gauge(guardInForce, float64(inForce[remedy]), remedy)
+		s.gauge("berth_guard_in_force", float64(inForce[remedy]), remedy)
 	}
 	s.suffering(g, shown)
 }
@@ -93,11 +93,11 @@ func (s scrape) suffering(g api.Guard, shown []api.Owner) {
 		surest[key] = max(surest[key], f.Confidence)
 	}
 	for _, r := range detect.Resources() {
-		s.gauge(guardFindings, float64(count[r.String()]), r.String())
+		s.gauge("berth_guard_findings", float64(count[r.String()]), r.String())
 	}
 	for key, confidence := range surest {
 		if class, ok := classes[key.workload]; ok {
-			s.gauge(workloadSuffering, confidence, label(key.workload), class, key.resource)
+			s.gauge("berth_workload_suffering", confidence, label(key.workload), class, key.resource)
 		}
 	}
 }

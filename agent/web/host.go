@@ -43,13 +43,10 @@ func (s scrape) cpus(m api.Machine) {
 	}
 	free := m.Shared.Minus(m.Config.Floor).Minus(m.Config.Reserved)
 	show := func(node string, cpus cpuset.Set) {
-		for _, part := range []struct {
-			name string
-			cpus cpuset.Set
-		}{
-			{allowedCPUs, m.Config.Allowed}, {sharedCPUs, m.Shared}, {exclusiveCPUs, own}, {fencedCPUs, fence}, {freeCPUs, free},
+		for name, part := range map[string]cpuset.Set{
+			"berth_allowed_cpus": m.Config.Allowed, "berth_shared_cpus": m.Shared, "berth_exclusive_cpus": own, "berth_fenced_cpus": fence, "berth_free_cpus": free,
 		} {
-			s.gauge(part.name, float64(part.cpus.Intersect(cpus).Len()), node)
+			s.gauge(name, float64(part.Intersect(cpus).Len()), node)
 		}
 	}
 	nodes := m.Machine.ByKind(machine.Node)
@@ -61,12 +58,11 @@ func (s scrape) cpus(m api.Machine) {
 	}
 }
 
-// host reads the host's own figures, at most once in interval, and keeps what is known
+// host reads the host's own figures, at most once a second, and keeps what is known
 // of the last two readings.
 type host struct {
 	root     fs.FS
 	hardware Hardware
-	interval time.Duration
 	now      func() time.Time
 
 	mu     sync.Mutex
@@ -98,7 +94,7 @@ func (h *host) read() reading {
 	if h.last.at.IsZero() {
 		h.began = now
 	}
-	if h.last.at.IsZero() || now.Sub(h.last.at) >= h.interval {
+	if h.last.at.IsZero() || now.Sub(h.last.at) >= time.Second {
 		h.last = h.take(now)
 	}
 	return h.last
@@ -177,30 +173,30 @@ func (r *reading) tell(name string, there bool, err error) {
 func (s scrape) node() {
 	r := s.host.read()
 	for resource, of := range pressures() {
-		for i, name := range []string{nodeWaiting, nodeStalled} {
+		for i, name := range []string{"node_pressure_%s_waiting_seconds_total", "node_pressure_%s_stalled_seconds_total"} {
 			if v, ok := r.values[of[i]]; ok {
 				s.counter(fmt.Sprintf(name, resource), v)
 			}
 		}
 	}
 	for cache, bytes := range r.occupancy {
-		s.gauge(nodeLLC, bytes, strconv.Itoa(cache))
+		s.gauge("node_llc_occupancy_bytes", bytes, strconv.Itoa(cache))
 	}
 	if rate, ok := r.rates[watch.Switches]; ok {
-		s.gauge(nodeSwitches, rate)
+		s.gauge("node_context_switches_per_second", rate)
 	}
 	all, ok := r.rates[watch.Bandwidth]
 	local, split := r.rates[watch.BandwidthLocal]
 	switch {
 	case ok && split:
-		s.gauge(nodeBandwidth, local, "local")
-		s.gauge(nodeBandwidth, max(all-local, 0), "remote")
+		s.gauge("node_memory_bandwidth_bytes_per_second", local, "local")
+		s.gauge("node_memory_bandwidth_bytes_per_second", max(all-local, 0), "remote")
 	case ok:
-		s.gauge(nodeBandwidth, all, "any")
+		s.gauge("node_memory_bandwidth_bytes_per_second", all, "any")
 	}
 	instructions, ok := r.rates[watch.Instructions]
 	if cycles := r.rates[watch.Cycles]; ok && cycles > 0 {
-		s.gauge(nodeIPC, instructions/cycles)
+		s.gauge("node_ipc", instructions/cycles)
 	}
 }
 
@@ -225,5 +221,5 @@ func (s scrape) signal(scope, name string, err error) {
 	case err != nil:
 		reason = err.Error()
 	}
-	s.gauge(signalAvailable, truth(err == nil), scope, name, label(reason))
+	s.gauge("berth_signal_available", truth(err == nil), scope, name, label(reason))
 }

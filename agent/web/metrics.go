@@ -6,7 +6,7 @@
 // the reference for users. A scrape shows the last reading and takes none of the
 // workloads; scrapes within api.Freshness show the same. So they may come as often
 // as they like. Labels are bounded: never a process id, and at most
-// MetricsOptions.Workloads workloads. What a host does not tell is absent, and
+// maxSeries workloads. What a host does not tell is absent, and
 // berth_signal_available says why.
 //
 // The page shows the machine as a picture of who owns what, what each workload uses,
@@ -37,6 +37,7 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
 )
 
 // MetricsOptions say what is shown. The zero value is the live host without hardware
@@ -46,22 +47,13 @@ type MetricsOptions struct {
 	Root fs.FS
 	// Hardware tells the counters of the machine; nil is none.
 	Hardware Hardware
-	// Interval is the least time between two readings of the host; 0 is 1 s.
-	Interval time.Duration
-	// Workloads is how many workloads have series of their own; 0 is 500. The best
-	// class comes first, then the lowest id.
-	Workloads int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Validate reports what cannot be shown.
-func (o MetricsOptions) Validate() error {
-	if o.Interval < 0 || o.Workloads < 0 {
-		return errors.New("metrics: negative interval or number of workloads")
-	}
-	return nil
-}
+// maxSeries is how many workloads have series of their own. The best class comes first,
+// then the lowest id.
+const maxSeries = 500
 
 // Metrics is everything that a scrape shows. Its methods may be called
 // concurrently.
@@ -77,10 +69,7 @@ type Metrics struct {
 
 // NewMetrics returns the metrics of an agent. A View that is also a Signaller says why a
 // workload's figures are absent.
-func NewMetrics(view api.View, opt MetricsOptions) (*Metrics, error) {
-	if err := opt.Validate(); err != nil {
-		return nil, err
-	}
+func NewMetrics(view api.View, opt MetricsOptions) *Metrics {
 	if opt.Root == nil {
 		opt.Root = os.DirFS("/")
 	}
@@ -89,8 +78,8 @@ func NewMetrics(view api.View, opt MetricsOptions) (*Metrics, error) {
 	}
 	m := &Metrics{
 		view:      view,
-		workloads: cmp.Or(opt.Workloads, 500),
-		host:      &host{root: opt.Root, hardware: opt.Hardware, interval: cmp.Or(opt.Interval, time.Second), now: opt.Now},
+		workloads: maxSeries,
+		host:      &host{root: opt.Root, hardware: opt.Hardware, now: opt.Now},
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
 		registry:  prometheus.NewRegistry(),
@@ -100,12 +89,8 @@ func NewMetrics(view api.View, opt MetricsOptions) (*Metrics, error) {
 		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
 	own := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
-	for _, c := range []prometheus.Collector{m, m.events, m.refused, m.took, m.actions, own} {
-		if err := m.registry.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return m, nil
+	m.registry.MustRegister(m, m.events, m.refused, m.took, m.actions, own)
+	return m
 }
 
 // Handler answers scrapes. Where the agent cannot tell its state the answer is
@@ -127,7 +112,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	s := scrape{m, to}
 	if err := s.all(context.Background()); err != nil {
-		to <- prometheus.NewInvalidMetric(m.families[agentInfo], fmt.Errorf("collect metrics: %w", err))
+		to <- prometheus.NewInvalidMetric(m.families["berth_agent_info"], fmt.Errorf("collect metrics: %w", err))
 	}
 }
 
@@ -172,19 +157,19 @@ func truth(b bool) float64 {
 }
 
 func (s scrape) agent(a api.About, c api.Config) {
-	s.gauge(agentInfo, 1, a.Backend, a.Policy)
-	s.gauge(watchedGroups, float64(a.Groups))
+	s.gauge("berth_agent_info", 1, a.Backend, a.Policy)
+	s.gauge("berth_watched_groups", float64(a.Groups))
 	seen, kept := 0, 0
 	for _, c := range a.Crowded {
 		seen, kept = seen+c.Seen, kept+c.Kept
 	}
-	s.gauge(subtrees, float64(len(a.Crowded)))
-	s.gauge(subtreeGroups, float64(seen), "seen")
-	s.gauge(subtreeGroups, float64(kept), "kept")
-	s.gauge(waitingWorkloads, float64(len(a.Waiting)))
-	s.gauge(configOK, truth(c.Refused == ""))
+	s.gauge("berth_crowded_subtrees", float64(len(a.Crowded)))
+	s.gauge("berth_crowded_subtree_groups", float64(seen), "seen")
+	s.gauge("berth_crowded_subtree_groups", float64(kept), "kept")
+	s.gauge("berth_waiting_workloads", float64(len(a.Waiting)))
+	s.gauge("berth_config_last_reload_successful", truth(c.Refused == ""))
 	if !c.Loaded.IsZero() {
-		s.gauge(configTime, seconds(c.Loaded))
+		s.gauge("berth_config_last_reload_success_timestamp_seconds", seconds(c.Loaded))
 	}
 }
 
@@ -193,21 +178,21 @@ func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 // placed shows the workloads, and returns those that have series of their own.
 func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
 	if !stats.Time.IsZero() {
-		s.gauge(sampleTime, seconds(stats.Time))
+		s.gauge("berth_last_sample_timestamp_seconds", seconds(stats.Time))
 	}
 	count := map[place.Class]int{}
 	for i := range m.Owners {
 		count[m.Owners[i].Class]++
 	}
 	for _, class := range place.Classes() {
-		s.gauge(workloads, float64(count[class]), class.String())
+		s.gauge("berth_workloads", float64(count[class]), class.String())
 	}
 	owners := slices.Clone(m.Owners)
 	slices.SortStableFunc(owners, func(a, b api.Owner) int {
 		return cmp.Compare(slices.Index(place.Classes(), a.Class), slices.Index(place.Classes(), b.Class))
 	})
 	shown = owners[:min(len(owners), s.workloads)]
-	s.gauge(hiddenWorkloads, float64(len(owners)-len(shown)))
+	s.gauge("berth_hidden_workloads", float64(len(owners)-len(shown)))
 	asked := make(map[string]int, len(m.Saved.Grants))
 	for _, g := range m.Saved.Grants {
 		asked[g.ID] = g.Request.Milli
@@ -222,13 +207,13 @@ func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
 	return shown
 }
 
-// workload shows one workload. Devices are added up: a host may have many.
+// workload shows one workload.
 func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
 	id, class := label(o.ID), o.Class.String()
-	s.gauge(workloadCPUs, float64(o.CPUs.Len()), id, class)
-	s.gauge(workloadExclusive, float64(o.Own.Len()), id, class)
+	s.gauge("berth_workload_cpus", float64(o.CPUs.Len()), id, class)
+	s.gauge("berth_workload_exclusive_cpus", float64(o.Own.Len()), id, class)
 	if milli > 0 {
-		s.gauge(workloadRequested, float64(milli)/1000, id, class)
+		s.gauge("berth_workload_requested_cpus", float64(milli)/1000, id, class)
 	}
 	devices := map[target]float64{}
 	for i := range figures {
@@ -236,7 +221,7 @@ func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
 		t, ok := s.sources[source{f.Quantity, f.Part.Kind}]
 		switch {
 		case !ok:
-		case t.part == summed:
+		case f.Part.Kind == watch.Device: // added up: a host may have many
 			devices[t] += f.Value
 		default:
 			s.figure(t, f, id, class)

@@ -29,10 +29,7 @@ func TestScrapesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := &asked{View: testView()}
-		m, err := NewMetrics(a, MetricsOptions{Root: hostFiles(1000)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := NewMetrics(a, MetricsOptions{Root: hostFiles(1000)})
 		h := m.Handler()
 		for second := range int64(3) {
 			var all sync.WaitGroup

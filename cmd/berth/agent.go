@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -123,10 +122,7 @@ func webHandler(root *kernel.Root, dir string, log *slog.Logger) func(context.Co
 				log.Info("missing", "text", err.Error())
 			}
 		}
-		m, err := web.NewMetrics(s.View, web.MetricsOptions{Root: root.FS(), Hardware: hardware})
-		if err != nil {
-			return nil, errors.Join(err, hardware.Close())
-		}
+		m := web.NewMetrics(s.View, web.MetricsOptions{Root: root.FS(), Hardware: hardware})
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", m.Handler())
