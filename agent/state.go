@@ -208,7 +208,7 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 		return err
 	}
 	// What cannot be reinstated is not in the state; recover places it anew.
-	b.state, err = place.Restore(n.opt.Policy, fresh, saved)
+	b.state, err = fresh.Reinstate(saved)
 	if b.state == nil {
 		return err
 	}

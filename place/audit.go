@@ -8,11 +8,6 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// Equal reports whether two states hold the same, whatever way led there.
-func (s *State) Equal(o *State) bool {
-	return s.Difference(o) == ""
-}
-
 // Difference describes how s differs from o; "" if they are equal. Explanations
 // and generations do not count.
 func (s *State) Difference(o *State) string {

@@ -81,7 +81,7 @@ func (c Class) MarshalText() ([]byte, error) { return plain.MarshalWord(classNam
 func (c *Class) UnmarshalText(text []byte) error { return plain.UnmarshalWord(classNames(), text, c) }
 
 // Mode says how much of a request is to be the workload's own.
-type Mode int
+type Mode = plain.Enum[modeWords]
 
 // The modes.
 const (
@@ -91,19 +91,12 @@ const (
 	Mixed                 // whole CPUs owned, the rest from a pool
 )
 
-func modeNames() []string { return []string{"auto", "exclusive", "shared", "mixed"} }
+type modeWords struct{}
 
-// String returns "auto", "exclusive", "shared" or "mixed".
-func (m Mode) String() string { return plain.Word(modeNames(), m) }
-
-// MarshalText writes the mode's name.
-func (m Mode) MarshalText() ([]byte, error) { return plain.MarshalWord(modeNames(), m) }
-
-// UnmarshalText reads a mode's name.
-func (m *Mode) UnmarshalText(text []byte) error { return plain.UnmarshalWord(modeNames(), text, m) }
+func (modeWords) Words() []string { return []string{"auto", "exclusive", "shared", "mixed"} }
 
 // Bind says how exclusive CPUs lie on physical cores.
-type Bind int
+type Bind = plain.Enum[bindWords]
 
 // The CPU bind policies.
 const (
@@ -112,19 +105,12 @@ const (
 	SpreadByPCPUs             // one CPU per core first
 )
 
-func bindNames() []string { return []string{"", "FullPCPUs", "SpreadByPCPUs"} }
+type bindWords struct{}
 
-// String returns "FullPCPUs", "SpreadByPCPUs" or "".
-func (b Bind) String() string { return plain.Word(bindNames(), b) }
-
-// MarshalText writes the bind policy's name.
-func (b Bind) MarshalText() ([]byte, error) { return plain.MarshalWord(bindNames(), b) }
-
-// UnmarshalText reads a bind policy's name.
-func (b *Bind) UnmarshalText(text []byte) error { return plain.UnmarshalWord(bindNames(), text, b) }
+func (bindWords) Words() []string { return []string{"", "FullPCPUs", "SpreadByPCPUs"} }
 
 // Exclusivity says how far a workload keeps others away from its own CPUs.
-type Exclusivity int
+type Exclusivity = plain.Enum[exclusivityWords]
 
 // The levels of exclusivity.
 const (
@@ -133,21 +119,12 @@ const (
 	NUMANodeLevel                    // the NUMA nodes
 )
 
-func exclusivityNames() []string { return []string{"", "PCPULevel", "NUMANodeLevel"} }
+type exclusivityWords struct{}
 
-// String returns "PCPULevel", "NUMANodeLevel" or "".
-func (e Exclusivity) String() string { return plain.Word(exclusivityNames(), e) }
-
-// MarshalText writes the level's name.
-func (e Exclusivity) MarshalText() ([]byte, error) { return plain.MarshalWord(exclusivityNames(), e) }
-
-// UnmarshalText reads a level's name.
-func (e *Exclusivity) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(exclusivityNames(), text, e)
-}
+func (exclusivityWords) Words() []string { return []string{"", "PCPULevel", "NUMANodeLevel"} }
 
 // Strategy says which NUMA nodes to prefer among those that can hold a request.
-type Strategy int
+type Strategy = plain.Enum[strategyWords]
 
 // The NUMA strategies.
 const (
@@ -157,23 +134,14 @@ const (
 	DistributeEvenly                 // the same number of CPUs on every node
 )
 
-func strategyNames() []string {
+type strategyWords struct{}
+
+func (strategyWords) Words() []string {
 	return []string{"", "MostAllocated", "LeastAllocated", "DistributeEvenly"}
 }
 
-// String returns "MostAllocated", "LeastAllocated", "DistributeEvenly" or "".
-func (s Strategy) String() string { return plain.Word(strategyNames(), s) }
-
-// MarshalText writes the strategy's name.
-func (s Strategy) MarshalText() ([]byte, error) { return plain.MarshalWord(strategyNames(), s) }
-
-// UnmarshalText reads a strategy's name.
-func (s *Strategy) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(strategyNames(), text, s)
-}
-
 // Role is the part that a workload plays in its group.
-type Role int
+type Role = plain.Enum[roleWords]
 
 // The roles.
 const (
@@ -182,13 +150,6 @@ const (
 	Sidecar             // starts before the apps and runs beside them
 )
 
-func roleNames() []string { return []string{"app", "init", "sidecar"} }
+type roleWords struct{}
 
-// String returns "app", "init" or "sidecar".
-func (r Role) String() string { return plain.Word(roleNames(), r) }
-
-// MarshalText writes the role's name.
-func (r Role) MarshalText() ([]byte, error) { return plain.MarshalWord(roleNames(), r) }
-
-// UnmarshalText reads a role's name.
-func (r *Role) UnmarshalText(text []byte) error { return plain.UnmarshalWord(roleNames(), text, r) }
+func (roleWords) Words() []string { return []string{"app", "init", "sidecar"} }

@@ -139,7 +139,7 @@ func (s *State) Attraction(r *Request) []int {
 	for g := range s.grants.all() {
 		weight := 0
 		for i := range r.Affinity {
-			if r.Affinity[i].Matches(&g.Request) && g.ID != r.ID {
+			if r.Affinity[i].Matches(&g.Request) {
 				weight += r.Affinity[i].Weight
 			}
 		}

@@ -51,54 +51,17 @@ func (s *State) Shortage(nodes cpuset.Set, amounts []Amount) int64 {
 // used besides; blocks say how much comes from where. Nothing is taken yet.
 // *MemoryError if the machine has too little.
 func (s *State) FitMemory(nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
-	mems = nodes
-	var order []int
-	for i := range amounts {
-		a := &amounts[i]
-		if a.Bytes == 0 || s.unlimited(a.Resource) {
-			continue
-		}
-		if order == nil {
-			order = s.t.nearestTo(nodes)
-		}
-		left, had := a.Bytes, int64(0)
-		for _, pos := range order {
-			node := s.t.units[machine.Node][pos].ID
-			free, _, _ := s.FreeBytes(node, a.Resource)
-			for _, b := range blocks {
-				if b.Node == node && b.Resource == a.Resource {
-					free -= b.Bytes
-				}
-			}
-			if free <= 0 {
-				continue
-			}
-			got := min(free, left)
-			had += got
-			left -= got
-			blocks = append(blocks, Block{node, a.Resource, got})
-			mems, _ = mems.With(node)
-			if left == 0 {
-				break
-			}
-		}
-		if left > 0 {
-			return cpuset.Set{}, nil, &MemoryError{Resource: a.Resource, Asked: a.Bytes, Available: had}
-		}
-	}
-	return mems, blocks, nil
+	return s.RefitMemory(nodes, nil, amounts)
 }
 
-// RefitMemory is FitMemory for a workload that holds blocks. It keeps them, frees
-// from the last of them the memory that the amounts no longer need, and finds the
-// rest near the nodes and those of the kept blocks.
-func (s *State) RefitMemory(nodes cpuset.Set, held []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
-	if len(held) == 0 {
-		return s.FitMemory(nodes, amounts)
-	}
-	var more []Amount
-	for _, a := range amounts {
-		for _, b := range held {
+// RefitMemory is FitMemory for a workload that had blocks, which s counts as free. It
+// keeps them, without the last of the memory that the amounts no longer need, and finds
+// the rest near the nodes and those of the kept blocks.
+func (s *State) RefitMemory(nodes cpuset.Set, had []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
+	left := slices.Clone(amounts)
+	for i := range left {
+		a := &left[i]
+		for _, b := range had {
 			if b.Resource == a.Resource && a.Bytes > 0 {
 				b.Bytes = min(b.Bytes, a.Bytes)
 				a.Bytes -= b.Bytes
@@ -106,18 +69,45 @@ func (s *State) RefitMemory(nodes cpuset.Set, held []Block, amounts []Amount) (m
 				nodes, _ = nodes.With(b.Node)
 			}
 		}
-		more = append(more, a)
 	}
-	mems, added, err := s.FitMemory(nodes, more)
-	if err != nil {
-		return cpuset.Set{}, nil, err
-	}
-	for _, b := range added {
-		at := slices.IndexFunc(blocks, func(o Block) bool { return o.Node == b.Node && o.Resource == b.Resource })
-		if at >= 0 {
-			blocks[at].Bytes += b.Bytes
-		} else {
-			blocks = append(blocks, b)
+	mems = nodes
+	var order []int
+	for _, a := range left {
+		if a.Bytes == 0 || s.unlimited(a.Resource) {
+			continue
+		}
+		if order == nil {
+			order = s.t.nearestTo(nodes)
+		}
+		asked, had := a.Bytes, int64(0)
+		for _, pos := range order {
+			node := s.t.units[machine.Node][pos].ID
+			free, _, _ := s.FreeBytes(node, a.Resource)
+			at := -1
+			for i, b := range blocks {
+				if b.Node == node && b.Resource == a.Resource {
+					free -= b.Bytes
+					at = i
+				}
+			}
+			if free <= 0 {
+				continue
+			}
+			got := min(free, a.Bytes)
+			had += got
+			a.Bytes -= got
+			if at >= 0 {
+				blocks[at].Bytes += got
+			} else {
+				blocks = append(blocks, Block{node, a.Resource, got})
+			}
+			mems, _ = mems.With(node)
+			if a.Bytes == 0 {
+				break
+			}
+		}
+		if a.Bytes > 0 {
+			return cpuset.Set{}, nil, &MemoryError{Resource: a.Resource, Asked: asked, Available: had}
 		}
 	}
 	return mems, blocks, nil

@@ -12,9 +12,7 @@ type Policy interface {
 	Name() string
 	// Place offers a grant for a workload that holds nothing yet. Errors are of
 	// the types of this package. A refused request that asks for an explanation
-	// gets the decisions so far, with why each candidate cannot hold it:
-	//
-	//	return place.Offer{Why: why}, err
+	// gets the decisions so far (State.Answer), with why each candidate cannot hold it.
 	Place(s *State, r *Request) (Offer, error)
 }
 
@@ -25,19 +23,14 @@ type Starter interface {
 }
 
 // Resizer is a Policy that can change a held grant in place: grow next to the held
-// CPUs, shrink without moving. r.ID is held.
+// CPUs, shrink without moving. s is the state without the workload, old its grant.
 type Resizer interface {
-	Resize(s *State, r *Request) (Offer, error)
+	Resize(s *State, r *Request, old *Grant) (Offer, error)
 }
 
-// Releaser is a Policy for which giving back changes more than the one grant.
+// Releaser is a Policy for which giving back changes more than the one grant: pools.
 type Releaser interface {
-	Release(s *State, id string) (Offer, error)
-}
-
-// Restorer is a Policy that needs more than reinstating the saved grants.
-type Restorer interface {
-	Restore(s *State, saved Saved) (*State, error)
+	Release(s *State, g *Grant) (Offer, error)
 }
 
 // Saved is the part of a State that is stored over a restart.
@@ -82,15 +75,29 @@ func Resize(p Policy, s *State, r *Request) (Offer, error) {
 	if err := r.Validate(); err != nil {
 		return Offer{}, err
 	}
-	if _, held := s.Grant(r.ID); !held {
+	old, held := s.Grant(r.ID)
+	if !held {
 		return Offer{}, &NotHeldError{r.ID}
 	}
 	resizer, ok := p.(Resizer)
 	if !ok {
 		return Offer{}, &RejectedError{r.ID, "policy " + p.Name() + " cannot resize in place"}
 	}
-	o, err := resizer.Resize(s, r)
+	without, err := s.Release(r.ID)
+	if err != nil {
+		return Offer{}, err
+	}
+	o, err := resizer.Resize(without, r, old)
+	o.base = s
 	return s.answer(o, r, err)
+}
+
+// Answer returns the offer of a grant, or the error with the grant's explanation.
+func (s *State) Answer(g *Grant, err error) (Offer, error) {
+	if err != nil {
+		return Offer{Why: g.Why}, err
+	}
+	return Offer{Grant: g, base: s}, nil
 }
 
 // answer completes the explanation of a refusal: it explains memory and devices,
@@ -116,29 +123,19 @@ func (s *State) answer(o Offer, r *Request, err error) (Offer, error) {
 
 // Release asks p for the offer that releases a workload.
 func Release(p Policy, s *State, id string) (Offer, error) {
-	if _, held := s.Grant(id); !held {
+	g, held := s.Grant(id)
+	if !held {
 		return Offer{}, &NotHeldError{id}
 	}
 	if releaser, ok := p.(Releaser); ok {
-		return releaser.Release(s, id)
+		o, err := releaser.Release(s, g)
+		o.Drop = []string{id}
+		return o, err
 	}
-	o := s.Offer()
-	o.Drop = []string{id}
-	return o, nil
+	return Offer{Drop: []string{id}, base: s}, nil
 }
 
-// Restore reinstates saved grants, in any order, exactly as they were, on a fresh
-// State of New. It leaves out grants that no longer fit, because the machine or the
-// configuration changed, and reports them as joined errors. The state is valid
-// nevertheless, and the caller may place those workloads anew.
-func Restore(p Policy, s *State, saved Saved) (*State, error) {
-	if restorer, ok := p.(Restorer); ok {
-		return restorer.Restore(s, saved)
-	}
-	return s.Reinstate(saved)
-}
-
-// Save returns all grants and pools, for Restore.
+// Save returns all grants and pools, for Reinstate.
 func (s *State) Save() Saved {
 	saved := Saved{Grants: slices.Collect(s.grants.all())}
 	for p := range s.Pools() {
@@ -147,8 +144,10 @@ func (s *State) Save() Saved {
 	return saved
 }
 
-// Reinstate commits saved pools and grants as they are, by rising name and id.
-// Those that the state refuses are left out and reported as joined errors.
+// Reinstate commits saved pools and grants as they are, in any order, on a fresh
+// State of New. It leaves out those that no longer fit, because the machine or the
+// configuration changed, and reports them as joined errors. The state is valid
+// nevertheless, and the caller may place those workloads anew.
 func (s *State) Reinstate(saved Saved) (*State, error) {
 	var errs []error
 	try := func(o Offer) {

@@ -67,7 +67,7 @@ func (r *Request) SameDevices(other *Request) bool {
 }
 
 // Want says how much a property is wanted.
-type Want int
+type Want = plain.Enum[wantWords]
 
 // The degrees of wanting.
 const (
@@ -77,16 +77,9 @@ const (
 	Require
 )
 
-func wantNames() []string { return []string{"", "avoid", "prefer", "require"} }
+type wantWords struct{}
 
-// String returns "avoid", "prefer", "require" or "".
-func (w Want) String() string { return plain.Word(wantNames(), w) }
-
-// MarshalText writes the degree's name.
-func (w Want) MarshalText() ([]byte, error) { return plain.MarshalWord(wantNames(), w) }
-
-// UnmarshalText reads a degree's name.
-func (w *Want) UnmarshalText(text []byte) error { return plain.UnmarshalWord(wantNames(), text, w) }
+func (wantWords) Words() []string { return []string{"", "avoid", "prefer", "require"} }
 
 // Memory is the name of ordinary memory as a resource of a NUMA node. Other
 // resources have names of the caller's choice, such as "hugepages-2Mi".

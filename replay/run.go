@@ -236,7 +236,7 @@ func restart(p place.Policy, s *Scenario, state *place.State) (*place.State, err
 	if err != nil {
 		return nil, err
 	}
-	next, err := place.Restore(p, fresh, saved)
+	next, err := fresh.Reinstate(saved)
 	if err == nil {
 		if difference := state.Difference(next); difference != "" {
 			err = errors.New("after the restart: " + difference)

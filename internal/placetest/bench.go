@@ -141,7 +141,7 @@ func BenchmarkRestart(b *testing.B, p place.Policy) {
 		for range b.N {
 			fresh, err := place.New(t, conf)
 			if err == nil {
-				_, err = place.Restore(p, fresh, saved)
+				_, err = fresh.Reinstate(saved)
 			}
 			if err != nil {
 				b.Fatal(err)

@@ -208,7 +208,7 @@ func (w *walk) restart(t *place.Topology, conf place.Config) error {
 	w.rng.Shuffle(len(saved.Grants), func(i, j int) {
 		saved.Grants[i], saved.Grants[j] = saved.Grants[j], saved.Grants[i]
 	})
-	again, err := place.Restore(w.Policy, fresh, saved)
+	again, err := fresh.Reinstate(saved)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (w *walk) renamed(r *place.Request, g *place.Grant) error {
 	for i := range saved.Pools {
 		saved.Pools[i].CPUs, saved.Pools[i].Idle = names.set(saved.Pools[i].CPUs), names.set(saved.Pools[i].Idle)
 	}
-	s, err := place.Restore(w.Policy, empty, saved)
+	s, err := empty.Reinstate(saved)
 	if err != nil {
 		return fmt.Errorf("renamed state: %w", err)
 	}

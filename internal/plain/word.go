@@ -37,3 +37,26 @@ func UnmarshalWord[T Integer](words []string, text []byte, to *T) error {
 }
 
 func has[T Integer](words []string, i T) bool { return int(i) >= 0 && int(i) < len(words) }
+
+// Words are the words of an enumeration, in the order of its integers.
+type Words interface{ Words() []string }
+
+// Enum is an integer of an enumeration, which is written as its word.
+type Enum[W Words] int
+
+// String returns the word, "unknown(7)" for an integer that has none.
+func (e Enum[W]) String() string { return Word(words[W](), e) }
+
+// MarshalText writes the word.
+func (e Enum[W]) MarshalText() ([]byte, error) { return MarshalWord(words[W](), e) }
+
+// UnmarshalText reads a word.
+func (e *Enum[W]) UnmarshalText(text []byte) error { return UnmarshalWord(words[W](), text, e) }
+
+// Known reports whether the integer has a word.
+func (e Enum[W]) Known() bool { return has(words[W](), e) }
+
+func words[W Words]() []string {
+	var w W
+	return w.Words()
+}

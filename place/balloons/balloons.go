@@ -211,11 +211,7 @@ func (p Policy) Start(s *place.State) (place.Offer, error) {
 
 // Resize implements place.Resizer: the balloon grows or shrinks around its
 // members. Memory and devices cannot change.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
 	if !slices.Equal(old.Request.Memory, r.Memory) || !old.Request.SameDevices(r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory and devices cannot change in place"}
 	}
@@ -233,7 +229,7 @@ func (k *task) resize(old *place.Grant) (place.Offer, error) {
 	o := k.s.Offer()
 	o.Grant = &g
 	if old.Share.Pool == "" {
-		return o, k.roomInBound(old, k.r.Milli)
+		return o, k.roomInBound(old.Share.Within)
 	}
 	pool, _ := k.s.Pool(old.Share.Pool)
 	ty := k.find(typeName(pool))
@@ -244,7 +240,7 @@ func (k *task) resize(old *place.Grant) (place.Offer, error) {
 		return place.Offer{}, err
 	}
 	milli, _ := k.s.PoolMilli(pool.Name)
-	next, err := k.fit(ty, pool, milli-old.Share.Milli+k.r.Milli)
+	next, err := k.fit(ty, pool, milli+k.r.Milli)
 	if err != nil {
 		return place.Offer{}, err
 	}
@@ -255,13 +251,8 @@ func (k *task) resize(old *place.Grant) (place.Offer, error) {
 }
 
 // Release implements place.Releaser: the balloon shrinks, or ceases to be.
-func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
-	g, ok := s.Grant(id)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: id}
-	}
+func (p Policy) Release(s *place.State, g *place.Grant) (place.Offer, error) {
 	o := s.Offer()
-	o.Drop = []string{id}
 	pool, ok := s.Pool(g.Share.Pool)
 	if !ok {
 		return o, nil

@@ -38,7 +38,7 @@ func (k *task) idle(ty *Type, cpus cpuset.Set) cpuset.Set {
 	conf := k.s.Config()
 	around := conf.Allowed
 	if ty.ShareIdle != SystemLevel {
-		around = k.t.Touched(ty.ShareIdle.kind(), cpus).Intersect(conf.Allowed)
+		around = k.t.Touched(machine.Kind(ty.ShareIdle-PackageLevel), cpus).Intersect(conf.Allowed)
 	}
 	return around.Minus(cpus).Minus(k.t.Machine().Isolated).Minus(conf.Reserved).Minus(conf.Floor).Minus(k.listed())
 }

@@ -111,7 +111,7 @@ func TestRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := place.Restore(p, fresh, saved)
+		again, err := fresh.Reinstate(saved)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -85,14 +85,10 @@ func (k *task) timeIn(cpus cpuset.Set) int {
 	return 1000*cpus.Len() - milli
 }
 
-// roomInBound refuses more time than the bound of a held grant has.
-func (k *task) roomInBound(old *place.Grant, milli int) error {
-	left := k.timeIn(old.Share.Within)
-	if !old.Request.Class.Traits().Uncounted {
-		left += old.Share.Milli
-	}
-	if milli > left {
-		return &place.CPUsError{Asked: milli, Available: left, Milli: true}
+// roomInBound refuses more time than a bound has left.
+func (k *task) roomInBound(within cpuset.Set) error {
+	if left := k.timeIn(within); k.r.Milli > left {
+		return &place.CPUsError{Asked: k.r.Milli, Available: left, Milli: true}
 	}
 	return nil
 }

@@ -2,11 +2,10 @@ package balloons
 
 import (
 	"berth.dev/berth/internal/plain"
-	"berth.dev/berth/machine"
 )
 
 // Order says whether to keep together or apart.
-type Order int
+type Order = plain.Enum[orderWords]
 
 // The orders.
 const (
@@ -16,7 +15,7 @@ const (
 )
 
 // Fill decides between instances of a type.
-type Fill int
+type Fill = plain.Enum[fillWords]
 
 // The ways to fill instances.
 const (
@@ -26,7 +25,7 @@ const (
 )
 
 // Level is a kind of domain, or the whole machine.
-type Level int
+type Level = plain.Enum[levelWords]
 
 // The levels.
 const (
@@ -40,41 +39,16 @@ const (
 	CoreLevel
 )
 
-func orderNames() []string { return []string{"", "pack", "spread"} }
+type orderWords struct{}
 
-func fillNames() []string { return []string{"balanced", "packed", "first-free"} }
+func (orderWords) Words() []string { return []string{"", "pack", "spread"} }
 
-func levelNames() []string {
+type fillWords struct{}
+
+func (fillWords) Words() []string { return []string{"balanced", "packed", "first-free"} }
+
+type levelWords struct{}
+
+func (levelWords) Words() []string {
 	return []string{"", "system", "package", "die", "numa", "l3cache", "l2cache", "core"}
 }
-
-// kind returns the kind of domain of a level that is one.
-func (l Level) kind() machine.Kind { return machine.Kind(l - PackageLevel) }
-
-// String returns "", "pack" or "spread".
-func (o Order) String() string { return plain.Word(orderNames(), o) }
-
-// MarshalText writes the order's name.
-func (o Order) MarshalText() ([]byte, error) { return plain.MarshalWord(orderNames(), o) }
-
-// UnmarshalText reads an order's name.
-func (o *Order) UnmarshalText(text []byte) error { return plain.UnmarshalWord(orderNames(), text, o) }
-
-// String returns "balanced", "packed" or "first-free".
-func (f Fill) String() string { return plain.Word(fillNames(), f) }
-
-// MarshalText writes the name.
-func (f Fill) MarshalText() ([]byte, error) { return plain.MarshalWord(fillNames(), f) }
-
-// UnmarshalText reads a name.
-func (f *Fill) UnmarshalText(text []byte) error { return plain.UnmarshalWord(fillNames(), text, f) }
-
-// String returns the level's name: "system", "package", "die", "numa",
-// "l3cache", "l2cache", "core", or "".
-func (l Level) String() string { return plain.Word(levelNames(), l) }
-
-// MarshalText writes the level's name.
-func (l Level) MarshalText() ([]byte, error) { return plain.MarshalWord(levelNames(), l) }
-
-// UnmarshalText reads a level's name.
-func (l *Level) UnmarshalText(text []byte) error { return plain.UnmarshalWord(levelNames(), text, l) }

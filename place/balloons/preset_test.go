@@ -76,7 +76,7 @@ func TestStaticPoolsRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := place.Restore(static(), fresh, s.Save())
+	again, err := fresh.Reinstate(s.Save())
 	if err != nil || s.Difference(again) != "" {
 		t.Errorf("%v %s", err, s.Difference(again))
 	}

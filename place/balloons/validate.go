@@ -30,13 +30,11 @@ func (p Policy) Validate() error {
 	if bad := badGlob(p.ReservedNamespaces); bad != "" {
 		return &place.InvalidError{Reason: "reserved namespaces: " + bad}
 	}
-	if !p.Branches.known() || !p.Cores.known() {
+	if !p.Branches.Known() || !p.Cores.Known() {
 		return &place.InvalidError{Reason: "unknown order"}
 	}
 	return nil
 }
-
-func (o Order) known() bool { return o >= AsPolicy && o <= Spread }
 
 // check returns the defect of a type, "" if it has none.
 func (ty *Type) check() string {
@@ -49,7 +47,7 @@ func (ty *Type) check() string {
 		return "minCPUs above maxCPUs"
 	case ty.MaxBalloons > 0 && ty.MinBalloons > ty.MaxBalloons:
 		return "minBalloons above maxBalloons"
-	case !ty.Branches.known() || !ty.Cores.known() || ty.Fill < Emptiest || ty.Fill > FirstFree || ty.ShareIdle < NoLevel || ty.ShareIdle > CoreLevel:
+	case !ty.Branches.Known() || !ty.Cores.Known() || !ty.Fill.Known() || !ty.ShareIdle.Known():
 		return "unknown order, fill or level"
 	case ty.BalanceComponents && len(ty.Components) == 0:
 		return "no components to balance"

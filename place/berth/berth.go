@@ -51,11 +51,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 // Resize implements place.Resizer: own CPUs grow next to those held and shrink
 // without moving, the share stays in its pool while that has room. Devices
 // cannot change.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
 	return p.place(s, r, old)
 }
 
@@ -90,12 +86,7 @@ func (p Policy) place(s *place.State, r *place.Request, old *place.Grant) (place
 	}
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
 	k.survey()
-	if err := k.decide(g); err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return s.Answer(g, k.decide(g))
 }
 
 // decide fills in the grant.
@@ -145,7 +136,7 @@ func split(r *place.Request) (own, milli int) {
 	return 0, r.Milli
 }
 
-// survey counts the loads of the shared pool, without the workload itself.
+// survey counts the loads of the shared pool.
 func (k *task) survey() {
 	conf := k.s.Config()
 	k.pool = conf.Allowed
@@ -156,27 +147,15 @@ func (k *task) survey() {
 	nodes := k.t.Units(machine.Node)
 	k.shared = make([]load, len(nodes))
 	for b := range k.s.Bounds() {
-		k.add(b)
+		milli := b.Milli
+		if b.BE {
+			milli = 0
+		}
+		if b.Node >= 0 {
+			k.shared[b.Node].grants += b.Grants
+			k.shared[b.Node].milli += milli
+		}
+		k.total.grants += b.Grants
+		k.total.milli += milli
 	}
-	if k.old == nil {
-		return
-	}
-	k.sharable = k.sharable.Union(k.old.Own.Union(k.old.Fence).Intersect(k.pool))
-	if sh := &k.old.Share; !sh.Within.IsEmpty() {
-		at := place.Region{Node: k.t.NodeAround(sh.Within), BE: k.old.Request.Class.Traits().Borrow}
-		k.add(place.Bound{Region: &at, Load: place.Load{Grants: -1, Milli: -sh.Milli}})
-	}
-}
-
-func (k *task) add(b place.Bound) {
-	milli := b.Milli
-	if b.BE {
-		milli = 0
-	}
-	if b.Node >= 0 {
-		k.shared[b.Node].grants += b.Grants
-		k.shared[b.Node].milli += milli
-	}
-	k.total.grants += b.Grants
-	k.total.milli += milli
 }

@@ -139,9 +139,6 @@ func (k *task) little(free int) string {
 // a bound.
 func (k *task) loadWithin(within cpuset.Set) int {
 	milli, _ := k.s.SharedMilli(within)
-	if k.old != nil && !k.old.Share.Within.IsEmpty() && within.Contains(k.old.Share.Within) {
-		milli -= k.old.Share.Milli
-	}
 	return milli
 }
 

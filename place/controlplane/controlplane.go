@@ -45,7 +45,7 @@ import (
 )
 
 // Allocator is one of the four ways to choose CPUs.
-type Allocator int
+type Allocator = plain.Enum[allocatorWords]
 
 // The allocators.
 const (
@@ -55,18 +55,11 @@ const (
 	NUMANamespaceExclusive
 )
 
-func names() []string {
+type allocatorWords struct{}
+
+func (allocatorWords) Words() []string {
 	return []string{"default", "numa", "numa-namespace", "numa-namespace-exclusive"}
 }
-
-// String returns the allocator's name, as in "numa-namespace".
-func (a Allocator) String() string { return plain.Word(names(), a) }
-
-// MarshalText writes the allocator's name.
-func (a Allocator) MarshalText() ([]byte, error) { return plain.MarshalWord(names(), a) }
-
-// UnmarshalText reads an allocator's name.
-func (a *Allocator) UnmarshalText(text []byte) error { return plain.UnmarshalWord(names(), text, a) }
 
 // Policy is the control plane's policy. The zero value is its default allocator.
 type Policy struct {
@@ -87,7 +80,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err := p.refuse(r); err != nil {
 		return place.Offer{}, err
 	}
-	k := newTask(p, s, r)
+	k := newTask(p, s, r, nil)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
 	k.held = s.Reusable(r.Group).Intersect(k.bucket)
 	err := k.cpus(g)
@@ -98,19 +91,14 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err == nil {
 		err = k.rest(g)
 	}
-	if err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return s.Answer(g, err)
 }
 
 // refuse reports a condition of r, or a setting of p, that cannot be met.
 func (p Policy) refuse(r *place.Request) error {
 	reason := ""
 	switch {
-	case p.Allocator < Default || p.Allocator > NUMANamespaceExclusive || p.Buckets < 0:
+	case !p.Allocator.Known() || p.Buckets < 0:
 		return &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("%s with %d buckets is no allocator", p.Allocator, p.Buckets)}
 	case r.Mode == place.Mixed:
 		reason = "the control plane has no mixed allocations"

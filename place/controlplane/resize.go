@@ -10,33 +10,21 @@ import (
 // Resize implements place.Resizer. CPUs grow next to those held, by the order of
 // the allocator, and shrink to a part of them. A change that would move CPUs is refused.
 // Memory, devices, group and role cannot change.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
 	if err := p.refuse(r); err != nil {
 		return place.Offer{}, err
 	}
 	if !sameBesides(&old.Request, r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory, devices, group and role cannot change in place"}
 	}
-	bare, err := s.Release(r.ID)
-	if err != nil {
-		return place.Offer{}, err
-	}
-	k := newTask(p, s, r)
-	k.s, k.held = bare, heldBy(old)
+	k := newTask(p, s, r, old)
+	k.held = heldBy(old)
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Memory: old.Memory, Devices: old.Devices}
-	if err := k.cpus(g); err != nil {
-		return place.Offer{Why: k.why}, err
-	}
+	err := k.cpus(g)
 	if p.PinMemory {
 		g.Mems = k.t.NodesOf(g.Own.Union(g.Share.Within)).Union(nodesOf(old.Memory))
 	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return s.Answer(g, err)
 }
 
 // heldBy returns the CPUs that a grant owns or is bound to.

@@ -197,7 +197,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 			held.Request.ID = "db"
 			web := place.Grant{ID: "web", Share: place.Share{Within: s.Config().Allowed, Milli: 2000}}
 			web.Request.ID = "web"
-			if s, err = place.Restore(p, s, place.Saved{Grants: []*place.Grant{&held, &web}}); err != nil {
+			if s, err = s.Reinstate(place.Saved{Grants: []*place.Grant{&held, &web}}); err != nil {
 				t.Fatal(err)
 			}
 			tc.r.ID = "x"

@@ -14,6 +14,7 @@ type task struct {
 	s      *place.State
 	t      *place.Topology
 	r      *place.Request
+	old    *place.Grant
 	why    *place.Why
 	conf   *place.Config
 	held   cpuset.Set // CPUs to keep: those of the workload, or to own again
@@ -21,8 +22,10 @@ type task struct {
 	leaves []int      // of the bucket, in the order of the tree; only with namespaces
 }
 
-func newTask(p Policy, s *place.State, r *place.Request) *task {
-	k := &task{p: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
+// newTask surveys the state. old is the workload's own grant, which s does not have; nil
+// if it holds none.
+func newTask(p Policy, s *place.State, r *place.Request, old *place.Grant) *task {
+	k := &task{p: p, s: s, t: s.Topology(), r: r, old: old, why: place.NewWhy(r), conf: s.Config()}
 	k.bucket = preferred(k.conf.Allowed, k.t.Machine().Isolated)
 	k.bucket = preferred(k.bucket, k.conf.Reserved)
 	reserved := k.conf.Reserved.Intersect(k.conf.Allowed)
@@ -60,21 +63,24 @@ func (k *task) enterBucket() {
 
 // bucketOf returns the bucket of the request's namespace, by number.
 func (k *task) bucketOf(buckets int) int {
-	for g := range k.s.Grants() {
-		if g.Request.Namespace != k.r.Namespace {
-			continue
-		}
-		if at := k.holds(g, buckets); at >= 0 {
-			return at
+	of := map[string]int{}
+	grants := k.s.Grants()
+	if k.old != nil {
+		grants = func(yield func(*place.Grant) bool) {
+			if yield(k.old) {
+				k.s.Grants()(yield)
+			}
 		}
 	}
-	of := map[string]int{}
-	for g := range k.s.Grants() {
+	for g := range grants {
 		if _, seen := of[g.Request.Namespace]; !seen {
 			if at := k.holds(g, buckets); at >= 0 {
 				of[g.Request.Namespace] = at
 			}
 		}
+	}
+	if at, known := of[k.r.Namespace]; known {
+		return at
 	}
 	namespaces := make([]int, buckets)
 	for _, at := range of {

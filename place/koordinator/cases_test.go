@@ -144,7 +144,7 @@ func TestTakeCases(t *testing.T) {
 		}
 		for i, step := range c.Steps {
 			if step.Want.Available != nil {
-				k := Policy{}.task(s, s, &place.Request{ID: "x"})
+				k := Policy{}.task(s, &place.Request{ID: "x"})
 				if got := k.countable().String(); got != *step.Want.Available {
 					return false, fmt.Errorf("step %d: %s are available, want %s", i, got, *step.Want.Available)
 				}
@@ -195,7 +195,7 @@ func (c *takeCase) one(s *place.State, a *answer) error {
 func (c *takeCase) order(s *place.State) error {
 	r := c.request("new", place.LSR, 1, c.Bind)
 	free := s.Ownable(place.LSR)
-	rank := Policy{}.task(s, s, &r).scattered(free, cpuset.Set{})
+	rank := Policy{}.task(s, &r).scattered(free, cpuset.Set{})
 	got := free.Slice()
 	slices.SortFunc(got, func(x, y int) int {
 		a, b := rank(x), rank(y)
@@ -403,7 +403,7 @@ func (c *allocateCase) sameUse(t *place.Topology) error {
 
 func (c *allocateCase) perNuma(p Policy, s *place.State, r *place.Request, cpus cpuset.Set) error {
 	got := map[string]float64{}
-	k := p.task(s, s, r)
+	k := p.task(s, r)
 	nodes := k.nodes()
 	shares := k.perNode(k.t.CPUsOf(r.Nodes), r.Milli)
 	for i := range nodes {

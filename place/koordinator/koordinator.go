@@ -76,35 +76,24 @@ func (Policy) Name() string { return "koordinator" }
 
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
-	return p.task(s, s, r).place()
+	return p.place(s, r, nil)
 }
 
 // Resize implements place.Resizer: the CPUs that are held are preferred to all
 // others, so that they grow in place and shrink without moving. Devices cannot
 // change.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
-	bare, err := s.Release(r.ID)
-	if err != nil {
-		return place.Offer{}, err
-	}
-	k := p.task(bare, s, r)
-	k.old = old
-	return k.place()
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
+	return p.place(s, r, old)
 }
 
 // task is one request on its way to a grant.
 type task struct {
 	Policy
-	s    *place.State // without the workload's own grant
-	with *place.State // the state as it is
-	t    *place.Topology
-	r    *place.Request
-	why  *place.Why
-	old  *place.Grant // the workload's grant, nil if it has none
+	s   *place.State // without the workload's own grant
+	t   *place.Topology
+	r   *place.Request
+	why *place.Why
+	old *place.Grant // the workload's grant, nil if it has none
 
 	conf      *place.Config
 	pool      cpuset.Set // of LS and BE
@@ -115,8 +104,15 @@ type task struct {
 	few       cpuset.Set // the nodes found for MaxNodes
 }
 
-func (p Policy) task(s, with *place.State, r *place.Request) *task {
-	k := &task{Policy: p, s: s, with: with, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
+func (p Policy) place(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
+	k := p.task(s, r)
+	k.old = old
+	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why}
+	return s.Answer(g, k.decide(g))
+}
+
+func (p Policy) task(s *place.State, r *place.Request) *task {
+	k := &task{Policy: p, s: s, t: s.Topology(), r: r, why: place.NewWhy(r), conf: s.Config()}
 	if r.Bind != place.BindAny {
 		k.Bind = r.Bind
 	}
@@ -136,16 +132,6 @@ func (p Policy) task(s, with *place.State, r *place.Request) *task {
 	k.sharable = s.Sharable().Intersect(k.pool)
 	k.threads, _ = k.t.ThreadsPerCore()
 	return k
-}
-
-func (k *task) place() (place.Offer, error) {
-	g := &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why}
-	if err := k.decide(g); err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	o := k.with.Offer()
-	o.Grant = g
-	return o, nil
 }
 
 // decide fills in the grant.
@@ -196,7 +182,7 @@ func (k *task) rest(g *place.Grant) (err error) {
 	if k.old != nil {
 		held = k.old.Memory
 	}
-	if g.Mems, g.Memory, err = k.with.RefitMemory(nodes, held, k.counted()); err != nil {
+	if g.Mems, g.Memory, err = k.s.RefitMemory(nodes, held, k.counted()); err != nil {
 		return err
 	}
 	bound := !g.Own.IsEmpty() || g.Share.Counted

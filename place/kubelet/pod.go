@@ -257,19 +257,14 @@ func (k *task) podSets(pod *pod, mask place.Hint) (sets []cpuset.Set, pool cpuse
 }
 
 // Release implements place.Releaser: a pod's pool ends with its last container.
-func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
-	g, ok := s.Grant(id)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: id}
-	}
+func (p Policy) Release(s *place.State, g *place.Grant) (place.Offer, error) {
 	o := s.Offer()
-	o.Drop = []string{id}
 	pool, ok := s.Pool(podPool(g.Request.Group))
 	if !ok || g.Request.Group == "" {
 		return o, nil
 	}
 	for other := range s.Members(g.Request.Group) {
-		if other.ID != id {
+		if other != g {
 			return o, nil
 		}
 	}
@@ -280,11 +275,7 @@ func (p Policy) Release(s *place.State, id string) (place.Offer, error) {
 // Resize implements place.Resizer for shared workloads. A workload
 // with exclusive CPUs, memory or devices cannot change them in place; one without
 // cannot get any.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
 	k := p.task(s, r)
 	if err := k.fit(r.Milli); err != nil {
 		return place.Offer{Why: k.why}, err

@@ -122,7 +122,7 @@ func (k *task) rank(i int, width []int) place.Rank {
 	if k.burst {
 		rank[3] = max(0, k.r.LimitMilli-has.room)
 		if k.r.LimitMilli == 0 {
-			rank[3] = max(p.level.height()-k.level.height(), k.level.height()-p.level.height())
+			rank[3] = max(height(p.level)-height(k.level), height(k.level)-height(p.level))
 			rank[5] = -has.room
 		}
 	}

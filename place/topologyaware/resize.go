@@ -12,11 +12,7 @@ import (
 // has too little, moves to the nearest one around it that has enough. Own CPUs
 // grow next to those held and shrink without moving. Memory is kept, unless
 // another amount is asked for; devices cannot change.
-func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
-	old, ok := s.Grant(r.ID)
-	if !ok {
-		return place.Offer{}, &place.NotHeldError{ID: r.ID}
-	}
+func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
 	if !old.Request.SameDevices(r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "devices cannot change in place"}
 	}
@@ -24,12 +20,8 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	without, err := s.Release(r.ID)
-	if err != nil {
-		return place.Offer{}, err
-	}
-	k := newTask(p, without, r, w, old.Own)
-	if lost := old.Own.Minus(without.OwnableBy(r)); w.own > 0 && !lost.IsEmpty() {
+	k := newTask(p, s, r, w, old.Own)
+	if lost := old.Own.Minus(s.OwnableBy(r)); w.own > 0 && !lost.IsEmpty() {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "may not own CPUs " + lost.String() + " any longer"}
 	}
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Devices: old.Devices}
@@ -37,12 +29,7 @@ func (p Policy) Resize(s *place.State, r *place.Request) (place.Offer, error) {
 	if err == nil {
 		err = k.keepMemory(g, old, at)
 	}
-	if err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return s.Answer(g, err)
 }
 
 // keepMemory leaves memory where it is if the amounts are the same.

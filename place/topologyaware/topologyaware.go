@@ -61,7 +61,7 @@ import (
 )
 
 // Level is a level of the tree of pools.
-type Level int
+type Level = plain.Enum[levelWords]
 
 // The levels. Package is the zero value because it is the default of
 // Policy.UnlimitedBurstable.
@@ -73,19 +73,12 @@ const (
 	L3Cache
 )
 
-func levelNames() []string { return []string{"package", "system", "die", "numa", "l3cache"} }
+type levelWords struct{}
 
-// String returns the level's name.
-func (l Level) String() string { return plain.Word(levelNames(), l) }
-
-// MarshalText writes the level's name.
-func (l Level) MarshalText() ([]byte, error) { return plain.MarshalWord(levelNames(), l) }
-
-// UnmarshalText reads a level's name.
-func (l *Level) UnmarshalText(text []byte) error { return plain.UnmarshalWord(levelNames(), text, l) }
+func (levelWords) Words() []string { return []string{"package", "system", "die", "numa", "l3cache"} }
 
 // height counts levels from the top.
-func (l Level) height() int {
+func height(l Level) int {
 	switch l {
 	case System:
 		return 0
@@ -152,12 +145,7 @@ func (p Policy) place(s *place.State, r *place.Request, w demand, again cpuset.S
 	if err == nil {
 		err = k.rest(g, at)
 	}
-	if err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	o := s.Offer()
-	o.Grant = g
-	return o, nil
+	return s.Answer(g, err)
 }
 
 // usesReserved reports whether r belongs on the reserved CPUs.
