@@ -186,6 +186,14 @@ func (s Set) Minus(t Set) Set {
 	return s
 }
 
+// Without returns the members of s that t does not have, or s if that leaves none.
+func (s Set) Without(t Set) Set {
+	if left := s.Minus(t); !left.IsEmpty() {
+		return left
+	}
+	return s
+}
+
 // With returns s and id.
 func (s Set) With(id int) (Set, error) {
 	if id < 0 || id >= Limit {

@@ -1,13 +1,11 @@
 package place
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 )
-
-func compareNames(a, b string) int { return cmp.Compare(a, b) }
 
 // Offer is a change that a policy proposes. Making one changes nothing.
 type Offer struct {
@@ -120,7 +118,7 @@ func (c *change) remove(g *Grant) {
 		c.follow(g, -1)
 	}
 	if len(g.Memory) > 0 {
-		c.writeFree()
+		writable(&c.free, &c.ownFree)
 		for _, b := range g.Memory {
 			if i, ok := c.cell(b.Node, b.Resource); ok {
 				c.free[i] += b.Bytes
@@ -216,10 +214,10 @@ func (c *change) join(g *Grant, by int) {
 	if !ok {
 		return
 	}
-	c.writePools()
+	writable(&c.pools, &c.ownPools)
 	b := *c.pools[at]
-	b.n += by
-	b.milli += by * g.Share.Milli
+	b.Grants += by
+	b.Milli += by * g.Share.Milli
 	c.pools[at] = &b
 }
 
@@ -300,9 +298,7 @@ func (c *change) count(g *Grant, by int) {
 
 // follow adds g to or takes it from those that live in its bound.
 func (c *change) follow(g *Grant, by int) {
-	if !c.ownBounds {
-		c.bounds, c.ownBounds = slices.Clone(c.bounds), true
-	}
+	writable(&c.bounds, &c.ownBounds)
 	be := g.Request.Class.Traits().Borrow
 	i := slices.IndexFunc(c.bounds, func(b Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
@@ -321,7 +317,7 @@ func (c *change) useMemory(g *Grant) error {
 	if len(g.Memory) == 0 {
 		return nil
 	}
-	c.writeFree()
+	writable(&c.free, &c.ownFree)
 	for _, b := range g.Memory {
 		i, ok := c.cell(b.Node, b.Resource)
 		if !ok {
@@ -337,7 +333,7 @@ func (c *change) useMemory(g *Grant) error {
 
 func (c *change) useDevices(g *Grant) error {
 	for _, name := range g.Devices {
-		c.writeUsing()
+		writable(&c.using, &c.ownUsing)
 		i, ok := c.device(name)
 		if !ok {
 			return &DeviceError{name, "no such device"}
@@ -373,7 +369,7 @@ func takeTurns(a, b *Request) bool {
 
 // yield hands a device on to another workload of the group that holds it too.
 func (c *change) yield(g *Grant, name string) {
-	c.writeUsing()
+	writable(&c.using, &c.ownUsing)
 	i, ok := c.device(name)
 	if !ok || c.using[i] != g.ID {
 		return
@@ -399,26 +395,13 @@ func (c *change) writeHoldings() {
 
 func (c *change) writeRefs() {
 	c.writeHoldings()
-	if !c.ownRefs {
-		c.refs, c.ownRefs = slices.Clone(c.refs), true
-	}
+	writable(&c.refs, &c.ownRefs)
 }
 
-func (c *change) writeFree() {
-	if !c.ownFree {
-		c.free, c.ownFree = slices.Clone(c.free), true
-	}
-}
-
-func (c *change) writeUsing() {
-	if !c.ownUsing {
-		c.using, c.ownUsing = slices.Clone(c.using), true
-	}
-}
-
-func (c *change) writePools() {
-	if !c.ownPools {
-		c.pools, c.ownPools = slices.Clone(c.pools), true
+// writable copies a part of the state that the change does not own yet.
+func writable[T any](part *[]T, own *bool) {
+	if !*own {
+		*part, *own = slices.Clone(*part), true
 	}
 }
 
@@ -460,5 +443,5 @@ func (c *change) checkPoolMembers(o *Offer) error {
 
 // device returns the position of a device.
 func (s *State) device(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.devices, name, func(d Device, name string) int { return compareNames(d.Name, name) })
+	return slices.BinarySearchFunc(s.devices, name, func(d Device, name string) int { return strings.Compare(d.Name, name) })
 }

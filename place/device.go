@@ -46,36 +46,27 @@ func (s *State) FitDevices(nodes cpuset.Set, requests []DeviceRequest) (names []
 	return names, far, nil
 }
 
-// Refit adds devices, memory and its nodes to a grant, as its Request asks, near
-// the NUMA nodes (by number). old is the grant that the workload holds, nil for none:
-// its devices stay, and its memory as RefitMemory says. Errors are those of
-// RefitDevices and RefitMemory.
-func (s *State) Refit(g, old *Grant, nodes cpuset.Set) (err error) {
-	var held []Block
-	if old != nil {
-		held = old.Memory
+// Refit adds devices, memory and its nodes to a grant: the devices of its Request and
+// the amounts, near the NUMA nodes (by number). old is the grant that the workload held
+// before and that s does not have; nil for none. Its devices stay, and may only be given
+// up (*RejectedError); its memory stays as RefitMemory says.
+func (s *State) Refit(g, old *Grant, nodes cpuset.Set, amounts []Amount) (err error) {
+	var had []Block
+	if old == nil {
+		g.Devices, _, err = s.FitDevices(nodes, g.Request.Devices)
+	} else {
+		had = old.Memory
+		if len(g.Request.Devices) > 0 {
+			g.Devices = old.Devices
+			if !old.Request.SameDevices(&g.Request) {
+				return &RejectedError{ID: g.ID, Reason: "devices cannot change in place"}
+			}
+		}
 	}
-	if g.Devices, err = s.RefitDevices(nodes, old, &g.Request); err != nil {
-		return err
+	if err == nil {
+		g.Mems, g.Memory, err = s.RefitMemory(nodes, had, amounts)
 	}
-	g.Mems, g.Memory, err = s.RefitMemory(nodes, held, g.Request.Memory)
 	return err
-}
-
-// RefitDevices is FitDevices for a workload that may hold devices: old is its
-// grant, nil if there is none. A request may drop devices that the workload holds; any
-// other change of devices is refused (*RejectedError).
-func (s *State) RefitDevices(nodes cpuset.Set, old *Grant, r *Request) (names []string, err error) {
-	switch {
-	case len(r.Devices) == 0:
-		return nil, nil
-	case old == nil:
-		names, _, err = s.FitDevices(nodes, r.Devices)
-		return names, err
-	case !old.Request.SameDevices(r):
-		return nil, &RejectedError{ID: r.ID, Reason: "devices cannot change in place"}
-	}
-	return old.Devices, nil
 }
 
 func (s *State) pick(at int, nodes cpuset.Set, names []string, far int) ([]string, int) {

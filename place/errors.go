@@ -16,56 +16,24 @@ type Refusal interface {
 // Refusals returns one Refusal of each kind.
 func Refusals() []Refusal {
 	return []Refusal{
-		&InvalidError{},
-		&CPUsError{},
-		&SMTError{},
-		&NUMAError{},
-		&MemoryError{},
-		&DeviceError{},
-		&FloorError{},
-		&ConflictError{},
-		&RejectedError{},
-		&StaleError{},
-		&NotHeldError{},
-		&HeldError{},
+		&InvalidError{}, &CPUsError{}, &SMTError{}, &NUMAError{}, &MemoryError{}, &DeviceError{},
+		&FloorError{}, &ConflictError{}, &RejectedError{}, &StaleError{}, &NotHeldError{}, &HeldError{},
 	}
 }
 
 // Kind implements Refusal.
-func (*InvalidError) Kind() string { return "invalid" }
-
-// Kind implements Refusal.
-func (*CPUsError) Kind() string { return "not-enough-cpus" }
-
-// Kind implements Refusal.
-func (*SMTError) Kind() string { return "smt-alignment" }
-
-// Kind implements Refusal.
-func (*NUMAError) Kind() string { return "numa" }
-
-// Kind implements Refusal.
-func (*MemoryError) Kind() string { return "memory" }
-
-// Kind implements Refusal.
-func (*DeviceError) Kind() string { return "device" }
-
-// Kind implements Refusal.
-func (*FloorError) Kind() string { return "floor" }
-
-// Kind implements Refusal.
+func (*InvalidError) Kind() string  { return "invalid" }
+func (*CPUsError) Kind() string     { return "not-enough-cpus" }
+func (*SMTError) Kind() string      { return "smt-alignment" }
+func (*NUMAError) Kind() string     { return "numa" }
+func (*MemoryError) Kind() string   { return "memory" }
+func (*DeviceError) Kind() string   { return "device" }
+func (*FloorError) Kind() string    { return "floor" }
 func (*ConflictError) Kind() string { return "conflict" }
-
-// Kind implements Refusal.
 func (*RejectedError) Kind() string { return "rejected" }
-
-// Kind implements Refusal.
-func (*StaleError) Kind() string { return "stale" }
-
-// Kind implements Refusal.
-func (*NotHeldError) Kind() string { return "not-held" }
-
-// Kind implements Refusal.
-func (*HeldError) Kind() string { return "held" }
+func (*StaleError) Kind() string    { return "stale" }
+func (*NotHeldError) Kind() string  { return "not-held" }
+func (*HeldError) Kind() string     { return "held" }
 
 // InvalidError is a request or a configuration that makes no sense on any machine.
 type InvalidError struct{ ID, Reason string }

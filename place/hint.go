@@ -1,6 +1,9 @@
 package place
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Hint is a set of NUMA nodes that could serve one resource.
 type Hint struct {
@@ -54,36 +57,29 @@ func bestMask(masks []uint64, rank func(uint64) Rank) (best uint64, ok bool) {
 // commonPreferred returns the masks of the combinations that are preferred: each
 // list names the mask as preferred or has a preferred Any.
 func commonPreferred(all uint64, lists [][]Hint) []uint64 {
-	named := map[uint64]int{} // lists that name the mask
-	anys := 0                 // lists with Any
-	free := map[uint64]int{}  // lists that name the mask and have Any: counted once
+	named := map[uint64]int{} // lists without Any that name the mask
+	without := 0              // lists without Any
 	for _, list := range lists {
+		one := 1
+		if slices.ContainsFunc(list, func(h Hint) bool { return h.Preferred && h.Any }) {
+			one = 0
+		}
+		without += one
 		mine := map[uint64]bool{}
-		anyNode := false
 		for _, h := range list {
-			switch {
-			case h.Preferred && h.Any:
-				anyNode = true
-			case h.Preferred && !mine[h.Nodes&all]:
-				mine[h.Nodes&all] = true
-				named[h.Nodes&all]++
+			if m := h.Nodes & all; h.Preferred && !h.Any && !mine[m] {
+				mine[m] = true
+				named[m] += one
 			}
-		}
-		if !anyNode {
-			continue
-		}
-		anys++
-		for m := range mine {
-			free[m]++
 		}
 	}
 	var common []uint64
 	for m, n := range named {
-		if n+anys-free[m] == len(lists) {
+		if n == without {
 			common = append(common, m)
 		}
 	}
-	if anys == len(lists) {
+	if without == 0 {
 		common = append(common, all)
 	}
 	return common

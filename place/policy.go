@@ -3,6 +3,7 @@ package place
 import (
 	"errors"
 	"slices"
+	"strings"
 )
 
 // Policy answers requests. It keeps nothing between calls: all it needs to know
@@ -164,7 +165,7 @@ func (s *State) Reinstate(saved Saved) (*State, error) {
 		try(o)
 	}
 	order := slices.DeleteFunc(slices.Clone(saved.Grants), func(g *Grant) bool { return g == nil })
-	slices.SortStableFunc(order, func(a, b *Grant) int { return compareNames(a.ID, b.ID) })
+	slices.SortStableFunc(order, func(a, b *Grant) int { return strings.Compare(a.ID, b.ID) })
 	for _, g := range order {
 		if _, held := s.Grant(g.ID); held {
 			errs = append(errs, &HeldError{g.ID})

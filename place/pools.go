@@ -11,12 +11,15 @@ type Load struct {
 	Milli  int // CPU time, in thousandths of a CPU
 }
 
-// PoolLoads yields the named pools by name, with the load of their members. The
+// CPUs returns the CPUs that the workloads need: one at least, if there are any.
+func (l Load) CPUs() int { return max(min(1, l.Grants), WholeCPUs(l.Milli)) }
+
+// Pools yields the named pools by name, with the load of their members. The
 // caller must not change them.
-func (s *State) PoolLoads() iter.Seq2[*Pool, Load] {
+func (s *State) Pools() iter.Seq2[*Pool, Load] {
 	return func(yield func(*Pool, Load) bool) {
 		for _, b := range s.pools {
-			if !yield(&b.Pool, Load{b.n, b.milli}) {
+			if !yield(&b.Pool, b.Load) {
 				return
 			}
 		}
@@ -31,13 +34,13 @@ func (c *change) setPools(pools []Pool) error {
 			return &InvalidError{Reason: "a pool without name"}
 		}
 		if at, ok := c.pool(pools[i].Name); ok {
-			c.unhold(c.pools[at].CPUs)
+			c.unhold(c.pools[at].Pool.CPUs)
 			c.narrowed = true
 		}
 	}
 	for i := range pools {
 		p := &pools[i]
-		c.writePools()
+		writable(&c.pools, &c.ownPools)
 		at, ok := c.pool(p.Name)
 		if p.CPUs.IsEmpty() {
 			if ok {
@@ -54,7 +57,7 @@ func (c *change) setPools(pools []Pool) error {
 		c.hold(p.CPUs)
 		b := &poolState{Pool: *p}
 		if ok {
-			b.n, b.milli = c.pools[at].n, c.pools[at].milli
+			b.Load = c.pools[at].Load
 			c.pools[at] = b
 		} else {
 			c.pools = slices.Insert(c.pools, at, b)

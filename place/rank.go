@@ -1,20 +1,19 @@
 package place
 
-// RankLen is the number of integers in a Rank.
-const RankLen = 10
+import (
+	"cmp"
+	"strconv"
+)
 
 // Rank orders candidates: lower is better, compared from the first integer on.
 // Unused places stay zero.
-type Rank [RankLen]int
+type Rank [10]int
 
 // Compare returns -1 where r is better than o, 1 where it is worse, else 0.
 func (r *Rank) Compare(o *Rank) int {
 	for i := range r {
 		if r[i] != o[i] {
-			if r[i] < o[i] {
-				return -1
-			}
-			return 1
+			return cmp.Compare(r[i], o[i])
 		}
 	}
 	return 0
@@ -86,7 +85,7 @@ func (c *Choice) label(d *Decision, i int) string {
 		return ""
 	}
 	if c.Label == nil {
-		return "candidate " + itoa(i)
+		return "candidate " + strconv.Itoa(i)
 	}
 	return c.Label(i)
 }

@@ -122,8 +122,11 @@ func (a *Affinity) Matches(r *Request) bool {
 	return true
 }
 
+// WholeCPUs returns CPU time in thousandths of a CPU as CPUs, rounded up.
+func WholeCPUs(milli int) int { return (milli + 999) / 1000 }
+
 // Whole returns the number of whole CPUs in Milli, rounded up.
-func (r *Request) Whole() int { return (r.Milli + 999) / 1000 }
+func (r *Request) Whole() int { return WholeCPUs(r.Milli) }
 
 // Split returns how many CPUs the request wants for itself and how much time
 // of a pool, by its mode. Auto is left to the policy and read as Shared.

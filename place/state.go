@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -83,7 +84,7 @@ type Region struct {
 // poolState is a named pool and the load of its members.
 type poolState struct {
 	Pool
-	n, milli int
+	Load
 }
 
 // New returns the state of an empty machine.
@@ -119,11 +120,7 @@ func (s *State) floor(c *Config) error {
 	case !c.Reserved.IsEmpty():
 		c.Floor = c.Reserved
 	default:
-		from := c.Allowed.Minus(s.t.m.Isolated)
-		if from.IsEmpty() {
-			from = c.Allowed
-		}
-		first, _ := from.First()
+		first, _ := c.Allowed.Without(s.t.m.Isolated).First()
 		c.Floor = cpuset.MustOf(first)
 	}
 	return nil
@@ -157,7 +154,7 @@ func (s *State) stock(c *Config) error {
 
 func (s *State) equip(c *Config) error {
 	s.devices = slices.Clone(c.Devices)
-	slices.SortFunc(s.devices, func(a, b Device) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(s.devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	for i, d := range s.devices {
 		if i > 0 && d.Name == s.devices[i-1].Name {
 			return &InvalidError{Reason: fmt.Sprintf("two devices named %q", d.Name)}
@@ -214,18 +211,7 @@ func (s *State) Pool(name string) (*Pool, bool) {
 }
 
 func (s *State) pool(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.pools, name, func(p *poolState, name string) int { return compareNames(p.Name, name) })
-}
-
-// Pools yields the named pools by name. Do not change them.
-func (s *State) Pools() iter.Seq[*Pool] {
-	return func(yield func(*Pool) bool) {
-		for _, b := range s.pools {
-			if !yield(&b.Pool) {
-				return
-			}
-		}
-	}
+	return slices.BinarySearchFunc(s.pools, name, func(p *poolState, name string) int { return strings.Compare(p.Name, name) })
 }
 
 // Owned returns the CPUs that grants own or fence, and those of named pools.
@@ -296,7 +282,7 @@ func (s *State) shared(sh *Share, be bool) cpuset.Set {
 			return cpuset.Set{}
 		}
 		p := s.pools[i]
-		return p.CPUs.Union(p.Idle.Intersect(s.Sharable()))
+		return p.Pool.CPUs.Union(p.Idle.Intersect(s.Sharable()))
 	case sh.Within.IsEmpty():
 		return sh.Within
 	}
@@ -337,7 +323,7 @@ func (s *State) PoolMilli(name string) (milli, grants int) {
 	if !ok {
 		return 0, 0
 	}
-	return s.pools[i].milli, s.pools[i].n
+	return s.pools[i].Milli, s.pools[i].Grants
 }
 
 // OwnableBy returns Ownable for the request's class and the CPUs that it may own in

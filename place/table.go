@@ -2,6 +2,7 @@ package place
 
 import (
 	"iter"
+	"sort"
 	"strings"
 )
 
@@ -46,28 +47,13 @@ func (l *table) compare(g *Grant, k *key) int {
 // find returns the chunk where k is or belongs, its place there, and whether it
 // is there.
 func (l *table) find(k key) (pos, at int, ok bool) {
-	low, high := 0, len(l.chunks) // chunks before low begin at k or before it, from high on after it
-	for low < high {
-		if mid := (low + high) / 2; l.compare(l.chunks[mid].room[0], &k) <= 0 {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	if low == 0 {
+	pos = sort.Search(len(l.chunks), func(i int) bool { return l.compare(l.chunks[i].room[0], &k) > 0 }) - 1
+	if pos < 0 {
 		return 0, 0, false
 	}
-	pos = low - 1
 	c := l.chunks[pos]
-	low, high = 0, c.n // grants before low come before k, from high on do not
-	for low < high {
-		if mid := (low + high) / 2; l.compare(c.room[mid], &k) < 0 {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	return pos, low, low < c.n && l.compare(c.room[low], &k) == 0
+	at = sort.Search(c.n, func(i int) bool { return l.compare(c.room[i], &k) >= 0 })
+	return pos, at, at < c.n && l.compare(c.room[at], &k) == 0
 }
 
 func (l *table) get(id string) *Grant {

@@ -2,6 +2,7 @@ package place
 
 import (
 	"slices"
+	"strconv"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -355,7 +356,7 @@ func (t *Topology) Label(k machine.Kind, pos int) string {
 	if k != CPU {
 		kind = k.String()
 	}
-	return kind + " " + itoa(t.units[k][pos].ID)
+	return kind + " " + strconv.Itoa(t.units[k][pos].ID)
 }
 
 func (v *View) fits(st *Stage, pos int) string {

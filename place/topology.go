@@ -1,7 +1,6 @@
 package place
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -31,7 +30,6 @@ type Topology struct {
 	cores   [kinds][][]int16 // by position: the core positions inside
 	offset  [kinds]int       // of each kind of domain in a flat array of counts; its length at CPU
 	dist    [][]int          // by node position
-	near    [][]int          // by node position: all nodes, nearest first
 	byNode  []int16          // by node id: position, -1 none
 	threads int
 	uniform bool     // every core has the same number of threads
@@ -129,11 +127,7 @@ func (t *Topology) index() {
 }
 
 func none(n int) []int16 {
-	at := make([]int16, n)
-	for i := range at {
-		at[i] = -1
-	}
-	return at
+	return slices.Repeat([]int16{-1}, n)
 }
 
 func (t *Topology) measure() {
@@ -141,7 +135,7 @@ func (t *Topology) measure() {
 	t.byNode = none(nodes[len(nodes)-1].ID + 1)
 	for i := range nodes {
 		t.byNode[nodes[i].ID] = int16(i)
-		row, order := make([]int, len(nodes)), make([]int, len(nodes))
+		row := make([]int, len(nodes))
 		for j := range nodes {
 			d, ok := t.m.Distance(nodes[i].ID, nodes[j].ID)
 			if !ok && i == j {
@@ -149,16 +143,11 @@ func (t *Topology) measure() {
 			} else if !ok {
 				d = 20
 			}
-			row[j], order[j] = d, j
+			row[j] = d
 		}
-		slices.SortStableFunc(order, func(a, b int) int {
-			return cmp.Or(cmp.Compare(min(1, abs(a-i)), min(1, abs(b-i))), cmp.Compare(row[a], row[b]))
-		})
-		t.dist, t.near = append(t.dist, row), append(t.near, order)
+		t.dist = append(t.dist, row)
 	}
 }
-
-func abs(n int) int { return max(n, -n) }
 
 // Machine returns the machine that t indexes.
 func (t *Topology) Machine() *machine.Machine { return t.m }
@@ -202,10 +191,6 @@ func (t *Topology) Node(id int) (pos int, ok bool) {
 // If the machine has no distances, it is 10 within a node and 20 between nodes.
 func (t *Topology) Distance(from, to int) int { return t.dist[from][to] }
 
-// Nearest returns all node positions, the given one first, then by rising
-// distance from it. The slice is t's own.
-func (t *Topology) Nearest(node int) []int { return t.near[node] }
-
 // NodesOf returns the numbers of the NUMA nodes that have a CPU of the set.
 func (t *Topology) NodesOf(cpus cpuset.Set) cpuset.Set {
 	var nodes cpuset.Set
@@ -225,6 +210,17 @@ func (t *Topology) NodeAround(cpus cpuset.Set) int {
 		return pos
 	}
 	return -1
+}
+
+// OfKind returns the CPUs of a kind of core, as of machine.KindP.
+func (t *Topology) OfKind(kind string) cpuset.Set {
+	var cpus cpuset.Set
+	for _, c := range t.m.CPUs {
+		if c.Kind == kind {
+			cpus, _ = cpus.With(c.ID)
+		}
+	}
+	return cpus
 }
 
 // CPUsOf returns the CPUs of the NUMA nodes with the given numbers.

@@ -2,7 +2,6 @@ package place
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -130,5 +129,3 @@ func (w *Why) String() string {
 	}
 	return b.String()
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

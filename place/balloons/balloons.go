@@ -334,7 +334,7 @@ func (k *task) finish(o place.Offer, sh place.Share, cpus cpuset.Set) (place.Off
 		return place.Offer{}, err
 	}
 	g := &place.Grant{ID: k.r.ID, Share: sh, Request: *k.r, Why: k.why}
-	if err := k.s.Refit(g, nil, k.t.NodesOf(cpus)); err != nil {
+	if err := k.s.Refit(g, nil, k.t.NodesOf(cpus), k.r.Memory); err != nil {
 		return place.Offer{}, err
 	}
 	o.Grant = g

@@ -94,7 +94,7 @@ func (k *task) prefer(ty *Type, from cpuset.Set, n int) cpuset.Set {
 		narrow("not isolated", from.Minus(isolated))
 	}
 	if ty.PreferCoreKind != "" {
-		narrow("cores of kind "+ty.PreferCoreKind, from.Intersect(k.ofKind(ty.PreferCoreKind)))
+		narrow("cores of kind "+ty.PreferCoreKind, from.Intersect(k.t.OfKind(ty.PreferCoreKind)))
 	}
 	if len(ty.PreferNear) > 0 || ty.PreferIsolated || ty.PreferCoreKind != "" {
 		return from
@@ -107,20 +107,10 @@ func (k *task) prefer(ty *Type, from cpuset.Set, n int) cpuset.Set {
 			}
 		}
 		if o.PreferCoreKind != "" {
-			narrow("left to "+o.Name, from.Minus(k.ofKind(o.PreferCoreKind)))
+			narrow("left to "+o.Name, from.Minus(k.t.OfKind(o.PreferCoreKind)))
 		}
 	}
 	return from
-}
-
-func (k *task) ofKind(kind string) cpuset.Set {
-	var cpus cpuset.Set
-	for _, c := range k.t.Machine().CPUs {
-		if c.Kind == kind {
-			cpus, _ = cpus.With(c.ID)
-		}
-	}
-	return cpus
 }
 
 // chooser is one choice of CPUs.

@@ -161,7 +161,7 @@ func (k *task) survey(ty *Type) []balloon {
 		}
 	}
 	f := fleet{prefix: ty.Name + "/", all: make([]balloon, 0, n)}
-	for pool, load := range k.s.PoolLoads() {
+	for pool, load := range k.s.Pools() {
 		if typeName(pool) == ty.Name {
 			f.all = append(f.all, balloon{pool: pool, num: number(pool.Name), size: pool.CPUs.Len(), milli: load.Milli, members: load.Grants})
 		}

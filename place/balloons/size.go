@@ -82,7 +82,7 @@ func (k *task) full(name string, n int) string {
 func (ty *Type) size(milli int) (n int, ok bool) {
 	n = max(1, ty.MinCPUs)
 	if !ty.Overcommit {
-		n = max(n, (milli+999)/1000)
+		n = max(n, place.WholeCPUs(milli))
 	}
 	return n, ty.MaxCPUs == 0 || n <= ty.MaxCPUs
 }
@@ -268,7 +268,7 @@ func (p *Policy) first(s *place.State) ([]place.Pool, error) {
 // first free ones.
 func (k *task) fitLists(ty *Type, pool *place.Pool, milli int) (place.Pool, error) {
 	if !pool.CPUs.IsEmpty() {
-		if n := (milli + 999) / 1000; n > pool.CPUs.Len() && !ty.Overcommit {
+		if n := place.WholeCPUs(milli); n > pool.CPUs.Len() && !ty.Overcommit {
 			return place.Pool{}, &place.CPUsError{Asked: n, Available: pool.CPUs.Len()}
 		}
 		return *pool, nil

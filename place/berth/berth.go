@@ -64,19 +64,11 @@ type task struct {
 	old *place.Grant // the grant that the workload holds, nil if it holds none
 
 	strategy place.Strategy
-	pool     cpuset.Set // of shared workloads: allowed and not isolated, and the floor
-	sharable cpuset.Set // the part of pool without exclusive CPUs
-	shared   []load     // by node position
-	total    load
+	pool     cpuset.Set   // of shared workloads: allowed and not isolated, and the floor
+	sharable cpuset.Set   // the part of pool without exclusive CPUs
+	shared   []place.Load // by node position
+	total    place.Load
 	pull     []int
-}
-
-// load is the number of grants in a part of the pool, and their CPU time.
-type load struct{ grants, milli int }
-
-// cpus returns the CPUs that the load needs.
-func (l load) cpus() int {
-	return max(min(1, l.grants), (l.milli+999)/1000)
 }
 
 func (p Policy) place(s *place.State, r *place.Request, old *place.Grant) (place.Offer, error) {
@@ -108,32 +100,20 @@ func (k *task) decide(g *place.Grant) error {
 			nodes = near
 		}
 	}
-	return k.s.Refit(g, k.old, nodes)
+	return k.s.Refit(g, k.old, nodes, k.r.Memory)
 }
 
 // split returns the CPUs and the time of the pool that a request gets by class
 // and mode.
 func split(r *place.Request) (own, milli int) {
-	mode := r.Mode
-	if mode == place.Auto {
-		switch c := r.Class.Traits(); {
-		case c.Own && c.WholeCores:
-			mode = place.Exclusive
-		case c.Own:
-			mode = place.Mixed
+	of := *r
+	if c := r.Class.Traits(); r.Mode == place.Auto && c.Own {
+		of.Mode = place.Mixed
+		if c.WholeCores {
+			of.Mode = place.Exclusive
 		}
 	}
-	switch mode {
-	case place.Exclusive:
-		return r.Whole(), 0
-	case place.Mixed:
-		shared := r.SharedMilli
-		if shared == 0 {
-			shared = r.Milli % 1000
-		}
-		return (r.Milli - shared) / 1000, shared
-	}
-	return 0, r.Milli
+	return of.Split()
 }
 
 // survey counts the loads of the shared pool.
@@ -145,17 +125,17 @@ func (k *task) survey() {
 	}
 	k.sharable = k.s.Sharable().Intersect(k.pool)
 	nodes := k.t.Units(machine.Node)
-	k.shared = make([]load, len(nodes))
+	k.shared = make([]place.Load, len(nodes))
 	for b := range k.s.Bounds() {
 		milli := b.Milli
 		if b.BE {
 			milli = 0
 		}
 		if b.Node >= 0 {
-			k.shared[b.Node].grants += b.Grants
-			k.shared[b.Node].milli += milli
+			k.shared[b.Node].Grants += b.Grants
+			k.shared[b.Node].Milli += milli
 		}
-		k.total.grants += b.Grants
-		k.total.milli += milli
+		k.total.Grants += b.Grants
+		k.total.Milli += milli
 	}
 }

@@ -118,7 +118,7 @@ func (h *search) limits(from *cpuset.Set) error {
 	for i := range nodes {
 		free := h.v.FreeIn(machine.Node, i)
 		if free > 0 && shared {
-			if l := h.shared[i].cpus(); l > 0 {
+			if l := h.shared[i].CPUs(); l > 0 {
 				free = min(free, nodes[i].CPUs.Overlap(&h.sharable)-l-h.fenced[i])
 			}
 		}
@@ -140,7 +140,7 @@ func (h *search) limits(from *cpuset.Set) error {
 		all += h.room[i]
 	}
 	if shared {
-		all = min(all, h.sharable.Len()-h.total.cpus()-slices.Min(h.fenced))
+		all = min(all, h.sharable.Len()-h.total.CPUs()-slices.Min(h.fenced))
 	}
 	for i := range h.room {
 		h.room[i] = min(h.room[i], max(0, all))
@@ -217,13 +217,13 @@ func (h *search) constrain(from *cpuset.Set) {
 			}
 		}
 	}
-	lower(&h.pool, h.total.cpus())
+	lower(&h.pool, h.total.CPUs())
 	for b := range h.s.Bounds() {
 		if b.Node >= 0 || b.Within == h.pool || b.Within.Overlap(from) == 0 {
 			continue // limits knows those of one node
 		}
 		milli := h.loadWithin(b.Within)
-		lower(&b.Within, max(1, (milli+999)/1000))
+		lower(&b.Within, max(1, place.WholeCPUs(milli)))
 	}
 }
 
@@ -231,7 +231,7 @@ func (h *search) constrain(from *cpuset.Set) {
 func (h *search) clear(pos int) bool {
 	node := h.t.Units(machine.Node)[pos].CPUs
 	conf := h.s.Config()
-	return h.shared[pos].grants == 0 && h.ownable(false).Contains(node.Intersect(conf.Allowed))
+	return h.shared[pos].Grants == 0 && h.ownable(false).Contains(node.Intersect(conf.Allowed))
 }
 
 // single returns the best node that has room for all n CPUs, -1 if no node has.
@@ -451,7 +451,7 @@ func (k *task) fence(g *place.Grant) {
 func (k *task) nobodySqueezed(g *place.Grant) error {
 	taken := g.Own.Union(g.Fence)
 	left := k.sharable.Minus(taken)
-	if need := k.total.cpus(); left.Len() < need && k.sharable.Overlap(&taken) > 0 {
+	if need := k.total.CPUs(); left.Len() < need && k.sharable.Overlap(&taken) > 0 {
 		k.why.Note("own CPUs %s: the shared pool needs %d CPUs, %s are left", taken, need, left)
 		return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, k.sharable.Len()-need)}
 	}
@@ -462,7 +462,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		milli := k.loadWithin(b.Within)
 		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
 			k.why.Note("own CPUs %s: %dm live in %s, %d CPUs of it are left", taken, milli, b.Within, free)
-			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-(milli+999)/1000)}
+			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-place.WholeCPUs(milli))}
 		}
 	}
 	return nil

@@ -56,20 +56,10 @@ func (k *task) keep(cpus cpuset.Set, preferences []preference) cpuset.Set {
 		case notIsolated:
 			cpus = cpus.Minus(k.t.Machine().Isolated)
 		case ofKind:
-			cpus = k.ofKind(cpus)
+			cpus = cpus.Intersect(k.t.OfKind(k.r.CoreKind))
 		case onePerCore:
 			cpus = k.t.FirstThreads(cpus)
 		}
 	}
 	return cpus
-}
-
-func (k *task) ofKind(from cpuset.Set) cpuset.Set {
-	var kind cpuset.Set
-	for _, c := range k.t.Machine().CPUs {
-		if c.Kind == k.r.CoreKind && from.Has(c.ID) {
-			kind, _ = kind.With(c.ID)
-		}
-	}
-	return kind
 }

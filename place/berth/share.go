@@ -28,7 +28,7 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 		return k.memoryNodes(g.Share.Within), nil
 	}
 	k.sharable = k.sharable.Minus(g.Own).Minus(g.Fence)
-	if free := 1000*k.sharable.Len() - k.total.milli; milli > free {
+	if free := 1000*k.sharable.Len() - k.total.Milli; milli > free {
 		k.tellTime(free)
 		return nodes, &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
 	}
@@ -66,7 +66,7 @@ func (k *task) fitsStill(g *place.Grant, milli int) bool {
 }
 
 func (k *task) freeMilli(pos int) int {
-	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].milli
+	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].Milli
 }
 
 // tellTime explains that the whole pool has too little time free.

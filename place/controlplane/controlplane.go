@@ -129,7 +129,7 @@ func guaranteed(r *place.Request) int {
 
 // rest adds devices and memory near the CPUs.
 func (k *task) rest(g *place.Grant) (err error) {
-	err = k.s.Refit(g, nil, k.t.NodesOf(g.Own.Union(g.Share.Within)))
+	err = k.s.Refit(g, nil, k.t.NodesOf(g.Own.Union(g.Share.Within)), k.r.Memory)
 	if !k.p.PinMemory {
 		g.Mems = cpuset.Set{}
 	}

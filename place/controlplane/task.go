@@ -26,8 +26,8 @@ type task struct {
 // if it holds none.
 func newTask(p Policy, s *place.State, r *place.Request, old *place.Grant) *task {
 	k := &task{p: p, s: s, t: s.Topology(), r: r, old: old, why: place.NewWhy(r), conf: s.Config()}
-	k.bucket = preferred(k.conf.Allowed, k.t.Machine().Isolated)
-	k.bucket = preferred(k.bucket, k.conf.Reserved)
+	k.bucket = k.conf.Allowed.Without(k.t.Machine().Isolated)
+	k.bucket = k.bucket.Without(k.conf.Reserved)
 	reserved := k.conf.Reserved.Intersect(k.conf.Allowed)
 	host := r.Class.Traits().Reserved && !reserved.IsEmpty()
 	if host {
@@ -37,14 +37,6 @@ func newTask(p Policy, s *place.State, r *place.Request, old *place.Grant) *task
 		k.enterBucket()
 	}
 	return k
-}
-
-// preferred returns a set without some of it, unless nothing would be left.
-func preferred(set, without cpuset.Set) cpuset.Set {
-	if left := set.Minus(without); !left.IsEmpty() {
-		return left
-	}
-	return set
 }
 
 // enterBucket narrows the task to the bucket of its namespace.
@@ -250,7 +242,7 @@ func (k *task) deepest(free cpuset.Set, n int) cpuset.Set {
 // they ask for and, if the CPUs are to be owned, at least one.
 func (k *task) leaveEnough(taken cpuset.Set) error {
 	milli, grants := k.s.SharedMilli(k.bucket)
-	need := (milli + 999) / 1000
+	need := place.WholeCPUs(milli)
 	if k.p.Allocator != NUMANamespace && (grants > 0 || !k.conf.NoFloor) {
 		need = max(need, 1)
 	}

@@ -165,7 +165,7 @@ func (k *task) firstThreads(from cpuset.Set) cpuset.Set {
 
 // spared returns from without the CPUs that workloads in the pool of certain nodes need.
 func (k *task) spared(from cpuset.Set) cpuset.Set {
-	var loads []load
+	var loads []place.Load
 	for b := range k.s.Bounds() {
 		if b.Within != k.pool && b.Within.Overlaps(k.pool) {
 			loads = k.loads()
@@ -174,7 +174,7 @@ func (k *task) spared(from cpuset.Set) cpuset.Set {
 	}
 	nodes := k.nodes()
 	for i, l := range loads {
-		if l.grants == 0 {
+		if l.Grants == 0 {
 			continue
 		}
 		inside := from.Intersect(nodes[i].CPUs)

@@ -174,15 +174,7 @@ func (k *task) split() (n, milli int, err error) {
 
 // rest adds devices and memory.
 func (k *task) rest(g *place.Grant) (err error) {
-	nodes := k.home(g)
-	if g.Devices, err = k.s.RefitDevices(nodes, k.old, k.r); err != nil {
-		return err
-	}
-	var held []place.Block
-	if k.old != nil {
-		held = k.old.Memory
-	}
-	if g.Mems, g.Memory, err = k.s.RefitMemory(nodes, held, k.counted()); err != nil {
+	if err = k.s.Refit(g, k.old, k.home(g), k.counted()); err != nil {
 		return err
 	}
 	bound := !g.Own.IsEmpty() || g.Share.Counted

@@ -23,7 +23,7 @@ func (k *task) share(g *place.Grant, milli int) error {
 	if k.sharable.IsEmpty() {
 		return &place.CPUsError{Asked: 1}
 	}
-	if free := k.worth(k.sharable.Len()) - k.total().milli; g.Share.Milli > free {
+	if free := k.worth(k.sharable.Len()) - k.total().Milli; g.Share.Milli > free {
 		k.why.Note("CPUs %s have %dm free", k.sharable, free)
 		k.why.Lacking(k.t, "CPUs of the shared pool", k.sharable)
 		return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
@@ -63,7 +63,7 @@ func (k *task) perNode(within cpuset.Set, milli int) []int {
 	free := k.free(k.sharable.Intersect(within))
 	loads := k.loads()
 	for i := range free {
-		free[i] = max(0, k.worth(free[i])-loads[i].milli)
+		free[i] = max(0, k.worth(free[i])-loads[i].Milli)
 	}
 	return divide(milli, 1, free)
 }
@@ -72,21 +72,18 @@ func (k *task) perNode(within cpuset.Set, milli int) []int {
 func (k *task) worth(cpus int) int { return 10 * cpus * k.Amplification }
 
 // cpus returns the CPUs that a load needs.
-func (k *task) cpus(l load) int {
+func (k *task) cpus(l place.Load) int {
 	each := k.worth(1)
-	return max(min(1, l.grants), (l.milli+each-1)/each)
+	return max(min(1, l.Grants), (l.Milli+each-1)/each)
 }
 
-// load is the number of grants in a part of the pool, and their CPU time.
-type load struct{ grants, milli int }
-
 // total returns the load of the whole pool.
-func (k *task) total() load {
-	var sum load
+func (k *task) total() place.Load {
+	var sum place.Load
 	for b := range k.s.Bounds() {
 		if b.Within.Overlaps(k.pool) {
-			sum.grants += b.Grants
-			sum.milli += b.Milli
+			sum.Grants += b.Grants
+			sum.Milli += b.Milli
 		}
 	}
 	return sum
@@ -94,8 +91,8 @@ func (k *task) total() load {
 
 // loads returns the load of each node, by position: of the workloads in the pool of
 // certain nodes, divided as evenly as the CPUs there allow.
-func (k *task) loads() []load {
-	loads := make([]load, len(k.nodes()))
+func (k *task) loads() []place.Load {
+	loads := make([]place.Load, len(k.nodes()))
 	for b := range k.s.Bounds() {
 		if b.Within == k.pool || !b.Within.Overlaps(k.pool) {
 			continue
@@ -103,7 +100,7 @@ func (k *task) loads() []load {
 		cpus := k.free(k.sharable.Intersect(b.Within))
 		for i := range cpus {
 			if cpus[i] > 0 {
-				loads[i].grants += b.Grants
+				loads[i].Grants += b.Grants
 			}
 			cpus[i] = k.worth(cpus[i])
 		}
@@ -111,7 +108,7 @@ func (k *task) loads() []load {
 			continue
 		}
 		for i, milli := range divide(b.Milli, 1, cpus) {
-			loads[i].milli += milli
+			loads[i].Milli += milli
 		}
 	}
 	return loads

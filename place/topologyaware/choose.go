@@ -134,7 +134,7 @@ func (k *task) rank(i int, width []int) place.Rank {
 		rank[7] = -left
 	}
 	if k.own == 0 || k.milli > 0 {
-		rank[8], rank[9] = has.grants, -has.room
+		rank[8], rank[9] = has.Grants, -has.room
 	}
 	return rank
 }

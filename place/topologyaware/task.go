@@ -28,14 +28,13 @@ type task struct {
 
 // stock are the CPUs and the CPU time of a pool.
 type stock struct {
-	free   int // sharable CPUs that are not exclusive
-	own    int // CPUs that can become exclusive, by the state
-	iso    int // isolated CPUs that can be owned
-	again  int // CPUs to use again
-	milli  int // shared time taken below
-	grants int // sharers below
-	room   int // milli-CPU that can be shared, and not less above
-	slice  int // CPUs that can be owned and leave enough to sharers
+	free       int // sharable CPUs that are not exclusive
+	own        int // CPUs that can become exclusive, by the state
+	iso        int // isolated CPUs that can be owned
+	again      int // CPUs to use again
+	place.Load     // of the sharers below
+	room       int // milli-CPU that can be shared, and not less above
+	slice      int // CPUs that can be owned and leave enough to sharers
 }
 
 // newTask surveys the state; held are the CPUs that the workload is to have.
@@ -43,11 +42,11 @@ func newTask(p Policy, s *place.State, r *place.Request, w demand, held cpuset.S
 	k := &task{demand: w, p: p, s: s, r: r, held: held, why: place.NewWhy(r), conf: s.Config()}
 	isolated := s.Topology().Machine().Isolated
 	k.tree = place.Derived(s.Topology(), plant)
-	k.sharable = preferred(k.conf.Allowed, isolated)
+	k.sharable = k.conf.Allowed.Without(isolated)
 	if k.isolated != place.Unasked && isolated.Contains(k.sharable) {
 		k.isolated = place.Unasked // all CPUs are
 	}
-	k.sharable = preferred(k.sharable, k.conf.Reserved)
+	k.sharable = k.sharable.Without(k.conf.Reserved)
 	k.open = k.s.Sharable().Intersect(k.sharable)
 	ownable := k.s.Ownable(r.Class)
 	if !held.IsEmpty() {
@@ -67,17 +66,6 @@ func newTask(p Policy, s *place.State, r *place.Request, w demand, held cpuset.S
 	k.supply()
 	k.attract()
 	return k
-}
-
-// preferred returns a set without some of it, unless nothing would be left.
-func preferred(set, without cpuset.Set) cpuset.Set {
-	if !set.Overlaps(without) {
-		return set
-	}
-	if left := set.Minus(without); !left.IsEmpty() {
-		return left
-	}
-	return set
 }
 
 // supply computes the stock of the pools.
@@ -100,22 +88,17 @@ func (k *task) supply() {
 			continue // on the reserved CPUs
 		}
 		has := &k.has[k.locate(&b.Within)]
-		has.grants += b.Grants
+		has.Grants += b.Grants
 		if !b.BE {
-			has.milli += b.Milli
+			has.Milli += b.Milli
 		}
 	}
 	for i := len(k.has) - 1; i > 0; i-- {
 		parent := &k.has[k.pools[i].parent]
-		parent.grants += k.has[i].grants
-		parent.milli += k.has[i].milli
+		parent.Grants += k.has[i].Grants
+		parent.Milli += k.has[i].Milli
 	}
 	k.spare()
-}
-
-// need returns the CPUs that a pool keeps for its sharers.
-func (has *stock) need() int {
-	return max(min(1, has.grants), (has.milli+999)/1000)
 }
 
 // spare computes how many CPUs can be shared and owned while every pool above and below
@@ -127,11 +110,11 @@ func (k *task) spare() {
 		for c := k.pools[i].child; c >= 0; c = k.pools[c].next {
 			has.slice -= k.has[c].own - k.has[c].slice
 		}
-		has.slice = max(0, min(has.slice, has.free+has.again-has.need()))
+		has.slice = max(0, min(has.slice, has.free+has.again-has.CPUs()))
 	}
 	for i := range k.has {
 		has := &k.has[i]
-		has.room = 1000*has.free - has.milli
+		has.room = 1000*has.free - has.Milli
 		if parent := k.pools[i].parent; parent >= 0 {
 			has.room = min(has.room, k.has[parent].room)
 			has.slice = min(has.slice, k.has[parent].slice)
@@ -200,7 +183,7 @@ func (k *task) fill(g *place.Grant, at int) error {
 	g.Share.Milli = k.milli
 	switch {
 	case !k.pinCPU:
-		g.Share.Within = preferred(k.conf.Allowed, k.t.Machine().Isolated)
+		g.Share.Within = k.conf.Allowed.Without(k.t.Machine().Isolated)
 	case has.free == 0:
 		g.Share.Within = k.conf.Floor
 	default:
@@ -215,11 +198,11 @@ func (k *task) sliceable(at int) (cpuset.Set, error) {
 	from := k.ownable.Intersect(k.pools[at].cpus)
 	for i := len(k.pools) - 1; i > at; i-- {
 		has := &k.has[i]
-		if has.grants == 0 || !k.below(i, at) {
+		if has.Grants == 0 || !k.below(i, at) {
 			continue
 		}
 		inside := from.Intersect(k.pools[i].cpus)
-		if hold := has.need() - (has.free + has.again - inside.Len()); hold > 0 {
+		if hold := has.CPUs() - (has.free + has.again - inside.Len()); hold > 0 {
 			inside = inside.Minus(k.held)
 			kept, err := k.t.Take(&place.Query{From: inside, Count: min(hold, inside.Len()), Stages: []place.Stage{threads()}})
 			if err != nil {
@@ -241,8 +224,10 @@ func (k *task) below(i, at int) bool {
 // pick takes n CPUs: whole sockets, whole L3 domains, inside of one L3 domain,
 // whole cores, then threads.
 func (k *task) pick(from cpuset.Set, n int) (cpuset.Set, error) {
-	if kind := k.ofKind(from); kind.Len() >= n {
-		from = kind
+	if k.r.CoreKind != "" {
+		if kind := from.Intersect(k.t.OfKind(k.r.CoreKind)); kind.Len() >= n {
+			from = kind
+		}
 	}
 	stages := []place.Stage{{Name: "whole socket", Kind: machine.Socket}, {Name: "whole L3", Kind: machine.L3}}
 	if n > 1 {
@@ -281,23 +266,9 @@ func takenAround(v *place.View, k, of machine.Kind, pos int) int {
 	return 0
 }
 
-// ofKind returns the CPUs of the asked kind of core.
-func (k *task) ofKind(from cpuset.Set) cpuset.Set {
-	var kind cpuset.Set
-	if k.r.CoreKind == "" {
-		return kind
-	}
-	for _, c := range k.t.Machine().CPUs {
-		if c.Kind == k.r.CoreKind && from.Has(c.ID) {
-			kind, _ = kind.With(c.ID)
-		}
-	}
-	return kind
-}
-
 // rest adds devices and memory near the pool.
 func (k *task) rest(g *place.Grant, at int) (err error) {
-	err = k.s.Refit(g, nil, k.pools[at].mems)
+	err = k.s.Refit(g, nil, k.pools[at].mems, k.r.Memory)
 	if !k.pinMem {
 		g.Mems = cpuset.Set{}
 	}
