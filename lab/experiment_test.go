@@ -97,8 +97,8 @@ func resume(ctx context.Context, bed lab.Bed, opt lab.Options) (*pendulum, error
 	return &p, p.run(ctx, bed, opt)
 }
 
-// text reports it.
-func (p *pendulum) text(o report.Options) (string, error) {
+// sheet reports it: as text, and on a page.
+func (p *pendulum) sheet() *report.Sheet {
 	sums := map[string]float64{}
 	for _, s := range p.Swings {
 		sums[s.Cell] += s.Degrees
@@ -114,13 +114,20 @@ func (p *pendulum) text(o report.Options) (string, error) {
 			}
 		}
 	}
-	s := report.NewSheet(o)
-	s.Title("pendulum")
+	s := &report.Sheet{Title: "pendulum"}
 	s.Fact("seed", fmt.Sprint(p.Seed))
-	s.Table([]report.Column{names, means}, spans)
-	var b bytes.Buffer
-	err := s.Flush(&b)
-	return b.String(), err
+	s.Add(report.Block{Table: &report.Table{Columns: []report.Column{names, means}, Spans: spans}})
+	s.Page = func() report.Page {
+		degrees := report.Series{Label: "swing", Line: true}
+		for i, swing := range p.Swings {
+			degrees.Points = append(degrees.Points, report.Point{X: float64(i), Y: swing.Degrees, Radius: 3})
+		}
+		return report.Page{Plots: []report.Plot{{
+			ID: "swings", Heading: "Swings", X: report.Axis{Max: float64(len(p.Swings))},
+			Panels: []report.Panel{{Height: 100, Y: report.Axis{Max: 30, Label: "degrees"}, Series: []report.Series{degrees}}},
+		}}}
+	}
+	return s
 }
 
 func newPendulum() *pendulum {
@@ -164,13 +171,13 @@ func TestMadeUpExperiment(t *testing.T) {
 	if err := lab.Load(dir, pendulumSchema, &stored); err != nil || !stored.Complete || len(stored.Swings) != 9 || len(stored.Skipped) != 1 {
 		t.Fatalf("stored %+v, %v", stored, err)
 	}
-	text, err := stored.text(report.Options{})
-	if err != nil {
+	var text, page bytes.Buffer
+	if err := errors.Join(report.Text(&text, stored.sheet(), report.Options{}), report.HTML(&page, stored.sheet())); err != nil {
 		t.Fatal(err)
 	}
 	want := `pendulum   on this host, this kernel, this load
 
-seed         7
+seed  7
 
 cell     swing
              °
@@ -179,8 +186,13 @@ middle    15.0
 long      10.0
 endless  skipped: string: it has an end
 `
-	if diff := cmp.Diff(want, text); diff != "" {
+	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{"<dt>seed</dt><dd>7</dd>", ">30.0</td>", "skipped: string: it has an end", `id="swings-wide-t"`} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
 	}
 	if err := lab.Load(dir, "other", &stored); err == nil || !strings.Contains(err.Error(), pendulumSchema) {
 		t.Errorf("read as another format: %v", err)

@@ -202,14 +202,14 @@ func presentLab(w io.Writer, result *lab.Result, dir string, f labFlags) error {
 		return err
 	}
 	analysis := m.Analyse()
-	page := f.report
+	page, sheet := f.report, report.Isolation(m, analysis)
 	if page != "" {
-		err = writeHTML(page, m, analysis)
+		err = writePage(page, sheet)
 	}
 	if f.output == "json" {
 		return errors.Join(report.JSON(w, result, analysis), err)
 	}
-	if err := errors.Join(report.Text(w, result, analysis, textOptions(w)), err); err != nil {
+	if err := errors.Join(report.Text(w, sheet, textOptions(w)), err); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))

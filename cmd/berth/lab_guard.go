@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
+	"berth.dev/berth/lab/report"
 )
 
 // labGuardFlags are the flags of berth lab guard but those that bindGuard binds.
@@ -149,7 +150,7 @@ func (f *labGuardFlags) present(w io.Writer, r *guarded.Result, dir string) erro
 	if f.output == "json" {
 		return json.NewEncoder(w).Encode(guarded.NewReport(r, a))
 	}
-	if err := guarded.Text(w, r, a, textOptions(w)); err != nil {
+	if err := report.Text(w, guarded.Sheet(r, a), textOptions(w)); err != nil {
 		return err
 	}
 	if dir != "" && !r.Complete {

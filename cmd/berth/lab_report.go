@@ -28,8 +28,9 @@ network is used. RESULT.json may be the folder of a run.`,
 			if err != nil {
 				return err
 			}
+			sheet := report.Isolation(m, a)
 			if page != "" {
-				if err := writeHTML(page, m, a); err != nil {
+				if err := writePage(page, sheet); err != nil {
 					return err
 				}
 			}
@@ -38,11 +39,11 @@ network is used. RESULT.json may be the folder of a run.`,
 			case "json":
 				return report.JSON(w, m.Result, a)
 			case "html":
-				return report.HTML(w, m, a)
+				return report.HTML(w, sheet)
 			case "csv":
-				return report.CSV(w, m)
+				return sheet.File(report.RoundsFile, w)
 			}
-			return report.Text(w, m.Result, a, textOptions(w))
+			return report.Text(w, sheet, textOptions(w))
 		},
 	}
 	outputFlag(cmd, &output, "what to print: text, json, html or csv", "html", "csv")
@@ -82,7 +83,7 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 			if output == "json" {
 				return c.JSON(w)
 			}
-			return c.Text(w, textOptions(w))
+			return report.Text(w, c.Sheet(), textOptions(w))
 		},
 	}
 	outputFlag(cmd, &output, "what to print: text or json")
@@ -129,9 +130,9 @@ func textOptions(w io.Writer) report.Options {
 	return report.Options{Width: min(width, 120), Color: os.Getenv("NO_COLOR") == ""}
 }
 
-// writeHTML writes the page to a file, which it replaces in one step.
-func writeHTML(path string, m *lab.Measured, a *lab.Analysis) error {
-	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, m, a) })
+// writePage writes the page to a file, which it replaces in one step.
+func writePage(path string, s *report.Sheet) error {
+	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, s) })
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

@@ -29,6 +29,8 @@ type Analysis struct {
 	// time in scenario Guarded as a share (0-1) of what the tenant leaves.
 	Steady *lab.Analysis `json:"steady,omitempty"`
 	Kept   *float64      `json:"kept,omitempty"`
+
+	Measured *lab.Measured `json:"-"` // of Steady
 }
 
 // Judged is what a run comes to. Times are in seconds from the onset; those that
@@ -130,11 +132,12 @@ func Analyse(r *Result) (*Analysis, error) {
 		a.Faults = append(a.Faults, a.row(r, name, curves))
 	}
 	if r.Steady != nil && len(r.Steady.Rounds) > 0 {
-		steady, err := lab.Analyse(r.Steady)
+		m, err := lab.Measure(r.Steady)
 		if err != nil {
 			return nil, fmt.Errorf("steady state: %w", err)
 		}
-		a.Steady, a.Kept = steady, kept(steady, r.Steady)
+		a.Measured, a.Steady = m, m.Analyse()
+		a.Kept = kept(a.Steady, r.Steady)
 	}
 	return a, nil
 }

@@ -227,7 +227,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	if err := Text(&got, r, a, report.Options{Width: 80}); err != nil {
+	if err := report.Text(&got, Sheet(r, a), report.Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	golden := filepath.Join("testdata", "text.golden")

@@ -2,7 +2,6 @@ package guarded
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -13,105 +12,90 @@ import (
 	"berth.dev/berth/lab/report"
 )
 
-// Text writes what a result comes to for a terminal: the confusion matrix, a row per
-// fault, a line per run, and the comparison in steady state.
-func Text(w io.Writer, r *Result, a *Analysis, o report.Options) error {
-	s := report.NewSheet(o)
-	s.Indent = 9
+// Sheet is what a result comes to: the confusion matrix, a row per fault, a line per run,
+// and the comparison in steady state.
+func Sheet(r *Result, a *Analysis) *report.Sheet {
+	s := &report.Sheet{Title: "guard", When: r.Started}
 	e := r.Experiment
-	probe := map[ProbeUse]string{
-		ProbeAlways: "the run-queue probe always armed", ProbeNeeded: "the run-queue probe armed when needed", ProbeNever: "no run-queue probe",
-	}[e.Probe]
-	s.Title("guard")
-	s.Fact("guard", fmt.Sprintf("windows of %s, %s", e.Window, probe))
+	s.Fact("guard", fmt.Sprintf("windows of %s, run-queue probe armed: %s", e.Window, e.Probe))
 	s.Fact("tenant", fmt.Sprintf("%.0f requests/s of %s each: %.2f of CPUs %s", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs))
 	s.Fact("groups", fmt.Sprintf("%s; seed %d", r.Setup.Backend, e.Seed))
 	if !r.Complete {
-		s.Warning("warning", "interrupted: this is what there is")
+		s.Warn("warning", "the run was interrupted: this is what was measured by then")
 	}
 	if n := len(r.Resumed); n > 0 {
-		s.Warning("warning", fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
+		s.Warn("warning", fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
 	}
 	if n := len(r.Runs); n > 0 && e.Probe != ProbeNever && r.Runs[n-1].ProbeReason != "" {
-		s.Warning("warning", "no run-queue probe: "+r.Runs[n-1].ProbeReason)
+		s.Warn("warning", "no run-queue probe: "+r.Runs[n-1].ProbeReason)
 	}
 	if len(a.Runs) > 0 {
-		matrix(s, a)
-		rows(s, a)
-		timelines(s, r, a, max(o.Width, 60))
+		s.Add(
+			report.Block{Text: "What was done, and what was named (* is right), in runs:", Table: matrix(a)},
+			report.Block{Text: "Seconds from the onset, median (range), and remedies against other groups:", Table: rows(a)},
+			report.Block{Lines: timelines(r, a)},
+		)
 	} else {
 		for _, row := range a.Faults {
 			if row.Skipped != nil {
-				s.Warning("skipped", row.Fault+": "+row.Skipped.Reason)
+				s.Warn("skipped", row.Fault+": "+row.Skipped.Reason)
 			}
 		}
 	}
-	if err := s.Flush(w); err != nil || a.Steady == nil {
-		return err
+	if a.Steady == nil {
+		return s
 	}
-	if _, err := io.WriteString(w, "\nIn steady state:\n\n"); err != nil {
-		return fmt.Errorf("write report: %w", err)
+	steady := report.Isolation(a.Measured, a.Steady)
+	s.Add(report.Block{Heading: "In steady state", Text: "In steady state:", Facts: steady.Facts})
+	s.Add(steady.Body...)
+	s.Page, s.Advice = steady.Page, steady.Advice
+	if a.Kept != nil {
+		s.Add(report.Block{Text: fmt.Sprintf("Guarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.", 100**a.Kept)})
 	}
-	if err := report.Text(w, r.Steady, a.Steady, o); err != nil || a.Kept == nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(w, "\nGuarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.\n", 100**a.Kept); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	return s
 }
 
 // matrix counts, by fault, what was named.
-func matrix(s *report.Sheet, a *Analysis) {
-	columns := []report.Column{{}}
+func matrix(a *Analysis) *report.Table {
 	var answers []string
 	for _, counts := range a.Matrix {
 		answers = append(answers, slices.Collect(maps.Keys(counts))...)
 	}
 	slices.Sort(answers)
-	for _, answer := range slices.Compact(answers) {
-		columns = append(columns, report.Column{Head: answer})
-	}
+	answers = slices.Compact(answers)
+	var rows [][]string
 	for _, row := range a.Faults {
 		counts := a.Matrix[row.Fault]
 		if len(counts) == 0 {
 			continue
 		}
 		fault, _ := FaultNamed(row.Fault)
-		columns[0].Add("  " + row.Fault)
-		for i := range columns[1:] {
-			c := &columns[i+1]
-			answer, cell := c.Head, "."
+		line := []string{row.Fault}
+		for _, answer := range answers {
+			cell, right := ".", " "
 			if n := counts[answer]; n > 0 {
 				cell = fmt.Sprint(n)
 			}
 			if answer == fault.answer() {
-				c.Add(cell + "*")
-			} else {
-				c.Add(cell + " ")
+				right = "*"
 			}
+			line = append(line, cell+right)
 		}
+		rows = append(rows, line)
 	}
-	s.Paragraph("What was done, and what was named (* is right), in runs:")
-	s.Table(columns, nil)
+	return report.NewTable(append([]string{"fault"}, answers...), rows...)
 }
 
 // rows is a row per fault.
-func rows(s *report.Sheet, a *Analysis) {
-	var columns []report.Column
-	for _, head := range []string{"fault", "right", "found", "acted", fmt.Sprintf("p99 back under %.1f×", back), "pooled", "harmed", "calm", "well", "against", "innocent"} {
-		columns = append(columns, report.Column{Head: head, Left: true})
-	}
+func rows(a *Analysis) *report.Table {
+	heads := []string{"fault", "right", "found", "acted", fmt.Sprintf("p99 back under %.1f×", back), "pooled", "harmed", "calm", "well", "against", "innocent"}
 	spans := map[int]string{}
-	add := func(cells ...string) {
-		for i := range columns {
-			columns[i].Add(append(cells, make([]string, len(columns))...)[i])
-		}
-	}
+	var lines [][]string
+	add := func(cells ...string) { lines = append(lines, append(cells, make([]string, len(heads)-len(cells))...)) }
 	for _, row := range a.Faults {
 		switch {
 		case row.Skipped != nil:
-			spans[len(columns[0].Cells)] = "skipped: " + row.Skipped.Reason
+			spans[len(lines)] = "skipped: " + row.Skipped.Reason
 			add(row.Fault)
 			continue
 		case row.Runs == 0:
@@ -124,15 +108,19 @@ func rows(s *report.Sheet, a *Analysis) {
 		add(row.Fault, fmt.Sprintf("%d/%d", row.Right, row.Valid), row.Detected.String(), row.Acted.String(), row.Recovered.String(), pooled, fmt.Sprint(row.Harmed),
 			fmt.Sprintf("%.0f %%", 100*row.Calm), fmt.Sprintf("%.0f %%", 100*row.Well), fmt.Sprint(row.Against), fmt.Sprint(row.Innocent))
 		if bad := row.Runs - row.Valid; bad > 0 {
-			spans[len(columns[0].Cells)] = fmt.Sprintf("%d of %d runs do not count", bad, row.Runs)
+			spans[len(lines)] = fmt.Sprintf("%d of %d runs do not count", bad, row.Runs)
 			add()
 		}
 	}
-	s.Paragraph("Seconds from the onset, median (range), and remedies against other groups:")
-	s.Table(columns, spans)
-	s.Lines(fmt.Sprintf("\nharmed: runs in which the p99 of half a second was beyond %.1f times that before the onset; back: from when on the requests of half a second\n"+
-		"were within it again; pooled: the same for the requests of all runs together; calm, well: share of the half seconds within it before the onset,\n"+
-		"and from then on; innocent: remedies against groups that did nothing.\n", back))
+	t := report.NewTable(heads, lines...)
+	for i := range t.Columns {
+		t.Columns[i].Left = true
+	}
+	t.Spans = spans
+	t.Legend = fmt.Sprintf("harmed: runs in which the p99 of half a second was beyond %.1f times that before the onset; back: from when on the requests of half a second "+
+		"were within it again; pooled: the same for the requests of all runs together; calm, well: share of the half seconds within it before the onset, "+
+		"and from then on; innocent: remedies against groups that did nothing.", back)
+	return t
 }
 
 // String is "0.32 (0.21–0.40) of 5".
@@ -146,11 +134,15 @@ func (s Spread) String() string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f) of %d", s.Median, s.Least, s.Most, s.N)
 }
 
+// timelineColumns is how many columns a timeline has.
+const timelineColumns = 78
+
 // timelines draws each run: the p99 by instant, and what happened below it.
-func timelines(s *report.Sheet, r *Result, a *Analysis, width int) {
-	s.Lines("\np99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:\n")
+func timelines(r *Result, a *Analysis) string {
+	var b strings.Builder
+	b.WriteString("p99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:\n")
 	for i := range r.Runs {
-		line, marks := timeline(&r.Runs[i], a.Runs[i], width-2)
+		line, marks := timeline(&r.Runs[i], a.Runs[i], timelineColumns)
 		head := fmt.Sprintf("%s %d: %s", r.Runs[i].Fault, r.Runs[i].Number, a.Runs[i].Named)
 		if !a.Runs[i].Right {
 			head += " (wrong)"
@@ -158,8 +150,9 @@ func timelines(s *report.Sheet, r *Result, a *Analysis, width int) {
 		if a.Runs[i].Invalid != "" {
 			head += "; does not count: " + a.Runs[i].Invalid
 		}
-		s.Lines(fmt.Sprintf("\n%s\n  %s\n  %s\n", plain.Line(head), line, strings.TrimRight(marks, " ")))
+		fmt.Fprintf(&b, "\n%s\n  %s\n  %s\n", plain.Line(head), line, strings.TrimRight(marks, " "))
 	}
+	return b.String()
 }
 
 // timeline is a run in so many columns at most, a tenth of a second or more each.

@@ -226,7 +226,7 @@ func differences(a, b *lab.Result) []Difference {
 	add("frequency governor", ma.Governor, mb.Governor)
 	add("backend", ua.Backend, ub.Backend)
 	add("shared CPUs", ua.CPUs, ub.CPUs)
-	add("generator", joined(ua.GeneratorPolicy, ua.GeneratorCPUs), joined(ub.GeneratorPolicy, ub.GeneratorCPUs))
+	add("generator", dotted(ua.GeneratorPolicy, ua.GeneratorCPUs), dotted(ub.GeneratorPolicy, ub.GeneratorCPUs))
 	near("rate, requests/s", ua.Rate, ub.Rate, 0.01, digits3)
 	add("tenant", ea.Tenant.Service, eb.Tenant.Service)
 	near("tenant's CPU time per request", float64(ua.CPUPerRequest), float64(ub.CPUPerRequest), 0.05, func(v float64) string { return span(time.Duration(v)) })
@@ -255,7 +255,7 @@ func machineIdentity(h lab.Host) string {
 	if h.Machine == nil {
 		return ""
 	}
-	return joined(h.Machine.Model, shape(h.Machine), h.Hypervisor)
+	return dotted(h.Machine.Model, shape(h.Machine), h.Hypervisor)
 }
 
 func isolationText(s lab.Scenario) string {

@@ -56,7 +56,7 @@ func TestCompareGolden(t *testing.T) {
 	}
 	for _, width := range []int{80, 100} {
 		var text bytes.Buffer
-		if err := c.Text(&text, Options{Width: width}); err != nil {
+		if err := Text(&text, c.Sheet(), Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, fmt.Sprintf("compare_%d.txt", width), text.Bytes())
@@ -217,7 +217,7 @@ func TestCompareSaturatedBaseline(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := Text(&text, b.Result.Result, b.Analysis, Options{}); err != nil {
+	if err := Text(&text, Isolation(measured(t, b.Result.Result), b.Analysis), Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := text.String(); !strings.Contains(s, "The baseline itself is a lower bound") || strings.Contains(s, "≥28.4") {

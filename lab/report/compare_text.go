@@ -2,37 +2,35 @@ package report
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
-	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/stats"
 )
 
-// Text writes the comparison for a terminal: what is compared, what differs
-// between the two, what changed of the protection, and the plain latencies.
-func (c *Comparison) Text(w io.Writer, o Options) error {
-	s := NewSheet(o)
+// Sheet says what is compared, what differs between the two, what changed of the
+// protection, and the plain latencies.
+func (c *Comparison) Sheet() *Sheet {
+	s := &Sheet{}
 	s.Fact("A", sideLine(c.A))
 	s.Fact("B", sideLine(c.B))
 	for _, d := range c.Differences {
-		s.Warning("differs", fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B))
+		s.Warn("differs", fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B))
 	}
 	if len(c.Differences) > 0 {
-		s.Warning("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
+		s.Warn("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
 	}
 	for _, side := range c.Saturated {
-		s.Warning("warning", "The baseline of "+side+" is itself saturated: ratios to it mean nothing.")
+		s.Warn("warning", "The baseline of "+side+" is itself saturated: ratios to it mean nothing.")
 	}
 	if len(c.Missing) > 0 {
-		s.Warning("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
+		s.Warn("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
 	}
-	c.writeRatios(s)
-	c.writeLatencies(s)
-	s.Legend(compareLegend)
-	s.Paragraph(c.summary())
-	return s.Flush(w)
+	if ratios := c.ratios(); ratios.rows() > 0 {
+		s.Add(Block{Table: ratios})
+	}
+	s.Add(Block{Table: c.latencies()}, Block{Text: c.summary()})
+	return s
 }
 
 const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to the baseline of the same run, corrected for the number of comparisons; " +
@@ -47,18 +45,13 @@ func sideLine(s ComparisonSide) string {
 	if !s.Complete {
 		complete = "did not finish"
 	}
-	return joined(s.Name, when, programLine(s.Program), complete)
+	return dotted(s.Name, when, programLine(s.Program), complete)
 }
 
-// writeRatios is the table of protection; intervals of A and B are shown where
-// there is room.
-func (c *Comparison) writeRatios(s *Sheet) {
-	format := times
-	if s.o.width() < 96 {
-		format = func(iv stats.Interval) string { return digits3(iv.Estimate) }
-	}
+// ratios is the table of protection.
+func (c *Comparison) ratios() *Table {
 	names, ps := Column{Head: "× baseline", Left: true}, Column{}
-	inA, inB := Column{Head: "A"}, Column{Head: "B"}
+	inA, inB := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}
 	change, verdict, more := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}, Column{Head: "rounds"}
 	last := ""
 	for _, row := range c.Rows {
@@ -67,14 +60,14 @@ func (c *Comparison) writeRatios(s *Sheet) {
 		}
 		names.Add(first(row.Scenario, &last))
 		ps.Add(quantileName(row.P))
-		inA.Add(atLeast(row.AtLeastA) + format(*row.RatioA))
-		inB.Add(atLeast(row.AtLeastB) + format(*row.RatioB))
+		inA.Cells = append(inA.Cells, ratioCell(row.AtLeastA, *row.RatioA))
+		inB.Cells = append(inB.Cells, ratioCell(row.AtLeastB, *row.RatioB))
 		mark := ""
 		if row.Verdict == stats.Inconclusive {
 			mark = "~"
 		}
 		change.Add(mark + times(*row.Ratio))
-		verdict.Cells = append(verdict.Cells, Cell{plain.Line(string(row.Verdict)), verdictStyle(row.Verdict)})
+		verdict.Cells = append(verdict.Cells, Cell{Text: string(row.Verdict), Mood: moodOf(row.Verdict)})
 		needs := ""
 		if row.MoreRounds > 0 {
 			needs = "+" + strconv.Itoa(row.MoreRounds)
@@ -84,12 +77,15 @@ func (c *Comparison) writeRatios(s *Sheet) {
 			change.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
 	}
-	if len(names.Cells) > 0 {
-		s.Table([]Column{names, ps, inA, inB, change, verdict, more}, nil)
-	}
+	return &Table{Columns: []Column{names, ps, inA, inB, change, verdict, more}}
 }
 
-func (c *Comparison) writeLatencies(s *Sheet) {
+func ratioCell(bound bool, iv stats.Interval) Cell {
+	ratio, interval, _ := strings.Cut(times(iv), " ")
+	return Cell{Text: atLeast(bound) + ratio, Below: interval}
+}
+
+func (c *Comparison) latencies() *Table {
 	names, ps := Column{Head: "latency", Left: true}, Column{}
 	inA, inB, change := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}
 	last := ""
@@ -100,7 +96,7 @@ func (c *Comparison) writeLatencies(s *Sheet) {
 		inB.Add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
 		change.Add(times(row.Latency))
 	}
-	s.Table([]Column{names, ps, inA, inB, change}, nil)
+	return &Table{Columns: []Column{names, ps, inA, inB, change}, Legend: compareLegend}
 }
 
 // first is the name where it differs from the row's above.
@@ -109,21 +105,14 @@ func first(name string, last *string) string {
 		return ""
 	}
 	*last = name
-	return plain.Line(name)
-}
-
-func atLeast(bound bool) string {
-	if bound {
-		return "≥"
-	}
-	return ""
+	return name
 }
 
 // summary counts the verdicts in words.
 func (c *Comparison) summary() string {
 	var better, worse, unsure, same []string
 	for _, row := range c.Rows {
-		name := plain.Line(row.Scenario) + " " + quantileName(row.P)
+		name := row.Scenario + " " + quantileName(row.P)
 		switch row.Verdict {
 		case stats.Better:
 			better = append(better, name)

@@ -12,11 +12,6 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// fact is one line of the headline block.
-type fact struct {
-	Name, Value string
-}
-
 // title is the report's heading.
 func title(r *lab.Result) string {
 	name := r.Experiment.Name
@@ -27,17 +22,15 @@ func title(r *lab.Result) string {
 }
 
 // facts say what ran, on what, and how far the figures can be trusted.
-func facts(r *lab.Result, a *lab.Analysis) []fact {
-	return []fact{
-		{"machine", machineLine(r.Host)},
-		{"kernel", kernelLine(r.Host)},
-		{"backend", orUnknown(r.Setup.Backend)},
-		{"tenant", tenantLine(r)},
-		{"neighbour", neighbourLine(r)},
-		{"rounds", roundsLine(r)},
-		{"noise floor", floorLine(a)},
-		{"generator", generatorLine(r, a)},
-	}
+func facts(s *Sheet, r *lab.Result, a *lab.Analysis) {
+	s.Fact("machine", machineLine(r.Host))
+	s.Fact("kernel", kernelLine(r.Host))
+	s.Fact("backend", orUnknown(r.Setup.Backend))
+	s.Fact("tenant", tenantLine(r))
+	s.Fact("neighbour", neighbourLine(r))
+	s.Fact("rounds", roundsLine(r))
+	s.Fact("noise floor", floorLine(a))
+	s.Fact("generator", generatorLine(r, a))
 }
 
 func orUnknown(s string) string {
@@ -47,7 +40,7 @@ func orUnknown(s string) string {
 	return s
 }
 
-func joined(parts ...string) string {
+func dotted(parts ...string) string {
 	var kept []string
 	for _, p := range parts {
 		if p != "" {
@@ -72,7 +65,7 @@ func machineLine(h lab.Host) string {
 	if h.MemoryBytes > 0 {
 		parts = append(parts, plain.Bytes(h.MemoryBytes)+" memory")
 	}
-	return orUnknown(joined(parts...))
+	return orUnknown(dotted(parts...))
 }
 
 // shape is "8 CPUs, 4 cores, 1 socket, 2 NUMA nodes, L3 32 MiB".
@@ -116,11 +109,7 @@ func kernelLine(h lab.Host) string {
 	if h.Governor != "" {
 		governor = "governor " + h.Governor
 	}
-	return joined(kernel, clock, governor)
-}
-
-func backendLine(s lab.Setup) string {
-	return joined(orUnknown(s.Backend), s.BackendNote)
+	return dotted(kernel, clock, governor)
 }
 
 // neighbour is the neighbour as it ran, or as asked for if the run never got there.
@@ -147,7 +136,7 @@ func tenantLine(r *lab.Result) string {
 	if n := r.Experiment.Tenant.WorkingSetBytes; n > 0 {
 		parts = append(parts, plain.Bytes(n)+" working set")
 	}
-	return joined(parts...)
+	return dotted(parts...)
 }
 
 func neighbourLine(r *lab.Result) string {
@@ -165,7 +154,7 @@ func neighbourLine(r *lab.Result) string {
 	if r.Setup.CPUs != "" {
 		parts = append(parts, "shares CPUs "+r.Setup.CPUs+" with the tenant")
 	}
-	return joined(parts...)
+	return dotted(parts...)
 }
 
 func roundsLine(r *lab.Result) string {
@@ -182,7 +171,7 @@ func roundsLine(r *lab.Result) string {
 		}
 		parts = append(parts, when)
 	}
-	return joined(parts...)
+	return dotted(parts...)
 }
 
 func floorLine(a *lab.Analysis) string {
@@ -205,7 +194,7 @@ func generatorLine(r *lab.Result, a *lab.Analysis) string {
 			lag = fmt.Sprintf("own lag p99 at most %s (%s)", latency(row.LagP99), row.Scenario)
 		}
 	}
-	return joined(orUnknown(s.GeneratorPolicy), where, lag)
+	return dotted(orUnknown(s.GeneratorPolicy), where, lag)
 }
 
 // alarms are what a reader must know before any figure.

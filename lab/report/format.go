@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
@@ -66,26 +64,12 @@ func latency(us float64) string {
 	return u.in(us) + " " + u.name
 }
 
-// sentence makes a clause one: a capital first and a full stop last.
-func sentence(s string) string {
-	s = strings.TrimSpace(s)
-	if s == "" {
-		return s
-	}
-	first, size := utf8.DecodeRuneInString(s)
-	s = string(unicode.ToUpper(first)) + s[size:]
-	if !strings.ContainsAny(s[len(s)-1:], ".!?:") {
-		s += "."
-	}
-	return s
-}
-
 // digits3 formats v with three significant digits and no exponent.
 func digits3(v float64) string {
-	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
-		if v == 0 {
-			return "0"
-		}
+	switch {
+	case v == 0:
+		return "0"
+	case math.IsNaN(v) || math.IsInf(v, 0):
 		return absent
 	}
 	magnitude := int(math.Floor(math.Log10(math.Abs(v))))
@@ -93,12 +77,8 @@ func digits3(v float64) string {
 	if r := math.Round(v*scale) / scale; math.Abs(r) >= math.Pow(10, float64(magnitude+1)) {
 		magnitude++
 	}
-	decimals := 2 - magnitude
-	if decimals < 0 {
-		// 4823 is shown as it is: rounding it to 4820 would only hide a digit.
-		decimals = 0
-	}
-	return strconv.FormatFloat(v, 'f', min(decimals, 6), 64)
+	// 4823 is shown as it is: rounding it to 4820 would only hide a digit.
+	return strconv.FormatFloat(v, 'f', min(max(2-magnitude, 0), 6), 64)
 }
 
 // times formats a ratio with its interval, all with the estimate's decimals:
@@ -162,4 +142,29 @@ func quantileOf(row lab.Row, p float64) (q lab.Quantile, ok bool) {
 		}
 	}
 	return lab.Quantile{}, false
+}
+
+// shortLatency formats a tick: "500 µs", "1 ms", "1.5 s".
+func shortLatency(us float64) string {
+	number, unit, _ := strings.Cut(latency(us), " ")
+	return short(number) + " " + unit
+}
+
+// shortTimes formats a tick of a ratio: "0.9×", "10×".
+func shortTimes(v float64) string { return short(digits3(v)) + "×" }
+
+// short leaves out the zeros at the end of a fraction.
+func short(number string) string {
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number
+}
+
+// atLeast marks a lower bound.
+func atLeast(bound bool) string {
+	if bound {
+		return "≥"
+	}
+	return ""
 }

@@ -120,11 +120,12 @@ func TestPoorResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var text, page, doc, table bytes.Buffer
-			if err := Text(&text, c.r, c.a, Options{}); err != nil {
+			s := Isolation(measured(t, c.r), c.a)
+			if err := Text(&text, s, Options{}); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, "poor_"+name+".txt", text.Bytes())
-			if err := HTML(&page, measured(t, c.r), c.a); err != nil {
+			if err := HTML(&page, s); err != nil {
 				t.Fatal(err)
 			}
 			checkPage(t, page.String())
@@ -134,7 +135,7 @@ func TestPoorResults(t *testing.T) {
 			if err := JSON(&doc, c.r, c.a); err != nil {
 				t.Fatal(err)
 			}
-			if err := CSV(&table, measured(t, c.r)); err != nil {
+			if err := s.Files[2].Write(&table); err != nil {
 				t.Fatal(err)
 			}
 			side := Side{Name: name, Result: measured(t, c.r), Analysis: c.a}

@@ -1,12 +1,17 @@
 package report
 
 import (
+	"bytes"
 	_ "embed" // the page's template and style sheet
 	"fmt"
 	"html/template"
 	"io"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	"berth.dev/berth/lab"
+	"berth.dev/berth/internal/plain"
 )
 
 //go:embed page.html
@@ -15,84 +20,114 @@ var pageTemplate string
 //go:embed page.css
 var pageStyle string
 
-// HTML writes the report as one file that needs no network and no script: the
-// plots are drawn here, and the raw numbers are links to data inside the page.
-func HTML(w io.Writer, r *lab.Measured, a *lab.Analysis) error {
-	p, err := newPage(r, a)
-	if err != nil {
-		return err
+// File is a file that a report has within itself.
+type File struct {
+	Name, About string
+	Type        string // "text/csv"
+	Write       func(io.Writer) error
+}
+
+// File writes one of the sheet's files.
+func (s *Sheet) File(name string, w io.Writer) error {
+	for _, f := range s.Files {
+		if f.Name == name {
+			return f.Write(w)
+		}
+	}
+	return fmt.Errorf("write report: it has no file %s", name)
+}
+
+// HTML writes a sheet as one file that needs no network and no script: the plots
+// are drawn here, and the files are links to data inside the page.
+func HTML(w io.Writer, s *Sheet) error {
+	page := struct {
+		*Sheet
+		Page
+		Links []link
+	}{Sheet: s}
+	if s.Page != nil {
+		page.Page = s.Page()
+	}
+	for _, f := range s.Files {
+		var content bytes.Buffer
+		if err := f.Write(&content); err != nil {
+			return fmt.Errorf("write report: %s: %w", f.Name, err)
+		}
+		if content.Len() > 0 {
+			address := "data:" + f.Type + ";charset=utf-8," + url.PathEscape(content.String())
+			page.Links = append(page.Links, link{f, template.URL(address), plain.Bytes(int64(content.Len()))})
+		}
 	}
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
+		"wide":  func(p Plot) template.HTML { return p.draw(wide) }, "narrow": func(p Plot) template.HTML { return p.draw(narrow) },
+		"swatch": swatch, "sentence": sentence, "alone": func(t *Table) Table { return t.alone() },
 	}).Parse(pageTemplate)
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
+	if err == nil {
+		err = t.Execute(w, page)
 	}
-	if err := t.Execute(w, p); err != nil {
+	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
-func newPage(m *lab.Measured, a *lab.Analysis) (p *page, err error) {
-	r, rounds := m.Result, roundsOf(m)
-	c := canvas{analysis: a, rounds: rounds, curves: curves(m, a), looks: looksOf(a.Rows)}
-	p = &page{
-		Title: title(r), Recommendation: a.Recommendation, Reading: a.Reading,
-		Facts: facts(r, a), Knobs: knobTable(r, a), Machine: machineTable(r.Host),
-		Experiment: experimentTable(r), Rounds: roundTable(rounds), Program: programLine(r.Program),
-	}
-	if !r.Started.IsZero() {
-		p.When = r.Started.UTC().Format("2 January 2006, 15:04 UTC")
-	}
-	for _, q := range shownQuantiles(a) {
-		p.Columns = append(p.Columns, quantileName(q))
-	}
-	p.Rows, p.Notes = pageRows(r, a, c)
-	p.Effort = effortTable(a)
-	p.Figures = figures(c)
-	for _, s := range append(alarms(r, a), a.Warnings...) {
-		p.Warnings = append(p.Warnings, sentence(s))
-	}
-	p.Downloads, err = downloads(m, a, rounds)
-	return p, err
+// link is a file as the page shows it.
+type link struct {
+	File
+	Address template.URL
+	Size    string
 }
 
-// figures draws what there is data for.
-func figures(c canvas) []figure {
-	var out []figure
-	add := func(id, heading, caption string, draw func(canvas) template.HTML, numbers *pageTable) {
-		w, n := c, c
-		w.size, n.size = wide, narrow
-		out = append(out, figure{id, heading, caption, draw(w), draw(n), numbers})
-	}
-	if hasRatio(c.analysis) {
-		add("ratios", "How much slower than alone", "Each scenario's p99 divided by the baseline's, over the blocks in which both count, with its interval. "+
-			"An interval inside the ±10 % band is equivalent; one that includes 1 but leaves the band decides nothing.", canvas.drawRatios, nil)
-	}
-	if len(tradeRows(c.analysis)) > 0 {
-		add("tradeoff", "What protection costs", "Isolation is a trade. Further down the tenant is better protected; further right the neighbour gets more of its work done. "+
-			"The scenario to choose is the rightmost of those in the band.", canvas.drawTradeoff, nil)
-	}
-	if len(c.curves) > 0 {
-		numbers := curveTable(c.curves)
-		add("percentiles", "Response time by percentile", "Counted from the instant a request was due. Bands are bootstrap intervals over rounds and seconds; a line stops where "+
-			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.", canvas.drawPercentiles, &numbers)
-	}
-	if len(c.rounds) > 0 {
-		add("time", "Latency over time", "Every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine "+
-			"meets all of them alike.", canvas.drawTime, nil)
-		add("probes", "The machine meanwhile", "Four fixed pieces of work, timed before each round, as deviation from their median; CPU time taken by the hypervisor; "+
-			"and load that was not the lab's. Level lines mean that the machine did not change under the experiment.", canvas.drawProbes, nil)
-	}
-	return out
-}
-
-func hasRatio(a *lab.Analysis) bool {
-	for _, row := range a.Rows {
-		if row.Ratio != nil {
-			return true
+// Rows are those of a table on a page.
+func (t Table) Rows() []tableRow {
+	rows := make([]tableRow, t.rows())
+	for n := range rows {
+		rows[n] = tableRow{Chosen: n+1 == t.Chosen, Head: t.Columns[0].Cells[n], Span: t.Spans[n], Left: len(t.Columns) - 1}
+		for _, c := range t.Columns[1:] {
+			rows[n].Cells = append(rows[n].Cells, pageCell{c.Cells[n], c.Left})
 		}
 	}
-	return false
+	return rows
+}
+
+// tableRow is a row of a table on a page. Left is how many columns a span has.
+type tableRow struct {
+	Chosen bool
+	Head   Cell
+	Span   string
+	Left   int
+	Cells  []pageCell
+}
+
+type pageCell struct {
+	Cell
+	Left bool
+}
+
+// Class is the mood's in the style sheet.
+func (m Mood) Class() string {
+	return []string{Good: "good", Bad: "bad", Unsure: "unsure", Plain: ""}[m]
+}
+
+// swatch is a marker in a table.
+func swatch(l Look) template.HTML {
+	if l == 0 {
+		return ""
+	}
+	return template.HTML(`<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true"><path class="mark ` + l.class() + `" d="` + l.marker(point{7, 7}, 4.5) + `"/></svg>`)
+}
+
+// sentence makes a clause one: a capital first and a full stop last.
+func sentence(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return s
+	}
+	first, size := utf8.DecodeRuneInString(s)
+	s = string(unicode.ToUpper(first)) + s[size:]
+	if !strings.ContainsAny(s[len(s)-1:], ".!?:") {
+		s += "."
+	}
+	return s
 }

@@ -20,7 +20,7 @@ import (
 func pageOf(t testing.TB, r *lab.Result, a *lab.Analysis) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := HTML(&b, measured(t, r), a); err != nil {
+	if err := HTML(&b, Isolation(measured(t, r), a)); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -126,21 +126,17 @@ func TestDownloads(t *testing.T) {
 	t.Parallel()
 	r, a := fakeResult(t, 2), fakeAnalysis()
 	files := map[string]string{}
-	m := measured(t, r)
-	list, err := downloads(m, a, roundsOf(m))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range list {
-		_, data, ok := strings.Cut(string(d.Address), ",")
-		text, err := url.PathUnescape(data)
-		if err != nil || !ok {
-			t.Fatalf("%s: %v", d.Name, err)
+	for _, f := range Isolation(measured(t, r), a).Files {
+		var b bytes.Buffer
+		if err := f.Write(&b); err != nil {
+			t.Fatalf("%s: %v", f.Name, err)
 		}
-		files[d.Name] = text
+		if b.Len() > 0 {
+			files[f.Name] = b.String()
+		}
 	}
 	got := new(lab.Result)
-	err = lab.Decode([]byte(files["result.json"]), lab.Schema, got)
+	err := lab.Decode([]byte(files["result.json"]), lab.Schema, got)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +210,7 @@ func BenchmarkHTML(b *testing.B) {
 	r, a := fakeResult(b, 6), fakeAnalysis()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := HTML(io.Discard, measured(b, r), a); err != nil {
+		if err := HTML(io.Discard, Isolation(measured(b, r), a)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,10 +1,10 @@
-// Package report shows a stored result: as a table for the
-// terminal, as one HTML file that needs no network and no script, and as JSON
-// and CSV for other programs. It also compares two stored results.
+// Package report writes reports: for a terminal, and as one HTML page that needs no
+// network and no script. A Sheet is a report as data: facts, tables, paragraphs, plots
+// and files; whatever experiment describes its result as a Sheet can be shown.
 //
-// Everything here is a pure function of a lab.Result and its lab.Analysis. The
-// statistics are lab/stats's and the words that read the result are the
-// analysis's; this package lays them out and draws.
+// Isolation makes the sheet of a lab.Result. Compare compares two stored results. Both
+// are pure functions: the statistics are those of lab/stats, and the words that read the
+// result are the analysis's.
 package report
 
 import (
@@ -18,24 +18,6 @@ import (
 
 // Schema names the version of the report's JSON form.
 const Schema = "berth.dev/lab-report/v1"
-
-// Options are how text is laid out. The zero value is 100 columns, no colour.
-type Options struct {
-	// Width is the number of columns to fit into; below 60 counts as 60.
-	Width int
-	// Color allows ANSI colours.
-	Color bool
-}
-
-func (o Options) width() int {
-	switch {
-	case o.Width == 0:
-		return 100
-	case o.Width < 60:
-		return 60
-	}
-	return o.Width
-}
 
 // Document is the report as JSON: what was run, and what it came to. The raw
 // rounds are in the result file that it was made from.
@@ -53,11 +35,10 @@ type Document struct {
 
 // JSON writes the report as one indented Document.
 func JSON(w io.Writer, r *lab.Result, a *lab.Analysis) error {
-	doc := Document{
+	return writeJSON(w, Document{
 		Schema: Schema, Program: r.Program, Started: r.Started, Finished: r.Finished,
 		Complete: r.Complete, Host: r.Host, Experiment: r.Experiment, Setup: r.Setup, Analysis: a,
-	}
-	return writeJSON(w, doc)
+	})
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -95,25 +96,18 @@ func (s scale) logTicks(n int) []float64 {
 	return out
 }
 
-// label is a text beside a plot that wants to stand at y.
+// label is a text beside a plot that wants to stand at a height.
 type label struct {
 	want, y float64
 	index   int
+	x       float64 // of what it names
 }
 
 // spread moves labels apart so that neighbours are at least gap from each
 // other, as near as they can to where they want to be and inside [top, bottom].
 func spread(labels []label, gap, top, bottom float64) []label {
 	out := slices.Clone(labels)
-	slices.SortStableFunc(out, func(a, b label) int {
-		switch {
-		case a.want < b.want:
-			return -1
-		case a.want > b.want:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(out, func(a, b label) int { return cmp.Compare(a.want, b.want) })
 	for i := range out {
 		out[i].y = out[i].want
 	}

@@ -4,300 +4,208 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"berth.dev/berth/internal/plain"
-	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/stats"
 )
 
-// Sheet is a report for the terminal, written from the top down: facts, tables,
-// words. Nothing that it is given can steer the terminal, but for Lines.
-type Sheet struct {
-	// Indent is where the values of facts begin.
-	Indent int
-	b      strings.Builder
-	o      Options
+// Options are how text is laid out. The zero value is 100 columns, no colour.
+type Options struct {
+	// Width is the number of columns to fit into; below 60 counts as 60.
+	Width int
+	// Color allows ANSI colours.
+	Color bool
 }
 
-// NewSheet starts a sheet.
-func NewSheet(o Options) *Sheet { return &Sheet{Indent: 13, o: o} }
-
-// Title heads the sheet.
-func (s *Sheet) Title(text string) {
-	s.b.WriteString(s.o.paint(bold, plain.Line(text)) + s.o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
-}
-
-// Fact writes a name and its value, hanging.
-func (s *Sheet) Fact(name, value string) { s.note(faint, name, value) }
-
-// Warning writes a fact that is not to be missed.
-func (s *Sheet) Warning(name, text string) { s.note(yellow, name, text) }
-
-func (s *Sheet) note(style Style, name, text string) {
-	indent := strings.Repeat(" ", s.Indent)
-	lines := plain.Wrap(plain.Line(text), s.o.width()-s.Indent)
-	s.b.WriteString(s.o.paint(style, name) + indent[min(len(name), s.Indent-1):] + strings.Join(lines, "\n"+indent) + "\n")
-}
-
-// Paragraph writes a blank line and the text, wrapped.
-func (s *Sheet) Paragraph(text string) {
-	s.Lines("\n" + strings.Join(plain.Wrap(plain.Line(text), s.o.width()), "\n") + "\n")
-}
-
-// Legend writes a paragraph that explains a table.
-func (s *Sheet) Legend(text string) {
-	s.b.WriteString("\n")
-	for _, line := range plain.Wrap(text, s.o.width()) {
-		s.b.WriteString(s.o.paint(faint, line) + "\n")
+func (o Options) width() int {
+	if o.Width == 0 {
+		return 100
 	}
+	return max(o.Width, 60)
 }
 
-// Lines writes text as it is.
-func (s *Sheet) Lines(text string) { s.b.WriteString(text) }
+// ANSI renditions.
+const (
+	bold   = "1"
+	faint  = "2"
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
 
-// Flush writes the sheet out.
-func (s *Sheet) Flush(w io.Writer) error {
-	if _, err := io.WriteString(w, s.b.String()); err != nil {
+// paint applies a rendition where colour is allowed.
+func (o Options) paint(rendition, text string) string {
+	if !o.Color || rendition == "" || text == "" {
+		return text
+	}
+	return "\x1b[" + rendition + "m" + text + "\x1b[0m"
+}
+
+// Text writes a sheet for a terminal.
+func Text(w io.Writer, s *Sheet, o Options) error {
+	t := &text{o: o}
+	if s.Title != "" {
+		t.b.WriteString(o.paint(bold, plain.Line(s.Title)) + o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
+	}
+	t.facts(s.Facts)
+	for i := 0; i < len(s.Body); i++ {
+		b := s.Body[i]
+		t.paragraph("", b.Text)
+		if len(b.Facts) > 0 {
+			t.b.WriteString("\n")
+			t.facts(b.Facts)
+		}
+		if b.Lines != "" {
+			t.b.WriteString("\n" + plain.Text(b.Lines))
+		}
+		if b.Table == nil {
+			continue
+		}
+		table := b.Table.alone()
+		if i+1 < len(s.Body) && s.Body[i+1].Table != nil && s.Body[i+1].Table.Beside {
+			if both := joined(table, *s.Body[i+1].Table); tableWidth(both) <= o.width() {
+				table = both
+				i++
+			}
+		}
+		if inlined := table.inlined(); tableWidth(inlined) <= o.width() {
+			table = inlined
+		}
+		t.table(table)
+	}
+	if s.Advice != "" {
+		t.paragraph("", "Recommendation: "+s.Advice)
+	}
+	if _, err := io.WriteString(w, t.b.String()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
-// Text writes the report for a terminal: what ran, the table (one row per
-// scenario), its footnotes, and what it means. Where the table does not fit the
-// width it is written as two.
-func Text(w io.Writer, r *lab.Result, a *lab.Analysis, o Options) error {
-	s := NewSheet(o)
-	s.Title(title(r))
-	for _, f := range facts(r, a) {
-		s.Fact(f.Name, f.Value)
-	}
-	for _, text := range append(alarms(r, a), a.Warnings...) {
-		s.Warning("warning", text)
-	}
-	if len(a.Rows) == 0 {
-		s.Paragraph("No round was stored: there is nothing to tell.")
-	} else {
-		s.scenarios(a)
-	}
-	for _, text := range a.Reading {
-		s.Paragraph(text)
-	}
-	if a.Recommendation != "" {
-		s.Paragraph("Recommendation: " + a.Recommendation)
-	}
-	return s.Flush(w)
+// text is a report being written.
+type text struct {
+	b strings.Builder
+	o Options
 }
 
-// scenarios writes the rows: in one table where it fits, else latency first
-// and the rest below.
-func (s *Sheet) scenarios(a *lab.Analysis) {
-	notes := &footnotes{}
-	names := nameColumn(a, notes)
-	left := append(latencyColumns(a), workColumn(a))
-	right := costColumns(a)
-	spans := map[int]string{}
-	for i, row := range a.Rows {
-		switch {
-		case row.Skipped != nil:
-			spans[i] = plain.Line(skippedText(*row.Skipped))
-		case row.Rounds == 0:
-			spans[i] = "not run"
+// facts writes names and values, the values hanging.
+func (t *text) facts(facts []Fact) {
+	width := 0
+	for _, f := range facts {
+		width = max(width, len(f.Name)+2)
+	}
+	for _, f := range facts {
+		rendition := faint
+		if f.Warning {
+			rendition = yellow
 		}
+		t.hanging(t.o.paint(rendition, f.Name)+strings.Repeat(" ", width-len(f.Name)), width, f.Value, "")
 	}
-	all := slices.Concat([]Column{names}, left, right)
-	if tableWidth(all) <= s.o.width() {
-		s.Table(all, spans)
-	} else {
-		s.Table(slices.Concat([]Column{names}, left), spans)
-		rest, kept := costRows(names, right, spans)
-		s.Table(slices.Concat([]Column{rest}, kept), nil)
-	}
-	s.Legend(legend)
-	notes.write(s)
 }
 
-const legend = "work: the neighbour's, relative to unisolated; CPU: of the whole host; wait: the tenant's threads ready and waiting for a CPU; throttled: CPU time withheld by a limit; " +
-	"lag: the generator's own, p99; n: rounds counted of those run; ≥ lower bound; ~ inconclusive."
+// hanging writes a text behind a head, its further lines indented.
+func (t *text) hanging(head string, indent int, text, rendition string) {
+	lines := plain.Wrap(plain.Line(text), t.o.width()-indent)
+	t.b.WriteString(head + t.o.paint(rendition, strings.Join(lines, "\n"+strings.Repeat(" ", indent))) + "\n")
+}
 
-// costRows drops the spanned rows, which the first table has shown.
-func costRows(names Column, columns []Column, spans map[int]string) (Column, []Column) {
-	drop := func(c Column) Column {
-		var cells []Cell
-		for i, cell := range c.Cells {
-			if _, ok := spans[i]; !ok {
-				cells = append(cells, cell)
-			}
-		}
-		c.Cells = cells
-		return c
+// paragraph writes a blank line and the text, wrapped.
+func (t *text) paragraph(rendition, text string) {
+	if text != "" {
+		t.b.WriteString("\n")
+		t.hanging("", 0, text, rendition)
 	}
-	out := make([]Column, len(columns))
+}
+
+// joined is two tables as one; rows of the first that are spanned are so in both.
+func joined(a, b Table) Table {
+	a.Columns = slices.Concat(a.Columns, b.Columns[1:])
+	a.Legend = strings.TrimSpace(a.Legend + " " + b.Legend)
+	a.Notes = slices.Concat(a.Notes, b.Notes)
+	return a
+}
+
+// columns are those that a terminal shows.
+func (t Table) columns() []Column {
+	return slices.DeleteFunc(slices.Clone(t.Columns), func(c Column) bool { return c.PageOnly })
+}
+
+// inlined is the table with what is below in the cells of inline columns beside them.
+func (t Table) inlined() Table {
+	t.Columns = slices.Clone(t.Columns)
+	for i, c := range t.Columns {
+		if !c.Inline {
+			continue
+		}
+		t.Columns[i].Cells = nil
+		for _, cell := range c.Cells {
+			cell.Text = strings.TrimSpace(cell.Text + " " + cell.Below)
+			t.Columns[i].Cells = append(t.Columns[i].Cells, cell)
+		}
+	}
+	return t
+}
+
+const columnGap = 2
+
+func (c Column) width() int {
+	w := max(plain.Width(c.Head), plain.Width(c.Unit))
+	for _, cell := range c.Cells {
+		w = max(w, plain.Width(plain.Line(cell.Text)))
+	}
+	return w
+}
+
+func tableWidth(t Table) int {
+	w := -columnGap
+	for _, c := range t.columns() {
+		w += columnGap + c.width()
+	}
+	return w
+}
+
+// table writes a blank line, the columns under their heads, legend and notes.
+func (t *text) table(table Table) {
+	columns := table.columns()
+	heads, units := make([]string, len(columns)), make([]string, len(columns))
+	var right []int
 	for i, c := range columns {
-		out[i] = drop(c)
-	}
-	return drop(names), out
-}
-
-func skippedText(s lab.Skipped) string {
-	text := "skipped: " + s.Reason
-	if s.Remedy != "" {
-		text += " (" + s.Remedy + ")"
-	}
-	return text
-}
-
-func nameColumn(a *lab.Analysis, notes *footnotes) Column {
-	c := Column{Head: "scenario", Left: true}
-	for _, row := range a.Rows {
-		c.Cells = append(c.Cells, Cell{Text: plain.Line(row.Scenario) + notes.of(row)})
-	}
-	return c
-}
-
-// latencyColumns are the quantiles, the ratio and the verdict.
-func latencyColumns(a *lab.Analysis) []Column {
-	var columns []Column
-	for _, p := range shownQuantiles(a) {
-		columns = append(columns, quantileColumn(a, p))
-	}
-	ratio := Column{Head: "× baseline p99"}
-	verdict := Column{Head: "verdict", Left: true}
-	for _, row := range a.Rows {
-		if row.Ratio != nil && row.Ratio.Confidence > 0 {
-			ratio.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
-		}
-		ratio.Cells = append(ratio.Cells, Cell{Text: ratioText(a, row)})
-		verdict.Cells = append(verdict.Cells, Cell{plain.Line(string(row.Verdict)), verdictStyle(row.Verdict)})
-	}
-	return append(columns, ratio, verdict)
-}
-
-// shownQuantiles are those that at least one row supports; without any, the
-// usual three.
-func shownQuantiles(a *lab.Analysis) []float64 {
-	var ps []float64
-	for _, row := range a.Rows {
-		for _, q := range row.Quantiles {
-			if _, ok := quantileOf(row, q.P); ok && !slices.Contains(ps, q.P) {
-				ps = append(ps, q.P)
-			}
+		heads[i], units[i] = t.o.paint(bold, plain.Line(c.Head)), t.o.paint(faint, c.Unit)
+		if !c.Left {
+			right = append(right, i)
 		}
 	}
-	if len(ps) == 0 {
-		return []float64{50, 95, 99}
+	rows := [][]string{heads}
+	if slices.ContainsFunc(columns, func(c Column) bool { return c.Unit != "" }) {
+		rows = append(rows, units)
 	}
-	slices.Sort(ps)
-	return ps
-}
-
-func quantileColumn(a *lab.Analysis, p float64) Column {
-	var values []float64
-	for _, row := range a.Rows {
-		if q, ok := quantileOf(row, p); ok {
-			values = append(values, q.Estimate)
+	above := len(rows)
+	for n := range table.rows() {
+		var row []string
+		for _, c := range columns {
+			cell := c.Cells[n]
+			row = append(row, t.o.paint([]string{Plain: "", Good: green, Bad: red, Unsure: yellow}[cell.Mood], plain.Line(cell.Text)))
 		}
+		rows = append(rows, row)
 	}
-	u := unitFor(values...)
-	c := Column{Head: quantileName(p), Unit: u.name}
-	for _, row := range a.Rows {
-		text := absent
-		if q, ok := quantileOf(row, p); ok {
-			text = u.in(q.Estimate)
-			if q.AtLeast || row.Saturated {
-				text = "≥" + text
-			}
-		}
-		c.Cells = append(c.Cells, Cell{Text: text})
-	}
-	return c
-}
-
-func ratioText(a *lab.Analysis, row lab.Row) string {
-	if row.Ratio == nil || row.Ratio.Estimate <= 0 {
-		return absent
-	}
-	mark := ""
-	switch {
-	case ratioBound(a, row):
-		mark = "≥"
-	case row.Verdict == stats.Inconclusive || a.BaselineBound():
-		mark = "~"
-	}
-	return mark + times(*row.Ratio)
-}
-
-// ratioBound says whether the row's ratio is a lower bound.
-func ratioBound(a *lab.Analysis, row lab.Row) bool { return row.LowerBound() && !a.BaselineBound() }
-
-func verdictStyle(v stats.Verdict) Style {
-	switch v {
-	case stats.Better, stats.Equivalent:
-		return green
-	case stats.Worse:
-		return red
-	case stats.Inconclusive, stats.Invalid:
-		return yellow
-	}
-	return normal
-}
-
-// workColumn is what protecting the tenant costs the neighbour.
-func workColumn(a *lab.Analysis) Column {
-	c := Column{Head: "work", Unit: "%"}
-	for _, row := range a.Rows {
-		c.Add(workText(row))
-	}
-	return c
-}
-
-func workText(row lab.Row) string {
-	if row.WorkShare == nil {
-		return absent
-	}
-	return percent(*row.WorkShare)
-}
-
-// costColumns are what the host, the limits and the generator did.
-func costColumns(a *lab.Analysis) []Column {
-	host := Column{Head: "CPU", Unit: "%"}
-	wait := Column{Head: "wait", Unit: "ms/s"}
-	throttled := Column{Head: "throttled", Unit: "ms/s"}
-	lag := Column{Head: "lag", Unit: "µs"}
-	rounds := Column{Head: "n"}
-	for _, row := range a.Rows {
-		if row.Valid == 0 {
-			host.Add(absent)
-			wait.Add(absent)
-			throttled.Add(absent)
-			lag.Add(absent)
+	var b strings.Builder
+	plain.Columns(&b, rows, right...)
+	t.b.WriteString("\n")
+	indent, n := columns[0].width()+columnGap, -above
+	for line := range strings.Lines(b.String()) {
+		if span, ok := table.Spans[n]; ok {
+			head := rows[above+n][0]
+			t.hanging(head+strings.Repeat(" ", indent-plain.Width(head)), indent, span, "")
 		} else {
-			host.Add(strconv.FormatFloat(row.HostBusy*100, 'f', 0, 64))
-			wait.Add(waitText(row))
-			throttled.Add(throttledText(row))
-			lag.Add(strconv.FormatFloat(row.LagP99, 'f', 0, 64))
+			t.b.WriteString(line)
 		}
-		rounds.Add(fmt.Sprintf("%d/%d", row.Valid, row.Rounds))
+		n++
 	}
-	return []Column{host, wait, throttled, lag, rounds}
-}
-
-// waitText is the tenant's run delay; a kernel without schedstat does not count it.
-func waitText(row lab.Row) string {
-	if row.TenantWait == 0 {
-		return absent
+	t.paragraph(faint, table.Legend)
+	for i, note := range table.Notes {
+		if i == 0 {
+			t.b.WriteString("\n")
+		}
+		t.hanging("", 2, note, faint)
 	}
-	return strconv.FormatFloat(row.TenantWait*1e3, 'f', 0, 64)
-}
-
-// throttledText is the throttled time of both roles; a throttled tenant has a
-// footnote as well.
-func throttledText(row lab.Row) string {
-	total := row.NeighbourThrottled + row.TenantThrottled
-	if total == 0 {
-		return absent
-	}
-	return digits3(total * 1e3)
 }

@@ -17,7 +17,7 @@ func TestTextGolden(t *testing.T) {
 	r, a := fakeResult(t, 6), fakeAnalysis()
 	for _, width := range []int{80, 100, 120} {
 		var b bytes.Buffer
-		if err := Text(&b, r, a, Options{Width: width}); err != nil {
+		if err := Text(&b, Isolation(measured(t, r), a), Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, fmt.Sprintf("text_%d.txt", width), b.Bytes())
@@ -37,7 +37,7 @@ func TestTextColor(t *testing.T) {
 	t.Parallel()
 	r, a := fakeResult(t, 1), fakeAnalysis()
 	var plain, coloured bytes.Buffer
-	if err := errors.Join(Text(&plain, r, a, Options{}), Text(&coloured, r, a, Options{Color: true})); err != nil {
+	if err := errors.Join(Text(&plain, Isolation(measured(t, r), a), Options{}), Text(&coloured, Isolation(measured(t, r), a), Options{Color: true})); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(coloured.String(), "\x1b[31mworse\x1b[0m") {
@@ -60,7 +60,7 @@ func TestTextPrintable(t *testing.T) {
 	a.Rows[6].Skipped.Reason = evil
 	a.Rows[3].Verdict = evil
 	var b, c bytes.Buffer
-	if err := Text(&b, r, a, Options{}); err != nil {
+	if err := Text(&b, Isolation(measured(t, r), a), Options{}); err != nil {
 		t.Fatal(err)
 	}
 	side := Side{evil, measured(t, r), a}
@@ -68,7 +68,7 @@ func TestTextPrintable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := comparison.Text(&c, Options{}); err != nil {
+	if err := Text(&c, comparison.Sheet(), Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range []string{b.String(), c.String()} {
@@ -89,9 +89,10 @@ func TestWriteErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := Isolation(measured(t, r), a)
 	for name, err := range map[string]error{
-		"text": Text(fullDisk{}, r, a, Options{}), "html": HTML(fullDisk{}, measured(t, r), a), "json": JSON(fullDisk{}, r, a), "csv": CSV(fullDisk{}, measured(t, r)),
-		"compare text": c.Text(fullDisk{}, Options{}), "compare json": c.JSON(fullDisk{}),
+		"text": Text(fullDisk{}, s, Options{}), "html": HTML(fullDisk{}, s), "json": JSON(fullDisk{}, r, a), "csv": s.Files[2].Write(fullDisk{}),
+		"compare text": Text(fullDisk{}, c.Sheet(), Options{}), "compare json": c.JSON(fullDisk{}),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error on a full disk", name)
@@ -112,7 +113,7 @@ func BenchmarkText(b *testing.B) {
 	r, a := fakeResult(b, 6), fakeAnalysis()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := Text(&bytes.Buffer{}, r, a, Options{}); err != nil {
+		if err := Text(&bytes.Buffer{}, Isolation(measured(b, r), a), Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}

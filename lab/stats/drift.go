@@ -86,7 +86,7 @@ func FindDrift(series []float64) (Drift, bool) {
 	if d, ok := switching(series, 0.1); ok {
 		return d, true
 	}
-	level := median(series)
+	level := Median(series)
 	return Drift{Kind: Steady, From: level, To: level}, true
 }
 
@@ -99,7 +99,7 @@ func switching(series []float64, share float64) (Drift, bool) {
 	if !ok {
 		return Drift{}, false
 	}
-	d := Drift{Kind: Switching, From: median(sorted[:cut]), To: median(sorted[cut:])}
+	d := Drift{Kind: Switching, From: Median(sorted[:cut]), To: Median(sorted[cut:])}
 	d.Serious = d.Change() > driftSerious
 	changes := 0
 	for i := 1; i < len(series); i++ {
@@ -125,7 +125,7 @@ func gap(sorted []float64, least int) (cut int, ok bool) {
 	if widest == 0 {
 		return 0, false
 	}
-	distance := math.Log(median(sorted[cut:]) / median(sorted[:cut]))
+	distance := math.Log(Median(sorted[cut:]) / Median(sorted[:cut]))
 	return cut, widest >= distance/2
 }
 
@@ -133,7 +133,7 @@ func gap(sorted []float64, least int) (cut int, ok bool) {
 func shifted(series []float64) (Drift, bool) {
 	r := ranks(series)
 	index, strength := split(r)
-	d := Drift{Kind: Shifted, Index: index, From: median(series[:index]), To: median(series[index:])}
+	d := Drift{Kind: Shifted, Index: index, From: Median(series[:index]), To: Median(series[index:])}
 	change := math.Abs(d.Change())
 	if change <= driftWarn {
 		return Drift{}, false
@@ -197,8 +197,8 @@ func ranks(series []float64) []float64 {
 	return out
 }
 
-// median of a series that is not empty.
-func median(series []float64) float64 {
+// Median is that of a series that is not empty.
+func Median(series []float64) float64 {
 	s := slices.Clone(series)
 	slices.Sort(s)
 	n := len(s)

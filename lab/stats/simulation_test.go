@@ -180,7 +180,7 @@ func TestCoverage(t *testing.T) {
 			for _, p := range ps {
 				name := fmt.Sprintf("%s p%g", what, p)
 				covered := float64(seen.counts[name]) / float64(n)
-				row += fmt.Sprintf(" %.1f (×%.2f) |", 100*covered, math.Exp(median(width[name])))
+				row += fmt.Sprintf(" %.1f (×%.2f) |", 100*covered, math.Exp(Median(width[name])))
 				need := 0.90
 				if f, ok := floor[d.name+"/"+name]; ok {
 					need = f

@@ -1,0 +1,299 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+// Isolation is the sheet of a comparison of scenarios: what ran, the table (one row per
+// scenario), its footnotes, and what it means.
+func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
+	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Advice: a.Recommendation}
+	facts(s, m.Result, a)
+	for _, text := range append(alarms(m.Result, a), a.Warnings...) {
+		s.Warn("warning", text)
+	}
+	looks := looksOf(a.Rows)
+	if len(a.Rows) == 0 {
+		s.Add(Block{Text: "No round was stored."})
+	} else {
+		s.Add(Block{Table: scenarioTable(m.Result, a, looks)}, Block{Heading: "What it took, and how well it was measured", Table: costTable(a)})
+	}
+	for _, text := range a.Reading {
+		s.Add(Block{Text: text})
+	}
+	rounds := sync.OnceValue(func() []round { return roundsOf(m) })
+	s.Page = func() Page {
+		c := canvas{analysis: a, rounds: rounds(), curves: curves(m, a), looks: looks}
+		return Page{c.plots(), details(m.Result, a, rounds())}
+	}
+	s.Files = files(m, a, rounds)
+	return s
+}
+
+// looksOf gives each scenario its look. The scenarios of the built-in experiment always
+// have the same one, whatever was left out.
+func looksOf(rows []lab.Row) map[string]Look {
+	known := []string{lab.Baseline, lab.BaselineAgain, lab.Unisolated, "weighted", "idle", "limited", "pinned"}
+	out := map[string]Look{}
+	next := len(known)
+	for _, row := range rows {
+		i := slices.Index(known, row.Scenario)
+		if i < 0 {
+			i = next % Looks
+			next++
+		}
+		out[row.Scenario] = Look(i + 1)
+	}
+	return out
+}
+
+// column is a value of each row.
+func column(a *lab.Analysis, head, unit string, value func(lab.Row) string) Column {
+	c := Column{Head: head, Unit: unit}
+	for _, row := range a.Rows {
+		c.Add(value(row))
+	}
+	return c
+}
+
+func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table {
+	t := &Table{Spans: map[int]string{}, Legend: "work: the neighbour's, relative to unisolated; ≥ lower bound; ~ inconclusive."}
+	var notes footnotes
+	names := column(a, "scenario", "", func(row lab.Row) string { return row.Scenario + notes.of(row) })
+	names.Left = true
+	ratio, verdict := column(a, "× baseline p99", "", func(row lab.Row) string { return ratioText(a, row) }), Column{Head: "verdict", Left: true}
+	for i, row := range a.Rows {
+		names.Cells[i].Look = looks[row.Scenario]
+		for _, s := range r.Experiment.Scenarios {
+			if s.Name == row.Scenario {
+				names.Cells[i].Below = s.Means
+			}
+		}
+		if row.Ratio != nil && row.Ratio.Confidence > 0 {
+			ratio.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
+		}
+		verdict.Cells = append(verdict.Cells, Cell{Text: string(row.Verdict), Mood: moodOf(row.Verdict)})
+		switch {
+		case row.Skipped != nil:
+			t.Spans[i] = skippedText(*row.Skipped)
+		case row.Rounds == 0:
+			t.Spans[i] = "not run"
+		}
+		if a.Recommended != "" && row.Scenario == a.Recommended {
+			t.Chosen = i + 1
+		}
+	}
+	t.Columns = []Column{names}
+	for _, p := range shownQuantiles(a) {
+		t.Columns = append(t.Columns, quantileColumn(a, p))
+	}
+	t.Columns = append(t.Columns, ratio, verdict, column(a, "work", "%", workText))
+	t.Notes = notes.lines()
+	return t
+}
+
+func skippedText(s lab.Skipped) string {
+	text := "skipped: " + s.Reason
+	if s.Remedy != "" {
+		text += " (" + s.Remedy + ")"
+	}
+	return text
+}
+
+// shownQuantiles are those that at least one row supports; without any, the
+// usual three.
+func shownQuantiles(a *lab.Analysis) []float64 {
+	var ps []float64
+	for _, row := range a.Rows {
+		for _, q := range row.Quantiles {
+			if _, ok := quantileOf(row, q.P); ok && !slices.Contains(ps, q.P) {
+				ps = append(ps, q.P)
+			}
+		}
+	}
+	if len(ps) == 0 {
+		return []float64{50, 95, 99}
+	}
+	slices.Sort(ps)
+	return ps
+}
+
+func quantileColumn(a *lab.Analysis, p float64) Column {
+	var values []float64
+	for _, row := range a.Rows {
+		if q, ok := quantileOf(row, p); ok {
+			values = append(values, q.Estimate)
+		}
+	}
+	u := unitFor(values...)
+	c := Column{Head: quantileName(p), Unit: u.name}
+	for _, row := range a.Rows {
+		cell := Cell{Text: absent}
+		if q, ok := quantileOf(row, p); ok {
+			cell.Text = atLeast(q.AtLeast || row.Saturated) + u.in(q.Estimate)
+			if q.Rounds != 1 && q.Low < q.High {
+				cell.Below = fmt.Sprintf("[%s, %s]", u.in(q.Low), u.in(q.High))
+			}
+		}
+		c.Cells = append(c.Cells, cell)
+	}
+	return c
+}
+
+func ratioText(a *lab.Analysis, row lab.Row) string {
+	switch {
+	case row.Ratio == nil || row.Ratio.Estimate <= 0:
+		return absent
+	case ratioBound(a, row):
+		return "≥" + times(*row.Ratio)
+	case row.Verdict == stats.Inconclusive || a.BaselineBound():
+		return "~" + times(*row.Ratio)
+	}
+	return times(*row.Ratio)
+}
+
+// ratioBound says whether the row's ratio is a lower bound.
+func ratioBound(a *lab.Analysis, row lab.Row) bool { return row.LowerBound() && !a.BaselineBound() }
+
+func moodOf(v stats.Verdict) Mood {
+	switch v {
+	case stats.Better, stats.Equivalent:
+		return Good
+	case stats.Worse:
+		return Bad
+	case stats.Inconclusive, stats.Invalid:
+		return Unsure
+	}
+	return Plain
+}
+
+// workText is what protecting the tenant costs the neighbour.
+func workText(row lab.Row) string {
+	if row.WorkShare == nil {
+		return absent
+	}
+	return percent(*row.WorkShare)
+}
+
+// costTable is what the host, the limits and the generator did.
+func costTable(a *lab.Analysis) *Table {
+	t := &Table{Beside: true, Legend: "CPU: of the whole host; run delay: of the tenant's threads, ready but waiting for a CPU; throttled: CPU time withheld by a limit; " +
+		"lag: the generator's own, p99, a part of response time as is the wait for a free connection (queue); n: rounds counted of those run."}
+	names := column(a, "scenario", "", func(row lab.Row) string { return row.Scenario })
+	names.Left = true
+	// What is zero was not counted; a kernel without schedstat counts no run delay.
+	perSecond := func(v float64) string {
+		if v == 0 {
+			return absent
+		}
+		return digits3(v * 1e3)
+	}
+	whole := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
+	add := func(head, unit string, pageOnly bool, value func(lab.Row) string) {
+		c := column(a, head, unit, func(row lab.Row) string {
+			if row.Valid == 0 {
+				return absent
+			}
+			return value(row)
+		})
+		c.PageOnly = pageOnly
+		t.Columns = append(t.Columns, c)
+	}
+	t.Columns = []Column{names}
+	add("CPU", "%", false, func(row lab.Row) string { return whole(row.HostBusy * 100) })
+	add("tenant", "CPUs", true, func(row lab.Row) string { return digits3(row.TenantCPUs) })
+	add("neighbour", "CPUs", true, func(row lab.Row) string {
+		if row.Unit == "" {
+			return absent
+		}
+		return digits3(row.NeighbourCPUs)
+	})
+	add("run delay", "ms/s", false, func(row lab.Row) string { return perSecond(row.TenantWait) })
+	add("throttled", "ms/s", false, func(row lab.Row) string { return perSecond(row.NeighbourThrottled + row.TenantThrottled) })
+	add("lag", "µs", false, func(row lab.Row) string { return whole(row.LagP99) })
+	add("queue p99", "µs", true, func(row lab.Row) string { return whole(row.QueueP99) })
+	add("requests", "", true, func(row lab.Row) string { return strconv.Itoa(row.Requests) })
+	add("failed or unfinished", "", true, func(row lab.Row) string { return strconv.Itoa(row.Censored) })
+	t.Columns = append(t.Columns, column(a, "n", "", func(row lab.Row) string { return fmt.Sprintf("%d/%d", row.Valid, row.Rounds) }))
+	t.Spans = map[int]string{}
+	for i, row := range a.Rows {
+		if row.Skipped != nil || row.Rounds == 0 {
+			t.Spans[i] = absent
+		}
+	}
+	return t
+}
+
+// footnotes collects remarks on rows; rows with the same remark share a mark.
+type footnotes struct {
+	texts   []string
+	general []string // without a mark
+}
+
+// superscripts mark remarks: letters, so that two marks need no space between
+// them. From the last on remarks share it.
+var superscripts = []rune("ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
+
+func superscript(i int) string { return string(superscripts[min(i, len(superscripts)-1)]) }
+
+// of returns the marks of the row's remarks, adding those that are new.
+func (f *footnotes) of(row lab.Row) string {
+	marks := ""
+	for _, text := range remarks(row) {
+		i := slices.Index(f.texts, text)
+		if i < 0 {
+			i = len(f.texts)
+			f.texts = append(f.texts, text)
+		}
+		marks += superscript(i)
+	}
+	for _, q := range row.Quantiles {
+		text := quantileName(q.P) + " not given: " + q.Reason
+		if q.Reason != "" && !slices.Contains(f.general, text) {
+			f.general = append(f.general, text)
+		}
+	}
+	return marks
+}
+
+func (f *footnotes) lines() []string {
+	var lines []string
+	for i, text := range f.texts {
+		lines = append(lines, superscript(i)+" "+text)
+	}
+	return append(lines, f.general...)
+}
+
+// remarks are what a reader of the row must know beside its figures.
+func remarks(row lab.Row) []string {
+	var out []string
+	if row.Saturated {
+		out = append(out, "saturated: responses came more slowly than requests were due, so latency grows with the length of the round and every figure is a lower bound")
+	} else if q, _ := quantileOf(row, 99); q.AtLeast {
+		out = append(out, "requests failed or never finished: from the marked percentile on, figures are lower bounds")
+	}
+	if bad := row.Rounds - row.Valid; bad > 0 && row.Valid > 0 {
+		out = append(out, fmt.Sprintf("%d of %s left out as invalid", bad, plain.Count(row.Rounds, "round")))
+	}
+	if row.TenantThrottled > 0 {
+		out = append(out, fmt.Sprintf("the tenant itself was throttled for %s ms/s", digits3(row.TenantThrottled*1e3)))
+	}
+	if row.Verdict == stats.Inconclusive || row.Verdict == stats.Invalid {
+		text := string(row.Verdict)
+		if row.Why != "" {
+			text += ": " + row.Why
+		}
+		if row.MoreRounds > 0 {
+			text += fmt.Sprintf("; about %s more would decide", plain.Count(row.MoreRounds, "round"))
+		}
+		out = append(out, text)
+	}
+	return out
+}
