@@ -39,9 +39,7 @@ func OpenFile(path string) (File, error) { return openAt(unix.AT_FDCWD, File{nam
 
 func openAt(dir int, f File) (File, error) {
 	var err error
-	f.fd, err = ignoreEINTR(func() (int, error) {
-		return unix.Openat(dir, f.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	f.fd, err = ignoreEINTR(func() (int, error) { return openat(dir, f.name) })
 	if err != nil {
 		return File{}, &fs.PathError{Op: "open", Path: f.Path(), Err: err}
 	}
@@ -80,7 +78,7 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 		buf = make([]byte, 4096)
 	}
 	for {
-		n, err := pread(f.fd, buf)
+		n, err := pread(f.fd, buf, 0)
 		switch {
 		case err == syscall.EINTR:
 			continue
@@ -93,15 +91,27 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 	}
 }
 
-// pread is pread(2) at 0 that does not tell the scheduler of the runtime. The kernel
-// answers from memory in microseconds; to make ready for a wait costs as much, and wakes
-// other threads.
-func pread(fd int, buf []byte) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
+// The system calls below do not tell the scheduler of the runtime. The kernel answers from
+// memory in microseconds; to make ready for a wait costs as much, and wakes other threads.
+
+func pread(fd int, buf []byte, at int) (int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), uintptr(at), 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
 	return int(n), nil
+}
+
+func openat(dir int, name string) (int, error) {
+	path, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return 0, err
+	}
+	fd, _, errno := unix.RawSyscall6(unix.SYS_OPENAT, uintptr(dir), uintptr(unsafe.Pointer(path)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(fd), nil
 }
 
 // ReadAll is Read for files that are lists, such as cgroup.threads and
@@ -115,7 +125,7 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 		if size == len(buf) {
 			buf = append(buf, make([]byte, len(buf))...)
 		}
-		n, err := unix.Pread(f.fd, buf[size:], int64(size))
+		n, err := pread(f.fd, buf[size:], size)
 		switch {
 		case err == syscall.EINTR:
 			continue
@@ -129,7 +139,12 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 }
 
 // Close closes the file.
-func (f File) Close() error { return unix.Close(f.fd) }
+func (f File) Close() error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_CLOSE, uintptr(f.fd), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
 
 // readFile is ReadAll of a file that is read once.
 func readFile(path string, buf []byte) (text, grown []byte, err error) {

@@ -401,9 +401,9 @@ func (d *daemon) measure(ctx context.Context) {
 
 // take has the meter take what the guard has just read of all groups, in place of its
 // next reading.
-func (d *daemon) take(samples []watch.Sample) {
+func (d *daemon) take(samples []watch.Sample, from reader) {
 	d.tick.Reset(d.opt.Interval * 3 / 2)
-	d.meter.take(time.Now(), d.started, samples)
+	d.meter.take(time.Now(), d.started, samples, from)
 }
 
 // close closes what is open.

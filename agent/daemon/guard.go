@@ -52,8 +52,9 @@ type guardian struct {
 	prefix    string // of the workloads' groups in their tree
 	// window is the guard's; 0 is its default.
 	window time.Duration
-	// read is called with the samples of all groups that the guard has read; it may be nil.
-	read func([]watch.Sample)
+	// read is called with the samples of all groups that the guard has read, and what reads
+	// more of them; it may be nil.
+	read func([]watch.Sample, reader)
 
 	ctl  sync.Mutex // of one change at a time
 	ctx  context.Context
@@ -338,8 +339,11 @@ func (g *guardian) once(ctx context.Context) (again bool, err error) {
 // options are the guard's under a configuration.
 func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
 	opt = guard.Options{
-		Sensors: sensors, Actuator: g.host, Uncovered: g.uncovered, Machine: g.machine, Workloads: g.workloads, Window: g.window, Read: g.read,
+		Sensors: sensors, Actuator: g.host, Uncovered: g.uncovered, Machine: g.machine, Workloads: g.workloads, Window: g.window,
 		Found: g.found, Repeat: toldTime, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
+	}
+	if from, ok := sensors.(reader); ok && g.read != nil {
+		opt.Read = func(samples []watch.Sample) { g.read(samples, from) }
 	}
 	switch c.Guard.Probe {
 	case config.ProbeNever:

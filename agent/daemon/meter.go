@@ -21,22 +21,22 @@ import (
 const (
 	// rotation is the time in which all figures of every workload are read once.
 	rotation = time.Minute
-	// patience is after how many of these readings what could not be opened is tried
-	// again.
-	patience = 10
 	// refresh is after how many of them the figures of a workload that has used no CPU
 	// time are read all the same.
 	refresh = 5
 )
 
-// The tiers of the meter's sampler.
-const (
-	sampled = iota // every interval
-	given          // by the guard: only in rotation
-)
+// reader is what reads groups for the guard, an *observe.Observer.
+type reader interface {
+	// ReadGroup appends what a request asks of one group, and reads no file twice at the
+	// same time.
+	ReadGroup(now watch.Time, group string, q cgroupstat.Request, to []watch.Sample) ([]watch.Sample, error)
+	// StatusOf says which signals of a group there are.
+	StatusOf(group string) []cgroupstat.Status
+}
 
 // meter keeps the figures of workloads: some of every interval, the others in rotation.
-// What the guard reads anyway is taken from there.
+// Groups that the guard reads are read by its reader alone, all others by the sampler.
 type meter struct {
 	site *observe.Site
 	// turns is how many intervals come to a rotation.
@@ -63,10 +63,10 @@ type meter struct {
 type metered struct {
 	id      string
 	own     *observe.Readers // nil without CPUs of its own
-	tier    int
-	rounds  int // readings in rotation, and those of own
-	tried   int
-	givenAt time.Time // when the guard last gave its figures
+	rounds  int              // readings in rotation
+	givenAt time.Time        // when the guard last gave its figures
+	sampled bool             // by the sampler
+	signals []cgroupstat.Status
 	figures []figure
 }
 
@@ -92,7 +92,7 @@ func newMeter(root string, trees, others []cgroupstat.Tree, interval time.Durati
 	if len(trees) > 0 {
 		m.site.Tree = trees[0].Dir
 	}
-	m.sampler = cgroupstat.NewSampler(m.site.Trees, every, nil)
+	m.sampler = cgroupstat.NewSampler(m.site.Trees, every)
 	return m
 }
 
@@ -112,12 +112,15 @@ func (m *meter) follow(groups map[string]string, own map[string]cpuset.Set) erro
 		there[group] = true
 		w := m.metered[group]
 		if w == nil {
-			w = &metered{}
+			w = &metered{sampled: true}
 			m.metered[group] = w
 			m.queue = slices.Insert(m.queue, 0, group)
 		}
 		w.id = id
-		errs = append(errs, m.add(group, w.tier), w.move(m, group, own[id]))
+		if w.sampled {
+			errs = append(errs, m.add(group))
+		}
+		errs = append(errs, w.move(m, group, own[id]))
 	}
 	for group := range m.metered {
 		if !there[group] {
@@ -136,24 +139,24 @@ func (w *metered) move(m *meter, group string, own cpuset.Set) error {
 		return err
 	case w.own == nil:
 		w.own = m.site.Open(group, own, m.own)
-		w.tried = 0
 		return nil
 	}
 	return w.own.Move(own)
 }
 
-// add reads a group in a tier from now on. The loop hears of the end of one that is
+// add has the sampler read a group from now on. The loop hears of the end of one that is
 // gone.
-func (m *meter) add(group string, tier int) error {
-	err := m.sampler.Add(group, tier)
+func (m *meter) add(group string) error {
+	err := m.sampler.Add(group, 0)
 	if errors.Is(err, watch.ErrGone) {
 		return nil
 	}
 	return err
 }
 
-// take keeps what the guard has read of workloads now, and reads the rest.
-func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
+// take keeps what the guard has read of workloads now, and reads the rest: of those groups
+// by the guard's reader.
+func (m *meter) take(now, origin time.Time, samples []watch.Sample, from reader) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at := watch.Time(now.Sub(origin))
@@ -178,7 +181,16 @@ func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
 		}
 		w.keep(at, s)
 	}
-	m.complete(now, at)
+	m.complete(now, at, func(w *metered, group string, q cgroupstat.Request) {
+		if w.sampled {
+			m.readSampled(at, w, group, q)
+			return
+		}
+		m.samples, _ = from.ReadGroup(samples[0].Time, m.prefix+group, q, m.samples[:0])
+		if w.rounds%refresh == 1 {
+			w.signals = from.StatusOf(m.prefix + group)
+		}
+	})
 }
 
 // read takes a reading, and some of those in rotation. origin is the instant that samples
@@ -186,24 +198,33 @@ func (m *meter) take(now, origin time.Time, samples []watch.Sample) {
 func (m *meter) read(now, origin time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.complete(now, watch.Time(now.Sub(origin)))
+	at := watch.Time(now.Sub(origin))
+	m.complete(now, at, func(w *metered, group string, q cgroupstat.Request) { m.readSampled(at, w, group, q) })
 }
 
-// complete reads what the guard has not given. A group that cannot be read tells
-// nothing; the loop hears of its end.
-func (m *meter) complete(now time.Time, at watch.Time) {
+// readSampled reads more of a group that the sampler reads.
+func (m *meter) readSampled(at watch.Time, w *metered, group string, q cgroupstat.Request) {
+	m.samples, _ = m.sampler.SampleGroup(at, group, q, m.samples[:0])
+	if w.rounds%refresh == 1 {
+		w.signals = m.sampler.Signals(group)
+	}
+}
+
+// complete reads what the guard has not given, with all figures of some groups by more.
+// A group that cannot be read tells nothing; the loop hears of its end.
+func (m *meter) complete(now time.Time, at watch.Time, more func(w *metered, group string, q cgroupstat.Request)) {
 	m.at = now
 	for group, w := range m.metered {
-		tier := sampled
-		if w.givenAt.Equal(now) {
-			tier = given
-		}
-		if tier != w.tier {
-			w.tier = tier
-			_ = m.add(group, tier)
+		switch sampled := !w.givenAt.Equal(now); {
+		case sampled && !w.sampled:
+			_ = m.add(group)
+			w.sampled = true
+		case !sampled && w.sampled:
+			_ = m.sampler.Remove(group)
+			w.sampled = false
 		}
 	}
-	m.samples, _ = m.sampler.Sample(at, m.samples[:0], m.every, cgroupstat.Request{})
+	m.samples, _ = m.sampler.Sample(at, m.samples[:0], m.every)
 	var w *metered
 	for i := range m.samples {
 		s := &m.samples[i]
@@ -215,24 +236,22 @@ func (m *meter) complete(now time.Time, at watch.Time) {
 	}
 	n := (len(m.queue) + m.turns - 1) / m.turns
 	for _, group := range m.queue[:n] {
-		m.readAll(group, at)
+		w := m.metered[group]
+		q := m.all
+		if w.rounds++; w.rounds%refresh == 0 {
+			q.Fresh = q.Read
+		}
+		more(w, group, q)
+		w.keepAll(at, m)
 	}
 	m.queue = append(m.queue[n:], m.queue[:n]...)
 }
 
-// readAll reads all figures of a workload. Those that are not told any more end.
-func (m *meter) readAll(group string, at watch.Time) {
-	w := m.metered[group]
-	q := m.all
-	if w.rounds++; w.rounds%refresh == 0 {
-		q.Fresh = q.Read
-	}
-	m.samples, _ = m.sampler.SampleGroup(at, group, q, m.samples[:0])
+// keepAll keeps all figures of a workload, as they were read, and reads those of its own
+// CPUs. Those that are not told any more end.
+func (w *metered) keepAll(at watch.Time, m *meter) {
 	if w.own != nil {
-		if w.tried%patience == 0 {
-			w.own.Fill()
-		}
-		w.tried++
+		w.own.Retry()
 		m.samples = w.own.Read(at, m.samples)
 	}
 	for i := range m.samples {
@@ -286,8 +305,8 @@ func (m *meter) Signals() map[string]error {
 			all[name] = err
 		}
 	}
-	for group, w := range m.metered {
-		for _, status := range m.sampler.Signals(group) {
+	for _, w := range m.metered {
+		for _, status := range w.signals {
 			note(status.Signal.String(), status.Err)
 		}
 		if w.own != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -198,7 +199,7 @@ func TestMeterLeavesCaches(t *testing.T) {
 	}
 	// It is looked for again, if not at once.
 	h.write("sys/fs/resctrl/web/tasks", "11\n12\n")
-	for i := range patience {
+	for i := range observe.Patience {
 		m.read(origin.Add(time.Duration(2+i)*time.Second), origin)
 	}
 	if got, _ := told(t, m, "o"); got["llc_occupancy cache0"] != 4096 {
@@ -295,6 +296,17 @@ func TestMeterWorkloadEnds(t *testing.T) {
 	}
 }
 
+// guardsReader reads groups below base for a guard.
+type guardsReader struct{ *cgroupstat.Sampler }
+
+func (r guardsReader) ReadGroup(now watch.Time, group string, q cgroupstat.Request, to []watch.Sample) ([]watch.Sample, error) {
+	return r.SampleGroup(now, strings.TrimPrefix(group, "base/"), q, to)
+}
+
+func (r guardsReader) StatusOf(group string) []cgroupstat.Status {
+	return r.Signals(strings.TrimPrefix(group, "base/"))
+}
+
 // What the guard reads of a workload is not read a second time; what it does not read,
 // and all once it ends, is.
 func TestMeterTakesFromGuard(t *testing.T) {
@@ -302,6 +314,10 @@ func TestMeterTakesFromGuard(t *testing.T) {
 	h := newStatistics(t, "g", "h")
 	m := h.meter()
 	m.prefix = "base/"
+	guard := guardsReader{h.meter().sampler}
+	if err := guard.Add("g", 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := m.follow(map[string]string{"w": "g", "x": "h"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +331,7 @@ func TestMeterTakesFromGuard(t *testing.T) {
 			m.read(now, origin)
 			return
 		}
-		m.take(now, origin, given)
+		m.take(now, origin, given, guard)
 	}
 	second(0)
 	signals := m.Signals()
@@ -331,7 +347,7 @@ func TestMeterTakesFromGuard(t *testing.T) {
 	if values, _ := told(t, m, "x"); values["cpu_time"] != 5 {
 		t.Errorf("x tells %v", values)
 	}
-	if m.metered["g"].tier != given || m.metered["h"].tier != sampled {
+	if m.sampler.Signals("g") != nil || m.sampler.Signals("h") == nil {
 		t.Error("what the guard reads is read a second time, or the rest is not")
 	}
 	if diff := cmp.Diff(len(signals), len(m.Signals())); diff != "" || m.Signals()["usage"] != nil {

@@ -26,6 +26,9 @@ import (
 	"berth.dev/berth/watch"
 )
 
+// startupTime is from the agent's start to when everything has been placed and read once.
+const startupTime = 30 * time.Second
+
 func agentCommand() *cobra.Command {
 	var opt daemon.Options
 	var format string
@@ -97,8 +100,9 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()
 			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(25) // it lives long and allocates little
+				debug.SetGCPercent(50) // it lives long and allocates little
 			}
+			defer time.AfterFunc(startupTime, freeStartup).Stop()
 			return daemon.Run(cmd.Context(), opt)
 		},
 	}

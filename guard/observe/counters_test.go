@@ -110,8 +110,12 @@ func TestCounters(t *testing.T) {
 	if _, there := got[watch.Sample{Time: now, Subject: cached, Quantity: watch.Bandwidth}]; there {
 		t.Error("a group has the traffic of others")
 	}
-	// They come back.
+	// They come back. They are looked for again, if not at once.
 	write(t, root, map[string]string{"sys/fs/resctrl/web/tasks": "11\n12\n"})
+	for range Patience - 1 {
+		now += rescan
+		hardware(now)
+	}
 	now += rescan
 	if v, there := hardware(now)[watch.Sample{Time: now, Subject: cached, Quantity: watch.Bandwidth}]; !there || v != 0 {
 		t.Errorf("traffic of a resctrl group that is found again: %v, %t", v, there)

@@ -31,11 +31,11 @@ func (o *Observer) Focus(groups []string) error {
 			return fmt.Errorf("focus on %s: %w", group, err)
 		}
 		o.focus[group] = o.site.Open(group, o.usable(group), Sources(InFocus, o.cfg.Sources...))
-		o.focus[group].Fill()
+		o.focus[group].Retry()
 	}
 	if o.hostwide == nil && len(groups) > 0 {
 		o.hostwide = o.site.Open("", cpuset.Set{}, Sources(OfHost, o.cfg.Sources...))
-		o.hostwide.Fill()
+		o.hostwide.Retry()
 	}
 	if o.cfg.Probe && len(groups) > 0 || o.armed {
 		o.arm(groups)
@@ -58,7 +58,7 @@ func (o *Observer) renew() error {
 	var errs []error
 	for group, r := range o.focus {
 		errs = append(errs, r.Move(o.usable(group)))
-		r.Fill()
+		r.Retry()
 	}
 	return errors.Join(errs...)
 }

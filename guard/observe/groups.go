@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
 
@@ -55,6 +56,15 @@ func (o *Observer) LeftOut() int { return o.left }
 
 // Has says whether there is a group.
 func (o *Observer) Has(group string) bool { return o.site.Has(group) }
+
+// ReadGroup appends what a request asks of one group beside what Tick has read of it at the
+// same time; watch.ErrGone is for one that is not read.
+func (o *Observer) ReadGroup(now watch.Time, group string, q cgroupstat.Request, to []watch.Sample) ([]watch.Sample, error) {
+	return o.stats.SampleGroup(now, group, q, to)
+}
+
+// StatusOf says which signals of a group there are, of those that it was asked for.
+func (o *Observer) StatusOf(group string) []cgroupstat.Status { return o.stats.Signals(group) }
 
 // GroupOf returns the group of a process; "" is the root group. For a process
 // that does not exist the error is fs.ErrNotExist.

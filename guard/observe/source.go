@@ -102,9 +102,13 @@ type Readers struct {
 	sources []Source
 	readers []Reader // nil where there is none
 	why     []error  // why there is none
+	tried   int      // calls of Retry
 }
 
-// Open returns the readers of a group, "" for the host. None is open before Fill.
+// Patience is how many calls of Retry there are to each attempt.
+const Patience = 10
+
+// Open returns the readers of a group, "" for the host. None is open before Retry.
 func (s *Site) Open(group string, cpus cpuset.Set, sources []Source) *Readers {
 	return &Readers{site: s, group: group, cpus: cpus, sources: sources, readers: make([]Reader, len(sources)), why: make([]error, len(sources))}
 }
@@ -118,8 +122,12 @@ func (s Source) open(site *Site, group string, cpus cpuset.Set) (Reader, error) 
 	return r, nil
 }
 
-// Fill opens the sources that are not open, as far as they can be.
-func (r *Readers) Fill() {
+// Retry opens the sources that are not open, as far as they can be. After one ended it
+// tries at once, and then at every tenth call, as opening costs more than reading.
+func (r *Readers) Retry() {
+	if r.tried++; r.tried%Patience != 1 {
+		return
+	}
 	for i, s := range r.sources {
 		if r.readers[i] == nil {
 			r.readers[i], r.why[i] = s.open(r.site, r.group, r.cpus)
@@ -152,7 +160,7 @@ func (r *Readers) read(i int, now watch.Time, to []watch.Sample) []watch.Sample 
 	n := len(to)
 	to, err := reader.Read(now, to)
 	if err != nil {
-		r.readers[i], r.why[i], to = nil, err, to[:n]
+		r.readers[i], r.why[i], r.tried, to = nil, err, 0, to[:n]
 		_ = reader.Close()
 	}
 	return to
@@ -175,7 +183,7 @@ func (r *Readers) Each(f func(name string, err error)) {
 	}
 }
 
-// Close closes what is open. It can be filled again.
+// Close closes what is open. Retry opens it again.
 func (r *Readers) Close() error {
 	var errs []error
 	for i, reader := range r.readers {
@@ -184,6 +192,7 @@ func (r *Readers) Close() error {
 		}
 		r.readers[i], r.why[i] = nil, nil
 	}
+	r.tried = 0
 	return errors.Join(errs...)
 }
 

@@ -70,15 +70,20 @@ func (g Group) Locate(k *knob.Knob) (dir string, f *knob.File, err error) {
 	host, own := g.base.host, g.dir(p)
 	in := own
 	has := func(f knob.File) bool { return host.exists(in + "/" + f.Name) }
-	switch {
-	case len(files) == 1 && (k.Needs == "" || !host.exists(own)):
+	if len(files) == 1 && k.Needs == "" {
 		return own, &files[0], nil
-	case !host.exists(own):
+	}
+	i := slices.IndexFunc(files, has)
+	if i < 0 && !host.exists(own) {
+		if len(files) == 1 {
+			return own, &files[0], nil
+		}
 		if in = g.relative(k.Controller, p); in == "" {
 			in, has = p.Dir, func(f knob.File) bool { return host.promises(p.Dir, f.Name) }
 		}
+		i = slices.IndexFunc(files, has)
 	}
-	if i := slices.IndexFunc(files, has); i >= 0 {
+	if i >= 0 {
 		return own, &files[i], nil
 	}
 	reason := fmt.Sprintf("cgroup v%d has no such setting", p.Version)

@@ -77,6 +77,7 @@ type Watcher struct {
 	roots   []*node // nil for one that is not there
 	watches map[int]*node
 	due     time.Time // of the next scan
+	lost    bool      // the kernel told of fewer events than there were
 	ready   []Event
 	// subtrees are those of other users; crowds says which are not looked at group by
 	// group, for other goroutines.
@@ -193,7 +194,9 @@ func (w *Watcher) step(ctx context.Context) error {
 
 func (w *Watcher) handle(e inotifyEvent) {
 	if e.mask&unix.IN_Q_OVERFLOW != 0 {
+		w.lost = true
 		w.scan()
+		w.lost = false
 		return
 	}
 	parent := w.watches[e.watch]
@@ -250,8 +253,8 @@ func (w *Watcher) scan() {
 	w.due = time.Now().Add(interval)
 }
 
-// same reports whether a directory is still the one that is known, and renews its
-// watch.
+// same reports whether a directory is still the one that is known, and renews its watch if
+// that may have ended untold.
 func (w *Watcher) same(n *node) bool {
 	info, ok := identify(n.dir)
 	if !ok || info.id != n.id {
@@ -261,7 +264,9 @@ func (w *Watcher) same(n *node) bool {
 		w.give(n, info.uid)
 	}
 	old := n.watch
-	w.watch(n)
+	if old < 0 || w.lost {
+		w.watch(n)
+	}
 	n.childless = info.childless && n.watch == old
 	return old < 0 || n.watch < 0 || n.watch == old
 }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// freeStartup gives back the memory that only the start of this process needed: heap,
+// and pages of the program's file, which the kernel maps again where they are used.
+func freeStartup() {
+	debug.FreeOSMemory()
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return
+	}
+	text, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		return
+	}
+	for _, m := range unmodified(text, program) {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+	}
+}
+
+// mapping is a range of addresses.
+type mapping struct{ start, end uintptr }
+
+// unmodified returns the mappings of a file that are as the file is, and stay so, by the
+// text of smaps (proc_pid_smaps(5)). A relocated one is not: it has anonymous pages.
+func unmodified(smaps []byte, file string) (all []mapping) {
+	var m mapping
+	ours := false
+	for lines := bufio.NewScanner(bytes.NewReader(smaps)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) >= 5 && !strings.HasSuffix(fields[0], ":"):
+			from, to, _ := strings.Cut(fields[0], "-")
+			start, err1 := strconv.ParseUint(from, 16, 64)
+			end, err2 := strconv.ParseUint(to, 16, 64)
+			m = mapping{uintptr(start), uintptr(end)}
+			ours = err1 == nil && err2 == nil && !strings.Contains(fields[1], "w") && strings.HasSuffix(lines.Text(), " "+file)
+		case ours && len(fields) == 3 && fields[0] == "Anonymous:" && fields[1] == "0":
+			all = append(all, m)
+		}
+	}
+	return all
+}
