@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/guard/detect"
@@ -164,6 +165,10 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 	if err := json.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
+	schemas := validator.NewCompiler()
+	if err := schemas.AddResource("openapi.json", doc); err != nil {
+		t.Fatal(err)
+	}
 	b := newBooks(t)
 	history := NewHistory(8, 0)
 	history.Add(Event{Event: agent.Event{Time: time.Unix(1, 0), Kind: agent.Placed, ID: "a"}, By: &Origin{Kind: ByClient, Peer: &Peer{PID: 1}}})
@@ -246,13 +251,17 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 			t.Errorf("%s: type %q is not documented", what, header.Get("Content-Type"))
 			continue
 		}
+		schema, err := schemas.Compile("openapi.json" + media["schema"].(object)["$ref"].(string))
+		if err != nil {
+			t.Fatal(err)
+		}
 		for line := range strings.Lines(body) {
-			var value any
-			if err := json.Unmarshal([]byte(line), &value); err != nil {
-				t.Errorf("%s: %v", what, err)
+			value, err := validator.UnmarshalJSON(strings.NewReader(line))
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
 			}
-			for _, wrong := range jsonschema.Violations(doc, media["schema"].(object), value, "") {
-				t.Errorf("%s: %s in %s", what, wrong, line)
+			if err := schema.Validate(value); err != nil {
+				t.Errorf("%s: %v in %s", what, err, line)
 			}
 		}
 	}

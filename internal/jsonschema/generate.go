@@ -1,6 +1,5 @@
-// Package jsonschema makes JSON schemas of Go types and their comments, and holds
-// JSON values to them. It is for tests: of JSON Schema it knows what Berth's
-// documents use.
+// Package jsonschema makes JSON schemas of Go types and their comments, for tests: of
+// JSON Schema it knows what Berth's documents use.
 package jsonschema
 
 import (
