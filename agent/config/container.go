@@ -1,25 +1,16 @@
 package config
 
-import (
-	"strings"
-)
+import "strings"
 
-// The container runtimes that Container.Runtime may name.
-const (
-	docker     = "docker"
-	containerd = "containerd"
-	crio       = "crio"
-	podman     = "podman"
-	lxc        = "lxc"
-	nspawn     = "nspawn"
-)
-
-func runtimes() []string { return []string{docker, containerd, crio, podman, lxc, nspawn} }
+// runtimes are those that Container.Runtime may name.
+func runtimes() []string {
+	return []string{"docker", "containerd", "crio", "podman", "lxc", "nspawn"}
+}
 
 // ContainerID is what a runtime, or the path of the container's group, tells of a
 // container. What it does not tell is "".
 type ContainerID struct {
-	Runtime string // "docker", "containerd", "crio", "podman", "lxc" or "nspawn"
+	Runtime string // one of runtimes
 	ID      string // 64 hexadecimal digits
 	Pod     string // the pod's UID, with dashes
 	Name    string
@@ -72,35 +63,32 @@ func runtimeOf(prefix string) string {
 	case "docker", "crio":
 		return prefix
 	case "cri-containerd", "nerdctl":
-		return containerd
+		return "containerd"
 	case "libpod":
-		return podman
+		return "podman"
 	}
 	return ""
 }
 
-// machineOf reads the groups of the runtimes that write names.
+// machineOf reads the groups of the runtimes that write names. Of what systemd escapes in a
+// unit's name, a machine's name has only '-'.
 func machineOf(parent, last string) (c ContainerID, ok bool) {
 	if name, ok := strings.CutPrefix(last, "lxc.payload."); ok && name != "" {
-		return ContainerID{Runtime: lxc, Name: name}, true
+		return ContainerID{Runtime: "lxc", Name: name}, true
 	}
 	if parent == "lxc" {
-		return ContainerID{Runtime: lxc, Name: last}, true
+		return ContainerID{Runtime: "lxc", Name: last}, true
 	}
 	for _, form := range [][2]string{{"machine-", ".scope"}, {"systemd-nspawn@", ".service"}} {
 		name, begins := strings.CutPrefix(last, form[0])
 		name, ends := strings.CutSuffix(name, form[1])
 		// Virtual machines have such scopes too: machine-qemu\x2d1\x2dNAME.scope.
 		if begins && ends && name != "" && !strings.HasPrefix(name, `qemu\x2d`) {
-			return ContainerID{Runtime: nspawn, Name: unescapeUnit(name)}, true
+			return ContainerID{Runtime: "nspawn", Name: strings.ReplaceAll(name, `\x2d`, "-")}, true
 		}
 	}
 	return c, false
 }
-
-// unescapeUnit undoes systemd's escape of '-' in a part of a unit's name; other
-// characters that it escapes are none that a machine's name has.
-func unescapeUnit(name string) string { return strings.ReplaceAll(name, `\x2d`, "-") }
 
 // podOf returns the UID in the name of a pod's group: "podUID" with cgroupfs,
 // "kubepods-burstable-podUID.slice" with systemd, where '_' stands for '-'.

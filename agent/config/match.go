@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -38,11 +39,9 @@ func (c *NodeConfig) Match(of Candidate) (w *Workload, ok bool) {
 // IsProtected reports whether a group, or one above it, is protected.
 func (c *NodeConfig) IsProtected(groupPath string) bool {
 	parts := components(groupPath)
-	for _, g := range c.Protected {
-		for n := range len(parts) + 1 {
-			if matchGroup(components(g), parts[:n]) {
-				return true
-			}
+	for n := range len(parts) + 1 {
+		if matchAny(c.Protected, parts[:n]) {
+			return true
 		}
 	}
 	return false
@@ -51,16 +50,12 @@ func (c *NodeConfig) IsProtected(groupPath string) bool {
 // IsConfined reports whether a group is one to keep off exclusive CPUs: confine
 // matches it, it is not protected, and it is no workload.
 func (c *NodeConfig) IsConfined(of Candidate) bool {
-	if _, ok := c.Match(of); ok || c.IsProtected(of.Path) {
-		return false
-	}
-	parts := components(of.Path)
-	for _, g := range c.Confine {
-		if matchGroup(components(g), parts) {
-			return true
-		}
-	}
-	return false
+	_, ok := c.Match(of)
+	return !ok && !c.IsProtected(of.Path) && matchAny(c.Confine, components(of.Path))
+}
+
+func matchAny(globs, parts []string) bool {
+	return slices.ContainsFunc(globs, func(g string) bool { return matchGroup(components(g), parts) })
 }
 
 func (m *Match) matches(of Candidate) bool {
@@ -80,22 +75,17 @@ func (m *Match) matches(of Candidate) bool {
 }
 
 func (m *Container) matches(id *ContainerID) bool {
-	return (m.Runtime == "" || m.Runtime == id.Runtime) &&
-		(m.ID == "" || matchGlob(m.ID, id.ID)) &&
-		(m.Pod == "" || id.Pod != "" && matchGlob(m.Pod, id.Pod)) &&
-		(m.Name == "" || id.Name != "" && matchGlob(m.Name, id.Name)) &&
-		(m.Namespace == "" || id.Namespace != "" && matchGlob(m.Namespace, id.Namespace)) &&
-		hasAll(id.Labels, m.Label)
-}
-
-// hasAll reports whether labels have all the wanted values.
-func hasAll(labels, wanted map[string]string) bool {
-	for name, value := range wanted {
-		if got, ok := labels[name]; !ok || got != value {
+	for _, f := range []struct{ glob, name string }{{m.ID, id.ID}, {m.Pod, id.Pod}, {m.Name, id.Name}, {m.Namespace, id.Namespace}} {
+		if f.glob != "" && (f.name == "" || !matchGlob(f.glob, f.name)) {
 			return false
 		}
 	}
-	return true
+	for name, value := range m.Label {
+		if got, ok := id.Labels[name]; !ok || got != value {
+			return false
+		}
+	}
+	return m.Runtime == "" || m.Runtime == id.Runtime
 }
 
 // unitOf returns the systemd unit whose own group the path names. The path of a
@@ -119,11 +109,7 @@ func unitType(unit string) string {
 
 // components returns the parts of a group's path.
 func components(groupPath string) []string {
-	groupPath = strings.Trim(groupPath, "/")
-	if groupPath == "" {
-		return nil
-	}
-	return strings.Split(groupPath, "/")
+	return strings.FieldsFunc(groupPath, func(r rune) bool { return r == '/' })
 }
 
 // matchGroup matches a path component by component; "**" is any number of them.

@@ -40,22 +40,22 @@ func TestContainerOf(t *testing.T) {
 		group string
 		want  ContainerID // zero is none
 	}{
-		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope", ContainerID{Runtime: containerd, ID: id, Pod: uid}},
-		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope", ContainerID{Runtime: crio, ID: id, Pod: uid}},
-		{"/system.slice/docker-" + id + ".scope", ContainerID{Runtime: docker, ID: id}},
-		{"/machine.slice/libpod-" + id + ".scope", ContainerID{Runtime: podman, ID: id}},
-		{"/libpod_parent/libpod-" + id, ContainerID{Runtime: podman, ID: id}},
-		{"/system.slice/nerdctl-" + id + ".scope", ContainerID{Runtime: containerd, ID: id}},
-		{"/docker/" + id, ContainerID{Runtime: docker, ID: id}},
+		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope", ContainerID{Runtime: "containerd", ID: id, Pod: uid}},
+		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope", ContainerID{Runtime: "crio", ID: id, Pod: uid}},
+		{"/system.slice/docker-" + id + ".scope", ContainerID{Runtime: "docker", ID: id}},
+		{"/machine.slice/libpod-" + id + ".scope", ContainerID{Runtime: "podman", ID: id}},
+		{"/libpod_parent/libpod-" + id, ContainerID{Runtime: "podman", ID: id}},
+		{"/system.slice/nerdctl-" + id + ".scope", ContainerID{Runtime: "containerd", ID: id}},
+		{"/docker/" + id, ContainerID{Runtime: "docker", ID: id}},
 		{"/kubepods/burstable/pod" + uid + "/" + id, ContainerID{ID: id, Pod: uid}},
 		{"/kubepods/besteffort/pod" + strings.ReplaceAll(uid, "-", "") + "/" + id, ContainerID{ID: id, Pod: strings.ReplaceAll(uid, "-", "")}},
-		{"/kubepods/pod" + uid + "/crio-" + id, ContainerID{Runtime: crio, ID: id, Pod: uid}},
-		{"/system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id, ContainerID{Runtime: containerd, ID: id, Pod: uid}},
-		{"/system.slice:docker:" + id, ContainerID{Runtime: docker, ID: id}},
-		{"/lxc.payload.web", ContainerID{Runtime: lxc, Name: "web"}},
-		{"/lxc/web", ContainerID{Runtime: lxc, Name: "web"}},
-		{`/machine.slice/machine-my\x2dbox.scope`, ContainerID{Runtime: nspawn, Name: "my-box"}},
-		{"/machine.slice/systemd-nspawn@box.service", ContainerID{Runtime: nspawn, Name: "box"}},
+		{"/kubepods/pod" + uid + "/crio-" + id, ContainerID{Runtime: "crio", ID: id, Pod: uid}},
+		{"/system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id, ContainerID{Runtime: "containerd", ID: id, Pod: uid}},
+		{"/system.slice:docker:" + id, ContainerID{Runtime: "docker", ID: id}},
+		{"/lxc.payload.web", ContainerID{Runtime: "lxc", Name: "web"}},
+		{"/lxc/web", ContainerID{Runtime: "lxc", Name: "web"}},
+		{`/machine.slice/machine-my\x2dbox.scope`, ContainerID{Runtime: "nspawn", Name: "my-box"}},
+		{"/machine.slice/systemd-nspawn@box.service", ContainerID{Runtime: "nspawn", Name: "box"}},
 
 		{"/", ContainerID{}},
 		{"/docker", ContainerID{}},
@@ -159,7 +159,7 @@ func TestMatchContainer(t *testing.T) {
 	c := &NodeConfig{Protected: []string{"/kept"}, Workloads: []Workload{
 		{Name: "labelled", Match: Match{Container: &Container{Namespace: "shop-*", Label: map[string]string{"app": "web", "tier": ""}}}},
 		{Name: "namespace", Match: Match{Container: &Container{Namespace: "shop-eu"}}},
-		{Name: "any", Match: Match{Container: &Container{Runtime: containerd}}},
+		{Name: "any", Match: Match{Container: &Container{Runtime: "containerd"}}},
 	}}
 	web := map[string]string{"app": "web", "tier": "", "more": "x"}
 	for _, tt := range []struct {
@@ -169,7 +169,7 @@ func TestMatchContainer(t *testing.T) {
 	}{
 		{ContainerID{Namespace: "shop-eu", Labels: web}, "", "labelled"},
 		{ContainerID{Namespace: "shop-eu", Labels: map[string]string{"app": "web"}}, "", "namespace"},
-		{ContainerID{Namespace: "shop-us", Labels: map[string]string{"app": "db", "tier": ""}, Runtime: containerd}, "", "any"},
+		{ContainerID{Namespace: "shop-us", Labels: map[string]string{"app": "db", "tier": ""}, Runtime: "containerd"}, "", "any"},
 		{ContainerID{Labels: web}, "", ""},
 		{ContainerID{Namespace: "shop-eu", Labels: web}, "/kept/pod", ""},
 	} {
@@ -217,7 +217,7 @@ func BenchmarkMatch(b *testing.B) {
 	for i := range 20 {
 		c.Workloads = append(c.Workloads, Workload{Match: Match{Unit: fmt.Sprintf("web-%d*.service", i)}})
 	}
-	c.Workloads = append(c.Workloads, Workload{Match: Match{Container: &Container{Runtime: containerd}}})
+	c.Workloads = append(c.Workloads, Workload{Match: Match{Container: &Container{Runtime: "containerd"}}})
 	group := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope"
 	b.ReportAllocs()
 	for b.Loop() {

@@ -28,8 +28,8 @@ func (c *NodeConfig) Validate() error {
 	v.word("kind", c.Kind, Kind)
 	v.policy(c)
 	v.cpus(c)
-	v.globs("confine", c.Confine)
-	v.globs("protected", c.Protected)
+	v.list("confine", c.Confine, checkGroupGlob)
+	v.list("protected", c.Protected, checkGroupGlob)
 	for _, class := range slices.Sorted(maps.Keys(c.Classes)) {
 		v.limits("classes."+class.String(), c.Classes[class])
 	}
@@ -96,20 +96,23 @@ func (v *validator) cpus(c *NodeConfig) {
 	v.want(!c.NoFloor || c.Floor.IsEmpty(), "noFloor", "there is a floor: %s", c.Floor)
 }
 
-func (v *validator) globs(field string, globs []string) {
-	for i, g := range globs {
+// list checks the items of a list, none of which may be there twice.
+func (v *validator) list(field string, items []string, check func(string) error) {
+	for i, item := range items {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		v.fail(at, checkGroupGlob(g))
-		v.want(!slices.Contains(globs[:i], g), at, "%q is there twice", g)
+		v.fail(at, check(item))
+		v.want(!slices.Contains(items[:i], item), at, "%q is there twice", item)
 	}
 }
 
-// names checks a list of words.
-func (v *validator) names(field string, names []string, form *regexp.Regexp, what string) {
-	for i, name := range names {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		v.want(form.MatchString(name), at, "%q is not %s", name, what)
-		v.want(!slices.Contains(names[:i], name), at, "%q is there twice", name)
+// form checks a word.
+func form(re, what string) func(string) error {
+	form := regexp.MustCompile(re)
+	return func(word string) error {
+		if !form.MatchString(word) {
+			return fmt.Errorf("%q is not %s", word, what)
+		}
+		return nil
 	}
 }
 
@@ -123,11 +126,11 @@ func (v *validator) limits(field string, l Limits) {
 }
 
 func (v *validator) workloads(c *NodeConfig) {
-	nameForm := regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
+	checkName := form(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`, "a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first")
 	named, matched := map[string]int{}, map[string]int{}
 	for i := range c.Workloads {
 		w, field := &c.Workloads[i], fmt.Sprintf("workloads[%d]", i)
-		v.want(nameForm.MatchString(w.Name), field+".name", "%q is no name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first", w.Name)
+		v.fail(field+".name", checkName(w.Name))
 		if j, ok := named[w.Name]; ok {
 			v.fail(field+".name", fmt.Errorf("workloads[%d] is named %q too", j, w.Name))
 		} else {
@@ -191,23 +194,19 @@ func (v *validator) container(field string, m *Container) {
 			v.fail(field+"."+g.name, checkGlob(g.glob))
 		}
 	}
-	if m.Name != "" && m.Runtime != lxc && m.Runtime != nspawn {
-		v.fail(field+".name", &kernel.NotSupportedError{
-			Feature: "match of a container's name",
-			Reason:  "only lxc and nspawn write it into the cgroup path",
-			Remedy:  "set runtime to one of them, match the id or pod, or start the container below a parent group of its own and match that with cgroup",
-		})
-	}
+	// The agent knows a container by the path of its group. A front-end that is told more
+	// (config.ContainerID) may lift this.
+	const below = "match the id or pod, or start the container below a parent group of its own and match that with cgroup"
 	for _, of := range []struct {
-		name string
-		set  bool
-	}{{"namespace", m.Namespace != ""}, {"label", len(m.Label) > 0}} {
+		name, reason, remedy string
+		set                  bool
+	}{
+		{"name", "only lxc and nspawn write it into the cgroup path", "set runtime to one of them, " + below, m.Name != "" && m.Runtime != "lxc" && m.Runtime != "nspawn"},
+		{"namespace", "no runtime writes namespaces into the cgroup path", below, m.Namespace != ""},
+		{"label", "no runtime writes labels into the cgroup path", below, len(m.Label) > 0},
+	} {
 		if of.set {
-			v.fail(field+"."+of.name, &kernel.NotSupportedError{
-				Feature: "match of a container's " + of.name,
-				Reason:  fmt.Sprintf("no runtime writes %ss into the cgroup path", of.name),
-				Remedy:  "match the id or pod, or start the container below a parent group of its own and match that with cgroup",
-			})
+			v.fail(field+"."+of.name, &kernel.NotSupportedError{Feature: "match of a container's " + of.name, Reason: of.reason, Remedy: of.remedy})
 		}
 	}
 }
@@ -216,7 +215,7 @@ func (v *validator) guard(g *Guard) {
 	v.want(slices.Contains(GuardModes(), g.Mode), "guard.mode", "%q is no mode; there are: off, observe, preview, enforce", g.Mode)
 	v.want(slices.Contains(guardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
 	v.want(time.Duration(g.Hold) >= time.Second, "guard.hold", "%s is less than 1s", g.Hold)
-	v.globs("guard.allowed", g.Allowed)
+	v.list("guard.allowed", g.Allowed, checkGroupGlob)
 	s := g.Suppression
 	if s == nil {
 		return
@@ -235,8 +234,8 @@ func (v *validator) agent(a *Agent) {
 	// sockaddr_un has 108 bytes with the zero at the end, unix(7).
 	v.want(len(a.Socket) < 108, "agent.socket", "is %d bytes long; a socket's path has at most 107", len(a.Socket))
 	v.want(path.Base(a.Socket) != "page.sock", "agent.socket", "%q is where the status page's socket is; name it agent.sock", a.Socket)
-	v.names("agent.admins", a.Admins, regexp.MustCompile(`^[^\s:/]+$`), "the name or the number of a user")
-	v.names("agent.hosts", a.Hosts, regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`), "the name of a host, without port")
+	v.list("agent.admins", a.Admins, form(`^[^\s:/]+$`, "the name or the number of a user"))
+	v.list("agent.hosts", a.Hosts, form(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`, "the name of a host, without port"))
 	if a.Metrics != "off" && a.Metrics != "" {
 		host, port, err := net.SplitHostPort(a.Metrics)
 		_, wrong := strconv.ParseUint(port, 10, 16)
