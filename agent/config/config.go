@@ -165,6 +165,12 @@ type Guard struct {
 	// be done about it) or enforce (do it, and take back what does not help). Default:
 	// observe.
 	Mode GuardMode `json:"mode,omitempty"`
+	// Sensitive are globs of groups that are looked after, with all below them, beside the
+	// workloads of classes LS, LSR and LSE. Default: none.
+	Sensitive []string `json:"sensitive,omitempty"`
+	// BestEffort are globs of groups that count as class BE, with all below them.
+	// Default: none.
+	BestEffort []string `json:"bestEffort,omitempty"`
 	// Allowed are globs of groups that may be acted on, with all below them, though
 	// they are not of class BE. Default: none.
 	Allowed []string `json:"allowed,omitempty"`

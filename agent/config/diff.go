@@ -103,7 +103,7 @@ func (d *differ) value(field string, old, changed any) {
 	switch {
 	case field == "workloads":
 		d.workloads(old, changed)
-	case field == "confine" || field == "protected" || field == "guard.allowed" || field == "agent.admins" || field == "agent.hosts":
+	case slices.Contains([]string{"confine", "protected", "guard.sensitive", "guard.bestEffort", "guard.allowed", "agent.admins", "agent.hosts"}, field):
 		d.members(field, old, changed)
 	case isMap && stillMap:
 		for _, name := range union(oldMap, newMap) {

@@ -215,6 +215,8 @@ func (v *validator) guard(g *Guard) {
 	v.want(slices.Contains(GuardModes(), g.Mode), "guard.mode", "%q is no mode; there are: off, observe, preview, enforce", g.Mode)
 	v.want(slices.Contains(guardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
 	v.want(time.Duration(g.Hold) >= time.Second, "guard.hold", "%s is less than 1s", g.Hold)
+	v.list("guard.sensitive", g.Sensitive, checkGroupGlob)
+	v.list("guard.bestEffort", g.BestEffort, checkGroupGlob)
 	v.list("guard.allowed", g.Allowed, checkGroupGlob)
 	s := g.Suppression
 	if s == nil {

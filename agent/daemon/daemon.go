@@ -91,20 +91,20 @@ func Run(ctx context.Context, opt Options) (err error) {
 
 // daemon is a running agent.
 type daemon struct {
-	opt      Options
-	root     *kernel.Root
-	log      *slog.Logger
-	history  *api.History
-	keeper   *keeper
-	meter    *meter
-	loop     *loop
-	guardian *guardian
-	file     *file
-	tick     *time.Timer         // of the meter's next reading
-	groups   *cgroupstat.Watcher // nil with affinity
-	api      net.Listener
-	pages    []*page // doors of the status page
-	started  time.Time
+	opt     Options
+	root    *kernel.Root
+	log     *slog.Logger
+	history *api.History
+	keeper  *keeper
+	meter   *meter
+	loop    *loop
+	guard   *Guard
+	file    *file
+	tick    *time.Timer         // of the meter's next reading
+	groups  *cgroupstat.Watcher // nil with affinity
+	api     net.Listener
+	pages   []*page // doors of the status page
+	started time.Time
 }
 
 // start opens everything. What is open after an error is closed.
@@ -141,17 +141,22 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	}
 	d.keeper = newKeeper(d.log, d.history)
 	dir := d.path(stateDir(conf))
-	d.guardian = newGuardian(d.keeper, d.root, agent.GuardDir(dir), opt.Sensors, opt.Machine)
-	d.guardian.window = opt.window
-	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
-	if err := d.guardian.recover(); err != nil {
+	d.guard, err = NewGuard(GuardOptions{
+		Root: d.root, Dir: agent.GuardDir(dir), Program: "berth agent", Sensors: opt.Sensors, Machine: opt.Machine, Window: opt.window,
+		Workloads: d.keeper.changes, Record: d.keeper.record, lock: &d.keeper.mu,
+	})
+	if err != nil {
 		return d, err
 	}
-	if opt.Sensors != nil && d.guardian.host != nil {
-		base.Root = d.guardian.host.Base(func() { poke(d.guardian.uncovered) })
+	base := agent.Options{Root: d.root, Machine: opt.Machine, Dir: dir}
+	if err := d.guard.recover(); err != nil {
+		return d, err
+	}
+	if opt.Sensors != nil && d.guard.host != nil {
+		base.Root = d.guard.host.Base(func() { poke(d.guard.uncovered) })
 	}
 	d.loop = newLoop(d.keeper, base, conf)
-	d.loop.guard = d.guardian.follow
+	d.loop.guard = d.guard.follow
 	if err := d.loop.open(ctx); err != nil {
 		return d, err
 	}
@@ -186,11 +191,11 @@ func (d *daemon) watch() error {
 		return err
 	}
 	d.loop.dir = bases[0]
-	d.loop.prefix, d.guardian.prefix = prefix, prefix
+	d.loop.prefix, d.guard.prefix = prefix, prefix
 	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
 	if alike {
 		d.meter.prefix = strings.TrimPrefix(prefix+"/", "/")
-		d.guardian.read = d.take
+		d.guard.read = d.take
 	}
 	d.tick = time.NewTimer(d.opt.Interval)
 	d.groups, err = cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan), Keep: d.loop.names})
@@ -281,9 +286,9 @@ func (d *daemon) run(ctx context.Context) error {
 		others.Go(func() { d.hear(ctx, events, stop) })
 		others.Go(func() { d.measure(ctx) })
 	}
-	d.guardian.begin(context.WithoutCancel(ctx), d.loop.config())
+	d.guard.begin(context.WithoutCancel(ctx), d.loop.config())
 	err := d.loop.run(ctx, d.sources(events))
-	d.guardian.close()
+	d.guard.shut()
 	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
@@ -349,7 +354,7 @@ func (d *daemon) follow(groups map[string]string) error {
 // serveAll answers at all doors until the context ends; requests have the context base.
 // That the API's socket cannot be served any more stops the agent.
 func (d *daemon) serveAll(ctx, base context.Context, stop context.CancelCauseFunc, others *sync.WaitGroup) error {
-	server := api.Server{Node: d.keeper, View: d, Guardian: d.guardian, History: d.history, Admin: d.loop.isAdmin}
+	server := api.Server{Node: d.keeper, View: d, Guardian: d.guard, History: d.history, Admin: d.loop.isAdmin}
 	if d.opt.Web != nil {
 		web, err := d.opt.Web(base, server)
 		if err != nil {
@@ -409,8 +414,8 @@ func (d *daemon) take(samples []watch.Sample, from reader) {
 // close closes what is open.
 func (d *daemon) close() error {
 	var errs []error
-	if d.guardian != nil {
-		d.guardian.close()
+	if d.guard != nil {
+		d.guard.shut()
 	}
 	listeners := []net.Listener{d.api}
 	for _, p := range d.pages {
@@ -472,7 +477,7 @@ func (d *daemon) Config(context.Context) (api.Config, error) {
 }
 
 // Guard is where the guard stands.
-func (d *daemon) Guard(ctx context.Context) (api.Guard, error) { return d.guardian.Guard(ctx) }
+func (d *daemon) Guard(ctx context.Context) (api.Guard, error) { return d.guard.Guard(ctx) }
 
 // Stats are the figures of the last reading.
 func (d *daemon) Stats(ctx context.Context) (api.Stats, error) {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,34 +26,52 @@ import (
 	"berth.dev/berth/watch"
 )
 
-const (
-	// againTime is from an error that ended the guard to its next start.
-	againTime = time.Minute
-	// toldTime is the time after which a finding that lasts is recorded again.
-	toldTime = 10 * time.Minute
-)
+// againTime is from an error that ended the guard to its next start.
+const againTime = time.Minute
 
 // Sensors are what the guard reads a host by. A *guard.Host is some.
 type Sensors interface {
 	guard.Sensors
 	// OwnGroup is the group of this process, "" for the root or if it is not known.
 	OwnGroup() string
+	// Path returns the group of a directory, which is relative to the root.
+	Path(dir string) (group string, ok bool)
+	// Has reports whether there is a group.
+	Has(group string) bool
 	Close() error
 }
 
-// guardian runs the guard beside the loop, under one configuration after another.
-type guardian struct {
-	keeper  *keeper
-	root    *kernel.Root
-	dir     string                  // of the state
-	host    *actuate.Host           // nil where there are no groups
-	sensors func() (Sensors, error) // nil: there is no guard
+// GuardOptions say on what a guard works. Root, Dir, Sensors, Workloads and Record must
+// be set.
+type GuardOptions struct {
+	Root *kernel.Root
+	// Dir is the guard's state directory, Program who it is for the reader of a report.
+	Dir, Program string
+	// Sensors opens what the guard reads the host by.
+	Sensors func() (Sensors, error)
+	// Machine is the hardware, nil where it is unknown.
+	Machine *machine.Machine
+	// Window is that of guard.Options, Repeat the time after which a finding that lasts is
+	// recorded again; 0 is ten minutes.
+	Window, Repeat time.Duration
+	// Workloads returns Berth's workloads and a version of them, unless they are of the
+	// version since still.
+	Workloads func(ctx context.Context, since int) (all []agent.Workload, version int, err error)
+	// Record gets every event.
+	Record func(api.Event)
+
+	lock sync.Locker // held while it acts; nil is none
+}
+
+// Guard runs the guard on a host under one configuration after another: beside the loop of
+// an agent, or alone (Open, Run, Close).
+type Guard struct {
+	o       GuardOptions
+	host    *actuate.Host // nil where there are no groups
+	sensors Sensors       // nil while none are open
 	// uncovered says that the guard's values were removed for a change of the node.
 	uncovered chan struct{}
-	machine   *machine.Machine
 	prefix    string // of the workloads' groups in their tree
-	// window is the guard's; 0 is its default.
-	window time.Duration
 	// read is called with the samples of all groups that the guard has read, and what reads
 	// more of them; it may be nil.
 	read func([]watch.Sample, reader)
@@ -67,46 +87,85 @@ type guardian struct {
 	runner *guard.Runner    // nil while it does not run
 	reason string           // why it does not
 	names  map[string]string
-	// roster has the workloads by a version of the keeper and the configuration.
-	roster  []guard.Workload
+	// known has the workloads by a version of them and the configuration.
+	known   map[string]guard.Workload
 	version int
 }
 
-func newGuardian(k *keeper, root *kernel.Root, dir string, sensors func() (Sensors, error), m *machine.Machine) *guardian {
-	return &guardian{
-		keeper: k, root: root, dir: dir, sensors: sensors, machine: m, mode: config.GuardOff,
-		uncovered: make(chan struct{}, 1), names: map[string]string{},
+// NewGuard returns a guard that has done nothing yet.
+func NewGuard(o GuardOptions) (*Guard, error) {
+	if o.Repeat == 0 {
+		o.Repeat = 10 * time.Minute
 	}
-}
-
-// recover opens the groups to act on, and restores what a killed guard left, before the
-// node is opened: those values lie above the node's, which would be noted as the original
-// ones. So another guard that runs, and a ledger that cannot be read, are errors. A host
-// without groups has nothing to restore.
-func (g *guardian) recover() error {
-	host, err := actuate.Open(actuate.Options{Root: g.root, Program: "berth agent", Lock: &g.keeper.mu})
-	if errors.Is(err, kernel.ErrNotSupported) {
-		return nil
-	}
+	g := &Guard{o: o, mode: config.GuardOff, uncovered: make(chan struct{}, 1), names: map[string]string{}}
+	host, err := actuate.Open(actuate.Options{Root: o.Root, Program: o.Program, Lock: o.lock})
 	if err == nil {
 		g.host = host
-		err = errors.Join(g.take(true), host.Close())
 	}
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return g, nil
+	}
+	return g, err
+}
+
+// Open opens the host under a configuration, whose Guard and Protected count. To enforce,
+// it takes the groups, and restores what a killed guard left: it is an
+// *actuate.BusyError while another guard may act.
+func (g *Guard) Open(c *config.NodeConfig) error {
+	g.mu.Lock()
+	g.conf, g.mode = c, c.Guard.Mode
+	g.mu.Unlock()
+	return g.open()
+}
+
+func (g *Guard) open() error {
+	g.mu.Lock()
+	mode := g.mode
+	g.mu.Unlock()
+	sensors, err := g.o.Sensors()
 	if err != nil {
+		return err
+	}
+	g.sensors = sensors
+	if err := g.take(mode == config.GuardEnforce); err != nil {
+		return errors.Join(err, g.closeSensors())
+	}
+	return nil
+}
+
+func (g *Guard) closeSensors() error {
+	s := g.sensors
+	g.sensors = nil
+	return s.Close()
+}
+
+// Close restores what is left, and closes what Open has opened.
+func (g *Guard) Close() error { return errors.Join(g.take(false), g.closeSensors()) }
+
+// recover restores what a killed guard left, before the node is opened: those values lie
+// above the node's, which would be noted as the original ones. So another guard that runs,
+// and a ledger that cannot be read, are errors.
+func (g *Guard) recover() error {
+	if g.host == nil {
+		return nil
+	}
+	if err := errors.Join(g.take(true), g.host.Close()); err != nil {
 		return fmt.Errorf("before the node is opened: %w", err)
 	}
 	return nil
 }
 
 // take takes the tree of groups, to act, or restores everything and leaves it to others.
-func (g *guardian) take(on bool) error {
+func (g *Guard) take(on bool) error {
 	switch {
-	case g.host == nil:
+	case g.host == nil && on:
 		return errNoGroups
+	case g.host == nil:
+		return nil
 	case !on:
 		return errors.Join(g.restore(), g.host.Close())
 	}
-	items, err := g.host.Take(g.dir)
+	items, err := g.host.Take(g.o.Dir)
 	g.say(items)
 	return err
 }
@@ -114,7 +173,7 @@ func (g *guardian) take(on bool) error {
 var errNoGroups = &kernel.NotSupportedError{Feature: "guard", Reason: "there are no control groups to act on", Remedy: "mount cgroup2"}
 
 // restore restores everything, whatever the guard thinks is active.
-func (g *guardian) restore() error {
+func (g *Guard) restore() error {
 	if g.host == nil {
 		return nil
 	}
@@ -124,16 +183,16 @@ func (g *guardian) restore() error {
 }
 
 // say reports the restored values.
-func (g *guardian) say(items []kernel.Item) {
+func (g *Guard) say(items []kernel.Item) {
 	for _, item := range items {
 		if item.Outcome == kernel.Restored || item.Outcome == kernel.Changed {
-			g.keeper.complain(fmt.Sprintf("/%s, which the guard had active, is %v", item.Step.Path, item.Outcome), nil)
+			g.complain(fmt.Sprintf("/%s, which the guard had active, is %v", item.Step.Path, item.Outcome), nil)
 		}
 	}
 }
 
 // begin starts the guard; the context is that of its life.
-func (g *guardian) begin(ctx context.Context, c *config.NodeConfig) {
+func (g *Guard) begin(ctx context.Context, c *config.NodeConfig) {
 	g.ctl.Lock()
 	g.ctx = ctx
 	g.ctl.Unlock()
@@ -142,8 +201,8 @@ func (g *guardian) begin(ctx context.Context, c *config.NodeConfig) {
 
 // follow puts a configuration active. If that changes more than the mode, the guard
 // starts anew; either way it restores everything first.
-func (g *guardian) follow(c *config.NodeConfig) {
-	if g.sensors == nil {
+func (g *Guard) follow(c *config.NodeConfig) {
+	if g.o.Sensors == nil {
 		return
 	}
 	g.ctl.Lock()
@@ -167,15 +226,15 @@ func (g *guardian) follow(c *config.NodeConfig) {
 		if err == nil {
 			return
 		}
-		g.keeper.complain(fmt.Sprintf("mode %s", mode), err)
+		g.complain(fmt.Sprintf("mode %s", mode), err)
 	}
 	g.restart(mode)
 }
 
 // SetMode changes the mode until the configuration's changes. Everything is given
 // back first; a mode that cannot be had changes nothing.
-func (g *guardian) SetMode(ctx context.Context, mode config.GuardMode) error {
-	if g.sensors == nil {
+func (g *Guard) SetMode(ctx context.Context, mode config.GuardMode) error {
+	if g.o.Sensors == nil {
 		return errNoGuard
 	}
 	g.ctl.Lock()
@@ -200,7 +259,7 @@ func (g *guardian) SetMode(ctx context.Context, mode config.GuardMode) error {
 var errNoGuard = &kernel.NotSupportedError{Feature: "guard", Reason: "this agent reads no groups", Remedy: "run it where there are control groups"}
 
 // change goes over to another mode, of the guard that runs if one does.
-func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
+func (g *Guard) change(ctx context.Context, mode config.GuardMode) error {
 	g.mu.Lock()
 	runner := g.runner
 	g.mu.Unlock()
@@ -231,7 +290,7 @@ func (g *guardian) change(ctx context.Context, mode config.GuardMode) error {
 
 // restart ends the guard that runs, which restores everything, and starts another
 // unless it is to be off. The caller holds ctl.
-func (g *guardian) restart(mode config.GuardMode) {
+func (g *Guard) restart(mode config.GuardMode) {
 	g.end()
 	g.mu.Lock()
 	g.mode, g.reason = mode, ""
@@ -249,7 +308,7 @@ func (g *guardian) restart(mode config.GuardMode) {
 }
 
 // end ends the guard that runs, and waits until everything is restored.
-func (g *guardian) end() {
+func (g *Guard) end() {
 	if g.stop != nil {
 		g.stop()
 		<-g.done
@@ -259,13 +318,13 @@ func (g *guardian) end() {
 		return
 	}
 	if err := g.take(false); err != nil {
-		g.keeper.complain("not everything could be restored; 'berth guard off' tries again", err)
+		g.complain("not everything could be restored; 'berth guard off' tries again", err)
 	}
 }
 
-// close ends the guard for good.
-func (g *guardian) close() {
-	if g.sensors == nil {
+// shut ends the guard of an agent for good.
+func (g *Guard) shut() {
+	if g.o.Sensors == nil {
 		return
 	}
 	g.ctl.Lock()
@@ -276,12 +335,12 @@ func (g *guardian) close() {
 
 // run guards until the context ends; after an error it starts anew, after a panic it
 // does not.
-func (g *guardian) run(ctx context.Context) {
+func (g *Guard) run(ctx context.Context) {
 	for {
 		again, err := g.once(ctx)
 		if err != nil {
 			err = errors.Join(err, g.restore())
-			g.keeper.complain("it has ended", err)
+			g.complain("it has ended", err)
 		}
 		g.mu.Lock()
 		g.runner = nil
@@ -301,48 +360,52 @@ func (g *guardian) run(ctx context.Context) {
 }
 
 // once guards until the context ends, or with what went wrong.
-func (g *guardian) once(ctx context.Context) (again bool, err error) {
+func (g *Guard) once(ctx context.Context) (again bool, err error) {
+	if err := g.open(); err != nil {
+		return true, err
+	}
 	defer func() {
+		err = errors.Join(err, g.closeSensors())
 		if p := recover(); p != nil {
 			again, err = false, fmt.Errorf("it panicked: %v; set its mode anew to start it again\n%s", p, debug.Stack())
 		}
 	}()
-	sensors, err := g.sensors()
-	if err != nil {
-		return true, err
-	}
-	defer func() { err = errors.Join(err, sensors.Close()) }()
+	return ctx.Err() == nil, g.Run(ctx)
+}
+
+// Run guards the open host until the context ends, which is no error, and restores
+// everything.
+func (g *Guard) Run(ctx context.Context) error {
 	g.mu.Lock()
 	conf, mode := g.conf, g.mode
 	g.mu.Unlock()
-	if err := g.take(mode == config.GuardEnforce); err != nil {
-		return true, err
-	}
-	opt, err := g.options(conf, mode, sensors)
+	opt, err := g.options(conf, mode)
 	if err != nil {
-		return true, err
+		return err
 	}
 	runner, err := guard.New(opt)
 	if err != nil {
-		return true, err
+		return err
 	}
 	g.mu.Lock()
 	g.runner, g.reason = runner, ""
 	g.mu.Unlock()
 	if reason := runner.Status().Probe.Reason; reason != "" && conf.Guard.Probe != config.ProbeNever {
-		g.keeper.complain("it goes on", errors.New(reason))
+		g.complain("it goes on", errors.New(reason))
 	}
-	err = runner.Run(ctx)
-	return ctx.Err() == nil, err
+	return runner.Run(ctx)
 }
 
 // options are the guard's under a configuration.
-func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors Sensors) (opt guard.Options, err error) {
+func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.Options, err error) {
 	opt = guard.Options{
-		Sensors: sensors, Actuator: g.host, Uncovered: g.uncovered, Machine: g.machine, Workloads: g.workloads, Window: g.window,
-		Found: g.found, Repeat: toldTime, Acted: g.acted, Failed: func(err error) { g.keeper.complain("it goes on", err) },
+		Sensors: g.sensors, Uncovered: g.uncovered, Machine: g.o.Machine, Workloads: g.Workloads, Window: g.o.Window,
+		Found: g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
 	}
-	if from, ok := sensors.(reader); ok && g.read != nil {
+	if g.host != nil {
+		opt.Actuator = g.host
+	}
+	if from, ok := g.sensors.(reader); ok && g.read != nil {
 		opt.Read = func(samples []watch.Sample) { g.read(samples, from) }
 	}
 	switch c.Guard.Probe {
@@ -351,7 +414,7 @@ func (g *guardian) options(c *config.NodeConfig, mode config.GuardMode, sensors 
 	case config.ProbeAlways:
 		opt.Probe = guard.ProbeAlways
 	}
-	opt.Control = control.Config{Mode: modeOf(mode), Own: sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
+	opt.Control = control.Config{Mode: modeOf(mode), Own: g.sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
 	if opt.Control.Protected, err = guardGlobs("protected", c.Protected); err != nil {
 		return opt, err
 	}
@@ -391,64 +454,86 @@ func modeOf(m config.GuardMode) control.Mode {
 	return control.Observe
 }
 
-// workloads returns the node's workloads. Their settings lie below the active ones of the
-// guard.
-func (g *guardian) workloads(ctx context.Context) ([]guard.Workload, error) {
+// Workloads returns Berth's workloads, and the groups that the configuration names.
+func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 	g.mu.Lock()
-	conf, roster, since := g.conf, g.roster, g.version
+	conf, known, names, since := g.conf, g.known, g.names, g.version
 	g.mu.Unlock()
-	all, version, err := g.keeper.changes(ctx, since)
+	all, version, err := g.o.Workloads(ctx, since)
 	if err != nil {
 		return nil, err
 	}
-	if version == since {
-		return roster, nil
-	}
-	names := make(map[string]string, len(all))
-	roster = make([]guard.Workload, 0, len(all))
-	for i := range all {
-		w := &all[i]
-		if w.Group == "" {
-			continue
+	if version != since {
+		known, names = g.knownOf(all, conf)
+		g.mu.Lock()
+		g.names = names
+		if g.conf == conf {
+			g.known, g.version = known, version
 		}
-		group := path.Join(strings.Trim(g.prefix, "/"), w.Group)
-		class := w.Spec.Request.Class
-		names[group] = w.ID()
-		roster = append(roster, guard.Workload{
-			Group: group, Class: class, Sensitive: class.Traits().Sensitive, Protected: conf.IsProtected("/" + group),
-		})
+		g.mu.Unlock()
 	}
-	g.mu.Lock()
-	g.names = names
-	if g.conf == conf {
-		g.roster, g.version = roster, version
+	var roles guard.Roles
+	if roles.Sensitive, err = guardGlobs("guard.sensitive", conf.Guard.Sensitive); err != nil {
+		return nil, err
 	}
-	g.mu.Unlock()
-	return roster, nil
+	if roles.BestEffort, err = guardGlobs("guard.bestEffort", conf.Guard.BestEffort); err != nil {
+		return nil, err
+	}
+	var groups []string
+	if len(roles.Sensitive)+len(roles.BestEffort) > 0 {
+		if groups, err = g.sensors.Groups(); err != nil {
+			return nil, err
+		}
+	}
+	for _, group := range roles.Sensitive { // one that has others below it must be named in full
+		if g.sensors.Has(group) && !slices.ContainsFunc(groups, func(o string) bool { return kernel.Within(o, cmp.Or(group, ".")) }) {
+			groups = append(groups, group)
+		}
+	}
+	return roles.Assign(known, groups, func(group string) string { return cmp.Or(names[group], group) }), nil
 }
 
-// name returns the workload that a group is, "" if it is none.
-func (g *guardian) name(group string) string {
+// knownOf returns what Berth's records say of groups, and the names of those.
+func (g *Guard) knownOf(all []agent.Workload, conf *config.NodeConfig) (known map[string]guard.Workload, names map[string]string) {
+	known, names = map[string]guard.Workload{}, map[string]string{}
+	for i := range all {
+		class := all[i].Spec.Request.Class
+		for _, dir := range all[i].Dirs {
+			group, ok := g.sensors.Path(dir)
+			if !ok {
+				continue
+			}
+			names[group] = all[i].ID()
+			known[group] = guard.Workload{
+				Group: group, Class: class, Sensitive: class.Traits().Sensitive, Protected: conf.IsProtected("/" + group),
+			}
+		}
+	}
+	return known, names
+}
+
+// Name returns the workload that a group is, "" if it is none.
+func (g *Guard) Name(group string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.names[group]
 }
 
 // found records findings that are new, or have lasted for long.
-func (g *guardian) found(all []detect.Finding) {
+func (g *Guard) found(all []detect.Finding) {
 	now := time.Now()
 	for _, f := range all {
 		text, _, _ := strings.Cut(f.String(), "\n")
 		g.record(context.Background(), api.Event{
-			Event: agent.Event{Time: now, Kind: api.Found, ID: g.name(f.Victim), Text: text}, Finding: &f,
+			Event: agent.Event{Time: now, Kind: api.Found, ID: g.Name(f.Victim), Text: text}, Finding: &f,
 		})
 	}
 }
 
 // acted records a step of the guard.
-func (g *guardian) acted(e control.Event) {
+func (g *Guard) acted(e control.Event) {
 	g.record(context.Background(), api.Event{
-		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.name(e.Victim), Text: e.String()}, Guard: &e,
+		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.Name(e.Victim), Text: e.String()}, Guard: &e,
 	})
 }
 
@@ -481,17 +566,25 @@ func ofGuard(e *api.Event) (args []any) {
 }
 
 // record notes an event, with its origin.
-func (g *guardian) record(ctx context.Context, e api.Event) {
+func (g *Guard) record(ctx context.Context, e api.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
 	e.By = api.OriginOf(ctx)
-	g.keeper.record(e)
+	g.o.Record(e)
+}
+
+// complain records what the guard could not do, or found.
+func (g *Guard) complain(text string, err error) {
+	if err != nil {
+		text += ": " + err.Error()
+	}
+	g.o.Record(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.Failed, Text: "guard: " + text, Err: err}})
 }
 
 // Guard says where the guard stands.
-func (g *guardian) Guard(context.Context) (api.Guard, error) {
-	if g.sensors == nil {
+func (g *Guard) Guard(context.Context) (api.Guard, error) {
+	if g.o.Sensors == nil {
 		return api.Guard{Mode: config.GuardOff, Configured: config.GuardOff, Reason: errNoGuard.Error(), Workloads: map[string]string{}}, nil
 	}
 	g.mu.Lock()

@@ -27,7 +27,7 @@ import (
 type both struct {
 	*host
 	keeper *keeper
-	guard  *guardian
+	guard  *Guard
 	active []control.Action
 	// refused is why the last of them was not applied again.
 	refused error
@@ -36,7 +36,13 @@ type both struct {
 func newBoth(t *testing.T, h *host, files kernel.Files) *both {
 	t.Helper()
 	b := &both{host: h, keeper: newKeeper(discard(), api.NewHistory(100, 0))}
-	b.guard = newGuardian(b.keeper, kernel.NewRoot(h.dir, files), agent.GuardDir(filepath.Join(h.dir, "..", "node")), nil, nil)
+	var err error
+	b.guard, err = NewGuard(GuardOptions{
+		Root: kernel.NewRoot(h.dir, files), Dir: agent.GuardDir(filepath.Join(h.dir, "..", "node")), Record: b.keeper.record, lock: &b.keeper.mu,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
@@ -86,7 +92,7 @@ func (b *both) resize(spec agent.Spec) {
 // the locks of the last life until it executes.
 func (b *both) open() error {
 	err := patiently(func() error {
-		lock, err := actuate.Open(actuate.Options{Root: b.guard.root, Dir: b.guard.dir, Program: "test"})
+		lock, err := actuate.Open(actuate.Options{Root: b.guard.o.Root, Dir: b.guard.o.Dir, Program: "test"})
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -61,6 +62,12 @@ func (p *played) ProbeCost() float64 {
 }
 
 func (p *played) OwnGroup() string { return "" }
+
+func (p *played) Path(dir string) (group string, ok bool) {
+	return strings.CutPrefix(dir, cpuDir)
+}
+
+func (p *played) Has(group string) bool { return group == "hog" || group == "web" }
 
 func (p *played) Close() error { return nil }
 
@@ -427,5 +434,65 @@ func TestGuardAppliesAgain(t *testing.T) {
 	}
 	if shares := h.read(cpuDir + "hog/cpu.shares"); h.idle() != "0" || shares != "2048" {
 		t.Errorf("afterwards cpu.idle is %s, cpu.shares %s", h.idle(), shares)
+	}
+}
+
+// The guard works on groups that the configuration names, without any workload: beside an
+// agent, and alone.
+func TestGuardNamedGroups(t *testing.T) {
+	t.Parallel()
+	const named = "guard: {mode: enforce, probe: always, sensitive: [/web], bestEffort: [/h*]}\n"
+	h := newHost(t, named)
+	h.mkdir("web")
+	h.mkdir("hog")
+	fresh := tree(t, h.k)
+	p := h.guards()
+	p.hog(true)
+	await := func(events <-chan api.Event) {
+		t.Helper()
+		for {
+			select {
+			case e := <-events:
+				if e.Guard != nil && e.Guard.Outcome == control.Kept {
+					return
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("nothing has helped")
+			}
+		}
+	}
+	events := make(chan api.Event, 1000)
+	conf, err := ReadConfig(h.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := NewGuard(GuardOptions{
+		Root: kernel.NewRoot(h.dir, h.k), Dir: filepath.Join(t.TempDir(), "guard"), Sensors: h.opt.Sensors, Window: guard.FastWindow,
+		Workloads: func(context.Context, int) ([]agent.Workload, int, error) { return nil, 1, nil },
+		Record:    func(e api.Event) { events <- e },
+	})
+	if err == nil {
+		err = g.Open(conf)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	await(events)
+	cancel()
+	if err := errors.Join(<-ended, g.Close()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(fresh, tree(t, h.k)); diff != "" {
+		t.Errorf("tree at the end (-want +got)\n%s", diff)
+	}
+	*p = played{h: h, used: map[string]float64{}, hogs: true}
+	r := h.run()
+	for {
+		if e := r.await(api.Guarded, ""); e.Guard.Outcome == control.Kept {
+			break
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
@@ -70,14 +69,6 @@ func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
 	k.by = api.OriginOf(ctx)
 	defer func() { k.by = nil }()
 	return f(k.node)
-}
-
-// complain records what the guard could not do, or found.
-func (k *keeper) complain(text string, err error) {
-	if err != nil {
-		text += ": " + err.Error()
-	}
-	k.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.Failed, Text: "guard: " + text, Err: err}})
 }
 
 // tell takes an event of the node. The caller holds mu.

@@ -66,7 +66,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target string) (*diagno
 	d.Gaps = commonGaps(detector, looked)
 	d.overview = d.figures(h, ticks, target)
 	for i := range d.Findings {
-		d.Findings[i].Finding = named(h, d.Findings[i].Finding)
+		d.Findings[i].Finding = named(d.Findings[i].Finding, func(group string) string { return shownName(h, group) })
 	}
 	return d, nil
 }
@@ -166,11 +166,11 @@ func (d *diagnosis) missing(signals []observe.Signal) {
 }
 
 // named is a finding with the names of workloads in place of their groups.
-func named(h *observe.Header, f detect.Finding) detect.Finding {
-	f.Victim, f.Suspect = shownName(h, f.Victim), shownName(h, f.Suspect)
+func named(f detect.Finding, name func(group string) string) detect.Finding {
+	f.Victim, f.Suspect = name(f.Victim), name(f.Suspect)
 	f.Evidence = slices.Clone(f.Evidence)
 	for i := range f.Evidence {
-		f.Evidence[i].Subject.Name = shownName(h, f.Evidence[i].Subject.Name)
+		f.Evidence[i].Subject.Name = name(f.Evidence[i].Subject.Name)
 	}
 	return f
 }

@@ -14,15 +14,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/guard"
-	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
-	"berth.dev/berth/place"
 )
 
 func guardCommand() *cobra.Command {
@@ -125,29 +127,7 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	var opt guard.Options
-	if err := opt.Control.Mode.UnmarshalText([]byte(f.mode)); err != nil {
-		return err
-	}
-	opt.Window = f.window
-	opt.Control.Protected = globs(f.protect)
-	opt.Probe = map[string]guard.ProbeUse{"needed": guard.ProbeNeeded, "always": guard.ProbeAlways, "never": guard.ProbeNever}[f.probe]
 	g := &guarding{flags: f, cmd: cmd, began: time.Now()}
-	closing, err := g.open(&opt)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closing()) }()
-	if opt.Sensors != nil {
-		if err := g.check(cmd.Context(), &opt); err != nil {
-			return err
-		}
-	}
-	opt.Found, opt.Repeat, opt.Acted = g.found, time.Minute, g.acted
-	opt.Failed = func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", plain.Line(err.Error())) }
-	if g.runner, err = guard.New(opt); err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
 	g.stop = stop
@@ -157,14 +137,102 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, f.length)
 		defer cancel()
 	}
-	g.begin(opt.Control.Mode)
-	defer g.end()
-	err = g.runner.Run(ctx)
-	g.summary()
+	if f.replay != "" {
+		err = g.replay(ctx)
+	} else {
+		err = g.guard(ctx)
+	}
 	var unread *unreadError
 	if errors.As(context.Cause(ctx), &unread) {
 		err = errors.Join(err, unread)
 	}
+	return err
+}
+
+// config is what the flags say.
+func (f *guardFlags) config() *config.NodeConfig {
+	c := config.Default()
+	c.Protected = rooted(f.protect)
+	c.Guard.Mode = config.GuardMode(f.mode)
+	c.Guard.Probe = map[string]config.GuardProbe{"needed": config.ProbeNeeded, "always": config.ProbeAlways, "never": config.ProbeNever}[f.probe]
+	c.Guard.Sensitive, c.Guard.BestEffort = rooted(f.sensitive), rooted(f.bestEffort)
+	return c
+}
+
+// guard guards this host, as an agent does.
+func (g *guarding) guard(ctx context.Context) (err error) {
+	root, err := systemd.Open(rootDir(g.cmd))
+	if err != nil {
+		return err
+	}
+	host, err := guard.OpenHost(rootDir(g.cmd))
+	if err != nil {
+		return err
+	}
+	o := daemon.GuardOptions{
+		Root: root, Dir: guardDir(g.cmd), Program: "berth guard", Sensors: func() (daemon.Sensors, error) { return host, nil },
+		Window: g.flags.window, Repeat: time.Minute, Workloads: g.workloads, Record: g.record,
+	}
+	if m, err := liveMachine(g.cmd); err == nil {
+		o.Machine = m
+	}
+	if g.service, err = daemon.NewGuard(o); err != nil {
+		return errors.Join(err, host.Close())
+	}
+	if g.flags.mode == "enforce" {
+		g.dir = o.Dir
+	}
+	if err := g.service.Open(g.flags.config()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.service.Close()) }()
+	if err := g.check(ctx, host); err != nil {
+		return err
+	}
+	if g.flags.output == "text" {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%s); Ctrl-C ends it\n", plain.Line(fewNames(g.sensitive)), g.flags.mode)
+	}
+	g.note()
+	defer g.end()
+	err = g.service.Run(ctx)
+	if s := g.status(); s != nil {
+		g.summary(s)
+	}
+	return err
+}
+
+// replay judges a recording.
+func (g *guarding) replay(ctx context.Context) (err error) {
+	o, err := openReplay(g.flags.replay)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	g.header = o.header
+	opt := guard.Options{
+		Replay: o.ticks, Began: o.header.Began, Machine: o.header.Machine, Workloads: g.recorded, Window: g.flags.window, Repeat: time.Minute,
+		Found: func(all []detect.Finding) {
+			for i := range all {
+				g.record(api.Event{Event: agent.Event{Time: g.header.Began.Add(time.Duration(all[i].Time))}, Finding: &all[i]})
+			}
+		},
+		Acted: func(e control.Event) {
+			e.Time = e.Time.UTC()
+			g.record(api.Event{Event: agent.Event{Time: e.Time}, Guard: &e})
+		},
+		Failed: func(err error) { g.record(api.Event{Event: agent.Event{Text: err.Error()}}) },
+	}
+	opt.Control.Protected = globs(g.flags.protect)
+	if err := opt.Control.Mode.UnmarshalText([]byte(g.flags.mode)); err != nil {
+		return err
+	}
+	runner, err := guard.New(opt)
+	if err != nil {
+		return err
+	}
+	err = runner.Run(ctx)
+	s := runner.Status()
+	g.summary(&s)
 	return err
 }
 
@@ -177,18 +245,21 @@ func globs(all []string) []string {
 	return trimmed
 }
 
-// globbed reports whether one of the globs names a group or one that it lies in.
-func globbed(all []string, group string) bool {
-	return slices.ContainsFunc(globs(all), func(glob string) bool { return kernel.Covers(glob, group) })
+// rooted are globs as a configuration has them.
+func rooted(all []string) []string {
+	rooted := globs(all)
+	for i := range rooted {
+		rooted[i] = "/" + rooted[i]
+	}
+	return rooted
 }
 
 // guarding is one run of berth guard.
 type guarding struct {
 	flags   *guardFlags
 	cmd     *cobra.Command
-	sensors *guard.Host
-	runner  *guard.Runner
-	header  observe.Header // of a recording; of a host its names of workloads
+	service *daemon.Guard  // nil for a recording
+	header  observe.Header // of a recording
 	dir     string         // of the state, "" where nothing is changed
 	began   time.Time
 	stop    context.CancelCauseFunc
@@ -197,57 +268,41 @@ type guarding struct {
 	sensitive []string
 }
 
-// open opens the recording or the host.
-func (g *guarding) open(opt *guard.Options) (closing func() error, err error) {
-	if g.flags.replay != "" {
-		o, err := openReplay(g.flags.replay)
-		if err != nil {
-			return nil, err
-		}
-		g.header, opt.Replay, opt.Began, opt.Machine = o.header, o.ticks, o.header.Began, o.header.Machine
-		opt.Workloads = g.recorded
-		return o.close, nil
+// name is a workload in a group, or the group.
+func (g *guarding) name(group string) string {
+	if g.service != nil {
+		return cmp.Or(g.service.Name(group), group)
 	}
-	var act actuate.Options
-	if opt.Control.Mode != control.Observe {
-		if act.Root, err = systemd.Open(rootDir(g.cmd)); err != nil {
-			return nil, err
-		}
-	}
-	if opt.Control.Mode == control.Enforce {
-		act.Dir = guardDir(g.cmd)
-	}
-	live, left, err := guard.OpenLive(rootDir(g.cmd), act)
-	for _, item := range left {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: a killed guard left: %s  %s\n", item.Outcome, plain.Line(undoing(item)))
-	}
-	if err != nil {
-		return nil, err
-	}
-	g.sensors, g.dir, opt.Workloads = live.Host, act.Dir, g.workloads
-	live.Guard(opt)
-	if m, err := liveMachine(g.cmd); err == nil {
-		opt.Machine = m
-	}
-	return live.Close, nil
+	return shownName(&g.header, group)
+}
+
+// status is where the guard stands, nil if it has not begun.
+func (g *guarding) status() *guard.Status {
+	s, _ := g.service.Guard(g.cmd.Context()) // it has no errors without an agent
+	return s.Status
 }
 
 // check refuses a guard without a sensitive workload.
-func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
-	all, err := opt.Workloads(ctx)
+func (g *guarding) check(ctx context.Context, host *guard.Host) error {
+	all, err := g.service.Workloads(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(w guard.Workload) bool { return w.Sensitive }) {
+	for _, w := range all {
+		if w.Sensitive {
+			g.sensitive = append(g.sensitive, g.name(w.Group))
+		}
+	}
+	if len(g.sensitive) == 0 {
 		if len(g.flags.sensitive) > 0 {
 			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group", strings.Join(g.flags.sensitive, ", "))}
 		}
 		return exitStatus{exitUsage, errors.New("there is no sensitive workload: name control groups with --sensitive, or start workloads by berth run --class LS")}
 	}
-	if err := g.tellUnmatched(); err != nil {
+	if err := g.tellUnmatched(host); err != nil {
 		return err
 	}
-	if opt.Control.Mode != control.Enforce {
+	if g.dir == "" {
 		return nil
 	}
 	if c, err := dial(g.cmd); err == nil && c != nil {
@@ -259,51 +314,34 @@ func (g *guarding) check(ctx context.Context, opt *guard.Options) error {
 
 // tellUnmatched says which globs name no group with processes now: a typing error in --protect is
 // not to be found out by what happens.
-func (g *guarding) tellUnmatched() error {
-	groups, err := g.sensors.Groups()
+func (g *guarding) tellUnmatched(host *guard.Host) error {
+	groups, err := host.Groups()
 	if err != nil {
 		return err
 	}
-	named := func(group string) []string { return []string{group, shownName(&g.header, group)} }
 	for _, f := range []struct {
 		flag  string
 		globs []string
 	}{{"sensitive", g.flags.sensitive}, {"best-effort", g.flags.bestEffort}, {"protect", g.flags.protect}} {
-		for _, glob := range f.globs {
-			matches := func(group string) bool {
-				return slices.ContainsFunc(named(group), func(name string) bool { return globbed([]string{glob}, name) })
-			}
+		for i, glob := range globs(f.globs) {
+			matches := func(group string) bool { return kernel.Covers(glob, group) || kernel.Covers(glob, g.name(group)) }
 			if !slices.ContainsFunc(groups, matches) {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group with processes so far\n", f.flag, plain.Line(glob))
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group with processes so far\n", f.flag, plain.Line(f.globs[i]))
 			}
 		}
 	}
 	return nil
 }
 
-// workloads returns the workloads of this host.
-func (g *guarding) workloads(ctx context.Context) ([]guard.Workload, error) {
-	records, err := recordedWorkloads(ctx, g.cmd, g.sensors)
+// workloads returns Berth's workloads on this host; none where there is no node. They are
+// another version each time.
+func (g *guarding) workloads(ctx context.Context, since int) (all []agent.Workload, version int, err error) {
+	n, err := (&nodeFlags{}).read(g.cmd)
 	if err != nil {
-		return nil, err
+		return nil, since, err
 	}
-	groups, err := g.sensors.Groups()
-	if err != nil {
-		return nil, err
-	}
-	for _, glob := range globs(g.flags.sensitive) { // a group that has others below it must be named in full
-		dir := cmp.Or(glob, ".")
-		if g.sensors.Has(glob) && !slices.ContainsFunc(groups, func(group string) bool { return kernel.Within(group, dir) }) {
-			groups = append(groups, glob)
-		}
-	}
-	g.header.Groups = nil
-	all := map[string]guard.Workload{}
-	for group, r := range records {
-		g.header.Groups = append(g.header.Groups, observe.Group{Path: group, Name: r.name})
-		all[group] = guard.Workload{Group: group, Class: r.class, Sensitive: r.class.Traits().Sensitive}
-	}
-	return g.classes(all, groups), nil
+	all, err = n.List(ctx)
+	return all, since + 1, errors.Join(err, n.Close())
 }
 
 // recorded returns the workloads of a recording.
@@ -312,81 +350,49 @@ func (g *guarding) recorded(context.Context) ([]guard.Workload, error) {
 	for _, group := range g.header.Groups {
 		groups = append(groups, group.Path)
 	}
-	return g.classes(map[string]guard.Workload{}, groups), nil
+	roles := guard.Roles{Sensitive: globs(g.flags.sensitive), BestEffort: globs(g.flags.bestEffort)}
+	return roles.Assign(map[string]guard.Workload{}, groups, g.name), nil
 }
 
-// classes adds what the flags say of groups.
-func (g *guarding) classes(all map[string]guard.Workload, groups []string) []guard.Workload {
-	for _, group := range groups {
-		w, known := all[group]
-		w.Group = group
-		name := shownName(&g.header, group)
-		sensitive := globbed(g.flags.sensitive, group) || globbed(g.flags.sensitive, name)
-		best := globbed(g.flags.bestEffort, group) || globbed(g.flags.bestEffort, name)
-		switch {
-		case sensitive:
-			w.Sensitive = true
-			if w.Class == place.BE {
-				w.Class = place.LS
-			}
-		case best:
-			w.Class, w.Sensitive = place.BE, false
-		case !known:
-			continue
-		}
-		all[group] = w
-	}
-	var list []guard.Workload
-	g.sensitive = nil
-	for _, group := range sortedGroups(all) {
-		list = append(list, all[group])
-		if all[group].Sensitive {
-			g.sensitive = append(g.sensitive, shownName(&g.header, group))
-		}
-	}
-	return list
-}
-
-// found prints a finding when it is new, and once a minute while it lasts.
-func (g *guarding) found(all []detect.Finding) {
-	for _, f := range all {
-		now := g.now(f)
-		g.findings++
-		f = named(&g.header, f)
-		if g.flags.output == "json" {
-			g.line(struct {
-				Time    time.Time      `json:"time"`
-				Finding detect.Finding `json:"finding"`
-			}{now, f})
-			continue
-		}
-		what, _, _ := strings.Cut(f.String(), "\n")
-		if f.Suspect == detect.Outside {
-			what += ", which nothing can be done to: start them in a group of their own"
-		}
-		var seen []string
-		for _, e := range f.Evidence {
-			seen = append(seen, e.Subject.String()+": "+e.String())
-		}
-		g.print(now, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
+// record prints an event.
+func (g *guarding) record(e api.Event) {
+	switch {
+	case e.Finding != nil:
+		g.found(e.Time, *e.Finding)
+	case e.Guard != nil:
+		g.note()
+		g.acted(*e.Guard)
+	case e.Err != nil:
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: %v\n", plain.Line(e.Err.Error()))
+	default:
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: %v\n", plain.Line(e.Text))
 	}
 }
 
-// now is the time of a finding: that of the recording, if there is one.
-func (g *guarding) now(f detect.Finding) time.Time {
-	if g.flags.replay != "" {
-		return g.header.Began.Add(time.Duration(f.Time))
+// found prints a finding.
+func (g *guarding) found(at time.Time, f detect.Finding) {
+	g.findings++
+	f = named(f, g.name)
+	if g.flags.output == "json" {
+		g.line(struct {
+			Time    time.Time      `json:"time"`
+			Finding detect.Finding `json:"finding"`
+		}{at, f})
+		return
 	}
-	return time.Now()
+	what, _, _ := strings.Cut(f.String(), "\n")
+	if f.Suspect == detect.Outside {
+		what += ", which nothing can be done to: start them in a group of their own"
+	}
+	var seen []string
+	for _, e := range f.Evidence {
+		seen = append(seen, e.Subject.String()+": "+e.String())
+	}
+	g.print(at, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
 }
 
 func (g *guarding) acted(e control.Event) {
-	if g.flags.replay == "" {
-		g.note()
-	} else {
-		e.Time = e.Time.UTC()
-	}
-	e.Victim, e.Suspect = shownName(&g.header, e.Victim), shownName(&g.header, e.Suspect)
+	e.Victim, e.Suspect = g.name(e.Victim), g.name(e.Suspect)
 	if g.flags.output == "json" {
 		g.line(struct {
 			Time  time.Time     `json:"time"`
@@ -430,14 +436,6 @@ func (g *guarding) heard(err error) {
 	}
 }
 
-// begin prints the workloads that are looked after, and notes this process for others.
-func (g *guarding) begin(mode control.Mode) {
-	if g.flags.output == "text" && g.flags.replay == "" {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%v); Ctrl-C ends it\n", plain.Line(fewNames(g.sensitive)), mode)
-	}
-	g.note()
-}
-
 // fewNames joins names, the first few.
 func fewNames(names []string) string {
 	const few = 5
@@ -448,38 +446,9 @@ func fewNames(names []string) string {
 }
 
 // summary says in text mode what a run came to.
-func (g *guarding) summary() {
+func (g *guarding) summary(s *guard.Status) {
 	if g.flags.output != "text" {
 		return
 	}
-	s := g.runner.Status()
 	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d sensitive groups beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)
-	if s.Probe.Reason != "" && g.flags.replay == "" {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "without the run-queue probe: %s\n", plain.Line(s.Probe.Reason))
-	}
-}
-
-// record is what Berth's records say of a workload.
-type record struct {
-	name  string
-	class place.Class
-}
-
-// recordedWorkloads returns Berth's workloads by their groups; none where there is no
-// node.
-func recordedWorkloads(ctx context.Context, cmd *cobra.Command, host *guard.Host) (map[string]record, error) {
-	n, err := (&nodeFlags{}).read(cmd)
-	if err != nil {
-		return nil, err
-	}
-	all, err := n.List(ctx)
-	records := map[string]record{}
-	for i := range all {
-		for _, dir := range all[i].Dirs {
-			if group, ok := host.Path(dir); ok {
-				records[group] = record{all[i].ID(), all[i].Spec.Request.Class}
-			}
-		}
-	}
-	return records, errors.Join(err, n.Close())
 }

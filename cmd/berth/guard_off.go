@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
-	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/internal/plain"
@@ -132,8 +130,11 @@ func (g *guarding) note() {
 	if g.dir == "" {
 		return
 	}
-	s := g.runner.Status()
-	text, err := json.Marshal(running{os.Getpid(), g.began, s.Mode, g.sensitive, s.InForce})
+	now := running{PID: os.Getpid(), Since: g.began, Mode: control.Enforce, Sensitive: g.sensitive}
+	if s := g.status(); s != nil {
+		now.InForce = s.InForce
+	}
+	text, err := json.Marshal(now)
 	if err == nil {
 		name := filepath.Join(g.dir, runningName)
 		if err = kernel.WritePrivateFile(name+".new", text); err == nil {
@@ -296,5 +297,3 @@ func liveMachine(cmd *cobra.Command) (*machine.Machine, error) {
 	}
 	return m, m.Validate()
 }
-
-func sortedGroups(all map[string]guard.Workload) []string { return slices.Sorted(maps.Keys(all)) }

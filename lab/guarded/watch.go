@@ -38,14 +38,22 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 		return nil, err
 	}
 	state := actuate.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
-	live, _, err := guard.OpenLive("", actuate.Options{Root: root, Dir: state, Program: lab.ProgramName})
+	host, err := guard.OpenHost("")
 	if err != nil {
 		return nil, err
 	}
-	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1), close: live.Close}
+	act, err := actuate.Open(actuate.Options{Root: root, Program: lab.ProgramName})
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1)}
+	w.close = func() error { return errors.Join(act.Close(), host.Close()) }
+	if _, err := act.Take(state); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
 	var workloads []guard.Workload
 	for _, name := range []string{lab.Tenant, lab.Neighbour, lab.Bystander} {
-		group, ok := live.Path(x.bed.Group(lab.Role(name)).Dirs()[0])
+		group, ok := host.Path(x.bed.Group(lab.Role(name)).Dirs()[0])
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", name), w.close())
 		}
@@ -58,13 +66,12 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: tenant})
 	}
 	opt := guard.Options{
-		Machine:   x.Host.Machine,
+		Sensors: host, Actuator: act, Machine: x.Host.Machine,
 		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
-		Control:   control.Config{Mode: control.Enforce},
+		Control:   control.Config{Mode: control.Enforce, Own: host.OwnGroup()},
 		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe.use(),
 		Found: w.found, Acted: w.acted, Failed: func(err error) { w.failed = append(w.failed, err) },
 	}
-	live.Guard(&opt)
 	if w.runner, err = guard.New(opt); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
