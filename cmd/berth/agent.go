@@ -100,7 +100,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()
 			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(40) // it lives long and allocates little
+				debug.SetGCPercent(30) // it lives long and allocates little
 			}
 			defer time.AfterFunc(startupTime, freeStartup).Stop()
 			return daemon.Run(cmd.Context(), opt)

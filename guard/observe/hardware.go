@@ -13,9 +13,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cpufreq"
-	"berth.dev/berth/watch/perf"
-	"berth.dev/berth/watch/resctrl"
+	"berth.dev/berth/watch/hardware"
 )
 
 // Hardware reads the counters of the whole host, for agent/web: what lies in
@@ -23,9 +21,9 @@ import (
 // of all CPUs. It is for one goroutine at a time.
 type Hardware struct {
 	began    time.Time
-	caches   *resctrl.Host // nil where there are none
+	caches   *hardware.Caches // nil where there are none
 	noCaches error
-	cycles   *perf.Counter // nil where there are none
+	cycles   *hardware.Counter // nil where there are none
 	noCycles error
 }
 
@@ -34,16 +32,16 @@ type Hardware struct {
 func OpenHardware(root string) *Hardware {
 	root = cmp.Or(root, "/")
 	h := &Hardware{began: time.Now()}
-	h.caches, h.noCaches = resctrl.OpenHost(resctrl.Tree(filepath.Join(root, resctrl.Dir)))
+	h.caches, h.noCaches = hardware.OpenCaches(hardware.Resctrl(filepath.Join(root, hardware.ResctrlDir)))
 	h.cycles, h.noCycles = openCycles(root)
 	return h
 }
 
-func openCycles(root string) (*perf.Counter, error) {
+func openCycles(root string) (*hardware.Counter, error) {
 	if filepath.Clean(root) != "/" {
-		return nil, &kernel.NotSupportedError{Feature: perf.Hardware.String(), Reason: "the root directory is not that of the running kernel"}
+		return nil, &kernel.NotSupportedError{Feature: hardware.HardwareEvents.String(), Reason: "the root directory is not that of the running kernel"}
 	}
-	text, err := fs.ReadFile(os.DirFS(root), cpufreq.Dir+"/online")
+	text, err := fs.ReadFile(os.DirFS(root), hardware.CPUDir+"/online")
 	if err != nil {
 		return nil, fmt.Errorf("open hardware counters: %w", err)
 	}
@@ -51,7 +49,7 @@ func openCycles(root string) (*perf.Counter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open hardware counters: %w", err)
 	}
-	return perf.Open(perf.Config{CPUs: cpus, Set: perf.Hardware, Only: []watch.Quantity{watch.Cycles, watch.Instructions}})
+	return hardware.OpenCounter(hardware.CounterConfig{CPUs: cpus, Set: hardware.HardwareEvents, Only: []watch.Quantity{watch.Cycles, watch.Instructions}})
 }
 
 // Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache and
@@ -69,7 +67,7 @@ func (h *Hardware) Sample(to []watch.Sample) ([]watch.Sample, error) {
 	}
 	if h.cycles != nil {
 		var err error
-		if to, _, err = h.cycles.Read(now, to); err != nil {
+		if to, err = h.cycles.Read(now, to); err != nil {
 			errs = append(errs, err, h.cycles.Close())
 			h.cycles, h.noCycles = nil, err
 		}

@@ -14,10 +14,8 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
-	"berth.dev/berth/watch/cpufreq"
-	"berth.dev/berth/watch/perf"
+	"berth.dev/berth/watch/hardware"
 	"berth.dev/berth/watch/proc"
-	"berth.dev/berth/watch/resctrl"
 )
 
 // Site is where a host keeps its groups.
@@ -57,7 +55,7 @@ func (s *Site) proc() string { return filepath.Join(s.Root, "proc") }
 
 // online are the CPUs that are online; empty where the host does not tell.
 func (s *Site) online() cpuset.Set {
-	text, err := os.ReadFile(filepath.Join(s.Root, cpufreq.Dir, "online"))
+	text, err := os.ReadFile(filepath.Join(s.Root, hardware.CPUDir, "online"))
 	if err != nil {
 		return cpuset.Set{}
 	}
@@ -100,16 +98,8 @@ func (c cpuWaits) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 	return c.SchedCPUs.Read(now, false, to)
 }
 
-// events are counted by perf.
-type events struct{ *perf.Counter }
-
-func (e events) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
-	to, _, err := e.Counter.Read(now, to)
-	return to, err
-}
-
 // openPerf opens perf events of a group on some CPUs, all of a set if none is named.
-func (s *Site) openPerf(group string, cpus cpuset.Set, set perf.Set, only ...watch.Quantity) (Reader, error) {
+func (s *Site) openPerf(group string, cpus cpuset.Set, set hardware.EventSet, only ...watch.Quantity) (Reader, error) {
 	no := &kernel.NotSupportedError{Feature: set.String()}
 	tree := s.tree("perf_event")
 	switch {
@@ -120,21 +110,23 @@ func (s *Site) openPerf(group string, cpus cpuset.Set, set perf.Set, only ...wat
 		no.Reason, no.Remedy = "the perf_event controller is in no mounted tree", "mount cgroup2"
 		return nil, no
 	}
-	c, err := perf.Open(perf.Config{Dir: filepath.Join(tree, group), Name: group, CPUs: cpus, Set: set, Only: only})
+	c, err := hardware.OpenCounter(hardware.CounterConfig{Dir: filepath.Join(tree, group), Name: group, CPUs: cpus, Set: set, Only: only})
 	if errors.Is(err, watch.ErrGone) && s.Has(group) {
 		no.Reason = "the group is not in the tree of the perf_event controller, " + tree
 		no.Remedy = "make it there, too, or use cgroup v2 without v1 controllers"
 		return nil, no
 	}
-	return events{c}, err
+	return c, err
 }
 
-func (s *Site) resctrl() resctrl.Tree { return resctrl.Tree(filepath.Join(s.Root, resctrl.Dir)) }
+func (s *Site) resctrl() hardware.Resctrl {
+	return hardware.Resctrl(filepath.Join(s.Root, hardware.ResctrlDir))
+}
 
 // openCache opens the resctrl group that has the threads of a group and no others.
 func (s *Site) openCache(group string) (Reader, error) {
 	tree := s.resctrl()
-	if _, err := tree.Info(); err != nil {
+	if err := tree.Monitors(); err != nil {
 		return nil, err
 	}
 	threads, err := s.threads(group)
@@ -151,15 +143,15 @@ func (s *Site) openCache(group string) (Reader, error) {
 			Remedy: "make one below mon_groups and write them to its tasks, or have the container runtime make one",
 		}
 	}
-	r, err := resctrl.Open(resctrl.Config{Tree: tree, Group: own, Subject: subject(group)})
+	r, err := hardware.OpenCache(hardware.CacheConfig{Tree: tree, Group: own, Subject: subject(group)})
 	return caches{r, s, own, group}, err
 }
 
 // caches reads a resctrl group for as long as it has the threads of a group.
 type caches struct {
-	*resctrl.Reader
+	*hardware.CacheReader
 	site  *Site
-	own   resctrl.Group
+	own   hardware.ResctrlGroup
 	group string
 }
 
@@ -171,7 +163,7 @@ func (c caches) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 	if ok, err := c.site.resctrl().Has(c.own, threads); err != nil || !ok {
 		return to, errors.Join(err, fmt.Errorf("resctrl group %s has other threads now", c.own))
 	}
-	return c.Reader.Read(now, to)
+	return c.CacheReader.Read(now, to)
 }
 
 // threads are those of a group and of the groups below it.

@@ -8,10 +8,8 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cpufreq"
-	"berth.dev/berth/watch/perf"
+	"berth.dev/berth/watch/hardware"
 	"berth.dev/berth/watch/proc"
-	"berth.dev/berth/watch/resctrl"
 )
 
 // Reader is a source of samples that is open.
@@ -51,7 +49,7 @@ func sources() []Source {
 	threads := func(most int, switches bool) func(*Site, string, cpuset.Set) (Reader, error) {
 		return func(s *Site, group string, _ cpuset.Set) (Reader, error) { return s.openWaits(group, most, switches) }
 	}
-	events := func(set perf.Set, only ...watch.Quantity) func(*Site, string, cpuset.Set) (Reader, error) {
+	events := func(set hardware.EventSet, only ...watch.Quantity) func(*Site, string, cpuset.Set) (Reader, error) {
 		return func(s *Site, group string, cpus cpuset.Set) (Reader, error) {
 			return s.openPerf(group, cpus, set, only...)
 		}
@@ -63,23 +61,23 @@ func sources() []Source {
 			return cpuWaits{c}, err
 		}},
 		{"cache and bandwidth", "asks a CPU of each cache; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
-			return resctrl.OpenHost(s.resctrl())
+			return hardware.OpenCaches(s.resctrl())
 		}},
 
 		{runDelay, "grows with the threads, up to 64 a reading", InFocus, threads(64, false)},
-		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(perf.Hardware)},
-		{"software events", "three descriptors for each of its CPUs", InFocus, events(perf.Software, watch.Switches, watch.Migrations, watch.PageFaults)},
+		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(hardware.HardwareEvents)},
+		{"software events", "three descriptors for each of its CPUs", InFocus, events(hardware.SoftwareEvents, watch.Switches, watch.Migrations, watch.PageFaults)},
 		{"cache and bandwidth", "of groups with a resctrl group of their own; asks a CPU of each cache", InFocus, cache},
 
-		{"hardware counters", "", OnOwnCPUs, events(perf.Hardware, watch.Cycles, watch.Instructions, watch.LLCMisses)},
-		{"context switches", "", OnOwnCPUs, events(perf.Software, watch.Switches)},
+		{"hardware counters", "", OnOwnCPUs, events(hardware.HardwareEvents, watch.Cycles, watch.Instructions, watch.LLCMisses)},
+		{"context switches", "", OnOwnCPUs, events(hardware.SoftwareEvents, watch.Switches)},
 		{"run delay of threads", "", OnOwnCPUs, threads(16, true)},
 		{"cache and bandwidth", "", OnOwnCPUs, cache},
 	}
-	for _, signal := range cpufreq.Signals() {
+	for _, signal := range hardware.CPUSignals() {
 		all = append(all, Source{signal.String(), "of the CPUs that the group may use", InFocus, func(s *Site, group string, cpus cpuset.Set) (Reader, error) {
-			return cpufreq.Open(cpufreq.Config{
-				Dir: filepath.Join(s.Root, cpufreq.Dir), CPUs: cpus, Subject: subject(group), Signals: []cpufreq.Signal{signal},
+			return hardware.OpenCPUs(hardware.CPUConfig{
+				Dir: filepath.Join(s.Root, hardware.CPUDir), CPUs: cpus, Subject: subject(group), Signal: signal,
 			})
 		}})
 	}

@@ -32,9 +32,7 @@ func Rooms() []Room {
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
-		{Path: "watch/perf", May: []string{"cpuset", "kernel", "watch"}},
-		{Path: "watch/resctrl", May: []string{"kernel", "watch"}},
-		{Path: "watch/cpufreq", May: []string{"cpuset", "kernel", "watch"}},
+		{Path: "watch/hardware", May: []string{"cpuset", "kernel", "watch"}},
 		{Path: "watch/proc", May: []string{"kernel", "watch"}},
 		// Groups have pressure files too, in the format that watch/proc parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
@@ -53,7 +51,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
-			"watch/perf", "watch/resctrl", "watch/cpufreq",
+			"watch/hardware",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "guard/detect", "guard/control"}},

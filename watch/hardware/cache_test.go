@@ -1,4 +1,4 @@
-package resctrl
+package hardware
 
 import (
 	"errors"
@@ -16,17 +16,17 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// plant makes a tree of files, as the kernel's document describes resctrl.
-func plant(t testing.TB, files map[string]string) Tree {
+// plantResctrl makes a tree of files, as the kernel's document describes resctrl.
+func plantResctrl(t testing.TB, files map[string]string) Resctrl {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		write(t, Tree(dir), name, text)
+		writeResctrl(t, Resctrl(dir), name, text)
 	}
-	return Tree(dir)
+	return Resctrl(dir)
 }
 
-func write(t testing.TB, tree Tree, name, text string) {
+func writeResctrl(t testing.TB, tree Resctrl, name, text string) {
 	t.Helper()
 	file := filepath.Join(string(tree), name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -77,46 +77,30 @@ func amd() map[string]string {
 	return files
 }
 
-func TestInfo(t *testing.T) {
+func TestMonitors(t *testing.T) {
 	t.Parallel()
-	features := []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"}
 	for name, tc := range map[string]struct {
 		files map[string]string
-		want  Info
 		why   string // "" is no error
 	}{
-		"intel": {files: intel(), want: Info{Features: features, RMIDs: 224}},
-		"amd": {files: amd(), want: Info{
-			Features: features, RMIDs: 224, Assignable: true, Counters: map[int]int{0: 32, 1: 32}, Free: map[int]int{0: 30, 1: 31},
-		}},
+		"intel":         {files: intel()},
+		"amd":           {files: amd()},
 		"not mounted":   {files: map[string]string{}, why: "not mounted"},
 		"no monitoring": {files: map[string]string{"info/L3/cbm_mask": "fff\n"}, why: "does not monitor"},
 	} {
-		got, err := plant(t, tc.files).Info()
+		err := plantResctrl(t, tc.files).Monitors()
 		if (err == nil) != (tc.why == "") || err != nil && (!errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), tc.why)) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
 	}
-	if _, err := Tree(t.TempDir() + "/none").Info(); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "has no resctrl") {
+	if err := Resctrl(t.TempDir() + "/none").Monitors(); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "has no resctrl") {
 		t.Errorf("no directory: %v", err)
-	}
-	files := amd()
-	files["info/L3_MON/mbm_assign_mode"] = "mbm_event\n[default]\n"
-	if got, err := plant(t, files).Info(); got.Assignable || err != nil {
-		t.Errorf("default mode: %+v, %v", got, err)
-	}
-	files["info/L3_MON/num_mbm_cntrs"] = "0=many\n"
-	if _, err := plant(t, files).Info(); err == nil {
-		t.Error("counters that are no number")
 	}
 }
 
-func open(t testing.TB, c Config) *Reader {
+func openCache(t testing.TB, c CacheConfig) *CacheReader {
 	t.Helper()
-	r, err := Open(c)
+	r, err := OpenCache(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,20 +136,20 @@ func values(t *testing.T, samples []watch.Sample, err error) map[key]float64 {
 	return all
 }
 
-func readAll(t *testing.T, r *Reader) map[key]float64 {
+func readAll(t *testing.T, r *CacheReader) map[key]float64 {
 	t.Helper()
 	samples, err := r.Read(watch.Second, nil)
 	return values(t, samples, err)
 }
 
-func TestRead(t *testing.T) {
+func TestReadCache(t *testing.T) {
 	t.Parallel()
 	who := watch.Subject{Scope: watch.Group, Name: "web"}
-	tree := plant(t, intel())
-	r := open(t, Config{Tree: tree, Group: Group{"batch", "berth-web"}, Subject: who})
+	tree := plantResctrl(t, intel())
+	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{"batch", "berth-web"}, Subject: who})
 	readAll(t, r)
 	for i, name := range []string{"0/mbm_total_bytes", "1/mbm_total_bytes", "0/mbm_local_bytes", "1/mbm_local_bytes"} {
-		write(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, strconv.Itoa(1000_000+i)+"\n")
+		writeResctrl(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, strconv.Itoa(1000_000+i)+"\n")
 	}
 	samples, err := r.Read(watch.Second, nil)
 	got := values(t, samples, err)
@@ -188,43 +172,43 @@ func TestRead(t *testing.T) {
 // comes after: in between the hardware may have counted for others.
 func TestWords(t *testing.T) {
 	t.Parallel()
-	tree := plant(t, intel())
-	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	tree := plantResctrl(t, intel())
+	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
 	total := key{watch.Bandwidth, cache(0)}
 	for _, step := range []struct {
 		text  string
-		state State
-		value float64 // where state is Known
+		state cacheState
+		value float64 // where state is known
 	}{
-		{"1000", Known, 0},
-		{"1500", Known, 500},
-		{"Unavailable", Unavailable, 0},
-		{"Unassigned", Unassigned, 0},
-		{"9000", Known, 0},
-		{"9100", Known, 100},
-		{"Error", Failed, 0},
-		{"9200", Known, 0},
-		{"50", Known, 0}, // reset
-		{"80", Known, 30},
-		{"18446744073709551615", Known, 18446744073709551615 - 50},
+		{"1000", known, 0},
+		{"1500", known, 500},
+		{"Unavailable", unavailable, 0},
+		{"Unassigned", unassigned, 0},
+		{"9000", known, 0},
+		{"9100", known, 100},
+		{"Error", failed, 0},
+		{"9200", known, 0},
+		{"50", known, 0}, // reset
+		{"80", known, 30},
+		{"18446744073709551615", known, 18446744073709551615 - 50},
 	} {
-		write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", step.text+"\n")
+		writeResctrl(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", step.text+"\n")
 		got, there := readAll(t, r)[total]
-		if there != (step.state == Known) || got != step.value {
+		if there != (step.state == known) || got != step.value {
 			t.Errorf("%s: %v, %t; want %v", step.text, got, there, step.value)
 		}
-		if v := r.Values()[1]; v.Quantity != watch.Bandwidth || v.State != step.state {
-			t.Errorf("%s: told %+v", step.text, v)
+		if e := r.events[1]; e.quantity != watch.Bandwidth || e.state != step.state {
+			t.Errorf("%s: told %+v", step.text, e)
 		}
 	}
 	// Occupancy is no counter: it is what it is.
 	for text, want := range map[string]float64{"500": 500, "100": 100} {
-		write(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", text+"\n")
+		writeResctrl(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", text+"\n")
 		if got := readAll(t, r)[key{watch.LLCOccupancy, cache(0)}]; got != want {
 			t.Errorf("occupancy %v, want %v", got, want)
 		}
 	}
-	write(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", "much\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_00/llc_occupancy", "much\n")
 	if samples, err := r.Read(watch.Second, nil); err == nil || len(samples) > 0 {
 		t.Errorf("no number: %v, %v", samples, err)
 	}
@@ -235,8 +219,8 @@ func TestWhy(t *testing.T) {
 	files := amd()
 	delete(files, "batch/mon_data/mon_L3_00/llc_occupancy")
 	delete(files, "batch/mon_data/mon_L3_01/llc_occupancy")
-	tree := plant(t, files)
-	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	tree := plantResctrl(t, files)
+	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
 	if got := readAll(t, r); len(got) > 0 {
 		t.Errorf("read %v", got)
 	}
@@ -249,71 +233,49 @@ func TestWhy(t *testing.T) {
 	}
 	check(watch.Bandwidth, "mbm_total_bytes:*=e")
 	check(watch.LLCOccupancy, "does not monitor it")
-	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
-	write(t, tree, "batch/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n")
-	write(t, tree, "batch/mon_data/mon_L3_01/mbm_local_bytes", "Error\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_01/mbm_local_bytes", "Error\n")
 	readAll(t, r)
 	check(watch.Bandwidth, "counts other groups")
 	check(watch.BandwidthLocal, "error")
-	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "7\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "7\n")
 	readAll(t, r)
 	check(watch.Bandwidth, "")
 }
 
-// With sub-NUMA clusters a cache has a part for each node.
-func TestNodes(t *testing.T) {
+func TestCacheGone(t *testing.T) {
 	t.Parallel()
-	files := intel()
-	for _, node := range []string{"00", "01"} {
-		files["mon_data/mon_L3_00/mon_sub_L3_"+node+"/llc_occupancy"] = "5" + node + "\n"
-		files["mon_data/mon_L3_00/mon_sub_L3_"+node+"/mbm_total_bytes"] = "6" + node + "\n"
-	}
-	tree := plant(t, files)
-	want := map[key]float64{}
-	for id := range 2 {
-		part := watch.Part{Kind: watch.Node, ID: id}
-		want[key{watch.LLCOccupancy, part}], want[key{watch.Bandwidth, part}] = float64(500+id), 0
-	}
-	if diff := cmp.Diff(want, readAll(t, open(t, Config{Tree: tree, Nodes: true}))); diff != "" {
-		t.Error(diff)
-	}
-	if got := readAll(t, open(t, Config{Tree: tree})); got[key{watch.LLCOccupancy, cache(0)}] != 10000 || len(got) != 6 {
-		t.Errorf("whole caches: %v", got)
-	}
-}
-
-func TestGone(t *testing.T) {
-	t.Parallel()
-	tree := plant(t, intel())
-	if _, err := Open(Config{Tree: tree, Group: Group{Control: "none"}}); !errors.Is(err, watch.ErrGone) {
+	tree := plantResctrl(t, intel())
+	if _, err := OpenCache(CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "none"}}); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("open a group that does not exist: %v", err)
 	}
-	if _, err := tree.Tasks(Group{Control: "none"}); !errors.Is(err, watch.ErrGone) {
+	if _, err := tree.tasks(ResctrlGroup{Control: "none"}); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("tasks of a group that does not exist: %v", err)
 	}
-	if _, err := Open(Config{Tree: Tree(t.TempDir())}); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := OpenCache(CacheConfig{Tree: Resctrl(t.TempDir())}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a tree that is not there: %v", err)
 	}
 }
 
 // Of a cache that goes offline the files go away, of a group all do. The kernel
 // says so by an error that plain files do not have: a control group's file has it.
-func TestLiveGone(t *testing.T) {
+func TestLiveCacheGone(t *testing.T) {
 	t.Parallel()
 	group := liveGroup(t)
-	tree := plant(t, intel())
+	tree := plantResctrl(t, intel())
 	file := filepath.Join(string(tree), "batch/mon_data/mon_L3_00/llc_occupancy")
 	if err := errors.Join(os.Remove(file), os.Symlink(group+"/cgroup.freeze", file)); err != nil {
 		t.Fatal(err)
 	}
-	r := open(t, Config{Tree: tree, Group: Group{Control: "batch"}})
+	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
 	if got := readAll(t, r); len(got) != 6 {
 		t.Errorf("read %v", got)
 	}
 	if err := os.Remove(group); err != nil {
 		t.Fatal(err)
 	}
-	if _, there := readAll(t, r)[key{watch.LLCOccupancy, cache(0)}]; there || r.Values()[0].State != Unavailable {
+	if _, there := readAll(t, r)[key{watch.LLCOccupancy, cache(0)}]; there || r.events[0].state != unavailable {
 		t.Error("a cache that is offline is read")
 	}
 	if err := os.Remove(filepath.Join(string(tree), "batch/tasks")); err != nil {
@@ -324,48 +286,27 @@ func TestLiveGone(t *testing.T) {
 	}
 }
 
-// liveGroup makes a group in the cgroup v2 tree of this host.
-func liveGroup(t *testing.T) string {
-	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Skipf("no mounts to read: %v", err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); f[2] == "cgroup2" {
-			dir, err := os.MkdirTemp(f[1], "berth-resctrl-")
-			if err != nil {
-				t.Skipf("cannot make a group: %v", err)
-			}
-			t.Cleanup(func() { _ = os.Remove(dir) })
-			return dir
-		}
-	}
-	t.Skip("no cgroup v2 tree")
-	return ""
-}
-
 func TestGroups(t *testing.T) {
 	t.Parallel()
-	tree := plant(t, intel())
-	groups, err := tree.Groups()
+	tree := plantResctrl(t, intel())
+	groups, err := tree.groups()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Group{{}, {Control: "batch"}, {"batch", "berth-web"}}, groups); diff != "" {
+	if diff := cmp.Diff([]ResctrlGroup{{}, {Control: "batch"}, {"batch", "berth-web"}}, groups); diff != "" {
 		t.Error(diff)
 	}
 	for _, tc := range []struct {
 		threads []int
-		want    Group
+		want    ResctrlGroup
 		ok      bool
 	}{
-		{[]int{12, 11}, Group{"batch", "berth-web"}, true},
-		{[]int{10, 11, 12}, Group{Control: "batch"}, true},
-		{[]int{1, 2}, Group{}, false}, // those of the default group
-		{[]int{10}, Group{}, false},
-		{[]int{11, 12, 13}, Group{}, false},
-		{nil, Group{}, false},
+		{[]int{12, 11}, ResctrlGroup{"batch", "berth-web"}, true},
+		{[]int{10, 11, 12}, ResctrlGroup{Control: "batch"}, true},
+		{[]int{1, 2}, ResctrlGroup{}, false}, // those of the default group
+		{[]int{10}, ResctrlGroup{}, false},
+		{[]int{11, 12, 13}, ResctrlGroup{}, false},
+		{nil, ResctrlGroup{}, false},
 	} {
 		if got, ok, err := tree.Find(tc.threads); got != tc.want || ok != tc.ok || err != nil {
 			t.Errorf("%v: found %v, %t, %v", tc.threads, got, ok, err)
@@ -378,16 +319,16 @@ func TestGroups(t *testing.T) {
 		many = append(many, strconv.Itoa(tid))
 		threads = append(threads, tid)
 	}
-	write(t, tree, "batch/tasks", strings.Join(many, "\n"))
+	writeResctrl(t, tree, "batch/tasks", strings.Join(many, "\n"))
 	for _, tc := range []struct {
 		threads []int
 		has     bool
 	}{{threads[4:], true}, {threads[:4], false}} {
-		if has, err := tree.Has(Group{Control: "batch"}, tc.threads); has != tc.has || err != nil {
+		if has, err := tree.Has(ResctrlGroup{Control: "batch"}, tc.threads); has != tc.has || err != nil {
 			t.Errorf("batch has %v: %v, %v", tc.threads, has, err)
 		}
 	}
-	if _, err := tree.Has(Group{Control: "none"}, threads); !errors.Is(err, watch.ErrGone) {
+	if _, err := tree.Has(ResctrlGroup{Control: "none"}, threads); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("a group that is not there: %v", err)
 	}
 	if got, ok, err := tree.Find(threads[4:]); got.Control != "batch" || !ok || err != nil {
@@ -396,7 +337,7 @@ func TestGroups(t *testing.T) {
 	if _, ok, _ := tree.Find(threads[6:]); ok {
 		t.Error("94 of 100 are the same")
 	}
-	write(t, tree, "batch/tasks", "x\n")
+	writeResctrl(t, tree, "batch/tasks", "x\n")
 	if _, _, err := tree.Find(threads); err == nil {
 		t.Error("tasks that are no number")
 	}
@@ -404,10 +345,10 @@ func TestGroups(t *testing.T) {
 
 // The host is the sum of all groups that allocate; where one of them does not
 // tell, there is no sum.
-func TestHost(t *testing.T) {
+func TestCaches(t *testing.T) {
 	t.Parallel()
-	tree := plant(t, intel())
-	h, err := OpenHost(tree)
+	tree := plantResctrl(t, intel())
+	h, err := OpenCaches(tree)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,8 +363,8 @@ func TestHost(t *testing.T) {
 		return values(t, samples, err)
 	}
 	read()
-	write(t, tree, "mon_data/mon_L3_00/mbm_total_bytes", "100300\n")
-	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "200020\n")
+	writeResctrl(t, tree, "mon_data/mon_L3_00/mbm_total_bytes", "100300\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "200020\n")
 	want := map[key]float64{
 		{watch.LLCOccupancy, cache(0)}: 30000, {watch.LLCOccupancy, cache(1)}: 32000,
 		{watch.Bandwidth, cache(0)}: 320, {watch.Bandwidth, cache(1)}: 0,
@@ -432,7 +373,7 @@ func TestHost(t *testing.T) {
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Error(diff)
 	}
-	write(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
+	writeResctrl(t, tree, "batch/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n")
 	delete(want, key{watch.Bandwidth, cache(0)})
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Error(diff)
@@ -443,53 +384,43 @@ func TestHost(t *testing.T) {
 	// Groups come and go.
 	for name, text := range intel() {
 		if rest, ok := strings.CutPrefix(name, "batch/mon_data"); ok {
-			write(t, tree, "new/mon_data"+rest, text)
+			writeResctrl(t, tree, "new/mon_data"+rest, text)
 		}
 	}
-	write(t, tree, "new/tasks", "")
+	writeResctrl(t, tree, "new/tasks", "")
 	if err := os.RemoveAll(filepath.Join(string(tree), "batch")); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300 || len(h.groups) != 2 {
 		t.Errorf("read %v of groups %v", got, slices.Collect(maps.Keys(h.groups)))
 	}
-	if _, err := OpenHost(Tree(t.TempDir())); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := OpenCaches(Resctrl(t.TempDir())); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a tree that is not there: %v", err)
 	}
 }
 
 // Not parallel: AllocsPerRun counts for the whole program.
-func TestReadDoesNotAllocate(t *testing.T) {
-	r := open(t, Config{Tree: plant(t, amd()), Group: Group{Control: "batch"}})
+func TestReadCacheDoesNotAllocate(t *testing.T) {
+	r := openCache(t, CacheConfig{Tree: plantResctrl(t, amd()), Group: ResctrlGroup{Control: "batch"}})
 	var buf []watch.Sample
 	if n := testing.AllocsPerRun(10, func() { buf, _ = r.Read(watch.Second, buf[:0]) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseCache(f *testing.F) {
 	f.Add([]byte("123\n"))
 	f.Add([]byte("Unavailable\n"))
-	f.Add([]byte("0=32;1=32\n"))
-	f.Add([]byte("mbm_total_bytes:0=e;1=_\n"))
-	f.Add([]byte("[mbm_event]\ndefault\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if n, state, err := parseValue(text); state != Known && (n != 0 || err != nil) {
+		if n, state, err := parseValue(text); state != known && (n != 0 || err != nil) {
 			t.Errorf("%q: %d, %v, %v", text, n, state, err)
 		}
-		domains, err := parseDomains(text)
-		for id, n := range domains {
-			if id < 0 || n < 0 || err != nil {
-				t.Errorf("%q: domains %v, %v", text, domains, err)
-			}
-		}
-		enabledMode(text)
 	})
 }
 
 // BenchmarkRead leaves out what the hardware takes, as these are plain files.
-func BenchmarkRead(b *testing.B) {
-	r := open(b, Config{Tree: plant(b, intel())})
+func BenchmarkReadCache(b *testing.B) {
+	r := openCache(b, CacheConfig{Tree: plantResctrl(b, intel())})
 	var buf []watch.Sample
 	for b.Loop() {
 		var err error

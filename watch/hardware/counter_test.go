@@ -1,4 +1,4 @@
-package perf
+package hardware
 
 import (
 	"encoding/binary"
@@ -23,36 +23,36 @@ func words(all ...uint64) []byte {
 	return data
 }
 
-func TestParse(t *testing.T) {
+func TestParseCounter(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		data   []byte
 		events int
-		want   reading
+		want   perfReading
 		ok     bool
 	}{
-		{"two", words(2, 100, 50, 7, 8), 2, reading{100, 50, [4]uint64{7, 8}}, true},
-		{"four", words(4, 1, 1, 1, 2, 3, 4), 4, reading{1, 1, [4]uint64{1, 2, 3, 4}}, true},
-		{"fewer events", words(1, 100, 50, 7), 2, reading{}, false},
-		{"another count", words(3, 100, 50, 7, 8), 2, reading{}, false},
-		{"cut short", words(2, 100, 50, 7, 8)[:39], 2, reading{}, false},
-		{"empty", nil, 1, reading{}, false},
-		{"more than there is room for", words(5, 1, 1, 1, 2, 3, 4, 5), 5, reading{}, false},
+		{"two", words(2, 100, 50, 7, 8), 2, perfReading{100, 50, [4]uint64{7, 8}}, true},
+		{"four", words(4, 1, 1, 1, 2, 3, 4), 4, perfReading{1, 1, [4]uint64{1, 2, 3, 4}}, true},
+		{"fewer events", words(1, 100, 50, 7), 2, perfReading{}, false},
+		{"another count", words(3, 100, 50, 7, 8), 2, perfReading{}, false},
+		{"cut short", words(2, 100, 50, 7, 8)[:39], 2, perfReading{}, false},
+		{"empty", nil, 1, perfReading{}, false},
+		{"more than there is room for", words(5, 1, 1, 1, 2, 3, 4, 5), 5, perfReading{}, false},
 	} {
-		got, err := parse(tc.data, tc.events)
+		got, err := parseCounts(tc.data, tc.events)
 		if (err == nil) != tc.ok || got != tc.want {
 			t.Errorf("%s: %+v, %v", tc.name, got, err)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseCounter(f *testing.F) {
 	f.Add(words(2, 100, 50, 7, 8), uint8(2))
 	f.Add([]byte{}, uint8(0))
 	f.Fuzz(func(t *testing.T, data []byte, n uint8) {
 		events := int(n)
-		r, err := parse(data, events)
+		r, err := parseCounts(data, events)
 		if err == nil && len(data) != 8*(3+events) {
 			t.Errorf("%d bytes taken for %d events: %+v", len(data), events, r)
 		}
@@ -64,25 +64,25 @@ func FuzzParse(f *testing.F) {
 func TestScale(t *testing.T) {
 	t.Parallel()
 	c := &Counter{events: []counted{
-		{event: event{quantity: watch.Cycles}},
-		{event: event{quantity: watch.LLCReferences}, missing: unix.ENOENT},
-		{event: event{quantity: watch.Instructions}},
+		{perfEvent: perfEvent{quantity: watch.Cycles}},
+		{perfEvent: perfEvent{quantity: watch.LLCReferences}, missing: unix.ENOENT},
+		{perfEvent: perfEvent{quantity: watch.Instructions}},
 	}}
 	on := &onCPU{fds: []int{-1, -1}}
 	for _, step := range []struct {
-		r                    reading
+		r                    perfReading
 		cycles, instructions float64
 	}{
-		{reading{}, 0, 0},
-		{reading{100, 100, [4]uint64{10, 20}}, 10, 20},      // had counters all the time
-		{reading{200, 150, [4]uint64{20, 30}}, 30, 40},      // half of it
-		{reading{300, 150, [4]uint64{20, 30}}, 30, 40},      // never
-		{reading{500, 200, [4]uint64{30, 40}}, 90, 100},     // 50 of the last 300
-		{reading{600, 300, [4]uint64{25, 50}}, 90, 110},     // one that went back adds nothing
-		{reading{600, 300, [4]uint64{99, 99}}, 90, 110},     // did not run
-		{reading{500, 200, [4]uint64{30, 40}}, 90, 110},     // times went back
-		{reading{700, 401, [4]uint64{35, 60}}, 100, 120},    // running ahead of enabled does not shrink
-		{reading{1700, 402, [4]uint64{36, 61}}, 1100, 1120}, // a thousandth
+		{perfReading{}, 0, 0},
+		{perfReading{100, 100, [4]uint64{10, 20}}, 10, 20},      // had counters all the time
+		{perfReading{200, 150, [4]uint64{20, 30}}, 30, 40},      // half of it
+		{perfReading{300, 150, [4]uint64{20, 30}}, 30, 40},      // never
+		{perfReading{500, 200, [4]uint64{30, 40}}, 90, 100},     // 50 of the last 300
+		{perfReading{600, 300, [4]uint64{25, 50}}, 90, 110},     // one that went back adds nothing
+		{perfReading{600, 300, [4]uint64{99, 99}}, 90, 110},     // did not run
+		{perfReading{500, 200, [4]uint64{30, 40}}, 90, 110},     // times went back
+		{perfReading{700, 401, [4]uint64{35, 60}}, 100, 120},    // running ahead of enabled does not shrink
+		{perfReading{1700, 402, [4]uint64{36, 61}}, 1100, 1120}, // a thousandth
 	} {
 		c.add(on, &step.r)
 		if got, want := [2]float64{c.events[0].sum, c.events[2].sum}, [2]float64{step.cycles, step.instructions}; !cmp.Equal(got, want) {
@@ -93,7 +93,7 @@ func TestScale(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	hardware, software := &Counter{set: Hardware, group: true}, &Counter{set: Software, group: true}
+	hardware, software := &Counter{set: HardwareEvents, group: true}, &Counter{set: SoftwareEvents, group: true}
 	for _, tc := range []struct {
 		c            *Counter
 		err          error
@@ -120,15 +120,15 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenCounterRefuses(t *testing.T) {
 	t.Parallel()
-	if _, err := Open(Config{Dir: t.TempDir() + "/none", CPUs: cpuset.MustParse("0")}); !errors.Is(err, watch.ErrGone) {
+	if _, err := OpenCounter(CounterConfig{Dir: t.TempDir() + "/none", CPUs: cpuset.MustParse("0")}); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("a group that does not exist: %v", err)
 	}
-	if _, err := Open(Config{Set: Software}); err == nil {
+	if _, err := OpenCounter(CounterConfig{Set: SoftwareEvents}); err == nil {
 		t.Error("no CPUs")
 	}
-	if _, err := Open(Config{Set: Software, CPUs: cpuset.MustParse("0"), Only: []watch.Quantity{watch.Cycles}}); err == nil {
+	if _, err := OpenCounter(CounterConfig{Set: SoftwareEvents, CPUs: cpuset.MustParse("0"), Only: []watch.Quantity{watch.Cycles}}); err == nil {
 		t.Error("no events")
 	}
 }

@@ -1,11 +1,4 @@
-// Package perf counts hardware and software events of control groups, and of the
-// host as a whole (perf_event_open(2)): cycles, instructions and cache misses;
-// context switches, migrations and page faults.
-//
-// The kernel counts a group's events on each CPU while a task of it or of a group
-// below it runs there. Every event takes a descriptor per CPU, and hardware events
-// cost at each switch between groups: a Counter is for groups in focus.
-package perf
+package hardware
 
 import (
 	"encoding/binary"
@@ -24,8 +17,8 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// Config says what to count.
-type Config struct {
+// CounterConfig says what to count.
+type CounterConfig struct {
 	// Dir is the group's directory in the tree of the perf_event controller: a v1
 	// tree of that name, else v2. "" counts everything that runs on the host.
 	Dir string
@@ -33,7 +26,7 @@ type Config struct {
 	Name string
 	// CPUs are those to count on. One that is not online is left out.
 	CPUs cpuset.Set
-	Set  Set
+	Set  EventSet
 	// Only are the quantities to count, of those that the set has; nil is all.
 	Only []watch.Quantity
 }
@@ -41,7 +34,7 @@ type Config struct {
 // Counter counts a set of events. It is for one goroutine at a time.
 type Counter struct {
 	subject watch.Subject
-	set     Set
+	set     EventSet
 	group   bool
 	alive   kernel.File // one of the group's, which fails once it is gone
 	events  []counted
@@ -51,7 +44,7 @@ type Counter struct {
 
 // counted is an event and its sum over CPUs.
 type counted struct {
-	event
+	perfEvent
 	sum     float64
 	missing error // why it is not there
 }
@@ -63,26 +56,26 @@ const maxRead = (3 + 4) * 8
 // onCPU is the events on one CPU, the first leading.
 type onCPU struct {
 	fds    []int
-	before reading
+	before perfReading
 }
 
 // reading is what the kernel tells of the events on a CPU. Times are nanoseconds
 // in which a task of the group ran there and in which the events had counters.
-type reading struct {
+type perfReading struct {
 	enabled, running uint64
 	values           [4]uint64
 }
 
 // Open starts counting. A group that does not exist is watch.ErrGone; events that
 // the host does not have are a kernel.NotSupportedError.
-func Open(c Config) (*Counter, error) {
+func OpenCounter(c CounterConfig) (*Counter, error) {
 	counter := &Counter{set: c.Set, group: c.Dir != ""}
 	if counter.group {
 		counter.subject = watch.Subject{Scope: watch.Group, Name: c.Name}
 	}
 	for _, e := range c.Set.events() {
 		if wanted(c.Only, e.quantity) {
-			counter.events = append(counter.events, counted{event: e})
+			counter.events = append(counter.events, counted{perfEvent: e})
 		}
 	}
 	if err := counter.open(c); err != nil {
@@ -96,7 +89,7 @@ func wanted(only []watch.Quantity, q watch.Quantity) bool {
 	return only == nil || slices.Contains(only, q)
 }
 
-func (c *Counter) open(config Config) error {
+func (c *Counter) open(config CounterConfig) error {
 	pid, flags := -1, unix.PERF_FLAG_FD_CLOEXEC
 	if c.group {
 		var err error
@@ -164,7 +157,7 @@ func (c *Counter) openOn(cpu, pid, flags int) error {
 		case leader < 0 && err == unix.ENODEV: // the CPU is not online
 			c.cpus = c.cpus[:len(c.cpus)-1]
 			return nil
-		case leader >= 0 && len(c.cpus) == 1 && absent(err):
+		case leader >= 0 && len(c.cpus) == 1 && noSuchEvent(err):
 			c.events[i].missing = err
 		default:
 			return err
@@ -175,11 +168,11 @@ func (c *Counter) openOn(cpu, pid, flags int) error {
 
 // absent says whether an error means that the CPU has no such event, or no more
 // counters for one with the others.
-func absent(err error) bool {
+func noSuchEvent(err error) bool {
 	return err == unix.ENOENT || err == unix.EINVAL || err == unix.EOPNOTSUPP || err == unix.ENODEV
 }
 
-func (e *event) open(set Set, cpu, pid, leader, flags int) (int, error) {
+func (e *perfEvent) open(set EventSet, cpu, pid, leader, flags int) (int, error) {
 	attr := unix.PerfEventAttr{
 		Type:        set.kind(),
 		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -213,7 +206,7 @@ func (c *Counter) explain(err error, cpus int) error {
 	case unix.EBUSY:
 		no.Reason, no.Remedy = "another program has the CPU's counters for itself", "end it"
 	case unix.ENOENT, unix.EOPNOTSUPP:
-		if c.set == Hardware {
+		if c.set == HardwareEvents {
 			no.Reason, no.Remedy = "the kernel sees no performance counters of the CPU", "run on hardware, or in a virtual machine that is given them (vPMU)"
 			break
 		}
@@ -250,39 +243,34 @@ func (c *Counter) Missing() map[watch.Quantity]error {
 	return missing
 }
 
-// Coverage says for how much of the time in which the group ran its events had
-// counters of the CPU.
-type Coverage struct{ Enabled, Running float64 } // seconds, summed over CPUs
-
 // Read appends a sample of each quantity that is counted, stamped with now: what
 // was counted since Open. Where events took turns on the CPU's counters their
 // values are scaled up. If they never had any, there are no samples. For a group
 // that vanished the error is watch.ErrGone.
-func (c *Counter) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, Coverage, error) {
+func (c *Counter) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	if c.group {
 		if _, _, err := c.alive.Read(c.buf[:]); err != nil { // ENODEV
-			return to, Coverage{}, fmt.Errorf("read %s of %s: %w", c.set, c.subject, watch.ErrGone)
+			return to, fmt.Errorf("read %s of %s: %w", c.set, c.subject, watch.ErrGone)
 		}
 	}
-	var coverage Coverage
+	var enabled, running uint64
 	for i := range c.cpus {
 		r, err := c.cpus[i].read(c.buf[:])
 		if err != nil {
-			return to, Coverage{}, fmt.Errorf("read %s of %s: %w", c.set, c.subject, err)
+			return to, fmt.Errorf("read %s of %s: %w", c.set, c.subject, err)
 		}
 		c.add(&c.cpus[i], &r)
-		coverage.Enabled += float64(r.enabled) / 1e9
-		coverage.Running += float64(r.running) / 1e9
+		enabled, running = enabled+r.enabled, running+r.running
 	}
-	if coverage.Enabled > 0 && coverage.Running == 0 {
-		return to, coverage, nil
+	if enabled > 0 && running == 0 {
+		return to, nil
 	}
 	for i := range c.events {
 		if e := &c.events[i]; e.missing == nil {
 			to = append(to, watch.Sample{Time: now, Subject: c.subject, Quantity: e.quantity, Value: e.value()})
 		}
 	}
-	return to, coverage, nil
+	return to, nil
 }
 
 // value is the sum in the unit of the quantity: the CPU clock counts nanoseconds.
@@ -294,22 +282,22 @@ func (e *counted) value() float64 {
 }
 
 // read reads the events of one CPU.
-func (on *onCPU) read(buf []byte) (reading, error) {
+func (on *onCPU) read(buf []byte) (perfReading, error) {
 	for {
 		n, err := unix.Read(on.fds[0], buf)
 		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil {
-			return reading{}, err
+			return perfReading{}, err
 		}
-		return parse(buf[:n], len(on.fds))
+		return parseCounts(buf[:n], len(on.fds))
 	}
 }
 
 // parse reads what the kernel returns for PERF_FORMAT_GROUP with both times.
-func parse(data []byte, events int) (reading, error) {
-	var r reading
+func parseCounts(data []byte, events int) (perfReading, error) {
+	var r perfReading
 	if len(data) != 8*(3+events) || events > len(r.values) {
 		return r, fmt.Errorf("%d bytes for %d events", len(data), events)
 	}
@@ -326,7 +314,7 @@ func parse(data []byte, events int) (reading, error) {
 
 // add adds what a CPU counted since its last reading. While the events had no
 // counters, their values wait for the next time that they do.
-func (c *Counter) add(on *onCPU, r *reading) {
+func (c *Counter) add(on *onCPU, r *perfReading) {
 	running := r.running - on.before.running
 	if r.running <= on.before.running || r.enabled < on.before.enabled {
 		return

@@ -1,10 +1,4 @@
-// Package cpufreq reads how fast CPUs run, how often they became too hot, and how
-// long they were idle: cpufreq, thermal_throttle and cpuidle of each CPU's sysfs
-// directory (Documentation/admin-guide/pm/cpufreq.rst, cpuidle.rst;
-// Documentation/ABI/testing/sysfs-devices-system-cpu).
-//
-// A Reader adds up over a set of CPUs, those that a workload may use.
-package cpufreq
+package hardware
 
 import (
 	"errors"
@@ -16,40 +10,39 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
-// Dir is where the CPUs are, below the root directory.
-const Dir = "sys/devices/system/cpu"
+// CPUDir is where the CPUs are, below the root directory.
+const CPUDir = "sys/devices/system/cpu"
 
-// Signal is what one part of the kernel tells.
-type Signal uint8
+// CPUSignal is what one part of the kernel tells.
+type CPUSignal uint8
 
 // The signals.
 const (
 	// Clock is watch.Frequency and watch.FrequencyLimit. On some kernels asking for
 	// the clock rate interrupts the CPU.
-	Clock Signal = iota
+	Clock CPUSignal = iota
 	// Heat is watch.ThrottledCores and watch.ThrottledPackages.
 	Heat
 	// Idle is watch.IdleTime and watch.IdleEntries.
 	Idle
 )
 
-// Signals returns all signals.
-func Signals() []Signal { return []Signal{Clock, Heat, Idle} }
+// CPUSignals returns all signals.
+func CPUSignals() []CPUSignal { return []CPUSignal{Clock, Heat, Idle} }
 
 // String returns the signal's name, "clock rate".
-func (s Signal) String() string {
+func (s CPUSignal) String() string {
 	return [...]string{"clock rate", "thermal throttling", "idle states"}[s]
 }
 
 // absent says why a host does not tell a signal.
-func (s Signal) absent(cpus cpuset.Set) error {
+func (s CPUSignal) absent(cpus cpuset.Set) error {
 	no := &kernel.NotSupportedError{Feature: s.String()}
 	switch s {
 	case Clock:
@@ -65,26 +58,25 @@ func (s Signal) absent(cpus cpuset.Set) error {
 	return no
 }
 
-// Config says what to read.
-type Config struct {
-	// Dir is the directory of the CPUs, Dir below the root directory.
+// CPUConfig says what to read.
+type CPUConfig struct {
+	// Dir is the directory of the CPUs, CPUDir below the root directory.
 	Dir string
 	// CPUs are those to read. Those that are offline are left out.
 	CPUs cpuset.Set
 	// Subject is what the samples are about.
 	Subject watch.Subject
-	// Signals are those to read; nil is all.
-	Signals []Signal
+	// Signal is what to read.
+	Signal CPUSignal
 }
 
-// Reader reads the signals of some CPUs. It is for one goroutine at a time.
-type Reader struct {
+// CPUReader reads a signal of some CPUs, as of them all. It is for one goroutine at a time.
+type CPUReader struct {
 	subject  watch.Subject
 	policies []policy
 	cores    []kernel.File
 	packages []kernel.File
-	states   []state
-	missing  map[Signal]error
+	states   []idleState
 	buf      []byte
 }
 
@@ -96,56 +88,31 @@ type policy struct {
 	hasLimit     bool
 }
 
-// state is an idle state, of one CPU.
-type state struct {
-	name          string
-	latency       time.Duration
-	entries, time kernel.File
-}
+// idleState is an idle state of one CPU.
+type idleState struct{ entries, time kernel.File }
 
-// Open opens the files of the CPUs. If none of the signals is there, the error is
-// a kernel.NotSupportedError.
-func Open(c Config) (*Reader, error) {
-	if c.Signals == nil {
-		c.Signals = Signals()
+// OpenCPUs opens the files of the CPUs. If the signal is not there, the error is a
+// kernel.NotSupportedError.
+func OpenCPUs(c CPUConfig) (*CPUReader, error) {
+	r := &CPUReader{subject: c.Subject, buf: make([]byte, 64)}
+	opened := 0
+	seen := map[string]bool{}
+	for cpu := range c.CPUs.All() {
+		n, err := r.openOn(c.Signal, filepath.Join(c.Dir, "cpu"+strconv.Itoa(cpu)), seen)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, err), r.Close())
+		}
+		opened += n
 	}
-	r := &Reader{subject: c.Subject, missing: map[Signal]error{}, buf: make([]byte, 64)}
-	if err := r.open(c); err != nil {
-		_ = r.Close()
-		return nil, fmt.Errorf("open signals of CPUs %s: %w", c.CPUs, err)
+	if opened == 0 {
+		return nil, fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, c.Signal.absent(c.CPUs))
 	}
 	return r, nil
 }
 
-func (r *Reader) open(c Config) error {
-	for _, s := range c.Signals {
-		opened := 0
-		seen := map[string]bool{}
-		for cpu := range c.CPUs.All() {
-			n, err := r.openOn(s, filepath.Join(c.Dir, "cpu"+strconv.Itoa(cpu)), seen)
-			if err != nil {
-				return err
-			}
-			opened += n
-		}
-		if opened == 0 {
-			r.missing[s] = s.absent(c.CPUs)
-		}
-	}
-	for _, s := range c.Signals {
-		if r.missing[s] == nil {
-			return nil
-		}
-	}
-	if len(c.Signals) > 0 {
-		return r.missing[c.Signals[0]]
-	}
-	return errors.New("no signals")
-}
-
 // openOn opens a signal of one CPU and returns the number of its sources. Seen has
 // the policies, cores and packages that CPUs before it have.
-func (r *Reader) openOn(s Signal, cpu string, seen map[string]bool) (int, error) {
+func (r *CPUReader) openOn(s CPUSignal, cpu string, seen map[string]bool) (int, error) {
 	switch s {
 	case Clock:
 		return r.openClock(cpu)
@@ -158,7 +125,7 @@ func (r *Reader) openOn(s Signal, cpu string, seen map[string]bool) (int, error)
 
 // openClock opens the clock rate that the hardware reports, else the one that the
 // driver knows or asked for.
-func (r *Reader) openClock(cpu string) (int, error) {
+func (r *CPUReader) openClock(cpu string) (int, error) {
 	path, err := filepath.EvalSymlinks(filepath.Join(cpu, "cpufreq"))
 	if err != nil {
 		return 0, kernel.IgnoreAbsent(err)
@@ -171,21 +138,21 @@ func (r *Reader) openClock(cpu string) (int, error) {
 	}
 	p := policy{dir: path, cpus: 1}
 	for _, name := range []string{"cpuinfo_avg_freq", "scaling_cur_freq"} {
-		if p.clock, err = open(path, name); !errors.Is(err, fs.ErrNotExist) {
+		if p.clock, err = openIn(path, name); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
 	if err != nil {
 		return 0, kernel.IgnoreAbsent(err)
 	}
-	p.limit, err = open(path, "scaling_max_freq")
+	p.limit, err = openIn(path, "scaling_max_freq")
 	p.hasLimit = err == nil
 	r.policies = append(r.policies, p)
 	return 1, kernel.IgnoreAbsent(err)
 }
 
 // openHeat opens the counts of a core and a package, of the first CPU of each.
-func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
+func (r *CPUReader) openHeat(cpu string, seen map[string]bool) (int, error) {
 	topology := filepath.Join(cpu, "topology")
 	socket, err := os.ReadFile(filepath.Join(topology, "physical_package_id"))
 	if err != nil {
@@ -206,7 +173,7 @@ func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
 		if seen[count.key] {
 			continue
 		}
-		file, err := open(cpu, "thermal_throttle/"+count.name)
+		file, err := openIn(cpu, "thermal_throttle/"+count.name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -220,32 +187,21 @@ func (r *Reader) openHeat(cpu string, seen map[string]bool) (int, error) {
 	return opened, nil
 }
 
-func (r *Reader) openIdle(cpu string) (int, error) {
+func (r *CPUReader) openIdle(cpu string) (opened int, err error) {
 	entries, err := os.ReadDir(filepath.Join(cpu, "cpuidle"))
 	if err != nil {
 		return 0, kernel.IgnoreAbsent(err)
 	}
-	opened := 0
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), "state") {
 			continue
 		}
 		dir := filepath.Join(cpu, "cpuidle", e.Name())
-		s := state{name: e.Name()}
-		if name, err := os.ReadFile(filepath.Join(dir, "name")); err == nil {
-			s.name = strings.TrimSpace(string(name))
-		}
-		if text, err := os.ReadFile(filepath.Join(dir, "latency")); err == nil {
-			usec, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
-			if err != nil {
-				return opened, fmt.Errorf("parse %s/latency: %w", dir, err)
-			}
-			s.latency = time.Duration(usec) * time.Microsecond
-		}
-		if s.entries, err = open(dir, "usage"); err != nil {
+		var s idleState
+		if s.entries, err = openIn(dir, "usage"); err != nil {
 			return opened, err
 		}
-		if s.time, err = open(dir, "time"); err != nil {
+		if s.time, err = openIn(dir, "time"); err != nil {
 			return opened, errors.Join(err, s.entries.Close())
 		}
 		r.states = append(r.states, s)
@@ -254,7 +210,7 @@ func (r *Reader) openIdle(cpu string) (int, error) {
 	return opened, nil
 }
 
-func open(path, name string) (kernel.File, error) {
+func openIn(path, name string) (kernel.File, error) {
 	dir, err := kernel.OpenDir(path)
 	if err != nil {
 		return kernel.File{}, err
@@ -263,12 +219,9 @@ func open(path, name string) (kernel.File, error) {
 	return dir.Open(name)
 }
 
-// Missing returns why a signal is not there; nil if it is.
-func (r *Reader) Missing(s Signal) error { return r.missing[s] }
-
-// Read appends the samples of the signals that are there, stamped with now. A CPU
+// Read appends the samples of the signal, stamped with now. A CPU
 // that went offline is left out, one that came online is not seen.
-func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (r *CPUReader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	start := len(to)
 	add := func(q watch.Quantity, v float64, ok bool) {
 		if ok {
@@ -297,7 +250,7 @@ func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 
 // clock returns the mean clock rate of CPUs, 0 if none tells it, and the lowest
 // limit, in hertz.
-func (r *Reader) clock() (mean, limit float64, err error) {
+func (r *CPUReader) clock() (mean, limit float64, err error) {
 	sum, cpus := 0.0, 0.0
 	limit = math.Inf(1)
 	for i := range r.policies {
@@ -324,7 +277,7 @@ func (r *Reader) clock() (mean, limit float64, err error) {
 }
 
 // sum adds up counts; told is false if there is none.
-func (r *Reader) sum(files []kernel.File) (sum float64, told bool, err error) {
+func (r *CPUReader) sum(files []kernel.File) (sum float64, told bool, err error) {
 	for _, f := range files {
 		n, ok, e := r.number(f)
 		sum, told, err = sum+n, told || ok, errors.Join(err, e)
@@ -332,58 +285,18 @@ func (r *Reader) sum(files []kernel.File) (sum float64, told bool, err error) {
 	return sum, told, err
 }
 
-func (r *Reader) idle() (entries, seconds float64, told bool, err error) {
+func (r *CPUReader) idle() (entries, seconds float64, told bool, err error) {
 	for i := range r.states {
-		n, us, ok, e := r.idleIn(&r.states[i])
-		entries, seconds, told, err = entries+n, seconds+us/1e6, told || ok, errors.Join(err, e)
+		n, ok, e := r.number(r.states[i].entries)
+		us, also, e2 := r.number(r.states[i].time)
+		entries, seconds, told, err = entries+n, seconds+us/1e6, told || ok && also, errors.Join(err, e, e2)
 	}
 	return entries, seconds, told, err
 }
 
-// idleIn returns how often a CPU was in a state, and for how many microseconds.
-func (r *Reader) idleIn(s *state) (entries, usec float64, told bool, err error) {
-	entries, told, err = r.number(s.entries)
-	usec, ok, e := r.number(s.time)
-	return entries, usec, told && ok, errors.Join(err, e)
-}
-
-// State is what CPUs did in an idle state, all of them together.
-type State struct {
-	Name string
-	// Latency is how long it takes to leave the state.
-	Latency time.Duration
-	Entries float64
-	Seconds float64
-}
-
-// States reads the idle states, in the order in which CPUs have them.
-func (r *Reader) States() ([]State, error) {
-	var all []State
-	place := map[string]int{}
-	for i := range r.states {
-		s := &r.states[i]
-		entries, usec, told, err := r.idleIn(s)
-		if err != nil {
-			return nil, fmt.Errorf("read idle states: %w", err)
-		}
-		if !told {
-			continue
-		}
-		at, known := place[s.name]
-		if !known {
-			at = len(all)
-			place[s.name] = at
-			all = append(all, State{Name: s.name, Latency: s.latency})
-		}
-		all[at].Entries += entries
-		all[at].Seconds += usec / 1e6
-	}
-	return all, nil
-}
-
 // number reads a file with one number; told is false where the CPU is offline,
 // idle, or does not know.
-func (r *Reader) number(f kernel.File) (n float64, told bool, err error) {
+func (r *CPUReader) number(f kernel.File) (n float64, told bool, err error) {
 	text, buf, err := f.Read(r.buf)
 	r.buf = buf
 	for _, quiet := range []error{syscall.ENODEV, syscall.ENOENT, syscall.EAGAIN, syscall.EBUSY, syscall.EINVAL} {
@@ -394,11 +307,11 @@ func (r *Reader) number(f kernel.File) (n float64, told bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	return parseNumber(text)
+	return parseFrequency(text)
 }
 
-// parseNumber reads a number, or "<unknown>".
-func parseNumber(text []byte) (n float64, told bool, err error) {
+// parseFrequency reads a number, or "<unknown>".
+func parseFrequency(text []byte) (n float64, told bool, err error) {
 	word, _ := kernel.Word(text)
 	if string(word) == "<unknown>" {
 		return 0, false, nil
@@ -411,7 +324,7 @@ func parseNumber(text []byte) (n float64, told bool, err error) {
 }
 
 // Close closes what is open.
-func (r *Reader) Close() error {
+func (r *CPUReader) Close() error {
 	var errs []error
 	for i := range r.policies {
 		errs = append(errs, r.policies[i].clock.Close())

@@ -1,11 +1,4 @@
-// Package resctrl reads what lies in last-level caches and how much goes to and
-// from memory, by group of the resctrl file system
-// (Documentation/filesystems/resctrl.rst): Intel's CMT and MBM, AMD's PQoS with
-// and without assignable counters, and whatever else the kernel shows there.
-//
-// Reading is free of side effects. Create makes a group that monitors some
-// threads, which is all that is ever written.
-package resctrl
+package hardware
 
 import (
 	"bytes"
@@ -23,80 +16,76 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// State says what the kernel told instead of a number.
-type State uint8
+// cacheState says what the kernel told instead of a number.
+type cacheState uint8
 
-// The states. Unavailable is what the hardware does not tell now: it counts
-// something else, or has not counted for long enough. Unassigned is an event
+// The states. unavailable is what the hardware does not tell now: it counts
+// something else, or has not counted for long enough. unassigned is an event
 // that has no counter.
 const (
-	Known State = iota
-	Unavailable
-	Unassigned
-	Failed
+	known cacheState = iota
+	unavailable
+	unassigned
+	failed
 )
 
-// String returns the kernel's word: "Unavailable", "Unassigned", "Error"; "" for
-// Known.
-func (s State) String() string { return [...]string{"", "Unavailable", "Unassigned", "Error"}[s] }
+// String returns the kernel's word; "" for known.
+func (s cacheState) String() string { return [...]string{"", "Unavailable", "Unassigned", "Error"}[s] }
 
 // parseValue reads a number or one of the kernel's words.
-func parseValue(text []byte) (uint64, State, error) {
+func parseValue(text []byte) (uint64, cacheState, error) {
 	text = bytes.TrimSpace(text)
-	for _, s := range []State{Unavailable, Unassigned, Failed} {
+	for _, s := range []cacheState{unavailable, unassigned, failed} {
 		if string(text) == s.String() {
 			return 0, s, nil
 		}
 	}
 	n, err := kernel.Uint(text)
-	return n, Known, err
+	return n, known, err
 }
 
-// Config says what to read.
-type Config struct {
-	Tree  Tree
-	Group Group
+// CacheConfig says what to read.
+type CacheConfig struct {
+	Tree  Resctrl
+	Group ResctrlGroup
 	// Subject is what the samples are about: a control group with the same threads.
 	Subject watch.Subject
-	// Nodes reads the parts of caches that sub-NUMA clusters have, by node, instead
-	// of whole caches. Where there are none, there are no samples.
-	Nodes bool
 }
 
-// Reader reads the events of a group. It is for one goroutine at a time.
-type Reader struct {
-	config Config
+// CacheReader reads the events of a group. It is for one goroutine at a time.
+type CacheReader struct {
+	config CacheConfig
 	dir    kernel.Dir
-	events []event
+	events []cacheEvent
 	buf    []byte
 }
 
 // event is one file: an event of one cache or node.
-type event struct {
+type cacheEvent struct {
 	file     kernel.File
 	quantity watch.Quantity
 	part     watch.Part
-	state    State
+	state    cacheState
 	raw      uint64
 	// base is what the file said when counting began anew: it never goes back and
 	// never bridges a gap, in which the hardware may have counted for others.
 	base uint64
 }
 
-func events() map[string]watch.Quantity {
+func cacheEvents() map[string]watch.Quantity {
 	return map[string]watch.Quantity{
 		"llc_occupancy": watch.LLCOccupancy, "mbm_total_bytes": watch.Bandwidth, "mbm_local_bytes": watch.BandwidthLocal,
 	}
 }
 
-// Open opens the events of a group. Caches that come online later are not among
+// OpenCache opens the events of a group. Caches that come online later are not among
 // them. A group that does not exist is watch.ErrGone; a tree that does not monitor
 // is a kernel.NotSupportedError.
-func Open(c Config) (*Reader, error) {
-	if _, err := c.Tree.Info(); err != nil {
+func OpenCache(c CacheConfig) (*CacheReader, error) {
+	if err := c.Tree.Monitors(); err != nil {
 		return nil, err
 	}
-	r := &Reader{config: c, buf: make([]byte, 64)}
+	r := &CacheReader{config: c, buf: make([]byte, 64)}
 	dir, err := kernel.OpenDir(filepath.Join(string(c.Tree), c.Group.path()))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = watch.ErrGone
@@ -112,41 +101,25 @@ func Open(c Config) (*Reader, error) {
 	return r, nil
 }
 
-func (r *Reader) open() error {
+func (r *CacheReader) open() error {
 	top := filepath.Join(string(r.config.Tree), r.config.Group.path(), "mon_data")
 	caches, err := os.ReadDir(top)
 	if err != nil {
 		return err
 	}
 	for _, cache := range caches {
-		id, ok := number(cache.Name(), "mon_L3_")
+		id, ok := numberOf(cache.Name(), "mon_L3_")
 		if !ok {
 			continue // another resource
 		}
-		if !r.config.Nodes {
-			if err := r.openEvents(cache.Name(), watch.Part{Kind: watch.Cache, ID: id}); err != nil {
-				return err
-			}
-			continue
-		}
-		nodes, err := os.ReadDir(filepath.Join(top, cache.Name()))
-		if err != nil {
+		if err := r.openEvents(cache.Name(), watch.Part{Kind: watch.Cache, ID: id}); err != nil {
 			return err
-		}
-		for _, node := range nodes {
-			id, ok := number(node.Name(), "mon_sub_L3_")
-			if !ok {
-				continue
-			}
-			if err := r.openEvents(filepath.Join(cache.Name(), node.Name()), watch.Part{Kind: watch.Node, ID: id}); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-func (r *Reader) openEvents(dir string, part watch.Part) error {
+func (r *CacheReader) openEvents(dir string, part watch.Part) error {
 	for _, name := range []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"} {
 		file, err := r.dir.Open(filepath.Join("mon_data", dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -155,13 +128,13 @@ func (r *Reader) openEvents(dir string, part watch.Part) error {
 		if err != nil {
 			return err
 		}
-		r.events = append(r.events, event{file: file, quantity: events()[name], part: part, state: Unavailable})
+		r.events = append(r.events, cacheEvent{file: file, quantity: cacheEvents()[name], part: part, state: unavailable})
 	}
 	return nil
 }
 
-// number takes the number from a name: "mon_L3_00".
-func number(name, prefix string) (int, bool) {
+// numberOf takes the number from a name: "mon_L3_00".
+func numberOf(name, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	n, err := strconv.ParseUint(digits, 10, 31)
 	return int(n), ok && err == nil
@@ -172,7 +145,7 @@ func number(name, prefix string) (int, bool) {
 // does not tell now has no sample; after that, and after the kernel reset a
 // counter, it starts anew at 0. For a group that
 // vanished the error is watch.ErrGone.
-func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (r *CacheReader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	start := len(to)
 	for i := range r.events {
 		e := &r.events[i]
@@ -181,25 +154,25 @@ func (r *Reader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 			if !r.dir.Has("tasks") {
 				return to[:start], fmt.Errorf("read resctrl group %s: %w", r.config.Group, watch.ErrGone)
 			}
-			e.state = Unavailable // its cache went offline
+			e.state = unavailable // its cache went offline
 			continue
 		}
 		if err != nil {
 			return to[:start], fmt.Errorf("read resctrl group %s: %w", r.config.Group, err)
 		}
-		if e.state == Known {
+		if e.state == known {
 			to = append(to, e.sample(now, r.config.Subject))
 		}
 	}
 	return to, nil
 }
 
-func (e *event) sample(now watch.Time, subject watch.Subject) watch.Sample {
+func (e *cacheEvent) sample(now watch.Time, subject watch.Subject) watch.Sample {
 	subject.Part = e.part
 	return watch.Sample{Time: now, Subject: subject, Quantity: e.quantity, Value: float64(e.raw - e.base)}
 }
 
-func (e *event) read(buf []byte) error {
+func (e *cacheEvent) read(buf []byte) error {
 	text, _, err := e.file.Read(buf)
 	if err != nil {
 		return err
@@ -208,40 +181,22 @@ func (e *event) read(buf []byte) error {
 	if err != nil {
 		return fmt.Errorf("parse %s: %w", e.file.Path(), err)
 	}
-	if e.quantity.Counter() && state == Known && (e.state != Known || raw < e.raw) {
+	if e.quantity.Counter() && state == known && (e.state != known || raw < e.raw) {
 		e.base = raw
 	}
 	e.state = state
-	if state == Known {
+	if state == known {
 		e.raw = raw
 	}
 	return nil
 }
 
-// Value is what the last reading told of one event.
-type Value struct {
-	Part     watch.Part
-	Quantity watch.Quantity
-	State    State
-	// Raw is the kernel's number where State is Known.
-	Raw uint64
-}
-
-// Values returns what the last reading told.
-func (r *Reader) Values() []Value {
-	all := make([]Value, len(r.events))
-	for i, e := range r.events {
-		all[i] = Value{e.part, e.quantity, e.state, e.raw}
-	}
-	return all
-}
-
 // Why says why the last reading had no sample of a quantity; nil if it had one.
-func (r *Reader) Why(q watch.Quantity) error {
-	state, found := Known, false
+func (r *CacheReader) Why(q watch.Quantity) error {
+	state, found := known, false
 	for i := range r.events {
 		if e := &r.events[i]; e.quantity == q {
-			if e.state == Known {
+			if e.state == known {
 				return nil
 			}
 			state, found = e.state, true
@@ -251,10 +206,10 @@ func (r *Reader) Why(q watch.Quantity) error {
 	switch {
 	case !found:
 		no.Reason = "the CPU does not monitor it"
-	case state == Unassigned:
+	case state == unassigned:
 		no.Reason = "no counter of the CPU is assigned to the group"
-		no.Remedy = "assign one by its mbm_L3_assignments: " + fileName(q) + ":*=e"
-	case state == Failed:
+		no.Remedy = "assign one by its mbm_L3_assignments: " + eventFile(q) + ":*=e"
+	case state == failed:
 		no.Reason = "the hardware reports an error"
 	default:
 		no.Reason = "the hardware counts other groups now"
@@ -263,8 +218,8 @@ func (r *Reader) Why(q watch.Quantity) error {
 	return no
 }
 
-func fileName(q watch.Quantity) string {
-	for name, quantity := range events() {
+func eventFile(q watch.Quantity) string {
+	for name, quantity := range cacheEvents() {
 		if quantity == q {
 			return name
 		}
@@ -273,7 +228,7 @@ func fileName(q watch.Quantity) string {
 }
 
 // Close closes what is open.
-func (r *Reader) Close() error {
+func (r *CacheReader) Close() error {
 	errs := []error{r.dir.Close()}
 	for i := range r.events {
 		errs = append(errs, r.events[i].file.Close())
@@ -281,19 +236,19 @@ func (r *Reader) Close() error {
 	return errors.Join(errs...)
 }
 
-// Host reads what all groups that allocate have together: the whole host.
-type Host struct {
-	tree   Tree
-	groups map[Group]*Reader
+// Caches reads what all groups that allocate have together: the whole host.
+type Caches struct {
+	tree   Resctrl
+	groups map[ResctrlGroup]*CacheReader
 	buf    []watch.Sample
 }
 
-// OpenHost opens a host. Without monitoring it is a kernel.NotSupportedError.
-func OpenHost(t Tree) (*Host, error) {
-	if _, err := t.Info(); err != nil {
+// OpenCaches opens a host. Without monitoring it is a kernel.NotSupportedError.
+func OpenCaches(t Resctrl) (*Caches, error) {
+	if err := t.Monitors(); err != nil {
 		return nil, err
 	}
-	h := &Host{tree: t, groups: map[Group]*Reader{}}
+	h := &Caches{tree: t, groups: map[ResctrlGroup]*CacheReader{}}
 	if err := h.scan(); err != nil {
 		_ = h.Close()
 		return nil, err
@@ -302,8 +257,8 @@ func OpenHost(t Tree) (*Host, error) {
 }
 
 // scan takes in groups that are new, and lets those go that are not there.
-func (h *Host) scan() error {
-	groups, err := h.tree.Controls()
+func (h *Caches) scan() error {
+	groups, err := h.tree.controls()
 	if err != nil {
 		return err
 	}
@@ -317,7 +272,7 @@ func (h *Host) scan() error {
 		if h.groups[g] != nil {
 			continue
 		}
-		r, err := Open(Config{Tree: h.tree, Group: g})
+		r, err := OpenCache(CacheConfig{Tree: h.tree, Group: g})
 		if errors.Is(err, watch.ErrGone) {
 			continue
 		}
@@ -332,7 +287,7 @@ func (h *Host) scan() error {
 // Read appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by cache,
 // stamped with now. Where the kernel does not tell one of a group, the sum is not
 // known and has no sample.
-func (h *Host) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (h *Caches) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	if err := h.scan(); err != nil {
 		return to, err
 	}
@@ -349,7 +304,7 @@ func (h *Host) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 			return to[:start], err
 		}
 		for _, s := range h.buf {
-			to = add(to, start, s)
+			to = addUp(to, start, s)
 		}
 	}
 	kept := slices.DeleteFunc(to[start:], h.incomplete)
@@ -361,8 +316,8 @@ func (h *Host) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 
 func sign(n int) int { return min(max(n, -1), 1) }
 
-// add adds a sample to the one of the same part and quantity from start on.
-func add(to []watch.Sample, start int, s watch.Sample) []watch.Sample {
+// addUp adds a sample to the one of the same part and quantity from start on.
+func addUp(to []watch.Sample, start int, s watch.Sample) []watch.Sample {
 	for i := start; i < len(to); i++ {
 		if to[i].Subject == s.Subject && to[i].Quantity == s.Quantity {
 			to[i].Value += s.Value
@@ -373,10 +328,10 @@ func add(to []watch.Sample, start int, s watch.Sample) []watch.Sample {
 }
 
 // incomplete says whether a group did not tell its part of a sum.
-func (h *Host) incomplete(s watch.Sample) bool {
+func (h *Caches) incomplete(s watch.Sample) bool {
 	for _, r := range h.groups {
 		for i := range r.events {
-			if e := &r.events[i]; e.part == s.Subject.Part && e.quantity == s.Quantity && e.state != Known {
+			if e := &r.events[i]; e.part == s.Subject.Part && e.quantity == s.Quantity && e.state != known {
 				return true
 			}
 		}
@@ -386,7 +341,7 @@ func (h *Host) incomplete(s watch.Sample) bool {
 
 // Why says why the last reading had no sample of a quantity; nil if no group was
 // without.
-func (h *Host) Why(q watch.Quantity) error {
+func (h *Caches) Why(q watch.Quantity) error {
 	for _, r := range h.groups {
 		if err := r.Why(q); err != nil {
 			return err
@@ -396,7 +351,7 @@ func (h *Host) Why(q watch.Quantity) error {
 }
 
 // Close closes what is open.
-func (h *Host) Close() error {
+func (h *Caches) Close() error {
 	var errs []error
 	for _, r := range h.groups {
 		errs = append(errs, r.Close())

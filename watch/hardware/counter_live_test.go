@@ -1,4 +1,4 @@
-package perf
+package hardware
 
 import (
 	"errors"
@@ -52,9 +52,9 @@ func liveGroup(t testing.TB) string {
 }
 
 // start opens a counter, or skips the test where this host cannot count.
-func start(t testing.TB, c Config) *Counter {
+func startCounter(t testing.TB, c CounterConfig) *Counter {
 	t.Helper()
-	counter, err := Open(c)
+	counter, err := OpenCounter(c)
 	if errors.Is(err, kernel.ErrNotSupported) {
 		t.Skip(err)
 	}
@@ -69,9 +69,9 @@ func start(t testing.TB, c Config) *Counter {
 	return counter
 }
 
-func read(t testing.TB, c *Counter) map[watch.Quantity]float64 {
+func readCounter(t testing.TB, c *Counter) map[watch.Quantity]float64 {
 	t.Helper()
-	samples, _, err := c.Read(watch.Second, nil)
+	samples, err := c.Read(watch.Second, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,11 +106,11 @@ func runIn(t *testing.T, dir, script string) *syscall.Rusage {
 func TestLiveSoftware(t *testing.T) {
 	t.Parallel()
 	busyDir, idleDir := liveGroup(t), liveGroup(t)
-	busy := start(t, Config{Dir: busyDir, Name: "busy", CPUs: online(t), Set: Software})
-	idle := start(t, Config{Dir: idleDir, Name: "idle", CPUs: online(t), Set: Software})
+	busy := startCounter(t, CounterConfig{Dir: busyDir, Name: "busy", CPUs: online(t), Set: SoftwareEvents})
+	idle := startCounter(t, CounterConfig{Dir: idleDir, Name: "idle", CPUs: online(t), Set: SoftwareEvents})
 	began := time.Now()
 	usage := runIn(t, busyDir, "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; true & wait")
-	got := read(t, busy)
+	got := readCounter(t, busy)
 	cpu := float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
 	if got[watch.CPUTime] < 0.8*cpu || cpu == 0 {
 		t.Errorf("%v s of CPU time are counted, %v s were used", got[watch.CPUTime], cpu)
@@ -127,18 +127,18 @@ func TestLiveSoftware(t *testing.T) {
 	if _, there := got[watch.Migrations]; !there {
 		t.Error("no migrations are counted")
 	}
-	for q, v := range read(t, idle) {
+	for q, v := range readCounter(t, idle) {
 		if v != 0 {
 			t.Errorf("%v is %v of a group without processes", q, v)
 		}
 	}
-	if again := read(t, busy); again[watch.CPUTime] != got[watch.CPUTime] || again[watch.Switches] != got[watch.Switches] {
+	if again := readCounter(t, busy); again[watch.CPUTime] != got[watch.CPUTime] || again[watch.Switches] != got[watch.Switches] {
 		t.Errorf("%v becomes %v though nothing ran", got, again)
 	}
 	if err := os.Remove(idleDir); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := idle.Read(watch.Second, nil); !errors.Is(err, watch.ErrGone) {
+	if _, err := idle.Read(watch.Second, nil); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("a group that is gone: %v", err)
 	}
 }
@@ -152,26 +152,26 @@ func TestLiveNested(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Remove(below)
-	c := start(t, Config{Dir: dir, CPUs: online(t), Set: Software, Only: []watch.Quantity{watch.PageFaults}})
+	c := startCounter(t, CounterConfig{Dir: dir, CPUs: online(t), Set: SoftwareEvents, Only: []watch.Quantity{watch.PageFaults}})
 	runIn(t, below, "true")
-	if got := read(t, c); len(got) != 1 || got[watch.PageFaults] == 0 {
+	if got := readCounter(t, c); len(got) != 1 || got[watch.PageFaults] == 0 {
 		t.Errorf("counted %v", got)
 	}
 }
 
 // Not parallel: AllocsPerRun counts for the whole program.
 func TestLiveHost(t *testing.T) {
-	c := start(t, Config{CPUs: online(t), Set: Software})
-	before := read(t, c)
+	c := startCounter(t, CounterConfig{CPUs: online(t), Set: SoftwareEvents})
+	before := readCounter(t, c)
 	for range 64 { // pages that are new
 		page := make([]byte, 1<<20)
 		page[len(page)/2] = 1
 	}
-	if got := read(t, c); got[watch.CPUTime] <= before[watch.CPUTime] || len(c.Missing()) > 0 {
+	if got := readCounter(t, c); got[watch.CPUTime] <= before[watch.CPUTime] || len(c.Missing()) > 0 {
 		t.Errorf("%v after %v, missing %v", got, before, c.Missing())
 	}
 	var buf []watch.Sample
-	if n := testing.AllocsPerRun(10, func() { buf, _, _ = c.Read(watch.Second, buf[:0]) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { buf, _ = c.Read(watch.Second, buf[:0]) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -179,37 +179,37 @@ func TestLiveHost(t *testing.T) {
 // Where there are no counters, as in most virtual machines, the error says so.
 func TestLiveHardware(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{CPUs: online(t), Set: Hardware})
-	if got := read(t, c); !(got[watch.Cycles] > 0) || !(got[watch.Instructions] > 0) {
+	c := startCounter(t, CounterConfig{CPUs: online(t), Set: HardwareEvents})
+	if got := readCounter(t, c); !(got[watch.Cycles] > 0) || !(got[watch.Instructions] > 0) {
 		t.Errorf("counted %v, missing %v", got, c.Missing())
 	}
 }
 
 func TestLiveOtherTree(t *testing.T) {
 	t.Parallel()
-	_, err := Open(Config{Dir: t.TempDir(), CPUs: online(t), Set: Software})
+	_, err := OpenCounter(CounterConfig{Dir: t.TempDir(), CPUs: online(t), Set: SoftwareEvents})
 	if err == nil {
 		t.Error("a directory that is no group opens")
 	}
 }
 
-func BenchmarkRead(b *testing.B) {
-	c := start(b, Config{Dir: liveGroup(b), CPUs: online(b), Set: Software})
+func BenchmarkReadCounter(b *testing.B) {
+	c := startCounter(b, CounterConfig{Dir: liveGroup(b), CPUs: online(b), Set: SoftwareEvents})
 	var buf []watch.Sample
 	for b.Loop() {
 		var err error
-		if buf, _, err = c.Read(watch.Second, buf[:0]); err != nil {
+		if buf, err = c.Read(watch.Second, buf[:0]); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64(len(c.cpus)), "CPUs")
 }
 
-func BenchmarkOpen(b *testing.B) {
-	config := Config{Dir: liveGroup(b), CPUs: online(b), Set: Software}
-	start(b, config)
+func BenchmarkOpenCounter(b *testing.B) {
+	config := CounterConfig{Dir: liveGroup(b), CPUs: online(b), Set: SoftwareEvents}
+	startCounter(b, config)
 	for b.Loop() {
-		c, err := Open(config)
+		c, err := OpenCounter(config)
 		if err != nil {
 			b.Fatal(err)
 		}

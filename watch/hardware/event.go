@@ -1,4 +1,4 @@
-package perf
+package hardware
 
 import (
 	"golang.org/x/sys/unix"
@@ -6,49 +6,49 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// Set is events that are counted together: all or none of them have the CPU's
+// EventSet is events that are counted together: all or none of them have the CPU's
 // counters at any time, so that their ratios hold.
-type Set uint8
+type EventSet uint8
 
 // The sets.
 const (
-	// Hardware is cycles, instructions, and references and misses of the
+	// HardwareEvents is cycles, instructions, and references and misses of the
 	// last-level cache as the kernel's generic events know them: of the CPUs that
 	// have no such event, AMD's since Zen count those of the L2 cache.
-	Hardware Set = iota
-	// Software is context switches, migrations and page faults, which the kernel
+	HardwareEvents EventSet = iota
+	// SoftwareEvents is context switches, migrations and page faults, which the kernel
 	// counts itself.
-	Software
+	SoftwareEvents
 )
 
 // String returns "hardware counters" or "software events".
-func (s Set) String() string { return [...]string{"hardware counters", "software events"}[s] }
+func (s EventSet) String() string { return [...]string{"hardware counters", "software events"}[s] }
 
 // event is one of the kernel's, and what it counts.
-type event struct {
+type perfEvent struct {
 	config   uint64
 	quantity watch.Quantity
 }
 
 // kind is the type of a set's events, as perf_event_open(2) calls them; the first
 // event leads the others.
-func (s Set) kind() uint32 {
-	if s == Hardware {
+func (s EventSet) kind() uint32 {
+	if s == HardwareEvents {
 		return unix.PERF_TYPE_HARDWARE
 	}
 	return unix.PERF_TYPE_SOFTWARE
 }
 
-func (s Set) events() []event {
-	if s == Hardware {
-		return []event{
+func (s EventSet) events() []perfEvent {
+	if s == HardwareEvents {
+		return []perfEvent{
 			{unix.PERF_COUNT_HW_CPU_CYCLES, watch.Cycles},
 			{unix.PERF_COUNT_HW_INSTRUCTIONS, watch.Instructions},
 			{unix.PERF_COUNT_HW_CACHE_REFERENCES, watch.LLCReferences},
 			{unix.PERF_COUNT_HW_CACHE_MISSES, watch.LLCMisses},
 		}
 	}
-	return []event{
+	return []perfEvent{
 		{unix.PERF_COUNT_SW_CPU_CLOCK, watch.CPUTime},
 		{unix.PERF_COUNT_SW_CONTEXT_SWITCHES, watch.Switches},
 		{unix.PERF_COUNT_SW_CPU_MIGRATIONS, watch.Migrations},
