@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -95,12 +96,7 @@ func hostName(host string) string {
 // Named returns a Door.Host for exactly these names.
 func Named(names ...string) func(string) bool {
 	return func(name string) bool {
-		for _, n := range names {
-			if strings.EqualFold(n, name) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
 	}
 }
 

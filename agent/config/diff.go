@@ -77,7 +77,8 @@ func Diff(old, changed *NodeConfig) ([]Change, error) {
 	return d.changes, nil
 }
 
-// tree returns a configuration as decoded JSON, its workloads by name.
+// tree returns a configuration as decoded JSON, with each workload at "workloads[NAME]" and
+// their names at "workloads".
 func tree(c *NodeConfig) (map[string]any, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -88,6 +89,13 @@ func tree(c *NodeConfig) (map[string]any, error) {
 	var t map[string]any
 	if err := d.Decode(&t); err != nil {
 		return nil, fmt.Errorf("compare configurations: %w", err)
+	}
+	names, _ := t["workloads"].([]any)
+	for i, item := range names {
+		w := item.(map[string]any)
+		names[i] = w["name"]
+		t[fmt.Sprintf("workloads[%s]", w["name"])] = w
+		delete(w, "name")
 	}
 	return t, nil
 }
@@ -102,9 +110,17 @@ func (d *differ) value(field string, old, changed any) {
 	newMap, stillMap := changed.(map[string]any)
 	switch {
 	case field == "workloads":
-		d.workloads(old, changed)
+		// Which is first counts only among those that stay.
+		if old, changed := without(old, without(old, changed)), without(changed, without(changed, old)); !slices.Equal(old, changed) {
+			d.changes = append(d.changes, Change{field, old, changed})
+		}
 	case slices.Contains([]string{"confine", "protected", "guard.sensitive", "guard.bestEffort", "guard.allowed", "agent.admins", "agent.hosts"}, field):
-		d.members(field, old, changed)
+		for _, item := range without(old, changed) {
+			d.changes = append(d.changes, Change{Field: field, Old: item})
+		}
+		for _, item := range without(changed, old) {
+			d.changes = append(d.changes, Change{Field: field, New: item})
+		}
 	case isMap && stillMap:
 		for _, name := range union(oldMap, newMap) {
 			d.value(strings.TrimPrefix(field+"."+name, "."), oldMap[name], newMap[name])
@@ -121,49 +137,14 @@ func union(a, b map[string]any) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// members compares lists whose order means nothing.
-func (d *differ) members(field string, old, changed any) {
-	oldList, _ := old.([]any)
-	newList, _ := changed.([]any)
-	without := func(list []any, but []any) (rest []any) {
-		for _, item := range list {
-			if !slices.ContainsFunc(but, func(other any) bool { return reflect.DeepEqual(item, other) }) {
-				rest = append(rest, item)
-			}
+// without returns the texts of a list that are not in the other.
+func without(list, other any) (rest []any) {
+	all, _ := list.([]any)
+	not, _ := other.([]any)
+	for _, item := range all {
+		if !slices.Contains(not, item) {
+			rest = append(rest, item)
 		}
-		return rest
 	}
-	for _, item := range without(oldList, newList) {
-		d.changes = append(d.changes, Change{Field: field, Old: item})
-	}
-	for _, item := range without(newList, oldList) {
-		d.changes = append(d.changes, Change{Field: field, New: item})
-	}
-}
-
-func (d *differ) workloads(old, changed any) {
-	oldNames, oldByName := byName(old)
-	newNames, newByName := byName(changed)
-	for _, name := range union(oldByName, newByName) {
-		d.value("workloads["+name+"]", oldByName[name], newByName[name])
-	}
-	alone := func(name any) bool { return oldByName[name.(string)] == nil || newByName[name.(string)] == nil }
-	oldOrder, newOrder := slices.DeleteFunc(oldNames, alone), slices.DeleteFunc(newNames, alone)
-	if !slices.Equal(oldOrder, newOrder) {
-		d.changes = append(d.changes, Change{"workloads", oldOrder, newOrder})
-	}
-}
-
-// byName returns the names of workloads in order, and what each is apart from it.
-func byName(list any) (names []any, workloads map[string]any) {
-	workloads = map[string]any{}
-	items, _ := list.([]any)
-	for _, item := range items {
-		w := item.(map[string]any)
-		names = append(names, w["name"])
-		name := w["name"].(string)
-		delete(w, "name")
-		workloads[name] = w
-	}
-	return names, workloads
+	return rest
 }

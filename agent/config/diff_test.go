@@ -49,12 +49,12 @@ policy.name: berth -> balloons
 policy.options.balloonTypes: added: name b, name a
 policy.options.strategy: removed: MostAllocated
 reserved: 0 -> 0-1
+workloads: api.v1, last -> last, api.v1
 workload api.v1 class: LSE -> LS
 workload api.v1 cpus: 4 -> 500m
 workload api.v1 limits: added: memoryMax max, quota 2
 workload gone: removed: class LS, limits (weight 5), match (cgroup /gone)
-workload new: added: class LS, match (container (runtime docker))
-workloads: api.v1, last -> last, api.v1`
+workload new: added: class LS, match (container (runtime docker))`
 	changes, err := Diff(old, changed)
 	if err != nil {
 		t.Fatal(err)

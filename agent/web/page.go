@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -42,13 +43,10 @@ func Handler(s api.Server) http.Handler {
 		return recent.Get(func() (*snapshot, error) { return snapshotOf(ctx, s) })
 	}
 	mux.HandleFunc("GET /status.json", func(w http.ResponseWriter, r *http.Request) {
-		var after uint64
-		if text := r.URL.Query().Get("after"); text != "" {
-			var err error
-			if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-				http.Error(w, "after: not the number of an event", http.StatusBadRequest)
-				return
-			}
+		after, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("after"), "0"), 10, 64)
+		if err != nil {
+			http.Error(w, "after: not the number of an event", http.StatusBadRequest)
+			return
 		}
 		snap, err := now(r)
 		if err != nil {

@@ -84,7 +84,7 @@ func TestAskedOnceASecond(t *testing.T) {
 		time.Sleep(api.Freshness)
 		c.err = errors.New("the disk is gone")
 		look("/status.json", 500)
-		asked(3, maxExplained+1) // it fails at the first question
+		asked(4, maxExplained+1)
 		c.err = nil
 		look("/status.json", 500)
 		time.Sleep(api.Freshness)

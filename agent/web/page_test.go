@@ -193,8 +193,8 @@ func TestStatus(t *testing.T) {
 	quarter, one, three := 0.25, 1.0, 3.0
 	figures := Figures{CPU: &quarter, Throttled: &one, CPUPressure: &quarter, MemoryPressure: &quarter, IOPressure: &quarter, Memory: &three}
 	want := []Workload{
-		{ID: "000 " + hostile, Class: place.LSR, Own: set("2-3"), CPUs: set("2-3"), Since: time.Unix(150, 0), Figures: figures},
-		{ID: "001 " + hostile, Class: place.LS, CPUs: set("0-1,4-7"), Since: time.Unix(150, 0), Notes: []string{"slower than asked"}, Figures: figures},
+		{Owner: api.Owner{ID: "000 " + hostile, Class: place.LSR, Own: set("2-3"), CPUs: set("2-3")}, Since: time.Unix(150, 0), Figures: figures},
+		{Owner: api.Owner{ID: "001 " + hostile, Class: place.LS, CPUs: set("0-1,4-7")}, Since: time.Unix(150, 0), Notes: []string{"slower than asked"}, Figures: figures},
 	}
 	if diff := cmp.Diff(want, got.Workloads); diff != "" {
 		t.Errorf("workloads (-want +got):\n%s", diff)

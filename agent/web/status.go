@@ -47,15 +47,9 @@ type Status struct {
 // Workload is a line of the page's table. A figure that the host does not tell is
 // absent.
 type Workload struct {
-	ID    string      `json:"id"`
-	Class place.Class `json:"class"`
-	Own   cpuset.Set  `json:"own,omitzero"`
-	Fence cpuset.Set  `json:"fence,omitzero"`
-	Lent  bool        `json:"lent,omitempty"`
-	CPUs  cpuset.Set  `json:"cpus"`
-	Mems  cpuset.Set  `json:"mems,omitzero"`
-	Since time.Time   `json:"since"`
-	Notes []string    `json:"notes,omitempty"`
+	api.Owner
+	Since time.Time `json:"since"`
+	Notes []string  `json:"notes,omitempty"`
 	Figures
 }
 
@@ -78,28 +72,13 @@ type Figures struct {
 // statusOf asks the agent for all that the page shows. What changes between the
 // questions is told by the next Status.
 func statusOf(ctx context.Context, s api.Server) (status Status, err error) {
-	about, err := s.View.About(ctx)
-	if err != nil {
-		return status, err
-	}
-	config, err := s.View.Config(ctx)
-	if err != nil {
-		return status, err
-	}
-	m, err := s.View.Machine(ctx)
-	if err != nil {
-		return status, err
-	}
-	stats, err := s.View.Stats(ctx)
-	if err != nil {
-		return status, err
-	}
-	list, err := s.Node.List(ctx)
-	if err != nil {
-		return status, err
-	}
-	guard, err := s.View.Guard(ctx)
-	if err != nil {
+	about, errAbout := s.View.About(ctx)
+	config, errConfig := s.View.Config(ctx)
+	m, errMachine := s.View.Machine(ctx)
+	stats, errStats := s.View.Stats(ctx)
+	guard, errGuard := s.View.Guard(ctx)
+	list, errList := s.Node.List(ctx)
+	if err := errors.Join(errAbout, errConfig, errMachine, errStats, errGuard, errList); err != nil {
 		return status, err
 	}
 	status = Status{
@@ -205,9 +184,9 @@ func (s *snapshot) explain(ctx context.Context, from api.Server, id string) ([]b
 
 // workloadsOf joins what is told of each workload.
 func workloadsOf(owners []api.Owner, list []agent.Workload, stats api.Stats) []Workload {
-	held := make(map[string]*api.Owner, len(owners))
-	for i := range owners {
-		held[owners[i].ID] = &owners[i]
+	held := make(map[string]api.Owner, len(owners))
+	for _, o := range owners {
+		held[o.ID] = o
 	}
 	figures := make(map[string][]api.Figure, len(stats.Workloads))
 	for _, f := range stats.Workloads {
@@ -216,14 +195,9 @@ func workloadsOf(owners []api.Owner, list []agent.Workload, stats api.Stats) []W
 	all := make([]Workload, 0, len(list))
 	for i := range list {
 		w := &list[i]
-		line := Workload{
-			ID: w.ID(), Class: w.Spec.Request.Class, CPUs: w.CPUs, Mems: w.Mems, Since: w.Since, Notes: w.Notes,
-			Figures: figuresOf(figures[w.ID()]),
-		}
-		if o := held[w.ID()]; o != nil {
-			line.Own, line.Fence, line.Lent = o.Own, o.Fence, o.Lent
-		}
-		all = append(all, line)
+		o := held[w.ID()]
+		o.ID, o.Class, o.CPUs, o.Mems = w.ID(), w.Spec.Request.Class, w.CPUs, w.Mems
+		all = append(all, Workload{o, w.Since, w.Notes, figuresOf(figures[o.ID])})
 	}
 	return all
 }
