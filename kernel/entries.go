@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -101,8 +102,8 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 		i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
 		return e.Disturbed[i].Value, true
 	}
-	if l.above == "" {
-		return "", false
+	if _, err := os.Lstat(l.above); l.above == "" || err != nil {
+		return "", false // the value is not read in vain
 	}
 	current, err := l.root.read(path)
 	if err != nil {
