@@ -54,11 +54,11 @@ func decodeRound(round *Round) (Decoded, error) {
 			to   *stats.Round
 			text string
 		}{{"response", &d.Response, s.Response}, {"service", &d.Service, s.Service}, {"queue", &d.Queue, s.Queue}, {"lag", &d.Lag, s.Lag}} {
-			h, err := stats.Decode(part.text)
+			second, err := stats.Decode(part.text)
 			if err != nil {
 				return d, fmt.Errorf("%s of second %d: %w", part.of, i+1, err)
 			}
-			part.to.Seconds = append(part.to.Seconds, stats.Compact(h))
+			part.to.Seconds = append(part.to.Seconds, second)
 		}
 	}
 	return d, nil

@@ -17,7 +17,7 @@ func decodeHistogram(tb testing.TB, text string) *hdrhistogram.Histogram {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return h
+	return h.Histogram()
 }
 
 const ms = int64(time.Millisecond)

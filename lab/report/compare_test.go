@@ -28,7 +28,7 @@ func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Res
 				t.Fatal(err)
 			}
 			out := stats.NewHistogram()
-			for _, bar := range h.Distribution() {
+			for _, bar := range h.Histogram().Distribution() {
 				if bar.Count > 0 {
 					if err := out.RecordValues(bar.To*factor, bar.Count); err != nil {
 						t.Fatal(err)

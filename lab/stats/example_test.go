@@ -14,7 +14,15 @@ func steadily(from, n int64) stats.Round {
 			panic(err)
 		}
 	}
-	return stats.Round{Seconds: []stats.Distribution{stats.Compact(h)}}
+	text, err := stats.Encode(h)
+	if err != nil {
+		panic(err)
+	}
+	second, err := stats.Decode(text)
+	if err != nil {
+		panic(err)
+	}
+	return stats.Round{Seconds: []stats.Distribution{second}}
 }
 
 func Example() {

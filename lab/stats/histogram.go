@@ -55,50 +55,75 @@ func Encode(h *hdrhistogram.Histogram) (string, error) {
 }
 
 // Decode reads what Encode wrote. It refuses any other layout, so that its
-// memory is bounded (about 500 KiB) whatever the text says, and so that two
-// decoded histograms can always be merged.
-func Decode(text string) (*hdrhistogram.Histogram, error) {
-	if len(text) > maxEncoded {
-		return nil, fmt.Errorf("decode histogram: %d bytes, more than any histogram of this layout (%d)", len(text), maxEncoded)
-	}
-	if err := checkHeader(text); err != nil {
-		return nil, fmt.Errorf("decode histogram: %w", err)
-	}
-	h, err := hdrhistogram.Decode([]byte(text))
+// memory is bounded whatever the text says, and so that two decoded
+// distributions can always be merged.
+func Decode(text string) (Distribution, error) {
+	d, err := decode(text)
 	if err != nil {
-		return nil, fmt.Errorf("decode histogram: %w", err)
+		return Distribution{}, fmt.Errorf("decode histogram: %w", err)
 	}
-	if h.TotalCount() > maxRequests {
-		return nil, fmt.Errorf("decode histogram: %d requests, more than %d", h.TotalCount(), int64(maxRequests))
-	}
-	return h, nil
+	return d, nil
 }
 
-// checkHeader reads the layout from the start of the compressed stream, before
-// anything is allocated by its word. The stream is 8 bytes (cookie, length) and
-// then zlib: cookie, payload length, index offset, digits (32 bits each),
-// lowest, highest (64 bits each), ratio; all big-endian.
-func checkHeader(text string) error {
+// The wire format, all numbers big-endian: 8 bytes (cookie, length), and a zlib stream of
+// cookie, length of the counts, index offset, digits (32 bits each), lowest, highest,
+// ratio (64 bits each), and the counts: zigzag varints, of which a negative one stands
+// for so many empty buckets.
+const (
+	outerBytes = 8
+	innerBytes = 40
+)
+
+func decode(text string) (d Distribution, err error) {
+	if len(text) > maxEncoded {
+		return d, fmt.Errorf("%d bytes, more than any histogram of this layout (%d)", len(text), maxEncoded)
+	}
 	raw, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return err
+		return d, err
 	}
-	if len(raw) < 8 {
-		return fmt.Errorf("%d bytes are too few", len(raw))
+	if len(raw) < outerBytes {
+		return d, fmt.Errorf("%d bytes are too few", len(raw))
 	}
-	z, err := zlib.NewReader(bytes.NewReader(raw[8:]))
+	z, err := zlib.NewReader(bytes.NewReader(raw[outerBytes:]))
 	if err != nil {
-		return err
+		return d, err
 	}
-	var header [32]byte
-	if _, err := io.ReadFull(z, header[:]); err != nil {
-		return fmt.Errorf("header: %w", err)
+	inner, err := io.ReadAll(io.LimitReader(z, maxEncoded))
+	if err != nil {
+		return d, err
 	}
-	return checkLayout(
-		int64(binary.BigEndian.Uint64(header[16:])),
-		int64(binary.BigEndian.Uint64(header[24:])),
-		int64(int32(binary.BigEndian.Uint32(header[12:]))),
-	)
+	if len(inner) < innerBytes {
+		return d, fmt.Errorf("header of %d bytes, want %d", len(inner), innerBytes)
+	}
+	be, counts := binary.BigEndian, inner[innerBytes:]
+	if err := checkLayout(int64(be.Uint64(inner[16:])), int64(be.Uint64(inner[24:])), int64(be.Uint32(inner[12:]))); err != nil {
+		return d, err
+	}
+	outerCookie, innerCookie := int32(be.Uint32(raw)&^0xf0), int32(be.Uint32(inner)&^0xf0)
+	if outerCookie != hdrhistogram.V2CompressedEncodingCookieBase || innerCookie != hdrhistogram.V2EncodingCookieBase || be.Uint32(inner[8:]) != 0 {
+		return d, errors.New("not of version 2, or shifted")
+	}
+	if n := be.Uint32(inner[4:]); int64(n) != int64(len(counts)) {
+		return d, fmt.Errorf("%d bytes of counts, not %d", len(counts), n)
+	}
+	for slot := int64(0); len(counts) > 0; {
+		n, size := binary.Varint(counts)
+		if size <= 0 || slot >= slots || n < slot-slots || n > maxRequests-d.total {
+			return d, fmt.Errorf("bucket %d of %d: bad count", slot, slots)
+		}
+		counts = counts[size:]
+		if n < 0 {
+			slot -= n
+			continue
+		}
+		if n > 0 {
+			d.buckets = append(d.buckets, bucket{slot: int(slot), count: n})
+			d.total += n
+		}
+		slot++
+	}
+	return d, nil
 }
 
 func checkLayout(low, high, figures int64) error {
@@ -119,28 +144,6 @@ type Distribution struct {
 type bucket struct {
 	slot  int
 	count int64
-}
-
-// Compact returns the distribution of h; nil gives the empty one. Quantiles of
-// it are those of h exactly. A histogram of another layout is first merged into
-// one of NewHistogram's, which drops what is beyond it.
-func Compact(h *hdrhistogram.Histogram) Distribution {
-	if h == nil {
-		return Distribution{}
-	}
-	if checkLayout(h.LowestTrackableValue(), h.HighestTrackableValue(), h.SignificantFigures()) != nil {
-		own := NewHistogram()
-		own.Merge(h)
-		h = own
-	}
-	var d Distribution
-	for i, n := range h.Export().Counts {
-		if n > 0 {
-			d.buckets = append(d.buckets, bucket{slot: i, count: n})
-			d.total += n
-		}
-	}
-	return d
 }
 
 // Histogram returns a histogram of the same distribution.

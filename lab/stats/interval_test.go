@@ -17,7 +17,7 @@ func second(latencies ...int64) Distribution {
 			panic(err)
 		}
 	}
-	return Compact(h)
+	return compact(h)
 }
 
 // flat is a round of one second with n requests of the same latency.
@@ -117,7 +117,7 @@ func TestPoolOracle(t *testing.T) {
 		for i := range seconds {
 			seconds[i] = make([]Distribution, 1+r.IntN(3))
 			for j := range seconds[i] {
-				seconds[i][j] = Compact(fill(t, r, 1+r.IntN(200)))
+				seconds[i][j] = compact(fill(t, r, 1+r.IntN(200)))
 			}
 		}
 		rounds := make([]Round, len(seconds))
@@ -257,11 +257,9 @@ func BenchmarkDecode(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		h, err := Decode(text)
-		if err != nil {
+		if _, err := Decode(text); err != nil {
 			b.Fatal(err)
 		}
-		Compact(h)
 	}
 }
 
