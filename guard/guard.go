@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,13 +45,13 @@ type Workload struct {
 }
 
 // ProbeUse says when the run-queue probe is armed.
-type ProbeUse uint8
+type ProbeUse string
 
-// The uses.
+// The uses; "" is ProbeNeeded.
 const (
-	ProbeNeeded ProbeUse = iota // while a sensitive group waits for CPU, or it is to be seen what helps it
-	ProbeNever
-	ProbeAlways
+	ProbeNeeded ProbeUse = "needed" // while a sensitive group waits for CPU, or it is to be seen what helps it
+	ProbeNever  ProbeUse = "never"
+	ProbeAlways ProbeUse = "always"
 )
 
 // Sensors read the signals of a host. A *Host has those of a live one.
@@ -144,8 +145,8 @@ func (o Options) Validate() error {
 	if o.Window != 0 && o.Window < FastWindow {
 		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, FastWindow))
 	}
-	if o.Probe > ProbeAlways {
-		errs = append(errs, fmt.Errorf("use %d of the probe: no such use", o.Probe))
+	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeNever, ProbeAlways}, o.Probe) {
+		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
 	}
 	return errors.Join(append(errs, o.Control.Validate())...)
 }

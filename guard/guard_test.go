@@ -590,7 +590,7 @@ func TestValidate(t *testing.T) {
 		"nothing to read":   func(o *Options) { o.Sensors = nil },
 		"nobody to act":     func(o *Options) { o.Actuator = nil },
 		"a short window":    func(o *Options) { o.Window = time.Millisecond },
-		"no such probe use": func(o *Options) { o.Probe = 9 },
+		"no such probe use": func(o *Options) { o.Probe = "maybe" },
 		"no such mode":      func(o *Options) { o.Control.Mode = 9 },
 		"both":              func(o *Options) { o.Replay = func(func([]watch.Sample, error) bool) {} },
 	} {

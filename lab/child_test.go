@@ -151,6 +151,15 @@ func TestRequestLog(t *testing.T) {
 	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
+	want := "block,scenario,seq,due_ns\n0,baseline',0,5\n0,baseline',1,9\n1,baseline',0,5\n1,baseline',1,9\n"
+	if got := readLog(t, dir); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// readLog is the text of the request log in a folder, which holds nothing else.
+func readLog(t *testing.T, dir string) string {
+	t.Helper()
 	f, err := os.Open(filepath.Join(dir, RequestsFile))
 	if err != nil {
 		t.Fatal(err)
@@ -160,15 +169,12 @@ func TestRequestLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := io.ReadAll(zip)
+	text, err := io.ReadAll(zip)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "block,scenario,seq,due_ns\n0,baseline',0,5\n0,baseline',1,9\n1,baseline',0,5\n1,baseline',1,9\n"
-	if string(got) != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
 	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("%d files left, want the log alone", len(left))
+		t.Errorf("%d files in the folder, want the log alone", len(left))
 	}
+	return string(text)
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"bufio"
 	"compress/gzip"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -164,33 +165,31 @@ func (b *Testbed) Requests() ([]Request, error) {
 
 // parseRequests reads what the generator wrote: seq, due, seen, sent, done, error.
 func parseRequests(r io.Reader) ([]Request, error) {
+	lines := csv.NewReader(r)
+	lines.FieldsPerRecord, lines.ReuseRecord = 6, true
 	var all []Request
-	lines := bufio.NewScanner(r)
-	for n := 1; lines.Scan(); n++ {
-		if n == 1 {
+	for {
+		fields, err := lines.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if line, _ := lines.FieldPos(0); line == 1 {
 			continue // the header
 		}
-		fields := strings.SplitN(lines.Text(), ",", 6)
-		if len(fields) != 6 {
-			return nil, fmt.Errorf("line %d: %d fields, want 6", n, len(fields))
-		}
-		var q Request
-		for _, part := range []struct {
-			to   *time.Duration
-			text string
-		}{{&q.Due, fields[1]}, {&q.Seen, fields[2]}, {&q.Done, fields[4]}} {
-			if part.text == "" {
-				*part.to = -1
-				continue
+		instant := func(text string) time.Duration {
+			if text == "" {
+				return -1
 			}
-			ns, err := strconv.ParseInt(part.text, 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("line %d: %w", n, err)
-			}
-			*part.to = time.Duration(ns)
+			ns, wrong := strconv.ParseInt(text, 10, 64)
+			err = errors.Join(err, wrong)
+			return time.Duration(ns)
 		}
-		q.Failed = fields[5] != ""
-		all = append(all, q)
+		all = append(all, Request{instant(fields[1]), instant(fields[2]), instant(fields[4]), fields[5] != ""})
+		if err != nil {
+			return nil, err
+		}
 	}
-	return all, lines.Err()
 }

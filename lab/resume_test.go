@@ -1,8 +1,6 @@
 package lab
 
 import (
-	"compress/gzip"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,25 +110,9 @@ func TestRequestLogGoesOn(t *testing.T) {
 	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	zip, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := io.ReadAll(zip)
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := "block,scenario,seq,due_ns\n0,baseline',0,5\n0,baseline',1,9\n0,idle,0,5\n0,idle,1,9\n1,idle,0,5\n1,idle,1,9\n"
-	if string(got) != want {
+	if got := readLog(t, dir); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("%d files in the folder, want the log alone", len(left))
 	}
 	if _, err := openRequestLog(t.TempDir(), finished); err == nil {
 		t.Error("a log that is not there goes on")

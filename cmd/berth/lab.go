@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -24,7 +22,7 @@ import (
 
 // labFlags are the flags of berth lab but those that bindLab binds.
 type labFlags struct {
-	preset, experiment, report  string
+	preset, experiment          string
 	scenarios                   []string
 	clean, dryRun, unprivileged bool
 	labFolder
@@ -65,7 +63,6 @@ func (f *labFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.experiment, "experiment", "", "read the experiment from a YAML or JSON `file` (see --dry-run -o json)")
 	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", "))
 	bindLab(fs, &base)
-	fs.StringVar(&f.report, "report", "", "write an HTML report to `file`")
 	f.labFolder.register(cmd)
 	fs.BoolVar(&f.clean, "clean", false, "only restore what a killed run left behind (as berth restore)")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be run and written, and run nothing")
@@ -159,7 +156,7 @@ func readExperiment(path string, e *lab.Spec) error {
 }
 
 func runLab(cmd *cobra.Command, args []string, f labFlags) error {
-	if err := f.check(cmd, "report", "unprivileged"); err != nil {
+	if err := f.check(cmd, "unprivileged"); err != nil {
 		return err
 	}
 	if f.clean {
@@ -192,35 +189,12 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	if result == nil || len(result.Rounds) == 0 {
 		return err
 	}
-	return errors.Join(presentLab(cmd.OutOrStdout(), result, dir, f), err)
-}
-
-// presentLab prints a result and writes the report.
-func presentLab(w io.Writer, result *lab.Result, dir string, f labFlags) error {
-	m, err := lab.Measure(result)
-	if err != nil {
-		return err
+	m, wrong := lab.Measure(result)
+	if wrong != nil {
+		return errors.Join(err, wrong)
 	}
-	analysis := m.Analyse()
-	page, sheet := f.report, report.Isolation(m, analysis)
-	if page != "" {
-		err = writePage(page, sheet)
-	}
-	if f.output == "json" {
-		return errors.Join(report.JSON(w, result, analysis), err)
-	}
-	if err := errors.Join(report.Text(w, sheet, textOptions(w)), err); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
-	if !result.Complete {
-		fmt.Fprintf(w, "go on:    berth lab --resume %s\n", dir)
-	}
-	if page == "" {
-		page = fmt.Sprintf("berth lab report %s --report lab.html", filepath.Join(dir, lab.ResultFile))
-	}
-	fmt.Fprintf(w, "page:     %s\n", page)
-	return nil
+	a := m.Analyse()
+	return errors.Join(f.present(cmd, report.Isolation(m, a), report.NewDocument(result, a), dir, result.Complete), err)
 }
 
 func previewLab(w io.Writer, e lab.Spec, opt lab.Options, output string) error {
@@ -229,12 +203,7 @@ func previewLab(w io.Writer, e lab.Spec, opt lab.Options, output string) error {
 		return err
 	}
 	if output == "json" {
-		text, err := json.MarshalIndent(p, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(w, "%s\n", text)
-		return err
+		return report.JSON(w, p)
 	}
 	_, err = io.WriteString(w, p.String())
 	return err

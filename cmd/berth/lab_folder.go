@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,15 +16,17 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 )
 
 // labFolder is where a run of the lab is stored, and how it is shown.
-type labFolder struct{ results, resume, output string }
+type labFolder struct{ results, resume, output, page string }
 
 func (f *labFolder) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.results, "results", "results", "`folder` for results; each run gets a folder of its own in it")
 	fs.StringVar(&f.resume, "resume", "", "go on with the run in `folder`, which was interrupted or killed: finished rounds are kept")
+	fs.StringVar(&f.page, "report", "", "write an HTML report to `file`")
 	outputFlag(cmd, &f.output, "what to print: text or json")
 }
 
@@ -31,7 +35,7 @@ func (f *labFolder) register(cmd *cobra.Command) {
 func (f *labFolder) check(cmd *cobra.Command, free ...string) error {
 	var err error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if f.resume != "" && cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains(append(free, "resume", "output"), flag.Name) {
+		if f.resume != "" && cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains(append(free, "resume", "output", "report"), flag.Name) {
 			err = exitStatus{exitUsage, fmt.Errorf("--%s: a run is resumed as it was begun", flag.Name)}
 		}
 	})
@@ -70,6 +74,29 @@ func (f *labFolder) run(cmd *cobra.Command, name string, measure func(context.Co
 	return opt.Dir, interruptedOr(cmd.Context(), err)
 }
 
+// present prints a result, writes its page, and says where it is stored. dir is "" for
+// a result that was read.
+func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, document any, dir string, complete bool) error {
+	w := cmd.OutOrStdout()
+	if f.page != "" {
+		if err := writePage(f.page, s); err != nil {
+			return err
+		}
+	}
+	if f.output == "json" {
+		return report.JSON(w, document)
+	}
+	if err := report.Text(w, s, textOptions(w)); err != nil || dir == "" {
+		return err
+	}
+	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
+	if !complete {
+		fmt.Fprintf(w, "go on:    %s --resume %s\n", cmd.CommandPath(), dir)
+	}
+	fmt.Fprintf(w, "page:     %s\n", cmp.Or(f.page, fmt.Sprintf("berth lab report %s --report lab.html", filepath.Join(dir, lab.ResultFile))))
+	return nil
+}
+
 // restoreFirst restores the values that a killed run left, and prints them.
 func restoreFirst(w io.Writer) error {
 	root, err := kernel.Open("/")
@@ -78,7 +105,7 @@ func restoreFirst(w io.Writer) error {
 	}
 	report, err := kernel.Restore(root, journalDir("/"))
 	if len(report.Items) > 0 {
-		fmt.Fprintln(w, "putting back what a killed run left:")
+		fmt.Fprintln(w, "restoring what a killed run left:")
 		printRestored(w, report)
 	}
 	return err

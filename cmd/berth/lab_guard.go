@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"berth.dev/berth/guard"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
-	"berth.dev/berth/lab/report"
 )
 
 // labGuardFlags are the flags of berth lab guard but those that bindGuard binds.
@@ -87,9 +84,9 @@ func (f *labGuardFlags) build(cmd *cobra.Command) (guarded.Spec, error) {
 	}
 	switch e.Probe {
 	case "true":
-		e.Probe = guarded.ProbeAlways
+		e.Probe = guard.ProbeAlways
 	case "false":
-		e.Probe = guarded.ProbeNever
+		e.Probe = guard.ProbeNever
 	}
 	if slices.Equal(e.Faults, []string{"none"}) {
 		e.Faults = nil
@@ -106,7 +103,7 @@ func (f *labGuardFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		return f.present(cmd.OutOrStdout(), result, "")
+		return f.analyse(cmd, result, "")
 	}
 	if err := onLiveHost(cmd); err != nil {
 		return err
@@ -126,11 +123,20 @@ func (f *labGuardFlags) run(cmd *cobra.Command) error {
 	})
 	switch {
 	case result != nil && result.Measured():
-		return errors.Join(f.present(cmd.OutOrStdout(), result, dir), err)
+		return errors.Join(f.analyse(cmd, result, dir), err)
 	case err == nil:
 		return errors.New("lab guard: this host can have none of the faults: " + skippedFaults(result))
 	}
 	return err
+}
+
+// analyse presents what a result comes to.
+func (f *labGuardFlags) analyse(cmd *cobra.Command, r *guarded.Result, dir string) error {
+	a, err := guarded.Analyse(r)
+	if err != nil {
+		return err
+	}
+	return f.present(cmd, guarded.Sheet(r, a), guarded.NewReport(r, a), dir, r.Complete)
 }
 
 func skippedFaults(r *guarded.Result) string {
@@ -139,27 +145,6 @@ func skippedFaults(r *guarded.Result) string {
 		why = append(why, s.Scenario+": "+s.Reason)
 	}
 	return strings.Join(why, "; ")
-}
-
-// present prints a result; dir is where it was stored, "" for one that was read.
-func (f *labGuardFlags) present(w io.Writer, r *guarded.Result, dir string) error {
-	a, err := guarded.Analyse(r)
-	if err != nil {
-		return err
-	}
-	if f.output == "json" {
-		return json.NewEncoder(w).Encode(guarded.NewReport(r, a))
-	}
-	if err := report.Text(w, guarded.Sheet(r, a), textOptions(w)); err != nil {
-		return err
-	}
-	if dir != "" && !r.Complete {
-		defer fmt.Fprintf(w, "go on:    berth lab guard --resume %s\n", dir)
-	}
-	if dir != "" {
-		fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
-	}
-	return nil
 }
 
 func labGuardHelp() string {

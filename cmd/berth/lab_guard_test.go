@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
@@ -25,7 +26,7 @@ func TestLabGuardFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := guarded.Default()
-	if !slices.Equal(e.Faults, []string{guarded.Hog}) || e.Runs != 3 || e.Probe != guarded.ProbeNever || e.Blocks != want.Blocks || e.Learn != want.Learn {
+	if !slices.Equal(e.Faults, []string{guarded.Hog}) || e.Runs != 3 || e.Probe != guard.ProbeNever || e.Blocks != want.Blocks || e.Learn != want.Learn {
 		t.Errorf("got %+v", e)
 	}
 }

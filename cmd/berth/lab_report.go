@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/guarded"
 	"berth.dev/berth/lab/report"
 )
 
@@ -24,26 +25,19 @@ network is used. RESULT.json may be the folder of a run.`,
   berth lab report result.json -o csv > rounds.csv`,
 		Args: argumentCount(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, a, err := readResult(args[0])
+			sheet, document, err := readSheet(args[0])
 			if err != nil {
 				return err
 			}
-			sheet := report.Isolation(m, a)
-			if page != "" {
-				if err := writePage(page, sheet); err != nil {
-					return err
-				}
-			}
 			w := cmd.OutOrStdout()
 			switch output {
-			case "json":
-				return report.JSON(w, m.Result, a)
 			case "html":
 				return report.HTML(w, sheet)
 			case "csv":
 				return sheet.File(report.RoundsFile, w)
 			}
-			return report.Text(w, sheet, textOptions(w))
+			shown := labFolder{output: output, page: page}
+			return shown.present(cmd, sheet, document, "", true)
 		},
 	}
 	outputFlag(cmd, &output, "what to print: text, json, html or csv", "html", "csv")
@@ -81,7 +75,7 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 			}
 			w := cmd.OutOrStdout()
 			if output == "json" {
-				return c.JSON(w)
+				return report.JSON(w, c)
 			}
 			return report.Text(w, c.Sheet(), textOptions(w))
 		},
@@ -98,6 +92,22 @@ func argumentCount(n int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// readSheet reads a stored result of any experiment.
+func readSheet(path string) (s *report.Sheet, document any, err error) {
+	if r, other := guarded.ReadFile(path); other == nil {
+		a, err := guarded.Analyse(r)
+		if err != nil {
+			return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
+		}
+		return guarded.Sheet(r, a), guarded.NewReport(r, a), nil
+	}
+	m, a, err := readResult(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return report.Isolation(m, a), report.NewDocument(m.Result, a), nil
 }
 
 func readResult(path string) (*lab.Measured, *lab.Analysis, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,6 +30,11 @@ func TestStoredResults(t *testing.T) {
 		"guard.txt":             {"guard", "--show", guard},
 	} {
 		golden(t, "lab", file, shown(args...))
+	}
+	for file, want := range map[string]string{isolation: `id="tradeoff-wide-t"`, guard: "<h3>In steady state</h3>"} {
+		if page := shown("report", file, "-o", "html"); !strings.Contains(page, want) {
+			t.Errorf("the page of %s lacks %s", file, want)
+		}
 	}
 	var report struct{ Result, Analysis json.RawMessage }
 	if err := json.Unmarshal([]byte(shown("guard", "--show", guard, "-o", "json")), &report); err != nil {

@@ -41,7 +41,7 @@ func TestSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	var doc bytes.Buffer
-	if err := report.JSON(&doc, result, side.Analysis); err != nil {
+	if err := report.JSON(&doc, report.NewDocument(result, side.Analysis)); err != nil {
 		t.Fatal(err)
 	}
 	a, err := Analyse(guardResult)

@@ -31,8 +31,8 @@ type Spec struct {
 	Quiet lab.Duration `json:"quiet,omitempty"`
 	// Window is the length of the guard's windows without the run-queue probe, Probe
 	// when it is armed.
-	Window lab.Duration `json:"window"`
-	Probe  ProbeUse     `json:"probe"`
+	Window lab.Duration   `json:"window"`
+	Probe  guard.ProbeUse `json:"probe"`
 	// Demand is the share (0-1) of the shared CPUs that the tenant wants.
 	Demand float64 `json:"demand"`
 	// Rate is in requests per second; 0 lets the lab choose it.
@@ -58,7 +58,7 @@ type Spec struct {
 func Default() Spec {
 	return Spec{
 		Faults: []string{Hog, Fork, Switch, Reclaim, IO, Quota, Saturation, Quiet}, Runs: 5, Learn: lab.Duration(6 * time.Second), Last: lab.Duration(6 * time.Second),
-		Window: lab.Duration(200 * time.Millisecond), Probe: ProbeAlways, Demand: 0.2, MaxOthers: 0.25, Blocks: 6, Steady: lab.Duration(4 * time.Second),
+		Window: lab.Duration(200 * time.Millisecond), Probe: guard.ProbeAlways, Demand: 0.2, MaxOthers: 0.25, Blocks: 6, Steady: lab.Duration(4 * time.Second),
 	}
 }
 
@@ -89,7 +89,7 @@ func (e Spec) Validate() error {
 		{e.Weight < 0 || e.Weight > 10_000, fmt.Sprintf("weight: %d: want 1 to 10000", e.Weight)},
 		{!(e.MaxOthers > 0 && e.MaxOthers <= 1), fmt.Sprintf("max-others: %g: want more than 0 and at most 1", e.MaxOthers)},
 		{e.Blocks > 0 && !in(e.Steady, time.Second, time.Hour), fmt.Sprintf("steady: %s: want 1s to 1h", e.Steady)},
-		{!slices.Contains([]ProbeUse{ProbeAlways, ProbeNeeded, ProbeNever}, e.Probe), fmt.Sprintf("probe: %q: want always, needed or never", e.Probe)},
+		{!slices.Contains([]guard.ProbeUse{guard.ProbeAlways, guard.ProbeNeeded, guard.ProbeNever}, e.Probe), fmt.Sprintf("probe: %q: want always, needed or never", e.Probe)},
 	} {
 		if rule.broken {
 			return errors.New("experiment: " + rule.says)

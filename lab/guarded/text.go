@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/report"
@@ -26,7 +27,7 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 	if n := len(r.Resumed); n > 0 {
 		s.Warn("warning", fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
 	}
-	if n := len(r.Runs); n > 0 && e.Probe != ProbeNever && r.Runs[n-1].ProbeReason != "" {
+	if n := len(r.Runs); n > 0 && e.Probe != guard.ProbeNever && r.Runs[n-1].ProbeReason != "" {
 		s.Warn("warning", "no run-queue probe: "+r.Runs[n-1].ProbeReason)
 	}
 	if len(a.Runs) > 0 {

@@ -69,7 +69,7 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 		Sensors: host, Actuator: act, Machine: x.Host.Machine,
 		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
 		Control:   control.Config{Mode: control.Enforce, Own: host.OwnGroup()},
-		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe.use(),
+		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe,
 		Found: w.found, Acted: w.acted, Failed: func(err error) { w.failed = append(w.failed, err) },
 	}
 	if w.runner, err = guard.New(opt); err != nil {
@@ -126,24 +126,4 @@ func (w *watching) end(run *Trial) error {
 		run.Errors = append(run.Errors, failed.Error())
 	}
 	return err
-}
-
-// ProbeUse says when the run-queue probe is armed.
-type ProbeUse string
-
-// The uses.
-const (
-	ProbeAlways ProbeUse = "always"
-	ProbeNeeded ProbeUse = "needed"
-	ProbeNever  ProbeUse = "never"
-)
-
-func (p ProbeUse) use() guard.ProbeUse {
-	switch p {
-	case ProbeAlways:
-		return guard.ProbeAlways
-	case ProbeNeeded:
-		return guard.ProbeNeeded
-	}
-	return guard.ProbeNever
 }

@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"errors"
+	"strconv"
 )
 
 // maxHead bounds the status line and header of a response.
@@ -88,15 +89,15 @@ func (r *response) parseHead(head []byte) error {
 		}
 		value = bytes.Trim(value, " \t")
 		switch {
-		case equalFold(name, "content-length"):
-			n, ok := parseLength(value)
-			if !ok || length >= 0 {
+		case bytes.EqualFold(name, []byte("content-length")):
+			n, err := strconv.ParseUint(string(value), 10, 50)
+			if err != nil || length >= 0 {
 				return errLength
 			}
-			length = n
-		case equalFold(name, "transfer-encoding"):
+			length = int64(n)
+		case bytes.EqualFold(name, []byte("transfer-encoding")):
 			return errEncoding
-		case equalFold(name, "connection"):
+		case bytes.EqualFold(name, []byte("connection")):
 			keep = keep || hasToken(value, "keep-alive")
 			closes = closes || hasToken(value, "close")
 		}
@@ -117,7 +118,7 @@ func hasToken(list []byte, lower string) bool {
 	for len(list) > 0 {
 		var token []byte
 		token, list, _ = bytes.Cut(list, []byte(","))
-		if equalFold(bytes.Trim(token, " \t"), lower) {
+		if bytes.EqualFold(bytes.Trim(token, " \t"), []byte(lower)) {
 			return true
 		}
 	}
@@ -136,31 +137,11 @@ func parseStatusLine(line []byte) (minor, status int, ok bool) {
 	if line[7] != '0' && line[7] != '1' {
 		return 0, 0, false
 	}
-	for _, c := range line[9:want] {
-		if c < '0' || c > '9' {
-			return 0, 0, false
-		}
-		status = status*10 + int(c-'0')
-	}
-	if !isText(line[want:]) || status < 100 || status > 599 {
+	code, err := strconv.ParseUint(string(line[9:want]), 10, 16)
+	if err != nil || !isText(line[want:]) || code < 100 || code > 599 {
 		return 0, 0, false
 	}
-	return int(line[7] - '0'), status, true
-}
-
-// parseLength reads a Content-Length: digits only, at most 15 of them.
-func parseLength(value []byte) (int64, bool) {
-	if len(value) == 0 || len(value) > 15 {
-		return 0, false
-	}
-	var n int64
-	for _, c := range value {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
+	return int(line[7] - '0'), int(code), true
 }
 
 // isToken tells whether b is a header name (RFC 9110 section 5.6.2).
@@ -178,22 +159,6 @@ func isToken(b []byte) bool {
 func isText(b []byte) bool {
 	for _, c := range b {
 		if c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-// equalFold compares b with an ASCII string in lower case.
-func equalFold(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
 			return false
 		}
 	}

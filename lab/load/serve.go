@@ -2,13 +2,13 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 )
 
@@ -31,13 +31,13 @@ var errGone = errors.New("parent gone: input ended")
 func Serve(in io.Reader, out io.Writer, gone func()) error {
 	// Whichever of the two is set last is seen by whoever set it.
 	var running, ended atomic.Bool // from ready to report; the input
-	lines := make(chan string, 2)
+	lines := make(chan []byte, 2)
 	go func() {
 		defer close(lines)
 		scanner := bufio.NewScanner(in)
 		for scanner.Scan() {
 			select {
-			case lines <- scanner.Text():
+			case lines <- bytes.Clone(scanner.Bytes()):
 			default: // nobody will read it
 			}
 		}
@@ -96,11 +96,11 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 }
 
 // decode reads one line of JSON, strictly; no line at all is errGone.
-func decode(line string, into any) error {
-	if line == "" {
+func decode(line []byte, into any) error {
+	if len(line) == 0 {
 		return errGone
 	}
-	decoder := json.NewDecoder(strings.NewReader(line))
+	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
 		return err

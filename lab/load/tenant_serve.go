@@ -24,8 +24,9 @@ const stopWithin = 250 * time.Millisecond
 // end, and requests under way have a moment to be answered.
 func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
-	config, err := readTenantConfig(lines)
-	if err != nil {
+	line, _ := lines.ReadBytes('\n') // an input that ends is no configuration
+	var config TenantConfig
+	if err := decode(bytes.TrimSpace(line), &config); err != nil {
 		return fmt.Errorf("tenant config: %w", err)
 	}
 	if config.Procs > 0 {
@@ -69,25 +70,4 @@ func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("stop: %w", err)
 	}
 	return nil
-}
-
-// readTenantConfig reads one line, strictly.
-func readTenantConfig(lines *bufio.Reader) (TenantConfig, error) {
-	line, err := lines.ReadBytes('\n')
-	if len(bytes.TrimSpace(line)) == 0 {
-		if err != nil && !errors.Is(err, io.EOF) {
-			return TenantConfig{}, err
-		}
-		return TenantConfig{}, errors.New("none on the input")
-	}
-	var config TenantConfig
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&config); err != nil {
-		return TenantConfig{}, err
-	}
-	if decoder.More() {
-		return TenantConfig{}, errors.New("more than one value on the line")
-	}
-	return config, nil
 }

@@ -66,8 +66,8 @@ func TestServeCancelled(t *testing.T) {
 func TestServeTenantRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, input, want string }{
-		{"nothing", "", "tenant config: none on the input"},
-		{"empty line", "\n", "tenant config: none on the input"},
+		{"nothing", "", "tenant config: parent gone"},
+		{"empty line", "\n", "tenant config: parent gone"},
 		{"not JSON", "hello\n", "tenant config: invalid character"},
 		{"cut off", `{"units":`, "tenant config: unexpected EOF"},
 		{"unknown field", `{"unit":1}` + "\n", `tenant config: json: unknown field "unit"`},

@@ -3,7 +3,6 @@ package report
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -280,6 +279,3 @@ func isolationText(s lab.Scenario) string {
 	}
 	return strings.Join(parts, ", ")
 }
-
-// JSON writes the comparison as indented JSON.
-func (c *Comparison) JSON(w io.Writer) error { return writeJSON(w, c) }

@@ -67,7 +67,7 @@ func TestCompareGolden(t *testing.T) {
 		}
 	}
 	var doc bytes.Buffer
-	if err := c.JSON(&doc); err != nil {
+	if err := JSON(&doc, c); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "compare.json", doc.Bytes())

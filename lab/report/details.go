@@ -225,7 +225,7 @@ func files(m *lab.Measured, a *lab.Analysis, rounds func() []round) []File {
 	out := []File{
 		{"result.json", "everything that was measured, every second's histograms included; berth lab report and compare read it", "application/json",
 			func(w io.Writer) error { return json.NewEncoder(w).Encode(m.Result) }},
-		{"experiment.json", "what was asked for, to run it again", "application/json", func(w io.Writer) error { return writeJSON(w, m.Experiment) }},
+		{"experiment.json", "what was asked for, to run it again", "application/json", func(w io.Writer) error { return JSON(w, m.Experiment) }},
 		{RoundsFile, "one line per round and percentile", "text/csv", func(w io.Writer) error { return writeRounds(w, rounds()) }},
 	}
 	for i, row := range a.Rows {

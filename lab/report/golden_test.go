@@ -132,7 +132,7 @@ func TestPoorResults(t *testing.T) {
 			if bytes.Contains(page.Bytes(), []byte("NaN")) || bytes.Contains(page.Bytes(), []byte("Inf")) {
 				t.Error("the page has NaN or Inf in it")
 			}
-			if err := JSON(&doc, c.r, c.a); err != nil {
+			if err := JSON(&doc, NewDocument(c.r, c.a)); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Files[2].Write(&table); err != nil {

@@ -33,15 +33,16 @@ type Document struct {
 	Analysis   *lab.Analysis `json:"analysis"`
 }
 
-// JSON writes the report as one indented Document.
-func JSON(w io.Writer, r *lab.Result, a *lab.Analysis) error {
-	return writeJSON(w, Document{
+// NewDocument returns the report of a result.
+func NewDocument(r *lab.Result, a *lab.Analysis) *Document {
+	return &Document{
 		Schema: Schema, Program: r.Program, Started: r.Started, Finished: r.Finished,
 		Complete: r.Complete, Host: r.Host, Experiment: r.Experiment, Setup: r.Setup, Analysis: a,
-	})
+	}
 }
 
-func writeJSON(w io.Writer, v any) error {
+// JSON writes a report as indented JSON.
+func JSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(v); err != nil {

@@ -91,8 +91,8 @@ func TestWriteErrors(t *testing.T) {
 	}
 	s := Isolation(measured(t, r), a)
 	for name, err := range map[string]error{
-		"text": Text(fullDisk{}, s, Options{}), "html": HTML(fullDisk{}, s), "json": JSON(fullDisk{}, r, a), "csv": s.Files[2].Write(fullDisk{}),
-		"compare text": Text(fullDisk{}, c.Sheet(), Options{}), "compare json": c.JSON(fullDisk{}),
+		"text": Text(fullDisk{}, s, Options{}), "html": HTML(fullDisk{}, s), "json": JSON(fullDisk{}, NewDocument(r, a)), "csv": s.Files[2].Write(fullDisk{}),
+		"compare text": Text(fullDisk{}, c.Sheet(), Options{}), "compare json": JSON(fullDisk{}, c),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error on a full disk", name)
@@ -103,7 +103,7 @@ func TestWriteErrors(t *testing.T) {
 func TestJSONGolden(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if err := JSON(&b, fakeResult(t, 1), fakeAnalysis()); err != nil {
+	if err := JSON(&b, NewDocument(fakeResult(t, 1), fakeAnalysis())); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "report.json", b.Bytes())
