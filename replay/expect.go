@@ -21,15 +21,20 @@ const (
 // is empty or "none" the step should succeed.
 type Expect struct {
 	// Error is a word of errorKinds, "none" or "any".
-	Error string
+	Error string `json:"error"`
 	// CPUs are those that the workload may run on, Own its exclusive ones, Mems its
 	// NUMA nodes for memory.
-	CPUs, Own, Mems *cpuset.Set
+	CPUs *cpuset.Set `json:"cpus"`
+	Own  *cpuset.Set `json:"own"`
+	Mems *cpuset.Set `json:"mems"`
 	// Count is the number of exclusive CPUs; if it has none, of those it may run on.
 	// Cores, L3s and Nodes are how many of each those CPUs touch.
-	Count, Cores, L3s, Nodes *int
+	Count *int `json:"count"`
+	Cores *int `json:"cores"`
+	L3s   *int `json:"l3s"`
+	Nodes *int `json:"nodes"`
 	// Moved is how many other workloads lost a CPU or memory node.
-	Moved *int
+	Moved *int `json:"moved"`
 }
 
 // errorOther is a refusal that is not of package place: by a policy of another
@@ -57,29 +62,18 @@ func errorKind(err error) string {
 	return errorOther
 }
 
-// expect reads the expected result of a step.
-func (p *parser) expect(f *expectFile, do Action) *Expect {
-	if f == nil {
+// expect checks the expected result of a step.
+func (p *parser) expect(e *Expect, do Action) *Expect {
+	if e == nil {
 		return nil
 	}
 	p.where += ".expect"
-	e := &Expect{Error: f.Error, Count: f.Count, Cores: f.Cores, L3s: f.L3s, Nodes: f.Nodes, Moved: f.Moved}
-	if f.Error != "" && f.Error != errorNone && f.Error != errorAny && !slices.Contains(errorKinds(), f.Error) {
-		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", f.Error, errorKinds()))
+	if e.Error != "" && e.Error != errorNone && e.Error != errorAny && !slices.Contains(errorKinds(), e.Error) {
+		p.field("error", fmt.Errorf("unknown word %q; there are: none, any, %v", e.Error, errorKinds()))
 	}
-	for _, s := range []struct {
-		name string
-		text *string
-		into **cpuset.Set
-	}{{"cpus", f.CPUs, &e.CPUs}, {"own", f.Own, &e.Own}, {"mems", f.Mems, &e.Mems}} {
-		if s.text != nil {
-			set := p.set(s.name, *s.text)
-			*s.into = &set
-		}
-	}
-	about := e.CPUs != nil || e.Own != nil || e.Mems != nil || e.Count != nil || e.Cores != nil || e.L3s != nil || e.Nodes != nil
+	about := *e != Expect{Error: e.Error, Moved: e.Moved}
 	switch {
-	case about && f.Error != "" && f.Error != errorNone:
+	case about && e.Error != "" && e.Error != errorNone:
 		p.field("error", errors.New("a step that fails has no CPUs to expect"))
 	case about && (do == Release || do == ReleasePod || do == Restart):
 		p.field("", fmt.Errorf("%s has no CPUs to expect; error and moved can be", do))

@@ -6,15 +6,17 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
 )
 
-// The forms of a scenario file. Words and amounts stay text here, so that an
-// error can name the field.
+// The forms of a scenario file. Pointers tell an absent field from one that is zero.
 type (
 	scenarioFile struct {
 		About    string                    `json:"about"`
 		Machine  string                    `json:"machine"`
-		Isolated *string                   `json:"isolated"`
+		Isolated *cpuset.Set               `json:"isolated"`
 		Config   configFile                `json:"config"`
 		Policy   string                    `json:"policy"`
 		Options  map[string]map[string]any `json:"options"`
@@ -22,12 +24,8 @@ type (
 		Generate *generateFile             `json:"generate"`
 	}
 	generateFile struct {
-		Settle   int        `json:"settle"`
-		Arrivals int        `json:"arrivals"`
-		Seeds    int        `json:"seeds"`
-		Load     float64    `json:"load"`
-		Lifetime string     `json:"lifetime"`
-		Mix      []kindFile `json:"mix"`
+		Generator
+		Mix []kindFile `json:"mix"`
 	}
 	kindFile struct {
 		Weight int            `json:"weight"`
@@ -36,18 +34,8 @@ type (
 		workloadFile
 	}
 	configFile struct {
-		Allowed  string                       `json:"allowed"`
-		Reserved string                       `json:"reserved"`
-		Floor    string                       `json:"floor"`
-		NoFloor  bool                         `json:"noFloor"`
-		MaxRefs  int                          `json:"maxRefs"`
-		Memory   map[number]map[string]string `json:"memory"`
-		Devices  []nodeDeviceFile             `json:"devices"`
-	}
-	nodeDeviceFile struct {
-		Name  string `json:"name"`
-		Kind  string `json:"kind"`
-		Nodes string `json:"nodes"`
+		place.Config
+		Memory map[number]map[string]bytes `json:"memory"`
 	}
 	stepFile struct {
 		Place      string          `json:"place"`
@@ -58,60 +46,44 @@ type (
 		ReleasePod string          `json:"releasePod"`
 		Containers []containerFile `json:"containers"`
 		workloadFile
-		Expect *expectFile `json:"expect"`
+		Expect *Expect `json:"expect"`
 	}
 	containerFile struct {
 		Name string `json:"name"`
 		workloadFile
-		Expect *expectFile `json:"expect"`
+		Expect *Expect `json:"expect"`
 	}
 	workloadFile struct {
-		Pod           string            `json:"pod"`
-		Namespace     string            `json:"namespace"`
-		Labels        map[string]string `json:"labels"`
-		Role          string            `json:"role"`
-		Class         string            `json:"class"`
-		CPUs          string            `json:"cpus"`
-		Limit         string            `json:"limit"`
-		Mode          string            `json:"mode"`
-		Shared        string            `json:"shared"`
-		Bind          string            `json:"bind"`
-		BindRequired  *bool             `json:"bindRequired"`
-		Exclusive     string            `json:"exclusive"`
-		Strategy      string            `json:"strategy"`
-		Isolated      string            `json:"isolated"`
-		CoreKind      string            `json:"coreKind"`
-		Nodes         string            `json:"nodes"`
-		NodesRequired *bool             `json:"nodesRequired"`
-		MaxNodes      *int              `json:"maxNodes"`
-		Memory        string            `json:"memory"`
-		Resources     map[string]string `json:"resources"`
-		Devices       []deviceFile      `json:"devices"`
-		Affinity      []affinityFile    `json:"affinity"`
-		Hints         map[string]string `json:"hints"`
+		Pod           string                `json:"pod"`
+		Namespace     string                `json:"namespace"`
+		Labels        map[string]string     `json:"labels"`
+		Role          *place.Role           `json:"role"`
+		Class         *place.Class          `json:"class"`
+		CPUs          *milli                `json:"cpus"`
+		Limit         *milli                `json:"limit"`
+		Mode          *place.Mode           `json:"mode"`
+		Shared        *milli                `json:"shared"`
+		Bind          *place.Bind           `json:"bind"`
+		BindRequired  *bool                 `json:"bindRequired"`
+		Exclusive     *place.Exclusivity    `json:"exclusive"`
+		Strategy      *place.Strategy       `json:"strategy"`
+		Isolated      *place.Want           `json:"isolated"`
+		CoreKind      string                `json:"coreKind"`
+		Nodes         cpuset.Set            `json:"nodes"`
+		NodesRequired *bool                 `json:"nodesRequired"`
+		MaxNodes      *int                  `json:"maxNodes"`
+		Memory        *bytes                `json:"memory"`
+		Resources     map[string]bytes      `json:"resources"`
+		Devices       []place.DeviceRequest `json:"devices"`
+		Affinity      []affinityFile        `json:"affinity"`
+		Hints         map[string]string     `json:"hints"`
 	}
-	deviceFile struct {
-		Kind  string   `json:"kind"`
-		Count int      `json:"count"`
-		Names []string `json:"names"`
-	}
-	affinityFile struct {
+	affinityFile struct { // place.Affinity, with another word for the group
 		ID        string            `json:"id"`
-		Pod       string            `json:"pod"`
+		Group     string            `json:"pod"`
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels"`
 		Weight    int               `json:"weight"`
-	}
-	expectFile struct {
-		Error string  `json:"error"`
-		CPUs  *string `json:"cpus"`
-		Own   *string `json:"own"`
-		Mems  *string `json:"mems"`
-		Count *int    `json:"count"`
-		Cores *int    `json:"cores"`
-		L3s   *int    `json:"l3s"`
-		Nodes *int    `json:"nodes"`
-		Moved *int    `json:"moved"`
 	}
 )
 
@@ -126,6 +98,27 @@ func (n *number) UnmarshalText(text []byte) error {
 	}
 	*n = number(i)
 	return nil
+}
+
+// milli is CPU time, as place.ParseMilli reads it, and bytes is memory, as
+// place.ParseBytes does. Neither knows "max".
+type (
+	milli int
+	bytes int64
+)
+
+// UnmarshalText reads CPU time.
+func (m *milli) UnmarshalText(text []byte) error {
+	n, err := place.ParseMilli(string(text))
+	*m = milli(n)
+	return err
+}
+
+// UnmarshalText reads an amount of memory.
+func (b *bytes) UnmarshalText(text []byte) error {
+	n, err := place.ParseBytes(string(text))
+	*b = bytes(n)
+	return err
 }
 
 // overlay returns w with every field that over has.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/place"
 )
 
@@ -22,18 +23,19 @@ import (
 type Generator struct {
 	// Settle arrivals fill the machine and are not measured; Arrivals are those
 	// after them.
-	Settle, Arrivals int
+	Settle   int `json:"settle"`
+	Arrivals int `json:"arrivals"`
 	// Seeds is the default number of streams to compare, from seed 1 on.
-	Seeds int
+	Seeds int `json:"seeds"`
 	// Load is the CPU time that those present would ask for on average if all were
 	// admitted, as a part of the allocatable CPUs. It sets the mean lifetime.
-	Load     float64
-	Lifetime Lifetime
-	Mix      []Kind
+	Load     float64  `json:"load"`
+	Lifetime Lifetime `json:"lifetime"`
+	Mix      []Kind   `json:"-"`
 }
 
 // Lifetime is a distribution of how long workloads stay.
-type Lifetime int
+type Lifetime = plain.Enum[lifetimeWords]
 
 // The distributions of lifetimes, all scaled to the same mean.
 const (
@@ -42,20 +44,12 @@ const (
 	Fixed
 )
 
-func lifetimeNames() []string { return []string{"exponential", "lognormal", "fixed"} }
+type lifetimeWords struct{}
 
-// UnmarshalText reads a distribution's name.
-func (l *Lifetime) UnmarshalText(text []byte) error {
-	i := slices.Index(lifetimeNames(), string(text))
-	if i < 0 {
-		return fmt.Errorf("lifetime %q: there are: %v", text, lifetimeNames())
-	}
-	*l = Lifetime(i)
-	return nil
-}
+func (lifetimeWords) Words() []string { return []string{"exponential", "lognormal", "fixed"} }
 
-// draw returns a lifetime of mean 1.
-func (l Lifetime) draw(rng *rand.Rand) float64 {
+// drawLifetime returns a lifetime of mean 1.
+func drawLifetime(l Lifetime, rng *rand.Rand) float64 {
 	const sigma = 1.5
 	switch l {
 	case LogNormal:
@@ -121,7 +115,7 @@ func (s *Scenario) Stream(seed uint64) *Scenario {
 		k := &g.Mix[draw(rng, g.Mix, func(k *Kind) int { return k.Weight })]
 		r := k.Sizes[draw(rng, k.Sizes, func(s *Size) int { return s.Weight })].Request
 		r.ID = fmt.Sprintf("w%05d", i+1)
-		gone := now + stay*k.Stay*g.Lifetime.draw(rng)
+		gone := now + stay*k.Stay*drawLifetime(g.Lifetime, rng)
 		events = append(events,
 			event{now, Step{Do: Place, ID: r.ID, Request: r}},
 			event{gone, Step{Do: Release, ID: r.ID}})
@@ -146,11 +140,8 @@ const (
 // generator reads the generator of streams.
 func (p *parser) generator(f *generateFile) *Generator {
 	p.where = "generate"
-	g := &Generator{Settle: f.Settle, Arrivals: f.Arrivals, Seeds: f.Seeds, Load: f.Load}
-	if g.Seeds == 0 {
-		g.Seeds = 1
-	}
-	p.word("lifetime", f.Lifetime, &g.Lifetime)
+	g := &f.Generator
+	g.Seeds = cmp.Or(g.Seeds, 1)
 	for _, n := range []struct {
 		name             string
 		value, low, high float64
@@ -182,13 +173,14 @@ func (p *parser) kind(f *kindFile) Kind {
 	p.between("stay", k.Stay, 0.001, 1000)
 	if len(f.Sizes) == 0 {
 		k.Sizes = []Size{{1, p.request("any", &f.workloadFile)}}
-	} else if f.CPUs != "" {
+	} else if f.CPUs != nil {
 		p.field("sizes", errors.New("there are cpus as well"))
 	}
 	for _, cpus := range slices.Sorted(maps.Keys(f.Sizes)) {
 		p.between("sizes."+cpus, float64(f.Sizes[cpus]), 1, maxWeight)
 		w := f.workloadFile
-		w.CPUs = cpus
+		w.CPUs = new(milli)
+		p.field("cpus", w.CPUs.UnmarshalText([]byte(cpus)))
 		k.Sizes = append(k.Sizes, Size{f.Sizes[cpus], p.request("any", &w)})
 	}
 	return k

@@ -173,7 +173,7 @@ func TestGenerateNamesWhatIsWrong(t *testing.T) {
 		"no load":          {strings.Replace(head, "load: 0.5", "settle: 1", 1) + mix, "generate.load: 0 is not between"},
 		"load no number":   {strings.Replace(head, "0.5", ".nan", 1) + mix, `generate.load: ".nan" is no number`},
 		"load a word":      {strings.Replace(head, "0.5", "high", 1) + mix, `line 3: generate.load: "high" is no number`},
-		"lifetime":         {head + "  lifetime: short\n" + mix, `generate.lifetime: lifetime "short": there are: [exponential lognormal fixed]`},
+		"lifetime":         {head + "  lifetime: short\n" + mix, `generate.lifetime: "short" is not one of exponential, lognormal, fixed`},
 		"unknown field":    {head + "  rate: 3\n" + mix, `line 5: generate.rate: unknown field`},
 		"unknown in mix":   {head + "  mix:\n  - {weight: 1, cpu: 2}\n", `line 6: generate.mix[0].cpu: unknown field`},
 		"no weight":        {head + "  mix:\n  - {cpus: 2}\n", "line 6: generate.mix[0].weight: 0 is not between"},

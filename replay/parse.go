@@ -2,14 +2,12 @@ package replay
 
 import (
 	"cmp"
-	"encoding"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/policies"
@@ -26,7 +24,7 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	p := parser{lines: lines}
 	s := &Scenario{About: strings.TrimSpace(f.About), Policy: cmp.Or(f.Policy, policies.Default)}
 	s.Topology = p.machine(&f, load)
-	s.Config = p.config(&f.Config)
+	s.Config = f.Config.config()
 	s.policies = p.options(f.Options)
 	if _, err := s.PolicyFor(s.Policy); err != nil {
 		p.field("policy", err)
@@ -80,7 +78,7 @@ func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
 	}
 	if f.Isolated != nil {
 		own := *m
-		own.Isolated = p.set("isolated", *f.Isolated)
+		own.Isolated = *f.Isolated
 		m = &own
 	}
 	t, err := place.NewTopology(m)
@@ -88,23 +86,13 @@ func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
 	return t
 }
 
-func (p *parser) config(f *configFile) place.Config {
-	p.where = "config"
-	c := place.Config{
-		Allowed: p.set("allowed", f.Allowed), Reserved: p.set("reserved", f.Reserved), Floor: p.set("floor", f.Floor),
-		NoFloor: f.NoFloor, MaxRefs: f.MaxRefs,
-	}
+func (f *configFile) config() place.Config {
 	for _, node := range slices.Sorted(maps.Keys(f.Memory)) {
-		for _, a := range p.amounts(fmt.Sprintf("memory.%d", node), f.Memory[node]) {
-			c.Memory = append(c.Memory, place.Block{Node: int(node), Resource: a.Resource, Bytes: a.Bytes})
+		for _, a := range amounts(f.Memory[node]) {
+			f.Config.Memory = append(f.Config.Memory, place.Block{Node: int(node), Resource: a.Resource, Bytes: a.Bytes})
 		}
 	}
-	for i, d := range f.Devices {
-		nodes := p.set(fmt.Sprintf("devices[%d].nodes", i), d.Nodes)
-		c.Devices = append(c.Devices, place.Device{Name: d.Name, Kind: d.Kind, Nodes: nodes})
-	}
-	p.where = ""
-	return c
+	return f.Config
 }
 
 func (p *parser) options(f map[string]map[string]any) map[string]place.Policy {
@@ -141,7 +129,7 @@ func (p *parser) steps(files []stepFile) []Step {
 			w := known[id]
 			s.Request = p.request(id, &w)
 		case PlacePod:
-			s.Pod = p.pod(f, known)
+			s.Pod, s.Expects = p.pod(f, known)
 		default:
 			if !f.workloadFile.isEmpty() {
 				p.field("", fmt.Errorf("%s takes no fields but expect", do))
@@ -158,16 +146,16 @@ func (p *parser) steps(files []stepFile) []Step {
 }
 
 // pod reads the containers of a pod, and notes each as known.
-func (p *parser) pod(f *stepFile, known map[string]workloadFile) *Pod {
+func (p *parser) pod(f *stepFile, known map[string]workloadFile) (pod *place.Pod, expects []*Expect) {
 	rest := f.workloadFile
-	rest.CPUs, rest.Limit = "", ""
+	rest.CPUs, rest.Limit = nil, nil
 	if !rest.isEmpty() {
 		p.field("", errors.New("a pod has containers, cpus and limit; all else is its containers' own"))
 	}
 	if len(f.Containers) == 0 {
 		p.field("containers", errors.New("there are none"))
 	}
-	pod := &Pod{Milli: p.milli("cpus", f.CPUs), LimitMilli: p.milli("limit", f.Limit)}
+	pod = &place.Pod{ID: f.PlacePod, Milli: int(value(f.CPUs)), LimitMilli: int(value(f.Limit))}
 	names := map[string]bool{}
 	where := p.where
 	for i := range f.Containers {
@@ -190,87 +178,49 @@ func (p *parser) pod(f *stepFile, known map[string]workloadFile) *Pod {
 		if c.Expect != nil && (c.Expect.Error != "" || c.Expect.Moved != nil) {
 			p.field("expect", errors.New("a container is admitted with its pod: error and moved are the pod's"))
 		}
-		pod.Containers = append(pod.Containers, Container{r, p.expect(c.Expect, Place)})
+		pod.Containers = append(pod.Containers, r)
+		expects = append(expects, p.expect(c.Expect, Place))
 	}
 	p.where = where
-	return pod
+	return pod, expects
 }
 
-// request reads the request of a workload.
+// request makes the request of a workload.
 func (p *parser) request(id string, w *workloadFile) place.Request {
 	r := place.Request{
-		ID: id, Group: w.Pod, Namespace: w.Namespace, Labels: w.Labels, CoreKind: w.CoreKind, Hints: w.Hints,
-		Milli: p.milli("cpus", w.CPUs), LimitMilli: p.milli("limit", w.Limit), SharedMilli: p.milli("shared", w.Shared),
-		Nodes: p.set("nodes", w.Nodes),
+		ID: id, Group: w.Pod, Namespace: w.Namespace, Labels: w.Labels, Role: value(w.Role), Class: value(w.Class),
+		Milli: int(value(w.CPUs)), LimitMilli: int(value(w.Limit)), Mode: value(w.Mode), SharedMilli: int(value(w.Shared)),
+		Bind: value(w.Bind), BindRequired: value(w.BindRequired), Exclusivity: value(w.Exclusive), Strategy: value(w.Strategy),
+		Isolated: value(w.Isolated), CoreKind: w.CoreKind, Nodes: w.Nodes, NodesRequired: value(w.NodesRequired),
+		MaxNodes: value(w.MaxNodes), Devices: w.Devices, Hints: w.Hints,
 	}
-	p.word("role", w.Role, &r.Role)
-	p.word("class", w.Class, &r.Class)
-	p.word("mode", w.Mode, &r.Mode)
-	p.word("bind", w.Bind, &r.Bind)
-	p.word("exclusive", w.Exclusive, &r.Exclusivity)
-	p.word("strategy", w.Strategy, &r.Strategy)
-	p.word("isolated", w.Isolated, &r.Isolated)
-	if w.BindRequired != nil {
-		r.BindRequired = *w.BindRequired
-	}
-	if w.NodesRequired != nil {
-		r.NodesRequired = *w.NodesRequired
-	}
-	if w.MaxNodes != nil {
-		r.MaxNodes = *w.MaxNodes
-	}
-	p.things(w, &r)
-	p.field("", r.Validate())
-	return r
-}
-
-// things reads memory, devices and affinities.
-func (p *parser) things(w *workloadFile, r *place.Request) {
-	if w.Memory != "" {
-		bytes, err := place.ParseBytes(w.Memory)
-		p.field("memory", err)
-		r.Memory = append(r.Memory, place.Amount{Resource: place.Memory, Bytes: bytes})
+	if w.Memory != nil {
+		r.Memory = []place.Amount{{Resource: place.Memory, Bytes: int64(*w.Memory)}}
 		if _, twice := w.Resources[place.Memory]; twice {
 			p.field("resources", errors.New("memory is named twice"))
 		}
 	}
-	r.Memory = append(r.Memory, p.amounts("resources", w.Resources)...)
-	for _, d := range w.Devices {
-		r.Devices = append(r.Devices, place.DeviceRequest(d))
-	}
+	r.Memory = append(r.Memory, amounts(w.Resources)...)
 	for _, a := range w.Affinity {
-		r.Affinity = append(r.Affinity, place.Affinity{ID: a.ID, Group: a.Pod, Namespace: a.Namespace, Labels: a.Labels, Weight: a.Weight})
+		r.Affinity = append(r.Affinity, place.Affinity(a))
 	}
+	p.field("", r.Validate())
+	return r
 }
 
-func (p *parser) amounts(field string, texts map[string]string) []place.Amount {
+// value returns what a pointer points to, zero for nil.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		return *p
+	}
+	return v
+}
+
+// amounts returns amounts by rising name.
+func amounts(of map[string]bytes) []place.Amount {
 	var amounts []place.Amount
-	for _, resource := range slices.Sorted(maps.Keys(texts)) {
-		bytes, err := place.ParseBytes(texts[resource])
-		p.field(field+"."+resource, err)
-		amounts = append(amounts, place.Amount{Resource: resource, Bytes: bytes})
+	for _, resource := range slices.Sorted(maps.Keys(of)) {
+		amounts = append(amounts, place.Amount{Resource: resource, Bytes: int64(of[resource])})
 	}
 	return amounts
-}
-
-func (p *parser) milli(field, text string) int {
-	if text == "" {
-		return 0
-	}
-	n, err := place.ParseMilli(text)
-	p.field(field, err)
-	return n
-}
-
-func (p *parser) set(field, text string) cpuset.Set {
-	set, err := cpuset.Parse(text)
-	p.field(field, err)
-	return set
-}
-
-// word reads a word of the vocabulary of package place; "" leaves the default.
-func (p *parser) word(field, text string, into encoding.TextUnmarshaler) {
-	if text != "" {
-		p.field(field, into.UnmarshalText([]byte(text)))
-	}
 }

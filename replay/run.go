@@ -191,11 +191,10 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 
 // placePod places all containers of a pod, or refuses the pod.
 func placePod(p place.Policy, state *place.State, step *Step, explain bool) (*place.State, *place.Why, error) {
-	pod := place.Pod{ID: step.ID, Milli: step.Pod.Milli, LimitMilli: step.Pod.LimitMilli}
-	for i := range step.Pod.Containers {
-		r := step.Pod.Containers[i].Request
-		r.Explain = explain
-		pod.Containers = append(pod.Containers, r)
+	pod := *step.Pod
+	pod.Containers = slices.Clone(pod.Containers)
+	for i := range pod.Containers {
+		pod.Containers[i].Explain = explain
 	}
 	return place.PlacePod(p, state, pod)
 }
@@ -280,7 +279,7 @@ func (r *StepResult) describePod(step *Step, s *place.State, err error) {
 		return
 	}
 	for i := range step.Pod.Containers {
-		request := step.Pod.Containers[i].Request
+		request := step.Pod.Containers[i]
 		c := describe(&Step{Do: Place, ID: request.ID, Request: request}, s, nil)
 		r.CPUs, r.Own, r.Counted = r.CPUs.Union(c.CPUs), r.Own.Union(c.Own), r.Counted.Union(c.Counted)
 		r.Fence, r.Mems = r.Fence.Union(c.Fence), r.Mems.Union(c.Mems)
@@ -293,7 +292,7 @@ func unmet(t *place.Topology, step *Step, r *StepResult) []string {
 	missed := step.Expect.unmet(t, r)
 	for i := range r.Containers {
 		c := &r.Containers[i]
-		for _, what := range step.Pod.Containers[i].Expect.unmet(t, c) {
+		for _, what := range step.Expects[i].unmet(t, c) {
 			missed = append(missed, c.ID+": "+what)
 		}
 	}

@@ -53,22 +53,9 @@ type Step struct {
 	Do      Action
 	ID      string        // "" for Restart, the pod's group for PlacePod and ReleasePod
 	Request place.Request // of Place and Resize
-	Pod     *Pod          // of PlacePod
+	Pod     *place.Pod    // of PlacePod
 	Expect  *Expect       // nil if nothing is expected
-}
-
-// Pod is the request of a pod.
-type Pod struct {
-	// Milli and LimitMilli are the pod's own request, in thousandths of a CPU; 0 if it
-	// has none. Only a policy that places pods as a whole reads them.
-	Milli, LimitMilli int
-	Containers        []Container // in the order of their start
-}
-
-// Container is one container of a pod; its Request.Group is the pod.
-type Container struct {
-	Request place.Request
-	Expect  *Expect
+	Expects []*Expect     // of the pod's containers
 }
 
 // String returns the step in a few words, as in "place web-1".

@@ -102,7 +102,7 @@ func (c *counter) step(step *Step, r *StepResult) {
 			c.summary.Refused += len(step.Pod.Containers)
 		}
 		for i := range r.Containers {
-			c.step(&Step{Do: Place, Request: step.Pod.Containers[i].Request}, &r.Containers[i])
+			c.step(&Step{Do: Place, Request: step.Pod.Containers[i]}, &r.Containers[i])
 		}
 	case Place, Resize:
 		if r.Error != "" {

@@ -31,7 +31,7 @@ func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
 		for k := range step.Containers {
 			c := &step.Containers[k]
 			rows = append(rows, []string{
-				"", "", plain.Line(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Request.Milli),
+				"", "", plain.Line(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Milli),
 				cell(c.Own.Union(c.Counted)), cell(c.CPUs), cell(c.Mems), stepOutcome(c, nil),
 			})
 		}

@@ -68,7 +68,7 @@ func Rooms() []Room {
 			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "watch", "watch/cgroupstat",
 		}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "place/policies", "internal/strictyaml",
+			"cpuset", "machine", "place", "place/policies", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
 			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
@@ -119,7 +119,7 @@ func OwnedImports() []Owned {
 		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
 		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
-		{"gonum.org/", []string{"lab/stats"}, "numerics belong to the statistics"},
+		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
 		{"log/slog", []string{"agent/daemon", "cmd/berth"}, "libraries return errors; they do not log"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
