@@ -1,7 +1,6 @@
 package place
 
 import (
-	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -111,23 +110,6 @@ func (s *State) RefitMemory(nodes cpuset.Set, had []Block, amounts []Amount) (me
 		}
 	}
 	return mems, blocks, nil
-}
-
-// explainMemory adds how much each node has left of a resource that was refused.
-func (s *State) explainMemory(why *Why, resource string) {
-	units := s.t.units[machine.Node]
-	c := Choice{
-		Name: resource, Count: len(units),
-		Fits: func(pos int) string {
-			free, total, ok := s.FreeBytes(units[pos].ID, resource)
-			if !ok {
-				return "has none"
-			}
-			return fmt.Sprintf("%d of %d bytes free", free, total)
-		},
-		Label: func(pos int) string { return s.t.Label(machine.Node, pos) },
-	}
-	c.Best(why)
 }
 
 // nearestTo returns all node positions: those of the set first, by number, then

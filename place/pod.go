@@ -1,6 +1,9 @@
 package place
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Pod is several workloads that are placed together or not at all.
 type Pod struct {
@@ -17,26 +20,29 @@ type Pod struct {
 type PodPlacer interface {
 	// PodScope reports whether the policy does so, as it is configured.
 	PodScope() bool
-	// PlacePod offers grants for all containers. Errors are those of Place.
-	PlacePod(s *State, pod Pod) (Offer, error)
+	// PlacePod returns the state with all containers placed. Errors are those of
+	// Place; why explains them, if the containers' requests ask for it.
+	PlacePod(s *State, pod Pod) (next *State, why *Why, err error)
 }
 
 // PlacePod returns the state with all containers of a pod placed: as a whole by
 // a PodPlacer with pod scope, else one after another. With an error nothing is
 // placed; then why explains the refusal, if the containers' requests ask for it.
 func PlacePod(p Policy, s *State, pod Pod) (next *State, why *Why, err error) {
-	if placer, ok := p.(PodPlacer); ok && placer.PodScope() {
-		o, err := placer.PlacePod(s, pod)
-		if err != nil {
-			return nil, o.Why, err
+	pod.Containers = slices.Clone(pod.Containers)
+	for i := range pod.Containers {
+		r := &pod.Containers[i]
+		r.Group = pod.ID
+		if err := s.mayPlace(r); err != nil {
+			return nil, nil, fmt.Errorf("container %s: %w", r.ID, err)
 		}
-		next, err = s.Commit(o)
-		return next, nil, err
+	}
+	if placer, ok := p.(PodPlacer); ok && placer.PodScope() {
+		return placer.PlacePod(s, pod)
 	}
 	for i := range pod.Containers {
-		r := pod.Containers[i]
-		r.Group = pod.ID
-		o, err := Place(p, s, &r)
+		r := &pod.Containers[i]
+		o, err := Place(p, s, r)
 		if err == nil {
 			s, err = s.Commit(o)
 		}

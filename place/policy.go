@@ -2,8 +2,11 @@ package place
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+
+	"berth.dev/berth/machine"
 )
 
 // Policy answers requests. It keeps nothing between calls: all it needs to know
@@ -60,14 +63,18 @@ func Start(p Policy, t *Topology, c Config) (*State, error) {
 // Place checks the request and asks p for an offer. With an error, Offer.Why is
 // all that is set, and only if r.Explain.
 func Place(p Policy, s *State, r *Request) (Offer, error) {
-	if err := r.Validate(); err != nil {
+	if err := s.mayPlace(r); err != nil {
 		return Offer{}, err
-	}
-	if _, held := s.Grant(r.ID); held {
-		return Offer{}, &HeldError{r.ID}
 	}
 	o, err := p.Place(s, r)
 	return s.answer(o, r, err)
+}
+
+func (s *State) mayPlace(r *Request) error {
+	if _, held := s.Grant(r.ID); held {
+		return &HeldError{r.ID}
+	}
+	return r.Validate()
 }
 
 // Resize asks p to change a held grant in place. A policy that cannot refuses
@@ -115,7 +122,13 @@ func (s *State) answer(o Offer, r *Request, err error) (Offer, error) {
 	var device *DeviceError
 	switch {
 	case errors.As(err, &memory):
-		s.explainMemory(why, memory.Resource)
+		why.Nodes(s.t, memory.Resource, func(pos int) string {
+			free, total, ok := s.FreeBytes(s.t.units[machine.Node][pos].ID, memory.Resource)
+			if !ok {
+				return "has none"
+			}
+			return fmt.Sprintf("%d of %d bytes free", free, total)
+		})
 	case errors.As(err, &device):
 		s.explainDevices(why, r)
 	}

@@ -29,7 +29,7 @@ func (k *task) share(g *place.Grant, milli int, near cpuset.Set) (nodes cpuset.S
 	}
 	k.sharable = k.sharable.Minus(g.Own).Minus(g.Fence)
 	if free := 1000*k.sharable.Len() - k.total.Milli; milli > free {
-		k.tellTime(free)
+		k.why.Nodes(k.t, "node to share", func(pos int) string { return k.little(min(free, k.freeMilli(pos))) })
 		return nodes, &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
 	}
 	if milli == 0 {
@@ -67,19 +67,6 @@ func (k *task) fitsStill(g *place.Grant, milli int) bool {
 
 func (k *task) freeMilli(pos int) int {
 	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].Milli
-}
-
-// tellTime explains that the whole pool has too little time free.
-func (k *task) tellTime(free int) {
-	if k.why == nil {
-		return
-	}
-	c := place.Choice{
-		Name: "node to share", Count: len(k.shared),
-		Fits:  func(i int) string { return k.little(min(free, k.freeMilli(i))) },
-		Label: func(i int) string { return k.t.Label(machine.Node, i) },
-	}
-	c.Best(k.why)
 }
 
 // chooseNode looks for the node whose pool has room for the share. If no node has,

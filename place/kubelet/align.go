@@ -90,11 +90,10 @@ func (k *task) sets(list []place.Hint) string {
 
 // hints returns one list per resource.
 func (k *task) hints() [][]place.Hint {
-	count := len(k.t.Units(machine.Node))
 	var lists [][]place.Hint
 	for i := range k.r.Devices {
 		d := &k.r.Devices[i]
-		lists = append(lists, deviceHints(count, k.devicesFor(d), wanted(d)))
+		lists = append(lists, deviceHints(k.devicesFor(d), wanted(d)))
 	}
 	if k.cpus > 0 {
 		from := k.free

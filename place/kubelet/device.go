@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -45,7 +44,7 @@ func (k *task) turns(holder string) bool {
 // deviceHints returns the node sets with n free devices: no opinion if no
 // device has a locality. Preferred are those as narrow as all devices, were they
 // free, would allow.
-func deviceHints(nodes int, devices []device, n int) []place.Hint {
+func deviceHints(devices []device, n int) []place.Hint {
 	var local uint64
 	free := 0
 	for _, d := range devices {
@@ -57,13 +56,10 @@ func deviceHints(nodes int, devices []device, n int) []place.Hint {
 	if local == 0 {
 		return nil
 	}
-	hints := []place.Hint{}
 	if free < n {
-		return hints
+		return []place.Hint{}
 	}
-	least := nodes
-	// Every subset of local, from the least on.
-	for m := -local & local; m != 0; m = (m - local) & local {
+	hints, _ := hintsOf(local, func(m uint64) (ever, now bool) {
 		near, usable, all := 0, 0, true
 		for _, d := range devices {
 			if d.nodes&m == 0 {
@@ -75,16 +71,8 @@ func deviceHints(nodes int, devices []device, n int) []place.Hint {
 				usable++
 			}
 		}
-		if near >= n {
-			least = min(least, bits.OnesCount64(m))
-		}
-		if usable >= n && all {
-			hints = append(hints, place.Hint{Nodes: m})
-		}
-	}
-	for i := range hints {
-		hints[i].Preferred = bits.OnesCount64(hints[i].Nodes) == least
-	}
+		return near >= n, usable >= n && all
+	})
 	return hints
 }
 

@@ -98,7 +98,7 @@ func TestPodScope(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Policy{CPUManager: CPUManagerStatic, MemoryManager: MemoryManagerStatic, TopologyManager: TopologyManagerSingle}
+	p := Policy{CPUManager: CPUManagerStatic, MemoryManager: MemoryManagerStatic, TopologyManager: TopologyManagerSingle, TopologyManagerScope: ScopePod}
 	container := func(id string, role place.Role, cpus int) place.Request {
 		return place.Request{
 			ID: id, Role: role, Milli: cpus * 1000, LimitMilli: cpus * 1000,
@@ -106,11 +106,7 @@ func TestPodScope(t *testing.T) {
 		}
 	}
 	pod := place.Pod{ID: "p", Containers: []place.Request{container("init", place.Init, 4), container("a", place.App, 2), container("b", place.App, 2)}}
-	o, err := p.PlacePod(start, pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := start.Commit(o)
+	s, _, err := place.PlacePod(p, start, pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +120,7 @@ func TestPodScope(t *testing.T) {
 		t.Errorf("not all is given back: %s", wrong)
 	}
 	pod.Containers[2].Milli, pod.Containers[2].LimitMilli = 3000, 3000
-	if _, err := p.PlacePod(start, pod); err == nil {
+	if _, _, err := place.PlacePod(p, start, pod); err == nil {
 		t.Error("a pod wider than a node is admitted")
 	}
 	if pod.Containers[0].Group != "" {

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"math/bits"
-	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
@@ -13,50 +12,47 @@ import (
 // default limit.
 const listed = 8
 
+// hintsOf returns the sets of the given nodes that serve now. Preferred are those as
+// narrow as the narrowest that would serve if nothing were held, which is of least nodes.
+func hintsOf(nodes uint64, serves func(set uint64) (ever, now bool)) (hints []place.Hint, least int) {
+	hints, least = []place.Hint{}, 64
+	for m := -nodes & nodes; m != 0; m = (m - nodes) & nodes { // rising
+		ever, now := serves(m)
+		if ever {
+			least = min(least, bits.OnesCount64(m))
+		}
+		if now {
+			hints = append(hints, place.Hint{Nodes: m})
+		}
+	}
+	for i := range hints {
+		hints[i].Preferred = bits.OnesCount64(hints[i].Nodes) == least
+	}
+	return hints, least
+}
+
 // cpuHints returns the node sets whose CPUs of from suffice for n, and that have
-// all reusable ones. Preferred are those as narrow as an empty machine would
-// allow, with socket those in as few sockets.
+// all reusable ones. With socket, those in as few sockets are preferred, too.
 func cpuHints(t *place.Topology, from, reusable cpuset.Set, n int, socket bool) []place.Hint {
 	units := t.Units(machine.Node)
-	free := make([]int, len(units))
 	var must uint64
 	for i := range units {
-		free[i] = units[i].CPUs.Overlap(&from)
 		if units[i].CPUs.Overlap(&reusable) > 0 {
 			must |= 1 << i
 		}
 	}
-	least := leastWidth(t, n)
-	perSocket := max(1, len(units)/len(t.Units(machine.Socket)))
-	hints := []place.Hint{}
-	sums := make([]int, 1<<len(units))
-	for m := uint64(1); m < 1<<len(units); m++ {
-		sums[m] = sums[m&(m-1)] + free[bits.TrailingZeros64(m)]
-		if sums[m] < n || m&must != must {
-			continue
+	free, all := make([]int, 1<<len(units)), make([]int, 1<<len(units)) // sums, by set
+	hints, least := hintsOf(1<<len(units)-1, func(m uint64) (ever, now bool) {
+		u := &units[bits.TrailingZeros64(m)]
+		free[m], all[m] = free[m&(m-1)]+u.CPUs.Overlap(&from), all[m&(m-1)]+u.Size
+		return all[m] >= n, free[m] >= n && m&must == must
+	})
+	if perSocket := max(1, len(units)/len(t.Units(machine.Socket))); socket {
+		for i := range hints {
+			hints[i].Preferred = hints[i].Preferred || sockets(t, hints[i].Nodes) == ceil(least, perSocket)
 		}
-		preferred := bits.OnesCount64(m) == least
-		if socket && !preferred {
-			preferred = sockets(t, m) == ceil(least, perSocket)
-		}
-		hints = append(hints, place.Hint{Nodes: m, Preferred: preferred})
 	}
 	return hints
-}
-
-// leastWidth returns how many nodes it takes to hold n CPUs on an empty machine.
-func leastWidth(t *place.Topology, n int) int {
-	var sizes []int
-	for _, u := range t.Units(machine.Node) {
-		sizes = append(sizes, u.Size)
-	}
-	slices.Sort(sizes)
-	width := 0
-	for i := len(sizes) - 1; i >= 0 && n > 0; i-- {
-		n -= sizes[i]
-		width++
-	}
-	return max(1, width)
 }
 
 // sockets returns how many sockets a mask of nodes spans.

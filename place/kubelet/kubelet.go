@@ -20,6 +20,8 @@
 package kubelet
 
 import (
+	"slices"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -117,14 +119,7 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-func known(name string, names ...string) bool {
-	for _, n := range names {
-		if name == n {
-			return true
-		}
-	}
-	return name == ""
-}
+func known(name string, names ...string) bool { return name == "" || slices.Contains(names, name) }
 
 // Place implements place.Policy. A request that the topology manager does not
 // admit is refused with a *place.NUMAError. Request.Nodes is the mask to take
@@ -142,11 +137,8 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{Why: k.why}, err
 	}
-	o := s.Offer()
-	if o.Grant, err = k.grant(mask); err != nil {
-		return place.Offer{Why: k.why}, err
-	}
-	return o, nil
+	g, err := k.grant(mask)
+	return s.Answer(g, err)
 }
 
 // task is one request on its way to a grant.
@@ -217,10 +209,10 @@ func (k *task) grant(mask place.Hint) (*place.Grant, error) {
 	} else {
 		g.Share, err = k.shared()
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = k.rest(g, mask)
 	}
-	return g, k.rest(g, mask)
+	return g, err
 }
 
 // rest takes memory and devices.

@@ -59,22 +59,18 @@ func (k *task) memoryNodes() []memNode {
 // memoryHints returns the node sets with room for all resources. No such set is
 // no opinion: the request then fails when memory is taken.
 func memoryHints(nodes []memNode, need []int64) []place.Hint {
-	least := len(nodes)
-	var hints []place.Hint
-	for m := uint64(1); m < 1<<len(nodes); m++ {
-		if !enough(nodes, m, need, func(n *memNode) []int64 { return n.all }) {
-			continue
-		}
-		least = min(least, bits.OnesCount64(m))
-		if together(nodes, m) && enough(nodes, m, need, func(n *memNode) []int64 { return n.free }) {
-			hints = append(hints, place.Hint{Nodes: m})
-		}
-	}
-	for i := range hints {
-		hints[i].Preferred = bits.OnesCount64(hints[i].Nodes) == least
+	all := func(n *memNode) []int64 { return n.all }
+	hints, _ := hintsOf(1<<len(nodes)-1, func(m uint64) (ever, now bool) {
+		ever = enough(nodes, m, need, all)
+		return ever, ever && together(nodes, m) && enough(nodes, m, need, freeBytes)
+	})
+	if len(hints) == 0 {
+		return nil
 	}
 	return hints
 }
+
+func freeBytes(n *memNode) []int64 { return n.free }
 
 func enough(nodes []memNode, mask uint64, need []int64, of func(*memNode) []int64) bool {
 	for i, left := range need {
@@ -119,7 +115,7 @@ func memoryMask(nodes []memNode, need []int64, mask place.Hint) (uint64, error) 
 		return 0, &place.NUMAError{Reason: memoryManagerName + reason}
 	}
 	chosen := mask.Nodes
-	if mask.Any || !enough(nodes, chosen, need, func(n *memNode) []int64 { return n.free }) {
+	if mask.Any || !enough(nodes, chosen, need, freeBytes) {
 		none, worse := cannotExtend, cannotExtendPref
 		if mask.Any {
 			chosen, none, worse = 0, noDefault, noPreferred

@@ -253,7 +253,7 @@ func (c *memoryCase) deviceHints(t *testing.T) string {
 			devices = append(devices, device{name: d.ID, nodes: mask(d.Nodes), free: free})
 		}
 		names = append(names, r.Name)
-		got[r.Name] = deviceHints(c.NUMANodes.Len(), devices, r.Request)
+		got[r.Name] = deviceHints(devices, r.Request)
 		if len(r.Held) > 0 && len(r.Held) != r.Request {
 			got[r.Name] = []place.Hint{}
 		}

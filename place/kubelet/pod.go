@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -97,99 +98,77 @@ func (p Policy) PodScope() bool { return p.TopologyManagerScope == ScopePod }
 
 // PlacePod implements place.PodPlacer. An init container whose CPUs are partly
 // of the pod's pool shares that pool.
-func (p Policy) PlacePod(s *place.State, asked place.Pod) (place.Offer, error) {
-	if err := p.Validate(); err != nil {
-		return place.Offer{}, err
-	}
+func (p Policy) PlacePod(s *place.State, asked place.Pod) (*place.State, *place.Why, error) {
 	pod := pod(asked)
-	pod.Containers = slices.Clone(pod.Containers)
-	for i := range pod.Containers {
-		pod.Containers[i].Group = pod.ID
-		if err := pod.Containers[i].Validate(); err != nil {
-			return place.Offer{}, err
-		}
-		if _, held := s.Grant(pod.Containers[i].ID); held {
-			return place.Offer{}, &place.HeldError{ID: pod.Containers[i].ID}
-		}
-	}
-	if err := pod.validate(); err != nil {
-		return place.Offer{}, err
+	if err := cmp.Or(p.Validate(), pod.validate()); err != nil {
+		return nil, nil, err
 	}
 	whole := p.podTask(s, &pod)
 	if err := whole.fit(pod.milli()); err != nil {
-		return place.Offer{Why: whole.why}, err
+		return nil, whole.why, err
 	}
 	mask, err := whole.admit()
 	if err != nil {
-		return place.Offer{Why: whole.why}, err
+		return nil, whole.why, err
 	}
 	var sets []cpuset.Set
 	var pool cpuset.Set
 	if pod.Milli > 0 && whole.cpus > 0 {
 		if sets, pool, err = whole.podSets(&pod, mask); err != nil {
-			return place.Offer{Why: whole.why}, err
+			return nil, whole.why, err
 		}
-	}
-	o := s.Offer()
-	if !pool.IsEmpty() {
-		o.Pools = []place.Pool{{Name: podPool(pod.ID), CPUs: pool, Kind: "pod"}}
 	}
 	for i := range pod.Containers {
 		k := p.task(s, &pod.Containers[i])
+		o := s.Offer()
 		if i == 0 {
 			k.why, k.take.why = whole.why, whole.why // the pod's decisions are recorded once
+			if !pool.IsEmpty() {
+				o.Pools = []place.Pool{{Name: podPool(pod.ID), CPUs: pool, Kind: "pod"}}
+			}
 		}
-		var g *place.Grant
 		switch {
 		case sets != nil:
-			g = &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why, Own: sets[i].Minus(pool)}
+			o.Grant = &place.Grant{ID: k.r.ID, Request: *k.r, Why: k.why, Own: sets[i].Minus(pool)}
 			if sets[i].Overlaps(pool) {
-				g.Share = place.Share{Pool: podPool(pod.ID), Milli: k.r.Milli}
+				o.Grant.Share = place.Share{Pool: podPool(pod.ID), Milli: k.r.Milli}
 			}
-			err = k.rest(g, mask)
+			err = k.rest(o.Grant, mask)
 		default:
 			if pod.Milli > 0 {
 				k.cpus = 0 // CPUs of its own come with those of the pod
 			}
-			g, err = k.grant(mask)
+			o.Grant, err = k.grant(mask)
+		}
+		if err == nil {
+			s, err = s.Commit(o)
 		}
 		if err != nil {
-			return place.Offer{Why: k.why}, err
-		}
-		o.Also = append(o.Also, g)
-		step := s.Offer()
-		step.Grant = g
-		if i == 0 {
-			step.Pools = o.Pools
-		}
-		if s, err = s.Commit(step); err != nil {
-			return place.Offer{}, err
+			return nil, k.why, err
 		}
 	}
-	return o, nil
+	return s, nil, nil
 }
 
 // podTask is the task of a pod as if it were one workload.
 func (p Policy) podTask(s *place.State, pod *pod) *task {
 	r := &place.Request{ID: pod.ID, Group: pod.ID, Milli: pod.demand() * 1000}
 	r.LimitMilli = r.Milli
-	amounts := map[string]int64{}
-	kinds := map[string]int{}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
 		if i == 0 {
 			r.Nodes, r.NodesRequired, r.Explain = c.Nodes, c.NodesRequired, c.Explain
 		}
 		for _, a := range c.Memory {
-			if _, seen := amounts[a.Resource]; !seen {
-				amounts[a.Resource] = pod.peak(func(r *place.Request) int64 { return bytesOf(r, a.Resource) })
-				r.Memory = append(r.Memory, place.Amount{Resource: a.Resource, Bytes: amounts[a.Resource]})
+			if bytesOf(r, a.Resource) == 0 {
+				a.Bytes = pod.peak(func(r *place.Request) int64 { return bytesOf(r, a.Resource) })
+				r.Memory = append(r.Memory, a)
 			}
 		}
 		for _, d := range c.Devices {
-			if kinds[d.Kind] == 0 {
-				kinds[d.Kind] = int(pod.peak(func(r *place.Request) int64 { return countOf(r, d.Kind) }))
-				r.Devices = append(r.Devices, place.DeviceRequest{Kind: d.Kind, Count: kinds[d.Kind]})
+			if countOf(r, d.Kind) == 0 {
+				n := pod.peak(func(r *place.Request) int64 { return countOf(r, d.Kind) })
+				r.Devices = append(r.Devices, place.DeviceRequest{Kind: d.Kind, Count: int(n)})
 			}
 		}
 	}
@@ -263,12 +242,9 @@ func (p Policy) Release(s *place.State, g *place.Grant) (place.Offer, error) {
 	if !ok || g.Request.Group == "" {
 		return o, nil
 	}
-	for other := range s.Members(g.Request.Group) {
-		if other != g {
-			return o, nil
-		}
+	if members := slices.Collect(s.Members(g.Request.Group)); len(members) == 1 {
+		o.Pools = []place.Pool{{Name: pool.Name}}
 	}
-	o.Pools = []place.Pool{{Name: pool.Name}}
 	return o, nil
 }
 
@@ -290,7 +266,5 @@ func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (plac
 	if old.Own.IsEmpty() {
 		g.Share.Milli = r.Milli
 	}
-	o := s.Offer()
-	o.Grant = &g
-	return o, nil
+	return s.Answer(&g, nil)
 }

@@ -91,7 +91,8 @@ func (c *podCase) allocate(t *testing.T, topo *place.Topology) string {
 		}
 	}
 	p := withOptions(t, c.Options)
-	offer, err := p.PlacePod(s, c.pod(nodes))
+	p.TopologyManagerScope = ScopePod
+	next, _, err := place.PlacePod(p, s, c.pod(nodes))
 	var empty *place.RejectedError
 	if c.Want.Error == "empty-pod-shared-pool" && errors.As(err, &empty) {
 		return ""
@@ -99,10 +100,6 @@ func (c *podCase) allocate(t *testing.T, topo *place.Topology) string {
 	w := allocateWant{Error: c.Want.Error, Requested: c.Want.Requested, CPUsPerCore: c.Want.CPUsPerCore, Available: c.Want.Available}
 	if wrong := wrongError(err, &w); wrong != "" || err != nil {
 		return wrong
-	}
-	next, err := s.Commit(offer)
-	if err != nil {
-		return err.Error()
 	}
 	if err := next.Audit(); err != nil {
 		return err.Error()

@@ -107,7 +107,7 @@ func (k *task) spare() {
 	for i := len(k.pools) - 1; i >= 0; i-- {
 		has := &k.has[i]
 		has.slice = has.own
-		for c := k.pools[i].child; c >= 0; c = k.pools[c].next {
+		for _, c := range k.pools[i].children {
 			has.slice -= k.has[c].own - k.has[c].slice
 		}
 		has.slice = max(0, min(has.slice, has.free+has.again-has.CPUs()))

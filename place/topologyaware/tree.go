@@ -17,8 +17,9 @@ type pool struct {
 	kind  machine.Kind
 	at    int // position of the domain; -1 is the whole machine
 
-	parent, child, last, next, children int // positions in the tree, -1 for none
-	depth, id                           int
+	parent    int // position in the tree, -1 for none
+	children  []int
+	depth, id int
 
 	nodes cpuset.Set // the NUMA nodes of its CPUs
 	mems  cpuset.Set // the nodes with memory or, if no node has, all of them
@@ -84,37 +85,21 @@ func candidates(t *place.Topology) []pool {
 		kind  machine.Kind
 		level Level
 	}{{machine.Socket, Package}, {machine.Die, Die}, {machine.Node, NUMA}, {machine.L3, L3Cache}}
-	n := 1
-	for _, l := range levels {
-		n += len(t.Units(l.kind))
-	}
-	all := make([]pool, 1, n)
-	all[0] = pool{cpus: t.Online(), size: t.Online().Len(), level: System, at: -1, parent: -1, child: -1, last: -1, next: -1}
+	all := []pool{{cpus: t.Online(), size: t.Online().Len(), level: System, at: -1, parent: -1}}
 	if len(t.Units(machine.Socket)) == 1 {
 		all[0].level, all[0].kind, all[0].at = Package, machine.Socket, 0
 	}
-	known := false // the memory of nodes
-	for i := range t.Units(machine.Node) {
-		known = known || t.Units(machine.Node)[i].Bytes > 0
-	}
+	known := slices.ContainsFunc(t.Units(machine.Node), func(u place.Unit) bool { return u.Bytes > 0 }) // memory of nodes
 	for _, l := range levels {
 		units := t.Units(l.kind)
 		for i := range units {
 			if units[i].Size == 0 || l.kind == machine.Node && known && units[i].Bytes == 0 {
 				continue
 			}
-			all = append(all, pool{
-				cpus: units[i].CPUs, size: units[i].Size, level: l.level, kind: l.kind, at: i,
-				parent: -1, child: -1, last: -1, next: -1,
-			})
+			all = append(all, pool{cpus: units[i].CPUs, size: units[i].Size, level: l.level, kind: l.kind, at: i, parent: -1})
 		}
 	}
-	for i := 2; i < len(all); i++ {
-		if all[i].size > all[i-1].size {
-			slices.SortStableFunc(all[1:], func(a, b pool) int { return cmp.Compare(b.size, a.size) })
-			break
-		}
-	}
+	slices.SortStableFunc(all[1:], func(a, b pool) int { return cmp.Compare(b.size, a.size) })
 	return all
 }
 
@@ -125,7 +110,7 @@ func (tr *tree) within(p *pool) int {
 	if around.size == p.size || around.cpus.Overlap(&p.cpus) < p.size {
 		return -1
 	}
-	for c := around.child; c >= 0; c = tr.pools[c].next {
+	for _, c := range around.children {
 		if tr.pools[c].kind != p.kind && tr.pools[c].cpus.Overlap(&p.cpus) > 0 {
 			return -1 // those of a kind are disjoint
 		}
@@ -149,36 +134,25 @@ func (tr *tree) locate(cpus *cpuset.Set) int {
 }
 
 func adopt(pools []pool, parent, child int) {
-	p, c := &pools[parent], &pools[child]
-	c.parent, c.next = parent, -1
-	if p.child < 0 {
-		p.child = child
-	} else {
-		pools[p.last].next = child
-	}
-	p.last = child
-	p.children++
+	pools[child].parent = parent
+	pools[parent].children = append(pools[parent].children, child)
 }
 
 // prune takes out pools that are the only one of their parent.
 func (tr *tree) prune() {
-	single := false
-	for i := range tr.pools {
-		single = single || tr.pools[i].children == 1
-	}
-	if !single {
+	if !slices.ContainsFunc(tr.pools, func(p pool) bool { return len(p.children) == 1 }) {
 		return
 	}
 	kept := make([]pool, 0, len(tr.pools))
 	moved := make([]int, len(tr.pools))
 	for i, p := range tr.pools {
 		parent := p.parent
-		if parent >= 0 && tr.pools[parent].children == 1 {
+		if parent >= 0 && len(tr.pools[parent].children) == 1 {
 			moved[i] = moved[parent]
 			continue
 		}
 		moved[i] = len(kept)
-		p.child, p.last, p.next, p.children = -1, -1, -1, 0
+		p.children = nil
 		kept = append(kept, p)
 		if parent >= 0 {
 			adopt(kept, moved[parent], len(kept)-1)
@@ -192,7 +166,7 @@ func (tr *tree) prune() {
 
 // number sets depths, and ids by a walk in which children come before parents.
 func number(pools []pool, at, next int) int {
-	for c := pools[at].child; c >= 0; c = pools[c].next {
+	for _, c := range pools[at].children {
 		pools[c].depth = pools[at].depth + 1
 		next = number(pools, c, next)
 	}
