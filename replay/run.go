@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,22 +66,14 @@ func (r *StepResult) pinned() cpuset.Set {
 // result; the error is about an unknown policy, one that cannot start on the
 // machine, or one whose state is inconsistent.
 func (s *Scenario) Run(policy string) (*Result, error) {
-	p, err := s.PolicyFor(policy)
+	p, state, count, err := s.start(policy)
 	if err != nil {
 		return nil, err
 	}
-	state, err := place.Start(p, s.Topology, s.Config)
-	if err != nil {
-		return nil, fmt.Errorf("start policy %s: %w", policy, err)
-	}
 	res := &Result{Policy: policy, Steps: make([]StepResult, 0, len(s.Steps))}
-	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
 	for i := range s.Steps {
 		step := &s.Steps[i]
 		next, why, err := act(p, s, state, step, true)
-		if next == nil {
-			next = state
-		}
 		r := describe(step, next, err)
 		r.Step, r.Line = i+1, step.Line
 		if err != nil {
@@ -102,21 +95,28 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 	return res, nil
 }
 
+func (s *Scenario) start(policy string) (place.Policy, *place.State, *counter, error) {
+	p, err := s.PolicyFor(policy)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	state, err := place.Start(p, s.Topology, s.Config)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("start policy %s: %w", policy, err)
+	}
+	return p, state, &counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}, nil
+}
+
 // samples is how many states of a stream are looked at.
 const samples = 100
 
 // Measure replays a stream of a Generator for its summary only, and leaves out of
 // it the arrivals that fill the machine. Errors are those of Run.
 func (s *Scenario) Measure(policy string) (*Summary, error) {
-	p, err := s.PolicyFor(policy)
+	p, state, count, err := s.start(policy)
 	if err != nil {
 		return nil, err
 	}
-	state, err := place.Start(p, s.Topology, s.Config)
-	if err != nil {
-		return nil, fmt.Errorf("start policy %s: %w", policy, err)
-	}
-	count := counter{t: s.Topology, cores: map[cpuset.Set]cpuset.Set{}}
 	count.summary.Average = &Average{}
 	every, arrivals := max(1, s.Generate.Arrivals/samples), -s.Generate.Settle
 	for i := range s.Steps {
@@ -134,9 +134,6 @@ func (s *Scenario) Measure(policy string) (*Summary, error) {
 			arrivals++
 		}
 		next, _, err := act(p, s, state, step, false)
-		if next == nil {
-			next = state
-		}
 		if arrivals > 0 {
 			r := describe(step, next, err)
 			if step.Do == Release {
@@ -161,8 +158,11 @@ func (r *Result) Failed() int {
 	return n
 }
 
-// act does a step. The state is nil if it changed nothing; why explains a refusal.
+// act does a step and returns the state after it; why explains a refusal.
 func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bool) (next *place.State, why *place.Why, err error) {
+	defer func() {
+		next = cmp.Or(next, state)
+	}()
 	var offer place.Offer
 	request := step.Request
 	request.Explain = explain

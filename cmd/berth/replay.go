@@ -224,30 +224,26 @@ func loadMachine(dir, source string) (*machine.Machine, error) {
 	return sysfs.Load(source)
 }
 
-// stepLine is a line of JSON: one step under one policy.
-type stepLine struct {
+// replayLine is a line of JSON: one step under one policy; where policies are compared,
+// the summary of a policy after its steps; or the summary of one stream under one policy.
+type replayLine struct {
 	File   string `json:"file"`
 	Policy string `json:"policy"`
+	Seed   int    `json:"seed,omitempty"`
 	*replay.StepResult
-}
-
-// summaryLine follows the steps of each policy where policies are compared.
-type summaryLine struct {
-	File    string          `json:"file"`
-	Policy  string          `json:"policy"`
-	Summary *replay.Summary `json:"summary"`
+	Summary *replay.Summary `json:"summary,omitempty"`
 }
 
 func writeReplay(out io.Writer, file string, results []*replay.Result) error {
 	e := json.NewEncoder(out)
 	for _, r := range results {
 		for i := range r.Steps {
-			if err := e.Encode(stepLine{file, r.Policy, &r.Steps[i]}); err != nil {
+			if err := e.Encode(replayLine{File: file, Policy: r.Policy, StepResult: &r.Steps[i]}); err != nil {
 				return err
 			}
 		}
 		if len(results) > 1 {
-			if err := e.Encode(summaryLine{file, r.Policy, &r.Summary}); err != nil {
+			if err := e.Encode(replayLine{File: file, Policy: r.Policy, Summary: &r.Summary}); err != nil {
 				return err
 			}
 		}

@@ -49,19 +49,11 @@ func measureStreams(s *replay.Scenario, policies []string, seeds int) (*streamRu
 	return run, errors.Join(errs...)
 }
 
-// streamLine is a line of JSON: one stream under one policy.
-type streamLine struct {
-	File    string          `json:"file"`
-	Policy  string          `json:"policy"`
-	Seed    int             `json:"seed"`
-	Summary *replay.Summary `json:"summary"`
-}
-
 func (r *streamRun) writeJSON(out io.Writer, file string) error {
 	e := json.NewEncoder(out)
 	for i, policy := range r.policies {
 		for k, summary := range r.summaries[i] {
-			if err := e.Encode(streamLine{file, policy, k + 1, summary}); err != nil {
+			if err := e.Encode(replayLine{File: file, Policy: policy, Seed: k + 1, Summary: summary}); err != nil {
 				return err
 			}
 		}

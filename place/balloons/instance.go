@@ -93,64 +93,46 @@ func (k *task) roomInBound(within cpuset.Set) error {
 	return nil
 }
 
-// join tries the steps from a balloon with friends to a new one.
-func (k *task) join(ty *Type) (place.Offer, error) {
+// join tries the steps from a balloon with friends to a new one. If all fail, it
+// returns the last error that says more than that there is no such balloon.
+func (k *task) join(ty *Type) (o place.Offer, err error) {
 	all := k.survey(ty)
-	free := k.free()
-	var last error
-	try := func(what string, grow bool, only func(b *balloon) bool) (place.Offer, bool) {
-		o, err := k.existing(ty, all, free.Len(), what, grow, only)
-		return o, k.settled(&last, err)
-	}
-	fresh := func() (place.Offer, bool) {
-		o, err := k.fresh(ty, all)
-		return o, k.settled(&last, err)
-	}
-	if ty.GroupBy != "" && expand(ty.GroupBy, k.r) != "" {
-		if o, ok := try("balloon of its GroupBy value", true, func(b *balloon) bool { return b.alike }); ok {
-			return o, last
-		}
-	}
-	if !ty.SpreadPods && k.r.Group != "" {
-		if o, ok := try("balloon of its group", true, func(b *balloon) bool { return b.mine }); ok {
-			return o, last
-		}
-	}
-	if ty.PerNamespace {
-		if o, ok := try("balloon of its namespace", true, func(b *balloon) bool { return b.near }); ok {
-			return o, last
-		}
-	}
-	if ty.PerNamespace || ty.PreferNew {
-		if o, ok := fresh(); ok {
-			return o, last
-		}
-	}
+	free := k.free().Len()
 	every := func(*balloon) bool { return true }
-	if o, ok := try("balloon with room", false, every); ok {
-		return o, last
+	var last error
+	for _, step := range []struct {
+		when bool
+		what string // "" is a new balloon
+		grow bool
+		only func(b *balloon) bool
+	}{
+		{ty.GroupBy != "" && expand(ty.GroupBy, k.r) != "", "balloon of its GroupBy value", true, func(b *balloon) bool { return b.alike }},
+		{!ty.SpreadPods && k.r.Group != "", "balloon of its group", true, func(b *balloon) bool { return b.mine }},
+		{ty.PerNamespace, "balloon of its namespace", true, func(b *balloon) bool { return b.near }},
+		{ty.PerNamespace || ty.PreferNew, "", true, nil},
+		{true, "balloon with room", false, every},
+		{true, "balloon to grow", true, every},
+		{true, "", true, nil},
+	} {
+		switch {
+		case !step.when:
+			continue
+		case step.what == "":
+			o, err = k.fresh(ty, all)
+		default:
+			o, err = k.existing(ty, all, free, step.what, step.grow, step.only)
+		}
+		if err == nil {
+			return o, nil
+		}
+		if !errors.Is(err, errNone) {
+			last = err
+		}
 	}
-	if o, ok := try("balloon to grow", true, every); ok {
-		return o, last
-	}
-	o, _ := fresh()
 	return o, last
 }
 
 var errNone = errors.New("no such balloon")
-
-// settled reports whether an attempt ended the search: it worked. Else the most
-// telling error is kept.
-func (k *task) settled(last *error, err error) bool {
-	if err == nil {
-		*last = nil
-		return true
-	}
-	if !errors.Is(err, errNone) {
-		*last = err
-	}
-	return false
-}
 
 // survey returns the instances of a type.
 func (k *task) survey(ty *Type) []balloon {

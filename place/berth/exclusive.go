@@ -222,7 +222,7 @@ func (h *search) constrain(from *cpuset.Set) {
 		if b.Node >= 0 || b.Within == h.pool || b.Within.Overlap(from) == 0 {
 			continue // limits knows those of one node
 		}
-		milli := h.loadWithin(b.Within)
+		milli, _ := h.s.SharedMilli(b.Within)
 		lower(&b.Within, max(1, place.WholeCPUs(milli)))
 	}
 }
@@ -459,7 +459,7 @@ func (k *task) nobodySqueezed(g *place.Grant) error {
 		if b.Within == k.pool || b.Within.Overlap(&taken) == 0 {
 			continue
 		}
-		milli := k.loadWithin(b.Within)
+		milli, _ := k.s.SharedMilli(b.Within)
 		if free := b.Within.Overlap(&left); 1000*free < max(milli, 1) {
 			k.why.Note("own CPUs %s: %dm live in %s, %d CPUs of it are left", taken, milli, b.Within, free)
 			return &place.CPUsError{Asked: g.Own.Len(), Available: max(0, b.Within.Overlap(&k.sharable)-place.WholeCPUs(milli))}

@@ -57,12 +57,8 @@ func (k *task) fitsStill(g *place.Grant, milli int) bool {
 	if within.IsEmpty() || k.r.NodesRequired && !g.Share.Within.Contains(within) {
 		return false
 	}
-	first, _ := within.First()
-	pos := k.t.At(machine.Node, first)
-	if pos < 0 || !k.t.Units(machine.Node)[pos].CPUs.Contains(within) {
-		return true // the whole pool, for which there is room
-	}
-	return milli <= k.freeMilli(pos)
+	pos := k.t.NodeAround(within)
+	return pos < 0 || milli <= k.freeMilli(pos) // for the whole pool there is room
 }
 
 func (k *task) freeMilli(pos int) int {
@@ -107,7 +103,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 		g.Share.Within = g.Share.Within.Intersect(units[pos].CPUs)
 		return cpuset.MustOf(units[pos].ID), nil
 	}
-	if g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-k.loadWithin(g.Share.Within) {
+	if taken, _ := k.s.SharedMilli(g.Share.Within); g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-taken {
 		return cpuset.Set{}, &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little time is free"}
 	}
 	k.why.Note("no node has room: the whole pool")
@@ -120,13 +116,6 @@ func (k *task) little(free int) string {
 		return "too little time free" // no explanation is asked for
 	}
 	return fmt.Sprintf("%dm free", max(0, free))
-}
-
-// loadWithin returns the CPU time of the workloads whose bounds lie wholly inside
-// a bound.
-func (k *task) loadWithin(within cpuset.Set) int {
-	milli, _ := k.s.SharedMilli(within)
-	return milli
 }
 
 // miss is 1 where wanted names nodes but not this one.
