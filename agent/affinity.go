@@ -164,10 +164,10 @@ func (a *affinity) Plan(c *Transition) (_ kernel.Plan, needed bool, err error) {
 }
 
 func (a *affinity) plan(c *Transition) (masks []mask, err error) {
-	var assignments []assignment
+	var assignments []cgroup.Assignment
 	var pids [][]int
-	for _, id := range c.present() {
-		w := c.to.records[id].Workload
+	for _, id := range c.Present() {
+		w := c.After(id)
 		tree, ok, err := a.Processes(w)
 		if err != nil {
 			return nil, err
@@ -179,25 +179,24 @@ func (a *affinity) plan(c *Transition) (masks []mask, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("workload %q: %w", id, err)
 		}
-		want, _ := c.to.state.CPUs(id)
-		have, was := state.Affinity, c.from.records[id]
+		have, was := state.Affinity, c.Before(id)
 		if was == nil {
 			have = cpuset.Set{} // not one of the node's yet
 		}
-		assignments, pids = append(assignments, assignment{id, have, want}), append(pids, tree)
-		if w.idle() && slices.Contains(c.limited(), id) && state.Policy != sched.Idle {
+		assignments, pids = append(assignments, cgroup.Assignment{Name: id, Have: have, Want: w.CPUs}), append(pids, tree)
+		if w.idle() && slices.Contains(c.Limited(), id) && state.Policy != sched.Idle {
 			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Idle}, a.set})
 		}
-		if was != nil && was.Workload.idle() && !w.idle() && w.Before.Policy == sched.Other.String() && state.Policy == sched.Idle {
+		if was != nil && was.idle() && !w.idle() && w.Before.Policy == sched.Other.String() && state.Policy == sched.Idle {
 			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Other}, a.set})
 		}
 	}
-	moves, err := order(assignments, c.contested(), c.to.state.Sharable())
+	moves, err := cgroup.Order(assignments, c.Contested(), c.Shared())
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range moves {
-		masks = append(masks, mask{pids[m.assignment], sched.Attr{Affinity: m.cpus}, a.set})
+		masks = append(masks, mask{pids[m.Assignment], sched.Attr{Affinity: m.CPUs}, a.set})
 	}
 	return masks, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -30,10 +31,10 @@ func validGlobs(field string, globs []string) error {
 // those to confine, and those whose CPUs Berth has changed and could not yet
 // give back. One that is protected by now gets its CPUs back.
 func (g *groups) others(c *Transition) ([]*subtree, error) {
-	if !c.disturbs() {
+	if !c.Disturbs() {
 		return nil, nil
 	}
-	taken := c.to.state.Owned()
+	taken := c.Owned()
 	dirs, err := g.confined(c, taken)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (g *groups) others(c *Transition) ([]*subtree, error) {
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		c.theirs = append(c.theirs, dir)
+		g.theirs = append(g.theirs, dir)
 		if slices.ContainsFunc(subtrees, func(u *subtree) bool { return kernel.Within(dir, u.members[0].dir) && g.version == 1 }) {
 			continue
 		}
@@ -107,7 +108,7 @@ func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, e
 	}
 	was := members[0].original
 	want := was.Minus(taken)
-	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.yielded(dir + "/" + cpusFile)}
+	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.Yielded(dir + "/" + cpusFile)}
 	if want.IsEmpty() {
 		u.want = g.allowed.Minus(taken)
 	}
@@ -137,15 +138,14 @@ func (g *groups) leave(c *Transition, err error) bool {
 	i := -1
 	switch {
 	case errors.As(err, &their):
-		i = slices.Index(c.theirs, their.dir)
+		i = slices.Index(g.theirs, their.dir)
 	case errors.As(err, &step):
-		i = slices.IndexFunc(c.theirs, func(dir string) bool { return kernel.Within(step.Step.Path, dir) })
+		i = slices.IndexFunc(g.theirs, func(dir string) bool { return kernel.Within(step.Step.Path, dir) })
 	}
-	if i < 0 || c.yielded(c.theirs[i]+"/"+cpusFile) {
+	if i < 0 || c.Yielded(g.theirs[i]+"/"+cpusFile) {
 		return false
 	}
-	c.yield(c.theirs[i], err)
-	c.theirs = nil
+	c.Yield(g.theirs[i], err)
 	return true
 }
 
@@ -212,8 +212,8 @@ func (g *groups) kept(c *Transition) ([]string, error) {
 	if g.own != g.dir && g.handsOn(path.Dir(g.own)) {
 		keep = append(keep, g.own)
 	}
-	for _, b := range c.to.records {
-		keep = append(keep, g.cpusetDir(b.Workload))
+	for w := range c.Workloads() {
+		keep = append(keep, g.cpusetDir(w))
 	}
 	return keep, nil
 }
@@ -247,7 +247,7 @@ func (g *groups) handsOn(dir string) bool {
 // overridden are the groups that Berth did not make and whose CPUs it has
 // changed, and those that it made and could not remove, but for the workloads'.
 func (g *groups) overridden(c *Transition) []string {
-	placed, around := dirsOf(c.to.records), g.ancestorDirs(c.to.records)
+	placed, around := dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 	var dirs []string
 	for _, note := range c.Log.Notes() {
 		dir := note.Step.Path
@@ -267,10 +267,10 @@ func (g *groups) overridden(c *Transition) []string {
 // dirSet is a set of directories.
 type dirSet map[string]bool
 
-func dirsOf(records map[string]*record) dirSet {
+func dirsOf(workloads iter.Seq[*Workload]) dirSet {
 	dirs := dirSet{}
-	for _, b := range records {
-		for _, dir := range b.Workload.Dirs {
+	for w := range workloads {
+		for _, dir := range w.Dirs {
 			dirs[dir] = true
 		}
 	}
@@ -291,7 +291,7 @@ func (d dirSet) hold(name string) bool {
 // need not be kept off any, other values in groups that are no longer placed,
 // and groups that are left over. With the last workload everything goes.
 func (g *groups) giveBack(c *Transition) error {
-	if len(c.to.records) == 0 {
+	if c.Empties() {
 		_, err := undoAll(c.Log)
 		return err
 	}
@@ -299,8 +299,8 @@ func (g *groups) giveBack(c *Transition) error {
 	if err != nil {
 		return err
 	}
-	taken := c.to.state.Owned()
-	dirs, around := dirsOf(c.to.records), g.ancestorDirs(c.to.records)
+	taken := c.Owned()
+	dirs, around := dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 	former := g.formerLimits(c)
 	_, err = c.Log.Undo(func(s kernel.Step) bool {
 		switch {

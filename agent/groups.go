@@ -30,6 +30,8 @@ type groups struct {
 	own     string   // this process's group there, "" if not visible
 	confine []string // see Options
 	protect []string
+	// theirs are the groups in the last plan that are not Berth's, and that it is not about.
+	theirs []string
 
 	idleWhy   string // why there is no cpu.idle
 	idleKnown bool
@@ -279,7 +281,7 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 		return done, errors.Join(err, done.Undo())
 	}
 	done.Finish = func() error {
-		if !c.leaves() {
+		if !c.Leaves() {
 			return nil
 		}
 		return g.giveBack(c)
@@ -291,7 +293,7 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 // groups that are there already cannot be seen, and is not in the plan.
 func (g *groups) Plan(c *Transition) (plan kernel.Plan, needed bool, err error) {
 	enable, err := g.enable(c)
-	if err != nil || len(enable) > 0 && slices.ContainsFunc(c.about(), func(id string) bool { return !c.to.records[id].Workload.made() }) {
+	if err != nil || len(enable) > 0 && slices.ContainsFunc(c.About(), func(id string) bool { return !c.After(id).made() }) {
 		return enable, len(enable) > 0, err
 	}
 	plan, err = g.plan(c)
@@ -318,8 +320,8 @@ func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 		return nil, err
 	}
 	var plan kernel.Plan
-	for _, id := range c.about() {
-		for dir := g.cpusetDir(c.to.records[id].Workload); dir != g.dir && kernel.Within(dir, g.dir); {
+	for _, id := range c.About() {
+		for dir := g.cpusetDir(c.After(id)); dir != g.dir && kernel.Within(dir, g.dir); {
 			dir = path.Dir(dir)
 			step, err := g.enableIn(dir, strings.Fields(offered))
 			if err != nil {
@@ -353,14 +355,15 @@ func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
 
 // difference is what it takes to get from what the kernel shows to what c is to come to.
 func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
+	g.theirs = nil
 	fresh := map[string]bool{}
-	for _, id := range c.about() {
-		w := c.to.records[id].Workload
+	for _, id := range c.About() {
+		w := c.After(id)
 		plan, err := g.create(w)
 		if err != nil {
 			return nil, err
 		}
-		if len(plan) > 0 && c.from.records[id] != nil && !g.exists(w) {
+		if len(plan) > 0 && c.Before(id) != nil && !g.exists(w) {
 			return nil, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", w.Group)})
 		}
 		fresh[id] = len(plan) > 0
@@ -387,15 +390,15 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	all = slices.Concat(all, wider, placing, narrow(around))
-	for _, id := range c.limited() {
+	all = slices.Concat(all, wider, placing, around.Narrow())
+	for _, id := range c.Limited() {
 		plan, err := g.limits(c, id, fresh[id])
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, plan...)
 	}
-	for _, id := range c.about() {
+	for _, id := range c.About() {
 		plan, err := g.attach(c, id, fresh[id])
 		if err != nil {
 			return nil, err
@@ -408,13 +411,13 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 // attach plans to move a new workload's process into its group, or into one that is
 // made again, those that are in the rest of it.
 func (g *groups) attach(c *Transition, id string, fresh bool) (plan kernel.Plan, err error) {
-	w := c.to.records[id].Workload
+	w := c.After(id)
 	group := g.base.Child(w.Group)
 	var pids []int
 	switch {
-	case c.from.records[id] == nil && w.Spec.PID != 0:
+	case c.Before(id) == nil && w.Spec.PID != 0:
 		pids = []int{w.Spec.PID}
-	case c.from.records[id] != nil && fresh:
+	case c.Before(id) != nil && fresh:
 		if pids, _, err = group.Procs(); err != nil {
 			return nil, err
 		}
@@ -426,7 +429,7 @@ func (g *groups) attach(c *Transition, id string, fresh bool) (plan kernel.Plan,
 		}
 		plan = append(plan, steps...)
 	}
-	if len(plan) == 0 || w.Spec.PID != 0 && c.from.records[id] == nil {
+	if len(plan) == 0 || w.Spec.PID != 0 && c.Before(id) == nil {
 		return plan, nil
 	}
 	// Of those that were listed, leave out who has left, or got the number, since.

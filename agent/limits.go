@@ -18,15 +18,15 @@ import (
 // limits plans a workload's settings beyond placing, as far as they are not
 // what the kernel shows.
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
-	to := c.to.records[id]
-	group := g.base.Child(to.Workload.Group)
-	l, lack := g.settings(&to.Workload.Spec)
+	to := c.After(id)
+	group := g.base.Child(to.Group)
+	l, lack := g.settings(&to.Spec)
 	if why := g.noIdle(); why != "" && l.Idle == cgroup.On {
 		return nil, fmt.Errorf("limits of workload %q: %w", id, &kernel.NotSupportedError{Feature: "cpu.idle", Reason: why, Remedy: "give it a weight instead"})
 	}
 	all := l.Settings()
-	if from := c.from.records[id]; from != nil {
-		before, _ := g.settings(&from.Workload.Spec)
+	if from := c.Before(id); from != nil {
+		before, _ := g.settings(&from.Spec)
 		was := map[string]desired.Values{id: desired.Base("limits", ofLimits(before))}
 		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
 			for _, change := range u.Changes {
@@ -48,7 +48,7 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		}
 	}
 	plan, err := group.Plan(all)
-	byClass(plan, &to.Workload.Spec, l, lack)
+	byClass(plan, &to.Spec, l, lack)
 	if err != nil || fresh {
 		return plan, err
 	}
@@ -79,10 +79,10 @@ func ofLimits(l cgroup.Limits) knob.Settings {
 // that c is about, has no more.
 func (g *groups) formerLimits(c *Transition) func(kernel.Step) bool {
 	settings := map[string]knob.Settings{}
-	for _, id := range c.limited() {
-		if b := c.to.records[id]; b != nil && !b.Workload.made() {
-			l, _ := g.settings(&b.Workload.Spec)
-			for _, dir := range b.Workload.Dirs {
+	for _, id := range c.Limited() {
+		if w := c.After(id); w != nil && !w.made() {
+			l, _ := g.settings(&w.Spec)
+			for _, dir := range w.Dirs {
 				settings[dir] = ofLimits(l)
 			}
 		}
@@ -100,8 +100,8 @@ func (g *groups) formerLimits(c *Transition) func(kernel.Step) bool {
 
 // idle plans that idleGroup is idle where it holds a workload.
 func (g *groups) idle(c *Transition) (kernel.Plan, error) {
-	holds := func(id string) bool { return kernel.Within(c.to.records[id].Workload.Group, idleGroup) }
-	if !slices.ContainsFunc(c.limited(), holds) {
+	holds := func(id string) bool { return kernel.Within(c.After(id).Group, idleGroup) }
+	if !slices.ContainsFunc(c.Limited(), holds) {
 		return nil, nil
 	}
 	l := cgroup.Limits{Idle: cgroup.On}
@@ -132,7 +132,7 @@ func (g *groups) differing(c *Transition, plan kernel.Plan) (differs kernel.Plan
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		if !same && !c.yielded(s.Path) {
+		if !same && !c.Yielded(s.Path) {
 			differs = append(differs, s)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 )
 
@@ -40,35 +41,35 @@ func (u *subtree) stands() bool { return len(u.members) == 0 }
 func (g *groups) subtrees(c *Transition, fresh map[string]bool) ([]*subtree, error) {
 	var subtrees []*subtree
 	standing := map[cpuset.Set]bool{}
-	for _, id := range c.present() {
-		w := c.to.records[id].Workload
+	for _, id := range c.Present() {
+		w := c.After(id)
 		dir := g.cpusetDir(w)
-		u := &subtree{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.yielded(dir + "/" + cpusFile)}
-		if !u.fresh && !u.fixed && c.stands(id) {
+		u := &subtree{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.Yielded(dir + "/" + cpusFile)}
+		if !u.fresh && !u.fixed && c.Stands(id) {
 			if !standing[w.CPUs] {
 				standing[w.CPUs] = true
 				subtrees = append(subtrees, u)
 			}
 			continue
 		}
-		if _, ok := c.to.state.Grant(id); !ok {
+		if !c.Granted(id) {
 			return nil, fmt.Errorf("workload %q: %w", id, &place.NotHeldError{ID: id})
 		}
-		if !c.keepsMems(id) {
+		if !c.KeepsMems(id) {
 			u.mems = w.Mems
 		}
 		var err error
 		switch {
 		case u.fresh:
 			u.members = []member{{dir: dir}}
-		case c.follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
-			was := c.from.records[id].Workload.CPUs
+		case c.Follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
+			was := c.Before(id).CPUs
 			u.members = []member{{dir: dir, cpus: was, original: was}}
 		default:
 			u.members, err = g.followers(c, dir)
 		}
-		if !w.made() && (c.all || !slices.Contains(c.focus, id)) {
-			c.theirs = append(c.theirs, dir)
+		if !w.made() && (c.All || !slices.Contains(c.About(), id)) {
+			g.theirs = append(g.theirs, dir)
 			if err != nil {
 				err = &theirError{dir, err}
 			}
@@ -84,7 +85,7 @@ func (g *groups) subtrees(c *Transition, fresh map[string]bool) ([]*subtree, err
 
 // followers are the members of a group, of one that is yielded itself alone.
 func (g *groups) followers(c *Transition, dir string) ([]member, error) {
-	if !c.yielded(dir + "/" + cpusFile) {
+	if !c.Yielded(dir + "/" + cpusFile) {
 		return g.members(c, dir)
 	}
 	m, err := g.member(c, dir)
@@ -212,39 +213,39 @@ func (g *groups) place(subtrees []*subtree, c *Transition) (kernel.Plan, error) 
 	}
 	// Units that go from the same CPUs to the same ones go together.
 	type way struct{ have, want cpuset.Set }
-	var assignments []assignment
+	var assignments []cgroup.Assignment
 	moveGroups, known := [][]*subtree{}, map[way]int{}
 	for _, u := range subtrees {
-		s := assignment{u.why, u.want, u.want}
+		s := cgroup.Assignment{Name: u.why, Have: u.want, Want: u.want}
 		if !u.stands() {
-			s.have = u.members[0].cpus
+			s.Have = u.members[0].cpus
 		}
 		if u.fixed {
-			s.want = s.have
+			s.Want = s.Have
 		}
-		i, ok := known[way{s.have, s.want}]
+		i, ok := known[way{s.Have, s.Want}]
 		if !ok {
 			i = len(assignments)
-			known[way{s.have, s.want}] = i
+			known[way{s.Have, s.Want}] = i
 			assignments, moveGroups = append(assignments, s), append(moveGroups, nil)
 		}
 		moveGroups[i] = append(moveGroups[i], u)
 		if u.stands() {
 			continue
 		}
-		if !u.mems.IsEmpty() && !c.yielded(u.members[0].dir+"/"+memsFile) {
+		if !u.mems.IsEmpty() && !c.Yielded(u.members[0].dir+"/"+memsFile) {
 			if err := p.mems(u); err != nil {
 				return nil, err
 			}
 		}
 	}
-	moves, err := order(assignments, c.contested(), g.allowed)
+	moves, err := cgroup.Order(assignments, c.Contested(), g.allowed)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range moves {
-		for _, u := range moveGroups[m.assignment] {
-			p.cpus(u, m.cpus)
+		for _, u := range moveGroups[m.Assignment] {
+			p.cpus(u, m.CPUs)
 		}
 	}
 	for _, u := range subtrees {
@@ -281,29 +282,34 @@ func (p *placing) widenParent(parent string, subtrees []*subtree) error {
 	return err
 }
 
-// cpus moves a subtree: wider from the top down, then narrower from the bottom up,
-// so that every v1 set holds those below it at any time.
+// cpus moves a subtree.
 func (p *placing) cpus(u *subtree, to cpuset.Set) {
+	have, had := make([]cpuset.Set, len(u.members)), make([]cpuset.Set, len(u.members))
+	for i, m := range u.members {
+		have[i], had[i] = m.cpus, m.original
+	}
+	p.change(u, cpusFile, to, have, had)
+	for i := range u.members {
+		m := &u.members[i]
+		m.cpus, m.bare = have[i], m.bare && m.cpus == have[i]
+	}
+}
+
+// change gives the first group of a subtree a set, and those below it, if they have one,
+// what they had as far as the group around them has it. It writes the new sets into have.
+func (p *placing) change(u *subtree, file string, to cpuset.Set, have, had []cpuset.Set) {
+	var changes cgroup.SetChanges
 	next := make([]cpuset.Set, len(u.members))
 	for i, m := range u.members {
-		next[i] = to
-		if i > 0 {
-			next[i] = fit(m.original, next[u.parent(i)])
+		if next[i] = to; i > 0 {
+			next[i] = fit(had[i], next[u.parent(i)])
 		}
-		both := m.cpus.Union(next[i])
-		if len(u.members) > 1 && both != m.cpus && !m.cpus.IsEmpty() {
-			p.write(m.dir, cpusFile, both, u.why)
-			u.members[i].cpus = both
+		if i == 0 || !have[i].IsEmpty() {
+			changes = append(changes, cgroup.SetChange{File: m.dir + "/" + file, Have: have[i], Want: next[i], Why: u.why})
+			have[i] = next[i]
 		}
 	}
-	for i := len(u.members) - 1; i >= 0; i-- {
-		m := &u.members[i]
-		if m.cpus == next[i] || i > 0 && m.cpus.IsEmpty() {
-			continue
-		}
-		p.write(m.dir, cpusFile, next[i], u.why)
-		m.cpus, m.bare = next[i], false
-	}
+	p.plan = append(p.plan, changes.Plan()...)
 }
 
 // fit is what of a set lies within another, or all of that if nothing does.
@@ -321,48 +327,34 @@ func (u *subtree) parent(i int) int {
 }
 
 // mems gives a subtree its memory nodes, those below it on v1 likewise.
-func (p *placing) mems(u *subtree) error {
+func (p *placing) mems(u *subtree) (err error) {
 	have := make([]cpuset.Set, len(u.members))
-	next := make([]cpuset.Set, len(u.members))
 	for i, m := range u.members {
-		if !u.fresh {
-			var err error
-			if have[i], err = p.set(m.dir + "/" + memsFile); err != nil {
-				return err
-			}
+		if u.fresh {
+			continue
 		}
-		next[i] = u.mems
-		if i > 0 {
-			next[i] = fit(have[i], next[u.parent(i)])
-		}
-		if both := have[i].Union(next[i]); len(u.members) > 1 && both != have[i] && !have[i].IsEmpty() {
-			p.write(m.dir, memsFile, both, u.why)
-			have[i] = both
+		if have[i], err = p.set(m.dir + "/" + memsFile); err != nil {
+			return err
 		}
 	}
-	for i := len(u.members) - 1; i >= 0; i-- {
-		if have[i] != next[i] && (i == 0 || !have[i].IsEmpty()) {
-			p.write(u.members[i].dir, memsFile, next[i], u.why)
-		}
-	}
+	p.change(u, memsFile, u.mems, have, slices.Clone(have))
 	return nil
 }
 
 // verify reports a workload whose group did not get the CPUs that were written:
 // on v2, one within a narrower group.
 func (g *groups) verify(c *Transition) error {
-	if g.version != 2 || c.all {
+	if g.version != 2 || c.All {
 		return nil
 	}
-	for _, id := range c.about() {
-		w := c.to.records[id].Workload
-		want, _ := c.to.state.CPUs(id)
+	for _, id := range c.About() {
+		w := c.After(id)
 		have, err := g.set(g.cpusetDir(w) + "/cpuset.cpus.effective")
 		if err != nil {
 			return err
 		}
-		if have != want && !c.yielded(g.cpusetDir(w)+"/"+cpusFile) {
-			return fmt.Errorf("workload %q: the kernel gives CPUs %s instead of %s: a group around /%s is narrower", id, have, want, g.cpusetDir(w))
+		if have != w.CPUs && !c.Yielded(g.cpusetDir(w)+"/"+cpusFile) {
+			return fmt.Errorf("workload %q: the kernel gives CPUs %s instead of %s: a group around /%s is narrower", id, have, w.CPUs, g.cpusetDir(w))
 		}
 	}
 	return nil

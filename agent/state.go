@@ -31,6 +31,14 @@ func (v *snapshot) change(id string, f func(*Workload)) {
 	v.records[id] = &b
 }
 
+// workload is that of an id, nil if there is none.
+func (v *snapshot) workload(id string) *Workload {
+	if b := v.records[id]; b != nil {
+		return b.Workload
+	}
+	return nil
+}
+
 // workloads are those of the records, in no order.
 func (v *snapshot) workloads() iter.Seq[*Workload] {
 	return func(yield func(*Workload) bool) {

@@ -305,6 +305,6 @@ func (t *transaction) converge() error { return t.commit(t.everything()) }
 // everything is the change that looks at everything and is to leave it as it is.
 func (t *transaction) everything() *Transition {
 	c := t.to(t.snapshot, t.ids()...)
-	c.all = true
+	c.All = true
 	return c
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"iter"
 	"reflect"
 	"slices"
 
@@ -9,22 +10,50 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// Transition is one state of a node that is to come about after another.
+// Transition is one state of a node that is to come about after another. Update says what
+// changes; the rest is for an Enforcer that compares with what the host shows.
 type Transition struct {
-	// Log is the node's undo log, for who writes to the kernel's files.
+	// Log is the node's undo log, for Enforcers that write to the kernel's files.
 	Log *kernel.UndoLog
+	// All is true to look at everything, not only at what changes.
+	All bool
 
 	from, to  snapshot
 	focus     []string // the workloads that it is about
 	processes []Owner  // that are placed
-	all       bool     // look at everything, not only at what changes
-	kept      bool     // the books are kept in memory, and settled
+	kept      bool     // the records are kept in memory, and recovered
 	yielded   func(path string) bool
-	// yield counts that a group that is not Berth's could not be changed, and leaves it
-	// alone if that was one time too many.
-	yield  func(dir string, err error)
-	theirs []string // the groups in a plan that are not Berth's, and that it is not about
+	yield     func(dir string, err error)
 }
+
+// Before returns what a workload was, nil if it is new.
+func (c *Transition) Before(id string) *Workload { return c.from.workload(id) }
+
+// After returns what a workload is to be, nil if it is released.
+func (c *Transition) After(id string) *Workload { return c.to.workload(id) }
+
+// Granted reports whether a workload holds CPUs after the transition.
+func (c *Transition) Granted(id string) bool { _, ok := c.to.state.Grant(id); return ok }
+
+// Former are the workloads before the transition, Workloads those after it, in no order.
+func (c *Transition) Former() iter.Seq[*Workload]    { return c.from.workloads() }
+func (c *Transition) Workloads() iter.Seq[*Workload] { return c.to.workloads() }
+
+// Empties reports whether the transition leaves no workload.
+func (c *Transition) Empties() bool { return len(c.to.records) == 0 }
+
+// Owned are the CPUs that are exclusive after the transition, Contested those that are so
+// before or after, and Shared those that are not.
+func (c *Transition) Owned() cpuset.Set     { return c.to.state.Owned() }
+func (c *Transition) Contested() cpuset.Set { return c.from.state.Owned().Union(c.to.state.Owned()) }
+func (c *Transition) Shared() cpuset.Set    { return c.to.state.Sharable() }
+
+// Yielded reports whether a file is left to another writer, who keeps changing it.
+func (c *Transition) Yielded(path string) bool { return c.yielded(path) }
+
+// Yield counts that a group that is not Berth's could not be changed, and leaves its CPUs
+// alone if that was one time too many.
+func (c *Transition) Yield(dir string, err error) { c.yield(dir, err) }
 
 // Update is what one workload is to have from now on.
 type Update struct {
@@ -41,45 +70,42 @@ type Update struct {
 func (c *Transition) Updates() []Update {
 	var losers, others []Update
 	for _, id := range c.to.ids() {
-		w := c.to.records[id].Workload
-		u := Update{Workload: w, CPUs: w.CPUs, Mems: w.Mems, Limits: w.Spec.Settings()}
-		if was := c.from.records[id]; was != nil {
-			u.Was = was.Workload
-		}
+		w := c.After(id)
+		u := Update{Workload: w, Was: c.Before(id), CPUs: w.CPUs, Mems: w.Mems, Limits: w.Spec.Settings()}
 		switch {
 		case u.Was != nil && u.Was.CPUs != u.CPUs && u.Was.CPUs.Contains(u.CPUs):
 			losers = append(losers, u)
-		case c.all || u.Was == nil || u.Was.CPUs != u.CPUs || u.Was.Mems != u.Mems || slices.Contains(c.focus, id):
+		case c.All || u.Was == nil || u.Was.CPUs != u.CPUs || u.Was.Mems != u.Mems || slices.Contains(c.focus, id):
 			others = append(others, u)
 		}
 	}
 	return append(losers, others...)
 }
 
-// stands reports whether a workload is where the records say, as far as it
+// Stands reports whether a workload is where the records say, as far as it
 // concerns this change, so that its group need not be looked at. What someone
 // else did to it is for Reconcile to find.
-func (c *Transition) stands(id string) bool {
+func (c *Transition) Stands(id string) bool {
 	was, is := c.from.records[id], c.to.records[id]
-	return c.keepsMems(id) && (was == is || was.Workload.CPUs == is.Workload.CPUs)
+	return c.KeepsMems(id) && (was == is || was.Workload.CPUs == is.Workload.CPUs)
 }
 
-// keepsMems reports likewise that a workload's memory nodes stay.
-func (c *Transition) keepsMems(id string) bool {
+// KeepsMems reports likewise that a workload's memory nodes stay.
+func (c *Transition) KeepsMems(id string) bool {
 	was, is := c.from.records[id], c.to.records[id]
-	return !c.all && was != nil && !slices.Contains(c.focus, id) && (was == is || was.Workload.Mems == is.Workload.Mems)
+	return !c.All && was != nil && !slices.Contains(c.focus, id) && (was == is || was.Workload.Mems == is.Workload.Mems)
 }
 
-// follows reports whether a workload only follows a change of others, while the records
+// Follows reports whether a workload only follows a change of others, while the records
 // are kept in memory: its CPUs are taken from there.
-func (c *Transition) follows(id string) bool {
-	return c.kept && !c.all && c.from.records[id] != nil && !slices.Contains(c.focus, id)
+func (c *Transition) Follows(id string) bool {
+	return c.kept && !c.All && c.from.records[id] != nil && !slices.Contains(c.focus, id)
 }
 
-// disturbs reports whether groups that are not Berth's may have to be kept off
+// Disturbs reports whether groups that are not Berth's may have to be kept off
 // other CPUs than before.
-func (c *Transition) disturbs() bool {
-	return c.all || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || c.parts()
+func (c *Transition) Disturbs() bool {
+	return c.All || c.from.state.Owned() != c.to.state.Owned() || given(c.from, c.to) || c.parts()
 }
 
 // parts reports whether a group that is to be placed may lie within a confined one,
@@ -88,9 +114,9 @@ func (c *Transition) parts() bool {
 	return !c.to.state.Owned().IsEmpty() && given(c.to, c.from)
 }
 
-// leaves reports whether something may be of no use any more.
-func (c *Transition) leaves() bool {
-	if c.all || c.parts() || !c.to.state.Owned().Contains(c.from.state.Owned()) {
+// Leaves reports whether something may be of no use any more.
+func (c *Transition) Leaves() bool {
+	if c.All || c.parts() || !c.to.state.Owned().Contains(c.from.state.Owned()) {
 		return true
 	}
 	for id := range c.from.records {
@@ -99,8 +125,8 @@ func (c *Transition) leaves() bool {
 		}
 	}
 	return slices.ContainsFunc(c.focus, func(id string) bool {
-		was, is := c.from.records[id], c.to.records[id]
-		return was != nil && is != nil && !is.Workload.made() && !reflect.DeepEqual(was.Workload.Spec.Settings(), is.Workload.Spec.Settings())
+		was, is := c.Before(id), c.After(id)
+		return was != nil && is != nil && !is.made() && !reflect.DeepEqual(was.Spec.Settings(), is.Spec.Settings())
 	})
 }
 
@@ -115,27 +141,24 @@ func given(v, other snapshot) bool {
 	return false
 }
 
-// limited are the workloads whose limits are looked at.
-func (c *Transition) limited() []string {
-	if c.all {
-		return c.present()
+// Limited are the workloads whose limits are looked at.
+func (c *Transition) Limited() []string {
+	if c.All {
+		return c.Present()
 	}
-	return c.about()
+	return c.About()
 }
 
-// present are the workloads that there is something of: not those that are reserved.
-func (c *Transition) present() []string { return c.come(c.to.ids()) }
+// Present are the workloads that there is something of: not those that are reserved.
+func (c *Transition) Present() []string { return c.come(c.to.ids()) }
 
-// about are those of them that the transition is about.
-func (c *Transition) about() []string { return c.come(c.focus) }
+// About are those of them that the transition is about.
+func (c *Transition) About() []string { return c.come(c.focus) }
 
 func (c *Transition) come(ids []string) []string {
-	reserved := func(id string) bool { return c.to.records[id] != nil && c.to.records[id].Workload.State == Reserved }
+	reserved := func(id string) bool { w := c.After(id); return w != nil && w.State == Reserved }
 	if !slices.ContainsFunc(ids, reserved) {
 		return ids
 	}
 	return slices.DeleteFunc(slices.Clone(ids), reserved)
 }
-
-// contested are the CPUs that somebody owns, before or after.
-func (c *Transition) contested() cpuset.Set { return c.from.state.Owned().Union(c.to.state.Owned()) }

@@ -1,4 +1,4 @@
-package agent
+package cgroup
 
 import (
 	"math/rand/v2"
@@ -11,42 +11,42 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 	set := cpuset.MustParse
 	for name, tc := range map[string]struct {
-		assignments       []assignment
+		assignments       []Assignment
 		contested, shared string
-		want              []move
+		want              []Move
 		err               bool
 	}{
-		"nothing to do": {assignments: []assignment{{"a", set("0"), set("0")}}, shared: "0-3"},
+		"nothing to do": {assignments: []Assignment{{"a", set("0"), set("0")}}, shared: "0-3"},
 		"the loser first, whatever the order of the assignments": {
-			assignments: []assignment{{"winner", set("0"), set("0,2-3")}, {"loser", set("1-3"), set("1")}},
+			assignments: []Assignment{{"winner", set("0"), set("0,2-3")}, {"loser", set("1-3"), set("1")}},
 			contested:   "0,2-3", shared: "0-3",
-			want: []move{{1, set("1")}, {0, set("0,2-3")}},
+			want: []Move{{1, set("1")}, {0, set("0,2-3")}},
 		},
 		"a chain": {
-			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("2")}},
+			assignments: []Assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("2")}},
 			contested:   "0-2", shared: "0-3",
-			want: []move{{1, set("2")}, {0, set("1")}},
+			want: []Move{{1, set("2")}, {0, set("1")}},
 		},
 		"an exchange goes by way of the shared CPUs": {
-			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
+			assignments: []Assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
 			contested:   "0-1", shared: "0-3",
-			want: []move{{0, set("2-3")}, {1, set("0")}, {0, set("1")}},
+			want: []Move{{0, set("2-3")}, {1, set("0")}, {0, set("1")}},
 		},
 		"an exchange without shared CPUs": {
-			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
+			assignments: []Assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("0")}},
 			contested:   "0-1", shared: "0-1", err: true,
 		},
 		"somebody stays on the CPUs": {
-			assignments: []assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("1")}, {"c", set("2"), set("2")}},
+			assignments: []Assignment{{"a", set("0"), set("1")}, {"b", set("1"), set("1")}, {"c", set("2"), set("2")}},
 			contested:   "1", shared: "0-3",
-			want: []move{{0, set("1")}},
+			want: []Move{{0, set("1")}},
 		},
 		"a yielded one is in the way": {
-			assignments: []assignment{{"a", set("0"), set("1-2")}, {"b", set("1"), set("0,2")}, {"c", set("0,2"), set("0,2")}},
+			assignments: []Assignment{{"a", set("0"), set("1-2")}, {"b", set("1"), set("0,2")}, {"c", set("0,2"), set("0,2")}},
 			contested:   "0-2", shared: "0-2", err: true,
 		},
 	} {
-		got, err := order(tc.assignments, set(tc.contested), set(tc.shared))
+		got, err := Order(tc.assignments, set(tc.contested), set(tc.shared))
 		if (err != nil) != tc.err {
 			t.Errorf("%s: error %v", name, err)
 			continue
@@ -57,7 +57,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func equalMoves(a, b []move) bool {
+func equalMoves(a, b []Move) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -101,12 +101,12 @@ func TestOrderKeepsExclusive(t *testing.T) {
 		from, ownedBefore := division(rng, n, cpus)
 		to, ownedAfter := division(rng, n, cpus)
 		contested := ownedBefore.Union(ownedAfter)
-		var assignments []assignment
+		var assignments []Assignment
 		for i := range from {
-			assignments = append(assignments, assignment{"x", from[i], to[i]})
+			assignments = append(assignments, Assignment{"x", from[i], to[i]})
 		}
 		all, _ := cpuset.Range(0, cpus-1)
-		moves, err := order(assignments, contested, all)
+		moves, err := Order(assignments, contested, all)
 		if contested.Len() == cpus && err != nil {
 			continue
 		}
@@ -115,8 +115,8 @@ func TestOrderKeepsExclusive(t *testing.T) {
 		}
 		now := append([]cpuset.Set(nil), from...)
 		for _, m := range moves {
-			now[m.assignment] = m.cpus
-			if m.cpus.IsEmpty() {
+			now[m.Assignment] = m.CPUs
+			if m.CPUs.IsEmpty() {
 				t.Fatalf("%v: %v: an empty set", assignments, moves)
 			}
 			for i := range now {
