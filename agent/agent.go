@@ -113,6 +113,8 @@ type Node struct {
 	// which fails if it does; nil but in tests.
 	touch func(op string) error
 
+	unread map[Event]bool // of a reader, see NewReader: what could not be read, told once
+
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read
 	topology  *place.Topology

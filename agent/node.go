@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"reflect"
 
 	"berth.dev/berth/cpuset"
@@ -43,6 +45,11 @@ func (n *Node) Preview(ctx context.Context, spec Spec) (w Workload, plan kernel.
 func (t *transaction) preview(spec Spec) (w Workload, plan kernel.Plan, err error) {
 	if err := spec.Validate(); err != nil {
 		return w, nil, err
+	}
+	if t.log == nil { // of a reader
+		if t.log, err = kernel.ReadUndoLog(t.n.root, t.path(logFile)); err != nil {
+			return w, nil, err
+		}
 	}
 	if err := errors.Join(t.corrupt(), t.n.checkOwnership()); err != nil {
 		return w, nil, err
@@ -191,15 +198,25 @@ func (t *transaction) foreign(id string) error {
 
 // List returns the workloads by rising id.
 func (n *Node) List(ctx context.Context) (all []Workload, err error) {
-	err = n.look(ctx, func(t *transaction) error { all = t.list(); return nil })
+	if _, err := os.Lstat(n.opt.Dir); n.unread != nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	err = n.look(ctx, func(t *transaction) error {
+		for _, id := range t.ids() {
+			all = append(all, t.present(id))
+		}
+		return nil
+	})
 	return all, err
 }
 
-func (t *transaction) list() (all []Workload) {
-	for _, id := range t.ids() {
-		all = append(all, t.workload(t.snapshot, id))
+// present is a workload as it is; a reader compares it with the kernel.
+func (t *transaction) present(id string) Workload {
+	w := t.workload(t.snapshot, id)
+	if t.n.unread != nil {
+		t.compare(&w)
 	}
-	return all
+	return w
 }
 
 // Groups returns the group of each workload, by id; with affinity it is "".
@@ -220,7 +237,7 @@ func (n *Node) Get(ctx context.Context, id string) (w Workload, err error) {
 		if t.records[id] == nil {
 			return &place.NotHeldError{ID: id}
 		}
-		w = t.workload(t.snapshot, id)
+		w = t.present(id)
 		return nil
 	})
 	return w, err

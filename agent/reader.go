@@ -7,29 +7,20 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/place"
 )
 
-// Reader reads a node that others may open and change meanwhile. It takes no lock and
-// changes nothing: its kernel.Root is read-only, its undo log has no file to write to, and
-// its store refuses every change. So it neither finishes what a killed process began nor
-// places anew what does not fit: it says so.
-type Reader struct {
-	n    *Node
-	told map[Event]bool
-}
-
-// NewReader returns a reader of the node of opt.Dir, also where that directory is not
-// there: then there are no workloads. Of opt, Root, Dir, Machine, Policies and Events
-// count; Events hears once of each thing that could not be read.
-func NewReader(opt Options) (*Reader, error) {
+// NewReader returns a Node that only reads the records of opt.Dir, which others may open
+// and change meanwhile; also where that directory is not there: then there are no workloads.
+// It takes no lock and changes nothing: its kernel.Root is read-only, and its store refuses
+// every change. So it neither finishes what a killed process began nor places anew what does
+// not fit: it says so. Of opt, Root, Dir, Machine, Policies and Events count; Events hears
+// once of each thing that could not be read.
+func NewReader(opt Options) (*Node, error) {
 	if opt.Root == nil {
 		root, err := kernel.Open("/")
 		if err != nil {
@@ -38,69 +29,19 @@ func NewReader(opt Options) (*Reader, error) {
 		opt.Root = root
 	}
 	opt.Root = opt.Root.ReadOnly()
-	r := &Reader{n: &Node{opt: opt, root: opt.Root}, told: map[Event]bool{}}
-	if err := r.n.fill(); err != nil {
+	n := &Node{opt: opt, root: opt.Root, unread: map[Event]bool{}}
+	if err := n.fill(); err != nil {
 		return nil, fmt.Errorf("read node: %w", err)
 	}
-	return r, nil
-}
-
-// Close does nothing: a Reader keeps nothing open.
-func (*Reader) Close() error { return nil }
-
-// List returns the workloads by rising id.
-func (r *Reader) List(context.Context) (all []Workload, err error) {
-	if _, err := os.Lstat(r.n.opt.Dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	err = r.look(func(t *transaction) error {
-		all = t.list()
-		for i := range all {
-			t.compare(&all[i])
-		}
-		return nil
-	})
-	return all, err
-}
-
-// Get returns one workload, or a *place.NotHeldError.
-func (r *Reader) Get(ctx context.Context, id string) (Workload, error) {
-	all, err := r.List(ctx)
-	if err != nil {
-		return Workload{}, err
-	}
-	i := slices.IndexFunc(all, func(w Workload) bool { return w.ID() == id })
-	if i < 0 {
-		return Workload{}, &place.NotHeldError{ID: id}
-	}
-	return all[i], nil
-}
-
-// State returns who holds what and what is free.
-func (r *Reader) State(context.Context) (s *place.State, err error) {
-	err = r.look(func(t *transaction) error { s = t.state; return nil })
-	return s, err
-}
-
-// Preview is Node.Preview.
-func (r *Reader) Preview(_ context.Context, spec Spec) (w Workload, plan kernel.Plan, err error) {
-	err = r.look(func(t *transaction) error {
-		if t.log, err = kernel.ReadUndoLog(t.n.root, filepath.Join(t.n.opt.Dir, logFile)); err != nil {
-			return err
-		}
-		w, plan, err = t.preview(spec)
-		return err
-	})
-	return w, plan, err
+	return n, nil
 }
 
 // tries is how often the records are read until they are the same twice. One change
 // takes less time than reading them so often.
 const tries = 5
 
-// look runs f on the records as they are now.
-func (r *Reader) look(f func(*transaction) error) error {
-	n := r.n
+// peek runs f on the records as they are now, without a lock.
+func (n *Node) peek(ctx context.Context, f func(*transaction) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b := &nodeState{store: store{dir: n.opt.Dir, touch: func(op string) error {
@@ -110,15 +51,14 @@ func (r *Reader) look(f func(*transaction) error) error {
 	if err := n.survey(); err != nil {
 		return err
 	}
-	if err := r.read(b); err != nil {
+	if err := n.readUnlocked(b); err != nil {
 		return fmt.Errorf("read node %s: %w", n.opt.Dir, err)
 	}
-	return f(&transaction{n: n, nodeState: b, ctx: context.Background()})
+	return f(&transaction{n: n, nodeState: b, ctx: ctx})
 }
 
-// read reads settings and records. Settings that cannot be read are the default ones.
-func (r *Reader) read(b *nodeState) error {
-	n := r.n
+// readUnlocked reads settings and records. Settings that cannot be read are the default ones.
+func (n *Node) readUnlocked(b *nodeState) error {
 	err := kernel.CheckPrivateDir(b.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return n.load(b, nil, nil)
@@ -131,23 +71,23 @@ func (r *Reader) read(b *nodeState) error {
 		return err
 	}
 	if err := n.resurvey(); err != nil {
-		r.tell("", "", err.Error())
+		n.noteUnread("", err.Error())
 	}
 	if _, cut := texts[dirtyFile]; cut || !settled {
-		r.tell("", b.path(dirtyFile), "the node is being changed, or the process that changed it was killed: what is shown may be only partly in force")
+		n.noteUnread(b.path(dirtyFile), "the node is being changed, or the process that changed it was killed: what is shown may be only partly in force")
 	}
 	if err := n.load(b, texts, bad); err != nil {
 		return err
 	}
-	log, err := kernel.ReadUndoLog(n.root, b.path(logFile))
+	b.log, err = kernel.ReadUndoLog(n.root, b.path(logFile))
 	if err == nil {
-		err = log.Damage()
+		err = b.log.Damage()
 	}
 	if err != nil {
-		r.tell("", "", err.Error())
+		n.noteUnread("", err.Error())
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.bad)) {
-		r.tell("", "", (&CorruptError{b.path(name), b.bad[name]}).Error())
+		n.noteUnread("", (&CorruptError{b.path(name), b.bad[name]}).Error())
 	}
 	return nil
 }
@@ -166,12 +106,12 @@ func (s store) settledTexts() (texts map[string][]byte, bad map[string]error, se
 	return texts, bad, false, err
 }
 
-// tell passes an event on, once.
-func (r *Reader) tell(id, object, text string) {
-	e := Event{Kind: Failed, ID: id, Object: object, Text: text}
-	if !r.told[e] {
-		r.told[e] = true
-		r.n.opt.Events(e)
+// noteUnread passes an event on, once.
+func (n *Node) noteUnread(object, text string) {
+	e := Event{Kind: Failed, Object: object, Text: text}
+	if !n.unread[e] {
+		n.unread[e] = true
+		n.opt.Events(e)
 	}
 }
 

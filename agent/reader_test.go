@@ -19,7 +19,7 @@ import (
 func policies(string, map[string]any) (place.Policy, error) { return berth.Policy{}, nil }
 
 // reader reads the node of h, which others may have open.
-func (h *host) reader() *Reader {
+func (h *host) reader() *Node {
 	h.t.Helper()
 	opt := h.options()
 	opt.Policies = policies

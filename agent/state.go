@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"syscall"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
@@ -75,6 +76,9 @@ func (b *nodeState) close() error {
 
 // look runs f on the records as they are, without recovering them.
 func (n *Node) look(ctx context.Context, f func(*transaction) error) error {
+	if n.unread != nil {
+		return n.peek(ctx, f)
+	}
 	return n.with(ctx, func(b *nodeState) error { return f(&transaction{n: n, nodeState: b, ctx: ctx}) })
 }
 
@@ -92,6 +96,9 @@ func (n *Node) with(ctx context.Context, f func(*nodeState) error) (err error) {
 // begin takes the lock of the state directory and reads what is there, unless it is kept.
 // The caller holds mu, and calls end.
 func (n *Node) begin(ctx context.Context) (b *nodeState, err error) {
+	if n.unread != nil {
+		return nil, fmt.Errorf("change node %s: %w", n.opt.Dir, syscall.EROFS)
+	}
 	if err := n.survey(); err != nil {
 		return nil, err
 	}

@@ -77,7 +77,7 @@ func childKeepCommand() *cobra.Command {
 			if k.pid, err = strconv.Atoi(args[1]); err != nil {
 				return err
 			}
-			k.open = func() (node, error) { return (&nodeFlags{}).open(cmd) }
+			k.open = func() (node, error) { return (&nodeFlags{}).open(cmd, false) }
 			return k.keep(context.WithoutCancel(cmd.Context()))
 		},
 	}

@@ -30,7 +30,7 @@ had nothing to choose.
 Exit status: 0, 1 if there is no such workload or it cannot be read, 2 for wrong
 usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withReader(cmd, func(n nodeReader) error {
+			return withReader(cmd, func(n node) error {
 				w, err := n.Get(cmd.Context(), args[0])
 				if err != nil {
 					return err

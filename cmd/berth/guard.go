@@ -336,7 +336,7 @@ func (g *guarding) tellUnmatched(host *guard.Host) error {
 // workloads returns Berth's workloads on this host; none where there is no node. They are
 // another version each time.
 func (g *guarding) workloads(ctx context.Context, since int) (all []agent.Workload, version int, err error) {
-	n, err := (&nodeFlags{}).read(g.cmd)
+	n, err := (&nodeFlags{}).open(g.cmd, true)
 	if err != nil {
 		return nil, since, err
 	}

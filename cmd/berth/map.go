@@ -29,7 +29,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var m *ownerMap
-			return withReader(cmd, func(n nodeReader) error {
+			return withReader(cmd, func(n node) error {
 				return refresh(cmd, watch, interval, func() (string, error) {
 					s, err := n.State(cmd.Context())
 					if err != nil {

@@ -24,18 +24,12 @@ import (
 
 // node places workloads: a running agent (*api.Client) or, without one,
 // this process (*agent.Node), in turn with others by the lock of the state
-// directory.
+// directory. One that is opened to read changes nothing.
 type node interface {
-	nodeReader
 	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
 	Release(ctx context.Context, id string, kill bool) error
-}
-
-// nodeReader reads the placed workloads, and changes nothing: a running agent or, without one,
-// the records (*agent.Reader).
-type nodeReader interface {
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
@@ -95,8 +89,9 @@ func nodeArgs(cmd *cobra.Command) (args []string, err error) {
 	return args, nil
 }
 
-// open finds the agent of the host under --root, or opens the node.
-func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
+// open finds the agent of the host under --root, or opens the node; a reader reads its
+// records, and changes nothing.
+func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 	c, err := f.agent(cmd)
 	if err != nil {
 		return nil, err
@@ -107,24 +102,11 @@ func (f *nodeFlags) open(cmd *cobra.Command) (node, error) {
 	opt, err := f.options(cmd)
 	if err != nil {
 		return nil, err
+	}
+	if reader {
+		return agent.NewReader(opt)
 	}
 	return lockNode(cmd.Context(), opt)
-}
-
-// read finds the agent of the host under --root, or reads the records.
-func (f *nodeFlags) read(cmd *cobra.Command) (nodeReader, error) {
-	c, err := f.agent(cmd)
-	if err != nil {
-		return nil, err
-	}
-	if c != nil {
-		return c, nil
-	}
-	opt, err := f.options(cmd)
-	if err != nil {
-		return nil, err
-	}
-	return agent.NewReader(opt)
 }
 
 // agent finds the agent, whose configuration decides instead of these flags; if none
@@ -214,28 +196,25 @@ func noState(dir string) error {
 	return fmt.Errorf("--state %s: there is no such directory, and so no node", dir)
 }
 
-// withNode runs f on the agent at --socket, or on the node of the default options.
-func withNode(cmd *cobra.Command, f func(node) error) error {
-	if err := checkState(cmd); err != nil {
-		return err
-	}
-	n, err := (&nodeFlags{}).open(cmd)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(n), n.Close())
+// withNode runs do on the agent at --socket, or on the node of the default options.
+func withNode(cmd *cobra.Command, do func(node) error) error {
+	return (&nodeFlags{}).with(cmd, false, do)
 }
 
 // withReader is withNode for a command that changes nothing.
-func withReader(cmd *cobra.Command, f func(nodeReader) error) error {
+func withReader(cmd *cobra.Command, do func(node) error) error {
+	return (&nodeFlags{}).with(cmd, true, do)
+}
+
+func (f *nodeFlags) with(cmd *cobra.Command, reader bool, do func(node) error) error {
 	if err := checkState(cmd); err != nil {
 		return err
 	}
-	n, err := (&nodeFlags{}).read(cmd)
+	n, err := f.open(cmd, reader)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(n), n.Close())
+	return errors.Join(do(n), n.Close())
 }
 
 // nodeDir returns the state directory of the node under a root.
@@ -261,7 +240,7 @@ func oneName(cmd *cobra.Command) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = withReader(cmd, func(n nodeReader) error {
+		_ = withReader(cmd, func(n node) error {
 			all, err := n.List(cmd.Context())
 			for i := range all {
 				names = append(names, all[i].ID())

@@ -188,7 +188,7 @@ func kernelRelease(root string) string {
 // workloadGroups returns the names of Berth's workloads by their groups; none if there
 // is no node.
 func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]string, error) {
-	n, err := (&nodeFlags{}).read(cmd)
+	n, err := (&nodeFlags{}).open(cmd, true)
 	if err != nil {
 		return nil, err
 	}

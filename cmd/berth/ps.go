@@ -35,7 +35,7 @@ control group.
 Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withReader(cmd, func(n nodeReader) error {
+			return withReader(cmd, func(n node) error {
 				m, err := newMeters(rootDir(cmd))
 				if err != nil {
 					return err
@@ -81,7 +81,7 @@ type psRow struct {
 
 // listUsage returns the workloads with their usage since the last call. Their
 // explanation is left to berth explain.
-func listUsage(ctx context.Context, n nodeReader, m *meters) ([]psRow, error) {
+func listUsage(ctx context.Context, n node, m *meters) ([]psRow, error) {
 	all, err := n.List(ctx)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
@@ -29,21 +28,16 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 		Example: `  berth resize api --cpus 6
   berth resize batch --quota 2 --memory max`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkState(cmd); err != nil {
-				return err
-			}
-			n, err := policy.open(cmd)
-			if err != nil {
-				return err
-			}
-			if err := spec.validateCPUs(cmd, n); err != nil {
-				return errors.Join(err, n.Close())
-			}
-			w, err := resize(cmd, n, args[0], &spec)
-			if err == nil {
-				err = changed(cmd.OutOrStdout(), output, &w)
-			}
-			return errors.Join(err, n.Close())
+			return policy.with(cmd, false, func(n node) error {
+				if err := spec.validateCPUs(cmd, n); err != nil {
+					return err
+				}
+				w, err := resize(cmd, n, args[0], &spec)
+				if err != nil {
+					return err
+				}
+				return changed(cmd.OutOrStdout(), output, &w)
+			})
 		},
 	}
 	oneName(cmd)

@@ -133,21 +133,19 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	if live {
 		spec.PID, spec.Owner = pid, agent.Owner{PID: pid}
 	}
-	if f.dryRun {
-		n, err := f.read(cmd)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.preview(cmd, n, spec), n.Close())
-	}
-	n, err := f.open(cmd)
+	n, err := f.open(cmd, f.dryRun)
 	if err != nil {
 		return err
 	}
-	if err := f.validateCPUs(cmd, n); err != nil {
-		return errors.Join(err, n.Close())
+	err = f.validateCPUs(cmd, n)
+	switch {
+	case err != nil:
+	case f.dryRun:
+		err = f.preview(cmd, n, spec)
+	default:
+		err = f.begin(cmd, n, spec, path, argv)
 	}
-	return errors.Join(f.begin(cmd, n, spec, path, argv), n.Close())
+	return errors.Join(err, n.Close())
 }
 
 // begin places this process and becomes the command.
@@ -199,10 +197,7 @@ func lookUp(name string) (string, error) {
 }
 
 // preview prints the result that a run would have.
-func (f *runFlags) preview(cmd *cobra.Command, n nodeReader, spec agent.Spec) error {
-	if err := f.validateCPUs(cmd, n); err != nil {
-		return err
-	}
+func (f *runFlags) preview(cmd *cobra.Command, n node, spec agent.Spec) error {
 	w, plan, err := n.Preview(cmd.Context(), spec)
 	if err != nil {
 		return err

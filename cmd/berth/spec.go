@@ -118,7 +118,7 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 
 // validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
 // not to be given away.
-func (f *specFlags) validateCPUs(cmd *cobra.Command, n nodeReader) error {
+func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 	if f.cpuset.IsEmpty() && f.mems.IsEmpty() {
 		return nil
 	}
