@@ -38,7 +38,6 @@ func newAffinity(root *kernel.Root, why string) *affinity {
 	return a
 }
 
-// mask is a new affinity for processes.
 type mask struct {
 	pids []int
 	attr sched.Attr
@@ -62,7 +61,6 @@ func (a *affinity) Observe(w *Workload) Observed {
 	return Observed{There: a.exists(w), Limits: cgroup.Limits{Idle: w.Spec.Settings().Idle}, Notes: a.notes(w)}
 }
 
-// idle reports whether a workload is to run only when nobody else wants to.
 func (w *Workload) idle() bool { return w.Spec.Settings().Idle == cgroup.On }
 
 func (a *affinity) notes(w *Workload) []string {

@@ -182,7 +182,6 @@ func newNode(opt Options) (*Node, error) {
 	return n, kernel.MakePrivateDir(n.opt.Dir)
 }
 
-// fill sets the defaults.
 func (n *Node) fill() (err error) {
 	o := &n.opt
 	if n.root == nil {

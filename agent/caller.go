@@ -117,7 +117,6 @@ func mayHave(ctx context.Context, change string, spec *Spec) error {
 	return nil
 }
 
-// mayChange checks that a workload is the caller's own, or the caller an admin.
 func (t *transaction) mayChange(change, id string) error {
 	b, ok := t.records[id]
 	if !ok {

@@ -72,7 +72,6 @@ func (g *groups) others(c *Transition) ([]*subtree, error) {
 	return append(freed, subtrees...), nil
 }
 
-// confined are the groups to keep off the taken CPUs.
 func (g *groups) confined(c *Transition, taken cpuset.Set) (dirs map[string]bool, err error) {
 	dirs = map[string]bool{}
 	if taken.IsEmpty() {
@@ -149,7 +148,6 @@ func (g *groups) leave(c *Transition, err error) bool {
 	return true
 }
 
-// glob returns the directories that a pattern names.
 func (g *groups) glob(pattern string) ([]string, error) {
 	below, err := fs.Sub(g.root.FS(), g.dir)
 	if err != nil {
@@ -223,7 +221,6 @@ func spares(protected []string, dir string) bool {
 	return slices.ContainsFunc(protected, func(p string) bool { return kernel.Within(dir, p) || kernel.Within(p, dir) })
 }
 
-// protected are the directories of the groups that are to be left alone.
 func (g *groups) protected() (dirs []string, err error) {
 	for _, glob := range g.protect {
 		names, err := g.glob(glob)
@@ -264,7 +261,6 @@ func (g *groups) overridden(c *Transition) []string {
 	return dirs
 }
 
-// dirSet is a set of directories.
 type dirSet map[string]bool
 
 func dirsOf(workloads iter.Seq[*Workload]) dirSet {
@@ -277,7 +273,6 @@ func dirsOf(workloads iter.Seq[*Workload]) dirSet {
 	return dirs
 }
 
-// hold reports whether a path is one of the directories or lies in one.
 func (d dirSet) hold(name string) bool {
 	for ; name != "." && name != "/"; name = path.Dir(name) {
 		if d[name] {

@@ -5,7 +5,6 @@ import (
 	"berth.dev/berth/place"
 )
 
-// decide returns the state with a workload placed.
 func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
 	if !spec.CPUs.IsEmpty() {
 		return givenCPUs(s, &spec.Request, spec.CPUs, spec.Mems)
@@ -71,7 +70,6 @@ func grantOf(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.Gr
 	return g, nil
 }
 
-// granted is the state with a grant.
 func granted(s *place.State, g *place.Grant) (*place.State, error) {
 	offer := s.Offer()
 	offer.Grant = g

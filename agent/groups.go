@@ -104,7 +104,6 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 	return nil, fmt.Errorf("read /%s: no file tells its CPUs", g.dir)
 }
 
-// site is where workloads are placed.
 func (g *groups) site() Site {
 	rest := slices.DeleteFunc(slices.Clone(g.base.Dirs()), func(dir string) bool { return dir == g.dir })
 	return Site{Backend: g.host.Mode(), CPUs: g.allowed, Dirs: append([]string{g.dir}, rest...), Top: g.top}
@@ -188,7 +187,6 @@ func (g *groups) Locate(w *Workload, others iter.Seq[*Workload]) error {
 
 func (g *groups) cpusetDir(w *Workload) string { return path.Join(g.dir, w.Group) }
 
-// made reports whether Berth made the workload's group.
 func (w *Workload) made() bool { return w.Spec.Group == "" && w.Group != "" }
 
 // Processes implements Supervisor. In a group that Berth made, those that the workload
@@ -310,7 +308,6 @@ func (g *groups) plan(c *Transition) (kernel.Plan, error) {
 	}
 }
 
-// enable plans the v2 controllers for the groups that a change is about.
 func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 	if g.version != 2 {
 		return nil, nil

@@ -115,7 +115,6 @@ func (g *groups) idle(c *Transition) (kernel.Plan, error) {
 	return plan, nil
 }
 
-// needs plans those settings that a group does not show yet.
 func (g *groups) needs(c *Transition, group cgroup.Group, settings knob.Settings) (kernel.Plan, error) {
 	plan, err := group.Plan(settings)
 	if err != nil {

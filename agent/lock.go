@@ -11,7 +11,6 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// tryLock takes a lock of a state directory, or returns a BusyError.
 func tryLock(dir, name string) (*os.File, error) {
 	f, err := kernel.LockFile(filepath.Join(dir, name), false)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

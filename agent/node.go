@@ -103,7 +103,6 @@ func (n *Node) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (Work
 	})
 }
 
-// edit carries out a change to one workload.
 func (n *Node) edit(ctx context.Context, spec Spec, kind EventKind, draft func(*transaction, Spec) (*Transition, error)) (w Workload, err error) {
 	id := spec.Request.ID
 	if err := spec.Validate(); err != nil {
@@ -252,7 +251,6 @@ func (n *Node) State(ctx context.Context) (s *place.State, err error) {
 	return s, err
 }
 
-// workload is a workload of a snapshot, for others to see.
 func (t *transaction) workload(v snapshot, id string) Workload {
 	b := v.records[id]
 	w := *b.Workload

@@ -55,7 +55,6 @@ func (m mark) trusted(setter, self int) bool {
 	return self != 0 || m.uid <= 0
 }
 
-// marksOn are the marks on a directory that count for this node.
 func (n *Node) marksOn(dir string) (marks []mark, err error) {
 	all, err := n.root.MarksOf(dir)
 	for _, one := range all {
@@ -66,7 +65,6 @@ func (n *Node) marksOn(dir string) (marks []mark, err error) {
 	return marks, err
 }
 
-// markOf is the mark of a state directory.
 func markOf(dir string) (m mark, err error) {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -137,7 +137,6 @@ func (g *groups) gather(c *Transition, dir string, theirs *int) ([]member, error
 	return all, nil
 }
 
-// owner returns the user whose a directory is, who can make groups there.
 func (g *groups) owner(dir string) (uid int, err error) {
 	info, err := fs.Stat(g.root.FS(), dir)
 	if err != nil {
@@ -203,7 +202,6 @@ func (g *groups) set(name string) (cpuset.Set, error) {
 	return cpuset.Parse(strings.TrimSpace(string(text)))
 }
 
-// place plans the subtrees' CPUs and memory nodes.
 func (g *groups) place(subtrees []*subtree, c *Transition) (kernel.Plan, error) {
 	p := placing{groups: g}
 	for _, name := range []string{ownGroup, idleGroup} {
@@ -256,7 +254,6 @@ func (g *groups) place(subtrees []*subtree, c *Transition) (kernel.Plan, error) 
 	return p.plan, nil
 }
 
-// placing gathers the plan of CPUs and memory nodes.
 type placing struct {
 	*groups
 	plan kernel.Plan
@@ -282,7 +279,6 @@ func (p *placing) widenParent(parent string, subtrees []*subtree) error {
 	return err
 }
 
-// cpus moves a subtree.
 func (p *placing) cpus(u *subtree, to cpuset.Set) {
 	have, had := make([]cpuset.Set, len(u.members)), make([]cpuset.Set, len(u.members))
 	for i, m := range u.members {
@@ -320,7 +316,6 @@ func fit(set, in cpuset.Set) cpuset.Set {
 	return in
 }
 
-// parent is the position of the member that holds member i.
 func (u *subtree) parent(i int) int {
 	dir := path.Dir(u.members[i].dir)
 	return slices.IndexFunc(u.members, func(m member) bool { return m.dir == dir })

@@ -40,7 +40,6 @@ func NewReader(opt Options) (*Node, error) {
 // takes less time than reading them so often.
 const tries = 5
 
-// peek runs f on the records as they are now, without a lock.
 func (n *Node) peek(ctx context.Context, f func(*transaction) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +105,6 @@ func (s store) settledTexts() (texts map[string][]byte, bad map[string]error, se
 	return texts, bad, false, err
 }
 
-// noteUnread passes an event on, once.
 func (n *Node) noteUnread(object, text string) {
 	e := Event{Kind: Failed, Object: object, Text: text}
 	if !n.unread[e] {

@@ -90,7 +90,6 @@ func (t *transaction) dead(id string, there bool) (string, error) {
 	return fmt.Sprintf("its owner, process %d, has ended", owner.PID), nil
 }
 
-// alive reports whether a process is still the one that it was.
 func (n *Node) alive(o Owner) bool {
 	start, ok := startTime(n.root, o.PID)
 	return ok && start == o.Start

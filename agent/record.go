@@ -29,7 +29,6 @@ func fileName(id string) string {
 	return name
 }
 
-// record is what the file of a workload holds.
 type record struct {
 	Boot     string    `json:"boot"`
 	Workload *Workload `json:"workload,omitempty"`
@@ -49,7 +48,6 @@ type head struct {
 	Sum    string `json:"sum"`
 }
 
-// seal returns the text of a file that holds v.
 func seal(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -154,7 +152,6 @@ func field(object any, names ...string) any {
 	return object
 }
 
-// text is the file of a record.
 func (r *record) text() ([]byte, error) {
 	r.Before = r.Workload.Before
 	if r.unknown == nil {

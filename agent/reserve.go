@@ -55,7 +55,6 @@ func (n *Node) Adopt(ctx context.Context, specs []Spec) (*Change, error) {
 	return n.draft(ctx, specs, func(t *transaction) (*Transition, []Refusal, error) { return t.adopted(specs) })
 }
 
-// draft locks the node and decides on a change.
 func (n *Node) draft(ctx context.Context, specs []Spec, decide func(*transaction) (*Transition, []Refusal, error)) (*Change, error) {
 	for i := range specs {
 		if err := specs[i].Validate(); err != nil {
@@ -128,7 +127,6 @@ func (c *Change) establish() (err error) {
 	return c.t.establish(c.to, c.batch, c.done)
 }
 
-// tell passes on what happened.
 func (c *Change) tell() {
 	n := c.t.n
 	now := n.opt.Now()
@@ -161,7 +159,6 @@ func (c *Change) Abort() error {
 	return c.end(errors.Join(err, c.t.n.forget()))
 }
 
-// end gives the node back.
 func (c *Change) end(err error) error {
 	c.over = true
 	defer c.t.n.mu.Unlock()
@@ -238,7 +235,6 @@ func podOf(specs []Spec) string {
 	return specs[0].Request.Group
 }
 
-// adopted is the change that adds workloads that run.
 func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal, error) {
 	a := t.adding()
 	var refusals []Refusal
@@ -318,7 +314,6 @@ func kept(s *place.State, spec *Spec, g *place.Grant) *place.State {
 	return next
 }
 
-// adding collects new workloads.
 type adding struct {
 	t *transaction
 	snapshot
@@ -366,7 +361,6 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	return nil
 }
 
-// transition is the change to what was collected.
 func (a *adding) transition() *Transition {
 	c := a.t.to(a.snapshot, a.focus...)
 	c.processes = a.processes

@@ -31,7 +31,6 @@ type settings struct {
 	Agent     bool           `json:"agent,omitempty"` // stored by an agent
 }
 
-// settings are those that the node is open with.
 func (n *Node) settings() settings {
 	o := &n.opt
 	return settings{

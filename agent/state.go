@@ -32,7 +32,6 @@ func (v *snapshot) change(id string, f func(*Workload)) {
 	v.records[id] = &b
 }
 
-// workload is that of an id, nil if there is none.
 func (v *snapshot) workload(id string) *Workload {
 	if b := v.records[id]; b != nil {
 		return b.Workload
@@ -124,7 +123,6 @@ func (n *Node) end(err error) error {
 	return err
 }
 
-// forget has the records be read anew.
 func (n *Node) forget() error {
 	err := n.held.close()
 	n.held = nil
@@ -158,7 +156,6 @@ func (n *Node) read(ctx context.Context) (*nodeState, error) {
 	return b, nil
 }
 
-// loadStored reads the settings, unless the opener has its own, and the records.
 func (n *Node) loadStored(b *nodeState) error {
 	if err := n.resurvey(); err != nil {
 		return err
@@ -236,7 +233,6 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 	return nil
 }
 
-// corrupt returns a *CorruptError if there are records that cannot be read.
 func (b *nodeState) corrupt() error {
 	names := slices.Sorted(maps.Keys(b.bad))
 	if len(names) == 0 {

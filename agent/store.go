@@ -37,7 +37,6 @@ type store struct {
 	touch func(op string) error // before each change, which fails if it does
 }
 
-// write, rename and remove change the directory.
 func (s store) write(name string, text []byte) error {
 	if err := s.touch("write"); err != nil {
 		return err
@@ -82,7 +81,6 @@ func (s store) prepare(b batch) error {
 	return s.write(batchFile+".new", text)
 }
 
-// abandon removes what prepare wrote.
 func (s store) abandon() error { return s.remove(batchFile + ".new") }
 
 // commitBatch makes the prepared batch the truth, in one step.
@@ -110,7 +108,6 @@ func (s store) install(b batch) error {
 	return s.remove(batchFile)
 }
 
-// drop removes what a batch removes.
 func (s store) drop(b batch) error {
 	for _, name := range b.Drop {
 		if err := s.remove(name); err != nil {

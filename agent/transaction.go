@@ -57,7 +57,6 @@ func (n *Node) transact(ctx context.Context, f func(*transaction) error) (*trans
 	return t, err
 }
 
-// transaction is one change to the records and the kernel.
 type transaction struct {
 	n *Node
 	*nodeState
@@ -187,7 +186,6 @@ func (t *transaction) replace() error {
 	return nil
 }
 
-// to returns the change to a snapshot.
 func (t *transaction) to(v snapshot, focus ...string) *Transition {
 	return &Transition{
 		Log: t.log, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
@@ -299,7 +297,6 @@ func (t *transaction) save(v snapshot) error {
 	return t.install(b)
 }
 
-// converge drives the kernel to the records.
 func (t *transaction) converge() error { return t.commit(t.everything()) }
 
 // everything is the change that looks at everything and is to leave it as it is.

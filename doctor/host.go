@@ -146,7 +146,7 @@ func readHierarchies(h *host) (hierarchies, error) {
 	if !found {
 		return g, errors.New("/proc/self/mountinfo is absent")
 	}
-	mounts, err := cgroup.ParseMountInfo(text)
+	mounts, err := cgroup.ParseMounts(text)
 	if err != nil {
 		return g, fmt.Errorf("read /proc/self/mountinfo: %w", err)
 	}
@@ -165,14 +165,14 @@ func readHierarchies(h *host) (hierarchies, error) {
 
 // unseen is the error of mounts that are listed and cannot be used; nil where
 // no hierarchy with controllers is mounted at all.
-func unseen(mounts []cgroup.MountInfo) error {
+func unseen(mounts []kernel.Mount) error {
 	for _, m := range mounts {
 		named := slices.ContainsFunc(m.Options, func(o string) bool { return strings.HasPrefix(o, "name=") })
-		if m.Version == 2 {
-			return fmt.Errorf("the cgroup2 mount at %s cannot be used: another mount hides its cgroup.controllers, or /proc/self/cgroup is incomplete", m.Dir)
+		if m.Type == "cgroup2" {
+			return fmt.Errorf("the cgroup2 mount at /%s cannot be used: another mount hides its cgroup.controllers, or /proc/self/cgroup is incomplete", m.Dir)
 		}
 		if !named {
-			return fmt.Errorf("the cgroup mount at %s is not told of in /proc/self/cgroup", m.Dir)
+			return fmt.Errorf("the cgroup mount at /%s is not told of in /proc/self/cgroup", m.Dir)
 		}
 	}
 	return nil

@@ -128,7 +128,6 @@ func (e *entry) owns(text string) bool {
 	return e.Format.owns(text, e.Value) || slices.ContainsFunc(e.Also, func(own string) bool { return e.Format.same(text, own) })
 }
 
-// keep returns e if it is to be undone.
 func keep(e *entry) *entry {
 	if e.Keep {
 		return nil

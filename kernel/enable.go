@@ -12,7 +12,6 @@ import (
 	"berth.dev/berth/kernel/knob"
 )
 
-// children returns the child groups of a directory, with their inodes.
 func (r *Root) children(dir string) (map[string]uint64, error) {
 	entries, err := fs.ReadDir(r.FS(), dir)
 	if err != nil {
@@ -73,7 +72,6 @@ func (r *Root) revertEnable(e *entry) (Outcome, error) {
 		strings.Join(kept, " "), path.Dir(e.Path), strings.Join(slices.Compact(users), ", "))
 }
 
-// users returns the child groups that need a controller which e enabled.
 func (r *Root) users(e *entry, controller string) ([]string, error) {
 	dir := path.Dir(e.Path)
 	children, err := r.children(dir)

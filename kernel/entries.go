@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// begin notes e.
 func (l *UndoLog) begin(e *entry) error {
 	if l == nil {
 		return nil
@@ -56,7 +55,6 @@ func (l *UndoLog) also(e *entry, value string) error {
 	return nil
 }
 
-// undoing notes that undoing e begins.
 func (l *UndoLog) undoing(e *entry) error {
 	if e.covered {
 		return nil
@@ -121,7 +119,6 @@ func (l *UndoLog) Outdated(path string) bool {
 	return !slices.ContainsFunc(l.at[path], l.root.isSame)
 }
 
-// isSame reports whether the file or directory of e still exists.
 func (r *Root) isSame(e *entry) bool {
 	inode, err := r.inode(e.Path)
 	return err == nil && (e.Inode == 0 || inode == e.Inode) || err != nil && !gone(err)

@@ -95,7 +95,6 @@ func (r *Root) Kill(ctx context.Context, list func() ([]int, error)) error {
 // pinned is how many processes are held on to at once.
 const pinned = 64
 
-// killListed sends SIGKILL to those of some processes that list returns still.
 func (r *Root) killListed(pids []int, list func() ([]int, error)) error {
 	var pins []*pin
 	defer func() {

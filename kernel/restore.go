@@ -181,7 +181,6 @@ func openDead(root *Root, name string) (l *UndoLog, alive bool, err error) {
 	return l, alive, err
 }
 
-// owner is the process that the log is of.
 func (l *UndoLog) owner() Owner {
 	h := &l.header
 	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: l.name, Root: h.Root}

@@ -72,7 +72,6 @@ func absolute(name string) string {
 	return name
 }
 
-// directory is Files over an os.Root.
 type directory struct{ root *os.Root }
 
 func (d directory) FS() fs.FS { return d.root.FS() }
@@ -86,7 +85,6 @@ func (d directory) WriteFile(name, data string) error {
 	return writeOnce(f, name, data)
 }
 
-// writeOnce hands data over in a single write and closes f.
 func writeOnce(f *os.File, name, data string) error {
 	defer f.Close()
 	// syscall.Write rather than File.Write, which would offer the rest of a
@@ -190,7 +188,6 @@ func (r *Root) Signal(pid int, sig syscall.Signal) error {
 // ids are those of system calls.
 func (r *Root) IsLive() bool { return r.isLive }
 
-// read returns a file's text without its last newline.
 func (r *Root) read(name string) (string, error) {
 	data, err := fs.ReadFile(r.FS(), name)
 	return strings.TrimSuffix(string(data), "\n"), err

@@ -62,7 +62,6 @@ func setStep(of Subject, id knob.ID, value string) (Step, error) {
 	return s, nil
 }
 
-// wholePages rounds an amount of memory down as the kernel does.
 func wholePages(text string) string {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -82,7 +82,6 @@ func (o *Outcome) UnmarshalText(text []byte) error {
 	return plain.UnmarshalWord(outcomeNames[:], text, o)
 }
 
-// reverted is the result of undoing one entry.
 type reverted struct {
 	*entry
 	outcome Outcome
@@ -256,7 +255,6 @@ func (r *Root) widen(e *entry, current string, err error, log *UndoLog) (Outcome
 	return Widened, r.undoError(e, fmt.Errorf("%w: set to the parent's %s instead; once they have left, 'berth restore' makes it empty", bare(err), parents))
 }
 
-// rewrite gives a disturbed file its value back.
 func (r *Root) rewrite(d saved) error {
 	inode, err := r.inode(d.Path)
 	if err != nil || inode != d.Inode {

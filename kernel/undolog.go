@@ -47,7 +47,6 @@ type UndoLog struct {
 	beside  map[string]*entry   // those that disturb a file, by its path
 }
 
-// header is the first line.
 type header struct {
 	Version int    `json:"berthJournal"` // of the format: 1
 	Root    string `json:"root"`         // the Root's directory, absolute
@@ -287,7 +286,6 @@ func (l *UndoLog) load(file io.Reader) error {
 	return nil
 }
 
-// add takes a record that was read.
 func (l *UndoLog) add(r record) error {
 	if r.Do != nil {
 		if r.Seq <= l.last {

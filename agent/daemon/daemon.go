@@ -89,7 +89,6 @@ func Run(ctx context.Context, opt Options) (err error) {
 	return d.run(ctx)
 }
 
-// daemon is a running agent.
 type daemon struct {
 	opt     Options
 	root    *kernel.Root
@@ -166,7 +165,6 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	return d, d.listen(conf)
 }
 
-// path is where a path of the configuration is.
 func (d *daemon) path(p string) string {
 	if d.root.Name() == "/" || p == "" {
 		return p
@@ -183,7 +181,6 @@ func stateDir(c *config.NodeConfig) string {
 	return c.Agent.StateDir
 }
 
-// watch opens what tells of groups.
 func (d *daemon) watch() error {
 	bases := d.keeper.node.Bases()
 	trees, others, prefix, alike, err := treesOf(d.root, bases)
@@ -251,7 +248,6 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// adminsOf returns the numbers of the users in agent.admins.
 func adminsOf(c *config.NodeConfig) (map[int]bool, error) {
 	all := map[int]bool{}
 	for i, name := range c.Agent.Admins {
@@ -270,7 +266,6 @@ func adminsOf(c *config.NodeConfig) (map[int]bool, error) {
 	return all, nil
 }
 
-// run serves and loops until the context ends.
 func (d *daemon) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -315,7 +310,6 @@ func (d *daemon) ending() string {
 	return "everything stays in place"
 }
 
-// where says where it listens.
 func (d *daemon) where() string {
 	text := "at " + d.api.Addr().String()
 	if pages, _ := d.pagesNow(); len(pages) > 0 {
@@ -372,7 +366,6 @@ func (d *daemon) serveAll(ctx, base context.Context, stop context.CancelCauseFun
 	return nil
 }
 
-// hear tells the loop of groups.
 func (d *daemon) hear(ctx context.Context, events chan<- cgroupstat.Event, stop context.CancelCauseFunc) {
 	for {
 		e, err := d.groups.Next(ctx)
@@ -411,7 +404,6 @@ func (d *daemon) take(samples []watch.Sample, from reader) {
 	d.meter.take(time.Now(), d.started, samples, from)
 }
 
-// close closes what is open.
 func (d *daemon) close() error {
 	var errs []error
 	if d.guard != nil {

@@ -78,7 +78,6 @@ func pagesOf(a *config.Agent, socket string, gid int) []*page {
 	})
 }
 
-// try opens the door.
 func (p *page) try() error {
 	l, err := p.listen()
 	if err != nil {
@@ -94,7 +93,6 @@ func (p *page) try() error {
 	return nil
 }
 
-// shut notes why the door is not open.
 func (p *page) shut(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +140,6 @@ func (d *daemon) keepOpen(ctx, base context.Context, p *page, h http.Handler) {
 	}
 }
 
-// noteUnserved tells that a door of the page is not open.
 func (d *daemon) noteUnserved(p *page) {
 	d.note(agent.Failed, fmt.Sprintf("the status page is not served at %s; it is tried again; what answers there is not this agent", p.fault))
 }

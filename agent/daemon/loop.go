@@ -37,7 +37,6 @@ const (
 	maxID = 200
 )
 
-// sources are what the loop waits for.
 type sources struct {
 	groups <-chan cgroupstat.Event
 	// file is the configuration's directory, hangup a wish to read it again.
@@ -54,7 +53,6 @@ type sources struct {
 	alive time.Duration
 }
 
-// group is a control group that is present.
 type group struct {
 	path  string           // from the base on
 	entry *config.Workload // what the configuration makes of it; nil is nothing
@@ -97,7 +95,6 @@ func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
 	return l
 }
 
-// options are those of the node under a configuration.
 func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 	opt := l.base
 	var err error
@@ -118,7 +115,6 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 	return opt, err
 }
 
-// open opens the node under the configuration.
 func (l *loop) open(ctx context.Context) error {
 	opt, err := l.options(l.conf)
 	if err != nil {
@@ -130,7 +126,6 @@ func (l *loop) open(ctx context.Context) error {
 	return l.keeper.open(ctx, opt)
 }
 
-// run loops until the context ends; that is no error.
 func (l *loop) run(ctx context.Context, src sources) error {
 	if err := l.adopt(ctx); err != nil {
 		return err
@@ -197,13 +192,11 @@ func (t *timer) start(d time.Duration) {
 	t.on = true
 }
 
-// ready tells that the agent works from now on.
 func (l *loop) ready(src sources) error {
 	l.note(api.Started, "", src.where)
 	return src.tell("READY=1")
 }
 
-// note records an event of the loop's own.
 func (l *loop) note(kind agent.EventKind, id, text string) {
 	l.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: kind, ID: id, Text: text}})
 }
@@ -289,7 +282,6 @@ func (l *loop) match(g *group) (delegated bool) {
 	return delegated
 }
 
-// idOf names the workload that a group is.
 func idOf(name, path string) string {
 	id := name + ":" + path
 	if len(url.PathEscape(id)) > maxID {
@@ -304,7 +296,6 @@ func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
 	return agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
 }
 
-// specOf is what the configuration wants for a group.
 func (l *loop) specOf(g *group) agent.Spec {
 	spec := SpecOf(l.conf, g.entry, g.id)
 	spec.Group = g.path
@@ -332,7 +323,6 @@ func (l *loop) settle(ctx context.Context, g *group) {
 	}
 }
 
-// put places a workload, or resizes it if it has another place.
 func (l *loop) put(ctx context.Context, spec agent.Spec) error {
 	state, err := l.keeper.State(ctx)
 	if err != nil {

@@ -59,7 +59,6 @@ type meter struct {
 	samples []watch.Sample      // room for one reading
 }
 
-// metered is one workload.
 type metered struct {
 	id      string
 	own     *observe.Readers // nil without CPUs of its own
@@ -263,7 +262,6 @@ func (w *metered) keepAll(at watch.Time, m *meter) {
 	})
 }
 
-// keep keeps a sample as of an instant.
 func (w *metered) keep(at watch.Time, s *watch.Sample) {
 	for i := range w.figures {
 		if f := &w.figures[i]; f.quantity == s.Quantity && f.part == s.Subject.Part {
@@ -276,7 +274,6 @@ func (w *metered) keep(at watch.Time, s *watch.Sample) {
 	w.figures = append(w.figures, f)
 }
 
-// forget ends the figures of a group.
 func (m *meter) forget(group string) error {
 	w := m.metered[group]
 	delete(m.metered, group)

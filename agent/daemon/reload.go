@@ -100,7 +100,6 @@ var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.ne
 // ofNode are fields, or what is before a dot, that the node is opened with.
 var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}
 
-// apply puts another configuration in force, and returns who had to move for it.
 func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []config.Change) (moved []string, err error) {
 	if err := l.check(next); err != nil {
 		return nil, err

@@ -21,11 +21,11 @@ import (
 	"berth.dev/berth/place"
 )
 
-// startKeeper starts the process that releases the workload once this process, which
+// startReaper starts the process that releases the workload once this process, which
 // will be the command, has ended. The command must not find a child that it does not
-// know of, so the keeper is a grandchild whose parent ends at once. When startKeeper
-// returns, the keeper watches.
-func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
+// know of, so the reaper is a grandchild whose parent ends at once. When startReaper
+// returns, the reaper watches.
+func startReaper(cmd *cobra.Command, f *runFlags, id string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
 	if err != nil {
 		return err
 	}
-	c := keeperCommand(append(args, "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
+	c := reaperCommand(append(args, "--kill-left="+strconv.FormatBool(f.killLeft), "--", id, strconv.Itoa(os.Getpid())), w)
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = c.Run()
 	w.Close()
@@ -48,17 +48,16 @@ func startKeeper(cmd *cobra.Command, f *runFlags, id string) error {
 	return nil
 }
 
-// keeperCommand is this program as a keeper that says on a pipe, its descriptor
+// reaperCommand is this program as a reaper that says on a pipe, its descriptor
 // 3, when it watches.
-func keeperCommand(args []string, ready *os.File) *exec.Cmd {
+func reaperCommand(args []string, ready *os.File) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", append([]string{"__keep"}, args...)...)
 	c.Dir, c.ExtraFiles = "/", []*os.File{ready}
 	return c
 }
 
-// childKeepCommand waits for a process to end and releases its workload.
 func childKeepCommand() *cobra.Command {
-	var k keeper
+	var k reaper
 	var fork bool
 	cmd := &cobra.Command{
 		Use:    "__keep ID PID",
@@ -71,7 +70,7 @@ func childKeepCommand() *cobra.Command {
 				if err := closeOthersOnExec(k.ready); err != nil {
 					return err
 				}
-				return keeperCommand(append([]string{"--fork=false"}, os.Args[2:]...), k.ready).Start()
+				return reaperCommand(append([]string{"--fork=false"}, os.Args[2:]...), k.ready).Start()
 			}
 			k.id = args[0]
 			if k.pid, err = strconv.Atoi(args[1]); err != nil {
@@ -82,12 +81,12 @@ func childKeepCommand() *cobra.Command {
 		},
 	}
 	socketFlag(cmd)
-	cmd.Flags().BoolVar(&fork, "fork", true, "start the keeper and end")
+	cmd.Flags().BoolVar(&fork, "fork", true, "start the reaper and end")
 	cmd.Flags().BoolVar(&k.killLeft, "kill-left", false, "kill the processes that are left")
 	return cmd
 }
 
-// closeOthersOnExec closes, in the keeper, the files that the caller of berth run has
+// closeOthersOnExec closes, in the reaper, the files that the caller of berth run has
 // open, such as a lock or the end of a pipe.
 func closeOthersOnExec(keep *os.File) error {
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -103,8 +102,7 @@ func closeOthersOnExec(keep *os.File) error {
 	return nil
 }
 
-// keeper is the state of a keeper.
-type keeper struct {
+type reaper struct {
 	open     func() (node, error)
 	ready    *os.File
 	id       string
@@ -112,8 +110,7 @@ type keeper struct {
 	killLeft bool
 }
 
-// keep waits for the process and releases.
-func (k *keeper) keep(ctx context.Context) error {
+func (k *reaper) keep(ctx context.Context) error {
 	// Stopping a service signals all its processes, and this one is needed after.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	fd, err := unix.PidfdOpen(k.pid, 0)
@@ -134,14 +131,14 @@ func (k *keeper) keep(ctx context.Context) error {
 	return k.release(ctx)
 }
 
-// How often a keeper looks whether processes that were left behind have ended.
+// How often a reaper looks whether processes that were left behind have ended.
 const (
 	keepFirst = 20 * time.Millisecond
 	keepMost  = time.Second
 )
 
 // release releases the workload once it has no processes.
-func (k *keeper) release(ctx context.Context) error {
+func (k *reaper) release(ctx context.Context) error {
 	for wait := keepFirst; ; wait = min(2*wait, keepMost) {
 		dirs, err := k.try(ctx)
 		var occupied *agent.OccupiedError
@@ -156,7 +153,7 @@ func (k *keeper) release(ctx context.Context) error {
 }
 
 // try releases the workload if it is still the one of the process.
-func (k *keeper) try(ctx context.Context) (dirs []string, err error) {
+func (k *reaper) try(ctx context.Context) (dirs []string, err error) {
 	n, err := k.open()
 	if err != nil {
 		return nil, err

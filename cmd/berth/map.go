@@ -52,7 +52,6 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 	return cmd
 }
 
-// ownerRow is a workload in the map's JSON.
 type ownerRow struct {
 	ID    string      `json:"id"`
 	Class place.Class `json:"class"`
@@ -77,7 +76,6 @@ func owners(s *place.State) ownersMap {
 	return m
 }
 
-// ownerMap is a drawing of owners with their classes.
 type ownerMap struct {
 	*replayDrawing
 	classes map[rune]place.Class
@@ -104,7 +102,6 @@ func (m *ownerMap) draw(s *place.State) string {
 	return b.String()
 }
 
-// coloured writes a mark in the colour of its class.
 func (m *ownerMap) coloured(mark rune) string {
 	colour := map[place.Class]string{place.LSE: "31", place.LSR: "33", place.LS: "34", place.BE: "32", place.System: "35"}
 	class, owned := m.classes[mark]

@@ -41,7 +41,6 @@ type node interface {
 // change at a time, an agent for good.
 const nodePatience = 10 * time.Second
 
-// nodeFlags are the options of a node on the command line.
 type nodeFlags struct {
 	policy  string
 	confine []string
@@ -66,7 +65,6 @@ func socketOf(cmd *cobra.Command) string {
 	return socket
 }
 
-// stateOf returns the node's directory, and whether it was named.
 func stateOf(cmd *cobra.Command) (dir string, named bool) {
 	if dir, _ = cmd.Flags().GetString("state"); dir != "" {
 		return dir, true
@@ -217,7 +215,6 @@ func (f *nodeFlags) with(cmd *cobra.Command, reader bool, do func(node) error) e
 	return errors.Join(do(n), n.Close())
 }
 
-// nodeDir returns the state directory of the node under a root.
 func nodeDir(root string) string {
 	if filepath.Clean(root) != "/" {
 		return filepath.Join(root, "run/berth/node")
@@ -251,7 +248,6 @@ func oneName(cmd *cobra.Command) {
 	}
 }
 
-// completeWords completes a flag with some words.
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }

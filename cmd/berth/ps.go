@@ -65,7 +65,6 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 	return cmd
 }
 
-// wait waits, or until the context ends.
 func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -73,7 +72,6 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// psRow is a workload in a list.
 type psRow struct {
 	agent.Workload
 	Usage usage `json:"usage"`
@@ -99,7 +97,6 @@ func listUsage(ctx context.Context, n node, m *meters) ([]psRow, error) {
 	return rows, nil
 }
 
-// psTable has a line for each workload.
 func psTable(rows []psRow, wide bool, now time.Time) string {
 	if len(rows) == 0 {
 		return "no workloads\n"
@@ -136,7 +133,6 @@ func askedCPU(w *agent.Workload) string {
 	return place.Milli(w.Spec.Request.Milli).String()
 }
 
-// dash returns a dash for an empty text.
 func dash(text string) string {
 	if text == "" {
 		return "–"

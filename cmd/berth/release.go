@@ -70,7 +70,7 @@ func release(ctx context.Context, n node, id string, kill bool) error {
 		var gone *place.NotHeldError
 		switch {
 		case errors.As(err, &gone) && listed:
-			return nil, nil // released, maybe by the keeper of berth run, since its processes have ended
+			return nil, nil // released, maybe by the reaper of berth run, since its processes have ended
 		case errors.As(err, &occupied):
 			listed = true
 			return occupied.PIDs, nil

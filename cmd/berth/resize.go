@@ -61,7 +61,6 @@ func resize(cmd *cobra.Command, n node, id string, f *specFlags) (w agent.Worklo
 	return n.Resize(cmd.Context(), next)
 }
 
-// changed prints the CPUs of a changed workload.
 func changed(out io.Writer, output string, w *agent.Workload) error {
 	if output == "json" {
 		return writeJSON(out, w)

@@ -21,7 +21,6 @@ import (
 	"berth.dev/berth/place/policies"
 )
 
-// restoreCommand restores what killed runs left.
 func restoreCommand() *cobra.Command {
 	var r restoring
 	cmd := &cobra.Command{
@@ -70,14 +69,12 @@ not be restored or read, or a guard runs that has active remedies, 2 for wrong u
 	return cmd
 }
 
-// restoring holds the flags of berth restore.
 type restoring struct {
 	root, journals, output string
 	state                  string // the node's directory
 	dryRun, all            bool
 }
 
-// restoreReport lists the restored values of journals and node.
 type restoreReport struct {
 	kernel.Report
 	Node *nodeReport `json:"node,omitempty"`
@@ -85,7 +82,6 @@ type restoreReport struct {
 	Guard *guardReport `json:"guard,omitempty"`
 }
 
-// nodeReport is the result of restoring the node.
 type nodeReport struct {
 	Dir string `json:"dir"`
 	// Kept is true if an agent keeps it, so that it was left alone.
@@ -140,7 +136,6 @@ func (r *restoring) undo(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// guardDir is the guard's state directory.
 func (r *restoring) guardDir(root *kernel.Root) string {
 	if r.state != "" {
 		return agent.GuardDir(r.state)
@@ -210,7 +205,6 @@ func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Op
 	return errors.Join(lost, r.settleNoted(ctx, report, opt))
 }
 
-// lostLedger says that an undo log was set aside.
 func lostLedger(header *kernel.HeaderError, to string) error {
 	return fmt.Errorf("restore: undo log %s: %w: it is %s now, and its entries were not restored: check by hand the values and groups that it lists, then delete it", header.File, header.Cause, to)
 }
@@ -278,7 +272,6 @@ func printRestored(w io.Writer, r kernel.Report) {
 	}
 }
 
-// undoing returns the shell command that undoes a step.
 func undoing(item kernel.Item) string {
 	s := item.Step
 	switch s.Op {

@@ -148,9 +148,8 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	return errors.Join(err, n.Close())
 }
 
-// begin places this process and becomes the command.
 func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path string, argv []string) error {
-	if err := startKeeper(cmd, f, spec.Request.ID); err != nil {
+	if err := startReaper(cmd, f, spec.Request.ID); err != nil {
 		return err
 	}
 	w, err := n.Place(cmd.Context(), spec)

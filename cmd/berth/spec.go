@@ -59,7 +59,6 @@ func classWords() (words []string) {
 	return words
 }
 
-// classHelp has a line for each class.
 func classHelp() string {
 	var b strings.Builder
 	for _, c := range forHand() {
@@ -68,7 +67,6 @@ func classHelp() string {
 	return b.String()
 }
 
-// apply changes a spec as the flags that were given say.
 func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	r, l := &s.Request, &s.Limits
 	if f.cpus < 0 {

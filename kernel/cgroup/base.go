@@ -11,7 +11,6 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// base is where groups may be made.
 type base struct {
 	host  *Host
 	parts []part
@@ -168,7 +167,6 @@ func (h *Host) mayHost(dir string) bool {
 // alone may hold processes beside children: it alone has no cgroup.type.
 func (h *Host) isTop(dir string) bool { return !h.exists(dir + "/cgroup.type") }
 
-// populated reports whether a group itself holds processes.
 func (h *Host) populated(dir string) bool {
 	text, err := fs.ReadFile(h.root.FS(), dir+"/cgroup.procs")
 	return err == nil && len(strings.TrimSpace(string(text))) > 0

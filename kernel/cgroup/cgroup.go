@@ -66,7 +66,6 @@ type Hierarchy struct {
 // core are what every v2 group has without enabling a controller.
 var core = [...]string{CPUAcct, Freezer, Pressure}
 
-// has reports whether groups of h can do what the controller is for.
 func (h *Hierarchy) has(controller string) bool {
 	return slices.Contains(h.Controllers, controller) || h.Version == 2 && slices.Contains(core[:], controller)
 }
@@ -103,7 +102,7 @@ func Detect(root *kernel.Root) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
-	mounts, err := ParseMountInfo(string(mountText))
+	mounts, err := ParseMounts(string(mountText))
 	if err != nil {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
@@ -139,13 +138,13 @@ func membership(root *kernel.Root, pid string) ([]Membership, error) {
 // the process's own group, writable, and as much as possible of the tree; of
 // equals the first. Of several at one place, the last hides the others; a v2
 // mount without cgroup.controllers is hidden by something else.
-func hierarchy(root *kernel.Root, m Membership, mounts []MountInfo) (h Hierarchy, ok bool, err error) {
+func hierarchy(root *kernel.Root, m Membership, mounts []kernel.Mount) (h Hierarchy, ok bool, err error) {
 	best := -1
 	for i, mount := range mounts {
-		if mount.Version == 2 != (m.ID == 0) || m.ID != 0 && !slices.Contains(mount.Options, m.Controllers[0]) {
+		if isV2 := mount.Type == "cgroup2"; isV2 != (m.ID == 0) || m.ID != 0 && !slices.Contains(mount.Options, m.Controllers[0]) {
 			continue
 		}
-		if slices.ContainsFunc(mounts[i+1:], func(later MountInfo) bool { return later.Dir == mount.Dir }) {
+		if slices.ContainsFunc(mounts[i+1:], func(later kernel.Mount) bool { return later.Dir == mount.Dir }) {
 			continue
 		}
 		c, score := candidate(m, mount)
@@ -172,15 +171,10 @@ func hierarchy(root *kernel.Root, m Membership, mounts []MountInfo) (h Hierarchy
 }
 
 // candidate is the hierarchy of m as a mount shows it, and how good that is.
-func candidate(m Membership, mount MountInfo) (c Hierarchy, score int) {
-	c = Hierarchy{
-		Version:  mount.Version,
-		Dir:      strings.TrimPrefix(path.Clean(mount.Dir), "/"),
-		Root:     mount.Root,
-		ReadOnly: mount.ReadOnly,
-	}
-	if c.Dir == "" {
-		c.Dir = "."
+func candidate(m Membership, mount kernel.Mount) (c Hierarchy, score int) {
+	c = Hierarchy{Version: 1, Dir: mount.Dir, Root: mount.Root, ReadOnly: mount.ReadOnly}
+	if mount.Type == "cgroup2" {
+		c.Version = 2
 	}
 	if own, ok := c.dirOf(m.Path); ok {
 		c.Own = own

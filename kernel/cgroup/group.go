@@ -56,7 +56,6 @@ func (g Group) Trees() []Hierarchy {
 
 func (g Group) dir(p part) string { return path.Join(p.dir, g.rel) }
 
-// part returns the part that a controller is in.
 func (g Group) part(controller string) (part, error) {
 	for _, p := range g.base.parts {
 		if slices.Contains(p.controllers, controller) {
@@ -94,7 +93,6 @@ func (g Group) Create(children ...string) (kernel.Plan, error) {
 	return plan, nil
 }
 
-// creation plans groups in one hierarchy.
 type creation struct {
 	host    *Host
 	part    part
@@ -167,7 +165,6 @@ func (c *creation) inherited(dir, file string) (string, error) {
 	return value, nil
 }
 
-// enable plans the controllers in parent's cgroup.subtree_control.
 func (c *creation) enable(parent string) error {
 	if c.enabled[parent] {
 		return nil

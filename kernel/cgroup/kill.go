@@ -90,7 +90,6 @@ func (g Group) killable() ([]int, error) {
 	return pids, nil
 }
 
-// children returns the groups just below g, in any hierarchy.
 func (g Group) children() ([]Group, error) {
 	var names []string
 	for _, p := range g.base.parts {

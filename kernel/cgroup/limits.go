@@ -130,7 +130,6 @@ func (l Limits) Settings() knob.Settings {
 	return settings
 }
 
-// value returns a field of Limits as text.
 func value(k *knob.Knob, field any) string {
 	switch v := field.(type) {
 	case Switch:

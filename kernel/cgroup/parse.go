@@ -3,51 +3,25 @@ package cgroup
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
 	"berth.dev/berth/kernel"
 )
 
-// MountInfo is one cgroup line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
-type MountInfo struct {
-	// Version is 1 or 2.
-	Version int
-	// Root is the directory of the hierarchy that is mounted: "/" unless it is
-	// a bind mount. It starts with "/.." when it lies outside the reader's
-	// cgroup namespace.
-	Root string
-	// Dir is the mount point, absolute.
-	Dir string
-	// ReadOnly is true where either mount or file system is read-only.
-	ReadOnly bool
-	// Options are the file system's own options; on v1 the controllers are
-	// among them.
-	Options []string
-}
-
-// ParseMountInfo reads the text of /proc/PID/mountinfo and returns the cgroup
-// and cgroup2 mounts, in the file's order.
-func ParseMountInfo(text string) ([]MountInfo, error) {
+// ParseMounts reads the text of /proc/PID/mountinfo (proc_pid_mountinfo(5)) and returns the
+// cgroup and cgroup2 mounts, in the file's order. The Root of one starts with "/.." when it
+// lies outside the reader's cgroup namespace.
+func ParseMounts(text string) ([]kernel.Mount, error) {
 	all, err := kernel.ParseMounts(text)
-	if err != nil {
-		return nil, err
-	}
-	var mounts []MountInfo
+	all = slices.DeleteFunc(all, func(m kernel.Mount) bool { return !m.IsCgroup() })
 	for _, m := range all {
-		if !m.IsCgroup() {
-			continue
-		}
 		if !path.IsAbs(m.Root) {
 			return nil, fmt.Errorf("mountinfo: /%s: its root %q is not absolute", m.Dir, m.Root)
 		}
-		version := 1
-		if m.Type == "cgroup2" {
-			version = 2
-		}
-		mounts = append(mounts, MountInfo{Version: version, Root: m.Root, Dir: "/" + m.Dir, ReadOnly: m.ReadOnly, Options: m.Options})
 	}
-	return mounts, nil
+	return all, err
 }
 
 // Membership is one line of /proc/PID/cgroup: where a process is in one

@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
 )
 
-func TestParseMountInfo(t *testing.T) {
+func TestParseMounts(t *testing.T) {
 	t.Parallel()
 	const text = `20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 20 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - tmpfs tmpfs ro,mode=755
@@ -15,15 +17,15 @@ func TestParseMountInfo(t *testing.T) {
 33 30 0:29 /../.. /odd\040place\134x rw - cgroup cpuset rw,cpuset,xattr
 34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
 `
-	got, err := ParseMountInfo(text)
+	got, err := ParseMounts(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []MountInfo{
-		{Version: 2, Root: "/", Dir: "/sys/fs/cgroup/unified", Options: []string{"rw", "nsdelegate"}},
-		{Version: 1, Root: "/docker/a", Dir: "/sys/fs/cgroup/cpu,cpuacct", ReadOnly: true, Options: []string{"rw", "cpu", "cpuacct"}},
-		{Version: 1, Root: "/../..", Dir: `/odd place\x`, Options: []string{"rw", "cpuset", "xattr"}},
-		{Version: 1, Root: "/", Dir: "/sys/fs/cgroup/systemd", Options: []string{"rw", "xattr", "name=systemd"}},
+	want := []kernel.Mount{
+		{Type: "cgroup2", Root: "/", Dir: "sys/fs/cgroup/unified", Options: []string{"rw", "nsdelegate"}},
+		{Type: "cgroup", Root: "/docker/a", Dir: "sys/fs/cgroup/cpu,cpuacct", ReadOnly: true, Options: []string{"rw", "cpu", "cpuacct"}},
+		{Type: "cgroup", Root: "/../..", Dir: `odd place\x`, Options: []string{"rw", "cpuset", "xattr"}},
+		{Type: "cgroup", Root: "/", Dir: "sys/fs/cgroup/systemd", Options: []string{"rw", "xattr", "name=systemd"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -40,7 +42,7 @@ func TestParseMountInfo(t *testing.T) {
 		"relative dir":     "31 30 0:27 / sys rw - cgroup2 cgroup2 rw",
 		"relative root":    "31 30 0:27 x /sys rw - cgroup2 cgroup2 rw",
 	} {
-		if got, err := ParseMountInfo(line); err == nil {
+		if got, err := ParseMounts(line); err == nil {
 			t.Errorf("%s: %+v, want an error", name, got)
 		}
 	}
@@ -80,16 +82,16 @@ func TestParsePIDs(t *testing.T) {
 	}
 }
 
-func FuzzParseMountInfo(f *testing.F) {
+func FuzzParseMounts(f *testing.F) {
 	f.Add("31 30 0:27 /a /sys/fs/cgroup\\040x rw,nosuid shared:5 master:2 - cgroup2 cgroup2 rw,nsdelegate\n")
 	f.Add("33 30 0:29 /../.. /x ro - cgroup cpuset rw,cpuset")
 	f.Fuzz(func(t *testing.T, text string) {
-		mounts, err := ParseMountInfo(text)
+		mounts, err := ParseMounts(text)
 		if err != nil {
 			return
 		}
 		for _, m := range mounts {
-			if m.Version < 1 || m.Version > 2 || m.Root == "" || m.Dir == "" {
+			if !m.IsCgroup() || m.Root == "" || m.Dir == "" {
 				t.Errorf("%+v", m)
 			}
 		}

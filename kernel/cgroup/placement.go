@@ -102,7 +102,6 @@ func depth(g Group) int {
 	return 1 + strings.Count(g.rel, "/")
 }
 
-// set reads a file that holds a set.
 func (h *Host) set(name string) (cpuset.Set, error) {
 	text, ok, err := h.read(name)
 	if err != nil {

@@ -156,7 +156,6 @@ func (f *File) Value(key, text string) (value string, ok bool) {
 	return value, value != ""
 }
 
-// lineOf returns the rest of the line of a key, in a text with a line per key.
 func lineOf(text, key string) (rest string, ok bool) {
 	for line := range strings.Lines(text) {
 		if rest, ok = strings.CutPrefix(strings.TrimSpace(line), key+" "); ok {
@@ -174,7 +173,6 @@ func (k *Knob) FilesOf(version int) []File {
 	return k.V2
 }
 
-// files are all of a row, v2's first.
 func (k *Knob) files() []File { return append(slices.Clone(k.V2), k.V1...) }
 
 // Files returns the names of all files of the setting, v2's first.

@@ -140,7 +140,6 @@ func checkDevice(key string) error {
 	return nil
 }
 
-// known is a row that Berth does not set.
 func known(name, controller, file, def, property string) *Knob {
 	return &Knob{Name: name, Words: name, Controller: controller, Default: def, V2: []File{{Name: file}}, Property: property, ReadOnly: true}
 }

@@ -176,7 +176,6 @@ func setPolicy(tid int, p Policy, priority int) error {
 	return nil
 }
 
-// threads returns the threads of a live process (/proc/PID/task), in rising order.
 func threads(pid int) ([]int, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	entries, err := os.ReadDir(dir)

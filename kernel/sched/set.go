@@ -14,7 +14,6 @@ import (
 // process whose threads multiply faster than that.
 const passes = 100
 
-// thread is one thread as it was before.
 type thread struct {
 	started  string
 	original State
@@ -74,7 +73,6 @@ func eachThread(pid int, f func(tid int) error) error {
 	return fmt.Errorf("new threads after %d passes", passes)
 }
 
-// set changes one thread and reads it back.
 func set(tid int, a Attr) error {
 	if !a.Affinity.IsEmpty() {
 		if err := setAffinity(tid, a.Affinity); err != nil {

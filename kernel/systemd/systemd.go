@@ -30,6 +30,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/knob"
 )
 
 // mount is where cgroup v2 is.
@@ -125,7 +126,6 @@ func (f *Files) connect(ctx context.Context) (Bus, error) {
 	return bus, err
 }
 
-// unit is a unit that owns a group.
 type unit struct {
 	name, kind string
 	active     bool // its group exists
@@ -201,7 +201,6 @@ func text(p *sd.Property, err error) (string, error) {
 	return s, nil
 }
 
-// ignoreUnknown takes away an error that says that there is no such unit.
 func ignoreUnknown(name string, err error) error {
 	if e, ok := errors.AsType[dbus.Error](err); ok && (e.Name == "org.freedesktop.systemd1.NoSuchUnit" ||
 		strings.HasPrefix(e.Name, "org.freedesktop.DBus.Error.Unknown")) {
@@ -242,7 +241,7 @@ func (f *Files) WriteFile(name, data string) error {
 // set sets the properties behind a file. A cpuset that is to be empty first gets
 // its parent's: before Linux 7 the kernel keeps that of a group with processes.
 func (f *Files) set(ctx context.Context, u unit, k property, name, value string) error {
-	if k.set && value == "" && u.active {
+	if k.Type == knob.Set && value == "" && u.active {
 		dir, file := path.Split(name)
 		all, err := fs.ReadFile(f.Files.FS(), path.Join(dir, "..", file+".effective"))
 		if err != nil {
