@@ -1,5 +1,5 @@
-// Package api is the agent's door: HTTP with JSON on a Unix socket, and the
-// client of it.
+// Package api is the agent's API: HTTP with JSON on a Unix socket, and the client of
+// it.
 //
 // A Server shows a Node, which changes things, and a View, which tells what is; the
 // Client offers the same methods, with the same typed errors, so that a caller
@@ -42,7 +42,7 @@ type View interface {
 	About(ctx context.Context) (About, error)
 	// Machine is the hardware and who holds what of it.
 	Machine(ctx context.Context) (Machine, error)
-	// Config is the configuration in force.
+	// Config is the active configuration.
 	Config(ctx context.Context) (Config, error)
 	// Stats are the latest figures of every workload, by rising id.
 	Stats(ctx context.Context) (Stats, error)
@@ -89,7 +89,7 @@ type Machine struct {
 	Shared cpuset.Set `json:"shared"`
 	// Owners are the workloads by rising id.
 	Owners []Owner `json:"owners"`
-	// Saved is the books, without explanations; see Client.State.
+	// Saved is the state, without explanations; see Client.State.
 	Saved place.Saved `json:"saved"`
 }
 
@@ -107,13 +107,13 @@ type Owner struct {
 	Mems cpuset.Set `json:"mems,omitzero"`
 }
 
-// Config is the configuration in force.
+// Config is the active configuration.
 type Config struct {
 	// File is where it is from, "" for the defaults.
 	File   string             `json:"file,omitempty"`
 	Loaded time.Time          `json:"loaded"`
 	Config *config.NodeConfig `json:"config"`
-	// Refused says what is wrong with what the file holds now; "" if it is in force.
+	// Refused says what is wrong with what the file holds now; "" if it is active.
 	Refused string `json:"refused,omitempty"`
 	// Pending are the changes that wait for the next start.
 	Pending []string `json:"pending,omitempty"`

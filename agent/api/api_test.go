@@ -26,8 +26,8 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// books is a Node and a View in memory: the real policy, no kernel.
-type books struct {
+// fake is a Node and a View in memory: the real policy, no kernel.
+type fake struct {
 	state *place.State
 	specs map[string]agent.Spec
 	fail  error
@@ -36,7 +36,7 @@ type books struct {
 	mode  config.GuardMode // of the guard
 }
 
-func newBooks(t testing.TB) *books {
+func newFake(t testing.TB) *fake {
 	t.Helper()
 	m, err := machine.Short("1s2n2c2t")
 	if err != nil {
@@ -50,10 +50,10 @@ func newBooks(t testing.TB) *books {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &books{state: s, specs: map[string]agent.Spec{}}
+	return &fake{state: s, specs: map[string]agent.Spec{}}
 }
 
-func (b *books) workload(s *place.State, id string) (w agent.Workload, err error) {
+func (b *fake) workload(s *place.State, id string) (w agent.Workload, err error) {
 	g, ok := s.Grant(id)
 	if !ok {
 		return w, &place.NotHeldError{ID: id}
@@ -63,7 +63,7 @@ func (b *books) workload(s *place.State, id string) (w agent.Workload, err error
 	return w, nil
 }
 
-func (b *books) draft(ctx context.Context, spec agent.Spec) (s *place.State, err error) {
+func (b *fake) draft(ctx context.Context, spec agent.Spec) (s *place.State, err error) {
 	b.asked = spec
 	b.by, _ = PeerOf(ctx)
 	if b.fail != nil {
@@ -80,7 +80,7 @@ func (b *books) draft(ctx context.Context, spec agent.Spec) (s *place.State, err
 	return b.state.Commit(offer)
 }
 
-func (b *books) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+func (b *fake) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
 	if _, held := b.state.Grant(spec.Request.ID); held {
 		return w, &place.HeldError{ID: spec.Request.ID}
 	}
@@ -92,7 +92,7 @@ func (b *books) Place(ctx context.Context, spec agent.Spec) (w agent.Workload, e
 	return b.workload(s, spec.Request.ID)
 }
 
-func (b *books) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload, p kernel.Plan, err error) {
+func (b *fake) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload, p kernel.Plan, err error) {
 	s, err := b.draft(ctx, spec)
 	if err != nil {
 		return w, nil, err
@@ -101,7 +101,7 @@ func (b *books) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload,
 	return w, kernel.Plan{{Path: "a/cpuset.cpus", Value: w.CPUs.String(), Format: kernel.List}}, err
 }
 
-func (b *books) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
+func (b *fake) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
 	if _, held := b.state.Grant(spec.Request.ID); !held {
 		return w, &place.NotHeldError{ID: spec.Request.ID}
 	}
@@ -113,13 +113,13 @@ func (b *books) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, 
 	return b.workload(s, spec.Request.ID)
 }
 
-func (b *books) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error) {
+func (b *fake) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error) {
 	spec := b.specs[id]
 	spec.CPUs, spec.Mems = cpus, mems
 	return b.Resize(ctx, spec)
 }
 
-func (b *books) Release(_ context.Context, id string, kill bool) error {
+func (b *fake) Release(_ context.Context, id string, kill bool) error {
 	if b.fail != nil && !kill {
 		return b.fail
 	}
@@ -130,14 +130,14 @@ func (b *books) Release(_ context.Context, id string, kill bool) error {
 	return err
 }
 
-func (b *books) Get(_ context.Context, id string) (agent.Workload, error) {
+func (b *fake) Get(_ context.Context, id string) (agent.Workload, error) {
 	if b.fail != nil {
 		return agent.Workload{}, b.fail
 	}
 	return b.workload(b.state, id)
 }
 
-func (b *books) List(context.Context) (all []agent.Workload, err error) {
+func (b *fake) List(context.Context) (all []agent.Workload, err error) {
 	for g := range b.state.Grants() {
 		w, err := b.workload(b.state, g.ID)
 		if err != nil {
@@ -148,20 +148,20 @@ func (b *books) List(context.Context) (all []agent.Workload, err error) {
 	return all, b.fail
 }
 
-func (b *books) About(context.Context) (About, error) {
+func (b *fake) About(context.Context) (About, error) {
 	return About{Backend: "none", Policy: "berth", Waiting: []Waiting{{ID: "late", Group: "a/late", Reason: "no room"}}}, nil
 }
 
-func (b *books) Machine(context.Context) (Machine, error) {
+func (b *fake) Machine(context.Context) (Machine, error) {
 	m := MachineOf(b.state)
 	return m, nil
 }
 
-func (b *books) Config(context.Context) (Config, error) {
+func (b *fake) Config(context.Context) (Config, error) {
 	return Config{File: "node.yaml", Config: config.Default()}, nil
 }
 
-func (b *books) Stats(context.Context) (Stats, error) {
+func (b *fake) Stats(context.Context) (Stats, error) {
 	rate := 0.5
 	return Stats{Time: time.Unix(1000, 0).UTC(), Workloads: []Figures{{ID: "a", Figures: []Figure{
 		{Quantity: watch.CPUTime, Value: 10, Rate: &rate},
@@ -170,7 +170,7 @@ func (b *books) Stats(context.Context) (Stats, error) {
 }
 
 // serve starts a server and returns its socket.
-func serve(t testing.TB, b *books, h *History) string {
+func serve(t testing.TB, b *fake, h *History) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := Listen(socket, -1)
@@ -200,9 +200,9 @@ func spec(id string, class place.Class, milli int) agent.Spec {
 // Through the wire everything is as without it.
 func TestClientIsANode(t *testing.T) {
 	t.Parallel()
-	far := newBooks(t)
+	far := newFake(t)
 	c := dial(t, serve(t, far, NewHistory(8, 0)))
-	near := newBooks(t)
+	near := newFake(t)
 	var nodes = []Node{near, c}
 	same := func(step string, ask func(Node) (any, error)) {
 		t.Helper()
@@ -259,7 +259,7 @@ func text(t *testing.T, v any) string {
 // Every typed error arrives as what it was.
 func TestErrorsOverTheWire(t *testing.T) {
 	t.Parallel()
-	b := newBooks(t)
+	b := newFake(t)
 	c := dial(t, serve(t, b, NewHistory(8, 0)))
 	set := cpuset.MustParse("1-3")
 	for _, want := range []error{
@@ -352,7 +352,7 @@ func (r *recorder) Write(text []byte) (n int, e error) {
 
 func TestRefusedRequests(t *testing.T) {
 	t.Parallel()
-	b := newBooks(t)
+	b := newFake(t)
 	h := (&Server{Node: b, View: b, History: NewHistory(8, 0)}).Handler()
 	good := `{"request":{"id":"a","class":"LS"}}`
 	for _, tc := range []struct {
@@ -583,7 +583,7 @@ func TestHistory(t *testing.T) {
 func TestEventsResume(t *testing.T) {
 	t.Parallel()
 	h := NewHistory(8, 0)
-	c := dial(t, serve(t, newBooks(t), h))
+	c := dial(t, serve(t, newFake(t), h))
 	add := func(id string) { h.Add(Event{Event: agent.Event{Kind: agent.Placed, ID: id}}) }
 	add("a")
 	var got []string
@@ -620,7 +620,7 @@ func TestServerHasBounds(t *testing.T) {
 	}
 	h := NewHistory(8, 0)
 	h.Add(Event{})
-	b := newBooks(t)
+	b := newFake(t)
 	w := &recorder{header: http.Header{}}
 	r, _ := http.NewRequest("GET", "http://agent/v1/events?follow=false", nil)
 	(&Server{Node: b, View: b, Guardian: b, History: h}).Handler().ServeHTTP(w, asked(r, os.Geteuid()))

@@ -228,7 +228,7 @@ func (c *Client) State(ctx context.Context) (*place.State, error) {
 	}
 	s, err := fresh.Reinstate(m.Saved)
 	if err != nil {
-		return nil, fmt.Errorf("agent's books: %w", err)
+		return nil, fmt.Errorf("agent's state: %w", err)
 	}
 	return s, nil
 }
@@ -248,7 +248,7 @@ func (c *Client) Machine(ctx context.Context) (Machine, error) {
 	return fetch[Machine](ctx, c, "GET", "machine", nil)
 }
 
-// Config is the configuration in force.
+// Config is the active configuration.
 func (c *Client) Config(ctx context.Context) (Config, error) {
 	return fetch[Config](ctx, c, "GET", "config", nil)
 }

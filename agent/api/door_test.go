@@ -90,7 +90,7 @@ func TestDoorRefusesOtherSites(t *testing.T) {
 // Without a user there is nothing to be had of the API, however the request came.
 func TestAPIWantsToKnowWho(t *testing.T) {
 	t.Parallel()
-	b := newBooks(t)
+	b := newFake(t)
 	h := (&Server{Node: b, View: b, Guardian: b, History: NewHistory(8, 0)}).Handler()
 	for _, target := range []string{"/v1/agent", "/v1/workloads", "/v1/events?follow=false", "/"} {
 		w := httptest.NewRecorder()
@@ -106,7 +106,7 @@ func TestListenersAreBounded(t *testing.T) {
 	if os.Geteuid() == stranger {
 		t.Skip("this user is to be another one than the stranger")
 	}
-	b := newBooks(t)
+	b := newFake(t)
 	h := (&Server{Node: b, View: b, Guardian: b, History: NewHistory(8, 0)}).Handler()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 const (
 	Started  agent.EventKind = "started"  // the agent is ready
 	Stopping agent.EventKind = "stopping" // the agent stops
-	Reloaded agent.EventKind = "reloaded" // another configuration is in force
+	Reloaded agent.EventKind = "reloaded" // another configuration is active
 	Kept     agent.EventKind = "kept"     // another configuration was refused; the old one stays
 	Lost     agent.EventKind = "lost"     // events that are no longer kept
 	Slow     agent.EventKind = "slow"     // groups are not all watched

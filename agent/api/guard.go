@@ -20,8 +20,8 @@ const (
 
 // Guardian sets what the guard does. The agent's daemon and *Client are some.
 type Guardian interface {
-	// SetMode changes the guard's mode until the configuration's changes. Everything is
-	// given back first.
+	// SetMode restores everything, then changes the guard's mode until the
+	// configuration's changes.
 	SetMode(ctx context.Context, mode config.GuardMode) error
 }
 

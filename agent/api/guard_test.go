@@ -17,7 +17,7 @@ import (
 	"berth.dev/berth/watch"
 )
 
-func (b *books) Guard(context.Context) (Guard, error) {
+func (b *fake) Guard(context.Context) (Guard, error) {
 	mode := config.GuardObserve
 	if b.mode != "" {
 		mode = b.mode
@@ -26,7 +26,7 @@ func (b *books) Guard(context.Context) (Guard, error) {
 	return Guard{Mode: mode, Configured: config.GuardObserve, Status: &s, Workloads: map[string]string{"batch/x": "batch"}}, nil
 }
 
-func (b *books) SetMode(_ context.Context, mode config.GuardMode) error {
+func (b *fake) SetMode(_ context.Context, mode config.GuardMode) error {
 	if b.fail != nil {
 		return b.fail
 	}
@@ -58,7 +58,7 @@ func guardStatus() guard.Status {
 // Through the wire the guard is as without it.
 func TestClientOfTheGuard(t *testing.T) {
 	t.Parallel()
-	b := newBooks(t)
+	b := newFake(t)
 	c := dial(t, serve(t, b, NewHistory(8, 0)))
 	want, _ := b.Guard(t.Context())
 	got, err := c.Guard(t.Context())

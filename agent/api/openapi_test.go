@@ -169,7 +169,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 	if err := schemas.AddResource("openapi.json", doc); err != nil {
 		t.Fatal(err)
 	}
-	b := newBooks(t)
+	b := newFake(t)
 	history := NewHistory(8, 0)
 	history.Add(Event{Event: agent.Event{Time: time.Unix(1, 0), Kind: agent.Placed, ID: "a"}, By: &Origin{Kind: ByClient, Peer: &Peer{PID: 1}}})
 	history.Add(Event{

@@ -132,7 +132,7 @@ func kinds() []kind {
 		refused[place.FloorError](http.StatusConflict, "a workload would be left without CPUs", tooMuch),
 		refused[place.ConflictError](http.StatusConflict, "the CPUs are held", tooMuch),
 		refused[place.RejectedError](http.StatusConflict, "the policy refuses it", "change the request, or the policy in the configuration"),
-		refused[place.StaleError](http.StatusConflict, "the books changed meanwhile", "send the request again"),
+		refused[place.StaleError](http.StatusConflict, "the state changed meanwhile", "send the request again"),
 		plain[agent.DeniedError]("denied", http.StatusForbidden, "this user may not", "ask root, or a user in agent.admins of the configuration; the detail says what everybody may"),
 		plain[agent.BusyError]("busy", http.StatusServiceUnavailable, "another agent keeps the node", "stop one of the two"),
 		plain[agent.OwnedError]("claimed", http.StatusConflict, "another node gives these CPUs away", "use the one node for all, or end the other's workloads; the detail says where it is"),
@@ -222,7 +222,7 @@ func errorOf(p Problem) error {
 // stepCause is a kernel.StepError.
 type stepCause struct {
 	Step kernel.Step `json:"step"`
-	// Error is what the kernel said, Errno its number, 0 if it is none.
+	// Error is what the kernel said, Errno its number, or 0.
 	Error string `json:"error"`
 	Errno int    `json:"errno,omitempty"`
 	Hint  string `json:"hint,omitempty"`

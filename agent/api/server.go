@@ -83,11 +83,11 @@ func (s *Server) routes() []route {
 	return []route{
 		view(s, "agent", "Who answers.", View.About),
 		view(s, "machine", "The hardware, and who holds what of it.", View.Machine),
-		view(s, "config", "The configuration in force.", View.Config),
+		view(s, "config", "The active configuration.", View.Config),
 		view(s, "stats", "The latest figures of every workload, by rising id.", View.Stats),
-		view(s, "guard", "Where the guard stands: who suffers and from whom, and what is in force.", View.Guard),
+		view(s, "guard", "Where the guard stands: who suffers and from whom, and which actions are active.", View.Guard),
 		{
-			method: "PUT", path: "guard", about: "Set the guard's mode until the configuration's changes. Everything is given back first.",
+			method: "PUT", path: "guard", about: "Restore everything, then set the guard's mode until the configuration's changes.",
 			body: reflect.TypeFor[guardMode](), answer: reflect.TypeFor[Guard](),
 			errors: []string{"denied", "not-supported", "kernel", "disk-full"}, serve: s.setGuardMode,
 		},

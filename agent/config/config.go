@@ -32,7 +32,7 @@ type NodeConfig struct {
 	// online ones.
 	Allowed cpuset.Set `json:"allowed,omitzero"`
 	// Reserved are CPUs for the host: only class SYSTEM may own them; shared
-	// pools may have them. Empty is none.
+	// pools may have them. Default: none.
 	Reserved cpuset.Set `json:"reserved,omitzero"`
 	// Floor are CPUs that nobody may own. Empty is reserved or, where that is
 	// empty too, the lowest allowed CPU that the kernel does not isolate.
@@ -180,7 +180,7 @@ type Guard struct {
 	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
 	// workload waits: whenNeeded, never or always. Default: whenNeeded.
 	Probe GuardProbe `json:"probe,omitempty"`
-	// Hold is how long an action stays in force before less is tried, at least 1s; ten
+	// Hold is how long an action stays active before less is tried, at least 1s; ten
 	// times that while best-effort work that yields the CPU goes on as before.
 	// Default: 30s.
 	Hold Duration `json:"hold,omitzero"`
@@ -244,7 +244,7 @@ type Agent struct {
 	// Admins are users, by name or number, who may do through the socket what root may.
 	// They also need to be in the group. Default: none.
 	Admins []string `json:"admins,omitempty"`
-	// Metrics is the HOST:PORT of /metrics and the status page; off is none.
+	// Metrics is the HOST:PORT of /metrics and the status page; off serves neither.
 	// Default: 127.0.0.1:9750, not reachable from the network.
 	Metrics string `json:"metrics,omitempty"`
 	// Network lets metrics be an address that other hosts reach. Whoever does sees

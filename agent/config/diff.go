@@ -15,7 +15,7 @@ type Change struct {
 	// Field is where, as in "agent.rescan", "classes.BE.weight" or
 	// "workloads[api].cpus": workloads go by name.
 	Field string `json:"field"`
-	// Old and New are the values before and after, as in JSON; absent is none.
+	// Old and New are the values before and after, as in JSON; absent where the field is absent.
 	Old any `json:"old,omitempty"`
 	New any `json:"new,omitempty"`
 }

@@ -22,7 +22,7 @@ type Candidate struct {
 }
 
 // Match returns the workload that a candidate is: of those that match, the first in the
-// file. A protected group, or one below a protected group, is none.
+// file. A protected group, or one below it, is no workload.
 func (c *NodeConfig) Match(of Candidate) (w *Workload, ok bool) {
 	if c.IsProtected(of.Path) {
 		return nil, false

@@ -26,8 +26,8 @@ func families() []family {
 		{"berth_crowded_subtrees", "Subtrees of other users that are not watched group by group.", nil},
 		{"berth_crowded_subtree_groups", "Groups of those subtrees: seen, and kept as they are looked at all the same.", []string{"kind"}},
 		{"berth_waiting_workloads", "Workloads of the configuration that have no place.", nil},
-		{"berth_config_last_reload_successful", "1 if what the configuration's file holds is in force, 0 if it was refused.", nil},
-		{"berth_config_last_reload_success_timestamp_seconds", "When the configuration in force was loaded.", nil},
+		{"berth_config_last_reload_successful", "1 if what the configuration's file holds is active, 0 if it was refused.", nil},
+		{"berth_config_last_reload_success_timestamp_seconds", "When the active configuration was loaded.", nil},
 		{"berth_last_sample_timestamp_seconds", "When the statistics of workloads were last read.", nil},
 		{"berth_signal_available", "1 if the host tells the signal, else 0 with the reason.", []string{"scope", "signal", "reason"}},
 
@@ -38,9 +38,9 @@ func families() []family {
 		{"berth_guard_left_out_groups", "Groups that the guard does not read, as it may open no more files.", nil},
 		{"berth_guard_probe_armed", "1 while the run-queue probe is armed.", nil},
 		{"berth_guard_probe_cpus", "CPU time per second that the armed probe takes, by the kernel's measure.", nil},
-		{"berth_guard_in_force", "Actions of the guard that are in force.", []string{"remedy"}},
+		{"berth_guard_in_force", "Active actions of the guard.", []string{"remedy"}},
 		{"berth_guard_findings", "Findings of the last window, by the resource that is short.", []string{"resource"}},
-		{"berth_workload_suffering", "Confidence, from 0 to 1, of the surest finding that the workload suffers; absent while there is none.", workload("resource")},
+		{"berth_workload_suffering", "Confidence, from 0 to 1, of the surest finding that the workload suffers; absent without a finding.", workload("resource")},
 
 		{"berth_allowed_cpus", "CPUs that may be given away, by NUMA node.", node},
 		{"berth_shared_cpus", "CPUs that nobody owns, by NUMA node.", node},
@@ -74,7 +74,7 @@ func families() []family {
 type figureFamily struct {
 	name, help string // the name is after figurePrefix
 	part       watch.PartKind
-	label      string // "" is none
+	label      string // or ""
 	of         words
 }
 

@@ -24,8 +24,8 @@ type Hardware interface {
 	// and its Cycles and Instructions, all or by CPU. What the machine does not give
 	// is left out.
 	Sample(to []watch.Sample) ([]watch.Sample, error)
-	// Why says why there was none of a quantity, as a kernel.NotSupportedError; nil
-	// where that is not known.
+	// Why says why a quantity is absent, as a kernel.NotSupportedError, or nil where
+	// that is not known.
 	Why(q watch.Quantity) error
 }
 

@@ -45,7 +45,7 @@ import (
 type MetricsOptions struct {
 	// Root is the host's file tree, for /proc; nil is the live host's.
 	Root fs.FS
-	// Hardware tells the counters of the machine; nil is none.
+	// Hardware tells the counters of the machine. It may be nil.
 	Hardware Hardware
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time

@@ -238,7 +238,7 @@ func warningsOf(a api.About, c api.Config) []string {
 		all = append(all, "This page is to be in one more place, and is not: "+u)
 	}
 	if c.Refused != "" {
-		all = append(all, "The configuration's file was refused, and the one before stays in force: "+c.Refused)
+		all = append(all, "The configuration's file was refused, and the one before stays active: "+c.Refused)
 	}
 	for _, p := range c.Pending {
 		all = append(all, "Waits for the next start of the agent: "+p)
