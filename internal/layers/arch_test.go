@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Every room has its row in docs/arch.md, and every row is a room.
-func TestArchNamesEveryRoom(t *testing.T) {
+// Every room has its row in docs/design/rooms.md, and every row is a room.
+func TestDocsNameEveryRoom(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/arch.md")
+	text, err := os.ReadFile("../../docs/design/rooms.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +27,13 @@ func TestArchNamesEveryRoom(t *testing.T) {
 	for _, room := range Rooms() {
 		family := room.Path[:strings.LastIndexByte(room.Path, '/')+1] + "..." // place/... is a row for all below
 		if n := rows[room.Path] + rows[family]; n != 1 {
-			t.Errorf("room %s has %d rows in docs/arch.md, want 1", room.Path, n)
+			t.Errorf("room %s has %d rows in docs/design/rooms.md, want 1", room.Path, n)
 		}
 		delete(rows, room.Path)
 	}
 	for name := range rows {
 		if !strings.HasSuffix(name, "/...") {
-			t.Errorf("docs/arch.md has a row for %s, which is no room", name)
+			t.Errorf("docs/design/rooms.md has a row for %s, which is no room", name)
 		}
 	}
 }
