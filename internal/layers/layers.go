@@ -57,7 +57,7 @@ func Rooms() []Room {
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "guard/detect", "guard/control"}},
 		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
-		{Path: "lab/noise"},
+		{Path: "lab/noise", May: []string{"kernel"}},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
 		{Path: "lab", May: []string{
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch", "watch/cgroupstat", "watch/proc",

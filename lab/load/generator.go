@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/sched"
 )
 
 // Generator sends the requests of one run: New, Run, Report, Close.
@@ -30,7 +32,7 @@ type Generator struct {
 	// What Run leaves for Report.
 	span   span
 	cpu    [2]int64 // processor time at the window's start and end, nanoseconds
-	policy policy
+	policy sched.State
 }
 
 // conn is one connection to the service; its number is its index.

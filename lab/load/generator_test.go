@@ -177,26 +177,6 @@ func TestSpinBudget(t *testing.T) {
 	}
 }
 
-func TestPolicyString(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		policy policy
-		want   string
-	}{
-		{policy{unix.SCHED_FIFO, 0, 50}, "SCHED_FIFO 50"},
-		{policy{unix.SCHED_RR, 0, 1}, "SCHED_RR 1"},
-		{policy{unix.SCHED_NORMAL, -20, 0}, "SCHED_OTHER nice -20"},
-		{policy{unix.SCHED_BATCH, 5, 0}, "SCHED_BATCH nice 5"},
-		{policy{unix.SCHED_IDLE, 0, 0}, "SCHED_IDLE"},
-		{policy{unix.SCHED_DEADLINE, 0, 0}, "SCHED_DEADLINE"},
-		{policy{7, 0, 0}, "policy 7"},
-	} {
-		if got := fmt.Sprint(test.policy); got != test.want {
-			t.Errorf("%+v is %q, want %q", test.policy, got, test.want)
-		}
-	}
-}
-
 // The two ways to wait behave alike.
 func TestPoller(t *testing.T) {
 	for _, timerfd := range []bool{false, true} {

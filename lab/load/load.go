@@ -106,7 +106,7 @@ type Report struct {
 	// CPUSeconds is the generator's own processor time over the window.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Policy is the scheduling policy that the generator's thread really had
-	// ("SCHED_FIFO 50", "SCHED_OTHER nice 0").
+	// ("SCHED_FIFO 50", "SCHED_OTHER").
 	Policy string `json:"policy"`
 	// Perturbed lists preparations that did not succeed (mlock refused, ...).
 	Perturbed []string `json:"perturbed,omitempty"`

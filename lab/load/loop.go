@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/sched"
 )
 
 // retryAfter is how long a connection that could not be opened again, or that
@@ -29,12 +31,12 @@ func (g *Generator) Run(origin int64) error {
 	}
 	g.span.start = origin + int64(g.config.Settle)
 	g.span.end = g.span.start + int64(g.config.Window)
-	policy, err := threadPolicy(0)
+	policy, err := sched.Get(0)
 	if err != nil {
 		return err
 	}
 	g.policy = policy
-	spin := spinBudget(policy.realtime(), g.config.Rate)
+	spin := spinBudget(policy.Policy == sched.FIFO || policy.Policy == sched.RR, g.config.Rate)
 
 	limit := g.span.end + int64(g.config.Grace)
 	marks := [...]int64{g.span.start, g.span.end, limit}

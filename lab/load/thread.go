@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/sched"
 )
 
 // clock reads CLOCK_MONOTONIC through the runtime, which reads it without a
@@ -42,47 +44,10 @@ func processTime() int64 {
 	return ts.Nano()
 }
 
-// policy is a thread's scheduling policy as the kernel tells it.
-type policy struct {
-	number   uint32 // SCHED_*
-	nice     int32
-	priority uint32 // of real-time policies
-}
-
-// threadPolicy reads the policy of a thread; 0 is the calling one.
-func threadPolicy(tid int) (policy, error) {
-	attr, err := unix.SchedGetAttr(tid, 0)
-	if err != nil {
-		return policy{}, fmt.Errorf("read scheduling policy: %w", err)
-	}
-	return policy{attr.Policy, attr.Nice, attr.Priority}, nil
-}
-
-func (p policy) realtime() bool { return p.number == unix.SCHED_FIFO || p.number == unix.SCHED_RR }
-
-// String is like "SCHED_FIFO 50" or "SCHED_OTHER nice 0".
-func (p policy) String() string {
-	switch p.number {
-	case unix.SCHED_FIFO:
-		return fmt.Sprintf("SCHED_FIFO %d", p.priority)
-	case unix.SCHED_RR:
-		return fmt.Sprintf("SCHED_RR %d", p.priority)
-	case unix.SCHED_NORMAL:
-		return fmt.Sprintf("SCHED_OTHER nice %d", p.nice)
-	case unix.SCHED_BATCH:
-		return fmt.Sprintf("SCHED_BATCH nice %d", p.nice)
-	case unix.SCHED_IDLE:
-		return "SCHED_IDLE"
-	case unix.SCHED_DEADLINE:
-		return "SCHED_DEADLINE"
-	}
-	return fmt.Sprintf("policy %d", p.number)
-}
-
-// stragglers describes threads of this process that have another policy than
+// stragglers describes threads of this process that are scheduled in another way than
 // want. The Go runtime hands work to any of them, so one of a lesser policy can
 // hold up the loop.
-func stragglers(want policy) (perturbed []string) {
+func stragglers(want sched.State) (perturbed []string) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return []string{"policy of other threads unknown: " + err.Error()}
@@ -94,8 +59,11 @@ func stragglers(want policy) (perturbed []string) {
 			continue
 		}
 		// A thread that cannot be read has ended meanwhile.
-		if got, err := threadPolicy(tid); err == nil && got != want {
-			others++
+		if got, err := sched.Get(tid); err == nil {
+			got.Affinity = want.Affinity
+			if got != want {
+				others++
+			}
 		}
 	}
 	if others > 0 {

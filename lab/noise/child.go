@@ -40,7 +40,7 @@ const heapLimit = 64 * mib
 // SIGKILL, which takes effect without the neighbour's help; if it is killed, the
 // end of stdin then merely comes second.
 func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, counters *os.File) error {
-	in := bufio.NewReader(stdin)
+	in := bufio.NewReaderSize(stdin, maxConfigLine)
 	cfg, err := readConfig(in)
 	if err != nil {
 		return errors.Join(err, counters.Close())
@@ -55,7 +55,11 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, counters *os.
 
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(heapLimit)
-	runtime.GOMAXPROCS(osThreads(cfg) + 1)
+	threads := cfg.Threads
+	if cfg.Kernel == "switch" {
+		threads *= 2 // a partner each
+	}
+	runtime.GOMAXPROCS(threads + 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -71,16 +75,9 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, counters *os.
 const maxConfigLine = 64 * kib
 
 func readConfig(in *bufio.Reader) (Config, error) {
-	var line []byte
-	for {
-		part, err := in.ReadSlice('\n')
-		line = append(line, part...)
-		if err == nil {
-			break
-		}
-		if err != bufio.ErrBufferFull || len(line) > maxConfigLine {
-			return Config{}, fmt.Errorf("read neighbour's configuration: no whole line: %w", err)
-		}
+	line, err := in.ReadSlice('\n')
+	if err != nil {
+		return Config{}, fmt.Errorf("read neighbour's configuration: no whole line: %w", err)
 	}
 	cfg, err := parseConfig(line)
 	if err != nil {
@@ -100,14 +97,6 @@ func parseConfig(line []byte) (Config, error) {
 	return cfg, nil
 }
 
-// osThreads is how many threads of the operating system a neighbour works with.
-func osThreads(cfg Config) int {
-	if cfg.Kernel == "switch" {
-		return 2 * cfg.Threads
-	}
-	return cfg.Threads
-}
-
 // worker is one thread's kernel.
 type worker interface {
 	// step does one chunk of work, at most 100 µs of it where the kernel can be
@@ -117,27 +106,8 @@ type worker interface {
 }
 
 func newWorker(c Config, bytes int64, seed uint64) (worker, error) {
-	switch c.Kernel {
-	case "spin":
-		return &spin{x: seed}, nil
-	case "scan":
-		s, err := newStream(bytes, seed)
-		return &scan{stream: s}, err
-	case "random":
-		return newRandom(bytes, seed)
-	case "gemv":
-		return newGEMV(bytes, seed)
-	case "write":
-		s, err := newStream(bytes, seed)
-		return &write{stream: s}, err
-	case "fork":
-		return newFork()
-	case "switch":
-		return newPingPong()
-	case "read":
-		return newReader(c.File, seed)
-	}
-	return nil, fmt.Errorf("kernel %q: not one of %s", c.Kernel, names())
+	k, _ := lookup(c.Kernel)
+	return k.start(c, bytes, seed)
 }
 
 // workers are the threads of a neighbour.

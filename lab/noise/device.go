@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 // DiskSpeed is how long a disk takes.
@@ -23,16 +25,10 @@ func (s DiskSpeed) of(bytes int) time.Duration {
 	return s.Seek + time.Duration(float64(bytes)/float64(s.BytesPerSecond)*float64(time.Second))
 }
 
-// NoDiskError says why there can be no such disk here.
-type NoDiskError struct {
-	Reason, Remedy string
-	Err            error
+// noDisk says why this host can have no such disk.
+func noDisk(lacks string, err error, remedy string) error {
+	return &kernel.NotSupportedError{Feature: "a disk of the lab's own", Reason: fmt.Sprintf("%s: %v", lacks, err), Remedy: remedy}
 }
-
-func (e *NoDiskError) Error() string { return fmt.Sprintf("%s: %v", e.Reason, e.Err) }
-
-// Unwrap returns what the kernel said.
-func (e *NoDiskError) Unwrap() error { return e.Err }
 
 // Disk is a slow disk of the lab's own: a block device that nobody else uses, whose
 // reads take their time one after the other, as on a real disk. So a neighbour can
@@ -49,7 +45,7 @@ type Disk struct {
 }
 
 // OpenDisk makes a disk of so many bytes, a multiple of 4096. Where the kernel has no FUSE
-// or loop devices, or this process may not make them, it is an *NoDiskError.
+// or loop devices, or this process may not make them, it is a *kernel.NotSupportedError.
 func OpenDisk(bytes int64, speed DiskSpeed) (*Disk, error) {
 	if bytes <= 0 || bytes%blockBytes != 0 || speed.BytesPerSecond <= 0 || speed.Seek < 0 {
 		return nil, fmt.Errorf("open disk of %d bytes, %+v: want a multiple of %d, and a speed", bytes, speed, blockBytes)
@@ -84,17 +80,17 @@ func (d *Disk) Close() error {
 func (d *Disk) attach(file int) error {
 	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &NoDiskError{"no loop devices", "load the module loop, and run as root", err}
+		return noDisk("no loop devices", err, "load the module loop, and run as root")
 	}
 	defer unix.Close(control)
 	for range 10 { // somebody else may take the same
 		n, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 		if err != nil {
-			return &NoDiskError{"no free loop device", "run as root", err}
+			return noDisk("no free loop device", err, "run as root")
 		}
 		d.name = fmt.Sprintf("/dev/loop%d", n)
 		if d.loop, err = unix.Open(d.name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return &NoDiskError{"loop device", "run as root, on a host with devtmpfs", err}
+			return noDisk("loop device", err, "run as root, on a host with devtmpfs")
 		}
 		if err = d.configure(file); err == nil {
 			return nil

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 func openDisk(t *testing.T, bytes int64, speed DiskSpeed) *Disk {
 	t.Helper()
 	d, err := OpenDisk(bytes, speed)
-	var no *NoDiskError
+	var no *kernel.NotSupportedError
 	if errors.As(err, &no) {
 		t.Skipf("no disk here: %v; %s", err, no.Remedy)
 	}
@@ -115,7 +117,7 @@ func TestDevice(t *testing.T) {
 func TestCloseWhileSomebodyWaits(t *testing.T) {
 	t.Parallel()
 	d, err := OpenDisk(1<<20, DiskSpeed{Seek: time.Hour, BytesPerSecond: 1 << 30})
-	var no *NoDiskError
+	var no *kernel.NotSupportedError
 	if errors.As(err, &no) {
 		t.Skipf("no disk here: %v; %s", err, no.Remedy)
 	}

@@ -19,7 +19,8 @@ type reader struct {
 	state  uint64
 }
 
-func newReader(name string, seed uint64) (*reader, error) {
+func newReader(c Config, _ int64, seed uint64) (worker, error) {
+	name := c.File
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read: open %s: %w", name, err)

@@ -64,7 +64,7 @@ type read struct {
 func serve(bytes int64, speed DiskSpeed) (_ *server, file int, err error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, &NoDiskError{"no FUSE", "load the module fuse, and run as root", err}
+		return nil, 0, noDisk("no FUSE", err, "load the module fuse, and run as root")
 	}
 	s := &server{fd: fd, bytes: bytes, speed: speed, reads: make(chan read, 2*waiting), stop: make(chan struct{})}
 	root, err := s.mount()
@@ -72,7 +72,7 @@ func serve(bytes int64, speed DiskSpeed) (_ *server, file int, err error) {
 	s.dev = os.NewFile(uintptr(fd), "/dev/fuse")
 	if err != nil {
 		if missing(err) {
-			err = &NoDiskError{"no FUSE file system", "run as root, on Linux 5.2 or newer", err}
+			err = noDisk("no FUSE file system", err, "run as root, on Linux 5.2 or newer")
 		}
 		return nil, 0, errors.Join(err, s.dev.Close())
 	}
@@ -86,7 +86,6 @@ func serve(bytes int64, speed DiskSpeed) (_ *server, file int, err error) {
 }
 
 // mount returns the root of the file system, which is a file.
-
 func (s *server) mount() (root int, err error) {
 	config, err := unix.Fsopen("fuse", unix.FSOPEN_CLOEXEC)
 	if err != nil {

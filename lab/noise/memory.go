@@ -72,6 +72,11 @@ type scan struct {
 	sum uint64 // keeps the loads alive
 }
 
+func newScan(_ Config, bytes int64, seed uint64) (worker, error) {
+	s, err := newStream(bytes, seed)
+	return &scan{stream: s}, err
+}
+
 func (s *scan) step() (uint64, error) {
 	chunk, _ := s.next()
 	s.sum += sumLines(chunk)
@@ -97,6 +102,11 @@ func sumLines(words []uint64) uint64 {
 type write struct {
 	stream
 	value uint64
+}
+
+func newWrite(_ Config, bytes int64, seed uint64) (worker, error) {
+	s, err := newStream(bytes, seed)
+	return &write{stream: s}, err
 }
 
 func (w *write) step() (uint64, error) {
@@ -135,7 +145,7 @@ type gemv struct {
 	sum float64 // keeps the products alive
 }
 
-func newGEMV(bytes int64, seed uint64) (*gemv, error) {
+func newGEMV(_ Config, bytes int64, seed uint64) (worker, error) {
 	s, err := newStream(bytes, seed)
 	if err != nil {
 		return nil, err
@@ -185,7 +195,7 @@ type random struct {
 	sum   uint64 // keeps the loads alive
 }
 
-func newRandom(bytes int64, seed uint64) (*random, error) {
+func newRandom(_ Config, bytes int64, seed uint64) (worker, error) {
 	words, err := mapWords(bytes, unix.MADV_NOHUGEPAGE, seed)
 	return &random{words: words, state: seed}, err
 }

@@ -12,6 +12,7 @@ package noise
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Config is what a neighbour's parent sends on its standard input.
@@ -44,6 +45,9 @@ type Kernel struct {
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
 	// a device (Config.File).
 	Memory, File bool
+
+	// start makes the worker of one thread with a working set of so many bytes.
+	start func(c Config, bytes int64, seed uint64) (worker, error)
 }
 
 // maxThreads and maxBytes bound a Config to what can be meant.
@@ -55,14 +59,14 @@ const (
 // Kernels lists the neighbours, from the simplest to the most intrusive.
 func Kernels() []Kernel {
 	return []Kernel{
-		{Name: "spin", Presses: "CPU time, and nothing beyond the core: a chain of dependent integer operations in registers", Unit: "iterations"},
-		{Name: "scan", Presses: "memory read bandwidth and L3 capacity: a sequential read, one load per cache line", Unit: "bytes", Memory: true},
-		{Name: "random", Presses: "memory latency, L3 capacity and the TLB: independent random loads over 4 KiB pages", Unit: "loads", Memory: true},
-		{Name: "gemv", Presses: "memory read bandwidth and floating-point units: weights streamed past an activation vector in L1", Unit: "bytes", Memory: true},
-		{Name: "write", Presses: "memory write bandwidth and L3 capacity: a sequential write through the caches (no non-temporal stores)", Unit: "bytes", Memory: true},
-		{Name: "fork", Presses: "the kernel's process, memory-mapping and page-fault paths: fork, exec and wait for true(1)", Unit: "processes"},
-		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips"},
-		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true},
+		{Name: "spin", Presses: "CPU time, and nothing beyond the core: a chain of dependent integer operations in registers", Unit: "iterations", start: newSpin},
+		{Name: "scan", Presses: "memory read bandwidth and L3 capacity: a sequential read, one load per cache line", Unit: "bytes", Memory: true, start: newScan},
+		{Name: "random", Presses: "memory latency, L3 capacity and the TLB: independent random loads over 4 KiB pages", Unit: "loads", Memory: true, start: newRandom},
+		{Name: "gemv", Presses: "memory read bandwidth and floating-point units: weights streamed past an activation vector in L1", Unit: "bytes", Memory: true, start: newGEMV},
+		{Name: "write", Presses: "memory write bandwidth and L3 capacity: a sequential write through the caches (no non-temporal stores)", Unit: "bytes", Memory: true, start: newWrite},
+		{Name: "fork", Presses: "the kernel's process, memory-mapping and page-fault paths: fork, exec and wait for true(1)", Unit: "processes", start: newFork},
+		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
+		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
 	}
 }
 
@@ -101,12 +105,9 @@ func (c Config) Validate() error {
 }
 
 func names() string {
-	var s string
-	for i, k := range Kernels() {
-		if i > 0 {
-			s += ", "
-		}
-		s += k.Name
+	var all []string
+	for _, k := range Kernels() {
+		all = append(all, k.Name)
 	}
-	return s
+	return strings.Join(all, ", ")
 }

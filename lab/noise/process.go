@@ -17,6 +17,8 @@ const spinIterations = 8192
 // spin computes in registers.
 type spin struct{ x uint64 }
 
+func newSpin(_ Config, _ int64, seed uint64) (worker, error) { return &spin{x: seed}, nil }
+
 func (s *spin) step() (uint64, error) {
 	x := s.x
 	for range spinIterations {
@@ -45,7 +47,7 @@ type fork struct {
 	attr syscall.ProcAttr
 }
 
-func newFork() (*fork, error) {
+func newFork(Config, int64, uint64) (worker, error) {
 	path, err := exec.LookPath(ForkProgram)
 	if err != nil {
 		return nil, fmt.Errorf("fork: program to run: %w", err)
@@ -94,7 +96,7 @@ type pingPong struct {
 	partner       chan error
 }
 
-func newPingPong() (*pingPong, error) {
+func newPingPong(Config, int64, uint64) (worker, error) {
 	var there, back [2]int
 	if err := unix.Pipe2(there[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("switch: pipe: %w", err)

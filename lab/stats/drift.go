@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -174,15 +175,7 @@ func ranks(series []float64) []float64 {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int {
-		switch {
-		case series[a] < series[b]:
-			return -1
-		case series[a] > series[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(series[a], series[b]) })
 	out := make([]float64, len(series))
 	for i := 0; i < len(order); {
 		j := i
