@@ -158,3 +158,17 @@ func BenchmarkResponse(b *testing.B) {
 		}
 	}
 }
+
+// Reading a response allocates nothing: the generator collects no garbage while it runs.
+func TestResponseAllocatesNothing(t *testing.T) {
+	r := newResponse()
+	text := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nDate: Mon, 23 Nov 2026 12:00:00 GMT\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello")
+	if allocs := testing.AllocsPerRun(100, func() {
+		r.reset()
+		if done, err := r.read(text); !done || err != nil {
+			t.Fatalf("done %v, %v", done, err)
+		}
+	}); allocs != 0 {
+		t.Errorf("%g allocations", allocs)
+	}
+}
