@@ -79,7 +79,7 @@ func TestOnePaceSuppresses(t *testing.T) {
 		m := newModel()
 		o := m.options(control.Preview)
 		o.Probe = ProbeAlways
-		o.Control.Suppression = &control.Suppression{Group: "batch", By: control.ByQuota, Threshold: 0.3}
+		o.Control.Suppression = &control.Suppression{Group: "batch", ByQuota: true, Threshold: 0.3}
 		events, errs := runFor(t, o, 20*time.Second)
 		n := 0
 		for _, e := range events {

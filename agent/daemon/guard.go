@@ -426,9 +426,8 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 		if group == "" {
 			group = path.Join(strings.Trim(g.prefix, "/"), "berth-idle")
 		}
-		opt.Control.Suppression = &control.Suppression{Group: group, Threshold: float64(s.Threshold) / 100, Reserve: float64(s.Reserve) / 1000}
-		if s.By == "quota" {
-			opt.Control.Suppression.By = control.ByQuota
+		opt.Control.Suppression = &control.Suppression{
+			Group: group, ByQuota: s.By == "quota", Threshold: float64(s.Threshold) / 100, Reserve: float64(s.Reserve) / 1000,
 		}
 	}
 	return opt, nil

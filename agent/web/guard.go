@@ -16,7 +16,7 @@ func newActions() *prometheus.CounterVec {
 		Name: "berth_guard_actions_total", Help: "Steps of the guard, by remedy and what became of it.",
 	}, []string{"remedy", "outcome"})
 	for _, remedy := range append(remedies(), noRemedy) {
-		for o := control.Outcome(0); known(o); o++ {
+		for o := control.Outcome(0); o.Known(); o++ {
 			actions.WithLabelValues(remedy, o.String())
 		}
 	}
@@ -24,12 +24,6 @@ func newActions() *prometheus.CounterVec {
 }
 
 const noRemedy = "none"
-
-// known reports whether a number is one of the type's.
-func known(v interface{ MarshalText() ([]byte, error) }) bool {
-	_, err := v.MarshalText()
-	return err == nil
-}
 
 // remedies are the names of those that the guard carries out.
 func remedies() (names []string) {

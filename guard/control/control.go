@@ -31,7 +31,7 @@ import (
 )
 
 // Mode is what the loop may do.
-type Mode uint8
+type Mode = plain.Enum[modes]
 
 // The modes.
 const (
@@ -40,16 +40,11 @@ const (
 	Enforce             // do it
 )
 
+type modes struct{}
+
 var modeNames = []string{Observe: "observe", Preview: "preview", Enforce: "enforce"}
 
-// String returns the mode's name, "enforce".
-func (m Mode) String() string { return plain.Word(modeNames, m) }
-
-// MarshalText writes the mode's name.
-func (m Mode) MarshalText() ([]byte, error) { return plain.MarshalWord(modeNames, m) }
-
-// UnmarshalText reads the mode's name.
-func (m *Mode) UnmarshalText(text []byte) error { return plain.UnmarshalWord(modeNames, text, m) }
+func (modes) Words() []string { return modeNames }
 
 // Config says how the loop behaves. The zero value observes, with the defaults
 // that each field names.
@@ -81,23 +76,12 @@ type Config struct {
 	// has no limit.
 	Suppression *Suppression
 
-	// Verify is the number of windows, most of which at least decide that an action
-	// helps, and all of which that it does not, if they make up 1.5 s; 0 is 5 windows or
-	// as many as make up a second, whichever is more. Noise may take more of them, up to
-	// 10 s or 20 windows.
-	Verify int
 	// Hold is how long an action is active before a relaxation is tried, if the
 	// victim has been well meanwhile (strength at most 0.8); 0 is 30 s. After a
-	// relaxation that failed, or a finding soon after one, it is doubled up to
-	// MaxHold, 0 is 30 min. While a best-effort group that yields the CPU (Weight) still uses
-	// at least half of its former CPU time, it is ten times as long, up to MaxHold.
-	Hold, MaxHold time.Duration
-	// Next is how long after a relaxation that went well the next one is tried; 0
-	// is 10 s.
-	Next time.Duration
-	// CoolDown is for how long a suspect against whom nothing helps, or may be done,
-	// for a victim and resource, and a remedy that did not, are left alone; 0 is 5 min.
-	CoolDown time.Duration
+	// relaxation that failed, or a finding soon after one, it is doubled, up to 30 min.
+	// While a best-effort group that yields the CPU (Weight) still uses at least half of
+	// its former CPU time, it is ten times as long, up to 30 min.
+	Hold time.Duration
 	// PerMinute is how many actions the loop may take in a minute on average, and
 	// Burst how many at once; 0 is 20 and 10. Taking back is always allowed, which
 	// at most doubles the number of writes.
@@ -109,24 +93,14 @@ type Config struct {
 // Validate reports what no loop could work with.
 func (c Config) Validate() error {
 	var errs []error
-	if int(c.Mode) >= len(modeNames) {
+	if !c.Mode.Known() {
 		errs = append(errs, fmt.Errorf("mode %v: not one of %v", c.Mode, modeNames))
 	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"window", c.Window}, {"short window", c.Near}, {"hold", c.Hold}, {"max hold", c.MaxHold}, {"next", c.Next}, {"cool-down", c.CoolDown}} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %v: negative", d.name, d.value))
-		}
+	if c.Window < 0 || c.Near < 0 || c.Hold < 0 {
+		errs = append(errs, fmt.Errorf("windows %v and %v, hold %v: negative", c.Window, c.Near, c.Hold))
 	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{{"verify", c.Verify}, {"actions per minute", c.PerMinute}, {"burst", c.Burst}} {
-		if n.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d: negative", n.name, n.value))
-		}
+	if c.PerMinute < 0 || c.Burst < 0 {
+		errs = append(errs, fmt.Errorf("%d actions a minute, %d at once: negative", c.PerMinute, c.Burst))
 	}
 	for _, glob := range slices.Concat(c.Protected, c.Allowed) {
 		if _, err := path.Match(glob, ""); err != nil {
@@ -149,9 +123,6 @@ func (c Config) withDefaults() Config {
 	c.Window = cmp.Or(c.Window, time.Second)
 	c.Near = cmp.Or(c.Near, c.Window)
 	c.Hold = cmp.Or(c.Hold, 30*time.Second)
-	c.MaxHold = max(cmp.Or(c.MaxHold, 30*time.Minute), c.Hold)
-	c.Next = cmp.Or(c.Next, 10*time.Second)
-	c.CoolDown = cmp.Or(c.CoolDown, 5*time.Minute)
 	c.PerMinute = cmp.Or(c.PerMinute, 20)
 	c.Burst = cmp.Or(c.Burst, 10)
 	if c.Now == nil {
@@ -201,7 +172,7 @@ func (l *Loop) Mode() Mode { return l.cfg.Mode }
 // SetMode changes the mode. Everything is reverted first; what cannot be is an
 // error, and tried again by each Step, whatever the mode: the mode has changed then.
 func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
-	if int(m) >= len(modeNames) {
+	if !m.Known() {
 		return nil, fmt.Errorf("set guard mode %v: not one of %v", m, modeNames)
 	}
 	if l.act == nil && m != Observe {
@@ -366,10 +337,21 @@ func (l *Loop) closely(victim string, r detect.Resource) bool {
 	return l.in.Closely != nil && l.in.Closely(victim, r)
 }
 
-// verifyWindows is Config.Verify, or its default for the window.
-func (l *Loop) verifyWindows() int {
-	return cmp.Or(l.cfg.Verify, max(5, int((time.Second+l.window-1)/l.window)))
-}
+// verifyWindows is the number of windows, most of which at least decide that an action
+// helps, and all of which that it does not, if they make up failWithin: 5, or as many as
+// make up a second. Noise may take more of them.
+func (l *Loop) verifyWindows() int { return max(5, int((time.Second+l.window-1)/l.window)) }
+
+// maxHold bounds the time between two trials.
+func (l *Loop) maxHold() time.Duration { return max(30*time.Minute, l.cfg.Hold) }
+
+const (
+	// next is how long after a relaxation that went well the next one is tried.
+	next = 10 * time.Second
+	// coolDown is for how long a suspect against whom nothing helps, or may be done, for a
+	// victim and resource, and a remedy that did not help, are left alone.
+	coolDown = 5 * time.Minute
+)
 
 // exempt is a workload that is not simply best effort: what permits has to look at.
 type exempt struct {

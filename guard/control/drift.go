@@ -90,9 +90,9 @@ func (l *Loop) Reapply(ctx context.Context) []Event {
 
 // abandon forgets the actions on a knob, and files an event that says why.
 func (l *Loop) abandon(a Action, outcome Outcome, failed, why string) {
-	until := l.now.Add(l.cfg.MaxHold)
+	until := l.now.Add(l.maxHold())
 	if outcome == Failed {
-		until = l.now.Add(l.cfg.CoolDown)
+		until = l.now.Add(coolDown)
 	}
 	same := func(s step) bool { return s.action.Group == a.Group && s.action.Remedy == a.Remedy }
 	for _, at := range l.escalations {

@@ -88,7 +88,7 @@ func TestSuppressionDrift(t *testing.T) {
 		p := onPaper(t, 16)
 		p.workloads[1].Group = "berth-idle"
 		c := enforce()
-		c.Suppression = &control.Suppression{Group: "berth-idle", By: control.ByQuota}
+		c.Suppression = &control.Suppression{Group: "berth-idle", ByQuota: true}
 		loop, err := control.New(c, p)
 		if err != nil {
 			t.Fatal(err)

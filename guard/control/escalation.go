@@ -12,7 +12,7 @@ import (
 )
 
 // Phase is where the loop stands with one victim and resource.
-type Phase uint8
+type Phase = plain.Enum[phases]
 
 // The phases.
 const (
@@ -23,16 +23,11 @@ const (
 	Unresolved              // nothing helps, or may be done; the cool-down runs
 )
 
+type phases struct{}
+
 var phaseNames = []string{Clear: "clear", Verifying: "verifying", Holding: "holding", Relaxing: "relaxing", Unresolved: "unresolved"}
 
-// String returns the phase's name, "verifying".
-func (p Phase) String() string { return plain.Word(phaseNames, p) }
-
-// MarshalText writes the phase's name.
-func (p Phase) MarshalText() ([]byte, error) { return plain.MarshalWord(phaseNames, p) }
-
-// UnmarshalText reads the phase's name.
-func (p *Phase) UnmarshalText(text []byte) error { return plain.UnmarshalWord(phaseNames, text, p) }
+func (phases) Words() []string { return phaseNames }
 
 const (
 	lookBack = 5    // windows whose median is the strength, and of a trial

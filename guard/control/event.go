@@ -47,7 +47,7 @@ func (r *Remedy) amount(l cgroup.Limits) string {
 }
 
 // Outcome is what became of an action.
-type Outcome uint8
+type Outcome = plain.Enum[outcomes]
 
 // The outcomes.
 const (
@@ -66,6 +66,8 @@ const (
 	Undecided                 // it is not known whether it helps: it stays active, and is tried anew
 )
 
+type outcomes struct{}
+
 var outcomeNames = []string{
 	Applied: "applied", WouldApply: "would_apply", Kept: "kept", Reverted: "reverted", OnTrial: "on_trial", Relaxed: "relaxed",
 	Restored: "restored",
@@ -73,14 +75,7 @@ var outcomeNames = []string{
 	Undecided: "undecided",
 }
 
-// String returns the outcome's name, "gave_up".
-func (o Outcome) String() string { return plain.Word(outcomeNames, o) }
-
-// MarshalText writes the outcome's name.
-func (o Outcome) MarshalText() ([]byte, error) { return plain.MarshalWord(outcomeNames, o) }
-
-// UnmarshalText reads the outcome's name.
-func (o *Outcome) UnmarshalText(text []byte) error { return plain.UnmarshalWord(outcomeNames, text, o) }
+func (outcomes) Words() []string { return outcomeNames }
 
 // Event is one step of the loop: what it did, would do or cannot do, for whom and
 // against whom, why, and what came of it.

@@ -212,7 +212,7 @@ func randomHost(t *testing.T, seed uint64) string {
 	}
 	c := enforce()
 	if r.IntN(2) == 0 {
-		c.Suppression = &control.Suppression{Group: "roof", By: control.SuppressBy(r.IntN(2)), Reserve: r.Float64()}
+		c.Suppression = &control.Suppression{Group: "roof", ByQuota: r.IntN(2) == 1, Reserve: r.Float64()}
 		w.workloads = append(w.workloads, control.Workload{Group: "roof", Class: place.BE, Use: 3 * r.Float64()})
 	}
 	run := w.runner(c)

@@ -29,7 +29,7 @@ func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) *verdict {
 
 // cool leaves a suspect alone for some time.
 func (l *Loop) cool(at *escalation, suspect string) {
-	v := verdict{suspect: suspect, until: l.now.Add(l.cfg.CoolDown)}
+	v := verdict{suspect: suspect, until: l.now.Add(coolDown)}
 	at.cooling = append(l.current(at.cooling, v), v)
 	at.until = v.until
 	at.enter(Unresolved, l.now)
@@ -177,7 +177,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 		skipped, tried = append(skipped, Skip{name, notApplied}), true
 	}
 	l.cool(at, f.Suspect)
-	outcome, text := Refused, fmt.Sprintf("left alone for %v", l.cfg.CoolDown)
+	outcome, text := Refused, fmt.Sprintf("left alone for %v", coolDown)
 	if tried {
 		outcome = GaveUp
 	}
@@ -292,14 +292,14 @@ func (l *Loop) take(ctx context.Context, at *escalation, s step, skipped []Skip)
 	}
 	changes, err := l.book().set(ctx, at.owner(), s.action)
 	if err != nil {
-		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(l.cfg.CoolDown), why: notApplied}
+		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(coolDown), why: notApplied}
 		at.failed = append(l.current(at.failed, v), v)
 		l.report(at, &s, err)
 		return false, !l.real.pendingAt(s.action.Group)
 	}
 	if !at.relaxed.IsZero() {
 		if at.soonAfter(l.now) {
-			at.wait = min(2*at.wait, l.cfg.MaxHold)
+			at.wait = min(2*at.wait, l.maxHold())
 		} else {
 			at.wait = l.cfg.Hold
 		}

@@ -409,7 +409,7 @@ func TestSuppression(t *testing.T) {
 		}
 		p.neighbours = []neighbour{{use: 15}} // the host uses all 16
 		c := enforce()
-		c.Suppression = &control.Suppression{Group: "be", By: control.ByQuota}
+		c.Suppression = &control.Suppression{Group: "be", ByQuota: true}
 		loop, err := control.New(c, p)
 		if err != nil {
 			t.Fatal(err)
@@ -477,10 +477,9 @@ func TestEventJSON(t *testing.T) {
 func TestConfigRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []control.Config{
-		{Mode: 9}, {Window: -1}, {Hold: -1}, {MaxHold: -1}, {Next: -1}, {CoolDown: -1}, {Verify: -1}, {PerMinute: -1}, {Burst: -1},
+		{Mode: 9}, {Window: -1}, {Hold: -1}, {PerMinute: -1}, {Burst: -1},
 		{Protected: []string{"["}}, {Allowed: []string{"["}}, {Machine: &machine.Machine{}},
 		{Suppression: &control.Suppression{}},
-		{Suppression: &control.Suppression{Group: "be", By: 9}},
 		{Suppression: &control.Suppression{Group: "be", Threshold: 1.1}},
 		{Suppression: &control.Suppression{Group: "be", Threshold: math.NaN()}},
 		{Suppression: &control.Suppression{Group: "be", Reserve: -1}},

@@ -10,30 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
-	"berth.dev/berth/internal/plain"
 )
-
-// SuppressBy is how best-effort work is limited.
-type SuppressBy uint8
-
-// The ways.
-const (
-	ByCPUs  SuppressBy = iota // fewer CPUs in its cpuset
-	ByQuota                   // a CFS quota
-)
-
-var suppressNames = []string{ByCPUs: "cpuset", ByQuota: "quota"}
-
-// String returns the way's name, "quota".
-func (s SuppressBy) String() string { return plain.Word(suppressNames, s) }
-
-// MarshalText writes the way's name.
-func (s SuppressBy) MarshalText() ([]byte, error) { return plain.MarshalWord(suppressNames, s) }
-
-// UnmarshalText reads the way's name.
-func (s *SuppressBy) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(suppressNames, text, s)
-}
 
 // Suppression limits all best-effort work by what the node has left, whether
 // somebody suffers or not, by the formula of Koordinator's CPU suppression:
@@ -46,7 +23,8 @@ type Suppression struct {
 	// Group holds all best-effort work and nothing else, "berth-idle". It must be
 	// among the workloads, as BE.
 	Group string
-	By    SuppressBy
+	// ByQuota limits it by a CFS quota, in place of fewer CPUs in its cpuset.
+	ByQuota bool
 	// Threshold is the part of the node's CPUs that may be in use; 0 is 0.65.
 	Threshold float64
 	// Reserve is kept for the system, in CPUs.
@@ -58,9 +36,6 @@ func (s *Suppression) Validate() error {
 	var errs []error
 	if s.Group == "" {
 		errs = append(errs, errors.New("suppression: no group; name the one that holds all best-effort work"))
-	}
-	if int(s.By) >= len(suppressNames) {
-		errs = append(errs, fmt.Errorf("suppression by %v: not one of %v", s.By, suppressNames))
 	}
 	if !(s.Threshold >= 0 && s.Threshold <= 1) {
 		errs = append(errs, fmt.Errorf("suppression threshold %v: not from 0 to 1", s.Threshold))
@@ -183,7 +158,7 @@ func (l *Loop) inner(w *Workload) bool {
 // suppressTo is the next action, and whether it differs from the present one.
 func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Action, bool) {
 	n := l.in.Host.CPUs.Len()
-	if s.By == ByQuota {
+	if s.ByQuota {
 		present := 0.0
 		if l.limit.action != nil {
 			present = cpusOf(l.limit.action.Limits)

@@ -68,7 +68,7 @@ func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 	effect := l.effect(at, last)
 	switch said {
 	case helps:
-		v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, until: l.now.Add(l.cfg.MaxHold)}
+		v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, until: l.now.Add(l.maxHold())}
 		last.proven = l.now
 		l.emit(at, Kept, last, Event{Effect: effect, Text: l.remains(at, effect)})
 		at.helped = append(l.current(at.helped, v), v)
@@ -148,7 +148,7 @@ func (l *Loop) failAfter() int { return max(l.verifyWindows(), int(failWithin/l.
 
 // blame notes that an action did not help.
 func (l *Loop) blame(at *escalation, a *Action) {
-	v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(l.cfg.CoolDown), why: noHelp}
+	v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(coolDown), why: noHelp}
 	at.failed = append(l.current(at.failed, v), v)
 }
 
@@ -205,7 +205,7 @@ func (l *Loop) deferTrial(at *escalation) {
 	w := l.byGroup[last.action.Group]
 	if last.remedy.Yields && w != nil && w.Class.Traits().Squeezed && w.Use >= max(greedy, last.use/2) {
 		at.deferred = true
-		at.relaxAt = later(at.relaxAt, last.proven.Add(min(greedyWait*at.wait, l.cfg.MaxHold)))
+		at.relaxAt = later(at.relaxAt, last.proven.Add(min(greedyWait*at.wait, l.maxHold())))
 	} else if at.deferred {
 		at.deferred = false
 		at.relaxAt = later(last.proven.Add(at.wait), l.now.Add(l.cfg.Hold))
@@ -232,8 +232,8 @@ func (l *Loop) relax(ctx context.Context, at *escalation) {
 		return
 	}
 	last := at.steps[len(at.steps)-1]
-	calm := l.now.Sub(at.unwell) >= l.cfg.Next && l.now.Sub(at.found) >= lookBack*l.window
-	if !calm && !last.undecided && l.now.Sub(at.since) < l.cfg.MaxHold {
+	calm := l.now.Sub(at.unwell) >= next && l.now.Sub(at.found) >= lookBack*l.window
+	if !calm && !last.undecided && l.now.Sub(at.since) < l.maxHold() {
 		return
 	}
 	if l.busy(at, last.action.Group) || l.real.pendingAt(last.action.Group) || !l.bucket.take(l.now) {
@@ -251,7 +251,7 @@ func (l *Loop) relax(ctx context.Context, at *escalation) {
 	l.emit(at, OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
 	if err != nil {
 		l.report(at, &last, err)
-		at.hold(l.now, l.cfg.Next)
+		at.hold(l.now, next)
 		return
 	}
 	at.trial = &trial{step: last, to: to, at: l.cfg.Now(), strength: at.strengths.median(), imposed: at.imposed.median()}
@@ -294,7 +294,7 @@ func (l *Loop) judgeTrial(ctx context.Context, at *escalation, s detect.Symptom)
 	switch {
 	case at.seen.hits >= most:
 		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: l.toWhat(&t.step, t.to)})
-		at.hold(l.now, l.cfg.Next)
+		at.hold(l.now, next)
 	case at.seen.windows-at.seen.hits >= most:
 		l.restore(ctx, at, effect)
 	}
@@ -332,7 +332,7 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 			l.blame(at, &t.step.action)
 		}
 		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: "the victim is no worse without it"})
-		at.hold(l.now, l.cfg.Next)
+		at.hold(l.now, next)
 	}
 }
 
@@ -340,7 +340,7 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect) {
 	s := at.trial.step
 	changes, err := l.book().set(ctx, at.owner(), s.action)
-	at.wait = min(2*at.wait, l.cfg.MaxHold)
+	at.wait = min(2*at.wait, l.maxHold())
 	if err != nil {
 		l.report(at, &s, err)
 		at.hold(l.now, at.wait)

@@ -30,23 +30,8 @@ const (
 )
 
 // floor is the value below which a signal is never unusual, whatever its
-// baseline; a signal that is not here has none, and is judged by its baseline
-// alone.
-func floor(s Signal) (float64, bool) {
-	switch s {
-	case ThrottledPeriods, Withheld, WaitRatio, Imposed, IOPressure:
-		return 0.10, true
-	case StealShare:
-		return 0.05, true
-	case MemoryPressure:
-		return 0.02, true
-	case CPUPressure:
-		return 0.20, true
-	case RunQueueP99:
-		return 0.001, true
-	}
-	return 0, false
-}
+// baseline; a signal without one is judged by its baseline alone.
+func floor(s Signal) (float64, bool) { return signalInfos[s].floor, signalInfos[s].floor > 0 }
 
 // compare holds a signal against its threshold. Known is false where it is
 // missing, or has only a baseline to be judged by and none is learnt.
@@ -112,33 +97,6 @@ func (w *workload) missing(of ...Signal) []Signal {
 	return all
 }
 
-// useful are the signals that tell about a resource.
-func useful(r Resource) []Signal {
-	switch r {
-	case OwnLimit:
-		return []Signal{ThrottledPeriods, Withheld}
-	case Hypervisor:
-		return []Signal{StealShare}
-	case OwnLoad, CPU:
-		return []Signal{RunQueueP99, WaitRatio, CPUPressure, ForeignQueued, ThrottledPeriods, StealShare}
-	case Memory:
-		return []Signal{MemoryPressure, LimitEvents}
-	case IO:
-		return []Signal{IOPressure, OwnIO}
-	case MemoryBandwidth:
-		return []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}
-	case LLC:
-		return []Signal{CPI, MPKI, Occupancy, ThrottledPeriods, StealShare}
-	case SMT:
-		return []Signal{CPI, MPKI, SiblingUse, ThrottledPeriods, StealShare}
-	case NUMA:
-		return []Signal{LocalMemory}
-	case Frequency:
-		return []Signal{CPI, Clock, IdleQueued, ThrottledPeriods, StealShare}
-	}
-	return nil
-}
-
 // Gap is a resource about which a window tells too little, and the signals that
 // it lacks.
 type Gap struct {
@@ -154,7 +112,7 @@ func (d *Detector) Gaps(group string) []Gap {
 	}
 	var gaps []Gap
 	for _, r := range Resources() {
-		if missing := w.missing(useful(r)...); len(missing) > 0 {
+		if missing := w.missing(resourceInfos[r].useful...); len(missing) > 0 {
 			gaps = append(gaps, Gap{r, missing})
 		}
 	}
@@ -220,12 +178,12 @@ func (w *workload) above(s Signal, threshold float64) []Evidence {
 }
 
 func (w *workload) conclude(r Resource, suspect string, share float64, evidence []Evidence) {
-	w.file(r, verdict{suspect: suspect, share: share, evidence: evidence, missing: w.missing(useful(r)...)})
+	w.file(r, verdict{suspect: suspect, share: share, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)})
 }
 
 // own concludes that the workload itself is to blame.
 func (w *workload) own(r Resource, evidence []Evidence) {
-	w.file(r, verdict{share: 1, own: true, evidence: evidence, missing: w.missing(useful(r)...)})
+	w.file(r, verdict{share: 1, own: true, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)})
 }
 
 // accuse concludes that a suspect is to blame, on one more piece of evidence.

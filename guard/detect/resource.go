@@ -29,25 +29,55 @@ const (
 
 const resources = int(Frequency) + 1
 
-// resourceInfos are, by resource: its name; what a victim suffers from, in words; what
-// would help, the cheapest and easiest to revert first; and what would if the victim
-// itself is the cause, nil where that makes no difference.
+// resourceInfos has a row for each resource.
 var resourceInfos = [resources]struct {
-	name, plain   string
+	name  string
+	plain string // what a victim suffers from, in words
+	// symptoms are the signals whose strength tells how much is lacked, useful those that
+	// tell about it at all: where one is missing, that is a gap.
+	symptoms, useful []Signal
+	// remedies would help, the cheapest and easiest to revert first; own if the victim itself
+	// is the cause, nil where that makes no difference.
 	remedies, own []Remedy
 }{
-	OwnLimit:        {"own_limit", "is throttled by its own CPU limit", []Remedy{Burst, RaiseLimit}, nil},
-	Hypervisor:      {"hypervisor", "loses CPU time to the hypervisor", nil, nil},
-	OwnLoad:         {"own_load", "wants more CPU time than its CPUs have", []Remedy{GrowCPUs}, nil},
-	CPU:             {"cpu", "waits for CPUs that others use", []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}, nil},
-	Memory:          {"memory", "waits for memory to be reclaimed", []Remedy{MemoryHigh}, []Remedy{RaiseLimit}},
-	IO:              {"io", "waits for block I/O", []Remedy{IOWeight}, []Remedy{}},
-	MemoryBandwidth: {"memory_bandwidth", "lacks memory bandwidth", []Remedy{BandwidthCap, ShrinkCPUs}, nil},
-	LLC:             {"llc", "is driven out of the last-level cache", []Remedy{CacheWays, ShrinkCPUs}, nil},
-	SMT:             {"smt", "shares its cores with a busy sibling thread", []Remedy{CoreSched, ExclusiveCPUs}, nil},
-	NUMA:            {"numa", "has its memory on other NUMA nodes", []Remedy{PlaceMemory}, nil},
-	Frequency:       {"frequency", "runs on CPUs that are slow or slow to wake up", []Remedy{Power}, nil},
+	OwnLimit: {
+		"own_limit", "is throttled by its own CPU limit",
+		[]Signal{ThrottledPeriods, Withheld}, []Signal{ThrottledPeriods, Withheld}, []Remedy{Burst, RaiseLimit}, nil,
+	},
+	Hypervisor: {"hypervisor", "loses CPU time to the hypervisor", []Signal{StealShare}, []Signal{StealShare}, nil, nil},
+	OwnLoad: {
+		"own_load", "wants more CPU time than its CPUs have",
+		[]Signal{RunQueueP99, WaitRatio, CPUPressure}, waitSignals, []Remedy{GrowCPUs}, nil,
+	},
+	CPU: {
+		"cpu", "waits for CPUs that others use",
+		[]Signal{RunQueueP99, WaitRatio, CPUPressure, Imposed}, waitSignals, []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}, nil,
+	},
+	Memory: {
+		"memory", "waits for memory to be reclaimed",
+		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit},
+	},
+	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight}, []Remedy{}},
+	MemoryBandwidth: {
+		"memory_bandwidth", "lacks memory bandwidth",
+		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil,
+	},
+	LLC: {
+		"llc", "is driven out of the last-level cache",
+		[]Signal{CPI}, []Signal{CPI, MPKI, Occupancy, ThrottledPeriods, StealShare}, []Remedy{CacheWays, ShrinkCPUs}, nil,
+	},
+	SMT: {
+		"smt", "shares its cores with a busy sibling thread",
+		[]Signal{CPI}, []Signal{CPI, MPKI, SiblingUse, ThrottledPeriods, StealShare}, []Remedy{CoreSched, ExclusiveCPUs}, nil,
+	},
+	NUMA: {"numa", "has its memory on other NUMA nodes", nil, []Signal{LocalMemory}, []Remedy{PlaceMemory}, nil},
+	Frequency: {
+		"frequency", "runs on CPUs that are slow or slow to wake up",
+		[]Signal{Clock}, []Signal{CPI, Clock, IdleQueued, ThrottledPeriods, StealShare}, []Remedy{Power}, nil,
+	},
 }
+
+var waitSignals = []Signal{RunQueueP99, WaitRatio, CPUPressure, ForeignQueued, ThrottledPeriods, StealShare}
 
 var resourceNames = func() []string {
 	names := make([]string, resources)

@@ -87,43 +87,44 @@ const signals = int(Correlation) + 1
 type signalInfo struct {
 	name  string
 	words string
-	unit  string // "" is a share
-	below bool   // what is at most the threshold counts
+	unit  string  // "" is a share
+	below bool    // what is at most the threshold counts
+	floor float64 // below it, it is never unusual; 0 is none
 }
 
 var signalInfos = [signals]signalInfo{
-	CPUUse:           {"cpu_use", "CPU use", "CPUs", false},
-	ThrottledPeriods: {"throttled_periods", "periods in which its quota ran out", "", false},
-	Withheld:         {"withheld", "CPU time withheld by quotas", "", false},
-	StealShare:       {"steal", "CPU time taken by the hypervisor", "", false},
-	RunQueueP99:      {"run_queue_p99", "99th percentile of run-queue latency", "s", false},
-	WaitRatio:        {"wait_ratio", "run delay, of run delay and run time", "", false},
-	CPUPressure:      {"cpu_pressure", "CPU pressure (PSI)", "", false},
-	MemoryPressure:   {"memory_pressure", "memory pressure (PSI)", "", false},
-	IOPressure:       {"io_pressure", "I/O pressure (PSI)", "", false},
-	SelfQueued:       {"self_queued", "part of the run delay above baseline behind its own threads", "", false},
-	ForeignQueued:    {"foreign_queued", "part of the run delay above baseline behind others", "", false},
-	IdleQueued:       {"idle_queued", "part of the run delay while a CPU wakes up", "", false},
-	ThrottledQueued:  {"throttled_queued", "part of the run delay for quota", "", false},
-	Imposed:          {"imposed", "run delay above baseline behind others, of run delay and run time", "", false},
-	OwnUse:           {"own_use", "its part of full CPUs", "", false},
-	CPI:              {"cpi", "cycles per instruction", "cycles", false},
-	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false},
-	Clock:            {"clock", "clock rate", "Hz", true},
-	Occupancy:        {"occupancy", "cache occupancy", "bytes", true},
-	DomainBandwidth:  {"domain_bandwidth", "memory traffic, of the peak", "", false},
-	SiblingUse:       {"sibling_use", "use of sibling threads", "", false},
-	LocalMemory:      {"local_memory", "memory on its own nodes", "", true},
-	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false},
-	OwnIO:            {"own_io", "its part of the I/O", "", false},
-	QueueShare:       {"queue_share", "part of the run delay above baseline", "", false},
-	UseShare:         {"use_share", "part of the suspects' CPU use", "", false},
-	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false},
-	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false},
-	UseGrowth:        {"use_growth", "part of the growth in CPU use", "", false},
-	MemoryGrowth:     {"memory_growth", "part of the growth in memory", "", false},
-	IOShare:          {"io_share", "part of the I/O", "", false},
-	Correlation:      {"correlation", "correlation of CPU use with the symptom", "r", false},
+	CPUUse:           {"cpu_use", "CPU use", "CPUs", false, 0},
+	ThrottledPeriods: {"throttled_periods", "periods in which its quota ran out", "", false, 0.10},
+	Withheld:         {"withheld", "CPU time withheld by quotas", "", false, 0.10},
+	StealShare:       {"steal", "CPU time taken by the hypervisor", "", false, 0.05},
+	RunQueueP99:      {"run_queue_p99", "99th percentile of run-queue latency", "s", false, 0.001},
+	WaitRatio:        {"wait_ratio", "run delay, of run delay and run time", "", false, 0.10},
+	CPUPressure:      {"cpu_pressure", "CPU pressure (PSI)", "", false, 0.20},
+	MemoryPressure:   {"memory_pressure", "memory pressure (PSI)", "", false, 0.02},
+	IOPressure:       {"io_pressure", "I/O pressure (PSI)", "", false, 0.10},
+	SelfQueued:       {"self_queued", "part of the run delay above baseline behind its own threads", "", false, 0},
+	ForeignQueued:    {"foreign_queued", "part of the run delay above baseline behind others", "", false, 0},
+	IdleQueued:       {"idle_queued", "part of the run delay while a CPU wakes up", "", false, 0},
+	ThrottledQueued:  {"throttled_queued", "part of the run delay for quota", "", false, 0},
+	Imposed:          {"imposed", "run delay above baseline behind others, of run delay and run time", "", false, 0.10},
+	OwnUse:           {"own_use", "its part of full CPUs", "", false, 0},
+	CPI:              {"cpi", "cycles per instruction", "cycles", false, 0},
+	MPKI:             {"mpki", "cache misses per 1000 instructions", "misses", false, 0},
+	Clock:            {"clock", "clock rate", "Hz", true, 0},
+	Occupancy:        {"occupancy", "cache occupancy", "bytes", true, 0},
+	DomainBandwidth:  {"domain_bandwidth", "memory traffic, of the peak", "", false, 0},
+	SiblingUse:       {"sibling_use", "use of sibling threads", "", false, 0},
+	LocalMemory:      {"local_memory", "memory on its own nodes", "", true, 0},
+	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false, 0},
+	OwnIO:            {"own_io", "its part of the I/O", "", false, 0},
+	QueueShare:       {"queue_share", "part of the run delay above baseline", "", false, 0},
+	UseShare:         {"use_share", "part of the suspects' CPU use", "", false, 0},
+	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false, 0},
+	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false, 0},
+	UseGrowth:        {"use_growth", "part of the growth in CPU use", "", false, 0},
+	MemoryGrowth:     {"memory_growth", "part of the growth in memory", "", false, 0},
+	IOShare:          {"io_share", "part of the I/O", "", false, 0},
+	Correlation:      {"correlation", "correlation of CPU use with the symptom", "r", false, 0},
 }
 
 var signalNames = func() []string {

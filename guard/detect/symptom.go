@@ -30,25 +30,7 @@ func (w *workload) symptomsOf(r Resource) []Signal {
 	if r == Frequency && w.value[IdleQueued] >= mostly {
 		r = CPU // it waits, for CPUs to wake up
 	}
-	switch r {
-	case OwnLimit:
-		return []Signal{ThrottledPeriods, Withheld}
-	case Hypervisor:
-		return []Signal{StealShare}
-	case OwnLoad:
-		return []Signal{RunQueueP99, WaitRatio, CPUPressure}
-	case CPU:
-		return []Signal{RunQueueP99, WaitRatio, CPUPressure, Imposed}
-	case Memory:
-		return []Signal{MemoryPressure}
-	case IO:
-		return []Signal{IOPressure}
-	case MemoryBandwidth, LLC, SMT:
-		return []Signal{CPI}
-	case Frequency:
-		return []Signal{Clock}
-	}
-	return nil
+	return resourceInfos[r].symptoms
 }
 
 // Symptom returns what the last window says about a workload and a resource;
