@@ -52,7 +52,7 @@ func (t *transaction) recoverGuard() error {
 	}
 	for _, item := range items {
 		if item.Outcome == kernel.Restored || item.Outcome == kernel.Changed {
-			t.n.tell(Failed, "", "/"+item.Step.Path, fmt.Sprintf("a killed guard had it in force: it is %v", item.Outcome))
+			t.n.tell(Failed, "", "/"+item.Step.Path, fmt.Sprintf("a killed guard had it active: it is %v", item.Outcome))
 		}
 	}
 	if err != nil {

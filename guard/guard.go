@@ -172,8 +172,8 @@ type Status struct {
 	// Findings are those of the last windows.
 	Findings []detect.Finding `json:"findings"`
 	States   []control.State  `json:"states,omitempty"`
-	// InForce are the actions active or, in mode preview, that would be.
-	InForce []control.Action `json:"inForce,omitempty"`
+	// Active are the actions active or, in mode preview, that would be.
+	Active []control.Action `json:"inForce,omitempty"`
 }
 
 // Probe is how the run-queue probe fares.
@@ -261,7 +261,7 @@ func (r *Runner) Status() Status {
 	if r.noProbe != nil {
 		s.Probe.Reason = r.noProbe.Error()
 	}
-	s.States, s.InForce = r.loop.State(), r.loop.InForce()
+	s.States, s.Active = r.loop.State(), r.loop.Active()
 	return s
 }
 

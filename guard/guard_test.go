@@ -321,7 +321,7 @@ func TestEnforce(t *testing.T) {
 					t.Errorf("idle set at %v, hog from %v", m.setAt, m.hogs)
 				}
 				if m.idle || m.armed || len(m.givenBack) != 1 {
-					t.Errorf("at the end: idle %v, armed %v, given back at %v", m.idle, m.armed, m.givenBack)
+					t.Errorf("at the end: idle %v, armed %v, restored at %v", m.idle, m.armed, m.givenBack)
 				}
 				if got := outcomes(events); got != "applied kept reverted" {
 					t.Errorf("events: %s", got)
@@ -412,12 +412,12 @@ func TestProbeRests(t *testing.T) {
 		go func() { ended <- r.Run(ctx) }()
 		time.Sleep(15*time.Second + time.Millisecond)
 		_, armed := m.state()
-		if s := r.Status(); !armed || !s.Probe.Armed || len(s.InForce) != 1 || len(s.Focus) != 1 || s.Probe.Cost != 0.001 {
+		if s := r.Status(); !armed || !s.Probe.Armed || len(s.Active) != 1 || len(s.Focus) != 1 || s.Probe.Cost != 0.001 {
 			t.Errorf("at 15 s: armed %v, status %+v", armed, s)
 		}
 		time.Sleep(3 * time.Minute)
 		idle, armed := m.state()
-		if s := r.Status(); armed || s.Probe.Armed || len(s.InForce) > 0 || s.Probe.ArmedFor < 10*time.Second || idle {
+		if s := r.Status(); armed || s.Probe.Armed || len(s.Active) > 0 || s.Probe.ArmedFor < 10*time.Second || idle {
 			t.Errorf("long after: armed %v, idle %v, status %+v", armed, idle, s)
 		}
 		cancel()
@@ -493,13 +493,13 @@ func TestEverythingBack(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				if name == "probe too dear" {
 					if idle, _ := m.state(); !idle || r.Status().Probe.Reason == "" { // it is held by the slow windows until the end
-						t.Errorf("in force: %v, status %+v", idle, r.Status())
+						t.Errorf("active: %v, status %+v", idle, r.Status())
 					}
 					cancel()
 				}
 				why := <-ended
 				if m.idle || m.armed {
-					t.Errorf("still in force: idle %v, armed %v", m.idle, m.armed)
+					t.Errorf("still active: idle %v, armed %v", m.idle, m.armed)
 				}
 				if wants := name == "signals gone" || name == "a bug"; (why != nil) != wants {
 					t.Errorf("ended with %v", why)
@@ -529,7 +529,7 @@ func TestModeChanges(t *testing.T) {
 		}
 		err = r.SetMode(ctx, control.Observe)
 		if idle, _ := m.state(); err != nil || idle || r.Status().Mode != control.Observe {
-			t.Errorf("%v, in force %v", err, idle)
+			t.Errorf("%v, active %v", err, idle)
 		}
 		time.Sleep(20 * time.Second)
 		if idle, _ := m.state(); idle || len(m.setAt) != 1 {
@@ -625,7 +625,7 @@ func TestWithoutProbeAfterAll(t *testing.T) {
 					t.Errorf("events %q, want %q", got, c.want)
 				}
 				if len(m.setAt) != 1 || len(m.givenBack) != 1 {
-					t.Errorf("set at %v, given back at %v, want each once", m.setAt, m.givenBack)
+					t.Errorf("set at %v, restored at %v, want each once", m.setAt, m.givenBack)
 				}
 				if len(errs) != 1 || !strings.Contains(errs[0].Error(), "run-queue probe: too dear") {
 					t.Errorf("errors %v, want one of the probe", errs)

@@ -118,14 +118,14 @@ func TestModeChangeThatGivesNothingBack(t *testing.T) {
 			go func() { ended <- r.Run(ctx) }()
 			time.Sleep(12*time.Second + time.Millisecond)
 			if err := r.SetMode(ctx, mode); err == nil || !strings.Contains(err.Error(), "weight batch") {
-				t.Errorf("mode %v: error %v, want what was not given back", mode, err)
+				t.Errorf("mode %v: error %v, want what was not restored", mode, err)
 			}
 			if got := r.Status().Mode; got != mode {
 				t.Errorf("mode %v, want %v: it has changed", got, mode)
 			}
 			time.Sleep(time.Second)
 			cancel()
-			if err := <-ended; err == nil || !strings.Contains(err.Error(), "could not give back") {
+			if err := <-ended; err == nil || !strings.Contains(err.Error(), "could not revert") {
 				t.Errorf("the run ended with %v", err)
 			}
 		})

@@ -64,7 +64,7 @@ func (r *Runner) release(ctx context.Context) error {
 		r.acted(events)
 	}
 	if left := r.loop.PendingReverts(); len(left) > 0 {
-		errs = append(errs, fmt.Errorf("guard: could not give back %v; 'berth guard off' tries again", left))
+		errs = append(errs, fmt.Errorf("guard: could not revert %v; 'berth guard off' tries again", left))
 	}
 	if r.armed {
 		r.disarmed()
@@ -246,7 +246,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 			}
 		}
 	}
-	if r.loop.Mode() != control.Observe || len(r.loop.InForce()) > 0 {
+	if r.loop.Mode() != control.Observe || len(r.loop.Active()) > 0 {
 		in.Workloads = r.workloads(in.Findings)
 	}
 	r.acted(r.loop.Step(ctx, in))
@@ -299,7 +299,7 @@ func (r *Runner) attend(now watch.Time) {
 		return
 	}
 	r.noteWaits()
-	helped := r.loop.Active()
+	helped := r.loop.Helped()
 	waiting := r.waiting(helped)
 	needy := slices.Concat(waiting, helped)
 	slices.Sort(needy)

@@ -50,8 +50,8 @@ func guardStatus() guard.Status {
 			Evidence: []detect.Evidence{{Subject: watch.Subject{Scope: watch.Group, Name: "web"}, Value: 0.5, Baseline: &usual, Threshold: 0.1, To: watch.Second}},
 			Remedies: []detect.Remedy{detect.Weight},
 		}},
-		States:  []control.State{{Victim: "web", Resource: detect.CPU, Phase: control.Holding, Since: time.Unix(1, 0), Actions: []control.Action{*guardEvent.Action}, Strength: 0.5}},
-		InForce: []control.Action{*guardEvent.Action},
+		States: []control.State{{Victim: "web", Resource: detect.CPU, Phase: control.Holding, Since: time.Unix(1, 0), Actions: []control.Action{*guardEvent.Action}, Strength: 0.5}},
+		Active: []control.Action{*guardEvent.Action},
 	}
 }
 

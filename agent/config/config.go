@@ -162,7 +162,7 @@ type Limits struct {
 // Guard is what the guard may do. Groups that Protected names are never acted on.
 type Guard struct {
 	// Mode is off, observe (say who suffers and from whom), preview (also what would
-	// be done about it) or enforce (do it, and take back what does not help). Default:
+	// be done about it) or enforce (do it, and revert what does not help). Default:
 	// observe.
 	Mode GuardMode `json:"mode,omitempty"`
 	// Sensitive are globs of groups that are looked after, with all below them, beside the

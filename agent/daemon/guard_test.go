@@ -212,7 +212,7 @@ func TestGuardActs(t *testing.T) {
 		t.Errorf("kept: %+v, idle %s", kept, h.idle())
 	}
 	g, err := r.Guard(t.Context())
-	if err != nil || g.Mode != config.GuardEnforce || g.Status == nil || len(g.Status.InForce) != 1 || g.Workloads["web"] != "web:web" {
+	if err != nil || g.Mode != config.GuardEnforce || g.Status == nil || len(g.Status.Active) != 1 || g.Workloads["web"] != "web:web" {
 		t.Errorf("the guard says %+v, %v", g, err)
 	}
 	if err := r.stop(); err != nil {
@@ -308,13 +308,13 @@ func TestGuardChangesMode(t *testing.T) {
 	}
 	r.guarded(control.Applied)
 	if h.idle() != "1" {
-		t.Error("nothing is in force")
+		t.Error("nothing is active")
 	}
 	h.configure(webAndHog + "guard: {mode: preview, probe: always}\n")
 	r.guarded(control.Reverted)
 	r.await(api.Reloaded, "")
 	if h.idle() != "0" {
-		t.Error("not given back")
+		t.Error("not restored")
 	}
 	r.guarded(control.WouldApply)
 	// Another thing than the mode starts the guard anew; what was active goes back.
@@ -325,7 +325,7 @@ func TestGuardChangesMode(t *testing.T) {
 	h.configure(webAndHog + "guard: {mode: \"off\", probe: never}\n")
 	r.await(api.Reloaded, "")
 	if h.idle() != "0" {
-		t.Error("not given back by off")
+		t.Error("not restored by off")
 	}
 	if g, err := r.Guard(t.Context()); err != nil || g.Mode != config.GuardOff || g.Status != nil {
 		t.Errorf("the guard says %+v, %v", g, err)
@@ -350,7 +350,7 @@ func TestGuardPanics(t *testing.T) {
 		t.Errorf("told %q", e.Text)
 	}
 	if h.idle() != "0" {
-		t.Error("not given back")
+		t.Error("not restored")
 	}
 	g, err := r.Guard(t.Context())
 	if err != nil || g.Status != nil || !strings.Contains(g.Reason, "a bug") {

@@ -53,7 +53,7 @@ func killedGuard(t *testing.T) (h *host, dir string, fresh map[string]string) {
 		t.Fatal(err)
 	}
 	if got := h.read(cpusets + "hog/cpuset.cpus"); got != "6-7" {
-		t.Fatalf("the guard has %s in force", got)
+		t.Fatalf("the guard has %s active", got)
 	}
 	return h, dir, fresh
 }
@@ -79,7 +79,7 @@ func TestStartRecoversFirst(t *testing.T) {
 	}
 }
 
-// The agent does not start above what it could not give back, and says what is to be done.
+// The agent does not start above what it could not restore, and says what is to be done.
 func TestStartRefusesGuardsLeftovers(t *testing.T) {
 	t.Parallel()
 	rewrite := func(change func(string) string) func(*testing.T, *host, string) {

@@ -64,6 +64,6 @@ func TestReleaseLeavesTheKeeperFree(t *testing.T) {
 		t.Errorf("job: %v", err)
 	}
 	if n := len(b.guard.host.Notes()); n != 0 {
-		t.Errorf("%d in force", n)
+		t.Errorf("%d active", n)
 	}
 }

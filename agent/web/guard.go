@@ -61,7 +61,7 @@ func (s scrape) guard(g api.Guard, shown []api.Owner) {
 	s.gauge("berth_guard_probe_cpus", g.Status.Probe.Cost)
 	inForce := map[string]int{}
 	if g.Mode == config.GuardEnforce {
-		for _, a := range g.Status.InForce {
+		for _, a := range g.Status.Active {
 			inForce[a.Remedy.String()]++
 		}
 	}

@@ -106,7 +106,7 @@ func guarding() api.Guard {
 				{Victim: "g/web", Resource: detect.CPU, Confidence: 0.4}, {Victim: "g/web", Resource: detect.CPU, Confidence: 0.8},
 				{Victim: "other", Resource: detect.CPU, Confidence: 0.9}, {Victim: "g/web", Resource: detect.IO, Confidence: 0.5},
 			},
-			InForce: []control.Action{{Remedy: detect.Weight}, {Remedy: detect.Weight, Group: "b"}},
+			Active: []control.Action{{Remedy: detect.Weight}, {Remedy: detect.Weight, Group: "b"}},
 		},
 	}
 }

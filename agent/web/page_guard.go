@@ -54,7 +54,7 @@ func guardOf(g api.Guard) Guard {
 			out.Done = append(out.Done, fmt.Sprintf("%s, for %s: %s", did(g.Mode, a, name), name(state.Victim), stands(state)))
 		}
 	}
-	for _, a := range s.InForce {
+	for _, a := range s.Active {
 		if a.Victim == "" { // of no victim: suppression
 			out.Done = append(out.Done, did(g.Mode, a, name)+", for all others")
 		}

@@ -26,8 +26,8 @@ func TestGuardInWords(t *testing.T) {
 				{Victim: "g/web", Suspect: "batch/x", Resource: detect.CPU, Confidence: 0.8},
 				{Victim: "g/web", Suspect: "(ended)", Resource: detect.CPU, Confidence: 0.7},
 			},
-			States:  []control.State{{Victim: "g/web", Phase: control.Holding, Strength: 0.5, Actions: []control.Action{yields}}},
-			InForce: []control.Action{yields, {Remedy: detect.HeadroomCap, Group: "all", Limits: cgroup.Limits{Quota: 5e6, Period: 10e6}}},
+			States: []control.State{{Victim: "g/web", Phase: control.Holding, Strength: 0.5, Actions: []control.Action{yields}}},
+			Active: []control.Action{yields, {Remedy: detect.HeadroomCap, Group: "all", Limits: cgroup.Limits{Quota: 5e6, Period: 10e6}}},
 		},
 	}
 	for _, tc := range []struct {
@@ -44,7 +44,7 @@ func TestGuardInWords(t *testing.T) {
 			Done: []string{"batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts", "all has at most 0.50 CPUs, for all others"},
 		}},
 		{"preview", func(g *api.Guard) {
-			g.Mode, g.Status.Findings, g.Status.InForce, g.Status.Probe.Reason = config.GuardPreview, nil, nil, "not root"
+			g.Mode, g.Status.Findings, g.Status.Active, g.Status.Probe.Reason = config.GuardPreview, nil, nil, "not root"
 		}, Guard{
 			Mode: "preview", About: "1 looked after, 3 more groups known; without the run-queue probe: not root", Suffers: []string{},
 			Done: []string{"would be done: batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts"},

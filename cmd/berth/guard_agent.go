@@ -64,10 +64,10 @@ func printAgentGuard(w io.Writer, g *api.Guard) {
 	if g.Mode != config.GuardEnforce {
 		return
 	}
-	for _, a := range g.Status.InForce {
+	for _, a := range g.Status.Active {
 		fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), name(a.Victim))
 	}
-	if len(g.Status.InForce) == 0 {
+	if len(g.Status.Active) == 0 {
 		fmt.Fprintln(w, "  no remedy is active")
 	}
 }

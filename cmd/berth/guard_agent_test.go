@@ -36,7 +36,7 @@ func TestPrintAgentGuard(t *testing.T) {
 	t.Parallel()
 	s := &guard.Status{
 		Sensitive: []string{"web"}, Findings: []detect.Finding{{Victim: "web", Suspect: "x", Resource: detect.CPU, Confidence: 0.8}},
-		InForce: []control.Action{{Remedy: detect.Weight, Group: "batch", Victim: "web", Limits: cgroup.Limits{Idle: cgroup.On}}},
+		Active: []control.Action{{Remedy: detect.Weight, Group: "batch", Victim: "web", Limits: cgroup.Limits{Idle: cgroup.On}}},
 	}
 	found := "helps 1 groups\n  found: w:web lacks cpu, because of x (80 % sure)\n"
 	for name, tc := range map[string]struct {

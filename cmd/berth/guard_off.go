@@ -115,7 +115,7 @@ type running struct {
 	Since     time.Time        `json:"since"`
 	Mode      control.Mode     `json:"mode"`
 	Sensitive []string         `json:"sensitive"`
-	InForce   []control.Action `json:"inForce"`
+	Active    []control.Action `json:"inForce"`
 }
 
 const runningName = "running.json"
@@ -132,7 +132,7 @@ func (g *guarding) note() {
 	}
 	now := running{PID: os.Getpid(), Since: g.began, Mode: control.Enforce, Sensitive: g.sensitive}
 	if s := g.status(); s != nil {
-		now.InForce = s.InForce
+		now.Active = s.Active
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
@@ -273,10 +273,10 @@ func (s *guardState) print(w io.Writer) {
 	case s.Running != nil:
 		fmt.Fprintf(w, "a guard runs (%v): process %d, since %s, helps %s\n",
 			s.Running.Mode, s.Running.PID, s.Running.Since.Format(time.DateTime), plain.Line(fewNames(s.Running.Sensitive)))
-		for _, a := range s.Running.InForce {
+		for _, a := range s.Running.Active {
 			fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), plain.Line(a.Victim))
 		}
-		if len(s.Running.InForce) == 0 {
+		if len(s.Running.Active) == 0 {
 			fmt.Fprintln(w, "  no remedy is active")
 		}
 	case len(s.Left) > 0:

@@ -161,7 +161,7 @@ func neighbour(t *testing.T) (leave func()) {
 	await(t, "the guard knows what is usual", func() bool { return guardStatus(t).Status.Windows >= from+enough })
 	leave = startService(t, "batch", "ExecStart=/bin/busybox sh -c 'while :; do :; done'\nCPUAffinity=2\nCPUWeight=1000\n")
 	await(t, "the neighbour yields", func() bool {
-		return isIdle() && slices.ContainsFunc(guardStatus(t).Status.InForce, func(a control.Action) bool {
+		return isIdle() && slices.ContainsFunc(guardStatus(t).Status.Active, func(a control.Action) bool {
 			return a.Group == "system.slice/batch.service"
 		})
 	})

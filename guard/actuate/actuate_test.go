@@ -427,7 +427,7 @@ func TestGone(t *testing.T) {
 			t.Errorf("revert: %v", err)
 		}
 		if _, err := g.Revert(ctx, a); err != nil {
-			t.Errorf("revert what is not in force: %v", err)
+			t.Errorf("revert what is not active: %v", err)
 		}
 		if _, err := g.Preview(ctx, control.Action{Remedy: detect.CoreSched, Group: "batch"}); !errors.Is(err, kernel.ErrNotSupported) {
 			t.Errorf("core scheduling: %v", err)

@@ -30,7 +30,7 @@ func (h *Host) restore() ([]kernel.Item, error) {
 		err = errors.Join(err, h.ledger.Damage())
 	}
 	if err != nil {
-		err = fmt.Errorf("give back what the guard changed: %w", err)
+		err = fmt.Errorf("restore what the guard changed: %w", err)
 	}
 	return items, err
 }

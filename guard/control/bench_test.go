@@ -62,8 +62,8 @@ func BenchmarkStep(b *testing.B) {
 			for range 10 {
 				step()
 			}
-			if n := len(loop.InForce()); n != victims {
-				b.Fatalf("%d in force, want %d", n, victims)
+			if n := len(loop.Active()); n != victims {
+				b.Fatalf("%d active, want %d", n, victims)
 			}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -83,7 +83,7 @@ type Config struct {
 	// its former CPU time, it is ten times as long, up to 30 min.
 	Hold time.Duration
 	// PerMinute is how many actions the loop may take in a minute on average, and
-	// Burst how many at once; 0 is 20 and 10. Taking back is always allowed, which
+	// Burst how many at once; 0 is 20 and 10. Reverting is always allowed, which
 	// at most doubles the number of writes.
 	PerMinute, Burst int
 	// Now is the clock; nil is time.Now.
@@ -136,8 +136,7 @@ type Loop struct {
 	cfg         Config
 	act         Actuator
 	escalations []*escalation // by victim, then resource
-	real        overrides     // of the kernel
-	virtual     overrides     // that would be, in mode Preview
+	overrides   overrides     // active or, in mode Preview, that would be
 	bucket      bucket
 	last        [2]time.Time  // the step before: by the windows, and by the short ones
 	checked     time.Time     // when active settings were last read back
@@ -161,7 +160,8 @@ func New(c Config, act Actuator) (*Loop, error) {
 		return nil, fmt.Errorf("new guard loop: mode %v needs an actuator", c.Mode)
 	}
 	c = c.withDefaults()
-	l := &Loop{cfg: c, act: act, byGroup: map[string]*Workload{}, real: newOverrides(act, c.Remedies, false), virtual: newOverrides(act, c.Remedies, true)}
+	l := &Loop{cfg: c, act: act, byGroup: map[string]*Workload{}, overrides: newOverrides(act, c.Remedies)}
+	l.overrides.preview = c.Mode == Preview
 	l.bucket = newBucket(c.PerMinute, c.Burst, c.Now())
 	return l, nil
 }
@@ -182,41 +182,33 @@ func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 		return nil, nil
 	}
 	events := l.Release(ctx)
-	l.cfg.Mode = m
+	l.cfg.Mode, l.overrides.preview = m, m == Preview
 	if owed := l.PendingReverts(); len(owed) > 0 {
-		return events, fmt.Errorf("set guard mode %v: not given back yet, and tried again: %v", m, owed)
+		return events, fmt.Errorf("set guard mode %v: not reverted yet, and tried again: %v", m, owed)
 	}
 	return events, nil
 }
 
 // PendingReverts returns what could not be reverted or put right yet, by group, then remedy.
 // Each Step, and Release, tries it again.
-func (l *Loop) PendingReverts() []Action { return l.real.pendingActions() }
-
-// book is where the present mode keeps its actions.
-func (l *Loop) book() *overrides {
-	if l.cfg.Mode == Preview {
-		return &l.virtual
-	}
-	return &l.real
-}
+func (l *Loop) PendingReverts() []Action { return l.overrides.pendingActions() }
 
 // Release reverts all actions, the last first, and forgets which remedies helped. What cannot be reverted is tried again by the next
 // call of it or of Step.
 func (l *Loop) Release(ctx context.Context) []Event {
 	l.begin(Input{})
 	for i := len(l.escalations) - 1; i >= 0; i-- {
-		l.drop(ctx, l.escalations[i], "everything is taken back")
+		l.drop(ctx, l.escalations[i], "everything is reverted")
 	}
 	l.escalations = nil
-	l.releaseSuppression(ctx, "everything is taken back")
+	l.releaseSuppression(ctx, "everything is reverted")
 	l.retry(ctx, true)
 	return l.events
 }
 
-// Active returns the victims for which something is active or on trial, sorted.
+// Helped returns the victims for which something is active or on trial, sorted.
 // Where they are Unsettled, their signals should stay as they are meanwhile.
-func (l *Loop) Active() []string {
+func (l *Loop) Helped() []string {
 	var victims []string
 	for _, at := range l.escalations {
 		if len(at.steps) > 0 || at.trial != nil {
@@ -274,15 +266,15 @@ func (l *Loop) State() []State {
 	return all
 }
 
-// InForce returns what is active, or would be in mode preview, by group, then
+// Active returns what is active, or would be in mode preview, by group, then
 // remedy; suppression included.
-func (l *Loop) InForce() []Action { return l.book().inForce() }
+func (l *Loop) Active() []Action { return l.overrides.active() }
 
 // Step takes in a window and does what is due. It is to be called once a window,
-// and at least every three: later calls only take things back. The Input is not
+// and at least every three: later calls only revert. The Input is not
 // kept. Errors of the Actuator are events.
 func (l *Loop) Step(ctx context.Context, in Input) []Event {
-	if l.cfg.Mode == Observe && !l.real.pending() {
+	if l.cfg.Mode == Observe && !l.overrides.pending() {
 		return nil
 	}
 	l.begin(in)
@@ -374,7 +366,7 @@ func (l *Loop) escalation(victim string, r detect.Resource) *escalation {
 
 // retry repeats the changes that the kernel has refused.
 func (l *Loop) retry(ctx context.Context, force bool) {
-	failed, errs := l.real.retry(ctx, l.now, force)
+	failed, errs := l.overrides.retry(ctx, l.now, force)
 	for i, k := range failed {
 		a := Action{Remedy: k.remedy, Group: k.group}
 		if k.now != nil {
@@ -382,7 +374,7 @@ func (l *Loop) retry(ctx context.Context, force bool) {
 		}
 		l.events = append(l.events, Event{
 			Time: l.now, Mode: l.cfg.Mode, Outcome: Failed, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
-			Action: &a, Alert: true, Text: fmt.Sprintf("give %v of %s back: %v", a.Remedy, a.Group, errs[i]),
+			Action: &a, Alert: true, Text: fmt.Sprintf("%v of %s, which the kernel has refused before: %v", a.Remedy, a.Group, errs[i]),
 		})
 	}
 }

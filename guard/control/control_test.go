@@ -183,7 +183,7 @@ on_trial weight pods/batch: idle
 relaxed weight pods/batch: idle
 `)
 		if len(w.force) > 0 {
-			t.Errorf("still in force: %v", w.force)
+			t.Errorf("still active: %v", w.force)
 		}
 		if s := r.loop.State(); len(s) > 0 {
 			t.Errorf("state %+v, want nothing left", s)
@@ -241,8 +241,8 @@ func TestHelpedInPart(t *testing.T) {
 		w := at100(t, n)
 		events := w.runner(enforce()).run(onset + 20*time.Second)
 		last := events[len(events)-1]
-		if last.Outcome != control.GaveUp || !strings.Contains(last.Text, "what is in force for the victim stays") || len(w.force) != 1 {
-			t.Errorf("%v, in force %v; want what helped to stay, and to be told", last, w.force)
+		if last.Outcome != control.GaveUp || !strings.Contains(last.Text, "what is active for the victim stays") || len(w.force) != 1 {
+			t.Errorf("%v, active %v; want what helped to stay, and to be told", last, w.force)
 		}
 	})
 }
@@ -265,7 +265,7 @@ gave_up
 `)
 		last := events[len(events)-1]
 		if !last.Alert || len(last.Skipped) != 4 || len(w.force) > 0 {
-			t.Errorf("gave up with alert %v, skipped %v, in force %v", last.Alert, last.Skipped, w.force)
+			t.Errorf("gave up with alert %v, skipped %v, active %v", last.Alert, last.Skipped, w.force)
 		}
 		if s := r.loop.State(); len(s) != 1 || s[0].Phase != control.Unresolved {
 			t.Errorf("state %+v, want unresolved", s)
@@ -408,12 +408,12 @@ func TestLostSignals(t *testing.T) {
 		r := w.runner(enforce())
 		before := r.run(80 * time.Second)
 		if len(w.force) != 2 {
-			t.Fatalf("in force %v after %s, want two", w.force, told(before))
+			t.Fatalf("active %v after %s, want two", w.force, told(before))
 		}
 		want(t, r.run(3*time.Second), "")
 		want(t, r.run(time.Minute), "reverted headroom_cap pods/batch: 2.20 CPUs\nreverted weight pods/batch: idle\n")
 		if len(w.force) != 0 {
-			t.Errorf("still in force: %v", w.force)
+			t.Errorf("still active: %v", w.force)
 		}
 	})
 }
@@ -459,8 +459,8 @@ func TestModes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, off, "reverted weight pods/batch: idle\n")
-		if len(w.force) > 0 || len(r.loop.InForce()) > 0 {
-			t.Errorf("still in force: %v", w.force)
+		if len(w.force) > 0 || len(r.loop.Active()) > 0 {
+			t.Errorf("still active: %v", w.force)
 		}
 		want(t, r.run(10*time.Second), "")
 	})
@@ -496,7 +496,7 @@ func TestWindowsChange(t *testing.T) {
 				r.loop, r.near = loop, true
 				r.run(onset + c.after)
 				if len(w.force) != 1 {
-					t.Fatalf("in force: %v", w.force)
+					t.Fatalf("active: %v", w.force)
 				}
 				calls := w.calls
 				r.near, r.window = false, time.Second
@@ -505,7 +505,7 @@ func TestWindowsChange(t *testing.T) {
 					t.Errorf("%s, want %s", got, c.want)
 				}
 				if c.left < 1 && (len(w.force) != 1 || w.calls != calls) {
-					t.Errorf("in force %v after %d more writes, want it held as it was", w.force, w.calls-calls)
+					t.Errorf("active %v after %d more writes, want it held as it was", w.force, w.calls-calls)
 				}
 			})
 		})
@@ -567,7 +567,7 @@ func TestOneOwnerOfAKnob(t *testing.T) {
 				}
 			}
 			if len(p.force) > 1 {
-				t.Errorf("in force: %v, want one set", p.force)
+				t.Errorf("active: %v, want one set", p.force)
 			}
 			if !skipped {
 				t.Error("the second escalation never met the first one's knob")

@@ -25,7 +25,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		return
 	}
 	l.checked = l.now
-	for _, k := range slices.Clone(l.real.all) {
+	for _, k := range slices.Clone(l.overrides.all) {
 		if k.now == nil || k.dirty {
 			continue
 		}
@@ -40,22 +40,22 @@ func (l *Loop) checkDrift(ctx context.Context) {
 // which is then the original one that is restored in the end.
 func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	a := *k.now
-	count, yielded := l.real.drift.Found(k.target, l.real.instant(l.now))
+	count, yielded := l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
 	text := fmt.Sprintf("somebody else has set %s to %q", found.Path, found.From)
 	_, err := l.act.Revert(ctx, a)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
 		err = nil
 	}
 	if yielded {
-		l.real.forget(k, err != nil)
-		l.real.drift.Forget(k.target)
+		l.overrides.forget(k, err != nil)
+		l.overrides.drift.Forget(k.target)
 		l.abandon(a, Yielded, notOurs, fmt.Sprintf("%s, %d times in %v: it is theirs", text, count, driftSpan))
 		return
 	}
 	var changes []Change
 	if err == nil {
 		k.now = nil
-		changes, err = l.real.settle(ctx, k)
+		changes, err = l.overrides.settle(ctx, k)
 	}
 	e := Event{
 		Time: l.now, Mode: l.cfg.Mode, Outcome: Restored, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
@@ -72,7 +72,7 @@ func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 // overrides for a change below them. What does not fit any more is given up.
 func (l *Loop) Reapply(ctx context.Context) []Event {
 	l.now, l.events = l.cfg.Now(), nil
-	for _, k := range slices.Clone(l.real.all) {
+	for _, k := range slices.Clone(l.overrides.all) {
 		if k.now == nil {
 			continue
 		}
@@ -82,7 +82,7 @@ func (l *Loop) Reapply(ctx context.Context) []Event {
 			continue // gone: the next look at the groups finds out
 		}
 		_, left := l.act.Revert(ctx, a)
-		l.real.forget(k, left != nil)
+		l.overrides.forget(k, left != nil)
 		l.abandon(a, Failed, notApplied, fmt.Sprintf("it is not active any more after a change of the placement: %v", err))
 	}
 	return l.events

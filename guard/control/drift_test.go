@@ -26,7 +26,7 @@ func TestDrift(t *testing.T) {
 		r.run(onset + 5*time.Second)
 		const knob = "pods/batch weight"
 		if _, ok := w.force[knob]; !ok {
-			t.Fatal("nothing is in force")
+			t.Fatal("nothing is active")
 		}
 		for i := range 3 {
 			w.drift = map[string]string{knob: "0"}
@@ -34,10 +34,10 @@ func TestDrift(t *testing.T) {
 			_, inForce := w.force[knob]
 			switch {
 			case i < 2 && (!inForce || len(w.drift) > 0 || !strings.HasPrefix(told(events), "restored weight pods/batch: idle\n")):
-				t.Errorf("change %d: in force %v, events\n%s", i+1, inForce, told(events))
+				t.Errorf("change %d: active %v, events\n%s", i+1, inForce, told(events))
 			case i == 2:
-				if inForce || len(r.loop.InForce()) > 0 {
-					t.Errorf("still in force: %v, believed %v", w.force, r.loop.InForce())
+				if inForce || len(r.loop.Active()) > 0 {
+					t.Errorf("still active: %v, believed %v", w.force, r.loop.Active())
 				}
 				e := events[0]
 				if e.Outcome != control.Yielded || !e.Alert || !strings.Contains(e.Text, `set pods/batch to "0", 3 times`) {
@@ -75,7 +75,7 @@ func TestDriftThatCannotBePutBack(t *testing.T) {
 			}
 			agree(t, r, op+" fails")
 			if _, ok := w.force["pods/batch weight"]; !ok || len(w.drift) > 0 {
-				t.Errorf("%s fails: in force %v, drift %v", op, w.force, w.drift)
+				t.Errorf("%s fails: active %v, drift %v", op, w.force, w.drift)
 			}
 		})
 	}
@@ -105,8 +105,8 @@ func TestSuppressionDrift(t *testing.T) {
 				}
 			}
 		}
-		if yielded != 1 || len(p.force) > 0 || len(loop.InForce()) > 0 {
-			t.Errorf("yielded %d times, in force %v", yielded, p.force)
+		if yielded != 1 || len(p.force) > 0 || len(loop.Active()) > 0 {
+			t.Errorf("yielded %d times, active %v", yielded, p.force)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 					}
 					in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host(), Near: true, Closely: closely}
 					in.Host.Use = c.host
-					if rests && !loop.Unsettled(0) && len(loop.Active()) > 0 {
+					if rests && !loop.Unsettled(0) && len(loop.Helped()) > 0 {
 						in.Findings, in.Symptoms, in.Near, in.Resting = nil, nil, false, true
 					}
 					events = append(events, loop.Step(context.Background(), in)...)
@@ -184,7 +184,7 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 				t.Logf("%s, rests: %v", c.name, rests)
 				want(t, events, text)
 				if now := p.force["pods/batch weight"].Limits; (now.Idle != cgroup.On) != c.fed {
-					t.Errorf("in force: %+v", now)
+					t.Errorf("active: %+v", now)
 				}
 			})
 		}
@@ -218,8 +218,8 @@ func TestReapply(t *testing.T) {
 		if len(events) != 1 || events[0].Outcome != control.Failed || !events[0].Alert || !strings.Contains(events[0].Text, "refused by the test") {
 			t.Errorf("events %v", events)
 		}
-		if len(w.force) > 0 || len(r.loop.InForce()) > 0 {
-			t.Errorf("active %v, believed %v", w.force, r.loop.InForce())
+		if len(w.force) > 0 || len(r.loop.Active()) > 0 {
+			t.Errorf("active %v, believed %v", w.force, r.loop.Active())
 		}
 		for _, e := range r.run(4 * time.Minute) {
 			if e.Outcome == control.Applied && e.Action.Remedy == detect.Weight {

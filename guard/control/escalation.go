@@ -325,9 +325,9 @@ func (l *Loop) pop(ctx context.Context, at *escalation, why string, effect *Effe
 // put replaces an escalation's action by another of the same knob, or by none.
 func (l *Loop) put(ctx context.Context, at *escalation, a Action, by *Action) ([]Change, error) {
 	if by != nil {
-		return l.book().set(ctx, at.owner(), *by)
+		return l.overrides.set(ctx, at.owner(), *by)
 	}
-	return l.book().unset(ctx, at.owner(), a)
+	return l.overrides.unset(ctx, at.owner(), a)
 }
 
 // report files an error of the Actuator.

@@ -31,7 +31,7 @@ func story(t *testing.T) *world {
 func agree(t *testing.T, r *runner, when string) {
 	t.Helper()
 	believed := map[string]string{}
-	for _, a := range r.loop.InForce() {
+	for _, a := range r.loop.Active() {
 		believed[key(a)] = a.String()
 	}
 	real := map[string]string{}
@@ -39,7 +39,7 @@ func agree(t *testing.T, r *runner, when string) {
 		real[k] = a.String()
 	}
 	if diff := cmp.Diff(real, believed); diff != "" {
-		t.Errorf("%s: in force (-real +believed):\n%s", when, diff)
+		t.Errorf("%s: active (-real +believed):\n%s", when, diff)
 	}
 }
 
@@ -82,7 +82,7 @@ func failing(t *testing.T, first, last int, done bool) {
 	when := fmt.Sprintf("calls %d to %d fail, done %v", first, last, done)
 	agree(t, r, when)
 	if len(w.force) > 0 {
-		t.Errorf("%s: still in force: %v\n%s", when, w.force, told(events))
+		t.Errorf("%s: still active: %v\n%s", when, w.force, told(events))
 	}
 	n := 0
 	for _, e := range events {
@@ -108,8 +108,8 @@ func TestReleaseAtEveryStep(t *testing.T) {
 			r.run(time.Duration(after) * time.Second)
 			agree(t, r, fmt.Sprintf("after %d s", after))
 			r.loop.Release(context.Background())
-			if len(w.force) > 0 || len(r.loop.InForce()) > 0 {
-				t.Errorf("released after %d s: still in force: %v", after, w.force)
+			if len(w.force) > 0 || len(r.loop.Active()) > 0 {
+				t.Errorf("released after %d s: still active: %v", after, w.force)
 			}
 		})
 	}
@@ -130,8 +130,8 @@ func TestGroupIsGone(t *testing.T) {
 		}
 		w.workloads = w.workloads[:1]
 		want(t, r.run(time.Minute), "reverted weight pods/batch: idle\n")
-		if left := r.loop.InForce(); len(left) > 0 {
-			t.Errorf("in force: %v", left)
+		if left := r.loop.Active(); len(left) > 0 {
+			t.Errorf("active: %v", left)
 		}
 	})
 }
@@ -146,7 +146,7 @@ func TestReleaseIsRetried(t *testing.T) {
 		w.fail = func(int, string) error { return errRefused }
 		events, err := r.loop.SetMode(context.Background(), control.Observe)
 		if err == nil || !strings.Contains(err.Error(), "weight pods/batch") || r.loop.Mode() != control.Observe {
-			t.Errorf("mode %v, error %v: want observe, and what was not given back", r.loop.Mode(), err)
+			t.Errorf("mode %v, error %v: want observe, and what was not restored", r.loop.Mode(), err)
 		}
 		want(t, events[:2], "reverted weight pods/batch: idle\nfailed weight pods/batch: idle\n")
 		r.run(10 * time.Second)
@@ -156,7 +156,7 @@ func TestReleaseIsRetried(t *testing.T) {
 		w.fail = nil
 		r.run(time.Minute)
 		if len(w.force) > 0 {
-			t.Errorf("still in force: %v", w.force)
+			t.Errorf("still active: %v", w.force)
 		}
 	})
 }
@@ -220,7 +220,7 @@ func randomHost(t *testing.T, seed uint64) string {
 	agree(t, run, fmt.Sprintf("seed %d", seed))
 	run.loop.Release(context.Background())
 	if len(w.force) > 0 {
-		t.Errorf("seed %d: still in force: %v", seed, w.force)
+		t.Errorf("seed %d: still active: %v", seed, w.force)
 	}
 	return told(run.events)
 }

@@ -42,7 +42,7 @@ func (l *Loop) ensureMinimum(ctx context.Context, at *escalation) {
 			continue // its own weight is no more
 		}
 		text := fmt.Sprintf("it had %.2f CPUs for %v while the host was full: its floor is %.2f", w.Use, starveFor, floor)
-		changes, err := l.book().set(ctx, at.owner(), fed)
+		changes, err := l.overrides.set(ctx, at.owner(), fed)
 		if err != nil {
 			l.report(at, s, err)
 			continue

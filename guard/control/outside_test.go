@@ -54,7 +54,7 @@ func TestHelpsBesideOutsiders(t *testing.T) {
 					t.Errorf("%v, want it to name what is left", kept)
 				}
 				if len(w.force) != 1 {
-					t.Errorf("in force %v, want the remedy that helps", w.force)
+					t.Errorf("active %v, want the remedy that helps", w.force)
 				}
 			})
 		})
@@ -97,14 +97,14 @@ func TestNoHelpBesideOutsiders(t *testing.T) {
 					return (e.Outcome == control.Reverted || e.Outcome == control.Relaxed) && e.Action.Remedy == detect.Weight
 				})
 				if back < 1 || events[0].Outcome != control.Applied || slices.ContainsFunc(events, func(e control.Event) bool { return e.Outcome == control.Kept }) {
-					t.Fatalf("%s, want it applied, and taken back", told(events))
+					t.Fatalf("%s, want it applied, and reverted", told(events))
 				}
 				within := max(2*time.Second, 6*c.window)
 				if c.left < 1 { // a trial has to show it
 					within = time.Minute + 10*c.window
 				}
 				if after := events[back].Time.Sub(events[0].Time); after > within {
-					t.Errorf("taken back after %v, want at most %v", after, within)
+					t.Errorf("reverted after %v, want at most %v", after, within)
 				}
 			})
 		})

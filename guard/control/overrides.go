@@ -21,7 +21,7 @@ import (
 type overrides struct {
 	act      Actuator
 	remedies []Remedy
-	virtual  bool // nothing is written, as in mode preview
+	preview  bool // nothing is written for new wishes
 	want     desired.State
 	asked    map[claim]Action // behind the claims of want
 	all      []*override
@@ -51,9 +51,9 @@ type override struct {
 	retry desired.Retry
 }
 
-func newOverrides(act Actuator, remedies []Remedy, virtual bool) overrides {
+func newOverrides(act Actuator, remedies []Remedy) overrides {
 	return overrides{
-		act: act, remedies: remedies, virtual: virtual, asked: map[claim]Action{},
+		act: act, remedies: remedies, asked: map[claim]Action{},
 		drift: desired.Drift[target]{Rule: desired.Rule{Limit: maxDrift - 1, Window: int64(driftSpan)}},
 	}
 }
@@ -150,9 +150,9 @@ func (k *overrides) settle(ctx context.Context, at *override) (changes []Change,
 		return nil, nil
 	}
 	switch {
-	case k.virtual && want != nil:
+	case k.preview && want != nil:
 		changes, err = k.act.Preview(ctx, *want)
-	case k.virtual:
+	case k.preview && !at.dirty:
 	case want != nil:
 		changes, err = k.act.Apply(ctx, *want)
 	case at.now != nil:
@@ -163,7 +163,13 @@ func (k *overrides) settle(ctx context.Context, at *override) (changes []Change,
 	if want == nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged)) {
 		err = nil // the group is gone, and its settings with it; or the value is somebody else's by now
 	}
-	at.dirty = err != nil && !k.virtual
+	if k.preview && want != nil {
+		if err == nil {
+			at.now = want
+		}
+		return changes, err
+	}
+	at.dirty = err != nil
 	if err == nil {
 		at.now = want
 		at.retry.Done()
@@ -263,7 +269,7 @@ func (k *overrides) retry(ctx context.Context, now time.Time, force bool) (faile
 	return failed, errs
 }
 
-func (k *overrides) inForce() []Action {
+func (k *overrides) active() []Action {
 	var all []Action
 	for _, at := range k.all {
 		if at.now != nil {

@@ -52,7 +52,7 @@ func TestStrongestWish(t *testing.T) {
 		{detect.IOWeight, cgroup.Limits{IOWeight: 10}, cgroup.Limits{IOWeight: 1}},
 	} {
 		s := &scribe{}
-		k := newOverrides(s, builtIn, false)
+		k := newOverrides(s, builtIn)
 		do := func(_ []Change, err error) {
 			if err != nil {
 				t.Error(err)
@@ -87,7 +87,7 @@ func TestStrongestWish(t *testing.T) {
 func TestRetryPace(t *testing.T) {
 	t.Parallel()
 	s := &scribe{}
-	k := newOverrides(s, builtIn, false)
+	k := newOverrides(s, builtIn)
 	a := Action{Remedy: detect.IOWeight, Group: "g", Limits: cgroup.Limits{IOWeight: 10}}
 	stays := Action{Remedy: detect.IOWeight, Group: "g", Limits: cgroup.Limits{IOWeight: 50}}
 	for owner, a := range map[string]Action{"a": a, "b": stays} {
@@ -124,7 +124,7 @@ func TestRetryPace(t *testing.T) {
 // How often somebody else has changed a setting is forgotten with the override.
 func TestDriftIsForgotten(t *testing.T) {
 	t.Parallel()
-	k := newOverrides(&scribe{}, builtIn, false)
+	k := newOverrides(&scribe{}, builtIn)
 	a := Action{Remedy: detect.IOWeight, Group: "g", Limits: cgroup.Limits{IOWeight: 10}}
 	for range 3 {
 		if _, err := k.set(t.Context(), "a", a); err != nil {

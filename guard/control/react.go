@@ -123,7 +123,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if on == "" {
 		on = f.Victim
 	}
-	if l.busy(at, on) || l.real.pendingAt(on) {
+	if l.busy(at, on) || l.overrides.pendingAt(on) {
 		return
 	}
 	l.escalate(ctx, at, f, symptom)
@@ -182,7 +182,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 		outcome = GaveUp
 	}
 	if len(at.steps) > 0 && l.cfg.Mode == Enforce {
-		text += "; what is in force for the victim stays"
+		text += "; what is active for the victim stays"
 	}
 	l.events = append(l.events, Event{
 		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: f.Victim, Suspect: f.Suspect, Resource: f.Resource,
@@ -211,10 +211,10 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 	}
 	if held == nil {
 		switch {
-		case l.book().find(a) != nil && l.book().find(a).now == nil:
-			return a, "an earlier one could not be taken back yet"
-		case l.book().has(a):
-			return a, "it is in force already, for another victim or resource"
+		case l.overrides.find(a) != nil && l.overrides.find(a).now == nil:
+			return a, "an earlier one could not be reverted yet"
+		case l.overrides.has(a):
+			return a, "it is active already, for another victim or resource"
 		}
 	}
 	c := l.caseOf(&a)
@@ -290,12 +290,12 @@ func (l *Loop) take(ctx context.Context, at *escalation, s step, skipped []Skip)
 		}
 		return false, false
 	}
-	changes, err := l.book().set(ctx, at.owner(), s.action)
+	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	if err != nil {
 		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(coolDown), why: notApplied}
 		at.failed = append(l.current(at.failed, v), v)
 		l.report(at, &s, err)
-		return false, !l.real.pendingAt(s.action.Group)
+		return false, !l.overrides.pendingAt(s.action.Group)
 	}
 	if !at.relaxed.IsZero() {
 		if at.soonAfter(l.now) {

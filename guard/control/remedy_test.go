@@ -94,7 +94,7 @@ func TestRemedyIsAValue(t *testing.T) {
 					}
 				}
 				if held := strings.Contains(c.want, "kept") && c.ends == 0; (len(p.force) > 0) != held {
-					t.Errorf("in force: %v after %s", p.force, c.want)
+					t.Errorf("active: %v after %s", p.force, c.want)
 				}
 			})
 		})

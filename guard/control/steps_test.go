@@ -329,7 +329,7 @@ kept weight pods/batch: idle
 applied headroom_cap pods/batch: 4.80 CPUs
 kept headroom_cap pods/batch: 4.80 CPUs
 `)
-		if s := events[2].Skipped; events[2].Victim != "pods/db" || len(s) != 1 || !strings.Contains(s[0].Reason, "in force already") {
+		if s := events[2].Skipped; events[2].Victim != "pods/db" || len(s) != 1 || !strings.Contains(s[0].Reason, "active already") {
 			t.Errorf("%v, want it for pods/db, and idle skipped", events[2])
 		}
 	})

@@ -184,7 +184,7 @@ func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Actio
 }
 
 func (l *Loop) setSuppression(ctx context.Context, a Action, why string) {
-	changes, err := l.book().set(ctx, suppressionOwner, a)
+	changes, err := l.overrides.set(ctx, suppressionOwner, a)
 	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Applied, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
 	switch {
 	case err != nil:
@@ -203,7 +203,7 @@ func (l *Loop) releaseSuppression(ctx context.Context, why string) {
 		return
 	}
 	a := *l.limit.action
-	changes, err := l.book().unset(ctx, suppressionOwner, a)
+	changes, err := l.overrides.unset(ctx, suppressionOwner, a)
 	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Reverted, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
 	if err != nil {
 		e.Outcome, e.Text = Failed, err.Error()

@@ -173,10 +173,10 @@ func TestVerdicts(t *testing.T) {
 						most = 15
 					}
 					if e.name == "helps" && part(reverted) > most {
-						t.Errorf("%s sd %.1f: taken back at once in %.1f %%, want at most %.0f", line, sd, part(reverted), most)
+						t.Errorf("%s sd %.1f: reverted at once in %.1f %%, want at most %.0f", line, sd, part(reverted), most)
 					}
 					if least := 85.0; e.name == "helps" && share > 0.3 && pace.probe && part(stays) < least {
-						t.Errorf("%s sd %.1f: in force in the end in %.1f %%, want at least %.0f", line, sd, part(stays), least)
+						t.Errorf("%s sd %.1f: active in the end in %.1f %%, want at least %.0f", line, sd, part(stays), least)
 					}
 					if most := 35.0; e.left == 1 && part(kept) > most {
 						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), most)

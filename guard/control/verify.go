@@ -80,7 +80,7 @@ func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 	case unclear:
 		last.undecided, last.held = true, at.seen.delay
 		at.hold(l.now, at.wait)
-		l.emit(at, Undecided, last, Event{Effect: effect, Text: fmt.Sprintf("it stays in force; next trial in %v", at.wait)})
+		l.emit(at, Undecided, last, Event{Effect: effect, Text: fmt.Sprintf("it stays active; next trial in %v", at.wait)})
 	}
 }
 
@@ -236,7 +236,7 @@ func (l *Loop) relax(ctx context.Context, at *escalation) {
 	if !calm && !last.undecided && l.now.Sub(at.since) < l.maxHold() {
 		return
 	}
-	if l.busy(at, last.action.Group) || l.real.pendingAt(last.action.Group) || !l.bucket.take(l.now) {
+	if l.busy(at, last.action.Group) || l.overrides.pendingAt(last.action.Group) || !l.bucket.take(l.now) {
 		return
 	}
 	to := l.weaker(&last)
@@ -270,7 +270,7 @@ func (l *Loop) toWhat(s *step, a *Action) string {
 func (l *Loop) forget(ctx context.Context, at *escalation) {
 	for i := len(at.steps) - 1; i >= 0; i-- {
 		s := at.steps[i]
-		_, _ = l.book().unset(ctx, at.owner(), s.action) // virtual: there is nothing to fail
+		_, _ = l.overrides.unset(ctx, at.owner(), s.action) // nothing is written
 		l.emit(at, Relaxed, &s, Event{Text: "no finding any more"})
 	}
 	at.steps = nil
@@ -339,7 +339,7 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 // restore applies again what a trial took away, which has to show again that it helps.
 func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect) {
 	s := at.trial.step
-	changes, err := l.book().set(ctx, at.owner(), s.action)
+	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.maxHold())
 	if err != nil {
 		l.report(at, &s, err)
