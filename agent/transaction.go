@@ -220,8 +220,12 @@ func (t *transaction) note(c *Transition) (batch, error) {
 	if err := t.corrupt(); err != nil {
 		return batch{}, err
 	}
-	b, err := t.batch(c.to, c.focus...)
-	if err == nil && b.takesAway() && len(c.focus) == 0 {
+	return t.noteRecords(c.to, c.focus...)
+}
+
+func (t *transaction) noteRecords(to snapshot, focus ...string) (batch, error) {
+	b, err := t.batch(to, focus...)
+	if err == nil && b.takesAway() && len(focus) == 0 {
 		err = t.markDirtyIfPossible()
 	} else if err == nil {
 		err = t.markDirty()
@@ -278,19 +282,11 @@ func (t *transaction) finish(c *Transition, b batch, done Enforced) {
 // save makes a snapshot the truth without telling the kernel.
 func (t *transaction) save(v snapshot) error {
 	v = v.refreshed()
-	b, err := t.batch(v)
-	if err == nil && b.takesAway() {
-		err = t.markDirtyIfPossible()
-	} else if err == nil {
-		err = t.markDirty()
-	}
-	if err == nil {
-		err = t.prepare(b)
-	}
-	if err == nil {
-		err = t.commitBatch(b)
-	}
+	b, err := t.noteRecords(v)
 	if err != nil {
+		return err
+	}
+	if err := t.commitBatch(b); err != nil {
 		return errors.Join(fmt.Errorf("note a change: %w", err), t.abandon())
 	}
 	t.snapshot = v

@@ -415,6 +415,42 @@ func TestReload(t *testing.T) {
 }
 
 // A change of the CPUs that may be had moves only who must move, and says who.
+// A group that becomes another workload by a reload is in every list meanwhile.
+func TestReloadRenames(t *testing.T) {
+	t.Parallel()
+	const groups, conf = 30, "workloads: [{name: %s, match: {cgroup: /a*}, class: BE}]\n"
+	h := newHost(t, fmt.Sprintf(conf, "x"))
+	for i := range groups {
+		h.mkdir(fmt.Sprintf("a%02d", i))
+	}
+	r := h.run()
+	r.until(func(a api.About) bool {
+		all, err := r.List(t.Context())
+		return err == nil && len(all) == groups
+	})
+	done := make(chan struct{})
+	var lister sync.WaitGroup
+	lister.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if all, err := r.List(t.Context()); err != nil || len(all) != groups {
+				t.Errorf("amid a reload %d are listed, %v", len(all), err)
+				return
+			}
+		}
+	})
+	for i := range 4 {
+		h.configure(fmt.Sprintf(conf, []string{"y", "x"}[i%2]))
+		r.await(api.Reloaded, "")
+	}
+	close(done)
+	lister.Wait()
+}
+
 func TestReloadMovesFewest(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, one)

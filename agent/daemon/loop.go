@@ -307,12 +307,25 @@ func (l *loop) specOf(g *group) agent.Spec {
 // settle gives a group the place that the configuration says, if it has another
 // or none.
 func (l *loop) settle(ctx context.Context, g *group) {
-	ctx = api.WithOrigin(ctx, api.ByConfig)
 	if g.entry == nil {
 		g.wait = nil
 		return
 	}
-	err := l.put(ctx, l.specOf(g))
+	_ = l.keeper.do(api.WithOrigin(ctx, api.ByConfig), func(n *agent.Node) error {
+		l.put(ctx, n, g)
+		return nil
+	})
+}
+
+// put places the workload of a group, or resizes it if it has another place.
+func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
+	spec := l.specOf(g)
+	has, err := n.Get(ctx, g.id)
+	if _, none := errors.AsType[*place.NotHeldError](err); none {
+		_, err = n.Place(ctx, spec)
+	} else if err == nil && !same(has.Spec, spec) {
+		_, err = n.Resize(ctx, spec)
+	}
 	switch {
 	case err == nil:
 		g.wait = nil
@@ -323,22 +336,6 @@ func (l *loop) settle(ctx context.Context, g *group) {
 	}
 }
 
-func (l *loop) put(ctx context.Context, spec agent.Spec) error {
-	state, err := l.keeper.State(ctx)
-	if err != nil {
-		return err
-	}
-	if _, held := state.Grant(spec.Request.ID); !held {
-		_, err = l.keeper.Place(ctx, spec)
-		return err
-	}
-	has, err := l.keeper.Get(ctx, spec.Request.ID)
-	if err == nil && !same(has.Spec, spec) {
-		_, err = l.keeper.Resize(ctx, spec)
-	}
-	return err
-}
-
 // same compares specs as they are kept. Where a Move has put a workload stays.
 func same(has, wants agent.Spec) bool {
 	wants.CPUs, wants.Mems = has.CPUs, has.Mems
@@ -347,11 +344,13 @@ func same(has, wants agent.Spec) bool {
 	return errA == nil && errB == nil && string(a) == string(b)
 }
 
-// release gives a workload's place back. That it has none is well.
 func (l *loop) release(ctx context.Context, id string) error {
-	err := l.keeper.Release(ctx, id, false)
-	var none *place.NotHeldError
-	if errors.As(err, &none) {
+	return ignoreNotHeld(l.keeper.Release(ctx, id, false))
+}
+
+// ignoreNotHeld drops the error of a release of what has no place.
+func ignoreNotHeld(err error) error {
+	if _, none := errors.AsType[*place.NotHeldError](err); none {
 		return nil
 	}
 	return err

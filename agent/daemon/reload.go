@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -171,17 +173,30 @@ func moves(before, after []agent.Workload) []string {
 }
 
 // rematch asks the configuration anew about every group: first goes what is no
-// workload any more, so that others find room.
+// workload any more, so that others find room. A group that becomes another workload does so
+// in one use of the node, so that no list lacks it.
 func (l *loop) rematch(ctx context.Context) {
+	former := map[string]*group{}
 	for _, path := range l.paths() {
 		g := l.groups[path]
 		was := g.id
 		l.match(g)
 		if was != "" && was != g.id {
-			g.wait = nil
-			l.complain(l.release(ctx, was))
+			g.wait, former[was] = nil, g
 		}
 	}
+	l.complain(l.keeper.do(api.WithOrigin(ctx, api.ByConfig), func(n *agent.Node) error {
+		var errs []error
+		for _, was := range slices.Sorted(maps.Keys(former)) {
+			errs = append(errs, ignoreNotHeld(n.Release(ctx, was, false)))
+		}
+		for _, was := range slices.Sorted(maps.Keys(former)) {
+			if g := former[was]; g.entry != nil {
+				l.put(ctx, n, g)
+			}
+		}
+		return errors.Join(errs...)
+	}))
 	for _, path := range l.paths() {
 		l.settle(ctx, l.groups[path])
 	}
