@@ -64,7 +64,7 @@ func (g *groups) ancestors(c *Transition) (cgroup.SetChanges, error) {
 	}{{memsFile, mems}, {cpusFile, cpus}} {
 		for dir, set := range of.sets {
 			name := dir + "/" + of.file
-			have, err := g.set(name)
+			have, err := readSet(g.root, name)
 			if unreachable(err) || err == nil && (have.IsEmpty() || c.Yielded(name)) {
 				continue // it has what is around it, or is another's
 			}
@@ -121,7 +121,7 @@ func (g *groups) pin(c *Transition, dir string, set cpuset.Set) (plan kernel.Pla
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(dirs)) {
-		has, err := g.set(name + "/" + cpusFile)
+		has, err := readSet(g.root, name + "/" + cpusFile)
 		if unreachable(err) || err == nil && !has.IsEmpty() {
 			continue
 		}

@@ -297,7 +297,7 @@ func (n *Node) exposed(w *Workload) []string {
 	if w.Grant.Own.IsEmpty() || len(n.opt.Confine) > 0 && w.Group != "" {
 		return nil
 	}
-	if w.Group == "" { // by affinity: there is nothing to mark, see claim
+	if w.Group == "" { // by affinity: there is nothing to mark
 		return []string{fmt.Sprintf("others may still run on its CPUs %s, and even own them, too: without control groups, nodes of other users or with another state directory are not seen", w.Grant.Own)}
 	}
 	return []string{fmt.Sprintf("processes outside of Berth's workloads may still run on its CPUs %s: none are confined", w.Grant.Own)}

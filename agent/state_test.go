@@ -37,24 +37,24 @@ type podPolicy struct {
 
 func (podPolicy) PodScope() bool { return true }
 
-func (p podPolicy) PlacePod(s *place.State, pod place.Pod) (place.Offer, error) {
+var _ place.PodPlacer = podPolicy{}
+
+func (p podPolicy) PlacePod(s *place.State, pod place.Pod) (*place.State, *place.Why, error) {
 	*p.pods = append(*p.pods, pod.ID)
-	o := s.Offer()
 	for i := range pod.Containers {
 		r := &pod.Containers[i]
 		if i == 2 {
-			return o, &place.RejectedError{ID: r.ID, Reason: "a pod has two containers"}
+			return nil, nil, &place.RejectedError{ID: r.ID, Reason: "a pod has two containers"}
 		}
 		offer, err := p.Place(s, r)
 		if err != nil {
-			return o, err
+			return nil, nil, err
 		}
-		o.Also = append(o.Also, offer.Grant)
 		if s, err = s.Commit(offer); err != nil {
-			return o, err
+			return nil, nil, err
 		}
 	}
-	return o, nil
+	return s, nil, nil
 }
 
 // Workloads of one group are reserved as the policy places pods, others one by one.

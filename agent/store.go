@@ -18,7 +18,7 @@ import (
 
 // The files of a state directory.
 const (
-	lockFile     = "lock"   // for as long as the books are read and written
+	lockFile     = "lock"   // for as long as the records are read and written
 	agentLock    = "keeper" // locked by the agent, which keeps lockFile locked, too
 	logFile      = "ledger"
 	batchFile    = "batch.json"    // a change of several records, until all are done

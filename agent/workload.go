@@ -174,7 +174,7 @@ const (
 	Refused  EventKind = "refused"  // a change that did not happen
 	Repaired EventKind = "repaired" // a value that someone else changed
 	Yielded  EventKind = "yielded"  // a value left to someone else
-	Dropped  EventKind = "dropped"  // a record that is of no use, or that the books refuse
+	Dropped  EventKind = "dropped"  // a record that is of no use, or whose place is gone
 	Restored EventKind = "restored" // everything was given back
 	Failed   EventKind = "failed"   // the kernel could not be told, and will be again
 )

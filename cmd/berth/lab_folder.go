@@ -103,7 +103,7 @@ func restoreFirst(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report, err := kernel.Restore(root, journalDir("/"))
+	report, err := kernel.Restore(root, root.RunDir())
 	if len(report.Items) > 0 {
 		fmt.Fprintln(w, "restoring what a killed run left:")
 		printRestored(w, report)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,14 +27,13 @@ func restoreCommand() *cobra.Command {
 		Short: "Restore every value and group that a killed run left behind",
 		Long: `Restore every value and group that a killed run left behind.
 
-A running berth writes each change to an undo log (a journal) before it makes the
-change. Restore reads the journals of runs that have ended, undoes what they did not
-undo themselves, the last change first, and removes the journals. A value that
-another writer has changed since is left as it is. A controller that other
-groups use by now stays enabled, and its journal is kept for a later restore; so
-is that of a cpuset which cannot be emptied while it holds processes. Journals of
-living runs are left alone; those from before a reboot are only removed. It can be
-called, and killed, at any time.
+A running berth writes each change to an undo log before it makes the change. Restore
+reads the undo logs of runs that have ended, undoes what they did not undo themselves,
+the last change first, and removes the logs. A value that another writer has changed
+since is left as it is. A controller that other groups use by now stays enabled, and
+its undo log is kept for a later restore; so is that of a cpuset which cannot be
+emptied while it holds processes. The logs of living runs are left alone; those from
+before a reboot are only removed. It can be called, and killed, at any time.
 
 What a killed guard left active is restored first. A guard that runs is left alone
 with its active remedies: they are listed, with its process, and the exit status is 1,
@@ -46,7 +44,7 @@ processes, and restores every value that Berth overwrote for them; their process
 back to the groups that they came from. While an agent runs it keeps the node: stop
 it first. --dry-run does not look at the node.
 
-Journals are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
+Undo logs are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 /tmp/berth-UID; under --root DIR, in DIR/run/berth.
 
 An entry for a path outside the mounted trees of control groups is refused and kept:
@@ -61,7 +59,7 @@ not be restored or read, or a guard runs that has active remedies, 2 for wrong u
 			return r.undo(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&r.journals, "journal", "", "directory of the journals (default: see above)")
+	cmd.Flags().StringVar(&r.journals, "journal", "", "`directory` of the undo logs (default: see above)")
 	cmd.Flags().StringVar(&r.state, "state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
 	outputFlag(cmd, &r.output, "text or json")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be restored, and change nothing")
@@ -98,7 +96,7 @@ func (r *restoring) undo(ctx context.Context, w io.Writer) error {
 	}
 	dir := r.journals
 	if dir == "" {
-		dir = journalDir(root.Name())
+		dir = root.RunDir()
 	} else if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("restore: --journal: %w", err)
 	}
@@ -246,14 +244,6 @@ func printNode(w io.Writer, r *nodeReport) int {
 	return printed
 }
 
-// journalDir returns where runs under the given root keep their journals.
-func journalDir(root string) string {
-	if filepath.Clean(root) != "/" {
-		return filepath.Join(root, "run/berth")
-	}
-	return kernel.RunDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
-}
-
 func printRestored(w io.Writer, r kernel.Report) {
 	for _, item := range r.Items {
 		fmt.Fprintf(w, "%-9s  %s\n", item.Outcome, plain.Line(undoing(item)))
@@ -262,7 +252,7 @@ func printRestored(w io.Writer, r kernel.Report) {
 		}
 	}
 	for _, o := range r.Stale {
-		fmt.Fprintf(w, "removed    the journal of %s: written before the last boot\n", owner(o))
+		fmt.Fprintf(w, "removed    the undo log of %s: written before the last boot\n", owner(o))
 	}
 	for _, o := range r.Alive {
 		fmt.Fprintf(w, "alive      %s: left alone\n", owner(o))

@@ -142,7 +142,7 @@ func TestRestoreExit(t *testing.T) {
 		"someone else's value": {func(t *testing.T, dir string) { put(t, dir+"/sys/cpu.weight", "77\n") }, nil, 0,
 			`restore /sys/cpu.weight: changed by another writer: is "77", not the "10" that Berth wrote`, "", "77"},
 		"after a reboot": {func(t *testing.T, dir string) { put(t, dir+"/proc/sys/kernel/random/boot_id", "b2\n") }, nil, 0,
-			"removed    the journal of berth lab", "", "10"},
+			"removed    the undo log of berth lab", "", "10"},
 		"not removable": {func(t *testing.T, dir string) { put(t, dir+"/sys/lab/file", "") }, nil, 1,
 			"failed     rmdir /sys/lab", "rmdir /sys/lab: directory not empty", "100"},
 		"broken journal": {func(t *testing.T, dir string) { put(t, dir+"/run/berth/2-2.journal", "nonsense\n") }, nil, 1,

@@ -8,7 +8,7 @@
 // effect.
 //
 // Settings are made by system calls on the running kernel, so there is no
-// kernel.Root here and no journal either: they end with the process, and Berth
+// kernel.Root here and no undo log either: they end with the process, and Berth
 // sets them only on processes that end with it.
 package sched
 

@@ -5,7 +5,7 @@
 // daemon-reload.
 //
 // Files stand between a kernel.Root and the kernel's files. So there is one
-// place that decides who writes a group, and plans, journals and their undoing
+// place that decides who writes a group, and plans, undo logs and undoing
 // need not know: undoing writes the original value, and the one that a group
 // has by default unsets the property. The runtime drop-in, then without effect,
 // stays below /run/systemd until reboot.
