@@ -59,10 +59,7 @@ func checkPeer(socket string, conn net.Conn) error {
 
 // Client speaks to an agent. Its methods are those of a Node and a View; an error
 // is an *Error that unwraps to the error that the agent had, or a *NoAgentError.
-type Client struct {
-	http  http.Client
-	about About
-}
+type Client struct{ http http.Client }
 
 // patience is how long an agent may take to say that it is there. One that is stopped or
 // hangs has a socket all the same.
@@ -91,8 +88,7 @@ func dialWithin(ctx context.Context, socket string, patience time.Duration) (*Cl
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var err error
-	c.about, err = c.About(asking)
+	_, err := c.About(asking)
 	switch {
 	case err != nil && asking.Err() != nil && ctx.Err() == nil:
 		return nil, fmt.Errorf("agent at %s: it has not answered within %v; if it hangs, end or restart it: %w", socket, patience, err)
@@ -107,9 +103,6 @@ func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
-
-// Backend names how workloads are placed, as it was at Dial.
-func (c *Client) Backend() string { return c.about.Backend }
 
 // call sends a request and returns the answer, which is no problem.
 func (c *Client) call(ctx context.Context, method, path string, body any) (*http.Response, error) {

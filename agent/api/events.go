@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"sort"
 	"sync"
 
 	"berth.dev/berth/agent"
@@ -80,9 +81,9 @@ func (p Peer) String() string { return fmt.Sprintf("process %d of user %d", p.PI
 
 // History keeps the latest events. Its methods may be called concurrently.
 type History struct {
+	size   int
 	mu     sync.Mutex
-	events []Event // a ring, the oldest at next once it is full
-	next   int
+	events []Event // oldest first
 	last   uint64
 	grown  chan struct{} // closed when an event comes
 }
@@ -90,7 +91,7 @@ type History struct {
 // NewHistory returns a History of at most size events. The first has a number beyond
 // first: with microseconds of the clock, numbers rise over restarts.
 func NewHistory(size int, first uint64) *History {
-	return &History{events: make([]Event, 0, size), last: first, grown: make(chan struct{})}
+	return &History{size: size, last: first, grown: make(chan struct{})}
 }
 
 // Add appends an event and numbers it.
@@ -99,12 +100,7 @@ func (h *History) Add(e Event) {
 	defer h.mu.Unlock()
 	h.last++
 	e.Seq = h.last
-	if len(h.events) < cap(h.events) {
-		h.events = append(h.events, e)
-	} else {
-		h.events[h.next] = e
-		h.next = (h.next + 1) % len(h.events)
-	}
+	h.events = append(h.events[max(len(h.events)+1-h.size, 0):], e)
 	close(h.grown)
 	h.grown = make(chan struct{})
 }
@@ -122,21 +118,15 @@ func (h *History) after(seq uint64) []Event {
 	if seq > h.last {
 		seq = 1 // of an earlier start, before the clock was set back
 	}
+	kept := h.events[sort.Search(len(h.events), func(i int) bool { return h.events[i].Seq > seq }):]
 	var all []Event
-	for i := range h.events {
-		e := h.events[(h.next+i)%len(h.events)]
-		if e.Seq <= seq {
-			continue
-		}
-		if len(all) == 0 && seq != 0 && e.Seq > seq+1 {
-			lost := Event{Seq: e.Seq - 1}
-			lost.Time, lost.Kind = e.Time, Lost
-			lost.Text = fmt.Sprintf("events after %d and before %d are no longer kept, or those of an earlier start", seq, e.Seq)
-			all = append(all, lost)
-		}
-		all = append(all, e)
+	if len(kept) > 0 && seq != 0 && kept[0].Seq > seq+1 {
+		lost := Event{Seq: kept[0].Seq - 1}
+		lost.Time, lost.Kind = kept[0].Time, Lost
+		lost.Text = fmt.Sprintf("events after %d and before %d are no longer kept, or those of an earlier start", seq, kept[0].Seq)
+		all = append(all, lost)
 	}
-	return all
+	return append(all, kept...)
 }
 
 // Wait is After, but waits until there is an event, or for the context.

@@ -51,15 +51,15 @@ func checkKeys(n *yaml.Node) error {
 }
 
 // lineOf splits an error of the parser, "yaml: line 3: ...".
-func lineOf(err error) (line int, field string, what error) {
+func lineOf(err error) (line int, what error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		number, rest, _ := strings.Cut(rest, ": ")
 		if line, err := strconv.Atoi(number); err == nil {
-			return line, "", errors.New(rest)
+			return line, errors.New(rest)
 		}
 	}
-	return 0, "", errors.New(text)
+	return 0, errors.New(text)
 }
 
 // target is what an alias stands for.

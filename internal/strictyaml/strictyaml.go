@@ -86,7 +86,8 @@ func (l Lines) At(field string) int {
 func Decode(data []byte, file string, into any) (Lines, error) {
 	d := decoder{lines: Lines{}}
 	if root, err := parse(data); err != nil {
-		d.fail(lineOf(err))
+		line, what := lineOf(err)
+		d.fail(line, "", what)
 	} else if root != nil {
 		d.decode(root, "", reflect.ValueOf(into).Elem())
 	}
