@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -152,11 +153,7 @@ func (s Set) All() iter.Seq[int] {
 
 // Slice returns the members in rising order.
 func (s Set) Slice() []int {
-	ids := make([]int, 0, s.Len())
-	for id := range s.All() {
-		ids = append(ids, id)
-	}
-	return ids
+	return slices.AppendSeq(make([]int, 0, s.Len()), s.All())
 }
 
 // Union returns the members of s or t.

@@ -19,7 +19,7 @@ type Hint struct {
 // result has the lowest rank of all combinations; ties end in the lowest Nodes.
 // The result is Preferred if all chosen hints are and, those with Any aside,
 // name the same nodes; a preferred result beats all others. all is the mask of
-// all nodes. ok is false if every combination is empty or a list is.
+// all nodes, at most 16 of them. ok is false if every combination is empty or a list is.
 //
 // The ranks of every combination are considered, yet the cost is the number of
 // different masks times the number of hints, not the product of the lists: at
@@ -85,20 +85,10 @@ func commonPreferred(all uint64, lists [][]Hint) []uint64 {
 	return common
 }
 
-// bitsetLimit is the widest mask for which a bit per mask is kept.
-const bitsetLimit = 16
-
 // meet returns the different intersections of a reached mask and a hint.
 func meet(all uint64, reached []uint64, list []Hint) []uint64 {
 	var out []uint64
-	width := bits.Len64(all)
-	var dense []uint64
-	var sparse map[uint64]bool
-	if width <= bitsetLimit {
-		dense = make([]uint64, (1<<width)/64+1)
-	} else {
-		sparse = make(map[uint64]bool, len(list))
-	}
+	seen := make([]uint64, (1<<bits.Len64(all))/64+1) // a bit per mask
 	for _, h := range list {
 		nodes := h.Nodes
 		if h.Any {
@@ -106,16 +96,11 @@ func meet(all uint64, reached []uint64, list []Hint) []uint64 {
 		}
 		for _, m := range reached {
 			both := m & nodes
-			if dense != nil {
-				if w, b := &dense[both/64], uint64(1)<<(both%64); *w&b == 0 {
-					*w |= b
-					if out = append(out, both); len(out) == 1<<bits.OnesCount64(all) {
-						return out // all there are
-					}
+			if w, b := &seen[both/64], uint64(1)<<(both%64); *w&b == 0 {
+				*w |= b
+				if out = append(out, both); len(out) == 1<<bits.OnesCount64(all) {
+					return out // all there are
 				}
-			} else if !sparse[both] {
-				sparse[both] = true
-				out = append(out, both)
 			}
 		}
 	}

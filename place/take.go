@@ -206,7 +206,7 @@ func (v *View) run(stages []Stage, why *Why) {
 			v.fill(st, why)
 		case Enter:
 			if pos := v.best(st, nil, why); pos >= 0 {
-				v.enter(st.Kind, pos)
+				v.Narrow(v.T.units[st.Kind][pos].CPUs)
 			}
 		case Spill:
 			v.spill(st, stages[i+1:], why)
@@ -220,11 +220,6 @@ func (v *View) run(stages []Stage, why *Why) {
 		}
 		v.take(CPU, int(v.T.at[CPU][first]))
 	}
-}
-
-// enter narrows the scope to a unit.
-func (v *View) enter(k machine.Kind, pos int) {
-	v.Narrow(v.T.units[k][pos].CPUs)
 }
 
 func (v *View) fill(st *Stage, why *Why) {
@@ -258,7 +253,7 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 			all.drop(v.label(all, st.Kind, pos), reason)
 			continue
 		}
-		one := ranked{tie: v.tie(st.Kind, pos), pos: pos}
+		one := ranked{tie: units[pos].First, pos: pos}
 		if st.Rank != nil {
 			one.rank = st.Rank(v, pos)
 		}
@@ -328,8 +323,6 @@ func (v *View) label(d *Decision, k machine.Kind, pos int) string {
 	return v.T.Label(k, pos)
 }
 
-func (v *View) tie(k machine.Kind, pos int) int { return v.T.units[k][pos].First }
-
 // best returns the best unit that fits and is not done, -1 if there is none.
 func (v *View) best(st *Stage, done []bool, why *Why) int {
 	var some [64]int16
@@ -341,7 +334,7 @@ func (v *View) best(st *Stage, done []bool, why *Why) int {
 			}
 			return v.fits(st, pos)
 		},
-		Tie:   func(pos int) int { return v.tie(st.Kind, pos) },
+		Tie:   func(pos int) int { return v.T.units[st.Kind][pos].First },
 		Label: func(pos int) string { return v.T.Label(st.Kind, pos) },
 	}
 	if st.Rank != nil {
@@ -404,7 +397,7 @@ func (v *View) spill(st *Stage, rest []Stage, why *Why) {
 			v.Need = min(v.Need, st.Limit(v, pos))
 		}
 		want := v.Need
-		v.enter(st.Kind, pos)
+		v.Narrow(v.T.units[st.Kind][pos].CPUs)
 		v.run(rest, why)
 		need -= want - v.Need
 		outer = outer.Minus(v.Taken.Minus(before))

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -88,7 +89,7 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 			return nil, fmt.Errorf("state of policy %s after step %d (%s): %w", policy, r.Step, step, err)
 		}
 		count.step(step, &r)
-		count.shared(state)
+		count.summary.SharedCores = max(count.summary.SharedCores, count.sharedCores(state, true))
 		res.Steps = append(res.Steps, r)
 	}
 	res.Summary = count.sum(state)
@@ -321,7 +322,7 @@ func anyIfEmpty(s *place.State, mems cpuset.Set) cpuset.Set {
 		return mems
 	}
 	var all cpuset.Set
-	for _, u := range s.Topology().Units(nodeKind) {
+	for _, u := range s.Topology().Units(machine.Node) {
 		all, _ = all.With(u.ID)
 	}
 	return all

@@ -6,8 +6,6 @@ import (
 	"berth.dev/berth/place"
 )
 
-const nodeKind = machine.Node
-
 // Summary measures a run by the same yardstick whatever the policy.
 type Summary struct {
 	// Admitted and Refused count the placings and resizings, of a pod each container.
@@ -194,11 +192,6 @@ func (c *counter) whole(s *place.State, node *place.Unit) int {
 		}
 	}
 	return largest(s, cores)
-}
-
-// shared notes how many cores are shared with strangers at the moment.
-func (c *counter) shared(s *place.State) {
-	c.summary.SharedCores = max(c.summary.SharedCores, c.sharedCores(s, true))
 }
 
 // sharedCores counts the cores that holders share with strangers: held cores on which

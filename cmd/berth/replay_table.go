@@ -51,9 +51,6 @@ func cell(set cpuset.Set) string {
 
 // cpuTime writes thousandths of a CPU as CPUs.
 func cpuTime(milli int) string {
-	if milli%1000 == 0 {
-		return strconv.Itoa(milli / 1000)
-	}
 	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64)
 }
 

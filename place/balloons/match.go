@@ -34,9 +34,9 @@ type Expression struct {
 	Values   []string `json:"values,omitempty"`
 }
 
-// Holds reports whether the condition holds for r. A label that r lacks equals
+// holds reports whether the condition holds for r. A label that r lacks equals
 // nothing and matches nothing.
-func (e *Expression) Holds(r *place.Request) bool {
+func (e *Expression) holds(r *place.Request) bool {
 	value, ok := lookup(r, e.Key)
 	among := ok && slices.Contains(e.Values, value)
 	match := ok && slices.ContainsFunc(e.Values, func(glob string) bool { return matches(glob, value) })
@@ -193,7 +193,7 @@ func (p *Policy) typeOf(r *place.Request) (*Type, error) {
 	}
 	for i := range p.Types {
 		ty := &p.Types[i]
-		if matchesAny(ty.Namespaces, r.Namespace) || slices.ContainsFunc(ty.Match, func(e Expression) bool { return e.Holds(r) }) {
+		if matchesAny(ty.Namespaces, r.Namespace) || slices.ContainsFunc(ty.Match, func(e Expression) bool { return e.holds(r) }) {
 			return ty, nil
 		}
 	}

@@ -20,12 +20,11 @@ type piece struct {
 	intact   bool  // all CPUs of the L3 domain may be taken
 }
 
-// cost is the cost of taking n CPUs from some pieces.
+// cost is the cost of taking n CPUs from some pieces, compared in the order of its fields.
 type cost struct{ l3s, split, opened, broken, left int }
 
 func (c cost) compare(o cost) int {
-	return cmp.Or(cmp.Compare(c.l3s, o.l3s), cmp.Compare(c.split, o.split), cmp.Compare(c.opened, o.opened),
-		cmp.Compare(c.broken, o.broken), cmp.Compare(c.left, o.left))
+	return cmp.Or(c.l3s-o.l3s, c.split-o.split, c.opened-o.opened, c.broken-o.broken, c.left-o.left)
 }
 
 // survey counts the pieces.

@@ -98,7 +98,7 @@ func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 func (p Policy) refuse(r *place.Request) error {
 	reason := ""
 	switch {
-	case !p.Allocator.Known() || p.Buckets < 0:
+	case p.Allocator < Default || p.Allocator > NUMANamespaceExclusive || p.Buckets < 0:
 		return &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("%s with %d buckets is no allocator", p.Allocator, p.Buckets)}
 	case r.Mode == place.Mixed:
 		reason = "the control plane has no mixed allocations"

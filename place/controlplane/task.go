@@ -55,24 +55,26 @@ func (k *task) enterBucket() {
 
 // bucketOf returns the bucket of the request's namespace, by number.
 func (k *task) bucketOf(buckets int) int {
-	of := map[string]int{}
-	grants := k.s.Grants()
 	if k.old != nil {
-		grants = func(yield func(*place.Grant) bool) {
-			if yield(k.old) {
-				k.s.Grants()(yield)
-			}
+		if at := k.holds(k.old, buckets); at >= 0 {
+			return at
 		}
 	}
-	for g := range grants {
+	for g := range k.s.Grants() {
+		if g.Request.Namespace != k.r.Namespace {
+			continue
+		}
+		if at := k.holds(g, buckets); at >= 0 {
+			return at
+		}
+	}
+	of := map[string]int{}
+	for g := range k.s.Grants() {
 		if _, seen := of[g.Request.Namespace]; !seen {
 			if at := k.holds(g, buckets); at >= 0 {
 				of[g.Request.Namespace] = at
 			}
 		}
-	}
-	if at, known := of[k.r.Namespace]; known {
-		return at
 	}
 	namespaces := make([]int, buckets)
 	for _, at := range of {

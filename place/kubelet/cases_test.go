@@ -104,7 +104,10 @@ type takeCase struct {
 
 func (c *takeCase) taker(t *place.Topology) *taker {
 	return &taker{
-		t: t, group: max(1, c.Group), spread: c.Strategy == "spread", distributed: c.Strategy == "distributed",
-		uncore: slices.Contains(c.Options, "uncore"), socket: slices.Contains(c.Options, "align-by-socket"),
+		Policy: Policy{
+			DistributeAcrossCores: c.Strategy == "spread", DistributeAcrossNUMA: c.Strategy == "distributed",
+			PreferAlignByUncoreCache: slices.Contains(c.Options, "uncore"), AlignBySocket: slices.Contains(c.Options, "align-by-socket"),
+		},
+		t: t, group: max(1, c.Group),
 	}
 }

@@ -103,13 +103,13 @@ func (k *taker) spots(v *place.View) []spot {
 
 // best returns the best distribution over so many nodes, nil if there is none.
 func (k *taker) best(spots []spot, n, width int) *share {
-	if k.socket {
+	if k.AlignBySocket {
 		if s := k.oneSocket(spots, n, width); s != nil {
 			return s
 		}
 	}
 	least := 0
-	if !k.socket {
+	if !k.AlignBySocket {
 		least = n / width / k.group * k.group
 	}
 	able := slices.DeleteFunc(slices.Clone(spots), func(s spot) bool { return s.room < max(1, least) })
@@ -181,7 +181,7 @@ func (k *taker) even(all, chosen []spot, n int) *share {
 	each, room := n/len(chosen)/k.group*k.group, 0
 	for _, s := range chosen {
 		room += s.room
-		if k.socket {
+		if k.AlignBySocket {
 			each = min(each, s.room)
 		} else if s.room < each {
 			return nil

@@ -8,20 +8,14 @@ import (
 
 // taker takes CPUs as the static CPU manager does.
 type taker struct {
-	t           *place.Topology
-	spread      bool // single CPUs across cores
-	uncore      bool // prefer few L3 domains
-	distributed bool // evenly over NUMA nodes
-	socket      bool // distributed prefers nodes of one socket; masks widen to sockets
-	group       int  // distributed gives out so many CPUs at a time
-	why         *place.Why
+	Policy
+	t     *place.Topology
+	group int // so many CPUs at a time are distributed over NUMA nodes
+	why   *place.Why
 }
 
 func (p Policy) taker(t *place.Topology, why *place.Why) *taker {
-	k := &taker{
-		t: t, spread: p.DistributeAcrossCores, uncore: p.PreferAlignByUncoreCache,
-		distributed: p.DistributeAcrossNUMA, socket: p.AlignBySocket, group: 1, why: why,
-	}
+	k := &taker{Policy: p, t: t, group: 1, why: why}
 	if p.FullPCPUsOnly {
 		k.group, _ = t.ThreadsPerCore()
 	}
@@ -51,7 +45,7 @@ func (k *taker) widen(mask uint64) cpuset.Set {
 			cpus = cpus.Union(u.CPUs)
 		}
 	}
-	if k.socket {
+	if k.AlignBySocket {
 		return k.t.Touched(machine.Socket, cpus)
 	}
 	return cpus
@@ -61,16 +55,12 @@ func (k *taker) take(from cpuset.Set, n int) (cpuset.Set, error) {
 	if n < 0 || n > from.Len() {
 		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: from.Len()}
 	}
-	uncore := k.uncore
-	if k.distributed {
-		uncore = false
-		if n%k.group == 0 {
-			if taken, ok, err := k.evenly(from, n); ok || err != nil {
-				return taken, err
-			}
+	if k.DistributeAcrossNUMA && n%k.group == 0 {
+		if taken, ok, err := k.evenly(from, n); ok || err != nil {
+			return taken, err
 		}
 	}
-	return k.t.View(from, cpuset.Set{}).Take(n, k.packed(uncore), k.why)
+	return k.t.View(from, cpuset.Set{}).Take(n, k.packed(k.PreferAlignByUncoreCache && !k.DistributeAcrossNUMA), k.why)
 }
 
 // levels returns the wider and the narrower of socket and node.
@@ -119,7 +109,7 @@ func (k *taker) packed(uncore bool) []place.Stage {
 	whole := &reach{t: k.t, first: first, second: second, has: (*place.View).WholeIn}
 	loose := &reach{t: k.t, first: first, second: second, has: (*place.View).FreeIn}
 	near := !uncore && whole.usable()
-	if k.spread {
+	if k.DistributeAcrossCores {
 		single.Criteria = names[:4]
 		socket := inSecond
 		if first == machine.Socket {

@@ -27,34 +27,30 @@ type words struct {
 }
 
 // read reads the hints; it ignores a word of another policy.
-func read(r *place.Request) (w words, err error) {
-	for key, text := range r.Hints {
-		var into **bool
-		switch key {
-		case "prefer-shared-cpus":
-			into = &w.shared
-		case "prefer-reserved-cpus":
-			into = &w.reserved
-		case "hide-hyperthreads":
-			into = &w.hide
-		case "cpu.preserve":
-			into = &w.keepCPU
-		case "memory.preserve":
-			into = &w.keepMem
-		case "unlimited-burstable":
-			w.level = new(Level)
-			if err := w.level.UnmarshalText([]byte(text)); err != nil {
-				return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %v", key, err)}
-			}
-			continue
-		default:
-			continue
+func read(r *place.Request) (words, error) {
+	if len(r.Hints) == 0 {
+		return words{}, nil
+	}
+	var w words
+	for _, hint := range []struct {
+		key  string
+		into **bool
+	}{
+		{"prefer-shared-cpus", &w.shared}, {"prefer-reserved-cpus", &w.reserved}, {"hide-hyperthreads", &w.hide},
+		{"cpu.preserve", &w.keepCPU}, {"memory.preserve", &w.keepMem},
+	} {
+		text, ok := r.Hints[hint.key]
+		if yes := text == "true"; yes || text == "false" {
+			*hint.into = &yes
+		} else if ok {
+			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %q is neither true nor false", hint.key, text)}
 		}
-		if text != "true" && text != "false" {
-			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %q is neither true nor false", key, text)}
+	}
+	if text, ok := r.Hints["unlimited-burstable"]; ok {
+		w.level = new(Level)
+		if err := w.level.UnmarshalText([]byte(text)); err != nil {
+			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint unlimited-burstable: %v", err)}
 		}
-		yes := text == "true"
-		*into = &yes
 	}
 	return w, nil
 }
