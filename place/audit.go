@@ -40,15 +40,9 @@ func (s *State) Difference(o *State) string {
 }
 
 func (s *State) sameBounds(o *State) bool {
-	if len(s.bounds) != len(o.bounds) {
-		return false
-	}
-	for _, b := range s.bounds {
-		if !slices.ContainsFunc(o.bounds, func(c Bound) bool { return *b.Region == *c.Region && b.Load == c.Load }) {
-			return false
-		}
-	}
-	return true
+	return len(s.bounds) == len(o.bounds) && !slices.ContainsFunc(s.bounds, func(b Bound) bool {
+		return !slices.ContainsFunc(o.bounds, func(c Bound) bool { return *b.Region == *c.Region && b.Load == c.Load })
+	})
 }
 
 // Audit recomputes the state from its grants and pools, and reports each
@@ -110,8 +104,7 @@ func (s *State) auditOwners() error {
 				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, in pool %q", both, g.ID, p.Name))
 			}
 		}
-		var floor cpuset.Set
-		if floor = mine.Intersect(s.conf.Floor); !floor.IsEmpty() {
+		if floor := mine.Intersect(s.conf.Floor); !floor.IsEmpty() {
 			errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, of the floor", floor, g.ID))
 		}
 	}

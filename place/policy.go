@@ -32,7 +32,7 @@ type Resizer interface {
 	Resize(s *State, r *Request, old *Grant) (Offer, error)
 }
 
-// Releaser is a Policy for which giving back changes more than the one grant: pools.
+// Releaser is a Policy for which giving back changes pools, besides the one grant.
 type Releaser interface {
 	Release(s *State, g *Grant) (Offer, error)
 }

@@ -35,7 +35,7 @@ type (
 	}
 	configFile struct {
 		place.Config
-		Memory map[number]map[string]bytes `json:"memory"`
+		Memory map[number]map[string]place.Bytes `json:"memory"`
 	}
 	stepFile struct {
 		Place      string          `json:"place"`
@@ -54,29 +54,29 @@ type (
 		Expect *Expect `json:"expect"`
 	}
 	workloadFile struct {
-		Pod           string                `json:"pod"`
-		Namespace     string                `json:"namespace"`
-		Labels        map[string]string     `json:"labels"`
-		Role          *place.Role           `json:"role"`
-		Class         *place.Class          `json:"class"`
-		CPUs          *milli                `json:"cpus"`
-		Limit         *milli                `json:"limit"`
-		Mode          *place.Mode           `json:"mode"`
-		Shared        *milli                `json:"shared"`
-		Bind          *place.Bind           `json:"bind"`
-		BindRequired  *bool                 `json:"bindRequired"`
-		Exclusive     *place.Exclusivity    `json:"exclusive"`
-		Strategy      *place.Strategy       `json:"strategy"`
-		Isolated      *place.Want           `json:"isolated"`
-		CoreKind      string                `json:"coreKind"`
-		Nodes         cpuset.Set            `json:"nodes"`
-		NodesRequired *bool                 `json:"nodesRequired"`
-		MaxNodes      *int                  `json:"maxNodes"`
-		Memory        *bytes                `json:"memory"`
-		Resources     map[string]bytes      `json:"resources"`
-		Devices       []place.DeviceRequest `json:"devices"`
-		Affinity      []affinityFile        `json:"affinity"`
-		Hints         map[string]string     `json:"hints"`
+		Pod           string                 `json:"pod"`
+		Namespace     string                 `json:"namespace"`
+		Labels        map[string]string      `json:"labels"`
+		Role          *place.Role            `json:"role"`
+		Class         *place.Class           `json:"class"`
+		CPUs          *place.Milli           `json:"cpus"`
+		Limit         *place.Milli           `json:"limit"`
+		Mode          *place.Mode            `json:"mode"`
+		Shared        *place.Milli           `json:"shared"`
+		Bind          *place.Bind            `json:"bind"`
+		BindRequired  *bool                  `json:"bindRequired"`
+		Exclusive     *place.Exclusivity     `json:"exclusive"`
+		Strategy      *place.Strategy        `json:"strategy"`
+		Isolated      *place.Want            `json:"isolated"`
+		CoreKind      string                 `json:"coreKind"`
+		Nodes         cpuset.Set             `json:"nodes"`
+		NodesRequired *bool                  `json:"nodesRequired"`
+		MaxNodes      *int                   `json:"maxNodes"`
+		Memory        *place.Bytes           `json:"memory"`
+		Resources     map[string]place.Bytes `json:"resources"`
+		Devices       []place.DeviceRequest  `json:"devices"`
+		Affinity      []affinityFile         `json:"affinity"`
+		Hints         map[string]string      `json:"hints"`
 	}
 	affinityFile struct { // place.Affinity, with another word for the group
 		ID        string            `json:"id"`
@@ -98,27 +98,6 @@ func (n *number) UnmarshalText(text []byte) error {
 	}
 	*n = number(i)
 	return nil
-}
-
-// milli is CPU time, as place.ParseMilli reads it, and bytes is memory, as
-// place.ParseBytes does. Neither knows "max".
-type (
-	milli int
-	bytes int64
-)
-
-// UnmarshalText reads CPU time.
-func (m *milli) UnmarshalText(text []byte) error {
-	n, err := place.ParseMilli(string(text))
-	*m = milli(n)
-	return err
-}
-
-// UnmarshalText reads an amount of memory.
-func (b *bytes) UnmarshalText(text []byte) error {
-	n, err := place.ParseBytes(string(text))
-	*b = bytes(n)
-	return err
 }
 
 // overlay returns w with every field that over has.

@@ -179,7 +179,7 @@ func (p *parser) kind(f *kindFile) Kind {
 	for _, cpus := range slices.Sorted(maps.Keys(f.Sizes)) {
 		p.between("sizes."+cpus, float64(f.Sizes[cpus]), 1, maxWeight)
 		w := f.workloadFile
-		w.CPUs = new(milli)
+		w.CPUs = new(place.Milli)
 		p.field("cpus", w.CPUs.UnmarshalText([]byte(cpus)))
 		k.Sizes = append(k.Sizes, Size{f.Sizes[cpus], p.request("any", &w)})
 	}

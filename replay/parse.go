@@ -152,6 +152,7 @@ func (p *parser) pod(f *stepFile, known map[string]workloadFile) (pod *place.Pod
 	if !rest.isEmpty() {
 		p.field("", errors.New("a pod has containers, cpus and limit; all else is its containers' own"))
 	}
+	p.field("", (&place.Request{ID: f.PlacePod, Milli: int(value(f.CPUs)), LimitMilli: int(value(f.Limit))}).Validate())
 	if len(f.Containers) == 0 {
 		p.field("containers", errors.New("there are none"))
 	}
@@ -217,7 +218,7 @@ func value[T any](p *T) (v T) {
 }
 
 // amounts returns amounts by rising name.
-func amounts(of map[string]bytes) []place.Amount {
+func amounts(of map[string]place.Bytes) []place.Amount {
 	var amounts []place.Amount
 	for _, resource := range slices.Sorted(maps.Keys(of)) {
 		amounts = append(amounts, place.Amount{Resource: resource, Bytes: int64(of[resource])})

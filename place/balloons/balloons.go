@@ -244,7 +244,7 @@ func (k *task) resize(old *place.Grant) (place.Offer, error) {
 	if err != nil {
 		return place.Offer{}, err
 	}
-	if !same(&next, pool) {
+	if next != *pool {
 		o.Pools = []place.Pool{next}
 	}
 	return o, k.nodes(next.CPUs)
@@ -267,7 +267,7 @@ func (p Policy) Release(s *place.State, g *place.Grant) (place.Offer, error) {
 		return o, nil // of a type that is no more: it keeps its size
 	}
 	next, err := p.task(s, &g.Request).fit(ty, pool, milli-g.Share.Milli)
-	if err == nil && !same(&next, pool) {
+	if err == nil && next != *pool {
 		o.Pools = []place.Pool{next}
 	}
 	return o, nil

@@ -360,7 +360,7 @@ func (k *task) enter(ty *Type, pool *place.Pool, milli int) (place.Offer, error)
 		return place.Offer{}, err
 	}
 	o := k.s.Offer()
-	if !same(&next, pool) {
+	if next != *pool {
 		o.Pools = []place.Pool{next}
 	}
 	return k.finish(o, place.Share{Pool: next.Name, Milli: k.r.Milli, OneThread: k.hides(ty)}, next.CPUs)
@@ -400,5 +400,3 @@ func typeName(pool *place.Pool) string {
 	name, _, _ := strings.Cut(pool.Kind, " ")
 	return name
 }
-
-func same(a, b *place.Pool) bool { return a.CPUs == b.CPUs && a.Idle == b.Idle && a.Kind == b.Kind }

@@ -22,16 +22,12 @@ func (k *task) full(from cpuset.Set, n int) cpuset.Set {
 		return whole.Union(k.leftover(from.Minus(whole), whole, n-all))
 	}
 	v := k.t.View(whole, cpuset.Set{})
-	room := func(kind machine.Kind) func(int) int {
-		return func(pos int) int { return v.FreeIn(kind, pos) }
-	}
-	if pos := k.unit(machine.Node, n, room(machine.Node), k.order(machine.Node, from, room(machine.Node))); pos >= 0 {
-		v.Narrow(k.nodes()[pos].CPUs)
-		return k.take(v, n, k.cores())
-	}
-	if pos := k.unit(machine.Socket, n, room(machine.Socket), k.order(machine.Socket, from, room(machine.Socket))); pos >= 0 {
-		v.Narrow(k.t.Units(machine.Socket)[pos].CPUs)
-		return k.take(v, n, k.cores())
+	for _, kind := range []machine.Kind{machine.Node, machine.Socket} {
+		room := func(pos int) int { return v.FreeIn(kind, pos) }
+		if pos := k.unit(kind, n, room, k.order(kind, from, room)); pos >= 0 {
+			v.Narrow(k.t.Units(kind)[pos].CPUs)
+			return k.take(v, n, k.cores())
+		}
 	}
 	cpus := k.take(v, n-n%k.threads, append(sockets(), k.cores()...))
 	return cpus.Union(k.leftover(from.Minus(cpus), cpus, n-cpus.Len()))

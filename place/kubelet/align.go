@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -118,13 +119,7 @@ func (k *task) within(lists [][]place.Hint) [][]place.Hint {
 		if list == nil {
 			continue
 		}
-		kept := []place.Hint{}
-		for _, h := range list {
-			if h.Any || h.Nodes&^allowed == 0 {
-				kept = append(kept, h)
-			}
-		}
-		lists[i] = kept
+		lists[i] = slices.DeleteFunc(list, func(h place.Hint) bool { return !h.Any && h.Nodes&^allowed != 0 })
 	}
 	return lists
 }
@@ -195,24 +190,19 @@ func (k *task) narrowMemory(add func(need int64, has, all func(pos int) int64)) 
 	}
 	nodes := k.memoryNodes()
 	for i, a := range k.need {
-		has := func(pos int) int64 {
+		add(a.Bytes, func(pos int) int64 {
 			if bits.OnesCount64(nodes[pos].group) > 1 {
 				return 0
 			}
 			return nodes[pos].free[i]
-		}
-		add(a.Bytes, has, func(pos int) int64 { return nodes[pos].all[i] })
+		}, func(pos int) int64 { return nodes[pos].all[i] })
 	}
 }
 
 func (k *task) narrowDevices(add func(need int64, has, all func(pos int) int64)) {
 	for i := range k.r.Devices {
 		devices := k.devicesFor(&k.r.Devices[i])
-		local := false
-		for _, d := range devices {
-			local = local || d.nodes != 0
-		}
-		if !local {
+		if !slices.ContainsFunc(devices, func(d device) bool { return d.nodes != 0 }) {
 			continue
 		}
 		count := func(free bool) func(pos int) int64 {

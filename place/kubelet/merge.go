@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"math/bits"
+	"slices"
 
 	"berth.dev/berth/place"
 )
@@ -40,13 +41,9 @@ func (p Policy) merge(t *place.Topology, nodes int, lists [][]place.Hint) (merge
 
 // oneNode keeps the preferred hints of one node and those of any.
 func oneNode(list []place.Hint) []place.Hint {
-	var kept []place.Hint
-	for _, h := range list {
-		if h.Preferred && (h.Any || bits.OnesCount64(h.Nodes) == 1) {
-			kept = append(kept, h)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(list), func(h place.Hint) bool {
+		return !h.Preferred || !h.Any && bits.OnesCount64(h.Nodes) != 1
+	})
 }
 
 // width returns the largest of the narrowest widths of all lists.
