@@ -322,9 +322,8 @@ func (s Set) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText reads the kernel's list form.
 func (s *Set) UnmarshalText(text []byte) error {
 	parsed, err := Parse(string(text))
-	if err != nil {
-		return err
+	if err == nil {
+		*s = parsed
 	}
-	*s = parsed
-	return nil
+	return err
 }

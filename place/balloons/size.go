@@ -2,6 +2,7 @@ package balloons
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -232,33 +233,28 @@ func (k *task) home(ty *Type, pool *place.Pool, parts int) []part {
 
 // first returns the instances that exist from the start; s is empty.
 func (p *Policy) first(s *place.State) ([]place.Pool, error) {
+	types := p.Types
+	if !slices.ContainsFunc(types, func(ty Type) bool { return ty.Name == Default }) {
+		types = append(slices.Clip(types), *p.find(Default))
+	}
 	var pools []place.Pool
-	found := func(ty *Type) error {
+	for i := range types {
+		ty := &types[i]
+		if i == len(p.Types) && p.task(s, &place.Request{}).free().IsEmpty() {
+			break // without a CPU to spare the floor serves
+		}
 		for n := range ty.MinBalloons {
 			k := p.task(s, &place.Request{ID: name(ty, n)})
 			pool, err := k.fit(ty, &place.Pool{Name: name(ty, n)}, 0)
-			if err != nil {
-				return err
+			if err == nil {
+				o := s.Offer()
+				o.Pools = []place.Pool{pool}
+				s, err = s.Commit(o)
 			}
-			o := s.Offer()
-			o.Pools = []place.Pool{pool}
-			if s, err = s.Commit(o); err != nil {
-				return err
+			if err != nil {
+				return nil, fmt.Errorf("balloons of type %q: %w", ty.Name, err)
 			}
 			pools = append(pools, pool)
-		}
-		return nil
-	}
-	listed := false
-	for i := range p.Types {
-		listed = listed || p.Types[i].Name == Default
-		if err := found(&p.Types[i]); err != nil {
-			return nil, fmt.Errorf("balloons of type %q: %w", p.Types[i].Name, err)
-		}
-	}
-	if !listed && !p.task(s, &place.Request{}).free().IsEmpty() { // without a CPU to spare the floor serves
-		if err := found(p.find(Default)); err != nil {
-			return nil, err
 		}
 	}
 	return pools, nil

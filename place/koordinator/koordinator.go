@@ -203,19 +203,14 @@ func (k *task) home(g *place.Grant) cpuset.Set {
 // counted returns the amounts of resources that nodes count, each resource once.
 func (k *task) counted() []place.Amount {
 	var amounts []place.Amount
-next:
 	for _, a := range k.r.Memory {
 		if !slices.Contains(k.s.Resources(), a.Resource) {
 			k.why.Note("%s is not counted by nodes", a.Resource)
-			continue
+		} else if i := slices.IndexFunc(amounts, func(b place.Amount) bool { return b.Resource == a.Resource }); i >= 0 {
+			amounts[i].Bytes += a.Bytes
+		} else {
+			amounts = append(amounts, a)
 		}
-		for i := range amounts {
-			if amounts[i].Resource == a.Resource {
-				amounts[i].Bytes += a.Bytes
-				continue next
-			}
-		}
-		amounts = append(amounts, a)
 	}
 	return amounts
 }
