@@ -103,7 +103,7 @@ func quantiles(valid []Decoded) []Quantile {
 	return out
 }
 
-// usage sums what everyone used over the valid rounds. Rates are sums over
+// usage sums the usage of both roles over the valid rounds. Rates are sums over
 // sums, so that a longer round counts for more.
 func (a *analysis) usage(row *Row, valid []Decoded) {
 	var seconds, busy, capacity float64

@@ -48,7 +48,7 @@ type backend interface {
 	usage(r Role) (Usage, error)
 	// statistics are what the kernel tells of the group of a role.
 	statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quantity]float64, error)
-	// close puts everything back.
+	// close restores every value.
 	close() error
 }
 

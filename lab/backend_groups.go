@@ -151,7 +151,7 @@ func (g *groups) attach(r Role, pid int) error {
 			return err
 		}
 	}
-	_, err := kernel.Apply(g.root, plan, nil) // the process ends with the round: nothing to give back
+	_, err := kernel.Apply(g.root, plan, nil) // the process ends with the round: nothing to restore
 	return err
 }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -60,12 +61,7 @@ func hasWord(cpuinfo, word string) bool {
 		if !ok || strings.TrimSpace(key) != "flags" {
 			continue
 		}
-		for flag := range strings.FieldsSeq(value) {
-			if flag == word {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(strings.Fields(value), word)
 	}
 	return false
 }

@@ -17,14 +17,14 @@ const (
 	// lockName is the file in a user's journal directory that one lab of this user locks.
 	lockName = "lab.lock"
 	// sharedName is the abstract socket (unix(7)) by which labs of several users see each
-	// other. Every process of the host may bind it, so it refuses nobody.
+	// other. Every process of the host may bind it, so it refuses no one.
 	sharedName = "@berth-lab"
 )
 
 // machineLock keeps labs of one user apart: two would measure each other.
 type machineLock struct {
 	file   *os.File
-	shared io.Closer // nil where somebody else has the name
+	shared io.Closer // nil where another process has the name
 	// other says that there may be a lab of another user; "" is no.
 	other string
 }

@@ -12,7 +12,7 @@ import (
 // that a run on a large host in use disturbs a known part of it.
 const maxShared = 8
 
-// places says which CPUs everyone gets.
+// places says which CPUs each role gets.
 type places struct {
 	shared    cpuset.Set // tenant and neighbour, where the scenario does not split them
 	generator cpuset.Set // empty: it shares
@@ -61,7 +61,7 @@ func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, wants flo
 		p.shared = free
 		p.splitWhy = "all CPUs are threads of one core"
 		if free.Len() == 1 {
-			p.splitWhy = "there is one CPU for all"
+			p.splitWhy = "one CPU for both roles"
 		}
 		return
 	}

@@ -90,7 +90,7 @@ type Skipped struct {
 	Remedy   string `json:"remedy,omitempty"`
 }
 
-// Round is one scenario set up, settled, measured and put back.
+// Round is one scenario set up, settled, measured and restored.
 type Round struct {
 	Block    int       `json:"block"`
 	Position int       `json:"position"` // within the block

@@ -182,7 +182,7 @@ func (p *processes) connect(ctx context.Context, generator *child, cfg load.Conf
 	return promote(generator)
 }
 
-// measure offers the load and reads everyone's figures over the window.
+// measure offers the load and reads the figures of all roles over the window.
 func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, round *Round) (err error) {
 	defer func() {
 		if dead := p.dead(); dead != nil {
@@ -273,7 +273,7 @@ func promote(generator *child) error {
 // kernel's own threads at 50 and more.
 const generatorPriority = 40
 
-// snapshot is everyone's counters at one instant.
+// snapshot is the counters of all roles at one instant.
 type snapshot struct {
 	at                int64 // CLOCK_MONOTONIC, ns
 	host              proc.Stat

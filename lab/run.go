@@ -64,7 +64,7 @@ type Hooks struct {
 
 // Bed is where rounds are run: a *Testbed, or what stands for it in a test.
 type Bed interface {
-	// Round sets a cell up, settles, measures and puts everything back. An error that
+	// Round sets a cell up, settles, measures and restores every value. An error that
 	// is a *NotRestoredError, too, says that the last failed.
 	Round(ctx context.Context, c Cell, block, position int) (Round, error)
 }

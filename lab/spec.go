@@ -134,7 +134,7 @@ func (e *Spec) Use(name string) error {
 }
 
 // Keep drops all scenarios but the named ones. The baselines always stay:
-// without them there is nothing to compare with and no noise floor.
+// without them nothing can be compared, and the noise floor is unknown.
 func (e *Spec) Keep(names []string) error {
 	known := make([]string, len(e.Scenarios))
 	for i, s := range e.Scenarios {
@@ -171,7 +171,7 @@ func (e Spec) Validate() error {
 		{requests > maxRequests, fmt.Sprintf("rate %g for %s: want at most %d requests in a round", e.Rate, e.Window, maxRequests)},
 		{!(e.Tenant.Demand > 0 && e.Tenant.Demand <= 1), fmt.Sprintf("demand: %g: want more than 0 and at most 1", e.Tenant.Demand)},
 		{service < 0 || service > time.Second, fmt.Sprintf("service-time: %s: want at most 1s", e.Tenant.ServiceTime)},
-		{e.Tenant.Service != "article", fmt.Sprintf("tenant service %q: the one there is is article", e.Tenant.Service)},
+		{e.Tenant.Service != "article", fmt.Sprintf("tenant service %q: want article", e.Tenant.Service)},
 		{e.Tenant.WorkingSetBytes < 4096, fmt.Sprintf("working-set: %d bytes: want 4096 or more", e.Tenant.WorkingSetBytes)},
 	} {
 		if rule.broken {

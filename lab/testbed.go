@@ -98,16 +98,16 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 	return b, nil
 }
 
-// NotRestoredError says that something could not be put back; berth restore
+// NotRestoredError says that a value could not be restored; berth restore
 // tries again.
 type NotRestoredError struct{ Err error }
 
-func (e *NotRestoredError) Error() string { return "not everything was put back: " + e.Err.Error() }
+func (e *NotRestoredError) Error() string { return "not everything was restored: " + e.Err.Error() }
 
 // Unwrap returns what went wrong.
 func (e *NotRestoredError) Unwrap() error { return e.Err }
 
-// Close ends all children and puts everything back.
+// Close ends all children and restores every value.
 func (b *Testbed) Close() error {
 	var errs []error
 	if b.supervisor != nil {

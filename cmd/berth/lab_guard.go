@@ -159,7 +159,7 @@ enforce. Again and again, at random instants, something happens that is known:
 			what = "nothing to be named"
 		}
 		if f.Decoy && !f.None {
-			what += ", and nobody accused"
+			what += ", and no group suspected"
 		}
 		fmt.Fprintf(&b, "  %-11s %s (%s)\n", f.Name, f.Means, what)
 	}

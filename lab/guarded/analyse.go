@@ -49,6 +49,17 @@ type Judged struct {
 	// remedy was applied against the neighbour.
 	Detected *float64 `json:"detected,omitempty"`
 	Acted    *float64 `json:"acted,omitempty"`
+	Recovery
+	// Accused is in how many windows a group was accused that did nothing, Against
+	// how often a remedy was applied against any group, Innocent against one that
+	// did nothing.
+	Accused  int `json:"accused"`
+	Against  int `json:"against"`
+	Innocent int `json:"innocent"`
+}
+
+// Recovery is how the tenant fared from the onset to the end of a fault.
+type Recovery struct {
 	// Baseline is the p99 before the onset in microseconds, Worst the highest of
 	// half a second afterwards as a multiple of it.
 	Baseline float64 `json:"baseline"`
@@ -61,12 +72,6 @@ type Judged struct {
 	Recovered *float64 `json:"recovered,omitempty"`
 	Well      float64  `json:"well"`
 	Calm      float64  `json:"calm"`
-	// Accused is in how many windows a group was accused that did nothing, Against
-	// how often a remedy was applied against any group, Innocent against one that
-	// did nothing.
-	Accused  int `json:"accused"`
-	Against  int `json:"against"`
-	Innocent int `json:"innocent"`
 }
 
 // Row is what the runs of a fault come to.
@@ -108,9 +113,7 @@ func spread(values []*float64) Spread {
 	if len(known) == 0 {
 		return Spread{}
 	}
-	slices.Sort(known)
-	n := len(known)
-	return Spread{N: n, Median: (known[(n-1)/2] + known[n/2]) / 2, Least: known[0], Most: known[n-1]}
+	return Spread{N: len(known), Median: stats.Median(known), Least: slices.Min(known), Most: slices.Max(known)}
 }
 
 // Analyse computes what a result comes to. It is pure.
@@ -195,50 +198,40 @@ func p99(values []int64) float64 {
 	return float64(values[(99*len(values)+99)/100-1])
 }
 
-// recovery is how the tenant fared from the onset to the end of a fault.
-type recovery struct {
-	baseline, worst  float64
-	harmed           bool
-	recovered        *float64
-	well, calm       float64
-	wellOf, calmOver int
-}
-
-func (c curve) recover(end float64) recovery {
-	var r recovery
+func (c curve) recover(end float64) Recovery {
+	var r Recovery
 	first, onset := c.between(math.Inf(-1), 0)
 	if first == onset {
 		return r
 	}
-	r.baseline = c.p99(first, onset)
-	calm := 0
+	r.Baseline = c.p99(first, onset)
+	calm, calmOver, well, wellOver := 0, 0, 0, 0
 	for i := first; i+ahead <= onset; i++ {
-		r.calmOver++
-		if c.p99(i, i+ahead) <= back*r.baseline {
+		calmOver++
+		if c.p99(i, i+ahead) <= back*r.Baseline {
 			calm++
 		}
 	}
 	start, last := c.between(0, end)
-	well := 0
 	for i := start; i+ahead <= last; i++ {
 		v := c.p99(i, i+ahead)
-		r.worst = max(r.worst, v/r.baseline)
-		fine := v <= back*r.baseline
+		r.Worst = max(r.Worst, v/r.Baseline)
+		fine := v <= back*r.Baseline
 		switch {
 		case !fine:
-			r.harmed = true
-		case r.harmed && r.recovered == nil:
+			r.Harmed = true
+		case r.Harmed && r.Recovered == nil:
 			at := c.at(i)
-			r.recovered = &at
+			r.Recovered = &at
 		}
-		if r.recovered != nil {
-			r.wellOf++
+		if r.Recovered != nil {
+			wellOver++
 			if fine {
 				well++
 			}
 		}
 	}
-	r.calm, r.well = share(calm, r.calmOver), share(well, r.wellOf)
+	r.Calm, r.Well = share(calm, calmOver), share(well, wellOver)
 	return r
 }
 
@@ -252,12 +245,8 @@ func share(n, of int) float64 {
 // judge says what a run comes to.
 func judge(r *Trial, c curve) Judged {
 	fault, _ := FaultNamed(r.Fault)
-	health := c.recover(r.End)
-	j := Judged{
-		Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r),
-		Baseline: health.baseline, Worst: health.worst, Harmed: health.harmed, Recovered: health.recovered, Well: health.well, Calm: health.calm,
-	}
-	if ok, why := stats.LagGate(r.LagP99, health.baseline); j.Invalid == "" && !ok {
+	j := Judged{Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r), Recovery: c.recover(r.End)}
+	if ok, why := stats.LagGate(r.LagP99, j.Baseline); j.Invalid == "" && !ok {
 		j.Invalid = why
 	}
 	truth := fault.answer()
@@ -284,7 +273,7 @@ func judge(r *Trial, c curve) Judged {
 	return j
 }
 
-// none is what is named where there is no finding.
+// none is named without a finding.
 const none = "none"
 
 // answer is the right one.
@@ -369,7 +358,7 @@ func (a *Analysis) row(r *Result, fault string, curves []curve) Row {
 	row.Well /= float64(row.Valid)
 	row.Calm /= float64(row.Valid)
 	row.Detected, row.Acted, row.Recovered = spread(detected), spread(acted), spread(recovered)
-	row.Pooled = merge(pool).recover(end).recovered
+	row.Pooled = merge(pool).recover(end).Recovered
 	return row
 }
 

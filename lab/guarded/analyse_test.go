@@ -82,7 +82,7 @@ func TestJudge(t *testing.T) {
 				r.Findings = []Finding{found(-1, detect.Hypervisor, ""), found(0.2, detect.OwnLoad, ""), found(0.3, detect.CPU, lab.Neighbour), found(0.4, detect.CPU, lab.Neighbour)}
 				r.Events = []Event{applied(0.3, detect.Weight, lab.Neighbour), applied(2, detect.HeadroomCap, lab.Neighbour)}
 			},
-			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1, Against: 2},
+			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Against: 2, Recovery: Recovery{Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1}},
 		},
 		"cured, and something else comes up": {
 			run: trial(Hog, worse(10, 0, 0.5)),
@@ -90,21 +90,21 @@ func TestJudge(t *testing.T) {
 				r.Findings = []Finding{found(0.3, detect.CPU, lab.Neighbour), found(2, detect.CPU, ""), found(2.1, detect.CPU, "")}
 				r.Events = []Event{applied(0.3, detect.Weight, lab.Neighbour)}
 			},
-			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1, Against: 1},
+			want: Judged{Named: "cpu: neighbour", Right: true, Detected: at(0.3), Acted: at(0.3), Against: 1, Recovery: Recovery{Worst: 10, Harmed: true, Recovered: at(0.5), Well: 1, Calm: 1}},
 		},
 		"never well again": {
 			run:  trial(Hog, worse(10, 0.2, 9)),
-			want: Judged{Named: "none", Worst: 10, Harmed: true, Calm: 1},
+			want: Judged{Named: "none", Recovery: Recovery{Worst: 10, Harmed: true, Calm: 1}},
 		},
 		"well for half of the time": {
 			run: trial(Hog, func(at float64) float64 {
 				return max(worse(10, 0, 1)(at), worse(10, 2, 3)(at))
 			}),
-			want: Judged{Named: "none", Worst: 10, Harmed: true, Recovered: at(1), Well: 11. / 31, Calm: 1},
+			want: Judged{Named: "none", Recovery: Recovery{Worst: 10, Harmed: true, Recovered: at(1), Well: 11. / 31, Calm: 1}},
 		},
 		"within 1.2 times": {
 			run:  trial(Hog, worse(1.19, 0, 3)),
-			want: Judged{Named: "none", Worst: 1.19, Calm: 1},
+			want: Judged{Named: "none", Recovery: Recovery{Worst: 1.19, Calm: 1}},
 		},
 		"the bystander accused": {
 			run: trial(Switch, usual),
@@ -112,12 +112,12 @@ func TestJudge(t *testing.T) {
 				r.Findings = []Finding{found(0.3, detect.CPU, lab.Bystander), found(0.3, detect.Memory, lab.Neighbour), found(0.4, detect.CPU, lab.Neighbour)}
 				r.Events = []Event{applied(0.5, detect.Weight, lab.Bystander)}
 			},
-			want: Judged{Named: "cpu: bystander", Detected: at(0.4), Worst: 1, Calm: 1, Accused: 1, Against: 1, Innocent: 1},
+			want: Judged{Named: "cpu: bystander", Detected: at(0.4), Accused: 1, Against: 1, Innocent: 1, Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"an action before the onset": {
 			run:  trial(Hog, usual),
 			add:  func(r *Trial) { r.Events = []Event{applied(-0.1, detect.Weight, lab.Neighbour)} },
-			want: Judged{Named: "none", Worst: 1, Calm: 1, Against: 1, Innocent: 1},
+			want: Judged{Named: "none", Against: 1, Innocent: 1, Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"a decoy helped by what is its own": {
 			run: trial(Quota, usual),
@@ -125,7 +125,7 @@ func TestJudge(t *testing.T) {
 				r.Findings = []Finding{found(0.5, detect.OwnLimit, "")}
 				r.Events = []Event{applied(0.6, detect.Burst, "")}
 			},
-			want: Judged{Named: "own_limit", Right: true, Detected: at(0.5), Worst: 1, Calm: 1},
+			want: Judged{Named: "own_limit", Right: true, Detected: at(0.5), Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"a decoy answered with an action against a neighbour": {
 			run: trial(Saturation, usual),
@@ -133,21 +133,21 @@ func TestJudge(t *testing.T) {
 				r.Findings = []Finding{found(0.5, detect.CPU, lab.Neighbour)}
 				r.Events = []Event{applied(0.6, detect.Weight, lab.Neighbour)}
 			},
-			want: Judged{Named: "cpu: neighbour", Worst: 1, Calm: 1, Accused: 1, Against: 1, Innocent: 1},
+			want: Judged{Named: "cpu: neighbour", Accused: 1, Against: 1, Innocent: 1, Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"quiet, and nothing found": {
 			run:  trial(Quiet, usual),
-			want: Judged{Named: "none", Right: true, Worst: 1, Calm: 1},
+			want: Judged{Named: "none", Right: true, Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"quiet, and something found": {
 			run:  trial(Quiet, usual),
 			add:  func(r *Trial) { r.Findings = []Finding{found(1, detect.Hypervisor, "")} },
-			want: Judged{Named: "hypervisor", Worst: 1, Calm: 1},
+			want: Judged{Named: "hypervisor", Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 		"a generator as late as the answers are": {
 			run:  trial(Quiet, usual),
 			add:  func(r *Trial) { r.LagP99 = 3000 },
-			want: Judged{Named: "none", Right: true, Worst: 1, Calm: 1, Invalid: "generator lag 3.0 ms is not small against 4.0 ms"},
+			want: Judged{Named: "none", Right: true, Invalid: "generator lag 3.0 ms is not small against 4.0 ms", Recovery: Recovery{Worst: 1, Calm: 1}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,7 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 		c.Tenant = &changed
 		return x.neighbour(noise.Config{Kernel: "read", Threads: diskReaders, Intensity: 100, File: x.disk.Path()}), nil
 	}
-	return nil, &kernel.NotSupportedError{Feature: "fault " + f.Name, Reason: "there is none"}
+	return nil, &kernel.NotSupportedError{Feature: "fault " + f.Name, Reason: "no such fault"}
 }
 
 // neighbour is a fault that a process in the neighbour's group is.

@@ -64,7 +64,7 @@ type Trial struct {
 	Events   []Event   `json:"events,omitempty"`
 	// Windows is how many slow windows the guard judged, Late how many came too late,
 	// ProbeArmed for how many seconds the probe was armed, ProbeCost its CPU time per
-	// second in CPUs meanwhile, ProbeReason why there was none, Errors what went wrong
+	// second in CPUs meanwhile, ProbeReason why it had no probe, Errors what went wrong
 	// without ending the run.
 	Windows     int      `json:"windows"`
 	Late        int      `json:"late,omitempty"`
@@ -136,7 +136,7 @@ func different(a, b []lab.Knob) []string {
 }
 
 // Finding is what one window of the guard said about the tenant. Suspect is one of
-// the groups of the run (lab.Neighbour), "" for nobody, or the path of another.
+// the groups of the run (lab.Neighbour), "" for no group, or the path of another.
 type Finding struct {
 	At         float64         `json:"at"`
 	Resource   detect.Resource `json:"resource"`

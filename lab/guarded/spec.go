@@ -119,10 +119,10 @@ const (
 type Fault struct {
 	Name  string
 	Means string
-	// Truth is what the tenant lacks; None says that there is nothing to find.
+	// Truth is what the tenant lacks; None says that the guard should find nothing.
 	Truth detect.Resource
 	None  bool
-	// Decoy is what no neighbour does: nobody may be accused, or acted against.
+	// Decoy is what no neighbour does: the guard may suspect no group, and act against none.
 	Decoy bool
 }
 

@@ -153,7 +153,7 @@ func (g *Generator) read(i int) {
 		g.lose(i, g.text("read", int(errno)))
 		return
 	case !g.dispatcher.busy(i):
-		g.lose(i, "") // nobody asked; whatever it is, this connection is unusable
+		g.lose(i, "") // bytes without a request: this connection is unusable
 		return
 	}
 	done, err := c.response.read(g.buffer[:n])

@@ -38,7 +38,7 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 		for scanner.Scan() {
 			select {
 			case lines <- bytes.Clone(scanner.Bytes()):
-			default: // nobody will read it
+			default: // no further line is read
 			}
 		}
 		ended.Store(true)

@@ -65,7 +65,7 @@ func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 	defer cancel()
 	if err := server.Shutdown(limit); errors.Is(err, context.DeadlineExceeded) {
-		return server.Close() // nobody waits for what is still under way
+		return server.Close() // no client waits for what is still under way
 	} else if err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}

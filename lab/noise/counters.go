@@ -49,7 +49,7 @@ func NewCounters(threads int) (*Counters, error) {
 	return &Counters{file: file, mem: mem}, nil
 }
 
-// memoryFile makes a memfd whose size nobody can change: a reader of a mapping
+// memoryFile makes a memfd whose size is fixed: a reader of a mapping
 // must never find the file shorter than it was.
 func memoryFile(size int) (*os.File, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING

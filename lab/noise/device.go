@@ -30,7 +30,7 @@ func noDisk(lacks string, err error, remedy string) error {
 	return &kernel.NotSupportedError{Feature: "a disk of the lab's own", Reason: fmt.Sprintf("%s: %v", lacks, err), Remedy: remedy}
 }
 
-// Disk is a slow disk of the lab's own: a block device that nobody else uses, whose
+// Disk is a slow disk of the lab's own: a block device that no other process uses, whose
 // reads take their time one after the other, as on a real disk. So a neighbour can
 // keep a tenant waiting for a disk without disturbing one that the host needs.
 //
@@ -76,14 +76,14 @@ func (d *Disk) Close() error {
 	return errors.Join(d.server.close(), unix.Close(d.loop))
 }
 
-// attach has the next free loop device stand for a file, until nobody has it open.
+// attach has the next free loop device stand for a file, until no process has it open.
 func (d *Disk) attach(file int) error {
 	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return noDisk("no loop devices", err, "load the module loop, and run as root")
 	}
 	defer unix.Close(control)
-	for range 10 { // somebody else may take the same
+	for range 10 { // another process may take the same
 		n, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return noDisk("no free loop device", err, "run as root")
@@ -99,7 +99,7 @@ func (d *Disk) attach(file int) error {
 			return err
 		}
 	}
-	return errors.New("attach loop device: somebody else took each free one")
+	return errors.New("attach loop device: other processes took each free one")
 }
 
 func (d *Disk) configure(file int) error {

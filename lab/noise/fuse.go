@@ -30,7 +30,7 @@ const (
 	maxPages = 1 << 22 // maxPages in the answer counts
 
 	openDirectIO = 1 << 0 // no page cache between the device and here
-	openNoFlush  = 1 << 5 // nobody waits for us when he closes the file
+	openNoFlush  = 1 << 5 // closing the file does not wait for this server
 
 	inHeader  = 40
 	outHeader = 16

@@ -1,8 +1,6 @@
 package noise
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io/fs"
 	"strconv"
@@ -86,9 +84,8 @@ func MemAvailable(fsys fs.FS) (int64, error) {
 
 func parseMemAvailable(text []byte) (int64, error) {
 	const key = "MemAvailable:"
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		rest, ok := strings.CutPrefix(lines.Text(), key)
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, key)
 		if !ok {
 			continue
 		}
@@ -101,9 +98,6 @@ func parseMemAvailable(text []byte) (int64, error) {
 			return 0, fmt.Errorf("%s %w", key, err)
 		}
 		return int64(n) * kib, nil
-	}
-	if err := lines.Err(); err != nil {
-		return 0, err
 	}
 	return 0, fmt.Errorf("no %s line", key)
 }

@@ -167,7 +167,7 @@ func quotient(b, a stats.Interval) stats.Interval {
 	return out
 }
 
-// logRatio is the logarithm of x/y, 0 where there is none.
+// logRatio is the logarithm of x/y, 0 if either is not positive.
 func logRatio(x, y float64) float64 {
 	if !(x > 0 && y > 0) {
 		return 0

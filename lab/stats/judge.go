@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// Margin is the relative difference below which nobody should care: a scenario
+// Margin is the relative difference below which no reader should care: a scenario
 // within ±10 % of the baseline is equivalent to it, and a smaller difference is
 // never called worse or better.
 const Margin = 0.10
@@ -117,7 +117,7 @@ func (c comparison) moreRounds() int {
 }
 
 func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
-	own := "there is no repeated baseline to compare with"
+	own := "no repeated baseline to compare with"
 	if c.comparisons == 0 {
 		own = fmt.Sprintf("the baseline against itself is %s (%s to %s)", figure(floor.Estimate), figure(floor.Low), figure(floor.High))
 	}
@@ -133,7 +133,7 @@ func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
 	case math.Abs(c.effect) <= c.half:
 		return fmt.Sprintf("the interval (%s to %s) includes 1 and reaches beyond ±%.0f %%", figure(ratio.Low), figure(ratio.High), 100*Margin)
 	case !beyondMargin(c.effect):
-		return fmt.Sprintf("there is a difference, but it may be on either side of %.0f %% (%.2f to %.2f)", 100*Margin, ratio.Low, ratio.High)
+		return fmt.Sprintf("the two differ, but the difference may be on either side of %.0f %% (%.2f to %.2f)", 100*Margin, ratio.Low, ratio.High)
 	case c.comparisons > 0:
 		return fmt.Sprintf("not beyond chance in %d comparisons; %s", c.comparisons, own)
 	}
