@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"berth.dev/berth/kernel"
@@ -191,11 +190,6 @@ func (h *Header) skip(name string, why error) {
 }
 
 func (r *runner) store() error { return WriteFile(filepath.Join(r.opt.Dir, ResultFile), r.Result) }
-
-// CurrentProgram describes the running binary; version is its release.
-func CurrentProgram(version, commit string) Program {
-	return Program{Version: version, Commit: commit, Go: runtime.Version()}
-}
 
 // NewRunDir makes the folder of a run below results: <time>-<experiment>.
 func NewRunDir(results, experiment string, now time.Time) (string, error) {

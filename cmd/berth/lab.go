@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -221,7 +222,7 @@ func program() lab.Program {
 			}
 		}
 	}
-	return lab.CurrentProgram(version, commit)
+	return lab.Program{Version: version, Commit: commit, Go: runtime.Version()}
 }
 
 func scenarioNames(e lab.Spec) []string {

@@ -34,7 +34,7 @@ func TestLabGuardFlags(t *testing.T) {
 func TestLabGuardHelp(t *testing.T) {
 	t.Parallel()
 	stdout, _, code := berth(t, "lab", "guard", "--help")
-	for _, want := range append(guarded.FaultNames(), "own_limit", "nobody accused", "Exit status") {
+	for _, want := range append(guarded.FaultNames(), "own_limit", "no group suspected", "Exit status") {
 		if code != exitOK || !strings.Contains(stdout, want) {
 			t.Errorf("help (exit %d) lacks %q", code, want)
 		}

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,21 +35,12 @@ func facts(s *Sheet, r *lab.Result, a *lab.Analysis) {
 	s.Fact("generator", generatorLine(r, a))
 }
 
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
+// orUnknown is what was stored, or the word for nothing.
+func orUnknown(s string) string { return cmp.Or(s, "unknown") }
 
+// dotted joins the parts that say something.
 func dotted(parts ...string) string {
-	var kept []string
-	for _, p := range parts {
-		if p != "" {
-			kept = append(kept, p)
-		}
-	}
-	return strings.Join(kept, " · ")
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), " · ")
 }
 
 func machineLine(h lab.Host) string {
@@ -70,27 +63,19 @@ func machineLine(h lab.Host) string {
 
 // shape is "8 CPUs, 4 cores, 1 socket, 2 NUMA nodes, L3 32 MiB".
 func shape(m *machine.Machine) string {
-	counts := map[machine.Kind]int{}
-	var l3 int64
-	for _, d := range m.Domains {
-		counts[d.Kind]++
-		if d.Kind == machine.L3 {
-			l3 += d.Bytes
-		}
-	}
 	parts := []string{plain.Count(len(m.CPUs), "CPU")}
-	add := func(k machine.Kind, noun string) {
-		if n := counts[k]; n > 0 {
-			parts = append(parts, plain.Count(n, noun))
+	for _, d := range []struct {
+		kind machine.Kind
+		noun string
+	}{{machine.Core, "core"}, {machine.Socket, "socket"}, {machine.Node, "NUMA node"}} {
+		if n := len(m.ByKind(d.kind)); n > 0 {
+			parts = append(parts, plain.Count(n, d.noun))
 		}
 	}
-	add(machine.Core, "core")
-	add(machine.Socket, "socket")
-	add(machine.Node, "NUMA node")
-	if n := counts[machine.L3]; n > 0 && l3 > 0 {
-		text := "L3 " + plain.Bytes(l3/int64(n))
-		if n > 1 {
-			text = fmt.Sprintf("%d × %s", n, text)
+	if l3 := m.ByKind(machine.L3); len(l3) > 0 && l3[0].Bytes > 0 {
+		text := "L3 " + plain.Bytes(l3[0].Bytes)
+		if len(l3) > 1 {
+			text = fmt.Sprintf("%d × %s", len(l3), text)
 		}
 		parts = append(parts, text)
 	}
@@ -102,14 +87,13 @@ func kernelLine(h lab.Host) string {
 	if h.Kernel != "" {
 		kernel = "Linux " + h.Kernel
 	}
-	clock, governor := "", ""
-	if h.Clocksource != "" {
-		clock = "clock " + h.Clocksource
+	named := func(name, value string) string {
+		if value == "" {
+			return ""
+		}
+		return name + " " + value
 	}
-	if h.Governor != "" {
-		governor = "governor " + h.Governor
-	}
-	return dotted(kernel, clock, governor)
+	return dotted(kernel, named("clock", h.Clocksource), named("governor", h.Governor))
 }
 
 // neighbour is the neighbour as it ran, or as asked for if the run never got there.
