@@ -209,15 +209,6 @@ var infos = [...]info{
 	Frozen:              {"frozen", Count, false},
 }
 
-// Quantities returns all of them.
-func Quantities() []Quantity {
-	all := make([]Quantity, len(infos))
-	for i := range all {
-		all[i] = Quantity(i)
-	}
-	return all
-}
-
 // Unit returns the unit of the quantity's values.
 func (q Quantity) Unit() Unit { return infos[q].unit }
 

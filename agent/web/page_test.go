@@ -83,7 +83,7 @@ func play(t testing.TB, form string, n int) *played {
 			Grant: &place.Grant{ID: id, Own: own, Request: request, Why: why},
 		})
 		var figures []api.Figure
-		for _, q := range watch.Quantities() {
+		for q := range watch.Frozen + 1 {
 			f := api.Figure{Quantity: q, Value: 3}
 			if q.Counter() {
 				f.Rate = &rate

@@ -37,7 +37,7 @@ func mutations() []mutation {
 			}
 		}},
 		{"drop a quantity for good", func(r *rand.Rand, batches [][]watch.Sample) {
-			gone := watch.Quantity(r.IntN(len(watch.Quantities())))
+			gone := watch.Quantity(r.IntN(int(watch.Frozen) + 1))
 			each(func(_ *rand.Rand, s *watch.Sample) bool { return s.Quantity != gone })(r, batches)
 		}},
 		{"drop a group from some time on", func(r *rand.Rand, batches [][]watch.Sample) {
@@ -140,7 +140,7 @@ func FuzzObserve(f *testing.F) {
 			s := watch.Sample{
 				Time:     now - watch.Time(data[0]%3)*watch.Second,
 				Subject:  watch.Subject{Scope: watch.Scope(data[1] % 4), Name: groups[int(data[1]/4)%len(groups)], Part: watch.Part{Kind: watch.PartKind(data[2] % 6), ID: int(data[2] / 6)}},
-				Quantity: watch.Quantities()[int(data[3])%len(watch.Quantities())],
+				Quantity: watch.Quantity(data[3]) % (watch.Frozen + 1),
 				Value:    values[int(data[4])%len(values)] * float64(data[5]),
 				By:       groups[int(data[4]/8)%len(groups)],
 			}

@@ -266,7 +266,7 @@ func (r *recorder) record(then func()) {
 		if len(failed) > 0 {
 			t.Fatal(failed)
 		}
-		all, _, err := waits.Read(now, all)
+		all, err := waits.Read(now, all)
 		if err != nil {
 			t.Fatal(err)
 		}

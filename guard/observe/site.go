@@ -75,27 +75,7 @@ func (s *Site) openWaits(group string, maxThreads int, switches bool) (Reader, e
 			Feature: "run delay of threads", Reason: "the group has groups below it, and their threads are not its own", Remedy: "look at one of those",
 		}
 	}
-	threads, err := proc.OpenGroup(proc.GroupConfig{Proc: s.proc(), Dir: dir, Name: group, MaxThreads: maxThreads, Switches: switches})
-	return waits{threads}, err
-}
-
-// waits are how long the threads of a group waited for a CPU. Their CPU time is the
-// group's, which another signal tells.
-type waits struct{ *proc.Group }
-
-func (w waits) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
-	n := len(to)
-	to, _, err := w.Group.Read(now, to)
-	kept := slices.DeleteFunc(to[n:], func(s watch.Sample) bool { return s.Quantity == watch.CPUTime })
-	return to[:n+len(kept)], err
-}
-
-// cpuWaits is the run delay of the CPUs together: a sample for each would be most
-// of what there is on a large host.
-type cpuWaits struct{ *proc.SchedCPUs }
-
-func (c cpuWaits) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
-	return c.SchedCPUs.Read(now, false, to)
+	return proc.OpenGroup(proc.GroupConfig{Proc: s.proc(), Dir: dir, Name: group, MaxThreads: maxThreads, Switches: switches})
 }
 
 // openPerf opens perf events of a group on some CPUs, all of a set if none is named.

@@ -57,8 +57,7 @@ func sources() []Source {
 	cache := func(s *Site, group string, _ cpuset.Set) (Reader, error) { return s.openCache(group) }
 	all := []Source{
 		{"run delay of CPUs", "grows with the CPUs; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
-			c, err := proc.OpenSchedCPUs(s.proc())
-			return cpuWaits{c}, err
+			return proc.OpenSchedCPUs(s.proc())
 		}},
 		{"cache and bandwidth", "asks a CPU of each cache; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return hardware.OpenCaches(s.resctrl())

@@ -41,8 +41,6 @@ type Tree struct {
 // Status is what a Reader says about one signal of its group.
 type Status struct {
 	Signal Signal
-	// Files are those that it is read from.
-	Files []string
 	// Err is nil if the signal is there, else a kernel.NotSupportedError.
 	Err error
 }
@@ -238,15 +236,7 @@ func (f *file) shut() error {
 // Signals says for each signal that was asked for whether it is there and why
 // not.
 func (r *Reader) Signals() []Status {
-	all := slices.Clone(r.signals)
-	for i := range all {
-		for j := range r.files {
-			if f := &r.files[j]; f.signals.Has(all[i].Signal) {
-				all[i].Files = append(all[i].Files, f.path())
-			}
-		}
-	}
-	return all
+	return slices.Clone(r.signals)
 }
 
 // Read appends a sample of everything that was asked for at Open and that the group

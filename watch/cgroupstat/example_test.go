@@ -29,10 +29,10 @@ func Example() {
 		fmt.Println(s.Subject, s.Quantity, s.Value, err)
 	}
 	for _, s := range api.Signals() {
-		fmt.Println(s.Signal, s.Signal.Cost(), s.Err)
+		fmt.Println(s.Signal, s.Err)
 	}
 	// Output:
 	// group api tasks 12 <nil>
-	// tasks cheap <nil>
-	// memory cheap memory of a group: not supported: there is no memory.current (enable the memory controller in the parent's cgroup.subtree_control)
+	// tasks <nil>
+	// memory memory of a group: not supported: there is no memory.current (enable the memory controller in the parent's cgroup.subtree_control)
 }

@@ -13,7 +13,7 @@ func TestAddingASignal(t *testing.T) {
 	defer func() { signalInfos = table }()
 	swap := Signal(len(table))
 	signalInfos = append(table[:len(table):len(table)], signalInfo{
-		name: "swap", cost: Cheap, v2: source{controller: "memory", files: []string{"memory.swap.current"}, parse: single(key{quantity: watch.MemoryAnon, scale: 1})},
+		name: "swap", v2: source{controller: "memory", files: []string{"memory.swap.current"}, parse: single(key{quantity: watch.MemoryAnon, scale: 1})},
 	})
 	files := v2Files()
 	files["memory.swap.current"] = "512\n"

@@ -51,23 +51,6 @@ func (s Set) signals() []Signal {
 	return slices.DeleteFunc(Signals(), func(signal Signal) bool { return !s.Has(signal) })
 }
 
-// Cost says how the cost of one reading grows.
-type Cost uint8
-
-// The costs, cheapest first.
-const (
-	// Cheap is one or two numbers that the kernel has at hand.
-	Cheap Cost = iota
-	// Flush makes the kernel add up what its CPUs counted for the group and its
-	// children since the last reading.
-	Flush
-	// Detailed is Flush, and a text of many lines or one per node or device.
-	Detailed
-)
-
-// String returns "cheap", "flush" or "detailed".
-func (c Cost) String() string { return [...]string{"cheap", "flush", "detailed"}[c] }
-
 // source is where one version of cgroups tells a signal: in which controller's
 // tree ("" is any of that version), in which files, of which all but the first
 // came with later kernels, and which file shows that the controller is enabled,
@@ -81,36 +64,35 @@ type source struct {
 
 type signalInfo struct {
 	name   string
-	cost   Cost
 	v2, v1 source
 }
 
 // signalInfos is the table of signals: a new one is a row here, and its files' parsers.
 var signalInfos = []signalInfo{
-	Usage: {"usage", Flush, source{files: []string{"cpu.stat"}},
+	Usage: {"usage", source{files: []string{"cpu.stat"}},
 		source{controller: "cpuacct", files: []string{"cpuacct.usage"}}},
-	Split: {"split", Flush, source{files: []string{"cpu.stat"}},
+	Split: {"split", source{files: []string{"cpu.stat"}},
 		source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
-	Throttling: {"throttling", Flush, source{controller: "cpu", files: []string{"cpu.stat"}, proof: "cpu.max"},
+	Throttling: {"throttling", source{controller: "cpu", files: []string{"cpu.stat"}, proof: "cpu.max"},
 		source{controller: "cpu", files: []string{"cpu.stat"}}},
-	ThrottlingAny: {"throttling by any limit", Flush, source{controller: "cpu", files: []string{"cpu.stat.local"}, proof: "cpu.max"},
+	ThrottlingAny: {"throttling by any limit", source{controller: "cpu", files: []string{"cpu.stat.local"}, proof: "cpu.max"},
 		source{controller: "cpu", files: []string{"cpu.stat.local"}}},
-	Memory: {"memory", Cheap, source{controller: "memory", files: []string{"memory.current"}},
+	Memory: {"memory", source{controller: "memory", files: []string{"memory.current"}},
 		source{controller: "memory", files: []string{"memory.usage_in_bytes"}}},
-	MemoryEvents: {"memory events", Cheap, source{controller: "memory", files: []string{"memory.events"}},
+	MemoryEvents: {"memory events", source{controller: "memory", files: []string{"memory.events"}},
 		source{controller: "memory", files: []string{"memory.failcnt", "memory.oom_control"}}},
-	MemoryDetail: {"memory detail", Detailed, source{controller: "memory", files: []string{"memory.stat"}},
+	MemoryDetail: {"memory detail", source{controller: "memory", files: []string{"memory.stat"}},
 		source{controller: "memory", files: []string{"memory.stat"}}},
-	NUMA: {"numa", Detailed, source{controller: "memory", files: []string{"memory.numa_stat"}},
+	NUMA: {"numa", source{controller: "memory", files: []string{"memory.numa_stat"}},
 		source{controller: "memory", files: []string{"memory.numa_stat"}}},
-	Tasks: {"tasks", Cheap, source{controller: "pids", files: []string{"pids.current"}},
+	Tasks: {"tasks", source{controller: "pids", files: []string{"pids.current"}},
 		source{controller: "pids", files: []string{"pids.current"}}},
-	IO: {"io", Detailed, source{controller: "io", files: []string{"io.stat"}},
+	IO: {"io", source{controller: "io", files: []string{"io.stat"}},
 		source{controller: "io", files: []string{"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"}}},
-	CPUPressure:    {name: "cpu pressure", cost: Flush, v2: source{files: []string{"cpu.pressure"}}},
-	MemoryPressure: {name: "memory pressure", cost: Flush, v2: source{files: []string{"memory.pressure"}}},
-	IOPressure:     {name: "io pressure", cost: Flush, v2: source{files: []string{"io.pressure"}}},
-	IRQPressure:    {name: "irq pressure", cost: Flush, v2: source{files: []string{"irq.pressure"}}},
+	CPUPressure:    {name: "cpu pressure", v2: source{files: []string{"cpu.pressure"}}},
+	MemoryPressure: {name: "memory pressure", v2: source{files: []string{"memory.pressure"}}},
+	IOPressure:     {name: "io pressure", v2: source{files: []string{"io.pressure"}}},
+	IRQPressure:    {name: "irq pressure", v2: source{files: []string{"irq.pressure"}}},
 	State:          {name: "state", v2: source{files: []string{"cgroup.events"}}},
 }
 
@@ -136,9 +118,6 @@ func (s Signal) String() string {
 }
 
 func (s Signal) known() bool { return int(s) < len(signalInfos) }
-
-// Cost returns how the cost of reading it grows.
-func (s Signal) Cost() Cost { return signalInfos[s].cost }
 
 // place is a source in a directory of the group.
 type place struct {

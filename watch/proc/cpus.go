@@ -11,7 +11,6 @@ import (
 type SchedCPUs struct {
 	file kernel.File
 	buf  []byte
-	all  []SchedCPU
 }
 
 // OpenSchedCPUs opens the file of a proc file system. Without it it is a
@@ -29,38 +28,19 @@ func OpenSchedCPUs(proc string) (*SchedCPUs, error) {
 	return &SchedCPUs{file: file}, nil
 }
 
-// Times reads the file. The result is good until the next reading.
-func (c *SchedCPUs) Times() ([]SchedCPU, error) {
+// Read appends the host's CPUWait, stamped with now: the time that threads waited for any
+// CPU. A sample for each would be most of what there is on a large host.
+func (c *SchedCPUs) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	text, buf, err := c.file.ReadAll(c.buf)
 	c.buf = buf
 	if err != nil {
-		return nil, fmt.Errorf("read run delay of CPUs: %w", err)
+		return to, fmt.Errorf("read run delay of CPUs: %w", err)
 	}
-	all, err := appendCPUs(c.all[:0], text)
+	waited, err := waitOfCPUs(text)
 	if err != nil {
-		return nil, fmt.Errorf("parse %s: %w", c.file.Path(), err)
+		return to, fmt.Errorf("parse %s: %w", c.file.Path(), err)
 	}
-	c.all = all
-	return all, nil
-}
-
-// Read appends the host's CPUWait, stamped with now: the time that threads waited
-// for any CPU and, if each is asked for, for each.
-func (c *SchedCPUs) Read(now watch.Time, each bool, to []watch.Sample) ([]watch.Sample, error) {
-	all, err := c.Times()
-	if err != nil {
-		return to, err
-	}
-	sum := 0.0
-	for _, cpu := range all {
-		wait := cpu.Waited.Seconds()
-		sum += wait
-		if each {
-			subject := watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: cpu.ID}}
-			to = append(to, watch.Sample{Time: now, Subject: subject, Quantity: watch.CPUWait, Value: wait})
-		}
-	}
-	return append(to, watch.Sample{Time: now, Quantity: watch.CPUWait, Value: sum}), nil
+	return append(to, watch.Sample{Time: now, Quantity: watch.CPUWait, Value: waited}), nil
 }
 
 // Close closes the file.

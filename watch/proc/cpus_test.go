@@ -53,24 +53,18 @@ func TestCPUs(t *testing.T) {
 	t.Parallel()
 	for version := 15; version <= 17; version++ {
 		c := openCPUs(t, synthetic(version, 3))
+		want := []watch.Sample{{Time: watch.Second, Quantity: watch.CPUWait, Value: 6}}
 		for range 2 {
-			got, err := c.Read(watch.Second, true, nil)
+			got, err := c.Read(watch.Second, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sample := func(kind watch.PartKind, id int, value float64) watch.Sample {
-				return watch.Sample{Time: watch.Second, Subject: watch.Subject{Part: watch.Part{Kind: kind, ID: id}}, Quantity: watch.CPUWait, Value: value}
-			}
-			want := []watch.Sample{sample(watch.CPU, 0, 1), sample(watch.CPU, 1, 2), sample(watch.CPU, 2, 3), sample(watch.Whole, 0, 6)}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("version %d: %s", version, diff)
 			}
 		}
-		if got, err := c.Read(watch.Second, false, nil); err != nil || len(got) != 1 || got[0].Value != 6 {
-			t.Errorf("version %d, the whole: %v, %v", version, got, err)
-		}
 	}
-	if _, err := openCPUs(t, "version 14\n").Read(watch.Second, false, nil); err == nil {
+	if _, err := openCPUs(t, "version 14\n").Read(watch.Second, nil); err == nil {
 		t.Error("an old version is read")
 	}
 	if _, err := OpenSchedCPUs(t.TempDir()); !errors.Is(err, kernel.ErrNotSupported) {
@@ -85,7 +79,7 @@ func TestCPUs(t *testing.T) {
 func TestCPUsDoNotAllocate(t *testing.T) {
 	c := openCPUs(t, synthetic(17, 64))
 	var buf []watch.Sample
-	if n := testing.AllocsPerRun(5, func() { buf, _ = c.Read(watch.Second, true, buf[:0]) }); n != 0 || len(buf) != 65 {
+	if n := testing.AllocsPerRun(5, func() { buf, _ = c.Read(watch.Second, buf[:0]) }); n != 0 || len(buf) != 1 {
 		t.Errorf("%v allocations, %d samples", n, len(buf))
 	}
 }
@@ -99,7 +93,7 @@ func BenchmarkCPUs(b *testing.B) {
 	var buf []watch.Sample
 	for b.Loop() {
 		var err error
-		if buf, err = c.Read(watch.Second, true, buf[:0]); err != nil {
+		if buf, err = c.Read(watch.Second, buf[:0]); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -75,9 +75,6 @@ type thread struct {
 	listed     uint64 // the round in which it was last listed
 }
 
-// Coverage says how many threads a reading found and how many it visited.
-type Coverage struct{ Threads, Visited int }
-
 // OpenGroup opens a group. A group that does not exist is watch.ErrGone; where threads
 // have no schedstat (CONFIG_SCHED_INFO) it is a kernel.NotSupportedError.
 func OpenGroup(c GroupConfig) (*Group, error) {
@@ -125,45 +122,37 @@ func (g *Group) open() (err error) {
 	return err
 }
 
-// Read appends the samples CPUTime, CPUWait and, if asked for,
-// SwitchesInvoluntary, stamped with now. The first reading is where they start,
+// Read appends the samples CPUWait and, if asked for, SwitchesInvoluntary, stamped with
+// now. Their CPU time is the group's, which another signal tells. The first reading is where they start,
 // at 0. For a group that vanished it is watch.ErrGone; nothing is appended then.
-func (g *Group) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, Coverage, error) {
-	coverage, err := g.read(now)
-	if err != nil {
-		return to, Coverage{}, fmt.Errorf("read threads of group %q: %w", g.config.Name, err)
+func (g *Group) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if err := g.read(now); err != nil {
+		return to, fmt.Errorf("read threads of group %q: %w", g.config.Name, err)
 	}
-	sample := watch.Sample{Time: now, Subject: g.subject, Quantity: watch.CPUTime, Value: float64(g.sum.ran) / 1e9}
-	to = append(to, sample)
-	sample.Quantity, sample.Value = watch.CPUWait, float64(g.sum.waited)/1e9
+	sample := watch.Sample{Time: now, Subject: g.subject, Quantity: watch.CPUWait, Value: float64(g.sum.waited) / 1e9}
 	to = append(to, sample)
 	if g.config.Switches {
 		sample.Quantity, sample.Value = watch.SwitchesInvoluntary, float64(g.sum.switches)
 		to = append(to, sample)
 	}
-	return to, coverage, nil
+	return to, nil
 }
 
-func (g *Group) read(now watch.Time) (Coverage, error) {
+func (g *Group) read(now watch.Time) error {
 	g.round++
 	if err := g.update(); err != nil {
-		return Coverage{}, err
+		return err
 	}
-	coverage := Coverage{Threads: len(g.turn)}
 	start, _ := slices.BinarySearch(g.turn, g.next)
 	for i := range min(len(g.turn), g.config.MaxThreads) {
 		tid := g.turn[(start+i)%len(g.turn)]
-		there, err := g.visit(tid, now)
-		if err != nil {
-			return Coverage{}, err
-		}
-		if there {
-			coverage.Visited++
+		if err := g.visit(tid, now); err != nil {
+			return err
 		}
 		g.next = tid + 1
 	}
 	g.last = now
-	return coverage, nil
+	return nil
 }
 
 // update lists the threads.
@@ -211,15 +200,15 @@ func (g *Group) listed(tid int) {
 	t.listed = g.round
 }
 
-// visit adds what a thread gained; false means that it has ended.
-func (g *Group) visit(tid int, now watch.Time) (bool, error) {
+// visit adds what a thread gained, if it has not ended.
+func (g *Group) visit(tid int, now watch.Time) error {
 	counted, err := g.count(tid)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		delete(g.threads, tid)
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	t := g.threads[tid]
 	gain := counted
@@ -229,11 +218,10 @@ func (g *Group) visit(tid int, now watch.Time) (bool, error) {
 	case t.old && !t.known || counted.ran+counted.waited > uint64(max(now-t.since, 0)):
 		gain = counts{} // it has a past elsewhere
 	}
-	g.sum.ran += gain.ran
 	g.sum.waited += gain.waited
 	g.sum.switches += gain.switches
 	t.counts, t.since, t.known = counted, now, true
-	return true, nil
+	return nil
 }
 
 // notBefore is false if a count went back: the number is another thread's now.

@@ -61,18 +61,18 @@ func (h *host) open(maxThreads int) *Group {
 	return g
 }
 
-// reading is "ran waited switches" in milliseconds, and threads visited of all.
+// reading is "waited switches", in milliseconds.
 func reading(t testing.TB, g *Group, now watch.Time) string {
 	t.Helper()
-	samples, coverage, err := g.Read(now, nil)
+	samples, err := g.Read(now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(samples) != 3 || samples[0].Quantity != watch.CPUTime || samples[1].Quantity != watch.CPUWait ||
-		samples[2].Quantity != watch.SwitchesInvoluntary || samples[2].Time != now || samples[1].Subject.Name != "g" {
+	if len(samples) != 2 || samples[0].Quantity != watch.CPUWait ||
+		samples[1].Quantity != watch.SwitchesInvoluntary || samples[1].Time != now || samples[0].Subject.Name != "g" {
 		t.Fatalf("%+v", samples)
 	}
-	return fmt.Sprintf("%.0f %.0f %.0f, %d/%d", samples[0].Value*1e3, samples[1].Value*1e3, samples[2].Value, coverage.Visited, coverage.Threads)
+	return fmt.Sprintf("%.0f %.0f", samples[0].Value*1e3, samples[1].Value)
 }
 
 func TestGroup(t *testing.T) {
@@ -88,17 +88,17 @@ func TestGroup(t *testing.T) {
 				do   func()
 				want string
 			}{
-				{"the past does not count", func() { h.thread(1, 90*s, 80*s, 70); h.members(1, 0) }, "0 0 0, 1/1"},
-				{"a gain", func() { h.thread(1, 90*s+300*ms, 80*s+200*ms, 71) }, "300 200 1, 1/1"},
-				{"a new thread counts whole", func() { h.thread(2, 100*ms, 50*ms, 5); h.members(2, 1, 2) }, "400 250 6, 2/2"},
-				{"one that moved in does not", func() { h.thread(3, 40*s, 1, 1000); h.members(1, 2, 3) }, "400 250 6, 3/3"},
-				{"then it counts", func() { h.thread(3, 40*s+100*ms, 1, 1001) }, "500 250 7, 3/3"},
-				{"one ended, still listed", func() { os.RemoveAll(h.dir + "/proc/3") }, "500 250 7, 2/3"},
-				{"it is listed no more", func() { h.members(1, 2) }, "500 250 7, 2/2"},
-				{"a number used again", func() { h.thread(2, 10*ms, 20*ms, 1) }, "510 270 8, 2/2"},
-				{"the same, with a past", func() { h.thread(2, 9*ms, 99*s, 1) }, "510 270 8, 2/2"},
-				{"empty", func() { h.members() }, "510 270 8, 0/0"},
-				{"back again", func() { h.members(1) }, "510 270 8, 1/1"},
+				{"the past does not count", func() { h.thread(1, 90*s, 80*s, 70); h.members(1, 0) }, "0 0"},
+				{"a gain", func() { h.thread(1, 90*s+300*ms, 80*s+200*ms, 71) }, "200 1"},
+				{"a new thread counts whole", func() { h.thread(2, 100*ms, 50*ms, 5); h.members(2, 1, 2) }, "250 6"},
+				{"one that moved in does not", func() { h.thread(3, 40*s, 1, 1000); h.members(1, 2, 3) }, "250 6"},
+				{"then it counts", func() { h.thread(3, 40*s+100*ms, 1, 1001) }, "250 7"},
+				{"one ended, still listed", func() { os.RemoveAll(h.dir + "/proc/3") }, "250 7"},
+				{"it is listed no more", func() { h.members(1, 2) }, "250 7"},
+				{"a number used again", func() { h.thread(2, 10*ms, 20*ms, 1) }, "270 8"},
+				{"the same, with a past", func() { h.thread(2, 9*ms, 99*s, 1) }, "270 8"},
+				{"empty", func() { h.members() }, "270 8"},
+				{"back again", func() { h.members(1) }, "270 8"},
 			} {
 				step.do()
 				if got := reading(t, g, watch.Time(i)*s); got != step.want {
@@ -114,18 +114,18 @@ func TestGroupTakesTurns(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "tasks")
 	g := h.open(2)
-	all := func(ran watch.Time) {
+	all := func(waited watch.Time) {
 		for tid := 1; tid <= 5; tid++ {
-			h.thread(tid, ran, 0, 0)
+			h.thread(tid, 0, waited, 0)
 		}
 	}
 	h.members(1, 2, 3, 4, 5)
-	// Each thread runs 10 ms between two rounds.
+	// Each thread waits 10 ms between two rounds.
 	for i, want := range []string{
-		"0 0 0, 2/5",  // 1 and 2, for the first time
-		"0 0 0, 2/5",  // 3 and 4, for the first time
-		"20 0 0, 2/5", // 5 for the first time, 1 for two rounds
-		"70 0 0, 2/5", // 2 for three rounds, 3 for two
+		"0 0",  // 1 and 2, for the first time
+		"0 0",  // 3 and 4, for the first time
+		"20 0", // 5 for the first time, 1 for two rounds
+		"70 0", // 2 for three rounds, 3 for two
 	} {
 		all(watch.Second + watch.Time(i)*10*watch.Millisecond)
 		if got := reading(t, g, watch.Time(i)*watch.Second); got != want {
@@ -148,7 +148,7 @@ func TestGroupRefuses(t *testing.T) {
 		h.write("proc/1/schedstat", tc.schedstat)
 		h.write("proc/1/status", tc.status)
 		h.write("group/tasks", tc.list)
-		samples, _, err := h.open(0).Read(1, nil)
+		samples, err := h.open(0).Read(1, nil)
 		checkError(t, err, tc.want)
 		if len(samples) != 0 {
 			t.Errorf("%s: %d samples", tc.want, len(samples))
@@ -202,13 +202,13 @@ func TestLiveGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	if samples, _, err := g.Read(1, nil); len(samples) != 2 || err != nil {
+	if samples, err := g.Read(1, nil); len(samples) != 1 || err != nil {
 		t.Errorf("an empty group: %v, %v", samples, err)
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if samples, _, err := g.Read(2, nil); !errors.Is(err, watch.ErrGone) || len(samples) != 0 {
+	if samples, err := g.Read(2, nil); !errors.Is(err, watch.ErrGone) || len(samples) != 0 {
 		t.Errorf("removed: %v, %v; want ErrGone", samples, err)
 	}
 }
@@ -236,14 +236,13 @@ func BenchmarkGroup(b *testing.B) {
 			defer g.Close()
 			b.ReportAllocs()
 			var samples []watch.Sample
-			var coverage Coverage
 			start := time.Now()
 			for b.Loop() {
-				if samples, coverage, err = g.Read(watch.Time(time.Since(start)), samples[:0]); err != nil {
+				if samples, err = g.Read(watch.Time(time.Since(start)), samples[:0]); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*max(coverage.Visited, 1)), "ns/thread")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*max(len(g.threads), 1)), "ns/thread")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"berth.dev/berth/kernel"
@@ -16,14 +15,6 @@ type SchedTimes struct {
 	// time that threads were ready to run and waited for a CPU. The kernel counts
 	// nanoseconds.
 	Ran, Waited time.Duration
-	// Slices is the number of times that a thread was put on a CPU.
-	Slices uint64
-}
-
-// SchedCPU is the line of one processor in /proc/schedstat.
-type SchedCPU struct {
-	ID int
-	SchedTimes
 }
 
 // ParseTask reads the text of /proc/TID/schedstat: "5000 300 9".
@@ -52,7 +43,7 @@ func parseSched(text []byte) (SchedTimes, []byte, error) {
 	if n[0] > maxNanoseconds || n[1] > maxNanoseconds {
 		return SchedTimes{}, nil, fmt.Errorf("%d or %d ns is too large", n[0], n[1])
 	}
-	return SchedTimes{time.Duration(n[0]), time.Duration(n[1]), n[2]}, text, nil
+	return SchedTimes{time.Duration(n[0]), time.Duration(n[1])}, text, nil
 }
 
 const maxNanoseconds = 1<<63 - 1 // 292 years
@@ -68,46 +59,37 @@ func explainSched(err error) error {
 	}
 }
 
-// appendCPUs takes the last three of the nine numbers of each "cpu" line, which
-// are the same in versions 15 to 17 of the file, and counted whatever the sysctl
-// kernel.sched_schedstats says. An older file is refused, a later one read as long
-// as it has them.
-func appendCPUs(cpus []SchedCPU, text []byte) ([]SchedCPU, error) {
+// waitOfCPUs adds up the seconds that threads waited for CPUs: the second of the last three
+// of the nine numbers of each "cpu" line, which are the same in versions 15 to 17 of the
+// file, and counted whatever the sysctl kernel.sched_schedstats says. An older file is
+// refused, a later one read as long as it has them.
+func waitOfCPUs(text []byte) (seconds float64, err error) {
 	line, text := kernel.Cut(text, '\n')
 	word, rest := kernel.Word(line)
 	number, _ := kernel.Word(rest)
 	version, err := kernel.Uint(number)
 	if string(word) != "version" || err != nil || version < 15 {
-		return nil, fmt.Errorf("line %q: not version 15 or later", line)
+		return 0, fmt.Errorf("line %q: not version 15 or later", line)
 	}
 	for len(text) > 0 {
 		line, text = kernel.Cut(text, '\n')
-		word, rest := kernel.Word(line)
+		word, numbers := kernel.Word(line)
 		if len(word) < 4 || string(word[:3]) != "cpu" {
 			continue // timestamp, domain
 		}
-		cpu, err := parseSchedCPU(word[3:], rest)
+		if _, err := kernel.Uint(word[3:]); err != nil {
+			return 0, fmt.Errorf("line %q: %w", line, err)
+		}
+		for range 6 {
+			_, numbers = kernel.Word(numbers)
+		}
+		times, _, err := parseSched(numbers)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", line, err)
+			return 0, fmt.Errorf("line %q: %w", line, err)
 		}
-		if n := len(cpus); n > 0 && cpus[n-1].ID >= cpu.ID {
-			return nil, fmt.Errorf("line %q: after cpu%d", line, cpus[n-1].ID)
-		}
-		cpus = append(cpus, cpu)
+		seconds += times.Waited.Seconds()
 	}
-	return cpus, nil
-}
-
-func parseSchedCPU(id, numbers []byte) (SchedCPU, error) {
-	n, err := strconv.ParseUint(string(id), 10, 31)
-	if err != nil {
-		return SchedCPU{}, err
-	}
-	for range 6 {
-		_, numbers = kernel.Word(numbers)
-	}
-	times, _, err := parseSched(numbers)
-	return SchedCPU{int(n), times}, err
+	return seconds, nil
 }
 
 // ParseStatus takes the involuntary context switches from the text of

@@ -58,8 +58,6 @@ type Stat struct {
 	CPUs  []CPU // online processors, ascending
 	// Ctxt counts context switches since boot; nil where the file has none.
 	Ctxt *uint64
-	// ProcsRunning counts runnable threads; nil where the file has none.
-	ProcsRunning *uint64
 }
 
 // ReadStat reads proc/stat.
@@ -105,8 +103,6 @@ func (s *Stat) line(line []byte) error {
 		s.Total, err = parseTimes(rest)
 	case string(key) == "ctxt":
 		s.Ctxt, err = parseCount(rest)
-	case string(key) == "procs_running":
-		s.ProcsRunning, err = parseCount(rest)
 	case bytes.HasPrefix(key, []byte("cpu")):
 		err = s.cpu(key[len("cpu"):], rest)
 	}
