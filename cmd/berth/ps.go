@@ -40,7 +40,6 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 				if err != nil {
 					return err
 				}
-				defer m.close()
 				// The first look has nothing to compare with.
 				if _, err := listUsage(cmd.Context(), n, m); err != nil {
 					return err

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"io/fs"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -34,7 +32,6 @@ type usage struct {
 
 // meters read how workloads fare.
 type meters struct {
-	dir    string
 	root   *kernel.Root
 	host   *cgroup.Host
 	start  time.Time
@@ -43,9 +40,8 @@ type meters struct {
 
 // meter reads one workload.
 type meter struct {
-	since  time.Time          // of the workload
-	reader *cgroupstat.Reader // nil with affinity
-	at     watch.Time         // of the last reading
+	since  time.Time  // of the workload
+	at     watch.Time // of the last reading
 	levels watch.Levels
 }
 
@@ -55,82 +51,40 @@ func newMeters(dir string) (*meters, error) {
 		return nil, err
 	}
 	host, err := cgroup.Detect(root)
-	return &meters{dir: dir, root: root, host: host, start: time.Now(), meters: map[string]*meter{}}, err
-}
-
-func (p *meters) close() {
-	for _, m := range p.meters {
-		m.close()
-	}
-}
-
-func (m *meter) close() {
-	if m.reader != nil {
-		m.reader.Close()
-	}
+	return &meters{root: root, host: host, start: time.Now(), meters: map[string]*meter{}}, err
 }
 
 // read returns a workload's usage since the last read. A workload that has just ended
 // has none.
 func (p *meters) read(w *agent.Workload) (usage, error) {
 	m := p.meters[w.ID()]
-	if m != nil && !m.since.Equal(w.Since) {
-		m.close()
-		m = nil
-	}
-	if m == nil {
+	if m == nil || !m.since.Equal(w.Since) {
 		m = &meter{since: w.Since}
-		if len(w.Dirs) > 0 {
-			var err error
-			m.reader, err = cgroupstat.Open(p.trees(w), "", cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.Memory, cgroupstat.Tasks,
-				cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure)
-			if err != nil {
-				return usage{}, ignoreGone(err)
-			}
-		}
 		p.meters[w.ID()] = m
 	}
 	now := watch.Time(time.Since(p.start))
-	values, err := p.values(m, w, now)
+	values, err := p.values(w)
 	if err != nil {
-		return usage{}, ignoreGone(err)
+		return usage{}, kernel.IgnoreAbsent(err)
 	}
 	return m.usage(now, values), nil
 }
 
-func ignoreGone(err error) error {
-	if errors.Is(err, watch.ErrGone) || errors.Is(err, fs.ErrNotExist) {
-		return nil
+// values are the kernel's present figures. A group that does not exist tells nothing.
+func (p *meters) values(w *agent.Workload) (map[watch.Quantity]float64, error) {
+	if len(w.Dirs) == 0 {
+		return p.processes(w.Spec.PID)
 	}
-	return err
-}
-
-// trees are a workload's directories, each as a tree of its own.
-func (p *meters) trees(w *agent.Workload) []cgroupstat.Tree {
-	var trees []cgroupstat.Tree
+	var dirs []cgroupstat.Tree // each a tree of its own
 	for _, dir := range w.Dirs {
 		for _, h := range p.host.Hierarchies {
 			if kernel.Within(dir, h.Dir) {
-				trees = append(trees, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: filepath.Join(p.dir, dir)})
+				dirs = append(dirs, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: dir})
 			}
 		}
 	}
-	return trees
-}
-
-// values are the kernel's present figures.
-func (p *meters) values(m *meter, w *agent.Workload, now watch.Time) (map[watch.Quantity]float64, error) {
-	if m.reader == nil {
-		return p.processes(w.Spec.PID)
-	}
-	values := map[watch.Quantity]float64{}
-	samples, err := m.reader.Read(now, nil)
-	for _, s := range samples {
-		if s.Subject.Part == (watch.Part{}) {
-			values[s.Quantity] = s.Value
-		}
-	}
-	return values, err
+	return cgroupstat.Values(p.root.FS(), dirs, cgroupstat.Usage, cgroupstat.Throttling, cgroupstat.Memory, cgroupstat.Tasks,
+		cgroupstat.CPUPressure, cgroupstat.MemoryPressure, cgroupstat.IOPressure)
 }
 
 // processes adds up a process and its descendants. Children that have ended

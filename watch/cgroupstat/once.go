@@ -27,7 +27,7 @@ func Values(fsys fs.FS, dirs []Tree, want ...Signal) (map[watch.Quantity]float64
 			for _, file := range src.files {
 				name := dirs[i].Dir + "/" + file
 				text, err := fs.ReadFile(fsys, name)
-				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+				if gone(err) || errors.Is(err, syscall.EOPNOTSUPP) {
 					continue
 				}
 				if err == nil {
