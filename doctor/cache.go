@@ -10,11 +10,8 @@ const resctrlDir = "sys/fs/resctrl"
 
 // resctrl judges one use of the resctrl file system. flags are the words of
 // proc/cpuinfo that stand for it on x86, info its directories below info/.
-func resctrl(h *host, what string, flags, info []string) (Capability, error) {
-	filesystems, known, err := h.read("proc/filesystems")
-	if err != nil {
-		return Capability{}, err
-	}
+func resctrl(h *host, what string, flags, info []string) Capability {
+	filesystems, known := h.text("proc/filesystems")
 	if !known {
 		return noTree("proc/filesystems")
 	}
@@ -22,9 +19,7 @@ func resctrl(h *host, what string, flags, info []string) (Capability, error) {
 	if supported && h.exists(resctrlDir+"/info") {
 		return h.mountedResctrl(what, info)
 	}
-	if h.flagsErr != nil {
-		return Capability{}, h.flagsErr
-	}
+	h.fail(h.flagsErr)
 	has := slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return !h.flags.has(f) })
 	switch x86 := h.flags.vendor != ""; {
 	case x86 && len(has) == 0:
@@ -47,7 +42,7 @@ func noRDT(h *host) string {
 	return ""
 }
 
-func (h *host) mountedResctrl(what string, info []string) (Capability, error) {
+func (h *host) mountedResctrl(what string, info []string) Capability {
 	var facts []string
 	for _, name := range info {
 		dir := resctrlDir + "/info/" + name
@@ -56,10 +51,7 @@ func (h *host) mountedResctrl(what string, info []string) (Capability, error) {
 		}
 		facts = append(facts, name)
 		for _, unit := range []string{"CLOSIDs", "RMIDs"} {
-			n, there, err := h.number(dir + "/num_" + strings.ToLower(unit))
-			if err != nil {
-				return Capability{}, err
-			}
+			n, there := h.int(dir + "/num_" + strings.ToLower(unit))
 			if there {
 				facts[len(facts)-1] += fmt.Sprintf(" %d %s", n, unit)
 			}
@@ -71,14 +63,14 @@ func (h *host) mountedResctrl(what string, info []string) (Capability, error) {
 	return ok(strings.Join(facts, ", "))
 }
 
-func cacheWays(h *host) (Capability, error) {
+func cacheWays(h *host) Capability {
 	return resctrl(h, "cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
 }
 
-func memoryBandwidth(h *host) (Capability, error) {
+func memoryBandwidth(h *host) Capability {
 	return resctrl(h, "bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
 }
 
-func cacheMonitoring(h *host) (Capability, error) {
+func cacheMonitoring(h *host) Capability {
 	return resctrl(h, "monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
 }

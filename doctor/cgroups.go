@@ -22,10 +22,8 @@ func unified(h *host) string {
 	return "boot with cgroup_no_v1=all (kernel command line) and mount cgroup2 at /sys/fs/cgroup"
 }
 
-func cgroups(h *host) (Capability, error) {
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
+func cgroups(h *host) Capability {
+	h.fail(h.groupsErr)
 	g := &h.groups
 	v2 := "v2 at /" + g.v2 + ": " + words(g.v2Controllers, "no controllers")
 	switch {
@@ -80,13 +78,9 @@ func (h *host) refusals() map[string]*kernel.NotSupportedError {
 	return refused
 }
 
-func rights(h *host) (Capability, error) {
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
-	if h.selfErr != nil {
-		return Capability{}, h.selfErr
-	}
+func rights(h *host) Capability {
+	h.fail(h.groupsErr)
+	h.fail(h.selfErr)
 	if v2 := h.groups.v2; v2 != "" && !h.exists(path.Join(v2, "cgroup.subtree_control")) {
 		return noTree(path.Join(v2, "cgroup.subtree_control"))
 	}
@@ -112,10 +106,8 @@ func rights(h *host) (Capability, error) {
 }
 
 // controller judges one controller that v1 and v2 name alike.
-func (h *host) controller(name, inV1 string, v1State State, v1Reason string) (Capability, error) {
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
+func (h *host) controller(name, inV1 string, v1State State, v1Reason string) Capability {
+	h.fail(h.groupsErr)
 	if h.groups.inV2(name) {
 		return ok("v2 at /" + h.groups.v2)
 	}
@@ -124,21 +116,18 @@ func (h *host) controller(name, inV1 string, v1State State, v1Reason string) (Ca
 		if v1State != OK {
 			c.Remedy = unified(h)
 		}
-		return c, nil
+		return c
 	}
 	return h.noController(name, inV1)
 }
 
 // noController says why a controller is in no hierarchy: proc/cgroups shows
 // whether the kernel has it.
-func (h *host) noController(name, inV1 string) (Capability, error) {
-	text, _, err := h.read("proc/cgroups")
-	if err != nil {
-		return Capability{}, err
-	}
+func (h *host) noController(name, inV1 string) Capability {
+	text, _ := h.text("proc/cgroups")
 	if text == "" {
 		return Capability{State: Unknown, Found: "not told", Reason: "no hierarchy has the controller, and /proc/cgroups, " +
-			"which says whether the kernel has it, is absent or empty"}, nil
+			"which says whether the kernel has it, is absent or empty"}
 	}
 	enabled, known := field(text, inV1+"\t", 2)
 	switch {
@@ -155,10 +144,10 @@ func (h *host) noController(name, inV1 string) (Capability, error) {
 	return missing("not in the kernel", "the kernel shows no such controller", "a kernel with the "+name+" controller")
 }
 
-func cpusets(h *host) (Capability, error) {
-	c, err := h.controller("cpuset", "cpuset", OK, "")
-	if err != nil || c.State != OK {
-		return c, err
+func cpusets(h *host) Capability {
+	c := h.controller("cpuset", "cpuset", OK, "")
+	if c.State != OK {
+		return c
 	}
 	version, dir := "v2", h.groups.v2
 	files := []string{"cpuset.cpus.effective", "cpuset.mems.effective"}
@@ -166,38 +155,29 @@ func cpusets(h *host) (Capability, error) {
 		version, dir = "v1", h.groups.v1Dir("cpuset")
 		files = []string{"cpuset.effective_cpus", "cpuset.effective_mems"}
 	}
-	cpus, err := h.set(path.Join(dir, files[0]))
-	if err != nil {
-		return c, err
-	}
-	nodes, err := h.set(path.Join(dir, files[1]))
-	if err != nil {
-		return c, err
-	}
+	cpus := h.set(path.Join(dir, files[0]))
+	nodes := h.set(path.Join(dir, files[1]))
 	c.Found = version + ", no effective CPUs shown"
 	if !cpus.IsEmpty() {
 		c.Found = fmt.Sprintf("%s, CPUs %s, nodes %s", version, cpus, nodes)
 	}
-	return c, nil
+	return c
 }
 
 // set reads a file in the kernel's list form; an absent one is the empty set.
-func (h *host) set(name string) (cpuset.Set, error) {
-	text, _, err := h.read(name)
-	if err != nil {
-		return cpuset.Set{}, err
-	}
+func (h *host) set(name string) cpuset.Set {
+	text, _ := h.text(name)
 	s, err := cpuset.Parse(text)
 	if err != nil {
-		return s, fmt.Errorf("read /%s: %w", name, err)
+		h.fail(fmt.Errorf("read /%s: %w", name, err))
 	}
-	return s, nil
+	return s
 }
 
-func cpuController(h *host) (Capability, error) {
-	c, err := h.controller("cpu", "cpu", OK, "")
-	if err != nil || c.State != OK {
-		return c, err
+func cpuController(h *host) Capability {
+	c := h.controller("cpu", "cpu", OK, "")
+	if c.State != OK {
+		return c
 	}
 	quota, shares := "v2: weight, max", "v2: weight"
 	if !h.groups.inV2("cpu") {
@@ -207,7 +187,7 @@ func cpuController(h *host) (Capability, error) {
 		return limited(shares, "CFS bandwidth control is not in the kernel: "+why.Reason, "a kernel with CONFIG_CFS_BANDWIDTH=y")
 	}
 	c.Found = quota
-	return c, nil
+	return c
 }
 
 // lacks says why groups have no setting, given by the name of its knob; nil if they do.
@@ -221,10 +201,10 @@ func (h *host) lacks(name string) (why *kernel.NotSupportedError, known bool) {
 	return t.Lacks(kernel.NewRoot("/", reading{h.fsys}), k)
 }
 
-func cpuIdle(h *host) (Capability, error) {
-	c, err := h.controller("cpu", "cpu", OK, "")
-	if err != nil || c.State != OK {
-		return c, err
+func cpuIdle(h *host) Capability {
+	c := h.controller("cpu", "cpu", OK, "")
+	if c.State != OK {
+		return c
 	}
 	why, known := h.lacks("idle")
 	has := why == nil
@@ -233,7 +213,7 @@ func cpuIdle(h *host) (Capability, error) {
 	}
 	switch {
 	case !known:
-		return Capability{State: Unknown, Found: "not told", Reason: "no group has the cpu controller, and the kernel's version is unknown"}, nil
+		return Capability{State: Unknown, Found: "not told", Reason: "no group has the cpu controller, and the kernel's version is unknown"}
 	case !has:
 		return h.noIdle()
 	}
@@ -241,7 +221,7 @@ func cpuIdle(h *host) (Capability, error) {
 }
 
 // noIdle says why the cpu controller has no cpu.idle.
-func (h *host) noIdle() (Capability, error) {
+func (h *host) noIdle() Capability {
 	const found, remedy = "no file cpu.idle", "kernel 5.15 or newer"
 	switch newer, known := h.newer(5, 15); {
 	case !known:
@@ -252,54 +232,52 @@ func (h *host) noIdle() (Capability, error) {
 	return missing(found, "no group shows the file, though kernel "+h.release+" is new enough for it", "")
 }
 
-func memory(h *host) (Capability, error) {
+func memory(h *host) Capability {
 	return h.controller("memory", "memory", Limited, "v1 has a hard limit and no memory.high, memory.low or memory.min")
 }
 
-func ioController(h *host) (Capability, error) {
-	c, err := h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
-	if err != nil || c.State != OK && c.State != Limited {
-		return c, err
+func ioController(h *host) Capability {
+	c := h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
+	if c.State != OK && c.State != Limited {
+		return c
 	}
-	weights, err := h.ioWeights()
-	c.Found += "; " + weights
-	return c, err
+	c.Found += "; " + h.ioWeights()
+	return c
 }
 
 // ioWeights says by which file groups share out disks, and for which disks.
-func (h *host) ioWeights() (string, error) {
+func (h *host) ioWeights() string {
 	asRoot := *h.groups.detected
 	asRoot.UID = 0
 	base, err := asRoot.Base(cgroup.IO)
 	if err != nil {
-		return "weights: not told", ignoreNotSupported(err)
+		h.fail(ignoreNotSupported(err))
+		return "weights: not told"
 	}
 	plan, err := base.Child("berth").Set(cgroup.Limits{IOWeight: 100})
 	if err != nil || len(plan) == 0 {
-		return "no weights: no sign of BFQ or io.cost", ignoreNotSupported(err)
+		h.fail(ignoreNotSupported(err))
+		return "no weights: no sign of BFQ or io.cost"
 	}
 	file := path.Base(plan[0].Path)
 	if file == "io.weight" {
-		text, _, err := h.read(path.Join(h.groups.v2, "io.cost.qos"))
+		text, _ := h.text(path.Join(h.groups.v2, "io.cost.qos"))
 		if !strings.Contains(text, "enable=1") {
-			return "weights by io.weight, in force on no disk: io.cost is not enabled (io.cost.qos)", err
+			return "weights by io.weight, in force on no disk: io.cost is not enabled (io.cost.qos)"
 		}
-		return "weights by io.weight", err
+		return "weights by io.weight"
 	}
 	var disks []string
 	for _, name := range h.glob("sys/block/*/queue/scheduler") {
-		text, _, err := h.read(name)
-		if err != nil {
-			return "", err
-		}
+		text, _ := h.text(name)
 		if strings.Contains(text, "[bfq]") {
 			disks = append(disks, strings.Split(name, "/")[2])
 		}
 	}
 	if len(disks) == 0 {
-		return "weights by " + file + ", in force on no disk: none has the scheduler BFQ", nil
+		return "weights by " + file + ", in force on no disk: none has the scheduler BFQ"
 	}
-	return "weights by " + file + " on " + strings.Join(disks, ", "), nil
+	return "weights by " + file + " on " + strings.Join(disks, ", ")
 }
 
 func ignoreNotSupported(err error) error {
@@ -309,13 +287,11 @@ func ignoreNotSupported(err error) error {
 	return err
 }
 
-func pids(h *host) (Capability, error) { return h.controller("pids", "pids", OK, "") }
+func pids(h *host) Capability { return h.controller("pids", "pids", OK, "") }
 
 // freezer looks at the hierarchy that Berth freezes in: v1 where that has it.
-func freezer(h *host) (Capability, error) {
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
+func freezer(h *host) Capability {
+	h.fail(h.groupsErr)
 	t, mounted := h.groups.detected.Hierarchy(cgroup.Freezer)
 	if !mounted || t.Version == 1 {
 		return h.controller("freezer", "freezer", OK, "")
@@ -326,16 +302,14 @@ func freezer(h *host) (Capability, error) {
 	return ok("v2: cgroup.freeze")
 }
 
-func pressure(h *host) (Capability, error) {
+func pressure(h *host) Capability {
 	var found []string
 	for _, name := range []string{"cpu", "io", "memory", "irq"} {
 		_, there, err := h.read("proc/pressure/" + name)
 		if err != nil && strings.Contains(err.Error(), "not supported") { // EOPNOTSUPP
 			return missing("switched off", err.Error(), "boot with psi=1 (kernel command line)")
 		}
-		if err != nil {
-			return Capability{}, err
-		}
+		h.fail(err)
 		if there {
 			found = append(found, name)
 		}
@@ -345,7 +319,7 @@ func pressure(h *host) (Capability, error) {
 		return missing("no /proc/pressure", "the kernel has no PSI, or it is switched off",
 			"boot with psi=1 (kernel command line); the kernel needs CONFIG_PSI=y")
 	case h.groupsErr != nil:
-		return Capability{}, h.groupsErr
+		h.fail(h.groupsErr)
 	case h.groups.v2 == "":
 		return limited("whole host: "+strings.Join(found, " "), "without cgroup v2 there is no pressure per group", unified(h))
 	case len(h.groups.v1) > 0:
@@ -356,13 +330,11 @@ func pressure(h *host) (Capability, error) {
 	return ok("whole host and groups: " + strings.Join(found, " "))
 }
 
-func pressureTriggers(h *host) (Capability, error) {
+func pressureTriggers(h *host) Capability {
 	if !h.exists("proc/pressure/cpu") {
 		return missing("no /proc/pressure", "triggers need PSI", "see psi")
 	}
-	if h.selfErr != nil {
-		return Capability{}, h.selfErr
-	}
+	h.fail(h.selfErr)
 	if h.self.has(capSysResource) {
 		return ok("windows of 0.5 to 10 s")
 	}
@@ -373,14 +345,12 @@ func pressureTriggers(h *host) (Capability, error) {
 	return missing("not permitted", reason, remedy+", or kernel 6.4 or newer")
 }
 
-func delegated(h *host) (Capability, error) {
-	if h.groupsErr != nil && h.exists("proc/self/mountinfo") {
-		return Capability{}, h.groupsErr
+func delegated(h *host) Capability {
+	if h.exists("proc/self/mountinfo") {
+		h.fail(h.groupsErr)
 	}
 	s, err := InspectDelegation(h.fsys, h.groups.v2)
-	if err != nil {
-		return Capability{}, err
-	}
+	h.fail(err)
 	c := Capability{State: OK, Found: string(s.State), Reason: s.Reason, Remedy: s.Remedy}
 	switch s.State {
 	case DelegationApplied:
@@ -392,5 +362,5 @@ func delegated(h *host) (Capability, error) {
 	default:
 		c.State = Limited
 	}
-	return c, nil
+	return c
 }

@@ -10,16 +10,16 @@ import (
 	"berth.dev/berth/machine/sysfs"
 )
 
-func topology(h *host) (Capability, error) {
+func topology(h *host) Capability {
 	if !h.exists("sys/devices/system/cpu/online") {
 		return noTree("sys/devices/system/cpu/online")
 	}
 	m, err := sysfs.Read(h.fsys)
-	if err != nil {
-		return Capability{}, err
+	if err == nil {
+		err = m.Validate()
 	}
-	if err := m.Validate(); err != nil {
-		return Capability{}, err
+	if err != nil {
+		return h.fail(err)
 	}
 	found := []string{count(m.Online.Len(), "CPU", "CPUs")}
 	for _, kind := range []machine.Kind{machine.Core, machine.L2, machine.L3, machine.Node, machine.Socket} {
@@ -48,19 +48,16 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func smt(h *host) (Capability, error) {
+func smt(h *host) Capability {
 	const dir = "sys/devices/system/cpu/smt/"
-	control, found, err := h.read(dir + "control")
-	if err != nil {
-		return Capability{}, err
-	}
+	control, found := h.text(dir + "control")
 	if !found {
 		return noTree(dir + "control")
 	}
 	switch control {
 	case "on":
-		if active, there, err := h.number(dir + "active"); err != nil || (there && active == 0) {
-			return Capability{State: NotApplicable, Found: "one thread per core", Reason: "no core has a second thread online"}, err
+		if active, there := h.int(dir + "active"); there && active == 0 {
+			return notApplicable("one thread per core", "no core has a second thread online")
 		}
 		return ok("on: threads share a core")
 	case "off", "forceoff":
@@ -68,26 +65,20 @@ func smt(h *host) (Capability, error) {
 	case "notsupported", "notimplemented":
 		return notApplicable("one thread per core", "the kernel says "+control)
 	}
-	return Capability{}, fmt.Errorf("read /%scontrol: %q is no known state", dir, clip(control))
+	return h.fail(fmt.Errorf("read /%scontrol: %q is no known state", dir, clip(control)))
 }
 
-func numa(h *host) (Capability, error) {
+func numa(h *host) Capability {
 	const online = "sys/devices/system/node/online"
 	if !h.exists(online) {
 		return notApplicable("none", "the kernel has no NUMA support, or the machine one node")
 	}
-	nodes, err := h.set(online)
-	if err != nil {
-		return Capability{}, err
-	}
+	nodes := h.set(online)
 	if nodes.Len() < 2 {
 		return notApplicable("1 node", "all memory is equally far")
 	}
 	found := fmt.Sprintf("%d nodes, %s", nodes.Len(), nodes)
-	balancing, there, err := h.number("proc/sys/kernel/numa_balancing")
-	if err != nil {
-		return Capability{}, err
-	}
+	balancing, there := h.int("proc/sys/kernel/numa_balancing")
 	if there && balancing != 0 {
 		return limited(found+", automatic balancing", "the kernel unmaps pages to sample accesses and moves them: noise in the tail",
 			"sysctl kernel.numa_balancing=0, where Berth places memory")
@@ -95,15 +86,9 @@ func numa(h *host) (Capability, error) {
 	return ok(found)
 }
 
-func cpufreq(h *host) (Capability, error) {
-	drivers, err := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_driver")
-	if err != nil {
-		return Capability{}, err
-	}
-	governors, err := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
-	if err != nil {
-		return Capability{}, err
-	}
+func cpufreq(h *host) Capability {
+	drivers := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_driver")
+	governors := h.distinct("sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
 	if len(drivers) == 0 {
 		reason, remedy := "no driver: firmware sets the frequency", "enable OS control of P-states in the firmware"
 		if h.flags.has("hypervisor") {
@@ -113,11 +98,7 @@ func cpufreq(h *host) (Capability, error) {
 	}
 	policies := len(h.glob("sys/devices/system/cpu/cpufreq/policy*"))
 	found := fmt.Sprintf("%s, %s on %s", strings.Join(drivers, "+"), strings.Join(governors, "+"), count(policies, "policy", "policies"))
-	turbo, err := h.turbo()
-	if err != nil {
-		return Capability{}, err
-	}
-	found += turbo
+	found += h.turbo()
 	if !slices.Equal(governors, []string{"performance"}) {
 		return limited(found, "the frequency follows the load, so the first requests after a pause are slower",
 			"cpupower frequency-set -g performance")
@@ -126,44 +107,38 @@ func cpufreq(h *host) (Capability, error) {
 }
 
 // turbo says whether the CPU may exceed its base frequency, "" if unknown.
-func (h *host) turbo() (string, error) {
+func (h *host) turbo() string {
 	const dir = "sys/devices/system/cpu/"
-	off, there, err := h.number(dir + "intel_pstate/no_turbo")
-	if err == nil && !there {
+	off, there := h.int(dir + "intel_pstate/no_turbo")
+	if !there {
 		var on int
-		on, there, err = h.number(dir + "cpufreq/boost")
+		on, there = h.int(dir + "cpufreq/boost")
 		off = 1 - on
 	}
 	switch {
-	case err != nil || !there:
-		return "", err
+	case !there:
+		return ""
 	case off == 0:
-		return ", turbo on", nil
+		return ", turbo on"
 	}
-	return ", turbo off", nil
+	return ", turbo off"
 }
 
 // distinct returns the different texts of the files that match, sorted.
-func (h *host) distinct(pattern string) ([]string, error) {
+func (h *host) distinct(pattern string) []string {
 	var texts []string
 	for _, name := range h.glob(pattern) {
-		text, found, err := h.read(name)
-		if err != nil {
-			return nil, err
-		}
+		text, found := h.text(name)
 		if found {
 			texts = append(texts, text)
 		}
 	}
 	slices.Sort(texts)
-	return slices.Compact(texts), nil
+	return slices.Compact(texts)
 }
 
-func schedExt(h *host) (Capability, error) {
-	state, found, err := h.read("sys/kernel/sched_ext/state")
-	if err != nil {
-		return Capability{}, err
-	}
+func schedExt(h *host) Capability {
+	state, found := h.text("sys/kernel/sched_ext/state")
 	switch {
 	case !found:
 		return ok("not in this kernel: the fair scheduler rules")
@@ -175,14 +150,9 @@ func schedExt(h *host) (Capability, error) {
 		"stop the BPF scheduler (the scx service or process), then look again")
 }
 
-func fifo(h *host) (Capability, error) {
-	if h.selfErr != nil {
-		return Capability{}, h.selfErr
-	}
-	runtime, there, err := h.number("proc/sys/kernel/sched_rt_runtime_us")
-	if err != nil {
-		return Capability{}, err
-	}
+func fifo(h *host) Capability {
+	h.fail(h.selfErr)
+	runtime, there := h.int("proc/sys/kernel/sched_rt_runtime_us")
 	if there && runtime == 0 {
 		return missing("switched off", "kernel.sched_rt_runtime_us is 0", "sysctl kernel.sched_rt_runtime_us=950000")
 	}
@@ -194,20 +164,15 @@ func fifo(h *host) (Capability, error) {
 		}
 		right = fmt.Sprintf("RLIMIT_RTPRIO %d", h.self.rtLimit)
 	}
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
+	h.fail(h.groupsErr)
 	dir := h.groups.v1Dir("cpu")
 	if dir == "" {
 		return ok(right)
 	}
-	group, err := h.ownGroup("cpu")
-	if err != nil {
-		return Capability{}, err
-	}
-	budget, there, err := h.number(path.Join(dir, group, rtBudget))
-	if err != nil || !there || budget != 0 {
-		return Capability{State: OK, Found: right}, err
+	group := h.ownGroup("cpu")
+	budget, there := h.int(path.Join(dir, group, rtBudget))
+	if !there || budget != 0 {
+		return ok(right)
 	}
 	return missing(right+", own group 0 us", "RT_GROUP_SCHED: this process's cpu group has no real-time budget (EPERM)",
 		"echo 50000 > cpu.rt_runtime_us in the group, or move the process to the root group")
@@ -217,19 +182,14 @@ const rtBudget = "cpu.rt_runtime_us"
 
 // rtGroups looks for CONFIG_RT_GROUP_SCHED, which shows as a budget in every group of
 // v1 and is invisible in v2.
-func rtGroups(h *host) (Capability, error) {
-	if h.groupsErr != nil {
-		return Capability{}, h.groupsErr
-	}
+func rtGroups(h *host) Capability {
+	h.fail(h.groupsErr)
 	dir := h.groups.v1Dir("cpu")
 	if dir == "" {
 		return notApplicable("no budget per group", "cgroup v2 has no cpu.rt_runtime_us; a kernel with RT_GROUP_SCHED "+
 			"lets the cpu controller be enabled only while all real-time tasks are in the root group")
 	}
-	budget, there, err := h.number(path.Join(dir, rtBudget))
-	if err != nil {
-		return Capability{}, err
-	}
+	budget, there := h.int(path.Join(dir, rtBudget))
 	if !there {
 		return ok("no budget per group")
 	}

@@ -90,9 +90,10 @@ func Look(fsys fs.FS, probes Probes) *Report {
 	h := newHost(fsys, probes)
 	r := &Report{Schema: Schema, Host: h.word("proc/sys/kernel/hostname"), Kernel: h.release}
 	for _, check := range checks() {
-		c, err := check.look(h)
-		if err != nil {
-			c = Capability{State: Unknown, Found: "unreadable", Reason: err.Error()}
+		h.err = nil
+		c := check.look(h)
+		if h.err != nil {
+			c = Capability{State: Unknown, Found: "unreadable", Reason: h.err.Error()}
 		}
 		c.Name, c.Group = check.name, check.group
 		if c.State != OK && c.State != NotApplicable {
@@ -104,13 +105,13 @@ func Look(fsys fs.FS, probes Probes) *Report {
 	return r
 }
 
-// check is how one capability is found out. Its look leaves Name, Group and
-// Without to Look.
+// check is how one capability is found out. Its look leaves Name, Group and Without to Look.
+// What it returns does not count after a host.fail.
 type check struct {
 	name    string
 	group   Group
 	without string
-	look    func(*host) (Capability, error)
+	look    func(*host) Capability
 }
 
 func checks() []check {
@@ -152,21 +153,21 @@ func checks() []check {
 	}
 }
 
-func ok(found string) (Capability, error) { return Capability{State: OK, Found: found}, nil }
+func ok(found string) Capability { return Capability{State: OK, Found: found} }
 
-func limited(found, reason, remedy string) (Capability, error) {
-	return Capability{State: Limited, Found: found, Reason: reason, Remedy: remedy}, nil
+func limited(found, reason, remedy string) Capability {
+	return Capability{State: Limited, Found: found, Reason: reason, Remedy: remedy}
 }
 
-func missing(found, reason, remedy string) (Capability, error) {
-	return Capability{State: Missing, Found: found, Reason: reason, Remedy: remedy}, nil
+func missing(found, reason, remedy string) Capability {
+	return Capability{State: Missing, Found: found, Reason: reason, Remedy: remedy}
 }
 
-func notApplicable(found, reason string) (Capability, error) {
-	return Capability{State: NotApplicable, Found: found, Reason: reason}, nil
+func notApplicable(found, reason string) Capability {
+	return Capability{State: NotApplicable, Found: found, Reason: reason}
 }
 
 // noTree is for a tree without that part of /proc or /sys.
-func noTree(name string) (Capability, error) {
-	return Capability{State: Unknown, Found: "not told", Reason: "/" + name + " is absent"}, nil
+func noTree(name string) Capability {
+	return Capability{State: Unknown, Found: "not told", Reason: "/" + name + " is absent"}
 }

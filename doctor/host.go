@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,12 +27,16 @@ type host struct {
 	refused   map[string]*kernel.NotSupportedError // by controller that is mounted
 	flags     cpuFlags
 	flagsErr  error
+
+	err error // the first of the check that is made now
 }
 
 func newHost(fsys fs.FS, probes Probes) *host {
 	h := &host{fsys: fsys, probes: probes}
 	h.release = h.word("proc/sys/kernel/osrelease")
-	h.groups, h.groupsErr = readHierarchies(h)
+	if h.groups, h.groupsErr = readHierarchies(h); h.groups.detected == nil {
+		h.groups.detected = &cgroup.Host{}
+	}
 	h.self, h.selfErr = readProcess(h)
 	h.refused = h.refusals()
 	h.flags, h.flagsErr = readCPUFlags(h)
@@ -65,16 +70,31 @@ func (h *host) word(name string) string {
 	return text
 }
 
-// number reads a file that holds one decimal number.
-func (h *host) number(name string) (n int, ok bool, err error) {
+// fail notes that something could not be read, if err is an error: what is checked now is
+// unknown then.
+func (h *host) fail(err error) Capability {
+	h.err = cmp.Or(h.err, err)
+	return Capability{}
+}
+
+// text is read for a check; a file that cannot be read fails it.
+func (h *host) text(name string) (text string, ok bool) {
 	text, ok, err := h.read(name)
-	if err != nil || !ok {
-		return 0, false, err
+	h.fail(err)
+	return text, ok
+}
+
+// int reads a file that holds one decimal number, for a check.
+func (h *host) int(name string) (n int, ok bool) {
+	text, ok := h.text(name)
+	if !ok {
+		return 0, false
 	}
-	if n, err = strconv.Atoi(text); err != nil {
-		return 0, false, fmt.Errorf("read /%s: %q is not a number", name, clip(text))
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		h.fail(fmt.Errorf("read /%s: %q is not a number", name, clip(text)))
 	}
-	return n, true, nil
+	return n, err == nil
 }
 
 // clip shortens text that is quoted in an error.
@@ -193,21 +213,18 @@ func (g *hierarchies) add(t cgroup.Hierarchy) {
 
 // ownGroup returns the v1 group of this process for a controller, "/" if it
 // is unknown.
-func (h *host) ownGroup(controller string) (string, error) {
-	text, _, err := h.read("proc/self/cgroup")
-	if err != nil {
-		return "", err
-	}
+func (h *host) ownGroup(controller string) string {
+	text, _ := h.text("proc/self/cgroup")
 	members, err := cgroup.ParseMembership(text)
 	if err != nil {
-		return "", fmt.Errorf("read /proc/self/cgroup: %w", err)
+		h.fail(fmt.Errorf("read /proc/self/cgroup: %w", err))
 	}
 	for _, m := range members {
 		if slices.Contains(m.Controllers, controller) {
-			return m.Path, nil
+			return m.Path
 		}
 	}
-	return "/", nil
+	return "/"
 }
 
 // UnifiedMount returns where the cgroup v2 hierarchy is mounted, relative to

@@ -11,7 +11,7 @@ import (
 	"berth.dev/berth/watch/proc"
 )
 
-func pmu(h *host) (Capability, error) {
+func pmu(h *host) Capability {
 	const devices = "sys/bus/event_source/devices"
 	if !h.exists(devices) {
 		return noTree(devices)
@@ -46,15 +46,12 @@ func pmu(h *host) (Capability, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported):
 		return missing(found, "the kernel has no hardware counter ("+err.Error()+")", vPMU(h))
 	}
-	return Capability{State: Unknown, Found: found, Reason: err.Error()}, nil
+	return Capability{State: Unknown, Found: found, Reason: err.Error()}
 }
 
 // paranoid judges counters that were not opened by the sysctl alone.
-func (h *host) paranoid(found string) (Capability, error) {
-	level, there, err := h.number("proc/sys/kernel/perf_event_paranoid")
-	if err != nil {
-		return Capability{}, err
-	}
+func (h *host) paranoid(found string) Capability {
+	level, there := h.int("proc/sys/kernel/perf_event_paranoid")
 	if there && level > 2 && h.selfErr == nil && !h.self.has(capPerfmon) && !h.self.has(capSysAdmin) {
 		return missing(found+", not permitted", fmt.Sprintf("perf_event_paranoid is %d", level), "sysctl kernel.perf_event_paranoid=1")
 	}
@@ -68,24 +65,22 @@ func vPMU(h *host) string {
 	return "a kernel with CONFIG_PERF_EVENTS=y and the CPU's PMU driver"
 }
 
-func btf(h *host) (Capability, error) {
+func btf(h *host) Capability {
 	info, err := fs.Stat(h.fsys, "sys/kernel/btf/vmlinux")
 	if errors.Is(err, fs.ErrNotExist) {
 		return missing("no /sys/kernel/btf/vmlinux", "the kernel does not describe its types", "a kernel with CONFIG_DEBUG_INFO_BTF=y")
 	}
 	if err != nil {
-		return Capability{}, err
+		return h.fail(err)
 	}
 	return ok(fmt.Sprintf("%.1f MiB", float64(info.Size())/(1<<20)))
 }
 
-func bpf(h *host) (Capability, error) {
-	if h.selfErr != nil {
-		return Capability{}, h.selfErr
-	}
+func bpf(h *host) Capability {
+	h.fail(h.selfErr)
 	lockdown, _, err := h.read("sys/kernel/security/lockdown")
-	if err != nil && !errors.Is(err, fs.ErrPermission) {
-		return Capability{}, err
+	if !errors.Is(err, fs.ErrPermission) {
+		h.fail(err)
 	}
 	if strings.Contains(lockdown, "[confidentiality]") {
 		return missing("locked down", "kernel lockdown in confidentiality mode keeps BPF from reading the kernel",
@@ -105,11 +100,8 @@ func bpf(h *host) (Capability, error) {
 		"this process lacks CAP_BPF and CAP_PERFMON; tracing programs need both", "run with sudo, or with CAP_BPF and CAP_PERFMON")
 }
 
-func runDelay(h *host) (Capability, error) {
-	if _, there, err := h.read("proc/self/schedstat"); err != nil || !there {
-		if err != nil {
-			return Capability{}, err
-		}
+func runDelay(h *host) Capability {
+	if _, there := h.text("proc/self/schedstat"); !there {
 		return missing("no /proc/PID/schedstat", "the kernel does not count waiting time", "a kernel with CONFIG_SCHED_INFO=y")
 	}
 	if !h.exists("proc/schedstat") {
@@ -118,12 +110,9 @@ func runDelay(h *host) (Capability, error) {
 	return ok("per thread and per CPU")
 }
 
-func clock(h *host) (Capability, error) {
+func clock(h *host) Capability {
 	const name = "sys/devices/system/clocksource/clocksource0/current_clocksource"
-	source, found, err := h.read(name)
-	if err != nil {
-		return Capability{}, err
-	}
+	source, found := h.text(name)
 	if !found {
 		return noTree(name)
 	}
@@ -139,12 +128,10 @@ func clock(h *host) (Capability, error) {
 	return limited(source, "every timestamp is a system call or slower", remedy)
 }
 
-func hypervisor(h *host) (Capability, error) {
+func hypervisor(h *host) Capability {
 	name := h.hypervisorName()
 	if name == "" {
-		if h.flagsErr != nil {
-			return Capability{}, h.flagsErr
-		}
+		h.fail(h.flagsErr)
 		return ok("none seen: bare metal")
 	}
 	steal := ""
@@ -152,7 +139,7 @@ func hypervisor(h *host) (Capability, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return Capability{}, err
+		h.fail(err)
 	case stat.Total.HasSteal() && stat.Total.All() > 0:
 		share := 100 * stat.Total.Steal.Seconds() / stat.Total.All().Seconds()
 		steal = fmt.Sprintf(", steal %.2f %% since boot", share)
@@ -182,19 +169,16 @@ func (h *host) hypervisorName() string {
 	return ""
 }
 
-func hugePages(h *host) (Capability, error) {
+func hugePages(h *host) Capability {
 	const name = "sys/kernel/mm/transparent_hugepage/enabled"
-	text, found, err := h.read(name)
-	if err != nil {
-		return Capability{}, err
-	}
+	text, found := h.text(name)
 	if !found {
 		return notApplicable("none", "the kernel has no transparent huge pages")
 	}
 	_, rest, open := strings.Cut(text, "[")
 	mode, _, closed := strings.Cut(rest, "]")
 	if !open || !closed {
-		return Capability{}, fmt.Errorf("read /%s: %q names no mode", name, clip(text))
+		return h.fail(fmt.Errorf("read /%s: %q names no mode", name, clip(text)))
 	}
 	return ok(mode)
 }

@@ -7,11 +7,8 @@ import (
 	"strings"
 )
 
-func systemd(h *host) (Capability, error) {
-	name, known, err := h.read("proc/1/comm")
-	if err != nil {
-		return Capability{}, err
-	}
+func systemd(h *host) Capability {
+	name, known := h.text("proc/1/comm")
 	switch {
 	case h.systemd():
 		version := ""
@@ -33,12 +30,9 @@ func (h *host) systemd() bool {
 
 // kubelet looks for the kubelet's state and groups, not for its process: a walk
 // through /proc costs too much on a full node.
-func kubelet(h *host) (Capability, error) {
+func kubelet(h *host) Capability {
 	const state = "var/lib/kubelet/cpu_manager_state"
-	text, found, err := h.read(state)
-	if err != nil {
-		return Capability{}, err
-	}
+	text, found := h.text(state)
 	if !found && !h.exists("var/lib/kubelet/config.yaml") && !h.kubepods() {
 		return notApplicable("none", "this host is not a Kubernetes node")
 	}
@@ -54,7 +48,7 @@ func kubelet(h *host) (Capability, error) {
 		DefaultCPUSet string `json:"defaultCpuSet"`
 	}
 	if err := json.Unmarshal([]byte(text), &manager); err != nil {
-		return Capability{}, fmt.Errorf("read /%s: %w", state, err)
+		return h.fail(fmt.Errorf("read /%s: %w", state, err))
 	}
 	if manager.PolicyName != "static" {
 		return ok(fmt.Sprintf("%s, CPU manager policy %s", running, manager.PolicyName))
@@ -81,7 +75,7 @@ func (h *host) kubepods() bool {
 	return false
 }
 
-func runtimes(h *host) (Capability, error) {
+func runtimes(h *host) Capability {
 	sockets := []struct{ name, file string }{
 		{"containerd", "run/containerd/containerd.sock"},
 		{"k3s containerd", "run/k3s/containerd/containerd.sock"},
