@@ -95,7 +95,8 @@ type Options struct {
 	Replay  iter.Seq2[[]watch.Sample, error]
 	// Began is when the recording began, for the times of events; zero is now.
 	Began time.Time
-	// Actuator acts; nil is for mode Observe, and for Replay, which can only preview.
+	// Actuator acts; nil is for mode Observe, and for Replay, which can only preview: nothing
+	// is known of how groups were set then.
 	Actuator Actuator
 	// Uncovered says that what is active was removed for a change below it, and is to be
 	// applied again; nil is never.
@@ -220,9 +221,6 @@ func New(o Options) (*Runner, error) {
 	}
 	if o.Window == 0 {
 		o.Window = time.Second
-	}
-	if o.Replay != nil && o.Actuator == nil {
-		o.Actuator = paper{}
 	}
 	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory()}
 	r.noProbe = errProbeUnused

@@ -20,7 +20,6 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
-	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
@@ -408,11 +407,8 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 	if from, ok := g.sensors.(reader); ok && g.read != nil {
 		opt.Read = func(samples []watch.Sample) { g.read(samples, from) }
 	}
-	switch c.Guard.Probe {
-	case config.ProbeNever:
-		opt.Probe = guard.ProbeNever
-	case config.ProbeAlways:
-		opt.Probe = guard.ProbeAlways
+	if c.Guard.Probe != config.ProbeNeeded {
+		opt.Probe = guard.ProbeUse(c.Guard.Probe)
 	}
 	opt.Control = control.Config{Mode: modeOf(mode), Own: g.sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
 	if opt.Control.Protected, err = guardGlobs("protected", c.Protected); err != nil {
@@ -509,110 +505,4 @@ func (g *Guard) knownOf(all []agent.Workload, conf *config.NodeConfig) (known ma
 		}
 	}
 	return known, names
-}
-
-// Name returns the workload that a group is, "" if it is none.
-func (g *Guard) Name(group string) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.names[group]
-}
-
-// found records findings that are new, or have lasted for long.
-func (g *Guard) found(all []detect.Finding) {
-	now := time.Now()
-	for _, f := range all {
-		text, _, _ := strings.Cut(f.String(), "\n")
-		g.record(context.Background(), api.Event{
-			Event: agent.Event{Time: now, Kind: api.Found, ID: g.Name(f.Victim), Text: text}, Finding: &f,
-		})
-	}
-}
-
-// acted records a step of the guard.
-func (g *Guard) acted(e control.Event) {
-	g.record(context.Background(), api.Event{
-		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.Name(e.Victim), Text: e.String()}, Guard: &e,
-	})
-}
-
-// ofGuard is what the log says more of an event of the guard.
-func ofGuard(e *api.Event) (args []any) {
-	var evidence []detect.Evidence
-	switch {
-	case e.Finding != nil:
-		evidence = e.Finding.Evidence
-	case e.Guard != nil:
-		evidence = e.Guard.Evidence
-	default:
-		return nil
-	}
-	var seen []string
-	for _, one := range evidence {
-		seen = append(seen, fmt.Sprintf("%s: %s", one.Subject, one))
-	}
-	if len(seen) > 0 {
-		args = append(args, "evidence", strings.Join(seen, "; "))
-	}
-	if e.Guard == nil || len(e.Guard.Changes) == 0 {
-		return args
-	}
-	var changes []string
-	for _, c := range e.Guard.Changes {
-		changes = append(changes, fmt.Sprintf("%s: %s -> %s", c.Path, c.From, c.To))
-	}
-	return append(args, "changes", strings.Join(changes, "; "))
-}
-
-// record notes an event, with its origin.
-func (g *Guard) record(ctx context.Context, e api.Event) {
-	if e.Time.IsZero() {
-		e.Time = time.Now()
-	}
-	e.By = api.OriginOf(ctx)
-	g.o.Record(e)
-}
-
-// complain records what the guard could not do, or found.
-func (g *Guard) complain(text string, err error) {
-	if err != nil {
-		text += ": " + err.Error()
-	}
-	g.o.Record(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.Failed, Text: "guard: " + text, Err: err}})
-}
-
-// Guard says where the guard stands.
-func (g *Guard) Guard(context.Context) (api.Guard, error) {
-	if g.o.Sensors == nil {
-		return api.Guard{Mode: config.GuardOff, Configured: config.GuardOff, Reason: errNoGuard.Error(), Workloads: map[string]string{}}, nil
-	}
-	g.mu.Lock()
-	out := api.Guard{Mode: g.mode, Configured: config.GuardOff, Reason: g.reason, Workloads: map[string]string{}}
-	if g.conf != nil {
-		out.Configured = g.conf.Guard.Mode
-	}
-	runner, names := g.runner, g.names
-	g.mu.Unlock()
-	if runner == nil {
-		return out, nil
-	}
-	s := runner.Status()
-	out.Status = &s
-	name := func(groups ...string) {
-		for _, group := range groups {
-			if id, ok := names[group]; ok {
-				out.Workloads[group] = id
-			}
-		}
-	}
-	for i := range s.Findings {
-		name(s.Findings[i].Victim, s.Findings[i].Suspect)
-	}
-	for i := range s.States {
-		name(s.States[i].Victim)
-		for _, a := range s.States[i].Actions {
-			name(a.Group, a.Suspect)
-		}
-	}
-	return out, nil
 }

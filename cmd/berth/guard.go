@@ -154,7 +154,9 @@ func (f *guardFlags) config() *config.NodeConfig {
 	c := config.Default()
 	c.Protected = rooted(f.protect)
 	c.Guard.Mode = config.GuardMode(f.mode)
-	c.Guard.Probe = map[string]config.GuardProbe{"needed": config.ProbeNeeded, "always": config.ProbeAlways, "never": config.ProbeNever}[f.probe]
+	if f.probe != "needed" {
+		c.Guard.Probe = config.GuardProbe(f.probe)
+	}
 	c.Guard.Sensitive, c.Guard.BestEffort = rooted(f.sensitive), rooted(f.bestEffort)
 	return c
 }

@@ -150,13 +150,13 @@ type Loop struct {
 	limit       suppressed
 }
 
-// New returns a Loop with nothing active. The Actuator may be nil in mode
-// Observe, in which it stays then.
+// New returns a Loop with nothing active. The Actuator may be nil, but not in mode
+// Enforce: then the events of mode Preview have no changes.
 func New(c Config, act Actuator) (*Loop, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("new guard loop: %w", err)
 	}
-	if act == nil && c.Mode != Observe {
+	if act == nil && c.Mode == Enforce {
 		return nil, fmt.Errorf("new guard loop: mode %v needs an actuator", c.Mode)
 	}
 	c = c.withDefaults()
@@ -175,7 +175,7 @@ func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 	if !m.Known() {
 		return nil, fmt.Errorf("set guard mode %v: not one of %v", m, modeNames)
 	}
-	if l.act == nil && m != Observe {
+	if l.act == nil && m == Enforce {
 		return nil, fmt.Errorf("set guard mode %v: no actuator", m)
 	}
 	if m == l.cfg.Mode {

@@ -150,7 +150,7 @@ func (k *overrides) settle(ctx context.Context, at *override) (changes []Change,
 		return nil, nil
 	}
 	switch {
-	case k.preview && want != nil:
+	case k.preview && want != nil && k.act != nil:
 		changes, err = k.act.Preview(ctx, *want)
 	case k.preview && !at.dirty:
 	case want != nil:
