@@ -206,7 +206,7 @@ type Runner struct {
 	said    map[string]time.Time
 
 	began   time.Time
-	last    hostUse
+	cpus    cpuset.Set // that are online
 	needed  watch.Time // until when the probe is
 	armedAt watch.Time
 	armed   bool

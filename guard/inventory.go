@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -41,11 +40,6 @@ type member struct {
 	Workload
 	settings actuate.Settings
 	seen     bool // by the last look
-	// of the last samples
-	at     watch.Time
-	used   float64 // CPU time, in seconds
-	use    float64 // per second; NaN if unknown
-	memory int64
 	// waits has a bit per slow window, the newest lowest: it waited for CPU.
 	waits uint8
 }
@@ -126,7 +120,7 @@ const reread = 12
 func (r *Runner) add(w Workload, told, read bool) {
 	m := r.known.all[w.Group]
 	if m == nil {
-		m = &member{use: math.NaN()}
+		m = &member{}
 		r.known.all[w.Group] = m
 	}
 	m.seen = true
@@ -216,38 +210,6 @@ func (r *Runner) findAncestors() {
 	}
 }
 
-// use takes in how much CPU time and memory groups use.
-func (k *inventory) use(samples []watch.Sample) {
-	var of string // those of a group come one after the other
-	var m *member
-	for i := range samples {
-		s := &samples[i]
-		if s.Subject.Scope != watch.Group || s.Subject.Part != (watch.Part{}) {
-			continue
-		}
-		if s.Subject.Name != of {
-			of = s.Subject.Name
-			m = k.all[of]
-		}
-		if m == nil {
-			continue
-		}
-		switch s.Quantity {
-		case watch.Memory:
-			m.memory = int64(s.Value)
-		case watch.CPUTime:
-			if s.Time <= m.at {
-				continue
-			}
-			m.use = math.NaN()
-			if m.at > 0 && s.Value >= m.used {
-				m.use = (s.Value - m.used) / (s.Time - m.at).Seconds()
-			}
-			m.at, m.used = s.Time, s.Value
-		}
-	}
-}
-
 // focus are the groups to look at closely: those in need, of them first those that
 // are looked at already, then others, none within another.
 func (k *inventory) focus(needy, already []string) []string {
@@ -283,9 +245,11 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 	all := make([]control.Workload, 0, len(known.names)+len(known.ancestors))
 	for _, name := range known.names {
 		m := known.all[name]
-		all = append(all, control.Workload{
-			Group: name, Class: m.Class, Protected: m.Protected, Why: m.settings.Essential, CPUs: m.settings.CPUs, Use: m.use, Memory: m.memory, Limits: m.settings.Limits,
-		})
+		w := control.Workload{
+			Group: name, Class: m.Class, Protected: m.Protected, Why: m.settings.Essential, CPUs: m.settings.CPUs, Limits: m.settings.Limits,
+		}
+		w.Use, w.Memory = r.slow.detector.Usage(name)
+		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
 		all = append(all, r.ancestor(name))
@@ -315,10 +279,10 @@ func (r *Runner) ancestor(group string) control.Workload {
 	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits}
 	for _, name := range r.known.names {
 		if strings.HasPrefix(name, group+"/") {
-			m := r.known.all[name]
-			w.Use += m.use
-			w.Memory += m.memory
-			w.Protected = w.Protected || m.Protected
+			use, memory := r.slow.detector.Usage(name)
+			w.Use += use
+			w.Memory += memory
+			w.Protected = w.Protected || r.known.all[name].Protected
 		}
 	}
 	return w

@@ -176,8 +176,9 @@ func (r *Runner) replay(ctx context.Context) error {
 // take judges the samples of now, and has the loop act.
 func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Time, full bool) {
 	all, near := samples[:r.near], samples[r.near:]
-	r.last.add(samples)
-	r.known.use(all)
+	if cpus := online(samples); !cpus.IsEmpty() {
+		r.cpus = cpus
+	}
 	if full && (now-r.known.looked >= relook || r.known.looked == 0) {
 		r.look(ctx, all, now)
 	}
@@ -233,7 +234,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		r.calls = append(r.calls, func() { r.o.Found(news) })
 	}
 	in := control.Input{
-		Symptoms: p.detector, Host: r.host(), Near: p == r.fast, Resting: !r.armed, Closely: r.closely,
+		Symptoms: p.detector, Host: r.host(p), Near: p == r.fast, Resting: !r.armed, Closely: r.closely,
 	}
 	if late {
 		// What a late window shows may be over: nothing new is done about it.
@@ -419,47 +420,23 @@ func (r *Runner) deliver() {
 	}
 }
 
-// hostUse is what the host uses, by its last two samples.
-type hostUse struct {
-	at    watch.Time
-	total float64
-	use   float64
-	cpus  cpuset.Set
-	seen  bool
-}
-
-func (h *hostUse) add(samples []watch.Sample) {
-	var cpus cpuset.Set
+// online returns the CPUs that samples tell of.
+func online(samples []watch.Sample) (cpus cpuset.Set) {
 	for i := range samples {
-		s := &samples[i]
-		if s.Subject.Scope != watch.Host || s.Quantity != watch.CPUTime {
-			continue
-		}
-		if s.Subject.Part.Kind == watch.CPU {
+		if s := &samples[i]; s.Subject.Scope == watch.Host && s.Quantity == watch.CPUTime && s.Subject.Part.Kind == watch.CPU {
 			if one, err := cpuset.Of(s.Subject.Part.ID); err == nil {
 				cpus = cpus.Union(one)
 			}
-			continue
 		}
-		if s.Subject.Part != (watch.Part{}) || s.Time <= h.at && h.seen {
-			continue
-		}
-		h.use = math.NaN()
-		if h.seen {
-			h.use = (s.Value - h.total) / (s.Time - h.at).Seconds()
-		}
-		h.at, h.total, h.seen = s.Time, s.Value, true
 	}
-	if !cpus.IsEmpty() {
-		h.cpus = cpus
-	}
+	return cpus
 }
 
-// host is what a loop has to know of the host.
-func (r *Runner) host() control.Host {
-	h := control.Host{CPUs: r.last.cpus, Use: r.last.use, Unavailable: r.known.unavailable, NoIdle: r.known.noIdle}
-	if !r.last.seen {
-		h.Use = math.NaN()
+// host is what a loop has to know of the host in a window of a pace.
+func (r *Runner) host(p *pace) control.Host {
+	h := control.Host{CPUs: r.cpus, Use: p.detector.HostUse(), Unavailable: r.known.unavailable, NoIdle: r.known.noIdle}
+	if math.IsNaN(h.Use) {
+		h.Use = r.slow.detector.HostUse()
 	}
 	return h
 }

@@ -219,6 +219,24 @@ func (d *Detector) Observe(samples []watch.Sample) {
 	}
 }
 
+// Usage returns the CPU time per second that a workload used between its last two samples,
+// in CPUs, NaN if it is not known, and the memory that it had in use, in bytes, 0 if that is
+// not known.
+func (d *Detector) Usage(group string) (cpus float64, memory int64) {
+	w := d.byGroup[group]
+	if w == nil {
+		return math.NaN(), 0
+	}
+	if at := w.find(watch.Memory, watch.Part{}, ""); at != nil {
+		bytes, _, _ := at.series.Last(0)
+		memory = int64(bytes)
+	}
+	return w.rate(watch.CPUTime), memory
+}
+
+// HostUse returns likewise the CPU time per second that everything used.
+func (d *Detector) HostUse() float64 { return d.host.rate(watch.CPUTime) }
+
 // owner returns the tracked group that a group is or lies below, else the group
 // itself.
 func (d *Detector) owner(group string) string {

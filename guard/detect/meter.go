@@ -106,6 +106,19 @@ func (m *meters) level(q watch.Quantity, from, to watch.Time) float64 {
 	return m.all[i-1].level(from, to)
 }
 
+// rate is the level of a whole quantity between its last two samples; NaN where one is
+// missing.
+func (m *meters) rate(q watch.Quantity) float64 {
+	at := m.find(q, watch.Part{}, "")
+	if at == nil {
+		return math.NaN()
+	}
+	if v, ok := at.series.Level(); ok {
+		return v
+	}
+	return math.NaN()
+}
+
 func (m *meter) level(from, to watch.Time) float64 {
 	v, known := m.series.Mean(from, to)
 	if known < covered {
