@@ -281,7 +281,7 @@ func (g *Guard) change(ctx context.Context, mode config.GuardMode) error {
 	if err != nil {
 		return err // the mode has changed; something could not be restored yet
 	}
-	if mode != config.GuardEnforce && len(g.host.Notes()) == 0 {
+	if mode != config.GuardEnforce && (g.host == nil || len(g.host.Notes()) == 0) {
 		return g.take(false)
 	}
 	return nil
