@@ -68,6 +68,14 @@ type Pool struct {
 	Kind string `json:"kind,omitempty"`
 }
 
+// Held returns the CPUs that the workload holds by name: exclusive ones and counted ones.
+func (g *Grant) Held() cpuset.Set {
+	if g.Share.Counted {
+		return g.Own.Union(g.Share.Within)
+	}
+	return g.Own
+}
+
 // Equal reports whether two grants are the same in all but Why.
 func (g *Grant) Equal(o *Grant) bool {
 	return g.ID == o.ID && g.Own == o.Own && g.Lent == o.Lent && g.Fence == o.Fence && g.Share == o.Share && g.Mems == o.Mems &&

@@ -204,10 +204,7 @@ func (c *counter) sharedCores(s *place.State, be bool) int {
 		if !be && g.Request.Class.Traits().Uncounted {
 			continue
 		}
-		held = held.Union(g.Own)
-		if g.Share.Counted {
-			held = held.Union(g.Share.Within)
-		}
+		held = held.Union(g.Held())
 		group := "pod " + g.Request.Group
 		if g.Request.Group == "" {
 			group = g.ID

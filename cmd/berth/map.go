@@ -92,7 +92,7 @@ func newOwnerMap(t *place.Topology, colour bool) *ownerMap {
 
 func (m *ownerMap) draw(s *place.State) string {
 	for g := range s.Grants() {
-		if !g.Own.IsEmpty() || g.Share.Counted {
+		if !g.Held().IsEmpty() {
 			m.classes[m.letter(g.ID)] = g.Request.Class
 		}
 	}

@@ -151,10 +151,7 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 	}
 	for g := range s.Grants() {
 		put(g.Fence, markIdle)
-		own := g.Own
-		if g.Share.Counted {
-			own = own.Union(g.Share.Within)
-		}
+		own := g.Held()
 		if own.IsEmpty() {
 			continue
 		}
@@ -194,7 +191,7 @@ func (d *replayDrawing) sharers(s *place.State) []string {
 	}
 	var places []place
 	for g := range s.Grants() {
-		if !g.Own.IsEmpty() || g.Share.Counted {
+		if !g.Held().IsEmpty() {
 			continue
 		}
 		where := list(s.Effective(g))

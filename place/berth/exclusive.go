@@ -237,7 +237,11 @@ func (h *search) clear(pos int) bool {
 // single returns the best node that has room for all n CPUs, -1 if no node has.
 func (h *search) single() int {
 	c := place.Choice{
-		Name: "node", Criteria: criteria(), Count: len(h.room),
+		Name: "node", Count: len(h.room),
+		Criteria: []string{
+			"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy",
+			"L3 domains", "split cores", "broken cores", "broken L3 domains", "left over",
+		},
 		Fits: func(i int) string {
 			if h.room[i] < h.n {
 				return h.small(i)
@@ -285,10 +289,6 @@ func (h *search) several() ([]int, error) {
 		h.why.Note("no node has room for all: the nodes %s together", h.numbers(set))
 	}
 	return set, nil
-}
-
-func criteria() []string {
-	return []string{"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy", "L3 domains", "split cores", "broken cores", "broken L3 domains", "left over"}
 }
 
 // rank ranks a set of nodes, by position.

@@ -14,39 +14,20 @@ func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (plac
 	if err := p.refuse(r); err != nil {
 		return place.Offer{}, err
 	}
-	if !sameBesides(&old.Request, r) {
+	if was := &old.Request; was.Group != r.Group || was.Role != r.Role || !slices.Equal(was.Memory, r.Memory) || !was.SameDevices(r) {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "memory, devices, group and role cannot change in place"}
 	}
 	k := newTask(p, s, r, old)
-	k.held = heldBy(old)
+	k.held = old.Held()
 	g := &place.Grant{ID: r.ID, Request: *r, Why: k.why, Memory: old.Memory, Devices: old.Devices}
 	err := k.cpus(g)
 	if p.PinMemory {
-		g.Mems = k.t.NodesOf(g.Own.Union(g.Share.Within)).Union(nodesOf(old.Memory))
+		g.Mems = k.t.NodesOf(g.Own.Union(g.Share.Within))
+		for _, b := range old.Memory {
+			g.Mems, _ = g.Mems.With(b.Node)
+		}
 	}
 	return s.Answer(g, err)
-}
-
-// heldBy returns the CPUs that a grant owns or is bound to.
-func heldBy(g *place.Grant) cpuset.Set {
-	if g.Share.Counted {
-		return g.Share.Within
-	}
-	return g.Own
-}
-
-func nodesOf(blocks []place.Block) cpuset.Set {
-	var nodes cpuset.Set
-	for _, b := range blocks {
-		nodes, _ = nodes.With(b.Node)
-	}
-	return nodes
-}
-
-// sameBesides reports whether two requests agree in the fields that cannot change in
-// place.
-func sameBesides(a, b *place.Request) bool {
-	return a.Group == b.Group && a.Role == b.Role && slices.Equal(a.Memory, b.Memory) && a.SameDevices(b)
 }
 
 // around grows or shrinks the held CPUs to n.

@@ -88,10 +88,7 @@ func (k *task) prefer() error {
 	}
 	k.preferred = k.preferred.Union(k.s.Reusable(k.r.Group))
 	if k.old != nil {
-		k.near = k.old.Own
-		if k.old.Share.Counted {
-			k.near = k.old.Share.Within
-		}
+		k.near = k.old.Held()
 	}
 	return nil
 }

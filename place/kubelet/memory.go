@@ -100,19 +100,18 @@ func together(nodes []memNode, mask uint64) bool {
 
 // The reasons of memory refusals.
 const (
-	noDefault         = "no node set has room for the memory"
-	noPreferred       = "no preferred node set has room for the memory"
-	cannotExtend      = "the node set has no room for the memory, nor has a wider one"
-	cannotExtendPref  = "the node set has no room for the memory, nor has a preferred wider one"
-	violatesGroups    = "the node set would split or join nodes whose memory is given out together"
-	memoryManagerName = "memory manager: "
+	noDefault        = "no node set has room for the memory"
+	noPreferred      = "no preferred node set has room for the memory"
+	cannotExtend     = "the node set has no room for the memory, nor has a wider one"
+	cannotExtendPref = "the node set has no room for the memory, nor has a preferred wider one"
+	violatesGroups   = "the node set would split or join nodes whose memory is given out together"
 )
 
 // memoryMask chooses the nodes to take memory from: the mask, or the best set
 // around it that has room, or without a mask the best of all.
 func memoryMask(nodes []memNode, need []int64, mask place.Hint) (uint64, error) {
 	refuse := func(reason string) (uint64, error) {
-		return 0, &place.NUMAError{Reason: memoryManagerName + reason}
+		return 0, &place.NUMAError{Reason: "memory manager: " + reason}
 	}
 	chosen := mask.Nodes
 	if mask.Any || !enough(nodes, chosen, need, freeBytes) {

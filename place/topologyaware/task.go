@@ -236,7 +236,7 @@ func (k *task) pick(from cpuset.Set, n int) (cpuset.Set, error) {
 			Rank: func(v *place.View, pos int) place.Rank { return place.Rank{v.FreeIn(machine.L3, pos)} },
 		})
 		stages = append(stages, place.Stage{
-			Name: "core", Kind: machine.Core, Again: k.spread(from), Criteria: []string{"of the node not taken", "of the socket not taken"},
+			Name: "core", Kind: machine.Core, Again: k.t.Count(machine.Node, from) > 1, Criteria: []string{"of the node not taken", "of the socket not taken"},
 			Rank: func(v *place.View, pos int) place.Rank {
 				return place.Rank{-takenAround(v, machine.Node, machine.Core, pos), -takenAround(v, machine.Socket, machine.Core, pos)}
 			},
@@ -245,9 +245,6 @@ func (k *task) pick(from cpuset.Set, n int) (cpuset.Set, error) {
 	stages = append(stages, threads())
 	return k.t.Take(&place.Query{From: from, Count: n, Stages: stages, Why: k.why})
 }
-
-// spread reports whether a set has CPUs of several nodes.
-func (k *task) spread(set cpuset.Set) bool { return k.t.Count(machine.Node, set) > 1 }
 
 // threads takes single CPUs: near the taken ones, of cores that are partly used already.
 func threads() place.Stage {
