@@ -34,7 +34,10 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 		s.Add(
 			report.Block{Text: "What was done, and what was named (* is right), in runs:", Table: matrix(a)},
 			report.Block{Text: "Seconds from the onset, median (range), and remedies against other groups:", Table: rows(a)},
-			report.Block{Lines: timelines(r, a)},
+			report.Block{
+				Text:  "p99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:",
+				Lines: timelines(r, a),
+			},
 		)
 	} else {
 		for _, row := range a.Faults {
@@ -47,7 +50,7 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 		return s
 	}
 	steady := report.Isolation(a.Measured, a.Steady)
-	s.Add(report.Block{Heading: "In steady state", Text: "In steady state:", Facts: steady.Facts})
+	s.Add(report.Block{Heading: "In steady state", Facts: steady.Facts})
 	s.Add(steady.Body...)
 	s.Page, s.Advice = steady.Page, steady.Advice
 	if a.Kept != nil {
@@ -141,7 +144,6 @@ const timelineColumns = 78
 // timelines draws each run: the p99 by instant, and what happened below it.
 func timelines(r *Result, a *Analysis) string {
 	var b strings.Builder
-	b.WriteString("p99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:\n")
 	for i := range r.Runs {
 		line, marks := timeline(&r.Runs[i], a.Runs[i], timelineColumns)
 		head := fmt.Sprintf("%s %d: %s", r.Runs[i].Fault, r.Runs[i].Number, a.Runs[i].Named)
@@ -151,7 +153,10 @@ func timelines(r *Result, a *Analysis) string {
 		if a.Runs[i].Invalid != "" {
 			head += "; does not count: " + a.Runs[i].Invalid
 		}
-		fmt.Fprintf(&b, "\n%s\n  %s\n  %s\n", plain.Line(head), line, strings.TrimRight(marks, " "))
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s\n  %s\n  %s\n", plain.Line(head), line, strings.TrimRight(marks, " "))
 	}
 	return b.String()
 }

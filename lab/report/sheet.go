@@ -42,7 +42,7 @@ type Page struct {
 
 // Block is a part of a report: of its fields those that are set, in this order.
 type Block struct {
-	Heading string // on the page
+	Heading string
 	Text    string // a paragraph
 	Lines   string // text as it is
 	Facts   []Fact

@@ -50,6 +50,7 @@ func Text(w io.Writer, s *Sheet, o Options) error {
 	t.facts(s.Facts)
 	for i := 0; i < len(s.Body); i++ {
 		b := s.Body[i]
+		t.paragraph(bold, b.Heading)
 		t.paragraph("", b.Text)
 		if len(b.Facts) > 0 {
 			t.b.WriteString("\n")
