@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"berth.dev/berth/lab"
 )
@@ -22,23 +21,16 @@ const Schema = "berth.dev/lab-report/v1"
 // Document is the report as JSON: what was run, and what it came to. The raw
 // rounds are in the result file that it was made from.
 type Document struct {
-	Schema     string        `json:"schema"` // "berth.dev/lab-report/v1"
-	Program    lab.Program   `json:"program"`
-	Started    time.Time     `json:"started"`
-	Finished   time.Time     `json:"finished,omitzero"`
-	Complete   bool          `json:"complete"`
-	Host       lab.Host      `json:"host"`
+	lab.Header
 	Experiment lab.Spec      `json:"experiment"`
-	Setup      lab.Setup     `json:"setup"`
 	Analysis   *lab.Analysis `json:"analysis"`
 }
 
-// NewDocument returns the report of a result.
+// NewDocument returns the report of a result, in the schema of reports.
 func NewDocument(r *lab.Result, a *lab.Analysis) *Document {
-	return &Document{
-		Schema: Schema, Program: r.Program, Started: r.Started, Finished: r.Finished,
-		Complete: r.Complete, Host: r.Host, Experiment: r.Experiment, Setup: r.Setup, Analysis: a,
-	}
+	d := &Document{r.Header, r.Experiment, a}
+	d.Schema = Schema
+	return d
 }
 
 // JSON writes a report as indented JSON.
