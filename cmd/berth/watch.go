@@ -184,12 +184,10 @@ type watchTable struct {
 	now    watch.Time
 }
 
-// watchRow is one group. Values that are missing are NaN.
+// watchRow is one group.
 type watchRow struct {
-	name                                    string
-	cpu, stall, delay, p99, throttled, used float64
-	switches, ipc, clock, cache, bandwidth  float64
-	history                                 []float64
+	name    string
+	history []float64 // of CPU time used; NaN where it is missing
 	// now has the values of this tick, silent counts the ticks without any.
 	now    map[watch.Quantity]float64
 	silent int
@@ -253,22 +251,11 @@ func (r *watchRow) update(now watch.Time) {
 	}
 	r.levels.Tick(now, r.now)
 	r.now = map[watch.Quantity]float64{}
-	r.cpu, r.stall, r.delay = r.level(watch.CPUTime), r.level(watch.CPUSome), r.level(watch.CPUWait)
-	r.throttled = r.level(watch.CPUThrottledPeriods)
-	if periods := r.level(watch.CPUPeriods); periods != 0 {
-		r.throttled /= periods
-	}
-	r.p99, r.used = r.gauge(watch.QueueP99), r.gauge(watch.Memory)
-	r.switches, r.bandwidth = r.level(watch.Switches), r.level(watch.Bandwidth)
-	r.ipc = r.level(watch.Instructions) / r.level(watch.Cycles)
-	r.clock, r.cache = r.gauge(watch.Frequency), r.gauge(watch.LLCOccupancy)
-	r.history = append(r.history, r.cpu)
+	r.history = append(r.history, r.level(watch.CPUTime))
 	r.history = r.history[max(0, len(r.history)-historyLength):]
 }
 
 func (r *watchRow) level(q watch.Quantity) float64 { return orNaN(r.levels.Level(q)) }
-
-func (r *watchRow) gauge(q watch.Quantity) float64 { return orNaN(r.levels.Value(q)) }
 
 func orNaN(v float64, ok bool) float64 {
 	if !ok {
@@ -281,50 +268,59 @@ func orNaN(v float64, ok bool) float64 {
 func (t *watchTable) busiest(n int) []string {
 	var groups []string
 	for group, row := range t.groups {
-		if row.cpu > 0 {
+		if row.level(watch.CPUTime) > 0 {
 			groups = append(groups, group)
 		}
 	}
 	slices.SortFunc(groups, func(a, b string) int {
-		return cmp.Or(cmp.Compare(t.groups[b].cpu, t.groups[a].cpu), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(t.groups[b].level(watch.CPUTime), t.groups[a].level(watch.CPUTime)), strings.Compare(a, b))
 	})
 	return groups[:min(n, len(groups))]
 }
 
 // text is the host's line and the table.
 func (t *watchTable) text(key string, top int) string {
+	columns := watchColumns()
+	by := columns[slices.IndexFunc(columns, func(c watchColumn) bool { return c.key == key })]
 	var rows []*watchRow
 	idle := 0
 	for group, row := range t.groups {
 		switch {
 		case len(t.named) > 0 && !slices.Contains(t.named, group): // not asked for
-		case len(t.named) == 0 && key != "memory" && !(row.cpu > 0):
+		case len(t.named) == 0 && key != "memory" && !(row.level(watch.CPUTime) > 0):
 			idle++
 		default:
 			rows = append(rows, row)
 		}
 	}
 	slices.SortFunc(rows, func(a, b *watchRow) int {
-		return cmp.Or(cmp.Compare(b.key(key), a.key(key)), strings.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(by.value(b), by.value(a)), strings.Compare(a.name, b.name))
 	})
 	left := max(0, len(rows)-top)
 	rows = rows[:len(rows)-left]
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%\n", t.now.Seconds(), number2(t.host.cpu), percentCell(t.host.stall))
-	table := [][]string{{"GROUP", "CPU", "", "STALL%", "DELAY", "P99", "THROT%", "MEMORY"}}
+	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%\n", t.now.Seconds(),
+		number2(t.host.level(watch.CPUTime)), percentCell(t.host.level(watch.CPUSome)))
+	table := [][]string{{"GROUP"}}
 	for _, r := range rows {
-		table = append(table, []string{
-			plain.Line(r.name), number2(r.cpu), plain.Spark(r.history), percentCell(r.stall), number2(r.delay), waitCell(r.p99), percentCell(r.throttled), memoryCell(r.used),
-		})
+		table = append(table, []string{plain.Line(r.name)})
 	}
-	right := []int{1, 3, 4, 5, 6, 7}
-	for _, c := range hardwareColumns() {
-		if slices.ContainsFunc(rows, func(r *watchRow) bool { return !math.IsNaN(c.value(r)) }) {
-			right = append(right, len(table[0]))
-			table[0] = append(table[0], c.title)
-			for i, r := range rows {
-				table[i+1] = append(table[i+1], c.cell(c.value(r)))
-			}
+	var right []int
+	for i, c := range columns {
+		if c.rare && !slices.ContainsFunc(rows, func(r *watchRow) bool { return !math.IsNaN(c.value(r)) }) {
+			continue
+		}
+		right = append(right, len(table[0]))
+		table[0] = append(table[0], c.title)
+		for j, r := range rows {
+			table[j+1] = append(table[j+1], c.cell(c.value(r)))
+		}
+		if i > 0 {
+			continue
+		}
+		table[0] = append(table[0], "")
+		for j, r := range rows {
+			table[j+1] = append(table[j+1], plain.Spark(r.history))
 		}
 	}
 	plain.Columns(&b, table, right...)
@@ -334,72 +330,69 @@ func (t *watchTable) text(key string, top int) string {
 	return b.String()
 }
 
-// hardwareColumn is one that most hosts do not fill.
-type hardwareColumn struct {
+// watchColumn is a figure of a group, NaN where it is missing.
+type watchColumn struct {
+	key   string // of --sort, "" for none
 	title string
 	value func(*watchRow) float64
 	cell  func(float64) string
+	rare  bool // it is left out where no group has it, as on most hosts
 }
 
-func hardwareColumns() []hardwareColumn {
-	return []hardwareColumn{
-		{"SWITCH", func(r *watchRow) float64 { return r.switches }, wholeCell},
-		{"IPC", func(r *watchRow) float64 { return r.ipc }, number2},
-		{"GHZ", func(r *watchRow) float64 { return r.clock / 1e9 }, number2},
-		{"CACHE", func(r *watchRow) float64 { return r.cache }, memoryCell},
-		{"MEMBW", func(r *watchRow) float64 { return r.bandwidth }, memoryCell},
+func watchColumns() []watchColumn {
+	level := func(q watch.Quantity) func(*watchRow) float64 {
+		return func(r *watchRow) float64 { return r.level(q) }
+	}
+	gauge := func(q watch.Quantity) func(*watchRow) float64 {
+		return func(r *watchRow) float64 { return orNaN(r.levels.Value(q)) }
+	}
+	throttled := func(r *watchRow) float64 {
+		if periods := r.level(watch.CPUPeriods); periods != 0 {
+			return r.level(watch.CPUThrottledPeriods) / periods
+		}
+		return r.level(watch.CPUThrottledPeriods)
+	}
+	return []watchColumn{
+		{"cpu", "CPU", level(watch.CPUTime), number2, false},
+		{"stall", "STALL%", level(watch.CPUSome), percentCell, false},
+		{"delay", "DELAY", level(watch.CPUWait), number2, false},
+		{"", "P99", gauge(watch.QueueP99), waitCell, false},
+		{"throttled", "THROT%", throttled, percentCell, false},
+		{"memory", "MEMORY", gauge(watch.Memory), memoryCell, false},
+		{"", "SWITCH", level(watch.Switches), wholeCell, true},
+		{"", "IPC", func(r *watchRow) float64 { return r.level(watch.Instructions) / r.level(watch.Cycles) }, number2, true},
+		{"", "GHZ", func(r *watchRow) float64 { return orNaN(r.levels.Value(watch.Frequency)) / 1e9 }, number2, true},
+		{"", "CACHE", gauge(watch.LLCOccupancy), memoryCell, true},
+		{"", "MEMBW", level(watch.Bandwidth), memoryCell, true},
 	}
 }
 
-func (r *watchRow) key(key string) float64 {
-	switch key {
-	case "stall":
-		return r.stall
-	case "delay":
-		return r.delay
-	case "throttled":
-		return r.throttled
-	case "memory":
-		return r.used
-	}
-	return r.cpu
-}
-
-func number2(v float64) string {
+// orDash is a dash for a figure that is missing.
+func orDash(v float64, text func() string) string {
 	if math.IsNaN(v) {
 		return "–"
 	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
+	return text()
 }
 
-func wholeCell(v float64) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return strconv.FormatFloat(v, 'f', 0, 64)
+func decimals(v float64, n int) string {
+	return orDash(v, func() string { return strconv.FormatFloat(v, 'f', n, 64) })
 }
 
-func percentCell(v float64) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return strconv.FormatFloat(100*v, 'f', 1, 64)
-}
+func number2(v float64) string { return decimals(v, 2) }
+
+func wholeCell(v float64) string { return decimals(v, 0) }
+
+func percentCell(v float64) string { return decimals(100*v, 1) }
 
 func waitCell(seconds float64) string {
-	if math.IsNaN(seconds) {
-		return "–"
-	}
-	d := time.Duration(seconds * 1e9)
-	if d < time.Millisecond {
-		return d.Round(time.Microsecond).String()
-	}
-	return d.Round(100 * time.Microsecond).String()
+	return orDash(seconds, func() string {
+		d := time.Duration(seconds * 1e9)
+		if d < time.Millisecond {
+			return d.Round(time.Microsecond).String()
+		}
+		return d.Round(100 * time.Microsecond).String()
+	})
 }
 
-func memoryCell(v float64) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return plain.Bytes(int64(v))
-}
+func memoryCell(v float64) string { return orDash(v, func() string { return plain.Bytes(int64(v)) }) }

@@ -85,7 +85,7 @@ func TestWatchRates(t *testing.T) {
 		{at(1, 5), math.NaN()}, {at(2, 6), 1}, {at(4, 7), 0.5}, {at(5, 2), math.NaN()}, {at(6, 2), 0},
 	} {
 		table.add(step.samples)
-		if got := table.groups["a"].cpu; got != step.want && !(math.IsNaN(got) && math.IsNaN(step.want)) {
+		if got := table.groups["a"].level(watch.CPUTime); got != step.want && !(math.IsNaN(got) && math.IsNaN(step.want)) {
 			t.Errorf("step %d: %v, want %v", i, got, step.want)
 		}
 	}
