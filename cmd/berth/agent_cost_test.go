@@ -27,20 +27,13 @@ const (
 // programs, "old=PATH,new=PATH", BERTH_TEST_COST_RUNS how often. It asserts nothing.
 // docs/measurements/agent-cost.md has the protocol.
 func TestAgentCost(t *testing.T) {
-	programs := strings.FieldsFunc(os.Getenv("BERTH_TEST_COST"), func(r rune) bool { return r == ',' })
-	if len(programs) == 0 {
-		t.Skip("needs BERTH_TEST_COST, programs to measure, and some minutes")
-	}
-	runs, err := strconv.Atoi(os.Getenv("BERTH_TEST_COST_RUNS"))
-	if err != nil {
-		runs = 2
-	}
+	programs, runs := measured(t, "BERTH_TEST_COST", 2)
 	t.Log("| run | program | processes | guard | looked after | load | of one CPU | resident | descriptors |")
 	for run := range runs {
 		for _, processes := range []bool{false, true} {
 			for _, s := range []costScene{{"off", 0}, {"observe", 0}, {"observe", 125}} {
 				for _, program := range programs {
-					name, path, _ := strings.Cut(program, "=")
+					name, path := program[0], program[1]
 					t.Run(fmt.Sprintf("%d/%t/%s-%d/%s", run+1, processes, s.mode, s.sensitive, name), func(t *testing.T) {
 						t.Logf("| %d | %s | %t | %s | %d | %s |", run+1, name, processes, s.mode, s.sensitive, runCost(t, path, processes, s))
 					})
@@ -49,6 +42,26 @@ func TestAgentCost(t *testing.T) {
 			}
 		}
 	}
+}
+
+// measured returns the programs, each a name and a path, and how often each is to be measured:
+// by the variables env, "old=PATH,new=PATH", and env_RUNS, as often where there is none. Without
+// programs it skips a test that only measures.
+func measured(t *testing.T, env string, often int) (programs [][2]string, runs int) {
+	t.Helper()
+	for text := range strings.SplitSeq(os.Getenv(env), ",") {
+		if name, path, ok := strings.Cut(text, "="); ok {
+			programs = append(programs, [2]string{name, path})
+		}
+	}
+	if len(programs) == 0 {
+		t.Skipf("needs %s, programs to measure, and some minutes", env)
+	}
+	runs, err := strconv.Atoi(os.Getenv(env + "_RUNS"))
+	if err != nil {
+		runs = often
+	}
+	return programs, runs
 }
 
 // costScene is what the guard does.

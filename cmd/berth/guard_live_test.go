@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,19 +133,12 @@ const (
 // under a guard. BERTH_TEST_LIVE names the programs, "old=PATH,new=PATH",
 // BERTH_TEST_LIVE_RUNS how often. It says what came of it, and asserts nothing.
 func TestGuardLive(t *testing.T) {
-	programs := strings.FieldsFunc(os.Getenv("BERTH_TEST_LIVE"), func(r rune) bool { return r == ',' })
-	if len(programs) == 0 {
-		t.Skip("needs BERTH_TEST_LIVE, programs to measure, and some minutes")
-	}
-	runs, err := strconv.Atoi(os.Getenv("BERTH_TEST_LIVE_RUNS"))
-	if err != nil {
-		runs = 5
-	}
+	programs, runs := measured(t, "BERTH_TEST_LIVE", 5)
 	t.Log("| run | program | outsiders | requests/s before | after | p99 ms before | after | in force | what the guard did |")
 	for run := range runs {
 		for _, outsiders := range []int{2, 0} {
 			for _, program := range programs {
-				name, path, _ := strings.Cut(program, "=")
+				name, path := program[0], program[1]
 				t.Run(fmt.Sprintf("%d/%d/%s", run+1, outsiders, name), func(t *testing.T) {
 					t.Logf("| %d | %s | %d | %s |", run+1, name, outsiders, runLive(t, path, outsiders))
 				})
