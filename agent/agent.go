@@ -45,44 +45,52 @@ type Options struct {
 	// Machine is the hardware; nil reads it from Root.
 	Machine *machine.Machine
 	// Policy decides; nil is the default policy, place/berth. PolicyName and
-	// PolicyOptions are what Policies makes it of; they are stored with the records.
-	Policy        place.Policy
-	PolicyName    string
-	PolicyOptions map[string]any
+	// PolicyOptions are what Policies makes it of.
+	Policy place.Policy
 	// Policies makes a policy, the default one of the name "". With it the opener has
-	// no configuration of its own: the settings stored in Dir hold, if there are any,
+	// no configuration of its own: the Settings stored in Dir hold, if there are any,
 	// but for a PolicyName and a Confine that are set here.
 	Policies func(name string, options map[string]any) (place.Policy, error)
-	// Config says what of the machine may be given away. CPUs that Berth's base
-	// group does not have are left out.
-	Config place.Config
-	// Confine are globs (path.Match) of control groups that are not Berth's and are
-	// kept off exclusive CPUs, named from the base on: "system.slice", "*". Where
-	// a workload lies within one, its other children are confined instead. Never
-	// are init.scope and this process's own group, unless a whole slice around it
-	// can only be confined as one.
-	Confine []string
-	// Protected are globs likewise of groups that, with all below them, are neither
-	// placed nor confined: where one lies within a group to confine, that group's
-	// other children are confined instead.
-	Protected []string
+	Settings
 	// Keep holds the lock of Dir until Close, as an agent does. A second Node that
 	// wants it meanwhile waits, or gets a BusyError if it is to keep it, too.
 	Keep bool
 	// Enforcer makes what carries out the Node's decisions on the files of a Root; nil uses
 	// control groups where this process may, else CPU affinity.
 	Enforcer func(*kernel.Root) (Enforcer, Site, error)
-	// Affinity uses no control groups but affinity and nice values.
-	Affinity bool
-	// Rewrites is after how many repairs within Window a value that someone else
-	// keeps changing is left alone; 0 is 3 within a minute.
-	Rewrites int
-	Window   time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Events is told what happens, in the order in which it does; it must not call
 	// the Node. Nil is nobody.
 	Events func(Event)
+}
+
+// Settings are the Options that are kept beside the records, so that a process without a
+// configuration reads, and changes, the records under the settings that they were made
+// under. An agent's hold until those of another agent; other openers' hold as long as there
+// are records.
+type Settings struct {
+	PolicyName    string         `json:"policy,omitempty"`
+	PolicyOptions map[string]any `json:"options,omitempty"`
+	// Config says what of the machine may be given away. CPUs that Berth's base
+	// group does not have are left out.
+	Config place.Config `json:"config"`
+	// Confine are globs (path.Match) of control groups that are not Berth's and are
+	// kept off exclusive CPUs, named from the base on: "system.slice", "*". Where
+	// a workload lies within one, its other children are confined instead. Never
+	// are init.scope and this process's own group, unless a whole slice around it
+	// can only be confined as one.
+	Confine []string `json:"confine,omitempty"`
+	// Protected are globs likewise of groups that, with all below them, are neither
+	// placed nor confined: where one lies within a group to confine, that group's
+	// other children are confined instead.
+	Protected []string `json:"protected,omitempty"`
+	// Affinity uses no control groups but affinity and nice values.
+	Affinity bool `json:"affinity,omitempty"`
+	// Rewrites is after how many repairs within Window a value that someone else
+	// keeps changing is left alone; 0 is 3 within a minute.
+	Rewrites int           `json:"rewrites,omitempty"`
+	Window   time.Duration `json:"window,omitempty"`
 }
 
 // Validate reports what no Node could work with.
@@ -103,7 +111,7 @@ func StateDir(uid int, xdgRuntimeDir string) string {
 type Node struct {
 	asked    Options // as the opener gave them, with the defaults
 	opt      Options // with the stored settings
-	stored   *settings
+	stored   *stored
 	recalled bool
 	root     *kernel.Root
 	uid      int                   // this process's user

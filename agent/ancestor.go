@@ -121,7 +121,7 @@ func (g *groups) pin(c *Transition, dir string, set cpuset.Set) (plan kernel.Pla
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(dirs)) {
-		has, err := readSet(g.root, name + "/" + cpusFile)
+		has, err := readSet(g.root, name+"/"+cpusFile)
 		if unreachable(err) || err == nil && !has.IsEmpty() {
 			continue
 		}

@@ -152,12 +152,12 @@ func TestNotesWhereWeightsAct(t *testing.T) {
 func TestGlobsAreBelowTheBase(t *testing.T) {
 	t.Parallel()
 	for _, glob := range []string{"", ".", "..", "../x", "/x", "x/", "a//b", "a/../b", "["} {
-		if (Options{Confine: []string{glob}}).Validate() == nil || (Options{Protected: []string{glob}}).Validate() == nil {
+		if (Options{Settings: Settings{Confine: []string{glob}}}).Validate() == nil || (Options{Settings: Settings{Protected: []string{glob}}}).Validate() == nil {
 			t.Errorf("%q is taken", glob)
 		}
 	}
 	for _, glob := range []string{"*", "system.slice", "..x", "a/*/b", ".hidden"} {
-		if err := (Options{Confine: []string{glob}, Protected: []string{glob}}).Validate(); err != nil {
+		if err := (Options{Settings: Settings{Confine: []string{glob}, Protected: []string{glob}}}).Validate(); err != nil {
 			t.Error(err)
 		}
 	}

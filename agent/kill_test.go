@@ -119,7 +119,7 @@ func TestVictim(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	d := diary{file}
 	h := &realHost{TB: t, real: newReal(root, group)}
-	h.opt = Options{Root: kernel.NewRoot("/", noted{h.real, d}), Dir: os.Getenv("BERTH_STATE"), Machine: h.machine(), Confine: []string{"*"}, Keep: seed%2 == 0}
+	h.opt = Options{Root: kernel.NewRoot("/", noted{h.real, d}), Dir: os.Getenv("BERTH_STATE"), Machine: h.machine(), Settings: Settings{Confine: []string{"*"}}, Keep: seed%2 == 0}
 	d.note("ready")
 	n := h.open()
 	for {

@@ -145,7 +145,7 @@ func TestPlaceWhatCannotBe(t *testing.T) {
 // Own CPUs by affinity are nobody's alone, not even among Berth's nodes.
 func TestExposedByAffinity(t *testing.T) {
 	t.Parallel()
-	n := &Node{opt: Options{Confine: []string{"*"}}}
+	n := &Node{opt: Options{Settings: Settings{Confine: []string{"*"}}}}
 	w := &Workload{Grant: &place.Grant{Own: cpuset.MustParse("2-3")}}
 	notes := strings.Join(n.exposed(w), "\n")
 	if !strings.Contains(notes, "2-3") || !strings.Contains(notes, "another state directory") {

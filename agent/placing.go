@@ -168,12 +168,12 @@ func (g *groups) isLeaf(dir string) bool {
 func (g *groups) member(c *Transition, dir string) (member, error) {
 	m := member{dir: dir}
 	var err error
-	if m.cpus, err = readSet(g.root, dir + "/" + cpusFile); err != nil {
+	if m.cpus, err = readSet(g.root, dir+"/"+cpusFile); err != nil {
 		return m, err
 	}
 	if m.cpus.IsEmpty() && g.version == 2 {
 		m.bare = true
-		if m.cpus, err = readSet(g.root, dir + "/cpuset.cpus.effective"); err != nil {
+		if m.cpus, err = readSet(g.root, dir+"/cpuset.cpus.effective"); err != nil {
 			return m, err
 		}
 	}
@@ -260,7 +260,7 @@ func (p *placing) widenParent(parent string, subtrees []*subtree) error {
 	if p.version != 1 || !slices.ContainsFunc(subtrees, func(u *subtree) bool { return !u.stands() && kernel.Within(u.members[0].dir, parent) }) {
 		return nil
 	}
-	have, err := readSet(p.root, parent + "/" + cpusFile)
+	have, err := readSet(p.root, parent+"/"+cpusFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // made by this plan
 	}
@@ -319,7 +319,7 @@ func (p *placing) mems(u *subtree) (err error) {
 		if u.fresh {
 			continue
 		}
-		if have[i], err = readSet(p.root, m.dir + "/" + memsFile); err != nil {
+		if have[i], err = readSet(p.root, m.dir+"/"+memsFile); err != nil {
 			return err
 		}
 	}
@@ -335,7 +335,7 @@ func (g *groups) verify(c *Transition) error {
 	}
 	for _, id := range c.About() {
 		w := c.After(id)
-		have, err := readSet(g.root, g.cpusetDir(w) + "/cpuset.cpus.effective")
+		have, err := readSet(g.root, g.cpusetDir(w)+"/cpuset.cpus.effective")
 		if err != nil {
 			return err
 		}

@@ -168,7 +168,7 @@ func TestSettingsAreKept(t *testing.T) {
 	}
 	holds("after the last workload", command(""), "", "")
 
-	h.opt = Options{Keep: true, PolicyName: "agents", PolicyOptions: map[string]any{"x": 1}, Confine: []string{"c"}}
+	h.opt = Options{Keep: true, Settings: Settings{PolicyName: "agents", PolicyOptions: map[string]any{"x": 1}, Confine: []string{"c"}}}
 	if err := h.open().Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,51 +9,31 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
-	"time"
 
 	"berth.dev/berth/desired"
-	"berth.dev/berth/place"
 )
 
-// settings are what a node was opened with. They are kept beside the records, so that
-// a process without a configuration reads, and changes, the records under the settings
-// that they were made under. An agent's hold until those of another agent; other
-// openers' hold as long as there are records.
-type settings struct {
-	Policy    string         `json:"policy,omitempty"`
-	Options   map[string]any `json:"options,omitempty"` // of the policy
-	Config    place.Config   `json:"config"`
-	Confine   []string       `json:"confine,omitempty"`
-	Protected []string       `json:"protected,omitempty"`
-	Affinity  bool           `json:"affinity,omitempty"`
-	Rewrites  int            `json:"rewrites,omitempty"`
-	Window    time.Duration  `json:"window,omitempty"`
-	Agent     bool           `json:"agent,omitempty"` // stored by an agent
-}
-
-func (n *Node) settings() settings {
-	o := &n.opt
-	return settings{
-		Policy: o.PolicyName, Options: o.PolicyOptions, Config: o.Config, Confine: o.Confine, Protected: o.Protected,
-		Affinity: o.Affinity, Rewrites: o.Rewrites, Window: o.Window, Agent: o.Keep && o.Policies == nil,
-	}
+// stored are settings as they are stored.
+type stored struct {
+	Settings
+	Agent bool `json:"agent,omitempty"` // stored by an agent
 }
 
 // storedSettings reads the settings; nil if there are none, or none that still hold.
-func (s store) storedSettings() (*settings, error) {
+func (s store) storedSettings() (*stored, error) {
 	text, err := readRegular(s.path(settingsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var stored settings
+	var is stored
 	if err == nil {
-		err = unseal(text, &stored)
+		err = unseal(text, &is)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("settings %s: %w; start berth agent with its configuration, or give everything back with 'berth restore --all'", s.path(settingsFile), err)
 	}
-	if stored.Agent {
-		return &stored, nil
+	if is.Agent {
+		return &is, nil
 	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -61,7 +41,7 @@ func (s store) storedSettings() (*settings, error) {
 	}
 	for _, e := range entries {
 		if e.Name() == batchFile || strings.HasSuffix(e.Name(), recordExt) {
-			return &stored, nil
+			return &is, nil
 		}
 	}
 	return nil, nil
@@ -70,7 +50,7 @@ func (s store) storedSettings() (*settings, error) {
 // storeSettings keeps the settings that the node is open with for later openers. A
 // full disk does not hold up what follows.
 func (t *transaction) storeSettings() error {
-	own := t.n.settings()
+	own := stored{t.n.opt.Settings, t.n.opt.Keep && t.n.opt.Policies == nil}
 	text, err := seal(own)
 	if err != nil {
 		return fmt.Errorf("store the settings of the node: %w", err)
@@ -107,14 +87,13 @@ func (n *Node) recall() (changed bool, err error) {
 		return false, err
 	}
 	if stored != nil {
-		if opt.PolicyName == "" {
-			opt.PolicyName, opt.PolicyOptions = stored.Policy, stored.Options
+		opt.Settings = stored.Settings
+		if given := n.asked.Settings; given.PolicyName != "" {
+			opt.PolicyName, opt.PolicyOptions = given.PolicyName, given.PolicyOptions
 		}
-		if opt.Confine == nil {
-			opt.Confine = stored.Confine
+		if n.asked.Confine != nil {
+			opt.Confine = n.asked.Confine
 		}
-		opt.Config, opt.Protected, opt.Affinity = stored.Config, stored.Protected, stored.Affinity
-		opt.Rewrites, opt.Window = stored.Rewrites, stored.Window
 	}
 	if opt.Policy, err = make(opt.PolicyName, opt.PolicyOptions); err != nil {
 		return false, fmt.Errorf("policy %q: %w", opt.PolicyName, err)

@@ -159,7 +159,7 @@ func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
 	}
 	dir, _ := stateOf(cmd)
 	return agent.Options{
-		Root: root, Dir: dir, PolicyName: f.policy, Policies: policies.New, Confine: f.confine,
+		Root: root, Dir: dir, Policies: policies.New, Settings: agent.Settings{PolicyName: f.policy, Confine: f.confine},
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
 				what := strings.TrimSpace(fmt.Sprintf("%s %s%s", e.Kind, plain.Line(e.ID), plain.Line(e.Object)))

@@ -116,8 +116,9 @@ func TestReadingChangesNothing(t *testing.T) {
 		"a process that has ended": func(_ *testing.T, root, _ string) error { return os.RemoveAll(filepath.Join(root, "proc/100")) },
 		"another configuration": func(t *testing.T, root, state string) error {
 			n, err := agent.Open(t.Context(), agent.Options{
-				Root: openRoot(t, root), Dir: state, Keep: true, PolicyName: "berth",
-				Config: place.Config{Reserved: cpuset.MustParse("14-15"), NoFloor: true}, Confine: []string{"*"},
+				Root: openRoot(t, root), Dir: state, Keep: true, Settings: agent.Settings{
+					PolicyName: "berth", Config: place.Config{Reserved: cpuset.MustParse("14-15"), NoFloor: true}, Confine: []string{"*"},
+				},
 			})
 			return errors.Join(err, n.Close())
 		},
@@ -212,8 +213,8 @@ func TestStoredSettingsHold(t *testing.T) {
 	state := nodeDir(root)
 	ctx := t.Context()
 	n, err := agent.Open(ctx, agent.Options{
-		Root: kernel.NewRoot(root, k), Machine: m, Dir: state, Keep: true, PolicyName: "berth",
-		Config: place.Config{NoFloor: true, Reserved: cpuset.MustParse("2-5")},
+		Root: kernel.NewRoot(root, k), Machine: m, Dir: state, Keep: true,
+		Settings: agent.Settings{PolicyName: "berth", Config: place.Config{NoFloor: true, Reserved: cpuset.MustParse("2-5")}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -158,7 +158,7 @@ func changeNode(t *testing.T) {
 		}
 		return n
 	}
-	n, err := agent.Open(ctx, agent.Options{Dir: os.Getenv("BERTH_TEST_DIR"), Confine: []string{"*.slice"}})
+	n, err := agent.Open(ctx, agent.Options{Dir: os.Getenv("BERTH_TEST_DIR"), Settings: agent.Settings{Confine: []string{"*.slice"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

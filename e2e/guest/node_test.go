@@ -44,7 +44,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	h.opt = agent.Options{
-		Root: h.Root, Dir: t.TempDir(), Confine: []string{"*.slice"},
+		Root: h.Root, Dir: t.TempDir(), Settings: agent.Settings{Confine: []string{"*.slice"}},
 		Events: func(e agent.Event) { h.events = append(h.events, e) },
 	}
 	before := h.settings()

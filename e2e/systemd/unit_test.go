@@ -116,7 +116,7 @@ func TestIdleUnit(t *testing.T) {
 func TestNode(t *testing.T) {
 	startWeb(t)
 	run(t, "systemctl", "start", "user.slice")
-	node, err := agent.Open(t.Context(), agent.Options{Dir: t.TempDir(), Confine: []string{"user.slice"}})
+	node, err := agent.Open(t.Context(), agent.Options{Dir: t.TempDir(), Settings: agent.Settings{Confine: []string{"user.slice"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
