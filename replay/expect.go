@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -86,15 +87,14 @@ func (e *Expect) unmet(t *place.Topology, r *StepResult) []string {
 	if e == nil {
 		return nil
 	}
-	switch {
-	case e.Error == errorAny && r.Error == "":
+	switch want := cmp.Or(e.Error, errorNone); {
+	case want == errorAny && r.Error == "":
 		return []string{"an error was expected"}
-	case e.Error == errorAny:
-		return e.counts(nil, t, r)
-	case e.Error != "" && e.Error != errorNone && e.Error != r.Kind:
-		return []string{"error " + e.Error + " was expected"}
-	case (e.Error == "" || e.Error == errorNone) && r.Error != "":
+	case want == errorAny:
+	case want == errorNone && r.Error != "":
 		return []string{"success was expected"}
+	case want != errorNone && want != r.Kind:
+		return []string{"error " + want + " was expected"}
 	}
 	var missed []string
 	for _, s := range []struct {
@@ -106,10 +106,6 @@ func (e *Expect) unmet(t *place.Topology, r *StepResult) []string {
 			missed = append(missed, fmt.Sprintf("%s %s were expected, not %s", s.name, orNone(*s.want), orNone(s.got)))
 		}
 	}
-	return e.counts(missed, t, r)
-}
-
-func (e *Expect) counts(missed []string, t *place.Topology, r *StepResult) []string {
 	cpus := r.pinned()
 	for _, c := range []struct {
 		name string

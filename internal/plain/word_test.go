@@ -27,3 +27,20 @@ func TestWords(t *testing.T) {
 		t.Error("-1 as text: no error")
 	}
 }
+
+type colours struct{}
+
+func (colours) Words() []string { return []string{"", "red", "blue"} }
+
+func TestEnum(t *testing.T) {
+	t.Parallel()
+	const blue, none = Enum[colours](2), Enum[colours](3)
+	var back Enum[colours]
+	text, err := blue.MarshalText()
+	if err != nil || string(text) != "blue" || back.UnmarshalText(text) != nil || back != blue || blue.String() != "blue" || !blue.Known() {
+		t.Errorf("blue is %s, as text %q, %v, and read back %s", blue, text, err, back)
+	}
+	if _, err := none.MarshalText(); err == nil || none.Known() || back.UnmarshalText([]byte("green")) == nil {
+		t.Error("an integer without a word, or an unknown word, is taken")
+	}
+}

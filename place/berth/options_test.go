@@ -289,3 +289,28 @@ func TestTightNodeGivesOnlyItsRoom(t *testing.T) {
 		t.Errorf("own CPUs %s, want %s", o.Grant.Own, want)
 	}
 }
+
+// A workload's own share does not stand in the way of its exclusive CPUs.
+func TestResizeOverItsOwnShare(t *testing.T) {
+	t.Parallel()
+	s, err := place.New(placetest.Topology(t, "1s2n4c1t"), place.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := place.Request{ID: "a", Class: place.LSR, Milli: 1500, Nodes: cpuset.MustOf(1)}
+	o, err := place.Place(berth.Policy{}, s, &r)
+	if err == nil {
+		s, err = s.Commit(o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Milli = 4500
+	o, err = place.Resize(berth.Policy{}, s, &r)
+	if err == nil {
+		s, err = s.Commit(o)
+	}
+	if err != nil || o.Grant.Own != cpuset.MustParse("4-7") || s.Audit() != nil {
+		t.Errorf("resized to %+v, %v; want CPUs 4-7", o.Grant, err)
+	}
+}

@@ -55,7 +55,7 @@ func (k *task) enterBucket() {
 
 // bucketOf returns the bucket of the request's namespace, by number.
 func (k *task) bucketOf(buckets int) int {
-	if k.old != nil {
+	if k.old != nil && k.old.Request.Namespace == k.r.Namespace {
 		if at := k.holds(k.old, buckets); at >= 0 {
 			return at
 		}
