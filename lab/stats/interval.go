@@ -10,24 +10,22 @@ import (
 
 // Options steer the resampling. The zero value works.
 type Options struct {
-	Confidence float64 // nominal coverage between 0 and 1; else 0.95
-	Resamples  int     // of the bootstrap; 2,000 if not positive
-	Seed       uint64  // of the resampling; the same seed gives the same interval
+	Resamples int // of the bootstrap; 2,000 if not positive
 }
 
-func (o Options) withDefaults() Options {
-	if !(o.Confidence > 0 && o.Confidence < 1) {
-		o.Confidence = 0.95
-	}
+func (o Options) resamples() int {
 	if o.Resamples <= 0 {
-		o.Resamples = 2000
+		return 2000
 	}
-	return o
+	return o.Resamples
 }
 
-// random is the source of one interval: nothing is shared, so the order in
-// which intervals are computed does not matter.
-func (o Options) random() *rand.Rand { return rand.New(rand.NewPCG(o.Seed, 0x6265727468)) }
+// confidence is the nominal coverage of all intervals.
+const confidence = 0.95
+
+// newRandom is the source of one interval: nothing is shared, so the order in
+// which intervals are computed does not matter, and the same data gives the same one.
+func newRandom() *rand.Rand { return rand.New(rand.NewPCG(0, 0x6265727468)) }
 
 // Quantiles are percentiles (0-100) of all requests of the rounds together, in
 // microseconds, with their confidence intervals. Rounds without a request are
@@ -39,7 +37,6 @@ func (o Options) random() *rand.Rand { return rand.New(rand.NewPCG(o.Seed, 0x626
 // few, so its tails are moved out to where a t distribution would have them
 // (Hesterberg 2015, "expanded percentile interval").
 func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
-	opt = opt.withDefaults()
 	rounds = recorded(rounds)
 	out := make([]Interval, len(ps))
 	if len(rounds) == 0 {
@@ -49,14 +46,14 @@ func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
 	weights := data.once()
 	for i, p := range ps {
 		q := data.quantile(p, weights)
-		out[i] = Interval{Estimate: q, Low: q, High: q, Confidence: opt.Confidence, Rounds: len(rounds)}
+		out[i] = Interval{Estimate: q, Low: q, High: q, Confidence: confidence, Rounds: len(rounds)}
 	}
 	if len(rounds) < 2 {
 		return out
 	}
 	drawn := make([][]float64, len(ps))
-	r := opt.random()
-	for range opt.Resamples {
+	r := newRandom()
+	for range opt.resamples() {
 		clear(weights)
 		for range rounds {
 			data.drawSeconds(r.IntN(len(rounds)), r, weights)
@@ -65,12 +62,12 @@ func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
 			drawn[i] = append(drawn[i], data.quantile(p, weights))
 		}
 	}
-	tail := expandedTail(len(rounds), opt.Confidence)
+	tail := expandedTail(len(rounds), confidence)
 	for i := range out {
 		slices.Sort(drawn[i])
-		k := max(1, int(tail*float64(opt.Resamples+1)))
+		k := max(1, int(tail*float64(opt.resamples()+1)))
 		out[i].Low = min(drawn[i][k-1], out[i].Estimate)
-		out[i].High = max(drawn[i][opt.Resamples-k], out[i].Estimate)
+		out[i].High = max(drawn[i][opt.resamples()-k], out[i].Estimate)
 	}
 	return out
 }
@@ -87,7 +84,6 @@ func Quantiles(rounds []Round, ps []float64, opt Options) []Interval {
 // the blocks already, and counting that twice made the interval of p99 up to
 // 1.7 times too long (docs/statistics.md).
 func Ratio(base, other []Round, p float64, opt Options) Interval {
-	opt = opt.withDefaults()
 	base, other = paired(base, other)
 	blocks := len(base)
 	if blocks == 0 {
@@ -99,9 +95,9 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 	estimate := ratio()
 	half := 0.0
 	if blocks >= 2 {
-		r := opt.random()
+		r := newRandom()
 		var sum, squares float64
-		for range opt.Resamples {
+		for range opt.resamples() {
 			clear(weights)
 			for range blocks {
 				weights[r.IntN(blocks)]++
@@ -110,13 +106,13 @@ func Ratio(base, other []Round, p float64, opt Options) Interval {
 			sum += d
 			squares += d * d
 		}
-		n := float64(opt.Resamples)
+		n := float64(opt.resamples())
 		variance := max(0, squares/n-(sum/n)*(sum/n))
-		half = student(blocks, opt.Confidence) * smallSample(blocks) * math.Sqrt(variance)
+		half = student(blocks, confidence) * smallSample(blocks) * math.Sqrt(variance)
 	}
 	return Interval{
 		Estimate: estimate, Low: estimate * math.Exp(-half), High: estimate * math.Exp(half),
-		Confidence: opt.Confidence, Rounds: blocks,
+		Confidence: confidence, Rounds: blocks,
 	}
 }
 
