@@ -591,7 +591,7 @@ func TestSettings(t *testing.T) {
 			return all
 		}
 		before := read()
-		want := Settings{CPUs: cpuset.MustParse("0-3")}
+		want := Settings{Limits: cgroup.Limits{CPUs: cpuset.MustParse("0-3")}}
 		want.Weight, want.Quota, want.Period = 300, 50*time.Millisecond, 100*time.Millisecond
 		got := before["batch/a"]
 		got.IOWeight, got.Shares = 0, 0

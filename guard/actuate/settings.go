@@ -19,13 +19,13 @@ import (
 
 // Settings are those of a group without the active actions of the guard.
 type Settings struct {
-	control.Limits
+	// Limits has Idle, Weight, Quota and Period, IOWeight, and the CPUs that it may run on;
+	// empty is all, or not known.
+	cgroup.Limits
 	// Shares are cpu.shares of v1, of which Weight is a rounding; 0 on v2.
 	Shares int64
 	// BestEffortPods is true for groups of Kubernetes' class BestEffort, by their names.
 	BestEffortPods bool
-	// CPUs are those that it may run on; empty is all, or not known.
-	CPUs cpuset.Set
 	// Populated is true where processes are in the group itself, not only in groups
 	// below it.
 	Populated bool
@@ -43,11 +43,13 @@ func (h *Host) Settings(group string) (Settings, error) {
 func (h *Host) settings(group string) (Settings, error) {
 	var s Settings
 	r := settingsReader{h: h, group: group}
-	s.Idle = r.value("idle") == "1"
+	if r.value("idle") == "1" {
+		s.Idle = cgroup.On
+	}
 	s.Weight, _ = strconv.Atoi(r.value("weight"))
 	s.Shares, _ = strconv.ParseInt(r.text(cgroup.CPU, "cpu.shares"), 10, 64)
 	s.BestEffortPods = bestEffortPods(group)
-	if s.Idle {
+	if s.Idle == cgroup.On {
 		s.Weight, s.Shares = 0, 0
 	}
 	var quota, period int64
@@ -158,7 +160,9 @@ const minShares = 2
 // of them. The least cpu.weight of v2, 1, says too little: container runtimes made it of
 // 2 to 28 shares, a request of up to 28 m, by 1 + (shares-2)*9999/262142 (runc before 1.3.2), and
 // only since then of 2 shares alone.
-func (s Settings) BestEffort() bool { return s.Idle || s.Shares == minShares || s.BestEffortPods }
+func (s Settings) BestEffort() bool {
+	return s.Idle == cgroup.On || s.Shares == minShares || s.BestEffortPods
+}
 
 // bestEffortPods reports whether a group is, or lies in, that of Kubernetes' class
 // BestEffort: "kubepods/besteffort" with the kubelet's driver cgroupfs, or

@@ -2,10 +2,10 @@ package control
 
 import (
 	"context"
-	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 )
 
@@ -61,19 +61,9 @@ type Workload struct {
 	Use float64
 	// Memory is what it has in use, in bytes; 0 is unknown.
 	Memory int64
-	// Limits are what it has without what the loop did.
-	Limits Limits
-}
-
-// Limits are the settings of a workload that the loop has to know.
-type Limits struct {
-	// Idle is cpu.idle, Weight cpu.weight on the v2 scale; 0 is the default of 100.
-	Idle   bool
-	Weight int
-	// Quota is the CPU time that it may use per Period; 0 is no limit.
-	Quota, Period time.Duration
-	// IOWeight is io.weight; 0 is the default of 100.
-	IOWeight int
+	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period, and
+	// IOWeight count.
+	Limits cgroup.Limits
 }
 
 // Host is what the loop has to know of the host in the last window.

@@ -79,7 +79,7 @@ func newWorld(t testing.TB, cpus int, window time.Duration, neighbours ...neighb
 		t: t, cpus: cpus, window: window, neighbours: neighbours, noise: 0.05, r: rand.New(rand.NewPCG(1, 2)), start: time.Now(),
 		counters: map[counter]float64{}, force: map[string]control.Action{}, since: map[string]int{},
 	}
-	w.workloads = []control.Workload{{Group: victim, Class: place.LS, Use: 1, Limits: control.Limits{Quota: 200 * time.Millisecond, Period: 100 * time.Millisecond}}}
+	w.workloads = []control.Workload{{Group: victim, Class: place.LS, Use: 1, Limits: cgroup.Limits{Quota: 200 * time.Millisecond, Period: 100 * time.Millisecond}}}
 	for _, n := range neighbours {
 		w.workloads = append(w.workloads, control.Workload{Group: n.group, Class: n.class, Use: n.use, Memory: 1 << 30})
 	}

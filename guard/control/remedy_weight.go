@@ -20,7 +20,7 @@ var weight = Remedy{
 		switch {
 		case c.Held != nil:
 			return to, furthest
-		case c.Group.Limits.Idle:
+		case c.Group.Limits.Idle == cgroup.On:
 			return to, c.Group.Group + " is idle already"
 		case c.BestEffort && c.Host.NoIdle == "":
 			to.Idle = cgroup.On

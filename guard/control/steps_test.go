@@ -288,7 +288,7 @@ func TestActsWhereTheyDiverge(t *testing.T) {
 		want string
 	}{
 		{[]control.Workload{{Group: "be", Class: place.BE}}, "would_apply weight be: idle\n"},
-		{[]control.Workload{{Group: "be", Class: place.BE, Limits: control.Limits{Idle: true}}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
+		{[]control.Workload{{Group: "be", Class: place.BE, Limits: cgroup.Limits{Idle: cgroup.On}}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
 		{[]control.Workload{{Group: "be", Class: place.BE}, {Group: "be/api", Class: place.LS}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
 		{[]control.Workload{{Group: "be", Class: place.BE}, {Group: "be/db", Class: place.BE, Protected: true}}, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
 		{nil, "would_apply headroom_cap be/jobs/batch: 4.80 CPUs\n"},
