@@ -60,7 +60,7 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 	var told []Workload
 	if r.o.Workloads != nil {
 		if told, err = r.o.Workloads(ctx); err != nil {
-			r.failed(fmt.Errorf("guard: who is who: %w", err))
+			r.failed(fmt.Errorf("guard: list workloads: %w", err))
 			return
 		}
 	}
@@ -150,7 +150,7 @@ func (r *Runner) readSettings(m *member) {
 	m.settings = s
 }
 
-// yielding reports whether a group, or one around it, is set to yield to all others.
+// underBestEffort reports whether a group, or one around it, is set to yield to all others.
 func (r *Runner) underBestEffort(group string) bool {
 	if group == "." {
 		return false
@@ -180,7 +180,7 @@ func (k *inventory) sort() {
 	}
 }
 
-// surround finds the groups around others in which there is nothing but best-effort
+// findAncestors finds the groups around others in which there is nothing but best-effort
 // work: at their level the whole can be made to yield.
 func (r *Runner) findAncestors() {
 	known := &r.known
@@ -273,7 +273,7 @@ func (r *Runner) refresh(about []detect.Finding) {
 	}
 }
 
-// surrounding is a group around best-effort work.
+// ancestor is a group around best-effort work.
 func (r *Runner) ancestor(group string) control.Workload {
 	s := r.known.ancestors[group]
 	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits}

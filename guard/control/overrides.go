@@ -204,7 +204,7 @@ func (k *overrides) pending() bool {
 	return slices.ContainsFunc(k.all, func(at *override) bool { return at.dirty })
 }
 
-// owed are the actions whose knobs are dirty.
+// pendingActions are those whose targets are dirty.
 func (k *overrides) pendingActions() []Action {
 	var all []Action
 	for _, at := range k.all {
@@ -218,7 +218,7 @@ func (k *overrides) pendingActions() []Action {
 	return all
 }
 
-// has reports whether the knob of an action is active or dirty, or one that is
+// has reports whether the target of an action is active or dirty, or one that is
 // written with it.
 func (k *overrides) has(a Action) bool {
 	return slices.ContainsFunc(k.all, func(at *override) bool { return k.shares(Action{Remedy: at.remedy, Group: at.group}, a) })
@@ -233,7 +233,7 @@ func (k *overrides) shares(a, b Action) bool {
 	return a.Group == b.Group || r != nil && r.Below && related(a.Group, b.Group)
 }
 
-// owesOf reports whether a knob of the group, or of one in or around it, is dirty.
+// pendingAt reports whether a target of the group, or of one in or around it, is dirty.
 func (k *overrides) pendingAt(group string) bool {
 	return slices.ContainsFunc(k.all, func(at *override) bool { return at.dirty && related(at.group, group) })
 }

@@ -59,7 +59,7 @@ func (q queue) run(t *testing.T, windows int) []control.Outcome {
 }
 
 func behind(strength, imposed float64) detect.Symptom {
-	return detect.Symptom{Strength: strength, Suspect: "pods/batch", Share: 1, Imposed: &imposed}
+	return detect.Symptom{Strength: strength, Imposed: &imposed}
 }
 
 // A remedy is kept for what others impose no longer, even if the victim's own

@@ -93,7 +93,7 @@ func (l *Loop) shareCache(a, b string) bool {
 	})
 }
 
-// answer does something about a finding, if something may and can be done now.
+// react takes the next step about a finding, if one may and can be taken now.
 func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if l.byGroup[f.Victim] == nil || !slices.ContainsFunc(f.Remedies, l.acts) || f.Suspect == "" && f.Resource != detect.OwnLimit {
 		return

@@ -26,7 +26,6 @@ type paper struct {
 	world
 	cases []complaint
 	base  float64 // the strength of symptoms while nothing is active; 0 is 4
-	then  string  // who is accused once something is active; "" is the suspect
 }
 
 type complaint struct {
@@ -52,11 +51,7 @@ func (p *paper) Symptom(group string, r detect.Resource) (detect.Symptom, bool) 
 			}
 		}
 	}
-	suspect := c.suspect
-	if p.then != "" && len(p.force) > 0 {
-		suspect = p.then
-	}
-	return detect.Symptom{Strength: strength, Suspect: suspect, Share: 1}, true
+	return detect.Symptom{Strength: strength}, true
 }
 
 // RunDelay is not known on paper.
@@ -260,17 +255,15 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A remedy is kept only if the victim is better off: that a window accuses somebody
-// else while the symptom is as it was, or worse, is no relief.
-func TestAnotherSuspectIsNoRelief(t *testing.T) {
+// A remedy is kept only if the victim is better off.
+func TestNoRelief(t *testing.T) {
 	t.Parallel()
 	for _, left := range []float64{1, 1.02, 1.8} {
 		synctest.Test(t, func(t *testing.T) {
 			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: left}})
-			p.then = "pods/other"
 			events := p.run(enforce(), 10)
 			if len(events) < 2 || events[0].Outcome != control.Applied || events[1].Outcome != control.Reverted || events[1].Effect == nil {
-				t.Fatalf("symptom ×%v and another suspect: %s, want applied, reverted", left, told(events))
+				t.Fatalf("symptom ×%v: %s, want applied, reverted", left, told(events))
 			}
 			if e := events[1].Effect; e.Better != 0 || e.After != 4*left {
 				t.Errorf("symptom ×%v: effect %+v, want no better window and a strength of %v", left, *e, 4*left)

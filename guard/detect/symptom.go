@@ -14,10 +14,6 @@ type Symptom struct {
 	// Typical is the median of the strengths in those of the last windows that
 	// agree that the workload lacks the resource; 0 if none does.
 	Typical float64 `json:"typical,omitempty"`
-	// Suspect is whom the last window accuses, and of which share of the damage; ""
-	// if nobody.
-	Suspect string  `json:"suspect,omitempty"`
-	Share   float64 `json:"share,omitempty"`
 	// Imposed is by what factor the wait behind others, as the run-queue probe tells,
 	// is beyond its threshold; nil for other resources than the CPU and without it. Of
 	// Strength it is what ends with the others' doing: a queue that built up meanwhile
@@ -42,9 +38,6 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 		return Symptom{}, false
 	}
 	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical()}
-	if h := &w.history[r]; h.agree&1 == 1 {
-		s.Suspect, s.Share = h.suspects[0], h.shares[0]
-	}
 	if imposed := w.strengthOf(Imposed); r == CPU && !math.IsNaN(imposed) {
 		s.Imposed = &imposed
 	}
