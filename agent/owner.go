@@ -229,7 +229,7 @@ func (n *Node) releaseOwnership(b *nodeState) error {
 }
 
 // removeStaleMark removes the mark of a state directory that was where this node's is now, or
-// would be, and is gone, with all that its node knew; ok is false if there is none.
+// would be, and is gone, with all that its node knew; ok is false without one.
 func (n *Node) removeStaleMark() (ok bool, err error) {
 	return n.unmark(func(m mark) (bool, error) {
 		own, err := filepath.Abs(n.opt.Dir)

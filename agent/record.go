@@ -140,7 +140,7 @@ func readRecord(text []byte) (*record, error) {
 	return b, nil
 }
 
-// field is a field of an object in objects; nil if there is none.
+// field is a field of an object in objects, or nil.
 func field(object any, names ...string) any {
 	for _, name := range names {
 		in, ok := object.(map[string]any)
@@ -176,7 +176,7 @@ func plain(data []byte) (v any, err error) {
 }
 
 // fieldsBeside returns the fields of an object that another one lacks, and those of the
-// objects in it; nil if there are none.
+// objects in it, or nil.
 func fieldsBeside(object, known any) any {
 	all, ok := object.(map[string]any)
 	of, ok2 := known.(map[string]any)

@@ -21,7 +21,7 @@ import (
 // groups only once the runtime has made them, and may refuse.
 type memory struct {
 	groups map[string]cpuset.Set // the CPUs of each group that is there
-	every  int                   // refuses each so-manieth new update, once; 0 is none
+	every  int                   // refuses each so-manieth new update, once; 0 refuses nothing
 	count  int
 	seen   map[string]bool          // updates, by group and CPUs
 	calls  int                      // of Enforce

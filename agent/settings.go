@@ -19,7 +19,7 @@ type stored struct {
 	Agent bool `json:"agent,omitempty"` // stored by an agent
 }
 
-// storedSettings reads the settings; nil if there are none, or none that still hold.
+// storedSettings reads the settings; nil without any that still hold.
 func (s store) storedSettings() (*stored, error) {
 	text, err := readRegular(s.path(settingsFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,7 +32,7 @@ type Spec struct {
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
 	// ID.
 	Group string `json:"group,omitempty"`
-	// PID is a process to move into the group, with all its threads; 0 is none.
+	// PID is a process to move into the group, with all its threads, or 0.
 	PID int `json:"pid,omitempty"`
 	// Annotations are what whoever asks for the workload wants to be told again.
 	Annotations map[string]string `json:"annotations,omitempty"`

@@ -53,7 +53,7 @@ type Capability struct {
 	Found string `json:"found"`
 	// Reason says why the state is not OK.
 	Reason string `json:"reason,omitempty"`
-	// Remedy is a command or a setting that would help, "" if there is none.
+	// Remedy is a command or a setting that would help, or "".
 	Remedy string `json:"remedy,omitempty"`
 	// Without describes Berth's fallback; it is set where the state is Limited,
 	// Missing or Unknown.

@@ -190,7 +190,7 @@ func ReadUndoLog(root *Root, name string) (*UndoLog, error) {
 	return l, nil
 }
 
-// opened returns the log's file, nil if there is none.
+// opened returns the log's file, or nil.
 func (l *UndoLog) opened() *os.File {
 	if l == nil {
 		return nil
@@ -205,7 +205,7 @@ func closeFile(f *os.File) error {
 	return f.Close()
 }
 
-// readUndoLog reads the entries. The log has no file if there is none, or one of an earlier
+// readUndoLog reads the entries. The log has no file if the file is absent, or of an earlier
 // boot.
 func readUndoLog(root *Root, name string, flag int) (*UndoLog, error) {
 	l := newUndoLog(root, name)

@@ -15,7 +15,7 @@ func (m *Machine) ByKind(k Kind) []Domain {
 	return m.Domains[first:end:end]
 }
 
-// Of returns the domain of kind k that holds the CPU. ok is false if there is none: the
+// Of returns the domain of kind k that holds the CPU. ok is false without one: the
 // CPU is offline or unknown, or the source has no such domains.
 func (m *Machine) Of(k Kind, cpu int) (d Domain, ok bool) {
 	domains := m.ByKind(k)

@@ -323,7 +323,7 @@ func (v *View) label(d *Decision, k machine.Kind, pos int) string {
 	return v.T.Label(k, pos)
 }
 
-// best returns the best unit that fits and is not done, -1 if there is none.
+// best returns the best unit that fits and is not done, or -1.
 func (v *View) best(st *Stage, done []bool, why *Why) int {
 	var some [64]int16
 	c := Choice{

@@ -169,7 +169,7 @@ func (t *Topology) At(k machine.Kind, cpu int) int {
 }
 
 // Of returns the position of the domain of kind k that holds a core, given by
-// position; -1 where there is none.
+// position, or -1.
 func (t *Topology) Of(k machine.Kind, core int) int { return int(t.up[k][core]) }
 
 // Cores returns the positions of the cores in a domain. The slice is t's own.

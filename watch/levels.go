@@ -36,7 +36,7 @@ func (l *Levels) Value(q Quantity) (float64, bool) {
 	return v, ok
 }
 
-// Level returns the level between the last two ticks (Series); false if there is none.
+// Level returns the level between the last two ticks (Series); false without one.
 func (l *Levels) Level(q Quantity) (float64, bool) {
 	if s := l.series[q]; s != nil {
 		return s.Level()

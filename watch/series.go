@@ -59,7 +59,7 @@ func (s *Series) Len() int { return len(s.points) }
 func (s *Series) point(i int) point { return s.points[(int(s.next)+i)%len(s.points)] }
 
 // Last returns the latest value that is not missing and how old it is at now;
-// false if there is none. A reader of levels calls a series stale when age
+// false without one. A reader of levels calls a series stale when age
 // exceeds its sampling interval by too much.
 func (s *Series) Last(now Time) (value float64, age Time, ok bool) {
 	for i := len(s.points) - 1; i >= 0; i-- {

@@ -46,7 +46,7 @@ type Options struct {
 	Root *kernel.Root
 	// Machine is the hardware; nil reads it from Root.
 	Machine *machine.Machine
-	// File is the NodeConfig; "" is none, the defaults.
+	// File is the NodeConfig; "" stands for the defaults.
 	File string
 	// Socket replaces the configuration's agent.socket, if not "".
 	Socket string

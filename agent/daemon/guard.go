@@ -59,7 +59,7 @@ type GuardOptions struct {
 	// Record gets every event.
 	Record func(api.Event)
 
-	lock sync.Locker // held while it acts; nil is none
+	lock sync.Locker // held while it acts, or nil
 }
 
 // Guard runs the guard on a host under one configuration after another: beside the loop of
@@ -77,7 +77,7 @@ type Guard struct {
 
 	ctl  sync.Mutex // of one change at a time
 	ctx  context.Context
-	stop func()        // ends the run; nil if there is none
+	stop func()        // ends the run, or nil
 	done chan struct{} // closed when it has ended
 
 	mu     sync.Mutex

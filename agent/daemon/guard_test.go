@@ -30,7 +30,7 @@ import (
 type played struct {
 	h *host
 
-	noProbe error // why there is none
+	noProbe error // why there is no probe
 
 	mu      sync.Mutex
 	hogs    bool

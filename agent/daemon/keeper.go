@@ -22,7 +22,7 @@ type keeper struct {
 
 	mu   sync.Mutex
 	node *agent.Node
-	// version is another when workloads came, went, moved or changed since; 0 is none.
+	// version is another when workloads came, went, moved or changed since.
 	version int
 	by      *api.Origin
 	// refused is why a workload was refused last: told again only if it differs. It

@@ -10,7 +10,7 @@ import (
 )
 
 // Supervisor is the service manager that wants to know how this process is
-// (sd_notify(3)). The zero value is none.
+// (sd_notify(3)). The zero value stands for no supervisor.
 type Supervisor struct {
 	// Socket is $NOTIFY_SOCKET; one that starts with '@' is abstract.
 	Socket string

@@ -187,7 +187,7 @@ func (v oneOf) Type() string { return "string" }
 // String returns the word.
 func (v oneOf) String() string { return *v.to }
 
-// Set refuses a text that is none of the words.
+// Set refuses a text that is not one of the words.
 func (v oneOf) Set(text string) error {
 	if !slices.Contains(v.words, text) {
 		return fmt.Errorf("it is one of %s", strings.Join(v.words, ", "))

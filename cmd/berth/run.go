@@ -64,7 +64,7 @@ and says so: the processes could change that themselves, and there are no
 limits. The placement then ends with COMMAND.
 
 Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
-126 if COMMAND cannot be executed, 127 if there is none of that name.`, classHelp()),
+126 if COMMAND cannot be executed, 127 if it is not found.`, classHelp()),
 		Example: `  berth run --class LSE --cpus 4 -- ./api             # four exclusive CPUs on whole cores
   berth run --class BE --quota 50% -- make -j8        # while no other group wants the CPU, at most half of one
   berth run --class LSE --cpus 2 --confine '*' -- ./api   # and keep all other groups off

@@ -44,7 +44,7 @@ type Options struct {
 	Dir string
 	// Program is for the reader of a report; "" is "berth guard".
 	Program string
-	// Lock is held during each call of a method, but not by Base; nil is none.
+	// Lock is held during each call of a method, but not by Base. It may be nil.
 	Lock sync.Locker
 }
 

@@ -13,7 +13,7 @@ func newBucket(perMinute, size int, now time.Time) bucket {
 	return bucket{tokens: float64(size), size: float64(size), perSecond: float64(perMinute) / 60, at: now}
 }
 
-// take takes a token; false if there is none.
+// take takes a token; false without one.
 func (b *bucket) take(now time.Time) bool {
 	b.tokens = min(b.tokens+b.perSecond*max(now.Sub(b.at).Seconds(), 0), b.size)
 	b.at = now

@@ -72,7 +72,7 @@ type escalation struct {
 type step struct {
 	action     Action
 	remedy     *Remedy
-	before     *Action // of the same remedy, which this one replaced; nil is none
+	before     *Action // of the same remedy, which this one replaced, or nil
 	at         time.Time
 	strength   float64 // before it
 	imposed    float64 // likewise, of what others imposed; 0 if it was not known

@@ -90,7 +90,7 @@ type Event struct {
 	// Confidence and Evidence are those of the finding that led to the action.
 	Confidence float64           `json:"confidence,omitempty"`
 	Evidence   []detect.Evidence `json:"evidence,omitempty"`
-	// Action is the step; nil if there is none.
+	// Action is the step, or nil.
 	Action *Action `json:"action,omitempty"`
 	// Changes are the values that were, or would be, written for it now; none if it
 	// was active already.

@@ -177,7 +177,7 @@ func (k *overrides) settle(ctx context.Context, at *override) (changes []Change,
 	return changes, err
 }
 
-// strongest is the wish whose setting is effective, nil if there is none.
+// strongest is the wish whose setting is effective, or nil.
 func (k *overrides) strongest(at *override) *Action {
 	values := k.want.Of(at.group)
 	for _, row := range find(k.remedies, at.remedy).rows() {

@@ -18,7 +18,7 @@ func (l *Loop) current(all []verdict, but verdict) []verdict {
 	})
 }
 
-// among returns the verdict that counts about a suspect and remedy, nil if there is none.
+// among returns the verdict that counts about a suspect and remedy, or nil.
 func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) *verdict {
 	i := slices.IndexFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && l.now.Before(v.until) })
 	if i < 0 {
@@ -191,7 +191,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 }
 
 // propose returns what a remedy would do next about a suspect, or why it cannot.
-// Held is this escalation's last step by the same remedy, nil if there is none.
+// Held is this escalation's last step by the same remedy, or nil.
 func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held *step) (a Action, reason string) {
 	r := l.remedy(name)
 	if r == nil {
@@ -260,7 +260,7 @@ func (l *Loop) weaker(s *step) *Action {
 // acts reports whether a remedy is one that the loop carries out, and not advice.
 func (l *Loop) acts(name detect.Remedy) bool { return l.remedy(name) != nil }
 
-// remedy returns one of the loop's by its name, nil if it is none.
+// remedy returns one of the loop's by its name, or nil.
 func (l *Loop) remedy(name detect.Remedy) *Remedy { return find(l.cfg.Remedies, name) }
 
 // order returns the remedies in the order in which they are tried: those first that have helped against the

@@ -34,10 +34,10 @@ type Remedy struct {
 	Yields bool
 	// Delay is how long it takes to act: memory is reclaimed bit by bit.
 	Delay time.Duration
-	// Target returns the group whose setting changes, or why there is none; nil is the
+	// Target returns the group whose setting changes, or why not; nil is the
 	// suspect.
 	Target func(victim, suspect string) (group, reason string)
-	// Propose returns the next settings, or why there are none.
+	// Propose returns the next settings, or why not.
 	Propose func(c *Case) (to cgroup.Limits, reason string)
 	// Weaker returns settings on the way back from some to those of the step before, or to
 	// the original ones; false, or nil, is to go back at once.
@@ -64,7 +64,7 @@ func (r *Remedy) Files() (names []string) {
 	return names
 }
 
-// Controller returns the cgroup controller that has the files, "" if there is none.
+// Controller returns the cgroup controller that has the files, or "".
 func (r *Remedy) Controller() string {
 	for _, k := range r.rows() {
 		return k.Controller
@@ -102,7 +102,7 @@ func Remedies() []Remedy {
 
 var builtIn = Remedies()
 
-// find returns a remedy by its name, nil if there is none.
+// find returns a remedy by its name, or nil.
 func find(all []Remedy, name detect.Remedy) *Remedy {
 	for i := range all {
 		if all[i].Name == name {

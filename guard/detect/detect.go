@@ -51,7 +51,7 @@ type Config struct {
 	// of each quantity at least every window.
 	Window watch.Time
 	// Near is the length of short windows, in which sensitive workloads are looked at too
-	// (Detector.Near); 0 is none.
+	// (Detector.Near), or 0.
 	Near watch.Time
 }
 
@@ -401,7 +401,7 @@ func bit(b bool) uint8 {
 	return 0
 }
 
-// ring is the last values by window; NaN where there is none.
+// ring is the last values by window; NaN without one.
 type ring struct {
 	values [memory]float64
 	next   int

@@ -89,7 +89,7 @@ type signalInfo struct {
 	words string
 	unit  string  // "" is a share
 	below bool    // what is at most the threshold counts
-	floor float64 // below it, it is never unusual; 0 is none
+	floor float64 // below it, it is never unusual; 0 for no floor
 }
 
 var signalInfos = [signals]signalInfo{

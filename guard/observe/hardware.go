@@ -21,9 +21,9 @@ import (
 // of all CPUs. It is for one goroutine at a time.
 type Hardware struct {
 	began    time.Time
-	caches   *hardware.Caches // nil where there are none
+	caches   *hardware.Caches // or nil
 	noCaches error
-	cycles   *hardware.Counter // nil where there are none
+	cycles   *hardware.Counter // or nil
 	noCycles error
 }
 

@@ -97,8 +97,8 @@ type Readers struct {
 	group   string
 	cpus    cpuset.Set
 	sources []Source
-	readers []Reader // nil where there is none
-	why     []error  // why there is none
+	readers []Reader // or nil
+	why     []error  // why there is no reader
 	tried   int      // calls of Retry
 }
 

@@ -349,7 +349,7 @@ func (k *Kernel) atLeast(major, minor int) bool {
 	return x > major || x == major && y >= minor
 }
 
-// get returns a file of a group, trimmed; "" if there is none.
+// get returns a file of a group, trimmed, or "".
 func (k *Kernel) get(dir, file string) string {
 	text, _ := os.ReadFile(k.real(dir + "/" + file))
 	return strings.TrimSpace(string(text))

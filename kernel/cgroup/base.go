@@ -103,7 +103,7 @@ func (h *Host) remedy(t *Hierarchy) string {
 	return "run outside of the container, or give it a cgroup tree of its own with its processes in a child group"
 }
 
-// place chooses the directory in which to make groups, or says why there is none.
+// place chooses the directory in which to make groups, or says why not.
 func (h *Host) place(t *Hierarchy, controllers []string) (dir, reason string) {
 	if t.ReadOnly {
 		return "", "/" + t.Dir + " is mounted read-only"

@@ -77,7 +77,7 @@ func (o *ordering) settle() []int {
 	}
 }
 
-// blocker returns an assignment that is in the way of another, -1 if there is none.
+// blocker returns an assignment that is in the way of another, or -1.
 func (o *ordering) blocker(i int, cpus cpuset.Set) int {
 	s := &o.assignments[i]
 	added := cpus.Minus(s.Have).Intersect(o.contested)

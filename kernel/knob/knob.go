@@ -218,7 +218,7 @@ func (k *Knob) Read(key string, get func(file string) (string, bool)) (value str
 // All returns the rows of the table, in the order in which settings are written.
 func All() []*Knob { return slices.Clone(table) }
 
-// Find returns the row of a name, nil if there is none.
+// Find returns the row of a name, or nil.
 func Find(name string) *Knob {
 	for _, k := range table {
 		if k.Name == name {

@@ -173,7 +173,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(r *place.Request)
-		want   any // what the error must be; nil is none
+		want   any // what the error must be, or nil
 	}{
 		{"as it is", func(*place.Request) {}, nil},
 		{"unknown type", func(r *place.Request) { r.Hints[balloons.HintType] = "z" }, new(*place.RejectedError)},

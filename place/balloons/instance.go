@@ -182,7 +182,7 @@ func (f *fleet) index() {
 	}
 }
 
-// of returns the instance that a grant is a member of, nil if there is none.
+// of returns the instance that a grant is a member of, or nil.
 func (f *fleet) of(g *place.Grant) *balloon {
 	if !strings.HasPrefix(g.Share.Pool, f.prefix) {
 		return nil

@@ -133,7 +133,7 @@ func TestValidate(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		p   balloons.Policy
-		bad string // part of the error; "" is none
+		bad string // part of the error, or ""
 	}{
 		{balloons.Policy{}, ""},
 		{static(), ""},

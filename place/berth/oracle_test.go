@@ -78,7 +78,7 @@ func plain(rng *rand.Rand, i int) place.Request {
 	return r
 }
 
-// brute tries all sets of CPUs that the books allow, nil if there is none.
+// brute tries all sets of CPUs that the books allow, or nil.
 func brute(s *place.State, r *place.Request) *place.Grant {
 	t := s.Topology()
 	free := s.Ownable(r.Class)

@@ -86,7 +86,7 @@ func (k *task) take(v *place.View, n int, stages []place.Stage) cpuset.Set {
 	return cpus
 }
 
-// unit chooses a node or socket with room for n, -1 if there is none.
+// unit chooses a node or socket with room for n, or -1.
 func (k *task) unit(kind machine.Kind, n int, room func(pos int) int, rank func(pos int) place.Rank) int {
 	units := k.t.Units(kind)
 	c := place.Choice{

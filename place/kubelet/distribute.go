@@ -50,7 +50,7 @@ func (k *taker) distribute(v *place.View, n int) (each, rest []int) {
 	return nil, nil
 }
 
-// evenly takes the result of distribute; ok is false if there is none. As the
+// evenly takes the result of distribute; ok is false without one. As the
 // remainder comes group by group, it fills half cores that the rest left.
 func (k *taker) evenly(from cpuset.Set, n int) (taken cpuset.Set, ok bool, err error) {
 	v := k.t.View(from, cpuset.Set{})
@@ -101,7 +101,7 @@ func (k *taker) spots(v *place.View) []spot {
 	return spots
 }
 
-// best returns the best distribution over so many nodes, nil if there is none.
+// best returns the best distribution over so many nodes, or nil.
 func (k *taker) best(spots []spot, n, width int) *share {
 	if k.AlignBySocket {
 		if s := k.oneSocket(spots, n, width); s != nil {

@@ -74,7 +74,7 @@ func (s *Sampler) Add(group string, tier int) error {
 	return nil
 }
 
-// Remove closes a group; it is no error if there is none.
+// Remove closes a group; a group that is not there is no error.
 func (s *Sampler) Remove(group string) error {
 	i, found := s.search(group)
 	if !found {

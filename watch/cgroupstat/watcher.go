@@ -41,7 +41,7 @@ type WatcherConfig struct {
 	// Bounds are those of subtrees of other users.
 	Bounds Bounds
 	// Keep says which groups, by path below their root, appear in a crowded subtree all
-	// the same, if they are found there; nil is none. It may be called at any time.
+	// the same, if they are found there. It may be nil. It may be called at any time.
 	Keep func(path string) bool
 }
 
@@ -91,7 +91,7 @@ type node struct {
 	parent *node  // nil for a root
 	name   string // among the children of the parent
 	dir    string
-	sub    *subtree // of another user, in which it lies; nil if there is none
+	sub    *subtree // of another user, in which it lies, or nil
 	// id tells it from another directory of the same name; a watch does too.
 	id       identity
 	watch    int // -1 without

@@ -276,7 +276,7 @@ func (r *CPUReader) clock() (mean, limit float64, err error) {
 	return sum / cpus, limit, err
 }
 
-// sum adds up counts; told is false if there is none.
+// sum adds up counts; told is false without one.
 func (r *CPUReader) sum(files []kernel.File) (sum float64, told bool, err error) {
 	for _, f := range files {
 		n, ok, e := r.number(f)

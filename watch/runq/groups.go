@@ -75,7 +75,7 @@ func walk(dir string, visit func(path string, id uint64) error) error {
 
 // Name returns the group of a culprit, as a path below the root that begins with a
 // slash. For one that has ended and was made while the probe was armed that is the
-// closest group above it that is still there. It is fs.ErrNotExist if there is none.
+// closest group above it that is still there. It is fs.ErrNotExist without one.
 // It takes a few system calls however many groups there are.
 func (p *Probe) Name(id uint64) (string, error) {
 	for range maxDepth {

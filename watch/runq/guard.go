@@ -16,7 +16,7 @@ import (
 // guard compares what the programs take with what they may. Having the kernel
 // measure it about doubles it, so it is measured in one second out of five. A window
 // that is too dear is followed by another at once, and only both together count: a
-// burst is none.
+// burst is not limited.
 type guard struct {
 	limit        float64 // of one core; negative: no guard
 	window, rest time.Duration
