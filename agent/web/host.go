@@ -23,7 +23,7 @@ type Hardware interface {
 	// Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache,
 	// and its Cycles and Instructions, all or by CPU. What the machine does not give
 	// is left out.
-	Sample(to []watch.Sample) ([]watch.Sample, error)
+	Sample(to []watch.Sample) []watch.Sample
 	// Why says why a quantity is absent, as a kernel.NotSupportedError, or nil where
 	// that is not known.
 	Why(q watch.Quantity) error
@@ -137,13 +137,11 @@ func (h *host) take(now time.Time) reading {
 // count reads the counters of the machine.
 func (r *reading) count(hw Hardware) {
 	var samples []watch.Sample
-	var err error
 	why := func(watch.Quantity) error {
 		return &kernel.NotSupportedError{Feature: "hardware counters", Reason: "this agent has no reader of them"}
 	}
 	if hw != nil {
-		samples, err = hw.Sample(nil)
-		why = func(q watch.Quantity) error { return cmp.Or(hw.Why(q), err) }
+		samples, why = hw.Sample(nil), hw.Why
 	}
 	for _, s := range samples {
 		if s.Quantity == watch.LLCOccupancy {

@@ -151,17 +151,16 @@ func (h *hardware) Why(q watch.Quantity) error { return h.why[q] }
 type hardware struct {
 	samples []watch.Sample
 	step    float64
-	err     error
 	why     map[watch.Quantity]error
 }
 
-func (h *hardware) Sample(to []watch.Sample) ([]watch.Sample, error) {
+func (h *hardware) Sample(to []watch.Sample) []watch.Sample {
 	for i := range h.samples {
 		if h.samples[i].Quantity.Counter() {
 			h.samples[i].Value += h.step * float64(i+1)
 		}
 	}
-	return append(to, h.samples...), h.err
+	return append(to, h.samples...)
 }
 
 func counters() *hardware {
@@ -432,7 +431,9 @@ func TestHardwareInPart(t *testing.T) {
 // A reader that fails is the reason for all that is missing.
 func TestHardwareFails(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, MetricsOptions{Hardware: &hardware{err: errors.New("broken")}})
+	broken := errors.New("broken")
+	why := map[watch.Quantity]error{watch.LLCOccupancy: broken, watch.Bandwidth: broken, watch.Cycles: broken, watch.Instructions: broken}
+	r := newRig(t, MetricsOptions{Hardware: &hardware{why: why}})
 	r.scrape()
 	for _, signal := range []string{"llc occupancy", "memory bandwidth", "instructions per cycle"} {
 		want := []string{`berth_signal_available{reason="broken",scope="node",signal="` + signal + `"} 0`}

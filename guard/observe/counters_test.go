@@ -194,9 +194,9 @@ func TestPerfTree(t *testing.T) {
 func TestHardware(t *testing.T) {
 	t.Parallel()
 	h := OpenHardware(plantHardware(t))
-	samples, err := h.Sample(nil)
-	if err != nil || len(samples) != 2 || samples[0].Quantity != watch.LLCOccupancy || samples[0].Value != 8192 {
-		t.Errorf("read %v, %v", samples, err)
+	samples := h.Sample(nil)
+	if len(samples) != 2 || samples[0].Quantity != watch.LLCOccupancy || samples[0].Value != 8192 {
+		t.Errorf("read %v", samples)
 	}
 	for q, want := range map[watch.Quantity]string{
 		watch.LLCOccupancy: "", watch.BandwidthLocal: "does not monitor", watch.Cycles: "running kernel", watch.Memory: "",
@@ -209,8 +209,8 @@ func TestHardware(t *testing.T) {
 		t.Error(err)
 	}
 	bare := OpenHardware(t.TempDir())
-	if samples, err := bare.Sample(nil); err != nil || len(samples) > 0 {
-		t.Errorf("a host without: %v, %v", samples, err)
+	if samples := bare.Sample(nil); len(samples) > 0 {
+		t.Errorf("a host without: %v", samples)
 	}
 	if err := bare.Why(watch.LLCOccupancy); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a host without: %v", err)

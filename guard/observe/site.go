@@ -78,7 +78,8 @@ func (s *Site) openWaits(group string, maxThreads int, switches bool) (Reader, e
 	return proc.OpenGroup(proc.GroupConfig{Proc: s.proc(), Dir: dir, Name: group, MaxThreads: maxThreads, Switches: switches})
 }
 
-// openPerf opens perf events of a group on some CPUs, all of a set if none is named.
+// openPerf opens perf events of a group, "" for the host, on some CPUs, all of a set if
+// none is named.
 func (s *Site) openPerf(group string, cpus cpuset.Set, set hardware.EventSet, only ...watch.Quantity) (Reader, error) {
 	no := &kernel.NotSupportedError{Feature: set.String()}
 	tree := s.tree("perf_event")
@@ -86,6 +87,8 @@ func (s *Site) openPerf(group string, cpus cpuset.Set, set hardware.EventSet, on
 	case s.Root != "/":
 		no.Reason, no.Remedy = "the root directory is not that of the running kernel", "look at the live host"
 		return nil, no
+	case group == "":
+		return hardware.OpenCounter(hardware.CounterConfig{CPUs: cpus, Set: set, Only: only})
 	case tree == "":
 		no.Reason, no.Remedy = "the perf_event controller is in no mounted tree", "mount cgroup2"
 		return nil, no

@@ -230,17 +230,16 @@ func paranoid() string {
 	return strings.TrimSpace(string(text))
 }
 
-// Missing says which quantities of the set this host does not count, and why.
-func (c *Counter) Missing() map[watch.Quantity]error {
-	missing := map[watch.Quantity]error{}
+// Why says why this host does not count a quantity of the set; nil if it does.
+func (c *Counter) Why(q watch.Quantity) error {
 	for i := range c.events {
-		if err := c.events[i].missing; err != nil {
-			missing[c.events[i].quantity] = &kernel.NotSupportedError{
-				Feature: c.events[i].quantity.String(), Reason: "the CPU does not count it, or not together with the others: " + err.Error(),
+		if e := &c.events[i]; e.quantity == q && e.missing != nil {
+			return &kernel.NotSupportedError{
+				Feature: q.String(), Reason: "the CPU does not count it, or not together with the others: " + e.missing.Error(),
 			}
 		}
 	}
-	return missing
+	return nil
 }
 
 // Read appends a sample of each quantity that is counted, stamped with now: what
