@@ -1,16 +1,12 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"reflect"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +15,6 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
-	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
@@ -393,116 +388,4 @@ func (g *Guard) Run(ctx context.Context) error {
 		g.complain("it goes on", errors.New(reason))
 	}
 	return runner.Run(ctx)
-}
-
-// options are the guard's under a configuration.
-func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.Options, err error) {
-	opt = guard.Options{
-		Sensors: g.sensors, Uncovered: g.uncovered, Machine: g.o.Machine, Workloads: g.Workloads, Window: g.o.Window,
-		Found: g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
-	}
-	if g.host != nil {
-		opt.Actuator = g.host
-	}
-	if from, ok := g.sensors.(reader); ok && g.read != nil {
-		opt.Read = func(samples []watch.Sample) { g.read(samples, from) }
-	}
-	if c.Guard.Probe != config.ProbeNeeded {
-		opt.Probe = guard.ProbeUse(c.Guard.Probe)
-	}
-	opt.Control = control.Config{Mode: modeOf(mode), Own: g.sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
-	if opt.Control.Protected, err = guardGlobs("protected", c.Protected); err != nil {
-		return opt, err
-	}
-	if opt.Control.Allowed, err = guardGlobs("guard.allowed", c.Guard.Allowed); err != nil {
-		return opt, err
-	}
-	if s := c.Guard.Suppression; s != nil {
-		group := s.Group
-		if group == "" {
-			group = path.Join(strings.Trim(g.prefix, "/"), "berth-idle")
-		}
-		opt.Control.Suppression = &control.Suppression{
-			Group: group, ByQuota: s.By == "quota", Threshold: float64(s.Threshold) / 100, Reserve: float64(s.Reserve) / 1000,
-		}
-	}
-	return opt, nil
-}
-
-// guardGlobs are the configuration's globs as the guard has them: they mean the groups below,
-// too.
-func guardGlobs(field string, all []string) ([]string, error) {
-	cut := make([]string, len(all))
-	for i, glob := range all {
-		cut[i] = strings.TrimSuffix(glob, "/**")
-	}
-	return globs(field, cut)
-}
-
-func modeOf(m config.GuardMode) control.Mode {
-	switch m {
-	case config.GuardPreview:
-		return control.Preview
-	case config.GuardEnforce:
-		return control.Enforce
-	}
-	return control.Observe
-}
-
-// Workloads returns Berth's workloads, and the groups that the configuration names.
-func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
-	g.mu.Lock()
-	conf, known, names, since := g.conf, g.known, g.names, g.version
-	g.mu.Unlock()
-	all, version, err := g.o.Workloads(ctx, since)
-	if err != nil {
-		return nil, err
-	}
-	if version != since {
-		known, names = g.knownOf(all, conf)
-		g.mu.Lock()
-		g.names = names
-		if g.conf == conf {
-			g.known, g.version = known, version
-		}
-		g.mu.Unlock()
-	}
-	var roles guard.Roles
-	if roles.Sensitive, err = guardGlobs("guard.sensitive", conf.Guard.Sensitive); err != nil {
-		return nil, err
-	}
-	if roles.BestEffort, err = guardGlobs("guard.bestEffort", conf.Guard.BestEffort); err != nil {
-		return nil, err
-	}
-	var groups []string
-	if len(roles.Sensitive)+len(roles.BestEffort) > 0 {
-		if groups, err = g.sensors.Groups(); err != nil {
-			return nil, err
-		}
-	}
-	for _, group := range roles.Sensitive { // one that has others below it must be named in full
-		if g.sensors.Has(group) && !slices.ContainsFunc(groups, func(o string) bool { return kernel.Within(o, cmp.Or(group, ".")) }) {
-			groups = append(groups, group)
-		}
-	}
-	return roles.Assign(known, groups, func(group string) string { return cmp.Or(names[group], group) }), nil
-}
-
-// knownOf returns what Berth's records say of groups, and the names of those.
-func (g *Guard) knownOf(all []agent.Workload, conf *config.NodeConfig) (known map[string]guard.Workload, names map[string]string) {
-	known, names = map[string]guard.Workload{}, map[string]string{}
-	for i := range all {
-		class := all[i].Spec.Request.Class
-		for _, dir := range all[i].Dirs {
-			group, ok := g.sensors.Path(dir)
-			if !ok {
-				continue
-			}
-			names[group] = all[i].ID()
-			known[group] = guard.Workload{
-				Group: group, Class: class, Sensitive: class.Traits().Sensitive, Protected: conf.IsProtected("/" + group),
-			}
-		}
-	}
-	return known, names
 }
