@@ -71,8 +71,8 @@ func TestAgent(t *testing.T) {
 	}
 	t.Logf("the unit has %d KiB of memory", property(t, "MemoryCurrent")>>10)
 	stopped(t)
-	if !strings.Contains(log(), "which the guard had in force, is restored") {
-		t.Error("what the killed agent's guard had in force was not given back")
+	if !strings.Contains(log(), "which the guard had active, is restored") {
+		t.Error("what the killed agent's guard had active was not restored")
 	}
 	for line := range strings.Lines(log()) {
 		if refusal().MatchString(line) {
@@ -184,7 +184,7 @@ func placed(t *testing.T, services int) {
 	})
 }
 
-// stopped stops the agent, which ends well and gives back what its guard had in force.
+// stopped stops the agent, which ends well and restores what its guard had active.
 func stopped(t *testing.T) {
 	t.Helper()
 	run(t, "systemctl", "stop", agentUnit)
