@@ -33,7 +33,7 @@ func (n *Node) guardLog() (name string, there bool, err error) {
 	return actuate.LedgerFile(dir), there, kernel.IgnoreAbsent(err)
 }
 
-// recoverGuard gives back what a killed guard left in force, before the node looks for
+// recoverGuard restores what a killed guard left active, before the node looks for
 // the original of any value. The values of a guard that lives are looked through.
 func (t *transaction) recoverGuard() error {
 	name, there, err := t.n.guardLog()

@@ -204,7 +204,7 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 		if above, err := log.lies(e.Step, current); err != nil {
 			return Failed, err
 		} else if above != nil {
-			return Covered, fmt.Errorf("restore /%s: the guard has %q in force above the %q that Berth wrote (before: %q); end the guard, then run 'berth restore'", e.Path, current, e.Value, e.Original)
+			return Covered, fmt.Errorf("restore /%s: the guard has %q active above the %q that Berth wrote (before: %q); end the guard, then run 'berth restore'", e.Path, current, e.Value, e.Original)
 		}
 		return Changed, &ChangedError{Path: e.Path, Written: e.Value, Current: current, Original: e.Original}
 	}

@@ -180,7 +180,7 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 		next, err = releasePod(p, state, step.ID)
 		return next, nil, err
 	case Restart:
-		next, err = restart(p, s, state)
+		next, err = restart(s, state)
 		return next, nil, err
 	}
 	if err != nil {
@@ -222,7 +222,7 @@ func releasePod(p place.Policy, state *place.State, group string) (*place.State,
 }
 
 // restart saves all grants as a file would and reinstates them, last grant first.
-func restart(p place.Policy, s *Scenario, state *place.State) (*place.State, error) {
+func restart(s *Scenario, state *place.State) (*place.State, error) {
 	text, err := json.Marshal(state.Save())
 	if err != nil {
 		return nil, fmt.Errorf("save grants: %w", err)

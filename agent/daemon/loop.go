@@ -193,18 +193,18 @@ func (t *timer) start(d time.Duration) {
 }
 
 func (l *loop) ready(src sources) error {
-	l.note(api.Started, "", src.where)
+	l.note(api.Started, src.where)
 	return src.tell("READY=1")
 }
 
-func (l *loop) note(kind agent.EventKind, id, text string) {
-	l.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: kind, ID: id, Text: text}})
+func (l *loop) note(kind agent.EventKind, text string) {
+	l.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: kind, Text: text}})
 }
 
 // complain records what went wrong beside the point.
 func (l *loop) complain(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		l.note(agent.Failed, "", err.Error())
+		l.note(agent.Failed, err.Error())
 	}
 }
 
@@ -230,7 +230,7 @@ func (l *loop) adopt(ctx context.Context) error {
 // heard acts on an event; it reports whether the rest is to be compared soon.
 func (l *loop) heard(ctx context.Context, e cgroupstat.Event) bool {
 	if e.Crowd != nil {
-		l.note(api.Slow, "", e.Crowd.String())
+		l.note(api.Slow, e.Crowd.String())
 		return false
 	}
 	if e.Path == "" || agent.IsOwn(e.Path) {

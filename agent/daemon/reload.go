@@ -70,7 +70,7 @@ func (l *loop) refuse(err error) {
 	l.refused = text
 	l.mu.Unlock()
 	if was != text {
-		l.note(api.Kept, "", "the configuration stays as it was: "+text)
+		l.note(api.Kept, "the configuration stays as it was: "+text)
 	}
 }
 
@@ -93,7 +93,7 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 	if len(moved) > 0 {
 		text += fmt.Sprintf("; it took %d moves: %s", len(moved), some(moved, ", "))
 	}
-	l.note(api.Reloaded, "", text)
+	l.note(api.Reloaded, text)
 }
 
 // atStart are fields that are read at the start only.
