@@ -1,0 +1,195 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// world is a simulated machine whose disturbances go on through all rounds of an experiment, and the tenant on it: first
+// come first served by one or more servers.
+type world struct {
+	name     string
+	servers  int
+	rate     float64 // requests per second
+	demand   float64 // share of the servers that the tenant needs
+	pareto   float64 // index of the service times; 0: see spread
+	spread   float64 // of the log of service times; 0: exponential
+	stalls   float64 // of the whole machine, per second
+	stall    float64 // mean length, ms, exponential unless stallTail
+	tail     float64 // Pareto index of a stall's length; 0: exponential
+	storm    float64 // stalls come in storms of this mean length, s; 0: all the time
+	storms   float64 // seconds from storm to storm
+	foreign  float64 // share of the time in which others work
+	burst    float64 // mean length of such a time, s
+	drift    float64 // rise of service times over the experiment
+	walk     float64 // standard deviation of the log speed, correlated over 40 s
+	wave     float64 // amplitude of a sine of the period of a block
+	period   float64 // of the wave, s
+	duration float64 // of the experiment, s
+}
+
+// cell is the resolution of a world's disturbances in seconds.
+const cell = 0.0005
+
+// life is a world from its beginning to its end.
+type life struct {
+	world
+	r     *rand.Rand
+	speed [][]float32 // by server and cell
+	free  []float64   // when each server is, s
+	still []bool      // by bin: the machine stood still in it
+}
+
+// bin is the resolution, in seconds, at which a stall is seen by its steal time and the generator's lag.
+const bin = 0.05
+
+func (w world) live(r *rand.Rand) *life {
+	n := int(w.duration/cell) + 1
+	l := &life{world: w, r: r, free: make([]float64, w.servers), still: make([]bool, int(w.duration/bin)+2)}
+	all := make([]float32, n)
+	level, phase := 0.0, r.Float64()*2*math.Pi
+	if w.walk > 0 {
+		level = w.walk * r.NormFloat64()
+	}
+	const step = 200 // cells between changes of the level
+	for i := range all {
+		if i%step == 0 && w.walk > 0 {
+			keep := math.Exp(-step * cell / 40)
+			level = keep*level + w.walk*math.Sqrt(1-keep*keep)*r.NormFloat64()
+		}
+		at := float64(i) * cell
+		slow := level + w.drift*at/w.duration
+		if w.wave > 0 {
+			slow += w.wave * math.Sin(phase+2*math.Pi*at/w.period)
+		}
+		all[i] = float32(math.Exp(-slow))
+	}
+	during := func(share, mean float64, f func(from, to float64)) {
+		if share <= 0 {
+			return
+		}
+		for at := -r.ExpFloat64() * mean; at < w.duration; {
+			long := r.ExpFloat64() * mean
+			f(at, at+long)
+			at += long + r.ExpFloat64()*mean*(1-share)/share
+		}
+	}
+	stalls := func(from, to, rate float64) {
+		for at := from + r.ExpFloat64()/rate; at < to; at += r.ExpFloat64() / rate {
+			long := r.ExpFloat64() * w.stall
+			if w.tail > 0 {
+				long = w.stall * (w.tail - 1) / w.tail * math.Pow(1-r.Float64(), -1/w.tail)
+			}
+			for i := max(0, int(at/cell)); i < min(n, int((at+long/1000)/cell)+1); i++ {
+				all[i] = 0
+				l.still[int(float64(i)*cell/bin)] = true
+			}
+		}
+	}
+	switch {
+	case w.storm > 0:
+		during(w.storm/w.storms, w.storm, func(from, to float64) { stalls(from, to, w.stalls*w.storms/w.storm) })
+	case w.stalls > 0:
+		stalls(0, w.duration, w.stalls)
+	}
+	for range w.servers {
+		l.speed = append(l.speed, slices.Clone(all))
+	}
+	during(w.foreign, w.burst, func(from, to float64) {
+		for s := range 1 + r.IntN(w.servers) {
+			for i := max(0, int(from/cell)); i < min(n, int(to/cell)); i++ {
+				l.speed[s][i] /= 2
+			}
+		}
+	})
+	return l
+}
+
+// serve returns when a server has done work (s) that it begins at an instant.
+func (l *life) serve(server int, at, work float64) float64 {
+	speeds := l.speed[server]
+	for i := int(at / cell); i < len(speeds); i++ {
+		end := float64(i+1) * cell
+		if v := float64(speeds[i]); v > 0 {
+			if did := (end - at) * v; did >= work {
+				return at + work/v
+			} else {
+				work -= did
+			}
+		}
+		at = end
+	}
+	return at + work
+}
+
+// treatment is what a scenario does to the tenant.
+type treatment struct {
+	times  float64 // multiplies every latency; 0: 1
+	slower float64 // multiplies service times; 0: 1
+	late   float64 // share of requests that wait for lateBy
+	lateBy float64 // mean, ms
+	fails  float64 // share of rounds in which service takes failBy times as long
+	failBy float64
+}
+
+// arrivals are the instants at which a block's rounds get requests, s from the start of a round.
+func (w world) arrivals(r *rand.Rand, long float64) (due []float64) {
+	for at := r.ExpFloat64() / w.rate; at < long; at += r.ExpFloat64() / w.rate {
+		due = append(due, at)
+	}
+	return due
+}
+
+// round runs one round from an instant on, and returns the latencies (µs, ascending) of the requests due after settling,
+// and the end, with nothing left to do. With cut, requests due in a bin with a stall or in the next three are left out.
+func (l *life) round(t treatment, at, settle float64, due []float64, cut bool) (latencies []float64, end float64) {
+	mean := l.demand * float64(l.servers) / l.rate
+	slower := max(t.slower, 1)
+	if t.fails > 0 && l.r.Float64() < t.fails {
+		slower *= t.failBy
+	}
+	for _, d := range due {
+		arrived := at + d
+		server := 0
+		for s := range l.free {
+			if l.free[s] < l.free[server] {
+				server = s
+			}
+		}
+		work := mean * slower
+		switch {
+		case l.pareto > 0:
+			work *= (l.pareto - 1) / l.pareto * math.Pow(1-l.r.Float64(), -1/l.pareto)
+		case l.spread > 0:
+			work *= math.Exp(l.spread*l.r.NormFloat64() - l.spread*l.spread/2)
+		default:
+			work *= l.r.ExpFloat64()
+		}
+		done := l.serve(server, max(arrived, l.free[server]), work)
+		l.free[server] = done
+		end = max(end, done)
+		if t.late > 0 && l.r.Float64() < t.late {
+			done += l.r.ExpFloat64() * t.lateBy / 1000
+		}
+		if d >= settle && !(cut && l.stood(arrived)) {
+			latencies = append(latencies, 1e6*(done-arrived)*max(t.times, 1))
+		}
+	}
+	slices.Sort(latencies)
+	return latencies, end
+}
+
+// rank is a percentile of ascending values, by nearest rank.
+func rank(sorted []float64, p float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, max(0, int(math.Ceil(p/100*float64(len(sorted))))-1))]
+}
+
+// stood reports whether the machine stood still in the bin of an instant or in one of the three before.
+func (l *life) stood(at float64) bool {
+	i := min(int(at/bin), len(l.still)-1)
+	return slices.Contains(l.still[max(0, i-3):i+1], true)
+}
