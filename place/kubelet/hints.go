@@ -36,16 +36,20 @@ func hintsOf(nodes uint64, serves func(set uint64) (ever, now bool)) (hints []pl
 func cpuHints(t *place.Topology, from, reusable cpuset.Set, n int, socket bool) []place.Hint {
 	units := t.Units(machine.Node)
 	var must uint64
+	type cpus struct{ free, all int32 }
+	sums := make([]cpus, 1<<len(units)) // by set
 	for i := range units {
 		if units[i].CPUs.Overlap(&reusable) > 0 {
 			must |= 1 << i
 		}
+		sums[1<<i] = cpus{int32(units[i].CPUs.Overlap(&from)), int32(units[i].Size)}
 	}
-	free, all := make([]int, 1<<len(units)), make([]int, 1<<len(units)) // sums, by set
 	hints, least := hintsOf(1<<len(units)-1, func(m uint64) (ever, now bool) {
-		u := &units[bits.TrailingZeros64(m)]
-		free[m], all[m] = free[m&(m-1)]+u.CPUs.Overlap(&from), all[m&(m-1)]+u.Size
-		return all[m] >= n, free[m] >= n && m&must == must
+		sum := &sums[m]
+		if rest := m & (m - 1); rest != 0 {
+			*sum = cpus{sums[rest].free + sums[m-rest].free, sums[rest].all + sums[m-rest].all}
+		}
+		return int(sum.all) >= n, int(sum.free) >= n && m&must == must
 	})
 	if perSocket := max(1, len(units)/len(t.Units(machine.Socket))); socket {
 		for i := range hints {
