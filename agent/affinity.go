@@ -38,10 +38,10 @@ func newAffinity(root *kernel.Root, why string) *affinity {
 	return a
 }
 
+// mask is what some processes are to have.
 type mask struct {
 	pids []int
 	attr sched.Attr
-	set  func(pid int, a sched.Attr) (undo func() error, err error)
 }
 
 // Before is what a process had before it was placed.
@@ -146,7 +146,7 @@ func (a *affinity) Enforce(_ context.Context, c *Transition) (done Enforced, err
 	}
 	var undos []func() error
 	for _, m := range masks {
-		undo, err := m.apply()
+		undo, err := a.apply(m)
 		if err != nil {
 			return done, errors.Join(err, join(undos...)())
 		}
@@ -183,10 +183,10 @@ func (a *affinity) plan(c *Transition) (masks []mask, err error) {
 		}
 		assignments, pids = append(assignments, cgroup.Assignment{Name: id, Have: have, Want: w.CPUs}), append(pids, tree)
 		if w.idle() && slices.Contains(c.Limited(), id) && state.Policy != sched.Idle {
-			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Idle}, a.set})
+			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Idle}})
 		}
 		if was != nil && was.idle() && !w.idle() && w.Before.Policy == sched.Other.String() && state.Policy == sched.Idle {
-			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Other}, a.set})
+			masks = append(masks, mask{tree, sched.Attr{Policy: sched.Other}})
 		}
 	}
 	moves, err := cgroup.Order(assignments, c.Contested(), c.Shared())
@@ -194,7 +194,7 @@ func (a *affinity) plan(c *Transition) (masks []mask, err error) {
 		return nil, err
 	}
 	for _, m := range moves {
-		masks = append(masks, mask{pids[m.Assignment], sched.Attr{Affinity: m.CPUs}, a.set})
+		masks = append(masks, mask{pids[m.Assignment], sched.Attr{Affinity: m.CPUs}})
 	}
 	return masks, nil
 }
@@ -206,13 +206,13 @@ func (a *affinity) Release(w *Workload, _ bool, _ *kernel.UndoLog) error {
 	if err != nil {
 		return err
 	}
-	if _, err = (mask{pids, sched.Attr{Affinity: w.Before.Affinity}, a.set}).apply(); err != nil {
+	if _, err = a.apply(mask{pids, sched.Attr{Affinity: w.Before.Affinity}}); err != nil {
 		return err
 	}
 	if !w.idle() || w.Before.Policy != sched.Other.String() {
 		return nil
 	}
-	_, err = mask{pids, sched.Attr{Policy: sched.Other}, a.set}.apply()
+	_, err = a.apply(mask{pids, sched.Attr{Policy: sched.Other}})
 	if errors.Is(err, syscall.EPERM) {
 		return nil
 	}
@@ -220,10 +220,10 @@ func (a *affinity) Release(w *Workload, _ bool, _ *kernel.UndoLog) error {
 }
 
 // apply sets a mask on all processes that still live, or on none.
-func (m mask) apply() (undo func() error, err error) {
+func (a *affinity) apply(m mask) (undo func() error, err error) {
 	var undos []func() error
 	for _, pid := range m.pids {
-		u, err := m.set(pid, m.attr)
+		u, err := a.set(pid, m.attr)
 		if errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

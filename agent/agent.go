@@ -17,6 +17,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,17 +198,10 @@ func (n *Node) fill() (err error) {
 			return err
 		}
 	}
-	if o.Dir == "" {
-		o.Dir = StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
-	}
+	o.Dir = cmp.Or(o.Dir, StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
+	o.Rewrites, o.Window = cmp.Or(o.Rewrites, 3), cmp.Or(o.Window, time.Minute)
 	if o.Policy == nil {
 		o.Policy = berth.Policy{}
-	}
-	if o.Rewrites == 0 {
-		o.Rewrites = 3
-	}
-	if o.Window == 0 {
-		o.Window = time.Minute
 	}
 	if o.Now == nil {
 		o.Now = time.Now

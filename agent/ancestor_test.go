@@ -93,9 +93,9 @@ func TestAncestorsArePlannedWithTheirWorkloads(t *testing.T) {
 			two.Group, two.CPUs = "pods/b/two", cpuset.MustParse("5")
 			s.place(n, two)
 			check("beside another", "0-3,5-7", "0-3,6-7", "6-7", "0-3,5")
-			s.must(n.Release(ctx, "one", false))
+			s.must(n.Release(ctx, "one", WhenEmpty))
 			check("released", "0-3,5", "0-3", "0-3", "0-3,5")
-			s.must(n.Release(ctx, "two", false))
+			s.must(n.Release(ctx, "two", WhenEmpty))
 			s.sameTree(before)
 		})
 	}
@@ -111,7 +111,7 @@ func TestKilledAmongAncestors(t *testing.T) {
 	steps := []func(*Node) error{
 		func(n *Node) error { _, err := n.Place(ctx, one); return err },
 		func(n *Node) error { _, err := n.Move(ctx, "one", cpuset.MustParse("6-7"), cpuset.Set{}); return err },
-		func(n *Node) error { return n.Release(ctx, "one", false) },
+		func(n *Node) error { return n.Release(ctx, "one", WhenEmpty) },
 	}
 	for name, newSite := range sites() {
 		if name == "memory" {
@@ -135,7 +135,7 @@ func TestKilledAmongAncestors(t *testing.T) {
 					if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
 						t.Errorf("step %d, killed at %d: it repairs %v, %v", last, at, repairs, err)
 					}
-					err := n.Release(ctx, "one", false)
+					err := n.Release(ctx, "one", WhenEmpty)
 					var none *place.NotHeldError
 					if err != nil && !errors.As(err, &none) {
 						t.Errorf("step %d, killed at %d: %v", last, at, err)

@@ -79,7 +79,7 @@ func benchmarkPlaceRelease(b *testing.B, opt Options, exclusive int) {
 					if _, err := n.Place(ctx, s); err != nil {
 						b.Fatal(err)
 					}
-					if err := n.Release(ctx, "one", false); err != nil {
+					if err := n.Release(ctx, "one", WhenEmpty); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -102,7 +102,7 @@ func TestCallerMeasure(t *testing.T) {
 	if _, err := n.Place(by(1000), spec("more", place.LS, 0, 9000101)); !errors.As(err, &denied) || !strings.Contains(denied.Rule, "may have 128 at once") {
 		t.Errorf("one more: %v", err)
 	}
-	if err := n.Release(by(1000), "w0", false); err != nil {
+	if err := n.Release(by(1000), "w0", WhenEmpty); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Place(by(1000), spec("more", place.LS, 0, 9000101)); err != nil {
@@ -130,8 +130,8 @@ func TestCallerChangesOwn(t *testing.T) {
 		all := map[string]error{}
 		_, all["resize"] = n.Resize(ctx, spec(id, place.LS, 100, 0))
 		_, all["move"] = n.Move(ctx, id, testMachine().Online, testMachine().Online.Minus(testMachine().Online))
-		all["kill"] = n.Release(ctx, id, true)
-		all["release"] = n.Release(ctx, id, false)
+		all["kill"] = n.Release(ctx, id, Kill)
+		all["release"] = n.Release(ctx, id, WhenEmpty)
 		return all
 	}
 	var denied *DeniedError
@@ -174,10 +174,10 @@ func TestCallerChangesOwn(t *testing.T) {
 	if err := h.k.Exit("9000101"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Release(by(1000), "mine", false); err != nil {
+	if err := n.Release(by(1000), "mine", WhenEmpty); err != nil {
 		t.Error(err)
 	}
-	if err := n.Release(WithCaller(context.Background(), Caller{UID: 1000, Admin: true}), "root's", false); errors.As(err, &denied) {
+	if err := n.Release(WithCaller(context.Background(), Caller{UID: 1000, Admin: true}), "root's", WhenEmpty); errors.As(err, &denied) {
 		t.Errorf("an admin may not release root's: %v", err)
 	}
 }
@@ -203,7 +203,7 @@ func TestRecordWithoutUser(t *testing.T) {
 			t.Fatalf("root's record tells a user: %s, %v", text, err)
 		}
 		var denied *DeniedError
-		if err := h.reopened(n).Release(by(1000), "old", false); !errors.As(err, &denied) {
+		if err := h.reopened(n).Release(by(1000), "old", WhenEmpty); !errors.As(err, &denied) {
 			t.Errorf("another user may release it: %v", err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestClassOfGivenGroup(t *testing.T) {
 					t.Errorf("%v %+v: repaired %v, %v", tc.class, tc.limits, repairs, err)
 				}
 			}
-			if err := n.Release(ctx, "web", false); err != nil {
+			if err := n.Release(ctx, "web", WhenEmpty); err != nil {
 				t.Fatal(err)
 			}
 			if idle, weight := w.classSettings(); idle != "0" || weight != webWeight {
@@ -145,7 +145,7 @@ func TestClassWithoutIdle(t *testing.T) {
 				t.Errorf("idle that was asked for: %v", err)
 			}
 			for _, id := range []string{"web", "batch"} {
-				if err := n.Release(ctx, id, false); err != nil {
+				if err := n.Release(ctx, id, WhenEmpty); err != nil {
 					t.Fatal(err)
 				}
 			}

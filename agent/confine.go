@@ -244,7 +244,7 @@ func (g *groups) handsOn(dir string) bool {
 // overridden are the groups that Berth did not make and whose CPUs it has
 // changed, and those that it made and could not remove, but for the workloads'.
 func (g *groups) overridden(c *Transition) []string {
-	placed, around := dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
+	var placed, around dirSet // unless there is a note
 	var dirs []string
 	for _, note := range c.Log.Notes() {
 		dir := note.Step.Path
@@ -253,6 +253,9 @@ func (g *groups) overridden(c *Transition) []string {
 			dir = path.Dir(dir)
 		case note.Step.Op != kernel.Mkdir || !g.isParent(path.Dir(dir)) || !kernel.Within(dir, g.dir):
 			continue
+		}
+		if placed == nil {
+			placed, around = dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 		}
 		if !placed.hold(dir) && !around[dir] && !c.Log.Outdated(note.Step.Path) { // outdated: another group of that name by now
 			dirs = append(dirs, dir)

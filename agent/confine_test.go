@@ -29,7 +29,7 @@ func TestGiveBack(t *testing.T) {
 	if got := w.tree()[file]; got == w.original[file] || !isNoted() {
 		t.Fatalf("with an exclusive workload: %q, noted %v", got, isNoted())
 	}
-	if err := n.Release(ctx, "api", false); err != nil {
+	if err := n.Release(ctx, "api", WhenEmpty); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.tree()[file]; got != w.original[file] || isNoted() {
@@ -79,7 +79,7 @@ func TestConfineGroupMadeAnew(t *testing.T) {
 			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != theirs.Minus(own).String() {
 				t.Errorf("kept %v: confined to %s, want %s", keep, got, theirs.Minus(own))
 			}
-			if err := n.Release(t.Context(), "api", false); err != nil {
+			if err := n.Release(t.Context(), "api", WhenEmpty); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.TrimSpace(w.tree()[dir+"/"+cpusFile]); got != "1-5" {
@@ -119,7 +119,7 @@ func TestGroupMadeAnewIsLeftAlone(t *testing.T) {
 		if _, err := n.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Release(t.Context(), "batch", false); err != nil {
+		if err := n.Release(t.Context(), "batch", WhenEmpty); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.TrimSpace(w.tree()[file]); got != "1-5" {

@@ -126,7 +126,7 @@ func ops(rng *rand.Rand) []op {
 	bigger.Request.Milli = 1000 + 1000*rng.IntN(3)
 	bigger.Limits.Weight = 50 * rng.IntN(3)
 	release := func(id string) op {
-		return op{"release " + id, id, func(n *Node) error { return n.Release(ctx, id, true) }}
+		return op{"release " + id, id, func(n *Node) error { return n.Release(ctx, id, Kill) }}
 	}
 	move := func(id, cpus string) op {
 		return op{"move " + id, id, func(n *Node) error {
@@ -139,7 +139,8 @@ func ops(rng *rand.Rand) []op {
 		resize("resize api", bigger),
 		resize("web becomes best effort", best), resize("web becomes sensitive", plain),
 		move("api", "6-7"), move("db", "4-5"), move("api", "2-3"),
-		release("api"), release("db"), release("web"), release("batch"),
+		{"release api, keeping its processes", "api", func(n *Node) error { return n.Release(ctx, "api", Keep) }},
+		add(api), release("api"), release("db"), release("web"), release("batch"),
 	}
 }
 

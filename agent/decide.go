@@ -11,7 +11,7 @@ func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
 	}
 	offer, err := place.Place(t.n.opt.Policy, s, &spec.Request)
 	if err != nil {
-		return nil, err
+		return nil, s.Blame(&spec.Request, err)
 	}
 	if kept := kept(s, spec, offer.Grant); kept != nil {
 		return kept, nil
@@ -42,7 +42,8 @@ func givenCPUs(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.
 	if err != nil {
 		return nil, err
 	}
-	return granted(s, g)
+	next, err := granted(s, g)
+	return next, s.Blame(r, err)
 }
 
 // grantOf is the grant of the given CPUs in a state in which a workload has none.

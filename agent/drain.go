@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,39 +30,49 @@ func (g *groups) Release(w *Workload, leave bool, log *kernel.UndoLog) error {
 	return err
 }
 
-// drain moves the processes of a group that Berth made to where the first one
-// came from, or to the base. Those that were moved in are left to the undo log.
+// drain moves the processes of a group that Berth made, and of those in it, to where the
+// first one came from, or to the base if that is gone: systemd removes a scope that has
+// none left. Those that can go back to where they came from are left to the undo log.
 func (g *groups) drain(w *Workload, log *kernel.UndoLog) error {
 	var errs []error
-	for _, dir := range w.Dirs {
-		text, err := readText(g.root, dir+"/cgroup.procs")
-		if err != nil {
-			errs = append(errs, kernel.IgnoreAbsent(err))
-			continue
-		}
+	below := g.below(w)
+	for i, dir := range w.Dirs {
 		back, noted := strings.TrimSuffix(dir, "/"+w.Group)+"/cgroup.procs", map[string]bool{}
 		for _, note := range log.Notes() {
-			if note.Step.Op == kernel.Attach && note.Step.Path == dir+"/cgroup.procs" {
+			if note.Step.Op == kernel.Attach && note.Step.Path == dir+"/cgroup.procs" && g.isDir(path.Dir(note.Step.Back)) {
 				back, noted[note.Step.Value] = note.Step.Back, true
 			}
 		}
-		starts := map[string]string{}
-		for _, pid := range strings.Fields(text) {
-			if p, err := kernel.ReadProcess(g.root.FS(), pid); err == nil && !noted[pid] {
-				starts[pid] = p.Start
-			}
+		errs = append(errs, g.empty(dir, back, noted))
+		for _, group := range below {
+			errs = append(errs, g.empty(g.base.Dirs()[i]+"/"+group, back, nil))
 		}
-		// Who is listed still had that start while it was in the group.
-		text, err = readText(g.root, dir+"/cgroup.procs")
-		errs = append(errs, kernel.IgnoreAbsent(err))
-		for _, pid := range strings.Fields(text) {
-			step := kernel.Step{Op: kernel.Attach, Path: back, Value: pid, Back: dir + "/cgroup.procs", Start: starts[pid]}
-			if step.Start == "" {
-				continue
-			}
-			if _, err := kernel.Apply(g.root, kernel.Plan{step}, nil); err != nil && !errors.Is(err, syscall.ESRCH) {
-				errs = append(errs, err)
-			}
+	}
+	return errors.Join(errs...)
+}
+
+// empty moves the processes of a group, but for some, to the file back.
+func (g *groups) empty(dir, back string, but map[string]bool) error {
+	text, err := readText(g.root, dir+"/cgroup.procs")
+	if err != nil {
+		return kernel.IgnoreAbsent(err)
+	}
+	starts := map[string]string{}
+	for _, pid := range strings.Fields(text) {
+		if p, err := kernel.ReadProcess(g.root.FS(), pid); err == nil && !but[pid] {
+			starts[pid] = p.Start
+		}
+	}
+	// Who is listed still had that start while it was in the group.
+	text, err = readText(g.root, dir+"/cgroup.procs")
+	errs := []error{kernel.IgnoreAbsent(err)}
+	for _, pid := range strings.Fields(text) {
+		step := kernel.Step{Op: kernel.Attach, Path: back, Value: pid, Back: dir + "/cgroup.procs", Start: starts[pid]}
+		if step.Start == "" {
+			continue
+		}
+		if _, err := kernel.Apply(g.root, kernel.Plan{step}, nil); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -36,18 +36,11 @@ type Enforced struct {
 	Finish func() error
 }
 
-func (e Enforced) undo() error {
-	if e.Undo == nil {
+func call(f func() error) error {
+	if f == nil {
 		return nil
 	}
-	return e.Undo()
-}
-
-func (e Enforced) finish() error {
-	if e.Finish == nil {
-		return nil
-	}
-	return e.Finish()
+	return f()
 }
 
 // Observed is what an Enforcer sees of a workload.

@@ -21,7 +21,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	ctx := context.Background()
 	for what, takeAway := range map[string]func(*Node) error{
-		"release": func(n *Node) error { return n.Release(ctx, "api", true) },
+		"release": func(n *Node) error { return n.Release(ctx, "api", Kill) },
 		"restore": func(n *Node) error { _, err := n.Restore(ctx); return err },
 	} {
 		h := newHost(t, fakekernel.V1())
@@ -50,7 +50,7 @@ func TestFullDiskInjected(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for what, takeAway := range map[string]func(*Node) error{
-		"release": func(n *Node) error { return n.Release(ctx, "api", true) },
+		"release": func(n *Node) error { return n.Release(ctx, "api", Kill) },
 		"restore": func(n *Node) error { _, err := n.Restore(ctx); return err },
 	} {
 		for layout, l := range layouts() {
@@ -80,7 +80,7 @@ func TestFullDiskInjected(t *testing.T) {
 				h.sameTree(placed)
 			}
 			n.touch = nil
-			if err := n.Release(ctx, "more", true); err != nil {
+			if err := n.Release(ctx, "more", Kill); err != nil {
 				t.Fatal(err)
 			}
 			n.touch = func(op string) error {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ type groups struct {
 	// theirs are the groups in the last plan that are not Berth's, and that it is not about.
 	theirs []string
 
+	// shown are workloads, by id, with plans for their limits that the kernel showed in full
+	// when everything was last compared.
+	shown map[string]shown
+
 	idleWhy   string // why there is no cpu.idle
 	idleKnown bool
 }
@@ -63,7 +68,7 @@ func (g *groups) isParent(dir string) bool {
 // cannot be given by control group. For root the base is the top of each tree
 // as it is mounted, so that all processes of the host find the same one.
 func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
-	g := &groups{root: root, host: host}
+	g := &groups{root: root, host: host, shown: map[string]shown{}}
 	if t, ok := host.Hierarchy(cgroup.CPUSet); ok {
 		g.own = t.Own
 		g.version = t.Version
@@ -274,7 +279,11 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 	if err != nil {
 		return done, errors.Join(err, disable())
 	}
-	done.Undo = join(disable, restore)
+	follow, err := g.follow(c)
+	done.Undo = join(disable, restore, follow)
+	if err != nil {
+		return done, errors.Join(err, done.Undo())
+	}
 	if err := g.verify(c); err != nil {
 		return done, errors.Join(err, done.Undo())
 	}
@@ -353,6 +362,7 @@ func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
 // difference is what it takes to get from what the kernel shows to what c is to come to.
 func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 	g.theirs = nil
+	maps.DeleteFunc(g.shown, func(id string, s shown) bool { return c.After(id) != s.of })
 	fresh := map[string]bool{}
 	for _, id := range c.About() {
 		w := c.After(id)
@@ -366,16 +376,14 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 		fresh[id] = len(plan) > 0
 		all = append(all, plan...)
 	}
-	idle, err := g.idle(c)
-	if err != nil {
+	add := func(plan kernel.Plan, err error) error {
+		all = append(all, plan...)
+		return err
+	}
+	if err := add(g.idle(c)); err != nil {
 		return nil, err
 	}
-	all = append(all, idle...)
 	subtrees, err := g.subtrees(c, fresh)
-	if err != nil {
-		return nil, err
-	}
-	placing, err := g.place(subtrees, c)
 	if err != nil {
 		return nil, err
 	}
@@ -383,24 +391,18 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	wider, err := g.widen(c, around)
-	if err != nil {
+	if err := cmp.Or(add(g.widen(c, around)), add(g.place(subtrees, c)), add(around.Narrow(), nil)); err != nil {
 		return nil, err
 	}
-	all = slices.Concat(all, wider, placing, around.Narrow())
 	for _, id := range c.Limited() {
-		plan, err := g.limits(c, id, fresh[id])
-		if err != nil {
+		if err := add(g.limits(c, id, fresh[id])); err != nil {
 			return nil, err
 		}
-		all = append(all, plan...)
 	}
 	for _, id := range c.About() {
-		plan, err := g.attach(c, id, fresh[id])
-		if err != nil {
+		if err := add(g.attach(c, id, fresh[id])); err != nil {
 			return nil, err
 		}
-		all = append(all, plan...)
 	}
 	return all, nil
 }
@@ -423,6 +425,9 @@ func (g *groups) attach(c *Transition, id string, fresh bool) (plan kernel.Plan,
 		steps, err := group.Attach(pid)
 		if err != nil {
 			return nil, err
+		}
+		if of := holder(c, steps); of != nil && w.Spec.Descendants && of.ID() != id {
+			return nil, &GroupError{of.Group, fmt.Sprintf("process %d is in it, of workload %q", pid, of.ID())}
 		}
 		plan = append(plan, steps...)
 	}

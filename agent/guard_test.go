@@ -96,7 +96,7 @@ func TestKilledGuard(t *testing.T) {
 			guardOff(h)
 			h.batch("guard off", "0-1")
 		}
-		if err := n.Release(ctx, "web", false); err != nil {
+		if err := n.Release(ctx, "web", WhenEmpty); err != nil {
 			t.Error(err)
 		}
 		if !guardFirst {
@@ -107,7 +107,7 @@ func TestKilledGuard(t *testing.T) {
 
 	// A guard that came after the node, and was killed above its value.
 	for what, after := range map[string]func(h *host) error{
-		"release": func(h *host) error { return h.open().Release(ctx, "web", false) },
+		"release": func(h *host) error { return h.open().Release(ctx, "web", WhenEmpty) },
 		"restore": func(h *host) error { _, err := Restore(ctx, h.options()); return err },
 	} {
 		h := guarded(t)
@@ -149,7 +149,7 @@ func TestLivingGuard(t *testing.T) {
 		if guardFirst {
 			end(h, g)
 		}
-		if err := n.Release(ctx, "web", false); err != nil {
+		if err := n.Release(ctx, "web", WhenEmpty); err != nil {
 			t.Error(err)
 		}
 		h.batch("released", "0-3")
@@ -165,7 +165,7 @@ func TestLivingGuard(t *testing.T) {
 	n := h.open()
 	h.place(n, own)
 	g := h.narrow("1")
-	if err := n.Release(ctx, "web", false); err != nil {
+	if err := n.Release(ctx, "web", WhenEmpty); err != nil {
 		t.Error(err)
 	}
 	end(h, g)

@@ -62,7 +62,7 @@ func TestIdleAgainstTheHost(t *testing.T) {
 			shows("resized", "1")
 
 			for _, id := range []string{"batch", "web"} {
-				if err := n.Release(ctx, id, false); err != nil {
+				if err := n.Release(ctx, id, WhenEmpty); err != nil {
 					t.Fatal(err)
 				}
 			}

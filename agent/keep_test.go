@@ -97,7 +97,7 @@ func TestCorruptRecord(t *testing.T) {
 			}
 			h.sameTree(tree)
 			kept(file)
-			if err := n.Release(ctx, "db", false); err != nil {
+			if err := n.Release(ctx, "db", WhenEmpty); err != nil {
 				t.Errorf("released beside it: %v", err)
 			}
 			if !slices.Contains(h.kinds(), Failed) || slices.Contains(h.kinds(), Dropped) {
@@ -206,7 +206,7 @@ func TestNewerRecord(t *testing.T) {
 		"place":   func() error { _, err := n.Place(ctx, spec("api", place.LS, 0, 9000102)); return err }(),
 		"move":    func() error { _, err := n.Move(ctx, "api", cpuset.MustParse("1"), cpuset.Set{}); return err }(),
 		"resize":  func() error { _, err := n.Resize(ctx, spec("api", place.LS, 0, 0)); return err }(),
-		"release": n.Release(ctx, "api", true),
+		"release": n.Release(ctx, "api", Kill),
 	} {
 		if err == nil || what != "place" && !strings.Contains(err.Error(), "newer berth") {
 			t.Errorf("%s: %v", what, err)
@@ -215,7 +215,7 @@ func TestNewerRecord(t *testing.T) {
 	if _, err := n.Reconcile(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := n.Release(ctx, "db", true); err != nil {
+	if err := n.Release(ctx, "db", Kill); err != nil {
 		t.Error(err)
 	}
 	if w, err := h.reader().Get(ctx, "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), "newer berth") {
@@ -733,10 +733,10 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 	var occupied *OccupiedError
-	if err := n.Release(ctx, "api", false); !errors.As(err, &occupied) {
+	if err := n.Release(ctx, "api", WhenEmpty); !errors.As(err, &occupied) {
 		t.Errorf("release of a living one: %v", err)
 	}
-	if err := n.Release(ctx, "api", true); err != nil {
+	if err := n.Release(ctx, "api", Kill); err != nil {
 		t.Error(err)
 	}
 	if got := f.state[9000100].Affinity; got != all {

@@ -157,7 +157,7 @@ func (h *realHost) op(rng *rand.Rand) op {
 		first, _ := h.opt.Machine.Online.First()
 		return op{"move", id, func(n *Node) error { _, err := n.Move(ctx, id, cpuset.MustOf(first), cpuset.Set{}); return err }}
 	}
-	return op{"release", id, func(n *Node) error { return n.Release(ctx, id, true) }}
+	return op{"release", id, func(n *Node) error { return n.Release(ctx, id, Kill) }}
 }
 
 // A process that changes a node on the live kernel is killed at random instants.

@@ -18,14 +18,20 @@ import (
 // limits plans a workload's settings beyond placing, as far as they are not
 // what the kernel shows.
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
-	to := c.After(id)
+	to, from := c.After(id), c.Before(id)
+	if s, ok := g.shown[id]; ok && from == to && !fresh {
+		if differs, err := g.differing(c, s.plan); err == nil && len(differs) == 0 {
+			return nil, nil
+		}
+		delete(g.shown, id)
+	}
 	group := g.base.Child(to.Group)
 	l, lack := g.settings(&to.Spec)
 	if why := g.noIdle(); why != "" && l.Idle == cgroup.On {
 		return nil, fmt.Errorf("limits of workload %q: %w", id, &kernel.NotSupportedError{Feature: "cpu.idle", Reason: why, Remedy: "give it a weight instead"})
 	}
 	all := l.Settings()
-	if from := c.Before(id); from != nil {
+	if from != nil && from != to {
 		before, _ := g.settings(&from.Spec)
 		was := map[string]desired.Values{id: desired.Base("limits", ofLimits(before))}
 		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
@@ -52,8 +58,12 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	if err != nil || fresh {
 		return plan, err
 	}
+	whole := plan
 	if plan, err = g.differing(c, plan); err != nil {
 		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+	}
+	if len(plan) == 0 && from == to && !slices.ContainsFunc(all.IDs(), dynamic) {
+		g.shown[id] = shown{to, whole}
 	}
 	if i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 }); i >= 0 {
 		// The kernel forgets the weight of a group that becomes idle: written before,
@@ -66,6 +76,17 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		plan = slices.Insert(plan, i, reset...)
 	}
 	return plan, nil
+}
+
+// shown is a workload with a plan for its limits.
+type shown struct {
+	of   *Workload
+	plan kernel.Plan
+}
+
+// dynamic reports whether the steps for a setting depend on what the kernel shows.
+func dynamic(id knob.ID) bool {
+	return id.Controller == cgroup.CPUSet || id.Name == "quota" || id.Name == "burst"
 }
 
 // ofLimits are the settings of limits but for those of placing.

@@ -53,3 +53,58 @@ func TestDroppedLimits(t *testing.T) {
 		})
 	}
 }
+
+// Whatever another writes into a setting is found, also if nothing had changed at the
+// comparison before.
+func TestLimitsDriftLater(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, l := range []cgroup.Limits{
+				{Weight: 50, Quota: 20 * time.Millisecond, Burst: 10 * time.Millisecond, MemoryMax: 1 << 20},
+				{Idle: cgroup.On, Quota: 10 * time.Millisecond, Period: 10 * time.Millisecond},
+				{Weight: 7, MemoryMax: 2 << 20},
+			} {
+				h := newHost(t, layout)
+				h.opt.Keep, h.opt.Rewrites = true, 1000
+				n := h.open()
+				plain := spec("web", place.LS, 0, 0)
+				h.place(n, plain)
+				before := h.tree()
+				plain.Limits = l
+				if _, err := n.Resize(t.Context(), plain); err != nil {
+					t.Fatal(err)
+				}
+				want := h.tree()
+				compare := func(repaired int) {
+					t.Helper()
+					if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) < repaired || repaired == 0 && len(repairs) > 0 {
+						t.Errorf("%+v: repairs %+v, %v", l, repairs, err)
+					}
+					h.sameTree(want)
+				}
+				for file, text := range want {
+					if before[file] == text || strings.HasPrefix(path.Base(file), "cgroup.") {
+						continue
+					}
+					compare(0)
+					compare(0)
+					if err := h.k.WriteFile(file, before[file]); err != nil {
+						continue // the kernel refuses that value: it is locked
+					}
+					compare(1)
+				}
+				// What it shows still is not all that there is to do.
+				compare(0)
+				plain.Limits = cgroup.Limits{}
+				if _, err := n.Resize(t.Context(), plain); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(before, h.tree()); diff != "" {
+					t.Errorf("%d: without limits (-before +after):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}

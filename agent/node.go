@@ -24,13 +24,7 @@ func limitless(l cgroup.Limits) bool { return reflect.DeepEqual(l, cgroup.Limits
 // that may not be placed a *GroupError; what the policy refuses is of package place,
 // what the kernel refuses a *kernel.StepError. After an error everything is as it was.
 func (n *Node) Place(ctx context.Context, spec Spec) (Workload, error) {
-	still := n.processesOf(spec)
-	return n.edit(ctx, spec, Placed, func(t *transaction, spec Spec) (*Transition, error) {
-		if err := still(); err != nil {
-			return nil, err
-		}
-		return t.placed(spec)
-	})
+	return n.edit(ctx, spec, func(t *transaction) (*Transition, error) { return t.placed(spec) })
 }
 
 // Preview returns what Place, or for an id that is held Resize, would come to,
@@ -74,7 +68,7 @@ func (t *transaction) preview(spec Spec) (w Workload, plan kernel.Plan, err erro
 // process and owner stay. The policy keeps it where it is as far as it can; a
 // policy that cannot resize in place refuses.
 func (n *Node) Resize(ctx context.Context, spec Spec) (Workload, error) {
-	return n.edit(ctx, spec, Changed, func(t *transaction, spec Spec) (*Transition, error) {
+	return n.edit(ctx, spec, func(t *transaction) (*Transition, error) {
 		id := spec.Request.ID
 		err := t.mayChange("resize", id)
 		if err == nil {
@@ -90,7 +84,7 @@ func (n *Node) Resize(ctx context.Context, spec Spec) (Workload, error) {
 // Move gives a workload other CPUs, and memory nodes if there are any.
 func (n *Node) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (Workload, error) {
 	spec := Spec{Request: place.Request{ID: id}}
-	return n.edit(ctx, spec, Changed, func(t *transaction, _ Spec) (*Transition, error) {
+	return n.edit(ctx, spec, func(t *transaction) (*Transition, error) {
 		if cpus.IsEmpty() {
 			return nil, &place.InvalidError{ID: id, Reason: "no CPUs to move to"}
 		}
@@ -103,38 +97,19 @@ func (n *Node) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (Work
 	})
 }
 
-func (n *Node) edit(ctx context.Context, spec Spec, kind EventKind, draft func(*transaction, Spec) (*Transition, error)) (w Workload, err error) {
-	id := spec.Request.ID
-	if err := spec.Validate(); err != nil {
-		return w, err
-	}
-	asked := n.opt.Now()
-	tried := false
-	err = n.change(ctx, func(t *transaction) error {
-		tried = true
-		c, err := draft(t, spec)
-		if err == nil {
-			err = t.commit(c)
+// edit makes a change of one workload, from the decision on, in one go.
+func (n *Node) edit(ctx context.Context, spec Spec, decide func(*transaction) (*Transition, error)) (w Workload, err error) {
+	c, tried, err := n.draft(ctx, []Spec{spec}, func(c *Change) (err error) {
+		if c.to, err = decide(c.t); err == nil {
+			err = c.enforce()
 		}
-		if err != nil {
-			return err
-		}
-		w = t.workload(t.snapshot, id)
-		now := n.opt.Now()
-		text := "CPUs " + w.CPUs.String()
-		seen := n.enforcer.Observe(&w)
-		if granted := t.records[id].Workload.CPUs; granted != w.CPUs {
-			note, _ := t.leftAlone(seen.CPUFile, seen.CPUFile, granted)
-			text = fmt.Sprintf("CPUs %s are granted; %s", granted, note)
-		}
-		if seen.Lack != "" {
-			text += "; " + seen.Lack
-		}
-		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: text, Took: now.Sub(asked)})
-		return nil
+		return err
 	})
+	if err == nil {
+		w, err = c.commit()
+	}
 	if err != nil && tried {
-		n.opt.Events(Event{Time: n.opt.Now(), Kind: Refused, ID: id, Text: err.Error(), Err: err})
+		n.opt.Events(Event{Time: n.opt.Now(), Kind: Refused, ID: spec.Request.ID, Text: err.Error(), Err: err})
 	}
 	return w, err
 }
@@ -172,19 +147,20 @@ func (t *transaction) resized(v snapshot, spec Spec) (*Transition, error) {
 		return nil, t.foreign(id)
 	}
 	spec.Group, spec.PID, spec.Owner = was.Workload.Spec.Group, was.Workload.Spec.PID, was.Workload.Spec.Owner
+	var state *place.State
 	var err error
 	if spec.CPUs.IsEmpty() {
 		var offer place.Offer
 		if offer, err = place.Resize(t.n.opt.Policy, v.state, &spec.Request); err == nil {
-			v.state, err = v.state.Commit(bound(offer, spec.Mems))
+			state, err = v.state.Commit(bound(offer, spec.Mems))
 		}
 	} else {
-		v.state, err = givenCPUs(v.state, &spec.Request, spec.CPUs, spec.Mems)
+		state, err = givenCPUs(v.state, &spec.Request, spec.CPUs, spec.Mems)
 	}
 	if err != nil {
-		return nil, err
+		return nil, v.state.Blame(&spec.Request, err)
 	}
-	v.records = maps.Clone(v.records)
+	v.state, v.records = state, maps.Clone(v.records)
 	v.change(id, func(w *Workload) { w.Spec = spec })
 	return t.to(v, id), nil
 }
@@ -218,16 +194,16 @@ func (t *transaction) present(id string) Workload {
 	return w
 }
 
-// Groups returns the group of each workload, by id; with affinity it is "".
-func (n *Node) Groups(ctx context.Context) (groups map[string]string, err error) {
+// Groups returns the group of each workload, with affinity "", and the CPUs of its own, by id.
+func (n *Node) Groups(ctx context.Context) (groups map[string]string, own map[string]cpuset.Set, err error) {
 	err = n.look(ctx, func(t *transaction) error {
-		groups = make(map[string]string, len(t.records))
+		groups, own = make(map[string]string, len(t.records)), make(map[string]cpuset.Set, len(t.records))
 		for id, b := range t.records {
-			groups[id] = b.Workload.Group
+			groups[id], own[id] = b.Workload.Group, b.Workload.Grant.Own
 		}
 		return nil
 	})
-	return groups, err
+	return groups, own, err
 }
 
 // Get returns one workload, or a *place.NotHeldError.

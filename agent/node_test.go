@@ -39,7 +39,7 @@ func TestPlaceAndRelease(t *testing.T) {
 				t.Errorf("nothing has drifted: %v, %v", repairs, err)
 			}
 			for _, id := range []string{"api", "batch"} {
-				if err := n.Release(ctx, id, false); err == nil {
+				if err := n.Release(ctx, id, WhenEmpty); err == nil {
 					t.Errorf("released %s with processes", id)
 				}
 			}
@@ -49,7 +49,7 @@ func TestPlaceAndRelease(t *testing.T) {
 				}
 			}
 			for _, id := range []string{"api", "batch"} {
-				if err := n.Release(ctx, id, false); err != nil {
+				if err := n.Release(ctx, id, WhenEmpty); err != nil {
 					t.Error(err)
 				}
 			}

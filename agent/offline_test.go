@@ -28,7 +28,7 @@ func TestOfflineV1(t *testing.T) {
 	db := w.place(n, spec("db", place.LSE, 1000, 9000101))
 	w.look()
 	w.exclusive("offline", []Workload{api}, []Workload{api, db})
-	if err := n.Release(t.Context(), "db", true); err != nil {
+	if err := n.Release(t.Context(), "db", Kill); err != nil {
 		t.Error(err)
 	}
 	n.Close()

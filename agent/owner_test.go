@@ -60,7 +60,7 @@ func TestOneNodePerTree(t *testing.T) {
 			if all, err := b.List(ctx); err != nil || len(all) > 0 {
 				t.Errorf("the other's list: %v, %v", all, err)
 			}
-			if err := a.Release(ctx, "api", true); err != nil {
+			if err := a.Release(ctx, "api", Kill); err != nil {
 				t.Fatal(err)
 			}
 			h.place(b, spec("other", place.LSE, 2000, 9000101))
@@ -291,7 +291,7 @@ func TestMarksOfStrangers(t *testing.T) {
 				t.Skipf("the test's directory cannot be marked so: %v", err)
 			}
 			h.place(n, spec("api", place.LSE, 2000, 9000100))
-			if err := n.Release(t.Context(), "api", true); err != nil {
+			if err := n.Release(t.Context(), "api", Kill); err != nil {
 				t.Fatal(err)
 			}
 			other := h.neighbour(t, "b")

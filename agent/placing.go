@@ -116,11 +116,13 @@ func (g *groups) gather(c *Transition, dir string, theirs *int) ([]member, error
 		return nil, err
 	}
 	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.IsDir() })
-	if uid, err := g.owner(dir); err != nil {
+	stat, err := g.stat(dir)
+	if err != nil {
 		return nil, err
-	} else if uid != 0 && uid != os.Geteuid() {
+	}
+	if stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
 		if *theirs += len(entries); *theirs > maxTheirs {
-			return nil, fmt.Errorf("user %d has more than %d groups in /%s, which would have to follow it", uid, maxTheirs, dir)
+			return nil, fmt.Errorf("user %d has more than %d groups in /%s, which would have to follow it", stat.Uid, maxTheirs, dir)
 		}
 	}
 	for _, e := range entries {
@@ -136,16 +138,16 @@ func (g *groups) gather(c *Transition, dir string, theirs *int) ([]member, error
 	return all, nil
 }
 
-func (g *groups) owner(dir string) (uid int, err error) {
+func (g *groups) stat(dir string) (*syscall.Stat_t, error) {
 	info, err := fs.Stat(g.root.FS(), dir)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return 0, fmt.Errorf("/%s: its owner is not known", dir)
+		return nil, fmt.Errorf("/%s: its owner is not known", dir)
 	}
-	return int(stat.Uid), nil
+	return stat, nil
 }
 
 // unreachable reports whether an error says that a group is gone, or has a name by which
@@ -157,12 +159,8 @@ func unreachable(err error) bool {
 
 // isLeaf reports whether a group is known to have none below it.
 func (g *groups) isLeaf(dir string) bool {
-	info, err := fs.Stat(g.root.FS(), dir)
-	if err != nil {
-		return false
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && stat.Nlink == kernel.LeafLinks
+	stat, err := g.stat(dir)
+	return err == nil && stat.Nlink == kernel.LeafLinks
 }
 
 func (g *groups) member(c *Transition, dir string) (member, error) {

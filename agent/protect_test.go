@@ -68,7 +68,7 @@ func TestProtected(t *testing.T) {
 			reconcile()
 			check("protected again", protected)
 
-			if err := n.Release(ctx, "api", true); err != nil {
+			if err := n.Release(ctx, "api", Kill); err != nil {
 				t.Fatal(err)
 			}
 			w.sameTree(before)

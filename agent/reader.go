@@ -69,7 +69,7 @@ func (n *Node) readUnlocked(b *nodeState) error {
 	if err != nil {
 		return err
 	}
-	if err := n.resurvey(); err != nil {
+	if err := n.resurvey(texts); err != nil {
 		n.noteUnread("", err.Error())
 	}
 	if _, cut := texts[dirtyFile]; cut || !settled {

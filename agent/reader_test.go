@@ -119,7 +119,7 @@ func TestReaderAmidChange(t *testing.T) {
 	if _, err := n.Move(ctx, "api", cpuset.MustParse("6-7"), cpuset.Set{}); err != nil {
 		t.Error(err)
 	}
-	if err := n.Release(ctx, "db", true); err != nil {
+	if err := n.Release(ctx, "db", Kill); err != nil {
 		t.Error(err)
 	}
 	n.touch = nil
@@ -163,7 +163,7 @@ func TestSettingsAreKept(t *testing.T) {
 	h.place(n, spec("api", place.LSE, 2000, 9000100))
 	holds("named", command("two", "b"), "two", "b")
 	holds("as named last", command(""), "two", "b")
-	if err := n.Release(ctx, "api", true); err != nil {
+	if err := n.Release(ctx, "api", Kill); err != nil {
 		t.Fatal(err)
 	}
 	holds("after the last workload", command(""), "", "")

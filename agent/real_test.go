@@ -304,7 +304,7 @@ func TestRealGroups(t *testing.T) {
 	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
 		t.Errorf("nothing has drifted: %v, %v", repairs, err)
 	}
-	if err := n.Release(ctx, "api", true); err != nil {
+	if err := n.Release(ctx, "api", Kill); err != nil {
 		t.Error(err)
 	}
 	if got := h.affinity(batch); got != all || webRunsOn() != all {

@@ -38,7 +38,7 @@ type record struct {
 	// format is that of a newer version, if one wrote the record: then it is not changed.
 	format int
 	// unknown are fields that this version does not know, to be written again.
-	unknown any
+	unknown map[string]any
 }
 
 // head is the first line of a file: its format and the checksum (SHA-256, hex) of
@@ -117,39 +117,24 @@ func readRecord(text []byte) (*record, error) {
 	if err := json.Unmarshal(data, b); err != nil {
 		return nil, err
 	}
-	known, err := json.Marshal(b)
-	if err != nil {
-		return nil, err
-	}
 	there, err := plain(data)
 	if err != nil {
 		return nil, err
 	}
-	mine, err := plain(known)
+	mine, err := b.fields()
 	if err != nil {
 		return nil, err
 	}
-	b.unknown = fieldsBeside(there, mine)
+	b.unknown, _ = fieldsBeside(there, mine).(map[string]any)
 	if newer == nil {
 		return b, nil
 	}
 	b.format = newer.format
-	if b.Workload == nil || b.Workload.Grant == nil || b.Workload.Grant.Own.IsEmpty() && field(b.unknown, "workload", "grant") != nil {
+	unknown, _ := b.unknown["workload"].(map[string]any)
+	if b.Workload == nil || b.Workload.Grant == nil || b.Workload.Grant.Own.IsEmpty() && unknown["grant"] != nil {
 		return nil, newer
 	}
 	return b, nil
-}
-
-// field is a field of an object in objects, or nil.
-func field(object any, names ...string) any {
-	for _, name := range names {
-		in, ok := object.(map[string]any)
-		if !ok {
-			return nil
-		}
-		object = in[name]
-	}
-	return object
 }
 
 func (r *record) text() ([]byte, error) {
@@ -157,15 +142,20 @@ func (r *record) text() ([]byte, error) {
 	if r.unknown == nil {
 		return seal(r)
 	}
-	data, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	mine, err := plain(data)
+	mine, err := r.fields()
 	if err != nil {
 		return nil, err
 	}
 	return seal(withFields(mine, r.unknown))
+}
+
+// fields are those of the record that this version knows.
+func (r *record) fields() (any, error) {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return plain(data)
 }
 
 // plain is a JSON text as maps, slices and numbers.

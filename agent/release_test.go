@@ -64,9 +64,9 @@ func TestReleaseWaitsWithoutLock(t *testing.T) {
 			t.Parallel()
 			h, n, w := stuck(t, layout)
 			ended := make(chan error, 1)
-			go func() { ended <- n.Release(t.Context(), "api", true) }()
+			go func() { ended <- n.Release(t.Context(), "api", Kill) }()
 			h.releasing(n, "api")
-			end, since, err := n.beginRelease(t.Context(), "api", true)
+			end, since, err := n.beginRelease(t.Context(), "api", Kill)
 			if err != nil || end == nil {
 				t.Fatalf("a second release: %v", err)
 			}
@@ -75,7 +75,7 @@ func TestReleaseWaitsWithoutLock(t *testing.T) {
 				t.Errorf("db has %s, and api still runs on %s", other.Grant.Own, w.Grant.Own)
 			}
 			var occupied *OccupiedError
-			if err := n.Release(t.Context(), "api", false); !errors.As(err, &occupied) {
+			if err := n.Release(t.Context(), "api", WhenEmpty); !errors.As(err, &occupied) {
 				t.Errorf("release without kill: %v", err)
 			}
 			if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) > 0 {
@@ -109,7 +109,7 @@ func TestReleaseStuck(t *testing.T) {
 			h, n, w := stuck(t, layout)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 			defer cancel()
-			err := n.Release(ctx, "api", true)
+			err := n.Release(ctx, "api", Kill)
 			var stuck *StuckError
 			var alive *kernel.AliveError
 			if !errors.As(err, &stuck) || stuck.ID != "api" || len(stuck.Left) != 1 || stuck.Left[0].PID != 9000100 || stuck.Left[0].State != "D" ||
@@ -151,7 +151,7 @@ func TestReleaseStuckKilledAtEveryPoint(t *testing.T) {
 					alive = survives(doomed, func() {
 						ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 						defer cancel()
-						_ = doomed.Release(ctx, "api", true)
+						_ = doomed.Release(ctx, "api", Kill)
 					})
 					name := fmt.Sprintf("killed at %d, after %v", at, after)
 					n = h.open()
@@ -167,7 +167,7 @@ func TestReleaseStuckKilledAtEveryPoint(t *testing.T) {
 					}
 					h.wake()
 					if !is.Releasing {
-						if err := n.Release(t.Context(), "api", true); err != nil {
+						if err := n.Release(t.Context(), "api", Kill); err != nil {
 							t.Errorf("%s: release again: %v", name, err)
 						}
 					} else if _, err := n.Reconcile(t.Context()); err != nil {
@@ -193,7 +193,7 @@ func TestReleaseGoesOn(t *testing.T) {
 	h := v2(t)
 	n := h.open()
 	h.place(n, spec("api", place.LSE, 2000, 9000100))
-	if _, _, err := n.beginRelease(t.Context(), "api", true); err != nil {
+	if _, _, err := n.beginRelease(t.Context(), "api", Kill); err != nil {
 		t.Fatal(err)
 	}
 	n.Close()
@@ -211,11 +211,11 @@ func TestReleaseOfAnother(t *testing.T) {
 	h := v2(t)
 	n := h.open()
 	h.place(n, spec("api", place.LSE, 2000, 9000100))
-	_, since, err := n.beginRelease(t.Context(), "api", true)
+	_, since, err := n.beginRelease(t.Context(), "api", Kill)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Release(t.Context(), "api", true); err != nil {
+	if err := n.Release(t.Context(), "api", Kill); err != nil {
 		t.Fatal(err)
 	}
 	h.now = h.now.Add(time.Second)
@@ -251,7 +251,7 @@ func TestReleaseFrozen(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if err := n.Release(ctx, "api", true); err != nil {
+		if err := n.Release(ctx, "api", Kill); err != nil {
 			t.Error(err)
 		}
 		if all, err := n.List(t.Context()); err != nil || len(all) > 0 {
@@ -273,7 +273,7 @@ func TestReleaseOnFullDisk(t *testing.T) {
 			}
 			return nil
 		}
-		if err := n.Release(t.Context(), "api", true); err != nil {
+		if err := n.Release(t.Context(), "api", Kill); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		n.touch = nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -18,12 +19,12 @@ import (
 type Change struct {
 	t        *transaction
 	to       *Transition
+	refusals []Refusal
+	asked    time.Time
 	batch    batch
-	noted    bool
+	noted    bool // batch is written down, and done is done
 	done     Enforced
 	over     bool
-	asked    time.Time
-	refusals []Refusal
 }
 
 // Refusal is a workload that Adopt has no place for.
@@ -40,10 +41,11 @@ var ErrOver = errors.New("the change was committed or aborted before")
 // Workloads that are a pod, all of one Request.Group, are placed as the policy places pods.
 // Errors are as of Place.
 func (n *Node) Reserve(ctx context.Context, specs []Spec) (*Change, error) {
-	return n.draft(ctx, specs, func(t *transaction) (*Transition, []Refusal, error) {
-		c, err := t.reserved(specs)
-		return c, nil, err
+	c, _, err := n.draft(ctx, specs, func(c *Change) (err error) {
+		c.to, err = c.t.reserved(specs)
+		return err
 	})
+	return c, err
 }
 
 // Adopt decides where workloads are to be that run already. Each keeps the CPUs that it
@@ -52,31 +54,41 @@ func (n *Node) Reserve(ctx context.Context, specs []Spec) (*Change, error) {
 // are resized. Workloads that there is no place for are in Refusals, and do not keep the
 // others from theirs.
 func (n *Node) Adopt(ctx context.Context, specs []Spec) (*Change, error) {
-	return n.draft(ctx, specs, func(t *transaction) (*Transition, []Refusal, error) { return t.adopted(specs) })
+	c, _, err := n.draft(ctx, specs, func(c *Change) error {
+		c.to, c.refusals = c.t.adopted(specs)
+		return nil
+	})
+	return c, err
 }
 
-func (n *Node) draft(ctx context.Context, specs []Spec, decide func(*transaction) (*Transition, []Refusal, error)) (*Change, error) {
+// draft has a change decided, and leaves the node locked for it; tried is false if it did
+// not come to that.
+func (n *Node) draft(ctx context.Context, specs []Spec, decide func(*Change) error) (drafted *Change, tried bool, err error) {
 	for i := range specs {
 		if err := specs[i].Validate(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	c := &Change{asked: n.opt.Now()}
-	still := n.processesOf(specs...)
+	asked, still := n.opt.Now(), n.processesOf(specs)
 	n.mu.Lock()
-	t, err := n.transact(ctx, func(t *transaction) error {
+	defer func() {
+		if drafted == nil {
+			n.mu.Unlock()
+		}
+	}()
+	var c *Change
+	err = n.transact(ctx, func(t *transaction) error {
+		c, tried = &Change{t: t, asked: asked}, true
 		err := errors.Join(t.corrupt(), still())
 		if err == nil {
-			c.to, c.refusals, err = decide(t)
+			err = decide(c)
 		}
 		return err
 	})
 	if err != nil {
-		n.mu.Unlock()
-		return nil, err
+		return nil, tried, err
 	}
-	c.t = t
-	return c, nil
+	return c, tried, nil
 }
 
 // Updates returns what the change comes to, for the new workloads and for all others.
@@ -95,39 +107,67 @@ func (c *Change) Enforce(ctx context.Context) (err error) {
 		return nil
 	}
 	c.t.ctx = ctx
+	return c.enforce()
+}
+
+func (c *Change) enforce() (err error) {
 	if c.batch, err = c.t.note(c.to); err != nil {
 		return err
 	}
-	if c.done, err = c.t.enforce(c.to); err != nil {
-		c.done = Enforced{}
+	done, err := c.t.enforce(c.to)
+	if err != nil {
 		return errors.Join(err, c.t.abandon())
 	}
-	c.noted = true
+	c.done, c.noted = done, true
 	return nil
 }
 
 // Commit makes the change the truth, and ends it. After an error everything is as it was.
 func (c *Change) Commit() error {
-	if c.over {
-		return ErrOver
-	}
-	err := c.establish()
-	if err == nil {
-		c.tell()
-	}
-	return c.end(err)
+	_, err := c.commit()
+	return err
 }
 
+func (c *Change) commit() (w Workload, err error) {
+	if c.over {
+		return w, ErrOver
+	}
+	c.over = true
+	defer c.t.n.mu.Unlock()
+	if err = c.establish(); err == nil {
+		w = c.tell()
+	}
+	return w, c.t.n.end(err)
+}
+
+// establish makes the change the truth, or undoes it. What fails once it is the truth is
+// done by the next transaction, which finds that this one has not ended.
 func (c *Change) establish() (err error) {
+	t := c.t
 	if !c.noted {
-		if c.batch, err = c.t.note(c.to); err != nil {
+		if c.batch, err = t.note(c.to); err != nil {
 			return err
 		}
 	}
-	return c.t.establish(c.to, c.batch, c.done)
+	if err := t.commitBatch(c.batch); err != nil {
+		return errors.Join(err, call(c.done.Undo), t.abandon())
+	}
+	t.snapshot = c.to.to
+	err = t.install(c.batch)
+	if err == nil {
+		err = call(c.done.Finish)
+	}
+	if err == nil {
+		err = t.markClean()
+	}
+	if err != nil {
+		t.n.tell(Failed, "", "", err.Error())
+	}
+	return nil
 }
 
-func (c *Change) tell() {
+// tell reports what has come about, and returns the last of the workloads as it is now.
+func (c *Change) tell() (w Workload) {
 	n := c.t.n
 	now := n.opt.Now()
 	for _, id := range c.to.focus {
@@ -135,39 +175,43 @@ func (c *Change) tell() {
 		if c.to.from.records[id] != nil {
 			kind = Changed
 		}
-		w := c.t.records[id].Workload
+		w = c.t.workload(c.t.snapshot, id)
 		text := "CPUs " + w.CPUs.String()
+		seen := n.enforcer.Observe(&w)
+		if granted := c.t.records[id].Workload.CPUs; granted != w.CPUs {
+			note, _ := c.t.leftAlone(seen.CPUFile, seen.CPUFile, granted)
+			text = fmt.Sprintf("CPUs %s are granted; %s", granted, note)
+		}
 		if w.State == Reserved {
 			text += ", reserved"
+		}
+		if seen.Lack != "" {
+			text += "; " + seen.Lack
 		}
 		n.opt.Events(Event{Time: now, Kind: kind, ID: id, Text: text, Took: now.Sub(c.asked)})
 	}
 	for _, r := range c.refusals {
 		n.opt.Events(Event{Time: now, Kind: Refused, ID: r.ID, Text: r.Err.Error(), Err: r.Err})
 	}
+	return w
 }
 
 // Abort ends the change and leaves everything as it was. After Commit it does nothing.
-func (c *Change) Abort() error {
+func (c *Change) Abort() (err error) {
 	if c.over {
 		return nil
 	}
-	if !c.noted {
-		return c.end(nil)
-	}
-	err := errors.Join(c.done.undo(), c.t.abandon())
-	return c.end(errors.Join(err, c.t.n.forget()))
-}
-
-func (c *Change) end(err error) error {
 	c.over = true
 	defer c.t.n.mu.Unlock()
+	if c.noted {
+		err = errors.Join(call(c.done.Undo), c.t.abandon(), c.t.n.forget())
+	}
 	return c.t.n.end(err)
 }
 
 // processesOf returns a function that reports whether the processes of specs are still
 // those that they were: the wait for the lock may be long.
-func (n *Node) processesOf(specs ...Spec) func() error {
+func (n *Node) processesOf(specs []Spec) func() error {
 	starts := map[int]string{}
 	for i := range specs {
 		if pid := specs[i].PID; pid != 0 {
@@ -235,7 +279,7 @@ func podOf(specs []Spec) string {
 	return specs[0].Request.Group
 }
 
-func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal, error) {
+func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal) {
 	a := t.adding()
 	var refusals []Refusal
 	// Those with CPUs to keep come first, so that nobody else is given them.
@@ -249,7 +293,7 @@ func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal, error) {
 		var err error
 		if held := a.records[id]; held == nil {
 			err = a.add(spec, true, nil)
-		} else if !held.Workload.Spec.sameAs(&spec) {
+		} else if !held.Workload.Spec.SameAs(&spec) {
 			var c *Transition
 			if c, err = t.resized(a.snapshot, spec); err == nil {
 				a.snapshot = c.to
@@ -260,7 +304,7 @@ func (t *transaction) adopted(specs []Spec) (*Transition, []Refusal, error) {
 			refusals = append(refusals, Refusal{id, err})
 		}
 	}
-	return a.transition(), refusals, nil
+	return a.transition(), refusals
 }
 
 // rank is 0 for specs with CPUs to keep, 1 for others.
@@ -282,9 +326,10 @@ func (t *transaction) preferPresent(s *Spec) {
 	}
 }
 
-// sameAs compares what two specs ask for. Where a Move has put a workload stays.
-func (s *Spec) sameAs(o *Spec) bool {
+// SameAs reports whether two specs of a workload ask for the same, wherever a Move has put it.
+func (s *Spec) SameAs(o *Spec) bool {
 	other := *o
+	other.Request.Explain = s.Request.Explain
 	other.Group, other.PID, other.Owner, other.CPUs, other.Mems, other.Prefer = s.Group, s.PID, s.Owner, s.CPUs, s.Mems, s.Prefer
 	return s.equal(&other)
 }
@@ -320,10 +365,13 @@ type adding struct {
 	boot      string
 	focus     []string
 	processes []Owner
+	below     map[string]func() ([]int, error)
 }
 
 func (t *transaction) adding() *adding {
-	return &adding{t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID()}
+	return &adding{
+		t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID(), below: map[string]func() ([]int, error){},
+	}
 }
 
 // add adds a workload: early even if there is nothing of it yet; in a pod, where that
@@ -358,11 +406,30 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	}
 	a.state, a.records[id] = state, &record{Boot: a.boot, Workload: w}
 	a.focus, a.processes = append(a.focus, id), append(a.processes, processes...)
+	if spec.Descendants {
+		caller := callerOf(t.ctx)
+		a.below[id] = func() ([]int, error) { return t.n.descendants(spec.PID, caller) }
+	}
 	return nil
 }
 
 func (a *adding) transition() *Transition {
 	c := a.t.to(a.snapshot, a.focus...)
-	c.processes = a.processes
+	c.processes, c.below = a.processes, a.below
 	return c
+}
+
+// descendants are the processes below another that a caller may have moved.
+func (n *Node) descendants(pid int, caller Caller) ([]int, error) {
+	all, err := kernel.Descendants(n.root.FS(), pid)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all[1:], func(pid int) bool {
+		if caller.Admin {
+			return false
+		}
+		uids, err := kernel.ReadUIDs(n.root.FS(), pid)
+		return err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID })
+	}), nil
 }

@@ -266,8 +266,8 @@ func TestReserve(t *testing.T) {
 			s.must(err)
 			s.same("annotations", w.Spec.Annotations, pod[0].Annotations)
 
-			s.must(n.Release(ctx, "web", false)) // it never came
-			s.must(n.Release(ctx, "api", false))
+			s.must(n.Release(ctx, "web", WhenEmpty)) // it never came
+			s.must(n.Release(ctx, "api", WhenEmpty))
 			s.same("released", s.states(n), map[string]State{"batch": Running})
 			s.same("CPUs afterwards", s.cpus("batch"), was)
 		})
@@ -393,7 +393,7 @@ func TestKilledWithAnyEnforcer(t *testing.T) {
 			}
 			return errors.Join(c.Enforce(ctx), c.Abort())
 		}, []string{"api", "batch", "db", "more", "web"}},
-		{"release", nil, func(n *Node) error { return n.Release(ctx, "api", false) }, []string{"batch", "db", "more", "web"}},
+		{"release", nil, func(n *Node) error { return n.Release(ctx, "api", WhenEmpty) }, []string{"batch", "db", "more", "web"}},
 	}
 	killed := 0
 	for last := range steps {

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"reflect"
 	"strings"
 	"syscall"
 
 	"berth.dev/berth/desired"
+	"berth.dev/berth/kernel"
 )
 
 // stored are settings as they are stored.
@@ -19,28 +18,19 @@ type stored struct {
 	Agent bool `json:"agent,omitempty"` // stored by an agent
 }
 
-// storedSettings reads the settings; nil without any that still hold.
-func (s store) storedSettings() (*stored, error) {
-	text, err := readRegular(s.path(settingsFile))
-	if errors.Is(err, fs.ErrNotExist) {
+// storedSettings reads the settings among the texts of the state directory; nil without
+// any that still hold.
+func (s store) storedSettings(texts map[string][]byte) (*stored, error) {
+	text, there := texts[settingsFile]
+	if !there {
 		return nil, nil
 	}
 	var is stored
-	if err == nil {
-		err = unseal(text, &is)
-	}
-	if err != nil {
+	if err := unseal(text, &is); err != nil {
 		return nil, fmt.Errorf("settings %s: %w; start berth agent with its configuration, or give everything back with 'berth restore --all'", s.path(settingsFile), err)
 	}
-	if is.Agent {
-		return &is, nil
-	}
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		if e.Name() == batchFile || strings.HasSuffix(e.Name(), recordExt) {
+	for name := range texts {
+		if is.Agent || name == batchFile || strings.HasSuffix(name, recordExt) {
 			return &is, nil
 		}
 	}
@@ -55,11 +45,11 @@ func (t *transaction) storeSettings() error {
 	if err != nil {
 		return fmt.Errorf("store the settings of the node: %w", err)
 	}
-	if now, err := readRegular(t.path(settingsFile)); err == nil && bytes.Equal(now, text) {
-		return nil
-	}
-	if stored, err := t.storedSettings(); err == nil && stored != nil && stored.Agent && !own.Agent {
-		return nil
+	if now, err := kernel.ReadPrivateFile(t.path(settingsFile)); err == nil {
+		var is stored
+		if bytes.Equal(now, text) || unseal(now, &is) == nil && is.Agent && !own.Agent {
+			return nil
+		}
 	}
 	if err = t.write(settingsFile+".new", text); err == nil {
 		err = t.rename(settingsFile+".new", settingsFile)
@@ -76,13 +66,13 @@ func (t *transaction) storeSettings() error {
 
 // recall has the stored settings stand for what the opener left to them (see
 // Options.Policies), and reports whether they are others than before.
-func (n *Node) recall() (changed bool, err error) {
+func (n *Node) recall(texts map[string][]byte) (changed bool, err error) {
 	make := n.asked.Policies
 	if make == nil {
 		return false, nil
 	}
 	opt := n.asked
-	stored, err := store{dir: n.opt.Dir}.storedSettings()
+	stored, err := store{dir: n.opt.Dir}.storedSettings(texts)
 	if err != nil {
 		return false, err
 	}

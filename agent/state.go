@@ -58,8 +58,9 @@ type nodeState struct {
 	log       *kernel.UndoLog
 	stale     []string // files of no use
 	bad       map[string]error
-	changed   bool // the directory was
-	recovered bool // since they were read
+	cut       *batch // was committed, and is maybe not installed
+	changed   bool   // the directory was
+	recovered bool   // since they were read
 }
 
 func (b *nodeState) close() error {
@@ -157,20 +158,20 @@ func (n *Node) read(ctx context.Context) (*nodeState, error) {
 }
 
 func (n *Node) loadStored(b *nodeState) error {
-	if err := n.resurvey(); err != nil {
-		return err
-	}
 	texts, bad, err := b.texts()
+	if err == nil {
+		err = n.resurvey(texts)
+	}
 	if err != nil {
 		return err
 	}
 	return n.load(b, texts, bad)
 }
 
-// resurvey reads the settings and, if they are others than before, chooses anew how to
-// place.
-func (n *Node) resurvey() error {
-	changed, err := n.recall()
+// resurvey looks at the settings among the texts of the state directory and, if they are
+// others than before, chooses anew how to place.
+func (n *Node) resurvey(texts map[string][]byte) error {
+	changed, err := n.recall(texts)
 	if err != nil || !changed {
 		return err
 	}
@@ -180,18 +181,29 @@ func (n *Node) resurvey() error {
 
 func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error) error {
 	boot := n.bootID()
-	if _, cut := texts[batchFile]; cut && !b.isOfBoot(boot) {
-		delete(texts, batchFile)
+	if text, cut := texts[batchFile]; cut && b.isOfBoot(boot) {
+		pending, err := b.batchOf(text)
+		if err != nil {
+			return err
+		}
+		for name, text := range pending.Put {
+			texts[name] = text
+			delete(bad, name)
+		}
+		for _, name := range pending.Drop {
+			delete(texts, name)
+		}
+		b.cut = &pending
+	} else if cut {
 		b.stale = append(b.stale, batchFile)
 	}
-	files, err := b.files(texts, bad)
-	if err != nil {
-		return err
+	for _, name := range []string{batchFile, dirtyFile, settingsFile} {
+		delete(texts, name)
 	}
 	b.bad = bad
 	var saved place.Saved
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		r, err := readRecord(files[name])
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		r, err := readRecord(texts[name])
 		switch {
 		case err != nil && b.isOfBoot(boot):
 			b.bad[name] = err
@@ -211,6 +223,7 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 			saved.Grants = append(saved.Grants, r.Workload.Grant)
 		}
 	}
+	var err error
 	if len(saved.Grants) == 0 && len(saved.Pools) == 0 {
 		b.state, err = place.Start(n.opt.Policy, n.topology, n.config)
 		return err
@@ -231,6 +244,25 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 	}
 	b.snapshot = b.snapshot.refreshed()
 	return nil
+}
+
+// install carries out a committed batch. It may be done any number of times: until
+// batchFile is gone, what it says counts and not what is in the files that it names.
+func (b *nodeState) install(all batch) error {
+	b.cut = &all
+	for name, text := range all.Put {
+		if err := b.write(name, text); err != nil {
+			return err
+		}
+	}
+	err := b.drop(all)
+	if err == nil && !all.takesAway() {
+		err = b.remove(batchFile)
+	}
+	if err == nil {
+		b.cut = nil
+	}
+	return err
 }
 
 func (b *nodeState) corrupt() error {

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"berth.dev/berth/kernel"
 )
@@ -31,7 +28,8 @@ const (
 	version      = 1
 )
 
-// store is the records of a state directory. Its caller holds the lock.
+// store is the records of a state directory. Its caller holds the lock. Nothing waits for
+// the disk: what the files say is void after a reboot, and they outlive the process in memory.
 type store struct {
 	dir   string
 	touch func(op string) error // before each change, which fails if it does
@@ -41,7 +39,7 @@ func (s store) write(name string, text []byte) error {
 	if err := s.touch("write"); err != nil {
 		return err
 	}
-	return writeFile(s.path(name), text)
+	return kernel.WritePrivateFile(s.path(name), text)
 }
 
 func (s store) rename(from, to string) error {
@@ -91,23 +89,6 @@ func (s store) commitBatch(b batch) error {
 	return s.rename(batchFile+".new", batchFile)
 }
 
-// install carries out a batch. It may be done any number of times: until batchFile is
-// gone, what it says counts and not what is in the files that it names.
-func (s store) install(b batch) error {
-	if b.takesAway() {
-		return s.drop(b)
-	}
-	for name, text := range b.Put {
-		if err := s.write(name, text); err != nil {
-			return err
-		}
-	}
-	if err := s.drop(b); err != nil {
-		return err
-	}
-	return s.remove(batchFile)
-}
-
 func (s store) drop(b batch) error {
 	for _, name := range b.Drop {
 		if err := s.remove(name); err != nil {
@@ -121,22 +102,10 @@ func (s store) drop(b batch) error {
 // What cannot be read in one of an earlier boot, maybe because the machine crashed before
 // it was on the disk, is void like all the rest.
 func (s store) isOfBoot(boot string) bool {
-	text, err := readRegular(s.path(logFile))
+	text, err := kernel.ReadPrivateFile(s.path(logFile))
 	var of struct{ Boot string }
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	return err != nil || json.Unmarshal(first, &of) != nil || of.Boot == "" || of.Boot == boot
-}
-
-// pending reads the batch that was committed and maybe not installed.
-func (s store) pending() (b batch, ok bool, err error) {
-	text, err := readRegular(s.path(batchFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return b, false, nil
-	}
-	if err == nil {
-		b, err = s.batchOf(text)
-	}
-	return b, err == nil, err
 }
 
 func (s store) batchOf(text []byte) (b batch, err error) {
@@ -164,7 +133,7 @@ func (s store) texts() (texts map[string][]byte, bad map[string]error, err error
 			bad[name] = errors.New("not a regular file")
 			continue
 		}
-		text, err := readRegular(s.path(name))
+		text, err := kernel.ReadPrivateFile(s.path(name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -174,30 +143,6 @@ func (s store) texts() (texts map[string][]byte, bad map[string]error, err error
 		texts[name] = text
 	}
 	return texts, bad, nil
-}
-
-// files are the records among texts, as they are once the pending batch is installed.
-func (s store) files(texts map[string][]byte, bad map[string]error) (files map[string][]byte, err error) {
-	files = maps.Clone(texts)
-	for _, name := range []string{batchFile, dirtyFile, settingsFile} {
-		delete(files, name)
-	}
-	text, ok := texts[batchFile]
-	if !ok {
-		return files, nil
-	}
-	b, err := s.batchOf(text)
-	if err != nil {
-		return nil, err
-	}
-	for name, text := range b.Put {
-		files[name] = text
-		delete(bad, name)
-	}
-	for _, name := range b.Drop {
-		delete(files, name)
-	}
-	return files, nil
 }
 
 // aside keeps a file that cannot be read, under a name that is not in use.
@@ -227,26 +172,3 @@ func (s store) isDirty() bool {
 }
 
 func (s store) path(name string) string { return filepath.Join(s.dir, name) }
-
-// writeFile writes a file. Nothing waits for the disk: what the files say is void after a
-// reboot, and they outlive the process in memory.
-func writeFile(name string, text []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
-}
-
-func readRegular(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s: not a regular file", name))
-	}
-	return io.ReadAll(f)
-}

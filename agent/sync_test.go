@@ -55,7 +55,7 @@ func TestNothingIsSynced(t *testing.T) {
 	if all, err := n.List(ctx); err != nil || len(all) != 1 {
 		t.Errorf("there are %v, %v", all, err)
 	}
-	if err := n.Release(ctx, "api", true); err != nil {
+	if err := n.Release(ctx, "api", Kill); err != nil {
 		t.Error(err)
 	}
 }

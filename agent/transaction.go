@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, err := n.transact(ctx, f); err != nil {
+	if err := n.transact(ctx, f); err != nil {
 		return err
 	}
 	return n.end(nil)
@@ -24,37 +25,34 @@ func (n *Node) change(ctx context.Context, f func(*transaction) error) error {
 
 // transact is change without the end. The caller holds mu and, unless there is an error,
 // calls end.
-func (n *Node) transact(ctx context.Context, f func(*transaction) error) (*transaction, error) {
-	run := func(f func(*transaction) error) (t *transaction, kept bool, err error) {
+func (n *Node) transact(ctx context.Context, f func(*transaction) error) error {
+	var failed error // of f, at the first try
+	for {
 		b, err := n.begin(ctx)
 		if err != nil {
-			return nil, false, err
+			return cmp.Or(failed, err)
 		}
-		t, kept = &transaction{n: n, nodeState: b, ctx: ctx}, b.recovered
-		if err = f(t); err != nil {
-			err = n.end(err)
+		t, kept := &transaction{n: n, nodeState: b, ctx: ctx}, b.recovered
+		var dead []string // maybe
+		if failed != nil {
+			dead = t.ids()
 		}
-		return t, kept, err
-	}
-	once := func(t *transaction) error {
-		if err := t.recover(nil); err != nil {
+		err = t.recover(dead)
+		switch {
+		case failed != nil && (err != nil || len(t.released) == 0):
+			err = failed
+		case err == nil:
+			err = f(t)
+		}
+		if err == nil {
+			return nil
+		}
+		err = n.end(err)
+		if failed != nil || !kept || ctx.Err() != nil {
 			return err
 		}
-		return f(t)
+		failed = err
 	}
-	t, kept, err := run(once)
-	if err == nil || !kept || ctx.Err() != nil {
-		return t, err
-	}
-	reaping, _, reapErr := run(func(t *transaction) error { return t.recover(t.ids()) })
-	if reapErr == nil {
-		reapErr = n.end(nil)
-	}
-	if reapErr != nil || len(reaping.released) == 0 {
-		return nil, err
-	}
-	t, _, err = run(once)
-	return t, err
 }
 
 type transaction struct {
@@ -131,11 +129,10 @@ func (t *transaction) resume() error {
 	if slices.Contains(t.stale, batchFile) {
 		return t.remove(batchFile)
 	}
-	b, ok, err := t.pending()
-	if err == nil && ok {
-		err = t.install(b)
+	if t.cut == nil {
+		return nil
 	}
-	if err != nil {
+	if err := t.install(*t.cut); err != nil {
 		return fmt.Errorf("finish a change: %w", err)
 	}
 	return nil
@@ -203,16 +200,12 @@ func (t *transaction) yield(dir string, err error) {
 
 // commit has the Enforcer carry out a change and then makes it the truth. After an error
 // everything is as it was.
-func (t *transaction) commit(c *Transition) error {
-	b, err := t.note(c)
-	if err != nil {
+func (t *transaction) commit(to *Transition) error {
+	c := &Change{t: t, to: to}
+	if err := c.enforce(); err != nil {
 		return err
 	}
-	done, err := t.enforce(c)
-	if err != nil {
-		return errors.Join(err, t.abandon())
-	}
-	return t.establish(c, b, done)
+	return c.establish()
 }
 
 // note writes down what is about to be done.
@@ -239,15 +232,6 @@ func (t *transaction) noteRecords(to snapshot, focus ...string) (batch, error) {
 	return b, nil
 }
 
-// establish makes a change that is in force the truth, or undoes it.
-func (t *transaction) establish(c *Transition, b batch, done Enforced) error {
-	if err := t.commitBatch(b); err != nil {
-		return errors.Join(err, done.undo(), t.abandon())
-	}
-	t.finish(c, b, done)
-	return nil
-}
-
 // enforce has a change carried out. A process that was looked at may have ended, its
 // number have passed to another one, and that one have been moved: then it is undone.
 func (t *transaction) enforce(c *Transition) (Enforced, error) {
@@ -260,23 +244,7 @@ func (t *transaction) enforce(c *Transition) (Enforced, error) {
 	if err != nil {
 		return done, missing
 	}
-	return done, errors.Join(missing, done.undo())
-}
-
-// finish does what is left once a change is the truth. What fails now is done
-// by the next transaction, which finds that this one has not ended.
-func (t *transaction) finish(c *Transition, b batch, done Enforced) {
-	t.snapshot = c.to
-	err := t.install(b)
-	if err == nil {
-		err = done.finish()
-	}
-	if err == nil {
-		err = t.markClean()
-	}
-	if err != nil {
-		t.n.tell(Failed, "", "", err.Error())
-	}
+	return done, errors.Join(missing, call(done.Undo))
 }
 
 // save makes a snapshot the truth without telling the kernel.

@@ -24,6 +24,16 @@ type Transition struct {
 	kept      bool     // the records are kept in memory, and recovered
 	yielded   func(path string) bool
 	yield     func(dir string, err error)
+	below     map[string]func() ([]int, error)
+}
+
+// Below returns the processes that are to come along with Spec.PID of a new workload, as
+// they are now.
+func (c *Transition) Below(id string) ([]int, error) {
+	if list := c.below[id]; list != nil {
+		return list()
+	}
+	return nil, nil
 }
 
 // Before returns what a workload was, nil if it is new.

@@ -92,7 +92,7 @@ func TestUpgrade(t *testing.T) {
 			if w.CPUs.Overlaps(cpuset.MustParse("2-3")) {
 				t.Errorf("new got the CPUs of api: %s", w.CPUs)
 			}
-			if err := n.Release(ctx, "new", true); err != nil {
+			if err := n.Release(ctx, "new", Kill); err != nil {
 				t.Error(err)
 			}
 			for name, text := range records {

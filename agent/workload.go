@@ -34,6 +34,9 @@ type Spec struct {
 	Group string `json:"group,omitempty"`
 	// PID is a process to move into the group, with all its threads, or 0.
 	PID int `json:"pid,omitempty"`
+	// Descendants moves the processes below PID as well: all of them for an admin, those of
+	// the same user for others. Those of another workload stay.
+	Descendants bool `json:"descendants,omitempty"`
 	// Annotations are what whoever asks for the workload wants to be told again.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Prefer are the CPUs to have, if the policy gives as many and they are free: those that
@@ -85,6 +88,9 @@ func (s *Spec) Validate() error {
 	}
 	if s.PID < 0 || s.Owner.PID < 0 {
 		errs = append(errs, errors.New("a negative process id"))
+	}
+	if s.Descendants && s.PID == 0 {
+		errs = append(errs, errors.New("descendants of no process"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("workload %q: %w", s.Request.ID, err)
@@ -158,6 +164,9 @@ const (
 	Reserved State = "reserved"
 	// Orphaned is one whose owner has ended while processes of it are left.
 	Orphaned State = "orphaned"
+	// Waiting is one that an agent's configuration asks for and that could not be placed
+	// yet: its Notes say why, and it has no Grant. No Node has it.
+	Waiting State = "waiting"
 )
 
 // ID returns the workload's name.

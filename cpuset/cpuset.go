@@ -99,9 +99,7 @@ func (s *Set) fill(first, last int) {
 }
 
 // Len returns the number of members.
-func (s Set) Len() int { return count(&s) }
-
-func count(s *Set) int {
+func (s Set) Len() int {
 	n := 0
 	for _, w := range s.used() {
 		n += bits.OnesCount64(w)

@@ -10,7 +10,11 @@ const resctrlDir = "sys/fs/resctrl"
 
 // resctrl judges one use of the resctrl file system. flags are the words of
 // proc/cpuinfo that stand for it on x86, info its directories below info/.
-func resctrl(h *host, what string, flags, info []string) Capability {
+func resctrl(what string, flags, info []string) func(*host) Capability {
+	return func(h *host) Capability { return h.resctrl(what, flags, info) }
+}
+
+func (h *host) resctrl(what string, flags, info []string) Capability {
 	filesystems, known := h.text("proc/filesystems")
 	if !known {
 		return noTree("proc/filesystems")
@@ -61,16 +65,4 @@ func (h *host) mountedResctrl(what string, info []string) Capability {
 		return missing("resctrl without it", "resctrl is mounted and has no "+what, "")
 	}
 	return ok(strings.Join(facts, ", "))
-}
-
-func cacheWays(h *host) Capability {
-	return resctrl(h, "cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
-}
-
-func memoryBandwidth(h *host) Capability {
-	return resctrl(h, "bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
-}
-
-func cacheMonitoring(h *host) Capability {
-	return resctrl(h, "monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
 }

@@ -24,33 +24,23 @@ func unified(h *host) string {
 
 func cgroups(h *host) Capability {
 	h.fail(h.groupsErr)
-	g := &h.groups
-	v2 := "v2 at /" + g.v2 + ": " + words(g.v2Controllers, "no controllers")
+	tree, v1 := h.v2(), strings.Join(h.v1(), " ")
+	v2 := "v2 at /" + tree.Dir + ": " + words(tree.Controllers, "no controllers")
 	switch {
-	case g.v2 == "" && len(g.v1) == 0:
+	case tree.Dir == "" && v1 == "":
 		return missing("not mounted", "no cgroup file system is mounted", "mount -t cgroup2 none /sys/fs/cgroup")
-	case g.v2 == "":
-		return limited("v1: "+g.v1Names(), lacksV1(), unified(h))
-	case len(g.v1) > 0:
-		return limited("hybrid, v1: "+g.v1Names()+"; "+v2, "what v1 holds v2 cannot have: "+lacksV1(), unified(h))
-	case len(g.v2Controllers) == 0:
+	case tree.Dir == "":
+		return limited("v1: "+v1, lacksV1, unified(h))
+	case v1 != "":
+		return limited("hybrid, v1: "+v1+"; "+v2, "what v1 holds v2 cannot have: "+lacksV1, unified(h))
+	case len(tree.Controllers) == 0:
 		return limited(v2, "this part of the tree has been given no controllers",
 			"run on the host, or give the container's parent group the controllers (cgroup.subtree_control)")
 	}
 	return ok(v2)
 }
 
-func lacksV1() string {
-	return "no cpuset partitions, memory.high, pressure per group or safe delegation"
-}
-
-func (g *hierarchies) v1Names() string {
-	names := make([]string, len(g.v1))
-	for i, m := range g.v1 {
-		names[i] = m.controller
-	}
-	return strings.Join(names, " ")
-}
+const lacksV1 = "no cpuset partitions, memory.high, pressure per group or safe delegation"
 
 func words(list []string, none string) string {
 	if len(list) == 0 {
@@ -66,7 +56,7 @@ func (h *host) refusals() map[string]*kernel.NotSupportedError {
 	if h.groupsErr != nil || h.selfErr != nil {
 		return refused
 	}
-	user := *h.groups.detected
+	user := *h.groups
 	user.UID = h.self.uid
 	for _, name := range cgroup.Controllers() {
 		if _, mounted := user.Hierarchy(name); !mounted {
@@ -81,7 +71,7 @@ func (h *host) refusals() map[string]*kernel.NotSupportedError {
 func rights(h *host) Capability {
 	h.fail(h.groupsErr)
 	h.fail(h.selfErr)
-	if v2 := h.groups.v2; v2 != "" && !h.exists(path.Join(v2, "cgroup.subtree_control")) {
+	if v2 := h.v2().Dir; v2 != "" && !h.exists(path.Join(v2, "cgroup.subtree_control")) {
 		return noTree(path.Join(v2, "cgroup.subtree_control"))
 	}
 	user := fmt.Sprintf("user %d", h.self.uid)
@@ -105,20 +95,19 @@ func rights(h *host) Capability {
 	return limited(user+": "+strings.Join(may, " "), "not "+strings.Join(not, " ")+": "+why.Reason, why.Remedy)
 }
 
-// controller judges one controller that v1 and v2 name alike.
-func (h *host) controller(name, inV1 string, v1State State, v1Reason string) Capability {
+// controller judges one controller by its names in v2 and v1, and why it is limited in v1.
+func (h *host) controller(name, inV1, v1Reason string) Capability {
 	h.fail(h.groupsErr)
-	if h.groups.inV2(name) {
-		return ok("v2 at /" + h.groups.v2)
+	t, mounted := h.groups.Hierarchy(name)
+	switch {
+	case !mounted:
+		return h.noController(name, inV1)
+	case t.Version == 2:
+		return ok("v2 at /" + t.Dir)
+	case v1Reason == "":
+		return ok("v1 at /" + t.Dir)
 	}
-	if dir := h.groups.v1Dir(inV1); dir != "" {
-		c := Capability{State: v1State, Found: "v1 at /" + dir, Reason: v1Reason}
-		if v1State != OK {
-			c.Remedy = unified(h)
-		}
-		return c
-	}
-	return h.noController(name, inV1)
+	return limited("v1 at /"+t.Dir, v1Reason, unified(h))
 }
 
 // noController says why a controller is in no hierarchy: proc/cgroups shows
@@ -134,7 +123,7 @@ func (h *host) noController(name, inV1 string) Capability {
 	case known && enabled == "0":
 		return missing("switched off", "the kernel was booted with the controller off",
 			"remove cgroup_disable="+inV1+" from the kernel command line")
-	case known && len(h.groups.v1) > 0:
+	case known && len(h.v1()) > 0:
 		return missing("not mounted", "the kernel has the controller, but no hierarchy holds it",
 			fmt.Sprintf("mkdir /sys/fs/cgroup/%s && mount -t cgroup -o %s %s /sys/fs/cgroup/%s", inV1, inV1, inV1, inV1))
 	case known:
@@ -145,21 +134,20 @@ func (h *host) noController(name, inV1 string) Capability {
 }
 
 func cpusets(h *host) Capability {
-	c := h.controller("cpuset", "cpuset", OK, "")
+	c := h.controller("cpuset", "cpuset", "")
 	if c.State != OK {
 		return c
 	}
-	version, dir := "v2", h.groups.v2
+	t, _ := h.groups.Hierarchy(cgroup.CPUSet)
 	files := []string{"cpuset.cpus.effective", "cpuset.mems.effective"}
-	if !h.groups.inV2("cpuset") {
-		version, dir = "v1", h.groups.v1Dir("cpuset")
+	if t.Version == 1 {
 		files = []string{"cpuset.effective_cpus", "cpuset.effective_mems"}
 	}
-	cpus := h.set(path.Join(dir, files[0]))
-	nodes := h.set(path.Join(dir, files[1]))
-	c.Found = version + ", no effective CPUs shown"
+	cpus := h.set(path.Join(t.Dir, files[0]))
+	nodes := h.set(path.Join(t.Dir, files[1]))
+	c.Found = fmt.Sprintf("v%d, no effective CPUs shown", t.Version)
 	if !cpus.IsEmpty() {
-		c.Found = fmt.Sprintf("%s, CPUs %s, nodes %s", version, cpus, nodes)
+		c.Found = fmt.Sprintf("v%d, CPUs %s, nodes %s", t.Version, cpus, nodes)
 	}
 	return c
 }
@@ -175,12 +163,12 @@ func (h *host) set(name string) cpuset.Set {
 }
 
 func cpuController(h *host) Capability {
-	c := h.controller("cpu", "cpu", OK, "")
+	c := h.controller("cpu", "cpu", "")
 	if c.State != OK {
 		return c
 	}
 	quota, shares := "v2: weight, max", "v2: weight"
-	if !h.groups.inV2("cpu") {
+	if h.v1CPU() != nil {
 		quota, shares = "v1: shares, quota", "v1: shares"
 	}
 	if why, _ := h.lacks("quota"); why != nil {
@@ -194,7 +182,7 @@ func cpuController(h *host) Capability {
 // known is false if no group has its controller.
 func (h *host) lacks(name string) (why *kernel.NotSupportedError, known bool) {
 	k := knob.Find(name)
-	t, ok := h.groups.detected.Hierarchy(k.Controller)
+	t, ok := h.groups.Hierarchy(k.Controller)
 	if !ok {
 		return nil, false
 	}
@@ -202,7 +190,7 @@ func (h *host) lacks(name string) (why *kernel.NotSupportedError, known bool) {
 }
 
 func cpuIdle(h *host) Capability {
-	c := h.controller("cpu", "cpu", OK, "")
+	c := h.controller("cpu", "cpu", "")
 	if c.State != OK {
 		return c
 	}
@@ -233,11 +221,11 @@ func (h *host) noIdle() Capability {
 }
 
 func memory(h *host) Capability {
-	return h.controller("memory", "memory", Limited, "v1 has a hard limit and no memory.high, memory.low or memory.min")
+	return h.controller("memory", "memory", "v1 has a hard limit and no memory.high, memory.low or memory.min")
 }
 
 func ioController(h *host) Capability {
-	c := h.controller("io", "blkio", Limited, "v1 does not throttle buffered writes: they belong to no group")
+	c := h.controller("io", "blkio", "v1 does not throttle buffered writes: they belong to no group")
 	if c.State != OK && c.State != Limited {
 		return c
 	}
@@ -247,7 +235,7 @@ func ioController(h *host) Capability {
 
 // ioWeights says by which file groups share out disks, and for which disks.
 func (h *host) ioWeights() string {
-	asRoot := *h.groups.detected
+	asRoot := *h.groups
 	asRoot.UID = 0
 	base, err := asRoot.Base(cgroup.IO)
 	if err != nil {
@@ -261,7 +249,7 @@ func (h *host) ioWeights() string {
 	}
 	file := path.Base(plan[0].Path)
 	if file == "io.weight" {
-		text, _ := h.text(path.Join(h.groups.v2, "io.cost.qos"))
+		text, _ := h.text(path.Join(h.v2().Dir, "io.cost.qos"))
 		if !strings.Contains(text, "enable=1") {
 			return "weights by io.weight, in force on no disk: io.cost is not enabled (io.cost.qos)"
 		}
@@ -287,14 +275,14 @@ func ignoreNotSupported(err error) error {
 	return err
 }
 
-func pids(h *host) Capability { return h.controller("pids", "pids", OK, "") }
+func pids(h *host) Capability { return h.controller("pids", "pids", "") }
 
 // freezer looks at the hierarchy that Berth freezes in: v1 where that has it.
 func freezer(h *host) Capability {
 	h.fail(h.groupsErr)
-	t, mounted := h.groups.detected.Hierarchy(cgroup.Freezer)
+	t, mounted := h.groups.Hierarchy(cgroup.Freezer)
 	if !mounted || t.Version == 1 {
-		return h.controller("freezer", "freezer", OK, "")
+		return h.controller("freezer", "freezer", "")
 	}
 	if newer, known := h.newer(5, 2); known && !newer {
 		return missing("no file cgroup.freeze", "the kernel is older than 5.2", "kernel 5.2 or newer")
@@ -320,9 +308,9 @@ func pressure(h *host) Capability {
 			"boot with psi=1 (kernel command line); the kernel needs CONFIG_PSI=y")
 	case h.groupsErr != nil:
 		h.fail(h.groupsErr)
-	case h.groups.v2 == "":
+	case h.v2().Dir == "":
 		return limited("whole host: "+strings.Join(found, " "), "without cgroup v2 there is no pressure per group", unified(h))
-	case len(h.groups.v1) > 0:
+	case len(h.v1()) > 0:
 		return limited("whole host and v2 groups: "+strings.Join(found, " "),
 			"pressure counts by a task's v2 group: workloads that are in v1 groups alone share one figure",
 			"give each workload a v2 group beside its v1 groups")
@@ -349,8 +337,7 @@ func delegated(h *host) Capability {
 	if h.exists("proc/self/mountinfo") {
 		h.fail(h.groupsErr)
 	}
-	s, err := InspectDelegation(h.fsys, h.groups.v2)
-	h.fail(err)
+	s := h.delegation(h.v2().Dir)
 	c := Capability{State: OK, Found: string(s.State), Reason: s.Reason, Remedy: s.Remedy}
 	switch s.State {
 	case DelegationApplied:

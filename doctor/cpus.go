@@ -141,9 +141,9 @@ func schedExt(h *host) Capability {
 	state, found := h.text("sys/kernel/sched_ext/state")
 	switch {
 	case !found:
-		return ok("not in this kernel: the fair scheduler rules")
+		return ok("no BPF scheduler: this kernel has none")
 	case state == "disabled":
-		return ok("disabled: the fair scheduler rules")
+		return ok("no BPF scheduler is loaded")
 	}
 	ops := h.word("sys/kernel/sched_ext/root/ops")
 	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules; cpu.weight, cpu.idle and cpu.max may have no effect",
@@ -165,12 +165,11 @@ func fifo(h *host) Capability {
 		right = fmt.Sprintf("RLIMIT_RTPRIO %d", h.self.rtLimit)
 	}
 	h.fail(h.groupsErr)
-	dir := h.groups.v1Dir("cpu")
-	if dir == "" {
+	t := h.v1CPU()
+	if t == nil {
 		return ok(right)
 	}
-	group := h.ownGroup("cpu")
-	budget, there := h.int(path.Join(dir, group, rtBudget))
+	budget, there := h.int(path.Join(t.Own, rtBudget))
 	if !there || budget != 0 {
 		return ok(right)
 	}
@@ -184,12 +183,12 @@ const rtBudget = "cpu.rt_runtime_us"
 // v1 and is invisible in v2.
 func rtGroups(h *host) Capability {
 	h.fail(h.groupsErr)
-	dir := h.groups.v1Dir("cpu")
-	if dir == "" {
+	t := h.v1CPU()
+	if t == nil {
 		return notApplicable("no budget per group", "cgroup v2 has no cpu.rt_runtime_us; a kernel with RT_GROUP_SCHED "+
 			"lets the cpu controller be enabled only while all real-time tasks are in the root group")
 	}
-	budget, there := h.int(path.Join(dir, rtBudget))
+	budget, there := h.int(path.Join(t.Dir, rtBudget))
 	if !there {
 		return ok("no budget per group")
 	}

@@ -1,12 +1,10 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -82,59 +80,34 @@ type Delegation struct {
 // mounted, relative to the tree's top ("sys/fs/cgroup"), "" where it is not. A tree that
 // shows no process 1 is taken for an image that systemd will boot.
 func InspectDelegation(fsys fs.FS, v2 string) (Delegation, error) {
-	s := Delegation{Schema: DelegationSchema, Path: DelegationPath, Wanted: wanted(), Managers: []UserManager{}}
-	init, running, err := initProcess(fsys)
-	if err != nil {
-		return s, err
+	h := &host{fsys: fsys}
+	s := h.delegation(v2)
+	return s, h.err
+}
+
+func (h *host) delegation(v2 string) Delegation {
+	s := Delegation{
+		Schema: DelegationSchema, Path: DelegationPath, Wanted: wanted(), Managers: []UserManager{}, Sources: h.sources(),
+		Running: h.systemd(), Version: h.systemdVersion(), dirExists: h.exists(path.Dir(DelegationPath)),
 	}
-	s.Running = running
-	s.Version = SystemdVersion(fsys)
-	if s.File, s.text, err = fileState(fsys); err != nil {
-		return s, err
-	}
-	if s.dirExists, err = exists(fsys, path.Dir(DelegationPath)); err != nil {
-		return s, err
-	}
-	if s.Sources, err = sources(fsys); err != nil {
-		return s, err
-	}
+	s.File, s.text = h.dropInFile()
 	var values []string
 	for _, source := range s.Sources {
 		values = append(values, source.Values...)
 	}
 	s.Configured = merge(values)
-	if running && v2 != "" {
-		if err := s.observe(fsys, v2); err != nil {
-			return s, err
+	if s.Running && v2 != "" {
+		offered, _ := h.controllers(v2)
+		s.Offered = minus(wanted(), lacking(offered))
+		for _, dir := range h.glob(path.Join(v2, "user.slice/user-*.slice/user@*.service")) {
+			if has, there := h.controllers(dir); there {
+				s.Managers = append(s.Managers, UserManager{Unit: path.Base(dir), Controllers: has, Missing: minus(s.Offered, has)})
+			}
 		}
 	}
+	init, _ := h.text("proc/1/comm")
 	s.judge(init)
-	return s, nil
-}
-
-// observe reads the controllers that the v2 hierarchy offers and the managers have.
-func (s *Delegation) observe(fsys fs.FS, v2 string) error {
-	offered, err := controllers(fsys, v2)
-	if err != nil {
-		return err
-	}
-	s.Offered = intersect(wanted(), offered)
-	dirs, err := fs.Glob(fsys, path.Join(v2, "user.slice/user-*.slice/user@*.service"))
-	if err != nil {
-		return fmt.Errorf("find user managers: %w", err)
-	}
-	for _, dir := range dirs {
-		has, err := controllers(fsys, dir)
-		if errors.Is(err, fs.ErrNotExist) { // it has just gone
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		missing := minus(s.Offered, has)
-		s.Managers = append(s.Managers, UserManager{Unit: path.Base(dir), Controllers: has, Missing: missing})
-	}
-	return nil
+	return s
 }
 
 func (s *Delegation) judge(init string) {
@@ -148,7 +121,7 @@ func (s *Delegation) judge(init string) {
 		s.set(DelegationNotApplicable, "cgroup v2 offers no controllers here, and v1 has no safe delegation",
 			"boot with systemd.unified_cgroup_hierarchy=1 (kernel command line)")
 	case len(lack) == 0 && len(s.Managers) > 0 && len(behind) == 0:
-		s.set(DelegationApplied, fmt.Sprintf("%s: %s", plural(len(s.Managers), "user manager has", "user managers have"),
+		s.set(DelegationApplied, fmt.Sprintf("%s: %s", count(len(s.Managers), "user manager has", "user managers have"),
 			strings.Join(s.Offered, " ")), "")
 		s.noteUnoffered()
 	case s.File == FileCustomised:
@@ -192,13 +165,7 @@ func (s *Delegation) lackClause(lack []string) string {
 }
 
 func (s *Delegation) behind() []UserManager {
-	var list []UserManager
-	for _, m := range s.Managers {
-		if len(m.Missing) > 0 {
-			list = append(list, m)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(s.Managers), func(m UserManager) bool { return len(m.Missing) == 0 })
 }
 
 func (s *Delegation) sourceNames() string {
@@ -209,65 +176,12 @@ func (s *Delegation) sourceNames() string {
 	return strings.Join(names, ", ")
 }
 
-// initProcess returns the name of process 1, "" if the tree has none, and
-// whether it is systemd: the test of sd_booted(3), or the name.
-func initProcess(fsys fs.FS) (name string, isSystemd bool, err error) {
-	text, err := fs.ReadFile(fsys, "proc/1/comm")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", false, fmt.Errorf("read init process: %w", err)
-	}
-	name = strings.TrimSpace(string(text))
-	booted, err := isDir(fsys, "run/systemd/system")
-	return name, booted || name == "systemd", err
-}
-
-// SystemdVersion returns systemd's version, the number in the name of systemd's shared library, which
-// costs no process; 0 if there is no such file.
-func SystemdVersion(fsys fs.FS) int {
-	for _, dir := range []string{"usr/lib/systemd", "usr/lib/*/systemd", "lib/systemd"} {
-		files, err := fs.Glob(fsys, dir+"/libsystemd-shared-*.so")
-		if err != nil || len(files) == 0 {
-			continue
-		}
-		text := strings.TrimPrefix(path.Base(files[0]), "libsystemd-shared-")
-		end := strings.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
-		if n, err := strconv.Atoi(text[:end]); err == nil {
-			return n
-		}
-	}
-	return 0
-}
-
-func controllers(fsys fs.FS, dir string) ([]string, error) {
-	text, err := fs.ReadFile(fsys, path.Join(dir, "cgroup.controllers"))
-	if err != nil {
-		return nil, fmt.Errorf("read controllers: %w", err)
-	}
-	list := strings.Fields(string(text))
+// controllers returns those of a group, sorted; there is false if it has just gone.
+func (h *host) controllers(dir string) (list []string, there bool) {
+	text, there := h.text(path.Join(dir, "cgroup.controllers"))
+	list = strings.Fields(text)
 	slices.Sort(list)
-	return list, nil
-}
-
-func exists(fsys fs.FS, name string) (bool, error) {
-	_, err := fs.Stat(fsys, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", name, err)
-	}
-	return true, nil
-}
-
-func isDir(fsys fs.FS, name string) (bool, error) {
-	info, err := fs.Stat(fsys, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", name, err)
-	}
-	return info.IsDir(), nil
+	return list, there
 }
 
 // lacking returns the wanted controllers that are not in has.
@@ -275,15 +189,4 @@ func lacking(has []string) []string { return minus(wanted(), has) }
 
 func minus(list, drop []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(c string) bool { return slices.Contains(drop, c) })
-}
-
-func intersect(list, keep []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(c string) bool { return !slices.Contains(keep, c) })
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
 }

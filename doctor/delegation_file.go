@@ -64,27 +64,24 @@ const (
 	FileCustomised FileState = "customised"
 )
 
-func fileState(fsys fs.FS) (FileState, []byte, error) {
-	info, err := fs.Lstat(fsys, DelegationPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return FileAbsent, nil, nil
-	}
-	if err != nil {
-		return "", nil, fmt.Errorf("look at %s: %w", DelegationPath, err)
-	}
-	if !info.Mode().IsRegular() {
-		return FileCustomised, nil, nil
-	}
-	text, err := fs.ReadFile(fsys, DelegationPath)
+// dropInFile returns the state of the drop-in and, if it is a file, its text.
+func (h *host) dropInFile() (FileState, []byte) {
+	info, there := h.lstat(DelegationPath)
 	switch {
-	case err != nil:
-		return "", nil, fmt.Errorf("read %s: %w", DelegationPath, err)
-	case !isOurs(text):
-		return FileCustomised, text, nil
-	case !bytes.Equal(text, dropIn(true)) && !bytes.Equal(text, dropIn(false)):
-		return FileOutdated, text, nil
+	case !there:
+		return FileAbsent, nil
+	case !info.Mode().IsRegular():
+		return FileCustomised, nil
 	}
-	return FileOurs, text, nil
+	text, err := fs.ReadFile(h.fsys, DelegationPath)
+	h.fail(err)
+	switch {
+	case !isOurs(text):
+		return FileCustomised, text
+	case !bytes.Equal(text, dropIn(true)) && !bytes.Equal(text, dropIn(false)):
+		return FileOutdated, text
+	}
+	return FileOurs, text
 }
 
 // DelegationChange is the plan of Enable or Disable, as data for a preview.
@@ -148,50 +145,45 @@ func (c DelegationChange) Apply(root string) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	if c.Text == "" {
-		return c.remove(r)
-	}
-	if err := c.makeDir(r); err != nil {
-		return err
-	}
-	return c.write(r)
-}
-
-func (c DelegationChange) makeDir(r *os.Root) error {
-	if !c.MakeDir {
+		if err := c.remove(r); err != nil {
+			return fmt.Errorf("remove /%s: %w", c.Path, err)
+		}
 		return nil
 	}
-	dir := path.Dir(c.Path)
-	if err := r.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make directory /%s: %w", dir, err)
-	}
-	if err := r.Chmod(dir, 0o755); err != nil { // whatever the umask
-		return fmt.Errorf("make directory /%s: %w", dir, err)
+	if err := c.write(r); err != nil {
+		return fmt.Errorf("write /%s: %w", c.Path, err)
 	}
 	return nil
 }
 
 func (c DelegationChange) write(r *os.Root) error {
-	temp := path.Join(path.Dir(c.Path), fmt.Sprintf(".%s.%d", path.Base(c.Path), os.Getpid()))
-	if err := writeSynced(r, temp, c.Text); err != nil {
-		if left := r.Remove(temp); !errors.Is(left, fs.ErrNotExist) && !errors.Is(left, fs.ErrPermission) {
-			err = errors.Join(err, left)
+	dir := path.Dir(c.Path)
+	if c.MakeDir {
+		if err := r.MkdirAll(dir, 0o755); err != nil {
+			return err
 		}
-		return err
+		if err := r.Chmod(dir, 0o755); err != nil { // whatever the umask
+			return err
+		}
 	}
-	err := c.unchanged(r)
+	temp := path.Join(dir, fmt.Sprintf(".%s.%d", path.Base(c.Path), os.Getpid()))
+	err := writeSynced(r, temp, c.Text)
+	if err == nil {
+		err = c.unchanged(r)
+	}
 	if err == nil {
 		err = r.Rename(temp, c.Path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write /%s: %w", c.Path, err), r.Remove(temp))
+		return errors.Join(err, kernel.IgnoreAbsent(r.Remove(temp)))
 	}
-	return syncDir(r, path.Dir(c.Path))
+	return syncDir(r, dir)
 }
 
 func writeSynced(r *os.Root, name, text string) error {
 	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
-		return fmt.Errorf("create /%s: %w", name, err)
+		return err
 	}
 	_, err = f.WriteString(text)
 	if err == nil {
@@ -200,42 +192,33 @@ func writeSynced(r *os.Root, name, text string) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write /%s: %w", name, err)
-	}
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 func syncDir(r *os.Root, dir string) error {
 	d, err := r.Open(dir)
 	if err != nil {
-		return fmt.Errorf("sync directory /%s: %w", dir, err)
+		return err
 	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory /%s: %w", dir, err)
-	}
-	return nil
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (c DelegationChange) remove(r *os.Root) error {
 	if err := c.unchanged(r); err != nil {
-		return fmt.Errorf("remove /%s: %w", c.Path, err)
+		return err
 	}
 	if err := r.Remove(c.Path); err != nil {
-		return fmt.Errorf("remove /%s: %w", c.Path, err)
+		return err
 	}
 	dir := path.Dir(c.Path)
 	entries, err := fs.ReadDir(r.FS(), dir)
-	if err != nil {
-		return fmt.Errorf("list directory /%s: %w", dir, err)
-	}
-	if !c.RemoveDir || len(entries) > 0 {
+	switch {
+	case err != nil:
+		return err
+	case !c.RemoveDir || len(entries) > 0:
 		return syncDir(r, dir)
 	}
-	if err := r.Remove(dir); err != nil {
-		return fmt.Errorf("remove directory /%s: %w", dir, err)
-	}
-	return nil
+	return r.Remove(dir)
 }
 
 // unchanged returns an error if the file has changed.

@@ -170,7 +170,7 @@ func TestInspectErrors(t *testing.T) {
 		want string
 	}{
 		"a directory as drop-in":     {delegationHost("cpu", map[string]string{etc + "x.conf/y": ""}), "x.conf"},
-		"a directory as controllers": {broken, "read controllers"},
+		"a directory as controllers": {broken, "cgroup.controllers"},
 	}
 	for name, test := range tests {
 		if _, err := InspectDelegation(test.fsys, "sys/fs/cgroup"); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -2,13 +2,13 @@ package doctor
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"berth.dev/berth/kernel"
 )
 
 // unitDirs are the places in which systemd looks for system units and their
@@ -36,42 +36,26 @@ type DelegationSource struct {
 // sources returns the files that set Delegate= for user@.service in the order
 // in which systemd applies them: the unit file, then the drop-ins by rising
 // file name whatever their directory.
-func sources(fsys fs.FS) ([]DelegationSource, error) {
-	unit, found, err := unitFile(fsys)
-	if err != nil {
-		return nil, err
-	}
-	files, err := dropIns(fsys)
-	if err != nil {
-		return nil, err
-	}
-	if found {
-		files = slices.Insert(files, 0, unit)
-	}
+func (h *host) sources() []DelegationSource {
 	list := []DelegationSource{}
-	for _, file := range files {
-		text, err := fs.ReadFile(fsys, file)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
-		}
-		if values := delegateValues(text); len(values) > 0 {
+	for _, file := range append(h.unitFile(), h.dropIns()...) {
+		text, _ := h.text(file)
+		if values := delegateValues([]byte(text)); len(values) > 0 {
 			list = append(list, DelegationSource{Path: file, Values: values})
 		}
 	}
-	return list, nil
+	return list
 }
 
-func unitFile(fsys fs.FS) (file string, found bool, err error) {
+// unitFile returns the unit file, if there is one.
+func (h *host) unitFile() []string {
 	for _, dir := range unitDirs() {
-		file = path.Join(dir, "user@.service")
-		switch _, err = fs.Stat(fsys, file); {
-		case err == nil:
-			return file, true, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			return "", false, fmt.Errorf("find unit file: %w", err)
+		file := path.Join(dir, "user@.service")
+		if _, there := h.lstat(file); there {
+			return []string{file}
 		}
 	}
-	return "", false, nil
+	return nil
 }
 
 // dropIns returns the *.conf files that apply to every instance of
@@ -79,15 +63,13 @@ func unitFile(fsys fs.FS) (file string, found bool, err error) {
 // name in service.d, those of an earlier unit directory hide ones of a later.
 // Drop-ins of one instance (user@1000.service.d) are ignored: their effect
 // shows in the controllers of the instance.
-func dropIns(fsys fs.FS) ([]string, error) {
+func (h *host) dropIns() (files []string) {
 	byName := map[string]string{}
 	for _, name := range []string{"user@.service.d", "service.d"} {
 		for _, dir := range unitDirs() {
 			dir = path.Join(dir, name)
-			entries, err := fs.ReadDir(fsys, dir)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("list %s: %w", dir, err)
-			}
+			entries, err := fs.ReadDir(h.fsys, dir)
+			h.fail(kernel.IgnoreAbsent(err))
 			for _, e := range entries {
 				hidden := strings.HasPrefix(e.Name(), ".")
 				if _, known := byName[e.Name()]; known || hidden || path.Ext(e.Name()) != ".conf" {
@@ -97,34 +79,24 @@ func dropIns(fsys fs.FS) ([]string, error) {
 			}
 		}
 	}
-	files := []string{}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		masked, err := isMask(fsys, byName[name])
-		if err != nil {
-			return nil, err
-		}
-		if !masked {
+		if !h.isMask(byName[name]) {
 			files = append(files, byName[name])
 		}
 	}
-	return files, nil
+	return files
 }
 
 // isMask reports whether file is a link to /dev/null, which hides the drop-ins
 // of its name and says nothing itself.
-func isMask(fsys fs.FS, file string) (bool, error) {
-	info, err := fs.Lstat(fsys, file)
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", file, err)
+func (h *host) isMask(file string) bool {
+	info, there := h.lstat(file)
+	if !there || info.Mode().Type() != fs.ModeSymlink {
+		return false
 	}
-	if info.Mode().Type() != fs.ModeSymlink {
-		return false, nil
-	}
-	target, err := fs.ReadLink(fsys, file)
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", file, err)
-	}
-	return target == "/dev/null", nil
+	target, err := fs.ReadLink(h.fsys, file)
+	h.fail(err)
+	return target == "/dev/null"
 }
 
 // delegateValues returns the values of the Delegate= lines of the [Service]
@@ -166,12 +138,12 @@ func merge(values []string) []string {
 		case "", "0", "no", "n", "false", "f", "off":
 			clear(set)
 		case "1", "yes", "y", "true", "t", "on":
-			for _, c := range known() {
+			for _, c := range wanted() {
 				set[c] = true
 			}
 		default:
 			for word := range strings.FieldsSeq(value) {
-				if word = strings.Trim(word, `"'`); slices.Contains(known(), word) {
+				if word = strings.Trim(word, `"'`); slices.Contains(wanted(), word) {
 					set[word] = true
 				}
 			}
@@ -182,8 +154,6 @@ func merge(values []string) []string {
 	return list
 }
 
-// known are the controllers of the v2 hierarchy that Delegate= can name.
-func known() []string { return wanted() }
-
-// wanted returns the controllers that the drop-in delegates, sorted.
+// wanted returns the controllers that the drop-in delegates, sorted: all of the v2
+// hierarchy that Delegate= can name.
 func wanted() []string { return []string{"cpu", "cpuset", "io", "memory", "pids"} }

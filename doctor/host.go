@@ -20,7 +20,7 @@ type host struct {
 	probes  Probes
 	release string // proc/sys/kernel/osrelease
 
-	groups    hierarchies
+	groups    *cgroup.Host
 	groupsErr error
 	self      process
 	selfErr   error
@@ -34,9 +34,7 @@ type host struct {
 func newHost(fsys fs.FS, probes Probes) *host {
 	h := &host{fsys: fsys, probes: probes}
 	h.release = h.word("proc/sys/kernel/osrelease")
-	if h.groups, h.groupsErr = readHierarchies(h); h.groups.detected == nil {
-		h.groups.detected = &cgroup.Host{}
-	}
+	h.groups, h.groupsErr = h.detect()
 	h.self, h.selfErr = readProcess(h)
 	h.refused = h.refusals()
 	h.flags, h.flagsErr = readCPUFlags(h)
@@ -110,6 +108,14 @@ func (h *host) exists(name string) bool {
 	return err == nil
 }
 
+// lstat looks at a file for a check, and at no link's target; there is false where there
+// is none.
+func (h *host) lstat(name string) (info fs.FileInfo, there bool) {
+	info, err := fs.Lstat(h.fsys, name)
+	h.fail(kernel.IgnoreAbsent(err))
+	return info, err == nil
+}
+
 // glob returns the names that match; a pattern that is written in this
 // package is never malformed.
 func (h *host) glob(pattern string) []string {
@@ -133,20 +139,6 @@ func (h *host) newer(major, minor int) (newer, known bool) {
 	return a > major || (a == major && b >= minor), true
 }
 
-// hierarchies is where cgroups are mounted. Directories are relative to the
-// tree's top.
-type hierarchies struct {
-	detected      *cgroup.Host
-	v2            string // "" where it is not mounted
-	v2Controllers []string
-	v1            []v1Mount
-}
-
-type v1Mount struct {
-	controller string // by its v1 name
-	dir        string
-}
-
 // reading is the tree to kernel/cgroup, which looks at it and changes nothing.
 type reading struct{ tree fs.FS }
 
@@ -155,32 +147,29 @@ func (r reading) WriteFile(string, string) error { return errors.ErrUnsupported 
 func (r reading) Mkdir(string) error             { return errors.ErrUnsupported }
 func (r reading) Rmdir(string) error             { return errors.ErrUnsupported }
 
-// readHierarchies lets cgroup.Detect choose among the mounts, so that the
-// doctor judges the mounts that Berth would use.
-func readHierarchies(h *host) (hierarchies, error) {
-	g := hierarchies{}
+// detect lets cgroup.Detect choose among the mounts, so that the doctor judges those that
+// Berth would use. The host is not nil.
+func (h *host) detect() (*cgroup.Host, error) {
+	groups := &cgroup.Host{}
 	text, found, err := h.read("proc/self/mountinfo")
-	if err != nil {
-		return g, err
-	}
-	if !found {
-		return g, errors.New("/proc/self/mountinfo is absent")
+	switch {
+	case err != nil:
+		return groups, err
+	case !found:
+		return groups, errors.New("/proc/self/mountinfo is absent")
 	}
 	mounts, err := cgroup.ParseMounts(text)
 	if err != nil {
-		return g, fmt.Errorf("read /proc/self/mountinfo: %w", err)
+		return groups, fmt.Errorf("read /proc/self/mountinfo: %w", err)
 	}
-	if g.detected, err = cgroup.Detect(kernel.NewRoot("/", reading{h.fsys})); err != nil {
-		return g, err
+	detected, err := cgroup.Detect(kernel.NewRoot("/", reading{h.fsys}))
+	if err != nil {
+		return groups, err
 	}
-	for _, t := range g.detected.Hierarchies {
-		g.add(t)
+	if len(detected.Hierarchies) == 0 {
+		err = unseen(mounts)
 	}
-	slices.SortFunc(g.v1, func(a, b v1Mount) int { return strings.Compare(a.controller, b.controller) })
-	if len(g.detected.Hierarchies) == 0 {
-		return g, unseen(mounts)
-	}
-	return g, nil
+	return detected, err
 }
 
 // unseen is the error of mounts that are listed and cannot be used; nil where
@@ -198,56 +187,51 @@ func unseen(mounts []kernel.Mount) error {
 	return nil
 }
 
-func (g *hierarchies) add(t cgroup.Hierarchy) {
-	if t.Version == 2 {
-		g.v2, g.v2Controllers = t.Dir, t.Controllers
-		return
-	}
-	for _, name := range t.Controllers {
-		if name == cgroup.IO {
-			name = "blkio"
-		}
-		g.v1 = append(g.v1, v1Mount{name, t.Dir})
-	}
-}
-
-// ownGroup returns the v1 group of this process for a controller, "/" if it
-// is unknown.
-func (h *host) ownGroup(controller string) string {
-	text, _ := h.text("proc/self/cgroup")
-	members, err := cgroup.ParseMembership(text)
-	if err != nil {
-		h.fail(fmt.Errorf("read /proc/self/cgroup: %w", err))
-	}
-	for _, m := range members {
-		if slices.Contains(m.Controllers, controller) {
-			return m.Path
-		}
-	}
-	return "/"
-}
-
 // UnifiedMount returns where the cgroup v2 hierarchy is mounted, relative to
 // the tree's top; "" if it is not, or if the tree does not show it.
 func UnifiedMount(fsys fs.FS) (string, error) {
-	if _, err := fs.Stat(fsys, "proc/self/mountinfo"); errors.Is(err, fs.ErrNotExist) {
+	h := &host{fsys: fsys}
+	if !h.exists("proc/self/mountinfo") {
 		return "", nil
 	}
-	g, err := readHierarchies(&host{fsys: fsys})
-	return g.v2, err
+	var err error
+	h.groups, err = h.detect()
+	return h.v2().Dir, err
 }
 
-func (g *hierarchies) inV2(controller string) bool {
-	return slices.Contains(g.v2Controllers, controller)
-}
-
-func (g *hierarchies) v1Dir(controller string) string {
-	for _, m := range g.v1 {
-		if m.controller == controller {
-			return m.dir
+// v2 is the cgroup v2 hierarchy; without one, its Dir is "".
+func (h *host) v2() (t cgroup.Hierarchy) {
+	for _, t = range h.groups.Hierarchies {
+		if t.Version == 2 {
+			return t
 		}
 	}
-	return ""
+	return cgroup.Hierarchy{}
+}
+
+// v1 returns the v1 names of the controllers in v1 hierarchies.
+func (h *host) v1() (names []string) {
+	for _, t := range h.groups.Hierarchies {
+		for _, name := range t.Controllers {
+			switch {
+			case t.Version == 2:
+			case name == cgroup.IO:
+				names = append(names, "blkio")
+			default:
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// v1CPU is the v1 hierarchy of the cpu controller, nil without one.
+func (h *host) v1CPU() *cgroup.Hierarchy {
+	if t, _ := h.groups.Hierarchy(cgroup.CPU); t != nil && t.Version == 1 {
+		return t
+	}
+	return nil
 }
 
 // process holds the rights of this process, from proc/self.

@@ -4,7 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
+
+	"berth.dev/berth/kernel/cgroup"
 )
 
 func systemd(h *host) Capability {
@@ -12,7 +16,7 @@ func systemd(h *host) Capability {
 	switch {
 	case h.systemd():
 		version := ""
-		if n := SystemdVersion(h.fsys); n > 0 {
+		if n := h.systemdVersion(); n > 0 {
 			version = fmt.Sprintf(" %d", n)
 		}
 		return ok("systemd" + version + " owns the groups of its units")
@@ -26,6 +30,21 @@ func systemd(h *host) Capability {
 // by its name.
 func (h *host) systemd() bool {
 	return h.exists("run/systemd/system") || h.word("proc/1/comm") == "systemd"
+}
+
+// systemdVersion returns systemd's version, the number in the name of systemd's shared
+// library, which costs no process; 0 if there is no such file.
+func (h *host) systemdVersion() int {
+	for _, dir := range []string{"usr/lib/systemd", "usr/lib/*/systemd", "lib/systemd"} {
+		for _, file := range h.glob(dir + "/libsystemd-shared-*.so") {
+			text := strings.TrimPrefix(path.Base(file), "libsystemd-shared-")
+			end := strings.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+			if n, err := strconv.Atoi(text[:end]); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
 }
 
 // kubelet looks for the kubelet's state and groups, not for its process: a walk
@@ -60,19 +79,9 @@ func kubelet(h *host) Capability {
 
 // kubepods reports whether there is a group of pods in v2 or in any v1 hierarchy.
 func (h *host) kubepods() bool {
-	dirs := []string{}
-	if h.groups.v2 != "" {
-		dirs = append(dirs, h.groups.v2)
-	}
-	for _, m := range h.groups.v1 {
-		dirs = append(dirs, m.dir)
-	}
-	for _, dir := range dirs {
-		if h.exists(path.Join(dir, "kubepods.slice")) || h.exists(path.Join(dir, "kubepods")) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.groups.Hierarchies, func(t cgroup.Hierarchy) bool {
+		return h.exists(path.Join(t.Dir, "kubepods.slice")) || h.exists(path.Join(t.Dir, "kubepods"))
+	})
 }
 
 func runtimes(h *host) Capability {

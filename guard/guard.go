@@ -103,8 +103,6 @@ type Options struct {
 	Uncovered <-chan struct{}
 	// Machine is the hardware, nil where it is unknown.
 	Machine *machine.Machine
-	// PeakBandwidth is as in detect.Config.
-	PeakBandwidth float64
 	// Workloads returns what is known of groups; it is asked at the start and every 5
 	// s. Groups that it does not name are BE if they, or one around them, are idle
 	// (cpu.idle) or of the lowest weight; else they are only suspects.

@@ -42,7 +42,8 @@ type model struct {
 	queued    float64
 	by        float64
 	own       float64
-	uneven    bool // see waitsAlone
+	uneven    bool     // see waitsAlone
+	asked     []string // groups whose CPUs were asked for
 	ticks     int
 	near      int
 	setAt     []time.Duration // when idle was set
@@ -70,7 +71,10 @@ func (m *model) hogging() bool {
 
 func (m *model) Groups() ([]string, error) { return []string{"batch/hog", "other", "svc/web"}, nil }
 
-func (m *model) CPUs(string) cpuset.Set { return cpuset.Set{} }
+func (m *model) CPUs(group string) cpuset.Set {
+	m.asked = append(m.asked, group)
+	return cpuset.Set{}
+}
 
 func (m *model) Focus(groups []string) error {
 	m.mu.Lock()
@@ -396,6 +400,32 @@ func TestQuietHostIsLeftAlone(t *testing.T) {
 }
 
 // TestProbeRests arms the probe for a hog that goes, and disarms it later.
+// Which CPUs groups may use is not asked while nobody is looked after, and of all groups
+// as soon as somebody is.
+func TestCPUsOfWhom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel()
+		o := m.options(control.Observe)
+		all := o.Workloads
+		o.Workloads = func(ctx context.Context) ([]Workload, error) {
+			told, err := all(ctx)
+			told[0].Sensitive = time.Since(m.began) > 12*time.Second
+			if !told[0].Sensitive && len(m.asked) > 0 {
+				t.Errorf("asked for the CPUs of %q", m.asked)
+			}
+			return told, err
+		}
+		if _, errs := runFor(t, o, 17*time.Second); len(errs) > 0 {
+			t.Error(errs)
+		}
+		slices.Sort(m.asked)
+		if want := []string{"batch/hog", "other", "svc/web"}; !slices.Equal(slices.Compact(m.asked), want) {
+			t.Errorf("asked for the CPUs of %q, want those of %q", m.asked, want)
+		}
+	})
+}
+
 func TestProbeRests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

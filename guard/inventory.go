@@ -23,6 +23,7 @@ type inventory struct {
 	all       map[string]*member
 	names     []string // of all, in order
 	sensitive []string
+	cares     bool // a workload is looked after: only then does it matter who may use which CPUs
 	looks     int
 	// sought are suspects that were looked for since soughtFrom.
 	sought     map[string]bool
@@ -68,6 +69,7 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		m.seen = false
 	}
 	clear(known.yielding)
+	known.cares = slices.ContainsFunc(told, func(w Workload) bool { return w.Sensitive })
 	named := map[string]bool{} // and the groups around those: what is counted there is theirs, too
 	for _, w := range told {
 		for at := w.Group; at != "." && at != "/" && !named[at]; at = path.Dir(at) {
@@ -135,7 +137,7 @@ func (r *Runner) add(w Workload, told, read bool) {
 	}
 	m.Protected = m.Protected || m.settings.Essential != ""
 	as := detect.Workload{Group: w.Group, Sensitive: w.Sensitive}
-	if r.o.Sensors != nil {
+	if r.o.Sensors != nil && r.known.cares {
 		as.CPUs = r.o.Sensors.CPUs(w.Group)
 	}
 	r.slow.detector.Track(as)

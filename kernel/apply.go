@@ -125,7 +125,7 @@ func (r *Root) do(s Step, log *UndoLog) (*entry, error) {
 
 // owns reports whether text is a value that Berth wrote.
 func (e *entry) owns(text string) bool {
-	return e.Format.owns(text, e.Value) || slices.ContainsFunc(e.Also, func(own string) bool { return e.Format.same(text, own) })
+	return owns(e.Format, text, e.Value) || slices.ContainsFunc(e.Also, func(own string) bool { return same(e.Format, text, own) })
 }
 
 func keep(e *entry) *entry {
@@ -178,7 +178,7 @@ func (r *Root) prepare(s Step) (*entry, error) {
 		e.Children, err = r.children(path.Dir(s.Path))
 		return e, err
 	}
-	if s.Format.same(e.Original, s.Value) {
+	if same(s.Format, e.Original, s.Value) {
 		return nil, nil
 	}
 	if s.Format == State { // a qualifier cannot be written
@@ -221,10 +221,10 @@ func (r *Root) readBack(e *entry, log *UndoLog) error {
 			return err
 		}
 		shown = e.line(text)
-		if e.Format.same(shown, e.Value) {
+		if same(e.Format, shown, e.Value) {
 			return nil
 		}
-		if !e.owns(shown) && !e.Format.same(shown, e.Original) {
+		if !e.owns(shown) && !same(e.Format, shown, e.Original) {
 			ours, err := r.makes(e, shown)
 			if err != nil {
 				return err
@@ -253,9 +253,9 @@ func (r *Root) makes(e *entry, text string) (bool, error) {
 			return false, err
 		}
 		switch again = e.line(again); {
-		case e.Format.same(again, e.Value):
+		case same(e.Format, again, e.Value):
 			return false, r.write(e.Path, text)
-		case !e.Format.same(again, text):
+		case !same(e.Format, again, text):
 			return false, nil // another writer wrote it once more
 		}
 	}

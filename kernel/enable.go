@@ -96,7 +96,7 @@ func (r *Root) uses(group, controller string) bool {
 	}
 	for file, value := range knob.Fresh(controller) {
 		text, err := r.read(group + "/" + file)
-		if err == nil && !Words.same(text, value) {
+		if err == nil && !same(Words, text, value) {
 			return true
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // Op is the operation of a Step.
-type Op int
+type Op = plain.Enum[ops]
 
 // The operations.
 const (
@@ -37,7 +37,7 @@ const (
 )
 
 // Format says how a file's text is compared after it was written.
-type Format int
+type Format = plain.Enum[formats]
 
 // The formats. A value that the kernel shows differently but means the same is equal.
 const (
@@ -120,29 +120,17 @@ func (s Step) String() string {
 	return line
 }
 
-var opNames = [...]string{Write: "write", Mkdir: "mkdir", Attach: "attach", Enable: "enable"}
+type ops struct{}
 
-// String returns the operation's name: "write", "mkdir", "attach", "enable".
-func (o Op) String() string { return plain.Word(opNames[:], o) }
+var opNames = []string{Write: "write", Mkdir: "mkdir", Attach: "attach", Enable: "enable"}
 
-// MarshalText writes the operation's name.
-func (o Op) MarshalText() ([]byte, error) { return plain.MarshalWord(opNames[:], o) }
+func (ops) Words() []string { return opNames }
 
-// UnmarshalText reads the operation's name.
-func (o *Op) UnmarshalText(text []byte) error { return plain.UnmarshalWord(opNames[:], text, o) }
+type formats struct{}
 
-var formatNames = [...]string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
+var formatNames = []string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
 
-// String returns the format's name: "words", "list", "keyed", "state".
-func (f Format) String() string { return plain.Word(formatNames[:], f) }
-
-// MarshalText writes the format's name.
-func (f Format) MarshalText() ([]byte, error) { return plain.MarshalWord(formatNames[:], f) }
-
-// UnmarshalText reads the format's name.
-func (f *Format) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(formatNames[:], text, f)
-}
+func (formats) Words() []string { return formatNames }
 
 // ErrNotSupported matches every NotSupportedError (errors.Is).
 var ErrNotSupported = errors.New("not supported")

@@ -51,11 +51,11 @@ func (r *Root) onlinePart(s *Step, value string) (part string, ok bool) {
 // shows reports whether a text means the value of s, or the part of it that the kernel
 // left as CPUs are offline.
 func (r *Root) shows(s *Step, text, value string) bool {
-	if s.Format.same(text, value) {
+	if same(s.Format, text, value) {
 		return true
 	}
 	part, ok := r.onlinePart(s, value)
-	return ok && s.Format.same(text, part)
+	return ok && same(s.Format, text, part)
 }
 
 // owns reports whether a text is Berth's own: a value that it wrote, or the part of one

@@ -7,10 +7,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Process identifies a process or thread.
 type Process struct {
+	// Name is that of its program (comm): at most 15 bytes of any kind, more of a kernel
+	// thread, which Kernel says that it is.
+	Name   string
+	Kernel bool
+	// Threads is how many it has.
+	Threads int
 	// State is 'R', 'S' and so on; see Ended.
 	State byte
 	// Parent is the number of its parent; 0 if it has none in this namespace.
@@ -18,7 +25,19 @@ type Process struct {
 	// Start is when it started, in clock ticks since boot. Together with its
 	// number it names it for as long as the kernel runs.
 	Start string
+	// Own is the processor time of all its threads, those that have ended too. Children is
+	// that of children that have ended and were waited for, and theirs; children still
+	// running are not in it. Both are rounded down to 10 ms.
+	Own, Children time.Duration
 }
+
+// UserHZ is the number of clock ticks per second in /proc, on every
+// architecture that Go runs on (USER_HZ, not the kernel's CONFIG_HZ).
+const UserHZ = 100
+
+// maxTicks bounds one figure so that the sum of two still fits a time.Duration:
+// 146 years.
+const maxTicks = uint64(1<<62-1) / uint64(time.Second/UserHZ)
 
 // Ended reports whether the process has ended and is there only until its parent
 // has waited for it.
@@ -31,18 +50,23 @@ func ReadProcess(fsys fs.FS, pid string) (Process, error) {
 	if err != nil {
 		return Process{}, fmt.Errorf("read process %s: %w", pid, err)
 	}
-	p, err := parseProcess(string(text))
+	p, err := ParseProcess(text)
 	if err != nil {
 		return Process{}, fmt.Errorf("parse proc/%s/stat: %w", pid, err)
 	}
 	return p, nil
 }
 
-// parseProcess takes fields 3, 4 and 22 of proc_pid_stat(5). The second field,
-// the command in brackets, may hold any character; the fields after it do not.
-func parseProcess(text string) (Process, error) {
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 || len(fields[0]) != 1 {
+// kthread is PF_KTHREAD of linux/sched.h.
+const kthread = 0x00200000
+
+// ParseProcess takes fields 2 to 4, 9, 14 to 17, 20 and 22 of proc_pid_stat(5). The second
+// field, the command in brackets, may hold any character; the fields after it do not.
+func ParseProcess(stat []byte) (Process, error) {
+	text := string(stat)
+	begin, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	fields := strings.Fields(text[end+1:])
+	if begin < 0 || end < begin || len(fields) < 20 || len(fields[0]) != 1 {
 		return Process{}, errors.New("too few fields after the command")
 	}
 	parent, err := strconv.Atoi(fields[1])
@@ -52,7 +76,26 @@ func parseProcess(text string) (Process, error) {
 	if _, err := strconv.ParseUint(fields[19], 10, 64); err != nil {
 		return Process{}, fmt.Errorf("start: %w", err)
 	}
-	return Process{State: fields[0][0], Parent: parent, Start: fields[19]}, nil
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	if err != nil {
+		return Process{}, fmt.Errorf("flags: %w", err)
+	}
+	threads, err := strconv.ParseUint(fields[17], 10, 31)
+	if err != nil {
+		return Process{}, fmt.Errorf("threads: %w", err)
+	}
+	p := Process{
+		Name: text[begin+1 : end], Kernel: flags&kthread != 0, Threads: int(threads),
+		State: fields[0][0], Parent: parent, Start: fields[19],
+	}
+	for i, to := range []*time.Duration{&p.Own, &p.Own, &p.Children, &p.Children} { // user and system of each
+		n, err := strconv.ParseUint(fields[11+i], 10, 64)
+		if err != nil {
+			return Process{}, fmt.Errorf("field %d: %w", 14+i, err)
+		}
+		*to += time.Duration(min(n, maxTicks)) * (time.Second / UserHZ)
+	}
+	return p, nil
 }
 
 // Descendants returns some processes and those below them, each once. Of one process,

@@ -7,24 +7,34 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 func TestReadProcess(t *testing.T) {
 	t.Parallel()
-	const rest = " 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 "
+	const rest = " 1 1 0 -1 2097216 0 0 0 0 150 25 200 3 20 0 4 0 "
+	own, children := 1750*time.Millisecond, 2030*time.Millisecond
 	for name, tc := range map[string]struct {
 		text    string
 		want    Process
 		wantErr string
 	}{
-		"plain":          {"7 (sh) S 1" + rest + "4711 99\n", Process{'S', 1, "4711"}, ""},
-		"odd command":    {"7 (a) Z 9 (b) R 3" + rest + "4711\n", Process{'R', 3, "4711"}, ""},
-		"ended":          {"7 (sh) Z 0" + rest + "5\n", Process{'Z', 0, "5"}, ""},
+		"plain":          {"7 (sh) S 1" + rest + "4711 99\n", Process{"sh", true, 4, 'S', 1, "4711", own, children}, ""},
+		"odd command":    {"7 (a) Z 9 (b) R 3" + rest + "4711\n", Process{"a) Z 9 (b", true, 4, 'R', 3, "4711", own, children}, ""},
+		"ended":          {"7 (sh) Z 0" + rest + "5\n", Process{"sh", true, 4, 'Z', 0, "5", own, children}, ""},
 		"empty":          {"", Process{}, "too few fields"},
 		"cut short":      {"7 (sh) S 1" + rest, Process{}, "too few fields"},
 		"no state":       {"7 (sh) SS 1" + rest + "5", Process{}, "too few fields"},
 		"parent a word":  {"7 (sh) S x" + rest + "5", Process{}, "parent"},
 		"start negative": {"7 (sh) S 1" + rest + "-5", Process{}, "start"},
+		"time negative":  {"7 (sh) S 1" + strings.Replace(rest, " 25 ", " -25 ", 1) + "5", Process{}, "field 15"},
+		"flags a word":   {"7 (sh) S 1" + strings.Replace(rest, "2097216", "x", 1) + "5", Process{}, "flags"},
+		"threads a word": {"7 (sh) S 1" + strings.Replace(rest, " 4 ", " x ", 1) + "5", Process{}, "threads"},
+		"no bracket":     {"7 sh) S 1" + rest + "5", Process{}, "too few fields"},
+		"time a word":    {"7 (sh) S 1" + strings.Replace(rest, " 150 ", " x ", 1) + "5", Process{}, "field 14"},
+		"odd commands":   {"7 (a) R 1 (b)\n7 8 9) S 1" + rest + "4711\n", Process{"a) R 1 (b)\n7 8 9", true, 4, 'S', 1, "4711", own, children}, ""},
+		"more than a duration holds": {"7 (sh) S 1" + strings.Replace(rest, " 150 25 ", " 18446744073709551615 0 ", 1) + "4711",
+			Process{"sh", true, 4, 'S', 1, "4711", time.Duration(maxTicks) * 10 * time.Millisecond, children}, ""},
 	} {
 		got, err := ReadProcess(fstest.MapFS{"proc/7/stat": {Data: []byte(tc.text)}}, "7")
 		if got != tc.want || tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
@@ -82,9 +92,12 @@ func FuzzParseProcess(f *testing.F) {
 	f.Add("7 (sh) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 99\n")
 	f.Add("7 (a) b")
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := parseProcess(text)
+		p, err := ParseProcess([]byte(text))
 		if (err == nil) != (p.Start != "") {
 			t.Errorf("%+v, %v", p, err)
+		}
+		if p.Own < 0 || p.Children < 0 {
+			t.Errorf("negative time %+v", p)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (e *ChangedError) Error() string {
 func (e *ChangedError) Is(target error) bool { return target == ErrChanged }
 
 // Outcome is the result of undoing one step.
-type Outcome int
+type Outcome = plain.Enum[outcomes]
 
 // The outcomes.
 const (
@@ -64,23 +64,16 @@ const (
 )
 
 // stays reports whether a step is to be tried again later.
-func (o Outcome) stays() bool { return o == Failed || o == InUse || o == Widened || o == Covered }
+func stays(o Outcome) bool { return o == Failed || o == InUse || o == Widened || o == Covered }
 
-var outcomeNames = [...]string{
+type outcomes struct{}
+
+var outcomeNames = []string{
 	Failed: "failed", Restored: "restored", Untouched: "untouched", Gone: "gone", Changed: "changed", Pending: "pending",
 	InUse: "in use", Widened: "widened", Covered: "covered",
 }
 
-// String returns the outcome in one word.
-func (o Outcome) String() string { return plain.Word(outcomeNames[:], o) }
-
-// MarshalText writes the outcome's word.
-func (o Outcome) MarshalText() ([]byte, error) { return plain.MarshalWord(outcomeNames[:], o) }
-
-// UnmarshalText reads the outcome's word.
-func (o *Outcome) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(outcomeNames[:], text, o)
-}
+func (outcomes) Words() []string { return outcomeNames }
 
 type reverted struct {
 	*entry
@@ -103,13 +96,13 @@ func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 		}
 		outcome, err := r.revert(e, log)
 		all = append(all, reverted{e, outcome, err, false})
-		if !outcome.stays() {
+		if !stays(outcome) {
 			errs = append(errs, log.undone(e))
 		}
 	}
 	for i := range all {
 		v := &all[i]
-		if !v.outcome.stays() || v.refused {
+		if !stays(v.outcome) || v.refused {
 			continue
 		}
 		if _, err := r.inode(v.Path); gone(err) {
@@ -129,7 +122,7 @@ func (r *Root) undoAll(entries []*entry, log *UndoLog) (left []*entry, err error
 		if v.outcome != InUse {
 			errs = append(errs, v.err)
 		}
-		if v.outcome.stays() {
+		if stays(v.outcome) {
 			left = append(left, v.entry)
 		}
 	}
@@ -190,11 +183,11 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 		return Failed, err
 	}
 	current := e.line(text)
-	isOriginal := e.Format.owns(current, e.Original) && e.Format.owns(e.Original, current)
+	isOriginal := owns(e.Format, current, e.Original) && owns(e.Format, e.Original, current)
 	original, offline := r.onlinePart(&e.Step, e.Original)
 	if !offline {
 		original = e.Original
-	} else if e.Format.same(current, original) {
+	} else if same(e.Format, current, original) {
 		isOriginal = true
 	}
 	switch {
@@ -244,7 +237,7 @@ func (r *Root) widen(e *entry, current string, err error, log *UndoLog) (Outcome
 	if readErr != nil {
 		return Failed, err
 	}
-	if !e.Format.same(current, parents) {
+	if !same(e.Format, current, parents) {
 		if noteErr := log.also(e, parents); noteErr != nil {
 			return Failed, noteErr
 		}
@@ -264,7 +257,7 @@ func (r *Root) rewrite(d saved) error {
 		return err
 	}
 	text, err := r.read(d.Path)
-	if err != nil || Words.same(text, d.Value) {
+	if err != nil || same(Words, text, d.Value) {
 		return err
 	}
 	return r.write(d.Path, d.Value)

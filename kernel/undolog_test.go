@@ -534,10 +534,10 @@ func TestFormats(t *testing.T) {
 		{State, "", "", true, true},
 	}
 	for _, tt := range tests {
-		if got := tt.format.same(tt.text, tt.value); got != tt.same {
+		if got := same(tt.format, tt.text, tt.value); got != tt.same {
 			t.Errorf("%v: same(%q, %q) = %v", tt.format, tt.text, tt.value, got)
 		}
-		if got := tt.format.owns(tt.text, tt.value); got != tt.owns {
+		if got := owns(tt.format, tt.text, tt.value); got != tt.owns {
 			t.Errorf("%v: owns(%q, %q) = %v", tt.format, tt.text, tt.value, got)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // same reports whether text and value mean the same in a format. For Keyed,
 // both are one line; see line.
-func (f Format) same(text, value string) bool {
+func same(f Format, text, value string) bool {
 	switch f {
 	case List:
 		a, errA := cpuset.Parse(text)
@@ -30,9 +30,9 @@ func (f Format) same(text, value string) bool {
 }
 
 // owns reports whether the kernel shows text for value, which Berth wrote.
-func (f Format) owns(text, value string) bool {
+func owns(f Format, text, value string) bool {
 	if f != State {
-		return f.same(text, value)
+		return same(f, text, value)
 	}
 	have, want := strings.Fields(text), strings.Fields(value)
 	if len(have) == 0 || len(want) == 0 {

@@ -26,23 +26,16 @@ func Analyse(r *Result) (*Analysis, error) {
 
 // Analyse computes what a result comes to.
 func (m *Measured) Analyse() *Analysis {
-	a := &analysis{m, &Analysis{}}
-	a.floor()
+	a := &analysis{m, &Analysis{Undisturbed: m.undisturbed}}
 	for _, s := range m.Experiment.Scenarios {
 		a.out.Rows = append(a.out.Rows, a.row(s))
 	}
+	a.keep()
+	a.compare()
 	a.judge()
 	a.warn()
 	a.words()
 	return a.out
-}
-
-// floor compares the baseline with itself.
-func (a *analysis) floor() {
-	if base, again := a.Pair(Baseline, BaselineAgain); len(base) > 1 {
-		f := stats.Ratio(base, again, headline, stats.Options{})
-		a.out.Floor = &f
-	}
 }
 
 func (a *analysis) row(s Scenario) Row {
@@ -63,44 +56,70 @@ func (a *analysis) row(s Scenario) Row {
 	if row.Valid == 0 {
 		return row
 	}
-	row.Quantiles = quantiles(valid)
+	row.Quantiles = a.quantiles(s.Name, valid)
 	a.usage(&row, valid)
+	a.limits(&row, valid)
 	row.LagP99, _ = quantile(pick(valid, func(d Decoded) stats.Round { return d.Lag }), headline)
 	row.QueueP99, _ = quantile(pick(valid, func(d Decoded) stats.Round { return d.Queue }), headline)
-	if s.Name != Baseline {
-		base, other := a.Pair(Baseline, s.Name)
-		ratio := stats.Ratio(base, other, headline, stats.Options{})
-		if ratio.Rounds > 0 {
-			row.Ratio = &ratio
-		}
-	}
 	return row
 }
 
 // quantiles are those of response time over all valid rounds.
-func quantiles(valid []Decoded) []Quantile {
-	rounds := Responses(valid)
+func (a *analysis) quantiles(scenario string, valid []Decoded) []Quantile {
+	all := Responses(valid)
+	rounds, offered, censored := all, 0, 0
 	lags := pick(valid, func(d Decoded) stats.Round { return d.Lag })
-	offered, censored := 0, 0
-	for _, m := range valid {
-		offered += m.Load.Offered
-		censored += m.Censored
+	if a.out.Undisturbed {
+		rounds, lags = nil, nil // the lag decides which requests are disturbed
 	}
-	intervals := stats.Quantiles(rounds, percentiles(), stats.Options{})
+	for _, d := range valid {
+		calm, ok := d.calm()
+		switch {
+		case !a.out.Undisturbed:
+			offered += d.Load.Offered
+			censored += d.Censored
+		case ok:
+			rounds = append(rounds, stats.Round{Seconds: []stats.Distribution{calm}})
+			offered += d.Undisturbed.Requests
+			censored += d.Undisturbed.Censored
+		}
+	}
 	var out []Quantile
-	for i, p := range percentiles() {
+	for _, p := range percentiles() {
 		q := Quantile{P: p}
-		lag, _ := quantile(lags, p)
+		estimate, _ := quantile(rounds, p)
+		lag, late := quantile(lags, p)
 		if ok, why := stats.Supported(rounds, p); !ok {
 			q.Reason = why
-		} else if ok, why := stats.LagGate(lag, intervals[i].Estimate); !ok {
+		} else if ok, why := stats.LagGate(lag, estimate); late && !ok {
 			q.Reason = why
 		} else {
-			q.Interval, q.AtLeast = intervals[i], stats.AtLeast(censored, offered, p)
+			q.Estimate, q.AtLeast = estimate, stats.AtLeast(censored, offered, p)
+			if a.out.Undisturbed {
+				q.All, _ = quantile(all, p)
+			}
+			q.Typical = a.figures.typical(scenario, p)
 		}
 		out = append(out, q)
 	}
 	return out
+}
+
+// typical is a percentile of the typical round, in µs.
+func (s samples) typical(scenario string, p float64) *stats.Interval {
+	if p > headline {
+		return nil
+	}
+	var rounds [][]float64
+	for _, block := range s.blocks(scenario, []string{scenario}) {
+		us, _ := s.rounds[scenario][block].Quantile(p)
+		rounds = append(rounds, []float64{max(us, 1), 1})
+	}
+	typical := stats.Ratios(rounds).Interval(confidence)
+	if typical.Rounds == 0 {
+		return nil
+	}
+	return &typical
 }
 
 // usage sums the usage of both roles over the valid rounds. Rates are sums over
@@ -108,7 +127,7 @@ func quantiles(valid []Decoded) []Quantile {
 func (a *analysis) usage(row *Row, valid []Decoded) {
 	var seconds, busy, capacity float64
 	var tenant, neighbour Usage
-	done := 0
+	saturated, bound := 0, 0
 	for _, m := range valid {
 		seconds += m.Seconds
 		busy += m.Host.Busy
@@ -120,9 +139,17 @@ func (a *analysis) usage(row *Row, valid []Decoded) {
 		}
 		row.Requests += m.Load.Offered
 		row.Censored += m.Censored
-		done += m.Load.DoneInWindow
+		if m.Undisturbed != nil {
+			row.Disturbed += m.Undisturbed.LeftOut
+		}
+		if stats.Saturated(m.Load.DoneInWindow, m.Load.Offered) {
+			saturated++
+		}
+		if stats.AtLeast(m.Censored, m.Load.Offered, headline) {
+			bound++
+		}
 	}
-	row.Saturated = stats.Saturated(done, row.Requests)
+	row.Saturated, row.Bound = 5*saturated >= len(valid), 5*bound >= len(valid)
 	if seconds == 0 || capacity == 0 {
 		return
 	}
@@ -140,50 +167,4 @@ func (u Usage) plus(v Usage) Usage {
 	u.ThrottledPeriods += v.ThrottledPeriods
 	u.Work += v.Work
 	return u
-}
-
-// judge gives the verdicts, and the neighbour's work relative to unisolated.
-func (a *analysis) judge() {
-	compared, unisolated := 0, 0.0
-	unusable := a.out.BaselineBound()
-	for _, row := range a.out.Rows {
-		if row.Ratio != nil && row.Scenario != BaselineAgain {
-			compared++
-		}
-		if row.Scenario == Unisolated {
-			unisolated = row.Work
-		}
-	}
-	for i := range a.out.Rows {
-		row := &a.out.Rows[i]
-		if unisolated > 0 && row.Unit != "" {
-			share := row.Work / unisolated
-			row.WorkShare = &share
-		}
-		switch {
-		case row.Skipped != nil || row.Scenario == Baseline && row.Valid > 0:
-		case row.Valid == 0:
-			row.Verdict, row.Why = stats.Invalid, a.whyInvalid(row.Scenario)
-		case unusable && row.Scenario != Baseline:
-			row.Verdict, row.Why = stats.Invalid, "the baseline is a lower bound itself: lower --rate or --demand, or quieten the machine"
-		case row.Ratio == nil:
-			row.Verdict, row.Why = stats.Invalid, "no block in which this and the baseline count"
-		case row.Scenario != BaselineAgain:
-			j := stats.Judge(*row.Ratio, a.out.Floor, compared)
-			row.Verdict, row.Why, row.MoreRounds = j.Verdict, j.Why, j.MoreRounds
-			if row.LowerBound() && row.Verdict != stats.Worse {
-				row.Verdict, row.Why, row.MoreRounds = stats.Inconclusive, "its p99 is a lower bound: requests failed, were unfinished, or queued without end", 0
-			}
-		}
-	}
-}
-
-// whyInvalid gives the first reason for which rounds of a scenario do not count.
-func (a *analysis) whyInvalid(scenario string) string {
-	for _, d := range a.Decoded {
-		if d.Scenario == scenario && d.Excluded != "" {
-			return d.Excluded
-		}
-	}
-	return "no round was run"
 }

@@ -35,8 +35,13 @@ type Settings map[Role]cgroup.Limits
 type backend interface {
 	// attach puts a fresh process into the place of its role.
 	attach(r Role, pid int) error
-	// detach forgets the process of a role.
+	// stands makes a process that lives in the place of a role the one that is meant,
+	// and detach forgets it.
+	stands(r Role, pid int)
 	detach(r Role)
+	// lasting names what a process of a role is given now and cannot lose again. One
+	// that was given something else cannot stand for it.
+	lasting(r Role) string
 	// plan says how settings are applied. A kernel.NotSupportedError means that this
 	// host cannot.
 	plan(s Settings) (change, error)
@@ -44,8 +49,9 @@ type backend interface {
 	group(r Role) cgroup.Group
 	// knobs reads back the settings of all roles.
 	knobs() ([]Knob, error)
-	// usage reads what a role has used since its process was attached.
+	// usage reads what a role has used so far, and used the CPU seconds of all of them.
 	usage(r Role) (Usage, error)
+	used() (float64, error)
 	// statistics are what the kernel tells of the group of a role.
 	statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quantity]float64, error)
 	// close restores every value.

@@ -155,7 +155,12 @@ func (g *groups) attach(r Role, pid int) error {
 	return err
 }
 
+func (g *groups) stands(r Role, pid int) { g.pids[r] = pid }
+
 func (g *groups) detach(r Role) { delete(g.pids, r) }
+
+// lasting is nothing: what a group is given, its processes lose with it.
+func (g *groups) lasting(Role) string { return "" }
 
 // steps are the writes for the given settings, those of the group around first.
 func (g *groups) steps(s Settings) (kernel.Plan, error) {
@@ -216,16 +221,32 @@ func (g *groups) usage(r Role) (Usage, error) {
 	return u, nil
 }
 
+func (g *groups) used() (float64, error) {
+	told, err := g.statistics(Around, cgroupstat.Usage)
+	if used, ok := told[watch.CPUTime]; ok || err != nil {
+		return used, err
+	}
+	return processesUsed(g.pids)
+}
+
+// processesUsed is the CPU time of the processes of all roles, in seconds.
+func processesUsed(pids map[Role]int) (float64, error) {
+	total := 0.0
+	for _, pid := range pids {
+		u, err := processUsage(pid)
+		if err != nil {
+			return 0, err
+		}
+		total += u.CPUSeconds
+	}
+	return total, nil
+}
+
 // processUsage is the usage of one process, and of its children that have
 // ended, where no group counts it.
 func processUsage(pid int) (Usage, error) {
-	host := os.DirFS("/")
-	own, err := proc.ProcessCPU(host, pid)
-	if err != nil {
-		return Usage{}, err
-	}
-	times, err := proc.Process(host, pid)
-	return Usage{CPUSeconds: own.Seconds() + (times.ChildUser + times.ChildSystem).Seconds()}, err
+	own, children, err := proc.ProcessCPU(os.DirFS("/"), pid)
+	return Usage{CPUSeconds: (own + children).Seconds()}, err
 }
 
 // close removes the groups. A child that was killed leaves its group a moment

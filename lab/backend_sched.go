@@ -60,8 +60,8 @@ func attr(l cgroup.Limits) (sched.Attr, error) {
 	return at, nil
 }
 
-// plan remembers what to set on processes when they are attached. What is set on a
-// process ends with it, so that undo only forgets.
+// plan sets the tenant's affinity, and remembers what to set on a neighbour when it is
+// attached: an ordinary user may not undo nice and SCHED_IDLE, which end with the process.
 func (a *attributes) plan(s Settings) (change, error) {
 	var b strings.Builder
 	given := map[Role]sched.Attr{}
@@ -87,8 +87,16 @@ func (a *attributes) plan(s Settings) (change, error) {
 		}
 	}
 	return change{b.String(), func() (func() error, error) {
+		undo := func() error { return nil }
+		at, ok := given[Tenant]
+		if pid, lives := a.pids[Tenant]; ok && lives {
+			var err error
+			if undo, err = sched.Set(pid, at); err != nil {
+				return nil, err
+			}
+		}
 		a.given = given
-		return func() error { a.given = nil; return nil }, nil
+		return func() error { a.given = nil; return undo() }, nil
 	}}, nil
 }
 
@@ -122,7 +130,23 @@ func (a *attributes) statistics(Role, ...cgroupstat.Signal) (map[watch.Quantity]
 
 func (a *attributes) usage(r Role) (Usage, error) { return processUsage(a.pids[r]) }
 
+func (a *attributes) used() (float64, error) { return processesUsed(a.pids) }
+
+func (a *attributes) stands(r Role, pid int) { a.pids[r] = pid }
+
 func (a *attributes) detach(r Role) { delete(a.pids, r) }
+
+func (a *attributes) lasting(r Role) string {
+	at, ok := a.given[r]
+	if !ok {
+		return ""
+	}
+	nice := 0
+	if at.Nice != nil {
+		nice = *at.Nice
+	}
+	return fmt.Sprintf("%s nice %d on %s", at.Policy, nice, at.Affinity)
+}
 
 func (a *attributes) group(Role) cgroup.Group { return cgroup.Group{} }
 

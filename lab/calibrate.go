@@ -63,18 +63,14 @@ type pilot struct {
 
 func (b *Testbed) pilot(ctx context.Context, what string) (p pilot, err error) {
 	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
-	procs := &processes{bed: b}
-	defer func() {
-		if left := procs.end(); err == nil {
-			err = left
-		}
-	}()
-	if err := procs.start(ctx, Cell{}); err != nil {
+	procs, err := b.processes(ctx, b.Setup.Tenant)
+	if err != nil {
 		return p, err
 	}
 	var round Round
-	cfg := load.Config{Settle: time.Duration(b.spec.Settle), Window: pilotWindow, Grace: grace(pilotWindow), Rate: b.Setup.Rate, Seed: b.spec.Seed}
-	if err := procs.measure(ctx, cfg, Hooks{}, &round); err != nil {
+	cfg := load.Config{Window: pilotWindow, Grace: grace(pilotWindow), Rate: b.Setup.Rate, Seed: b.spec.Seed, RawFile: rawFile}
+	err = procs.play(ctx, Cell{}, cfg, &round)
+	if err := procs.leave(ctx, func() error { return nil }, Cell{}, err, &round); err != nil {
 		return p, err
 	}
 	if round.Load.DoneInWindow == 0 {

@@ -13,15 +13,41 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
 )
 
-// The test binary is its own child: "__child HOW".
+// The test binary is its own child: "__child HOW", or that of a role.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "__child" {
 		behave(os.Args[2])
 		os.Exit(0)
 	}
+	if len(os.Args) == 2 {
+		playRole(os.Args[1])
+	}
 	os.Exit(m.Run())
+}
+
+// playRole is what the berth binary does with the hidden verb of a role.
+func playRole(verb string) {
+	var err error
+	switch verb {
+	case "__tenant":
+		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
+	case "__noise":
+		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
+	case "__load":
+		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
+	default:
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 func behave(how string) {

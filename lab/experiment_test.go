@@ -275,3 +275,106 @@ func TestMadeUpExperimentIsKilled(t *testing.T) {
 		t.Errorf("in the folder: %q, %v; want the result alone", left, err)
 	}
 }
+
+// days is a made-up experiment of two cells, of a second a round.
+func days(t *testing.T, change func(*lab.Experiment), before func(played []string) error) (played []string, last lab.Progress, ended []int) {
+	t.Helper()
+	bed := &fakeBed{before: func(played []string) error {
+		time.Sleep(time.Second)
+		return before(played)
+	}}
+	var h lab.Header
+	cell := lab.Cell{Hooks: lab.Hooks{During: func(context.Context, *lab.Running) error { return nil }}, Keep: func(lab.Round) error { return nil }}
+	first, second := cell, cell
+	first.Name, second.Name = "x", "y"
+	e := lab.Experiment{
+		Parts: []lab.Part{{Blocks: 10, Cells: []lab.Cell{first, second}}}, Seed: 1, Result: &h, Header: &h,
+		Ended: func(blocks int) { ended = append(ended, blocks) },
+	}
+	change(&e)
+	err := lab.Run(t.Context(), e, bed, lab.Options{Dir: t.TempDir(), Progress: func(p lab.Progress) { last = p }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bed.played, last, ended
+}
+
+// A run ends before the block that would go beyond its end, or when it is decided, and
+// not before two blocks are measured.
+func TestRunEnds(t *testing.T) {
+	t.Parallel()
+	goOn := func([]string) error { return nil }
+	for name, tc := range map[string]struct {
+		change func(*lab.Experiment)
+		blocks int
+	}{
+		"by itself":      {func(*lab.Experiment) {}, 10},
+		"in time":        {func(e *lab.Experiment) { e.Ends = time.Now().Add(9 * time.Second) }, 4},
+		"just in time":   {func(e *lab.Experiment) { e.Ends = time.Now().Add(10 * time.Second) }, 5},
+		"at once":        {func(e *lab.Experiment) { e.Ends = time.Now().Add(-time.Hour) }, 2},
+		"far in future":  {func(e *lab.Experiment) { e.Ends = time.Now().Add(time.Hour) }, 10},
+		"decided":        {func(e *lab.Experiment) { e.Enough = after(3) }, 5},
+		"decided early":  {func(e *lab.Experiment) { e.Enough = after(0) }, 2},
+		"never decided":  {func(e *lab.Experiment) { e.Enough = after(100) }, 10},
+		"what is sooner": {func(e *lab.Experiment) { e.Enough, e.Ends = after(4), time.Now().Add(6*time.Second) }, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			played, last, ended := days(t, tc.change, goOn)
+			if len(played) != 2*tc.blocks || len(ended) != 1 || ended[0] != tc.blocks {
+				t.Errorf("%s: %d rounds, told of %v blocks; want %d blocks", name, len(played), ended, tc.blocks)
+			}
+			if last.Round != 2*tc.blocks || last.Rounds != 2*tc.blocks || last.Blocks != tc.blocks || last.Left != 0 {
+				t.Errorf("%s: at the end: %+v", name, last)
+			}
+		})
+	}
+}
+
+// A large result is not stored after each round, but always when the run ends.
+func TestLargeResult(t *testing.T) {
+	t.Parallel()
+	type large struct {
+		lab.Header
+		Rounds int    `json:"rounds"`
+		Text   string `json:"text"`
+	}
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct {
+		size  int
+		fails error
+		all   bool // are stored while the run goes on
+	}{"small": {1, nil, true}, "large": {8 << 20, nil, false}, "large, fails": {8 << 20, broken, false}} {
+		dir := t.TempDir()
+		r := &large{Header: lab.Header{Schema: "s"}, Text: strings.Repeat("x", tc.size)}
+		stored := func() int {
+			var now large
+			if err := lab.Load(dir, "s", &now); err != nil {
+				return 0
+			}
+			return now.Rounds
+		}
+		behind := 0
+		bed := &fakeBed{before: func(played []string) error {
+			behind = max(behind, r.Rounds-stored())
+			if len(played) == 12 {
+				return tc.fails
+			}
+			return nil
+		}}
+		c := lab.Cell{Name: "x", Keep: func(lab.Round) error { r.Rounds++; return nil }}
+		c.During = func(context.Context, *lab.Running) error { return nil }
+		err := lab.Run(t.Context(), lab.Experiment{Parts: []lab.Part{{Blocks: 12, Cells: []lab.Cell{c}}}, Result: r, Header: &r.Header}, bed, lab.Options{Dir: dir})
+		if !errors.Is(err, tc.fails) || stored() != r.Rounds || r.Rounds < 11 {
+			t.Errorf("%s: %v, %d of %d rounds stored at the end", name, err, stored(), r.Rounds)
+		}
+		if (behind == 0) != tc.all {
+			t.Errorf("%s: %d rounds were not stored at one time", name, behind)
+		}
+	}
+}
+
+// after says that it is enough when asked for the time after so many others.
+func after(times int) func() (bool, error) {
+	asked := 0
+	return func() (bool, error) { asked++; return asked > times, nil }
+}

@@ -24,12 +24,38 @@ func Isolate(ctx context.Context, spec Spec, opt Options) (*Result, error) {
 
 // ResumeIsolate goes on with the run that is stored in the folder of the options.
 func ResumeIsolate(ctx context.Context, opt Options) (*Result, error) {
+	return goOn(ctx, "resume", opt, func(*Result) error { return nil })
+}
+
+// ContinueIsolate adds blocks to the run that is stored in the folder of the options, and
+// is complete: so many, or as many as fit into a time, until intervals are so narrow.
+func ContinueIsolate(ctx context.Context, blocks int, limit time.Duration, until float64, opt Options) (*Result, error) {
+	return goOn(ctx, "continue", opt, func(r *Result) error {
+		if !r.Complete {
+			return errors.New("the run is not complete: --resume goes on with it")
+		}
+		done := r.Experiment.Blocks
+		if blocks == 0 {
+			r.Experiment.Fill(limit)
+			blocks = r.Experiment.Blocks
+		}
+		r.Complete, r.Experiment.Preset = false, ""
+		r.Experiment.Blocks, r.Experiment.For, r.Experiment.Until = done+blocks, Duration(limit), until
+		return nil
+	})
+}
+
+// goOn reads a stored run and runs what it lacks when it is made ready for that.
+func goOn(ctx context.Context, verb string, opt Options, ready func(*Result) error) (*Result, error) {
 	r, err := ReadFile(opt.Dir)
+	if err == nil {
+		err = ready(r)
+	}
 	if err == nil {
 		err = r.Experiment.Validate()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("resume: %w", err)
+		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
 	opt.Finished = r.Has
 	return isolate(ctx, r, opt)
@@ -41,6 +67,7 @@ func (r *Result) Has(cell string, block int) bool {
 }
 
 func isolate(ctx context.Context, r *Result, opt Options) (_ *Result, err error) {
+	began := time.Now()
 	bed, err := Open(ctx, &r.Experiment, &r.Header, opt)
 	if err != nil {
 		return nil, err
@@ -51,7 +78,46 @@ func isolate(ctx context.Context, r *Result, opt Options) (_ *Result, err error)
 		return nil
 	}
 	part := Part{Blocks: r.Experiment.Blocks, Cells: bed.cells(r.Experiment, keep)}
-	return r, Run(ctx, Experiment{Parts: []Part{part}, Seed: r.Experiment.Seed, Result: r, Header: &r.Header}, bed, opt)
+	e := Experiment{Parts: []Part{part}, Seed: r.Experiment.Seed, Result: r, Header: &r.Header}
+	e.Ended = func(blocks int) { r.Experiment.Blocks = blocks }
+	if r.Experiment.For > 0 {
+		e.Ends = began.Add(time.Duration(r.Experiment.For))
+	}
+	if r.Experiment.Until > 0 {
+		e.Enough = enough(r)
+	}
+	return r, Run(ctx, e, bed, opt)
+}
+
+// enough says whether the run is decided: an analysis after every block, or every few
+// where that takes long.
+func enough(r *Result) func() (bool, error) {
+	var last time.Time
+	var took time.Duration
+	return func() (bool, error) {
+		now := time.Now()
+		if now.Sub(last) < 20*took {
+			return false, nil
+		}
+		a, err := Analyse(r)
+		last = time.Now()
+		took = last.Sub(now)
+		return err == nil && a.narrow(r.Experiment.Until), err
+	}
+}
+
+// narrow says whether the interval of every ratio of p99 is: within ±10 % for 0.1, as
+// factors. What has no ratio stays undecided; what is skipped does not matter.
+func (a *Analysis) narrow(within float64) bool {
+	for _, row := range a.Rows {
+		if row.Scenario == Baseline || row.Skipped != nil {
+			continue
+		}
+		if row.Ratio == nil || !row.Ratio.Known() || !(row.Ratio.High <= row.Ratio.Low*(1+within)*(1+within)) {
+			return false
+		}
+	}
+	return true
 }
 
 // cells are the scenarios of a spec, each with its lengths and settings.
@@ -148,8 +214,8 @@ func Plan(spec Spec, opt Options) (_ *Preview, err error) {
 func (p *Preview) String() string {
 	var b strings.Builder
 	s := p.Setup
-	fmt.Fprintf(&b, "experiment %s: %d rounds of %d scenarios, %s settling and %s measured each\n",
-		p.Experiment.Name, p.Experiment.Blocks, len(p.Experiment.Scenarios), p.Experiment.Settle, p.Experiment.Window)
+	fmt.Fprintf(&b, "experiment %s: %d rounds of %d scenarios, %s settling and %s measured each; about %s\n",
+		p.Experiment.Name, p.Experiment.Blocks, len(p.Experiment.Scenarios), p.Experiment.Settle, p.Experiment.Window, p.Experiment.Length().Round(time.Second))
 	fmt.Fprintf(&b, "backend    %s\n", s.Backend)
 	if s.BackendNote != "" {
 		fmt.Fprintf(&b, "           %s\n", s.BackendNote)

@@ -11,12 +11,22 @@ import (
 type Measured struct {
 	*Result
 	Decoded []Decoded // the rounds, in the order stored
+	// Path is where the result is stored, for commands that go on with it; "" if unknown.
+	Path string
+
+	// figures are what is compared: where the result has them, of undisturbed requests; all
+	// are of all requests.
+	figures, all samples
+	undisturbed  bool
 }
 
 // Decoded is a stored round with its histograms.
 type Decoded struct {
 	*Round
 	Response, Service, Queue, Lag stats.Round
+	// Calm is the response of the round's undisturbed requests, all in one; nil where
+	// the result has none.
+	Calm *stats.Distribution
 	// Censored is how many requests failed or were not answered.
 	Censored int
 	// Excluded says why the round does not count; "" for one that does.
@@ -25,7 +35,6 @@ type Decoded struct {
 
 // Measure decodes the rounds of a result.
 func Measure(r *Result) (*Measured, error) {
-	usual := usualDisturbance(r)
 	seen := map[string]bool{}
 	m := &Measured{Result: r, Decoded: make([]Decoded, 0, len(r.Rounds))}
 	for i := range r.Rounds {
@@ -39,8 +48,13 @@ func Measure(r *Result) (*Measured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("round %d (%s): %w", i+1, round.Scenario, err)
 		}
-		d.Excluded = d.excluded(usual)
 		m.Decoded = append(m.Decoded, d)
+	}
+	m.exclude()
+	m.all = m.sampled(false)
+	m.figures = m.all
+	if calm := m.sampled(true); calm.enough(m.all) {
+		m.figures, m.undisturbed = calm, true
 	}
 	return m, nil
 }
@@ -61,6 +75,13 @@ func decodeRound(round *Round) (Decoded, error) {
 			part.to.Seconds = append(part.to.Seconds, second)
 		}
 	}
+	if u := round.Undisturbed; u != nil {
+		calm, err := stats.Decode(u.Response)
+		if err != nil {
+			return d, fmt.Errorf("undisturbed response: %w", err)
+		}
+		d.Calm = &calm
+	}
 	return d, nil
 }
 
@@ -76,20 +97,6 @@ func (m *Measured) Valid(scenario string) []Decoded {
 	return valid
 }
 
-// Pair returns the responses of two scenarios in the blocks where both count.
-func (m *Measured) Pair(base, other string) (b, o []stats.Round) {
-	byBlock := map[int]stats.Round{}
-	for _, d := range m.Valid(base) {
-		byBlock[d.Block] = d.Response
-	}
-	for _, d := range m.Valid(other) {
-		if response, ok := byBlock[d.Block]; ok {
-			b, o = append(b, response), append(o, d.Response)
-		}
-	}
-	return b, o
-}
-
 // Responses are those of rounds.
 func Responses(rounds []Decoded) []stats.Round {
 	return pick(rounds, func(d Decoded) stats.Round { return d.Response })
@@ -103,53 +110,47 @@ func pick(rounds []Decoded, part func(Decoded) stats.Round) []stats.Round {
 	return parts
 }
 
-// unlike is how much more of the shared CPUs' time than in the run's usual round
-// others must take for a round to be left out. A host that is busy all the time
-// is measured as it is, with a warning.
-const unlike = 0.10
-
-// excluded says why a round does not count. usual is the disturbance of the
-// run's median round. Only how a round was measured decides, never what came
-// out of it.
-func (d *Decoded) excluded(usual float64) string {
-	if d.Invalid != "" {
-		return d.Invalid
+// exclude says which rounds do not count. Only how a round was measured decides, never
+// what came out of it: the limit of the generator's lag is the same for all rounds. It
+// comes from what the tenant's p99 is alone, in the typical round. Rounds with bins need
+// no such limit: there requests leave one by one.
+func (m *Measured) exclude() {
+	var alone []float64
+	for _, d := range m.Decoded {
+		if d.Scenario == Baseline || d.Scenario == BaselineAgain {
+			if p99, ok := quantile([]stats.Round{d.Response}, headline); ok {
+				alone = append(alone, p99)
+			}
+		}
 	}
-	if d.Load.Done == 0 {
-		return "no request was answered"
+	for i := range m.Decoded {
+		d := &m.Decoded[i]
+		switch {
+		case d.Invalid != "":
+			d.Excluded = d.Invalid
+		case d.Load.Done == 0:
+			d.Excluded = "no request was answered"
+		case d.Calm == nil && len(alone) > 0:
+			lag, _ := quantile([]stats.Round{d.Lag}, headline)
+			if ok, why := stats.LagGate(lag, stats.Median(alone)); !ok {
+				d.Excluded = why
+			}
+		}
 	}
-	response, _ := quantile([]stats.Round{d.Response}, headline)
-	lag, _ := quantile([]stats.Round{d.Lag}, headline)
-	if ok, why := stats.LagGate(lag, response); !ok {
-		return why
-	}
-	if x := d.disturbance(); x > usual+unlike {
-		return fmt.Sprintf("others took %.0f %% of the shared CPUs' time, against %.0f %% in the run's usual round", 100*x, 100*usual)
-	}
-	return ""
 }
 
-// disturbance is the share of the shared CPUs' time that went to the hypervisor
-// and to processes outside the lab.
-func (r *Round) disturbance() float64 {
-	capacity := r.Seconds * float64(r.Host.SharedCPUs)
-	if capacity <= 0 {
-		return 0
+// calm is the response of the round's undisturbed requests, if they are at least half of
+// all, and enough for a p99.
+func (d *Decoded) calm() (stats.Distribution, bool) {
+	u := d.Undisturbed
+	if u == nil || d.Calm == nil || u.Requests < u.LeftOut || d.Calm.Requests() < leastRequests {
+		return stats.Distribution{}, false
 	}
-	return (r.Host.Steal + r.Host.Foreign) / capacity
+	return *d.Calm, true
 }
 
-func usualDisturbance(r *Result) float64 {
-	var all []float64
-	for i := range r.Rounds {
-		all = append(all, r.Rounds[i].disturbance())
-	}
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
-}
+// leastRequests is how many a round needs, so that its p99 is not its maximum.
+const leastRequests = 100
 
 // quantile is the pooled percentile of rounds, in µs.
 func quantile(rounds []stats.Round, p float64) (float64, bool) {

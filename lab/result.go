@@ -101,11 +101,19 @@ type Round struct {
 	Knobs   []Knob      `json:"knobs,omitempty"`
 	Load    load.Report `json:"load"`
 	// Seconds is the length of the interval over which the figures below were read.
-	Seconds   float64              `json:"seconds"`
-	Tenant    Usage                `json:"tenant"`
-	Neighbour *Usage               `json:"neighbour,omitempty"`
-	Host      HostUsage            `json:"host"`
-	Probes    []noise.ProbeReading `json:"probes,omitempty"` // taken before the round
+	Seconds   float64   `json:"seconds"`
+	Tenant    Usage     `json:"tenant"`
+	Neighbour *Usage    `json:"neighbour,omitempty"`
+	Host      HostUsage `json:"host"`
+	// Probes were taken before the round; most rounds have none.
+	Probes []noise.ProbeReading `json:"probes,omitempty"`
+	// Undrained is how many requests the tenant had not answered 2 s after the round.
+	// The next round had a new tenant.
+	Undrained int `json:"undrained,omitempty"`
+	// Bins are the window in parts of 50 ms, Undisturbed what is left of its requests
+	// without those that others disturbed. Absent in results of before there were any.
+	Bins        []Bin        `json:"bins,omitempty"`
+	Undisturbed *Undisturbed `json:"undisturbed,omitempty"`
 }
 
 // Knob is one kernel setting as read back while the round ran.
@@ -143,14 +151,24 @@ type HostUsage struct {
 // Analysis is what a Result comes to: the statistics and the words. It is
 // computed from a Result alone (Analyse).
 type Analysis struct {
-	// Floor is baseline' over baseline at p99: what "no difference" looks like here.
+	// Answer is what to know and what to do, a sentence or two each.
+	Answer []string `json:"answer"`
+	// Floor is the tenant alone again over alone, at p99: by how much the same thing
+	// measured twice differs here.
 	Floor *stats.Interval `json:"floor,omitempty"`
 	Rows  []Row           `json:"rows"`
+	// Comparisons are all that the run makes: each scenario against alone, against no
+	// isolation, and the strategies with each other.
+	Comparisons []Comparison `json:"comparisons,omitempty"`
+	// Undisturbed: the figures are of requests that nobody from outside disturbed;
+	// those of all requests stand beside them.
+	Undisturbed bool `json:"undisturbed,omitempty"`
 	// Warnings are about the run as a whole: drift, steal, foreign load.
 	Warnings []string `json:"warnings,omitempty"`
 	// Reading is the result in words, a paragraph each.
 	Reading []string `json:"reading"`
-	// Recommended is the cheapest scenario equivalent to the baseline, or "".
+	// Recommended is the cheapest scenario as good as alone; else, of those that are
+	// better than nothing, the best; or "".
 	Recommended    string `json:"recommended,omitempty"`
 	Recommendation string `json:"recommendation"`
 }
@@ -162,25 +180,34 @@ type Row struct {
 	Skipped *Skipped `json:"skipped,omitempty"`
 	Rounds  int      `json:"rounds"` // run
 	Valid   int      `json:"valid"`  // counted
-	// Requests offered in valid rounds, and how many of them are censored.
-	Requests int `json:"requests"`
-	Censored int `json:"censored"`
+	// Requests offered in valid rounds, how many of them are censored, and how many were
+	// disturbed from outside.
+	Requests  int `json:"requests"`
+	Censored  int `json:"censored"`
+	Disturbed int `json:"disturbed,omitempty"`
 	// Quantiles of response time; a quantile the sample does not support has a Reason.
 	Quantiles []Quantile `json:"quantiles,omitempty"`
-	// Ratio to the baseline's p99, each pooled over the blocks in which both count;
-	// its interval resamples whole blocks. Nil for the baseline itself.
-	Ratio   *stats.Interval `json:"ratio,omitempty"`
-	Verdict stats.Verdict   `json:"verdict,omitempty"`
-	// Why explains the verdict in one clause; MoreRounds is how many rounds
-	// would decide an inconclusive one, 0 if unknown.
+	// Ratio to the tenant alone, at p99, in the typical block. Nil for the baseline itself.
+	Ratio *stats.Interval `json:"ratio,omitempty"`
+	// Verdict is against alone; Against, against no isolation.
+	Verdict stats.Verdict `json:"verdict,omitempty"`
+	Against stats.Verdict `json:"verdictUnisolated,omitempty"`
+	// Why explains the verdict in one clause; MoreRounds is how many blocks more
+	// would decide one that is inconclusive, 0 if unknown.
 	Why        string `json:"why,omitempty"`
 	MoreRounds int    `json:"moreRounds,omitempty"`
-	// Saturated: responses arrived more slowly than requests were due; latency
-	// grows with the length of the round and is a lower bound.
+	// Saturated: in a fifth of the rounds or more responses arrived more slowly than
+	// requests were due; latency grows with the length of the round and is a lower bound.
 	Saturated bool `json:"saturated,omitempty"`
+	// Bound: in a fifth of the rounds or more one request in 100 failed or was not answered.
+	Bound bool `json:"lowerBound,omitempty"`
+	// Limits are those of the spec, and how many rounds met them.
+	Limits []Met `json:"slo,omitempty"`
 	// WorkShare is the neighbour's work per second relative to unisolated (1 =
 	// same); nil without a neighbour or without unisolated rounds.
 	WorkShare *float64 `json:"workShare,omitempty"`
+	// WorkKept is the same of the typical block, with its interval.
+	WorkKept *stats.Interval `json:"workKept,omitempty"`
 	// Work is the neighbour's work per second, in Unit.
 	Work float64 `json:"work,omitempty"`
 	Unit string  `json:"unit,omitempty"`
@@ -201,22 +228,85 @@ type Row struct {
 // Quantile is one percentile of response time, in microseconds.
 type Quantile struct {
 	P float64 `json:"p"` // 50, 95, 99, 99.9
-	stats.Interval
+	// Estimate is that of all rounds' requests together; All includes those that were
+	// disturbed, where Estimate does not.
+	Estimate float64 `json:"estimate"`
+	All      float64 `json:"all,omitempty"`
+	// Typical is that of the typical round, with its interval; nil for p99.9.
+	Typical *stats.Interval `json:"typical,omitempty"`
 	// AtLeast: censored requests reach into this quantile; it is a lower bound.
 	AtLeast bool `json:"atLeast,omitempty"`
 	// Reason says why it is not given ("needs 14 more rounds").
 	Reason string `json:"reason,omitempty"`
 }
 
-// LowerBound reports whether the p99 is only a lower bound.
-func (r Row) LowerBound() bool {
-	for _, q := range r.Quantiles {
-		if q.P == headline && q.AtLeast {
-			return true
+// Comparison is one scenario compared with another.
+type Comparison struct {
+	Scenario string `json:"scenario"`
+	// Against is what it is compared with; "baseline" stands for alone and alone again.
+	Against string `json:"against"`
+	// Blocks in which both count, and in how many the p99 was Higher and Lower.
+	Blocks  int      `json:"blocks"`
+	Higher  int      `json:"higher"`
+	Lower   int      `json:"lower"`
+	Figures []Figure `json:"figures"`
+}
+
+// Figure is one quantity of a comparison: "p50", "p95" and "p99" are compared by their
+// ratio, "slow" is the difference in the share (0-1) of requests that take longer than
+// the tenant's p99 alone, in the typical round.
+type Figure struct {
+	Quantity string `json:"quantity"`
+	// Interval is of the typical block.
+	stats.Interval
+	// P is the p-value of no difference, corrected for all comparisons of the run.
+	P       float64       `json:"p"`
+	Verdict stats.Verdict `json:"verdict"`
+	Why     string        `json:"why,omitempty"`
+	// MoreBlocks would decide a verdict that is inconclusive, about; 0 if unknown.
+	MoreBlocks int `json:"moreBlocks,omitempty"`
+	// Sees is the smallest difference that this comparison finds with 80 % chance.
+	Sees float64 `json:"sees,omitempty"`
+	// Pooled is the same of all blocks' requests together. What is rare but bad shows
+	// here, and not in the typical block.
+	Pooled float64 `json:"pooled"`
+	// All is the interval with the requests that were disturbed, where Interval is
+	// without.
+	All *stats.Interval `json:"all,omitempty"`
+}
+
+// Met is a limit and how many rounds met it.
+type Met struct {
+	Limit
+	Met    int `json:"met"`
+	Rounds int `json:"rounds"`
+	// Low and High are the 95 % interval of the share of rounds that meet it.
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// Compared returns the comparison of two scenarios.
+func (a *Analysis) Compared(scenario, against string) (Comparison, bool) {
+	for _, c := range a.Comparisons {
+		if c.Scenario == scenario && c.Against == against {
+			return c, true
 		}
 	}
-	return r.Saturated
+	return Comparison{}, false
 }
+
+// Figure returns a quantity of the comparison.
+func (c Comparison) Figure(quantity string) (Figure, bool) {
+	for _, f := range c.Figures {
+		if f.Quantity == quantity {
+			return f, true
+		}
+	}
+	return Figure{}, false
+}
+
+// LowerBound reports whether the p99 of the typical round is only a lower bound.
+func (r Row) LowerBound() bool { return r.Bound || r.Saturated }
 
 // BaselineBound reports whether the baseline's p99 is only a lower bound: a ratio
 // to it says nothing.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"berth.dev/berth/kernel"
@@ -23,7 +24,18 @@ type Experiment struct {
 	// Result is stored as JSON after each round; Header is the part of it that Run fills.
 	Result any
 	Header *Header
+
+	// Ends is when the run is to be over: no block begins that would last longer, but the
+	// first ones of a part. The zero time is no limit.
+	Ends time.Time
+	// Enough is asked after each block whether the part is decided; nil never is.
+	Enough func() (bool, error)
+	// Ended is told how many blocks were run of a part; it may be nil.
+	Ended func(blocks int)
 }
+
+// leastBlocks are run of a part in any case: fewer decide nothing.
+const leastBlocks = 2
 
 // Part is cells run in blocks: one round of each cell, in random order.
 type Part struct {
@@ -35,11 +47,12 @@ type Part struct {
 // Cell is one way of running the roles side by side.
 type Cell struct {
 	Name string
-	// Settings are in force from before the roles start until after they have ended.
+	// Settings are in force from before the neighbour begins until after it has stopped.
 	Settings Settings
-	// Neighbour starts the neighbour of the setup beside the tenant.
+	// Neighbour has the neighbour of the setup work beside the tenant.
 	Neighbour bool
-	// Tenant is how the tenant runs; nil is as the setup says.
+	// Tenant is how the tenant runs, which then lives for the round alone; nil is as the
+	// setup says.
 	Tenant *load.TenantConfig
 	// Settle is discarded at the start of a round, Window is measured.
 	Settle, Window time.Duration
@@ -86,8 +99,9 @@ func (o Options) tell(p Progress) {
 }
 
 // Run runs an experiment on a bed: every cell once per block, in random order. It
-// stores the result after each round. When it fails or is cancelled, the result in the
-// run's folder has the rounds finished by then, from which the run can be resumed.
+// stores the result after each round, or every few seconds where that takes long. When it
+// fails or is cancelled, the result in the run's folder has the rounds finished by
+// then, from which the run can be resumed.
 func Run(ctx context.Context, e Experiment, bed Bed, opt Options) error {
 	r := runner{Experiment: e, bed: bed, opt: opt, began: time.Now(), skipped: map[string]bool{}, progress: Progress{Phase: "measure"}}
 	for _, s := range e.Header.Skipped {
@@ -99,6 +113,9 @@ func Run(ctx context.Context, e Experiment, bed Bed, opt Options) error {
 	}
 	for _, p := range e.Parts {
 		if err := r.part(ctx, p); err != nil {
+			if r.unstored {
+				err = errors.Join(err, r.store())
+			}
 			return err
 		}
 	}
@@ -117,6 +134,11 @@ type runner struct {
 	progress Progress
 	began    time.Time
 	measured int // rounds since then
+
+	unstored bool      // what was measured last
+	stored   time.Time // last
+	storing  time.Duration
+	large    bool
 }
 
 func (r *runner) part(ctx context.Context, p Part) error {
@@ -126,22 +148,61 @@ func (r *runner) part(ctx context.Context, p Part) error {
 		names = append(names, c.Name)
 		cells[c.Name] = c
 	}
-	for block := range p.Blocks {
+	ran := 0
+	for ; ran < p.Blocks; ran++ {
+		if over, err := r.over(p, ran); over || err != nil {
+			if err != nil {
+				return err
+			}
+			break
+		}
 		r.progress.Block++
-		for position, name := range stats.Order(names, block, r.Seed) {
+		for position, name := range stats.Order(names, ran, r.Seed) {
 			r.progress.Scenario = p.Name + name
-			if err := r.turn(ctx, cells[name], block, position); err != nil {
-				return fmt.Errorf("%s%s, block %d: %w", p.Name, name, block+1, err)
+			if err := r.turn(ctx, cells[name], ran, position); err != nil {
+				return fmt.Errorf("%s%s, block %d: %w", p.Name, name, ran+1, err)
 			}
 			r.progress.Round++
 		}
 	}
+	r.progress.Rounds -= (p.Blocks - ran) * len(p.Cells)
+	r.progress.Blocks -= p.Blocks - ran
+	if r.Ended != nil {
+		r.Ended(ran)
+	}
 	return nil
+}
+
+// over says whether a part ends before a block. A block of which a part was measured
+// before is measured to its end.
+func (r *runner) over(p Part, block int) (bool, error) {
+	if block < leastBlocks || slices.ContainsFunc(p.Cells, func(c Cell) bool { return r.finished(c.Name, block) }) {
+		return false, nil
+	}
+	if r.Enough != nil {
+		if enough, err := r.Enough(); enough || err != nil {
+			return enough, err
+		}
+	}
+	next := time.Now().Add(time.Duration(len(p.Cells)) * r.perRound())
+	return !r.Ends.IsZero() && next.After(r.Ends), nil
+}
+
+// perRound is how long the rounds so far took on average.
+func (r *runner) perRound() time.Duration {
+	if r.measured == 0 {
+		return 0
+	}
+	return time.Since(r.began) / time.Duration(r.measured)
+}
+
+func (r *runner) finished(cell string, block int) bool {
+	return r.opt.Finished != nil && r.opt.Finished(cell, block)
 }
 
 // turn is that of a cell in a block: it is measured, unless it is finished or cannot be.
 func (r *runner) turn(ctx context.Context, c Cell, block, position int) error {
-	if r.opt.Finished != nil && r.opt.Finished(c.Name, block) {
+	if r.finished(c.Name, block) {
 		return nil
 	}
 	r.opt.tell(r.progress)
@@ -160,9 +221,20 @@ func (r *runner) turn(ctx context.Context, c Cell, block, position int) error {
 	}
 	r.measured++
 	todo := r.progress.Rounds - r.progress.Round - 1
-	r.progress.Left = time.Since(r.began) / time.Duration(r.measured) * time.Duration(todo)
+	r.progress.Left = r.perRound() * time.Duration(todo)
+	if !r.Ends.IsZero() {
+		r.progress.Left = min(r.progress.Left, max(0, time.Until(r.Ends)))
+	}
+	r.unstored = true
+	if r.large && time.Since(r.stored) < 20*r.storing {
+		return nil
+	}
 	return r.store()
 }
+
+// largeResult is the size from which on a result is not stored after each round: a
+// thousand rounds, which take 50 ms to write. A larger one gets a twentieth of the time.
+const largeResult = 4 << 20
 
 func (r *runner) measure(ctx context.Context, c Cell, block, position int) error {
 	if err := ctx.Err(); err != nil {
@@ -189,7 +261,20 @@ func (h *Header) skip(name string, why error) {
 	h.Skipped = append(h.Skipped, skipped)
 }
 
-func (r *runner) store() error { return WriteFile(filepath.Join(r.opt.Dir, ResultFile), r.Result) }
+func (r *runner) store() error {
+	began := time.Now()
+	path := filepath.Join(r.opt.Dir, ResultFile)
+	if err := WriteFile(path, r.Result); err != nil {
+		return err
+	}
+	r.stored = time.Now()
+	r.storing, r.unstored = r.stored.Sub(began), false
+	info, err := os.Stat(path)
+	if err == nil {
+		r.large = info.Size() >= largeResult
+	}
+	return err
+}
 
 // NewRunDir makes the folder of a run below results: <time>-<experiment>.
 func NewRunDir(results, experiment string, now time.Time) (string, error) {

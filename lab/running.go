@@ -64,7 +64,7 @@ func (r *Running) Until(ctx context.Context, at time.Duration) error {
 // came of it.
 func (r *Running) Finish(f func() error) { r.finish = append(r.finish, f) }
 
-// StartNeighbour starts the neighbour of the setup, whose work the round counts.
+// StartNeighbour has the neighbour of the setup work, whose work the round counts.
 func (r *Running) StartNeighbour(ctx context.Context) error { return r.procs.startNeighbour(ctx) }
 
 // Process is one beside those of the cell. It is ready, and does nothing before Begin.

@@ -17,15 +17,26 @@ type Spec struct {
 	Preset string `json:"preset,omitempty"`
 	// Scenarios are run once per block each, in random order.
 	Scenarios []Scenario `json:"scenarios"`
-	// Blocks is how often every scenario is run.
+	// Blocks is how often every scenario is run, if For and Until leave the time for it.
+	// In the result of a complete run it is how often it was.
 	Blocks int `json:"blocks"`
+	// For ends the run: no block begins that would not end by then, but two are run in
+	// any case. 0 is no limit.
+	For Duration `json:"for,omitempty"`
+	// Until ends the run when the interval of every ratio of p99 is that narrow: 0.1 is
+	// ±10 %. 0 is never.
+	Until float64 `json:"until,omitempty"`
 	// Settle is discarded at the start of each round; Window is measured.
 	Settle Duration `json:"settle"`
 	Window Duration `json:"window"`
 	// Rate is in requests per second; 0 lets the lab choose it from the machine.
 	Rate      float64      `json:"rate,omitempty"`
 	Tenant    TenantSpec   `json:"tenant"`
-	Neighbour noise.Config `json:"neighbour"` // Threads 0: one per CPU shared
+	Neighbour noise.Config `json:"neighbour"` // Threads 0: ThreadsPerCPU of them
+	// ThreadsPerCPU is how many threads the neighbour has for each shared CPU; 0 is 1.
+	ThreadsPerCPU int `json:"neighbourThreadsPerCPU,omitempty"`
+	// Limits are what the user wants of the tenant: how many rounds met them is counted.
+	Limits Limits `json:"slo,omitempty"`
 	// CPUs are those that tenant and neighbour share, as a list; "" lets the lab choose.
 	CPUs string `json:"cpus,omitempty"`
 	// Seed fixes the arrivals and the order of scenarios; 0 lets the clock choose.
@@ -90,42 +101,50 @@ func IsolationSpec() Spec {
 		Name: "isolation",
 		Scenarios: []Scenario{
 			{Name: Baseline, Means: "tenant alone"},
-			{Name: BaselineAgain, Means: "tenant alone once more: the noise floor"},
-			{Name: Unisolated, Neighbour: true, Means: "neighbour beside it, no tuning"},
+			{Name: BaselineAgain, Means: "tenant alone once more, to see by how much the same thing differs"},
+			{Name: Unisolated, Neighbour: true, Means: "neighbour beside it as services are by default: equal weight, and four threads per CPU; no tuning"},
 			{Name: "weighted", Neighbour: true, Isolation: Isolation{Weight: 10}, Means: "neighbour at a tenth of the tenant's CPU weight"},
 			{Name: "idle", Neighbour: true, Isolation: Isolation{Idle: true}, Means: "neighbour in the idle class, beside the tenant's group"},
 			{Name: "limited", Neighbour: true, Isolation: Isolation{Cap: true}, Means: "neighbour capped to the CPU time that the tenant leaves"},
 			{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}, Means: "whole cores of their own for both"},
 		},
-		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.6},
-		Neighbour: noise.Config{Kernel: "spin", Intensity: 100},
+		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.4},
+		Neighbour: noise.Config{Kernel: "spin", Intensity: 100}, ThreadsPerCPU: 4,
 	}
 }
 
-// Preset is a size of experiment.
+// Preset is a size of experiment: so many blocks, in a limited time.
 type Preset struct {
 	Name   string
 	Blocks int
-	Settle time.Duration
-	Window time.Duration
+	For    time.Duration
 	About  string
 }
+
+// The lengths of a round, whatever the size: others' work comes in bursts, and rounds that are
+// much shorter than those, and many, decide more in the same time
+// (docs/measurements/statistics-designs.md). From settle on the tenant's figures are steady
+// (docs/measurements/lab-settle.md).
+const (
+	settle = 100 * time.Millisecond
+	window = 500 * time.Millisecond
+)
 
 // Presets lists the sizes, the smallest first.
 func Presets() []Preset {
 	return []Preset{
-		{"quick", 6, 300 * time.Millisecond, 2 * time.Second, "about 2 minutes; no verdict on p99.9"},
-		{"standard", 10, time.Second, 11 * time.Second, "about 15 minutes"},
-		{"publish", 20, 2 * time.Second, 30 * time.Second, "about 80 minutes"},
+		{"quick", 25, 2 * time.Minute, "about 2 minutes; no verdict on p99.9"},
+		{"standard", 175, 15 * time.Minute, "about 13 minutes"},
+		{"publish", 750, time.Hour, "about 55 minutes"},
 	}
 }
 
-// Use sets blocks, settle and window from a preset.
+// Use sets blocks, the time for them, settle and window from a preset.
 func (e *Spec) Use(name string) error {
 	var names []string
 	for _, p := range Presets() {
 		if p.Name == name {
-			e.Preset, e.Blocks, e.Settle, e.Window = p.Name, p.Blocks, Duration(p.Settle), Duration(p.Window)
+			e.Preset, e.Blocks, e.For, e.Settle, e.Window = p.Name, p.Blocks, Duration(p.For), Duration(settle), Duration(window)
 			return nil
 		}
 		names = append(names, p.Name)
@@ -133,8 +152,29 @@ func (e *Spec) Use(name string) error {
 	return fmt.Errorf("preset %q: not one of %s", name, strings.Join(names, ", "))
 }
 
+// MaxBlocks bounds the blocks of a run.
+const MaxBlocks = 10_000
+
+// Fill asks for as many blocks as fit into a time. So many cannot be more than this.
+func (e *Spec) Fill(limit time.Duration) {
+	round := time.Duration(e.Settle + e.Window)
+	block := max(time.Duration(len(e.Scenarios))*round, time.Millisecond)
+	e.For, e.Blocks = Duration(limit), int(min(max(limit/block, leastBlocks), MaxBlocks))
+}
+
+// Length is about how long the run takes: rounds, what lies between them, and
+// calibration. A tenant that cannot keep up takes longer.
+func (e Spec) Length() time.Duration {
+	const between, before = 40 * time.Millisecond, 6 * time.Second
+	length := before + time.Duration(e.Blocks*len(e.Scenarios))*(time.Duration(e.Settle+e.Window)+between)
+	if e.For > 0 {
+		length = min(length, time.Duration(e.For))
+	}
+	return length
+}
+
 // Keep drops all scenarios but the named ones. The baselines always stay:
-// without them nothing can be compared, and the noise floor is unknown.
+// without them nothing can be compared.
 func (e *Spec) Keep(names []string) error {
 	known := make([]string, len(e.Scenarios))
 	for i, s := range e.Scenarios {
@@ -164,8 +204,11 @@ func (e Spec) Validate() error {
 		says   string
 	}{
 		{!isName(e.Name), fmt.Sprintf("name %q: %s", e.Name, nameRule)},
-		{e.Blocks < 1 || e.Blocks > 1000, fmt.Sprintf("rounds: %d: want 1 to 1000", e.Blocks)},
-		{window < time.Second || window > time.Hour, fmt.Sprintf("duration: %s: want 1s to 1h", e.Window)},
+		{e.Blocks < 1 || e.Blocks > MaxBlocks, fmt.Sprintf("rounds: %d: want 1 to %d", e.Blocks, MaxBlocks)},
+		{e.For < 0 || time.Duration(e.For) > 30*24*time.Hour, fmt.Sprintf("for: %s: want at most 720h", e.For)},
+		{!(e.Until >= 0 && e.Until < 10), fmt.Sprintf("until: %g: want 0 to 10 (1000 %%)", e.Until)},
+		{e.ThreadsPerCPU < 0 || e.ThreadsPerCPU > 64, fmt.Sprintf("neighbourThreadsPerCPU: %d: want at most 64", e.ThreadsPerCPU)},
+		{window < 200*time.Millisecond || window > time.Hour, fmt.Sprintf("duration: %s: want 200ms to 1h", e.Window)},
 		{e.Settle < 0 || time.Duration(e.Settle) > time.Hour, fmt.Sprintf("settle: %s: want 0 to 1h", e.Settle)},
 		{!(e.Rate >= 0 && e.Rate <= 50_000), fmt.Sprintf("rate: %g: want at most 50000 requests per second", e.Rate)},
 		{requests > maxRequests, fmt.Sprintf("rate %g for %s: want at most %d requests in a round", e.Rate, e.Window, maxRequests)},
@@ -177,6 +220,9 @@ func (e Spec) Validate() error {
 		if rule.broken {
 			return fmt.Errorf("experiment: %s", rule.says)
 		}
+	}
+	if err := e.Limits.validate(); err != nil {
+		return fmt.Errorf("experiment: slo: %w", err)
 	}
 	if _, err := cpuset.Parse(e.CPUs); err != nil {
 		return fmt.Errorf("experiment: cpus: %w", err)

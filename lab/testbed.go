@@ -66,7 +66,9 @@ type Testbed struct {
 	journal    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
-	unit       string // of the neighbour's work
+	unit       string     // of the neighbour's work
+	procs      *processes // nil while none live
+	probed     time.Time  // last
 }
 
 // Open makes this machine ready for what a spec asks for, and enters into h what it
@@ -75,7 +77,7 @@ type Testbed struct {
 // everything back.
 func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, err error) {
 	if opt.Finished != nil && h.Complete {
-		return nil, errors.New("resume: the run is complete")
+		return nil, errors.New("resume: the run is complete (--continue adds blocks to it)")
 	}
 	lock, err := lockMachine(opt.JournalDir)
 	if err != nil {
@@ -109,7 +111,7 @@ func (e *NotRestoredError) Unwrap() error { return e.Err }
 
 // Close ends all children and restores every value.
 func (b *Testbed) Close() error {
-	var errs []error
+	errs := []error{b.endProcesses()}
 	if b.supervisor != nil {
 		b.supervisor.close()
 	}
@@ -235,7 +237,7 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	s.Neighbour = e.Neighbour
 	s.Neighbour.Seed = e.Seed
 	if s.Neighbour.Threads == 0 {
-		s.Neighbour.Threads = b.places.shared.Len()
+		s.Neighbour.Threads = b.places.shared.Len() * max(1, e.ThreadsPerCPU)
 	}
 	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, b.places.shared)
 	if err := s.Neighbour.Validate(); err != nil {

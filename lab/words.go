@@ -7,26 +7,28 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/stats"
 )
 
-// words writes the reading and the recommendation. No sentence names a cause
+// words writes the answer, the reading and the recommendation. No sentence names a cause
 // without a figure from the layer below it (CPU time got, throttling, lag).
 func (a *analysis) words() {
+	a.recommend()
+	a.answer()
 	rows := a.out.Rows
 	a.say(a.readFloor())
+	a.say(a.readDisturbed())
 	for _, row := range rows {
 		if row.Scenario == Unisolated && row.Ratio != nil && row.Verdict != stats.Invalid {
 			a.say(a.readUnisolated(row))
 		}
 	}
-	a.say(a.readStrategies())
 	a.say(a.readSaturated())
 	a.say(a.readNearest())
 	if len(rows) > 0 && a.out.Floor != nil {
 		a.say(otherOutput)
 	}
-	a.recommend()
 }
 
 func (a *analysis) say(paragraph string) {
@@ -38,10 +40,27 @@ func (a *analysis) say(paragraph string) {
 func (a *analysis) readFloor() string {
 	f := a.out.Floor
 	if f == nil {
-		return "There is no noise floor: both baselines need two valid rounds in the same blocks. How much two runs of the same thing differ here is unknown."
+		return "The tenant alone was not measured twice in the same blocks: by how much the same thing differs from itself here is unknown."
 	}
-	return fmt.Sprintf("The tenant alone, measured against itself, differs by a factor of %.2f at p99 (%s): that is how much two runs of the same thing "+
-		"differ on this machine while nothing was changed. No smaller difference counts.", f.Estimate, between(*f))
+	return fmt.Sprintf("The tenant alone, measured twice in every block, differs from itself by a factor of %.2f at p99 (%s): nothing was changed between the two.",
+		f.Estimate, between(*f))
+}
+
+// readDisturbed says what others took, and what was left out for it.
+func (a *analysis) readDisturbed() string {
+	if !a.out.Undisturbed {
+		return ""
+	}
+	left, all := 0, 0
+	for _, row := range a.out.Rows {
+		left += row.Disturbed
+		all += row.Requests
+	}
+	if left == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %% of all requests were left out: they were due while others took more than a fifth of the CPUs or the whole machine stood still, or within 150 ms after. "+
+		"The rule is the same in all scenarios. With them the figures are in the JSON form and on the page.", 100*float64(left)/float64(max(all, 1)))
 }
 
 func (a *analysis) readUnisolated(row Row) string {
@@ -109,24 +128,6 @@ func (a *analysis) cpuPerRequest(scenario string) float64 {
 	return cpu / done
 }
 
-func (a *analysis) readStrategies() string {
-	var parts []string
-	for _, row := range a.out.Rows {
-		if row.Ratio == nil || row.Scenario == Unisolated || row.Scenario == BaselineAgain || row.Verdict == stats.Invalid {
-			continue
-		}
-		part := fmt.Sprintf("%s %.3g times (%s)", row.Scenario, row.Ratio.Estimate, row.Verdict)
-		if row.WorkShare != nil {
-			part += fmt.Sprintf(" with %.0f %% of the neighbour's unisolated work", 100**row.WorkShare)
-		}
-		parts = append(parts, part)
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return "Protection and its price, p99 relative to alone: " + strings.Join(parts, "; ") + "."
-}
-
 // readSaturated explains lower bounds.
 func (a *analysis) readSaturated() string {
 	var names []string
@@ -139,7 +140,7 @@ func (a *analysis) readSaturated() string {
 		return ""
 	}
 	return fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
-		"so these latencies are lower bounds and would be larger in a longer round.", list(names), a.Experiment.Window)
+		"so these latencies are lower bounds and would be larger in a longer round.", list(names), Latency(float64(a.Experiment.Window)/1e3))
 }
 
 // readNearest says what still separates the best strategy from the baseline.
@@ -153,9 +154,9 @@ func (a *analysis) readNearest() string {
 }
 
 // otherOutput says what a different pattern would have meant.
-const otherOutput = "How to read other patterns: idle equivalent says that plain CPU time was the trouble, and the cheapest cure is enough; idle worse and pinned equivalent " +
+const otherOutput = "How to read other patterns: idle as good as alone says that plain CPU time was the trouble, and the cheapest cure is enough; idle worse and pinned as good " +
 	"points at what two threads share on one core (wake-up, private caches, SMT siblings); both worse, with more CPU time per request than alone, " +
-	"at what cores share (L3, memory bandwidth), which no CPU scheduling separates; pinned saturated means that the tenant's cores are too few for its load."
+	"at what cores share (L3, memory bandwidth), which no CPU scheduling separates; pinned overloaded means that the tenant's cores are too few for its load."
 
 // nearest is the compared scenario with the lowest ratio.
 func (a *analysis) nearest() *Row {
@@ -178,36 +179,37 @@ func lowerFirst(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// recommend names the cheapest scenario that is as good as the tenant alone.
+// recommend names what to do: nothing, if that is as good as alone; else, of the strategies that are as good, the one that
+// keeps most of the neighbour's work; else the best of those that are better than nothing.
 func (a *analysis) recommend() {
 	var best *Row
-	nearest := a.nearest()
 	for i, row := range a.out.Rows {
-		if row.Ratio == nil || row.Scenario == BaselineAgain {
-			continue
-		}
-		if row.Scenario == Unisolated && (row.Verdict == stats.Equivalent || row.Verdict == stats.Better) {
+		protects := row.Ratio != nil && row.Scenario != BaselineAgain && (row.Verdict == stats.Equivalent || row.Verdict == stats.Better)
+		if protects && row.Scenario == Unisolated {
 			best = &a.out.Rows[i]
 			break // nothing is cheaper than nothing
 		}
-		protects := row.Verdict == stats.Equivalent || row.Verdict == stats.Better
 		if protects && (best == nil || workOf(row) > workOf(*best)) {
 			best = &a.out.Rows[i]
 		}
 	}
+	if helps := a.best(); best == nil && len(helps) > 0 {
+		best = &helps[0]
+	}
+	nearest := a.nearest()
 	switch {
 	case nearest == nil:
-		a.out.Recommendation = "none: nothing could be compared with the baseline."
+		a.out.Recommendation = "none: nothing could be compared with the tenant alone."
 	case best == nil:
-		a.out.Recommendation = fmt.Sprintf("none of these is as good as the tenant alone, by this sample. The nearest is %s: p99 %.3g times (%s), %s.",
-			nearest.Scenario, nearest.Ratio.Estimate, nearest.Verdict, costOf(*nearest))
+		a.out.Recommendation = fmt.Sprintf("none: no strategy is shown to be as good as alone, or better than nothing. The nearest is %s: p99 %.3g times that of alone (%s), %s.",
+			nearest.Scenario, nearest.Ratio.Estimate, nearest.Verdict.Against("alone"), costOf(*nearest))
 	case best.Scenario == Unisolated:
 		a.out.Recommended = best.Scenario
 		a.out.Recommendation = "no isolation: the tenant is as fast beside this neighbour as alone, at this load."
 	default:
 		a.out.Recommended = best.Scenario
-		a.out.Recommendation = fmt.Sprintf("%s: the tenant's p99 is %.3g times its p99 alone (%s), %s.",
-			best.Scenario, best.Ratio.Estimate, best.Verdict, costOf(*best))
+		a.out.Recommendation = fmt.Sprintf("%s: the tenant's p99 is %.3g times that of alone (%s), %s.",
+			best.Scenario, best.Ratio.Estimate, best.Verdict.Against("alone"), costOf(*best))
 	}
 }
 
@@ -222,7 +224,7 @@ func costOf(row Row) string {
 	if row.WorkShare == nil {
 		return "the neighbour's cost is unknown without unisolated rounds"
 	}
-	return fmt.Sprintf("and the neighbour does %.0f %% of the work it does unisolated (%.2f CPUs), the host %.0f %% busy",
+	return fmt.Sprintf("and the neighbour keeps %.0f %% of its work without isolation (%.2f CPUs), the host %.0f %% busy",
 		100**row.WorkShare, row.NeighbourCPUs, 100*row.HostBusy)
 }
 
@@ -236,8 +238,8 @@ func (a *analysis) find(scenario string) (Row, bool) {
 }
 
 func between(iv stats.Interval) string {
-	if iv.Rounds < 2 {
-		return "one round, no interval"
+	if !iv.Known() {
+		return plain.Count(iv.Rounds, "block") + ": too few for an interval"
 	}
 	return fmt.Sprintf("%.0f %% interval %.3g to %.3g", 100*iv.Confidence, iv.Low, iv.High)
 }

@@ -15,10 +15,11 @@ import (
 	"strconv"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 )
 
 // Kind names a kind of domain.
-type Kind int
+type Kind = plain.Enum[kindWords]
 
 // The kinds of domain, from the widest to the narrowest as they usually nest.
 const (
@@ -29,6 +30,15 @@ const (
 	L2
 	Core
 )
+
+type kindWords struct{}
+
+func (kindWords) Words() []string { return kindNames }
+
+var kindNames = []string{"socket", "die", "node", "l3", "l2", "core"}
+
+// Kinds returns every kind, from Socket to Core.
+func Kinds() []Kind { return []Kind{Socket, Die, Node, L3, L2, Core} }
 
 // Machine is one host's hardware.
 type Machine struct {

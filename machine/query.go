@@ -40,16 +40,6 @@ func (m *Machine) Inside(k Kind, set cpuset.Set) []Domain {
 	return inside
 }
 
-// CPU returns the description of an online CPU.
-func (m *Machine) CPU(id int) (c CPU, ok bool) {
-	for i := range m.CPUs {
-		if m.CPUs[i].ID == id {
-			return m.CPUs[i], true
-		}
-	}
-	return CPU{}, false
-}
-
 // Distance returns the NUMA distance from node a to node b, by their numbers;
 // ok is false where it is unknown.
 func (m *Machine) Distance(a, b int) (distance int, ok bool) {

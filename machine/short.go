@@ -25,50 +25,30 @@ import (
 // the second ones. Distances are 10 within a node, 12 between nodes that share
 // a socket, 20 otherwise.
 func Short(form string) (*Machine, error) {
-	levels, err := parseShort(form)
+	f, err := parseShort(form)
 	if err != nil {
 		return nil, fmt.Errorf("short form %q: %w", form, err)
 	}
-	m := &Machine{Name: form}
-	total := 1
-	for _, l := range levels {
-		total *= l.count
-	}
+	m := &Machine{Name: form, Domains: f.domains()}
+	total := f.cores * f.threads
 	m.Online, _ = cpuset.Range(0, total-1)
 	for id := range total {
 		m.CPUs = append(m.CPUs, CPU{ID: id})
 	}
-	b := shortBuilder{levels: levels, cores: total / levels.count('t'), threads: levels.count('t')}
-	m.Domains = b.domains()
-	m.Distances = b.distances(m)
+	m.measure()
 	return m, nil
 }
 
-type shortLevel struct {
-	letter byte
-	count  int
+// shortForm is a short form. Its cores are numbered from 0 in the order of the form;
+// thread j of core i is CPU i + j*cores.
+type shortForm struct {
+	letters        string // of the levels, from the outermost on
+	counts         []int  // by level
+	cores, threads int
 }
 
-type shortLevels []shortLevel
-
-func (s shortLevels) index(letter byte) int {
-	for i, l := range s {
-		if l.letter == letter {
-			return i
-		}
-	}
-	return -1
-}
-
-func (s shortLevels) count(letter byte) int {
-	if i := s.index(letter); i >= 0 {
-		return s[i].count
-	}
-	return 1
-}
-
-func parseShort(form string) (shortLevels, error) {
-	var levels shortLevels
+func parseShort(form string) (*shortForm, error) {
+	f := &shortForm{threads: 1}
 	total := 1
 	for i := 0; i < len(form); i++ {
 		start, count := i, 0
@@ -86,101 +66,87 @@ func parseShort(form string) (shortLevels, error) {
 			return nil, fmt.Errorf("%q counts nothing", form[start:i+1])
 		case strings.IndexByte("sdnlct", form[i]) < 0:
 			return nil, fmt.Errorf("%q is none of the letters s, d, n, l, c, t", form[i:i+1])
-		case levels.index(form[i]) >= 0:
+		case strings.IndexByte(f.letters, form[i]) >= 0:
 			return nil, fmt.Errorf("%q is there twice", form[i:i+1])
 		}
 		if total *= count; total > cpuset.Limit {
 			return nil, fmt.Errorf("more than %d CPUs", cpuset.Limit)
 		}
-		levels = append(levels, shortLevel{form[i], count})
+		f.letters, f.counts = f.letters+form[i:i+1], append(f.counts, count)
 	}
-	return levels, levels.check()
-}
-
-func (s shortLevels) check() error {
-	core, thread := s.index('c'), s.index('t')
+	outer, threads := strings.CutSuffix(f.letters, "t")
 	switch {
-	case core < 0:
-		return errors.New("cores (c) are missing")
-	case thread < 0 && core != len(s)-1, thread >= 0 && (thread != len(s)-1 || core != len(s)-2):
-		return errors.New("cores (c), then threads (t), come last")
+	case !strings.Contains(f.letters, "c"):
+		return nil, errors.New("cores (c) are missing")
+	case strings.Contains(outer, "t") || !strings.HasSuffix(outer, "c"):
+		return nil, errors.New("cores (c), then threads (t), come last")
+	case threads:
+		f.threads = f.counts[len(outer)]
 	}
-	return nil
-}
-
-// shortBuilder numbers cores from 0 in the order of the form; thread j of core
-// i is CPU i + j*cores.
-type shortBuilder struct {
-	levels         shortLevels
-	cores, threads int
+	f.cores = total / f.threads
+	return f, nil
 }
 
 // coresPer returns how many consecutive cores one item of the letter's level
 // has. A level that the form leaves out is the socket's.
-func (b shortBuilder) coresPer(letter byte) int {
-	at := b.levels.index(letter)
-	if at < 0 {
-		if letter == 's' {
-			return b.cores
-		}
-		return b.coresPer('s')
+func (f *shortForm) coresPer(letter byte) int {
+	at := strings.IndexByte(f.letters, letter)
+	if at < 0 && letter != 's' {
+		return f.coresPer('s')
 	}
-	n := b.cores
-	for _, l := range b.levels[:at+1] {
-		n /= l.count
+	n := f.cores
+	for _, count := range f.counts[:at+1] {
+		n /= count
 	}
 	return n
 }
 
-func (b shortBuilder) domains() []Domain {
-	perSocket := b.coresPer('s')
+func (f *shortForm) domains() []Domain {
+	perSocket := f.coresPer('s')
 	var out []Domain
 	for _, level := range []struct {
 		kind Kind
 		per  int
 	}{
-		{Socket, perSocket}, {Die, b.coresPer('d')}, {Node, b.coresPer('n')},
-		{L3, b.coresPer('l')}, {L2, 1}, {Core, 1},
+		{Socket, perSocket}, {Die, f.coresPer('d')}, {Node, f.coresPer('n')},
+		{L3, f.coresPer('l')}, {L2, 1}, {Core, 1},
 	} {
-		for id := range b.cores / level.per {
+		for id := range f.cores / level.per {
 			kernelID := id
 			if perParent := perSocket / level.per; (level.kind == Die || level.kind == Core) && perParent > 0 {
 				kernelID = id % perParent // the kernel numbers these within a socket
 			}
-			out = append(out, Domain{Kind: level.kind, ID: id, CPUs: b.cpus(id*level.per, level.per), KernelID: kernelID})
+			out = append(out, Domain{Kind: level.kind, ID: id, CPUs: f.cpus(id*level.per, level.per), KernelID: kernelID})
 		}
 	}
 	return out
 }
 
-func (b shortBuilder) cpus(firstCore, n int) cpuset.Set {
+func (f *shortForm) cpus(firstCore, n int) cpuset.Set {
 	var s cpuset.Set
-	for t := range b.threads {
-		r, _ := cpuset.Range(firstCore+t*b.cores, firstCore+n-1+t*b.cores)
+	for t := range f.threads {
+		r, _ := cpuset.Range(firstCore+t*f.cores, firstCore+n-1+t*f.cores)
 		s = s.Union(r)
 	}
 	return s
 }
 
-func (b shortBuilder) distances(m *Machine) [][]int {
-	nodes := m.ByKind(Node)
-	rows := make([][]int, len(nodes))
-	for i := range nodes {
-		rows[i] = make([]int, len(nodes))
-		for j := range nodes {
-			rows[i][j] = b.distance(m, nodes[i], nodes[j])
+// measure sets the distances between the nodes.
+func (m *Machine) measure() {
+	for i, from := range m.ByKind(Node) {
+		first, _ := from.CPUs.First()
+		socket, _ := m.Of(Socket, first)
+		var row []int
+		for j, to := range m.ByKind(Node) {
+			switch {
+			case i == j:
+				row = append(row, 10)
+			case socket.CPUs.Contains(from.CPUs.Union(to.CPUs)):
+				row = append(row, 12)
+			default:
+				row = append(row, 20)
+			}
 		}
+		m.Distances = append(m.Distances, row)
 	}
-	return rows
-}
-
-func (b shortBuilder) distance(m *Machine, from, to Domain) int {
-	if from.ID == to.ID {
-		return 10
-	}
-	cpu, _ := from.CPUs.First()
-	if socket, _ := m.Of(Socket, cpu); socket.CPUs.Contains(from.CPUs.Union(to.CPUs)) {
-		return 12
-	}
-	return 20
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 )
 
 // Note is one thing about a machine that placing or measuring should know of.
@@ -98,85 +100,63 @@ func cpus(s cpuset.Set) string {
 	return "CPUs " + s.String()
 }
 
-// plural writes "1 core", "2 cores".
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
-}
-
 func (n *notes) smt() {
 	if n.m.SMT == "off" || n.m.SMT == "forceoff" {
 		n.addf("smt-off", "SMT is switched off (smt/control is %s)", n.m.SMT)
 	}
-	by := map[int]cpuset.Set{}
-	var counts []int
+	var by groups[int]
 	for _, core := range n.m.ByKind(Core) {
-		threads := core.CPUs.Len()
-		if _, ok := by[threads]; !ok {
-			counts = append(counts, threads)
-		}
-		by[threads] = by[threads].Union(core.CPUs)
+		by.add(core.CPUs.Len(), core.CPUs)
 	}
-	if len(counts) < 2 {
-		return
+	if len(by.keys) > 1 {
+		slices.Sort(by.keys)
+		n.addf("smt-uneven", "cores differ in threads: %s", by.describe(func(threads int) string { return plain.Count(threads, "thread") + " per core" }))
 	}
-	slices.Sort(counts)
-	var parts []string
-	for _, c := range counts {
-		parts = append(parts, fmt.Sprintf("%s per core on %s", plural(c, "thread"), cpus(by[c])))
-	}
-	n.addf("smt-uneven", "cores differ in threads: %s", strings.Join(parts, "; "))
 }
 
 func (n *notes) kindsOfCore() {
-	kind := n.m.group(func(c CPU) string { return c.Kind })
-	capacity := n.m.group(func(c CPU) string { return strconv.Itoa(c.Capacity) })
-	frequency := n.m.group(func(c CPU) string { return strconv.Itoa(c.MaxKHz) })
+	var kind groups[string]
+	var capacity, frequency groups[int]
+	for _, c := range n.m.CPUs {
+		cpu, _ := cpuset.Of(c.ID) // Validate reports a number out of range
+		kind.add(cmp.Or(c.Kind, "unknown kind"), cpu)
+		capacity.add(c.Capacity, cpu)
+		frequency.add(c.MaxKHz, cpu)
+	}
 	switch {
-	case len(kind) > 1:
-		n.addf("hybrid", "hybrid cores: %s", describe(kind, func(k string) string {
-			if k == "" {
-				return "unknown kind"
-			}
-			return k
-		}))
-	case len(capacity) > 1:
-		n.addf("hybrid", "cores differ in capacity: %s", describe(capacity, func(c string) string { return c }))
-	case len(frequency) > 1:
-		n.addf("max-frequency", "maximum frequencies differ: %s", describe(frequency, func(khz string) string {
-			f, _ := strconv.Atoi(khz)
-			return fmt.Sprintf("%.2f GHz", float64(f)/1e6)
+	case len(kind.keys) > 1:
+		n.addf("hybrid", "hybrid cores: %s", kind.describe(func(k string) string { return k }))
+	case len(capacity.keys) > 1:
+		n.addf("hybrid", "cores differ in capacity: %s", capacity.describe(strconv.Itoa))
+	case len(frequency.keys) > 1:
+		n.addf("max-frequency", "maximum frequencies differ: %s", frequency.describe(func(khz int) string {
+			return fmt.Sprintf("%.2f GHz", float64(khz)/1e6)
 		}))
 	}
 }
 
-// group returns the CPUs of each value of a property, in the order of first
+// groups are sets by a property that their members share, in the order of first
 // appearance.
-func (m *Machine) group(property func(CPU) string) []group {
-	var groups []group
-	for _, c := range m.CPUs {
-		value := property(c)
-		i := slices.IndexFunc(groups, func(g group) bool { return g.value == value })
-		if i < 0 {
-			i = len(groups)
-			groups = append(groups, group{value: value})
-		}
-		groups[i].cpus, _ = groups[i].cpus.With(c.ID)
+type groups[K comparable] struct {
+	keys []K
+	of   map[K]cpuset.Set
+}
+
+func (g *groups[K]) add(key K, members cpuset.Set) {
+	if g.of == nil {
+		g.of = map[K]cpuset.Set{}
 	}
-	return groups
+	if _, known := g.of[key]; !known {
+		g.keys = append(g.keys, key)
+	}
+	g.of[key] = g.of[key].Union(members)
 }
 
-type group struct {
-	value string
-	cpus  cpuset.Set
-}
-
-func describe(groups []group, name func(string) string) string {
+// describe writes which CPUs each group has.
+func (g *groups[K]) describe(name func(K) string) string {
 	var parts []string
-	for _, g := range groups {
-		parts = append(parts, name(g.value)+" on "+cpus(g.cpus))
+	for _, key := range g.keys {
+		parts = append(parts, name(key)+" on "+cpus(g.of[key]))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -184,24 +164,19 @@ func describe(groups []group, name func(string) string) string {
 // several notes which domains of kind outer hold more than one of kind inner,
 // those with the same number together.
 func (n *notes) several(code string, outer Kind, verb [2]string, inner Kind, aside string) {
-	var counts []int
-	by := map[int]cpuset.Set{}
+	var by groups[int]
 	for _, d := range n.m.ByKind(outer) {
-		c := len(n.m.Inside(inner, d.CPUs))
-		if c < 2 {
-			continue
+		if c := len(n.m.Inside(inner, d.CPUs)); c > 1 {
+			id, _ := cpuset.Of(d.ID)
+			by.add(c, id)
 		}
-		if _, known := by[c]; !known {
-			counts = append(counts, c)
-		}
-		by[c], _ = by[c].With(d.ID)
 	}
-	for _, c := range counts {
-		what := plural(c, noun(inner))
-		if by[c].Len() == 1 {
-			n.addf(code, "%s %s %s%s", domains(outer, by[c]), verb[0], what, aside)
+	for _, c := range by.keys {
+		what := plain.Count(c, noun(inner))
+		if ids := by.of[c]; ids.Len() == 1 {
+			n.addf(code, "%s %s %s%s", domains(outer, ids), verb[0], what, aside)
 		} else {
-			n.addf(code, "%s %s %s each%s", domains(outer, by[c]), verb[1], what, aside)
+			n.addf(code, "%s %s %s each%s", domains(outer, ids), verb[1], what, aside)
 		}
 	}
 }
@@ -271,7 +246,7 @@ func (n *notes) unevenNodes(nodes []Domain) {
 		}
 	}
 	if least != most {
-		n.addf("uneven-nodes", "NUMA nodes differ in size: %s to %s", plural(least, "CPU"), plural(most, "CPU"))
+		n.addf("uneven-nodes", "NUMA nodes differ in size: %s to %s", plain.Count(least, "CPU"), plain.Count(most, "CPU"))
 	}
 }
 
@@ -297,7 +272,7 @@ func (n *notes) caches() {
 		}
 		if cores > 0 && l3.Bytes/int64(cores) > PlausibleL3PerCore {
 			n.addf("l3-implausible", "L3 cache %d has %d MiB for %s: probably the size of a hypervisor's host, shared with other guests",
-				l3.ID, l3.Bytes>>20, plural(cores, "core"))
+				l3.ID, l3.Bytes>>20, plain.Count(cores, "core"))
 		}
 	}
 	if alone > 1 && alone == len(l3s) {

@@ -96,7 +96,7 @@ func (m *Machine) checkCPUs(v *violations) {
 func (m *Machine) checkDomains(v *violations) {
 	for i := range m.Domains {
 		d := &m.Domains[i]
-		if d.Kind < 0 || int(d.Kind) >= kinds {
+		if !d.Kind.Known() {
 			v.addf("%s: no such kind of domain", d.Kind)
 			continue
 		}

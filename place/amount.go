@@ -26,15 +26,37 @@ func (m Milli) String() string {
 // MarshalText writes what String returns.
 func (m Milli) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText reads what ParseMilli reads, and "max".
+// UnmarshalText reads CPU time: "4", "2.5", "500m" or "max".
 func (m *Milli) UnmarshalText(text []byte) error {
-	if string(text) == "max" {
-		*m = Unlimited
-		return nil
+	n, ok := parseMilli(string(text))
+	if !ok {
+		return fmt.Errorf("%q is no CPU time, such as 4, 2.5 or 500m", text)
 	}
-	n, err := ParseMilli(string(text))
 	*m = Milli(n)
-	return err
+	return nil
+}
+
+func parseMilli(text string) (milli int, ok bool) {
+	if text == "max" {
+		return Unlimited, true
+	}
+	if digits, ok := strings.CutSuffix(text, "m"); ok {
+		return parseDigits(digits)
+	}
+	whole, part, dot := strings.Cut(text, ".")
+	n, ok := parseDigits(whole)
+	if !ok || dot && (part == "" || len(part) > 3) {
+		return 0, false
+	}
+	milli, ok = parseDigits((part + "000")[:3])
+	return 1000*n + milli, ok
+}
+
+// parseDigits reads a number without a sign, so low that a thousand times it is
+// no overflow.
+func parseDigits(text string) (n int, ok bool) {
+	u, err := strconv.ParseUint(text, 10, 40)
+	return int(u), err == nil
 }
 
 // Bytes is an amount of memory: "1048576", "512Mi", "2G", "max".
@@ -58,66 +80,26 @@ func (b Bytes) String() string {
 // MarshalText writes what String returns.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText reads what ParseBytes reads, and "max".
+// UnmarshalText reads a number of bytes: "1048576", "512Mi", "2Gi", "2G" or "max".
 func (b *Bytes) UnmarshalText(text []byte) error {
 	if string(text) == "max" {
 		*b = Unlimited
 		return nil
 	}
-	n, err := ParseBytes(string(text))
-	*b = Bytes(n)
-	return err
-}
-
-// ParseMilli reads CPU time: "4", "2.5" or "500m". The result is in thousandths
-// of a CPU.
-func ParseMilli(text string) (int, error) {
-	milli, ok := parseMilli(text)
-	if !ok {
-		return 0, fmt.Errorf("%q is no CPU time, such as 4, 2.5 or 500m", text)
-	}
-	return milli, nil
-}
-
-func parseMilli(text string) (milli int, ok bool) {
-	if digits, ok := strings.CutSuffix(text, "m"); ok {
-		return parseDigits(digits)
-	}
-	whole, part, dot := strings.Cut(text, ".")
-	n, ok := parseDigits(whole)
-	if !ok || dot && (part == "" || len(part) > 3) {
-		return 0, false
-	}
-	if dot {
-		if milli, ok = parseDigits((part + "00")[:3]); !ok {
-			return 0, false
-		}
-	}
-	return 1000*n + milli, true
-}
-
-// parseDigits reads a number without a sign, so low that a thousand times it is
-// no overflow.
-func parseDigits(text string) (n int, ok bool) {
-	u, err := strconv.ParseUint(text, 10, 40)
-	return int(u), err == nil
-}
-
-// ParseBytes reads a number of bytes: "1048576", "512Mi", "2Gi" or "2G".
-func ParseBytes(text string) (int64, error) {
-	number, factor := text, int64(1)
+	number, factor := string(text), int64(1)
 	for _, u := range []struct {
 		suffix string
 		factor int64
 	}{{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}} {
-		if n, ok := strings.CutSuffix(text, u.suffix); ok {
+		if n, ok := strings.CutSuffix(number, u.suffix); ok {
 			number, factor = n, u.factor
 			break
 		}
 	}
 	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil || int64(n) > (1<<62)/factor {
-		return 0, fmt.Errorf("%q is no amount of bytes, such as 512Mi or 2Gi", text)
+		return fmt.Errorf("%q is no amount of bytes, such as 512Mi or 2Gi", text)
 	}
-	return int64(n) * factor, nil
+	*b = Bytes(int64(n) * factor)
+	return nil
 }

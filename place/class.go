@@ -1,6 +1,10 @@
 package place
 
-import "berth.dev/berth/internal/plain"
+import (
+	"strings"
+
+	"berth.dev/berth/internal/plain"
+)
 
 // Class is a class of service. Its Traits alone define its effects.
 type Class int
@@ -77,8 +81,17 @@ func (c Class) String() string { return plain.Word(classNames(), c) }
 // MarshalText writes the class's name.
 func (c Class) MarshalText() ([]byte, error) { return plain.MarshalWord(classNames(), c) }
 
-// UnmarshalText reads a class's name.
-func (c *Class) UnmarshalText(text []byte) error { return plain.UnmarshalWord(classNames(), text, c) }
+// UnmarshalText reads a class's name, or the Kubernetes QoS class that comes nearest to
+// it, in any case.
+func (c *Class) UnmarshalText(text []byte) error {
+	for qos, class := range map[string]Class{"Guaranteed": LSR, "Burstable": LS, "BestEffort": BE} {
+		if strings.EqualFold(qos, string(text)) {
+			*c = class
+			return nil
+		}
+	}
+	return plain.UnmarshalWord(classNames(), text, c)
+}
 
 // Mode says how much of a request is to be the workload's own.
 type Mode = plain.Enum[modeWords]

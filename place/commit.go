@@ -9,11 +9,9 @@ import (
 
 // Offer is a change that a policy proposes. Making one changes nothing.
 type Offer struct {
-	// Grant answers the request. Nil in an offer that only releases.
+	// Grant answers the request, and replaces the one of the same id. Nil in an offer
+	// that only releases.
 	Grant *Grant
-	// Also are other grants that change with it. A grant replaces the one of the
-	// same id.
-	Also []*Grant
 	// Drop are the ids of the workloads that are released.
 	Drop []string
 	// Pools are named pools to set; one without CPUs ceases to be.
@@ -55,12 +53,12 @@ func (s *State) Release(id string) (*State, error) {
 	return s.Commit(o)
 }
 
-// change builds the next state. It copies each part of the state at its first write.
+// change builds the next state. It copies each part of the state before it writes to it.
 type change struct {
 	*State
 
-	ownHoldings, ownRefs, ownFree, ownUsing, ownBounds, ownPools bool
-	narrowed                                                     bool // a workload may have lost a shared CPU
+	ownHoldings bool // holdings is a copy already
+	narrowed    bool // a workload may have lost a shared CPU
 }
 
 func (c *change) apply(o *Offer) error {
@@ -72,11 +70,7 @@ func (c *change) apply(o *Offer) error {
 		}
 		c.remove(g)
 	}
-	put := o.Also
-	if o.Grant != nil {
-		put = append(slices.Clip(put), o.Grant)
-	}
-	for _, g := range put {
+	if g := o.Grant; g != nil {
 		if g.ID == "" || g.ID != g.Request.ID {
 			return &InvalidError{g.ID, "grant and request differ in id"}
 		}
@@ -90,8 +84,8 @@ func (c *change) apply(o *Offer) error {
 	if err := c.setPools(o.Pools); err != nil {
 		return err
 	}
-	for _, g := range put {
-		if err := c.add(g); err != nil {
+	if o.Grant != nil {
+		if err := c.add(o.Grant); err != nil {
 			return err
 		}
 	}
@@ -118,7 +112,7 @@ func (c *change) remove(g *Grant) {
 		c.follow(g, -1)
 	}
 	if len(g.Memory) > 0 {
-		writable(&c.free, &c.ownFree)
+		c.free = slices.Clone(c.free)
 		for _, b := range g.Memory {
 			if i, ok := c.cell(b.Node, b.Resource); ok {
 				c.free[i] += b.Bytes
@@ -214,7 +208,7 @@ func (c *change) join(g *Grant, by int) {
 	if !ok {
 		return
 	}
-	writable(&c.pools, &c.ownPools)
+	c.pools = slices.Clone(c.pools)
 	b := *c.pools[at]
 	b.Grants += by
 	b.Milli += by * g.Share.Milli
@@ -283,7 +277,8 @@ func (c *change) share(g *Grant) error {
 
 // count binds or unbinds counted CPUs.
 func (c *change) count(g *Grant, by int) {
-	c.writeRefs()
+	c.writeHoldings()
+	c.refs = slices.Clone(c.refs)
 	for cpu := range g.Share.Within.All() {
 		c.refs[cpu] = uint16(int(c.refs[cpu]) + by)
 		one := c.t.units[CPU][c.t.at[CPU][cpu]].CPUs
@@ -298,7 +293,7 @@ func (c *change) count(g *Grant, by int) {
 
 // follow adds g to or takes it from those that live in its bound.
 func (c *change) follow(g *Grant, by int) {
-	writable(&c.bounds, &c.ownBounds)
+	c.bounds = slices.Clone(c.bounds)
 	be := g.Request.Class.Traits().Borrow
 	i := slices.IndexFunc(c.bounds, func(b Bound) bool { return b.BE == be && b.Within == g.Share.Within })
 	if i < 0 {
@@ -317,7 +312,7 @@ func (c *change) useMemory(g *Grant) error {
 	if len(g.Memory) == 0 {
 		return nil
 	}
-	writable(&c.free, &c.ownFree)
+	c.free = slices.Clone(c.free)
 	for _, b := range g.Memory {
 		i, ok := c.cell(b.Node, b.Resource)
 		if !ok {
@@ -333,18 +328,16 @@ func (c *change) useMemory(g *Grant) error {
 
 func (c *change) useDevices(g *Grant) error {
 	for _, name := range g.Devices {
-		writable(&c.using, &c.ownUsing)
+		c.using = slices.Clone(c.using)
 		i, ok := c.device(name)
 		if !ok {
 			return &DeviceError{name, "no such device"}
 		}
 		holder := c.grants.get(c.using[i])
-		switch {
-		case holder == nil:
-			c.using[i] = g.ID
-		case !takeTurns(&g.Request, &holder.Request):
+		if holder != nil && !takeTurns(&g.Request, &holder.Request) {
 			return &DeviceError{name, "held by " + holder.ID}
-		case standsFor(g, holder):
+		}
+		if holder == nil || standsFor(g, holder) {
 			c.using[i] = g.ID
 		}
 	}
@@ -369,7 +362,7 @@ func takeTurns(a, b *Request) bool {
 
 // yield hands a device on to another workload of the group that holds it too.
 func (c *change) yield(g *Grant, name string) {
-	writable(&c.using, &c.ownUsing)
+	c.using = slices.Clone(c.using)
 	i, ok := c.device(name)
 	if !ok || c.using[i] != g.ID {
 		return
@@ -393,27 +386,10 @@ func (c *change) writeHoldings() {
 	}
 }
 
-func (c *change) writeRefs() {
-	c.writeHoldings()
-	writable(&c.refs, &c.ownRefs)
-}
-
-// writable copies a part of the state that the change does not own yet.
-func writable[T any](part *[]T, own *bool) {
-	if !*own {
-		*part, *own = slices.Clone(*part), true
-	}
-}
-
 // nobodyEmpty refuses a change that leaves a workload without a CPU.
 func (c *change) nobodyEmpty(o *Offer) error {
 	if o.Grant != nil && c.Effective(o.Grant).IsEmpty() {
 		return &CPUsError{Asked: max(1, o.Grant.Request.Whole())}
-	}
-	for _, g := range o.Also {
-		if c.Effective(g).IsEmpty() {
-			return &FloorError{CPUs: g.Share.Within}
-		}
 	}
 	if c.narrowed {
 		shut, shutBE := c.owned.Union(c.closed), c.owned.Minus(c.lent)

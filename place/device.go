@@ -76,26 +76,26 @@ func (s *State) pick(at int, nodes cpuset.Set, names []string, far int) ([]strin
 	return append(names, s.devices[at].Name), far
 }
 
+// nearestDevice returns the nearest free device of a kind, by position; -1 if there is
+// none. Those without locality are farther than those near the nodes.
 func (s *State) nearestDevice(nodes cpuset.Set, kind string, but []string) int {
-	c := Choice{
-		Name: "device", Count: len(s.devices),
-		Fits: func(i int) string {
-			if s.devices[i].Kind != kind || s.using[i] != "" || slices.Contains(but, s.devices[i].Name) {
-				return "other kind or held"
-			}
-			return ""
-		},
-		Rank: func(i int) Rank {
-			switch near := s.devices[i].Nodes; {
-			case near.Overlaps(nodes):
-				return Rank{0}
-			case near.IsEmpty():
-				return Rank{1}
-			}
-			return Rank{2}
-		},
+	best, least := -1, 3
+	for i, d := range s.devices {
+		if d.Kind != kind || s.using[i] != "" || slices.Contains(but, d.Name) {
+			continue
+		}
+		far := 2
+		switch {
+		case d.Nodes.Overlaps(nodes):
+			far = 0
+		case d.Nodes.IsEmpty():
+			far = 1
+		}
+		if far < least {
+			best, least = i, far
+		}
 	}
-	return c.Best(nil)
+	return best
 }
 
 // explainDevices adds, for each device of a refused request, the reason against it.

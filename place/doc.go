@@ -7,7 +7,7 @@
 //
 // All policies choose in one way: drop the candidates that cannot hold the
 // request, then compare short tuples of integers (Rank) in order; ties end in
-// the lowest CPU number. Topology.Take walks stages of such choices, Choice
+// the lowest CPU number. View.Take walks stages of such choices, Choice
 // makes a single one. A policy is its ranks and its rules.
 //
 // Exclusive CPUs are shared with nobody: Commit enforces this for every policy. No

@@ -48,7 +48,7 @@ type CPUsError struct {
 
 func (e *CPUsError) Error() string {
 	if e.Milli {
-		return fmt.Sprintf("not enough CPU time: %dm asked, %dm available", e.Asked, e.Available)
+		return fmt.Sprintf("not enough CPUs: %s asked, %s available", Milli(e.Asked), Milli(e.Available))
 	}
 	return fmt.Sprintf("not enough CPUs: %d asked, %d available", e.Asked, e.Available)
 }

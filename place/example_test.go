@@ -3,6 +3,7 @@ package place_test
 import (
 	"fmt"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -17,13 +18,11 @@ func (tight) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	free := func(k machine.Kind) func(*place.View, int) place.Rank {
 		return func(v *place.View, pos int) place.Rank { return place.Rank{v.FreeIn(k, pos)} }
 	}
-	cpus, err := s.Topology().Take(&place.Query{
-		From: s.Ownable(r.Class), Count: r.Whole(),
-		Stages: []place.Stage{
-			{Name: "node", Mode: place.Enter, Kind: machine.Node, Criteria: []string{"free"}, Rank: free(machine.Node)},
-			{Name: "core", Mode: place.Fill, Kind: machine.Core, Criteria: []string{"free"}, Rank: free(machine.Core)},
-		},
-	})
+	v := s.Topology().View(s.Ownable(r.Class), cpuset.Set{})
+	cpus, err := v.Take(r.Whole(), []place.Stage{
+		{Name: "node", Mode: place.Enter, Kind: machine.Node, Criteria: []string{"free"}, Rank: free(machine.Node)},
+		{Name: "core", Mode: place.Fill, Kind: machine.Core, Criteria: []string{"free"}, Rank: free(machine.Core)},
+	}, nil)
 	if err != nil {
 		return place.Offer{}, err
 	}

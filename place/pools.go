@@ -38,9 +38,11 @@ func (c *change) setPools(pools []Pool) error {
 			c.narrowed = true
 		}
 	}
+	if len(pools) > 0 {
+		c.pools = slices.Clone(c.pools)
+	}
 	for i := range pools {
 		p := &pools[i]
-		writable(&c.pools, &c.ownPools)
 		at, ok := c.pool(p.Name)
 		if p.CPUs.IsEmpty() {
 			if ok {

@@ -286,15 +286,10 @@ func (s *State) shared(sh *Share, be bool) cpuset.Set {
 	case sh.Within.IsEmpty():
 		return sh.Within
 	}
-	return s.left(&sh.Within, be)
-}
-
-// left returns the CPUs of the default pool that are left in a bound.
-func (s *State) left(within *cpuset.Set, be bool) cpuset.Set {
 	if be {
-		return within.Minus(s.owned.Minus(s.lent))
+		return sh.Within.Minus(s.owned.Minus(s.lent))
 	}
-	return within.Minus(s.owned).Minus(s.closed)
+	return sh.Within.Minus(s.owned).Minus(s.closed)
 }
 
 // Bounds yields the parts of the default pool that grants live in. Do not

@@ -1,7 +1,6 @@
 package place
 
 import (
-	"slices"
 	"strconv"
 
 	"berth.dev/berth/cpuset"
@@ -41,15 +40,6 @@ type Stage struct {
 	Limit func(v *View, pos int) int
 	// Again ranks the units again after each one taken.
 	Again bool
-}
-
-// Query is the input of Take.
-type Query struct {
-	From   cpuset.Set // CPUs that may be taken
-	Near   cpuset.Set // CPUs that the workload holds already; counted by TakenIn
-	Count  int
-	Stages []Stage
-	Why    *Why // nil unless wanted
 }
 
 // View is the progress of a Take, for ranks.
@@ -115,15 +105,8 @@ func (v *View) Up(k, of machine.Kind, pos int) int {
 	return int(v.T.at[k][first])
 }
 
-// Take takes exactly q.Count CPUs of q.From by q.Stages. Where the stages leave
-// something, the lowest free CPUs of the present scope follow. Too few CPUs are
-// a *CPUsError.
-func (t *Topology) Take(q *Query) (cpuset.Set, error) {
-	return t.View(q.From, q.Near).Take(q.Count, q.Stages, q.Why)
-}
-
 // View counts, for a policy to look at before it takes: from may be taken, near
-// is held already.
+// is held already and counted by TakenIn.
 func (t *Topology) View(from, near cpuset.Set) *View {
 	v := &View{T: t, Free: from.Intersect(t.online).Minus(near), Taken: near, free: make([]int16, t.offset[CPU])}
 	v.count()
@@ -136,7 +119,9 @@ func (v *View) Narrow(to cpuset.Set) {
 	v.recount()
 }
 
-// Take is Topology.Take on a view, which is used up by it.
+// Take takes exactly count CPUs by the stages, and uses up the view. Where the stages
+// leave something, the lowest free CPUs of the present scope follow. Too few CPUs are a
+// *CPUsError. why is nil unless an explanation is wanted.
 func (v *View) Take(count int, stages []Stage, why *Why) (cpuset.Set, error) {
 	if n := v.Free.Len(); count > n || count < 0 {
 		return cpuset.Set{}, &CPUsError{Asked: count, Available: n}
@@ -179,18 +164,13 @@ func (v *View) take(k machine.Kind, pos int) {
 	u := &v.T.units[k][pos]
 	v.Free = v.Free.Minus(u.CPUs)
 	v.Taken = v.Taken.Union(u.CPUs)
-	for cpu := range u.CPUs.All() {
-		v.Need--
-		v.uncount(cpu)
-	}
-}
-
-// uncount takes one CPU out of the counts.
-func (v *View) uncount(cpu int) {
+	v.Need -= u.Size
 	t := v.T
-	for k := range int(CPU) {
-		if pos := t.at[k][cpu]; pos >= 0 {
-			v.free[t.offset[k]+int(pos)]--
+	for cpu := range u.CPUs.All() {
+		for k := range int(CPU) {
+			if pos := t.at[k][cpu]; pos >= 0 {
+				v.free[t.offset[k]+int(pos)]--
+			}
 		}
 	}
 }
@@ -223,25 +203,47 @@ func (v *View) run(stages []Stage, why *Why) {
 }
 
 func (v *View) fill(st *Stage, why *Why) {
-	if !st.Again {
-		v.fillOnce(st, why)
+	var lost []string
+	switch {
+	case st.Again:
+	case why == nil:
+		v.fillOnce(st)
 		return
+	default:
+		once := *st
+		once.Rank, lost = v.frozen(st)
+		once.Fits, st = nil, &once
 	}
 	for v.Need > 0 {
-		pos := v.best(st, nil, why)
+		pos := v.best(st, lost, why)
 		if pos < 0 {
 			return
 		}
 		v.take(st.Kind, pos)
+		if lost != nil {
+			lost[pos] = "taken"
+		}
 	}
 }
 
-// fillOnce is fill with units ranked and dropped once, explained or not.
-func (v *View) fillOnce(st *Stage, why *Why) {
+// frozen returns the ranks that the units of a stage have now, and why some of them do
+// not fit.
+func (v *View) frozen(st *Stage) (rank func(*View, int) Rank, lost []string) {
+	lost = make([]string, len(v.T.units[st.Kind]))
+	ranks := make([]Rank, len(lost))
+	for pos := range lost {
+		if lost[pos] = v.fits(st, pos); lost[pos] == "" && st.Rank != nil {
+			ranks[pos] = st.Rank(v, pos)
+		}
+	}
+	return func(_ *View, pos int) Rank { return ranks[pos] }, lost
+}
+
+// fillOnce is fill with units ranked and dropped once, not explained.
+func (v *View) fillOnce(st *Stage) {
 	units := v.T.units[st.Kind]
-	all := why.draft(st.Name, st.Criteria)
 	var some [64]int16
-	candidates := v.candidates(st.Kind, all != nil, some[:0])
+	candidates := v.candidates(st.Kind, false, some[:0])
 	var few [16]ranked
 	line := queue(few[:0])
 	if len(candidates) > len(few) {
@@ -249,24 +251,19 @@ func (v *View) fillOnce(st *Stage, why *Why) {
 	}
 	for _, at := range candidates {
 		pos := int(at)
-		if reason := v.fits(st, pos); reason != "" {
-			all.drop(v.label(all, st.Kind, pos), reason)
+		if v.fits(st, pos) != "" {
 			continue
 		}
 		one := ranked{tie: units[pos].First, pos: pos}
 		if st.Rank != nil {
 			one.rank = st.Rank(v, pos)
 		}
-		all.add(v.label(all, st.Kind, pos), &one.rank)
 		line = append(line, one)
 	}
 	line.init()
 	for v.Need > 0 {
 		for len(line) > 0 && units[line[0].pos].Size > v.Need {
 			line = line.rest() // the need never grows
-		}
-		if all != nil {
-			v.record(why, all, st.Kind, line)
 		}
 		if len(line) == 0 {
 			return
@@ -298,39 +295,15 @@ func (v *View) candidates(k machine.Kind, all bool, to []int16) []int16 {
 	return to
 }
 
-// record records which of all units, ranked before, is first in line.
-func (v *View) record(why *Why, all *Decision, k machine.Kind, line queue) {
-	for pos := range all.Candidates {
-		if c := &all.Candidates[pos]; c.Lost == "" && v.T.units[k][pos].Size > v.Need {
-			*c = Candidate{Name: c.Name, Lost: "larger than needed"}
-		}
-	}
-	d := &Decision{Name: all.Name, Criteria: all.Criteria, Candidates: slices.Clone(all.Candidates), Chosen: -1}
-	why.Decisions = append(why.Decisions, d)
-	if len(line) == 0 {
-		return
-	}
-	d.Chosen = line[0].pos
-	d.close()
-	c := &all.Candidates[d.Chosen]
-	*c = Candidate{Name: c.Name, Lost: "taken"}
-}
-
-func (v *View) label(d *Decision, k machine.Kind, pos int) string {
-	if d == nil {
-		return ""
-	}
-	return v.T.Label(k, pos)
-}
-
-// best returns the best unit that fits and is not done, or -1.
-func (v *View) best(st *Stage, done []bool, why *Why) int {
+// best returns the best unit that fits, or -1. lost has the reasons against units; it may
+// be nil.
+func (v *View) best(st *Stage, lost []string, why *Why) int {
 	var some [64]int16
 	c := Choice{
 		Name: st.Name, Criteria: st.Criteria, Among: v.candidates(st.Kind, why != nil, some[:0]),
 		Fits: func(pos int) string {
-			if done != nil && done[pos] {
-				return "done"
+			if lost != nil && lost[pos] != "" {
+				return lost[pos]
 			}
 			return v.fits(st, pos)
 		},
@@ -384,13 +357,13 @@ func (v *View) fits(st *Stage, pos int) string {
 
 func (v *View) spill(st *Stage, rest []Stage, why *Why) {
 	outer, need := v.Free, v.Need
-	done := make([]bool, len(v.T.units[st.Kind]))
+	lost := make([]string, len(v.T.units[st.Kind]))
 	for need > 0 {
-		pos := v.best(st, done, why)
+		pos := v.best(st, lost, why)
 		if pos < 0 {
 			break
 		}
-		done[pos] = true
+		lost[pos] = "done"
 		before := v.Taken
 		v.Need = min(need, v.FreeIn(st.Kind, pos))
 		if st.Limit != nil {

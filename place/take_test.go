@@ -67,14 +67,13 @@ func TestTake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q := place.Query{From: cpuset.MustParse(tc.from), Near: cpuset.MustParse(tc.near), Count: tc.n, Stages: tc.stages}
+			from, near := cpuset.MustParse(tc.from), cpuset.MustParse(tc.near)
 			topo := placetest.Topology(t, "1s2n4c2t")
-			got, err := topo.Take(&q)
+			got, err := topo.View(from, near).Take(tc.n, tc.stages, nil)
 			if err != nil || got != cpuset.MustParse(tc.want) {
 				t.Errorf("got %s, %v, want %s", got, err, tc.want)
 			}
-			q.Why = &place.Why{}
-			if again, err := topo.Take(&q); err != nil || again != got {
+			if again, err := topo.View(from, near).Take(tc.n, tc.stages, &place.Why{}); err != nil || again != got {
 				t.Errorf("explained: got %s, %v, want %s", again, err, got)
 			}
 		})
@@ -84,15 +83,19 @@ func TestTake(t *testing.T) {
 func TestTakeTooMuch(t *testing.T) {
 	t.Parallel()
 	topo := placetest.Topology(t, "1s2n4c2t")
-	for _, q := range []place.Query{
-		{From: cpuset.MustParse("0-3"), Count: 5},
-		{From: cpuset.MustParse("0-3"), Near: cpuset.MustParse("3"), Count: 4},
-		{From: cpuset.MustParse("14-20"), Count: 3},
-		{Count: 1},
-		{Count: -1},
+	for _, q := range []struct {
+		from, near string
+		n          int
+	}{
+		{"0-3", "", 5},
+		{"0-3", "3", 4},
+		{"14-20", "", 3},
+		{"", "", 1},
+		{"", "", -1},
 	} {
 		var e *place.CPUsError
-		if _, err := topo.Take(&q); !errors.As(err, &e) || e.Asked != q.Count {
+		v := topo.View(cpuset.MustParse(q.from), cpuset.MustParse(q.near))
+		if _, err := v.Take(q.n, nil, nil); !errors.As(err, &e) || e.Asked != q.n {
 			t.Errorf("%+v: got %v", q, err)
 		}
 	}
@@ -128,7 +131,7 @@ func TestViewCounts(t *testing.T) {
 			{Kind: place.CPU, Again: true, Rank: check},
 		}
 		n := rng.IntN(m.Online.Len() + 1)
-		got, err := topo.Take(&place.Query{From: m.Online, Count: n, Stages: stages})
+		got, err := topo.View(m.Online, cpuset.Set{}).Take(n, stages, nil)
 		if err != nil || got.Len() != n {
 			t.Fatalf("%d of %s: %s, %v", n, m.Online, got, err)
 		}
@@ -236,19 +239,18 @@ func TestFillAgainstSelection(t *testing.T) {
 			return place.Rank{(weight[pos] + v.Taken.Len()) % 5}
 		}}
 		n := rng.IntN(m.Online.Len() + 1)
-		q := place.Query{From: m.Online, Count: n, Stages: []place.Stage{stage}}
-		got, err := topo.Take(&q)
+		got, err := topo.View(m.Online, cpuset.Set{}).Take(n, []place.Stage{stage}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if want := selected(topo, kind, n, func(pos int) int { return weight[pos] % 5 }); got != want {
 			t.Fatalf("%d of %s by %s: got %s, want %s", n, m.Online, kind, got, want)
 		}
-		q.Why = &place.Why{}
-		if explained, err := topo.Take(&q); err != nil || explained != got {
+		why := &place.Why{}
+		if explained, err := topo.View(m.Online, cpuset.Set{}).Take(n, []place.Stage{stage}, why); err != nil || explained != got {
 			t.Fatalf("explained: got %s, %v, want %s", explained, err, got)
 		}
-		for _, d := range q.Why.Decisions {
+		for _, d := range why.Decisions {
 			if len(d.Candidates) != len(topo.Units(kind)) || d.Chosen >= 0 && d.Candidates[d.Chosen].Lost != "" {
 				t.Fatalf("%+v", d)
 			}
@@ -296,13 +298,13 @@ func BenchmarkTake(b *testing.B) {
 			from, _ = from.With(cpu)
 		}
 	}
-	q := place.Query{From: from, Count: 90, Stages: []place.Stage{{Kind: place.CPU, Rank: func(v *place.View, pos int) place.Rank {
+	stages := []place.Stage{{Kind: place.CPU, Rank: func(v *place.View, pos int) place.Rank {
 		return place.Rank{v.FreeIn(machine.Core, v.Up(machine.Core, place.CPU, pos)), pos % 7}
-	}}}}
+	}}}
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {
-		if _, err := topo.Take(&q); err != nil {
+		if _, err := topo.View(from, cpuset.Set{}).Take(90, stages, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

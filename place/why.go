@@ -43,18 +43,9 @@ func (w *Why) Note(format string, args ...any) {
 	}
 }
 
-// decision adds a decision; nil if w is.
+// decision adds a decision; nil if w is. It copies the texts, so that a choice without
+// explanation stays off the heap.
 func (w *Why) decision(name string, criteria []string) *Decision {
-	d := w.draft(name, criteria)
-	if d != nil {
-		w.Decisions = append(w.Decisions, d)
-	}
-	return d
-}
-
-// draft returns a decision that is not added; nil if w is nil. It copies the texts,
-// so that a choice without explanation stays off the heap.
-func (w *Why) draft(name string, criteria []string) *Decision {
 	if w == nil {
 		return nil
 	}
@@ -62,6 +53,7 @@ func (w *Why) draft(name string, criteria []string) *Decision {
 	for _, c := range criteria {
 		d.Criteria = append(d.Criteria, strings.Clone(c))
 	}
+	w.Decisions = append(w.Decisions, d)
 	return d
 }
 

@@ -3,7 +3,6 @@ package replay
 import (
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -35,7 +34,7 @@ type (
 	}
 	configFile struct {
 		place.Config
-		Memory map[number]map[string]place.Bytes `json:"memory"`
+		Memory map[int]map[string]place.Bytes `json:"memory"`
 	}
 	stepFile struct {
 		Place      string          `json:"place"`
@@ -86,19 +85,6 @@ type (
 		Weight    int               `json:"weight"`
 	}
 )
-
-// number is the number of a node.
-type number int
-
-// UnmarshalText reads a number in decimal.
-func (n *number) UnmarshalText(text []byte) error {
-	i, err := strconv.ParseUint(string(text), 10, 31)
-	if err != nil {
-		return fmt.Errorf("%q is no number of a node", text)
-	}
-	*n = number(i)
-	return nil
-}
 
 // overlay returns w with every field that over has.
 func (w workloadFile) overlay(over *workloadFile) workloadFile {

@@ -89,7 +89,7 @@ func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
 func (f *configFile) config() place.Config {
 	for _, node := range slices.Sorted(maps.Keys(f.Memory)) {
 		for _, a := range amounts(f.Memory[node]) {
-			f.Config.Memory = append(f.Config.Memory, place.Block{Node: int(node), Resource: a.Resource, Bytes: a.Bytes})
+			f.Config.Memory = append(f.Config.Memory, place.Block{Node: node, Resource: a.Resource, Bytes: a.Bytes})
 		}
 	}
 	return f.Config
@@ -179,6 +179,7 @@ func (p *parser) pod(f *stepFile, known map[string]workloadFile) (pod *place.Pod
 		if c.Expect != nil && (c.Expect.Error != "" || c.Expect.Moved != nil) {
 			p.field("expect", errors.New("a container is admitted with its pod: error and moved are the pod's"))
 		}
+		r.Explain = true
 		pod.Containers = append(pod.Containers, r)
 		expects = append(expects, p.expect(c.Expect, Place))
 	}

@@ -315,7 +315,7 @@ steps:
   - {release: a}
 `)
 	want := replay.Summary{
-		Admitted: 3, Refused: 1, Granted: 11.5,
+		Admitted: 3, Refused: 1, Granted: 11.5, Own: 2,
 		Nodes:     replay.Spread{Workloads: 2, Mean: 1.5, Max: 2},
 		L3s:       replay.Spread{Workloads: 2, Mean: 1.5, Max: 2},
 		PoolNodes: replay.Spread{Workloads: 1, Mean: 1, Max: 1},

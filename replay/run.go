@@ -175,7 +175,7 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 	case Release:
 		offer, err = place.Release(p, state, step.ID)
 	case PlacePod:
-		return placePod(p, state, step, explain)
+		return place.PlacePod(p, state, *step.Pod)
 	case ReleasePod:
 		next, err = releasePod(p, state, step.ID)
 		return next, nil, err
@@ -188,16 +188,6 @@ func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bo
 	}
 	next, err = state.Commit(offer)
 	return next, nil, err
-}
-
-// placePod places all containers of a pod, or refuses the pod.
-func placePod(p place.Policy, state *place.State, step *Step, explain bool) (*place.State, *place.Why, error) {
-	pod := *step.Pod
-	pod.Containers = slices.Clone(pod.Containers)
-	for i := range pod.Containers {
-		pod.Containers[i].Explain = explain
-	}
-	return place.PlacePod(p, state, pod)
 }
 
 // releasePod releases all members of a group.

@@ -16,8 +16,10 @@ type Summary struct {
 	// Nodes and L3s count the domains that the CPUs of admitted workloads touch, of
 	// the workloads that asked for exclusive CPUs, whatever they got. PoolNodes is of
 	// the others, without best effort, which runs on any free CPU.
-	Nodes     Spread `json:"nodes"`
-	L3s       Spread `json:"l3s"`
+	Nodes Spread `json:"nodes"`
+	L3s   Spread `json:"l3s"`
+	// Own counts those of them that got CPUs of their own, exclusive or counted.
+	Own       int    `json:"own"`
 	PoolNodes Spread `json:"poolNodes"`
 	// SharedCores is the most cores at any time that a workload which holds CPUs
 	// of it by name shares with a workload of another pod: one that may run
@@ -115,6 +117,9 @@ func (c *counter) step(step *Step, r *StepResult) {
 		case wantsOwn(&step.Request):
 			c.nodes.add(c.t.Count(machine.Node, cpus))
 			c.l3s.add(c.t.Count(machine.L3, cpus))
+			if !r.Own.IsEmpty() || !r.Counted.IsEmpty() {
+				c.summary.Own++
+			}
 		case !step.Request.Class.Traits().Uncounted:
 			c.poolNode.add(c.t.Count(machine.Node, cpus))
 		}

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"errors"
-	"fmt"
 	"iter"
 	"math"
 )
@@ -40,7 +39,7 @@ func (s *Series) Add(at Time, value float64) error {
 		value = math.NaN()
 	}
 	if n := len(s.points); n > 0 && at <= s.point(n-1).at {
-		return fmt.Errorf("add sample at %d: %w at %d", at, ErrOrder, s.point(n-1).at)
+		return ErrOrder // as it is: whoever reads a quantity twice at once gets it each time
 	}
 	p := point{at, value}
 	if len(s.points) < int(s.size) {
@@ -51,9 +50,6 @@ func (s *Series) Add(at Time, value float64) error {
 	s.next = (s.next + 1) % s.size
 	return nil
 }
-
-// Len returns the number of samples kept, the missing ones too.
-func (s *Series) Len() int { return len(s.points) }
 
 // point returns the i-th oldest.
 func (s *Series) point(i int) point { return s.points[(int(s.next)+i)%len(s.points)] }

@@ -33,13 +33,15 @@ func (t Time) Seconds() float64 { return float64(t) / float64(Second) }
 var ErrGone = errors.New("it is gone")
 
 // Scope is what kind of thing a Subject is.
-type Scope uint8
+type Scope = plain.Enum[scopes]
 
 // The scopes.
 const (
-	Host    Scope = iota // this host; Name is empty
-	Group                // a control group; Name is its path below the hierarchy's root
-	Process              // a process; Name is its id
+	Host  Scope = iota // this host; Name is empty
+	Group              // a control group; Name is its path below the hierarchy's root
+	// Process is the processes of one program that are in no group of their own; Name is
+	// the program's, "" for all of them.
+	Process
 )
 
 // Part is a piece of a Subject; the zero value is the whole of it.
@@ -51,7 +53,7 @@ type Part struct {
 }
 
 // PartKind is what kind of piece a Part is.
-type PartKind uint8
+type PartKind = plain.Enum[partKinds]
 
 // The kinds of parts.
 const (
@@ -84,7 +86,7 @@ type Subject struct {
 	Part  Part   `json:"part,omitzero"`
 }
 
-// String returns "host", "host/cpu3", "group a/b", "group a/b/node0" or "process 42".
+// String returns "host", "host/cpu3", "group a/b", "group a/b/node0" or "process nginx".
 func (s Subject) String() string {
 	text := s.Scope.String()
 	if s.Name != "" {
@@ -106,27 +108,15 @@ type Sample struct {
 	By string `json:"by,omitempty"`
 }
 
+type scopes struct{}
+
+type partKinds struct{}
+
 var (
-	scopeNames = [...]string{Host: "host", Group: "group", Process: "process"}
-	partNames  = [...]string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device", Cache: "cache"}
+	scopeNames = []string{Host: "host", Group: "group", Process: "process"}
+	partNames  = []string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device", Cache: "cache"}
 )
 
-// String returns the scope's name.
-func (s Scope) String() string { return plain.Word(scopeNames[:], s) }
+func (scopes) Words() []string { return scopeNames }
 
-// MarshalText writes the scope's name.
-func (s Scope) MarshalText() ([]byte, error) { return plain.MarshalWord(scopeNames[:], s) }
-
-// UnmarshalText reads the scope's name.
-func (s *Scope) UnmarshalText(text []byte) error { return plain.UnmarshalWord(scopeNames[:], text, s) }
-
-// String returns the kind's name.
-func (k PartKind) String() string { return plain.Word(partNames[:], k) }
-
-// MarshalText writes the kind's name.
-func (k PartKind) MarshalText() ([]byte, error) { return plain.MarshalWord(partNames[:], k) }
-
-// UnmarshalText reads the kind's name.
-func (k *PartKind) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(partNames[:], text, k)
-}
+func (partKinds) Words() []string { return partNames }

@@ -176,8 +176,8 @@ func TestAddRefusesDisorder(t *testing.T) {
 			t.Errorf("Add at %d: %v, want ErrOrder", at, err)
 		}
 	}
-	if v, _, _ := s.Last(3 * Second); v != 3 || s.Len() != 2 {
-		t.Errorf("after refused samples: last %v of %d", v, s.Len())
+	if v, _, _ := s.Last(3 * Second); v != 3 || len(s.points) != 2 {
+		t.Errorf("after refused samples: last %v of %d", v, len(s.points))
 	}
 }
 

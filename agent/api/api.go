@@ -30,7 +30,7 @@ type Node interface {
 	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
-	Release(ctx context.Context, id string, kill bool) error
+	Release(ctx context.Context, id string, leaving agent.Leaving) error
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	List(ctx context.Context) ([]agent.Workload, error)
 }

@@ -119,8 +119,8 @@ func (b *fake) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agen
 	return b.Resize(ctx, spec)
 }
 
-func (b *fake) Release(_ context.Context, id string, kill bool) error {
-	if b.fail != nil && !kill {
+func (b *fake) Release(_ context.Context, id string, leaving agent.Leaving) error {
+	if b.fail != nil && leaving != agent.Kill {
 		return b.fail
 	}
 	s, err := b.state.Release(id)
@@ -230,8 +230,8 @@ func TestClientIsANode(t *testing.T) {
 	same("preview", func(n Node) (any, error) { w, _, err := n.Preview(ctx, explain); return w.Grant, err })
 	same("preview's plan", func(n Node) (any, error) { _, plan, err := n.Preview(ctx, explain); return plan, err })
 	same("list", func(n Node) (any, error) { return n.List(ctx) })
-	same("release", func(n Node) (any, error) { return nil, n.Release(ctx, "a", false) })
-	same("release again", func(n Node) (any, error) { return nil, n.Release(ctx, "a", false) })
+	same("release", func(n Node) (any, error) { return nil, n.Release(ctx, "a", agent.WhenEmpty) })
+	same("release again", func(n Node) (any, error) { return nil, n.Release(ctx, "a", agent.WhenEmpty) })
 	if !far.asked.Request.Explain {
 		t.Error("the question for reasons was lost on the way")
 	}

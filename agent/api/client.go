@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -186,8 +185,12 @@ func (c *Client) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (ag
 }
 
 // Release is agent.Node's.
-func (c *Client) Release(ctx context.Context, id string, kill bool) error {
-	answer, err := c.call(ctx, "DELETE", named(id)+"?kill="+strconv.FormatBool(kill), nil)
+func (c *Client) Release(ctx context.Context, id string, leaving agent.Leaving) error {
+	how := ""
+	if leaving != agent.WhenEmpty {
+		how = "?" + string(leaving) + "=true"
+	}
+	answer, err := c.call(ctx, "DELETE", named(id)+how, nil)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func special(t reflect.Type) object {
 // remedyWords are the remedies that a finding may name.
 func remedyWords() (words []any) {
 	for _, r := range detect.Resources() {
-		for _, remedy := range slices.Concat(r.Remedies(false), r.Remedies(true)) {
+		for _, remedy := range slices.Concat(detect.RemediesFor(r, false), detect.RemediesFor(r, true)) {
 			if !slices.Contains(words, any(remedy.String())) {
 				words = append(words, remedy.String())
 			}

@@ -109,10 +109,19 @@ func (s *Server) routes() []route {
 			query: explain, body: spec, answer: workload, errors: append([]string{"not-held", "denied"}, refusals...), serve: withSpec(s, Node.Resize),
 		},
 		{
-			method: "DELETE", path: "workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}},
+			method: "DELETE", path: "workloads/{id}", about: "Release a workload.", query: []parameter{{"kill", "boolean", "kill its processes"}, {"keep", "boolean", "let its processes run on, in the groups that they came from"}},
 			status: http.StatusNoContent, errors: []string{"not-held", "denied", "occupied", "kernel", "disk-full"},
 			serve: func(r *http.Request, _ any) (any, error) {
-				return nil, s.Node.Release(r.Context(), r.PathValue("id"), r.URL.Query().Get("kill") == "true")
+				leaving := agent.WhenEmpty
+				for _, how := range []agent.Leaving{agent.Kill, agent.Keep} {
+					if r.URL.Query().Get(string(how)) == "true" {
+						if leaving != agent.WhenEmpty {
+							return nil, &RequestError{http.StatusBadRequest, "kill and keep: only one of them", rewrite}
+						}
+						leaving = how
+					}
+				}
+				return nil, s.Node.Release(r.Context(), r.PathValue("id"), leaving)
 			},
 		},
 		{
@@ -264,10 +273,7 @@ func (rt *route) checkQuery(r *http.Request) error {
 
 func (s *Server) list(r *http.Request, _ any) (any, error) {
 	all, err := s.Node.List(r.Context())
-	if all == nil {
-		all = []agent.Workload{}
-	}
-	return list{all}, err
+	return list{append([]agent.Workload{}, all...)}, err
 }
 
 // Explain says why a workload is where it is. Nothing is changed.

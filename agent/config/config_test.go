@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -157,11 +158,11 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"policy":            {"policy: {name: kublet}\n", `n.yaml:3: policy.name: there is no policy "kublet"; did you mean "kubelet"?`},
 		"option":            {"policy:\n  options:\n    stratgy: x\n", `n.yaml:5: policy.options.stratgy: unknown field "stratgy"`},
 		"option's value":    {"policy:\n  options: {strategy: x}\n", `n.yaml:4: policy.options: "x" is not one of MostAllocated, LeastAllocated, DistributeEvenly`},
-		"glob":              {"confine: [/a, b]\n", `n.yaml:3: confine[1]: "b" is no path from the root`},
+		"glob":              {"confine: [/a, b/]\n", `n.yaml:3: confine[1]: "/b/" is no path from the root`},
 		"glob with dots":    {"protected: [/a/../b]\n", `n.yaml:3: protected[0]: "/a/../b" is no path from the root`},
 		"open glob":         {"confine:\n- /[a\n", `n.yaml:4: confine[0]: "[a" is no glob`},
 		"part of **":        {"confine: [/a**]\n", "n.yaml:3: confine[0]: ** stands for whole components"},
-		"glob twice":        {"confine: [/a, /a]\n", `n.yaml:3: confine[1]: "/a" is there twice`},
+		"glob twice":        {"confine: [/a, a]\n", `n.yaml:3: confine[1]: "/a" is there twice`},
 		"weight":            {"classes:\n  LS:\n    weight: 10001\n", "n.yaml:4: classes.LS: weight 10001: not 1 to 10000"},
 		"idle with weight":  {"classes: {BE: {idle: true, weight: 5}}\n", "n.yaml:3: classes.BE: weight 5: an idle group's weight is locked"},
 		"quota":             {"classes: {LS: {quota: 9m}}\n", "n.yaml:3: classes.LS.quota: 9m is not 10m to 2048"},
@@ -196,9 +197,9 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"guard's mode":      {"guard: {mode: watch}\n", `n.yaml:3: guard.mode: "watch" is no mode`},
 		"guard's probe":     {"guard: {probe: sometimes}\n", `n.yaml:3: guard.probe: "sometimes" is not whenNeeded`},
 		"guard's hold":      {"guard: {hold: 10ms}\n", "n.yaml:3: guard.hold: 10ms is less than 1s"},
-		"guard's globs":     {"guard: {allowed: [batch]}\n", `n.yaml:3: guard.allowed[0]: "batch" is no path from the root`},
+		"guard's globs":     {"guard: {allowed: [batch/]}\n", `n.yaml:3: guard.allowed[0]: "/batch/" is no path from the root`},
 		"suppression":       {"guard: {suppression: {threshold: 101}}\n", "n.yaml:3: guard.suppression.threshold: 101 is not 1 to 100"},
-		"suppressed group":  {"guard: {suppression: {group: /a}}\n", `n.yaml:3: guard.suppression.group: "/a" is no path of a group`},
+		"suppressed group":  {"guard: {suppression: {group: /a/}}\n", `n.yaml:3: guard.suppression.group: "a/" is no path of a group`},
 		"suppressed by":     {"guard: {suppression: {by: ways}}\n", `n.yaml:3: guard.suppression.by: "ways" is not cpus or quota`},
 		"yieldAfter":        {"agent: {yieldAfter: 0}\n", "n.yaml:3: agent.yieldAfter: 0 is less than 1"},
 	} {
@@ -212,6 +213,53 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// A path of a group may be written with and without a slash before it, wherever one
+// stands; Berth keeps one form.
+func TestParseSlashes(t *testing.T) {
+	t.Parallel()
+	const text = `confine: [%[1]sa/*]
+protected: [%[1]ssystem.slice]
+workloads: [{name: web, match: {cgroup: %[1]snewc/web}}]
+guard: {sensitive: [%[1]sweb], bestEffort: [%[1]sbatch], allowed: ["%[1]s*"], suppression: {group: %[1]snewc/batch}}
+`
+	with, err := Parse([]byte(head+strings.ReplaceAll(text, "%[1]s", "/")), "n.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	without, err := Parse([]byte(head+strings.ReplaceAll(text, "%[1]s", "")), "n.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(with, without); diff != "" {
+		t.Errorf("(-with +without)\n%s", diff)
+	}
+	if with.Workloads[0].Match.Cgroup != "/newc/web" || with.Guard.Suppression.Group != "newc/batch" {
+		t.Errorf("%+v", with)
+	}
+}
+
+// What is of the wrong form hides only what is wrong around it and in it.
+func TestParseNamesFormAndContent(t *testing.T) {
+	t.Parallel()
+	const text = `nonsense: 1
+workloads:
+- {name: a b, class: lsx, match: {cgruop: /a}, cpus: max}
+agent: {yieldAfter: 0}
+`
+	_, err := Parse([]byte(head+text), "n.yaml")
+	var at []string
+	for _, e := range strictyaml.Errors(err) {
+		at = append(at, fmt.Sprintf("%d %s", e.Line, e.Field))
+	}
+	want := []string{"3 nonsense", "5 workloads[0].class", "5 workloads[0].match.cgruop", "5 workloads[0].name", "5 workloads[0].cpus", "6 agent.yieldAfter"}
+	if diff := cmp.Diff(want, at); diff != "" {
+		t.Errorf("(-want +got)\n%s\n%v", diff, err)
+	}
+	if _, err := Parse([]byte("workloads: ["), "n.yaml"); len(strictyaml.Errors(err)) != 1 {
+		t.Errorf("no YAML: %v", err)
 	}
 }
 

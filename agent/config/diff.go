@@ -122,19 +122,14 @@ func (d *differ) value(field string, old, changed any) {
 			d.changes = append(d.changes, Change{Field: field, New: item})
 		}
 	case isMap && stillMap:
-		for _, name := range union(oldMap, newMap) {
+		all := maps.Clone(oldMap)
+		maps.Copy(all, newMap)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
 			d.value(strings.TrimPrefix(field+"."+name, "."), oldMap[name], newMap[name])
 		}
 	default:
 		d.changes = append(d.changes, Change{field, old, changed})
 	}
-}
-
-// union returns the names in either mapping, sorted.
-func union(a, b map[string]any) []string {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return slices.Sorted(maps.Keys(all))
 }
 
 // without returns the texts of a list that are not in the other.

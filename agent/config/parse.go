@@ -2,30 +2,72 @@ package config
 
 import (
 	"errors"
+	"slices"
+	"strings"
 
 	"berth.dev/berth/internal/strictyaml"
 )
 
 // Parse reads a NodeConfig, a YAML document, over Default. All that is wrong with
 // it is returned, joined, each as strictyaml.Error with the file's name, the
-// line and the field; some are kernel.NotSupportedErrors. What the document
-// holds is checked once its form is right.
+// line and the field; some are kernel.NotSupportedErrors. What a field holds is checked
+// unless its form, or that of a field around or in it, is wrong.
 func Parse(data []byte, name string) (*NodeConfig, error) {
 	c := Default()
 	// What a document must say for itself has no default.
 	c.APIVersion, c.Kind = "", ""
 	lines, err := strictyaml.Decode(data, name, c)
-	if err != nil {
-		return nil, err
+	wrong := strictyaml.Errors(err)
+	if len(wrong) == 0 || len(lines) > 0 { // else it is no YAML
+		c.slash()
+		wrong = append(wrong, unrelated(strictyaml.Errors(c.Validate()), wrong)...)
 	}
-	wrong := strictyaml.Errors(c.Validate())
 	if len(wrong) == 0 {
 		return c, nil
 	}
 	all := make([]error, len(wrong))
 	for i, e := range wrong {
-		e.File, e.Line = name, lines.At(e.Field)
+		if e.File = name; e.Line == 0 {
+			e.Line = lines.At(e.Field)
+		}
 		all[i] = e
 	}
 	return nil, errors.Join(all...)
+}
+
+// slash writes the paths of groups in the one form that Berth keeps: globs with a slash
+// before them, the path of a group without.
+func (c *NodeConfig) slash() {
+	globs := [][]string{c.Confine, c.Protected, c.Guard.Sensitive, c.Guard.BestEffort, c.Guard.Allowed}
+	for _, list := range globs {
+		for i := range list {
+			list[i] = slashed(list[i])
+		}
+	}
+	for i := range c.Workloads {
+		m := &c.Workloads[i].Match
+		m.Cgroup = slashed(m.Cgroup)
+	}
+	if s := c.Guard.Suppression; s != nil && len(s.Group) > 1 {
+		s.Group = strings.TrimPrefix(s.Group, "/")
+	}
+}
+
+func slashed(glob string) string {
+	if glob == "" || strings.HasPrefix(glob, "/") {
+		return glob
+	}
+	return "/" + glob
+}
+
+// unrelated returns the errors about fields that are neither around nor in a field of
+// others.
+func unrelated(errs, others []*strictyaml.Error) []*strictyaml.Error {
+	within := func(field, of string) bool {
+		rest, ok := strings.CutPrefix(field, of)
+		return ok && (of == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	return slices.DeleteFunc(errs, func(e *strictyaml.Error) bool {
+		return slices.ContainsFunc(others, func(o *strictyaml.Error) bool { return within(e.Field, o.Field) || within(o.Field, e.Field) })
+	})
 }

@@ -128,8 +128,8 @@ func TestAdmins(t *testing.T) {
 	}
 	refused("place root's process", place("mine", 9000100))
 	refused("set the guard's mode", c.SetMode(ctx, config.GuardOff))
-	refused("release the configuration's", c.Release(ctx, "a:a1", false))
-	refused("kill the configuration's", c.Release(ctx, "a:a1", true))
+	refused("release the configuration's", c.Release(ctx, "a:a1", agent.WhenEmpty))
+	refused("kill the configuration's", c.Release(ctx, "a:a1", agent.Kill))
 	_, err := c.Place(ctx, agent.Spec{Request: request("group"), Group: "a1"})
 	refused("name a group", err)
 	if _, err := c.Explain(ctx, "a:a1"); err != nil {
@@ -163,7 +163,7 @@ func TestAdmins(t *testing.T) {
 	if err := h.k.Exit("9000101"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Release(ctx, "mine", false); err != nil {
+	if err := c.Release(ctx, "mine", agent.WhenEmpty); err != nil {
 		t.Errorf("release an own workload: %v", err)
 	}
 }

@@ -28,7 +28,6 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
@@ -75,6 +74,19 @@ type Options struct {
 	firstRetry time.Duration
 }
 
+// open opens the live host, and reads its hardware, if no other was named.
+func (o *Options) open() (err error) {
+	if o.Root == nil {
+		if o.Root, err = systemd.Open("/"); err != nil {
+			return err
+		}
+	}
+	if o.Machine == nil {
+		o.Machine, err = sysfs.Read(o.Root.FS())
+	}
+	return err
+}
+
 // historySize is how many events are kept for clients that come later.
 const historySize = 1024
 
@@ -108,7 +120,7 @@ type daemon struct {
 
 // start opens everything. What is open after an error is closed.
 func start(ctx context.Context, opt Options) (d *daemon, err error) {
-	d = &daemon{opt: opt, root: opt.Root, log: opt.Log, started: time.Now()}
+	d = &daemon{log: opt.Log, started: time.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -118,13 +130,12 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	d.opt.Interval = cmp.Or(d.opt.Interval, time.Second)
-	d.opt.firstRetry = cmp.Or(d.opt.firstRetry, firstRetry)
-	if d.root == nil {
-		if d.root, err = systemd.Open("/"); err != nil {
-			return d, err
-		}
+	if err := opt.open(); err != nil {
+		return d, err
 	}
+	opt.Interval = cmp.Or(opt.Interval, time.Second)
+	opt.firstRetry = cmp.Or(opt.firstRetry, firstRetry)
+	d.opt, d.root = opt, opt.Root
 	d.history = api.NewHistory(historySize, uint64(d.started.UnixMicro()))
 	if d.file, err = openFile(opt.File); err != nil {
 		return d, err
@@ -132,11 +143,6 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	conf, err := d.file.read()
 	if err != nil {
 		return d, err
-	}
-	if opt.Machine == nil {
-		if opt.Machine, err = sysfs.Read(d.root.FS()); err != nil {
-			return d, err
-		}
 	}
 	d.keeper = newKeeper(d.log, d.history)
 	dir := d.path(stateDir(conf))
@@ -184,18 +190,21 @@ func stateDir(c *config.NodeConfig) string {
 func (d *daemon) watch() error {
 	bases := d.keeper.node.Bases()
 	trees, others, prefix, alike, err := treesOf(d.root, bases)
-	if err != nil || len(trees) == 0 {
+	if err != nil {
 		return err
+	}
+	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
+	if len(trees) == 0 {
+		return nil
 	}
 	d.loop.dir = bases[0]
 	d.loop.prefix, d.guard.prefix = prefix, prefix
-	d.meter = newMeter(d.root.Name(), trees, others, d.opt.Interval)
 	if alike {
 		d.meter.prefix = strings.TrimPrefix(prefix+"/", "/")
 		d.guard.read = d.take
 	}
 	d.tick = time.NewTimer(d.opt.Interval)
-	d.groups, err = cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Roots: []string{trees[0].Dir}, Rescan: time.Duration(d.loop.conf.Agent.Rescan), Keep: d.loop.names})
+	d.groups, err = cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Root: trees[0].Dir, Rescan: time.Duration(d.loop.conf.Agent.Rescan), Keep: d.loop.names})
 	return err
 }
 
@@ -284,7 +293,7 @@ func (d *daemon) run(ctx context.Context) error {
 	d.guard.begin(context.WithoutCancel(ctx), d.loop.config())
 	err := d.loop.run(ctx, d.sources(events))
 	d.guard.shut()
-	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: api.Stopping, Text: d.ending()}})
+	d.loop.note(api.Stopping, d.ending())
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
 	close()
@@ -319,30 +328,10 @@ func (d *daemon) where() string {
 }
 
 func (d *daemon) sources(events <-chan cgroupstat.Event) sources {
-	src := sources{
+	return sources{
 		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
-		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2,
-		follow: func(map[string]string) error { return nil },
+		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2, follow: d.meter.follow,
 	}
-	if d.meter != nil {
-		src.follow = d.follow
-	}
-	return src
-}
-
-// follow measures these workloads, given with their groups, from now on.
-func (d *daemon) follow(groups map[string]string) error {
-	state, err := d.keeper.State(context.Background())
-	if err != nil {
-		return err
-	}
-	own := make(map[string]cpuset.Set, len(groups))
-	for id := range groups {
-		if g, ok := state.Grant(id); ok {
-			own[id] = g.Own
-		}
-	}
-	return d.meter.follow(groups, own)
 }
 
 // serveAll answers at all doors until the context ends; requests have the context base.
@@ -397,10 +386,15 @@ func (d *daemon) measure(ctx context.Context) {
 	}
 }
 
+// overdue is how many intervals the meter waits for the next window of the guard. To read
+// for itself it has to open all groups: too much to do for a window that is late, on a host
+// that is busy.
+const overdue = 3
+
 // take has the meter take what the guard has just read of all groups, in place of its
 // next reading.
 func (d *daemon) take(samples []watch.Sample, from reader) {
-	d.tick.Reset(d.opt.Interval * 3 / 2)
+	d.tick.Reset(overdue * d.opt.Interval)
 	d.meter.take(time.Now(), d.started, samples, from)
 }
 
@@ -472,17 +466,7 @@ func (d *daemon) Config(context.Context) (api.Config, error) {
 func (d *daemon) Guard(ctx context.Context) (api.Guard, error) { return d.guard.Guard(ctx) }
 
 // Stats are the figures of the last reading.
-func (d *daemon) Stats(ctx context.Context) (api.Stats, error) {
-	if d.meter == nil {
-		return api.Stats{Workloads: []api.Figures{}}, nil
-	}
-	return d.meter.Stats(ctx)
-}
+func (d *daemon) Stats(ctx context.Context) (api.Stats, error) { return d.meter.Stats(ctx) }
 
 // Signals says for each signal of workloads whether it is there, and if not, why not.
-func (d *daemon) Signals() map[string]error {
-	if d.meter == nil {
-		return nil
-	}
-	return d.meter.Signals()
-}
+func (d *daemon) Signals() map[string]error { return d.meter.Signals() }

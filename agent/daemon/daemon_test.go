@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
@@ -719,7 +721,7 @@ func TestReloadStorm(t *testing.T) {
 		src := sources{
 			file: changed, groups: make(chan cgroupstat.Event),
 			read:   func() (*config.NodeConfig, error) { reads++; return nil, errors.New("half written") },
-			follow: func(map[string]string) error { return nil },
+			follow: func(map[string]string, map[string]cpuset.Set) error { return nil },
 			tell:   Supervisor{}.tell,
 		}
 		done := make(chan error)
@@ -810,5 +812,47 @@ func TestPreview(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, tree(t, h.k)); diff != "" {
 		t.Errorf("a preview changed something (-before +after):\n%s", diff)
+	}
+}
+
+// What the configuration asks for is the same once it was on record: nobody is resized at a
+// restart.
+func TestSpecOnRecordIsTheSame(t *testing.T) {
+	t.Parallel()
+	conf, err := config.Parse([]byte(`
+apiVersion: berth.dev/v1alpha1
+kind: NodeConfig
+classes: {BE: {idle: true, memoryHigh: 4Gi, quota: 2}}
+workloads:
+- name: api
+  match: {unit: nginx.service}
+  class: LSE
+  cpus: 2.5
+  bind: FullPCPUs
+  exclusive: PCPULevel
+  strategy: MostAllocated
+  nodes: 0
+  memory: 2Gi
+  limits: {quota: max, burst: 0s, memoryMax: max, memoryLow: 1Gi, ioWeight: 50}
+- {name: batch, match: {cgroup: /batch/*}, class: BE, limits: {idle: false, burst: 20ms, quota: 500m}}
+`), "n.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoop(nil, agent.Options{}, conf)
+	for i := range conf.Workloads {
+		spec := l.specOf(&group{path: "a/b", entry: &conf.Workloads[i], id: "x:a/b"})
+		text, err := json.Marshal(spec)
+		var kept agent.Spec
+		if err = errors.Join(err, json.Unmarshal(text, &kept)); err != nil {
+			t.Fatal(err)
+		}
+		if !kept.SameAs(&spec) {
+			t.Errorf("%s: on record it is\n%+v, asked for is\n%+v", spec.Request.ID, kept, spec)
+		}
+		kept.Limits.IOWeight++
+		if kept.SameAs(&spec) {
+			t.Errorf("%s: another I/O weight is the same", spec.Request.ID)
+		}
 	}
 }

@@ -121,7 +121,7 @@ func (d *daemon) keepOpen(ctx, base context.Context, p *page, h http.Handler) {
 	for wait := d.opt.firstRetry; ; wait = min(2*wait, lastRetry) {
 		if p.open != nil {
 			if shut {
-				d.note(api.Opened, "the status page is at "+p.name)
+				d.loop.note(api.Opened, "the status page is at "+p.name)
 			}
 			err := d.serve(ctx, base, p.Door, p.open, h)
 			if ctx.Err() != nil {
@@ -141,11 +141,7 @@ func (d *daemon) keepOpen(ctx, base context.Context, p *page, h http.Handler) {
 }
 
 func (d *daemon) noteUnserved(p *page) {
-	d.note(agent.Failed, fmt.Sprintf("the status page is not served at %s; it is tried again; what answers there is not this agent", p.fault))
-}
-
-func (d *daemon) note(kind agent.EventKind, text string) {
-	d.keeper.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: kind, Text: text}})
+	d.loop.note(agent.Failed, fmt.Sprintf("the status page is not served at %s; it is tried again; what answers there is not this agent", p.fault))
 }
 
 // serve answers on a listener behind a door until the context ends, and closes it;

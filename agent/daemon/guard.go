@@ -206,16 +206,16 @@ func (g *Guard) follow(c *config.NodeConfig) {
 	g.conf, g.version = c, 0
 	g.mu.Unlock()
 	mode := c.Guard.Mode
-	if was == nil {
-		g.restart(mode)
-		return
+	onlyMode := was != nil && reflect.DeepEqual(was.Protected, c.Protected)
+	if onlyMode {
+		before, after := was.Guard, c.Guard
+		after.Mode = before.Mode
+		onlyMode = reflect.DeepEqual(before, after)
 	}
-	if reflect.DeepEqual(was.Guard, c.Guard) && reflect.DeepEqual(was.Protected, c.Protected) {
-		return
-	}
-	before, after := was.Guard, c.Guard
-	before.Mode, after.Mode = "", ""
-	if reflect.DeepEqual(before, after) && reflect.DeepEqual(was.Protected, c.Protected) {
+	if onlyMode {
+		if mode == was.Guard.Mode {
+			return
+		}
 		err := g.change(context.Background(), mode)
 		if err == nil {
 			return

@@ -375,7 +375,7 @@ func (b *both) life() {
 	b.resize(bestEffort("a", 300))
 	b.place(exclusive("own", 4000))
 	b.revert(shrinks("b", ""))
-	b.must(nil, b.keeper.Release(ctx, "a", false))
+	b.must(nil, b.keeper.Release(ctx, "a", agent.WhenEmpty))
 }
 
 // kill runs a life that ends at a write. It reports whether it came to its end.

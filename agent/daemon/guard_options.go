@@ -32,10 +32,10 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 		opt.Probe = guard.ProbeUse(c.Guard.Probe)
 	}
 	opt.Control = control.Config{Mode: modeOf(mode), Own: g.sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
-	if opt.Control.Protected, err = guardGlobs("protected", c.Protected); err != nil {
+	if opt.Control.Protected, err = globsWithBelow("protected", c.Protected); err != nil {
 		return opt, err
 	}
-	if opt.Control.Allowed, err = guardGlobs("guard.allowed", c.Guard.Allowed); err != nil {
+	if opt.Control.Allowed, err = globsWithBelow("guard.allowed", c.Guard.Allowed); err != nil {
 		return opt, err
 	}
 	if s := c.Guard.Suppression; s != nil {
@@ -48,16 +48,6 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 		}
 	}
 	return opt, nil
-}
-
-// guardGlobs are the configuration's globs as the guard has them: they mean the groups below,
-// too.
-func guardGlobs(field string, all []string) ([]string, error) {
-	cut := make([]string, len(all))
-	for i, glob := range all {
-		cut[i] = strings.TrimSuffix(glob, "/**")
-	}
-	return globs(field, cut)
 }
 
 func modeOf(m config.GuardMode) control.Mode {
@@ -89,10 +79,10 @@ func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 		g.mu.Unlock()
 	}
 	var roles guard.Roles
-	if roles.Sensitive, err = guardGlobs("guard.sensitive", conf.Guard.Sensitive); err != nil {
+	if roles.Sensitive, err = globsWithBelow("guard.sensitive", conf.Guard.Sensitive); err != nil {
 		return nil, err
 	}
-	if roles.BestEffort, err = guardGlobs("guard.bestEffort", conf.Guard.BestEffort); err != nil {
+	if roles.BestEffort, err = globsWithBelow("guard.bestEffort", conf.Guard.BestEffort); err != nil {
 		return nil, err
 	}
 	var groups []string

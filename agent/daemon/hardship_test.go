@@ -251,7 +251,7 @@ func TestEventsResume(t *testing.T) {
 		for i := range changes {
 			id := fmt.Sprint("w", i)
 			_, placing := r.Place(t.Context(), agent.Spec{Request: request(id)})
-			err = errors.Join(err, placing, r.Release(t.Context(), id, false))
+			err = errors.Join(err, placing, r.Release(t.Context(), id, agent.WhenEmpty))
 		}
 		done <- err
 	}()

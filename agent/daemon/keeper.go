@@ -146,8 +146,8 @@ func (k *keeper) Move(ctx context.Context, id string, cpus, mems cpuset.Set) (w 
 }
 
 // Release is agent.Node's. While it waits for killed processes others have the node.
-func (k *keeper) Release(ctx context.Context, id string, kill bool) error {
-	return agent.Release(ctx, k.do, id, kill)
+func (k *keeper) Release(ctx context.Context, id string, leaving agent.Leaving) error {
+	return agent.Release(ctx, k.do, id, leaving)
 }
 
 // Get is agent.Node's.
@@ -172,12 +172,6 @@ func (k *keeper) changes(ctx context.Context, since int) (all []agent.Workload, 
 		return err
 	})
 	return all, version, err
-}
-
-// Groups is agent.Node's.
-func (k *keeper) Groups(ctx context.Context) (groups map[string]string, err error) {
-	err = k.do(ctx, func(n *agent.Node) (err error) { groups, err = n.Groups(ctx); return err })
-	return groups, err
 }
 
 // State is agent.Node's.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/url"
@@ -17,6 +16,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -43,8 +43,8 @@ type sources struct {
 	file   <-chan struct{}
 	hangup <-chan os.Signal
 	read   func() (*config.NodeConfig, error)
-	// follow is told the workloads and their groups whenever they changed.
-	follow func(map[string]string) error
+	// follow is told the groups of the workloads, and their own CPUs, whenever they changed.
+	follow func(groups map[string]string, own map[string]cpuset.Set) error
 	// where says where the agent listens.
 	where string
 	// tell tells the service manager, alive says how often that all is well; 0 is
@@ -106,12 +106,7 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
 	}
-	// What is below a protected group is, too.
-	protected := slices.Clone(c.Protected)
-	for i, p := range protected {
-		protected[i] = strings.TrimSuffix(p, "/**")
-	}
-	opt.Protected, err = globs("protected", protected)
+	opt.Protected, err = globsWithBelow("protected", c.Protected)
 	return opt, err
 }
 
@@ -130,16 +125,13 @@ func (l *loop) run(ctx context.Context, src sources) error {
 	if err := l.adopt(ctx); err != nil {
 		return err
 	}
-	rescan := time.NewTicker(time.Duration(l.conf.Agent.Rescan))
-	defer rescan.Stop()
-	alive := make(<-chan time.Time)
+	rescan := time.Tick(time.Duration(l.conf.Agent.Rescan))
+	var settle, calm, alive <-chan time.Time // nil while there is nothing to wait for
 	if src.alive > 0 {
-		t := time.NewTicker(src.alive)
-		defer t.Stop()
-		alive = t.C
+		alive = time.Tick(src.alive)
 	}
-	settle, calm := stopped(), stopped()
-	if err := l.ready(src); err != nil {
+	l.note(api.Started, src.where)
+	if err := src.tell("READY=1"); err != nil {
 		return err
 	}
 	poke(l.keeper.changed)
@@ -148,24 +140,25 @@ func (l *loop) run(ctx context.Context, src sources) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-src.groups:
-			if l.heard(ctx, e) && !settle.on {
-				settle.start(settleTime)
+			if l.heard(ctx, e) && settle == nil {
+				settle = time.After(settleTime)
 			}
-		case <-settle.C:
-			settle.on = false
+		case <-settle:
+			settle = nil
 			l.compare(ctx)
 			if l.retry(ctx) {
-				settle.start(settleTime)
+				settle = time.After(settleTime)
 			}
-		case <-rescan.C:
+		case <-rescan:
 			l.reconcile(ctx)
 			l.retry(ctx)
 		case <-l.keeper.changed:
 			l.retry(ctx)
 			l.follow(ctx, src)
 		case <-src.file:
-			calm.start(calmTime)
-		case <-calm.C:
+			calm = time.After(calmTime)
+		case <-calm:
+			calm = nil
 			l.reload(ctx, src)
 		case <-src.hangup:
 			l.reload(ctx, src)
@@ -173,28 +166,6 @@ func (l *loop) run(ctx context.Context, src sources) error {
 			l.complain(src.tell("WATCHDOG=1"))
 		}
 	}
-}
-
-// timer is one that is not running at first.
-type timer struct {
-	*time.Timer
-	on bool
-}
-
-func stopped() *timer {
-	t := &timer{Timer: time.NewTimer(time.Hour)}
-	t.Stop()
-	return t
-}
-
-func (t *timer) start(d time.Duration) {
-	t.Reset(d)
-	t.on = true
-}
-
-func (l *loop) ready(src sources) error {
-	l.note(api.Started, src.where)
-	return src.tell("READY=1")
 }
 
 func (l *loop) note(kind agent.EventKind, text string) {
@@ -323,7 +294,7 @@ func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
 	has, err := n.Get(ctx, g.id)
 	if _, none := errors.AsType[*place.NotHeldError](err); none {
 		_, err = n.Place(ctx, spec)
-	} else if err == nil && !same(has.Spec, spec) {
+	} else if err == nil && !has.Spec.SameAs(&spec) {
 		_, err = n.Resize(ctx, spec)
 	}
 	switch {
@@ -336,16 +307,8 @@ func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
 	}
 }
 
-// same compares specs as they are kept. Where a Move has put a workload stays.
-func same(has, wants agent.Spec) bool {
-	wants.CPUs, wants.Mems = has.CPUs, has.Mems
-	a, errA := json.Marshal(has)
-	b, errB := json.Marshal(wants)
-	return errA == nil && errB == nil && string(a) == string(b)
-}
-
 func (l *loop) release(ctx context.Context, id string) error {
-	return ignoreNotHeld(l.keeper.Release(ctx, id, false))
+	return ignoreNotHeld(l.keeper.Release(ctx, id, agent.WhenEmpty))
 }
 
 // ignoreNotHeld drops the error of a release of what has no place.
@@ -400,9 +363,11 @@ func (l *loop) retry(ctx context.Context) (young bool) {
 func (l *loop) paths() []string { return slices.Sorted(maps.Keys(l.groups)) }
 
 func (l *loop) follow(ctx context.Context, src sources) {
-	groups, err := l.keeper.Groups(ctx)
+	var groups map[string]string
+	var own map[string]cpuset.Set
+	err := l.keeper.do(ctx, func(n *agent.Node) (err error) { groups, own, err = n.Groups(ctx); return err })
 	if err == nil {
-		err = src.follow(groups)
+		err = src.follow(groups, own)
 	}
 	l.complain(err)
 }

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -360,4 +363,31 @@ func TestMeterTakesFromGuard(t *testing.T) {
 	if _, rated := rates["cpu_time"]; values["cpu_time"] != 5 || !rated {
 		t.Errorf("without the guard w tells %v, rates %v", values, rates)
 	}
+}
+
+// A window of the guard that is late does not have the meter open all groups. Once the guard
+// has ended, it does.
+func TestMeterWaitsForGuard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newStatistics(t, "g")
+		m := h.meter()
+		guard := guardsReader{h.meter().sampler}
+		if err := errors.Join(guard.Add("g", 0), m.follow(map[string]string{"w": "g"}, nil)); err != nil {
+			t.Fatal(err)
+		}
+		d := &daemon{opt: Options{Interval: time.Second}, meter: m, tick: time.NewTimer(time.Second), started: time.Now()}
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go d.measure(ctx)
+		time.Sleep(1500 * time.Millisecond) // the first reading is the meter's own
+		for _, after := range []time.Duration{time.Second, 2800 * time.Millisecond, 4 * time.Second} {
+			d.take([]watch.Sample{{Subject: watch.Subject{Scope: watch.Group, Name: "g"}, Quantity: watch.CPUTime, Value: 1}}, guard)
+			time.Sleep(after)
+			synctest.Wait()
+			if reads, late := m.sampler.Signals("g") != nil, after > 3*time.Second; reads != late {
+				t.Errorf("%v after a window of the guard: the meter reads for itself: %v, want %v", after, reads, late)
+			}
+		}
+	})
 }

@@ -12,8 +12,6 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
-	"berth.dev/berth/kernel/systemd"
-	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
@@ -31,8 +29,10 @@ type Draft struct {
 // Preview says which groups that are there match, in the order of their paths, and
 // what each would get on a host without other workloads. Nothing is changed.
 func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
-	f := file{name: opt.File}
-	conf, err := f.read()
+	conf, err := (&file{name: opt.File}).read()
+	if err == nil {
+		err = opt.open()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -43,16 +43,6 @@ func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
 	}
 	defer os.RemoveAll(dir)
 	l := newLoop(nil, agent.Options{Root: opt.Root, Machine: opt.Machine, Dir: dir}, conf)
-	if l.base.Root == nil {
-		if l.base.Root, err = systemd.Open("/"); err != nil {
-			return nil, err
-		}
-	}
-	if l.base.Machine == nil {
-		if l.base.Machine, err = sysfs.Read(l.base.Root.FS()); err != nil {
-			return nil, err
-		}
-	}
 	nodeOptions, err := l.options(conf)
 	if err != nil {
 		return nil, err
@@ -128,17 +118,15 @@ func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []
 	return drafts
 }
 
-// check reports whether a configuration could be in force here: its policy, its
-// CPUs and its globs.
-func (l *loop) check(c *config.NodeConfig) error {
-	opt, err := l.options(c)
-	if err != nil {
-		return err
+// check returns the options of a configuration, or why it could not be in force here: its
+// policy, its CPUs and its globs.
+func (l *loop) check(c *config.NodeConfig) (opt agent.Options, err error) {
+	if opt, err = l.options(c); err != nil {
+		return opt, err
 	}
 	t, err := place.NewTopology(opt.Machine)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = place.Start(opt.Policy, t, opt.Config)
 	}
-	_, err = place.Start(opt.Policy, t, opt.Config)
-	return err
+	return opt, err
 }

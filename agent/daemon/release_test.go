@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/place"
 )
 
@@ -25,7 +26,7 @@ func TestReleaseLeavesTheKeeperFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	released := make(chan error, 1)
-	go func() { released <- b.keeper.Release(ctx, "job", true) }()
+	go func() { released <- b.keeper.Release(ctx, "job", agent.Kill) }()
 	done := make(chan error, 1)
 	go func() {
 		done <- func() error {

@@ -29,6 +29,15 @@ func globs(field string, all []string) ([]string, error) {
 	return out, nil
 }
 
+// globsWithBelow are globs likewise, for who means the groups below as well.
+func globsWithBelow(field string, all []string) ([]string, error) {
+	cut := make([]string, len(all))
+	for i, glob := range all {
+		cut[i] = strings.TrimSuffix(glob, "/**")
+	}
+	return globs(field, cut)
+}
+
 // reload reads the configuration and applies what differs. One that is refused
 // changes nothing.
 func (l *loop) reload(ctx context.Context, src sources) {
@@ -103,10 +112,7 @@ var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.ne
 var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}
 
 func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []config.Change) (moved []string, err error) {
-	if err := l.check(next); err != nil {
-		return nil, err
-	}
-	opt, err := l.options(next)
+	opt, err := l.check(next)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +194,7 @@ func (l *loop) rematch(ctx context.Context) {
 	l.complain(l.keeper.do(api.WithOrigin(ctx, api.ByConfig), func(n *agent.Node) error {
 		var errs []error
 		for _, was := range slices.Sorted(maps.Keys(former)) {
-			errs = append(errs, ignoreNotHeld(n.Release(ctx, was, false)))
+			errs = append(errs, ignoreNotHeld(n.Release(ctx, was, agent.WhenEmpty)))
 		}
 		for _, was := range slices.Sorted(maps.Keys(former)) {
 			if g := former[was]; g.entry != nil {

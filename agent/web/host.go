@@ -117,10 +117,10 @@ func (h *host) take(now time.Time) reading {
 	for resource, of := range pressures() {
 		p, err := proc.ReadPressure(h.root, "proc/pressure/"+resource)
 		if p.HasSome {
-			r.values[of[0]] = p.Some.Total.Seconds()
+			r.values[of[0]] = p.Some.Seconds()
 		}
 		if p.HasFull && resource != "cpu" { // always 0 for the host as a whole
-			r.values[of[1]] = p.Full.Total.Seconds()
+			r.values[of[1]] = p.Full.Seconds()
 		}
 		r.tell(resource+" pressure", err == nil, err)
 	}

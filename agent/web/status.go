@@ -204,24 +204,17 @@ func workloadsOf(owners []api.Owner, list []agent.Workload, stats api.Stats) []W
 
 func figuresOf(all []api.Figure) (f Figures) {
 	var periods, throttled *float64
+	rates := map[watch.Quantity]**float64{
+		watch.CPUTime: &f.CPU, watch.CPUPeriods: &periods, watch.CPUThrottledPeriods: &throttled,
+		watch.CPUSome: &f.CPUPressure, watch.MemorySome: &f.MemoryPressure, watch.IOSome: &f.IOPressure,
+	}
 	for i := range all {
-		if all[i].Part != (watch.Part{}) {
-			continue
-		}
-		switch rate := all[i].Rate; all[i].Quantity {
-		case watch.CPUTime:
-			f.CPU = rate
-		case watch.CPUPeriods:
-			periods = rate
-		case watch.CPUThrottledPeriods:
-			throttled = rate
-		case watch.CPUSome:
-			f.CPUPressure = rate
-		case watch.MemorySome:
-			f.MemoryPressure = rate
-		case watch.IOSome:
-			f.IOPressure = rate
-		case watch.Memory:
+		to, rated := rates[all[i].Quantity]
+		switch {
+		case all[i].Part != (watch.Part{}):
+		case rated:
+			*to = all[i].Rate
+		case all[i].Quantity == watch.Memory:
 			f.Memory = &all[i].Value
 		}
 	}

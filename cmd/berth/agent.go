@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -31,7 +30,6 @@ const startupTime = 30 * time.Second
 
 func agentCommand() *cobra.Command {
 	var opt daemon.Options
-	var format string
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -90,8 +88,9 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			if dryRun {
 				return previewAgent(cmd.Context(), cmd.OutOrStdout(), opt)
 			}
-			if opt.Log, err = logTo(cmd.ErrOrStderr(), format); err != nil {
-				return err
+			opt.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			if word(cmd, "log-format") == "json" {
+				opt.Log = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			}
 			opt.Web = webHandler(root, rootDir(cmd), opt.Log)
 			hangup := make(chan os.Signal, 1)
@@ -99,9 +98,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(30) // it lives long and allocates little
-			}
+			tuneRuntime()
 			defer time.AfterFunc(startupTime, freeStartup).Stop()
 			return daemon.Run(cmd.Context(), opt)
 		},
@@ -109,10 +106,9 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 	fs := cmd.Flags()
 	fs.StringVar(&opt.File, "config", "", "NodeConfig `file`; without one the defaults hold, and nothing matches")
 	fs.StringVar(&opt.Socket, "socket", "", "`path` of the API's socket")
-	fs.StringVar(&format, "log-format", "text", "text or json, on the standard error stream")
+	wordFlag(cmd, "log-format", "", "text or json, on the standard error stream", "text", "json")
 	fs.BoolVar(&opt.RestoreOnExit, "restore-on-exit", false, "restore every value and group at the end")
 	fs.BoolVar(&dryRun, "dry-run", false, "say what would be placed where, and change nothing")
-	completeWords(cmd, "log-format", "text", "json")
 	return cmd
 }
 
@@ -133,17 +129,6 @@ func webHandler(root *kernel.Root, dir string, log *slog.Logger) func(context.Co
 		mux.Handle("/", web.Handler(s))
 		return mux, nil
 	}
-}
-
-// logTo returns a logger of the given format.
-func logTo(w io.Writer, format string) (*slog.Logger, error) {
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, nil)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, nil)), nil
-	}
-	return nil, exitStatus{exitUsage, fmt.Errorf("--log-format %q: not text or json", format)}
 }
 
 // supervisor is the service manager of this process, by the environment of

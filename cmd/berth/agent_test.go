@@ -47,7 +47,7 @@ func TestAgentRefuses(t *testing.T) {
 	}{
 		"an argument":      {[]string{"x"}, exitUsage, ""},
 		"unknown flag":     {[]string{"--nonsense"}, exitUsage, "--nonsense"},
-		"log format":       {[]string{"--log-format", "xml"}, exitUsage, "text or json"},
+		"log format":       {[]string{"--log-format", "xml"}, exitUsage, "it is one of text, json"},
 		"no file":          {[]string{"--config", "/no/such/file"}, exitError, "no such file"},
 		"bad file":         {[]string{"--config", bad}, exitError, "nonsense: unknown field"},
 		"bad file, dry":    {[]string{"--dry-run", "--config", bad}, exitError, "nonsense: unknown field"},

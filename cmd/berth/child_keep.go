@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -141,9 +139,7 @@ const (
 func (k *reaper) release(ctx context.Context) error {
 	for wait := keepFirst; ; wait = min(2*wait, keepMost) {
 		dirs, err := k.try(ctx)
-		var occupied *agent.OccupiedError
-		var stuck *agent.StuckError
-		if !errors.As(err, &occupied) && !errors.As(err, &stuck) {
+		if !is[*agent.OccupiedError](err) && !is[*agent.StuckError](err) {
 			return err
 		}
 		for time.Sleep(wait); hasProcesses(dirs); time.Sleep(wait) {
@@ -160,14 +156,17 @@ func (k *reaper) try(ctx context.Context) (dirs []string, err error) {
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	w, err := n.Get(ctx, k.id)
-	var gone *place.NotHeldError
-	if errors.As(err, &gone) || err == nil && w.Spec.Owner.PID != k.pid {
+	if is[*place.NotHeldError](err) || err == nil && w.Spec.Owner.PID != k.pid {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return w.Dirs, release(ctx, n, k.id, k.killLeft)
+	leaving := agent.WhenEmpty
+	if k.killLeft {
+		leaving = agent.Kill
+	}
+	return w.Dirs, release(ctx, n, k.id, leaving)
 }
 
 // hasProcesses reports whether a group, a directory relative to /, has processes.
@@ -175,11 +174,6 @@ func hasProcesses(dirs []string) bool {
 	if len(dirs) == 0 {
 		return false
 	}
-	f, err := os.Open(filepath.Join("/", dirs[0], "cgroup.procs"))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	_, err = f.Read(make([]byte, 1))
-	return !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrNotExist)
+	text, err := os.ReadFile(filepath.Join("/", dirs[0], "cgroup.procs"))
+	return err == nil && len(text) > 0
 }

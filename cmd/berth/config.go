@@ -39,7 +39,6 @@ describes the file.`,
 }
 
 func configCheckCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Say all that is wrong with a NodeConfig, by line and field",
@@ -50,10 +49,10 @@ Exit status: 0 all valid, 1 a file could not be read, 2 wrong usage, 3 a file is
 not valid.`,
 		Args: fileArgs(1, 1<<10),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return checkConfigs(cmd.OutOrStdout(), args, output)
+			return checkConfigs(cmd, args)
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	return cmd
 }
 
@@ -80,7 +79,7 @@ type configError struct {
 	Error string `json:"error"`
 }
 
-func checkConfigs(out io.Writer, files []string, output string) error {
+func checkConfigs(cmd *cobra.Command, files []string) error {
 	var unread []error
 	invalid := 0
 	for _, file := range files {
@@ -93,7 +92,7 @@ func checkConfigs(out io.Writer, files []string, output string) error {
 		if err != nil {
 			invalid++
 		}
-		if err := reportConfig(out, file, c, err, output); err != nil {
+		if err := reportConfig(cmd, file, c, err); err != nil {
 			return err
 		}
 	}
@@ -107,8 +106,9 @@ func checkConfigs(out io.Writer, files []string, output string) error {
 }
 
 // reportConfig writes the result of Parse for a file.
-func reportConfig(out io.Writer, file string, c *config.NodeConfig, invalid error, output string) error {
-	if output == "json" {
+func reportConfig(cmd *cobra.Command, file string, c *config.NodeConfig, invalid error) error {
+	out := cmd.OutOrStdout()
+	if isJSON(cmd) {
 		r := configReport{File: file, Valid: invalid == nil}
 		for _, e := range strictyaml.Errors(invalid) {
 			r.Errors = append(r.Errors, configError{e.Line, e.Field, e.Err.Error()})
@@ -157,7 +157,6 @@ func limitsChanged(old, changed *config.NodeConfig) (lines []string) {
 }
 
 func configDiffCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "diff [OLD] NEW",
 		Short: "Show what a NodeConfig would change from another, or from the defaults",
@@ -168,14 +167,14 @@ Exit status: 0 nothing differs, 1 a file could not be read or is not valid,
 2 wrong usage, 3 there are changes.`,
 		Args: fileArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return diffConfigs(cmd.OutOrStdout(), args, output)
+			return diffConfigs(cmd, args)
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	return cmd
 }
 
-func diffConfigs(out io.Writer, files []string, output string) error {
+func diffConfigs(cmd *cobra.Command, files []string) error {
 	configs := []*config.NodeConfig{config.Default()}
 	for _, file := range files {
 		c, err := daemon.ReadConfig(file)
@@ -189,8 +188,9 @@ func diffConfigs(out io.Writer, files []string, output string) error {
 	if err != nil {
 		return err
 	}
+	out := cmd.OutOrStdout()
 	for _, c := range changes {
-		if output == "json" {
+		if isJSON(cmd) {
 			err = json.NewEncoder(out).Encode(c)
 		} else {
 			_, err = fmt.Fprintln(out, plain.Line(c.String()))
@@ -199,7 +199,7 @@ func diffConfigs(out io.Writer, files []string, output string) error {
 			return err
 		}
 	}
-	if output == "text" {
+	if !isJSON(cmd) {
 		for _, line := range limitsChanged(configs[n-2], configs[n-1]) {
 			fmt.Fprintln(out, line)
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/internal/plain"
@@ -20,7 +19,6 @@ import (
 
 func doctorCommand() *cobra.Command {
 	var all bool
-	var output string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this host can do for isolation and measurement, and how to get more",
@@ -42,16 +40,13 @@ Exit status: 0 the host was examined, whatever came out; 1 it could not be;
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), report)
-			}
 			s := screenOf(cmd.OutOrStdout())
 			s.all = all
-			return s.report(report)
+			return show(cmd, report, func() string { return s.report(report) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "give reasons for what is not applicable too")
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	cmd.AddCommand(delegationCommand())
 	return cmd
 }
@@ -100,7 +95,6 @@ func examine(dir string) (*doctor.Report, error) {
 
 // screen writes aligned text for people.
 type screen struct {
-	w      io.Writer
 	width  int
 	colour bool
 	all    bool              // reasons for everything
@@ -109,16 +103,8 @@ type screen struct {
 
 // screenOf returns the screen for w: colour and width only where it is a terminal.
 func screenOf(w io.Writer) screen {
-	s := screen{w: w, width: 100, seen: map[string]string{}}
-	f, isFile := fileOf(w)
-	if !isFile || !term.IsTerminal(int(f.Fd())) {
-		return s
-	}
-	s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-		s.width = min(max(width, 60), 120)
-	}
-	return s
+	width, colour := terminal(w)
+	return screen{width: min(max(cmp.Or(width, 100), 60), 120), colour: colour, seen: map[string]string{}}
 }
 
 // paint colours text that means a state.
@@ -135,7 +121,7 @@ const (
 	detailIndent = 6
 )
 
-func (s screen) report(r *doctor.Report) error {
+func (s screen) report(r *doctor.Report) string {
 	var b strings.Builder
 	s.wrap(&b, 0, cmp.Or(r.Host, "unnamed host")+", kernel "+cmp.Or(r.Kernel, "unknown"))
 	names := 0
@@ -152,8 +138,7 @@ func (s screen) report(r *doctor.Report) error {
 	}
 	b.WriteString("\nWhat this host allows:\n")
 	s.summary(&b, r.Summary)
-	_, err := io.WriteString(s.w, b.String())
-	return err
+	return b.String()
 }
 
 func (s screen) capability(b *strings.Builder, c doctor.Capability, names int) {
@@ -201,7 +186,7 @@ func (s screen) wrap(b *strings.Builder, indent int, text string) {
 }
 
 // lines writes "label  text" pairs below each other; an empty label continues.
-func (s screen) lines(pairs [][2]string) error {
+func (s screen) lines(pairs [][2]string) string {
 	var b strings.Builder
 	labels := 0
 	for _, p := range pairs {
@@ -211,6 +196,5 @@ func (s screen) lines(pairs [][2]string) error {
 		fmt.Fprintf(&b, "  %-*s  ", labels, p[0])
 		s.wrap(&b, labels+4, p[1])
 	}
-	_, err := io.WriteString(s.w, b.String())
-	return err
+	return b.String()
 }

@@ -54,7 +54,6 @@ func inspectDelegation(dir string) (doctor.Delegation, error) {
 }
 
 func checkCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Explain what is delegated, by which files, and what is not",
@@ -68,20 +67,14 @@ For an exit status per state, use verify.`,
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), s)
-			}
-			return explain(cmd.OutOrStdout(), s)
+			return show(cmd, s, func() string { return explain(screenOf(cmd.OutOrStdout()), s) })
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	return cmd
 }
 
-func explain(w io.Writer, s doctor.Delegation) error {
-	if _, err := fmt.Fprintf(w, "delegation: %s\n", s.State); err != nil {
-		return err
-	}
+func explain(on screen, s doctor.Delegation) string {
 	pairs := [][2]string{
 		{"why", s.Reason},
 		{"remedy", s.Remedy},
@@ -104,7 +97,7 @@ func explain(w io.Writer, s doctor.Delegation) error {
 		}
 		pairs = append(pairs, [2]string{"observed", text})
 	}
-	return screenOf(w).lines(pairs)
+	return fmt.Sprintf("delegation: %s\n", s.State) + on.lines(pairs)
 }
 
 func orNone(list []string) string {
@@ -131,24 +124,16 @@ Exit status: 0 applied; 1 it could not be examined; 2 wrong usage;
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "delegation: %s: %s\n", s.State, s.Reason); err != nil {
 				return err
 			}
-			return verdict(s.State)
+			code, other := map[doctor.DelegationState]int{
+				doctor.DelegationInstalled: exitNotApplied, doctor.DelegationAbsent: exitAbsent,
+				doctor.DelegationCustomised: exitCustomised, doctor.DelegationNotApplicable: exitNotApplicable,
+			}[s.State]
+			if other {
+				return exitStatus{code: code}
+			}
+			return nil
 		},
 	}
-}
-
-// verdict turns a state into an exit status that needs no further word.
-func verdict(state doctor.DelegationState) error {
-	switch state {
-	case doctor.DelegationApplied:
-		return nil
-	case doctor.DelegationInstalled:
-		return exitStatus{code: exitNotApplied}
-	case doctor.DelegationAbsent:
-		return exitStatus{code: exitAbsent}
-	case doctor.DelegationCustomised:
-		return exitStatus{code: exitCustomised}
-	}
-	return exitStatus{code: exitNotApplicable}
 }
 
 func enableCommand() *cobra.Command {
@@ -189,15 +174,16 @@ func changeCommand(cmd *cobra.Command, decide func(doctor.Delegation) (doctor.De
 			return refusal(err)
 		}
 		if dryRun || change.Nothing != "" {
-			return preview(out, change)
+			_, err := io.WriteString(out, preview(change))
+			return err
 		}
 		if err := change.Apply(root); err != nil {
 			return refusal(err)
 		}
-		if _, err := fmt.Fprintln(out, describe(change, "wrote", "made", "removed")); err != nil {
-			return err
-		}
-		return tellSystemd(cmd.Context(), out, root, s.Running)
+		fmt.Fprintln(out, describe(change, "wrote", "made", "removed"))
+		text, err := tellSystemd(cmd.Context(), root, s.Running)
+		fmt.Fprint(out, text)
+		return err
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done")
 	return cmd
@@ -217,18 +203,16 @@ func refusal(err error) error {
 	return err
 }
 
-// preview prints the effect of a change.
-func preview(w io.Writer, c doctor.DelegationChange) error {
+// preview says what the effect of a change would be.
+func preview(c doctor.DelegationChange) string {
 	if c.Nothing != "" {
-		_, err := fmt.Fprintf(w, "nothing to do: %s\n", c.Nothing)
-		return err
+		return fmt.Sprintf("nothing to do: %s\n", c.Nothing)
 	}
-	lines := []string{"would " + describe(c, "write", "make", "remove")}
+	text := "would " + describe(c, "write", "make", "remove") + "\n"
 	for line := range strings.Lines(c.Text) {
-		lines = append(lines, "  "+strings.TrimSuffix(line, "\n"))
+		text += "  " + line
 	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
+	return text
 }
 
 // describe puts a change into words, with verbs of the wanted tense.
@@ -246,22 +230,20 @@ func describe(c doctor.DelegationChange, write, makes, remove string) string {
 
 // tellSystemd makes a running systemd read its files again, or says how to, and
 // then says how things stand.
-func tellSystemd(ctx context.Context, w io.Writer, root string, running bool) error {
+func tellSystemd(ctx context.Context, root string, running bool) (string, error) {
 	if !isLive(root) || !running {
-		_, err := fmt.Fprintln(w, "next: on the running host, systemctl daemon-reload, then log out and in again")
-		return err
+		return "next: on the running host, systemctl daemon-reload, then log out and in again\n", nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reload").CombinedOutput(); err != nil {
-		_, err = fmt.Fprintf(w, "systemctl daemon-reload: %v %s\nnext: run it by hand, then log out and in again\n", err, strings.TrimSpace(string(out)))
-		return err
+		return fmt.Sprintf("systemctl daemon-reload: %v %s\nnext: run it by hand, then log out and in again\n", err, strings.TrimSpace(string(out))), nil
 	}
 	s, err := inspectDelegation(root)
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = fmt.Fprintf(w, "systemctl daemon-reload: done\ndelegation: %s: %s\n", s.State, s.Reason)
-	if err == nil && s.Remedy != "" {
-		_, err = fmt.Fprintf(w, "next: %s\n", s.Remedy)
+	text := fmt.Sprintf("systemctl daemon-reload: done\ndelegation: %s: %s\n", s.State, s.Reason)
+	if s.Remedy != "" {
+		text += fmt.Sprintf("next: %s\n", s.Remedy)
 	}
-	return err
+	return text, nil
 }

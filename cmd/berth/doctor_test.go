@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -28,12 +27,8 @@ func TestDoctorText(t *testing.T) {
 			name + "-narrow.txt": {width: 60, all: true},
 			name + "-colour.txt": {width: 100, colour: true},
 		} {
-			var got bytes.Buffer
-			s.w, s.seen = &got, map[string]string{}
-			if err := s.report(&report); err != nil {
-				t.Fatal(err)
-			}
-			golden(t, "doctor", file, got.String())
+			s.seen = map[string]string{}
+			golden(t, "doctor", file, s.report(&report))
 		}
 	}
 }

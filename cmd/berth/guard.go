@@ -72,17 +72,15 @@ something could not be restored, 2 for wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.mode, "mode", "observe", "observe, preview or enforce")
+	wordFlag(cmd, "mode", "", "observe, preview or enforce", "observe", "preview", "enforce")
 	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "help groups that match this `glob`; may be repeated")
 	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "groups that match this `glob` may be slowed down; may be repeated")
 	fl.StringArrayVar(&f.protect, "protect", nil, "never act on groups that match this `glob`; may be repeated")
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
-	fl.StringVar(&f.probe, "probe", "needed", "when to arm the run-queue probe: needed, always or never")
+	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, always or never", "needed", "always", "never")
 	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
-	outputFlag(cmd, &f.output, "text or json")
-	completeWords(cmd, "mode", "observe", "preview", "enforce")
-	completeWords(cmd, "probe", "needed", "always", "never")
+	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	cmd.AddCommand(guardOffCommand(), guardStatusCommand())
 	return cmd
@@ -90,19 +88,14 @@ something could not be restored, 2 for wrong usage.`,
 
 // guardFlags are the flags of berth guard.
 type guardFlags struct {
-	mode, probe, replay, output    string
+	mode, probe, replay            string
 	sensitive, bestEffort, protect []string
 	length, window                 time.Duration
 }
 
+// validate refuses what cannot be, and trims the slashes around globs.
 func (f *guardFlags) validate() error {
 	var errs []error
-	if !slices.Contains([]string{"observe", "preview", "enforce"}, f.mode) {
-		errs = append(errs, fmt.Errorf("--mode %q: not observe, preview or enforce", f.mode))
-	}
-	if !slices.Contains([]string{"needed", "always", "never"}, f.probe) {
-		errs = append(errs, fmt.Errorf("--probe %q: not needed, always or never", f.probe))
-	}
 	if f.replay != "" && f.mode == "enforce" {
 		errs = append(errs, errors.New("--replay: a recording can be previewed, not enforced"))
 	}
@@ -112,9 +105,12 @@ func (f *guardFlags) validate() error {
 	if f.window < guard.FastWindow || f.window > time.Minute {
 		errs = append(errs, fmt.Errorf("--window %s: not 100ms to 1m", f.window))
 	}
-	for _, glob := range slices.Concat(f.sensitive, f.bestEffort, f.protect) {
-		if _, err := path.Match(glob, ""); err != nil || glob == "" {
-			errs = append(errs, fmt.Errorf("glob %q: not valid", glob))
+	for _, globs := range [][]string{f.sensitive, f.bestEffort, f.protect} {
+		for i, glob := range globs {
+			if _, err := path.Match(glob, ""); err != nil || glob == "" {
+				errs = append(errs, fmt.Errorf("glob %q: not valid", glob))
+			}
+			globs[i] = strings.Trim(glob, "/")
 		}
 	}
 	if len(errs) > 0 {
@@ -124,6 +120,7 @@ func (f *guardFlags) validate() error {
 }
 
 func (f *guardFlags) run(cmd *cobra.Command) (err error) {
+	f.mode, f.probe = word(cmd, "mode"), word(cmd, "probe")
 	if err := f.validate(); err != nil {
 		return err
 	}
@@ -142,9 +139,8 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 	} else {
 		err = g.guard(ctx)
 	}
-	var unread *unreadError
-	if errors.As(context.Cause(ctx), &unread) {
-		err = errors.Join(err, unread)
+	if cause := context.Cause(ctx); errors.Is(cause, syscall.EPIPE) {
+		err = errors.Join(err, cause)
 	}
 	return err
 }
@@ -152,12 +148,12 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 // config is what the flags say.
 func (f *guardFlags) config() *config.NodeConfig {
 	c := config.Default()
-	c.Protected = rooted(f.protect)
+	c.Protected = f.protect
 	c.Guard.Mode = config.GuardMode(f.mode)
 	if f.probe != "needed" {
 		c.Guard.Probe = config.GuardProbe(f.probe)
 	}
-	c.Guard.Sensitive, c.Guard.BestEffort = rooted(f.sensitive), rooted(f.bestEffort)
+	c.Guard.Sensitive, c.Guard.BestEffort = f.sensitive, f.bestEffort
 	return c
 }
 
@@ -175,9 +171,7 @@ func (g *guarding) guard(ctx context.Context) (err error) {
 		Root: root, Dir: guardDir(g.cmd), Program: "berth guard", Sensors: func() (daemon.Sensors, error) { return host, nil },
 		Window: g.flags.window, Repeat: time.Minute, Workloads: g.workloads, Record: g.record,
 	}
-	if m, err := liveMachine(g.cmd); err == nil {
-		o.Machine = m
-	}
+	o.Machine, _ = liveMachine(g.cmd)
 	if g.service, err = daemon.NewGuard(o); err != nil {
 		return errors.Join(err, host.Close())
 	}
@@ -191,7 +185,7 @@ func (g *guarding) guard(ctx context.Context) (err error) {
 	if err := g.check(ctx, host); err != nil {
 		return err
 	}
-	if g.flags.output == "text" {
+	if !isJSON(g.cmd) {
 		fmt.Fprintf(g.cmd.ErrOrStderr(), "guarding %s (%s); Ctrl-C ends it\n", plain.Line(fewNames(g.sensitive)), g.flags.mode)
 	}
 	g.note()
@@ -215,16 +209,16 @@ func (g *guarding) replay(ctx context.Context) (err error) {
 		Replay: o.ticks, Began: o.header.Began, Machine: o.header.Machine, Workloads: g.recorded, Window: g.flags.window, Repeat: time.Minute,
 		Found: func(all []detect.Finding) {
 			for i := range all {
-				g.record(api.Event{Event: agent.Event{Time: g.header.Began.Add(time.Duration(all[i].Time))}, Finding: &all[i]})
+				g.found(g.header.Began.Add(time.Duration(all[i].Time)), all[i])
 			}
 		},
 		Acted: func(e control.Event) {
 			e.Time = e.Time.UTC()
-			g.record(api.Event{Event: agent.Event{Time: e.Time}, Guard: &e})
+			g.acted(e)
 		},
-		Failed: func(err error) { g.record(api.Event{Event: agent.Event{Text: err.Error()}}) },
+		Failed: func(err error) { g.complain(err.Error()) },
 	}
-	opt.Control.Protected = globs(g.flags.protect)
+	opt.Control.Protected = g.flags.protect
 	if err := opt.Control.Mode.UnmarshalText([]byte(g.flags.mode)); err != nil {
 		return err
 	}
@@ -236,24 +230,6 @@ func (g *guarding) replay(ctx context.Context) (err error) {
 	s := runner.Status()
 	g.summary(&s)
 	return err
-}
-
-// globs are without the slashes around them.
-func globs(all []string) []string {
-	var trimmed []string
-	for _, glob := range all {
-		trimmed = append(trimmed, strings.Trim(glob, "/"))
-	}
-	return trimmed
-}
-
-// rooted are globs as a configuration has them.
-func rooted(all []string) []string {
-	rooted := globs(all)
-	for i := range rooted {
-		rooted[i] = "/" + rooted[i]
-	}
-	return rooted
 }
 
 // guarding is one run of berth guard.
@@ -307,10 +283,10 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 	if g.dir == "" {
 		return nil
 	}
-	if c, err := dial(g.cmd); err == nil && c != nil {
-		fmt.Fprintln(g.cmd.ErrOrStderr(), "berth: an agent keeps this host: it repairs changes by other writers in its own groups, this guard's too")
-		return c.Close()
-	}
+	_ = withAgent(g.cmd, func(*api.Client) error { // one that does not answer keeps nothing
+		g.complain("an agent keeps this host: it repairs changes by other writers in its own groups, this guard's too")
+		return nil
+	})
 	return nil
 }
 
@@ -325,10 +301,10 @@ func (g *guarding) tellUnmatched(host *guard.Host) error {
 		flag  string
 		globs []string
 	}{{"sensitive", g.flags.sensitive}, {"best-effort", g.flags.bestEffort}, {"protect", g.flags.protect}} {
-		for i, glob := range globs(f.globs) {
+		for _, glob := range f.globs {
 			matches := func(group string) bool { return kernel.Covers(glob, group) || kernel.Covers(glob, g.name(group)) }
 			if !slices.ContainsFunc(groups, matches) {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: --%s %s: names no control group with processes so far\n", f.flag, plain.Line(f.globs[i]))
+				g.complain(fmt.Sprintf("--%s %s: names no control group with processes so far", f.flag, glob))
 			}
 		}
 	}
@@ -338,12 +314,8 @@ func (g *guarding) tellUnmatched(host *guard.Host) error {
 // workloads returns Berth's workloads on this host; none where there is no node. They are
 // another version each time.
 func (g *guarding) workloads(ctx context.Context, since int) (all []agent.Workload, version int, err error) {
-	n, err := (&nodeFlags{}).open(g.cmd, true)
-	if err != nil {
-		return nil, since, err
-	}
-	all, err = n.List(ctx)
-	return all, since + 1, errors.Join(err, n.Close())
+	all, err = listWorkloads(ctx, g.cmd)
+	return all, since + 1, err
 }
 
 // recorded returns the workloads of a recording.
@@ -352,7 +324,7 @@ func (g *guarding) recorded(context.Context) ([]guard.Workload, error) {
 	for _, group := range g.header.Groups {
 		groups = append(groups, group.Path)
 	}
-	roles := guard.Roles{Sensitive: globs(g.flags.sensitive), BestEffort: globs(g.flags.bestEffort)}
+	roles := guard.Roles{Sensitive: g.flags.sensitive, BestEffort: g.flags.bestEffort}
 	return roles.Assign(map[string]guard.Workload{}, groups, g.name), nil
 }
 
@@ -365,23 +337,20 @@ func (g *guarding) record(e api.Event) {
 		g.note()
 		g.acted(*e.Guard)
 	case e.Err != nil:
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: %v\n", plain.Line(e.Err.Error()))
+		g.complain(e.Err.Error())
 	default:
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: %v\n", plain.Line(e.Text))
+		g.complain(e.Text)
 	}
+}
+
+func (g *guarding) complain(text string) {
+	fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: %v\n", plain.Line(text))
 }
 
 // found prints a finding.
 func (g *guarding) found(at time.Time, f detect.Finding) {
 	g.findings++
 	f = named(f, g.name)
-	if g.flags.output == "json" {
-		g.line(struct {
-			Time    time.Time      `json:"time"`
-			Finding detect.Finding `json:"finding"`
-		}{at, f})
-		return
-	}
 	what, _, _ := strings.Cut(f.String(), "\n")
 	if f.Suspect == detect.Outside {
 		what += ", which nothing can be done to: start them in a group of their own"
@@ -390,51 +359,37 @@ func (g *guarding) found(at time.Time, f detect.Finding) {
 	for _, e := range f.Evidence {
 		seen = append(seen, e.Subject.String()+": "+e.String())
 	}
-	g.print(at, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
+	g.tell(at, struct {
+		Time    time.Time      `json:"time"`
+		Finding detect.Finding `json:"finding"`
+	}{at, f}, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
 }
 
 func (g *guarding) acted(e control.Event) {
 	e.Victim, e.Suspect = g.name(e.Victim), g.name(e.Suspect)
-	if g.flags.output == "json" {
-		g.line(struct {
-			Time  time.Time     `json:"time"`
-			Event control.Event `json:"event"`
-		}{e.Time, e})
-		return
-	}
 	text := strings.TrimSpace(strings.TrimPrefix(e.String(), e.Outcome.String()))
 	for _, c := range e.Changes {
 		text += fmt.Sprintf("; %s: %s -> %s", c.Path, c.From, c.To)
 	}
-	g.print(e.Time, strings.ReplaceAll(e.Outcome.String(), "_", " "), text)
+	g.tell(e.Time, struct {
+		Time  time.Time     `json:"time"`
+		Event control.Event `json:"event"`
+	}{e.Time, e}, strings.ReplaceAll(e.Outcome.String(), "_", " "), text)
 }
 
-func (g *guarding) print(at time.Time, word, text string) {
-	_, err := fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, plain.Line(text))
-	g.heard(err)
-}
-
-// line prints one object.
-func (g *guarding) line(v any) {
-	enc := json.NewEncoder(g.cmd.OutOrStdout())
-	enc.SetEscapeHTML(false)
-	g.heard(enc.Encode(v))
-}
-
-// unreadError ends a guard whose output has no reader any more: head(1) may have gone, or the
-// terminal.
-type unreadError struct{ err error }
-
-func (e *unreadError) Error() string {
-	return fmt.Sprintf("guard: it has ended, as its output has no reader: %v", e.err)
-}
-
-func (e *unreadError) Unwrap() error { return e.err }
-
-// heard ends the guard if the reader of its output is gone.
-func (g *guarding) heard(err error) {
+// tell prints what happened: an object of JSON, or a line. It ends the guard if its output
+// has no reader any more: head(1) may have gone, or the terminal.
+func (g *guarding) tell(at time.Time, object any, word, text string) {
+	var err error
+	if isJSON(g.cmd) {
+		enc := json.NewEncoder(g.cmd.OutOrStdout())
+		enc.SetEscapeHTML(false)
+		err = enc.Encode(object)
+	} else {
+		_, err = fmt.Fprintf(g.cmd.OutOrStdout(), "%s  %-11s  %s\n", at.Format("15:04:05.0"), word, plain.Line(text))
+	}
 	if errors.Is(err, syscall.EPIPE) {
-		g.stop(&unreadError{err})
+		g.stop(fmt.Errorf("guard: it has ended, as its output has no reader: %w", err))
 	}
 }
 
@@ -449,7 +404,7 @@ func fewNames(names []string) string {
 
 // summary says in text mode what a run came to.
 func (g *guarding) summary(s *guard.Status) {
-	if g.flags.output != "text" {
+	if isJSON(g.cmd) {
 		return
 	}
 	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d sensitive groups beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)

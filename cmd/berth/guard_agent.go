@@ -1,73 +1,73 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/guard/control"
 	"berth.dev/berth/internal/plain"
 )
 
-// agentGuard asks the agent for the state of its guard; nil if no agent runs.
-func agentGuard(cmd *cobra.Command) (*api.Guard, error) {
+// withAgent asks the agent; if none runs, it does nothing.
+func withAgent(cmd *cobra.Command, ask func(c *api.Client) error) error {
 	c, err := dial(cmd)
 	if err != nil || c == nil {
-		return nil, err
+		return err
 	}
-	defer c.Close()
-	g, err := c.Guard(cmd.Context())
-	return &g, err
+	return errors.Join(ask(c), c.Close())
 }
 
 // agentGuardOff turns the guard of the agent off, which restores what it has in
-// force; ok is false if no agent runs, or its guard is off.
-func agentGuardOff(cmd *cobra.Command) (ok bool, err error) {
-	c, err := dial(cmd)
-	if err != nil || c == nil {
-		return false, err
-	}
-	defer c.Close()
-	g, err := c.Guard(cmd.Context())
-	if err != nil || g.Mode == config.GuardOff {
-		return false, err
-	}
-	return true, c.SetMode(cmd.Context(), config.GuardOff)
+// force; was is false if no agent runs, or its guard is off.
+func agentGuardOff(cmd *cobra.Command) (was bool, err error) {
+	err = withAgent(cmd, func(c *api.Client) error {
+		g, err := c.Guard(cmd.Context())
+		if was = err == nil && g.Mode != config.GuardOff; !was {
+			return err
+		}
+		return c.SetMode(cmd.Context(), config.GuardOff)
+	})
+	return was, err
 }
 
-// printAgentGuard says where the guard of the agent stands.
-func printAgentGuard(w io.Writer, g *api.Guard) {
+// agentGuardText says where the guard of the agent stands.
+func agentGuardText(g *api.Guard) string {
 	name := func(group string) string {
-		if id, ok := g.Workloads[group]; ok {
-			group = id
-		}
-		return plain.Line(group)
+		return plain.Line(cmp.Or(g.Workloads[group], group))
 	}
 	switch {
 	case g.Status == nil && g.Reason != "":
-		fmt.Fprintf(w, "the agent's guard (%s) does not run: %s\n", g.Mode, plain.Line(g.Reason))
-		return
+		return fmt.Sprintf("the agent's guard (%s) does not run: %s\n", g.Mode, plain.Line(g.Reason))
 	case g.Status == nil:
-		fmt.Fprintf(w, "the agent's guard is %s\n", g.Mode)
-		return
+		return fmt.Sprintf("the agent's guard is %s\n", g.Mode)
 	}
-	fmt.Fprintf(w, "the agent's guard runs (%s), helps %d groups\n", g.Mode, len(g.Status.Sensitive))
+	var b strings.Builder
+	fmt.Fprintf(&b, "the agent's guard runs (%s), helps %d groups\n", g.Mode, len(g.Status.Sensitive))
 	for _, f := range g.Status.Findings {
-		fmt.Fprintf(w, "  found: %s lacks %v", name(f.Victim), f.Resource)
+		fmt.Fprintf(&b, "  found: %s lacks %v", name(f.Victim), f.Resource)
 		if f.Suspect != "" {
-			fmt.Fprintf(w, ", because of %s", name(f.Suspect))
+			fmt.Fprintf(&b, ", because of %s", name(f.Suspect))
 		}
-		fmt.Fprintf(w, " (%.0f %% sure)\n", 100*f.Confidence)
+		fmt.Fprintf(&b, " (%.0f %% sure)\n", 100*f.Confidence)
 	}
-	if g.Mode != config.GuardEnforce {
-		return
+	if g.Mode == config.GuardEnforce {
+		activeText(&b, g.Status.Active, name)
 	}
-	for _, a := range g.Status.Active {
-		fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), name(a.Victim))
+	return b.String()
+}
+
+// activeText lists the remedies that are active, with the names of groups.
+func activeText(b *strings.Builder, active []control.Action, name func(group string) string) {
+	for _, a := range active {
+		fmt.Fprintf(b, "  active: %s, for %s\n", plain.Line(a.String()), name(a.Victim))
 	}
-	if len(g.Status.Active) == 0 {
-		fmt.Fprintln(w, "  no remedy is active")
+	if len(active) == 0 {
+		b.WriteString("  no remedy is active\n")
 	}
 }

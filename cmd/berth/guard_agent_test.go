@@ -23,16 +23,17 @@ func TestGuardOfTheAgent(t *testing.T) {
 		run(t.Context(), strings.NewReader(""), &out, &errs, append(args, "--socket", socket))
 		return out.String() + errs.String()
 	}
-	for _, tc := range []struct{ verb, says string }{
-		{"status", "the agent's guard"}, {"status", "preview"}, {"off", "it has restored everything"}, {"status", "the agent's guard is off"},
+	for _, tc := range []struct{ args, says string }{
+		{"guard status", "the agent's guard"}, {"guard status", "preview"}, {"status", "an agent runs: process "}, {"status", "the agent's guard"},
+		{"guard off", "it has restored everything"}, {"guard status", "the agent's guard is off"}, {"status", "no workloads"},
 	} {
-		if got := ask("guard", tc.verb); !strings.Contains(got, tc.says) {
-			t.Errorf("guard %s: %q, want %q", tc.verb, got, tc.says)
+		if got := ask(strings.Fields(tc.args)...); !strings.Contains(got, tc.says) {
+			t.Errorf("%s: %q, want %q", tc.args, got, tc.says)
 		}
 	}
 }
 
-func TestPrintAgentGuard(t *testing.T) {
+func TestAgentGuardText(t *testing.T) {
 	t.Parallel()
 	s := &guard.Status{
 		Sensitive: []string{"web"}, Findings: []detect.Finding{{Victim: "web", Suspect: "x", Resource: detect.CPU, Confidence: 0.8}},
@@ -49,11 +50,9 @@ func TestPrintAgentGuard(t *testing.T) {
 		"ended":   {api.Guard{Mode: config.GuardEnforce, Reason: "a bug"}, "the agent's guard (enforce) does not run: a bug\n"},
 		"off":     {api.Guard{Mode: config.GuardOff}, "the agent's guard is off\n"},
 	} {
-		var out bytes.Buffer
 		tc.g.Workloads = map[string]string{"web": "w:web"}
-		printAgentGuard(&out, &tc.g)
-		if out.String() != tc.want {
-			t.Errorf("%s: %q, want %q", name, out.String(), tc.want)
+		if got := agentGuardText(&tc.g); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,12 +21,9 @@ import (
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
-	"berth.dev/berth/machine"
-	"berth.dev/berth/machine/sysfs"
 )
 
 func guardOffCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "off",
 		Short: "Turn the agent's guard off, or restore what a killed one left",
@@ -48,7 +45,7 @@ something could not be restored, 2 for wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if asked && output != "json" {
+			if asked && !isJSON(cmd) {
 				fmt.Fprintln(cmd.OutOrStdout(), "the agent's guard is off until its configuration changes; it has restored everything")
 			}
 			report, err := restoreGuard(root, guardDir(cmd), false)
@@ -59,23 +56,20 @@ something could not be restored, 2 for wrong usage.`,
 			if report != nil {
 				items = append(items, report.Items...)
 			}
-			if output == "json" {
-				return errors.Join(err, writeJSON(cmd.OutOrStdout(), items))
-			}
-			printRestored(cmd.OutOrStdout(), kernel.Report{Items: items})
-			if err == nil && len(items) == 0 && !asked {
-				fmt.Fprintln(cmd.OutOrStdout(), "nothing to restore")
-			}
-			return err
+			return errors.Join(err, show(cmd, items, func() string {
+				if err == nil && len(items) == 0 && !asked {
+					return "nothing to restore\n"
+				}
+				return restoredText(kernel.Report{Items: items})
+			}))
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd
 }
 
 func guardStatusCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether a guard runs, and which remedies are active",
@@ -89,24 +83,18 @@ Exit status: 0, 1 if that cannot be read, 2 for wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), s)
-			}
-			s.print(cmd.OutOrStdout())
-			return nil
+			return show(cmd, s, s.text)
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd
 }
 
 // guardDir is the state directory of the guard: beside that of the node.
 func guardDir(cmd *cobra.Command) string {
-	if dir, named := stateOf(cmd); named {
-		return agent.GuardDir(dir)
-	}
-	return agent.GuardDir(nodeDir(rootDir(cmd)))
+	dir, _ := stateOf(cmd)
+	return agent.GuardDir(dir)
 }
 
 // running describes a guard that may act, in a file for others to read.
@@ -142,7 +130,7 @@ func (g *guarding) note() {
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(g.cmd.ErrOrStderr(), "berth: note the active remedies: %v\n", err)
+		g.complain(fmt.Sprintf("note the active remedies: %v", err))
 	}
 }
 
@@ -171,17 +159,16 @@ func (r *guardReport) who() string {
 	return fmt.Sprintf(" (process %d, state directory %s)", r.PID, plain.Line(r.State))
 }
 
-// print returns how many lines it has printed.
-func (r *guardReport) print(w io.Writer) int {
-	if r.Kept {
-		fmt.Fprintf(w, "alive      the guard%s: left alone\n", r.who())
-		for _, item := range r.Items {
-			fmt.Fprintf(w, "active     %s\n", plain.Line(item.Step.String()))
-		}
-		return 1 + len(r.Items)
+func (r *guardReport) text() string {
+	if !r.Kept {
+		return restoredText(kernel.Report{Items: r.Items})
 	}
-	printRestored(w, kernel.Report{Items: r.Items})
-	return len(r.Items)
+	var b strings.Builder
+	fmt.Fprintf(&b, "alive      the guard%s: left alone\n", r.who())
+	for _, item := range r.Items {
+		fmt.Fprintf(&b, "active     %s\n", plain.Line(item.Step.String()))
+	}
+	return b.String()
 }
 
 // restoreGuard restores the values that a killed guard left, or previews that. Without a
@@ -203,16 +190,16 @@ func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error)
 		return report, err
 	}
 	h, err := actuate.Open(actuate.Options{Root: root, Dir: dir})
-	var busy *actuate.BusyError
-	var header *kernel.HeaderError
+	busy, isBusy := errors.AsType[*actuate.BusyError](err)
+	header, unreadable := errors.AsType[*kernel.HeaderError](err)
 	switch {
-	case errors.As(err, &busy):
+	case isBusy:
 		report.Kept, report.PID, report.State = true, busy.PID, busy.Dir
 		report.Items, _, err = actuate.Look(actuate.Options{Root: root, Dir: dir})
 		return report, err
 	case errors.Is(err, kernel.ErrNotSupported):
 		return nil, nil // no groups: nothing can be active
-	case errors.As(err, &header):
+	case unreadable:
 		// No process writes to it, nor can a guard start: no lock is needed.
 		to := fmt.Sprintf("%s.unreadable-%d", header.File, time.Now().UnixNano())
 		if err := os.Rename(header.File, to); err != nil {
@@ -255,45 +242,37 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 	} else if report != nil {
 		s.Left = report.Items
 	}
-	s.Agent, err = agentGuard(cmd)
+	err = withAgent(cmd, func(c *api.Client) error {
+		g, err := c.Guard(cmd.Context())
+		s.Agent = &g
+		return err
+	})
 	if s.Running != nil && s.Running.PID == 0 && s.Agent != nil && s.Agent.Mode == config.GuardEnforce {
 		s.Running = nil // it is the agent's
 	}
 	return s, err
 }
 
-func (s *guardState) print(w io.Writer) {
+func (s *guardState) text() string {
+	var b strings.Builder
 	if s.Agent != nil {
-		printAgentGuard(w, s.Agent)
+		b.WriteString(agentGuardText(s.Agent))
 	}
 	switch {
 	case s.Agent != nil && s.Agent.Mode == config.GuardEnforce && s.Agent.Status != nil:
 	case s.Running != nil && s.Running.PID == 0:
-		fmt.Fprintln(w, "a guard is starting or ending")
+		b.WriteString("a guard is starting or ending\n")
 	case s.Running != nil:
-		fmt.Fprintf(w, "a guard runs (%v): process %d, since %s, helps %s\n",
+		fmt.Fprintf(&b, "a guard runs (%v): process %d, since %s, helps %s\n",
 			s.Running.Mode, s.Running.PID, s.Running.Since.Format(time.DateTime), plain.Line(fewNames(s.Running.Sensitive)))
-		for _, a := range s.Running.Active {
-			fmt.Fprintf(w, "  active: %s, for %s\n", plain.Line(a.String()), plain.Line(a.Victim))
-		}
-		if len(s.Running.Active) == 0 {
-			fmt.Fprintln(w, "  no remedy is active")
-		}
+		activeText(&b, s.Running.Active, plain.Line)
 	case len(s.Left) > 0:
-		fmt.Fprintln(w, "no guard runs, and one that was killed left these values; berth guard off restores the originals:")
+		b.WriteString("no guard runs, and one that was killed left these values; berth guard off restores the originals:\n")
 		for _, item := range s.Left {
-			fmt.Fprintf(w, "  %s\n", plain.Line(item.Step.String()))
+			fmt.Fprintf(&b, "  %s\n", plain.Line(item.Step.String()))
 		}
 	default:
-		fmt.Fprintln(w, "no guard runs that may act, and no remedy is active")
+		b.WriteString("no guard runs that may act, and no remedy is active\n")
 	}
-}
-
-// liveMachine is the hardware, if it can be read.
-func liveMachine(cmd *cobra.Command) (*machine.Machine, error) {
-	m, err := sysfs.Live(rootDir(cmd))
-	if err != nil {
-		return nil, err
-	}
-	return m, m.Validate()
+	return b.String()
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,9 @@ type labFlags struct {
 	preset, experiment          string
 	scenarios                   []string
 	clean, dryRun, unprivileged bool
+	limit                       time.Duration
+	until                       narrowness
+	more                        string // the run to be continued
 	labFolder
 }
 
@@ -39,6 +43,8 @@ func labCommand() *cobra.Command {
   berth lab --neighbour spin --scenario idle       # one strategy against a tight loop
   berth lab --preset standard --report lab.html    # longer, with a page to read
   berth lab --dry-run                              # what would be run and written
+  berth lab --for 10m --until 10%                  # until every interval of p99 is within ±10 %
+  berth lab --continue results/20260101T120000Z-isolation --for 4m
   berth lab --resume results/20260101T120000Z-isolation
   berth lab report results/20260101T120000Z-isolation/result.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +59,7 @@ func labCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.AddCommand(labReportCommand(), labCompareCommand(), labGuardCommand())
+	cmd.AddCommand(labReportCommand(), labCompareCommand(), labTabulateCommand(), labGuardCommand())
 	return cmd
 }
 
@@ -64,6 +70,9 @@ func (f *labFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.experiment, "experiment", "", "read the experiment from a YAML or JSON `file` (see --dry-run -o json)")
 	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", "))
 	bindLab(fs, &base)
+	fs.DurationVar(&f.limit, "for", 0, "run as many rounds as fit into this `time`, calibration included (default from the preset)")
+	fs.Var(&f.until, "until", "end when the interval of every ratio of p99 is as narrow as `±10%`, at the latest after --for (default 15m)")
+	fs.StringVar(&f.more, "continue", "", "add rounds to the complete run in `folder`: as many as fit into --for (default 2m), or --rounds")
 	f.labFolder.register(cmd)
 	fs.BoolVar(&f.clean, "clean", false, "only restore what a killed run left behind (as berth restore)")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be run and written, and run nothing")
@@ -85,6 +94,7 @@ func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
 	fs.StringVar(&e.Neighbour.Kernel, "neighbour", e.Neighbour.Kernel, "neighbour's kernel: "+kernelNames())
 	fs.IntVar(&e.Neighbour.Intensity, "intensity", e.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
 	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
+	fs.Var(&e.Limits, "slo", "limits of response time, as in p99=20ms,p50=2ms: in how many rounds each scenario met them")
 	fs.StringVar(&e.CPUs, "cpus", e.CPUs, "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
 	fs.Uint64Var(&e.Seed, "seed", e.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
 }
@@ -125,7 +135,7 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 		}
 	}
 	if set("rounds") || set("duration") || set("settle") {
-		e.Preset = "" // no longer that of the preset
+		e.Preset, e.For = "", 0 // no longer those of the preset
 	}
 	if err := setAgain(cmd, func(fs *pflag.FlagSet) { bindLab(fs, &e) }); err != nil {
 		return e, err
@@ -135,7 +145,63 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 			return e, err
 		}
 	}
+	limit := f.limit
+	if set("until") {
+		e.Until = float64(f.until)
+		if !set("for") {
+			limit = longestUntil
+		}
+	}
+	if set("for") && limit <= 0 {
+		return e, fmt.Errorf("--for %s: want a time such as 2m", limit)
+	}
+	if limit > 0 {
+		e.Preset = ""
+		if e.For = lab.Duration(limit); !set("rounds") {
+			e.Fill(limit)
+		}
+	}
 	return e, e.Validate()
+}
+
+// longestUntil is how long a run goes on at most that is to decide, unless told otherwise.
+const longestUntil = 15 * time.Minute
+
+// defaultMore is how long a run is continued unless told otherwise.
+const defaultMore = 2 * time.Minute
+
+// moreRounds is how many are to be added to a run, 0 for as many as fit.
+func (f *labFlags) moreRounds(cmd *cobra.Command) int {
+	n, err := cmd.Flags().GetInt("rounds")
+	if err != nil || !cmd.Flags().Changed("rounds") {
+		return 0
+	}
+	return n
+}
+
+// narrowness is the flag --until: 0.1 for ±10 %.
+type narrowness float64
+
+// String writes the flag's value.
+func (n *narrowness) String() string {
+	if *n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("±%g%%", float64(*n)*100)
+}
+
+// Type names the flag's kind of value.
+func (n *narrowness) Type() string { return "percent" }
+
+// Set reads "±10%" or "10%".
+func (n *narrowness) Set(text string) error {
+	number, ok := strings.CutSuffix(strings.TrimPrefix(text, "±"), "%")
+	percent, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if !ok || err != nil || !(percent > 0 && percent < 1000) {
+		return errors.New("want a percentage such as ±10%")
+	}
+	*n = narrowness(percent / 100)
+	return nil
 }
 
 // readExperiment reads a file over e: fields that the file does not have stay, but its
@@ -157,12 +223,15 @@ func readExperiment(path string, e *lab.Spec) error {
 }
 
 func runLab(cmd *cobra.Command, args []string, f labFlags) error {
+	if f.more != "" && f.resume != "" {
+		return exitStatus{exitUsage, errors.New("--continue adds rounds to a complete run, --resume ends one that is not: want one of the two")}
+	}
 	if err := f.check(cmd, "unprivileged"); err != nil {
 		return err
 	}
 	if f.clean {
-		r := restoring{root: rootDir(cmd), output: f.output, dryRun: f.dryRun}
-		return r.undo(cmd.Context(), cmd.OutOrStdout())
+		r := restoring{dryRun: f.dryRun}
+		return r.undo(cmd)
 	}
 	if err := onLiveHost(cmd); err != nil {
 		return err
@@ -175,14 +244,28 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 		return exitStatus{exitUsage, err}
 	}
 	if f.dryRun {
-		return previewLab(cmd.OutOrStdout(), e, lab.Options{Unprivileged: f.unprivileged}, f.output)
+		return previewLab(cmd, e, lab.Options{Unprivileged: f.unprivileged})
+	}
+	limit, rounds := f.limit, f.moreRounds(cmd)
+	if f.more != "" {
+		f.resume = f.more
+		if filepath.Base(f.more) == lab.ResultFile {
+			f.resume = filepath.Dir(f.more)
+		}
+		if limit == 0 && rounds == 0 {
+			limit = defaultMore
+		}
 	}
 	var result *lab.Result
 	dir, err := f.run(cmd, e.Name, func(ctx context.Context, opt lab.Options) (measured bool, err error) {
 		opt.Unprivileged = f.unprivileged
-		if f.resume != "" {
+		switch {
+		case f.more != "":
+			result, err = lab.ContinueIsolate(ctx, rounds, limit, float64(f.until), opt)
+		case f.resume != "":
 			result, err = lab.ResumeIsolate(ctx, opt)
-		} else {
+		default:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s, about %s\n", e.Name, e.Length().Round(time.Second))
 			result, err = lab.Isolate(ctx, e, opt)
 		}
 		return result != nil && len(result.Rounds) > 0, err
@@ -194,20 +277,17 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	if wrong != nil {
 		return errors.Join(err, wrong)
 	}
+	m.Path = dir
 	a := m.Analyse()
 	return errors.Join(f.present(cmd, report.Isolation(m, a), report.NewDocument(result, a), dir, result.Complete), err)
 }
 
-func previewLab(w io.Writer, e lab.Spec, opt lab.Options, output string) error {
+func previewLab(cmd *cobra.Command, e lab.Spec, opt lab.Options) error {
 	p, err := lab.Plan(e, opt)
 	if err != nil {
 		return err
 	}
-	if output == "json" {
-		return report.JSON(w, p)
-	}
-	_, err = io.WriteString(w, p.String())
-	return err
+	return show(cmd, p, p.String)
 }
 
 func program() lab.Program {
@@ -261,8 +341,8 @@ under several isolation strategies, and says what each is worth: the tenant's
 latency relative to running alone, and the work that the neighbour still gets done.
 
 Load is open-loop: latency counts from the instant at which a request was due.
-Every scenario runs once per block, in random order; the baseline runs twice, so
-that the table shows what "no difference" looks like here. Nothing outside the
+Rounds are short and many. Every scenario runs once per block, in random order; the
+tenant runs alone twice, so that the table shows what "no difference" looks like here. Nothing outside the
 lab's own control groups is changed, and those are removed afterwards.
 
 Scenarios:

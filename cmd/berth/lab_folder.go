@@ -20,23 +20,29 @@ import (
 )
 
 // labFolder is where a run of the lab is stored, and how it is shown.
-type labFolder struct{ results, resume, output, page string }
+type labFolder struct{ results, resume, page string }
 
 func (f *labFolder) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.results, "results", "results", "`folder` for results; each run gets a folder of its own in it")
 	fs.StringVar(&f.resume, "resume", "", "go on with the run in `folder`, which was interrupted or killed: finished rounds are kept")
 	fs.StringVar(&f.page, "report", "", "write an HTML report to `file`")
-	outputFlag(cmd, &f.output, "what to print: text or json")
+	outputFlag(cmd, "what to print: text or json")
 }
 
-// check refuses, with --resume, whatever would ask for another
-// experiment: all flags but those named and the common ones.
+// check refuses, with --resume and --continue, whatever would ask for another
+// experiment: all flags but those named and the common ones, and how long it goes on.
 func (f *labFolder) check(cmd *cobra.Command, free ...string) error {
+	free = append(free, "resume", "output", "report")
+	says := "a run is resumed as it was begun"
+	more := cmd.Flags().Changed("continue")
+	if more {
+		free, says = append(free, "continue", "rounds", "for", "until"), "a run is continued as it was begun"
+	}
 	var err error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if f.resume != "" && cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains(append(free, "resume", "output", "report"), flag.Name) {
-			err = exitStatus{exitUsage, fmt.Errorf("--%s: a run is resumed as it was begun", flag.Name)}
+		if (more || f.resume != "") && cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains(free, flag.Name) {
+			err = exitStatus{exitUsage, fmt.Errorf("--%s: %s", flag.Name, says)}
 		}
 	})
 	return err
@@ -83,7 +89,7 @@ func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, document any, d
 			return err
 		}
 	}
-	if f.output == "json" {
+	if isJSON(cmd) {
 		return report.JSON(w, document)
 	}
 	if err := report.Text(w, s, textOptions(w)); err != nil || dir == "" {
@@ -92,6 +98,8 @@ func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, document any, d
 	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
 	if !complete {
 		fmt.Fprintf(w, "go on:    %s --resume %s\n", cmd.CommandPath(), dir)
+	} else if cmd.Flags().Lookup("continue") != nil {
+		fmt.Fprintf(w, "more:     %s --continue %s --for 4m\n", cmd.CommandPath(), dir)
 	}
 	fmt.Fprintf(w, "page:     %s\n", cmp.Or(f.page, fmt.Sprintf("berth lab report %s --report lab.html", filepath.Join(dir, lab.ResultFile))))
 	return nil
@@ -106,7 +114,7 @@ func restoreFirst(w io.Writer) error {
 	report, err := kernel.Restore(root, root.RunDir())
 	if len(report.Items) > 0 {
 		fmt.Fprintln(w, "restoring what a killed run left:")
-		printRestored(w, report)
+		fmt.Fprint(w, restoredText(report))
 	}
 	return err
 }
@@ -116,8 +124,7 @@ func interruptedOr(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
 	}
-	var left *lab.NotRestoredError
-	if errors.As(err, &left) {
+	if left, ok := errors.AsType[*lab.NotRestoredError](err); ok {
 		return exitStatus{exitInterrupted, fmt.Errorf("interrupted; %w: run berth restore", left)}
 	}
 	return exitStatus{exitInterrupted, errors.New("interrupted; everything was restored")}

@@ -3,10 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
@@ -14,7 +13,8 @@ import (
 )
 
 func labReportCommand() *cobra.Command {
-	var output, page string
+	var limits lab.Limits
+	var page string
 	cmd := &cobra.Command{
 		Use:   "report RESULT.json",
 		Short: "Show a stored result again: as a table, a page, JSON or CSV",
@@ -22,36 +22,37 @@ func labReportCommand() *cobra.Command {
 network is used. RESULT.json may be the folder of a run.`,
 		Example: `  berth lab report results/20260101T120000Z-isolation
   berth lab report result.json --report lab.html
+  berth lab report results/20260101T120000Z-isolation --slo p99=20ms
   berth lab report result.json -o csv > rounds.csv`,
 		Args: argumentCount(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sheet, document, err := readSheet(args[0])
+			sheet, document, err := readSheet(args[0], limits)
 			if err != nil {
 				return err
 			}
 			w := cmd.OutOrStdout()
-			switch output {
+			switch word(cmd, "output") {
 			case "html":
 				return report.HTML(w, sheet)
 			case "csv":
 				return sheet.File(report.RoundsFile, w)
 			}
-			shown := labFolder{output: output, page: page}
+			shown := labFolder{page: page}
 			return shown.present(cmd, sheet, document, "", true)
 		},
 	}
-	outputFlag(cmd, &output, "what to print: text, json, html or csv", "html", "csv")
+	outputFlag(cmd, "what to print: text, json, html or csv", "html", "csv")
 	cmd.Flags().StringVar(&page, "report", "", "also write the page to `file`")
+	cmd.Flags().Var(&limits, "slo", "limits of response time, as in p99=20ms, in place of those of the run")
 	return cmd
 }
 
 func labCompareCommand() *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "compare A.json B.json",
 		Short: "Compare two stored results: what changed from A to B",
-		Long: `Compares two stored results. What counts is each scenario's ratio to the baseline
-of its own run, so that a machine that is faster as a whole does not look like
+		Long: `Compares two stored results. What counts is each scenario's ratio to the tenant
+alone in its own run, so that a machine that is faster as a whole does not look like
 better isolation; the plain latencies are shown beside it.
 
 Whatever differs between the two runs (machine, kernel, backend, rate, tenant,
@@ -74,13 +75,49 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 				return err
 			}
 			w := cmd.OutOrStdout()
-			if output == "json" {
+			if isJSON(cmd) {
 				return report.JSON(w, c)
 			}
 			return report.Text(w, c.Sheet(), textOptions(w))
 		},
 	}
-	outputFlag(cmd, &output, "what to print: text or json")
+	outputFlag(cmd, "what to print: text or json")
+	return cmd
+}
+
+func labTabulateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tabulate RESULT.json...",
+		Short: "Tabulate stored results of one experiment: what was decided in how many",
+		Long: `Counts, over stored results of the same experiment, in how many runs each comparison
+of the p99 was decided how, how far the runs' ratios lie apart, and how wide their
+intervals are.
+
+Exit status: 0 tabulated; 1 error; 2 wrong usage.`,
+		Example: `  berth lab tabulate results/default-*/*-isolation`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.MinimumNArgs(1)(cmd, args); err != nil {
+				return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var runs []report.Side
+			for _, path := range args {
+				run, err := readSide(path)
+				if err != nil {
+					return err
+				}
+				runs = append(runs, run)
+			}
+			t, w := report.Tabulate(runs), cmd.OutOrStdout()
+			if isJSON(cmd) {
+				return report.JSON(w, t)
+			}
+			return report.Text(w, t.Sheet(), textOptions(w))
+		},
+	}
+	outputFlag(cmd, "what to print: text or json")
 	return cmd
 }
 
@@ -94,8 +131,9 @@ func argumentCount(n int) cobra.PositionalArgs {
 	}
 }
 
-// readSheet reads a stored result of any experiment.
-func readSheet(path string) (s *report.Sheet, document any, err error) {
+// readSheet reads a stored result of any experiment. Limits, if there are any, take the
+// place of its own.
+func readSheet(path string, limits lab.Limits) (s *report.Sheet, document any, err error) {
 	if r, other := guarded.ReadFile(path); other == nil {
 		a, err := guarded.Analyse(r)
 		if err != nil {
@@ -103,41 +141,38 @@ func readSheet(path string) (s *report.Sheet, document any, err error) {
 		}
 		return guarded.Sheet(r, a), guarded.NewReport(r, a), nil
 	}
-	m, a, err := readResult(path)
+	m, a, err := readResult(path, limits)
 	if err != nil {
 		return nil, nil, err
 	}
 	return report.Isolation(m, a), report.NewDocument(m.Result, a), nil
 }
 
-func readResult(path string) (*lab.Measured, *lab.Analysis, error) {
+func readResult(path string, limits lab.Limits) (*lab.Measured, *lab.Analysis, error) {
 	r, err := lab.ReadFile(path)
 	if err != nil {
 		return nil, nil, err
+	}
+	if limits != nil {
+		r.Experiment.Limits = limits
 	}
 	m, err := lab.Measure(r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
 	}
+	m.Path = strings.TrimSuffix(path, "/"+lab.ResultFile)
 	return m, m.Analyse(), nil
 }
 
 func readSide(path string) (report.Side, error) {
-	m, a, err := readResult(path)
+	m, a, err := readResult(path, nil)
 	return report.Side{Name: path, Result: m, Analysis: a}, err
 }
 
 // textOptions are the layout for w: its width and colours if it is a terminal.
 func textOptions(w io.Writer) report.Options {
-	f, ok := fileOf(w)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return report.Options{}
-	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		width = 0
-	}
-	return report.Options{Width: min(width, 120), Color: os.Getenv("NO_COLOR") == ""}
+	width, color := terminal(w)
+	return report.Options{Width: min(width, 120), Color: color}
 }
 
 // writePage writes the page to a file, which it replaces in one step.

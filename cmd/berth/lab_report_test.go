@@ -61,12 +61,12 @@ func TestLabReport(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{path}, "× baseline p99"},
-		{[]string{filepath.Dir(path)}, "× baseline p99"},
+		{[]string{path}, "× alone"},
+		{[]string{filepath.Dir(path)}, "× alone"},
 		{[]string{path, "-o", "json"}, `"schema": "berth.dev/lab-report/v1"`},
 		{[]string{path, "-o", "html"}, "<!DOCTYPE html>"},
 		{[]string{path, "-o", "csv"}, "block,position,scenario"},
-		{[]string{path, "--report", page}, "× baseline p99"},
+		{[]string{path, "--report", page}, "× alone"},
 	} {
 		out, errs, code := berth(t, append([]string{"lab", "report"}, tt.args...)...)
 		if code != exitOK || errs != "" || !strings.Contains(out, tt.want) {

@@ -59,12 +59,53 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"--root", "/nonexistent"}, "live host"},
 		{[]string{"--resume", "x", "--rounds", "3"}, "--rounds: a run is resumed as it was begun"},
 		{[]string{"guard", "--resume", "x", "--seed", "3"}, "--seed"},
+		{[]string{"--continue", "x", "--seed", "3"}, "--seed: a run is continued as it was begun"},
+		{[]string{"--continue", "x", "--resume", "x"}, "want one of the two"},
+		{[]string{"--until", "narrow"}, "want a percentage such as ±10%"},
+		{[]string{"--until", "0%"}, "want a percentage"},
+		{[]string{"--for", "-2m"}, "want a time such as 2m"},
 		{[]string{"--experiment", bad}, "blox"},
 		{[]string{"--experiment", bad + ".missing"}, "no such file"},
 	} {
 		_, stderr, code := berth(t, append([]string{"lab"}, tc.args...)...)
 		if code != exitUsage || !strings.Contains(stderr, tc.want) {
 			t.Errorf("berth lab %q: exit %d, %q; want %d and %q", tc.args, code, stderr, exitUsage, tc.want)
+		}
+	}
+}
+
+// How long a run goes on is asked for in blocks, in time, or in how narrow its intervals are.
+func TestLengthOfARun(t *testing.T) {
+	t.Parallel()
+	preview := func(args ...string) lab.Spec {
+		t.Helper()
+		stdout, stderr, code := berth(t, append([]string{"lab", "--dry-run", "--unprivileged", "-o", "json"}, args...)...)
+		var p lab.Preview
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != exitOK {
+			t.Fatalf("exit %d, %v, %s", code, err, stderr)
+		}
+		return p.Experiment
+	}
+	for _, tc := range []struct {
+		args   []string
+		blocks int
+		limit  time.Duration
+		until  float64
+	}{
+		{nil, 25, 2 * time.Minute, 0},
+		{[]string{"--preset", "standard"}, 175, 15 * time.Minute, 0},
+		{[]string{"--for", "4m"}, 57, 4 * time.Minute, 0},
+		{[]string{"--for", "4m", "--rounds", "9"}, 9, 4 * time.Minute, 0},
+		{[]string{"--rounds", "9"}, 9, 0, 0},
+		{[]string{"--until", "±10%"}, 214, 15 * time.Minute, 0.1},
+		{[]string{"--until", "5%", "--for", "42s"}, 10, 42 * time.Second, 0.05},
+	} {
+		e := preview(tc.args...)
+		if e.Blocks != tc.blocks || time.Duration(e.For) != tc.limit || e.Until != tc.until {
+			t.Errorf("%q: %d blocks, for %s, until %g; want %d, %s, %g", tc.args, e.Blocks, e.For, e.Until, tc.blocks, tc.limit, tc.until)
+		}
+		if quick := len(tc.args) == 0; (e.Preset == "quick") != quick && e.Preset != "standard" {
+			t.Errorf("%q: preset %q", tc.args, e.Preset)
 		}
 	}
 }
@@ -199,6 +240,9 @@ func checkRun(t *testing.T, r *lab.Result) {
 	if want := 2 * (len(r.Experiment.Scenarios) - len(r.Skipped)); !r.Complete || len(r.Rounds) != want {
 		t.Errorf("complete %v, %d rounds, want %d", r.Complete, len(r.Rounds), want)
 	}
+	if len(r.Rounds) == 0 || len(r.Rounds[0].Probes) == 0 {
+		t.Error("no control probes before the first round")
+	}
 	for _, round := range r.Rounds {
 		l := round.Load
 		if l.Offered == 0 || l.Done+l.Failed+l.Unfinished != l.Offered {
@@ -207,8 +251,11 @@ func checkRun(t *testing.T, r *lab.Result) {
 		if l.Failed > 0 {
 			t.Errorf("%s: %d failed: %v", round.Scenario, l.Failed, l.Errors)
 		}
-		if round.Tenant.CPUSeconds <= 0 || len(round.Knobs) == 0 || len(round.Probes) == 0 {
-			t.Errorf("%s: tenant %+v, %d knobs, %d probes", round.Scenario, round.Tenant, len(round.Knobs), len(round.Probes))
+		if round.Tenant.CPUSeconds <= 0 || len(round.Knobs) == 0 || len(round.Bins) != 20 {
+			t.Errorf("%s: tenant %+v, %d knobs, %d bins", round.Scenario, round.Tenant, len(round.Knobs), len(round.Bins))
+		}
+		if u := round.Undisturbed; u == nil || u.Requests+u.LeftOut != l.Offered || round.Undrained > 0 {
+			t.Errorf("%s: undisturbed %+v of %d, %d undrained", round.Scenario, u, l.Offered, round.Undrained)
 		}
 		if n := round.Neighbour; n != nil && round.Scenario == lab.Unisolated && n.Work <= 0 {
 			t.Errorf("%s: neighbour did no work", round.Scenario)
@@ -281,6 +328,19 @@ func TestLabResumesForReal(t *testing.T) {
 	}
 	expectNothingLeft(t, r.cmd.Process.Pid)
 	expectNothingLeft(t, cmd.Process.Pid)
+
+	cmd = exec.Command(os.Args[0], "lab", "--continue", file, "--rounds", "1")
+	cmd.Env = append(os.Environ(), runsBerth+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	more, err := lab.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(more.Experiment.Scenarios); !more.Complete || more.Experiment.Blocks != 3 || len(more.Rounds) != 3*n || len(more.Resumed) != 2 {
+		t.Errorf("continued: complete %v, %d blocks, %d rounds of %d scenarios, resumed %v", more.Complete, more.Experiment.Blocks, len(more.Rounds), n, more.Resumed)
+	}
 }
 
 // expectNothingLeft looks for processes of this binary and for groups of the

@@ -45,6 +45,12 @@ func (e exitStatus) Error() string {
 
 func (e exitStatus) Unwrap() error { return e.err }
 
+// is reports whether an error is of a type, or wraps one that is.
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends a command that still waits. A signal that follows at once is
@@ -75,11 +81,9 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return exitOK
 	}
 	code := exitError
-	var status exitStatus
-	switch {
-	case errors.As(err, &status):
+	if status, ok := errors.AsType[exitStatus](err); ok {
 		code = status.code
-	case ctx.Err() != nil:
+	} else if ctx.Err() != nil {
 		code = exitInterrupted
 	}
 	if msg := err.Error(); msg != "" {
@@ -111,7 +115,19 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// terminal says how wide the terminal is that w writes to, and whether it shows colours
+// (no-color.org): 0 and false where w is none.
+func terminal(w io.Writer) (width int, colours bool) {
+	if !isTerminal(w) {
+		return 0, false
+	}
+	f, _ := fileOf(w)
+	width, _, _ = term.GetSize(int(f.Fd())) // 0 if it does not say
+	return width, os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
 func rootCommand() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "Give every workload its own place, and measure what that bought",
@@ -119,18 +135,56 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exitStatus{exitUsage, fmt.Errorf("unknown command %q (see 'berth --help')", args[0])}
+				return exitStatus{exitUsage, fmt.Errorf("unknown command %q%s (see 'berth --help')", args[0], nearestVerb(cmd, args[0]))}
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				_, err := io.WriteString(cmd.OutOrStdout(), versionLine())
+				return err
+			}
+			return cmd.Help()
+		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
+		return exitStatus{exitUsage, fmt.Errorf("%w%s (see '%s --help')", err, nearestFlag(cmd, err), cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("root", "/", "directory that stands for / (another host's tree, a test)")
-	root.AddCommand(commands()...)
+	root.Flags().BoolVar(&version, "version", false, "say which version of Berth this is")
+	addCommands(root)
 	return root
+}
+
+// nearestVerb is a hint at the verb that was meant, or "".
+func nearestVerb(root *cobra.Command, name string) string {
+	var verbs []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() {
+			verbs = append(verbs, c.Name())
+		}
+	}
+	// What other tools call it.
+	others := map[string]string{"top": "watch", "undo": "restore", "start": "run", "stop": "release", "benchmark": "lab", "check": "doctor"}
+	if verb, ok := others[name]; ok {
+		return fmt.Sprintf("; did you mean %q?", verb)
+	}
+	return plain.Near(name, verbs)
+}
+
+// nearestFlag is a hint at the flag that was meant, or "".
+func nearestFlag(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
+		return ""
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return plain.Near("--"+unknown.GetSpecifiedName(), names)
 }
 
 // strictCompletion has cobra's completion command refuse shells that it does not know.
@@ -177,31 +231,49 @@ func (v nonEmpty) Set(text string) error {
 
 // oneOf is a flag's value that is one of some words.
 type oneOf struct {
-	to    *string
+	word  string
 	words []string
 }
 
 // Type returns "string".
-func (v oneOf) Type() string { return "string" }
+func (v *oneOf) Type() string { return "string" }
 
 // String returns the word.
-func (v oneOf) String() string { return *v.to }
+func (v *oneOf) String() string { return v.word }
 
 // Set refuses a text that is not one of the words.
-func (v oneOf) Set(text string) error {
+func (v *oneOf) Set(text string) error {
 	if !slices.Contains(v.words, text) {
-		return fmt.Errorf("it is one of %s", strings.Join(v.words, ", "))
+		return fmt.Errorf("it is one of %s%s", strings.Join(v.words, ", "), plain.Near(text, v.words))
 	}
-	*v.to = text
+	v.word = text
 	return nil
 }
 
+// wordFlag adds a flag that is one of some words, the first by default.
+func wordFlag(cmd *cobra.Command, name, shorthand, about string, words ...string) {
+	cmd.Flags().VarP(&oneOf{words[0], words}, name, shorthand, about)
+	completeWords(cmd, name, words...)
+}
+
+// word is the value of a flag.
+func word(cmd *cobra.Command, name string) string { return cmd.Flags().Lookup(name).Value.String() }
+
 // outputFlag adds --output: text by default, json, or one of more words.
-func outputFlag(cmd *cobra.Command, to *string, about string, more ...string) {
-	*to = "text"
-	v := oneOf{to, append([]string{"text", "json"}, more...)}
-	cmd.Flags().VarP(v, "output", "o", about)
-	completeWords(cmd, "output", v.words...)
+func outputFlag(cmd *cobra.Command, about string, more ...string) {
+	wordFlag(cmd, "output", "o", about, append([]string{"text", "json"}, more...)...)
+}
+
+// isJSON reports whether --output asks for JSON.
+func isJSON(cmd *cobra.Command) bool { return word(cmd, "output") == "json" }
+
+// show prints a value as --output says: as JSON, or as its text.
+func show(cmd *cobra.Command, value any, text func() string) error {
+	if isJSON(cmd) {
+		return writeJSON(cmd.OutOrStdout(), value)
+	}
+	_, err := io.WriteString(cmd.OutOrStdout(), text())
+	return err
 }
 
 // exclusive refuses two flags together, as wrong usage. The command has its Args by

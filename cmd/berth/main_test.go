@@ -70,10 +70,61 @@ func TestCompletionOfUnknownShell(t *testing.T) {
 
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
-	if out, errs, code := berth(t, "no-such"); code != exitUsage || out != "" || !strings.Contains(errs, `"no-such"`) {
-		t.Errorf("status %d, %q, %q", code, out, errs)
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"no-such"}, []string{`"no-such" (see`}},
+		{[]string{"diagnos"}, []string{`did you mean "diagnose"?`}},
+		{[]string{"top"}, []string{`did you mean "watch"?`}},
+		{[]string{"__keeep"}, []string{`"__keeep" (see`}},
+		{[]string{"ps", "--sokcet", "x"}, []string{"--sokcet", `did you mean "--socket"?`}},
+		{[]string{"ps", "-Z"}, []string{"'Z' in -Z (see"}},
+		{[]string{"ps", "-o", "jsn"}, []string{"text, json, wide", `did you mean "json"?`}},
+		{[]string{"version", "extra"}, []string{"extra"}},
+	} {
+		out, errs, code := berth(t, c.args...)
+		if code != exitUsage || out != "" {
+			t.Errorf("%v: status %d, %q", c.args, code, out)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(errs, want) {
+				t.Errorf("%v: %q, want %q in it", c.args, errs, want)
+			}
+		}
 	}
-	if out, errs, code := berth(t); code != exitOK || errs != "" || !strings.Contains(out, "Available Commands") {
-		t.Errorf("without one: status %d, %q, %q", code, out, errs)
+}
+
+func TestHelpHasPurposes(t *testing.T) {
+	t.Parallel()
+	out, errs, code := berth(t)
+	if code != exitOK || errs != "" {
+		t.Fatalf("status %d, %q", code, errs)
+	}
+	root := rootCommand()
+	for _, p := range purposes() {
+		if !strings.Contains(out, p.title+", as in: "+p.example+"\n") {
+			t.Errorf("no %q", p.title)
+		}
+		words := strings.Fields(strings.TrimPrefix(p.example, "sudo "))
+		cmd, _, err := root.Find(words[1:])
+		if err != nil || cmd.GroupID != p.title {
+			t.Errorf("%s: its example %q is a verb of %q (%v)", p.title, p.example, cmd.GroupID, err)
+		}
+	}
+	for _, c := range root.Commands() {
+		if c.GroupID == "" && !c.Hidden && c.Name() != "version" {
+			t.Errorf("%s has no purpose", c.Name())
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	text, _, _ := berth(t, "version")
+	flag, _, code := berth(t, "--version")
+	if code != exitOK || flag != text || !strings.HasPrefix(text, "berth ") || strings.Count(text, "\n") != 1 {
+		t.Errorf("status %d, %q and %q", code, text, flag)
+	}
+	asJSON, _, _ := berth(t, "version", "-o", "json")
+	if !strings.Contains(asJSON, `"version": "`) || !strings.Contains(asJSON, `"go": "go`) {
+		t.Errorf("%q", asJSON)
 	}
 }

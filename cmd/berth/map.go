@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 func mapCommand() *cobra.Command {
 	var watch bool
 	var interval time.Duration
-	var output string
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "Draw the machine with the owners of its CPUs",
@@ -30,23 +28,21 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var m *ownerMap
 			return withReader(cmd, func(n node) error {
-				return refresh(cmd, watch, interval, func() (string, error) {
+				return refresh(cmd, watch, interval, func() (any, func() string, error) {
 					s, err := n.State(cmd.Context())
 					if err != nil {
-						return "", err
+						return nil, nil, err
 					}
 					if m == nil {
-						m = newOwnerMap(s.Topology(), colours(cmd))
+						_, colours := terminal(cmd.OutOrStdout())
+						m = newOwnerMap(s.Topology(), colours)
 					}
-					if output == "json" {
-						return jsonText(owners(s))
-					}
-					return m.draw(s), nil
+					return owners(s), func() string { return m.draw(s) }, nil
 				})
 			})
 		},
 	}
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	watchFlags(cmd, &watch, &interval)
 	socketFlag(cmd)
 	return cmd
@@ -109,9 +105,4 @@ func (m *ownerMap) coloured(mark rune) string {
 		return string(mark)
 	}
 	return "\x1b[1;" + colour[class] + "m" + string(mark) + "\x1b[0m"
-}
-
-// colours reports whether to print in colour (no-color.org).
-func colours(cmd *cobra.Command) bool {
-	return isTerminal(cmd.OutOrStdout()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

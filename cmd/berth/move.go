@@ -10,7 +10,6 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	var output string
 	cmd := &cobra.Command{
 		Use:   "move NAME --cpuset LIST [--mems LIST]",
 		Short: "Move a running workload to other CPUs and memory nodes",
@@ -35,14 +34,14 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 				if err != nil {
 					return err
 				}
-				return changed(cmd.OutOrStdout(), output, &w)
+				return changed(cmd, &w)
 			})
 		},
 	}
 	oneName(cmd)
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd
 }

@@ -29,7 +29,7 @@ type node interface {
 	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
-	Release(ctx context.Context, id string, kill bool) error
+	Release(ctx context.Context, id string, leaving agent.Leaving) error
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
@@ -87,14 +87,19 @@ func nodeArgs(cmd *cobra.Command) (args []string, err error) {
 	return args, nil
 }
 
-// open finds the agent of the host under --root, or opens the node; a reader reads its
-// records, and changes nothing.
+// open finds the agent of the host under --root, whose configuration decides instead of
+// these flags, or opens the node; a reader reads its records, and changes nothing.
 func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
-	c, err := f.agent(cmd)
+	c, err := dial(cmd)
 	if err != nil {
 		return nil, err
 	}
 	if c != nil {
+		for _, flag := range []string{"policy", "confine"} {
+			if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
+				return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
+			}
+		}
 		return c, nil
 	}
 	opt, err := f.options(cmd)
@@ -105,21 +110,6 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 		return agent.NewReader(opt)
 	}
 	return lockNode(cmd.Context(), opt)
-}
-
-// agent finds the agent, whose configuration decides instead of these flags; if none
-// runs, the client is nil.
-func (f *nodeFlags) agent(cmd *cobra.Command) (*api.Client, error) {
-	c, err := dial(cmd)
-	if err != nil || c == nil {
-		return nil, err
-	}
-	for _, flag := range []string{"policy", "confine"} {
-		if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
-			return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
-		}
-	}
-	return c, nil
 }
 
 // dial finds the agent; without one, and unless a socket is named, the client
@@ -140,8 +130,7 @@ func dial(cmd *cobra.Command) (*api.Client, error) {
 		socket = api.SocketPath(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}
 	c, err := api.Dial(cmd.Context(), socket)
-	var none *api.NoAgentError
-	if errors.As(err, &none) && named == "" {
+	if is[*api.NoAgentError](err) && named == "" {
 		return nil, nil
 	}
 	return c, err
@@ -202,6 +191,16 @@ func withNode(cmd *cobra.Command, do func(node) error) error {
 // withReader is withNode for a command that changes nothing.
 func withReader(cmd *cobra.Command, do func(node) error) error {
 	return (&nodeFlags{}).with(cmd, true, do)
+}
+
+// listWorkloads returns Berth's workloads on this host.
+func listWorkloads(ctx context.Context, cmd *cobra.Command) ([]agent.Workload, error) {
+	n, err := (&nodeFlags{}).open(cmd, true)
+	if err != nil {
+		return nil, err
+	}
+	all, err := n.List(ctx)
+	return all, errors.Join(err, n.Close())
 }
 
 func (f *nodeFlags) with(cmd *cobra.Command, reader bool, do func(node) error) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -12,22 +11,24 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/proc"
 )
 
 // observation is samples tick by tick, of this host or of a recording.
 type observation struct {
 	header  observe.Header
 	ticks   iter.Seq2[[]watch.Sample, error]
-	focus   func(groups []string) error
+	focus   func(groups, programs []string) error
 	signals func() ([]observe.Signal, error)
-	groupOf func(pid int) (string, error)
+	host    *observe.Observer // nil for a recording
+	record  *os.File          // to be written, too, or nil
 	close   func() error
 }
 
@@ -77,13 +78,13 @@ func openReplay(name string) (*observation, error) {
 	}
 	return &observation{
 		header: header, ticks: ticks, close: file.Close,
-		focus:   func([]string) error { return nil },
+		focus:   func(_, _ []string) error { return nil },
 		signals: func() ([]observe.Signal, error) { return header.Signals, nil },
 	}, nil
 }
 
 func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
-	host, err := observe.Open(observe.Config{Root: rootDir(cmd), Probe: f.probe})
+	host, err := observe.Open(observe.Config{Root: rootDir(cmd), Probe: f.probe, Programs: true})
 	if err != nil {
 		return nil, err
 	}
@@ -91,20 +92,21 @@ func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	o := &observation{header: header, focus: host.Focus, signals: host.Signals, groupOf: host.GroupOf, close: host.Close}
-	o.ticks = f.ticks(cmd, host)
+	o := &observation{header: header, signals: host.Signals, host: host, close: host.Close, ticks: f.ticks(cmd, host)}
+	o.focus = func(groups, programs []string) error {
+		host.FocusPrograms(programs)
+		return host.Focus(groups)
+	}
 	if f.record == "" {
 		return o, nil
 	}
-	file, err := os.Create(f.record)
-	if err == nil {
-		err = observe.WriteHeader(file, header)
+	if o.record, err = os.Create(f.record); err == nil {
+		err = observe.WriteHeader(o.record, header)
 	}
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	o.ticks = recorded(o.ticks, file)
-	o.close = func() error { return errors.Join(host.Close(), file.Close()) }
+	o.close = func() error { return errors.Join(host.Close(), o.record.Close()) }
 	return o, nil
 }
 
@@ -134,29 +136,59 @@ func (f *observeFlags) ticks(cmd *cobra.Command, host *observe.Observer) iter.Se
 	}
 }
 
-// mostSaid bounds the number of different lines about unreadable files.
-const mostSaid = 10
-
-// recorded writes samples on their way.
-func recorded(ticks iter.Seq2[[]watch.Sample, error], to io.Writer) iter.Seq2[[]watch.Sample, error] {
+// follow yields the ticks, each after it was recorded and the table has taken it in. Workloads
+// that are named are looked at closely; if all are of interest, from the second tick on the
+// groups that use most CPU time, too, and in any case from the third on the programs.
+func (o *observation) follow(table *watchTable, named []string, all bool) iter.Seq2[[]watch.Sample, error] {
 	return func(yield func([]watch.Sample, error) bool) {
-		for samples, err := range ticks {
-			if err == nil {
-				err = watch.Write(to, samples)
+		groups, programs := focusOf(named)
+		err := o.focus(groups, programs)
+		n := 0
+		for samples, readErr := range o.ticks {
+			if err = errors.Join(err, readErr); err == nil && o.record != nil {
+				err = watch.Write(o.record, samples)
 			}
-			if !yield(samples, err) {
+			if err == nil {
+				table.add(samples)
+				busiest := slices.Concat(named, table.busiest())
+				switch n++; {
+				case n == 2 && all:
+					groups, _ = focusOf(busiest)
+					err = o.focus(groups, programs)
+				case n == 3: // what programs use is known from the second tick on
+					_, programs = focusOf(busiest)
+					err = o.focus(groups, programs)
+				}
+			}
+			if !yield(samples, err) || err != nil {
 				return
 			}
 		}
 	}
 }
 
+// focusOf are the first of some workloads that can be in focus: as many groups and programs
+// as there is room for, no group within another.
+func focusOf(workloads []string) (groups, programs []string) {
+	for _, w := range workloads {
+		overlaps := func(group string) bool { return kernel.Within(group, w) || kernel.Within(w, group) }
+		switch name, isProgram := programOf(w); {
+		case isProgram && len(programs) < observe.MaxFocus && name != proc.KernelThreads && name != proc.OtherPrograms && !slices.Contains(programs, name):
+			programs = append(programs, name)
+		case !isProgram && len(groups) < observe.MaxFocus && !slices.ContainsFunc(groups, overlaps):
+			groups = append(groups, w)
+		}
+	}
+	return groups, programs
+}
+
+// mostSaid bounds the number of different lines about unreadable files.
+const mostSaid = 10
+
 // hostHeader describes the host and its groups.
 func hostHeader(cmd *cobra.Command, host *observe.Observer) (observe.Header, error) {
 	h := observe.Header{Schema: observe.Schema, Began: time.Now().UTC().Truncate(time.Second), Kernel: kernelRelease(rootDir(cmd))}
-	if m, err := sysfs.Live(rootDir(cmd)); err == nil && m.Validate() == nil {
-		h.Machine = m
-	}
+	h.Machine, _ = liveMachine(cmd)
 	leaves, err := host.Groups()
 	if err != nil {
 		return h, err
@@ -177,22 +209,28 @@ func hostHeader(cmd *cobra.Command, host *observe.Observer) (observe.Header, err
 	return h, err
 }
 
-func kernelRelease(root string) string {
-	var name unix.Utsname
-	if filepath.Clean(root) != "/" || unix.Uname(&name) != nil {
-		return ""
+// liveMachine is the hardware, nil if it cannot be read.
+func liveMachine(cmd *cobra.Command) (*machine.Machine, error) {
+	m, err := sysfs.Live(rootDir(cmd))
+	if err == nil {
+		err = m.Validate()
 	}
-	return unix.ByteSliceToString(name.Release[:])
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// kernelRelease is the kernel's version, "" if the tree does not show it.
+func kernelRelease(root string) string {
+	text, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))
+	return strings.TrimSpace(string(text))
 }
 
 // workloadGroups returns the names of Berth's workloads by their groups; none if there
 // is no node.
 func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]string, error) {
-	n, err := (&nodeFlags{}).open(cmd, true)
-	if err != nil {
-		return nil, err
-	}
-	all, err := n.List(cmd.Context())
+	all, err := listWorkloads(cmd.Context(), cmd)
 	names := map[string]string{}
 	for i := range all {
 		for _, dir := range all[i].Dirs {
@@ -201,31 +239,5 @@ func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]stri
 			}
 		}
 	}
-	return names, errors.Join(err, n.Close())
-}
-
-// groupName finds a group by its path or by the name of its workload.
-func groupName(h *observe.Header, arg string) (string, bool) {
-	for _, g := range h.Groups {
-		if g.Name == arg {
-			return g.Path, true
-		}
-	}
-	path := strings.Trim(arg, "/")
-	for _, g := range h.Groups {
-		if kernel.Within(g.Path, path) {
-			return path, true
-		}
-	}
-	return "", false
-}
-
-// shownName is the workload in a group, or the group.
-func shownName(h *observe.Header, group string) string {
-	for _, g := range h.Groups {
-		if g.Path == group && g.Name != "" {
-			return g.Name
-		}
-	}
-	return group
+	return names, err
 }

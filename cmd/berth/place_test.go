@@ -9,9 +9,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
@@ -80,6 +82,9 @@ func TestPlacedGolden(t *testing.T) {
 	for name, args := range map[string][]string{
 		"ps.txt":           {"ps", "--interval", "10ms"},
 		"ps-wide.txt":      {"ps", "--interval", "10ms", "-o", "wide"},
+		"status.txt":       {"status"},
+		"explain.txt":      {"explain", "api"},
+		"explain-be.txt":   {"explain", "batch"},
 		"map.txt":          {"map"},
 		"map.json":         {"map", "-o", "json"},
 		"dry-run.txt":      {"run", "--dry-run", "--class", "LSE", "--cpus", "2", "--name", "new", "--", "true"},
@@ -131,15 +136,25 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"explain", "a", "b"}, 2, "NAME"},
 		{[]string{"explain", "none"}, 1, "none"},
 		{[]string{"release", "none"}, 1, "none"},
-		{[]string{"release", "api"}, 1, "release api: it still has processes [100]; end them, or kill them with --kill"},
+		{[]string{"release", "api"}, 1, "release api: it still has processes [100]; --keep lets them run on, --kill ends them"},
+		{[]string{"release", "api", "--keep", "--kill"}, 2, "only one of them"},
+		{[]string{"adopt"}, 2, "one of --pid, --unit and --cgroup is needed"},
+		{[]string{"adopt", "--pid", "100", "--unit", "a.service"}, 2, "one of --pid, --unit and --cgroup is needed"},
+		{[]string{"adopt", "--pid", "-1"}, 2, "no process has that number"},
+		{[]string{"adopt", "--pid", "31337"}, 1, "--pid 31337: there is no such process"},
+		{[]string{"adopt", "--unit", "nginx.service"}, 1, "systemd does not run here"},
+		{[]string{"adopt", "--cgroup", "/none", "--class", "BE"}, 1, `group "none" is not there`},
+		{[]string{"adopt", "--pid", "100", "--class", "LSE"}, 2, "say how many with --cpus"},
 		{[]string{"move", "api"}, 2, "--cpuset"},
 		{[]string{"move", "api", "--cpuset", "x"}, 2, "x"},
 		{[]string{"move", "none", "--cpuset", "1"}, 1, "none"},
 		{[]string{"move", "db", "--cpuset", "8,9,90"}, 1, "90"},
 		{[]string{"resize", "none", "--cpus", "1"}, 1, "none"},
-		{[]string{"resize", "api", "--cpus", "99"}, 1, "CPUs"},
+		{[]string{"resize", "api", "--cpus", "99"}, 1, "not enough CPUs: 99 asked"},
 		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
 		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
+		{[]string{"resize", "api", "--quota", "5000"}, 1, "--quota: it is the time of 5000 CPUs, and this host has 16"},
+		{[]string{"run", "--dry-run", "--quota", "1700%", "--", "true"}, 125, "the time of 17 CPUs"},
 		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
 		{[]string{"resize", "api", "--weight", "0"}, 2, "--weight 0: not a share"},
 		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, "--io-weight 0: not a share"},
@@ -193,7 +208,7 @@ func TestExplained(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
 	for _, args := range [][]string{
-		{"explain", "--root", dir, "api"},
+		{"explain", "--root", dir, "-v", "api"},
 		{"run", "--root", dir, "--dry-run", "--explain", "--class", "LSE", "--cpus", "4", "--", "true"},
 	} {
 		out, errs, code := berth(t, args...)
@@ -273,4 +288,64 @@ func openRoot(t *testing.T, dir string) *kernel.Root {
 		t.Fatal(err)
 	}
 	return root
+}
+
+// waitingAgent is a node with an agent that has a workload without a place.
+type waitingAgent struct{ node }
+
+func (waitingAgent) About(context.Context) (api.About, error) {
+	return api.About{Waiting: []api.Waiting{{
+		ID: "web:\x1b[31m", Group: "web", Since: time.Now().Add(-200 * time.Second), Reason: "not enough CPUs: 1 asked, 0 available: CPU 1 is exclusive to api",
+	}}}, nil
+}
+
+func (waitingAgent) List(context.Context) ([]agent.Workload, error) { return nil, nil }
+
+func (waitingAgent) Get(_ context.Context, id string) (agent.Workload, error) {
+	return agent.Workload{}, &place.NotHeldError{ID: id}
+}
+
+// Who waits for a place is in ps and explain, with the reason.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	m, err := newMeters("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := listUsage(t.Context(), waitingAgent{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `web:\u001b[31m waits for a place (3m20s): not enough CPUs: 1 asked, 0 available: CPU 1 is exclusive to api` + "\n"
+	if text := psTable(rows, false, time.Now()); text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+	w, err := getOrWaiting(t.Context(), waitingAgent{}, "web:\x1b[31m")
+	if err != nil || w.State != agent.Waiting || waits(&w, time.Now())+"\n" != want {
+		t.Errorf("%+v, %v", w, err)
+	}
+	var none *place.NotHeldError
+	if _, err := getOrWaiting(t.Context(), waitingAgent{}, "other"); !errors.As(err, &none) {
+		t.Errorf("another: %v", err)
+	}
+}
+
+// A process of a service or a container is not taken out of its group.
+func TestAdoptAsksForTheWhole(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/":                           "",
+		"/user.slice/session-3.scope": "",
+		"/system.slice/nginx.service": "adopt that with --unit nginx.service",
+		"/system.slice/a b.service":   "--unit 'a b.service'",
+		"/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope": "of the container /kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+		"/docker/0123":                 "--cgroup /docker/0123",
+		"/system.slice/run-r8d7.scope": "which ends when it leaves: adopt that with --cgroup /system.slice/run-r8d7.scope",
+	} {
+		root := fstest.MapFS{"proc/7/cgroup": {Data: []byte("1:name=systemd:/\n0::" + path + "\n")}}
+		err := mayLeave(root, "proc/7/cgroup")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
 }

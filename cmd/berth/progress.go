@@ -3,46 +3,52 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"berth.dev/berth/lab"
 )
 
+// statusLine is a line that a terminal shows and rewrites.
+type statusLine struct {
+	w     io.Writer
+	tty   bool
+	shown bool // something is on it
+}
+
+// rewrite shows another text, unless this is no terminal.
+func (l *statusLine) rewrite(text string) {
+	if l.tty {
+		fmt.Fprintf(l.w, "\r\x1b[K%s", text)
+		l.shown = true
+	}
+}
+
+// finish leaves the line behind.
+func (l *statusLine) finish() {
+	if l.shown {
+		l.rewrite("")
+	}
+}
+
 // progressLine shows the progress of a run: one line rewritten on a terminal, a
 // line per block elsewhere. It writes at most once a round: redraws are noise
 // to the measurement.
 type progressLine struct {
-	w     io.Writer
-	tty   bool
-	width int // of the text on the line now
+	statusLine
 	block int
 }
 
 func newProgressLine(w io.Writer) *progressLine {
-	return &progressLine{w: w, tty: isTerminal(w)}
+	return &progressLine{statusLine: statusLine{w: w, tty: isTerminal(w)}}
 }
 
 func (l *progressLine) show(p lab.Progress) {
-	text := progressText(p)
-	if l.tty {
-		pad := max(0, l.width-len(text))
-		fmt.Fprintf(l.w, "\r%s%s", text, strings.Repeat(" ", pad))
-		l.width = len(text)
-		return
-	}
-	if p.Phase == "measure" && p.Block == l.block && p.Round < p.Rounds {
+	l.rewrite(progressText(p))
+	if l.tty || p.Phase == "measure" && p.Block == l.block && p.Round < p.Rounds {
 		return
 	}
 	l.block = p.Block
-	fmt.Fprintln(l.w, text)
-}
-
-// finish leaves the line behind.
-func (l *progressLine) finish() {
-	if l.tty && l.width > 0 {
-		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", l.width))
-	}
+	fmt.Fprintln(l.w, progressText(p))
 }
 
 func progressText(p lab.Progress) string {

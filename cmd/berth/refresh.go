@@ -1,9 +1,8 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,40 +14,36 @@ func watchFlags(cmd *cobra.Command, watch *bool, interval *time.Duration) {
 	cmd.Flags().DurationVar(interval, "interval", time.Second, "`time` between two looks")
 }
 
-// refresh prints the text of show: once, or each interval until the end of the
+// clearScreen goes to the corner of a terminal and clears the rest.
+const clearScreen = "\x1b[H\x1b[J"
+
+// refresh shows what look returns: once, or each interval until the end of the
 // command's context. On a terminal each text takes the place of the last.
-func refresh(cmd *cobra.Command, watch bool, interval time.Duration, show func() (string, error)) error {
+func refresh(cmd *cobra.Command, watch bool, interval time.Duration, look func() (value any, text func() string, err error)) error {
 	if interval < 10*time.Millisecond {
 		return exitStatus{exitUsage, fmt.Errorf("--interval %s: at least 10ms", interval)}
 	}
-	out := cmd.OutOrStdout()
 	for {
-		text, err := show()
-		if err != nil && cmd.Context().Err() == nil {
-			return err
-		}
-		if watch && isTerminal(out) {
-			text = "\x1b[H\x1b[J" + text // to the corner, and clear the rest
-		}
-		if err == nil {
-			if _, err := io.WriteString(out, text); err != nil {
-				return err
-			}
-		}
-		if !watch {
-			return err
-		}
-		select {
-		case <-cmd.Context().Done():
+		value, text, err := look()
+		switch {
+		case watch && cmd.Context().Err() != nil:
 			return nil
-		case <-time.After(interval):
+		case err != nil:
+			return err
+		case watch && isTerminal(cmd.OutOrStdout()):
+			fmt.Fprint(cmd.OutOrStdout(), clearScreen)
 		}
+		if err := show(cmd, value, text); err != nil || !watch {
+			return err
+		}
+		wait(cmd.Context(), interval)
 	}
 }
 
-// jsonText is a value as JSON.
-func jsonText(v any) (string, error) {
-	var b bytes.Buffer
-	err := writeJSON(&b, v)
-	return b.String(), err
+// wait waits for a time, or the end of the context.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +25,6 @@ const exitUnexpected = 3
 type replayFlags struct {
 	policies      []string
 	explain, draw bool
-	output        string
 	seeds         int    // 0 is the number in the file
 	seed          uint64 // of the one stream to replay step by step; 0 for no stream
 }
@@ -51,7 +49,7 @@ func replayCommand() *cobra.Command {
 			if cmd.Flags().Changed("seeds") && f.seeds < 1 {
 				return exitStatus{exitUsage, fmt.Errorf("--seeds: %d is no number of streams", f.seeds)}
 			}
-			return f.run(cmd.OutOrStdout(), args)
+			return f.run(cmd, args)
 		},
 	}
 	fs := cmd.Flags()
@@ -60,7 +58,7 @@ func replayCommand() *cobra.Command {
 	fs.BoolVar(&f.draw, "draw", false, "show the CPUs of the machine with their owners after each step")
 	fs.IntVar(&f.seeds, "seeds", 0, "how many streams of a generated scenario to compare, from seed 1 on (default: what the file says)")
 	fs.Uint64Var(&f.seed, "seed", 0, "replay the stream of this seed step by step, like a scenario with steps")
-	outputFlag(cmd, &f.output, "what to print: text or json (one object per line)")
+	outputFlag(cmd, "what to print: text or json (one object per line)")
 	return cmd
 }
 
@@ -89,7 +87,7 @@ Policies:
 	return strings.TrimRight(b.String(), "\n")
 }
 
-func (f *replayFlags) run(out io.Writer, files []string) error {
+func (f *replayFlags) run(cmd *cobra.Command, files []string) error {
 	if f.seed > 0 && f.seeds > 0 {
 		return exitStatus{exitUsage, errors.New("--seed and --seeds: one stream step by step, or several compared")}
 	}
@@ -101,10 +99,10 @@ func (f *replayFlags) run(out io.Writer, files []string) error {
 	var errs []error
 	failed := 0
 	for i, file := range files {
-		if i > 0 && f.output == "text" {
-			fmt.Fprintln(out)
+		if i > 0 && !isJSON(cmd) {
+			fmt.Fprintln(cmd.OutOrStdout())
 		}
-		n, err := f.file(out, file)
+		n, err := f.file(cmd, file)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -120,7 +118,7 @@ func (f *replayFlags) run(out io.Writer, files []string) error {
 }
 
 // file replays one file and returns how many steps were not as expected.
-func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
+func (f *replayFlags) file(cmd *cobra.Command, file string) (failed int, err error) {
 	s, err := readScenario(file)
 	if err != nil {
 		return 0, err
@@ -138,7 +136,7 @@ func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
 	case s.Generate == nil && (f.seed > 0 || f.seeds > 0):
 		return 0, exitStatus{exitUsage, fmt.Errorf("--seed, --seeds: %s has steps, and no streams", file)}
 	case s.Generate != nil && f.seed == 0:
-		return 0, f.streams(out, file, s, policies)
+		return 0, f.streams(cmd, file, s, policies)
 	case s.Generate != nil:
 		s = s.Stream(f.seed)
 	}
@@ -151,15 +149,11 @@ func (f *replayFlags) file(out io.Writer, file string) (failed int, err error) {
 		results = append(results, r)
 		failed += r.Failed()
 	}
-	if f.output == "json" {
-		return failed, writeReplay(out, file, results)
-	}
-	_, err = io.WriteString(out, f.text(file, s, results))
-	return failed, err
+	return failed, showLines(cmd, replayLines(file, results), func() string { return f.text(file, s, results) })
 }
 
 // streams measures the streams of a generated scenario.
-func (f *replayFlags) streams(out io.Writer, file string, s *replay.Scenario, policies []string) error {
+func (f *replayFlags) streams(cmd *cobra.Command, file string, s *replay.Scenario, policies []string) error {
 	if f.draw || f.explain {
 		return exitStatus{exitUsage, errors.New("--draw and --explain are of one stream: name it with --seed")}
 	}
@@ -171,16 +165,14 @@ func (f *replayFlags) streams(out io.Writer, file string, s *replay.Scenario, po
 	if err != nil {
 		return fmt.Errorf("replay %s: %w", file, err)
 	}
-	if f.output == "json" {
-		return run.writeJSON(out, file)
-	}
-	var b strings.Builder
-	b.WriteString(replayHead(file, s))
-	g := s.Generate
-	fmt.Fprintf(&b, "%s each after %d to settle, load %v\n\n", plain.Count(g.Arrivals, "arrival"), g.Settle, g.Load)
-	run.table(&b)
-	_, err = io.WriteString(out, b.String())
-	return err
+	return showLines(cmd, run.lines(file), func() string {
+		var b strings.Builder
+		b.WriteString(replayHead(file, s))
+		g := s.Generate
+		fmt.Fprintf(&b, "%s each after %d to settle, load %v\n\n", plain.Count(g.Arrivals, "arrival"), g.Settle, g.Load)
+		run.table(&b)
+		return b.String()
+	})
 }
 
 // replayHead is the title of a scenario and its machine.
@@ -216,10 +208,7 @@ func loadMachine(dir, source string) (*machine.Machine, error) {
 		return m, nil
 	}
 	if !filepath.IsAbs(source) {
-		source = filepath.Join(dir, source)
-		if !strings.ContainsRune(source, filepath.Separator) {
-			source = "." + string(filepath.Separator) + source
-		}
+		source = dir + string(filepath.Separator) + source // one with a separator is a file
 	}
 	return sysfs.Load(source)
 }
@@ -234,18 +223,27 @@ type replayLine struct {
 	Summary *replay.Summary `json:"summary,omitempty"`
 }
 
-func writeReplay(out io.Writer, file string, results []*replay.Result) error {
-	e := json.NewEncoder(out)
+func replayLines(file string, results []*replay.Result) (lines []replayLine) {
 	for _, r := range results {
 		for i := range r.Steps {
-			if err := e.Encode(replayLine{File: file, Policy: r.Policy, StepResult: &r.Steps[i]}); err != nil {
-				return err
-			}
+			lines = append(lines, replayLine{File: file, Policy: r.Policy, StepResult: &r.Steps[i]})
 		}
 		if len(results) > 1 {
-			if err := e.Encode(replayLine{File: file, Policy: r.Policy, Summary: &r.Summary}); err != nil {
-				return err
-			}
+			lines = append(lines, replayLine{File: file, Policy: r.Policy, Summary: &r.Summary})
+		}
+	}
+	return lines
+}
+
+// showLines is show for several values, each a line of JSON.
+func showLines[T any](cmd *cobra.Command, values []T, text func() string) error {
+	if !isJSON(cmd) {
+		return show(cmd, nil, text)
+	}
+	e := json.NewEncoder(cmd.OutOrStdout())
+	for _, v := range values {
+		if err := e.Encode(v); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -185,11 +185,8 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 
 // sharers lists the workloads without exclusive CPUs, by the CPUs that they run on.
 func (d *replayDrawing) sharers(s *place.State) []string {
-	type place struct {
-		where string
-		ids   []string
-	}
-	var places []place
+	ids := map[string][]string{}
+	var places []string // in the order of their first workloads
 	for g := range s.Grants() {
 		if !g.Held().IsEmpty() {
 			continue
@@ -198,16 +195,14 @@ func (d *replayDrawing) sharers(s *place.State) []string {
 		if g.Share.Pool != "" {
 			where = "pool " + g.Share.Pool
 		}
-		i := slices.IndexFunc(places, func(p place) bool { return p.where == where })
-		if i < 0 {
-			i = len(places)
-			places = append(places, place{where: where})
+		if ids[where] == nil {
+			places = append(places, where)
 		}
-		places[i].ids = append(places[i].ids, d.name(g))
+		ids[where] = append(ids[where], d.name(g))
 	}
 	var lines []string
-	for _, p := range places {
-		lines = append(lines, "on "+p.where+": "+strings.Join(p.ids, ", "))
+	for _, where := range places {
+		lines = append(lines, "on "+where+": "+strings.Join(ids[where], ", "))
 	}
 	return lines
 }

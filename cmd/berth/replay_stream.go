@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"runtime"
 	"strconv"
@@ -49,16 +47,13 @@ func measureStreams(s *replay.Scenario, policies []string, seeds int) (*streamRu
 	return run, errors.Join(errs...)
 }
 
-func (r *streamRun) writeJSON(out io.Writer, file string) error {
-	e := json.NewEncoder(out)
+func (r *streamRun) lines(file string) (lines []replayLine) {
 	for i, policy := range r.policies {
 		for k, summary := range r.summaries[i] {
-			if err := e.Encode(replayLine{File: file, Policy: policy, Seed: k + 1, Summary: summary}); err != nil {
-				return err
-			}
+			lines = append(lines, replayLine{File: file, Policy: policy, Seed: k + 1, Summary: summary})
 		}
 	}
-	return nil
+	return lines
 }
 
 // streamFigure is one row of the table; NaN is absent.
@@ -144,7 +139,7 @@ func meanOf(all []float64, digits int) string {
 		}
 	}
 	if n == 0 {
-		return "–"
+		return absent
 	}
 	return strconv.FormatFloat(sum/float64(n), 'f', digits, 64)
 }
@@ -152,7 +147,7 @@ func meanOf(all []float64, digits int) string {
 func pairedText(p replay.Paired, digits int) string {
 	switch {
 	case p.Pairs < 2:
-		return "–"
+		return absent
 	case math.Abs(p.Mean)+p.Half < 1e-9: // alike but for rounding
 		return "0"
 	}

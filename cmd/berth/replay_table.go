@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,16 +25,14 @@ func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
 		case step.Do == replay.PlacePod && s.Steps[i].Pod.Milli > 0:
 			asked = cpuTime(s.Steps[i].Pod.Milli)
 		}
-		rows = append(rows, []string{
-			strconv.Itoa(step.Step), string(step.Do), plain.Line(step.ID), step.Class, asked,
-			cell(step.Own.Union(step.Counted)), cell(step.CPUs), cell(step.Mems), stepOutcome(step, s.Steps[i].Expect),
-		})
-		for k := range step.Containers {
-			c := &step.Containers[k]
+		add := func(number, do string, r *replay.StepResult, asked string, expect *replay.Expect) {
 			rows = append(rows, []string{
-				"", "", plain.Line(c.ID), c.Class, cpuTime(s.Steps[i].Pod.Containers[k].Milli),
-				cell(c.Own.Union(c.Counted)), cell(c.CPUs), cell(c.Mems), stepOutcome(c, nil),
+				number, do, plain.Line(r.ID), r.Class, asked, cell(r.Own.Union(r.Counted)), cell(r.CPUs), cell(r.Mems), stepOutcome(r, expect),
 			})
+		}
+		add(strconv.Itoa(step.Step), string(step.Do), step, asked, s.Steps[i].Expect)
+		for k := range step.Containers {
+			add("", "", &step.Containers[k], cpuTime(s.Steps[i].Pod.Containers[k].Milli), nil)
 		}
 		for _, what := range step.Unmet {
 			rows = append(rows, []string{"", "", "", "", "", "", "", "", "FAILED: " + plain.Line(what)})
@@ -44,7 +43,7 @@ func replayTable(b *strings.Builder, s *replay.Scenario, r *replay.Result) {
 
 func cell(set cpuset.Set) string {
 	if set.IsEmpty() {
-		return "–"
+		return absent
 	}
 	return list(set)
 }
@@ -86,43 +85,61 @@ func stepOutcome(step *replay.StepResult, expect *replay.Expect) string {
 	return strings.Join(parts, ", ")
 }
 
-// compareReplay puts policies side by side.
+// compareReplay puts policies side by side, and marks the best of each row.
 func compareReplay(b *strings.Builder, results []*replay.Result) {
 	rows := [][]string{{"policy"}}
 	var right []int
 	for i, r := range results {
-		rows[0] = append(rows[0], plain.Line(r.Policy))
+		rows[0] = append(rows[0], plain.Line(r.Policy)+" ")
 		right = append(right, i+1)
 	}
-	row := func(name string, value func(s *replay.Summary) string) {
-		cells := []string{name}
-		for _, r := range results {
-			cells = append(cells, value(&r.Summary))
+	row := func(name string, value func(s *replay.Summary) (text string, badness float64)) {
+		cells, bad := []string{name}, make([]float64, len(results))
+		for i, r := range results {
+			text, badness := value(&r.Summary)
+			cells, bad[i] = append(cells, text), badness
+		}
+		best := slices.Min(bad)
+		for i := range bad {
+			mark := " "
+			if bad[i] == best && best < slices.Max(bad) {
+				mark = "*"
+			}
+			cells[i+1] += mark
 		}
 		rows = append(rows, cells)
 	}
-	row("admitted", func(s *replay.Summary) string { return strconv.Itoa(s.Admitted) })
-	row("refused", func(s *replay.Summary) string { return strconv.Itoa(s.Refused) })
-	row("asked for exclusive CPUs", func(s *replay.Summary) string { return strconv.Itoa(s.Nodes.Workloads) })
-	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.Nodes) })
-	row("  L3 domains each", func(s *replay.Summary) string { return spread(s.L3s) })
-	row("asked for a share", func(s *replay.Summary) string { return strconv.Itoa(s.PoolNodes.Workloads) })
-	row("  NUMA nodes each", func(s *replay.Summary) string { return spread(s.PoolNodes) })
-	row("cores shared with strangers", func(s *replay.Summary) string { return strconv.Itoa(s.SharedCores) })
-	row("moved on release or restart", func(s *replay.Summary) string { return strconv.Itoa(s.Moves) })
+	few := func(n int) (string, float64) { return strconv.Itoa(n), float64(n) }
+	many := func(n int) (string, float64) { return strconv.Itoa(n), -float64(n) }
+	fact := func(n int) (string, float64) { return strconv.Itoa(n), 0 }
+	near := func(s replay.Spread) (string, float64) {
+		if s.Workloads == 0 {
+			return absent, math.Inf(1)
+		}
+		return spread(s), s.Mean
+	}
+	row("admitted", func(s *replay.Summary) (string, float64) { return many(s.Admitted) })
+	row("refused", func(s *replay.Summary) (string, float64) { return few(s.Refused) })
+	row("asked for exclusive CPUs", func(s *replay.Summary) (string, float64) { return fact(s.Nodes.Workloads) })
+	row("  got CPUs of their own", func(s *replay.Summary) (string, float64) { return many(s.Own) })
+	row("  NUMA nodes each", func(s *replay.Summary) (string, float64) { return near(s.Nodes) })
+	row("  L3 domains each", func(s *replay.Summary) (string, float64) { return near(s.L3s) })
+	row("asked for a share", func(s *replay.Summary) (string, float64) { return fact(s.PoolNodes.Workloads) })
+	row("  NUMA nodes each", func(s *replay.Summary) (string, float64) { return near(s.PoolNodes) })
+	row("cores shared with strangers", func(s *replay.Summary) (string, float64) { return few(s.SharedCores) })
+	row("moved on release or restart", func(s *replay.Summary) (string, float64) { return few(s.Moves) })
 	for i, l := range results[0].Summary.Left {
-		row(fmt.Sprintf("largest left on node %d", l.Node), func(s *replay.Summary) string {
-			return strconv.Itoa(s.Left[i].Any)
-		})
-		row("  in whole cores", func(s *replay.Summary) string { return strconv.Itoa(s.Left[i].Whole) })
+		row(fmt.Sprintf("largest left on node %d", l.Node), func(s *replay.Summary) (string, float64) { return fact(s.Left[i].Any) })
+		row("  in whole cores", func(s *replay.Summary) (string, float64) { return fact(s.Left[i].Whole) })
 	}
 	plain.Columns(b, rows, right...)
+	b.WriteString("* the best of its row\n")
 }
 
 // spread writes a mean and, where it says more, the largest.
 func spread(s replay.Spread) string {
 	if s.Workloads == 0 {
-		return "–"
+		return absent
 	}
 	mean := strings.TrimSuffix(strconv.FormatFloat(s.Mean, 'f', 1, 64), ".0")
 	if mean == strconv.Itoa(s.Max) {

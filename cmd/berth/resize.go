@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +13,6 @@ import (
 func resizeCommand() *cobra.Command {
 	var spec specFlags
 	var policy nodeFlags
-	var output string
 	cmd := &cobra.Command{
 		Use:   "resize NAME [flags]",
 		Short: "Change what a running workload asks for: CPUs, class, limits",
@@ -36,14 +34,14 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 				if err != nil {
 					return err
 				}
-				return changed(cmd.OutOrStdout(), output, &w)
+				return changed(cmd, &w)
 			})
 		},
 	}
 	oneName(cmd)
 	spec.register(cmd)
 	policy.register(cmd)
-	outputFlag(cmd, &output, "text or json")
+	outputFlag(cmd, "text or json")
 	return cmd
 }
 
@@ -61,10 +59,6 @@ func resize(cmd *cobra.Command, n node, id string, f *specFlags) (w agent.Worklo
 	return n.Resize(cmd.Context(), next)
 }
 
-func changed(out io.Writer, output string, w *agent.Workload) error {
-	if output == "json" {
-		return writeJSON(out, w)
-	}
-	_, err := fmt.Fprintf(out, "%s runs on %s\n", plain.Line(w.ID()), w.CPUs)
-	return err
+func changed(cmd *cobra.Command, w *agent.Workload) error {
+	return show(cmd, w, func() string { return fmt.Sprintf("%s runs on %s\n", plain.Line(w.ID()), w.CPUs) })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -55,22 +54,22 @@ Exit status: 0 if nothing was left or all of it was restored, 1 if something cou
 not be restored or read, or a guard runs that has active remedies, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r.root = rootDir(cmd)
-			return r.undo(cmd.Context(), cmd.OutOrStdout())
+			return r.undo(cmd)
 		},
 	}
 	cmd.Flags().StringVar(&r.journals, "journal", "", "`directory` of the undo logs (default: see above)")
-	cmd.Flags().StringVar(&r.state, "state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
-	outputFlag(cmd, &r.output, "text or json")
+	cmd.Flags().String("state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
+	outputFlag(cmd, "text or json")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be restored, and change nothing")
 	cmd.Flags().BoolVar(&r.all, "all", false, "release the workloads of living commands, too")
 	return cmd
 }
 
 type restoring struct {
-	root, journals, output string
-	state                  string // the node's directory
-	dryRun, all            bool
+	journals    string
+	dryRun, all bool
+	state       string // the node's directory
+	named       bool   // it is not the usual one
 }
 
 type restoreReport struct {
@@ -86,11 +85,14 @@ type nodeReport struct {
 	Kept   bool          `json:"kept,omitempty"`
 	Events []agent.Event `json:"events,omitempty"`
 	Items  []kernel.Item `json:"items,omitempty"`
+	// InUse are the workloads that keep their CPUs and limits: they have processes.
+	InUse []string `json:"inUse,omitempty"`
 }
 
 // undo restores the values that dead runs left, or previews that, and prints the report.
-func (r *restoring) undo(ctx context.Context, w io.Writer) error {
-	root, err := systemd.Open(r.root)
+func (r *restoring) undo(cmd *cobra.Command) error {
+	r.state, r.named = stateOf(cmd)
+	root, err := systemd.Open(rootDir(cmd))
 	if err != nil {
 		return err
 	}
@@ -106,7 +108,7 @@ func (r *restoring) undo(ctx context.Context, w io.Writer) error {
 	}
 	var report restoreReport
 	var guardErr error
-	report.Guard, guardErr = restoreGuard(root, r.guardDir(root), r.dryRun)
+	report.Guard, guardErr = restoreGuard(root, guardDir(cmd), r.dryRun)
 	report.Report, err = restore(root, dir)
 	err = errors.Join(err, guardErr)
 	if report.Guard != nil && report.Guard.Kept && len(report.Guard.Items) > 0 && !r.dryRun {
@@ -114,40 +116,28 @@ func (r *restoring) undo(ctx context.Context, w io.Writer) error {
 	}
 	if !r.dryRun {
 		var nodeErr error
-		report.Node, nodeErr = r.node(ctx, root, report.Guard != nil)
+		report.Node, nodeErr = r.node(cmd.Context(), root, report.Guard != nil)
 		err = errors.Join(err, nodeErr)
 	}
-	if r.output == "json" {
-		return errors.Join(err, writeJSON(w, report))
-	}
-	printRestored(w, report.Report)
-	found := len(report.Items) + len(report.Stale) + len(report.Alive) + len(report.Foreign)
-	if report.Guard != nil {
-		found += report.Guard.print(w)
-	}
-	if report.Node != nil {
-		found += printNode(w, report.Node)
-	}
-	if err == nil && found == 0 {
-		fmt.Fprintln(w, "nothing to restore")
-	}
-	return err
-}
-
-func (r *restoring) guardDir(root *kernel.Root) string {
-	if r.state != "" {
-		return agent.GuardDir(r.state)
-	}
-	return agent.GuardDir(nodeDir(root.Name()))
+	return errors.Join(err, show(cmd, report, func() string {
+		text := restoredText(report.Report)
+		if report.Guard != nil {
+			text += report.Guard.text()
+		}
+		if report.Node != nil {
+			text += report.Node.text()
+		}
+		if err == nil && text == "" {
+			return "nothing to restore\n"
+		}
+		return text
+	}))
 }
 
 // node reaps the workloads of dead owners, or restores everything. Without a node, the
 // report is nil; guarded is whether there is a guard in its place.
 func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (*nodeReport, error) {
 	report := &nodeReport{Dir: r.state}
-	if report.Dir == "" {
-		report.Dir = nodeDir(root.Name())
-	}
 	if _, err := os.Stat(report.Dir); errors.Is(err, fs.ErrNotExist) {
 		return r.lost(root, guarded)
 	}
@@ -156,8 +146,7 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (
 		Root: root, Dir: report.Dir, Keep: true,
 		Events: func(e agent.Event) { report.Events = append(report.Events, e) },
 	})
-	var busy *agent.BusyError
-	if !errors.As(err, &busy) {
+	if !is[*agent.BusyError](err) {
 		return report, err
 	}
 	report.Kept = true
@@ -171,7 +160,7 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (
 // a guard alone had it, but for a mark that it has left on the control groups, which giving
 // everything back removes.
 func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
-	if r.all && r.state != "" {
+	if r.all && r.named {
 		ok, err := agent.RemoveMark(agent.Options{Root: root, Dir: r.state})
 		if err != nil {
 			return nil, err
@@ -181,7 +170,7 @@ func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
 			return &nodeReport{Dir: r.state, Events: []agent.Event{e}}, nil
 		}
 	}
-	if r.state == "" || guarded {
+	if !r.named || guarded {
 		return nil, nil
 	}
 	return nil, fmt.Errorf("restore: %w", noState(r.state))
@@ -191,16 +180,15 @@ func (r *restoring) lost(root *kernel.Root, guarded bool) (*nodeReport, error) {
 // be read, and returns an error for it.
 func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Options) error {
 	err := r.settleNoted(ctx, report, opt)
-	var header *kernel.HeaderError
-	if !errors.As(err, &header) {
+	header, unreadable := errors.AsType[*kernel.HeaderError](err)
+	if !unreadable {
 		return err
 	}
 	to, asideErr := agent.SetAside(ctx, opt)
 	if asideErr != nil || to == "" {
 		return errors.Join(err, asideErr)
 	}
-	lost := lostLedger(header, to)
-	return errors.Join(lost, r.settleNoted(ctx, report, opt))
+	return errors.Join(lostLedger(header, to), r.settleNoted(ctx, report, opt))
 }
 
 func lostLedger(header *kernel.HeaderError, to string) error {
@@ -224,42 +212,48 @@ func (r *restoring) settleNoted(ctx context.Context, report *nodeReport, opt age
 			err = errors.New("restore: not all could be restored: " + e.Text)
 		}
 	}
-	return errors.Join(err, n.Close())
+	placed, listErr := n.List(ctx)
+	for i := range placed {
+		report.InUse = append(report.InUse, placed[i].ID())
+	}
+	return errors.Join(err, listErr, n.Close())
 }
 
-// printNode returns how many lines it has printed.
-func printNode(w io.Writer, r *nodeReport) int {
+func (r *nodeReport) text() string {
 	if r.Kept {
-		fmt.Fprintf(w, "alive      node %s: an agent keeps it, and reaps orphaned workloads itself\n", plain.Line(r.Dir))
-		return 1
+		return fmt.Sprintf("alive      node %s: an agent keeps it, and reaps orphaned workloads itself\n", plain.Line(r.Dir))
 	}
-	printed := len(r.Items)
+	var b strings.Builder
 	for _, e := range r.Events {
 		if e.Kind != agent.Restored { // the items say it
-			fmt.Fprintf(w, "%-9s  %s%s: %s\n", e.Kind, plain.Line(e.ID), plain.Line(e.Object), plain.Line(e.Text))
-			printed++
+			fmt.Fprintf(&b, "%-9s  %s%s: %s\n", e.Kind, plain.Line(e.ID), plain.Line(e.Object), plain.Line(e.Text))
 		}
 	}
-	printRestored(w, kernel.Report{Items: r.Items})
-	return printed
+	b.WriteString(restoredText(kernel.Report{Items: r.Items}))
+	if n := len(r.InUse); n > 0 {
+		fmt.Fprintf(&b, "in use     %s with processes: %s; berth restore --all releases them too\n", plain.Count(n, "workload"), plain.Line(fewNames(r.InUse)))
+	}
+	return b.String()
 }
 
-func printRestored(w io.Writer, r kernel.Report) {
+func restoredText(r kernel.Report) string {
+	var b strings.Builder
 	for _, item := range r.Items {
-		fmt.Fprintf(w, "%-9s  %s\n", item.Outcome, plain.Line(undoing(item)))
+		fmt.Fprintf(&b, "%-9s  %s\n", item.Outcome, plain.Line(undoing(item)))
 		if item.Error != "" {
-			fmt.Fprintf(w, "           %s\n", plain.Line(item.Error))
+			fmt.Fprintf(&b, "           %s\n", plain.Line(item.Error))
 		}
 	}
 	for _, o := range r.Stale {
-		fmt.Fprintf(w, "removed    the undo log of %s: written before the last boot\n", owner(o))
+		fmt.Fprintf(&b, "removed    the undo log of %s: written before the last boot\n", owner(o))
 	}
 	for _, o := range r.Alive {
-		fmt.Fprintf(w, "alive      %s: left alone\n", owner(o))
+		fmt.Fprintf(&b, "alive      %s: left alone\n", owner(o))
 	}
 	for _, o := range r.Foreign {
-		fmt.Fprintf(w, "foreign    %s: made under --root %s, left alone\n", owner(o), plain.Line(o.Root))
+		fmt.Fprintf(&b, "foreign    %s: made under --root %s, left alone\n", owner(o), plain.Line(o.Root))
 	}
+	return b.String()
 }
 
 func undoing(item kernel.Item) string {

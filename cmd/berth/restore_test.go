@@ -189,14 +189,12 @@ func TestRestoreAlive(t *testing.T) {
 	}
 }
 
-// TestRestoreNothing has a node that held nothing: no line is printed, and none
-// counted.
+// TestRestoreNothing has a node that held nothing: no line is printed.
 func TestRestoreNothing(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	n := printNode(&out, &nodeReport{Events: []agent.Event{{Kind: agent.Restored, Text: "0 steps undone"}}})
-	if n != 0 || out.Len() > 0 {
-		t.Errorf("%d lines: %q", n, out.String())
+	n := nodeReport{Events: []agent.Event{{Kind: agent.Restored, Text: "0 steps undone"}}}
+	if n.text() != "" {
+		t.Errorf("%q", n.text())
 	}
 }
 
@@ -434,4 +432,15 @@ func inJSON(text string) string {
 		panic(err)
 	}
 	return strings.Trim(string(data), `"`)
+}
+
+// Restoring says which workloads keep their places, and how to release them.
+func TestRestoreTellsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	root := placedHost(t)
+	out, errs, code := berth(t, "restore", "--root", root)
+	want := "in use     3 workloads with processes: api, batch, db; berth restore --all releases them too\n"
+	if code != exitOK || !strings.HasSuffix(out, want) || strings.Contains(out, "nothing") {
+		t.Errorf("status %d: %s%s; want %q", code, out, errs, want)
+	}
 }

@@ -33,7 +33,6 @@ type runFlags struct {
 	specFlags
 	name                             string
 	explain, dryRun, killLeft, quiet bool
-	output                           string
 }
 
 func runCommand() *cobra.Command {
@@ -92,18 +91,18 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what it would get and what would be written, and run nothing")
 	fs.BoolVar(&f.killLeft, "kill-left", false, "when COMMAND ends, kill the processes that it leaves behind")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings")
-	outputFlag(cmd, &f.output, "what --dry-run prints: text or json")
+	outputFlag(cmd, "what --dry-run prints: text or json")
 	return cmd
 }
 
 // run becomes the command; it returns only if that did not come about.
 func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
 	err := f.place(cmd, argv)
-	var status exitStatus
-	if errors.Is(err, context.Canceled) {
+	status, ok := errors.AsType[exitStatus](err)
+	switch {
+	case errors.Is(err, context.Canceled):
 		return exitStatus{exitInterrupted, errors.New("interrupted")}
-	}
-	if err == nil || errors.As(err, &status) && status.code != exitUsage {
+	case err == nil || ok && status.code != exitUsage:
 		return err
 	}
 	return exitStatus{exitNotRun, err}
@@ -172,7 +171,7 @@ func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path strin
 // announce prints explanation and warnings before the command runs.
 func (f *runFlags) announce(out io.Writer, w *agent.Workload) {
 	if f.explain {
-		_, _ = io.WriteString(out, explanation(w))
+		_, _ = io.WriteString(out, explanation(w, true))
 		return
 	}
 	if f.quiet {
@@ -201,20 +200,14 @@ func (f *runFlags) preview(cmd *cobra.Command, n node, spec agent.Spec) error {
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
-	if f.output == "json" {
-		return writeJSON(out, struct {
-			Workload agent.Workload `json:"workload"`
-			Plan     kernel.Plan    `json:"plan"`
-		}{w, plan})
-	}
-	text := explanation(&w)
-	if !f.explain {
-		text, _, _ = strings.Cut(text, "\nwhy\n")
-	}
-	if len(plan) > 0 {
-		text += "\nwrites\n" + plan.String()
-	}
-	_, err = io.WriteString(out, text)
-	return err
+	return show(cmd, struct {
+		Workload agent.Workload `json:"workload"`
+		Plan     kernel.Plan    `json:"plan"`
+	}{w, plan}, func() string {
+		text := explanation(&w, f.explain)
+		if len(plan) > 0 {
+			text += "\nwrites\n" + plan.String()
+		}
+		return text
+	})
 }

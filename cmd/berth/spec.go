@@ -115,14 +115,17 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 }
 
 // validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
-// not to be given away.
+// not to be given away, and more CPU time than it has.
 func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
-	if f.cpuset.IsEmpty() && f.mems.IsEmpty() {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 {
 		return nil
 	}
 	s, err := n.State(cmd.Context())
 	if err != nil {
 		return err
+	}
+	if has := s.Topology().Online().Len(); f.quota.cpus() > float64(has) {
+		return fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has)
 	}
 	cpus, mems := s.Config().Allowed, cpuset.Set{}
 	for _, d := range s.Topology().Machine().ByKind(machine.Node) {
@@ -144,6 +147,9 @@ type quota struct{ quota, period time.Duration }
 
 // quotaPeriod is the kernel's default.
 const quotaPeriod = 100 * time.Millisecond
+
+// cpus is how many CPUs' time it is; negative without a limit.
+func (q quota) cpus() float64 { return q.quota.Seconds() / cmp.Or(q.period, quotaPeriod).Seconds() }
 
 // UnmarshalText reads "2", "500m", "50%", "200ms/100ms" and "max".
 func (q *quota) UnmarshalText(text []byte) error {

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -28,19 +27,19 @@ func topoCommand() *cobra.Command {
   s sockets, d dies, n NUMA nodes, l L3 caches, c cores, t threads. Each count
   is per item of the level before it: 2s4n16c2t is 2 sockets with 4 nodes each,
   each node with 16 cores of 2 threads, 256 CPUs in all.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.OutOrStdout(), rootDir(cmd)) },
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, rootDir(cmd)) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.machine, "machine", "", "describe this file, directory, archive or short form instead of this machine")
-	outputFlag(cmd, &f.output, "what to print: text or json")
+	outputFlag(cmd, "what to print: text or json")
 	fs.StringVar(&f.export, "export", "", "write a machine file that --machine reads, and print nothing")
 	return cmd
 }
 
-type topoFlags struct{ machine, output, export string }
+type topoFlags struct{ machine, export string }
 
-func (f topoFlags) run(out io.Writer, root string) error {
+func (f topoFlags) run(cmd *cobra.Command, root string) error {
 	m, err := f.read(root)
 	if err != nil {
 		return err
@@ -56,11 +55,8 @@ func (f topoFlags) run(out io.Writer, root string) error {
 		}
 		notes = append(notes, note...)
 	}
-	if f.output == "json" {
-		return writeMachine(out, sysfs.File{Schema: sysfs.Schema, Machine: m, Unusual: notes})
-	}
-	_, err = io.WriteString(out, drawMachine(m, notes))
-	return err
+	file := sysfs.File{Schema: sysfs.Schema, Machine: m, Unusual: notes}
+	return show(cmd, file, func() string { return drawMachine(m, notes) })
 }
 
 func (f topoFlags) read(root string) (*machine.Machine, error) {
@@ -88,21 +84,11 @@ func notAllowed(m *machine.Machine, root string) ([]machine.Note, error) {
 
 func exportMachine(name string, m *machine.Machine) error {
 	file, err := os.Create(name)
-	if err != nil {
-		return fmt.Errorf("export machine: %w", err)
-	}
-	err = writeMachine(file, sysfs.File{Schema: sysfs.Schema, Machine: m})
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
+	if err == nil {
+		err = errors.Join(writeJSON(file, sysfs.File{Schema: sysfs.Schema, Machine: m}), file.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("export machine: %w", err)
 	}
 	return nil
-}
-
-func writeMachine(w io.Writer, file sysfs.File) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(file)
 }

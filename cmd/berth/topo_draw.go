@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
@@ -18,9 +17,11 @@ func drawMachine(m *machine.Machine, unusual []machine.Note) string {
 	d := &drawing{tree: newTopoTree(m)}
 	d.draw()
 	var b strings.Builder
-	b.WriteString(headline(m))
-	b.WriteByte('\n')
-	b.WriteString(d.String())
+	b.WriteString(headline(m) + "\n")
+	for _, l := range d.lines {
+		l[0] += " " // three between the columns
+	}
+	plain.Columns(&b, d.lines)
 	if len(m.ByKind(machine.Node)) > 1 && len(m.Distances) > 0 {
 		b.WriteByte('\n')
 		b.WriteString(distanceTable(m))
@@ -101,25 +102,11 @@ func speeds(m *machine.Machine) string {
 // drawing is the tree as lines of two columns.
 type drawing struct {
 	tree  *topoTree
-	lines [][2]string
+	lines [][]string
 }
 
 func (d *drawing) line(prefix, label, cpus string) {
-	d.lines = append(d.lines, [2]string{prefix + label, cpus})
-}
-
-// String pads the first column.
-func (d *drawing) String() string {
-	width := 0
-	for _, l := range d.lines {
-		width = max(width, utf8.RuneCountInString(l[0]))
-	}
-	var b strings.Builder
-	for _, l := range d.lines {
-		pad := strings.Repeat(" ", width-utf8.RuneCountInString(l[0]))
-		fmt.Fprintln(&b, strings.TrimRight(l[0]+pad+"   "+l[1], " "))
-	}
-	return b.String()
+	d.lines = append(d.lines, []string{prefix + label, cpus})
 }
 
 func (d *drawing) draw() {

@@ -248,7 +248,7 @@ func TestTopoRefuses(t *testing.T) {
 		{[]string{"--root", t.TempDir()}, exitError, "sys/devices/system/cpu/online: file does not exist"},
 		{[]string{"--machine", "1c", "--export", filepath.Join(t.TempDir(), "no", "such")}, exitError, "export machine: open"},
 		{[]string{"-o", "xml"}, exitUsage, "it is one of text, json"},
-		{[]string{"extra"}, exitError, "unknown command"},
+		{[]string{"extra"}, exitUsage, "unknown argument"},
 		{[]string{"--nope"}, exitUsage, "unknown flag"},
 	} {
 		out, errs, code := topo(t, c.args...)

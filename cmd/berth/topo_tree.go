@@ -28,22 +28,17 @@ type topoTree struct {
 	root    *branch
 	crosses []machine.Domain // neither inside nor apart from a branch: drawn beside the tree
 	l2      map[cpuset.Set]machine.Domain
-	cores   map[int]cpuset.Set // by lowest CPU
-	kinds   map[int]string     // core kind by CPU
+	kinds   map[int]string // core kind by CPU
 }
 
 func newTopoTree(m *machine.Machine) *topoTree {
-	t := &topoTree{
-		m: m, root: &branch{cpus: m.Online}, l2: map[cpuset.Set]machine.Domain{},
-		cores: map[int]cpuset.Set{}, kinds: map[int]string{},
-	}
+	t := &topoTree{m: m, root: &branch{cpus: m.Online}, l2: map[cpuset.Set]machine.Domain{}, kinds: map[int]string{}}
 	for _, c := range m.CPUs {
 		t.kinds[c.ID] = c.Kind
 	}
 	isCore := map[cpuset.Set]bool{}
 	for _, c := range m.ByKind(machine.Core) {
-		first, _ := c.CPUs.First()
-		t.cores[first], isCore[c.CPUs] = c.CPUs, true
+		isCore[c.CPUs] = true
 	}
 	branches := map[cpuset.Set]*branch{m.Online: t.root}
 	var order []*branch
@@ -128,7 +123,8 @@ func (t *topoTree) leaves(b *branch) []leaf {
 	}
 	var leaves []leaf
 	for first := range rest.All() {
-		core, ok := t.cores[first]
+		d, ok := t.m.Of(machine.Core, first)
+		core := d.CPUs
 		if !ok || !rest.Contains(core) {
 			continue
 		}
@@ -196,27 +192,18 @@ func ellipsis(sets []cpuset.Set, between string) string {
 
 // cutRuns cuts children into runs to draw as one: three or more caches or dies of
 // one shape in a row. Sockets and nodes are always drawn one by one.
-func cutRuns(children []*branch) [][]*branch {
-	var runs [][]*branch
-	last := ""
-	for _, c := range children {
-		if n := len(runs); n > 0 && c.shape == last && !c.has(machine.Socket) && !c.has(machine.Node) {
-			runs[n-1] = append(runs[n-1], c)
-			continue
+func cutRuns(children []*branch) (runs [][]*branch) {
+	for len(children) > 0 {
+		first, n := children[0], 1
+		for n < len(children) && children[n].shape == first.shape && !first.has(machine.Socket) && !first.has(machine.Node) {
+			n++
 		}
-		runs, last = append(runs, []*branch{c}), c.shape
+		if n < 3 {
+			n = 1
+		}
+		runs, children = append(runs, children[:n]), children[n:]
 	}
-	var out [][]*branch
-	for _, run := range runs {
-		if len(run) >= 3 {
-			out = append(out, run)
-			continue
-		}
-		for _, b := range run {
-			out = append(out, []*branch{b})
-		}
-	}
-	return out
+	return runs
 }
 
 func (at *branch) has(k machine.Kind) bool {

@@ -93,12 +93,11 @@ func (p *meters) processes(pid int) (map[watch.Quantity]float64, error) {
 	values := map[watch.Quantity]float64{}
 	all, err := kernel.Descendants(p.root.FS(), pid)
 	for _, pid := range all {
-		used, err := proc.ProcessCPU(p.root.FS(), pid)
+		own, children, err := proc.ProcessCPU(p.root.FS(), pid)
 		if err != nil {
 			continue // it has ended
 		}
-		times, _ := proc.Process(p.root.FS(), pid)
-		values[watch.CPUTime] += (used + times.ChildUser + times.ChildSystem).Seconds()
+		values[watch.CPUTime] += (own + children).Seconds()
 		tasks, _ := fs.ReadDir(p.root.FS(), "proc/"+strconv.Itoa(pid)+"/task")
 		values[watch.Tasks] += float64(len(tasks))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/watch"
@@ -19,10 +21,11 @@ import (
 func watchCommand() *cobra.Command {
 	f := watchOptions{}
 	cmd := &cobra.Command{
-		Use:   "watch [GROUP | WORKLOAD]...",
+		Use:   "watch [GROUP | UNIT | WORKLOAD | PID | PROGRAM]...",
 		Short: "Show live how workloads and control groups fare",
 		Long: `Show live how workloads and control groups fare: those named, or those that come
 first by --sort. Groups that have others below them are shown if they are named.
+Processes in no group of their own are shown by program: "process nginx".
 
   CPU      CPU time used, in CPUs, and its history
   STALL%   time in which some task waited for a CPU (pressure stall information)
@@ -51,9 +54,8 @@ read, 2 for wrong usage.`,
 	cmd.Flags().BoolVar(&f.once, "once", false, "show one interval; of a recording, the last")
 	cmd.Flags().BoolVar(&f.signals, "signals", false, "list the signals: whether they are there, why not, what reading them costs")
 	cmd.Flags().IntVarP(&f.top, "top", "n", 10, "show the first `number` of groups")
-	cmd.Flags().StringVar(&f.sort, "sort", "cpu", "`key`: cpu, stall, delay, throttled or memory")
-	outputFlag(cmd, &f.output, "text or json")
-	completeWords(cmd, "sort", sortKeys()...)
+	wordFlag(cmd, "sort", "", "`key`: cpu, stall, delay, throttled or memory", sortKeys()...)
+	outputFlag(cmd, "text or json")
 	return cmd
 }
 
@@ -62,13 +64,9 @@ type watchOptions struct {
 	observe       observeFlags
 	once, signals bool
 	top           int
-	sort, output  string
 }
 
 func (f *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
-	if !slices.Contains(sortKeys(), f.sort) {
-		return exitStatus{exitUsage, fmt.Errorf("--sort %q: none of %s", f.sort, strings.Join(sortKeys(), ", "))}
-	}
 	if f.top < 1 {
 		return exitStatus{exitUsage, fmt.Errorf("--top %d: at least 1", f.top)}
 	}
@@ -76,24 +74,17 @@ func (f *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := o.close(); err == nil {
-			err = e
-		}
-	}()
+	defer func() { err = errors.Join(err, o.close()) }()
 	if f.signals {
 		return f.showSignals(cmd, o)
 	}
 	var named []string
 	for _, arg := range args {
-		group, ok := groupName(&o.header, arg)
-		if !ok {
-			return fmt.Errorf("watch %s: no such control group or workload", arg)
+		workload, err := o.find(arg)
+		if err != nil {
+			return fmt.Errorf("watch %w", err)
 		}
-		named = append(named, group)
-	}
-	if err := o.focus(named[:min(len(named), observe.MaxFocus)]); err != nil {
-		return err
+		named = append(named, workload)
 	}
 	return f.show(cmd, o, named)
 }
@@ -103,14 +94,18 @@ func (f *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 func (f *watchOptions) show(cmd *cobra.Command, o *observation, named []string) error {
 	out := cmd.OutOrStdout()
 	table := newWatchTable(&o.header, named)
-	clear := isTerminal(out) && !f.once
+	text := func() string { return table.text(word(cmd, "sort"), f.top) }
+	clear := ""
+	if isTerminal(out) && !f.once {
+		clear = clearScreen
+	}
 	n := 0
-	for samples, err := range o.ticks {
+	for samples, err := range o.follow(table, named, len(named) == 0) {
 		if err != nil {
 			return err
 		}
 		n++
-		if f.output == "json" {
+		if isJSON(cmd) {
 			if err := watch.Write(out, samples); err != nil {
 				return err
 			}
@@ -119,43 +114,30 @@ func (f *watchOptions) show(cmd *cobra.Command, o *observation, named []string) 
 			}
 			continue
 		}
-		table.add(samples)
-		if n == 2 && len(named) == 0 {
-			if err := o.focus(table.busiest(observe.MaxFocus)); err != nil {
-				return err
-			}
-		}
 		if n < 2 || f.once && f.observe.replay != "" {
 			continue
 		}
-		text := table.text(f.sort, f.top)
-		if clear {
-			text = "\x1b[H\x1b[J" + text // to the corner, and clear the rest
-		}
-		if _, err := fmt.Fprint(out, text); err != nil || f.once {
+		if _, err := fmt.Fprint(out, clear+text()); err != nil || f.once {
 			return err
 		}
-		if clear && f.observe.replay != "" {
+		if clear != "" && f.observe.replay != "" {
 			wait(cmd.Context(), f.observe.interval)
 		}
 		if cmd.Context().Err() != nil {
 			return nil
 		}
 	}
-	if f.once && f.observe.replay != "" && f.output == "text" {
-		_, err := fmt.Fprint(out, table.text(f.sort, f.top))
+	if f.once && f.observe.replay != "" && !isJSON(cmd) {
+		_, err := fmt.Fprint(out, text())
 		return err
 	}
 	return nil
 }
 
 func (f *watchOptions) showSignals(cmd *cobra.Command, o *observation) error {
-	if f.output == "json" {
-		return writeJSON(cmd.OutOrStdout(), o.header.Signals)
-	}
 	rows := [][]string{{"SIGNAL", "OF", "THERE", "ONE READING", "NOTE"}}
 	for _, s := range o.header.Signals {
-		there, cost, note := "yes", "–", s.Note
+		there, cost, note := "yes", absent, s.Note
 		if s.CostSeconds > 0 {
 			cost = time.Duration(s.CostSeconds * 1e9).Round(100 * time.Nanosecond).String()
 		}
@@ -167,10 +149,11 @@ func (f *watchOptions) showSignals(cmd *cobra.Command, o *observation) error {
 		}
 		rows = append(rows, []string{s.Name, s.Of, there, cost, dash(note)})
 	}
-	var b strings.Builder
-	plain.Columns(&b, rows, 3)
-	_, err := fmt.Fprint(cmd.OutOrStdout(), b.String())
-	return err
+	return show(cmd, o.header.Signals, func() string {
+		var b strings.Builder
+		plain.Columns(&b, rows, 3)
+		return b.String()
+	})
 }
 
 func sortKeys() []string { return []string{"cpu", "stall", "delay", "throttled", "memory"} }
@@ -206,10 +189,21 @@ func (t *watchTable) add(samples []watch.Sample) {
 		return
 	}
 	t.now = samples[0].Time
+	before, at := map[*watchRow]map[watch.Quantity]float64{}, watch.Time(0) // of programs that are new
 	for _, s := range samples {
-		if row := t.row(s.Subject); row != nil && s.By == "" && s.Time == t.now {
+		switch row := t.row(s.Subject); {
+		case row == nil || s.By != "":
+		case s.Time == t.now:
 			row.now[s.Quantity] += s.Value // the caches are added up
+		case s.Subject.Scope == watch.Process:
+			if before[row] == nil {
+				before[row] = map[watch.Quantity]float64{}
+			}
+			before[row][s.Quantity], at = s.Value, s.Time
 		}
+	}
+	for row, values := range before {
+		row.levels.Tick(at, values)
 	}
 	for group, row := range t.groups {
 		if row.update(t.now); row.silent > 1 {
@@ -228,11 +222,16 @@ func (t *watchTable) row(s watch.Subject) *watchRow {
 	switch s.Scope {
 	case watch.Host:
 		return &t.host
+	case watch.Process:
+		if s.Name == "" {
+			return nil // all of them
+		}
+		fallthrough
 	case watch.Group:
-		row := t.groups[s.Name]
+		row := t.groups[detect.Name(s)]
 		if row == nil {
-			row = newWatchRow(shownName(t.header, s.Name))
-			t.groups[s.Name] = row
+			row = newWatchRow(shownName(t.header, detect.Name(s)))
+			t.groups[detect.Name(s)] = row
 		}
 		return row
 	}
@@ -264,18 +263,18 @@ func orNaN(v float64, ok bool) float64 {
 	return v
 }
 
-// busiest returns the groups that use most CPU time, n at most.
-func (t *watchTable) busiest(n int) []string {
-	var groups []string
-	for group, row := range t.groups {
+// busiest returns the workloads that used CPU time, those that used most first.
+func (t *watchTable) busiest() []string {
+	var all []string
+	for name, row := range t.groups {
 		if row.level(watch.CPUTime) > 0 {
-			groups = append(groups, group)
+			all = append(all, name)
 		}
 	}
-	slices.SortFunc(groups, func(a, b string) int {
+	slices.SortFunc(all, func(a, b string) int {
 		return cmp.Or(cmp.Compare(t.groups[b].level(watch.CPUTime), t.groups[a].level(watch.CPUTime)), strings.Compare(a, b))
 	})
-	return groups[:min(n, len(groups))]
+	return all
 }
 
 // text is the host's line and the table.
@@ -301,26 +300,27 @@ func (t *watchTable) text(key string, top int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%\n", t.now.Seconds(),
 		number2(t.host.level(watch.CPUTime)), percentCell(t.host.level(watch.CPUSome)))
-	table := [][]string{{"GROUP"}}
-	for _, r := range rows {
-		table = append(table, []string{plain.Line(r.name)})
+	table := make([][]string, 1+len(rows))
+	add := func(title string, cell func(*watchRow) string) {
+		table[0] = append(table[0], title)
+		for i, r := range rows {
+			table[i+1] = append(table[i+1], cell(r))
+		}
 	}
+	what := "GROUP"
+	if slices.ContainsFunc(rows, func(r *watchRow) bool { _, ok := programOf(r.name); return ok }) {
+		what = "GROUP OR PROCESS"
+	}
+	add(what, func(r *watchRow) string { return plain.Line(r.name) })
 	var right []int
 	for i, c := range columns {
 		if c.rare && !slices.ContainsFunc(rows, func(r *watchRow) bool { return !math.IsNaN(c.value(r)) }) {
 			continue
 		}
 		right = append(right, len(table[0]))
-		table[0] = append(table[0], c.title)
-		for j, r := range rows {
-			table[j+1] = append(table[j+1], c.cell(c.value(r)))
-		}
-		if i > 0 {
-			continue
-		}
-		table[0] = append(table[0], "")
-		for j, r := range rows {
-			table[j+1] = append(table[j+1], plain.Spark(r.history))
+		add(c.title, func(r *watchRow) string { return c.cell(c.value(r)) })
+		if i == 0 {
+			add("", func(r *watchRow) string { return plain.Spark(r.history) })
 		}
 	}
 	plain.Columns(&b, table, right...)
@@ -367,32 +367,38 @@ func watchColumns() []watchColumn {
 	}
 }
 
-// orDash is a dash for a figure that is missing.
-func orDash(v float64, text func() string) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return text()
-}
+// absent stands for a figure that is missing.
+const absent = "–"
 
 func decimals(v float64, n int) string {
-	return orDash(v, func() string { return strconv.FormatFloat(v, 'f', n, 64) })
+	if math.IsNaN(v) {
+		return absent
+	}
+	return strconv.FormatFloat(v, 'f', n, 64)
 }
 
 func number2(v float64) string { return decimals(v, 2) }
 
 func wholeCell(v float64) string { return decimals(v, 0) }
 
-func percentCell(v float64) string { return decimals(100*v, 1) }
+func tenths(v float64) string { return decimals(v, 1) }
+
+func percentCell(v float64) string { return tenths(100 * v) }
 
 func waitCell(seconds float64) string {
-	return orDash(seconds, func() string {
-		d := time.Duration(seconds * 1e9)
-		if d < time.Millisecond {
-			return d.Round(time.Microsecond).String()
-		}
-		return d.Round(100 * time.Microsecond).String()
-	})
+	d := time.Duration(seconds * 1e9)
+	switch {
+	case math.IsNaN(seconds):
+		return absent
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	}
+	return d.Round(100 * time.Microsecond).String()
 }
 
-func memoryCell(v float64) string { return orDash(v, func() string { return plain.Bytes(int64(v)) }) }
+func memoryCell(v float64) string {
+	if math.IsNaN(v) {
+		return absent
+	}
+	return plain.Bytes(int64(v))
+}

@@ -55,7 +55,7 @@ func TestWatchRefuses(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--sort", "name"}, exitUsage, `--sort "name"`},
+		{[]string{"--sort", "name"}, exitUsage, "it is one of cpu, stall"},
 		{[]string{"-n", "0"}, exitUsage, "--top 0"},
 		{[]string{"-o", "yaml"}, exitUsage, "it is one of text, json"},
 		{[]string{"--interval", "1ms"}, exitUsage, "--interval 1ms"},

@@ -208,7 +208,7 @@ func changeOne(ctx context.Context, n *agent.Node, rng *rand.Rand, spec agent.Sp
 		_, err := n.Place(ctx, spec)
 		return err
 	case choice == 0 && spec.PID == 0:
-		return n.Release(ctx, spec.Request.ID, false)
+		return n.Release(ctx, spec.Request.ID, agent.WhenEmpty)
 	case choice == 1 && spec.Request.Class == place.LSE:
 		// Nobody else is in the upper half of a node.
 		cores := map[string][]string{"api": {"2,10", "3,11", "2-3,10-11"}, "db": {"6,14", "7,15", "6-7,14-15"}}[spec.Request.ID]

@@ -114,7 +114,7 @@ func (h *host) get(n *agent.Node, id string) agent.Workload {
 
 func (h *host) release(n *agent.Node, id string) {
 	h.t.Helper()
-	if err := n.Release(context.Background(), id, false); err != nil {
+	if err := n.Release(context.Background(), id, agent.WhenEmpty); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -321,7 +321,7 @@ func TestNodeMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.Release(context.Background(), "heap", true); err != nil {
+	if err := n.Release(context.Background(), "heap", agent.Kill); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,20 +28,17 @@ func TestRunQueueProbe(t *testing.T) {
 	spin(t, root+victim)
 	spin(t, root+culprit)
 	// An emulated CPU is slow: no limit that would matter.
-	probe, err := runq.Open(runq.Options{Root: root, Groups: []string{victim}, MaxShare: 100})
+	probe, err := runq.Open(runq.Options{Root: root, MaxShare: 100})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
-	if err := probe.Arm(); err != nil {
+	if err := errors.Join(probe.Add(victim), probe.Arm()); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	time.Sleep(2 * time.Second)
 	var s runq.Snapshot
 	if err := probe.Read(&s); err != nil {
 		t.Fatal(err)
-	}
-	if err := probe.Close(); err != nil {
-		t.Error(err)
 	}
 	g := s.Groups[0]
 	t.Logf("%d waits, %v, by %v, cost %+v", g.Waits, g.Wait, g.Shares, s.Cost)
@@ -50,16 +48,16 @@ func TestRunQueueProbe(t *testing.T) {
 	for _, share := range g.Shares {
 		all += share.Wait
 	}
-	paths, err := runq.Paths(root)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if all < 100*time.Millisecond {
 		t.Fatalf("waited %v of 2 s, want more than 100 ms", all)
 	}
 	id, _ := g.Shares[0].Culprit.Group()
-	if by := g.Shares[0]; paths[id] != culprit || float64(by.Wait) <= 0.9*float64(all) || by.Preemptions == 0 {
-		t.Errorf("of %v, most by %+v, which is %q, want more than 90 %% by %s", all, by, paths[id], culprit)
+	name, err := probe.Name(id)
+	if by := g.Shares[0]; err != nil || name != culprit || float64(by.Wait) <= 0.9*float64(all) || by.Preemptions == 0 {
+		t.Errorf("of %v, most by %+v, which is %q (%v), want more than 90 %% by %s", all, by, name, err, culprit)
+	}
+	if err := probe.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

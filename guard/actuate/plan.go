@@ -133,25 +133,18 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 	return cgroup.Place(placements...)
 }
 
-// below are the directories below one, parents first.
-func (h *Host) below(dir string) ([]string, error) {
-	entries, err := fs.ReadDir(h.root.FS(), dir)
-	if err != nil {
-		return nil, err
-	}
-	var all []string
-	for _, entry := range entries {
-		if !entry.IsDir() {
-			continue
+// below are the directories below one, parents first. Those that go meanwhile are left out.
+func (h *Host) below(dir string) (all []string, err error) {
+	err = fs.WalkDir(h.root.FS(), dir, func(at string, entry fs.DirEntry, err error) error {
+		if at != dir && errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
-		sub := path.Join(dir, entry.Name())
-		more, err := h.below(sub)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		if at != dir && err == nil && entry.IsDir() {
+			all = append(all, at)
 		}
-		all = append(append(all, sub), more...)
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 // originalSet is the set that a file had before anything was done.

@@ -372,19 +372,19 @@ func (l *Loop) retry(ctx context.Context, force bool) {
 		if k.now != nil {
 			a = *k.now
 		}
-		l.events = append(l.events, Event{
-			Time: l.now, Mode: l.cfg.Mode, Outcome: Failed, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
-			Action: &a, Alert: true, Text: fmt.Sprintf("%v of %s, which the kernel has refused before: %v", a.Remedy, a.Group, errs[i]),
-		})
+		l.file(Failed, a, Event{Alert: true, Text: fmt.Sprintf("%v of %s, which the kernel has refused before: %v", a.Remedy, a.Group, errs[i])})
 	}
 }
 
-// emit files an event about an escalation's step; what is set in e stays.
-func (l *Loop) emit(at *escalation, o Outcome, s *step, e Event) {
-	e.Time, e.Mode, e.Outcome, e.Victim, e.Resource = l.now, l.cfg.Mode, o, at.victim, at.resource
-	if s != nil {
-		a := s.action
-		e.Action, e.Suspect, e.Confidence, e.Evidence = &a, a.Suspect, s.confidence, s.evidence
-	}
+// emit files an event about a step; what is set in e stays.
+func (l *Loop) emit(o Outcome, s *step, e Event) {
+	e.Confidence, e.Evidence = s.confidence, s.evidence
+	l.file(o, s.action, e)
+}
+
+// file files an event about an action; what is set in e stays.
+func (l *Loop) file(o Outcome, a Action, e Event) {
+	e.Time, e.Mode, e.Outcome = l.now, l.cfg.Mode, o
+	e.Victim, e.Suspect, e.Resource, e.Action = a.Victim, a.Suspect, a.Resource, &a
 	l.events = append(l.events, e)
 }

@@ -17,24 +17,11 @@ func Diverge(victim, suspect string) (ofVictim, ofSuspect string, ok bool) {
 	if victim == "" || suspect == "" || kernel.Within(victim, suspect) || kernel.Within(suspect, victim) {
 		return "", "", false
 	}
-	common := 0
-	for i := range min(len(victim), len(suspect)) {
-		if victim[i] != suspect[i] {
-			break
-		}
-		if victim[i] == '/' {
-			common = i + 1
-		}
+	v, s, i := strings.Split(victim, "/"), strings.Split(suspect, "/"), 0
+	for v[i] == s[i] {
+		i++
 	}
-	return upTo(victim, common), upTo(suspect, common), true
-}
-
-// upTo is a path to the end of the element that starts at i.
-func upTo(name string, i int) string {
-	if end := strings.IndexByte(name[i:], '/'); end >= 0 {
-		return name[:i+end]
-	}
-	return name
+	return strings.Join(v[:i+1], "/"), strings.Join(s[:i+1], "/"), true
 }
 
 // below reports whether a glob may name groups that lie in the group.

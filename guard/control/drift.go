@@ -57,15 +57,12 @@ func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 		k.now = nil
 		changes, err = l.overrides.settle(ctx, k)
 	}
-	e := Event{
-		Time: l.now, Mode: l.cfg.Mode, Outcome: Restored, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
-		Action: &a, Changes: changes, Text: text,
-	}
 	if err != nil {
 		k.dirty = true
-		e.Outcome, e.Alert, e.Text = Failed, true, text+": "+err.Error()
+		l.file(Failed, a, Event{Changes: changes, Alert: true, Text: text + ": " + err.Error()})
+		return
 	}
-	l.events = append(l.events, e)
+	l.file(Restored, a, Event{Changes: changes, Text: text})
 }
 
 // Reapply applies again what is active, as the writer of the base values has removed the
@@ -105,7 +102,7 @@ func (l *Loop) abandon(a Action, outcome Outcome, failed, why string) {
 		if mine >= 0 {
 			v.suspect = at.steps[mine].action.Suspect
 		}
-		at.failed = append(l.current(at.failed, v), v)
+		at.failed.add(l.now, v)
 		at.steps = slices.DeleteFunc(at.steps, same)
 		if changing || len(at.steps) == 0 {
 			at.hold(l.now, at.wait)
@@ -114,8 +111,5 @@ func (l *Loop) abandon(a Action, outcome Outcome, failed, why string) {
 	if s := l.limit.action; s != nil && same(step{action: *s}) {
 		l.limit = suppressed{at: l.now, until: until}
 	}
-	l.events = append(l.events, Event{
-		Time: l.now, Mode: l.cfg.Mode, Outcome: outcome, Victim: a.Victim, Suspect: a.Suspect, Resource: a.Resource,
-		Action: &a, Alert: true, Text: why,
-	})
+	l.file(outcome, a, Event{Alert: true, Text: why})
 }

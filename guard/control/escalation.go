@@ -62,10 +62,10 @@ type escalation struct {
 	relaxed   time.Time     // of the last relaxation
 	lasted    time.Duration // from then on back to when the step had shown that it helps
 	until     time.Time     // end of the last cool-down
-	cooling   []verdict     // suspects about whom nothing helps, or may be done, whatever the remedy
+	cooling   verdicts      // suspects about whom nothing helps, or may be done, whatever the remedy
 	refused   time.Time     // of the last refusal for the rate limit
-	failed    []verdict     // remedies that did not help, until when that counts
-	helped    []verdict     // remedies that did
+	failed    verdicts      // remedies that did not help, until when that counts
+	helped    verdicts      // remedies that did
 }
 
 // step is an active action.
@@ -110,6 +110,24 @@ type verdict struct {
 	remedy  detect.Remedy
 	until   time.Time
 	why     string // for failed
+}
+
+type verdicts []verdict
+
+// add takes in a verdict, in place of one about the same; those that do not count any more go.
+func (all *verdicts) add(now time.Time, new verdict) {
+	*all = append(slices.DeleteFunc(*all, func(v verdict) bool {
+		return !now.Before(v.until) || v.suspect == new.suspect && v.remedy == new.remedy
+	}), new)
+}
+
+// about returns the verdict that counts about a suspect and remedy, or nil.
+func (all verdicts) about(now time.Time, suspect string, r detect.Remedy) *verdict {
+	i := slices.IndexFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && now.Before(v.until) })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 // Why a remedy has failed.
@@ -318,8 +336,8 @@ func (l *Loop) pop(ctx context.Context, at *escalation, why string, effect *Effe
 	s := at.steps[len(at.steps)-1]
 	at.steps = at.steps[:len(at.steps)-1]
 	changes, err := l.put(ctx, at, s.action, s.before)
-	l.emit(at, Reverted, &s, Event{Changes: changes, Effect: effect, Text: why})
-	l.report(at, &s, err)
+	l.emit(Reverted, &s, Event{Changes: changes, Effect: effect, Text: why})
+	l.report(&s, err)
 }
 
 // put replaces an escalation's action by another of the same knob, or by none.
@@ -331,9 +349,9 @@ func (l *Loop) put(ctx context.Context, at *escalation, a Action, by *Action) ([
 }
 
 // report files an error of the Actuator.
-func (l *Loop) report(at *escalation, s *step, err error) {
+func (l *Loop) report(s *step, err error) {
 	if err != nil {
-		l.emit(at, Failed, s, Event{Alert: true, Text: err.Error()})
+		l.emit(Failed, s, Event{Alert: true, Text: err.Error()})
 	}
 }
 

@@ -44,11 +44,11 @@ func (l *Loop) ensureMinimum(ctx context.Context, at *escalation) {
 		text := fmt.Sprintf("it had %.2f CPUs for %v while the host was full: its floor is %.2f", w.Use, starveFor, floor)
 		changes, err := l.overrides.set(ctx, at.owner(), fed)
 		if err != nil {
-			l.report(at, s, err)
+			l.report(s, err)
 			continue
 		}
 		s.action = fed
-		l.emit(at, Relaxed, s, Event{Changes: changes, Text: text})
+		l.emit(Relaxed, s, Event{Changes: changes, Text: text})
 	}
 }
 

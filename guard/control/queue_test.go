@@ -33,7 +33,7 @@ func (q queue) Symptom(group string, r detect.Resource) (detect.Symptom, bool) {
 // is in its way.
 func (q queue) step(loop *control.Loop) []control.Event {
 	time.Sleep(time.Second)
-	f := detect.Finding{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.8, Remedies: detect.CPU.Remedies(false)}
+	f := detect.Finding{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.8, Remedies: detect.RemediesFor(detect.CPU, false)}
 	if len(q.force) > 0 && !q.accused {
 		f = detect.Finding{Victim: victim, Resource: detect.OwnLoad, Confidence: 0.8}
 	}

@@ -11,27 +11,10 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// current are the verdicts that still count and are not about the same.
-func (l *Loop) current(all []verdict, but verdict) []verdict {
-	return slices.DeleteFunc(all, func(v verdict) bool {
-		return !l.now.Before(v.until) || v.suspect == but.suspect && v.remedy == but.remedy
-	})
-}
-
-// among returns the verdict that counts about a suspect and remedy, or nil.
-func (l *Loop) among(all []verdict, suspect string, r detect.Remedy) *verdict {
-	i := slices.IndexFunc(all, func(v verdict) bool { return v.suspect == suspect && v.remedy == r && l.now.Before(v.until) })
-	if i < 0 {
-		return nil
-	}
-	return &all[i]
-}
-
 // cool leaves a suspect alone for some time.
 func (l *Loop) cool(at *escalation, suspect string) {
-	v := verdict{suspect: suspect, until: l.now.Add(coolDown)}
-	at.cooling = append(l.current(at.cooling, v), v)
-	at.until = v.until
+	at.until = l.now.Add(coolDown)
+	at.cooling.add(l.now, verdict{suspect: suspect, until: at.until})
 	at.enter(Unresolved, l.now)
 }
 
@@ -113,7 +96,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.steps[len(at.steps)-1].undecided) {
 		return
 	}
-	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || l.among(at.cooling, f.Suspect, "") != nil {
+	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || at.cooling.about(l.now, f.Suspect, "") != nil {
 		return
 	}
 	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
@@ -145,7 +128,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 	var skipped []Skip
 	tried := len(at.steps) > 0
 	for _, name := range l.order(at, f) {
-		if v := l.among(at.failed, f.Suspect, name); v != nil {
+		if v := at.failed.about(l.now, f.Suspect, name); v != nil {
 			skipped, tried = append(skipped, Skip{name, v.why}), true
 			continue
 		}
@@ -268,7 +251,7 @@ func (l *Loop) remedy(name detect.Remedy) *Remedy { return find(l.cfg.Remedies, 
 func (l *Loop) order(at *escalation, f *detect.Finding) []detect.Remedy {
 	order := slices.Clone(f.Remedies)
 	slices.SortStableFunc(order, func(a, b detect.Remedy) int {
-		return rank(l.among(at.helped, f.Suspect, a) != nil) - rank(l.among(at.helped, f.Suspect, b) != nil)
+		return rank(at.helped.about(l.now, f.Suspect, a) != nil) - rank(at.helped.about(l.now, f.Suspect, b) != nil)
 	})
 	return order
 }
@@ -286,15 +269,14 @@ func (l *Loop) take(ctx context.Context, at *escalation, s step, skipped []Skip)
 	if !l.bucket.take(l.now) {
 		if l.now.Sub(at.refused) >= time.Minute {
 			at.refused = l.now
-			l.emit(at, Refused, &s, Event{Alert: true, Text: fmt.Sprintf("more than %d actions a minute", l.cfg.PerMinute)})
+			l.emit(Refused, &s, Event{Alert: true, Text: fmt.Sprintf("more than %d actions a minute", l.cfg.PerMinute)})
 		}
 		return false, false
 	}
 	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	if err != nil {
-		v := verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(coolDown), why: notApplied}
-		at.failed = append(l.current(at.failed, v), v)
-		l.report(at, &s, err)
+		at.failed.add(l.now, verdict{suspect: s.action.Suspect, remedy: s.action.Remedy, until: l.now.Add(coolDown), why: notApplied})
+		l.report(&s, err)
 		return false, !l.overrides.pendingAt(s.action.Group)
 	}
 	if !at.relaxed.IsZero() {
@@ -308,11 +290,11 @@ func (l *Loop) take(ctx context.Context, at *escalation, s step, skipped []Skip)
 	s.at = l.cfg.Now()
 	at.steps = append(at.steps, s)
 	if l.cfg.Mode == Preview {
-		l.emit(at, WouldApply, &s, Event{Changes: changes, Skipped: skipped})
+		l.emit(WouldApply, &s, Event{Changes: changes, Skipped: skipped})
 		at.hold(l.now, at.wait)
 		return true, false
 	}
-	l.emit(at, Applied, &s, Event{Changes: changes, Skipped: skipped})
+	l.emit(Applied, &s, Event{Changes: changes, Skipped: skipped})
 	at.enter(Verifying, l.now)
 	return true, false
 }

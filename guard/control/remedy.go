@@ -15,8 +15,7 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// Remedy is something that the loop does about a finding: a value, and a file of its
-// own. Name, Knobs and Propose are needed; the zero values of the others work.
+// Remedy is something that the loop does about a finding: a value in remedies.go. Name, Knobs and Propose are needed; the zero values of the others work.
 type Remedy struct {
 	Name detect.Remedy
 	// Knobs names the settings that it changes, rows of the table in kernel/knob: where two

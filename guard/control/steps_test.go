@@ -64,7 +64,7 @@ func (p *paper) findings() []detect.Finding {
 	for _, c := range p.cases {
 		if s, _ := p.Symptom(c.victim, c.resource); s.Strength >= 1 {
 			all = append(all, detect.Finding{
-				Victim: c.victim, Suspect: c.suspect, Resource: c.resource, Confidence: 0.8, Remedies: c.resource.Remedies(c.suspect == ""),
+				Victim: c.victim, Suspect: c.suspect, Resource: c.resource, Confidence: 0.8, Remedies: detect.RemediesFor(c.resource, c.suspect == ""),
 			})
 		}
 	}

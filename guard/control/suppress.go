@@ -163,7 +163,7 @@ func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Actio
 		if l.limit.action != nil {
 			present = cpusOf(l.limit.action.Limits)
 		}
-		a := Action{Remedy: detect.HeadroomCap, Group: s.Group, Limits: quota(s.Quota(limit, present, n))}
+		a := Action{Remedy: detect.HeadroomCap, Group: s.Group, Resource: detect.CPU, Limits: quota(s.Quota(limit, present, n))}
 		return a, l.limit.action == nil || !same(&a, l.limit.action)
 	}
 	have := group.CPUs
@@ -178,24 +178,24 @@ func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Actio
 	if present == want {
 		return Action{}, false
 	}
-	a := Action{Remedy: detect.ShrinkCPUs, Group: s.Group}
+	a := Action{Remedy: detect.ShrinkCPUs, Group: s.Group, Resource: detect.CPU}
 	a.Limits.CPUs = choose(l.cfg.Machine, have, cpuset.Set{}, want)
 	return a, true
 }
 
 func (l *Loop) setSuppression(ctx context.Context, a Action, why string) {
 	changes, err := l.overrides.set(ctx, suppressionOwner, a)
-	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Applied, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
+	outcome := Applied
 	switch {
 	case err != nil:
-		e.Outcome, e.Text = Failed, err.Error()
+		outcome, why = Failed, err.Error()
 	case l.cfg.Mode == Preview:
-		e.Outcome = WouldApply
+		outcome = WouldApply
 	}
 	if err == nil {
 		l.limit.action = &a
 	}
-	l.events = append(l.events, e)
+	l.file(outcome, a, Event{Changes: changes, Text: why})
 }
 
 func (l *Loop) releaseSuppression(ctx context.Context, why string) {
@@ -204,10 +204,10 @@ func (l *Loop) releaseSuppression(ctx context.Context, why string) {
 	}
 	a := *l.limit.action
 	changes, err := l.overrides.unset(ctx, suppressionOwner, a)
-	e := Event{Time: l.now, Mode: l.cfg.Mode, Outcome: Reverted, Resource: detect.CPU, Action: &a, Changes: changes, Text: why}
+	outcome := Reverted
 	if err != nil {
-		e.Outcome, e.Text = Failed, err.Error()
+		outcome, why = Failed, err.Error()
 	}
 	l.limit = suppressed{at: l.limit.at}
-	l.events = append(l.events, e)
+	l.file(outcome, a, Event{Changes: changes, Text: why})
 }

@@ -99,7 +99,7 @@ func (h *hazy) verdict(t *testing.T, window time.Duration) (first, last string, 
 	}
 	in := control.Input{
 		Symptoms:  h,
-		Findings:  []detect.Finding{{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.5, Remedies: detect.CPU.Remedies(false)}},
+		Findings:  []detect.Finding{{Victim: victim, Suspect: "pods/batch", Resource: detect.CPU, Confidence: 0.5, Remedies: detect.RemediesFor(detect.CPU, false)}},
 		Workloads: []control.Workload{{Group: victim, Class: place.LS, Use: 0.2}, {Group: "pods/batch", Class: place.BE, Use: 1}},
 		Host:      control.Host{CPUs: cpuset.MustParse("0-1"), Use: 2},
 	}

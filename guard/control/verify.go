@@ -68,10 +68,9 @@ func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 	effect := l.effect(at, last)
 	switch said {
 	case helps:
-		v := verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, until: l.now.Add(l.maxHold())}
 		last.proven = l.now
-		l.emit(at, Kept, last, Event{Effect: effect, Text: l.remains(at, effect)})
-		at.helped = append(l.current(at.helped, v), v)
+		l.emit(Kept, last, Event{Effect: effect, Text: l.remains(at, effect)})
+		at.helped.add(l.now, verdict{suspect: last.action.Suspect, remedy: last.action.Remedy, until: l.now.Add(l.maxHold())})
 		at.hold(l.now, at.wait)
 	case fails:
 		l.blame(at, &last.action)
@@ -80,7 +79,7 @@ func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 	case unclear:
 		last.undecided, last.held = true, at.seen.delay
 		at.hold(l.now, at.wait)
-		l.emit(at, Undecided, last, Event{Effect: effect, Text: fmt.Sprintf("it stays active; next trial in %v", at.wait)})
+		l.emit(Undecided, last, Event{Effect: effect, Text: fmt.Sprintf("it stays active; next trial in %v", at.wait)})
 	}
 }
 
@@ -148,8 +147,7 @@ func (l *Loop) failAfter() int { return max(l.verifyWindows(), int(failWithin/l.
 
 // blame notes that an action did not help.
 func (l *Loop) blame(at *escalation, a *Action) {
-	v := verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(coolDown), why: noHelp}
-	at.failed = append(l.current(at.failed, v), v)
+	at.failed.add(l.now, verdict{suspect: a.Suspect, remedy: a.Remedy, until: l.now.Add(coolDown), why: noHelp})
 }
 
 func (k *look) count(strength float64, hit bool) {
@@ -248,9 +246,9 @@ func (l *Loop) relax(ctx context.Context, at *escalation) {
 		at.steps = append(at.steps, weaker)
 	}
 	at.relaxed, at.lasted = l.now, l.now.Sub(last.proven)
-	l.emit(at, OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
+	l.emit(OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
 	if err != nil {
-		l.report(at, &last, err)
+		l.report(&last, err)
 		at.hold(l.now, next)
 		return
 	}
@@ -271,7 +269,7 @@ func (l *Loop) forget(ctx context.Context, at *escalation) {
 	for i := len(at.steps) - 1; i >= 0; i-- {
 		s := at.steps[i]
 		_, _ = l.overrides.unset(ctx, at.owner(), s.action) // nothing is written
-		l.emit(at, Relaxed, &s, Event{Text: "no finding any more"})
+		l.emit(Relaxed, &s, Event{Text: "no finding any more"})
 	}
 	at.steps = nil
 	at.hold(l.now, 0)
@@ -293,7 +291,7 @@ func (l *Loop) judgeTrial(ctx context.Context, at *escalation, s detect.Symptom)
 	most := lookBack/2 + 1
 	switch {
 	case at.seen.hits >= most:
-		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: l.toWhat(&t.step, t.to)})
+		l.emit(Relaxed, &t.step, Event{Effect: effect, Text: l.toWhat(&t.step, t.to)})
 		at.hold(l.now, next)
 	case at.seen.windows-at.seen.hits >= most:
 		l.restore(ctx, at, effect)
@@ -331,7 +329,7 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 		if effect.After >= 1 { // else the suspect may be gone
 			l.blame(at, &t.step.action)
 		}
-		l.emit(at, Relaxed, &t.step, Event{Effect: effect, Text: "the victim is no worse without it"})
+		l.emit(Relaxed, &t.step, Event{Effect: effect, Text: "the victim is no worse without it"})
 		at.hold(l.now, next)
 	}
 }
@@ -342,7 +340,7 @@ func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect) {
 	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.maxHold())
 	if err != nil {
-		l.report(at, &s, err)
+		l.report(&s, err)
 		at.hold(l.now, at.wait)
 		return
 	}
@@ -354,7 +352,7 @@ func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect) {
 		s.delay = d
 	}
 	at.steps = append(at.steps, s)
-	l.emit(at, Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
+	l.emit(Restored, &s, Event{Changes: changes, Effect: effect, Text: fmt.Sprintf("next trial in %v", at.wait)})
 	at.trial = nil
 	at.enter(Verifying, l.now)
 }

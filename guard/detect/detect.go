@@ -73,7 +73,7 @@ func (c Config) Validate() error {
 // Workload is a control group that the host is shared between. Groups below it
 // are part of it.
 type Workload struct {
-	// Group is its path as in watch.Subject.
+	// Group is its path as in watch.Subject, or the name of a program (Name).
 	Group string
 	// CPUs are those it may run on; empty is all.
 	CPUs cpuset.Set
@@ -197,7 +197,7 @@ func (d *Detector) Forget(group string) {
 // quantity in the order of time. One that is not later than the last, or not a
 // finite number from zero on, counts as missing; others are ignored.
 func (d *Detector) Observe(samples []watch.Sample) {
-	var of string // those of a group come one after the other
+	var of watch.Subject // those of a group come one after the other
 	var w *workload
 	for i := range samples {
 		s := &samples[i]
@@ -207,10 +207,10 @@ func (d *Detector) Observe(samples []watch.Sample) {
 		switch s.Subject.Scope {
 		case watch.Host:
 			d.host.add(s, s.By)
-		case watch.Group:
-			if s.Subject.Name != of {
-				of = s.Subject.Name
-				w = d.byGroup[of]
+		case watch.Group, watch.Process:
+			if s.Subject.Name != of.Name || s.Subject.Scope != of.Scope {
+				of = s.Subject
+				w = d.byGroup[Name(of)]
 			}
 			if w != nil {
 				w.add(s, d.owner(s.By))
@@ -342,11 +342,11 @@ func (w *workload) findings(to []Finding) []Finding {
 		}
 		if suspect != h.last.suspect {
 			f.Evidence = slices.DeleteFunc(f.Evidence, func(e Evidence) bool {
-				return e.Subject.Name != w.Group && e.Subject.Scope != watch.Host
+				return Name(e.Subject) != w.Group && e.Subject.Scope != watch.Host
 			})
 		}
-		if suspect != Outside {
-			f.Remedies = f.Resource.Remedies(h.last.own)
+		if !InNoGroup(suspect) {
+			f.Remedies = RemediesFor(f.Resource, h.last.own)
 		}
 		if by := f.Resource; suspect == "" && !h.last.own && (by == CPU || by == Memory || by == IO) {
 			untold = append(untold, f)

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"slices"
 
 	"berth.dev/berth/watch"
 )
@@ -79,7 +80,7 @@ func (w *workload) evidence(of ...Signal) []Evidence {
 
 // fact is evidence by a signal of the workload that reached a fixed share.
 func (w *workload) fact(s Signal, threshold float64) Evidence {
-	subject := watch.Subject{Scope: watch.Group, Name: w.Group}
+	subject := subjectOf(w.Group)
 	if s == StealShare || s == DomainBandwidth {
 		subject = watch.Subject{}
 	}
@@ -104,6 +105,24 @@ type Gap struct {
 	Missing  []Signal `json:"missing"`
 }
 
+// silentWithout are signals that are missing also while nothing happens which they could
+// tell of. Where what they are made of is told, they are no gap.
+var silentWithout = map[Signal][]watch.Quantity{
+	RunQueueP99: {watch.Queued}, ForeignQueued: {watch.Queued}, IdleQueued: {watch.Queued}, OwnIO: {watch.IORead},
+	CPI: {watch.Cycles, watch.Instructions}, Clock: {watch.Cycles, watch.Instructions}, MPKI: {watch.LLCMisses, watch.Instructions},
+}
+
+// silent says whether a signal is missing only as there is nothing to tell.
+func (w *workload) silent(s Signal) bool {
+	of := silentWithout[s]
+	for _, q := range of {
+		if !slices.ContainsFunc(w.all, func(at meter) bool { return at.quantity == q && !math.IsNaN(at.level(w.from, w.to)) }) {
+			return false
+		}
+	}
+	return len(of) > 0
+}
+
 // Gaps returns what the last window could not tell about a workload.
 func (d *Detector) Gaps(group string) []Gap {
 	w := d.byGroup[group]
@@ -112,7 +131,7 @@ func (d *Detector) Gaps(group string) []Gap {
 	}
 	var gaps []Gap
 	for _, r := range Resources() {
-		if missing := w.missing(resourceInfos[r].useful...); len(missing) > 0 {
+		if missing := slices.DeleteFunc(w.missing(resourceInfos[r].useful...), w.silent); len(missing) > 0 {
 			gaps = append(gaps, Gap{r, missing})
 		}
 	}
@@ -198,8 +217,7 @@ func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 
 // against is evidence about a suspect.
 func (w *workload) against(suspect string, s Signal, value, threshold float64) Evidence {
-	subject := watch.Subject{Scope: watch.Group, Name: suspect}
-	return Evidence{Subject: subject, Signal: s, Value: value, Threshold: threshold, From: w.from, To: w.to}
+	return Evidence{Subject: subjectOf(suspect), Signal: s, Value: value, Threshold: threshold, From: w.from, To: w.to}
 }
 
 // ownWaits says that the workload waits for a CPU as it always does, however long that

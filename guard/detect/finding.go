@@ -11,6 +11,31 @@ import (
 // root group, are to blame. There is no neighbour to act on then.
 const Outside = "/"
 
+// program begins the name of a workload that is the processes of one program in no group
+// of their own.
+const program = "process "
+
+// Name is what a workload is called whose samples have a subject: a group by its path, the
+// processes of a program "process nginx".
+func Name(s watch.Subject) string {
+	if s.Scope == watch.Process {
+		return program + s.Name
+	}
+	return s.Name
+}
+
+// InNoGroup says whether a suspect is processes in no group of their own: there is no
+// neighbour to act on then.
+func InNoGroup(suspect string) bool { return suspect == Outside || strings.HasPrefix(suspect, program) }
+
+// subjectOf is what a workload with a name is.
+func subjectOf(name string) watch.Subject {
+	if comm, ok := strings.CutPrefix(name, program); ok {
+		return watch.Subject{Scope: watch.Process, Name: comm}
+	}
+	return watch.Subject{Scope: watch.Group, Name: name}
+}
+
 // Finding is a claim that a workload suffers, from what, and by whom.
 type Finding struct {
 	// Time is the end of the last window looked at.
@@ -77,7 +102,7 @@ func (f Finding) String() string {
 	}
 	fmt.Fprintf(&b, "%s %s", f.Victim, lacks)
 	if f.Suspect != "" {
-		fmt.Fprintf(&b, ", because of %s", called(f.Suspect))
+		fmt.Fprintf(&b, ", because of %s", Called(f.Suspect))
 	}
 	fmt.Fprintf(&b, "\n  sure: %.0f %% (%d of %d windows", 100*f.Confidence, f.Agreeing, f.Windows)
 	if f.Suspect != "" {
@@ -91,7 +116,7 @@ func (f Finding) String() string {
 		fmt.Fprintf(&b, "  unknown: %s\n", s.Words())
 	}
 	switch {
-	case f.Suspect == Outside:
+	case InNoGroup(f.Suspect):
 		b.WriteString("  would help: to start them in a group of their own\n")
 	case len(f.Remedies) == 0:
 		b.WriteString("  would help: nothing on this host\n")
@@ -102,8 +127,8 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// called is how a suspect is named to a person.
-func called(suspect string) string {
+// Called is how a suspect is named to a person.
+func Called(suspect string) string {
 	if suspect == Outside {
 		return "processes outside of any group"
 	}
@@ -112,7 +137,7 @@ func called(suspect string) string {
 
 func about(s watch.Subject) string {
 	if s == (watch.Subject{Scope: watch.Group, Name: Outside}) {
-		return called(Outside)
+		return Called(Outside)
 	}
 	return s.String()
 }

@@ -20,7 +20,7 @@ type meter struct {
 	quantity watch.Quantity
 	part     watch.Part
 	by       string
-	series   *watch.Series
+	series   watch.Series
 	// usual is the level while nobody suffered.
 	usual Mean
 	// pending are the levels of the last windows, which are not usual yet.
@@ -66,7 +66,7 @@ func (m *meters) find(q watch.Quantity, part watch.Part, by string) *meter {
 // make adds a meter; the antagonists of long ago give way to new ones. Where there is no
 // room, only the whole includes the cost of an antagonist.
 func (m *meters) make(s *watch.Sample, by string) *meter {
-	made := meter{quantity: s.Quantity, part: s.Subject.Part, by: by, series: watch.NewSeries(s.Quantity, samples)}
+	made := meter{quantity: s.Quantity, part: s.Subject.Part, by: by, series: *watch.NewSeries(s.Quantity, samples)}
 	if _, ok := queuePart(&made, ""); m.new && !ok {
 		made.usual.N = enough // of nothing
 	}

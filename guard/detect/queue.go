@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"iter"
 	"math"
 
 	"berth.dev/berth/watch"
@@ -17,12 +18,7 @@ func (w *workload) measureQueue() {
 	use := w.value[CPUUse]
 	var level, grown [signals]float64
 	sum, net, more := 0.0, 0.0, 0.0
-	for i := range w.all {
-		at := &w.all[i]
-		part, ok := queuePart(at, w.Group)
-		if !ok {
-			continue
-		}
+	for at, part := range w.queue() {
 		v := at.level(w.from, w.to)
 		if !(v >= 0) {
 			continue
@@ -90,6 +86,17 @@ func queuePart(at *meter, group string) (Signal, bool) {
 	return 0, false
 }
 
+// queue yields the meters of the parts of the workload's wait.
+func (w *workload) queue() iter.Seq2[*meter, Signal] {
+	return func(yield func(*meter, Signal) bool) {
+		for i := range w.all {
+			if part, ok := queuePart(&w.all[i], w.Group); ok && !yield(&w.all[i], part) {
+				return
+			}
+		}
+	}
+}
+
 // usually is the level of waiting that is usual for the CPU use of the window, given
 // what is usual for the usual use; 0 where that is not known.
 func (w *workload) usually(at *meter) float64 {
@@ -118,15 +125,12 @@ func (w *workload) updateUsualQueue() {
 		return
 	}
 	w.usualUse.add(w.usualUse.clip(use))
-	for i := range w.all {
-		at := &w.all[i]
-		if _, ok := queuePart(at, w.Group); ok {
-			if v := at.level(w.from, w.to); !math.IsNaN(v) {
-				if most := at.usual.Mean + max(3*math.Sqrt(at.usual.Variance), leastWait); at.usual.learnt() {
-					v = min(v, most)
-				}
-				at.usual.add(v)
+	for at := range w.queue() {
+		if v := at.level(w.from, w.to); !math.IsNaN(v) {
+			if most := at.usual.Mean + max(3*math.Sqrt(at.usual.Variance), leastWait); at.usual.learnt() {
+				v = min(v, most)
 			}
+			at.usual.add(v)
 		}
 	}
 }
@@ -134,9 +138,7 @@ func (w *workload) updateUsualQueue() {
 // forgetQueue has the usual parts of the wait learnt anew.
 func (w *workload) forgetQueue() {
 	w.usualUse = Mean{}
-	for i := range w.all {
-		if _, ok := queuePart(&w.all[i], w.Group); ok {
-			w.all[i].usual = Mean{}
-		}
+	for at := range w.queue() {
+		at.usual = Mean{}
 	}
 }

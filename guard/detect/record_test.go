@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -250,12 +251,12 @@ func (r *recorder) record(then func()) {
 		t.Fatal(err)
 	}
 	defer waits.Close()
-	probe, err := runq.Open(runq.Options{Root: hierarchies + "/cpu", Groups: []string{"/" + r.parent + "/victim"}, MaxShare: -1})
+	probe, err := runq.Open(runq.Options{Root: hierarchies + "/cpu", MaxShare: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer probe.Close()
-	if err := probe.Arm(); err != nil {
+	if err := errors.Join(probe.Add(r.parent+"/victim"), probe.Arm()); err != nil {
 		t.Fatal(err)
 	}
 	r.began = time.Now()
@@ -322,10 +323,6 @@ func (r *recorder) queue(now watch.Time, probe *runq.Probe, to []watch.Sample) [
 	if err := probe.Read(&snapshot); err != nil {
 		r.t.Fatal(err)
 	}
-	paths, err := runq.Paths(hierarchies + "/cpu")
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	since.Since(&r.before, &snapshot)
 	r.before = snapshot
 	subject := watch.Subject{Scope: watch.Group, Name: r.parent + "/victim"}
@@ -346,7 +343,11 @@ func (r *recorder) queue(now watch.Time, probe *runq.Probe, to []watch.Sample) [
 			continue
 		}
 		name := "others"
-		if rest, ours := strings.CutPrefix(paths[id], "/"+r.parent+"/"); ours {
+		path, err := probe.Name(id)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.t.Fatal(err)
+		}
+		if rest, ours := strings.CutPrefix(path, "/"+r.parent+"/"); ours {
 			name = rest
 		}
 		wait[name] += share.Wait

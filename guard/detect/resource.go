@@ -10,7 +10,7 @@ import (
 // Resource is what a victim lacks. Their order is that in which findings about
 // one victim are listed: what is its own doing or nobody's here comes first,
 // because it explains the signals of those that follow.
-type Resource uint8
+type Resource = plain.Enum[resourceWords]
 
 // The resources.
 const (
@@ -96,21 +96,14 @@ func Resources() []Resource {
 	return all
 }
 
-// String returns the resource's name, "memory_bandwidth".
-func (r Resource) String() string { return plain.Word(resourceNames, r) }
+type resourceWords struct{}
 
-// MarshalText writes the resource's name.
-func (r Resource) MarshalText() ([]byte, error) { return plain.MarshalWord(resourceNames, r) }
+func (resourceWords) Words() []string { return resourceNames }
 
-// UnmarshalText reads the resource's name.
-func (r *Resource) UnmarshalText(text []byte) error {
-	return plain.UnmarshalWord(resourceNames, text, r)
-}
-
-// Remedies returns what would help a victim that lacks the resource, the
+// RemediesFor returns what would help a victim that lacks a resource, the
 // cheapest and easiest to revert first; nothing where nothing on this host
 // does. Own says that the victim itself is the cause.
-func (r Resource) Remedies(own bool) []Remedy {
+func RemediesFor(r Resource, own bool) []Remedy {
 	if int(r) >= resources {
 		return nil
 	}

@@ -46,12 +46,7 @@ func (d *Detector) RunDelay(group, suspect string, windows int) (RunDelay, bool)
 	d.shareUse(&r, w, suspect, from, to, use)
 	whole := w.level(watch.Queued, from, to)
 	sum, others, its, outside := 0.0, 0.0, 0.0, 0.0
-	for i := range w.all {
-		at := &w.all[i]
-		part, ok := queuePart(at, w.Group)
-		if !ok {
-			continue
-		}
+	for at, part := range w.queue() {
 		v := at.level(from, to)
 		if !(v >= 0) {
 			continue

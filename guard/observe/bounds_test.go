@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/cgroupstat"
 )
 
 // plantGroups makes groups, each with these files.
@@ -130,6 +129,34 @@ func TestCrowdedSubtree(t *testing.T) {
 	}
 }
 
+// Groups that came or went are seen by the next listing.
+func TestListsWhatChanged(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	groups := func() int {
+		t.Helper()
+		all, err := o.Groups()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	if n := groups(); n != 3 {
+		t.Fatalf("%d groups, want 3", n)
+	}
+	plantGroups(t, filepath.Join(root, cgroupDir, "b.slice"), 2, map[string]string{"cpu.stat": "usage_usec 1000\n"})
+	if n := groups(); n != 4 {
+		t.Errorf("two groups came into one of three: %d, want 4", n)
+	}
+	if err := os.RemoveAll(filepath.Join(root, cgroupDir, "b.slice/g0001")); err != nil {
+		t.Fatal(err)
+	}
+	if n := groups(); n != 3 {
+		t.Errorf("one went: %d, want 3", n)
+	}
+}
+
 // That the groups cannot be listed does not keep what is known from being read.
 func TestListFails(t *testing.T) {
 	t.Parallel()
@@ -220,18 +247,10 @@ func leftOut(t *testing.T, root string) {
 // What the probe tells of a group in a crowded subtree is the subtree's.
 func TestFold(t *testing.T) {
 	t.Parallel()
-	n, err := Open(Config{Root: plant(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	n.queue = newQueue(&fakeProbe{}, filepath.Join(n.cfg.Root, cgroupDir))
-	n.crowds = []cgroupstat.Crowd{{Path: "crowd"}}
-	if err := n.Arm(true); err != nil {
-		t.Fatal(err)
-	}
+	q := newQueue(&fakeProbe{}, filepath.Join(plant(t), cgroupDir))
+	q.crowded = []string{"crowd"}
 	for path, want := range map[string]string{"/crowd/g0001": "crowd", "/b.slice": "b.slice", "/crowded/none": Ended} {
-		if got := n.queue.culprit(path); got != want {
+		if got := q.culprit(path); got != want {
 			t.Errorf("%s counts as %s, want %s", path, got, want)
 		}
 	}

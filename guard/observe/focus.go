@@ -34,13 +34,17 @@ func (o *Observer) Focus(groups []string) error {
 		o.focus[group].Retry()
 	}
 	if o.hostwide == nil && len(groups) > 0 {
-		o.hostwide = o.site.Open("", cpuset.Set{}, Sources(OfHost, o.cfg.Sources...))
-		o.hostwide.Retry()
+		o.openHostwide()
 	}
-	if o.cfg.Probe && len(groups) > 0 || o.armed {
+	if o.cfg.Probe && len(groups)+len(o.programs) > 0 || o.armed {
 		o.arm(groups)
 	}
 	return nil
+}
+
+func (o *Observer) openHostwide() {
+	o.hostwide = o.site.Open("", cpuset.Set{}, Sources(OfHost, o.cfg.Sources...))
+	o.hostwide.Retry()
 }
 
 // unfocus closes what is open of a group in focus alone.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,16 +29,15 @@ func (o *Observer) Groups() ([]string, error) {
 }
 
 func (o *Observer) list() ([]string, error) {
-	listing, err := cgroupstat.List(o.site.Tree, o.cfg.Bounds)
+	groups, err := o.tree.Groups()
 	if err != nil {
 		return nil, err
 	}
-	o.crowds = listing.Crowds
 	if o.queue != nil {
 		o.queue.crowded = o.Crowded()
 	}
 	// What a group without processes costs is a waste, however many there are.
-	return slices.DeleteFunc(listing.Groups, func(group string) bool {
+	return slices.DeleteFunc(groups, func(group string) bool {
 		return !o.groups[group] && !cgroupstat.Populated(filepath.Join(o.site.Tree, group))
 	}), nil
 }
@@ -45,8 +45,10 @@ func (o *Observer) list() ([]string, error) {
 // Crowded are the subtrees of other users that are read as one group each, as the last
 // look found them.
 func (o *Observer) Crowded() (groups []string) {
-	for _, c := range o.crowds {
-		groups = append(groups, c.Path)
+	for _, c := range o.tree.Crowds() {
+		if !c.Changes {
+			groups = append(groups, c.Path)
+		}
 	}
 	return groups
 }
@@ -85,6 +87,15 @@ func (o *Observer) GroupOf(pid int) (string, error) {
 		}
 	}
 	return strings.Trim(group, "/"), nil
+}
+
+// OwnGroup is the group of this process, "" if it is the root or not known.
+func (o *Observer) OwnGroup() string {
+	group, err := o.GroupOf(os.Getpid())
+	if err != nil {
+		return ""
+	}
+	return group
 }
 
 // Path returns the group of a directory, which is relative to the root.

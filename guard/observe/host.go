@@ -24,17 +24,11 @@ type openPressure struct {
 	quantity watch.Quantity
 }
 
-type pressureFile struct {
-	name     string
-	file     string
+// pressures are the resources that have a file of their pressure.
+var pressures = []struct {
+	resource string
 	quantity watch.Quantity
-}
-
-func pressures() []pressureFile {
-	return []pressureFile{
-		{"cpu pressure", "proc/pressure/cpu", watch.CPUSome}, {"memory pressure", "proc/pressure/memory", watch.MemorySome}, {"io pressure", "proc/pressure/io", watch.IOSome},
-	}
-}
+}{{"cpu", watch.CPUSome}, {"memory", watch.MemorySome}, {"io", watch.IOSome}}
 
 func openHost(root string) (hostFiles, error) {
 	var h hostFiles
@@ -42,8 +36,8 @@ func openHost(root string) (hostFiles, error) {
 	if h.stat, err = kernel.OpenFile(filepath.Join(root, "proc/stat")); err != nil {
 		return h, fmt.Errorf("cpu times: %w", err)
 	}
-	for _, p := range pressures() {
-		if f, err := kernel.OpenFile(filepath.Join(root, p.file)); err == nil {
+	for _, p := range pressures {
+		if f, err := kernel.OpenFile(filepath.Join(root, "proc/pressure", p.resource)); err == nil {
 			h.pressures = append(h.pressures, openPressure{f, p.quantity})
 		}
 	}
@@ -73,7 +67,7 @@ func (h *hostFiles) read(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 			continue
 		}
 		if p, err := proc.ParsePressure(text); err == nil && p.HasSome {
-			add(f.quantity, watch.Part{}, p.Some.Total.Seconds())
+			add(f.quantity, watch.Part{}, p.Some.Seconds())
 		}
 	}
 	return to, nil

@@ -18,7 +18,9 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"slices"
 	"syscall"
+	"time"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -29,8 +31,13 @@ import (
 // MaxFocus is how many groups can be in focus.
 const MaxFocus = 8
 
-// rescan is the time between two looks for new groups.
-const rescan = 5 * watch.Second
+const (
+	// rescan is the time between two looks for new groups.
+	rescan = 5 * watch.Second
+	// relist is the time between two listings of a tree in which no group was seen to come
+	// or go.
+	relist = time.Minute
+)
 
 // Config says what to observe. Its zero value works.
 type Config struct {
@@ -41,6 +48,8 @@ type Config struct {
 	Probe bool
 	// Bounds are those of subtrees of other users.
 	Bounds cgroupstat.Bounds
+	// Programs has what the processes of the root group do read, by program.
+	Programs bool
 	// Sources are read beside those of this package.
 	Sources []Source
 }
@@ -61,17 +70,18 @@ type Observer struct {
 	stalls  [3]stall
 	closely map[string]bool // nil before Closely: all are
 	groups  map[string]bool // that are read
-	leaves  []string        // as the last tick found them, until they are asked for
+	tree    *cgroupstat.Watcher
+	leaves  []string // as the last tick found them, until they are asked for
 	scanned watch.Time
 	ticks   int
 	last    watch.Time
 
-	crowds []cgroupstat.Crowd    // subtrees that are read as one group
-	left   int                   // groups for which there are no descriptors
-	told   map[string]watch.Time // when it was told that not all groups are read, and why
+	left int                   // groups for which there are no descriptors
+	told map[string]watch.Time // when it was told that not all groups are read, and why
 
 	focus    map[string]*Readers // by group
-	hostwide *Readers            // of the host, nil until a group is in focus
+	programs []string            // in focus
+	hostwide *Readers            // of the host, nil until a group is in focus or Sources has one
 
 	queue   *queue     // nil until it is armed
 	noRun   error      // why it is not
@@ -83,6 +93,9 @@ type Observer struct {
 // kernel.NotSupportedError.
 func Open(c Config) (*Observer, error) {
 	c.Root = cmp.Or(c.Root, "/")
+	if c.Programs {
+		c.Sources = append(slices.Clone(c.Sources), programSource())
+	}
 	root, err := kernel.Open(c.Root)
 	if err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
@@ -118,6 +131,9 @@ func Open(c Config) (*Observer, error) {
 	if o.files, err = openHost(c.Root); err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
 	}
+	if o.tree, err = cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Root: o.site.Tree, Rescan: relist, Bounds: c.Bounds}); err != nil {
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), o.files.close())
+	}
 	return o, nil
 }
 
@@ -138,6 +154,9 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	for _, group := range sortedKeys(o.focus) {
 		to = o.focus[group].Read(now, to)
 	}
+	if o.hostwide == nil && slices.ContainsFunc(o.cfg.Sources, func(s Source) bool { return s.Of == OfHost }) {
+		o.openHostwide()
+	}
 	if o.hostwide != nil {
 		to = o.hostwide.Read(now, to)
 	}
@@ -157,33 +176,27 @@ func (o *Observer) scan() error {
 		return err // those that are known are read on
 	}
 	o.leaves = leaves
-	wanted := map[string]bool{}
-	for group := range o.focus {
-		wanted[group] = true
-	}
-	for group := range o.closely {
-		wanted[group] = true
-	}
-	for _, group := range leaves {
-		wanted[group] = true
+	wanted := func(group string) bool {
+		_, leaf := slices.BinarySearch(leaves, group)
+		return leaf || o.closely[group] || o.focus[group] != nil
 	}
 	var errs []error
 	for group := range o.groups {
-		if !wanted[group] {
+		if !wanted(group) {
 			errs = append(errs, o.remove(group))
 		}
 	}
 	for group := range o.sets {
-		if !wanted[group] {
+		if !wanted(group) {
 			errs = append(errs, o.closeSet(group))
 		}
 	}
+	missing := slices.Concat(leaves, slices.Collect(maps.Keys(o.closely)), slices.Collect(maps.Keys(o.focus)))
+	missing = slices.DeleteFunc(missing, func(group string) bool { return o.groups[group] })
+	slices.Sort(missing)
 	o.left = 0
 	var added []string
-	for _, group := range sortedKeys(wanted) {
-		if o.groups[group] {
-			continue
-		}
+	for _, group := range slices.Compact(missing) {
 		if o.left > 0 { // there is no room for this one either
 			o.left++
 			continue
@@ -223,8 +236,10 @@ func (o *Observer) tell(now watch.Time) error {
 		}
 	}
 	maps.DeleteFunc(o.told, func(_ string, at watch.Time) bool { return now-at >= again })
-	for _, c := range o.crowds {
-		say(c.Path, errors.New(c.String()))
+	for _, c := range o.tree.Crowds() {
+		if !c.Changes {
+			say(c.Path, errors.New(c.String()))
+		}
 	}
 	if o.left > 0 {
 		say("", fmt.Errorf("%d of %d groups are left out: %w; raise the limit of open files (LimitNOFILE)",
@@ -257,7 +272,7 @@ func ignoreGone(err error) error {
 
 // Close ends all reading and detaches the probe.
 func (o *Observer) Close() error {
-	errs := []error{o.files.close(), o.stats.Close()}
+	errs := []error{o.files.close(), o.stats.Close(), o.tree.Close()}
 	for group := range o.sets {
 		errs = append(errs, o.closeSet(group))
 	}

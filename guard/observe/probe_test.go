@@ -98,7 +98,8 @@ func TestArm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := c.probe
-			o := &Observer{queue: newQueue(&p, "")}
+			o := open(t, plant(t))
+			o.queue = newQueue(&p, "")
 			o.arm([]string{"a", "b", "c"})
 			if o.noRun != nil || !p.armed || !slices.Equal(p.watched, c.want) {
 				t.Errorf("armed %v, watches %v, want %v; %v", p.armed, p.watched, c.want, o.noRun)

@@ -81,6 +81,11 @@ func (o *Observer) arm(groups []string) {
 	}
 	o.queue.crowded = o.Crowded()
 	o.queue.watch(groups, o.last)
+	for _, name := range o.programs {
+		if err := o.queue.probe.Add(runq.ProgramPath(name)); err != nil {
+			o.queue.news = append(o.queue.news, fmt.Errorf("run-queue probe: %w", err))
+		}
+	}
 	if err := o.queue.probe.Arm(); err != nil {
 		o.noRun = errors.Join(err, o.queue.close())
 		o.queue = nil
@@ -142,7 +147,11 @@ func openQueue(o *Observer) (*queue, error) {
 	if err := o.probeAvailable(); err != nil {
 		return nil, err
 	}
-	probe, err := runq.Open(runq.Options{Root: o.cpuTree, Room: MaxFocus})
+	room := MaxFocus
+	if o.cfg.Programs {
+		room *= 2
+	}
+	probe, err := runq.Open(runq.Options{Root: o.cpuTree, Room: room})
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +215,9 @@ func (q *queue) renew(path string, now watch.Time) {
 }
 
 func subject(path string) watch.Subject {
+	if name, ok := runq.Program(path); ok {
+		return watch.Subject{Scope: watch.Process, Name: name}
+	}
 	return watch.Subject{Scope: watch.Group, Name: strings.TrimPrefix(path, "/")}
 }
 
@@ -312,8 +324,11 @@ func waitOf(waits map[string]*wait, name string, now watch.Time) (as string, isN
 
 // culprit is a group's name in samples: groups below one in focus are part of it, those
 // in a crowded subtree part of that, and one that has ended counts as the closest group
-// above it that is still there. "/" is the root group.
+// above it that is still there. "/" is the root group, "process nginx" a program of it.
 func (q *queue) culprit(path string) string {
+	if _, ok := runq.Program(path); ok {
+		return subject(path).String()
+	}
 	switch path {
 	case "":
 		return Others // not looked up yet

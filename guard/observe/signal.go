@@ -111,9 +111,9 @@ func (o *Observer) hostSignals() []Signal {
 		}
 		return err
 	}))}
-	for _, p := range pressures() {
-		all = append(all, Signal{Name: p.name, Of: "host"}.with(measure(func() error {
-			_, err := proc.ReadPressure(o.host, p.file)
+	for _, p := range pressures {
+		all = append(all, Signal{Name: p.resource + " pressure", Of: "host"}.with(measure(func() error {
+			_, err := proc.ReadPressure(o.host, "proc/pressure/"+p.resource)
 			return err
 		})))
 	}

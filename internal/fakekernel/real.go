@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -28,7 +29,7 @@ const hostWait = 5 * time.Minute
 // may until it ends. Tests of all packages of one user take the same lock, in this process
 // and in others. A test that waited for 5 minutes is skipped. A test calls LockHost once,
 // after t.Parallel, and before it makes its groups: they are removed before the lock is
-// given back.
+// given back. Its subtests are not parallel: they would wait for those who wait for it.
 func LockHost(t testing.TB, use Use) {
 	t.Helper()
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-%d", os.Getuid()))
@@ -60,4 +61,23 @@ func flock(t testing.TB, name string, use Use, until time.Time) *os.File {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// Shell returns a copy of bash under a name of its own: a process of it has that name. A
+// test without bash is skipped.
+func Shell(t testing.TB, name string) (path string) {
+	t.Helper()
+	shell, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	text, err := os.ReadFile(shell)
+	path = filepath.Join(t.TempDir(), name)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -90,12 +90,7 @@ func Words(t reflect.Type) (words []any) {
 		return nil
 	}
 	for i := range 64 {
-		v := reflect.New(t).Elem()
-		if t.Kind() == reflect.Int {
-			v.SetInt(int64(i))
-		} else {
-			v.SetUint(uint64(i))
-		}
+		v := reflect.ValueOf(i).Convert(t)
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		back := reflect.New(t)
 		if err == nil && back.Interface().(encoding.TextUnmarshaler).UnmarshalText(text) == nil && back.Elem().Equal(v) {

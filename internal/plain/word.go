@@ -25,12 +25,13 @@ func MarshalWord[T Integer](words []string, i T) ([]byte, error) {
 	return []byte(words[i]), nil
 }
 
-// UnmarshalWord finds the integer that has the word. The error lists the words.
+// UnmarshalWord finds the integer that has the word, in any case. The error lists the
+// words, and the nearest.
 func UnmarshalWord[T Integer](words []string, text []byte, to *T) error {
-	i := slices.Index(words, string(text))
+	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, string(text)) })
 	if i < 0 {
 		known := slices.DeleteFunc(slices.Clone(words), func(word string) bool { return word == "" })
-		return fmt.Errorf("%q is not one of %s", text, strings.Join(known, ", "))
+		return fmt.Errorf("%q is not one of %s%s", text, strings.Join(known, ", "), Near(string(text), known))
 	}
 	*to = T(i)
 	return nil

@@ -6,6 +6,7 @@
 package strictyaml
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"berth.dev/berth/internal/plain"
 )
 
 // Error is one thing that is wrong with a document.
@@ -298,35 +301,5 @@ func (d *decoder) plain(n *yaml.Node, field string) any {
 // Nearest returns a hint that name may stand for one of known: `; did you mean
 // "x"?`, or which there are if none is near.
 func Nearest(name string, known []string) string {
-	best, least := "", 1+max(len(name)/3, min(2, len(name)/2))
-	for _, k := range known {
-		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
-			best, least = k, d
-		}
-	}
-	if best != "" {
-		return fmt.Sprintf("; did you mean %q?", best)
-	}
-	return "; there are: " + strings.Join(known, ", ")
-}
-
-// distance is the number of characters to insert, delete or replace to make one
-// text the other (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	return cmp.Or(plain.Near(name, known), "; there are: "+strings.Join(known, ", "))
 }

@@ -107,13 +107,21 @@ type IOMax struct {
 	WriteIOPS int64  `json:"writeIOPS,omitzero"` // operations per second
 }
 
+// limitKnobs are the rows of the fields of Limits; nil for one that is no row.
+var limitKnobs = func() (rows []*knob.Knob) {
+	for field := range reflect.TypeFor[Limits]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		rows = append(rows, knob.Find(name))
+	}
+	return rows
+}()
+
 // Settings returns the limits as values of the knob table.
 func (l Limits) Settings() knob.Settings {
 	settings := knob.Settings{}
-	fields := reflect.ValueOf(l)
-	for i := range fields.NumField() {
-		name, _, _ := strings.Cut(fields.Type().Field(i).Tag.Get("json"), ",")
-		if k := knob.Find(name); k != nil && !fields.Field(i).IsZero() {
+	fields := reflect.ValueOf(&l).Elem()
+	for i, k := range limitKnobs {
+		if k != nil && !fields.Field(i).IsZero() {
 			settings[knob.ID{Knob: k}] = value(k, fields.Field(i).Interface())
 		}
 	}

@@ -28,7 +28,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(state)
+	fmt.Println(state.Policy)
 	if err := undo(); err != nil {
 		fmt.Println(err)
 	}

@@ -56,8 +56,9 @@ type Files struct {
 	// patience is how long the kernel's file may take to follow.
 	patience time.Duration
 
-	mu  sync.Mutex
-	bus Bus // nil until it is needed
+	mu   sync.Mutex
+	bus  Bus      // nil until it is needed
+	bare sync.Map // groups whose controller went when Berth wrote the default of one of its files
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
@@ -70,45 +71,32 @@ func New(files kernel.Files, dial func(context.Context) (Bus, error)) *Files {
 // values of its units' groups are written through it.
 func Open(dir string) (*kernel.Root, error) {
 	root, err := kernel.Open(dir)
-	if err != nil || path.Clean(dir) != "/" || Running(root.FS()) != nil {
+	if err != nil || path.Clean(dir) != "/" || !running(root.FS()) {
 		return root, err
 	}
-	dial := dialSystem
+	dial := sd.NewSystemdConnectionContext
 	if os.Geteuid() != 0 {
 		// Without a manager of her own, none of a user's groups can be a unit's.
 		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/systemd/private"); err != nil {
 			return root, nil
 		}
-		dial = dialUser
+		dial = sd.NewUserConnectionContext
 	}
-	root.Files = New(root.Files, dial)
+	root.Files = New(root.Files, func(ctx context.Context) (Bus, error) {
+		conn, err := dial(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("connect to systemd: %w", err)
+		}
+		return conn, nil
+	})
 	return root, nil
 }
 
-// Running returns a kernel.NotSupportedError unless systemd runs (sd_booted(3))
-// and has control groups in v2.
-func Running(fsys fs.FS) error {
-	const feature, remedy = "properties of units", "none needed: files of groups are written directly"
-	if _, err := fs.Stat(fsys, "run/systemd/system"); err != nil {
-		return &kernel.NotSupportedError{Feature: feature, Reason: "systemd does not run", Remedy: remedy}
-	}
-	if _, err := fs.Stat(fsys, mount+"/cgroup.controllers"); err != nil {
-		return &kernel.NotSupportedError{Feature: feature, Reason: "cgroup v2 is not at /" + mount, Remedy: remedy}
-	}
-	return nil
-}
-
-func dialSystem(ctx context.Context) (Bus, error) {
-	return connected(sd.NewSystemdConnectionContext(ctx))
-}
-
-func dialUser(ctx context.Context) (Bus, error) { return connected(sd.NewUserConnectionContext(ctx)) }
-
-func connected(conn *sd.Conn, err error) (Bus, error) {
-	if err != nil {
-		return nil, fmt.Errorf("connect to systemd: %w", err)
-	}
-	return conn, nil
+// running reports whether systemd runs (sd_booted(3)) and has control groups in v2.
+func running(fsys fs.FS) bool {
+	_, notBooted := fs.Stat(fsys, "run/systemd/system")
+	_, notV2 := fs.Stat(fsys, mount+"/cgroup.controllers")
+	return notBooted == nil && notV2 == nil
 }
 
 func (f *Files) connect(ctx context.Context) (Bus, error) {
@@ -131,17 +119,37 @@ type unit struct {
 	active     bool // its group exists
 }
 
-// Owner returns the unit that owns a group, a directory like
-// "sys/fs/cgroup/system.slice/web.service", or whose group that will be once it
-// is started; ok is false if nobody does.
-func (f *Files) Owner(ctx context.Context, group string) (name string, ok bool, err error) {
-	u, ok, err := f.owner(ctx, group)
-	return u.name, ok, err
+// ControlGroup returns the group of an active unit, as a path below the top of the tree
+// without a slash before it. The root is one of Open: without systemd the error is a
+// kernel.NotSupportedError. A unit that is not active has none: fs.ErrNotExist.
+func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group string, err error) {
+	f, ok := root.Files.(*Files)
+	if !ok {
+		return "", &kernel.NotSupportedError{Feature: "finding the group of a unit", Reason: "systemd does not run here, or not with cgroup v2", Remedy: "name the group"}
+	}
+	u, ok := named(mount + "/" + name)
+	if !ok || strings.Contains(name, "/") {
+		return "", fmt.Errorf("unit %q: its name does not end in .service, .scope or .slice, which have groups", name)
+	}
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	is, err := text(bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, "ControlGroup"))
+	if err != nil && ignoreUnknown(u.name, err) != nil {
+		return "", fmt.Errorf("unit %s: %w", name, err)
+	}
+	if is == "" {
+		return "", fmt.Errorf("unit %s: it is not active, and has no group: %w", name, fs.ErrNotExist)
+	}
+	return strings.TrimPrefix(is, "/"), nil
 }
 
-func (f *Files) owner(ctx context.Context, group string) (unit, bool, error) {
-	u, ok := named(group)
-	if !ok {
+// owner returns the unit that owns a group, a directory like
+// "sys/fs/cgroup/system.slice/web.service", or whose group that will be once it
+// is started; ok is false if nobody does.
+func (f *Files) owner(ctx context.Context, group string) (u unit, ok bool, err error) {
+	if u, ok = named(group); !ok {
 		return u, false, nil
 	}
 	bus, err := f.connect(ctx)
@@ -259,7 +267,11 @@ func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value str
 	if err := f.send(ctx, u, k, value); err != nil || !u.active {
 		return err
 	}
-	return f.await(k, name, value)
+	err := f.await(k, name, value)
+	if _, gone := fs.Stat(f.Files.FS(), name); err == nil && errors.Is(gone, fs.ErrNotExist) {
+		f.bare.Store(path.Dir(name), true)
+	}
+	return err
 }
 
 func (f *Files) send(ctx context.Context, u unit, k property, value string) error {

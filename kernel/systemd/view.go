@@ -10,7 +10,8 @@ import (
 
 // FS is the tree for readers. What systemd would set in the group of a unit that
 // is stopped shows as if the group were there, so that it can be undone: it
-// comes back with the unit. Files that systemd may write have no inode: their
+// comes back with the unit. So do files that are gone since Berth wrote the default of
+// their controller's last setting: the next setting brings them back. Files that systemd may write have no inode: their
 // value outlives the group.
 func (f *Files) FS() fs.FS { return view{f.Files.FS(), f} }
 
@@ -18,8 +19,6 @@ type view struct {
 	fs.FS
 	files *Files
 }
-
-func (v view) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(v.FS, name) }
 
 func (v view) ReadFile(name string) ([]byte, error) {
 	data, err := fs.ReadFile(v.FS, name)
@@ -54,15 +53,16 @@ func (v view) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(v.FS, na
 
 func (v view) ReadLink(name string) (string, error) { return fs.ReadLink(v.FS, name) }
 
-// stopped returns what systemd would write to a file of a unit's group; ok is
-// false if nothing.
+// stopped returns what systemd would write to a file of a unit's group, or what the file
+// had when its controller went as nobody used it any more; ok is false if nothing.
 func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	k, ok := knobOf(path.Base(name))
 	if !ok {
 		return "", false, nil
 	}
 	if _, err := fs.Stat(f.Files.FS(), path.Dir(name)); err == nil {
-		return "", false, nil // the group is there, without the controller
+		_, bare := f.bare.Load(path.Dir(name))
+		return k.Default, bare, nil // the group is there, without the controller
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()

@@ -3,7 +3,6 @@ package guarded
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -119,10 +118,8 @@ func spread(values []*float64) Spread {
 // Analyse computes what a result comes to. It is pure.
 func Analyse(r *Result) (*Analysis, error) {
 	a := &Analysis{Matrix: map[string]map[string]int{}}
-	curves := make([]curve, len(r.Runs))
 	for i := range r.Runs {
-		curves[i] = newCurve(&r.Runs[i])
-		j := judge(&r.Runs[i], curves[i])
+		j := judge(&r.Runs[i])
 		a.Runs = append(a.Runs, j)
 		if j.Invalid == "" {
 			if a.Matrix[j.Fault] == nil {
@@ -132,7 +129,7 @@ func Analyse(r *Result) (*Analysis, error) {
 		}
 	}
 	for _, name := range r.Experiment.Faults {
-		a.Faults = append(a.Faults, a.row(r, name, curves))
+		a.Faults = append(a.Faults, a.row(r, name))
 	}
 	if r.Steady != nil && len(r.Steady.Rounds) > 0 {
 		m, err := lab.Measure(r.Steady)
@@ -147,33 +144,25 @@ func Analyse(r *Result) (*Analysis, error) {
 
 // kept is the neighbour's CPU time in scenario Guarded, of what the tenant leaves.
 func kept(a *lab.Analysis, r *lab.Result) *float64 {
-	for _, row := range a.Rows {
-		if row.Scenario != Guarded || row.Valid == 0 {
-			continue
-		}
-		shared := 0
-		for _, round := range r.Rounds {
-			shared = max(shared, round.Host.SharedCPUs)
-		}
-		share := row.NeighbourCPUs / (float64(shared) - row.TenantCPUs)
-		return &share
+	i := slices.IndexFunc(a.Rows, func(row lab.Row) bool { return row.Scenario == Guarded && row.Valid > 0 })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	shared := 0
+	for _, round := range r.Rounds {
+		shared = max(shared, round.Host.SharedCPUs)
+	}
+	share := a.Rows[i].NeighbourCPUs / (float64(shared) - a.Rows[i].TenantCPUs)
+	return &share
 }
 
 // curve is the latencies of a run by bin.
 type curve struct {
 	from float64 // of the first bin, from the onset
-	bins [][]int64
+	bins []Bin
 }
 
-func newCurve(r *Trial) curve {
-	c := curve{from: r.BinsFrom}
-	for _, bin := range r.Bins {
-		c.bins = append(c.bins, bin.Response)
-	}
-	return c
-}
+func (r *Trial) curve() curve { return curve{r.BinsFrom, r.Bins} }
 
 // at is the start of a bin.
 func (c curve) at(i int) float64 { return c.from + float64(i)*binLength.Seconds() }
@@ -187,7 +176,13 @@ func (c curve) between(from, to float64) (first, last int) {
 }
 
 // p99 is that of the bins from first up to last; 0 if nothing was due.
-func (c curve) p99(first, last int) float64 { return p99(slices.Concat(c.bins[first:last]...)) }
+func (c curve) p99(first, last int) float64 {
+	var all []int64
+	for _, bin := range c.bins[first:last] {
+		all = append(all, bin.Response...)
+	}
+	return p99(all)
+}
 
 // p99 is the 99th percentile by nearest rank. It sorts.
 func p99(values []int64) float64 {
@@ -205,47 +200,37 @@ func (c curve) recover(end float64) Recovery {
 		return r
 	}
 	r.Baseline = c.p99(first, onset)
-	calm, calmOver, well, wellOver := 0, 0, 0, 0
-	for i := first; i+ahead <= onset; i++ {
-		calmOver++
-		if c.p99(i, i+ahead) <= back*r.Baseline {
-			calm++
-		}
-	}
+	r.Calm = c.within(back*r.Baseline, first, onset)
 	start, last := c.between(0, end)
 	for i := start; i+ahead <= last; i++ {
 		v := c.p99(i, i+ahead)
 		r.Worst = max(r.Worst, v/r.Baseline)
-		fine := v <= back*r.Baseline
 		switch {
-		case !fine:
+		case v > back*r.Baseline:
 			r.Harmed = true
 		case r.Harmed && r.Recovered == nil:
 			at := c.at(i)
-			r.Recovered = &at
-		}
-		if r.Recovered != nil {
-			wellOver++
-			if fine {
-				well++
-			}
+			r.Recovered, r.Well = &at, c.within(back*r.Baseline, i, last)
 		}
 	}
-	r.Calm, r.Well = share(calm, calmOver), share(well, wellOver)
 	return r
 }
 
-func share(n, of int) float64 {
-	if of == 0 {
-		return 0
+// within is the share of the half seconds between two bins whose p99 is at most a limit.
+func (c curve) within(limit float64, first, last int) float64 {
+	n, of := 0, 0
+	for i := first; i+ahead <= last; i++ {
+		if of++; c.p99(i, i+ahead) <= limit {
+			n++
+		}
 	}
-	return float64(n) / float64(of)
+	return float64(n) / float64(max(1, of))
 }
 
 // judge says what a run comes to.
-func judge(r *Trial, c curve) Judged {
+func judge(r *Trial) Judged {
 	fault, _ := FaultNamed(r.Fault)
-	j := Judged{Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r), Recovery: c.recover(r.End)}
+	j := Judged{Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r), Recovery: r.curve().recover(r.End)}
 	if ok, why := stats.LagGate(r.LagP99, j.Baseline); j.Invalid == "" && !ok {
 		j.Invalid = why
 	}
@@ -301,26 +286,25 @@ func named(r *Trial) string {
 			return Finding{Resource: e.Resource, Suspect: e.Suspect}.answer()
 		}
 	}
-	counts, first := map[string]int{}, map[string]int{}
+	counts := map[string]int{}
+	var answers []string // each once, the first first
 	last := math.Inf(-1)
-	for i, f := range r.Findings {
+	for _, f := range r.Findings {
 		if f.At <= 0 || f.At > r.End || f.At == last {
 			continue // before or after it, or not the first of its window
 		}
 		last = f.At
 		if counts[f.answer()]++; counts[f.answer()] == 1 {
-			first[f.answer()] = i
+			answers = append(answers, f.answer())
 		}
 	}
-	if len(counts) == 0 {
+	if len(answers) == 0 {
 		return none
 	}
-	return slices.MinFunc(slices.Collect(maps.Keys(counts)), func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(first[a], first[b]))
-	})
+	return slices.MaxFunc(answers, func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
 }
 
-func (a *Analysis) row(r *Result, fault string, curves []curve) Row {
+func (a *Analysis) row(r *Result, fault string) Row {
 	row := Row{Fault: fault}
 	for i, s := range r.Skipped {
 		if s.Scenario == fault {
@@ -350,7 +334,7 @@ func (a *Analysis) row(r *Result, fault string, curves []curve) Row {
 		detected, acted, recovered = append(detected, j.Detected), append(acted, j.Acted), append(recovered, j.Recovered)
 		row.Well += j.Well
 		row.Calm += j.Calm
-		pool, end = append(pool, curves[i]), min(end, r.Runs[i].End)
+		pool, end = append(pool, r.Runs[i].curve()), min(end, r.Runs[i].End)
 	}
 	if row.Valid == 0 {
 		return row
@@ -365,9 +349,6 @@ func (a *Analysis) row(r *Result, fault string, curves []curve) Row {
 // merge pools the requests of several runs by the time from their onsets, to half a
 // bin.
 func merge(curves []curve) curve {
-	if len(curves) == 0 {
-		return curve{}
-	}
 	from, to := math.Inf(-1), math.Inf(1)
 	for _, c := range curves {
 		from, to = max(from, c.from), min(to, c.at(len(c.bins)))
@@ -378,10 +359,10 @@ func merge(curves []curve) curve {
 		for _, c := range curves {
 			n := int(math.Round((from-c.from)/binLength.Seconds())) + i
 			if n < len(c.bins) {
-				all = append(all, c.bins[n]...)
+				all = append(all, c.bins[n].Response...)
 			}
 		}
-		out.bins = append(out.bins, all)
+		out.bins = append(out.bins, Bin{Response: all})
 	}
 	return out
 }

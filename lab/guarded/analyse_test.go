@@ -155,7 +155,7 @@ func TestJudge(t *testing.T) {
 			if tc.add != nil {
 				tc.add(&tc.run)
 			}
-			got := judge(&tc.run, newCurve(&tc.run))
+			got := judge(&tc.run)
 			tc.want.Fault, tc.want.Number, tc.want.Baseline = tc.run.Fault, 1, got.Baseline
 			if tc.want.Invalid != "" && got.Invalid != "" {
 				tc.want.Invalid = got.Invalid

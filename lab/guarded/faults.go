@@ -150,10 +150,10 @@ func surge(ctx context.Context, r *lab.Running, p *lab.Process, length time.Dura
 		}
 		select {
 		case <-ctx.Done():
-			p.End()
-			return nil
 		case <-time.After(length):
-			p.End()
+		}
+		if p.End(); ctx.Err() != nil {
+			return nil
 		}
 		extra := next()
 		length = extra.Length

@@ -24,7 +24,7 @@ const (
 func scenarios() []lab.Scenario {
 	return []lab.Scenario{
 		{Name: lab.Baseline, Means: "tenant alone, without the guard"},
-		{Name: lab.BaselineAgain, Means: "tenant alone once more: the noise floor"},
+		{Name: lab.BaselineAgain, Means: "tenant alone once more, to see by how much the same thing differs"},
 		{Name: Unguarded, Neighbour: true, Means: "neighbour beside it, without the guard"},
 		{Name: Guarded, Neighbour: true, Means: "neighbour beside it, the guard acting"},
 	}
@@ -101,7 +101,7 @@ func (e Spec) base() lab.Spec {
 	base := lab.IsolationSpec()
 	base.Name, base.Scenarios, base.CPUs, base.Seed = "guard", scenarios(), e.CPUs, e.Seed
 	base.Blocks, base.Settle, base.Window = e.Blocks, lab.Duration(settle), e.Steady
-	base.Tenant.Demand, base.Rate = e.Demand, e.Rate
+	base.Tenant.Demand, base.Rate, base.ThreadsPerCPU = e.Demand, e.Rate, 1
 	return base
 }
 
@@ -128,7 +128,6 @@ type faultRun struct {
 	lasts  time.Duration
 	ready  preparation
 	before []lab.Knob // the settings without the guard
-	used   float64    // CPU seconds of neighbour and bystander over the run
 }
 
 // prepare makes the run of a fault. Its onset is by chance.
@@ -154,10 +153,6 @@ func (x *experiment) prepare(c *lab.Cell, f Fault, block int, random *rand.Rand)
 // during makes the run happen: a bystander and the guard from the start, the fault
 // from its onset to its end.
 func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
-	start, err := run.usage()
-	if err != nil {
-		return err
-	}
 	bystander, err := r.Noise(lab.Bystander, noise.Config{Kernel: "spin", Threads: 1, Intensity: 5, Seed: run.Experiment.Seed})
 	if err != nil {
 		return err
@@ -193,9 +188,6 @@ func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
 	}
 	waited := r.Until(ctx, run.onset+run.lasts)
 	now, err := run.usage()
-	for _, role := range []lab.Role{lab.Neighbour, lab.Bystander} {
-		run.used += now[role] - start[role]
-	}
 	for role, to := range map[lab.Role]*float64{lab.Tenant: &run.trial.TenantCPUs, lab.Neighbour: &run.trial.NeighbourCPUs} {
 		*to = (now[role] - before[role]) / run.lasts.Seconds()
 	}
@@ -208,7 +200,7 @@ func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
 // usage is the CPU time of the roles so far, in seconds.
 func (x *experiment) usage() (map[lab.Role]float64, error) {
 	used := map[lab.Role]float64{}
-	for _, role := range []lab.Role{lab.Tenant, lab.Neighbour, lab.Bystander} {
+	for _, role := range []lab.Role{lab.Tenant, lab.Neighbour} {
 		told, err := x.bed.Statistics(role, cgroupstat.Usage)
 		if err != nil {
 			return nil, err
@@ -223,7 +215,7 @@ func (run *faultRun) keep(round lab.Round) error {
 	t := &run.trial
 	t.Started, t.Invalid = round.Started, round.Invalid
 	if share := round.Seconds * float64(round.Host.SharedCPUs); share > 0 {
-		t.Others = max(0, round.Host.Steal+round.Host.Foreign-run.used) / share
+		t.Others = (round.Host.Steal + round.Host.Foreign) / share
 	}
 	if most := run.Experiment.MaxOthers; t.Invalid == "" && t.Others > most {
 		t.Invalid = fmt.Sprintf("others took %.0f %% of the shared CPUs, more than %.0f %%", 100*t.Others, 100*most)

@@ -142,12 +142,12 @@ func Faults() []Fault {
 
 // FaultNamed finds a fault.
 func FaultNamed(name string) (Fault, bool) {
-	all := Faults()
-	i := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name })
-	if i < 0 {
-		return Fault{}, false
+	for _, f := range Faults() {
+		if f.Name == name {
+			return f, true
+		}
 	}
-	return all[i], true
+	return Fault{}, false
 }
 
 // FaultNames are the names of all faults.

@@ -52,7 +52,7 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 	steady := report.Isolation(a.Measured, a.Steady)
 	s.Add(report.Block{Heading: "In steady state", Facts: steady.Facts})
 	s.Add(steady.Body...)
-	s.Page, s.Advice = steady.Page, steady.Advice
+	s.Page, s.Advice = steady.Page, a.Steady.Recommendation
 	if a.Kept != nil {
 		s.Add(report.Block{Text: fmt.Sprintf("Guarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.", 100**a.Kept)})
 	}
@@ -61,12 +61,11 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 
 // matrix counts, by fault, what was named.
 func matrix(a *Analysis) *report.Table {
-	var answers []string
+	all := map[string]int{}
 	for _, counts := range a.Matrix {
-		answers = append(answers, slices.Collect(maps.Keys(counts))...)
+		maps.Copy(all, counts)
 	}
-	slices.Sort(answers)
-	answers = slices.Compact(answers)
+	answers := slices.Sorted(maps.Keys(all))
 	var rows [][]string
 	for _, row := range a.Faults {
 		counts := a.Matrix[row.Fault]
@@ -163,7 +162,7 @@ func timelines(r *Result, a *Analysis) string {
 
 // timeline is a run in so many columns at most, a tenth of a second or more each.
 func timeline(r *Trial, j Judged, columns int) (line, marks string) {
-	c := newCurve(r)
+	c := r.curve()
 	if j.Baseline == 0 {
 		return "", ""
 	}

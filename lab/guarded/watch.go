@@ -52,18 +52,13 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 		return nil, errors.Join(err, w.close())
 	}
 	var workloads []guard.Workload
-	for _, name := range []string{lab.Tenant, lab.Neighbour, lab.Bystander} {
+	for name, class := range map[string]place.Class{lab.Tenant: place.LS, lab.Neighbour: place.BE, lab.Bystander: place.BE} {
 		group, ok := host.Path(x.bed.Group(lab.Role(name)).Dirs()[0])
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", name), w.close())
 		}
 		w.groups[name] = group
-		tenant := name == lab.Tenant
-		class := place.BE
-		if tenant {
-			class = place.LS
-		}
-		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: tenant})
+		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: class.Traits().Sensitive})
 	}
 	opt := guard.Options{
 		Sensors: host, Actuator: act, Machine: x.Host.Machine,

@@ -10,7 +10,8 @@ import (
 	"berth.dev/berth/kernel/sched"
 )
 
-// Generator sends the requests of one run: New, Run, Report, Close.
+// Generator sends the requests of one run after the other, over the same connections: New,
+// Run, Report; Drain, Prepare, Run, Report; Close.
 type Generator struct {
 	config     Config
 	clock      clock
@@ -44,57 +45,104 @@ type conn struct {
 	response response
 }
 
-// New opens the connections of a run and prepares everything that it needs.
-func New(c Config) (*Generator, error) {
+// New opens the connections and prepares everything that the first run needs.
+func New(c Config) (_ *Generator, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("load config: %w", err)
 	}
 	g := &Generator{
-		config:  c,
-		clock:   newClock(),
-		conns:   make([]conn, c.Connections),
-		request: []byte("GET " + c.Path + " HTTP/1.1\r\nHost: " + c.Addr + "\r\nUser-Agent: berth-lab\r\n\r\n"),
-		buffer:  make([]byte, 64<<10),
-		texts:   make(map[fault]string),
-		down:    make([]int32, 0, c.Connections),
+		config: c,
+		clock:  newClock(),
+		conns:  make([]conn, c.Connections),
+		buffer: make([]byte, 64<<10),
+		texts:  make(map[fault]string),
+		down:   make([]int32, 0, c.Connections),
 	}
 	for i := range g.conns {
 		g.conns[i] = conn{fd: none, response: newResponse()}
 	}
-	// Due instants are relative until Run knows the origin; the memory is touched now.
-	g.dispatcher = newDispatcher(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
-	if err := g.open(); err != nil {
+	if g.to, g.family, err = resolve(c.Addr); err == nil {
+		g.poll, err = newPoller(false)
+	}
+	if err == nil {
+		err = g.Prepare(c)
+	}
+	if err != nil {
 		g.Close()
 		return nil, err
 	}
 	return g, nil
 }
 
-// open opens the raw file and all connections, one after the other.
-func (g *Generator) open() (err error) {
-	if g.config.RawFile != "" {
-		if g.raw, err = os.Create(g.config.RawFile); err != nil {
-			return fmt.Errorf("raw file: %w", err)
-		}
+// Prepare makes ready for the next run, which is to the same service. No request of the
+// run before may be under way any more (Drain).
+func (g *Generator) Prepare(c Config) error {
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("load config: %w", err)
 	}
-	if g.to, g.family, err = resolve(g.config.Addr); err != nil {
-		return err
+	if c.Addr != g.config.Addr || c.Connections != len(g.conns) {
+		return fmt.Errorf("load config: addr %s, connections %d: want those of the run before, %s and %d", c.Addr, c.Connections, g.config.Addr, len(g.conns))
 	}
-	if g.poll, err = newPoller(false); err != nil {
-		return err
+	if left := g.underWay(); left > 0 {
+		return fmt.Errorf("%d requests of the run before are under way: drain first", left)
 	}
+	g.config, g.reconnects, g.lost, g.down, g.retryAt = c, 0, "", g.down[:0], 0
+	g.request = []byte("GET " + c.Path + " HTTP/1.1\r\nHost: " + c.Addr + "\r\nUser-Agent: berth-lab\r\n\r\n")
+	// Due instants are relative until Run knows the origin; the memory is touched now.
+	g.dispatcher = newDispatcher(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
+	if err := g.record(c.RawFile); err != nil {
+		return fmt.Errorf("raw file: %w", err)
+	}
+	return g.connect()
+}
+
+// record makes the raw file, if there is to be one, empty.
+func (g *Generator) record(name string) (err error) {
+	if g.raw != nil {
+		err = g.raw.Close()
+		g.raw = nil
+	}
+	if err == nil && name != "" {
+		g.raw, err = os.Create(name)
+	}
+	return err
+}
+
+// connect opens the connections that are not open, one after the other.
+func (g *Generator) connect() error {
 	for i := range g.conns {
-		fd, err := dial(g.to, g.family)
-		if err != nil {
-			return fmt.Errorf("connect %s: %w", g.config.Addr, err)
+		c := &g.conns[i]
+		if c.opening {
+			unix.Close(c.fd) // not yet of any use
+			c.fd, c.opening = none, false
 		}
-		g.conns[i].fd = fd
-		if err := g.poll.control(unix.EPOLL_CTL_ADD, fd, i, unix.EPOLLIN); err != nil {
-			return err
+		if c.fd == none {
+			fd, err := dial(g.to, g.family)
+			if err != nil {
+				return fmt.Errorf("connect %s: %w", g.config.Addr, err)
+			}
+			c.fd, c.unsent, c.answered = fd, 0, false
+			if err := g.poll.control(unix.EPOLL_CTL_ADD, fd, i, unix.EPOLLIN); err != nil {
+				return err
+			}
 		}
 		g.dispatcher.release(i)
 	}
 	return nil
+}
+
+// underWay is how many requests the service has not answered.
+func (g *Generator) underWay() int {
+	if g.dispatcher == nil {
+		return 0
+	}
+	n := 0
+	for i := range g.conns {
+		if g.dispatcher.busy(i) {
+			n++
+		}
+	}
+	return n
 }
 
 // Close closes the connections and the raw file.

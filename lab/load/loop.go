@@ -22,7 +22,7 @@ const spinFor = int64(20 * time.Microsecond)
 // Run sends the requests. The settle time begins at origin, in CLOCK_MONOTONIC
 // nanoseconds; an origin in the past means that requests are sent late. Run
 // occupies its thread until the window is over and every request has ended, or
-// the grace is over. A Generator runs once.
+// the grace is over. It runs once for each Prepare; New prepares the first run.
 func (g *Generator) Run(origin int64) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -63,6 +63,27 @@ func (g *Generator) Run(origin int64) error {
 			if event.Fd != timerToken {
 				g.handle(int(event.Fd), event.Events)
 				g.pump() // an overdue request does not wait for the other events
+			}
+		}
+	}
+}
+
+// Drain waits for the answers to requests that a run has left under way, at most limit,
+// and says how many are still under way then. Those that were never sent are not sent.
+func (g *Generator) Drain(limit time.Duration) (left int, err error) {
+	for until := g.clock.now() + int64(limit); ; {
+		left = g.underWay()
+		rest := until - g.clock.now()
+		if left == 0 || rest <= 0 {
+			return left, nil
+		}
+		events, err := g.poll.wait(rest)
+		if err != nil {
+			return left, fmt.Errorf("wait for events: %w", err)
+		}
+		for _, event := range events {
+			if event.Fd != timerToken {
+				g.handle(int(event.Fd), event.Events)
 			}
 		}
 	}

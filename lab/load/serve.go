@@ -10,71 +10,131 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 )
 
 // errGone says that the input ended before the run did.
 var errGone = errors.New("parent gone: input ended")
 
+// command is a line of the parent's: a Config, or how long to Drain at most.
+type command struct {
+	Config
+	Drain time.Duration `json:"drain,omitempty"`
+}
+
+// Drained answers a command to drain.
+type Drained struct {
+	// Left is how many requests the service still has not answered.
+	Left int `json:"left"`
+}
+
 // Serve is the generator's process. It reads a Config (one line of JSON),
 // opens the connections, prints {"ready":true}, reads {"start": t0} with t0 in
-// CLOCK_MONOTONIC nanoseconds, runs, and prints its Report (one line of JSON).
+// CLOCK_MONOTONIC nanoseconds, runs, and prints its Report (one line of JSON). Then it
+// goes on with the next line: {"drain": nanoseconds}, answered by Drained, or the
+// Config of a further run over the same connections.
 //
-// The end of the input before that means that the parent is gone: Serve returns
-// an error while it prepares, and once it is ready calls gone from another
-// goroutine, which should end the process.
+// The end of the input between runs is a normal end. At any other time it means that the
+// parent is gone: Serve returns an error while it prepares, and once it is ready
+// calls gone from another goroutine, which should end the process.
 //
 // Scheduling policy and affinity are the parent's business; Serve leaves them. A
-// real-time policy must not come before ready: until then Serve collects garbage,
-// and the Go runtime's threads wait for each other in a way that never ends where
-// they share one CPU and none is ever preempted by its equals. From ready on
-// nothing is collected.
+// real-time policy must not come before ready, and must have been taken back before the
+// next Config: until it is ready Serve collects garbage, and the Go runtime's threads
+// wait for each other in a way that never ends where they share one CPU and none is ever
+// preempted by its equals. From ready on nothing is collected.
 func Serve(in io.Reader, out io.Writer, gone func()) error {
-	// Whichever of the two is set last is seen by whoever set it.
-	var running, ended atomic.Bool // from ready to report; the input
-	lines := make(chan []byte, 2)
-	go func() {
-		defer close(lines)
-		scanner := bufio.NewScanner(in)
-		for scanner.Scan() {
-			select {
-			case lines <- bytes.Clone(scanner.Bytes()):
-			default: // no further line is read
-			}
-		}
-		ended.Store(true)
-		if running.Load() {
-			gone()
-		}
-	}()
-
+	s := &served{lines: make(chan []byte, 2), out: json.NewEncoder(out)}
+	go s.read(in, gone)
 	runtime.GOMAXPROCS(2) // the loop's and one for whoever else wakes up
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var config Config
-	if err := decode(<-lines, &config); err != nil {
-		return fmt.Errorf("load config: %w", err)
+	percent := debug.SetGCPercent(-1) // but when it prepares
+	defer debug.SetGCPercent(percent)
+	var g *Generator
+	defer func() {
+		if g != nil {
+			g.Close()
+		}
+	}()
+	for {
+		line := <-s.lines
+		if len(line) == 0 && g != nil {
+			return nil
+		}
+		var c command
+		if err := decode(line, &c); err != nil {
+			return fmt.Errorf("load config: %w", err)
+		}
+		var err error
+		switch {
+		case c.Drain > 0 && g != nil:
+			err = s.drain(g, c.Drain)
+		case g == nil:
+			if g, err = New(c.Config); err == nil {
+				s.perturbed = steady()
+				err = s.run(g)
+			}
+		default:
+			if err = g.Prepare(c.Config); err == nil {
+				err = s.run(g)
+			}
+		}
+		if err != nil {
+			return err
+		}
 	}
-	g, err := New(config)
+}
+
+// served is a generator's process.
+type served struct {
+	lines chan []byte
+	out   *json.Encoder
+	// Whichever of the two is set last is seen by whoever set it.
+	running, ended atomic.Bool // from ready to report; the input
+	perturbed      []string
+}
+
+// read reads lines, and notices their end whatever the generator is doing.
+func (s *served) read(in io.Reader, gone func()) {
+	defer close(s.lines)
+	scanner := bufio.NewScanner(in)
+	for scanner.Scan() {
+		select {
+		case s.lines <- bytes.Clone(scanner.Bytes()):
+		default: // no further line is read
+		}
+	}
+	s.ended.Store(true)
+	if s.running.Load() {
+		gone()
+	}
+}
+
+func (s *served) drain(g *Generator, limit time.Duration) error {
+	left, err := g.Drain(limit)
 	if err != nil {
 		return err
 	}
-	defer g.Close()
-	perturbed := steady()
-	runtime.GC()
-	percent := debug.SetGCPercent(-1)
-	defer debug.SetGCPercent(percent)
+	return s.say("drained", Drained{left})
+}
 
-	running.Store(true)
-	if ended.Load() {
+// run runs what was prepared.
+func (s *served) run(g *Generator) error {
+	runtime.GC()
+	s.running.Store(true)
+	if s.ended.Load() {
 		return fmt.Errorf("load: %w", errGone)
 	}
-	if _, err := fmt.Fprintln(out, `{"ready":true}`); err != nil {
-		return fmt.Errorf("print ready: %w", err)
+	if err := s.say("ready", struct {
+		Ready bool `json:"ready"`
+	}{true}); err != nil {
+		return err
 	}
 	var start struct {
 		Start int64 `json:"start"`
 	}
-	if err := decode(<-lines, &start); err != nil {
+	if err := decode(<-s.lines, &start); err != nil {
 		return fmt.Errorf("load start: %w", err)
 	}
 	if start.Start <= 0 {
@@ -87,10 +147,14 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 	if err != nil {
 		return err
 	}
-	report.Perturbed = append(perturbed, report.Perturbed...)
-	running.Store(false)
-	if err := json.NewEncoder(out).Encode(report); err != nil {
-		return fmt.Errorf("print report: %w", err)
+	report.Perturbed = append(s.perturbed[:len(s.perturbed):len(s.perturbed)], report.Perturbed...)
+	s.running.Store(false)
+	return s.say("report", report)
+}
+
+func (s *served) say(what string, line any) error {
+	if err := s.out.Encode(line); err != nil {
+		return fmt.Errorf("print %s: %w", what, err)
 	}
 	return nil
 }

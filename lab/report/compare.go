@@ -57,8 +57,8 @@ type Difference struct {
 type Change struct {
 	Scenario string  `json:"scenario"`
 	P        float64 `json:"p"`
-	// LatencyA and LatencyB are in microseconds; Latency is B's divided by A's.
-	// It takes in whatever changed, the machine and its load included.
+	// LatencyA and LatencyB are those of the typical round in microseconds; Latency is
+	// B's divided by A's. It takes in whatever changed, the machine and its load included.
 	LatencyA stats.Interval `json:"latencyA"`
 	LatencyB stats.Interval `json:"latencyB"`
 	Latency  stats.Interval `json:"latency"`
@@ -68,8 +68,7 @@ type Change struct {
 	RatioB *stats.Interval `json:"ratioB,omitempty"`
 	Ratio  *stats.Interval `json:"ratio,omitempty"`
 	// Verdict is about Ratio: better or worse in B than in A. Empty for the baseline.
-	Verdict    stats.Verdict `json:"verdict,omitempty"`
-	MoreRounds int           `json:"moreRounds,omitempty"`
+	Verdict stats.Verdict `json:"verdict,omitempty"`
 	// AtLeastA and AtLeastB: the side's figures are lower bounds.
 	AtLeastA bool `json:"atLeastA,omitempty"`
 	AtLeastB bool `json:"atLeastB,omitempty"`
@@ -111,7 +110,9 @@ func Compare(a, b Side) (*Comparison, error) {
 	if b.Analysis.BaselineBound() {
 		c.Saturated = append(c.Saturated, "B")
 	}
-	c.judge()
+	c.judge(func(row Change, confidence float64) stats.Interval {
+		return quotient(b.Result.Ratio(row.Scenario, row.P, confidence), a.Result.Ratio(row.Scenario, row.P, confidence))
+	})
 	return c, nil
 }
 
@@ -127,15 +128,15 @@ func changes(a, b lab.Row, ma, mb *lab.Measured) []Change {
 	for _, q := range a.Quantiles {
 		qa, okA := quantileOf(a, q.P)
 		qb, okB := quantileOf(b, q.P)
-		if !okA || !okB {
+		if !okA || !okB || qa.Typical == nil || qb.Typical == nil {
 			continue
 		}
 		c := Change{
-			Scenario: a.Scenario, P: q.P, LatencyA: qa.Interval, LatencyB: qb.Interval, Latency: quotient(qb.Interval, qa.Interval),
+			Scenario: a.Scenario, P: q.P, LatencyA: *qa.Typical, LatencyB: *qb.Typical, Latency: quotient(*qb.Typical, *qa.Typical),
 			AtLeastA: qa.AtLeast || a.Saturated, AtLeastB: qb.AtLeast || b.Saturated,
 		}
 		if a.Scenario != lab.Baseline {
-			ra, rb := ratio(ma, a.Scenario, q.P), ratio(mb, a.Scenario, q.P)
+			ra, rb := ma.Ratio(a.Scenario, q.P, confidence), mb.Ratio(a.Scenario, q.P, confidence)
 			if ra.Estimate > 0 && rb.Estimate > 0 {
 				change := quotient(rb, ra)
 				c.RatioA, c.RatioB, c.Ratio = &ra, &rb, &change
@@ -146,12 +147,8 @@ func changes(a, b lab.Row, ma, mb *lab.Measured) []Change {
 	return out
 }
 
-// ratio is a percentile of a scenario relative to the baseline's, over the
-// blocks in which both count.
-func ratio(m *lab.Measured, scenario string, p float64) stats.Interval {
-	base, other := m.Pair(lab.Baseline, scenario)
-	return stats.Ratio(base, other, p, stats.Options{})
-}
+// confidence of the intervals that are printed.
+const confidence = 0.95
 
 // quotient is b/a of two independent estimates. Its limits come from those of
 // the two on the log scale, added in quadrature on each side (Zou and Donner
@@ -161,6 +158,10 @@ func quotient(b, a stats.Interval) stats.Interval {
 		return stats.Interval{}
 	}
 	out := stats.Interval{Estimate: b.Estimate / a.Estimate, Confidence: min(a.Confidence, b.Confidence), Rounds: min(a.Rounds, b.Rounds)}
+	if !a.Known() || !b.Known() {
+		out.Low, out.High = out.Estimate, out.Estimate
+		return out
+	}
 	down := math.Hypot(logRatio(b.Estimate, b.Low), logRatio(a.High, a.Estimate))
 	up := math.Hypot(logRatio(b.High, b.Estimate), logRatio(a.Estimate, a.Low))
 	out.Low, out.High = out.Estimate*math.Exp(-down), out.Estimate*math.Exp(up)
@@ -175,9 +176,10 @@ func logRatio(x, y float64) float64 {
 	return math.Log(x / y)
 }
 
-// judge gives every ratio its verdict. There is no noise floor between two
-// runs, so intervals are widened for the number of comparisons.
-func (c *Comparison) judge() {
+// judge gives every ratio its verdict: worse or better where the interval at 5 % divided
+// by the number of comparisons excludes 1, and the estimate is beyond the margin;
+// equivalent where it lies within the margin. at is a row's Ratio with another confidence.
+func (c *Comparison) judge(at func(row Change, confidence float64) stats.Interval) {
 	n := 0
 	for _, row := range c.Rows {
 		if row.Ratio != nil {
@@ -189,15 +191,25 @@ func (c *Comparison) judge() {
 		if row.Ratio == nil {
 			continue
 		}
-		j := stats.Judge(*row.Ratio, nil, n)
-		row.Verdict, row.MoreRounds = j.Verdict, j.MoreRounds
+		rate := (1 - confidence) / float64(n)
+		two, one := at(*row, 1-rate), at(*row, 1-2*rate)
+		row.Verdict = stats.Inconclusive
+		switch {
+		case !row.Ratio.Known():
+		case two.Known() && two.Low > 1 && row.Ratio.Estimate > 1+stats.Margin:
+			row.Verdict = stats.Worse
+		case two.Known() && two.High < 1 && row.Ratio.Estimate < 1-stats.Margin:
+			row.Verdict = stats.Better
+		case one.Known() && one.Low > 1-stats.Margin && one.High < 1+stats.Margin:
+			row.Verdict = stats.Equivalent
+		}
 		// A lower bound supports only the verdict that a larger value would too.
 		switch {
 		case len(c.Saturated) > 0,
 			row.AtLeastA && row.AtLeastB,
 			row.AtLeastB && row.Verdict != stats.Worse,
 			row.AtLeastA && row.Verdict != stats.Better:
-			row.Verdict, row.MoreRounds = stats.Inconclusive, 0
+			row.Verdict = stats.Inconclusive
 		}
 	}
 }

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"berth.dev/berth/lab/stats"
@@ -21,7 +20,7 @@ func (c *Comparison) Sheet() *Sheet {
 		s.Warn("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
 	}
 	for _, side := range c.Saturated {
-		s.Warn("warning", "The baseline of "+side+" is itself saturated: ratios to it mean nothing.")
+		s.Warn("warning", "Even alone the tenant of "+side+" cannot keep up: ratios to that mean nothing.")
 	}
 	if len(c.Missing) > 0 {
 		s.Warn("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
@@ -33,8 +32,8 @@ func (c *Comparison) Sheet() *Sheet {
 	return s
 }
 
-const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to the baseline of the same run, corrected for the number of comparisons; " +
-	"plain latency takes in whatever changed. ≥ lower bound; ~ inconclusive; rounds: how many more, in each run, would decide."
+const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to alone in the same run, corrected for the number of comparisons; " +
+	"plain latency, of the typical round, takes in whatever changed. ≥ lower bound; ~ not decided."
 
 func sideLine(s ComparisonSide) string {
 	when := ""
@@ -50,15 +49,15 @@ func sideLine(s ComparisonSide) string {
 
 // ratios is the table of protection.
 func (c *Comparison) ratios() *Table {
-	names, ps := Column{Head: "× baseline", Left: true}, Column{}
+	names, ps := Column{Head: "× alone", Left: true}, Column{}
 	inA, inB := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}
-	change, verdict, more := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}, Column{Head: "rounds"}
+	change, verdict := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Ratio == nil {
 			continue
 		}
-		names.Add(first(row.Scenario, &last))
+		names.Add(first(shownName(row.Scenario), &last))
 		ps.Add(quantileName(row.P))
 		inA.Cells = append(inA.Cells, ratioCell(row.AtLeastA, *row.RatioA))
 		inB.Cells = append(inB.Cells, ratioCell(row.AtLeastB, *row.RatioB))
@@ -67,17 +66,12 @@ func (c *Comparison) ratios() *Table {
 			mark = "~"
 		}
 		change.Add(mark + times(*row.Ratio))
-		verdict.Cells = append(verdict.Cells, Cell{Text: string(row.Verdict), Mood: moodOf(row.Verdict)})
-		needs := ""
-		if row.MoreRounds > 0 {
-			needs = "+" + strconv.Itoa(row.MoreRounds)
-		}
-		more.Add(needs)
+		verdict.Cells = append(verdict.Cells, Cell{Text: row.Verdict.Against("A"), Mood: moodOf(row.Verdict)})
 		if row.Ratio.Confidence > 0 {
 			change.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
 	}
-	return &Table{Columns: []Column{names, ps, inA, inB, change, verdict, more}}
+	return &Table{Columns: []Column{names, ps, inA, inB, change, verdict}}
 }
 
 func ratioCell(bound bool, iv stats.Interval) Cell {
@@ -90,7 +84,7 @@ func (c *Comparison) latencies() *Table {
 	inA, inB, change := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}
 	last := ""
 	for _, row := range c.Rows {
-		names.Add(first(row.Scenario, &last))
+		names.Add(first(shownName(row.Scenario), &last))
 		ps.Add(quantileName(row.P))
 		inA.Add(atLeast(row.AtLeastA) + latency(row.LatencyA.Estimate))
 		inB.Add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
@@ -112,7 +106,7 @@ func first(name string, last *string) string {
 func (c *Comparison) summary() string {
 	var better, worse, unsure, same []string
 	for _, row := range c.Rows {
-		name := row.Scenario + " " + quantileName(row.P)
+		name := shownName(row.Scenario) + " " + quantileName(row.P)
 		switch row.Verdict {
 		case stats.Better:
 			better = append(better, name)
@@ -134,7 +128,7 @@ func (c *Comparison) summary() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "No ratio to a baseline can be compared."
+		return "No ratio to the tenant alone can be compared."
 	}
 	return strings.Join(parts, " ")
 }

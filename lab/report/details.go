@@ -62,7 +62,7 @@ func knobTable(r *lab.Result, a *lab.Analysis) *Table {
 		if row.Skipped != nil {
 			continue
 		}
-		c := Column{Head: row.Scenario}
+		c := Column{Head: shownName(row.Scenario)}
 		for _, knob := range knobs {
 			c.Add(cmp.Or(strings.Join(values[[2]string{knob, row.Scenario}], " | "), absent))
 		}
@@ -207,7 +207,7 @@ func roundTable(rounds []round) *Table {
 			neighbourCPUs, work = perSecond(n.CPUSeconds), strings.TrimSpace(perSecond(n.Work)+" "+n.Unit)
 		}
 		rows = append(rows, []string{
-			fmt.Sprintf("%d.%d", r.Block+1, r.Position+1), r.Scenario,
+			fmt.Sprintf("%d.%d", r.Block+1, r.Position+1), shownName(r.Scenario),
 			strconv.Itoa(r.Load.Offered), strconv.Itoa(r.Load.Done), strconv.Itoa(r.Load.Failed), strconv.Itoa(r.Load.Unfinished),
 			at(r.response, 50), at(r.response, 95), at(r.response, 99), at(r.response, 100), at(r.lag, 99),
 			perSecond(r.Tenant.CPUSeconds), neighbourCPUs, work,
@@ -231,7 +231,7 @@ func files(m *lab.Measured, a *lab.Analysis, rounds func() []round) []File {
 	for i, row := range a.Rows {
 		out = append(out, File{
 			fmt.Sprintf("%d-%s.hgrm", i+1, fileName(row.Scenario)),
-			"response time of " + row.Scenario + " in ms, all valid rounds merged, for HdrHistogram's plotter", "text/plain",
+			"response time of " + shownName(row.Scenario) + " in ms, all valid rounds merged, for HdrHistogram's plotter", "text/plain",
 			func(w io.Writer) error {
 				var seconds []stats.Distribution
 				for _, r := range lab.Responses(m.Valid(row.Scenario)) {

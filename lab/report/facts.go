@@ -31,7 +31,7 @@ func facts(s *Sheet, r *lab.Result, a *lab.Analysis) {
 	s.Fact("tenant", tenantLine(r))
 	s.Fact("neighbour", neighbourLine(r))
 	s.Fact("rounds", roundsLine(r))
-	s.Fact("noise floor", floorLine(a))
+	s.Fact("alone again", floorLine(a))
 	s.Fact("generator", generatorLine(r, a))
 }
 
@@ -160,9 +160,9 @@ func roundsLine(r *lab.Result) string {
 
 func floorLine(a *lab.Analysis) string {
 	if a.Floor == nil {
-		return "not known: no two baselines to compare"
+		return "not measured twice in the same blocks"
 	}
-	return fmt.Sprintf("baseline' / baseline at p99 is %s: what no difference looks like here", times(*a.Floor))
+	return fmt.Sprintf("p99 differs from itself by × %s: nothing was changed between the two", times(*a.Floor))
 }
 
 func generatorLine(r *lab.Result, a *lab.Analysis) string {
@@ -175,21 +175,17 @@ func generatorLine(r *lab.Result, a *lab.Analysis) string {
 	for _, row := range a.Rows {
 		if row.LagP99 > worst.LagP99 {
 			worst = row
-			lag = fmt.Sprintf("own lag p99 at most %s (%s)", latency(row.LagP99), row.Scenario)
+			lag = fmt.Sprintf("own lag p99 at most %s (%s)", latency(row.LagP99), shownName(row.Scenario))
 		}
 	}
 	return dotted(orUnknown(s.GeneratorPolicy), where, lag)
 }
 
 // alarms are what a reader must know before any figure.
-func alarms(r *lab.Result, a *lab.Analysis) []string {
+func alarms(r *lab.Result) []string {
 	var out []string
 	if s := interruption(r); s != "" {
 		out = append(out, s)
-	}
-	if a.BaselineBound() {
-		out = append(out, "The baseline itself is a lower bound: even alone the tenant fails requests or cannot keep up with them, "+
-			"so ratios to it mean nothing. Offer less load, or run where the machine is not busy with something else.")
 	}
 	return out
 }

@@ -79,6 +79,17 @@ func fakeResult(t testing.TB, blocks int) *lab.Result {
 	return r
 }
 
+// fakeBlocks are enough for verdicts.
+const fakeBlocks = 16
+
+// analysed is the fake result with what it comes to.
+func analysed(t testing.TB, blocks int) (*lab.Result, *lab.Analysis) {
+	t.Helper()
+	m := measured(t, fakeResult(t, blocks))
+	m.Path = "results/example"
+	return m.Result, m.Analyse()
+}
+
 // measured is a result decoded.
 func measured(t testing.TB, r *lab.Result) *lab.Measured {
 	t.Helper()
@@ -107,6 +118,9 @@ func makeResult(t testing.TB, blocks int) *lab.Result {
 			if block == 1 && names[i] == "weighted" {
 				round.Invalid = "steal 7.1 % of the host's CPU time"
 				round.Host.Steal = 0.29
+			}
+			if blocks >= fakeBlocks {
+				round.Undisturbed = fakeUndisturbed(t, round.Load)
 			}
 			r.Rounds = append(r.Rounds, round)
 		}
@@ -157,6 +171,9 @@ func fakeRound(t testing.TB, rng *rand.Rand, name string, seconds int, rate floa
 	}
 	round.Load.Done = round.Load.Offered - round.Load.Unfinished
 	round.Load.DoneInWindow = round.Load.Done
+	if b.grows > 0 {
+		round.Load.DoneInWindow = round.Load.Done * 8 / 10
+	}
 	round.Load.WindowEnd = int64(seconds) * 1e9
 	round.Load.Policy = "SCHED_FIFO 50"
 	round.Load.CPUSeconds = 0.05 * float64(seconds)
@@ -171,6 +188,24 @@ func fakeRound(t testing.TB, rng *rand.Rand, name string, seconds int, rate floa
 		round.Probes = append(round.Probes, noise.ProbeReading{Probe: []string{"alu", "l2", "l3", "dram"}[i], NS: ns * math.Exp(spread*rng.NormFloat64())})
 	}
 	return round
+}
+
+// fakeUndisturbed says that one request in a hundred was disturbed, and was like all others.
+func fakeUndisturbed(t testing.TB, l load.Report) *lab.Undisturbed {
+	t.Helper()
+	var seconds []stats.Distribution
+	for _, s := range l.Seconds {
+		d, err := stats.Decode(s.Response)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds = append(seconds, d)
+	}
+	text, err := stats.Encode(stats.Merge(seconds...).Histogram())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &lab.Undisturbed{Response: text, Requests: l.Offered, Censored: l.Unfinished, LeftOut: l.Offered / 100}
 }
 
 func fakeSecond(t testing.TB, rng *rand.Rand, b behaviour, drift, start float64, n int) load.Second {
@@ -215,53 +250,4 @@ func fakeSecond(t testing.TB, rng *rand.Rand, b behaviour, drift, start float64,
 		*e.text = text
 	}
 	return sec
-}
-
-func ptr[T any](v T) *T { return &v }
-
-// fakeAnalysis is written by hand, so that golden files do not follow every
-// change of the statistics.
-func fakeAnalysis() *lab.Analysis {
-	iv := func(e, l, h float64) stats.Interval {
-		return stats.Interval{Estimate: e, Low: l, High: h, Confidence: 0.95, Rounds: 6}
-	}
-	qs := func(p50, p95, p99 float64, atLeast bool) []lab.Quantile {
-		return []lab.Quantile{
-			{P: 50, Interval: iv(p50, p50*0.98, p50*1.03)},
-			{P: 95, Interval: iv(p95, p95*0.95, p95*1.06), AtLeast: atLeast},
-			{P: 99, Interval: iv(p99, p99*0.9, p99*1.15), AtLeast: atLeast},
-			{P: 99.9, Reason: "needs 119 more rounds"},
-		}
-	}
-	row := func(name string, q []lab.Quantile) lab.Row {
-		return lab.Row{Scenario: name, Rounds: 6, Valid: 6, Requests: 4800, Quantiles: q, HostBusy: 0.61, LagP99: 46, TenantCPUs: 1.2, TenantWait: 0.318}
-	}
-	base := row(lab.Baseline, qs(2119, 3250, 4630, false))
-	again := row(lab.BaselineAgain, qs(2127, 3270, 4710, false))
-	again.Ratio, again.Verdict = ptr(iv(1.012, 0.961, 1.064)), stats.Equivalent
-	un := row(lab.Unisolated, qs(52100, 91200, 131000, true))
-	un.Ratio, un.Verdict, un.Saturated, un.Censored = ptr(iv(28.4, 24.9, 31.2)), stats.Worse, true, 18
-	un.WorkShare, un.HostBusy, un.Work, un.Unit, un.QueueP99, un.NeighbourCPUs, un.TenantWait = ptr(1.0), 1, 1.25e9, "bytes", 79000, 0.8, 1.102
-	weighted := row("weighted", qs(3620, 10100, 15900, false))
-	weighted.Ratio, weighted.Verdict, weighted.Valid, weighted.Requests = ptr(iv(3.41, 2.97, 4.02)), stats.Worse, 5, 4000
-	weighted.WorkShare, weighted.HostBusy, weighted.Work, weighted.Unit, weighted.NeighbourCPUs = ptr(0.752), 1, 9.4e8, "bytes", 0.8
-	idle := row("idle", qs(2140, 3340, 4790, false))
-	idle.Ratio, idle.Verdict = ptr(iv(1.03, 0.968, 1.086)), stats.Equivalent
-	idle.WorkShare, idle.HostBusy, idle.Work, idle.Unit, idle.NeighbourCPUs = ptr(0.688), 1, 8.6e8, "bytes", 0.8
-	limited := row("limited", qs(2510, 5430, 9120, false))
-	limited.Ratio, limited.Verdict, limited.Why, limited.MoreRounds = ptr(iv(1.31, 0.94, 2.31)), stats.Inconclusive, "the interval reaches from no difference to 2.3 times", 9
-	limited.WorkShare, limited.HostBusy, limited.Work, limited.Unit = ptr(0.488), 0.97, 6.1e8, "bytes"
-	limited.NeighbourThrottled, limited.NeighbourCPUs = 0.62, 0.74
-	pinned := lab.Row{Scenario: "pinned", Skipped: &lab.Skipped{Scenario: "pinned", Reason: "needs two whole cores to give away", Remedy: "run on a machine with more than 2 cores, or leave the generator a CPU less"}}
-	return &lab.Analysis{
-		Floor:    again.Ratio,
-		Rows:     []lab.Row{base, again, un, weighted, idle, limited, pinned},
-		Warnings: []string{"The L3 probe moved by up to 14 %: the machine's cache is shared with others; do not read cache effects into these figures."},
-		Reading: []string{
-			"A neighbour that runs without tuning makes one request in a hundred take at least 131 ms instead of 4.63 ms: the service cannot keep up, and would fall further behind the longer it lasted.",
-			"Were this a matter of cache or memory bandwidth, idle would not help: it takes processor time from the neighbour and nothing else. It does, so the contention is for the processor.",
-		},
-		Recommended:    "idle",
-		Recommendation: "idle. It is equivalent to running alone, and the neighbour keeps 69 % of the work it does unhindered.",
-	}
 }

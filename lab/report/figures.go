@@ -41,11 +41,11 @@ func (c canvas) plots() []Plot {
 // near is what an axis of ratios covers at least, on either side of 1.
 const near = 1.2
 
-// ratioBands are ±10 % around no difference, and the noise floor.
+// ratioBands are ±10 % around no difference, and by how much alone differs from itself.
 func (c canvas) ratioBands(note string) []Band {
-	bands := []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 % of the baseline"}}
+	bands := []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 % of alone"}}
 	if f := c.analysis.Floor; f != nil && f.Low > 0 {
-		bands = append(bands, Band{From: f.Low, To: f.High, Class: "floor", Tip: "noise floor: baseline' / baseline " + times(*f)})
+		bands = append(bands, Band{From: f.Low, To: f.High, Class: "floor", Tip: "the tenant alone measured twice: " + times(*f)})
 	}
 	return append(bands, Band{From: 1, To: 1, Class: "one", Note: note})
 }
@@ -56,7 +56,7 @@ func (c canvas) ratios() Plot {
 	panel := Panel{Height: 34 * float64(len(rows)), Y: Axis{Max: float64(len(rows)), Rows: true}}
 	for i, row := range rows {
 		y, says, look := float64(i)+.5, ratioWords(c.analysis, row), c.looks[row.Scenario]
-		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: y, Text: row.Scenario, Value: clip(says, 38), Look: look})
+		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: y, Text: shownName(row.Scenario), Value: clip(says, 38), Look: look})
 		p := Point{Y: y, Radius: 5}
 		switch {
 		case row.Ratio != nil && row.Ratio.Estimate > 0:
@@ -66,13 +66,13 @@ func (c canvas) ratios() Plot {
 		default:
 			continue
 		}
-		panel.Series = append(panel.Series, Series{Tip: row.Scenario + ": " + says, Look: look, Points: []Point{p}})
+		panel.Series = append(panel.Series, Series{Tip: shownName(row.Scenario) + ": " + says, Look: look, Points: []Point{p}})
 	}
 	return Plot{
 		ID: "ratios", Heading: "How much slower than alone",
-		Caption: "Each scenario's p99 divided by the baseline's, over the blocks in which both count, with its interval. " +
-			"Light is ±10 %, dark the noise floor. An interval inside the ±10 % band is equivalent; one that includes 1 but leaves the band decides nothing.",
-		X:      Axis{Label: "p99 ÷ baseline's p99, over the same blocks", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("")},
+		Caption: "Each scenario's p99 divided by that of the tenant alone, in the typical block, with its interval. " +
+			"Light is ±10 %, dark is how much the tenant alone differs from itself. An interval that includes 1 but leaves the light band decides nothing.",
+		X:      Axis{Label: "p99 ÷ p99 alone, in the same blocks", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("")},
 		Panels: []Panel{panel},
 	}
 }
@@ -89,7 +89,7 @@ func ratioWords(a *lab.Analysis, row lab.Row) string {
 	case row.Ratio == nil:
 		return strings.TrimSpace("no ratio " + string(row.Verdict))
 	}
-	return ratioText(a, row) + " " + string(row.Verdict)
+	return strings.TrimSpace(ratioText(a, row) + " " + row.Verdict.Against("alone"))
 }
 
 // tradeRows are those with both a ratio and a neighbour.
@@ -101,7 +101,7 @@ func tradeRows(a *lab.Analysis) []lab.Row {
 
 // tradeoff sets what the tenant gets against what the neighbour keeps.
 func (c canvas) tradeoff(rows []lab.Row) Plot {
-	panel := Panel{Height: 340, Y: Axis{Label: "tenant's p99 ÷ baseline's p99", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("as if alone")}}
+	panel := Panel{Height: 340, Y: Axis{Label: "tenant's p99 ÷ its p99 alone", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("as if alone")}}
 	most := 100.0
 	for _, row := range rows {
 		work, says, name := *row.WorkShare*100, ratioWords(c.analysis, row), row.Scenario
@@ -134,10 +134,9 @@ type curve struct {
 	points []curvePoint
 }
 
-// curvePoint is one percentile, in microseconds with its interval.
+// curvePoint is one percentile of all requests, in microseconds.
 type curvePoint struct {
-	p float64
-	stats.Interval
+	p, us   float64
 	atLeast bool // requests that never finished reach into it
 }
 
@@ -152,10 +151,6 @@ var curvePercentiles = []float64{
 // drawn that far.
 const minTail = 30
 
-// bandResamples is enough for a band that is looked at; the table's intervals
-// are the analysis's.
-const bandResamples = 500
-
 // curves are computed for every scenario that has valid rounds. A curve stops
 // where the sample does not support the next percentile.
 func curves(m *lab.Measured, a *lab.Analysis) []curve {
@@ -164,9 +159,14 @@ func curves(m *lab.Measured, a *lab.Analysis) []curve {
 		rounds := lab.Responses(m.Valid(row.Scenario))
 		ps := drawable(rounds, row)
 		c := curve{row: row}
-		for i, iv := range stats.Quantiles(rounds, ps, stats.Options{Resamples: bandResamples}) {
-			if iv.Estimate > 0 {
-				c.points = append(c.points, curvePoint{ps[i], iv, row.Saturated || stats.AtLeast(row.Censored, row.Requests, ps[i])})
+		var seconds []stats.Distribution
+		for _, r := range rounds {
+			seconds = append(seconds, r.Seconds...)
+		}
+		all := stats.Merge(seconds...)
+		for _, p := range ps {
+			if us, ok := all.Quantile(p); ok {
+				c.points = append(c.points, curvePoint{p, us, row.Saturated || stats.AtLeast(row.Censored, row.Requests, p)})
 			}
 		}
 		if len(c.points) > 0 {
@@ -202,15 +202,15 @@ func drawable(rounds []stats.Round, row lab.Row) []float64 {
 func nines(p float64) float64 { return -math.Log10(1 - p/100) }
 
 // percentiles is response time by percentile: the further right, the rarer the
-// request. One line per scenario with its bootstrap band.
+// request. One line per scenario.
 func (c canvas) percentiles() Plot {
 	panel := Panel{Height: 386, Margin: true, Y: Axis{Label: "response time, from due to done", Log: true, Format: shortLatency, Grid: true}}
 	last := 99.0
 	for _, cv := range c.curves {
-		s := Series{Label: cv.row.Scenario, Look: c.looks[cv.row.Scenario], Line: true, Area: true}
+		s := Series{Label: shownName(cv.row.Scenario), Look: c.looks[cv.row.Scenario], Line: true}
 		for _, q := range cv.points {
-			p := Point{X: nines(q.p), Y: q.Estimate, Low: q.Low, High: q.High, Bound: q.atLeast}
-			tip := fmt.Sprintf("%s %s: %s%s [%s, %s]", cv.row.Scenario, quantileName(q.p), map[bool]string{true: "at least "}[q.atLeast], latency(q.Estimate), latency(q.Low), latency(q.High))
+			p := Point{X: nines(q.p), Y: q.us, Low: q.us, High: q.us, Bound: q.atLeast}
+			tip := fmt.Sprintf("%s %s: %s%s", shownName(cv.row.Scenario), quantileName(q.p), map[bool]string{true: "at least "}[q.atLeast], latency(q.us))
 			switch q.p {
 			case 50, 90, 95, 99, 99.9, 99.99:
 				p.Radius, p.Tip = 4, tip
@@ -231,7 +231,7 @@ func (c canvas) percentiles() Plot {
 	}
 	return Plot{
 		ID: "percentiles", Heading: "Response time by percentile",
-		Caption: "Counted from the instant a request was due. Bands are bootstrap intervals over rounds and seconds; a line stops where " +
+		Caption: "All requests of all rounds that count, from the instant a request was due. A line stops where " +
 			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.",
 		X: x, Panels: []Panel{panel}, Numbers: curveTable(c.curves),
 	}
@@ -241,7 +241,7 @@ func (c canvas) percentiles() Plot {
 func curveTable(curves []curve) *Table {
 	heads := []string{"percentile"}
 	for _, c := range curves {
-		heads = append(heads, c.row.Scenario)
+		heads = append(heads, shownName(c.row.Scenario))
 	}
 	var rows [][]string
 	for _, p := range curvePercentiles {
@@ -249,9 +249,7 @@ func curveTable(curves []curve) *Table {
 		for _, c := range curves {
 			text := absent
 			if i := slices.IndexFunc(c.points, func(q curvePoint) bool { return q.p == p }); i >= 0 {
-				q := c.points[i]
-				u := ownUnit(q.Estimate)
-				text, any = fmt.Sprintf("%s%s [%s, %s]", atLeast(q.atLeast), latency(q.Estimate), u.in(q.Low), u.in(q.High)), true
+				text, any = atLeast(c.points[i].atLeast)+latency(c.points[i].us), true
 			}
 			line = append(line, text)
 		}
@@ -299,7 +297,7 @@ const maxBars = 200
 // which scenario ran when.
 func (c canvas) time() Plot {
 	x, slots, cuts := c.timeline(func(r round) string {
-		tip := fmt.Sprintf("%s, block %d, position %d", r.Scenario, r.Block+1, r.Position+1)
+		tip := fmt.Sprintf("%s, block %d, position %d", shownName(r.Scenario), r.Block+1, r.Position+1)
 		if r.response != nil {
 			tip += fmt.Sprintf(": p50 %s, p99 %s", at(r.response, 50), at(r.response, 99))
 		}
@@ -339,7 +337,7 @@ func (c canvas) time() Plot {
 		}
 		latencies.Series = append(latencies.Series, bars)
 		strip.Series = append(strip.Series, ran)
-		strip.Y.Ticks = append(strip.Y.Ticks, Tick{At: y, Text: row.Scenario, Look: look})
+		strip.Y.Ticks = append(strip.Y.Ticks, Tick{At: y, Text: shownName(row.Scenario), Look: look})
 		strip.Y.Max++
 	}
 	strip.Height = 17 * strip.Y.Max
@@ -355,7 +353,7 @@ func (c canvas) time() Plot {
 // CPU time stolen, and load that was not the lab's.
 func (c canvas) probes() Plot {
 	x, slots, cuts := c.timeline(func(r round) string {
-		return fmt.Sprintf("block %d, position %d, %s", r.Block+1, r.Position+1, r.Scenario)
+		return fmt.Sprintf("block %d, position %d, %s", r.Block+1, r.Position+1, shownName(r.Scenario))
 	})
 	p := Plot{
 		ID: "probes", Heading: "The machine meanwhile",

@@ -99,8 +99,8 @@ func times(iv stats.Interval) string {
 		}
 		return f(v)
 	}
-	if iv.Rounds == 1 {
-		return f(iv.Estimate) // one block has no interval
+	if !iv.Known() {
+		return f(iv.Estimate) // of too few blocks for an interval
 	}
 	return fmt.Sprintf("%s [%s, %s]", f(iv.Estimate), limit(iv.Low), limit(iv.High))
 }

@@ -28,7 +28,8 @@ func pageOf(t testing.TB, r *lab.Result, a *lab.Analysis) string {
 
 func TestHTMLGolden(t *testing.T) {
 	t.Parallel()
-	page := withoutData([]byte(pageOf(t, fakeResult(t, 6), fakeAnalysis())))
+	r, a := analysed(t, fakeBlocks)
+	page := withoutData([]byte(pageOf(t, r, a)))
 	golden(t, "report.html", page)
 	if len(page) > 1<<20 {
 		t.Errorf("the page has %d bytes without its data", len(page))
@@ -91,7 +92,7 @@ func TestHTMLInert(t *testing.T) {
 	for _, evil := range []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'--></style></svg><script>`, `]]><script>`, `javascript:alert(1)`, `{{.}}`,
 	} {
-		r, a := fakeResult(t, 1), fakeAnalysis()
+		r, a := analysed(t, 1)
 		r.Host.Machine.Name, r.Host.Machine.Model, r.Host.Kernel, r.Host.Hypervisor = evil, evil, evil, evil
 		r.Experiment.Name, r.Experiment.Preset, r.Experiment.Tenant.Service, r.Setup.Neighbour.Kernel = evil, evil, evil, evil
 		r.Setup.Backend, r.Setup.BackendNote, r.Setup.GeneratorPolicy, r.Program.Version = evil, evil, evil, evil
@@ -107,7 +108,7 @@ func TestHTMLInert(t *testing.T) {
 		}
 		a.Rows[4].Scenario, a.Rows[5].Why, a.Rows[6].Skipped.Remedy = evil, evil, evil
 		a.Rows[4].Verdict = "worse"
-		a.Warnings, a.Reading, a.Recommendation, a.Recommended = []string{evil}, []string{evil}, evil, evil
+		a.Warnings, a.Reading, a.Answer, a.Recommended = []string{evil}, []string{evil}, []string{evil}, evil
 		page := pageOf(t, r, a)
 		for _, bad := range []string{"<script", "<img", "</style></svg>", `href="javascript`, "]]>"} {
 			if strings.Contains(page, bad) {
@@ -124,7 +125,7 @@ func TestHTMLInert(t *testing.T) {
 
 func TestDownloads(t *testing.T) {
 	t.Parallel()
-	r, a := fakeResult(t, 2), fakeAnalysis()
+	r, a := analysed(t, 2)
 	files := map[string]string{}
 	for _, f := range Isolation(measured(t, r), a).Files {
 		var b bytes.Buffer
@@ -173,8 +174,8 @@ func TestDownloads(t *testing.T) {
 // garbles them.
 func TestDownloadLinks(t *testing.T) {
 	t.Parallel()
-	r := fakeResult(t, 1)
-	page := pageOf(t, r, fakeAnalysis())
+	r, a := analysed(t, 1)
+	page := pageOf(t, r, a)
 	m := regexp.MustCompile(`download="result.json" href="data:application/json;charset=utf-8,([^"]*)"`).FindStringSubmatch(page)
 	if m == nil {
 		t.Fatal("no link to result.json")
@@ -207,7 +208,7 @@ func TestBadHistogram(t *testing.T) {
 }
 
 func BenchmarkHTML(b *testing.B) {
-	r, a := fakeResult(b, 6), fakeAnalysis()
+	r, a := analysed(b, fakeBlocks)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := HTML(io.Discard, Isolation(measured(b, r), a)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"berth.dev/berth/internal/plain"
@@ -11,12 +12,12 @@ import (
 	"berth.dev/berth/lab/stats"
 )
 
-// Isolation is the sheet of a comparison of scenarios: what ran, the table (one row per
-// scenario), its footnotes, and what it means.
+// Isolation is the sheet of a comparison of scenarios: what to know and to do, the table
+// (one row per scenario), its footnotes, and what it means.
 func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
-	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Advice: a.Recommendation}
+	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Answer: a.Answer}
 	facts(s, m.Result, a)
-	for _, text := range append(alarms(m.Result, a), a.Warnings...) {
+	for _, text := range append(alarms(m.Result), a.Warnings...) {
 		s.Warn("warning", text)
 	}
 	looks := looksOf(a.Rows)
@@ -31,10 +32,21 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	rounds := sync.OnceValue(func() []round { return roundsOf(m) })
 	s.Page = func() Page {
 		c := canvas{analysis: a, rounds: rounds(), curves: curves(m, a), looks: looks}
-		return Page{c.plots(), details(m.Result, a, rounds())}
+		return Page{c.plots(), append(comparisonBlocks(a), details(m.Result, a, rounds())...)}
 	}
 	s.Files = files(m, a, rounds)
 	return s
+}
+
+// shownName is what a scenario is called: the baselines are the tenant alone.
+func shownName(scenario string) string {
+	switch scenario {
+	case lab.Baseline:
+		return "alone"
+	case lab.BaselineAgain:
+		return "alone again"
+	}
+	return scenario
 }
 
 // looksOf gives each scenario its look. The scenarios of the built-in experiment always
@@ -64,11 +76,12 @@ func column(a *lab.Analysis, head, unit string, value func(lab.Row) string) Colu
 }
 
 func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table {
-	t := &Table{Spans: map[int]string{}, Legend: "work: the neighbour's, relative to unisolated; ≥ lower bound; ~ inconclusive."}
+	t := &Table{Spans: map[int]string{}, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
+		"kept: of the neighbour's work without isolation; ≥ lower bound; ~ not decided."}
 	var notes footnotes
-	names := column(a, "scenario", "", func(row lab.Row) string { return row.Scenario + notes.of(row) })
+	names := column(a, "scenario", "", func(row lab.Row) string { return shownName(row.Scenario) + notes.of(row) })
 	names.Left = true
-	ratio, verdict := column(a, "× baseline p99", "", func(row lab.Row) string { return ratioText(a, row) }), Column{Head: "verdict", Left: true}
+	ratio, verdict := column(a, "× alone", "", func(row lab.Row) string { return ratioText(a, row) }), Column{Head: "than alone", Left: true}
 	for i, row := range a.Rows {
 		names.Cells[i].Look = looks[row.Scenario]
 		for _, s := range r.Experiment.Scenarios {
@@ -79,7 +92,7 @@ func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table
 		if row.Ratio != nil && row.Ratio.Confidence > 0 {
 			ratio.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
 		}
-		verdict.Cells = append(verdict.Cells, Cell{Text: string(row.Verdict), Mood: moodOf(row.Verdict)})
+		verdict.Cells = append(verdict.Cells, Cell{Text: strings.TrimSuffix(strings.TrimSuffix(row.Verdict.Against("alone"), " than alone"), " as alone"), Mood: moodOf(row.Verdict)})
 		switch {
 		case row.Skipped != nil:
 			t.Spans[i] = skippedText(*row.Skipped)
@@ -94,7 +107,11 @@ func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table
 	for _, p := range shownQuantiles(a) {
 		t.Columns = append(t.Columns, quantileColumn(a, p))
 	}
-	t.Columns = append(t.Columns, ratio, verdict, column(a, "work", "%", workText))
+	nothing := column(a, "× better", ratio.Unit, func(row lab.Row) string { return nothingText(a, row) })
+	for i, row := range a.Rows {
+		nothing.Cells[i].Mood = moodOf(row.Against)
+	}
+	t.Columns = append(t.Columns, ratio.split(), verdict, nothing.split(), column(a, "kept", "%", workText).split())
 	t.Notes = notes.lines()
 	return t
 }
@@ -138,8 +155,8 @@ func quantileColumn(a *lab.Analysis, p float64) Column {
 		cell := Cell{Text: absent}
 		if q, ok := quantileOf(row, p); ok {
 			cell.Text = atLeast(q.AtLeast || row.Saturated) + u.in(q.Estimate)
-			if q.Rounds != 1 && q.Low < q.High {
-				cell.Below = fmt.Sprintf("[%s, %s]", u.in(q.Low), u.in(q.High))
+			if q.All > 0 {
+				cell.Below = "all " + u.in(q.All)
 			}
 		}
 		c.Cells = append(c.Cells, cell)
@@ -174,10 +191,92 @@ func moodOf(v stats.Verdict) Mood {
 	return Plain
 }
 
+// nothingText is how many times the row's p99 is better than without isolation.
+func nothingText(a *lab.Analysis, row lab.Row) string {
+	c, _ := a.Compared(row.Scenario, lab.Unisolated)
+	f, ok := c.Figure("p99")
+	switch {
+	case !ok || a.BaselineBound():
+		return absent
+	}
+	better := f.Interval
+	better.Estimate, better.Low, better.High = 1/f.Estimate, 1/f.High, 1/f.Low
+	if f.Verdict == stats.Inconclusive {
+		return "~" + times(better)
+	}
+	return times(better)
+}
+
+// split has each cell's interval below it, or on a terminal beside it where that fits.
+func (c Column) split() Column {
+	c.Inline = true
+	for i, cell := range c.Cells {
+		if text, interval, ok := strings.Cut(cell.Text, " ["); ok {
+			c.Cells[i].Text, c.Cells[i].Below = text, "["+interval
+		}
+	}
+	return c
+}
+
+// comparisonBlocks are all comparisons of the run.
+func comparisonBlocks(a *lab.Analysis) []Block {
+	if len(a.Comparisons) == 0 {
+		return nil
+	}
+	heads := []string{"scenario", "against", "of", "difference", "verdict", "all blocks together", "p-value", "blocks", "more"}
+	if a.Undisturbed {
+		heads = append(heads, "with disturbed requests")
+	}
+	var rows [][]string
+	for _, c := range a.Comparisons {
+		for _, f := range c.Figures {
+			verdict := f.Verdict.Against(shownName(c.Against))
+			if c.Scenario == lab.BaselineAgain && f.Verdict == stats.Inconclusive {
+				verdict = "no difference shown"
+			}
+			more := absent
+			if f.MoreBlocks > 0 {
+				more = "+" + strconv.Itoa(f.MoreBlocks)
+			}
+			row := []string{
+				shownName(c.Scenario), shownName(c.Against), f.Quantity, differenceText(f.Quantity, f.Interval), verdict,
+				differenceText(f.Quantity, stats.Interval{Estimate: f.Pooled}), strconv.FormatFloat(f.P, 'g', 2, 64), strconv.Itoa(f.Rounds), more,
+			}
+			if a.Undisturbed {
+				all := absent
+				if f.All != nil {
+					all = differenceText(f.Quantity, *f.All)
+				}
+				row = append(row, all)
+			}
+			rows = append(rows, row)
+		}
+	}
+	t := NewTable(heads, rows...)
+	t.Legend = "p50, p95, p99: ratio; slow: requests beyond the p99 of the typical round of the tenant alone, difference of the shares in points. The p-values are corrected for all comparisons; " +
+		"more: blocks that would decide."
+	return []Block{{Heading: "All comparisons", Table: t, Fold: true}}
+}
+
+// differenceText is a ratio, or a difference of shares in points, with its interval.
+func differenceText(quantity string, iv stats.Interval) string {
+	if quantity != "slow" {
+		return "× " + times(iv)
+	}
+	text := fmt.Sprintf("%+.2f", 100*iv.Estimate)
+	if iv.Known() {
+		text += fmt.Sprintf(" [%+.2f, %+.2f]", 100*iv.Low, 100*iv.High)
+	}
+	return text
+}
+
 // workText is what protecting the tenant costs the neighbour.
 func workText(row lab.Row) string {
 	if row.WorkShare == nil {
 		return absent
+	}
+	if k := row.WorkKept; k != nil && k.Known() {
+		return fmt.Sprintf("%s [%s, %s]", percent(k.Estimate), percent(k.Low), percent(k.High))
 	}
 	return percent(*row.WorkShare)
 }
@@ -186,7 +285,7 @@ func workText(row lab.Row) string {
 func costTable(a *lab.Analysis) *Table {
 	t := &Table{Beside: true, Legend: "CPU: of the whole host; run delay: of the tenant's threads, ready but waiting for a CPU; throttled: CPU time withheld by a limit; " +
 		"lag: the generator's own, p99, a part of response time as is the wait for a free connection (queue); n: rounds counted of those run."}
-	names := column(a, "scenario", "", func(row lab.Row) string { return row.Scenario })
+	names := column(a, "scenario", "", func(row lab.Row) string { return shownName(row.Scenario) })
 	names.Left = true
 	// What is zero was not counted; a kernel without schedstat counts no run delay.
 	perSecond := func(v float64) string {
@@ -256,7 +355,8 @@ func (f *footnotes) of(row lab.Row) string {
 	}
 	for _, q := range row.Quantiles {
 		text := quantileName(q.P) + " not given: " + q.Reason
-		if q.Reason != "" && !slices.Contains(f.general, text) {
+		given := func(note string) bool { return strings.HasPrefix(note, quantileName(q.P)+" not given") }
+		if q.Reason != "" && !slices.ContainsFunc(f.general, given) {
 			f.general = append(f.general, text)
 		}
 	}
@@ -286,12 +386,12 @@ func remarks(row lab.Row) []string {
 		out = append(out, fmt.Sprintf("the tenant itself was throttled for %s ms/s", digits3(row.TenantThrottled*1e3)))
 	}
 	if row.Verdict == stats.Inconclusive || row.Verdict == stats.Invalid {
-		text := string(row.Verdict)
+		text := row.Verdict.Against("alone")
 		if row.Why != "" {
 			text += ": " + row.Why
 		}
 		if row.MoreRounds > 0 {
-			text += fmt.Sprintf("; about %s more would decide", plain.Count(row.MoreRounds, "round"))
+			text += fmt.Sprintf("; about %s more would decide", plain.Count(row.MoreRounds, "block"))
 		}
 		out = append(out, text)
 	}

@@ -64,7 +64,6 @@ type Series struct {
 	Label, Tip string
 	Look       Look
 	Line       bool // through the points, dashed where they are bounds
-	Area       bool // from Low to High of all points
 	Bars       bool // each point is a bar, from X to XHigh and Low to High
 	Points     []Point
 }
@@ -265,11 +264,6 @@ func (d *plotting) panel(panel *Panel, f frame) {
 			d.line("grid", point{f.x.at(t.At), f.top}, point{f.x.at(t.At), f.bottom})
 		}
 	}
-	for _, s := range panel.Series {
-		if s.Area && len(s.Points) > 1 {
-			d.path("area "+s.Look.class(), areaOf(s, f))
-		}
-	}
 	for i := range panel.Series {
 		d.series(&panel.Series[i], f, panel.Y.Rows)
 	}
@@ -338,14 +332,6 @@ func (d *plotting) axisBelow() {
 		}
 		d.text("axis", middle, point{(d.outer.left + d.outer.right) / 2, below}, d.X.Label)
 	}
-}
-
-func areaOf(s Series, f frame) string {
-	outline := make([]point, 2*len(s.Points))
-	for i, q := range s.Points {
-		outline[i], outline[len(outline)-1-i] = f.at(q.X, q.High), f.at(q.X, q.Low)
-	}
-	return polyline(outline...) + "z"
 }
 
 func (d *plotting) series(s *Series, f frame, rows bool) {

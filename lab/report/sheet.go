@@ -9,6 +9,8 @@ type Sheet struct {
 	// When and By are when it was measured, and by which program; zero if unknown.
 	When time.Time
 	By   string
+	// Answer is what comes first: what to know, and what to do. The facts then come last.
+	Answer []string
 	// Facts say what ran, on what, and how far the figures can be trusted.
 	Facts []Fact
 	Body  []Block

@@ -47,7 +47,17 @@ func Text(w io.Writer, s *Sheet, o Options) error {
 	if s.Title != "" {
 		t.b.WriteString(o.paint(bold, plain.Line(s.Title)) + o.paint(faint, "   on this host, this kernel, this load") + "\n\n")
 	}
-	t.facts(s.Facts)
+	warnings, facts := divided(s.Facts)
+	if len(s.Answer) == 0 {
+		warnings, facts = s.Facts, nil
+	}
+	for _, sentence := range s.Answer {
+		t.sentence(plain.Line(sentence))
+	}
+	if len(s.Answer) > 0 && len(warnings) > 0 {
+		t.b.WriteString("\n")
+	}
+	t.facts(warnings)
 	for i := 0; i < len(s.Body); i++ {
 		b := s.Body[i]
 		t.paragraph(bold, b.Heading)
@@ -74,6 +84,10 @@ func Text(w io.Writer, s *Sheet, o Options) error {
 		}
 		t.table(table)
 	}
+	if len(facts) > 0 {
+		t.b.WriteString("\n")
+		t.facts(facts)
+	}
 	if s.Advice != "" {
 		t.paragraph("", "Recommendation: "+s.Advice)
 	}
@@ -81,6 +95,18 @@ func Text(w io.Writer, s *Sheet, o Options) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
+}
+
+// divided are the warnings and the other facts.
+func divided(facts []Fact) (warnings, others []Fact) {
+	for _, f := range facts {
+		if f.Warning {
+			warnings = append(warnings, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	return warnings, others
 }
 
 // text is a report being written.
@@ -108,6 +134,18 @@ func (t *text) facts(facts []Fact) {
 func (t *text) hanging(head string, indent int, text, rendition string) {
 	lines := plain.Wrap(plain.Line(text), t.o.width()-indent)
 	t.b.WriteString(head + t.o.paint(rendition, strings.Join(lines, "\n"+strings.Repeat(" ", indent))) + "\n")
+}
+
+// sentence writes one that may end in a command, which is not broken: it gets a line of
+// its own where it does not fit.
+func (t *text) sentence(s string) {
+	words, command, ok := strings.Cut(s, ": berth ")
+	if ok && plain.Width(s) > t.o.width() {
+		t.hanging("", 0, words+":", "")
+		t.b.WriteString("  berth " + command + "\n")
+		return
+	}
+	t.hanging("", 0, s, "")
 }
 
 // paragraph writes a blank line and the text, wrapped.

@@ -14,7 +14,7 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func TestTextGolden(t *testing.T) {
 	t.Parallel()
-	r, a := fakeResult(t, 6), fakeAnalysis()
+	r, a := analysed(t, fakeBlocks)
 	for _, width := range []int{80, 100, 120} {
 		var b bytes.Buffer
 		if err := Text(&b, Isolation(measured(t, r), a), Options{Width: width}); err != nil {
@@ -35,7 +35,7 @@ func TestTextGolden(t *testing.T) {
 // Colour adds escape sequences and changes nothing else.
 func TestTextColor(t *testing.T) {
 	t.Parallel()
-	r, a := fakeResult(t, 1), fakeAnalysis()
+	r, a := analysed(t, fakeBlocks)
 	var plain, coloured bytes.Buffer
 	if err := errors.Join(Text(&plain, Isolation(measured(t, r), a), Options{}), Text(&coloured, Isolation(measured(t, r), a), Options{Color: true})); err != nil {
 		t.Fatal(err)
@@ -52,10 +52,10 @@ func TestTextColor(t *testing.T) {
 func TestTextPrintable(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b]0;owned\x07\r\u202e"
-	r, a := fakeResult(t, 1), fakeAnalysis()
+	r, a := analysed(t, 1)
 	r.Host.Machine.Name, r.Experiment.Name, r.Setup.Backend = evil, evil, evil
 	r.Experiment.Tenant.Service = evil
-	a.Rows[2].Scenario, a.Warnings, a.Recommendation = evil, []string{evil}, evil
+	a.Rows[2].Scenario, a.Warnings, a.Answer = evil, []string{evil}, []string{evil}
 	a.Rows[5].Why = evil
 	a.Rows[6].Skipped.Reason = evil
 	a.Rows[3].Verdict = evil
@@ -84,7 +84,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 
 func TestWriteErrors(t *testing.T) {
 	t.Parallel()
-	r, a := fakeResult(t, 1), fakeAnalysis()
+	r, a := analysed(t, 1)
 	c, err := Compare(Side{"a", measured(t, r), a}, Side{"b", measured(t, r), a})
 	if err != nil {
 		t.Fatal(err)
@@ -103,14 +103,14 @@ func TestWriteErrors(t *testing.T) {
 func TestJSONGolden(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if err := JSON(&b, NewDocument(fakeResult(t, 1), fakeAnalysis())); err != nil {
+	if err := JSON(&b, NewDocument(analysed(t, 2))); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "report.json", b.Bytes())
 }
 
 func BenchmarkText(b *testing.B) {
-	r, a := fakeResult(b, 6), fakeAnalysis()
+	r, a := analysed(b, fakeBlocks)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := Text(&bytes.Buffer{}, Isolation(measured(b, r), a), Options{}); err != nil {

@@ -202,6 +202,17 @@ func (d Distribution) Quantile(p float64) (float64, bool) {
 	return float64(valueOf(d.buckets[len(d.buckets)-1].slot)), true
 }
 
+// Beyond is the share of requests that took longer than a time in µs; 0 for an empty distribution.
+func (d Distribution) Beyond(us float64) float64 {
+	var n int64
+	for _, b := range d.buckets {
+		if float64(valueOf(b.slot)) > us {
+			n += b.count
+		}
+	}
+	return float64(n) / float64(max(d.total, 1))
+}
+
 // nearestRank is the rank (1 to total) of the p-th percentile: hdrhistogram's rule.
 func nearestRank(p float64, total int64) int64 {
 	rank := math.Min(p, 100)/100*float64(total) + 0.5

@@ -217,26 +217,6 @@ func TestSlot(t *testing.T) {
 	}
 }
 
-// TestRecorder: the simulation's fast recorder counts as the library does.
-func TestRecorder(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(5, 6))
-	h, c := NewHistogram(), new(recorder)
-	for range 3000 {
-		v := r.ExpFloat64() * 5000
-		if err := h.RecordValue(int64(v)); err != nil {
-			t.Fatal(err)
-		}
-		c.add(v, 1)
-	}
-	if diff := cmp.Diff(compact(h), c.take(), cmp.AllowUnexported(Distribution{}, bucket{})); diff != "" {
-		t.Error(diff)
-	}
-	if n := c.take().Requests(); n != 0 {
-		t.Errorf("%d requests left", n)
-	}
-}
-
 // slot is the bucket of a value (of the last one, if it is beyond).
 func slot(value int64) int {
 	shift := max(0, bits.Len64(uint64(value))-11)

@@ -3,149 +3,155 @@ package stats
 import (
 	"fmt"
 	"math"
-	"sort"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Margin is the relative difference below which no reader should care: a scenario
-// within ±10 % of the baseline is equivalent to it, and a smaller difference is
-// never called worse or better.
-const Margin = 0.10
+// Margins are the differences below which no reader should care: a scenario within them is as good as its reference, and
+// a smaller difference is never called worse or better.
+const (
+	Margin      = 0.10  // of a ratio: within ±10 %
+	ShareMargin = 0.005 // of a share of requests: one in 200
+)
 
-// maxMoreRounds bounds the advice of Judge: what would take more rounds than
-// these is not worth waiting for.
-const maxMoreRounds = 200
+// errorRate is the chance that a run says anything false: it is shared out over its comparisons.
+const errorRate = 0.05
 
-// Judgement is a verdict with its grounds.
+// Judgement is what one comparison comes to.
 type Judgement struct {
+	// Interval is the ratio to the reference, or the difference from it, in the typical block, with its 95 % interval.
+	Interval
+	// P is the two-sided p-value of no difference, times the number of comparisons (at most 1).
+	P       float64
 	Verdict Verdict
 	// Why is one clause without a full stop.
 	Why string
-	// MoreRounds is about how many further rounds would decide an inconclusive
-	// comparison if its estimate stayed where it is; 0 if that cannot be said or
-	// would take more than 200.
-	MoreRounds int
+	// MoreBlocks is about how many further blocks would decide a comparison that is not decided, if its estimate stayed
+	// where it is; 0 if that cannot be said or is more than maxMoreBlocks.
+	MoreBlocks int
+	// Sees is the smallest ratio, or difference, that such a comparison finds with 80 % chance; 0 if unknown.
+	Sees float64
 }
 
-// Judge says what a ratio to the baseline (from Ratio) comes to. floor is the
-// ratio of the repeated baseline to the baseline at the same quantile, nil if
-// the run has none; comparisons is how many scenarios are compared with this
-// baseline in the same table.
+// maxMoreBlocks bounds the advice of Judge.
+const maxMoreBlocks = 1000
+
+// Judge says what a comparison comes to that is one of so many of the run.
 //
-// Worse or better needs three things: the interval excludes 1; the estimate is
-// beyond the Margin; and it is further from 1 (on the log scale) than the
-// farther end of floor's interval, that is, than the baseline's difference from
-// itself may be. The third also keeps the chance that any of five comparisons
-// is called worse or better, when all are alike, below 5 %; without a floor the
-// interval is widened for the number of comparisons instead (Bonferroni).
-//
-// Equivalent means that the whole interval lies within the Margin: two
-// one-sided tests, each at half of 1 - Confidence. Anything else is
-// Inconclusive. A ratio without blocks is Invalid.
-func Judge(ratio Interval, floor *Interval, comparisons int) Judgement {
-	if ratio.Rounds == 0 || !(ratio.Estimate > 0) {
-		return Judgement{Verdict: Invalid, Why: "no block with both a valid baseline and a valid round of this scenario"}
+// Worse or better: no difference is rejected at 5 % divided by the number of comparisons, and the estimate is beyond the
+// margin. Equivalent: differences of the margin, and more, are rejected at the same rate, on either side (two one-sided
+// tests). Of the two, "no difference" and "the margin or more", one at most is true, so the chance that a run says
+// anything false is at most 5 %, whatever its comparisons have in common (Bonferroni). All else is Inconclusive.
+func (p *Paired) Judge(comparisons int) Judgement {
+	n := p.Blocks()
+	if n == 0 {
+		return Judgement{Verdict: Invalid, P: 1, Why: "no block in which both count"}
 	}
-	if ratio.Rounds < 2 {
-		return Judgement{Verdict: Inconclusive, Why: "one round has no interval", MoreRounds: 1}
+	j := Judgement{Interval: p.Interval(confidence), Verdict: Inconclusive, P: min(1, p.P()*float64(comparisons))}
+	up, down := math.Log(1+Margin), math.Log(1-Margin)
+	if !p.ratio {
+		up, down = ShareMargin, -ShareMargin
 	}
-	c := comparison{
-		rounds: ratio.Rounds, confidence: ratio.Confidence,
-		effect: math.Log(ratio.Estimate), half: halfLog(ratio),
-		t: student(ratio.Rounds, ratio.Confidence),
+	rate := errorRate / float64(comparisons)
+	needs := p.enough(rate)
+	switch beyond := p.effect > up || p.effect < down; {
+	case j.P < errorRate && beyond && p.effect > 0:
+		j.Verdict, j.Why = Worse, p.figure(j.Low)+" at least"
+	case j.P < errorRate && beyond:
+		j.Verdict, j.Why = Better, p.figure(j.High)+" at most"
+	case max(p.tail(up, -1), p.tail(down, 1)) < rate:
+		j.Verdict, j.Why = Equivalent, fmt.Sprintf("the difference is less than %s", p.margin())
+	case n < needs:
+		j.Why = fmt.Sprintf("%d %s cannot decide one of %d comparisons", n, plural(float64(n), "block"), comparisons)
+	case j.P < errorRate:
+		j.Why = fmt.Sprintf("the two differ, but maybe by less than %s", p.margin())
+	default:
+		j.Why = fmt.Sprintf("%s is not beyond chance", p.figure(j.Estimate))
 	}
-	if floor != nil && floor.Rounds >= 2 && floor.Estimate > 0 {
-		c.reach = math.Abs(math.Log(floor.Estimate)) + halfLog(*floor)
-	} else {
-		c.comparisons = max(1, comparisons)
+	spread := p.spread(j.Interval)
+	if n < minAdvice || spread == 0 {
+		if n < needs {
+			j.MoreBlocks = needs - n
+		}
+		return j
 	}
-	j := Judgement{Verdict: c.verdict(c.rounds)}
-	j.Why = c.why(j.Verdict, ratio, floor)
-	if j.Verdict == Inconclusive && ratio.Rounds >= minAdvice {
-		j.MoreRounds = c.moreRounds()
+	z := normal(1 - rate)
+	j.Sees = p.natural((z + power) * spread)
+	if j.Verdict == Inconclusive {
+		gap := math.Abs(p.effect) // to no difference, or to the margin, whichever is easier to reject
+		if inside := min(up-p.effect, p.effect-down); p.effect < up && p.effect > down {
+			gap = inside
+		}
+		j.MoreBlocks = max(blocksFor(n, z*spread, gap), needs) - n
+		if j.MoreBlocks <= 0 {
+			j.MoreBlocks = 1
+		}
+		if gap <= 0 || j.MoreBlocks > maxMoreBlocks {
+			j.MoreBlocks = 0
+		}
 	}
 	return j
 }
 
-// minAdvice is how many blocks a guess at the rounds still needed takes.
-const minAdvice = 4
+// power is how far beyond its limit an effect has to lie to be found with 80 % chance, in standard errors.
+const power = 0.84
 
-// comparison is a ratio on the log scale, with what it has to exceed.
-type comparison struct {
-	rounds       int
-	confidence   float64
-	effect, half float64 // estimate, half width of its interval
-	t            float64 // Student's, in half
-	reach        float64 // the floor's; 0 without one
-	comparisons  int     // to correct for; 0 with a floor
-}
+// minAdvice is how many blocks a guess at what more of them would do takes.
+const minAdvice = 8
 
-// verdict is that of the same estimates after the given number of rounds: the
-// widths shrink with the square root of it, and with Student's t. Where there
-// is no floor, the effect must exceed a half width corrected for the number of
-// comparisons.
-func (c comparison) verdict(rounds int) Verdict {
-	t, shrink := c.t, 1.0
-	if rounds != c.rounds {
-		t = student(rounds, c.confidence)
-		shrink = math.Sqrt(float64(c.rounds)/float64(rounds)) * t / c.t
-	}
-	half, needed := c.half*shrink, c.half*shrink
-	if c.comparisons > 1 {
-		needed *= student(rounds, 1-(1-c.confidence)/float64(c.comparisons)) / t
-	}
-	if c.effect-half > math.Log(1-Margin) && c.effect+half < math.Log(1+Margin) {
-		return Equivalent
-	}
-	if math.Abs(c.effect) <= max(needed, c.reach*shrink) || !beyondMargin(c.effect) {
-		return Inconclusive
-	}
-	if c.effect > 0 {
-		return Worse
-	}
-	return Better
-}
-
-// moreRounds searches by halving: what is decided stays decided with more rounds.
-func (c comparison) moreRounds() int {
-	more := 1 + sort.Search(maxMoreRounds, func(i int) bool {
-		return c.verdict(c.rounds+1+i) != Inconclusive
-	})
-	if more > maxMoreRounds {
+// BlocksFor is about how many blocks, instead of those of the judgement, see a ratio with 80 % chance; 0 if unknown.
+func (j Judgement) BlocksFor(ratio float64) int {
+	if !(j.Sees > 1) {
 		return 0
 	}
-	return more
+	return blocksFor(j.Rounds, math.Log(j.Sees), math.Log(ratio))
 }
 
-func (c comparison) why(v Verdict, ratio Interval, floor *Interval) string {
-	own := "no repeated baseline to compare with"
-	if c.comparisons == 0 {
-		own = fmt.Sprintf("the baseline against itself is %s (%s to %s)", figure(floor.Estimate), figure(floor.Low), figure(floor.High))
-	}
-	switch v {
-	case Worse:
-		return fmt.Sprintf("%s times the baseline at least; %s", figure(ratio.Low), own)
-	case Better:
-		return fmt.Sprintf("%s times the baseline at most; %s", figure(ratio.High), own)
-	case Equivalent:
-		return fmt.Sprintf("the interval (%.2f to %.2f) lies within ±%.0f %% of the baseline", ratio.Low, ratio.High, 100*Margin)
-	}
-	switch {
-	case math.Abs(c.effect) <= c.half:
-		return fmt.Sprintf("the interval (%s to %s) includes 1 and reaches beyond ±%.0f %%", figure(ratio.Low), figure(ratio.High), 100*Margin)
-	case !beyondMargin(c.effect):
-		return fmt.Sprintf("the two differ, but the difference may be on either side of %.0f %% (%.2f to %.2f)", 100*Margin, ratio.Low, ratio.High)
-	case c.comparisons > 0:
-		return fmt.Sprintf("not beyond chance in %d comparisons; %s", c.comparisons, own)
-	}
-	return "no further from 1 than the baseline may be from itself; " + own
+// blocksFor is how many blocks bring a width that n blocks have down to gap.
+func blocksFor(n int, width, gap float64) int {
+	return int(math.Ceil(min(float64(n)*(width/gap)*(width/gap), 1e6)))
 }
 
-func beyondMargin(effect float64) bool {
-	return effect > math.Log(1+Margin) || effect < math.Log(1-Margin)
+// enough is how many blocks that all agree reject no difference at a rate.
+func (p *Paired) enough(rate float64) int {
+	z := normal(1 - rate)
+	n := float64(p.Blocks())
+	return int(math.Ceil(z * z * n * p.without() * p.without()))
 }
 
-// halfLog is the half width of a ratio's interval on the log scale.
-func halfLog(i Interval) float64 { return math.Log(i.High/i.Low) / 2 }
+// spread is the standard error of the effect, from its interval.
+func (p *Paired) spread(i Interval) float64 {
+	if i.Rounds < 3 {
+		return 0
+	}
+	width := i.High - i.Low
+	if p.ratio {
+		width = math.Log(i.High / i.Low)
+	}
+	return width / 2 / student(i.Rounds, i.Confidence)
+}
+
+func (p *Paired) margin() string {
+	if p.ratio {
+		return fmt.Sprintf("%.0f %%", 100*Margin)
+	}
+	return fmt.Sprintf("%.1f points", 100*ShareMargin)
+}
+
+func (p *Paired) figure(v float64) string {
+	if p.ratio {
+		return figure(v) + " times"
+	}
+	return fmt.Sprintf("%+.1f points", 100*v)
+}
+
+// normal is the two-sided quantile of the normal distribution.
+func normal(confidence float64) float64 { return distuv.UnitNormal.Quantile((1 + confidence) / 2) }
+
+// student is the two-sided quantile of Student's t with n-1 degrees of freedom.
+func student(n int, confidence float64) float64 {
+	return distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Quantile((1 + confidence) / 2)
+}
 
 // figure prints a ratio with two decimals, or three digits where it is large.
 func figure(x float64) string {

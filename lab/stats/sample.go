@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // Supported says whether the sample is large enough for the p-th percentile
@@ -70,6 +72,18 @@ func required(p float64) (each, pooled int64) {
 // between it and the percentile that is higher by the censored share.
 func AtLeast(censored, offered int, p float64) bool {
 	return offered > 0 && float64(censored)/float64(offered) > (100-p)/100
+}
+
+// Share is the interval of Clopper and Pearson (1934) of a share seen k times in n.
+func Share(k, n int, confidence float64) (low, high float64) {
+	low, high = 0, 1
+	if k > 0 {
+		low = distuv.Beta{Alpha: float64(k), Beta: float64(n - k + 1)}.Quantile((1 - confidence) / 2)
+	}
+	if k < n {
+		high = distuv.Beta{Alpha: float64(k + 1), Beta: float64(n - k)}.Quantile((1 + confidence) / 2)
+	}
+	return low, high
 }
 
 func plural(n float64, word string) string {

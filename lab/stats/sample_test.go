@@ -110,3 +110,12 @@ func TestLoadGates(t *testing.T) {
 		}
 	}
 }
+
+// flat is a round of one second with n requests of the same latency.
+func flat(latency int64, n int) Round {
+	h := NewHistogram()
+	if err := h.RecordValues(latency, int64(n)); err != nil {
+		panic(err)
+	}
+	return Round{Seconds: []Distribution{compact(h)}}
+}

@@ -1,6 +1,6 @@
-// Package stats judges the lab's numbers. It is pure: histograms in, intervals
-// and verdicts out. It does no I/O, reads no clock and draws its random numbers
-// from a fixed seed, so the same result file always gives the same report.
+// Package stats judges the lab's numbers. It is pure: figures in, intervals and
+// verdicts out. It does no I/O, reads no clock and draws no random number but the
+// order of rounds, so the same result file always gives the same report.
 //
 // The round is the unit of replication, not the request: requests inside one
 // stall are not independent, and a thousand of them are worth about as much as
@@ -30,12 +30,18 @@ type Interval struct {
 	High     float64 `json:"high"`
 	// Confidence is the nominal coverage, e.g. 0.95.
 	Confidence float64 `json:"confidence"`
-	// Rounds is how many rounds (for a ratio: blocks) it rests on. With fewer
-	// than two there is no interval: Low and High equal Estimate.
+	// Rounds is how many blocks it rests on. Where they are too few for an
+	// interval, Low and High equal Estimate.
 	Rounds int `json:"rounds,omitempty"`
 }
 
-// Verdict is what a comparison with the baseline comes to.
+// confidence is the nominal coverage of the intervals that are printed.
+const confidence = 0.95
+
+// Known says whether there is an interval.
+func (i Interval) Known() bool { return i.Low < i.High }
+
+// Verdict is what a comparison comes to.
 type Verdict string
 
 // The verdicts.
@@ -46,3 +52,16 @@ const (
 	Inconclusive Verdict = "inconclusive"
 	Invalid      Verdict = "invalid"
 )
+
+// Against says the verdict in words: "worse than alone", "as good as alone".
+func (v Verdict) Against(other string) string {
+	switch v {
+	case Better, Worse:
+		return string(v) + " than " + other
+	case Equivalent:
+		return "as good as " + other
+	case Inconclusive:
+		return "not decided"
+	}
+	return string(v)
+}

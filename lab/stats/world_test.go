@@ -29,6 +29,38 @@ type world struct {
 	duration float64 // of the experiment, s
 }
 
+// worlds are those of the simulations.
+func worlds() []world {
+	tenant := world{servers: 2, rate: 1000, demand: 0.4}
+	var out []world
+	add := func(name string, change func(*world)) {
+		w := tenant
+		w.name = name
+		change(&w)
+		out = append(out, w)
+	}
+	stalls := func(w *world) { w.stalls, w.stall = 0.5, 12 }
+	add("undisturbed", func(*world) {})
+	add("even service (log-normal 0.3)", func(w *world) { w.spread = 0.3 })
+	add("Pareto service, index 2.1", func(w *world) { w.pareto = 2.1 })
+	add("stalls", stalls)
+	add("stalls, 1 server", func(w *world) { w.servers, w.stalls, w.stall = 1, 0.5, 8 })
+	add("stalls, demand 0.58", func(w *world) { stalls(w); w.demand = 0.58 })
+	add("stalls in storms, 15 s per 100 s", func(w *world) { stalls(w); w.storm, w.storms = 15, 100 })
+	add("stalls in storms, 3 s per 20 s", func(w *world) { stalls(w); w.storm, w.storms = 3, 20 })
+	add("Pareto stalls, index 1.4", func(w *world) { stalls(w); w.tail = 1.4 })
+	add("drift +25 %, walk 5 %", func(w *world) { w.drift, w.walk = 0.25, 0.05 })
+	add("wave 12 %", func(w *world) { w.wave = 0.12 })
+	add("foreign work 15 %, 2 s", func(w *world) { w.foreign, w.burst = 0.15, 2 })
+	add("foreign work 30 %, 2 s", func(w *world) { w.foreign, w.burst = 0.3, 2 })
+	add("foreign work 15 %, 10 s, demand 0.58", func(w *world) { w.foreign, w.burst, w.demand = 0.15, 10, 0.58 })
+	add("foreign work 15 %, storms, drift, walk", func(w *world) {
+		stalls(w)
+		w.foreign, w.burst, w.storm, w.storms, w.drift, w.walk = 0.15, 2, 3, 20, 0.15, 0.05
+	})
+	return out
+}
+
 // cell is the resolution of a world's disturbances in seconds.
 const cell = 0.0005
 
@@ -141,9 +173,10 @@ func (w world) arrivals(r *rand.Rand, long float64) (due []float64) {
 	return due
 }
 
-// round runs one round from an instant on, and returns the latencies (µs, ascending) of the requests due after settling,
-// and the end, with nothing left to do. With cut, requests due in a bin with a stall or in the next three are left out.
-func (l *life) round(t treatment, at, settle float64, due []float64, cut bool) (latencies []float64, end float64) {
+// round runs one round from an instant on, and returns the latencies (µs, ascending) of the requests due after settling:
+// of all, and of those that are calm, not due in a bin with a stall nor in the next three; and the end, with nothing left
+// to do.
+func (l *life) round(t treatment, at, settle float64, due []float64) (all, calm []float64, end float64) {
 	mean := l.demand * float64(l.servers) / l.rate
 	slower := max(t.slower, 1)
 	if t.fails > 0 && l.r.Float64() < t.fails {
@@ -172,12 +205,17 @@ func (l *life) round(t treatment, at, settle float64, due []float64, cut bool) (
 		if t.late > 0 && l.r.Float64() < t.late {
 			done += l.r.ExpFloat64() * t.lateBy / 1000
 		}
-		if d >= settle && !(cut && l.stood(arrived)) {
-			latencies = append(latencies, 1e6*(done-arrived)*max(t.times, 1))
+		if d >= settle {
+			us := 1e6 * (done - arrived) * max(t.times, 1)
+			all = append(all, us)
+			if !l.stood(arrived) {
+				calm = append(calm, us)
+			}
 		}
 	}
-	slices.Sort(latencies)
-	return latencies, end
+	slices.Sort(all)
+	slices.Sort(calm)
+	return all, calm, end
 }
 
 // rank is a percentile of ascending values, by nearest rank.

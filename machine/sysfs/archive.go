@@ -2,12 +2,14 @@ package sysfs
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"compress/bzip2"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"regexp"
 	"strings"
@@ -21,7 +23,7 @@ func isArchive(data []byte) bool {
 
 // unpack reads a tar archive, plain or compressed, into memory. It keeps the
 // files that Read may ask for.
-func unpack(data []byte) (*memory, error) {
+func unpack(data []byte) (fs.FS, error) {
 	var r io.Reader = bytes.NewReader(data)
 	switch {
 	case bytes.HasPrefix(data, []byte("BZh")):
@@ -34,7 +36,7 @@ func unpack(data []byte) (*memory, error) {
 		r = z
 	}
 	limited := &io.LimitedReader{R: r, N: maxFile}
-	u := unpacker{files: map[string]string{}, links: map[string]string{}, wanted: wanted()}
+	u := unpacker{files: map[string]string{}, links: map[string]string{}}
 	if err := u.read(tar.NewReader(limited)); err != nil {
 		if limited.N <= 0 {
 			err = fmt.Errorf("unpacks to more than %d bytes", maxFile)
@@ -42,21 +44,37 @@ func unpack(data []byte) (*memory, error) {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
 	u.follow()
-	return newMemory(u.files), nil
+	return inMemory(u.files)
+}
+
+// inMemory makes a file system of files, by their valid paths: the standard library has
+// one for zip archives.
+func inMemory(files map[string]string) (fs.FS, error) {
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for name, text := range files {
+		f, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Store})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := io.WriteString(f, text); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
 }
 
 type unpacker struct {
-	files  map[string]string
-	links  map[string]string // of cpuN/cpufreq
-	wanted *regexp.Regexp
-}
-
-// wanted matches the paths of files that Read opens and of links it passes.
-func wanted() *regexp.Regexp {
-	return regexp.MustCompile(`(^|/)(devices/system/(cpu|node)/.*|devices/cpu_(core|atom|lowpower)/cpus|proc/cpuinfo|proc/sys/kernel/hostname)$`)
+	files map[string]string
+	links map[string]string // of cpuN/cpufreq
 }
 
 func (u *unpacker) read(r *tar.Reader) error {
+	// The files that Read opens, and the links that it passes.
+	wanted := regexp.MustCompile(`(^|/)(devices/system/(cpu|node)/.*|devices/cpu_(core|atom|lowpower)/cpus|proc/cpuinfo|proc/sys/kernel/hostname)$`)
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -66,7 +84,7 @@ func (u *unpacker) read(r *tar.Reader) error {
 			return err
 		}
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
-		if !u.wanted.MatchString(name) {
+		if !wanted.MatchString(name) {
 			continue
 		}
 		switch h.Typeflag {

@@ -129,7 +129,7 @@ func (t *lscpuTable) isOffline(fields []string) (bool, error) {
 }
 
 func (t *lscpuTable) field(cpu int, column, field string) error {
-	kind, ok := lscpuColumns()[strings.ToLower(column)]
+	kind, ok := lscpuColumns[strings.ToLower(column)]
 	if !ok || field == "" || field == "-" {
 		return nil
 	}
@@ -145,10 +145,8 @@ func (t *lscpuTable) field(cpu int, column, field string) error {
 	return err
 }
 
-func lscpuColumns() map[string]machine.Kind {
-	return map[string]machine.Kind{
-		"core": machine.Core, "socket": machine.Socket, "node": machine.Node, "l2": machine.L2, "l3": machine.L3,
-	}
+var lscpuColumns = map[string]machine.Kind{
+	"core": machine.Core, "socket": machine.Socket, "node": machine.Node, "l2": machine.L2, "l3": machine.L3,
 }
 
 // lscpuNumber reads a number; node numbers must fit a set, and the others are

@@ -181,8 +181,8 @@ func TestReadHybrid(t *testing.T) {
 	if kinds != "P P P P E E E E LP " {
 		t.Errorf("kinds %q", kinds)
 	}
-	if c, ok := m.CPU(5); !ok || c.Capacity != 600 {
-		t.Errorf("CPU 5: %+v, %v", c, ok)
+	if c := m.CPUs[5]; c.Capacity != 600 {
+		t.Errorf("CPU 5: %+v", c)
 	}
 	roundTrip(t, m)
 }

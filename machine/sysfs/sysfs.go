@@ -42,9 +42,9 @@ func Live(root string) (*machine.Machine, error) { return Read(os.DirFS(root)) }
 // unknown without them.
 func Read(fsys fs.FS) (*machine.Machine, error) {
 	r := &reader{fsys: fsys}
-	m, err := r.machine()
-	if err != nil {
-		return nil, fmt.Errorf("read machine: %w", err)
+	m := r.machine()
+	if r.err != nil {
+		return nil, fmt.Errorf("read machine: %w", r.err)
 	}
 	return m, nil
 }
@@ -74,26 +74,16 @@ func in(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-func (r *reader) machine() (*machine.Machine, error) {
+func (r *reader) machine() *machine.Machine {
 	m := &machine.Machine{}
-	if err := r.header(m); err != nil {
-		return nil, err
-	}
-	facts, err := r.cpus(m.Online)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.coreKinds(m.Online, facts); err != nil {
-		return nil, err
-	}
+	r.header(m)
+	facts := r.cpus(m.Online)
+	r.coreKinds(m.Online, facts)
 	for i := range facts {
 		m.CPUs = append(m.CPUs, facts[i].cpu)
 	}
-	nodes, distances, err := r.nodes(m.Online)
-	if err != nil {
-		return nil, err
-	}
-	m.Distances = distances
+	var nodes []machine.Domain
+	nodes, m.Distances = r.nodes(m.Online)
 	for _, k := range machine.Kinds() {
 		if k == machine.Node {
 			m.Domains = append(m.Domains, nodes...)
@@ -101,72 +91,51 @@ func (r *reader) machine() (*machine.Machine, error) {
 		}
 		m.Domains = append(m.Domains, collect(k, facts)...)
 	}
-	return m, nil
+	return m
 }
 
 // header reads the values of the machine as a whole.
-func (r *reader) header(m *machine.Machine) error {
-	online, ok, err := r.list(cpuDir + "/online")
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return in(cpuDir+"/online", fs.ErrNotExist)
-	case online.IsEmpty():
-		return in(cpuDir+"/online", errors.New("no CPU is online"))
+func (r *reader) header(m *machine.Machine) {
+	m.Online = r.mustList(cpuDir + "/online")
+	if m.Online.IsEmpty() {
+		r.fail(cpuDir+"/online", errors.New("no CPU is online"))
 	}
-	m.Online = online
-	present, ok, err := r.list(cpuDir + "/present")
-	if err != nil {
-		return err
-	}
-	if ok {
-		m.Offline = present.Minus(online)
-	}
+	present, _ := r.list(cpuDir + "/present")
+	m.Offline = present.Minus(m.Online)
 	// isolated shows isolcpus= as booted, CPUs that were never there included.
-	isolated, _, err := r.list(cpuDir + "/isolated")
-	if err != nil {
-		return err
-	}
-	m.Isolated = isolated.Intersect(online.Union(present))
-	if m.SMT, _, err = r.text(cpuDir + "/smt/control"); err != nil {
-		return err
-	}
-	if m.Name, _, err = r.text(hostname); err != nil {
-		return err
-	}
-	m.Model, err = r.model()
-	return err
+	isolated, _ := r.list(cpuDir + "/isolated")
+	m.Isolated = isolated.Intersect(m.Online.Union(present))
+	m.SMT, _ = r.text(cpuDir + "/smt/control")
+	m.Name, _ = r.text(hostname)
+	m.Model = r.model()
 }
 
 // model returns the "model name" of proc/cpuinfo ("cpu" on POWER), "" where
 // it has no such line (most arm64 kernels).
-func (r *reader) model() (string, error) {
-	data, ok, err := r.data(modelFile)
-	if err != nil || !ok {
-		return "", err
-	}
+func (r *reader) model() string {
+	data, _ := r.data(modelFile)
 	for line := range strings.Lines(data) {
 		key, value, _ := strings.Cut(line, ":")
 		if key = strings.TrimSpace(key); key == "model name" || key == "cpu" {
-			return oneLine(modelFile, value)
+			return r.oneLine(modelFile, value)
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // coreKinds marks the CPUs of hybrid x86 machines by the list that each core
 // kind's performance-monitoring unit shows.
-func (r *reader) coreKinds(online cpuset.Set, facts []cpuFacts) error {
+func (r *reader) coreKinds(online cpuset.Set, facts []cpuFacts) {
 	var seen cpuset.Set
-	for _, k := range hybridFiles() {
-		set, _, err := r.list(k.file)
-		if err != nil {
-			return err
-		}
+	for _, k := range []struct{ file, kind string }{
+		{"sys/devices/cpu_core/cpus", machine.KindP},
+		{"sys/devices/cpu_atom/cpus", machine.KindE},
+		{"sys/devices/cpu_lowpower/cpus", machine.KindLP},
+	} {
+		set, _ := r.list(k.file)
 		set = set.Intersect(online)
 		if twice := set.Intersect(seen); !twice.IsEmpty() {
-			return in(k.file, fmt.Errorf("CPUs %s are of another core kind too", twice))
+			r.fail(k.file, fmt.Errorf("CPUs %s are of another core kind too", twice))
 		}
 		seen = seen.Union(set)
 		for i := range facts {
@@ -175,58 +144,28 @@ func (r *reader) coreKinds(online cpuset.Set, facts []cpuFacts) error {
 			}
 		}
 	}
-	return nil
-}
-
-type hybridFile struct{ file, kind string }
-
-func hybridFiles() []hybridFile {
-	return []hybridFile{
-		{"sys/devices/cpu_core/cpus", machine.KindP},
-		{"sys/devices/cpu_atom/cpus", machine.KindE},
-		{"sys/devices/cpu_lowpower/cpus", machine.KindLP},
-	}
 }
 
 // nodes reads the NUMA nodes and their distances; none without NUMA.
-func (r *reader) nodes(online cpuset.Set) ([]machine.Domain, [][]int, error) {
-	ids, err := r.numbered(nodeDir, "node")
-	if err != nil {
-		return nil, nil, err
-	}
-	var nodes []machine.Domain
-	var distances [][]int
+func (r *reader) nodes(online cpuset.Set) (nodes []machine.Domain, distances [][]int) {
+	ids := r.numbered(nodeDir, "node")
 	for _, id := range ids {
 		dir := nodeDir + "/node" + strconv.Itoa(id)
 		if id >= cpuset.Limit {
-			return nil, nil, in(dir, cpuset.ErrRange)
-		}
-		cpus, ok, err := r.list(dir + "/cpulist")
-		if err != nil {
-			return nil, nil, err
-		}
-		if !ok {
-			return nil, nil, in(dir+"/cpulist", fs.ErrNotExist)
-		}
-		bytes, err := r.memTotal(dir+"/meminfo", id)
-		if err != nil {
-			return nil, nil, err
-		}
-		row, ok, err := r.distances(dir+"/distance", len(ids))
-		if err != nil {
-			return nil, nil, err
-		}
-		if ok {
-			distances = append(distances, row)
+			r.fail(dir, cpuset.ErrRange)
 		}
 		nodes = append(nodes, machine.Domain{
-			Kind: machine.Node, ID: id, CPUs: cpus.Intersect(online), Bytes: bytes, KernelID: id,
+			Kind: machine.Node, ID: id, CPUs: r.mustList(dir + "/cpulist").Intersect(online),
+			Bytes: r.memTotal(dir+"/meminfo", id), KernelID: id,
 		})
+		if row := r.distances(dir+"/distance", len(ids)); row != nil {
+			distances = append(distances, row)
+		}
 	}
 	if len(distances) > 0 && len(distances) != len(nodes) {
-		return nil, nil, in(nodeDir, errors.New("some nodes have no distance file"))
+		r.fail(nodeDir, errors.New("some nodes have no distance file"))
 	}
-	return nodes, distances, nil
+	return nodes, distances
 }
 
 // collect groups CPUs that show the same list into domains of kind k.

@@ -229,7 +229,10 @@ func (k *task) resize(old *place.Grant) (place.Offer, error) {
 	o := k.s.Offer()
 	o.Grant = &g
 	if old.Share.Pool == "" {
-		return o, k.roomInBound(old.Share.Within)
+		if left := k.timeIn(old.Share.Within); k.r.Milli > left {
+			return o, &place.CPUsError{Asked: k.r.Milli, Available: left, Milli: true}
+		}
+		return o, nil
 	}
 	pool, _ := k.s.Pool(old.Share.Pool)
 	ty := k.find(typeName(pool))

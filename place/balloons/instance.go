@@ -85,14 +85,6 @@ func (k *task) timeIn(cpus cpuset.Set) int {
 	return 1000*cpus.Len() - milli
 }
 
-// roomInBound refuses more time than a bound has left.
-func (k *task) roomInBound(within cpuset.Set) error {
-	if left := k.timeIn(within); k.r.Milli > left {
-		return &place.CPUsError{Asked: k.r.Milli, Available: left, Milli: true}
-	}
-	return nil
-}
-
 // join tries the steps from a balloon with friends to a new one. If all fail, it
 // returns the last error that says more than that there is no such balloon.
 func (k *task) join(ty *Type) (o place.Offer, err error) {
@@ -371,11 +363,7 @@ func (k *task) enter(ty *Type, pool *place.Pool, milli int) (place.Offer, error)
 func (k *task) count(name string) int {
 	n := 0
 	for pool := range k.s.Pools() {
-		fields := strings.Fields(pool.Kind)
-		if len(fields) > 0 && fields[0] == name {
-			n++
-		}
-		for _, f := range fields[min(1, len(fields)):] {
+		for f := range strings.FieldsSeq(pool.Kind) {
 			if part, _, _ := strings.Cut(f, "="); part == name {
 				n++
 			}

@@ -41,8 +41,9 @@ func (h *search) survey() {
 			}
 			l3 := int16(h.t.Of(machine.L3, int(core)))
 			if at < 0 || pieces[at].l3 != l3 {
-				if at = indexL3(pieces, first, l3); at == len(pieces) {
-					pieces = append(pieces, piece{node: int16(node), l3: l3})
+				at = first + slices.IndexFunc(pieces[first:], func(p piece) bool { return p.l3 == l3 })
+				if at < first {
+					at, pieces = len(pieces), append(pieces, piece{node: int16(node), l3: l3})
 				}
 			}
 			pieces[at].free += int16(free)
@@ -59,17 +60,6 @@ func (h *search) survey() {
 		p.intact = p.l3 >= 0 && int(p.free) == l3s[p.l3].Size
 	}
 	h.of, h.pieces = append(of, len(pieces)), pieces
-}
-
-// indexL3 returns the place of an L3 domain among the pieces from first on,
-// their number if it is not there.
-func indexL3(pieces []piece, first int, l3 int16) int {
-	for i := first; i < len(pieces); i++ {
-		if pieces[i].l3 == l3 {
-			return i
-		}
-	}
-	return len(pieces)
 }
 
 // exactPieces is the number of pieces up to which all sets are compared.

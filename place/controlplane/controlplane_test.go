@@ -81,7 +81,7 @@ func TestPlace(t *testing.T) {
 			steps: []step{
 				{id: "a", class: place.LS, milli: 100, want: "1-3"},
 				{id: "b", class: place.System, milli: 100, want: "0"},
-				{id: "c", class: place.System, milli: 1000, want: "!not enough CPU time: 1000m asked, 900m available"},
+				{id: "c", class: place.System, milli: 1000, want: "!not enough CPUs: 1 asked, 900m available"},
 			},
 		},
 		{
@@ -92,7 +92,7 @@ func TestPlace(t *testing.T) {
 				{id: "c", class: place.BE, milli: 1000, want: "0-3"},
 				{id: "d", class: place.LSE, milli: 1000, want: "1"},
 				{id: "e", class: place.LSE, milli: 1000, want: "!not enough CPUs: 1 asked, 0 available"}, // 2.5 are asked for
-				{id: "f", class: place.LS, milli: 501, want: "!not enough CPU time: 501m asked, 500m available"},
+				{id: "f", class: place.LS, milli: 501, want: "!not enough CPUs: 501m asked, 500m available"},
 			},
 		},
 		{
@@ -172,7 +172,7 @@ func TestPlace(t *testing.T) {
 			steps: []step{
 				{id: "a", ns: "red", class: place.BE, want: "0-1"},
 				{id: "b", ns: "red", class: place.LSE, milli: 2000, want: "0-1"},
-				{id: "c", ns: "red", class: place.LS, milli: 1, want: "!not enough CPU time: 1m asked, 0m available"},
+				{id: "c", ns: "red", class: place.LS, milli: 1, want: "!not enough CPUs: 1m asked, 0 available"},
 			},
 		},
 		{

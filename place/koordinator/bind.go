@@ -180,7 +180,7 @@ func (k *task) spared(from cpuset.Set) cpuset.Set {
 		if room >= shared.Len() {
 			continue
 		}
-		kept, err := k.t.Take(&place.Query{From: shared, Count: room, Stages: []place.Stage{{Name: "core", Kind: machine.Core}}})
+		kept, err := k.t.View(shared, cpuset.Set{}).Take(room, []place.Stage{{Name: "core", Kind: machine.Core}}, nil)
 		if err != nil {
 			kept = cpuset.Set{}
 		}

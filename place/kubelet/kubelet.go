@@ -373,9 +373,11 @@ func (k *task) nodes(ids cpuset.Set) uint64 {
 }
 
 // ids returns a mask of positions as a set of node numbers.
-func (k *task) ids(mask uint64) cpuset.Set {
+func (k *task) ids(mask uint64) cpuset.Set { return idsOf(k.t, mask) }
+
+func idsOf(t *place.Topology, mask uint64) cpuset.Set {
 	var ids cpuset.Set
-	for pos, u := range k.t.Units(machine.Node) {
+	for pos, u := range t.Units(machine.Node) {
 		if mask>>pos&1 != 0 {
 			ids, _ = ids.With(u.ID)
 		}

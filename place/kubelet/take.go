@@ -39,12 +39,7 @@ func (k *taker) masked(from cpuset.Set, n int, mask place.Hint) (cpuset.Set, err
 
 // widen returns the CPUs of the nodes of a mask, or of their sockets.
 func (k *taker) widen(mask uint64) cpuset.Set {
-	var cpus cpuset.Set
-	for pos, u := range k.t.Units(machine.Node) {
-		if mask>>pos&1 != 0 {
-			cpus = cpus.Union(u.CPUs)
-		}
-	}
+	cpus := k.t.CPUsOf(idsOf(k.t, mask))
 	if k.AlignBySocket {
 		return k.t.Touched(machine.Socket, cpus)
 	}

@@ -20,42 +20,29 @@ type demand struct {
 	hideSecond     bool // threads of a core
 }
 
-// words are the hints of a request.
-type words struct {
-	shared, reserved, hide, keepCPU, keepMem *bool
-	level                                    *Level
-}
-
-// read reads the hints; it ignores a word of another policy.
-func read(r *place.Request) (words, error) {
+// read returns the hints of a request that are true or false, and the level of
+// unlimited-burstable, or fallback without that hint. It ignores the words of another
+// policy.
+func read(r *place.Request, fallback Level) (yes map[string]bool, level Level, err error) {
 	if len(r.Hints) == 0 {
-		return words{}, nil
+		return nil, fallback, nil
 	}
-	var w words
-	for _, hint := range []struct {
-		key  string
-		into **bool
-	}{
-		{"prefer-shared-cpus", &w.shared}, {"prefer-reserved-cpus", &w.reserved}, {"hide-hyperthreads", &w.hide},
-		{"cpu.preserve", &w.keepCPU}, {"memory.preserve", &w.keepMem},
-	} {
-		text, ok := r.Hints[hint.key]
-		if yes := text == "true"; yes || text == "false" {
-			*hint.into = &yes
+	yes, level = map[string]bool{}, fallback
+	for _, hint := range []string{"prefer-shared-cpus", "prefer-reserved-cpus", "hide-hyperthreads", "cpu.preserve", "memory.preserve"} {
+		text, ok := r.Hints[hint]
+		if text == "true" || text == "false" {
+			yes[hint] = text == "true"
 		} else if ok {
-			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %q is neither true nor false", hint.key, text)}
+			return nil, level, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint %s: %q is neither true nor false", hint, text)}
 		}
 	}
 	if text, ok := r.Hints["unlimited-burstable"]; ok {
-		w.level = new(Level)
-		if err := w.level.UnmarshalText([]byte(text)); err != nil {
-			return w, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint unlimited-burstable: %v", err)}
+		if err := level.UnmarshalText([]byte(text)); err != nil {
+			return nil, level, &place.InvalidError{ID: r.ID, Reason: fmt.Sprintf("hint unlimited-burstable: %v", err)}
 		}
 	}
-	return w, nil
+	return yes, level, nil
 }
-
-func is(b *bool) bool { return b != nil && *b }
 
 // classify applies the table of classes. It refuses conditions that the policy
 // does not know.
@@ -71,18 +58,16 @@ func (p Policy) classify(r *place.Request) (demand, error) {
 	case r.Exclusivity != place.CPULevel:
 		return demand{}, &place.RejectedError{ID: r.ID, Reason: "topology-aware has no levels of exclusivity"}
 	}
-	h, err := read(r)
+	yes, level, err := read(r, p.UnlimitedBurstable)
 	if err != nil {
 		return demand{}, err
 	}
 	w := demand{
-		reserved: p.usesReserved(r) || is(h.reserved), burst: r.Class == place.LS, level: p.UnlimitedBurstable,
-		pinCPU: p.PinCPU && !is(h.keepCPU), pinMem: p.PinMemory && !is(h.keepMem), hideSecond: is(h.hide),
+		reserved: p.usesReserved(r) || yes["prefer-reserved-cpus"], burst: r.Class == place.LS, level: level,
+		pinCPU: p.PinCPU && !yes["cpu.preserve"], pinMem: p.PinMemory && !yes["memory.preserve"], hideSecond: yes["hide-hyperthreads"],
 	}
-	if h.level != nil {
-		w.level = *h.level
-	}
-	w.own, w.milli = p.split(r, h.shared)
+	shared, told := yes["prefer-shared-cpus"]
+	w.own, w.milli = p.split(r, shared || p.PreferSharedCPUs && !told, told)
 	w.isolated = p.wantIsolated(r, w.own)
 	if w.isolated == place.Require && w.own == 0 {
 		return demand{}, &place.RejectedError{ID: r.ID, Reason: "isolated CPUs are exclusive, and this workload shares"}
@@ -100,21 +85,17 @@ func (p Policy) classify(r *place.Request) (demand, error) {
 }
 
 // split returns the exclusive CPUs and the shared time by mode, class, amount and
-// the preference for shared CPUs, nil if the request has none.
-func (p Policy) split(r *place.Request, shared *bool) (own, milli int) {
+// whether the request, or else the policy, prefers shared CPUs.
+func (p Policy) split(r *place.Request, prefers, told bool) (own, milli int) {
 	if r.Mode != place.Auto {
 		return r.Split()
 	}
 	guaranteed := r.Class.Traits().Own
-	prefers := p.PreferSharedCPUs
-	if shared != nil {
-		prefers = *shared
-	}
 	whole, fraction := r.Milli/1000, r.Milli%1000
 	switch {
 	case !guaranteed || whole == 0 || prefers:
 		return 0, r.Milli
-	case whole >= 2 && fraction > 0 && shared == nil:
+	case whole >= 2 && fraction > 0 && !told:
 		return 0, r.Milli
 	}
 	return whole, fraction

@@ -63,7 +63,7 @@ func (k *task) regrown(from cpuset.Set, n int) (cpuset.Set, error) {
 	case held >= n:
 		return k.pick(k.held, n)
 	}
-	more, err := k.t.Take(&place.Query{From: from, Near: k.held, Count: n - k.held.Len(), Stages: []place.Stage{{
+	more, err := k.t.View(from, k.held).Take(n-k.held.Len(), []place.Stage{{
 		Name: "thread", Kind: place.CPU, Again: true, Criteria: []string{"of the core not held", "of the L3 not held", "of the node not held", "free in its core"},
 		Rank: func(v *place.View, pos int) place.Rank {
 			return place.Rank{
@@ -71,6 +71,6 @@ func (k *task) regrown(from cpuset.Set, n int) (cpuset.Set, error) {
 				-v.FreeIn(machine.Core, v.Up(machine.Core, place.CPU, pos)),
 			}
 		},
-	}}, Why: k.why})
+	}}, k.why)
 	return k.held.Union(more), err
 }

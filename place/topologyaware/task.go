@@ -204,7 +204,7 @@ func (k *task) sliceable(at int) (cpuset.Set, error) {
 		inside := from.Intersect(k.pools[i].cpus)
 		if hold := has.CPUs() - (has.free + has.again - inside.Len()); hold > 0 {
 			inside = inside.Minus(k.held)
-			kept, err := k.t.Take(&place.Query{From: inside, Count: min(hold, inside.Len()), Stages: []place.Stage{threads()}})
+			kept, err := k.t.View(inside, cpuset.Set{}).Take(min(hold, inside.Len()), []place.Stage{threads()}, nil)
 			if err != nil {
 				return from, err
 			}
@@ -243,7 +243,7 @@ func (k *task) pick(from cpuset.Set, n int) (cpuset.Set, error) {
 		})
 	}
 	stages = append(stages, threads())
-	return k.t.Take(&place.Query{From: from, Count: n, Stages: stages, Why: k.why})
+	return k.t.View(from, cpuset.Set{}).Take(n, stages, k.why)
 }
 
 // threads takes single CPUs: near the taken ones, of cores that are partly used already.

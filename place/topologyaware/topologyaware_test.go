@@ -183,7 +183,7 @@ func TestBestEffortIsNeverEmpty(t *testing.T) {
 	steps(t, p, start(t, p, short(t, "2s2n8c2t"), reserved0()), []step{
 		{gu(63000), "1-63"},
 		{be(), "0"},
-		{bu(100, 0), "!not enough CPU time: 100m asked, 0m available"},
+		{bu(100, 0), "!not enough CPUs: 100m asked, 0 available"},
 	})
 	steps(t, p, start(t, p, short(t, "2s2n8c2t"), reserved0()), []step{
 		{be(), "8-15,40-47"},
@@ -258,7 +258,7 @@ func TestPinCPU(t *testing.T) {
 	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
 		{gu(2000), "0-7"},
 		{place.Request{Mode: place.Exclusive, Milli: 1000}, `!request "w01": without PinCPU`},
-		{gu(5001), "!not enough CPU time: 5001m asked, 5000m available"},
+		{gu(5001), "!not enough CPUs: 5001m asked, 5 available"},
 	})
 }
 
@@ -432,7 +432,7 @@ func TestSharesCountUpAndDown(t *testing.T) {
 	steps(t, p, start(t, p, short(t, "1s2n4c"), place.Config{}), []step{
 		{bu(6500, 0), "0-7"},
 		{gu(2000), "!not enough CPUs: 2 asked, 1 available"},
-		{bu(2000, 2000), "!not enough CPU time: 2000m asked, 1500m available"},
+		{bu(2000, 2000), "!not enough CPUs: 2 asked, 1500m available"},
 		{bu(1500, 2000), "0-3"},
 	})
 	near := gu(1500)

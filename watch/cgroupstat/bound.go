@@ -10,6 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 const (
@@ -50,6 +54,31 @@ func (b Bounds) trusts(d directory) bool {
 	return !d.open && (d.uid == 0 || d.uid == uint32(os.Geteuid()))
 }
 
+// directory is what Lstat says of one.
+type directory struct {
+	id  identity
+	uid uint32
+	// open is true if others than the owner and root's group may write it.
+	open bool
+	// childless is true if there is no other in it.
+	childless bool
+}
+
+// identify tells which directory this is.
+func identify(dir string) (directory, bool) {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return directory{}, false
+	}
+	return directory{identity{stat.Dev, stat.Ino}, stat.Uid, Shared(stat.Mode, stat.Gid), stat.Nlink == kernel.LeafLinks}, true
+}
+
+// Shared reports whether others than its owner, root's group and that of this process may
+// write a directory, by its mode (stat(2)) and group.
+func Shared(mode, gid uint32) bool {
+	return mode&unix.S_IWOTH != 0 || mode&unix.S_IWGRP != 0 && gid != 0 && gid != uint32(os.Getegid())
+}
+
 // Crowd is a subtree of another user that is not looked at group by group.
 type Crowd struct {
 	// Path is that of the subtree, from the root of the tree on; "." is the root. UID is
@@ -72,115 +101,105 @@ func (c Crowd) String() string {
 	return fmt.Sprintf("subtree %s of user %d: %d groups or more, %d of them looked at: it is taken as one group", c.Path, c.UID, c.Seen, c.Kept)
 }
 
-// Listing is the groups of a tree.
-type Listing struct {
-	// Groups are, by path below the root and in order, those that have none below them,
-	// and crowded subtrees as a whole.
-	Groups []string
-	Crowds []Crowd
+// look is what is found at and below a group.
+type look struct {
+	root     string
+	bounds   Bounds
+	keep     func(path string) bool // of crowded subtrees; nil is none
+	groups   []found                // those around others before them
+	subtrees []Crowd                // all of other users
+	unread   []string               // groups that cannot be read
 }
 
-// List lists the groups below a root, within bounds. Groups that go meanwhile are left
-// out; that the root cannot be read is an error.
-func List(root string, b Bounds) (Listing, error) {
-	l := lister{root: root, bounds: b}
-	if err := l.list("."); err != nil {
-		return Listing{}, fmt.Errorf("list groups: %w", err)
-	}
-	slices.Sort(l.Groups)
-	return l.Listing, nil
+// found is a group that a look has found.
+type found struct {
+	path string // below the root; "." is the root
+	id   identity
+	top  string // of the subtree of another user in which it lies, "" for none
 }
 
-type lister struct {
-	Listing
-	root   string
-	bounds Bounds
-}
-
-// list adds what is at and below a group.
-func (l *lister) list(path string) error {
+// at looks at a group whose surroundings are trusted, and at what is below it.
+func (l *look) at(path string) {
 	dir := filepath.Join(l.root, path)
 	info, ok := identify(dir)
 	switch {
-	case !ok && path == ".":
-		_, err := os.ReadDir(dir)
-		return err
 	case !ok:
-		return nil
+		return
 	case !l.bounds.trusts(info):
 		l.survey(path, info.uid)
-		return nil
-	case info.childless && path != ".":
-		l.Groups = append(l.Groups, path)
-		return nil
-	}
-	names, err := subdirectories(dir, -1)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) && path != "." {
-			return nil
-		}
-		return err
-	}
-	if len(names) == 0 && path != "." {
-		l.Groups = append(l.Groups, path)
-	}
-	for _, name := range names {
-		if err := l.list(filepath.Join(path, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// survey adds a subtree of another user.
-func (l *lister) survey(path string, uid uint32) {
-	var leaves []string
-	seen := l.bounds.survey(filepath.Join(l.root, path), func(below string, leaf bool) {
-		if group := filepath.Join(path, below); leaf && group != "." {
-			leaves = append(leaves, group)
-		}
-	})
-	if seen <= l.bounds.max() {
-		l.Groups = append(l.Groups, leaves...)
 		return
 	}
-	l.Crowds = append(l.Crowds, Crowd{Path: path, UID: int(uid), Seen: seen, Kept: 1})
-	if path != "." {
-		l.Groups = append(l.Groups, path)
+	var names []string
+	if !info.childless || path == "." {
+		var err error
+		names, err = subdirectories(dir, -1)
+		l.failed(path, err)
+	}
+	l.groups = append(l.groups, found{path, info.id, ""})
+	for _, name := range names {
+		l.at(filepath.Join(path, name))
 	}
 }
 
-// survey counts the groups at and below a directory, those that lie higher first, and
-// calls with what it comes across, by path below it. It looks into as many of them as a
-// subtree may have: if the count is not more, it is complete, and leaf says of each
-// group whether there are none below it.
-func (b Bounds) survey(dir string, each func(path string, leaf bool)) (seen int) {
-	seen = 1
-	names := maxNames
-	queue := []string{"."}
-	for looks := 0; len(queue) > 0 && looks < b.max(); looks++ {
+func (l *look) failed(path string, err error) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.unread = append(l.unread, path)
+	}
+}
+
+// survey looks at a subtree of another user, at groups that lie higher first, and into as
+// many of them as a subtree may have. If there are more, it is taken as one group, with
+// those to keep that it came across.
+func (l *look) survey(top string, uid uint32) {
+	from, seen, names := len(l.groups), 1, maxNames
+	queue := []string{top}
+	for looks := 0; len(queue) > 0 && looks < l.bounds.max(); looks++ {
 		path := queue[0]
 		queue = queue[1:]
-		info, ok := identify(filepath.Join(dir, path))
+		dir := filepath.Join(l.root, path)
+		info, ok := identify(dir)
 		if !ok {
 			continue
 		}
 		var below []string
 		if !info.childless && names > 0 {
-			below, _ = subdirectories(filepath.Join(dir, path), names)
+			var err error
+			below, err = subdirectories(dir, names)
+			l.failed(path, err)
 		}
-		each(path, len(below) == 0)
+		l.groups = append(l.groups, found{path, info.id, top})
 		seen += len(below)
 		names -= len(below)
 		for _, name := range below {
 			queue = append(queue, filepath.Join(path, name))
 		}
 	}
-	for _, path := range queue {
-		each(path, false)
+	crowd := Crowd{Path: top, UID: int(uid), Seen: seen}
+	defer func() { l.subtrees = append(l.subtrees, crowd) }()
+	if seen <= l.bounds.max() {
+		return
 	}
-	return seen
+	kept := slices.DeleteFunc(l.groups[from:], func(g found) bool { return g.path != top && !l.keeps(g.path) })
+	for _, path := range queue {
+		if info, ok := identify(filepath.Join(l.root, path)); ok && l.keeps(path) {
+			kept = append(kept, found{path, info.id, top})
+		}
+	}
+	l.groups = append(l.groups[:from], kept...)
+	crowd.Kept = len(kept)
 }
+
+// topOf is the top of the subtree of another user in which a group lies, "" without one.
+func (l *look) topOf(path string) string {
+	for i := range l.subtrees {
+		if kernel.Within(path, l.subtrees[i].Path) {
+			return l.subtrees[i].Path
+		}
+	}
+	return ""
+}
+
+func (l *look) keeps(path string) bool { return l.keep != nil && l.keep(path) }
 
 // subdirectories returns the names of the directories in one, in order, some of them
 // where there are more than most; -1 is all.

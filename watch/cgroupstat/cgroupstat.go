@@ -54,8 +54,7 @@ type Reader struct {
 	asked   Set      // signals whose files are known
 	kept    Set      // those whose files stay open
 	signals []Status // of what was asked for, in that order
-	buf     *[]byte  // see Use
-	sink    sink
+	sink    *sink    // those of a Sampler share one
 	// used is the CPU time of the group by the reading of the round usedIn; NaN before.
 	used   float64
 	usedIn int
@@ -118,7 +117,7 @@ func open(trees []Tree, group string, want []Signal) (*Reader, error) {
 func find(trees []Tree, group string) (*Reader, error) {
 	r := &Reader{
 		subject: watch.Subject{Scope: watch.Group, Name: group}, trees: trees, dirs: make([]groupDir, len(trees)),
-		buf: new([]byte), used: math.NaN(),
+		sink: new(sink), used: math.NaN(),
 	}
 	there := false
 	for i, tree := range trees {
@@ -150,9 +149,6 @@ func inode(dir string) (uint64, error) {
 	}
 	return stat.Ino, nil
 }
-
-// Use has the Reader read into a buffer that it shares with others of its goroutine.
-func (r *Reader) Use(buf *[]byte) { r.buf = buf }
 
 // keep makes these the signals whose files stay open, and opens them. After an error
 // none is open.
@@ -261,8 +257,8 @@ func (r *Reader) read(now watch.Time, q Request, t turn, to []watch.Sample) ([]w
 	fail := func(err error) ([]watch.Sample, error) {
 		return r.sink.to[:before], fmt.Errorf("read statistics of group %q: %w", r.subject.Name, err)
 	}
-	s := &r.sink
-	*s = sink{to: to, sample: watch.Sample{Time: now, Subject: r.subject}}
+	s := r.sink
+	s.to, s.sample = to, watch.Sample{Time: now, Subject: r.subject}
 	if missing := q.Read &^ r.asked; missing != 0 {
 		if err := r.ask(missing.signals()); err != nil {
 			return fail(err)
@@ -271,6 +267,9 @@ func (r *Reader) read(now watch.Time, q Request, t turn, to []watch.Sample) ([]w
 	for i := 0; i < len(r.files); i++ {
 		f := &r.files[i]
 		if f.signals&q.Read == 0 {
+			if f.open && f.signals&r.kept == 0 && f.round < t.round-1 {
+				_ = f.shut() // it was only read
+			}
 			continue
 		}
 		if r.mayRepeat(f, q, t) {
@@ -333,8 +332,8 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	}
 	from := len(s.to)
 	r.reads++
-	text, buf, err := f.Read(*r.buf)
-	*r.buf = buf
+	text, buf, err := f.Read(s.buf)
+	s.buf = buf
 	if err == nil {
 		err = f.parse(text, s)
 	}
@@ -354,17 +353,6 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	}
 	f.used, f.round, f.repeats = r.used, t.round, 0
 	return nil
-}
-
-// rest closes files that need not be open and were not read in the last round.
-func (r *Reader) rest(round int) error {
-	var errs []error
-	for i := range r.files {
-		if f := &r.files[i]; f.open && f.signals&r.kept == 0 && f.round < round {
-			errs = append(errs, f.shut())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // vanished reports whether the group is not in a tree any more, or another one of its

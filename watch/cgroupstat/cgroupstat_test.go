@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,7 +244,7 @@ func TestReadRefuses(t *testing.T) {
 		{2, "io.stat", "8:0 rbytes=-1\n", "invalid syntax"},
 		{2, "io.stat", "4096:0 rbytes=1\n", "too large"},
 		{2, "cpu.pressure", "", "no lines"},
-		{2, "cpu.pressure", "some avg10=0.00\n", "1 of avg10"},
+		{2, "cpu.pressure", "some avg10=0.00\n", "no total"},
 		{1, "cpuacct.usage", "1s\n", "invalid syntax"},
 		{1, "memory.numa_stat", "hierarchical_anon=1 N0=x\n", "invalid syntax"},
 		{1, "blkio.throttle.io_serviced_recursive", "8:x Read 1\n", "invalid syntax"},
@@ -319,10 +320,15 @@ func FuzzParsers(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, version int, name string, text []byte) {
-		parse := parserOf(name, version)
-		if parse == nil {
+		sources := func(s signalInfo) []source { return []source{{}, s.v1, s.v2} }
+		i := slices.IndexFunc(signalInfos, func(s signalInfo) bool {
+			return version > 0 && version < 3 && slices.Contains(sources(s)[version].files, name)
+		})
+		if i < 0 {
 			return
 		}
+		of := sources(signalInfos[i])[version]
+		parse := of.parserOf(name)
 		var s sink
 		if err := parse(text, &s); err != nil {
 			return

@@ -31,7 +31,7 @@ func Values(fsys fs.FS, dirs []Tree, want ...Signal) (map[watch.Quantity]float64
 					continue
 				}
 				if err == nil {
-					err = (place{src, version, ""}).parserOf(file)(text, &s)
+					err = src.parserOf(file)(text, &s)
 				}
 				if err != nil {
 					return nil, fmt.Errorf("read /%s: %w", name, err)

@@ -10,14 +10,11 @@ import (
 	"berth.dev/berth/watch/proc"
 )
 
-// userHZ is the number of clock ticks per second that the kernel shows
-// (USER_HZ), on every architecture that Go runs on.
-const userHZ = 100
-
 // sink takes the samples of one reading; sample is what they have in common.
 type sink struct {
 	to     []watch.Sample
 	sample watch.Sample
+	buf    []byte // for the text
 }
 
 func (s *sink) add(q watch.Quantity, value float64) {
@@ -34,42 +31,56 @@ func (s *sink) of(kind watch.PartKind, id int) {
 // left out: kernels add some.
 type parser func(text []byte, to *sink) error
 
-// parserOf returns the parser of a file of a version.
-func parserOf(file string, version int) parser {
-	switch file {
-	case "cpu.stat", "cpu.stat.local", "cpuacct.stat", "memory.events", "memory.oom_control", "memory.stat", "cgroup.events":
-		keys := keysOf(file, version)
-		return func(text []byte, to *sink) error { return parseFlat(text, keys, to) }
-	case "cpuacct.usage":
-		return single(key{quantity: watch.CPUTime, scale: 1e-9})
-	case "memory.current", "memory.usage_in_bytes":
-		return single(key{quantity: watch.Memory, scale: 1})
-	case "memory.failcnt":
-		return single(key{quantity: watch.MemoryMax, scale: 1})
-	case "pids.current":
-		return single(key{quantity: watch.Tasks, scale: 1})
-	case "memory.numa_stat":
-		if version == 1 {
-			return numaV1(os.Getpagesize())
-		}
-		return parseNUMA
-	case "io.stat":
-		return parseIO
-	case "blkio.throttle.io_service_bytes_recursive":
-		return blkio(watch.IORead, watch.IOWritten)
-	case "blkio.throttle.io_serviced_recursive":
-		return blkio(watch.IOReads, watch.IOWrites)
-	case "cpu.pressure":
-		return pressure(watch.CPUSome, watch.CPUFull)
-	case "memory.pressure":
-		return pressure(watch.MemorySome, watch.MemoryFull)
-	case "io.pressure":
-		return pressure(watch.IOSome, watch.IOFull)
-	case "irq.pressure":
-		return pressure(watch.IRQFull, watch.IRQFull) // has no "some"
-	}
-	return nil
+// parsers are those of files, by name. A file that v1 spells another way has its parser in the
+// table of signals.
+var parsers = map[string]parser{
+	"cpu.stat": flat(
+		key{"usage_usec", watch.CPUTime, us}, key{"user_usec", watch.CPUUser, us}, key{"system_usec", watch.CPUSystem, us},
+		key{"nr_periods", watch.CPUPeriods, 1}, key{"nr_throttled", watch.CPUThrottledPeriods, 1},
+		key{"throttled_usec", watch.CPUThrottled, us}, key{"nr_bursts", watch.CPUBursts, 1}, key{"burst_usec", watch.CPUBurstTime, us}),
+	"cpu.stat.local": flat(key{"throttled_usec", watch.CPUThrottledAny, us}, key{"throttled_time", watch.CPUThrottledAny, ns}),
+	"cpuacct.usage":  single(key{quantity: watch.CPUTime, scale: ns}),
+	"cpuacct.stat":   flat(key{"user", watch.CPUUser, tick}, key{"system", watch.CPUSystem, tick}),
+
+	"memory.current":        single(key{quantity: watch.Memory, scale: 1}),
+	"memory.usage_in_bytes": single(key{quantity: watch.Memory, scale: 1}),
+	"memory.events": flat(
+		key{"low", watch.MemoryLow, 1}, key{"high", watch.MemoryHigh, 1}, key{"max", watch.MemoryMax, 1},
+		key{"oom", watch.MemoryOOM, 1}, key{"oom_kill", watch.MemoryOOMKills, 1}),
+	"memory.failcnt":     single(key{quantity: watch.MemoryMax, scale: 1}),
+	"memory.oom_control": flat(key{"oom_kill", watch.MemoryOOMKills, 1}),
+	"memory.stat": flat(
+		key{"anon", watch.MemoryAnon, 1}, key{"file", watch.MemoryFile, 1},
+		key{"workingset_refault", watch.Refaults, 1}, // before Linux 5.9
+		key{"workingset_refault_anon", watch.Refaults, 1}, key{"workingset_refault_file", watch.Refaults, 1},
+		key{"pgfault", watch.PageFaults, 1}, key{"pgmajfault", watch.MajorFaults, 1}),
+	"memory.numa_stat": numa("anon", "file", 1),
+
+	"pids.current":  single(key{quantity: watch.Tasks, scale: 1}),
+	"cgroup.events": flat(key{"populated", watch.Populated, 1}, key{"frozen", watch.Frozen, 1}),
+	"io.stat":       parseIO,
+	"blkio.throttle.io_service_bytes_recursive": blkio(watch.IORead, watch.IOWritten),
+	"blkio.throttle.io_serviced_recursive":      blkio(watch.IOReads, watch.IOWrites),
+
+	"cpu.pressure":    pressure(watch.CPUSome, watch.CPUFull),
+	"memory.pressure": pressure(watch.MemorySome, watch.MemoryFull),
+	"io.pressure":     pressure(watch.IOSome, watch.IOFull),
+	"irq.pressure":    pressure(watch.IRQFull, watch.IRQFull), // has no "some"
 }
+
+// Those of v1. Figures that begin with total_ are with the children, as on v2.
+var (
+	throttlingV1 = flat(
+		key{"nr_periods", watch.CPUPeriods, 1}, key{"nr_throttled", watch.CPUThrottledPeriods, 1},
+		key{"throttled_time", watch.CPUThrottled, ns}, key{"nr_bursts", watch.CPUBursts, 1}, key{"burst_time", watch.CPUBurstTime, ns})
+	memoryV1 = flat(
+		key{"total_cache", watch.MemoryFile, 1}, key{"total_rss", watch.MemoryAnon, 1},
+		key{"total_workingset_refault_anon", watch.Refaults, 1}, key{"total_workingset_refault_file", watch.Refaults, 1},
+		key{"total_pgfault", watch.PageFaults, 1}, key{"total_pgmajfault", watch.MajorFaults, 1})
+	numaV1 = numa("hierarchical_anon", "hierarchical_file", float64(os.Getpagesize()))
+)
+
+const us, ns, tick = 1e-6, 1e-9, 1.0 / kernel.UserHZ
 
 // key says what a key of a flat keyed file is; scale turns its number into the
 // unit of the quantity. Keys of the same quantity that follow each other are
@@ -80,48 +91,8 @@ type key struct {
 	scale    float64
 }
 
-func keysOf(file string, version int) []key {
-	const us, ns, tick = 1e-6, 1e-9, 1.0 / userHZ
-	switch {
-	case file == "cpu.stat" && version == 1:
-		return []key{
-			{"nr_periods", watch.CPUPeriods, 1}, {"nr_throttled", watch.CPUThrottledPeriods, 1},
-			{"throttled_time", watch.CPUThrottled, ns}, {"nr_bursts", watch.CPUBursts, 1}, {"burst_time", watch.CPUBurstTime, ns},
-		}
-	case file == "cpu.stat":
-		return []key{
-			{"usage_usec", watch.CPUTime, us}, {"user_usec", watch.CPUUser, us}, {"system_usec", watch.CPUSystem, us},
-			{"nr_periods", watch.CPUPeriods, 1}, {"nr_throttled", watch.CPUThrottledPeriods, 1},
-			{"throttled_usec", watch.CPUThrottled, us}, {"nr_bursts", watch.CPUBursts, 1}, {"burst_usec", watch.CPUBurstTime, us},
-		}
-	case file == "cpu.stat.local":
-		return []key{{"throttled_usec", watch.CPUThrottledAny, us}, {"throttled_time", watch.CPUThrottledAny, ns}}
-	case file == "cpuacct.stat":
-		return []key{{"user", watch.CPUUser, tick}, {"system", watch.CPUSystem, tick}}
-	case file == "memory.events":
-		return []key{
-			{"low", watch.MemoryLow, 1}, {"high", watch.MemoryHigh, 1}, {"max", watch.MemoryMax, 1},
-			{"oom", watch.MemoryOOM, 1}, {"oom_kill", watch.MemoryOOMKills, 1},
-		}
-	case file == "memory.oom_control":
-		return []key{{"oom_kill", watch.MemoryOOMKills, 1}}
-	case file == "memory.stat" && version == 1: // total_ is with the children, as on v2
-		return []key{
-			{"total_cache", watch.MemoryFile, 1}, {"total_rss", watch.MemoryAnon, 1},
-			{"total_workingset_refault_anon", watch.Refaults, 1}, {"total_workingset_refault_file", watch.Refaults, 1},
-			{"total_pgfault", watch.PageFaults, 1}, {"total_pgmajfault", watch.MajorFaults, 1},
-		}
-	case file == "memory.stat":
-		return []key{
-			{"anon", watch.MemoryAnon, 1}, {"file", watch.MemoryFile, 1},
-			{"workingset_refault", watch.Refaults, 1}, // before Linux 5.9
-			{"workingset_refault_anon", watch.Refaults, 1}, {"workingset_refault_file", watch.Refaults, 1},
-			{"pgfault", watch.PageFaults, 1}, {"pgmajfault", watch.MajorFaults, 1},
-		}
-	case file == "cgroup.events":
-		return []key{{"populated", watch.Populated, 1}, {"frozen", watch.Frozen, 1}}
-	}
-	return nil
+func flat(keys ...key) parser {
+	return func(text []byte, to *sink) error { return parseFlat(text, keys, to) }
 }
 
 // parseFlat reads a flat keyed file, "nr_periods 12" a line.
@@ -173,29 +144,9 @@ func single(k key) parser {
 	}
 }
 
-// parseNUMA reads memory.numa_stat of v2, bytes by node: "anon N0=4096 N1=0".
-func parseNUMA(text []byte, to *sink) error {
-	for len(text) > 0 {
-		var line []byte
-		line, text = kernel.Cut(text, '\n')
-		name, nodes := kernel.Word(line)
-		switch string(name) {
-		case "anon":
-			if err := parseNodes(nodes, watch.MemoryAnon, 1, to); err != nil {
-				return fmt.Errorf("line %q: %w", line, err)
-			}
-		case "file":
-			if err := parseNodes(nodes, watch.MemoryFile, 1, to); err != nil {
-				return fmt.Errorf("line %q: %w", line, err)
-			}
-		}
-	}
-	return nil
-}
-
-// numaV1 reads memory.numa_stat of v1, pages by node:
-// "hierarchical_anon=12 N0=8 N1=4".
-func numaV1(pageSize int) parser {
+// numa reads memory.numa_stat, a number by node, in bytes on v2 and in pages on v1, where
+// the sum comes first: "anon N0=4096 N1=0", "hierarchical_anon=12 N0=8 N1=4".
+func numa(anon, file string, scale float64) parser {
 	return func(text []byte, to *sink) error {
 		for len(text) > 0 {
 			var line []byte
@@ -204,13 +155,13 @@ func numaV1(pageSize int) parser {
 			name, _ := kernel.Cut(first, '=')
 			quantity := watch.MemoryAnon
 			switch string(name) {
-			case "hierarchical_anon":
-			case "hierarchical_file":
+			case anon:
+			case file:
 				quantity = watch.MemoryFile
 			default:
 				continue
 			}
-			if err := parseNodes(nodes, quantity, float64(pageSize), to); err != nil {
+			if err := parseNodes(nodes, quantity, scale, to); err != nil {
 				return fmt.Errorf("line %q: %w", line, err)
 			}
 		}
@@ -347,10 +298,10 @@ func pressure(some, full watch.Quantity) parser {
 			return err
 		}
 		if p.HasSome {
-			to.add(some, p.Some.Total.Seconds())
+			to.add(some, p.Some.Seconds())
 		}
 		if p.HasFull {
-			to.add(full, p.Full.Total.Seconds())
+			to.add(full, p.Full.Seconds())
 		}
 		return nil
 	}

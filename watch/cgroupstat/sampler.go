@@ -23,7 +23,7 @@ type Sampler struct {
 	tiers   [][]Signal
 	readers []*Reader
 	tier    []int // of readers
-	buf     []byte
+	sink    sink
 	now     watch.Time
 	round   int
 	all     int // rounds in which all groups were read
@@ -68,7 +68,7 @@ func (s *Sampler) Add(group string, tier int) error {
 	if err != nil {
 		return err
 	}
-	r.Use(&s.buf)
+	r.sink = &s.sink
 	s.readers = slices.Insert(s.readers, i, r)
 	s.tier = slices.Insert(s.tier, i, tier)
 	return nil
@@ -133,9 +133,6 @@ func (s *Sampler) SampleGroup(now watch.Time, group string, q Request, to []watc
 func (s *Sampler) begin(now watch.Time) bool {
 	if s.round > 0 && now == s.now {
 		return false
-	}
-	for _, r := range s.readers {
-		_ = r.rest(s.round) // they were only read
 	}
 	s.now = now
 	s.round++

@@ -54,7 +54,7 @@ func (s Set) signals() []Signal {
 // source is where one version of cgroups tells a signal: in which controller's
 // tree ("" is any of that version), in which files, of which all but the first
 // came with later kernels, and which file shows that the controller is enabled,
-// where the first does not. Parse reads the files; nil stands for parserOf.
+// where the first does not. Parse reads the files; nil stands for those of their names.
 type source struct {
 	controller string
 	files      []string
@@ -74,7 +74,7 @@ var signalInfos = []signalInfo{
 	Split: {"split", source{files: []string{"cpu.stat"}},
 		source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
 	Throttling: {"throttling", source{controller: "cpu", files: []string{"cpu.stat"}, proof: "cpu.max"},
-		source{controller: "cpu", files: []string{"cpu.stat"}}},
+		source{controller: "cpu", files: []string{"cpu.stat"}, parse: throttlingV1}},
 	ThrottlingAny: {"throttling by any limit", source{controller: "cpu", files: []string{"cpu.stat.local"}, proof: "cpu.max"},
 		source{controller: "cpu", files: []string{"cpu.stat.local"}}},
 	Memory: {"memory", source{controller: "memory", files: []string{"memory.current"}},
@@ -82,9 +82,9 @@ var signalInfos = []signalInfo{
 	MemoryEvents: {"memory events", source{controller: "memory", files: []string{"memory.events"}},
 		source{controller: "memory", files: []string{"memory.failcnt", "memory.oom_control"}}},
 	MemoryDetail: {"memory detail", source{controller: "memory", files: []string{"memory.stat"}},
-		source{controller: "memory", files: []string{"memory.stat"}}},
+		source{controller: "memory", files: []string{"memory.stat"}, parse: memoryV1}},
 	NUMA: {"numa", source{controller: "memory", files: []string{"memory.numa_stat"}},
-		source{controller: "memory", files: []string{"memory.numa_stat"}}},
+		source{controller: "memory", files: []string{"memory.numa_stat"}, parse: numaV1}},
 	Tasks: {"tasks", source{controller: "pids", files: []string{"pids.current"}},
 		source{controller: "pids", files: []string{"pids.current"}}},
 	IO: {"io", source{controller: "io", files: []string{"io.stat"}},
@@ -126,30 +126,11 @@ type place struct {
 	dir     string
 }
 
-func (p place) parserOf(file string) parser {
-	if p.parse != nil {
-		return p.parse
+func (s *source) parserOf(file string) parser {
+	if s.parse != nil {
+		return s.parse
 	}
-	return parsers[fileOf{file, p.version}]
-}
-
-// parsers are those of all files of the table, which groups share.
-var parsers = func() map[fileOf]parser {
-	all := map[fileOf]parser{}
-	for _, info := range signalInfos {
-		for version, src := range [...]source{1: info.v1, 2: info.v2} {
-			for _, file := range src.files {
-				all[fileOf{file, version}] = parserOf(file, version)
-			}
-		}
-	}
-	return all
-}()
-
-// fileOf is a file of a version of cgroups.
-type fileOf struct {
-	name    string
-	version int
+	return parsers[file]
 }
 
 // find returns where a group has a signal: in the v1 tree of its controller

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +21,8 @@ import (
 // Event says that a group appeared or vanished. A group appears after its parent
 // and vanishes before it; one that was removed and made anew does both.
 type Event struct {
-	// Root is the root as it was given, Path the group below it.
-	Root, Path string
+	// Path is that of the group below the root.
+	Path string
 	// Vanished is false for a group that appeared.
 	Vanished bool
 	// Crowd is nil but for an event of a subtree, which is not looked at group by group
@@ -28,117 +30,96 @@ type Event struct {
 	Crowd *Crowd
 }
 
-// Config says what to watch. The roots must be there at the start; one that
-// vanishes later is an empty one until it is back.
+// WatcherConfig says what to watch.
 type WatcherConfig struct {
-	// Roots are directories, as for the operating system, none within another.
-	Roots []string
-	// Rescan is the time between re-scans; 0 stands for 10 s.
+	// Root is a directory, as for the operating system. It must be there at the start; if
+	// it vanishes later, it is an empty one until it is back.
+	Root string
+	// Rescan is the time between scans of all groups; 0 stands for 10 s.
 	Rescan time.Duration
-	// Scan is the time between scans where watches are lacking; 0 stands for
-	// 500 ms.
-	Scan time.Duration
 	// Bounds are those of subtrees of other users.
 	Bounds Bounds
-	// Keep says which groups, by path below their root, appear in a crowded subtree all
+	// Keep says which groups, by path below the root, appear in a crowded subtree all
 	// the same, if they are found there. It may be nil. It may be called at any time.
 	Keep func(path string) bool
-}
-
-// Validate says what is wrong with the configuration.
-func (c WatcherConfig) Validate() error {
-	if len(c.Roots) == 0 {
-		return errors.New("watch groups: no roots")
-	}
-	for i, a := range c.Roots {
-		for j, b := range c.Roots {
-			if i != j && kernel.Within(filepath.Clean(b), filepath.Clean(a)) {
-				return fmt.Errorf("watch groups: root %s is in another, %s", b, a)
-			}
-		}
-	}
-	if c.Rescan < 0 || c.Scan < 0 {
-		return fmt.Errorf("watch groups: interval %v or %v is negative", c.Rescan, c.Scan)
-	}
-	return nil
 }
 
 // Watcher tells which groups come and go. It has no goroutine of its own and is for
 // one goroutine at a time.
 //
-// inotify(7) watches every directory below the roots. The Watcher lists a directory
-// after it added the watch, so that no group is missed in between. A re-scan at
-// intervals, and after an overflow of the queue, repairs what inotify could not tell.
-// Where the kernel grants no more watches, the Watcher scans at shorter intervals.
+// inotify(7) watches every directory below the root, and an event has what it is about
+// compared with what is known. A directory is listed once more after it got its watch, so
+// that no group is missed in between. A scan at intervals, and after an overflow of the
+// queue, repairs what inotify could not tell. Where the kernel grants no more watches,
+// the Watcher scans at shorter intervals.
 type Watcher struct {
 	config  WatcherConfig
 	inotify *os.File // nil where the kernel gave none
-	limit   error
-	roots   []*node // nil for one that is not there
-	watches map[int]*node
-	due     time.Time // of the next scan
-	lost    bool      // the kernel told of fewer events than there were
+	lacking bool     // some groups have no watch
+	hurry   time.Duration
+	groups  map[string]*group // that are known, by path; "." is the root
+	watches map[int]string    // the groups that have them
+	due     time.Time         // of the next scan
+	lost    bool              // the kernel told of fewer events than there were
 	ready   []Event
-	// subtrees are those of other users; crowds says which are not looked at group by
-	// group, for other goroutines.
-	subtrees map[*subtree]bool
+	// subtrees are those of other users, by the path of their tops; crowds says which are
+	// not looked at group by group, for other goroutines.
+	subtrees map[string]*subtree
 	crowds   atomic.Pointer[[]Crowd]
 }
 
-// node is a directory that is known.
-type node struct {
-	root   string
-	parent *node  // nil for a root
-	name   string // among the children of the parent
-	dir    string
-	sub    *subtree // of another user, in which it lies, or nil
-	// id tells it from another directory of the same name; a watch does too.
-	id       identity
-	watch    int // -1 without
-	children map[string]*node
-	// childless is true if the last scan found no directory in it, and its watch
-	// tells of those that came since.
-	childless bool
+// group is one that is known.
+type group struct {
+	id    identity // tells it from another directory of the same name; a watch does too
+	top   string   // of the subtree of another user in which it lies, or ""
+	watch int      // -1 without
+}
+
+// subtree is one of another user, from the directory on whose owner is not trusted.
+type subtree struct {
+	Crowd        // by the last look
+	crowded bool // it has more groups than there may be, and no watches
+	// changes counts the events since the last scan. With more of them than there may be
+	// groups the subtree is restless: it has no watches until the next scan.
+	changes  int
+	restless bool
+	told     time.Time
 }
 
 type identity struct{ dev, ino uint64 }
 
+// shortScan is the time between scans where watches are lacking.
+const shortScan = 500 * time.Millisecond
+
+// again is after how long it is told again that a subtree is not looked at group by
+// group.
+const again = 10 * time.Minute
+
 // NewWatcher starts to watch. The groups that are there already appear first.
 func NewWatcher(c WatcherConfig) (*Watcher, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
+	if c.Rescan < 0 {
+		return nil, fmt.Errorf("watch groups: interval %v is negative", c.Rescan)
 	}
 	if c.Rescan == 0 {
 		c.Rescan = 10 * time.Second
 	}
-	if c.Scan == 0 {
-		c.Scan = 500 * time.Millisecond
+	info, err := os.Stat(c.Root)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "watch", Path: c.Root, Err: unix.ENOTDIR}
 	}
-	c.Roots = slices.Clone(c.Roots)
-	w := &Watcher{config: c, roots: make([]*node, len(c.Roots)), watches: map[int]*node{}, subtrees: map[*subtree]bool{}}
-	w.crowds.Store(new([]Crowd))
-	for _, root := range c.Roots {
-		info, err := os.Stat(root)
-		if err == nil && !info.IsDir() {
-			err = &fs.PathError{Op: "watch", Path: root, Err: unix.ENOTDIR}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("watch groups: %w", err)
-		}
-	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		w.limited(err)
-	} else {
+		return nil, fmt.Errorf("watch groups: %w", err)
+	}
+	w := &Watcher{
+		config: c, hurry: shortScan, groups: map[string]*group{}, watches: map[int]string{}, subtrees: map[string]*subtree{},
+	}
+	w.crowds.Store(new([]Crowd))
+	if fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err == nil {
 		w.inotify = os.NewFile(uintptr(fd), "inotify")
 	}
 	w.scan()
 	return w, nil
 }
-
-// Limit returns nil while every group has its watch, and else the
-// kernel.NotSupportedError that says why some are found by scanning only.
-func (w *Watcher) Limit() error { return w.limit }
 
 // Next returns the next event, waiting for it, or the context's error.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
@@ -182,14 +163,55 @@ func (w *Watcher) step(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	events, err := parseInotify(buf[:n])
-	if err != nil {
-		return err
+	return w.handleAll(buf[:n])
+}
+
+// Groups returns, by path below the root and in order, those that have none below them, and
+// crowded subtrees as a whole. It does not wait: it is for a caller that does not take
+// events by Next. That the root is not there is an error.
+func (w *Watcher) Groups() ([]string, error) {
+	err := error(unix.EAGAIN)
+	if w.inotify != nil {
+		err = w.control(func(fd int) error {
+			buf := make([]byte, 4<<10)
+			for {
+				n, err := unix.Read(fd, buf)
+				if err == nil {
+					err = w.handleAll(buf[:n])
+				}
+				if err != nil {
+					return err
+				}
+			}
+		})
 	}
+	// No watch tells that the root is gone, or what happens in a crowded subtree.
+	if root := w.groups["."]; root == nil || !w.is(".", root) || len(w.Crowds()) > 0 || !errors.Is(err, unix.EAGAIN) || !time.Now().Before(w.due) {
+		w.scan()
+	}
+	w.ready = nil
+	if w.groups["."] == nil {
+		return nil, fmt.Errorf("list groups: %w", &fs.PathError{Op: "open", Path: w.config.Root, Err: fs.ErrNotExist})
+	}
+	around := map[string]bool{".": true}
+	for path := range w.groups {
+		around[filepath.Dir(path)] = true
+	}
+	names := slices.Collect(maps.Keys(w.groups))
+	names = slices.DeleteFunc(names, func(path string) bool {
+		s := w.subtrees[path]
+		return path == "." || around[path] && (s == nil || !s.crowded)
+	})
+	slices.Sort(names)
+	return names, nil
+}
+
+func (w *Watcher) handleAll(data []byte) error {
+	events, err := parseInotify(data)
 	for _, e := range events {
 		w.handle(e)
 	}
-	return nil
+	return err
 }
 
 func (w *Watcher) handle(e inotifyEvent) {
@@ -199,216 +221,259 @@ func (w *Watcher) handle(e inotifyEvent) {
 		w.lost = false
 		return
 	}
-	parent := w.watches[e.watch]
-	if parent == nil {
+	path, known := w.watches[e.watch]
+	if !known {
 		return // of a directory that vanished since
 	}
 	if e.mask&unix.IN_IGNORED != 0 {
 		delete(w.watches, e.watch)
-		parent.watch = -1
+		w.groups[path].watch = -1
 		return
 	}
-	if e.mask&unix.IN_ISDIR == 0 || parent.sub != nil && !w.mayChange(parent.sub) {
+	top := w.groups[path].top
+	if e.mask&unix.IN_ISDIR == 0 || top != "" && !w.mayChange(top) {
 		return
 	}
-	switch {
-	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
-		if parent.children[e.name] == nil {
-			w.appear(parent, e.name)
-		}
-	case e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
-		if child := parent.children[e.name]; child != nil {
-			w.vanish(child)
+	name := filepath.Join(path, e.name)
+	if e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 {
+		w.vanish(name)
+	}
+	// A subtree of another user is counted as a whole. A directory is given to its user
+	// once it is made, and groups may be in it by then.
+	if info, ok := identify(filepath.Join(w.config.Root, path)); top != "" {
+		name = top
+	} else if ok && !w.config.Bounds.trusts(info) {
+		name = path
+	}
+	w.compare(name)
+	w.publish()
+}
+
+// mayChange counts a change that a watch has told. Where there are too many it takes all
+// watches of the subtree back, and returns false.
+func (w *Watcher) mayChange(top string) bool {
+	s := w.subtrees[top]
+	s.changes++
+	if s.changes <= w.config.Bounds.max() {
+		return true
+	}
+	s.restless = true
+	for _, g := range w.groups {
+		if g.top == top {
+			w.unwatch(g)
 		}
 	}
+	w.publish()
+	w.note(top)
+	return false
 }
 
 // scan compares all that is known with what is there.
 func (w *Watcher) scan() {
-	interval := w.config.Rescan
-	if w.limit != nil {
-		interval = w.config.Scan
-		w.limit = nil // unless it shows again
-		if w.inotify == nil {
-			w.limited(unix.EMFILE)
-		}
+	w.lacking = w.inotify == nil // unless it shows again
+	for _, s := range w.subtrees {
+		s.changes, s.restless = 0, false
 	}
-	for i, root := range w.config.Roots {
-		n := w.roots[i]
-		if n != nil && !w.same(n) {
-			w.vanish(n)
-			w.roots[i], n = nil, nil
-		}
-		if n != nil {
-			w.list(n)
-		} else if info, ok := identify(root); ok {
-			w.roots[i] = &node{root: root, dir: root, id: info.id}
-			w.enter(w.roots[i], info)
-		}
-	}
+	w.compare(".")
 	w.publish()
-	if w.limit != nil {
-		interval = w.config.Scan
+	interval := w.config.Rescan
+	if w.lacking {
+		interval = w.hurry
 	}
 	w.due = time.Now().Add(interval)
 }
 
-// same reports whether a directory is still the one that is known, and renews its watch if
-// that may have ended untold.
-func (w *Watcher) same(n *node) bool {
-	info, ok := identify(n.dir)
-	if !ok || info.id != n.id {
-		return false
+// compare compares what is known at and below a group with what is there, once more as
+// long as groups got their watches meanwhile.
+func (w *Watcher) compare(path string) {
+	for w.compareOnce(path) {
 	}
-	if n.sub == nil && !w.config.Bounds.trusts(info) {
-		w.give(n, info.uid)
-	}
-	old := n.watch
-	if old < 0 || w.lost {
-		w.watch(n)
-	}
-	n.childless = info.childless && n.watch == old
-	return old < 0 || n.watch < 0 || n.watch == old
 }
 
-// appear notes a new child of a directory, if it is still there, and what is
-// below it.
-func (w *Watcher) appear(parent *node, name string) {
-	if parent.sub != nil && parent.sub.groups >= w.config.Bounds.max() {
-		w.crowd(parent.sub)
-		return
+func (w *Watcher) compareOnce(path string) (watched bool) {
+	l := look{root: w.config.Root, bounds: w.config.Bounds, keep: w.config.Keep}
+	l.at(path)
+	slices.SortFunc(l.groups, func(a, b found) int { return strings.Compare(a.path, b.path) }) // parents first
+	there := map[string]*found{}
+	for i := range l.groups {
+		there[l.groups[i].path] = &l.groups[i]
 	}
-	dir := filepath.Join(parent.dir, name)
-	info, ok := identify(dir)
-	if !ok {
-		return
-	}
-	if parent.sub == nil && !w.config.Bounds.trusts(info) {
-		// A directory is given to its user once it is made.
-		if of, ok := identify(parent.dir); ok && !w.config.Bounds.trusts(of) {
-			w.give(parent, of.uid)
+	crowded := w.bound(path, &l)
+	for _, name := range w.below(path) { // the deepest first
+		g, known := there[name], w.groups[name]
+		switch {
+		case known == nil: // it vanished with one around it
+		case g == nil && slices.ContainsFunc(l.unread, func(dir string) bool { return kernel.Within(name, dir) }):
+		case g == nil && l.keeps(name) && w.is(name, known): // a survey has not come across it
+			w.unwatch(known)
+			known.top = l.topOf(name)
+		case g == nil || g.id != known.id:
+			w.vanish(name)
+		case w.lost && known.watch >= 0 && w.watch(name, known): // its watch is another one: it was made anew
+			w.vanish(name)
+		default:
+			known.top = g.top
 		}
 	}
-	child := &node{root: parent.root, parent: parent, name: name, dir: dir, id: info.id}
-	parent.children[name] = child
-	w.tell(child, false)
-	w.enter(child, info)
-}
-
-// enter watches a directory that is new, and what is below it.
-func (w *Watcher) enter(n *node, info directory) {
-	n.watch = -1
-	n.children = map[string]*node{}
-	w.belong(n, info)
-	w.watch(n)
-	w.list(n)
-}
-
-// list compares the children that are known with those that are there.
-func (w *Watcher) list(n *node) {
-	if n.sub != nil && n == n.sub.top && !w.resume(n.sub) {
-		return
-	}
-	if n.childless && len(n.children) == 0 {
-		return
-	}
-	entries, err := os.ReadDir(n.dir) // sorted
-	if err != nil {
-		return // it vanishes: its parent's watch or the next scan tells
-	}
-	there := map[string]bool{}
-	for _, e := range entries {
-		if e.IsDir() {
-			there[e.Name()] = true
+	for i := range l.groups {
+		g := &l.groups[i]
+		known := w.groups[g.path]
+		if known == nil {
+			known = &group{id: g.id, top: g.top, watch: -1}
+			w.groups[g.path] = known
+			w.tell(g.path, false)
+		}
+		switch s := w.subtrees[g.top]; {
+		case s != nil && (s.restless || s.crowded):
+			w.unwatch(known)
+		case known.watch < 0:
+			w.watch(g.path, known)
+			watched = watched || known.watch >= 0
 		}
 	}
-	for _, name := range sortedNames(n.children) {
-		if child := n.children[name]; !there[name] || !w.same(child) {
-			w.vanish(child)
+	for _, top := range crowded {
+		w.note(top)
+	}
+	return watched
+}
+
+// bound takes in which subtrees of other users there are at and below a group, and returns
+// those that have become crowded.
+func (w *Watcher) bound(path string, l *look) (crowded []string) {
+	maps.DeleteFunc(w.subtrees, func(top string, _ *subtree) bool {
+		return kernel.Within(top, path) && !slices.ContainsFunc(l.subtrees, func(c Crowd) bool { return c.Path == top })
+	})
+	for _, c := range l.subtrees {
+		s := w.subtrees[c.Path]
+		if s == nil {
+			s = &subtree{}
+			w.subtrees[c.Path] = s
+		}
+		was := s.crowded
+		s.Crowd, s.crowded = c, c.Seen > l.bounds.max()
+		if s.crowded && !was {
+			crowded = append(crowded, c.Path)
 		}
 	}
-	for _, e := range entries {
-		if n.sub != nil && n.sub.crowded { // since it was begun
-			return
+	return crowded
+}
+
+// below returns the groups that are known at and below one, the deepest first.
+func (w *Watcher) below(path string) (names []string) {
+	for name := range w.groups {
+		if kernel.Within(name, path) {
+			names = append(names, name)
 		}
-		if child := n.children[e.Name()]; child != nil {
-			w.list(child)
-		} else if e.IsDir() {
-			w.appear(n, e.Name())
+	}
+	slices.Sort(names)
+	slices.Reverse(names)
+	return names
+}
+
+// is reports whether a known group is still there.
+func (w *Watcher) is(path string, known *group) bool {
+	info, ok := identify(filepath.Join(w.config.Root, path))
+	return ok && info.id == known.id
+}
+
+// vanish forgets a group and those below it, the deepest first.
+func (w *Watcher) vanish(path string) {
+	for _, name := range w.below(path) {
+		w.unwatch(w.groups[name])
+		delete(w.groups, name)
+		w.tell(name, true)
+	}
+}
+
+func (w *Watcher) tell(path string, vanished bool) {
+	if path != "." {
+		w.ready = append(w.ready, Event{Path: path, Vanished: vanished})
+	}
+}
+
+// note tells that a subtree is not looked at group by group, but not all the time.
+func (w *Watcher) note(top string) {
+	if s := w.subtrees[top]; s.told.IsZero() || time.Since(s.told) >= again {
+		s.told = time.Now()
+		crowd := w.report(top)
+		w.ready = append(w.ready, Event{Path: top, Crowd: &crowd})
+	}
+}
+
+// report is what is told of a crowded or restless subtree.
+func (w *Watcher) report(top string) Crowd {
+	s := w.subtrees[top]
+	c := s.Crowd
+	c.Kept = 0
+	for _, g := range w.groups {
+		if g.top == top {
+			c.Kept++
 		}
 	}
+	if !s.crowded {
+		c.Seen, c.Changes = c.Kept, true
+	}
+	return c
 }
 
-// vanish forgets a directory and what was below it, the deepest first.
-func (w *Watcher) vanish(n *node) {
-	for _, name := range sortedNames(n.children) {
-		w.vanish(n.children[name])
+// publish lets other goroutines see which subtrees are crowded.
+func (w *Watcher) publish() {
+	crowds := []Crowd{}
+	for _, top := range slices.Sorted(maps.Keys(w.subtrees)) {
+		if s := w.subtrees[top]; s.crowded || s.restless {
+			crowds = append(crowds, w.report(top))
+		}
 	}
-	w.unwatch(n)
-	w.leave(n)
-	if n.parent == nil {
-		return
-	}
-	delete(n.parent.children, n.name)
-	w.tell(n, true)
+	w.crowds.Store(&crowds)
 }
 
-func (w *Watcher) tell(n *node, vanished bool) {
-	w.ready = append(w.ready, Event{Root: n.root, Path: n.path(), Vanished: vanished})
-}
+// Crowds returns the subtrees that are not looked at group by group, by path. It may be
+// called by any goroutine.
+func (w *Watcher) Crowds() []Crowd { return *w.crowds.Load() }
 
-// path is that from the root on.
-func (n *node) path() string {
-	path, err := filepath.Rel(n.root, n.dir)
-	if err != nil {
-		return n.dir
-	}
-	return path
-}
-
-// watch adds the inotify watch of a directory, or confirms it: the kernel answers
-// the same number for the same directory.
-func (w *Watcher) watch(n *node) {
-	if w.inotify == nil || n.sub != nil && (n.sub.crowded || n.sub.restless) {
-		return
-	}
+// watch adds the inotify watch of a group, or confirms it: the kernel answers the same
+// number for the same directory. It reports whether the group had another one.
+func (w *Watcher) watch(path string, g *group) (changed bool) {
 	const mask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
-	number := -1
+	old, number := g.watch, -1
 	err := w.control(func(fd int) (err error) {
-		number, err = unix.InotifyAddWatch(fd, n.dir, mask)
+		number, err = unix.InotifyAddWatch(fd, filepath.Join(w.config.Root, path), mask)
 		return err
 	})
 	if err != nil {
 		number = -1
-		if !errors.Is(err, fs.ErrNotExist) {
-			w.limited(err)
-		}
+		w.lacking = w.lacking || !errors.Is(err, fs.ErrNotExist)
 	}
-	if n.watch >= 0 && n.watch != number {
-		delete(w.watches, n.watch)
+	if number == old {
+		return false
 	}
-	n.watch = number
-	if number >= 0 {
-		w.watches[number] = n
+	w.unwatch(g)
+	if g.watch = number; number >= 0 {
+		w.watches[number] = path
 	}
+	return old >= 0
 }
 
-// unwatch takes the watch back; the kernel has done so for a directory that was
+// unwatch takes the watch of a group back; the kernel has done so for a directory that was
 // removed, and refuses then.
-func (w *Watcher) unwatch(n *node) {
-	if n.watch < 0 {
-		return
+func (w *Watcher) unwatch(g *group) {
+	number := g.watch
+	g.watch = -1
+	if path, ok := w.watches[number]; !ok || w.groups[path] != g {
+		return // a directory that was moved has the watch, under its new name
 	}
-	delete(w.watches, n.watch)
-	w.control(func(fd int) error {
-		_, err := unix.InotifyRmWatch(fd, uint32(n.watch))
+	delete(w.watches, number)
+	_ = w.control(func(fd int) error {
+		_, err := unix.InotifyRmWatch(fd, uint32(number))
 		return err
 	})
-	n.watch = -1
 }
 
 func (w *Watcher) control(call func(fd int) error) error {
+	if w.inotify == nil {
+		return unix.EBADF
+	}
 	conn, err := w.inotify.SyscallConn()
 	if err != nil {
 		return err
@@ -418,61 +483,10 @@ func (w *Watcher) control(call func(fd int) error) error {
 	return errors.Join(err, cerr)
 }
 
-func (w *Watcher) limited(cause error) {
-	err := &kernel.NotSupportedError{
-		Feature: "watching groups",
-		Reason:  cause.Error(),
-		Remedy:  "check the right to read the directories; they are scanned instead",
-	}
-	switch {
-	case errors.Is(cause, unix.ENOSPC):
-		err.Reason = "the user's inotify watches are used up"
-		err.Remedy = "raise the sysctl fs.inotify.max_user_watches; groups are found by scanning meanwhile"
-	case errors.Is(cause, unix.EMFILE):
-		err.Reason = "the user's inotify instances or the process's descriptors are used up"
-		err.Remedy = "raise the sysctl fs.inotify.max_user_instances or the limit of open files, and start again"
-	}
-	w.limit = err
-}
-
 // Close ends all watches.
 func (w *Watcher) Close() error {
 	if w.inotify == nil {
 		return nil
 	}
 	return w.inotify.Close()
-}
-
-// directory is what Lstat says of one.
-type directory struct {
-	id  identity
-	uid uint32
-	// open is true if others than the owner and root's group may write it.
-	open bool
-	// childless is true if there is no other in it.
-	childless bool
-}
-
-// identify tells which directory this is.
-func identify(dir string) (directory, bool) {
-	var stat unix.Stat_t
-	if err := unix.Lstat(dir, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return directory{}, false
-	}
-	return directory{identity{stat.Dev, stat.Ino}, stat.Uid, Shared(stat.Mode, stat.Gid), stat.Nlink == kernel.LeafLinks}, true
-}
-
-// Shared reports whether others than its owner, root's group and that of this process may
-// write a directory, by its mode (stat(2)) and group.
-func Shared(mode, gid uint32) bool {
-	return mode&unix.S_IWOTH != 0 || mode&unix.S_IWGRP != 0 && gid != 0 && gid != uint32(os.Getegid())
-}
-
-func sortedNames(nodes map[string]*node) []string {
-	names := make([]string, 0, len(nodes))
-	for name := range nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

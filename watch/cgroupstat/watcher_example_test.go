@@ -18,7 +18,7 @@ func Example_watcher() {
 	defer os.RemoveAll(root)
 	os.Mkdir(filepath.Join(root, "batch"), 0o755)
 
-	groups, err := cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Roots: []string{root}})
+	groups, err := cgroupstat.NewWatcher(cgroupstat.WatcherConfig{Root: root})
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -12,14 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-
-	"berth.dev/berth/kernel"
 )
 
 func mkdir(t testing.TB, dirs ...string) {
@@ -78,7 +75,7 @@ func TestNext(t *testing.T) {
 	if err := os.WriteFile(root+"/cpu.stat", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w := watchDirs(t, WatcherConfig{Roots: []string{root}})
+	w := watchDirs(t, WatcherConfig{Root: root})
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -102,35 +99,69 @@ func TestNext(t *testing.T) {
 		}
 		quiet(t, w)
 	}
-	if err := w.Limit(); err != nil {
-		t.Errorf("Limit: %v", err)
+	if w.lacking {
+		t.Error("a group has no watch")
 	}
 }
 
-func TestRoots(t *testing.T) {
+// Groups has all that came and went by then, without a wait.
+func TestGroupsByNow(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	mkdir(t, dir+"/one/a", dir+"/two/a")
-	w := watchDirs(t, WatcherConfig{Roots: []string{dir + "/one", dir + "/two/"}, Rescan: time.Millisecond})
-	if got := next(t, w, 2); !slices.Equal(got, []string{"+a", "+a"}) {
+	root := t.TempDir() + "/root"
+	mkdir(t, root+"/a")
+	w := watchDirs(t, WatcherConfig{Root: root, Rescan: time.Hour})
+	long := fmt.Sprintf("%0100d", 0)
+	for _, step := range []struct {
+		name  string
+		do    func() error
+		count int // -1 without a root
+		last  string
+	}{
+		{"present at the start", func() error { return nil }, 1, "a"},
+		{"a group", func() error { return os.Mkdir(root+"/a/b", 0o755) }, 1, "a/b"},
+		{"one in that", func() error { return os.Mkdir(root+"/a/b/c", 0o755) }, 1, "a/b/c"},
+		{"a file", func() error { return os.WriteFile(root+"/a/cpu.max", nil, 0o644) }, 1, "a/b/c"},
+		{"more than one read gives", func() error {
+			var errs []error
+			for i := range 200 {
+				errs = append(errs, os.MkdirAll(fmt.Sprintf("%s/%s%03d", root, long, i), 0o755))
+			}
+			return errors.Join(errs...)
+		}, 201, "a/b/c"},
+		{"made anew", func() error { return errors.Join(os.RemoveAll(root+"/a"), os.Mkdir(root+"/a", 0o755)) }, 201, "a"},
+		{"the root goes", func() error { return os.Rename(root, root+"x") }, -1, ""},
+		{"the root is back", func() error { return os.Rename(root+"x", root) }, 201, "a"},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := w.Groups()
+		if (err != nil) != (step.count < 0) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if err == nil && (len(got) != step.count || got[len(got)-1] != step.last) {
+			t.Fatalf("%s: %d groups, want %d, the last %s: %v", step.name, len(got), step.count, step.last, got)
+		}
+	}
+}
+
+// A root that vanishes takes its groups along, and is found again.
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir() + "/root"
+	mkdir(t, root+"/a")
+	w := watchDirs(t, WatcherConfig{Root: root + "/", Rescan: time.Millisecond})
+	if got := next(t, w, 1); got[0] != "+a" {
 		t.Fatal(got)
 	}
-	// A root that vanishes takes its groups along, and is found again.
-	if err := os.RemoveAll(dir + "/one"); err != nil {
-		t.Fatal(err)
-	}
-	e, err := w.Next(t.Context())
-	if err != nil || e != (Event{Root: dir + "/one", Path: "a", Vanished: true}) {
-		t.Errorf("%+v, %v", e, err)
-	}
-	mkdir(t, dir+"/one/b")
-	if got := next(t, w, 1); got[0] != "+b" {
-		t.Error(got)
-	}
-	if err := os.Remove(dir + "/two/a"); err != nil {
+	if err := os.RemoveAll(root); err != nil {
 		t.Fatal(err)
 	}
 	if got := next(t, w, 1); got[0] != "-a" {
+		t.Error(got)
+	}
+	mkdir(t, root+"/b")
+	if got := next(t, w, 1); got[0] != "+b" {
 		t.Error(got)
 	}
 }
@@ -146,17 +177,16 @@ func TestOpenRefuses(t *testing.T) {
 		config WatcherConfig
 		want   string
 	}{
-		{"no roots", WatcherConfig{}, "no roots"},
-		{"no such root", WatcherConfig{Roots: []string{dir, dir + "/none"}}, "none"},
-		{"a file", WatcherConfig{Roots: []string{dir + "/file"}}, "not a directory"},
-		{"a root in another", WatcherConfig{Roots: []string{dir, dir + "/"}}, "in another"},
-		{"negative interval", WatcherConfig{Roots: []string{dir}, Rescan: -1}, "negative"},
+		{"no root", WatcherConfig{}, "no such file"},
+		{"no such root", WatcherConfig{Root: dir + "/none"}, "none"},
+		{"a file", WatcherConfig{Root: dir + "/file"}, "not a directory"},
+		{"negative interval", WatcherConfig{Root: dir, Rescan: -1}, "negative"},
 	} {
 		if _, err := NewWatcher(tc.config); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}
-	if _, err := NewWatcher(WatcherConfig{Roots: []string{dir + "/none"}}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := NewWatcher(WatcherConfig{Root: dir + "/none"}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such root: %v, want fs.ErrNotExist", err)
 	}
 }
@@ -168,18 +198,17 @@ func TestStorm(t *testing.T) {
 	for name, config := range map[string]WatcherConfig{
 		"inotify":         {Rescan: time.Hour},
 		"with re-scans":   {Rescan: time.Millisecond},
-		"without inotify": {Scan: time.Millisecond},
+		"without inotify": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
-			config.Roots = []string{root}
+			config.Root = root
 			w := watchDirs(t, config)
 			if name == "without inotify" {
 				w.inotify.Close()
 				w.inotify = nil
-				w.limited(syscall.EMFILE)
-				w.due = time.Now()
+				w.due, w.hurry = time.Now(), time.Millisecond
 			}
 			var storms sync.WaitGroup
 			for seed := range uint64(3) {
@@ -291,16 +320,16 @@ func TestScanFindsMadeAnew(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	mkdir(t, root+"/a/x", root+"/b")
-	w := watchDirs(t, WatcherConfig{Roots: []string{root}, Scan: time.Millisecond})
+	w := watchDirs(t, WatcherConfig{Root: root})
 	next(t, w, 3)
 	w.inotify.Close()
 	w.inotify = nil
-	w.due = time.Now()
+	w.due, w.hurry = time.Now(), time.Millisecond
 	// The new one exists before the old one goes, so that it has another inode.
 	if err := errors.Join(os.RemoveAll(root+"/a"), os.Rename(root+"/b", root+"/a")); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"-a/x", "-a", "-b", "+a"}, next(t, w, 4)); diff != "" {
+	if diff := cmp.Diff([]string{"-b", "-a/x", "-a", "+a"}, next(t, w, 4)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -310,7 +339,7 @@ func TestOverflow(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	mkdir(t, root+"/a", root+"/b/c")
-	w := watchDirs(t, WatcherConfig{Roots: []string{root}, Rescan: time.Hour})
+	w := watchDirs(t, WatcherConfig{Root: root, Rescan: time.Hour})
 	next(t, w, 3)
 	// Take the events out of the queue, as if it had overflowed.
 	if err := errors.Join(os.RemoveAll(root+"/b"), os.Mkdir(root+"/d", 0o755), os.Remove(root+"/a"), os.Mkdir(root+"/a", 0o755)); err != nil {
@@ -321,7 +350,7 @@ func TestOverflow(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.handle(inotifyEvent{watch: -1, mask: unix.IN_Q_OVERFLOW})
-	if diff := cmp.Diff([]string{"-a", "-b/c", "-b", "+a", "+d"}, next(t, w, 5)); diff != "" {
+	if diff := cmp.Diff([]string{"-b/c", "-b", "-a", "+a", "+d"}, next(t, w, 5)); diff != "" {
 		t.Error(diff)
 	}
 	mkdir(t, root+"/a/x")
@@ -331,24 +360,21 @@ func TestOverflow(t *testing.T) {
 	quiet(t, w)
 }
 
-func TestLimit(t *testing.T) {
+// While watches are lacking scans come at shorter intervals, until one gets them all.
+func TestWatchesLacking(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	for cause, want := range map[error]string{
-		unix.ENOSPC: "fs.inotify.max_user_watches",
-		unix.EMFILE: "fs.inotify.max_user_instances",
-		unix.EACCES: "permission denied",
-	} {
-		w := watchDirs(t, WatcherConfig{Roots: []string{root}})
-		w.limited(cause)
-		if err := w.Limit(); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q", cause, err, want)
-		}
-		// The next scan gets all watches, so there is no limit any more.
-		w.scan()
-		if err := w.Limit(); err != nil {
-			t.Errorf("%v: after a scan without trouble: %v", cause, err)
-		}
+	w := watchDirs(t, WatcherConfig{Root: root})
+	inotify := w.inotify
+	w.inotify = nil
+	w.scan()
+	if !w.lacking || time.Until(w.due) > shortScan {
+		t.Errorf("lacking: %v, next scan in %v", w.lacking, time.Until(w.due))
+	}
+	w.inotify = inotify
+	w.scan()
+	if w.lacking || time.Until(w.due) < 2*shortScan {
+		t.Errorf("after a scan without trouble: lacking: %v, next scan in %v", w.lacking, time.Until(w.due))
 	}
 }
 
@@ -357,7 +383,7 @@ func TestLimit(t *testing.T) {
 func TestCancel(t *testing.T) {
 	root := t.TempDir()
 	before := runtime.NumGoroutine()
-	w := watchDirs(t, WatcherConfig{Roots: []string{root}})
+	w := watchDirs(t, WatcherConfig{Root: root})
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
@@ -420,7 +446,7 @@ func BenchmarkAppear(b *testing.B) {
 		mkdir(b, dir)
 		b.Cleanup(func() { os.Remove(dir) })
 	}
-	w := watchDirs(b, WatcherConfig{Roots: []string{root}})
+	w := watchDirs(b, WatcherConfig{Root: root})
 	next(b, w, 250)
 	var took []time.Duration
 	made := make(chan time.Time)

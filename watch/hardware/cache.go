@@ -2,6 +2,7 @@ package hardware
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,6 +64,7 @@ type CacheReader struct {
 // event is one file: an event of one cache or node.
 type cacheEvent struct {
 	file     kernel.File
+	name     string
 	quantity watch.Quantity
 	part     watch.Part
 	state    cacheState
@@ -72,10 +74,12 @@ type cacheEvent struct {
 	base uint64
 }
 
-func cacheEvents() map[string]watch.Quantity {
-	return map[string]watch.Quantity{
-		"llc_occupancy": watch.LLCOccupancy, "mbm_total_bytes": watch.Bandwidth, "mbm_local_bytes": watch.BandwidthLocal,
-	}
+// cacheFiles are the files of a cache or node, as the kernel lists them.
+var cacheFiles = []struct {
+	name     string
+	quantity watch.Quantity
+}{
+	{"llc_occupancy", watch.LLCOccupancy}, {"mbm_total_bytes", watch.Bandwidth}, {"mbm_local_bytes", watch.BandwidthLocal},
 }
 
 // OpenCache opens the events of a group. Caches that come online later are not among
@@ -86,7 +90,7 @@ func OpenCache(c CacheConfig) (*CacheReader, error) {
 		return nil, err
 	}
 	r := &CacheReader{config: c, buf: make([]byte, 64)}
-	dir, err := kernel.OpenDir(filepath.Join(string(c.Tree), c.Group.path()))
+	dir, err := kernel.OpenDir(filepath.Join(string(c.Tree), string(c.Group)))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = watch.ErrGone
 	}
@@ -102,8 +106,7 @@ func OpenCache(c CacheConfig) (*CacheReader, error) {
 }
 
 func (r *CacheReader) open() error {
-	top := filepath.Join(string(r.config.Tree), r.config.Group.path(), "mon_data")
-	caches, err := os.ReadDir(top)
+	caches, err := os.ReadDir(filepath.Join(string(r.config.Tree), string(r.config.Group), "mon_data"))
 	if err != nil {
 		return err
 	}
@@ -112,23 +115,17 @@ func (r *CacheReader) open() error {
 		if !ok {
 			continue // another resource
 		}
-		if err := r.openEvents(cache.Name(), watch.Part{Kind: watch.Cache, ID: id}); err != nil {
-			return err
+		for _, f := range cacheFiles {
+			file, err := r.dir.Open(filepath.Join("mon_data", cache.Name(), f.name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			part := watch.Part{Kind: watch.Cache, ID: id}
+			r.events = append(r.events, cacheEvent{file: file, name: f.name, quantity: f.quantity, part: part, state: unavailable})
 		}
-	}
-	return nil
-}
-
-func (r *CacheReader) openEvents(dir string, part watch.Part) error {
-	for _, name := range []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"} {
-		file, err := r.dir.Open(filepath.Join("mon_data", dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		r.events = append(r.events, cacheEvent{file: file, quantity: cacheEvents()[name], part: part, state: unavailable})
 	}
 	return nil
 }
@@ -193,38 +190,29 @@ func (e *cacheEvent) read(buf []byte) error {
 
 // Why says why the last reading had no sample of a quantity; nil if it had one.
 func (r *CacheReader) Why(q watch.Quantity) error {
-	state, found := known, false
+	var lacks *cacheEvent
 	for i := range r.events {
 		if e := &r.events[i]; e.quantity == q {
 			if e.state == known {
 				return nil
 			}
-			state, found = e.state, true
+			lacks = e
 		}
 	}
 	no := &kernel.NotSupportedError{Feature: q.String()}
 	switch {
-	case !found:
+	case lacks == nil:
 		no.Reason = "the CPU does not monitor it"
-	case state == unassigned:
+	case lacks.state == unassigned:
 		no.Reason = "no counter of the CPU is assigned to the group"
-		no.Remedy = "assign one by its mbm_L3_assignments: " + eventFile(q) + ":*=e"
-	case state == failed:
+		no.Remedy = "assign one by its mbm_L3_assignments: " + lacks.name + ":*=e"
+	case lacks.state == failed:
 		no.Reason = "the hardware reports an error"
 	default:
 		no.Reason = "the hardware counts other groups now"
 		no.Remedy = "use fewer groups, or mbm_assign_mode mbm_event where the CPU has it"
 	}
 	return no
-}
-
-func eventFile(q watch.Quantity) string {
-	for name, quantity := range cacheEvents() {
-		if quantity == q {
-			return name
-		}
-	}
-	return q.String()
 }
 
 // Close closes what is open.
@@ -309,12 +297,10 @@ func (h *Caches) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 	}
 	kept := slices.DeleteFunc(to[start:], h.incomplete)
 	slices.SortFunc(kept, func(a, b watch.Sample) int {
-		return 2*sign(a.Subject.Part.ID-b.Subject.Part.ID) + sign(int(a.Quantity)-int(b.Quantity))
+		return cmp.Or(cmp.Compare(a.Subject.Part.ID, b.Subject.Part.ID), cmp.Compare(a.Quantity, b.Quantity))
 	})
 	return to[:start+len(kept)], nil
 }
-
-func sign(n int) int { return min(max(n, -1), 1) }
 
 // addUp adds a sample to the one of the same part and quantity from start on.
 func addUp(to []watch.Sample, start int, s watch.Sample) []watch.Sample {

@@ -146,7 +146,7 @@ func TestReadCache(t *testing.T) {
 	t.Parallel()
 	who := watch.Subject{Scope: watch.Group, Name: "web"}
 	tree := plantResctrl(t, intel())
-	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{"batch", "berth-web"}, Subject: who})
+	r := openCache(t, CacheConfig{Tree: tree, Group: "batch/mon_groups/berth-web", Subject: who})
 	readAll(t, r)
 	for i, name := range []string{"0/mbm_total_bytes", "1/mbm_total_bytes", "0/mbm_local_bytes", "1/mbm_local_bytes"} {
 		writeResctrl(t, tree, "batch/mon_groups/berth-web/mon_data/mon_L3_0"+name, strconv.Itoa(1000_000+i)+"\n")
@@ -173,7 +173,7 @@ func TestReadCache(t *testing.T) {
 func TestWords(t *testing.T) {
 	t.Parallel()
 	tree := plantResctrl(t, intel())
-	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
+	r := openCache(t, CacheConfig{Tree: tree, Group: "batch"})
 	total := key{watch.Bandwidth, cache(0)}
 	for _, step := range []struct {
 		text  string
@@ -220,7 +220,7 @@ func TestWhy(t *testing.T) {
 	delete(files, "batch/mon_data/mon_L3_00/llc_occupancy")
 	delete(files, "batch/mon_data/mon_L3_01/llc_occupancy")
 	tree := plantResctrl(t, files)
-	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
+	r := openCache(t, CacheConfig{Tree: tree, Group: "batch"})
 	if got := readAll(t, r); len(got) > 0 {
 		t.Errorf("read %v", got)
 	}
@@ -247,10 +247,10 @@ func TestWhy(t *testing.T) {
 func TestCacheGone(t *testing.T) {
 	t.Parallel()
 	tree := plantResctrl(t, intel())
-	if _, err := OpenCache(CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "none"}}); !errors.Is(err, watch.ErrGone) {
+	if _, err := OpenCache(CacheConfig{Tree: tree, Group: "none"}); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("open a group that does not exist: %v", err)
 	}
-	if _, err := tree.tasks(ResctrlGroup{Control: "none"}); !errors.Is(err, watch.ErrGone) {
+	if _, err := tree.tasks("none"); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("tasks of a group that does not exist: %v", err)
 	}
 	if _, err := OpenCache(CacheConfig{Tree: Resctrl(t.TempDir())}); !errors.Is(err, kernel.ErrNotSupported) {
@@ -268,7 +268,7 @@ func TestLiveCacheGone(t *testing.T) {
 	if err := errors.Join(os.Remove(file), os.Symlink(group+"/cgroup.freeze", file)); err != nil {
 		t.Fatal(err)
 	}
-	r := openCache(t, CacheConfig{Tree: tree, Group: ResctrlGroup{Control: "batch"}})
+	r := openCache(t, CacheConfig{Tree: tree, Group: "batch"})
 	if got := readAll(t, r); len(got) != 6 {
 		t.Errorf("read %v", got)
 	}
@@ -293,7 +293,7 @@ func TestGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]ResctrlGroup{{}, {Control: "batch"}, {"batch", "berth-web"}}, groups); diff != "" {
+	if diff := cmp.Diff([]ResctrlGroup{"", "batch", "batch/mon_groups/berth-web"}, groups); diff != "" {
 		t.Error(diff)
 	}
 	for _, tc := range []struct {
@@ -301,12 +301,12 @@ func TestGroups(t *testing.T) {
 		want    ResctrlGroup
 		ok      bool
 	}{
-		{[]int{12, 11}, ResctrlGroup{"batch", "berth-web"}, true},
-		{[]int{10, 11, 12}, ResctrlGroup{Control: "batch"}, true},
-		{[]int{1, 2}, ResctrlGroup{}, false}, // those of the default group
-		{[]int{10}, ResctrlGroup{}, false},
-		{[]int{11, 12, 13}, ResctrlGroup{}, false},
-		{nil, ResctrlGroup{}, false},
+		{[]int{12, 11}, "batch/mon_groups/berth-web", true},
+		{[]int{10, 11, 12}, "batch", true},
+		{[]int{1, 2}, "", false}, // those of the default group
+		{[]int{10}, "", false},
+		{[]int{11, 12, 13}, "", false},
+		{nil, "", false},
 	} {
 		if got, ok, err := tree.Find(tc.threads); got != tc.want || ok != tc.ok || err != nil {
 			t.Errorf("%v: found %v, %t, %v", tc.threads, got, ok, err)
@@ -324,14 +324,14 @@ func TestGroups(t *testing.T) {
 		threads []int
 		has     bool
 	}{{threads[4:], true}, {threads[:4], false}} {
-		if has, err := tree.Has(ResctrlGroup{Control: "batch"}, tc.threads); has != tc.has || err != nil {
+		if has, err := tree.Has("batch", tc.threads); has != tc.has || err != nil {
 			t.Errorf("batch has %v: %v, %v", tc.threads, has, err)
 		}
 	}
-	if _, err := tree.Has(ResctrlGroup{Control: "none"}, threads); !errors.Is(err, watch.ErrGone) {
+	if _, err := tree.Has("none", threads); !errors.Is(err, watch.ErrGone) {
 		t.Errorf("a group that is not there: %v", err)
 	}
-	if got, ok, err := tree.Find(threads[4:]); got.Control != "batch" || !ok || err != nil {
+	if got, ok, err := tree.Find(threads[4:]); got != "batch" || !ok || err != nil {
 		t.Errorf("96 of 100: %v, %t, %v", got, ok, err)
 	}
 	if _, ok, _ := tree.Find(threads[6:]); ok {
@@ -401,7 +401,7 @@ func TestCaches(t *testing.T) {
 
 // Not parallel: AllocsPerRun counts for the whole program.
 func TestReadCacheDoesNotAllocate(t *testing.T) {
-	r := openCache(t, CacheConfig{Tree: plantResctrl(t, amd()), Group: ResctrlGroup{Control: "batch"}})
+	r := openCache(t, CacheConfig{Tree: plantResctrl(t, amd()), Group: "batch"})
 	var buf []watch.Sample
 	if n := testing.AllocsPerRun(10, func() { buf, _ = r.Read(watch.Second, buf[:0]) }); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -73,8 +73,8 @@ func OpenCounter(c CounterConfig) (*Counter, error) {
 	if counter.group {
 		counter.subject = watch.Subject{Scope: watch.Group, Name: c.Name}
 	}
-	for _, e := range c.Set.events() {
-		if wanted(c.Only, e.quantity) {
+	for _, e := range eventSets[c.Set].events {
+		if c.Only == nil || slices.Contains(c.Only, e.quantity) {
 			counter.events = append(counter.events, counted{perfEvent: e})
 		}
 	}
@@ -83,10 +83,6 @@ func OpenCounter(c CounterConfig) (*Counter, error) {
 		return nil, fmt.Errorf("open %s of %s: %w", c.Set, counter.subject, err)
 	}
 	return counter, nil
-}
-
-func wanted(only []watch.Quantity, q watch.Quantity) bool {
-	return only == nil || slices.Contains(only, q)
 }
 
 func (c *Counter) open(config CounterConfig) error {
@@ -174,7 +170,7 @@ func noSuchEvent(err error) bool {
 
 func (e *perfEvent) open(set EventSet, cpu, pid, leader, flags int) (int, error) {
 	attr := unix.PerfEventAttr{
-		Type:        set.kind(),
+		Type:        eventSets[set].kind,
 		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
 		Config:      e.config,
 		Read_format: unix.PERF_FORMAT_GROUP | unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING,

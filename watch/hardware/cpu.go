@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"berth.dev/berth/cpuset"
@@ -33,30 +31,62 @@ const (
 	Idle
 )
 
+// cpuSignals is the table of signals: name and sources, and what a host lacks without them.
+var cpuSignals = [...]struct {
+	name, lacks, remedy string
+	sources             []cpuSource
+}{
+	Clock: {
+		"clock rate", "no driver scales the clock of CPUs %s (there is no cpufreq)", "load the CPU's driver; a virtual machine has none",
+		[]cpuSource{
+			// The rate that the hardware reports, else the one that the driver knows or asked for.
+			{watch.Frequency, []string{"cpufreq/cpuinfo_avg_freq", "cpufreq/scaling_cur_freq"}, nil, 1e3, mean},
+			{watch.FrequencyLimit, []string{"cpufreq/scaling_max_freq"}, nil, 1e3, least},
+		},
+	},
+	Heat: {
+		"thermal throttling", "the kernel does not count it on CPUs %s (there is no thermal_throttle)",
+		"an Intel CPU outside a virtual machine, and CONFIG_X86_THERMAL_VECTOR",
+		[]cpuSource{
+			{watch.ThrottledCores, []string{"thermal_throttle/core_throttle_count"}, []string{"physical_package_id", "core_id"}, 1, sum},
+			{watch.ThrottledPackages, []string{"thermal_throttle/package_throttle_count"}, []string{"physical_package_id"}, 1, sum},
+		},
+	},
+	Idle: {
+		"idle states", "no driver handles idle states of CPUs %s (there is no cpuidle)",
+		"boot without idle=poll and cpuidle.off=1; many virtual machines have none",
+		[]cpuSource{
+			{watch.IdleTime, []string{"cpuidle/state*/time"}, nil, 1e-6, sum},
+			{watch.IdleEntries, []string{"cpuidle/state*/usage"}, nil, 1, sum},
+		},
+	},
+}
+
+// cpuSource is a quantity that files of a CPU tell.
+type cpuSource struct {
+	quantity watch.Quantity
+	globs    []string // below the CPU's directory, in order of preference
+	// shared are the files below topology whose texts say which CPUs have one count; nil is
+	// that CPUs share what is the same file.
+	shared []string
+	scale  float64 // turns the number into the unit of the quantity
+	join   join
+}
+
+// join says what the values of several files are together.
+type join uint8
+
+const (
+	sum  join = iota
+	mean      // by CPUs
+	least
+)
+
 // CPUSignals returns all signals.
 func CPUSignals() []CPUSignal { return []CPUSignal{Clock, Heat, Idle} }
 
 // String returns the signal's name, "clock rate".
-func (s CPUSignal) String() string {
-	return [...]string{"clock rate", "thermal throttling", "idle states"}[s]
-}
-
-// absent says why a host does not tell a signal.
-func (s CPUSignal) absent(cpus cpuset.Set) error {
-	no := &kernel.NotSupportedError{Feature: s.String()}
-	switch s {
-	case Clock:
-		no.Reason = "no driver scales the clock of CPUs " + cpus.String() + " (there is no cpufreq)"
-		no.Remedy = "load the CPU's driver; a virtual machine has none"
-	case Heat:
-		no.Reason = "the kernel does not count it on CPUs " + cpus.String() + " (there is no thermal_throttle)"
-		no.Remedy = "an Intel CPU outside a virtual machine, and CONFIG_X86_THERMAL_VECTOR"
-	case Idle:
-		no.Reason = "no driver handles idle states of CPUs " + cpus.String() + " (there is no cpuidle)"
-		no.Remedy = "boot without idle=poll and cpuidle.off=1; many virtual machines have none"
-	}
-	return no
-}
+func (s CPUSignal) String() string { return cpuSignals[s].name }
 
 // CPUConfig says what to read.
 type CPUConfig struct {
@@ -72,226 +102,133 @@ type CPUConfig struct {
 
 // CPUReader reads a signal of some CPUs, as of them all. It is for one goroutine at a time.
 type CPUReader struct {
-	subject  watch.Subject
-	policies []policy
-	cores    []kernel.File
-	packages []kernel.File
-	states   []idleState
-	buf      []byte
+	subject watch.Subject
+	sources []cpuSource
+	files   [][]cpuFile // by source
+	buf     []byte
 }
 
-// policy is CPUs with one clock.
-type policy struct {
-	dir          string
-	cpus         float64 // how many of those that are read
-	clock, limit kernel.File
-	hasLimit     bool
+// cpuFile is a file of some of the CPUs that are read.
+type cpuFile struct {
+	kernel.File
+	cpus float64 // how many have it
 }
-
-// idleState is an idle state of one CPU.
-type idleState struct{ entries, time kernel.File }
 
 // OpenCPUs opens the files of the CPUs. If the signal is not there, the error is a
 // kernel.NotSupportedError.
 func OpenCPUs(c CPUConfig) (*CPUReader, error) {
-	r := &CPUReader{subject: c.Subject, buf: make([]byte, 64)}
+	signal := cpuSignals[c.Signal]
+	r := &CPUReader{subject: c.Subject, sources: signal.sources, files: make([][]cpuFile, len(signal.sources)), buf: make([]byte, 64)}
 	opened := 0
-	seen := map[string]bool{}
-	for cpu := range c.CPUs.All() {
-		n, err := r.openOn(c.Signal, filepath.Join(c.Dir, "cpu"+strconv.Itoa(cpu)), seen)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, err), r.Close())
+	for i := range r.sources {
+		seen := map[string]int{}
+		for cpu := range c.CPUs.All() {
+			if err := r.open(i, filepath.Join(c.Dir, "cpu"+strconv.Itoa(cpu)), seen); err != nil {
+				return nil, errors.Join(fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, err), r.Close())
+			}
 		}
-		opened += n
+		opened += len(seen)
 	}
 	if opened == 0 {
-		return nil, fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, c.Signal.absent(c.CPUs))
+		no := &kernel.NotSupportedError{Feature: signal.name, Reason: fmt.Sprintf(signal.lacks, c.CPUs), Remedy: signal.remedy}
+		return nil, fmt.Errorf("open %s of CPUs %s: %w", c.Signal, c.CPUs, no)
 	}
 	return r, nil
 }
 
-// openOn opens a signal of one CPU and returns the number of its sources. Seen has
-// the policies, cores and packages that CPUs before it have.
-func (r *CPUReader) openOn(s CPUSignal, cpu string, seen map[string]bool) (int, error) {
-	switch s {
-	case Clock:
-		return r.openClock(cpu)
-	case Heat:
-		return r.openHeat(cpu, seen)
-	default:
-		return r.openIdle(cpu)
-	}
-}
-
-// openClock opens the clock rate that the hardware reports, else the one that the
-// driver knows or asked for.
-func (r *CPUReader) openClock(cpu string) (int, error) {
-	path, err := filepath.EvalSymlinks(filepath.Join(cpu, "cpufreq"))
-	if err != nil {
-		return 0, kernel.IgnoreAbsent(err)
-	}
-	for i := range r.policies {
-		if r.policies[i].dir == path {
-			r.policies[i].cpus++
-			return 1, nil
+// open opens the files of a source of one CPU, but for those that are open: seen has their
+// places.
+func (r *CPUReader) open(source int, cpu string, seen map[string]int) error {
+	s := &r.sources[source]
+	for _, glob := range s.globs {
+		names, err := fs.Glob(os.DirFS(cpu), glob)
+		if err != nil {
+			return err
 		}
-	}
-	p := policy{dir: path, cpus: 1}
-	for _, name := range []string{"cpuinfo_avg_freq", "scaling_cur_freq"} {
-		if p.clock, err = openIn(path, name); !errors.Is(err, fs.ErrNotExist) {
+		for _, name := range names {
+			name = filepath.Join(cpu, name)
+			key, err := s.key(cpu, name)
+			if err != nil {
+				return kernel.IgnoreAbsent(err)
+			}
+			if i, ok := seen[key]; ok {
+				r.files[source][i].cpus++
+				continue
+			}
+			file, err := kernel.OpenFile(name)
+			if err != nil {
+				return kernel.IgnoreAbsent(err)
+			}
+			seen[key] = len(r.files[source])
+			r.files[source] = append(r.files[source], cpuFile{file, 1})
+		}
+		if len(names) > 0 {
 			break
 		}
 	}
-	if err != nil {
-		return 0, kernel.IgnoreAbsent(err)
-	}
-	p.limit, err = openIn(path, "scaling_max_freq")
-	p.hasLimit = err == nil
-	r.policies = append(r.policies, p)
-	return 1, kernel.IgnoreAbsent(err)
+	return nil
 }
 
-// openHeat opens the counts of a core and a package, of the first CPU of each.
-func (r *CPUReader) openHeat(cpu string, seen map[string]bool) (int, error) {
-	topology := filepath.Join(cpu, "topology")
-	socket, err := os.ReadFile(filepath.Join(topology, "physical_package_id"))
-	if err != nil {
-		return 0, kernel.IgnoreAbsent(err)
+// key is the same for all CPUs that share a file.
+func (s *cpuSource) key(cpu, name string) (string, error) {
+	if s.shared == nil {
+		return filepath.EvalSymlinks(name)
 	}
-	core, err := os.ReadFile(filepath.Join(topology, "core_id"))
-	if err != nil {
-		return 0, kernel.IgnoreAbsent(err)
-	}
-	opened := 0
-	for _, count := range []struct {
-		key, name string
-		to        *[]kernel.File
-	}{
-		{string(socket) + "/" + string(core), "core_throttle_count", &r.cores},
-		{string(socket), "package_throttle_count", &r.packages},
-	} {
-		if seen[count.key] {
-			continue
-		}
-		file, err := openIn(cpu, "thermal_throttle/"+count.name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+	key := ""
+	for _, id := range s.shared {
+		text, err := os.ReadFile(filepath.Join(cpu, "topology", id))
 		if err != nil {
-			return opened, err
+			return "", err
 		}
-		seen[count.key] = true
-		*count.to = append(*count.to, file)
-		opened++
+		key += string(text)
 	}
-	return opened, nil
-}
-
-func (r *CPUReader) openIdle(cpu string) (opened int, err error) {
-	entries, err := os.ReadDir(filepath.Join(cpu, "cpuidle"))
-	if err != nil {
-		return 0, kernel.IgnoreAbsent(err)
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "state") {
-			continue
-		}
-		dir := filepath.Join(cpu, "cpuidle", e.Name())
-		var s idleState
-		if s.entries, err = openIn(dir, "usage"); err != nil {
-			return opened, err
-		}
-		if s.time, err = openIn(dir, "time"); err != nil {
-			return opened, errors.Join(err, s.entries.Close())
-		}
-		r.states = append(r.states, s)
-		opened++
-	}
-	return opened, nil
-}
-
-func openIn(path, name string) (kernel.File, error) {
-	dir, err := kernel.OpenDir(path)
-	if err != nil {
-		return kernel.File{}, err
-	}
-	defer dir.Close()
-	return dir.Open(name)
+	return key, nil
 }
 
 // Read appends the samples of the signal, stamped with now. A CPU
 // that went offline is left out, one that came online is not seen.
 func (r *CPUReader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	start := len(to)
-	add := func(q watch.Quantity, v float64, ok bool) {
-		if ok {
-			to = append(to, watch.Sample{Time: now, Subject: r.subject, Quantity: q, Value: v})
+	for i := range r.sources {
+		value, told, err := r.read(i)
+		if err != nil {
+			return to[:start], fmt.Errorf("read signals of CPUs: %w", err)
 		}
-	}
-	clock, limit, err := r.clock()
-	add(watch.Frequency, clock, clock > 0)
-	add(watch.FrequencyLimit, limit, !math.IsInf(limit, 1))
-	for _, heat := range []struct {
-		quantity watch.Quantity
-		files    []kernel.File
-	}{{watch.ThrottledCores, r.cores}, {watch.ThrottledPackages, r.packages}} {
-		n, told, e := r.sum(heat.files)
-		add(heat.quantity, n, told)
-		err = errors.Join(err, e)
-	}
-	entries, idle, told, e := r.idle()
-	add(watch.IdleTime, idle, told)
-	add(watch.IdleEntries, entries, told)
-	if err = errors.Join(err, e); err != nil {
-		return to[:start], fmt.Errorf("read signals of CPUs: %w", err)
+		if told {
+			to = append(to, watch.Sample{Time: now, Subject: r.subject, Quantity: r.sources[i].quantity, Value: value})
+		}
 	}
 	return to, nil
 }
 
-// clock returns the mean clock rate of CPUs, 0 if none tells it, and the lowest
-// limit, in hertz.
-func (r *CPUReader) clock() (mean, limit float64, err error) {
-	sum, cpus := 0.0, 0.0
-	limit = math.Inf(1)
-	for i := range r.policies {
-		p := &r.policies[i]
-		khz, told, e := r.number(p.clock)
-		err = errors.Join(err, e)
-		if told {
-			sum += khz * 1e3 * p.cpus
-			cpus += p.cpus
+// read joins the values of a source's files; told is false if none tells one.
+func (r *CPUReader) read(source int) (value float64, told bool, err error) {
+	s := &r.sources[source]
+	cpus := 0.0
+	for i := range r.files[source] {
+		f := &r.files[source][i]
+		n, ok, err := r.number(f.File)
+		if err != nil {
+			return 0, false, err
 		}
-		if !p.hasLimit {
+		if !ok {
 			continue
 		}
-		khz, told, e = r.number(p.limit)
-		err = errors.Join(err, e)
-		if told {
-			limit = min(limit, khz*1e3)
+		switch n *= s.scale; {
+		case s.join == mean:
+			value += n * f.cpus
+		case s.join == sum:
+			value += n
+		case !told || n < value:
+			value = n
 		}
+		cpus += f.cpus
+		told = true
 	}
-	if cpus == 0 {
-		return 0, limit, err
+	if s.join == mean && told {
+		value /= cpus
 	}
-	return sum / cpus, limit, err
-}
-
-// sum adds up counts; told is false without one.
-func (r *CPUReader) sum(files []kernel.File) (sum float64, told bool, err error) {
-	for _, f := range files {
-		n, ok, e := r.number(f)
-		sum, told, err = sum+n, told || ok, errors.Join(err, e)
-	}
-	return sum, told, err
-}
-
-func (r *CPUReader) idle() (entries, seconds float64, told bool, err error) {
-	for i := range r.states {
-		n, ok, e := r.number(r.states[i].entries)
-		us, also, e2 := r.number(r.states[i].time)
-		entries, seconds, told, err = entries+n, seconds+us/1e6, told || ok && also, errors.Join(err, e, e2)
-	}
-	return entries, seconds, told, err
+	return value, told, nil
 }
 
 // number reads a file with one number; told is false where the CPU is offline,
@@ -326,20 +263,10 @@ func parseFrequency(text []byte) (n float64, told bool, err error) {
 // Close closes what is open.
 func (r *CPUReader) Close() error {
 	var errs []error
-	for i := range r.policies {
-		errs = append(errs, r.policies[i].clock.Close())
-		if r.policies[i].hasLimit {
-			errs = append(errs, r.policies[i].limit.Close())
+	for _, files := range r.files {
+		for i := range files {
+			errs = append(errs, files[i].Close())
 		}
-	}
-	for _, f := range r.cores {
-		errs = append(errs, f.Close())
-	}
-	for _, f := range r.packages {
-		errs = append(errs, f.Close())
-	}
-	for i := range r.states {
-		errs = append(errs, r.states[i].entries.Close(), r.states[i].time.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -21,37 +21,31 @@ const (
 	SoftwareEvents
 )
 
-// String returns "hardware counters" or "software events".
-func (s EventSet) String() string { return [...]string{"hardware counters", "software events"}[s] }
+// eventSets is the table of sets. The first event leads the others.
+var eventSets = [...]struct {
+	name   string
+	kind   uint32 // as perf_event_open(2) calls it
+	events []perfEvent
+}{
+	HardwareEvents: {"hardware counters", unix.PERF_TYPE_HARDWARE, []perfEvent{
+		{unix.PERF_COUNT_HW_CPU_CYCLES, watch.Cycles},
+		{unix.PERF_COUNT_HW_INSTRUCTIONS, watch.Instructions},
+		{unix.PERF_COUNT_HW_CACHE_REFERENCES, watch.LLCReferences},
+		{unix.PERF_COUNT_HW_CACHE_MISSES, watch.LLCMisses},
+	}},
+	SoftwareEvents: {"software events", unix.PERF_TYPE_SOFTWARE, []perfEvent{
+		{unix.PERF_COUNT_SW_CPU_CLOCK, watch.CPUTime},
+		{unix.PERF_COUNT_SW_CONTEXT_SWITCHES, watch.Switches},
+		{unix.PERF_COUNT_SW_CPU_MIGRATIONS, watch.Migrations},
+		{unix.PERF_COUNT_SW_PAGE_FAULTS, watch.PageFaults},
+	}},
+}
 
-// event is one of the kernel's, and what it counts.
+// perfEvent is one of the kernel's, and what it counts.
 type perfEvent struct {
 	config   uint64
 	quantity watch.Quantity
 }
 
-// kind is the type of a set's events, as perf_event_open(2) calls them; the first
-// event leads the others.
-func (s EventSet) kind() uint32 {
-	if s == HardwareEvents {
-		return unix.PERF_TYPE_HARDWARE
-	}
-	return unix.PERF_TYPE_SOFTWARE
-}
-
-func (s EventSet) events() []perfEvent {
-	if s == HardwareEvents {
-		return []perfEvent{
-			{unix.PERF_COUNT_HW_CPU_CYCLES, watch.Cycles},
-			{unix.PERF_COUNT_HW_INSTRUCTIONS, watch.Instructions},
-			{unix.PERF_COUNT_HW_CACHE_REFERENCES, watch.LLCReferences},
-			{unix.PERF_COUNT_HW_CACHE_MISSES, watch.LLCMisses},
-		}
-	}
-	return []perfEvent{
-		{unix.PERF_COUNT_SW_CPU_CLOCK, watch.CPUTime},
-		{unix.PERF_COUNT_SW_CONTEXT_SWITCHES, watch.Switches},
-		{unix.PERF_COUNT_SW_CPU_MIGRATIONS, watch.Migrations},
-		{unix.PERF_COUNT_SW_PAGE_FAULTS, watch.PageFaults},
-	}
-}
+// String returns "hardware counters" or "software events".
+func (s EventSet) String() string { return eventSets[s].name }

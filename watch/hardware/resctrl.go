@@ -55,22 +55,13 @@ func (t Resctrl) read(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(string(t), name))
 }
 
-// ResctrlGroup is a group of resctrl: one that has resources allocated (CTRL_MON), or
-// one that monitors some of its tasks (MON).
-type ResctrlGroup struct {
-	// Control is "" for the default group, Monitor for a group that allocates.
-	Control, Monitor string
-}
+// ResctrlGroup is a group of resctrl, by its path in the tree: one that has resources
+// allocated (CTRL_MON), or one that monitors some of its tasks (MON). "" is the default
+// group.
+type ResctrlGroup string
 
-// String returns the path of the group in the tree, "/" for the default group.
-func (g ResctrlGroup) String() string { return "/" + g.path() }
-
-func (g ResctrlGroup) path() string {
-	if g.Monitor == "" {
-		return g.Control
-	}
-	return filepath.Join(g.Control, "mon_groups", g.Monitor)
-}
+// String returns the path from the root of the tree on, "/" for the default group.
+func (g ResctrlGroup) String() string { return "/" + string(g) }
 
 // controls returns the groups that allocate, the default group first. Each task
 // and CPU belongs to one of them, and their counts include those of the groups
@@ -80,10 +71,10 @@ func (t Resctrl) controls() ([]ResctrlGroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list groups of resctrl: %w", err)
 	}
-	all := []ResctrlGroup{{}}
+	all := []ResctrlGroup{""}
 	for _, e := range entries {
 		if e.IsDir() && !slices.Contains([]string{"info", "mon_data", "mon_groups"}, e.Name()) {
-			all = append(all, ResctrlGroup{Control: e.Name()})
+			all = append(all, ResctrlGroup(e.Name()))
 		}
 	}
 	return all, nil
@@ -99,7 +90,8 @@ func (t Resctrl) groups() ([]ResctrlGroup, error) {
 	var all []ResctrlGroup
 	for _, g := range controls {
 		all = append(all, g)
-		entries, err := os.ReadDir(filepath.Join(string(t), g.Control, "mon_groups"))
+		dir := filepath.Join(string(g), "mon_groups")
+		entries, err := os.ReadDir(filepath.Join(string(t), dir))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has just gone, or there is no monitoring
 		}
@@ -108,7 +100,7 @@ func (t Resctrl) groups() ([]ResctrlGroup, error) {
 		}
 		for _, e := range entries {
 			if e.IsDir() {
-				all = append(all, ResctrlGroup{g.Control, e.Name()})
+				all = append(all, ResctrlGroup(filepath.Join(dir, e.Name())))
 			}
 		}
 	}
@@ -118,7 +110,7 @@ func (t Resctrl) groups() ([]ResctrlGroup, error) {
 // tasks returns the ids of the threads in a group. A group that does not exist is
 // watch.ErrGone.
 func (t Resctrl) tasks(g ResctrlGroup) ([]int, error) {
-	text, err := t.read(filepath.Join(g.path(), "tasks"))
+	text, err := t.read(filepath.Join(string(g), "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = watch.ErrGone
 	}
@@ -145,49 +137,38 @@ const stray = 0.05
 // other.
 func (t Resctrl) Find(threads []int) (g ResctrlGroup, ok bool, err error) {
 	if len(threads) == 0 {
-		return ResctrlGroup{}, false, nil
+		return "", false, nil
 	}
 	groups, err := t.groups()
 	if err != nil {
-		return ResctrlGroup{}, false, err
+		return "", false, err
 	}
-	wanted := setOf(threads)
 	for _, g := range groups {
-		if g == (ResctrlGroup{}) {
+		if g == "" {
 			continue
 		}
-		tasks, err := t.tasks(g)
+		ok, err := t.Has(g, threads)
 		if errors.Is(err, watch.ErrGone) {
 			continue
 		}
-		if err != nil {
-			return ResctrlGroup{}, false, err
-		}
-		if sameThreads(wanted, tasks) {
-			// A group below that monitors all of them counts the same.
-			return g, true, nil
+		if ok || err != nil { // a group below that monitors all of them counts the same
+			return g, ok, err
 		}
 	}
-	return ResctrlGroup{}, false, nil
+	return "", false, nil
 }
 
-// Has says whether a group still monitors these threads and no others, which costs
-// less than Find.
+// Has says whether a group monitors these threads and no others, but for a few, which
+// costs less than Find.
 func (t Resctrl) Has(g ResctrlGroup, threads []int) (bool, error) {
 	tasks, err := t.tasks(g)
-	return err == nil && sameThreads(setOf(threads), tasks), err
-}
-
-func setOf(threads []int) map[int]bool {
-	all := make(map[int]bool, len(threads))
-	for _, tid := range threads {
-		all[tid] = true
+	if err != nil {
+		return false, err
 	}
-	return all
-}
-
-// sameThreads says whether tasks are the wanted ones but for a few.
-func sameThreads(wanted map[int]bool, tasks []int) bool {
+	wanted := make(map[int]bool, len(threads))
+	for _, tid := range threads {
+		wanted[tid] = true
+	}
 	both := 0
 	for _, tid := range tasks {
 		if wanted[tid] {
@@ -195,5 +176,5 @@ func sameThreads(wanted map[int]bool, tasks []int) bool {
 		}
 	}
 	either := len(wanted) + len(tasks) - both
-	return float64(either-both) <= stray*float64(either)
+	return float64(either-both) <= stray*float64(either), nil
 }

@@ -16,12 +16,7 @@ type SchedCPUs struct {
 // OpenSchedCPUs opens the file of a proc file system. Without it it is a
 // kernel.NotSupportedError.
 func OpenSchedCPUs(proc string) (*SchedCPUs, error) {
-	dir, err := kernel.OpenDir(proc)
-	if err != nil {
-		return nil, fmt.Errorf("open run delay of CPUs: %w", err)
-	}
-	defer dir.Close()
-	file, err := dir.Open("schedstat")
+	file, err := kernel.OpenFile(proc + "/schedstat")
 	if err != nil {
 		return nil, fmt.Errorf("open run delay of CPUs: %w", explainSched(err))
 	}

@@ -1,32 +1,22 @@
 package proc
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
 	"syscall"
 	"time"
 
 	"berth.dev/berth/kernel"
 )
 
-// PressureLine is one line of a pressure file.
-type PressureLine struct {
-	// Avg10, Avg60 and Avg300 are the shares of time, 0 to 1, over the last 10,
-	// 60 and 300 seconds; the kernel updates them every 2 s.
-	Avg10, Avg60, Avg300 float64
-	// Total is the stall time since the group was made, or since boot; the kernel
-	// counts microseconds.
-	Total time.Duration
-}
-
-// Pressure is one pressure file.
+// Pressure is the totals of one pressure file.
 type Pressure struct {
 	// Some is the time in which at least one task waited, Full that in which all
-	// did.
-	Some, Full PressureLine
+	// did, since the group was made or since boot; the kernel counts microseconds.
+	Some, Full time.Duration
 	// HasSome and HasFull say which lines there are: irq.pressure has no "some",
 	// cpu.pressure before Linux 5.13 no "full".
 	HasSome, HasFull bool
@@ -96,7 +86,8 @@ func ParsePressure(text []byte) (Pressure, error) {
 		if *has {
 			return Pressure{}, fmt.Errorf("line %q: a second one", line)
 		}
-		if err := to.parse(rest); err != nil {
+		var err error
+		if *to, err = parseTotal(rest); err != nil {
 			return Pressure{}, fmt.Errorf("line %q: %w", line, err)
 		}
 		*has = true
@@ -107,57 +98,19 @@ func ParsePressure(text []byte) (Pressure, error) {
 	return p, nil
 }
 
-func (l *PressureLine) parse(fields []byte) error {
-	seen := 0
-	for len(fields) > 0 {
-		var field []byte
-		field, fields = kernel.Cut(fields, ' ')
-		key, value := kernel.Cut(field, '=')
-		var err error
-		seen++
-		switch string(key) {
-		case "avg10":
-			l.Avg10, err = parseShare(value)
-		case "avg60":
-			l.Avg60, err = parseShare(value)
-		case "avg300":
-			l.Avg300, err = parseShare(value)
-		case "total":
-			l.Total, err = parseTotal(value)
-		default:
-			seen-- // kernels may add fields
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if seen != 4 {
-		return fmt.Errorf("%d of avg10, avg60, avg300 and total", seen)
-	}
-	return nil
-}
-
-func parseShare(percent []byte) (float64, error) {
-	v, err := strconv.ParseFloat(string(percent), 64)
-	if err == nil && !(v >= 0 && v <= 100) {
-		err = fmt.Errorf("%q is not a percentage", percent)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return v / 100, nil
-}
-
 // maxMicroseconds is what a time.Duration holds: 292 years.
 const maxMicroseconds = (1<<63 - 1) / uint64(time.Microsecond)
 
-func parseTotal(text []byte) (time.Duration, error) {
-	us, err := kernel.Uint(text)
+// parseTotal takes the total from the fields of a line.
+func parseTotal(fields []byte) (time.Duration, error) {
+	_, value, ok := bytes.Cut(fields, []byte(" total="))
+	if !ok {
+		return 0, errors.New("no total")
+	}
+	number, _ := kernel.Word(value)
+	us, err := kernel.Uint(number)
 	if err == nil && us > maxMicroseconds {
 		err = fmt.Errorf("total %d is too large", us)
 	}
-	if err != nil {
-		return 0, err
-	}
-	return time.Duration(us) * time.Microsecond, nil
+	return time.Duration(us) * time.Microsecond, err
 }

@@ -11,6 +11,6 @@ func Example_pressure() {
 	if err != nil {
 		fmt.Println(err)
 	}
-	fmt.Printf("some task waited %.1f %% of the last 10 s, %v in all\n", p.Some.Avg10*100, p.Some.Total)
-	// Output: some task waited 12.5 % of the last 10 s, 4.25s in all
+	fmt.Printf("some task waited for %v in all\n", p.Some)
+	// Output: some task waited for 4.25s in all
 }

@@ -10,46 +10,11 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // statLine is a process with 1.5 s user, 0.25 s system, and children of 2 s and 30 ms.
 func statLine(comm string) string {
 	return "42 (" + comm + ") S 1 42 42 0 -1 4194560 100 0 0 0 150 25 200 3 20 0 1 0 5000 1000 200\n"
-}
-
-func TestProcess(t *testing.T) {
-	t.Parallel()
-	want := ProcessTimes{1500 * time.Millisecond, 250 * time.Millisecond, 2 * time.Second, 30 * time.Millisecond}
-	for _, tc := range []struct {
-		name, text string
-		want       ProcessTimes
-		wantErr    string
-	}{
-		{name: "plain", text: statLine("berth"), want: want},
-		{name: "space in the command", text: statLine("tmux: server"), want: want},
-		{name: "parentheses in the command", text: statLine("a) R 1 (b) 7 8 9"), want: want},
-		{name: "newline in the command", text: statLine("a\nb"), want: want},
-		{name: "empty command", text: statLine(""), want: want},
-		{name: "more than a duration holds", text: strings.Replace(statLine("x"), " 150 ", " 18446744073709551615 ", 1),
-			want: ProcessTimes{time.Duration(maxTicks) * tick, 250 * time.Millisecond, 2 * time.Second, 30 * time.Millisecond}},
-
-		{name: "empty", text: "", wantErr: "no command"},
-		{name: "no command", text: "42 berth S 1", wantErr: "no command"},
-		{name: "cut short", text: "42 (berth) S 1 42 42 0 -1 4194560 100 0 0 0 150 25 200", wantErr: "14 fields after"},
-		{name: "word", text: strings.Replace(statLine("x"), " 150 ", " y ", 1), wantErr: "field 14"},
-		{name: "negative", text: strings.Replace(statLine("x"), " 25 ", " -25 ", 1), wantErr: "field 15"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := Process(fstest.MapFS{"proc/42/stat": {Data: []byte(tc.text)}}, 42)
-			checkError(t, err, tc.wantErr)
-			if got != tc.want {
-				t.Errorf("Process = %+v, want %+v", got, tc.want)
-			}
-		})
-	}
 }
 
 func TestProcessCPU(t *testing.T) {
@@ -70,17 +35,17 @@ func TestProcessCPU(t *testing.T) {
 			"proc/42/stat": stat, "proc/42/task/42/comm": file("x")}},
 
 		{name: "gone", fsys: fstest.MapFS{}, wantErr: "list threads of process 42"},
-		{name: "gone in between", fsys: fstest.MapFS{"proc/42/task/42/schedstat": file("1 2 3\n")}, wantErr: "read cpu time of process 42"},
+		{name: "gone in between", fsys: fstest.MapFS{"proc/42/task/42/schedstat": file("1 2 3\n")}, wantErr: "read process 42"},
 		{name: "empty schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("")}, wantErr: `parsing ""`},
 		{name: "bad schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("x 2 3")}, wantErr: "invalid syntax"},
 		{name: "negative schedstat", fsys: fstest.MapFS{"proc/42/stat": stat, "proc/42/task/42/schedstat": file("-1 2 3")}, wantErr: `parsing "-1"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := ProcessCPU(tc.fsys, 42)
+			got, children, err := ProcessCPU(tc.fsys, 42)
 			checkError(t, err, tc.wantErr)
-			if got != tc.want {
-				t.Errorf("ProcessCPU = %d, want %d", got, tc.want)
+			if got != tc.want || err == nil && children != 2030*time.Millisecond {
+				t.Errorf("ProcessCPU = %d, %d, want %d and 2.03 s", got, children, tc.want)
 			}
 		})
 	}
@@ -118,10 +83,7 @@ func TestRunDelay(t *testing.T) {
 func TestProcessGone(t *testing.T) {
 	t.Parallel()
 	for name, fsys := range map[string]fs.FS{"no directory": fstest.MapFS{}, "ESRCH": lateFS{}} {
-		if _, err := Process(fsys, 42); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: Process = %v, want fs.ErrNotExist", name, err)
-		}
-		if _, err := ProcessCPU(fsys, 42); !errors.Is(err, fs.ErrNotExist) {
+		if _, _, err := ProcessCPU(fsys, 42); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: ProcessCPU = %v, want fs.ErrNotExist", name, err)
 		}
 	}
@@ -134,7 +96,7 @@ func TestProcessCPUOfEndedThread(t *testing.T) {
 	if _, err := fs.Stat(fsys, "proc/self/task"); err != nil {
 		t.Skipf("no /proc here: %v", err)
 	}
-	before, err := ProcessCPU(fsys, os.Getpid())
+	before, _, err := ProcessCPU(fsys, os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +108,7 @@ func TestProcessCPUOfEndedThread(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	after, err := ProcessCPU(fsys, os.Getpid())
+	after, _, err := ProcessCPU(fsys, os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,35 +131,5 @@ func spinThread(cpu time.Duration) error {
 		if now.Utime.Nano()+now.Stime.Nano()-start.Utime.Nano()-start.Stime.Nano() >= int64(cpu) {
 			return nil
 		}
-	}
-}
-
-func FuzzParseProcess(f *testing.F) {
-	f.Add(statLine("berth"))
-	f.Add(statLine(") ("))
-	f.Add("1 (x")
-	f.Fuzz(func(t *testing.T, text string) {
-		got, err := parseProcess(text)
-		if err != nil && got != (ProcessTimes{}) {
-			t.Errorf("error %v with a value %+v", err, got)
-		}
-		if got.User < 0 || got.System < 0 || got.User+got.System < 0 {
-			t.Errorf("negative time %+v", got)
-		}
-	})
-}
-
-func TestProcessCommandIsIgnored(t *testing.T) {
-	t.Parallel()
-	plain, err := parseProcess(statLine("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	odd, err := parseProcess(statLine("9 9) S 1 1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(plain, odd); diff != "" {
-		t.Errorf("the command changes the result:\n%s", diff)
 	}
 }

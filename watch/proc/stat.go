@@ -18,15 +18,11 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// UserHZ is the number of clock ticks per second in /proc, on every
-// architecture that Go runs on (USER_HZ, not the kernel's CONFIG_HZ).
-const UserHZ = 100
-
-// Ticks is processor time in units of 1/UserHZ second.
+// Ticks is processor time in units of 1/kernel.UserHZ second.
 type Ticks uint64
 
 // Seconds converts to CPU seconds.
-func (t Ticks) Seconds() float64 { return float64(t) / UserHZ }
+func (t Ticks) Seconds() float64 { return float64(t) / kernel.UserHZ }
 
 // Times is one "cpu" line of /proc/stat: processor time since boot, by use.
 type Times struct {

@@ -29,11 +29,11 @@ func BenchmarkSwitch(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			root := realRoot(b)
 			group := newGroup(b, root, "echo")
-			o := Options{Root: root, MaxShare: bc.share}
+			p := open(b, Options{Root: root, MaxShare: bc.share})
 			if bc.watched {
-				o.Groups = []string{group}
+				ensure(b, p.Add(group))
 			}
-			compare(b, open(b, o), newEcho(b, root, group))
+			compare(b, p, newEcho(b, root, group))
 		})
 	}
 }
@@ -141,7 +141,7 @@ func BenchmarkArm(b *testing.B) {
 
 func BenchmarkRead(b *testing.B) {
 	root := realRoot(b)
-	p := open(b, Options{Root: root, Groups: []string{newGroup(b, root, "victim")}})
+	p := open(b, Options{Root: root}, newGroup(b, root, "victim"))
 	var s Snapshot
 	b.ReportAllocs()
 	for b.Loop() {

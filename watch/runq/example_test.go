@@ -21,7 +21,7 @@ func ExampleHistogram_Quantile() {
 
 // Who has the CPU while a service waits for it.
 func ExampleProbe() {
-	probe, err := runq.Open(runq.Options{Root: "/sys/fs/cgroup", Groups: []string{"/system.slice/api.service"}})
+	probe, err := runq.Open(runq.Options{Root: "/sys/fs/cgroup"})
 	if errors.Is(err, kernel.ErrNotSupported) {
 		fmt.Println("not on this host:", err)
 		return
@@ -32,7 +32,7 @@ func ExampleProbe() {
 	}
 	defer probe.Close()
 	var before, after, second runq.Snapshot
-	if err := errors.Join(probe.Arm(), probe.Read(&before)); err != nil {
+	if err := errors.Join(probe.Add("/system.slice/api.service"), probe.Arm(), probe.Read(&before)); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -41,14 +41,10 @@ func ExampleProbe() {
 		fmt.Println(err)
 		return
 	}
-	names, err := runq.Paths("/sys/fs/cgroup")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	second.Since(&before, &after)
 	for _, share := range second.Groups[0].Shares {
 		id, _ := share.Culprit.Group()
-		fmt.Fprintln(os.Stdout, share.Wait, "for", share.Culprit, names[id], share.Preemptions)
+		name, _ := probe.Name(id)
+		fmt.Fprintln(os.Stdout, share.Wait, "for", share.Culprit, name, share.Preemptions)
 	}
 }

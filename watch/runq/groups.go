@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,70 +15,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errCrowded ends a walk over more than MaxBelow groups.
-var errCrowded = errors.New("too many groups")
-
 // idsBelow returns the ids of a group and of all below it, its own first. The id of
 // a group is the inode number of its directory, as it has 64 bits (kernfs, since
-// Linux 5.5).
+// Linux 5.5). Groups that go meanwhile are skipped.
 func idsBelow(root, path string) ([]uint64, error) {
 	var ids []uint64
-	err := walk(filepath.Join(root, path), func(_ string, id uint64) error {
-		if len(ids) == MaxBelow {
-			return errCrowded
+	top := filepath.Join(root, path)
+	err := filepath.WalkDir(top, func(dir string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			return nil
 		}
-		ids = append(ids, id)
-		return nil
-	})
-	if errors.Is(err, errCrowded) {
-		err = &CrowdedError{path}
-	}
-	return ids, err
-}
-
-// Paths returns the groups at and below root by their ids, as paths below root
-// that begin with a slash: the names of culprits. A culprit that is not among
-// them has ended, or has been made since.
-func Paths(root string) (map[uint64]string, error) {
-	paths := map[uint64]string{}
-	err := walk(root, func(path string, id uint64) error {
-		paths[id] = filepath.Join("/", strings.TrimPrefix(path, filepath.Clean(root)))
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list control groups: %w", err)
-	}
-	return paths, nil
-}
-
-// walk visits dir and the directories below it. Those that go meanwhile, dir
-// excepted, are skipped.
-func walk(dir string, visit func(path string, id uint64) error) error {
-	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = os.Stat(dir)
+		}
 		switch {
-		case err != nil && path != dir && errors.Is(err, fs.ErrNotExist):
+		case err != nil && dir != top && errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
 			return err
-		case !entry.IsDir():
-			return nil
+		case len(ids) == MaxBelow:
+			return &CrowdedError{path}
 		}
-		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) && path != dir {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return visit(path, info.Sys().(*syscall.Stat_t).Ino)
+		ids = append(ids, info.Sys().(*syscall.Stat_t).Ino)
+		return nil
 	})
+	return ids, err
 }
 
 // Name returns the group of a culprit, as a path below the root that begins with a
 // slash. For one that has ended and was made while the probe was armed that is the
-// closest group above it that is still there. It is fs.ErrNotExist without one.
+// closest group above it that is still there. It is fs.ErrNotExist without one. Of a
+// program it is what stands for its path (Program).
 // It takes a few system calls however many groups there are.
 func (p *Probe) Name(id uint64) (string, error) {
+	if id >= firstProgram {
+		if i := slices.IndexFunc(p.slots, func(s slot) bool { return s.id == id }); i >= 0 {
+			return p.slots[i].path, nil
+		}
+		return "", fmt.Errorf("name of program %d: %w", id, fs.ErrNotExist)
+	}
 	for range maxDepth {
 		path, err := p.lookUp(id)
 		if !errors.Is(err, fs.ErrNotExist) {

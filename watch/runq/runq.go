@@ -34,8 +34,6 @@ const (
 	MaxBelow  = 512
 )
 
-const rootID = 1 // of the root group
-
 // DefaultMaxShare is the guard's limit where Options sets none.
 const DefaultMaxShare = 0.02
 
@@ -44,8 +42,6 @@ type Options struct {
 	// Root is where the hierarchy of the groups is mounted: that of the v1 cpu
 	// controller or v2.
 	Root string
-	// Groups are watched from the start: paths below Root.
-	Groups []string
 	// Room is how many groups can be watched at a time; 0 is 8, at most MaxGroups.
 	// Each takes 3 KiB per possible CPU.
 	Room int
@@ -63,8 +59,6 @@ func (o Options) Validate() error {
 		return errors.New("run-queue probe: no root of control groups")
 	case o.Room < 0 || o.Room > MaxGroups:
 		return fmt.Errorf("run-queue probe: room for %d groups, want 0 to %d", o.Room, MaxGroups)
-	case len(o.Groups) > o.room():
-		return fmt.Errorf("run-queue probe: %d groups, room for %d", len(o.Groups), o.room())
 	case o.MaxShare != o.MaxShare:
 		return errors.New("run-queue probe: share of a core is not a number")
 	}
@@ -115,14 +109,14 @@ type Probe struct {
 	links   []link.Link
 	layout  layout
 	groups  *ebpf.Memory // of struct group by CPU and slot
-	cpus    *ebpf.Memory // of struct cpu
 	slots   []slot
+	made    int // programs that were ever watched
 	guard   guard
 	buf     []byte
-	busy    busy
 }
 
-// slot is the place of one watched group; free ones have no path.
+// slot is the place of one watched group or program; free ones have no path. That of a
+// program is its name with programPath before it.
 type slot struct {
 	path  string
 	id    uint64
@@ -140,10 +134,7 @@ func Open(o Options) (*Probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Probe{
-		root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes),
-		busy: busy{make([]byte, cpuBytes), make([]byte, cpuBytes)},
-	}
+	p := &Probe{root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes)}
 	if p.mount, err = os.Open(o.Root); err != nil {
 		return nil, fmt.Errorf("open run-queue probe: %w", err)
 	}
@@ -161,12 +152,6 @@ func Open(o Options) (*Probe, error) {
 		return nil, err
 	}
 	p.guard = newGuard(o.maxShare()*float64(online), p.programs())
-	for _, path := range o.Groups {
-		if err := p.Add(path); err != nil {
-			p.Close()
-			return nil, err
-		}
-	}
 	return p, nil
 }
 
@@ -201,10 +186,7 @@ func (p *Probe) load(byV2 bool) error {
 	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {
 		return err
 	}
-	if p.groups, err = p.objects.Groups.Memory(); err != nil {
-		return err
-	}
-	p.cpus, err = p.objects.Cpus.Memory()
+	p.groups, err = p.objects.Groups.Memory()
 	return err
 }
 
@@ -293,8 +275,12 @@ func (p *Probe) Close() error {
 // Add watches a group and those that are below it now; adding it again takes in
 // those made since. Groups above or below a watched one are refused, and so is one
 // with too many groups below it, with a *CrowdedError. A group that is refused when
-// it is added again is watched no more.
+// it is added again is watched no more. A program of the root group is watched by its
+// ProgramPath.
 func (p *Probe) Add(path string) error {
+	if name, ok := Program(path); ok {
+		return p.addProgram(name)
+	}
 	path = filepath.Clean("/" + path)
 	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
 	isNew := i < 0
@@ -328,13 +314,21 @@ func (p *Probe) claim(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for cpu := range p.layout.cpus {
-		if err := p.objects.Groups.Put(uint32(cpu*p.layout.groups+free), runqGroup{Id: ids[0]}); err != nil {
-			return 0, err
-		}
+	if err := p.clear(free, ids[0]); err != nil {
+		return 0, err
 	}
 	p.slots[free] = slot{path: path, id: ids[0], added: time.Now()}
 	return free, nil
+}
+
+// clear makes room for the figures of a group or program in a slot.
+func (p *Probe) clear(slot int, id uint64) error {
+	for cpu := range p.layout.cpus {
+		if err := p.objects.Groups.Put(uint32(cpu*p.layout.groups+slot), runqGroup{Id: id}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refresh makes the kernel watch the groups that are at and below the slot's.
@@ -372,7 +366,10 @@ func (p *Probe) forget(ids []uint64) error {
 // Remove ends watching a group; its figures are gone. The group itself need not
 // exist any more.
 func (p *Probe) Remove(path string) error {
-	path = filepath.Clean("/" + path)
+	_, isProgram := Program(path)
+	if !isProgram {
+		path = filepath.Clean("/" + path)
+	}
 	i := slices.IndexFunc(p.slots, func(s slot) bool { return s.path == path })
 	if i < 0 {
 		return fmt.Errorf("stop watching group %s: not watched", path)
@@ -381,6 +378,9 @@ func (p *Probe) Remove(path string) error {
 		return fmt.Errorf("stop watching group %s: %w", path, err)
 	}
 	p.slots[i] = slot{}
+	if isProgram {
+		return p.removeProgram(path)
+	}
 	return nil
 }
 
@@ -388,7 +388,6 @@ func (p *Probe) Remove(path string) error {
 // the probe too costly it disarms it, s is set all the same, and the error is a
 // *CostError.
 func (p *Probe) Read(s *Snapshot) error {
-	s.Time = time.Now()
 	n := 0
 	s.Groups = resize(s.Groups, len(p.slots))
 	for i, slot := range p.slots {
@@ -403,11 +402,8 @@ func (p *Probe) Read(s *Snapshot) error {
 		n++
 	}
 	s.Groups = s.Groups[:n]
-	if err := p.readCPUs(s); err != nil {
-		return err
-	}
 	var err error
-	s.Cost, err = p.guard.check(s.Time)
+	s.Cost, err = p.guard.check(time.Now())
 	if err == nil {
 		return nil
 	}
@@ -415,60 +411,6 @@ func (p *Probe) Read(s *Snapshot) error {
 		return errors.Join(err, p.Disarm())
 	}
 	return err
-}
-
-// readCPUs sets what is known per CPU only: losses, and waits that go on.
-func (p *Probe) readCPUs(s *Snapshot) error {
-	s.Lost = 0
-	for cpu := range p.layout.cpus {
-		if err := p.busy.read(p.cpus, cpu); err != nil {
-			return err
-		}
-		s.Lost += p.busy.lost()
-		if p.links == nil { // waits end unseen
-			continue
-		}
-		now, err := monotonic()
-		if err != nil {
-			return err
-		}
-		n := 0
-		for i, slot := range p.slots {
-			if slot.path == "" {
-				continue
-			}
-			if pending := p.busy.pending(i, slot.id, now); pending.Wait > 0 {
-				pending.Culprit = p.watchedAs(pending.Culprit)
-				s.Groups[n].Pending = blame(s.Groups[n].Pending, pending)
-			}
-			n++
-		}
-	}
-	return nil
-}
-
-// watchedAs is the watched group that a culprit lies in, else the culprit itself,
-// as the programs have it.
-func (p *Probe) watchedAs(c Culprit) Culprit {
-	id := uint64(c)
-	if c == Kernel {
-		id = rootID
-	}
-	for _, s := range p.slots {
-		if slices.Contains(s.ids, id) {
-			return Culprit(s.id)
-		}
-	}
-	return c
-}
-
-// monotonic reads the clock of the programs.
-func monotonic() (time.Duration, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("read monotonic clock: %w", err)
-	}
-	return time.Duration(now.Nano()), nil
 }
 
 // hierarchy tells v2 from the v1 cpu controller by what is mounted at root.

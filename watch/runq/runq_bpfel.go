@@ -43,6 +43,11 @@ type runqGroup struct {
 	}
 }
 
+type runqName struct {
+	_    structs.HostLayout
+	Byte [16]uint8
+}
+
 type runqOrigin struct {
 	_     structs.HostLayout
 	Above uint64
@@ -72,6 +77,7 @@ const (
 	runqMapCpus              = "cpus"
 	runqMapGroups            = "groups"
 	runqMapMade              = "made"
+	runqMapPrograms          = "programs"
 	runqMapStamps            = "stamps"
 	runqMapWatch             = "watch"
 	runqProgCgroupMkdir      = "cgroup_mkdir"
@@ -84,6 +90,7 @@ const (
 	runqVarHierarchy         = "hierarchy"
 	runqVarMaxGroups         = "max_groups"
 	runqVarMigrated          = "migrated"
+	runqVarNumPrograms       = "num_programs"
 )
 
 // loadRunq returns the embedded CollectionSpec for runq.
@@ -139,22 +146,24 @@ type runqProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqMapSpecs struct {
-	Cpus   *ebpf.MapSpec `ebpf:"cpus"`
-	Groups *ebpf.MapSpec `ebpf:"groups"`
-	Made   *ebpf.MapSpec `ebpf:"made"`
-	Stamps *ebpf.MapSpec `ebpf:"stamps"`
-	Watch  *ebpf.MapSpec `ebpf:"watch"`
+	Cpus     *ebpf.MapSpec `ebpf:"cpus"`
+	Groups   *ebpf.MapSpec `ebpf:"groups"`
+	Made     *ebpf.MapSpec `ebpf:"made"`
+	Programs *ebpf.MapSpec `ebpf:"programs"`
+	Stamps   *ebpf.MapSpec `ebpf:"stamps"`
+	Watch    *ebpf.MapSpec `ebpf:"watch"`
 }
 
 // runqVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqVariableSpecs struct {
-	Armed     *ebpf.VariableSpec `ebpf:"armed"`
-	ByV2      *ebpf.VariableSpec `ebpf:"by_v2"`
-	Hierarchy *ebpf.VariableSpec `ebpf:"hierarchy"`
-	MaxGroups *ebpf.VariableSpec `ebpf:"max_groups"`
-	Migrated  *ebpf.VariableSpec `ebpf:"migrated"`
+	Armed       *ebpf.VariableSpec `ebpf:"armed"`
+	ByV2        *ebpf.VariableSpec `ebpf:"by_v2"`
+	Hierarchy   *ebpf.VariableSpec `ebpf:"hierarchy"`
+	MaxGroups   *ebpf.VariableSpec `ebpf:"max_groups"`
+	Migrated    *ebpf.VariableSpec `ebpf:"migrated"`
+	NumPrograms *ebpf.VariableSpec `ebpf:"num_programs"`
 }
 
 // runqObjects contains all objects after they have been loaded into the kernel.
@@ -177,11 +186,12 @@ func (o *runqObjects) Close() error {
 //
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqMaps struct {
-	Cpus   *ebpf.Map `ebpf:"cpus"`
-	Groups *ebpf.Map `ebpf:"groups"`
-	Made   *ebpf.Map `ebpf:"made"`
-	Stamps *ebpf.Map `ebpf:"stamps"`
-	Watch  *ebpf.Map `ebpf:"watch"`
+	Cpus     *ebpf.Map `ebpf:"cpus"`
+	Groups   *ebpf.Map `ebpf:"groups"`
+	Made     *ebpf.Map `ebpf:"made"`
+	Programs *ebpf.Map `ebpf:"programs"`
+	Stamps   *ebpf.Map `ebpf:"stamps"`
+	Watch    *ebpf.Map `ebpf:"watch"`
 }
 
 func (m *runqMaps) Close() error {
@@ -189,6 +199,7 @@ func (m *runqMaps) Close() error {
 		m.Cpus,
 		m.Groups,
 		m.Made,
+		m.Programs,
 		m.Stamps,
 		m.Watch,
 	)
@@ -198,11 +209,12 @@ func (m *runqMaps) Close() error {
 //
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqVariables struct {
-	Armed     *ebpf.Variable `ebpf:"armed"`
-	ByV2      *ebpf.Variable `ebpf:"by_v2"`
-	Hierarchy *ebpf.Variable `ebpf:"hierarchy"`
-	MaxGroups *ebpf.Variable `ebpf:"max_groups"`
-	Migrated  *ebpf.Variable `ebpf:"migrated"`
+	Armed       *ebpf.Variable `ebpf:"armed"`
+	ByV2        *ebpf.Variable `ebpf:"by_v2"`
+	Hierarchy   *ebpf.Variable `ebpf:"hierarchy"`
+	MaxGroups   *ebpf.Variable `ebpf:"max_groups"`
+	Migrated    *ebpf.Variable `ebpf:"migrated"`
+	NumPrograms *ebpf.Variable `ebpf:"num_programs"`
 }
 
 // runqPrograms contains all programs after they have been loaded into the kernel.

@@ -69,7 +69,6 @@ func TestQuantile(t *testing.T) {
 func TestLayoutIsTheKernels(t *testing.T) {
 	t.Parallel()
 	var g runqGroup
-	var c runqCpu
 	for _, tc := range []struct {
 		name      string
 		got, want uintptr
@@ -79,10 +78,6 @@ func TestLayoutIsTheKernels(t *testing.T) {
 		{"waits", unsafe.Offsetof(g.Waits), 8 * (1 + buckets)},
 		{"culprits", unsafe.Offsetof(g.Culprits), 8 * headWords},
 		{"culprit", unsafe.Sizeof(g.Culprits[0]), 8 * culpritWords},
-		{"cpu", unsafe.Sizeof(c), cpuBytes},
-		{"lost", unsafe.Offsetof(c.Lost), 16},
-		{"waiting", unsafe.Offsetof(c.Waiting), 8 * cpuHeadWords},
-		{"waiting of one", unsafe.Sizeof(c.Waiting[0]), 8 * waitingWords},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s at or of %d bytes, want %d", tc.name, tc.got, tc.want)
@@ -133,65 +128,24 @@ func TestReadGroup(t *testing.T) {
 	}
 }
 
-func TestPending(t *testing.T) {
-	t.Parallel()
-	var c runqCpu
-	c.Running, c.Lost = 40, 6
-	set := func(slot int, id, tasks, since, throttled uint64) {
-		w := &c.Waiting[slot]
-		w.Id, w.Tasks, w.Since, w.Throttled = id, tasks, since, throttled
-	}
-	set(0, 7, 2, 1500, 0) // since 700 and 800
-	set(1, 8, 1, 900, 1)
-	set(2, 9, 1, 1001, 0) // changed while it was read
-	set(31, 10, 1, 400, 0)
-	b := busy{make([]byte, cpuBytes), make([]byte, cpuBytes)}
-	if err := b.read(encode(t, runqCpu{}, c), 1); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		name  string
-		slot  int
-		group uint64
-		want  Share
-	}{
-		{"two tasks", 0, 7, Share{Culprit: 40, Wait: 500}},
-		{"throttled", 1, 8, Share{Culprit: Throttled, Wait: 100}},
-		{"last slot", 31, 10, Share{Culprit: 40, Wait: 600}},
-		{"not negative", 2, 9, Share{Culprit: 40}},
-		{"another's place", 0, 8, Share{}},
-		{"nobody waits", 3, 0, Share{Culprit: 40}},
-	} {
-		if got := b.pending(tc.slot, tc.group, 1000); got != tc.want {
-			t.Errorf("%s: pending = %+v, want %+v", tc.name, got, tc.want)
-		}
-	}
-	if b.lost() != 6 {
-		t.Errorf("lost = %d, want 6", b.lost())
-	}
-	if err := b.read(encode(t, c), 1); err == nil {
-		t.Error("read a CPU that is not there")
-	}
-}
-
 func TestSince(t *testing.T) {
 	t.Parallel()
 	added, again := time.Unix(1, 0), time.Unix(2, 0)
-	before := Snapshot{Time: time.Unix(10, 0), Lost: 1, Cost: Cost{10, 100, time.Second}, Groups: []Group{
+	before := Snapshot{Cost: Cost{10, 100, time.Second}, Groups: []Group{
 		{Path: "/gone", ID: 1, Added: added, Waits: 3},
 		{Path: "/a", ID: 2, Added: added, Histogram: Histogram{4: 5}, Waits: 5, Wait: 50,
 			Shares: []Share{{2, 40, 4}, {30, 10, 1}}, Dropped: Share{Wait: 1, Preemptions: 1}},
 		{Path: "/b", ID: 3, Added: added, Waits: 9},
 	}}
-	after := Snapshot{Time: time.Unix(11, 0), Lost: 3, Cost: Cost{15, 190, 3 * time.Second}, Groups: []Group{
+	after := Snapshot{Cost: Cost{15, 190, 3 * time.Second}, Groups: []Group{
 		{Path: "/a", ID: 2, Added: added, Histogram: Histogram{4: 6, 5: 1}, Waits: 7, Wait: 90,
-			Shares: []Share{{2, 40, 4}, {30, 35, 2}, {31, 12, 0}}, Pending: []Share{{30, 5, 0}}, Dropped: Share{Wait: 4, Preemptions: 3}},
+			Shares: []Share{{2, 40, 4}, {30, 35, 2}, {31, 12, 0}}, Dropped: Share{Wait: 4, Preemptions: 3}},
 		{Path: "/b", ID: 3, Added: again, Waits: 11}, // removed and added again
 		{Path: "/new", ID: 4, Added: again, Waits: 1},
 	}}
-	want := Snapshot{Time: time.Unix(11, 0), Lost: 2, Cost: Cost{5, 90, 2 * time.Second}, Groups: []Group{
+	want := Snapshot{Cost: Cost{5, 90, 2 * time.Second}, Groups: []Group{
 		{Path: "/a", ID: 2, Added: added, Histogram: Histogram{4: 1, 5: 1}, Waits: 2, Wait: 40,
-			Shares: []Share{{30, 25, 1}, {31, 12, 0}}, Pending: []Share{{30, 5, 0}}, Dropped: Share{Wait: 3, Preemptions: 2}},
+			Shares: []Share{{30, 25, 1}, {31, 12, 0}}, Dropped: Share{Wait: 3, Preemptions: 2}},
 		{Path: "/b", ID: 3, Added: again, Waits: 11},
 		{Path: "/new", ID: 4, Added: again, Waits: 1},
 	}}
@@ -327,11 +281,10 @@ func TestValidate(t *testing.T) {
 		want string
 	}{
 		{"least", Options{Root: "/x"}, ""},
-		{"full", Options{Root: "/x", Room: MaxGroups, Groups: make([]string, MaxGroups), MaxShare: -1}, ""},
+		{"full", Options{Root: "/x", Room: MaxGroups, MaxShare: -1}, ""},
 		{"empty", Options{}, "no root"},
 		{"negative room", Options{Root: "/x", Room: -1}, "room for -1"},
 		{"too much room", Options{Root: "/x", Room: MaxGroups + 1}, "want 0 to 32"},
-		{"more than the default room", Options{Root: "/x", Groups: make([]string, 9)}, "9 groups, room for 8"},
 		{"no number", Options{Root: "/x", MaxShare: math.NaN()}, "not a number"},
 	} {
 		checkError(t, tc.name, tc.o.Validate(), tc.want)

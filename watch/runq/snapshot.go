@@ -1,7 +1,6 @@
 package runq
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -69,9 +68,8 @@ type Group struct {
 	Waits     uint64
 	Wait      time.Duration
 	// Shares says who ran meanwhile, the longest wait first. They also cover waits
-	// that have not ended, up to the last switch on their CPU; Pending is what has
-	// been waited since then, for whoever runs now. It is no counter.
-	Shares, Pending []Share
+	// that have not ended, up to the last switch on their CPU.
+	Shares []Share
 	// Dropped is wait and pre-emptions by culprits for which a CPU had no room.
 	Dropped Share
 }
@@ -85,9 +83,6 @@ func (g *Group) Share(c Culprit) Share {
 	}
 	return Share{Culprit: c}
 }
-
-// Self returns what the group's tasks cost each other.
-func (g *Group) Self() Share { return g.Share(Culprit(g.ID)) }
 
 // Cost is what the probe's programs used while the guard had the kernel measure
 // it (bpf_stats). The way into a program and the measuring are not in it.
@@ -110,20 +105,14 @@ func (c Cost) plus(d Cost) Cost  { return Cost{c.Runs + d.Runs, c.Time + d.Time,
 
 // Snapshot is what the probe has counted since each group was added.
 type Snapshot struct {
-	Time   time.Time
 	Groups []Group
-	// Lost is the number of waits, since the probe was armed, that were not recorded
-	// because too many tasks waited at once.
-	Lost uint64
-	Cost Cost
+	Cost   Cost
 }
 
 // Since sets s to what happened between two snapshots of a probe. A group that
 // is not in the earlier one counts from when it was added. It reuses the memory
 // of s, which must be neither of the two.
 func (s *Snapshot) Since(before, after *Snapshot) {
-	s.Time = after.Time
-	s.Lost = after.Lost - before.Lost
 	s.Cost = after.Cost.since(before.Cost)
 	s.Groups = resize(s.Groups, len(after.Groups))
 	for i := range after.Groups {
@@ -138,9 +127,9 @@ func (s *Snapshot) Since(before, after *Snapshot) {
 }
 
 func (g *Group) copy(from *Group) {
-	shares, pending := append(g.Shares[:0], from.Shares...), append(g.Pending[:0], from.Pending...)
+	shares := append(g.Shares[:0], from.Shares...)
 	*g = *from
-	g.Shares, g.Pending = shares, pending
+	g.Shares = shares
 }
 
 func (g *Group) subtract(before *Group) {
@@ -171,16 +160,12 @@ func resize(groups []Group, n int) []Group {
 	return slices.Grow(groups[:0], n)[:n]
 }
 
-// Layout of struct group and struct cpu in bpf/runq.c: 64-bit words.
+// Layout of struct group in bpf/runq.c: 64-bit words.
 const (
 	culpritsPerCPU = 64
 	culpritWords   = 3
 	headWords      = 1 + buckets + 4
 	groupBytes     = 8 * (headWords + culpritsPerCPU*culpritWords)
-
-	cpuHeadWords = 3
-	waitingWords = 4
-	cpuBytes     = 8 * (cpuHeadWords + MaxGroups*waitingWords)
 )
 
 // layout says where the kernel keeps what.
@@ -189,7 +174,7 @@ type layout struct{ cpus, groups int }
 // read sets g's figures to those of the group's slot, summed over CPUs. buf has
 // groupBytes bytes.
 func (l layout) read(g *Group, memory io.ReaderAt, slot int, buf []byte) error {
-	*g = Group{Path: g.Path, ID: g.ID, Added: g.Added, Shares: g.Shares[:0], Pending: g.Pending[:0]}
+	*g = Group{Path: g.Path, ID: g.ID, Added: g.Added, Shares: g.Shares[:0]}
 	for cpu := range l.cpus {
 		if _, err := memory.ReadAt(buf, int64(cpu*l.groups+slot)*groupBytes); err != nil {
 			return fmt.Errorf("read group %d of cpu %d: %w", slot, cpu, err)
@@ -198,48 +183,6 @@ func (l layout) read(g *Group, memory io.ReaderAt, slot int, buf []byte) error {
 	}
 	sortShares(g.Shares)
 	return nil
-}
-
-// busy is struct cpu of one CPU.
-type busy struct{ buf, again []byte }
-
-// read takes a consistent copy if it gets one in three attempts.
-func (b *busy) read(memory io.ReaderAt, cpu int) error {
-	for range 3 {
-		for _, buf := range [][]byte{b.buf, b.again} {
-			if _, err := memory.ReadAt(buf, int64(cpu)*cpuBytes); err != nil {
-				return fmt.Errorf("read waiting tasks of cpu %d: %w", cpu, err)
-			}
-		}
-		if bytes.Equal(b.buf, b.again) {
-			break
-		}
-	}
-	return nil
-}
-
-func (b *busy) word(i int) uint64 { return binary.NativeEndian.Uint64(b.buf[8*i:]) }
-
-func (b *busy) lost() uint64 { return b.word(2) }
-
-// pending returns what the tasks of a group, in a slot, have waited since the
-// last switch; now is by CLOCK_MONOTONIC.
-func (b *busy) pending(slot int, group uint64, now time.Duration) Share {
-	w := cpuHeadWords + slot*waitingWords
-	id, tasks, since, throttled := b.word(w), b.word(w+1), b.word(w+2), b.word(w+3)
-	if id != group {
-		return Share{}
-	}
-	s := Share{Culprit: Culprit(b.word(0))}
-	switch {
-	case throttled != 0:
-		s.Culprit = Throttled
-	case s.Culprit == 0:
-		s.Culprit = Unknown
-	}
-	// Negative if the tasks changed while they were read.
-	s.Wait = max(0, time.Duration(tasks*uint64(now)-since))
-	return s
 }
 
 // add adds the figures of one CPU.

@@ -7,6 +7,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef _Bool bool;
 
+#define COMM 16 // TASK_COMM_LEN
+
 #define CORE __attribute__((preserve_access_index))
 
 struct kernfs_node {
@@ -50,6 +52,8 @@ struct sched_entity {
 
 struct task_struct {
 	struct thread_info thread_info;
+	struct task_struct *group_leader;
+	u8 comm[COMM];
 	unsigned int __state;
 	unsigned int flags;
 	u8 on_cpu; // an int before 7.3: its low byte

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 // How long the tasks of watched control groups wait for a CPU, and which groups
-// have the CPU meanwhile.
+// have the CPU meanwhile. Programs of the root group can count as groups.
 //
 // A task waits from its wake-up, or from losing the CPU while it could go on,
 // until it is switched in. The waits of a group on one CPU are kept as a number
@@ -28,13 +28,15 @@
 #define MADE 16384 // groups made while the probe is armed
 #define YOUNG_NS 1000000000ULL
 
-// Culprits that are no control groups. The ids of groups stay below these.
+// Culprits that are no control groups. The ids of groups stay below these, and below
+// 1 << 62, from which on are those of programs.
 #define SPECIAL (1ULL << 63)
 #define UNKNOWN (SPECIAL | 1)   // before the first switch seen on a CPU
 #define IDLE (SPECIAL | 2)      // nobody: the CPU was waking up
 #define KERNEL (SPECIAL | 3)    // kernel threads of the root group
 #define THROTTLED (SPECIAL | 4) // the group's own quota
 #define ROOT_GROUP 1
+#define PROGRAMS 32 // at most MAX_GROUPS
 
 const volatile bool by_v2 = 0;     // groups of the v2 hierarchy, not of the v1 cpu controller
 const volatile u32 max_groups = 1; // at most MAX_GROUPS
@@ -132,6 +134,21 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, struct group);
 } groups SEC(".maps");
+
+// Programs of the root group that count as groups of their own, by the name of the
+// process (comm).
+struct name {
+	u8 byte[COMM];
+};
+
+struct {
+	NUMBER(type, BPF_MAP_TYPE_HASH);
+	NUMBER(max_entries, PROGRAMS);
+	TYPE(key, struct name);
+	TYPE(value, u64);
+} programs SEC(".maps");
+
+u32 num_programs; // in the map
 
 // Waiting tasks that have changed their CPU: those are in no mask.
 u64 migrated;
@@ -232,11 +249,28 @@ static inline u64 cgroup_id(struct task_struct *p)
 	return id ? id : ROOT_GROUP; // an autogroup, which only the root's tasks get
 }
 
+// subject_id is the group of a task or, in the root group, its program if that counts as one.
+static inline u64 subject_id(struct task_struct *p)
+{
+	u64 id = cgroup_id(p);
+	if (id != ROOT_GROUP || !num_programs || p->flags & PF_KTHREAD)
+		return id;
+	struct name name;
+	bool ended = 0; // what follows the end need not be zero
+	for (u32 i = 0; i < COMM; i++) {
+		u8 byte = p->group_leader->comm[i];
+		ended |= !byte;
+		name.byte[i] = ended ? 0 : byte;
+	}
+	u64 *program = bpf_map_lookup_elem(&programs, &name);
+	return program ? *program : id;
+}
+
 static inline u64 culprit(struct task_struct *p)
 {
 	if (!p->pid)
 		return IDLE;
-	u64 id = cgroup_id(p);
+	u64 id = subject_id(p);
 	if (id == ROOT_GROUP && p->flags & PF_KTHREAD)
 		return KERNEL;
 	return id;
@@ -337,7 +371,7 @@ static inline int woken(struct task_struct *p)
 {
 	if (p->on_cpu) // before it had gone to sleep
 		return 0;
-	u64 id = cgroup_id(p);
+	u64 id = subject_id(p);
 	struct watched *w = bpf_map_lookup_elem(&watch, &id);
 	if (!w)
 		return 0;
@@ -408,7 +442,7 @@ int sched_switch(u64 *ctx)
 	// As the kernel counts nonvoluntary_ctxt_switches.
 	if (!prev->pid || (!preempt && prev->__state != TASK_RUNNING))
 		return 0;
-	u64 id = cgroup_id(prev);
+	u64 id = subject_id(prev);
 	struct watched *w = bpf_map_lookup_elem(&watch, &id);
 	if (!w)
 		return 0;

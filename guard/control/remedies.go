@@ -1,0 +1,309 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+)
+
+// weight makes a best-effort group yield the CPU (cpu.idle, or the least cpu.weight
+// without it), and gives others a quarter of their weight.
+var weight = Remedy{
+	Name:   detect.Weight,
+	Knobs:  []string{"idle", "weight"},
+	Weighs: true,
+	Yields: true,
+	Target: diverging,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		have := weightOr(c.Group.Limits.Weight)
+		switch {
+		case c.Held != nil:
+			return to, furthest
+		case c.Group.Limits.Idle == cgroup.On:
+			return to, c.Group.Group + " is idle already"
+		case c.BestEffort && c.Host.NoIdle == "":
+			to.Idle = cgroup.On
+		case c.BestEffort:
+			to.Weight = 1
+		default:
+			to.Weight = max(have/4, 1)
+		}
+		if have == to.Weight {
+			return to, fmt.Sprintf("%s has weight %d already", c.Group.Group, have)
+		}
+		return to, ""
+	},
+	Amount: func(l cgroup.Limits) string {
+		if l.Idle == cgroup.On {
+			return "idle"
+		}
+		return fmt.Sprintf("weight %d", l.Weight)
+	},
+	Sentence: func(group string, l cgroup.Limits) string {
+		if l.Idle == cgroup.On {
+			return group + " runs only when nobody else wants to"
+		}
+		return fmt.Sprintf("%s has CPU weight %d", group, l.Weight)
+	},
+}
+
+// weightOr is a weight, or the default for 0.
+func weightOr(w int) int {
+	if w == 0 {
+		return 100
+	}
+	return w
+}
+
+const (
+	headroom = 0.2 // of the node, that a cap leaves idle (resctl-demo's sideloader)
+	shrinkBy = 0.5 // of what is left, for caps and sets after the first step
+	growBy   = 0.1 // of the node, at most, when a cap or set is relaxed
+)
+
+// headroomCap caps the suspect to what it uses and what is idle, less the headroom;
+// further steps halve that.
+var headroomCap = Remedy{
+	Name:  detect.HeadroomCap,
+	Knobs: []string{"quota"},
+	Propose: func(c *Case) (none cgroup.Limits, reason string) {
+		n, use := float64(c.Host.CPUs.Len()), c.Group.Use
+		if n == 0 || math.IsNaN(c.Host.Use) || !(use > 0) {
+			return none, "how much CPU time the host and the suspect use is not known"
+		}
+		floor := FloorQuota(int(n))
+		idle := max(n-c.Host.Use, 0)
+		to := max(floor, idle+use-headroom*n)
+		if c.Held != nil {
+			have := cpusOf(*c.Held)
+			to = max(floor, min(to, shrinkBy*have))
+			if to > have-0.01*n {
+				return none, furthest
+			}
+		}
+		if own := c.Group.Limits; own.Quota > 0 && own.Period > 0 && to >= float64(own.Quota)/float64(own.Period) {
+			return none, "its own quota is below that"
+		}
+		if c.Held == nil && to >= use {
+			return none, fmt.Sprintf("%.2f CPUs are idle: a cap that leaves %.0f %% of the node would not bind", idle, 100*headroom)
+		}
+		return quota(to), ""
+	},
+	Weaker: func(c *Case, from cgroup.Limits, before *cgroup.Limits) (cgroup.Limits, bool) {
+		n := float64(c.Host.CPUs.Len())
+		to, most := cpusOf(from)+growBy*n, n
+		if before != nil {
+			most = cpusOf(*before)
+		}
+		return quota(to), to < most
+	},
+	Amount: func(l cgroup.Limits) string { return fmt.Sprintf("%.2f CPUs", cpusOf(l)) },
+	Sentence: func(group string, l cgroup.Limits) string {
+		return fmt.Sprintf("%s has at most %.2f CPUs", group, cpusOf(l))
+	},
+}
+
+// FloorQuota is the least CPU time that best-effort work keeps, in CPUs: 5 % of the
+// node, and 0.1, as the kernel takes no quota below 1 ms (here of 10).
+func FloorQuota(cpus int) float64 { return max(0.05*float64(cpus), 0.1) }
+
+// period of caps: a short one bounds how long best-effort work runs at a stretch
+// (resctl-demo's sideloader has the same).
+const period = 10 * time.Millisecond
+
+// quota is the setting for so many CPUs; the kernel takes 1 ms at least.
+func quota(cpus float64) cgroup.Limits {
+	us := max(math.Round(cpus*float64(period/time.Microsecond)), 1000)
+	return cgroup.Limits{Quota: time.Duration(us) * time.Microsecond, Period: period}
+}
+
+// cpusOf is how many CPUs a quota is.
+func cpusOf(l cgroup.Limits) float64 {
+	if l.Period == 0 {
+		return 0
+	}
+	return float64(l.Quota) / float64(l.Period)
+}
+
+// shrinkCPUs takes the CPUs of the victim away from the suspect, or half of what it has.
+var shrinkCPUs = Remedy{
+	Name:  detect.ShrinkCPUs,
+	Knobs: []string{"cpus"},
+	Below: true, // a v1 set holds those of the groups below
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		n := c.Host.CPUs.Len()
+		if n == 0 {
+			return to, "the host's CPUs are not known"
+		}
+		have := c.Group.CPUs
+		if c.Held != nil {
+			have = c.Held.CPUs
+		} else if have.IsEmpty() {
+			have = c.Host.CPUs
+		}
+		have = have.Intersect(c.Host.CPUs)
+		floor := min(FloorCPUs(n), have.Len())
+		count := max(floor, int(math.Ceil(shrinkBy*float64(have.Len()))))
+		if outside := have.Minus(c.Victim.CPUs).Len(); outside < have.Len() && outside >= floor {
+			count = outside
+		}
+		if count >= have.Len() || count == 0 {
+			return to, fmt.Sprintf("%s is the least that best-effort work keeps", counted(have.Len(), "CPU"))
+		}
+		to.CPUs = choose(c.Machine, have, c.Victim.CPUs, count)
+		return to, ""
+	},
+	Weaker: func(c *Case, from cgroup.Limits, before *cgroup.Limits) (to cgroup.Limits, ok bool) {
+		n := c.Host.CPUs.Len()
+		if c.Group.Group == "" || n == 0 {
+			return to, false
+		}
+		target := c.Group.CPUs
+		if target.IsEmpty() {
+			target = c.Host.CPUs
+		}
+		if before != nil {
+			target = before.CPUs
+		}
+		more, step := target.Minus(from.CPUs), (n+9)/10
+		if more.Len() <= step {
+			return to, false
+		}
+		to.CPUs = from.CPUs.Union(choose(c.Machine, more, cpuset.Set{}, step))
+		return to, true
+	},
+	Amount: func(l cgroup.Limits) string { return "CPUs " + l.CPUs.String() },
+	Sentence: func(group string, l cgroup.Limits) string {
+		return fmt.Sprintf("%s runs on CPUs %s only", group, l.CPUs)
+	},
+}
+
+// FloorCPUs is the least number of CPUs that a cpuset of best-effort work keeps on
+// a node: 5 %, and two, or one where two would be more than half of the node.
+func FloorCPUs(cpus int) int {
+	return max(1, min(2, cpus/2), int(math.Ceil(0.05*float64(cpus))))
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// choose picks n of some CPUs: first those outside avoid, whole cores before
+// parts of one, then the highest numbers, which are least likely to be where the
+// host's own work gathers.
+func choose(m *machine.Machine, from, avoid cpuset.Set, n int) cpuset.Set {
+	var chosen cpuset.Set
+	for _, part := range []cpuset.Set{from.Minus(avoid), from.Intersect(avoid)} {
+		cores := coresIn(m, part)
+		for i := len(cores) - 1; i >= 0; i-- {
+			if chosen.Len()+cores[i].Len() <= n {
+				chosen = chosen.Union(cores[i])
+			}
+		}
+		ids := part.Minus(chosen).Slice()
+		for i := len(ids) - 1; i >= 0 && chosen.Len() < n; i-- {
+			chosen = chosen.Union(cpuset.MustOf(ids[i]))
+		}
+	}
+	return chosen
+}
+
+// coresIn are the cores that lie wholly within some CPUs, by their lowest CPU.
+func coresIn(m *machine.Machine, cpus cpuset.Set) []cpuset.Set {
+	if m == nil {
+		return nil
+	}
+	var cores []cpuset.Set
+	for _, core := range m.ByKind(machine.Core) {
+		if !core.CPUs.IsEmpty() && cpus.Contains(core.CPUs) {
+			cores = append(cores, core.CPUs)
+		}
+	}
+	return cores
+}
+
+const (
+	highStep    = 0.9 // of the memory in use
+	leastHigh   = 64 << 20
+	leastOfUsed = 0.5 // of what was in use before the first step
+)
+
+// memoryHigh has the suspect reclaim a tenth of its memory; further steps a tenth of what
+// is left.
+var memoryHigh = Remedy{
+	Name:  detect.MemoryHigh,
+	Knobs: []string{"memoryHigh"},
+	Delay: 2 * time.Second,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		used := c.Group.Memory
+		if used <= 0 {
+			return to, "how much memory the suspect uses is not known"
+		}
+		floor, high := used, int64(highStep*float64(used))
+		if c.Held != nil {
+			floor, high = c.MemoryBefore, int64(highStep*float64(c.Held.MemoryHigh))
+		}
+		if floor = max(int64(leastOfUsed*float64(floor)), leastHigh); high < floor {
+			return to, fmt.Sprintf("%d MiB is the least that best-effort work keeps", floor>>20)
+		}
+		to.MemoryHigh = high
+		return to, ""
+	},
+	Amount: func(l cgroup.Limits) string { return fmt.Sprintf("high %d MiB", l.MemoryHigh>>20) },
+	Sentence: func(group string, l cgroup.Limits) string {
+		return fmt.Sprintf("%s is to have at most %d MiB", group, l.MemoryHigh>>20)
+	},
+}
+
+// ioWeight gives the suspect a tenth of its share of disk time, again and again.
+var ioWeight = Remedy{
+	Name:   detect.IOWeight,
+	Knobs:  []string{"ioWeight"},
+	Weighs: true,
+	Delay:  time.Second,
+	Target: diverging,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		have := weightOr(c.Group.Limits.IOWeight)
+		if c.Held != nil {
+			have = c.Held.IOWeight
+		}
+		if have <= 1 {
+			return to, furthest
+		}
+		to.IOWeight = max(have/10, 1)
+		return to, ""
+	},
+	Amount: func(l cgroup.Limits) string { return fmt.Sprintf("weight %d", l.IOWeight) },
+	Sentence: func(group string, l cgroup.Limits) string {
+		return fmt.Sprintf("%s has I/O weight %d", group, l.IOWeight)
+	},
+}
+
+// burst lets the victim save up a whole quota for later periods, which is the most that
+// the kernel takes.
+var burst = Remedy{
+	Name:   detect.Burst,
+	Knobs:  []string{"burst"},
+	Gives:  true,
+	Target: func(victim, _ string) (group, reason string) { return victim, "" },
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		own := c.Group.Limits
+		switch {
+		case c.Held != nil:
+			return to, furthest
+		case own.Quota <= 0 || own.Period <= 0:
+			return to, "the quota is not its own, but that of a group around it"
+		}
+		to.Burst = own.Quota
+		return to, ""
+	},
+	Amount: func(l cgroup.Limits) string { return fmt.Sprintf("burst %v", l.Burst) },
+}

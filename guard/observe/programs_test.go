@@ -1,0 +1,116 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"testing"
+	"time"
+
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/runq"
+)
+
+// Programs are told with the limit of the root group: none on a host, that of the
+// container in one.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		stat    string
+		periods float64
+	}{
+		"host":      {"usage_usec 9000000\n", 0},
+		"container": {"usage_usec 9000000\nnr_periods 40\nnr_throttled 30\nthrottled_usec 5000000\n", 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := plant(t)
+			use := func(ticks int) {
+				write(t, root, map[string]string{
+					"proc/9/stat":      fmt.Sprintf("9 (nginx) S 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 5 0 0\n", ticks),
+					"proc/9/schedstat": fmt.Sprintf("0 %d 0\n", ticks*2e6), "proc/9/comm": "nginx\n",
+				})
+			}
+			use(100)
+			write(t, root, map[string]string{
+				cgroupDir + "cpu.stat": c.stat, cgroupDir + "cpu.max": "max 100000\n", cgroupDir + "cgroup.procs": "9\n", "proc/self/schedstat": "0 0 0\n",
+			})
+			o, err := Open(Config{Root: root, Programs: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Close()
+			tick(t, o, watch.Second)
+			use(150)
+			got := tick(t, o, 2*watch.Second)
+			nginx := watch.Sample{Time: 2 * watch.Second, Subject: watch.Subject{Scope: watch.Process, Name: "nginx"}}
+			for q, want := range map[watch.Quantity]float64{watch.CPUTime: 0.5, watch.CPUWait: 0.1, watch.CPUThrottledPeriods: c.periods} {
+				nginx.Quantity = q
+				if v, told := got[nginx]; v != want || !told {
+					t.Errorf("%v of nginx is %v (told: %v), want %v", q, v, told, want)
+				}
+			}
+			if pids, err := o.Named("nginx"); err != nil || len(pids) != 1 || pids[0] != 9 {
+				t.Errorf("processes named nginx: %v, %v", pids, err)
+			}
+			if p, err := o.Process(9); err != nil || p.Name != "nginx" {
+				t.Errorf("process 9: %+v, %v", p, err)
+			}
+			if _, err := o.Process(10); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("no process: %v", err)
+			}
+		})
+	}
+}
+
+// The run-queue probe tells of programs in focus as of groups, and of them as culprits.
+func TestProbedPrograms(t *testing.T) {
+	t.Parallel()
+	o, err := Open(Config{Root: plant(t), Programs: true, Probe: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	p := &fakeProbe{names: map[uint64]string{1 << 62: runq.ProgramPath("a/hog")}}
+	o.queue = newQueue(p, "")
+	o.FocusPrograms([]string{"web", "a/hog"})
+	if err := o.Focus(nil); err != nil || !p.armed || !slices.Equal(p.watched, []string{"//web", "//a/hog"}) {
+		t.Fatalf("armed %v, watches %q: %v", p.armed, p.watched, err)
+	}
+	p.snapshot.Groups = []runq.Group{{Path: runq.ProgramPath("web"), ID: 1<<62 + 1}}
+	if _, err := o.queue.read(watch.Second, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.snapshot.Groups = []runq.Group{{
+		Path: runq.ProgramPath("web"), ID: 1<<62 + 1, Histogram: runq.Histogram{40: 100}, Waits: 100, Wait: time.Second, Shares: shares(1 << 62),
+	}}
+	got, err := o.queue.read(2*watch.Second, watch.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[watch.Quantity]string{}
+	for _, s := range got {
+		if s.Subject != (watch.Subject{Scope: watch.Process, Name: "web"}) {
+			t.Errorf("%+v is not of the program", s)
+		}
+		if s.Value > 0 {
+			told[s.Quantity] = s.By
+		}
+	}
+	if by := told[watch.QueuedBy]; by != "process a/hog" || len(told) != 3 {
+		t.Errorf("by %q; %v", by, told)
+	}
+}
+
+// Without being asked for, processes are not read.
+func TestNoPrograms(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	write(t, root, map[string]string{cgroupDir + "cgroup.procs": "9\n", "proc/9/stat": "9 (nginx) S 1 1 1 0 -1 0 0 0 0 0 5 0 0 0 20 0 1 0 5 0 0\n"})
+	for s := range tick(t, open(t, root), watch.Second) {
+		if s.Subject.Scope == watch.Process {
+			t.Errorf("%+v", s)
+		}
+	}
+}

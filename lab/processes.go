@@ -1,0 +1,318 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
+)
+
+const (
+	// startLimit is how long a child may take to get ready: on a busy virtual
+	// machine the neighbour's memory alone can take seconds to appear.
+	startLimit = time.Minute
+	// drainLimit is how long the tenant may take after a round for what it was asked in it.
+	drainLimit = 2 * time.Second
+	// warmUp is for how long a tenant that was just started has load before it is measured.
+	warmUp = 500 * time.Millisecond
+	// warmDrain is how long it may take for the answers to that.
+	warmDrain = 20 * time.Second
+	// connections are what the generator holds open to the tenant: enough that
+	// requests queue in the tenant, as they would behind any front end.
+	connections = 256
+)
+
+// ready is the line that a child prints when it can begin.
+type ready struct {
+	Ready bool `json:"ready"`
+}
+
+// start tells the generator the instant from which requests are due.
+type start struct {
+	Start int64 `json:"start"` // CLOCK_MONOTONIC, ns
+}
+
+// processes are those of the roles. They live on from round to round: between rounds
+// the neighbour is stopped, and tenant and generator have nothing to do. What lives on
+// keeps its memory where it was allocated.
+type processes struct {
+	bed               *Testbed
+	config            load.TenantConfig
+	cold              bool // no load so far
+	tenant, generator *child
+	addr              load.TenantReady
+	// neighbours are those started so far, by what no process of this backend can lose
+	// again; neighbour is the one at work.
+	neighbours map[string]*neighbour
+	neighbour  *neighbour
+	running    *Running // nil before the load begins
+}
+
+// neighbour is a process that works beside the tenant, and what it got done.
+type neighbour struct {
+	*child
+	counters *noise.Counters
+}
+
+// processes returns those that live, or starts a tenant and a generator for it.
+func (b *Testbed) processes(ctx context.Context, tenant load.TenantConfig) (*processes, error) {
+	if b.procs != nil && b.procs.config == tenant {
+		return b.procs, nil
+	}
+	if err := b.endProcesses(); err != nil {
+		return nil, err
+	}
+	b.procs = &processes{bed: b, config: tenant, cold: true, neighbours: map[string]*neighbour{}}
+	if err := b.procs.start(ctx); err != nil {
+		return nil, errors.Join(err, b.endProcesses())
+	}
+	return b.procs, nil
+}
+
+// endProcesses ends those that live.
+func (b *Testbed) endProcesses() error {
+	if b.procs == nil {
+		return nil
+	}
+	err := b.procs.end()
+	b.procs = nil
+	return err
+}
+
+// start starts tenant and generator, each in its place.
+func (p *processes) start(ctx context.Context) (err error) {
+	if p.tenant, err = p.bed.startRole(Tenant, "__tenant"); err != nil {
+		return err
+	}
+	if err := p.tenant.send(p.config); err != nil {
+		return err
+	}
+	if err := p.tenant.receive(ctx, startLimit, &p.addr); err != nil {
+		return err
+	}
+	p.generator, err = p.bed.startGenerator(p.bed.requests.file())
+	return err
+}
+
+// startNeighbour has the neighbour work, and starts it if need be.
+func (p *processes) startNeighbour(ctx context.Context) (err error) {
+	as := p.bed.backend.lasting(Neighbour)
+	n := p.neighbours[as]
+	if n == nil {
+		if n, err = p.newNeighbour(ctx); err != nil {
+			return err
+		}
+		p.neighbours[as] = n
+	} else if err := n.resume(); err != nil {
+		return err
+	}
+	p.bed.backend.stands(Neighbour, n.pid())
+	p.neighbour = n
+	return nil
+}
+
+// newNeighbour starts a neighbour and waits until it is about to work.
+func (p *processes) newNeighbour(ctx context.Context) (*neighbour, error) {
+	cfg := p.bed.Setup.Neighbour
+	counters, err := noise.NewCounters(cfg.Threads)
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.bed.startRole(Neighbour, "__noise", counters.File())
+	if err != nil {
+		return nil, errors.Join(err, counters.Close())
+	}
+	if err = c.send(cfg); err == nil {
+		err = c.receive(ctx, startLimit, &noise.Ready{})
+	}
+	if err != nil {
+		c.kill()
+		return nil, errors.Join(err, counters.Close())
+	}
+	return &neighbour{c, counters}, nil
+}
+
+// startRole starts a child and puts it into its role's place before it does anything.
+func (b *Testbed) startRole(r Role, verb string, files ...*os.File) (*child, error) {
+	c, err := b.supervisor.start(childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.backend.attach(r, c.pid()); err != nil {
+		c.kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// startGenerator starts a generator on its own CPUs, if there are any.
+func (b *Testbed) startGenerator(raw *os.File) (*child, error) {
+	c, err := b.startRole(generator, "__load", raw)
+	if err != nil {
+		return nil, err
+	}
+	where := b.places.generator
+	if where.IsEmpty() {
+		where = b.places.shared
+	}
+	if _, err := sched.Set(c.pid(), sched.Attr{Affinity: where}); err != nil {
+		c.kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// connect has a generator get ready for a run and wait for its start.
+func (p *processes) connect(ctx context.Context, generator *child, cfg load.Config) error {
+	cfg.Connections = connections
+	if err := demote(generator); err != nil {
+		return err
+	}
+	if err := generator.send(cfg); err != nil {
+		return err
+	}
+	if err := generator.receive(ctx, startLimit, &ready{}); err != nil {
+		return err
+	}
+	return promote(generator)
+}
+
+// warm gives a tenant that was just started a load that nobody looks at, and time to answer it.
+func (p *processes) warm(ctx context.Context, cfg load.Config) error {
+	cfg.Settle, cfg.Window, cfg.Grace = 0, warmUp, time.Second
+	if err := p.connect(ctx, p.generator, cfg); err != nil {
+		return err
+	}
+	if err := p.generator.send(start{monotonic() + lead.Nanoseconds()}); err != nil {
+		return err
+	}
+	if err := p.generator.receive(ctx, warmUp+cfg.Grace+startLimit, &load.Report{}); err != nil {
+		return err
+	}
+	left, err := p.drain(ctx, warmDrain)
+	if err == nil && left > 0 {
+		err = fmt.Errorf("tenant: %d requests of its first %s are not answered after %s: lower --rate or --demand, or quieten the machine", left, warmUp, warmDrain)
+	}
+	return err
+}
+
+// drain waits until the tenant has nothing left to do, at most limit, and returns how many
+// requests it has not answered even so.
+func (p *processes) drain(ctx context.Context, limit time.Duration) (left int, err error) {
+	var d load.Drained
+	if err = p.generator.send(map[string]time.Duration{"drain": limit}); err == nil {
+		err = p.generator.receive(ctx, limit+startLimit, &d)
+	}
+	return d.Left, err
+}
+
+// stopNeighbour tells the neighbour to stop, which takes effect as soon as each of its
+// threads gets a CPU: halted waits for that.
+func (p *processes) stopNeighbour() (halted func() error, err error) {
+	n := p.neighbour
+	if n == nil {
+		return func() error { return nil }, nil
+	}
+	p.bed.backend.detach(Neighbour)
+	p.neighbour = nil
+	return n.halted, n.halt()
+}
+
+// end ends all of them.
+func (p *processes) end() error {
+	var errs []error
+	if p.running != nil {
+		errs = append(errs, p.running.end())
+	}
+	for _, n := range p.neighbours {
+		n.kill()
+		errs = append(errs, n.counters.Close())
+	}
+	for _, child := range []*child{p.generator, p.tenant} {
+		if child != nil {
+			child.kill()
+		}
+	}
+	p.bed.backend.detach(Neighbour)
+	p.bed.backend.detach(Tenant)
+	return errors.Join(errs...)
+}
+
+// dead reports a role whose process ended during the round.
+func (p *processes) dead() error {
+	roles := []*child{p.tenant}
+	if p.neighbour != nil {
+		roles = append(roles, p.neighbour.child)
+	}
+	for _, child := range roles {
+		select {
+		case <-child.exited:
+			return fmt.Errorf("%s died during the round: %w", child.name, child.exitError())
+		default:
+		}
+	}
+	return nil
+}
+
+// promote gives a generator that is ready SCHED_FIFO where permitted. Its report
+// says what it really ran under.
+func promote(generator *child) error {
+	_, err := sched.Set(generator.pid(), sched.Attr{Policy: sched.FIFO, Priority: generatorPriority})
+	if errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
+// demote takes it back, as the generator's protocol asks for.
+func demote(generator *child) error {
+	_, err := sched.Set(generator.pid(), sched.Attr{Policy: sched.Other})
+	return err
+}
+
+// generatorPriority is above ordinary real-time work's usual 1 and below the
+// kernel's own threads at 50 and more.
+const generatorPriority = 40
+
+// halt stops all threads of a child (signal(7), SIGSTOP).
+func (c *child) halt() error { return c.signal(unix.SIGSTOP) }
+
+// resume lets a child that was halted go on.
+func (c *child) resume() error { return c.signal(unix.SIGCONT) }
+
+func (c *child) signal(s unix.Signal) error {
+	if err := c.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%s to %s: %w", unix.SignalName(s), c.name, errors.Join(err, c.exitError()))
+	}
+	return nil
+}
+
+// haltLimit is how long the threads of a child may take to stop: an idle one waits long for
+// a CPU of a busy machine.
+const haltLimit = 30 * time.Second
+
+// halted waits until every thread of a child has stopped. A thread that is ready stops
+// when it gets a CPU.
+func (c *child) halted() error {
+	for began := time.Now(); ; time.Sleep(200 * time.Microsecond) {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, c.pid(), &info, unix.WSTOPPED|unix.WNOHANG, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return fmt.Errorf("wait for %s to stop: %w", c.name, errors.Join(err, c.exitError()))
+		case info.Signo == int32(unix.SIGCHLD):
+			return nil
+		}
+		if time.Since(began) > haltLimit {
+			return fmt.Errorf("%s has not stopped after %s", c.name, haltLimit)
+		}
+	}
+}

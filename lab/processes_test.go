@@ -1,0 +1,216 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
+)
+
+// realBed is this machine without control groups, and with processes of this binary.
+func realBed(t testing.TB) *Testbed {
+	t.Helper()
+	allowed, err := sched.Get(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := places{shared: allowed.Affinity}
+	probes, err := noise.NewProbes(1<<20, 2<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, err := openRequestLog(t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Testbed{
+		Setup: &Setup{
+			Rate: 200, Tenant: load.TenantConfig{Units: 3, WorkingSetBytes: 1 << 20, Procs: 1},
+			Neighbour: noise.Config{Kernel: "spin", Threads: 2, Intensity: 20},
+		},
+		opt: Options{Exe: os.Args[0]}, places: pl, supervisor: newSupervisor(), backend: openAttributes(pl), probes: probes, requests: requests, unit: "iterations",
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// state is that of all threads of a process, as letters: "T" where all are stopped.
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("threads of %d: %v", pid, err)
+	}
+	var all []string
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		all = append(all, rest[:1])
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "")
+}
+
+// Processes live from round to round. The neighbour works in its rounds only; what cannot
+// be taken from it again has a neighbour of its own; settings of the tenant are undone.
+func TestProcessesLiveOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	first, _ := b.places.shared.First()
+	one := cpuset.MustOf(first)
+	pids := map[string]int{}
+	for i, c := range []Cell{
+		{Name: "alone"},
+		{Name: "beside", Neighbour: true},
+		{Name: "idle", Neighbour: true, Settings: Settings{Neighbour: cgroup.Limits{Idle: cgroup.On}}},
+		{Name: "alone again"},
+		{Name: "beside again", Neighbour: true},
+		{Name: "pinned", Neighbour: true, Settings: Settings{Tenant: cgroup.Limits{CPUs: one}, Neighbour: cgroup.Limits{CPUs: one}}},
+		{Name: "idle again", Neighbour: true, Settings: Settings{Neighbour: cgroup.Limits{Idle: cgroup.On}}},
+	} {
+		c.Settle, c.Window = 50*ms, 200*ms
+		round, err := b.Round(t.Context(), c, i, 0)
+		if err != nil {
+			t.Fatalf("%s: %v", c.Name, err)
+		}
+		if round.Load.Done == 0 || round.Load.Failed > 0 || round.Tenant.CPUSeconds <= 0 || len(round.Bins) != 4 {
+			t.Errorf("%s: done %d, failed %d, tenant %+v, %d bins", c.Name, round.Load.Done, round.Load.Failed, round.Tenant, len(round.Bins))
+		}
+		if u := round.Undisturbed; u == nil || u.Requests+u.LeftOut != round.Load.Offered {
+			t.Errorf("%s: undisturbed %+v of %d requests", c.Name, u, round.Load.Offered)
+		}
+		starved := c.Settings[Neighbour].Idle == cgroup.On // on a busy machine
+		if (round.Neighbour != nil) != c.Neighbour || c.Neighbour && !starved && round.Neighbour.Work <= 0 {
+			t.Errorf("%s: neighbour %+v", c.Name, round.Neighbour)
+		}
+		knobs := fmt.Sprint(round.Knobs)
+		if got := strings.Contains(knobs, "SCHED_IDLE"); got != strings.HasPrefix(c.Name, "idle") {
+			t.Errorf("%s: settings %s", c.Name, knobs)
+		}
+		if got := strings.Count(knobs, "affinity "+one.String()+"}"); (got == 2) != (c.Name == "pinned" || c.Neighbour && b.places.shared == one) {
+			t.Errorf("%s: settings %s, want both on CPU %s in pinned alone", c.Name, knobs, one)
+		}
+		for kind, n := range b.procs.neighbours {
+			if got := state(t, n.pid()); got != "T" {
+				t.Errorf("after %s: threads of the neighbour (%s) are in states %s, want all stopped", c.Name, kind, got)
+			}
+			if was := pids[kind]; was != 0 && was != n.pid() {
+				t.Errorf("%s: another neighbour (%s)", c.Name, kind)
+			}
+			pids[kind] = n.pid()
+		}
+		for role, child := range map[string]*child{"tenant": b.procs.tenant, "generator": b.procs.generator} {
+			if was := pids[role]; was != 0 && was != child.pid() {
+				t.Errorf("%s: another %s", c.Name, role)
+			}
+			pids[role] = child.pid()
+		}
+		if now, err := sched.Get(b.procs.tenant.pid()); err != nil || now.Affinity != b.places.shared {
+			t.Errorf("after %s: tenant on CPUs %s, %v; want %s", c.Name, now.Affinity, err, b.places.shared)
+		}
+	}
+	if len(pids) != 5 {
+		t.Errorf("processes %v, want tenant, generator, and three neighbours", pids)
+	}
+}
+
+// A cell with a tenant of its own, and one that failed, leave no process to the next.
+func TestProcessesEndWhereTheyMust(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	own := b.Setup.Tenant
+	own.Units = 5
+	c := Cell{Name: "own", Tenant: &own, Settle: warmUp, Window: 200 * ms}
+	if _, err := b.Round(t.Context(), c, 0, 0); err != nil || b.procs != nil {
+		t.Errorf("a tenant of its own: %v; processes %v live on", err, b.procs)
+	}
+	broken := errors.New("broken")
+	c = Cell{Name: "broken", Settle: warmUp, Window: 200 * ms, Neighbour: true}
+	c.During = func(context.Context, *Running) error { return broken }
+	if _, err := b.Round(t.Context(), c, 0, 0); !errors.Is(err, broken) || b.procs != nil {
+		t.Errorf("failed: %v; processes %v live on", err, b.procs)
+	}
+}
+
+// A tenant that has not answered what it was asked does not meet the next round.
+func TestRoundThatDoesNotDrain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	b.Setup.Rate, b.Setup.Tenant.Units = 2000, 10_000 // more than 50 ms of work for each of 256 connections
+	round, err := b.Round(t.Context(), Cell{Name: "overloaded", Settle: warmUp, Window: 200 * ms}, 0, 0)
+	if err != nil || round.Undrained == 0 || round.Undrained > connections || round.Load.Unfinished == 0 {
+		t.Errorf("%v, %d undrained, %d unfinished", err, round.Undrained, round.Load.Unfinished)
+	}
+	if b.procs != nil {
+		t.Error("its processes live on")
+	}
+}
+
+// A tenant that is slow at first answers what it was asked to warm up, before a round begins.
+func TestWarmUpDrains(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	b.Setup.Rate, b.Setup.Tenant.Units = 1000, 600 // several CPUs' worth, of which it has one
+	procs, err := b.processes(t.Context(), b.Setup.Tenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := load.Config{Addr: procs.addr.Addr, Path: procs.addr.Path, Rate: b.Setup.Rate}
+	if err := procs.warm(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Rate, cfg.Window = 10, 100*ms
+	if err := procs.connect(t.Context(), procs.generator, cfg); err != nil {
+		t.Errorf("the next schedule: %v", err)
+	}
+}
+
+// What does not stop, or has ended, is an error and not waited for without end.
+func TestHalted(t *testing.T) {
+	t.Parallel()
+	c := startChild(t, "silent")
+	if err := c.halt(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.halted(); err != nil || state(t, c.pid()) != "T" {
+		t.Errorf("%v, threads in states %s", err, state(t, c.pid()))
+	}
+	if err := c.resume(); err != nil {
+		t.Fatal(err)
+	}
+	dead := startChild(t, "die")
+	<-dead.exited
+	if err := dead.halt(); err == nil || !strings.Contains(err.Error(), "the disk is on fire") {
+		t.Errorf("%v, want an error that says how it died", err)
+	}
+	began := time.Now()
+	if err := dead.halted(); err == nil || time.Since(began) > haltLimit/2 {
+		t.Errorf("%v after %s, want an error at once", err, time.Since(began))
+	}
+}

@@ -1,0 +1,32 @@
+package report
+
+import (
+	"bytes"
+	"testing"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+// TestTabulate: verdicts are counted over runs, and the median run is not the mean of a good and a bad one.
+func TestTabulate(t *testing.T) {
+	t.Parallel()
+	runs := []Side{side(t, "1", fakeResult(t, fakeBlocks)), side(t, "2", slower(t, fakeResult(t, fakeBlocks), "idle", 3)), side(t, "3", slower(t, fakeResult(t, fakeBlocks), "idle", 9))}
+	got := Tabulate(runs)
+	for _, row := range got.Rows {
+		if row.Scenario != "idle" || row.Against != lab.Baseline {
+			continue
+		}
+		if row.Verdicts[stats.Worse] != 2 || row.Verdicts[stats.Inconclusive] != 1 || row.Median < 3 || row.Median > 3.5 || row.Least > 1.2 || row.Most < 9 || row.HalfWidth < 1.01 || row.Widest < row.HalfWidth {
+			t.Errorf("idle against alone: %+v", row)
+		}
+	}
+	if len(got.Rows) != 11 || len(got.Runs) != 3 || got.Runs[0].Blocks != fakeBlocks || got.Runs[0].Foreign <= 0 {
+		t.Errorf("%d rows, runs %+v", len(got.Rows), got.Runs)
+	}
+	var text bytes.Buffer
+	if err := Text(&text, got.Sheet(), Options{Width: 110}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "tabulate.txt", text.Bytes())
+}
