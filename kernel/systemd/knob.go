@@ -71,10 +71,10 @@ func (k property) encode(text string) ([]any, error) {
 		text, _, _ = strings.Cut(text, "\n")
 		text = strings.TrimPrefix(text, k.file.Text("", ""))
 	}
-	if text == k.Default {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if text == k.Default || err == nil && strconv.FormatUint(n, 10) == k.Default { // "0100" is 100
 		return []any{k.none()}, nil
 	}
-	n, err := strconv.ParseUint(text, 10, 64)
 	return []any{n}, err
 }
 

@@ -372,7 +372,7 @@ func TestKnobs(t *testing.T) {
 }
 
 func FuzzKnobs(f *testing.F) {
-	for _, text := range []string{"", "0-3", "max", "7", "max 100000", "1000 30000", "default 5\n8:0 1", "1"} {
+	for _, text := range []string{"", "0-3", "max", "7", "max 100000", "1000 30000", "default 5\n8:0 1", "1", "0100"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
