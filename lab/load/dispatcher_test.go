@@ -155,7 +155,7 @@ func BenchmarkDispatcher(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				l.next, l.head, l.ended = 0, 0, 0
+				l.next, l.ended = 0, 0
 				cycle(l, 1, bench.n)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(bench.n), "ns/request")

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,12 +17,11 @@ import (
 type Generator struct {
 	config     Config
 	clock      clock
-	to         unix.Sockaddr
-	family     int
+	to         []address
 	poll       *poller
 	conns      []conn
 	dispatcher *dispatcher
-	request    []byte
+	requests   [][]byte // for each path
 	buffer     []byte
 	raw        *os.File // nil: no raw file
 	texts      map[fault]string
@@ -34,6 +35,13 @@ type Generator struct {
 	span   span
 	cpu    [2]int64 // processor time at the window's start and end, nanoseconds
 	policy sched.State
+	cut    bool // clients wanted more requests than there was room for
+}
+
+// address is where a server listens.
+type address struct {
+	socket unix.Sockaddr
+	family int
 }
 
 // conn is one connection to the service; its number is its index.
@@ -61,9 +69,14 @@ func New(c Config) (_ *Generator, err error) {
 	for i := range g.conns {
 		g.conns[i] = conn{fd: none, response: newResponse()}
 	}
-	if g.to, g.family, err = resolve(c.Addr); err == nil {
-		g.poll, err = newPoller(false)
+	for _, addr := range c.addrs() {
+		var to address
+		if to.socket, to.family, err = resolve(addr); err != nil {
+			return nil, err
+		}
+		g.to = append(g.to, to)
 	}
+	g.poll, err = newPoller(false)
 	if err == nil {
 		err = g.Prepare(c)
 	}
@@ -80,16 +93,26 @@ func (g *Generator) Prepare(c Config) error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("load config: %w", err)
 	}
-	if c.Addr != g.config.Addr || c.Connections != len(g.conns) {
-		return fmt.Errorf("load config: addr %s, connections %d: want those of the run before, %s and %d", c.Addr, c.Connections, g.config.Addr, len(g.conns))
+	if !slices.Equal(c.addrs(), g.config.addrs()) || c.Connections != len(g.conns) {
+		return fmt.Errorf("load config: addr %s, connections %d: want those of the run before, %s and %d", strings.Join(c.addrs(), " "), c.Connections, strings.Join(g.config.addrs(), " "), len(g.conns))
 	}
 	if left := g.underWay(); left > 0 {
 		return fmt.Errorf("%d requests of the run before are under way: drain first", left)
 	}
-	g.config, g.reconnects, g.lost, g.down, g.retryAt = c, 0, "", g.down[:0], 0
-	g.request = []byte("GET " + c.Path + " HTTP/1.1\r\nHost: " + c.Addr + "\r\nUser-Agent: berth-lab\r\n\r\n")
+	g.cut, g.config, g.reconnects, g.lost, g.down, g.retryAt = false, c, 0, "", g.down[:0], 0
+	g.requests = nil
+	for _, path := range c.paths() {
+		g.requests = append(g.requests, []byte("GET "+path+" HTTP/1.1\r\nHost: "+c.Addr+"\r\nUser-Agent: berth-lab\r\n\r\n"))
+	}
 	// Due instants are relative until Run knows the origin; the memory is touched now.
-	g.dispatcher = newDispatcher(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
+	if c.Clients > 0 {
+		g.dispatcher = newClosed(c.Clients, int(c.Rate*(c.Settle+c.Window).Seconds()), c.Connections)
+	} else {
+		g.dispatcher = newDispatcher(Schedule(c.Rate, c.Seed, c.Settle+c.Window), int64(c.Settle), c.Connections)
+	}
+	if n := len(g.to); n > 1 {
+		g.dispatcher.serve(n, newRouter(c.Routing, n, c.Seed))
+	}
 	if err := g.record(c.RawFile); err != nil {
 		return fmt.Errorf("raw file: %w", err)
 	}
@@ -117,7 +140,7 @@ func (g *Generator) connect() error {
 			c.fd, c.opening = none, false
 		}
 		if c.fd == none {
-			fd, err := dial(g.to, g.family)
+			fd, err := dial(g.to[g.dispatcher.server(i)])
 			if err != nil {
 				return fmt.Errorf("connect %s: %w", g.config.Addr, err)
 			}
@@ -169,6 +192,7 @@ func (g *Generator) Close() error {
 func (g *Generator) Report() (Report, error) {
 	settle, window := g.dispatcher.results[:g.dispatcher.first], g.dispatcher.results[g.dispatcher.first:]
 	report, err := summarize(settle, window, g.span)
+	report.spread(window, len(g.to))
 	if err != nil {
 		return Report{}, err
 	}
@@ -176,6 +200,9 @@ func (g *Generator) Report() (Report, error) {
 	report.CPUSeconds = float64(g.cpu[1]-g.cpu[0]) / 1e9
 	report.Policy = g.policy.String()
 	report.Perturbed = stragglers(g.policy)
+	if g.cut {
+		report.Perturbed = append(report.Perturbed, "clients stopped: there was no room for more requests (rate)")
+	}
 	if g.lost != "" {
 		report.Perturbed = append(report.Perturbed, "a lost connection could not be opened again: "+g.lost)
 	}

@@ -52,8 +52,8 @@ func TestPartialWrites(t *testing.T) {
 		t.Errorf("done %d of %d, errors %v", report.Done, report.Offered, report.Errors)
 	}
 	for range report.Done {
-		if n := <-got; n != len(g.request) {
-			t.Errorf("a request of %d bytes arrived, %d were to be sent", n, len(g.request))
+		if n := <-got; n != len(g.requests[0]) {
+			t.Errorf("a request of %d bytes arrived, %d were to be sent", n, len(g.requests[0]))
 		}
 	}
 }

@@ -24,10 +24,19 @@ import (
 type Config struct {
 	Addr string `json:"addr"` // host:port of the tenant
 	Path string `json:"path"` // of the GET request
+	// Others are further servers like that at Addr. Routing says which request goes to
+	// which; the connections are divided evenly.
+	Others  []string `json:"others,omitempty"`
+	Routing Routing  `json:"routing,omitempty"`
+	// Paths, if there are any, stand in place of Path: requests ask for them in turn.
+	Paths []string `json:"paths,omitempty"`
 	// Rate is the mean number of requests due per second. Arrivals are Poisson;
 	// the same Seed and Rate give the same schedule in every round.
 	Rate float64 `json:"rate"`
 	Seed uint64  `json:"seed"`
+	// Clients, if there are any, ask in a closed loop, with the next request when the one
+	// before is answered. Rate is then the most that there is room for.
+	Clients int `json:"clients,omitempty"`
 	// Connections are opened before the start and kept. A request that finds
 	// none free waits in the generator, counted in its latency.
 	Connections int `json:"connections"`
@@ -43,7 +52,7 @@ type Config struct {
 // Bounds of a Config: what one generator thread can be asked to do at all.
 const (
 	maxConnections = 16384
-	maxRequests    = 20_000_000 // a Result takes 56 bytes, locked in memory
+	maxRequests    = 20_000_000 // a Result takes 64 bytes, locked in memory
 )
 
 // Validate says what is wrong with c: all of it, in one line.
@@ -53,8 +62,19 @@ func (c Config) Validate() error {
 	if c.Addr == "" {
 		bad("addr: missing")
 	}
-	if !strings.HasPrefix(c.Path, "/") || strings.ContainsFunc(c.Path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		bad("path %q: want a path like /article, without spaces", c.Path)
+	for _, path := range c.paths() {
+		if !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			bad("path %q: want a path like /article, without spaces", path)
+		}
+	}
+	if err := c.Routing.Validate(); err != nil {
+		bad("%v", err)
+	}
+	if c.Connections < len(c.addrs()) {
+		bad("connections %d: want one for each of %d servers", c.Connections, len(c.addrs()))
+	}
+	if c.Clients < 0 || c.Clients > c.Connections {
+		bad("clients %d: want at most %d, the connections", c.Clients, c.Connections)
 	}
 	if !(c.Rate > 0) || math.IsInf(c.Rate, 0) {
 		bad("rate %v: want more than 0 requests per second", c.Rate)
@@ -73,6 +93,16 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// addrs are the servers, and paths what they are asked for.
+func (c Config) addrs() []string { return append([]string{c.Addr}, c.Others...) }
+
+func (c Config) paths() []string {
+	if len(c.Paths) > 0 {
+		return c.Paths
+	}
+	return []string{c.Path}
+}
+
 // Result is one request. All instants are CLOCK_MONOTONIC nanoseconds; zero
 // means that it did not happen.
 type Result struct {
@@ -82,6 +112,8 @@ type Result struct {
 	Sent int64 // when a connection was free, just before the request was written
 	Done int64 // when the whole response had been read, or the request failed
 	Err  string
+	// Server is the number of that which it was sent to, from 0.
+	Server int32
 }
 
 // Report is what the generator prints on its standard output, in JSON.
@@ -101,8 +133,12 @@ type Report struct {
 	DoneInWindow int `json:"doneInWindow"`
 	// Reconnects counts connections opened again after the service closed or
 	// reset one, settle and grace included.
-	Reconnects int      `json:"reconnects,omitempty"`
-	Seconds    []Second `json:"seconds"`
+	Reconnects int `json:"reconnects,omitempty"`
+	// Servers counts the requests of the window that each server got, and Same those that
+	// went to the server of the one before. Absent with one server.
+	Servers []int    `json:"servers,omitempty"`
+	Same    int      `json:"same,omitempty"`
+	Seconds []Second `json:"seconds"`
 	// CPUSeconds is the generator's own processor time over the window.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Policy is the scheduling policy that the generator's thread really had

@@ -27,10 +27,13 @@ func (g *Generator) Run(origin int64) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for i := range g.dispatcher.results {
-		g.dispatcher.results[i].Due += origin
+		if due := &g.dispatcher.results[i].Due; *due != never {
+			*due += origin
+		}
 	}
 	g.span.start = origin + int64(g.config.Settle)
 	g.span.end = g.span.start + int64(g.config.Window)
+	g.dispatcher.until = g.span.end
 	policy, err := sched.Get(0)
 	if err != nil {
 		return err
@@ -49,6 +52,7 @@ func (g *Generator) Run(origin int64) error {
 		if now >= limit || now >= g.span.end && g.dispatcher.complete() {
 			g.pump() // what became due before the limit has at least been seen
 			g.span.closed = g.clock.now()
+			g.cut = g.dispatcher.close(g.span.start)
 			return nil
 		}
 		if g.retryAt != 0 && now >= g.retryAt {
@@ -120,16 +124,21 @@ func (g *Generator) pump() {
 		if !ok {
 			return
 		}
-		g.conns[i].unsent = len(g.request)
+		g.conns[i].unsent = len(g.request(i))
 		g.conns[i].response.reset()
 		g.write(i)
 	}
 }
 
+// request is that which connection i carries.
+func (g *Generator) request(i int) []byte {
+	return g.requests[int(g.dispatcher.carries[i])%len(g.requests)]
+}
+
 // write sends what is left of the request on connection i.
 func (g *Generator) write(i int) {
-	c := &g.conns[i]
-	n, errno := send(c.fd, g.request[len(g.request)-c.unsent:])
+	c, request := &g.conns[i], g.request(i)
+	n, errno := send(c.fd, request[len(request)-c.unsent:])
 	switch errno {
 	case 0:
 	case unix.EAGAIN, unix.EINTR:
@@ -142,9 +151,9 @@ func (g *Generator) write(i int) {
 	// Only a request that did not go out at once asks for EPOLLOUT, and only
 	// one that had asked takes it back.
 	switch {
-	case c.unsent > 0 && was == len(g.request):
+	case c.unsent > 0 && was == len(request):
 		g.watch(i, unix.EPOLLIN|unix.EPOLLOUT)
-	case c.unsent == 0 && was < len(g.request):
+	case c.unsent == 0 && was < len(request):
 		g.watch(i, unix.EPOLLIN)
 	}
 }
@@ -241,7 +250,7 @@ func (g *Generator) later(i int) {
 
 // dial begins to open connection i.
 func (g *Generator) dial(i int) {
-	fd, err := dialLater(g.to, g.family)
+	fd, err := dialLater(g.to[g.dispatcher.server(i)])
 	if err != nil {
 		g.lost = err.Error()
 		g.later(i)

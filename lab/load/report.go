@@ -44,6 +44,23 @@ func summarize(settle, window []Result, s span) (Report, error) {
 	return report, err
 }
 
+// spread counts the requests of each of several servers.
+func (report *Report) spread(window []Result, servers int) {
+	if servers < 2 {
+		return
+	}
+	report.Servers = make([]int, servers)
+	for i, r := range window {
+		if r.Seen == 0 {
+			continue // nobody has got it
+		}
+		report.Servers[r.Server]++
+		if i > 0 && window[i-1].Seen != 0 && window[i-1].Server == r.Server {
+			report.Same++
+		}
+	}
+}
+
 // split fills in Seconds; window is in order of Due.
 func (report *Report) split(window []Result, s span) error {
 	phases := newPhases()

@@ -182,7 +182,7 @@ func readRaw(t *testing.T, path string) []Result {
 			}
 			return n
 		}
-		results = append(results, Result{int(number(row[0])), number(row[1]), number(row[2]), number(row[3]), number(row[4]), row[5]})
+		results = append(results, Result{int(number(row[0])), number(row[1]), number(row[2]), number(row[3]), number(row[4]), row[5], 0})
 	}
 	return results
 }

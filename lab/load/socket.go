@@ -27,15 +27,15 @@ func resolve(addr string) (unix.Sockaddr, int, error) {
 }
 
 // dial opens a connection and waits for it.
-func dial(to unix.Sockaddr, family int) (fd int, err error) {
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func dial(to address) (fd int, err error) {
+	fd, err = unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return none, fmt.Errorf("socket: %w", err)
 	}
 	limit := unix.Timeval{Sec: connectTimeoutSeconds} // SO_SNDTIMEO also bounds connect(2)
 	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 	for err == nil {
-		if err = unix.Connect(fd, to); err != unix.EINTR {
+		if err = unix.Connect(fd, to.socket); err != unix.EINTR {
 			break
 		}
 		err = nil
@@ -60,13 +60,13 @@ func dial(to unix.Sockaddr, family int) (fd int, err error) {
 }
 
 // dialLater begins to open a connection: it is writable when open or refused.
-func dialLater(to unix.Sockaddr, family int) (fd int, err error) {
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+func dialLater(to address) (fd int, err error) {
+	fd, err = unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return none, err
 	}
 	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
-		err = unix.Connect(fd, to)
+		err = unix.Connect(fd, to.socket)
 	}
 	if err != nil && err != unix.EINPROGRESS && err != unix.EINTR {
 		unix.Close(fd)

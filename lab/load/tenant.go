@@ -22,7 +22,8 @@ type TenantConfig struct {
 	// chosen at random, past the page cache, before it is answered; "" stands for no device.
 	Disk      string `json:"disk,omitempty"`
 	DiskEvery int    `json:"diskEvery,omitempty"`
-	// Procs bounds the CPUs the service uses at once (GOMAXPROCS); 0: all it may.
+	// Procs bounds the CPUs the service uses at once (GOMAXPROCS), and how many tiles it
+	// renders at once; 0: all it may.
 	Procs int    `json:"procs,omitempty"`
 	Seed  uint64 `json:"seed"`
 }

@@ -2,12 +2,14 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,13 +33,14 @@ const page = `<article id="{{.ID}}"><h1>{{.Title}}</h1><p class="author">{{.Auth
 // a working set held in memory, renders it through a template, and answers with JSON.
 // Service time and working set are adjustable.
 //
-// It answers GET /article and GET /healthz. It is an http.Handler.
+// It answers GET /article, GET /tile and GET /healthz. It is an http.Handler.
 type Tenant struct {
 	config  TenantConfig
 	store   store
 	page    *template.Template
 	mux     *http.ServeMux
 	disk    *disk
+	workers chan struct{} // a place for each that renders tiles
 	counter atomic.Uint64 // requests so far: what each request draws its articles from
 	scratch sync.Pool     // of *scratch
 }
@@ -82,8 +85,10 @@ func NewTenant(c TenantConfig) (*Tenant, error) {
 			return nil, err
 		}
 	}
+	s.workers = make(chan struct{}, cmp.Or(c.Procs, runtime.NumCPU()))
 	s.scratch.New = func() any { return new(scratch) }
 	s.mux.HandleFunc("GET "+articlePath, s.serveArticle)
+	s.mux.HandleFunc("GET "+tilePath, s.serveTile)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// A client that went away is no concern of the service's, here and below.
 		_, _ = w.Write([]byte("ok\n"))
