@@ -165,6 +165,7 @@ func (u Usage) plus(v Usage) Usage {
 	u.WaitSeconds += v.WaitSeconds
 	u.ThrottledSeconds += v.ThrottledSeconds
 	u.ThrottledPeriods += v.ThrottledPeriods
+	u.Periods += v.Periods
 	u.Work += v.Work
 	return u
 }

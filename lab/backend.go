@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -25,6 +26,9 @@ const (
 	generator Role = "generator" // in no group
 	self      Role = "self"      // this process, once it has stepped aside
 )
+
+// Server is the role of a server, from 1.
+func Server(n int) Role { return Role(fmt.Sprintf("server%d", n)) }
 
 // Settings are what the kernel is asked for, by role. A role that is not in it
 // keeps what it has.

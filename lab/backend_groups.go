@@ -217,7 +217,7 @@ func (g *groups) usage(r Role) (Usage, error) {
 	} else if u, err = processUsage(g.pids[r]); err != nil {
 		return u, err
 	}
-	u.ThrottledSeconds, u.ThrottledPeriods = told[watch.CPUThrottled], int64(told[watch.CPUThrottledPeriods])
+	u.ThrottledSeconds, u.ThrottledPeriods, u.Periods = told[watch.CPUThrottled], int64(told[watch.CPUThrottledPeriods]), int64(told[watch.CPUPeriods])
 	return u, nil
 }
 

@@ -83,6 +83,23 @@ func binsOf(readings []reading, opens int64, window time.Duration, shared cpuset
 	return bins
 }
 
+// waste is the time that limits withheld while shared CPUs were idle, in CPU seconds: of
+// each interval between readings the lesser of both.
+func waste(readings []reading, shared cpuset.Set) (wasted float64) {
+	for i := 1; i < len(readings); i++ {
+		r, before := readings[i], readings[i-1]
+		idle := 0.0
+		for n, cpu := range r.host.CPUs {
+			if shared.Has(cpu.ID) && n < len(before.host.CPUs) && before.host.CPUs[n].ID == cpu.ID {
+				d := cpu.Since(before.host.CPUs[n].Times)
+				idle += (d.Idle + d.IOWait).Seconds()
+			}
+		}
+		wasted += min(idle, r.throttled-before.throttled)
+	}
+	return wasted
+}
+
 // judgeBins enters the lag of each bin, from the requests of the window, and applies
 // the rule. Requests that the generator never got to were late until closed.
 func judgeBins(bins []Bin, requests []Request, sharedCPUs int, closed time.Duration) {

@@ -63,7 +63,7 @@ type pilot struct {
 
 func (b *Testbed) pilot(ctx context.Context, what string) (p pilot, err error) {
 	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
-	procs, err := b.processes(ctx, b.Setup.Tenant)
+	procs, err := b.processes(ctx, b.setupOf(Cell{}))
 	if err != nil {
 		return p, err
 	}

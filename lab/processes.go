@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,16 +44,46 @@ type start struct {
 // the neighbour is stopped, and tenant and generator have nothing to do. What lives on
 // keeps its memory where it was allocated.
 type processes struct {
-	bed               *Testbed
-	config            load.TenantConfig
-	cold              bool // no load so far
-	tenant, generator *child
-	addr              load.TenantReady
+	bed       *Testbed
+	setup     setup
+	cold      bool     // no load so far
+	tenants   []*child // one, or the servers
+	generator *child
+	addrs     []load.TenantReady // of each
 	// neighbours are those started so far, by what no process of this backend can lose
 	// again; neighbour is the one at work.
 	neighbours map[string]*neighbour
 	neighbour  *neighbour
 	running    *Running // nil before the load begins
+}
+
+// setup is what processes are started as: the tenant, or so many servers.
+type setup struct {
+	servers int // 0: the tenant
+	config  load.TenantConfig
+}
+
+// setupOf is that of a cell.
+func (b *Testbed) setupOf(c Cell) setup {
+	switch {
+	case c.Serve != nil:
+		return setup{c.Serve.Servers, c.Serve.Tenant}
+	case c.Tenant != nil:
+		return setup{0, *c.Tenant}
+	}
+	return setup{0, b.Setup.Tenant}
+}
+
+// roles are those of the tenants.
+func (s setup) roles() []Role {
+	if s.servers == 0 {
+		return []Role{Tenant}
+	}
+	var roles []Role
+	for n := range s.servers {
+		roles = append(roles, Server(n+1))
+	}
+	return roles
 }
 
 // neighbour is a process that works beside the tenant, and what it got done.
@@ -61,15 +92,27 @@ type neighbour struct {
 	counters *noise.Counters
 }
 
-// processes returns those that live, or starts a tenant and a generator for it.
-func (b *Testbed) processes(ctx context.Context, tenant load.TenantConfig) (*processes, error) {
-	if b.procs != nil && b.procs.config == tenant {
+// processes returns those that live, or starts a tenant or servers, and a generator for
+// them. Servers live on when others are wanted; a tenant ends.
+func (b *Testbed) processes(ctx context.Context, s setup) (*processes, error) {
+	if s.servers > b.opt.Servers {
+		return nil, fmt.Errorf("%d servers: there are groups for %d", s.servers, b.opt.Servers)
+	}
+	if b.procs != nil && b.procs.setup == s {
 		return b.procs, nil
 	}
-	if err := b.endProcesses(); err != nil {
+	if b.procs != nil && b.procs.setup.servers > 0 {
+		b.procs.stand(false)
+		b.parked[b.procs.setup], b.procs = b.procs, nil
+	} else if err := b.endProcesses(); err != nil {
 		return nil, err
 	}
-	b.procs = &processes{bed: b, config: tenant, cold: true, neighbours: map[string]*neighbour{}}
+	if b.procs = b.parked[s]; b.procs != nil {
+		delete(b.parked, s)
+		b.procs.stand(true)
+		return b.procs, nil
+	}
+	b.procs = &processes{bed: b, setup: s, cold: true, neighbours: map[string]*neighbour{}}
 	if err := b.procs.start(ctx); err != nil {
 		return nil, errors.Join(err, b.endProcesses())
 	}
@@ -86,16 +129,33 @@ func (b *Testbed) endProcesses() error {
 	return err
 }
 
-// start starts tenant and generator, each in its place.
+// stand makes the tenants those that are meant, or not.
+func (p *processes) stand(meant bool) {
+	for i, r := range p.setup.roles() {
+		if meant {
+			p.bed.backend.stands(r, p.tenants[i].pid())
+		} else {
+			p.bed.backend.detach(r)
+		}
+	}
+}
+
+// start starts tenants and generator, each in its place.
 func (p *processes) start(ctx context.Context) (err error) {
-	if p.tenant, err = p.bed.startRole(Tenant, "__tenant"); err != nil {
-		return err
-	}
-	if err := p.tenant.send(p.config); err != nil {
-		return err
-	}
-	if err := p.tenant.receive(ctx, startLimit, &p.addr); err != nil {
-		return err
+	for _, r := range p.setup.roles() {
+		tenant, err := p.bed.startRole(r, "__tenant")
+		if err != nil {
+			return err
+		}
+		p.tenants = append(p.tenants, tenant)
+		var addr load.TenantReady
+		if err = tenant.send(p.setup.config); err == nil {
+			err = tenant.receive(ctx, startLimit, &addr)
+		}
+		if err != nil {
+			return err
+		}
+		p.addrs = append(p.addrs, addr)
 	}
 	p.generator, err = p.bed.startGenerator(p.bed.requests.file())
 	return err
@@ -235,19 +295,20 @@ func (p *processes) end() error {
 		n.kill()
 		errs = append(errs, n.counters.Close())
 	}
-	for _, child := range []*child{p.generator, p.tenant} {
-		if child != nil {
-			child.kill()
-		}
+	if p.generator != nil {
+		p.generator.kill()
+	}
+	for _, tenant := range p.tenants {
+		tenant.kill()
 	}
 	p.bed.backend.detach(Neighbour)
-	p.bed.backend.detach(Tenant)
+	p.stand(false)
 	return errors.Join(errs...)
 }
 
 // dead reports a role whose process ended during the round.
 func (p *processes) dead() error {
-	roles := []*child{p.tenant}
+	roles := slices.Clone(p.tenants)
 	if p.neighbour != nil {
 		roles = append(roles, p.neighbour.child)
 	}

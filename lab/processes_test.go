@@ -119,13 +119,13 @@ func TestProcessesLiveOn(t *testing.T) {
 			}
 			pids[kind] = n.pid()
 		}
-		for role, child := range map[string]*child{"tenant": b.procs.tenant, "generator": b.procs.generator} {
+		for role, child := range map[string]*child{"tenant": b.procs.tenants[0], "generator": b.procs.generator} {
 			if was := pids[role]; was != 0 && was != child.pid() {
 				t.Errorf("%s: another %s", c.Name, role)
 			}
 			pids[role] = child.pid()
 		}
-		if now, err := sched.Get(b.procs.tenant.pid()); err != nil || now.Affinity != b.places.shared {
+		if now, err := sched.Get(b.procs.tenants[0].pid()); err != nil || now.Affinity != b.places.shared {
 			t.Errorf("after %s: tenant on CPUs %s, %v; want %s", c.Name, now.Affinity, err, b.places.shared)
 		}
 	}
@@ -177,11 +177,11 @@ func TestWarmUpDrains(t *testing.T) {
 	}
 	b := realBed(t)
 	b.Setup.Rate, b.Setup.Tenant.Units = 1000, 600 // several CPUs' worth, of which it has one
-	procs, err := b.processes(t.Context(), b.Setup.Tenant)
+	procs, err := b.processes(t.Context(), b.setupOf(Cell{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := load.Config{Addr: procs.addr.Addr, Path: procs.addr.Path, Rate: b.Setup.Rate}
+	cfg := load.Config{Addr: procs.addrs[0].Addr, Path: procs.addrs[0].Path, Rate: b.Setup.Rate}
 	if err := procs.warm(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -101,10 +101,15 @@ type Round struct {
 	Knobs   []Knob      `json:"knobs,omitempty"`
 	Load    load.Report `json:"load"`
 	// Seconds is the length of the interval over which the figures below were read.
-	Seconds   float64   `json:"seconds"`
-	Tenant    Usage     `json:"tenant"`
-	Neighbour *Usage    `json:"neighbour,omitempty"`
-	Host      HostUsage `json:"host"`
+	Seconds   float64 `json:"seconds"`
+	Tenant    Usage   `json:"tenant"`
+	Neighbour *Usage  `json:"neighbour,omitempty"`
+	// Servers are those of a cell that has some; Tenant then is their sum.
+	Servers []Usage `json:"servers,omitempty"`
+	// Waste is the CPU time that limits withheld from servers while CPUs were idle, in
+	// seconds: in each bin the lesser of both.
+	Waste float64   `json:"waste,omitempty"`
+	Host  HostUsage `json:"host"`
 	// Probes were taken before the round; most rounds have none.
 	Probes []noise.ProbeReading `json:"probes,omitempty"`
 	// Undrained is how many requests the tenant had not answered 2 s after the round.
@@ -133,6 +138,8 @@ type Usage struct {
 	// ThrottledSeconds sums the time CPUs were withheld by a bandwidth limit.
 	ThrottledSeconds float64 `json:"throttledSeconds"`
 	ThrottledPeriods int64   `json:"throttledPeriods"`
+	// Periods are those of its limit that it was active in; 0 also without a limit.
+	Periods int64 `json:"periods,omitempty"`
 	// Work is in Unit ("operations", "bytes", ...), the neighbour's only.
 	Work float64 `json:"work,omitempty"`
 	Unit string  `json:"unit,omitempty"`

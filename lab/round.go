@@ -11,6 +11,8 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/lab/load"
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -28,11 +30,7 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 	if round.Started.Sub(b.probed) >= probeEvery {
 		round.Probes, b.probed = b.probes.Run(), round.Started
 	}
-	tenant := b.Setup.Tenant
-	if c.Tenant != nil {
-		tenant = *c.Tenant
-	}
-	procs, err := b.processes(ctx, tenant)
+	procs, err := b.processes(ctx, b.setupOf(c))
 	if err != nil {
 		return round, err
 	}
@@ -40,9 +38,11 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 	if err != nil {
 		return round, err
 	}
-	cfg := load.Config{
-		Settle: c.Settle, Window: c.Window, Grace: grace(c.Window), Rate: b.Setup.Rate, Seed: arrivals(b.spec.Seed, block), RawFile: rawFile,
+	cfg := load.Config{Rate: b.Setup.Rate}
+	if c.Serve != nil {
+		cfg = c.Serve.Load
 	}
+	cfg.Settle, cfg.Window, cfg.Grace, cfg.Seed, cfg.RawFile = c.Settle, c.Window, grace(c.Window), arrivals(b.spec.Seed, block), rawFile
 	err = procs.play(ctx, c, cfg, &round)
 	if err := procs.leave(ctx, undo, c, err, &round); err != nil {
 		return round, err
@@ -95,7 +95,10 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 			err = errors.Join(dead, err) // the cause before its consequences
 		}
 	}()
-	cfg.Addr, cfg.Path = p.addr.Addr, p.addr.Path
+	cfg.Addr, cfg.Path = p.addrs[0].Addr, p.addrs[0].Path
+	for _, other := range p.addrs[1:] {
+		cfg.Others = append(cfg.Others, other.Addr)
+	}
 	if p.cold && c.Settle < warmUp {
 		if err := p.warm(ctx, cfg); err != nil {
 			return err
@@ -171,6 +174,7 @@ func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, r
 	if err != nil {
 		return err
 	}
+	round.Waste = waste(append(readings, after.reading), p.bed.places.shared)
 	closed := cfg.Window + cfg.Grace
 	round.Bins = binsOf(append(readings, after.reading), opens, cfg.Window, p.bed.places.shared)
 	judgeBins(round.Bins, requests, round.Host.SharedCPUs, closed)
@@ -193,6 +197,8 @@ type reading struct {
 	at   int64 // CLOCK_MONOTONIC, ns
 	host proc.Stat
 	used float64 // CPU seconds of all roles, this process, and a generator on the shared CPUs
+	// throttled is the time that limits withheld from servers, in CPU seconds.
+	throttled float64
 }
 
 func (p *processes) reading() (r reading, err error) {
@@ -202,6 +208,13 @@ func (p *processes) reading() (r reading, err error) {
 	}
 	if r.used, err = p.bed.backend.used(); err != nil {
 		return r, err
+	}
+	for n := range p.setup.servers {
+		told, err := p.bed.Statistics(Server(n+1), cgroupstat.Throttling)
+		if err != nil {
+			return r, err
+		}
+		r.throttled += told[watch.CPUThrottled]
 	}
 	if p.bed.opt.Weight == 0 { // else it stands among the roles
 		var own unix.Rusage
@@ -239,16 +252,23 @@ func (r reading) others(before reading, shared cpuset.Set) (steal, foreign float
 // snapshot is the counters of all roles, too.
 type snapshot struct {
 	reading
-	tenant, neighbour Usage
-	hasNeighbour      bool
+	tenants      []Usage
+	servers      bool // that is what they are
+	neighbour    Usage
+	hasNeighbour bool
 }
 
 func (p *processes) snapshot() (s snapshot, err error) {
 	if s.reading, err = p.reading(); err != nil {
 		return s, err
 	}
-	if s.tenant, err = p.bed.usage(Tenant, p.tenant); err != nil {
-		return s, err
+	s.servers = p.setup.servers > 0
+	for i, r := range p.setup.roles() {
+		u, err := p.bed.usage(r, p.tenants[i])
+		if err != nil {
+			return s, err
+		}
+		s.tenants = append(s.tenants, u)
 	}
 	if p.neighbour == nil {
 		return s, nil
@@ -273,7 +293,13 @@ func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 // since enters into round what happened between before and s.
 func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set, unit string) {
 	round.Seconds = float64(s.at-before.at) / 1e9
-	round.Tenant = s.tenant.minus(before.tenant)
+	for i := range s.tenants {
+		u := s.tenants[i].minus(before.tenants[i])
+		round.Tenant = round.Tenant.plus(u)
+		if s.servers {
+			round.Servers = append(round.Servers, u)
+		}
+	}
 	if s.hasNeighbour {
 		n := s.neighbour.minus(before.neighbour)
 		n.Unit = unit
@@ -290,6 +316,7 @@ func (u Usage) minus(v Usage) Usage {
 	u.WaitSeconds -= v.WaitSeconds
 	u.ThrottledSeconds -= v.ThrottledSeconds
 	u.ThrottledPeriods -= v.ThrottledPeriods
+	u.Periods -= v.Periods
 	u.Work -= v.Work
 	return u
 }

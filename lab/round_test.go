@@ -37,13 +37,13 @@ func TestRoundIsWhatHappenedInBetween(t *testing.T) {
 	t.Parallel()
 	before := snapshot{
 		reading: at(0, 10, proc.Times{User: 1000, Idle: 500, Steal: 7}, proc.Times{User: 1000, Idle: 500, IOWait: 5, Steal: 1}, proc.Times{User: 10}),
-		tenant:  Usage{CPUSeconds: 4, WaitSeconds: 1}, neighbour: Usage{CPUSeconds: 6, Work: 100, ThrottledPeriods: 3}, hasNeighbour: true,
+		tenants: []Usage{{CPUSeconds: 4, WaitSeconds: 1}}, neighbour: Usage{CPUSeconds: 6, Work: 100, ThrottledPeriods: 3}, hasNeighbour: true,
 	}
 	// In 2 s CPU 0 is idle for 0.5 s and stolen for 0.1 s, CPU 1 is idle for 0.3 s, 0.2 of
 	// them with I/O under way: 3.1 s of work, of which the lab's is 2.3. CPU 2 is not shared.
 	after := snapshot{
 		reading: at(2000, 12.3, proc.Times{User: 1140, Idle: 550, Steal: 17}, proc.Times{User: 1170, Idle: 510, IOWait: 25, Steal: 1}, proc.Times{User: 200, Steal: 90}),
-		tenant:  Usage{CPUSeconds: 4.8, WaitSeconds: 1.25}, neighbour: Usage{CPUSeconds: 7.4, Work: 350, ThrottledPeriods: 5}, hasNeighbour: true,
+		tenants: []Usage{{CPUSeconds: 4.8, WaitSeconds: 1.25}}, neighbour: Usage{CPUSeconds: 7.4, Work: 350, ThrottledPeriods: 5}, hasNeighbour: true,
 	}
 	var round Round
 	after.since(before, &round, cpuset.MustParse("0-1"), "loops")
@@ -60,6 +60,35 @@ func TestRoundIsWhatHappenedInBetween(t *testing.T) {
 	round = Round{}
 	if after.since(before, &round, cpuset.MustParse("0-1"), ""); round.Host.Foreign != 0 || round.Neighbour != nil {
 		t.Errorf("foreign %g, neighbour %v; want neither", round.Host.Foreign, round.Neighbour)
+	}
+}
+
+// What several servers used is told of each, and summed; what limits withheld counts as waste
+// as far as CPUs were idle then.
+func TestServersInBetween(t *testing.T) {
+	t.Parallel()
+	before := snapshot{reading: at(0, 0), tenants: []Usage{{CPUSeconds: 1, Periods: 7}, {CPUSeconds: 5, ThrottledPeriods: 2}}, servers: true}
+	after := snapshot{reading: at(1000, 0), tenants: []Usage{{CPUSeconds: 1.5, Periods: 9}, {CPUSeconds: 6, ThrottledPeriods: 6}}, servers: true}
+	var round Round
+	after.since(before, &round, cpuset.MustParse("0-1"), "")
+	want := []Usage{{CPUSeconds: 0.5, Periods: 2}, {CPUSeconds: 1, ThrottledPeriods: 4}}
+	if diff := cmp.Diff(want, round.Servers, approx); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(Usage{CPUSeconds: 1.5, Periods: 2, ThrottledPeriods: 4}, round.Tenant, approx); diff != "" {
+		t.Errorf("sum: -want +got:\n%s", diff)
+	}
+	var readings []reading
+	for i, sum := range []struct {
+		throttled float64
+		idle      proc.Ticks
+	}{{1, 100}, {1.04, 108}, {1.5, 110}, {1.5, 150}} {
+		r := at(int64(50*i), 0, proc.Times{Idle: 10}, proc.Times{Idle: sum.idle}, proc.Times{Idle: 10 * sum.idle})
+		r.throttled = sum.throttled
+		readings = append(readings, r)
+	}
+	if got := waste(readings, cpuset.MustParse("0-1")); math.Abs(got-0.06) > 1e-9 { // 0.04 of 0.08 idle, 0.02 of 0.46 throttled
+		t.Errorf("waste %g, want 0.06", got)
 	}
 }
 

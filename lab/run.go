@@ -54,6 +54,8 @@ type Cell struct {
 	// Tenant is how the tenant runs, which then lives for the round alone; nil is as the
 	// setup says.
 	Tenant *load.TenantConfig
+	// Serve has servers in place of the tenant; nil is the tenant.
+	Serve *Serve
 	// Settle is discarded at the start of a round, Window is measured.
 	Settle, Window time.Duration
 	Hooks
@@ -62,6 +64,15 @@ type Cell struct {
 	Prepare func(c *Cell, block int) error
 	// Keep enters a round into the result.
 	Keep func(Round) error
+}
+
+// Serve is a cell of servers: how many, each in the group of its role (Server), and what
+// they are asked for. They live on from round to round, also while other cells are run.
+type Serve struct {
+	Servers int
+	Tenant  load.TenantConfig // of each
+	// Load is filled in, but for what is asked for and how much of it.
+	Load load.Config
 }
 
 // Hooks are what happens in a round besides its load. Each may be nil.

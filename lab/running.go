@@ -113,7 +113,7 @@ func (r *Running) Load(ctx context.Context, x Extra) (*Process, error) {
 		return nil, errors.Join(err, nothing.Close())
 	}
 	p := r.add(c, nothing, func(context.Context) error { return c.send(start{monotonic() + lead.Nanoseconds()}) })
-	addr := r.procs.addr
+	addr := r.procs.addrs[0]
 	return p, r.procs.connect(ctx, c, load.Config{
 		Addr: addr.Addr, Path: load.Times(addr.Path, x.Times), Rate: x.Rate, Seed: x.Seed, Window: x.Length, Grace: grace(x.Length),
 	})

@@ -170,7 +170,7 @@ func BenchmarkResume(b *testing.B) {
 //	go test -run '^$' -bench Reading ./lab
 func BenchmarkReading(b *testing.B) {
 	bed := realBed(b)
-	procs, err := bed.processes(b.Context(), bed.Setup.Tenant)
+	procs, err := bed.processes(b.Context(), bed.setupOf(Cell{}))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
@@ -44,6 +45,9 @@ type Options struct {
 
 	// Roles are those besides tenant and neighbour.
 	Roles []Role
+	// Servers is how many servers there may be at once, each in a group of its own, for
+	// cells that have some (Cell.Serve). All cells have, then: nothing is calibrated.
+	Servers int
 	// Groups asks for control groups, with memory, I/O and pressure counted; without
 	// it the lesser backend will do.
 	Groups bool
@@ -66,9 +70,10 @@ type Testbed struct {
 	journal    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
-	unit       string     // of the neighbour's work
-	procs      *processes // nil while none live
-	probed     time.Time  // last
+	unit       string               // of the neighbour's work
+	procs      *processes           // nil while none live
+	parked     map[setup]*processes // those of other cells, which have nothing to do
+	probed     time.Time            // last
 }
 
 // Open makes this machine ready for what a spec asks for, and enters into h what it
@@ -89,7 +94,7 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 	}
 	b.lock = lock
 	b.Setup.OtherLab = cmp.Or(b.Setup.OtherLab, lock.other)
-	if b.requests, err = openRequestLog(opt.Dir, opt.Finished); err == nil && opt.Finished == nil {
+	if b.requests, err = openRequestLog(opt.Dir, opt.Finished); err == nil && opt.Finished == nil && opt.Servers == 0 {
 		if err = b.calibrate(ctx); err != nil {
 			err = fmt.Errorf("calibrate: %w", err)
 		}
@@ -112,6 +117,9 @@ func (e *NotRestoredError) Unwrap() error { return e.Err }
 // Close ends all children and restores every value.
 func (b *Testbed) Close() error {
 	errs := []error{b.endProcesses()}
+	for _, p := range b.parked {
+		errs = append(errs, p.end())
+	}
 	if b.supervisor != nil {
 		b.supervisor.close()
 	}
@@ -165,7 +173,10 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 		Schema: h.Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m),
 		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String()},
 	}
-	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup}
+	for n := range opt.Servers {
+		opt.Roles = append(opt.Roles, Server(n+1))
+	}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}}
 	if err := b.chooseLoad(m); err != nil {
 		return nil, err
 	}
@@ -242,6 +253,9 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, b.places.shared)
 	if err := s.Neighbour.Validate(); err != nil {
 		return err
+	}
+	if b.opt.Servers > 0 { // what they do is the cells' affair
+		s.Rate, s.CPUPerRequest, s.Tenant = 0, 0, load.TenantConfig{}
 	}
 	available, err := noise.MemAvailable(os.DirFS("/"))
 	if err != nil {
