@@ -149,7 +149,7 @@ func (a *analysis) usage(row *Row, valid []Decoded) {
 			bound++
 		}
 	}
-	row.Saturated, row.Bound = 5*saturated >= len(valid), 5*bound >= len(valid)
+	row.Saturated, row.Bound = stats.Mostly(saturated, len(valid)), stats.Mostly(bound, len(valid))
 	if seconds == 0 || capacity == 0 {
 		return
 	}

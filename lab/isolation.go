@@ -57,36 +57,34 @@ func goOn(ctx context.Context, verb string, opt Options, ready func(*Result) err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	opt.Finished = r.Has
 	return isolate(ctx, r, opt)
 }
 
 // Has says whether the result has a round of a cell in a block.
-func (r *Result) Has(cell string, block int) bool {
-	return slices.ContainsFunc(r.Rounds, func(round Round) bool { return round.Scenario == cell && round.Block == block })
+func (r *Result) Has(cell string, block int) bool { return hasRound(r.Rounds, cell, block) }
+
+func hasRound(rounds []Round, cell string, block int) bool {
+	return slices.ContainsFunc(rounds, func(round Round) bool { return round.Scenario == cell && round.Block == block })
 }
 
-func isolate(ctx context.Context, r *Result, opt Options) (_ *Result, err error) {
+func isolate(ctx context.Context, r *Result, opt Options) (*Result, error) {
 	began := time.Now()
-	bed, err := Open(ctx, &r.Experiment, &r.Header, opt)
-	if err != nil {
-		return nil, err
+	study := Study{
+		Base: &r.Experiment, Header: &r.Header, Result: r, Rounds: &r.Rounds,
+		Cells: func(b *Testbed) ([]Cell, error) { return b.cells(r.Experiment), nil },
+		Ended: func(blocks int) { r.Experiment.Blocks = blocks },
 	}
-	defer func() { err = errors.Join(err, bed.Close()) }()
-	keep := func(round Round) error {
-		r.Rounds = append(r.Rounds, round)
-		return nil
-	}
-	part := Part{Blocks: r.Experiment.Blocks, Cells: bed.cells(r.Experiment, keep)}
-	e := Experiment{Parts: []Part{part}, Seed: r.Experiment.Seed, Result: r, Header: &r.Header}
-	e.Ended = func(blocks int) { r.Experiment.Blocks = blocks }
 	if r.Experiment.For > 0 {
-		e.Ends = began.Add(time.Duration(r.Experiment.For))
+		study.Ends = began.Add(time.Duration(r.Experiment.For))
 	}
 	if r.Experiment.Until > 0 {
-		e.Enough = enough(r)
+		study.Enough = enough(r)
 	}
-	return r, Run(ctx, e, bed, opt)
+	ready, err := study.run(ctx, opt)
+	if !ready {
+		return nil, err
+	}
+	return r, err
 }
 
 // enough says whether the run is decided: an analysis after every block, or every few
@@ -121,11 +119,11 @@ func (a *Analysis) narrow(within float64) bool {
 }
 
 // cells are the scenarios of a spec, each with its lengths and settings.
-func (b *Testbed) cells(spec Spec, keep func(Round) error) []Cell {
+func (b *Testbed) cells(spec Spec) []Cell {
 	var cells []Cell
 	for _, s := range spec.Scenarios {
 		cells = append(cells, Cell{
-			Name: s.Name, Neighbour: s.Neighbour, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window), Keep: keep,
+			Name: s.Name, Neighbour: s.Neighbour, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window),
 			Prepare: func(c *Cell, _ int) (err error) {
 				c.Settings, err = b.settings(s.Isolation)
 				return err

@@ -28,6 +28,9 @@ type Header struct {
 	Skipped  []Skipped `json:"skipped,omitempty"`
 }
 
+// Head is the header itself: whatever embeds one has it.
+func (h *Header) Head() *Header { return h }
+
 // Result is everything that a run of tenant and neighbour measured, as stored in
 // result.json. Reports are pure functions of it. docs/lab.md documents the format.
 type Result struct {

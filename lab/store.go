@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,12 +60,9 @@ func ReadFile(path string) (*Result, error) {
 // Load reads a stored result of a schema into r. A folder stands for the result file
 // in it.
 func Load(path, schema string, r any) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, ResultFile)
-	}
-	text, err := os.ReadFile(path)
+	text, err := ReadStored(path)
 	if err != nil {
-		return fmt.Errorf("read result: %w", err)
+		return err
 	}
 	if err := Decode(text, schema, r); err != nil {
 		return fmt.Errorf("read result %s: %w", path, err)
@@ -71,16 +70,45 @@ func Load(path, schema string, r any) error {
 	return nil
 }
 
-// Decode reads a result of a schema from its JSON text into r.
-func Decode(text []byte, schema string, r any) error {
+// ReadStored reads the JSON text of a stored result, which may be compressed by gzip. A
+// folder stands for the result file in it.
+func ReadStored(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, ResultFile)
+	}
+	text, err := os.ReadFile(path)
+	if err == nil && bytes.HasPrefix(text, []byte{0x1f, 0x8b}) { // RFC 1952
+		var r *gzip.Reader
+		if r, err = gzip.NewReader(bytes.NewReader(text)); err == nil {
+			text, err = io.ReadAll(io.LimitReader(r, maxStored))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read result: %w", err)
+	}
+	return text, nil
+}
+
+// maxStored bounds what a compressed result may come to: a month of rounds is less.
+const maxStored = 4 << 30
+
+// SchemaOf is the schema that a stored result names.
+func SchemaOf(text []byte) (string, error) {
 	var h struct {
 		Schema string `json:"schema"`
 	}
-	if err := json.Unmarshal(text, &h); err != nil {
+	err := json.Unmarshal(text, &h)
+	return h.Schema, err
+}
+
+// Decode reads a result of a schema from its JSON text into r.
+func Decode(text []byte, schema string, r any) error {
+	has, err := SchemaOf(text)
+	if err != nil {
 		return err
 	}
-	if h.Schema != schema {
-		return fmt.Errorf("schema %q: this program reads %q", h.Schema, schema)
+	if has != schema {
+		return fmt.Errorf("schema %q: this program reads %q", has, schema)
 	}
 	return json.Unmarshal(text, r)
 }

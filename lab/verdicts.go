@@ -60,10 +60,10 @@ func (m *Measured) sampled(calm bool) samples {
 	return s
 }
 
-// enough says whether there is something left without the requests that were disturbed: of most rounds of the tenant
-// alone, and of some of all others.
-func (s samples) enough(of samples) bool {
-	for _, scenario := range alone() {
+// enough says whether there is something left of the references without the requests that were disturbed: of most
+// rounds of each.
+func (s samples) enough(of samples, references []string) bool {
+	for _, scenario := range references {
 		if 2*len(s.rounds[scenario]) < len(of.rounds[scenario]) || len(s.rounds[scenario]) == 0 {
 			return false
 		}
@@ -180,6 +180,7 @@ func (a *analysis) compare() {
 				continue
 			}
 			j := p.Judge(len(family) * len(quantities()))
+			j.Temper(a.bound(c.scenario), a.bound(c.against), c.against)
 			f := Figure{
 				Quantity: quantity, Interval: j.Interval, P: j.P, Verdict: j.Verdict, Why: j.Why, MoreBlocks: j.MoreBlocks, Sees: j.Sees,
 				Pooled: a.figures.pooled(c.scenario, c.references, quantity),
@@ -188,7 +189,9 @@ func (a *analysis) compare() {
 				all := a.all.paired(c.scenario, c.references, quantity).Interval(j.Confidence)
 				f.All = &all
 			}
-			a.temper(&f, c)
+			if f.Verdict == stats.Equivalent && f.Hides() {
+				f.Verdict, f.Why, f.MoreBlocks = stats.Inconclusive, "as good in most blocks, but much worse in some", 0
+			}
 			out.Figures = append(out.Figures, f)
 		}
 		if len(out.Figures) > 0 {
@@ -208,23 +211,10 @@ func (f Figure) Hides() bool {
 	return f.Pooled > hidden*f.Estimate && f.Pooled > f.High
 }
 
-// temper takes back verdicts that figures do not support: a lower bound supports only what a larger value would, too,
-// and nobody is as good who is rarely but badly worse.
-func (a *analysis) temper(f *Figure, c comparison) {
-	bound := func(scenario string) bool { row, ok := a.find(scenario); return ok && row.LowerBound() }
-	undecided := func(why string) { f.Verdict, f.Why, f.MoreBlocks = stats.Inconclusive, why, 0 }
-	own, other := bound(c.scenario), bound(c.against)
-	switch {
-	case f.Verdict == stats.Inconclusive:
-	case own && other:
-		undecided("both are lower bounds")
-	case own && f.Verdict != stats.Worse:
-		undecided("its figures are lower bounds: requests failed, were unfinished, or queued without end")
-	case other && f.Verdict != stats.Better:
-		undecided("the figures of " + c.against + " are lower bounds: requests failed, were unfinished, or queued without end")
-	case f.Verdict == stats.Equivalent && f.Hides():
-		undecided("as good in most blocks, but much worse in some")
-	}
+// bound says whether the response times of a scenario are lower bounds.
+func (a *analysis) bound(scenario string) bool {
+	row, ok := a.find(scenario)
+	return ok && row.LowerBound()
 }
 
 // judge gives each row its verdicts, from the comparisons.

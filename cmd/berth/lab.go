@@ -59,7 +59,7 @@ func labCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.AddCommand(labReportCommand(), labCompareCommand(), labTabulateCommand(), labGuardCommand())
+	cmd.AddCommand(labReportCommand(), labCompareCommand(), labTabulateCommand(), labGuardCommand(), labListCommand(), labShowCommand(), labRunCommand())
 	return cmd
 }
 
@@ -279,7 +279,7 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	}
 	m.Path = dir
 	a := m.Analyse()
-	return errors.Join(f.present(cmd, report.Isolation(m, a), report.NewDocument(result, a), dir, result.Complete), err)
+	return errors.Join(f.present(cmd, report.Isolation(m, a), dir, result.Complete), err)
 }
 
 func previewLab(cmd *cobra.Command, e lab.Spec, opt lab.Options) error {

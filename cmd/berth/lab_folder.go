@@ -82,7 +82,7 @@ func (f *labFolder) run(cmd *cobra.Command, name string, measure func(context.Co
 
 // present prints a result, writes its page, and says where it is stored. dir is "" for
 // a result that was read.
-func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, document any, dir string, complete bool) error {
+func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, dir string, complete bool) error {
 	w := cmd.OutOrStdout()
 	if f.page != "" {
 		if err := writePage(f.page, s); err != nil {
@@ -90,12 +90,15 @@ func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, document any, d
 		}
 	}
 	if isJSON(cmd) {
-		return report.JSON(w, document)
+		return report.JSON(w, s.Document)
 	}
 	if err := report.Text(w, s, textOptions(w)); err != nil || dir == "" {
 		return err
 	}
-	fmt.Fprintf(w, "\nresult:   %s\nrequests: %s\n", filepath.Join(dir, lab.ResultFile), filepath.Join(dir, lab.RequestsFile))
+	fmt.Fprintf(w, "\nresult:   %s\n", filepath.Join(dir, lab.ResultFile))
+	if requests := filepath.Join(dir, lab.RequestsFile); exists(requests) {
+		fmt.Fprintf(w, "requests: %s\n", requests)
+	}
 	if !complete {
 		fmt.Fprintf(w, "go on:    %s --resume %s\n", cmd.CommandPath(), dir)
 	} else if cmd.Flags().Lookup("continue") != nil {

@@ -136,7 +136,7 @@ func (f *labGuardFlags) analyse(cmd *cobra.Command, r *guarded.Result, dir strin
 	if err != nil {
 		return err
 	}
-	return f.present(cmd, guarded.Sheet(r, a), guarded.NewReport(r, a), dir, r.Complete)
+	return f.present(cmd, guarded.Sheet(r, a), dir, r.Complete)
 }
 
 func skippedFaults(r *guarded.Result) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -8,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/guarded"
+	"berth.dev/berth/lab/catalog"
 	"berth.dev/berth/lab/report"
 )
 
@@ -26,7 +27,7 @@ network is used. RESULT.json may be the folder of a run.`,
   berth lab report result.json -o csv > rounds.csv`,
 		Args: argumentCount(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sheet, document, err := readSheet(args[0], limits)
+			sheet, err := readSheet(args[0], limits)
 			if err != nil {
 				return err
 			}
@@ -38,7 +39,7 @@ network is used. RESULT.json may be the folder of a run.`,
 				return sheet.File(report.RoundsFile, w)
 			}
 			shown := labFolder{page: page}
-			return shown.present(cmd, sheet, document, "", true)
+			return shown.present(cmd, sheet, "", true)
 		},
 	}
 	outputFlag(cmd, "what to print: text, json, html or csv", "html", "csv")
@@ -133,19 +134,22 @@ func argumentCount(n int) cobra.PositionalArgs {
 
 // readSheet reads a stored result of any experiment. Limits, if there are any, take the
 // place of its own.
-func readSheet(path string, limits lab.Limits) (s *report.Sheet, document any, err error) {
-	if r, other := guarded.ReadFile(path); other == nil {
-		a, err := guarded.Analyse(r)
-		if err != nil {
-			return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
-		}
-		return guarded.Sheet(r, a), guarded.NewReport(r, a), nil
-	}
-	m, a, err := readResult(path, limits)
+func readSheet(path string, limits lab.Limits) (*report.Sheet, error) {
+	_, x, err := catalog.Load(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return report.Isolation(m, a), report.NewDocument(m.Result, a), nil
+	if isolation, ok := x.(*catalog.Isolation); ok {
+		m, a, err := measure(&isolation.Result, path, limits)
+		if err != nil {
+			return nil, err
+		}
+		return report.Isolation(m, a), nil
+	}
+	if limits != nil {
+		return nil, exitStatus{exitUsage, errors.New("--slo: only results of berth lab have limits")}
+	}
+	return x.Sheet()
 }
 
 func readResult(path string, limits lab.Limits) (*lab.Measured, *lab.Analysis, error) {
@@ -153,6 +157,10 @@ func readResult(path string, limits lab.Limits) (*lab.Measured, *lab.Analysis, e
 	if err != nil {
 		return nil, nil, err
 	}
+	return measure(r, path, limits)
+}
+
+func measure(r *lab.Result, path string, limits lab.Limits) (*lab.Measured, *lab.Analysis, error) {
 	if limits != nil {
 		r.Experiment.Limits = limits
 	}

@@ -67,6 +67,9 @@ func Rooms() []Room {
 		{Path: "lab/guarded", May: []string{
 			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "watch", "watch/cgroupstat",
 		}},
+		{Path: "lab/catalog", May: []string{
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded",
+		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/policies", "internal/plain", "internal/strictyaml",
 		}, Pure: true},

@@ -87,12 +87,46 @@ func (l Lines) At(field string) int {
 // encoding.TextUnmarshalers, and any, which takes a mapping as map[string]any.
 // All that is wrong is returned, joined, as Errors of file; Lines always.
 func Decode(data []byte, file string, into any) (Lines, error) {
+	return read(data, file, func(d *decoder, root *yaml.Node) {
+		if root != nil {
+			d.decode(root, "", reflect.ValueOf(into).Elem())
+		}
+	})
+}
+
+// DecodeBy reads a mapping one of whose fields says what the others are: choose gets its
+// text, and returns what to read the others over, as Decode does.
+func DecodeBy(data []byte, file, field string, choose func(text string) (into any, err error)) (Lines, error) {
+	return read(data, file, func(d *decoder, root *yaml.Node) {
+		if root == nil || root.Kind != yaml.MappingNode {
+			d.fail(0, field, errors.New("is missing"))
+			return
+		}
+		for i := 0; i+1 < len(root.Content); i += 2 {
+			if key, value := root.Content[i], root.Content[i+1]; key.Value == field {
+				into, err := choose(target(value).Value)
+				if err != nil {
+					d.fail(value.Line, field, err)
+					return
+				}
+				d.lines[field] = key.Line
+				root.Content = slices.Delete(root.Content, i, i+2)
+				d.decode(root, "", reflect.ValueOf(into).Elem())
+				return
+			}
+		}
+		d.fail(0, field, errors.New("is missing"))
+	})
+}
+
+// read parses a document, which is nil if it is empty, and returns what is wrong with it.
+func read(data []byte, file string, decode func(*decoder, *yaml.Node)) (Lines, error) {
 	d := decoder{lines: Lines{}}
 	if root, err := parse(data); err != nil {
 		line, what := lineOf(err)
 		d.fail(line, "", what)
-	} else if root != nil {
-		d.decode(root, "", reflect.ValueOf(into).Elem())
+	} else {
+		decode(&d, root)
 	}
 	slices.SortStableFunc(d.errs, func(a, b *Error) int { return a.Line - b.Line })
 	all := make([]error, len(d.errs))
@@ -175,12 +209,24 @@ func (d *decoder) scalar(n *yaml.Node, field string, into reflect.Value) {
 			return
 		}
 		d.wrong(n, field, "true or false")
-	case reflect.Int:
+	case reflect.Int, reflect.Int64:
 		if i, ok := scalarOf(n).(int); ok {
 			into.SetInt(int64(i))
 			return
 		}
 		d.wrong(n, field, "whole number")
+	case reflect.Uint64:
+		switch i := scalarOf(n).(type) {
+		case int:
+			if i >= 0 {
+				into.SetUint(uint64(i))
+				return
+			}
+		case uint64:
+			into.SetUint(i)
+			return
+		}
+		d.wrong(n, field, "whole number that is not negative")
 	case reflect.Float64:
 		switch f := scalarOf(n).(type) {
 		case int:

@@ -155,3 +155,37 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// One field says what the others are.
+func TestDecodeBy(t *testing.T) {
+	t.Parallel()
+	type sized struct {
+		Bytes int64  `json:"bytes"`
+		Seed  uint64 `json:"seed"`
+	}
+	var got sized
+	choose := func(text string) (any, error) {
+		if text != "sized" {
+			return nil, fmt.Errorf("%q is not known%s", text, Nearest(text, []string{"sized"}))
+		}
+		return &got, nil
+	}
+	lines, err := DecodeBy([]byte("bytes: -3\nkind: sized\nseed: 18446744073709551615\n"), "f", "kind", choose)
+	if err != nil || got != (sized{-3, 1<<64 - 1}) || lines.At("kind") != 2 {
+		t.Errorf("%+v, %v, %v", got, lines, err)
+	}
+	for text, want := range map[string]string{
+		"":                         "f: kind: is missing",
+		"bytes: 3":                 "f: kind: is missing",
+		"[kind]":                   "f: kind: is missing",
+		"a: 1\nkind: size":         `f:2: kind: "size" is not known; did you mean "sized"?`,
+		"kind: sized\nbyte: 3":     `f:2: byte: unknown field; did you mean "bytes"?`,
+		"kind: sized\nseed: -3":    `f:2: seed: "-3" is no whole number that is not negative`,
+		"kind: sized\nbytes: 3.5":  `f:2: bytes: "3.5" is no whole number`,
+		"kind: sized\nkind: sized": `f:2: kind: unknown field; there are: bytes, seed`,
+	} {
+		if _, err := DecodeBy([]byte(text), "f", "kind", choose); err == nil || err.Error() != want {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+	}
+}

@@ -70,6 +70,20 @@ func Short() Spec {
 	return e
 }
 
+// Length is about how long the run takes: what it waits for, and a second around each round.
+func (e Spec) Length() time.Duration {
+	const around, before = time.Second, 6 * time.Second
+	length := before
+	for _, name := range e.Faults {
+		last := e.Last
+		if name == Quiet && e.Quiet > 0 {
+			last = e.Quiet
+		}
+		length += time.Duration(e.Runs) * (time.Duration(e.Learn+last) + time.Second/2 + after + around)
+	}
+	return length + time.Duration(e.Blocks*len(scenarios()))*(time.Duration(e.Learn+e.Steady)+settled+around)
+}
+
 // Validate says what is wrong, naming the field.
 func (e Spec) Validate() error {
 	in := func(d lab.Duration, least, most time.Duration) bool {

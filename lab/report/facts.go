@@ -25,14 +25,35 @@ func title(r *lab.Result) string {
 
 // facts say what ran, on what, and how far the figures can be trusted.
 func facts(s *Sheet, r *lab.Result, a *lab.Analysis) {
-	s.Fact("machine", machineLine(r.Host))
-	s.Fact("kernel", kernelLine(r.Host))
-	s.Fact("backend", orUnknown(r.Setup.Backend))
+	s.host(&r.Header)
 	s.Fact("tenant", tenantLine(r))
 	s.Fact("neighbour", neighbourLine(r))
 	s.Fact("rounds", roundsLine(r))
 	s.Fact("alone again", floorLine(a))
 	s.Fact("generator", generatorLine(r, a))
+}
+
+// NewSheet is one of any experiment: what the header of its result says.
+func NewSheet(title string, h *lab.Header) *Sheet {
+	s := &Sheet{Title: title, When: h.Started, By: programLine(h.Program)}
+	if !h.Complete {
+		s.Warn("warning", "the run did not finish: what follows is about what was measured by then")
+	}
+	if n := len(h.Resumed); n > 0 {
+		s.Warn("warning", fmt.Sprintf("the run was interrupted, and went on %s later", plain.Count(n, "time")))
+	}
+	if h.Setup.OtherLab != "" {
+		s.Warn("warning", h.Setup.OtherLab)
+	}
+	s.host(h)
+	return s
+}
+
+// host says what it ran on.
+func (s *Sheet) host(h *lab.Header) {
+	s.Fact("machine", machineLine(h.Host))
+	s.Fact("kernel", kernelLine(h.Host))
+	s.Fact("backend", orUnknown(h.Setup.Backend))
 }
 
 // orUnknown is what was stored, or the word for nothing.

@@ -15,7 +15,7 @@ import (
 // Isolation is the sheet of a comparison of scenarios: what to know and to do, the table
 // (one row per scenario), its footnotes, and what it means.
 func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
-	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Answer: a.Answer}
+	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Answer: a.Answer, Document: NewDocument(m.Result, a)}
 	facts(s, m.Result, a)
 	for _, text := range append(alarms(m.Result), a.Warnings...) {
 		s.Warn("warning", text)

@@ -57,6 +57,7 @@ type Panel struct {
 	// Margin has the labels of series stand in the right margin, not beside their ends.
 	Margin bool
 	Series []Series
+	Fields []Field
 }
 
 // Series is points that belong together.
@@ -263,6 +264,9 @@ func (d *plotting) panel(panel *Panel, f frame) {
 		for _, t := range d.ticks(d.X, f.x, f.right-f.left) {
 			d.line("grid", point{f.x.at(t.At), f.top}, point{f.x.at(t.At), f.bottom})
 		}
+	}
+	for _, field := range panel.Fields {
+		d.field(field, f)
 	}
 	for i := range panel.Series {
 		d.series(&panel.Series[i], f, panel.Y.Rows)

@@ -19,6 +19,8 @@ type Sheet struct {
 	// Page returns what only the page has, as it takes time to compute; it may be nil.
 	Page  func() Page
 	Files []File
+	// Document is the report for programs: what is printed as JSON.
+	Document any
 }
 
 // Fact is a name and its value.

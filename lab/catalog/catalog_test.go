@@ -1,0 +1,136 @@
+package catalog
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/machine/sysfs"
+)
+
+// The files that come with the kinds say what the defaults are.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	m, err := sysfs.Live("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, k := range Kinds() {
+		text, err := k.File()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		of, x, err := Parse(text, k.Name+".yaml")
+		if err != nil {
+			t.Errorf("%s: %v", k.Name, err)
+			continue
+		}
+		if of.Name != k.Name || seen[k.Schema] || k.Question == "" {
+			t.Errorf("%s: file of %s, schema %s", k.Name, of.Name, k.Schema)
+		}
+		seen[k.Schema] = true
+		fresh := k.New()
+		if diff := cmp.Diff(asJSON(t, fresh.Spec()), asJSON(t, x.Spec())); diff != "" {
+			t.Errorf("%s.yaml is not the default (-default +file):\n%s", k.Name, diff)
+		}
+		if err := fresh.Validate(); err != nil {
+			t.Errorf("%s: %v", k.Name, err)
+		}
+		if fresh.Head().Schema != k.Schema || fresh.Head().Complete || fresh.Length(m) <= 0 {
+			t.Errorf("%s: head %+v, length %s", k.Name, fresh.Head(), fresh.Length(m))
+		}
+		if comments := strings.Count(string(text), "#"); comments < 8 {
+			t.Errorf("%s.yaml has %d comments", k.Name, comments)
+		}
+	}
+	if shipped, err := files.ReadDir("."); err != nil || len(shipped) != len(seen) {
+		t.Errorf("%d files for %d kinds, %v", len(shipped), len(seen), err)
+	}
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                   "f: kind: is missing",
+		"kind: isolatio":                     `f:1: kind: no experiment "isolatio"; did you mean "isolation"?`,
+		"kind: isolation\nblocs: 3":          `f:2: blocs: unknown field; did you mean "blocks"?`,
+		"kind: isolation\ntenant: {size: 3}": `f:2: tenant.size: unknown field; there are: service, serviceTime, workingSetBytes, demand`,
+		"kind: isolation\nwindow: 3":         `f:2: window: duration "3"`,
+		"\nkind: isolation\nblocks: -3":      "f:2: experiment: rounds: -3: want 1 to 10000",
+	} {
+		if _, _, err := Parse([]byte(text), "f"); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	t.Parallel()
+	x := newIsolation().(*Isolation)
+	for field, value := range map[string]string{"blocks": "3", "tenant.demand": "0.3", "slo": "[{p: 99, most: 20ms}]", "neighbour.l2Bytes": "5"} {
+		if err := Set(x, field, value); err != nil {
+			t.Errorf("%s=%s: %v", field, value, err)
+		}
+	}
+	if e := x.Experiment; e.Blocks != 3 || e.Tenant.Demand != 0.3 || e.Tenant.Service != "article" || len(e.Limits) != 1 || e.Neighbour.L2Bytes != 5 {
+		t.Errorf("%+v", e)
+	}
+	for set, want := range map[string]string{
+		"tenant.demnd=3": `tenant.demnd: unknown field; did you mean "demand"?`, "blocks=x": `blocks: "x" is no whole number`, "blocks=[": `blocks: "[" is no value`,
+	} {
+		field, value, _ := strings.Cut(set, "=")
+		if err := Set(x, field, value); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", set, err, want)
+		}
+	}
+}
+
+// A stored result says by its schema which kind it is.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, k := range Kinds() {
+		x := k.New()
+		x.Head().Setup.CPUs = "0-1"
+		if err := lab.WriteFile(filepath.Join(dir, lab.ResultFile), x); err != nil {
+			t.Fatal(err)
+		}
+		of, back, err := Load(dir)
+		if err != nil || of.Name != k.Name {
+			t.Errorf("%s: read as %q, %v", k.Name, of.Name, err)
+			continue
+		}
+		if diff := cmp.Diff(asJSON(t, x), asJSON(t, back)); diff != "" {
+			t.Errorf("%s (-stored +read):\n%s", k.Name, diff)
+		}
+		if s, err := back.Sheet(); err != nil || s.Document == nil || s.Title == "" {
+			t.Errorf("%s: sheet of a run without rounds: %+v, %v", k.Name, s, err)
+		}
+	}
+	path := filepath.Join(dir, "other.json")
+	if err := os.WriteFile(path, []byte(`{"schema": "berth.dev/lab-nothing/v1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Load(path); err == nil || !strings.Contains(err.Error(), `"berth.dev/lab-nothing/v1"`) {
+		t.Errorf("of no kind: %v", err)
+	}
+	if _, _, err := Load(filepath.Join(dir, "absent")); err == nil {
+		t.Error("read what is not there")
+	}
+}

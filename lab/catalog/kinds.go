@@ -1,0 +1,106 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/guarded"
+	"berth.dev/berth/lab/report"
+	"berth.dev/berth/machine"
+)
+
+// Kinds are those that there are, in the order in which they are listed.
+func Kinds() []Kind {
+	return []Kind{
+		{
+			Name: "isolation", Question: "what does a noisy neighbour cost, and what does each isolation strategy buy?",
+			Schema: lab.Schema, New: newIsolation, Verb: "berth lab",
+		},
+		{
+			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",
+			Schema: guarded.Schema, New: newGuard, Verb: "berth lab guard",
+		},
+	}
+}
+
+// Isolation is what berth lab runs.
+type Isolation struct{ lab.Result }
+
+func newIsolation() Experiment {
+	x := &Isolation{lab.Result{Header: lab.Header{Schema: lab.Schema}, Experiment: lab.IsolationSpec(), Rounds: []lab.Round{}}}
+	if err := x.Experiment.Use("quick"); err != nil {
+		panic(err) // it is there
+	}
+	return x
+}
+
+// Spec is that of the result.
+func (x *Isolation) Spec() any { return &x.Experiment }
+
+// Validate says what is wrong with the spec.
+func (x *Isolation) Validate() error { return x.Experiment.Validate() }
+
+// Length is that of the spec.
+func (x *Isolation) Length(*machine.Machine) time.Duration { return x.Experiment.Length() }
+
+// Run runs it, or goes on with it.
+func (x *Isolation) Run(ctx context.Context, opt lab.Options) error {
+	run := func() (*lab.Result, error) { return lab.Isolate(ctx, x.Experiment, opt) }
+	if !x.Started.IsZero() {
+		run = func() (*lab.Result, error) { return lab.ResumeIsolate(ctx, opt) }
+	}
+	r, err := run()
+	if r != nil {
+		x.Result = *r
+	}
+	return err
+}
+
+// Sheet is that of berth lab.
+func (x *Isolation) Sheet() (*report.Sheet, error) {
+	m, err := lab.Measure(&x.Result)
+	if err != nil {
+		return nil, err
+	}
+	return report.Isolation(m, m.Analyse()), nil
+}
+
+// Guard is what berth lab guard runs.
+type Guard struct{ guarded.Result }
+
+func newGuard() Experiment {
+	return &Guard{guarded.Result{Header: lab.Header{Schema: guarded.Schema}, Experiment: guarded.Default()}}
+}
+
+// Spec is that of the result.
+func (x *Guard) Spec() any { return &x.Experiment }
+
+// Validate says what is wrong with the spec.
+func (x *Guard) Validate() error { return x.Experiment.Validate() }
+
+// Length is that of the spec.
+func (x *Guard) Length(*machine.Machine) time.Duration { return x.Experiment.Length() }
+
+// Run runs it, or goes on with it.
+func (x *Guard) Run(ctx context.Context, opt lab.Options) error {
+	run := func() (*guarded.Result, error) { return guarded.Run(ctx, x.Experiment, opt) }
+	if !x.Started.IsZero() {
+		run = func() (*guarded.Result, error) { return guarded.Resume(ctx, opt) }
+	}
+	r, err := run()
+	if r != nil {
+		x.Result = *r
+	}
+	return err
+}
+
+// Sheet is that of berth lab guard.
+func (x *Guard) Sheet() (*report.Sheet, error) {
+	a, err := guarded.Analyse(&x.Result)
+	if err != nil {
+		return nil, fmt.Errorf("analyse: %w", err)
+	}
+	return guarded.Sheet(&x.Result, a), nil
+}

@@ -1,0 +1,52 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Field is one field of a matrix: between whole numbers of both axes.
+type Field struct {
+	Row, Column int
+	Text        string // in it
+	Tip         string
+	// Shade is how dark it is, 0 to 1; Mood its colour.
+	Shade float64
+	Mood  Mood
+}
+
+// HeatMap is a plot of a matrix: rows and columns by name, a field where there is one. The
+// rows are of what y says, the columns of x.
+func HeatMap(id, heading, caption, y, x string, rows, columns []string, fields []Field) Plot {
+	p := Plot{ID: id, Heading: heading, Caption: caption, X: Axis{Label: x, Max: float64(len(columns)), Ticks: []Tick{}}}
+	panel := Panel{Height: 34 * float64(len(rows)), Y: Axis{Label: y, Rows: true, Min: -.5, Max: float64(len(rows)) - .5}, Fields: fields}
+	for i, name := range columns {
+		p.X.Ticks = append(p.X.Ticks, Tick{At: float64(i) + .5, Text: name})
+	}
+	for i, name := range rows {
+		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: float64(i), Text: name})
+	}
+	p.Panels = []Panel{panel}
+	var cells [][]string
+	for i, name := range rows {
+		line := append([]string{name}, make([]string, len(columns))...)
+		for _, f := range fields {
+			if f.Row == i {
+				line[f.Column+1] = f.Text
+			}
+		}
+		cells = append(cells, line)
+	}
+	p.Numbers = NewTable(append([]string{y}, columns...), cells...)
+	return p
+}
+
+// field draws one: its colour, and its text where that has room.
+func (d *plotting) field(q Field, f frame) {
+	a, b := point{f.x.at(float64(q.Column)), f.y.at(float64(q.Row) - .5)}, point{f.x.at(float64(q.Column + 1)), f.y.at(float64(q.Row) + .5)}
+	class := fmt.Sprintf(`heat %s" fill-opacity="%s`, q.Mood.Class(), strconv.FormatFloat(0.08+0.6*min(max(q.Shade, 0), 1), 'f', 2, 64))
+	d.rect(class, a, b, q.Tip)
+	if textWidth(q.Text) <= b.x-a.x {
+		d.text("field", middle, point{(a.x + b.x) / 2, (a.y+b.y)/2 + 4}, q.Text)
+	}
+}

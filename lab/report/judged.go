@@ -1,0 +1,189 @@
+package report
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+)
+
+// Judged is cells compared with one: what any experiment can show whose cells differ in
+// what their rounds came to.
+type Judged struct {
+	// Head is what the cells are: "scenario", "limit". Reference is what the others are
+	// compared with: the Against of the comparisons, and the cell of that name.
+	Head, Reference string
+	Cells           []JudgedCell
+	Figures         []stats.Figure
+	// Samples have what each figure typically is, Compared how it compares.
+	Samples  []stats.Sample
+	Compared []stats.Compared
+	Skipped  []lab.Skipped
+}
+
+// JudgedCell is one row.
+type JudgedCell struct{ Name, Means string }
+
+// Table has a row for each cell: each figure, and its ratio to the reference with its
+// interval, coloured by the verdict. Figures that no cell has are left out.
+func (j Judged) Table() *Table {
+	t := &Table{Spans: map[int]string{}, Legend: "Figures are those of the typical round, ratios (×) those of the typical block to " + j.Reference +
+		", with the 95 % interval; ~ not decided. Differences of shares are in points."}
+	names := Column{Head: j.Head, Left: true}
+	n := Column{Head: "rounds"}
+	var notes []string
+	for i, c := range j.Cells {
+		names.Cells = append(names.Cells, Cell{Text: shownName(c.Name), Below: c.Means, Look: Look(i%Looks + 1)})
+		rounds := 0
+		for _, s := range j.Samples {
+			if s.Cell == c.Name {
+				rounds++
+			}
+		}
+		n.Add(strconv.Itoa(rounds))
+		if at := slices.IndexFunc(j.Skipped, func(s lab.Skipped) bool { return s.Scenario == c.Name }); at >= 0 {
+			t.Spans[i] = skippedText(j.Skipped[at])
+		} else if rounds == 0 {
+			t.Spans[i] = "not run"
+		}
+		if k := boundRounds(j.Samples, c.Name); stats.Mostly(k, rounds) {
+			notes = append(notes, c.Name+": response times are lower bounds, as requests failed, were unfinished, or queued without end in "+plain.Count(k, "round"))
+		}
+	}
+	t.Columns = []Column{names}
+	for _, f := range j.Figures {
+		value, ratio := j.columns(f)
+		if value.Cells == nil {
+			continue
+		}
+		t.Columns = append(t.Columns, value)
+		if slices.ContainsFunc(ratio.Cells, func(c Cell) bool { return c.Text != absent }) {
+			t.Columns = append(t.Columns, ratio.split())
+		}
+	}
+	t.Columns, t.Notes = append(t.Columns, n), notes
+	return t
+}
+
+func boundRounds(samples []stats.Sample, cell string) (n int) {
+	for _, s := range samples {
+		if s.Cell == cell && s.Bound {
+			n++
+		}
+	}
+	return n
+}
+
+// columns are those of a figure: what it is, and its ratio. Without a value there are none.
+func (j Judged) columns(f stats.Figure) (value, ratio Column) {
+	typical := map[string]float64{}
+	least, most := math.Inf(1), 0.0
+	for _, c := range j.Cells {
+		if v, ok := stats.Typical(j.Samples, c.Name, f.Name); ok {
+			typical[c.Name] = v
+			least, most = min(least, v), max(most, v)
+		}
+	}
+	if len(typical) == 0 {
+		return value, ratio
+	}
+	value, ratio = Column{Head: f.Name, Unit: f.Unit}, Column{Head: "×"}
+	write := digits3
+	switch {
+	case f.Unit == stats.Microseconds:
+		u := unitFor(least)
+		value.Unit, write = u.name, u.in
+	case f.Unit == "s":
+		u := unitFor(least * 1e6)
+		value.Unit, write = u.name, func(v float64) string { return u.in(v * 1e6) }
+	case f.Share:
+		value.Unit, write, ratio.Head = "%", percent, "±"
+	case most >= 1e6:
+		value.Unit, write = "M"+f.Unit, func(v float64) string { return digits3(v / 1e6) }
+	}
+	for _, c := range j.Cells {
+		cell := Cell{Text: absent}
+		if v, ok := typical[c.Name]; ok {
+			cell.Text = atLeast(f.Unit == stats.Microseconds && j.bound(c.Name)) + write(v)
+		}
+		value.Cells = append(value.Cells, cell)
+		ratio.Cells = append(ratio.Cells, j.ratio(f, c.Name))
+	}
+	return value, ratio
+}
+
+func (j Judged) bound(cell string) bool {
+	n := 0
+	for _, s := range j.Samples {
+		if s.Cell == cell {
+			n++
+		}
+	}
+	return stats.Mostly(boundRounds(j.Samples, cell), n)
+}
+
+func (j Judged) ratio(f stats.Figure, cell string) Cell {
+	c, ok := stats.Of(j.Compared, cell, j.Reference, f.Name)
+	if !ok {
+		return Cell{Text: absent}
+	}
+	text := times(c.Interval)
+	if f.Share {
+		text, _ = differenceText("slow", c.Interval), ok
+	}
+	if c.Verdict == stats.Inconclusive {
+		text = "~" + text
+	}
+	return Cell{Text: text, Mood: moodOf(c.Verdict)}
+}
+
+// Comparisons are all of them, with what is behind each verdict: folded on a page.
+func (j Judged) Comparisons() Block {
+	var rows [][]string
+	for _, c := range j.Compared {
+		difference := "× " + times(c.Interval)
+		if slices.ContainsFunc(j.Figures, func(f stats.Figure) bool { return f.Share && f.Name == c.Figure }) {
+			difference = differenceText("slow", c.Interval)
+		}
+		more := absent
+		if c.MoreBlocks > 0 {
+			more = "+" + strconv.Itoa(c.MoreBlocks)
+		}
+		rows = append(rows, []string{
+			shownName(c.Cell), shownName(c.Against), c.Figure, difference, c.Verdict.Against(shownName(c.Against)), c.Why,
+			strconv.FormatFloat(c.P, 'g', 2, 64), strconv.Itoa(c.Rounds), more,
+		})
+	}
+	t := NewTable([]string{j.Head, "against", "of", "difference", "verdict", "why", "p-value", "blocks", "more"}, rows...)
+	for _, i := range []int{1, 2, 4, 5} {
+		t.Columns[i].Left = true
+	}
+	t.Legend = "The p-values are corrected for all comparisons; more: blocks that would decide."
+	return Block{Heading: "All comparisons", Table: t, Fold: true}
+}
+
+// Ratios is a plot of the comparisons with the reference by one figure: one row a cell.
+func (j Judged) Ratios(id, heading string, f stats.Figure) Plot {
+	p := Plot{ID: id, Heading: heading, Caption: "The ratio of " + f.Name + " to that of " + j.Reference + " in the typical block, with its 95 % interval.",
+		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: f.Name + " relative to " + j.Reference,
+			Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 %: nobody should care"}, {From: 1, To: 1, Class: "one"}}}}
+	panel := Panel{Y: Axis{Rows: true}}
+	for i, cell := range j.Cells {
+		c, ok := stats.Of(j.Compared, cell.Name, j.Reference, f.Name)
+		if !ok {
+			continue
+		}
+		row := float64(len(panel.Y.Ticks))
+		look := Look(i%Looks + 1)
+		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: row, Text: shownName(cell.Name), Value: "× " + times(c.Interval), Look: look})
+		panel.Series = append(panel.Series, Series{Look: look, Tip: shownName(cell.Name) + ": × " + times(c.Interval) + ", " + c.Verdict.Against(j.Reference),
+			Points: []Point{{X: c.Estimate, XLow: c.Low, XHigh: c.High, Y: row, Low: row, High: row, Radius: 4.5}}})
+	}
+	n := float64(len(panel.Y.Ticks))
+	panel.Height, panel.Y.Min, panel.Y.Max = 34*n, -.5, n-.5
+	p.Panels = []Panel{panel}
+	return p
+}

@@ -1,0 +1,48 @@
+package lab
+
+import "berth.dev/berth/lab/stats"
+
+// Figures of a round of tenant and neighbour, by which cells can be compared.
+var (
+	P50 = stats.Figure{Name: "p50", Unit: stats.Microseconds}
+	P95 = stats.Figure{Name: "p95", Unit: stats.Microseconds}
+	P99 = stats.Figure{Name: p99, Unit: stats.Microseconds}
+	// Throughput is what the tenant answered within the window.
+	Throughput = stats.Figure{Name: "throughput", Unit: "1/s", More: true}
+	// CPUPerRequest is the tenant's CPU time for each request that it answered.
+	CPUPerRequest = stats.Figure{Name: "CPU per request", Unit: "s"}
+	// Work is the neighbour's, in its own unit.
+	Work = stats.Figure{Name: "neighbour's work", Unit: "1/s", More: true}
+)
+
+// Samples are the figures of the rounds that count. The response times are those of
+// undisturbed requests, where the references have enough of them. undisturbed says so.
+func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbed bool) {
+	of := m.sampled(true)
+	undisturbed = of.enough(m.all, references)
+	if !undisturbed {
+		of = m.all
+	}
+	for _, d := range m.Decoded {
+		if d.Excluded != "" {
+			continue
+		}
+		s := stats.Sample{Cell: d.Scenario, Block: d.Block, Figures: map[string]float64{}}
+		s.Bound = stats.Saturated(d.Load.DoneInWindow, d.Load.Offered) || stats.AtLeast(d.Censored, d.Load.Offered, headline)
+		if response, ok := of.rounds[d.Scenario][d.Block]; ok {
+			for _, f := range []stats.Figure{P50, P95, P99} {
+				us, _ := response.Quantile(percentile(f.Name))
+				s.Figures[f.Name] = max(us, 1)
+			}
+		}
+		if d.Seconds > 0 && d.Load.DoneInWindow > 0 {
+			s.Figures[Throughput.Name] = float64(d.Load.DoneInWindow) / d.Seconds
+			s.Figures[CPUPerRequest.Name] = d.Tenant.CPUSeconds / float64(d.Load.DoneInWindow)
+			if d.Neighbour != nil && d.Neighbour.Work > 0 {
+				s.Figures[Work.Name] = d.Neighbour.Work / d.Seconds
+			}
+		}
+		all = append(all, s)
+	}
+	return all, undisturbed
+}

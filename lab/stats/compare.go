@@ -1,0 +1,221 @@
+package stats
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Figure is a quantity that cells are compared by: by its ratio, or, a share, by its difference.
+type Figure struct {
+	Name string `json:"name"`           // "p99"
+	Unit string `json:"unit,omitempty"` // "µs": a response time; "1/s", ...
+	// More of it is better, as of throughput.
+	More bool `json:"more,omitempty"`
+	// Share is of 0 to 1.
+	Share bool `json:"share,omitempty"`
+}
+
+// Microseconds is the unit of response times.
+const Microseconds = "µs"
+
+// Sample is what one round of a cell came to.
+type Sample struct {
+	Cell    string
+	Block   int
+	Figures map[string]float64 // by name; what was not measured is not in it
+	// Bound: the response times are lower bounds, as requests failed or queued without end.
+	Bound bool
+}
+
+// Versus is one comparison: of a cell with one or more references, which are called Against.
+type Versus struct {
+	Cell, Against string
+	References    []string // nil: Against alone
+}
+
+// Compared is one figure of a cell against its references.
+type Compared struct {
+	Cell    string `json:"cell"`
+	Against string `json:"against"`
+	Figure  string `json:"figure"`
+	// Interval is of the ratio of the figures, or of the difference of shares, in the
+	// typical block.
+	Interval
+	// P is the p-value of no difference, corrected for all comparisons of the family.
+	P       float64 `json:"p"`
+	Verdict Verdict `json:"verdict"`
+	Why     string  `json:"why,omitempty"`
+	// MoreBlocks would decide one that is inconclusive, about; 0 if unknown.
+	MoreBlocks int `json:"moreBlocks,omitempty"`
+	// Sees is the smallest change for the worse that is found with 80 % chance; 0 if unknown.
+	Sees float64 `json:"sees,omitempty"`
+}
+
+// Compare judges a family of comparisons by each figure: all that is said of it together is false with a chance of
+// 5 % at most. What has no block with both is left out.
+func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
+	var all []Compared
+	for _, v := range family {
+		if v.References == nil {
+			v.References = []string{v.Against}
+		}
+		for _, f := range figures {
+			blocks := f.blocks(samples, v)
+			p := Ratios(blocks)
+			if f.Share {
+				p = Differences(blocks)
+			}
+			if p.Blocks() == 0 {
+				continue
+			}
+			j := p.Judge(len(family) * len(figures))
+			if f.Unit == Microseconds {
+				j.Temper(bound(samples, v.Cell), slices.ContainsFunc(v.References, func(r string) bool { return bound(samples, r) }), v.Against)
+			}
+			all = append(all, f.compared(v, j))
+		}
+	}
+	return all
+}
+
+// blocks are the figures of the cell and its references, of each block that has both. Of what is better if there is
+// more the inverse is compared.
+func (f Figure) blocks(samples []Sample, v Versus) [][]float64 {
+	rows := map[int][]float64{}
+	add := func(cell string, first bool) {
+		for _, s := range samples {
+			value, ok := s.Figures[f.Name]
+			if s.Cell != cell || !ok {
+				continue
+			}
+			if f.More && !f.Share {
+				value = 1 / value
+			} else if f.More {
+				value = -value
+			}
+			if first || rows[s.Block] != nil {
+				rows[s.Block] = append(rows[s.Block], value)
+			}
+		}
+	}
+	add(v.Cell, true)
+	for _, reference := range v.References {
+		add(reference, false)
+	}
+	var blocks [][]float64
+	for _, s := range samples { // in their order
+		if row := rows[s.Block]; s.Cell == v.Cell && len(row) > 1 {
+			blocks = append(blocks, row)
+		}
+	}
+	return blocks
+}
+
+// compared takes a judgement back to the figure's own direction.
+func (f Figure) compared(v Versus, j Judgement) Compared {
+	c := Compared{v.Cell, v.Against, f.Name, j.Interval, j.P, j.Verdict, j.Why, j.MoreBlocks, j.Sees}
+	switch {
+	case !f.More:
+		return c
+	case f.Share:
+		c.Estimate, c.Low, c.High = -j.Estimate, -j.High, -j.Low
+	default:
+		c.Estimate, c.Low, c.High = 1/j.Estimate, 1/j.High, 1/j.Low
+		if j.Sees > 0 {
+			c.Sees = 1 / j.Sees
+		}
+	}
+	of := Paired{ratio: !f.Share}
+	switch j.Verdict {
+	case Worse:
+		c.Why = of.figure(c.High) + " at most"
+	case Better:
+		c.Why = of.figure(c.Low) + " at least"
+	}
+	return c
+}
+
+// bound says whether a fifth of a cell's rounds, or more, have only lower bounds.
+func bound(samples []Sample, cell string) bool {
+	n, bounds := 0, 0
+	for _, s := range samples {
+		if s.Cell == cell {
+			n++
+			if s.Bound {
+				bounds++
+			}
+		}
+	}
+	return Mostly(bounds, n)
+}
+
+// Mostly says whether so many of n rounds are enough for what they show to be said of all: a fifth.
+func Mostly(k, n int) bool { return k > 0 && 5*k >= n }
+
+// Temper takes back a verdict that lower bounds do not support: own says that the cell's figures are such, other that
+// those of the reference are. A lower bound supports only what a larger value would, too.
+func (j *Judgement) Temper(own, other bool, against string) {
+	const are = " lower bounds: requests failed, were unfinished, or queued without end"
+	why := ""
+	switch {
+	case j.Verdict == Inconclusive || j.Verdict == Invalid:
+	case own && other:
+		why = "both are lower bounds"
+	case own && j.Verdict != Worse:
+		why = "its figures are" + are
+	case other && j.Verdict != Better:
+		why = "the figures of " + against + " are" + are
+	}
+	if why != "" {
+		j.Verdict, j.Why, j.MoreBlocks = Inconclusive, why, 0
+	}
+}
+
+// Typical is the median of a figure over a cell's rounds; ok is false where none has it.
+func Typical(samples []Sample, cell, figure string) (v float64, ok bool) {
+	var values []float64
+	for _, s := range samples {
+		if value, has := s.Figures[figure]; s.Cell == cell && has {
+			values = append(values, value)
+		}
+	}
+	if len(values) == 0 {
+		return 0, false
+	}
+	return Median(values), true
+}
+
+// Of finds the figure of a cell.
+func Of(all []Compared, cell, against, figure string) (Compared, bool) {
+	i := slices.IndexFunc(all, func(c Compared) bool { return c.Cell == cell && c.Against == against && c.Figure == figure })
+	if i < 0 {
+		return Compared{}, false
+	}
+	return all[i], true
+}
+
+// Words is what a ratio comes to: "3.2 times (2.5 to 4.1)", "as good as REFERENCE, within 10 %", "not told from
+// REFERENCE (0.8 to 1.4 times)".
+func (c Compared) Words() string {
+	if math.IsNaN(c.Estimate) || c.Verdict == Invalid {
+		return "not measured"
+	}
+	three := func(v float64) string {
+		if v >= 1000 {
+			return strconv.FormatFloat(v, 'f', 0, 64)
+		}
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	span := fmt.Sprintf("%s to %s", three(c.Low), three(c.High))
+	switch {
+	case c.Verdict == Equivalent:
+		return fmt.Sprintf("as good as %s, within %.0f %%", c.Against, 100*Margin)
+	case c.Verdict == Worse || c.Verdict == Better:
+		return fmt.Sprintf("%s times (%s)", three(c.Estimate), span)
+	case !c.Known():
+		return fmt.Sprintf("not told from %s (%s times, of too few blocks for an interval)", c.Against, three(c.Estimate))
+	}
+	return fmt.Sprintf("not told from %s (%s times)", c.Against, span)
+}

@@ -1,0 +1,72 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// rounds of cells whose latency and throughput are times those of the reference.
+func rounds(seed uint64, blocks int, times map[string]float64) []Sample {
+	r := rand.New(rand.NewPCG(seed, 3))
+	var all []Sample
+	for block := range blocks {
+		level := math.Exp(0.5 * r.NormFloat64()) // of the machine at the time
+		for cell, t := range times {
+			noise := math.Exp(0.05 * r.NormFloat64())
+			all = append(all, Sample{Cell: cell, Block: block, Figures: map[string]float64{"p99": 10 * level * t * noise, "rate": 100 / t / noise / level, "hit": 0.9 - 0.1*t}})
+		}
+	}
+	return all
+}
+
+var figures = []Figure{{Name: "p99", Unit: Microseconds}, {Name: "rate", More: true}, {Name: "hit", Share: true, More: true}}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	all := Compare(rounds(1, 30, map[string]float64{"ref": 1, "again": 1, "bad": 2, "good": 0.5}), figures, []Versus{
+		{Cell: "bad", Against: "ref", References: []string{"ref", "again"}}, {Cell: "good", Against: "ref"}, {Cell: "again", Against: "ref"}, {Cell: "absent", Against: "ref"},
+	})
+	if len(all) != 9 {
+		t.Fatalf("%d comparisons, want 9: %+v", len(all), all)
+	}
+	for _, tc := range []struct {
+		cell, figure string
+		verdict      Verdict
+		estimate     float64
+		words        string
+	}{
+		{"bad", "p99", Worse, 2, " times ("}, {"bad", "rate", Worse, 0.5, "0.5"}, {"bad", "hit", Worse, -0.1, ""},
+		{"good", "p99", Better, 0.5, "0."}, {"good", "rate", Better, 2, " times ("}, {"good", "hit", Better, 0.05, ""},
+		{"again", "p99", Equivalent, 1, "as good as ref, within 10 %"}, {"again", "rate", Equivalent, 1, ""}, {"again", "hit", Equivalent, 0, ""},
+	} {
+		c, ok := Of(all, tc.cell, "ref", tc.figure)
+		if !ok || c.Verdict != tc.verdict || math.Abs(c.Estimate-tc.estimate) > 0.06*max(1, tc.estimate) || c.Low > c.Estimate || c.High < c.Estimate || !strings.Contains(c.Words(), tc.words) && !strings.HasPrefix(tc.words, "0") {
+			t.Errorf("%s %s: %+v, %q; want %s of %g", tc.cell, tc.figure, c, c.Words(), tc.verdict, tc.estimate)
+		}
+	}
+	if v, ok := Typical(rounds(1, 3, map[string]float64{"ref": 1}), "ref", "hit"); !ok || math.Abs(v-0.8) > 1e-9 {
+		t.Errorf("typical %g, %v", v, ok)
+	}
+}
+
+// What queued without end is worse, if its lower bound is; it is never as good or better.
+func TestCompareLowerBounds(t *testing.T) {
+	t.Parallel()
+	samples := rounds(2, 30, map[string]float64{"ref": 1, "bad": 2, "good": 0.5})
+	for i := range samples {
+		samples[i].Bound = samples[i].Cell != "ref" && samples[i].Block%5 == 0
+	}
+	all := Compare(samples, figures, []Versus{{Cell: "bad", Against: "ref"}, {Cell: "good", Against: "ref"}, {Cell: "good", Against: "bad"}, {Cell: "ref", Against: "good"}})
+	for _, tc := range []struct {
+		cell, against, figure string
+		want                  Verdict
+	}{
+		{"bad", "ref", "p99", Worse}, {"good", "ref", "p99", Inconclusive}, {"good", "ref", "rate", Better}, {"good", "bad", "p99", Inconclusive}, {"ref", "good", "p99", Inconclusive},
+	} {
+		if c, _ := Of(all, tc.cell, tc.against, tc.figure); c.Verdict != tc.want {
+			t.Errorf("%s of %s against %s: %s (%s), want %s", tc.figure, tc.cell, tc.against, c.Verdict, c.Why, tc.want)
+		}
+	}
+}
