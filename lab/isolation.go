@@ -57,6 +57,7 @@ func goOn(ctx context.Context, verb string, opt Options, ready func(*Result) err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
+	opt.Finished = r.Has
 	return isolate(ctx, r, opt)
 }
 

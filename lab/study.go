@@ -36,7 +36,7 @@ func (s Study) Run(ctx context.Context, opt Options) error {
 
 // run says, too, whether the testbed was ready.
 func (s Study) run(ctx context.Context, opt Options) (ready bool, err error) {
-	if !s.Header.Started.IsZero() {
+	if opt.Finished == nil && !s.Header.Started.IsZero() {
 		opt.Finished = func(cell string, block int) bool { return hasRound(*s.Rounds, cell, block) }
 	}
 	bed, err := Open(ctx, s.Base, s.Header, opt)
