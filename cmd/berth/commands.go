@@ -20,7 +20,7 @@ func purposes() []purpose {
 		{"Keep neighbours clear of them", "sudo berth guard --sensitive system.slice/nginx.service", []*cobra.Command{
 			guardCommand(), agentCommand(), configCommand(),
 		}},
-		{"Measure what that buys", "berth lab", []*cobra.Command{labCommand(), replayCommand()}},
+		{"Measure what that buys", "berth lab", []*cobra.Command{demoCommand(), labCommand(), replayCommand()}},
 		{"Undo", "sudo berth restore", []*cobra.Command{restoreCommand()}},
 	}
 }

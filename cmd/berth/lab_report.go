@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,8 @@ network is used. RESULT.json may be the folder of a run.`,
 		Example: `  berth lab report results/20260101T120000Z-isolation
   berth lab report result.json --report lab.html
   berth lab report results/20260101T120000Z-isolation --slo p99=20ms
-  berth lab report result.json -o csv > rounds.csv`,
+  berth lab report result.json -o csv > rounds.csv
+  berth lab report result.json.gz -o svg > picture.svg`,
 		Args: argumentCount(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sheet, err := readSheet(args[0], limits)
@@ -35,6 +37,8 @@ network is used. RESULT.json may be the folder of a run.`,
 			switch word(cmd, "output") {
 			case "html":
 				return report.HTML(w, sheet)
+			case "svg":
+				return report.SVG(w, sheet)
 			case "csv":
 				return sheet.File(report.RoundsFile, w)
 			}
@@ -42,7 +46,7 @@ network is used. RESULT.json may be the folder of a run.`,
 			return shown.present(cmd, sheet, "", true)
 		},
 	}
-	outputFlag(cmd, "what to print: text, json, html or csv", "html", "csv")
+	outputFlag(cmd, "what to print: text, json, html, csv, or svg (the first plot)", "html", "csv", "svg")
 	cmd.Flags().StringVar(&page, "report", "", "also write the page to `file`")
 	cmd.Flags().Var(&limits, "slo", "limits of response time, as in p99=20ms, in place of those of the run")
 	return cmd
@@ -140,6 +144,13 @@ func readSheet(path string, limits lab.Limits) (*report.Sheet, error) {
 		return nil, err
 	}
 	if isolation, ok := x.(*catalog.Isolation); ok {
+		if isolation.Experiment.Name == lab.DemoName {
+			m, err := lab.Measure(&isolation.Result)
+			if err != nil {
+				return nil, fmt.Errorf("analyse %s: %w", path, err)
+			}
+			return report.Demo(m, m.Tell()), nil
+		}
 		m, a, err := measure(&isolation.Result, path, limits)
 		if err != nil {
 			return nil, err
@@ -168,7 +179,11 @@ func measure(r *lab.Result, path string, limits lab.Limits) (*lab.Measured, *lab
 	if err != nil {
 		return nil, nil, fmt.Errorf("analyse %s: %w", path, err)
 	}
-	m.Path = strings.TrimSuffix(path, "/"+lab.ResultFile)
+	if folder, ok := strings.CutSuffix(path, "/"+lab.ResultFile); ok {
+		m.Path = folder
+	} else if info, err := os.Stat(path); err == nil && info.IsDir() {
+		m.Path = path
+	}
 	return m, m.Analyse(), nil
 }
 

@@ -56,6 +56,7 @@ func TestSchemas(t *testing.T) {
 		{"result-schema.json", lab.Schema, "A run of berth lab, as stored in result.json", reflect.TypeFor[lab.Result](), []any{result, &lab.Result{}}},
 		{"report-schema.json", report.Schema, "What berth lab -o json and berth lab report -o json print", reflect.TypeFor[report.Document](), []any{json.RawMessage(doc.Bytes())}},
 		{"compare-schema.json", report.ComparisonSchema, "What berth lab compare -o json prints", reflect.TypeFor[report.Comparison](), []any{c}},
+		{"demo-schema.json", report.DemoSchema, "What berth demo -o json prints", reflect.TypeFor[report.DemoDocument](), []any{report.NewDemoDocument(result, m.Tell())}},
 		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {

@@ -223,8 +223,7 @@ const RoundsFile = "rounds.csv"
 // files are what a report has within itself.
 func files(m *lab.Measured, a *lab.Analysis, rounds func() []round) []File {
 	out := []File{
-		{"result.json", "everything that was measured, every second's histograms included; berth lab report and compare read it", "application/json",
-			func(w io.Writer) error { return json.NewEncoder(w).Encode(m.Result) }},
+		resultFile(m),
 		{"experiment.json", "what was asked for, to run it again", "application/json", func(w io.Writer) error { return JSON(w, m.Experiment) }},
 		{RoundsFile, "one line per round and percentile", "text/csv", func(w io.Writer) error { return writeRounds(w, rounds()) }},
 	}
@@ -247,6 +246,12 @@ func files(m *lab.Measured, a *lab.Analysis, rounds func() []round) []File {
 		})
 	}
 	return out
+}
+
+// resultFile is the result itself.
+func resultFile(m *lab.Measured) File {
+	return File{"result.json", "everything that was measured, every second's histograms included; berth lab report and compare read it", "application/json",
+		func(w io.Writer) error { return json.NewEncoder(w).Encode(m.Result) }}
 }
 
 // writeRounds writes one line per round and percentile: response time and its parts in

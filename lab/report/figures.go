@@ -71,10 +71,18 @@ func (c canvas) ratios() Plot {
 	return Plot{
 		ID: "ratios", Heading: "How much slower than alone",
 		Caption: "Each scenario's p99 divided by that of the tenant alone, in the typical block, with its interval. " +
-			"Light is ±10 %, dark is how much the tenant alone differs from itself. An interval that includes 1 but leaves the light band decides nothing.",
+			"The shaded band is ±10 %" + c.floorWords() + ". An interval that includes 1 but leaves the shaded band decides nothing.",
 		X:      Axis{Label: "p99 ÷ p99 alone, in the same blocks", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("")},
 		Panels: []Panel{panel},
 	}
+}
+
+// floorWords says what the dashed frame is, if there is one.
+func (c canvas) floorWords() string {
+	if f := c.analysis.Floor; f == nil || f.Low <= 0 {
+		return ""
+	}
+	return "; the dashed frame is by how much the tenant alone differs from itself"
 }
 
 // ratioWords is "3.41 [2.97, 4.02] worse".
@@ -102,7 +110,7 @@ func tradeRows(a *lab.Analysis) []lab.Row {
 // tradeoff sets what the tenant gets against what the neighbour keeps.
 func (c canvas) tradeoff(rows []lab.Row) Plot {
 	panel := Panel{Height: 340, Y: Axis{Label: "tenant's p99 ÷ its p99 alone", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("as if alone")}}
-	most := 100.0
+	least, most := 100.0, 100.0
 	for _, row := range rows {
 		work, says, name := *row.WorkShare*100, ratioWords(c.analysis, row), row.Scenario
 		bound := ratioBound(c.analysis, row)
@@ -114,14 +122,14 @@ func (c canvas) tradeoff(rows []lab.Row) Plot {
 			Label: label, Tip: fmt.Sprintf("%s: p99 %s, work %s %%", name, says, percent(*row.WorkShare)), Look: c.looks[name],
 			Points: []Point{{X: work, Y: row.Ratio.Estimate, Low: row.Ratio.Low, High: row.Ratio.High, Bound: bound, Radius: 6}},
 		})
-		most = max(most, work)
+		least, most = min(least, work), max(most, work)
 	}
 	return Plot{
 		ID: "tradeoff", Heading: "What protection costs",
 		Caption: "Isolation is a trade. Further down the tenant is better protected; further right the neighbour gets more of its work done. " +
-			"The scenario to choose is the rightmost of those in the band.",
+			"The scenario to choose is the rightmost of those in the shaded band, which is ±10 %" + c.floorWords() + ".",
 		X: Axis{
-			Label: "neighbour's work, % of what it does unisolated →", Max: most * 1.06, Grid: true,
+			Label: "neighbour's work, % of what it does unisolated →", Min: max(0, 10*math.Floor(least/10)-10), Max: most * 1.06, Grid: true,
 			Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) },
 		},
 		Panels: []Panel{panel},

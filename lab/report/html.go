@@ -3,10 +3,12 @@ package report
 import (
 	"bytes"
 	_ "embed" // the page's template and style sheet
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
 	"net/url"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,11 +45,13 @@ func HTML(w io.Writer, s *Sheet) error {
 	page := struct {
 		*Sheet
 		Page
+		Lead  []Plot // the first one, if there is any
 		Links []link
 	}{Sheet: s}
 	if s.Page != nil {
 		page.Page = s.Page()
 	}
+	page.Lead, page.Plots = page.Plots[:min(1, len(page.Plots))], page.Plots[min(1, len(page.Plots)):]
 	for _, f := range s.Files {
 		var content bytes.Buffer
 		if err := f.Write(&content); err != nil {
@@ -61,7 +65,7 @@ func HTML(w io.Writer, s *Sheet) error {
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) },
 		"wide":  func(p Plot) template.HTML { return p.draw(wide) }, "narrow": func(p Plot) template.HTML { return p.draw(narrow) },
-		"swatch": swatch, "sentence": sentence, "alone": func(t *Table) Table { return t.alone() },
+		"swatch": swatch, "sentence": sentence, "spoken": spoken, "alone": func(t *Table) Table { return t.alone() },
 	}).Parse(pageTemplate)
 	if err == nil {
 		err = t.Execute(w, page)
@@ -71,6 +75,36 @@ func HTML(w io.Writer, s *Sheet) error {
 	}
 	return nil
 }
+
+// SVG writes the first plot of a sheet as a picture that stands alone, with the styles and
+// colours that it has on a page.
+func SVG(w io.Writer, s *Sheet) error {
+	var plots []Plot
+	if s.Page != nil {
+		plots = s.Page().Plots
+	}
+	if len(plots) == 0 {
+		return errors.New("write picture: the result has nothing to draw")
+	}
+	var style strings.Builder
+	colours, _, _ := strings.Cut(pageStyle, "* {")
+	style.WriteString(colours)
+	for line := range strings.Lines(pageStyle) {
+		if plotStyle.MatchString(line) {
+			style.WriteString(line)
+		}
+	}
+	drawn := string(plots[0].draw(wide))
+	at := strings.Index(drawn, ">") + 1
+	_, err := fmt.Fprintf(w, "%s\n<style>\n%s</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--bg)\"/>\n%s\n", drawn[:at], style.String(), drawn[at:])
+	if err != nil {
+		return fmt.Errorf("write picture: %w", err)
+	}
+	return nil
+}
+
+// plotStyle are the lines of the style sheet that are about plots.
+var plotStyle = regexp.MustCompile(`^\.(plot|mark|s[0-9])\b`)
 
 // link is a file as the page shows it.
 type link struct {
@@ -85,7 +119,7 @@ func (t Table) Rows() []tableRow {
 	for n := range rows {
 		rows[n] = tableRow{Chosen: n+1 == t.Chosen, Head: t.Columns[0].Cells[n], Span: t.Spans[n], Left: len(t.Columns) - 1}
 		for _, c := range t.Columns[1:] {
-			rows[n].Cells = append(rows[n].Cells, pageCell{c.Cells[n], c.Left})
+			rows[n].Cells = append(rows[n].Cells, pageCell{c.Cells[n], c.Class()})
 		}
 	}
 	return rows
@@ -102,7 +136,19 @@ type tableRow struct {
 
 type pageCell struct {
 	Cell
-	Left bool
+	Column string // its class
+}
+
+// Class is the column's in the style sheet.
+func (c Column) Class() string {
+	var classes []string
+	if c.Left {
+		classes = append(classes, "l")
+	}
+	if c.Roomy {
+		classes = append(classes, "roomy")
+	}
+	return strings.Join(classes, " ")
 }
 
 // Class is the mood's in the style sheet.
@@ -116,6 +162,20 @@ func swatch(l Look) template.HTML {
 		return ""
 	}
 	return template.HTML(`<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true"><path class="mark ` + l.class() + `" d="` + l.marker(point{7, 7}, 4.5) + `"/></svg>`)
+}
+
+// command is one of berth within a sentence.
+var command = regexp.MustCompile(`\bberth [a-z]+(?: (?:--?[a-z-]*|[A-Z0-9./][^\s,;()]*|\d[^\s,;()]*|[^\s,;()]*/[^\s,;()]*))+`)
+
+// spoken is a sentence, with the commands in it told apart.
+func spoken(s string) template.HTML {
+	var b strings.Builder
+	at := 0
+	for _, m := range command.FindAllStringIndex(s, -1) {
+		b.WriteString(template.HTMLEscapeString(s[at:m[0]]) + "<code>" + template.HTMLEscapeString(s[m[0]:m[1]]) + "</code>")
+		at = m[1]
+	}
+	return template.HTML(b.String() + template.HTMLEscapeString(s[at:]))
 }
 
 // sentence makes a clause one: a capital first and a full stop last.

@@ -216,3 +216,38 @@ func BenchmarkHTML(b *testing.B) {
 		}
 	}
 }
+
+// Commands within a sentence are told apart, and nothing else is.
+func TestSpoken(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"Do it: berth run --weight 10 -- COMMAND, beside a service that berth run started (weighted), or berth run --class BE -- COMMAND (idle)": "Do it: <code>berth run --weight 10 -- COMMAND</code>, beside a service that berth run started (weighted), or <code>berth run --class BE -- COMMAND</code> (idle)",
+		"To see more: berth lab --continue results/example --for 21m30s":                                                                         "To see more: <code>berth lab --continue results/example --for 21m30s</code>",
+		"a < b":                  "a &lt; b",
+		"berth lab --x <script>": "<code>berth lab --x</code> &lt;script&gt;",
+	} {
+		if got := string(spoken(in)); got != want {
+			t.Errorf("%q is\n%s, want\n%s", in, got, want)
+		}
+	}
+}
+
+// The picture is above all words, and the headline is the answer.
+func TestPictureFirst(t *testing.T) {
+	t.Parallel()
+	r, a := analysed(t, fakeBlocks)
+	page := pageOf(t, r, a)
+	h1 := regexp.MustCompile(`<h1>(.*)</h1>`).FindStringSubmatch(page)
+	if h1 == nil || !strings.Contains(h1[1], "p99 beside the neighbour is") || !strings.Contains(h1[1], a.Recommended) {
+		t.Errorf("headline %q", h1)
+	}
+	if at, words := strings.Index(page, "<figure>"), strings.Index(page, `class="callout`); at < 0 || at > words {
+		t.Errorf("the picture is at %d, the answer at %d", at, words)
+	}
+	if !strings.Contains(page, "1 of 16 rounds left out: steal 7.1 % of the host") {
+		t.Error("it does not say why a round was left out")
+	}
+	if n := strings.Count(page, "p99.9 not given"); n != 1 {
+		t.Errorf("p99.9 is not given %d times", n)
+	}
+}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // Isolation is the sheet of a comparison of scenarios: what to know and to do, the table
 // (one row per scenario), its footnotes, and what it means.
 func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
-	s := &Sheet{Title: title(m.Result), When: m.Started, By: programLine(m.Program), Answer: a.Answer, Document: NewDocument(m.Result, a)}
+	s := &Sheet{Title: title(m.Result), Headline: headline(a), When: m.Started, By: programLine(m.Program), Answer: a.Answer, Open: a.Recommended == "", Document: NewDocument(m.Result, a)}
 	facts(s, m.Result, a)
 	for _, text := range append(alarms(m.Result), a.Warnings...) {
 		s.Warn("warning", text)
@@ -24,7 +25,7 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	if len(a.Rows) == 0 {
 		s.Add(Block{Text: "No round was stored."})
 	} else {
-		s.Add(Block{Table: scenarioTable(m.Result, a, looks)}, Block{Heading: "What it took, and how well it was measured", Table: costTable(a)})
+		s.Add(Block{Table: scenarioTable(m, a, looks)}, Block{Heading: "What it took, and how well it was measured", Table: costTable(a)})
 	}
 	for _, text := range a.Reading {
 		s.Add(Block{Text: text})
@@ -37,6 +38,56 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	s.Files = files(m, a, rounds)
 	return s
 }
+
+// headline is the answer in a line; "" if there is none.
+func headline(a *lab.Analysis) string {
+	p99 := func(scenario string) string {
+		i := slices.IndexFunc(a.Rows, func(row lab.Row) bool { return row.Scenario == scenario })
+		if i < 0 {
+			return ""
+		}
+		q, ok := quantileOf(a.Rows[i], 99)
+		if !ok {
+			return ""
+		}
+		return map[bool]string{true: "at least "}[a.Rows[i].LowerBound()] + latency(q.Estimate)
+	}
+	alone, nothing, best := p99(lab.Baseline), p99(lab.Unisolated), p99(a.Recommended)
+	switch {
+	case alone == "" || nothing == "" || a.BaselineBound():
+		return ""
+	case a.Recommended == lab.Unisolated:
+		return fmt.Sprintf("No isolation is needed: p99 beside the neighbour is %s, alone %s", nothing, alone)
+	case a.Recommended == "":
+		return fmt.Sprintf("p99 beside the neighbour is %s, alone %s; no strategy is shown to help", nothing, alone)
+	}
+	return fmt.Sprintf("p99 beside the neighbour is %s, alone %s; with %s %s", nothing, alone, a.Recommended, best)
+}
+
+// whyLeftOut says why rounds of a scenario do not count: each reason once, with its number
+// of rounds if there are several. Reasons that differ in their figures are one.
+func whyLeftOut(m *lab.Measured, scenario string) string {
+	var kinds, words []string
+	counts := map[string]int{}
+	for _, d := range m.Decoded {
+		if d.Scenario != scenario || d.Excluded == "" {
+			continue
+		}
+		kind := figure.ReplaceAllString(d.Excluded, "0")
+		if counts[kind]++; counts[kind] == 1 {
+			kinds, words = append(kinds, kind), append(words, d.Excluded)
+		}
+	}
+	for i, kind := range kinds {
+		if n := counts[kind]; n > 1 {
+			words[i] = fmt.Sprintf("%s (and %d more like it)", words[i], n-1)
+		}
+	}
+	return strings.Join(words, "; ")
+}
+
+// figure is a number with its unit.
+var figure = regexp.MustCompile(`[0-9][0-9.]*( ?(ns|µs|ms|s|%))?`)
 
 // shownName is what a scenario is called: the baselines are the tenant alone.
 func shownName(scenario string) string {
@@ -75,16 +126,16 @@ func column(a *lab.Analysis, head, unit string, value func(lab.Row) string) Colu
 	return c
 }
 
-func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table {
+func scenarioTable(m *lab.Measured, a *lab.Analysis, looks map[string]Look) *Table {
 	t := &Table{Spans: map[int]string{}, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
 		"kept: of the neighbour's work without isolation; ≥ lower bound; ~ not decided."}
-	var notes footnotes
+	notes := footnotes{measured: m}
 	names := column(a, "scenario", "", func(row lab.Row) string { return shownName(row.Scenario) + notes.of(row) })
 	names.Left = true
 	ratio, verdict := column(a, "× alone", "", func(row lab.Row) string { return ratioText(a, row) }), Column{Head: "than alone", Left: true}
 	for i, row := range a.Rows {
 		names.Cells[i].Look = looks[row.Scenario]
-		for _, s := range r.Experiment.Scenarios {
+		for _, s := range m.Experiment.Scenarios {
 			if s.Name == row.Scenario {
 				names.Cells[i].Below = s.Means
 			}
@@ -105,7 +156,9 @@ func scenarioTable(r *lab.Result, a *lab.Analysis, looks map[string]Look) *Table
 	}
 	t.Columns = []Column{names}
 	for _, p := range shownQuantiles(a) {
-		t.Columns = append(t.Columns, quantileColumn(a, p))
+		c := quantileColumn(a, p)
+		c.Roomy = p < 99
+		t.Columns = append(t.Columns, c)
 	}
 	nothing := column(a, "× better", ratio.Unit, func(row lab.Row) string { return nothingText(a, row) })
 	for i, row := range a.Rows {
@@ -332,8 +385,9 @@ func costTable(a *lab.Analysis) *Table {
 
 // footnotes collects remarks on rows; rows with the same remark share a mark.
 type footnotes struct {
-	texts   []string
-	general []string // without a mark
+	measured *lab.Measured
+	texts    []string
+	general  []string // without a mark
 }
 
 // superscripts mark remarks: letters, so that two marks need no space between
@@ -345,7 +399,7 @@ func superscript(i int) string { return string(superscripts[min(i, len(superscri
 // of returns the marks of the row's remarks, adding those that are new.
 func (f *footnotes) of(row lab.Row) string {
 	marks := ""
-	for _, text := range remarks(row) {
+	for _, text := range remarks(row, f.measured) {
 		i := slices.Index(f.texts, text)
 		if i < 0 {
 			i = len(f.texts)
@@ -372,7 +426,7 @@ func (f *footnotes) lines() []string {
 }
 
 // remarks are what a reader of the row must know beside its figures.
-func remarks(row lab.Row) []string {
+func remarks(row lab.Row, m *lab.Measured) []string {
 	var out []string
 	if row.Saturated {
 		out = append(out, "saturated: responses came more slowly than requests were due, so latency grows with the length of the round and every figure is a lower bound")
@@ -380,7 +434,7 @@ func remarks(row lab.Row) []string {
 		out = append(out, "requests failed or never finished: from the marked percentile on, figures are lower bounds")
 	}
 	if bad := row.Rounds - row.Valid; bad > 0 && row.Valid > 0 {
-		out = append(out, fmt.Sprintf("%d of %s left out as invalid", bad, plain.Count(row.Rounds, "round")))
+		out = append(out, fmt.Sprintf("%d of %s left out: %s", bad, plain.Count(row.Rounds, "round"), whyLeftOut(m, row.Scenario)))
 	}
 	if row.TenantThrottled > 0 {
 		out = append(out, fmt.Sprintf("the tenant itself was throttled for %s ms/s", digits3(row.TenantThrottled*1e3)))

@@ -6,11 +6,15 @@ import "time"
 // strings are plain text; none can steer a terminal or a browser.
 type Sheet struct {
 	Title string
+	// Headline is the answer in a line, above all else on a page; "" has the title there.
+	Headline string
 	// When and By are when it was measured, and by which program; zero if unknown.
 	When time.Time
 	By   string
 	// Answer is what comes first: what to know, and what to do. The facts then come last.
 	Answer []string
+	// Open says that the answer is that nothing is decided.
+	Open bool
 	// Facts say what ran, on what, and how far the figures can be trusted.
 	Facts []Fact
 	Body  []Block
@@ -38,7 +42,8 @@ func (s *Sheet) Warn(name, text string) { s.Facts = append(s.Facts, Fact{name, t
 // Add adds blocks to the body.
 func (s *Sheet) Add(blocks ...Block) { s.Body = append(s.Body, blocks...) }
 
-// Page is what a page has besides: plots, and details below all else.
+// Page is what a page has besides: plots, the first of them above all text, and details
+// below all else.
 type Page struct {
 	Plots   []Plot
 	Details []Block
@@ -49,9 +54,11 @@ type Block struct {
 	Heading string
 	Text    string // a paragraph
 	Lines   string // text as it is
-	Facts   []Fact
-	Table   *Table
-	Fold    bool // the table is closed at first
+	// Terminal says that the page has the same as a plot.
+	Terminal bool
+	Facts    []Fact
+	Table    *Table
+	Fold     bool // the table is closed at first
 }
 
 // Table is columns of equal length. The first column heads each row.
@@ -73,6 +80,7 @@ type Column struct {
 	Head, Unit string
 	Left       bool
 	PageOnly   bool
+	Roomy      bool // left out where the page is narrow
 	Inline     bool // a terminal shows what is below beside, if the table then fits
 	Cells      []Cell
 }
