@@ -55,7 +55,8 @@ func Demo(ctx context.Context, spec Spec, opt Options, each func(Second)) (_ *Re
 		return err
 	}
 	var parts []Part
-	for _, c := range bed.cells(r.Experiment, keep) {
+	for _, c := range bed.cells(r.Experiment) {
+		c.Keep = keep
 		parts = append(parts, Part{Blocks: spec.Blocks, Cells: []Cell{c}})
 	}
 	return r, Run(ctx, Experiment{Parts: parts, Seed: r.Experiment.Seed, Result: r, Header: &r.Header}, bed, opt)

@@ -21,7 +21,7 @@ func labReportCommand() *cobra.Command {
 		Use:   "report RESULT.json",
 		Short: "Show a stored result again: as a table, a page, JSON or CSV",
 		Long: `Shows what a stored result comes to, from the file alone: nothing is run and no
-network is used. RESULT.json may be the folder of a run.`,
+network is used. RESULT.json may be the folder of a run, or packed (RESULT.json.gz).`,
 		Example: `  berth lab report results/20260101T120000Z-isolation
   berth lab report result.json --report lab.html
   berth lab report results/20260101T120000Z-isolation --slo p99=20ms

@@ -86,15 +86,15 @@ func SVG(w io.Writer, s *Sheet) error {
 	if len(plots) == 0 {
 		return errors.New("write picture: the result has nothing to draw")
 	}
-	var style strings.Builder
+	drawn := string(plots[0].draw(wide))
 	colours, _, _ := strings.Cut(pageStyle, "* {")
+	var style strings.Builder
 	style.WriteString(colours)
 	for line := range strings.Lines(pageStyle) {
-		if plotStyle.MatchString(line) {
+		if of := plotStyle.FindStringSubmatch(line); of != nil && (of[2] == "" || strings.Contains(drawn, of[2])) {
 			style.WriteString(line)
 		}
 	}
-	drawn := string(plots[0].draw(wide))
 	at := strings.Index(drawn, ">") + 1
 	_, err := fmt.Fprintf(w, "%s\n<style>\n%s</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--bg)\"/>\n%s\n", drawn[:at], style.String(), drawn[at:])
 	if err != nil {
@@ -103,8 +103,9 @@ func SVG(w io.Writer, s *Sheet) error {
 	return nil
 }
 
-// plotStyle are the lines of the style sheet that are about plots.
-var plotStyle = regexp.MustCompile(`^\.(plot|mark|s[0-9])\b`)
+// plotStyle are the lines of the style sheet that are about plots: about all, or those with
+// a class.
+var plotStyle = regexp.MustCompile(`^\.(plot|mark|s[0-9])\b(?: \.([a-z0-9]+))?`)
 
 // link is a file as the page shows it.
 type link struct {
