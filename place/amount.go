@@ -3,7 +3,6 @@ package place
 import (
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Unlimited is an amount without bound, written "max" as in the kernel's files.
@@ -26,37 +25,20 @@ func (m Milli) String() string {
 // MarshalText writes what String returns.
 func (m Milli) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText reads CPU time: "4", "2.5", "500m" or "max".
+// UnmarshalText reads a Quantity of CPUs, no finer than a thousandth, or "max".
 func (m *Milli) UnmarshalText(text []byte) error {
-	n, ok := parseMilli(string(text))
-	if !ok {
+	if string(text) == "max" {
+		*m = Unlimited
+		return nil
+	}
+	var q Quantity
+	err := q.UnmarshalText(text)
+	milli, ok := q.Milli()
+	if err != nil || !ok || q.nano%1_000_000 != 0 {
 		return fmt.Errorf("%q is no CPU time, such as 4, 2.5 or 500m", text)
 	}
-	*m = Milli(n)
+	*m = Milli(milli)
 	return nil
-}
-
-func parseMilli(text string) (milli int, ok bool) {
-	if text == "max" {
-		return Unlimited, true
-	}
-	if digits, ok := strings.CutSuffix(text, "m"); ok {
-		return parseDigits(digits)
-	}
-	whole, part, dot := strings.Cut(text, ".")
-	n, ok := parseDigits(whole)
-	if !ok || dot && (part == "" || len(part) > 3) {
-		return 0, false
-	}
-	milli, ok = parseDigits((part + "000")[:3])
-	return 1000*n + milli, ok
-}
-
-// parseDigits reads a number without a sign, so low that a thousand times it is
-// no overflow.
-func parseDigits(text string) (n int, ok bool) {
-	u, err := strconv.ParseUint(text, 10, 40)
-	return int(u), err == nil
 }
 
 // Bytes is an amount of memory: "1048576", "512Mi", "2G", "max".
@@ -80,26 +62,16 @@ func (b Bytes) String() string {
 // MarshalText writes what String returns.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText reads a number of bytes: "1048576", "512Mi", "2Gi", "2G" or "max".
+// UnmarshalText reads a Quantity of whole bytes, or "max".
 func (b *Bytes) UnmarshalText(text []byte) error {
 	if string(text) == "max" {
 		*b = Unlimited
 		return nil
 	}
-	number, factor := string(text), int64(1)
-	for _, u := range []struct {
-		suffix string
-		factor int64
-	}{{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}} {
-		if n, ok := strings.CutSuffix(number, u.suffix); ok {
-			number, factor = n, u.factor
-			break
-		}
-	}
-	n, err := strconv.ParseUint(number, 10, 63)
-	if err != nil || int64(n) > (1<<62)/factor {
+	var q Quantity
+	if err := q.UnmarshalText(text); err != nil || q.nano != 0 {
 		return fmt.Errorf("%q is no amount of bytes, such as 512Mi or 2Gi", text)
 	}
-	*b = Bytes(int64(n) * factor)
+	*b = Bytes(q.units)
 	return nil
 }

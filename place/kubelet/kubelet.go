@@ -20,6 +20,8 @@
 package kubelet
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -91,6 +93,12 @@ type Policy struct {
 	// requests would add up to more than the allowed CPUs without the reserved ones.
 	// The kubelet and the scheduler check that before the resource managers.
 	FitAllocatable bool `json:"fit-allocatable,omitempty"`
+	// ReservedMilli is the CPU time, in thousandths of a CPU, that is not allocatable; 0
+	// is that of the reserved CPUs.
+	ReservedMilli place.Milli `json:"reserved-cpu,omitempty"`
+	// MaxPods is how many pods are admitted; 0 is any number. A workload without a
+	// group counts as one.
+	MaxPods int `json:"maxPods,omitempty"`
 }
 
 // Name returns "kubelet".
@@ -182,11 +190,14 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 // fit refuses more CPU time than is allocatable, if the policy checks that. The
 // workload's own grant, and init workloads, do not count.
 func (k *task) fit(milli int) error {
+	if most := k.p.MaxPods; most > 0 && k.pods() >= most {
+		return &place.RejectedError{ID: k.r.ID, Reason: fmt.Sprintf("the node has %d pods, the most that it takes (maxPods)", most)}
+	}
 	if !k.p.FitAllocatable || k.r.Role == place.Init {
 		return nil
 	}
 	conf := k.s.Config()
-	all := 1000 * conf.Allowed.Minus(conf.Reserved).Len()
+	all := 1000*conf.Allowed.Len() - cmp.Or(int(k.p.ReservedMilli), 1000*conf.Allowed.Intersect(conf.Reserved).Len())
 	free := all
 	for g := range k.s.Grants() {
 		if g.ID != k.r.ID && g.Request.Role != place.Init {
@@ -198,6 +209,19 @@ func (k *task) fit(milli int) error {
 	}
 	k.why.Note("%dm of %dm allocatable CPU time are free", free, all)
 	return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
+}
+
+// pods counts the pods that are there, without that of the request; 0 where it is
+// there.
+func (k *task) pods() int {
+	seen := map[string]bool{}
+	for g := range k.s.Grants() {
+		seen[cmp.Or(g.Request.Group, g.ID)] = true
+	}
+	if seen[cmp.Or(k.r.Group, k.r.ID)] {
+		return 0
+	}
+	return len(seen)
 }
 
 // grant takes all that is asked for, from the nodes of the mask first.
@@ -240,9 +264,9 @@ func (k *task) rest(g *place.Grant, mask place.Hint) (err error) {
 func (k *task) bound() bool { return k.r.NodesRequired && !k.r.Nodes.IsEmpty() }
 
 // guaranteed reports whether the kubelet would call the workload Guaranteed, by its CPU
-// time alone.
+// time alone; Mode Shared says that the pod as a whole is not.
 func guaranteed(r *place.Request) bool {
-	return r.Milli > 0 && (r.LimitMilli == r.Milli || r.Class.Traits().Own)
+	return r.Milli > 0 && r.Mode != place.Shared && (r.LimitMilli == r.Milli || r.Class.Traits().Own)
 }
 
 // ownCPUs returns how many CPUs a workload gets for itself.

@@ -22,6 +22,12 @@ func (p Policy) taker(t *place.Topology, why *place.Why) *taker {
 	return k
 }
 
+// ReservedCPUs returns the CPUs that the kubelet keeps for itself and the system where its
+// configuration says only how many: n of all.
+func (p Policy) ReservedCPUs(t *place.Topology, n int) (cpuset.Set, error) {
+	return p.taker(t, nil).take(t.Online(), n)
+}
+
 // masked takes n CPUs of from: as many as fit from the CPUs of the mask, the
 // rest from the other CPUs of from.
 func (k *taker) masked(from cpuset.Set, n int, mask place.Hint) (cpuset.Set, error) {
