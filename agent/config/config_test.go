@@ -168,7 +168,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"quota":             {"classes: {LS: {quota: 9m}}\n", "n.yaml:3: classes.LS.quota: 9m is not 10m to 2048"},
 		"huge quota":        {"classes: {LS: {quota: 99999999}}\n", "n.yaml:3: classes.LS.quota: 99999999 is not 10m to 2048"},
 		"burst over class":  {"classes: {LS: {quota: 100m}}\nworkloads:\n- {name: a, match: {unit: a.scope}, limits: {burst: 20ms}}\n", "n.yaml:5: workloads[0]: burst 20ms: more than the quota"},
-		"memory":            {"classes: {LS: {memoryMax: 1.5Gi}}\n", `n.yaml:3: classes.LS.memoryMax: "1.5Gi" is no amount of bytes`},
+		"memory":            {"classes: {LS: {memoryMax: 1.5}}\n", `n.yaml:3: classes.LS.memoryMax: "1.5" is no amount of bytes`},
 		"no name":           {"workloads: [{match: {unit: a.scope}}]\n", `n.yaml:3: workloads[0].name: "" is not a name`},
 		"same name":         {"workloads:\n- {name: a, match: {unit: a.scope}}\n- {name: a, match: {unit: b.scope}}\n", `n.yaml:5: workloads[1].name: workloads[0] is named "a" too`},
 		"same container":    {"workloads:\n- {name: a, match: {container: {id: x}}}\n- {name: b, match: {container: {pod: x}}}\n- {name: c, match: {container: {id: x}}}\n", `n.yaml:6: workloads[2].match: is never reached: workload "a" matches the same`},

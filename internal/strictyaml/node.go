@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,29 +13,89 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parse reads the one document of a text; nil is an empty one.
-func parse(data []byte) (*yaml.Node, error) {
-	var doc, more yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
+// parse reads the documents of a text.
+func parse(data []byte) (docs []*yaml.Node, err error) {
+	for d := yaml.NewDecoder(bytes.NewReader(data)); ; {
+		var doc yaml.Node
+		if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+			return docs, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if err := checkKeys(&doc); err != nil {
+			return nil, err
+		}
+		// The library finds aliases within what they stand for, and too many of them, only
+		// when it decodes. Types are checked here.
+		var all any
+		var mismatch *yaml.TypeError
+		if err := doc.Decode(&all); err != nil && !errors.As(err, &mismatch) {
+			return nil, err
+		}
+		docs = append(docs, doc.Content[0])
 	}
-	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more than one document")
+}
+
+// Document is a document of a text, or a part of one.
+type Document struct {
+	File string
+	Line int
+	node *yaml.Node
+}
+
+// Documents reads a text of any number of documents, empty ones left out. The error is
+// an Error of file.
+func Documents(data []byte, file string) ([]Document, error) {
+	nodes, err := parse(data)
+	if err != nil {
+		line, what := lineOf(err)
+		return nil, &Error{File: file, Line: line, Err: what}
 	}
-	if err := checkKeys(&doc); err != nil {
-		return nil, err
+	return documents(nodes, file), nil
+}
+
+func documents(nodes []*yaml.Node, file string) (docs []Document) {
+	for _, n := range nodes {
+		if n = target(n); !isNull(n) {
+			docs = append(docs, Document{file, n.Line, n})
+		}
 	}
-	// The library finds aliases within what they stand for, and too many of them, only
-	// when it decodes. Types are checked here.
-	var all any
-	var mismatch *yaml.TypeError
-	if err := doc.Decode(&all); err != nil && !errors.As(err, &mismatch) {
-		return nil, err
+	return docs
+}
+
+// field returns the value of a field of a mapping; nil if there is none.
+func (d Document) field(name string) *yaml.Node {
+	if d.node.Kind == yaml.MappingNode {
+		for _, p := range pairsOf(d.node) {
+			if p[0].Value == name {
+				return target(p[1])
+			}
+		}
 	}
-	return doc.Content[0], nil
+	return nil
+}
+
+// Text returns a field of the document; "" if it has none of that name that is text.
+func (d Document) Text(name string) string {
+	if n := d.field(name); n != nil && n.Kind == yaml.ScalarNode && !isNull(n) {
+		return n.Value
+	}
+	return ""
+}
+
+// Items returns the items of a field that is a list.
+func (d Document) Items(name string) []Document {
+	if n := d.field(name); n != nil && n.Kind == yaml.SequenceNode {
+		return documents(n.Content, d.File)
+	}
+	return nil
+}
+
+// Decode reads the document as the function Decode does.
+func (d Document) Decode(into any) (Lines, error) {
+	reader := decoder{lines: Lines{}}
+	reader.decode(d.node, "", reflect.ValueOf(into).Elem())
+	return reader.result(d.File)
 }
 
 // checkKeys refuses keys that are no text.

@@ -122,12 +122,22 @@ func DecodeBy(data []byte, file, field string, choose func(text string) (into an
 // read parses a document, which is nil if it is empty, and returns what is wrong with it.
 func read(data []byte, file string, decode func(*decoder, *yaml.Node)) (Lines, error) {
 	d := decoder{lines: Lines{}}
-	if root, err := parse(data); err != nil {
+	switch roots, err := parse(data); {
+	case err != nil:
 		line, what := lineOf(err)
 		d.fail(line, "", what)
-	} else {
-		decode(&d, root)
+	case len(roots) > 1:
+		d.fail(0, "", errors.New("there is more than one document"))
+	case len(roots) == 1:
+		decode(&d, roots[0])
+	default:
+		decode(&d, nil)
 	}
+	return d.result(file)
+}
+
+// result returns what was found, errors by line.
+func (d *decoder) result(file string) (Lines, error) {
 	slices.SortStableFunc(d.errs, func(a, b *Error) int { return a.Line - b.Line })
 	all := make([]error, len(d.errs))
 	for i, e := range d.errs {
@@ -136,6 +146,10 @@ func read(data []byte, file string, decode func(*decoder, *yaml.Node)) (Lines, e
 	}
 	return d.lines, errors.Join(all...)
 }
+
+// Open, embedded in a struct, lets documents have fields that the struct does not have,
+// and that are somebody else's.
+type Open struct{}
 
 type decoder struct {
 	lines Lines
@@ -302,8 +316,12 @@ func (d *decoder) mapping(n *yaml.Node, field string, into reflect.Value) {
 
 func (d *decoder) structure(n *yaml.Node, field string, into reflect.Value) {
 	names, at := fields(into.Type())
+	_, open := into.Type().FieldByName("Open")
 	d.pairs(n, field, func(key, value *yaml.Node, field string) {
 		i := slices.Index(names, key.Value)
+		if i < 0 && open {
+			return
+		}
 		if i < 0 {
 			d.fail(key.Line, field, errors.New("unknown field"+Nearest(key.Value, names)))
 			return

@@ -189,3 +189,36 @@ func TestDecodeBy(t *testing.T) {
 		}
 	}
 }
+
+// Of a document that is Open, fields that the type does not have are somebody else's;
+// lines are those of the whole text.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	type open struct {
+		Open
+		Name  string `json:"name"`
+		Parts []part `json:"parts"`
+	}
+	docs, err := Documents([]byte("name: a\nmore: {x: [1]}\n---\n---\nkind: List\nitems:\n- {name: b, parts: [{words: [w]}]}\n- name: c\n  parts:\n  - {words: [w], hight: 3}\n"), "f")
+	if err != nil || len(docs) != 2 {
+		t.Fatalf("documents %v, %v", docs, err)
+	}
+	var a, b, c open
+	if _, err := docs[0].Decode(&a); err != nil || a.Name != "a" || docs[0].Text("name") != "a" || docs[0].Text("more") != "" || docs[0].Text("kind") != "" || docs[0].Items("more") != nil {
+		t.Errorf("first %+v, %v", a, err)
+	}
+	items := docs[1].Items("items")
+	if len(items) != 2 || items[1].Line != 8 {
+		t.Fatalf("items %v", items)
+	}
+	lines, err := items[0].Decode(&b)
+	if err != nil || b.Name != "b" || lines.At("parts[0].words") != 7 {
+		t.Errorf("item %+v, %v", b, err)
+	}
+	if _, err := items[1].Decode(&c); err == nil || err.Error() != `f:10: parts[0].hight: unknown field; there are: words, width` {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Documents([]byte("a: b\n---\nc: [\n"), "f"); err == nil || !strings.HasPrefix(err.Error(), "f:3: ") {
+		t.Errorf("error %v", err)
+	}
+}
