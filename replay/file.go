@@ -15,6 +15,7 @@ type (
 	scenarioFile struct {
 		About    string                    `json:"about"`
 		Machine  string                    `json:"machine"`
+		Kubelet  string                    `json:"kubelet"`
 		Isolated *cpuset.Set               `json:"isolated"`
 		Config   configFile                `json:"config"`
 		Policy   string                    `json:"policy"`
@@ -43,6 +44,7 @@ type (
 		Restart    bool            `json:"restart"`
 		PlacePod   string          `json:"placePod"`
 		ReleasePod string          `json:"releasePod"`
+		Apply      string          `json:"apply"`
 		Containers []containerFile `json:"containers"`
 		workloadFile
 		Expect *Expect `json:"expect"`
@@ -103,7 +105,7 @@ func (s *stepFile) action() (do Action, id string, err error) {
 	for _, a := range []struct {
 		do Action
 		id string
-	}{{Place, s.Place}, {Release, s.Release}, {Resize, s.Resize}, {PlacePod, s.PlacePod}, {ReleasePod, s.ReleasePod}} {
+	}{{Place, s.Place}, {Release, s.Release}, {Resize, s.Resize}, {PlacePod, s.PlacePod}, {ReleasePod, s.ReleasePod}, {apply, s.Apply}} {
 		if a.id != "" {
 			do, id = a.do, a.id
 			found++
@@ -114,7 +116,10 @@ func (s *stepFile) action() (do Action, id string, err error) {
 		found++
 	}
 	if found != 1 {
-		return "", "", fmt.Errorf("a step is one of place, release, resize, restart, placePod, releasePod; here are %d of them", found)
+		return "", "", fmt.Errorf("a step is one of place, release, resize, restart, placePod, releasePod, apply; here are %d of them", found)
+	}
+	if do == apply {
+		return do, id, nil
 	}
 	return do, id, checkID(id)
 }

@@ -159,7 +159,7 @@ func TestGenerateNamesWhatIsWrong(t *testing.T) {
 		head = "machine: 1n8c\ngenerate:\n  load: 0.5\n  arrivals: 10\n"
 		mix  = "  mix:\n  - {weight: 1, class: LSE, cpus: 2}\n"
 	)
-	if _, err := replay.Parse(head+mix, machine.Short); err != nil {
+	if _, err := replay.Parse(head+mix, replay.Loader{Machine: machine.Short}); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ text, want string }{
@@ -186,7 +186,7 @@ func TestGenerateNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := replay.Parse(tc.text, machine.Short)
+			_, err := replay.Parse(tc.text, replay.Loader{Machine: machine.Short})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v\nwant %q in it", err, tc.want)
 			}
@@ -195,7 +195,7 @@ func TestGenerateNamesWhatIsWrong(t *testing.T) {
 }
 
 func BenchmarkMeasure(b *testing.B) {
-	s, err := replay.Parse(strings.Replace(churn, "arrivals: 200", "arrivals: 10000", 1), machine.Short)
+	s, err := replay.Parse(strings.Replace(churn, "arrivals: 200", "arrivals: 10000", 1), replay.Loader{Machine: machine.Short})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,17 +21,50 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := parser{lines: lines}
-	s := &Scenario{About: strings.TrimSpace(f.About), Policy: cmp.Or(f.Policy, policies.Default)}
-	s.Topology = p.machine(&f, load)
+	return f.scenario(&parser{lines: lines, load: load})
+}
+
+// Apply returns the scenario of the pods in files with objects of Kubernetes, one after the
+// other, on a machine; a KubeletConfiguration among the objects is that of the node.
+func Apply(machine string, files []string, load Loader) (*Scenario, error) {
+	f := scenarioFile{Machine: machine}
+	for _, name := range files {
+		p := parser{load: load}
+		docs := p.objects("", name)
+		if len(p.errs) > 0 {
+			return nil, errors.Join(p.errs...)
+		}
+		if slices.ContainsFunc(docs, isKubelet) {
+			if f.Kubelet != "" {
+				return nil, fmt.Errorf("%s and %s both hold a KubeletConfiguration", f.Kubelet, name)
+			}
+			f.Kubelet = name
+		}
+		if !slices.ContainsFunc(docs, isKubelet) || len(docs) > 1 {
+			f.Steps = append(f.Steps, stepFile{Apply: name})
+		}
+	}
+	return f.scenario(&parser{lines: strictyaml.Lines{}, load: load})
+}
+
+func (f *scenarioFile) scenario(p *parser) (*Scenario, error) {
+	s := &Scenario{About: strings.TrimSpace(f.About), Policy: f.Policy}
+	s.Topology = p.machine(f)
 	s.Config = f.Config.config()
 	s.policies = p.options(f.Options)
+	podResources := true
+	if f.Kubelet != "" && s.Topology != nil {
+		podResources = p.node(f, s)
+	}
+	s.Policy = cmp.Or(s.Policy, policies.Default)
 	if _, err := s.PolicyFor(s.Policy); err != nil {
 		p.field("policy", err)
 	}
 	switch {
 	case f.Generate == nil:
-		s.Steps = p.steps(f.Steps)
+		reader := objectReader{parser: p, podResources: podResources, seen: map[string]int{}}
+		s.Steps = p.steps(f.Steps, &reader)
+		s.Notes = append(s.Notes, reader.notes()...)
 	case len(f.Steps) > 0:
 		p.field("generate", errors.New("there are steps as well"))
 	default:
@@ -42,7 +75,7 @@ func Parse(text string, load Loader) (*Scenario, error) {
 	}
 	empty, err := place.New(s.Topology, s.Config)
 	if err != nil {
-		return nil, &strictyaml.Error{Line: lines.At("config"), Field: "config", Err: err}
+		return nil, &strictyaml.Error{Line: p.lines.At("config"), Field: "config", Err: err}
 	}
 	s.allocatable = empty.Ownable(place.LSE).Len()
 	return s, nil
@@ -50,6 +83,9 @@ func Parse(text string, load Loader) (*Scenario, error) {
 
 // parser collects errors.
 type parser struct {
+	load  Loader
+	file  string // "" is the scenario's
+	line  int    // of the document in the file
 	lines strictyaml.Lines
 	where string // the current part, "steps[2]"; "" is the document
 	errs  []error
@@ -63,15 +99,16 @@ func (p *parser) field(name string, err error) {
 	if p.where != "" && name != "" {
 		name = "." + name
 	}
-	p.errs = append(p.errs, &strictyaml.Error{Line: p.lines.At(p.where + name), Field: p.where + name, Err: err})
+	line := cmp.Or(p.lines.At(p.where+name), p.line)
+	p.errs = append(p.errs, &strictyaml.Error{File: p.file, Line: line, Field: p.where + name, Err: err})
 }
 
-func (p *parser) machine(f *scenarioFile, load Loader) *place.Topology {
+func (p *parser) machine(f *scenarioFile) *place.Topology {
 	if f.Machine == "" {
 		p.field("machine", errors.New("none is named"))
 		return nil
 	}
-	m, err := load(f.Machine)
+	m, err := p.load.Machine(f.Machine)
 	if err != nil {
 		p.field("machine", err)
 		return nil
@@ -105,7 +142,7 @@ func (p *parser) options(f map[string]map[string]any) map[string]place.Policy {
 	return made
 }
 
-func (p *parser) steps(files []stepFile) []Step {
+func (p *parser) steps(files []stepFile, reader *objectReader) []Step {
 	if len(files) == 0 {
 		p.field("steps", errors.New("there are none"))
 	}
@@ -121,6 +158,12 @@ func (p *parser) steps(files []stepFile) []Step {
 		}
 		s := Step{Line: p.lines.At(p.where), Do: do, ID: id}
 		switch do {
+		case apply:
+			if f.Expect != nil || f.Containers != nil || !f.workloadFile.isEmpty() {
+				p.field("", errors.New("apply takes no other field"))
+			}
+			steps = append(steps, reader.apply(known, f.Apply)...)
+			continue
 		case Place:
 			known[id] = f.workloadFile
 			s.Request = p.request(id, &f.workloadFile)

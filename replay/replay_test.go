@@ -17,7 +17,7 @@ import (
 
 func parse(t *testing.T, text string) *replay.Scenario {
 	t.Helper()
-	s, err := replay.Parse(text, machine.Short)
+	s, err := replay.Parse(text, replay.Loader{Machine: machine.Short})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ steps:
   - {place: api, class: LSE, cpus: 4, expect: {count: 4}}
   - {place: cache, class: LSE, cpus: 4, expect: {error: not-enough-cpus}}
   - {release: api}
-`, machine.Short)
+`, replay.Loader{Machine: machine.Short})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -148,7 +148,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"unknown policy":         {"policy: ghost\n" + head + "- {place: a}\n", `policy: there is no policy "ghost"`},
 		"field twice":            {head + "- place: a\n  cpus: 1\n  cpus: 2\n", `line 5: steps[0].cpus: is there twice, first in line 4`},
 		"label twice":            {head + "- place: a\n  labels: {x: 1, x: 2}\n", `line 4: steps[0].labels.x: is there twice`},
-		"two actions":            {head + "- {place: a, release: b}\n", "line 3: steps[0]: a step is one of place, release, resize, restart, placePod, releasePod; here are 2"},
+		"two actions":            {head + "- {place: a, release: b}\n", "line 3: steps[0]: a step is one of place, release, resize, restart, placePod, releasePod, apply; here are 2"},
 		"no action":              {head + "- {cpus: 4}\n", "here are 0 of them"},
 		"restart: false":         {head + "- {restart: false}\n", "here are 0 of them"},
 		"no mapping":             {head + "- place\n", `line 3: `},
@@ -194,7 +194,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := replay.Parse(tc.text, machine.Short)
+			_, err := replay.Parse(tc.text, replay.Loader{Machine: machine.Short})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v\nwant %q in it", err, tc.want)
 			}
@@ -450,18 +450,23 @@ func FuzzParse(f *testing.F) {
 	f.Add("options: {berth: {strategy: LeastAllocated}, berth/x: {}}\nmachine: 4c\nsteps: &s [{place: a, labels: {x: y}, devices: [{kind: k, count: 2}]}]\n")
 	f.Add("machine: !!binary aGk=\nsteps: [{<<: {place: a}, hints: {a: b}}]\n")
 	f.Add(pods)
+	f.Add("machine: 4c2t\nkubelet: {apiVersion: kubelet.config.k8s.io/v1, kind: KubeletConfiguration}\nsteps: [{apply: x}]\n")
+	f.Add("machine: 4c2t\nsteps:\n- apply: '{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, resources: {limits: {cpu: 1.5}}}]}}'\n")
 	f.Add(churn)
 	for _, p := range policies.All() {
 		f.Add("machine: 2s4c2t\nconfig: {reserved: 0}\npolicy: " + p.Name + "\nsteps:\n- {place: a, class: LSE, cpus: 3}\n- {place: b, pod: p, class: LSR, cpus: 2}\n" +
 			"- {place: c, pod: p, cpus: 300m, namespace: n}\n- {place: d, class: BE}\n- {resize: c, cpus: 1}\n- {restart: true}\n- {release: b}\n- {release: a}\n")
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := replay.Parse(text, func(source string) (*machine.Machine, error) {
-			m, err := machine.Short(source)
-			if err == nil && m.Online.Len() > 64 {
-				return nil, errors.New("large")
-			}
-			return m, err
+		s, err := replay.Parse(text, replay.Loader{
+			Machine: func(source string) (*machine.Machine, error) {
+				m, err := machine.Short(source)
+				if err == nil && m.Online.Len() > 64 {
+					return nil, errors.New("large")
+				}
+				return m, err
+			},
+			File: func(name string) (string, error) { return name, nil },
 		})
 		if err != nil || len(s.Steps) > 50 {
 			return

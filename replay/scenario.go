@@ -7,7 +7,7 @@
 // Scenario.Run replays it under any of Policies. A scenario with a Generator has
 // streams instead of steps: Stream makes one from a seed, Measure replays it for its
 // summary, Pair compares two policies over several. Nothing here does I/O: the
-// caller hands in the text, and a Loader for machines.
+// caller hands in the text, and a Loader for machines and the objects of Kubernetes.
 package replay
 
 import (
@@ -29,6 +29,7 @@ const (
 	Restart    Action = "restart"  // saves the grants and reinstates them on an empty machine
 	PlacePod   Action = "placePod" // all containers of a pod, as a whole
 	ReleasePod Action = "releasePod"
+	apply      Action = "apply" // becomes a PlacePod for each pod of a file
 )
 
 // Scenario is the content of a scenario file.
@@ -42,6 +43,8 @@ type Scenario struct {
 	Steps  []Step
 	// Generate makes the steps (Stream) of a scenario without steps.
 	Generate *Generator
+	// Notes say what of the objects of Kubernetes is no part of the scenario.
+	Notes []string
 
 	policies    map[string]place.Policy // those with options, by name
 	allocatable int                     // CPUs that could be owned on the empty machine
@@ -66,9 +69,13 @@ func (s *Step) String() string {
 	return string(s.Do) + " " + s.ID
 }
 
-// Loader returns the machine that the source names: a short form, a file or
-// the text of a table.
-type Loader func(source string) (*machine.Machine, error)
+// Loader loads what a scenario names.
+type Loader struct {
+	// Machine returns the machine of a short form, a file or the text of a table.
+	Machine func(source string) (*machine.Machine, error)
+	// File returns the text of a file with objects of Kubernetes.
+	File func(name string) (string, error)
+}
 
 // PolicyFor returns the policy of that name, with the options that the scenario
 // has for it.

@@ -21,7 +21,7 @@ steps:
   - {place: c, nodes: "0", nodesRequired: true}
   - {place: d, class: LSE, cpus: 3}
   - {release: b}
-`, machine.Short)
+`, Loader{Machine: machine.Short})
 	if err != nil {
 		t.Fatal(err)
 	}

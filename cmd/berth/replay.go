@@ -24,6 +24,7 @@ const exitUnexpected = 3
 
 type replayFlags struct {
 	policies      []string
+	machine       string // of pods
 	explain, draw bool
 	seeds         int    // 0 is the number in the file
 	seed          uint64 // of the one stream to replay step by step; 0 for no stream
@@ -32,12 +33,13 @@ type replayFlags struct {
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay FILE...",
+		Use:   "replay [--machine MACHINE] FILE...",
 		Short: "Replay a scenario: who gets which CPUs, step by step, under which policy",
 		Long:  replayHelp(),
 		Example: `  berth replay examples/replay/*.yaml
   berth replay --explain --draw examples/replay/mixed-pod.yaml
   berth replay --policy berth,kubelet,koordinator examples/replay/churn-full.yaml
+  berth replay --machine 2s16c2t kubelet.yaml deployment.yaml
   berth replay -o json examples/replay/mixed-pod.yaml | jq -r '[.step, .id, .own] | @tsv'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -53,6 +55,7 @@ func replayCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
+	fs.StringVar(&f.machine, "machine", "", "the `machine` that pods of Kubernetes run on: a short form such as 2s16c2t, or a file (see 'berth topo --help')")
 	fs.StringSliceVar(&f.policies, "policy", nil, "replay under this policy instead of the scenario's; several, between commas, are compared")
 	fs.BoolVar(&f.explain, "explain", false, "show why each grant was chosen, and what lost on which rank")
 	fs.BoolVar(&f.draw, "draw", false, "show the CPUs of the machine with their owners after each step")
@@ -67,6 +70,11 @@ func replayHelp() string {
 	b.WriteString(`Replay a scenario file on paper: a machine, a policy and steps (place, release,
 resize, restart). Nothing on this host is read or changed but the files named.
 docs/replay.md describes the file.
+
+Files with objects of Kubernetes (pods, deployments, jobs and all other kinds that make
+pods) are read together as one scenario: all their pods come to the one --machine, each
+as often as its replicas say. A KubeletConfiguration among them makes it a node with
+that kubelet.
 
 With several policies the same steps run under each, and the table compares what
 was admitted and what it cost. Expectations are those of the scenario's own
@@ -96,13 +104,17 @@ func (f *replayFlags) run(cmd *cobra.Command, files []string) error {
 			return exitStatus{exitUsage, fmt.Errorf("--policy names %q twice", name)}
 		}
 	}
+	groups, err := f.groups(files)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	failed := 0
-	for i, file := range files {
+	for i, files := range groups {
 		if i > 0 && !isJSON(cmd) {
 			fmt.Fprintln(cmd.OutOrStdout())
 		}
-		n, err := f.file(cmd, file)
+		n, err := f.scenario(cmd, files)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -117,9 +129,34 @@ func (f *replayFlags) run(cmd *cobra.Command, files []string) error {
 	return nil
 }
 
-// file replays one file and returns how many steps were not as expected.
-func (f *replayFlags) file(cmd *cobra.Command, file string) (failed int, err error) {
-	s, err := readScenario(file)
+// groups puts files with objects of Kubernetes together, the others each for itself.
+func (f *replayFlags) groups(files []string) (groups [][]string, err error) {
+	var objects []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		switch {
+		case err == nil && replay.IsObjects(string(text)):
+			objects = append(objects, file)
+		default:
+			groups = append(groups, []string{file})
+		}
+	}
+	switch {
+	case len(objects) > 0 && f.machine == "":
+		return nil, exitStatus{exitUsage, fmt.Errorf("%s holds objects of Kubernetes: name the machine that they run on with --machine, such as --machine 2s16c2t", objects[0])}
+	case len(objects) == 0 && f.machine != "":
+		return nil, exitStatus{exitUsage, fmt.Errorf("--machine is for objects of Kubernetes; the machine of %s stands in it", files[0])}
+	case len(objects) > 0:
+		groups = append(groups, objects)
+	}
+	return groups, nil
+}
+
+// scenario replays a scenario file, or files with objects of Kubernetes, and returns how many
+// steps were not as expected.
+func (f *replayFlags) scenario(cmd *cobra.Command, files []string) (failed int, err error) {
+	file := strings.Join(files, ", ")
+	s, err := f.read(files)
 	if err != nil {
 		return 0, err
 	}
@@ -180,23 +217,46 @@ func replayHead(file string, s *replay.Scenario) string {
 	if s.About != "" {
 		file += ": " + plain.Line(s.About)
 	}
-	return file + "\n" + machineLine(s.Topology) + "\n"
+	head := file + "\n" + machineLine(s.Topology) + "\n"
+	for _, note := range s.Notes {
+		head += plain.Line(note) + "\n"
+	}
+	return head
 }
 
-// readScenario reads a scenario file. Machines that it names by file are looked
-// for beside it.
-func readScenario(file string) (*replay.Scenario, error) {
-	text, err := os.ReadFile(file)
+// read reads a scenario file, whose machine and objects are looked for beside it, or
+// objects of Kubernetes.
+func (f *replayFlags) read(files []string) (*replay.Scenario, error) {
+	text, err := os.ReadFile(files[0])
 	if err != nil {
 		return nil, fmt.Errorf("read scenario: %w", err)
 	}
-	s, err := replay.Parse(string(text), func(source string) (*machine.Machine, error) {
-		return loadMachine(filepath.Dir(file), source)
-	})
+	dir, isObjects := filepath.Dir(files[0]), replay.IsObjects(string(text))
+	if isObjects {
+		dir = "."
+	}
+	load := replay.Loader{
+		Machine: func(source string) (*machine.Machine, error) { return loadMachine(dir, source) },
+		File: func(name string) (string, error) {
+			text, err := os.ReadFile(beside(dir, name))
+			return string(text), err
+		},
+	}
+	if isObjects {
+		return replay.Apply(f.machine, files, load)
+	}
+	s, err := replay.Parse(string(text), load)
 	if err != nil {
-		return nil, fmt.Errorf("read scenario %s: %w", file, err)
+		return nil, fmt.Errorf("read scenario %s: %w", files[0], err)
 	}
 	return s, nil
+}
+
+func beside(dir, file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return dir + string(filepath.Separator) + file // one with a separator is a file
 }
 
 // loadMachine reads a short form, a table of lscpu or a file beside dir.
@@ -207,10 +267,7 @@ func loadMachine(dir, source string) (*machine.Machine, error) {
 	if m, err := machine.Short(source); err == nil {
 		return m, nil
 	}
-	if !filepath.IsAbs(source) {
-		source = dir + string(filepath.Separator) + source // one with a separator is a file
-	}
-	return sysfs.Load(source)
+	return sysfs.Load(beside(dir, source))
 }
 
 // replayLine is a line of JSON: one step under one policy; where policies are compared,

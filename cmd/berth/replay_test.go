@@ -360,3 +360,34 @@ func scenarioFile(t *testing.T, text string) string {
 	}
 	return file
 }
+
+// Objects of Kubernetes are one scenario on a machine, whatever their order; scenarios stand
+// beside them.
+func TestReplayKubernetes(t *testing.T) {
+	t.Parallel()
+	kubelet, shop := "../../examples/kubernetes/kubelet.yaml", "../../examples/kubernetes/shop.yaml"
+	code, out, errs := berthReplay(t, "--machine", "1s2n6c2t", kubelet, shop)
+	if code != exitOK {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	golden(t, "replay", "kubernetes.txt", strings.ReplaceAll(out, "../../", ""))
+	if code, out, errs = berthReplay(t, "--machine", "1s2n6c2t", "--policy", "berth,kubelet", shop, kubelet, "../../examples/replay/pod-scope.yaml"); code != exitOK ||
+		!strings.Contains(out, "got CPUs of their own") || !strings.Contains(out, "pods of two containers") {
+		t.Errorf("compared: status %d: %s%s", code, out, errs)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{shop}, exitUsage, "name the machine that they run on with --machine"},
+		{[]string{"--machine", "4c", "../../examples/replay/pod-scope.yaml"}, exitUsage, "--machine is for objects of Kubernetes"},
+		{[]string{"--machine", "4q", shop}, exitError, "machine: "},
+		{[]string{"--machine", "4c", kubelet}, exitError, "steps: there are none"},
+		{[]string{"--machine", "4c", "--seeds", "2", shop}, exitUsage, "has steps, and no streams"},
+	} {
+		if code, out, errs := berthReplay(t, tt.args...); code != tt.code || !strings.Contains(errs, tt.want) {
+			t.Errorf("%v: status %d, %s%s; want %d, %q", tt.args, code, out, errs, tt.code, tt.want)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func Rooms() []Room {
 			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded",
 		}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "place/policies", "internal/plain", "internal/strictyaml",
+			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
 			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
