@@ -412,6 +412,18 @@ func (a *analysis) command(s Scenario) string {
 			left -= a.Setup.GeneratorDemand
 		}
 		return fmt.Sprintf("berth run --quota %.1f -- COMMAND", max(left, 0.1))
+	case iso.MemoryMax > 0:
+		return fmt.Sprintf("berth run --memory %dMi -- COMMAND", iso.MemoryMax>>20)
+	case iso.MemoryHigh > 0:
+		return fmt.Sprintf("systemd-run --scope -p MemoryHigh=%dM COMMAND", iso.MemoryHigh>>20)
+	case iso.MemoryLow > 0:
+		return fmt.Sprintf("systemctl set-property SERVICE MemoryLow=%dM", iso.MemoryLow>>20)
+	case iso.IOMax > 0:
+		return fmt.Sprintf("systemd-run --scope -p 'IOReadBandwidthMax=/dev/DISK %dM' COMMAND", iso.IOMax>>20)
+	case iso.IOWeight > 0:
+		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler; berth run --io-weight %d -- COMMAND", iso.Scheduler, iso.IOWeight)
+	case iso.Scheduler != "":
+		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler", iso.Scheduler)
 	case iso.Split:
 		return "berth run --class LSE --cpus " + a.tenantCPUs(s.Name) + " -- SERVICE"
 	}

@@ -49,6 +49,13 @@ func attr(l cgroup.Limits) (sched.Attr, error) {
 			Remedy: "run as root, or in a group delegated to you: systemd-run --user --scope -p Delegate=yes",
 		}
 	}
+	for id := range l.Settings() {
+		if c := id.Knob.Controller; c != "cpu" && c != "cpuset" {
+			return at, &kernel.NotSupportedError{
+				Feature: id.Knob.Words + " of the " + c + " controller", Reason: "memory and I/O are limited by control groups only", Remedy: "run as root, or in a group delegated to you",
+			}
+		}
+	}
 	at.Affinity = l.CPUs
 	if l.Idle == cgroup.On {
 		at.Policy = sched.Idle

@@ -125,6 +125,7 @@ func (b *Testbed) cells(spec Spec) []Cell {
 	for _, s := range spec.Scenarios {
 		cells = append(cells, Cell{
 			Name: s.Name, Neighbour: s.Neighbour, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window),
+			Hooks: b.schedule(s.Isolation),
 			Prepare: func(c *Cell, _ int) (err error) {
 				c.Settings, err = b.settings(s.Isolation)
 				return err
@@ -145,7 +146,7 @@ func (b *Testbed) settings(iso Isolation) (Settings, error) {
 			Feature: "cores of their own", Reason: pl.splitWhy, Remedy: "run where at least two cores are allowed",
 		}
 	}
-	s, l := Settings{}, cgroup.Limits{Weight: int(iso.Weight)}
+	s, t, l := Settings{}, cgroup.Limits{}, cgroup.Limits{Weight: int(iso.Weight)}
 	if iso.Idle {
 		l.Idle = cgroup.On
 	}
@@ -153,11 +154,16 @@ func (b *Testbed) settings(iso Isolation) (Settings, error) {
 		l.Quota, l.Period = max(minQuota, time.Duration(math.Round(b.left()*float64(quotaPeriod))).Truncate(time.Millisecond)), quotaPeriod
 	}
 	if iso.Split {
-		s[Tenant] = cgroup.Limits{CPUs: pl.tenant, Mems: pl.tenantMems}
+		t.CPUs, t.Mems = pl.tenant, pl.tenantMems
 		l.CPUs, l.Mems = pl.neighbour, pl.neighbourMems
 	}
-	if iso != (Isolation{}) {
-		s[Neighbour] = l
+	if err := b.press(iso, &t, &l); err != nil {
+		return nil, err
+	}
+	for role, limits := range map[Role]cgroup.Limits{Tenant: t, Neighbour: l} {
+		if len(limits.Settings()) > 0 {
+			s[role] = limits
+		}
 	}
 	return s, nil
 }

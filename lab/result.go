@@ -74,6 +74,8 @@ type Setup struct {
 	Rate            float64           `json:"rate"`
 	Tenant          load.TenantConfig `json:"tenant"`
 	Neighbour       noise.Config      `json:"neighbour"`
+	// MemoryMax is what all roles may have together, in bytes, where they compete for that.
+	MemoryMax int64 `json:"memoryMax,omitempty"`
 	// CPUPerRequest is the tenant's CPU time per request, alone, as calibrated.
 	CPUPerRequest Duration `json:"cpuPerRequest"`
 	// TenantCPUs is the tenant's demand at the offered load, in CPUs.

@@ -15,6 +15,9 @@ import (
 type Spec struct {
 	Name   string `json:"name"` // "isolation"
 	Preset string `json:"preset,omitempty"`
+	// Resource is what tenant and neighbour compete for: "cpu" (the default), "memory" or
+	// "io". It decides which neighbours and which strategies make sense.
+	Resource Resource `json:"resource,omitempty"`
 	// Scenarios are run once per block each, in random order.
 	Scenarios []Scenario `json:"scenarios"`
 	// Blocks is how often every scenario is run, if For and Until leave the time for it.
@@ -75,7 +78,8 @@ type Scenario struct {
 	Means string `json:"means"`
 }
 
-// Isolation says what is done to the neighbour (and, for Split, to the tenant).
+// Isolation says what is done to the neighbour (for Split to the tenant as well, for MemoryLow
+// to the tenant). What is about memory or a disk goes with that resource only.
 type Isolation struct {
 	// Weight is the neighbour's CPU weight (1-10000); the tenant has 100.
 	Weight uint64 `json:"weight,omitempty"`
@@ -85,6 +89,18 @@ type Isolation struct {
 	Cap bool `json:"cap,omitempty"`
 	// Split gives both CPUs of their own, in whole cores.
 	Split bool `json:"split,omitempty"`
+	// MemoryMax and MemoryHigh are where the neighbour's memory ends, in bytes: beyond, its
+	// own pages are taken, with MemoryHigh not all at once, but it is slowed down.
+	MemoryMax  int64 `json:"memoryMax,omitempty"`
+	MemoryHigh int64 `json:"memoryHigh,omitempty"`
+	// MemoryLow is how much of its memory the tenant keeps under others' pressure, in bytes.
+	MemoryLow int64 `json:"memoryLow,omitempty"`
+	// Scheduler is the disk's I/O scheduler: "bfq"; "" is none. IOWeight is the neighbour's
+	// share of the disk (1-10000), which needs one; the tenant has 100.
+	Scheduler string `json:"scheduler,omitempty"`
+	IOWeight  uint64 `json:"ioWeight,omitempty"`
+	// IOMax limits what the neighbour reads, in bytes per second.
+	IOMax int64 `json:"ioMax,omitempty"`
 }
 
 // The scenarios that the analysis knows by name.
@@ -128,6 +144,8 @@ type Preset struct {
 const (
 	settle = 100 * time.Millisecond
 	window = 500 * time.Millisecond
+	// settleMemory is for the tenant's pages to come back from where they were driven to.
+	settleMemory = 500 * time.Millisecond
 )
 
 // Presets lists the sizes, the smallest first.
@@ -145,6 +163,9 @@ func (e *Spec) Use(name string) error {
 	for _, p := range Presets() {
 		if p.Name == name {
 			e.Preset, e.Blocks, e.For, e.Settle, e.Window = p.Name, p.Blocks, Duration(p.For), Duration(settle), Duration(window)
+			if e.Resource == Memory {
+				e.Settle = Duration(settleMemory)
+			}
 			return nil
 		}
 		names = append(names, p.Name)
@@ -227,8 +248,14 @@ func (e Spec) Validate() error {
 	if _, err := cpuset.Parse(e.CPUs); err != nil {
 		return fmt.Errorf("experiment: cpus: %w", err)
 	}
+	if err := e.validateResource(); err != nil {
+		return err
+	}
 	neighbour := e.Neighbour
 	neighbour.Threads = max(1, neighbour.Threads) // 0: chosen from the machine
+	if e.Resource == Memory || e.Resource == IO {
+		neighbour.File = "made for the run"
+	}
 	if err := neighbour.Validate(); err != nil {
 		return fmt.Errorf("experiment: %w", err)
 	}

@@ -70,7 +70,9 @@ type Testbed struct {
 	journal    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
-	unit       string               // of the neighbour's work
+	unit       string // of the neighbour's work
+	disk       disk   // nil until it is asked for
+	later      []func() error
 	procs      *processes           // nil while none live
 	parked     map[setup]*processes // those of other cells, which have nothing to do
 	probed     time.Time            // last
@@ -99,6 +101,9 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 			err = fmt.Errorf("calibrate: %w", err)
 		}
 	}
+	if err == nil {
+		err = b.share()
+	}
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -119,6 +124,9 @@ func (b *Testbed) Close() error {
 	errs := []error{b.endProcesses()}
 	for _, p := range b.parked {
 		errs = append(errs, p.end())
+	}
+	for _, undo := range slices.Backward(b.later) {
+		errs = append(errs, undo())
 	}
 	if b.supervisor != nil {
 		b.supervisor.close()
@@ -189,6 +197,9 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.Setup = &h.Setup
+	if err := b.equip(); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
 	return b, nil
 }
 
@@ -251,9 +262,6 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 		s.Neighbour.Threads = b.places.shared.Len() * max(1, e.ThreadsPerCPU)
 	}
 	s.Neighbour.L2Bytes, s.Neighbour.L3Bytes = cacheBytes(m, b.places.shared)
-	if err := s.Neighbour.Validate(); err != nil {
-		return err
-	}
 	if b.opt.Servers > 0 { // what they do is the cells' affair
 		s.Rate, s.CPUPerRequest, s.Tenant = 0, 0, load.TenantConfig{}
 	}
@@ -276,6 +284,10 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 
 // open acquires what a run holds until close.
 func (b *Testbed) open(m *machine.Machine) error {
+	b.opt.Groups = b.opt.Groups || orCPU(b.spec.Resource) != CPU
+	if b.opt.Groups && b.opt.Unprivileged {
+		return errors.New("experiment: memory and I/O are limited by control groups only: not with --unprivileged")
+	}
 	b.supervisor = newSupervisor()
 	l2, l3 := cacheBytes(m, b.places.shared)
 	var err error

@@ -26,7 +26,7 @@ func (a *analysis) words() {
 	}
 	a.say(a.readSaturated())
 	a.say(a.readNearest())
-	if len(rows) > 0 && a.out.Floor != nil {
+	if len(rows) > 0 && a.out.Floor != nil && orCPU(a.Experiment.Resource) == CPU {
 		a.say(otherOutput)
 	}
 }

@@ -25,6 +25,7 @@ import (
 // labFlags are the flags of berth lab but those that bindLab binds.
 type labFlags struct {
 	preset, experiment          string
+	resource                    string
 	scenarios                   []string
 	clean, dryRun, unprivileged bool
 	limit                       time.Duration
@@ -42,6 +43,8 @@ func labCommand() *cobra.Command {
 		Example: `  berth lab                                        # about two minutes
   berth lab --neighbour spin --scenario idle       # one strategy against a tight loop
   berth lab --preset standard --report lab.html    # longer, with a page to read
+  berth lab --resource memory                      # page cache, as a backup job takes it
+  berth lab --resource io                          # a slow disk that both read
   berth lab --dry-run                              # what would be run and written
   berth lab --for 10m --until 10%                  # until every interval of p99 is within ±10 %
   berth lab --continue results/20260101T120000Z-isolation --for 4m
@@ -67,8 +70,9 @@ func (f *labFlags) register(cmd *cobra.Command) {
 	base := lab.IsolationSpec()
 	fs := cmd.Flags()
 	fs.StringVar(&f.preset, "preset", "quick", "size: "+presetNames())
+	fs.StringVar(&f.resource, "resource", string(lab.CPU), "what tenant and neighbour compete for: "+resourceNames()+"; each has strategies of its own")
 	fs.StringVar(&f.experiment, "experiment", "", "read the experiment from a YAML or JSON `file` (see --dry-run -o json)")
-	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", "))
+	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", ")+"; or those of the resource")
 	bindLab(fs, &base)
 	fs.DurationVar(&f.limit, "for", 0, "run as many rounds as fit into this `time`, calibration included (default from the preset)")
 	fs.Var(&f.until, "until", "end when the interval of every ratio of p99 is as narrow as `±10%`, at the latest after --for (default 15m)")
@@ -120,7 +124,10 @@ func setAgain(cmd *cobra.Command, bind func(*pflag.FlagSet)) (err error) {
 // build returns the experiment that the flags ask for.
 func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 	set := cmd.Flags().Changed
-	e := lab.IsolationSpec()
+	e, err := lab.IsolationOf(lab.Resource(f.resource))
+	if err != nil {
+		return e, err
+	}
 	if err := e.Use("quick"); err != nil {
 		return e, err
 	}
@@ -313,6 +320,14 @@ func scenarioNames(e lab.Spec) []string {
 	return names
 }
 
+func resourceNames() string {
+	var names []string
+	for _, r := range lab.Resources() {
+		names = append(names, string(r))
+	}
+	return strings.Join(names, ", ")
+}
+
 func presetNames() string {
 	var words []string
 	for _, p := range lab.Presets() {
@@ -347,8 +362,16 @@ lab's own control groups is changed, and those are removed afterwards.
 
 Scenarios:
 `)
-	for _, s := range lab.IsolationSpec().Scenarios {
-		fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.Means)
+	for _, r := range lab.Resources() {
+		if r != lab.CPU {
+			fmt.Fprintf(&b, "and with --resource %s, besides the baselines:\n", r)
+		}
+		e, _ := lab.IsolationOf(r)
+		for _, s := range e.Scenarios {
+			if s.Neighbour || r == lab.CPU {
+				fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.Means)
+			}
+		}
 	}
 	b.WriteString("\nNeighbours:\n")
 	for _, k := range neighbours() {

@@ -3,13 +3,10 @@ package guarded
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -58,7 +55,7 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 			return lab.Extra{Rate: random.Float64() * x.Setup.Rate, Times: 1, Length: length, Seed: random.Uint64() | 1}
 		}), nil
 	case Reclaim:
-		if err := onDisk(x.dir); err != nil {
+		if err := lab.OnDisk(x.dir); err != nil {
 			return nil, err
 		}
 		if err := x.bed.Group(lab.Around).Has(cgroup.Memory); err != nil {
@@ -68,12 +65,13 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 		c.Tenant = &changed
 		return x.reclaim, nil
 	case IO:
-		if err := x.needDisk(); err != nil {
+		disk, err := x.bed.Disk()
+		if err != nil {
 			return nil, err
 		}
-		changed.Disk, changed.DiskEvery = x.disk.Path(), diskEvery
+		changed.Disk, changed.DiskEvery = disk, lab.DiskEvery
 		c.Tenant = &changed
-		return x.neighbour(noise.Config{Kernel: "read", Threads: diskReaders, Intensity: 100, File: x.disk.Path()}), nil
+		return x.neighbour(noise.Config{Kernel: "read", Threads: lab.DiskReaders, Intensity: 100, File: disk}), nil
 	}
 	return nil, &kernel.NotSupportedError{Feature: "fault " + f.Name, Reason: "no such fault"}
 }
@@ -178,19 +176,6 @@ const (
 	hogOwn = 8 << 20
 )
 
-// onDisk refuses a folder in memory for the tenant's file: without swap nothing of that
-// can be reclaimed, and something would be killed instead.
-func onDisk(dir string) error {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("file system of %s: %w", dir, err)
-	}
-	if t := int64(fs.Type); t == unix.TMPFS_MAGIC || t == unix.RAMFS_MAGIC {
-		return &kernel.NotSupportedError{Feature: "fault reclaim", Reason: dir + " is in memory, and its pages cannot be reclaimed", Remedy: "--results on a disk"}
-	}
-	return nil
-}
-
 // reclaim sets a limit on the memory of all groups of the run when the tenant has
 // its own, and lets the neighbour take so much that a part of the tenant's has to go.
 // Without swap only pages of files can; nothing runs out of memory.
@@ -222,38 +207,4 @@ func (x *experiment) reclaim(_ context.Context, r *lab.Running) (disturbance, er
 			return limit.end()
 		},
 	}, nil
-}
-
-// The disk of the fault IO: slow enough that a few readers keep it busy with little of
-// a CPU. Alone the tenant waits for it 0.2 ms in each of 50 reads per second; beside
-// the readers it waits for theirs, of 4 ms each.
-const (
-	diskBytes   = 256 << 20
-	diskReaders = 4
-	// diskEvery is how many requests of the tenant there are to each that reads.
-	diskEvery = 20
-)
-
-func diskSpeed() noise.DiskSpeed {
-	return noise.DiskSpeed{Seek: 100 * time.Microsecond, BytesPerSecond: 32 << 20}
-}
-
-// needDisk makes the disk, which stays until the end of the experiment.
-func (x *experiment) needDisk() error {
-	if x.disk != nil {
-		return nil
-	}
-	d, err := noise.OpenDisk(diskBytes, diskSpeed())
-	if err != nil {
-		return err
-	}
-	// A v1 kernel counts bytes by group only on devices on which some group has a limit
-	// (since Linux 6.10, block/blk-throttle.h): this one is a tebibyte per second.
-	undo, err := x.bed.Set(lab.Settings{lab.Around: {IOMax: []cgroup.IOMax{{Device: d.Number(), ReadBPS: 1 << 40}}}})
-	if err != nil {
-		return errors.Join(err, d.Close())
-	}
-	x.disk = d
-	x.closeDisk = func() error { return errors.Join(undo(), d.Close()) }
-	return nil
 }

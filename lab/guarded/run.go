@@ -36,9 +36,6 @@ type experiment struct {
 	bed  *lab.Testbed
 	dir  string
 	base lab.Spec
-
-	disk      *noise.Disk // nil until a fault needs it
-	closeDisk func() error
 }
 
 // Run runs an experiment. Whatever happens, children are gone and the kernel is as it
@@ -77,12 +74,12 @@ func (r *Result) has(cell string, block int) bool {
 }
 
 func run(ctx context.Context, r *Result, opt lab.Options) (_ *Result, err error) {
-	x := &experiment{Result: r, dir: opt.Dir, base: r.Experiment.base(), closeDisk: func() error { return nil }}
+	x := &experiment{Result: r, dir: opt.Dir, base: r.Experiment.base()}
 	opt.Roles, opt.Groups, opt.Weight = []lab.Role{lab.Bystander}, true, r.Experiment.Weight
 	if x.bed, err = lab.Open(ctx, &x.base, &r.Header, opt); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, x.closeDisk(), x.bed.Close()) }()
+	defer func() { err = errors.Join(err, x.bed.Close()) }()
 	r.Experiment.Seed = x.base.Seed
 	faults := lab.Part{Blocks: r.Experiment.Runs}
 	for i, name := range r.Experiment.Faults {

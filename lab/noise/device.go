@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,21 @@ func (d *Disk) Path() string { return d.name }
 
 // Number is its number, "7:0".
 func (d *Disk) Number() string { return d.number }
+
+// Schedule has an I/O scheduler of the kernel order the reads, "bfq" or "none". Without it
+// that is a *kernel.NotSupportedError.
+func (d *Disk) Schedule(with string) error {
+	name := filepath.Join("/sys/block", filepath.Base(d.name), "queue/scheduler")
+	file, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString(with)
+		err = errors.Join(err, file.Close())
+	}
+	if errors.Is(err, unix.EINVAL) || missing(err) {
+		return &kernel.NotSupportedError{Feature: "I/O scheduler " + with, Reason: err.Error(), Remedy: "modprobe " + with}
+	}
+	return err
+}
 
 // Close takes the disk away. Whoever still reads it has errors from now on.
 func (d *Disk) Close() error {

@@ -28,7 +28,7 @@ type Config struct {
 	// Bytes is the working set of one thread; 0 lets the kernel choose from
 	// L2Bytes and L3Bytes (0 = unknown).
 	Bytes int64 `json:"bytes,omitempty"`
-	// File is the device that kernel read reads.
+	// File is the device that kernel read reads, or the file of kernel cache.
 	File    string `json:"file,omitempty"`
 	L2Bytes int64  `json:"l2Bytes,omitempty"`
 	L3Bytes int64  `json:"l3Bytes,omitempty"`
@@ -43,7 +43,7 @@ type Kernel struct {
 	// Unit is what its work is counted in.
 	Unit string
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
-	// a device (Config.File).
+	// a device or a file (Config.File).
 	Memory, File bool
 
 	// start makes the worker of one thread with a working set of so many bytes.
@@ -67,6 +67,7 @@ func Kernels() []Kernel {
 		{Name: "fork", Presses: "the kernel's process, memory-mapping and page-fault paths: fork, exec and wait for true(1)", Unit: "processes", start: newFork},
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
 		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
+		{Name: "cache", Presses: "memory, by reclaim: a file read through the page cache, which is to keep all of it", Unit: "bytes", File: true, start: newCache},
 	}
 }
 
@@ -95,7 +96,7 @@ func (c Config) Validate() error {
 	case c.L3Bytes < 0 || c.L3Bytes > maxBytes:
 		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
 	case (c.File != "") != k.File:
-		return fmt.Errorf("file %q: kernel read needs a device, and no other does", c.File)
+		return fmt.Errorf("file %q: kernel read needs a device and cache a file, and no other does", c.File)
 	case c.Bytes != 0 && !k.Memory:
 		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
 	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):

@@ -275,8 +275,16 @@ func isolationText(s lab.Scenario) string {
 	if !s.Neighbour {
 		parts = append(parts, "no neighbour")
 	}
-	if i.Weight > 0 {
-		parts = append(parts, fmt.Sprintf("weight %d", i.Weight))
+	for _, value := range []struct {
+		name string
+		n    int64
+	}{
+		{"weight", int64(i.Weight)}, {"memory max", i.MemoryMax}, {"memory high", i.MemoryHigh}, {"memory low", i.MemoryLow},
+		{"I/O weight", int64(i.IOWeight)}, {"I/O max", i.IOMax},
+	} {
+		if value.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", value.name, value.n))
+		}
 	}
 	for _, flag := range []struct {
 		on   bool
@@ -285,6 +293,9 @@ func isolationText(s lab.Scenario) string {
 		if flag.on {
 			parts = append(parts, flag.word)
 		}
+	}
+	if i.Scheduler != "" {
+		parts = append(parts, "scheduler "+i.Scheduler)
 	}
 	if len(parts) == 0 {
 		return "nothing"
