@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -50,10 +51,7 @@ type processes struct {
 	tenants   []*child // one, or the servers
 	generator *child
 	addrs     []load.TenantReady // of each
-	// neighbours are those started so far, by what no process of this backend can lose
-	// again; neighbour is the one at work.
-	neighbours map[string]*neighbour
-	neighbour  *neighbour
+	neighbour *neighbour // at work
 	running    *Running // nil before the load begins
 }
 
@@ -90,6 +88,8 @@ func (s setup) roles() []Role {
 type neighbour struct {
 	*child
 	counters *noise.Counters
+	unit     string
+	passing  bool // ends with the round
 }
 
 // processes returns those that live, or starts a tenant or servers, and a generator for
@@ -112,21 +112,25 @@ func (b *Testbed) processes(ctx context.Context, s setup) (*processes, error) {
 		b.procs.stand(true)
 		return b.procs, nil
 	}
-	b.procs = &processes{bed: b, setup: s, cold: true, neighbours: map[string]*neighbour{}}
+	b.procs = &processes{bed: b, setup: s, cold: true}
 	if err := b.procs.start(ctx); err != nil {
 		return nil, errors.Join(err, b.endProcesses())
 	}
 	return b.procs, nil
 }
 
-// endProcesses ends those that live.
+// endProcesses ends those that live, and all neighbours.
 func (b *Testbed) endProcesses() error {
-	if b.procs == nil {
-		return nil
+	var errs []error
+	for _, n := range b.neighbours {
+		errs = append(errs, n.end())
 	}
-	err := b.procs.end()
-	b.procs = nil
-	return err
+	clear(b.neighbours)
+	if b.procs != nil {
+		errs = append(errs, b.procs.end())
+		b.procs = nil
+	}
+	return errors.Join(errs...)
 }
 
 // stand makes the tenants those that are meant, or not.
@@ -161,15 +165,15 @@ func (p *processes) start(ctx context.Context) (err error) {
 	return err
 }
 
-// startNeighbour has the neighbour work, and starts it if need be.
-func (p *processes) startNeighbour(ctx context.Context) (err error) {
-	as := p.bed.backend.lasting(Neighbour)
-	n := p.neighbours[as]
+// startNeighbour has a neighbour work, and starts it if need be.
+func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err error) {
+	as := fmt.Sprintf("%s %+v", p.bed.backend.lasting(Neighbour), cfg)
+	n := p.bed.neighbours[as]
 	if n == nil {
-		if n, err = p.newNeighbour(ctx); err != nil {
+		if n, err = p.newNeighbour(ctx, cfg); err != nil {
 			return err
 		}
-		p.neighbours[as] = n
+		p.bed.neighbours[as] = n
 	} else if err := n.resume(); err != nil {
 		return err
 	}
@@ -179,8 +183,13 @@ func (p *processes) startNeighbour(ctx context.Context) (err error) {
 }
 
 // newNeighbour starts a neighbour and waits until it is about to work.
-func (p *processes) newNeighbour(ctx context.Context) (*neighbour, error) {
-	cfg := p.bed.Setup.Neighbour
+func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighbour, error) {
+	n := &neighbour{passing: len(cfg.Command) > 0}
+	for _, k := range noise.Kernels() {
+		if k.Name == cfg.Kernel {
+			n.unit = k.Unit
+		}
+	}
 	counters, err := noise.NewCounters(cfg.Threads)
 	if err != nil {
 		return nil, err
@@ -196,7 +205,8 @@ func (p *processes) newNeighbour(ctx context.Context) (*neighbour, error) {
 		c.kill()
 		return nil, errors.Join(err, counters.Close())
 	}
-	return &neighbour{c, counters}, nil
+	n.child, n.counters = c, counters
+	return n, nil
 }
 
 // startRole starts a child and puts it into its role's place before it does anything.
@@ -282,7 +292,55 @@ func (p *processes) stopNeighbour() (halted func() error, err error) {
 	}
 	p.bed.backend.detach(Neighbour)
 	p.neighbour = nil
+	if n.passing {
+		maps.DeleteFunc(p.bed.neighbours, func(_ string, other *neighbour) bool { return other == n })
+		return func() error { return nil }, errors.Join(n.end(), p.bed.sweep())
+	}
 	return n.halted, n.halt()
+}
+
+// end ends the neighbour, and what it started in its process group.
+func (n *neighbour) end() error {
+	if n.passing {
+		_ = unix.Kill(-n.pid(), unix.SIGKILL) // it may have ended already
+	}
+	n.kill()
+	return n.counters.Close()
+}
+
+// sweep ends what a program has left in the neighbour's group.
+func (b *Testbed) sweep() error {
+	if b.Setup.Backend == schedBackend {
+		return nil
+	}
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		pids, _, err := b.backend.group(Neighbour).Procs()
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, pid := range pids {
+			if !b.isNeighbour(pid) {
+				left++
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Since(began) > haltLimit {
+			return fmt.Errorf("%d processes of the neighbour's program have not ended after %s", left, haltLimit)
+		}
+	}
+}
+
+func (b *Testbed) isNeighbour(pid int) bool {
+	for _, n := range b.neighbours {
+		if n.pid() == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // end ends all of them.
@@ -290,10 +348,6 @@ func (p *processes) end() error {
 	var errs []error
 	if p.running != nil {
 		errs = append(errs, p.running.end())
-	}
-	for _, n := range p.neighbours {
-		n.kill()
-		errs = append(errs, n.counters.Close())
 	}
 	if p.generator != nil {
 		p.generator.kill()

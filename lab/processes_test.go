@@ -36,10 +36,10 @@ func realBed(t testing.TB) *Testbed {
 	}
 	b := &Testbed{
 		Setup: &Setup{
-			Rate: 200, Tenant: load.TenantConfig{Units: 3, WorkingSetBytes: 1 << 20, Procs: 1},
+			Backend: schedBackend, Rate: 200, Tenant: load.TenantConfig{Units: 3, WorkingSetBytes: 1 << 20, Procs: 1},
 			Neighbour: noise.Config{Kernel: "spin", Threads: 2, Intensity: 20},
 		},
-		opt: Options{Exe: os.Args[0]}, places: pl, supervisor: newSupervisor(), backend: openAttributes(pl), probes: probes, requests: requests, unit: "iterations",
+		opt: Options{Exe: os.Args[0]}, places: pl, supervisor: newSupervisor(), backend: openAttributes(pl), probes: probes, requests: requests, neighbours: map[string]*neighbour{},
 	}
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
@@ -110,7 +110,7 @@ func TestProcessesLiveOn(t *testing.T) {
 		if got := strings.Count(knobs, "affinity "+one.String()+"}"); (got == 2) != (c.Name == "pinned" || c.Neighbour && b.places.shared == one) {
 			t.Errorf("%s: settings %s, want both on CPU %s in pinned alone", c.Name, knobs, one)
 		}
-		for kind, n := range b.procs.neighbours {
+		for kind, n := range b.neighbours {
 			if got := state(t, n.pid()); got != "T" {
 				t.Errorf("after %s: threads of the neighbour (%s) are in states %s, want all stopped", c.Name, kind, got)
 			}
@@ -151,6 +151,46 @@ func TestProcessesEndWhereTheyMust(t *testing.T) {
 	c.During = func(context.Context, *Running) error { return broken }
 	if _, err := b.Round(t.Context(), c, 0, 0); !errors.Is(err, broken) || b.procs != nil {
 		t.Errorf("failed: %v; processes %v live on", err, b.procs)
+	}
+}
+
+// A cell may have another neighbour than the setup's: one that lives on, or a program, of
+// which nothing lives on.
+func TestCellsOwnNeighbour(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	round := func(cfg noise.Config) (Round, error) {
+		return b.Round(t.Context(), Cell{Name: "beside", Settle: 100 * ms, Window: 200 * ms, Noise: &cfg}, 0, 0)
+	}
+	r, err := round(noise.Config{Kernel: "scan", Threads: 1, Intensity: 50, Bytes: 1 << 20})
+	if err != nil || r.Neighbour == nil || r.Neighbour.Work <= 0 || r.Neighbour.Unit != "bytes" || len(b.neighbours) != 1 {
+		t.Errorf("scan: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))
+	}
+	pids := filepath.Join(t.TempDir(), "pids")
+	script := "sleep 300 & echo $! >>" + pids + "; sleep 0.02"
+	r, err = round(noise.Config{Kernel: "program", Threads: 1, Intensity: 100, Command: []string{"sh", "-c", script}})
+	if err != nil || r.Neighbour == nil || r.Neighbour.Work < 2 || r.Neighbour.Unit != "runs" || len(b.neighbours) != 1 {
+		t.Errorf("program: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))
+	}
+	text, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid := range strings.FieldsSeq(string(text)) {
+		for began := time.Now(); ; time.Sleep(ms) { // until whoever adopted it has waited for it
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err != nil || strings.Contains(string(stat), ") Z ") {
+				break
+			}
+			if time.Since(began) > 10*time.Second {
+				t.Fatalf("process %s of the program lives on: %s", pid, stat)
+			}
+		}
+	}
+	if _, err := round(noise.Config{Kernel: "program", Threads: 1, Intensity: 100, Command: []string{"false"}}); err == nil || !strings.Contains(err.Error(), "ended with status 1") {
+		t.Errorf("a program that fails: %v", err)
 	}
 }
 

@@ -105,8 +105,12 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 		}
 	}
 	p.cold = false
-	if c.Neighbour {
-		if err := p.startNeighbour(ctx); err != nil {
+	if c.Neighbour || c.Noise != nil {
+		cfg := p.bed.Setup.Neighbour
+		if c.Noise != nil {
+			cfg = *c.Noise
+		}
+		if err := p.startNeighbour(ctx, cfg); err != nil {
 			return err
 		}
 	}
@@ -168,7 +172,7 @@ func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, r
 	if err := p.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
 		return err
 	}
-	after.since(before, round, p.bed.places.shared, p.bed.unit)
+	after.since(before, round, p.bed.places.shared)
 	round.Invalid = late(before.at-opens, after.at-closes, cfg.Window)
 	requests, err := p.bed.Requests()
 	if err != nil {
@@ -275,7 +279,7 @@ func (p *processes) snapshot() (s snapshot, err error) {
 	}
 	s.hasNeighbour = true
 	s.neighbour, err = p.bed.usage(Neighbour, p.neighbour.child)
-	s.neighbour.Work = p.neighbour.counters.Total()
+	s.neighbour.Work, s.neighbour.Unit = p.neighbour.counters.Total(), p.neighbour.unit
 	return s, err
 }
 
@@ -291,7 +295,7 @@ func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 }
 
 // since enters into round what happened between before and s.
-func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set, unit string) {
+func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set) {
 	round.Seconds = float64(s.at-before.at) / 1e9
 	for i := range s.tenants {
 		u := s.tenants[i].minus(before.tenants[i])
@@ -302,7 +306,6 @@ func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set, unit s
 	}
 	if s.hasNeighbour {
 		n := s.neighbour.minus(before.neighbour)
-		n.Unit = unit
 		round.Neighbour = &n
 	}
 	all := s.host.Total.Since(before.host.Total)

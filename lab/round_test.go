@@ -43,10 +43,10 @@ func TestRoundIsWhatHappenedInBetween(t *testing.T) {
 	// them with I/O under way: 3.1 s of work, of which the lab's is 2.3. CPU 2 is not shared.
 	after := snapshot{
 		reading: at(2000, 12.3, proc.Times{User: 1140, Idle: 550, Steal: 17}, proc.Times{User: 1170, Idle: 510, IOWait: 25, Steal: 1}, proc.Times{User: 200, Steal: 90}),
-		tenants: []Usage{{CPUSeconds: 4.8, WaitSeconds: 1.25}}, neighbour: Usage{CPUSeconds: 7.4, Work: 350, ThrottledPeriods: 5}, hasNeighbour: true,
+		tenants: []Usage{{CPUSeconds: 4.8, WaitSeconds: 1.25}}, neighbour: Usage{CPUSeconds: 7.4, Work: 350, Unit: "loops", ThrottledPeriods: 5}, hasNeighbour: true,
 	}
 	var round Round
-	after.since(before, &round, cpuset.MustParse("0-1"), "loops")
+	after.since(before, &round, cpuset.MustParse("0-1"))
 	want := Round{
 		Seconds: 2, Tenant: Usage{CPUSeconds: 0.8, WaitSeconds: 0.25},
 		Neighbour: &Usage{CPUSeconds: 1.4, Work: 250, Unit: "loops", ThrottledPeriods: 2},
@@ -58,7 +58,7 @@ func TestRoundIsWhatHappenedInBetween(t *testing.T) {
 	after.used = 14 // rounded counters, and nobody else
 	after.hasNeighbour = false
 	round = Round{}
-	if after.since(before, &round, cpuset.MustParse("0-1"), ""); round.Host.Foreign != 0 || round.Neighbour != nil {
+	if after.since(before, &round, cpuset.MustParse("0-1")); round.Host.Foreign != 0 || round.Neighbour != nil {
 		t.Errorf("foreign %g, neighbour %v; want neither", round.Host.Foreign, round.Neighbour)
 	}
 }
@@ -70,7 +70,7 @@ func TestServersInBetween(t *testing.T) {
 	before := snapshot{reading: at(0, 0), tenants: []Usage{{CPUSeconds: 1, Periods: 7}, {CPUSeconds: 5, ThrottledPeriods: 2}}, servers: true}
 	after := snapshot{reading: at(1000, 0), tenants: []Usage{{CPUSeconds: 1.5, Periods: 9}, {CPUSeconds: 6, ThrottledPeriods: 6}}, servers: true}
 	var round Round
-	after.since(before, &round, cpuset.MustParse("0-1"), "")
+	after.since(before, &round, cpuset.MustParse("0-1"))
 	want := []Usage{{CPUSeconds: 0.5, Periods: 2}, {CPUSeconds: 1, ThrottledPeriods: 4}}
 	if diff := cmp.Diff(want, round.Servers, approx); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

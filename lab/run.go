@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -51,6 +52,9 @@ type Cell struct {
 	Settings Settings
 	// Neighbour has the neighbour of the setup work beside the tenant.
 	Neighbour bool
+	// Noise is another neighbour than that of the setup, if it is not nil. A program among
+	// them lives for the round alone.
+	Noise *noise.Config
 	// Tenant is how the tenant runs, which then lives for the round alone; nil is as the
 	// setup says.
 	Tenant *load.TenantConfig

@@ -132,8 +132,8 @@ func responses(path string, window time.Duration) (map[string]map[int][]float64,
 func BenchmarkResume(b *testing.B) {
 	bed := realBed(b)
 	bed.Setup.Neighbour.Intensity = 100
-	procs := &processes{bed: bed, neighbours: map[string]*neighbour{}}
-	if err := procs.startNeighbour(b.Context()); err != nil {
+	procs := &processes{bed: bed}
+	if err := procs.startNeighbour(b.Context(), bed.Setup.Neighbour); err != nil {
 		b.Fatal(err)
 	}
 	n := procs.neighbour

@@ -70,8 +70,10 @@ type Testbed struct {
 	journal    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
-	unit       string // of the neighbour's work
-	disk       disk   // nil until it is asked for
+	// neighbours are those started so far, by what no process of this backend can lose
+	// again, and by what they are.
+	neighbours map[string]*neighbour
+	disk       disk // nil until it is asked for
 	later      []func() error
 	procs      *processes           // nil while none live
 	parked     map[setup]*processes // those of other cells, which have nothing to do
@@ -184,7 +186,7 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
 	}
-	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}}
 	if err := b.chooseLoad(m); err != nil {
 		return nil, err
 	}
@@ -274,11 +276,6 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	}
 	size := noise.Plan(s.Neighbour, available) // once, so that it is the same in every round
 	s.Neighbour.Bytes, s.NeighbourNote = size.Bytes, size.Note
-	for _, k := range noise.Kernels() {
-		if k.Name == s.Neighbour.Kernel {
-			b.unit = k.Unit
-		}
-	}
 	return nil
 }
 

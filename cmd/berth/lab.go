@@ -336,9 +336,9 @@ func presetNames() string {
 	return strings.Join(words, ", ")
 }
 
-// neighbours are those that need no disk of their own.
+// neighbours are those that need nothing of their own.
 func neighbours() []noise.Kernel {
-	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File })
+	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File || k.Command })
 }
 
 func kernelNames() string {

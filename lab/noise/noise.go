@@ -30,7 +30,10 @@ type Config struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// File is the device that kernel read reads, or the file of kernel cache.
 	File    string `json:"file,omitempty"`
-	L2Bytes int64  `json:"l2Bytes,omitempty"`
+	// Command is what kernel program runs: a program, by its path or as found in $PATH, and
+	// its arguments.
+	Command []string `json:"command,omitempty"`
+	L2Bytes int64    `json:"l2Bytes,omitempty"`
 	L3Bytes int64  `json:"l3Bytes,omitempty"`
 	Seed    uint64 `json:"seed"`
 }
@@ -45,6 +48,8 @@ type Kernel struct {
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
 	// a device or a file (Config.File).
 	Memory, File bool
+	// Command says whether it needs a command (Config.Command).
+	Command bool
 
 	// start makes the worker of one thread with a working set of so many bytes.
 	start func(c Config, bytes int64, seed uint64) (worker, error)
@@ -68,6 +73,7 @@ func Kernels() []Kernel {
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
 		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
 		{Name: "cache", Presses: "memory, by reclaim: a file read through the page cache, which is to keep all of it", Unit: "bytes", File: true, start: newCache},
+		{Name: "program", Presses: "what a command presses on, which is run again whenever it ends", Unit: "runs", Command: true, start: newProgram},
 	}
 }
 
@@ -97,6 +103,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
 	case (c.File != "") != k.File:
 		return fmt.Errorf("file %q: kernel read needs a device and cache a file, and no other does", c.File)
+	case (len(c.Command) > 0) != k.Command:
+		return fmt.Errorf("command %q: kernel program needs one, and no other does", c.Command)
+	case c.Command != nil && c.Intensity != 100:
+		return fmt.Errorf("intensity %d: a program works as it likes: want 100", c.Intensity)
 	case c.Bytes != 0 && !k.Memory:
 		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
 	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):

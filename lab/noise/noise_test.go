@@ -2,6 +2,7 @@ package noise
 
 import (
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -60,6 +61,10 @@ func TestKernels(t *testing.T) {
 		cfg.Bytes, cfg.File = 0, "/dev/loop0"
 		if err := cfg.Validate(); (err == nil) != k.File {
 			t.Errorf("%s with a device: %v, File is %t", k.Name, err, k.File)
+		}
+		cfg.File, cfg.Command = "", []string{"true"}
+		if err := cfg.Validate(); (err == nil) != k.Command {
+			t.Errorf("%s with a command: %v, Command is %t", k.Name, err, k.Command)
 		}
 	}
 }
@@ -157,7 +162,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		cfg, err := parseConfig(line)
 		if err != nil {
-			if cfg != (Config{}) {
+			if !reflect.DeepEqual(cfg, Config{}) {
 				t.Errorf("error %v with a value %+v", err, cfg)
 			}
 			return
