@@ -51,8 +51,8 @@ type processes struct {
 	tenants   []*child // one, or the servers
 	generator *child
 	addrs     []load.TenantReady // of each
-	neighbour *neighbour // at work
-	running    *Running // nil before the load begins
+	neighbour *neighbour         // at work
+	running   *Running           // nil before the load begins
 }
 
 // setup is what processes are started as: the tenant, or so many servers.

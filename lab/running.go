@@ -65,7 +65,9 @@ func (r *Running) Until(ctx context.Context, at time.Duration) error {
 func (r *Running) Finish(f func() error) { r.finish = append(r.finish, f) }
 
 // StartNeighbour has the neighbour of the setup work, whose work the round counts.
-func (r *Running) StartNeighbour(ctx context.Context) error { return r.procs.startNeighbour(ctx, r.procs.bed.Setup.Neighbour) }
+func (r *Running) StartNeighbour(ctx context.Context) error {
+	return r.procs.startNeighbour(ctx, r.procs.bed.Setup.Neighbour)
+}
 
 // Process is one beside those of the cell. It is ready, and does nothing before Begin.
 type Process struct {

@@ -57,3 +57,29 @@ func TestStoredResults(t *testing.T) {
 	}
 	golden(t, "lab", "guard-analysis.json", analysis.String()+"\n")
 }
+
+// The tables that are published are those of the results that are stored.
+func TestPublishedTables(t *testing.T) {
+	t.Parallel()
+	const docs = "../../docs/"
+	for page, results := range map[string][]string{
+		"experiments/resources.md": {"io.json.gz", "memory.json.gz"},
+	} {
+		text, err := os.ReadFile(docs + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, result := range results {
+			out, errs, code := berth(t, "lab", "report", docs+"measurements/results/"+result)
+			if code != exitOK {
+				t.Fatalf("%s: exit %d, %s", result, code, errs)
+			}
+			_, table, _ := strings.Cut(out, "\nscenario ")
+			table, _, _ = strings.Cut("scenario "+table, "\n\n")
+			indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
+			if len(table) < 200 || !strings.Contains(string(text), indented) {
+				t.Errorf("%s lacks the table of %s:\n%s", page, result, indented)
+			}
+		}
+	}
+}

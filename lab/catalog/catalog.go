@@ -44,7 +44,7 @@ type Kind struct {
 	// Question is what it answers, and Needs what it takes beyond what berth lab does, in a
 	// few words each; "" is nothing.
 	Question, Needs string
-	// Schema is that of its results.
+	// Schema is that of its results. Kinds that share one differ in their settings alone.
 	Schema string
 	// New makes one with the default settings.
 	New func() Experiment

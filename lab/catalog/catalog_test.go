@@ -32,10 +32,10 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %v", k.Name, err)
 			continue
 		}
-		if of.Name != k.Name || seen[k.Schema] || k.Question == "" {
+		if of.Name != k.Name || seen[k.Name] || k.Question == "" {
 			t.Errorf("%s: file of %s, schema %s", k.Name, of.Name, k.Schema)
 		}
-		seen[k.Schema] = true
+		seen[k.Name] = true
 		fresh := k.New()
 		if diff := cmp.Diff(asJSON(t, fresh.Spec()), asJSON(t, x.Spec())); diff != "" {
 			t.Errorf("%s.yaml is not the default (-default +file):\n%s", k.Name, diff)
@@ -112,7 +112,7 @@ func TestLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		of, back, err := Load(dir)
-		if err != nil || of.Name != k.Name {
+		if err != nil || of.Schema != k.Schema {
 			t.Errorf("%s: read as %q, %v", k.Name, of.Name, err)
 			continue
 		}

@@ -19,6 +19,14 @@ func Kinds() []Kind {
 			Schema: lab.Schema, New: newIsolation, Verb: "berth lab",
 		},
 		{
+			Name: "memory", Question: "what does a neighbour cost that fills the page cache, and what do limits of memory buy?", Needs: "control groups of its own",
+			Schema: lab.Schema, New: func() Experiment { return isolationOf(lab.Memory) }, Verb: "berth lab --resource memory",
+		},
+		{
+			Name: "io", Question: "what does a neighbour cost that reads the same disk, and what do shares and limits of I/O buy?", Needs: "control groups of its own, FUSE and loop devices",
+			Schema: lab.Schema, New: func() Experiment { return isolationOf(lab.IO) }, Verb: "berth lab --resource io",
+		},
+		{
 			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",
 			Schema: guarded.Schema, New: newGuard, Verb: "berth lab guard",
 		},
@@ -28,12 +36,17 @@ func Kinds() []Kind {
 // Isolation is what berth lab runs.
 type Isolation struct{ lab.Result }
 
-func newIsolation() Experiment {
-	x := &Isolation{lab.Result{Header: lab.Header{Schema: lab.Schema}, Experiment: lab.IsolationSpec(), Rounds: []lab.Round{}}}
-	if err := x.Experiment.Use("quick"); err != nil {
-		panic(err) // it is there
+func newIsolation() Experiment { return isolationOf(lab.CPU) }
+
+func isolationOf(r lab.Resource) Experiment {
+	e, err := lab.IsolationOf(r)
+	if err == nil {
+		err = e.Use("quick")
 	}
-	return x
+	if err != nil {
+		panic(err) // both are there
+	}
+	return &Isolation{lab.Result{Header: lab.Header{Schema: lab.Schema}, Experiment: e, Rounds: []lab.Round{}}}
 }
 
 // Spec is that of the result.

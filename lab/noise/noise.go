@@ -29,13 +29,13 @@ type Config struct {
 	// L2Bytes and L3Bytes (0 = unknown).
 	Bytes int64 `json:"bytes,omitempty"`
 	// File is the device that kernel read reads, or the file of kernel cache.
-	File    string `json:"file,omitempty"`
+	File string `json:"file,omitempty"`
 	// Command is what kernel program runs: a program, by its path or as found in $PATH, and
 	// its arguments.
 	Command []string `json:"command,omitempty"`
 	L2Bytes int64    `json:"l2Bytes,omitempty"`
-	L3Bytes int64  `json:"l3Bytes,omitempty"`
-	Seed    uint64 `json:"seed"`
+	L3Bytes int64    `json:"l3Bytes,omitempty"`
+	Seed    uint64   `json:"seed"`
 }
 
 // Kernel describes one kind of neighbour.
