@@ -52,6 +52,9 @@ Exit status: 0 the host was examined, whatever came out; 1 it could not be;
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && cmd.HasSubCommands() {
+		return unknownVerb(cmd, args[0])
+	}
 	if len(args) > 0 {
 		return exitStatus{exitUsage, fmt.Errorf("unknown argument %q (see '%s --help')", args[0], cmd.CommandPath())}
 	}

@@ -80,6 +80,7 @@ something could not be restored, 2 for wrong usage.`,
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
 	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, always or never", "needed", "always", "never")
 	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also the evidence, the values that are written, and the remedies that were not taken")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	cmd.AddCommand(guardOffCommand(), guardStatusCommand())
@@ -89,6 +90,7 @@ something could not be restored, 2 for wrong usage.`,
 // guardFlags are the flags of berth guard.
 type guardFlags struct {
 	mode, probe, replay            string
+	verbose                        bool
 	sensitive, bestEffort, protect []string
 	length, window                 time.Duration
 }
@@ -355,21 +357,26 @@ func (g *guarding) found(at time.Time, f detect.Finding) {
 	if f.Suspect == detect.Outside {
 		what += ", which nothing can be done to: start them in a group of their own"
 	}
-	var seen []string
-	for _, e := range f.Evidence {
-		seen = append(seen, e.Subject.String()+": "+e.String())
+	what = fmt.Sprintf("%s (%.0f %% sure)", what, 100*f.Confidence)
+	if g.flags.verbose {
+		for _, e := range f.Evidence {
+			what += "; " + e.Subject.String() + ": " + e.String()
+		}
 	}
 	g.tell(at, struct {
 		Time    time.Time      `json:"time"`
 		Finding detect.Finding `json:"finding"`
-	}{at, f}, "found", fmt.Sprintf("%s (sure: %.0f %%): %s", what, 100*f.Confidence, strings.Join(seen, "; ")))
+	}{at, f}, "found", what)
 }
 
 func (g *guarding) acted(e control.Event) {
+	text := e.Sentence(g.name)
 	e.Victim, e.Suspect = g.name(e.Victim), g.name(e.Suspect)
-	text := strings.TrimSpace(strings.TrimPrefix(e.String(), e.Outcome.String()))
-	for _, c := range e.Changes {
-		text += fmt.Sprintf("; %s: %s -> %s", c.Path, c.From, c.To)
+	if g.flags.verbose {
+		text = strings.TrimSpace(strings.TrimPrefix(e.String(), e.Outcome.String()))
+		for _, c := range e.Changes {
+			text += fmt.Sprintf("; %s: %s -> %s", c.Path, c.From, c.To)
+		}
 	}
 	g.tell(e.Time, struct {
 		Time  time.Time     `json:"time"`

@@ -65,7 +65,7 @@ func agentGuardText(g *api.Guard) string {
 // activeText lists the remedies that are active, with the names of groups.
 func activeText(b *strings.Builder, active []control.Action, name func(group string) string) {
 	for _, a := range active {
-		fmt.Fprintf(b, "  active: %s, for %s\n", plain.Line(a.String()), name(a.Victim))
+		fmt.Fprintf(b, "  active: %s, for %s\n", plain.Line(a.Sentence(name(a.Group))), cmp.Or(name(a.Victim), "all others"))
 	}
 	if len(active) == 0 {
 		b.WriteString("  no remedy is active\n")

@@ -83,8 +83,14 @@ func TestGuardReplay(t *testing.T) {
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "12:00:2") || !strings.Contains(lines[0], "shop waits for CPUs that others use, because of batch/hog") {
 		t.Fatalf("%s", out)
 	}
-	if !strings.Contains(lines[1], "would apply") || !strings.Contains(lines[1], "weight batch: idle") {
+	if !strings.Contains(lines[1], "would apply") || !strings.HasSuffix(lines[1], "  batch runs only when nobody else wants to, for shop\n") {
 		t.Errorf("%s", lines[1])
+	}
+	if len(lines[0]) > 120 || strings.Contains(lines[0], "cpu_wait") {
+		t.Errorf("without -v: %s", lines[0])
+	}
+	if out, _ := runBerth(t, append(args, "--best-effort", "batch", "-v")...); !strings.Contains(out, "weight batch: idle for shop (cpu) against batch/hog") || !strings.Contains(out, "% sure); ") {
+		t.Errorf("with -v: %s", out)
 	}
 	// Nobody said that it may be squeezed.
 	if out, code = runBerth(t, args...); code != exitOK || strings.Contains(out, "would apply") || !strings.Contains(out, "refused") {

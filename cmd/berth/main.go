@@ -135,7 +135,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exitStatus{exitUsage, fmt.Errorf("unknown command %q%s (see 'berth --help')", args[0], nearestVerb(cmd, args[0]))}
+				return unknownVerb(cmd, args[0])
 			}
 			return nil
 		},
@@ -148,12 +148,20 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// A verb that is not known leaves its flags to the command around it.
+		if names := cmd.Flags().Args(); len(names) > 0 && (cmd == root || cmd.HasSubCommands() && nearestVerb(cmd, names[0]) != "") {
+			return unknownVerb(cmd, names[0])
+		}
 		return exitStatus{exitUsage, fmt.Errorf("%w%s (see '%s --help')", err, nearestFlag(cmd, err), cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("root", "/", "directory that stands for / (another host's tree, a test)")
 	root.Flags().BoolVar(&version, "version", false, "say which version of Berth this is")
 	addCommands(root)
 	return root
+}
+
+func unknownVerb(cmd *cobra.Command, name string) error {
+	return exitStatus{exitUsage, fmt.Errorf("unknown command %q%s (see '%s --help')", name, nearestVerb(cmd, name), cmd.CommandPath())}
 }
 
 // nearestVerb is a hint at the verb that was meant, or "".
@@ -163,6 +171,9 @@ func nearestVerb(root *cobra.Command, name string) string {
 		if c.IsAvailableCommand() {
 			verbs = append(verbs, c.Name())
 		}
+	}
+	if root.HasParent() {
+		return plain.Near(name, verbs)
 	}
 	// What other tools call it.
 	others := map[string]string{"top": "watch", "undo": "restore", "start": "run", "stop": "release", "benchmark": "lab", "check": "doctor"}
@@ -187,8 +198,18 @@ func nearestFlag(cmd *cobra.Command, err error) string {
 	return plain.Near("--"+unknown.GetSpecifiedName(), names)
 }
 
-// strictCompletion has cobra's completion command refuse shells that it does not know.
+// strictCompletion has cobra's completion command refuse shells that it does not know, and
+// its help command verbs.
 func strictCompletion(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil && help.Name() == "help" {
+		help.Args = func(_ *cobra.Command, args []string) error {
+			if verb, rest, err := root.Find(args); err == nil && len(rest) > 0 {
+				return unknownVerb(verb, rest[0])
+			}
+			return nil
+		}
+	}
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})
 	if err != nil || !completion.HasSubCommands() {

@@ -128,3 +128,29 @@ func TestVersion(t *testing.T) {
 		t.Errorf("%q", asJSON)
 	}
 }
+
+// A verb that is not known is said to be that, with flags behind it or without.
+func TestUnknownVerbs(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"tpo":                       `unknown command "tpo"; did you mean "topo"?`,
+		"runn --class BE -- ls":     `unknown command "runn"; did you mean "run"?`,
+		"--root /x runn --cpus 2":   `unknown command "runn"; did you mean "run"?`,
+		"zzzz -x":                   `unknown command "zzzz" (see`,
+		"guard staus":               `unknown command "staus"; did you mean "status"? (see 'berth guard --help')`,
+		"guard staus --x":           `unknown command "staus"; did you mean "status"?`,
+		"lab rpeort --x":            `unknown command "rpeort"; did you mean "report"?`,
+		"lab isolation --x":         "unknown flag: --x",
+		"help runn":                 `unknown command "runn"; did you mean "run"?`,
+		"help guard staus":          `unknown command "staus"; did you mean "status"?`,
+		"--nonsense":                "unknown flag: --nonsense",
+		"run --clas BE":             `unknown flag: --clas; did you mean "--class"?`,
+		"doctor delegation enabel":  `unknown command "enabel"; did you mean "enable"?`,
+		"topo extra":                `unknown argument "extra"`,
+		"diagnose --sensitiv nginx": `did you mean "--sensitive"?`,
+	} {
+		if out, errs, code := berth(t, strings.Fields(line)...); code != exitUsage && !strings.HasPrefix(line, "run ") || !strings.Contains(errs, want) {
+			t.Errorf("berth %s: status %d, %s%s; want %q", line, code, out, errs, want)
+		}
+	}
+}

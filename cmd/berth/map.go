@@ -1,6 +1,10 @@
 package main
 
 import (
+	"context"
+	"io/fs"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -8,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch/proc"
 )
 
 func mapCommand() *cobra.Command {
@@ -16,9 +21,10 @@ func mapCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "Draw the machine with the owners of its CPUs",
-		Long: `Draw the machine with the owners of its CPUs: a line for each NUMA node, a bar
-between L3 domains, a group of marks for each core, a mark for each of its
-threads. A letter is a workload with exclusive CPUs; the legend names it.
+		Long: `Draw the machine with the owners of its CPUs: a block for each NUMA node, with the
+numbers of its CPUs core by core, a mark below each, and how busy it is (over a quarter
+of a second, or since the last look with --watch); bars stand between L3 domains. A
+letter is a workload with exclusive CPUs; the legend names it.
 
 On a terminal the class has a colour: LSE red, LSR yellow, LS blue, BE green,
 SYSTEM magenta. NO_COLOR in the environment leaves letters only.
@@ -27,6 +33,7 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var m *ownerMap
+			var use cpuUse
 			return withReader(cmd, func(n node) error {
 				return refresh(cmd, watch, interval, func() (any, func() string, error) {
 					s, err := n.State(cmd.Context())
@@ -37,7 +44,10 @@ Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
 						_, colours := terminal(cmd.OutOrStdout())
 						m = newOwnerMap(s.Topology(), colours)
 					}
-					return owners(s), func() string { return m.draw(s) }, nil
+					m.used = use.look(cmd.Context(), os.DirFS(rootDir(cmd)))
+					drawn := owners(s)
+					drawn.Used = m.used
+					return drawn, func() string { return m.draw(s) }, nil
 				})
 			})
 		},
@@ -62,6 +72,39 @@ type ownersMap struct {
 	Online    cpuset.Set `json:"online"`
 	Shared    cpuset.Set `json:"shared"`
 	Workloads []ownerRow `json:"workloads"`
+	// Used is the part of the time for which each CPU ran something; absent where the
+	// host does not say.
+	Used map[int]float64 `json:"used,omitempty"`
+}
+
+// cpuUse tells how busy the CPUs are between two looks.
+type cpuUse struct{ last proc.Stat }
+
+// look returns how busy the CPUs were since the last look; the first one takes a moment.
+func (u *cpuUse) look(ctx context.Context, host fs.FS) map[int]float64 {
+	const moment = 250 * time.Millisecond
+	before := u.last
+	var err error
+	if before.CPUs == nil {
+		if before, err = proc.ReadStat(host); err != nil {
+			return nil
+		}
+		wait(ctx, moment)
+	}
+	if u.last, err = proc.ReadStat(host); err != nil {
+		return nil
+	}
+	used := map[int]float64{}
+	for _, now := range u.last.CPUs {
+		at := slices.IndexFunc(before.CPUs, func(c proc.CPU) bool { return c.ID == now.ID })
+		if at < 0 {
+			continue
+		}
+		if past := now.Since(before.CPUs[at].Times); past.All() > 0 {
+			used[now.ID] = float64(past.Busy()) / float64(past.All())
+		}
+	}
+	return used
 }
 
 func owners(s *place.State) ownersMap {
@@ -79,6 +122,7 @@ type ownerMap struct {
 
 func newOwnerMap(t *place.Topology, colour bool) *ownerMap {
 	m := &ownerMap{newReplayDrawing(t), map[rune]place.Class{}}
+	m.numbered = true
 	m.title = func(g *place.Grant) string { return g.ID + " (" + g.Request.Class.String() + ")" }
 	if colour {
 		m.paint = m.coloured

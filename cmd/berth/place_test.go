@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch/proc"
 )
 
 // emptyHost is the host of placedHost without workloads.
@@ -252,7 +253,7 @@ func TestQuota(t *testing.T) {
 	if text := (quota{quota: 50 * time.Millisecond}).String(); text != "50ms/100ms" { // as a configuration has it
 		t.Errorf("without a period: %s", text)
 	}
-	for _, text := range []string{"", "fast", "-1", "0", "0%", "500m%", "max%", "%", "1/2", "1ms/", "/1ms", "-1ms/1ms", "1ms/0s", "1e3", "1 %"} {
+	for _, text := range []string{"", "fast", "-1", "0", "0%", "500m%", "max%", "%", "1/2", "1ms/", "/1ms", "-1ms/1ms", "1ms/0s", "1 %"} {
 		var q quota
 		if err := q.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %v", text, q)
@@ -347,5 +348,54 @@ func TestAdoptAsksForTheWhole(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+}
+
+// The map has the numbers of the CPUs, their owners, and how busy they were since the last
+// look, each below the other.
+func TestMapIsNumbered(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("1s1n2l6c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topology, err := place.NewTopology(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := place.New(topology, place.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawing := newOwnerMap(topology, false)
+	drawing.used = map[int]float64{0: 1, 12: 0, 1: 0.5}
+	want := `
+   node 0  CPU     0 12   1 13   2 14   3 15   4 16   5 17  |  6 18   7 19   8 20   9 21  10 22  11 23
+           owner   :  .   .  .   .  .   .  .   .  .   .  .  |  .  .   .  .   .  .   .  .   .  .   .  .
+           used    █  ▁   ▅                                 |
+    used: from ▁ (idle) to █ (all of the time)
+`
+	got := regexp.MustCompile(`(?m) +$`).ReplaceAllString(drawing.draw(s), "")
+	if !strings.Contains(got, want) {
+		t.Errorf("map:\n%s\nwant in it:\n%s", got, want)
+	}
+}
+
+func TestCPUUse(t *testing.T) {
+	t.Parallel()
+	dir := plant(t, map[string]string{"proc/stat": "cpu  0 0 0 0\ncpu0 100 0 100 800 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0\n"})
+	old, err := proc.ReadStat(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	use := cpuUse{last: old}
+	if err := os.WriteFile(filepath.Join(dir, "proc/stat"), []byte("cpu  0 0 0 0\ncpu0 175 0 100 825 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0\ncpu2 5 0 0 5 0 0 0 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if used := use.look(t.Context(), os.DirFS(dir)); len(used) != 1 || used[0] != 0.75 {
+		t.Errorf("used %v, want CPU 0 at 0.75 only: CPU 1 has no new times, CPU 2 is new", used)
+	}
+	if used := (&cpuUse{}).look(t.Context(), os.DirFS(t.TempDir())); used != nil {
+		t.Errorf("without proc/stat: %v", used)
 	}
 }

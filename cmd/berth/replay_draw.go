@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -34,6 +36,10 @@ type replayDrawing struct {
 	title func(*place.Grant) string
 	// paint colours a mark; nil leaves it.
 	paint func(rune) string
+	// numbered writes the number of each CPU above its mark and, where used has it, a bar
+	// below: the part of the time for which it ran something.
+	numbered bool
+	used     map[int]float64
 }
 
 func newReplayDrawing(t *place.Topology) *replayDrawing {
@@ -55,19 +61,65 @@ func (d *replayDrawing) letter(owner string) rune {
 // drawWidth is where the cores of a node continue on the next line.
 const drawWidth = 80
 
+// layer is one thing that is drawn of each CPU, in so many columns.
+type layer struct {
+	name  string
+	width int
+	of    func(cpu int) string
+}
+
+// layers are the lines of a drawing, from above.
+func (d *replayDrawing) layers(marks map[int]rune) []layer {
+	last, _ := d.t.Online().Last()
+	width := len(strconv.Itoa(last))
+	pad := strings.Repeat(" ", width-1)
+	mark := func(cpu int) string { return d.painted([]rune{marks[cpu]}) }
+	if !d.numbered {
+		return []layer{{"", 1, mark}}
+	}
+	layers := []layer{
+		{"CPU", width, func(cpu int) string { return fmt.Sprintf("%*d", width, cpu) }},
+		{"owner", width, func(cpu int) string { return pad + mark(cpu) }},
+	}
+	if len(d.used) > 0 {
+		layers = append(layers, layer{"used", width, func(cpu int) string {
+			used, ok := d.used[cpu]
+			if !ok {
+				used = math.NaN()
+			}
+			return pad + string(plain.Bar(used))
+		}})
+	}
+	return layers
+}
+
 // draw writes for each NUMA node its cores, with a mark for each thread and bars
 // between L3 domains. Then the legend.
 func (d *replayDrawing) draw(b *strings.Builder, s *place.State) {
 	marks, legend := d.marks(s)
+	layers := d.layers(marks)
 	var rows [][]string
 	for pos, u := range d.t.Units(machine.Node) {
 		label, cpus := d.label(pos), list(u.CPUs)
-		for _, line := range d.cores(pos, marks) {
-			rows = append(rows, []string{" ", label, line, cpus})
-			label, cpus = "", ""
+		drawn := make([][]string, len(layers))
+		for i := range layers {
+			drawn[i] = d.cores(pos, &layers[i])
+		}
+		for line := range drawn[0] {
+			for i, l := range layers {
+				row := []string{" ", label, drawn[i][line], cpus}
+				if d.numbered {
+					row = []string{" ", label, l.name, drawn[i][line]}
+				}
+				rows = append(rows, row)
+				label, cpus = "", ""
+			}
 		}
 	}
 	plain.Columns(b, rows)
+	if len(d.used) > 0 {
+		b.WriteString("    used: from ▁ (idle) to █ (all of the time)\n")
+	}
 	for _, l := range legend {
 		mark, text, ok := strings.Cut(plain.Line(l), " ")
 		if ok && utf8.RuneCountInString(mark) == 1 {
@@ -106,25 +158,34 @@ func (d *replayDrawing) name(g *place.Grant) string {
 	return d.title(g)
 }
 
-// cores returns lines of marks; a memory-only node has no lines.
-func (d *replayDrawing) cores(node int, marks map[int]rune) []string {
+// cores returns the lines of a layer; a memory-only node has none.
+func (d *replayDrawing) cores(node int, l *layer) []string {
 	var lines []string
-	var line []rune
+	var line strings.Builder
+	columns := 0
 	cores := d.t.Cores(machine.Node, node)
 	for i, core := range cores {
 		if i > 0 && d.t.Of(machine.L3, int(core)) != d.t.Of(machine.L3, int(cores[i-1])) {
-			line = append(line, '|', ' ')
+			line.WriteString("| ")
+			columns += 2
 		}
-		if len(line) >= drawWidth {
-			lines, line = append(lines, d.painted(line)), nil
+		if columns >= drawWidth {
+			lines, columns = append(lines, line.String()), 0
+			line.Reset()
 		}
 		for cpu := range d.t.Units(machine.Core)[core].CPUs.All() {
-			line = append(line, marks[cpu])
+			line.WriteString(l.of(cpu))
+			columns += l.width
+			if l.width > 1 {
+				line.WriteByte(' ')
+				columns++
+			}
 		}
-		line = append(line, ' ')
+		line.WriteByte(' ')
+		columns++
 	}
-	if len(line) > 0 {
-		lines = append(lines, d.painted(line))
+	if columns > 0 {
+		lines = append(lines, line.String())
 	}
 	return lines
 }

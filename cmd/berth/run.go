@@ -79,8 +79,8 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return exitStatus{exitNotRun, fmt.Errorf("%w (see 'berth run --help')", err)}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exitStatus{exitNotRun, fmt.Errorf("%w%s (see 'berth run --help')", err, nearestFlag(cmd, err))}
 	})
 	fs := cmd.Flags()
 	fs.SetInterspersed(false)

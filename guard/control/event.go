@@ -140,7 +140,35 @@ type Skip struct {
 	Reason string        `json:"reason"`
 }
 
-// String says it in one line.
+// Sentence says in one short sentence what was done or left, with names for the groups.
+func (e Event) Sentence(name func(group string) string) string {
+	text := name(e.Victim)
+	switch {
+	case e.Action != nil:
+		text = e.Action.Sentence(name(e.Action.Group))
+		if e.Victim != "" && e.Victim != e.Action.Group {
+			text += ", for " + name(e.Victim)
+		}
+	case e.Suspect != "":
+		text += " against " + name(e.Suspect)
+	}
+	switch f := e.Effect; {
+	case f == nil:
+	case f.RunDelay != nil:
+		text += fmt.Sprintf(": for each second that it ran it waited %.2f s, then %.2f s", f.RunDelay.Before, f.RunDelay.After)
+	default:
+		text += fmt.Sprintf(": its symptom was at %.0f %% of where it counts, then at %.0f %%", 100*f.Before, 100*f.After)
+	}
+	if e.Text != "" {
+		text += "; " + e.Text
+	}
+	if e.Action == nil && len(e.Skipped) > 0 {
+		text += "; " + e.Skipped[0].Reason
+	}
+	return text
+}
+
+// String says all of it in one line, in the words of the rules.
 func (e Event) String() string {
 	var b strings.Builder
 	b.WriteString(e.Outcome.String())
