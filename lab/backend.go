@@ -41,14 +41,14 @@ type backend interface {
 	attach(r Role, pid int) error
 	// stands makes a process that lives in the place of a role the one that is meant,
 	// and detach forgets it.
-	stands(r Role, pid int)
+	stands(r Role, pid int) error
 	detach(r Role)
 	// lasting names what a process of a role is given now and cannot lose again. One
 	// that was given something else cannot stand for it.
 	lasting(r Role) string
-	// plan says how settings are applied. A kernel.NotSupportedError means that this
-	// host cannot.
-	plan(s Settings) (change, error)
+	// plan says how settings are applied, and with the neighbour in the tenant's group if
+	// they are to be together. A kernel.NotSupportedError means that this host cannot.
+	plan(s Settings, together bool) (change, error)
 	// group is the control group of a role, the zero value without control groups.
 	group(r Role) cgroup.Group
 	// knobs reads back the settings of all roles.

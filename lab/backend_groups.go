@@ -24,6 +24,8 @@ type groups struct {
 	run     cgroup.Group
 	roles   []Role // in which order they get their settings
 	pids    map[Role]int
+	guests  []int       // neighbours that stand in the tenant's group
+	joined  bool        // from now on neighbours do
 	home    kernel.Plan // back to where this process was before it stepped aside
 	// affinity confines the roles where there is no cpuset controller.
 	affinity cpuset.Set
@@ -141,6 +143,10 @@ func (g *groups) attach(r Role, pid int) error {
 	}
 	if r != generator {
 		g.pids[r] = pid
+		if g.joined && r == Neighbour {
+			r = Tenant
+			g.guests = append(g.guests, pid)
+		}
 		if !g.affinity.IsEmpty() {
 			if _, err := sched.Set(pid, sched.Attr{Affinity: g.affinity}); err != nil {
 				return err
@@ -155,7 +161,28 @@ func (g *groups) attach(r Role, pid int) error {
 	return err
 }
 
-func (g *groups) stands(r Role, pid int) { g.pids[r] = pid }
+func (g *groups) stands(r Role, pid int) error {
+	g.pids[r] = pid
+	if g.joined && r == Neighbour && !slices.Contains(g.guests, pid) {
+		return g.attach(r, pid)
+	}
+	return nil
+}
+
+// part has the neighbours leave the tenant's group.
+func (g *groups) part() error {
+	g.joined = false
+	var errs []error
+	for _, pid := range g.guests {
+		plan, err := g.group(Neighbour).Attach(pid)
+		if err == nil {
+			_, err = kernel.Apply(g.root, plan, nil)
+		}
+		errs = append(errs, err)
+	}
+	g.guests = nil
+	return errors.Join(errs...)
+}
 
 func (g *groups) detach(r Role) { delete(g.pids, r) }
 
@@ -179,9 +206,20 @@ func (g *groups) steps(s Settings) (kernel.Plan, error) {
 	return all, nil
 }
 
-func (g *groups) plan(s Settings) (change, error) {
+func (g *groups) plan(s Settings, together bool) (change, error) {
 	plan, err := g.steps(s)
-	return change{plan.String(), func() (func() error, error) { return kernel.Apply(g.root, plan, g.journal) }}, err
+	text := plan.String()
+	if together {
+		text += fmt.Sprintf("the neighbour joins the tenant in %s\n", g.group(Tenant).Dirs()[0])
+	}
+	return change{text, func() (func() error, error) {
+		undo, err := kernel.Apply(g.root, plan, g.journal)
+		if err != nil || !together {
+			return undo, err
+		}
+		g.joined = true
+		return func() error { return errors.Join(g.part(), undo()) }, nil
+	}}, err
 }
 
 func (g *groups) knobs() ([]Knob, error) {
@@ -207,6 +245,9 @@ func (g *groups) statistics(r Role, want ...cgroupstat.Signal) (map[watch.Quanti
 }
 
 func (g *groups) usage(r Role) (Usage, error) {
+	if g.joined && (r == Tenant || r == Neighbour) {
+		return processUsage(g.pids[r])
+	}
 	told, err := g.statistics(r, cgroupstat.Usage, cgroupstat.Throttling)
 	if err != nil {
 		return Usage{}, err

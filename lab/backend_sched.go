@@ -69,7 +69,8 @@ func attr(l cgroup.Limits) (sched.Attr, error) {
 
 // plan sets the tenant's affinity, and remembers what to set on a neighbour when it is
 // attached: an ordinary user may not undo nice and SCHED_IDLE, which end with the process.
-func (a *attributes) plan(s Settings) (change, error) {
+// Without control groups the two are together at all times.
+func (a *attributes) plan(s Settings, _ bool) (change, error) {
 	var b strings.Builder
 	given := map[Role]sched.Attr{}
 	for _, r := range []Role{Tenant, Neighbour} {
@@ -139,7 +140,10 @@ func (a *attributes) usage(r Role) (Usage, error) { return processUsage(a.pids[r
 
 func (a *attributes) used() (float64, error) { return processesUsed(a.pids) }
 
-func (a *attributes) stands(r Role, pid int) { a.pids[r] = pid }
+func (a *attributes) stands(r Role, pid int) error {
+	a.pids[r] = pid
+	return nil
+}
 
 func (a *attributes) detach(r Role) { delete(a.pids, r) }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestGroupsEnforceEveryScenario(t *testing.T) {
 				if name == "v2" {
 					want = tc.v2
 				}
-				change, err := g.plan(settingsOf(t, tc.iso, pl, 0.7))
+				change, err := g.plan(settingsOf(t, tc.iso, pl, 0.7), false)
 				if err != nil || !strings.Contains(change.text, want.File) {
 					t.Errorf("%s: preview %q, %v; want %s in it", scenario, change.text, err, want.File)
 				}
@@ -116,6 +117,67 @@ func TestGroupsEnforceEveryScenario(t *testing.T) {
 				t.Errorf("the tree (-before +after the run):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Together the neighbour stands in the tenant's group, one that comes later as well; then
+// each is back in its own. What they use is told apart all the same.
+func TestGroupsTogether(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		before := treeOf(t, layout)
+		g, fake := playedGroups(t, layout, places{}, Options{})
+		where := func(pid string) (roles []Role) {
+			tree, err := fake.Tree()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []Role{Tenant, Neighbour} {
+				for _, dir := range g.group(r).Dirs() {
+					if slices.Contains(strings.Fields(tree[dir+"/cgroup.procs"]), pid) {
+						roles = append(roles, r)
+					}
+				}
+			}
+			return slices.Compact(roles)
+		}
+		if err := g.attach(Tenant, 101); err != nil {
+			t.Fatal(err)
+		}
+		for _, known := range []bool{false, true} {
+			change, err := g.plan(Settings{}, true)
+			if err != nil || !strings.Contains(change.text, "neighbour joins the tenant in ") {
+				t.Errorf("%s: preview %q, %v", name, change.text, err)
+			}
+			undo, err := change.apply()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if known {
+				err = g.stands(Neighbour, 102)
+			} else {
+				err = g.attach(Neighbour, 102)
+			}
+			if got := where("102"); err != nil || !slices.Equal(got, []Role{Tenant}) {
+				t.Errorf("%s, known %v: the neighbour stands in %v, %v", name, known, got, err)
+			}
+			g.detach(Neighbour)
+			if err := undo(); err != nil {
+				t.Error(err)
+			}
+			if got := where("102"); !slices.Equal(got, []Role{Neighbour}) {
+				t.Errorf("%s, known %v: afterwards the neighbour stands in %v", name, known, got)
+			}
+			if err := g.stands(Neighbour, 102); err != nil || !slices.Equal(where("102"), []Role{Neighbour}) {
+				t.Errorf("%s: apart, the neighbour stands in %v, %v", name, where("102"), err)
+			}
+		}
+		if err := errors.Join(fake.Exit("101"), fake.Exit("102"), g.close()); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := fake.Tree(); err != nil || !cmp.Equal(before, after) {
+			t.Errorf("%s: left behind, %v:\n%s", name, err, cmp.Diff(before, after))
+		}
 	}
 }
 
@@ -191,7 +253,7 @@ func TestAttributes(t *testing.T) {
 		{Isolation{Weight: 10}, "SCHED_OTHER nice 10"},
 		{Isolation{Idle: true}, "SCHED_IDLE"},
 	} {
-		change, err := a.plan(settingsOf(t, tc.iso, places{}, 1))
+		change, err := a.plan(settingsOf(t, tc.iso, places{}, 1), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +274,7 @@ func TestAttributes(t *testing.T) {
 	if used, err := a.usage(Neighbour); err != nil || used.CPUSeconds < 0 {
 		t.Errorf("usage %+v, %v", used, err)
 	}
-	_, err = a.plan(Settings{Neighbour: {Quota: 10 * time.Millisecond}})
+	_, err = a.plan(Settings{Neighbour: {Quota: 10 * time.Millisecond}}, false)
 	if !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a quota: %v, want not supported", err)
 	}
@@ -221,7 +283,7 @@ func TestAttributes(t *testing.T) {
 		t.Errorf("nobody there: %v, %v", knobs, err)
 	}
 	split := settingsOf(t, Isolation{Split: true}, places{tenant: cpuset.MustOf(0), neighbour: cpuset.MustOf(1)}, 1)
-	if change, err := a.plan(split); err != nil || !strings.Contains(change.text, "tenant: affinity 0") || !strings.Contains(change.text, "neighbour: affinity 1") {
+	if change, err := a.plan(split, false); err != nil || !strings.Contains(change.text, "tenant: affinity 0") || !strings.Contains(change.text, "neighbour: affinity 1") {
 		t.Errorf("preview %q, %v", change.text, err)
 	}
 }

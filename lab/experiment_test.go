@@ -289,7 +289,7 @@ func days(t *testing.T, change func(*lab.Experiment), before func(played []strin
 	first.Name, second.Name = "x", "y"
 	e := lab.Experiment{
 		Parts: []lab.Part{{Blocks: 10, Cells: []lab.Cell{first, second}}}, Seed: 1, Result: &h, Header: &h,
-		Ended: func(blocks int) { ended = append(ended, blocks) },
+		Blocks: func(blocks int) { ended = append(ended, blocks) },
 	}
 	change(&e)
 	err := lab.Run(t.Context(), e, bed, lab.Options{Dir: t.TempDir(), Progress: func(p lab.Progress) { last = p }})
@@ -377,4 +377,69 @@ func TestLargeResult(t *testing.T) {
 func after(times int) func() (bool, error) {
 	asked := 0
 	return func() (bool, error) { asked++; return asked > times, nil }
+}
+
+// After a look the cells that are decided are not run any more, and the others get their
+// rounds: the length stays the same. A run that was killed afterwards goes on so.
+func TestRunDrops(t *testing.T) {
+	t.Parallel()
+	goOn := func([]string) error { return nil }
+	for name, tc := range map[string]struct {
+		drop   []string
+		blocks []int // told of
+		rounds int
+	}{
+		"nothing": {nil, []int{10}, 20},
+		"one":     {[]string{"x"}, []int{16, 16}, 20},
+		"all":     {[]string{"x", "y"}, []int{4, 4}, 8},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			change := func(e *lab.Experiment) {
+				e.Look, e.Drop = 4, func() ([]string, error) { asked++; return tc.drop, nil }
+			}
+			played, last, told := days(t, change, goOn)
+			if len(played) != tc.rounds || !slices.Equal(told, tc.blocks) || asked != 1 {
+				t.Errorf("%s: %d rounds, told of %v blocks, asked %d times; want %d and %v", name, len(played), told, asked, tc.rounds, tc.blocks)
+			}
+			for i, round := range played {
+				if i >= 8 && slices.Contains(tc.drop, strings.Fields(round)[1]) {
+					t.Errorf("%s: round %d is %q, which was dropped", name, i, round)
+				}
+			}
+			if last.Round != tc.rounds || last.Rounds != tc.rounds {
+				t.Errorf("%s: at the end: %+v", name, last)
+			}
+		})
+	}
+	wrong := errors.New("no analysis")
+	synctest.Test(t, func(t *testing.T) {
+		var h lab.Header
+		e := lab.Experiment{Parts: []lab.Part{{Blocks: 3, Cells: newPendulum().cells()}}, Result: &h, Header: &h, Look: 1, Drop: func() ([]string, error) { return nil, wrong }}
+		if err := lab.Run(t.Context(), e, &fakeBed{before: goOn}, lab.Options{Dir: t.TempDir()}); !errors.Is(err, wrong) {
+			t.Errorf("%v, want that the look failed", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // stored: x was dropped after 4 of 16 blocks, and 6 are done
+		h := lab.Header{Dropped: []lab.Dropped{{Scenario: "x", Blocks: 4}}}
+		bed := &fakeBed{before: goOn}
+		var cells []lab.Cell
+		for _, name := range []string{"x", "y"} {
+			cells = append(cells, lab.Cell{
+				Name: name, Keep: func(lab.Round) error { return nil },
+				Hooks: lab.Hooks{During: func(context.Context, *lab.Running) error { return nil }},
+			})
+		}
+		e := lab.Experiment{
+			Parts: []lab.Part{{Blocks: 16, Cells: cells}}, Result: &h, Header: &h, Look: 4,
+			Drop: func() ([]string, error) { t.Error("looked again"); return nil, nil },
+		}
+		finished := func(cell string, block int) bool { return block < 4 || cell == "y" && block < 6 }
+		if err := lab.Run(t.Context(), e, bed, lab.Options{Dir: t.TempDir(), Finished: finished}); err != nil {
+			t.Fatal(err)
+		}
+		if len(bed.played) != 10 || bed.played[0] != "6 y" || len(h.Dropped) != 1 {
+			t.Errorf("played %v; dropped %v", bed.played, h.Dropped)
+		}
+	})
 }

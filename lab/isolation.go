@@ -34,7 +34,7 @@ func ContinueIsolate(ctx context.Context, blocks int, limit time.Duration, until
 		if !r.Complete {
 			return errors.New("the run is not complete: --resume goes on with it")
 		}
-		done := r.Experiment.Blocks
+		done := r.Experiment.Blocks // after Look what was dropped stays so
 		if blocks == 0 {
 			r.Experiment.Fill(limit)
 			blocks = r.Experiment.Blocks
@@ -72,8 +72,17 @@ func isolate(ctx context.Context, r *Result, opt Options) (*Result, error) {
 	began := time.Now()
 	study := Study{
 		Base: &r.Experiment, Header: &r.Header, Result: r, Rounds: &r.Rounds,
-		Cells: func(b *Testbed) ([]Cell, error) { return b.cells(r.Experiment), nil },
-		Ended: func(blocks int) { r.Experiment.Blocks = blocks },
+		Cells:  func(b *Testbed) ([]Cell, error) { return b.cells(r.Experiment), nil },
+		Blocks: func(blocks int) { r.Experiment.Blocks = blocks },
+	}
+	if study.Look = r.Experiment.Look; study.Look > 0 {
+		study.Drop = func() ([]string, error) {
+			a, err := Analyse(r)
+			if err != nil {
+				return nil, err
+			}
+			return a.settled(), nil
+		}
 	}
 	if r.Experiment.For > 0 {
 		study.Ends = began.Add(time.Duration(r.Experiment.For))
@@ -124,10 +133,10 @@ func (b *Testbed) cells(spec Spec) []Cell {
 	var cells []Cell
 	for _, s := range spec.Scenarios {
 		cells = append(cells, Cell{
-			Name: s.Name, Neighbour: s.Neighbour, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window),
+			Name: s.Name, Neighbour: s.Neighbour, Together: s.Isolation.Together, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window),
 			Hooks: b.schedule(s.Isolation),
 			Prepare: func(c *Cell, _ int) (err error) {
-				c.Settings, err = b.settings(s.Isolation)
+				c.Settings, err = b.settings(s)
 				return err
 			},
 		})
@@ -139,11 +148,18 @@ func (b *Testbed) cells(spec Spec) []Cell {
 const minQuota = time.Millisecond
 
 // settings fills in the numbers of a strategy.
-func (b *Testbed) settings(iso Isolation) (Settings, error) {
+func (b *Testbed) settings(scenario Scenario) (Settings, error) {
+	iso := scenario.Isolation
 	pl := b.places
 	if iso.Split && pl.splitWhy != "" {
 		return nil, &kernel.NotSupportedError{
 			Feature: "cores of their own", Reason: pl.splitWhy, Remedy: "run where at least two cores are allowed",
+		}
+	}
+	if scenario.Name == grouped && b.Setup.Backend == schedBackend {
+		return nil, &kernel.NotSupportedError{
+			Feature: "a group of its own", Reason: "this run has no control groups: " + b.Setup.BackendNote,
+			Remedy: "run as root, or in a group delegated to you: systemd-run --user --scope -p Delegate=yes",
 		}
 	}
 	s, t, l := Settings{}, cgroup.Limits{}, cgroup.Limits{Weight: int(iso.Weight)}
@@ -195,9 +211,9 @@ func Plan(spec Spec, opt Options) (_ *Preview, err error) {
 	for _, s := range spec.Scenarios {
 		names = append(names, s.Name)
 		var writes change
-		settings, err := bed.settings(s.Isolation)
+		settings, err := bed.settings(s)
 		if err == nil {
-			writes, err = bed.backend.plan(settings)
+			writes, err = bed.backend.plan(settings, s.Isolation.Together)
 		}
 		switch {
 		case errors.Is(err, kernel.ErrNotSupported):

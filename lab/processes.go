@@ -177,7 +177,9 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 	} else if err := n.resume(); err != nil {
 		return err
 	}
-	p.bed.backend.stands(Neighbour, n.pid())
+	if err := p.bed.backend.stands(Neighbour, n.pid()); err != nil {
+		return err
+	}
 	p.neighbour = n
 	return nil
 }

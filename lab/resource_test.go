@@ -110,11 +110,11 @@ func TestResourceSettings(t *testing.T) {
 				if name == "v2" || name == "hybrid" && strings.HasPrefix(tc.v2.File, "io.") { // as it is on the played one
 					want = tc.v2
 				}
-				settings, err := b.settings(tc.iso)
+				settings, err := b.settings(Scenario{Isolation: tc.iso})
 				if err != nil {
 					t.Fatal(err)
 				}
-				change, err := g.plan(settings)
+				change, err := g.plan(settings, false)
 				if want.File == "" {
 					if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "v1") {
 						t.Errorf("%+v: %v, want that v1 has it not", tc.iso, err)
@@ -152,11 +152,11 @@ func TestResourcesNeedGroups(t *testing.T) {
 	t.Parallel()
 	b := &Testbed{Setup: &Setup{}, disk: &playedDisk{}}
 	for _, iso := range []Isolation{{MemoryMax: 1 << 20}, {MemoryLow: 1 << 20}, {IOWeight: 10}, {IOMax: 1 << 20}} {
-		s, err := b.settings(iso)
+		s, err := b.settings(Scenario{Isolation: iso})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openAttributes(places{}).plan(s); !errors.Is(err, kernel.ErrNotSupported) {
+		if _, err := openAttributes(places{}).plan(s, false); !errors.Is(err, kernel.ErrNotSupported) {
 			t.Errorf("%+v: %v, want not supported", iso, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"slices"
 	"time"
 
 	"berth.dev/berth/lab/load"
@@ -26,6 +27,11 @@ type Header struct {
 	Host     Host      `json:"host"`
 	Setup    Setup     `json:"setup"`
 	Skipped  []Skipped `json:"skipped,omitempty"`
+	Dropped  []Dropped `json:"dropped,omitempty"`
+}
+
+func (h *Header) dropped(cell string, block int) bool {
+	return slices.ContainsFunc(h.Dropped, func(d Dropped) bool { return d.Scenario == cell && block >= d.Blocks })
 }
 
 // Head is the header itself: whatever embeds one has it.
@@ -93,6 +99,12 @@ type Skipped struct {
 	Scenario string `json:"scenario"`
 	Reason   string `json:"reason"`
 	Remedy   string `json:"remedy,omitempty"`
+}
+
+// Dropped is a cell that was decided after so many blocks: the others got its time.
+type Dropped struct {
+	Scenario string `json:"scenario"`
+	Blocks   int    `json:"blocks"`
 }
 
 // Round is one scenario set up, settled, measured and restored.

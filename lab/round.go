@@ -34,7 +34,7 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 	if err != nil {
 		return round, err
 	}
-	undo, err := b.Set(c.Settings)
+	undo, err := b.set(c.Settings, c.Together)
 	if err != nil {
 		return round, err
 	}

@@ -31,8 +31,12 @@ type Experiment struct {
 	Ends time.Time
 	// Enough is asked after each block whether the part is decided; nil never is.
 	Enough func() (bool, error)
-	// Ended is told how many blocks were run of a part; it may be nil.
-	Ended func(blocks int)
+	// Drop is asked after the first Look blocks of a part which of its cells need no more
+	// rounds; the others get their time. It is not asked where Look is 0.
+	Look int
+	Drop func() (cells []string, err error)
+	// Blocks is told how many blocks a part has where that changes; it may be nil.
+	Blocks func(blocks int)
 }
 
 // leastBlocks are run of a part in any case: fewer decide nothing.
@@ -50,8 +54,9 @@ type Cell struct {
 	Name string
 	// Settings are in force from before the neighbour begins until after it has stopped.
 	Settings Settings
-	// Neighbour has the neighbour of the setup work beside the tenant.
-	Neighbour bool
+	// Neighbour has the neighbour of the setup work beside the tenant, Together in the
+	// tenant's control group.
+	Neighbour, Together bool
 	// Noise is another neighbour than that of the setup, if it is not nil. A program among
 	// them lives for the round alone.
 	Noise *noise.Config
@@ -123,7 +128,9 @@ func Run(ctx context.Context, e Experiment, bed Bed, opt Options) error {
 		r.skipped[s.Scenario] = true
 	}
 	for _, p := range e.Parts {
-		r.progress.Rounds += p.Blocks * len(p.Cells)
+		for block := range p.Blocks {
+			r.progress.Rounds += r.left(p.Cells, block)
+		}
 		r.progress.Blocks += p.Blocks
 	}
 	for _, p := range e.Parts {
@@ -171,8 +178,16 @@ func (r *runner) part(ctx context.Context, p Part) error {
 			}
 			break
 		}
+		if err := r.look(&p, ran); err != nil {
+			return err
+		}
+		if ran == p.Blocks {
+			break
+		}
 		r.progress.Block++
-		for position, name := range stats.Order(names, ran, r.Seed) {
+		order := stats.Order(names, ran, r.Seed)
+		order = slices.DeleteFunc(order, func(name string) bool { return r.Header.dropped(name, ran) })
+		for position, name := range order {
 			r.progress.Scenario = p.Name + name
 			if err := r.turn(ctx, cells[name], ran, position); err != nil {
 				return fmt.Errorf("%s%s, block %d: %w", p.Name, name, ran+1, err)
@@ -180,18 +195,56 @@ func (r *runner) part(ctx context.Context, p Part) error {
 			r.progress.Round++
 		}
 	}
-	r.progress.Rounds -= (p.Blocks - ran) * len(p.Cells)
-	r.progress.Blocks -= p.Blocks - ran
-	if r.Ended != nil {
-		r.Ended(ran)
+	r.resize(&p, ran, (ran-p.Blocks)*r.left(p.Cells, ran))
+	return nil
+}
+
+// look drops what needs no more rounds, and gives the others its time.
+func (r *runner) look(p *Part, block int) error {
+	if r.Look == 0 || block != r.Look || r.begun(*p, block) {
+		return nil
+	}
+	cells, err := r.Drop()
+	if err != nil {
+		return err
+	}
+	rounds := (p.Blocks - block) * r.left(p.Cells, block)
+	for _, cell := range cells {
+		r.Header.Dropped = append(r.Header.Dropped, Dropped{cell, block})
+	}
+	switch kept := r.left(p.Cells, block); {
+	case kept == 0:
+		r.resize(p, block, -rounds)
+	case len(cells) > 0:
+		r.resize(p, block+rounds/kept, rounds/kept*kept-rounds)
 	}
 	return nil
+}
+
+// left is how many of the cells have a turn in a block.
+func (r *runner) left(cells []Cell, block int) (n int) {
+	for _, c := range cells {
+		if !r.Header.dropped(c.Name, block) {
+			n++
+		}
+	}
+	return n
+}
+
+// resize sets how many blocks a part has, which are so many rounds more.
+func (r *runner) resize(p *Part, blocks, rounds int) {
+	r.progress.Blocks += blocks - p.Blocks
+	r.progress.Rounds += rounds
+	p.Blocks = blocks
+	if r.Blocks != nil {
+		r.Blocks(blocks)
+	}
 }
 
 // over says whether a part ends before a block. A block of which a part was measured
 // before is measured to its end.
 func (r *runner) over(p Part, block int) (bool, error) {
-	if block < leastBlocks || slices.ContainsFunc(p.Cells, func(c Cell) bool { return r.finished(c.Name, block) }) {
+	if block < leastBlocks || r.begun(p, block) {
 		return false, nil
 	}
 	if r.Enough != nil {
@@ -199,8 +252,13 @@ func (r *runner) over(p Part, block int) (bool, error) {
 			return enough, err
 		}
 	}
-	next := time.Now().Add(time.Duration(len(p.Cells)) * r.perRound())
+	next := time.Now().Add(time.Duration(r.left(p.Cells, block)) * r.perRound())
 	return !r.Ends.IsZero() && next.After(r.Ends), nil
+}
+
+// begun says whether a part of a block was measured before.
+func (r *runner) begun(p Part, block int) bool {
+	return slices.ContainsFunc(p.Cells, func(c Cell) bool { return r.finished(c.Name, block) })
 }
 
 // perRound is how long the rounds so far took on average.

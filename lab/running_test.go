@@ -61,7 +61,7 @@ func TestGroupsInEveryTree(t *testing.T) {
 			}
 		}
 		for what, l := range map[string]cgroup.Limits{"memory": {MemoryMax: 1 << 30}, "disk": {IOMax: []cgroup.IOMax{{Device: "7:0", ReadBPS: 1 << 40}}}, "CPU": {Weight: 300}} {
-			change, err := g.plan(Settings{Around: l})
+			change, err := g.plan(Settings{Around: l}, false)
 			if err != nil {
 				t.Fatalf("%s: %s: %v", name, what, err)
 			}

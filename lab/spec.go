@@ -29,6 +29,10 @@ type Spec struct {
 	// Until ends the run when the interval of every ratio of p99 is that narrow: 0.1 is
 	// ±10 %. 0 is never.
 	Until float64 `json:"until,omitempty"`
+	// Look is after how many blocks the scenarios that are decided by then, and not the best,
+	// are dropped; 0 is never. The chance of a false verdict is shared by both looks at the
+	// data (docs/statistics.md).
+	Look int `json:"look,omitempty"`
 	// Settle is discarded at the start of each round; Window is measured.
 	Settle Duration `json:"settle"`
 	Window Duration `json:"window"`
@@ -72,15 +76,18 @@ type Scenario struct {
 	Name string `json:"name"`
 	// Neighbour is false where the tenant runs alone.
 	Neighbour bool `json:"neighbour"`
-	// Isolation is what is done to protect the tenant; its zero value is nothing.
+	// Isolation is what is done to protect the tenant.
 	Isolation Isolation `json:"isolation,omitzero"`
 	// Means says it in words, for tables and reports.
 	Means string `json:"means"`
 }
 
 // Isolation says what is done to the neighbour (for Split to the tenant as well, for MemoryLow
-// to the tenant). What is about memory or a disk goes with that resource only.
+// to the tenant). What is about memory or a disk goes with that resource only. Its zero
+// value is a control group of its own, of the tenant's weight.
 type Isolation struct {
+	// Together has the neighbour in the tenant's control group: each thread is due the same.
+	Together bool `json:"together,omitempty"`
 	// Weight is the neighbour's CPU weight (1-10000); the tenant has 100.
 	Weight uint64 `json:"weight,omitempty"`
 	// Idle puts the neighbour into the idle class.
@@ -108,6 +115,7 @@ const (
 	Baseline      = "baseline"
 	BaselineAgain = "baseline'"
 	Unisolated    = "unisolated"
+	grouped       = "grouped"
 )
 
 // IsolationSpec is the built-in experiment: what does a neighbour do to
@@ -118,7 +126,7 @@ func IsolationSpec() Spec {
 		Scenarios: []Scenario{
 			{Name: Baseline, Means: "tenant alone"},
 			{Name: BaselineAgain, Means: "tenant alone once more, to see by how much the same thing differs"},
-			{Name: Unisolated, Neighbour: true, Means: "neighbour beside it as services are by default: equal weight, and four threads per CPU; no tuning"},
+			{Name: Unisolated, Neighbour: true, Isolation: Isolation{Together: true}, Means: "both in one control group, as are all programs of a host that has not set groups up: each thread is due the same"},
 			{Name: "weighted", Neighbour: true, Isolation: Isolation{Weight: 10}, Means: "neighbour at a tenth of the tenant's CPU weight"},
 			{Name: "idle", Neighbour: true, Isolation: Isolation{Idle: true}, Means: "neighbour in the idle class, beside the tenant's group"},
 			{Name: "limited", Neighbour: true, Isolation: Isolation{Cap: true}, Means: "neighbour capped to the CPU time that the tenant leaves"},
@@ -127,6 +135,14 @@ func IsolationSpec() Spec {
 		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.4},
 		Neighbour: noise.Config{Kernel: "spin", Intensity: 100}, ThreadsPerCPU: 4,
 	}
+}
+
+// Known are the scenarios of the experiment, and those that it has if asked for them (Keep).
+func (e Spec) Known() []Scenario {
+	if e.Resource != "" && e.Resource != CPU {
+		return e.Scenarios
+	}
+	return append(slices.Clone(e.Scenarios), Scenario{Name: grouped, Neighbour: true, Means: "neighbour in a control group of its own, of the tenant's weight, as containers are by default (with --scenario only)"})
 }
 
 // Preset is a size of experiment: so many blocks, in a limited time.
@@ -146,6 +162,9 @@ const (
 	window = 500 * time.Millisecond
 	// settleMemory is for the tenant's pages to come back from where they were driven to.
 	settleMemory = 500 * time.Millisecond
+
+	// look is one block more than decide one of 128 comparisons if all agree.
+	look = 18
 )
 
 // Presets lists the sizes, the smallest first.
@@ -162,7 +181,7 @@ func (e *Spec) Use(name string) error {
 	var names []string
 	for _, p := range Presets() {
 		if p.Name == name {
-			e.Preset, e.Blocks, e.For, e.Settle, e.Window = p.Name, p.Blocks, Duration(p.For), Duration(settle), Duration(window)
+			e.Preset, e.Blocks, e.For, e.Settle, e.Window, e.Look = p.Name, p.Blocks, Duration(p.For), Duration(settle), Duration(window), look
 			if e.Resource == Memory {
 				e.Settle = Duration(settleMemory)
 			}
@@ -197,8 +216,9 @@ func (e Spec) Length() time.Duration {
 // Keep drops all scenarios but the named ones. The baselines always stay:
 // without them nothing can be compared.
 func (e *Spec) Keep(names []string) error {
-	known := make([]string, len(e.Scenarios))
-	for i, s := range e.Scenarios {
+	all := e.Known()
+	known := make([]string, len(all))
+	for i, s := range all {
 		known[i] = s.Name
 	}
 	for _, name := range names {
@@ -207,7 +227,7 @@ func (e *Spec) Keep(names []string) error {
 		}
 	}
 	var kept []Scenario
-	for _, s := range e.Scenarios {
+	for _, s := range all {
 		if s.Name == Baseline || s.Name == BaselineAgain || slices.Contains(names, s.Name) {
 			kept = append(kept, s)
 		}
@@ -228,6 +248,7 @@ func (e Spec) Validate() error {
 		{e.Blocks < 1 || e.Blocks > MaxBlocks, fmt.Sprintf("rounds: %d: want 1 to %d", e.Blocks, MaxBlocks)},
 		{e.For < 0 || time.Duration(e.For) > 30*24*time.Hour, fmt.Sprintf("for: %s: want at most 720h", e.For)},
 		{!(e.Until >= 0 && e.Until < 10), fmt.Sprintf("until: %g: want 0 to 10 (1000 %%)", e.Until)},
+		{e.Look < 0 || e.Look > MaxBlocks, fmt.Sprintf("look: %d: want 0 to %d", e.Look, MaxBlocks)},
 		{e.ThreadsPerCPU < 0 || e.ThreadsPerCPU > 64, fmt.Sprintf("neighbourThreadsPerCPU: %d: want at most 64", e.ThreadsPerCPU)},
 		{window < 200*time.Millisecond || window > time.Hour, fmt.Sprintf("duration: %s: want 200ms to 1h", e.Window)},
 		{e.Settle < 0 || time.Duration(e.Settle) > time.Hour, fmt.Sprintf("settle: %s: want 0 to 1h", e.Settle)},
@@ -277,6 +298,9 @@ func (e Spec) validateScenarios() error {
 		}
 		if s.Neighbour && (s.Name == Baseline || s.Name == BaselineAgain) {
 			return fmt.Errorf("experiment: scenario %s: the baseline is the tenant alone", s.Name)
+		}
+		if s.Isolation.Together && s.Isolation != (Isolation{Together: true}) {
+			return fmt.Errorf("experiment: scenario %s: what shares the tenant's group has no settings of its own", s.Name)
 		}
 		if s.Isolation != (Isolation{}) && !s.Neighbour {
 			return fmt.Errorf("experiment: scenario %s: isolation from a neighbour that does not run", s.Name)

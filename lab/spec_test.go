@@ -120,7 +120,7 @@ func settingsOf(t *testing.T, iso Isolation, pl places, left float64) Settings {
 	t.Helper()
 	pl.generator = cpuset.MustOf(9)
 	b := &Testbed{places: pl, Setup: &Setup{TenantCPUs: float64(pl.shared.Len()) - left}}
-	s, err := b.settings(iso)
+	s, err := b.settings(Scenario{Isolation: iso})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,11 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	b := &Testbed{places: places{splitWhy: "one CPU"}, Setup: &Setup{}}
-	if _, err := b.settings(Isolation{Split: true}); !errors.Is(err, kernel.ErrNotSupported) {
+	lesser := &Testbed{Setup: &Setup{Backend: schedBackend}}
+	if _, err := lesser.settings(Scenario{Name: grouped}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("a group without groups: %v, want not supported", err)
+	}
+	if _, err := b.settings(Scenario{Isolation: Isolation{Split: true}}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("nothing to split: %v, want not supported", err)
 	}
 }

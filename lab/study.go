@@ -21,10 +21,12 @@ type Study struct {
 	// base's, and the usual one.
 	Cells func(*Testbed) ([]Cell, error)
 
-	// Ends, Enough and Ended are those of an Experiment.
+	// Ends, Enough, Look, Drop and Blocks are those of an Experiment.
 	Ends   time.Time
 	Enough func() (bool, error)
-	Ended  func(blocks int)
+	Look   int
+	Drop   func() (cells []string, err error)
+	Blocks func(blocks int)
 }
 
 // Run runs the study, or goes on with it where its header was filled in before. Whatever
@@ -62,6 +64,6 @@ func (s Study) run(ctx context.Context, opt Options) (ready bool, err error) {
 	}
 	return true, Run(ctx, Experiment{
 		Parts: []Part{{Blocks: s.Base.Blocks, Cells: cells}}, Seed: s.Base.Seed, Result: s.Result, Header: s.Header,
-		Ends: s.Ends, Enough: s.Enough, Ended: s.Ended,
+		Ends: s.Ends, Enough: s.Enough, Look: s.Look, Drop: s.Drop, Blocks: s.Blocks,
 	}, bed, opt)
 }

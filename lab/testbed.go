@@ -298,7 +298,11 @@ func (b *Testbed) open(m *machine.Machine) error {
 
 // Set gives roles settings until they are undone.
 func (b *Testbed) Set(s Settings) (undo func() error, err error) {
-	change, err := b.backend.plan(s)
+	return b.set(s, false)
+}
+
+func (b *Testbed) set(s Settings, together bool) (undo func() error, err error) {
+	change, err := b.backend.plan(s, together)
 	if err != nil {
 		return nil, err
 	}

@@ -179,7 +179,7 @@ func (a *analysis) compare() {
 			if p.Blocks() == 0 {
 				continue
 			}
-			j := p.Judge(len(family) * len(quantities()))
+			j := p.Judge(len(family) * len(quantities()) * a.Experiment.looks())
 			j.Temper(a.bound(c.scenario), a.bound(c.against), c.against)
 			f := Figure{
 				Quantity: quantity, Interval: j.Interval, P: j.P, Verdict: j.Verdict, Why: j.Why, MoreBlocks: j.MoreBlocks, Sees: j.Sees,
@@ -335,4 +335,32 @@ func (a *analysis) limits(row *Row, valid []Decoded) {
 		met.Low, met.High = stats.Share(met.Met, met.Rounds, confidence)
 		row.Limits = append(row.Limits, met)
 	}
+}
+
+// settled are the scenarios that need no more rounds, by their p99.
+func (a *Analysis) settled() []string {
+	var strategies []string
+	nothing := ""
+	for _, row := range a.Rows {
+		switch {
+		case row.Scenario == Baseline || row.Scenario == BaselineAgain || row.Skipped != nil || row.Valid == 0:
+		case row.Scenario == Unisolated:
+			nothing = Unisolated
+		default:
+			strategies = append(strategies, row.Scenario)
+		}
+	}
+	return stats.Settled(strategies, Baseline, nothing, func(scenario, against string) stats.Verdict {
+		c, _ := a.Compared(scenario, against)
+		f, _ := c.Figure(p99)
+		return f.Verdict
+	})
+}
+
+// looks is how often the data are looked at for verdicts.
+func (e Spec) looks() int {
+	if e.Look > 0 && e.Blocks > e.Look {
+		return 2
+	}
+	return 1
 }

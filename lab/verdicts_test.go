@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -297,5 +298,45 @@ func TestLimits(t *testing.T) {
 		if ok := strings.HasPrefix(want, "p"); ok && (err != nil || limits.String() != want) || !ok && (err == nil || !strings.Contains(err.Error(), want) || len(limits) != 1) {
 			t.Errorf("%q: %v, %v, want %s", text, limits, err, want)
 		}
+	}
+}
+
+// Where the data are looked at twice, each look has half of the chance of a false verdict;
+// what the first dropped is so in words, and has the verdicts of its own blocks.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	once, twice := fakeResult(t, usual()), fakeResult(t, usual())
+	once.Experiment.Look = 0
+	twice.Experiment.Look = 10
+	twice.Dropped = []Dropped{{Unisolated, 10}}
+	twice.Rounds = slices.DeleteFunc(twice.Rounds, func(r Round) bool { return twice.dropped(r.Scenario, r.Block) })
+	one, two := analysed(t, once), analysed(t, twice)
+	for _, c := range one.Comparisons {
+		other, ok := two.Compared(c.Scenario, c.Against)
+		if !ok {
+			t.Fatalf("%s against %s is gone", c.Scenario, c.Against)
+		}
+		if c.Scenario == Unisolated || c.Against == Unisolated {
+			if other.Blocks != 10 {
+				t.Errorf("%s against %s: %d blocks, want 10", c.Scenario, c.Against, other.Blocks)
+			}
+			continue
+		}
+		for i, f := range c.Figures {
+			if got, want := other.Figures[i].P, min(1, 2*f.P); math.Abs(got-want) > 1e-9 {
+				t.Errorf("%s against %s: %s has p = %g, want twice %g", c.Scenario, c.Against, f.Quantity, got, f.P)
+			}
+		}
+	}
+	text := strings.Join(two.Reading, "\n")
+	if !strings.Contains(text, "After 10 blocks the run gave the time of unisolated to the others") {
+		t.Errorf("nothing is said of what was dropped:\n%s", text)
+	}
+	if strings.Contains(strings.Join(one.Reading, "\n"), "gave the time") {
+		t.Error("nothing was dropped")
+	}
+	settled := analysed(t, fakeResult(t, usual())).settled()
+	if !slices.Contains(settled, Unisolated) || slices.Contains(settled, "idle") {
+		t.Errorf("settled: %v", settled)
 	}
 }

@@ -25,6 +25,7 @@ func (a *analysis) words() {
 		}
 	}
 	a.say(a.readSaturated())
+	a.say(a.readDropped())
 	a.say(a.readNearest())
 	if len(rows) > 0 && a.out.Floor != nil && orCPU(a.Experiment.Resource) == CPU {
 		a.say(otherOutput)
@@ -64,6 +65,7 @@ func (a *analysis) readDisturbed() string {
 }
 
 func (a *analysis) readUnisolated(row Row) string {
+	together := slices.ContainsFunc(a.Experiment.Scenarios, func(s Scenario) bool { return s.Name == Unisolated && s.Isolation.Together })
 	text := fmt.Sprintf("Beside the neighbour and with no tuning the tenant's p99 is %.3g times its p99 alone (%s).", row.Ratio.Estimate, between(*row.Ratio))
 	base, ok := a.find(Baseline)
 	if !ok || base.Saturated {
@@ -74,11 +76,26 @@ func (a *analysis) readUnisolated(row Row) string {
 	}
 	if row.TenantCPUs < 0.97*base.TenantCPUs {
 		text += fmt.Sprintf(" It used %.2f CPUs alone and got %.2f.", base.TenantCPUs, row.TenantCPUs)
-		if fair := float64(a.cpus()) / 2; a.Setup.Backend != schedBackend && base.TenantCPUs > fair && near(row.TenantCPUs, fair) && near(row.NeighbourCPUs, fair) {
+		if together && row.Saturated {
+			text += fmt.Sprintf(" In one control group each thread is due the same, and the neighbour has %s.", plain.Count(a.Setup.Neighbour.Threads, "thread"))
+		} else if fair := float64(a.cpus()) / 2; a.Setup.Backend != schedBackend && base.TenantCPUs > fair && near(row.TenantCPUs, fair) && near(row.NeighbourCPUs, fair) {
 			text += fmt.Sprintf(" Two groups of equal weight are each due %.2f of the %d CPUs while both are busy, and what the tenant wants beyond that comes late.", fair, a.cpus())
 		}
 	}
 	return text + " " + a.symptoms(row, base)
+}
+
+// readDropped says what was not run to the end, and why.
+func (a *analysis) readDropped() string {
+	var names []string
+	blocks := 0
+	for _, d := range a.Dropped {
+		names, blocks = append(names, d.Scenario), d.Blocks
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("After %d blocks the run gave the time of %s to the others: what they do to the p99 was decided, and another strategy was better.", blocks, list(names))
 }
 
 // near reports whether got is within a fifth of want.

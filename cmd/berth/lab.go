@@ -367,7 +367,7 @@ Scenarios:
 			fmt.Fprintf(&b, "and with --resource %s, besides the baselines:\n", r)
 		}
 		e, _ := lab.IsolationOf(r)
-		for _, s := range e.Scenarios {
+		for _, s := range e.Known() {
 			if s.Neighbour || r == lab.CPU {
 				fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.Means)
 			}

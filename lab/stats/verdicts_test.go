@@ -65,11 +65,12 @@ type experiment struct {
 	figures [2][quantities][7][]float64 // by cut, quantity, arm and block
 	rounds  *[2][7][][]float64          // the latencies
 	limit   [2]float64                  // the baseline's p99 in the typical round, by cut
+	dropped int                         // arms, after the look
 	beyond  [2][]float64                // the true difference of shares beyond it, by cut and comparison
 }
 
 // blocks of a simulated run, with rounds of half a second.
-const blocks, settle, window, pause = 25, 0.1, 0.5, 0.05
+const blocks, look, settle, window, pause = 25, 18, 0.1, 0.5, 0.05
 
 // live is a world for runs of the scene.
 func (s scene) live(w world, seed uint64) *life {
@@ -86,31 +87,60 @@ func (s scene) simulated(lived *life, seed uint64) *experiment {
 	l.r, l.free = r, make([]float64, l.servers)
 	names := []string{"0", "1", "2", "3", "4", "5", "6"}
 	var rounds [2][7][][]float64
-	at := 0.0
-	for b := range blocks {
+	var dropped []string
+	at, n := 0.0, blocks
+	for b := 0; b < n; b++ {
+		if b == look {
+			dropped = (&experiment{figures: figuresOf(&rounds)}).settled()
+			n = look + (blocks-look)*len(names)/(len(names)-len(dropped))
+		}
 		due := l.arrivals(r, settle+window)
 		for _, name := range Order(names, b, seed) {
+			if slices.Contains(dropped, name) {
+				continue
+			}
 			arm := int(name[0] - '0')
 			all, calm, end := l.round(arms[arm], at, settle, due)
 			rounds[0][arm], rounds[1][arm] = append(rounds[0][arm], all), append(rounds[1][arm], calm)
 			at = max(at+settle+window, end) + pause
 		}
 	}
-	e := &experiment{rounds: &rounds}
+	e := &experiment{rounds: &rounds, figures: figuresOf(&rounds), dropped: len(dropped)}
 	for cut := range rounds {
-		for arm := range arms {
-			for _, latencies := range rounds[cut][arm] {
-				for q, p := range []float64{50, 95, 99} {
-					e.figures[cut][q][arm] = append(e.figures[cut][q][arm], rank(latencies, p))
-				}
-			}
-		}
 		e.limit[cut] = Median(slices.Concat(e.figures[cut][2][0], e.figures[cut][2][1]))
 		for arm := range arms {
 			e.figures[cut][3][arm] = e.shares(cut, arm, e.limit[cut])
 		}
 	}
 	return e
+}
+
+// figuresOf are the percentiles of rounds.
+func figuresOf(rounds *[2][7][][]float64) (figures [2][quantities][7][]float64) {
+	for cut := range rounds {
+		for arm := range rounds[cut] {
+			for _, latencies := range rounds[cut][arm] {
+				for q, p := range []float64{50, 95, 99} {
+					figures[cut][q][arm] = append(figures[cut][q][arm], rank(latencies, p))
+				}
+			}
+		}
+	}
+	return figures
+}
+
+// family is how many comparisons share the chance of a false one: at each of two looks.
+const family = 2 * quantities * 16
+
+// settled are the arms that a look drops: by the p99, without the requests at stalls, as a run does.
+func (e *experiment) settled() []string {
+	verdicts := map[[2]int]Verdict{}
+	for _, c := range comparisons() {
+		verdicts[[2]int{c.arm, c.against[0]}] = e.paired(c, 1, 2).Judge(family).Verdict
+	}
+	return Settled([]string{"2", "4", "5", "6"}, "0", "3", func(scenario, against string) Verdict {
+		return verdicts[[2]int{int(scenario[0] - '0'), int(against[0] - '0')}]
+	})
 }
 
 // shares are those of the requests of an arm's rounds that are beyond a limit.
@@ -126,18 +156,25 @@ func (e *experiment) shares(cut, arm int, limit float64) (out []float64) {
 func beyond(life []*experiment) {
 	for _, e := range life {
 		for cut := range e.limit {
-			var shares [7][]float64
-			for arm := range shares {
-				for _, other := range life {
-					if other != e {
-						shares[arm] = append(shares[arm], other.shares(cut, arm, e.limit[cut])...)
-					}
+			var shares [][7][]float64 // of each other run
+			for _, other := range life {
+				if other == e {
+					continue
 				}
+				var own [7][]float64
+				for arm := range own {
+					own[arm] = other.shares(cut, arm, e.limit[cut])
+				}
+				shares = append(shares, own)
 			}
 			for _, c := range comparisons() {
-				diffs := slices.Clone(shares[c.arm])
-				for i := range diffs {
-					diffs[i] -= shares[c.against[i%len(c.against)]][i]
+				var diffs []float64
+				for _, own := range shares {
+					for i, x := range own[c.arm] {
+						if against := own[c.against[i%len(c.against)]]; i < len(against) {
+							diffs = append(diffs, x-against[i])
+						}
+					}
 				}
 				e.beyond[cut] = append(e.beyond[cut], location(diffs, 2_000))
 			}
@@ -171,7 +208,11 @@ func sortedUpTo(sorted []float64, limit float64) int {
 // paired is a comparison by one quantity.
 func (e *experiment) paired(c comparison, cut, quantity int) *Paired {
 	figures := e.figures[cut][quantity]
-	blocks := make([][]float64, len(figures[0]))
+	n := len(figures[c.arm])
+	for _, other := range c.against {
+		n = min(n, len(figures[other]))
+	}
+	blocks := make([][]float64, n) // what was dropped has the first ones
 	for b := range blocks {
 		blocks[b] = []float64{figures[c.arm][b]}
 		for _, other := range c.against {
@@ -268,12 +309,18 @@ func (s scene) check(t *testing.T, w world, lives int) {
 		}
 		beyond(all[i])
 	})
-	family := comparisons()
+	compared, dropped := comparisons(), make([]int, 6)
+	for _, life := range all {
+		for _, e := range life {
+			dropped[e.dropped]++
+		}
+	}
+	t.Logf("dropped | %s | %s | %v |", w.name, s.name, dropped)
 	for cut := range 2 {
-		outcomes := make([][quantities]outcome, len(family))
+		outcomes := make([][quantities]outcome, len(compared))
 		wrong, again := make([]bool, lives*runs), make([]bool, lives*runs)
 		var lock sync.Mutex
-		parallel(len(family), func(k int) {
+		parallel(len(compared), func(k int) {
 			for q := range quantities {
 				o, lied, decided := s.judge(k, cut, q, all)
 				outcomes[k][q] = o
@@ -315,7 +362,7 @@ func (s scene) judge(k, cut, quantity int, all [][]*experiment) (o outcome, lied
 		o.truths = append(o.truths, here)
 		for _, e := range life {
 			p := e.paired(c, cut, quantity)
-			j := p.Judge(quantities * len(comparisons()))
+			j := p.Judge(family)
 			is, low, high, up, down := here, j.Low, j.High, ShareMargin, -ShareMargin
 			if quantity < 3 {
 				low, high, up, down = math.Log(low), math.Log(high), math.Log(1+Margin), math.Log(1-Margin)
