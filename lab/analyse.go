@@ -166,6 +166,10 @@ func (u Usage) plus(v Usage) Usage {
 	u.ThrottledSeconds += v.ThrottledSeconds
 	u.ThrottledPeriods += v.ThrottledPeriods
 	u.Periods += v.Periods
+	u.Cycles += v.Cycles
+	u.Instructions += v.Instructions
+	u.References += v.References
+	u.Misses += v.Misses
 	u.Work += v.Work
 	return u
 }

@@ -157,6 +157,12 @@ type Usage struct {
 	ThrottledPeriods int64   `json:"throttledPeriods"`
 	// Periods are those of its limit that it was active in; 0 also without a limit.
 	Periods int64 `json:"periods,omitempty"`
+	// What the CPUs' counters tell of it, where there are some that count by group; 0 else.
+	// Misses are of the last-level cache, as the kernel's generic event knows them.
+	Cycles       float64 `json:"cycles,omitempty"`
+	Instructions float64 `json:"instructions,omitempty"`
+	References   float64 `json:"cacheReferences,omitempty"`
+	Misses       float64 `json:"cacheMisses,omitempty"`
 	// Work is in Unit ("operations", "bytes", ...), the neighbour's only.
 	Work float64 `json:"work,omitempty"`
 	Unit string  `json:"unit,omitempty"`

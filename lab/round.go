@@ -291,7 +291,7 @@ func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 	}
 	waited, _, err := proc.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
 	u.WaitSeconds = waited.Seconds()
-	return u, err
+	return u, errors.Join(err, b.counted(r, &u))
 }
 
 // since enters into round what happened between before and s.
@@ -320,6 +320,10 @@ func (u Usage) minus(v Usage) Usage {
 	u.ThrottledSeconds -= v.ThrottledSeconds
 	u.ThrottledPeriods -= v.ThrottledPeriods
 	u.Periods -= v.Periods
+	u.Cycles -= v.Cycles
+	u.Instructions -= v.Instructions
+	u.References -= v.References
+	u.Misses -= v.Misses
 	u.Work -= v.Work
 	return u
 }

@@ -11,6 +11,10 @@ var (
 	Throughput = stats.Figure{Name: "throughput", Unit: "1/s", More: true}
 	// CPUPerRequest is the tenant's CPU time for each request that it answered.
 	CPUPerRequest = stats.Figure{Name: "CPU per request", Unit: "s"}
+	// IPC is the tenant's instructions per cycle, and CacheMisses those of the last-level
+	// cache per 1000 instructions, where the CPUs' counters tell.
+	IPC         = stats.Figure{Name: "IPC", More: true}
+	CacheMisses = stats.Figure{Name: "cache misses", Unit: "/1000"}
 	// Work is the neighbour's, in its own unit.
 	Work = stats.Figure{Name: "neighbour's work", Unit: "1/s", More: true}
 )
@@ -40,6 +44,12 @@ func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbe
 			s.Figures[CPUPerRequest.Name] = d.Tenant.CPUSeconds / float64(d.Load.DoneInWindow)
 			if d.Neighbour != nil && d.Neighbour.Work > 0 {
 				s.Figures[Work.Name] = d.Neighbour.Work / d.Seconds
+			}
+		}
+		if u := d.Tenant; u.Cycles > 0 && u.Instructions > 0 {
+			s.Figures[IPC.Name] = u.Instructions / u.Cycles
+			if u.References > 0 {
+				s.Figures[CacheMisses.Name] = 1000 * u.Misses / u.Instructions
 			}
 		}
 		all = append(all, s)

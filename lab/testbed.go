@@ -77,7 +77,8 @@ type Testbed struct {
 	later      []func() error
 	procs      *processes           // nil while none live
 	parked     map[setup]*processes // those of other cells, which have nothing to do
-	probed     time.Time            // last
+	counters   map[Role]counter
+	probed     time.Time // last
 }
 
 // Open makes this machine ready for what a spec asks for, and enters into h what it
@@ -186,7 +187,7 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
 	}
-	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}, counters: map[Role]counter{}}
 	if err := b.chooseLoad(m); err != nil {
 		return nil, err
 	}

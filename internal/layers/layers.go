@@ -60,15 +60,18 @@ func Rooms() []Room {
 		{Path: "lab/noise", May: []string{"kernel"}},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
 		{Path: "lab", May: []string{"internal/plain",
-			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch", "watch/cgroupstat", "watch/proc",
+			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch", "watch/cgroupstat", "watch/hardware", "watch/proc",
 			"lab/stats", "lab/noise", "lab/load",
 		}},
 		{Path: "lab/report", May: []string{"internal/plain", "cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise"}},
 		{Path: "lab/guarded", May: []string{
 			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "watch", "watch/cgroupstat",
 		}},
+		{Path: "lab/neighbours", May: []string{
+			"cpuset", "machine", "kernel", "internal/plain", "lab", "lab/load", "lab/noise", "lab/stats", "lab/report",
+		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/neighbours",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

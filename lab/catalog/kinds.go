@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
+	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/machine"
 )
@@ -25,6 +26,10 @@ func Kinds() []Kind {
 		{
 			Name: "io", Question: "what does a neighbour cost that reads the same disk, and what do shares and limits of I/O buy?", Needs: "control groups of its own, FUSE and loop devices",
 			Schema: lab.Schema, New: func() Experiment { return isolationOf(lab.IO) }, Verb: "berth lab --resource io",
+		},
+		{
+			Name: "neighbours", Question: "which neighbour hurts which service, and how much?",
+			Schema: neighbours.Schema, New: func() Experiment { return neighbours.New() },
 		},
 		{
 			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",

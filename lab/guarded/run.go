@@ -137,7 +137,7 @@ func (x *experiment) prepare(c *lab.Cell, f Fault, block int, random *rand.Rand)
 	if f.Name == Quiet {
 		run.lasts = cmp.Or(time.Duration(x.Experiment.Quiet), run.lasts)
 	}
-	run.onset = time.Duration(x.Experiment.Learn) + time.Duration(random.Float64()*float64(time.Second))
+	run.onset = onset(x.Experiment, random)
 	run.trial = Trial{Fault: f.Name, Number: block + 1, From: -run.onset.Seconds(), BinsFrom: (settle - run.onset).Seconds(), End: run.lasts.Seconds()}
 	if run.before, err = x.bed.Knobs(); err != nil {
 		return err
@@ -145,6 +145,17 @@ func (x *experiment) prepare(c *lab.Cell, f Fault, block int, random *rand.Rand)
 	c.Window = run.onset - settle + run.lasts + after
 	c.During, c.Keep = run.during, run.keep
 	return nil
+}
+
+// onset is by chance: so it has no fixed place in the guard's windows.
+func onset(e Spec, random *rand.Rand) time.Duration {
+	return time.Duration(e.Learn) + time.Duration(random.Float64()*float64(time.Second))
+}
+
+// zero is the instant of the onset, from which the times noted count, if now the load has
+// been there for so long.
+func (run *faultRun) zero(now time.Time, load time.Duration) time.Time {
+	return now.Add(run.onset - load)
 }
 
 // during makes the run happen: a bystander and the guard from the start, the fault
@@ -157,7 +168,7 @@ func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
 	if err := bystander.Begin(ctx); err != nil {
 		return err
 	}
-	w, err := run.watch(ctx, time.Now().Add(run.onset-r.Now()))
+	w, err := run.watch(ctx, run.zero(time.Now(), r.Now()))
 	if err != nil {
 		return err
 	}
@@ -210,13 +221,7 @@ func (x *experiment) usage() (map[lab.Role]float64, error) {
 // keep files the run, with what was measured in its round.
 func (run *faultRun) keep(round lab.Round) error {
 	t := &run.trial
-	t.Started, t.Invalid = round.Started, round.Invalid
-	if share := round.Seconds * float64(round.Host.SharedCPUs); share > 0 {
-		t.Others = (round.Host.Steal + round.Host.Foreign) / share
-	}
-	if most := run.Experiment.MaxOthers; t.Invalid == "" && t.Others > most {
-		t.Invalid = fmt.Sprintf("others took %.0f %% of the shared CPUs, more than %.0f %%", 100*t.Others, 100*most)
-	}
+	t.count(round, run.Experiment.MaxOthers)
 	requests, err := run.bed.Requests()
 	if err != nil {
 		return err
@@ -224,6 +229,17 @@ func (run *faultRun) keep(round lab.Round) error {
 	t.bin(requests, time.Duration(round.Seconds*float64(time.Second)))
 	run.Runs = append(run.Runs, *t)
 	return nil
+}
+
+// count says whether the run counts: not if others had more than a share of the CPUs.
+func (t *Trial) count(round lab.Round, most float64) {
+	t.Started, t.Invalid = round.Started, round.Invalid
+	if share := round.Seconds * float64(round.Host.SharedCPUs); share > 0 {
+		t.Others = (round.Host.Steal + round.Host.Foreign) / share
+	}
+	if t.Invalid == "" && t.Others > most {
+		t.Invalid = fmt.Sprintf("others took %.0f %% of the shared CPUs, more than %.0f %%", 100*t.Others, 100*most)
+	}
 }
 
 // settled is for how long the neighbour has been there, and the guard had the time
@@ -240,20 +256,13 @@ func (x *experiment) steady() lab.Part {
 			Prepare: func(c *lab.Cell, block int) error {
 				trial := Trial{Fault: "steady", Number: block + 1}
 				c.Hooks.Settle = func(ctx context.Context, r *lab.Running) error {
-					if s.Name == Guarded {
+					return x.settle(ctx, s, r, func() (func(*Trial) error, error) {
 						w, err := x.watch(ctx, time.Now())
 						if err != nil {
-							return err
+							return nil, err
 						}
-						r.Finish(func() error { return w.end(&trial) })
-					}
-					if !s.Neighbour {
-						return nil
-					}
-					if err := r.Until(ctx, time.Duration(x.Experiment.Learn)); err != nil {
-						return err
-					}
-					return r.StartNeighbour(ctx)
+						return w.end, nil
+					}, &trial)
 				}
 				c.Keep = func(round lab.Round) error {
 					trial.Started = round.Started
@@ -265,6 +274,31 @@ func (x *experiment) steady() lab.Part {
 		})
 	}
 	return part
+}
+
+// stage is a *lab.Running, or what stands for it in a test.
+type stage interface {
+	Until(ctx context.Context, at time.Duration) error
+	Finish(f func() error)
+	StartNeighbour(ctx context.Context) error
+}
+
+// settle has the guard learn in its scenario, and then the neighbour begin.
+func (x *experiment) settle(ctx context.Context, s lab.Scenario, r stage, watch func() (end func(*Trial) error, err error), trial *Trial) error {
+	if s.Name == Guarded {
+		end, err := watch()
+		if err != nil {
+			return err
+		}
+		r.Finish(func() error { return end(trial) })
+	}
+	if !s.Neighbour {
+		return nil
+	}
+	if err := r.Until(ctx, time.Duration(x.Experiment.Learn)); err != nil {
+		return err
+	}
+	return r.StartNeighbour(ctx)
 }
 
 // keepSteady files a round in steady state, and what the guard did in it.

@@ -52,12 +52,12 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 		return nil, errors.Join(err, w.close())
 	}
 	var workloads []guard.Workload
-	for name, class := range map[string]place.Class{lab.Tenant: place.LS, lab.Neighbour: place.BE, lab.Bystander: place.BE} {
-		group, ok := host.Path(x.bed.Group(lab.Role(name)).Dirs()[0])
+	for role, class := range classes() {
+		group, ok := host.Path(x.bed.Group(role).Dirs()[0])
 		if !ok {
-			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", name), w.close())
+			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", role), w.close())
 		}
-		w.groups[name] = group
+		w.groups[string(role)] = group
 		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: class.Traits().Sensitive})
 	}
 	opt := guard.Options{
@@ -73,6 +73,12 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 	ctx, w.stop = context.WithCancel(ctx)
 	go func() { w.ended <- w.runner.Run(ctx) }()
 	return w, nil
+}
+
+// classes are those of the roles that the guard is told of. It may accuse the bystander as
+// well as the neighbour.
+func classes() map[lab.Role]place.Class {
+	return map[lab.Role]place.Class{lab.Tenant: place.LS, lab.Neighbour: place.BE, lab.Bystander: place.BE}
 }
 
 // found notes what a window says about the tenant.

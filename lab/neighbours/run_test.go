@@ -1,0 +1,193 @@
+package neighbours
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
+)
+
+// TestMain plays the processes of the roles.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 2 {
+		os.Exit(m.Run())
+	}
+	err := errors.New("no such role")
+	switch os.Args[1] {
+	case "__tenant":
+		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
+	case "__noise":
+		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
+	case "__load":
+		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// miniature is a run of seconds.
+func miniature() *Result {
+	r := New()
+	r.Experiment = Spec{
+		Tenants: []string{"small", "store"}, Kernels: []string{"spin"}, Intensities: []int{20}, Blocks: 2, Seed: 7,
+		Programs: []Program{{Name: "sh", Command: []string{"sh", "-c", "sleep 0.02"}}, {Name: "absent", Command: []string{"no-such-program", "{cpus}"}}},
+		Settle:   lab.Duration(20 * time.Millisecond), Warm: lab.Duration(50 * time.Millisecond), Window: lab.Duration(200 * time.Millisecond),
+		Rate: 200, Demand: 0.05,
+	}
+	return r
+}
+
+// A run is interrupted, and goes on where it was; tenants are as they were, what is not
+// installed is skipped with the reason, and nothing is run twice.
+func TestRunAndResume(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	dir := t.TempDir()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	opt := lab.Options{Exe: os.Args[0], Dir: filepath.Join(dir, "run"), JournalDir: dir, Unprivileged: true}
+	if err := os.Mkdir(opt.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	opt.Progress = func(p lab.Progress) {
+		if p.Round == 6 {
+			interrupt()
+		}
+	}
+	first := miniature()
+	if err := first.Run(ctx, opt); !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(opt.Dir, lab.ResultFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Result
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rounds) == 0 || len(r.Rounds) > 6 || r.Complete || len(r.Tenants) != 2 {
+		t.Fatalf("stored %d rounds, %d tenants, complete %v", len(r.Rounds), len(r.Tenants), r.Complete)
+	}
+	was := slices.Clone(r.Tenants)
+	opt.Progress = nil
+	if err := r.Run(t.Context(), opt); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(was, r.Tenants); diff != "" || !r.Complete || len(r.Resumed) != 1 {
+		t.Errorf("complete %v, resumed %v, tenants (-before +after):\n%s", r.Complete, r.Resumed, diff)
+	}
+	seen := map[string]int{}
+	for _, round := range r.Rounds {
+		seen[round.Scenario]++
+		beside := !strings.HasSuffix(round.Scenario, "/alone") && !strings.HasSuffix(round.Scenario, "/again")
+		if (round.Neighbour != nil) != beside || beside && round.Neighbour.Work <= 0 || round.Load.Done == 0 || round.Tenant.CPUSeconds <= 0 {
+			t.Errorf("%s: neighbour %+v, %d done, tenant %+v", round.Scenario, round.Neighbour, round.Load.Done, round.Tenant)
+		}
+	}
+	want := map[string]int{}
+	for _, tenant := range []string{"small", "store"} {
+		for _, name := range []string{"alone", "again", "spin-20", "sh"} {
+			want[tenant+"/"+name] = 2
+		}
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("rounds (-want +got):\n%s", diff)
+	}
+	if len(r.Skipped) != 2 || !strings.Contains(r.Skipped[0].Reason, "no-such-program: it is not installed") {
+		t.Errorf("skipped %+v", r.Skipped)
+	}
+	if r.Uncounted == "" {
+		t.Error("counters without control groups: no reason why there are none")
+	}
+	s, err := r.Sheet()
+	if err != nil || len(s.Answer) == 0 {
+		t.Errorf("sheet: %+v, %v", s, err)
+	}
+}
+
+// Programs get what stands in braces, and are skipped where something of that is not there.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	x := &running{Result: New(), dir: t.TempDir(), shared: 3, disk: "/dev/loop7"}
+	cfg, err := x.program(Program{Name: "sh", Command: []string{"sh", "-j{cpus}", "{dir}/x", "--on={disk}", "{source}"}, Copies: PerCPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"sh", "-j3", x.dir + "/x", "--on=/dev/loop7", x.dir + "/source.c"}
+	if diff := cmp.Diff(want, cfg.Command); diff != "" || cfg.Threads != 3 {
+		t.Errorf("%d copies of (-want +got):\n%s", cfg.Threads, diff)
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Error(err)
+	}
+	if source, err := os.ReadFile(x.dir + "/source.c"); err != nil || strings.Count(string(source), "\n") < 5000 {
+		t.Errorf("%d bytes of source, %v", len(source), err)
+	}
+	x.noDisk = &kernel.NotSupportedError{Feature: "a disk", Reason: "no FUSE"}
+	for _, p := range []Program{{Command: []string{"sh", "{disk}"}}, {Command: []string{"no-such-program"}}} {
+		if _, err := x.program(p); !errors.Is(err, kernel.ErrNotSupported) {
+			t.Errorf("%q: %v, want not supported", p.Command, err)
+		}
+	}
+	if c := x.cell("disk", nil, pattern{name: alone}); !errors.Is(c.Prepare(&c, 0), kernel.ErrNotSupported) {
+		t.Error("a tenant that reads a disk, without one: not skipped")
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	if err := Default().Validate(); err != nil {
+		t.Error(err)
+	}
+	short := Default()
+	short.For = lab.Duration(time.Minute)
+	if l := short.length(); l != time.Minute {
+		t.Errorf("length %s, want that it is limited by for", l)
+	}
+	if l := miniature().Experiment.length(); l < 5*time.Second || l > 25*time.Second {
+		t.Errorf("length %s of the miniature", l)
+	}
+	for want, spoils := range map[string]func(*Spec){
+		"tenants: none":      func(e *Spec) { e.Tenants = nil },
+		`tenants: "large"`:   func(e *Spec) { e.Tenants = []string{"large"} },
+		`tenants: "small"`:   func(e *Spec) { e.Tenants = []string{"small", "small"} },
+		"nothing to compare": func(e *Spec) { e.Kernels, e.Programs = nil, nil },
+		`kernels: "program"`: func(e *Spec) { e.Kernels = []string{"program"} },
+		"intensities: 0":     func(e *Spec) { e.Intensities = []int{0} },
+		`name "a/b"`:         func(e *Spec) { e.Programs[0].Name = "a/b" },
+		`name "spin"`:        func(e *Spec) { e.Programs[0].Name = "spin" },
+		"command: want":      func(e *Spec) { e.Programs[0].Command = nil },
+		"copies: 65":         func(e *Spec) { e.Programs[0].Copies = 65 },
+		"blocks: 0":          func(e *Spec) { e.Blocks = 0 },
+		"window: 1ms":        func(e *Spec) { e.Window = lab.Duration(time.Millisecond) },
+		"rate: 0":            func(e *Spec) { e.Rate = 0 },
+		"demand: 2":          func(e *Spec) { e.Demand = 2 },
+		"cpus":               func(e *Spec) { e.CPUs = "0-" },
+		"limits of memory":   func(e *Spec) { e.Isolation.MemoryMax = 1 },
+	} {
+		e := Default()
+		spoils(&e)
+		if err := e.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}

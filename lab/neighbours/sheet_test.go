@@ -1,0 +1,154 @@
+package neighbours
+
+import (
+	"bytes"
+	"flag"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/stats"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
+
+// played is a run of two tenants whose p99 beside each neighbour is so many times that alone.
+func played(t *testing.T, harm map[string]float64) *Result {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(3, 4))
+	r := miniature()
+	r.Experiment.Kernels, r.Experiment.Intensities, r.Experiment.Blocks = []string{"spin", "scan"}, []int{25, 100}, 24
+	r.Started, r.Complete = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), true
+	r.Setup = lab.Setup{Backend: "cgroup v2", CPUs: "0-1"}
+	r.Tenants = []Fitted{{Name: "small", CPUs: 0.61}, {Name: "store", CPUs: 0.58}}
+	r.Uncounted = "hardware counters: none here"
+	r.Skipped = []lab.Skipped{{Scenario: "small/absent", Reason: "program absent: it is not installed", Remedy: "install it"}, {Scenario: "store/absent", Reason: "program absent: it is not installed", Remedy: "install it"}}
+	for block := range r.Experiment.Blocks {
+		level := math.Exp(0.1 * rng.NormFloat64()) // what a block has in common
+		for _, tenant := range r.Experiment.Tenants {
+			for _, p := range r.Experiment.patterns() {
+				cell := cellOf(tenant, p.name)
+				factor, beside := harm[cell]
+				if !beside && !p.none() {
+					continue
+				}
+				round := lab.Round{Block: block, Scenario: cell, Seconds: 1, Host: lab.HostUsage{CPUs: 2, SharedCPUs: 2, Busy: 1, Foreign: 0.02}}
+				if beside {
+					round.Neighbour = &lab.Usage{Work: 1e6, Unit: "bytes"}
+				} else {
+					factor = 1
+				}
+				var took []int64
+				for range 400 {
+					took = append(took, int64(1000*factor*level*math.Exp(0.3*rng.NormFloat64())))
+				}
+				second := load.Second{Offered: 400, Response: encoded(t, took), Lag: encoded(t, nil), Service: encoded(t, took), Queue: encoded(t, nil)}
+				round.Load = load.Report{Offered: 400, Done: 400, DoneInWindow: 400, Seconds: []load.Second{second}}
+				round.Tenant = lab.Usage{CPUSeconds: 0.2 * math.Sqrt(factor)}
+				r.Rounds = append(r.Rounds, round)
+			}
+		}
+	}
+	return r
+}
+
+// encoded is a histogram of values.
+func encoded(t *testing.T, values []int64) string {
+	t.Helper()
+	h := stats.NewHistogram()
+	for _, v := range values {
+		_ = h.RecordValue(v)
+	}
+	text, err := stats.Encode(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+var harm = map[string]float64{
+	"small/spin-25": 1, "small/spin-100": 3, "small/scan-25": 1.02, "small/scan-100": 1.15, "small/sh": 1,
+	"store/spin-25": 1, "store/spin-100": 2.5, "store/scan-25": 1.6, "store/scan-100": 8, "store/sh": 1,
+}
+
+// The patterns come in the order of the harm that was played, beside the tenant that has it.
+func TestSorted(t *testing.T) {
+	t.Parallel()
+	a, err := played(t, harm).analyse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got [][2]string
+	for _, p := range a.sorted() {
+		got = append(got, [2]string{p.Name, p.Worst})
+		if p.Harm == nil {
+			continue
+		}
+		truth := harm[cellOf(p.Worst, p.Name)]
+		if p.Harm.Low > truth || p.Harm.High < truth || p.Harm.Against != p.Worst+"/alone" {
+			t.Errorf("%s: %+v; it is %g times", p.Name, p.Harm, truth)
+		}
+		if worse := p.Harm.Verdict == stats.Worse; worse != (truth > 1.3) {
+			t.Errorf("%s is %g times as bad: verdict %s", p.Name, truth, p.Harm.Verdict)
+		}
+	}
+	want := [][2]string{{"scan-100", "store"}, {"spin-100", "small"}, {"scan-25", "store"}}
+	if diff := cmp.Diff(want, got[:3]); diff != "" {
+		t.Errorf("the worst (-want +got):\n%s", diff)
+	}
+	if last := got[len(got)-1]; last != [2]string{"absent", ""} || len(got) != 6 {
+		t.Errorf("%d patterns, the last %s", len(got), last)
+	}
+}
+
+// A wide interval is no harm: what is sure comes first.
+func TestRank(t *testing.T) {
+	t.Parallel()
+	sure := stats.Compared{Interval: stats.Interval{Estimate: 2, Low: 1.5, High: 3, Confidence: 0.95, Rounds: 20}, Verdict: stats.Worse}
+	wide := stats.Compared{Interval: stats.Interval{Estimate: 5, Low: 0.2, High: 90, Confidence: 0.95, Rounds: 20}, Verdict: stats.Inconclusive}
+	if rank(sure) != 2 || rank(wide) != 0.2 {
+		t.Errorf("ranks %g and %g", rank(sure), rank(wide))
+	}
+}
+
+// From stored rounds to the report.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	s, err := played(t, harm).Sheet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text, page bytes.Buffer
+	if err := report.Text(&text, s, report.Options{Width: 110}); err != nil {
+		t.Fatal(err)
+	}
+	if err := report.HTML(&page, s); err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string][]byte{"report.txt": text.Bytes(), "report.html": page.Bytes()} {
+		name = filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(name, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s (-want +got); -update after looking at it:\n%s", name, diff)
+		}
+	}
+	if s, err := New().Sheet(); err != nil || len(s.Answer) != 1 {
+		t.Errorf("without rounds: %+v, %v", s, err)
+	}
+}
