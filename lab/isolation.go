@@ -148,7 +148,9 @@ func (b *Testbed) cells(spec Spec) []Cell {
 const minQuota = time.Millisecond
 
 // Settings are those of a strategy, with its numbers filled in.
-func (b *Testbed) Settings(iso Isolation) (Settings, error) { return b.settings(Scenario{Isolation: iso}) }
+func (b *Testbed) Settings(iso Isolation) (Settings, error) {
+	return b.settings(Scenario{Isolation: iso})
+}
 
 // settings fills in the numbers of a strategy.
 func (b *Testbed) settings(scenario Scenario) (Settings, error) {

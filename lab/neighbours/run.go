@@ -77,7 +77,7 @@ func (r *Result) Run(ctx context.Context, opt lab.Options) error {
 			x := &running{Result: r, bed: bed, dir: opt.Dir}
 			return x.cells(ctx)
 		},
-		Ended: func(blocks int) { r.Experiment.Blocks = blocks },
+		Blocks: func(blocks int) { r.Experiment.Blocks = blocks },
 	}
 	if r.Experiment.For > 0 {
 		study.Ends = time.Now().Add(time.Duration(r.Experiment.For))
