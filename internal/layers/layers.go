@@ -70,8 +70,12 @@ func Rooms() []Room {
 		{Path: "lab/neighbours", May: []string{
 			"cpuset", "machine", "kernel", "internal/plain", "lab", "lab/load", "lab/noise", "lab/stats", "lab/report",
 		}},
+		{Path: "lab/routing", May: []string{"lab/load"}},
+		{Path: "lab/limits", May: []string{
+			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
+		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/neighbours",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/guarded"
+	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/machine"
@@ -35,6 +36,18 @@ func Kinds() []Kind {
 			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",
 			Schema: guarded.Schema, New: newGuard, Verb: "berth lab guard",
 		},
+		serving("limits", "what do CPU limits cost: many small ones, few large ones, none?", limits.Limits),
+		serving("limits-ramp", "how do limits do with more and more clients, over small and large tasks?", limits.Ramp),
+		serving("limits-noise", "do limits keep a noisy group away from a service, and at what price?", limits.Noise),
+		serving("routing", "how are requests best spread over servers with limits?", limits.Routing),
+	}
+}
+
+// serving is a kind of experiment with servers that have limits.
+func serving(name, question string, begin func() *limits.Experiment) Kind {
+	return Kind{
+		Name: name, Question: question, Needs: "control groups of its own", Schema: limits.Schema(name),
+		New: func() Experiment { return begin() },
 	}
 }
 

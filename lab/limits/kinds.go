@@ -21,12 +21,11 @@ func Limits() *Experiment {
 			{Name: "4", Servers: 4, Limit: 0.25, Means: "four servers with a quarter each"},
 			{Name: "8", Servers: 8, Limit: 0.125, Means: "eight servers with an eighth each"},
 			{Name: "8 burst", Servers: 8, Limit: 0.125, Burst: 1, Means: "the same, and each may save up a period's limit (cpu.max.burst)"},
-			{Name: "2 one thread", Servers: 2, Limit: 0.5, Threads: 1, Means: "two servers that render one tile at a time"},
 			{Name: "8 one thread", Servers: 8, Limit: 0.125, Threads: 1, Means: "eight servers that render one tile at a time"},
 			{Name: "8 over", Servers: 8, Limit: 0.5, Means: "eight servers with half of the CPUs each: four times what there is"},
 		},
 		Loads:   []Load{{Share: 0.5, Tiles: small}},
-		Compare: []Pair{{"8", "1"}, {"8", "2"}, {"8 burst", "8"}, {"8 one thread", "8"}, {"2 one thread", "2"}, {"8 over", "8"}},
+		Compare: []Pair{{"8", "1"}, {"8", "2"}, {"8 burst", "8"}, {"8 one thread", "8"}, {"8 over", "8"}},
 		Sample:  64, Blocks: 20, For: lab.Duration(10 * time.Minute), Settle: lab.Duration(200 * time.Millisecond), Window: lab.Duration(2 * time.Second),
 	})
 }
@@ -72,7 +71,8 @@ func Noise() *Experiment {
 	})
 }
 
-// Routing is one request after the other to four limited servers, by each policy.
+// Routing is one request after the other to eight limited servers, by each policy. On up to
+// eight CPUs, a server of one thread has no more than a CPU to use.
 func Routing() *Experiment {
 	s := Spec{
 		Name:    "routing",
@@ -85,7 +85,7 @@ func Routing() *Experiment {
 		load.LeastOutstanding: "the server with the fewest requests under way", load.JoinIdle: "the server that is idle for longest; any if none is",
 	}
 	for _, r := range load.Routings() {
-		s.Configs = append(s.Configs, Config{Name: string(r), Servers: 4, Limit: 0.25, Threads: 1, Routing: r, Means: means[r]})
+		s.Configs = append(s.Configs, Config{Name: string(r), Servers: 8, Limit: 0.125, Threads: 1, Routing: r, Means: means[r]})
 		if r != load.Random {
 			s.Compare = append(s.Compare, Pair{string(r), string(load.Random)})
 		}

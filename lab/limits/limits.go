@@ -18,8 +18,8 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// Schema names the format of a stored result.
-const Schema = "berth.dev/lab/limits/v1"
+// Schema names the format of the stored results of one of the experiments.
+func Schema(name string) string { return "berth.dev/lab/" + name + "/v1" }
 
 // Experiment is one with its settings and, once it has run, what it measured: the result as
 // stored.
@@ -57,7 +57,7 @@ func (s Sample) costs() (costs []time.Duration, mean time.Duration) {
 }
 
 func begin(s Spec) *Experiment {
-	return &Experiment{Header: lab.Header{Schema: Schema}, Experiment: s, Rounds: []lab.Round{}}
+	return &Experiment{Header: lab.Header{Schema: Schema(s.Name)}, Experiment: s, Rounds: []lab.Round{}}
 }
 
 // Spec is a pointer to the settings.
@@ -103,7 +103,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	base := lab.IsolationSpec()
 	base.Name, base.Scenarios, base.CPUs, base.Seed = s.Name, nil, s.CPUs, s.Seed
 	base.Blocks, base.Settle, base.Window = s.Blocks, s.Settle, s.Window
-	opt.Groups, opt.Servers = true, s.servers()
+	opt.Groups, opt.Servers, opt.Weight = true, s.servers(), s.Weight
 	study := lab.Study{Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds, Ended: func(blocks int) { s.Blocks = blocks }}
 	if s.For > 0 {
 		study.Ends = time.Now().Add(time.Duration(s.For))
@@ -125,13 +125,13 @@ func (x *Experiment) sample(ctx context.Context, opt lab.Options) error {
 		if slices.ContainsFunc(x.Samples, func(s Sample) bool { return s.Kind == kind }) {
 			continue
 		}
+		if opt.Progress != nil {
+			opt.Progress(lab.Progress{Phase: "calibrate", Scenario: fmt.Sprintf("checksums and costs of %d %s tiles", x.Experiment.Sample, kind)})
+		}
 		drawn := Sample{Kind: kind}
 		for _, t := range draw(kind, x.Experiment.Sample, x.Experiment.Seed) {
 			if err := ctx.Err(); err != nil {
 				return err
-			}
-			if opt.Progress != nil {
-				opt.Progress(lab.Progress{Phase: "calibrate", Scenario: fmt.Sprintf("tile %d of %d", len(drawn.Tiles)+1, x.Experiment.Sample)})
 			}
 			began := processTime()
 			sum, steps := t.Render()

@@ -37,7 +37,10 @@ type Spec struct {
 	Settle lab.Duration `json:"settle"`
 	Window lab.Duration `json:"window"`
 	CPUs   string       `json:"cpus,omitempty"` // "" lets the lab choose
-	Seed   uint64       `json:"seed,omitempty"` // of the tiles, arrivals and orders; 0 lets the clock choose
+	// Weight is the CPU weight (1-10000) of the group around the servers, so that the rest of
+	// a busy host takes less part; 0 leaves it as it is.
+	Weight int    `json:"weight,omitempty"`
+	Seed   uint64 `json:"seed,omitempty"` // of the tiles, arrivals and orders; 0 lets the clock choose
 }
 
 // Config is a way of serving.
@@ -81,6 +84,9 @@ func (l Load) String() string {
 	text := fmt.Sprintf("%g %% of the CPUs", 100*l.Share)
 	if l.ClientsPerCPU > 0 {
 		text = fmt.Sprintf("%g clients per CPU", l.ClientsPerCPU)
+		if l.ClientsPerCPU == 1 {
+			text = "1 client per CPU"
+		}
 	}
 	if l.Tiles != small {
 		text += ", " + l.Tiles + " tiles"
@@ -167,6 +173,7 @@ func (s Spec) Validate() error {
 	bad(!between(s.For, 0, 30*24*time.Hour), "for: %s: want at most 720h", s.For)
 	bad(!between(s.Settle, 0, time.Minute), "settle: %s: want at most 1m", s.Settle)
 	bad(!between(s.Window, 100*time.Millisecond, time.Hour), "window: %s: want 100ms to 1h", s.Window)
+	bad(s.Weight < 0 || s.Weight > 10_000, "weight: %d: want 1 to 10000", s.Weight)
 	_, err := cpuset.Parse(s.CPUs)
 	bad(err != nil, "cpus: %w", err)
 	seen := map[string]bool{}

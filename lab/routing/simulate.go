@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -50,6 +51,7 @@ type host struct {
 	idle        func(server int)
 	arrived     []time.Duration
 	outcome     Outcome
+	running     int
 	periods     int
 	throttled   int
 }
@@ -80,7 +82,7 @@ func Simulate(m Model) Outcome {
 	gap := func() time.Duration { return time.Duration(random.ExpFloat64() / m.Rate * float64(time.Second)) }
 	last, same, done := -1, 0, 0
 	due := gap()
-	for now := time.Duration(0); done < m.Requests; now += step {
+	for now := time.Duration(0); done < m.Requests; {
 		for due <= now && len(h.arrived) < m.Requests {
 			to := pick(h.outstanding)
 			if to == last {
@@ -92,7 +94,12 @@ func Simulate(m Model) Outcome {
 			h.arrived = append(h.arrived, due)
 			due += gap()
 		}
-		done += h.work(now)
+		if h.running = h.refill(now); h.running > 0 {
+			done += h.work(now)
+			now += step
+			continue
+		}
+		now = h.next(due) // nothing happens until then
 	}
 	h.outcome.Same = float64(same) / float64(max(1, m.Requests-1))
 	if h.periods > 0 {
@@ -103,21 +110,10 @@ func Simulate(m Model) Outcome {
 
 // work does a step and says how many requests were done in it.
 func (h *host) work(now time.Duration) (done int) {
-	running := 0
+	each := min(step, step*time.Duration(h.CPUs)/time.Duration(h.running))
 	for i := range h.servers {
 		s := &h.servers[i]
-		if h.Quota > 0 && now >= s.next {
-			h.refill(s)
-		}
-		running += h.running(s)
-	}
-	if running == 0 {
-		return 0
-	}
-	each := min(step, step*time.Duration(h.CPUs)/time.Duration(running))
-	for i := range h.servers {
-		s := &h.servers[i]
-		n := h.running(s)
+		n := h.working(s)
 		for j := range n {
 			s.jobs[j].left -= each
 		}
@@ -142,16 +138,42 @@ func (h *host) work(now time.Duration) (done int) {
 	return done
 }
 
-// running is how many requests of a server are worked on.
-func (h *host) running(s *simulated) int {
+// refill fills up the budgets of periods that are over, and says how many requests are
+// worked on.
+func (h *host) refill(now time.Duration) (running int) {
+	for i := range h.servers {
+		s := &h.servers[i]
+		for h.Quota > 0 && now >= s.next {
+			h.begin(s)
+		}
+		running += h.working(s)
+	}
+	return running
+}
+
+// next is when a request is due, or a server that has work a new budget.
+func (h *host) next(due time.Duration) time.Duration {
+	if len(h.arrived) == h.Requests {
+		due = math.MaxInt64
+	}
+	for i := range h.servers {
+		if s := &h.servers[i]; len(s.jobs) > 0 {
+			due = min(due, s.next)
+		}
+	}
+	return due
+}
+
+// working is how many requests of a server are worked on.
+func (h *host) working(s *simulated) int {
 	if h.Quota > 0 && s.budget <= 0 {
 		return 0
 	}
 	return min(len(s.jobs), h.Threads)
 }
 
-// refill begins a period. What was used beyond the quota is owed.
-func (h *host) refill(s *simulated) {
+// begin begins a period of a server. What was used beyond the quota is owed.
+func (h *host) begin(s *simulated) {
 	if s.active {
 		h.periods++
 		if s.out {
