@@ -13,13 +13,14 @@ import (
 
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/report"
 )
 
 // The schemas in docs/ are generated from the Go types and their comments; go
 // test -update writes them.
 func TestSchemas(t *testing.T) {
-	comments, err := jsonschema.Comments(".", "..", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	comments, err := jsonschema.Comments(".", "..", "../limits", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +45,10 @@ func TestSchemas(t *testing.T) {
 	if err := report.JSON(&doc, report.NewDocument(result, side.Analysis)); err != nil {
 		t.Fatal(err)
 	}
+	served := limits.Limits()
+	if err := lab.Load("../../docs/measurements/results/limits.json.gz", limits.Schema("limits"), served); err != nil {
+		t.Fatal(err)
+	}
 	a, err := Analyse(guardResult)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +63,7 @@ func TestSchemas(t *testing.T) {
 		{"compare-schema.json", report.ComparisonSchema, "What berth lab compare -o json prints", reflect.TypeFor[report.Comparison](), []any{c}},
 		{"demo-schema.json", report.DemoSchema, "What berth demo -o json prints", reflect.TypeFor[report.DemoDocument](), []any{report.NewDemoDocument(result, m.Tell())}},
 		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
+		{"lab-limits-schema.json", limits.Schema("limits"), "A run of the experiments limits, limits-ramp, limits-noise and routing, as stored in result.json", reflect.TypeFor[limits.Experiment](), []any{served, &limits.Experiment{}}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {
 		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}

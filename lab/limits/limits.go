@@ -41,7 +41,7 @@ type Sample struct {
 // another checksum fail the request.
 type Tile struct {
 	Number int    `json:"number"`
-	Sum    uint32 `json:"sum"`
+	Sum    uint64 `json:"sum"`
 	Steps  int    `json:"steps"`
 	// CPU is the time that it took.
 	CPU lab.Duration `json:"cpu"`
@@ -135,7 +135,7 @@ func (x *Experiment) sample(ctx context.Context, opt lab.Options) error {
 			}
 			began := processTime()
 			sum, steps := t.Render()
-			drawn.Tiles = append(drawn.Tiles, Tile{t.Number, sum, steps, lab.Duration(processTime() - began)})
+			drawn.Tiles = append(drawn.Tiles, Tile{t.Number, uint64(sum), steps, lab.Duration(processTime() - began)})
 		}
 		x.Samples = append(x.Samples, drawn)
 	}
@@ -227,7 +227,7 @@ func (x *Experiment) load(c Config, l Load, cpus, block int) (asked load.Config,
 	}
 	random := rand.New(rand.NewPCG(x.Experiment.Seed, uint64(block)))
 	for _, i := range random.Perm(len(tiles)) {
-		asked.Paths = append(asked.Paths, load.Tile{Number: tiles[i].Number}.Path(tiles[i].Sum))
+		asked.Paths = append(asked.Paths, load.Tile{Number: tiles[i].Number}.Path(uint32(tiles[i].Sum)))
 	}
 	asked.Routing = c.Routing
 	if l.ClientsPerCPU > 0 {
