@@ -64,6 +64,8 @@ func TestPublishedTables(t *testing.T) {
 	const docs = "../../docs/"
 	for page, results := range map[string][]string{
 		"experiments/resources.md": {"io.json.gz", "memory.json.gz"},
+		"experiments/limits.md":    {"limits.json.gz"},
+		"experiments/routing.md":   {"routing.json.gz"},
 	} {
 		text, err := os.ReadFile(docs + page)
 		if err != nil {
@@ -74,8 +76,12 @@ func TestPublishedTables(t *testing.T) {
 			if code != exitOK {
 				t.Fatalf("%s: exit %d, %s", result, code, errs)
 			}
-			_, table, _ := strings.Cut(out, "\nscenario ")
-			table, _, _ = strings.Cut("scenario "+table, "\n\n")
+			head := "scenario "
+			if page != "experiments/resources.md" {
+				head = "servers "
+			}
+			_, table, _ := strings.Cut(out, "\n"+head)
+			table, _, _ = strings.Cut(head+table, "\n\n")
 			indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
 			if len(table) < 200 || !strings.Contains(string(text), indented) {
 				t.Errorf("%s lacks the table of %s:\n%s", page, result, indented)

@@ -74,6 +74,7 @@ func TestValidate(t *testing.T) {
 		"settle":              {func(s *Spec) { s.Settle = lab.Duration(-ms) }, "settle"},
 		"cpus":                {func(s *Spec) { s.CPUs = "0-" }, "cpus"},
 		"weight":              {func(s *Spec) { s.Weight = 20_000 }, "weight: 20000"},
+		"heavy noise":         {func(s *Spec) { s.Weight, s.Configs[2].Noise = 100, true }, "not with noise"},
 		"twice":               {func(s *Spec) { s.Configs[2].Name = "none" }, `name "none"`},
 		"comma":               {func(s *Spec) { s.Configs[2].Name = "a,b" }, `name "a,b"`},
 		"no servers":          {func(s *Spec) { s.Configs[2].Servers = 0 }, "servers: 0"},

@@ -38,7 +38,8 @@ type Spec struct {
 	Window lab.Duration `json:"window"`
 	CPUs   string       `json:"cpus,omitempty"` // "" lets the lab choose
 	// Weight is the CPU weight (1-10000) of the group around the servers, so that the rest of
-	// a busy host takes less part; 0 leaves it as it is.
+	// a busy host takes less part; 0 leaves it as it is. Not with noise, beside which the
+	// generator, which is in no group, would then starve.
 	Weight int    `json:"weight,omitempty"`
 	Seed   uint64 `json:"seed,omitempty"` // of the tiles, arrivals and orders; 0 lets the clock choose
 }
@@ -180,6 +181,7 @@ func (s Spec) Validate() error {
 	for _, c := range s.Configs {
 		bad(!nameLike.MatchString(c.Name) || seen[c.Name], "configs: name %q: want one of its own, of letters, digits, spaces and '._×/-", c.Name)
 		seen[c.Name] = true
+		bad(c.Noise && s.Weight > 0, "weight: %d: not with noise, which would then starve the generator", s.Weight)
 		if err := c.validate(); err != nil {
 			errs = append(errs, fmt.Errorf("configs: %s: %w", c.Name, err))
 		}
