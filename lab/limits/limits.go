@@ -104,7 +104,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	base.Name, base.Scenarios, base.CPUs, base.Seed = s.Name, nil, s.CPUs, s.Seed
 	base.Blocks, base.Settle, base.Window = s.Blocks, s.Settle, s.Window
 	opt.Groups, opt.Servers, opt.Weight = true, s.servers(), s.Weight
-	study := lab.Study{Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds, Ended: func(blocks int) { s.Blocks = blocks }}
+	study := lab.Study{Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds, Blocks: func(blocks int) { s.Blocks = blocks }}
 	if s.For > 0 {
 		study.Ends = time.Now().Add(time.Duration(s.For))
 	}
