@@ -130,7 +130,9 @@ func TestSeveralServers(t *testing.T) {
 	generator, stderr := startServe(t)
 	config := testConfig(addrs[0])
 	config.Others, config.Routing, config.Connections = addrs[1:], RoundRobin, 9
-	config.Paths = []string{"/a", "/b"}
+	for range Tiles / 2 {
+		config.Paths = append(config.Paths, "/a", "/b")
+	}
 	config.RawFile = filepath.Join(t.TempDir(), "raw.csv")
 	report := generator.run(t, config)
 	accounted(t, config, report)

@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// maxLine bounds a line of the parent's: a Config with a path for each tile takes 1 MiB.
+const maxLine = 16 << 20
+
 // errGone says that the input ended before the run did.
 var errGone = errors.New("parent gone: input ended")
 
@@ -99,6 +102,7 @@ type served struct {
 func (s *served) read(in io.Reader, gone func()) {
 	defer close(s.lines)
 	scanner := bufio.NewScanner(in)
+	scanner.Buffer(nil, maxLine)
 	for scanner.Scan() {
 		select {
 		case s.lines <- bytes.Clone(scanner.Bytes()):
