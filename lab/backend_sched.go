@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -98,9 +99,13 @@ func (a *attributes) plan(s Settings, _ bool) (change, error) {
 		undo := func() error { return nil }
 		at, ok := given[Tenant]
 		if pid, lives := a.pids[Tenant]; ok && lives {
-			var err error
-			if undo, err = sched.Set(pid, at); err != nil {
-				return nil, err
+			for _, p := range tree(pid) {
+				back, err := sched.Set(p, at)
+				if err != nil {
+					return nil, errors.Join(err, undo())
+				}
+				before := undo
+				undo = func() error { return errors.Join(back(), before()) }
 			}
 		}
 		a.given = given

@@ -21,6 +21,9 @@ const (
 
 // calibrate settles the tenant's work per request and measures its demand.
 func (b *Testbed) calibrate(ctx context.Context) error {
+	if !b.spec.Tenant.builtIn() {
+		return b.calibrateRate(ctx)
+	}
 	setup := b.Setup
 	fitted, last, err := b.fit(ctx, setup.Tenant, setup.Rate, time.Duration(setup.CPUPerRequest))
 	if err != nil {
@@ -68,6 +71,50 @@ func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float6
 	}
 	last, err = b.pilot(ctx, "tenant's demand", tenant, rate)
 	return tenant, last, err
+}
+
+const (
+	// firstRate is what a tenant that is not built in is first asked at, in requests per
+	// second; leastPerRequest is what it must use for one, in CPU seconds.
+	firstRate       = 500
+	leastPerRequest = 0.5e-6
+	// How many CPUs the generator may take: of each shared one where it has none of its
+	// own, and else of that.
+	generatorShare, generatorOwn = 0.15, 0.6
+)
+
+// calibrateRate settles at which rate a tenant that is not built in wants its demand, from
+// the CPU time that it uses per request, unless the rate is given.
+func (b *Testbed) calibrateRate(ctx context.Context) error {
+	s, shared := b.Setup, float64(b.places.shared.Len())
+	limit := generatorOwn
+	if b.places.generator.IsEmpty() {
+		limit = generatorShare * shared
+	}
+	want := b.spec.Tenant.Demand * shared
+	for left := 2; ; left-- {
+		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), s.Tenant, s.Rate)
+		if err != nil {
+			return err
+		}
+		if p.perRequest < leastPerRequest {
+			return fmt.Errorf("tenant %s used no CPU time for its answers: is it what answers at %s?", b.spec.Tenant, b.procs.addrs[0].Addr)
+		}
+		s.CPUPerRequest = Duration(time.Duration(p.perRequest * float64(time.Second)).Round(100 * time.Nanosecond))
+		s.TenantCPUs, s.GeneratorDemand, s.GeneratorPolicy = p.perRequest*s.Rate, p.generator, p.policy
+		if left == 0 || b.spec.Rate > 0 {
+			return nil
+		}
+		rate, most := want/p.perRequest, limit*s.Rate/p.generator
+		if s.RateNote = ""; rate > min(most, maxRate) {
+			s.RateNote = fmt.Sprintf("The tenant is asked at %.3g requests per second, for which it wants %.2f CPUs, not %.2f: more would take the CPUs for the generator.",
+				min(most, maxRate), min(most, maxRate)*p.perRequest, want)
+		}
+		s.Rate = math.Round(min(rate, most, maxRate))
+		if s.Rate < 1 {
+			return fmt.Errorf("tenant %s: a request takes %.1f s of CPU: it can be asked less than once a second; say --rate, and longer rounds with --duration", b.spec.Tenant, p.perRequest)
+		}
+	}
 }
 
 // pilot is a short run of the tenant alone.

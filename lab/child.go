@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth.dev/berth/lab/program"
 )
 
 // supervisor starts children from one OS thread that lives as long as it does.
@@ -47,6 +49,10 @@ type child struct {
 	stderr tail
 	exited chan struct{}
 	err    error // of Wait, once exited is closed
+	// keeps: it ends the program that it keeps when its input ends.
+	keeps bool
+	// outside is the tenant that it stands for, which is none of the lab's; all else is empty.
+	outside *outsider
 }
 
 // childConfig says what to start.
@@ -55,16 +61,20 @@ type childConfig struct {
 	exe   string
 	args  []string
 	files []*os.File // descriptors 3 and up
+	keeps bool       // it keeps a program
 }
 
 // start starts a child. It dies with this process, whatever happens to it, and
 // a terminal's Ctrl-C reaches only this process.
 func (s *supervisor) start(cfg childConfig) (*child, error) {
-	c := &child{name: cfg.name, lines: make(chan []byte, 8), exited: make(chan struct{})}
+	c := &child{name: cfg.name, lines: make(chan []byte, 8), exited: make(chan struct{}), keeps: cfg.keeps}
 	c.cmd = exec.Command(cfg.exe, cfg.args...)
 	c.cmd.ExtraFiles = cfg.files
 	c.cmd.Stderr = &c.stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if !c.keeps { // a keeper has its program to end first
+		c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
@@ -99,7 +109,25 @@ func (c *child) read(out io.Reader) {
 	close(c.exited)
 }
 
-func (c *child) pid() int { return c.cmd.Process.Pid }
+func (c *child) pid() int {
+	if c.outside != nil {
+		return c.outside.processes[0]
+	}
+	return c.cmd.Process.Pid
+}
+
+// gone says how a child has ended; nil if it lives.
+func (c *child) gone() error {
+	if c.outside != nil {
+		return c.outside.list()
+	}
+	select {
+	case <-c.exited:
+		return c.exitError()
+	default:
+		return nil
+	}
+}
 
 // send writes v as one JSON line.
 func (c *child) send(v any) error {
@@ -152,6 +180,16 @@ func (c *child) exitError() error {
 
 // kill ends the child and waits until it is gone. It may be called twice.
 func (c *child) kill() {
+	if c.outside != nil {
+		return
+	}
+	if c.keeps {
+		_ = c.in.Close() // it may have ended already
+		select {
+		case <-c.exited:
+		case <-time.After(program.StopLimit):
+		}
+	}
 	_ = c.cmd.Process.Kill() // it may have ended already
 	for range c.lines {      // let the reader go on to Wait
 	}

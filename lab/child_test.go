@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 )
 
 // The test binary is its own child: "__child HOW", or that of a role.
@@ -38,6 +39,8 @@ func playRole(verb string) {
 		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
 	case "__noise":
 		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
+	case "__program":
+		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
 	case "__load":
 		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
 	default:

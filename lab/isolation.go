@@ -175,7 +175,9 @@ func (b *Testbed) settings(scenario Scenario) (Settings, error) {
 		l.Quota, l.Period = max(minQuota, time.Duration(math.Round(b.left()*float64(quotaPeriod))).Truncate(time.Millisecond)), quotaPeriod
 	}
 	if iso.Split {
-		t.CPUs, t.Mems = pl.tenant, pl.tenantMems
+		if b.outside == nil { // which is not moved
+			t.CPUs, t.Mems = pl.tenant, pl.tenantMems
+		}
 		l.CPUs, l.Mems = pl.neighbour, pl.neighbourMems
 	}
 	if err := b.press(iso, &t, &l); err != nil {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,14 +51,15 @@ type processes struct {
 	cold      bool     // no load so far
 	tenants   []*child // one, or the servers
 	generator *child
-	addrs     []load.TenantReady // of each
-	neighbour *neighbour         // at work
-	running   *Running           // nil before the load begins
+	addrs     []load.Target // of each
+	neighbour *neighbour    // at work
+	running   *Running      // nil before the load begins
 }
 
 // setup is what processes are started as: the tenant, or so many servers.
 type setup struct {
-	servers int // 0: the tenant
+	servers int    // 0: the tenant
+	service string // Article, or another of TenantSpec's
 	config  load.TenantConfig
 }
 
@@ -65,11 +67,11 @@ type setup struct {
 func (b *Testbed) setupOf(c Cell) setup {
 	switch {
 	case c.Serve != nil:
-		return setup{c.Serve.Servers, c.Serve.Tenant}
+		return setup{c.Serve.Servers, cmp.Or(c.Serve.Service, Article), c.Serve.Tenant}
 	case c.Tenant != nil:
-		return setup{0, *c.Tenant}
+		return setup{0, Article, *c.Tenant}
 	}
-	return setup{0, b.Setup.Tenant}
+	return setup{0, b.spec.Tenant.Service, b.Setup.Tenant}
 }
 
 // roles are those of the tenants.
@@ -87,7 +89,7 @@ func (s setup) roles() []Role {
 // neighbour is a process that works beside the tenant, and what it got done.
 type neighbour struct {
 	*child
-	counters *noise.Counters
+	counters *noise.Counters // nil for a program, whose work is the CPU time that it uses
 	unit     string
 	passing  bool // ends with the round
 }
@@ -136,6 +138,9 @@ func (b *Testbed) endProcesses() error {
 // stand makes the tenants those that are meant, or not.
 func (p *processes) stand(meant bool) {
 	for i, r := range p.setup.roles() {
+		if i >= len(p.tenants) {
+			break // it never came so far
+		}
 		if meant {
 			p.bed.backend.stands(r, p.tenants[i].pid())
 		} else {
@@ -147,22 +152,29 @@ func (p *processes) stand(meant bool) {
 // start starts tenants and generator, each in its place.
 func (p *processes) start(ctx context.Context) (err error) {
 	for _, r := range p.setup.roles() {
-		tenant, err := p.bed.startRole(r, "__tenant")
-		if err != nil {
-			return err
-		}
-		p.tenants = append(p.tenants, tenant)
-		var addr load.TenantReady
-		if err = tenant.send(p.setup.config); err == nil {
-			err = tenant.receive(ctx, startLimit, &addr)
+		tenant, addr, err := p.bed.startTenant(ctx, r, p.setup)
+		if tenant != nil {
+			p.tenants, p.addrs = append(p.tenants, tenant), append(p.addrs, addr)
 		}
 		if err != nil {
 			return err
 		}
-		p.addrs = append(p.addrs, addr)
 	}
 	p.generator, err = p.bed.startGenerator(p.bed.requests.file())
 	return err
+}
+
+// startArticle starts the built-in tenant.
+func (b *Testbed) startArticle(ctx context.Context, r Role, cfg load.TenantConfig) (*child, load.Target, error) {
+	var addr load.Target
+	c, err := b.startRole(r, "__tenant")
+	if err != nil {
+		return nil, addr, err
+	}
+	if err = c.send(cfg); err == nil {
+		err = c.receive(ctx, startLimit, &addr)
+	}
+	return c, addr, err
 }
 
 // startNeighbour has a neighbour work, and starts it if need be.
@@ -174,7 +186,7 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 			return err
 		}
 		p.bed.neighbours[as] = n
-	} else if err := n.resume(); err != nil {
+	} else if err := n.goOn(); err != nil {
 		return err
 	}
 	if err := p.bed.backend.stands(Neighbour, n.pid()); err != nil {
@@ -186,7 +198,11 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 
 // newNeighbour starts a neighbour and waits until it is about to work.
 func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighbour, error) {
-	n := &neighbour{passing: len(cfg.Command) > 0}
+	if len(cfg.Command) > 0 {
+		c, err := p.bed.startProgram(ctx, Neighbour, program.Config{Argv: cfg.Command, Repeat: true})
+		return &neighbour{child: c, unit: commandUnit, passing: !slices.Equal(cfg.Command, p.bed.Setup.Neighbour.Command)}, err
+	}
+	n := &neighbour{}
 	for _, k := range noise.Kernels() {
 		if k.Name == cfg.Kernel {
 			n.unit = k.Unit
@@ -213,7 +229,7 @@ func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighb
 
 // startRole starts a child and puts it into its role's place before it does anything.
 func (b *Testbed) startRole(r Role, verb string, files ...*os.File) (*child, error) {
-	c, err := b.supervisor.start(childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files})
+	c, err := b.supervisor.start(childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files, keeps: verb == "__program"})
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +259,7 @@ func (b *Testbed) startGenerator(raw *os.File) (*child, error) {
 
 // connect has a generator get ready for a run and wait for its start.
 func (p *processes) connect(ctx context.Context, generator *child, cfg load.Config) error {
-	cfg.Connections = connections
+	cfg.Connections = p.bed.connectionsTo(cfg.Target)
 	if err := demote(generator); err != nil {
 		return err
 	}
@@ -296,53 +312,9 @@ func (p *processes) stopNeighbour() (halted func() error, err error) {
 	p.neighbour = nil
 	if n.passing {
 		maps.DeleteFunc(p.bed.neighbours, func(_ string, other *neighbour) bool { return other == n })
-		return func() error { return nil }, errors.Join(n.end(), p.bed.sweep())
+		return func() error { return nil }, n.end()
 	}
-	return n.halted, n.halt()
-}
-
-// end ends the neighbour, and what it started in its process group.
-func (n *neighbour) end() error {
-	if n.passing {
-		_ = unix.Kill(-n.pid(), unix.SIGKILL) // it may have ended already
-	}
-	n.kill()
-	return n.counters.Close()
-}
-
-// sweep ends what a program has left in the neighbour's group.
-func (b *Testbed) sweep() error {
-	if b.Setup.Backend == schedBackend {
-		return nil
-	}
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		pids, _, err := b.backend.group(Neighbour).Procs()
-		if err != nil {
-			return err
-		}
-		left := 0
-		for _, pid := range pids {
-			if !b.isNeighbour(pid) {
-				left++
-				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
-			}
-		}
-		if left == 0 {
-			return nil
-		}
-		if time.Since(began) > haltLimit {
-			return fmt.Errorf("%d processes of the neighbour's program have not ended after %s", left, haltLimit)
-		}
-	}
-}
-
-func (b *Testbed) isNeighbour(pid int) bool {
-	for _, n := range b.neighbours {
-		if n.pid() == pid {
-			return true
-		}
-	}
-	return false
+	return n.halt()
 }
 
 // end ends all of them.
@@ -369,10 +341,8 @@ func (p *processes) dead() error {
 		roles = append(roles, p.neighbour.child)
 	}
 	for _, child := range roles {
-		select {
-		case <-child.exited:
-			return fmt.Errorf("%s died during the round: %w", child.name, child.exitError())
-		default:
+		if err := child.gone(); err != nil {
+			return fmt.Errorf("%s died during the round: %w", child.name, err)
 		}
 	}
 	return nil

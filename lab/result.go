@@ -86,6 +86,10 @@ type Setup struct {
 	CPUPerRequest Duration `json:"cpuPerRequest"`
 	// TenantCPUs is the tenant's demand at the offered load, in CPUs.
 	TenantCPUs float64 `json:"tenantCPUs"`
+	// Server is the version of the tenant, where it is one that the lab knows by name.
+	Server string `json:"server,omitempty"`
+	// RateNote says why the tenant wants less than was asked for.
+	RateNote string `json:"rateNote,omitempty"`
 	// NeighbourNote says why its working set is smaller than it should be.
 	NeighbourNote string `json:"neighbourNote,omitempty"`
 	// ProbeNote says the same of the control probes.

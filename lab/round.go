@@ -95,7 +95,7 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 			err = errors.Join(dead, err) // the cause before its consequences
 		}
 	}()
-	cfg.Addr, cfg.Path = p.addrs[0].Addr, p.addrs[0].Path
+	cfg.Target = p.addrs[0]
 	for _, other := range p.addrs[1:] {
 		cfg.Others = append(cfg.Others, other.Addr)
 	}
@@ -279,14 +279,21 @@ func (p *processes) snapshot() (s snapshot, err error) {
 	}
 	s.hasNeighbour = true
 	s.neighbour, err = p.bed.usage(Neighbour, p.neighbour.child)
-	s.neighbour.Work, s.neighbour.Unit = p.neighbour.counters.Total(), p.neighbour.unit
+	s.neighbour.Work, s.neighbour.Unit = s.neighbour.CPUSeconds, p.neighbour.unit
+	if p.neighbour.counters != nil {
+		s.neighbour.Work = p.neighbour.counters.Total()
+	}
 	return s, err
 }
 
 // usage reads what a role and its process have used.
 func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 	u, err := b.backend.usage(r)
-	if err != nil {
+	if err != nil || process.outside != nil {
+		return u, err
+	}
+	if process.keeps {
+		u.WaitSeconds, err = treeDelay(process.pid())
 		return u, err
 	}
 	waited, _, err := proc.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat

@@ -80,6 +80,8 @@ type Cell struct {
 type Serve struct {
 	Servers int
 	Tenant  load.TenantConfig // of each
+	// Service is the name of a server in place of the built-in one (TenantSpec); "" is that.
+	Service string
 	// Load is filled in, but for what is asked for and how much of it.
 	Load load.Config
 }

@@ -116,8 +116,9 @@ func (r *Running) Load(ctx context.Context, x Extra) (*Process, error) {
 	}
 	p := r.add(c, nothing, func(context.Context) error { return c.send(start{monotonic() + lead.Nanoseconds()}) })
 	addr := r.procs.addrs[0]
+	addr.Path = load.Times(addr.Path, x.Times)
 	return p, r.procs.connect(ctx, c, load.Config{
-		Addr: addr.Addr, Path: load.Times(addr.Path, x.Times), Rate: x.Rate, Seed: x.Seed, Window: x.Length, Grace: grace(x.Length),
+		Target: addr, Rate: x.Rate, Seed: x.Seed, Window: x.Length, Grace: grace(x.Length),
 	})
 }
 

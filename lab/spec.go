@@ -40,6 +40,9 @@ type Spec struct {
 	Rate      float64      `json:"rate,omitempty"`
 	Tenant    TenantSpec   `json:"tenant"`
 	Neighbour noise.Config `json:"neighbour"` // Threads 0: ThreadsPerCPU of them
+	// NeighbourCommand is a user's command in place of Neighbour, run by the shell, and
+	// again whenever it ends with status 0. Its work is the CPU time that it uses.
+	NeighbourCommand string `json:"neighbourCommand,omitempty"`
 	// ThreadsPerCPU is how many threads the neighbour has for each shared CPU; 0 is 1.
 	ThreadsPerCPU int `json:"neighbourThreadsPerCPU,omitempty"`
 	// Limits are what the user wants of the tenant: how many rounds met them is counted.
@@ -52,7 +55,21 @@ type Spec struct {
 
 // TenantSpec is the tenant as asked for.
 type TenantSpec struct {
-	Service string `json:"service"` // "article"
+	// Service is "article", the built-in one; "nginx", "redis", "memcached" or "postgres",
+	// which are started with a configuration of the lab's; "program", which Command starts;
+	// or "running".
+	Service string `json:"service"`
+	// Command starts a program, by the shell. Probe is the URL at which it answers, or
+	// that which runs does, and Ask what it is asked: "GET key:{0-999}".
+	Command string `json:"command,omitempty"`
+	Probe   string `json:"probe,omitempty"`
+	Ask     string `json:"ask,omitempty"`
+	// Connections are what the generator holds open; 0 is 256, of PostgreSQL 32.
+	Connections int `json:"connections,omitempty"`
+	// PID or Group is that which runs already: a process with those below it, or a control
+	// group, as a path below the root of its hierarchy.
+	PID   int    `json:"pid,omitempty"`
+	Group string `json:"cgroup,omitempty"`
 	// ServiceTime is the CPU time of one request; 0 lets the lab choose it, so
 	// that the tenant wants Demand of the CPUs. Setup has the work it came to.
 	ServiceTime     Duration `json:"serviceTime,omitempty"`
@@ -65,6 +82,9 @@ type TenantSpec struct {
 // need is how many CPUs the tenant wants of so many shared ones: what rate and
 // service time come to, or its demand where they leave that open.
 func (e Spec) need(shared int) float64 {
+	if !e.Tenant.builtIn() {
+		return e.Tenant.Demand * float64(shared)
+	}
 	if e.Rate > 0 && e.Tenant.ServiceTime > 0 {
 		return e.Rate * time.Duration(e.Tenant.ServiceTime).Seconds()
 	}
@@ -132,7 +152,7 @@ func IsolationSpec() Spec {
 			{Name: "limited", Neighbour: true, Isolation: Isolation{Cap: true}, Means: "neighbour capped to the CPU time that the tenant leaves"},
 			{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}, Means: "whole cores of their own for both"},
 		},
-		Tenant:    TenantSpec{Service: "article", WorkingSetBytes: 8 << 20, Demand: 0.4},
+		Tenant:    TenantSpec{Service: Article, WorkingSetBytes: 8 << 20, Demand: 0.4},
 		Neighbour: noise.Config{Kernel: "spin", Intensity: 100}, ThreadsPerCPU: 4,
 	}
 }
@@ -252,16 +272,18 @@ func (e Spec) Validate() error {
 		{e.ThreadsPerCPU < 0 || e.ThreadsPerCPU > 64, fmt.Sprintf("neighbourThreadsPerCPU: %d: want at most 64", e.ThreadsPerCPU)},
 		{window < 200*time.Millisecond || window > time.Hour, fmt.Sprintf("duration: %s: want 200ms to 1h", e.Window)},
 		{e.Settle < 0 || time.Duration(e.Settle) > time.Hour, fmt.Sprintf("settle: %s: want 0 to 1h", e.Settle)},
-		{!(e.Rate >= 0 && e.Rate <= 50_000), fmt.Sprintf("rate: %g: want at most 50000 requests per second", e.Rate)},
+		{!(e.Rate >= 0 && e.Rate <= maxRate), fmt.Sprintf("rate: %g: want at most %d requests per second", e.Rate, maxRate)},
 		{requests > maxRequests, fmt.Sprintf("rate %g for %s: want at most %d requests in a round", e.Rate, e.Window, maxRequests)},
 		{!(e.Tenant.Demand > 0 && e.Tenant.Demand <= 1), fmt.Sprintf("demand: %g: want more than 0 and at most 1", e.Tenant.Demand)},
 		{service < 0 || service > time.Second, fmt.Sprintf("service-time: %s: want at most 1s", e.Tenant.ServiceTime)},
-		{e.Tenant.Service != "article", fmt.Sprintf("tenant service %q: want article", e.Tenant.Service)},
 		{e.Tenant.WorkingSetBytes < 4096, fmt.Sprintf("working-set: %d bytes: want 4096 or more", e.Tenant.WorkingSetBytes)},
 	} {
 		if rule.broken {
 			return fmt.Errorf("experiment: %s", rule.says)
 		}
+	}
+	if err := e.Tenant.validate(); err != nil {
+		return fmt.Errorf("experiment: %w", err)
 	}
 	if err := e.Limits.validate(); err != nil {
 		return fmt.Errorf("experiment: slo: %w", err)
@@ -311,6 +333,9 @@ func (e Spec) validateScenarios() error {
 	}
 	return nil
 }
+
+// maxRate is the most that a generator is asked for, in requests per second.
+const maxRate = 50_000
 
 // maxRequests bounds what the generator keeps of a round in memory.
 const maxRequests = 10_000_000

@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/watch"
@@ -75,6 +76,7 @@ type Testbed struct {
 	neighbours map[string]*neighbour
 	disk       disk // nil until it is asked for
 	later      []func() error
+	outside    *outsider            // the tenant, if it runs already
 	procs      *processes           // nil while none live
 	parked     map[setup]*processes // those of other cells, which have nothing to do
 	counters   map[Role]counter
@@ -173,6 +175,19 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	if spec.Seed == 0 {
 		spec.Seed = uint64(uint32(time.Now().UnixNano())) | 1 // short enough to type again
 	}
+	var outside *outsider
+	if spec.Tenant.Service == Outside {
+		if outside, err = findOutside(spec.Tenant); err != nil {
+			return nil, err
+		}
+		at, err := outside.affinity()
+		if err != nil {
+			return nil, fmt.Errorf("tenant: %w", err)
+		}
+		if at = at.Intersect(allowed); wanted.IsEmpty() && at != allowed && at.Len() <= maxShared {
+			wanted = at // the neighbour goes where the tenant is
+		}
+	}
 	pl, err := choosePlaces(m, allowed, wanted, spec.need)
 	if err != nil {
 		return nil, err
@@ -187,7 +202,7 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
 	}
-	b := &Testbed{spec: *spec, opt: opt, places: pl, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}, counters: map[Role]counter{}}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, outside: outside, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}, counters: map[Role]counter{}}
 	if err := b.chooseLoad(m); err != nil {
 		return nil, err
 	}
@@ -247,6 +262,16 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	e, s := &b.spec, b.Setup
 	want := e.need(b.places.shared.Len())
 	s.Rate, s.CPUPerRequest = e.Rate, e.Tenant.ServiceTime
+	if !e.Tenant.builtIn() {
+		s.Rate = cmp.Or(e.Rate, firstRate)
+		if server, ok := program.Find(e.Tenant.Service); ok {
+			version, err := server.Version()
+			if err != nil {
+				return err
+			}
+			s.Server = version
+		}
+	}
 	if s.Rate == 0 && s.CPUPerRequest == 0 {
 		s.Rate = usualRate
 	}
@@ -294,6 +319,12 @@ func (b *Testbed) open(m *machine.Machine) error {
 	}
 	b.Setup.ProbeNote = b.probes.Sizes().Note
 	b.backend, b.journal, err = openBackend(b.opt, b.places, b.Setup)
+	if err == nil && b.outside != nil {
+		inner := b.backend
+		if b.backend, err = newBeside(inner, b.outside); err != nil {
+			b.backend = inner
+		}
+	}
 	return err
 }
 

@@ -296,7 +296,7 @@ func (a *analysis) warn() {
 	if n := len(a.Resumed); n > 0 {
 		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("the run was interrupted and resumed (%d times)", n))
 	}
-	for _, note := range []string{a.Setup.NeighbourNote, a.Setup.ProbeNote, a.Setup.OtherLab} {
+	for _, note := range []string{a.Setup.RateNote, a.Setup.NeighbourNote, a.Setup.ProbeNote, a.Setup.OtherLab} {
 		if note != "" {
 			a.out.Warnings = append(a.out.Warnings, note)
 		}

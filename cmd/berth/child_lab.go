@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 )
 
 // labChildren are the lab's processes besides the lab itself, which starts and configures
@@ -30,6 +31,9 @@ func labChildren() []*cobra.Command {
 		child("__noise", "Run a lab's noisy neighbour", func(cmd *cobra.Command) error {
 			counters := os.NewFile(3, "descriptor 3") // a file in memory, by which the lab watches it
 			return noise.Child(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), counters)
+		}),
+		child("__program", "Keep a program that the lab measures", func(cmd *cobra.Command) error {
+			return program.Keep(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		}),
 		child("__tenant", "Article service of the lab", func(cmd *cobra.Command) error {
 			return load.ServeTenant(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())

@@ -21,10 +21,12 @@ type Generator struct {
 	poll       *poller
 	conns      []conn
 	dispatcher *dispatcher
-	requests   [][]byte // for each path
+	protocol   protocol
+	requests   [][]byte // one after the other
 	buffer     []byte
 	raw        *os.File // nil: no raw file
 	texts      map[fault]string
+	failures   map[string]string // by what the service said
 
 	down       []int32 // connections to be opened again
 	retryAt    int64   // when to try one of them; 0: not now
@@ -48,9 +50,11 @@ type address struct {
 type conn struct {
 	fd       int // none: closed
 	opening  bool
-	unsent   int  // bytes of the request still to be written
-	answered bool // it has carried a whole response since it was opened
-	response response
+	request  []byte
+	unsent   int      // bytes of the request, or of the greeting, still to be written
+	answered bool     // it has carried a whole response since it was opened
+	greeting greeting // nil once the session is open
+	response reader
 }
 
 // New opens the connections and prepares everything that the first run needs.
@@ -63,11 +67,14 @@ func New(c Config) (_ *Generator, err error) {
 		clock:  newClock(),
 		conns:  make([]conn, c.Connections),
 		buffer: make([]byte, 64<<10),
-		texts:  make(map[fault]string),
-		down:   make([]int32, 0, c.Connections),
+		texts:  make(map[fault]string), failures: make(map[string]string),
+		down: make([]int32, 0, c.Connections),
+	}
+	if g.protocol, err = c.speak(); err != nil {
+		return nil, fmt.Errorf("load config: %w", err)
 	}
 	for i := range g.conns {
-		g.conns[i] = conn{fd: none, response: newResponse()}
+		g.conns[i] = conn{fd: none, response: g.protocol.reader()}
 	}
 	for _, addr := range c.addrs() {
 		var to address
@@ -93,17 +100,20 @@ func (g *Generator) Prepare(c Config) error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("load config: %w", err)
 	}
-	if !slices.Equal(c.addrs(), g.config.addrs()) || c.Connections != len(g.conns) {
+	is, was := c.Target, g.config.Target
+	is.Path, was.Path = "", ""
+	if is != was || !slices.Equal(c.Others, g.config.Others) || c.Connections != len(g.conns) {
 		return fmt.Errorf("load config: addr %s, connections %d: want those of the run before, %s and %d", strings.Join(c.addrs(), " "), c.Connections, strings.Join(g.config.addrs(), " "), len(g.conns))
 	}
 	if left := g.underWay(); left > 0 {
 		return fmt.Errorf("%d requests of the run before are under way: drain first", left)
 	}
 	g.cut, g.config, g.reconnects, g.lost, g.down, g.retryAt = false, c, 0, "", g.down[:0], 0
-	g.requests = nil
-	for _, path := range c.paths() {
-		g.requests = append(g.requests, []byte("GET "+path+" HTTP/1.1\r\nHost: "+c.Addr+"\r\nUser-Agent: berth-lab\r\n\r\n"))
+	requests, err := c.requests()
+	if err != nil {
+		return fmt.Errorf("load config: %w", err)
 	}
+	g.requests = requests
 	// Due instants are relative until Run knows the origin; the memory is touched now.
 	if c.Clients > 0 {
 		g.dispatcher = newClosed(c.Clients, int(c.Rate*(c.Settle+c.Window).Seconds()), c.Connections)
@@ -135,7 +145,7 @@ func (g *Generator) record(name string) (err error) {
 func (g *Generator) connect() error {
 	for i := range g.conns {
 		c := &g.conns[i]
-		if c.opening {
+		if c.opening || c.greeting != nil {
 			unix.Close(c.fd) // not yet of any use
 			c.fd, c.opening = none, false
 		}
@@ -144,7 +154,10 @@ func (g *Generator) connect() error {
 			if err != nil {
 				return fmt.Errorf("connect %s: %w", g.config.Addr, err)
 			}
-			c.fd, c.unsent, c.answered = fd, 0, false
+			c.fd, c.unsent, c.answered, c.greeting = fd, 0, false, nil
+			if err := greet(fd, g.protocol.greet(g.config.Target)); err != nil {
+				return fmt.Errorf("connect %s, connection %d: %w", g.config.Addr, i+1, err)
+			}
 			if err := g.poll.control(unix.EPOLL_CTL_ADD, fd, i, unix.EPOLLIN); err != nil {
 				return err
 			}

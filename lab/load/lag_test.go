@@ -32,7 +32,7 @@ func BenchmarkLag(b *testing.B) {
 					var addr string
 					server.hear(b, &addr)
 					config := Config{
-						Addr: addr, Path: "/", Rate: rate, Connections: 256, Seed: 1,
+						Target: Target{Addr: addr, Path: "/"}, Rate: rate, Connections: 256, Seed: 1,
 						Settle: 200 * time.Millisecond, Window: 2 * time.Second, Grace: time.Second,
 					}
 					keepBusy(b, busy)

@@ -22,8 +22,7 @@ import (
 
 // Config is what the generator's parent sends on its standard input.
 type Config struct {
-	Addr string `json:"addr"` // host:port of the tenant
-	Path string `json:"path"` // of the GET request
+	Target
 	// Others are further servers like that at Addr. Routing says which request goes to
 	// which; the connections are divided evenly.
 	Others  []string `json:"others,omitempty"`
@@ -59,12 +58,9 @@ const (
 func (c Config) Validate() error {
 	var wrong []string
 	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
-	if c.Addr == "" {
-		bad("addr: missing")
-	}
 	for _, path := range c.paths() {
-		if !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			bad("path %q: want a path like /article, without spaces", path)
+		if err := c.asked(path).Validate(); err != nil {
+			bad("%v", err)
 		}
 	}
 	if err := c.Routing.Validate(); err != nil {
@@ -101,6 +97,26 @@ func (c Config) paths() []string {
 		return c.Paths
 	}
 	return []string{c.Path}
+}
+
+// asked is the target, asked for a path.
+func (c Config) asked(path string) Target {
+	t := c.Target
+	t.Path = path
+	return t
+}
+
+// requests are the different requests of a run, as they are sent in turn.
+func (c Config) requests() ([][]byte, error) {
+	var all [][]byte
+	for _, path := range c.paths() {
+		some, err := c.asked(path).requests(c.Seed)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
 }
 
 // Result is one request. All instants are CLOCK_MONOTONIC nanoseconds; zero

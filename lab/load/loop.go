@@ -124,21 +124,18 @@ func (g *Generator) pump() {
 		if !ok {
 			return
 		}
-		g.conns[i].unsent = len(g.request(i))
-		g.conns[i].response.reset()
+		c := &g.conns[i]
+		c.request = g.requests[int(g.dispatcher.carries[i])%len(g.requests)]
+		c.unsent = len(c.request)
+		c.response.reset()
 		g.write(i)
 	}
 }
 
-// request is that which connection i carries.
-func (g *Generator) request(i int) []byte {
-	return g.requests[int(g.dispatcher.carries[i])%len(g.requests)]
-}
-
-// write sends what is left of the request on connection i.
+// write sends what is left of the request, or of the greeting, on connection i.
 func (g *Generator) write(i int) {
-	c, request := &g.conns[i], g.request(i)
-	n, errno := send(c.fd, request[len(request)-c.unsent:])
+	c := &g.conns[i]
+	n, errno := send(c.fd, c.request[len(c.request)-c.unsent:])
 	switch errno {
 	case 0:
 	case unix.EAGAIN, unix.EINTR:
@@ -151,9 +148,9 @@ func (g *Generator) write(i int) {
 	// Only a request that did not go out at once asks for EPOLLOUT, and only
 	// one that had asked takes it back.
 	switch {
-	case c.unsent > 0 && was == len(request):
+	case c.unsent > 0 && was == len(c.request):
 		g.watch(i, unix.EPOLLIN|unix.EPOLLOUT)
-	case c.unsent == 0 && was < len(request):
+	case c.unsent == 0 && was < len(c.request):
 		g.watch(i, unix.EPOLLIN)
 	}
 }
@@ -182,6 +179,9 @@ func (g *Generator) read(i int) {
 	case errno != 0 || n == 0:
 		g.lose(i, g.text("read", int(errno)))
 		return
+	case c.greeting != nil:
+		g.greet(i, g.buffer[:n])
+		return
 	case !g.dispatcher.busy(i):
 		g.lose(i, "") // bytes without a request: this connection is unusable
 		return
@@ -203,13 +203,14 @@ func (g *Generator) read(i int) {
 // answered ends the request on connection i: its response is complete.
 func (g *Generator) answered(i int) {
 	c := &g.conns[i]
+	failure, closes := c.response.outcome()
 	text := ""
-	if c.response.status < 200 || c.response.status > 299 {
-		text = g.text("status", c.response.status)
+	if len(failure) > 0 {
+		text = g.failure(failure)
 	}
 	g.dispatcher.end(i, g.clock.now(), text)
 	c.answered = true
-	if c.response.close || c.unsent > 0 { // answered before it had read the request
+	if closes || c.unsent > 0 { // answered before it had read the request
 		g.reopen(i)
 		return
 	}
@@ -280,8 +281,34 @@ func (g *Generator) opened(i int) {
 		g.later(i)
 		return
 	}
-	g.reconnects++
 	g.watch(i, unix.EPOLLIN)
+	if c.greeting = g.protocol.greet(g.config.Target); c.greeting != nil {
+		g.greet(i, nil)
+		return
+	}
+	g.reopened(i)
+}
+
+// greet goes on opening the session of connection i.
+func (g *Generator) greet(i int, arrived []byte) {
+	c := &g.conns[i]
+	send, done, err := c.greeting.next(arrived)
+	switch {
+	case err != nil:
+		g.lost = err.Error()
+		g.lose(i, "")
+	case done:
+		c.greeting = nil
+		g.reopened(i)
+	case len(send) > 0:
+		c.request, c.unsent = send, len(send)
+		g.write(i)
+	}
+}
+
+// reopened makes use of connection i again.
+func (g *Generator) reopened(i int) {
+	g.reconnects++
 	g.dispatcher.release(i)
 	g.retry() // one success and the others follow
 }
@@ -308,7 +335,24 @@ func (g *Generator) watch(i int, events uint32) {
 // fault is why a request failed, in a form that makes its text only once.
 type fault struct {
 	op   string
-	code int // errno, 0 for the end of the stream; for op "status" the status
+	code int // errno, 0 for the end of the stream
+}
+
+// maxFailures bounds the different texts of a service that are told apart.
+const maxFailures = 100
+
+// failure is the text of what a service said, made only once.
+func (g *Generator) failure(what []byte) string {
+	text, ok := g.failures[string(what)]
+	switch {
+	case ok:
+		return text
+	case len(g.failures) >= maxFailures:
+		return "other errors"
+	}
+	text = said(what)
+	g.failures[string(what)] = text
+	return text
 }
 
 func (g *Generator) text(op string, code int) string {
@@ -318,8 +362,6 @@ func (g *Generator) text(op string, code int) string {
 		return text
 	}
 	switch {
-	case op == "status":
-		text = fmt.Sprintf("status %d", code)
 	case code == 0:
 		text = "connection closed before the response was complete"
 	default:

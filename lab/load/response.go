@@ -3,7 +3,9 @@ package load
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 )
 
 // maxHead bounds the status line and header of a response.
@@ -16,27 +18,49 @@ var (
 	errHeaderLine  = errors.New("response: malformed header line")
 	errLength      = errors.New("response: malformed or repeated Content-Length")
 	errNoLength    = errors.New("response: no Content-Length")
-	errEncoding    = errors.New("response: Transfer-Encoding (chunked) is not supported, send a Content-Length")
+	errEncoding    = errors.New("response: Transfer-Encoding: want chunked or none")
+	errChunk       = errors.New("response: malformed chunk")
 	errSwitch      = errors.New("response: unexpected 101 Switching Protocols")
 	errExcess      = errors.New("response: more bytes than its Content-Length")
 )
 
-// response reads one HTTP/1.1 response to a GET request, in whatever pieces it
-// arrives. The body is counted, not kept. reset makes it ready for the next.
-type response struct {
-	head   []byte // status line and header so far, capacity maxHead
-	inBody bool
-	left   int64 // bytes of the body still to come
-	status int
-	close  bool // the server closes the connection after this response
+// httpProtocol is HTTP/1.1: GET requests (RFC 9112).
+type httpProtocol struct{}
+
+func (httpProtocol) encode(t Target, ask string) ([]byte, error) {
+	if !strings.HasPrefix(ask, "/") || strings.ContainsFunc(ask, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return nil, fmt.Errorf("path %q: want a path like /article, without spaces", ask)
+	}
+	return []byte("GET " + ask + " HTTP/1.1\r\nHost: " + t.Addr + "\r\nUser-Agent: berth-lab\r\n\r\n"), nil
 }
 
-func newResponse() response { return response{head: make([]byte, 0, maxHead)} }
+func (httpProtocol) greet(Target) greeting { return nil }
+
+func (httpProtocol) reader() reader { return newResponse() }
+
+// response reads one HTTP/1.1 response to a GET request. The body is counted, not kept.
+type response struct {
+	head    []byte // status line and header so far, capacity maxHead
+	inBody  bool
+	chunked bool
+	chunk   chunk
+	left    int64 // bytes of the body, or of a chunk, still to come
+	status  int
+	close   bool // the server closes the connection after this response
+	failed  [len("status 000")]byte
+}
+
+func newResponse() *response { return &response{head: make([]byte, 0, maxHead)} }
 
 func (r *response) reset() { *r = response{head: r.head[:0]} }
 
-// read takes the bytes that arrived and reports whether the response is
-// complete. After an error or after completion, only reset may follow.
+func (r *response) outcome() (failure []byte, closes bool) {
+	if r.status < 200 || r.status > 299 {
+		failure = strconv.AppendInt(append(r.failed[:0], "status "...), int64(r.status), 10)
+	}
+	return failure, r.close
+}
+
 func (r *response) read(p []byte) (done bool, err error) {
 	for !r.inBody {
 		// The end of the header may straddle what was there and what came.
@@ -46,6 +70,9 @@ func (r *response) read(p []byte) (done bool, err error) {
 		r.head = append(r.head, p[:n]...)
 		end := bytes.Index(r.head[from:], []byte("\r\n\r\n"))
 		if end < 0 {
+			if len(r.head) >= 5 && string(r.head[:5]) != "HTTP/" {
+				return false, errStatusLine // no need to wait for more
+			}
 			if n < len(p) {
 				return false, errHeadTooLong
 			}
@@ -56,11 +83,11 @@ func (r *response) read(p []byte) (done bool, err error) {
 		if err := r.parseHead(r.head[:end]); err != nil {
 			return false, err
 		}
-		if r.status >= 200 {
-			r.inBody = true
-		} else {
-			r.head = r.head[:0] // an interim response; the real one follows
-		}
+		r.inBody = r.status >= 200 // else it is an interim response; the real one follows
+		r.head = r.head[:0]
+	}
+	if r.chunked {
+		return r.readChunks(p)
 	}
 	if int64(len(p)) > r.left {
 		return false, errExcess
@@ -96,7 +123,10 @@ func (r *response) parseHead(head []byte) error {
 			}
 			length = int64(n)
 		case bytes.EqualFold(name, []byte("transfer-encoding")):
-			return errEncoding
+			if !bytes.EqualFold(value, []byte("chunked")) || r.chunked {
+				return errEncoding
+			}
+			r.chunked = true
 		case bytes.EqualFold(name, []byte("connection")):
 			keep = keep || hasToken(value, "keep-alive")
 			closes = closes || hasToken(value, "close")
@@ -105,11 +135,80 @@ func (r *response) parseHead(head []byte) error {
 	r.close = closes || minor == 0 && !keep
 	switch {
 	case status < 200 || status == 204 || status == 304: // never has a body
+		length, r.chunked = 0, false
+	case r.chunked && length >= 0:
+		return errLength
+	case r.chunked:
 		length = 0
 	case length < 0:
 		return errNoLength
 	}
 	r.left = length
+	return nil
+}
+
+// chunk is what of a chunked body is read next.
+type chunk int
+
+const (
+	chunkSize chunk = iota
+	chunkData
+	chunkEnd
+	chunkTrailer
+	chunkLast
+)
+
+// readChunks reads a chunked body (RFC 9112 section 7.1). Lines gather in head, which is
+// not needed any more.
+func (r *response) readChunks(p []byte) (done bool, err error) {
+	for len(p) > 0 {
+		if r.chunk == chunkLast {
+			return false, errExcess
+		}
+		if r.chunk == chunkData {
+			n := min(int64(len(p)), r.left)
+			p, r.left = p[n:], r.left-n
+			if r.left == 0 {
+				r.chunk = chunkEnd
+			}
+			continue
+		}
+		l := line{kept: r.head}
+		rest, ended := l.take(p)
+		p, r.head = rest, l.kept
+		if !ended {
+			break
+		}
+		if err := r.chunkLine(r.head); err != nil {
+			return false, err
+		}
+		r.head = r.head[:0]
+	}
+	return r.chunk == chunkLast, nil
+}
+
+// chunkLine takes a line of a chunked body.
+func (r *response) chunkLine(text []byte) error {
+	switch r.chunk {
+	case chunkSize:
+		size, _, _ := bytes.Cut(text, []byte(";"))
+		n, err := strconv.ParseUint(string(bytes.TrimRight(size, " \t")), 16, 50)
+		if err != nil {
+			return errChunk
+		}
+		if r.left, r.chunk = int64(n), chunkData; n == 0 {
+			r.chunk = chunkTrailer
+		}
+	case chunkEnd:
+		if len(text) > 0 {
+			return errChunk
+		}
+		r.chunk = chunkSize
+	case chunkTrailer:
+		if len(text) == 0 {
+			r.chunk = chunkLast
+		}
+	}
 	return nil
 }
 

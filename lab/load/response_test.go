@@ -43,8 +43,9 @@ func TestResponse(t *testing.T) {
 		{"body incomplete", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", want{status: 200}},
 		{"only continue", "HTTP/1.1 100 Continue\r\n\r\n", want{status: 100}},
 		{"header longer", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", maxHead-42) + "\r\nContent-Length: 1\r\n\r\na", want{err: errHeadTooLong}},
-		{"endless header", strings.Repeat("x", 2*maxHead), want{err: errHeadTooLong}},
+		{"endless header", "HTTP/1.1 200 OK" + strings.Repeat("x", 2*maxHead), want{err: errHeadTooLong}},
 		{"another protocol", "SSH-2.0-OpenSSH_9.6\r\n\r\n", want{err: errStatusLine}},
+		{"another protocol, cut off", "SSH-2.0-OpenSSH_9.6\r\n", want{err: errStatusLine}},
 		{"HTTP/2", "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", want{err: errStatusLine}},
 		{"HTTP/1.2", "HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n", want{err: errStatusLine}},
 		{"status of two digits", "HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n", want{err: errStatusLine}},
@@ -67,7 +68,7 @@ func TestResponse(t *testing.T) {
 		{"same length twice", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", want{err: errLength, status: 200}},
 		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok", want{err: errLength, status: 200}},
 		{"list of lengths", "HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok", want{err: errLength, status: 200}},
-		{"chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", want{err: errEncoding, status: 200}},
+		{"encoded otherwise", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", want{err: errEncoding, status: 200}},
 		{"more than the length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok!", want{err: errExcess, status: 200}},
 	}
 	for _, test := range tests {
@@ -75,7 +76,7 @@ func TestResponse(t *testing.T) {
 			t.Parallel()
 			for _, size := range []int{len(test.text) + 1, 1, 3, 4, 7} {
 				r := newResponse()
-				done, err := readPieces(&r, []byte(test.text), size)
+				done, err := readPieces(r, []byte(test.text), size)
 				if done != test.want.done || !errors.Is(err, test.want.err) || r.status != test.want.status || r.close != test.want.close {
 					t.Errorf("in pieces of %d: done %v, error %v, status %d, close %v, want %+v", size, done, err, r.status, r.close, test.want)
 				}
@@ -121,13 +122,16 @@ func FuzzResponse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte, size int) {
 		whole, pieces := newResponse(), newResponse()
-		done, err := readPieces(&whole, text, len(text)+1)
-		doneToo, errToo := readPieces(&pieces, text, 1+max(size, 0)%16)
+		done, err := readPieces(whole, text, len(text)+1)
+		doneToo, errToo := readPieces(pieces, text, 1+max(size, 0)%16)
 		if done != doneToo || err != errToo || whole.status != pieces.status || whole.close != pieces.close {
 			t.Fatalf("%q: whole %v %v, in pieces %v %v", text, done, err, doneToo, errToo)
 		}
 		if !done {
 			return
+		}
+		if whole.chunked {
+			return // TestReaders has those
 		}
 		if whole.status == 204 || whole.status == 304 || bytes.HasPrefix(text[9:], []byte("1")) {
 			return // net/http wants to know more about those

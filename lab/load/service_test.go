@@ -19,7 +19,7 @@ import (
 // testConfig is a short run of about 150 requests.
 func testConfig(addr string) Config {
 	return Config{
-		Addr: addr, Path: "/", Rate: 1000, Seed: 1, Connections: 4,
+		Target: Target{Addr: addr, Path: "/"}, Rate: 1000, Seed: 1, Connections: 4,
 		Settle: 20 * time.Millisecond, Window: 120 * time.Millisecond, Grace: 2 * time.Second,
 	}
 }
@@ -269,9 +269,9 @@ func TestBadServices(t *testing.T) {
 			answer(conn, 5, goodResponse)
 			answer(conn, 1, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")
 		}, "connection closed before the response was complete"},
-		{"chunked", func(_ int, conn *net.TCPConn) {
+		{"encoded otherwise", func(_ int, conn *net.TCPConn) {
 			answer(conn, 5, goodResponse)
-			answer(conn, 1, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+			answer(conn, 1, "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n0\r\n\r\n")
 		}, errEncoding.Error()},
 		{"not HTTP", func(_ int, conn *net.TCPConn) {
 			answer(conn, 5, goodResponse)

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"unsafe"
@@ -73,6 +74,58 @@ func dialLater(to address) (fd int, err error) {
 		return none, err
 	}
 	return fd, nil
+}
+
+// greet opens a session on a connection and waits for it.
+func greet(fd int, g greeting) error {
+	if g == nil {
+		return nil
+	}
+	buffer := make([]byte, 4<<10)
+	send, done, err := g.next(nil)
+	for !done && err == nil {
+		for len(send) > 0 && err == nil {
+			var n int
+			if n, err = unix.Write(fd, send); err == unix.EAGAIN {
+				err = await(fd, unix.POLLOUT)
+			} else if err == nil {
+				send = send[n:]
+			}
+		}
+		if err == nil {
+			err = await(fd, unix.POLLIN)
+		}
+		if err != nil {
+			break
+		}
+		n, wrong := unix.Read(fd, buffer)
+		switch {
+		case wrong != nil:
+			err = wrong
+		case n == 0:
+			err = errors.New("the server closed the connection before the session was open")
+		default:
+			send, done, err = g.next(buffer[:n])
+		}
+	}
+	return err
+}
+
+// await waits until a socket is ready, at most connectTimeoutSeconds.
+func await(fd int, events int16) error {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: events}}
+	for {
+		n, err := unix.Poll(fds, connectTimeoutSeconds*1000)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("the server said nothing for %d s: does it speak this protocol?", connectTimeoutSeconds)
+		default:
+			return nil
+		}
+	}
 }
 
 // send and receive are raw system calls on non-blocking sockets: they do not

@@ -56,9 +56,3 @@ func (c TenantConfig) Validate() error {
 	}
 	return nil
 }
-
-// TenantReady is the one line that the service prints when it listens.
-type TenantReady struct {
-	Addr string `json:"addr"`
-	Path string `json:"path"`
-}

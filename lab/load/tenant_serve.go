@@ -19,7 +19,7 @@ import (
 const stopWithin = 250 * time.Millisecond
 
 // ServeTenant is the process of the service. It reads a TenantConfig (one line of JSON), listens
-// on a free port of the loopback, prints TenantReady (one line of JSON), and serves
+// on a free port of the loopback, prints a Target (one line of JSON), and serves
 // until the input ends (the parent is gone) or ctx is done. Both are a normal
 // end, and requests under way have a moment to be answered.
 func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -47,7 +47,7 @@ func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 	server := &http.Server{Handler: service}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	if err := json.NewEncoder(out).Encode(TenantReady{Addr: listener.Addr().String(), Path: articlePath}); err != nil {
+	if err := json.NewEncoder(out).Encode(Target{Addr: listener.Addr().String(), Path: articlePath}); err != nil {
 		return errors.Join(fmt.Errorf("print ready: %w", err), server.Close())
 	}
 

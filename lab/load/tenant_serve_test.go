@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// startTenant runs ServeTenant with the given config line and waits for TenantReady.
-func startTenant(t *testing.T, ctx context.Context, config string) (ready TenantReady, in *io.PipeWriter, ended chan error) {
+// startTenant runs ServeTenant with the given config line and waits for its Target.
+func startTenant(t *testing.T, ctx context.Context, config string) (ready Target, in *io.PipeWriter, ended chan error) {
 	t.Helper()
 	inReader, in := io.Pipe()
 	outReader, out := io.Pipe()

@@ -1,0 +1,256 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/program"
+)
+
+// The tenants besides the servers that are known by name (program.Servers).
+const (
+	Article = "article" // the built-in one
+	Program = "program" // a user's command
+	Outside = "running" // one that runs already; it is only asked and watched
+)
+
+const (
+	// readyLimit is how long a program may take until it listens, answerLimit until it
+	// then answers well.
+	readyLimit  = time.Minute
+	answerLimit = 15 * time.Second
+	askEvery    = 50 * time.Millisecond
+	// sessions are what the generator holds open to PostgreSQL, which has a process for
+	// each and takes 100 by default.
+	sessions = 32
+)
+
+// probe is the service of a tenant that is not built in.
+func (t TenantSpec) probe() (load.Target, error) { return program.Probe(t.Probe, t.Ask) }
+
+// builtIn reports whether the tenant is the lab's own.
+func (t TenantSpec) builtIn() bool { return t.Service == Article }
+
+// String names the tenant.
+func (t TenantSpec) String() string {
+	switch {
+	case t.Service == Program:
+		return t.Command
+	case t.Service == Outside && t.PID != 0:
+		return fmt.Sprintf("process %d", t.PID)
+	case t.Service == Outside:
+		return t.Group
+	}
+	return t.Service
+}
+
+// validate says what is wrong with a tenant that is not built in.
+func (t TenantSpec) validate() error {
+	known, names := false, []string{Article}
+	for _, s := range program.Servers() {
+		known = known || s.Name == t.Service
+		names = append(names, s.Name)
+	}
+	started := known || t.Service == Program
+	for _, rule := range []struct {
+		broken bool
+		says   string
+	}{
+		{!started && !t.builtIn() && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Program, Outside)},
+		{t.Service == Program && strings.TrimSpace(t.Command) == "", "tenant command: want what starts it"},
+		{t.Service != Program && t.Command != "", fmt.Sprintf("tenant command: service %s has none", t.Service)},
+		{(t.Service == Program || t.Service == Outside) && t.Probe == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://", t)},
+		{(known || t.builtIn()) && t.Probe != "", fmt.Sprintf("tenant %s: it is known where it answers: leave out --probe", t)},
+		{t.builtIn() && t.Ask != "", "ask: the built-in tenant is asked for articles"},
+		{t.Service == Outside && (t.PID != 0) == (t.Group != ""), "tenant that runs: want either its process or its control group"},
+		{t.Service != Outside && (t.PID != 0 || t.Group != ""), fmt.Sprintf("tenant %s: the lab starts it, so it has no process or group of its own", t)},
+		{t.PID < 0, fmt.Sprintf("pid %d: no process has that number", t.PID)},
+		{!t.builtIn() && t.ServiceTime != 0, fmt.Sprintf("service-time: tenant %s needs what it needs: say --rate", t)},
+		{t.Connections < 0 || t.Connections > 4096, fmt.Sprintf("connections: %d: want at most 4096", t.Connections)},
+	} {
+		if rule.broken {
+			return errors.New(rule.says)
+		}
+	}
+	if t.Probe == "" {
+		return nil
+	}
+	_, err := t.probe()
+	return err
+}
+
+// connectionsTo is how many the generator holds open to a service.
+func (b *Testbed) connectionsTo(t load.Target) int {
+	switch {
+	case b.spec.Tenant.Connections > 0:
+		return b.spec.Tenant.Connections
+	case t.Protocol == "postgres":
+		return sessions
+	}
+	return connections
+}
+
+// startTenant starts what a setup says in a role, or finds it, and waits until it answers.
+func (b *Testbed) startTenant(ctx context.Context, r Role, s setup) (*child, load.Target, error) {
+	switch s.service {
+	case Article:
+		return b.startArticle(ctx, r, s.config)
+	case Outside:
+		t, err := b.spec.Tenant.probe()
+		if err == nil {
+			err = program.Local(t)
+		}
+		if err != nil {
+			return nil, t, err
+		}
+		c := &child{name: string(r), outside: b.outside}
+		return c, program.Secret(t), answers(ctx, c, program.Secret(t))
+	case Program:
+		t, err := b.spec.Tenant.probe()
+		if err == nil {
+			err = vacant(t)
+		}
+		if err != nil {
+			return nil, t, err
+		}
+		t = program.Secret(t)
+		c, err := b.startProgram(ctx, r, program.Shell(b.spec.Tenant.Command))
+		if err == nil {
+			err = answers(ctx, c, t)
+		}
+		return c, t, err
+	}
+	return b.startServer(ctx, r, s.service)
+}
+
+// startServer starts a server that is known by name, and fills it.
+func (b *Testbed) startServer(ctx context.Context, r Role, name string) (*child, load.Target, error) {
+	server, ok := program.Find(name)
+	if !ok {
+		return nil, load.Target{}, fmt.Errorf("server %q: not known", name)
+	}
+	cpus := b.places.shared.Len()
+	if b.opt.Servers > 0 {
+		cpus = max(1, cpus/b.opt.Servers)
+	}
+	cfg, t, err := server.Prepare(cpus)
+	if err != nil {
+		return nil, t, err
+	}
+	if b.spec.Tenant.Ask != "" {
+		t.Path = b.spec.Tenant.Ask
+	}
+	c, err := b.startProgram(ctx, r, cfg)
+	if err != nil {
+		return c, t, errors.Join(err, os.RemoveAll(cfg.Remove)) // the keeper may never have got to it
+	}
+	greeting := t
+	greeting.Path = server.Hello
+	if err = answers(ctx, c, greeting); err == nil {
+		err = server.Fill(ctx, t)
+	}
+	if err == nil {
+		err = answers(ctx, c, t)
+	}
+	return c, t, err
+}
+
+// startProgram starts a program and its keeper in the place of a role.
+func (b *Testbed) startProgram(ctx context.Context, r Role, cfg program.Config) (*child, error) {
+	c, err := b.startRole(r, "__program")
+	if err != nil {
+		return nil, err
+	}
+	if err = c.send(cfg); err == nil {
+		err = c.receive(ctx, startLimit, &program.Started{})
+	}
+	if err != nil {
+		c.kill()
+		return nil, err
+	}
+	return c, nil
+}
+
+// vacant says that nobody answers where a program is going to: it would be measured in
+// its place.
+func vacant(t load.Target) error {
+	conn, err := net.DialTimeout("tcp", t.Addr, time.Second)
+	if err != nil {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("tenant: something listens at %s already: stop it, choose another port, or measure it as it runs with --pid, --unit or --cgroup", t.Addr), conn.Close())
+}
+
+// answers waits until a program does.
+func answers(ctx context.Context, c *child, t load.Target) error {
+	var spoke time.Time // when it first did anything but refuse the connection
+	for began := time.Now(); ; {
+		err := t.Check(ctx)
+		var refused *net.OpError
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case c.gone() != nil:
+			return fmt.Errorf("%s ended before it answered: %w", c.name, c.gone())
+		case errors.As(err, &refused) && refused.Op == "dial" && c.outside == nil:
+		case spoke.IsZero():
+			spoke = time.Now()
+		}
+		if time.Since(began) > readyLimit || !spoke.IsZero() && time.Since(spoke) > answerLimit || c.outside != nil {
+			return fmt.Errorf("%s: %s at %s does not answer %.60q: %w", c.name, orHTTP(t.Protocol), t.Addr, t.Path, err)
+		}
+		select {
+		case <-time.After(askEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func orHTTP(protocol string) string {
+	if protocol == "" {
+		return "http"
+	}
+	return protocol
+}
+
+// commandUnit is the unit of the work of a user's command.
+const commandUnit = "CPU seconds"
+
+// halt stops the neighbour, and says how to wait until it has.
+func (n *neighbour) halt() (halted func() error, err error) {
+	if n.counters != nil {
+		return n.child.halted, n.child.halt()
+	}
+	return func() error {
+		if err := program.Halt(n.pid(), haltLimit); err != nil {
+			return fmt.Errorf("halt %s: %w", n.name, errors.Join(err, n.gone()))
+		}
+		return nil
+	}, nil
+}
+
+// goOn lets a neighbour that was halted go on.
+func (n *neighbour) goOn() error {
+	if n.counters != nil {
+		return n.resume()
+	}
+	return errors.Join(program.Resume(n.pid()), n.gone())
+}
+
+// end ends it, and all that it started.
+func (n *neighbour) end() error {
+	n.kill()
+	if n.counters == nil {
+		return nil
+	}
+	return n.counters.Close()
+}
