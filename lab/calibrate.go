@@ -92,7 +92,7 @@ func (b *Testbed) calibrateRate(ctx context.Context) error {
 		limit = generatorShare * shared
 	}
 	want := b.spec.Tenant.Demand * shared
-	for left := 2; ; left-- {
+	for left := 3; ; left-- {
 		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), s.Tenant, s.Rate)
 		if err != nil {
 			return err

@@ -253,8 +253,12 @@ func (p *Preview) String() string {
 		fmt.Fprintf(&b, "; %s for the generator", s.GeneratorCPUs)
 	}
 	fmt.Fprintf(&b, "\ntenant     %s, %g requests/s, %s of CPU each (%.2f CPUs; calibrated before the first round)\n",
-		p.Experiment.Tenant.Service, s.Rate, s.CPUPerRequest, s.TenantCPUs)
-	fmt.Fprintf(&b, "neighbour  %s, %d threads, intensity %d %%\n", s.Neighbour.Kernel, s.Neighbour.Threads, s.Neighbour.Intensity)
+		p.Experiment.Tenant, s.Rate, s.CPUPerRequest, s.TenantCPUs)
+	if command := p.Experiment.NeighbourCommand; command != "" {
+		fmt.Fprintf(&b, "neighbour  %s\n", command)
+	} else {
+		fmt.Fprintf(&b, "neighbour  %s, %d threads, intensity %d %%\n", s.Neighbour.Kernel, s.Neighbour.Threads, s.Neighbour.Intensity)
+	}
 	skipped := map[string]Skipped{}
 	for _, s := range p.Skipped {
 		skipped[s.Scenario] = s

@@ -16,7 +16,7 @@ import (
 // The tenants besides the servers that are known by name (program.Servers).
 const (
 	Article = "article" // the built-in one
-	Program = "program" // a user's command
+	Command = "program" // a user's command
 	Outside = "running" // one that runs already; it is only asked and watched
 )
 
@@ -40,7 +40,7 @@ func (t TenantSpec) builtIn() bool { return t.Service == Article }
 // String names the tenant.
 func (t TenantSpec) String() string {
 	switch {
-	case t.Service == Program:
+	case t.Service == Command:
 		return t.Command
 	case t.Service == Outside && t.PID != 0:
 		return fmt.Sprintf("process %d", t.PID)
@@ -57,15 +57,15 @@ func (t TenantSpec) validate() error {
 		known = known || s.Name == t.Service
 		names = append(names, s.Name)
 	}
-	started := known || t.Service == Program
+	started := known || t.Service == Command
 	for _, rule := range []struct {
 		broken bool
 		says   string
 	}{
-		{!started && !t.builtIn() && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Program, Outside)},
-		{t.Service == Program && strings.TrimSpace(t.Command) == "", "tenant command: want what starts it"},
-		{t.Service != Program && t.Command != "", fmt.Sprintf("tenant command: service %s has none", t.Service)},
-		{(t.Service == Program || t.Service == Outside) && t.Probe == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://", t)},
+		{!started && !t.builtIn() && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Command, Outside)},
+		{t.Service == Command && strings.TrimSpace(t.Command) == "", "tenant command: want what starts it"},
+		{t.Service != Command && t.Command != "", fmt.Sprintf("tenant command: service %s has none", t.Service)},
+		{(t.Service == Command || t.Service == Outside) && t.Probe == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://", t)},
 		{(known || t.builtIn()) && t.Probe != "", fmt.Sprintf("tenant %s: it is known where it answers: leave out --probe", t)},
 		{t.builtIn() && t.Ask != "", "ask: the built-in tenant is asked for articles"},
 		{t.Service == Outside && (t.PID != 0) == (t.Group != ""), "tenant that runs: want either its process or its control group"},
@@ -111,7 +111,7 @@ func (b *Testbed) startTenant(ctx context.Context, r Role, s setup) (*child, loa
 		}
 		c := &child{name: string(r), outside: b.outside}
 		return c, program.Secret(t), answers(ctx, c, program.Secret(t))
-	case Program:
+	case Command:
 		t, err := b.spec.Tenant.probe()
 		if err == nil {
 			err = vacant(t)

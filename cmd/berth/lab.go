@@ -19,6 +19,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/report"
 )
 
@@ -32,6 +33,7 @@ type labFlags struct {
 	until                       narrowness
 	more                        string // the run to be continued
 	labFolder
+	programs labProgramFlags
 }
 
 func labCommand() *cobra.Command {
@@ -45,6 +47,9 @@ func labCommand() *cobra.Command {
   berth lab --preset standard --report lab.html    # longer, with a page to read
   berth lab --resource memory                      # page cache, as a backup job takes it
   berth lab --resource io                          # a slow disk that both read
+  berth lab --tenant redis                         # a real server, started with a configuration of the lab's
+  berth lab --tenant './api --port 9000' --probe http://127.0.0.1:9000/item/{1-100} --neighbour 'make -j8'
+  berth lab --unit nginx.service --probe http://127.0.0.1/   # what runs already, left as it is
   berth lab --dry-run                              # what would be run and written
   berth lab --for 10m --until 10%                  # until every interval of p99 is within ±10 %
   berth lab --continue results/20260101T120000Z-isolation --for 4m
@@ -74,6 +79,7 @@ func (f *labFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.experiment, "experiment", "", "read the experiment from a YAML or JSON `file` (see --dry-run -o json)")
 	fs.StringSliceVar(&f.scenarios, "scenario", nil, "run only these `scenarios` (and the baselines): "+strings.Join(scenarioNames(base), ", ")+"; or those of the resource")
 	bindLab(fs, &base)
+	f.programs.register(fs)
 	fs.DurationVar(&f.limit, "for", 0, "run as many rounds as fit into this `time`, calibration included (default from the preset)")
 	fs.Var(&f.until, "until", "end when the interval of every ratio of p99 is as narrow as `±10%`, at the latest after --for (default 15m)")
 	fs.StringVar(&f.more, "continue", "", "add rounds to the complete run in `folder`: as many as fit into --for (default 2m), or --rounds")
@@ -95,7 +101,7 @@ func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
 	duration(&e.Tenant.ServiceTime, "service-time", "CPU time of one request (default such that the tenant wants --demand)")
 	fs.Float64Var(&e.Tenant.Demand, "demand", e.Tenant.Demand, "share of the shared CPUs that the tenant wants, 0-1")
 	fs.Int64Var(&e.Tenant.WorkingSetBytes, "working-set", e.Tenant.WorkingSetBytes, "tenant's working set in bytes")
-	fs.StringVar(&e.Neighbour.Kernel, "neighbour", e.Neighbour.Kernel, "neighbour's kernel: "+kernelNames())
+	bindTenant(fs, &e.Tenant)
 	fs.IntVar(&e.Neighbour.Intensity, "intensity", e.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
 	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
 	fs.Var(&e.Limits, "slo", "limits of response time, as in p99=20ms,p50=2ms: in how many rounds each scenario met them")
@@ -145,6 +151,9 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 		e.Preset, e.For = "", 0 // no longer those of the preset
 	}
 	if err := setAgain(cmd, func(fs *pflag.FlagSet) { bindLab(fs, &e) }); err != nil {
+		return e, err
+	}
+	if err := f.programs.apply(cmd, &e); err != nil {
 		return e, err
 	}
 	if set("scenario") {
@@ -297,7 +306,7 @@ func previewLab(cmd *cobra.Command, e lab.Spec, opt lab.Options) error {
 	return show(cmd, p, p.String)
 }
 
-func program() lab.Program {
+func thisProgram() lab.Program {
 	version, commit := "devel", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if v := info.Main.Version; v != "" && v != "(devel)" {
@@ -373,11 +382,20 @@ Scenarios:
 			}
 		}
 	}
+	b.WriteString("\nServers that --tenant knows by name:\n")
+	for _, s := range program.Servers() {
+		fmt.Fprintf(&b, "  %-11s %s\n", s.Name, s.About)
+	}
 	b.WriteString("\nNeighbours:\n")
 	for _, k := range neighbours() {
 		fmt.Fprintf(&b, "  %-11s %s\n", k.Name, k.Presses)
 	}
 	b.WriteString(`
+A program of your own stands for the tenant with --tenant COMMAND and --probe URL, for
+the neighbour with --neighbour COMMAND. What runs already is measured with --pid, --unit
+or --cgroup: only the neighbour is started, and "pinned" confines only that. Passwords
+come from the environment (PGPASSWORD, REDISCLI_AUTH).
+
 Exit status: 0 measured; 1 error; 2 wrong usage; 130 interrupted (what was
 measured by then is stored and shown; --resume goes on with it).`)
 	return b.String()

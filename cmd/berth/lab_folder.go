@@ -66,7 +66,7 @@ func (f *labFolder) run(cmd *cobra.Command, name string, measure func(context.Co
 		return "", err
 	}
 	bar := newProgressLine(cmd.ErrOrStderr())
-	opt := lab.Options{Exe: exe, Program: program(), Dir: f.resume, Progress: bar.show}
+	opt := lab.Options{Exe: exe, Program: thisProgram(), Dir: f.resume, Progress: bar.show}
 	if f.resume == "" {
 		if opt.Dir, err = lab.NewRunDir(f.results, name, time.Now()); err != nil {
 			return "", fmt.Errorf("results folder: %w", err)

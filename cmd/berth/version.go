@@ -13,7 +13,7 @@ func versionCommand() *cobra.Command {
 		Short: "Say which version of Berth this is",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, program(), versionLine)
+			return show(cmd, thisProgram(), versionLine)
 		},
 	}
 	outputFlag(cmd, "output `format`")
@@ -22,6 +22,6 @@ func versionCommand() *cobra.Command {
 
 // versionLine is version, commit and the Go that built it.
 func versionLine() string {
-	p := program()
+	p := thisProgram()
 	return fmt.Sprintf("berth %s, commit %s, %s\n", p.Version, cmp.Or(p.Commit, "unknown"), p.Go)
 }

@@ -229,7 +229,11 @@ func (k *keeper) end() error {
 			return err
 		}
 		left, err := k.left()
-		if err != nil || len(left) == 0 {
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			_, err := k.reap() // those that have ended since
 			return err
 		}
 		switch {

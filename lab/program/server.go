@@ -90,10 +90,6 @@ func (s Server) installed() (string, error) {
 	if err != nil {
 		return "", &kernel.NotSupportedError{Feature: "tenant " + s.Name, Reason: s.Program + " is not installed", Remedy: "install it (Debian: apt-get install " + s.Package + ")"}
 	}
-	// What lies beside it is looked up there, too.
-	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		path = resolved
-	}
 	return path, nil
 }
 
@@ -232,15 +228,19 @@ func memcached(at place) (Config, load.Target, error) {
 // shared memory behind.
 func postgres(at place) (Config, load.Target, error) {
 	const name = "berth"
-	initdb := filepath.Join(filepath.Dir(at.program), "initdb")
-	if _, err := os.Stat(initdb); err != nil {
+	program, err := filepath.EvalSymlinks(at.program)
+	initdb := filepath.Join(filepath.Dir(program), "initdb")
+	if err == nil {
+		_, err = os.Stat(initdb)
+	}
+	if err != nil {
 		return Config{}, load.Target{}, fmt.Errorf("initdb is not beside %s: %w", at.program, err)
 	}
 	data := filepath.Join(at.dir, "data")
 	return Config{
 		Before: [][]string{{initdb, "-D", data, "-U", name, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"}},
 		Argv: []string{
-			at.program, "-D", data, "-p", strconv.Itoa(at.port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+			program, "-D", data, "-p", strconv.Itoa(at.port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 			"-c", "autovacuum=off", "-c", "log_min_messages=fatal",
 		},
 		Stop: syscall.SIGINT,

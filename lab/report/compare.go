@@ -239,7 +239,7 @@ func differences(a, b *lab.Result) []Difference {
 	add("shared CPUs", ua.CPUs, ub.CPUs)
 	add("generator", dotted(ua.GeneratorPolicy, ua.GeneratorCPUs), dotted(ub.GeneratorPolicy, ub.GeneratorCPUs))
 	near("rate, requests/s", ua.Rate, ub.Rate, 0.01, digits3)
-	add("tenant", ea.Tenant.Service, eb.Tenant.Service)
+	add("tenant", ea.Tenant.String(), eb.Tenant.String())
 	near("tenant's CPU time per request", float64(ua.CPUPerRequest), float64(ub.CPUPerRequest), 0.05, func(v float64) string { return span(time.Duration(v)) })
 	near("tenant's demand, CPUs", ua.TenantCPUs, ub.TenantCPUs, 0.05, digits3)
 	add("tenant's working set", plain.Bytes(ea.Tenant.WorkingSetBytes), plain.Bytes(eb.Tenant.WorkingSetBytes))

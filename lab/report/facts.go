@@ -20,7 +20,7 @@ func title(r *lab.Result) string {
 	if name == "" {
 		name = "experiment"
 	}
-	return fmt.Sprintf("%s: %s beside %s", name, orUnknown(r.Experiment.Tenant.Service), orUnknown(neighbour(r).Kernel))
+	return fmt.Sprintf("%s: %s beside %s", name, orUnknown(r.Experiment.Tenant.String()), orUnknown(cmp.Or(r.Experiment.NeighbourCommand, neighbour(r).Kernel)))
 }
 
 // facts say what ran, on what, and how far the figures can be trusted.
@@ -127,7 +127,7 @@ func neighbour(r *lab.Result) noise.Config {
 
 func tenantLine(r *lab.Result) string {
 	s := r.Setup
-	parts := []string{orUnknown(r.Experiment.Tenant.Service)}
+	parts := []string{orUnknown(r.Experiment.Tenant.String()), s.Server}
 	if s.Rate > 0 {
 		parts = append(parts, strconv.FormatFloat(s.Rate, 'g', 4, 64)+" requests/s due (open loop)")
 	}
@@ -138,13 +138,16 @@ func tenantLine(r *lab.Result) string {
 		}
 		parts = append(parts, want)
 	}
-	if n := r.Experiment.Tenant.WorkingSetBytes; n > 0 {
+	if n := r.Experiment.Tenant.WorkingSetBytes; n > 0 && r.Experiment.Tenant.Service == lab.Article {
 		parts = append(parts, plain.Bytes(n)+" working set")
 	}
 	return dotted(parts...)
 }
 
 func neighbourLine(r *lab.Result) string {
+	if command := r.Experiment.NeighbourCommand; command != "" {
+		return command
+	}
 	n := neighbour(r)
 	parts := []string{orUnknown(n.Kernel)}
 	if n.Threads > 0 {
