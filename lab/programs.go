@@ -205,7 +205,7 @@ func answers(ctx context.Context, c *child, t load.Target) error {
 			spoke = time.Now()
 		}
 		if time.Since(began) > readyLimit || !spoke.IsZero() && time.Since(spoke) > answerLimit || c.outside != nil {
-			return fmt.Errorf("%s: %s at %s does not answer %.60q: %w", c.name, orHTTP(t.Protocol), t.Addr, t.Path, err)
+			return fmt.Errorf("%s: %s at %s does not answer %.60q: %w (is --probe where it listens, and what it speaks?)", c.name, orHTTP(t.Protocol), t.Addr, t.Path, err)
 		}
 		select {
 		case <-time.After(askEvery):

@@ -169,7 +169,7 @@ func credentialOf(name string) (*syscall.Credential, error) {
 // left behind, as a daemon does; false means that it was called off.
 func (k *keeper) wait(ctx context.Context, others bool) (ended bool, err error) {
 	for {
-		status, err := k.reap()
+		status, _, err := k.reap()
 		switch {
 		case err != nil:
 			return false, err
@@ -192,17 +192,18 @@ func (k *keeper) wait(ctx context.Context, others bool) (ended bool, err error) 
 }
 
 // reap takes the status of all children that have ended, and returns that of the first
-// process if it is among them.
-func (k *keeper) reap() (status syscall.WaitStatus, err error) {
+// process if it is among them. More says that there are others: a process whose threads
+// have not all ended looks ended, but cannot be reaped.
+func (k *keeper) reap() (status syscall.WaitStatus, more bool, err error) {
 	for {
 		var s syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &s, syscall.WNOHANG, nil)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil && err != syscall.ECHILD:
-			return 0, os.NewSyscallError("wait4", err)
+			return 0, false, os.NewSyscallError("wait4", err)
 		case pid <= 0:
-			return status, nil
+			return status, err == nil, nil
 		case pid == k.pid:
 			k.pid, status = 0, s
 		}
@@ -225,15 +226,12 @@ func (k *keeper) left() ([]int, error) {
 func (k *keeper) end() error {
 	asked := false
 	for began := time.Now(); time.Since(began) < stopWithin+killWithin; {
-		if _, err := k.reap(); err != nil {
+		_, more, err := k.reap()
+		if err != nil || !more {
 			return err
 		}
 		left, err := k.left()
 		if err != nil {
-			return err
-		}
-		if len(left) == 0 {
-			_, err := k.reap() // those that have ended since
 			return err
 		}
 		switch {
