@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 		behave(os.Args[2])
 		os.Exit(0)
 	}
+	if len(os.Args) == 4 && os.Args[1] == "__web" {
+		playWeb(os.Args[2], os.Args[3])
+	}
 	if len(os.Args) == 2 {
 		playRole(os.Args[1])
 	}

@@ -71,7 +71,7 @@ func (b *Testbed) setupOf(c Cell) setup {
 	case c.Tenant != nil:
 		return setup{0, Article, *c.Tenant}
 	}
-	return setup{0, b.spec.Tenant.Service, b.Setup.Tenant}
+	return setup{0, cmp.Or(b.spec.Tenant.Service, Article), b.Setup.Tenant}
 }
 
 // roles are those of the tenants.

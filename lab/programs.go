@@ -35,7 +35,7 @@ const (
 func (t TenantSpec) probe() (load.Target, error) { return program.Probe(t.Probe, t.Ask) }
 
 // builtIn reports whether the tenant is the lab's own.
-func (t TenantSpec) builtIn() bool { return t.Service == Article }
+func (t TenantSpec) builtIn() bool { return t.Service == Article || t.Service == "" }
 
 // String names the tenant.
 func (t TenantSpec) String() string {
@@ -62,7 +62,7 @@ func (t TenantSpec) validate() error {
 		broken bool
 		says   string
 	}{
-		{!started && !t.builtIn() && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Command, Outside)},
+		{!started && t.Service != Article && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Command, Outside)},
 		{t.Service == Command && strings.TrimSpace(t.Command) == "", "tenant command: want what starts it"},
 		{t.Service != Command && t.Command != "", fmt.Sprintf("tenant command: service %s has none", t.Service)},
 		{(t.Service == Command || t.Service == Outside) && t.Probe == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://", t)},

@@ -142,7 +142,7 @@ func BenchmarkResume(b *testing.B) {
 	var share float64
 	for b.Loop() {
 		began := time.Now()
-		if err := errors.Join(n.halt(), n.halted()); err != nil {
+		if err := errors.Join(n.child.halt(), n.halted()); err != nil {
 			b.Fatal(err)
 		}
 		stopping += time.Since(began)

@@ -70,7 +70,7 @@ func TestParseRefuses(t *testing.T) {
 		"":                                   "f: kind: is missing",
 		"kind: isolatio":                     `f:1: kind: no experiment "isolatio"; did you mean "isolation"?`,
 		"kind: isolation\nblocs: 3":          `f:2: blocs: unknown field; did you mean "blocks"?`,
-		"kind: isolation\ntenant: {size: 3}": `f:2: tenant.size: unknown field; there are: service, serviceTime, workingSetBytes, demand`,
+		"kind: isolation\ntenant: {size: 3}": `f:2: tenant.size: unknown field; there are: service, command, probe, ask, connections, pid, cgroup, serviceTime, workingSetBytes, demand`,
 		"kind: isolation\nwindow: 3":         `f:2: window: duration "3"`,
 		"\nkind: isolation\nblocks: -3":      "f:2: experiment: rounds: -3: want 1 to 10000",
 	} {

@@ -1,0 +1,211 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/program"
+)
+
+// playWeb is a small web server, of a user's, at an address. It says that it is ready by
+// answering; "dying" ends after a thousand answers.
+func playWeb(how, addr string) {
+	var answered atomic.Int64
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for began := time.Now(); time.Since(began) < 20*time.Microsecond; { // a request's work
+		}
+		fmt.Fprint(w, "hello")
+		if how == "dying" && answered.Add(1) > 1000 {
+			fmt.Fprintln(os.Stderr, "out of luck")
+			os.Exit(5)
+		}
+	})
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(addr, handler))
+	os.Exit(1)
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// miniature is an experiment of a second.
+func miniature(t *testing.T, tenant TenantSpec) (Spec, Options) {
+	t.Helper()
+	e := IsolationSpec()
+	if err := e.Keep([]string{Unisolated}); err != nil {
+		t.Fatal(err)
+	}
+	tenant.WorkingSetBytes, tenant.Demand = e.Tenant.WorkingSetBytes, 0.1
+	e.Blocks, e.Window, e.Settle, e.Tenant, e.Rate = 1, Duration(200*time.Millisecond), Duration(50*time.Millisecond), tenant, 300
+	e.ThreadsPerCPU = 1
+	return e, Options{Exe: os.Args[0], Dir: t.TempDir(), JournalDir: t.TempDir(), Unprivileged: true}
+}
+
+// A user's command is started as tenant, another as neighbour; both are measured, and
+// gone afterwards.
+func TestProgramTenant(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	addr := freeAddr(t)
+	e, opt := miniature(t, TenantSpec{Service: Command, Command: os.Args[0] + " __web good " + addr, Probe: "http://" + addr + "/{1-9}"})
+	e.NeighbourCommand = "echo begun >> " + opt.Dir + "/begun; sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'"
+	r, err := Isolate(t.Context(), e, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rounds) != 3 || !r.Complete || r.Setup.Rate != 300 || r.Setup.TenantCPUs <= 0 {
+		t.Errorf("%d rounds, complete %v, setup %+v", len(r.Rounds), r.Complete, r.Setup)
+	}
+	for _, round := range r.Rounds {
+		if round.Load.Done == 0 || round.Load.Failed > 0 || round.Tenant.CPUSeconds <= 0 {
+			t.Errorf("%s: done %d, failed %v, tenant %+v", round.Scenario, round.Load.Done, round.Load.Errors, round.Tenant)
+		}
+		if n := round.Neighbour; n != nil && (n.Work <= 0 || n.Unit != commandUnit) {
+			t.Errorf("%s: neighbour %+v", round.Scenario, n)
+		}
+	}
+	if begun, err := os.ReadFile(opt.Dir + "/begun"); err != nil || strings.Count(string(begun), "\n") < 2 {
+		t.Errorf("the neighbour ended, and was not started again: %q, %v", begun, err)
+	}
+	if _, err := net.Dial("tcp", addr); err == nil {
+		t.Error("the tenant lives on")
+	}
+}
+
+// What a program does wrong is said in words: which, what, and what to do.
+func TestProgramTenantRefuses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	addr := freeAddr(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	web := os.Args[0] + " __web "
+	for name, test := range map[string]struct {
+		tenant TenantSpec
+		want   string
+	}{
+		"dies at once":       {TenantSpec{Service: Command, Command: "echo no port >&2; exit 4", Probe: "http://" + addr}, "tenant ended before it answered: exit status 1: no port"},
+		"dies in the middle": {TenantSpec{Service: Command, Command: web + "dying " + addr, Probe: "http://" + addr}, "tenant died during the round: exit status 1: out of luck"},
+		"taken":              {TenantSpec{Service: Command, Command: "sleep 100", Probe: "http://" + taken.Addr().String()}, "something listens at " + taken.Addr().String() + " already"},
+		"no process":         {TenantSpec{Service: Outside, PID: 1 << 22, Probe: "http://" + addr}, "there is no such process"},
+		"no group":           {TenantSpec{Service: Outside, Group: "no/such/group", Probe: "http://" + addr}, "there is no such control group"},
+		"elsewhere":          {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://192.0.2.1"}, "it is not of this host"},
+		"nobody answers":     {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://" + addr}, "is --probe where it listens"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, opt := miniature(t, test.tenant)
+			e.Rate = 2000
+			if err := e.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Isolate(t.Context(), e, opt)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+			if conn, err := net.Dial("tcp", addr); err == nil {
+				conn.Close()
+				t.Error("the tenant lives on")
+			}
+		})
+	}
+}
+
+// A server that runs is measured, and is afterwards as it was: it lives, where it was.
+func TestOutsideTenant(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	addr := freeAddr(t)
+	server := exec.Command(os.Args[0], "__web", "good", addr)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
+	for n := 0; ; n++ {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if n > 1000 {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	before, err := sched.Get(server.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, opt := miniature(t, TenantSpec{Service: Outside, PID: server.Process.Pid, Probe: "http://" + addr})
+	e.Scenarios = append(e.Scenarios, Scenario{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}})
+	e.Rate = 0 // chosen from what a request takes
+	r, err := Isolate(t.Context(), e, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, round := range r.Rounds {
+		if round.Tenant.CPUSeconds <= 0 || round.Load.Done == 0 {
+			t.Errorf("%s: tenant %+v, done %d", round.Scenario, round.Tenant, round.Load.Done)
+		}
+		if slices.ContainsFunc(round.Knobs, func(k Knob) bool { return k.Of == string(Tenant) }) {
+			t.Errorf("%s: knobs of the tenant: %v", round.Scenario, round.Knobs)
+		}
+	}
+	if r.Setup.Rate < 1 || r.Setup.TenantCPUs <= 0 {
+		t.Errorf("setup %+v", r.Setup)
+	}
+	after, err := sched.Get(server.Process.Pid)
+	if err != nil || after.String() != before.String() || after.Affinity != before.Affinity {
+		t.Errorf("it was %v on %v, and is %v on %v, %v", before, before.Affinity, after, after.Affinity, err)
+	}
+}
+
+func TestTenantSpecRefuses(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		tenant TenantSpec
+		want   string
+	}{
+		{TenantSpec{Service: "apache"}, "want one of article, nginx, redis, memcached, postgres, program, running"},
+		{TenantSpec{Service: Command, Probe: "http://h"}, "want what starts it"},
+		{TenantSpec{Service: Command, Command: "x"}, "want --probe"},
+		{TenantSpec{Service: "redis", Probe: "redis://h"}, "leave out --probe"},
+		{TenantSpec{Service: Article, Ask: "x"}, "is asked for articles"},
+		{TenantSpec{Service: Outside, Probe: "http://h"}, "either its process or its control group"},
+		{TenantSpec{Service: Outside, Probe: "http://h", PID: 1, Group: "x"}, "either its process or its control group"},
+		{TenantSpec{Service: "redis", PID: 1}, "no process or group of its own"},
+		{TenantSpec{Service: "redis", ServiceTime: 1}, "say --rate"},
+		{TenantSpec{Service: Command, Command: "x", Probe: "gopher://h"}, "want http://"},
+		{TenantSpec{Service: Outside, Probe: "http://h", PID: -1}, "no process has that number"},
+		{TenantSpec{Service: "redis", Connections: -1}, "want at most 4096"},
+	} {
+		if err := test.tenant.validate(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v, want %q", test.tenant, err, test.want)
+		}
+	}
+	for _, s := range program.Servers() {
+		if err := (TenantSpec{Service: s.Name}).validate(); err != nil {
+			t.Errorf("%s: %v", s.Name, err)
+		}
+	}
+}
