@@ -78,7 +78,7 @@ func (f *demoFlags) run(cmd *cobra.Command) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	g := newLiveGraph(cmd.ErrOrStderr(), spec)
 	fmt.Fprintf(cmd.ErrOrStderr(), "demo, about %s; Ctrl-C ends it and leaves nothing\n", spec.Length().Round(time.Second))
-	opt := lab.Options{Exe: exe, Program: program(), Dir: dir, Unprivileged: f.unprivileged, Progress: g.progress}
+	opt := lab.Options{Exe: exe, Program: thisProgram(), Dir: dir, Unprivileged: f.unprivileged, Progress: g.progress}
 	result, err := lab.Demo(cmd.Context(), spec, opt, g.second)
 	g.finish()
 	if err != nil {
