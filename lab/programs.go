@@ -225,6 +225,22 @@ func orHTTP(protocol string) string {
 // commandUnit is the unit of the work of a user's command.
 const commandUnit = "CPU seconds"
 
+// keepersTell gives keepers a moment to tell that their program has ended: others notice
+// that it does not answer before its keeper has read its status.
+func (p *processes) keepersTell() {
+	const moment = 500 * time.Millisecond
+	late := time.After(moment)
+	for _, c := range p.tenants {
+		if c.keeps {
+			select {
+			case <-c.exited:
+			case <-late:
+				return
+			}
+		}
+	}
+}
+
 // halt stops the neighbour, and says how to wait until it has.
 func (n *neighbour) halt() (halted func() error, err error) {
 	if n.counters != nil {

@@ -91,6 +91,9 @@ func grace(window time.Duration) time.Duration {
 // play has the roles of a cell at work, and measures.
 func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Round) (err error) {
 	defer func() {
+		if err != nil {
+			p.keepersTell()
+		}
 		if dead := p.dead(); dead != nil {
 			err = errors.Join(dead, err) // the cause before its consequences
 		}
