@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -254,8 +255,8 @@ func (p *Preview) String() string {
 	}
 	fmt.Fprintf(&b, "\ntenant     %s, %g requests/s, %s of CPU each (%.2f CPUs; calibrated before the first round)\n",
 		p.Experiment.Tenant, s.Rate, s.CPUPerRequest, s.TenantCPUs)
-	if command := p.Experiment.NeighbourCommand; command != "" {
-		fmt.Fprintf(&b, "neighbour  %s\n", command)
+	if command := s.Neighbour.Command; len(command) > 0 {
+		fmt.Fprintf(&b, "neighbour  %s\n", program.Text(command))
 	} else {
 		fmt.Fprintf(&b, "neighbour  %s, %d threads, intensity %d %%\n", s.Neighbour.Kernel, s.Neighbour.Threads, s.Neighbour.Intensity)
 	}

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 )
 
 const (

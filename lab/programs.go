@@ -120,7 +120,7 @@ func (b *Testbed) startTenant(ctx context.Context, r Role, s setup) (*child, loa
 			return nil, t, err
 		}
 		t = program.Secret(t)
-		c, err := b.startProgram(ctx, r, program.Shell(b.spec.Tenant.Command))
+		c, err := b.startProgram(ctx, r, program.Config{Argv: program.Shell(b.spec.Tenant.Command)})
 		if err == nil {
 			err = answers(ctx, c, t)
 		}

@@ -64,7 +64,8 @@ func TestProgramTenant(t *testing.T) {
 	}
 	addr := freeAddr(t)
 	e, opt := miniature(t, TenantSpec{Service: Command, Command: os.Args[0] + " __web good " + addr, Probe: "http://" + addr + "/{1-9}"})
-	e.NeighbourCommand = "echo begun >> " + opt.Dir + "/begun; sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'"
+	e.Neighbour.Command = program.Shell("echo begun >> " + opt.Dir + "/begun; sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'")
+	e.Neighbour.Kernel, e.Neighbour.Threads = "program", 1
 	r, err := Isolate(t.Context(), e, opt)
 	if err != nil {
 		t.Fatal(err)

@@ -130,8 +130,11 @@ func (e Spec) validateResource() error {
 	if e.Resource != "" && !slices.Contains(Resources(), e.Resource) {
 		return fmt.Errorf("experiment: resource %q: not one of %s", e.Resource, resourceNames())
 	}
-	if kernels := e.Resource.kernels(); !slices.Contains(kernels, e.Neighbour.Kernel) {
+	if kernels := e.Resource.kernels(); len(e.Neighbour.Command) == 0 && !slices.Contains(kernels, e.Neighbour.Kernel) {
 		return fmt.Errorf("experiment: neighbour: kernel %q does not press on %s: want %s", e.Neighbour.Kernel, orCPU(e.Resource), strings.Join(kernels, ", "))
+	}
+	if orCPU(e.Resource) != CPU && (!e.Tenant.builtIn() || len(e.Neighbour.Command) > 0) {
+		return fmt.Errorf("experiment: resource %s: want the built-in tenant and neighbour, which compete for it", e.Resource)
 	}
 	for _, s := range e.Scenarios {
 		iso := s.Isolation

@@ -40,9 +40,6 @@ type Spec struct {
 	Rate      float64      `json:"rate,omitempty"`
 	Tenant    TenantSpec   `json:"tenant"`
 	Neighbour noise.Config `json:"neighbour"` // Threads 0: ThreadsPerCPU of them
-	// NeighbourCommand is a user's command in place of Neighbour, run by the shell, and
-	// again whenever it ends with status 0. Its work is the CPU time that it uses.
-	NeighbourCommand string `json:"neighbourCommand,omitempty"`
 	// ThreadsPerCPU is how many threads the neighbour has for each shared CPU; 0 is 1.
 	ThreadsPerCPU int `json:"neighbourThreadsPerCPU,omitempty"`
 	// Limits are what the user wants of the tenant: how many rounds met them is counted.

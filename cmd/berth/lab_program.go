@@ -71,12 +71,11 @@ func (f *labProgramFlags) apply(cmd *cobra.Command, e *lab.Spec) error {
 		return fmt.Errorf("--probe %s: whose answers? Say --tenant COMMAND, --pid, --unit or --cgroup", t.Probe)
 	}
 	if set("neighbour") {
-		e.NeighbourCommand = ""
 		isKernel := slices.ContainsFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.Name == f.neighbour })
 		if isKernel || !strings.ContainsAny(f.neighbour, " /") && !isCommand(f.neighbour) {
-			e.Neighbour.Kernel = f.neighbour
+			e.Neighbour.Kernel, e.Neighbour.Command = f.neighbour, nil
 		} else {
-			e.NeighbourCommand = f.neighbour
+			e.Neighbour = noise.Config{Kernel: "program", Command: program.Shell(f.neighbour), Threads: 1, Intensity: 100}
 		}
 	}
 	return nil

@@ -64,7 +64,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "watch", "watch/cgroupstat", "watch/hardware", "watch/proc",
 			"lab/stats", "lab/noise", "lab/load", "lab/program",
 		}},
-		{Path: "lab/report", May: []string{"internal/plain", "cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise"}},
+		{Path: "lab/report", May: []string{"internal/plain", "cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/program"}},
 		{Path: "lab/guarded", May: []string{
 			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "watch", "watch/cgroupstat",
 		}},

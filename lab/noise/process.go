@@ -3,10 +3,8 @@ package noise
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 

@@ -119,10 +119,10 @@ func TestKeepEndsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "pids")
-	c := Shell(fmt.Sprintf(`echo $$ >> %[1]s; trap '' TERM
+	c := Config{Argv: Shell(fmt.Sprintf(`echo $$ >> %[1]s; trap '' TERM
 		setsid sh -c 'echo $$ >> %[1]s; trap "" TERM; while :; do sleep 1000; done' &
 		(echo $(sh -c 'echo $PPID') >> %[1]s; exec sleep 1000) &
-		wait; wait; sleep 1000`, file))
+		wait; wait; sleep 1000`, file))}
 	c.Remove = own
 	k := keep(t, c)
 	all := pids(t, file, 3)
@@ -151,11 +151,11 @@ func TestKeepTells(t *testing.T) {
 		config Config
 		want   string
 	}{
-		"status":      {Shell("echo no space left >&2; exit 3"), "no space left\nexit status 3\n"},
-		"killed":      {Shell("kill -9 $$"), "killed by SIGKILL\n"},
-		"ended":       {Shell("true"), "it ended with status 0\n"},
+		"status":      {Config{Argv: Shell("echo no space left >&2; exit 3")}, "no space left\nexit status 3\n"},
+		"killed":      {Config{Argv: Shell("kill -9 $$")}, "killed by SIGKILL\n"},
+		"ended":       {Config{Argv: Shell("true")}, "it ended with status 0\n"},
 		"not there":   {Config{Argv: []string{"/no/such/program"}}, "fork/exec /no/such/program: no such file or directory\n"},
-		"not found":   {Shell("no-such-program-at-all"), "exit status 127\n"},
+		"not found":   {Config{Argv: Shell("no-such-program-at-all")}, "exit status 127\n"},
 		"before":      {Config{Before: [][]string{{"true"}, {"false"}}, Argv: []string{"sleep", "1000"}}, "exit status 1\n"},
 		"again fails": {Config{Argv: []string{"/bin/sh", "-c", "test -e there && exit 4; touch there"}, Dir: t.TempDir(), Repeat: true}, "exit status 4\n"},
 	} {
@@ -173,7 +173,7 @@ func TestKeepTells(t *testing.T) {
 func TestKeepDaemon(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pids")
-	k := keep(t, Shell(fmt.Sprintf("setsid sh -c 'echo $$ >> %s; exec sleep 1000' & exit 0", file)))
+	k := keep(t, Config{Argv: Shell(fmt.Sprintf("setsid sh -c 'echo $$ >> %s; exec sleep 1000' & exit 0", file))})
 	all := pids(t, file, 1)
 	time.Sleep(50 * time.Millisecond) // its first process has ended by then
 	if !lives(all[0]) || !lives(k.cmd.Process.Pid) {
@@ -188,7 +188,7 @@ func TestKeepDaemon(t *testing.T) {
 func TestHalt(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pids")
-	k := keep(t, Shell(fmt.Sprintf(`setsid sh -c 'echo $$ >> %[1]s; while :; do :; done' & echo $$ >> %[1]s; while :; do :; done`, file)))
+	k := keep(t, Config{Argv: Shell(fmt.Sprintf(`setsid sh -c 'echo $$ >> %[1]s; while :; do :; done' & echo $$ >> %[1]s; while :; do :; done`, file))})
 	all := pids(t, file, 2)
 	if err := Halt(k.cmd.Process.Pid, 10*time.Second); err != nil {
 		t.Fatal(err)

@@ -247,5 +247,13 @@ func postgres(at place) (Config, load.Target, error) {
 	}, load.Target{Protocol: "postgres", User: name, Database: "postgres", Path: "SELECT filler FROM accounts WHERE id = {1-10000}"}, nil
 }
 
-// Shell is a command of the user's.
-func Shell(command string) Config { return Config{Argv: []string{"/bin/sh", "-c", command}} }
+// Shell is how a user's command is run.
+func Shell(command string) []string { return []string{"/bin/sh", "-c", command} }
+
+// Text is a command as it was typed.
+func Text(argv []string) string {
+	if len(argv) == 3 && slices.Equal(argv[:2], Shell("")[:2]) {
+		return argv[2]
+	}
+	return strings.Join(argv, " ")
+}

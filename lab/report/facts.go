@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 	"berth.dev/berth/machine"
 )
 
@@ -20,7 +21,7 @@ func title(r *lab.Result) string {
 	if name == "" {
 		name = "experiment"
 	}
-	return fmt.Sprintf("%s: %s beside %s", name, orUnknown(r.Experiment.Tenant.String()), orUnknown(cmp.Or(r.Experiment.NeighbourCommand, neighbour(r).Kernel)))
+	return fmt.Sprintf("%s: %s beside %s", name, orUnknown(r.Experiment.Tenant.String()), orUnknown(neighbourName(r)))
 }
 
 // facts say what ran, on what, and how far the figures can be trusted.
@@ -125,6 +126,15 @@ func neighbour(r *lab.Result) noise.Config {
 	return r.Experiment.Neighbour
 }
 
+// neighbourName is its kernel, or its command.
+func neighbourName(r *lab.Result) string {
+	n := neighbour(r)
+	if len(n.Command) > 0 {
+		return program.Text(n.Command)
+	}
+	return n.Kernel
+}
+
 func tenantLine(r *lab.Result) string {
 	s := r.Setup
 	parts := []string{orUnknown(r.Experiment.Tenant.String()), s.Server}
@@ -145,10 +155,10 @@ func tenantLine(r *lab.Result) string {
 }
 
 func neighbourLine(r *lab.Result) string {
-	if command := r.Experiment.NeighbourCommand; command != "" {
-		return command
-	}
 	n := neighbour(r)
+	if len(n.Command) > 0 {
+		return neighbourName(r)
+	}
 	parts := []string{orUnknown(n.Kernel)}
 	if n.Threads > 0 {
 		parts = append(parts, plain.Count(n.Threads, "thread"))
