@@ -169,7 +169,7 @@ func TestCellsOwnNeighbour(t *testing.T) {
 		t.Errorf("scan: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))
 	}
 	pids := filepath.Join(t.TempDir(), "pids")
-	script := "sleep 300 & echo $! >>" + pids + "; sleep 0.02"
+	script := "sleep 300 & echo $! >>" + pids + "; i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done"
 	r, err = round(noise.Config{Kernel: "program", Threads: 1, Intensity: 100, Command: []string{"sh", "-c", script}})
 	if err != nil || r.Neighbour == nil || r.Neighbour.Work <= 0 || r.Neighbour.Unit != "CPU seconds" || len(b.neighbours) != 1 {
 		t.Errorf("program: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))

@@ -36,7 +36,7 @@ type Config struct {
 	// Stop is the signal that asks the first process to end, which ends the others; 0
 	// sends SIGTERM to all of them.
 	Stop syscall.Signal `json:"stop,omitempty"`
-	// Repeat starts the program again whenever it ends with status 0.
+	// Repeat starts the program again whenever its first process ends with status 0.
 	Repeat bool `json:"repeat,omitempty"`
 	// Remove is a folder that is removed with the program.
 	Remove string `json:"remove,omitempty"`
@@ -120,7 +120,7 @@ func (k *keeper) run(ctx context.Context, out io.Writer) error {
 				return fmt.Errorf("keeper: print: %w", err)
 			}
 		}
-		ended, err := k.wait(ctx, true)
+		ended, err := k.wait(ctx, !k.Repeat)
 		switch {
 		case err != nil || !ended:
 			return err
