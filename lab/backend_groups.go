@@ -167,7 +167,31 @@ func (g *groups) attach(r Role, pid int) error {
 func (g *groups) stands(r Role, pid int) error {
 	g.pids[r] = pid
 	if g.joined && r == Neighbour && !slices.Contains(g.guests, pid) {
-		return g.attach(r, pid)
+		g.guests = append(g.guests, pid)
+		return g.move(pid, Tenant)
+	}
+	return nil
+}
+
+// move moves a process and those below it into the group of a role, those included that
+// they start meanwhile. One that has ended is where it is.
+func (g *groups) move(pid int, to Role) error {
+	moved := map[int]bool{}
+	for more := true; more; {
+		more = false
+		for _, p := range tree(pid) {
+			if moved[p] {
+				continue
+			}
+			moved[p], more = true, true
+			plan, err := g.group(to).Attach(p)
+			if err == nil {
+				_, err = kernel.Apply(g.root, plan, nil)
+			}
+			if state, gone := kernel.ReadProcess(g.root.FS(), strconv.Itoa(p)); err != nil && gone == nil && !state.Ended() {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -177,11 +201,7 @@ func (g *groups) part() error {
 	g.joined = false
 	var errs []error
 	for _, pid := range g.guests {
-		plan, err := g.group(Neighbour).Attach(pid)
-		if err == nil {
-			_, err = kernel.Apply(g.root, plan, nil)
-		}
-		errs = append(errs, err)
+		errs = append(errs, g.move(pid, Neighbour))
 	}
 	g.guests = nil
 	return errors.Join(errs...)

@@ -157,7 +157,8 @@ func newBeside(inner backend, o *outsider) (*beside, error) {
 	return b, nil
 }
 
-func (b *beside) plan(s Settings) (change, error) {
+// Together is refused by Spec.Validate: nothing joins the tenant's group.
+func (b *beside) plan(s Settings, _ bool) (change, error) {
 	to := Settings{}
 	for r, l := range s {
 		if r == Tenant {
@@ -174,7 +175,7 @@ func (b *beside) plan(s Settings) (change, error) {
 		}
 		to[r] = l
 	}
-	return b.backend.plan(to)
+	return b.backend.plan(to, false)
 }
 
 func (b *beside) usage(r Role) (Usage, error) {
@@ -193,10 +194,11 @@ func (b *beside) used() (float64, error) {
 	return used + its.CPUSeconds, err
 }
 
-func (b *beside) stands(r Role, pid int) {
-	if r != Tenant {
-		b.backend.stands(r, pid)
+func (b *beside) stands(r Role, pid int) error {
+	if r == Tenant {
+		return nil
 	}
+	return b.backend.stands(r, pid)
 }
 
 func (b *beside) knobs() ([]Knob, error) {

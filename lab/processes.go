@@ -143,7 +143,7 @@ func (p *processes) stand(meant bool) {
 			break // it never came so far
 		}
 		if meant {
-			p.bed.backend.stands(r, p.tenants[i].pid())
+			_ = p.bed.backend.stands(r, p.tenants[i].pid()) // it is where it was
 		} else {
 			p.bed.backend.detach(r)
 		}

@@ -116,6 +116,9 @@ func TestProgramTenantRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, opt := miniature(t, test.tenant)
 			e.Rate = 2000
+			if e.Tenant.Service == Outside {
+				e.Beside()
+			}
 			if err := e.Validate(); err != nil {
 				t.Fatal(err)
 			}
@@ -158,6 +161,10 @@ func TestOutsideTenant(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, opt := miniature(t, TenantSpec{Service: Outside, PID: server.Process.Pid, Probe: "http://" + addr})
+	if err := e.Validate(); err == nil || !strings.Contains(err.Error(), "nobody joins the group") {
+		t.Errorf("together with a tenant that runs: %v", err)
+	}
+	e.Beside()
 	e.Scenarios = append(e.Scenarios, Scenario{Name: "pinned", Neighbour: true, Isolation: Isolation{Split: true}})
 	e.Rate = 0 // chosen from what a request takes
 	r, err := Isolate(t.Context(), e, opt)

@@ -154,6 +154,21 @@ func IsolationSpec() Spec {
 	}
 }
 
+// Beside fits the scenarios to a tenant that runs already: it stays where it is, and as it
+// is, so nobody joins its group, and it is not confined to CPUs.
+func (e *Spec) Beside() {
+	for i := range e.Scenarios {
+		s := &e.Scenarios[i]
+		switch {
+		case s.Isolation.Together:
+			s.Isolation.Together = false
+			s.Means = "neighbour in a control group of its own, of equal weight; no tuning, and the tenant stays where it is"
+		case s.Isolation.Split:
+			s.Means = "neighbour kept to cores of its own; the tenant is not moved, and may use those, too"
+		}
+	}
+}
+
 // Known are the scenarios of the experiment, and those that it has if asked for them (Keep).
 func (e Spec) Known() []Scenario {
 	if e.Resource != "" && e.Resource != CPU {
@@ -317,6 +332,9 @@ func (e Spec) validateScenarios() error {
 		}
 		if s.Neighbour && (s.Name == Baseline || s.Name == BaselineAgain) {
 			return fmt.Errorf("experiment: scenario %s: the baseline is the tenant alone", s.Name)
+		}
+		if s.Isolation.Together && e.Tenant.Service == Outside {
+			return fmt.Errorf("experiment: scenario %s: nobody joins the group of a tenant that runs already: leave out together", s.Name)
 		}
 		if s.Isolation.Together && s.Isolation != (Isolation{Together: true}) {
 			return fmt.Errorf("experiment: scenario %s: what shares the tenant's group has no settings of its own", s.Name)

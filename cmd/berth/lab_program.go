@@ -63,6 +63,7 @@ func (f *labProgramFlags) apply(cmd *cobra.Command, e *lab.Spec) error {
 		return fmt.Errorf("--tenant %q: what runs already is not started: leave it out, or --pid, --unit and --cgroup", f.tenant)
 	case runs:
 		t.Service = lab.Outside
+		e.Beside()
 	case set("tenant") && (f.tenant == lab.Article || slices.Contains(serverNames(), f.tenant)):
 		t.Service = f.tenant
 	case set("tenant"):
