@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -126,7 +127,7 @@ type pilot struct {
 
 func (b *Testbed) pilot(ctx context.Context, what string, tenant load.TenantConfig, rate float64) (p pilot, err error) {
 	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
-	procs, err := b.processes(ctx, setup{min(b.opt.Servers, 1), tenant})
+	procs, err := b.processes(ctx, setup{min(b.opt.Servers, 1), cmp.Or(b.spec.Tenant.Service, Article), tenant})
 	if err != nil {
 		return p, err
 	}

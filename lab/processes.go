@@ -199,11 +199,11 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 
 // newNeighbour starts a neighbour and waits until it is about to work.
 func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighbour, error) {
-	if len(cfg.Command) > 0 {
+	if len(cfg.Command) > 0 && slices.Equal(cfg.Command, p.bed.Setup.Neighbour.Command) {
 		c, err := p.bed.startProgram(ctx, Neighbour, program.Config{Argv: cfg.Command, Repeat: true})
-		return &neighbour{child: c, unit: commandUnit, passing: !slices.Equal(cfg.Command, p.bed.Setup.Neighbour.Command)}, err
+		return &neighbour{child: c, unit: commandUnit}, err
 	}
-	n := &neighbour{}
+	n := &neighbour{passing: len(cfg.Command) > 0}
 	for _, k := range noise.Kernels() {
 		if k.Name == cfg.Kernel {
 			n.unit = k.Unit
@@ -313,9 +313,44 @@ func (p *processes) stopNeighbour() (halted func() error, err error) {
 	p.neighbour = nil
 	if n.passing {
 		maps.DeleteFunc(p.bed.neighbours, func(_ string, other *neighbour) bool { return other == n })
-		return func() error { return nil }, n.end()
+		return func() error { return nil }, errors.Join(n.end(), p.bed.sweep())
 	}
 	return n.halt()
+}
+
+// sweep ends what a program has left in the neighbour's group.
+func (b *Testbed) sweep() error {
+	if b.Setup.Backend == schedBackend {
+		return nil
+	}
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		pids, _, err := b.backend.group(Neighbour).Procs()
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, pid := range pids {
+			if !b.isNeighbour(pid) {
+				left++
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Since(began) > haltLimit {
+			return fmt.Errorf("%d processes of the neighbour's program have not ended after %s", left, haltLimit)
+		}
+	}
+}
+
+func (b *Testbed) isNeighbour(pid int) bool {
+	for _, n := range b.neighbours {
+		if n.pid() == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // end ends all of them.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/program"
 )
@@ -264,6 +266,9 @@ func (n *neighbour) goOn() error {
 
 // end ends it, and all that it started.
 func (n *neighbour) end() error {
+	if n.passing {
+		_ = unix.Kill(-n.pid(), unix.SIGKILL) // it may have ended already
+	}
 	n.kill()
 	if n.counters == nil {
 		return nil

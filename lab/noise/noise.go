@@ -48,8 +48,7 @@ type Kernel struct {
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
 	// a device or a file (Config.File).
 	Memory, File bool
-	// Command says whether it is a command (Config.Command), which whoever asks for it runs;
-	// a neighbour of this package cannot.
+	// Command says whether it needs a command (Config.Command).
 	Command bool
 
 	// start makes the worker of one thread with a working set of so many bytes.
@@ -74,7 +73,7 @@ func Kernels() []Kernel {
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
 		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
 		{Name: "cache", Presses: "memory, by reclaim: a file read through the page cache, which is to keep all of it", Unit: "bytes", File: true, start: newCache},
-		{Name: "program", Presses: "what a command presses on, which is run again whenever it ends", Unit: "CPU seconds", Command: true},
+		{Name: "program", Presses: "what a command presses on, which is run again whenever it ends", Unit: "runs", Command: true, start: newProgram},
 	}
 }
 
