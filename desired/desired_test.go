@@ -30,7 +30,16 @@ var choices = []struct {
 	{knob.ID{Knob: knob.Find("readBPS"), Key: "8:0"}, []string{"1", "2", "max"}},
 }
 
-// oracle has every claim in a list, the oldest first; base is the one without an owner.
+// all returns the effective claims of every subject.
+func (s *State) all() map[string]Values {
+	all := map[string]Values{}
+	for subject := range s.subjects {
+		all[subject] = s.Of(subject)
+	}
+	return all
+}
+
+// oracle has every claim in a list, the oldest first.
 type oracle []struct {
 	subject string
 	choice  int
@@ -53,15 +62,13 @@ func (o *oracle) remove(subject string, choice int, owner string) {
 func (o oracle) of(subject string) map[knob.ID]string {
 	values := map[knob.ID]string{}
 	for n, choice := range choices {
-		base, widest, narrowest, last := -1, -1, -1, -1
+		widest, narrowest, last := -1, -1, -1
 		for _, widens := range []bool{true, false} {
 			for _, c := range o {
 				if c.subject != subject || c.choice != n {
 					continue
 				}
 				switch {
-				case c.owner == "":
-					base = c.value
 				case c.widens != widens:
 				case c.widens:
 					widest, last = max(widest, c.value), c.value
@@ -73,14 +80,12 @@ func (o oracle) of(subject string) map[knob.ID]string {
 				}
 			}
 		}
-		value := max(base, widest)
+		value := widest
 		if narrowest >= 0 && (value < 0 || narrowest < value) {
 			value = narrowest
 		}
 		if choice.id.Direction == knob.Neither {
-			if value = last; value < 0 {
-				value = base
-			}
+			value = last
 		}
 		if value >= 0 {
 			values[choice.id] = choice.values[value]
@@ -127,22 +132,15 @@ func TestRandomClaims(t *testing.T) {
 		var s State
 		var o oracle
 		kernel := host{}
-		before := s.All()
+		before := s.all()
 		for step := range 60 {
 			subject := []string{"a", "a/b"}[random.IntN(2)]
 			n := random.IntN(len(choices))
 			choice, value := choices[n], random.IntN(len(choices[n].values))
 			owner := []string{"guard/x", "guard/y", "suppression"}[random.IntN(3)]
 			widens := random.IntN(4) == 0
-			switch random.IntN(6) {
-			case 0:
-				s.SetBase(subject, choice.id, Claim{Owner: "placement", Value: choice.values[value]})
-				o.remove(subject, n, "")
-				o = append(o, oracle{{subject, n, value, "", false}}...)
-			case 1:
-				s.RemoveBase(subject, choice.id)
-				o.remove(subject, n, "")
-			case 2, 3:
+			switch random.IntN(4) {
+			case 0, 1:
 				s.Remove(subject, choice.id, owner)
 				o.remove(subject, n, owner)
 			default:
@@ -153,7 +151,7 @@ func TestRandomClaims(t *testing.T) {
 			if random.IntN(3) > 0 {
 				continue // several changes at once
 			}
-			after := s.All()
+			after := s.all()
 			for _, subject := range []string{"a", "a/b"} {
 				want, got := fmt.Sprint(o.of(subject)), fmt.Sprint(map[knob.ID]string(after[subject].Settings()))
 				if got != want {
@@ -168,20 +166,19 @@ func TestRandomClaims(t *testing.T) {
 					t.Fatalf("seed %d, step %d: the host has %s of %s, want %s", seed, step, got, subject, want)
 				}
 			}
-			if len(Diff(after, s.All())) > 0 {
+			if len(Diff(after, s.all())) > 0 {
 				t.Fatalf("seed %d, step %d: a difference to itself", seed, step)
 			}
 			before = after
 		}
 		for subject, settings := range s.subjects {
 			for setting, at := range maps.Clone(settings) {
-				s.RemoveBase(subject, setting)
-				for _, c := range slices.Clone(at.overrides) {
+				for _, c := range at {
 					s.Remove(subject, setting, c.Owner)
 				}
 			}
 		}
-		if err := kernel.do(Diff(before, s.All())); err != nil || len(s.subjects) > 0 || len(kernel["a"])+len(kernel["a/b"]) > 0 {
+		if err := kernel.do(Diff(before, s.all())); err != nil || len(s.subjects) > 0 || len(kernel["a"])+len(kernel["a/b"]) > 0 {
 			t.Fatalf("seed %d: in the end %v, %v, %v", seed, err, s.subjects, kernel)
 		}
 	}
@@ -191,7 +188,6 @@ func TestRandomClaims(t *testing.T) {
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	var s State
-	s.SetBase("batch", id("quota"), Claim{Owner: "limits", Value: "200000 100000"})
 	for _, owner := range []string{"x", "y"} {
 		s.Override("batch", id("quota"), Claim{Owner: owner, Value: "100000 100000"})
 		s.Override("batch", id("partition"), Claim{Owner: owner, Value: "root"})
@@ -214,13 +210,13 @@ func TestOwner(t *testing.T) {
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	var s State
-	states := []map[string]Values{s.All()}
-	note := func() { states = append(states, s.All()) }
-	s.SetBase("batch", id("weight"), Claim{Owner: "limits", Value: "50"})
+	states := []map[string]Values{s.all()}
+	note := func() { states = append(states, s.all()) }
+	s.Override("batch", id("weight"), Claim{Owner: "limits", Value: "50"})
 	note()
 	s.Override("batch", id("idle"), Claim{Owner: "guard", Value: "1"})
 	note()
-	s.RemoveBase("batch", id("weight"))
+	s.Remove("batch", id("weight"), "limits")
 	note()
 	s.Remove("batch", id("idle"), "guard")
 	note()

@@ -77,7 +77,7 @@ func TestStrongestWish(t *testing.T) {
 				t.Errorf("%v, step %d: %q, want %q", tc.remedy, i, got, step.want)
 			}
 		}
-		if len(k.all) > 0 || len(k.asked) > 0 || len(k.want.All()) > 0 {
+		if len(k.all) > 0 || len(k.asked) > 0 || len(k.want.Of("g")) > 0 {
 			t.Errorf("%v: left over: %v, %v, %v", tc.remedy, k.all, k.asked, k.want)
 		}
 	}

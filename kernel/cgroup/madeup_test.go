@@ -92,7 +92,7 @@ func madeUpSite(t *testing.T, layout fakekernel.Layout) (s site, g Group, clocks
 }
 
 // TestAddingAKnob takes a made-up knob through check, plan, apply, read-back, drift and
-// undo, as a base value and an override that lies above it.
+// undo, as claims of several owners.
 func TestAddingAKnob(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
@@ -129,16 +129,16 @@ func TestAddingAKnob(t *testing.T) {
 			change func()
 			want   string
 		}{
-			{"base value", func() { want.SetBase("a", id, desired.Claim{Owner: "limits", Value: "6"}) }, "6"},
+			{"limit", func() { want.Override("a", id, desired.Claim{Owner: "limits", Value: "6"}) }, "6"},
 			{"override", func() { want.Override("a", id, desired.Claim{Owner: "guard", Value: "2"}) }, "2"},
 			{"weaker override", func() { want.Override("a", id, desired.Claim{Owner: "suppression", Value: "3"}) }, "2"},
 			{"end of the override", func() { want.Remove("a", id, "guard") }, "3"},
 			{"end of the other", func() { want.Remove("a", id, "suppression") }, "6"},
-			{"end of the base value", func() { want.RemoveBase("a", id) }, "5"},
+			{"end of the limit", func() { want.Remove("a", id, "limits") }, "5"},
 		} {
-			from := want.All()
+			from := map[string]desired.Values{"a": want.Of("a")}
 			step.change()
-			for _, u := range desired.Diff(from, want.All()) {
+			for _, u := range desired.Diff(from, map[string]desired.Values{"a": want.Of("a")}) {
 				for _, c := range u.Changes {
 					if c.Claim == nil {
 						_, err = ledger.Undo(func(kernel.Step) bool { return true })
