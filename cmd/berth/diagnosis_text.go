@@ -36,8 +36,8 @@ func (d *diagnosis) text() string {
 
 // whom says at whom was looked.
 func (d *diagnosis) whom() string {
-	groups := counted(len(d.Looked)-d.programs, "control group")
-	switch programs := counted(d.programs, "program") + " in no group of their own"; {
+	groups := plain.Count(len(d.Looked)-d.programs, "control group")
+	switch programs := plain.Count(d.programs, "program") + " in no group of their own"; {
 	case d.Target != "":
 		return plain.Line(d.Target)
 	case d.programs == 0:
@@ -47,13 +47,6 @@ func (d *diagnosis) whom() string {
 	default:
 		return groups + " and " + programs + " that used CPU time"
 	}
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // few is how many are named in a sentence.

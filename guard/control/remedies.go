@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 )
@@ -153,7 +154,7 @@ var shrinkCPUs = Remedy{
 			count = outside
 		}
 		if count >= have.Len() || count == 0 {
-			return to, fmt.Sprintf("%s is the least that best-effort work keeps", counted(have.Len(), "CPU"))
+			return to, fmt.Sprintf("%s is the least that best-effort work keeps", plain.Count(have.Len(), "CPU"))
 		}
 		to.CPUs = choose(c.Machine, have, c.Victim.CPUs, count)
 		return to, ""
@@ -187,13 +188,6 @@ var shrinkCPUs = Remedy{
 // a node: 5 %, and two, or one where two would be more than half of the node.
 func FloorCPUs(cpus int) int {
 	return max(1, min(2, cpus/2), int(math.Ceil(0.05*float64(cpus))))
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // choose picks n of some CPUs: first those outside avoid, whole cores before
