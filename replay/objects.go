@@ -125,14 +125,15 @@ func (p *parser) objects(field, name string) []strictyaml.Document {
 // apply returns the steps that place the pods of a file.
 func (p *objectReader) apply(known map[string]workloadFile, name string) (steps []Step) {
 	back := *p.parser
-	found := 0
+	found := false
 	for _, d := range p.objects("apply", name) {
 		if isKubelet(d) {
 			continue
 		}
 		errs := len(p.errs)
+		_, makesPods := workloadKinds[d.Text("kind")]
+		found = found || makesPods
 		for _, f := range p.pods(d) {
-			found++
 			p.where = ""
 			s := Step{Line: d.Line, Do: PlacePod, ID: f.PlacePod}
 			if len(p.errs) == errs {
@@ -142,8 +143,8 @@ func (p *objectReader) apply(known map[string]workloadFile, name string) (steps 
 		}
 	}
 	back.errs = p.errs
-	if *p.parser = back; found == 0 && len(p.errs) == 0 {
-		p.field("apply", fmt.Errorf("%s: no pods to place", name))
+	if *p.parser = back; !found && len(p.errs) == 0 {
+		p.field("apply", fmt.Errorf("%s: no object of a kind that makes pods", name))
 	}
 	return steps
 }

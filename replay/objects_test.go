@@ -64,13 +64,12 @@ func TestEveryKindMakesItsPods(t *testing.T) {
 			if form != "%s" {
 				text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 			}
-			// A second document keeps a file without pods from being an error.
-			s, err := applied("4c", fmt.Sprintf(form, text)+"\n---\n"+strings.Replace(object("v1", "Pod", "", "{}"), "name: x", "name: last", 1))
+			s, err := applied("4c", fmt.Sprintf(form, text))
 			if err != nil {
 				t.Fatalf("%s: %v", tt.kind, err)
 			}
 			var ids []string
-			for i := range s.Steps[:len(s.Steps)-1] {
+			for i := range s.Steps {
 				ids = append(ids, s.Steps[i].ID)
 			}
 			if got := strings.Join(ids, " "); got != tt.want {
@@ -208,7 +207,7 @@ func TestObjectsNameWhatIsWrong(t *testing.T) {
 		"cron job":           {object("batch/v1", "CronJob", "", "{limits: {cpus: 1}}"), "spec.jobTemplate.spec.template.spec.containers[0].resources.limits.cpus"},
 		"old version":        {object("extensions/v1beta1", "Deployment", "", "{}"), "a.yaml:1: Deployment of extensions/v1beta1: Kubernetes serves it as apps/v1"},
 		"no object":          {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: c}]}\n---\na: b\n", "a.yaml:6: no object of Kubernetes"},
-		"nothing to place":   {"apiVersion: v1\nkind: Service\nmetadata: {name: x}\n", "a.yaml: no pods to place"},
+		"nothing to place":   {"apiVersion: v1\nkind: Service\nmetadata: {name: x}\n", "a.yaml: no object of a kind that makes pods"},
 		"pods alike":         {pod("{}") + "---\n" + pod("{}"), "a.yaml:8: metadata.name: a second pod x; the first is in line 1"},
 		"replicas":           {object("apps/v1", "Deployment", "replicas: -1, ", "{}"), "-1 pods are not 0 to 10000"},
 		"replicas as text":   {object("apps/v1", "Deployment", "replicas: two, ", "{}"), `spec.replicas: "two" is no whole number`},
@@ -349,7 +348,7 @@ steps:
 		{"machine: 4c\nkubelet: node.yaml\nconfig: {reserved: 1}\nsteps: [{apply: pod.yaml}]\n", "config.reserved: the kubelet's configuration says it"},
 		{"machine: 4c\nkubelet: node.yaml\noptions: {kubelet: {}}\nsteps: [{apply: pod.yaml}]\n", "options.kubelet: the kubelet's configuration says them"},
 		{"machine: 4c\nsteps:\n- {apply: pod.yaml, cpus: 2}\n", "line 3: steps[0]: apply takes no other field"},
-		{"machine: 4c\nsteps:\n- {apply: node.yaml}\n", "line 3: steps[0].apply: node.yaml: no pods to place"},
+		{"machine: 4c\nsteps:\n- {apply: node.yaml}\n", "line 3: steps[0].apply: node.yaml: no object of a kind that makes pods"},
 	} {
 		if _, err := replay.Parse(tt.text, load); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("error %v\nwant %q in it", err, tt.want)
