@@ -91,7 +91,7 @@ func runAgent(t *testing.T, conf string, groups ...string) string {
 		Root: kernel.NewRoot(tree, k), Machine: m, File: file, Socket: filepath.Join(dir, "s"), Interval: 100 * time.Millisecond,
 		Web: func(_ context.Context, s api.Server) (http.Handler, error) {
 			servers <- s
-			return Handler(s), nil
+			return Handler(s, nil), nil
 		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -106,7 +106,7 @@ func runAgent(t *testing.T, conf string, groups ...string) string {
 	select {
 	case s := <-servers:
 		await(t, s, len(groups))
-		web := httptest.NewServer(Handler(s))
+		web := httptest.NewServer(Handler(s, nil))
 		t.Cleanup(web.Close)
 		return web.URL
 	case err := <-done:
@@ -224,7 +224,7 @@ func TestInBrowserActs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := Handler(play(t, "1s1n4c2t", 2).server())
+			h := Handler(play(t, "1s1n4c2t", 2).server(), nil)
 			var asked atomic.Int32
 			web := httptest.NewServer(acting(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/status.json" {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -28,10 +29,12 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 //	/page.css, /page.js
 //	/status.json?after=SEQ    Status, with the events above SEQ
 //	/explanation.json?id=ID   api.Explanation of one workload
+//	/hour.json                Past, the last hour
 //
 // Only GET and HEAD are answered. An error is a line of text. The agent is asked at most
-// once in api.Freshness, however many look.
-func Handler(s api.Server) http.Handler {
+// once in api.Freshness, however many look. A nil hour leaves the past and the load of CPUs
+// out.
+func Handler(s api.Server, hour *Hour) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", asset("page.html", "text/html; charset=utf-8"))
 	mux.Handle("GET /page.css", asset("page.css", "text/css; charset=utf-8"))
@@ -40,7 +43,7 @@ func Handler(s api.Server) http.Handler {
 	now := func(r *http.Request) (*snapshot, error) {
 		// Other requests get the same, so that it does not end with this one.
 		ctx := context.WithoutCancel(r.Context())
-		return recent.Get(func() (*snapshot, error) { return snapshotOf(ctx, s) })
+		return recent.Get(func() (*snapshot, error) { return snapshotOf(ctx, s, hour) })
 	}
 	mux.HandleFunc("GET /status.json", func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("after"), "0"), 10, 64)
@@ -61,6 +64,14 @@ func Handler(s api.Server) http.Handler {
 		if err == nil {
 			text, err = snap.explain(context.WithoutCancel(r.Context()), s, r.URL.Query().Get("id"))
 		}
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		reply(w, text)
+	})
+	mux.HandleFunc("GET /hour.json", func(w http.ResponseWriter, _ *http.Request) {
+		text, err := json.Marshal(hour.past(time.Now(), s.History))
 		if err != nil {
 			fail(w, err)
 			return

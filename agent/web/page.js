@@ -15,7 +15,7 @@ let status = null;          // the last one that came
 let last = 0;               // the highest seq of an event that is shown
 let drawn = "";             // the machine that the map shows
 let sort = { key: "class", down: false };
-let timer = 0, asking = null;
+let timer = 0, asking = null, hourly = false;
 const cells = new Map();    // by CPU: its button
 const rows = new Map();     // by workload: what its row consists of
 const tags = new Map();     // by owner: its number, lowest free first
@@ -119,7 +119,7 @@ function drawBox(b, around) {
 }
 
 function drawCPU(cpu, names, core) {
-  const b = el("button", "cpu");
+  const b = el("button", "cpu", el("span", "n", String(cpu)), el("span", "who"));
   b.type = "button";
   b.tabIndex = -1;
   b.dataset.cpu = cpu;
@@ -169,7 +169,10 @@ function colourMachine(m, workloads) {
     if (isolated.has(cpu)) words.push("isolated from the scheduler's balancing");
     if (b.classList.contains("lit")) cls += " lit";
     if (b.className !== cls) b.className = cls;
-    put(b, text);
+    put(b.lastElementChild, text);
+    const load = (m.load || {})[cpu];
+    b.style.setProperty("--load", load === undefined ? 0 : load.toFixed(2));
+    if (load !== undefined) words.push(`${Math.round(load * 100)} % busy`);
     const label = `CPU ${cpu}: ${words.join(", ")}; ${places.get(cpu).join(", ")}`;
     if (b.getAttribute("aria-label") !== label) b.setAttribute("aria-label", label);
   }
@@ -190,7 +193,7 @@ function drawLegend(m, workloads) {
   $("legend").replaceChildren(...items.map(([cls, text, words]) => {
     const li = el("li", "", words);
     if (cls) {
-      const mark = el("span", "cpu " + cls, text);
+      const mark = el("span", "cpu " + cls, el("span", "who", text));
       mark.setAttribute("aria-hidden", "true");
       li.prepend(mark);
     }
@@ -236,7 +239,7 @@ function newRow(id) {
     svg.append(line);
     const text = el("span");
     c.append(svg, text);
-    r.figs[key] = { line, text };
+    r.figs[key] = { cell: c, line, text };
     r.past[key] = [];
   }
   r.age = cell("td", "age");
@@ -264,7 +267,7 @@ function fillRow(r, w, now, fresh) {
   put(r.tag, n === undefined ? "" : letters(n));
   put(r.note, (w.notes || []).join("; "));
   put(r.cls, w.class);
-  put(r.cpus, w.own ? `own ${w.own}` : `shared ${w.cpus}`);
+  put(r.cpus, w.own ? `exclusive: CPU ${w.own}` : `shared: CPU ${w.cpus}`);
   put(r.mems, w.mems ? `memory node ${w.mems}` : "");
   for (const key of figures) {
     const f = r.figs[key], past = r.past[key], value = w[key];
@@ -314,6 +317,11 @@ function drawRows(s, fresh) {
     else if (r.tr.contains(document.activeElement)) placeAround(r.tr, at);
     else $("rows").insertBefore(r.tr, at);
   }
+  const untold = figures.filter((key) => !s.workloads.some((w) => w[key] !== undefined));
+  for (const th of document.querySelectorAll("th[data-fig]")) th.classList.toggle("untold", untold.includes(th.dataset.fig));
+  for (const r of rows.values()) for (const key of figures) r.figs[key].cell.classList.toggle("untold", untold.includes(key));
+  const names = { cpu: "CPU use", cpuPressure: "waits for CPU", memoryPressure: "waits for memory", ioPressure: "waits for disks", throttled: "throttling", memory: "memory" };
+  put($("untold"), untold.length && s.workloads.length ? `Not told by this host, and left out: ${untold.map((key) => names[key]).join(", ")}.` : "");
   $("empty").hidden = s.workloads.length > 0;
   $("table").hidden = s.workloads.length === 0;
   put($("count"), s.workloads.length ? String(s.workloads.length) : "");
@@ -406,6 +414,7 @@ async function refresh() {
   try {
     draw(await ask(`status.json?after=${last}`, mine.signal));
     linked(true, "Live");
+    if (!hourly) refreshHour();
   } catch (err) {
     if (document.hidden) return;
     const what = err instanceof TypeError || err.name === "AbortError" ? "The agent does not answer" : `The agent answers with an error: ${err.message}`;
@@ -416,6 +425,73 @@ async function refresh() {
     if (mine === asking) asking = null;
     if (!document.hidden) timer = setTimeout(refresh, every);
   }
+}
+
+// drawHour draws the last hour: how busy the host was, how much was waited for its CPUs, and
+// when the guard acted.
+function drawHour(past) {
+  $("past").hidden = past.points.length < 2 && past.marks.length === 0;
+  if ($("past").hidden) return;
+  const make = (name, attributes, text) => {
+    const e = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
+    if (text !== undefined) e.textContent = text;
+    return e;
+  };
+  const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now(), hour = 3600e3;
+  const x = (time) => left + (1 - (now - Date.parse(time)) / hour) * (width - left - 8);
+  const y = (share) => bottom - share * (bottom - top);
+  const svg = make("svg", { viewBox: `0 0 ${width} 156`, role: "img", "aria-label": "How busy the host was in the last hour, how much was waited for its CPUs, and when the guard acted" });
+  for (const share of [0, 0.5, 1]) {
+    svg.append(make("line", { class: "grid", x1: left, x2: width - 8, y1: y(share), y2: y(share) }));
+    svg.append(make("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${share * 100} %`));
+  }
+  for (const minutes of width < 600 ? [60, 30, 0] : [60, 45, 30, 15, 0]) {
+    const at = x(new Date(now - minutes * 60e3).toISOString());
+    svg.append(make("text", { x: at, y: 150, "text-anchor": minutes === 60 ? "start" : minutes ? "middle" : "end" }, minutes ? `${minutes} min ago` : "now"));
+  }
+  const line = (key) => {
+    let path = "", pen = "M", before = 0;
+    for (const p of past.points) {
+      const at = Date.parse(p.time);
+      if (p[key] === undefined || at < now - hour) { pen = "M"; continue; }
+      if (at - before > 90e3) pen = "M"; // the host slept, or the agent
+      path += `${pen}${x(p.time).toFixed(1)} ${y(p[key]).toFixed(1)}`;
+      pen = "L";
+      before = at;
+    }
+    return path;
+  };
+  const busy = past.points.filter((p) => p.busy !== undefined && Date.parse(p.time) >= now - hour);
+  if (busy.length > 1) svg.append(make("path", { class: "busy", d: `${line("busy").replace(/M/g, (m, i) => i ? "L" : "M")}L${x(busy.at(-1).time).toFixed(1)} ${bottom}L${x(busy[0].time).toFixed(1)} ${bottom}z` }));
+  const told = past.points.some((p) => p.waits !== undefined);
+  if (told) svg.append(make("path", { class: "waits", d: line("waits") }));
+  past.marks.forEach((mark, i) => {
+    const g = make("g", {}), at = x(mark.time);
+    g.append(make("title", {}, mark.text), make("line", { class: "act", x1: at, x2: at, y1: top, y2: bottom }), make("circle", { class: "dot", cx: at, cy: top + 2, r: 8 }));
+    g.append(make("text", { class: "num", x: at, y: top + 6, "text-anchor": "middle" }, String(i + 1)));
+    svg.append(g);
+  });
+  $("hour").replaceChildren(svg);
+  const key = [el("span", "key busy"), "busy CPUs"];
+  if (told) key.push(el("span", "key waits"), "time in which some task waited for a CPU");
+  if (past.marks.length) key.push(el("span", "key act"), "the guard acted, below by number");
+  $("hour-key").replaceChildren(...key);
+  $("marks").replaceChildren(...past.marks.map((mark, i) => {
+    const time = el("time", "", new Date(mark.time).toLocaleTimeString());
+    time.dateTime = mark.time;
+    return el("li", "", el("span", "kind", String(i + 1)), time, el("span", "text", mark.text));
+  }).reverse());
+}
+
+async function refreshHour() {
+  hourly = true;
+  if (!document.hidden) {
+    try {
+      drawHour(await ask("hour.json"));
+    } catch { /* the status says that the agent does not answer */ }
+  }
+  setTimeout(refreshHour, 20000);
 }
 
 // Nobody looks at a hidden page.

@@ -59,7 +59,7 @@ func TestGuardInWords(t *testing.T) {
 		tc.change(&given)
 		p := play(t, "1s2c", 1)
 		p.guard = given
-		answer := get(Handler(p.server()), "GET", "/status.json")
+		answer := get(Handler(p.server(), nil), "GET", "/status.json")
 		var got Status
 		if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
 			t.Fatal(err)

@@ -38,7 +38,7 @@ func TestAskedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counted{played: play(t, "1s2c", 20)}
 		history := api.NewHistory(100, 0)
-		h := Handler(api.Server{Node: c, View: c, History: history})
+		h := Handler(api.Server{Node: c, View: c, History: history}, nil)
 		look := func(target string, want int) {
 			t.Helper()
 			var all sync.WaitGroup

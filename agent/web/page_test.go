@@ -107,7 +107,7 @@ func get(h http.Handler, method, target string, header ...string) *http.Response
 
 func TestHandler(t *testing.T) {
 	t.Parallel()
-	h := Handler(play(t, "1s2c", 1).server())
+	h := Handler(play(t, "1s2c", 1).server(), nil)
 	for _, tc := range []struct {
 		method, target string
 		status         int
@@ -119,6 +119,7 @@ func TestHandler(t *testing.T) {
 		{"GET", "/page.js", 200, "text/javascript; charset=utf-8", "no-cache"},
 		{"GET", "/status.json", 200, "application/json", "no-store"},
 		{"GET", "/status.json?after=12", 200, "application/json", "no-store"},
+		{"GET", "/hour.json", 200, "application/json", "no-store"},
 		{"GET", "/explanation.json?id=000+%3C/script%3E%3Cimg+src=x+onerror=alert(1)%3E%22+'%26", 200, "application/json", "no-store"},
 		{"GET", "/status.json?after=-1", 400, "text/plain; charset=utf-8", ""},
 		{"GET", "/status.json?after=x", 400, "text/plain; charset=utf-8", ""},
@@ -146,7 +147,7 @@ func TestHandler(t *testing.T) {
 
 func TestAssetsAreKept(t *testing.T) {
 	t.Parallel()
-	h := Handler(play(t, "1s2c", 0).server())
+	h := Handler(play(t, "1s2c", 0).server(), nil)
 	for _, target := range []string{"/", "/page.css", "/page.js"} {
 		tag := get(h, "GET", target).Header.Get("ETag")
 		if got := get(h, "GET", target, "If-None-Match", tag).StatusCode; got != http.StatusNotModified {
@@ -162,7 +163,7 @@ func TestPageOfAgentThatCannotTell(t *testing.T) {
 	t.Parallel()
 	p := play(t, "1s2c", 0)
 	p.err = errors.New("the disk is gone")
-	r := get(Handler(p.server()), "GET", "/status.json")
+	r := get(Handler(p.server(), nil), "GET", "/status.json")
 	if r.StatusCode != http.StatusInternalServerError {
 		t.Errorf("the answer is %d", r.StatusCode)
 	}
@@ -170,7 +171,7 @@ func TestPageOfAgentThatCannotTell(t *testing.T) {
 
 func statusFrom(t *testing.T, s api.Server, target string) (status Status) {
 	t.Helper()
-	r := get(Handler(s), "GET", target)
+	r := get(Handler(s, nil), "GET", target)
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&status); err != nil {
@@ -344,7 +345,9 @@ func TestScriptKnowsTheFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	status.Machine.Load = map[int]float64{0: 0.5}
 	for what, value := range map[string]any{
+		"past": Past{}, "point": Point{time.Unix(1, 0), new(float64), new(float64)}, "mark": Mark{},
 		"s": status, "m": status.Machine, "w": status.Workloads[0], "e": status.Events[0], "b": status.Machine.Boxes[0],
 	} {
 		text, err := json.Marshal(value)
@@ -370,7 +373,7 @@ func BenchmarkStatus(b *testing.B) {
 	b.ReportAllocs()
 	size, before := 0, cpuTime(b)
 	for b.Loop() {
-		snap, err := snapshotOf(b.Context(), s) // as for the first reader in a second
+		snap, err := snapshotOf(b.Context(), s, nil) // as for the first reader in a second
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -116,11 +116,12 @@ const maxExplained = 8
 
 var errBusy = errors.New("too many explanations at once; ask again in a second")
 
-func snapshotOf(ctx context.Context, s api.Server) (*snapshot, error) {
+func snapshotOf(ctx context.Context, s api.Server, hour *Hour) (*snapshot, error) {
 	status, err := statusOf(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+	status.Machine.Load = hour.Loads(time.Now())
 	snap := &snapshot{explained: map[string]explained{}, held: map[string]bool{}}
 	for i := range status.Workloads {
 		snap.held[status.Workloads[i].ID] = true
@@ -251,6 +252,9 @@ type Machine struct {
 	Reserved cpuset.Set `json:"reserved,omitzero"`
 	Allowed  cpuset.Set `json:"allowed,omitzero"`
 	Shared   cpuset.Set `json:"shared"`
+	// Load is how busy each CPU was since the last status, as a share (0-1); absent where
+	// that is not known.
+	Load map[int]float64 `json:"load,omitempty"`
 	// Notes are what is unusual about it.
 	Notes []string `json:"notes"`
 }

@@ -126,7 +126,9 @@ func webHandler(root *kernel.Root, dir string, log *slog.Logger) func(context.Co
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", m.Handler())
-		mux.Handle("/", web.Handler(s))
+		hour := web.NewHour(root.FS())
+		go hour.Follow(ctx)
+		mux.Handle("/", web.Handler(s, hour))
 		return mux, nil
 	}
 }
