@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -327,5 +328,65 @@ func TestValidate(t *testing.T) {
 		if err := e.Validate(); err == nil || !bytes.Contains([]byte(err.Error()), []byte(name)) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// The page has its answer and a picture before all else.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	r := fake()
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := report.HTML(&got, Sheet(r, a)); err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "page.html")
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	page := got.String()
+	if !strings.Contains(page, "<h1>The guard named what was wrong in 3 of 3 runs, and never acted against a bystander</h1>") {
+		t.Error("the headline is not the answer")
+	}
+	if at := strings.Index(page, `id="faults-wide`); at < 0 || at > strings.Index(page, `class="callout`) {
+		t.Error("no picture before the first words")
+	}
+}
+
+// Where no run counts, nothing is claimed, and why is said; one that did nothing and was
+// acted against is in the headline.
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	r := fake()
+	for i := range r.Runs {
+		r.Runs[i].Invalid = "others took 80 % of the shared CPUs"
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sheet(r, a)
+	if words := strings.Join(s.Answer, " "); s.Headline != "" || !s.Open || !strings.Contains(words, "none of 4 runs counts (others took 80 %") {
+		t.Errorf("headline %q, answer %q", s.Headline, words)
+	}
+	r = fake()
+	r.Runs[0].Events = append(r.Runs[0].Events, applied(0.4, detect.Weight, lab.Bystander))
+	if a, err = Analyse(r); err != nil {
+		t.Fatal(err)
+	}
+	if s := Sheet(r, a); !strings.HasSuffix(s.Headline, "acted 1 time against one that did nothing") {
+		t.Errorf("headline %q", s.Headline)
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Sheet is what a result comes to: the confusion matrix, a row per fault, a line per run,
 // and the comparison in steady state.
 func Sheet(r *Result, a *Analysis) *report.Sheet {
-	s := &report.Sheet{Title: "guard", When: r.Started, Document: NewReport(r, a)}
+	s := &report.Sheet{Title: "guard: known faults beside a service", Headline: a.headline(), Answer: a.answer(), Open: a.headline() == "", When: r.Started, Document: NewReport(r, a)}
 	e := r.Experiment
 	s.Fact("guard", fmt.Sprintf("windows of %s, run-queue probe armed: %s", e.Window, e.Probe))
 	s.Fact("tenant", fmt.Sprintf("%.0f requests/s of %s each: %.2f of CPUs %s", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs))
@@ -32,7 +32,7 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 	}
 	if len(a.Runs) > 0 {
 		s.Add(
-			report.Block{Text: "What was done, and what was named (* is right), in runs:", Table: matrix(a)},
+			matrixBlock(a),
 			report.Block{Text: "Seconds from the onset, median (range), and remedies against other groups:", Table: rows(a)},
 			report.Block{
 				Text:  "p99 by when requests were due, from a tenth to a hundred times that before the onset; | onset and end, f found, a acted, r back:",
@@ -46,17 +46,26 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 			}
 		}
 	}
+	s.Page = a.page(r, nil)
 	if a.Steady == nil {
 		return s
 	}
 	steady := report.Isolation(a.Measured, a.Steady)
 	s.Add(report.Block{Heading: "In steady state", Facts: steady.Facts})
 	s.Add(steady.Body...)
-	s.Page, s.Advice = steady.Page, a.Steady.Recommendation
+	s.Page, s.Advice = a.page(r, steady), a.Steady.Recommendation
 	if a.Kept != nil {
 		s.Add(report.Block{Text: fmt.Sprintf("Guarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.", 100**a.Kept)})
 	}
 	return s
+}
+
+// matrixBlock is the confusion matrix, or why there is none.
+func matrixBlock(a *Analysis) report.Block {
+	if len(a.Matrix) == 0 {
+		return report.Block{Text: "No run counts, so that nothing is said of what was named."}
+	}
+	return report.Block{Text: "What was done, and what was named (* is right), in runs:", Table: matrix(a)}
 }
 
 // matrix counts, by fault, what was named.

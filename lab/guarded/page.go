@@ -1,0 +1,217 @@
+package guarded
+
+import (
+	"fmt"
+	"math"
+
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab/report"
+)
+
+// total is what all runs that count come to.
+type total struct{ runs, valid, right, harmed, back, innocent, decoys int }
+
+func (a *Analysis) total() (t total) {
+	for _, row := range a.Faults {
+		fault, _ := FaultNamed(row.Fault)
+		t.runs += row.Runs
+		t.valid += row.Valid
+		t.right += row.Right
+		t.innocent += row.Innocent
+		if fault.Decoy || fault.None {
+			t.decoys += row.Valid
+			continue
+		}
+		t.harmed += row.Harmed
+		t.back += row.Recovered.N
+	}
+	return t
+}
+
+// headline is the answer in a line; "" if no run counts.
+func (a *Analysis) headline() string {
+	t := a.total()
+	if t.valid == 0 {
+		return ""
+	}
+	bystanders := "never acted against a bystander"
+	if t.innocent > 0 {
+		bystanders = fmt.Sprintf("acted %s against one that did nothing", plain.Count(t.innocent, "time"))
+	}
+	return fmt.Sprintf("The guard named what was wrong in %d of %s, and %s", t.right, plain.Count(t.valid, "run"), bystanders)
+}
+
+// answer is what to know first.
+func (a *Analysis) answer() (words []string) {
+	t := a.total()
+	if t.runs == 0 {
+		return nil
+	}
+	if t.valid == 0 {
+		return []string{fmt.Sprintf("Nothing can be said: none of %s counts (%s). Run it on a quieter machine, or allow more (--max-others).", plain.Count(t.runs, "run"), a.whyInvalid())}
+	}
+	words = append(words, a.headline()+".")
+	if t.harmed > 0 {
+		words = append(words, fmt.Sprintf("The service was harmed in %d of %s with a real antagonist; in %d of them its p99 was back under %.1f times what it was before the fault ended.",
+			t.harmed, plain.Count(t.valid-t.decoys, "run"), t.back, back))
+	}
+	var found, acted []*float64
+	for _, j := range a.Runs {
+		if j.Invalid == "" {
+			found, acted = append(found, j.Detected), append(acted, j.Acted)
+		}
+	}
+	if f, d := spread(found), spread(acted); f.N > 0 && d.N > 0 {
+		words = append(words, fmt.Sprintf("Medians, from the onset: the cause was found after %.2f s, the first remedy applied after %.2f s.", f.Median, d.Median))
+	}
+	if bad := t.runs - t.valid; bad > 0 {
+		words = append(words, fmt.Sprintf("%d of %s left out: %s.", bad, plain.Count(t.runs, "run"), a.whyInvalid()))
+	}
+	if a.Kept != nil {
+		words = append(words, fmt.Sprintf("In steady state the neighbour keeps %.0f %% of the CPU time that the service leaves.", 100**a.Kept))
+	}
+	return words
+}
+
+// whyInvalid is why the first run that does not count does not.
+func (a *Analysis) whyInvalid() string {
+	for _, j := range a.Runs {
+		if j.Invalid != "" {
+			return j.Invalid
+		}
+	}
+	return ""
+}
+
+// plots are the p99 over time for each fault, and how soon the guard was.
+func (a *Analysis) plots(r *Result) []report.Plot {
+	if a.total().valid == 0 {
+		return nil
+	}
+	return []report.Plot{a.overTime(r), a.howSoon()}
+}
+
+// Looks of the moments of a run, in both plots.
+const (
+	line       report.Look = 1
+	foundLook  report.Look = 4
+	actedLook  report.Look = 5
+	backLook   report.Look = 7
+	per                    = 5 // bins in a point: a quarter of a second
+	shownAhead             = 2 // seconds before the onset and after the end
+)
+
+// overTime pools the runs of each fault by the time from their onsets.
+func (a *Analysis) overTime(r *Result) report.Plot {
+	end := 0.0
+	var panels []report.Panel
+	for _, row := range a.Faults {
+		var pool []curve
+		last := math.Inf(1)
+		for i, j := range a.Runs {
+			if j.Fault == row.Fault && j.Invalid == "" {
+				pool, last = append(pool, r.Runs[i].curve()), min(last, r.Runs[i].End)
+			}
+		}
+		if len(pool) == 0 {
+			continue
+		}
+		c := merge(pool)
+		first, onset := c.between(-shownAhead, 0)
+		base := c.p99(first, onset)
+		if base == 0 {
+			continue
+		}
+		end = max(end, min(last, lasts(r)))
+		panels = append(panels, a.panel(row, c, base, min(last, lasts(r))))
+	}
+	return report.Plot{
+		ID: "faults", Heading: "The service's p99 while each fault lasts",
+		Caption: "p99 of every quarter of a second as a multiple of that before the onset, all runs of a fault that count together. The dashed lines are onset and end. " +
+			"▲ the cause was found, ◆ the guard acted, ✚ the p99 was back: medians, with the range of the runs. The shaded band is up to " + fmt.Sprintf("%.1f times.", back),
+		X:    report.Axis{Label: "seconds from the onset", Min: -shownAhead, Max: end + shownAhead, Format: func(v float64) string { return fmt.Sprintf("%g", v) }},
+		Cuts: []float64{0, end}, Panels: panels,
+	}
+}
+
+// lasts is how long a fault does.
+func lasts(r *Result) float64 { return float64(r.Experiment.Last) / 1e9 }
+
+// panel is that of a fault.
+func (a *Analysis) panel(row Row, c curve, base, end float64) report.Panel {
+	p := report.Panel{
+		Height: 74, Name: row.Fault, About: fmt.Sprintf("right %d/%d", row.Right, row.Valid),
+		Y: report.Axis{Log: true, Min: 0.7, Max: 12, Grid: true, Ticks: []report.Tick{{At: 1, Value: "1×"}, {At: 3, Value: "3×"}, {At: 10, Value: "10×"}},
+			Bands: []report.Band{{From: 0.01, To: back, Class: "band10"}, {From: 1, To: 1, Class: "one"}}},
+	}
+	s := report.Series{Look: line, Line: true, Tip: fmt.Sprintf("%s: named rightly in %d of %d runs", row.Fault, row.Right, row.Valid)}
+	first, last := c.between(-shownAhead, end+shownAhead)
+	for at := first; at+per <= last; at += per {
+		if v := c.p99(at, at+per) / base; v > 0 {
+			s.Points = append(s.Points, report.Point{X: c.at(at) + per*binLength.Seconds()/2, Y: v, Low: v, High: v})
+		}
+	}
+	p.Series = append(p.Series, s)
+	for _, m := range moments(row) {
+		if m.spread.N > 0 {
+			p.Series = append(p.Series, report.Series{Look: m.look, Tip: fmt.Sprintf("%s: %s %s s", row.Fault, m.name, m.spread), Points: []report.Point{
+				{X: m.spread.Median, XLow: m.spread.Least, XHigh: m.spread.Most, Y: 1, Low: 1, High: 1, Radius: 5},
+			}})
+		}
+	}
+	return p
+}
+
+// moment is when something came, in the runs of a fault.
+type moment struct {
+	name   string
+	look   report.Look
+	spread Spread
+}
+
+func moments(row Row) []moment {
+	return []moment{{"found", foundLook, row.Detected}, {"acted", actedLook, row.Acted}, {"back", backLook, row.Recovered}}
+}
+
+// howSoon is a row for each moment of each fault, with the range of its runs.
+func (a *Analysis) howSoon() report.Plot {
+	panel := report.Panel{Y: report.Axis{Rows: true}}
+	longest := 1.0
+	for _, row := range a.Faults {
+		for _, m := range moments(row) {
+			if m.spread.N == 0 {
+				continue
+			}
+			y := panel.Y.Max + .5
+			panel.Y.Max++
+			panel.Y.Ticks = append(panel.Y.Ticks, report.Tick{At: y, Text: row.Fault + " " + m.name, Value: m.spread.String(), Look: m.look})
+			panel.Series = append(panel.Series, report.Series{Look: m.look, Tip: fmt.Sprintf("%s %s: %s s", row.Fault, m.name, m.spread), Points: []report.Point{
+				{X: m.spread.Median, XLow: m.spread.Least, XHigh: m.spread.Most, Y: y, Radius: 5},
+			}})
+			longest = max(longest, m.spread.Most)
+		}
+	}
+	panel.Height = 26 * max(panel.Y.Max, 1)
+	return report.Plot{
+		ID: "moments", Heading: "How soon", Caption: "Seconds from the onset: median and range of the runs that count. What is not there did not come.",
+		X:      report.Axis{Label: "seconds from the onset", Max: longest * 1.05, Grid: true, Format: func(v float64) string { return fmt.Sprintf("%g", v) }},
+		Panels: []report.Panel{panel},
+	}
+}
+
+// page has the plots of the faults, and then those of the comparison in steady state.
+func (a *Analysis) page(r *Result, steady *report.Sheet) func() report.Page {
+	return func() report.Page {
+		p := report.Page{Plots: a.plots(r)}
+		if steady != nil && steady.Page != nil {
+			rest := steady.Page()
+			for i := range rest.Plots {
+				rest.Plots[i].Heading = "Steady state: " + lower(rest.Plots[i].Heading)
+			}
+			p.Plots, p.Details = append(p.Plots, rest.Plots...), rest.Details
+		}
+		return p
+	}
+}
+
+func lower(s string) string { return string(s[0]|0x20) + s[1:] }
