@@ -32,9 +32,22 @@ func TestSystemd(t *testing.T) {
 	job := programs.job(kernel, m)
 	delete(job.Files, "/bin/berth") // it is in the package
 	job.Files["/berth.deb"], job.Files["/bin/busybox"] = makePackage(t), kit.Busybox
+	for _, page := range userPages(t) {
+		job.Files["/pages/"+filepath.Base(page)] = page
+	}
 	job.Modules = []string{"overlay"}
 	job.Disk = kit.Disk
 	runGuest(t, kit, m, job, newSummary(time.Now()))
+}
+
+// userPages are those that a new user reads: their commands are tried.
+func userPages(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("../docs/quickstart-*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("quick-starts %q: %v", pages, err)
+	}
+	return append(pages, "../README.md")
 }
 
 // makePackage makes Berth's Debian package.

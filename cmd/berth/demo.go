@@ -18,6 +18,7 @@ import (
 type demoFlags struct {
 	seconds      int
 	page, cpus   string
+	store        string
 	unprivileged bool
 }
 
@@ -50,6 +51,7 @@ Exit status: 0 shown, whatever came of it; 1 error; 2 wrong usage; 130 interrupt
 	fs.IntVar(&f.seconds, "seconds", 12, "length of each of the four parts, 3 to 120 s")
 	fs.StringVar(&f.cpus, "cpus", "", "CPUs that service and hog share, as a `list` such as 0-3 (default at most 8, whole cores)")
 	fs.StringVar(&f.page, "report", "", "also write the page to `file`")
+	fs.StringVar(&f.store, "result", "", "also store what was measured in `file`, which berth lab report shows again")
 	fs.BoolVar(&f.unprivileged, "unprivileged", false, "use affinity, nice and SCHED_IDLE even where control groups could be used")
 	outputFlag(cmd, "what to print: text, json or html (the page)", "html")
 	return cmd
@@ -83,6 +85,11 @@ func (f *demoFlags) run(cmd *cobra.Command) (err error) {
 	g.finish()
 	if err != nil {
 		return interruptedOr(cmd.Context(), err)
+	}
+	if f.store != "" {
+		if err := lab.WriteFile(f.store, result); err != nil {
+			return err
+		}
 	}
 	m, err := lab.Measure(result)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var updateMan = flag.Bool("update-man", false, "rewrite the manual pages in packaging/man")
+var updateMan = flag.Bool("update-man", false, "rewrite the manual pages in packaging/man and the pictures in docs/pictures")
 
 // The manual pages are the help texts, one for each verb and those below it; go test
 // ./cmd/berth -run Manual -update-man writes them.

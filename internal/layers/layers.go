@@ -102,6 +102,7 @@ func Rooms() []Room {
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},
 		// what no other program should import
+		{Path: "internal/walkthrough", Pure: true},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
 		{Path: "internal/jsonschema"},
