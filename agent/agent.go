@@ -153,30 +153,6 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 	return n, nil
 }
 
-// Reopen opens a node that is kept under other options, without giving the locks
-// back in between, and closes n. After an error n is as it was.
-func (n *Node) Reopen(ctx context.Context, opt Options) (*Node, error) {
-	next, err := newNode(opt)
-	if err != nil {
-		return nil, fmt.Errorf("open node: %w", err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.kept == nil || !opt.Keep || next.opt.Dir != n.opt.Dir {
-		return nil, fmt.Errorf("open node %s anew: only one that is kept, and under the same state directory", n.opt.Dir)
-	}
-	if err := n.forget(); err != nil {
-		return nil, err
-	}
-	next.agentLock, next.kept = n.agentLock, n.kept
-	if err := next.change(ctx, func(*transaction) error { return nil }); err != nil {
-		next.agentLock, next.kept = nil, nil
-		return nil, errors.Join(err, next.Close())
-	}
-	n.agentLock, n.kept = nil, nil
-	return next, nil
-}
-
 func newNode(opt Options) (*Node, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err

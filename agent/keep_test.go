@@ -533,9 +533,14 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+func revise(t *testing.T, n *Node, opt Options) (*Node, error) {
+	next, _, err := n.Revise(t.Context(), Revision{Options: opt}, nil)
+	return next, err
+}
+
 // A node that is opened anew keeps the locks all the time, and with an error all it
 // had.
-func TestReopen(t *testing.T) {
+func TestReviseKeepsLocks(t *testing.T) {
 	t.Parallel()
 	h := v2(t)
 	h.opt.Keep = true
@@ -559,7 +564,7 @@ func TestReopen(t *testing.T) {
 		}
 	}()
 	for range 20 {
-		next, err := n.Reopen(t.Context(), opt)
+		next, err := revise(t, n, opt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -576,7 +581,7 @@ func TestReopen(t *testing.T) {
 	} {
 		bad := opt
 		spoil(&bad)
-		if _, err := n.Reopen(t.Context(), bad); err == nil {
+		if _, err := revise(t, n, bad); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -149,12 +149,17 @@ func (t *transaction) resized(v snapshot, spec Spec) (*Transition, error) {
 	spec.Group, spec.PID, spec.Owner = was.Workload.Spec.Group, was.Workload.Spec.PID, was.Workload.Spec.Owner
 	var state *place.State
 	var err error
-	if spec.CPUs.IsEmpty() {
+	request := spec.Request
+	request.Explain = was.Workload.Spec.Request.Explain
+	switch same := reflect.DeepEqual(request, was.Workload.Spec.Request); {
+	case same && spec.CPUs == was.Workload.Spec.CPUs && spec.Mems == was.Workload.Spec.Mems:
+		state = v.state // other limits: not every policy can resize, and none is asked to
+	case spec.CPUs.IsEmpty():
 		var offer place.Offer
 		if offer, err = place.Resize(t.n.opt.Policy, v.state, &spec.Request); err == nil {
 			state, err = v.state.Commit(bound(offer, spec.Mems))
 		}
-	} else {
+	default:
 		state, err = givenCPUs(v.state, &spec.Request, spec.CPUs, spec.Mems)
 	}
 	if err != nil {

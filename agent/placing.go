@@ -67,7 +67,7 @@ func (g *groups) subtrees(c *Transition, fresh map[string]bool) ([]*subtree, err
 		default:
 			u.members, err = g.followers(c, dir)
 		}
-		if !w.made() && (c.All || !slices.Contains(c.About(), id)) {
+		if !w.made() && (c.All && !c.strict || !slices.Contains(c.About(), id)) {
 			g.theirs = append(g.theirs, dir)
 			if err != nil {
 				err = &theirError{dir, err}

@@ -124,6 +124,23 @@ func (n *Node) end(err error) error {
 	return err
 }
 
+// hold makes records that were read the Node's.
+func (n *Node) hold(b *nodeState) {
+	n.touching(b)
+	n.held = b
+}
+
+// touching has changes of the records' files noted, and pass by Node.touch.
+func (n *Node) touching(b *nodeState) {
+	b.touch = func(op string) error {
+		b.changed = true
+		if n.touch == nil {
+			return nil
+		}
+		return n.touch(op)
+	}
+}
+
 func (n *Node) forget() error {
 	err := n.held.close()
 	n.held = nil
@@ -133,13 +150,7 @@ func (n *Node) forget() error {
 // read takes the lock, unless it is kept, and reads the records.
 func (n *Node) read(ctx context.Context) (*nodeState, error) {
 	b := &nodeState{store: store{dir: n.opt.Dir}}
-	b.touch = func(op string) error {
-		b.changed = true
-		if n.touch == nil {
-			return nil
-		}
-		return n.touch(op)
-	}
+	n.touching(b)
 	b.records = map[string]*record{}
 	if n.kept == nil {
 		var err error

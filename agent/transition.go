@@ -17,6 +17,9 @@ type Transition struct {
 	Log *kernel.UndoLog
 	// All is true to look at everything, not only at what changes.
 	All bool
+	// strict is true if a group of a workload that it is about is not left to other
+	// writers, though everything is looked at.
+	strict bool
 
 	from, to  snapshot
 	focus     []string // the workloads that it is about

@@ -34,6 +34,8 @@ type fake struct {
 	asked agent.Spec
 	by    Peer
 	mode  config.GuardMode // of the guard
+
+	proposed Proposal
 }
 
 func newFake(t testing.TB) *fake {
@@ -177,7 +179,7 @@ func serve(t testing.TB, b *fake, h *History) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, bounded := Door{Host: Named("agent"), Conns: 64}.Server(l, (&Server{Node: b, View: b, Guardian: b, History: h}).Handler())
+	s, bounded := Door{Host: Named("agent"), Conns: 64}.Server(l, (&Server{Node: b, View: b, Guardian: b, Configs: b, History: h}).Handler())
 	go s.Serve(bounded)
 	t.Cleanup(func() { s.Close() })
 	return socket
@@ -623,7 +625,7 @@ func TestServerHasBounds(t *testing.T) {
 	b := newFake(t)
 	w := &recorder{header: http.Header{}}
 	r, _ := http.NewRequest("GET", "http://agent/v1/events?follow=false", nil)
-	(&Server{Node: b, View: b, Guardian: b, History: h}).Handler().ServeHTTP(w, asked(r, os.Geteuid()))
+	(&Server{Node: b, View: b, Guardian: b, Configs: b, History: h}).Handler().ServeHTTP(w, asked(r, os.Geteuid()))
 	if w.deadline.IsZero() {
 		t.Error("events are written without a deadline")
 	}

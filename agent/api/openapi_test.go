@@ -84,8 +84,11 @@ func document(t *testing.T) object {
 }
 
 func operation(g *jsonschema.Generator, rt *route) object {
-	op := object{"summary": rt.about, "operationId": strings.ToLower(rt.method) + "-" + strings.NewReplacer("/{id}", "-one", "/", "-").Replace(rt.path)}
+	op := object{"summary": rt.about, "operationId": strings.ToLower(rt.method) + "-" + strings.NewReplacer("/{id}", "-one", "/{number}", "-one", "/", "-").Replace(rt.path)}
 	var parameters []any
+	if strings.Contains(rt.path, "{number}") {
+		parameters = append(parameters, object{"name": "number", "in": "path", "required": true, "description": "the version's number", "schema": object{"type": "integer"}})
+	}
 	if strings.Contains(rt.path, "{id}") {
 		parameters = append(parameters, object{"name": "id", "in": "path", "required": true, "description": "the workload's id, escaped: its '/' as %2F, '.' and '..' as %2E and %2E%2E", "schema": object{"type": "string"}})
 	}
@@ -175,7 +178,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 	history.Add(Event{
 		Event: agent.Event{Time: time.Unix(2, 0), Kind: Guarded, ID: "a"}, Guard: &guardEvent, Finding: &guardStatus().Findings[0],
 	})
-	h := (&Server{Node: b, View: b, Guardian: b, History: history}).Handler()
+	h := (&Server{Node: b, View: b, Guardian: b, Configs: b, History: history}).Handler()
 	good := `{"request":{"id":"a","class":"LSR","milli":1000},"limits":{}}`
 	big := `{"request":{"id":"big","class":"LSR","milli":64000}}`
 	seen := map[string]bool{}
@@ -215,6 +218,15 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 		{"PUT", "/v1/guard", `{"mode":"preview"}`, 200, nil},
 		{"PUT", "/v1/guard", `{"mode":"watch"}`, 400, nil},
 		{"PUT", "/v1/guard", `{"mode":"enforce"}`, 501, &kernel.NotSupportedError{Feature: "guard"}},
+		{"POST", "/v1/config/preview", `{"text":"kind: NodeConfig"}`, 200, nil},
+		{"POST", "/v1/config/preview", `{"yaml":""}`, 400, nil},
+		{"PUT", "/v1/config", `{"version":1}`, 200, nil},
+		{"PUT", "/v1/config", `{"text":"x"}`, 501, &kernel.NotSupportedError{Feature: "f"}},
+		{"GET", "/v1/config/history", "", 200, nil},
+		{"GET", "/v1/config/history", "", 500, fmt.Errorf("odd")},
+		{"GET", "/v1/config/history/1", "", 200, nil},
+		{"GET", "/v1/config/history/7", "", 404, nil},
+		{"GET", "/v1/config/history/x", "", 404, nil},
 		{"GET", "/v1/events?follow=false", "", 200, nil},
 		{"GET", "/v1/events?after=x", "", 400, nil},
 		{"PATCH", "/v1/workloads", "", 405, nil},
@@ -266,7 +278,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 		}
 	}
 	for _, rt := range (&Server{}).routes() {
-		if id := operationFor(doc, rt.method, "/v1/"+strings.ReplaceAll(rt.path, "{id}", "x"))["operationId"]; !seen[fmt.Sprint(id)] {
+		if id := operationFor(doc, rt.method, "/v1/"+strings.NewReplacer("{id}", "x", "{number}", "1").Replace(rt.path))["operationId"]; !seen[fmt.Sprint(id)] {
 			t.Errorf("%s %s was not asked", rt.method, rt.path)
 		}
 	}
@@ -275,7 +287,7 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 func operationFor(doc object, method, target string) object {
 	path, _, _ := strings.Cut(target, "?")
 	for pattern, item := range doc["paths"].(object) {
-		form := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\{id\}`, "[^/]+") + "$")
+		form := regexp.MustCompile("^" + strings.NewReplacer(`\{id\}`, "[^/]+", `\{number\}`, "[^/]+").Replace(regexp.QuoteMeta(pattern)) + "$")
 		if op, ok := item.(object)[strings.ToLower(method)].(object); ok && form.MatchString(path) {
 			return op
 		}

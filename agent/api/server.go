@@ -39,6 +39,7 @@ type Server struct {
 	Node     Node
 	View     View
 	Guardian Guardian
+	Configs  Configurator
 	History  *History
 	// Admin reports whether a user may do what root may. Root and this process's own
 	// user always may.
@@ -80,7 +81,7 @@ var refusals = func() []string {
 func (s *Server) routes() []route {
 	explain := []parameter{{"explain", "boolean", "ask the policy for its reasons"}}
 	spec, workload := reflect.TypeFor[agent.Spec](), reflect.TypeFor[agent.Workload]()
-	return []route{
+	return append(s.configRoutes(), []route{
 		view(s, "agent", "Who answers.", View.About),
 		view(s, "machine", "The hardware, and who holds what of it.", View.Machine),
 		view(s, "config", "The active configuration.", View.Config),
@@ -145,7 +146,7 @@ func (s *Server) routes() []route {
 			},
 			answer: reflect.TypeFor[Event](), stream: true,
 		},
-	}
+	}...)
 }
 
 // view is the route of what a View tells.
@@ -243,7 +244,7 @@ func (rt *route) accept(w http.ResponseWriter, r *http.Request) (any, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return nil, &RequestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit), "send one workload at a time"}
+		return nil, &RequestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit), "send less at once"}
 	}
 	if err != nil {
 		return nil, &RequestError{http.StatusBadRequest, "the body does not arrive: " + err.Error(), ""}

@@ -52,6 +52,22 @@ func Listen(path string, gid int) (net.Listener, error) {
 	return s, nil
 }
 
+// CheckSocket reports why Listen would fail at a path, as long as nobody listens there.
+func CheckSocket(path string, gid int) error {
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("listen on %s: something else has that name; move it away", path)
+	}
+	dir, err := os.Stat(filepath.Dir(path))
+	if err == nil && !dir.IsDir() {
+		err = fmt.Errorf("%s is no directory", filepath.Dir(path))
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; make the directory", path, err)
+	}
+	return reachable(path, gid)
+}
+
 // clear makes sure that nobody listens at path and nothing of value is there.
 func clear(path string) error {
 	info, err := os.Lstat(path)

@@ -11,8 +11,9 @@ import (
 // Parse reads a NodeConfig, a YAML document, over Default. All that is wrong with
 // it is returned, joined, each as strictyaml.Error with the file's name, the
 // line and the field; some are kernel.NotSupportedErrors. What a field holds is checked
-// unless its form, or that of a field around or in it, is wrong.
-func Parse(data []byte, name string) (*NodeConfig, error) {
+// unless its form, or that of a field around or in it, is wrong. Checks are further
+// ones, such as what a host cannot do: their errors are strictyaml.Errors with a field.
+func Parse(data []byte, name string, checks ...func(*NodeConfig) error) (*NodeConfig, error) {
 	c := Default()
 	// What a document must say for itself has no default.
 	c.APIVersion, c.Kind = "", ""
@@ -20,7 +21,9 @@ func Parse(data []byte, name string) (*NodeConfig, error) {
 	wrong := strictyaml.Errors(err)
 	if len(wrong) == 0 || len(lines) > 0 { // else it is no YAML
 		c.slash()
-		wrong = append(wrong, unrelated(strictyaml.Errors(c.Validate()), wrong)...)
+		for _, check := range append([]func(*NodeConfig) error{(*NodeConfig).Validate}, checks...) {
+			wrong = append(wrong, unrelated(strictyaml.Errors(check(c)), wrong)...)
+		}
 	}
 	if len(wrong) == 0 {
 		return c, nil

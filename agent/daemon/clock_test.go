@@ -126,7 +126,7 @@ func TestClockMonotonic(t *testing.T) {
 	h := newHost(t, one)
 	h.mkdir("a1")
 	k := newKeeper(discard(), api.NewHistory(64, 0))
-	conf, err := (&file{name: h.file}).read()
+	conf, _, err := (&file{name: h.file}).read()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
@@ -140,7 +141,7 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	if d.file, err = openFile(opt.File); err != nil {
 		return d, err
 	}
-	conf, err := d.file.read()
+	conf, text, err := d.file.read()
 	if err != nil {
 		return d, err
 	}
@@ -162,9 +163,11 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 	}
 	d.loop = newLoop(d.keeper, base, conf)
 	d.loop.guard = d.guard.follow
+	d.loop.file, d.loop.versions = d.file, versions{d.path(versionsDir(conf))}
 	if err := d.loop.open(ctx); err != nil {
 		return d, err
 	}
+	d.loop.remember(text)
 	if err := d.watch(); err != nil {
 		return d, err
 	}
@@ -252,7 +255,7 @@ func groupID(name string) (int, error) {
 	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, fmt.Errorf("agent.group: %w", err)
+		return 0, &strictyaml.Error{Field: "agent.group", Err: fmt.Errorf("%w; name a group of this host, or give the number", err)}
 	}
 	return strconv.Atoi(g.Gid)
 }
@@ -264,7 +267,7 @@ func adminsOf(c *config.NodeConfig) (map[int]bool, error) {
 		if err != nil {
 			u, lookup := user.Lookup(name)
 			if lookup != nil {
-				return nil, fmt.Errorf("agent.admins[%d]: user %q: %w; name a user of this host, or give the number", i, name, lookup)
+				return nil, &strictyaml.Error{Field: fmt.Sprintf("agent.admins[%d]", i), Err: fmt.Errorf("user %q: %w; name a user of this host, or give the number", name, lookup)}
 			}
 			if uid, err = strconv.ParseUint(u.Uid, 10, 31); err != nil {
 				return nil, fmt.Errorf("agent.admins[%d]: user %q: %w", i, name, err)
@@ -279,8 +282,8 @@ func (d *daemon) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var others sync.WaitGroup
-	serving, close := context.WithCancel(context.WithoutCancel(ctx))
-	defer close()
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
 	if err := d.serveAll(serving, ctx, stop, &others); err != nil {
 		return err
 	}
@@ -292,11 +295,12 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	d.guard.begin(context.WithoutCancel(ctx), d.loop.config())
 	err := d.loop.run(ctx, d.sources(events))
+	close(d.loop.ended)
 	d.guard.shut()
 	d.loop.note(api.Stopping, d.ending())
 	err = errors.Join(err, d.opt.Supervisor.tell("STOPPING=1"))
 	stop(nil)
-	close()
+	stopServing()
 	others.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
@@ -329,7 +333,8 @@ func (d *daemon) where() string {
 
 func (d *daemon) sources(events <-chan cgroupstat.Event) sources {
 	return sources{
-		groups: events, file: d.file.changed, hangup: d.opt.Reload, read: d.file.read,
+		groups: events, file: d.file.changed, hangup: d.opt.Reload,
+		read:  func() (*config.NodeConfig, []byte, error) { return d.file.read(d.loop.hostErrors) },
 		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2, follow: d.meter.follow,
 	}
 }
@@ -337,7 +342,7 @@ func (d *daemon) sources(events <-chan cgroupstat.Event) sources {
 // serveAll answers at all doors until the context ends; requests have the context base.
 // That the API's socket cannot be served any more stops the agent.
 func (d *daemon) serveAll(ctx, base context.Context, stop context.CancelCauseFunc, others *sync.WaitGroup) error {
-	server := api.Server{Node: d.keeper, View: d, Guardian: d.guard, History: d.history, Admin: d.loop.isAdmin}
+	server := api.Server{Node: d.keeper, View: d, Guardian: d.guard, Configs: d, History: d.history, Admin: d.loop.isAdmin}
 	if d.opt.Web != nil {
 		web, err := d.opt.Web(base, server)
 		if err != nil {

@@ -145,6 +145,7 @@ func (h *host) read(name string) string {
 type running struct {
 	*api.Client
 	t    testing.TB
+	h    *host
 	stop func() error
 	last uint64
 	// started is what it said then.
@@ -157,7 +158,7 @@ func (h *host) run() *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, h.opt) }()
-	r := &running{t: h.t}
+	r := &running{t: h.t, h: h}
 	r.stop = sync.OnceValue(func() error {
 		cancel()
 		return <-done
@@ -720,7 +721,7 @@ func TestReloadStorm(t *testing.T) {
 		reads := 0
 		src := sources{
 			file: changed, groups: make(chan cgroupstat.Event),
-			read:   func() (*config.NodeConfig, error) { reads++; return nil, errors.New("half written") },
+			read:   func() (*config.NodeConfig, []byte, error) { reads++; return nil, nil, errors.New("half written") },
 			follow: func(map[string]string, map[string]cpuset.Set) error { return nil },
 			tell:   Supervisor{}.tell,
 		}
@@ -841,7 +842,7 @@ workloads:
 	}
 	l := newLoop(nil, agent.Options{}, conf)
 	for i := range conf.Workloads {
-		spec := l.specOf(&group{path: "a/b", entry: &conf.Workloads[i], id: "x:a/b"})
+		spec := l.specOf(conf, &group{path: "a/b", entry: &conf.Workloads[i], id: "x:a/b"})
 		text, err := json.Marshal(spec)
 		var kept agent.Spec
 		if err = errors.Join(err, json.Unmarshal(text, &kept)); err != nil {

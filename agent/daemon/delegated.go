@@ -12,18 +12,18 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// entryOf returns what the configuration makes of a group. Delegated is true if a user
+// entryOf returns what a configuration makes of a group. Delegated is true if a user
 // other than root and the agent's chose its name.
-func (l *loop) entryOf(group string) (entry *config.Workload, delegated, ok bool) {
+func (l *loop) entryOf(c *config.NodeConfig, group string) (entry *config.Workload, delegated, ok bool) {
 	by := l.namedBy(group)
 	delegated = by != ""
 	at := config.Candidate{Path: l.prefix + "/" + group, Delegated: delegated}
-	entry, ok = l.conf.Match(at)
+	entry, ok = c.Match(at)
 	if ok || !delegated {
 		return entry, delegated, ok
 	}
 	at.Delegated = false
-	if other, would := l.conf.Match(at); would {
+	if other, would := c.Match(at); would {
 		l.leaveOut(group, other, by)
 	}
 	return nil, true, false

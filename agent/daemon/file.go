@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,29 +43,101 @@ func openFile(name string) (*file, error) {
 	return f, nil
 }
 
-// read reads the configuration. A file that a user other than root and the agent's could
-// change is refused: it says what the agent does.
-func (f *file) read() (*config.NodeConfig, error) {
+// read reads the configuration, with its text. A file that a user other than root and the
+// agent's could change is refused: it says what the agent does.
+func (f *file) read(checks ...func(*config.NodeConfig) error) (*config.NodeConfig, []byte, error) {
 	if f.name == "" {
-		return config.Default(), nil
+		return config.Default(), nil, nil
 	}
-	if err := f.check(); err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+	if err := CheckFile(f.name); err != nil {
+		return nil, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	return ReadConfig(f.name)
+	text, err := ReadFile(f.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := parse(text, f.name, checks...)
+	return c, text, err
 }
 
-// check lets a pipe without a name pass, such as /dev/stdin: the process that started the
-// agent opened it.
-func (f *file) check() error {
+// owner is the user to whom the file belongs.
+func (f *file) owner() int {
 	info, err := os.Stat(f.name)
+	if err != nil {
+		return os.Geteuid()
+	}
+	return int(info.Sys().(*syscall.Stat_t).Uid)
+}
+
+// replace puts a text in the place of the file's, in one step, and returns how that is
+// undone. What the file's name links to is replaced, so that the link stays.
+func (f *file) replace(text []byte) (undo func() error, err error) {
+	if f.name == "" {
+		return nil, errors.New("the agent has no configuration file to keep it in: start it with --config FILE")
+	}
+	var former []byte
+	name, err := filepath.EvalSymlinks(f.name)
+	if err == nil {
+		err = CheckFile(f.name)
+	}
+	if err == nil {
+		former, err = os.ReadFile(name)
+	}
+	if err == nil {
+		err = rewrite(name, text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("keep the configuration in %s: %w; if something else writes that file, change it there: the agent follows it", f.name, err)
+	}
+	return func() error { return rewrite(name, former) }, nil
+}
+
+// rewrite gives a file another text, and keeps its mode and owner. Whenever it is killed,
+// the file has one of the texts.
+func rewrite(name string, text []byte) error {
+	info, err := os.Stat(name)
 	if err != nil {
 		return err
 	}
-	if _, err := filepath.EvalSymlinks(f.name); err != nil && info.Mode().Type() == os.ModeNamedPipe {
+	next := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+".berth")
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed agent
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && err == nil && (int(stat.Uid) != os.Geteuid() || int(stat.Gid) != os.Getegid()) {
+		err = f.Chown(int(stat.Uid), int(stat.Gid))
+	}
+	if err == nil {
+		err = f.Chmod(info.Mode().Perm())
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(next, name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return nil
+}
+
+// CheckFile reports why the agent would refuse a file as its configuration: a user other
+// than root and its own could change it. A pipe without a name passes, such as /dev/stdin:
+// the process that started the agent opened it.
+func CheckFile(name string) error {
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	if _, err := filepath.EvalSymlinks(name); err != nil && info.Mode().Type() == os.ModeNamedPipe {
 		return nil
 	}
-	return kernel.CheckTrustedFile(f.name)
+	return kernel.CheckTrustedFile(name)
 }
 
 // ReadConfig reads a configuration file.
@@ -72,7 +146,11 @@ func ReadConfig(name string) (*config.NodeConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := config.Parse(text, name)
+	return parse(text, name)
+}
+
+func parse(text []byte, name string, checks ...func(*config.NodeConfig) error) (*config.NodeConfig, error) {
+	c, err := config.Parse(text, name, checks...)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration:\n%w", err)
 	}

@@ -19,7 +19,7 @@ func request(id string) place.Request {
 }
 
 // tree is the control groups of a host.
-func tree(t *testing.T, k *fakekernel.Kernel) map[string]string {
+func tree(t testing.TB, k *fakekernel.Kernel) map[string]string {
 	t.Helper()
 	all, err := k.Tree()
 	for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 100; tries++ {
@@ -36,7 +36,7 @@ func tree(t *testing.T, k *fakekernel.Kernel) map[string]string {
 	return all
 }
 
-func plain(t *testing.T, v any) string {
+func plain(t testing.TB, v any) string {
 	t.Helper()
 	text, err := json.MarshalIndent(v, "", " ")
 	if err != nil {

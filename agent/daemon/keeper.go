@@ -13,7 +13,7 @@ import (
 )
 
 // keeper keeps the node: one call at a time, so that every event can tell who
-// asked, and the node can be opened anew under other options.
+// asked, and another can take its place.
 type keeper struct {
 	log     *slog.Logger
 	history *api.History
@@ -36,24 +36,40 @@ func newKeeper(log *slog.Logger, history *api.History) *keeper {
 	return &keeper{log: log, history: history, changed: make(chan struct{}, 1), refused: map[string]string{}}
 }
 
-// open opens the node, one that is open under other options; after an error that
-// stays as it was.
-func (k *keeper) open(ctx context.Context, opt agent.Options) error {
+// open opens the node.
+func (k *keeper) open(ctx context.Context, opt agent.Options) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	opt.Keep, opt.Events = true, k.tell
-	n, err := k.node, error(nil)
-	if n == nil {
-		n, err = agent.Open(ctx, opt)
-	} else {
-		n, err = n.Reopen(ctx, opt)
-	}
-	if err != nil {
-		return err
-	}
-	k.node = n
+	k.node, err = agent.Open(ctx, opt)
 	k.version++
-	return nil
+	return err
+}
+
+// revise has a revision of the node take its place. After an error that stays as it was.
+func (k *keeper) revise(ctx context.Context, r agent.Revision, commit func() (func() error, error)) (effects []agent.Effect, err error) {
+	err = k.do(ctx, func(n *agent.Node) error {
+		r.Options.Keep, r.Options.Events = true, k.tell
+		next, all, err := n.Revise(ctx, r, commit)
+		if err != nil {
+			return err
+		}
+		k.node, effects = next, all
+		k.version++
+		poke(k.changed)
+		return n.Close()
+	})
+	return effects, err
+}
+
+// previewRevision says what revise would come to, and write.
+func (k *keeper) previewRevision(ctx context.Context, r agent.Revision) (effects []agent.Effect, plan kernel.Plan, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) {
+		r.Options.Keep, r.Options.Events = true, func(agent.Event) {}
+		effects, plan, err = n.PreviewRevision(ctx, r)
+		return err
+	})
+	return effects, plan, err
 }
 
 func (k *keeper) close() error {

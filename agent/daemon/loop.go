@@ -42,7 +42,7 @@ type sources struct {
 	// file is the configuration's directory, hangup a wish to read it again.
 	file   <-chan struct{}
 	hangup <-chan os.Signal
-	read   func() (*config.NodeConfig, error)
+	read   func() (*config.NodeConfig, []byte, error)
 	// follow is told the groups of the workloads, and their own CPUs, whenever they changed.
 	follow func(groups map[string]string, own map[string]cpuset.Set) error
 	// where says where the agent listens.
@@ -78,6 +78,12 @@ type loop struct {
 	warn        func(id string, err error) // takes what leaveOut says
 	// guard is told a configuration that is in force.
 	guard func(*config.NodeConfig)
+	// file is where the configuration is kept, versions those that were in force.
+	file     *file
+	versions versions
+	// asks are what others want the loop to do, and ended that it does nothing any more.
+	asks  chan ask
+	ended chan struct{}
 
 	mu      sync.Mutex
 	conf    *config.NodeConfig
@@ -90,7 +96,7 @@ type loop struct {
 }
 
 func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
-	l := &loop{keeper: k, base: base, first: c, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, leftOut: map[string]bool{}, conf: c, loaded: time.Now()}
+	l := &loop{keeper: k, base: base, first: c, groups: map[string]*group{}, gone: map[string]bool{}, fresh: map[string]bool{}, leftOut: map[string]bool{}, conf: c, loaded: time.Now(), asks: make(chan ask), ended: make(chan struct{})}
 	l.warn = func(_ string, err error) { l.complain(err) }
 	return l
 }
@@ -162,6 +168,8 @@ func (l *loop) run(ctx context.Context, src sources) error {
 			l.reload(ctx, src)
 		case <-src.hangup:
 			l.reload(ctx, src)
+		case a := <-l.asks:
+			a.done <- a.do()
 		case <-alive:
 			l.complain(src.tell("WATCHDOG=1"))
 		}
@@ -191,7 +199,7 @@ func (l *loop) adopt(ctx context.Context) error {
 		if w.Spec.Request.Labels[label] == "" {
 			continue
 		}
-		if entry, _, ok := l.entryOf(w.Group); !ok || idOf(entry.Name, w.Group) != w.ID() {
+		if entry, _, ok := l.entryOf(l.conf, w.Group); !ok || idOf(entry.Name, w.Group) != w.ID() {
 			l.complain(l.release(ctx, w.ID()))
 		}
 	}
@@ -221,7 +229,7 @@ func (l *loop) heard(ctx context.Context, e cgroupstat.Event) bool {
 	}
 	g = &group{path: e.Path}
 	l.groups[e.Path] = g
-	delegated := l.match(g)
+	delegated := l.match(l.conf, g)
 	if l.gone[g.id] { // made anew: what was written to the old one is not here
 		l.complain(l.release(ctx, g.id))
 		delete(l.gone, g.id)
@@ -242,11 +250,11 @@ func (l *loop) names(path string) bool {
 	return ok
 }
 
-// match asks the configuration what a group is. It reports whether another user chose
+// match asks a configuration what a group is. It reports whether another user chose
 // the group's name.
-func (l *loop) match(g *group) (delegated bool) {
+func (l *loop) match(c *config.NodeConfig, g *group) (delegated bool) {
 	g.entry, g.id = nil, ""
-	entry, delegated, ok := l.entryOf(g.path)
+	entry, delegated, ok := l.entryOf(c, g.path)
 	if ok {
 		g.entry, g.id = entry, idOf(entry.Name, g.path)
 	}
@@ -267,8 +275,8 @@ func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
 	return agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
 }
 
-func (l *loop) specOf(g *group) agent.Spec {
-	spec := SpecOf(l.conf, g.entry, g.id)
+func (l *loop) specOf(c *config.NodeConfig, g *group) agent.Spec {
+	spec := SpecOf(c, g.entry, g.id)
 	spec.Group = g.path
 	spec.Request.Labels = map[string]string{label: g.entry.Name}
 	spec.Request.Explain = true
@@ -290,21 +298,28 @@ func (l *loop) settle(ctx context.Context, g *group) {
 
 // put places the workload of a group, or resizes it if it has another place.
 func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
-	spec := l.specOf(g)
+	spec := l.specOf(l.conf, g)
 	has, err := n.Get(ctx, g.id)
 	if _, none := errors.AsType[*place.NotHeldError](err); none {
 		_, err = n.Place(ctx, spec)
 	} else if err == nil && !has.Spec.SameAs(&spec) {
 		_, err = n.Resize(ctx, spec)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		g.wait = nil
-	case g.wait == nil:
-		g.wait = &api.Waiting{ID: g.id, Group: g.path, Since: time.Now(), Reason: err.Error()}
-	default:
-		g.wait.Reason = err.Error()
+	} else {
+		g.waitFor(err.Error())
 	}
+}
+
+// waitFor notes why a group has no place, or not the one that it is to have. Others may
+// look at the former note.
+func (g *group) waitFor(reason string) {
+	since := time.Now()
+	if g.wait != nil && g.wait.ID == g.id {
+		since = g.wait.Since
+	}
+	g.wait = &api.Waiting{ID: g.id, Group: g.path, Since: since, Reason: reason}
 }
 
 func (l *loop) release(ctx context.Context, id string) error {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -29,7 +28,7 @@ type Draft struct {
 // Preview says which groups that are there match, in the order of their paths, and
 // what each would get on a host without other workloads. Nothing is changed.
 func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
-	conf, err := (&file{name: opt.File}).read()
+	conf, _, err := (&file{name: opt.File}).read()
 	if err == nil {
 		err = opt.open()
 	}
@@ -92,11 +91,11 @@ func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []
 	l.warn = func(id string, err error) { drafts = append(drafts, Draft{ID: id, Err: err}) }
 	for _, path := range paths {
 		g := &group{path: path}
-		l.match(g)
+		l.match(l.conf, g)
 		if g.entry == nil {
 			continue
 		}
-		spec := l.specOf(g)
+		spec := l.specOf(l.conf, g)
 		d := Draft{ID: g.id, Class: g.entry.Class, Limits: spec.Settings()}
 		offer, err := place.Place(policy, state, &spec.Request)
 		if err == nil {
@@ -116,17 +115,4 @@ func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []
 		}
 	}
 	return drafts
-}
-
-// check returns the options of a configuration, or why it could not be in force here: its
-// policy, its CPUs and its globs.
-func (l *loop) check(c *config.NodeConfig) (opt agent.Options, err error) {
-	if opt, err = l.options(c); err != nil {
-		return opt, err
-	}
-	t, err := place.NewTopology(opt.Machine)
-	if err == nil {
-		_, err = place.Start(opt.Policy, t, opt.Config)
-	}
-	return opt, err
 }

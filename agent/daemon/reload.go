@@ -2,12 +2,9 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
@@ -43,20 +40,23 @@ func globsWithBelow(field string, all []string) ([]string, error) {
 func (l *loop) reload(ctx context.Context, src sources) {
 	l.complain(src.tell("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", monotonic())))
 	defer func() { l.complain(src.tell("READY=1")) }()
-	next, err := src.read()
-	var changes []config.Change
+	next, text, err := src.read()
+	var p *plan
 	if err == nil {
-		changes, err = config.Diff(l.conf, next)
+		p, err = l.plan(ctx, next, false)
 	}
-	var moved []string
-	if err == nil && len(changes) > 0 {
-		moved, err = l.apply(ctx, next, changes)
+	var effects []agent.Effect
+	if err == nil && len(p.changes) > 0 {
+		effects, err = l.carryOut(api.WithOrigin(ctx, api.ByConfig), p, nil)
 	}
 	if err != nil {
 		l.refuse(err)
 		return
 	}
-	l.accept(changes, moved)
+	if len(p.changes) > 0 {
+		l.complain(l.record(api.Version{How: "file", UID: l.file.owner(), Text: string(text)}))
+	}
+	l.accept(p.changes, effects)
 }
 
 // mostTold is how many errors, changes or moves of one reload an event tells: each is kept
@@ -83,12 +83,12 @@ func (l *loop) refuse(err error) {
 	}
 }
 
-func (l *loop) accept(changes []config.Change, moved []string) {
+func (l *loop) accept(changes []config.Change, effects []agent.Effect) {
 	l.mu.Lock()
 	back := l.refused != ""
 	l.refused = ""
 	l.mu.Unlock()
-	if len(changes) == 0 && !back {
+	if len(changes) == 0 && len(effects) == 0 && !back {
 		return
 	}
 	var words []string
@@ -96,10 +96,13 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 		words = append(words, c.String())
 	}
 	text := some(words, "; ")
-	if len(changes) == 0 {
+	switch {
+	case len(changes) == 0 && len(effects) > 0:
+		text = "all workloads are placed anew"
+	case len(changes) == 0:
 		text = "the file says what is in force"
 	}
-	if len(moved) > 0 {
+	if moved := moves(effects); len(moved) > 0 {
 		text += fmt.Sprintf("; it took %d moves: %s", len(moved), some(moved, ", "))
 	}
 	l.note(api.Reloaded, text)
@@ -107,44 +110,6 @@ func (l *loop) accept(changes []config.Change, moved []string) {
 
 // atStart are fields that are read at the start only.
 var atStart = []string{"agent.socket", "agent.group", "agent.metrics", "agent.network", "agent.hosts", "agent.stateDir", "agent.rescan"}
-
-// ofNode are fields, or what is before a dot, that the node is opened with.
-var ofNode = []string{"policy", "allowed", "reserved", "floor", "noFloor", "confine", "protected", "agent.yieldAfter"}
-
-func (l *loop) apply(ctx context.Context, next *config.NodeConfig, changes []config.Change) (moved []string, err error) {
-	opt, err := l.check(next)
-	if err != nil {
-		return nil, err
-	}
-	admins, err := adminsOf(next)
-	if err != nil {
-		return nil, err
-	}
-	waiting, err := l.waitsForStart(next)
-	if err != nil {
-		return nil, err
-	}
-	before, err := l.keeper.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if slices.ContainsFunc(changes, func(c config.Change) bool { return isOne(c.Field, ofNode) }) {
-		if err := l.keeper.open(ctx, opt); err != nil {
-			return nil, err
-		}
-	}
-	after, err := l.keeper.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	l.conf, l.admins, l.loaded, l.pending = next, admins, time.Now(), waiting
-	l.mu.Unlock()
-	l.rematch(ctx)
-	l.reconcile(ctx)
-	l.guard(next)
-	return moves(before, after), nil
-}
 
 // waitsForStart says what of a configuration is not as it was at the start, and is
 // read only then.
@@ -162,49 +127,17 @@ func isOne(field string, of []string) bool {
 	return slices.ContainsFunc(of, func(f string) bool { return field == f || strings.HasPrefix(field, f+".") })
 }
 
-// moves says who has other CPUs or memory nodes of its own than before.
-func moves(before, after []agent.Workload) []string {
+// moves says who has other CPUs or memory nodes than before, and who has none any more.
+func moves(effects []agent.Effect) []string {
 	var moved []string
-	for i := range before {
-		was := &before[i]
-		j := slices.IndexFunc(after, func(w agent.Workload) bool { return w.ID() == was.ID() })
-		switch {
-		case j < 0:
-			moved = append(moved, was.ID()+" has no place any more")
-		case was.Grant != nil && after[j].Grant != nil && !was.Grant.Equal(after[j].Grant):
-			moved = append(moved, fmt.Sprintf("%s from %s to %s", was.ID(), was.CPUs, after[j].CPUs))
+	for i := range effects {
+		e := &effects[i]
+		switch e.Kind {
+		case agent.EffectLost:
+			moved = append(moved, e.ID+" has no place any more")
+		case agent.EffectMoved:
+			moved = append(moved, fmt.Sprintf("%s from %s to %s", e.ID, e.Was.CPUs, e.Is.CPUs))
 		}
 	}
 	return moved
-}
-
-// rematch asks the configuration anew about every group: first goes what is no
-// workload any more, so that others find room. A group that becomes another workload does so
-// in one use of the node, so that no list lacks it.
-func (l *loop) rematch(ctx context.Context) {
-	former := map[string]*group{}
-	for _, path := range l.paths() {
-		g := l.groups[path]
-		was := g.id
-		l.match(g)
-		if was != "" && was != g.id {
-			g.wait, former[was] = nil, g
-		}
-	}
-	l.complain(l.keeper.do(api.WithOrigin(ctx, api.ByConfig), func(n *agent.Node) error {
-		var errs []error
-		for _, was := range slices.Sorted(maps.Keys(former)) {
-			errs = append(errs, ignoreNotHeld(n.Release(ctx, was, agent.WhenEmpty)))
-		}
-		for _, was := range slices.Sorted(maps.Keys(former)) {
-			if g := former[was]; g.entry != nil {
-				l.put(ctx, n, g)
-			}
-		}
-		return errors.Join(errs...)
-	}))
-	for _, path := range l.paths() {
-		l.settle(ctx, l.groups[path])
-	}
-	l.show()
 }

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel/systemd"
 )
 
 // Exit statuses of berth config.
@@ -25,33 +26,42 @@ const (
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check a NodeConfig, and show what it would change",
-		Long: `Check a NodeConfig, the agent's configuration, and show what it would change.
-Nothing on this host is read or changed but the files named. docs/nodeconfig.md
-describes the file.`,
+		Short: "Check, preview and apply a NodeConfig, and take it back",
+		Long: `Check, preview and apply a NodeConfig, the agent's configuration, and take it back.
+docs/nodeconfig.md describes the file.
+
+  check FILE      what is wrong with it, and what this host cannot do
+  preview FILE    what the running agent would do under it
+  apply FILE      have it in force, all of it or nothing
+  history         the last ten that were in force
+  rollback        the one before, or any of those, in force again
+  diff OLD NEW    what differs between two files`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return exitStatus{exitUsage, errors.New("config: check or diff is needed (see 'berth config --help')")}
+			return exitStatus{exitUsage, errors.New("config: check, preview, apply, history, rollback or diff is needed (see 'berth config --help')")}
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(configCheckCommand(), configDiffCommand())
+	cmd.AddCommand(configCheckCommand(), configPreviewCommand(), configApplyCommand(), configHistoryCommand(), configRollbackCommand(), configDiffCommand())
 	return cmd
 }
 
 func configCheckCommand() *cobra.Command {
+	var anywhere bool
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Say all that is wrong with a NodeConfig, by line and field",
-		Long: `Say all that is wrong with a NodeConfig, by line and field. Whether its CPUs and
-groups exist is for the host to say, and not looked at.
+		Long: `Say all that is wrong with a NodeConfig, by line and field, and what an agent of this
+user could not do of it on this host: CPUs, users and limits that it does not have, and
+files that it would refuse. --anywhere looks at the file only, as for another host.
 
 Exit status: 0 all valid, 1 a file could not be read, 2 wrong usage, 3 a file is
 not valid.`,
 		Args: fileArgs(1, 1<<10),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return checkConfigs(cmd, args)
+			return checkConfigs(cmd, args, anywhere)
 		},
 	}
+	cmd.Flags().BoolVar(&anywhere, "anywhere", false, "leave out what this host cannot do")
 	outputFlag(cmd, "text or json")
 	return cmd
 }
@@ -79,7 +89,19 @@ type configError struct {
 	Error string `json:"error"`
 }
 
-func checkConfigs(cmd *cobra.Command, files []string) error {
+func checkConfigs(cmd *cobra.Command, files []string, anywhere bool) error {
+	var checks []func(*config.NodeConfig) error
+	if !anywhere {
+		root, err := systemd.Open(rootDir(cmd))
+		if err != nil {
+			return err
+		}
+		onHost, err := daemon.CheckHost(daemon.Options{Root: root})
+		if err != nil {
+			return err
+		}
+		checks = append(checks, onHost)
+	}
 	var unread []error
 	invalid := 0
 	for _, file := range files {
@@ -88,7 +110,12 @@ func checkConfigs(cmd *cobra.Command, files []string) error {
 			unread = append(unread, err)
 			continue
 		}
-		c, err := config.Parse(data, file)
+		c, err := config.Parse(data, file, checks...)
+		if !anywhere {
+			if alien := daemon.CheckFile(file); alien != nil {
+				err = errors.Join(err, &strictyaml.Error{File: file, Err: fmt.Errorf("an agent of this user refuses it: %w", alien)})
+			}
+		}
 		if err != nil {
 			invalid++
 		}

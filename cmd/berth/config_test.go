@@ -14,9 +14,9 @@ func TestConfig(t *testing.T) {
 		args []string
 		code int
 	}{
-		"check":       {[]string{"check", example, in("new.yaml")}, exitOK},
-		"check-bad":   {[]string{"check", example, in("bad.yaml"), in("form.yaml")}, exitInvalid},
-		"check-json":  {[]string{"check", "-o", "json", example, in("bad.yaml"), in("form.yaml")}, exitInvalid},
+		"check":       {[]string{"check", "--anywhere", example, in("new.yaml")}, exitOK},
+		"check-bad":   {[]string{"check", "--anywhere", example, in("bad.yaml"), in("form.yaml")}, exitInvalid},
+		"check-json":  {[]string{"check", "--anywhere", "-o", "json", example, in("bad.yaml"), in("form.yaml")}, exitInvalid},
 		"diff":        {[]string{"diff", example, in("new.yaml")}, exitDiffers},
 		"diff-json":   {[]string{"diff", "-o", "json", example, in("new.yaml")}, exitDiffers},
 		"diff-one":    {[]string{"diff", in("new.yaml")}, exitDiffers},
@@ -41,12 +41,12 @@ func TestConfigRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"no verb":          {nil, exitUsage, "check or diff is needed"},
-		"unknown verb":     {[]string{"chek"}, exitUsage, "check or diff is needed"},
+		"no verb":          {nil, exitUsage, "check, preview, apply, history, rollback or diff is needed"},
+		"unknown verb":     {[]string{"chek"}, exitUsage, "check, preview, apply, history, rollback or diff is needed"},
 		"check of nothing": {[]string{"check"}, exitUsage, "0 files named"},
 		"diff of three":    {[]string{"diff", "a", "b", "c"}, exitUsage, "3 files named"},
 		"output":           {[]string{"check", "-o", "yaml", "a"}, exitUsage, "it is one of text, json"},
-		"check, absent":    {[]string{"check", bad, "absent.yaml"}, exitError, "absent.yaml: no such file"},
+		"check, absent":    {[]string{"check", "--anywhere", bad, "absent.yaml"}, exitError, "absent.yaml: no such file"},
 		"diff, absent":     {[]string{"diff", "absent.yaml"}, exitError, "absent.yaml: no such file"},
 		"diff, invalid":    {[]string{"diff", bad}, exitError, "bad.yaml:10: agent.rescan: 10ms is less than 1s"},
 	} {

@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+)
+
+// CheckHost returns what says all that an agent of this user on this host could not do of
+// a configuration that is valid: each as strictyaml.Error with its field. Of opt, Root and
+// Machine count.
+func CheckHost(opt Options) (func(*config.NodeConfig) error, error) {
+	if err := opt.open(); err != nil {
+		return nil, err
+	}
+	base := agent.Options{Root: opt.Root, Machine: opt.Machine}
+	return func(c *config.NodeConfig) error { return hostErrors(base, c) }, nil
+}
+
+// hostCheck collects what a host cannot do.
+type hostCheck struct{ errs []error }
+
+func (h *hostCheck) fail(field string, err error) {
+	if err != nil {
+		h.errs = append(h.errs, &strictyaml.Error{Field: field, Err: err})
+	}
+}
+
+func hostErrors(base agent.Options, c *config.NodeConfig) error {
+	h := &hostCheck{}
+	for field, all := range map[string][]string{"protected": c.Protected, "guard.sensitive": c.Guard.Sensitive, "guard.bestEffort": c.Guard.BestEffort, "guard.allowed": c.Guard.Allowed} {
+		h.globs(field, all, globsWithBelow)
+	}
+	h.globs("confine", c.Confine, globs)
+	h.cpus(base, c)
+	h.limits(base.Root, c)
+	if _, err := adminsOf(c); err != nil {
+		h.errs = append(h.errs, err)
+	}
+	gid, err := groupID(c.Agent.Group)
+	if err != nil {
+		h.errs = append(h.errs, err)
+	} else {
+		h.doors(c, base.Root.Name(), gid)
+	}
+	return errors.Join(h.errs...)
+}
+
+func (h *hostCheck) globs(field string, all []string, read func(string, []string) ([]string, error)) {
+	for i, glob := range all {
+		_, err := read(field, []string{glob})
+		h.fail(fmt.Sprintf("%s[%d]", field, i), err)
+	}
+}
+
+// cpus checks that the CPUs are there, and that the policy can work with them.
+func (h *hostCheck) cpus(base agent.Options, c *config.NodeConfig) {
+	t, err := place.NewTopology(base.Machine)
+	if err != nil {
+		h.fail("", err)
+		return
+	}
+	before := len(h.errs)
+	online := t.Online()
+	absent := func(field string, cpus cpuset.Set) {
+		if !cpus.IsEmpty() {
+			h.fail(field, fmt.Errorf("CPUs %s are not there, or offline; this host has %s", cpus, online))
+		}
+	}
+	absent("reserved", c.Reserved.Minus(online))
+	absent("floor", c.Floor.Minus(online))
+	if !c.Allowed.Overlaps(online) {
+		absent("allowed", c.Allowed)
+	}
+	policy, err := c.NewPolicy()
+	if err != nil || len(h.errs) > before {
+		return // said already
+	}
+	if _, err := place.New(t, c.PlaceConfig()); err != nil {
+		h.fail("allowed", err)
+	} else if _, err := place.Start(policy, t, c.PlaceConfig()); err != nil {
+		h.fail("policy.options", err)
+	}
+}
+
+// limits checks that the kernel has the limits, and groups to place at all.
+func (h *hostCheck) limits(root *kernel.Root, c *config.NodeConfig) {
+	if len(c.Workloads) == 0 {
+		return
+	}
+	lacks, err := agent.Lacks(root)
+	if err != nil {
+		h.fail("workloads", err)
+		return
+	}
+	check := func(field string, l config.Limits) {
+		settings := l.Cgroup().Settings()
+		for _, id := range settings.IDs() {
+			h.fail(field+"."+id.Name, lacks(id.Knob))
+		}
+	}
+	used := map[place.Class]bool{}
+	for i := range c.Workloads {
+		w := &c.Workloads[i]
+		check(fmt.Sprintf("workloads[%d].limits", i), w.Limits)
+		used[w.Class] = true
+	}
+	for class, l := range c.Classes {
+		if used[class] {
+			check("classes."+class.String(), l)
+		}
+	}
+}
+
+// doors checks that the agent can listen, and keep its records.
+func (h *hostCheck) doors(c *config.NodeConfig, root string, gid int) {
+	below := func(name string) string {
+		if root == "/" {
+			return name
+		}
+		return filepath.Join(root, name)
+	}
+	def := config.Default().Agent
+	if c.Agent.Socket != def.Socket {
+		h.fail("agent.socket", api.CheckSocket(below(c.Agent.Socket), gid))
+	}
+	if c.Agent.StateDir != def.StateDir {
+		h.fail("agent.stateDir", canBePrivate(below(c.Agent.StateDir)))
+	}
+}
+
+// canBePrivate reports why kernel.MakePrivateDir would refuse a directory.
+func canBePrivate(dir string) error {
+	err := kernel.CheckPrivateDir(dir)
+	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		err = kernel.CheckTrustedFile(dir)
+	}
+	return err
+}
