@@ -14,7 +14,7 @@ import (
 func tryLock(dir, name string) (*os.File, error) {
 	f, err := kernel.LockFile(filepath.Join(dir, name), false)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, &BusyError{dir}
+		return nil, &BusyError{dir, keeperOf(dir)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock node: %w", err)
@@ -56,10 +56,42 @@ func waitLock(ctx context.Context, dir string) (*os.File, error) {
 }
 
 // BusyError is a state directory that another Node keeps.
-type BusyError struct{ Dir string }
+type BusyError struct {
+	Dir string `json:"dir"`
+	// PID is its process, 0 if that is not known.
+	PID int `json:"pid,omitempty"`
+}
+
+// Busy is the error of a state directory that another agent keeps by now.
+func Busy(dir string) error { return &BusyError{dir, keeperOf(dir)} }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("open node %s: another agent keeps it", e.Dir)
+	who := ""
+	if e.PID != 0 {
+		who = fmt.Sprintf(": process %d", e.PID)
+	}
+	return fmt.Sprintf("open node %s: another agent keeps it%s; end it first, or name another state directory", e.Dir, who)
+}
+
+// keeperOf is the process of the agent that keeps a directory, as it has written into its
+// lock; 0 if it has not, or has ended.
+func keeperOf(dir string) int {
+	text, err := kernel.ReadPrivateFile(filepath.Join(dir, agentLock))
+	if err != nil {
+		return 0
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil || syscall.Kill(pid, 0) == syscall.ESRCH {
+		return 0
+	}
+	return pid
+}
+
+// writePID says in a lock's file who has it. On a full disk nobody is told.
+func writePID(f *os.File) {
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+	}
 }
 
 // keep takes both locks: the agent's, which only another agent can have, and that of the
@@ -68,6 +100,7 @@ func (n *Node) keep(ctx context.Context) (err error) {
 	if n.agentLock, err = tryLock(n.opt.Dir, agentLock); err != nil {
 		return err
 	}
+	writePID(n.agentLock)
 	if n.kept, err = waitLock(ctx, n.opt.Dir); err != nil {
 		return errors.Join(err, n.Close())
 	}

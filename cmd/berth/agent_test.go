@@ -112,7 +112,7 @@ func TestAgentOnThisHost(t *testing.T) {
 	first := agentProcess(t, socket, "--config", config)
 	is("512")
 	out, err := berthProcess(t, "agent", "--config", config, "--socket", filepath.Join(dir, "other")).CombinedOutput()
-	if status(err) != exitError || !strings.Contains(string(out), "another agent keeps it") {
+	if status(err) != exitError || !strings.Contains(string(out), fmt.Sprintf("another agent keeps it: process %d;", first.Process.Pid)) {
 		t.Errorf("a second agent: %v: %s", err, out)
 	}
 	if err := first.Process.Kill(); err != nil {

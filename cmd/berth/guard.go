@@ -274,6 +274,15 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 		}
 	}
 	if len(g.sensitive) == 0 {
+		for _, group := range g.flags.sensitive {
+			root, err := kernel.Open(rootDir(g.cmd))
+			if err != nil {
+				return err
+			}
+			if where := partlyThere(root, group); where != "" {
+				return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: %s", group, where)}
+			}
+		}
 		if len(g.flags.sensitive) > 0 {
 			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group", strings.Join(g.flags.sensitive, ", "))}
 		}

@@ -164,7 +164,7 @@ func lockNode(ctx context.Context, opt agent.Options) (*agent.Node, error) {
 	defer cancel()
 	n, err := agent.Open(ctx, opt)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, &agent.BusyError{Dir: opt.Dir}
+		return nil, agent.Busy(opt.Dir)
 	}
 	return n, err
 }

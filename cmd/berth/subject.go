@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
 )
 
@@ -39,6 +41,13 @@ func (o *observation) find(name string) (string, error) {
 			return "", err
 		}
 	}
+	if len(pids) == 0 && o.host != nil {
+		if root, err := kernel.Open("/"); err == nil {
+			if where := partlyThere(root, name); where != "" {
+				return "", fmt.Errorf("%s: %s", name, where)
+			}
+		}
+	}
 	if len(pids) == 0 || o.host == nil {
 		return "", fmt.Errorf("%s: no such control group or workload, and no process has that name", name)
 	}
@@ -59,6 +68,32 @@ func (o *observation) find(name string) (string, error) {
 		return "", fmt.Errorf("%s: processes of that name are in %d groups: %s; name one of them", name, len(found), strings.Join(found, ", "))
 	}
 	return found[0], nil
+}
+
+// partlyThere says where a v1 group is that lacks hierarchies; "" if it is in none, or in
+// all of those that have its CPU time, memory and CPUs.
+func partlyThere(root *kernel.Root, group string) string {
+	host, err := cgroup.Detect(root)
+	group = strings.Trim(group, "/")
+	if err != nil || group == "" || !fs.ValidPath(group) {
+		return ""
+	}
+	var has, lacks []string
+	for _, controller := range []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet, cgroup.Memory, cgroup.IO} {
+		t, ok := host.Hierarchy(controller)
+		if !ok || t.Version != 1 {
+			continue
+		}
+		if _, err := fs.Stat(root.FS(), path.Join(t.Dir, group)); err == nil {
+			has = append(has, controller)
+		} else {
+			lacks = append(lacks, "/"+path.Join(t.Dir, group))
+		}
+	}
+	if len(has) == 0 || len(lacks) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("this control group is in the hierarchies of %s only; make it, with its processes, in the others too, where its figures are read and its limits are written: mkdir %s", strings.Join(has, ", "), strings.Join(lacks, " "))
 }
 
 // ofProcess is the group of a process or, in no group of its own, its program.
