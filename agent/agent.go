@@ -223,8 +223,36 @@ func (n *Node) survey() (err error) {
 	} else if !cpus.IsEmpty() {
 		n.config.Allowed = n.config.Allowed.Intersect(cpus)
 	}
+	if n.config.Memory == nil {
+		if n.config.Memory, err = memoryOf(m, n.root); err != nil {
+			return err
+		}
+	}
 	n.topology, n.online = topology, online
 	return n.forget()
+}
+
+// memoryOf is the memory of the NUMA nodes, ordinary and huge pages; nil, which stands for
+// the machine's own figures, if there are no huge pages.
+func memoryOf(m *machine.Machine, root *kernel.Root) (all []place.Block, err error) {
+	pages, err := sysfs.ReadHugePages(root.FS())
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pages {
+		if p.Bytes > 0 {
+			all = append(all, place.Block{Node: p.Node, Resource: place.HugePages(place.Bytes(p.Size)), Bytes: p.Bytes})
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	for _, d := range m.ByKind(machine.Node) {
+		if d.Bytes > 0 {
+			all = append(all, place.Block{Node: d.ID, Resource: place.Memory, Bytes: d.Bytes})
+		}
+	}
+	return all, nil
 }
 
 // Close gives the lock back. Everything stays in place.

@@ -59,6 +59,12 @@ func grantOf(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.Gr
 			return nil, err
 		}
 	}
+	if len(r.Devices) > 0 {
+		var err error
+		if g.Devices, _, err = s.FitDevices(nodes, r.Devices); err != nil {
+			return nil, err
+		}
+	}
 	if ownsByClass(r) {
 		g.Own, g.Lent = cpus, r.Class.Traits().Lends
 	} else {

@@ -241,27 +241,58 @@ func (t *transaction) placed(spec Spec) (*Transition, error) {
 	return a.transition(), nil
 }
 
+// PlaceTogether places new workloads, all of them or none, as Reserve and Commit do, but
+// only ones of which there is something to place.
+func (n *Node) PlaceTogether(ctx context.Context, specs []Spec) error {
+	c, _, err := n.draft(ctx, specs, func(c *Change) error {
+		a := c.t.adding()
+		err := a.addAll(specs, false)
+		if c.to = a.transition(); err == nil {
+			err = c.enforce()
+		}
+		return err
+	})
+	if err == nil {
+		err = c.Commit()
+	}
+	return err
+}
+
 // reserved is the change that adds workloads, some of them maybe before there is anything
 // to place.
 func (t *transaction) reserved(specs []Spec) (*Transition, error) {
 	a := t.adding()
+	if err := a.addAll(specs, true); err != nil {
+		return nil, err
+	}
+	return a.transition(), nil
+}
+
+// addAll adds workloads, all of them or none: early even if there is nothing of them yet.
+func (a *adding) addAll(specs []Spec, early bool) (err error) {
+	before := *a
+	before.records = maps.Clone(a.records)
+	defer func() {
+		if err != nil {
+			*a = before
+		}
+	}()
 	var pod *place.State
 	if group := podOf(specs); group != "" {
 		p := place.Pod{ID: group}
 		for i := range specs {
 			p.Containers = append(p.Containers, specs[i].Request)
 		}
-		var err error
-		if pod, _, err = place.PlacePod(t.n.opt.Policy, t.state, p); err != nil {
-			return nil, err
+		if pod, _, err = place.PlacePod(a.t.n.opt.Policy, a.state, p); err != nil {
+			return err
 		}
 	}
 	for _, spec := range specs {
-		if err := a.add(spec, true, pod); err != nil {
-			return nil, err
+		if err = a.add(spec, early, pod); err != nil {
+			return err
 		}
 	}
-	return a.transition(), nil
+	return nil
 }
 
 // podOf returns the group of specs that are several workloads of one pod whose CPUs the

@@ -232,6 +232,8 @@ func (d *revising) decide(n *Node, r *Revision) error {
 			var err error
 			if slices.Contains(evicted, id) {
 				err = a.placeAgain(records[id], wanted[id])
+			} else if together := a.unplaced(r.Specs, wanted[id]); len(together) > 1 {
+				err = a.addAll(together, false)
 			} else {
 				err = a.want(wanted[id])
 			}
@@ -338,6 +340,20 @@ func (a *adding) placeAgain(b *record, wanted *Spec) error {
 	a.state, a.records[id] = state, b
 	a.change(id, func(w *Workload) { w.Spec = spec })
 	return nil
+}
+
+// unplaced are the specs of a workload's group, if none of them has a place.
+func (a *adding) unplaced(all []Spec, of *Spec) (group []Spec) {
+	for i := range all {
+		if of.Request.Group == "" || all[i].Request.Group != of.Request.Group {
+			continue
+		}
+		if a.records[all[i].Request.ID] != nil {
+			return nil
+		}
+		group = append(group, all[i])
+	}
+	return group
 }
 
 // want has a workload be as a spec says.

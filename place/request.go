@@ -1,7 +1,10 @@
 package place
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
@@ -85,6 +88,21 @@ func (wantWords) Words() []string { return []string{"", "avoid", "prefer", "requ
 // resources have names of the caller's choice, such as "hugepages-2Mi".
 const Memory = "memory"
 
+// HugePages is the name of huge pages of a size as a resource: "hugepages-2Mi".
+func HugePages(size Bytes) string { return "hugepages-" + size.String() }
+
+// ParseHugePages reads a size of huge pages and how much of them, as in "2Mi" and "512Mi".
+func ParseHugePages(size, amount string) (a Amount, err error) {
+	var page, bytes Bytes
+	if err := page.UnmarshalText([]byte(size)); err != nil || page <= 0 {
+		return a, fmt.Errorf("%q is no size of a page, such as 2Mi or 1Gi", size)
+	}
+	if err := bytes.UnmarshalText([]byte(amount)); err != nil || bytes <= 0 || bytes%page != 0 {
+		return a, fmt.Errorf("%q is no amount of pages of %s, such as %s", amount, page, 2*page)
+	}
+	return Amount{HugePages(page), int64(bytes)}, nil
+}
+
 // Amount is a quantity of a resource that NUMA nodes have.
 type Amount struct {
 	Resource string `json:"resource"`
@@ -96,6 +114,23 @@ type DeviceRequest struct {
 	Kind  string   `json:"kind,omitempty"`
 	Count int      `json:"count,omitempty"`
 	Names []string `json:"names,omitempty"`
+}
+
+// ParseDevice reads a device by name, as in "nic0", or so many of a kind, as in "gpu=2".
+func ParseDevice(text string) (d DeviceRequest, err error) {
+	kind, count, counted := strings.Cut(text, "=")
+	if !counted {
+		d.Names = []string{text}
+	} else if d.Count, err = strconv.Atoi(count); err != nil || d.Count < 1 {
+		return d, fmt.Errorf("%q is no device: NAME or KIND=COUNT, as in nic0 or gpu=2", text)
+	}
+	if counted {
+		d.Kind = kind
+	}
+	if kind == "" {
+		return d, fmt.Errorf("%q is no device: NAME or KIND=COUNT, as in nic0 or gpu=2", text)
+	}
+	return d, nil
 }
 
 // Affinity draws a workload to others or keeps it from them. It concerns the

@@ -40,6 +40,10 @@ type NodeConfig struct {
 	// NoFloor lets all CPUs become owned.
 	NoFloor bool `json:"noFloor,omitempty"`
 
+	// Devices are things of this host that workloads ask for by name or kind, each for one
+	// workload at a time, near their NUMA nodes. Default: none.
+	Devices []Device `json:"devices,omitempty"`
+
 	// Confine are globs of foreign groups that are kept off exclusive CPUs:
 	// their cpuset becomes what nobody owns. Default: none.
 	Confine []string `json:"confine,omitempty"`
@@ -93,8 +97,45 @@ type Workload struct {
 	// Memory is how much memory to find room for, in bytes, as in 2Gi. It is no
 	// limit. Default: not counted.
 	Memory place.Bytes `json:"memory,omitzero"`
+	// Mode says how much of CPUs is its own: auto (by its class), exclusive (whole CPUs),
+	// shared (time of a pool) or mixed (whole CPUs, and Shared from a pool). Default: auto.
+	Mode place.Mode `json:"mode,omitzero"`
+	// Shared is, with mode mixed, the part of cpus that comes from a pool, as in 500m.
+	// Default: what cpus has beyond whole CPUs.
+	Shared place.Milli `json:"shared,omitzero"`
+	// Devices are those to have, NAME or KIND=COUNT, as in nic0 or gpu=2. CPUs near them are
+	// preferred. Default: none.
+	Devices []string `json:"devices,omitempty"`
+	// HugePages are bytes of huge pages to find room for on its NUMA nodes, by page size, as
+	// in {2Mi: 512Mi}. It is no limit. Default: none.
+	HugePages map[string]place.Bytes `json:"hugePages,omitempty"`
+	// Affinity names workloads of this configuration, or ids, whose NUMA nodes it prefers,
+	// AntiAffinity those whose it avoids. Default: none.
+	Affinity []string `json:"affinity,omitempty"`
+	// AntiAffinity is the contrary of Affinity. Default: none.
+	AntiAffinity []string `json:"antiAffinity,omitempty"`
+	// Group joins entries whose workloads are placed as a whole: none before each of these
+	// entries matches a control group, and then all of them or none. Default: none.
+	Group string `json:"group,omitempty"`
+	// Hints are words for the policy, such as {balloon: NAME}: see its options. Default:
+	// none.
+	Hints map[string]string `json:"hints,omitempty"`
 	// Limits go over those of the class, field by field.
 	Limits Limits `json:"limits,omitzero"`
+}
+
+// Device is a thing that one workload at a time may have, such as a network card. The
+// agent counts it and does not keep others from it.
+type Device struct {
+	// Name is unique: letters, digits, '-', '_' and '.', at most 63. Required.
+	Name string `json:"name"`
+	// Kind is what it is, for workloads that ask for any. Default: none.
+	Kind string `json:"kind,omitempty"`
+	// Nodes are the NUMA nodes that it is near, as in "0". Default: those that PCI tells.
+	Nodes cpuset.Set `json:"nodes,omitzero"`
+	// PCI is its address, as in 0000:3b:00.0, for the kernel to tell its NUMA node. Default:
+	// none.
+	PCI string `json:"pci,omitempty"`
 }
 
 // Match names groups in one of three ways.

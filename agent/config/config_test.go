@@ -307,3 +307,76 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// What a workload asks for beside CPUs and memory comes into its request.
+func TestRequestOfUses(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `
+devices:
+- {name: nic0, kind: nic, pci: '0000:3b:00.0'}
+- {name: gpu0, kind: gpu, nodes: 1}
+workloads:
+- name: api
+  match: {cgroup: /api}
+  cpus: 2500m
+  mode: mixed
+  shared: 500m
+  devices: [nic0, gpu=1]
+  hugePages: {2Mi: 512Mi, 1Gi: 2Gi}
+  affinity: [cache]
+  antiAffinity: [batch]
+  group: shop
+  hints: {balloon: fast}
+- {name: cache, match: {cgroup: /cache}, group: shop}
+`)
+	want := place.Request{
+		ID: "x", Milli: 2500, Mode: place.Mixed, SharedMilli: 500, Group: "shop", Hints: map[string]string{"balloon": "fast"},
+		Devices: []place.DeviceRequest{{Names: []string{"nic0"}}, {Kind: "gpu", Count: 1}},
+		Memory:  []place.Amount{{Resource: "hugepages-1Gi", Bytes: 2 << 30}, {Resource: "hugepages-2Mi", Bytes: 512 << 20}},
+		Affinity: []place.Affinity{
+			{Labels: map[string]string{WorkloadLabel: "cache"}, Weight: 10}, {ID: "cache", Weight: 10},
+			{Labels: map[string]string{WorkloadLabel: "batch"}, Weight: -10}, {ID: "batch", Weight: -10},
+		},
+	}
+	if diff := cmp.Diff(want, c.Workloads[0].Request("x")); diff != "" {
+		t.Errorf("request (-want +got)\n%s", diff)
+	}
+	devices := []place.Device{{Name: "nic0", Kind: "nic"}, {Name: "gpu0", Kind: "gpu", Nodes: cpuset.MustOf(1)}}
+	if diff := cmp.Diff(devices, c.PlaceConfig().Devices); diff != "" {
+		t.Errorf("devices (-want +got)\n%s", diff)
+	}
+}
+
+func TestUsesRefused(t *testing.T) {
+	t.Parallel()
+	for more, want := range map[string]string{
+		"devices: [nic1]":                 `workloads[0].devices[0]: there is no device "nic1" in devices`,
+		"devices: [gpu=2]":                `workloads[0].devices[0]: there is no device of kind "gpu" in devices`,
+		"devices: [nic=x]":                `workloads[0].devices[0]: "nic=x" is no device: NAME or KIND=COUNT`,
+		"hugePages: {2Mi: 3Mi}":           `workloads[0].hugePages: "3Mi" is no amount of pages of 2Mi, such as 4Mi`,
+		"hugePages: {big: 2Gi}":           `workloads[0].hugePages: "big" is no size of a page`,
+		"mode: exclusive":                 "workloads[0].mode: exclusive: say how many CPUs with cpus",
+		"cpus: 2, shared: 1":              "workloads[0].shared: is for mode mixed only",
+		"cpus: 2, mode: mixed, shared: 3": "the shared part is larger than the whole",
+		"affinity: [a, a]":                `workloads[0].affinity[1]: "a" is there twice`,
+		"group: shop":                     `workloads[0].group: no other workload is in group "shop"`,
+		"mode: both":                      "workloads[0].mode: ",
+	} {
+		_, err := Parse([]byte("apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\ndevices: [{name: nic0, kind: nic}]\nworkloads: [{name: w, match: {cgroup: /w}, "+more+"}]\n"), "n")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", more, err, want)
+		}
+	}
+	for more, want := range map[string]string{
+		"devices: [{name: a}, {name: a}]":                                                 `devices[1].name: there are two devices "a"`,
+		"devices: [{name: a, pci: 3b:00}]":                                                `devices[0].pci: "3b:00" is not a PCI address`,
+		"policy: {name: balloons, options: {idleCPUClass: slow}}":                         `policy.options: idleCPUClass is "slow", and no agent sets classes of CPUs`,
+		"policy: {name: balloons, options: {balloonTypes: [{name: x, cpuClass: turbo}]}}": `policy.options: cpuClass of balloon type x is "turbo"`,
+		"policy: {name: static-pools, options: {pools: [{name: x}]}}":                     `static pool "x": each of its lists has a CPU`,
+	} {
+		_, err := Parse([]byte("apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\n"+more+"\n"), "n")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", more, err, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"reflect"
@@ -47,13 +48,15 @@ func TestSchema(t *testing.T) {
 func TestReferenceIsComplete(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/nodeconfig.md")
-	if err != nil {
+	ways, matching := os.ReadFile("../../docs/matching.md")
+	if err := errors.Join(err, matching); err != nil {
 		t.Fatal(err)
 	}
+	text = append(text, ways...)
 	for _, of := range structs() {
 		for i := range of.NumField() {
 			if name := fieldName(of.Field(i)); !strings.Contains(string(text), "`"+name+"`") {
-				t.Errorf("docs/nodeconfig.md does not name %s of %s", name, of.Name())
+				t.Errorf("docs/nodeconfig.md and matching.md do not name %s of %s", name, of.Name())
 			}
 		}
 	}
@@ -61,7 +64,7 @@ func TestReferenceIsComplete(t *testing.T) {
 
 func structs() []reflect.Type {
 	return []reflect.Type{
-		reflect.TypeFor[NodeConfig](), reflect.TypeFor[Policy](), reflect.TypeFor[Workload](), reflect.TypeFor[Match](),
+		reflect.TypeFor[NodeConfig](), reflect.TypeFor[Policy](), reflect.TypeFor[Workload](), reflect.TypeFor[Match](), reflect.TypeFor[Device](),
 		reflect.TypeFor[Container](), reflect.TypeFor[Limits](), reflect.TypeFor[Guard](), reflect.TypeFor[Suppression](), reflect.TypeFor[Agent](),
 	}
 }

@@ -28,6 +28,7 @@ func (c *NodeConfig) Validate() error {
 	v.word("kind", c.Kind, Kind)
 	v.policy(c)
 	v.cpus(c)
+	v.devices(c)
 	v.list("confine", c.Confine, checkGroupGlob)
 	v.list("protected", c.Protected, checkGroupGlob)
 	for _, class := range slices.Sorted(maps.Keys(c.Classes)) {
@@ -68,6 +69,11 @@ func (c *NodeConfig) NewPolicy() (place.Policy, error) {
 	p, err := named.New(c.Policy.Options)
 	if err != nil {
 		return nil, &strictyaml.Error{Field: optionOf(err, c.Policy.Options), Err: err}
+	}
+	if u, ok := p.(interface{ Unenforced() error }); ok {
+		if err := u.Unenforced(); err != nil {
+			return nil, &strictyaml.Error{Field: "policy.options", Err: err}
+		}
 	}
 	return p, nil
 }
@@ -125,8 +131,62 @@ func (v *validator) limits(field string, l Limits) {
 	v.fail(field, l.Cgroup().Validate())
 }
 
+var checkName = form(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`, "a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first")
+
+func (v *validator) devices(c *NodeConfig) {
+	checkPCI := form(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`, "a PCI address such as 0000:3b:00.0 (lspci -D shows them)")
+	named := map[string]bool{}
+	for i, d := range c.Devices {
+		field := fmt.Sprintf("devices[%d]", i)
+		v.fail(field+".name", checkName(d.Name))
+		v.want(!named[d.Name], field+".name", "there are two devices %q", d.Name)
+		named[d.Name] = true
+		if d.PCI != "" {
+			v.fail(field+".pci", checkPCI(d.PCI))
+		}
+		if d.Kind != "" {
+			v.fail(field+".kind", checkName(d.Kind))
+		}
+	}
+}
+
+// uses checks what a workload asks for beside CPUs and memory.
+func (v *validator) uses(c *NodeConfig, w *Workload, field string) {
+	for i, text := range w.Devices {
+		at := fmt.Sprintf("%s.devices[%d]", field, i)
+		d, err := place.ParseDevice(text)
+		v.fail(at, err)
+		has := func(is func(Device) bool) bool { return slices.ContainsFunc(c.Devices, is) }
+		for _, name := range d.Names {
+			v.want(err != nil || has(func(o Device) bool { return o.Name == name }), at, "there is no device %q in devices", name)
+		}
+		v.want(err != nil || d.Kind == "" || has(func(o Device) bool { return o.Kind == d.Kind }), at, "there is no device of kind %q in devices", d.Kind)
+	}
+	for _, size := range slices.Sorted(maps.Keys(w.HugePages)) {
+		_, err := place.ParseHugePages(size, w.HugePages[size].String())
+		v.fail(field+".hugePages", err)
+	}
+	v.want(w.Mode != place.Exclusive && w.Mode != place.Mixed || w.CPUs > 0, field+".mode", "%s: say how many CPUs with cpus", w.Mode)
+	if w.Group != "" {
+		v.fail(field+".group", checkName(w.Group))
+		v.want(slices.ContainsFunc(c.Workloads, func(o Workload) bool { return o.Group == w.Group && o.Name != w.Name }), field+".group", "no other workload is in group %q: a group has two or more", w.Group)
+	}
+	v.want(w.Shared == 0 || w.Mode == place.Mixed, field+".shared", "is for mode mixed only")
+	v.want(w.Shared != place.Unlimited, field+".shared", "max is no CPU time to ask for")
+	for _, list := range []struct {
+		field string
+		names []string
+	}{{"affinity", w.Affinity}, {"antiAffinity", w.AntiAffinity}} {
+		v.list(field+"."+list.field, list.names, func(name string) error {
+			if name == "" {
+				return errors.New("is empty: name a workload")
+			}
+			return nil
+		})
+	}
+}
+
 func (v *validator) workloads(c *NodeConfig) {
-	checkName := form(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`, "a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first")
 	named, matched := map[string]int{}, map[string]int{}
 	for i := range c.Workloads {
 		w, field := &c.Workloads[i], fmt.Sprintf("workloads[%d]", i)
@@ -144,7 +204,8 @@ func (v *validator) workloads(c *NodeConfig) {
 		v.match(field+".match", &w.Match)
 		v.want(w.CPUs != place.Unlimited, field+".cpus", "max is no CPU time to ask for")
 		v.want(w.Memory != place.Unlimited, field+".memory", "max is no memory to ask for")
-		if w.CPUs >= 0 && w.Memory >= 0 {
+		v.uses(c, w, field)
+		if w.CPUs >= 0 && w.Memory >= 0 && w.Shared >= 0 {
 			r := w.Request(cmp.Or(w.Name, field))
 			v.fail(field, r.Validate())
 		}
@@ -252,7 +313,22 @@ func (v *validator) agent(a *Agent) {
 
 // PlaceConfig returns what place may give away.
 func (c *NodeConfig) PlaceConfig() place.Config {
-	return place.Config{Allowed: c.Allowed, Reserved: c.Reserved, Floor: c.Floor, NoFloor: c.NoFloor}
+	p := place.Config{Allowed: c.Allowed, Reserved: c.Reserved, Floor: c.Floor, NoFloor: c.NoFloor}
+	for _, d := range c.Devices {
+		p.Devices = append(p.Devices, place.Device{Name: d.Name, Kind: d.Kind, Nodes: d.Nodes})
+	}
+	return p
+}
+
+// WorkloadLabel is the label of a request that a NodeConfig made; its value is the name of
+// the entry.
+const WorkloadLabel = "berth.dev/workload"
+
+// AffinityTo draws to the workloads that an entry makes, and to the one of that id, or,
+// with a sign of -1, keeps apart from them.
+func AffinityTo(name string, sign int) []place.Affinity {
+	weight := 10 * sign
+	return []place.Affinity{{Labels: map[string]string{WorkloadLabel: name}, Weight: weight}, {ID: name, Weight: weight}}
 }
 
 // Request returns what a workload that is known as id asks for.
@@ -260,8 +336,25 @@ func (w *Workload) Request(id string) place.Request {
 	r := place.Request{
 		ID: id, Class: w.Class, Milli: int(w.CPUs), Bind: w.Bind, Exclusivity: w.Exclusive, Strategy: w.Strategy, Nodes: w.Nodes,
 	}
+	r.Mode, r.SharedMilli, r.Group, r.Hints = w.Mode, int(w.Shared), w.Group, w.Hints
+	for _, text := range w.Devices {
+		if d, err := place.ParseDevice(text); err == nil {
+			r.Devices = append(r.Devices, d)
+		}
+	}
 	if w.Memory > 0 {
 		r.Memory = []place.Amount{{Resource: place.Memory, Bytes: int64(w.Memory)}}
+	}
+	for _, size := range slices.Sorted(maps.Keys(w.HugePages)) {
+		if a, err := place.ParseHugePages(size, w.HugePages[size].String()); err == nil {
+			r.Memory = append(r.Memory, a)
+		}
+	}
+	for _, name := range w.Affinity {
+		r.Affinity = append(r.Affinity, AffinityTo(name, 1)...)
+	}
+	for _, name := range w.AntiAffinity {
+		r.Affinity = append(r.Affinity, AffinityTo(name, -1)...)
 	}
 	return r
 }

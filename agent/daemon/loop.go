@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"maps"
 	"net/url"
 	"os"
@@ -30,9 +31,7 @@ const (
 	// calmTime is from a change of the configuration's directory to reading it: an
 	// editor does several things at once.
 	calmTime = 100 * time.Millisecond
-	// label is the label of a request that the configuration made; its value is
-	// the name in the configuration.
-	label = "berth.dev/workload"
+	label    = config.WorkloadLabel
 	// maxID is the longest id, escaped, that has its group's path in it.
 	maxID = 200
 )
@@ -108,7 +107,7 @@ func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
 		return opt, err
 	}
 	opt.PolicyName, opt.PolicyOptions = c.Policy.Name, c.Policy.Options
-	opt.Config, opt.Rewrites = c.PlaceConfig(), c.Agent.YieldAfter
+	opt.Config, opt.Rewrites = placeConfig(l.base.Root, c), c.Agent.YieldAfter
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
 	}
@@ -300,7 +299,10 @@ func (l *loop) settle(ctx context.Context, g *group) {
 func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
 	spec := l.specOf(l.conf, g)
 	has, err := n.Get(ctx, g.id)
-	if _, none := errors.AsType[*place.NotHeldError](err); none {
+	if _, none := errors.AsType[*place.NotHeldError](err); none && g.entry.Group != "" {
+		l.putTogether(ctx, n, g)
+		return
+	} else if none {
 		_, err = n.Place(ctx, spec)
 	} else if err == nil && !has.Spec.SameAs(&spec) {
 		_, err = n.Resize(ctx, spec)
@@ -310,6 +312,51 @@ func (l *loop) put(ctx context.Context, n *agent.Node, g *group) {
 	} else {
 		g.waitFor(err.Error())
 	}
+}
+
+// putTogether places a workload that has none with all of its NodeConfig group, unless one
+// of those has its place already: then it follows.
+func (l *loop) putTogether(ctx context.Context, n *agent.Node, g *group) {
+	var specs []agent.Spec
+	members, missing := l.members(l.conf, l.groups, g.entry.Group)
+	for _, m := range members {
+		if _, err := n.Get(ctx, m.id); err == nil {
+			specs, missing = []agent.Spec{l.specOf(l.conf, g)}, ""
+			members = []*group{g}
+			break
+		}
+		specs = append(specs, l.specOf(l.conf, m))
+	}
+	reason := missing
+	if missing == "" {
+		if err := n.PlaceTogether(ctx, specs); err != nil {
+			reason = err.Error()
+		}
+	}
+	for _, m := range members {
+		if reason == "" {
+			m.wait = nil
+		} else {
+			m.waitFor(reason)
+		}
+	}
+}
+
+// members are the workloads of a group of a configuration, and why they cannot be placed as
+// a whole yet; "" if each entry of the group matches one.
+func (l *loop) members(c *config.NodeConfig, groups map[string]*group, name string) (members []*group, missing string) {
+	there := map[string]bool{}
+	for _, path := range slices.Sorted(maps.Keys(groups)) {
+		if m := groups[path]; m.entry != nil && m.entry.Group == name {
+			members, there[m.entry.Name] = append(members, m), true
+		}
+	}
+	for i := range c.Workloads {
+		if w := &c.Workloads[i]; w.Group == name && !there[w.Name] {
+			missing = fmt.Sprintf("group %s is placed as a whole, and no control group of %s is there yet", name, w.Name)
+		}
+	}
+	return members, missing
 }
 
 // waitFor notes why a group has no place, or not the one that it is to have. Others may

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -27,6 +29,12 @@ type specFlags struct {
 	memory           place.Bytes
 	quota            quota
 	weight, ioWeight int
+	mode             place.Mode
+	shared           place.Milli
+	group            string
+
+	devices, affinity, antiAffinity []string
+	hugePages, hints                map[string]string
 }
 
 func (f *specFlags) register(cmd *cobra.Command) {
@@ -41,6 +49,15 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.IntVar(&f.weight, "weight", 0, "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
 	fs.IntVar(&f.ioWeight, "io-weight", 0, "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is its own: exclusive, shared or mixed (whole CPUs, and --shared from a pool; default by class)")
+	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
+	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
+	fs.StringToStringVar(&f.hugePages, "hugepages", nil, "huge pages to find room for near its CPUs, as in `2Mi=512Mi`")
+	fs.StringArrayVar(&f.affinity, "affinity", nil, "`name` of a workload whose NUMA nodes it prefers; may be repeated")
+	fs.StringArrayVar(&f.antiAffinity, "anti-affinity", nil, "`name` of a workload whose NUMA nodes it avoids; may be repeated")
+	fs.StringVar(&f.group, "group", "", "`name` of a group of workloads that start and end together, as a pod: policies place them near each other")
+	fs.StringToStringVar(&f.hints, "hint", nil, "words for the policy, as in `balloon=NAME` (see go doc of the policy)")
+	completeWords(cmd, "mode", place.Exclusive.String(), place.Shared.String(), place.Mixed.String())
 	completeWords(cmd, "class", classWords()...)
 	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
 	completeWords(cmd, "exclusive", place.PCPULevel.String(), place.NUMANodeLevel.String())
@@ -106,11 +123,69 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if cmd.Flags().Changed("mems") {
 		s.Mems = f.mems
 	}
+	if err := f.applyUses(cmd, s); err != nil {
+		return exitStatus{exitUsage, err}
+	}
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {
 		return exitStatus{exitUsage, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class)}
 	}
 	r.Nodes, r.NodesRequired = s.Mems, !s.Mems.IsEmpty()
 	r.Explain = true // for berth explain, later
+	return nil
+}
+
+// applyUses takes over what a workload asks for beside CPUs, memory and limits.
+func (f *specFlags) applyUses(cmd *cobra.Command, s *agent.Spec) error {
+	r, changed := &s.Request, cmd.Flags().Changed
+	if changed("mode") {
+		r.Mode = f.mode
+	}
+	if changed("shared") {
+		r.SharedMilli = int(f.shared)
+	}
+	switch own := r.Mode == place.Exclusive || r.Mode == place.Mixed; {
+	case own && r.Milli == 0 && s.CPUs.IsEmpty():
+		return fmt.Errorf("--mode %s: say how many CPUs with --cpus", r.Mode)
+	case r.Mode == place.Mixed && !s.CPUs.IsEmpty():
+		return errors.New("--mode mixed and --cpuset: the policy chooses which CPUs are its own; leave one out")
+	case r.SharedMilli != 0 && r.Mode != place.Mixed:
+		return errors.New("--shared: it is for --mode mixed")
+	}
+	if changed("device") {
+		r.Devices = nil
+		for _, text := range f.devices {
+			d, err := place.ParseDevice(text)
+			if err != nil {
+				return fmt.Errorf("--device: %w", err)
+			}
+			r.Devices = append(r.Devices, d)
+		}
+	}
+	if changed("hugepages") {
+		r.Memory = nil
+		for _, size := range slices.Sorted(maps.Keys(f.hugePages)) {
+			a, err := place.ParseHugePages(size, f.hugePages[size])
+			if err != nil {
+				return fmt.Errorf("--hugepages: %w", err)
+			}
+			r.Memory = append(r.Memory, a)
+		}
+	}
+	if changed("affinity") || changed("anti-affinity") {
+		r.Affinity = nil
+		for _, name := range f.affinity {
+			r.Affinity = append(r.Affinity, config.AffinityTo(name, 1)...)
+		}
+		for _, name := range f.antiAffinity {
+			r.Affinity = append(r.Affinity, config.AffinityTo(name, -1)...)
+		}
+	}
+	if changed("group") {
+		r.Group = f.group
+	}
+	if changed("hint") {
+		r.Hints = f.hints
+	}
 	return nil
 }
 

@@ -56,6 +56,8 @@ func All() []Named {
 		},
 		{Name: "topology-aware", About: "NRI plugins and CRI-RM: a tree of pools, exclusive and shared CPUs by request class", read: optionsOver(topologyaware.Default())},
 		{Name: "balloons", About: "balloons of whole CPUs, grown and shrunk, shared by their members only", read: optionsOver(balloons.Policy{})},
+		{Name: "static-pools", About: "CRI-RM: lists of CPUs made once and for all, exclusive or shared", read: newPreset[balloons.StaticPools]},
+		{Name: "podpools", About: "CRI-RM: pools of so many CPUs for so many pods each", read: newPreset[balloons.PodPools]},
 	}
 }
 
@@ -114,6 +116,17 @@ func optionsOver[P place.Policy](start P) func([]byte) (place.Policy, error) {
 		}
 		return p, nil
 	}
+}
+
+// newPreset makes a policy of options that are not its fields.
+func newPreset[O interface {
+	Policy() (place.Policy, error)
+}](text []byte) (place.Policy, error) {
+	var o O
+	if err := readOptions(text, &o); err != nil {
+		return nil, err
+	}
+	return o.Policy()
 }
 
 // newControlplane returns a constructor for one of the allocators, which have
