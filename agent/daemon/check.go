@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
@@ -85,11 +87,54 @@ func (h *hostCheck) cpus(base agent.Options, c *config.NodeConfig) {
 	if err != nil || len(h.errs) > before {
 		return // said already
 	}
-	if _, err := place.New(t, c.PlaceConfig()); err != nil {
+	for i, d := range c.Devices {
+		if d.PCI != "" {
+			_, err := pciNode(base.Root, d.PCI)
+			h.fail(fmt.Sprintf("devices[%d].pci", i), err)
+		}
+		for node := range d.Nodes.All() {
+			if _, ok := t.Node(node); !ok {
+				h.fail(fmt.Sprintf("devices[%d].nodes", i), fmt.Errorf("NUMA node %d is not there", node))
+			}
+		}
+	}
+	if len(h.errs) > before {
+		return
+	}
+	conf := placeConfig(base.Root, c)
+	if _, err := place.New(t, conf); err != nil {
 		h.fail("allowed", err)
-	} else if _, err := place.Start(policy, t, c.PlaceConfig()); err != nil {
+	} else if _, err := place.Start(policy, t, conf); err != nil {
 		h.fail("policy.options", err)
 	}
+}
+
+// placeConfig is what of a host may be given away, its devices near the NUMA nodes that
+// the kernel tells. What it does not tell has no locality.
+func placeConfig(root *kernel.Root, c *config.NodeConfig) place.Config {
+	p := c.PlaceConfig()
+	for i, d := range c.Devices {
+		if d.PCI == "" || !d.Nodes.IsEmpty() {
+			continue
+		}
+		if node, err := pciNode(root, d.PCI); err == nil && node >= 0 {
+			p.Devices[i].Nodes, _ = cpuset.Of(node)
+		}
+	}
+	return p
+}
+
+// pciNode is the NUMA node of a PCI device, negative if it has none
+// (Documentation/ABI/testing/sysfs-bus-pci).
+func pciNode(root *kernel.Root, address string) (int, error) {
+	text, err := fs.ReadFile(root.FS(), "sys/bus/pci/devices/"+address+"/numa_node")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("there is no PCI device %s (lspci -D shows them)", address)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
 // limits checks that the kernel has the limits, and groups to place at all.

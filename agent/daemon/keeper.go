@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
@@ -57,7 +58,10 @@ func (k *keeper) revise(ctx context.Context, r agent.Revision, commit func() (fu
 		k.node, effects = next, all
 		k.version++
 		poke(k.changed)
-		return n.Close()
+		if err := n.Close(); err != nil { // the other one is at work already
+			k.record(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.Failed, Text: err.Error()}})
+		}
+		return nil
 	})
 	return effects, err
 }

@@ -55,6 +55,21 @@ func (l *loop) plan(ctx context.Context, next *config.NodeConfig, replace bool) 
 		}
 	}
 	all, err := l.keeper.List(ctx)
+	held := map[string]bool{}
+	for i := range all {
+		held[all[i].ID()] = true
+	}
+	p.revision.Specs = slices.DeleteFunc(p.revision.Specs, func(s agent.Spec) bool {
+		if s.Request.Group == "" || held[s.Request.ID] {
+			return false
+		}
+		members, missing := l.members(next, p.groups, s.Request.Group)
+		if missing == "" || slices.ContainsFunc(members, func(m *group) bool { return held[m.id] }) {
+			return false
+		}
+		p.groups[s.Group].waitFor(missing)
+		return true
+	})
 	for i := range all {
 		if w := &all[i]; w.Spec.Request.Labels[label] != "" && !wanted[w.ID()] {
 			p.revision.Release = append(p.revision.Release, w.ID())
@@ -76,9 +91,10 @@ func (l *loop) carryOut(ctx context.Context, p *plan, commit func() (func() erro
 		}
 	}
 	for _, g := range p.groups {
+		asked := slices.ContainsFunc(p.revision.Specs, func(s agent.Spec) bool { return s.Request.ID == g.id })
 		if reason, ok := failed[g.id]; ok && g.entry != nil {
 			g.waitFor(reason)
-		} else {
+		} else if asked || g.entry == nil {
 			g.wait = nil
 		}
 	}

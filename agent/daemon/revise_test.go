@@ -63,6 +63,7 @@ func TestPreviewIsWhatApplyDoes(t *testing.T) {
 			}
 			for step := range 4 {
 				p := api.Proposal{Text: header + anyConfig(rng), Name: "proposed", Replace: rng.IntN(3) == 0, Losses: true}
+				r.settled()
 				h.applied(r, fmt.Sprintf("step %d", step), p)
 			}
 		})
@@ -74,7 +75,6 @@ func TestPreviewIsWhatApplyDoes(t *testing.T) {
 func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {
 	h.t.Helper()
 	ctx := h.t.Context()
-	r.settled()
 	before, files := r.cpus(), tree(h.t, h.k)
 	want, err := r.PreviewConfig(ctx, p)
 	if err != nil {

@@ -22,12 +22,16 @@ import (
 const exitLosses = 3
 
 // proposalFlags are those of commands that preview or apply.
-type proposalFlags struct{ replace, losses bool }
+type proposalFlags struct {
+	replace, losses bool
+	digest          string
+}
 
 func (f *proposalFlags) register(cmd *cobra.Command, applies bool) {
 	cmd.Flags().BoolVar(&f.replace, "replace", false, "place all workloads anew, as if none had a place; else only those move that have to")
 	if applies {
 		cmd.Flags().BoolVar(&f.losses, "allow-loss", false, "apply it though workloads lose their places that it still names")
+		cmd.Flags().StringVar(&f.digest, "digest", "", "apply it only if it comes to what the preview with this `digest` said")
 	}
 	agentFlag(cmd)
 	outputFlag(cmd, "text or json")
@@ -59,7 +63,7 @@ func configPreviewCommand() *cobra.Command {
 get other limits, be refused or lose their places, and why. Nothing is changed.
 
 The agent decides as for apply: what it says here is what apply does, as long as no
-workload comes or goes in between.
+workload comes or goes in between. With the digest at its end, apply does that or nothing.
 
 Exit status: 0, 1 if it cannot be said or FILE is not valid on this host, 2 for wrong
 usage, 3 if workloads would lose their places or be refused.`,
@@ -134,7 +138,7 @@ Exit status: as of berth config apply.`,
 		Args: versionArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withConfigured(cmd, func(c *api.Client) error {
-				p := api.Proposal{Replace: f.replace, Losses: f.losses}
+				p := api.Proposal{Replace: f.replace, Losses: f.losses, Digest: f.digest}
 				if len(args) == 1 {
 					p.Version, _ = strconv.Atoi(args[0])
 					return f.apply(cmd, c, p)
@@ -170,10 +174,10 @@ func versionArg(cmd *cobra.Command, args []string) error {
 
 func (f *proposalFlags) proposal(file string) (api.Proposal, error) {
 	text, err := daemon.ReadFile(file)
-	return api.Proposal{Text: string(text), Name: file, Replace: f.replace, Losses: f.losses}, err
+	return api.Proposal{Text: string(text), Name: file, Replace: f.replace, Losses: f.losses, Digest: f.digest}, err
 }
 
-// apply applies what a preview of it says, or says why not.
+// apply applies a proposal, or says why not.
 func (f *proposalFlags) apply(cmd *cobra.Command, c *api.Client, p api.Proposal) error {
 	r, err := c.PreviewConfig(cmd.Context(), p)
 	if err != nil {
@@ -189,7 +193,6 @@ func (f *proposalFlags) apply(cmd *cobra.Command, c *api.Client, p api.Proposal)
 		err := show(cmd, r, func() string { return revisionText(&r, false) })
 		return errors.Join(err, exitStatus{exitLosses, fmt.Errorf("not applied: %s would lose their places; change what the reasons name, or apply it with --allow-loss", plain.Count(lost, "workload"))})
 	}
-	p.Digest = r.Digest
 	if r, err = c.ApplyConfig(cmd.Context(), p); err != nil {
 		return err
 	}
@@ -228,7 +231,7 @@ func revisionText(r *api.Revision, applied bool) string {
 		}
 		plain.Columns(&b, rows)
 	}
-	keep, did := "keeps what it has", "would be written; nothing was changed"
+	keep, did := "keeps what it has", "would be written; nothing was changed. 'apply --digest "+r.Digest+"' does exactly this"
 	if r.Unchanged != 1 {
 		keep = "keep what they have"
 	}

@@ -168,8 +168,8 @@ func TestConfigCheckOfHost(t *testing.T) {
 		"agent: {admins: [nobody-here]}\n" + sharedPool:  `:1: agent.admins[0]: user "nobody-here": `,
 		"agent: {group: none-here}\n" + sharedPool:       ":1: agent.group: ",
 		"agent: {socket: /no/such/dir/s}\n" + sharedPool: ":1: agent.socket: listen on ",
-		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryHigh: 1Gi}}", 1): ":6: workloads[2].limits.memoryHigh: memory.high: not supported: cgroup v1 has no such setting",
-		"classes: {BE: {memoryLow: 1Gi}}\n" + sharedPool:                                      ":1: classes.BE.memoryLow: memory.low: not supported",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryHigh: 1Gi}}", 1):             ":6: workloads[2].limits.memoryHigh: memory.high: not supported: cgroup v1 has no such setting",
+		"classes: {BE: {memoryLow: 1Gi}}\n" + sharedPool:                                                  ":1: classes.BE.memoryLow: memory.low: not supported",
 		"policy: {name: balloons, options: {balloonTypes: [{name: x, lists: ['98-99']}]}}\n" + sharedPool: ":1: policy.options: ",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -94,6 +94,7 @@ func Rooms() []Room {
 		{Path: "agent/daemon", May: []string{
 			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
+			"internal/strictyaml",
 		}},
 		{Path: "agent/web", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
