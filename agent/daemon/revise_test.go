@@ -284,8 +284,6 @@ func TestApplyRefuses(t *testing.T) {
 	}
 }
 
-func api_kind(err error) string { return api.KindOf(err) }
-
 // An agent that is killed amid an apply has the configuration of its file in force when
 // it starts again, and that one is in the history with its author.
 func TestKilledApply(t *testing.T) {
