@@ -170,6 +170,9 @@ func (u Usage) plus(v Usage) Usage {
 	u.Instructions += v.Instructions
 	u.References += v.References
 	u.Misses += v.Misses
+	u.Switches += v.Switches
+	u.Involuntary += v.Involuntary
+	u.Migrations += v.Migrations
 	u.Work += v.Work
 	return u
 }

@@ -73,7 +73,7 @@ func isolate(ctx context.Context, r *Result, opt Options) (*Result, error) {
 	began := time.Now()
 	study := Study{
 		Base: &r.Experiment, Header: &r.Header, Result: r, Rounds: &r.Rounds,
-		Cells:  func(b *Testbed) ([]Cell, error) { return b.cells(r.Experiment), nil },
+		Cells:  func(b *Testbed) ([]Cell, error) { return b.Scenarios(r.Experiment), nil },
 		Blocks: func(blocks int) { r.Experiment.Blocks = blocks },
 	}
 	if study.Look = r.Experiment.Look; study.Look > 0 {
@@ -129,8 +129,8 @@ func (a *Analysis) narrow(within float64) bool {
 	return true
 }
 
-// cells are the scenarios of a spec, each with its lengths and settings.
-func (b *Testbed) cells(spec Spec) []Cell {
+// Scenarios are those of a spec as cells, each with its lengths and settings.
+func (b *Testbed) Scenarios(spec Spec) []Cell {
 	var cells []Cell
 	for _, s := range spec.Scenarios {
 		cells = append(cells, Cell{

@@ -167,6 +167,12 @@ type Usage struct {
 	Instructions float64 `json:"instructions,omitempty"`
 	References   float64 `json:"cacheReferences,omitempty"`
 	Misses       float64 `json:"cacheMisses,omitempty"`
+	// Switches are context switches, of which Involuntary were not asked for; Migrations
+	// are moves to another CPU. 0 also where the kernel does not show them, or nobody
+	// asked.
+	Switches    int64 `json:"switches,omitempty"`
+	Involuntary int64 `json:"involuntarySwitches,omitempty"`
+	Migrations  int64 `json:"migrations,omitempty"`
 	// Work is in Unit ("operations", "bytes", ...), the neighbour's only.
 	Work float64 `json:"work,omitempty"`
 	Unit string  `json:"unit,omitempty"`

@@ -30,11 +30,7 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 	if round.Started.Sub(b.probed) >= probeEvery {
 		round.Probes, b.probed = b.probes.Run(), round.Started
 	}
-	procs, err := b.processes(ctx, b.setupOf(c))
-	if err != nil {
-		return round, err
-	}
-	undo, err := b.set(c.Settings, c.Together)
+	procs, undo, err := b.place(ctx, c)
 	if err != nil {
 		return round, err
 	}
@@ -48,6 +44,30 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 		return round, err
 	}
 	return round, b.requests.add(block, c.Name)
+}
+
+// place has the processes of a cell live, and its settings in force.
+func (b *Testbed) place(ctx context.Context, c Cell) (procs *processes, undo func() error, err error) {
+	if c.Fresh {
+		if err := b.endProcesses(); err != nil {
+			return nil, nil, &NotRestoredError{err}
+		}
+		if undo, err = b.set(c.Settings, c.Together); err != nil {
+			return nil, nil, err
+		}
+	}
+	if procs, err = b.processes(ctx, b.setupOf(c)); err != nil {
+		if undo != nil {
+			if left := undo(); left != nil {
+				err = &NotRestoredError{errors.Join(err, left)}
+			}
+		}
+		return nil, nil, err
+	}
+	if undo == nil {
+		undo, err = b.set(c.Settings, c.Together)
+	}
+	return procs, undo, err
 }
 
 // leave ends a round, of which failed came: the neighbour stops, the settings go, and
@@ -66,7 +86,7 @@ func (p *processes) leave(ctx context.Context, undo func() error, c Cell, failed
 	if failed == nil && left == nil {
 		round.Undrained, failed = p.drain(ctx, drainLimit)
 	}
-	if failed != nil || left != nil || round.Undrained > 0 || c.Tenant != nil {
+	if failed != nil || left != nil || round.Undrained > 0 || c.Tenant != nil || c.Fresh {
 		left = errors.Join(left, p.bed.endProcesses())
 	}
 	if left != nil {
@@ -301,6 +321,11 @@ func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 	}
 	waited, _, err := proc.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
 	u.WaitSeconds = waited.Seconds()
+	if err == nil && b.opt.Switches && r == Tenant {
+		var s proc.Switches
+		s, _, err = proc.ProcessSwitches(os.DirFS("/"), process.pid())
+		u.Switches, u.Involuntary, u.Migrations = s.All, s.Involuntary, s.Migrations
+	}
 	return u, errors.Join(err, b.counted(r, &u))
 }
 
@@ -334,6 +359,9 @@ func (u Usage) minus(v Usage) Usage {
 	u.Instructions -= v.Instructions
 	u.References -= v.References
 	u.Misses -= v.Misses
+	u.Switches -= v.Switches
+	u.Involuntary -= v.Involuntary
+	u.Migrations -= v.Migrations
 	u.Work -= v.Work
 	return u
 }

@@ -63,6 +63,9 @@ type Cell struct {
 	// Tenant is how the tenant runs, which then lives for the round alone; nil is as the
 	// setup says.
 	Tenant *load.TenantConfig
+	// Fresh has the tenant start anew, when the settings are in force: its memory is then
+	// where they say.
+	Fresh bool
 	// Serve has servers in place of the tenant; nil is the tenant.
 	Serve *Serve
 	// Settle is discarded at the start of a round, Window is measured.

@@ -60,6 +60,9 @@ func (r *Running) Until(ctx context.Context, at time.Duration) error {
 	return sleepUntil(ctx, r.start+at.Nanoseconds())
 }
 
+// Tenant is the tenant's process id.
+func (r *Running) Tenant() int { return r.procs.tenants[0].pid() }
+
 // Finish has f called when the round is over and its processes still run, whatever
 // came of it.
 func (r *Running) Finish(f func() error) { r.finish = append(r.finish, f) }

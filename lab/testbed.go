@@ -49,6 +49,8 @@ type Options struct {
 	// Servers is how many servers there may be at once, each in a group of its own, for
 	// cells that have some (Cell.Serve). All cells have, then: nothing is calibrated.
 	Servers int
+	// Switches has context switches and migrations of the tenant counted.
+	Switches bool
 	// Groups asks for control groups, with memory, I/O and pressure counted; without
 	// it the lesser backend will do.
 	Groups bool

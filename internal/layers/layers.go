@@ -75,8 +75,11 @@ func Rooms() []Room {
 		{Path: "lab/limits", May: []string{
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
 		}},
+		{Path: "lab/beside", May: []string{
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "lab", "lab/noise", "lab/report", "lab/stats",
+		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/beside"
 	"berth.dev/berth/lab/guarded"
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
@@ -16,6 +17,10 @@ import (
 // Kinds are those that there are, in the order in which they are listed.
 func Kinds() []Kind {
 	return []Kind{
+		{
+			Name: "quick", Question: "what does a CPU hog next door cost, and what is the cheapest cure?",
+			Schema: beside.Quick().Schema, New: func() Experiment { return beside.Quick() },
+		},
 		{
 			Name: "isolation", Question: "what does a noisy neighbour cost, and what does each isolation strategy buy?",
 			Schema: lab.Schema, New: newIsolation, Verb: "berth lab",
@@ -35,6 +40,22 @@ func Kinds() []Kind {
 		{
 			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",
 			Schema: guarded.Schema, New: newGuard, Verb: "berth lab guard",
+		},
+		{
+			Name: "pinning", Question: "what do cores of its own bring a service, and what do they cost?", Needs: "two cores",
+			Schema: beside.Pinning().Schema, New: func() Experiment { return beside.Pinning() }, Lacks: beside.Pinning().Lacks,
+		},
+		{
+			Name: "numa", Question: "what does memory on another node cost?", Needs: "two NUMA nodes with memory, and root",
+			Schema: beside.NUMA().Schema, New: func() Experiment { return beside.NUMA() }, Lacks: beside.NUMA().Lacks,
+		},
+		{
+			Name: "smt", Question: "what does a busy sibling thread cost, and what is the second half of the CPUs worth?", Needs: "cores with two threads",
+			Schema: beside.SMT().Schema, New: func() Experiment { return beside.SMT() }, Lacks: beside.SMT().Lacks,
+		},
+		{
+			Name: "cache", Question: "what does a neighbour cost that shares only cache and memory?", Needs: "two cores below one L3 cache",
+			Schema: beside.Cache().Schema, New: func() Experiment { return beside.Cache() }, Lacks: beside.Cache().Lacks,
 		},
 		serving("limits", "what do CPU limits cost: many small ones, few large ones, none?", limits.Limits),
 		serving("limits-ramp", "how do limits do with more and more clients, over small and large tasks?", limits.Ramp),

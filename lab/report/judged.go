@@ -187,3 +187,40 @@ func (j Judged) Ratios(id, heading string, f stats.Figure) Plot {
 	p.Panels = []Panel{panel}
 	return p
 }
+
+// JudgedDocument is the report for programs.
+type JudgedDocument struct {
+	lab.Header
+	Experiment any              `json:"experiment"`
+	Answer     []string         `json:"answer"`
+	Reference  string           `json:"reference"`
+	Cells      []JudgedFigures  `json:"cells"`
+	Compared   []stats.Compared `json:"compared"`
+}
+
+// JudgedFigures is what a cell typically is, by figure; response times in µs.
+type JudgedFigures struct {
+	Cell    string             `json:"cell"`
+	Rounds  int                `json:"rounds"`
+	Figures map[string]float64 `json:"figures"`
+}
+
+// Document is the report for programs: what the header and the settings are, and what it
+// comes to.
+func (j Judged) Document(h *lab.Header, settings any, answer []string) *JudgedDocument {
+	d := &JudgedDocument{Header: *h, Experiment: settings, Answer: answer, Reference: j.Reference, Compared: j.Compared}
+	for _, c := range j.Cells {
+		f := JudgedFigures{Cell: c.Name, Figures: map[string]float64{}}
+		for _, s := range j.Samples {
+			if s.Cell != c.Name {
+				continue
+			}
+			f.Rounds++
+			for name := range s.Figures {
+				f.Figures[name], _ = stats.Typical(j.Samples, c.Name, name)
+			}
+		}
+		d.Cells = append(d.Cells, f)
+	}
+	return d
+}

@@ -1,0 +1,209 @@
+// Package beside has the experiments of one tenant and one neighbour that differ in where
+// the two stand and what they are given: quick, pinning, numa, smt and cache. Each is a
+// design: cells, what they are compared with, and the words for what comes out. The load,
+// the rounds and the statistics are those of lab.
+package beside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/stats"
+	"berth.dev/berth/machine"
+)
+
+// Spec is what a data file sets.
+type Spec struct {
+	// Blocks is how often every cell is run, if For leaves the time for it.
+	Blocks int          `json:"blocks"`
+	For    lab.Duration `json:"for,omitempty"`
+	// Settle is discarded at the start of each round; Window is measured.
+	Settle lab.Duration `json:"settle"`
+	Window lab.Duration `json:"window"`
+	// Demand is the share (0-1) of the shared CPUs that the tenant wants, Rate its requests
+	// per second (0: the lab chooses).
+	Demand          float64 `json:"demand"`
+	Rate            float64 `json:"rate,omitempty"`
+	WorkingSetBytes int64   `json:"workingSetBytes"`
+	// Neighbour is what works beside it, with so many threads for each shared CPU.
+	Neighbour     noise.Config `json:"neighbour"`
+	ThreadsPerCPU int          `json:"neighbourThreadsPerCPU"`
+	// NodePrice is what a machine like this one costs, in any currency and for any time;
+	// 0 is unknown. Only pinning has a bill.
+	NodePrice float64 `json:"nodePrice,omitempty"`
+	CPUs      string  `json:"cpus,omitempty"`
+	Seed      uint64  `json:"seed,omitempty"`
+}
+
+// base is what the testbed is asked for.
+func (e Spec) base(name string) lab.Spec {
+	b := lab.IsolationSpec()
+	b.Name, b.Blocks, b.For, b.Settle, b.Window = name, e.Blocks, e.For, e.Settle, e.Window
+	b.Rate, b.CPUs, b.Seed, b.Neighbour, b.ThreadsPerCPU = e.Rate, e.CPUs, e.Seed, e.Neighbour, e.ThreadsPerCPU
+	b.Tenant.Demand, b.Tenant.WorkingSetBytes = e.Demand, e.WorkingSetBytes
+	return b
+}
+
+// usual are the settings that designs start from.
+func usual() Spec {
+	const ms = lab.Duration(time.Millisecond)
+	return Spec{
+		Blocks: 40, For: lab.Duration(2 * time.Minute), Settle: 100 * ms, Window: 500 * ms, Demand: 0.3, WorkingSetBytes: 8 << 20,
+		Neighbour: noise.Config{Kernel: "spin", Intensity: 100}, ThreadsPerCPU: 1,
+	}
+}
+
+// Experiment is one of the designs with its settings and what was measured: as JSON, the
+// stored result.
+type Experiment struct {
+	lab.Header
+	Experiment Spec        `json:"experiment"`
+	Rounds     []lab.Round `json:"rounds"`
+	// Residency is where the tenant's memory was, as read back in each round; numa only.
+	Residency []Residency `json:"residency,omitempty"`
+
+	design *design
+}
+
+// design is what makes an experiment.
+type design struct {
+	name, schema string
+	spec         func() Spec
+	// cells are in the order of the table; the first is the reference.
+	cells []cell
+	// versus are the comparisons besides those with the reference.
+	versus []stats.Versus
+	// figures are those that are judged.
+	figures []stats.Figure
+	// words say what it comes to; tables are what it has besides the judged one.
+	words  func(*view) []string
+	tables func(*view) []report.Block
+	lacks  func(*machine.Machine) error
+}
+
+// cell is one way of running the two.
+type cell struct {
+	name, means string
+	neighbour   bool
+	// fresh starts the tenant anew in each round, and reads back where its memory is.
+	fresh bool
+	// other is a kernel that works in the neighbour's place.
+	other string
+	// place says where the two stand; nil leaves both on all shared CPUs.
+	place func(site) (lab.Settings, error)
+}
+
+// site is where an experiment runs.
+type site struct {
+	bed     *lab.Testbed
+	machine *machine.Machine
+}
+
+func (d *design) make() *Experiment {
+	return &Experiment{Header: lab.Header{Schema: d.schema}, Experiment: d.spec(), Rounds: []lab.Round{}, design: d}
+}
+
+// Spec is what a data file sets.
+func (x *Experiment) Spec() any { return &x.Experiment }
+
+// Validate says what is wrong with the settings, naming the field.
+func (x *Experiment) Validate() error {
+	if err := x.Experiment.base(x.design.name).Validate(); err != nil {
+		return err
+	}
+	switch e := x.Experiment; {
+	case e.NodePrice < 0:
+		return fmt.Errorf("experiment: nodePrice: %g: want 0 or more", e.NodePrice)
+	case e.NodePrice > 0 && x.design != pinning:
+		return fmt.Errorf("experiment: nodePrice: only pinning has a bill")
+	}
+	return nil
+}
+
+// Lacks says why a machine can have nothing of it; nil if it can.
+func (x *Experiment) Lacks(m *machine.Machine) error {
+	if x.design.lacks == nil {
+		return nil
+	}
+	return x.design.lacks(m)
+}
+
+// Length is about how long the run takes.
+func (x *Experiment) Length(*machine.Machine) time.Duration {
+	e := x.Experiment
+	const between, before, anew = 40 * time.Millisecond, 6 * time.Second, time.Second
+	length := before
+	for _, c := range x.design.cells {
+		each := time.Duration(e.Settle+e.Window) + between
+		if c.fresh {
+			each += anew
+		}
+		length += time.Duration(e.Blocks) * each
+	}
+	if e.For > 0 {
+		length = min(length, time.Duration(e.For))
+	}
+	return length
+}
+
+// Run measures, or goes on.
+func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
+	began := time.Now()
+	if !x.Started.IsZero() && x.Complete {
+		return errors.New("resume: the run is complete")
+	}
+	base := x.Experiment.base(x.design.name)
+	opt.Switches = true
+	study := lab.Study{
+		Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds,
+		Cells: func(b *lab.Testbed) ([]lab.Cell, error) {
+			x.Experiment.Seed = base.Seed
+			return x.cells(site{b, x.Host.Machine}), nil
+		},
+		Blocks: func(blocks int) { x.Experiment.Blocks = blocks },
+	}
+	if base.For > 0 {
+		study.Ends = began.Add(time.Duration(base.For))
+	}
+	return study.Run(ctx, opt)
+}
+
+// cells are those of the design on a site.
+func (x *Experiment) cells(s site) []lab.Cell {
+	var cells []lab.Cell
+	for _, c := range x.design.cells {
+		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Fresh: c.fresh, Prepare: func(to *lab.Cell, _ int) (err error) {
+			if c.place == nil {
+				return nil
+			}
+			to.Settings, err = c.place(s)
+			if mems := to.Settings[lab.Tenant].Mems; c.fresh && err == nil {
+				to.Hooks.During = x.readBack(c.name, mems)
+			}
+			return err
+		}}
+		if c.other != "" {
+			cell.Hooks.Settle = x.another(s, c.other)
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}
+
+// another has another kernel work in the neighbour's place.
+func (x *Experiment) another(s site, kernel string) func(context.Context, *lab.Running) error {
+	return func(ctx context.Context, r *lab.Running) error {
+		cfg := s.bed.Setup.Neighbour
+		cfg.Kernel, cfg.Bytes = kernel, 0
+		p, err := r.Noise(lab.Neighbour, cfg)
+		if err != nil {
+			return err
+		}
+		return p.Begin(ctx)
+	}
+}

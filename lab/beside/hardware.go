@@ -1,0 +1,263 @@
+package beside
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
+	"berth.dev/berth/machine"
+)
+
+// SMT asks what a busy sibling thread costs, and what the second half of the CPUs is worth.
+func SMT() *Experiment { return smt.make() }
+
+// Cache asks what a neighbour costs that shares nothing but the cache and the memory.
+func Cache() *Experiment { return cache.make() }
+
+// The cells of smt.
+const (
+	siblingIdle = "sibling idle"
+	siblingBusy = "sibling busy"
+	otherCores  = "other cores"
+	bothThreads = "both threads"
+)
+
+var smt = &design{
+	name: "smt", schema: "berth.dev/lab-smt/v1",
+	spec: func() Spec { e := usual(); e.Demand = 0.1; return e },
+	cells: []cell{
+		{name: siblingIdle, means: "the tenant on a thread of each of its cores, their siblings idle", place: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, cpuset.Set{} })},
+		{name: siblingBusy, means: "the neighbour on the siblings", neighbour: true, place: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.siblings })},
+		{name: otherCores, means: "the neighbour on as many threads of other cores", neighbour: true, place: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.others })},
+		{name: bothThreads, means: "the tenant on both threads of its cores: the second half of the CPUs", place: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first.Union(t.siblings), cpuset.Set{} })},
+	},
+	versus:  []stats.Versus{{Cell: siblingBusy, Against: otherCores}},
+	figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest, lab.Work},
+	words:   smtWords,
+	lacks: func(m *machine.Machine) error {
+		_, err := smtPlacesOf(m, m.Online)
+		return err
+	},
+}
+
+// smtPlaces are the threads of half the cores, and as many of the others.
+type smtPlaces struct{ first, siblings, others cpuset.Set }
+
+// smtPlacesOf divides the cores within free of which at least two threads are free.
+func smtPlacesOf(m *machine.Machine, free cpuset.Set) (t smtPlaces, err error) {
+	var cores []cpuset.Set
+	for _, d := range m.ByKind(machine.Core) {
+		if core := d.CPUs.Intersect(free); core.Len() > 1 {
+			cores = append(cores, core)
+		}
+	}
+	if len(cores) == 0 {
+		return t, &kernel.NotSupportedError{Feature: "threads of one core", Reason: "no core has two threads online", Remedy: "switch SMT on: /sys/devices/system/cpu/smt/control"}
+	}
+	own := max(1, len(cores)/2)
+	for i, core := range cores {
+		first, _ := core.First()
+		if i < own {
+			t.first = t.first.Union(cpuset.MustOf(first))
+			t.siblings = t.siblings.Union(core.Minus(cpuset.MustOf(first)))
+		} else if t.others.Len() < t.siblings.Len() {
+			t.others = t.others.Union(cpuset.MustOf(first))
+		}
+	}
+	return t, nil
+}
+
+// threads places the two on sets of threads, of which the neighbour's must be there if it
+// needs one.
+func threads(needs bool, pick func(smtPlaces) (tenant, neighbour cpuset.Set)) func(site) (lab.Settings, error) {
+	return func(s site) (lab.Settings, error) {
+		free, err := cpuset.Parse(s.bed.Setup.CPUs)
+		if err != nil {
+			return nil, err
+		}
+		t, err := smtPlacesOf(s.machine, free)
+		if err != nil {
+			return nil, err
+		}
+		tenant, neighbour := pick(t)
+		if needs && neighbour.IsEmpty() {
+			return nil, &kernel.NotSupportedError{Feature: "other cores", Reason: "one core with two threads takes part", Remedy: "let more CPUs take part: --set cpus=LIST"}
+		}
+		return standing(tenant, neighbour), nil
+	}
+}
+
+// standing are the settings of two sets; an empty one leaves the role where it is.
+func standing(tenant, neighbour cpuset.Set) lab.Settings {
+	s := lab.Settings{}
+	if !tenant.IsEmpty() {
+		s[lab.Tenant] = cgroup.Limits{CPUs: tenant}
+	}
+	if !neighbour.IsEmpty() {
+		s[lab.Neighbour] = cgroup.Limits{CPUs: neighbour}
+	}
+	return s
+}
+
+func smtWords(v *view) []string {
+	if text := v.nothing(); text != "" {
+		return []string{text}
+	}
+	var answer []string
+	if v.ran(siblingBusy) {
+		answer = append(answer, costs(v, "A busy sibling thread", siblingBusy, siblingIdle))
+	}
+	if v.ran(siblingBusy) && v.ran(otherCores) {
+		c := v.of(siblingBusy, otherCores, lab.CPUPerRequest.Name)
+		answer = append(answer, map[bool]string{
+			true:  fmt.Sprintf("It is the sibling, and not only a busy machine: a request takes ×%s of the CPU time that it takes beside the same neighbour on other cores.", span(c)),
+			false: "Whether that is the sibling's doing or that of a busy machine is not shown: against the same neighbour on other cores, CPU time per request is " + verdict(c) + ".",
+		}[c.Verdict == stats.Worse])
+	}
+	if v.ran(bothThreads) {
+		c := v.of(bothThreads, siblingIdle, lab.CPUPerRequest.Name)
+		answer = append(answer, fmt.Sprintf("On both threads of its cores, a request takes %s of CPU time against one thread per core: that much less is a CPU of the second half worth.", verdict(c)))
+	}
+	return answer
+}
+
+// costs says what a cell costs against another, by p99 and by CPU time per request.
+func costs(v *view, what, name, against string) string {
+	p99, cpu := v.of(name, against, lab.P99.Name), v.of(name, against, lab.CPUPerRequest.Name)
+	text := fmt.Sprintf("%s costs p99 ×%s: %s instead of %s", what, span(p99), v.p99(name), v.p99(against))
+	switch p99.Verdict {
+	case stats.Equivalent:
+		text = fmt.Sprintf("%s costs p99 nothing here, within 10 %% (%s)", what, v.p99(name))
+	case stats.Better:
+		text = fmt.Sprintf("%s does no harm to p99 here (×%s)", what, span(p99))
+	case stats.Inconclusive, stats.Invalid:
+		text = fmt.Sprintf("Whether %s costs p99 anything, this run cannot tell (×%s)", strings.ToLower(what[:1])+what[1:], span(p99))
+	}
+	return text + "; CPU time per request: " + verdict(cpu) + "."
+}
+
+// The cells of cache.
+const (
+	quietBeside = "spinning beside"
+	sameCache   = "same cache"
+	otherCache  = "other cache"
+)
+
+var cache = &design{
+	name: "cache", schema: "berth.dev/lab-cache/v1",
+	spec: func() Spec {
+		e := usual()
+		e.Demand, e.WorkingSetBytes, e.Neighbour.Kernel = 0.15, 16<<20, "scan"
+		return e
+	},
+	cells: []cell{
+		{name: alone, means: "the tenant alone, on cores of its own", place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: quietBeside, means: "a neighbour that uses no memory, on other cores below the same cache", other: "spin", place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: sameCache, means: "the neighbour on those cores", neighbour: true, place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: otherCache, means: "the neighbour on as many cores below another cache", neighbour: true, place: cached(func(c cachePlaces) (cpuset.Set, string) {
+			return c.away, "the CPUs that take part have one last-level cache"
+		})},
+	},
+	versus:  []stats.Versus{{Cell: sameCache, Against: quietBeside}, {Cell: sameCache, Against: otherCache}},
+	figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest},
+	words:   cacheWords,
+	lacks: func(m *machine.Machine) error {
+		_, err := cachePlacesOf(m, m.Online)
+		return err
+	},
+}
+
+// cachePlaces are the tenant's cores, others below the same last-level cache, and as many
+// below another; away is empty where there is none.
+type cachePlaces struct{ tenant, beside, away cpuset.Set }
+
+func cachePlacesOf(m *machine.Machine, free cpuset.Set) (c cachePlaces, err error) {
+	caches := m.ByKind(machine.L3)
+	for _, d := range caches {
+		cores := coresWithin(m, d.CPUs.Intersect(free))
+		if len(cores) < 2 {
+			continue
+		}
+		own := max(1, len(cores)/2)
+		for i, core := range cores {
+			if i < own {
+				c.tenant = c.tenant.Union(core)
+			} else {
+				c.beside = c.beside.Union(core)
+			}
+		}
+		for _, other := range caches {
+			if away := other.CPUs.Intersect(free); other.ID != d.ID && c.away.Len() < c.beside.Len() {
+				for _, core := range coresWithin(m, away) {
+					if c.away.Len() < c.beside.Len() {
+						c.away = c.away.Union(core)
+					}
+				}
+			}
+		}
+		return c, nil
+	}
+	return c, &kernel.NotSupportedError{Feature: "a shared last-level cache", Reason: "no two cores that take part share an L3 cache"}
+}
+
+// coresWithin are the cores of a set, those partly in it as their part.
+func coresWithin(m *machine.Machine, set cpuset.Set) []cpuset.Set {
+	var cores []cpuset.Set
+	for _, d := range m.ByKind(machine.Core) {
+		if core := d.CPUs.Intersect(set); !core.IsEmpty() {
+			cores = append(cores, core)
+		}
+	}
+	return cores
+}
+
+func cached(of func(cachePlaces) (neighbour cpuset.Set, without string)) func(site) (lab.Settings, error) {
+	return func(s site) (lab.Settings, error) {
+		free, err := cpuset.Parse(s.bed.Setup.CPUs)
+		if err != nil {
+			return nil, err
+		}
+		c, err := cachePlacesOf(s.machine, free)
+		if err != nil {
+			return nil, err
+		}
+		neighbour, without := of(c)
+		if neighbour.IsEmpty() {
+			return nil, &kernel.NotSupportedError{Feature: "another cache", Reason: without, Remedy: "let CPUs below another take part: --set cpus=LIST"}
+		}
+		return standing(c.tenant, neighbour), nil
+	}
+}
+
+func cacheWords(v *view) []string {
+	if text := v.nothing(); text != "" {
+		return []string{text}
+	}
+	var answer []string
+	if v.ran(sameCache) {
+		answer = append(answer, costs(v, "A neighbour on other cores, below the same cache,", sameCache, alone))
+	}
+	if v.ran(sameCache) && v.ran(quietBeside) {
+		c := v.of(sameCache, quietBeside, lab.CPUPerRequest.Name)
+		text := "Whether it is cache and memory that it takes is not shown: against a neighbour that only spins there, CPU time per request is " + verdict(c) + "."
+		switch c.Verdict {
+		case stats.Worse:
+			text = fmt.Sprintf("It takes cache or memory bandwidth: a request needs ×%s of the CPU time that it needs beside a neighbour that only spins there.", span(c))
+		case stats.Equivalent:
+			text = "Its use of cache and memory costs nothing here: CPU time per request is as beside a neighbour that only spins there, within 10 %."
+		}
+		answer = append(answer, text)
+	}
+	if v.ran(otherCache) {
+		answer = append(answer, costs(v, "The same neighbour below another cache", otherCache, alone))
+	}
+	if slices.ContainsFunc(v.Skipped, func(s lab.Skipped) bool { return s.Scenario == otherCache }) {
+		answer = append(answer, "This machine, or the part of it that took part, has one last-level cache: what moving the neighbour below another brings cannot be measured here.")
+	}
+	return answer
+}
