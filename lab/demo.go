@@ -55,7 +55,7 @@ func Demo(ctx context.Context, spec Spec, opt Options, each func(Second)) (_ *Re
 		return err
 	}
 	var parts []Part
-	for _, c := range bed.cells(r.Experiment) {
+	for _, c := range bed.Scenarios(r.Experiment) {
 		c.Keep = keep
 		parts = append(parts, Part{Blocks: spec.Blocks, Cells: []Cell{c}})
 	}

@@ -144,9 +144,9 @@ func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.S
 
 // labRunFlags are the flags of berth lab run.
 type labRunFlags struct {
-	limit, seed  string
-	set          []string
-	unprivileged bool
+	limit, seed, price string
+	set                []string
+	unprivileged       bool
 	labFolder
 }
 
@@ -180,6 +180,7 @@ Exit status: 0 measured; 1 error; 2 wrong usage, a bad data file; 130 interrupte
 	fs := cmd.Flags()
 	fs.StringVar(&f.limit, "for", "", "begin nothing that would end after this `time`, as --set for=TIME")
 	fs.StringVar(&f.seed, "seed", "", "fix what is drawn by chance, as --set seed=`N`")
+	fs.StringVar(&f.price, "node-price", "", "put a `price` on the machines that pinning takes, as --set nodePrice=PRICE")
 	fs.StringArrayVar(&f.set, "set", nil, "change a `field=value` of the data file; may be repeated")
 	fs.BoolVar(&f.unprivileged, "unprivileged", false, "use affinity, nice and SCHED_IDLE even where control groups could be used")
 	f.labFolder.register(cmd)
@@ -212,7 +213,7 @@ func (f *labRunFlags) open(args []string) (k catalog.Kind, x catalog.Experiment,
 		return k, nil, "", usage(err)
 	}
 	sets := slices.Clone(f.set)
-	for field, value := range map[string]string{"for": f.limit, "seed": f.seed} {
+	for field, value := range map[string]string{"for": f.limit, "seed": f.seed, "nodePrice": f.price} {
 		if value != "" {
 			sets = append(sets, field+"="+value)
 		}

@@ -37,7 +37,10 @@ type Spec struct {
 	// 0 is unknown. Only pinning has a bill.
 	NodePrice float64 `json:"nodePrice,omitempty"`
 	CPUs      string  `json:"cpus,omitempty"`
-	Seed      uint64  `json:"seed,omitempty"`
+	// Weight is the CPU weight of all of it together against all else on the host; 0 is
+	// the usual 100. It takes control groups.
+	Weight int    `json:"weight,omitempty"`
+	Seed   uint64 `json:"seed,omitempty"`
 }
 
 // base is what the testbed is asked for.
@@ -117,6 +120,8 @@ func (x *Experiment) Validate() error {
 		return err
 	}
 	switch e := x.Experiment; {
+	case e.Weight < 0 || e.Weight > 10_000:
+		return fmt.Errorf("experiment: weight: %d: want 1 to 10000", e.Weight)
 	case e.NodePrice < 0:
 		return fmt.Errorf("experiment: nodePrice: %g: want 0 or more", e.NodePrice)
 	case e.NodePrice > 0 && x.design != pinning:
@@ -158,7 +163,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 		return errors.New("resume: the run is complete")
 	}
 	base := x.Experiment.base(x.design.name)
-	opt.Switches = true
+	opt.Switches, opt.Weight = true, x.Experiment.Weight
 	study := lab.Study{
 		Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds,
 		Cells: func(b *lab.Testbed) ([]lab.Cell, error) {
@@ -188,22 +193,11 @@ func (x *Experiment) cells(s site) []lab.Cell {
 			return err
 		}}
 		if c.other != "" {
-			cell.Hooks.Settle = x.another(s, c.other)
+			n := s.bed.Setup.Neighbour
+			n.Kernel, n.Bytes = c.other, 0
+			cell.Neighbour, cell.Noise = true, &n
 		}
 		cells = append(cells, cell)
 	}
 	return cells
-}
-
-// another has another kernel work in the neighbour's place.
-func (x *Experiment) another(s site, kernel string) func(context.Context, *lab.Running) error {
-	return func(ctx context.Context, r *lab.Running) error {
-		cfg := s.bed.Setup.Neighbour
-		cfg.Kernel, cfg.Bytes = kernel, 0
-		p, err := r.Noise(lab.Neighbour, cfg)
-		if err != nil {
-			return err
-		}
-		return p.Begin(ctx)
-	}
 }

@@ -65,23 +65,27 @@ func quickWords(v *view) []string {
 	if v.bound(nothing) {
 		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", three(harm.Low), v.p99(alone), v.p99(nothing), v.Experiment.Experiment.Window)
 	}
-	cures := v.cures()
+	cures, less := v.cures()
 	switch len(cures) {
 	case 0:
 		return []string{text + "whether a low weight or the idle class cures that, this run cannot tell.", scope}
 	case 1:
 		return []string{text + "the cheapest cure here is " + cures[0].text + ".", "Do it: " + cures[0].how, scope}
 	}
-	return []string{text + "the cheapest cure here is " + cures[0].text + " or " + cures[1].text + ", which this run cannot tell apart.", "Do it: " + cures[0].how + ", or " + cures[1].how, scope}
+	text += "cures are " + cures[0].text + " and " + cures[1].text + ", whose p99 this run cannot tell apart"
+	if less != "" {
+		text += "; " + less + " takes less from the hog"
+	}
+	return []string{text + ".", "Do it: " + cures[0].how + ", or " + cures[1].how, scope}
 }
 
 // cure is one that is shown to help.
 type cure struct{ name, text, how string }
 
-// cures are the cheapest of those that are shown to be better than nothing: neither shown
-// to leave the tenant worse than the other, nor shown to cost the hog more.
-func (v *view) cures() []cure {
-	var all []cure
+// cures are those that are shown to be better than nothing. Of two it is the one that is
+// shown to leave the tenant better off, or else, if they are shown to be alike in that, to
+// take less from the hog. Of two that cannot be told apart, less takes less.
+func (v *view) cures() (all []cure, less string) {
 	for _, c := range []cure{{name: weighted, how: "berth run --weight 10 -- COMMAND, beside a service that berth run started"}, {name: idle, how: "berth run --class BE -- COMMAND"}} {
 		against := v.of(c.name, nothing, lab.P99.Name)
 		if against.Verdict != stats.Better {
@@ -95,16 +99,20 @@ func (v *view) cures() []cure {
 		all = append(all, c)
 	}
 	if len(all) < 2 {
-		return all
+		return all, ""
 	}
 	p99, work := v.of(idle, weighted, lab.P99.Name).Verdict, v.of(idle, weighted, lab.Work.Name).Verdict
 	switch {
-	case p99 == stats.Better, p99 != stats.Worse && work == stats.Better:
-		return all[1:]
-	case p99 == stats.Worse, work == stats.Worse:
-		return all[:1]
+	case p99 == stats.Better, p99 == stats.Equivalent && work == stats.Better:
+		return all[1:], ""
+	case p99 == stats.Worse, p99 == stats.Equivalent && work == stats.Worse:
+		return all[:1], ""
+	case work == stats.Better:
+		return all, idle
+	case work == stats.Worse:
+		return all, weighted
 	}
-	return all
+	return all, ""
 }
 
 func (v *view) sharedCPUs() int {

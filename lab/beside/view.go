@@ -50,6 +50,9 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	n := x.Setup.Neighbour
 	s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))
 	s.Fact("rounds", fmt.Sprintf("%s × %s after %s to settle, seed %d", plain.Count(x.Experiment.Blocks, "block"), x.Experiment.Window, x.Experiment.Settle, x.Experiment.Seed))
+	if x.Experiment.Weight > 0 {
+		s.Fact("weight", fmt.Sprintf("the run had CPU weight %d together against all else on the host", x.Experiment.Weight))
+	}
 	v.others(s)
 	if len(x.Rounds) > 0 {
 		s.Add(report.Block{Table: v.Judged.Table()})
