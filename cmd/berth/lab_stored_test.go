@@ -66,6 +66,8 @@ func TestPublishedTables(t *testing.T) {
 		"experiments/resources.md": {"io.json.gz", "memory.json.gz"},
 		"experiments/limits.md":    {"limits.json.gz"},
 		"experiments/routing.md":   {"routing.json.gz"},
+		"experiments/pinning.md":   {"pinning.json.gz"},
+		"experiments/cache.md":     {"cache.json.gz"},
 	} {
 		text, err := os.ReadFile(docs + page)
 		if err != nil {
@@ -77,8 +79,10 @@ func TestPublishedTables(t *testing.T) {
 				t.Fatalf("%s: exit %d, %s", result, code, errs)
 			}
 			head := "scenario "
-			if page != "experiments/resources.md" {
-				head = "servers "
+			for _, other := range []string{"servers ", "cell "} {
+				if !strings.Contains(out, "\n"+head) {
+					head = other
+				}
 			}
 			_, table, _ := strings.Cut(out, "\n"+head)
 			table, _, _ = strings.Cut(head+table, "\n\n")

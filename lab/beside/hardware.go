@@ -121,7 +121,11 @@ func smtWords(v *view) []string {
 	}
 	if v.ran(bothThreads) {
 		c := v.of(bothThreads, siblingIdle, lab.CPUPerRequest.Name)
-		answer = append(answer, fmt.Sprintf("On both threads of its cores, a request takes %s of CPU time against one thread per core: that much less is a CPU of the second half worth.", verdict(c)))
+		text := "Running on both threads of its cores, it takes " + verdict(c) + " of the CPU time per request"
+		if c.Verdict == stats.Worse {
+			text += ": so much less each thread is worth when both are used"
+		}
+		answer = append(answer, text+".")
 	}
 	return answer
 }

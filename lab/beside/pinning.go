@@ -61,7 +61,7 @@ func pinningWords(v *view) []string {
 	var answer []string
 	if v.ran(shared) {
 		harm := v.of(shared, alone, lab.P99.Name)
-		answer = append(answer, fmt.Sprintf("On shared cores one request in 100 takes %s beside the neighbour; alone %s (%s).", v.p99(shared), v.p99(alone), verdict(harm)))
+		answer = append(answer, fmt.Sprintf("On shared cores one request in 100 takes %s beside the neighbour, and %s alone (against alone: %s).", v.p99(shared), v.p99(alone), verdict(harm)))
 	}
 	for _, c := range []struct{ name, does string }{{pinned, "Cores of its own"}, {spread, "Keeping the neighbour to a part of the cores"}} {
 		if !v.ran(c.name) || !v.ran(shared) {
@@ -100,9 +100,9 @@ func verdict(c stats.Compared) string {
 	case stats.Worse, stats.Better:
 		return "×" + span(c)
 	case stats.Equivalent:
-		return "no difference, within 10 %"
+		return "alike within 10 %"
 	}
-	return "a difference is not shown: ×" + span(c)
+	return "not decided, ×" + span(c)
 }
 
 // bill is what cores of its own cost.

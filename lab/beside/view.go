@@ -177,18 +177,15 @@ func (v *view) total(cell string) (t total) {
 }
 
 // tail is a percentile of all a cell's requests together, and 100 their worst; "–" where
-// they are too few.
+// fewer than ten are beyond it.
 func (v *view) tail(cell string, p float64) string {
-	rounds := lab.Responses(v.measured.Valid(cell))
-	if ok, _ := stats.Supported(rounds, p); !ok && p < 100 {
-		return "–"
-	}
 	var all []stats.Distribution
-	for _, r := range rounds {
+	for _, r := range lab.Responses(v.measured.Valid(cell)) {
 		all = append(all, r.Seconds...)
 	}
-	us, ok := stats.Merge(all...).Quantile(p)
-	if !ok {
+	merged := stats.Merge(all...)
+	us, ok := merged.Quantile(p)
+	if !ok || p < 100 && float64(merged.Requests())*(100-p) < 10*100 {
 		return "–"
 	}
 	return lab.Latency(us)
@@ -214,7 +211,7 @@ func (v *view) costs() report.Block {
 		})
 	}
 	table := report.NewTable([]string{"cell", "p99.9", "worst", "tenant CPUs", "neighbour CPUs", "switches/s", "unasked/s", "migrations/s", "run delay ms/s", "throttled ms/s"}, rows...)
-	table.Legend = "p99.9 and worst are of all requests together, disturbed ones included; switches, those that it did not ask for, and migrations are the tenant's threads'; " +
+	table.Legend = "p99.9 and worst are of all requests together, disturbed ones included, and a few bad moments decide them; switches, those that it did not ask for, and migrations are the tenant's threads'; " +
 		"run delay sums the time for which they were ready and waited; – not shown by the kernel, none, or too few requests."
 	return report.Block{Heading: "What it took", Table: table}
 }

@@ -21,7 +21,14 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
+	index, err := os.ReadFile("../../docs/experiments.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, k := range Kinds() {
+		if !strings.Contains(string(index), "`"+k.Name+"`") {
+			t.Errorf("docs/experiments.md has no row for %s", k.Name)
+		}
 		text, err := k.File()
 		if err != nil {
 			t.Error(err)
