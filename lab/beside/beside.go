@@ -93,6 +93,8 @@ type design struct {
 type cell struct {
 	name, means string
 	neighbour   bool
+	// together has both in one control group, as programs of a host without groups are.
+	together bool
 	// fresh starts the tenant anew in each round, and reads back where its memory is.
 	fresh bool
 	// other is a kernel that works in the neighbour's place.
@@ -182,7 +184,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 func (x *Experiment) cells(s site) []lab.Cell {
 	var cells []lab.Cell
 	for _, c := range x.design.cells {
-		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Fresh: c.fresh, Prepare: func(to *lab.Cell, _ int) (err error) {
+		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Together: c.together, Fresh: c.fresh, Prepare: func(to *lab.Cell, _ int) (err error) {
 			if c.place == nil {
 				return nil
 			}

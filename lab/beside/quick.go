@@ -29,7 +29,7 @@ var quick = &design{
 	},
 	cells: []cell{
 		{name: alone, means: "the tenant alone"},
-		{name: nothing, means: "a CPU hog beside it, no isolation", neighbour: true},
+		{name: nothing, means: "a CPU hog beside it in one control group: no isolation", neighbour: true, together: true},
 		{name: weighted, means: "the hog at a tenth of the tenant's CPU weight", neighbour: true, place: isolated(lab.Isolation{Weight: 10})},
 		{name: idle, means: "the hog in the idle class", neighbour: true, place: isolated(lab.Isolation{Idle: true})},
 	},
