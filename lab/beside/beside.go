@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/report"
@@ -170,6 +171,9 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 		Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds,
 		Cells: func(b *lab.Testbed) ([]lab.Cell, error) {
 			x.Experiment.Seed = base.Seed
+			if err := b.Count(lab.Tenant); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
+				return nil, err
+			}
 			return x.cells(site{b, x.Host.Machine}), nil
 		},
 		Blocks: func(blocks int) { x.Experiment.Blocks = blocks },

@@ -155,6 +155,7 @@ func (v *view) kept(cell, of string) stats.Interval {
 type total struct {
 	seconds, tenant, neighbour, wait, throttled float64
 	switches, involuntary, migrations           float64
+	cycles, instructions, references, misses    float64
 	shared                                      float64
 }
 
@@ -167,6 +168,10 @@ func (v *view) total(cell string) (t total) {
 		t.switches += float64(r.Tenant.Switches)
 		t.involuntary += float64(r.Tenant.Involuntary)
 		t.migrations += float64(r.Tenant.Migrations)
+		t.cycles += r.Tenant.Cycles
+		t.instructions += r.Tenant.Instructions
+		t.references += r.Tenant.References
+		t.misses += r.Tenant.Misses
 		t.shared = float64(r.Host.SharedCPUs)
 		if r.Neighbour != nil {
 			t.neighbour += r.Neighbour.CPUSeconds
@@ -200,6 +205,12 @@ func (v *view) costs() report.Block {
 		}
 		return strconv.FormatFloat(sum/seconds, 'f', 0, 64)
 	}
+	ratio := func(format string, of, to float64) string {
+		if to == 0 {
+			return "–"
+		}
+		return fmt.Sprintf(format, of/to)
+	}
 	for _, c := range v.Cells {
 		t := v.total(c.Name)
 		if t.seconds == 0 {
@@ -208,10 +219,15 @@ func (v *view) costs() report.Block {
 		rows = append(rows, []string{
 			c.Name, v.tail(c.Name, 99.9), v.tail(c.Name, 100), fmt.Sprintf("%.2f", t.tenant/t.seconds), fmt.Sprintf("%.2f", t.neighbour/t.seconds),
 			per(t.switches, t.seconds), per(t.involuntary, t.seconds), per(t.migrations, t.seconds), per(1e3*t.wait, t.seconds), per(1e3*t.throttled, t.seconds),
+			ratio("%.2f", t.instructions, t.cycles), ratio("%.0f", 100*(t.references-t.misses), t.references),
 		})
 	}
-	table := report.NewTable([]string{"cell", "p99.9", "worst", "tenant CPUs", "neighbour CPUs", "switches/s", "unasked/s", "migrations/s", "run delay ms/s", "throttled ms/s"}, rows...)
+	table := report.NewTable([]string{"cell", "p99.9", "worst", "tenant CPUs", "neighbour CPUs", "switches/s", "unasked/s", "migrations/s", "run delay ms/s", "throttled ms/s", "IPC", "cache hits %"}, rows...)
+	for i := range table.Columns {
+		table.Columns[i].PageOnly = !slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "–" })
+	}
 	table.Legend = "p99.9 and worst are of all requests together, disturbed ones included, and a few bad moments decide them; switches, those that it did not ask for, and migrations are the tenant's threads'; " +
-		"run delay sums the time for which they were ready and waited; – not shown by the kernel, none, or too few requests."
+		"run delay sums the time for which they were ready and waited. IPC (instructions per cycle) and cache hits are the tenant's, where the CPUs' counters count by group. " +
+		"What nothing has is on the page alone: none of it, not shown by this kernel or machine, or too few requests."
 	return report.Block{Heading: "What it took", Table: table}
 }
