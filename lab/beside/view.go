@@ -142,15 +142,6 @@ func (v *view) nothing() string {
 	return ""
 }
 
-// kept is the neighbour's work relative to that of another cell, in the typical block.
-func (v *view) kept(cell, of string) stats.Interval {
-	all := stats.Compare(v.Samples, []stats.Figure{lab.Work}, []stats.Versus{{Cell: cell, Against: of}})
-	if len(all) == 0 {
-		return stats.Interval{}
-	}
-	return all[0].Interval
-}
-
 // total sums the usage of a cell's rounds.
 type total struct {
 	seconds, tenant, neighbour, wait, throttled float64
