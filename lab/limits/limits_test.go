@@ -309,6 +309,16 @@ func TestKilled(t *testing.T) {
 		t.Fatalf("%v after\n%s", err, said)
 	}
 	before, _ := json.Marshal(x.Rounds)
+	root, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Restore(root, opt.JournalDir); err != nil { // as berth lab does first
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/cpu/berth-lab-%d", cmd.Process.Pid)); left != nil {
+		t.Errorf("left: %q", left)
+	}
 	n, tiles := len(x.Rounds), slices.Clone(x.Samples[0].Tiles)
 	run(t, &x, opt)
 	kept, _ := json.Marshal(x.Rounds[:n])
