@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 )
 
@@ -204,5 +205,24 @@ func TestOnDisk(t *testing.T) {
 	}
 	if info, err := os.Stat(name); err != nil || info.Size() != cachedFile {
 		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// A disk needs no controller of I/O, unless something is limited.
+func TestDiskWithoutIO(t *testing.T) {
+	t.Parallel()
+	layout := fakekernel.V2()
+	layout.CPUs = "0-1"
+	g, _ := playedGroups(t, layout, places{shared: cpuset.MustParse("0-1")}, Options{})
+	b := &Testbed{Setup: &Setup{}, backend: g}
+	path, err := b.Disk()
+	if errors.Is(err, kernel.ErrNotSupported) && !strings.Contains(err.Error(), "io controller") {
+		t.Skip(err)
+	}
+	if err != nil || !strings.HasPrefix(path, "/dev/") {
+		t.Errorf("disk %q, %v", path, err)
+	}
+	if err := errors.Join(b.Close(), g.close()); err != nil {
+		t.Error(err)
 	}
 }

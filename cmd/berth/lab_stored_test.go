@@ -62,34 +62,25 @@ func TestStoredResults(t *testing.T) {
 func TestPublishedTables(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/"
-	for page, results := range map[string][]string{
-		"experiments/resources.md": {"io.json.gz", "memory.json.gz"},
-		"experiments/limits.md":    {"limits.json.gz"},
-		"experiments/routing.md":   {"routing.json.gz"},
-		"experiments/pinning.md":   {"pinning.json.gz"},
-		"experiments/cache.md":     {"cache.json.gz"},
+	for result, at := range map[string]struct{ page, head string }{
+		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
+		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
+		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
+		"pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
 	} {
-		text, err := os.ReadFile(docs + page)
+		text, err := os.ReadFile(docs + at.page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, result := range results {
-			out, errs, code := berth(t, "lab", "report", docs+"measurements/results/"+result)
-			if code != exitOK {
-				t.Fatalf("%s: exit %d, %s", result, code, errs)
-			}
-			head := "scenario "
-			for _, other := range []string{"servers ", "cell "} {
-				if !strings.Contains(out, "\n"+head) {
-					head = other
-				}
-			}
-			_, table, _ := strings.Cut(out, "\n"+head)
-			table, _, _ = strings.Cut(head+table, "\n\n")
-			indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
-			if len(table) < 200 || !strings.Contains(string(text), indented) {
-				t.Errorf("%s lacks the table of %s:\n%s", page, result, indented)
-			}
+		out, errs, code := berth(t, "lab", "report", docs+"measurements/results/"+result)
+		if code != exitOK {
+			t.Fatalf("%s: exit %d, %s", result, code, errs)
+		}
+		_, table, _ := strings.Cut(out, "\n"+at.head+" ")
+		table, _, _ = strings.Cut(at.head+" "+table, "\n\n")
+		indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
+		if len(table) < 200 || !strings.Contains(string(text), indented) {
+			t.Errorf("%s lacks the table of %s:\n%s", at.page, result, indented)
 		}
 	}
 }

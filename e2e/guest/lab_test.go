@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"encoding/json"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -56,5 +58,31 @@ func TestLab(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, h.settings()); diff != "" {
 		t.Errorf("after the lab (-before +after):\n%s", diff)
+	}
+}
+
+// TestLabResources says what the strategies about memory would write, on a kernel that has
+// all of them.
+func TestLabResources(t *testing.T) {
+	onlyThorough(t)
+	h := newHost(t)
+	before := h.settings()
+	text, exit := berth(t, "lab", "--resource", "memory", "--working-set", "1048576", "--dry-run", "-o", "json")
+	var plan lab.Preview
+	if err := json.Unmarshal([]byte(text), &plan); err != nil || exit != 0 {
+		t.Fatalf("exit status %d, %v: %s", exit, err, text)
+	}
+	for scenario, want := range map[string]string{
+		"memory-max": "neighbour/memory.max", "memory-high": "neighbour/memory.high", "memory-low": "tenant/memory.low",
+	} {
+		if !strings.Contains(plan.Writes[scenario], want) {
+			t.Errorf("%s writes %q, want %s in it", scenario, plan.Writes[scenario], want)
+		}
+	}
+	if len(plan.Skipped) > 0 {
+		t.Errorf("skipped: %+v", plan.Skipped)
+	}
+	if diff := cmp.Diff(before, h.settings()); diff != "" {
+		t.Errorf("after the preview (-before +after):\n%s", diff)
 	}
 }

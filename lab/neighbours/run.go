@@ -69,6 +69,10 @@ func (r *Result) Run(ctx context.Context, opt lab.Options) error {
 		return err
 	}
 	opt.Servers = 1 // tenants of several kinds live on beside each other
+	opt.Weight = r.Experiment.Weight
+	if iso := r.Experiment.Isolation; iso.IOMax > 0 || iso.IOWeight > 0 {
+		opt.Groups = true
+	}
 	base := r.Experiment.base()
 	study := lab.Study{
 		Base: &base, Result: r, Header: &r.Header, Rounds: &r.Rounds,

@@ -182,6 +182,7 @@ func TestValidate(t *testing.T) {
 		"rate: 0":            func(e *Spec) { e.Rate = 0 },
 		"demand: 2":          func(e *Spec) { e.Demand = 2 },
 		"cpus":               func(e *Spec) { e.CPUs = "0-" },
+		"weight: 10001":      func(e *Spec) { e.Weight = 10_001 },
 		"limits of memory":   func(e *Spec) { e.Isolation.MemoryMax = 1 },
 	} {
 		e := Default()

@@ -147,7 +147,10 @@ func rank(c stats.Compared) float64 {
 func (a *analysis) whyNot(pattern string) string {
 	for _, s := range a.Skipped {
 		if _, name, _ := strings.Cut(s.Scenario, "/"); name == pattern {
-			return fmt.Sprintf("%s (%s)", s.Reason, s.Remedy)
+			if s.Remedy != "" {
+				return fmt.Sprintf("%s (%s)", s.Reason, s.Remedy)
+			}
+			return s.Reason
 		}
 	}
 	return "not run"

@@ -47,6 +47,9 @@ type Spec struct {
 	Rate   float64 `json:"rate"`
 	Demand float64 `json:"demand"`
 	CPUs   string  `json:"cpus,omitempty"`
+	// Weight is the CPU weight of the run's groups together, 0 for the usual 100: more keeps a
+	// host's other work from taking part.
+	Weight int `json:"weight,omitempty"`
 	// Seed fixes the arrivals and the order of cells; 0 lets the clock choose.
 	Seed uint64 `json:"seed,omitempty"`
 }
@@ -145,6 +148,7 @@ func (e Spec) Validate() error {
 		{!in(e.Window, 200*time.Millisecond, time.Hour), fmt.Sprintf("window: %s: want 200ms to 1h", e.Window)},
 		{!(e.Rate >= 1 && e.Rate <= 50_000), fmt.Sprintf("rate: %g: want 1 to 50000 requests per second", e.Rate)},
 		{!(e.Demand > 0 && e.Demand <= 1), fmt.Sprintf("demand: %g: want more than 0 and at most 1", e.Demand)},
+		{e.Weight < 0 || e.Weight > 10_000, fmt.Sprintf("weight: %d: want 1 to 10000", e.Weight)},
 		{e.Isolation.MemoryMax+e.Isolation.MemoryHigh+e.Isolation.MemoryLow != 0, "isolation: limits of memory: nothing is short of it here"},
 	} {
 		if rule.broken {
