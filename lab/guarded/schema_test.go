@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/limits"
+	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
 )
 
@@ -64,6 +65,7 @@ func TestSchemas(t *testing.T) {
 		{"demo-schema.json", report.DemoSchema, "What berth demo -o json prints", reflect.TypeFor[report.DemoDocument](), []any{report.NewDemoDocument(result, m.Tell())}},
 		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
 		{"lab-limits-schema.json", limits.Schema("limits"), "A run of the experiments limits, limits-ramp, limits-noise and routing, as stored in result.json", reflect.TypeFor[limits.Experiment](), []any{served, &limits.Experiment{}}},
+		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {
 		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}
