@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) != 2 {
 		os.Exit(m.Run())
 	}
-	err := errors.New("no such role")
+	var err error
 	switch os.Args[1] {
 	case "__tenant":
 		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
