@@ -56,9 +56,11 @@ type Files struct {
 	// patience is how long the kernel's file may take to follow.
 	patience time.Duration
 
-	mu   sync.Mutex
-	bus  Bus      // nil until it is needed
-	bare sync.Map // groups whose controller went when Berth wrote the default of one of its files
+	mu  sync.Mutex
+	bus Bus // nil until it is needed
+	// bare are the groups of which a property was set: systemd then disables, in its own time,
+	// each controller that no property needs, those that Berth enabled for its next step included.
+	bare sync.Map
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
@@ -267,11 +269,8 @@ func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value str
 	if err := f.send(ctx, u, k, value); err != nil || !u.active {
 		return err
 	}
-	err := f.await(k, name, value)
-	if _, gone := fs.Stat(f.Files.FS(), name); err == nil && errors.Is(gone, fs.ErrNotExist) {
-		f.bare.Store(path.Dir(name), true)
-	}
-	return err
+	f.bare.Store(path.Dir(name), true)
+	return f.await(k, name, value)
 }
 
 func (f *Files) send(ctx context.Context, u unit, k property, value string) error {
@@ -290,8 +289,9 @@ func (f *Files) send(ctx context.Context, u unit, k property, value string) erro
 	return bus.SetUnitPropertiesContext(ctx, u.name, true, properties...)
 }
 
-// await waits until a file shows a value: systemd answers before it writes. A
-// file that is gone has its default: nobody uses its controller any more.
+// await waits until a file shows a value: systemd answers before it writes, and before it
+// enables the controller that the file needs. A file that is gone has its default: nobody
+// uses its controller any more.
 func (f *Files) await(k property, name, value string) error {
 	deadline := time.Now().Add(f.patience)
 	for {
@@ -299,6 +299,7 @@ func (f *Files) await(k property, name, value string) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && k.isDefault(value), err == nil && k.same(string(shown), value):
 			return nil
+		case errors.Is(err, fs.ErrNotExist) && f.isThere(path.Dir(name)) && time.Now().Before(deadline):
 		case err != nil:
 			return err
 		case time.Now().After(deadline):
@@ -306,4 +307,9 @@ func (f *Files) await(k property, name, value string) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+func (f *Files) isThere(dir string) bool {
+	_, err := fs.Stat(f.Files.FS(), dir)
+	return err == nil
 }

@@ -28,6 +28,7 @@ type fakeBus struct {
 	sent  []string
 	err   error
 	deaf  bool // answers and writes nothing
+	late  bool // answers, and writes a moment later
 }
 
 func (b *fakeBus) GetUnitPropertyContext(_ context.Context, unit, property string) (*sd.Property, error) {
@@ -79,7 +80,12 @@ func (b *fakeBus) SetUnitPropertiesContext(_ context.Context, unit string, runti
 		if text == "" {
 			continue // the kernel keeps a set that it does not clear
 		}
-		if err := os.WriteFile(filepath.Join(b.root, mount, group, name), []byte(text+"\n"), 0o644); err != nil {
+		write := func() error {
+			return os.WriteFile(filepath.Join(b.root, mount, group, name), []byte(text+"\n"), 0o644)
+		}
+		if b.late {
+			time.AfterFunc(5*time.Millisecond, func() { _ = write() })
+		} else if err := write(); err != nil {
 			return err
 		}
 	}
@@ -264,6 +270,71 @@ func TestWriteErrors(t *testing.T) {
 		err := root.WriteFile(mount+"/system.slice/web.service/"+tc.file, tc.value+"\n")
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("write %q to %s: %v; want %q in it", tc.value, tc.file, err, tc.want)
+		}
+	}
+}
+
+// A file may come only with the setting: systemd enables the controller that it needs, after
+// it has answered. One that does not come is an error; so is one in a group that is gone.
+func TestControllerComesLate(t *testing.T) {
+	t.Parallel()
+	const group, file = mount + "/system.slice/web.service", mount + "/system.slice/web.service/cpu.idle"
+	for name, tc := range map[string]struct {
+		change func(*testing.T, *fakeBus)
+		want   error
+	}{
+		"late":  {func(_ *testing.T, b *fakeBus) { b.late = true }, nil},
+		"never": {func(_ *testing.T, b *fakeBus) { b.deaf = true }, fs.ErrNotExist},
+		"no group": {func(t *testing.T, b *fakeBus) {
+			b.deaf = true
+			if err := os.RemoveAll(filepath.Join(b.root, group)); err != nil {
+				t.Fatal(err)
+			}
+		}, fs.ErrNotExist},
+	} {
+		root, bus := host(t)
+		root.Files.(*Files).patience = time.Second
+		if name != "late" {
+			root.Files.(*Files).patience = 20 * time.Millisecond
+		}
+		if err := os.Remove(filepath.Join(bus.root, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		tc.change(t, bus)
+		if err := root.WriteFile(file, "1\n"); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+}
+
+// A setting of one controller has systemd disable another one that no setting needs, though
+// Berth enabled it for its next step: that is planned, and brings the controller back.
+func TestControllerGoes(t *testing.T) {
+	t.Parallel()
+	const group = mount + "/system.slice/web.service/"
+	for file, value := range map[string]string{"cpu.weight": "100", "cpuset.cpus": "1-2"} {
+		root, bus := host(t)
+		gone := func() {
+			for _, file := range []string{"cpu.weight", "cpu.idle"} {
+				if err := os.Remove(filepath.Join(bus.root, group+file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+		}
+		idle := kernel.Plan{{Op: kernel.Write, Path: group + "cpu.idle", Value: "1"}}
+		gone()
+		if _, err := kernel.Apply(root, idle, nil); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: before anything was set: %v, want that there is no file", file, err)
+		}
+		if err := root.WriteFile(group+file, value+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		gone()
+		if _, err := kernel.Apply(root, idle, nil); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if text, err := os.ReadFile(filepath.Join(bus.root, group+"cpu.idle")); err != nil || strings.TrimSpace(string(text)) != "1" {
+			t.Errorf("%s: cpu.idle is %q, %v", file, text, err)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // FS is the tree for readers. What systemd would set in the group of a unit that
 // is stopped shows as if the group were there, so that it can be undone: it
-// comes back with the unit. So do files that are gone since Berth wrote the default of
-// their controller's last setting: the next setting brings them back. Files that systemd may write have no inode: their
-// value outlives the group.
+// comes back with the unit. So do files that are gone since Berth set a property of the
+// group: a setting of their own brings them back. Files that systemd may write have no
+// inode: their value outlives the group.
 func (f *Files) FS() fs.FS { return view{f.Files.FS(), f} }
 
 type view struct {
