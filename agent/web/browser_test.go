@@ -194,7 +194,7 @@ func acting(h http.Handler, acts ...string) http.Handler {
 		w.Header().Set("Content-Type", "text/javascript")
 		_, _ = w.Write(script) // a browser that left misses nothing
 		for i, act := range acts {
-			fmt.Fprintf(w, "setTimeout(() => { %s; }, %d);\n", act, (i+1)*1000)
+			fmt.Fprintf(w, "setTimeout(() => { %s; }, %d);\n", act, (i+1)*700) // all within the time that open gives the page
 		}
 	})
 }

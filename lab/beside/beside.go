@@ -125,6 +125,8 @@ func (x *Experiment) Validate() error {
 	switch e := x.Experiment; {
 	case e.Weight < 0 || e.Weight > 10_000:
 		return fmt.Errorf("experiment: weight: %d: want 1 to 10000", e.Weight)
+	case e.Weight > 300 && x.design == quick: // at 10000 it waits for the CPU for more than a minute
+		return fmt.Errorf("experiment: weight: %d: want at most 300, as the hog has it too and would starve the generator", e.Weight)
 	case e.NodePrice < 0:
 		return fmt.Errorf("experiment: nodePrice: %g: want 0 or more", e.NodePrice)
 	case e.NodePrice > 0 && x.design != pinning:

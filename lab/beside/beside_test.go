@@ -245,4 +245,10 @@ func TestValidate(t *testing.T) {
 	if x.Experiment.NodePrice = 3; x.Validate() == nil {
 		t.Error("quick has no bill")
 	}
+	if x = Quick(); x.Validate() != nil {
+		t.Error(x.Validate())
+	}
+	if x.Experiment.Weight = 301; x.Validate() == nil || !strings.Contains(x.Validate().Error(), "at most 300") {
+		t.Errorf("a heavy hog: %v", x.Validate())
+	}
 }
