@@ -2,10 +2,12 @@ package systemd
 
 import (
 	"bufio"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestAdopt adopts a service and a process with its children, as berth does by hand, and
@@ -24,8 +26,18 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("berth ps: %s", shown)
 	}
 	expect(t, run(t, "berth", "release", "job.service", "--keep"), "released job.service")
-	expect(t, read(t, dir+"cpu.idle"), "0")
-	expect(t, read(t, dir+"cpu.weight"), "300")
+	back := func() bool { // systemd may still be about to enable the controller again
+		idle, _ := os.ReadFile(dir + "cpu.idle")
+		weight, _ := os.ReadFile(dir + "cpu.weight")
+		return string(idle) == "0\n" && string(weight) == "300\n"
+	}
+	for deadline := time.Now().Add(5 * time.Second); !back() && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !back() {
+		t.Fatalf("after the release: %s; %s", run(t, "systemctl", "show", "--property=CPUWeight,CPUQuotaPerSecUSec,AllowedCPUs", "job.service"),
+			run(t, "sh", "-c", "cat /run/systemd/system.control/job.service.d/*; grep . "+dir+"cpu.*; berth restore"))
+	}
 	expect(t, strings.Fields(read(t, dir+"cpu.max"))[0], "max")
 	expect(t, run(t, "systemctl", "show", "--property=MainPID", "job.service"), "MainPID="+main)
 

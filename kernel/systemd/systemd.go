@@ -297,9 +297,9 @@ func (f *Files) await(k property, name, value string) error {
 	for {
 		shown, err := fs.ReadFile(f.Files.FS(), name)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && k.isDefault(value), err == nil && k.same(string(shown), value):
+		case gone(err) && k.isDefault(value), err == nil && k.same(string(shown), value):
 			return nil
-		case errors.Is(err, fs.ErrNotExist) && f.isThere(path.Dir(name)) && time.Now().Before(deadline):
+		case gone(err) && f.isThere(path.Dir(name)) && time.Now().Before(deadline):
 		case err != nil:
 			return err
 		case time.Now().After(deadline):
@@ -307,6 +307,11 @@ func (f *Files) await(k property, name, value string) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// gone says whether a file is, or goes just now: with its controller.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 
 func (f *Files) isThere(dir string) bool {

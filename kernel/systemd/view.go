@@ -22,7 +22,7 @@ type view struct {
 
 func (v view) ReadFile(name string) ([]byte, error) {
 	data, err := fs.ReadFile(v.FS, name)
-	if errors.Is(err, fs.ErrNotExist) {
+	if gone(err) {
 		if text, ok, err := v.files.stopped(name); err != nil || ok {
 			return []byte(text + "\n"), err
 		}
