@@ -3,6 +3,7 @@
 # from elsewhere: two processes that work for 2 s and sleep for 18 s, 10 % of two CPUs.
 set -eu
 berth=$1 folder=$2 runs=${3:-20}
+mkdir -p "$folder"
 
 load() {
 	while :; do
