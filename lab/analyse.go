@@ -91,10 +91,11 @@ func (a *analysis) quantiles(scenario string, valid []Decoded) []Quantile {
 		lag, late := quantile(lags, p)
 		if ok, why := stats.Supported(rounds, p); !ok {
 			q.Reason = why
-		} else if ok, why := stats.LagGate(lag, estimate); late && !ok {
-			q.Reason = why
 		} else {
 			q.Estimate, q.AtLeast = estimate, stats.AtLeast(censored, offered, p)
+			if ok, why := stats.LagGate(lag, estimate); late && !ok && !q.AtLeast {
+				q.AtMost = why
+			}
 			if a.out.Undisturbed {
 				q.All, _ = quantile(all, p)
 			}

@@ -258,3 +258,34 @@ func BenchmarkAnalyse(b *testing.B) {
 		}
 	}
 }
+
+// Response times beside which the generator's own lag is not small are upper bounds, where
+// requests do not leave one by one for it; lower bounds stay what they are.
+func TestUpperBounds(t *testing.T) {
+	t.Parallel()
+	scenarios := usual()
+	for name, f := range scenarios {
+		if f.lag = 300; name == "idle" {
+			f.lag = 20
+		}
+		scenarios[name] = f
+	}
+	r := fakeResult(t, scenarios)
+	for i := range r.Rounds {
+		r.Rounds[i].Undisturbed = &Undisturbed{Response: encode(t, stats.NewHistogram()), LeftOut: r.Rounds[i].Load.Offered}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for scenario, want := range map[string]string{Baseline: "at most ", Unisolated: "at least ", "idle": ""} {
+		row := rowOf(t, a, scenario)
+		q, ok := p99of(row)
+		if got := row.Bounded(q); !ok || got != want {
+			t.Errorf("%s: the p99 is known: %v, %q; want it so, %q", scenario, ok, got, want)
+		}
+	}
+	if want := "; alone at most "; !strings.Contains(a.Answer[0], want) {
+		t.Errorf("the answer is %q, want %q in it", a.Answer[0], want)
+	}
+}

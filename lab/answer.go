@@ -36,25 +36,33 @@ func (a *analysis) tell(sentence string) {
 }
 
 // p99of is the p99 of a scenario's requests in µs.
-func p99of(row Row) (us float64, ok bool) {
+func p99of(row Row) (q Quantile, ok bool) {
 	for _, q := range row.Quantiles {
 		if q.P == headline && q.Reason == "" {
-			return q.Estimate, true
+			return q, true
 		}
 	}
-	return 0, false
+	return Quantile{}, false
 }
 
-// took is the row's p99 in words: "25 ms", "at least 131 ms".
+// took is the row's p99 in words: "25 ms", "at least 131 ms", "at most 10 ms".
 func took(row Row) string {
-	us, ok := p99of(row)
-	switch {
-	case !ok:
+	q, ok := p99of(row)
+	if !ok {
 		return "unknown"
-	case row.LowerBound():
-		return "at least " + Latency(us)
 	}
-	return Latency(us)
+	return row.Bounded(q) + Latency(q.Estimate)
+}
+
+// Bounded says "at least " or "at most " of a quantile of the row that is a bound; "" of others.
+func (r Row) Bounded(q Quantile) string {
+	switch {
+	case r.Saturated || q.AtLeast || r.Bound && q.P == headline:
+		return "at least "
+	case q.AtMost != "":
+		return "at most "
+	}
+	return ""
 }
 
 // Latency formats a time in µs with three digits.

@@ -260,6 +260,9 @@ func (p *Preview) String() string {
 	} else {
 		fmt.Fprintf(&b, "neighbour  %s, %d threads, intensity %d %%\n", s.Neighbour.Kernel, s.Neighbour.Threads, s.Neighbour.Intensity)
 	}
+	if s.Awake {
+		b.WriteString("idle CPUs  kept awake, on the whole host (" + latencyFile + ")\n")
+	}
 	skipped := map[string]Skipped{}
 	for _, s := range p.Skipped {
 		skipped[s.Scenario] = s

@@ -94,6 +94,8 @@ type Setup struct {
 	NeighbourNote string `json:"neighbourNote,omitempty"`
 	// ProbeNote says the same of the control probes.
 	ProbeNote string `json:"probeNote,omitempty"`
+	// Awake: idle CPUs were kept from sleeping.
+	Awake bool `json:"awake,omitempty"`
 	// OtherLab says that another user's lab seemed to run at the start.
 	OtherLab string `json:"otherLab,omitempty"`
 }
@@ -276,6 +278,9 @@ type Quantile struct {
 	Typical *stats.Interval `json:"typical,omitempty"`
 	// AtLeast: censored requests reach into this quantile; it is a lower bound.
 	AtLeast bool `json:"atLeast,omitempty"`
+	// AtMost says why it is an upper bound: the generator's own lag is a part of it, and not
+	// a small one; "" where it is small.
+	AtMost string `json:"atMost,omitempty"`
 	// Reason says why it is not given ("needs 14 more rounds").
 	Reason string `json:"reason,omitempty"`
 }

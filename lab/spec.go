@@ -46,6 +46,8 @@ type Spec struct {
 	Limits Limits `json:"slo,omitempty"`
 	// CPUs are those that tenant and neighbour share, as a list; "" lets the lab choose.
 	CPUs string `json:"cpus,omitempty"`
+	// Awake keeps idle CPUs from sleeping, in all scenarios alike.
+	Awake bool `json:"awake,omitempty"`
 	// Seed fixes the arrivals and the order of scenarios; 0 lets the clock choose.
 	Seed uint64 `json:"seed,omitempty"`
 }

@@ -103,6 +103,11 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 	}
 	b.lock = lock
 	b.Setup.OtherLab = cmp.Or(b.Setup.OtherLab, lock.other)
+	if spec.Awake {
+		if err := b.keepAwake(); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
 	if b.requests, err = openRequestLog(opt.Dir, opt.Finished); err == nil && opt.Finished == nil && opt.Servers == 0 {
 		if err = b.calibrate(ctx); err != nil {
 			err = fmt.Errorf("calibrate: %w", err)
@@ -199,7 +204,7 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	}
 	now := Header{
 		Schema: h.Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m),
-		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String()},
+		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String(), Awake: spec.Awake},
 	}
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
@@ -250,7 +255,8 @@ func (h *Header) conditions() (conditions map[string]json.RawMessage, err error)
 		Backend string `json:"backend"`
 		Shared  string `json:"shared CPUs"`
 		Own     string `json:"CPUs of the generator"`
-	}{h.Program, h.Host, h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs})
+		Awake   bool   `json:"keeping of CPUs awake"`
+	}{h.Program, h.Host, h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs, h.Setup.Awake})
 	if err == nil {
 		err = json.Unmarshal(text, &conditions)
 	}

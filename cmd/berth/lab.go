@@ -106,6 +106,7 @@ func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
 	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
 	fs.Var(&e.Limits, "slo", "limits of response time, as in p99=20ms,p50=2ms: in how many rounds each scenario met them")
 	fs.StringVar(&e.CPUs, "cpus", e.CPUs, "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
+	fs.BoolVar(&e.Awake, "awake", e.Awake, "keep idle CPUs from sleeping during the run, where a hypervisor takes milliseconds to wake them up (they take power meanwhile)")
 	fs.Uint64Var(&e.Seed, "seed", e.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
 }
 

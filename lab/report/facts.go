@@ -55,6 +55,9 @@ func (s *Sheet) host(h *lab.Header) {
 	s.Fact("machine", machineLine(h.Host))
 	s.Fact("kernel", kernelLine(h.Host))
 	s.Fact("backend", orUnknown(h.Setup.Backend))
+	if h.Setup.Awake {
+		s.Fact("idle CPUs", "kept awake in all scenarios: nothing waits for one to wake up")
+	}
 }
 
 // orUnknown is what was stored, or the word for nothing.

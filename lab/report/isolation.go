@@ -50,7 +50,7 @@ func headline(a *lab.Analysis) string {
 		if !ok {
 			return ""
 		}
-		return map[bool]string{true: "at least "}[a.Rows[i].LowerBound()] + latency(q.Estimate)
+		return a.Rows[i].Bounded(q) + latency(q.Estimate)
 	}
 	alone, nothing, best := p99(lab.Baseline), p99(lab.Unisolated), p99(a.Recommended)
 	switch {
@@ -207,7 +207,7 @@ func quantileColumn(a *lab.Analysis, p float64) Column {
 	for _, row := range a.Rows {
 		cell := Cell{Text: absent}
 		if q, ok := quantileOf(row, p); ok {
-			cell.Text = atLeast(q.AtLeast || row.Saturated) + u.in(q.Estimate)
+			cell.Text = bound(row, q) + u.in(q.Estimate)
 			if q.All > 0 {
 				cell.Below = "all " + u.in(q.All)
 			}
@@ -215,6 +215,11 @@ func quantileColumn(a *lab.Analysis, p float64) Column {
 		c.Cells = append(c.Cells, cell)
 	}
 	return c
+}
+
+// bound marks a quantile that is a lower or an upper bound.
+func bound(row lab.Row, q lab.Quantile) string {
+	return map[string]string{"at least ": "≥", "at most ": "≤"}[row.Bounded(q)]
 }
 
 func ratioText(a *lab.Analysis, row lab.Row) string {
@@ -408,13 +413,19 @@ func (f *footnotes) of(row lab.Row) string {
 		marks += superscript(i)
 	}
 	for _, q := range row.Quantiles {
-		text := quantileName(q.P) + " not given: " + q.Reason
-		given := func(note string) bool { return strings.HasPrefix(note, quantileName(q.P)+" not given") }
-		if q.Reason != "" && !slices.ContainsFunc(f.general, given) {
-			f.general = append(f.general, text)
+		f.once(quantileName(q.P)+" not given: ", q.Reason)
+		if bound(row, q) == "≤" {
+			f.once("≤ upper bound, as the machine held up the generator, too: ", q.AtMost)
 		}
 	}
 	return marks
+}
+
+// once adds a note about all rows with the first of its reasons.
+func (f *footnotes) once(about, why string) {
+	if why != "" && !slices.ContainsFunc(f.general, func(note string) bool { return strings.HasPrefix(note, about) }) {
+		f.general = append(f.general, about+why)
+	}
 }
 
 func (f *footnotes) lines() []string {
