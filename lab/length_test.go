@@ -15,12 +15,12 @@ func (b lengthBed) Round(_ context.Context, c Cell, block, position int) (Round,
 	return Round{Block: block, Position: position, Scenario: c.Name}, nil
 }
 
-// A run lasts as long as it announces, within a fifth: each preset of each resource, and with
-// a time of its own.
+// A run lasts as long as it announces, within a fifth: each resource, by its preset and with a
+// time of its own.
 func TestLengthIsAsAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, resource := range []Resource{CPU, Memory, IO} {
-		for _, preset := range append(Presets(), Preset{Name: "standard", For: 4 * time.Minute}) {
+		for _, preset := range []Preset{Presets()[0], {Name: "standard", For: 4 * time.Minute}} {
 			for _, between := range []time.Duration{25 * time.Millisecond, 100 * time.Millisecond} { // a quiet machine, and a busy one
 				synctest.Test(t, func(t *testing.T) {
 					e, err := IsolationOf(resource)

@@ -240,7 +240,7 @@ func (a *Analysis) heat(e Spec, id, heading, caption string, value func(Row) flo
 	for _, c := range e.Configs {
 		rows = append(rows, c.Name)
 	}
-	return report.HeatMap(id, heading, caption, "servers", "load", rows, columns, fields)
+	return report.HeatMap(id, heading, caption+" Red: worse by 10 % or more; green: better. Empty: too few requests.", "servers", "load", rows, columns, fields)
 }
 
 const absent = "–"

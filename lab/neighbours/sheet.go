@@ -211,7 +211,7 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	switch {
 	case len(worst) > 0:
 		first := patterns[0]
-		s.Headline = fmt.Sprintf("The worst neighbour here is %s: the p99 of %s is %s times that alone", first.Name, first.Worst, ratio(first.Harm.Estimate))
+		s.Headline = fmt.Sprintf("The worst neighbour here is %s: the p99 of %s is %s times that alone", first.Name, first.Worst, times(*first.Harm))
 		say("Worst here: %s.", strings.Join(worst, ", "))
 	case len(a.compared) == 0:
 		say("Nothing was compared: no tenant has a round alone that counts.")
@@ -381,5 +381,5 @@ func (a *analysis) heat(patterns []Pattern) report.Plot {
 		}
 		rows = append(rows, p.Name)
 	}
-	return report.HeatMap("harm", "Which neighbour hurts which tenant", "p99 relative to the tenant alone; the darker, the more. Green: within 10 %.", "neighbour", "tenant", rows, a.Experiment.Tenants, fields)
+	return report.HeatMap("harm", "Which neighbour hurts which tenant", "p99 relative to the tenant alone; the darker, the more. Red: worse; green: within 10 %; amber: not decided.", "neighbour", "tenant", rows, a.Experiment.Tenants, fields)
 }

@@ -48,8 +48,12 @@ func (d *plotting) field(q Field, f frame) {
 	a, b := point{f.x.at(float64(q.Column)), f.y.at(float64(q.Row) - .5)}, point{f.x.at(float64(q.Column + 1)), f.y.at(float64(q.Row) + .5)}
 	class := fmt.Sprintf(`heat %s" fill-opacity="%s`, q.Mood.Class(), strconv.FormatFloat(0.08+0.6*min(max(q.Shade, 0), 1), 'f', 2, 64))
 	d.rect(class, a, b, q.Tip)
-	if textWidth(q.Text) <= b.x-a.x {
-		d.text("field", middle, point{(a.x + b.x) / 2, (a.y+b.y)/2 + 4}, q.Text)
+	text, room := q.Text, (b.x-a.x-4)/1.1 // it is bold
+	if textWidth(text) > room {
+		text = strings.Trim(text, "× ") // a sign that every field has
+	}
+	if textWidth(text) <= room {
+		d.text("field", middle, point{(a.x + b.x) / 2, (a.y+b.y)/2 + 4}, text)
 	}
 }
 
@@ -66,13 +70,24 @@ func wrap(text string, chars int) (lines []string) {
 	return lines
 }
 
-// columnLines are the names of columns, each in lines that fit below it, and how many lines the
-// longest has.
-func (d *plotting) columnLines() (names [][]string, most int) {
-	chars := int((d.outer.right - d.outer.left) / max(d.X.Max, 1) / charWidth)
+// columnLines are the names of columns, each in lines that fit below it, in a class of the style
+// sheet, and how many lines the longest has. Where a word would not fit, all are small.
+func (d *plotting) columnLines() (names [][]string, class string, most int) {
+	width := (d.outer.right - d.outer.left) / max(d.X.Max, 1)
+	class, each := "tick", charWidth
 	for _, t := range d.X.Ticks {
-		names = append(names, wrap(t.Text, chars))
+		for _, word := range strings.Fields(t.Text) {
+			if textWidth(word) > width {
+				class, each = "tick small", smallWidth
+			}
+		}
+	}
+	for _, t := range d.X.Ticks {
+		names = append(names, wrap(t.Text, int(width/each)))
 		most = max(most, len(names[len(names)-1]))
 	}
-	return names, most
+	return names, class, most
 }
+
+// smallWidth is that of a small character.
+const smallWidth = 5.4

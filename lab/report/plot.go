@@ -136,7 +136,7 @@ func (p *Plot) draw(s size) template.HTML {
 	d.outer = d.frame()
 	height := d.outer.bottom + 12
 	if p.X.Columns {
-		_, lines := d.columnLines()
+		_, _, lines := d.columnLines()
 		height += lineHeight * float64(max(lines-1, 0))
 	}
 	if !p.X.bare() {
@@ -339,11 +339,11 @@ func (d *plotting) axisLeft(a Axis, f frame) {
 func (d *plotting) axisBelow() {
 	more := 0.0
 	if d.X.Columns {
-		names, most := d.columnLines()
+		names, class, most := d.columnLines()
 		more = lineHeight * float64(max(most-1, 0))
 		for i, lines := range names {
 			for n, line := range lines {
-				d.text("tick", middle, point{d.outer.x.at(d.X.Ticks[i].At), d.outer.bottom + 18 + lineHeight*float64(n)}, line)
+				d.text(class, middle, point{d.outer.x.at(d.X.Ticks[i].At), d.outer.bottom + 18 + lineHeight*float64(n)}, line)
 			}
 		}
 	} else {
