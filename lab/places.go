@@ -50,6 +50,17 @@ func choosePlaces(m *machine.Machine, allowed, wanted cpuset.Set, need func(shar
 	return p, nil
 }
 
+// SharedCPUs are those that the tenant and the neighbour would share on a machine all of whose
+// CPUs are allowed: the CPUs asked for, or the lab's choice.
+func (e Spec) SharedCPUs(m *machine.Machine) (cpuset.Set, error) {
+	wanted, err := cpuset.Parse(e.CPUs)
+	if err != nil {
+		return cpuset.Set{}, err
+	}
+	p, err := choosePlaces(m, m.Online, wanted, e.need)
+	return p.shared, err
+}
+
 // divide takes whole cores for size CPUs out of free: the tenant's share from
 // one home (NUMA node or L3) and the neighbour's from another if possible.
 func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, wants float64) {

@@ -52,17 +52,18 @@ func TestSettling(t *testing.T) {
 }
 
 // TestSettled tabulates how long after a switch the tenant's figures are steady, from
-// the requests of a run that discards nothing:
+// the requests of a run that discards nothing. It compares the published table with the stored
+// run, or prints that of another one:
 //
 //	berth lab --settle 0s --duration 1s --rounds 16
 //	BERTH_RESULT=results/… go test -run TestSettled -v ./lab
 func TestSettled(t *testing.T) {
 	t.Parallel()
-	dir := os.Getenv("BERTH_RESULT")
+	dir, file := os.Getenv("BERTH_RESULT"), ResultFile
 	if dir == "" {
-		t.Skip("tabulates the run in the folder BERTH_RESULT, which is not set")
+		dir, file = "../docs/measurements/results/settle", ResultFile+".gz"
 	}
-	result, err := ReadFile(dir)
+	result, err := ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +76,15 @@ func TestSettled(t *testing.T) {
 	for _, p := range []float64{0.5, 0.95} {
 		for _, s := range result.Experiment.Scenarios {
 			at, ratios := settling(by[s.Name], steady, p)
-			fmt.Fprintf(&b, "| %s | p%g %.2f ms |", s.Name, 100*p, at)
+			fmt.Fprintf(&b, "| `%s` | p%g %.2f ms |", s.Name, 100*p, at)
 			for _, ratio := range ratios {
 				fmt.Fprintf(&b, " %.2f |", ratio)
 			}
 			b.WriteByte('\n')
 		}
+	}
+	if page, err := os.ReadFile("../docs/measurements/lab-settle.md"); err != nil || file != ResultFile && !strings.Contains(string(page), b.String()) {
+		t.Errorf("docs/measurements/lab-settle.md lacks the table below (%v)", err)
 	}
 	t.Logf("bins of %s, over the requests due after %s:\n%s", binLength, steady*binLength, &b)
 }

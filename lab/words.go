@@ -167,7 +167,11 @@ func (a *analysis) readNearest() string {
 	if !ok || base.Saturated || row == nil || row.Scenario == Unisolated || row.Verdict != stats.Worse {
 		return ""
 	}
-	return fmt.Sprintf("What is left under %s: %s", row.Scenario, lowerFirst(a.symptoms(*row, base)))
+	symptoms := a.symptoms(*row, base)
+	if symptoms == "" {
+		return ""
+	}
+	return fmt.Sprintf("What is left under %s: %s", row.Scenario, lowerFirst(symptoms))
 }
 
 // otherOutput says what a different pattern would have meant.

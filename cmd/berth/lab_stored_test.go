@@ -66,7 +66,8 @@ func TestPublishedTables(t *testing.T) {
 		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
-		"pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
+		"quick-1.json.gz": {"experiments/quick.md", "cell"}, "quick-2.json.gz": {"experiments/quick.md", "cell"}, "quick-3.json.gz": {"experiments/quick.md", "cell"},
+		"readme.json.gz": {"experiments/isolation.md", "scenario"}, "pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
 	} {
 		text, err := os.ReadFile(docs + at.page)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
@@ -100,15 +101,15 @@ type cell struct {
 	fresh bool
 	// other is a kernel that works in the neighbour's place.
 	other string
-	// place says where the two stand; nil leaves both on all shared CPUs.
-	place func(site) (lab.Settings, error)
+	// place says where the two stand, or stand does, which needs no more than the machine;
+	// without either both are on all shared CPUs.
+	place func(*lab.Testbed) (lab.Settings, error)
+	stand stand
 }
 
-// site is where an experiment runs.
-type site struct {
-	bed     *lab.Testbed
-	machine *machine.Machine
-}
+// stand is where the two stand on CPUs of a machine. A kernel.NotSupportedError says that the
+// machine has no such place.
+type stand func(m *machine.Machine, free cpuset.Set) (lab.Settings, error)
 
 func (d *design) make() *Experiment {
 	return &Experiment{Header: lab.Header{Schema: d.schema}, Experiment: d.spec(), Rounds: []lab.Round{}, design: d}
@@ -143,12 +144,21 @@ func (x *Experiment) Lacks(m *machine.Machine) error {
 	return x.design.lacks(m)
 }
 
-// Length is about how long the run takes.
-func (x *Experiment) Length(*machine.Machine) time.Duration {
+// Length is about how long the run takes, without the cells that the machine has no place for.
+func (x *Experiment) Length(m *machine.Machine) time.Duration {
 	e := x.Experiment
 	const between, before, anew = 40 * time.Millisecond, 6 * time.Second, time.Second
 	length := before
 	for _, c := range x.design.cells {
+		if c.stand != nil && m != nil {
+			free, err := e.base(x.design.name).SharedCPUs(m)
+			if err == nil {
+				_, err = c.stand(m, free)
+			}
+			if errors.Is(err, kernel.ErrNotSupported) {
+				continue
+			}
+		}
 		each := time.Duration(e.Settle+e.Window) + between
 		if c.fresh {
 			each += anew
@@ -176,7 +186,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 			if err := b.Count(lab.Tenant); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
 				return nil, err
 			}
-			return x.cells(site{b, x.Host.Machine}), nil
+			return x.cells(b), nil
 		},
 		Blocks: func(blocks int) { x.Experiment.Blocks = blocks },
 	}
@@ -186,22 +196,28 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	return study.Run(ctx, opt)
 }
 
-// cells are those of the design on a site.
-func (x *Experiment) cells(s site) []lab.Cell {
+// cells are those of the design on a testbed.
+func (x *Experiment) cells(b *lab.Testbed) []lab.Cell {
 	var cells []lab.Cell
 	for _, c := range x.design.cells {
 		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Together: c.together, Fresh: c.fresh, Prepare: func(to *lab.Cell, _ int) (err error) {
-			if c.place == nil {
-				return nil
+			switch {
+			case c.place != nil:
+				to.Settings, err = c.place(b)
+			case c.stand != nil:
+				free, wrong := cpuset.Parse(b.Setup.CPUs)
+				if wrong != nil {
+					return wrong
+				}
+				to.Settings, err = c.stand(x.Host.Machine, free)
 			}
-			to.Settings, err = c.place(s)
 			if mems := to.Settings[lab.Tenant].Mems; c.fresh && err == nil {
 				to.Hooks.During = x.readBack(c.name, mems)
 			}
 			return err
 		}}
 		if c.other != "" {
-			n := s.bed.Setup.Neighbour
+			n := b.Setup.Neighbour
 			n.Kernel, n.Bytes = c.other, 0
 			cell.Neighbour, cell.Noise = true, &n
 		}

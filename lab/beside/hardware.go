@@ -31,10 +31,10 @@ var smt = &design{
 	name: "smt", schema: "berth.dev/lab-smt/v1",
 	spec: func() Spec { e := usual(); e.Demand = 0.1; return e },
 	cells: []cell{
-		{name: siblingIdle, means: "the tenant on a thread of each of its cores, their siblings idle", place: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, cpuset.Set{} })},
-		{name: siblingBusy, means: "the neighbour on the siblings", neighbour: true, place: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.siblings })},
-		{name: otherCores, means: "the neighbour on as many threads of other cores", neighbour: true, place: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.others })},
-		{name: bothThreads, means: "the tenant on both threads of its cores: the second half of the CPUs", place: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first.Union(t.siblings), cpuset.Set{} })},
+		{name: siblingIdle, means: "the tenant on a thread of each of its cores, their siblings idle", stand: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, cpuset.Set{} })},
+		{name: siblingBusy, means: "the neighbour on the siblings", neighbour: true, stand: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.siblings })},
+		{name: otherCores, means: "the neighbour on as many threads of other cores", neighbour: true, stand: threads(true, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first, t.others })},
+		{name: bothThreads, means: "the tenant on both threads of its cores: the second half of the CPUs", stand: threads(false, func(t smtPlaces) (cpuset.Set, cpuset.Set) { return t.first.Union(t.siblings), cpuset.Set{} })},
 	},
 	versus:  []stats.Versus{{Cell: siblingBusy, Against: otherCores}},
 	figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest, lab.Work},
@@ -74,13 +74,9 @@ func smtPlacesOf(m *machine.Machine, free cpuset.Set) (t smtPlaces, err error) {
 
 // threads places the two on sets of threads, of which the neighbour's must be there if it
 // needs one.
-func threads(needs bool, pick func(smtPlaces) (tenant, neighbour cpuset.Set)) func(site) (lab.Settings, error) {
-	return func(s site) (lab.Settings, error) {
-		free, err := cpuset.Parse(s.bed.Setup.CPUs)
-		if err != nil {
-			return nil, err
-		}
-		t, err := smtPlacesOf(s.machine, free)
+func threads(needs bool, pick func(smtPlaces) (tenant, neighbour cpuset.Set)) stand {
+	return func(m *machine.Machine, free cpuset.Set) (lab.Settings, error) {
+		t, err := smtPlacesOf(m, free)
 		if err != nil {
 			return nil, err
 		}
@@ -160,10 +156,10 @@ var cache = &design{
 		return e
 	},
 	cells: []cell{
-		{name: alone, means: "the tenant alone, on cores of its own", place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: quietBeside, means: "a neighbour that uses no memory, on other cores below the same cache", other: "spin", place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: sameCache, means: "the neighbour on those cores", neighbour: true, place: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: otherCache, means: "the neighbour on as many cores below another cache", neighbour: true, place: cached(func(c cachePlaces) (cpuset.Set, string) {
+		{name: alone, means: "the tenant alone, on cores of its own", stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: quietBeside, means: "a neighbour that uses no memory, on other cores below the same cache", other: "spin", stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: sameCache, means: "the neighbour on those cores", neighbour: true, stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
+		{name: otherCache, means: "the neighbour on as many cores below another cache", neighbour: true, stand: cached(func(c cachePlaces) (cpuset.Set, string) {
 			return c.away, "the CPUs that take part have one last-level cache"
 		})},
 	},
@@ -220,13 +216,9 @@ func coresWithin(m *machine.Machine, set cpuset.Set) []cpuset.Set {
 	return cores
 }
 
-func cached(of func(cachePlaces) (neighbour cpuset.Set, without string)) func(site) (lab.Settings, error) {
-	return func(s site) (lab.Settings, error) {
-		free, err := cpuset.Parse(s.bed.Setup.CPUs)
-		if err != nil {
-			return nil, err
-		}
-		c, err := cachePlacesOf(s.machine, free)
+func cached(of func(cachePlaces) (neighbour cpuset.Set, without string)) stand {
+	return func(m *machine.Machine, free cpuset.Set) (lab.Settings, error) {
+		c, err := cachePlacesOf(m, free)
 		if err != nil {
 			return nil, err
 		}

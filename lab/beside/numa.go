@@ -41,9 +41,9 @@ func newNUMA() *design {
 			return e
 		},
 		cells: []cell{
-			{name: local, means: "CPUs and memory of one node", fresh: true, place: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.cpus, n.own })},
-			{name: split, means: "as many CPUs, of two nodes, with the memory of both", fresh: true, place: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.split, n.own.Union(n.other) })},
-			{name: remote, means: "CPUs of one node, memory of the other", fresh: true, place: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.cpus, n.other })},
+			{name: local, means: "CPUs and memory of one node", fresh: true, stand: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.cpus, n.own })},
+			{name: split, means: "as many CPUs, of two nodes, with the memory of both", fresh: true, stand: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.split, n.own.Union(n.other) })},
+			{name: remote, means: "CPUs of one node, memory of the other", fresh: true, stand: onNodes(func(n numaPlaces) (cpuset.Set, cpuset.Set) { return n.cpus, n.other })},
 		},
 		versus:  []stats.Versus{{Cell: remote, Against: split}},
 		figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest},
@@ -84,13 +84,9 @@ func numaPlacesOf(m *machine.Machine, free cpuset.Set) (n numaPlaces, err error)
 	return n, nil
 }
 
-func onNodes(pick func(numaPlaces) (cpus, mems cpuset.Set)) func(site) (lab.Settings, error) {
-	return func(s site) (lab.Settings, error) {
-		free, err := cpuset.Parse(s.bed.Setup.CPUs)
-		if err != nil {
-			return nil, err
-		}
-		n, err := numaPlacesOf(s.machine, free)
+func onNodes(pick func(numaPlaces) (cpus, mems cpuset.Set)) stand {
+	return func(m *machine.Machine, free cpuset.Set) (lab.Settings, error) {
+		n, err := numaPlacesOf(m, free)
 		if err != nil {
 			return nil, err
 		}

@@ -46,8 +46,8 @@ func newPinning() *design {
 }
 
 // apart keeps the neighbour where pinned has it, and leaves the tenant everywhere.
-func apart(s site) (lab.Settings, error) {
-	split, err := s.bed.Settings(lab.Isolation{Split: true})
+func apart(b *lab.Testbed) (lab.Settings, error) {
+	split, err := b.Settings(lab.Isolation{Split: true})
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,8 @@ var quick = &design{
 	words:   quickWords,
 }
 
-func isolated(i lab.Isolation) func(site) (lab.Settings, error) {
-	return func(s site) (lab.Settings, error) { return s.bed.Settings(i) }
+func isolated(i lab.Isolation) func(*lab.Testbed) (lab.Settings, error) {
+	return func(b *lab.Testbed) (lab.Settings, error) { return b.Settings(i) }
 }
 
 func quickWords(v *view) []string {

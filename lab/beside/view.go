@@ -46,6 +46,10 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s := report.NewSheet(x.design.name, &x.Header)
 	s.Answer = x.design.words(v)
+	if v.nothing() == "" {
+		s.Headline = v.Headline(lab.P99)
+	}
+	s.Open = s.Headline == ""
 	s.Fact("tenant", fmt.Sprintf("article, %.0f requests/s due (open loop), wants %.2f CPUs, %s working set", x.Setup.Rate, x.Setup.TenantCPUs, plain.Bytes(x.Experiment.WorkingSetBytes)))
 	n := x.Setup.Neighbour
 	s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))
@@ -61,7 +65,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 		}
 	}
 	s.Page = func() report.Page {
-		return report.Page{Plots: []report.Plot{v.Ratios("ratios", "How p99 compares", lab.P99)}, Details: []report.Block{v.Comparisons()}}
+		return report.Page{Plots: v.Plots("How p99 compares", lab.P99, v.measured, v.Reference), Details: []report.Block{v.Comparisons()}}
 	}
 	s.Document = v.Judged.Document(&x.Header, x.Experiment, s.Answer)
 	return s, nil
@@ -69,16 +73,10 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 
 // others says what others took, and what was done about it.
 func (v *view) others(s *report.Sheet) {
-	var took, all, lag float64
+	var took, all float64
 	for _, r := range v.Rounds {
 		took += r.Host.Steal + r.Host.Foreign
 		all += r.Seconds * float64(r.Host.SharedCPUs)
-	}
-	for _, d := range v.measured.Decoded {
-		var parts []stats.Distribution
-		parts = append(parts, d.Lag.Seconds...)
-		us, _ := stats.Merge(parts...).Quantile(99)
-		lag = max(lag, us)
 	}
 	if all == 0 {
 		return
@@ -88,7 +86,7 @@ func (v *view) others(s *report.Sheet) {
 		text += "; requests that they disturbed are left out"
 	}
 	s.Fact("others", text)
-	s.Fact("generator", fmt.Sprintf("%s, own lag p99 at most %s in a round", v.Setup.GeneratorPolicy, lab.Latency(lag)))
+	s.Fact("generator", report.Generator(v.measured))
 }
 
 // ran says whether a cell has figures.

@@ -141,3 +141,46 @@ func TestLoad(t *testing.T) {
 		t.Error("read what is not there")
 	}
 }
+
+// Every experiment has a page with the six parts, in this order.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	index, err := os.ReadFile("../../docs/experiments.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{}
+	for line := range strings.Lines(string(index)) {
+		if _, link, ok := strings.Cut(line, "](experiments/"); ok && strings.HasPrefix(line, "| `") {
+			names, _, _ := strings.Cut(line[1:], "|")
+			page, _, _ := strings.Cut(link, ")")
+			for name := range strings.SplitSeq(names, ",") {
+				pages[strings.Trim(name, " `")] = page
+			}
+		}
+	}
+	for _, k := range Kinds() {
+		page := pages[k.Name]
+		if page == "" {
+			t.Errorf("docs/experiments.md links no page for %s", k.Name)
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("../../docs/experiments", page))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		rest := string(text)
+		for _, heading := range []string{"Question", "Set-up", "How to read it", "What was found here", "What published figures say", "Why ours may differ"} {
+			_, after, ok := strings.Cut(rest, "\n## "+heading+"\n")
+			if !ok {
+				t.Errorf("%s lacks %q, or has it out of order", page, heading)
+				continue
+			}
+			rest = after
+			if words, _, _ := strings.Cut(rest, "\n## "); len(strings.Fields(words)) < 12 {
+				t.Errorf("%s says next to nothing under %q", page, heading)
+			}
+		}
+	}
+}

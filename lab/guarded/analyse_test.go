@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,9 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/stats"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden")
@@ -197,6 +200,58 @@ func fake() *Result {
 	return r
 }
 
+// withSteady is the fake result with rounds in steady state, as it is read from its file.
+func withSteady(t *testing.T) *Result {
+	t.Helper()
+	r := fake()
+	rng := rand.New(rand.NewPCG(8, 9))
+	x := &experiment{Result: r, base: r.Experiment.base()}
+	x.base.Blocks = 16
+	at := r.Started
+	for block := range x.base.Blocks {
+		for position, s := range x.base.Scenarios {
+			at = at.Add(13 * time.Second)
+			times := map[string]float64{Unguarded: 8, Guarded: 1.3}[s.Name]
+			var took, late []int64
+			for range 400 {
+				took = append(took, int64(1000*max(1, times)*math.Exp(0.4*rng.NormFloat64())))
+				late = append(late, int64(20+10*rng.Float64()))
+			}
+			round := lab.Round{
+				Block: block, Position: position, Scenario: s.Name, Started: at, Seconds: 4, Tenant: lab.Usage{CPUSeconds: 1.6},
+				Host: lab.HostUsage{CPUs: 2, SharedCPUs: 2, Busy: 7.8},
+				Load: load.Report{Offered: 400, Done: 400, DoneInWindow: 400, CPUSeconds: 0.1, Seconds: []load.Second{
+					{Offered: 400, Response: encoded(t, took), Service: encoded(t, took), Queue: encoded(t, nil), Lag: encoded(t, late)},
+				}},
+			}
+			if s.Neighbour {
+				round.Neighbour = &lab.Usage{CPUSeconds: 6, Work: 1e6 * math.Exp(0.01*rng.NormFloat64()), Unit: "loops"}
+			}
+			x.keepSteady(round, Trial{Fault: "steady", Number: block + 1})
+		}
+	}
+	r.Steady.Finished = at
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := new(Result)
+	if err := lab.Decode(text, Schema, read); err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+// encoded is a histogram of values.
+func encoded(t *testing.T, values []int64) string {
+	t.Helper()
+	text, err := stats.Encode(stats.DistributionOf(values).Histogram())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func TestAnalyse(t *testing.T) {
 	t.Parallel()
 	a, err := Analyse(fake())
@@ -222,7 +277,7 @@ func TestAnalyse(t *testing.T) {
 
 func TestText(t *testing.T) {
 	t.Parallel()
-	r := fake()
+	r := withSteady(t)
 	a, err := Analyse(r)
 	if err != nil {
 		t.Fatal(err)
@@ -334,7 +389,7 @@ func TestValidate(t *testing.T) {
 // The page has its answer and a picture before all else.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	r := fake()
+	r := withSteady(t)
 	a, err := Analyse(r)
 	if err != nil {
 		t.Fatal(err)

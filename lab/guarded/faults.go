@@ -17,7 +17,7 @@ import (
 )
 
 // preparation makes a fault ready under the load, so that it begins at once.
-type preparation func(ctx context.Context, r *lab.Running) (disturbance, error)
+type preparation func(ctx context.Context, r stage) (disturbance, error)
 
 // disturbance is a fault that is ready. End undoes it and may be called once, also
 // where begin has failed.
@@ -79,7 +79,7 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 // neighbour is a fault that a process in the neighbour's group is.
 func (x *experiment) neighbour(cfg noise.Config) preparation {
 	cfg.Seed = x.Experiment.Seed
-	return func(_ context.Context, r *lab.Running) (disturbance, error) {
+	return func(_ context.Context, r stage) (disturbance, error) {
 		p, err := r.Noise(lab.Neighbour, cfg)
 		if err != nil {
 			return disturbance{}, err
@@ -89,7 +89,7 @@ func (x *experiment) neighbour(cfg noise.Config) preparation {
 }
 
 // quota gives the tenant less than it wants.
-func (x *experiment) quota(context.Context, *lab.Running) (disturbance, error) {
+func (x *experiment) quota(context.Context, stage) (disturbance, error) {
 	const part, period = 0.8, 100 * time.Millisecond // the period that container runtimes use
 	quota := time.Duration(part * x.Setup.TenantCPUs * float64(period)).Truncate(time.Millisecond)
 	return x.set(lab.Tenant, func() (cgroup.Limits, error) { return cgroup.Limits{Quota: quota, Period: period}, nil }), nil
@@ -120,7 +120,7 @@ const heavy = 20
 
 // surges asks the tenant for more, one surge after the other.
 func surges(next func() lab.Extra) preparation {
-	return func(ctx context.Context, r *lab.Running) (disturbance, error) {
+	return func(ctx context.Context, r stage) (disturbance, error) {
 		extra := next()
 		first, err := r.Load(ctx, extra)
 		if err != nil {
@@ -141,7 +141,7 @@ func surges(next func() lab.Extra) preparation {
 	}
 }
 
-func surge(ctx context.Context, r *lab.Running, p *lab.Process, length time.Duration, next func() lab.Extra) error {
+func surge(ctx context.Context, r stage, p *lab.Process, length time.Duration, next func() lab.Extra) error {
 	for {
 		if err := p.Begin(ctx); err != nil {
 			return err
@@ -179,7 +179,7 @@ const (
 // reclaim sets a limit on the memory of all groups of the run when the tenant has
 // its own, and lets the neighbour take so much that a part of the tenant's has to go.
 // Without swap only pages of files can; nothing runs out of memory.
-func (x *experiment) reclaim(_ context.Context, r *lab.Running) (disturbance, error) {
+func (x *experiment) reclaim(_ context.Context, r stage) (disturbance, error) {
 	hog, err := r.Noise(lab.Neighbour, noise.Config{Kernel: "write", Threads: 1, Intensity: 5, Bytes: hogBytes, Seed: x.Experiment.Seed})
 	if err != nil {
 		return disturbance{}, err

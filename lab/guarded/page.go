@@ -2,10 +2,15 @@ package guarded
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
 
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/stats"
 )
 
 // total is what all runs that count come to.
@@ -88,7 +93,114 @@ func (a *Analysis) plots(r *Result) []report.Plot {
 	if a.total().valid == 0 {
 		return nil
 	}
-	return []report.Plot{a.overTime(r), a.howSoon()}
+	return []report.Plot{a.overTime(r), a.confusion(), a.howSoon(), a.spreads(r), a.meanwhile(r)}
+}
+
+// confusion is what was done against what was named, in runs that count.
+func (a *Analysis) confusion() report.Plot {
+	names := map[string]int{}
+	for _, counts := range a.Matrix {
+		maps.Copy(names, counts)
+	}
+	answers := slices.Sorted(maps.Keys(names))
+	var faults []string
+	var fields []report.Field
+	for _, row := range a.Faults {
+		if row.Valid == 0 {
+			continue
+		}
+		fault, _ := FaultNamed(row.Fault)
+		for i, answer := range answers {
+			n := a.Matrix[row.Fault][answer]
+			if n == 0 {
+				continue
+			}
+			f := report.Field{Row: len(faults), Column: i, Text: fmt.Sprint(n), Shade: float64(n) / float64(row.Valid), Mood: report.Bad,
+				Tip: fmt.Sprintf("%s: %q was named in %d of %s", row.Fault, answer, n, plain.Count(row.Valid, "run"))}
+			if answer == fault.answer() {
+				f.Mood = report.Good
+			}
+			fields = append(fields, f)
+		}
+		faults = append(faults, row.Fault)
+	}
+	return report.HeatMap("confusion", "What was done, and what was named", "Runs that count, by the fault and by what the guard named. Green is right, red is wrong.", "fault", "what was named", faults, answers, fields)
+}
+
+// spreads are the response times of each fault's runs, before the onset and while it lasts.
+func (a *Analysis) spreads(r *Result) report.Plot {
+	var rows []report.Spread
+	for _, row := range a.Faults {
+		var before, during []int64
+		unfinished := 0
+		for i, j := range a.Runs {
+			if j.Fault != row.Fault || j.Invalid != "" {
+				continue
+			}
+			c := r.Runs[i].curve()
+			before, _ = c.responses(before, math.Inf(-1), 0)
+			n := 0
+			during, n = c.responses(during, 0, r.Runs[i].End)
+			unfinished += n
+		}
+		if len(during) > 0 {
+			rows = append(rows, report.Spread{Name: row.Fault + ", before", Look: line, Of: stats.DistributionOf(before)}, report.Spread{
+				Name: row.Fault + ", meanwhile", Look: actedLook, Of: stats.DistributionOf(during), Bound: stats.AtLeast(unfinished, len(during), 99),
+			})
+		}
+	}
+	return report.Spreads("spreads", "Response times before and during each fault", "All requests of the runs that count, the guard acting.", rows)
+}
+
+// responses adds the response times of what was due between two instants, in microseconds, and
+// says how many of them are lower bounds.
+func (c curve) responses(to []int64, from, until float64) (all []int64, unfinished int) {
+	first, last := c.between(from, until)
+	for _, bin := range c.bins[first:last] {
+		to, unfinished = append(to, bin.Response...), unfinished+bin.Censored
+	}
+	return to, unfinished
+}
+
+// meanwhile is the machine over all runs, in the order run: the service's p99 before each
+// onset, and what others took.
+func (a *Analysis) meanwhile(r *Result) report.Plot {
+	order := make([]int, len(r.Runs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return r.Runs[x].Started.Compare(r.Runs[y].Started) })
+	calm := report.Panel{Height: 150, Y: report.Axis{Label: "the service's p99 before the onset, and below the share of the CPUs that others took", Log: true, Grid: true, Format: func(us float64) string { return lab.Latency(us) }}}
+	others := report.Panel{Height: 90, Y: report.Axis{Max: 10, Grid: true, Format: func(v float64) string { return fmt.Sprintf("%g %%", v) }}}
+	p99s, taken := report.Series{Look: line, Line: true, Tip: "p99 before the onset"}, report.Series{Look: actedLook, Line: true, Tip: "share of the CPUs that others took"}
+	levels := map[int]float64{}
+	p := report.Plot{
+		ID: "meanwhile", Heading: "The machine meanwhile",
+		Caption: "Each run in the order run. Hatched ones do not count. " + report.DriftWords,
+		X:       report.Axis{Label: "runs, in the order run", Max: float64(len(order))},
+	}
+	for n, i := range order {
+		run, j, x := &r.Runs[i], a.Runs[i], float64(n)+.5
+		if j.Baseline > 0 {
+			levels[n] = j.Baseline
+			p99s.Points = append(p99s.Points, report.Point{X: x, Y: j.Baseline, Low: j.Baseline, High: j.Baseline, Radius: 3.5})
+		}
+		share := 100 * run.Others
+		others.Y.Max = max(others.Y.Max, 10*math.Ceil(share/10))
+		taken.Points = append(taken.Points, report.Point{X: x, Y: share, Low: share, High: share, Radius: 3.5})
+		tip := fmt.Sprintf("%s %d: p99 before the onset %s, others %.0f %%", run.Fault, run.Number, lab.Latency(j.Baseline), share)
+		if j.Invalid != "" {
+			tip += "; does not count: " + j.Invalid
+		}
+		p.X.Ticks = append(p.X.Ticks, report.Tick{At: x, Text: strconv.Itoa(n + 1)})
+		p.Slots = append(p.Slots, report.Slot{From: float64(n), To: float64(n + 1), Tip: tip, Hatched: j.Invalid != ""})
+	}
+	if m, ok := report.Drift(levels, func(n int) float64 { return float64(n) }, lab.Latency); ok {
+		calm.Marks = append(calm.Marks, m)
+	}
+	calm.Series, others.Series = []report.Series{p99s}, []report.Series{taken}
+	p.Panels = []report.Panel{calm, others}
+	return p
 }
 
 // Looks of the moments of a run, in both plots.
@@ -129,7 +241,7 @@ func (a *Analysis) overTime(r *Result) report.Plot {
 		ID: "faults", Heading: "The service's p99 while each fault lasts",
 		Caption: "p99 of every quarter of a second as a multiple of that before the onset, all runs of a fault that count together. The dashed lines are onset and end. " +
 			"▲ the cause was found, ◆ the guard acted, ✚ the p99 was back: medians, with the range of the runs. The shaded band is up to " + fmt.Sprintf("%.1f times.", back),
-		X:    report.Axis{Label: "seconds from the onset", Min: -shownAhead, Max: end + shownAhead, Format: func(v float64) string { return fmt.Sprintf("%g", v) }},
+		X:    report.Axis{Label: "seconds from the onset", Min: -shownAhead, Max: end + shownAhead, Format: func(v float64) string { return fmt.Sprintf("%.4g", v) }},
 		Cuts: []float64{0, end}, Panels: panels,
 	}
 }
@@ -194,7 +306,7 @@ func (a *Analysis) howSoon() report.Plot {
 	panel.Height = 26 * max(panel.Y.Max, 1)
 	return report.Plot{
 		ID: "moments", Heading: "How soon", Caption: "Seconds from the onset: median and range of the runs that count. What is not there did not come.",
-		X:      report.Axis{Label: "seconds from the onset", Max: longest * 1.05, Grid: true, Format: func(v float64) string { return fmt.Sprintf("%g", v) }},
+		X:      report.Axis{Label: "seconds from the onset", Max: longest * 1.05, Grid: true, Format: func(v float64) string { return fmt.Sprintf("%.4g", v) }},
 		Panels: []report.Panel{panel},
 	}
 }

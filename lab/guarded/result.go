@@ -80,8 +80,10 @@ type Trial struct {
 	TenantCPUs    float64 `json:"tenantCPUs"`
 	NeighbourCPUs float64 `json:"neighbourCPUs"`
 	Others        float64 `json:"others"`
-	// LagP99 is the generator's own, in microseconds.
-	LagP99 float64 `json:"lagP99"`
+	// LagP99 is the generator's own, in microseconds; GeneratorCPUs what it used. Results of
+	// before that was kept have 0.
+	LagP99        float64 `json:"lagP99"`
+	GeneratorCPUs float64 `json:"generatorCPUs,omitempty"`
 }
 
 // Bin is what was due in 50 ms.

@@ -33,9 +33,32 @@ func scenarios() []lab.Scenario {
 // experiment is a run under way.
 type experiment struct {
 	*Result
+	host
 	bed  *lab.Testbed
 	dir  string
 	base lab.Spec
+}
+
+// host is what runs need of the machine besides their load: that of a testbed, or one that a
+// test plays.
+type host struct {
+	// guard starts the guard, whose times count from an instant; end stops it, and files what
+	// it said.
+	guard func(ctx context.Context, zero time.Time) (end func(*Trial) error, err error)
+	// usage is the CPU time of the roles so far, in seconds.
+	usage    func() (map[lab.Role]float64, error)
+	knobs    func() ([]lab.Knob, error)
+	requests func() ([]lab.Request, error)
+}
+
+// stage is a round under way: a *lab.Running, or what stands for it in a test.
+type stage interface {
+	Now() time.Duration
+	Until(ctx context.Context, at time.Duration) error
+	Finish(f func() error)
+	StartNeighbour(ctx context.Context) error
+	Noise(role lab.Role, cfg noise.Config) (*lab.Process, error)
+	Load(ctx context.Context, more lab.Extra) (*lab.Process, error)
 }
 
 // Run runs an experiment. Whatever happens, children are gone and the kernel is as it
@@ -80,17 +103,22 @@ func run(ctx context.Context, r *Result, opt lab.Options) (_ *Result, err error)
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.bed.Close()) }()
+	x.host = host{guard: x.watch, usage: x.used, knobs: x.bed.Knobs, requests: x.bed.Requests}
 	r.Experiment.Seed = x.base.Seed
-	faults := lab.Part{Blocks: r.Experiment.Runs}
-	for i, name := range r.Experiment.Faults {
+	return r, lab.Run(ctx, lab.Experiment{Parts: x.parts(), Seed: r.Experiment.Seed, Result: r, Header: &r.Header}, x.bed, opt)
+}
+
+// parts are the runs of faults, and then the rounds in steady state.
+func (x *experiment) parts() []lab.Part {
+	e := x.Experiment
+	faults := lab.Part{Blocks: e.Runs}
+	for i, name := range e.Faults {
 		fault, _ := FaultNamed(name)
 		faults.Cells = append(faults.Cells, lab.Cell{Name: name, Settle: settle, Prepare: func(c *lab.Cell, block int) error {
-			return x.prepare(c, fault, block, rand.New(rand.NewPCG(r.Experiment.Seed, uint64(block*len(Faults())+i))))
+			return x.prepare(c, fault, block, rand.New(rand.NewPCG(x.Experiment.Seed, uint64(block*len(Faults())+i))))
 		}})
 	}
-	return r, lab.Run(ctx, lab.Experiment{
-		Parts: []lab.Part{faults, x.steady()}, Seed: r.Experiment.Seed, Result: r, Header: &r.Header,
-	}, x.bed, opt)
+	return []lab.Part{faults, x.steady()}
 }
 
 // base is what the lab is asked for.
@@ -127,11 +155,22 @@ type faultRun struct {
 	before []lab.Knob // the settings without the guard
 }
 
-// prepare makes the run of a fault. Its onset is by chance.
+// prepare makes the cell a run of a fault.
 func (x *experiment) prepare(c *lab.Cell, f Fault, block int, random *rand.Rand) error {
-	ready, err := x.disturbance(c, f, random)
+	run, err := x.fault(c, f, block, random)
 	if err != nil {
 		return err
+	}
+	c.During, c.Keep = func(ctx context.Context, r *lab.Running) error { return run.during(ctx, r) }, run.keep
+	return nil
+}
+
+// fault is a run of a fault, which gives the cell the tenant and the window that it needs. Its
+// onset is by chance.
+func (x *experiment) fault(c *lab.Cell, f Fault, block int, random *rand.Rand) (*faultRun, error) {
+	ready, err := x.disturbance(c, f, random)
+	if err != nil {
+		return nil, err
 	}
 	run := &faultRun{experiment: x, ready: ready, lasts: time.Duration(x.Experiment.Last)}
 	if f.Name == Quiet {
@@ -139,12 +178,9 @@ func (x *experiment) prepare(c *lab.Cell, f Fault, block int, random *rand.Rand)
 	}
 	run.onset = onset(x.Experiment, random)
 	run.trial = Trial{Fault: f.Name, Number: block + 1, From: -run.onset.Seconds(), BinsFrom: (settle - run.onset).Seconds(), End: run.lasts.Seconds()}
-	if run.before, err = x.bed.Knobs(); err != nil {
-		return err
-	}
 	c.Window = run.onset - settle + run.lasts + after
-	c.During, c.Keep = run.during, run.keep
-	return nil
+	run.before, err = x.knobs()
+	return run, err
 }
 
 // onset is by chance: so it has no fixed place in the guard's windows.
@@ -160,7 +196,7 @@ func (run *faultRun) zero(now time.Time, load time.Duration) time.Time {
 
 // during makes the run happen: a bystander and the guard from the start, the fault
 // from its onset to its end.
-func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
+func (run *faultRun) during(ctx context.Context, r stage) (err error) {
 	bystander, err := r.Noise(lab.Bystander, noise.Config{Kernel: "spin", Threads: 1, Intensity: 5, Seed: run.Experiment.Seed})
 	if err != nil {
 		return err
@@ -168,15 +204,15 @@ func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
 	if err := bystander.Begin(ctx); err != nil {
 		return err
 	}
-	w, err := run.watch(ctx, run.zero(time.Now(), r.Now()))
+	end, err := run.guard(ctx, run.zero(time.Now(), r.Now()))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, w.end(&run.trial))
+		err = errors.Join(err, end(&run.trial))
 		var now []lab.Knob
 		if err == nil {
-			now, err = run.bed.Knobs()
+			now, err = run.knobs()
 			run.trial.Changed = different(run.before, now)
 		}
 	}()
@@ -205,8 +241,8 @@ func (run *faultRun) during(ctx context.Context, r *lab.Running) (err error) {
 	return r.Until(ctx, run.onset+run.lasts+after/2)
 }
 
-// usage is the CPU time of the roles so far, in seconds.
-func (x *experiment) usage() (map[lab.Role]float64, error) {
+// used is the CPU time of the roles so far, in seconds.
+func (x *experiment) used() (map[lab.Role]float64, error) {
 	used := map[lab.Role]float64{}
 	for _, role := range []lab.Role{lab.Tenant, lab.Neighbour} {
 		told, err := x.bed.Statistics(role, cgroupstat.Usage)
@@ -222,7 +258,7 @@ func (x *experiment) usage() (map[lab.Role]float64, error) {
 func (run *faultRun) keep(round lab.Round) error {
 	t := &run.trial
 	t.count(round, run.Experiment.MaxOthers)
-	requests, err := run.bed.Requests()
+	requests, err := run.requests()
 	if err != nil {
 		return err
 	}
@@ -234,6 +270,9 @@ func (run *faultRun) keep(round lab.Round) error {
 // count says whether the run counts: not if others had more than a share of the CPUs.
 func (t *Trial) count(round lab.Round, most float64) {
 	t.Started, t.Invalid = round.Started, round.Invalid
+	if round.Seconds > 0 {
+		t.GeneratorCPUs = round.Load.CPUSeconds / round.Seconds
+	}
 	if share := round.Seconds * float64(round.Host.SharedCPUs); share > 0 {
 		t.Others = (round.Host.Steal + round.Host.Foreign) / share
 	}
@@ -256,13 +295,7 @@ func (x *experiment) steady() lab.Part {
 			Prepare: func(c *lab.Cell, block int) error {
 				trial := Trial{Fault: "steady", Number: block + 1}
 				c.Hooks.Settle = func(ctx context.Context, r *lab.Running) error {
-					return x.settle(ctx, s, r, func() (func(*Trial) error, error) {
-						w, err := x.watch(ctx, time.Now())
-						if err != nil {
-							return nil, err
-						}
-						return w.end, nil
-					}, &trial)
+					return x.settle(ctx, s, r, &trial)
 				}
 				c.Keep = func(round lab.Round) error {
 					trial.Started = round.Started
@@ -276,17 +309,10 @@ func (x *experiment) steady() lab.Part {
 	return part
 }
 
-// stage is a *lab.Running, or what stands for it in a test.
-type stage interface {
-	Until(ctx context.Context, at time.Duration) error
-	Finish(f func() error)
-	StartNeighbour(ctx context.Context) error
-}
-
 // settle has the guard learn in its scenario, and then the neighbour begin.
-func (x *experiment) settle(ctx context.Context, s lab.Scenario, r stage, watch func() (end func(*Trial) error, err error), trial *Trial) error {
+func (x *experiment) settle(ctx context.Context, s lab.Scenario, r stage, trial *Trial) error {
 	if s.Name == Guarded {
-		end, err := watch()
+		end, err := x.guard(ctx, time.Now())
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
 )
 
@@ -21,6 +22,9 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 	s.Fact("guard", fmt.Sprintf("windows of %s, run-queue probe armed: %s", e.Window, e.Probe))
 	s.Fact("tenant", fmt.Sprintf("%.0f requests/s of %s each: %.2f of CPUs %s", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs))
 	s.Fact("groups", fmt.Sprintf("%s; seed %d", r.Setup.Backend, e.Seed))
+	if len(r.Runs) > 0 {
+		s.Fact("generator", generator(r))
+	}
 	if !r.Complete {
 		s.Warn("warning", "the run was interrupted: this is what was measured by then")
 	}
@@ -58,6 +62,20 @@ func Sheet(r *Result, a *Analysis) *report.Sheet {
 		s.Add(report.Block{Text: fmt.Sprintf("Guarded, the neighbour has %.1f %% of the CPU time that the tenant leaves.", 100**a.Kept)})
 	}
 	return s
+}
+
+// generator is what it cost, and how late it was, in the runs of faults.
+func generator(r *Result) string {
+	used, lag := 0.0, 0.0
+	for _, run := range r.Runs {
+		used += run.GeneratorCPUs / float64(len(r.Runs))
+		lag = max(lag, run.LagP99)
+	}
+	text := r.Setup.GeneratorPolicy
+	if used > 0 {
+		text += fmt.Sprintf(" · used %.3g CPUs", used)
+	}
+	return strings.TrimPrefix(text+" · own lag p99 at most "+lab.Latency(lag)+" in a run", " · ")
 }
 
 // matrixBlock is the confusion matrix, or why there is none.

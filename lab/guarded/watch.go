@@ -32,7 +32,7 @@ type watching struct {
 }
 
 // watch starts the guard. Times are noted from an instant on.
-func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, error) {
+func (x *experiment) watch(ctx context.Context, zero time.Time) (end func(*Trial) error, err error) {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return nil, err
@@ -46,19 +46,15 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	w := &watching{zero: zero, groups: map[string]string{}, ended: make(chan error, 1)}
+	w := &watching{zero: zero, ended: make(chan error, 1)}
 	w.close = func() error { return errors.Join(act.Close(), host.Close()) }
 	if _, err := act.Take(state); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
-	var workloads []guard.Workload
-	for role, class := range classes() {
-		group, ok := host.Path(x.bed.Group(role).Dirs()[0])
-		if !ok {
-			return nil, errors.Join(fmt.Errorf("group %s: not in a tree that the guard looks at", role), w.close())
-		}
-		w.groups[string(role)] = group
-		workloads = append(workloads, guard.Workload{Group: group, Class: class, Sensitive: class.Traits().Sensitive})
+	path := func(role lab.Role) (string, bool) { return host.Path(x.bed.Group(role).Dirs()[0]) }
+	workloads, err := w.workloads(path)
+	if err != nil {
+		return nil, errors.Join(err, w.close())
 	}
 	opt := guard.Options{
 		Sensors: host, Actuator: act, Machine: x.Host.Machine,
@@ -72,7 +68,22 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (*watching, erro
 	}
 	ctx, w.stop = context.WithCancel(ctx)
 	go func() { w.ended <- w.runner.Run(ctx) }()
-	return w, nil
+	return w.end, nil
+}
+
+// workloads are what the guard is told of: the group of each role that it may accuse or look
+// after, by its path.
+func (w *watching) workloads(path func(lab.Role) (group string, ok bool)) (all []guard.Workload, err error) {
+	w.groups = map[string]string{}
+	for role, class := range classes() {
+		group, ok := path(role)
+		if !ok {
+			return nil, fmt.Errorf("group %s: not in a tree that the guard looks at", role)
+		}
+		w.groups[string(role)] = group
+		all = append(all, guard.Workload{Group: group, Class: class, Sensitive: class.Traits().Sensitive})
+	}
+	return all, nil
 }
 
 // classes are those of the roles that the guard is told of. It may accuse the bystander as

@@ -24,7 +24,8 @@ type Analysis struct {
 	Foreign float64 `json:"foreign"`
 	Steal   float64 `json:"steal"`
 
-	samples [][]stats.Sample // by load
+	samples  [][]stats.Sample // by load
+	measured []*lab.Measured  // likewise, cells under the names of their configs
 }
 
 // LoadCompared is the comparisons under a load.
@@ -135,7 +136,7 @@ func (a *Analysis) load(x *Experiment, l Load, cpus int) error {
 		return err
 	}
 	samples, undisturbed := m.Samples(s.references()...)
-	a.samples = append(a.samples, samples)
+	a.samples, a.measured = append(a.samples, samples), append(a.measured, m)
 	var family []stats.Versus
 	for _, c := range s.Configs[1:] {
 		v := stats.Versus{Cell: c.Name, Against: s.Configs[0].Name}

@@ -72,12 +72,12 @@ func (x *Experiment) Length(*machine.Machine) time.Duration {
 	s := x.Experiment
 	const between, before, tile = 60 * time.Millisecond, 3 * time.Second, 20 * time.Millisecond
 	length := before + time.Duration(s.Blocks*len(s.Configs)*len(s.Loads))*(time.Duration(s.Settle+s.Window)+between)
-	if s.For > 0 {
-		length = min(length, time.Duration(s.For))
-	}
 	for _, kind := range s.kinds() {
 		each := map[string]time.Duration{small: tile, large: 25 * tile, all: 5 * tile}[kind]
 		length += time.Duration(s.Sample) * each
+	}
+	if s.For > 0 {
+		length = min(length, time.Duration(s.For))
 	}
 	return length
 }

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -120,13 +121,27 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// The reports of played runs, from rounds to text and page.
+// stored is an experiment as it is read from its file.
+func stored(t *testing.T, x *Experiment) *Experiment {
+	t.Helper()
+	text, err := json.Marshal(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := new(Experiment)
+	if err := json.Unmarshal(text, read); err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+// The reports of played runs, from stored rounds to text and page.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	limits, ramp, routes := Limits(), Ramp(), Routing()
 	ramp.Experiment.Loads = []Load{{ClientsPerCPU: 1, Tiles: small}, {ClientsPerCPU: 1, Tiles: large}}
 	for name, x := range map[string]*Experiment{"limits": played(t, limits, 16), "ramp": played(t, ramp, 3), "routing": played(t, routes, 12)} {
-		s, err := x.Sheet()
+		s, err := stored(t, x).Sheet()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,6 +152,9 @@ func TestReports(t *testing.T) {
 		golden(t, name+".txt", text.Bytes())
 		if err := report.HTML(&page, s); err != nil {
 			t.Fatal(err)
+		}
+		if name != "routing" {
+			golden(t, name+".html", page.Bytes())
 		}
 		if err := report.JSON(&doc, s.Document); err != nil || !strings.Contains(doc.String(), `"waste"`) {
 			t.Errorf("%s: document: %v", name, err)

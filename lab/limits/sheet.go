@@ -28,8 +28,14 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	e := x.Experiment
 	s := report.NewSheet(e.Name+": tiles rendered by servers with limits", &x.Header)
 	s.Answer, s.Document = a.Answer, Document{x.Header, e, x.Samples, a}
-	x.facts(s, a)
+	m, err := x.measured(a)
+	if err != nil {
+		return nil, err
+	}
+	x.facts(s, a, m)
+	s.Headline = x.judged(a, 0).Headline(lab.P99)
 	if len(e.Loads) > 1 {
+		s.Headline = ""
 		s.Add(a.matrix(e, "Median response", "ms", millis(p50)), a.matrix(e, "p95 of response", "ms", millis(func(r Row) float64 { return r.P95 })),
 			a.matrix(e, "Tiles per second", "1/s", func(r Row) string { return digits(r.Throughput) }))
 	}
@@ -44,11 +50,11 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 			s.Add(report.Block{Heading: "What theory expects", Table: t})
 		}
 	}
-	s.Page = func() report.Page { return x.page(a) }
+	s.Page = func() report.Page { return x.page(a, m) }
 	return s, nil
 }
 
-func (x *Experiment) facts(s *report.Sheet, a *Analysis) {
+func (x *Experiment) facts(s *report.Sheet, a *Analysis, m *lab.Measured) {
 	e := x.Experiment
 	for _, sample := range x.Samples {
 		costs, mean := sample.costs()
@@ -59,11 +65,7 @@ func (x *Experiment) facts(s *report.Sheet, a *Analysis) {
 	}
 	s.Fact("servers", fmt.Sprintf("on CPUs %s; limits are shares of them", x.Setup.CPUs))
 	s.Fact("rounds", fmt.Sprintf("%d blocks of %d rounds, %s settling and %s measured each; seed %d", e.Blocks, len(e.Configs)*len(e.Loads), e.Settle, e.Window, e.Seed))
-	where := "its own CPUs " + x.Setup.GeneratorCPUs
-	if x.Setup.GeneratorCPUs == "" {
-		where = "the servers' CPUs"
-	}
-	s.Fact("generator", fmt.Sprintf("used %.3f CPUs of %s, %s; 99 of 100 requests were at most %s late where it was latest", a.Generator.CPUs, where, a.Generator.Policy, short(a.Generator.LagP99/1e6)))
+	s.Fact("generator", report.Generator(m))
 	if e.Weight > 0 {
 		s.Fact("weight", fmt.Sprintf("the servers have a CPU weight of %d against the rest of the host", e.Weight))
 	}
@@ -169,22 +171,39 @@ func (a *Analysis) theoryTable(l Load) *report.Table {
 }
 
 // page has the plots.
-func (x *Experiment) page(a *Analysis) report.Page {
+func (x *Experiment) page(a *Analysis, m *lab.Measured) report.Page {
 	e := x.Experiment
 	var p report.Page
 	for i := range e.Loads {
-		j := x.judged(a, i)
-		if len(e.Loads) == 1 {
-			p.Plots = append(p.Plots, j.Ratios("ratios", "How the tail compares", lab.P99))
+		p.Details = append(p.Details, x.judged(a, i).Comparisons())
+	}
+	if len(e.Loads) == 1 {
+		p.Plots = x.judged(a, 0).Plots("How the tail compares", lab.P99, m, e.references()...)
+		return p
+	}
+	p.Plots = append(p.Plots,
+		a.heat(e, "median", "Median response", "Median response time by servers and load, relative to "+e.Configs[0].Name+" under the same load.", p50, true),
+		a.heat(e, "tail", "p95 of response", "p95 of the response time by servers and load, relative to "+e.Configs[0].Name+" under the same load.", func(r Row) float64 { return r.P95 }, true),
+		a.heat(e, "throughput", "Tiles per second", "Tiles rendered per second, relative to "+e.Configs[0].Name+" under the same load.", func(r Row) float64 { return r.Throughput }, false))
+	var cells, references []string
+	for _, l := range e.Loads {
+		for i, c := range e.Configs {
+			cells = append(cells, e.cell(c, l))
+			if i == 0 {
+				references = append(references, e.cell(c, l))
+			}
 		}
-		p.Details = append(p.Details, j.Comparisons())
 	}
-	if len(e.Loads) > 1 {
-		p.Plots = append(p.Plots,
-			a.heat(e, "median", "Median response", "Median response time by servers and load, relative to "+e.Configs[0].Name+" under the same load.", p50, true),
-			a.heat(e, "throughput", "Tiles per second", "Tiles rendered per second, relative to "+e.Configs[0].Name+" under the same load.", func(r Row) float64 { return r.Throughput }, false))
-	}
+	p.Plots = append(p.Plots, report.RoundPlots(m, cells, len(e.Configs), references...)...)
 	return p
+}
+
+// measured is all rounds under the names of their cells.
+func (x *Experiment) measured(a *Analysis) (*lab.Measured, error) {
+	if len(x.Experiment.Loads) == 1 {
+		return a.measured[0], nil
+	}
+	return lab.Measure(&lab.Result{Header: x.Header, Rounds: x.Rounds})
 }
 
 func p50(r Row) float64 { return r.P50 }
@@ -221,7 +240,7 @@ func (a *Analysis) heat(e Spec, id, heading, caption string, value func(Row) flo
 	for _, c := range e.Configs {
 		rows = append(rows, c.Name)
 	}
-	return report.HeatMap(id, heading, caption, "servers", "load", rows, columns, fields)
+	return report.HeatMap(id, heading, caption+" Red: worse by 10 % or more; green: better. Empty: too few requests.", "servers", "load", rows, columns, fields)
 }
 
 const absent = "–"

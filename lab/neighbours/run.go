@@ -49,8 +49,22 @@ func (r *Result) Spec() any { return &r.Experiment }
 // Validate says what is wrong with the settings.
 func (r *Result) Validate() error { return r.Experiment.Validate() }
 
-// Length is about how long a run takes.
-func (r *Result) Length(*machine.Machine) time.Duration { return r.Experiment.length() }
+// Length is about how long a run takes, with the programs that are installed: that were, once
+// it has run.
+func (r *Result) Length(*machine.Machine) time.Duration {
+	programs := 0
+	for _, p := range r.Experiment.Programs {
+		_, err := exec.LookPath(p.Command[0])
+		there := err == nil
+		if !r.Started.IsZero() {
+			there = !slices.ContainsFunc(r.Skipped, func(s lab.Skipped) bool { _, name, _ := strings.Cut(s.Scenario, "/"); return name == p.Name })
+		}
+		if there {
+			programs++
+		}
+	}
+	return r.Experiment.length(programs)
+}
 
 // running is a run under way.
 type running struct {

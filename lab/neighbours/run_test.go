@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -160,10 +162,10 @@ func TestValidate(t *testing.T) {
 	}
 	short := Default()
 	short.For = lab.Duration(time.Minute)
-	if l := short.length(); l != time.Minute {
+	if l := short.length(5); l != time.Minute {
 		t.Errorf("length %s, want that it is limited by for", l)
 	}
-	if l := miniature().Experiment.length(); l < 5*time.Second || l > 25*time.Second {
+	if l := miniature().Length(nil); l < 5*time.Second || l > 25*time.Second {
 		t.Errorf("length %s of the miniature", l)
 	}
 	for want, spoils := range map[string]func(*Spec){
@@ -189,6 +191,64 @@ func TestValidate(t *testing.T) {
 		spoils(&e)
 		if err := e.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// bed plays rounds that last as long as they are to, and a little between them: more where a
+// program is started.
+type bed struct{ between time.Duration }
+
+func (b bed) Round(_ context.Context, c lab.Cell, block, position int) (lab.Round, error) {
+	time.Sleep(c.Settle + c.Window + b.between)
+	if c.Settle >= time.Second {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return lab.Round{Block: block, Position: position, Scenario: c.Name}, nil
+}
+
+// A run lasts as long as it announces, within a fifth, also where programs are not installed.
+func TestLength(t *testing.T) {
+	t.Parallel()
+	for name, programs := range map[string][]string{"all installed": {"sh", "true", "cat", "sleep", "env"}, "none installed": {"absent-1", "absent-2", "absent-3", "absent-4", "absent-5"}} {
+		for _, between := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond} { // a quiet machine, and a busy one
+			synctest.Test(t, func(t *testing.T) {
+				r := New()
+				e := &r.Experiment
+				for i, program := range programs {
+					e.Programs[i].Command = []string{program}
+				}
+				announced, began := r.Length(nil), time.Now()
+				x := &running{Result: r}
+				var cells []lab.Cell
+				for _, tenant := range e.Tenants {
+					time.Sleep(3 * time.Second) // it is fitted
+					for _, p := range e.patterns() {
+						c := x.cell(tenant, nil, p)
+						if c.Window == 0 {
+							c.Settle, c.Window = time.Duration(e.Settle), time.Duration(e.Window)
+						}
+						c.Keep = func(lab.Round) error { return nil }
+						c.Prepare = func(*lab.Cell, int) error {
+							if len(p.program.Command) == 0 {
+								return nil
+							}
+							if _, err := exec.LookPath(p.program.Command[0]); err != nil {
+								return &kernel.NotSupportedError{Feature: "program", Reason: err.Error()}
+							}
+							return nil
+						}
+						cells = append(cells, c)
+					}
+				}
+				run := lab.Experiment{Parts: []lab.Part{{Blocks: e.Blocks, Cells: cells}}, Result: r, Header: &r.Header, Ends: began.Add(time.Duration(e.For))}
+				if err := lab.Run(t.Context(), run, bed{between}, lab.Options{Dir: t.TempDir()}); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took < announced*8/10 || took > announced*12/10 {
+					t.Errorf("%s, %s between rounds: took %s, %s announced", name, between, took, announced)
+				}
+			})
 		}
 	}
 }

@@ -48,7 +48,9 @@ func figures() []stats.Figure {
 // analysis is what a result comes to.
 type analysis struct {
 	*Result
+	measured    *lab.Measured
 	patterns    []pattern
+	references  []string // the tenants alone
 	samples     []stats.Sample
 	undisturbed bool
 	compared    []stats.Compared
@@ -60,14 +62,14 @@ func (r *Result) analyse() (*analysis, error) {
 	if err != nil {
 		return nil, err
 	}
-	var references []string
+	a.measured = m
 	var family []stats.Versus
 	for _, tenant := range r.Experiment.Tenants {
 		first, second := cellOf(tenant, alone), cellOf(tenant, again)
 		if !slices.ContainsFunc(r.Rounds, func(round lab.Round) bool { return round.Scenario == first }) {
 			continue // skipped, or not there yet
 		}
-		references = append(references, first, second)
+		a.references = append(a.references, first, second)
 		family = append(family, stats.Versus{Cell: second, Against: first})
 		for _, p := range a.patterns {
 			if cell := cellOf(tenant, p.name); !p.none() && slices.ContainsFunc(r.Rounds, func(round lab.Round) bool { return round.Scenario == cell }) {
@@ -75,7 +77,7 @@ func (r *Result) analyse() (*analysis, error) {
 			}
 		}
 	}
-	a.samples, a.undisturbed = m.Samples(references...)
+	a.samples, a.undisturbed = m.Samples(a.references...)
 	a.compared = stats.Compare(a.samples, a.counted(), family)
 	return a, nil
 }
@@ -175,7 +177,16 @@ func (r *Result) Sheet() (*report.Sheet, error) {
 		s.Add(report.Block{Heading: "Tenant " + tenant, Text: a.about(tenant), Table: j.Table(), Fold: true})
 		details = append(details, j.Comparisons())
 	}
-	s.Page = func() report.Page { return report.Page{Plots: []report.Plot{a.heat(patterns)}, Details: details} }
+	s.Page = func() report.Page {
+		var cells []string
+		for _, tenant := range a.Experiment.Tenants {
+			cells = append(cells, cellOf(tenant, alone), cellOf(tenant, again))
+			for _, p := range patterns {
+				cells = append(cells, cellOf(tenant, p.Name))
+			}
+		}
+		return report.Page{Plots: append([]report.Plot{a.heat(patterns)}, report.RoundPlots(a.measured, cells, 2+len(patterns), a.references...)...), Details: details}
+	}
 	return s, nil
 }
 
@@ -199,6 +210,8 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	}
 	switch {
 	case len(worst) > 0:
+		first := patterns[0]
+		s.Headline = fmt.Sprintf("The worst neighbour here is %s: the p99 of %s is %s times that alone", first.Name, first.Worst, times(*first.Harm))
 		say("Worst here: %s.", strings.Join(worst, ", "))
 	case len(a.compared) == 0:
 		say("Nothing was compared: no tenant has a round alone that counts.")
@@ -234,6 +247,7 @@ func (a *analysis) facts(s *report.Sheet) {
 	if e.Isolation != (lab.Isolation{}) {
 		s.Fact("isolation", fmt.Sprintf("%+v", e.Isolation))
 	}
+	s.Fact("generator", report.Generator(a.measured))
 	if a.Uncounted != "" {
 		s.Fact("counters", "none: "+a.Uncounted)
 	}
@@ -367,5 +381,5 @@ func (a *analysis) heat(patterns []Pattern) report.Plot {
 		}
 		rows = append(rows, p.Name)
 	}
-	return report.HeatMap("harm", "Which neighbour hurts which tenant", "p99 relative to the tenant alone; the darker, the more. Green: within 10 %.", "neighbour", "tenant", rows, a.Experiment.Tenants, fields)
+	return report.HeatMap("harm", "Which neighbour hurts which tenant", "p99 relative to the tenant alone; the darker, the more. Red: worse; green: within 10 %; amber: not decided.", "neighbour", "tenant", rows, a.Experiment.Tenants, fields)
 }

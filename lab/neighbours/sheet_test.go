@@ -2,6 +2,7 @@ package neighbours
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"math"
 	"math/rand/v2"
@@ -63,11 +64,7 @@ func played(t *testing.T, harm map[string]float64) *Result {
 // encoded is a histogram of values.
 func encoded(t *testing.T, values []int64) string {
 	t.Helper()
-	h := stats.NewHistogram()
-	for _, v := range values {
-		_ = h.RecordValue(v)
-	}
-	text, err := stats.Encode(h)
+	text, err := stats.Encode(stats.DistributionOf(values).Histogram())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +119,15 @@ func TestRank(t *testing.T) {
 // From stored rounds to the report.
 func TestReport(t *testing.T) {
 	t.Parallel()
-	s, err := played(t, harm).Sheet()
+	stored, err := json.Marshal(played(t, harm))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Result
+	if err := json.Unmarshal(stored, &read); err != nil {
+		t.Fatal(err)
+	}
+	s, err := read.Sheet()
 	if err != nil {
 		t.Fatal(err)
 	}

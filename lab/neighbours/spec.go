@@ -201,12 +201,12 @@ func tenantNames() string {
 	return strings.Join(names, ", ")
 }
 
-// length is about how long the run takes.
-func (e Spec) length() time.Duration {
+// length is about how long the run takes with so many of its programs.
+func (e Spec) length(programs int) time.Duration {
 	const between, before, fit, start = 40 * time.Millisecond, 4 * time.Second, 4 * time.Second, 200 * time.Millisecond
 	round := time.Duration(e.Settle+e.Window) + between
 	block := time.Duration(len(e.Tenants)) * (time.Duration(2+len(e.Kernels)*len(e.Intensities))*round +
-		time.Duration(len(e.Programs))*(round+time.Duration(e.Warm)-time.Duration(e.Settle)+start))
+		time.Duration(programs)*(round+time.Duration(e.Warm)-time.Duration(e.Settle)+start))
 	length := before + time.Duration(len(e.Tenants))*fit + time.Duration(e.Blocks)*block
 	if e.For > 0 {
 		length = min(length, time.Duration(e.For))

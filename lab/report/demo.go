@@ -40,13 +40,29 @@ func Demo(m *lab.Measured, story *lab.Story) *Sheet {
 	s.Fact("backend", dotted(orUnknown(m.Setup.Backend), m.Setup.BackendNote))
 	s.Fact("tenant", tenantLine(m.Result))
 	s.Fact("neighbour", neighbourLine(m.Result))
+	s.Fact("generator", Generator(m))
 	s.Add(Block{Lines: Graph(story.Phases, 0), Terminal: true})
 	if len(story.Commands) > 0 {
 		s.Add(Block{Heading: "To do it with a hog of your own", Lines: strings.Join(story.Commands, "\n") + "\n"})
 	}
-	s.Page = func() Page { return Page{Plots: []Plot{demoPlot(story)}} }
+	s.Page = func() Page { return Page{Plots: append([]Plot{demoPlot(story)}, demoRounds(m)...)} }
 	s.Files = []File{resultFile(m)}
 	return s
+}
+
+// demoRounds are the distributions of each part, and the machine meanwhile.
+func demoRounds(m *lab.Measured) (plots []Plot) {
+	p := played{rounds: roundsOf(m)}
+	if len(p.rounds) == 0 {
+		return nil
+	}
+	for _, s := range m.Experiment.Scenarios {
+		p.cells = append(p.cells, playedCell{name: s.Name, label: s.Means, look: demoLook(lab.Phase{Neighbour: s.Neighbour, Protected: s.Isolation != (lab.Isolation{})})})
+	}
+	if curves := p.curves(); len(curves) > 0 {
+		plots = append(plots, percentiles(curves))
+	}
+	return append(plots, p.probes())
 }
 
 // demoHeadline is the story in a line; "" where it has no point.

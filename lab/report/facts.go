@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
+	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
 )
 
@@ -25,13 +26,14 @@ func title(r *lab.Result) string {
 }
 
 // facts say what ran, on what, and how far the figures can be trusted.
-func facts(s *Sheet, r *lab.Result, a *lab.Analysis) {
+func facts(s *Sheet, m *lab.Measured, a *lab.Analysis) {
+	r := m.Result
 	s.host(&r.Header)
 	s.Fact("tenant", tenantLine(r))
 	s.Fact("neighbour", neighbourLine(r))
 	s.Fact("rounds", roundsLine(r))
 	s.Fact("alone again", floorLine(a))
-	s.Fact("generator", generatorLine(r, a))
+	s.Fact("generator", Generator(m))
 }
 
 // NewSheet is one of any experiment: what the header of its result says.
@@ -202,20 +204,36 @@ func floorLine(a *lab.Analysis) string {
 	return fmt.Sprintf("p99 differs from itself by × %s: nothing was changed between the two", times(*a.Floor))
 }
 
-func generatorLine(r *lab.Result, a *lab.Analysis) string {
-	s := r.Setup
+// Generator is what the load generator cost and how late it was, of any experiment: a part of
+// every response time, and of the CPUs' time.
+func Generator(m *lab.Measured) string {
+	s := m.Setup
 	where := "shares the tenant's CPUs"
 	if s.GeneratorCPUs != "" {
 		where = "on CPUs of its own: " + s.GeneratorCPUs
 	}
-	worst, lag := lab.Row{}, ""
-	for _, row := range a.Rows {
-		if row.LagP99 > worst.LagP99 {
-			worst = row
-			lag = fmt.Sprintf("own lag p99 at most %s (%s)", latency(row.LagP99), shownName(row.Scenario))
+	lags := map[string][]stats.Distribution{}
+	var cells []string
+	used, seconds, policy := 0.0, 0.0, s.GeneratorPolicy
+	for _, d := range m.Decoded {
+		used, seconds, policy = used+d.Load.CPUSeconds, seconds+d.Seconds, cmp.Or(policy, d.Load.Policy)
+		if d.Excluded == "" {
+			if lags[d.Scenario] == nil {
+				cells = append(cells, d.Scenario)
+			}
+			lags[d.Scenario] = append(lags[d.Scenario], d.Lag.Seconds...)
 		}
 	}
-	return dotted(orUnknown(s.GeneratorPolicy), where, lag)
+	worst, lag, cost := 0.0, "", ""
+	for _, cell := range cells {
+		if us, _ := stats.Merge(lags[cell]...).Quantile(99); us > worst {
+			worst, lag = us, fmt.Sprintf("own lag p99 at most %s (%s)", latency(us), shownName(cell))
+		}
+	}
+	if used > 0 && seconds > 0 {
+		cost = "used " + digits3(used/seconds) + " CPUs"
+	}
+	return dotted(orUnknown(policy), where, cost, lag)
 }
 
 // alarms are what a reader must know before any figure.

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 type canvas struct {
 	analysis *lab.Analysis
 	rounds   []round
-	curves   []curve
 	looks    map[string]Look
 }
 
@@ -29,13 +27,74 @@ func (c canvas) plots() []Plot {
 	if rows := tradeRows(c.analysis); len(rows) > 0 {
 		plots = append(plots, c.tradeoff(rows))
 	}
-	if len(c.curves) > 0 {
-		plots = append(plots, c.percentiles())
+	if p, ok := c.matrix(); ok {
+		plots = append(plots, p)
 	}
-	if len(c.rounds) > 0 {
-		plots = append(plots, c.time(), c.probes())
+	return append(plots, c.played().plots()...)
+}
+
+// played is the rounds by scenario.
+func (c canvas) played() played {
+	p := played{rounds: c.rounds, references: []string{lab.Baseline, lab.BaselineAgain}}
+	for _, row := range c.analysis.Rows {
+		if row.Skipped != nil || row.Rounds == 0 {
+			continue
+		}
+		cell := playedCell{name: row.Scenario, look: c.looks[row.Scenario]}
+		for _, q := range row.Quantiles {
+			if q.Reason != "" && (cell.limit == 0 || q.P < cell.limit) {
+				cell.limit = q.P
+			}
+		}
+		p.cells = append(p.cells, cell)
 	}
-	return plots
+	return p
+}
+
+// matrix is each scenario's p99 against that of each other.
+func (c canvas) matrix() (Plot, bool) {
+	var names []string
+	for _, row := range c.analysis.Rows {
+		if row.Scenario != lab.BaselineAgain && row.Valid > 0 {
+			names = append(names, row.Scenario)
+		}
+	}
+	var pairs []stats.Compared
+	for _, c := range c.analysis.Comparisons {
+		if f, ok := c.Figure("p99"); ok {
+			pairs = append(pairs, stats.Compared{Cell: c.Scenario, Against: c.Against, Interval: f.Interval, Verdict: f.Verdict})
+		}
+	}
+	return eachAgainstEach("p99", names, pairs)
+}
+
+// eachAgainstEach is a figure of each cell against that of each other: what is compared once
+// stands on both sides. There is none for a single comparison.
+func eachAgainstEach(figure string, names []string, pairs []stats.Compared) (Plot, bool) {
+	var fields []Field
+	var shown []string
+	for _, name := range names {
+		shown = append(shown, shownName(name))
+	}
+	for _, c := range pairs {
+		row, column := slices.Index(names, c.Cell), slices.Index(names, c.Against)
+		if row < 0 || column < 0 || c.Estimate <= 0 {
+			continue
+		}
+		there, back := ratioField(row, column, c.Estimate, c.Verdict), ratioField(column, row, 1/c.Estimate, c.Verdict.Turned())
+		there.Tip = fmt.Sprintf("%s of %s against %s: × %s, %s", figure, shown[row], shown[column], times(c.Interval), c.Verdict.Against(shown[column]))
+		back.Tip = there.Tip
+		fields = append(fields, there, back)
+	}
+	if len(fields) < 4 {
+		return Plot{}, false
+	}
+	return HeatMap("matrix", "Each against each", figure+" of the row divided by that of the column, in the typical block. "+moodWords, figure+" of", "divided by that of", shown, shown, fields), true
+}
+
+// ratioField is a ratio in a heat map.
+func ratioField(row, column int, ratio float64, v stats.Verdict) Field {
+	return Field{Row: row, Column: column, Text: "× " + digits3(ratio), Shade: math.Abs(math.Log10(ratio)), Mood: moodOf(v)}
 }
 
 // near is what an axis of ratios covers at least, on either side of 1.
@@ -134,292 +193,4 @@ func (c canvas) tradeoff(rows []lab.Row) Plot {
 		},
 		Panels: []Panel{panel},
 	}
-}
-
-// curve is one scenario's response time by percentile.
-type curve struct {
-	row    lab.Row
-	points []curvePoint
-}
-
-// curvePoint is one percentile of all requests, in microseconds.
-type curvePoint struct {
-	p, us   float64
-	atLeast bool // requests that never finished reach into it
-}
-
-// curvePercentiles are those that curves are drawn through: even on the axis
-// of nines, and the ones with names.
-var curvePercentiles = []float64{
-	5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 92.5, 95, 96, 97, 98, 98.5,
-	99, 99.3, 99.5, 99.7, 99.8, 99.9, 99.95, 99.99,
-}
-
-// minTail is how many requests must lie above a percentile for a curve to be
-// drawn that far.
-const minTail = 30
-
-// curves are computed for every scenario that has valid rounds. A curve stops
-// where the sample does not support the next percentile.
-func curves(m *lab.Measured, a *lab.Analysis) []curve {
-	var out []curve
-	for _, row := range a.Rows {
-		rounds := lab.Responses(m.Valid(row.Scenario))
-		ps := drawable(rounds, row)
-		c := curve{row: row}
-		var seconds []stats.Distribution
-		for _, r := range rounds {
-			seconds = append(seconds, r.Seconds...)
-		}
-		all := stats.Merge(seconds...)
-		for _, p := range ps {
-			if us, ok := all.Quantile(p); ok {
-				c.points = append(c.points, curvePoint{p, us, row.Saturated || stats.AtLeast(row.Censored, row.Requests, p)})
-			}
-		}
-		if len(c.points) > 0 {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// drawable are the percentiles that the sample supports, up to the lowest that the
-// analysis refused to give.
-func drawable(rounds []stats.Round, row lab.Row) []float64 {
-	var total int64
-	for _, r := range rounds {
-		total += r.Requests()
-	}
-	limit := math.Inf(1)
-	for _, q := range row.Quantiles {
-		if q.Reason != "" {
-			limit = min(limit, q.P)
-		}
-	}
-	for i, p := range curvePercentiles {
-		supported, _ := stats.Supported(rounds, p)
-		if p >= limit || !supported || float64(total)*(1-p/100) < minTail {
-			return curvePercentiles[:i]
-		}
-	}
-	return curvePercentiles
-}
-
-// nines is a percentile's place on the axis: 0, 1 for p90, 2 for p99.
-func nines(p float64) float64 { return -math.Log10(1 - p/100) }
-
-// percentiles is response time by percentile: the further right, the rarer the
-// request. One line per scenario.
-func (c canvas) percentiles() Plot {
-	panel := Panel{Height: 386, Margin: true, Y: Axis{Label: "response time, from due to done", Log: true, Format: shortLatency, Grid: true}}
-	last := 99.0
-	for _, cv := range c.curves {
-		s := Series{Label: shownName(cv.row.Scenario), Look: c.looks[cv.row.Scenario], Line: true}
-		for _, q := range cv.points {
-			p := Point{X: nines(q.p), Y: q.us, Low: q.us, High: q.us, Bound: q.atLeast}
-			tip := fmt.Sprintf("%s %s: %s%s", shownName(cv.row.Scenario), quantileName(q.p), map[bool]string{true: "at least "}[q.atLeast], latency(q.us))
-			switch q.p {
-			case 50, 90, 95, 99, 99.9, 99.99:
-				p.Radius, p.Tip = 4, tip
-			}
-			if q.p <= 99 {
-				s.Tip = tip
-			}
-			s.Points = append(s.Points, p)
-			last = max(last, q.p)
-		}
-		panel.Series = append(panel.Series, s)
-	}
-	x := Axis{Label: "percentile of requests, stretched towards the rarest", Max: nines(last), Grid: true}
-	for _, p := range []float64{0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.99} {
-		if p <= last {
-			x.Ticks = append(x.Ticks, Tick{At: nines(p), Text: quantileName(p)[1:]})
-		}
-	}
-	return Plot{
-		ID: "percentiles", Heading: "Response time by percentile",
-		Caption: "All requests of all rounds that count, from the instant a request was due. A line stops where " +
-			"the sample does not support the next percentile, and is dashed where unfinished requests make it a lower bound.",
-		X: x, Panels: []Panel{panel}, Numbers: curveTable(c.curves),
-	}
-}
-
-// curveTable is the percentile plot in figures.
-func curveTable(curves []curve) *Table {
-	heads := []string{"percentile"}
-	for _, c := range curves {
-		heads = append(heads, shownName(c.row.Scenario))
-	}
-	var rows [][]string
-	for _, p := range curvePercentiles {
-		line, any := []string{quantileName(p)}, false
-		for _, c := range curves {
-			text := absent
-			if i := slices.IndexFunc(c.points, func(q curvePoint) bool { return q.p == p }); i >= 0 {
-				text, any = atLeast(c.points[i].atLeast)+latency(c.points[i].us), true
-			}
-			line = append(line, text)
-		}
-		if any {
-			rows = append(rows, line)
-		}
-	}
-	return NewTable(heads, rows...)
-}
-
-// timeline is an axis of all rounds in the order run, each as long as its seconds, with
-// a gap between blocks. It returns the slot of each round, with its tooltip.
-func (c canvas) timeline(tip func(round) string) (x Axis, slots []Slot, cuts []float64) {
-	total, gaps := 0.0, 0.0
-	for i, r := range c.rounds {
-		total += secondsOf(r)
-		if i > 0 && r.Block != c.rounds[i-1].Block {
-			gaps++
-		}
-	}
-	gap := min(0.006*total, 0.1*total/max(gaps, 1))
-	at, from := 0.0, 0.0
-	for i, r := range c.rounds {
-		if i > 0 && r.Block != c.rounds[i-1].Block {
-			cuts = append(cuts, at+gap/2)
-			at += gap
-			from = at
-		}
-		slots = append(slots, Slot{From: at, To: at + secondsOf(r), Tip: tip(r), Hatched: r.Excluded != ""})
-		at += secondsOf(r)
-		if i == len(c.rounds)-1 || c.rounds[i+1].Block != r.Block {
-			x.Ticks = append(x.Ticks, Tick{At: (from + at) / 2, Text: strconv.Itoa(r.Block + 1)})
-		}
-	}
-	x.Max, x.Label = at, "blocks of rounds, in the order run"
-	return x, slots, cuts
-}
-
-func secondsOf(r round) float64 { return float64(max(len(r.Response.Seconds), 1)) }
-
-// maxBars is how many bars a plot over time has at most, more or less.
-const maxBars = 200
-
-// time is p50 and p99 of every second in the order run, above a strip that shows
-// which scenario ran when.
-func (c canvas) time() Plot {
-	x, slots, cuts := c.timeline(func(r round) string {
-		tip := fmt.Sprintf("%s, block %d, position %d", shownName(r.Scenario), r.Block+1, r.Position+1)
-		if r.response != nil {
-			tip += fmt.Sprintf(": p50 %s, p99 %s", at(r.response, 50), at(r.response, 99))
-		}
-		if r.Excluded != "" {
-			tip += "; does not count: " + r.Excluded
-		}
-		return tip
-	})
-	each, n := "each second", int(math.Ceil(x.Max/maxBars))
-	if n > 1 {
-		each = fmt.Sprintf("each %d seconds", n)
-	}
-	latencies := Panel{Height: 290, Y: Axis{Label: "response time, p50 to p99 of " + each, Log: true, Format: shortLatency, Grid: true}}
-	strip := Panel{Y: Axis{Rows: true}}
-	for _, row := range c.analysis.Rows {
-		if row.Skipped != nil || row.Rounds == 0 {
-			continue
-		}
-		look, y := c.looks[row.Scenario], strip.Y.Max+.5
-		bars, ran := Series{Look: look, Bars: true}, Series{Look: look, Bars: true}
-		for i, r := range c.rounds {
-			if r.Scenario != row.Scenario {
-				continue
-			}
-			ran.Points = append(ran.Points, Point{X: slots[i].From, XHigh: slots[i].To, Low: y - .3, High: y + .3})
-			from := slots[i].From
-			for part := range slices.Chunk(r.Response.Seconds, n) {
-				all := stats.Merge(part...)
-				p50, ok := all.Quantile(50)
-				p99, _ := all.Quantile(99)
-				to := from + float64(len(part))
-				if ok {
-					bars.Points = append(bars.Points, Point{X: from, XHigh: to, Y: p50, Low: p50, High: p99})
-				}
-				from = to
-			}
-		}
-		latencies.Series = append(latencies.Series, bars)
-		strip.Series = append(strip.Series, ran)
-		strip.Y.Ticks = append(strip.Y.Ticks, Tick{At: y, Text: shownName(row.Scenario), Look: look})
-		strip.Y.Max++
-	}
-	strip.Height = 17 * strip.Y.Max
-	return Plot{
-		ID: "time", Heading: "Latency over time",
-		Caption: "Every round, in the order run. Scenarios alternate in random order within a block, so a change of the machine " +
-			"meets all of them alike. Hatched rounds do not count.",
-		X: x, Panels: []Panel{latencies, strip}, Slots: slots, Cuts: cuts,
-	}
-}
-
-// probes shows the machine itself over the run: control probes before each round,
-// CPU time stolen, and load that was not the lab's.
-func (c canvas) probes() Plot {
-	x, slots, cuts := c.timeline(func(r round) string {
-		return fmt.Sprintf("block %d, position %d, %s", r.Block+1, r.Position+1, shownName(r.Scenario))
-	})
-	p := Plot{
-		ID: "probes", Heading: "The machine meanwhile",
-		Caption: "Four fixed pieces of work, timed before each round, as deviation from their median; CPU time taken by the hypervisor; " +
-			"and load that was not the lab's. Level lines mean that the machine did not change under the experiment.",
-		X: x, Slots: slots, Cuts: cuts,
-	}
-	// panel adds a panel of percentages by round, with a range that does not blow up noise.
-	panel := func(name, about, format string, y Axis, values map[int]float64) {
-		s, most := Series{Line: true}, 0.0
-		for i := range c.rounds {
-			if v, ok := values[i]; ok {
-				y.Min, y.Max, most = min(y.Min, math.Floor(v)), max(y.Max, math.Ceil(v)), max(most, math.Abs(v))
-				s.Points = append(s.Points, Point{X: (slots[i].From + slots[i].To) / 2, Y: v, Radius: 1.8})
-				slots[i].Tip += fmt.Sprintf("; %s "+format, name, v)
-			}
-			slots[i].Hatched = false // what does not count tells of the machine all the same
-		}
-		s.Tip = fmt.Sprintf("%s: at most "+format+" (%s)", name, most, about)
-		whole := strings.Replace(format, ".1", ".0", 1)
-		y.Ticks = []Tick{{At: y.Max, Value: fmt.Sprintf(whole, y.Max)}, {At: y.Min, Value: fmt.Sprintf(whole, y.Min)}}
-		p.Panels = append(p.Panels, Panel{Height: 48, Name: name, About: about, Y: y, Series: []Series{s}})
-	}
-	probes, names := c.readings()
-	for _, name := range names {
-		values := probes[name]
-		centre := stats.Median(slices.Collect(maps.Values(values)))
-		for i, ns := range values {
-			values[i] = (ns/centre - 1) * 100
-		}
-		y := Axis{Min: -10, Max: 10, Bands: []Band{{From: -5, To: 5, Class: "band10", Tip: "within 5 %"}, {Class: "one"}}}
-		panel(strings.ToUpper(clip(name, 10)), digits3(centre)+" ns", "%+.1f %%", y, values)
-	}
-	steal, foreign := map[int]float64{}, map[int]float64{}
-	for i, r := range c.rounds {
-		if capacity := float64(r.Host.SharedCPUs) * r.Seconds; capacity > 0 {
-			steal[i], foreign[i] = 100*r.Host.Steal/capacity, 100*max(r.Host.Foreign, 0)/capacity
-		}
-	}
-	panel("steal", "of shared CPUs", "%.1f %%", Axis{Max: 5}, steal)
-	panel("foreign", "of shared CPUs", "%.1f %%", Axis{Max: 5}, foreign)
-	return p
-}
-
-// readings are those of the control probes by name and round, and the names in order.
-func (c canvas) readings() (probes map[string]map[int]float64, names []string) {
-	probes = map[string]map[int]float64{}
-	for i, r := range c.rounds {
-		for _, p := range r.Probes {
-			if p.NS <= 0 {
-				continue
-			}
-			if probes[p.Probe] == nil {
-				probes[p.Probe] = map[int]float64{}
-				names = append(names, p.Probe)
-			}
-			probes[p.Probe][i] = p.NS
-		}
-	}
-	return probes, names
 }

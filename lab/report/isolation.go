@@ -17,7 +17,7 @@ import (
 // (one row per scenario), its footnotes, and what it means.
 func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	s := &Sheet{Title: title(m.Result), Headline: headline(a), When: m.Started, By: programLine(m.Program), Answer: a.Answer, Open: a.Recommended == "", Document: NewDocument(m.Result, a)}
-	facts(s, m.Result, a)
+	facts(s, m, a)
 	for _, text := range append(alarms(m.Result), a.Warnings...) {
 		s.Warn("warning", text)
 	}
@@ -32,7 +32,7 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	}
 	rounds := sync.OnceValue(func() []round { return roundsOf(m) })
 	s.Page = func() Page {
-		c := canvas{analysis: a, rounds: rounds(), curves: curves(m, a), looks: looks}
+		c := canvas{analysis: a, rounds: rounds(), looks: looks}
 		return Page{c.plots(), append(comparisonBlocks(a), details(m.Result, a, rounds())...)}
 	}
 	s.Files = files(m, a, rounds)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -186,6 +187,97 @@ func (j Judged) Ratios(id, heading string, f stats.Figure) Plot {
 	panel.Height, panel.Y.Min, panel.Y.Max = 34*n, -.5, n-.5
 	p.Panels = []Panel{panel}
 	return p
+}
+
+// Matrix is each cell's figures relative to the reference, by every figure that is a ratio. Of a
+// single figure it is each cell against each other.
+func (j Judged) Matrix() (Plot, bool) {
+	var rows, columns []string
+	var fields []Field
+	for _, f := range j.Figures {
+		if !f.Share && slices.ContainsFunc(j.Compared, func(c stats.Compared) bool { return c.Figure == f.Name && c.Against == j.Reference }) {
+			columns = append(columns, f.Name)
+		}
+	}
+	for _, cell := range j.Cells {
+		var line []Field
+		for i, name := range columns {
+			if c, ok := stats.Of(j.Compared, cell.Name, j.Reference, name); ok && c.Estimate > 0 {
+				f := ratioField(len(rows), i, c.Estimate, c.Verdict)
+				f.Tip = fmt.Sprintf("%s of %s: × %s, %s", name, shownName(cell.Name), times(c.Interval), c.Verdict.Against(shownName(j.Reference)))
+				line = append(line, f)
+			}
+		}
+		if line != nil {
+			rows, fields = append(rows, shownName(cell.Name)), append(fields, line...)
+		}
+	}
+	if len(columns) == 1 {
+		var names []string
+		var pairs []stats.Compared
+		for _, c := range j.Cells {
+			names = append(names, c.Name)
+		}
+		for _, c := range j.Compared {
+			if c.Figure == columns[0] {
+				pairs = append(pairs, c)
+			}
+		}
+		return eachAgainstEach(columns[0], names, pairs)
+	}
+	if len(rows) == 0 {
+		return Plot{}, false
+	}
+	return HeatMap("matrix", "Every figure at a glance", "Each figure relative to that of "+shownName(j.Reference)+", in the typical block. "+moodWords, j.Head, "relative to "+shownName(j.Reference), rows, columns, fields), true
+}
+
+// Headline is the answer in a line: what differs most from the reference, beyond chance, by a
+// figure of which less is better; "" where nothing is decided.
+func (j Judged) Headline(f stats.Figure) string {
+	var worst, best stats.Compared
+	same := true
+	for _, c := range j.Compared {
+		if c.Figure != f.Name || c.Against != j.Reference {
+			continue
+		}
+		same = same && c.Verdict == stats.Equivalent
+		if c.Verdict == stats.Worse && c.Estimate > worst.Estimate {
+			worst = c
+		}
+		if c.Verdict == stats.Better && (best.Estimate == 0 || c.Estimate < best.Estimate) {
+			best = c
+		}
+	}
+	if worst.Estimate == 0 {
+		worst = best
+	}
+	switch {
+	case worst.Estimate > 0:
+		least := map[bool]string{true: "at least "}[j.bound(worst.Cell)]
+		return fmt.Sprintf("The %s of %q is %s%s times that of %q", f.Name, shownName(worst.Cell), least, times(worst.Interval), shownName(j.Reference))
+	case same && len(j.Compared) > 0:
+		return fmt.Sprintf("No %s differs from that of %q by 10 %%", f.Name, shownName(j.Reference))
+	}
+	return ""
+}
+
+// moodWords say what the colours of ratios are.
+const moodWords = "Red: worse; green: better, or as good within 10 %; amber: not decided. The darker, the further from 1."
+
+// Plots are those that every page of compared cells has: the comparisons by the figure that
+// matters most, all figures as a matrix, the distributions of response times, and the run over
+// time. The rounds are those of the cells, and references the cells in which nothing is done
+// to the tenant.
+func (j Judged) Plots(heading string, f stats.Figure, m *lab.Measured, references ...string) []Plot {
+	plots := []Plot{j.Ratios("ratios", heading, f)}
+	if p, ok := j.Matrix(); ok {
+		plots = append(plots, p)
+	}
+	var names []string
+	for _, c := range j.Cells {
+		names = append(names, c.Name)
+	}
+	return append(plots, RoundPlots(m, names, len(names), references...)...)
 }
 
 // JudgedDocument is the report for programs.

@@ -14,6 +14,8 @@ type Plot struct {
 	Cuts                 []float64 // dashed lines through all panels
 	Slots                []Slot
 	Numbers              *Table // the same in figures; nil where another table has them
+	// Names is how many characters of names are shown where there is room; 0 for the usual.
+	Names int
 }
 
 // Axis is one direction of a panel. Points beyond it are moved to its ends.
@@ -25,8 +27,8 @@ type Axis struct {
 	// Ticks are those to show if they have room; nil chooses round values.
 	Ticks  []Tick
 	Format func(float64) string // of round values
-	// Rows says that the ticks name rows, of height 1, whose middles they are.
-	Rows bool
+	// Rows says that the ticks name rows, of height 1, whose middles they are; Columns likewise.
+	Rows, Columns bool
 	// Grid draws lines at the ticks.
 	Grid  bool
 	Bands []Band
@@ -58,6 +60,7 @@ type Panel struct {
 	Margin bool
 	Series []Series
 	Fields []Field
+	Marks  []Mark
 }
 
 // Series is points that belong together.
@@ -121,13 +124,21 @@ const (
 	panelGap   = 12.0
 	charWidth  = 6.7
 	labelSpace = 15.0 // between labels, vertically
+	lineHeight = 14.0
 )
 
 func (p *Plot) draw(s size) template.HTML {
+	if s.name == wide.name && p.Names > 0 {
+		s.chars = p.Names
+	}
 	d := &plotting{Plot: p, size: s}
 	d.inside = s.name == narrow.name && d.has(func(t Tick) bool { return t.Value != "" && t.Text != "" })
 	d.outer = d.frame()
 	height := d.outer.bottom + 12
+	if p.X.Columns {
+		_, _, lines := d.columnLines()
+		height += lineHeight * float64(max(lines-1, 0))
+	}
 	if !p.X.bare() {
 		height += 18
 	}
@@ -272,6 +283,7 @@ func (d *plotting) panel(panel *Panel, f frame) {
 		d.series(&panel.Series[i], f, panel.Y.Rows)
 	}
 	d.labels(panel, f)
+	d.marks(panel.Marks, f)
 }
 
 func (d *plotting) band(b Band, from, to, note point) {
@@ -312,15 +324,42 @@ func (d *plotting) axisLeft(a Axis, f frame) {
 			left, right = point{f.left + 4, f.y.at(t.At-.5) + 15}, point{f.right - 4, f.y.at(t.At-.5) + 15}
 			at, side = start, end
 		}
-		d.text(class, at, left, clip(t.Text, d.chars))
+		chars := d.chars
+		if d.inside && a.Rows { // all but the value's
+			chars = max(chars, int((f.right-f.left)/charWidth)-len([]rune(t.Value))-2)
+		}
+		d.text(class, at, left, clip(t.Text, chars))
 		if t.Value != "" {
 			d.text("value", side, right, t.Value)
 		}
 	}
 }
 
-// axisBelow writes the ticks of the horizontal axis that have room.
+// axisBelow writes the ticks of the horizontal axis, and its label.
 func (d *plotting) axisBelow() {
+	more := 0.0
+	if d.X.Columns {
+		names, class, most := d.columnLines()
+		more = lineHeight * float64(max(most-1, 0))
+		for i, lines := range names {
+			for n, line := range lines {
+				d.text(class, middle, point{d.outer.x.at(d.X.Ticks[i].At), d.outer.bottom + 18 + lineHeight*float64(n)}, line)
+			}
+		}
+	} else {
+		d.ticksBelow()
+	}
+	if d.X.Label != "" {
+		below := d.outer.bottom + 38 + more
+		if d.X.bare() {
+			below -= 18
+		}
+		d.text("axis", middle, point{(d.outer.left + d.outer.right) / 2, below}, d.X.Label)
+	}
+}
+
+// ticksBelow writes those ticks that have room.
+func (d *plotting) ticksBelow() {
 	free := math.Inf(-1)
 	for _, t := range d.ticks(d.X, d.outer.x, d.outer.right-d.outer.left) {
 		at, half := d.outer.x.at(t.At), textWidth(t.Text)/2+3
@@ -328,13 +367,6 @@ func (d *plotting) axisBelow() {
 			d.text("tick", middle, point{at, d.outer.bottom + 18}, t.Text)
 			free = at + half
 		}
-	}
-	if d.X.Label != "" {
-		below := d.outer.bottom + 38
-		if d.X.bare() {
-			below -= 18
-		}
-		d.text("axis", middle, point{(d.outer.left + d.outer.right) / 2, below}, d.X.Label)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
@@ -163,14 +164,29 @@ func Merge(ds ...Distribution) Distribution {
 			counts[b.slot] += b.count
 		}
 	}
-	var out Distribution
+	return distribution(&counts)
+}
+
+// DistributionOf is that of values in microseconds: as a histogram would have them, those
+// beyond its ends at the ends.
+func DistributionOf(values []int64) Distribution {
+	var counts [slots]int64
+	for _, v := range values {
+		v = min(max(v, 0), MaxLatency)
+		shift := max(0, bits.Len64(uint64(v))-11)
+		counts[int64(shift<<10)+v>>shift]++
+	}
+	return distribution(&counts)
+}
+
+func distribution(counts *[slots]int64) (d Distribution) {
 	for i, n := range counts {
 		if n > 0 {
-			out.buckets = append(out.buckets, bucket{slot: i, count: n})
-			out.total += n
+			d.buckets = append(d.buckets, bucket{slot: i, count: n})
+			d.total += n
 		}
 	}
-	return out
+	return d
 }
 
 // slots is how many buckets the layout has: 2,048 of one microsecond, then

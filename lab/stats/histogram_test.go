@@ -222,3 +222,29 @@ func slot(value int64) int {
 	shift := max(0, bits.Len64(uint64(value))-11)
 	return min(shift<<10+int(value>>shift), slots-1)
 }
+
+// Values come to the distribution that a histogram of them has.
+func TestDistributionOf(t *testing.T) {
+	t.Parallel()
+	h := NewHistogram()
+	var values []int64
+	for v := int64(0); v <= MaxLatency; v += 1 + v/37 {
+		values = append(values, v)
+		if err := h.RecordValue(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := DistributionOf(append(values, -5, 2*MaxLatency))
+	_, _ = h.RecordValue(0), h.RecordValue(MaxLatency)
+	text, err := Encode(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Distribution{}, bucket{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -53,6 +53,17 @@ const (
 	Invalid      Verdict = "invalid"
 )
 
+// Turned is the verdict of the other side: what is worse than another has that one be better.
+func (v Verdict) Turned() Verdict {
+	switch v {
+	case Worse:
+		return Better
+	case Better:
+		return Worse
+	}
+	return v
+}
+
 // Against says the verdict in words: "worse than alone", "as good as alone".
 func (v Verdict) Against(other string) string {
 	switch v {

@@ -1,0 +1,102 @@
+package detect
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"testing"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/watch"
+)
+
+// queuing is a host on which web waits for a CPU, behind whom and how long is told by second.
+// It uses 20 CPUs, so that the usual wait is nothing unusual, learns that for 40 s, and then has
+// one second of something else.
+func queuing(t *testing.T, usual, then map[string]float64) *Detector {
+	t.Helper()
+	d, err := New(Config{Window: watch.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Track(Workload{Group: "web", Sensitive: true, CPUs: cpuset.MustParse("0-31")})
+	counters := map[watch.Quantity]map[string]float64{}
+	for at := range 41 {
+		now := watch.Time(at) * watch.Second
+		samples := []watch.Sample{{Time: now, Quantity: watch.Steal}, {Time: now, Quantity: watch.CPUTime, Value: float64(at)}}
+		add := func(q watch.Quantity, perSecond float64, by string) {
+			if counters[q] == nil {
+				counters[q] = map[string]float64{}
+			}
+			counters[q][by] += perSecond
+			samples = append(samples, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: "web"}, Quantity: q, By: by, Value: counters[q][by]})
+		}
+		behind, whole := usual, 0.
+		if at == 40 {
+			behind = then
+		}
+		add(watch.CPUTime, 20, "")
+		for _, by := range slices.Sorted(maps.Keys(behind)) {
+			add(watch.QueuedBy, behind[by], by)
+			whole += behind[by]
+		}
+		add(watch.Queued, whole, "")
+		for _, q := range []watch.Quantity{watch.QueuedKernel, watch.QueuedIdle, watch.QueuedThrottled, watch.CPUPeriods, watch.CPUThrottledPeriods, watch.CPUThrottled} {
+			add(q, 0, "")
+		}
+		d.Observe(samples)
+		d.Judge(now)
+	}
+	return d
+}
+
+// Who waits no longer than usual has nobody to accuse, whoever has the CPU now that was
+// another's before: by value, what counts is by how much the whole wait has grown.
+func TestWaitBeyondTheUsual(t *testing.T) {
+	t.Parallel()
+	usual := map[string]float64{"web": 0.2, "hog": 0.1, "mail": 0.3}
+	for name, tc := range map[string]struct {
+		then                   map[string]float64
+		net, imposed           float64
+		self, foreign          float64 // shares of what has grown
+		ownWaits, mayBeAccused bool
+	}{
+		"as usual":         {usual, 0, 0, 0, 0, true, false},
+		"one for another":  {map[string]float64{"web": 0.2, "hog": 0.3, "mail": 0.1}, 0, 0, 0, 0, true, false},
+		"a part of it":     {map[string]float64{"web": 0.2, "hog": 0.5, "mail": 0}, 0.1, 0.1 / 20.7, 0, 1, false, true},
+		"hardly":           {map[string]float64{"web": 0.2, "hog": 0.13, "mail": 0.3}, 0.03, 0.03 / 20.63, 0, 0, false, false},
+		"all of it":        {map[string]float64{"web": 0.2, "hog": 1.1, "mail": 0.3}, 1, 1 / 21.6, 0, 1, false, true},
+		"half by its own":  {map[string]float64{"web": 0.6, "hog": 0.5, "mail": 0.3}, 0.8, 0.4 / 21.4, 0.5, 0.5, false, true},
+		"all by its own":   {map[string]float64{"web": 1.2, "hog": 0.1, "mail": 0.3}, 1, 0, 1, 0, true, false},
+		"others have less": {map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, 0, 0, 0, 0, true, false},
+	} {
+		d := queuing(t, usual, tc.then)
+		w := d.byGroup["web"]
+		for what, v := range map[string][2]float64{
+			"net": {w.queued.net, tc.net}, "imposed": {w.value[Imposed], tc.imposed}, "self": {w.value[SelfQueued], tc.self}, "foreign": {w.value[ForeignQueued], tc.foreign},
+		} {
+			if math.Abs(v[0]-v[1]) > 1e-9 {
+				t.Errorf("%s: %s %g, want %g", name, what, v[0], v[1])
+			}
+		}
+		if got := d.ownWaits(w); got != tc.ownWaits {
+			t.Errorf("%s: it waits as always: %v, want %v", name, got, tc.ownWaits)
+		}
+		if got := w.value[ForeignQueued] >= antagonist; got != tc.mayBeAccused {
+			t.Errorf("%s: others may be accused: %v, want %v", name, got, tc.mayBeAccused)
+		}
+	}
+}
+
+// A group for which the workload waits for a small part of the wait behind others is not
+// named, though all that has grown is its own.
+func TestNotableSuspect(t *testing.T) {
+	t.Parallel()
+	usual := map[string]float64{"web": 0.2, "mail": 2, "new": 0}
+	for has, named := range map[float64]string{0.4: "", 0.49: "", 0.51: "new", 1: "new"} { // 0.2 of 2 and what it has are 0.5
+		w := queuing(t, usual, map[string]float64{"web": 0.2, "mail": 2, "new": has}).byGroup["web"]
+		if c := w.queuedMost(); c.name != named {
+			t.Errorf("it waits %g behind new, of %g behind others: %+v, want %q", has, w.queued.foreign, c, named)
+		}
+	}
+}
