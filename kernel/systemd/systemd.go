@@ -61,6 +61,9 @@ type Files struct {
 	// bare are the groups of which a property was set: systemd then disables, in its own time,
 	// each controller that no property needs, those that Berth enabled for its next step included.
 	bare sync.Map
+	// given are the properties that were set, which several files may share: without a value
+	// they have their default, as the unit's own was overridden.
+	given sync.Map
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
@@ -266,10 +269,14 @@ func (f *Files) set(ctx context.Context, u unit, k property, name, value string)
 }
 
 func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value string) error {
-	if err := f.send(ctx, u, k, value); err != nil || !u.active {
+	if err := f.send(ctx, u, k, value); err != nil {
 		return err
 	}
 	f.bare.Store(path.Dir(name), true)
+	f.given.Store(k.property(name), true)
+	if !u.active {
+		return nil
+	}
 	return f.await(k, name, value)
 }
 

@@ -246,6 +246,30 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// A unit that is idle, and stopped then, gets the weight of its own back.
+func TestStoppedWeight(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const group = mount + "/system.slice/web.service/"
+	if err := os.WriteFile(filepath.Join(bus.root, group+"cpu.weight"), []byte("150\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	undo, err := kernel.Apply(root, kernel.Plan{{Path: group + "cpu.idle", Value: "1", Disturbs: []string{group + "cpu.weight"}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.units["web.service"]["ControlGroup"] = ""
+	if err := os.RemoveAll(filepath.Join(bus.root, group)); err != nil {
+		t.Fatal(err)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if got := bus.set["web.service CPUWeight"]; got != uint64(150) {
+		t.Errorf("CPUWeight is %v after the undo, want 150", got)
+	}
+}
+
 func TestWriteErrors(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
