@@ -389,7 +389,9 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 			return nil, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", w.Group)})
 		}
 		fresh[id] = len(plan) > 0
-		all = append(all, plan...)
+		all = append(all, slices.DeleteFunc(plan, func(s kernel.Step) bool { // made for another one of them
+			return slices.ContainsFunc(all, func(o kernel.Step) bool { return o.Op == s.Op && o.Path == s.Path })
+		})...)
 	}
 	add := func(plan kernel.Plan, err error) error {
 		all = append(all, plan...)

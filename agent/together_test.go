@@ -24,9 +24,9 @@ func TestPlaceTogether(t *testing.T) {
 			n := h.open()
 			before := h.tree()
 			ctx := context.Background()
-			shop := []Spec{spec("api", place.LSE, 2000, 9000100), spec("batch", place.BE, 0, 9000101)}
+			shop := []Spec{spec("api", place.LSE, 2000, 9000100), spec("batch", place.BE, 0, 9000101), spec("db", place.LS, 0, 9000102)}
 			drafts, plan, err := n.PreviewTogether(ctx, shop)
-			if err != nil || len(drafts) != 2 || len(plan) == 0 {
+			if err != nil || len(drafts) != 3 || len(plan) == 0 {
 				t.Fatalf("preview: %v, %d writes, %v", drafts, len(plan), err)
 			}
 			h.sameTree(before)
@@ -51,10 +51,10 @@ func TestPlaceTogether(t *testing.T) {
 			}
 			held := h.tree()
 			for what, specs := range map[string][]Spec{
-				"too many CPUs": {spec("c", place.LSE, 2000, 9000102), spec("d", place.LSE, 99000, 9000103)},
-				"no process":    {spec("c", place.LSE, 2000, 9000102), spec("d", place.LS, 0, 9009999)},
-				"the name held": {spec("c", place.LSE, 2000, 9000102), spec("api", place.LS, 0, 9000103)},
-				"twice":         {spec("c", place.LSE, 2000, 9000102), spec("c", place.LS, 0, 9000103)},
+				"too many CPUs": {spec("c", place.LSE, 2000, 9000103), spec("d", place.LSE, 99000, 9000103)},
+				"no process":    {spec("c", place.LSE, 2000, 9000103), spec("d", place.LS, 0, 9009999)},
+				"the name held": {spec("c", place.LSE, 2000, 9000103), spec("api", place.LS, 0, 9000103)},
+				"twice":         {spec("c", place.LSE, 2000, 9000103), spec("c", place.LS, 0, 9000103)},
 			} {
 				_, err := n.PlaceTogether(ctx, specs)
 				if err == nil || what != "no process" && !strings.Contains(err.Error(), "which is placed with 1 more or not at all") {
@@ -62,7 +62,7 @@ func TestPlaceTogether(t *testing.T) {
 				}
 				h.sameTree(held)
 			}
-			for _, id := range []string{"api", "batch"} {
+			for _, id := range []string{"api", "batch", "db"} {
 				if err := n.Release(ctx, id, Keep); err != nil {
 					t.Fatal(err)
 				}

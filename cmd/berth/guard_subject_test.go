@@ -33,8 +33,9 @@ func TestGuardSubjects(t *testing.T) {
 		pid := strconv.Itoa(100 + i)
 		err := k.Start(pid)
 		if p.group != "" {
-			err = errors.Join(err, k.Mkdir("sys/fs/cgroup/"+p.group), k.WriteFile("sys/fs/cgroup/"+p.group+"/cgroup.procs", pid))
+			err = errors.Join(err, k.Mkdir("sys/fs/cgroup/"+p.group))
 		}
+		err = errors.Join(err, k.WriteFile(filepath.Join("sys/fs/cgroup", p.group, "cgroup.procs"), pid))
 		if err := errors.Join(err, k.Put("proc/"+pid+"/comm", p.program+"\n")); err != nil {
 			t.Fatal(err)
 		}

@@ -155,7 +155,8 @@ func (g *team) run(ctx context.Context) (code int, err error) {
 		return 0, err
 	}
 	code = g.watch(signals, ended)
-	return code, g.release(context.WithoutCancel(ctx))
+	g.cmd.SetContext(context.WithoutCancel(ctx)) // what a signal ended is to be given back
+	return code, g.release(g.cmd.Context())
 }
 
 // preview prints what a run would come to.

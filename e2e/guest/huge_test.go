@@ -41,7 +41,7 @@ func TestHugePages(t *testing.T) {
 	if got := limit("small"); got != "max" {
 		t.Errorf("hugetlb.2MB.max of one that asks for none is %s", got)
 	}
-	if output, exit := berth(t, "run", "-q", "--hugepages", "2Mi=32Mi", "--", "/bin/true"); exit == 0 {
-		t.Errorf("it is given more than there is: %s", output)
+	if output, exit := berth(t, "run", "-q", "--hugepages", "2Mi=32Mi", "--", "/bin/berth", "help"); exit != 125 {
+		t.Errorf("it is given more than there is: exit status %d, %s", exit, output)
 	}
 }

@@ -124,6 +124,12 @@ type unit struct {
 	active     bool // its group exists
 }
 
+// noSuchUnit is fs.ErrNotExist in plain words.
+type noSuchUnit struct{}
+
+func (noSuchUnit) Error() string { return "there is no such unit" }
+func (noSuchUnit) Unwrap() error { return fs.ErrNotExist }
+
 // ControlGroup returns the group of an active unit, as a path below the top of the tree
 // without a slash before it. The root is one of Open: without systemd the error is a
 // kernel.NotSupportedError. A unit that is not active has none: fs.ErrNotExist.
@@ -145,6 +151,9 @@ func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group st
 		return "", fmt.Errorf("unit %s: %w", name, err)
 	}
 	if is == "" {
+		if state, err := text(bus.GetUnitPropertyContext(ctx, u.name, "LoadState")); err == nil && state == "not-found" {
+			return "", fmt.Errorf("unit %s: %w ('systemctl list-units' lists them)", name, noSuchUnit{})
+		}
 		return "", fmt.Errorf("unit %s: it is not active, and has no group: %w", name, fs.ErrNotExist)
 	}
 	return strings.TrimPrefix(is, "/"), nil

@@ -500,3 +500,18 @@ func TestGroupWithoutFile(t *testing.T) {
 		t.Errorf("stat: %v", err)
 	}
 }
+
+func TestControlGroup(t *testing.T) {
+	t.Parallel()
+	root, _ := host(t)
+	for name, want := range map[string]string{
+		"web.service": "system.slice/web.service", "system.slice": "system.slice",
+		"idle.service": "it is not active, and has no group", "gone.service": "unit gone.service: there is no such unit ('systemctl list-units' lists them)",
+		"web": "does not end in .service, .scope or .slice", "a/web.service": "does not end in",
+	} {
+		group, err := ControlGroup(t.Context(), root, name)
+		if err != nil && !strings.Contains(err.Error(), want) || err == nil && group != want {
+			t.Errorf("%s: %q, %v; want %q", name, group, err, want)
+		}
+	}
+}
