@@ -57,9 +57,9 @@ func RequireAdmin(ctx context.Context, change, rule string) error {
 // groups, open files and the time to list it.
 const maxOfUser = 128
 
-// mayPlace checks what a caller who is no admin asks for with a new workload: it is to
-// hold processes of the caller, and to take nothing from others but by way of the policy.
-func (t *transaction) mayPlace(spec *Spec) error {
+// mayPlace checks what a caller who is no admin asks for with a new workload beside those
+// of some records: it is to hold processes of the caller, and to take nothing from others but by way of the policy.
+func (t *transaction) mayPlace(records map[string]*record, spec *Spec) error {
 	caller := callerOf(t.ctx)
 	if caller.Admin {
 		return nil
@@ -74,7 +74,7 @@ func (t *transaction) mayPlace(spec *Spec) error {
 		return &DeniedError{caller.UID, change, "it names no process (pid) of the user"}
 	}
 	has := 0
-	for _, b := range t.records {
+	for _, b := range records {
 		if b.Workload.UID == caller.UID {
 			has++
 		}

@@ -81,9 +81,11 @@ func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
 		}
 	}
 	controllers := []string{cgroup.CPUSet, cgroup.CPU, cgroup.CPUAcct, cgroup.Memory, cgroup.IO, cgroup.PIDs}
-	// A v2 tree that has no other controller is left to whoever tracks processes by it.
-	if t, ok := host.Hierarchy(cgroup.Freezer); ok && (t.Version == 1 || g.version == 2) {
-		controllers = append(controllers, cgroup.Freezer)
+	// A v2 tree beside v1's is left to whoever tracks processes by it.
+	for _, controller := range []string{cgroup.Freezer, cgroup.HugeTLB} {
+		if t, ok := host.Hierarchy(controller); ok && (t.Version == 1 || g.version == 2) {
+			controllers = append(controllers, controller)
+		}
 	}
 	var err error
 	if g.base, err = host.Base(controllers...); err != nil {
@@ -129,12 +131,15 @@ func (g *groups) notes(w *Workload, l cgroup.Limits, lack string) []string {
 	around := path.Dir(w.Group)
 	idle := l.Idle == cgroup.On || lack != ""
 	var notes []string
+	if _, unlimited := g.huge(&w.Spec); unlimited != "" {
+		notes = append(notes, unlimited)
+	}
 	if lack != "" {
 		notes = append(notes, lack)
 	}
 	switch {
 	case around == idleGroup && !idle:
-		return []string{fmt.Sprintf("it is in %s, and so runs only when nobody else wants to; run it anew to change that", around)}
+		return append(notes, fmt.Sprintf("it is in %s, and so runs only when nobody else wants to; run it anew to change that", around))
 	case around == idleGroup:
 		if around = g.outer(); around == "" {
 			return notes
@@ -326,10 +331,11 @@ func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 		return nil, err
 	}
 	var plan kernel.Plan
+	used := g.used(c)
 	for _, id := range c.About() {
 		for dir := g.cpusetDir(c.After(id)); dir != g.dir && kernel.Within(dir, g.dir); {
 			dir = path.Dir(dir)
-			step, err := g.enableIn(dir, strings.Fields(offered))
+			step, err := g.enableIn(dir, strings.Fields(offered), used)
 			if err != nil {
 				return nil, err
 			}
@@ -341,16 +347,25 @@ func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 	return plan, nil
 }
 
-// enableIn is the step that hands a group's controllers on to its children; its
-// value is empty if there is none to take.
-func (g *groups) enableIn(dir string, offered []string) (kernel.Step, error) {
+// used are the controllers that the workloads use that a change is about.
+func (g *groups) used(c *Transition) []string {
+	all := []string{cgroup.CPUSet, cgroup.CPU, cgroup.IO, cgroup.Memory, cgroup.PIDs}
+	if slices.ContainsFunc(c.About(), func(id string) bool { huge, _ := g.huge(&c.After(id).Spec); return len(huge) > 0 }) {
+		all = append(all, cgroup.HugeTLB)
+	}
+	return all
+}
+
+// enableIn is the step that hands a group's controllers, of those that are used, on to its
+// children; its value is empty if there is none to take.
+func (g *groups) enableIn(dir string, offered, used []string) (kernel.Step, error) {
 	step := kernel.Step{Op: kernel.Enable, Path: dir + "/cgroup.subtree_control"}
 	text, err := readText(g.root, step.Path)
 	if err != nil {
 		return step, kernel.IgnoreAbsent(err) // the group is yet to be made
 	}
 	var words []string
-	for _, name := range []string{cgroup.CPUSet, cgroup.CPU, cgroup.IO, cgroup.Memory, cgroup.PIDs} {
+	for _, name := range used {
 		if slices.Contains(offered, name) && g.base.Has(name) == nil && !slices.Contains(strings.Fields(text), name) {
 			words = append(words, "+"+name)
 		}
@@ -374,7 +389,9 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 			return nil, fmt.Errorf("workload %q: %w", id, &MissingError{fmt.Sprintf("group %q", w.Group)})
 		}
 		fresh[id] = len(plan) > 0
-		all = append(all, plan...)
+		all = append(all, slices.DeleteFunc(plan, func(s kernel.Step) bool { // made for another one of them
+			return slices.ContainsFunc(all, func(o kernel.Step) bool { return o.Op == s.Op && o.Path == s.Path })
+		})...)
 	}
 	add := func(plan kernel.Plan, err error) error {
 		all = append(all, plan...)

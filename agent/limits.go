@@ -30,10 +30,9 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	if why := g.noIdle(); why != "" && l.Idle == cgroup.On {
 		return nil, fmt.Errorf("limits of workload %q: %w", id, &kernel.NotSupportedError{Feature: "cpu.idle", Reason: why, Remedy: "give it a weight instead"})
 	}
-	all := l.Settings()
+	all := g.values(&to.Spec)
 	if from != nil && from != to {
-		before, _ := g.settings(&from.Spec)
-		was := map[string]desired.Values{id: desired.Base("limits", ofLimits(before))}
+		was := map[string]desired.Values{id: desired.Base("limits", g.values(&from.Spec))}
 		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
 			for _, change := range u.Changes {
 				if change.Claim == nil {
@@ -102,9 +101,8 @@ func (g *groups) formerLimits(c *Transition) func(kernel.Step) bool {
 	settings := map[string]knob.Settings{}
 	for _, id := range c.Limited() {
 		if w := c.After(id); w != nil && !w.made() {
-			l, _ := g.settings(&w.Spec)
 			for _, dir := range w.Dirs {
-				settings[dir] = ofLimits(l)
+				settings[dir] = g.values(&w.Spec)
 			}
 		}
 	}

@@ -32,36 +32,47 @@ func (n *Node) Place(ctx context.Context, spec Spec) (Workload, error) {
 // have yet to be enabled, what follows for groups that are there already cannot
 // be seen, and is not in the plan.
 func (n *Node) Preview(ctx context.Context, spec Spec) (w Workload, plan kernel.Plan, err error) {
-	err = n.look(ctx, func(t *transaction) error { w, plan, err = t.preview(spec); return err })
+	err = n.look(ctx, func(t *transaction) error {
+		all, writes, err := t.preview([]Spec{spec}, func() (*Transition, error) {
+			if t.records[spec.Request.ID] == nil {
+				return t.placed(spec)
+			}
+			return t.resized(t.snapshot, spec)
+		})
+		if err == nil {
+			w, plan = all[0], writes
+		}
+		return err
+	})
 	return w, plan, err
 }
 
-func (t *transaction) preview(spec Spec) (w Workload, plan kernel.Plan, err error) {
-	if err := spec.Validate(); err != nil {
-		return w, nil, err
+// preview says what a change of workloads would come to.
+func (t *transaction) preview(specs []Spec, decide func() (*Transition, error)) (all []Workload, plan kernel.Plan, err error) {
+	for i := range specs {
+		if err := specs[i].Validate(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if t.log == nil { // of a reader
 		if t.log, err = kernel.ReadUndoLog(t.n.root, t.path(logFile)); err != nil {
-			return w, nil, err
+			return nil, nil, err
 		}
 	}
 	if err := errors.Join(t.corrupt(), t.n.checkOwnership()); err != nil {
-		return w, nil, err
+		return nil, nil, err
 	}
-	var c *Transition
-	if t.records[spec.Request.ID] == nil {
-		c, err = t.placed(spec)
-	} else {
-		c, err = t.resized(t.snapshot, spec)
-	}
+	c, err := decide()
 	if err != nil {
-		return w, nil, err
+		return nil, nil, err
 	}
-	w = t.workload(c.to, spec.Request.ID)
+	for i := range specs {
+		all = append(all, t.workload(c.to, specs[i].Request.ID))
+	}
 	if p, ok := t.n.enforcer.(Planner); ok {
 		plan, _, err = p.Plan(c)
 	}
-	return w, plan, err
+	return all, plan, err
 }
 
 // Resize changes what a workload asks for: request, given CPUs and limits. Group,
@@ -106,7 +117,10 @@ func (n *Node) edit(ctx context.Context, spec Spec, decide func(*transaction) (*
 		return err
 	})
 	if err == nil {
-		w, err = c.commit()
+		var all []Workload
+		if all, err = c.commit(); err == nil {
+			w = all[len(all)-1]
+		}
 	}
 	if err != nil && tried {
 		n.opt.Events(Event{Time: n.opt.Now(), Kind: Refused, ID: spec.Request.ID, Text: err.Error(), Err: err})
@@ -241,6 +255,9 @@ func (t *transaction) workload(v snapshot, id string) Workload {
 	}
 	seen := t.n.enforcer.Observe(b.Workload)
 	w.Limits, w.Notes = seen.Limits, append(seen.Notes, t.n.exposed(&w)...)
+	if ignored := place.IgnoredText(t.n.opt.Policy, &w.Spec.Request); ignored != "" && w.Spec.CPUs.IsEmpty() {
+		w.Notes = append(w.Notes, ignored)
+	}
 	if o := w.Spec.Owner; w.State == Running && o.PID != 0 && !t.n.alive(o) {
 		w.State = Orphaned
 	}

@@ -20,7 +20,7 @@ import (
 func fileName(id string) string {
 	name := url.PathEscape(id)
 	first, _, dotted := strings.Cut(name, ".")
-	if dotted && (first == "" || first == "cgroup" || first == "blkio" || slices.Contains(cgroup.Controllers(), first)) {
+	if dotted && (first == "" || first == "cgroup" || first == "blkio" || first == cgroup.HugeTLB || slices.Contains(cgroup.Controllers(), first)) {
 		name = first + "%2E" + name[len(first)+1:]
 	}
 	if name == "tasks" || name == "notify_on_release" {

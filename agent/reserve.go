@@ -128,16 +128,16 @@ func (c *Change) Commit() error {
 	return err
 }
 
-func (c *Change) commit() (w Workload, err error) {
+func (c *Change) commit() (all []Workload, err error) {
 	if c.over {
-		return w, ErrOver
+		return nil, ErrOver
 	}
 	c.over = true
 	defer c.t.n.mu.Unlock()
 	if err = c.establish(); err == nil {
-		w = c.tell()
+		all = c.tell()
 	}
-	return w, c.t.n.end(err)
+	return all, c.t.n.end(err)
 }
 
 // establish makes the change the truth, or undoes it. What fails once it is the truth is
@@ -166,8 +166,8 @@ func (c *Change) establish() (err error) {
 	return nil
 }
 
-// tell reports what has come about, and returns the last of the workloads as it is now.
-func (c *Change) tell() (w Workload) {
+// tell reports what has come about, and returns the workloads that it is about as they are now.
+func (c *Change) tell() (all []Workload) {
 	n := c.t.n
 	now := n.opt.Now()
 	for _, id := range c.to.focus {
@@ -175,7 +175,8 @@ func (c *Change) tell() (w Workload) {
 		if c.to.from.records[id] != nil {
 			kind = Changed
 		}
-		w = c.t.workload(c.t.snapshot, id)
+		w := c.t.workload(c.t.snapshot, id)
+		all = append(all, w)
 		text := "CPUs " + w.CPUs.String()
 		seen := n.enforcer.Observe(&w)
 		if granted := c.t.records[id].Workload.CPUs; granted != w.CPUs {
@@ -193,7 +194,7 @@ func (c *Change) tell() (w Workload) {
 	for _, r := range c.refusals {
 		n.opt.Events(Event{Time: now, Kind: Refused, ID: r.ID, Text: r.Err.Error(), Err: r.Err})
 	}
-	return w
+	return all
 }
 
 // Abort ends the change and leaves everything as it was. After Commit it does nothing.
@@ -241,9 +242,9 @@ func (t *transaction) placed(spec Spec) (*Transition, error) {
 	return a.transition(), nil
 }
 
-// PlaceTogether places new workloads, all of them or none, as Reserve and Commit do, but
-// only ones of which there is something to place.
-func (n *Node) PlaceTogether(ctx context.Context, specs []Spec) error {
+// PlaceTogether places new workloads, all of them or none, in one transaction, as Reserve and
+// Commit do, but only ones of which there is something to place. It returns them in order.
+func (n *Node) PlaceTogether(ctx context.Context, specs []Spec) (all []Workload, err error) {
 	c, _, err := n.draft(ctx, specs, func(c *Change) error {
 		a := c.t.adding()
 		err := a.addAll(specs, false)
@@ -253,9 +254,23 @@ func (n *Node) PlaceTogether(ctx context.Context, specs []Spec) error {
 		return err
 	})
 	if err == nil {
-		err = c.Commit()
+		all, err = c.commit()
 	}
-	return err
+	return all, err
+}
+
+// PreviewTogether returns what PlaceTogether would come to, and the writes that it would
+// take, as Preview does for one workload. Nothing is changed.
+func (n *Node) PreviewTogether(ctx context.Context, specs []Spec) (all []Workload, plan kernel.Plan, err error) {
+	err = n.look(ctx, func(t *transaction) error {
+		all, plan, err = t.preview(specs, func() (*Transition, error) {
+			a := t.adding()
+			err := a.addAll(specs, false)
+			return a.transition(), err
+		})
+		return err
+	})
+	return all, plan, err
 }
 
 // reserved is the change that adds workloads, some of them maybe before there is anything
@@ -289,10 +304,18 @@ func (a *adding) addAll(specs []Spec, early bool) (err error) {
 	}
 	for _, spec := range specs {
 		if err = a.add(spec, early, pod); err != nil {
-			return err
+			return ofSeveral(specs, spec.Request.ID, err)
 		}
 	}
 	return nil
+}
+
+// ofSeveral says which of several workloads an error is about.
+func ofSeveral(specs []Spec, id string, err error) error {
+	if len(specs) < 2 {
+		return err
+	}
+	return fmt.Errorf("workload %q, which is placed with %d more or not at all: %w", id, len(specs)-1, err)
 }
 
 // podOf returns the group of specs that are several workloads of one pod whose CPUs the
@@ -416,7 +439,7 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	if err != nil {
 		return fmt.Errorf("place workload %q: %w", id, err)
 	}
-	if err := t.mayPlace(&spec); err != nil {
+	if err := t.mayPlace(a.records, &spec); err != nil {
 		return err
 	}
 	w := &Workload{Spec: spec, UID: callerOf(t.ctx).UID, Since: t.n.opt.Now().Round(0), Backend: t.n.site.Backend}

@@ -139,7 +139,7 @@ func (c *Transition) Leaves() bool {
 	}
 	return slices.ContainsFunc(c.focus, func(id string) bool {
 		was, is := c.Before(id), c.After(id)
-		return was != nil && is != nil && !is.made() && !reflect.DeepEqual(was.Spec.Settings(), is.Spec.Settings())
+		return was != nil && is != nil && !is.made() && (!reflect.DeepEqual(was.Spec.Settings(), is.Spec.Settings()) || !slices.Equal(was.Spec.Request.Memory, is.Spec.Request.Memory))
 	})
 }
 

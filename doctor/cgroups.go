@@ -277,6 +277,16 @@ func ignoreNotSupported(err error) error {
 
 func pids(h *host) Capability { return h.controller("pids", "pids", "") }
 
+// hugeTLB looks at the limit on huge pages. Berth leaves the v2 tree of a hybrid host alone.
+func hugeTLB(h *host) Capability {
+	c := h.controller("hugetlb", "hugetlb", "")
+	cpus, ok := h.groups.Hierarchy(cgroup.CPUSet)
+	if t, mounted := h.groups.Hierarchy(cgroup.HugeTLB); c.State == OK && ok && t.Version != cpus.Version && mounted && t.Version == 2 {
+		return missing("v2 at /"+t.Dir, "the v2 tree beside v1 controllers is left to whoever tracks processes by it", unified(h))
+	}
+	return c
+}
+
 // freezer looks at the hierarchy that Berth freezes in: v1 where that has it.
 func freezer(h *host) Capability {
 	h.fail(h.groupsErr)

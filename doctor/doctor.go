@@ -129,6 +129,7 @@ func checks() []check {
 		{"memory", Place, "the hard limit of v1 where there is one, else none", memory},
 		{"io", Place, "the throttling of v1 where there is one, else none", ioController},
 		{"pids", Place, "does not limit the number of processes", pids},
+		{"hugetlb", Place, "counts the huge pages of workloads, and does not limit them", hugeTLB},
 		{"cache-ways", Place, "separates caches only by choosing CPUs of different L3 domains", cacheWays},
 		{"delegation", Place, "isolation of an ordinary user's work needs root or systemd units", delegated},
 		{"systemd", Place, "writes to cgroup files itself", systemd},

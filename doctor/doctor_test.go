@@ -105,7 +105,7 @@ func TestEachFileMalformed(t *testing.T) {
 			bad[name] = &fstest.MapFile{Data: []byte(text)}
 			most := 4
 			if name == "proc/self/mountinfo" || name == "proc/self/cgroup" { // they tell all of cgroups
-				most = 13
+				most = 14
 			}
 			if n := len(unknown(Look(bad, Probes{}))); n > most {
 				t.Errorf("%s as %q: %d capabilities unknown", name, text, n)

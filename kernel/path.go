@@ -30,14 +30,43 @@ func Within(name, dir string) bool {
 }
 
 // Covers reports whether a glob (path.Match) names a path or a directory that the path
-// lies in. No glob names "." or "/", and one that is not valid names none.
+// lies in. No glob names "." or "/", and one that is not valid names none. A glob of one
+// component that ends as a systemd unit does ("nginx.service") also names that unit's own
+// group, in whichever slice it is.
 func Covers(glob, name string) bool {
+	unit := IsUnit(glob)
 	for at := name; at != "" && at != "." && at != "/"; at = path.Dir(at) {
-		if ok, _ := path.Match(glob, at); ok {
+		ok, _ := path.Match(glob, at)
+		if !ok && unit && inSlices(path.Dir(at)) {
+			ok, _ = path.Match(glob, path.Base(at))
+		}
+		if ok {
 			return true
 		}
 	}
 	return false
+}
+
+// IsUnit reports whether a name, or a glob of one, is that of a systemd unit which has a
+// control group and may hold workloads: a service, scope or slice.
+func IsUnit(name string) bool {
+	switch ext := path.Ext(name); ext {
+	case ".service", ".scope", ".slice":
+		return ext != name && !strings.Contains(name, "/")
+	}
+	return false
+}
+
+// inSlices reports whether a directory is the top or one of nested slices: there the
+// system's systemd makes its units' groups. A user's own units lie in a service
+// (user@1000.service), and may have any name.
+func inSlices(dir string) bool {
+	for ; dir != "." && dir != "/" && dir != ""; dir = path.Dir(dir) {
+		if path.Ext(dir) != ".slice" {
+			return false
+		}
+	}
+	return true
 }
 
 // IgnoreAbsent returns nil for an error that says that a file is not there, else the error.

@@ -83,6 +83,21 @@ func TestCovers(t *testing.T) {
 		{"*", "/", false},
 		{"/*", "/a/b", true},
 		{"*", "/a/b", false},
+		// A unit, in whichever slice it is, and what is below it.
+		{"nginx.service", "system.slice/nginx.service", true},
+		{"nginx.service", "system.slice/nginx.service/worker", true},
+		{"nginx.service", "a.slice/a-b.slice/nginx.service", true},
+		{"web-*.scope", "system.slice/web-1.scope", true},
+		{"a-b.slice", "a.slice/a-b.slice/nginx.service", true},
+		{"nginx.service", "nginx.service", true},
+		{"nginx.service", "system.slice", false},
+		{"nginx.service", "system.slice/mynginx.service", false},
+		{"nginx", "system.slice/nginx.service", false},
+		{".service", "system.slice/.service", false},
+		// Who may make groups in a service or a scope may give them any name.
+		{"nginx.service", "user.slice/user-1000.slice/user@1000.service/app.slice/nginx.service", false},
+		{"nginx.service", "user.slice/user-1000.slice/session-3.scope/nginx.service", false},
+		{"nginx.service", "home/nginx.service", false},
 	} {
 		if got := Covers(c.glob, c.name); got != c.want {
 			t.Errorf("Covers(%q, %q) = %v, want %v", c.glob, c.name, got, c.want)

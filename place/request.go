@@ -88,8 +88,11 @@ func (wantWords) Words() []string { return []string{"", "avoid", "prefer", "requ
 // resources have names of the caller's choice, such as "hugepages-2Mi".
 const Memory = "memory"
 
+// HugePagesPrefix is what the names of huge pages as resources begin with; the size follows.
+const HugePagesPrefix = "hugepages-"
+
 // HugePages is the name of huge pages of a size as a resource: "hugepages-2Mi".
-func HugePages(size Bytes) string { return "hugepages-" + size.String() }
+func HugePages(size Bytes) string { return HugePagesPrefix + size.String() }
 
 // ParseHugePages reads a size of huge pages and how much of them, as in "2Mi" and "512Mi".
 func ParseHugePages(size, amount string) (a Amount, err error) {

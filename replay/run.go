@@ -37,6 +37,8 @@ type StepResult struct {
 	Mems    cpuset.Set    `json:"mems"`
 	Memory  []place.Block `json:"memory,omitempty"`
 	Devices []string      `json:"devices,omitempty"`
+	// Ignored are the wishes that the policy does not know.
+	Ignored []place.Field `json:"ignored,omitempty"`
 	// Moved are the other workloads that lost a CPU or a memory node.
 	Moved []string `json:"moved,omitempty"`
 	// Kind is the word for Error, one of errorKinds.
@@ -81,6 +83,7 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 			r.Why = why
 		}
 		r.Moved = moved(state, next, step)
+		r.Ignored = ignored(p, step)
 		if policy == s.Policy {
 			r.Unmet = unmet(s.Topology, step, &r)
 		}
@@ -94,6 +97,23 @@ func (s *Scenario) Run(policy string) (*Result, error) {
 	}
 	res.Summary = count.sum(state)
 	return res, nil
+}
+
+// ignored returns the wishes of a step that a policy does not know. The group of a pod's
+// containers is none: they are a pod anyway.
+func ignored(p place.Policy, step *Step) (fields []place.Field) {
+	switch step.Do {
+	case Place, Resize:
+		return place.Ignored(p, &step.Request)
+	case PlacePod:
+		for i := range step.Pod.Containers {
+			r := step.Pod.Containers[i]
+			r.Group = ""
+			fields = append(fields, place.Ignored(p, &r)...)
+		}
+	}
+	slices.Sort(fields)
+	return slices.Compact(fields)
 }
 
 func (s *Scenario) start(policy string) (place.Policy, *place.State, *counter, error) {

@@ -28,6 +28,8 @@ import (
 type Node interface {
 	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
+	PlaceTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, error)
+	PreviewTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, kernel.Plan, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
 	Release(ctx context.Context, id string, leaving agent.Leaving) error
@@ -151,6 +153,17 @@ type Figure struct {
 type Draft struct {
 	Workload agent.Workload `json:"workload"`
 	Plan     kernel.Plan    `json:"plan"`
+}
+
+// together is the body that places several workloads as a whole.
+type together struct {
+	Specs []agent.Spec `json:"specs"`
+}
+
+// Drafts is Draft for several workloads that would be placed as a whole.
+type Drafts struct {
+	Workloads []agent.Workload `json:"workloads"`
+	Plan      kernel.Plan      `json:"plan"`
 }
 
 // Explanation says why a workload is where it is.

@@ -103,6 +103,26 @@ func (b *fake) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload, 
 	return w, kernel.Plan{{Path: "a/cpuset.cpus", Value: w.CPUs.String(), Format: kernel.List}}, err
 }
 
+func (b *fake) PlaceTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, error) {
+	before, all := b.state, []agent.Workload(nil)
+	for _, spec := range specs {
+		w, err := b.Place(ctx, spec)
+		if err != nil {
+			b.state = before
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func (b *fake) PreviewTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, kernel.Plan, error) {
+	before := b.state
+	all, err := b.PlaceTogether(ctx, specs)
+	b.state = before
+	return all, kernel.Plan{{Path: "a/cpuset.cpus", Value: fmt.Sprint(len(all)), Format: kernel.List}}, err
+}
+
 func (b *fake) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
 	if _, held := b.state.Grant(spec.Request.ID); !held {
 		return w, &place.NotHeldError{ID: spec.Request.ID}
@@ -231,6 +251,15 @@ func TestClientIsANode(t *testing.T) {
 	explain.Request.Explain = true
 	same("preview", func(n Node) (any, error) { w, _, err := n.Preview(ctx, explain); return w.Grant, err })
 	same("preview's plan", func(n Node) (any, error) { _, plan, err := n.Preview(ctx, explain); return plan, err })
+	if !far.asked.Request.Explain {
+		t.Error("the question for reasons was lost on the way")
+	}
+	together := []agent.Spec{spec("d", place.LSR, 1000), spec("e", place.LS, 500)}
+	together[0].Request.Explain, together[1].Request.Explain = true, true
+	same("preview together", func(n Node) (any, error) { all, _, err := n.PreviewTogether(ctx, together); return all, err })
+	same("its plan", func(n Node) (any, error) { _, plan, err := n.PreviewTogether(ctx, together); return plan, err })
+	same("together", func(n Node) (any, error) { return n.PlaceTogether(ctx, together) })
+	same("together again", func(n Node) (any, error) { return n.PlaceTogether(ctx, together) })
 	same("list", func(n Node) (any, error) { return n.List(ctx) })
 	same("release", func(n Node) (any, error) { return nil, n.Release(ctx, "a", agent.WhenEmpty) })
 	same("release again", func(n Node) (any, error) { return nil, n.Release(ctx, "a", agent.WhenEmpty) })

@@ -174,6 +174,25 @@ func (c *Client) Preview(ctx context.Context, spec agent.Spec) (agent.Workload, 
 	return d.Workload, d.Plan, err
 }
 
+// PlaceTogether is agent.Node's.
+func (c *Client) PlaceTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, error) {
+	l, err := fetch[list](ctx, c, "POST", explainedTogether("groups", specs), together{specs})
+	return l.Workloads, err
+}
+
+// PreviewTogether is agent.Node's.
+func (c *Client) PreviewTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, kernel.Plan, error) {
+	d, err := fetch[Drafts](ctx, c, "POST", explainedTogether("groups/preview", specs), together{specs})
+	return d.Workloads, d.Plan, err
+}
+
+func explainedTogether(path string, specs []agent.Spec) string {
+	if len(specs) == 0 {
+		return path
+	}
+	return explained(path, &specs[0])
+}
+
 // Resize is agent.Node's.
 func (c *Client) Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error) {
 	return fetch[agent.Workload](ctx, c, "PUT", explained(named(spec.Request.ID), &spec), spec)

@@ -48,6 +48,8 @@ type Revision struct {
 	// agent's next start.
 	Changes []string `json:"changes"`
 	Pending []string `json:"pending,omitempty"`
+	// Warnings are wishes of workloads that the policy ignores.
+	Warnings []string `json:"warnings,omitempty"`
 	// Effects are what becomes of workloads, by rising id; the others, as many as
 	// Unchanged, keep what they have.
 	Effects   []agent.Effect `json:"effects"`

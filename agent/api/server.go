@@ -102,6 +102,22 @@ func (s *Server) routes() []route {
 			query: explain, body: spec, answer: reflect.TypeFor[Draft](), errors: append([]string{"denied"}, refusals...), serve: withSpec(s, draftOf),
 		},
 		{
+			method: "POST", path: "groups", about: "Place new workloads, all of them or none, in one change.", query: explain, body: reflect.TypeFor[together](), status: http.StatusCreated,
+			answer: reflect.TypeFor[list](), errors: append([]string{"held", "denied"}, refusals...),
+			serve: withSpecs(s, func(n Node, ctx context.Context, specs []agent.Spec) (any, error) {
+				all, err := n.PlaceTogether(ctx, specs)
+				return list{append([]agent.Workload{}, all...)}, err
+			}),
+		},
+		{
+			method: "POST", path: "groups/preview", about: "What placing new workloads as a whole would come to. Nothing is changed.", query: explain, body: reflect.TypeFor[together](),
+			answer: reflect.TypeFor[Drafts](), errors: append([]string{"held", "denied"}, refusals...),
+			serve: withSpecs(s, func(n Node, ctx context.Context, specs []agent.Spec) (any, error) {
+				all, plan, err := n.PreviewTogether(ctx, specs)
+				return Drafts{append([]agent.Workload{}, all...), append(kernel.Plan{}, plan...)}, err
+			}),
+		},
+		{
 			method: "GET", path: "workloads/{id}", about: "One workload.", answer: workload, errors: []string{"not-held"},
 			serve: func(r *http.Request, _ any) (any, error) { return s.Node.Get(r.Context(), r.PathValue("id")) },
 		},
@@ -169,6 +185,23 @@ func withSpec[A any](s *Server, serve func(Node, context.Context, agent.Spec) (A
 			return nil, &RequestError{http.StatusBadRequest, err.Error(), ""}
 		}
 		return serve(s.Node, r.Context(), spec)
+	}
+}
+
+// withSpecs serves a request whose body are specs.
+func withSpecs(s *Server, serve func(Node, context.Context, []agent.Spec) (any, error)) func(*http.Request, any) (any, error) {
+	return func(r *http.Request, body any) (any, error) {
+		specs := body.(*together).Specs
+		if len(specs) == 0 {
+			return nil, &RequestError{http.StatusBadRequest, "specs is empty: there is nothing to place", ""}
+		}
+		for i := range specs {
+			specs[i].Request.Explain = r.URL.Query().Get("explain") == "true"
+			if err := specs[i].Validate(); err != nil {
+				return nil, &RequestError{http.StatusBadRequest, err.Error(), ""}
+			}
+		}
+		return serve(s.Node, r.Context(), specs)
 	}
 }
 

@@ -107,7 +107,8 @@ type Workload struct {
 	// preferred. Default: none.
 	Devices []string `json:"devices,omitempty"`
 	// HugePages are bytes of huge pages to find room for on its NUMA nodes, by page size, as
-	// in {2Mi: 512Mi}. It is no limit. Default: none.
+	// in {2Mi: 512Mi}. Where the hugetlb controller is there, it gets no more of them.
+	// Default: none.
 	HugePages map[string]place.Bytes `json:"hugePages,omitempty"`
 	// Affinity names workloads of this configuration, or ids, whose NUMA nodes it prefers,
 	// AntiAffinity those whose it avoids. Default: none.
@@ -206,14 +207,15 @@ type Guard struct {
 	// be done about it) or enforce (do it, and revert what does not help). Default:
 	// observe.
 	Mode GuardMode `json:"mode,omitempty"`
-	// Sensitive are globs of groups that are looked after, with all below them, beside the
-	// workloads of classes LS, LSR and LSE. Default: none.
+	// Sensitive are globs of groups, or of the system's units as in nginx.service, that are
+	// looked after, with all below them, beside the workloads of classes LS, LSR and LSE.
+	// Default: none.
 	Sensitive []string `json:"sensitive,omitempty"`
-	// BestEffort are globs of groups that count as class BE, with all below them.
+	// BestEffort are globs of groups or units that count as class BE, with all below them.
 	// Default: none.
 	BestEffort []string `json:"bestEffort,omitempty"`
-	// Allowed are globs of groups that may be acted on, with all below them, though
-	// they are not of class BE. Default: none.
+	// Allowed are globs of groups or units that may be acted on, with all below them,
+	// though they are not of class BE. Default: none.
 	Allowed []string `json:"allowed,omitempty"`
 	// Weigh lets neighbours of class LS and SYSTEM have less weight, and nothing else.
 	// Default: false, they are reported.

@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"berth.dev/berth/kernel"
 )
 
 // Candidate is something that may be a workload: a control group or, as its runtime
@@ -93,18 +95,7 @@ func (m *Container) matches(id *ContainerID) bool {
 func unitOf(groupPath string) (unit string, ok bool) {
 	// systemd puts an underscore before a name that the kernel could mean too.
 	unit = strings.TrimPrefix(path.Base(groupPath), "_")
-	return unit, unitType(unit) != ""
-}
-
-// unitType returns ".service", ".scope", ".slice" or, for other names, "".
-func unitType(unit string) string {
-	switch ext := path.Ext(unit); ext {
-	case ".service", ".scope", ".slice":
-		if ext != unit {
-			return ext
-		}
-	}
-	return ""
+	return unit, kernel.IsUnit(unit)
 }
 
 // components returns the parts of a group's path.

@@ -28,6 +28,11 @@ func Parse(data []byte, name string, checks ...func(*NodeConfig) error) (*NodeCo
 	if len(wrong) == 0 {
 		return c, nil
 	}
+	return nil, placed(wrong, name, lines)
+}
+
+// placed joins errors of a file, each with its line.
+func placed(wrong []*strictyaml.Error, name string, lines strictyaml.Lines) error {
 	all := make([]error, len(wrong))
 	for i, e := range wrong {
 		if e.File = name; e.Line == 0 {
@@ -35,7 +40,7 @@ func Parse(data []byte, name string, checks ...func(*NodeConfig) error) (*NodeCo
 		}
 		all[i] = e
 	}
-	return nil, errors.Join(all...)
+	return errors.Join(all...)
 }
 
 // slash writes the paths of groups in the one form that Berth keeps: globs with a slash

@@ -150,27 +150,33 @@ func (v *validator) devices(c *NodeConfig) {
 	}
 }
 
-// uses checks what a workload asks for beside CPUs and memory.
-func (v *validator) uses(c *NodeConfig, w *Workload, field string) {
+// devicesOf checks that the devices that a workload asks for are there.
+func (v *validator) devicesOf(c *NodeConfig, w *Workload, field string) {
+	has := func(is func(Device) bool) bool { return slices.ContainsFunc(c.Devices, is) }
 	for i, text := range w.Devices {
 		at := fmt.Sprintf("%s.devices[%d]", field, i)
 		d, err := place.ParseDevice(text)
-		v.fail(at, err)
-		has := func(is func(Device) bool) bool { return slices.ContainsFunc(c.Devices, is) }
-		for _, name := range d.Names {
-			v.want(err != nil || has(func(o Device) bool { return o.Name == name }), at, "there is no device %q in devices", name)
+		if err != nil {
+			continue // said by uses
 		}
-		v.want(err != nil || d.Kind == "" || has(func(o Device) bool { return o.Kind == d.Kind }), at, "there is no device of kind %q in devices", d.Kind)
+		for _, name := range d.Names {
+			v.want(has(func(o Device) bool { return o.Name == name }), at, "there is no device %q in devices", name)
+		}
+		v.want(d.Kind == "" || has(func(o Device) bool { return o.Kind == d.Kind }), at, "there is no device of kind %q in devices", d.Kind)
+	}
+}
+
+// uses checks what a workload asks for beside CPUs and memory.
+func (v *validator) uses(w *Workload, field string) {
+	for i, text := range w.Devices {
+		_, err := place.ParseDevice(text)
+		v.fail(fmt.Sprintf("%s.devices[%d]", field, i), err)
 	}
 	for _, size := range slices.Sorted(maps.Keys(w.HugePages)) {
 		_, err := place.ParseHugePages(size, w.HugePages[size].String())
 		v.fail(field+".hugePages", err)
 	}
 	v.want(w.Mode != place.Exclusive && w.Mode != place.Mixed || w.CPUs > 0, field+".mode", "%s: say how many CPUs with cpus", w.Mode)
-	if w.Group != "" {
-		v.fail(field+".group", checkName(w.Group))
-		v.want(slices.ContainsFunc(c.Workloads, func(o Workload) bool { return o.Group == w.Group && o.Name != w.Name }), field+".group", "no other workload is in group %q: a group has two or more", w.Group)
-	}
 	v.want(w.Shared == 0 || w.Mode == place.Mixed, field+".shared", "is for mode mixed only")
 	v.want(w.Shared != place.Unlimited, field+".shared", "max is no CPU time to ask for")
 	for _, list := range []struct {
@@ -202,19 +208,29 @@ func (v *validator) workloads(c *NodeConfig) {
 			matched[w.Match.key()] = i
 		}
 		v.match(field+".match", &w.Match)
-		v.want(w.CPUs != place.Unlimited, field+".cpus", "max is no CPU time to ask for")
-		v.want(w.Memory != place.Unlimited, field+".memory", "max is no memory to ask for")
-		v.uses(c, w, field)
-		if w.CPUs >= 0 && w.Memory >= 0 && w.Shared >= 0 {
-			r := w.Request(cmp.Or(w.Name, field))
-			v.fail(field, r.Validate())
+		v.devicesOf(c, w, field)
+		if w.Group != "" {
+			v.fail(field+".group", checkName(w.Group))
+			v.want(slices.ContainsFunc(c.Workloads, func(o Workload) bool { return o.Group == w.Group && o.Name != w.Name }), field+".group", "no other workload is in group %q: a group has two or more", w.Group)
 		}
 		before := len(v.errs)
-		v.limits(field+".limits", w.Limits)
+		v.asked(w, field)
 		if len(v.errs) == before {
 			v.limits(field, c.LimitsOf(w))
 		}
 	}
+}
+
+// asked checks what a workload asks for.
+func (v *validator) asked(w *Workload, field string) {
+	v.want(w.CPUs != place.Unlimited, field+".cpus", "max is no CPU time to ask for")
+	v.want(w.Memory != place.Unlimited, field+".memory", "max is no memory to ask for")
+	v.uses(w, field)
+	if w.CPUs >= 0 && w.Memory >= 0 && w.Shared >= 0 {
+		r := w.Request(cmp.Or(w.Name, field))
+		v.fail(field, r.Validate())
+	}
+	v.limits(field+".limits", w.Limits)
 }
 
 // key is the same for matches that are alike.
@@ -239,7 +255,7 @@ func (v *validator) match(field string, m *Match) {
 	}
 	if m.Unit != "" {
 		v.fail(field+".unit", checkGlob(m.Unit))
-		v.want(unitType(m.Unit) != "", field+".unit", "%q does not end in .service, .scope or .slice, which have groups", m.Unit)
+		v.want(kernel.IsUnit(m.Unit), field+".unit", "%q does not end in .service, .scope or .slice, which have groups", m.Unit)
 	}
 	if m.Container != nil {
 		v.container(field+".container", m.Container)

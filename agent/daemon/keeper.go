@@ -153,6 +153,18 @@ func (k *keeper) Preview(ctx context.Context, spec agent.Spec) (w agent.Workload
 	return w, plan, err
 }
 
+// PlaceTogether is agent.Node's.
+func (k *keeper) PlaceTogether(ctx context.Context, specs []agent.Spec) (all []agent.Workload, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { all, err = n.PlaceTogether(ctx, specs); return err })
+	return all, err
+}
+
+// PreviewTogether is agent.Node's.
+func (k *keeper) PreviewTogether(ctx context.Context, specs []agent.Spec) (all []agent.Workload, plan kernel.Plan, err error) {
+	err = k.do(ctx, func(n *agent.Node) (err error) { all, plan, err = n.PreviewTogether(ctx, specs); return err })
+	return all, plan, err
+}
+
 // Resize is agent.Node's.
 func (k *keeper) Resize(ctx context.Context, spec agent.Spec) (w agent.Workload, err error) {
 	err = k.do(ctx, func(n *agent.Node) (err error) { w, err = n.Resize(ctx, spec); return err })

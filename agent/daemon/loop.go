@@ -329,7 +329,7 @@ func (l *loop) putTogether(ctx context.Context, n *agent.Node, g *group) {
 	}
 	reason := missing
 	if missing == "" {
-		if err := n.PlaceTogether(ctx, specs); err != nil {
+		if _, err := n.PlaceTogether(ctx, specs); err != nil {
 			reason = err.Error()
 		}
 	}

@@ -179,6 +179,9 @@ func (l *loop) propose(ctx context.Context, p api.Proposal) (pl *plan, text stri
 		return nil, "", r, err
 	}
 	r = api.Revision{Changes: inWords(pl.changes), Pending: pl.pending, Writes: len(writes)}
+	for _, w := range next.Warnings() {
+		r.Warnings = append(r.Warnings, w.String())
+	}
 	r.Effects, r.Unchanged, err = l.sum(ctx, effects)
 	r.Digest = digest(&r)
 	return pl, text, r, err

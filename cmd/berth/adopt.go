@@ -8,15 +8,18 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/place"
 )
 
 type adoptFlags struct {
@@ -102,22 +105,31 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 		spec.Request.ID = strings.Trim(f.group, "/")
 		spec.Group = spec.Request.ID
 	default:
-		err = f.process(cmd, &spec)
+		_, asked := n.(*api.Client) // an agent knows who may adopt what
+		err = f.process(cmd, &spec, asked)
 	}
 	if err != nil {
 		return w, err
 	}
 	spec.Request.ID = cmp.Or(f.name, spec.Request.ID)
-	return n.Place(cmd.Context(), spec)
+	w, err = n.Place(cmd.Context(), spec)
+	if held, ok := errors.AsType[*place.HeldError](err); ok {
+		name := plain.Shell(held.ID)
+		return w, fmt.Errorf("%s has a place already: 'berth resize %s' changes it, 'berth release %s --keep' gives it back; --name gives another name", plain.Line(held.ID), name, name)
+	}
+	return w, err
 }
 
 // process has a spec adopt --pid.
-func (f *adoptFlags) process(cmd *cobra.Command, spec *agent.Spec) error {
+func (f *adoptFlags) process(cmd *cobra.Command, spec *agent.Spec, asked bool) error {
 	if f.pid <= 0 {
 		return exitStatus{exitUsage, fmt.Errorf("--pid %d: no process has that number", f.pid)}
 	}
 	root, dir := os.DirFS(rootDir(cmd)), fmt.Sprintf("proc/%d/", f.pid)
 	name, err := fs.ReadFile(root, dir+"comm")
+	if err == nil {
+		err = adoptable(root, f.pid, asked)
+	}
 	if err == nil {
 		err = mayLeave(root, dir+"cgroup")
 	}
@@ -130,6 +142,28 @@ func (f *adoptFlags) process(cmd *cobra.Command, spec *agent.Spec) error {
 	spec.Request.ID = fmt.Sprintf("%s-%d", strings.TrimSpace(string(name)), f.pid)
 	spec.PID, spec.Descendants, spec.Owner = f.pid, true, agent.Owner{PID: f.pid}
 	return nil
+}
+
+// adoptable refuses what is no process of a workload: the host's first one, below which all
+// run, and the kernel's own threads; and, unless an agent is asked, that of another user.
+func adoptable(root fs.FS, pid int, asked bool) error {
+	p, err := kernel.ReadProcess(root, strconv.Itoa(pid))
+	if err != nil {
+		return err
+	}
+	switch {
+	case pid == 1:
+		return errors.New("all processes of the host are below it: name the one that you mean")
+	case p.Kernel:
+		return errors.New("it is a thread of the kernel, which the kernel places itself")
+	case asked || os.Geteuid() == 0:
+		return nil
+	}
+	uids, err := kernel.ReadUIDs(root, pid)
+	if err == nil && uids[0] != os.Geteuid() {
+		err = fmt.Errorf("it is a process of user %d: adopt it as that user, or as root", uids[0])
+	}
+	return err
 }
 
 // mayLeave refuses to move a process out of the group of a service or a container, by its

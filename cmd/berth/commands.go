@@ -17,7 +17,7 @@ func purposes() []purpose {
 		{"Give workloads CPUs and limits", "sudo berth run --class BE -- make -j8", []*cobra.Command{
 			runCommand(), adoptCommand(), psCommand(), mapCommand(), explainCommand(), resizeCommand(), moveCommand(), releaseCommand(),
 		}},
-		{"Keep neighbours clear of them", "sudo berth guard --sensitive system.slice/nginx.service", []*cobra.Command{
+		{"Keep neighbours clear of them", "sudo berth guard --sensitive nginx.service", []*cobra.Command{
 			guardCommand(), agentCommand(), configCommand(),
 		}},
 		{"Measure what that buys", "berth lab", []*cobra.Command{demoCommand(), labCommand(), replayCommand()}},
@@ -34,6 +34,6 @@ func addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(versionCommand(), childKeepCommand())
+	root.AddCommand(versionCommand(), childKeepCommand(), childStartCommand())
 	root.AddCommand(labChildren()...)
 }

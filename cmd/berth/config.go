@@ -81,6 +81,8 @@ type configReport struct {
 	File   string        `json:"file"`
 	Valid  bool          `json:"valid"`
 	Errors []configError `json:"errors,omitempty"`
+	// Warnings are of a valid one.
+	Warnings []config.Warning `json:"warnings,omitempty"`
 }
 
 type configError struct {
@@ -140,6 +142,9 @@ func reportConfig(cmd *cobra.Command, file string, c *config.NodeConfig, invalid
 		for _, e := range strictyaml.Errors(invalid) {
 			r.Errors = append(r.Errors, configError{e.Line, e.Field, e.Err.Error()})
 		}
+		if invalid == nil {
+			r.Warnings = c.Warnings()
+		}
 		return json.NewEncoder(out).Encode(r)
 	}
 	if invalid != nil {
@@ -155,6 +160,9 @@ func reportConfig(cmd *cobra.Command, file string, c *config.NodeConfig, invalid
 	fmt.Fprintf(&b, "%s: valid: policy %s, %s\n", plain.Line(file), c.Policy.Name, plain.Count(len(c.Workloads), "workload"))
 	if len(rows) > 1 {
 		plain.Columns(&b, rows)
+	}
+	for _, w := range c.Warnings() {
+		fmt.Fprintf(&b, "    warning: %s\n", plain.Line(w.String()))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

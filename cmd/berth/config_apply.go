@@ -231,6 +231,9 @@ func revisionText(r *api.Revision, applied bool) string {
 		}
 		plain.Columns(&b, rows)
 	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", plain.Line(w))
+	}
 	keep, did := "keeps what it has", "would be written; nothing was changed. 'apply --digest "+r.Digest+"' does exactly this"
 	if r.Unchanged != 1 {
 		keep = "keep what they have"

@@ -241,9 +241,9 @@ func (o *observation) busiest(comm string) (busiest int) {
 	if o.host == nil {
 		return 0
 	}
-	pids, _ := o.host.Named(comm)
+	names, _ := o.host.Names()
 	most := int64(-1)
-	for _, pid := range pids {
+	for _, pid := range names[comm] {
 		group, err := o.host.GroupOf(pid)
 		p, readErr := o.host.Process(pid)
 		if err == nil && readErr == nil && group == "" && int64(p.Own) > most {

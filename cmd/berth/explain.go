@@ -119,6 +119,11 @@ func explanation(w *agent.Workload, why bool) string {
 	add("kept idle", g.Fence.String())
 	add("memory nodes", w.Mems.String())
 	add("limits", limitsText(&w.Limits))
+	for _, a := range r.Memory {
+		if size, ok := strings.CutPrefix(a.Resource, place.HugePagesPrefix); ok {
+			add("huge pages", fmt.Sprintf("%s of %s", place.Bytes(a.Bytes), size))
+		}
+	}
 	add("by", w.Backend)
 	add("group", w.Group)
 	plain.Columns(&b, rows)

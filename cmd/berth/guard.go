@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,12 +40,16 @@ down, measure whether that helped, and revert it when it is no longer needed.
   --mode enforce   does it: one change at a time, the cheapest and most reversible
                    first, reverted if the victim does not get better
 
-It helps Berth's own workloads of the classes LS, LSE and LSR, and groups that a
---sensitive glob names. It acts on best-effort work only: Berth's own (BE), groups
-that --best-effort names, and groups that yield already: cpu.idle, v1 cpu.shares 2,
-or Kubernetes' best-effort pods. A glob names a group, or all groups in it: 'batch',
-'kubepods/*'.
---protect is for groups that must never be changed, whatever their class.
+It helps Berth's own workloads of the classes LS, LSE and LSR, and what --sensitive
+names. It acts on best-effort work only: Berth's own (BE), what --best-effort names,
+and groups that yield already: cpu.idle, v1 cpu.shares 2, or Kubernetes' best-effort
+pods. --protect is for groups that must never be changed, whatever their class.
+
+These flags take a systemd unit (nginx.service, or nginx), the path of a control group
+with all groups in it, a glob of such paths or units ('kubepods/*', 'web-*.service'),
+a workload of Berth's, a process id, or the name of a program. Globs and units that end
+in .service, .scope or .slice are looked for again and again: a unit may start later,
+or anew. A process or a program stands for the group in which it is at the start.
 
 A group yields at the level where its path and the victim's part, so the guard acts
 on a group of several only if all of them are best effort.
@@ -62,7 +65,7 @@ the remedies, and the cost.
 
 Exit status: 0 at the end of --for or after a signal, 1 if the host cannot be read or
 something could not be restored, 2 for wrong usage.`,
-		Example: `  berth guard --sensitive 'web.slice/*' --for 10m
+		Example: `  berth guard --sensitive nginx.service --for 10m
   berth guard --mode preview --sensitive web --best-effort batch
   berth guard --mode enforce --sensitive web --best-effort 'batch/*' --protect batch/backup
   berth watch --record bad-day.jsonl; berth guard --replay bad-day.jsonl --sensitive web
@@ -73,9 +76,9 @@ something could not be restored, 2 for wrong usage.`,
 	}
 	fl := cmd.Flags()
 	wordFlag(cmd, "mode", "", "observe, preview or enforce", "observe", "preview", "enforce")
-	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "help groups that match this `glob`; may be repeated")
-	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "groups that match this `glob` may be slowed down; may be repeated")
-	fl.StringArrayVar(&f.protect, "protect", nil, "never act on groups that match this `glob`; may be repeated")
+	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "help this `subject`: a unit, group, glob, workload, process or program; may be repeated")
+	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "this `subject`, named likewise, may be slowed down; may be repeated")
+	fl.StringArrayVar(&f.protect, "protect", nil, "never act on this `subject`, named likewise; may be repeated")
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
 	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, always or never", "needed", "always", "never")
@@ -169,6 +172,14 @@ func (g *guarding) guard(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	groups, err := groupsOf(g.cmd, host)
+	if err == nil {
+		g.subjects = &observation{header: observe.Header{Groups: groups}, host: host}
+		err = g.resolve()
+	}
+	if err != nil {
+		return errors.Join(err, host.Close())
+	}
 	o := daemon.GuardOptions{
 		Root: root, Dir: guardDir(g.cmd), Program: "berth guard", Sensors: func() (daemon.Sensors, error) { return host, nil },
 		Window: g.flags.window, Repeat: time.Minute, Workloads: g.workloads, Record: g.record,
@@ -206,7 +217,10 @@ func (g *guarding) replay(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	g.header = o.header
+	g.header, g.subjects = o.header, o
+	if err := g.resolve(); err != nil {
+		return err
+	}
 	opt := guard.Options{
 		Replay: o.ticks, Began: o.header.Began, Machine: o.header.Machine, Workloads: g.recorded, Window: g.flags.window, Repeat: time.Minute,
 		Found: func(all []detect.Finding) {
@@ -240,9 +254,11 @@ type guarding struct {
 	cmd     *cobra.Command
 	service *daemon.Guard  // nil for a recording
 	header  observe.Header // of a recording
-	dir     string         // of the state, "" where nothing is changed
-	began   time.Time
-	stop    context.CancelCauseFunc
+	// subjects finds what a name means.
+	subjects *observation
+	dir      string // of the state, "" where nothing is changed
+	began    time.Time
+	stop     context.CancelCauseFunc
 	// findings counts the printed ones, sensitive names the workloads that it looks after.
 	findings  int
 	sensitive []string
@@ -284,7 +300,7 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 			}
 		}
 		if len(g.flags.sensitive) > 0 {
-			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group", strings.Join(g.flags.sensitive, ", "))}
+			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group, unit or workload, and no process has that name%s", strings.Join(g.flags.sensitive, ", "), g.near(g.flags.sensitive[0]))}
 		}
 		return exitStatus{exitUsage, errors.New("there is no sensitive workload: name control groups with --sensitive, or start workloads by berth run --class LS")}
 	}
@@ -298,27 +314,6 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 		g.complain("an agent keeps this host: it repairs changes by other writers in its own groups, this guard's too")
 		return nil
 	})
-	return nil
-}
-
-// tellUnmatched says which globs name no group with processes now: a typing error in --protect is
-// not to be found out by what happens.
-func (g *guarding) tellUnmatched(host *guard.Host) error {
-	groups, err := host.Groups()
-	if err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		flag  string
-		globs []string
-	}{{"sensitive", g.flags.sensitive}, {"best-effort", g.flags.bestEffort}, {"protect", g.flags.protect}} {
-		for _, glob := range f.globs {
-			matches := func(group string) bool { return kernel.Covers(glob, group) || kernel.Covers(glob, g.name(group)) }
-			if !slices.ContainsFunc(groups, matches) {
-				g.complain(fmt.Sprintf("--%s %s: names no control group with processes so far", f.flag, glob))
-			}
-		}
-	}
 	return nil
 }
 

@@ -27,6 +27,8 @@ import (
 // directory. One that is opened to read changes nothing.
 type node interface {
 	Place(ctx context.Context, spec agent.Spec) (agent.Workload, error)
+	PlaceTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, error)
+	PreviewTogether(ctx context.Context, specs []agent.Spec) ([]agent.Workload, kernel.Plan, error)
 	Resize(ctx context.Context, spec agent.Spec) (agent.Workload, error)
 	Move(ctx context.Context, id string, cpus, mems cpuset.Set) (agent.Workload, error)
 	Release(ctx context.Context, id string, leaving agent.Leaving) error

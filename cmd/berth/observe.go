@@ -189,9 +189,19 @@ const mostSaid = 10
 func hostHeader(cmd *cobra.Command, host *observe.Observer) (observe.Header, error) {
 	h := observe.Header{Schema: observe.Schema, Began: time.Now().UTC().Truncate(time.Second), Kernel: kernelRelease(rootDir(cmd))}
 	h.Machine, _ = liveMachine(cmd)
+	var err error
+	if h.Groups, err = groupsOf(cmd, host); err != nil {
+		return h, err
+	}
+	h.Signals, err = host.Signals()
+	return h, err
+}
+
+// groupsOf are the groups with processes and those of Berth's workloads, by path.
+func groupsOf(cmd *cobra.Command, host *observe.Observer) (all []observe.Group, err error) {
 	leaves, err := host.Groups()
 	if err != nil {
-		return h, err
+		return nil, err
 	}
 	workloads, err := workloadGroups(cmd, host)
 	if err != nil {
@@ -203,10 +213,9 @@ func hostHeader(cmd *cobra.Command, host *observe.Observer) (observe.Header, err
 		}
 	}
 	for _, group := range leaves {
-		h.Groups = append(h.Groups, observe.Group{Path: group, Name: workloads[group], CPUs: host.CPUs(group)})
+		all = append(all, observe.Group{Path: group, Name: workloads[group], CPUs: host.CPUs(group)})
 	}
-	h.Signals, err = host.Signals()
-	return h, err
+	return all, nil
 }
 
 // liveMachine is the hardware, nil if it cannot be read.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -328,6 +330,24 @@ func TestWaiting(t *testing.T) {
 	var none *place.NotHeldError
 	if _, err := getOrWaiting(t.Context(), waitingAgent{}, "other"); !errors.As(err, &none) {
 		t.Errorf("another: %v", err)
+	}
+}
+
+// What is no process of a workload is not adopted.
+func TestAdoptRefuses(t *testing.T) {
+	t.Parallel()
+	stat := func(pid, flags int) *fstest.MapFile { // PF_KTHREAD is 0x200000
+		return &fstest.MapFile{Data: fmt.Appendf(nil, "%d (a) S 1 0 0 0 0 %d%s 7\n", pid, flags, strings.Repeat(" 0", 12))}
+	}
+	root := fstest.MapFS{"proc/1/stat": stat(1, 0), "proc/2/stat": stat(2, 0x200000), "proc/10/stat": stat(10, 0)}
+	for pid, want := range map[int]string{1: "all processes of the host are below it", 2: "a thread of the kernel", 10: ""} {
+		err := adoptable(root, pid, true)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("process %d: %v, want %q", pid, err, want)
+		}
+	}
+	if err := adoptable(root, 11, true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one that is not there: %v", err)
 	}
 }
 

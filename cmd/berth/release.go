@@ -44,6 +44,9 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 				if occupied, ok := errors.AsType[*agent.OccupiedError](err); ok {
 					return fmt.Errorf("release %s: it still has processes %v; --keep lets them run on, --kill ends them", plain.Line(occupied.ID), occupied.PIDs)
 				}
+				if is[*place.NotHeldError](err) {
+					return noWorkload(cmd.Context(), n, args[0])
+				}
 				if err != nil {
 					return err
 				}
@@ -58,6 +61,20 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 	exclusive(cmd, "keep", "kill")
 	socketFlag(cmd)
 	return cmd
+}
+
+// noWorkload is the error for a name that no workload has.
+func noWorkload(ctx context.Context, n node, name string) error {
+	all, _ := n.List(ctx) // without them there is no hint
+	var names []string
+	for i := range all {
+		names = append(names, all[i].ID())
+	}
+	hint := plain.Near(name, names)
+	if hint == "" {
+		hint = " ('berth ps' lists them)"
+	}
+	return fmt.Errorf("%s: there is no such workload%s", plain.Line(name), hint)
 }
 
 // release releases a workload. Processes that are to be killed and that the agent does

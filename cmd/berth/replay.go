@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -319,11 +320,15 @@ func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Re
 		}
 		b.WriteByte('\n')
 		compareReplay(&b, results)
+		for _, r := range results {
+			b.WriteString(ignoredText(r))
+		}
 		return b.String()
 	}
 	r := results[0]
 	fmt.Fprintf(&b, "policy %s\n\n", plain.Line(r.Policy))
 	replayTable(&b, s, r)
+	b.WriteString(ignoredText(r))
 	if f.draw || f.explain {
 		f.detail(&b, s, r)
 	}
@@ -331,6 +336,24 @@ func (f *replayFlags) text(file string, s *replay.Scenario, results []*replay.Re
 		fmt.Fprintf(&b, "\nexpectations are those of policy %s and were not looked at\n", plain.Line(s.Policy))
 	}
 	return b.String()
+}
+
+// ignoredText warns of what a policy ignores of the steps, "" if nothing.
+func ignoredText(r *replay.Result) string {
+	steps := map[place.Field]int{}
+	for i := range r.Steps {
+		for _, f := range r.Steps[i].Ignored {
+			steps[f]++
+		}
+	}
+	var parts []string
+	for _, f := range slices.Sorted(maps.Keys(steps)) {
+		parts = append(parts, fmt.Sprintf("%s (%s)", f, plain.Count(steps[f], "step")))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nwarning: policy %s ignores %s\n", plain.Line(r.Policy), strings.Join(parts, ", "))
 }
 
 // detail shows why and where, step by step.

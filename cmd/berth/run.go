@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -31,14 +30,14 @@ const (
 type runFlags struct {
 	nodeFlags
 	specFlags
-	name                             string
-	explain, dryRun, killLeft, quiet bool
+	name, file                                  string
+	explain, dryRun, killLeft, quiet, keepGoing bool
 }
 
 func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] -- COMMAND [ARG...]",
+		Use:   "run [flags] {-- COMMAND [ARG...] | --file FILE}",
 		Short: "Run a command on CPUs and memory nodes of its own, under a class and limits",
 		Long: fmt.Sprintf(`Run a command on CPUs and memory nodes of its own, under a class and limits.
 
@@ -62,14 +61,33 @@ Without the right to use control groups, berth run sets the CPU affinity instead
 and says so: the processes could change that themselves, and there are no
 limits. The placement then ends with COMMAND.
 
-Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
+--file runs several commands, which are placed in one change or not at all. FILE is
+YAML, each command with the fields of a workload of a NodeConfig (docs/nodeconfig.md):
+
+  workloads:
+  - {name: api, class: LSE, cpus: 2, command: [./api, --port, "80"]}
+  - {name: batch, class: BE, command: [make, -j8], limits: {quota: 500m}}
+
+berth run stays with them. When one fails the others are ended: SIGTERM, and SIGKILL
+after 10 s; --keep-going lets them run on. Ctrl-C and SIGTERM end all, at once if they
+come twice. The places are released as their commands end. The commands have no
+standard input. If berth run itself is killed, they run on, as one in the background does.
+
+Exit status: that of COMMAND, with --file that of the first command that failed, 128 and
+the signal's number if a signal ended it; 125 if berth itself failed or was used wrongly,
 126 if COMMAND cannot be executed, 127 if it is not found.`, classHelp()),
 		Example: `  berth run --class LSE --cpus 4 -- ./api             # four exclusive CPUs on whole cores
   berth run --class BE --quota 50% -- make -j8        # while no other group wants the CPU, at most half of one
   berth run --class LSE --cpus 2 --confine '*' -- ./api   # and keep all other groups off
-  berth run --class LSR --cpus 2 --explain --dry-run -- ./api`,
+  berth run --class LSR --cpus 2 --explain --dry-run -- ./api
+  berth run --file shop.yaml                          # several commands, all placed or none`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case f.file != "" && len(args) > 0:
+				return exitStatus{exitNotRun, errors.New("run: a COMMAND and --file: the commands stand in the file")}
+			case f.file == "" && f.keepGoing:
+				return exitStatus{exitNotRun, errors.New("run: --keep-going is for --file")}
+			case f.file == "" && len(args) == 0:
 				return exitStatus{exitNotRun, errors.New("run: a COMMAND is needed (see 'berth run --help')")}
 			}
 			return nil
@@ -86,6 +104,8 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 	fs.SetInterspersed(false)
 	f.specFlags.register(cmd)
 	f.nodeFlags.register(cmd)
+	fs.StringVarP(&f.file, "file", "f", "", "run the commands of this `file`, placed as a whole; - reads standard input")
+	fs.BoolVarP(&f.keepGoing, "keep-going", "k", false, "with --file, let the other commands run on when one fails")
 	fs.StringVar(&f.name, "name", "", "name of the workload (default the command's name and process id)")
 	fs.BoolVar(&f.explain, "explain", false, "say what it gets and why, on standard error, before it runs")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "print what it would get and what would be written, and run nothing")
@@ -97,7 +117,16 @@ Exit status: that of COMMAND; 125 if berth itself failed or was used wrongly,
 
 // run becomes the command; it returns only if that did not come about.
 func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
-	err := f.place(cmd, argv)
+	code := 0
+	var err error
+	if f.file != "" {
+		code, err = f.runFile(cmd)
+	} else {
+		err = f.place(cmd, argv)
+	}
+	if code != 0 {
+		return exitStatus{code, err}
+	}
 	status, ok := errors.AsType[exitStatus](err)
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -109,12 +138,9 @@ func (f *runFlags) run(cmd *cobra.Command, argv []string) error {
 }
 
 func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
-	if cmd.Flags().Changed("output") && !f.dryRun {
-		return errors.New("--output: it is what --dry-run prints; a command that runs has its own output")
-	}
-	live := filepath.Clean(rootDir(cmd)) == "/"
-	if !live && !f.dryRun {
-		return errors.New("--root: commands run on the live host only; --dry-run says what would be")
+	live, err := f.live(cmd)
+	if err != nil {
+		return err
 	}
 	path, err := lookUp(argv[0])
 	if err != nil {
@@ -147,6 +173,18 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	return errors.Join(err, n.Close())
 }
 
+// live reports whether it is about the live host, and refuses flags that are for --dry-run.
+func (f *runFlags) live(cmd *cobra.Command) (bool, error) {
+	if cmd.Flags().Changed("output") && !f.dryRun {
+		return false, errors.New("--output: it is what --dry-run prints; a command that runs has its own output")
+	}
+	live := filepath.Clean(rootDir(cmd)) == "/"
+	if !live && !f.dryRun {
+		return false, errors.New("--root: commands run on the live host only; --dry-run says what would be")
+	}
+	return live, nil
+}
+
 func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path string, argv []string) error {
 	if err := startReaper(cmd, f, spec.Request.ID); err != nil {
 		return err
@@ -161,11 +199,7 @@ func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path strin
 	if err := cmd.Context().Err(); err != nil {
 		return exitStatus{exitInterrupted, errors.New("interrupted")}
 	}
-	err = syscall.Exec(path, argv, os.Environ())
-	if errors.Is(err, syscall.ENOEXEC) { // a script without #!, as shells and execvp do
-		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, argv[1:]...), os.Environ())
-	}
-	return exitStatus{exitCannotExec, fmt.Errorf("run %s: %w", path, err)}
+	return become(path, argv)
 }
 
 // announce prints explanation and warnings before the command runs.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
@@ -34,12 +36,14 @@ func (o *observation) find(name string) (string, error) {
 		name = comm
 	}
 	var pids []int
+	var names map[string][]int
 	if pid, err := strconv.Atoi(name); err == nil {
 		pids = []int{pid}
 	} else if o.host != nil {
-		if pids, err = o.host.Named(name); err != nil {
+		if names, err = o.host.Names(); err != nil {
 			return "", err
 		}
+		pids = names[name]
 	}
 	if len(pids) == 0 && o.host != nil {
 		if root, err := kernel.Open("/"); err == nil {
@@ -49,7 +53,7 @@ func (o *observation) find(name string) (string, error) {
 		}
 	}
 	if len(pids) == 0 || o.host == nil {
-		return "", fmt.Errorf("%s: no such control group or workload, and no process has that name", name)
+		return "", fmt.Errorf("%s: no such control group, unit or workload, and no process has that name%s", name, o.near(name, names))
 	}
 	var found []string
 	for _, pid := range pids {
@@ -142,12 +146,57 @@ func groupName(h *observe.Header, arg string) (string, bool) {
 			}
 		}
 	}
+	// A user's own units may have any name: one of the system's goes first.
+	if system := slices.DeleteFunc(slices.Collect(maps.Keys(units)), foreignUnit); len(system) == 1 {
+		return system[0], true
+	}
 	for unit := range units {
 		if len(units) == 1 {
 			return unit, true
 		}
 	}
 	return "", false
+}
+
+// foreignUnit reports whether a group is called like a unit and is none of the system's
+// systemd.
+func foreignUnit(group string) bool {
+	name := path.Base(group)
+	return kernel.IsUnit(name) && !kernel.Covers(name, group)
+}
+
+// near is a hint at what a name may have been meant to be; names are those of programs.
+func (o *observation) near(name string, names map[string][]int) string {
+	known := slices.Sorted(maps.Keys(names))
+	for _, g := range o.header.Groups {
+		known = append(known, g.Path, g.Name)
+		for part := range strings.SplitSeq(g.Path, "/") {
+			base, _, _ := strings.Cut(part, ".")
+			known = append(known, part, base)
+		}
+	}
+	return plain.Near(name, known)
+}
+
+// noGroupError is a name that stands for no control group of its own.
+type noGroupError struct{ name, reason string }
+
+func (e *noGroupError) Error() string { return e.name + ": " + e.reason }
+
+// group is find for who needs a control group, whose processes may be others by the next
+// minute.
+func (o *observation) group(name string) (string, error) {
+	group, err := o.find(name)
+	if err != nil {
+		return "", err
+	}
+	if program, ok := programOf(group); ok {
+		return "", &noGroupError{program, "its processes are in no control group of their own: give them one, with 'berth adopt --pid' or as a service"}
+	}
+	if foreignUnit(group) && !strings.Contains(name, "/") {
+		return "", &noGroupError{name, "a user's own unit has that name: if you mean it, name its path, /" + group}
+	}
+	return group, nil
 }
 
 // shownName is the workload in a group, or the group.

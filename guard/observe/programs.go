@@ -82,8 +82,8 @@ func (p *programs) Close() error {
 	return err
 }
 
-// Named returns the processes whose program has a name.
-func (o *Observer) Named(name string) ([]int, error) { return proc.Named(o.host, name) }
+// Names returns the processes by the name of their program.
+func (o *Observer) Names() (map[string][]int, error) { return proc.Names(o.host) }
 
 // Process reads what identifies a process. For one that is gone the error is fs.ErrNotExist.
 func (o *Observer) Process(pid int) (kernel.Process, error) {

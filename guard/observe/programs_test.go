@@ -51,8 +51,8 @@ func TestPrograms(t *testing.T) {
 					t.Errorf("%v of nginx is %v (told: %v), want %v", q, v, told, want)
 				}
 			}
-			if pids, err := o.Named("nginx"); err != nil || len(pids) != 1 || pids[0] != 9 {
-				t.Errorf("processes named nginx: %v, %v", pids, err)
+			if names, err := o.Names(); err != nil || len(names["nginx"]) != 1 || names["nginx"][0] != 9 {
+				t.Errorf("processes named nginx: %v, %v", names["nginx"], err)
 			}
 			if p, err := o.Process(9); err != nil || p.Name != "nginx" {
 				t.Errorf("process 9: %+v, %v", p, err)

@@ -36,11 +36,13 @@ const (
 	IO      = "io"
 	PIDs    = "pids"
 	Freezer = "freezer"
+	HugeTLB = "hugetlb"
 
 	Pressure = "pressure"
 )
 
-// Controllers returns every controller that this package can use.
+// Controllers returns every controller that this package can use, but for HugeTLB, which only
+// workloads with huge pages use.
 func Controllers() []string {
 	return []string{CPU, CPUAcct, CPUSet, Memory, IO, PIDs, Freezer}
 }

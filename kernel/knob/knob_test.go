@@ -70,6 +70,9 @@ func TestText(t *testing.T) {
 		{"readBPS", "8:0", "max", "io.max", "8:0 rbps=max", ""},
 		{"readBPS", "8:0", "max", "blkio.throttle.read_bps_device", "8:0 0", ""},
 		{"writeIOPS", "8:16", "7", "blkio.throttle.write_iops_device", "8:16 7", ""},
+		{"hugePages2Mi", "", "8388608", "hugetlb.2MB.max", "8388608", ""},
+		{"hugePages1Gi", "", "max", "hugetlb.1GB.max", "max", ""},
+		{"hugePages64Ki", "", "max", "hugetlb.64KB.limit_in_bytes", "9223372036854775807", ""},
 		{"frozen", "", "1", "freezer.state", "FROZEN", ""},
 		{"frozen", "", "0", "cgroup.freeze", "0", ""},
 	} {

@@ -2,6 +2,7 @@ package knob
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,6 +12,7 @@ const (
 	newerKernel = "boot a newer kernel, with the option built in"
 	onlyV2      = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)"
 	throttling  = "boot a kernel with CONFIG_BLK_DEV_THROTTLING"
+	hugePages   = "boot a kernel with CONFIG_CGROUP_HUGETLB, and with huge pages of this size"
 	ioScheduler = "load the BFQ I/O scheduler (modprobe bfq) and have the disk use it (/sys/block/DISK/queue/scheduler), or, with cgroup v2, boot a kernel with CONFIG_BLK_CGROUP_IOCOST"
 )
 
@@ -23,10 +25,13 @@ const (
 	bfqRange     = "a weight of BFQ is 1 to 1000"
 )
 
-// table has the rows in the order in which settings are written: a row
+// table has the rows of settings and, behind them, those of the sizes of huge pages.
+var table = slices.Concat(rows, hugeRows())
+
+// rows are in the order in which settings are written: a row
 // comes before those that it locks. Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel
 // describe the files, systemd.resource-control(5) the properties.
-var table = []*Knob{
+var rows = []*Knob{
 	{
 		Name: "idle", Words: "idle", Controller: "cpu", Type: Switch, Values: []string{"0", "1"}, Default: "0", Direction: Down,
 		Locks: []string{"weight"}, V2: []File{{Name: "cpu.idle"}}, V1: []File{{Name: "cpu.idle"}},
@@ -118,6 +123,33 @@ var table = []*Knob{
 	known("swapHigh", "memory", "memory.swap.high", Max, ""),
 	known("zswapMax", "memory", "memory.zswap.max", Max, ""),
 	known("ioLatency", "io", "io.latency", "", ""),
+}
+
+// hugeRows are the limits on huge pages, one for each size that a kernel has
+// (arch/*/mm/hugetlbpage.c): of what is in use, in bytes. A page beyond is SIGBUS
+// (Documentation/admin-guide/cgroup-v1/hugetlb.rst).
+func hugeRows() (all []*Knob) {
+	for _, size := range []string{"64Ki", "1Mi", "2Mi", "16Mi", "32Mi", "512Mi", "1Gi", "2Gi", "16Gi"} {
+		file := "hugetlb." + strings.Replace(size, "i", "B", 1)
+		all = append(all, &Knob{
+			Name: HugePages(size), Words: "huge pages of " + size, Controller: "hugetlb", Type: Bytes, Default: Max,
+			V2:    []File{{Name: file + ".max"}},
+			V1:    []File{{Name: file + ".limit_in_bytes", Decode: noHugeLimitV1, Max: mostBytes}},
+			Needs: hugePages,
+		})
+	}
+	return all
+}
+
+// HugePages is the name of the limit on huge pages of a size, written as in "2Mi".
+func HugePages(size string) string { return "hugePages" + size }
+
+// noHugeLimitV1 reads what v1 shows for no limit: the highest number of whole pages.
+func noHugeLimitV1(text string) string {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > unlimited-2<<34 {
+		return Max
+	}
+	return text
 }
 
 // throttle is a limit per block device: a word of io.max, or a v1 file of its own.

@@ -3,6 +3,7 @@ package systemd
 import (
 	"errors"
 	"math"
+	"path"
 	"reflect"
 	"strconv"
 	"strings"
@@ -34,6 +35,9 @@ func knobOf(file string) (k property, ok bool) {
 	}
 	return property{row, f, names}, true
 }
+
+// property names what is behind a file of a group, for all files that share it.
+func (k property) property(file string) string { return path.Dir(file) + " " + k.properties[0] }
 
 func (k property) same(a, b string) bool {
 	x, err := k.encode(a)

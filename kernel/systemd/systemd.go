@@ -61,6 +61,9 @@ type Files struct {
 	// bare are the groups of which a property was set: systemd then disables, in its own time,
 	// each controller that no property needs, those that Berth enabled for its next step included.
 	bare sync.Map
+	// given are the properties that were set, which several files may share: without a value
+	// they have their default, as the unit's own was overridden.
+	given sync.Map
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
@@ -121,6 +124,12 @@ type unit struct {
 	active     bool // its group exists
 }
 
+// noSuchUnit is fs.ErrNotExist in plain words.
+type noSuchUnit struct{}
+
+func (noSuchUnit) Error() string { return "there is no such unit" }
+func (noSuchUnit) Unwrap() error { return fs.ErrNotExist }
+
 // ControlGroup returns the group of an active unit, as a path below the top of the tree
 // without a slash before it. The root is one of Open: without systemd the error is a
 // kernel.NotSupportedError. A unit that is not active has none: fs.ErrNotExist.
@@ -142,6 +151,9 @@ func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group st
 		return "", fmt.Errorf("unit %s: %w", name, err)
 	}
 	if is == "" {
+		if state, err := text(bus.GetUnitPropertyContext(ctx, u.name, "LoadState")); err == nil && state == "not-found" {
+			return "", fmt.Errorf("unit %s: %w ('systemctl list-units' lists them)", name, noSuchUnit{})
+		}
 		return "", fmt.Errorf("unit %s: it is not active, and has no group: %w", name, fs.ErrNotExist)
 	}
 	return strings.TrimPrefix(is, "/"), nil
@@ -266,10 +278,14 @@ func (f *Files) set(ctx context.Context, u unit, k property, name, value string)
 }
 
 func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value string) error {
-	if err := f.send(ctx, u, k, value); err != nil || !u.active {
+	if err := f.send(ctx, u, k, value); err != nil {
 		return err
 	}
 	f.bare.Store(path.Dir(name), true)
+	f.given.Store(k.property(name), true)
+	if !u.active {
+		return nil
+	}
 	return f.await(k, name, value)
 }
 

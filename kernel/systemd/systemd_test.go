@@ -246,6 +246,30 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// A unit that is idle, and stopped then, gets the weight of its own back.
+func TestStoppedWeight(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const group = mount + "/system.slice/web.service/"
+	if err := os.WriteFile(filepath.Join(bus.root, group+"cpu.weight"), []byte("150\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	undo, err := kernel.Apply(root, kernel.Plan{{Path: group + "cpu.idle", Value: "1", Disturbs: []string{group + "cpu.weight"}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.units["web.service"]["ControlGroup"] = ""
+	if err := os.RemoveAll(filepath.Join(bus.root, group)); err != nil {
+		t.Fatal(err)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if got := bus.set["web.service CPUWeight"]; got != uint64(150) {
+		t.Errorf("CPUWeight is %v after the undo, want 150", got)
+	}
+}
+
 func TestWriteErrors(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -474,5 +498,20 @@ func TestGroupWithoutFile(t *testing.T) {
 	}
 	if _, err := fs.Stat(root.FS(), name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("stat: %v", err)
+	}
+}
+
+func TestControlGroup(t *testing.T) {
+	t.Parallel()
+	root, _ := host(t)
+	for name, want := range map[string]string{
+		"web.service": "system.slice/web.service", "system.slice": "system.slice",
+		"idle.service": "it is not active, and has no group", "gone.service": "unit gone.service: there is no such unit ('systemctl list-units' lists them)",
+		"web": "does not end in .service, .scope or .slice", "a/web.service": "does not end in",
+	} {
+		group, err := ControlGroup(t.Context(), root, name)
+		if err != nil && !strings.Contains(err.Error(), want) || err == nil && group != want {
+			t.Errorf("%s: %q, %v; want %q", name, group, err, want)
+		}
 	}
 }

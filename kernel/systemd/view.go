@@ -60,9 +60,9 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	if !ok {
 		return "", false, nil
 	}
-	if _, err := fs.Stat(f.Files.FS(), path.Dir(name)); err == nil {
+	if f.isThere(path.Dir(name)) {
 		_, bare := f.bare.Load(path.Dir(name))
-		return k.Default, bare, nil // the group is there, without the controller
+		return k.Default, bare, nil // without the controller
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()
@@ -82,8 +82,11 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 		}
 		values = append(values, p.Value.Value())
 	}
-	value, ok = k.decode(values)
-	return value, ok, nil
+	if value, ok = k.decode(values); ok {
+		return value, true, nil
+	}
+	_, given := f.given.Load(k.property(name))
+	return k.Default, given, nil
 }
 
 // knobInfo is a fs.FileInfo without an inode.

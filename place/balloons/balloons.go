@@ -77,6 +77,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
@@ -175,6 +176,24 @@ type Type struct {
 
 // Name returns "balloons".
 func (Policy) Name() string { return "balloons" }
+
+// Ignores implements place.Ignorer.
+func (p Policy) Ignores() []place.Field {
+	ignored := []place.Field{
+		place.FieldBind, place.FieldExclusivity, place.FieldStrategy, place.FieldIsolated, place.FieldIsolatedRequired, place.FieldCoreKind, place.FieldNodes,
+		place.FieldMaxNodes, place.FieldAffinity,
+	}
+	if !slices.ContainsFunc(p.Types, Type.groups) {
+		ignored = append(ignored, place.FieldGroup)
+	}
+	return ignored
+}
+
+// groups reports whether the group of a workload may decide which balloon it gets.
+func (ty Type) groups() bool {
+	return !ty.SpreadPods && (ty.MaxBalloons != 1 || ty.Slots > 0) || strings.Contains(ty.GroupBy, "${group}") ||
+		slices.ContainsFunc(ty.Match, func(e Expression) bool { return e.Key == "group" })
+}
 
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {

@@ -43,6 +43,9 @@ type Policy struct {
 // Name returns "berth".
 func (Policy) Name() string { return "berth" }
 
+// Ignores implements place.Ignorer.
+func (Policy) Ignores() []place.Field { return []place.Field{place.FieldGroup, place.FieldHints} }
+
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	return p.place(s, r, nil)

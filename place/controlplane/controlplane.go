@@ -75,6 +75,13 @@ type Policy struct {
 // Name returns the allocator's name after "controlplane-", as in "controlplane-numa".
 func (p Policy) Name() string { return "controlplane-" + p.Allocator.String() }
 
+// Ignores implements place.Ignorer.
+func (Policy) Ignores() []place.Field {
+	return []place.Field{
+		place.FieldBind, place.FieldStrategy, place.FieldIsolated, place.FieldCoreKind, place.FieldNodes, place.FieldAffinity, place.FieldGroup, place.FieldHints,
+	}
+}
+
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	if err := p.refuse(r); err != nil {

@@ -74,6 +74,11 @@ type Policy struct {
 // Name returns "koordinator".
 func (Policy) Name() string { return "koordinator" }
 
+// Ignores implements place.Ignorer.
+func (Policy) Ignores() []place.Field {
+	return []place.Field{place.FieldIsolated, place.FieldCoreKind, place.FieldAffinity, place.FieldGroup}
+}
+
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	return p.place(s, r, nil)

@@ -129,6 +129,24 @@ func (p Policy) Validate() error {
 
 func known(name string, names ...string) bool { return name == "" || slices.Contains(names, name) }
 
+// Ignores implements place.Ignorer.
+func (p Policy) Ignores() []place.Field {
+	ignored := []place.Field{
+		place.FieldMixed, place.FieldBind, place.FieldBindRequired, place.FieldExclusivity, place.FieldStrategy, place.FieldIsolated,
+		place.FieldIsolatedRequired, place.FieldCoreKind, place.FieldMaxNodes, place.FieldAffinity,
+	}
+	if p.MemoryManager != MemoryManagerStatic {
+		ignored = append(ignored, place.FieldMemory)
+	}
+	if p.TopologyManager != "" && p.TopologyManager != TopologyManagerNone {
+		ignored = append(ignored, place.FieldNodes)
+	}
+	if p.MaxPods == 0 && !p.PodScope() {
+		ignored = append(ignored, place.FieldGroup)
+	}
+	return ignored
+}
+
 // Place implements place.Policy. A request that the topology manager does not
 // admit is refused with a *place.NUMAError. Request.Nodes is the mask to take
 // from where there is no topology manager; with NodesRequired all resources must

@@ -123,6 +123,15 @@ func Default() Policy {
 // Name returns "topology-aware".
 func (Policy) Name() string { return "topology-aware" }
 
+// Ignores implements place.Ignorer.
+func (p Policy) Ignores() []place.Field {
+	ignored := []place.Field{place.FieldBind, place.FieldStrategy}
+	if !p.ColocatePods {
+		ignored = append(ignored, place.FieldGroup)
+	}
+	return ignored
+}
+
 // Place implements place.Policy.
 func (p Policy) Place(s *place.State, r *place.Request) (place.Offer, error) {
 	w, err := p.classify(r)

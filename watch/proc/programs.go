@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -333,22 +334,25 @@ func (p *Programs) tell(before, now watch.Time, to []watch.Sample) []watch.Sampl
 // Close closes what is open.
 func (p *Programs) Close() error { return errors.Join(p.list.Close(), p.dir.Close()) }
 
-// Named returns the processes whose program has a name, in order.
-func Named(fsys fs.FS, name string) ([]int, error) {
+// Names returns the processes by the name of their program (/proc/PID/comm), each list rising.
+func Names(fsys fs.FS) (map[string][]int, error) {
 	entries, err := fs.ReadDir(fsys, "proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	var pids []int
+	names := map[string][]int{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if text, err := fs.ReadFile(fsys, "proc/"+e.Name()+"/comm"); err == nil && string(text) == name+"\n" {
-			pids = append(pids, pid)
+		if text, err := fs.ReadFile(fsys, "proc/"+e.Name()+"/comm"); err == nil {
+			name := strings.TrimSuffix(string(text), "\n")
+			names[name] = append(names[name], pid)
 		}
 	}
-	slices.Sort(pids)
-	return pids, nil
+	for _, pids := range names {
+		slices.Sort(pids)
+	}
+	return names, nil
 }

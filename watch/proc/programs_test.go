@@ -111,8 +111,8 @@ func TestPrograms(t *testing.T) {
 	h.members(2, 10, 11, 12, 13, 14, 15, 16, 17)
 	got = figures(t, p, 3*s)
 	want(t, got, "", "1420", OtherPrograms, "30 5", KernelThreads, "100", "hog", "700 300", "web", "120 147", evil, "20 0", "new", "400 100", "other", "50 20")
-	if pids, err := Named(os.DirFS(h.dir), "web"); err != nil || !slices.Equal(pids, []int{12}) {
-		t.Errorf("processes named web: %v, %v", pids, err)
+	if names, err := Names(os.DirFS(h.dir)); err != nil || !slices.Equal(names["web"], []int{12}) {
+		t.Errorf("processes named web: %v, %v", names["web"], err)
 	}
 }
 
