@@ -125,7 +125,7 @@ func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 		}
 		rate, most := want/p.perRequest, limit*s.Rate/p.generator
 		if s.RateNote = ""; rate > min(most, maxRate) {
-			s.RateNote = fmt.Sprintf("The tenant is asked at %.3g requests per second, for which it wants %.2f CPUs, not %.2f: more would take the CPUs for the generator.",
+			s.RateNote = fmt.Sprintf("The tenant is asked at %.0f requests per second, for which it wants %.2f CPUs, not %.2f: more would take the CPUs for the generator.",
 				min(most, maxRate), min(most, maxRate)*p.perRequest, want)
 		}
 		s.Rate = math.Round(min(rate, most, maxRate))

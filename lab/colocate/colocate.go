@@ -65,9 +65,9 @@ func (x *Experiment) Length(*machine.Machine) time.Duration {
 const (
 	// limitPeriod is the kernel's default period of a limit.
 	limitPeriod = 100 * time.Millisecond
-	// articleWork is what a request to Berth's own server is of its units of work: about a
-	// tenth of a millisecond.
-	articleWork = 15
+	// articleWork is what a request to Berth's own server is of its units of work: about 0.3 ms,
+	// so that a service is kept busy by fewer requests than the generator can ask.
+	articleWork = 40
 	// articleBytes is its working set: what a core's own caches hold.
 	articleBytes = 256 << 10
 )
