@@ -66,6 +66,7 @@ func TestPublishedTables(t *testing.T) {
 		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
+		"colocate.json.gz": {"experiments/colocate.md", "mode"}, "colocate-wrk.json.gz": {"experiments/colocate.md", "mode"}, "colocate-article.json.gz": {"experiments/colocate.md", "mode"},
 		"pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
 	} {
 		text, err := os.ReadFile(docs + at.page)

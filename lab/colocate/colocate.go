@@ -178,7 +178,7 @@ func (x *Experiment) cells() (cells []lab.Cell) {
 	return cells
 }
 
-// String names the servers: "2 nginx with 1 CPU each".
+// String names the services: "2 nginx services with 1 CPU each".
 func (x *Experiment) String() string {
-	return fmt.Sprintf("%d %s with %s each", x.Services, x.Service, cpus(x.CPUsEach))
+	return fmt.Sprintf("%d %s services with %s each", x.Services, x.Service, cpus(x.CPUsEach))
 }

@@ -64,7 +64,11 @@ func (v *view) facts(s *report.Sheet) {
 			s.Fact("note", setup.RateNote)
 		}
 	}
-	s.Fact("rounds", fmt.Sprintf("%s × %s after %s to settle, seed %d", plain.Count(e.Blocks, "block"), e.Window, e.Settle, e.Seed))
+	settle := fmt.Sprintf(" after %s to settle", e.Settle)
+	if e.Load == wrk {
+		settle = ""
+	}
+	s.Fact("rounds", fmt.Sprintf("%s × %s%s, seed %d", plain.Count(e.Blocks, "block"), e.Window, settle, e.Seed))
 	if e.Weight > 0 {
 		s.Fact("weight", fmt.Sprintf("the run had CPU weight %d together against all else on the host", e.Weight))
 	}
@@ -136,7 +140,11 @@ func (v *view) words() []string {
 		}
 	}
 	for _, b := range v.bills {
-		answer = append(answer, fmt.Sprintf("The bill of %s: %s.", b.Mode, b.Bill))
+		text := fmt.Sprintf("The bill of %s: %d of %d CPUs are reserved, and the services use %.0f %% of that", b.Mode, b.Reserved, b.Of, 100*(1-b.Lost()))
+		if asking := v.asking(b.Mode); v.Setup.GeneratorCPUs == "" {
+			text += fmt.Sprintf("; who asks, on the same CPUs, uses %.2g CPUs", asking)
+		}
+		answer = append(answer, text+".")
 	}
 	for _, m := range own {
 		if v.Of(m.Name, v.Reference, lab.P99.Name).Verdict == stats.Better {
@@ -144,6 +152,16 @@ func (v *view) words() []string {
 		}
 	}
 	return answer
+}
+
+// asking is the CPUs that asking took in a mode.
+func (v *view) asking(mode string) float64 {
+	cpu, seconds := 0.0, 0.0
+	for _, r := range v.measured.Valid(mode) {
+		cpu += r.Load.CPUSeconds
+		seconds += r.Seconds
+	}
+	return cpu / max(seconds, 1e-9)
 }
 
 // verdict is what CPUs of their own do to p99, in words.
@@ -200,8 +218,8 @@ func (v *view) billTable() report.Block {
 			fmt.Sprintf("%.2f", float64(b.Reserved)*b.Lost()), fmt.Sprintf("%.0f", 100*b.Lost()), strconv.Itoa(b.Of - b.Reserved),
 		})
 	}
-	t := report.NewTable([]string{"mode", "CPUs reserved", "kept idle", "used", "lost", "lost %", "left for others"}, rows...)
-	t.Legend = "Reserved: nobody else may use them, idle siblings included. Lost: what the services leave idle of them, in CPUs. On shared CPUs nothing is reserved."
+	t := report.NewTable([]string{"mode", "CPUs reserved", "kept idle", "used", "unused", "unused %", "left for others"}, rows...)
+	t.Legend = "Reserved: nobody else may use them, idle siblings included. Used, unused: by the services, in CPUs; where the load comes from the same CPUs, it takes part of what they leave. On shared CPUs nothing is reserved."
 	return report.Block{Heading: "The bill of CPUs of their own", Table: t}
 }
 
