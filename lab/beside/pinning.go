@@ -42,7 +42,7 @@ func newPinning() *design {
 			return nil
 		},
 		tables: func(v *view) []report.Block {
-			return []report.Block{report.Costs(v.measured, v.Cells, "tenant", "neighbour"), v.billTable()}
+			return []report.Block{report.Costs(v.measured, v.Judged, "tenant", "neighbour"), v.billTable()}
 		},
 	}
 }

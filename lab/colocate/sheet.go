@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
+	"berth.dev/berth/place"
 )
 
 // Document is the report in its JSON form. The raw rounds are in the result.
@@ -32,12 +33,16 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s := report.NewSheet("colocate: many services on one machine", &x.Header)
 	s.Answer = v.words()
+	s.Open = !slices.ContainsFunc(v.own(), func(m Mode) bool {
+		verdict := v.Of(m.Name, v.Reference, lab.P99.Name).Verdict
+		return verdict == stats.Better || verdict == stats.Worse || verdict == stats.Equivalent
+	})
 	s.Document = Document{v.Judged.Document(&x.Header, x.Experiment, s.Answer), x.Service, x.Services, x.CPUsEach, x.Scaled, x.Placed, v.each, v.bills}
 	v.facts(s)
 	if len(x.Rounds) == 0 {
 		return s, nil
 	}
-	s.Add(report.Block{Table: v.Judged.Table()}, v.placesTable(), report.Costs(v.measured, v.Cells, "services", ""), v.billTable(), v.eachTable())
+	s.Add(report.Block{Table: v.Judged.Table()}, v.placesTable(), report.Costs(v.measured, v.Judged, "services", ""), v.billTable(), v.eachTable())
 	s.Page = func() report.Page {
 		return report.Page{Plots: []report.Plot{v.Ratios("ratios", "How p99 compares", lab.P99), v.heat()}, Details: []report.Block{v.Comparisons()}}
 	}
@@ -124,34 +129,52 @@ func (v *view) words() []string {
 	if len(own) == 0 {
 		return []string{fmt.Sprintf("Leave %s on shared CPUs: no mode with CPUs of their own fits here. One request in 100 takes %s.", v.Experiment, v.P99(v.Reference))}
 	}
-	var answer []string
-	for _, want := range []stats.Verdict{stats.Better, stats.Worse, stats.Equivalent, ""} { // what is decided comes first
-		for _, m := range own {
-			c := v.Of(m.Name, v.Reference, lab.P99.Name)
-			decided := c.Verdict == stats.Better || c.Verdict == stats.Worse || c.Verdict == stats.Equivalent
-			if c.Verdict == want || want == "" && !decided {
+	var answer, against []string
+	best := own[0] // of those that are shown to be better than shared CPUs, if one is
+	for _, m := range own[1:] {
+		c := v.Of(m.Name, own[0].Name, lab.P99.Name)
+		against = append(against, fmt.Sprintf("p99 of %s against %s: %s.", m.Name, own[0].Name, c.Words()))
+		if v.better(m) && (c.Verdict == stats.Better || !v.better(best)) {
+			best = m
+		}
+	}
+	ordered := append([]Mode{best}, slices.DeleteFunc(slices.Clone(own), func(m Mode) bool { return m.Name == best.Name })...)
+	for _, want := range []stats.Verdict{stats.Better, stats.Worse, stats.Equivalent, stats.Inconclusive, stats.Invalid} { // what is decided comes first
+		for _, m := range ordered {
+			if c := v.Of(m.Name, v.Reference, lab.P99.Name); c.Verdict == want {
 				answer = append(answer, v.verdict(m, c))
 			}
 		}
 	}
-	for i := 1; i < len(own); i++ {
-		if c := v.Of(own[i].Name, own[0].Name, lab.P99.Name); c.Verdict != stats.Invalid {
-			answer = append(answer, fmt.Sprintf("p99 of %s against %s: %s.", own[i].Name, own[0].Name, c.Words()))
-		}
-	}
+	answer = append(answer, against...)
 	for _, b := range v.bills {
 		text := fmt.Sprintf("The bill of %s: %d of %d CPUs are reserved, and the services use %.0f %% of that", b.Mode, b.Reserved, b.Of, 100*(1-b.Lost()))
-		if asking := v.asking(b.Mode); v.Setup.GeneratorCPUs == "" {
-			text += fmt.Sprintf("; who asks, on the same CPUs, uses %.2g CPUs", asking)
+		if v.Setup.GeneratorCPUs == "" {
+			text += fmt.Sprintf("; who asks, on the same CPUs, uses %.2g CPUs", v.asking(b.Mode))
 		}
 		answer = append(answer, text+".")
 	}
-	for _, m := range own {
-		if v.Of(m.Name, v.Reference, lab.P99.Name).Verdict == stats.Better {
-			return append(answer, fmt.Sprintf("Do it: berth run --class %s --cpus %d -- SERVICE", m.Class, v.CPUsEach))
-		}
+	if v.better(best) {
+		answer = append(answer, "Do it: "+best.command(v.CPUsEach))
 	}
 	return answer
+}
+
+// better says whether a mode is shown to be better than shared CPUs.
+func (v *view) better(m Mode) bool {
+	return v.Of(m.Name, v.Reference, lab.P99.Name).Verdict == stats.Better
+}
+
+// command places a service as the mode does.
+func (m Mode) command(cpus int) string {
+	text := fmt.Sprintf("berth run --class %s --cpus %d", m.Class, cpus)
+	if m.Bind != place.BindAny {
+		text += " --bind " + m.Bind.String()
+	}
+	if m.Exclusive != place.CPULevel {
+		text += " --exclusive " + m.Exclusive.String()
+	}
+	return text + " -- SERVICE"
 }
 
 // asking is the CPUs that asking took in a mode.
@@ -175,14 +198,18 @@ func (v *view) verdict(m Mode, c stats.Compared) string {
 	case stats.Equivalent:
 		return fmt.Sprintf("Leave %s on shared CPUs: CPUs of their own (%s) change p99 by less than 10 %% (%s, shared %s).", v.Experiment, m.Name, own, shared)
 	}
-	return fmt.Sprintf("Whether %s do better with CPUs of their own (%s), this run cannot tell: p99 %s, shared %s; %s.", v.Experiment, m.Name, own, shared, c.Words())
+	text := fmt.Sprintf("Leave %s on shared CPUs for now: this run does not show that CPUs of their own (%s) change p99 (%s, shared %s; %.3g to %.3g times).", v.Experiment, m.Name, own, shared, c.Low, c.High)
+	if c.MoreBlocks > 0 {
+		text += fmt.Sprintf(" About %d blocks more would decide: --set blocks=%d, and a longer --for.", c.MoreBlocks, v.Experiment.Experiment.Blocks+c.MoreBlocks)
+	}
+	return text
 }
 
 // placesTable is which service has which CPUs.
 func (v *view) placesTable() report.Block {
 	heads := []string{"mode"}
 	for n := range v.Services {
-		heads = append(heads, strconv.Itoa(n+1))
+		heads = append(heads, fmt.Sprintf("service %d", n+1))
 	}
 	heads = append(heads, "kept idle")
 	var rows [][]string

@@ -9,10 +9,10 @@ import (
 	"berth.dev/berth/lab/stats"
 )
 
-// Costs is the table of what cells took: their worst response times, CPU time, and what the
-// scheduler did with whoever answered (who: "tenant"), and beside whom ("" for nobody).
-func Costs(m *lab.Measured, cells []JudgedCell, who, beside string) Block {
-	heads := []string{"cell", "p99.9", "worst", who + " CPUs"}
+// Costs is the table of what the judged cells took: their worst response times, CPU time, and
+// what the scheduler did with whoever answered (who: "tenant"), and beside whom ("" for nobody).
+func Costs(m *lab.Measured, j Judged, who, beside string) Block {
+	heads := []string{j.Head, "p99.9", "worst", who + " CPUs"}
 	if beside != "" {
 		heads = append(heads, beside+" CPUs")
 	}
@@ -30,7 +30,7 @@ func Costs(m *lab.Measured, cells []JudgedCell, who, beside string) Block {
 		return fmt.Sprintf(format, of/to)
 	}
 	var rows [][]string
-	for _, c := range cells {
+	for _, c := range j.Cells {
 		t := m.Total(c.Name)
 		if t.Seconds == 0 {
 			continue
