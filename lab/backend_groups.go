@@ -320,19 +320,6 @@ func processUsage(pid int) (Usage, error) {
 	return Usage{CPUSeconds: cpu.Seconds()}, nil
 }
 
-// treeDelay is how long a process and those below it waited for a CPU, in seconds.
-func treeDelay(pid int) (float64, error) {
-	var all time.Duration
-	for i, p := range tree(pid) {
-		waited, _, err := proc.RunDelay(os.DirFS("/"), p)
-		if err != nil && i == 0 {
-			return 0, err
-		}
-		all += waited
-	}
-	return all.Seconds(), nil
-}
-
 // tree is a process and those below it, by /proc/PID/task/TID/children (proc(5)): far less
 // to read than all processes. Without that file it is the process alone.
 func tree(pid int) []int {

@@ -3,7 +3,9 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -31,7 +33,9 @@ func openAttributes(pl places) *attributes {
 }
 
 func (a *attributes) attach(r Role, pid int) error {
-	a.pids[r] = pid
+	if r != generator { // whose usage is counted apart
+		a.pids[r] = pid
+	}
 	at := a.given[r]
 	if at.Affinity.IsEmpty() {
 		at.Affinity = a.shared
@@ -68,18 +72,14 @@ func attr(l cgroup.Limits) (sched.Attr, error) {
 	return at, nil
 }
 
-// plan sets the tenant's affinity, and remembers what to set on a neighbour when it is
-// attached: an ordinary user may not undo nice and SCHED_IDLE, which end with the process.
-// Without control groups the two are together at all times.
+// plan sets the affinity of the tenant, or the servers, and remembers what to set on a
+// neighbour when it is attached: an ordinary user may not undo nice and SCHED_IDLE, which
+// end with the process. Without control groups all are together at all times.
 func (a *attributes) plan(s Settings, _ bool) (change, error) {
 	var b strings.Builder
 	given := map[Role]sched.Attr{}
-	for _, r := range []Role{Tenant, Neighbour} {
-		l, ok := s[r]
-		if !ok {
-			continue
-		}
-		at, err := attr(l)
+	for _, r := range slices.Backward(slices.Sorted(maps.Keys(s))) { // the tenant first
+		at, err := attr(s[r])
 		if err != nil {
 			return change{}, err
 		}
@@ -97,10 +97,13 @@ func (a *attributes) plan(s Settings, _ bool) (change, error) {
 	}
 	return change{b.String(), func() (func() error, error) {
 		undo := func() error { return nil }
-		at, ok := given[Tenant]
-		if pid, lives := a.pids[Tenant]; ok && lives {
+		for _, r := range slices.Sorted(maps.Keys(given)) {
+			pid, lives := a.pids[r]
+			if !lives || r == Neighbour {
+				continue
+			}
 			for _, p := range tree(pid) {
-				back, err := sched.Set(p, at)
+				back, err := sched.Set(p, given[r])
 				if err != nil {
 					return nil, errors.Join(err, undo())
 				}
@@ -123,12 +126,8 @@ func niceOf(weight int) int {
 // knobs reads the scheduling of each role's first thread.
 func (a *attributes) knobs() ([]Knob, error) {
 	var all []Knob
-	for _, r := range []Role{Tenant, Neighbour} {
-		pid, ok := a.pids[r]
-		if !ok {
-			continue
-		}
-		state, err := sched.Get(pid)
+	for _, r := range slices.Backward(slices.Sorted(maps.Keys(a.pids))) { // the tenant first
+		state, err := sched.Get(a.pids[r])
 		if err != nil {
 			return nil, err
 		}

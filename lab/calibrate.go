@@ -23,7 +23,7 @@ const (
 // calibrate settles the tenant's work per request and measures its demand.
 func (b *Testbed) calibrate(ctx context.Context) error {
 	if !b.spec.Tenant.builtIn() {
-		return b.calibrateRate(ctx)
+		return b.calibrateRate(ctx, setup{0, b.spec.Tenant.Service, b.Setup.Tenant})
 	}
 	setup := b.Setup
 	fitted, last, err := b.fit(ctx, setup.Tenant, setup.Rate, time.Duration(setup.CPUPerRequest))
@@ -51,15 +51,18 @@ func (b *Testbed) Fit(ctx context.Context, tenant load.TenantConfig, rate float6
 func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float64, each time.Duration) (_ load.TenantConfig, last pilot, err error) {
 	want := each.Seconds()
 	units := func(u float64) int { return max(1, int(math.Round(u))) }
+	pilot := func(what string) (pilot, error) {
+		return b.pilot(ctx, what, setup{min(b.opt.Servers, 1), cmp.Or(b.spec.Tenant.Service, Article), tenant}, rate)
+	}
 
 	tenant.Units = units(want / guess.Seconds())
-	first, err := b.pilot(ctx, "first guess of the tenant's work", tenant, rate)
+	first, err := pilot("first guess of the tenant's work")
 	if err != nil {
 		return tenant, last, err
 	}
 	firstUnits := float64(tenant.Units)
 	tenant.Units = units(firstUnits * want / first.perRequest)
-	if last, err = b.pilot(ctx, "tenant's work", tenant, rate); err != nil {
+	if last, err = pilot("tenant's work"); err != nil {
 		return tenant, last, err
 	}
 	// Two points make a line: what a unit costs, and what a request costs besides.
@@ -70,7 +73,7 @@ func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float6
 			tenant.Units = units(float64(tenant.Units) + min(max(step, -limit), limit))
 		}
 	}
-	last, err = b.pilot(ctx, "tenant's demand", tenant, rate)
+	last, err = pilot("tenant's demand")
 	return tenant, last, err
 }
 
@@ -84,9 +87,23 @@ const (
 	generatorShare, generatorOwn = 0.15, 0.6
 )
 
-// calibrateRate settles at which rate a tenant that is not built in wants its demand, from
-// the CPU time that it uses per request, unless the rate is given.
-func (b *Testbed) calibrateRate(ctx context.Context) error {
+// FitRate settles at which rate the servers of a cell together want the spec's demand of the
+// shared CPUs, unless the spec says the rate, and enters it into the setup. A run that is
+// resumed keeps what it settled on.
+func (b *Testbed) FitRate(ctx context.Context, s Serve) error {
+	if b.Setup.Rate > 0 {
+		return nil
+	}
+	b.Setup.Rate = cmp.Or(b.spec.Rate, firstRate)
+	if err := b.calibrateRate(ctx, b.setupOf(Cell{Serve: &s})); err != nil {
+		return fmt.Errorf("calibrate: %w", err)
+	}
+	return nil
+}
+
+// calibrateRate settles at which rate what a setup starts wants its demand, from the CPU time
+// that it uses per request, unless the rate is given.
+func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 	s, shared := b.Setup, float64(b.places.shared.Len())
 	limit := generatorOwn
 	if b.places.generator.IsEmpty() {
@@ -94,7 +111,7 @@ func (b *Testbed) calibrateRate(ctx context.Context) error {
 	}
 	want := b.spec.Tenant.Demand * shared
 	for left := 3; ; left-- {
-		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), s.Tenant, s.Rate)
+		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), of, s.Rate)
 		if err != nil {
 			return err
 		}
@@ -108,7 +125,7 @@ func (b *Testbed) calibrateRate(ctx context.Context) error {
 		}
 		rate, most := want/p.perRequest, limit*s.Rate/p.generator
 		if s.RateNote = ""; rate > min(most, maxRate) {
-			s.RateNote = fmt.Sprintf("The tenant is asked at %.3g requests per second, for which it wants %.2f CPUs, not %.2f: more would take the CPUs for the generator.",
+			s.RateNote = fmt.Sprintf("The tenant is asked at %.0f requests per second, for which it wants %.2f CPUs, not %.2f: more would take the CPUs for the generator.",
 				min(most, maxRate), min(most, maxRate)*p.perRequest, want)
 		}
 		s.Rate = math.Round(min(rate, most, maxRate))
@@ -125,9 +142,9 @@ type pilot struct {
 	policy     string
 }
 
-func (b *Testbed) pilot(ctx context.Context, what string, tenant load.TenantConfig, rate float64) (p pilot, err error) {
+func (b *Testbed) pilot(ctx context.Context, what string, of setup, rate float64) (p pilot, err error) {
 	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
-	procs, err := b.processes(ctx, setup{min(b.opt.Servers, 1), cmp.Or(b.spec.Tenant.Service, Article), tenant})
+	procs, err := b.processes(ctx, of)
 	if err != nil {
 		return p, err
 	}

@@ -97,6 +97,26 @@ func (m *Measured) Valid(scenario string) []Decoded {
 	return valid
 }
 
+// Total is what the rounds of a scenario that count came to together.
+type Total struct {
+	Seconds           float64
+	Tenant, Neighbour Usage
+	SharedCPUs        int
+}
+
+// Total sums the usage of a scenario.
+func (m *Measured) Total(scenario string) (t Total) {
+	for _, r := range m.Valid(scenario) {
+		t.Seconds += r.Seconds
+		t.Tenant = t.Tenant.plus(r.Tenant)
+		t.SharedCPUs = r.Host.SharedCPUs
+		if r.Neighbour != nil {
+			t.Neighbour = t.Neighbour.plus(*r.Neighbour)
+		}
+	}
+	return t
+}
+
 // Responses are those of rounds.
 func Responses(rounds []Decoded) []stats.Round {
 	return pick(rounds, func(d Decoded) stats.Round { return d.Response })

@@ -52,6 +52,7 @@ type processes struct {
 	cold      bool     // no load so far
 	tenants   []*child // one, or the servers
 	generator *child
+	wrk       bool          // it runs wrk, whose processes are below it
 	addrs     []load.Target // of each
 	neighbour *neighbour    // at work
 	running   *Running      // nil before the load begins
@@ -270,12 +271,15 @@ func (p *processes) connect(ctx context.Context, generator *child, cfg load.Conf
 	if err := generator.receive(ctx, startLimit, &ready{}); err != nil {
 		return err
 	}
+	if cfg.Wrk != nil { // its processes would inherit it, and starve the servers
+		return nil
+	}
 	return promote(generator)
 }
 
 // warm gives a tenant that was just started a load that nobody looks at, and time to answer it.
 func (p *processes) warm(ctx context.Context, cfg load.Config) error {
-	cfg.Settle, cfg.Window, cfg.Grace = 0, warmUp, time.Second
+	cfg.Settle, cfg.Window, cfg.Grace, cfg.Wrk = 0, warmUp, time.Second, nil
 	if err := p.connect(ctx, p.generator, cfg); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,20 +129,16 @@ func (b *Testbed) startTenant(ctx context.Context, r Role, s setup) (*child, loa
 		}
 		return c, t, err
 	}
-	return b.startServer(ctx, r, s.service)
+	return b.startServer(ctx, r, s)
 }
 
 // startServer starts a server that is known by name, and fills it.
-func (b *Testbed) startServer(ctx context.Context, r Role, name string) (*child, load.Target, error) {
-	server, ok := program.Find(name)
+func (b *Testbed) startServer(ctx context.Context, r Role, s setup) (*child, load.Target, error) {
+	server, ok := program.Find(s.service)
 	if !ok {
-		return nil, load.Target{}, fmt.Errorf("server %q: not known", name)
+		return nil, load.Target{}, fmt.Errorf("server %q: not known", s.service)
 	}
-	cpus := b.places.shared.Len()
-	if b.opt.Servers > 0 {
-		cpus = max(1, cpus/b.opt.Servers)
-	}
-	cfg, t, err := server.Prepare(cpus)
+	cfg, t, err := server.Prepare(cmp.Or(s.config.Procs, max(1, b.places.shared.Len()/max(1, b.opt.Servers))))
 	if err != nil {
 		return nil, t, err
 	}

@@ -142,6 +142,7 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 
 // measure offers the load and reads the figures of all roles over the window.
 func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, round *Round) (err error) {
+	p.wrk = cfg.Wrk != nil
 	if err := p.connect(ctx, p.generator, cfg); err != nil {
 		return err
 	}
@@ -251,13 +252,23 @@ func (p *processes) reading() (r reading, err error) {
 		r.used += seconds(own.Utime) + seconds(own.Stime)
 	}
 	if p.bed.places.generator.IsEmpty() {
-		used, _, err := proc.ProcessCPU(os.DirFS("/"), p.generator.pid())
+		used, err := p.generatorUsed()
 		if err != nil {
 			return r, err
 		}
-		r.used += used.Seconds()
+		r.used += used
 	}
 	return r, nil
+}
+
+// generatorUsed is the CPU time of the generator, in seconds.
+func (p *processes) generatorUsed() (float64, error) {
+	if p.wrk {
+		u, err := processUsage(p.generator.pid())
+		return u.CPUSeconds, err
+	}
+	used, _, err := proc.ProcessCPU(os.DirFS("/"), p.generator.pid())
+	return used.Seconds(), err
 }
 
 // others is what others took of the shared CPUs since before, in CPU seconds: the
@@ -315,18 +326,33 @@ func (b *Testbed) usage(r Role, process *child) (Usage, error) {
 	if err != nil || process.outside != nil {
 		return u, err
 	}
+	pids := []int{process.pid()}
 	if process.keeps {
-		u.WaitSeconds, err = treeDelay(process.pid())
-		return u, err
+		pids = tree(process.pid())
 	}
-	waited, _, err := proc.RunDelay(os.DirFS("/"), process.pid()) // zero without schedstat
-	u.WaitSeconds = waited.Seconds()
-	if err == nil && b.opt.Switches && r == Tenant {
-		var s proc.Switches
-		s, _, err = proc.ProcessSwitches(os.DirFS("/"), process.pid())
-		u.Switches, u.Involuntary, u.Migrations = s.All, s.Involuntary, s.Migrations
+	for i, pid := range pids {
+		if err := b.scheduled(r, pid, &u); err != nil && i == 0 { // a process below may have ended
+			return u, err
+		}
 	}
-	return u, errors.Join(err, b.counted(r, &u))
+	return u, b.counted(r, &u)
+}
+
+// scheduled adds what the scheduler did with a process of a role.
+func (b *Testbed) scheduled(r Role, pid int, u *Usage) error {
+	waited, _, err := proc.RunDelay(os.DirFS("/"), pid) // zero without schedstat
+	if err != nil {
+		return err
+	}
+	u.WaitSeconds += waited.Seconds()
+	if !b.opt.Switches || r == Neighbour {
+		return nil
+	}
+	s, _, err := proc.ProcessSwitches(os.DirFS("/"), pid)
+	u.Switches += s.All
+	u.Involuntary += s.Involuntary
+	u.Migrations += s.Migrations
+	return err
 }
 
 // since enters into round what happened between before and s.

@@ -49,7 +49,7 @@ type Options struct {
 	// Servers is how many servers there may be at once, each in a group of its own, for
 	// cells that have some (Cell.Serve). All cells have, then: nothing is calibrated.
 	Servers int
-	// Switches has context switches and migrations of the tenant counted.
+	// Switches has context switches and migrations of the tenant, or the servers, counted.
 	Switches bool
 	// Groups asks for control groups, with memory, I/O and pressure counted; without
 	// it the lesser backend will do.
@@ -164,38 +164,48 @@ func (b *Testbed) Close() error {
 	return nil
 }
 
-// prepare opens everything but the run's folder, and measures nothing.
-func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
-	m, err := sysfs.Live("/")
-	if err != nil {
-		return nil, err
+// Where is this machine, and those of its CPUs that Open will have the roles share.
+func Where(spec Spec) (*machine.Machine, cpuset.Set, error) {
+	m, pl, _, err := spec.where()
+	return m, pl.shared, err
+}
+
+// where is this machine, the places on it, and the tenant if it runs already.
+func (e *Spec) where() (m *machine.Machine, pl places, outside *outsider, err error) {
+	if m, err = sysfs.Live("/"); err != nil {
+		return nil, pl, nil, err
 	}
-	wanted, err := cpuset.Parse(spec.CPUs)
+	wanted, err := cpuset.Parse(e.CPUs)
 	if err != nil {
-		return nil, fmt.Errorf("cpus: %w", err)
+		return nil, pl, nil, fmt.Errorf("cpus: %w", err)
 	}
 	allowed, err := sysfs.Allowed(os.DirFS("/"))
 	if err != nil {
-		return nil, err
+		return nil, pl, nil, err
 	}
 	allowed = allowed.Intersect(m.Online) // the kernel keeps offline CPUs in the list
-	if spec.Seed == 0 {
-		spec.Seed = uint64(uint32(time.Now().UnixNano())) | 1 // short enough to type again
-	}
-	var outside *outsider
-	if spec.Tenant.Service == Outside {
-		if outside, err = findOutside(spec.Tenant); err != nil {
-			return nil, err
+	if e.Tenant.Service == Outside {
+		if outside, err = findOutside(e.Tenant); err != nil {
+			return nil, pl, nil, err
 		}
 		at, err := outside.affinity()
 		if err != nil {
-			return nil, fmt.Errorf("tenant: %w", err)
+			return nil, pl, nil, fmt.Errorf("tenant: %w", err)
 		}
 		if at = at.Intersect(allowed); wanted.IsEmpty() && at != allowed && at.Len() <= maxShared {
 			wanted = at // the neighbour goes where the tenant is
 		}
 	}
-	pl, err := choosePlaces(m, allowed, wanted, spec.need)
+	pl, err = choosePlaces(m, allowed, wanted, e.need)
+	return m, pl, outside, err
+}
+
+// prepare opens everything but the run's folder, and measures nothing.
+func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
+	if spec.Seed == 0 {
+		spec.Seed = uint64(uint32(time.Now().UnixNano())) | 1 // short enough to type again
+	}
+	m, pl, outside, err := spec.where()
 	if err != nil {
 		return nil, err
 	}

@@ -78,8 +78,11 @@ func Rooms() []Room {
 		{Path: "lab/beside", May: []string{
 			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "lab", "lab/noise", "lab/report", "lab/stats",
 		}},
+		{Path: "lab/colocate", May: []string{
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "place", "place/policies", "lab", "lab/load", "lab/program", "lab/stats", "lab/report",
+		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

@@ -215,7 +215,7 @@ func TestWords(t *testing.T) {
 
 func TestBill(t *testing.T) {
 	t.Parallel()
-	b := bill{reserved: 2, of: 8, used: 0.5, kept: stats.Interval{Estimate: 0.8, Low: 0.5, High: 1.1}, price: 200}
+	b := bill{Bill: report.Bill{Reserved: 2, Of: 8, Used: 0.5}, kept: stats.Interval{Estimate: 0.8, Low: 0.5, High: 1.1}, price: 200}
 	if got, want := b.words(), "The bill: 2 of 8 CPUs are reserved, and 75 % of that lies idle. The neighbour does 80 % of what it does on shared cores: the same work takes 25 more machines for every 100 (0 to 100), 50.00 for each of the 100."; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

@@ -105,18 +105,18 @@ func smtWords(v *view) []string {
 		return []string{text}
 	}
 	var answer []string
-	if v.ran(siblingBusy) {
+	if v.Ran(siblingBusy) {
 		answer = append(answer, costs(v, "A busy sibling thread", siblingBusy, siblingIdle))
 	}
-	if v.ran(siblingBusy) && v.ran(otherCores) {
-		c := v.of(siblingBusy, otherCores, lab.CPUPerRequest.Name)
+	if v.Ran(siblingBusy) && v.Ran(otherCores) {
+		c := v.Of(siblingBusy, otherCores, lab.CPUPerRequest.Name)
 		answer = append(answer, map[bool]string{
 			true:  fmt.Sprintf("It is the sibling, and not only a busy machine: a request takes ×%s of the CPU time that it takes beside the same neighbour on other cores.", span(c)),
 			false: "Whether that is the sibling's doing or that of a busy machine is not shown: against the same neighbour on other cores, CPU time per request is " + verdict(c) + ".",
 		}[c.Verdict == stats.Worse])
 	}
-	if v.ran(bothThreads) {
-		c := v.of(bothThreads, siblingIdle, lab.CPUPerRequest.Name)
+	if v.Ran(bothThreads) {
+		c := v.Of(bothThreads, siblingIdle, lab.CPUPerRequest.Name)
 		text := "Running on both threads of its cores, it takes " + verdict(c) + " of the CPU time per request"
 		if c.Verdict == stats.Worse {
 			text += ": so much less each thread is worth when both are used"
@@ -128,11 +128,11 @@ func smtWords(v *view) []string {
 
 // costs says what a cell costs against another, by p99 and by CPU time per request.
 func costs(v *view, what, name, against string) string {
-	p99, cpu := v.of(name, against, lab.P99.Name), v.of(name, against, lab.CPUPerRequest.Name)
-	text := fmt.Sprintf("%s costs p99 ×%s: %s instead of %s", what, span(p99), v.p99(name), v.p99(against))
+	p99, cpu := v.Of(name, against, lab.P99.Name), v.Of(name, against, lab.CPUPerRequest.Name)
+	text := fmt.Sprintf("%s costs p99 ×%s: %s instead of %s", what, span(p99), v.P99(name), v.P99(against))
 	switch p99.Verdict {
 	case stats.Equivalent:
-		text = fmt.Sprintf("%s costs p99 nothing here, within 10 %% (%s)", what, v.p99(name))
+		text = fmt.Sprintf("%s costs p99 nothing here, within 10 %% (%s)", what, v.P99(name))
 	case stats.Better:
 		text = fmt.Sprintf("%s does no harm to p99 here (×%s)", what, span(p99))
 	case stats.Inconclusive, stats.Invalid:
@@ -235,11 +235,11 @@ func cacheWords(v *view) []string {
 		return []string{text}
 	}
 	var answer []string
-	if v.ran(sameCache) {
+	if v.Ran(sameCache) {
 		answer = append(answer, costs(v, "A neighbour on other cores, below the same cache,", sameCache, alone))
 	}
-	if v.ran(sameCache) && v.ran(quietBeside) {
-		c := v.of(sameCache, quietBeside, lab.CPUPerRequest.Name)
+	if v.Ran(sameCache) && v.Ran(quietBeside) {
+		c := v.Of(sameCache, quietBeside, lab.CPUPerRequest.Name)
 		text := "Whether it is cache and memory that it takes is not shown: against a neighbour that only spins there, CPU time per request is " + verdict(c) + "."
 		switch c.Verdict {
 		case stats.Worse:
@@ -249,7 +249,7 @@ func cacheWords(v *view) []string {
 		}
 		answer = append(answer, text)
 	}
-	if v.ran(otherCache) {
+	if v.Ran(otherCache) {
 		answer = append(answer, costs(v, "The same neighbour below another cache", otherCache, alone))
 	}
 	if slices.ContainsFunc(v.Skipped, func(s lab.Skipped) bool { return s.Scenario == otherCache }) {

@@ -175,7 +175,7 @@ func numaWords(v *view) []string {
 	}
 	var answer []string
 	for _, c := range []struct{ name, what string }{{remote, "Memory on another node"}, {split, "Running on two nodes"}} {
-		if !v.ran(c.name) {
+		if !v.Ran(c.name) {
 			continue
 		}
 		text := costs(v, c.what, c.name, local)

@@ -41,7 +41,9 @@ func newPinning() *design {
 			}
 			return nil
 		},
-		tables: func(v *view) []report.Block { return []report.Block{v.costs(), v.billTable()} },
+		tables: func(v *view) []report.Block {
+			return []report.Block{report.Costs(v.measured, v.Judged, "tenant", "neighbour"), v.billTable()}
+		},
 	}
 }
 
@@ -59,29 +61,29 @@ func pinningWords(v *view) []string {
 		return []string{text}
 	}
 	var answer []string
-	if v.ran(shared) {
-		harm := v.of(shared, alone, lab.P99.Name)
-		answer = append(answer, fmt.Sprintf("On shared cores one request in 100 takes %s beside the neighbour, and %s alone (against alone: %s).", v.p99(shared), v.p99(alone), verdict(harm)))
+	if v.Ran(shared) {
+		harm := v.Of(shared, alone, lab.P99.Name)
+		answer = append(answer, fmt.Sprintf("On shared cores one request in 100 takes %s beside the neighbour, and %s alone (against alone: %s).", v.P99(shared), v.P99(alone), verdict(harm)))
 	}
 	for _, c := range []struct{ name, does string }{{pinned, "Cores of its own"}, {spread, "Keeping the neighbour to a part of the cores"}} {
-		if !v.ran(c.name) || !v.ran(shared) {
+		if !v.Ran(c.name) || !v.Ran(shared) {
 			continue
 		}
-		against := v.of(c.name, shared, lab.P99.Name)
+		against := v.Of(c.name, shared, lab.P99.Name)
 		says := map[stats.Verdict]string{
-			stats.Better:     fmt.Sprintf("%s help%s: p99 %s, ×%s of that on shared cores.", c.does, plural(c.name), v.p99(c.name), span(against)),
-			stats.Worse:      fmt.Sprintf("%s make%s it worse here: p99 %s, ×%s of that on shared cores.", c.does, plural(c.name), v.p99(c.name), span(against)),
-			stats.Equivalent: fmt.Sprintf("%s change%s nothing here: p99 %s, as on shared cores within 10 %%.", c.does, plural(c.name), v.p99(c.name)),
+			stats.Better:     fmt.Sprintf("%s help%s: p99 %s, ×%s of that on shared cores.", c.does, plural(c.name), v.P99(c.name), span(against)),
+			stats.Worse:      fmt.Sprintf("%s make%s it worse here: p99 %s, ×%s of that on shared cores.", c.does, plural(c.name), v.P99(c.name), span(against)),
+			stats.Equivalent: fmt.Sprintf("%s change%s nothing here: p99 %s, as on shared cores within 10 %%.", c.does, plural(c.name), v.P99(c.name)),
 		}[against.Verdict]
 		if says == "" {
-			says = fmt.Sprintf("Whether %s help%s, this run cannot tell (p99 %s, ×%s of that on shared cores).", strings.ToLower(c.does[:1])+c.does[1:], plural(c.name), v.p99(c.name), span(against))
+			says = fmt.Sprintf("Whether %s help%s, this run cannot tell (p99 %s, ×%s of that on shared cores).", strings.ToLower(c.does[:1])+c.does[1:], plural(c.name), v.P99(c.name), span(against))
 		}
 		answer = append(answer, says)
 	}
 	if b, ok := v.bill(); ok {
 		answer = append(answer, b.words())
-		if v.of(pinned, shared, lab.P99.Name).Verdict == stats.Better {
-			answer = append(answer, fmt.Sprintf("Do it: berth run --class LSE --cpus %d -- SERVICE", b.reserved))
+		if v.Of(pinned, shared, lab.P99.Name).Verdict == stats.Better {
+			answer = append(answer, fmt.Sprintf("Do it: berth run --class LSE --cpus %d -- SERVICE", b.Reserved))
 		}
 	}
 	return answer
@@ -107,31 +109,30 @@ func verdict(c stats.Compared) string {
 
 // bill is what cores of its own cost.
 type bill struct {
-	reserved, of int
-	used         float64 // of the reserved CPUs, by the tenant
-	kept         stats.Interval
-	price        float64 // of a machine; 0 is unknown
+	report.Bill
+	kept  stats.Interval
+	price float64 // of a machine; 0 is unknown
 }
 
 // bill is that of pinned against shared.
 func (v *view) bill() (b bill, ok bool) {
-	t := v.total(pinned)
-	if t.seconds == 0 || !v.ran(shared) {
+	t := v.measured.Total(pinned)
+	if t.Seconds == 0 || !v.Ran(shared) {
 		return b, false
 	}
-	b = bill{of: int(t.shared), used: t.tenant / t.seconds, price: v.Experiment.Experiment.NodePrice}
+	b = bill{Bill: report.Bill{Of: t.SharedCPUs, Used: t.Tenant.CPUSeconds / t.Seconds}, price: v.Experiment.Experiment.NodePrice}
 	for _, r := range v.measured.Valid(pinned) {
 		for _, k := range r.Knobs {
 			if k.Of == string(lab.Tenant) && (k.File == "cpuset.cpus" || k.File == "affinity") {
 				if set, err := cpuset.Parse(k.Value); err == nil && !set.IsEmpty() {
-					b.reserved = set.Len()
+					b.Reserved = set.Len()
 				}
 			}
 		}
 	}
-	kept := v.of(pinned, shared, lab.Work.Name)
+	kept := v.Of(pinned, shared, lab.Work.Name)
 	b.kept = kept.Interval
-	return b, b.reserved > 0
+	return b, b.Reserved > 0
 }
 
 // extra is how many machines more the neighbour's work takes, of a hundred.
@@ -150,7 +151,7 @@ func (b bill) machines() string {
 }
 
 func (b bill) words() string {
-	text := fmt.Sprintf("The bill: %d of %d CPUs are reserved, and %.0f %% of that lies idle.", b.reserved, b.of, 100*b.lost())
+	text := fmt.Sprintf("The bill: %s.", b.Bill)
 	if b.kept.Estimate > 0 {
 		text += fmt.Sprintf(" The neighbour does %.0f %% of what it does on shared cores: the same work takes %s", 100*b.kept.Estimate, b.machines())
 		if b.price > 0 {
@@ -161,9 +162,6 @@ func (b bill) words() string {
 	return text
 }
 
-// lost is the share of the reserved CPUs that the tenant does not use.
-func (b bill) lost() float64 { return max(0, 1-b.used/float64(b.reserved)) }
-
 // cost is that of one machine's share in the extra ones.
 func (b bill) cost() string { return fmt.Sprintf("%.2f", b.price*extra(b.kept.Estimate)/100) }
 
@@ -172,12 +170,7 @@ func (v *view) billTable() report.Block {
 	if !ok {
 		return report.Block{}
 	}
-	facts := []report.Fact{
-		{Name: "CPUs reserved", Value: fmt.Sprintf("%d of %d", b.reserved, b.of)},
-		{Name: "used by the tenant", Value: fmt.Sprintf("%.2f CPUs", b.used)},
-		{Name: "utilisation lost", Value: fmt.Sprintf("%.2f CPUs, %.0f %% of the shared CPUs", float64(b.reserved)*b.lost(), 100*float64(b.reserved)*b.lost()/float64(b.of))},
-		{Name: "for the same work", Value: b.machines()},
-	}
+	facts := append(b.Facts("tenant"), report.Fact{Name: "for the same work", Value: b.machines()})
 	if b.price > 0 && b.kept.Estimate > 0 {
 		facts = append(facts, report.Fact{Name: "price", Value: fmt.Sprintf("%s on top of %g for each machine", b.cost(), b.price)})
 	}

@@ -46,7 +46,7 @@ func quickWords(v *view) []string {
 	if text := v.nothing(); text != "" {
 		return []string{text}
 	}
-	harm := v.of(nothing, alone, lab.P99.Name)
+	harm := v.Of(nothing, alone, lab.P99.Name)
 	scope := fmt.Sprintf("Measured in %s with Berth's own service at %.0f %% of CPUs %s. Longer, with more cures, and to see smaller differences: berth lab",
 		blocks(harm.Rounds), 100*v.Setup.TenantCPUs/float64(max(1, v.sharedCPUs())), v.Setup.CPUs)
 	switch harm.Verdict {
@@ -61,9 +61,9 @@ func quickWords(v *view) []string {
 		}
 		return []string{fmt.Sprintf("Whether a CPU hog next door costs your p99 anything, this run cannot tell: ×%s.", span(harm)), scope}
 	}
-	text := fmt.Sprintf("A CPU hog next door costs your p99 ×%s: %s alone, %s beside it; ", span(harm), v.p99(alone), v.p99(nothing))
-	if v.bound(nothing) {
-		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", three(harm.Low), v.p99(alone), v.p99(nothing), v.Experiment.Experiment.Window)
+	text := fmt.Sprintf("A CPU hog next door costs your p99 ×%s: %s alone, %s beside it; ", span(harm), v.P99(alone), v.P99(nothing))
+	if v.Bound(nothing) {
+		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", three(harm.Low), v.P99(alone), v.P99(nothing), v.Experiment.Experiment.Window)
 	}
 	cures, less := v.cures()
 	switch len(cures) {
@@ -87,12 +87,12 @@ type cure struct{ name, text, how string }
 // take less from the hog. Of two that cannot be told apart, less takes less.
 func (v *view) cures() (all []cure, less string) {
 	for _, c := range []cure{{name: weighted, how: "berth run --weight 10 -- COMMAND, beside a service that berth run started"}, {name: idle, how: "berth run --class BE -- COMMAND"}} {
-		against := v.of(c.name, nothing, lab.P99.Name)
+		against := v.Of(c.name, nothing, lab.P99.Name)
 		if against.Verdict != stats.Better {
 			continue
 		}
-		c.text = fmt.Sprintf("%s (p99 %s, ×%s of that of nothing", c.name, v.p99(c.name), span(against))
-		if kept := v.of(c.name, nothing, lab.Work.Name); kept.Estimate > 0 {
+		c.text = fmt.Sprintf("%s (p99 %s, ×%s of that of nothing", c.name, v.P99(c.name), span(against))
+		if kept := v.Of(c.name, nothing, lab.Work.Name); kept.Estimate > 0 {
 			c.text += fmt.Sprintf("; the hog keeps %.0f %% of its work", 100*kept.Estimate)
 		}
 		c.text += ")"
@@ -101,7 +101,7 @@ func (v *view) cures() (all []cure, less string) {
 	if len(all) < 2 {
 		return all, ""
 	}
-	p99, work := v.of(idle, weighted, lab.P99.Name).Verdict, v.of(idle, weighted, lab.Work.Name).Verdict
+	p99, work := v.Of(idle, weighted, lab.P99.Name).Verdict, v.Of(idle, weighted, lab.Work.Name).Verdict
 	switch {
 	case p99 == stats.Better, p99 == stats.Equivalent && work == stats.Better:
 		return all[1:], ""

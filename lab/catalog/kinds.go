@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/beside"
+	"berth.dev/berth/lab/colocate"
 	"berth.dev/berth/lab/guarded"
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
@@ -44,6 +45,10 @@ func Kinds() []Kind {
 		{
 			Name: "pinning", Question: "what do cores of its own bring a service, and what do they cost?", Needs: "two cores",
 			Schema: beside.Pinning().Schema, New: func() Experiment { return beside.Pinning() }, Lacks: beside.Pinning().Lacks,
+		},
+		{
+			Name: "colocate", Question: "do many services on one machine do better with CPUs of their own?", Needs: "two CPUs",
+			Schema: colocate.Schema, New: func() Experiment { return colocate.New() }, Lacks: colocate.New().Lacks,
 		},
 		{
 			Name: "numa", Question: "what does memory on another node cost?", Needs: "two NUMA nodes with memory, and root",

@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/colocate"
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
@@ -21,7 +22,7 @@ import (
 // The schemas in docs/ are generated from the Go types and their comments; go
 // test -update writes them.
 func TestSchemas(t *testing.T) {
-	comments, err := jsonschema.Comments(".", "..", "../limits", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +66,7 @@ func TestSchemas(t *testing.T) {
 		{"demo-schema.json", report.DemoSchema, "What berth demo -o json prints", reflect.TypeFor[report.DemoDocument](), []any{report.NewDemoDocument(result, m.Tell())}},
 		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
 		{"lab-limits-schema.json", limits.Schema("limits"), "A run of the experiments limits, limits-ramp, limits-noise and routing, as stored in result.json", reflect.TypeFor[limits.Experiment](), []any{served, &limits.Experiment{}}},
+		{"lab-colocate-schema.json", colocate.Schema, "A run of the experiment colocate, as stored in result.json", reflect.TypeFor[colocate.Experiment](), []any{colocate.New()}},
 		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {

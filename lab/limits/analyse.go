@@ -193,8 +193,8 @@ func (row *Row) measure(rounds []lab.Decoded, c Config, cpus int) {
 	if seconds == 0 {
 		return
 	}
-	row.P50, row.P95, row.P99 = pooled(responses, 50), pooled(responses, 95), pooled(responses, 99)
-	row.LagP99 = pooled(lags, 99)
+	row.P50, row.P95, row.P99 = stats.Pooled(responses, 50), stats.Pooled(responses, 95), stats.Pooled(responses, 99)
+	row.LagP99 = stats.Pooled(lags, 99)
 	row.Throughput, row.CPUs = float64(done)/seconds, all.CPUSeconds/seconds
 	row.Withheld, row.Waste = all.ThrottledSeconds/seconds, withheld/seconds
 	row.Idle = max(0, float64(cpus)-busy/seconds)
@@ -208,19 +208,6 @@ func (row *Row) measure(rounds []lab.Decoded, c Config, cpus int) {
 	if c.Servers > 1 && row.Requests > len(rounds) {
 		row.Same = float64(same) / float64(row.Requests-len(rounds)) // the first of a round follows none
 	}
-}
-
-// pooled is the percentile of all requests of rounds, in µs; 0 if they are too few for it.
-func pooled(rounds []stats.Round, p float64) float64 {
-	if ok, _ := stats.Supported(rounds, p); !ok {
-		return 0
-	}
-	var all []stats.Distribution
-	for _, r := range rounds {
-		all = append(all, r.Seconds...)
-	}
-	us, _ := stats.Merge(all...).Quantile(p)
-	return us
 }
 
 // simulated is how many requests theory looks at.

@@ -206,6 +206,9 @@ func (g *Generator) Report() (Report, error) {
 	settle, window := g.dispatcher.results[:g.dispatcher.first], g.dispatcher.results[g.dispatcher.first:]
 	report, err := summarize(settle, window, g.span)
 	report.spread(window, len(g.to))
+	if err == nil && g.config.EachServer {
+		report.Each, err = each(settle, window, len(g.to), g.span)
+	}
 	if err != nil {
 		return Report{}, err
 	}

@@ -27,6 +27,10 @@ type Config struct {
 	// which; the connections are divided evenly.
 	Others  []string `json:"others,omitempty"`
 	Routing Routing  `json:"routing,omitempty"`
+	// EachServer has the report tell of each server by itself, too.
+	EachServer bool `json:"eachServer,omitempty"`
+	// Wrk, if there is one, asks in place of the generator.
+	Wrk *Wrk `json:"wrk,omitempty"`
 	// Paths, if there are any, stand in place of Path: requests ask for them in turn.
 	Paths []string `json:"paths,omitempty"`
 	// Rate is the mean number of requests due per second. Arrivals are Poisson;
@@ -65,6 +69,11 @@ func (c Config) Validate() error {
 	}
 	if err := c.Routing.Validate(); err != nil {
 		bad("%v", err)
+	}
+	if c.Wrk != nil {
+		if err := c.Wrk.validate(c); err != nil {
+			bad("%v", err)
+		}
 	}
 	if c.Connections < len(c.addrs()) {
 		bad("connections %d: want one for each of %d servers", c.Connections, len(c.addrs()))
@@ -152,8 +161,10 @@ type Report struct {
 	Reconnects int `json:"reconnects,omitempty"`
 	// Servers counts the requests of the window that each server got, and Same those that
 	// went to the server of the one before. Absent with one server.
-	Servers []int    `json:"servers,omitempty"`
-	Same    int      `json:"same,omitempty"`
+	Servers []int `json:"servers,omitempty"`
+	Same    int   `json:"same,omitempty"`
+	// Each is every server by itself, where that was asked for.
+	Each    []Served `json:"each,omitempty"`
 	Seconds []Second `json:"seconds"`
 	// CPUSeconds is the generator's own processor time over the window.
 	CPUSeconds float64 `json:"cpuSeconds"`
@@ -162,6 +173,16 @@ type Report struct {
 	Policy string `json:"policy"`
 	// Perturbed lists preparations that did not succeed (mlock refused, ...).
 	Perturbed []string `json:"perturbed,omitempty"`
+}
+
+// Served is what became of the requests of the window that one of several servers got. Offered = Done + Censored.
+type Served struct {
+	Offered      int `json:"offered"`
+	Done         int `json:"done"`
+	Censored     int `json:"censored,omitempty"` // failed or unfinished
+	DoneInWindow int `json:"doneInWindow"`       // whatever their due time
+	// Response is a histogram as that of a Second, of the whole window.
+	Response string `json:"response"`
 }
 
 // Second is what was due in one second of the window (the last may be shorter).

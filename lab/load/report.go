@@ -14,12 +14,22 @@ import (
 // span is the window and the instant at which the generator gave up waiting.
 type span struct{ start, end, closed int64 }
 
+// answered says whether a good answer to a request arrived in the window.
+func (s span) answered(r Result) bool { return r.Err == "" && r.Done >= s.start && r.Done < s.end }
+
+// until is an instant that came, or else when the generator gave up waiting for it.
+func (s span) until(t int64) int64 {
+	if t == 0 {
+		return s.closed
+	}
+	return t
+}
+
 // summarize counts the requests of a run; settle are those due before the window.
 func summarize(settle, window []Result, s span) (Report, error) {
 	report := Report{WindowStart: s.start, WindowEnd: s.end, Offered: len(window)}
-	inWindow := func(r Result) bool { return r.Err == "" && r.Done >= s.start && r.Done < s.end }
 	for _, r := range settle {
-		if inWindow(r) {
+		if s.answered(r) {
 			report.DoneInWindow++
 		}
 	}
@@ -36,7 +46,7 @@ func summarize(settle, window []Result, s span) (Report, error) {
 			}
 			report.Errors[r.Err]++
 		}
-		if inWindow(r) {
+		if s.answered(r) {
 			report.DoneInWindow++
 		}
 	}
@@ -61,6 +71,44 @@ func (report *Report) spread(window []Result, servers int) {
 	}
 }
 
+// each is what every server got of a run; requests that no server has got are left out.
+func each(settle, window []Result, servers int, s span) ([]Served, error) {
+	all := make([]Served, servers)
+	for _, r := range settle {
+		if s.answered(r) {
+			all[r.Server].DoneInWindow++
+		}
+	}
+	response := stats.NewHistogram()
+	for i := range all {
+		to := &all[i]
+		response.Reset()
+		for _, r := range window {
+			if r.Seen == 0 || int(r.Server) != i {
+				continue
+			}
+			to.Offered++
+			if s.answered(r) {
+				to.DoneInWindow++
+			}
+			if r.Done == 0 || r.Err != "" {
+				to.Censored++
+			} else {
+				to.Done++
+			}
+			if err := response.RecordValue(micros(s.until(r.Done) - r.Due)); err != nil {
+				return nil, err
+			}
+		}
+		text, err := stats.Encode(response)
+		if err != nil {
+			return nil, err
+		}
+		to.Response = text
+	}
+	return all, nil
+}
+
 // split fills in Seconds; window is in order of Due.
 func (report *Report) split(window []Result, s span) error {
 	phases := newPhases()
@@ -69,7 +117,7 @@ func (report *Report) split(window []Result, s span) error {
 		for n < len(window) && window[n].Due < start+int64(time.Second) {
 			n++
 		}
-		second, err := phases.second(window[:n], s.closed)
+		second, err := phases.second(window[:n], s)
 		if err != nil {
 			return err
 		}
@@ -86,7 +134,7 @@ func newPhases() *phases {
 	return &phases{stats.NewHistogram(), stats.NewHistogram(), stats.NewHistogram(), stats.NewHistogram()}
 }
 
-func (p *phases) second(results []Result, closed int64) (Second, error) {
+func (p *phases) second(results []Result, s span) (Second, error) {
 	for _, h := range []*hdrhistogram.Histogram{p.response, p.service, p.queue, p.lag} {
 		h.Reset()
 	}
@@ -95,7 +143,7 @@ func (p *phases) second(results []Result, closed int64) (Second, error) {
 		if r.Done == 0 || r.Err != "" {
 			second.Censored++
 		}
-		if err := p.record(r, closed); err != nil {
+		if err := p.record(r, s); err != nil {
 			return Second{}, err
 		}
 	}
@@ -112,23 +160,17 @@ func (p *phases) second(results []Result, closed int64) (Second, error) {
 	return second, nil
 }
 
-// record enters each phase that r reached: one that it did not leave, until closed.
-func (p *phases) record(r Result, closed int64) error {
-	until := func(t int64) int64 {
-		if t == 0 {
-			return closed
-		}
-		return t
-	}
-	err := p.response.RecordValue(micros(until(r.Done) - r.Due))
+// record enters each phase that r reached: one that it did not leave, until all was closed.
+func (p *phases) record(r Result, s span) error {
+	err := p.response.RecordValue(micros(s.until(r.Done) - r.Due))
 	if err == nil {
-		err = p.lag.RecordValue(micros(until(r.Seen) - r.Due))
+		err = p.lag.RecordValue(micros(s.until(r.Seen) - r.Due))
 	}
 	if err == nil && r.Seen != 0 {
-		err = p.queue.RecordValue(micros(until(r.Sent) - r.Seen))
+		err = p.queue.RecordValue(micros(s.until(r.Sent) - r.Seen))
 	}
 	if err == nil && r.Sent != 0 {
-		err = p.service.RecordValue(micros(until(r.Done) - r.Sent))
+		err = p.service.RecordValue(micros(s.until(r.Done) - r.Sent))
 	}
 	return err
 }
@@ -136,11 +178,13 @@ func (p *phases) record(r Result, closed int64) error {
 // micros rounds nanoseconds to what a histogram holds.
 func micros(ns int64) int64 { return min(max((ns+500)/1000, 0), stats.MaxLatency) }
 
+const rawHeader = "seq,due_ns,seen_ns,sent_ns,done_ns,error\n"
+
 // writeRaw writes a line per request; instants are relative to the window's
 // start, and empty where something did not happen.
 func writeRaw(w io.Writer, window []Result, start int64) error {
 	out := bufio.NewWriterSize(w, 64<<10)
-	if _, err := out.WriteString("seq,due_ns,seen_ns,sent_ns,done_ns,error\n"); err != nil {
+	if _, err := out.WriteString(rawHeader); err != nil {
 		return err
 	}
 	var line []byte

@@ -73,6 +73,10 @@ func Serve(in io.Reader, out io.Writer, gone func()) error {
 		switch {
 		case c.Drain > 0 && g != nil:
 			err = s.drain(g, c.Drain)
+		case c.Drain > 0: // wrk leaves nothing under way
+			err = s.say("drained", Drained{})
+		case c.Wrk != nil:
+			err = s.wrk(c.Config)
 		case g == nil:
 			if g, err = New(c.Config); err == nil {
 				s.perturbed = steady()
@@ -123,28 +127,37 @@ func (s *served) drain(g *Generator, limit time.Duration) error {
 	return s.say("drained", Drained{left})
 }
 
-// run runs what was prepared.
-func (s *served) run(g *Generator) error {
-	runtime.GC()
+// begin says that a run is ready, and returns the instant at which it is to begin.
+func (s *served) begin() (origin int64, err error) {
 	s.running.Store(true)
 	if s.ended.Load() {
-		return fmt.Errorf("load: %w", errGone)
+		return 0, fmt.Errorf("load: %w", errGone)
 	}
 	if err := s.say("ready", struct {
 		Ready bool `json:"ready"`
 	}{true}); err != nil {
-		return err
+		return 0, err
 	}
 	var start struct {
 		Start int64 `json:"start"`
 	}
 	if err := decode(<-s.lines, &start); err != nil {
-		return fmt.Errorf("load start: %w", err)
+		return 0, fmt.Errorf("load start: %w", err)
 	}
 	if start.Start <= 0 {
-		return errors.New("load start: want {\"start\": nanoseconds of CLOCK_MONOTONIC}")
+		return 0, errors.New("load start: want {\"start\": nanoseconds of CLOCK_MONOTONIC}")
 	}
-	if err := g.Run(start.Start); err != nil {
+	return start.Start, nil
+}
+
+// run runs what was prepared.
+func (s *served) run(g *Generator) error {
+	runtime.GC()
+	origin, err := s.begin()
+	if err != nil {
+		return err
+	}
+	if err := g.Run(origin); err != nil {
 		return err
 	}
 	report, err := g.Report()

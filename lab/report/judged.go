@@ -108,7 +108,7 @@ func (j Judged) columns(f stats.Figure) (value, ratio Column) {
 	for _, c := range j.Cells {
 		cell := Cell{Text: absent}
 		if v, ok := typical[c.Name]; ok {
-			cell.Text = atLeast(f.Unit == stats.Microseconds && j.bound(c.Name)) + write(v)
+			cell.Text = atLeast(f.Unit == stats.Microseconds && j.Bound(c.Name)) + write(v)
 		}
 		value.Cells = append(value.Cells, cell)
 		ratio.Cells = append(ratio.Cells, j.ratio(f, c.Name))
@@ -116,7 +116,34 @@ func (j Judged) columns(f stats.Figure) (value, ratio Column) {
 	return value, ratio
 }
 
-func (j Judged) bound(cell string) bool {
+// Ran says whether a cell has figures.
+func (j Judged) Ran(cell string) bool {
+	return slices.ContainsFunc(j.Samples, func(s stats.Sample) bool { return s.Cell == cell })
+}
+
+// Of is a figure of a cell against another; one that is not there is invalid.
+func (j Judged) Of(cell, against, figure string) stats.Compared {
+	c, ok := stats.Of(j.Compared, cell, against, figure)
+	if !ok {
+		c = stats.Compared{Cell: cell, Against: against, Figure: figure, Verdict: stats.Invalid}
+	}
+	return c
+}
+
+// P99 is that of the typical round in words.
+func (j Judged) P99(cell string) string {
+	us, ok := stats.Typical(j.Samples, cell, lab.P99.Name)
+	switch {
+	case !ok:
+		return "unknown"
+	case j.Bound(cell):
+		return "at least " + lab.Latency(us)
+	}
+	return lab.Latency(us)
+}
+
+// Bound says whether the response times of a cell are lower bounds.
+func (j Judged) Bound(cell string) bool {
 	n := 0
 	for _, s := range j.Samples {
 		if s.Cell == cell {

@@ -52,6 +52,19 @@ func Supported(rounds []Round, p float64) (ok bool, reason string) {
 	return false, "needs " + strings.Join(needs, " and ")
 }
 
+// Pooled is the percentile (0-100) of all requests of rounds together; 0 if they are too few for it.
+func Pooled(rounds []Round, p float64) float64 {
+	if ok, _ := Supported(rounds, p); !ok {
+		return 0
+	}
+	var all []Distribution
+	for _, r := range rounds {
+		all = append(all, r.Seconds...)
+	}
+	v, _ := Merge(all...).Quantile(p)
+	return v
+}
+
 // required is how many requests the p-th percentile needs of each round and of
 // all rounds together.
 func required(p float64) (each, pooled int64) {
