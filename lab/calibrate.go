@@ -53,13 +53,13 @@ func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float6
 	units := func(u float64) int { return max(1, int(math.Round(u))) }
 
 	tenant.Units = units(want / guess.Seconds())
-	first, err := b.pilot(ctx, "first guess of the tenant's work", tenant, rate)
+	first, err := b.pilot(ctx, "first guess of the tenant's work", b.pilotSetup(tenant), rate)
 	if err != nil {
 		return tenant, last, err
 	}
 	firstUnits := float64(tenant.Units)
 	tenant.Units = units(firstUnits * want / first.perRequest)
-	if last, err = b.pilot(ctx, "tenant's work", tenant, rate); err != nil {
+	if last, err = b.pilot(ctx, "tenant's work", b.pilotSetup(tenant), rate); err != nil {
 		return tenant, last, err
 	}
 	// Two points make a line: what a unit costs, and what a request costs besides.
@@ -70,7 +70,7 @@ func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float6
 			tenant.Units = units(float64(tenant.Units) + min(max(step, -limit), limit))
 		}
 	}
-	last, err = b.pilot(ctx, "tenant's demand", tenant, rate)
+	last, err = b.pilot(ctx, "tenant's demand", b.pilotSetup(tenant), rate)
 	return tenant, last, err
 }
 
@@ -94,7 +94,7 @@ func (b *Testbed) calibrateRate(ctx context.Context) error {
 	}
 	want := b.spec.Tenant.Demand * shared
 	for left := 3; ; left-- {
-		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), s.Tenant, s.Rate)
+		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), b.pilotSetup(s.Tenant), s.Rate)
 		if err != nil {
 			return err
 		}
@@ -118,6 +118,30 @@ func (b *Testbed) calibrateRate(ctx context.Context) error {
 	}
 }
 
+// FitRate settles at which rate the servers of a cell want so many CPUs, beginning with a
+// guess, unless the rate is given; and enters into the setup what that came to.
+func (b *Testbed) FitRate(ctx context.Context, serve *Serve, guess, want, given float64) error {
+	s := b.Setup
+	s.Rate = cmp.Or(given, guess)
+	for range 2 {
+		p, err := b.pilot(ctx, fmt.Sprintf("the services' CPU time per request at %.4g/s", s.Rate), b.setupOf(Cell{Serve: serve}), s.Rate)
+		if err != nil {
+			return fmt.Errorf("calibrate: %w", err)
+		}
+		if given == 0 {
+			s.Rate = min(max(math.Round(want/p.perRequest), 1), maxRate)
+		}
+		s.CPUPerRequest = Duration(time.Duration(p.perRequest * float64(time.Second)).Round(time.Microsecond))
+		s.TenantCPUs, s.GeneratorDemand, s.GeneratorPolicy = p.perRequest*s.Rate, p.generator, p.policy
+	}
+	return nil
+}
+
+// pilotSetup is a tenant by itself, which is a server where there are some.
+func (b *Testbed) pilotSetup(tenant load.TenantConfig) setup {
+	return setup{servers: min(b.opt.Servers, 1), service: cmp.Or(b.spec.Tenant.Service, Article), config: tenant}
+}
+
 // pilot is a short run of the tenant alone.
 type pilot struct {
 	perRequest float64 // CPU seconds of the tenant
@@ -125,9 +149,9 @@ type pilot struct {
 	policy     string
 }
 
-func (b *Testbed) pilot(ctx context.Context, what string, tenant load.TenantConfig, rate float64) (p pilot, err error) {
+func (b *Testbed) pilot(ctx context.Context, what string, of setup, rate float64) (p pilot, err error) {
 	b.opt.tell(Progress{Phase: "calibrate", Scenario: what})
-	procs, err := b.processes(ctx, setup{min(b.opt.Servers, 1), cmp.Or(b.spec.Tenant.Service, Article), tenant})
+	procs, err := b.processes(ctx, of)
 	if err != nil {
 		return p, err
 	}

@@ -118,8 +118,9 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 			err = errors.Join(dead, err) // the cause before its consequences
 		}
 	}()
-	cfg.Target = p.addrs[0]
-	for _, other := range p.addrs[1:] {
+	asked := p.asked()
+	cfg.Target = asked[0]
+	for _, other := range asked[1:] {
 		cfg.Others = append(cfg.Others, other.Addr)
 	}
 	if p.cold && c.Settle < warmUp {
