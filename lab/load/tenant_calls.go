@@ -33,8 +33,8 @@ type Call struct {
 
 // Bounds of a ServiceConfig.
 const (
-	maxCalls     = 64 // of a request, repeated ones counted once
-	maxCallTimes = 100
+	MaxCalls     = 64  // of a service, repeated ones counted once
+	MaxCallTimes = 100 // of a call
 )
 
 // Validate says what is wrong with c.
@@ -51,13 +51,13 @@ func (c ServiceConfig) Validate() error {
 				return fmt.Errorf("steps: call of service %d: there are addresses of %d", call.To, len(c.Addrs))
 			case !(call.Share >= 0 && call.Share <= 1):
 				return fmt.Errorf("steps: share %g: want 0 to 1", call.Share)
-			case call.Times < 0 || call.Times > maxCallTimes:
-				return fmt.Errorf("steps: times %d: want at most %d", call.Times, maxCallTimes)
+			case call.Times < 0 || call.Times > MaxCallTimes:
+				return fmt.Errorf("steps: times %d: want at most %d", call.Times, MaxCallTimes)
 			}
 		}
 	}
-	if calls > maxCalls {
-		return fmt.Errorf("steps: %d calls: want at most %d", calls, maxCalls)
+	if calls > MaxCalls {
+		return fmt.Errorf("steps: %d calls: want at most %d", calls, MaxCalls)
 	}
 	return nil
 }

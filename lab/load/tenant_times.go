@@ -17,6 +17,10 @@ import (
 	"berth.dev/berth/lab/stats"
 )
 
+// timesLimit is how long a service may take to tell its times: on a busy machine it waits for
+// a CPU.
+const timesLimit = 30 * time.Second
+
 // timesPath is where a timed service tells its ServiceTimes.
 const timesPath = "/times"
 
@@ -89,7 +93,7 @@ func (s *Tenant) serveTimes(w http.ResponseWriter, _ *http.Request) {
 
 // TakeTimes asks a timed service for its times, which it then begins anew.
 func TakeTimes(ctx context.Context, addr string) (t ServiceTimes, err error) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: clientLimit}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: timesLimit}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+timesPath, nil)
 	if err != nil {
 		return t, fmt.Errorf("times of %s: %w", addr, err)

@@ -87,12 +87,16 @@ func (g *graph) calls() (n float64) {
 	return n - 1
 }
 
-// overhead is about what a call takes in CPU time besides the callee's own work, on both sides.
-const overhead = 120 * time.Microsecond
+// hop is about the CPU time that each end of a call takes for it, besides its own work.
+const hop = 300 * time.Microsecond
 
 // work is about the CPU time that a service takes for a request from outside.
 func (g *graph) work(service int) time.Duration {
-	return time.Duration(g.requests[service] * float64(time.Duration(g.services[service].CPU)+overhead))
+	ends := g.requests[service]
+	for _, calls := range g.edges[service] {
+		ends += calls
+	}
+	return time.Duration(g.requests[service]*float64(g.services[service].CPU) + ends*float64(hop))
 }
 
 // share is the share (0-1) of all work that some services have.

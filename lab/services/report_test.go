@@ -316,6 +316,13 @@ func TestWords(t *testing.T) {
 		t.Errorf("nothing but no rule: %q", says)
 	}
 	for i := range a.Samples {
+		delete(a.Samples[i].Figures, "p99")
+	}
+	a.Setup.Rate = 40
+	if says := a.answer(); !strings.HasPrefix(says[0], "Nothing can be said about response times: a round has about 80 requests") {
+		t.Errorf("too few requests: %q", says)
+	}
+	for i := range a.Samples {
 		a.Samples[i].Bound = true
 	}
 	if says := a.answer(); len(says) != 1 || !strings.Contains(says[0], "cannot keep up") {

@@ -135,9 +135,21 @@ func (x *Experiment) cells(ctx context.Context, bed *lab.Testbed) ([]lab.Cell, e
 		if err := bed.FitRate(ctx, serve, want/all.Seconds(), want, x.Experiment.Rate); err != nil {
 			return nil, err
 		}
+		x.lengthen()
 	}
 	serve.Load = load.Config{Rate: x.Setup.Rate}
 	return x.placements(g, s, serve)
+}
+
+// enough is how many requests a round is to have: a p99 takes 100.
+const enough = 130
+
+// lengthen makes the window so long that enough requests come in it, unless the rate was given.
+func (x *Experiment) lengthen() {
+	if x.Experiment.Rate == 0 {
+		least := time.Duration(enough / x.Setup.Rate * float64(time.Second)).Round(100 * time.Millisecond)
+		x.Experiment.Window = max(x.Experiment.Window, lab.Duration(least))
+	}
 }
 
 // fitWork finds out how many articles come to the CPU time of each service.

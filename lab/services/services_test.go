@@ -60,7 +60,7 @@ func miniature() *Experiment {
 		{Name: "split", Parts: 2, Over: Halves, First: []string{"web"}}, {Name: "hog", Parts: 1, Over: Halves, Neighbour: Elsewhere},
 	}
 	e.Compare = nil
-	e.Weight, e.Blocks, e.Seed, e.Settle, e.Window, e.Demand = 1000, 2, 11, 50*ms, 300*ms, 0.1
+	e.Rate, e.Weight, e.Blocks, e.Seed, e.Settle, e.Window, e.Demand = 100, 1000, 2, 11, 50*ms, 300*ms, 0.1
 	return x
 }
 

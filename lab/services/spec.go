@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 )
 
@@ -40,7 +41,8 @@ type Spec struct {
 	// Blocks is how often each placement is measured, if For leaves the time for it.
 	Blocks int          `json:"blocks"`
 	For    lab.Duration `json:"for,omitempty"`
-	// Settle is discarded at the start of each round; Window is measured.
+	// Settle is discarded at the start of each round; Window is measured, and longer where
+	// fewer requests than a p99 takes would come to the demand in it.
 	Settle lab.Duration `json:"settle"`
 	Window lab.Duration `json:"window"`
 	CPUs   string       `json:"cpus,omitempty"` // that take part; "" lets the lab choose
@@ -141,7 +143,7 @@ func Default() Spec {
 		},
 		Compare: []Pair{{"nodes apart", "nodes together"}, {"halves apart", "halves together"}, {"hog elsewhere", "hog everywhere"}},
 		Demand:  0.25, Neighbour: noise.Config{Kernel: "spin", Intensity: 100}, ThreadsPerCPU: 1,
-		Blocks: 30, For: lab.Duration(10 * time.Minute), Settle: 200 * ms, Window: lab.Duration(time.Second),
+		Blocks: 20, For: lab.Duration(10 * time.Minute), Settle: 200 * ms, Window: lab.Duration(2 * time.Second),
 	}
 }
 
@@ -151,7 +153,6 @@ const (
 	maxCPU      = 100 * time.Millisecond
 	maxBytes    = 64 << 30
 	maxCalls    = 200 // of a request, all services together
-	maxTimes    = 100
 )
 
 // nameLike is what stands in tables and files of fields between commas as it is.
@@ -250,9 +251,10 @@ func (s Service) validate(names []string) error {
 	case s.WorkingSetBytes < 4096 || s.WorkingSetBytes > maxBytes:
 		return fmt.Errorf("workingSetBytes: %d: want 4096 to %d", s.WorkingSetBytes, int64(maxBytes))
 	}
+	calls := 0
 	for i, step := range s.Steps {
-		if len(step) == 0 {
-			return fmt.Errorf("steps: step %d has no call", i+1)
+		if calls += len(step); len(step) == 0 || calls > load.MaxCalls {
+			return fmt.Errorf("steps: step %d: want a call at least, and at most %d in all", i+1, load.MaxCalls)
 		}
 		for _, c := range step {
 			switch {
@@ -260,8 +262,8 @@ func (s Service) validate(names []string) error {
 				return fmt.Errorf("steps: no service %q%s", c.To, strictyaml.Nearest(c.To, names))
 			case !(c.Share >= 0 && c.Share <= 1):
 				return fmt.Errorf("steps: %s: share %g: want 0 to 1", c.To, c.Share)
-			case c.Times < 0 || c.Times > maxTimes:
-				return fmt.Errorf("steps: %s: times %d: want at most %d", c.To, c.Times, maxTimes)
+			case c.Times < 0 || c.Times > load.MaxCallTimes:
+				return fmt.Errorf("steps: %s: times %d: want at most %d", c.To, c.Times, load.MaxCallTimes)
 			}
 		}
 	}

@@ -30,7 +30,8 @@ func TestValidate(t *testing.T) {
 		"no CPU":            {func(e *Spec) { e.Services[1].CPU = 0 }, "cpu: 0s"},
 		"no memory":         {func(e *Spec) { e.Services[1].WorkingSetBytes = 0 }, "workingSetBytes: 0"},
 		"all memory":        {func(e *Spec) { e.Services[1].WorkingSetBytes = 1 << 50 }, "workingSetBytes: 1125899906842624"},
-		"empty step":        {func(e *Spec) { e.Services[1].Steps = [][]Call{{}} }, "step 1 has no call"},
+		"empty step":        {func(e *Spec) { e.Services[1].Steps = [][]Call{{}} }, "step 1: want a call"},
+		"a wall of calls":   {func(e *Spec) { e.Services[1].Steps = append(e.Services[1].Steps, make([]Call, 62)) }, "step 3: want a call at least, and at most 64"},
 		"share":             {func(e *Spec) { e.Services[1].Steps[1][0].Share = 2 }, "database: share 2"},
 		"no share":          {func(e *Spec) { e.Services[1].Steps[1][0].Share = math.NaN() }, "share NaN"},
 		"times":             {func(e *Spec) { e.Services[1].Steps[1][0].Times = 1000 }, "times 1000"},
@@ -95,5 +96,21 @@ func TestLength(t *testing.T) {
 	}
 	if x.Experiment.For = lab.Duration(time.Minute); x.Length(played(t, "2c")) != time.Minute {
 		t.Errorf("%s, want what it may take", x.Length(played(t, "2c")))
+	}
+}
+
+// A round is long enough for a p99 at the rate that the lab chose, and as asked for at a rate
+// that the user gave.
+func TestLengthen(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		given, rate float64
+		want        time.Duration
+	}{{0, 1000, 2 * time.Second}, {0, 65, 2 * time.Second}, {0, 13, 10 * time.Second}, {13, 13, 2 * time.Second}} {
+		x := New()
+		x.Experiment.Rate, x.Setup.Rate = tc.given, tc.rate
+		if x.lengthen(); time.Duration(x.Experiment.Window) != tc.want {
+			t.Errorf("%g requests/s: %s, want %s", tc.rate, x.Experiment.Window, tc.want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
@@ -30,6 +31,10 @@ func (a *analysis) answer() []string {
 		return []string{fmt.Sprintf("Nothing can be said: even with %q the services cannot keep up with their load. Offer less (--set demand=0.1), or run where the machine is not busy with something else.", a.Reference)}
 	}
 	all := a.advice()
+	if _, ok := stats.Typical(a.Samples, a.Reference, lab.P99.Name); !ok {
+		all = []string{fmt.Sprintf("Nothing can be said about response times: a round has about %.0f requests, and a p99 takes 100. Longer rounds have more: --set window=5s.",
+			a.Setup.Rate*time.Duration(a.Experiment.Experiment.Window).Seconds())}
+	}
 	all = append(all, a.pairs()...)
 	if s := a.beside(); s != "" {
 		all = append(all, s)
