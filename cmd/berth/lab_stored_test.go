@@ -67,6 +67,7 @@ func TestPublishedTables(t *testing.T) {
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
 		"pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
+		"services.json.gz": {"experiments/services.md", "placement"},
 	} {
 		text, err := os.ReadFile(docs + at.page)
 		if err != nil {
