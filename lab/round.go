@@ -79,15 +79,21 @@ func (p *processes) leave(ctx context.Context, undo func() error, c Cell, failed
 		p.running = nil
 	}
 	halted, err := p.stopNeighbour()
-	left = errors.Join(left, err, undo()) // what is limited stops when it is not
-	if failed == nil && left == nil {
-		failed = halted()
+	left = errors.Join(left, err)
+	if !c.Fresh {
+		left = errors.Join(left, undo()) // what is limited stops when it is not
+		if failed == nil && left == nil {
+			failed = halted()
+		}
 	}
 	if failed == nil && left == nil {
 		round.Undrained, failed = p.drain(ctx, drainLimit)
 	}
 	if failed != nil || left != nil || round.Undrained > 0 || c.Tenant != nil || c.Fresh {
 		left = errors.Join(left, p.bed.endProcesses())
+	}
+	if c.Fresh { // a group that holds processes cannot have its memory nodes taken away (cgroup-v2.rst, cpuset.mems)
+		left = errors.Join(left, undo())
 	}
 	if left != nil {
 		return &NotRestoredError{errors.Join(failed, left)}

@@ -32,10 +32,12 @@ func TestValidate(t *testing.T) {
 		"no memory":         {func(e *Spec) { e.Services[1].WorkingSetBytes = 0 }, "workingSetBytes: 0"},
 		"all memory":        {func(e *Spec) { e.Services[1].WorkingSetBytes = 1 << 50 }, "workingSetBytes: 1125899906842624"},
 		"empty step":        {func(e *Spec) { e.Services[1].Steps = [][]Call{{}} }, "step 1: want a call"},
-		"a wall of calls":   {func(e *Spec) { e.Services[1].Steps = append(e.Services[1].Steps, slices.Repeat([]Call{{To: "cache"}}, 62)) }, "step 3: want a call at least, and at most 64"},
-		"share":             {func(e *Spec) { e.Services[1].Steps[1][0].Share = 2 }, "database: share 2"},
-		"no share":          {func(e *Spec) { e.Services[1].Steps[1][0].Share = math.NaN() }, "share NaN"},
-		"times":             {func(e *Spec) { e.Services[1].Steps[1][0].Times = 1000 }, "times 1000"},
+		"a wall of calls": {func(e *Spec) {
+			e.Services[1].Steps = append(e.Services[1].Steps, slices.Repeat([]Call{{To: "cache"}}, 62))
+		}, "step 3: want a call at least, and at most 64"},
+		"share":    {func(e *Spec) { e.Services[1].Steps[1][0].Share = 2 }, "database: share 2"},
+		"no share": {func(e *Spec) { e.Services[1].Steps[1][0].Share = math.NaN() }, "share NaN"},
+		"times":    {func(e *Spec) { e.Services[1].Steps[1][0].Times = 1000 }, "times 1000"},
 		"a storm of calls": {func(e *Spec) {
 			e.Services[0].Steps[0][0].Times = 50
 			e.Services[1].Steps[0][0].Times = 50
