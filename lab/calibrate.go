@@ -23,7 +23,7 @@ const (
 // calibrate settles the tenant's work per request and measures its demand.
 func (b *Testbed) calibrate(ctx context.Context) error {
 	if !b.spec.Tenant.builtIn() {
-		return b.calibrateRate(ctx, setup{0, b.spec.Tenant.Service, b.Setup.Tenant})
+		return b.calibrateRate(ctx, b.setupOf(Cell{}))
 	}
 	setup := b.Setup
 	fitted, last, err := b.fit(ctx, setup.Tenant, setup.Rate, time.Duration(setup.CPUPerRequest))
@@ -52,7 +52,7 @@ func (b *Testbed) fit(ctx context.Context, tenant load.TenantConfig, rate float6
 	want := each.Seconds()
 	units := func(u float64) int { return max(1, int(math.Round(u))) }
 	pilot := func(what string) (pilot, error) {
-		return b.pilot(ctx, what, setup{min(b.opt.Servers, 1), cmp.Or(b.spec.Tenant.Service, Article), tenant}, rate)
+		return b.pilot(ctx, what, b.pilotSetup(tenant), rate)
 	}
 
 	tenant.Units = units(want / guess.Seconds())
@@ -88,13 +88,13 @@ const (
 )
 
 // FitRate settles at which rate the servers of a cell together want the spec's demand of the
-// shared CPUs, unless the spec says the rate, and enters it into the setup. A run that is
-// resumed keeps what it settled on.
-func (b *Testbed) FitRate(ctx context.Context, s Serve) error {
+// shared CPUs, beginning with a guess (0 for none), unless the spec says the rate; and enters
+// into the setup what that came to. A run that is resumed keeps what it settled on.
+func (b *Testbed) FitRate(ctx context.Context, s Serve, guess float64) error {
 	if b.Setup.Rate > 0 {
 		return nil
 	}
-	b.Setup.Rate = cmp.Or(b.spec.Rate, firstRate)
+	b.Setup.Rate = cmp.Or(b.spec.Rate, guess, firstRate)
 	if err := b.calibrateRate(ctx, b.setupOf(Cell{Serve: &s})); err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
@@ -105,11 +105,11 @@ func (b *Testbed) FitRate(ctx context.Context, s Serve) error {
 // that it uses per request, unless the rate is given.
 func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 	s, shared := b.Setup, float64(b.places.shared.Len())
+	want := b.spec.Tenant.Demand * shared
 	limit := generatorOwn
 	if b.places.generator.IsEmpty() {
 		limit = generatorShare * shared
 	}
-	want := b.spec.Tenant.Demand * shared
 	for left := 3; ; left-- {
 		p, err := b.pilot(ctx, fmt.Sprintf("tenant's CPU time per request at %.4g/s", s.Rate), of, s.Rate)
 		if err != nil {
@@ -133,6 +133,11 @@ func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 			return fmt.Errorf("tenant %s: a request takes %.1f s of CPU: it can be asked less than once a second; say --rate, and longer rounds with --duration", b.spec.Tenant, p.perRequest)
 		}
 	}
+}
+
+// pilotSetup is a tenant by itself, which is a server where there are some.
+func (b *Testbed) pilotSetup(tenant load.TenantConfig) setup {
+	return setup{servers: min(b.opt.Servers, 1), service: cmp.Or(b.spec.Tenant.Service, Article), config: tenant}
 }
 
 // pilot is a short run of the tenant alone.

@@ -63,17 +63,30 @@ type setup struct {
 	servers int    // 0: the tenant
 	service string // Article, or another of TenantSpec's
 	config  load.TenantConfig
+	graph   *Graph
+}
+
+// of is the config of the server of a number, from 0, where those before it have addresses.
+func (s setup) of(n int, addrs []load.Target) load.ServiceConfig {
+	if s.graph == nil {
+		return load.ServiceConfig{TenantConfig: s.config}
+	}
+	c := s.graph.Services[n]
+	for _, a := range addrs {
+		c.Addrs = append(c.Addrs, a.Addr)
+	}
+	return c
 }
 
 // setupOf is that of a cell.
 func (b *Testbed) setupOf(c Cell) setup {
 	switch {
 	case c.Serve != nil:
-		return setup{c.Serve.Servers, cmp.Or(c.Serve.Service, Article), c.Serve.Tenant}
+		return setup{c.Serve.Servers, cmp.Or(c.Serve.Service, Article), c.Serve.Tenant, c.Serve.Graph}
 	case c.Tenant != nil:
-		return setup{0, Article, *c.Tenant}
+		return setup{service: Article, config: *c.Tenant}
 	}
-	return setup{0, cmp.Or(b.spec.Tenant.Service, Article), b.Setup.Tenant}
+	return setup{service: cmp.Or(b.spec.Tenant.Service, Article), config: b.Setup.Tenant}
 }
 
 // roles are those of the tenants.
@@ -94,6 +107,14 @@ type neighbour struct {
 	counters *noise.Counters // nil for a program, whose work is the CPU time that it uses
 	unit     string
 	passing  bool // ends with the round
+}
+
+// asked are the addresses that the load goes to.
+func (p *processes) asked() []load.Target {
+	if p.setup.graph != nil {
+		return p.addrs[len(p.addrs)-1:]
+	}
+	return p.addrs
 }
 
 // processes returns those that live, or starts a tenant or servers, and a generator for
@@ -153,8 +174,8 @@ func (p *processes) stand(meant bool) {
 
 // start starts tenants and generator, each in its place.
 func (p *processes) start(ctx context.Context) (err error) {
-	for _, r := range p.setup.roles() {
-		tenant, addr, err := p.bed.startTenant(ctx, r, p.setup)
+	for n, r := range p.setup.roles() {
+		tenant, addr, err := p.bed.startTenant(ctx, r, p.setup, p.setup.of(n, p.addrs))
 		if tenant != nil {
 			p.tenants, p.addrs = append(p.tenants, tenant), append(p.addrs, addr)
 		}
@@ -167,7 +188,7 @@ func (p *processes) start(ctx context.Context) (err error) {
 }
 
 // startArticle starts the built-in tenant.
-func (b *Testbed) startArticle(ctx context.Context, r Role, cfg load.TenantConfig) (*child, load.Target, error) {
+func (b *Testbed) startArticle(ctx context.Context, r Role, cfg load.ServiceConfig) (*child, load.Target, error) {
 	var addr load.Target
 	c, err := b.startRole(r, "__tenant")
 	if err != nil {

@@ -99,11 +99,12 @@ func (b *Testbed) connectionsTo(t load.Target) int {
 	return connections
 }
 
-// startTenant starts what a setup says in a role, or finds it, and waits until it answers.
-func (b *Testbed) startTenant(ctx context.Context, r Role, s setup) (*child, load.Target, error) {
+// startTenant starts what a setup says in a role, or finds it, and waits until it answers. The
+// config is for a built-in one.
+func (b *Testbed) startTenant(ctx context.Context, r Role, s setup, cfg load.ServiceConfig) (*child, load.Target, error) {
 	switch s.service {
 	case Article:
-		return b.startArticle(ctx, r, s.config)
+		return b.startArticle(ctx, r, cfg)
 	case Outside:
 		t, err := b.spec.Tenant.probe()
 		if err == nil {

@@ -79,15 +79,21 @@ func (p *processes) leave(ctx context.Context, undo func() error, c Cell, failed
 		p.running = nil
 	}
 	halted, err := p.stopNeighbour()
-	left = errors.Join(left, err, undo()) // what is limited stops when it is not
-	if failed == nil && left == nil {
-		failed = halted()
+	left = errors.Join(left, err)
+	if !c.Fresh {
+		left = errors.Join(left, undo()) // what is limited stops when it is not
+		if failed == nil && left == nil {
+			failed = halted()
+		}
 	}
 	if failed == nil && left == nil {
 		round.Undrained, failed = p.drain(ctx, drainLimit)
 	}
 	if failed != nil || left != nil || round.Undrained > 0 || c.Tenant != nil || c.Fresh {
 		left = errors.Join(left, p.bed.endProcesses())
+	}
+	if c.Fresh { // a group that holds processes cannot have its memory nodes taken away (cgroup-v2.rst, cpuset.mems)
+		left = errors.Join(left, undo())
 	}
 	if left != nil {
 		return &NotRestoredError{errors.Join(failed, left)}
@@ -118,8 +124,9 @@ func (p *processes) play(ctx context.Context, c Cell, cfg load.Config, round *Ro
 			err = errors.Join(dead, err) // the cause before its consequences
 		}
 	}()
-	cfg.Target = p.addrs[0]
-	for _, other := range p.addrs[1:] {
+	asked := p.asked()
+	cfg.Target = asked[0]
+	for _, other := range asked[1:] {
 		cfg.Others = append(cfg.Others, other.Addr)
 	}
 	if p.cold && c.Settle < warmUp {

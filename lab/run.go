@@ -83,11 +83,18 @@ type Cell struct {
 type Serve struct {
 	Servers int
 	Tenant  load.TenantConfig // of each
+	// Graph has servers that differ and call each other, Servers of them; nil has them alike.
+	// Cells with the same one share its processes.
+	Graph *Graph
 	// Service is the name of a server in place of the built-in one (TenantSpec); "" is that.
 	Service string
 	// Load is filled in, but for what is asked for and how much of it.
 	Load load.Config
 }
+
+// Graph is servers that call each other: each those before it alone, so that nobody waits for
+// himself. The last one is that which is asked. Their addresses are filled in.
+type Graph struct{ Services []load.ServiceConfig }
 
 // Hooks are what happens in a round besides its load. Each may be nil.
 type Hooks struct {

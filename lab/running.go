@@ -63,6 +63,21 @@ func (r *Running) Until(ctx context.Context, at time.Duration) error {
 // Tenant is the tenant's process id.
 func (r *Running) Tenant() int { return r.procs.tenants[0].pid() }
 
+// RunningServer is a server of a round: its process, and where it listens.
+type RunningServer struct {
+	PID  int
+	Addr string
+}
+
+// Servers are those of the cell, in their order.
+func (r *Running) Servers() []RunningServer {
+	var all []RunningServer
+	for i, c := range r.procs.tenants {
+		all = append(all, RunningServer{c.pid(), r.procs.addrs[i].Addr})
+	}
+	return all
+}
+
 // Finish has f called when the round is over and its processes still run, whatever
 // came of it.
 func (r *Running) Finish(f func() error) { r.finish = append(r.finish, f) }

@@ -76,13 +76,17 @@ func Rooms() []Room {
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/beside", May: []string{
-			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "lab", "lab/noise", "lab/report", "lab/stats",
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
+		}},
+		{Path: "lab/services", May: []string{
+			"internal/plain", "internal/strictyaml", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "place", "place/berth",
+			"lab", "lab/load", "lab/noise", "lab/report", "lab/stats",
 		}},
 		{Path: "lab/colocate", May: []string{
 			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "place", "place/policies", "lab", "lab/load", "lab/program", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate", "lab/services",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

@@ -95,13 +95,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-func TestNUMAMaps(t *testing.T) {
+func TestResidency(t *testing.T) {
 	t.Parallel()
-	got := parseNUMAMaps([]byte("55f0 default file=/usr/bin/berth mapped=3 N0=2 N1=1 kernelpagesize_kB=4\n" +
-		"7f00 bind:1 anon=2 dirty=2 N1=2 kernelpagesize_kB=2048\n7f01 default\n7f02 default file=/N9=x stack N0=1 Nx=3\n"))
-	if diff := cmp.Diff(map[int]int64{0: 3 << 12, 1: 1<<12 + 4<<20}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
 	x := NUMA()
 	x.Residency = []Residency{{remote, map[int]int64{0: 1, 1: 9}, cpuset.MustOf(1)}, {local, map[int]int64{1: 5}, cpuset.MustOf(0)}}
 	for cell, want := range map[string]float64{remote: 0.9, local: 0, split: -1} {

@@ -1,14 +1,11 @@
 package beside
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +16,7 @@ import (
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
+	"berth.dev/berth/watch/proc"
 )
 
 // NUMA asks what memory on another node costs.
@@ -112,40 +110,12 @@ func (x *Experiment) readBack(cell string, wanted cpuset.Set) func(context.Conte
 		if err := r.Until(ctx, time.Duration(x.Experiment.Settle+x.Experiment.Window/2)); err != nil {
 			return err
 		}
-		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(r.Tenant()), "numa_maps"))
-		if err != nil {
-			return fmt.Errorf("read memory of the tenant: %w", err)
+		bytes, err := proc.ProcessMemory(os.DirFS("/"), r.Tenant())
+		if err == nil {
+			x.Residency = append(x.Residency, Residency{cell, bytes, wanted})
 		}
-		x.Residency = append(x.Residency, Residency{cell, parseNUMAMaps(text), wanted})
-		return nil
+		return err
 	}
-}
-
-// parseNUMAMaps sums /proc/PID/numa_maps by node: "7f... default anon=3 N0=2 N1=1
-// kernelpagesize_kB=4" (proc_pid_numa_maps(5)). Mapped files count, too.
-func parseNUMAMaps(text []byte) map[int]int64 {
-	bytesOf := map[int]int64{}
-	for line := range bytes.Lines(text) {
-		pages, size := map[int]int64{}, int64(4)
-		for _, field := range strings.Fields(string(line)) {
-			name, value, _ := strings.Cut(field, "=")
-			n, err := strconv.ParseInt(value, 10, 64)
-			if err != nil {
-				continue
-			}
-			if name == "kernelpagesize_kB" {
-				size = n
-			} else if node, is := strings.CutPrefix(name, "N"); is {
-				if id, err := strconv.Atoi(node); err == nil {
-					pages[id] += n
-				}
-			}
-		}
-		for id, n := range pages {
-			bytesOf[id] += n * size << 10
-		}
-	}
-	return bytesOf
 }
 
 // there is the share of a cell's memory that was on the nodes asked for; ok is false where

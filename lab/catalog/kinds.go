@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/services"
 	"berth.dev/berth/machine"
 )
 
@@ -66,6 +67,10 @@ func Kinds() []Kind {
 		serving("limits-ramp", "how do limits do with more and more clients, over small and large tasks?", limits.Ramp),
 		serving("limits-noise", "do limits keep a noisy group away from a service, and at what price?", limits.Noise),
 		serving("routing", "how are requests best spread over servers with limits?", limits.Routing),
+		{
+			Name: "services", Question: "where should services that call each other stand: together, apart, or as the scheduler likes?", Needs: "control groups of its own",
+			Schema: services.Schema, New: func() Experiment { return services.New() },
+		},
 	}
 }
 

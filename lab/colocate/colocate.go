@@ -106,7 +106,7 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	study.Cells = func(bed *lab.Testbed) ([]lab.Cell, error) {
 		s.Seed = base.Seed
 		if s.Load == open {
-			if err := bed.FitRate(ctx, x.serve(0)); err != nil {
+			if err := bed.FitRate(ctx, x.serve(0), 0); err != nil {
 				return nil, err
 			}
 		}

@@ -17,12 +17,13 @@ import (
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
 	"berth.dev/berth/lab/report"
+	"berth.dev/berth/lab/services"
 )
 
 // The schemas in docs/ are generated from the Go types and their comments; go
 // test -update writes them.
 func TestSchemas(t *testing.T) {
-	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../services", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +69,7 @@ func TestSchemas(t *testing.T) {
 		{"lab-limits-schema.json", limits.Schema("limits"), "A run of the experiments limits, limits-ramp, limits-noise and routing, as stored in result.json", reflect.TypeFor[limits.Experiment](), []any{served, &limits.Experiment{}}},
 		{"lab-colocate-schema.json", colocate.Schema, "A run of the experiment colocate, as stored in result.json", reflect.TypeFor[colocate.Experiment](), []any{colocate.New()}},
 		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
+		{"lab-services-schema.json", services.Schema, "A run of the experiment services, as stored in result.json", reflect.TypeFor[services.Experiment](), []any{services.New()}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {
 		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}

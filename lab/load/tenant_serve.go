@@ -18,21 +18,21 @@ import (
 // stopWithin is how long requests under way may take when the service stops.
 const stopWithin = 250 * time.Millisecond
 
-// ServeTenant is the process of the service. It reads a TenantConfig (one line of JSON), listens
+// ServeTenant is the process of the service. It reads a ServiceConfig (one line of JSON), listens
 // on a free port of the loopback, prints a Target (one line of JSON), and serves
 // until the input ends (the parent is gone) or ctx is done. Both are a normal
 // end, and requests under way have a moment to be answered.
 func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	line, _ := lines.ReadBytes('\n') // an input that ends is no configuration
-	var config TenantConfig
+	var config ServiceConfig
 	if err := decode(bytes.TrimSpace(line), &config); err != nil {
 		return fmt.Errorf("tenant config: %w", err)
 	}
 	if config.Procs > 0 {
 		runtime.GOMAXPROCS(config.Procs)
 	}
-	service, err := NewTenant(config)
+	service, err := NewService(config)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"text/template"
+	"time"
 )
 
 // articlePath is where the service answers.
@@ -33,7 +34,8 @@ const page = `<article id="{{.ID}}"><h1>{{.Title}}</h1><p class="author">{{.Auth
 // a working set held in memory, renders it through a template, and answers with JSON.
 // Service time and working set are adjustable.
 //
-// It answers GET /article, GET /tile and GET /healthz. It is an http.Handler.
+// It answers GET /article, GET /tile and GET /healthz, and where it keeps its times GET
+// /times. It is an http.Handler.
 type Tenant struct {
 	config  TenantConfig
 	store   store
@@ -41,8 +43,11 @@ type Tenant struct {
 	mux     *http.ServeMux
 	disk    *disk
 	workers chan struct{} // a place for each that renders tiles
-	counter atomic.Uint64 // requests so far: what each request draws its articles from
-	scratch sync.Pool     // of *scratch
+	caller  *caller
+	// stopwatch is nil where nobody asks for times.
+	stopwatch *stopwatch
+	counter   atomic.Uint64 // requests so far: what each request draws its articles from
+	scratch   sync.Pool     // of *scratch
 }
 
 // scratch is what one request works in.
@@ -64,9 +69,13 @@ type articleAnswer struct {
 	Digest   uint32 `json:"digest"`   // CRC-32 of all that was rendered
 }
 
-// NewTenant builds the service and fills its article store.
-func NewTenant(c TenantConfig) (*Tenant, error) {
-	if err := c.Validate(); err != nil {
+// NewTenant builds the service and fills its article store. It calls nobody.
+func NewTenant(c TenantConfig) (*Tenant, error) { return NewService(ServiceConfig{TenantConfig: c}) }
+
+// NewService builds a service that may call others.
+func NewService(service ServiceConfig) (*Tenant, error) {
+	c := service.TenantConfig
+	if err := service.Validate(); err != nil {
 		return nil, fmt.Errorf("tenant config: %w", err)
 	}
 	parsed, err := template.New("page").Parse(page)
@@ -79,7 +88,7 @@ func NewTenant(c TenantConfig) (*Tenant, error) {
 			return nil, err
 		}
 	}
-	s := &Tenant{config: c, store: articles, page: parsed, mux: http.NewServeMux()}
+	s := &Tenant{config: c, store: articles, page: parsed, mux: http.NewServeMux(), caller: newCaller(service)}
 	if c.Disk != "" {
 		if s.disk, err = openDisk(c.Disk); err != nil {
 			return nil, err
@@ -89,6 +98,10 @@ func NewTenant(c TenantConfig) (*Tenant, error) {
 	s.scratch.New = func() any { return new(scratch) }
 	s.mux.HandleFunc("GET "+articlePath, s.serveArticle)
 	s.mux.HandleFunc("GET "+tilePath, s.serveTile)
+	if service.Timed {
+		s.stopwatch = newStopwatch()
+		s.mux.HandleFunc("GET "+timesPath, s.serveTimes)
+	}
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// A client that went away is no concern of the service's, here and below.
 		_, _ = w.Write([]byte("ok\n"))
@@ -105,13 +118,15 @@ func (s *Tenant) serveArticle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	began, request := time.Now(), s.counter.Add(1)
+	waited, err := s.caller.call(r.Context(), request)
 	work := s.scratch.Get().(*scratch)
 	defer s.scratch.Put(work)
-	request := s.counter.Add(1)
-	err = s.readDisk(request)
+	err = errors.Join(err, s.readDisk(request))
 	for range times {
 		err = errors.Join(err, s.render(work, request))
 	}
+	s.stopwatch.record(time.Since(began), waited, err != nil)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

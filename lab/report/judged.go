@@ -280,7 +280,7 @@ func (j Judged) Headline(f stats.Figure) string {
 	}
 	switch {
 	case worst.Estimate > 0:
-		least := map[bool]string{true: "at least "}[j.bound(worst.Cell)]
+		least := map[bool]string{true: "at least "}[j.Bound(worst.Cell)]
 		return fmt.Sprintf("The %s of %q is %s%s times that of %q", f.Name, shownName(worst.Cell), least, times(worst.Interval), shownName(j.Reference))
 	case same && len(j.Compared) > 0:
 		return fmt.Sprintf("No %s differs from that of %q by 10 %%", f.Name, shownName(j.Reference))

@@ -1,0 +1,83 @@
+package guest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/services"
+)
+
+// shop is three services in four placements, of which one cannot be told from another here.
+const shop = `
+kind: services
+services:
+- {name: web, cpu: 100us, workingSetBytes: 65536, steps: [[{to: cache, times: 2}, {to: db, share: 0.5}]]}
+- {name: db, cpu: 50us, workingSetBytes: 16777216}
+- {name: cache, cpu: 20us, workingSetBytes: 8388608}
+placements:
+- {name: no rule}
+- {name: node, parts: 1, over: nodes}
+- {name: split, parts: 2, over: nodes, first: [web, db]}
+- {name: half, parts: 1, over: halves}
+compare: []
+rate: 10
+blocks: 1
+settle: 100ms
+window: 2s
+seed: 3
+`
+
+// TestLabServices runs services that call each other on a machine of several memories. How long
+// they take means nothing in a guest; where they stand and where their memory is does.
+func TestLabServices(t *testing.T) {
+	onlyOn(t, "2s4n")
+	onlyThorough(t)
+	h := newHost(t)
+	before := h.settings()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "shop.yaml")
+	if err := os.WriteFile(file, []byte(shop), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, exit := berth(t, "lab", "run", file, "--results", dir)
+	if exit != 0 {
+		t.Fatalf("exit status %d", exit)
+	}
+	t.Log(text)
+	files, err := filepath.Glob(filepath.Join(dir, "*", lab.ResultFile))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("result files %v, %v", files, err)
+	}
+	var x services.Experiment
+	if err := lab.Load(files[0], services.Schema, &x); err != nil {
+		t.Fatal(err)
+	}
+	if !x.Complete || len(x.Rounds) != 3 || len(x.Skipped) != 1 || !strings.Contains(x.Skipped[0].Reason, `the same as "node"`) {
+		t.Fatalf("complete %v, %d rounds, skipped %+v", x.Complete, len(x.Rounds), x.Skipped)
+	}
+	sizes := map[string]int64{"web": 65536, "db": 16 << 20, "cache": 8 << 20}
+	want := map[string]map[string]int{"node": {"web": 0, "db": 0, "cache": 0}, "split": {"web": 0, "db": 0, "cache": 1}}
+	for i, served := range x.Served {
+		t.Logf("%s: offered %d, done %d; %+v", served.Cell, x.Rounds[i].Load.Offered, x.Rounds[i].Load.Done, served.Services)
+		if x.Rounds[i].Load.Done == 0 || len(served.Services) != 3 {
+			t.Errorf("%s: %+v", served.Cell, x.Rounds[i].Load)
+		}
+		for _, s := range served.Services {
+			if len(s.Bytes) == 0 || len(s.Ran) == 0 {
+				t.Errorf("%s: where %s ran and its memory is is not known: %+v", served.Cell, s.Name, s)
+			}
+			node, ok := want[served.Cell][s.Name]
+			if ok && (s.Bytes[node] < sizes[s.Name] || s.Ran[node] != 1) {
+				t.Errorf("%s: %s ran on %v and has memory %v, want node %d", served.Cell, s.Name, s.Ran, s.Bytes, node)
+			}
+		}
+	}
+	if diff := cmp.Diff(before, h.settings()); diff != "" {
+		t.Errorf("after the lab (-before +after):\n%s", diff)
+	}
+}
