@@ -257,6 +257,23 @@ func (h *Header) resume(now Header) error {
 	return nil
 }
 
+// withoutMemory is the host without the sizes of its nodes' memory: a hypervisor may give and
+// take memory, and a kernel that initialises it as it is needed tells of more and more.
+func (h Host) withoutMemory() Host {
+	if h.Machine == nil {
+		return h
+	}
+	m := *h.Machine
+	m.Domains = slices.Clone(m.Domains)
+	for i, d := range m.Domains {
+		if d.Kind == machine.Node {
+			m.Domains[i].Bytes = 0
+		}
+	}
+	h.Machine, h.MemoryBytes = &m, 0
+	return h
+}
+
 // conditions are what has to be the same for all rounds of a run, as JSON by name.
 func (h *Header) conditions() (conditions map[string]json.RawMessage, err error) {
 	text, err := json.Marshal(struct {
@@ -266,7 +283,7 @@ func (h *Header) conditions() (conditions map[string]json.RawMessage, err error)
 		Shared  string `json:"shared CPUs"`
 		Own     string `json:"CPUs of the generator"`
 		Awake   bool   `json:"keeping of CPUs awake"`
-	}{h.Program, h.Host, h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs, h.Setup.Awake})
+	}{h.Program, h.Host.withoutMemory(), h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs, h.Setup.Awake})
 	if err == nil {
 		err = json.Unmarshal(text, &conditions)
 	}

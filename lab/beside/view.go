@@ -55,7 +55,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	if x.Experiment.Weight > 0 {
 		s.Fact("weight", fmt.Sprintf("the run had CPU weight %d together against all else on the host", x.Experiment.Weight))
 	}
-	v.others(s)
+	s.Others(v.measured, v.undisturbed)
 	if len(x.Rounds) > 0 {
 		s.Add(report.Block{Table: v.Judged.Table()})
 		if x.design.tables != nil {
@@ -67,24 +67,6 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s.Document = v.Judged.Document(&x.Header, x.Experiment, s.Answer)
 	return s, nil
-}
-
-// others says what others took, and what was done about it.
-func (v *view) others(s *report.Sheet) {
-	var took, all float64
-	for _, r := range v.Rounds {
-		took += r.Host.Steal + r.Host.Foreign
-		all += r.Seconds * float64(r.Host.SharedCPUs)
-	}
-	if all == 0 {
-		return
-	}
-	text := fmt.Sprintf("processes outside of the run and the hypervisor took %.1f %% of the shared CPUs", 100*took/all)
-	if v.undisturbed {
-		text += "; requests that they disturbed are left out"
-	}
-	s.Fact("others", text)
-	s.Fact("generator", report.Generator(v.measured))
 }
 
 // nothing is what to say where the reference cannot carry a comparison; "" where it can.

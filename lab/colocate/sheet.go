@@ -44,7 +44,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s.Add(report.Block{Table: v.Judged.Table()}, v.placesTable(), report.Costs(v.measured, v.Judged, "services", ""), v.billTable(), v.eachTable())
 	s.Page = func() report.Page {
-		return report.Page{Plots: []report.Plot{v.Ratios("ratios", "How p99 compares", lab.P99), v.heat()}, Details: []report.Block{v.Comparisons()}}
+		return report.Page{Plots: append(v.Plots("How p99 compares", lab.P99, v.measured, v.Reference), v.heat()), Details: []report.Block{v.Comparisons()}}
 	}
 	return s, nil
 }
@@ -77,7 +77,7 @@ func (v *view) facts(s *report.Sheet) {
 	if e.Weight > 0 {
 		s.Fact("weight", fmt.Sprintf("the run had CPU weight %d together against all else on the host", e.Weight))
 	}
-	v.others(s)
+	s.Others(v.measured, v.undisturbed)
 	failed := 0
 	for _, d := range v.measured.Decoded {
 		failed += d.Censored
@@ -85,36 +85,6 @@ func (v *view) facts(s *report.Sheet) {
 	if failed > 0 {
 		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", failed))
 	}
-}
-
-// others says what others took, and what asking cost.
-func (v *view) others(s *report.Sheet) {
-	var took, all, seconds, cpu, lag float64
-	for _, d := range v.measured.Decoded {
-		took += d.Host.Steal + d.Host.Foreign
-		all += d.Seconds * float64(d.Host.SharedCPUs)
-		seconds += d.Seconds
-		cpu += d.Load.CPUSeconds
-		us, _ := stats.Merge(d.Lag.Seconds...).Quantile(99)
-		lag = max(lag, us)
-	}
-	if all == 0 {
-		return
-	}
-	text := fmt.Sprintf("processes outside of the run and the hypervisor took %.1f %% of the shared CPUs", 100*took/all)
-	if v.undisturbed {
-		text += "; requests that they disturbed are left out"
-	}
-	s.Fact("others", text)
-	where := "its own CPUs " + v.Setup.GeneratorCPUs
-	if v.Setup.GeneratorCPUs == "" {
-		where = "the services' CPUs"
-	}
-	generator := fmt.Sprintf("used %.2f of %s", cpu/seconds, where)
-	if v.Experiment.Experiment.Load == open {
-		generator += fmt.Sprintf(", %s, own lag p99 at most %s in a round", v.Setup.GeneratorPolicy, lab.Latency(lag))
-	}
-	s.Fact("generator", generator)
 }
 
 // words are what to know, and to do.

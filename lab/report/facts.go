@@ -204,6 +204,25 @@ func floorLine(a *lab.Analysis) string {
 	return fmt.Sprintf("p99 differs from itself by × %s: nothing was changed between the two", times(*a.Floor))
 }
 
+// Others says what others took of a run, and what the generator did. undisturbed: requests that
+// others disturbed are left out.
+func (s *Sheet) Others(m *lab.Measured, undisturbed bool) {
+	var took, all float64
+	for _, r := range m.Decoded {
+		took += r.Host.Steal + r.Host.Foreign
+		all += r.Seconds * float64(r.Host.SharedCPUs)
+	}
+	if all == 0 {
+		return
+	}
+	text := fmt.Sprintf("processes outside of the run and the hypervisor took %.1f %% of the shared CPUs", 100*took/all)
+	if undisturbed {
+		text += "; requests that they disturbed are left out"
+	}
+	s.Fact("others", text)
+	s.Fact("generator", Generator(m))
+}
+
 // Generator is what the load generator cost and how late it was, of any experiment: a part of
 // every response time, and of the CPUs' time.
 func Generator(m *lab.Measured) string {

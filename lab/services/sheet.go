@@ -90,22 +90,10 @@ func (a *analysis) facts(s *report.Sheet) {
 	if free, err := cpuset.Parse(a.Setup.CPUs); err == nil && a.Host.Machine != nil && !(site{a.Host.Machine, free}).numa() {
 		s.Fact("memory", "the CPUs that take part are near one memory: all of it is local, wherever a service stands")
 	}
-	var took, all, lag float64
+	s.Others(a.measured, a.undisturbed)
 	failed := 0
 	for _, d := range a.measured.Decoded {
-		took += d.Host.Steal + d.Host.Foreign
-		all += d.Seconds * float64(d.Host.SharedCPUs)
-		us, _ := stats.Merge(d.Lag.Seconds...).Quantile(99)
-		lag = max(lag, us)
 		failed += d.Censored
-	}
-	if all > 0 {
-		text := fmt.Sprintf("processes outside of the run and the hypervisor took %.1f %% of the shared CPUs", 100*took/all)
-		if a.undisturbed {
-			text += "; requests that they disturbed are left out"
-		}
-		s.Fact("others", text)
-		s.Fact("generator", fmt.Sprintf("%s, own lag p99 at most %s in a round", a.Setup.GeneratorPolicy, lab.Latency(lag)))
 	}
 	if failed > 0 {
 		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", failed))
@@ -226,11 +214,10 @@ func (a *analysis) page() report.Page {
 	own := func(o one) float64 { return o.ownP99 }
 	cpu := func(o one) float64 { return o.cpu }
 	p := report.Page{
-		Plots: []report.Plot{
-			a.Judged.Ratios("ratios", "How the tail of the whole compares", lab.P99),
+		Plots: append(a.Judged.Plots("How the tail of the whole compares", lab.P99, a.measured, a.Reference),
 			a.heat("own", "Where each service loses time", fmt.Sprintf("p99 of each service's own time (its work, and waiting for a CPU), relative to that with %q.", a.Reference), own),
 			a.heat("cpu", "Where each service takes more CPU time", fmt.Sprintf("CPU time of a request to each service, relative to that with %q.", a.Reference), cpu),
-		},
+		),
 		Details: []report.Block{a.matrix("p99 of own time (µs)", own), a.matrix("CPU time per request (µs)", cpu), a.matrix("Run delay per request (µs)", func(o one) float64 { return o.delay })},
 	}
 	if a.numa() {
