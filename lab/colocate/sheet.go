@@ -120,7 +120,7 @@ func (v *view) words() []string {
 	for _, b := range v.bills {
 		text := fmt.Sprintf("The bill of %s: %d of %d CPUs are reserved, and the services use %.0f %% of that", b.Mode, b.Reserved, b.Of, 100*(1-b.Lost()))
 		if v.Setup.GeneratorCPUs == "" {
-			text += fmt.Sprintf("; who asks, on the same CPUs, uses %.2g CPUs", v.asking(b.Mode))
+			text += fmt.Sprintf("; the load generator, on the same CPUs, uses %.2g CPUs", v.asking(b.Mode))
 		}
 		answer = append(answer, text+".")
 	}

@@ -141,7 +141,7 @@ func TestWords(t *testing.T) {
 		also, not    string
 	}{
 		"better":  {"1s4c2t", "0-7", map[string]float64{"shared": 1, "shared again": 1, "LSE": 0.4, "LSR": 0.8}, "Give 2 nginx services with 2 CPUs each CPUs of their own (LSE): one request in 100 then takes ", "Do it: berth run --class LSE --cpus 2 --bind FullPCPUs -- SERVICE", "Leave"},
-		"worse":   {"1s2c1t", "0-1", map[string]float64{"shared": 1, "shared again": 1, "LSE": 3}, "Leave 2 nginx services with 1 CPU each on shared CPUs: with CPUs of their own (LSE) one request", "The bill of LSE: 2 of 2 CPUs are reserved, and the services use 25 % of that; who asks, on the same CPUs, uses 0.08 CPUs.", "Do it"},
+		"worse":   {"1s2c1t", "0-1", map[string]float64{"shared": 1, "shared again": 1, "LSE": 3}, "Leave 2 nginx services with 1 CPU each on shared CPUs: with CPUs of their own (LSE) one request", "The bill of LSE: 2 of 2 CPUs are reserved, and the services use 25 % of that; the load generator, on the same CPUs, uses 0.08 CPUs.", "Do it"},
 		"LSR":     {"1s4c2t", "0-7", map[string]float64{"shared": 1, "shared again": 1, "LSE": 2, "LSR": 0.3}, "Give 2 nginx services with 2 CPUs each CPUs of their own (LSR)", "Do it: berth run --class LSR --cpus 2 --bind SpreadByPCPUs --exclusive PCPULevel -- SERVICE", "Give 2 nginx services with 2 CPUs each CPUs of their own (LSE)"},
 		"alike":   {"1s4c2t", "0-7", map[string]float64{"shared": 1, "shared again": 1, "LSE": 0.667, "LSR": 1}, "Leave 2 nginx services with 2 CPUs each on shared CPUs: CPUs of their own (LSR) change p99 by less than 10 %", "p99 of LSR against LSE", "Do it"},
 		"no room": {"1s1c2t", "0-1", same, "Leave 2 nginx services with 1 CPU each on shared CPUs: no mode with CPUs of their own fits here.", "", "Do it"},
