@@ -15,7 +15,7 @@ const (
 	LS     Class = iota // latency-sensitive: runs in a shared pool
 	LSE                 // latency-sensitive, exclusive: exclusive cores, shared with nobody
 	LSR                 // latency-sensitive, reserved: exclusive CPUs, shared with best effort while idle
-	BE                  // best effort: first to be squeezed
+	BE                  // best effort: yields to all others
 	System              // the host's own services: on the reserved CPUs
 )
 

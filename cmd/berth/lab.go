@@ -67,7 +67,7 @@ func labCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.AddCommand(labReportCommand(), labCompareCommand(), labTabulateCommand(), labHistoryCommand(), labGuardCommand(), labListCommand(), labShowCommand(), labRunCommand())
+	cmd.AddCommand(labReportCommand(), labCompareCommand(), labProbeCommand(), labTabulateCommand(), labHistoryCommand(), labGuardCommand(), labListCommand(), labShowCommand(), labRunCommand())
 	return cmd
 }
 
