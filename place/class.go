@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"strings"
 
 	"berth.dev/berth/internal/plain"
@@ -90,7 +91,11 @@ func (c *Class) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return plain.UnmarshalWord(classNames(), text, c)
+	err := plain.UnmarshalWord(classNames(), text, c)
+	if hint := plain.Near(string(text), []string{"Guaranteed", "Burstable", "BestEffort"}); err != nil && hint != "" {
+		return fmt.Errorf("%w%s", err, hint)
+	}
+	return err
 }
 
 // Mode says how much of a request is to be the workload's own.

@@ -253,7 +253,7 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 		return err
 	}
 	if len(args) == 1 && args[0] != "isolation" {
-		return exitStatus{exitUsage, fmt.Errorf("experiment %q: the built-in one is isolation; others are read with --experiment FILE", args[0])}
+		return exitStatus{exitUsage, fmt.Errorf("lab %q: no such command, and here the only experiment is isolation; berth lab list has the others%s", args[0], nearestVerb(cmd, args[0]))}
 	}
 	e, err := f.build(cmd)
 	if err != nil {

@@ -41,7 +41,7 @@ func Steps(page string) ([]Step, error) {
 		command := typed.FindStringSubmatch(line)
 		switch m := try.FindStringSubmatch(line); {
 		case m != nil:
-			where = m[1]
+			where, inside = m[1], false
 		case command != nil:
 			text, _, _ := strings.Cut(command[1], "   #")
 			if where == "" && strings.Contains(text, "berth ") {

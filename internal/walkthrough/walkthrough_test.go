@@ -30,6 +30,10 @@ More words.
     > END
 
     not a command
+
+<!-- try: not, FILE is yours -->
+
+    berth replay FILE
 `
 
 func TestSteps(t *testing.T) {
