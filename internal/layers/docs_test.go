@@ -101,6 +101,7 @@ func TestShows(t *testing.T) {
 		"# A\n\n    $ berth ps\n    no workloads\n":                      true,
 		"# A\n\n    $ sudo tee x <<END\n    > a: 1\n    > END\n":         false,
 		"# A\n\n    berth lab        # two minutes\n    sudo berth ps\n": false,
+		"# A\n\n    $ berth ps\n    …\n":                                 false,
 		"# A\n\n    cgroup  limited\n":                                   true,
 		"# A\n\n```\n$ berth ps\n```\n":                                  false,
 		"# A\n\n```\n$ berth ps\nno workloads\n```\n":                    true,
@@ -114,7 +115,7 @@ func TestShows(t *testing.T) {
 }
 
 var (
-	typed  = regexp.MustCompile(`^(\$|>|\s*#|(sudo )?(berth|go|make|promtool|[A-Z]+=\S+ berth|GET|curl)) ?`)
+	typed  = regexp.MustCompile(`^(…$|\$|>|\s*#|(sudo )?(berth|go|make|promtool|[A-Z]+=\S+ berth|GET|curl)) ?`)
 	isYAML = regexp.MustCompile(`^\s*(- )?\{?[a-zA-Z_]+: |^\s*[a-zA-Z_]+:$`)
 )
 
