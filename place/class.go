@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"strings"
 
 	"berth.dev/berth/internal/plain"
@@ -15,7 +16,7 @@ const (
 	LS     Class = iota // latency-sensitive: runs in a shared pool
 	LSE                 // latency-sensitive, exclusive: exclusive cores, shared with nobody
 	LSR                 // latency-sensitive, reserved: exclusive CPUs, shared with best effort while idle
-	BE                  // best effort: first to be squeezed
+	BE                  // best effort: yields to all others
 	System              // the host's own services: on the reserved CPUs
 )
 
@@ -90,7 +91,11 @@ func (c *Class) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return plain.UnmarshalWord(classNames(), text, c)
+	err := plain.UnmarshalWord(classNames(), text, c)
+	if hint := plain.Near(string(text), []string{"Guaranteed", "Burstable", "BestEffort"}); err != nil && hint != "" {
+		return fmt.Errorf("%w%s", err, hint)
+	}
+	return err
 }
 
 // Mode says how much of a request is to be the workload's own.

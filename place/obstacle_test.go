@@ -36,6 +36,7 @@ func TestObstacles(t *testing.T) {
 		"exclusive":  {place.Config{NoFloor: true}, []*place.Grant{own("web", "4-5", "")}, place.Request{}, "CPUs 4-5 are exclusive to web"},
 		"its own":    {place.Config{NoFloor: true}, []*place.Grant{own("web", "4-5", "")}, place.Request{ID: "web"}, ""},
 		"fence":      {place.Config{NoFloor: true}, []*place.Grant{own("web", "4", "12")}, place.Request{}, "CPU 4 is exclusive to web; CPU 12 is kept idle beside the CPUs of web"},
+		"counted":    {place.Config{NoFloor: true}, []*place.Grant{{ID: "kv", Share: place.Share{Within: set("4-5"), Milli: 1000, Counted: true}, Request: place.Request{ID: "kv", Class: place.LSR}}}, place.Request{}, "CPUs 4-5 are held by kv"},
 		"one shared": {place.Config{NoFloor: true}, []*place.Grant{shared("db", 0)}, place.Request{}, "CPUs 0-15 are shared by db, which needs 1 CPU"},
 		"shared": {
 			place.Config{},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ func Parse(data []byte, name string, checks ...func(*NodeConfig) error) (*NodeCo
 	wrong := strictyaml.Errors(err)
 	if len(wrong) == 0 || len(lines) > 0 { // else it is no YAML
 		c.slash()
+		wrong = append(wrong, unrelated(zeros(c, lines), wrong)...)
 		for _, check := range append([]func(*NodeConfig) error{(*NodeConfig).Validate}, checks...) {
 			wrong = append(wrong, unrelated(strictyaml.Errors(check(c)), wrong)...)
 		}
@@ -41,6 +43,33 @@ func placed(wrong []*strictyaml.Error, name string, lines strictyaml.Lines) erro
 		all[i] = e
 	}
 	return errors.Join(all...)
+}
+
+// zeros are limits of 0 that the document names: no kernel has them, and a field of 0 that it
+// does not name is none.
+func zeros(c *NodeConfig, lines strictyaml.Lines) (wrong []*strictyaml.Error) {
+	check := func(field string, l Limits) {
+		for _, f := range []struct {
+			name string
+			zero bool
+			want string
+		}{
+			{"weight", l.Weight == 0, "1 to 10000"}, {"ioWeight", l.IOWeight == 0, "1 to 10000"},
+			{"quota", l.Quota == 0, "an amount of CPUs, or max"}, {"memoryMax", l.MemoryMax == 0, "an amount of memory, or max"},
+		} {
+			at := field + "." + f.name
+			if line, named := lines[at]; named && f.zero {
+				wrong = append(wrong, &strictyaml.Error{Line: line, Field: at, Err: fmt.Errorf("0 is not %s", f.want)})
+			}
+		}
+	}
+	for class, l := range c.Classes {
+		check("classes."+class.String(), l)
+	}
+	for i := range c.Workloads {
+		check(fmt.Sprintf("workloads[%d].limits", i), c.Workloads[i].Limits)
+	}
+	return wrong
 }
 
 // slash writes the paths of groups in the one form that Berth keeps: globs with a slash

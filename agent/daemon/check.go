@@ -83,6 +83,16 @@ func (h *hostCheck) cpus(base agent.Options, c *config.NodeConfig) {
 	if !c.Allowed.Overlaps(online) {
 		absent("allowed", c.Allowed)
 	}
+	most := place.Milli(1000 * online.Len())
+	for i := range c.Workloads {
+		w := &c.Workloads[i]
+		if w.CPUs > most {
+			h.fail(fmt.Sprintf("workloads[%d].cpus", i), fmt.Errorf("%s CPUs are asked for, and this host has %s", w.CPUs, most))
+		}
+		if w.Limits.Quota > most && w.Limits.Quota != place.Unlimited {
+			h.fail(fmt.Sprintf("workloads[%d].limits.quota", i), fmt.Errorf("it is the time of %s CPUs, and this host has %s; max removes a limit", w.Limits.Quota, most))
+		}
+	}
 	policy, err := c.NewPolicy()
 	if err != nil || len(h.errs) > before {
 		return // said already

@@ -346,7 +346,7 @@ function drawEvents(events) {
     const time = el("time", "", new Date(e.time).toLocaleTimeString());
     time.dateTime = e.time;
     time.title = new Date(e.time).toLocaleString();
-    const by = e.by ? ` (asked for by process ${e.by.pid} of user ${e.by.uid})` : "";
+    const by = e.by && e.by.pid ? ` (asked for by process ${e.by.pid} of user ${e.by.uid})` : "";
     const what = [e.object, e.text].filter(Boolean).join(": ") + by;
     list.prepend(el("li", failures.has(e.kind) ? "bad" : "", time, el("span", "kind", e.kind), el("span", "id", e.id || ""), el("span", "text", what)));
   }

@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/plain"
 )
 
 // Guard is where the guard stands, in words.
@@ -43,7 +44,7 @@ func guardOf(g api.Guard) Guard {
 	case s.Probe.Armed:
 		probe = "the run-queue probe is armed"
 	}
-	out.About = fmt.Sprintf("%d looked after, %d more groups known; %s", len(s.Sensitive), s.Others, probe)
+	out.About = fmt.Sprintf("%s, %s known; %s", plain.Count(len(s.Sensitive), "sensitive workload"), plain.Count(s.Others, "other group"), probe)
 	for _, f := range s.Findings {
 		f.Victim, f.Suspect = name(f.Victim), name(f.Suspect)
 		what, _, _ := strings.Cut(f.String(), "\n")

@@ -36,7 +36,7 @@ func TestGuardInWords(t *testing.T) {
 		want   Guard
 	}{
 		{"enforce", func(*api.Guard) {}, Guard{
-			Mode: "enforce", About: "1 looked after, 3 more groups known; the run-queue probe is armed",
+			Mode: "enforce", About: "1 sensitive workload, 3 other groups known; the run-queue probe is armed",
 			Suffers: []string{
 				"web waits for CPUs that others use, because of a group that is gone or not to be seen from here (70 % sure)",
 				"web waits for CPUs that others use, because of x:" + hostile + " (80 % sure)",
@@ -46,7 +46,7 @@ func TestGuardInWords(t *testing.T) {
 		{"preview", func(g *api.Guard) {
 			g.Mode, g.Status.Findings, g.Status.Active, g.Status.Probe.Reason = config.GuardPreview, nil, nil, "not root"
 		}, Guard{
-			Mode: "preview", About: "1 looked after, 3 more groups known; without the run-queue probe: not root", Suffers: []string{},
+			Mode: "preview", About: "1 sensitive workload, 3 other groups known; without the run-queue probe: not root", Suffers: []string{},
 			Done: []string{"would be done: batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts"},
 		}},
 		{"off", func(g *api.Guard) { *g = api.Guard{Mode: config.GuardOff, Reason: "no groups"} }, Guard{

@@ -37,6 +37,9 @@ docs/nodeconfig.md describes the file.
   rollback        the one before, or any of those, in force again
   diff OLD NEW    what differs between two files`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownVerb(cmd, args[0])
+			}
 			return exitStatus{exitUsage, errors.New("config: check, preview, apply, history, rollback or diff is needed (see 'berth config --help')")}
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },

@@ -169,6 +169,8 @@ func TestConfigCheckOfHost(t *testing.T) {
 		"agent: {group: none-here}\n" + sharedPool:       ":1: agent.group: ",
 		"agent: {socket: /no/such/dir/s}\n" + sharedPool: ":1: agent.socket: listen on ",
 		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryHigh: 1Gi}}", 1):             ":6: workloads[2].limits.memoryHigh: memory.high: not supported: cgroup v1 has no such setting",
+		strings.Replace(sharedPool, "class: BE}", "class: LSE, cpus: 99}", 1):                             ":6: workloads[2].cpus: 99 CPUs are asked for, and this host has 8",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {quota: 9}}", 1):                    ":6: workloads[2].limits.quota: it is the time of 9 CPUs, and this host has 8",
 		"classes: {BE: {memoryLow: 1Gi}}\n" + sharedPool:                                                  ":1: classes.BE.memoryLow: memory.low: not supported",
 		"policy: {name: balloons, options: {balloonTypes: [{name: x, lists: ['98-99']}]}}\n" + sharedPool: ":1: policy.options: ",
 	} {

@@ -42,7 +42,7 @@ func TestConfigRefuses(t *testing.T) {
 		want string
 	}{
 		"no verb":          {nil, exitUsage, "check, preview, apply, history, rollback or diff is needed"},
-		"unknown verb":     {[]string{"chek"}, exitUsage, "check, preview, apply, history, rollback or diff is needed"},
+		"unknown verb":     {[]string{"chek"}, exitUsage, `unknown command "chek"; did you mean "check"?`},
 		"check of nothing": {[]string{"check"}, exitUsage, "0 files named"},
 		"diff of three":    {[]string{"diff", "a", "b", "c"}, exitUsage, "3 files named"},
 		"output":           {[]string{"check", "-o", "yaml", "a"}, exitUsage, "it is one of text, json"},

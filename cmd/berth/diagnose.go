@@ -111,7 +111,7 @@ func (f *diagnoseOptions) run(cmd *cobra.Command, args []string) (err error) {
 		}
 	}
 	d.missing(signals)
-	d.verbose, d.Next = f.verbose, d.next(cmd, o)
+	d.verbose, d.Next = f.verbose, d.next(o)
 	if err = show(cmd, d, d.text); err == nil && (len(d.Findings) > 0 || d.short()) {
 		return exitStatus{code: exitFindings}
 	}

@@ -62,6 +62,8 @@ type programRow struct {
 	Name string  `json:"name"`
 	Used float64 `json:"used"`
 	Wait float64 `json:"wait"`
+
+	workload string
 }
 
 // foundRow is a finding at its surest, and in how many windows it was found.
@@ -118,6 +120,9 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 			f.Behind = behind(ticks, f.Victim)
 		}
 	}
+	if d.unaccused() {
+		d.culprit = d.mostUsed()
+	}
 	if len(d.Findings) > 0 && d.culprit == "" {
 		for _, b := range d.Findings[0].Behind {
 			if b.Name != d.victim && b.Name != detect.Outside {
@@ -155,14 +160,14 @@ func (d *diagnosis) describe(h *observe.Header, tick []watch.Sample) {
 		comm, ok := programOf(name)
 		switch {
 		case of[watch.CPUWait] >= notable && ok && comm != "":
-			d.longestWait = append(d.longestWait, programRow{name, of[watch.CPUTime], of[watch.CPUWait]})
+			d.longestWait = append(d.longestWait, programRow{name, of[watch.CPUTime], of[watch.CPUWait], name})
 			fallthrough
 		case ok && comm != "":
-			d.Programs = append(d.Programs, programRow{comm, of[watch.CPUTime], of[watch.CPUWait]})
+			d.Programs = append(d.Programs, programRow{comm, of[watch.CPUTime], of[watch.CPUWait], name})
 		case ok:
 			d.Host.InNoGroup = of[watch.CPUTime]
 		case name != "" && of[watch.CPUWait] >= notable:
-			d.longestWait = append(d.longestWait, programRow{shownName(h, name), of[watch.CPUTime], of[watch.CPUWait]})
+			d.longestWait = append(d.longestWait, programRow{shownName(h, name), of[watch.CPUTime], of[watch.CPUWait], name})
 		}
 	}
 	by := func(key func(programRow) float64) func(a, b programRow) int {
@@ -194,6 +199,26 @@ const stalled = 0.20
 // asked.
 func (d *diagnosis) short() bool {
 	return d.Target == "" && d.Host.Stall != nil && *d.Host.Stall >= stalled
+}
+
+// unaccused reports whether the CPUs are short, and no finding says because of whom.
+func (d *diagnosis) unaccused() bool {
+	return d.short() && d.Sensitive == "" && !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Suspect != "" || len(f.Behind) > 0 })
+}
+
+// worstOff is the workload, but for who used most CPU time, whose threads waited longest for
+// one by what they used: it may be the service that matters. "" if none waited.
+func (d *diagnosis) worstOff() (worst string) {
+	longest := 0.0
+	for _, r := range d.longestWait {
+		if ratio := r.Wait / max(r.Used, notable); r.workload != d.culprit && ratio > longest {
+			worst, longest = r.Name, ratio
+			if comm, ok := programOf(r.workload); ok {
+				worst = comm
+			}
+		}
+	}
+	return worst
 }
 
 // behind is who had the CPU while a workload waited for it: the first few.

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
@@ -107,12 +105,45 @@ func (d *diagnosis) writeFindings(b *strings.Builder) {
 	if len(others) > 0 {
 		fmt.Fprintf(b, "\nAlso (--verbose shows the evidence):\n%s", strings.Join(others, ""))
 	}
-	if d.Target == "" && d.Sensitive == "" && slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
-		name, isProgram := programOf(victim)
-		if !isProgram {
-			name = victim
-		}
-		fmt.Fprintf(b, "\nThis is the order of harm, as it is not known here who matters.\n--sensitive NAME says so, as in --sensitive %s.\n", plain.Shell(name))
+	if d.unaccused() {
+		b.WriteString("\n")
+		d.writeShort(b)
+	}
+	if matters := d.mayMatter(victim); matters != "" {
+		fmt.Fprintf(b, "\nThis is the order of harm, as it is not known here who matters.\n--sensitive NAME says so, as in --sensitive %s.\n", plain.Shell(matters))
+	}
+}
+
+// mayMatter is who could be the service that matters, where nobody said so and it is not
+// plain; "" elsewhere.
+func (d *diagnosis) mayMatter(victim string) string {
+	if d.Target != "" || d.Sensitive != "" {
+		return ""
+	}
+	if d.unaccused() {
+		return d.worstOff()
+	}
+	if !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
+		return ""
+	}
+	if name, isProgram := programOf(victim); isProgram {
+		return name
+	}
+	return victim
+}
+
+// writeShort says that the host has too few CPUs, who waits for one and who has them.
+func (d *diagnosis) writeShort(b *strings.Builder) {
+	fmt.Fprintf(b, "The CPUs are short: some task waited for one in %.0f %% of the time. No rule is sure who suffers because of whom.\n", 100**d.Host.Stall)
+	var who []string
+	for _, r := range d.longestWait[:min(few, len(d.longestWait))] {
+		who = append(who, fmt.Sprintf("%s %.2f", plain.Line(r.Name), r.Wait))
+	}
+	if len(who) > 0 {
+		fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
+	}
+	if d.culprit != "" {
+		fmt.Fprintf(b, "Most CPU time: %s %.2f.\n", plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
 	}
 }
 
@@ -127,17 +158,8 @@ func (d *diagnosis) writeNothing(b *strings.Builder) {
 		fmt.Fprintf(b, "\nNothing found about %s.\n", plain.Line(about))
 	}
 	if d.short() {
-		fmt.Fprintf(b, "\nThe CPUs are short: some task waited for one in %.0f %% of the time. No rule is sure who suffers because of whom.\n", 100**d.Host.Stall)
-		var who []string
-		for _, r := range d.longestWait[:min(few, len(d.longestWait))] {
-			who = append(who, fmt.Sprintf("%s %.2f", plain.Line(r.Name), r.Wait))
-		}
-		if len(who) > 0 {
-			fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
-		}
-		if d.culprit != "" {
-			fmt.Fprintf(b, "Most CPU time: %s %.2f.\n", plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
-		}
+		b.WriteString("\n")
+		d.writeShort(b)
 	}
 	if d.Windows < correlatedAfter && d.lacksProbe() {
 		fmt.Fprintf(b, "Without the run-queue probe a neighbour on the CPU is named after %d s at the earliest.\n", correlatedAfter)
@@ -212,7 +234,7 @@ type nextStep struct {
 }
 
 // next is what to do about the first finding, or about who used most CPU time.
-func (d *diagnosis) next(cmd *cobra.Command, o *observation) nextStep {
+func (d *diagnosis) next(o *observation) nextStep {
 	comm, isProgram := programOf(d.culprit)
 	_, inNoGroup := programOf(d.victim)
 	switch {
@@ -220,10 +242,18 @@ func (d *diagnosis) next(cmd *cobra.Command, o *observation) nextStep {
 		return nextStep{"see it live", "berth watch"}
 	case isProgram:
 		step := nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs, start it by", plain.Line(comm)), "sudo berth run --class BE -- COMMAND"}
-		if adopt, _, err := cmd.Root().Find([]string{"adopt"}); err == nil && adopt.Name() == "adopt" {
-			if pid := o.busiest(comm); pid != 0 {
-				step = nextStep{strings.TrimSuffix(step.To, ", start it by"), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
+		if o.host == nil {
+			return step
+		}
+		if pid, among, all := o.host.Busiest(comm); pid != 0 {
+			whom := plain.Line(comm)
+			if among < all {
+				whom = fmt.Sprintf("%d of the %d processes of %s", among, all, whom)
 			}
+			if d.victim == d.culprit {
+				whom += ", unless it is what matters,"
+			}
+			return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", whom), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
 		}
 		return step
 	case d.victim == "" || inNoGroup:
@@ -233,22 +263,4 @@ func (d *diagnosis) next(cmd *cobra.Command, o *observation) nextStep {
 		fmt.Sprintf("slow %s down while it hurts", plain.Line(d.culprit)),
 		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(d.victim), plain.Shell(d.culprit)),
 	}
-}
-
-// busiest is the process of a program, in no group of its own, that used most CPU time; 0 if
-// there is none.
-func (o *observation) busiest(comm string) (busiest int) {
-	if o.host == nil {
-		return 0
-	}
-	names, _ := o.host.Names()
-	most := int64(-1)
-	for _, pid := range names[comm] {
-		group, err := o.host.GroupOf(pid)
-		p, readErr := o.host.Process(pid)
-		if err == nil && readErr == nil && group == "" && int64(p.Own) > most {
-			busiest, most = pid, int64(p.Own)
-		}
-	}
-	return busiest
 }

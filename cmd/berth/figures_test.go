@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -10,13 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
 
 // The pictures of the pages are what the command makes of the stored results.
 func TestPicturesAreCurrent(t *testing.T) {
 	t.Parallel()
-	for picture, result := range map[string]string{"isolation": "readme"} {
+	for picture, result := range map[string]string{"isolation": "readme", "demo": "demo"} {
 		out, errs, code := berth(t, "lab", "report", "../../docs/measurements/results/"+result+".json.gz", "-o", "svg")
 		if code != exitOK {
 			t.Fatalf("%s: status %d, %s", result, code, errs)
@@ -30,6 +33,29 @@ func TestPicturesAreCurrent(t *testing.T) {
 		if text, err := os.ReadFile(file); err != nil || !bytes.Equal(text, []byte(out)) {
 			t.Errorf("%s is not what berth lab report -o svg makes of %s (%v); -update-man writes it", file, result, err)
 		}
+	}
+}
+
+// What the README says of the demonstration is the story of the stored run.
+func TestDemoFigures(t *testing.T) {
+	t.Parallel()
+	out, errs, code := berth(t, "lab", "report", "../../docs/measurements/results/demo.json.gz", "-o", "json")
+	var d report.DemoDocument
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitOK {
+		t.Fatalf("status %d, %v, %s", code, err, errs)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := d.Story.Phases
+	if len(p) != 4 || d.Story.Kept == nil || !d.Story.Helps() {
+		t.Fatalf("the story is %+v", d.Story)
+	}
+	want := fmt.Sprintf("takes %s alone, %s beside the hog, %s with the hog in class `BE`, %s without that again; in class `BE` the hog keeps %.0f %% of its work.",
+		lab.Latency(p[0].P99), lab.Latency(p[1].P99), lab.Latency(p[2].P99), lab.Latency(p[3].P99), 100**d.Story.Kept)
+	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), want) {
+		t.Errorf("README.md does not say: %s", want)
 	}
 }
 

@@ -418,5 +418,6 @@ func (g *guarding) summary(s *guard.Status) {
 	if isJSON(g.cmd) {
 		return
 	}
-	fmt.Fprintf(g.cmd.ErrOrStderr(), "%d windows, %d of them late; %d sensitive groups beside %d more; %d findings\n", s.Windows, s.Late, len(s.Sensitive), s.Others, g.findings)
+	fmt.Fprintf(g.cmd.ErrOrStderr(), "judged %s, %d of them late; %s, %s; %s\n",
+		plain.Count(s.Windows, "time"), s.Late, plain.Count(len(s.Sensitive), "sensitive group"), plain.Count(s.Others, "other"), plain.Count(g.findings, "finding"))
 }

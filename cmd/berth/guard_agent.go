@@ -48,7 +48,7 @@ func agentGuardText(g *api.Guard) string {
 		return fmt.Sprintf("the agent's guard is %s\n", g.Mode)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the agent's guard runs (%s), helps %d groups\n", g.Mode, len(g.Status.Sensitive))
+	fmt.Fprintf(&b, "the agent's guard runs (%s), helps %s\n", g.Mode, plain.Count(len(g.Status.Sensitive), "group"))
 	for _, f := range g.Status.Findings {
 		fmt.Fprintf(&b, "  found: %s lacks %v", name(f.Victim), f.Resource)
 		if f.Suspect != "" {

@@ -67,7 +67,7 @@ func labCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.AddCommand(labReportCommand(), labCompareCommand(), labTabulateCommand(), labHistoryCommand(), labGuardCommand(), labListCommand(), labShowCommand(), labRunCommand())
+	cmd.AddCommand(labReportCommand(), labCompareCommand(), labProbeCommand(), labTabulateCommand(), labHistoryCommand(), labGuardCommand(), labListCommand(), labShowCommand(), labRunCommand())
 	return cmd
 }
 
@@ -254,7 +254,7 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 		return err
 	}
 	if len(args) == 1 && args[0] != "isolation" {
-		return exitStatus{exitUsage, fmt.Errorf("experiment %q: the built-in one is isolation; others are read with --experiment FILE", args[0])}
+		return exitStatus{exitUsage, fmt.Errorf("lab %q: no such command, and here the only experiment is isolation; berth lab list has the others%s", args[0], nearestVerb(cmd, args[0]))}
 	}
 	e, err := f.build(cmd)
 	if err != nil {

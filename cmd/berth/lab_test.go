@@ -49,6 +49,7 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"--output", "xml"}, "it is one of text, json"},
 		{[]string{"--nonsense"}, "--help"},
 		{[]string{"noise"}, "isolation"},
+		{[]string{"gard"}, `did you mean "guard"?`},
 		{[]string{"guard", "--faults", "earthquake"}, "hog"},
 		{[]string{"guard", "--probe", "maybe"}, "needed"},
 		{[]string{"guard", "--window", "1ms"}, "100ms"},

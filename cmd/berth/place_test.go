@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -28,14 +29,20 @@ import (
 // emptyHost is the host of placedHost without workloads.
 func emptyHost(t *testing.T) (string, *fakekernel.Kernel, *machine.Machine) {
 	t.Helper()
+	return hostOf(t, "2s1n1l4c2t", "0-15", "0-1")
+}
+
+// hostOf is an empty host on cgroup v1 of a machine in its short form.
+func hostOf(t *testing.T, short, cpus, mems string) (string, *fakekernel.Kernel, *machine.Machine) {
+	t.Helper()
 	dir := t.TempDir()
 	l := fakekernel.V1()
-	l.CPUs, l.Mems = "0-15", "0-1"
+	l.CPUs, l.Mems = cpus, mems
 	k, err := fakekernel.New(dir, l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short("2s1n1l4c2t")
+	m, err := machine.Short(short)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +183,65 @@ func TestPlacedRefuses(t *testing.T) {
 		if code != tt.code || !strings.Contains(errs, tt.says) || out != "" {
 			t.Errorf("%v: status %d, %q%q; want %d, %q", tt.args, code, out, errs, tt.code, tt.says)
 		}
+	}
+}
+
+// Each cause of a shortage of CPUs on a host with two has a text of its own: it names the
+// rule, who has the CPU or the setting that keeps it.
+func TestEachShortageHasItsText(t *testing.T) {
+	t.Parallel()
+	run := func(args ...string) []string {
+		return append(append([]string{"run", "--dry-run"}, args...), "--", "true")
+	}
+	lse := func(id string) place.Request { return place.Request{ID: id, Class: place.LSE, Milli: 1000} }
+	const floor = "CPU 0 stays shared, for workloads without CPUs of their own (floor, noFloor)"
+	for name, c := range map[string]struct {
+		conf   place.Config
+		placed []place.Request
+		args   []string
+		want   string
+	}{
+		"floor and another's": {place.Config{}, []place.Request{lse("web")}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: " + floor + "; CPU 1 is exclusive to web"},
+		"the shared pool": {
+			place.Config{NoFloor: true}, []place.Request{lse("web"), {ID: "batch", Class: place.BE}}, run("--class", "LSE", "--cpus", "1"),
+			"1 asked, 0 available: CPU 0 is exclusive to web; CPU 1 is shared by batch, which needs 1 CPU",
+		},
+		"reserved": {place.Config{Reserved: cpuset.MustOf(0)}, []place.Request{lse("web")}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 0 is reserved for the host (reserved); CPU 1 is exclusive to web"},
+		"allowed":  {place.Config{Allowed: cpuset.MustOf(0)}, []place.Request{{ID: "batch", Class: place.BE}}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 1 is not for workloads (allowed); " + floor},
+		"rounded":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "1.5"), "2 asked, 1 available (1500m is rounded up to whole CPUs): " + floor},
+		"machine":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "4"), "4 asked, 1 available: " + floor},
+		"move": {
+			place.Config{NoFloor: true}, []place.Request{lse("web"), {ID: "batch", Class: place.BE}}, []string{"move", "batch", "--cpuset", "0"},
+			"CPU 0 is exclusive to web",
+		},
+		"resize": {
+			place.Config{}, []place.Request{lse("web"), {ID: "cache", Milli: 500}}, []string{"resize", "cache", "--class", "LSE", "--cpus", "1"},
+			"1 asked, 0 available: " + floor + "; CPU 1 is exclusive to web",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, k, m := hostOf(t, "1s1n1l2c1t", "0-1", "0")
+			n, err := agent.Open(t.Context(), agent.Options{Root: kernel.NewRoot(dir, k), Dir: nodeDir(dir), Machine: m, Settings: agent.Settings{Config: c.conf}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range c.placed {
+				if err := k.Start(strconv.Itoa(100 + i)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := n.Place(t.Context(), agent.Spec{Request: r, PID: 100 + i}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+			out, errs, code := berth(t, append(c.args[:1:1], append([]string{"--root", dir}, c.args[1:]...)...)...)
+			if code == exitOK || out != "" || !strings.Contains(errs, c.want) {
+				t.Errorf("status %d, %s%s\nwant %s", code, out, errs, c.want)
+			}
+		})
 	}
 }
 

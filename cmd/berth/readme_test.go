@@ -56,7 +56,7 @@ func TestCIRunsTheReadmesTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`(?m)^    (go test \S+)`).FindSubmatch(readme)
+	m := regexp.MustCompile(`(?m)^    \$ (go test \S+)`).FindSubmatch(readme)
 	if m == nil {
 		t.Fatal("README.md has no test command")
 	}

@@ -27,17 +27,17 @@ func watchCommand() *cobra.Command {
 first by --sort. Groups that have others below them are shown if they are named.
 Processes in no group of their own are shown by program: "process nginx".
 
-  CPU      CPU time used, in CPUs, and its history
-  STALL%   time in which some task waited for a CPU (pressure stall information)
-  DELAY    time that threads waited for a CPU, per second (run delay)
-  P99      99th percentile of run-queue latency (with --probe)
-  THROT%   enforcement periods in which its own quota ran out
-  MEMORY   memory in use
-  SWITCH   context switches per second
-  IPC      instructions per cycle
-  GHZ      mean clock rate of the CPUs that it may use
-  CACHE    bytes held in last-level caches
-  MEMBW    bytes to and from memory per second
+  CPU        CPU time used, in CPUs, and its history
+  STALL%     time in which some task waited for a CPU (pressure stall information)
+  DELAY      time that threads waited for a CPU, per second (run delay)
+  P99        99th percentile of run-queue latency (with --probe)
+  THROTTLE%  enforcement periods in which its own quota ran out
+  MEMORY     memory in use
+  SWITCH     context switches per second
+  IPC        instructions per cycle
+  GHZ        mean clock rate of the CPUs that it may use
+  CACHE      bytes held in last-level caches
+  MEMBW      bytes to and from memory per second
 A figure that this host does not provide is –; the last five have a column only if
 some group has them, and --signals says why not. These, DELAY and P99 are of the
 groups that are named, or of the eight that used most CPU time at first. On a
@@ -357,7 +357,7 @@ func watchColumns() []watchColumn {
 		{"stall", "STALL%", level(watch.CPUSome), percentCell, false},
 		{"delay", "DELAY", level(watch.CPUWait), number2, false},
 		{"", "P99", gauge(watch.QueueP99), waitCell, false},
-		{"throttled", "THROT%", throttled, percentCell, false},
+		{"throttled", "THROTTLE%", throttled, percentCell, false},
 		{"memory", "MEMORY", gauge(watch.Memory), memoryCell, false},
 		{"", "SWITCH", level(watch.Switches), wholeCell, true},
 		{"", "IPC", func(r *watchRow) float64 { return r.level(watch.Instructions) / r.level(watch.Cycles) }, number2, true},

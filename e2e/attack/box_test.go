@@ -1,5 +1,5 @@
-// Package attack attacks berth as a local user would, against the real kernel. It has
-// tests only.
+// Package attack attacks berth as a local user would, against the real kernel, and does what
+// the pages tell a reader on a host without systemd. It has tests only.
 //
 // Each test runs in a box: mount, PID, network, IPC and control group namespaces of its
 // own, with /run, /tmp and /var/tmp of its own, below a sub-group of every hierarchy of

@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -31,8 +32,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workInTurns works for some milliseconds and sleeps for some.
+// workInTurns works for some milliseconds and sleeps for some. The first one answers on port
+// 80, too.
 func workInTurns() {
+	go func() {
+		_ = http.ListenAndServe("127.0.0.1:80", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // another one may listen
+	}()
 	for {
 		for began := time.Now(); time.Since(began) < 4*time.Millisecond; {
 		}

@@ -262,7 +262,7 @@ func TestOutsiders(t *testing.T) {
 		t.Fatalf("findings %v, want one against %q without remedies", last, detect.Outside)
 	}
 	text := last[0].String()
-	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the run delay above baseline", "would help: to start them in a group of their own"} {
+	for _, want := range []string{"because of processes outside of any group", "seen: processes outside of any group: part of the run delay above baseline", "would help: to give them a group of their own, in class BE"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}

@@ -117,7 +117,7 @@ func (f Finding) String() string {
 	}
 	switch {
 	case InNoGroup(f.Suspect):
-		b.WriteString("  would help: to start them in a group of their own\n")
+		b.WriteString("  would help: to give them a group of their own, in class BE\n")
 	case len(f.Remedies) == 0:
 		b.WriteString("  would help: nothing on this host\n")
 	}

@@ -45,7 +45,7 @@ func TestProgram(t *testing.T) {
 	if f.Victim != "process a/web" || f.Suspect != "process hog" || f.Resource != detect.CPU || len(f.Remedies) != 0 || !detect.InNoGroup(f.Suspect) {
 		t.Errorf("%+v", f)
 	}
-	if text := f.String(); !strings.Contains(text, "seen: process hog: correlation") || !strings.Contains(text, "would help: to start them in a group of their own") {
+	if text := f.String(); !strings.Contains(text, "seen: process hog: correlation") || !strings.Contains(text, "would help: to give them a group of their own, in class BE") {
 		t.Error(text)
 	}
 	for name, want := range map[string]bool{"/": true, "process x": true, "hog": false, "": false, "processes/x": false} {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"berth.dev/berth/cpuset"
@@ -92,4 +93,54 @@ func (o *Observer) Process(pid int) (kernel.Process, error) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
 	return p, err
+}
+
+// Busiest is the process of a program, in no group of its own, that used most CPU time, or
+// one above it that all below it belong to: a supervisor of workers, whose name theirs
+// begins with. Among it and those below it are so many processes of the program, of all in
+// no group; pid is 0 if there is none.
+func (o *Observer) Busiest(name string) (pid, among, all int) {
+	names, _ := proc.Names(o.host) // none that can be read
+	loose := func(pid int) (p kernel.Process, ok bool) {
+		group, err := o.GroupOf(pid)
+		if err == nil && group == "" {
+			p, err = o.Process(pid)
+		}
+		return p, err == nil && group == "" && !p.Kernel
+	}
+	var found kernel.Process
+	its := map[int]bool{}
+	for _, id := range names[name] {
+		p, ok := loose(id)
+		if !ok {
+			continue
+		}
+		if its[id], all = true, all+1; pid == 0 || p.Own > found.Own {
+			pid, found = id, p
+		}
+	}
+	for {
+		parent, ok := loose(found.Parent)
+		if pid == 0 || !ok || found.Parent <= 1 || parent.Name == "" || !strings.HasPrefix(name, parent.Name) {
+			break
+		}
+		below, err := kernel.Descendants(o.host, found.Parent)
+		if err != nil || slices.ContainsFunc(below[1:], func(id int) bool {
+			p, err := o.Process(id)
+			return err == nil && !strings.HasPrefix(name, p.Name)
+		}) {
+			break
+		}
+		pid, found = found.Parent, parent
+	}
+	below, err := kernel.Descendants(o.host, pid)
+	if err != nil {
+		return pid, min(all, 1), all
+	}
+	for _, id := range below {
+		if its[id] {
+			among++
+		}
+	}
+	return pid, among, all
 }

@@ -64,6 +64,55 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// The process to act on is the one above all workers of a program, and never a shell that
+// others are below as well, or a process in a group.
+func TestBusiest(t *testing.T) {
+	t.Parallel()
+	type process struct {
+		pid, parent int
+		name        string
+		ticks       int
+		group       string
+	}
+	hog := []process{{20, 10, "stress-ng", 1, ""}, {21, 20, "stress-ng-cpu", 500, ""}, {22, 20, "stress-ng-cpu", 900, ""}}
+	shell := process{10, 1, "sh", 1, ""}
+	for name, c := range map[string]struct {
+		of              string
+		all             []process
+		pid, among, sum int
+	}{
+		"workers":              {"stress-ng-cpu", append(hog, shell), 20, 2, 2},
+		"one":                  {"nginx", []process{shell, {30, 10, "nginx", 7, ""}}, 30, 1, 1},
+		"master and workers":   {"nginx", []process{{30, 1, "nginx", 1, ""}, {31, 30, "nginx", 9, ""}, {32, 30, "nginx", 8, ""}}, 30, 3, 3},
+		"of two masters":       {"nginx", []process{{30, 1, "nginx", 1, ""}, {31, 30, "nginx", 9, ""}, {40, 1, "nginx", 3, ""}}, 30, 2, 3},
+		"a supervisor of all":  {"stress-ng-cpu", append(hog, process{23, 20, "backup", 1, ""}), 22, 1, 2},
+		"in a group":           {"nginx", []process{{30, 1, "nginx", 9, "web"}, {31, 1, "nginx", 2, ""}}, 31, 1, 1},
+		"below one in a group": {"nginx", []process{{30, 1, "nginx", 9, "web"}, {31, 30, "nginx", 2, ""}}, 31, 1, 1},
+		"none":                 {"nginx", []process{shell}, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := plant(t)
+			for _, p := range append(c.all, process{1, 0, "init", 1, ""}) {
+				dir := fmt.Sprintf("proc/%d/", p.pid)
+				write(t, root, map[string]string{
+					dir + "stat":   fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 5 0 0\n", p.pid, p.name, p.parent, p.ticks),
+					dir + "comm":   p.name + "\n",
+					dir + "cgroup": "0::/" + p.group + "\n",
+				})
+			}
+			o, err := Open(Config{Root: root})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Close()
+			if pid, among, all := o.Busiest(c.of); pid != c.pid || among != c.among || all != c.sum {
+				t.Errorf("process %d, with %d of %d; want %d, %d of %d", pid, among, all, c.pid, c.among, c.sum)
+			}
+		})
+	}
+}
+
 // The run-queue probe tells of programs in focus as of groups, and of them as culprits.
 func TestProbedPrograms(t *testing.T) {
 	t.Parallel()

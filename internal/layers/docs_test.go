@@ -16,11 +16,18 @@ import (
 
 const (
 	lineLimit = 120 // characters of a line of Markdown, code blocks aside
-	pageLimit = 150 // lines of a page that a new user must read
+	pageLimit = 150 // lines of a page for users
+	screen    = 24  // lines that a reader sees first
 )
 
 // longPages are references, which readers search.
 var longPages = []string{"docs/decisions.md"}
+
+// references are pages that nobody has to read first: they are looked up.
+var references = []string{
+	"docs/alerts.md", "docs/api.md", "docs/arch.md", "docs/decisions.md", "docs/glossary.md", "docs/metrics.md", "docs/result-schema.md",
+	"docs/security.md", "docs/statistics.md", "docs/testing.md",
+}
 
 func TestMarkdownLines(t *testing.T) {
 	t.Parallel()
@@ -53,14 +60,85 @@ func TestDecisionsAreShort(t *testing.T) {
 func TestMarkdownPages(t *testing.T) {
 	t.Parallel()
 	for name, text := range pages(t) {
-		forUsers := name == "README.md" || path.Dir(name) == "docs"
-		if !forUsers || slices.Contains(longPages, name) {
+		if !forUsers(name) || slices.Contains(longPages, name) {
 			continue
 		}
 		if n := strings.Count(text, "\n"); n > pageLimit {
 			t.Errorf("%s: %d lines, want at most %d: split it (docs/design, docs/measurements)", name, n, pageLimit)
 		}
 	}
+}
+
+func forUsers(name string) bool {
+	return name == "README.md" || path.Dir(name) == "docs" || path.Dir(name) == "docs/experiments"
+}
+
+// What a new user must read shows in its first screen what comes of it: a picture, or what is
+// printed.
+func TestMarkdownFirstScreens(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	for name, text := range all {
+		if forUsers(name) && !slices.Contains(references, name) && !shows(text) {
+			t.Errorf("%s: neither a picture nor what is printed in its first %d lines", name, screen)
+		}
+	}
+	for _, name := range references {
+		if _, ok := all[name]; !ok {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+func TestShows(t *testing.T) {
+	t.Parallel()
+	late := strings.Repeat("words\n", screen)
+	for text, want := range map[string]bool{
+		"# A\n\n![it](it.svg)\n":                                         true,
+		late + "![it](it.svg)\n":                                         false,
+		"# A\n\nwords\n":                                                 false,
+		"# A\n\n    $ berth ps\n":                                        false,
+		"# A\n\n    $ berth ps\n    no workloads\n":                      true,
+		"# A\n\n    $ sudo tee x <<END\n    > a: 1\n    > END\n":         false,
+		"# A\n\n    berth lab        # two minutes\n    sudo berth ps\n": false,
+		"# A\n\n    $ berth ps\n    …\n":                                 false,
+		"# A\n\n    cgroup  limited\n":                                   true,
+		"# A\n\n```\n$ berth ps\n```\n":                                  false,
+		"# A\n\n```\n$ berth ps\nno workloads\n```\n":                    true,
+		"# A\n\n```yaml\nkind: NodeConfig\n```\n":                        false,
+		"# A\n\n    apiVersion: v1\n    - {a: 1}\n":                      false,
+	} {
+		if got := shows(text); got != want {
+			t.Errorf("%q shows something: %v, want %v", text, got, want)
+		}
+	}
+}
+
+var (
+	typed  = regexp.MustCompile(`^(…$|\$|>|\s*#|(sudo )?(berth|go|make|promtool|[A-Z]+=\S+ berth|GET|curl)) ?`)
+	isYAML = regexp.MustCompile(`^\s*(- )?\{?[a-zA-Z_]+: |^\s*[a-zA-Z_]+:$`)
+)
+
+// shows says whether the first screen of a page has a picture, or a line in a code block
+// that is neither typed nor a file's.
+func shows(text string) bool {
+	lines := strings.Split(text, "\n")
+	fenced, file := false, false
+	for _, line := range lines[:min(screen, len(lines))] {
+		fence := strings.HasPrefix(line, "```")
+		if fence {
+			fenced, file = !fenced, !fenced && line != "```"
+		}
+		code, indented := strings.CutPrefix(line, "    ")
+		switch {
+		case strings.HasPrefix(line, "!["):
+			return true
+		case fence || file || !fenced && !indented || strings.TrimSpace(code) == "":
+		case !typed.MatchString(code) && !isYAML.MatchString(code):
+			return true
+		}
+	}
+	return false
 }
 
 // Every relative link leads to a file that is there and to a heading in it.

@@ -108,7 +108,7 @@ func Rooms() []Room {
 		}},
 		{Path: "agent/web", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
-			"guard", "guard/control", "guard/detect",
+			"guard", "guard/control", "guard/detect", "internal/plain",
 		}},
 		// the door
 		{Path: "cmd/berth", May: []string{"*"}},

@@ -27,10 +27,12 @@ var (
 	try   = regexp.MustCompile(`^<!-- try: (.*) -->$`)
 	typed = regexp.MustCompile(`^    \$ (.*)$`)
 	more  = regexp.MustCompile(`^    > ?(.*)$`) // of a command that goes on
+	bare  = regexp.MustCompile(`^    (?:sudo )?(?:berth|go|make) [a-z-]`)
 )
 
 // Steps are those of a page. A berth command of which no comment says where it is tried is an
-// error.
+// error, and so is a command without a prompt, which nothing would try; but for those that
+// are not tried, as the comment says.
 func Steps(page string) ([]Step, error) {
 	var steps []Step
 	where, inside := "", false
@@ -39,7 +41,7 @@ func Steps(page string) ([]Step, error) {
 		command := typed.FindStringSubmatch(line)
 		switch m := try.FindStringSubmatch(line); {
 		case m != nil:
-			where = m[1]
+			where, inside = m[1], false
 		case command != nil:
 			text, _, _ := strings.Cut(command[1], "   #")
 			if where == "" && strings.Contains(text, "berth ") {
@@ -48,6 +50,8 @@ func Steps(page string) ([]Step, error) {
 			steps, inside = append(steps, Step{Line: i + 1, Where: where, Command: strings.TrimSpace(text)}), true
 		case more.MatchString(line) && inside && steps[len(steps)-1].Output == nil:
 			steps[len(steps)-1].Command += "\n" + more.FindStringSubmatch(line)[1]
+		case bare.MatchString(line) && !strings.HasPrefix(where, "not, "):
+			return nil, fmt.Errorf("line %d: the command %q has no prompt, so that nothing tries it", i+1, strings.TrimSpace(line))
 		case code && inside:
 			last := &steps[len(steps)-1]
 			last.Output = append(last.Output, strings.TrimPrefix(line, "    "))

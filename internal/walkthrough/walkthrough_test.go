@@ -30,6 +30,10 @@ More words.
     > END
 
     not a command
+
+<!-- try: not, FILE is yours -->
+
+    berth replay FILE
 `
 
 func TestSteps(t *testing.T) {
@@ -48,6 +52,14 @@ func TestSteps(t *testing.T) {
 	}
 	if _, err := Steps("    $ berth ps\n"); err == nil || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("a block that is tried nowhere: %v", err)
+	}
+	for _, text := range []string{"    berth ps\n", "    sudo berth ps\n", "    go run ./cmd/berth demo   # one minute\n"} {
+		if _, err := Steps("<!-- try: host -->\n\n" + text); err == nil || !strings.Contains(err.Error(), "line 3") {
+			t.Errorf("a command without a prompt: %v", err)
+		}
+	}
+	if steps, err := Steps("<!-- try: host -->\n\n    $ berth ps\n    berth: no\n      berth run -- x\n"); err != nil || len(steps[0].Output) != 2 {
+		t.Errorf("what is printed: %v, %v", steps, err)
 	}
 	if steps, err := Steps("    $ ls\n"); err != nil || len(steps) != 1 {
 		t.Errorf("a command of others: %v, %v", steps, err)

@@ -110,12 +110,21 @@ func demoPlot(story *lab.Story) Plot {
 		if phase.Protected {
 			class = "good"
 		}
-		p.X.Bands = append(p.X.Bands, Band{From: from, To: at, Class: class, Note: phase.Name})
+		band := Band{From: from, To: at, Class: class, Note: phase.Name}
+		if at > from {
+			band.Value = latency(max(phase.P99, 1))
+		}
+		p.X.Bands = append(p.X.Bands, band)
 		if at > from {
 			p.Cuts = append(p.Cuts, at)
 		}
 	}
 	p.X.Max = max(at, 1)
+	for _, s := range panel.Series {
+		for _, q := range s.Points {
+			panel.Y.Max = max(panel.Y.Max, 2.5*q.Y) // room for the words at the top
+		}
+	}
 	p.Panels = []Panel{panel}
 	p.Numbers = NewTable([]string{"second", "phase", "p50", "p99"}, rows...)
 	return p

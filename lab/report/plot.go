@@ -49,6 +49,7 @@ type Band struct {
 	From, To  float64
 	Class     string
 	Tip, Note string
+	Value     string // below the note
 }
 
 // Panel is one field of a plot.
@@ -294,6 +295,9 @@ func (d *plotting) band(b Band, from, to, note point) {
 	}
 	if b.Note != "" {
 		d.text("note", start, note, b.Note)
+	}
+	if b.Value != "" {
+		d.text("value", start, point{note.x, note.y + labelSpace}, b.Value)
 	}
 }
 
