@@ -2,38 +2,49 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/stats"
 )
 
-// Sheet says what is compared, what differs between the two, what changed of the
-// protection, and the plain latencies.
+// Sheet says first what changed, then what is compared and what differs between the two, and
+// all figures.
 func (c *Comparison) Sheet() *Sheet {
-	s := &Sheet{}
+	s := &Sheet{Title: "comparison of two results of " + c.Experiment, Answer: c.summary(), Document: c}
+	s.Open = !slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Verdict != stats.Inconclusive })
 	s.Fact("A", sideLine(c.A))
 	s.Fact("B", sideLine(c.B))
 	for _, d := range c.Differences {
 		s.Warn("differs", fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B))
 	}
 	if len(c.Differences) > 0 {
-		s.Warn("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
+		s.Warn("warning", "A and B were not measured under the same conditions: any change may be the doing of what differs.")
 	}
 	for _, side := range c.Saturated {
-		s.Warn("warning", "Even alone the tenant of "+side+" cannot keep up: ratios to that mean nothing.")
+		s.Warn("warning", "In "+side+" even what others are compared with cannot keep up: ratios to that mean nothing.")
 	}
 	if len(c.Missing) > 0 {
-		s.Warn("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
+		s.Warn("warning", "Left out, with rounds that count in one of the two only: "+strings.Join(c.Missing, ", ")+".")
 	}
-	if ratios := c.ratios(); ratios.rows() > 0 {
-		s.Add(Block{Table: ratios})
+	for _, group := range c.groups() {
+		s.Add(Block{Heading: group, Table: c.table(group)})
 	}
-	s.Add(Block{Table: c.latencies()}, Block{Text: c.summary()})
+	s.Body[len(s.Body)-1].Table.Legend = compareLegend
+	s.Page = func() Page {
+		plot := c.plot()
+		if len(plot.Panels[0].Series) == 0 {
+			return Page{}
+		}
+		return Page{Plots: []Plot{plot}}
+	}
 	return s
 }
 
-const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to alone in the same run, corrected for the number of comparisons; " +
-	"plain latency, of the typical round, takes in whatever changed. ≥ lower bound; ~ not decided."
+const compareLegend = "A and B: of the typical round. Effect: relative to the first cell of the same run, in the typical block. B / A: of the effects, where there are some, " +
+	"which a machine that is faster as a whole does not change, else of the figures; of shares, the difference in points. The verdict is about that, corrected for the number of rows. " +
+	"Intervals are of what varies within a run; two runs of the same thing differ by more, which two runs cannot tell. ≥ lower bound; ~ not decided."
 
 func sideLine(s ComparisonSide) string {
 	when := ""
@@ -47,50 +58,90 @@ func sideLine(s ComparisonSide) string {
 	return dotted(s.Name, when, programLine(s.Program), complete)
 }
 
-// ratios is the table of protection.
-func (c *Comparison) ratios() *Table {
-	names, ps := Column{Head: "× alone", Left: true}, Column{}
-	inA, inB := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}
-	change, verdict := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
+// groups are the names of the tables, in their order.
+func (c *Comparison) groups() (names []string) {
+	for _, row := range c.Rows {
+		if !slices.Contains(names, row.Group) {
+			names = append(names, row.Group)
+		}
+	}
+	return names
+}
+
+// table has a row for each figure of each cell of a group.
+func (c *Comparison) table(group string) *Table {
+	names, figures := Column{Head: "cell", Left: true}, Column{Head: "figure", Left: true}
+	inA, inB := Column{Head: "A"}, Column{Head: "B"}
+	effectA, effectB := Column{Head: "effect in A"}, Column{Head: "in B"}
+	change, verdict := Column{Head: "B / A"}, Column{Head: "in B", Left: true}
 	last := ""
 	for _, row := range c.Rows {
-		if row.Ratio == nil {
+		if row.Group != group {
 			continue
 		}
-		names.Add(first(shownName(row.Scenario), &last))
-		ps.Add(quantileName(row.P))
-		inA.Cells = append(inA.Cells, ratioCell(row.AtLeastA, *row.RatioA))
-		inB.Cells = append(inB.Cells, ratioCell(row.AtLeastB, *row.RatioB))
+		names.Add(first(shownName(row.Cell), &last))
+		figures.Add(row.Name)
+		inA.Add(atLeast(row.AtLeastA) + row.value(row.A.Estimate))
+		inB.Add(atLeast(row.AtLeastB) + row.value(row.B.Estimate))
+		effectA.Add(row.ratio(row.RatioA))
+		effectB.Add(row.ratio(row.RatioB))
 		mark := ""
 		if row.Verdict == stats.Inconclusive {
 			mark = "~"
 		}
-		change.Add(mark + times(*row.Ratio))
-		verdict.Cells = append(verdict.Cells, Cell{Text: row.Verdict.Against("A"), Mood: moodOf(row.Verdict)})
-		if row.Ratio.Confidence > 0 {
-			change.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
-		}
+		change.Add(mark + row.times(row.of()))
+		verdict.Cells = append(verdict.Cells, Cell{Text: verdictWord(row.Verdict), Mood: moodOf(row.Verdict)})
 	}
-	return &Table{Columns: []Column{names, ps, inA, inB, change, verdict}}
+	return &Table{Columns: []Column{names, figures, inA, inB, effectA, effectB, change, verdict}}
 }
 
-func ratioCell(bound bool, iv stats.Interval) Cell {
-	ratio, interval, _ := strings.Cut(times(iv), " ")
-	return Cell{Text: atLeast(bound) + ratio, Below: interval}
+func verdictWord(v stats.Verdict) string {
+	switch v {
+	case stats.Equivalent:
+		return "the same"
+	case stats.Inconclusive, stats.Invalid:
+		return "not decided"
+	}
+	return string(v)
 }
 
-func (c *Comparison) latencies() *Table {
-	names, ps := Column{Head: "latency", Left: true}, Column{}
-	inA, inB, change := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}
-	last := ""
-	for _, row := range c.Rows {
-		names.Add(first(shownName(row.Scenario), &last))
-		ps.Add(quantileName(row.P))
-		inA.Add(atLeast(row.AtLeastA) + latency(row.LatencyA.Estimate))
-		inB.Add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
-		change.Add(times(row.Latency))
+// of is what the verdict is about.
+func (row Change) of() stats.Interval {
+	if row.Ratio != nil {
+		return *row.Ratio
 	}
-	return &Table{Columns: []Column{names, ps, inA, inB, change}, Legend: compareLegend}
+	return row.Change
+}
+
+// ratio is one to the reference, without its interval; absent for none.
+func (row Change) ratio(iv *stats.Interval) string {
+	if iv == nil {
+		return absent
+	}
+	return row.times(stats.Interval{Estimate: iv.Estimate, Low: iv.Estimate, High: iv.Estimate})
+}
+
+// times is a ratio with its interval, or the difference of shares in points.
+func (row Change) times(iv stats.Interval) string {
+	if row.Share {
+		return differenceText("slow", iv)
+	}
+	return times(iv)
+}
+
+// value is a figure with its unit.
+func (row Change) value(v float64) string {
+	switch {
+	case row.Unit == stats.Microseconds:
+		return latency(v)
+	case row.Unit == "s":
+		return latency(v * 1e6)
+	case row.Share:
+		return percent(v) + " %"
+	case v >= 1e6:
+		return digits3(v/1e6) + " M" + row.Unit
+	}
+	return strings.TrimSpace(digits3(v) + " " + row.Unit)
 }
 
 // first is the name where it differs from the row's above.
@@ -102,33 +153,69 @@ func first(name string, last *string) string {
 	return name
 }
 
-// summary counts the verdicts in words.
-func (c *Comparison) summary() string {
-	var better, worse, unsure, same []string
+// name is a cell and its figure.
+func (row Change) name() string { return cellName(row.Group, row.Cell) + " " + row.Name }
+
+// fewNames is how many are listed in words.
+const fewNames = 8
+
+// summary is what changed, in words.
+func (c *Comparison) summary() []string {
+	by := map[stats.Verdict][]string{}
 	for _, row := range c.Rows {
-		name := shownName(row.Scenario) + " " + quantileName(row.P)
-		switch row.Verdict {
-		case stats.Better:
-			better = append(better, name)
-		case stats.Worse:
-			worse = append(worse, name)
-		case stats.Equivalent:
-			same = append(same, name)
-		case stats.Inconclusive, stats.Invalid:
-			unsure = append(unsure, name)
+		text := row.name()
+		if row.Verdict == stats.Worse || row.Verdict == stats.Better {
+			text += " (× " + row.times(row.of()) + ")"
+			if row.Share {
+				text = row.name() + " (" + row.times(row.of()) + " points)"
+			}
 		}
+		by[row.Verdict] = append(by[row.Verdict], text)
 	}
-	var parts []string
+	var all []string
 	for _, p := range []struct {
-		names []string
-		words string
-	}{{worse, "Worse protected in B"}, {better, "Better protected in B"}, {same, "The same within ±10 %"}, {unsure, "Not decided"}} {
-		if len(p.names) > 0 {
-			parts = append(parts, p.words+": "+strings.Join(p.names, ", ")+".")
+		verdict stats.Verdict
+		words   string
+	}{{stats.Worse, "Worse in B: "}, {stats.Better, "Better in B: "}, {stats.Equivalent, "The same in both, within ±10 %: "}, {stats.Inconclusive, "Not decided: "}} {
+		names := by[p.verdict]
+		switch {
+		case len(names) == 0:
+		case len(names) > fewNames:
+			all = append(all, fmt.Sprintf("%s%s, and %d more.", p.words, strings.Join(names[:fewNames], ", "), len(names)-fewNames))
+		default:
+			all = append(all, p.words+strings.Join(names, ", ")+".")
 		}
 	}
-	if len(parts) == 0 {
-		return "No ratio to the tenant alone can be compared."
+	if len(by[stats.Worse])+len(by[stats.Better]) == 0 {
+		all = append([]string{"No change is decided among " + plain.Count(len(c.Rows), "figure") + "."}, all...)
 	}
-	return strings.Join(parts, " ")
+	return all
+}
+
+// plot has a row for each of the figures that come first: the p99 where there is one.
+func (c *Comparison) plot() Plot {
+	figure := c.Rows[0].Name
+	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Name == "p99" }) {
+		figure = "p99"
+	}
+	p := Plot{ID: "change", Heading: "What changed of " + figure, Caption: "B divided by A, with the 95 % interval: of the effect within each run where there is one, else of the figure. The shaded band is ±10 %.",
+		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: figure + ", B / A",
+			Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 %: nobody should care"}, {From: 1, To: 1, Class: "one"}}}}
+	panel := Panel{Y: Axis{Rows: true}}
+	for _, row := range c.Rows {
+		of := row.of()
+		if row.Name != figure || row.Share || !(of.Estimate > 0) {
+			continue
+		}
+		at := float64(len(panel.Y.Ticks))
+		look := Look(len(panel.Y.Ticks)%Looks + 1)
+		name := cellName(row.Group, row.Cell)
+		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: at, Text: name, Value: "× " + times(of), Look: look})
+		panel.Series = append(panel.Series, Series{Look: look, Tip: name + ": × " + times(of) + ", " + verdictWord(row.Verdict),
+			Points: []Point{{X: of.Estimate, XLow: of.Low, XHigh: of.High, Y: at, Low: at, High: at, Radius: 4.5}}})
+	}
+	n := float64(len(panel.Y.Ticks))
+	panel.Height, panel.Y.Min, panel.Y.Max = 34*n, -.5, n-.5
+	p.Panels = []Panel{panel}
+	return p
 }
