@@ -53,8 +53,8 @@ type ComparisonSide struct {
 type Change struct {
 	// Group is which of the tables of the experiment it is of: a tenant, a load; "" where there
 	// is one.
-	Group string `json:"group,omitempty"`
-	Cell  string `json:"cell"`
+	Group        string `json:"group,omitempty"`
+	Cell         string `json:"cell"`
 	stats.Figure `json:"figure"`
 	// A and B are those of the typical round, in the figure's unit; Change is B's divided by
 	// A's. It takes in whatever changed, the machine and its load included.
@@ -170,8 +170,6 @@ func (j Judged) rounds(cell string) (n int) {
 	return n
 }
 
-
-
 // confidence of the intervals that are printed.
 const confidence = 0.95
 
@@ -250,12 +248,16 @@ func logRatio(x, y float64) float64 {
 
 // judge gives every row its verdict: worse or better where the interval at 5 % divided by the
 // number of rows excludes no change, and the estimate is beyond the margin; equivalent where
-// it lies within the margin.
+// it lies within the margin. The effects within the runs answer one question, and the plain
+// figures another: each has its own 5 %.
 func (c *Comparison) judge() {
-	rate := (1 - confidence) / float64(len(c.Rows))
+	of := map[bool]int{}
+	for _, row := range c.Rows {
+		of[row.Ratio != nil]++
+	}
 	for i := range c.Rows {
 		row := &c.Rows[i]
-		row.Verdict = row.judge(rate)
+		row.Verdict = row.judge((1 - confidence) / float64(of[row.Ratio != nil]))
 	}
 }
 

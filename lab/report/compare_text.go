@@ -29,7 +29,12 @@ func (c *Comparison) Sheet() *Sheet {
 		s.Warn("warning", "Left out, with rounds that count in one of the two only: "+strings.Join(c.Missing, ", ")+".")
 	}
 	for _, group := range c.groups() {
-		s.Add(Block{Heading: group, Table: c.table(group)})
+		heading := group
+		if effects := c.effects(group); effects.rows() > 0 {
+			s.Add(Block{Heading: heading, Table: effects})
+			heading = ""
+		}
+		s.Add(Block{Heading: heading, Table: c.figures(group)})
 	}
 	s.Body[len(s.Body)-1].Table.Legend = compareLegend
 	s.Page = func() Page {
@@ -42,9 +47,9 @@ func (c *Comparison) Sheet() *Sheet {
 	return s
 }
 
-const compareLegend = "A and B: of the typical round. Effect: relative to the first cell of the same run, in the typical block. B / A: of the effects, where there are some, " +
-	"which a machine that is faster as a whole does not change, else of the figures; of shares, the difference in points. The verdict is about that, corrected for the number of rows. " +
-	"Intervals are of what varies within a run; two runs of the same thing differ by more, which two runs cannot tell. ≥ lower bound; ~ not decided."
+const compareLegend = "×: relative to that cell of the same run, in the typical block, which a machine that is faster as a whole does not change; plain figures are of the typical round. " +
+	"Shares differ in points. A verdict is given of each effect, and of the plain figure where there is none, each kind corrected for its number. " +
+	"Intervals are of what varies within a run: two runs of the same thing differ by more. ≥ lower bound; ~ not decided."
 
 func sideLine(s ComparisonSide) string {
 	when := ""
@@ -68,31 +73,62 @@ func (c *Comparison) groups() (names []string) {
 	return names
 }
 
-// table has a row for each figure of each cell of a group.
-func (c *Comparison) table(group string) *Table {
-	names, figures := Column{Head: "cell", Left: true}, Column{Head: "figure", Left: true}
-	inA, inB := Column{Head: "A"}, Column{Head: "B"}
-	effectA, effectB := Column{Head: "effect in A"}, Column{Head: "in B"}
-	change, verdict := Column{Head: "B / A"}, Column{Head: "in B", Left: true}
+// effects is the table of a group's ratios to the reference.
+func (c *Comparison) effects(group string) *Table {
+	names, figures := Column{Head: "effect", Left: true}, Column{}
+	inA, inB, change, verdict := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
+	last := ""
+	for _, row := range c.Rows {
+		if row.Group != group || row.Ratio == nil {
+			continue
+		}
+		names.Head = "× " + shownName(row.Reference)
+		names.Add(first(shownName(row.Cell), &last))
+		figures.Add(row.Figure.Name)
+		inA.Cells = append(inA.Cells, row.ratioCell(row.AtLeastA, *row.RatioA))
+		inB.Cells = append(inB.Cells, row.ratioCell(row.AtLeastB, *row.RatioB))
+		change.Cells, verdict.Cells = append(change.Cells, row.changeCell(*row.Ratio)), append(verdict.Cells, row.verdictCell())
+	}
+	return &Table{Columns: []Column{names, figures, inA, inB, change, verdict}}
+}
+
+// figures is the table of a group's plain figures, with a verdict of those that have no effect.
+func (c *Comparison) figures(group string) *Table {
+	names, figures := Column{Head: "figures", Left: true}, Column{}
+	inA, inB, change, verdict := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}, Column{Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Group != group {
 			continue
 		}
 		names.Add(first(shownName(row.Cell), &last))
-		figures.Add(row.Name)
+		figures.Add(row.Figure.Name)
 		inA.Add(atLeast(row.AtLeastA) + row.value(row.A.Estimate))
 		inB.Add(atLeast(row.AtLeastB) + row.value(row.B.Estimate))
-		effectA.Add(row.ratio(row.RatioA))
-		effectB.Add(row.ratio(row.RatioB))
-		mark := ""
-		if row.Verdict == stats.Inconclusive {
-			mark = "~"
+		if row.Ratio == nil {
+			change.Cells, verdict.Cells = append(change.Cells, row.changeCell(row.Change)), append(verdict.Cells, row.verdictCell())
+		} else {
+			change.Add(row.times(row.Change))
+			verdict.Add("")
 		}
-		change.Add(mark + row.times(row.of()))
-		verdict.Cells = append(verdict.Cells, Cell{Text: verdictWord(row.Verdict), Mood: moodOf(row.Verdict)})
 	}
-	return &Table{Columns: []Column{names, figures, inA, inB, effectA, effectB, change, verdict}}
+	return &Table{Columns: []Column{names, figures, inA, inB, change, verdict}}
+}
+
+func (row Change) ratioCell(bound bool, iv stats.Interval) Cell {
+	ratio, interval, _ := strings.Cut(row.times(iv), " ")
+	return Cell{Text: atLeast(bound) + ratio, Below: interval}
+}
+
+func (row Change) changeCell(iv stats.Interval) Cell {
+	if row.Verdict == stats.Inconclusive {
+		return Cell{Text: "~" + row.times(iv)}
+	}
+	return Cell{Text: row.times(iv)}
+}
+
+func (row Change) verdictCell() Cell {
+	return Cell{Text: verdictWord(row.Verdict), Mood: moodOf(row.Verdict)}
 }
 
 func verdictWord(v stats.Verdict) string {
@@ -113,17 +149,9 @@ func (row Change) of() stats.Interval {
 	return row.Change
 }
 
-// ratio is one to the reference, without its interval; absent for none.
-func (row Change) ratio(iv *stats.Interval) string {
-	if iv == nil {
-		return absent
-	}
-	return row.times(stats.Interval{Estimate: iv.Estimate, Low: iv.Estimate, High: iv.Estimate})
-}
-
 // times is a ratio with its interval, or the difference of shares in points.
 func (row Change) times(iv stats.Interval) string {
-	if row.Share {
+	if row.Figure.Share {
 		return differenceText("slow", iv)
 	}
 	return times(iv)
@@ -132,16 +160,16 @@ func (row Change) times(iv stats.Interval) string {
 // value is a figure with its unit.
 func (row Change) value(v float64) string {
 	switch {
-	case row.Unit == stats.Microseconds:
+	case row.Figure.Unit == stats.Microseconds:
 		return latency(v)
-	case row.Unit == "s":
+	case row.Figure.Unit == "s":
 		return latency(v * 1e6)
-	case row.Share:
+	case row.Figure.Share:
 		return percent(v) + " %"
 	case v >= 1e6:
-		return digits3(v/1e6) + " M" + row.Unit
+		return digits3(v/1e6) + " M" + strings.TrimPrefix(row.Figure.Unit, "1")
 	}
-	return strings.TrimSpace(digits3(v) + " " + row.Unit)
+	return strings.TrimSpace(digits3(v) + " " + strings.TrimPrefix(row.Figure.Unit, "1"))
 }
 
 // first is the name where it differs from the row's above.
@@ -154,7 +182,7 @@ func first(name string, last *string) string {
 }
 
 // name is a cell and its figure.
-func (row Change) name() string { return cellName(row.Group, row.Cell) + " " + row.Name }
+func (row Change) name() string { return cellName(row.Group, row.Cell) + " " + row.Figure.Name }
 
 // fewNames is how many are listed in words.
 const fewNames = 8
@@ -166,7 +194,7 @@ func (c *Comparison) summary() []string {
 		text := row.name()
 		if row.Verdict == stats.Worse || row.Verdict == stats.Better {
 			text += " (× " + row.times(row.of()) + ")"
-			if row.Share {
+			if row.Figure.Share {
 				text = row.name() + " (" + row.times(row.of()) + " points)"
 			}
 		}
@@ -195,7 +223,7 @@ func (c *Comparison) summary() []string {
 // plot has a row for each of the figures that come first: the p99 where there is one.
 func (c *Comparison) plot() Plot {
 	figure := c.Rows[0].Name
-	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Name == "p99" }) {
+	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Figure.Name == "p99" }) {
 		figure = "p99"
 	}
 	p := Plot{ID: "change", Heading: "What changed of " + figure, Caption: "B divided by A, with the 95 % interval: of the effect within each run where there is one, else of the figure. The shaded band is ±10 %.",
@@ -204,7 +232,7 @@ func (c *Comparison) plot() Plot {
 	panel := Panel{Y: Axis{Rows: true}}
 	for _, row := range c.Rows {
 		of := row.of()
-		if row.Name != figure || row.Share || !(of.Estimate > 0) {
+		if row.Figure.Name != figure || row.Figure.Share || !(of.Estimate > 0) {
 			continue
 		}
 		at := float64(len(panel.Y.Ticks))

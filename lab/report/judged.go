@@ -20,9 +20,9 @@ type Judged struct {
 	Head, Reference string
 	// Again is the cell that is the reference once more: the others are compared with both. ""
 	// where there is none.
-	Again string
-	Cells           []JudgedCell
-	Figures         []stats.Figure
+	Again   string
+	Cells   []JudgedCell
+	Figures []stats.Figure
 	// Samples have what each figure typically is, Compared how it compares.
 	Samples  []stats.Sample
 	Compared []stats.Compared
@@ -36,7 +36,7 @@ type JudgedCell struct{ Name, Means string }
 func JudgedIsolation(m *lab.Measured) Judged {
 	j := Judged{
 		Head: "scenario", Reference: lab.Baseline, Again: lab.BaselineAgain, Skipped: m.Skipped,
-		Figures: []stats.Figure{lab.P50, lab.P95, lab.P99, lab.Work},
+		Figures: []stats.Figure{lab.P50, lab.P95, lab.P99},
 	}
 	for _, s := range m.Experiment.Scenarios {
 		j.Cells = append(j.Cells, JudgedCell{s.Name, s.Means})

@@ -78,6 +78,9 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 
 // paired are the figures of a comparison: the inverse of what is better if there is more.
 func (f Figure) paired(samples []Sample, v Versus) *Paired {
+	if v.References == nil {
+		v.References = []string{v.Against}
+	}
 	if f.Share {
 		return Differences(f.blocks(samples, v))
 	}
