@@ -269,6 +269,8 @@ func tries(ctx context.Context, c *child, t load.Target, check func(context.Cont
 		case errors.As(err, &refused) && refused.Op == "dial" && c.outside == nil:
 		case t.Protocol == load.Exec && !hopeless(err) && time.Since(began) < readyLimit:
 			// the program may not be ready
+		case t.Protocol == load.Exec && strings.Contains(err.Error(), "said nothing"):
+			return fmt.Errorf("%s: a run of the command of --exec has not ended after 10 s: want one that ends, or --figures for a benchmark", c.name)
 		case t.Protocol == load.Exec:
 			return fmt.Errorf("%s: the command of --exec does not succeed: %w", c.name, err)
 		case spoke.IsZero():

@@ -147,6 +147,7 @@ func TestProgramTenantRefuses(t *testing.T) {
 		"no group":           {TenantSpec{Service: Outside, Group: "no/such/group", Probe: "http://" + addr}, "there is no such control group"},
 		"elsewhere":          {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://192.0.2.1"}, "it is not of this host"},
 		"no such probe":      {TenantSpec{Service: Command, Command: "sleep 100", Exec: "no-such-command-at-all"}, "the command of --exec does not succeed: exit status 127"},
+		"probe that hangs":   {TenantSpec{Service: Command, Command: "sleep 100", Exec: "sleep 100"}, "has not ended after 10 s"},
 		"few requests":       {TenantSpec{Service: Command, Command: "sleep 100", Exec: ":", Connections: 1}, "say --duration"},
 		"nobody answers":     {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://" + addr}, "is --probe where it listens"},
 	} {
