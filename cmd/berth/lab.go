@@ -320,6 +320,7 @@ func (f *labFlags) runBenchmark(cmd *cobra.Command, e lab.Spec) error {
 	x.Experiment = e
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s, about %s\n", e.Name, e.Length().Round(time.Second))
 	run := labRunFlags{unprivileged: f.unprivileged, labFolder: f.labFolder}
+	run.resumes = "berth lab run"
 	return run.measure(cmd, x, x.Experiment.Name)
 }
 
