@@ -35,7 +35,7 @@ func TestHistoryOfAnExperiment(t *testing.T) {
 	t.Parallel()
 	const folder = "../../docs/measurements/results"
 	out, errs, code := berth(t, "lab", "history", folder, "--experiment", "pinning")
-	if code != exitOK || !strings.Contains(out, "p99 alone") || !strings.Contains(out, "anti-affinity ÷ alone") || !strings.Contains(errs, "left out: 2 results of isolation (--experiment isolation)") {
+	if code != exitOK || !strings.Contains(out, "p99 alone") || !strings.Contains(out, "anti-affinity ÷ alone") || !strings.Contains(errs, "left out: 3 results of isolation (--experiment isolation)") {
 		t.Errorf("status %d, %s%s", code, out, errs)
 	}
 	out, _, code = berth(t, "lab", "history", folder)
