@@ -3,11 +3,13 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/stats"
 )
 
 // Calibration: the tenant's dial is fixed work, not time, so that a slower
@@ -22,6 +24,9 @@ const (
 
 // calibrate settles the tenant's work per request and measures its demand.
 func (b *Testbed) calibrate(ctx context.Context) error {
+	if b.tells() {
+		return b.rehearse(ctx)
+	}
 	if !b.spec.Tenant.builtIn() {
 		return b.calibrateRate(ctx, b.setupOf(Cell{}))
 	}
@@ -82,6 +87,9 @@ const (
 	// second; leastPerRequest is what it must use for one, in CPU seconds.
 	firstRate       = 500
 	leastPerRequest = 0.5e-6
+	// firstRuns is the first rate where a request starts processes, startRuns are how often
+	// that is timed.
+	firstRuns, startRuns = 20, 50
 	// How many CPUs the generator may take: of each shared one where it has none of its
 	// own, and else of that.
 	generatorShare, generatorOwn = 0.15, 0.6
@@ -121,7 +129,7 @@ func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 		s.CPUPerRequest = Duration(time.Duration(p.perRequest * float64(time.Second)).Round(100 * time.Nanosecond))
 		s.TenantCPUs, s.GeneratorDemand, s.GeneratorPolicy = p.perRequest*s.Rate, p.generator, p.policy
 		if left == 0 || b.spec.Rate > 0 {
-			return nil
+			return b.timeStart(ctx)
 		}
 		rate, most := want/p.perRequest, limit*s.Rate/p.generator
 		if s.RateNote = ""; rate > min(most, maxRate) {
@@ -138,6 +146,35 @@ func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
 // pilotSetup is a tenant by itself, which is a server where there are some.
 func (b *Testbed) pilotSetup(tenant load.TenantConfig) setup {
 	return setup{servers: min(b.opt.Servers, 1), service: cmp.Or(b.spec.Tenant.Service, Article), config: tenant}
+}
+
+// timeStart times the start of a process, where a request is one.
+func (b *Testbed) timeStart(ctx context.Context) error {
+	if b.spec.Tenant.Exec == "" {
+		return nil
+	}
+	if n := b.Setup.Rate * time.Duration(b.spec.Window).Seconds(); n < leastRequests {
+		enough := Duration(time.Duration(1.5 * leastRequests / b.Setup.Rate * float64(time.Second)).Round(100 * time.Millisecond))
+		return fmt.Errorf("tenant %s: a round of %s has %.0f runs of --exec, and a p99 needs %d: say --duration %s", b.spec.Tenant, b.spec.Window, n, leastRequests, enough)
+	}
+	procs, err := b.processes(ctx, b.setupOf(Cell{}))
+	if err != nil {
+		return err
+	}
+	c, err := load.Dial(ctx, procs.addrs[0])
+	if err != nil {
+		return err
+	}
+	var took []float64
+	for range startRuns {
+		began := time.Now()
+		if err := c.Do(ctx, load.Nothing); err != nil {
+			return errors.Join(err, c.Close())
+		}
+		took = append(took, time.Since(began).Seconds())
+	}
+	b.Setup.ProcessStart = Duration(time.Duration(stats.Median(took) * float64(time.Second)).Round(time.Microsecond))
+	return c.Close()
 }
 
 // pilot is a short run of the tenant alone.

@@ -28,6 +28,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "__web" {
 		playWeb(os.Args[2], os.Args[3])
 	}
+	if len(os.Args) == 4 && os.Args[1] == "__exec" {
+		if err := program.ServeExec(context.Background(), program.Exec{Address: os.Args[2], Command: os.Args[3]}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	if len(os.Args) == 2 {
 		playRole(os.Args[1])
 	}

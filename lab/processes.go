@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"time"
@@ -106,7 +105,6 @@ type neighbour struct {
 	*child
 	counters *noise.Counters // nil for a program, whose work is the CPU time that it uses
 	unit     string
-	passing  bool // ends with the round
 }
 
 // asked are the addresses that the load goes to.
@@ -183,6 +181,9 @@ func (p *processes) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if p.bed.tells() {
+		return nil
+	}
 	p.generator, err = p.bed.startGenerator(p.bed.requests.file())
 	return err
 }
@@ -221,11 +222,11 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 
 // newNeighbour starts a neighbour and waits until it is about to work.
 func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighbour, error) {
-	if len(cfg.Command) > 0 && slices.Equal(cfg.Command, p.bed.Setup.Neighbour.Command) {
-		c, err := p.bed.startProgram(ctx, Neighbour, program.Config{Argv: cfg.Command, Repeat: true})
+	if len(cfg.Command) > 0 {
+		c, err := p.bed.startProgram(ctx, Neighbour, program.Config{Argv: cfg.Command, Copies: cfg.Threads, Repeat: true})
 		return &neighbour{child: c, unit: commandUnit}, err
 	}
-	n := &neighbour{passing: len(cfg.Command) > 0}
+	n := &neighbour{}
 	for _, k := range noise.Kernels() {
 		if k.Name == cfg.Kernel {
 			n.unit = k.Unit
@@ -336,46 +337,7 @@ func (p *processes) stopNeighbour() (halted func() error, err error) {
 	}
 	p.bed.backend.detach(Neighbour)
 	p.neighbour = nil
-	if n.passing {
-		maps.DeleteFunc(p.bed.neighbours, func(_ string, other *neighbour) bool { return other == n })
-		return func() error { return nil }, errors.Join(n.end(), p.bed.sweep())
-	}
 	return n.halt()
-}
-
-// sweep ends what a program has left in the neighbour's group.
-func (b *Testbed) sweep() error {
-	if b.Setup.Backend == schedBackend {
-		return nil
-	}
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		pids, _, err := b.backend.group(Neighbour).Procs()
-		if err != nil {
-			return err
-		}
-		left := 0
-		for _, pid := range pids {
-			if !b.isNeighbour(pid) {
-				left++
-				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
-			}
-		}
-		if left == 0 {
-			return nil
-		}
-		if time.Since(began) > haltLimit {
-			return fmt.Errorf("%d processes of the neighbour's program have not ended after %s", left, haltLimit)
-		}
-	}
-}
-
-func (b *Testbed) isNeighbour(pid int) bool {
-	for _, n := range b.neighbours {
-		if n.pid() == pid {
-			return true
-		}
-	}
-	return false
 }
 
 // end ends all of them.

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 )
 
 // realBed is this machine without control groups, and with processes of this binary.
@@ -154,8 +155,8 @@ func TestProcessesEndWhereTheyMust(t *testing.T) {
 	}
 }
 
-// A cell may have another neighbour than the setup's: one that lives on, or a program, of
-// which nothing lives on.
+// A cell may have another neighbour than the setup's, a program included. Both live on, and
+// stand still between rounds.
 func TestCellsOwnNeighbour(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -169,27 +170,32 @@ func TestCellsOwnNeighbour(t *testing.T) {
 		t.Errorf("scan: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))
 	}
 	pids := filepath.Join(t.TempDir(), "pids")
-	script := "sleep 300 & echo $! >>" + pids + "; sleep 0.02"
-	r, err = round(noise.Config{Kernel: "program", Threads: 1, Intensity: 100, Command: []string{"sh", "-c", script}})
-	if err != nil || r.Neighbour == nil || r.Neighbour.Work < 2 || r.Neighbour.Unit != "runs" || len(b.neighbours) != 1 {
+	script := "echo $$ >>" + pids + "; sleep 300 & i=0; while [ $i -lt 9000 ]; do i=$((i+1)); done"
+	r, err = round(noise.Config{Kernel: noise.Program, Threads: 2, Intensity: 100, Command: program.Shell(script)})
+	if err != nil || r.Neighbour == nil || r.Neighbour.Work <= 0 || r.Neighbour.Unit != commandUnit || len(b.neighbours) != 2 {
 		t.Errorf("program: %+v, %v; %d neighbours", r.Neighbour, err, len(b.neighbours))
 	}
 	text, err := os.ReadFile(pids)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for pid := range strings.FieldsSeq(string(text)) {
-		for began := time.Now(); ; time.Sleep(ms) { // until whoever adopted it has waited for it
-			stat, err := os.ReadFile("/proc/" + pid + "/stat")
-			if err != nil || strings.Contains(string(stat), ") Z ") {
-				break
+	all, running := strings.Fields(string(text)), 0
+	for _, pid := range all {
+		if stat, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil {
+			if !strings.Contains(string(stat), ") T ") {
+				t.Errorf("process %s of the program has not stopped: %s", pid, stat)
 			}
-			if time.Since(began) > 10*time.Second {
-				t.Fatalf("process %s of the program lives on: %s", pid, stat)
-			}
+			running++
 		}
 	}
-	if _, err := round(noise.Config{Kernel: "program", Threads: 1, Intensity: 100, Command: []string{"false"}}); err == nil || !strings.Contains(err.Error(), "ended with status 1") {
+	if running != 2 || len(all) < 3 {
+		t.Errorf("%d copies run after %d starts, want 2 and more than 2", running, len(all))
+	}
+	err = nil
+	for n := 0; n < 20 && err == nil; n++ { // its end is noticed in that round or in the next
+		_, err = round(noise.Config{Kernel: noise.Program, Threads: 1, Intensity: 100, Command: []string{"false"}})
+	}
+	if err == nil || !strings.Contains(err.Error(), "exit status 1") {
 		t.Errorf("a program that fails: %v", err)
 	}
 }

@@ -3,14 +3,13 @@ package lab
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/program"
@@ -32,10 +31,27 @@ const (
 	// sessions are what the generator holds open to PostgreSQL, which has a process for
 	// each and takes 100 by default.
 	sessions = 32
+	// runs are how many of a command there may be at once.
+	runs = 32
 )
 
 // probe is the service of a tenant that is not built in.
 func (t TenantSpec) probe() (load.Target, error) { return program.Probe(t.Probe, t.Ask) }
+
+// runner is a new service that runs the tenant's Exec, and what that is asked. The server, if
+// the lab knows it, listens at an address.
+func (t TenantSpec) runner(server string) (*program.Exec, load.Target, error) {
+	ask, err := load.RangeIn(t.Exec)
+	if err != nil {
+		return nil, load.Target{}, fmt.Errorf("exec %q: %w", t.Exec, err)
+	}
+	command := t.Exec
+	if _, port, err := net.SplitHostPort(server); err == nil {
+		command = strings.ReplaceAll(command, "{port}", port)
+	}
+	e := &program.Exec{Address: "@berth-lab-" + rand.Text(), Command: command}
+	return e, load.Target{Protocol: load.Exec, Addr: e.Address, Path: ask}, nil
+}
 
 // builtIn reports whether the tenant is the lab's own.
 func (t TenantSpec) builtIn() bool { return t.Service == Article || t.Service == "" }
@@ -68,7 +84,12 @@ func (t TenantSpec) validate() error {
 		{!started && t.Service != Article && t.Service != Outside, fmt.Sprintf("tenant service %q: want one of %s, %s, %s", t.Service, strings.Join(names, ", "), Command, Outside)},
 		{t.Service == Command && strings.TrimSpace(t.Command) == "", "tenant command: want what starts it"},
 		{t.Service != Command && t.Command != "", fmt.Sprintf("tenant command: service %s has none", t.Service)},
-		{(t.Service == Command || t.Service == Outside) && t.Probe == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://", t)},
+		{t.Figures != "" && t.Exec == "", "figures: want --exec, the benchmark that prints them"},
+		{t.Exec != "" && strings.TrimSpace(t.Exec) == "", "exec: want a command"},
+		{t.Exec != "" && (t.Probe != "" || t.Ask != ""), fmt.Sprintf("tenant %s: want one of --exec, and --probe with --ask", t)},
+		{t.Exec != "" && t.builtIn(), "exec: the built-in tenant is asked for articles: say --tenant COMMAND ('sleep infinity' to measure the command of --exec by itself)"},
+		{t.Exec != "" && t.Service == Outside, fmt.Sprintf("tenant %s: --exec starts processes in the place of the tenant, and one that runs already is left alone: use --probe", t)},
+		{(t.Service == Command || t.Service == Outside) && t.Probe == "" && t.Exec == "", fmt.Sprintf("tenant %s: want --probe, the URL at which it answers: http://, redis://, memcached:// or postgres://; or --exec, a command that asks it", t)},
 		{(known || t.builtIn()) && t.Probe != "", fmt.Sprintf("tenant %s: it is known where it answers: leave out --probe", t)},
 		{t.builtIn() && t.Ask != "", "ask: the built-in tenant is asked for articles"},
 		{t.Service == Outside && (t.PID != 0) == (t.Group != ""), "tenant that runs: want either its process or its control group"},
@@ -80,6 +101,15 @@ func (t TenantSpec) validate() error {
 		if rule.broken {
 			return errors.New(rule.says)
 		}
+	}
+	if t.Figures != "" {
+		if _, err := program.FormatNamed(t.Figures); err != nil {
+			return err
+		}
+	}
+	if t.Exec != "" {
+		_, _, err := t.runner("")
+		return err
 	}
 	if t.Probe == "" {
 		return nil
@@ -95,6 +125,8 @@ func (b *Testbed) connectionsTo(t load.Target) int {
 		return b.spec.Tenant.Connections
 	case t.Protocol == "postgres":
 		return sessions
+	case t.Protocol == load.Exec:
+		return runs
 	}
 	return connections
 }
@@ -116,21 +148,44 @@ func (b *Testbed) startTenant(ctx context.Context, r Role, s setup, cfg load.Ser
 		c := &child{name: string(r), outside: b.outside}
 		return c, program.Secret(t), answers(ctx, c, program.Secret(t))
 	case Command:
-		t, err := b.spec.Tenant.probe()
-		if err == nil {
-			err = vacant(t)
-		}
-		if err != nil {
-			return nil, t, err
-		}
-		t = program.Secret(t)
-		c, err := b.startProgram(ctx, r, program.Config{Argv: program.Shell(b.spec.Tenant.Command)})
-		if err == nil {
-			err = answers(ctx, c, t)
-		}
-		return c, t, err
+		return b.startCommand(ctx, r)
 	}
 	return b.startServer(ctx, r, s)
+}
+
+// startCommand starts a user's command, and what runs another for each request if that is
+// how it is asked.
+func (b *Testbed) startCommand(ctx context.Context, r Role) (*child, load.Target, error) {
+	cfg := program.Config{Argv: program.Shell(b.spec.Tenant.Command)}
+	var t load.Target
+	var err error
+	if b.spec.Tenant.Exec != "" {
+		cfg.Exec, t, err = b.spec.Tenant.runner("")
+	} else if t, err = b.spec.Tenant.probe(); err == nil {
+		t = program.Secret(t)
+		err = vacant(t)
+	}
+	if err != nil {
+		return nil, t, err
+	}
+	c, err := b.startProgram(ctx, r, cfg)
+	if err == nil {
+		err = b.succeeds(ctx, c, t)
+	}
+	return c, t, err
+}
+
+// succeeds waits until a program answers, or until a benchmark of it succeeds.
+func (b *Testbed) succeeds(ctx context.Context, c *child, t load.Target) error {
+	if !b.tells() {
+		return answers(ctx, c, t)
+	}
+	return tries(ctx, c, t, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, tellLimit)
+		defer cancel()
+		_, err := program.Exec{Address: t.Addr}.Run(ctx)
+		return err
+	})
 }
 
 // startServer starts a server that is known by name, and fills it.
@@ -146,6 +201,12 @@ func (b *Testbed) startServer(ctx context.Context, r Role, s setup) (*child, loa
 	if b.spec.Tenant.Ask != "" {
 		t.Path = b.spec.Tenant.Ask
 	}
+	asked := t
+	if b.spec.Tenant.Exec != "" {
+		if cfg.Exec, asked, err = b.spec.Tenant.runner(t.Addr); err != nil {
+			return nil, t, errors.Join(err, os.RemoveAll(cfg.Remove))
+		}
+	}
 	c, err := b.startProgram(ctx, r, cfg)
 	if err != nil {
 		return c, t, errors.Join(err, os.RemoveAll(cfg.Remove)) // the keeper may never have got to it
@@ -156,9 +217,9 @@ func (b *Testbed) startServer(ctx context.Context, r Role, s setup) (*child, loa
 		err = server.Fill(ctx, t)
 	}
 	if err == nil {
-		err = answers(ctx, c, t)
+		err = b.succeeds(ctx, c, asked)
 	}
-	return c, t, err
+	return c, asked, err
 }
 
 // startProgram starts a program and its keeper in the place of a role.
@@ -188,10 +249,13 @@ func vacant(t load.Target) error {
 }
 
 // answers waits until a program does.
-func answers(ctx context.Context, c *child, t load.Target) error {
+func answers(ctx context.Context, c *child, t load.Target) error { return tries(ctx, c, t, t.Check) }
+
+// tries waits until a check of what answers succeeds.
+func tries(ctx context.Context, c *child, t load.Target, check func(context.Context) error) error {
 	var spoke time.Time // when it first did anything but refuse the connection
 	for began := time.Now(); ; {
-		err := t.Check(ctx)
+		err := check(ctx)
 		var refused *net.OpError
 		switch {
 		case err == nil:
@@ -201,6 +265,12 @@ func answers(ctx context.Context, c *child, t load.Target) error {
 		case c.gone() != nil:
 			return fmt.Errorf("%s ended before it answered: %w", c.name, c.gone())
 		case errors.As(err, &refused) && refused.Op == "dial" && c.outside == nil:
+		case t.Protocol == load.Exec && !hopeless(err) && time.Since(began) < readyLimit:
+			// the program may not be ready
+		case t.Protocol == load.Exec && strings.Contains(err.Error(), "said nothing"):
+			return fmt.Errorf("%s: a run of the command of --exec has not ended after 10 s: want one that ends, or --figures for a benchmark", c.name)
+		case t.Protocol == load.Exec:
+			return fmt.Errorf("%s: the command of --exec does not succeed: %w", c.name, err)
 		case spoke.IsZero():
 			spoke = time.Now()
 		}
@@ -213,6 +283,13 @@ func answers(ctx context.Context, c *child, t load.Target) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// hopeless says whether the shell did not find the command of --exec, or could not run it, or
+// that command did not end: no waiting helps.
+func hopeless(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "exit status 127") || strings.Contains(text, "exit status 126") || strings.Contains(text, "said nothing")
 }
 
 func orHTTP(protocol string) string {
@@ -264,9 +341,6 @@ func (n *neighbour) goOn() error {
 
 // end ends it, and all that it started.
 func (n *neighbour) end() error {
-	if n.passing {
-		_ = unix.Kill(-n.pid(), unix.SIGKILL) // it may have ended already
-	}
 	n.kill()
 	if n.counters == nil {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
 )
 
@@ -65,7 +66,7 @@ func TestProgramTenant(t *testing.T) {
 	addr := freeAddr(t)
 	e, opt := miniature(t, TenantSpec{Service: Command, Command: os.Args[0] + " __web good " + addr, Probe: "http://" + addr + "/{1-9}"})
 	e.Neighbour.Command = program.Shell("echo begun >> " + opt.Dir + "/begun; sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'")
-	e.Neighbour.Kernel, e.Neighbour.Threads = "program", 1
+	e.Neighbour.Kernel, e.Neighbour.Threads = noise.Program, 1
 	r, err := Isolate(t.Context(), e, opt)
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +87,40 @@ func TestProgramTenant(t *testing.T) {
 	}
 	if _, err := net.Dial("tcp", addr); err == nil {
 		t.Error("the tenant lives on")
+	}
+}
+
+// A tenant that is asked by runs of a command: each is a request, in the tenant's place.
+func TestExecTenant(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	dir := t.TempDir()
+	e, opt := miniature(t, TenantSpec{Service: Command, Command: "touch " + dir + "/up; exec sleep 1000",
+		Exec: "test -e " + dir + "/up && echo {3-5} >> " + dir + "/asked"})
+	e.Window, e.Rate = Duration(500*time.Millisecond), 250
+	r, err := Isolate(t.Context(), e, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Setup.ProcessStart <= 0 || r.Setup.ProcessStart > Duration(10*time.Second) || r.Setup.TenantCPUs <= 0 {
+		t.Errorf("setup %+v", r.Setup)
+	}
+	for _, round := range r.Rounds {
+		if round.Load.Done == 0 || round.Load.Failed > 0 || round.Tenant.CPUSeconds <= 0 {
+			t.Errorf("%s: done %d, failed %v, tenant %+v", round.Scenario, round.Load.Done, round.Load.Errors, round.Tenant)
+		}
+	}
+	asked, err := os.ReadFile(dir + "/asked")
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]int{}
+	for _, number := range strings.Fields(string(asked)) {
+		times[number]++
+	}
+	if len(times) != 3 || times["3"] == 0 || times["4"] == 0 || times["5"] == 0 {
+		t.Errorf("asked for %v, want 3, 4 and 5", times)
 	}
 }
 
@@ -111,11 +146,17 @@ func TestProgramTenantRefuses(t *testing.T) {
 		"no process":         {TenantSpec{Service: Outside, PID: 1 << 22, Probe: "http://" + addr}, "there is no such process"},
 		"no group":           {TenantSpec{Service: Outside, Group: "no/such/group", Probe: "http://" + addr}, "there is no such control group"},
 		"elsewhere":          {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://192.0.2.1"}, "it is not of this host"},
+		"no such probe":      {TenantSpec{Service: Command, Command: "sleep 100", Exec: "no-such-command-at-all"}, "the command of --exec does not succeed: exit status 127"},
+		"probe that hangs":   {TenantSpec{Service: Command, Command: "sleep 100", Exec: "sleep 100"}, "has not ended after 10 s"},
+		"few requests":       {TenantSpec{Service: Command, Command: "sleep 100", Exec: ":", Connections: 1}, "say --duration"},
 		"nobody answers":     {TenantSpec{Service: Outside, PID: os.Getpid(), Probe: "http://" + addr}, "is --probe where it listens"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, opt := miniature(t, test.tenant)
 			e.Rate = 2000
+			if test.tenant.Exec != "" {
+				e.Rate = 100
+			}
 			if e.Tenant.Service == Outside {
 				e.Beside()
 			}
@@ -197,6 +238,12 @@ func TestTenantSpecRefuses(t *testing.T) {
 		{TenantSpec{Service: "apache"}, "want one of article, nginx, redis, memcached, postgres, program, running"},
 		{TenantSpec{Service: Command, Probe: "http://h"}, "want what starts it"},
 		{TenantSpec{Service: Command, Command: "x"}, "want --probe"},
+		{TenantSpec{Service: Command, Command: "x"}, "or --exec"},
+		{TenantSpec{Service: Command, Command: "x", Exec: " "}, "exec: want a command"},
+		{TenantSpec{Service: Command, Command: "x", Exec: "y", Probe: "http://h"}, "want one of --exec"},
+		{TenantSpec{Service: Command, Command: "x", Exec: "y {9-1}"}, "want the lower number first"},
+		{TenantSpec{Service: Article, Exec: "y"}, "say --tenant COMMAND"},
+		{TenantSpec{Service: Outside, PID: 1, Exec: "y"}, "use --probe"},
 		{TenantSpec{Service: "redis", Probe: "redis://h"}, "leave out --probe"},
 		{TenantSpec{Service: Article, Ask: "x"}, "is asked for articles"},
 		{TenantSpec{Service: Outside, Probe: "http://h"}, "either its process or its control group"},

@@ -118,7 +118,7 @@ func (r Resource) kernels() []string {
 	}
 	var names []string
 	for _, k := range noise.Kernels() {
-		if !k.File && !k.Command {
+		if !k.File {
 			names = append(names, k.Name)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
 )
@@ -88,6 +89,12 @@ type Setup struct {
 	TenantCPUs float64 `json:"tenantCPUs"`
 	// Server is the version of the tenant, where it is one that the lab knows by name.
 	Server string `json:"server,omitempty"`
+	// ProcessStart is how long a request takes that runs a shell which does nothing: what each
+	// latency contains where requests are runs of a command (TenantSpec.Exec).
+	ProcessStart Duration `json:"processStart,omitempty"`
+	// BenchmarkTook is how long a benchmark took that tells its own figures (TenantSpec.Figures),
+	// alone.
+	BenchmarkTook Duration `json:"benchmarkTook,omitempty"`
 	// RateNote says why the tenant wants less than was asked for.
 	RateNote string `json:"rateNote,omitempty"`
 	// NeighbourNote says why its working set is smaller than it should be.
@@ -123,6 +130,8 @@ type Round struct {
 	Invalid string      `json:"invalid,omitempty"`
 	Knobs   []Knob      `json:"knobs,omitempty"`
 	Load    load.Report `json:"load"`
+	// Told are the figures of the tenant's own report, where it has one; Load is then empty.
+	Told program.Figures `json:"told,omitempty"`
 	// Seconds is the length of the interval over which the figures below were read.
 	Seconds   float64 `json:"seconds"`
 	Tenant    Usage   `json:"tenant"`

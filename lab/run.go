@@ -57,8 +57,7 @@ type Cell struct {
 	// Neighbour has the neighbour of the setup work beside the tenant, Together in the
 	// tenant's control group.
 	Neighbour, Together bool
-	// Noise is another neighbour than that of the setup, if it is not nil. A program among
-	// them lives for the round alone.
+	// Noise is another neighbour than that of the setup, if it is not nil.
 	Noise *noise.Config
 	// Tenant is how the tenant runs, which then lives for the round alone; nil is as the
 	// setup says.

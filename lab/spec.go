@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,7 +64,15 @@ type TenantSpec struct {
 	Command string `json:"command,omitempty"`
 	Probe   string `json:"probe,omitempty"`
 	Ask     string `json:"ask,omitempty"`
-	// Connections are what the generator holds open; 0 is 256, of PostgreSQL 32.
+	// Exec, in place of Probe, is a command: a request is a run of it by the shell, and has
+	// failed unless that ends with status 0. {LOW-HIGH} in it is a number of that range, {port}
+	// the port of a server that is known by name. Its processes are in the tenant's place.
+	Exec string `json:"exec,omitempty"`
+	// Figures is the format of a report (program.Formats): Exec is then a benchmark that loads
+	// the tenant by itself, run once a round, and what it prints are the figures.
+	Figures string `json:"figures,omitempty"`
+	// Connections are what the generator holds open; 0 is 256, of PostgreSQL 32. Of Exec they
+	// are how many runs there may be at once; 0 is 32.
 	Connections int `json:"connections,omitempty"`
 	// PID or Group is that which runs already: a process with those below it, or a control
 	// group, as a path below the root of its hierarchy.
@@ -298,6 +307,9 @@ func (e Spec) Validate() error {
 	}
 	if err := e.Tenant.validate(); err != nil {
 		return fmt.Errorf("experiment: %w", err)
+	}
+	if e.Tenant.Figures != "" && (e.Rate != 0 || e.Until != 0 || e.Limits != nil || e.Look != 0) {
+		return errors.New("experiment: figures: a benchmark chooses its own load, and its report has no single requests: leave out rate, until, slo and look")
 	}
 	if err := e.Limits.validate(); err != nil {
 		return fmt.Errorf("experiment: slo: %w", err)

@@ -299,6 +299,9 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	s.Rate, s.CPUPerRequest = e.Rate, e.Tenant.ServiceTime
 	if !e.Tenant.builtIn() {
 		s.Rate = cmp.Or(e.Rate, firstRate)
+		if e.Tenant.Exec != "" {
+			s.Rate = cmp.Or(e.Rate, firstRuns)
+		}
 		if server, ok := program.Find(e.Tenant.Service); ok {
 			version, err := server.Version()
 			if err != nil {
@@ -316,11 +319,17 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	if s.CPUPerRequest == 0 {
 		s.CPUPerRequest = Duration(want / s.Rate * float64(time.Second))
 	}
+	if b.tells() {
+		s.Rate, s.CPUPerRequest = 0, 0
+	}
 	s.Tenant.WorkingSetBytes = e.Tenant.WorkingSetBytes
 	s.Tenant.Procs = b.places.shared.Len()
 	s.Tenant.Seed = e.Seed
 	s.Neighbour = e.Neighbour
 	s.Neighbour.Seed = e.Seed
+	if s.Neighbour.Threads == 0 && len(s.Neighbour.Command) > 0 {
+		s.Neighbour.Threads = 1
+	}
 	if s.Neighbour.Threads == 0 {
 		s.Neighbour.Threads = b.places.shared.Len() * max(1, e.ThreadsPerCPU)
 	}

@@ -35,6 +35,12 @@ func labChildren() []*cobra.Command {
 		child("__program", "Keep a program that the lab measures", func(cmd *cobra.Command) error {
 			return program.Keep(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		}),
+		{
+			Use: "__exec ADDRESS COMMAND", Short: "Run a command for each request (started by berth lab)", Hidden: true, Args: cobra.ExactArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return program.ServeExec(cmd.Context(), program.Exec{Address: args[0], Command: args[1]})
+			},
+		},
 		child("__tenant", "Article service of the lab", func(cmd *cobra.Command) error {
 			return load.ServeTenant(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		}),

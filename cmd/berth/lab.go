@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/benchmark"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/report"
@@ -49,6 +50,8 @@ func labCommand() *cobra.Command {
   berth lab --resource io                          # a slow disk that both read
   berth lab --tenant redis                         # a real server, started with a configuration of the lab's
   berth lab --tenant './api --port 9000' --probe http://127.0.0.1:9000/item/{1-100} --neighbour 'make -j8'
+  berth lab --tenant postgres --exec 'psql -h 127.0.0.1 -p {port} -U berth -c "SELECT 1" postgres' --duration 5s
+  berth lab --tenant redis --exec 'redis-benchmark -p {port} -t get -n 20000 --csv' --figures redis-benchmark
   berth lab --unit nginx.service --probe http://127.0.0.1/   # what runs already, left as it is
   berth lab --dry-run                              # what would be run and written
   berth lab --for 10m --until 10%                  # until every interval of p99 is within ±10 %
@@ -178,6 +181,16 @@ func (f *labFlags) build(cmd *cobra.Command) (lab.Spec, error) {
 			e.Fill(limit)
 		}
 	}
+	if e.Tenant.Figures != "" {
+		told := benchmark.Of(e).Experiment
+		if set("rounds") {
+			told.Blocks = e.Blocks
+		}
+		if set("settle") {
+			told.Settle = e.Settle
+		}
+		e = told
+	}
 	return e, e.Validate()
 }
 
@@ -260,6 +273,9 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	if err != nil {
 		return exitStatus{exitUsage, err}
 	}
+	if e.Tenant.Figures != "" && !f.dryRun && f.resume == "" && f.more == "" {
+		return f.runBenchmark(cmd, e)
+	}
 	if f.dryRun {
 		return previewLab(cmd, e, lab.Options{Unprivileged: f.unprivileged})
 	}
@@ -297,6 +313,16 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 	m.Path = dir
 	a := m.Analyse()
 	return errors.Join(f.present(cmd, report.Isolation(m, a), dir, result.Complete), err)
+}
+
+// runBenchmark runs the experiment of a benchmark that tells its own figures.
+func (f *labFlags) runBenchmark(cmd *cobra.Command, e lab.Spec) error {
+	x := benchmark.Default()
+	x.Experiment = e
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s, about %s\n", e.Name, e.Length().Round(time.Second))
+	run := labRunFlags{unprivileged: f.unprivileged, labFolder: f.labFolder}
+	run.resumes = "berth lab run"
+	return run.measure(cmd, x, x.Experiment.Name)
 }
 
 func previewLab(cmd *cobra.Command, e lab.Spec, opt lab.Options) error {
@@ -348,7 +374,7 @@ func presetNames() string {
 
 // neighbours are those that need nothing of their own.
 func neighbours() []noise.Kernel {
-	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File || k.Command })
+	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File })
 }
 
 func kernelNames() string {
@@ -393,7 +419,9 @@ Scenarios:
 	}
 	b.WriteString(`
 A program of your own stands for the tenant with --tenant COMMAND and --probe URL, for
-the neighbour with --neighbour COMMAND. What runs already is measured with --pid, --unit
+the neighbour with --neighbour COMMAND. With --exec COMMAND a request is a run of that
+command, which starts when it is due, in the tenant's place, and fails by its exit status;
+with --figures that is a benchmark, whose own report is read. What runs already is measured with --pid, --unit
 or --cgroup: only the neighbour is started, and "pinned" confines only that. Passwords
 come from the environment (PGPASSWORD, REDISCLI_AUTH).
 

@@ -265,6 +265,11 @@ func (f *labRunFlags) run(cmd *cobra.Command, args []string) error {
 	} else if x.Head().Complete {
 		return exitStatus{exitUsage, fmt.Errorf("--resume %s: the run is complete; show it with berth lab report", f.resume)}
 	}
+	return f.measure(cmd, x, name)
+}
+
+// measure runs an experiment, or goes on with it, and shows what it came to.
+func (f *labRunFlags) measure(cmd *cobra.Command, x catalog.Experiment, name string) error {
 	dir, err := f.labFolder.run(cmd, name, func(ctx context.Context, opt lab.Options) (bool, error) {
 		opt.Unprivileged = f.unprivileged
 		err := x.Run(ctx, opt)

@@ -20,7 +20,11 @@ import (
 )
 
 // labFolder is where a run of the lab is stored, and how it is shown.
-type labFolder struct{ results, resume, page string }
+type labFolder struct {
+	results, resume, page string
+	// resumes is the command that goes on with a run, where that is not the one that began it.
+	resumes string
+}
 
 func (f *labFolder) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -100,8 +104,8 @@ func (f *labFolder) present(cmd *cobra.Command, s *report.Sheet, dir string, com
 		fmt.Fprintf(w, "requests: %s\n", requests)
 	}
 	if !complete {
-		fmt.Fprintf(w, "go on:    %s --resume %s\n", cmd.CommandPath(), dir)
-	} else if cmd.Flags().Lookup("continue") != nil {
+		fmt.Fprintf(w, "go on:    %s --resume %s\n", cmp.Or(f.resumes, cmd.CommandPath()), dir)
+	} else if f.resumes == "" && cmd.Flags().Lookup("continue") != nil {
 		fmt.Fprintf(w, "more:     %s --continue %s --for 4m\n", cmd.CommandPath(), dir)
 	}
 	fmt.Fprintf(w, "page:     %s\n", cmp.Or(f.page, fmt.Sprintf("berth lab report %s --report lab.html", filepath.Join(dir, lab.ResultFile))))

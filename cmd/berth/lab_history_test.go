@@ -18,12 +18,28 @@ func TestHistoryOfAFolder(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"has no results of berth lab": {t.TempDir()},
-		"no such file":                {"missing.json"},
-		"requires at least 1":         {},
+		"has no results of the lab": {t.TempDir()},
+		"want one experiment":       {"../../docs/measurements/results/readme.json.gz", "../../docs/measurements/results/quick.json.gz"},
+		"no result of numa":         {"../../docs/measurements/results", "--experiment", "numa"},
+		"no such file":              {"missing.json"},
+		"requires at least 1":       {},
 	} {
 		if _, errs, code := berth(t, append([]string{"lab", "history"}, args...)...); code == exitOK || !strings.Contains(errs, want) {
 			t.Errorf("%q: status %d, %q, want %q", args, code, errs, want)
 		}
+	}
+}
+
+// Any experiment is followed, by name; the others of the folder are counted.
+func TestHistoryOfAnExperiment(t *testing.T) {
+	t.Parallel()
+	const folder = "../../docs/measurements/results"
+	out, errs, code := berth(t, "lab", "history", folder, "--experiment", "pinning")
+	if code != exitOK || !strings.Contains(out, "p99 alone") || !strings.Contains(out, "anti-affinity ÷ alone") || !strings.Contains(errs, "left out: 3 results of isolation (--experiment isolation)") {
+		t.Errorf("status %d, %s%s", code, out, errs)
+	}
+	out, _, code = berth(t, "lab", "history", folder)
+	if code != exitOK || !strings.Contains(out, "weighted ÷ alone") {
+		t.Errorf("by default: status %d, %s", code, out)
 	}
 }

@@ -28,9 +28,19 @@ func (f *labProgramFlags) register(fs *pflag.FlagSet) {
 func bindTenant(fs *pflag.FlagSet, t *lab.TenantSpec) {
 	fs.StringVar(&t.Probe, "probe", t.Probe, "`URL` at which the tenant answers: http://, redis://, memcached:// or postgres://")
 	fs.StringVar(&t.Ask, "ask", t.Ask, "what it is asked, as in 'GET key:{0-999}' or 'SELECT 1': a `request` with a number of that range")
-	fs.IntVar(&t.Connections, "connections", t.Connections, "connections to the tenant (default 256; PostgreSQL 32)")
+	fs.StringVar(&t.Exec, "exec", t.Exec, "in place of --probe: ask the tenant by runs of this `command`, as in 'psql -h 127.0.0.1 -c \"SELECT 1\"'; a run that ends with another status than 0 has failed")
+	fs.StringVar(&t.Figures, "figures", t.Figures, "--exec is a benchmark that loads the tenant by itself, once a round, and prints a report of this `format`: "+formatNames()+" (experiment benchmark)")
+	fs.IntVar(&t.Connections, "connections", t.Connections, "connections to the tenant (default 256; PostgreSQL 32), or runs of --exec at once (32)")
 	fs.IntVar(&t.PID, "pid", t.PID, "measure the `process` that runs already, with those below it; it is not restarted, moved or changed")
 	fs.StringVar(&t.Group, "cgroup", t.Group, "measure what runs in the control group of this `path`; it is not restarted, moved or changed")
+}
+
+func formatNames() string {
+	var names []string
+	for _, f := range program.Formats() {
+		names = append(names, f.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 func serverNames() []string {
@@ -68,6 +78,8 @@ func (f *labProgramFlags) apply(cmd *cobra.Command, e *lab.Spec) error {
 		t.Service = f.tenant
 	case set("tenant"):
 		t.Service, t.Command = lab.Command, f.tenant
+	case set("exec") && t.Service == lab.Article:
+		return fmt.Errorf("--exec %q: which program does it ask? Say --tenant COMMAND, or --tenant 'sleep infinity' to measure the runs by themselves", t.Exec)
 	case set("probe") && t.Service == lab.Article:
 		return fmt.Errorf("--probe %s: whose answers? Say --tenant COMMAND, --pid, --unit or --cgroup", t.Probe)
 	}
@@ -76,7 +88,7 @@ func (f *labProgramFlags) apply(cmd *cobra.Command, e *lab.Spec) error {
 		if isKernel || !strings.ContainsAny(f.neighbour, " /") && !isCommand(f.neighbour) {
 			e.Neighbour.Kernel, e.Neighbour.Command = f.neighbour, nil
 		} else {
-			e.Neighbour = noise.Config{Kernel: "program", Command: program.Shell(f.neighbour), Threads: 1, Intensity: 100}
+			e.Neighbour = noise.Config{Kernel: noise.Program, Command: program.Shell(f.neighbour), Threads: 1, Intensity: 100}
 		}
 	}
 	return nil

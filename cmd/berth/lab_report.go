@@ -53,25 +53,35 @@ network is used. RESULT.json may be the folder of a run, or packed (RESULT.json.
 }
 
 func labCompareCommand() *cobra.Command {
+	var page string
 	cmd := &cobra.Command{
-		Use:   "compare A.json B.json",
+		Use:   "compare A B",
 		Short: "Compare two stored results: what changed from A to B",
-		Long: `Compares two stored results. What counts is each scenario's ratio to the tenant
-alone in its own run, so that a machine that is faster as a whole does not look like
-better isolation; the plain latencies are shown beside it.
+		Long: `Compares two stored results of the same experiment, whichever that is: did a change
+help, is this machine like that one? Every figure of every cell that both have is compared.
 
-Whatever differs between the two runs (machine, kernel, backend, rate, tenant,
-neighbour) is listed as a warning: it may be what a change comes from.
+What counts is the effect within each run: the cell's ratio to what the experiment compares
+it with (for berth lab the tenant alone). So a machine that is faster as a whole does not
+look like better isolation. Of the reference itself the plain figure is compared: that
+says whether the machines are alike.
 
-Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
-		Example: `  berth lab compare before/result.json after/result.json`,
-		Args:    argumentCount(2),
+Whatever differs between the two runs (machine, kernel, backend, rate, any setting) is
+listed as a warning: it may be what a change comes from. Two runs of the same thing differ
+by more than the rounds of one run show: a difference that matters is worth a second pair.
+
+A and B are result files, packed or not, or folders of runs.
+
+Exit status: 0 compared; 1 error, different experiments, or nothing in common; 2 wrong usage.`,
+		Example: `  berth lab compare results/20260101T120000Z-isolation results/20260102T120000Z-isolation
+  berth lab compare before/result.json after/result.json -o json
+  berth lab compare here.json.gz there.json.gz --report compared.html`,
+		Args: argumentCount(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := readSide(args[0])
+			a, err := catalog.Side(args[0])
 			if err != nil {
 				return err
 			}
-			b, err := readSide(args[1])
+			b, err := catalog.Side(args[1])
 			if err != nil {
 				return err
 			}
@@ -79,14 +89,15 @@ Exit status: 0 compared; 1 error, or nothing in common; 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			w := cmd.OutOrStdout()
-			if isJSON(cmd) {
-				return report.JSON(w, c)
+			if word(cmd, "output") == "html" {
+				return report.HTML(cmd.OutOrStdout(), c.Sheet())
 			}
-			return report.Text(w, c.Sheet(), textOptions(w))
+			shown := labFolder{page: page}
+			return shown.present(cmd, c.Sheet(), "", true)
 		},
 	}
-	outputFlag(cmd, "what to print: text or json")
+	outputFlag(cmd, "what to print: text, json or html (the page)", "html")
+	cmd.Flags().StringVar(&page, "report", "", "also write the page to `file`")
 	return cmd
 }
 
@@ -107,9 +118,9 @@ Exit status: 0 tabulated; 1 error; 2 wrong usage.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var runs []report.Side
+			var runs []report.Analysed
 			for _, path := range args {
-				run, err := readSide(path)
+				run, err := readAnalysed(path)
 				if err != nil {
 					return err
 				}
@@ -187,9 +198,9 @@ func measure(r *lab.Result, path string, limits lab.Limits) (*lab.Measured, *lab
 	return m, m.Analyse(), nil
 }
 
-func readSide(path string) (report.Side, error) {
+func readAnalysed(path string) (report.Analysed, error) {
 	m, a, err := readResult(path, nil)
-	return report.Side{Name: path, Result: m, Analysis: a}, err
+	return report.Analysed{Name: path, Result: m, Analysis: a}, err
 }
 
 // textOptions are the layout for w: its width and colours if it is a terminal.

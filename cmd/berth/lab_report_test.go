@@ -101,7 +101,8 @@ func TestLabReportRefuses(t *testing.T) {
 		{[]string{"report", corrupted}, exitError, "response"},
 		{[]string{"report", good, "--report", "/nonexistent/lab.html"}, exitError, "write report"},
 		{[]string{"compare", good}, exitUsage, "accepts 2 arg"},
-		{[]string{"compare", good, good, "-o", "html"}, exitUsage, "it is one of text, json"},
+		{[]string{"compare", good, good, "-o", "csv"}, exitUsage, "it is one of text, json, html"},
+		{[]string{"compare", good, "../../docs/measurements/results/pinning.json.gz"}, exitError, "a result of isolation, ../../docs/measurements/results/pinning.json.gz of pinning: want two of the same experiment"},
 		{[]string{"compare", good, "/nonexistent.json"}, exitError, "no such file"},
 	} {
 		out, errs, code := berth(t, append([]string{"lab"}, tt.args...)...)
@@ -126,12 +127,59 @@ func TestLabCompare(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &c); code != exitOK || errs != "" || err != nil {
 		t.Fatalf("status %d, %q, %v", code, errs, err)
 	}
-	if c.Schema != "berth.dev/lab-compare/v1" || len(c.Rows) == 0 {
+	if c.Schema != "berth.dev/lab-compare/v2" || len(c.Rows) == 0 {
 		t.Errorf("schema %q, %d rows", c.Schema, len(c.Rows))
 	}
 	for _, row := range c.Rows {
 		if row.Ratio != nil && row.Ratio.Estimate != 1 {
 			t.Errorf("a result differs from itself by %v", row.Ratio.Estimate)
 		}
+	}
+}
+
+// Every experiment's results are compared: one with itself has no change.
+func TestLabCompareEvery(t *testing.T) {
+	t.Parallel()
+	const stored = "../../docs/measurements/results/"
+	for name, cell := range map[string]string{
+		"readme": "weighted", "memory": "memory-max", "io": "io-max", "quick": "idle", "pinning": "pinned", "cache": "", "routing": "", "limits": "", "neighbours": "scan-100",
+		"../../../cmd/berth/testdata/lab/guard-v1": "",
+	} {
+		file := stored + name + ".json.gz"
+		if !exists(file) {
+			file = stored + name + ".json"
+		}
+		out, errs, code := berth(t, "lab", "compare", file, file, "-o", "json")
+		var c struct {
+			Experiment  string
+			Differences []any
+			Rows        []struct {
+				Cell    string
+				Change  stats.Interval
+				Ratio   *stats.Interval
+				Verdict stats.Verdict
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &c); err != nil || code != exitOK || errs != "" {
+			t.Errorf("%s: status %d, %s, %v", name, code, errs, err)
+			continue
+		}
+		seen := cell == ""
+		for _, row := range c.Rows {
+			seen = seen || row.Cell == cell
+			same := func(iv stats.Interval) bool {
+				return iv.Estimate > 0.999999 && iv.Estimate < 1.000001 || iv.Estimate == 0
+			}
+			if !same(row.Change) || row.Ratio != nil && !same(*row.Ratio) || row.Verdict == stats.Worse || row.Verdict == stats.Better {
+				t.Errorf("%s: %+v", name, row)
+			}
+		}
+		if !seen || len(c.Rows) < 2 || len(c.Differences) > 0 || c.Experiment == "" {
+			t.Errorf("%s: %d rows of %s, differences %v; no cell %s", name, len(c.Rows), c.Experiment, c.Differences, cell)
+		}
+	}
+	page, _, code := berth(t, "lab", "compare", stored+"pinning.json.gz", stored+"pinning.json.gz", "-o", "html")
+	if code != exitOK || !strings.Contains(page, "What changed of p99") {
+		t.Errorf("page: status %d, %.200s", code, page)
 	}
 }

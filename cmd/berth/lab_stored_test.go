@@ -64,6 +64,7 @@ func TestPublishedTables(t *testing.T) {
 	const docs = "../../docs/"
 	for result, at := range map[string]struct{ page, head string }{
 		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
+		"redis.json.gz":      {"experiments/your-program.md", "scenario"},
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
 		"quick-1.json.gz": {"experiments/quick.md", "cell"}, "quick-2.json.gz": {"experiments/quick.md", "cell"}, "quick-3.json.gz": {"experiments/quick.md", "cell"},

@@ -71,6 +71,7 @@ func Rooms() []Room {
 		{Path: "lab/neighbours", May: []string{
 			"cpuset", "machine", "kernel", "internal/plain", "lab", "lab/load", "lab/noise", "lab/stats", "lab/report",
 		}},
+		{Path: "lab/benchmark", May: []string{"internal/plain", "machine", "lab", "lab/program", "lab/report", "lab/stats"}},
 		{Path: "lab/routing", May: []string{"lab/load"}},
 		{Path: "lab/limits", May: []string{
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
@@ -86,7 +87,7 @@ func Rooms() []Room {
 			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "place", "place/policies", "lab", "lab/load", "lab/program", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/catalog", May: []string{
-			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate", "lab/services",
+			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate", "lab/services", "lab/benchmark",
 		}},
 		{Path: "replay", May: []string{
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",

@@ -36,6 +36,15 @@ func (x *Experiment) view() (*view, error) {
 	return v, nil
 }
 
+// Judged is the table of the result.
+func (x *Experiment) Judged() ([]report.Judged, error) {
+	v, err := x.view()
+	if err != nil {
+		return nil, err
+	}
+	return []report.Judged{v.Judged}, nil
+}
+
 // Sheet is what the result comes to.
 func (x *Experiment) Sheet() (*report.Sheet, error) {
 	v, err := x.view()

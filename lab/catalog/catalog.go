@@ -34,6 +34,9 @@ type Experiment interface {
 	// Sheet is what the result comes to: first words that a person can act on. It has a
 	// Document.
 	Sheet() (*report.Sheet, error)
+	// Judged are the cells and figures of the result, table by table: what two results are
+	// compared by, and a history follows.
+	Judged() ([]report.Judged, error)
 	// Head is the result's header.
 	Head() *lab.Header
 }
@@ -116,6 +119,34 @@ func Set(x Experiment, field, value string) error {
 		return fmt.Errorf("%s: %q is no value", name, value)
 	}
 	return nil
+}
+
+// Side is a stored result to be compared with others.
+func Side(path string) (report.Side, error) {
+	return SideOf(path, "")
+}
+
+// ErrOther is of a result that is of another kind than was asked for.
+var ErrOther = errors.New("another experiment")
+
+// SideOf is a stored result to be compared with others, if it is of a kind; "" is any. Else
+// the error is ErrOther, and the side has its kind.
+func SideOf(path, kind string) (report.Side, error) {
+	k, x, err := Load(path)
+	if err != nil {
+		return report.Side{}, err
+	}
+	s := report.Side{Name: path, Kind: k.Name, Settings: x.Spec(), Head: x.Head()}
+	if isolation, ok := x.(*Isolation); ok {
+		s.Kind = isolation.kind()
+	}
+	if kind != "" && s.Kind != kind {
+		return s, fmt.Errorf("%s: %w: %s, not %s", path, ErrOther, s.Kind, kind)
+	}
+	if s.Judged, err = x.Judged(); err != nil {
+		return s, fmt.Errorf("analyse %s: %w", path, err)
+	}
+	return s, nil
 }
 
 // Load reads the stored result of any kind. A folder stands for the result in it, which may

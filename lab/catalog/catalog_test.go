@@ -77,7 +77,7 @@ func TestParseRefuses(t *testing.T) {
 		"":                                   "f: kind: is missing",
 		"kind: isolatio":                     `f:1: kind: no experiment "isolatio"; did you mean "isolation"?`,
 		"kind: isolation\nblocs: 3":          `f:2: blocs: unknown field; did you mean "blocks"?`,
-		"kind: isolation\ntenant: {size: 3}": `f:2: tenant.size: unknown field; there are: service, command, probe, ask, connections, pid, cgroup, serviceTime, workingSetBytes, demand`,
+		"kind: isolation\ntenant: {size: 3}": `f:2: tenant.size: unknown field; there are: service, command, probe, ask, exec, figures, connections, pid, cgroup, serviceTime, workingSetBytes, demand`,
 		"kind: isolation\nwindow: 3":         `f:2: window: duration "3"`,
 		"\nkind: isolation\nblocks: -3":      "f:2: experiment: rounds: -3: want 1 to 10000",
 	} {
@@ -125,6 +125,9 @@ func TestLoad(t *testing.T) {
 		}
 		if diff := cmp.Diff(asJSON(t, x), asJSON(t, back)); diff != "" {
 			t.Errorf("%s (-stored +read):\n%s", k.Name, diff)
+		}
+		if judged, err := back.Judged(); err != nil || len(judged) == 0 {
+			t.Errorf("%s: %d tables of a run without rounds, %v", k.Name, len(judged), err)
 		}
 		if s, err := back.Sheet(); err != nil || s.Document == nil || s.Title == "" {
 			t.Errorf("%s: sheet of a run without rounds: %+v, %v", k.Name, s, err)

@@ -2,10 +2,12 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/benchmark"
 	"berth.dev/berth/lab/beside"
 	"berth.dev/berth/lab/colocate"
 	"berth.dev/berth/lab/guarded"
@@ -38,6 +40,10 @@ func Kinds() []Kind {
 		{
 			Name: "neighbours", Question: "which neighbour hurts which service, and how much?",
 			Schema: neighbours.Schema, New: func() Experiment { return neighbours.New() },
+		},
+		{
+			Name: "benchmark", Question: "what does a noisy neighbour do to the figures that a benchmark of yours prints?",
+			Needs: "the benchmark, and what it loads", Schema: benchmark.Schema, New: func() Experiment { return benchmark.Default() }, Verb: "berth lab --figures",
 		},
 		{
 			Name: "guard", Question: "does the guard find and cure known disturbances?", Needs: "control groups of its own",
@@ -102,7 +108,12 @@ func isolationOf(r lab.Resource) Experiment {
 func (x *Isolation) Spec() any { return &x.Experiment }
 
 // Validate says what is wrong with the spec.
-func (x *Isolation) Validate() error { return x.Experiment.Validate() }
+func (x *Isolation) Validate() error {
+	if x.Experiment.Tenant.Figures != "" {
+		return errors.New("experiment: tenant: figures: the figures of a benchmark's own report are those of kind: benchmark")
+	}
+	return x.Experiment.Validate()
+}
 
 // Length is that of the spec.
 func (x *Isolation) Length(*machine.Machine) time.Duration { return x.Experiment.Length() }
@@ -127,6 +138,23 @@ func (x *Isolation) Sheet() (*report.Sheet, error) {
 		return nil, err
 	}
 	return report.Isolation(m, m.Analyse()), nil
+}
+
+// Judged are the scenarios beside the tenant alone.
+func (x *Isolation) Judged() ([]report.Judged, error) {
+	m, err := lab.Measure(&x.Result)
+	if err != nil {
+		return nil, err
+	}
+	return []report.Judged{report.JudgedIsolation(m)}, nil
+}
+
+// kind is the name of the kind that its settings are of: several share the schema.
+func (x *Isolation) kind() string {
+	if r := x.Experiment.Resource; r == lab.Memory || r == lab.IO {
+		return string(r)
+	}
+	return x.Experiment.Name
 }
 
 // Guard is what berth lab guard runs.
@@ -165,4 +193,13 @@ func (x *Guard) Sheet() (*report.Sheet, error) {
 		return nil, fmt.Errorf("analyse: %w", err)
 	}
 	return guarded.Sheet(&x.Result, a), nil
+}
+
+// Judged are the faults by what the guard did, and the scenarios of steady state.
+func (x *Guard) Judged() ([]report.Judged, error) {
+	a, err := guarded.Analyse(&x.Result)
+	if err != nil {
+		return nil, err
+	}
+	return a.Judged(), nil
 }

@@ -63,6 +63,9 @@ func (x *Experiment) view() (*view, error) {
 	e := x.Experiment
 	v := &view{Experiment: x, measured: m, Judged: report.Judged{Head: "mode", Reference: e.Modes[0].Name, Figures: figures(), Skipped: x.Skipped}}
 	references := e.references()
+	if len(references) > 1 {
+		v.Again = references[1]
+	}
 	v.Samples, v.undisturbed = m.Samples(references...)
 	var family []stats.Versus
 	for i, mode := range e.Modes {

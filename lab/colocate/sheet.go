@@ -25,6 +25,15 @@ type Document struct {
 	Bills    []ModeBill   `json:"bills"`
 }
 
+// Judged are the figures of the result by which two results are compared.
+func (x *Experiment) Judged() ([]report.Judged, error) {
+	v, err := x.view()
+	if err != nil {
+		return nil, err
+	}
+	return []report.Judged{v.Judged}, nil
+}
+
 // Sheet is what the result comes to: first words that a person can act on.
 func (x *Experiment) Sheet() (*report.Sheet, error) {
 	v, err := x.view()

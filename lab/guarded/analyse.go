@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -365,4 +366,33 @@ func merge(curves []curve) curve {
 		out.bins = append(out.bins, Bin{Response: all})
 	}
 	return out
+}
+
+// Judged are the faults by what the guard did in those runs in which it did that, and the
+// scenarios of steady state.
+func (a *Analysis) Judged() []report.Judged {
+	seconds := func(name string) stats.Figure { return stats.Figure{Name: name, Unit: "s"} }
+	faults := report.Judged{Name: "faults", Head: "fault", Figures: []stats.Figure{seconds("detected"), seconds("acted"), seconds("recovered"), {Name: "worst"}}}
+	for _, row := range a.Faults {
+		faults.Cells = append(faults.Cells, report.JudgedCell{Name: row.Fault})
+	}
+	for _, run := range a.Runs {
+		if run.Invalid != "" {
+			continue
+		}
+		s := stats.Sample{Cell: run.Fault, Block: run.Number, Figures: map[string]float64{"worst": run.Worst}}
+		for name, v := range map[string]*float64{"detected": run.Detected, "acted": run.Acted, "recovered": run.Recovered} {
+			if v != nil {
+				s.Figures[name] = *v
+			}
+		}
+		faults.Samples = append(faults.Samples, s)
+	}
+	all := []report.Judged{faults}
+	if a.Measured != nil {
+		steady := report.JudgedIsolation(a.Measured)
+		steady.Name = "steady state"
+		all = append(all, steady)
+	}
+	return all
 }

@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/benchmark"
 	"berth.dev/berth/lab/colocate"
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
@@ -23,7 +24,7 @@ import (
 // The schemas in docs/ are generated from the Go types and their comments; go
 // test -update writes them.
 func TestSchemas(t *testing.T) {
-	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../services", "../load", "../noise", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../services", "../load", "../noise", "../program", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,13 +40,13 @@ func TestSchemas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	side := report.Side{Name: "a", Result: m, Analysis: m.Analyse()}
+	side := report.Side{Name: "a", Kind: "isolation", Settings: &result.Experiment, Head: &result.Header, Judged: []report.Judged{report.JudgedIsolation(m)}}
 	c, err := report.Compare(side, side)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var doc bytes.Buffer
-	if err := report.JSON(&doc, report.NewDocument(result, side.Analysis)); err != nil {
+	if err := report.JSON(&doc, report.NewDocument(result, m.Analyse())); err != nil {
 		t.Fatal(err)
 	}
 	served := limits.Limits()
@@ -70,6 +71,7 @@ func TestSchemas(t *testing.T) {
 		{"lab-colocate-schema.json", colocate.Schema, "A run of the experiment colocate, as stored in result.json", reflect.TypeFor[colocate.Experiment](), []any{colocate.New()}},
 		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
 		{"lab-services-schema.json", services.Schema, "A run of the experiment services, as stored in result.json", reflect.TypeFor[services.Experiment](), []any{services.New()}},
+		{"lab-benchmark-schema.json", benchmark.Schema, "A run of the experiment benchmark, as stored in result.json", reflect.TypeFor[benchmark.Result](), []any{benchmark.Default()}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {
 		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}

@@ -82,10 +82,23 @@ func (x *Experiment) facts(s *report.Sheet, a *Analysis, m *lab.Measured) {
 }
 
 // judged is the configs under a load, compared.
+// Judged are the tables of the result: one for each load.
+func (x *Experiment) Judged() ([]report.Judged, error) {
+	a, err := x.Analyse()
+	if err != nil {
+		return nil, err
+	}
+	var all []report.Judged
+	for i := range x.Experiment.Loads {
+		all = append(all, x.judged(a, i))
+	}
+	return all, nil
+}
+
 func (x *Experiment) judged(a *Analysis, load int) report.Judged {
 	e := x.Experiment
 	j := report.Judged{
-		Head: "servers", Reference: e.Configs[0].Name, Figures: figures(e.Loads[load]),
+		Name: e.Loads[load].String(), Head: "servers", Reference: e.Configs[0].Name, Figures: figures(e.Loads[load]),
 		Samples: a.samples[load], Compared: a.Compared[load].Compared, Skipped: x.Skipped,
 	}
 	for _, c := range e.Configs {

@@ -29,7 +29,7 @@ func Dial(ctx context.Context, t Target) (*Client, error) {
 		return nil, err
 	}
 	dialer := net.Dialer{Timeout: clientLimit}
-	conn, err := dialer.DialContext(ctx, "tcp", t.Addr)
+	conn, err := dialer.DialContext(ctx, network(t.Addr), t.Addr)
 	if err != nil {
 		return nil, err
 	}

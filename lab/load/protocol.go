@@ -15,9 +15,11 @@ import (
 type Target struct {
 	// Protocol is one of Protocols; "" is http.
 	Protocol string `json:"protocol,omitempty"`
-	Addr     string `json:"addr"` // host:port
+	// Addr is host:port, or a socket of this host without a name in the file system, after "@"
+	// (unix(7)).
+	Addr string `json:"addr"`
 	// Path is what is asked: the path of a GET request, a Redis or memcached command, a
-	// query of PostgreSQL. {LOW-HIGH} in it stands for a number of that range, drawn anew
+	// query of PostgreSQL, a number. {LOW-HIGH} in it stands for a number of that range, drawn anew
 	// for each request.
 	Path string `json:"path"`
 	// User, Password and Database open a session, where the protocol has one.
@@ -56,7 +58,7 @@ type reader interface {
 }
 
 // Protocols are the names of those that the generator speaks.
-func Protocols() []string { return []string{"http", "redis", "memcached", "postgres"} }
+func Protocols() []string { return []string{"http", "redis", "memcached", "postgres", Exec} }
 
 // speak returns the protocol of a target.
 func (t Target) speak() (protocol, error) {
@@ -69,6 +71,8 @@ func (t Target) speak() (protocol, error) {
 		return memcachedProtocol{}, nil
 	case "postgres":
 		return &postgresProtocol{}, nil
+	case Exec:
+		return execProtocol{}, nil
 	}
 	return nil, fmt.Errorf("protocol %q: want one of %s", t.Protocol, strings.Join(Protocols(), ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,19 @@ import (
 // connectTimeout bounds each connect before the start.
 const connectTimeoutSeconds = 5
 
-// resolve turns host:port into a socket address and its family.
+// network is what an address is of, for net.Dial: "tcp", or "unix" (Target.Addr).
+func network(addr string) string {
+	if strings.HasPrefix(addr, "@") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// resolve turns an address into that of a socket, and its family.
 func resolve(addr string) (unix.Sockaddr, int, error) {
+	if network(addr) == "unix" {
+		return &unix.SockaddrUnix{Name: addr}, unix.AF_UNIX, nil
+	}
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		return nil, 0, fmt.Errorf("resolve %s: %w", addr, err)
@@ -51,7 +63,7 @@ func dial(to address) (fd int, err error) {
 		err = unix.SetNonblock(fd, true)
 	}
 	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		err = noDelay(fd, to)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -60,13 +72,21 @@ func dial(to address) (fd int, err error) {
 	return fd, nil
 }
 
+// noDelay has what is written sent at once.
+func noDelay(fd int, to address) error {
+	if to.family == unix.AF_UNIX {
+		return nil // it always is
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+}
+
 // dialLater begins to open a connection: it is writable when open or refused.
 func dialLater(to address) (fd int, err error) {
 	fd, err = unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return none, err
 	}
-	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
+	if err = noDelay(fd, to); err == nil {
 		err = unix.Connect(fd, to.socket)
 	}
 	if err != nil && err != unix.EINPROGRESS && err != unix.EINTR {

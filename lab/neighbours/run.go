@@ -256,7 +256,7 @@ func (x *running) noise(p pattern) (noise.Config, error) {
 
 // program is one that is run, its arguments filled in.
 func (x *running) program(p Program) (cfg noise.Config, err error) {
-	cfg = noise.Config{Kernel: "program", Threads: max(p.Copies, 1), Intensity: 100, Seed: x.Experiment.Seed}
+	cfg = noise.Config{Kernel: noise.Program, Threads: max(p.Copies, 1), Intensity: 100, Seed: x.Experiment.Seed}
 	if p.Copies == PerCPU {
 		cfg.Threads = x.shared
 	}

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/program"
 )
 
 // TestMain plays the processes of the roles.
@@ -33,6 +34,8 @@ func TestMain(m *testing.M) {
 		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
 	case "__noise":
 		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
+	case "__program":
+		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
 	case "__load":
 		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
 	default:
@@ -123,6 +126,56 @@ func TestRunAndResume(t *testing.T) {
 	s, err := r.Sheet()
 	if err != nil || len(s.Answer) == 0 {
 		t.Errorf("sheet: %+v, %v", s, err)
+	}
+}
+
+// Each program that the experiment comes with, where it is installed, runs beside a tenant and
+// is measured.
+func TestRealPrograms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for _, p := range Default().Programs {
+		t.Run(p.Name, func(t *testing.T) {
+			if err := installed(p.Command[0]); err != nil {
+				t.Skip(err)
+			}
+			r := New()
+			r.Experiment.Tenants, r.Experiment.Kernels, r.Experiment.Programs = []string{"small"}, nil, []Program{p}
+			r.Experiment.Blocks, r.Experiment.Rate, r.Experiment.Demand = 2, 200, 0.05
+			dir := t.TempDir()
+			if err := r.Run(t.Context(), lab.Options{Exe: os.Args[0], Dir: dir, JournalDir: t.TempDir(), Unprivileged: os.Geteuid() != 0}); err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Skipped) > 0 {
+				t.Skipf("not supported here: %s", r.Skipped[0].Reason)
+			}
+			n := 0
+			for _, round := range r.Rounds {
+				if round.Scenario != cellOf("small", p.Name) {
+					continue
+				}
+				n++
+				// It works a second after it was started: fio waits for a slow disk most of the time.
+				if u := round.Neighbour; u == nil || u.Work <= 0.0005 || round.Load.Done == 0 || round.Load.Failed > 0 {
+					t.Errorf("block %d: neighbour %+v, %d done, %d failed", round.Block, u, round.Load.Done, round.Load.Failed)
+				}
+			}
+			if n != 2 {
+				t.Errorf("%d rounds beside it, want 2", n)
+			}
+			left, err := filepath.Glob("/proc/[0-9]*/comm")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range left {
+				text, _ := os.ReadFile(name) // it may have ended
+				ours, _ := os.ReadFile(filepath.Dir(name) + "/cmdline")
+				if strings.HasPrefix(p.Command[0], strings.TrimSpace(string(text))) && len(text) > 3 && strings.Contains(string(ours), dir) {
+					t.Errorf("%s lives on: %q", name, ours)
+				}
+			}
+		})
 	}
 }
 

@@ -325,9 +325,22 @@ func (a *analysis) about(tenant string) string {
 	return text
 }
 
+// Judged are the tables of the result: one for each tenant.
+func (r *Result) Judged() ([]report.Judged, error) {
+	a, err := r.analyse()
+	if err != nil {
+		return nil, err
+	}
+	var all []report.Judged
+	for _, tenant := range r.Experiment.Tenants {
+		all = append(all, a.judged(tenant, a.sorted()))
+	}
+	return all, nil
+}
+
 // judged is a tenant's table: all figures of each pattern, the worst first.
 func (a *analysis) judged(tenant string, patterns []Pattern) report.Judged {
-	j := report.Judged{Head: "neighbour", Reference: alone, Figures: append(a.counted(), lab.Work)}
+	j := report.Judged{Name: tenant, Head: "neighbour", Reference: alone, Again: again, Figures: append(a.counted(), lab.Work)}
 	names := []string{alone, again}
 	for _, p := range patterns {
 		names = append(names, p.Name)

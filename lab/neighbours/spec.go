@@ -37,8 +37,8 @@ type Spec struct {
 	// complete run it is how often it was.
 	Blocks int          `json:"blocks"`
 	For    lab.Duration `json:"for,omitempty"`
-	// Settle is discarded at the start of a round, Warm where a program is started in it;
-	// Window is measured.
+	// Settle is discarded at the start of a round, Warm where the neighbour is a program, which
+	// may take a while to do what it does; Window is measured.
 	Settle lab.Duration `json:"settle"`
 	Warm   lab.Duration `json:"warm"`
 	Window lab.Duration `json:"window"`
@@ -95,7 +95,7 @@ func tenantNamed(name string) (Tenant, bool) {
 
 func kernelNamed(name string) (noise.Kernel, bool) {
 	kernels := noise.Kernels()
-	i := slices.IndexFunc(kernels, func(k noise.Kernel) bool { return k.Name == name && !k.Command })
+	i := slices.IndexFunc(kernels, func(k noise.Kernel) bool { return k.Name == name })
 	if i < 0 {
 		return noise.Kernel{}, false
 	}
@@ -123,9 +123,7 @@ func Default() Spec {
 		e.Tenants = append(e.Tenants, t.Name)
 	}
 	for _, k := range noise.Kernels() {
-		if !k.Command {
-			e.Kernels = append(e.Kernels, k.Name)
-		}
+		e.Kernels = append(e.Kernels, k.Name)
 	}
 	return e
 }

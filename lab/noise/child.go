@@ -94,6 +94,9 @@ func parseConfig(line []byte) (Config, error) {
 	if err := cfg.Validate(); err != nil {
 		return Config{}, err
 	}
+	if cfg.Kernel == Program {
+		return Config{}, fmt.Errorf("kernel %s: it is no kernel of this process", Program)
+	}
 	return cfg, nil
 }
 

@@ -160,9 +160,6 @@ func TestChildWorksUntilStdinEnds(t *testing.T) {
 			if k.File {
 				cfg.File = directFile(t)
 			}
-			if k.Command {
-				cfg.Command = []string{"true"}
-			}
 			n := startNeighbour(t, cfg)
 			if n.ready.Bytes != cfg.Bytes {
 				t.Errorf("working set %d, want %d", n.ready.Bytes, cfg.Bytes)

@@ -30,8 +30,8 @@ type Config struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// File is the device that kernel read reads, or the file of kernel cache.
 	File string `json:"file,omitempty"`
-	// Command is what kernel program runs: a program, by its path or as found in $PATH, and
-	// its arguments.
+	// Command is a program and its arguments, of which Threads copies run, in place of a kernel
+	// of this room: Kernel is Program then, and whoever starts neighbours runs it.
 	Command []string `json:"command,omitempty"`
 	L2Bytes int64    `json:"l2Bytes,omitempty"`
 	L3Bytes int64    `json:"l3Bytes,omitempty"`
@@ -48,12 +48,13 @@ type Kernel struct {
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
 	// a device or a file (Config.File).
 	Memory, File bool
-	// Command says whether it needs a command (Config.Command).
-	Command bool
 
 	// start makes the worker of one thread with a working set of so many bytes.
 	start func(c Config, bytes int64, seed uint64) (worker, error)
 }
+
+// Program is the kernel of a Config that has a command.
+const Program = "program"
 
 // maxThreads and maxBytes bound a Config to what can be meant.
 const (
@@ -73,7 +74,6 @@ func Kernels() []Kernel {
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
 		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
 		{Name: "cache", Presses: "memory, by reclaim: a file read through the page cache, which is to keep all of it", Unit: "bytes", File: true, start: newCache},
-		{Name: "program", Presses: "what a command presses on, which is run again whenever it ends", Unit: "runs", Command: true, start: newProgram},
 	}
 }
 
@@ -90,8 +90,13 @@ func lookup(name string) (Kernel, bool) {
 // Validate says what is wrong with a Config, nil if nothing is.
 func (c Config) Validate() error {
 	k, ok := lookup(c.Kernel)
+	isProgram := c.Kernel == Program
 	switch {
-	case !ok:
+	case isProgram != (len(c.Command) > 0):
+		return fmt.Errorf("command %q: kernel %s has one, and no other does", c.Command, Program)
+	case isProgram && c.Intensity != 100:
+		return fmt.Errorf("intensity %d: a program works as it likes: want 100", c.Intensity)
+	case !ok && !isProgram:
 		return fmt.Errorf("kernel %q: not one of %s", c.Kernel, names())
 	case c.Threads < 1 || c.Threads > maxThreads:
 		return fmt.Errorf("threads %d: not within 1-%d", c.Threads, maxThreads)
@@ -103,10 +108,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
 	case (c.File != "") != k.File:
 		return fmt.Errorf("file %q: kernel read needs a device and cache a file, and no other does", c.File)
-	case (len(c.Command) > 0) != k.Command:
-		return fmt.Errorf("command %q: kernel program needs one, and no other does", c.Command)
-	case c.Command != nil && c.Intensity != 100:
-		return fmt.Errorf("intensity %d: a program works as it likes: want 100", c.Intensity)
 	case c.Bytes != 0 && !k.Memory:
 		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
 	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):

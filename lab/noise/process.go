@@ -3,10 +3,8 @@ package noise
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -87,50 +85,6 @@ func (f *fork) step() (uint64, error) {
 }
 
 func (*fork) close() error { return nil }
-
-// program runs a command, and again when it ends. What the command starts should stay in
-// its process group: whoever ends the neighbour ends that.
-type program struct {
-	path string
-	args []string
-	attr syscall.ProcAttr
-}
-
-func newProgram(c Config, _ int64, _ uint64) (worker, error) {
-	path, err := exec.LookPath(c.Command[0])
-	if err != nil {
-		return nil, fmt.Errorf("program: %w", err)
-	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("program: /dev/null: %w", err)
-	}
-	return &program{path, c.Command, syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{uintptr(null), uintptr(null), 2}, // errors are the neighbour's own
-		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-	}}, nil
-}
-
-func (p *program) step() (uint64, error) {
-	pid, err := syscall.ForkExec(p.path, p.args, &p.attr)
-	if err != nil {
-		return 0, fmt.Errorf("start %s: %w", p.path, err)
-	}
-	for {
-		var status syscall.WaitStatus
-		switch _, err := syscall.Wait4(pid, &status, 0, nil); {
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case err != nil:
-			return 0, fmt.Errorf("wait for %s: %w", p.path, err)
-		case status.ExitStatus() != 0: // -1: killed
-			return 0, fmt.Errorf("%s: ended with status %d", strings.Join(p.args, " "), status.ExitStatus())
-		}
-		return 1, nil
-	}
-}
-
-func (p *program) close() error { return unix.Close(int(p.attr.Files[0])) }
 
 // pingPong sends a byte to a partner thread and waits for it to come back, so
 // each round trip is two wake-ups and two waits. The pair runs in strict

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"os/user"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -36,8 +37,12 @@ type Config struct {
 	// Stop is the signal that asks the first process to end, which ends the others; 0
 	// sends SIGTERM to all of them.
 	Stop syscall.Signal `json:"stop,omitempty"`
-	// Repeat starts the program again whenever its first process ends with status 0.
+	// Repeat starts the program again whenever its first process ends with status 0. Copies of
+	// it run at once; 0 is 1, and no other goes without Repeat.
 	Repeat bool `json:"repeat,omitempty"`
+	Copies int  `json:"copies,omitempty"`
+	// Exec is a command that is run for each request, once the program runs.
+	Exec *Exec `json:"exec,omitempty"`
 	// Remove is a folder that is removed with the program.
 	Remove string `json:"remove,omitempty"`
 }
@@ -88,6 +93,7 @@ func Keep(ctx context.Context, in io.Reader, out io.Writer) error {
 	signal.Notify(k.children, syscall.SIGCHLD)
 	defer signal.Stop(k.children)
 	err = k.run(ctx, out)
+	k.exec = 0 // its end is no error any more
 	err = errors.Join(err, k.end())
 	if c.Remove != "" {
 		err = errors.Join(err, os.RemoveAll(c.Remove))
@@ -99,54 +105,74 @@ func Keep(ctx context.Context, in io.Reader, out io.Writer) error {
 type keeper struct {
 	Config
 	children chan os.Signal
-	pid      int // of the program's first process, 0 once it has ended
+	first    []int // the first process of each copy of the program, while it runs
+	exec     int   // the process that serves Exec; 0 for none
 }
 
-func (k *keeper) run(ctx context.Context, out io.Writer) error {
+func (k *keeper) run(ctx context.Context, out io.Writer) (err error) {
 	for _, argv := range k.Before {
-		if err := k.start(argv); err != nil {
+		if err := k.begin(argv); err != nil {
 			return err
 		}
-		if ended, err := k.wait(ctx, false); err != nil || !ended {
+		if ended, err := k.wait(ctx, false); err != nil || ended == 0 {
 			return err
 		}
 	}
-	for first := true; ; first = false {
-		if err := k.start(k.Argv); err != nil {
+	for range max(k.Copies, 1) {
+		if err := k.begin(k.Argv); err != nil {
 			return err
 		}
-		if first {
-			if err := json.NewEncoder(out).Encode(Started{k.pid}); err != nil {
-				return fmt.Errorf("keeper: print: %w", err)
-			}
+	}
+	if k.Exec != nil {
+		if k.exec, err = k.start(k.Exec.argv(), false); err != nil {
+			return err
 		}
+	}
+	if err := json.NewEncoder(out).Encode(Started{k.first[0]}); err != nil {
+		return fmt.Errorf("keeper: print: %w", err)
+	}
+	for {
 		ended, err := k.wait(ctx, !k.Repeat)
 		switch {
-		case err != nil || !ended:
+		case err != nil || ended == 0:
 			return err
 		case !k.Repeat:
 			return errors.New("it ended with status 0")
 		}
+		for range ended {
+			if err := k.begin(k.Argv); err != nil {
+				return err
+			}
+		}
 	}
 }
 
-// start starts a command.
-func (k *keeper) start(argv []string) error {
+// begin starts the program, or what comes before it.
+func (k *keeper) begin(argv []string) error {
+	pid, err := k.start(argv, true)
+	if err == nil {
+		k.first = append(k.first, pid)
+	}
+	return err
+}
+
+// start starts a command: one of the program's in its folder and as its user.
+func (k *keeper) start(argv []string, its bool) (pid int, err error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = k.Dir, os.Stderr, os.Stderr
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if k.User != "" && os.Geteuid() == 0 {
-		credential, err := credentialOf(k.User)
-		if err != nil {
-			return err
+	if its {
+		cmd.Dir = k.Dir
+	}
+	if its && k.User != "" && os.Geteuid() == 0 {
+		if cmd.SysProcAttr.Credential, err = credentialOf(k.User); err != nil {
+			return 0, err
 		}
-		cmd.SysProcAttr.Credential = credential
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
-	k.pid = cmd.Process.Pid
-	return nil
+	return cmd.Process.Pid, nil
 }
 
 func credentialOf(name string) (*syscall.Credential, error) {
@@ -165,47 +191,56 @@ func credentialOf(name string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// wait waits for the end of the first process and, if that succeeds, of those that it has
-// left behind, as a daemon does; false means that it was called off.
-func (k *keeper) wait(ctx context.Context, others bool) (ended bool, err error) {
+// wait waits for the end of a first process and, if others, of those that it has left
+// behind, as a daemon does, and says how many first ones have ended; 0 means that it was
+// called off. It is an error if one ends with another status than 0.
+func (k *keeper) wait(ctx context.Context, others bool) (ended int, err error) {
 	for {
-		status, _, err := k.reap()
+		n, status, _, err := k.reap()
+		ended += n
 		switch {
 		case err != nil:
-			return false, err
-		case k.pid == 0 && status != 0:
-			return true, fmt.Errorf("%s", statusText(status))
-		case k.pid == 0 && !others:
-			return true, nil
-		case k.pid == 0:
-			left, err := k.left()
+			return 0, err
+		case status != 0:
+			return 0, errors.New(statusText(status))
+		case ended > 0 && !others:
+			return ended, nil
+		case ended > 0:
+			left, err := k.own()
 			if err != nil || len(left) == 0 {
-				return true, err
+				return ended, err
 			}
 		}
 		select {
 		case <-k.children:
 		case <-ctx.Done():
-			return false, nil
+			return 0, nil
 		}
 	}
 }
 
-// reap takes the status of all children that have ended, and returns that of the first
-// process if it is among them. More says that there are others: a process whose threads
-// have not all ended looks ended, but cannot be reaped.
-func (k *keeper) reap() (status syscall.WaitStatus, more bool, err error) {
+// reap takes the status of all children that have ended: how many of them are first
+// processes, and the status of one that failed. More says that there are others: a process
+// whose threads have not all ended looks ended, but cannot be reaped.
+func (k *keeper) reap() (ended int, status syscall.WaitStatus, more bool, err error) {
 	for {
 		var s syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &s, syscall.WNOHANG, nil)
-		switch {
+		switch at := slices.Index(k.first, pid); {
 		case err == syscall.EINTR:
 		case err != nil && err != syscall.ECHILD:
-			return 0, false, os.NewSyscallError("wait4", err)
+			return 0, 0, false, os.NewSyscallError("wait4", err)
 		case pid <= 0:
-			return status, err == nil, nil
-		case pid == k.pid:
-			k.pid, status = 0, s
+			return ended, status, err == nil, nil
+		case at >= 0:
+			k.first = slices.Delete(k.first, at, at+1)
+			ended++
+			if s != 0 {
+				status = s
+			}
+		case pid == k.exec:
+			k.exec = 0
+			return 0, 0, false, fmt.Errorf("the process that runs %q: %s", k.Exec.Command, statusText(s))
 		}
 	}
 }
@@ -222,11 +257,21 @@ func (k *keeper) left() ([]int, error) {
 	return Below(os.Getpid())
 }
 
+// own are those of them that the program has left, and not the runs of a command.
+func (k *keeper) own() ([]int, error) {
+	all, err := k.left()
+	if err != nil || k.exec == 0 {
+		return all, err
+	}
+	runs, err := Below(k.exec)
+	return slices.DeleteFunc(all, func(pid int) bool { return pid == k.exec || slices.Contains(runs, pid) }), err
+}
+
 // end ends all processes below the keeper.
 func (k *keeper) end() error {
 	asked := false
 	for began := time.Now(); time.Since(began) < stopWithin+killWithin; {
-		_, more, err := k.reap()
+		_, _, more, err := k.reap()
 		if err != nil || !more {
 			return err
 		}
@@ -235,11 +280,11 @@ func (k *keeper) end() error {
 			return err
 		}
 		switch {
-		case time.Since(began) >= stopWithin || k.Stop != 0 && asked && k.pid == 0:
+		case time.Since(began) >= stopWithin || k.Stop != 0 && asked && len(k.first) == 0:
 			sendTo(left, syscall.SIGKILL)
 		case asked:
-		case k.Stop != 0 && k.pid != 0:
-			sendTo([]int{k.pid}, k.Stop)
+		case k.Stop != 0 && len(k.first) > 0:
+			sendTo(k.first, k.Stop)
 			sendTo(left, syscall.SIGCONT)
 		default:
 			sendTo(left, syscall.SIGTERM)

@@ -28,6 +28,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) == 4 && os.Args[1] == execVerb {
+		if err := ServeExec(context.Background(), Exec{os.Args[2], os.Args[3]}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

@@ -4,36 +4,38 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
-	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
 
 // ComparisonSchema names the version of a comparison's JSON form.
-const ComparisonSchema = "berth.dev/lab-compare/v1"
+const ComparisonSchema = "berth.dev/lab-compare/v2"
 
-// Side is one of the two results that are compared.
+// Side is one of the two results that are compared, of whatever experiment.
 type Side struct {
-	Name     string // a file, for the reader
-	Result   *lab.Measured
-	Analysis *lab.Analysis
+	Name string // a file, for the reader
+	// Kind is the name of the experiment, Settings what its data file sets.
+	Kind     string
+	Settings any
+	Head     *lab.Header
+	Judged   []Judged
 }
 
 // Comparison is what changed from result A to result B.
 type Comparison struct {
-	Schema string         `json:"schema"` // "berth.dev/lab-compare/v1"
-	A      ComparisonSide `json:"a"`
-	B      ComparisonSide `json:"b"`
+	Schema     string         `json:"schema"` // "berth.dev/lab-compare/v2"
+	Experiment string         `json:"experiment"`
+	A          ComparisonSide `json:"a"`
+	B          ComparisonSide `json:"b"`
 	// Differences are conditions that were not the same: each may explain a change.
 	Differences []Difference `json:"differences,omitempty"`
-	// Missing are scenarios that only one of the two measured.
+	// Missing are cells of which only one of the two has figures.
 	Missing []string `json:"missing,omitempty"`
-	// Saturated are the sides ("A", "B") whose baseline is a lower bound itself:
-	// ratios to it mean nothing, and no verdict is given.
+	// Saturated are the sides ("A", "B") in which a reference is a lower bound itself: ratios
+	// to it mean nothing, and no verdict is given of them.
 	Saturated []string `json:"saturated,omitempty"`
 	Rows      []Change `json:"rows"`
 }
@@ -46,109 +48,166 @@ type ComparisonSide struct {
 	Complete bool        `json:"complete"`
 }
 
-// Difference is a condition that was not the same in A and B.
-type Difference struct {
-	What string `json:"what"`
-	A    string `json:"a"`
-	B    string `json:"b"`
-}
-
-// Change is what became of one percentile of one scenario.
+// Change is what became of one figure of one cell. Of a share (0-1) all that is called a
+// ratio is a difference.
 type Change struct {
-	Scenario string  `json:"scenario"`
-	P        float64 `json:"p"`
-	// LatencyA and LatencyB are those of the typical round in microseconds; Latency is
-	// B's divided by A's. It takes in whatever changed, the machine and its load included.
-	LatencyA stats.Interval `json:"latencyA"`
-	LatencyB stats.Interval `json:"latencyB"`
-	Latency  stats.Interval `json:"latency"`
-	// RatioA and RatioB are relative to the baseline of their own run, and Ratio
-	// is B's divided by A's: what changed of the protection. Nil for the baseline.
-	RatioA *stats.Interval `json:"ratioA,omitempty"`
-	RatioB *stats.Interval `json:"ratioB,omitempty"`
-	Ratio  *stats.Interval `json:"ratio,omitempty"`
-	// Verdict is about Ratio: better or worse in B than in A. Empty for the baseline.
-	Verdict stats.Verdict `json:"verdict,omitempty"`
+	// Group is which of the tables of the experiment it is of: a tenant, a load; "" where there
+	// is one.
+	Group        string `json:"group,omitempty"`
+	Cell         string `json:"cell"`
+	stats.Figure `json:"figure"`
+	// A and B are those of the typical round, in the figure's unit; Change is B's divided by
+	// A's. It takes in whatever changed, the machine and its load included.
+	A      stats.Interval `json:"a"`
+	B      stats.Interval `json:"b"`
+	Change stats.Interval `json:"change"`
+	// RatioA and RatioB are relative to the reference of their own run, in the typical block,
+	// and Ratio is B's divided by A's: what changed of the effect. Nil for the reference
+	// itself, and where that has no such figure.
+	Reference string          `json:"reference,omitempty"`
+	RatioA    *stats.Interval `json:"ratioA,omitempty"`
+	RatioB    *stats.Interval `json:"ratioB,omitempty"`
+	Ratio     *stats.Interval `json:"ratio,omitempty"`
+	// Verdict is about Ratio, or about Change where there is none: better or worse in B than
+	// in A.
+	Verdict stats.Verdict `json:"verdict"`
 	// AtLeastA and AtLeastB: the side's figures are lower bounds.
 	AtLeastA bool `json:"atLeastA,omitempty"`
 	AtLeastB bool `json:"atLeastB,omitempty"`
+
+	// at is what the verdict is about, with another confidence; moot says that the reference
+	// is a lower bound.
+	at   func(confidence float64) stats.Interval
+	moot bool
 }
 
-// Compare says what changed from a to b. It is an error if they have no
-// scenario in common; any other difference is listed for the reader to weigh.
+// Compare says what changed from a to b. It is an error if they are of different experiments,
+// or have no cell in common; any other difference is listed for the reader to weigh.
 func Compare(a, b Side) (*Comparison, error) {
-	c := &Comparison{
-		Schema: ComparisonSchema, A: sideOf(a), B: sideOf(b),
-		Differences: differences(a.Result.Result, b.Result.Result),
+	if a.Head.Schema != b.Head.Schema {
+		return nil, fmt.Errorf("compare: %s is a result of %s, %s of %s: want two of the same experiment", a.Name, a.Kind, b.Name, b.Kind)
 	}
-	rowsB := map[string]lab.Row{}
-	for _, row := range b.Analysis.Rows {
-		rowsB[row.Scenario] = row
+	c := &Comparison{Schema: ComparisonSchema, Experiment: a.Kind, A: sideOf(a), B: sideOf(b)}
+	var err error
+	if c.Differences, err = differences(a, b); err != nil {
+		return nil, fmt.Errorf("compare %s with %s: %w", a.Name, b.Name, err)
 	}
-	for _, row := range a.Analysis.Rows {
-		other := rowsB[row.Scenario]
-		delete(rowsB, row.Scenario)
-		if row.Valid == 0 || other.Valid == 0 {
-			if row.Valid > 0 || other.Valid > 0 {
-				c.Missing = append(c.Missing, row.Scenario)
-			}
-			continue
-		}
-		c.Rows = append(c.Rows, changes(row, other, a.Result, b.Result)...)
+	groups := map[string]Judged{}
+	for _, j := range b.Judged {
+		groups[j.Name] = j
 	}
-	for _, row := range b.Analysis.Rows {
-		if _, only := rowsB[row.Scenario]; only && row.Valid > 0 {
-			c.Missing = append(c.Missing, row.Scenario)
+	for _, j := range a.Judged {
+		c.group(j, groups[j.Name])
+		delete(groups, j.Name)
+	}
+	for _, j := range b.Judged {
+		if _, only := groups[j.Name]; only {
+			c.group(Judged{Name: j.Name}, j)
 		}
 	}
 	if len(c.Rows) == 0 {
 		return nil, fmt.Errorf("compare %s with %s: %w", a.Name, b.Name, errNothingShared)
 	}
-	if a.Analysis.BaselineBound() {
-		c.Saturated = append(c.Saturated, "A")
-	}
-	if b.Analysis.BaselineBound() {
-		c.Saturated = append(c.Saturated, "B")
-	}
-	c.judge(func(row Change, confidence float64) stats.Interval {
-		return quotient(b.Result.Ratio(row.Scenario, row.P, confidence), a.Result.Ratio(row.Scenario, row.P, confidence))
-	})
+	c.judge()
 	return c, nil
 }
 
-var errNothingShared = errors.New("no scenario has valid rounds in both")
+var errNothingShared = errors.New("no cell has rounds that count in both")
 
 func sideOf(s Side) ComparisonSide {
-	return ComparisonSide{Name: s.Name, Started: s.Result.Started, Program: s.Result.Program, Complete: s.Result.Complete}
+	return ComparisonSide{Name: s.Name, Started: s.Head.Started, Program: s.Head.Program, Complete: s.Head.Complete}
 }
 
-// changes are one scenario's, for each percentile that both support.
-func changes(a, b lab.Row, ma, mb *lab.Measured) []Change {
-	var out []Change
-	for _, q := range a.Quantiles {
-		qa, okA := quantileOf(a, q.P)
-		qb, okB := quantileOf(b, q.P)
-		if !okA || !okB || qa.Typical == nil || qb.Typical == nil {
+// group compares the cells of one table.
+func (c *Comparison) group(a, b Judged) {
+	cells := slices.Clone(a.Cells)
+	for _, cell := range b.Cells {
+		if !a.has(cell.Name) {
+			cells = append(cells, cell)
+		}
+	}
+	for side, j := range map[string]Judged{"A": a, "B": b} {
+		if stats.LowerBound(j.Samples, j.Reference) && !slices.Contains(c.Saturated, side) {
+			c.Saturated = append(c.Saturated, side)
+		}
+	}
+	slices.Sort(c.Saturated)
+	for _, cell := range cells {
+		inA, inB := a.rounds(cell.Name), b.rounds(cell.Name)
+		if inA == 0 || inB == 0 {
+			if inA+inB > 0 {
+				c.Missing = append(c.Missing, cellName(a.Name, cell.Name))
+			}
 			continue
 		}
-		c := Change{
-			Scenario: a.Scenario, P: q.P, LatencyA: *qa.Typical, LatencyB: *qb.Typical, Latency: quotient(*qb.Typical, *qa.Typical),
-			AtLeastA: qa.AtLeast || a.Saturated, AtLeastB: qb.AtLeast || b.Saturated,
-		}
-		if a.Scenario != lab.Baseline {
-			ra, rb := ma.Ratio(a.Scenario, q.P, confidence), mb.Ratio(a.Scenario, q.P, confidence)
-			if ra.Estimate > 0 && rb.Estimate > 0 {
-				change := quotient(rb, ra)
-				c.RatioA, c.RatioB, c.Ratio = &ra, &rb, &change
+		for _, f := range a.Figures {
+			if row, ok := change(a, b, cell.Name, f); ok {
+				c.Rows = append(c.Rows, row)
 			}
 		}
-		out = append(out, c)
 	}
-	return out
+}
+
+// cellName is a cell and its table.
+func cellName(group, cell string) string {
+	if group == "" {
+		return shownName(cell)
+	}
+	return group + ": " + shownName(cell)
+}
+
+func (j Judged) has(cell string) bool {
+	return slices.ContainsFunc(j.Cells, func(c JudgedCell) bool { return c.Name == cell })
+}
+
+// rounds is how many rounds of a cell count.
+func (j Judged) rounds(cell string) (n int) {
+	for _, s := range j.Samples {
+		if s.Cell == cell {
+			n++
+		}
+	}
+	return n
 }
 
 // confidence of the intervals that are printed.
 const confidence = 0.95
+
+// change is what became of a figure of a cell; ok is false where one of the two lacks it.
+func change(a, b Judged, cell string, f stats.Figure) (row Change, ok bool) {
+	quotient := quotient
+	if f.Share {
+		quotient = difference
+	}
+	plain := func(confidence float64) stats.Interval {
+		return quotient(f.Typically(b.Samples, cell, confidence), f.Typically(a.Samples, cell, confidence))
+	}
+	row = Change{
+		Group: a.Name, Cell: cell, Figure: f, A: f.Typically(a.Samples, cell, confidence), B: f.Typically(b.Samples, cell, confidence),
+		Change: plain(confidence), at: plain,
+	}
+	if row.A.Rounds == 0 || row.B.Rounds == 0 {
+		return row, false
+	}
+	if f.Unit == stats.Microseconds {
+		row.AtLeastA, row.AtLeastB = stats.LowerBound(a.Samples, cell), stats.LowerBound(b.Samples, cell)
+	}
+	if cell == a.Reference || a.Reference != b.Reference {
+		return row, true
+	}
+	within := func(j Judged, confidence float64) stats.Interval {
+		return f.Within(j.Samples, j.Versus(cell), confidence)
+	}
+	ra, rb := within(a, confidence), within(b, confidence)
+	if ra.Rounds == 0 || rb.Rounds == 0 {
+		return row, true
+	}
+	row.at = func(confidence float64) stats.Interval { return quotient(within(b, confidence), within(a, confidence)) }
+	ratio := row.at(confidence)
+	row.Reference, row.RatioA, row.RatioB, row.Ratio = a.Reference, &ra, &rb, &ratio
+	row.moot = f.Unit == stats.Microseconds && (stats.LowerBound(a.Samples, a.Reference) || stats.LowerBound(b.Samples, b.Reference))
+	return row, true
+}
 
 // quotient is b/a of two independent estimates. Its limits come from those of
 // the two on the log scale, added in quadrature on each side (Zou and Donner
@@ -168,6 +227,17 @@ func quotient(b, a stats.Interval) stats.Interval {
 	return out
 }
 
+// difference is b-a of two independent estimates, by the same method.
+func difference(b, a stats.Interval) stats.Interval {
+	out := stats.Interval{Estimate: b.Estimate - a.Estimate, Confidence: min(a.Confidence, b.Confidence), Rounds: min(a.Rounds, b.Rounds)}
+	out.Low, out.High = out.Estimate, out.Estimate
+	if a.Known() && b.Known() {
+		out.Low -= math.Hypot(b.Estimate-b.Low, a.High-a.Estimate)
+		out.High += math.Hypot(b.High-b.Estimate, a.Estimate-a.Low)
+	}
+	return out
+}
+
 // logRatio is the logarithm of x/y, 0 if either is not positive.
 func logRatio(x, y float64) float64 {
 	if !(x > 0 && y > 0) {
@@ -176,129 +246,45 @@ func logRatio(x, y float64) float64 {
 	return math.Log(x / y)
 }
 
-// judge gives every ratio its verdict: worse or better where the interval at 5 % divided
-// by the number of comparisons excludes 1, and the estimate is beyond the margin;
-// equivalent where it lies within the margin. at is a row's Ratio with another confidence.
-func (c *Comparison) judge(at func(row Change, confidence float64) stats.Interval) {
-	n := 0
+// judge gives every row its verdict: worse or better where the interval at 5 % divided by the
+// number of rows excludes no change, and the estimate is beyond the margin; equivalent where
+// it lies within the margin. The effects within the runs answer one question, and the plain
+// figures another: each has its own 5 %.
+func (c *Comparison) judge() {
+	of := map[bool]int{}
 	for _, row := range c.Rows {
-		if row.Ratio != nil {
-			n++
-		}
+		of[row.Ratio != nil]++
 	}
 	for i := range c.Rows {
 		row := &c.Rows[i]
-		if row.Ratio == nil {
-			continue
-		}
-		rate := (1 - confidence) / float64(n)
-		two, one := at(*row, 1-rate), at(*row, 1-2*rate)
-		row.Verdict = stats.Inconclusive
-		switch {
-		case !row.Ratio.Known():
-		case two.Known() && two.Low > 1 && row.Ratio.Estimate > 1+stats.Margin:
-			row.Verdict = stats.Worse
-		case two.Known() && two.High < 1 && row.Ratio.Estimate < 1-stats.Margin:
-			row.Verdict = stats.Better
-		case one.Known() && one.Low > 1-stats.Margin && one.High < 1+stats.Margin:
-			row.Verdict = stats.Equivalent
-		}
-		// A lower bound supports only the verdict that a larger value would too.
-		switch {
-		case len(c.Saturated) > 0,
-			row.AtLeastA && row.AtLeastB,
-			row.AtLeastB && row.Verdict != stats.Worse,
-			row.AtLeastA && row.Verdict != stats.Better:
-			row.Verdict = stats.Inconclusive
-		}
+		row.Verdict = row.judge((1 - confidence) / float64(of[row.Ratio != nil]))
 	}
 }
 
-// differences lists what was not the same. Figures that are measured or
-// calibrated count as the same within a few percent.
-func differences(a, b *lab.Result) []Difference {
-	var out []Difference
-	add := func(what, x, y string) {
-		if x != y {
-			out = append(out, Difference{what, orUnknown(x), orUnknown(y)})
-		}
+func (row Change) judge(rate float64) stats.Verdict {
+	none, margin := 1.0, stats.Margin
+	if row.Share {
+		none, margin = 0, stats.ShareMargin
 	}
-	near := func(what string, x, y, tolerance float64, format func(float64) string) {
-		if math.Abs(x-y) > tolerance*max(math.Abs(x), math.Abs(y)) {
-			add(what, format(x), format(y))
-		}
+	more, less := stats.Worse, stats.Better
+	if row.More {
+		more, less = less, more
 	}
-	ea, eb, ua, ub := a.Experiment, b.Experiment, a.Setup, b.Setup
-	add("experiment", ea.Name, eb.Name)
-	ma, mb := a.Host, b.Host
-	ka, kb := ma.Kernel, mb.Kernel
-	add("machine", machineIdentity(ma), machineIdentity(mb))
-	add("kernel", ka, kb)
-	add("frequency governor", ma.Governor, mb.Governor)
-	add("backend", ua.Backend, ub.Backend)
-	add("shared CPUs", ua.CPUs, ub.CPUs)
-	add("generator", dotted(ua.GeneratorPolicy, ua.GeneratorCPUs), dotted(ub.GeneratorPolicy, ub.GeneratorCPUs))
-	near("rate, requests/s", ua.Rate, ub.Rate, 0.01, digits3)
-	add("tenant", ea.Tenant.String(), eb.Tenant.String())
-	near("tenant's CPU time per request", float64(ua.CPUPerRequest), float64(ub.CPUPerRequest), 0.05, func(v float64) string { return span(time.Duration(v)) })
-	near("tenant's demand, CPUs", ua.TenantCPUs, ub.TenantCPUs, 0.05, digits3)
-	add("tenant's working set", plain.Bytes(ea.Tenant.WorkingSetBytes), plain.Bytes(eb.Tenant.WorkingSetBytes))
-	na, nb := neighbour(a), neighbour(b)
-	add("neighbour", na.Kernel, nb.Kernel)
-	add("neighbour's threads", strconv.Itoa(na.Threads), strconv.Itoa(nb.Threads))
-	add("neighbour's intensity, %", strconv.Itoa(na.Intensity), strconv.Itoa(nb.Intensity))
-	add("neighbour's bytes per thread", plain.Bytes(na.Bytes), plain.Bytes(nb.Bytes))
-	add("window of a round", span(time.Duration(ea.Window)), span(time.Duration(eb.Window)))
-	add("settling", span(time.Duration(ea.Settle)), span(time.Duration(eb.Settle)))
-	for _, s := range ea.Scenarios {
-		for _, o := range eb.Scenarios {
-			if s.Name == o.Name {
-				add("what "+s.Name+" does", isolationText(s), isolationText(o))
-			}
-		}
+	usual, two, one := row.at(confidence), row.at(1-rate), row.at(1-2*rate)
+	verdict := stats.Inconclusive
+	switch {
+	case row.moot || !usual.Known():
+		return verdict
+	case two.Known() && two.Low > none && usual.Estimate > none+margin:
+		verdict = more
+	case two.Known() && two.High < none && usual.Estimate < none-margin:
+		verdict = less
+	case one.Known() && one.Low > none-margin && one.High < none+margin:
+		verdict = stats.Equivalent
 	}
-	return out
-}
-
-// machineIdentity is what makes two hosts the same for a comparison; a host
-// that was renamed or has new memory is the same.
-func machineIdentity(h lab.Host) string {
-	if h.Machine == nil {
-		return ""
+	// A lower bound supports only the verdict that a larger value would too.
+	if row.AtLeastA && row.AtLeastB || row.AtLeastB && verdict != stats.Worse || row.AtLeastA && verdict != stats.Better {
+		return stats.Inconclusive
 	}
-	return dotted(h.Machine.Model, shape(h.Machine), h.Hypervisor)
-}
-
-func isolationText(s lab.Scenario) string {
-	i := s.Isolation
-	var parts []string
-	if !s.Neighbour {
-		parts = append(parts, "no neighbour")
-	}
-	for _, value := range []struct {
-		name string
-		n    int64
-	}{
-		{"weight", int64(i.Weight)}, {"memory max", i.MemoryMax}, {"memory high", i.MemoryHigh}, {"memory low", i.MemoryLow},
-		{"I/O weight", int64(i.IOWeight)}, {"I/O max", i.IOMax},
-	} {
-		if value.n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", value.name, value.n))
-		}
-	}
-	for _, flag := range []struct {
-		on   bool
-		word string
-	}{{i.Idle, "idle"}, {i.Cap, "cap"}, {i.Split, "split"}} {
-		if flag.on {
-			parts = append(parts, flag.word)
-		}
-	}
-	if i.Scheduler != "" {
-		parts = append(parts, "scheduler "+i.Scheduler)
-	}
-	if len(parts) == 0 {
-		return "nothing"
-	}
-	return strings.Join(parts, ", ")
+	return verdict
 }

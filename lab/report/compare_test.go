@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,19 +50,19 @@ func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Res
 	return r
 }
 
-// side is a result with what it comes to.
+// side is a result to be compared.
 func side(t *testing.T, name string, r *lab.Result) Side {
 	t.Helper()
-	m := measured(t, r)
-	return Side{name, m, m.Analyse()}
+	return Side{Name: name, Kind: r.Experiment.Name, Settings: &r.Experiment, Head: &r.Header, Judged: []Judged{JudgedIsolation(measured(t, r))}}
 }
 
 func TestCompareGolden(t *testing.T) {
 	t.Parallel()
 	a, b := side(t, "before/result.json", fakeResult(t, fakeBlocks)), side(t, "after/result.json", slower(t, fakeResult(t, fakeBlocks), "idle", 3))
-	b.Result.Host.Kernel, b.Result.Setup.Rate, b.Result.Setup.Neighbour.Threads = "6.19.1", 500, 4
-	b.Result.Complete = false
-	b.Analysis.Rows[5].Valid = 0
+	b.Head.Host.Kernel, b.Head.Setup.Rate, b.Head.Setup.Neighbour.Threads = "6.19.1", 500, 4
+	b.Head.Complete = false
+	limited := b.Judged[0].Cells[5].Name
+	b.Judged[0].Samples = slices.DeleteFunc(b.Judged[0].Samples, func(s stats.Sample) bool { return s.Cell == limited })
 	c, err := Compare(a, b)
 	if err != nil {
 		t.Fatal(err)
@@ -86,12 +87,12 @@ func TestCompareGolden(t *testing.T) {
 	for _, row := range c.Rows {
 		want := stats.Worse
 		switch {
-		case row.Scenario != "idle":
+		case row.Cell != "idle" || row.Figure.Name == lab.Work.Name:
 			continue
 		case row.Verdict != want:
-			t.Errorf("idle three times slower at %s: %s, want %s", quantileName(row.P), row.Verdict, want)
+			t.Errorf("idle three times slower at %s: %s, want %s", row.Figure.Name, row.Verdict, want)
 		case math.Abs(row.Ratio.Estimate-3) > 0.02:
-			t.Errorf("idle three times slower at %s: %.3g times", quantileName(row.P), row.Ratio.Estimate)
+			t.Errorf("idle three times slower at %s: %.3g times", row.Figure.Name, row.Ratio.Estimate)
 		}
 	}
 }
@@ -108,11 +109,12 @@ func TestCompareSlowerMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range c.Rows {
-		if row.Verdict == stats.Worse || row.Verdict == stats.Better {
-			t.Errorf("%s %s: %s", row.Scenario, quantileName(row.P), row.Verdict)
+		alone := row.Cell == lab.Baseline // which says that the machine is another
+		if decided := row.Verdict == stats.Worse; decided != alone || row.Verdict == stats.Better {
+			t.Errorf("%s %s: %s", row.Cell, row.Figure.Name, row.Verdict)
 		}
 		if row.Ratio != nil && math.Abs(row.Ratio.Estimate-1) > 0.01 {
-			t.Errorf("%s %s: ratio changed %.3g times", row.Scenario, quantileName(row.P), row.Ratio.Estimate)
+			t.Errorf("%s %s: ratio changed %.3g times", row.Cell, row.Figure.Name, row.Ratio.Estimate)
 		}
 	}
 }
@@ -120,11 +122,21 @@ func TestCompareSlowerMachine(t *testing.T) {
 func TestCompareNothingShared(t *testing.T) {
 	t.Parallel()
 	a, b := side(t, "a", fakeResult(t, 1)), side(t, "b", fakeResult(t, 1))
-	for i := range b.Analysis.Rows {
-		b.Analysis.Rows[i].Scenario += "-other"
+	for _, j := range b.Judged {
+		for i := range j.Cells {
+			j.Cells[i].Name += "-other"
+		}
+		for i := range j.Samples {
+			j.Samples[i].Cell += "-other"
+		}
 	}
 	if c, err := Compare(a, b); err == nil {
 		t.Errorf("no error, %d rows", len(c.Rows))
+	}
+	other := side(t, "b", fakeResult(t, 1))
+	other.Head.Schema, other.Kind = "berth.dev/lab-pinning/v1", "pinning"
+	if _, err := Compare(a, other); err == nil || !strings.Contains(err.Error(), "b of pinning: want two of the same experiment") {
+		t.Errorf("two kinds: %v", err)
 	}
 }
 
@@ -150,25 +162,29 @@ func TestDifferences(t *testing.T) {
 		{"service time", func(r *lab.Result) { r.Setup.CPUPerRequest *= 2 }, []string{"tenant's CPU time per request"}},
 		{"tenant", func(r *lab.Result) {
 			r.Experiment.Tenant.Service, r.Experiment.Tenant.WorkingSetBytes = "other", 1<<30
-		}, []string{"tenant", "tenant's working set"}},
+		}, []string{"setting tenant.service", "setting tenant.workingSetBytes"}},
 		{"neighbour", func(r *lab.Result) { r.Setup.Neighbour.Kernel, r.Setup.Neighbour.Bytes = "spin", 0 }, []string{"neighbour", "neighbour's bytes per thread"}},
 		{"intensity", func(r *lab.Result) { r.Setup.Neighbour.Intensity = 50 }, []string{"neighbour's intensity, %"}},
 		{"backend", func(r *lab.Result) { r.Setup.Backend = "sched" }, []string{"backend"}},
 		{"generator", func(r *lab.Result) { r.Setup.GeneratorCPUs = "1" }, []string{"generator"}},
-		{"window", func(r *lab.Result) { r.Experiment.Window *= 5 }, []string{"window of a round"}},
+		{"window", func(r *lab.Result) { r.Experiment.Window *= 5 }, []string{"setting window"}},
 		{"weight", func(r *lab.Result) {
 			for i := range r.Experiment.Scenarios {
 				if r.Experiment.Scenarios[i].Name == "weighted" {
 					r.Experiment.Scenarios[i].Isolation.Weight = 1
 				}
 			}
-		}, []string{"what weighted does"}},
+		}, []string{"setting scenarios.weighted.isolation.weight"}},
 	}
 	for _, tt := range tests {
 		a, b := fakeHeader(6, 2), fakeHeader(6, 2)
 		tt.change(b)
 		var got []string
-		for _, d := range differences(a, b) {
+		all, err := differences(Side{Kind: "x", Head: &a.Header, Settings: a.Experiment}, Side{Kind: "x", Head: &b.Header, Settings: b.Experiment})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range all {
 			got = append(got, d.What)
 			if d.A == d.B || d.A == "" || d.B == "" {
 				t.Errorf("%s: %s: %q and %q", tt.name, d.What, d.A, d.B)
@@ -227,12 +243,13 @@ func TestCompareSaturatedBaseline(t *testing.T) {
 		t.Errorf("saturated (-want +got):\n%s", diff)
 	}
 	for _, row := range c.Rows {
-		if row.Verdict != "" && row.Verdict != stats.Inconclusive {
-			t.Errorf("%s %s: %s", row.Scenario, quantileName(row.P), row.Verdict)
+		if row.Verdict != stats.Inconclusive && row.Figure.Unit == stats.Microseconds && row.Ratio != nil {
+			t.Errorf("%s %s: %s", row.Cell, row.Figure.Name, row.Verdict)
 		}
 	}
 	var text bytes.Buffer
-	if err := Text(&text, Isolation(measured(t, b.Result.Result), b.Analysis), Options{}); err != nil {
+	m := measured(t, busy)
+	if err := Text(&text, Isolation(m, m.Analyse()), Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := text.String(); !strings.Contains(s, "even alone the tenant cannot keep up") || strings.Contains(s, "Best:") {
@@ -263,10 +280,37 @@ func TestCompareLowerBounds(t *testing.T) {
 		{same, false, true, stats.Inconclusive},
 	}
 	for _, tt := range tests {
-		c := Comparison{Rows: []Change{{Ratio: &tt.ratio, AtLeastA: tt.a, AtLeastB: tt.b}}}
-		c.judge(func(row Change, _ float64) stats.Interval { return *row.Ratio })
+		c := Comparison{Rows: []Change{{AtLeastA: tt.a, AtLeastB: tt.b, at: func(float64) stats.Interval { return tt.ratio }}}}
+		c.judge()
 		if got := c.Rows[0].Verdict; got != tt.want {
 			t.Errorf("%.3g, A at least %v, B at least %v: %s, want %s", tt.ratio.Estimate, tt.a, tt.b, got, tt.want)
 		}
+	}
+}
+
+// Of what is better if there is more of it the verdict turns over; shares are compared by their
+// difference.
+func TestCompareDirections(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		figure stats.Figure
+		iv     stats.Interval
+		want   stats.Verdict
+	}{
+		{stats.Figure{}, stats.Interval{Estimate: 2, Low: 1.9, High: 2.1}, stats.Worse},
+		{stats.Figure{More: true}, stats.Interval{Estimate: 2, Low: 1.9, High: 2.1}, stats.Better},
+		{stats.Figure{More: true}, stats.Interval{Estimate: 0.5, Low: 0.4, High: 0.6}, stats.Worse},
+		{stats.Figure{Share: true}, stats.Interval{Estimate: 0.02, Low: 0.01, High: 0.03}, stats.Worse},
+		{stats.Figure{Share: true}, stats.Interval{Estimate: 0.001, Low: 0.0005, High: 0.0015}, stats.Equivalent},
+		{stats.Figure{Share: true, More: true}, stats.Interval{Estimate: 0.02, Low: 0.01, High: 0.03}, stats.Better},
+		{stats.Figure{}, stats.Interval{Estimate: 2, Low: 2, High: 2}, stats.Inconclusive},
+	} {
+		row := Change{Figure: tt.figure, at: func(float64) stats.Interval { return tt.iv }}
+		if got := row.judge(0.01); got != tt.want {
+			t.Errorf("%+v %+v: %s, want %s", tt.figure, tt.iv, got, tt.want)
+		}
+	}
+	if got := difference(stats.Interval{Estimate: 5, Low: 2, High: 6}, stats.Interval{Estimate: 1, Low: 0, High: 5}); got.Estimate != 4 || got.Low != -1 || math.Abs(got.High-(4+math.Sqrt2)) > 1e-9 {
+		t.Errorf("difference %+v, want 4, from -1 to 5.41", got)
 	}
 }

@@ -2,38 +2,54 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab/stats"
 )
 
-// Sheet says what is compared, what differs between the two, what changed of the
-// protection, and the plain latencies.
+// Sheet says first what changed, then what is compared and what differs between the two, and
+// all figures.
 func (c *Comparison) Sheet() *Sheet {
-	s := &Sheet{}
+	s := &Sheet{Title: "comparison of two results of " + c.Experiment, Answer: c.summary(), Document: c}
+	s.Open = !slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Verdict != stats.Inconclusive })
 	s.Fact("A", sideLine(c.A))
 	s.Fact("B", sideLine(c.B))
 	for _, d := range c.Differences {
 		s.Warn("differs", fmt.Sprintf("%s: %s in A, %s in B", d.What, d.A, d.B))
 	}
 	if len(c.Differences) > 0 {
-		s.Warn("warning", "A and B were not measured under the same conditions: any change below may be the doing of what differs.")
+		s.Warn("warning", "A and B were not measured under the same conditions: any change may be the doing of what differs.")
 	}
 	for _, side := range c.Saturated {
-		s.Warn("warning", "Even alone the tenant of "+side+" cannot keep up: ratios to that mean nothing.")
+		s.Warn("warning", "In "+side+" even what others are compared with cannot keep up: ratios to that mean nothing.")
 	}
 	if len(c.Missing) > 0 {
-		s.Warn("warning", "Left out, with valid rounds in one of the two only: "+strings.Join(c.Missing, ", ")+".")
+		s.Warn("warning", "Left out, with rounds that count in one of the two only: "+strings.Join(c.Missing, ", ")+".")
 	}
-	if ratios := c.ratios(); ratios.rows() > 0 {
-		s.Add(Block{Table: ratios})
+	for _, group := range c.groups() {
+		heading := group
+		if effects := c.effects(group); effects.rows() > 0 {
+			s.Add(Block{Heading: heading, Table: effects})
+			heading = ""
+		}
+		s.Add(Block{Heading: heading, Table: c.figures(group)})
 	}
-	s.Add(Block{Table: c.latencies()}, Block{Text: c.summary()})
+	s.Body[len(s.Body)-1].Table.Legend = compareLegend
+	s.Page = func() Page {
+		plot := c.plot()
+		if len(plot.Panels[0].Series) == 0 {
+			return Page{}
+		}
+		return Page{Plots: []Plot{plot}}
+	}
 	return s
 }
 
-const compareLegend = "B / A below 1: less latency in B. The verdict is about the ratio to alone in the same run, corrected for the number of comparisons; " +
-	"plain latency, of the typical round, takes in whatever changed. ≥ lower bound; ~ not decided."
+const compareLegend = "×: relative to that cell of the same run, in the typical block, which a machine that is faster as a whole does not change; plain figures are of the typical round. " +
+	"Shares differ in points. A verdict is given of each effect, and of the plain figure where there is none, each kind corrected for its number. " +
+	"Intervals are of what varies within a run: two runs of the same thing differ by more. ≥ lower bound; ~ not decided."
 
 func sideLine(s ComparisonSide) string {
 	when := ""
@@ -47,50 +63,113 @@ func sideLine(s ComparisonSide) string {
 	return dotted(s.Name, when, programLine(s.Program), complete)
 }
 
-// ratios is the table of protection.
-func (c *Comparison) ratios() *Table {
-	names, ps := Column{Head: "× alone", Left: true}, Column{}
-	inA, inB := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}
-	change, verdict := Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
-	last := ""
+// groups are the names of the tables, in their order.
+func (c *Comparison) groups() (names []string) {
 	for _, row := range c.Rows {
-		if row.Ratio == nil {
-			continue
-		}
-		names.Add(first(shownName(row.Scenario), &last))
-		ps.Add(quantileName(row.P))
-		inA.Cells = append(inA.Cells, ratioCell(row.AtLeastA, *row.RatioA))
-		inB.Cells = append(inB.Cells, ratioCell(row.AtLeastB, *row.RatioB))
-		mark := ""
-		if row.Verdict == stats.Inconclusive {
-			mark = "~"
-		}
-		change.Add(mark + times(*row.Ratio))
-		verdict.Cells = append(verdict.Cells, Cell{Text: row.Verdict.Against("A"), Mood: moodOf(row.Verdict)})
-		if row.Ratio.Confidence > 0 {
-			change.Unit = fmt.Sprintf("[%s %%]", percent(row.Ratio.Confidence))
+		if !slices.Contains(names, row.Group) {
+			names = append(names, row.Group)
 		}
 	}
-	return &Table{Columns: []Column{names, ps, inA, inB, change, verdict}}
+	return names
 }
 
-func ratioCell(bound bool, iv stats.Interval) Cell {
-	ratio, interval, _ := strings.Cut(times(iv), " ")
+// effects is the table of a group's ratios to the reference.
+func (c *Comparison) effects(group string) *Table {
+	names, figures := Column{Head: "effect", Left: true}, Column{}
+	inA, inB, change, verdict := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
+	last := ""
+	for _, row := range c.Rows {
+		if row.Group != group || row.Ratio == nil {
+			continue
+		}
+		names.Head = "× " + shownName(row.Reference)
+		names.Add(first(shownName(row.Cell), &last))
+		figures.Add(row.Figure.Name)
+		inA.Cells = append(inA.Cells, row.ratioCell(row.AtLeastA, *row.RatioA))
+		inB.Cells = append(inB.Cells, row.ratioCell(row.AtLeastB, *row.RatioB))
+		change.Cells, verdict.Cells = append(change.Cells, row.changeCell(*row.Ratio)), append(verdict.Cells, row.verdictCell())
+	}
+	return &Table{Columns: []Column{names, figures, inA, inB, change, verdict}}
+}
+
+// figures is the table of a group's plain figures, with a verdict of those that have no effect.
+func (c *Comparison) figures(group string) *Table {
+	names, figures := Column{Head: "figures", Left: true}, Column{}
+	inA, inB, change, verdict := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}, Column{Left: true}
+	last := ""
+	for _, row := range c.Rows {
+		if row.Group != group {
+			continue
+		}
+		names.Add(first(shownName(row.Cell), &last))
+		figures.Add(row.Figure.Name)
+		inA.Add(atLeast(row.AtLeastA) + row.value(row.A.Estimate))
+		inB.Add(atLeast(row.AtLeastB) + row.value(row.B.Estimate))
+		if row.Ratio == nil {
+			change.Cells, verdict.Cells = append(change.Cells, row.changeCell(row.Change)), append(verdict.Cells, row.verdictCell())
+		} else {
+			change.Add(row.times(row.Change))
+			verdict.Add("")
+		}
+	}
+	return &Table{Columns: []Column{names, figures, inA, inB, change, verdict}}
+}
+
+func (row Change) ratioCell(bound bool, iv stats.Interval) Cell {
+	ratio, interval, _ := strings.Cut(row.times(iv), " ")
 	return Cell{Text: atLeast(bound) + ratio, Below: interval}
 }
 
-func (c *Comparison) latencies() *Table {
-	names, ps := Column{Head: "latency", Left: true}, Column{}
-	inA, inB, change := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}
-	last := ""
-	for _, row := range c.Rows {
-		names.Add(first(shownName(row.Scenario), &last))
-		ps.Add(quantileName(row.P))
-		inA.Add(atLeast(row.AtLeastA) + latency(row.LatencyA.Estimate))
-		inB.Add(atLeast(row.AtLeastB) + latency(row.LatencyB.Estimate))
-		change.Add(times(row.Latency))
+func (row Change) changeCell(iv stats.Interval) Cell {
+	if row.Verdict == stats.Inconclusive {
+		return Cell{Text: "~" + row.times(iv)}
 	}
-	return &Table{Columns: []Column{names, ps, inA, inB, change}, Legend: compareLegend}
+	return Cell{Text: row.times(iv)}
+}
+
+func (row Change) verdictCell() Cell {
+	return Cell{Text: verdictWord(row.Verdict), Mood: moodOf(row.Verdict)}
+}
+
+func verdictWord(v stats.Verdict) string {
+	switch v {
+	case stats.Equivalent:
+		return "the same"
+	case stats.Inconclusive, stats.Invalid:
+		return "not decided"
+	}
+	return string(v)
+}
+
+// of is what the verdict is about.
+func (row Change) of() stats.Interval {
+	if row.Ratio != nil {
+		return *row.Ratio
+	}
+	return row.Change
+}
+
+// times is a ratio with its interval, or the difference of shares in points.
+func (row Change) times(iv stats.Interval) string {
+	if row.Figure.Share {
+		return differenceText("slow", iv)
+	}
+	return times(iv)
+}
+
+// value is a figure with its unit.
+func (row Change) value(v float64) string {
+	switch {
+	case row.Figure.Unit == stats.Microseconds:
+		return latency(v)
+	case row.Figure.Unit == "s":
+		return latency(v * 1e6)
+	case row.Figure.Share:
+		return percent(v) + " %"
+	case v >= 1e6:
+		return digits3(v/1e6) + " M" + strings.TrimPrefix(row.Figure.Unit, "1")
+	}
+	return strings.TrimSpace(digits3(v) + " " + strings.TrimPrefix(row.Figure.Unit, "1"))
 }
 
 // first is the name where it differs from the row's above.
@@ -102,33 +181,69 @@ func first(name string, last *string) string {
 	return name
 }
 
-// summary counts the verdicts in words.
-func (c *Comparison) summary() string {
-	var better, worse, unsure, same []string
+// name is a cell and its figure.
+func (row Change) name() string { return cellName(row.Group, row.Cell) + " " + row.Figure.Name }
+
+// fewNames is how many are listed in words.
+const fewNames = 8
+
+// summary is what changed, in words.
+func (c *Comparison) summary() []string {
+	by := map[stats.Verdict][]string{}
 	for _, row := range c.Rows {
-		name := shownName(row.Scenario) + " " + quantileName(row.P)
-		switch row.Verdict {
-		case stats.Better:
-			better = append(better, name)
-		case stats.Worse:
-			worse = append(worse, name)
-		case stats.Equivalent:
-			same = append(same, name)
-		case stats.Inconclusive, stats.Invalid:
-			unsure = append(unsure, name)
+		text := row.name()
+		if row.Verdict == stats.Worse || row.Verdict == stats.Better {
+			text += " (× " + row.times(row.of()) + ")"
+			if row.Figure.Share {
+				text = row.name() + " (" + row.times(row.of()) + " points)"
+			}
 		}
+		by[row.Verdict] = append(by[row.Verdict], text)
 	}
-	var parts []string
+	var all []string
 	for _, p := range []struct {
-		names []string
-		words string
-	}{{worse, "Worse protected in B"}, {better, "Better protected in B"}, {same, "The same within ±10 %"}, {unsure, "Not decided"}} {
-		if len(p.names) > 0 {
-			parts = append(parts, p.words+": "+strings.Join(p.names, ", ")+".")
+		verdict stats.Verdict
+		words   string
+	}{{stats.Worse, "Worse in B: "}, {stats.Better, "Better in B: "}, {stats.Equivalent, "The same in both, within ±10 %: "}, {stats.Inconclusive, "Not decided: "}} {
+		names := by[p.verdict]
+		switch {
+		case len(names) == 0:
+		case len(names) > fewNames:
+			all = append(all, fmt.Sprintf("%s%s, and %d more.", p.words, strings.Join(names[:fewNames], ", "), len(names)-fewNames))
+		default:
+			all = append(all, p.words+strings.Join(names, ", ")+".")
 		}
 	}
-	if len(parts) == 0 {
-		return "No ratio to the tenant alone can be compared."
+	if len(by[stats.Worse])+len(by[stats.Better]) == 0 {
+		all = append([]string{"No change is decided among " + plain.Count(len(c.Rows), "figure") + "."}, all...)
 	}
-	return strings.Join(parts, " ")
+	return all
+}
+
+// plot has a row for each of the figures that come first: the p99 where there is one.
+func (c *Comparison) plot() Plot {
+	figure := c.Rows[0].Name
+	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Figure.Name == "p99" }) {
+		figure = "p99"
+	}
+	p := Plot{ID: "change", Heading: "What changed of " + figure, Caption: "B divided by A, with the 95 % interval: of the effect within each run where there is one, else of the figure. The shaded band is ±10 %.",
+		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: figure + ", B / A",
+			Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 %: nobody should care"}, {From: 1, To: 1, Class: "one"}}}}
+	panel := Panel{Y: Axis{Rows: true}}
+	for _, row := range c.Rows {
+		of := row.of()
+		if row.Figure.Name != figure || row.Figure.Share || !(of.Estimate > 0) {
+			continue
+		}
+		at := float64(len(panel.Y.Ticks))
+		look := Look(len(panel.Y.Ticks)%Looks + 1)
+		name := cellName(row.Group, row.Cell)
+		panel.Y.Ticks = append(panel.Y.Ticks, Tick{At: at, Text: name, Value: "× " + times(of), Look: look})
+		panel.Series = append(panel.Series, Series{Look: look, Tip: name + ": × " + times(of) + ", " + verdictWord(row.Verdict),
+			Points: []Point{{X: of.Estimate, XLow: of.Low, XHigh: of.High, Y: at, Low: at, High: at, Radius: 4.5}}})
+	}
+	n := float64(len(panel.Y.Ticks))
+	panel.Height, panel.Y.Min, panel.Y.Max = 34*n, -.5, n-.5
+	p.Panels = []Panel{panel}
+	return p
 }

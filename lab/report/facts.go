@@ -146,6 +146,9 @@ func tenantLine(r *lab.Result) string {
 	if s.Rate > 0 {
 		parts = append(parts, strconv.FormatFloat(s.Rate, 'g', 4, 64)+" requests/s due (open loop)")
 	}
+	if asks := r.Experiment.Tenant.Exec; asks != "" {
+		parts = append(parts, "each a run of "+asks+", of which starting a process that does nothing takes "+span(time.Duration(s.ProcessStart)))
+	}
 	if s.TenantCPUs > 0 {
 		want := "wants " + digits3(s.TenantCPUs) + " CPUs"
 		if s.CPUPerRequest > 0 {

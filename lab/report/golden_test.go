@@ -70,8 +70,9 @@ func TestPoorResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var text, page, doc, table bytes.Buffer
-			shown := side(t, name, r)
-			s := Isolation(shown.Result, shown.Analysis)
+			m, shown := measured(t, r), side(t, name, r)
+			a := m.Analyse()
+			s := Isolation(m, a)
 			if err := Text(&text, s, Options{}); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +84,7 @@ func TestPoorResults(t *testing.T) {
 			if bytes.Contains(page.Bytes(), []byte("NaN")) || bytes.Contains(page.Bytes(), []byte("Inf")) {
 				t.Error("the page has NaN or Inf in it")
 			}
-			if err := JSON(&doc, NewDocument(r, shown.Analysis)); err != nil {
+			if err := JSON(&doc, NewDocument(r, a)); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Files[2].Write(&table); err != nil {

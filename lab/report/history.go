@@ -13,13 +13,14 @@ import (
 )
 
 // HistorySchema names the version of a history's JSON form.
-const HistorySchema = "berth.dev/lab-history/v1"
+const HistorySchema = "berth.dev/lab-history/v2"
 
 // History is how the results of one experiment went from run to run.
 type History struct {
-	Schema string   `json:"schema"` // "berth.dev/lab-history/v1"
-	Runs   []Run    `json:"runs"`   // by the time when they began
-	Series []Course `json:"series"`
+	Schema     string   `json:"schema"` // "berth.dev/lab-history/v2"
+	Experiment string   `json:"experiment"`
+	Runs       []Run    `json:"runs"` // by the time when they began
+	Series     []Course `json:"series"`
 }
 
 // Run is one of the results.
@@ -31,11 +32,16 @@ type Run struct {
 	Changed []Difference `json:"changed,omitempty"`
 }
 
-// Course is one figure over the runs: the p99 of the tenant alone in microseconds, or that of
-// a scenario relative to alone.
+// Course is one figure of a cell over the runs: the p99 where the experiment has one.
 type Course struct {
-	Scenario string `json:"scenario"`
-	// Values has one for each run, nil where the run does not have it.
+	// Group is which of the tables of the experiment it is of; "" where there is one.
+	Group  string       `json:"group,omitempty"`
+	Cell   string       `json:"cell"`
+	Figure stats.Figure `json:"figure"`
+	// Reference is the cell of the same run that the figure is relative to, in the typical
+	// block; "" for the figure of the typical round itself.
+	Reference string `json:"reference,omitempty"`
+	// Values has one for each run, nil where the run does not have it, or a lower bound.
 	Values []*float64 `json:"values"`
 	// Shift is where the level changed, if it did: at the run of that number, from 0. It needs
 	// 8 runs at least.
@@ -52,46 +58,62 @@ type Shift struct {
 }
 
 // HistoryOf looks for changes of level in runs of the same experiment.
-func HistoryOf(runs []Side) *History {
+func HistoryOf(runs []Side) (*History, error) {
 	runs = slices.Clone(runs)
-	slices.SortStableFunc(runs, func(a, b Side) int { return a.Result.Started.Compare(b.Result.Started) })
+	slices.SortStableFunc(runs, func(a, b Side) int { return a.Head.Started.Compare(b.Head.Started) })
 	h := &History{Schema: HistorySchema}
 	for i, run := range runs {
-		r := Run{Name: run.Name, Started: run.Result.Started, Program: run.Result.Program}
+		h.Experiment = run.Kind
+		r := Run{Name: run.Name, Started: run.Head.Started, Program: run.Head.Program}
 		if i > 0 {
-			r.Changed = differences(runs[i-1].Result.Result, run.Result.Result)
+			var err error
+			if r.Changed, err = differences(runs[i-1], run); err != nil {
+				return nil, fmt.Errorf("history: %s: %w", run.Name, err)
+			}
 		}
 		h.Runs = append(h.Runs, r)
-		for _, row := range run.Analysis.Rows {
-			at := slices.IndexFunc(h.Series, func(c Course) bool { return c.Scenario == row.Scenario })
-			if at < 0 {
-				at = len(h.Series)
-				h.Series = append(h.Series, Course{Scenario: row.Scenario, Values: make([]*float64, len(runs))})
+		for _, j := range run.Judged {
+			for _, cell := range j.Cells {
+				if c, value := level(j, cell.Name); value != nil {
+					h.course(c, len(runs)).Values[i] = value
+				}
 			}
-			h.Series[at].Values[i] = level(row)
 		}
 	}
 	for i := range h.Series {
 		h.Series[i].judge()
 	}
-	return h
+	return h, nil
 }
 
-// level is what a history follows of a row; nil if it is not known, or a lower bound.
-func level(row lab.Row) *float64 {
-	if row.LowerBound() {
-		return nil
+// course is that of the same cell and figure; a new one if there is none.
+func (h *History) course(c Course, runs int) *Course {
+	at := slices.IndexFunc(h.Series, func(o Course) bool {
+		return o.Group == c.Group && o.Cell == c.Cell && o.Figure == c.Figure && o.Reference == c.Reference
+	})
+	if at < 0 {
+		at, c.Values = len(h.Series), make([]*float64, runs)
+		h.Series = append(h.Series, c)
 	}
-	if row.Scenario == lab.Baseline {
-		if q, ok := quantileOf(row, 99); ok {
-			return &q.Estimate
+	return &h.Series[at]
+}
+
+// level is what a history follows of a cell; nil if it is not known, or a lower bound.
+func level(j Judged, cell string) (Course, *float64) {
+	f := j.First()
+	c := Course{Group: j.Name, Cell: cell, Figure: f}
+	bound := f.Unit == stats.Microseconds && stats.LowerBound(j.Samples, cell)
+	iv := f.Typically(j.Samples, cell, confidence)
+	if cell != j.Reference {
+		if ratio := f.Within(j.Samples, j.Versus(cell), confidence); ratio.Rounds > 0 {
+			iv, c.Reference = ratio, j.Reference
+			bound = bound || f.Unit == stats.Microseconds && stats.LowerBound(j.Samples, j.Reference)
 		}
-		return nil
 	}
-	if row.Ratio == nil || row.Ratio.Estimate <= 0 {
-		return nil
+	if iv.Rounds == 0 || bound {
+		return c, nil
 	}
-	return &row.Ratio.Estimate
+	return c, &iv.Estimate
 }
 
 // judge looks for a change of level among the runs that have a value.
@@ -114,23 +136,23 @@ func (c *Course) judge() {
 
 // value formats a figure of the course.
 func (c Course) value(v float64) string {
-	if c.Scenario == lab.Baseline {
-		return latency(v)
+	if c.Reference != "" && !c.Figure.Share {
+		return digits3(v) + "×"
 	}
-	return digits3(v) + "×"
+	return Change{Figure: c.Figure}.value(v)
 }
 
 // name says what the course is of.
 func (c Course) name() string {
-	if c.Scenario == lab.Baseline {
-		return "p99 alone"
+	if c.Reference == "" {
+		return c.Figure.Name + " " + cellName(c.Group, c.Cell)
 	}
-	return shownName(c.Scenario) + " ÷ alone"
+	return cellName(c.Group, c.Cell) + " ÷ " + shownName(c.Reference)
 }
 
 // Sheet says what shifted, with a table of the runs and a plot.
 func (h *History) Sheet() *Sheet {
-	s := &Sheet{Title: "history: " + plain.Count(len(h.Runs), "run"), Document: h}
+	s := &Sheet{Title: "history of " + h.Experiment + ": " + plain.Count(len(h.Runs), "run"), Document: h}
 	var shifted, steady, few []string
 	for _, c := range h.Series {
 		switch {
@@ -186,7 +208,7 @@ func (h *History) table() *Table {
 		numbers.Add(strconv.Itoa(i + 1))
 		when.Cells = append(when.Cells, Cell{Text: run.Started.UTC().Format("2006-01-02 15:04"), Below: run.Name})
 	}
-	t := &Table{Columns: []Column{numbers, when}, Legend: "p99 alone: of the tenant alone; ÷ alone: p99 in the typical block relative to that; → a new level from this run on; " + absent + " not known, or a lower bound."}
+	t := &Table{Columns: []Column{numbers, when}, Legend: "Figures are those of the typical round; ÷: " + h.figure() + " in the typical block relative to that; → a new level from this run on; " + absent + " not known, or a lower bound."}
 	for _, c := range h.Series {
 		column := Column{Head: c.name()}
 		for i, v := range c.Values {
@@ -204,30 +226,37 @@ func (h *History) table() *Table {
 	return t
 }
 
-// plot has a panel for the tenant alone and one for the ratios; shifts are dashed lines.
+// figure is what most of it is about.
+func (h *History) figure() string {
+	if len(h.Series) == 0 {
+		return "the figure"
+	}
+	return h.Series[0].Figure.Name
+}
+
+// plot has a panel for the figures and one for the ratios; shifts are dashed lines.
 func (h *History) plot() Plot {
-	alone := Panel{Height: 130, Y: Axis{Label: "p99 alone, and below p99 ÷ p99 alone", Log: true, Format: shortLatency, Grid: true}, Margin: true}
+	format := shortLatency
+	if slices.ContainsFunc(h.Series, func(c Course) bool { return c.Reference == "" && c.Figure.Unit != stats.Microseconds }) {
+		format = digits3
+	}
+	figures := Panel{Height: 130, Y: Axis{Label: h.figure() + ", and below relative to that", Log: true, Format: format, Grid: true}, Margin: true}
 	ratios := Panel{Height: 260, Y: Axis{Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10"}}}, Margin: true}
 	p := Plot{
 		ID: "history", Heading: "From run to run",
-		Caption: "Each run in the order in which they began. Dashed lines are changes of level, found by ranks at 1 % and of 5 % at least. The shaded band is ±10 % of alone.",
+		Caption: "Each run in the order in which they began. Dashed lines are changes of level, found by ranks at 1 % and of 5 % at least. The shaded band is ±10 % of the reference.",
 		X:       Axis{Label: "run", Max: float64(len(h.Runs) + 1), Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }},
 	}
-	var rows []lab.Row
-	for _, c := range h.Series {
-		rows = append(rows, lab.Row{Scenario: c.Scenario})
-	}
-	looks := looksOf(rows)
-	for _, c := range h.Series {
-		s := Series{Label: shownName(c.Scenario), Look: looks[c.Scenario], Line: true}
+	for n, c := range h.Series {
+		s := Series{Label: cellName(c.Group, c.Cell), Look: Look(n%Looks + 1), Line: true}
 		for i, v := range c.Values {
-			if v != nil {
+			if v != nil && *v > 0 {
 				s.Points = append(s.Points, Point{X: float64(i + 1), Y: *v, Low: *v, High: *v, Radius: 4, Tip: fmt.Sprintf("run %d, %s: %s", i+1, c.name(), c.value(*v))})
 				s.Tip = c.name()
 			}
 		}
-		if c.Scenario == lab.Baseline {
-			alone.Series = append(alone.Series, s)
+		if c.Reference == "" {
+			figures.Series = append(figures.Series, s)
 		} else {
 			ratios.Series = append(ratios.Series, s)
 		}
@@ -235,6 +264,10 @@ func (h *History) plot() Plot {
 			p.Cuts = append(p.Cuts, float64(c.Shift.Run)+0.5)
 		}
 	}
-	p.Panels = []Panel{alone, ratios}
+	for _, panel := range []Panel{figures, ratios} {
+		if len(panel.Series) > 0 {
+			p.Panels = append(p.Panels, panel)
+		}
+	}
 	return p
 }

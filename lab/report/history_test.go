@@ -21,12 +21,13 @@ func course(t *testing.T, alone, idle []float64) []Side {
 		if i >= 10 {
 			r.Host.Kernel = "6.19.0"
 		}
-		ratio := stats.Interval{Estimate: idle[i]}
-		a := &lab.Analysis{Rows: []lab.Row{
-			{Scenario: lab.Baseline, Quantiles: []lab.Quantile{{P: 99, Estimate: alone[i]}}},
-			{Scenario: "idle", Ratio: &ratio},
-		}}
-		runs = append(runs, Side{fmt.Sprintf("results/%d", i+1), &lab.Measured{Result: r}, a})
+		j := Judged{Reference: lab.Baseline, Cells: []JudgedCell{{Name: lab.Baseline}, {Name: "idle"}}, Figures: []stats.Figure{lab.P50, lab.P99}}
+		for block := range 2 {
+			for cell, us := range map[string]float64{lab.Baseline: alone[i], "idle": alone[i] * idle[i]} {
+				j.Samples = append(j.Samples, stats.Sample{Cell: cell, Block: block, Figures: map[string]float64{"p99": us}})
+			}
+		}
+		runs = append(runs, Side{Name: fmt.Sprintf("results/%d", i+1), Kind: "isolation", Settings: &r.Experiment, Head: &r.Header, Judged: []Judged{j}})
 	}
 	return runs
 }
@@ -43,7 +44,7 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	runs := course(t, wobble(3000, 20), append(wobble(1.2, 10), wobble(1.6, 10)...))
 	runs[3], runs[15] = runs[15], runs[3] // sorted by when they began
-	h := HistoryOf(runs)
+	h := history(t, runs)
 	if c := h.Series[0]; c.Shift != nil || c.Few {
 		t.Errorf("alone is steady: %+v", c)
 	}
@@ -68,8 +69,41 @@ func TestHistory(t *testing.T) {
 	golden(t, "history.html", page.Bytes())
 	checkPage(t, page.String())
 
-	few := HistoryOf(course(t, wobble(3000, 7), wobble(1.2, 7))).Sheet()
+	few := history(t, course(t, wobble(3000, 7), wobble(1.2, 7))).Sheet()
 	if len(few.Answer) != 1 || !strings.Contains(few.Answer[0], "Too few runs to tell") || !few.Open {
 		t.Errorf("7 runs: %q", few.Answer)
+	}
+}
+
+func history(t *testing.T, runs []Side) *History {
+	t.Helper()
+	h, err := HistoryOf(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// Figures that are no times and have no reference are followed by themselves, table by table;
+// a lower bound is no figure.
+func TestHistoryOfOtherFigures(t *testing.T) {
+	t.Parallel()
+	side := func(bound bool) Side {
+		h := fakeHeader(1, 1)
+		count := Judged{Name: "faults", Cells: []JudgedCell{{Name: "fork"}}, Figures: []stats.Figure{{Name: "detected", Unit: "s"}},
+			Samples: []stats.Sample{{Cell: "fork", Figures: map[string]float64{"detected": 2}}}}
+		late := Judged{Name: "steady", Reference: "alone", Cells: []JudgedCell{{Name: "alone"}}, Figures: []stats.Figure{lab.P99},
+			Samples: []stats.Sample{{Cell: "alone", Bound: bound, Figures: map[string]float64{"p99": 2000}}}}
+		return Side{Kind: "guard", Settings: struct{}{}, Head: &h.Header, Judged: []Judged{count, late}}
+	}
+	h := history(t, []Side{side(false), side(true)})
+	if len(h.Series) != 2 {
+		t.Fatalf("%d series: %+v", len(h.Series), h.Series)
+	}
+	if c := h.Series[0]; c.name() != "detected faults: fork" || c.value(*c.Values[0]) != "2.00 s" || c.Values[1] == nil {
+		t.Errorf("%s: %+v", c.name(), c)
+	}
+	if c := h.Series[1]; c.Values[0] == nil || c.Values[1] != nil {
+		t.Errorf("%s: %v, want the second to be no figure", c.name(), c.Values)
 	}
 }

@@ -14,11 +14,16 @@ import (
 // Judged is cells compared with one: what any experiment can show whose cells differ in
 // what their rounds came to.
 type Judged struct {
+	// Name tells it from others of the same result: a tenant, a load; "" where it is the only one.
+	Name string
 	// Head is what the cells are: "scenario", "limit". Reference is what the others are
 	// compared with: the Against of the comparisons, and the cell of that name.
 	Head, Reference string
-	Cells           []JudgedCell
-	Figures         []stats.Figure
+	// Again is the cell that is the reference once more: the others are compared with both. ""
+	// where there is none.
+	Again   string
+	Cells   []JudgedCell
+	Figures []stats.Figure
 	// Samples have what each figure typically is, Compared how it compares.
 	Samples  []stats.Sample
 	Compared []stats.Compared
@@ -27,6 +32,39 @@ type Judged struct {
 
 // JudgedCell is one row.
 type JudgedCell struct{ Name, Means string }
+
+// JudgedIsolation is a result of scenarios as cells, each beside the tenant alone.
+func JudgedIsolation(m *lab.Measured) Judged {
+	j := Judged{
+		Head: "scenario", Reference: lab.Baseline, Again: lab.BaselineAgain, Skipped: m.Skipped,
+		Figures: []stats.Figure{lab.P50, lab.P95, lab.P99},
+	}
+	for _, s := range m.Experiment.Scenarios {
+		j.Cells = append(j.Cells, JudgedCell{s.Name, s.Means})
+	}
+	j.Samples, _ = m.Samples(lab.Baseline, lab.BaselineAgain)
+	return j
+}
+
+// Versus is what a cell is compared with.
+func (j Judged) Versus(cell string) stats.Versus {
+	v := stats.Versus{Cell: cell, Against: j.Reference}
+	if j.Again != "" && cell != j.Again {
+		v.References = []string{j.Reference, j.Again}
+	}
+	return v
+}
+
+// First is the figure that comes first: the p99 where there is one.
+func (j Judged) First() stats.Figure {
+	if i := slices.IndexFunc(j.Figures, func(f stats.Figure) bool { return f.Name == lab.P99.Name }); i >= 0 {
+		return j.Figures[i]
+	}
+	if len(j.Figures) == 0 {
+		return lab.P99 // nothing was measured
+	}
+	return j.Figures[0]
+}
 
 // Table has a row for each cell: each figure, and its ratio to the reference with its
 // interval, coloured by the verdict. Figures that no cell has are left out.

@@ -44,8 +44,15 @@ type Tabulated struct {
 	Widest    float64 `json:"widest,omitempty"`
 }
 
+// Analysed is a result and what it comes to.
+type Analysed struct {
+	Name     string // a file, for the reader
+	Result   *lab.Measured
+	Analysis *lab.Analysis
+}
+
 // Tabulate counts what runs of the same experiment came to.
-func Tabulate(runs []Side) *Tabulation {
+func Tabulate(runs []Analysed) *Tabulation {
 	t := &Tabulation{}
 	ratios, widths := map[[2]string][]float64{}, map[[2]string][]float64{}
 	for _, run := range runs {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"strconv"
 	"testing"
 
 	"berth.dev/berth/lab"
@@ -11,7 +12,11 @@ import (
 // TestTabulate: verdicts are counted over runs, and the median run is not the mean of a good and a bad one.
 func TestTabulate(t *testing.T) {
 	t.Parallel()
-	runs := []Side{side(t, "1", fakeResult(t, fakeBlocks)), side(t, "2", slower(t, fakeResult(t, fakeBlocks), "idle", 3)), side(t, "3", slower(t, fakeResult(t, fakeBlocks), "idle", 9))}
+	var runs []Analysed
+	for i, factor := range []int64{1, 3, 9} {
+		m := measured(t, slower(t, fakeResult(t, fakeBlocks), "idle", factor))
+		runs = append(runs, Analysed{strconv.Itoa(i + 1), m, m.Analyse()})
+	}
 	got := Tabulate(runs)
 	for _, row := range got.Rows {
 		if row.Scenario != "idle" || row.Against != lab.Baseline {

@@ -63,8 +63,10 @@ func TestTextPrintable(t *testing.T) {
 	if err := Text(&b, Isolation(measured(t, r), a), Options{}); err != nil {
 		t.Fatal(err)
 	}
-	side := Side{evil, measured(t, r), a}
-	comparison, err := Compare(side, side)
+	r.Experiment.Scenarios[2].Name, r.Setup.Server = evil, evil
+	own := side(t, evil, r)
+	own.Judged[0].Name = evil
+	comparison, err := Compare(own, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 func TestWriteErrors(t *testing.T) {
 	t.Parallel()
 	r, a := analysed(t, 1)
-	c, err := Compare(Side{"a", measured(t, r), a}, Side{"b", measured(t, r), a})
+	c, err := Compare(side(t, "a", r), side(t, "b", r))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,9 @@ func (x *Experiment) analyse() (*analysis, error) {
 		return a, nil
 	}
 	a.Reference = e.Placements[0].Name
+	if e.again() {
+		a.Again = e.Placements[1].Name
+	}
 	a.Samples, a.undisturbed = m.Samples(e.references()...)
 	for i := range a.Samples {
 		s := &a.Samples[i]

@@ -35,6 +35,15 @@ type ServiceFigures struct {
 	Local    *float64 `json:"localMemory,omitempty"` // share (0-1)
 }
 
+// Judged are the figures of the result by which two results are compared.
+func (x *Experiment) Judged() ([]report.Judged, error) {
+	a, err := x.analyse()
+	if err != nil {
+		return nil, err
+	}
+	return []report.Judged{a.Judged}, nil
+}
+
 // Sheet is what the result comes to: first words that a person can act on.
 func (x *Experiment) Sheet() (*report.Sheet, error) {
 	a, err := x.analyse()

@@ -62,11 +62,7 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 			v.References = []string{v.Against}
 		}
 		for _, f := range figures {
-			blocks := f.blocks(samples, v)
-			p := Ratios(blocks)
-			if f.Share {
-				p = Differences(blocks)
-			}
+			p := f.paired(samples, v)
 			if p.Blocks() == 0 {
 				continue
 			}
@@ -79,6 +75,52 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 	}
 	return all
 }
+
+// paired are the figures of a comparison: the inverse of what is better if there is more.
+func (f Figure) paired(samples []Sample, v Versus) *Paired {
+	if v.References == nil {
+		v.References = []string{v.Against}
+	}
+	if f.Share {
+		return Differences(f.blocks(samples, v))
+	}
+	return Ratios(f.blocks(samples, v))
+}
+
+// Within is the ratio of the figure of a cell to that of its references, or the difference
+// of shares, in the typical block.
+func (f Figure) Within(samples []Sample, v Versus, confidence float64) Interval {
+	return f.own(f.paired(samples, v).Interval(confidence))
+}
+
+// own takes an interval back to the figure's own direction.
+func (f Figure) own(i Interval) Interval {
+	switch {
+	case !f.More || i.Rounds == 0:
+	case f.Share:
+		i.Estimate, i.Low, i.High = -i.Estimate, -i.High, -i.Low
+	default:
+		i.Estimate, i.Low, i.High = 1/i.Estimate, 1/i.High, 1/i.Low
+	}
+	return i
+}
+
+// Typically is the figure of a cell in the typical round.
+func (f Figure) Typically(samples []Sample, cell string, confidence float64) Interval {
+	var rounds [][]float64
+	for _, s := range samples {
+		if value, ok := s.Figures[f.Name]; ok && s.Cell == cell {
+			rounds = append(rounds, []float64{value, map[bool]float64{false: 1}[f.Share]})
+		}
+	}
+	if f.Share {
+		return Differences(rounds).Interval(confidence)
+	}
+	return Ratios(rounds).Interval(confidence)
+}
+
+// LowerBound says whether the response times of a cell are lower bounds, in a fifth of its rounds or more.
+func LowerBound(samples []Sample, cell string) bool { return bound(samples, cell) }
 
 // blocks are the figures of the cell and its references, of each block that has both. Of what is better if there is
 // more the inverse is compared.
@@ -116,16 +158,11 @@ func (f Figure) blocks(samples []Sample, v Versus) [][]float64 {
 // compared takes a judgement back to the figure's own direction.
 func (f Figure) compared(v Versus, j Judgement) Compared {
 	c := Compared{v.Cell, v.Against, f.Name, j.Interval, j.P, j.Verdict, j.Why, j.MoreBlocks, j.Sees}
-	switch {
-	case !f.More:
+	if !f.More {
 		return c
-	case f.Share:
-		c.Estimate, c.Low, c.High = -j.Estimate, -j.High, -j.Low
-	default:
-		c.Estimate, c.Low, c.High = 1/j.Estimate, 1/j.High, 1/j.Low
-		if j.Sees > 0 {
-			c.Sees = 1 / j.Sees
-		}
+	}
+	if c.Interval = f.own(j.Interval); !f.Share && j.Sees > 0 {
+		c.Sees = 1 / j.Sees
 	}
 	of := Paired{ratio: !f.Share}
 	switch j.Verdict {
