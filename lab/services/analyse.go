@@ -57,7 +57,7 @@ func (x *Experiment) analyse() (*analysis, error) {
 // counted are the figures that some round has: each that is compared costs the others some of
 // their power.
 func (a *analysis) counted() (all []stats.Figure) {
-	for _, f := range []stats.Figure{lab.P50, lab.P95, lab.P99, lab.Throughput, lab.CPUPerRequest, localMemory, lab.Work} {
+	for _, f := range []stats.Figure{lab.P50, lab.P95, lab.P99, lab.Throughput, lab.CPUPerRequest, localMemory} {
 		if slices.ContainsFunc(a.Samples, func(s stats.Sample) bool { _, ok := s.Figures[f.Name]; return ok }) {
 			all = append(all, f)
 		}
@@ -130,11 +130,15 @@ func (x *Experiment) local(cell string, block int) (share float64, ok bool) {
 	return share / all, true
 }
 
+// tailRequests is how many a round needs, so that its p99 is not its maximum.
+const tailRequests = 100
+
 // one is what a service typically was in the rounds of a placement that count.
 type one struct {
 	requests            float64 // for each from outside
-	ownP50, ownP99      float64 // µs
-	wholeP50, wholeP99  float64 // µs
+	ownMean, ownP50     float64 // µs
+	wholeP50            float64 // µs
+	ownP99, wholeP99    float64 // µs; 0 where a round has too few requests for it
 	cpu, delay          float64 // CPU time, and waiting for a CPU, of a request: µs
 	local               float64
 	known, localKnown   bool
@@ -143,7 +147,7 @@ type one struct {
 
 func (a *analysis) one(cell string, service int) (o one) {
 	n := slices.Index(a.graph.order, service)
-	var requests, p50, p99, whole50, whole99, cpu, delay, local []float64
+	var requests, mean, p50, p99, whole50, whole99, cpu, delay, local []float64
 	for _, d := range a.measured.Valid(cell) {
 		served := a.servedIn(cell, d.Block)
 		if n >= len(served) || n >= len(d.Servers) || served[n].Requests == 0 {
@@ -155,8 +159,10 @@ func (a *analysis) one(cell string, service int) (o one) {
 		if d.Load.DoneInWindow > 0 {
 			requests = append(requests, float64(s.Requests)/float64(d.Load.DoneInWindow))
 		}
-		p50, p99 = append(p50, s.Own.P50), append(p99, s.Own.P99)
-		whole50, whole99 = append(whole50, s.Whole.P50), append(whole99, s.Whole.P99)
+		mean, p50, whole50 = append(mean, s.Own.Mean), append(p50, s.Own.P50), append(whole50, s.Whole.P50)
+		if s.Requests >= tailRequests {
+			p99, whole99 = append(p99, s.Own.P99), append(whole99, s.Whole.P99)
+		}
 		cpu = append(cpu, 1e6*u.CPUSeconds/float64(s.Requests))
 		delay = append(delay, 1e6*u.WaitSeconds/float64(s.Requests))
 		if share, ok := s.local(); ok {
@@ -167,7 +173,10 @@ func (a *analysis) one(cell string, service int) (o one) {
 	if o.known = o.rounds > 0; !o.known {
 		return o
 	}
-	o.ownP50, o.ownP99, o.wholeP50, o.wholeP99 = stats.Median(p50), stats.Median(p99), stats.Median(whole50), stats.Median(whole99)
+	o.ownMean, o.ownP50, o.wholeP50 = stats.Median(mean), stats.Median(p50), stats.Median(whole50)
+	if 2*len(p99) >= o.rounds {
+		o.ownP99, o.wholeP99 = stats.Median(p99), stats.Median(whole99)
+	}
 	o.cpu, o.delay = stats.Median(cpu), stats.Median(delay)
 	if len(requests) > 0 {
 		o.requests = stats.Median(requests)

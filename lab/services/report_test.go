@@ -200,12 +200,16 @@ func TestOne(t *testing.T) {
 	o := a.one("node", cache)
 	requests := float64(int(300 * a.graph.requests[cache]))
 	for what, v := range map[string][2]float64{
-		"requests": {o.requests, requests / 300}, "own p50": {o.ownP50, 30}, "own p99": {o.ownP99, 360}, "whole p99": {o.wholeP99, 1080},
+		"requests": {o.requests, requests / 300}, "own mean": {o.ownMean, 30}, "own p50": {o.ownP50, 30}, "own p99": {o.ownP99, 360}, "whole p99": {o.wholeP99, 1080},
 		"CPU": {o.cpu, 1e6 * 0.18 / requests}, "run delay": {o.delay, 1e6 * 0.012 / requests}, "local": {o.local, 1}, "rounds": {float64(o.rounds), 3},
 	} {
 		if math.Abs(v[0]-v[1]) > 1e-6 {
 			t.Errorf("%s: %g, want %g", what, v[0], v[1])
 		}
+	}
+	checkout := slices.IndexFunc(x.Experiment.Services, func(s Service) bool { return s.Name == "checkout" })
+	if rare := a.one("node", checkout); !rare.known || rare.ownP99 != 0 || rare.ownP50 != 300 {
+		t.Errorf("of 15 requests a round: %+v; want no p99", rare)
 	}
 	if free := a.one("no rule", cache); free.local != 0.5 || free.ownP99 != 90 {
 		t.Errorf("without a rule: %+v", free)

@@ -29,9 +29,10 @@ type ServiceFigures struct {
 	Requests float64  `json:"requests"` // for each from outside
 	CPU      float64  `json:"cpu"`
 	RunDelay float64  `json:"runDelay"`
+	OwnMean  float64  `json:"ownMean"`
 	OwnP50   float64  `json:"ownP50"`
-	OwnP99   float64  `json:"ownP99"`
-	WholeP99 float64  `json:"wholeP99"`
+	OwnP99   float64  `json:"ownP99,omitempty"` // absent with fewer than 100 requests a round
+	WholeP99 float64  `json:"wholeP99,omitempty"`
 	Local    *float64 `json:"localMemory,omitempty"` // share (0-1)
 }
 
@@ -66,7 +67,7 @@ func (a *analysis) document(answer []string) *Document {
 	for _, c := range a.Cells {
 		for i, s := range a.graph.services {
 			if o := a.one(c.Name, i); o.known {
-				f := ServiceFigures{Cell: c.Name, Service: s.Name, Requests: o.requests, CPU: o.cpu, RunDelay: o.delay, OwnP50: o.ownP50, OwnP99: o.ownP99, WholeP99: o.wholeP99}
+				f := ServiceFigures{Cell: c.Name, Service: s.Name, Requests: o.requests, CPU: o.cpu, RunDelay: o.delay, OwnMean: o.ownMean, OwnP50: o.ownP50, OwnP99: o.ownP99, WholeP99: o.wholeP99}
 				if o.localKnown {
 					f.Local = &o.local
 				}
@@ -197,37 +198,48 @@ func (a *analysis) each(cell string) report.Block {
 			local = fmt.Sprintf("%.0f", 100*o.local)
 		}
 		rows = append(rows, []string{
-			s.Name, digits(o.requests), micros(s.CPU), fmt.Sprintf("%.0f", o.cpu), fmt.Sprintf("%.0f", o.delay), fmt.Sprintf("%.0f", o.ownP50), fmt.Sprintf("%.0f", o.ownP99),
-			fmt.Sprintf("%.0f", o.wholeP50), fmt.Sprintf("%.0f", o.wholeP99), local,
+			s.Name, digits(o.requests), micros(s.CPU), fmt.Sprintf("%.0f", o.cpu), fmt.Sprintf("%.0f", o.delay), whole(o.ownMean), whole(o.ownP50), whole(o.ownP99),
+			whole(o.wholeP50), whole(o.wholeP99), local,
 		})
 	}
 	if rows == nil {
 		return report.Block{}
 	}
-	t := report.NewTable([]string{"service", "requests", "work µs", "CPU µs", "run delay µs", "own p50 µs", "own p99 µs", "whole p50 µs", "whole p99 µs", "local memory %"}, rows...)
-	t.Columns[9].PageOnly = !has(rows, 9)
+	t := report.NewTable([]string{"service", "requests", "work µs", "CPU µs", "run delay µs", "own mean µs", "own p50 µs", "own p99 µs", "whole p50 µs", "whole p99 µs", "local memory %"}, rows...)
+	t.Columns[10].PageOnly = !has(rows, 10)
 	t.Legend = "requests: for each from outside. work: the CPU time of its own work, as asked for; CPU: what a request took of it, HTTP included; run delay: waiting for one. " +
-		"own: from the start of the handler to the answer, without waiting for those that it calls; whole: with that. Figures are those of the typical round."
+		"own: from the start of the handler to the answer, without waiting for those that it calls; whole: with that. A p99 takes 100 requests a round. Figures are those of the typical round."
 	return report.Block{Heading: fmt.Sprintf("Each service, with %q", cell), Table: t}
+}
+
+// whole is a figure without decimals; nothing stands for none.
+func whole(v float64) string {
+	if v == 0 {
+		return absent
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 func micros(d lab.Duration) string {
 	return fmt.Sprintf("%.0f", float64(d)/float64(time.Microsecond))
 }
 
+// unjudged says what the colours of single services are worth.
+const unjudged = "No verdicts: what differs by more than 10 %% is coloured, and where the same placement stands twice, by chance."
+
 // page has the plots, and the figures of each service in each placement.
 func (a *analysis) page() report.Page {
 	if len(a.Rounds) == 0 {
 		return report.Page{}
 	}
-	own := func(o one) float64 { return o.ownP99 }
+	own := func(o one) float64 { return o.ownMean }
 	cpu := func(o one) float64 { return o.cpu }
 	p := report.Page{
 		Plots: append(a.Judged.Plots("How the tail of the whole compares", lab.P99, a.measured, a.Reference),
-			a.heat("own", "Where each service loses time", fmt.Sprintf("p99 of each service's own time (its work, and waiting for a CPU), relative to that with %q.", a.Reference), own),
-			a.heat("cpu", "Where each service takes more CPU time", fmt.Sprintf("CPU time of a request to each service, relative to that with %q.", a.Reference), cpu),
+			a.heat("own", "Where each service loses time", fmt.Sprintf("Mean of each service's own time (its work, and waiting for a CPU), relative to that with %q. "+unjudged, a.Reference), own),
+			a.heat("cpu", "Where each service takes more CPU time", fmt.Sprintf("CPU time of a request to each service, relative to that with %q. "+unjudged, a.Reference), cpu),
 		),
-		Details: []report.Block{a.matrix("p99 of own time (µs)", own), a.matrix("CPU time per request (µs)", cpu), a.matrix("Run delay per request (µs)", func(o one) float64 { return o.delay })},
+		Details: []report.Block{a.matrix("Mean of own time (µs)", own), a.matrix("p99 of own time (µs)", func(o one) float64 { return o.ownP99 }), a.matrix("CPU time per request (µs)", cpu), a.matrix("Run delay per request (µs)", func(o one) float64 { return o.delay })},
 	}
 	if a.numa() {
 		p.Details = append(p.Details, a.matrix("Local memory (%)", func(o one) float64 { return 100 * o.local }))
@@ -265,7 +277,7 @@ func (a *analysis) matrix(heading string, value func(one) float64) report.Block 
 		for _, c := range cells {
 			text := absent
 			if o := a.one(c, i); o.known {
-				text = fmt.Sprintf("%.0f", value(o))
+				text = whole(value(o))
 			}
 			row = append(row, text)
 		}

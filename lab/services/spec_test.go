@@ -33,7 +33,7 @@ func TestValidate(t *testing.T) {
 		"all memory":        {func(e *Spec) { e.Services[1].WorkingSetBytes = 1 << 50 }, "workingSetBytes: 1125899906842624"},
 		"empty step":        {func(e *Spec) { e.Services[1].Steps = [][]Call{{}} }, "step 1: want a call"},
 		"a wall of calls": {func(e *Spec) {
-			e.Services[1].Steps = append(e.Services[1].Steps, slices.Repeat([]Call{{To: "cache"}}, 62))
+			e.Services[1].Steps = append(e.Services[1].Steps, slices.Repeat([]Call{{To: "cache"}}, 63))
 		}, "step 3: want a call at least, and at most 64"},
 		"share":    {func(e *Spec) { e.Services[1].Steps[1][0].Share = 2 }, "database: share 2"},
 		"no share": {func(e *Spec) { e.Services[1].Steps[1][0].Share = math.NaN() }, "share NaN"},
