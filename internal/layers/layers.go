@@ -104,7 +104,8 @@ func Rooms() []Room {
 			"guard", "guard/control", "guard/detect",
 		}},
 		// the door
-		{Path: "cmd/berth", May: []string{"*"}},
+		{Path: "internal/cli", May: []string{"*"}},
+		{Path: "cmd/berth", May: []string{"internal/cli"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
@@ -128,8 +129,8 @@ type Owned struct {
 // OwnedImports lists the libraries that belong to certain rooms.
 func OwnedImports() []Owned {
 	return []Owned{
-		{"github.com/spf13/", []string{"cmd/berth"}, "only the door knows a command line"},
-		{"golang.org/x/term", []string{"cmd/berth"}, "only the door knows a terminal"},
+		{"github.com/spf13/", []string{"internal/cli"}, "only the door knows a command line"},
+		{"golang.org/x/term", []string{"internal/cli"}, "only the door knows a terminal"},
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
 		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
 		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
@@ -137,7 +138,7 @@ func OwnedImports() []Owned {
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
-		{"log/slog", []string{"agent/daemon", "cmd/berth"}, "libraries return errors; they do not log"},
+		{"log/slog", []string{"agent/daemon", "internal/cli"}, "libraries return errors; they do not log"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
 		{"testing", []string{"internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}

@@ -25,11 +25,11 @@ func TestSchemas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := lab.ReadFile("../../cmd/berth/testdata/lab/isolation-v1.json")
+	result, err := lab.ReadFile("../../internal/cli/testdata/lab/isolation-v1.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	guardResult, err := ReadFile("../../cmd/berth/testdata/lab/guard-v1.json")
+	guardResult, err := ReadFile("../../internal/cli/testdata/lab/guard-v1.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/systemd"
+)
+
+type adoptFlags struct {
+	nodeFlags
+	specFlags
+	name, unit, group string
+	pid               int
+}
+
+func adoptCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "adopt {--pid N | --unit UNIT | --cgroup PATH} [flags]",
+		Short: "Give a process, a systemd unit or a control group that runs already CPUs and limits",
+		Long: fmt.Sprintf(`Give a process, a systemd unit or a control group that runs already CPUs and limits,
+as berth run gives them to a command. Nothing is restarted.
+
+--pid moves the process, with those below it, into a control group of Berth's own.
+--unit and --cgroup leave the processes where they are and change their group. A
+process of a service or a container is not moved out of its group: name that.
+
+The classes (LS is the default; docs/classes.md has all of their effects):
+%s
+berth release NAME --keep takes it all back, and leaves the processes running. What was
+adopted with --pid is released as well when its last process has ended, by the agent or
+the next berth command.
+
+Exit status: 0, 1 if it was not adopted, 2 for wrong usage.`, classHelp()),
+		Example: `  sudo berth adopt --pid 4711 --class BE                    # yields the CPU to all others
+  sudo berth adopt --unit nginx.service --class LSR --cpus 2
+  sudo berth adopt --cgroup batch --class BE --quota 2
+  sudo berth release nginx.service --keep                   # as it was`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.nodeFlags.with(cmd, false, func(n node) error {
+				w, err := f.adopt(cmd, n)
+				if err != nil {
+					return err
+				}
+				if !isJSON(cmd) && len(w.Notes) > 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "berth: warning:", plain.Line(strings.Join(w.Notes, "; ")))
+				}
+				return changed(cmd, &w)
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.IntVar(&f.pid, "pid", 0, "`process` to adopt, with those below it")
+	fs.StringVar(&f.unit, "unit", "", "systemd `unit` to adopt: a .service, .scope or .slice")
+	fs.StringVar(&f.group, "cgroup", "", "`path` of a control group to adopt, as berth watch prints it")
+	fs.StringVar(&f.name, "name", "", "name of the workload (default the unit, the path, or the program's name and process id)")
+	f.specFlags.register(cmd)
+	f.nodeFlags.register(cmd)
+	outputFlag(cmd, "text or json")
+	return cmd
+}
+
+func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err error) {
+	given := 0
+	for _, flag := range []string{"pid", "unit", "cgroup"} {
+		if cmd.Flags().Changed(flag) {
+			given++
+		}
+	}
+	if given != 1 {
+		return w, exitStatus{exitUsage, errors.New("adopt: one of --pid, --unit and --cgroup is needed (see 'berth adopt --help')")}
+	}
+	var spec agent.Spec
+	if err := f.apply(cmd, &spec); err != nil {
+		return w, err
+	}
+	if err := f.validateCPUs(cmd, n); err != nil {
+		return w, err
+	}
+	switch {
+	case f.unit != "":
+		spec.Request.ID = f.unit
+		var root *kernel.Root
+		if root, err = systemd.Open(rootDir(cmd)); err == nil {
+			spec.Group, err = systemd.ControlGroup(cmd.Context(), root, f.unit)
+		}
+	case f.group != "":
+		spec.Request.ID = strings.Trim(f.group, "/")
+		spec.Group = spec.Request.ID
+	default:
+		err = f.process(cmd, &spec)
+	}
+	if err != nil {
+		return w, err
+	}
+	spec.Request.ID = cmp.Or(f.name, spec.Request.ID)
+	return n.Place(cmd.Context(), spec)
+}
+
+// process has a spec adopt --pid.
+func (f *adoptFlags) process(cmd *cobra.Command, spec *agent.Spec) error {
+	if f.pid <= 0 {
+		return exitStatus{exitUsage, fmt.Errorf("--pid %d: no process has that number", f.pid)}
+	}
+	root, dir := os.DirFS(rootDir(cmd)), fmt.Sprintf("proc/%d/", f.pid)
+	name, err := fs.ReadFile(root, dir+"comm")
+	if err == nil {
+		err = mayLeave(root, dir+"cgroup")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("there is no such process")
+	}
+	if err != nil {
+		return fmt.Errorf("--pid %d: %w", f.pid, err)
+	}
+	spec.Request.ID = fmt.Sprintf("%s-%d", strings.TrimSpace(string(name)), f.pid)
+	spec.PID, spec.Descendants, spec.Owner = f.pid, true, agent.Owner{PID: f.pid}
+	return nil
+}
+
+// mayLeave refuses to move a process out of the group of a service or a container, by its
+// file in /proc: who owns the group would lose sight of it.
+func mayLeave(root fs.FS, file string) error {
+	text, err := fs.ReadFile(root, file)
+	if err != nil {
+		return err
+	}
+	members, err := cgroup.ParseMembership(string(text))
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		container := slices.ContainsFunc([]string{"kubepods", "docker", "libpod", "containerd", "crio", "lxc"}, func(word string) bool { return strings.Contains(m.Path, word) })
+		switch {
+		case container:
+			return fmt.Errorf("it is of the container %s: adopt that with --cgroup %s", plain.Line(m.Path), plain.Shell(m.Path))
+		case strings.HasSuffix(m.Path, ".scope") && !strings.HasPrefix(path.Base(m.Path), "session-"):
+			return fmt.Errorf("it is of the scope %s, which ends when it leaves: adopt that with --cgroup %s", plain.Line(m.Path), plain.Shell(m.Path))
+		case strings.HasSuffix(m.Path, ".service"):
+			unit := path.Base(m.Path)
+			return fmt.Errorf("it is of the service %s: adopt that with --unit %s", plain.Line(unit), plain.Shell(unit))
+		}
+	}
+	return nil
+}

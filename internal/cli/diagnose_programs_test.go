@@ -1,0 +1,278 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/watch"
+)
+
+// played is a program of a recording that a test makes up: CPU time used and waited for
+// per second. Throttled is the part of the periods in which the container's quota ran out.
+type played struct {
+	name             string
+	use, wait        float64
+	throttled        float64
+	from             int // the second in which it is told first
+	group            bool
+	stall, queue     float64
+	queuedBy         string
+	withoutSchedstat bool
+}
+
+// play writes a recording of a host with two CPUs of so many seconds.
+func play(t *testing.T, seconds int, stall float64, of ...played) string {
+	t.Helper()
+	file, err := os.Open(recording("hog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	header, _, err := observe.ReadRecording(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header.Groups, header.Signals = nil, []observe.Signal{
+		{Name: observe.RunQueue, Of: "group in focus", Reason: "not run as root"}, {Name: "io", Of: "group", Reason: "no \x1b[2J groups"},
+	}
+	for _, p := range of {
+		if p.group {
+			header.Groups = append(header.Groups, observe.Group{Path: p.name})
+		}
+	}
+	name := filepath.Join(t.TempDir(), "recording")
+	to, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	if err := observe.WriteHeader(to, header); err != nil {
+		t.Fatal(err)
+	}
+	for i := range seconds + 1 {
+		if err := watch.Write(to, playSecond(i, stall, of)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return name
+}
+
+func playSecond(i int, stall float64, of []played) (tick []watch.Sample) {
+	now, s := watch.Time(i)*watch.Second, float64(i)
+	add := func(subject watch.Subject, q watch.Quantity, v float64, by string) {
+		tick = append(tick, watch.Sample{Time: now, Subject: subject, Quantity: q, Value: v, By: by})
+	}
+	host, all := 0.0, 0.0
+	for _, p := range of {
+		host += p.use
+		if !p.group {
+			all += p.use
+		}
+	}
+	add(watch.Subject{}, watch.CPUTime, host*s, "")
+	add(watch.Subject{}, watch.Steal, 0, "")
+	for cpu := range 2 {
+		add(watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: cpu}}, watch.CPUTime, host/2*s, "")
+	}
+	add(watch.Subject{}, watch.CPUSome, stall*s, "")
+	add(watch.Subject{Scope: watch.Process}, watch.CPUTime, all*s, "")
+	for _, p := range of {
+		if i < p.from {
+			continue
+		}
+		subject := watch.Subject{Scope: watch.Process, Name: p.name}
+		if p.group {
+			subject.Scope = watch.Group
+			add(subject, watch.CPUSome, p.stall*s, "")
+		}
+		if p.queue > 0 {
+			add(subject, watch.QueueP99, p.queue, "")
+			add(subject, watch.Queued, p.wait*s, "")
+			add(subject, watch.QueuedBy, p.wait*s, p.queuedBy)
+		}
+		add(subject, watch.CPUTime, p.use*s, "")
+		if !p.withoutSchedstat {
+			add(subject, watch.CPUWait, p.wait*s, "")
+		}
+		add(subject, watch.CPUPeriods, 10*s, "")
+		add(subject, watch.CPUThrottledPeriods, 10*p.throttled*s, "")
+	}
+	return tick
+}
+
+const evilName = "\x1b[2J\u202ex\ny"
+
+func TestDiagnosePrograms(t *testing.T) {
+	t.Parallel()
+	hog, web, evil := played{name: "stress-ng-cpu", use: 1.4, wait: 0.6}, played{name: "nginx", use: 0.35, wait: 0.9}, played{name: evilName, use: 0.2, wait: 0.1}
+	kernel := played{name: "(kernel threads)", use: 0.04}
+	idle := played{name: "sshd", use: 0.001}
+	batch, api := played{name: "demo/batch", group: true, use: 1.3, wait: 2.7, stall: 1, queue: 0.012, queuedBy: "demo/api"},
+		played{name: "demo/api", group: true, use: 0.5, wait: 0.5, stall: 0.3, queue: 0.004, queuedBy: "demo/batch"}
+	late := hog
+	late.from = 9
+	probed := web
+	probed.queue, probed.queuedBy = 0.031, "process stress-ng-cpu"
+	throttled := web
+	throttled.throttled = 0.7
+	for _, c := range []struct {
+		golden  string
+		seconds int
+		stall   float64
+		code    int
+		args    []string
+		of      []played
+	}{
+		{"programs.txt", 20, 0.78, exitFindings, nil, []played{kernel, hog, web, evil, idle}},
+		{"programs.json", 20, 0.78, exitFindings, []string{"-o", "json"}, []played{kernel, hog, web, idle}},
+		{"probed.txt", 6, 0.78, exitFindings, nil, []played{hog, probed}},
+		{"programs-verbose.txt", 20, 0.78, exitFindings, []string{"-v"}, []played{kernel, hog, web, evil, idle}},
+		// The hog is not said to suffer because of whom it hurts, however the names sort.
+		{"both.txt", 20, 0.9, exitFindings, nil, []played{batch, api}},
+		{"both-batch.txt", 20, 0.9, exitFindings, []string{"--sensitive", "/demo/batch"}, []played{batch, api}},
+		{"sensitive.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{hog, web, evil}},
+		{"sensitive-quiet.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process sshd"}, []played{hog, web, evil, idle}},
+		{"one.txt", 20, 0.78, exitFindings, []string{"process nginx"}, []played{hog, web, evil}},
+		// Too short for a rule, but nobody is told that nothing is the matter.
+		{"short.txt", 6, 0.78, exitFindings, nil, []played{kernel, hog, web, idle}},
+		{"short-quiet.txt", 6, 0.01, exitOK, nil, []played{kernel, idle, {name: "nginx", use: 0.3, wait: 0.001}}},
+		{"nobody.txt", 6, 0.9, exitFindings, nil, nil},
+		{"late.txt", 30, 0.78, exitFindings, nil, []played{late, web}},
+		{"container.txt", 20, 0.1, exitFindings, nil, []played{throttled}},
+		{"schedstat.txt", 20, 0.78, exitFindings, nil, []played{{name: "a", use: 1.9, withoutSchedstat: true}, {name: "b", use: 0.1, withoutSchedstat: true}}},
+	} {
+		out, errs, code := berth(t, append([]string{"diagnose", "--replay", play(t, c.seconds, c.stall, c.of...)}, c.args...)...)
+		if code != c.code || errs != "" {
+			t.Errorf("%s: status %d, want %d: %s", c.golden, code, c.code, errs)
+		}
+		if strings.ContainsAny(out, "\x1b\u202e") {
+			t.Errorf("%s: escape sequences of others:\n%q", c.golden, out)
+		}
+		golden(t, "diagnose", c.golden, out)
+	}
+}
+
+func TestWatchPrograms(t *testing.T) {
+	t.Parallel()
+	name := play(t, 3, 0.5, played{name: "nginx", use: 0.3, wait: 0.2}, played{name: evilName, use: 0.1}, played{name: "demo/api", group: true, use: 0.2})
+	out, errs, code := berth(t, "watch", "--replay", name, "--once")
+	if code != exitOK || errs != "" {
+		t.Fatalf("status %d: %s", code, errs)
+	}
+	golden(t, "watch", "programs.txt", out)
+	if out, _, _ = berth(t, "watch", "--replay", name, "--once", "process nginx"); !strings.Contains(out, "process nginx     0.30") || strings.Contains(out, "api") {
+		t.Errorf("of nginx alone:\n%s", out)
+	}
+}
+
+func TestDiagnoseProgramsRefuses(t *testing.T) {
+	t.Parallel()
+	name := play(t, 6, 0.1, played{name: "nginx", use: 0.3})
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"process apache"}, exitError, "the recording has no process of that name"},
+		{[]string{"--sensitive", "apache"}, exitError, "no such control group or workload, and no process has that name"},
+		{[]string{"--sensitive", "process apache"}, exitError, "the recording has no process of that name"},
+		{[]string{"--sensitive", "a", "b"}, exitUsage, "--sensitive says who matters among all"},
+		{[]string{"4194305"}, exitError, "no such control group"},
+	} {
+		out, errs, code := berth(t, append([]string{"diagnose", "--replay", name}, c.args...)...)
+		if code != c.code || !strings.Contains(errs, c.says) || out != "" {
+			t.Errorf("%v: status %d, %q, %q; want %d and %q", c.args, code, errs, out, c.code, c.says)
+		}
+	}
+}
+
+// A program that is told for the first time has a level by what it had used before.
+func TestWatchNewProgram(t *testing.T) {
+	t.Parallel()
+	table := newWatchTable(&observe.Header{}, nil)
+	web := watch.Sample{Subject: watch.Subject{Scope: watch.Process, Name: "web"}, Quantity: watch.CPUTime}
+	before, now := web, web
+	before.Time, now.Time, now.Value = watch.Second, 2*watch.Second, 0.5
+	table.add([]watch.Sample{{Time: watch.Second}})
+	table.add([]watch.Sample{{Time: 2 * watch.Second}, before, now})
+	if got := table.groups["process web"].level(watch.CPUTime); got != 0.5 {
+		t.Errorf("%v CPUs, want 0.5", got)
+	}
+}
+
+// TestFind finds workloads by all names that users have for them.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	o := &observation{header: observe.Header{Groups: []observe.Group{
+		{Path: "system.slice/nginx.service"}, {Path: "system.slice/docker-1.scope"}, {Path: "berth/api", Name: "api:v1"},
+		{Path: "user.slice/app"}, {Path: "other.slice/app"}, {Path: "postgres.slice/a/b"},
+	}}}
+	for name, want := range map[string]string{
+		"nginx": "system.slice/nginx.service", "nginx.service": "system.slice/nginx.service", "/system.slice/nginx.service": "system.slice/nginx.service",
+		"api:v1": "berth/api", "docker-1": "system.slice/docker-1.scope", "postgres": "postgres.slice", "postgres.slice/a": "postgres.slice/a",
+		"process nginx": "process nginx", "app": "", "ngin": "", "1": "", "service": "",
+	} {
+		got, err := o.find(name)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
+// spinner is a program of its own name that keeps a CPU busy until the test ends.
+func spinner(t *testing.T, name string) {
+	t.Helper()
+	cmd := exec.Command(fakekernel.Shell(t, name), "-c", spinning)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}
+
+// Two busy processes in the test's own group are named, with what they use.
+func TestDiagnoseProgramsLive(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("looks for seconds")
+	}
+	host, err := observe.Open(observe.Config{})
+	if err != nil {
+		t.Skip(err)
+	}
+	group, err := host.GroupOf(os.Getpid())
+	if err := errors.Join(err, host.Close()); err != nil || group != "" {
+		t.Skipf("this process is in a group of its own, %q: %v", group, err)
+	}
+	fakekernel.LockHost(t, fakekernel.Shared)
+	names := []string{"berth-spin-one", "berth-spin-two"}
+	for _, name := range names {
+		spinner(t, name)
+	}
+	out, errs, _ := berth(t, "diagnose", "--for", "5s", "--probe=false", "--sensitive", names[0], "-o", "json")
+	var d diagnosis
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatal(errors.Join(err, errors.New(errs)))
+	}
+	if d.Sensitive != "process "+names[0] {
+		t.Errorf("sensitive is %q", d.Sensitive)
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(d.Programs, func(p programRow) bool { return p.Name == name })
+		if i < 0 || !(d.Programs[i].Used > 0.02) || !slices.Contains(d.Looked, "process "+name) {
+			t.Errorf("%s is not told: %+v, looked at %q", name, d.Programs, d.Looked)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/watch"
+)
+
+// printed is a finding whose names fit in a line of text each.
+func printed(f detect.Finding) detect.Finding {
+	f.Victim, f.Suspect = plain.Line(f.Victim), plain.Line(f.Suspect)
+	f.Evidence = slices.Clone(f.Evidence)
+	for i := range f.Evidence {
+		f.Evidence[i].Subject.Name = plain.Line(f.Evidence[i].Subject.Name)
+	}
+	return f
+}
+
+// text says it all in plain words.
+func (d *diagnosis) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more. Means, but for P99 and MEMORY:\n\n%s", d.whom(), d.Seconds, d.Others, d.overview)
+	d.writeInNoGroup(&b)
+	d.writeFindings(&b)
+	d.writeUnknown(&b)
+	fmt.Fprintf(&b, "\nNext, to %s:\n  %s\n", d.Next.To, d.Next.Command)
+	return b.String()
+}
+
+// whom says at whom was looked.
+func (d *diagnosis) whom() string {
+	groups := plain.Count(len(d.Looked)-d.programs, "control group")
+	switch programs := plain.Count(d.programs, "program") + " in no group of their own"; {
+	case d.Target != "":
+		return plain.Line(d.Target)
+	case d.programs == 0:
+		return groups + " that used CPU time"
+	case d.programs == len(d.Looked):
+		return programs + " that used CPU time"
+	default:
+		return groups + " and " + programs + " that used CPU time"
+	}
+}
+
+// few is how many are named in a sentence.
+const few = 4
+
+// writeInNoGroup says which processes in no group of their own used the CPUs.
+func (d *diagnosis) writeInNoGroup(b *strings.Builder) {
+	if d.Host.InNoGroup < 0.1 {
+		return
+	}
+	var who []string
+	rest := 0
+	for _, p := range d.Programs {
+		switch {
+		case p.Used < 0.05:
+		case len(who) < few:
+			who = append(who, fmt.Sprintf("%s %.1f", plain.Line(p.Name), p.Used))
+		default:
+			rest++
+		}
+	}
+	if rest > 0 {
+		who = append(who, fmt.Sprintf("and %d more", rest))
+	}
+	fmt.Fprintf(b, "\n%.1f of %d.0 CPUs used by processes in no group of their own: %s\n", d.Host.InNoGroup, d.Host.CPUs, strings.Join(who, ", "))
+}
+
+// writeFindings says what was found: the first in full.
+func (d *diagnosis) writeFindings(b *strings.Builder) {
+	if len(d.Findings) == 0 {
+		d.writeNothing(b)
+		return
+	}
+	if d.Sensitive != "" && !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim == d.Sensitive }) {
+		fmt.Fprintf(b, "\nNothing found about %s. Of others:\n", plain.Line(d.Sensitive))
+	}
+	victim := d.Findings[0].Victim
+	var others []string
+	for i, f := range d.Findings {
+		if d.verbose || i == 0 {
+			fmt.Fprintf(b, "\n%s", printed(f.Finding).String())
+			var who []string
+			for _, by := range f.Behind {
+				who = append(who, fmt.Sprintf("%s %.0f %%", detect.Called(plain.Line(by.Name)), 100*by.Share))
+			}
+			if len(who) > 0 {
+				fmt.Fprintf(b, "  behind: %s of the wait\n", strings.Join(who, ", "))
+			}
+			fmt.Fprintf(b, "  found: in %d of %d windows\n", f.Found, d.Windows)
+			continue
+		}
+		if slices.ContainsFunc(d.Findings[:i], func(g foundRow) bool { return g.Victim == f.Victim && g.Resource == f.Resource }) {
+			continue // with another suspect, or none
+		}
+		text, _, _ := strings.Cut(printed(f.Finding).String(), "\n")
+		others = append(others, fmt.Sprintf("  %s (sure %.0f %%, in %d of %d windows)\n", text, 100*f.Confidence, f.Found, d.Windows))
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(b, "\nAlso (--verbose shows the evidence):\n%s", strings.Join(others, ""))
+	}
+	if d.Target == "" && d.Sensitive == "" && slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
+		name, isProgram := programOf(victim)
+		if !isProgram {
+			name = victim
+		}
+		fmt.Fprintf(b, "\nThis is the order of harm, as it is not known here who matters.\n--sensitive NAME says so, as in --sensitive %s.\n", plain.Shell(name))
+	}
+}
+
+// writeNothing says that no rule named anybody; beside a host that is short of CPUs, who
+// waits and who has them.
+func (d *diagnosis) writeNothing(b *strings.Builder) {
+	about := d.Target + d.Sensitive
+	switch {
+	case !d.short() && about == "":
+		b.WriteString("\nNothing found.\n")
+	case about != "":
+		fmt.Fprintf(b, "\nNothing found about %s.\n", plain.Line(about))
+	}
+	if d.short() {
+		fmt.Fprintf(b, "\nThe CPUs are short: some task waited for one in %.0f %% of the time. No rule is sure who suffers because of whom.\n", 100**d.Host.Stall)
+		var who []string
+		for _, r := range d.longestWait[:min(few, len(d.longestWait))] {
+			who = append(who, fmt.Sprintf("%s %.2f", plain.Line(r.Name), r.Wait))
+		}
+		if len(who) > 0 {
+			fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
+		}
+		if d.culprit != "" {
+			fmt.Fprintf(b, "Most CPU time: %s %.2f.\n", plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
+		}
+	}
+	if d.Windows < correlatedAfter && d.lacksProbe() {
+		fmt.Fprintf(b, "Without the run-queue probe a neighbour on the CPU is named after %d s at the earliest.\n", correlatedAfter)
+	}
+}
+
+// writeUnknown says what could not be judged: in a line each or, if it is asked for, why.
+func (d *diagnosis) writeUnknown(b *strings.Builder) {
+	if len(d.Looked) == 0 {
+		b.WriteString("\nNobody used enough CPU time to be judged.\n")
+	} else if judged := d.judged(); len(judged) > 0 {
+		fmt.Fprintf(b, "\nJudged by all signals: %s.\n", strings.Join(judged, ", "))
+	}
+	var gaps []string
+	for _, gap := range d.Gaps {
+		words := make([]string, len(gap.Missing))
+		for i, s := range gap.Missing {
+			words[i] = s.Words()
+		}
+		text := strings.ReplaceAll(gap.Resource.String(), "_", " ")
+		if d.verbose {
+			text = fmt.Sprintf("  %s, without %s\n", text, strings.Join(words, ", "))
+		}
+		gaps = append(gaps, text)
+	}
+	switch {
+	case len(gaps) == 0:
+	case d.verbose:
+		fmt.Fprintf(b, "Judged by fewer signals, or not at all:\n%s", strings.Join(gaps, ""))
+	default:
+		fmt.Fprintf(b, "Judged by fewer signals, or not at all: %s.\n", strings.Join(gaps, ", "))
+	}
+	if len(d.Missing) > 0 && !d.verbose {
+		fmt.Fprintf(b, "Signals that are not there: %d (--verbose lists them)\n", len(d.Missing))
+		return
+	}
+	for i, s := range d.Missing {
+		if i == 0 {
+			b.WriteString("Signals that are not there:\n")
+		}
+		fmt.Fprintf(b, "  %s (%s): %s", s.Name, s.Of, plain.Line(s.Reason))
+		if s.Remedy != "" {
+			fmt.Fprintf(b, "; %s", plain.Line(s.Remedy))
+		}
+		b.WriteString("\n")
+	}
+}
+
+// correlatedAfter is the number of windows that guard/detect needs to name a
+// neighbour by correlation: ten for that, and three that agree.
+const correlatedAfter = 13
+
+func (d *diagnosis) lacksProbe() bool {
+	return slices.ContainsFunc(d.Missing, func(s observe.Signal) bool { return s.Name == observe.RunQueue })
+}
+
+// judged are the resources about which everything is known.
+func (d *diagnosis) judged() []string {
+	var words []string
+	for _, r := range detect.Resources() {
+		if !slices.ContainsFunc(d.Gaps, func(g detect.Gap) bool { return g.Resource == r }) {
+			words = append(words, strings.ReplaceAll(r.String(), "_", " "))
+		}
+	}
+	return words
+}
+
+// nextStep is a command that a user can type now, and what for.
+type nextStep struct {
+	To      string `json:"to"`
+	Command string `json:"command"`
+}
+
+// next is what to do about the first finding, or about who used most CPU time.
+func (d *diagnosis) next(cmd *cobra.Command, o *observation) nextStep {
+	comm, isProgram := programOf(d.culprit)
+	_, inNoGroup := programOf(d.victim)
+	switch {
+	case len(d.Findings) == 0 && !d.short() || d.culprit == "" || d.culprit == detect.Outside:
+		return nextStep{"see it live", "berth watch"}
+	case isProgram:
+		step := nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs, start it by", plain.Line(comm)), "sudo berth run --class BE -- COMMAND"}
+		if adopt, _, err := cmd.Root().Find([]string{"adopt"}); err == nil && adopt.Name() == "adopt" {
+			if pid := o.busiest(comm); pid != 0 {
+				step = nextStep{strings.TrimSuffix(step.To, ", start it by"), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
+			}
+		}
+		return step
+	case d.victim == "" || inNoGroup:
+		return nextStep{"see it live", "berth watch " + plain.Shell(d.culprit)}
+	}
+	return nextStep{
+		fmt.Sprintf("slow %s down while it hurts", plain.Line(d.culprit)),
+		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(d.victim), plain.Shell(d.culprit)),
+	}
+}
+
+// busiest is the process of a program, in no group of its own, that used most CPU time; 0 if
+// there is none.
+func (o *observation) busiest(comm string) (busiest int) {
+	if o.host == nil {
+		return 0
+	}
+	pids, _ := o.host.Named(comm)
+	most := int64(-1)
+	for _, pid := range pids {
+		group, err := o.host.GroupOf(pid)
+		p, readErr := o.host.Process(pid)
+		if err == nil && readErr == nil && group == "" && int64(p.Own) > most {
+			busiest, most = pid, int64(p.Own)
+		}
+	}
+	return busiest
+}

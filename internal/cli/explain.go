@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/place"
+)
+
+func explainCommand() *cobra.Command {
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "explain NAME",
+		Short: "Say what a workload has and why",
+		Long: `Say what a workload has and why: in a sentence, then what is set.
+
+-v adds the candidates at each choice, and what decided. Ranks are short lists of
+numbers, compared from the first on; the lowest wins, and ties end in the lowest CPU
+number. A workload whose CPUs were named by hand had nothing to choose.
+
+Exit status: 0, 1 if there is no such workload or it cannot be read, 2 for wrong
+usage.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withReader(cmd, func(n node) error {
+				w, err := getOrWaiting(cmd.Context(), n, args[0])
+				if err != nil {
+					return err
+				}
+				if w.State == agent.Waiting {
+					return show(cmd, w, func() string { return waits(&w, time.Now()) + "\n" })
+				}
+				s, err := n.State(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, verbose) })
+			})
+		},
+	}
+	oneName(cmd)
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also the candidates at each choice, and what decided")
+	outputFlag(cmd, "text or json")
+	socketFlag(cmd)
+	return cmd
+}
+
+// getOrWaiting returns a workload, also one that has no place yet.
+func getOrWaiting(ctx context.Context, n node, id string) (agent.Workload, error) {
+	w, err := n.Get(ctx, id)
+	if !is[*place.NotHeldError](err) {
+		return w, err
+	}
+	waiting, wrong := listWaiting(ctx, n)
+	if wrong != nil {
+		return w, wrong
+	}
+	if i := slices.IndexFunc(waiting, func(w agent.Workload) bool { return w.ID() == id }); i >= 0 {
+		return waiting[i], nil
+	}
+	return w, err
+}
+
+// sentence says which CPUs a workload has, and which it cannot have and why.
+func sentence(w *agent.Workload, s *place.State) string {
+	r, g := &w.Spec.Request, w.Grant
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s ", plain.Line(w.ID()))
+	switch {
+	case g.Own.IsEmpty():
+		fmt.Fprintf(&b, "shares %s", cpuWords(w.CPUs))
+	case g.Own == w.CPUs:
+		fmt.Fprintf(&b, "has %s to itself", cpuWords(g.Own))
+	default:
+		fmt.Fprintf(&b, "has %s to itself and shares %s", cpuWords(g.Own), cpuWords(w.CPUs.Minus(g.Own)))
+	}
+	fmt.Fprintf(&b, " (%s: %s).", r.Class, r.Class.Traits().About)
+	for _, o := range s.Obstacles(r) {
+		if o.CPUs = o.CPUs.Minus(w.CPUs); o.Rule != "shared" && !o.CPUs.IsEmpty() {
+			fmt.Fprintf(&b, " %s.", plain.Line(o.String()))
+		}
+	}
+	return strings.Join(plain.Wrap(b.String(), 100), "\n")
+}
+
+func cpuWords(cpus cpuset.Set) string {
+	if cpus.Len() == 1 {
+		return "CPU " + cpus.String()
+	}
+	return "CPUs " + cpus.String()
+}
+
+// explanation describes the CPUs and limits of a workload and, below a line "why", the
+// candidates at each choice.
+func explanation(w *agent.Workload, why bool) string {
+	var b strings.Builder
+	r, g := &w.Spec.Request, w.Grant
+	asked := r.Class.String()
+	if r.Milli > 0 {
+		asked += ", " + place.Milli(r.Milli).String() + " CPU"
+	}
+	rows := [][]string{{"workload", plain.Line(w.ID())}, {"class", asked}, {"runs on", cell(w.CPUs)}}
+	add := func(name, text string) {
+		if text != "" {
+			rows = append(rows, []string{name, plain.Line(text)})
+		}
+	}
+	add("own", g.Own.String())
+	add("kept idle", g.Fence.String())
+	add("memory nodes", w.Mems.String())
+	add("limits", limitsText(&w.Limits))
+	add("by", w.Backend)
+	add("group", w.Group)
+	plain.Columns(&b, rows)
+	for _, note := range w.Notes {
+		fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
+	}
+	if !why {
+		return b.String()
+	}
+	b.WriteString("\nwhy\n")
+	if g.Why == nil || len(g.Why.Decisions) == 0 {
+		b.WriteString("  there was nothing to choose\n")
+		return b.String()
+	}
+	for _, d := range g.Why.Decisions {
+		explainDecision(&b, d)
+	}
+	return b.String()
+}
+
+// limitsText writes the limits that are set, in the words of the flags.
+func limitsText(l *cgroup.Limits) string {
+	var parts []string
+	settings := l.Settings()
+	for _, id := range settings.IDs() {
+		value := settings[id]
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case id.Type == knob.Switch && value == id.Default:
+			parts = append(parts, "not "+id.Words)
+			continue
+		case id.Type == knob.Switch:
+			parts = append(parts, id.Words)
+			continue
+		case id.Type != knob.Share && value == id.Default || strings.HasPrefix(value, knob.Max):
+			continue // taken away
+		case id.Type == knob.Bandwidth:
+			value = quota{l.Quota, l.Period}.String()
+		case id.Type == knob.Bytes && err == nil:
+			value = place.Bytes(n).String()
+		case id.Type == knob.Time && err == nil:
+			value = (time.Duration(n) * time.Microsecond).String()
+		}
+		parts = append(parts, strings.TrimSpace(id.Words+" "+value+" "+id.Key))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/lab/stats"
+)
+
+// The pictures of the pages are what the command makes of the stored results.
+func TestPicturesAreCurrent(t *testing.T) {
+	t.Parallel()
+	for picture, result := range map[string]string{"isolation": "readme"} {
+		out, errs, code := berth(t, "lab", "report", "../../docs/measurements/results/"+result+".json.gz", "-o", "svg")
+		if code != exitOK {
+			t.Fatalf("%s: status %d, %s", result, code, errs)
+		}
+		file := "../../docs/pictures/" + picture + ".svg"
+		if *updateMan {
+			if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, err := os.ReadFile(file); err != nil || !bytes.Equal(text, []byte(out)) {
+			t.Errorf("%s is not what berth lab report -o svg makes of %s (%v); -update-man writes it", file, result, err)
+		}
+	}
+}
+
+// The figures of nginx beside a hog are those of the stored measurement.
+func TestNginxFigures(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/measurements/results/nginx-and-hog.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures := map[string][]float64{} // by state and column, in the order of blocks
+	for _, line := range lines[1:] {
+		for i, name := range lines[0] {
+			if v, err := strconv.ParseFloat(line[i], 64); err == nil {
+				figures[line[1]+" "+name] = append(figures[line[1]+" "+name], v)
+			}
+		}
+	}
+	of := func(state, column string) []float64 {
+		t.Helper()
+		all := figures[state+" "+column]
+		if len(all) != len(lines)/3 {
+			t.Fatalf("%d figures of %s %s", len(all), state, column)
+		}
+		return all
+	}
+	page, err := os.ReadFile("../../docs/measurements/nginx-and-hog.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inOneLine := strings.Join(strings.Fields(string(page)), " ")
+	for state, name := range map[string]string{"alone": "nginx alone", "hog": "beside the hog", "be": "beside the hog, in class `BE`"} {
+		rps := strconv.Itoa(int(rounded(stats.Median(of(state, "requests_per_second")))))
+		if n := len(rps); n > 3 {
+			rps = rps[:n-3] + "," + rps[n-3:]
+		}
+		p99 := fmt.Sprintf("%.0f ms", stats.Median(of(state, "p99_ms")))
+		row := fmt.Sprintf("| %s | %s | %.2g ms | %s |", name, rps, stats.Median(of(state, "p50_ms")), p99)
+		if !strings.Contains(string(page), row) {
+			t.Errorf("the page has no row %s", row)
+		}
+		if row := fmt.Sprintf("| %s | %s | %s |", name, rps, p99); !strings.Contains(string(readme), row) {
+			t.Errorf("README.md has no row %s", row)
+		}
+	}
+	pairs := func(column string) *stats.Paired {
+		var blocks [][]float64
+		for i, v := range of("be", column) {
+			blocks = append(blocks, []float64{v, of("hog", column)[i]})
+		}
+		return stats.Ratios(blocks)
+	}
+	rps, p99 := pairs("requests_per_second"), pairs("p99_ms")
+	iv := rps.Interval(0.95)
+	want := fmt.Sprintf("answered more requests in %d of %d blocks, %.1f times as many in the typical block (%.1f to %.1f, 95 %% interval), and its p99 was lower in %d of %d.",
+		rps.Higher(), rps.Blocks(), iv.Estimate, iv.Low, iv.High, p99.Lower(), p99.Blocks())
+	if !strings.Contains(inOneLine, want) {
+		t.Errorf("the page does not say: %s", want)
+	}
+	load := slices.Concat(of("alone", "load_before"), of("hog", "load_before"), of("be", "load_before"))
+	if want := fmt.Sprintf("%.0f to %.0f", slices.Min(load), slices.Max(load)); !strings.Contains(inOneLine, want) {
+		t.Errorf("the page does not say that the load average was %s", want)
+	}
+}
+
+// rounded is v with three digits.
+func rounded(v float64) float64 {
+	r, _ := strconv.ParseFloat(fmt.Sprintf("%.3g", v), 64)
+	return r
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Results that earlier versions stored can be read, and come to the same.
+func TestStoredResults(t *testing.T) {
+	t.Parallel()
+	const isolation, guard = "testdata/lab/isolation-v1.json", "testdata/lab/guard-v1.json"
+	shown := func(args ...string) string {
+		out, errs, code := berth(t, append([]string{"lab"}, args...)...)
+		if code != exitOK || errs != "" {
+			t.Errorf("berth lab %q: exit %d, %s", args, code, errs)
+		}
+		return out
+	}
+	for file, args := range map[string][]string{
+		"isolation.txt":         {"report", isolation},
+		"isolation-report.json": {"report", isolation, "-o", "json"},
+		"isolation.csv":         {"report", isolation, "-o", "csv"},
+		"compare.json":          {"compare", isolation, isolation, "-o", "json"},
+		"guard.txt":             {"guard", "--show", guard},
+	} {
+		golden(t, "lab", file, shown(args...))
+	}
+	for file, want := range map[string]string{isolation: `id="tradeoff-wide-t"`, guard: "<h3>In steady state</h3>"} {
+		if page := shown("report", file, "-o", "html"); !strings.Contains(page, want) {
+			t.Errorf("the page of %s lacks %s", file, want)
+		}
+	}
+	var report struct{ Result, Analysis json.RawMessage }
+	if err := json.Unmarshal([]byte(shown("guard", "--show", guard, "-o", "json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := os.ReadFile(guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was, now any
+	if err := errors.Join(json.Unmarshal(stored, &was), json.Unmarshal(report.Result, &now)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(was, now); diff != "" {
+		t.Errorf("the result of berth lab guard (-as stored +as given again):\n%s", diff)
+	}
+	var analysis bytes.Buffer
+	if err := json.Indent(&analysis, report.Analysis, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "lab", "guard-analysis.json", analysis.String()+"\n")
+}
+
+// The tables that are published are those of the results that are stored.
+func TestPublishedTables(t *testing.T) {
+	t.Parallel()
+	const docs = "../../docs/"
+	for result, at := range map[string]struct{ page, head string }{
+		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
+		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
+		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
+		"pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
+	} {
+		text, err := os.ReadFile(docs + at.page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, errs, code := berth(t, "lab", "report", docs+"measurements/results/"+result)
+		if code != exitOK {
+			t.Fatalf("%s: exit %d, %s", result, code, errs)
+		}
+		_, table, _ := strings.Cut(out, "\n"+at.head+" ")
+		table, _, _ = strings.Cut(at.head+" "+table, "\n\n")
+		indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
+		if len(table) < 200 || !strings.Contains(string(text), indented) {
+			t.Errorf("%s lacks the table of %s:\n%s", at.page, result, indented)
+		}
+	}
+}

@@ -1,0 +1,401 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/api"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch/proc"
+)
+
+// emptyHost is the host of placedHost without workloads.
+func emptyHost(t *testing.T) (string, *fakekernel.Kernel, *machine.Machine) {
+	t.Helper()
+	dir := t.TempDir()
+	l := fakekernel.V1()
+	l.CPUs, l.Mems = "0-15", "0-1"
+	k, err := fakekernel.New(dir, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Short("2s1n1l4c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys, err := fakekernel.Sysfs(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Join(dir, "sys/devices")), os.CopyFS(dir, sys)); err != nil {
+		t.Fatal(err)
+	}
+	return dir, k, m
+}
+
+// placedHost is a host of two sockets on cgroup v1, where files take any value,
+// with three workloads. It returns its root.
+func placedHost(t *testing.T) string {
+	t.Helper()
+	dir, k, m := emptyHost(t)
+	n, err := agent.Open(t.Context(), agent.Options{
+		Root: kernel.NewRoot(dir, k), Dir: nodeDir(dir), Machine: m,
+		Now: func() time.Time { return time.Now().Add(-90 * time.Minute) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for i, s := range []agent.Spec{
+		{Request: place.Request{ID: "api", Class: place.LSE, Milli: 4000, Explain: true}},
+		{Request: place.Request{ID: "db", Class: place.LSR, Milli: 2000, Explain: true}, Limits: cgroup.Limits{MemoryMax: 1 << 30}},
+		{Request: place.Request{ID: "batch", Class: place.BE, Explain: true}, Limits: cgroup.Limits{Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond}},
+	} {
+		pid := []string{"100", "101", "102"}[i]
+		if err := k.Start(pid); err != nil {
+			t.Fatal(err)
+		}
+		s.PID = 100 + i
+		if _, err := n.Place(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestPlacedGolden(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	for name, args := range map[string][]string{
+		"ps.txt":           {"ps", "--interval", "10ms"},
+		"ps-wide.txt":      {"ps", "--interval", "10ms", "-o", "wide"},
+		"status.txt":       {"status"},
+		"explain.txt":      {"explain", "api"},
+		"explain-be.txt":   {"explain", "batch"},
+		"map.txt":          {"map"},
+		"map.json":         {"map", "-o", "json"},
+		"dry-run.txt":      {"run", "--dry-run", "--class", "LSE", "--cpus", "2", "--name", "new", "--", "true"},
+		"dry-run-be.txt":   {"run", "--dry-run", "--class", "BE", "--quota", "150%", "--memory", "64Mi", "--name", "new", "--", "true"},
+		"dry-run-mems.txt": {"run", "--dry-run", "--mems", "1", "--class", "LSR", "--cpus", "3", "--weight", "50", "--name", "new", "--", "true"},
+	} {
+		out, errs, code := berth(t, append(args[:1:1], append([]string{"--root", dir}, args[1:]...)...)...)
+		if code != exitOK || errs != "" {
+			t.Errorf("%s: status %d: %s", name, code, errs)
+		}
+		golden(t, "placed", name, regexp.MustCompile(`1h3\dm`).ReplaceAllString(out, "AGE"))
+	}
+}
+
+func TestPlacedJSON(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	out, errs, code := berth(t, "ps", "--root", dir, "--interval", "10ms", "-o", "json")
+	var rows []psRow
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || code != exitOK || errs != "" || len(rows) != 3 {
+		t.Fatalf("status %d, %v, %d rows: %s", code, err, len(rows), errs)
+	}
+	if r := rows[0]; r.ID() != "api" || r.CPUs.Len() != 4 || r.Usage.CPUStall != nil || r.Usage.Tasks == nil {
+		t.Errorf("api: %+v", r)
+	}
+	out, _, _ = berth(t, "run", "--root", dir, "--dry-run", "-o", "json", "--class", "LSE", "--cpus", "2", "--name", "new", "--", "true")
+	var draft struct {
+		Workload agent.Workload `json:"workload"`
+		Plan     kernel.Plan    `json:"plan"`
+	}
+	if err := json.Unmarshal([]byte(out), &draft); err != nil || draft.Workload.CPUs.Len() != 2 || len(draft.Plan) == 0 {
+		t.Errorf("dry run: %v: %s", err, out)
+	}
+}
+
+func TestPlacedRefuses(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"ps", "extra"}, 2, "extra"},
+		{[]string{"ps", "-o", "xml"}, 2, "xml"},
+		{[]string{"ps", "--interval", "1ns"}, 2, "interval"},
+		{[]string{"map", "-o", "wide"}, 2, "wide"},
+		{[]string{"explain"}, 2, "NAME"},
+		{[]string{"explain", "a", "b"}, 2, "NAME"},
+		{[]string{"explain", "none"}, 1, "none"},
+		{[]string{"release", "none"}, 1, "none"},
+		{[]string{"release", "api"}, 1, "release api: it still has processes [100]; --keep lets them run on, --kill ends them"},
+		{[]string{"release", "api", "--keep", "--kill"}, 2, "only one of them"},
+		{[]string{"adopt"}, 2, "one of --pid, --unit and --cgroup is needed"},
+		{[]string{"adopt", "--pid", "100", "--unit", "a.service"}, 2, "one of --pid, --unit and --cgroup is needed"},
+		{[]string{"adopt", "--pid", "-1"}, 2, "no process has that number"},
+		{[]string{"adopt", "--pid", "31337"}, 1, "--pid 31337: there is no such process"},
+		{[]string{"adopt", "--unit", "nginx.service"}, 1, "systemd does not run here"},
+		{[]string{"adopt", "--cgroup", "/none", "--class", "BE"}, 1, `group "none" is not there`},
+		{[]string{"adopt", "--pid", "100", "--class", "LSE"}, 2, "say how many with --cpus"},
+		{[]string{"move", "api"}, 2, "--cpuset"},
+		{[]string{"move", "api", "--cpuset", "x"}, 2, "x"},
+		{[]string{"move", "none", "--cpuset", "1"}, 1, "none"},
+		{[]string{"move", "db", "--cpuset", "8,9,90"}, 1, "90"},
+		{[]string{"resize", "none", "--cpus", "1"}, 1, "none"},
+		{[]string{"resize", "api", "--cpus", "99"}, 1, "not enough CPUs: 99 asked"},
+		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
+		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
+		{[]string{"resize", "api", "--quota", "5000"}, 1, "--quota: it is the time of 5000 CPUs, and this host has 16"},
+		{[]string{"run", "--dry-run", "--quota", "1700%", "--", "true"}, 125, "the time of 17 CPUs"},
+		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
+		{[]string{"resize", "api", "--weight", "0"}, 2, "--weight 0: not a share"},
+		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, "--io-weight 0: not a share"},
+		{[]string{"resize", "api", "--cpuset", ""}, 2, "it is empty"},
+		{[]string{"resize", "api", "--mems", ""}, 2, "it is empty"},
+		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "it is empty"},
+		{[]string{"run", "--dry-run", "--mems", "0,7", "--", "true"}, 125, "--mems 0,7: memory node 7 is not there; there are 0-1"},
+		{[]string{"run", "--dry-run", "--cpuset", "3,77", "--", "true"}, 125, "--cpuset 3,77: CPU 77 is not there or not to be given away; there are 0-15"},
+		{[]string{"run", "-o", "json", "--", "true"}, 125, "--dry-run"},
+		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "there are 0-1"},
+		{[]string{"resize", "db", "--mems", "7"}, 1, "there are 0-1"},
+		{[]string{"resize", "api", "--policy", "nobody"}, 2, "nobody"},
+		{[]string{"ps", "--socket", filepath.Join(dir, "none.sock")}, 1, "no agent"},
+	} {
+		out, errs, code := berth(t, append(tt.args[:1:1], append([]string{"--root", dir}, tt.args[1:]...)...)...)
+		if code != tt.code || !strings.Contains(errs, tt.says) || out != "" {
+			t.Errorf("%v: status %d, %q%q; want %d, %q", tt.args, code, out, errs, tt.code, tt.says)
+		}
+	}
+}
+
+func TestMoveAndResize(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	cpusOf := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, "sys/fs/cgroup/cpuset/berth", name, "cpuset.cpus"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	if out, errs, code := berth(t, "move", "db", "--root", dir, "--cpuset", "4-5"); code != 0 || out != "db runs on 4-5\n" {
+		t.Errorf("move: %d, %s%s", code, out, errs)
+	}
+	if got := cpusOf("db"); got != "4-5" {
+		t.Errorf("db is on %s", got)
+	}
+	if out, errs, code := berth(t, "resize", "api", "--root", dir, "--cpus", "2", "--quota", "1"); code != 0 {
+		t.Errorf("resize: %d, %s%s", code, out, errs)
+	}
+	if got := cpuset.MustParse(cpusOf("api")); got.Len() != 2 {
+		t.Errorf("api is on %s", got)
+	}
+	if out, _, _ := berth(t, "explain", "api", "--root", dir); !strings.Contains(out, "LSE, 2 CPU\n") || !strings.Contains(out, "quota 100ms/100ms") {
+		t.Errorf("explain: %s", out)
+	}
+}
+
+// TestExplained looks for the parts of an explanation; its words are the policy's.
+func TestExplained(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	for _, args := range [][]string{
+		{"explain", "--root", dir, "-v", "api"},
+		{"run", "--root", dir, "--dry-run", "--explain", "--class", "LSE", "--cpus", "4", "--", "true"},
+	} {
+		out, errs, code := berth(t, args...)
+		for _, part := range []string{"class         LSE, 4 CPU\n", "\nwhy\n  choose ", "chosen\n"} {
+			if code != exitOK || !strings.Contains(out, part) {
+				t.Errorf("%v: status %d, no %q in %s%s", args, code, part, out, errs)
+			}
+		}
+	}
+}
+
+// TestCompletion has the names of workloads.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	for _, verb := range []string{"explain", "release", "move", "resize"} {
+		if out, _, _ := berth(t, "__complete", verb, "--root", dir, ""); !strings.HasPrefix(out, "api\nbatch\ndb\n") {
+			t.Errorf("%s: %q", verb, out)
+		}
+	}
+	if out, _, _ := berth(t, "__complete", "run", "--confine", "a", "--conf"); !strings.HasPrefix(out, "--confine\t") {
+		t.Errorf("run --confine, again: %q", out)
+	}
+	if out, _, _ := berth(t, "__complete", "run", "--class", ""); !strings.HasPrefix(out, "LSE\nLSR\nLS\nBE\n") {
+		t.Errorf("run --class: %q", out)
+	}
+}
+
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]quota{
+		"2": {200 * time.Millisecond, quotaPeriod}, "500m": {50 * time.Millisecond, quotaPeriod}, "2.5": {250 * time.Millisecond, quotaPeriod},
+		"50%": {50 * time.Millisecond, quotaPeriod}, "12.5%": {12500 * time.Microsecond, quotaPeriod}, "400%": {400 * time.Millisecond, quotaPeriod},
+		"200ms/100ms": {200 * time.Millisecond, 100 * time.Millisecond}, "5ms/10ms": {5 * time.Millisecond, 10 * time.Millisecond}, "max": {quota: cgroup.Unlimited},
+	} {
+		var q quota
+		if err := q.UnmarshalText([]byte(text)); err != nil || q != want {
+			t.Errorf("%q: %v, %v; want %v", text, q, err, want)
+		}
+	}
+	if text := (quota{quota: 50 * time.Millisecond}).String(); text != "50ms/100ms" { // as a configuration has it
+		t.Errorf("without a period: %s", text)
+	}
+	for _, text := range []string{"", "fast", "-1", "0", "0%", "500m%", "max%", "%", "1/2", "1ms/", "/1ms", "-1ms/1ms", "1ms/0s", "1 %"} {
+		var q quota
+		if err := q.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is %v", text, q)
+		}
+	}
+}
+
+func TestMapColours(t *testing.T) {
+	t.Parallel()
+	dir := placedHost(t)
+	n, err := agent.Open(context.Background(), agent.Options{Root: openRoot(t, dir), Dir: nodeDir(dir)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	s, err := n.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, colour := newOwnerMap(s.Topology(), false).draw(s), newOwnerMap(s.Topology(), true).draw(s)
+	if !strings.Contains(colour, "\x1b[1;31mA\x1b[0m") {
+		t.Errorf("no red for LSE: %q", colour)
+	}
+	if stripped := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(colour, ""); stripped != plain {
+		t.Errorf("in colour:\n%s\nplain:\n%s", stripped, plain)
+	}
+}
+
+func openRoot(t *testing.T, dir string) *kernel.Root {
+	t.Helper()
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// waitingAgent is a node with an agent that has a workload without a place.
+type waitingAgent struct{ node }
+
+func (waitingAgent) About(context.Context) (api.About, error) {
+	return api.About{Waiting: []api.Waiting{{
+		ID: "web:\x1b[31m", Group: "web", Since: time.Now().Add(-200 * time.Second), Reason: "not enough CPUs: 1 asked, 0 available: CPU 1 is exclusive to api",
+	}}}, nil
+}
+
+func (waitingAgent) List(context.Context) ([]agent.Workload, error) { return nil, nil }
+
+func (waitingAgent) Get(_ context.Context, id string) (agent.Workload, error) {
+	return agent.Workload{}, &place.NotHeldError{ID: id}
+}
+
+// Who waits for a place is in ps and explain, with the reason.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	m, err := newMeters("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := listUsage(t.Context(), waitingAgent{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `web:\u001b[31m waits for a place (3m20s): not enough CPUs: 1 asked, 0 available: CPU 1 is exclusive to api` + "\n"
+	if text := psTable(rows, false, time.Now()); text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+	w, err := getOrWaiting(t.Context(), waitingAgent{}, "web:\x1b[31m")
+	if err != nil || w.State != agent.Waiting || waits(&w, time.Now())+"\n" != want {
+		t.Errorf("%+v, %v", w, err)
+	}
+	var none *place.NotHeldError
+	if _, err := getOrWaiting(t.Context(), waitingAgent{}, "other"); !errors.As(err, &none) {
+		t.Errorf("another: %v", err)
+	}
+}
+
+// A process of a service or a container is not taken out of its group.
+func TestAdoptAsksForTheWhole(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/":                           "",
+		"/user.slice/session-3.scope": "",
+		"/system.slice/nginx.service": "adopt that with --unit nginx.service",
+		"/system.slice/a b.service":   "--unit 'a b.service'",
+		"/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope": "of the container /kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+		"/docker/0123":                 "--cgroup /docker/0123",
+		"/system.slice/run-r8d7.scope": "which ends when it leaves: adopt that with --cgroup /system.slice/run-r8d7.scope",
+	} {
+		root := fstest.MapFS{"proc/7/cgroup": {Data: []byte("1:name=systemd:/\n0::" + path + "\n")}}
+		err := mayLeave(root, "proc/7/cgroup")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
+
+// The map has the numbers of the CPUs, their owners, and how busy they were since the last
+// look, each below the other.
+func TestMapIsNumbered(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("1s1n2l6c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topology, err := place.NewTopology(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := place.New(topology, place.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawing := newOwnerMap(topology, false)
+	drawing.used = map[int]float64{0: 1, 12: 0, 1: 0.5}
+	want := `
+   node 0  CPU     0 12   1 13   2 14   3 15   4 16   5 17  |  6 18   7 19   8 20   9 21  10 22  11 23
+           owner   :  .   .  .   .  .   .  .   .  .   .  .  |  .  .   .  .   .  .   .  .   .  .   .  .
+           used    █  ▁   ▅                                 |
+    used: from ▁ (idle) to █ (all of the time)
+`
+	got := regexp.MustCompile(`(?m) +$`).ReplaceAllString(drawing.draw(s), "")
+	if !strings.Contains(got, want) {
+		t.Errorf("map:\n%s\nwant in it:\n%s", got, want)
+	}
+}
+
+func TestCPUUse(t *testing.T) {
+	t.Parallel()
+	dir := plant(t, map[string]string{"proc/stat": "cpu  0 0 0 0\ncpu0 100 0 100 800 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0\n"})
+	old, err := proc.ReadStat(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	use := cpuUse{last: old}
+	if err := os.WriteFile(filepath.Join(dir, "proc/stat"), []byte("cpu  0 0 0 0\ncpu0 175 0 100 825 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0\ncpu2 5 0 0 5 0 0 0 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if used := use.look(t.Context(), os.DirFS(dir)); len(used) != 1 || used[0] != 0.75 {
+		t.Errorf("used %v, want CPU 0 at 0.75 only: CPU 1 has no new times, CPU 2 is new", used)
+	}
+	if used := (&cpuUse{}).look(t.Context(), os.DirFS(t.TempDir())); used != nil {
+		t.Errorf("without proc/stat: %v", used)
+	}
+}

@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
+)
+
+// specFlags are the flags for a workload's request and limits, of run and resize.
+type specFlags struct {
+	class            place.Class
+	cpus             place.Milli
+	cpuset, mems     cpuset.Set
+	bind             place.Bind
+	exclusive        place.Exclusivity
+	memory           place.Bytes
+	quota            quota
+	weight, ioWeight int
+	mode             place.Mode
+	shared           place.Milli
+	group            string
+
+	devices, affinity, antiAffinity []string
+	hugePages, hints                map[string]string
+}
+
+func (f *specFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.TextVar(&f.class, "class", place.LS, "`class` of service: LSE (exclusive cores), LSR (exclusive CPUs, shared with best effort), LS (shared pool), BE (best effort, cpu.idle)")
+	fs.TextVar(&f.cpus, "cpus", place.Milli(0), "`amount` of CPU time to ask for, as in 4, 2.5 or 500m; LSE and LSR get that many exclusive CPUs")
+	fs.TextVar(&f.cpuset, "cpuset", cpuset.Set{}, "the very CPUs to have, as a `list` such as 0-3, instead of those that the policy would choose")
+	fs.TextVar(&f.bind, "bind", place.BindAny, "`policy` of how exclusive CPUs lie on cores: FullPCPUs or SpreadByPCPUs (default the policy's)")
+	fs.TextVar(&f.exclusive, "exclusive", place.CPULevel, "`level`: keep others off the whole core (PCPULevel) or NUMA node (NUMANodeLevel), too")
+	fs.TextVar(&f.mems, "mems", cpuset.Set{}, "NUMA nodes to be on, as a `list`")
+	fs.TextVar(&f.memory, "memory", place.Bytes(0), "`limit` of memory, as in 512Mi or 2Gi; max removes a limit")
+	fs.IntVar(&f.weight, "weight", 0, "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
+	fs.IntVar(&f.ioWeight, "io-weight", 0, "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is its own: exclusive, shared or mixed (whole CPUs, and --shared from a pool; default by class)")
+	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
+	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
+	fs.StringToStringVar(&f.hugePages, "hugepages", nil, "huge pages to find room for near its CPUs, as in `2Mi=512Mi`")
+	fs.StringArrayVar(&f.affinity, "affinity", nil, "`name` of a workload whose NUMA nodes it prefers; may be repeated")
+	fs.StringArrayVar(&f.antiAffinity, "anti-affinity", nil, "`name` of a workload whose NUMA nodes it avoids; may be repeated")
+	fs.StringVar(&f.group, "group", "", "`name` of a group of workloads that start and end together, as a pod: policies place them near each other")
+	fs.StringToStringVar(&f.hints, "hint", nil, "words for the policy, as in `balloon=NAME` (see go doc of the policy)")
+	completeWords(cmd, "mode", place.Exclusive.String(), place.Shared.String(), place.Mixed.String())
+	completeWords(cmd, "class", classWords()...)
+	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
+	completeWords(cmd, "exclusive", place.PCPULevel.String(), place.NUMANodeLevel.String())
+}
+
+// forHand are the classes of commands that are run by hand: all but that of the host's
+// own services.
+func forHand() []place.Class {
+	return slices.DeleteFunc(place.Classes(), func(c place.Class) bool { return c.Traits().Reserved })
+}
+
+func classWords() (words []string) {
+	for _, c := range forHand() {
+		words = append(words, c.String())
+	}
+	return words
+}
+
+func classHelp() string {
+	var b strings.Builder
+	for _, c := range forHand() {
+		fmt.Fprintf(&b, "  %-3s  %s\n", c, c.Traits().About)
+	}
+	return b.String()
+}
+
+func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
+	r, l := &s.Request, &s.Limits
+	if f.cpus < 0 {
+		return exitStatus{exitUsage, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus)}
+	}
+	if cmd.Flags().Changed("memory") && f.memory == 0 {
+		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max removes a limit")}
+	}
+	for flag, share := range map[string]int{"weight": f.weight, "io-weight": f.ioWeight} {
+		if cmd.Flags().Changed(flag) && share == 0 {
+			return exitStatus{exitUsage, fmt.Errorf("--%s 0: not a share; 100 is the kernel's default", flag)}
+		}
+	}
+	if f.class.Traits().Reserved {
+		return exitStatus{exitUsage, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class)}
+	}
+	for flag, set := range map[string]func(){
+		"class": func() {
+			if l.Idle == cgroup.On && r.Class.Traits().Idle {
+				l.Idle = cgroup.Leave // it was the former class's, written down by an earlier Berth
+			}
+			r.Class = f.class
+		},
+		"cpus":      func() { r.Milli = int(f.cpus) },
+		"bind":      func() { r.Bind, r.BindRequired = f.bind, f.bind != place.BindAny },
+		"exclusive": func() { r.Exclusivity = f.exclusive },
+		"cpuset":    func() { s.CPUs = f.cpuset },
+		"memory":    func() { l.MemoryMax = int64(f.memory) },
+		"weight":    func() { l.Weight, l.Idle = f.weight, cgroup.Leave },
+		"quota":     func() { l.Quota, l.Period = f.quota.quota, f.quota.period },
+		"io-weight": func() { l.IOWeight = f.ioWeight },
+	} {
+		if cmd.Flags().Changed(flag) {
+			set()
+		}
+	}
+	if cmd.Flags().Changed("mems") {
+		s.Mems = f.mems
+	}
+	if err := f.applyUses(cmd, s); err != nil {
+		return exitStatus{exitUsage, err}
+	}
+	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {
+		return exitStatus{exitUsage, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class)}
+	}
+	r.Nodes, r.NodesRequired = s.Mems, !s.Mems.IsEmpty()
+	r.Explain = true // for berth explain, later
+	return nil
+}
+
+// applyUses takes over what a workload asks for beside CPUs, memory and limits.
+func (f *specFlags) applyUses(cmd *cobra.Command, s *agent.Spec) error {
+	r, changed := &s.Request, cmd.Flags().Changed
+	if changed("mode") {
+		r.Mode = f.mode
+	}
+	if changed("shared") {
+		r.SharedMilli = int(f.shared)
+	}
+	switch own := r.Mode == place.Exclusive || r.Mode == place.Mixed; {
+	case own && r.Milli == 0 && s.CPUs.IsEmpty():
+		return fmt.Errorf("--mode %s: say how many CPUs with --cpus", r.Mode)
+	case r.Mode == place.Mixed && !s.CPUs.IsEmpty():
+		return errors.New("--mode mixed and --cpuset: the policy chooses which CPUs are its own; leave one out")
+	case r.SharedMilli != 0 && r.Mode != place.Mixed:
+		return errors.New("--shared: it is for --mode mixed")
+	}
+	if changed("device") {
+		r.Devices = nil
+		for _, text := range f.devices {
+			d, err := place.ParseDevice(text)
+			if err != nil {
+				return fmt.Errorf("--device: %w", err)
+			}
+			r.Devices = append(r.Devices, d)
+		}
+	}
+	if changed("hugepages") {
+		r.Memory = nil
+		for _, size := range slices.Sorted(maps.Keys(f.hugePages)) {
+			a, err := place.ParseHugePages(size, f.hugePages[size])
+			if err != nil {
+				return fmt.Errorf("--hugepages: %w", err)
+			}
+			r.Memory = append(r.Memory, a)
+		}
+	}
+	if changed("affinity") || changed("anti-affinity") {
+		r.Affinity = nil
+		for _, name := range f.affinity {
+			r.Affinity = append(r.Affinity, config.AffinityTo(name, 1)...)
+		}
+		for _, name := range f.antiAffinity {
+			r.Affinity = append(r.Affinity, config.AffinityTo(name, -1)...)
+		}
+	}
+	if changed("group") {
+		r.Group = f.group
+	}
+	if changed("hint") {
+		r.Hints = f.hints
+	}
+	return nil
+}
+
+// validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
+// not to be given away, and more CPU time than it has.
+func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 {
+		return nil
+	}
+	s, err := n.State(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if has := s.Topology().Online().Len(); f.quota.cpus() > float64(has) {
+		return fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has)
+	}
+	cpus, mems := s.Config().Allowed, cpuset.Set{}
+	for _, d := range s.Topology().Machine().ByKind(machine.Node) {
+		if mems, err = mems.With(d.ID); err != nil {
+			return err
+		}
+	}
+	if none := f.cpuset.Minus(cpus); !none.IsEmpty() {
+		return fmt.Errorf("--cpuset %s: CPU %s is not there or not to be given away; there are %s", f.cpuset, none, cpus)
+	}
+	if none := f.mems.Minus(mems); !none.IsEmpty() && !mems.IsEmpty() {
+		return fmt.Errorf("--mems %s: memory node %s is not there; there are %s", f.mems, none, mems)
+	}
+	return nil
+}
+
+// quota is CPU time per period; a period of 0 is the kernel's default.
+type quota struct{ quota, period time.Duration }
+
+// quotaPeriod is the kernel's default.
+const quotaPeriod = 100 * time.Millisecond
+
+// cpus is how many CPUs' time it is; negative without a limit.
+func (q quota) cpus() float64 { return q.quota.Seconds() / cmp.Or(q.period, quotaPeriod).Seconds() }
+
+// UnmarshalText reads "2", "500m", "50%", "200ms/100ms" and "max".
+func (q *quota) UnmarshalText(text []byte) error {
+	word := string(text)
+	if of, per, ok := strings.Cut(word, "/"); ok {
+		return q.times(of, per)
+	}
+	number, percent := strings.CutSuffix(word, "%")
+	var n place.Milli
+	if err := n.UnmarshalText([]byte(number)); err != nil {
+		return err
+	}
+	if n == place.Unlimited && !percent {
+		*q = quota{quota: cgroup.Unlimited}
+		return nil
+	}
+	if n <= 0 || percent && strings.HasSuffix(number, "m") {
+		return fmt.Errorf("%q: not a limit of CPU time", word)
+	}
+	if percent {
+		n /= 100
+	}
+	*q = quota{time.Duration(n) * quotaPeriod / 1000, quotaPeriod}
+	return nil
+}
+
+func (q *quota) times(of, per string) (err error) {
+	if q.quota, err = time.ParseDuration(of); err != nil {
+		return err
+	}
+	if q.period, err = time.ParseDuration(per); err != nil {
+		return err
+	}
+	if q.quota <= 0 || q.period <= 0 {
+		return fmt.Errorf("%s/%s: not a time per period", of, per)
+	}
+	return nil
+}
+
+// String writes the time per period.
+func (q quota) String() string {
+	switch q.quota {
+	case 0:
+		return ""
+	case cgroup.Unlimited:
+		return "max"
+	}
+	return fmt.Sprintf("%s/%s", q.quota, cmp.Or(q.period, quotaPeriod))
+}
+
+// MarshalText writes the text of String.
+func (q quota) MarshalText() ([]byte, error) { return []byte(q.String()), nil }

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/watch"
+)
+
+// programOf is the name of the program whose processes a workload is; false for a group.
+func programOf(workload string) (string, bool) {
+	return strings.CutPrefix(workload, detect.Name(watch.Subject{Scope: watch.Process}))
+}
+
+// find returns the workload that a user names: a workload of Berth's, a group with or
+// without the slash before it, a systemd unit, a process by its number, or a program. Processes
+// in no group of their own are those of their program.
+func (o *observation) find(name string) (string, error) {
+	if group, ok := groupName(&o.header, name); ok {
+		return group, nil
+	}
+	if comm, ok := programOf(name); ok && o.host == nil {
+		return name, nil
+	} else if ok {
+		name = comm
+	}
+	var pids []int
+	if pid, err := strconv.Atoi(name); err == nil {
+		pids = []int{pid}
+	} else if o.host != nil {
+		if pids, err = o.host.Named(name); err != nil {
+			return "", err
+		}
+	}
+	if len(pids) == 0 && o.host != nil {
+		if root, err := kernel.Open("/"); err == nil {
+			if where := partlyThere(root, name); where != "" {
+				return "", fmt.Errorf("%s: %s", name, where)
+			}
+		}
+	}
+	if len(pids) == 0 || o.host == nil {
+		return "", fmt.Errorf("%s: no such control group or workload, and no process has that name", name)
+	}
+	var found []string
+	for _, pid := range pids {
+		its, err := o.ofProcess(pid)
+		if errors.Is(err, fs.ErrNotExist) && len(pids) > 1 {
+			continue // it has ended
+		}
+		if err != nil {
+			return "", err
+		}
+		if !slices.Contains(found, its) {
+			found = append(found, its)
+		}
+	}
+	if len(found) != 1 {
+		return "", fmt.Errorf("%s: processes of that name are in %d groups: %s; name one of them", name, len(found), strings.Join(found, ", "))
+	}
+	return found[0], nil
+}
+
+// partlyThere says where a v1 group is that lacks hierarchies; "" if it is in none, or in
+// all of those that have its CPU time, memory and CPUs.
+func partlyThere(root *kernel.Root, group string) string {
+	host, err := cgroup.Detect(root)
+	group = strings.Trim(group, "/")
+	if err != nil || group == "" || !fs.ValidPath(group) {
+		return ""
+	}
+	var has, lacks []string
+	for _, controller := range []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet, cgroup.Memory, cgroup.IO} {
+		t, ok := host.Hierarchy(controller)
+		if !ok || t.Version != 1 {
+			continue
+		}
+		if _, err := fs.Stat(root.FS(), path.Join(t.Dir, group)); err == nil {
+			has = append(has, controller)
+		} else {
+			lacks = append(lacks, "/"+path.Join(t.Dir, group))
+		}
+	}
+	if len(has) == 0 || len(lacks) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("this control group is in the hierarchies of %s only; make it, with its processes, in the others too, where its figures are read and its limits are written: mkdir %s", strings.Join(has, ", "), strings.Join(lacks, " "))
+}
+
+// ofProcess is the group of a process or, in no group of its own, its program.
+func (o *observation) ofProcess(pid int) (string, error) {
+	group, err := o.host.GroupOf(pid)
+	if err == nil && group == "" {
+		var p kernel.Process
+		if p, err = o.host.Process(pid); err == nil {
+			group = detect.Name(watch.Subject{Scope: watch.Process, Name: p.Name})
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("process %d: there is %w", pid, noSuchProcess{})
+	}
+	return group, err
+}
+
+// noSuchProcess is fs.ErrNotExist in plain words.
+type noSuchProcess struct{}
+
+func (noSuchProcess) Error() string { return "no such process" }
+func (noSuchProcess) Unwrap() error { return fs.ErrNotExist }
+
+// groupName finds a group by its path, by the name of its workload, or by that of its unit
+// if that is the only one.
+func groupName(h *observe.Header, arg string) (string, bool) {
+	for _, g := range h.Groups {
+		if g.Name == arg {
+			return g.Path, true
+		}
+	}
+	path := strings.Trim(arg, "/")
+	for _, g := range h.Groups {
+		if kernel.Within(g.Path, path) {
+			return path, true
+		}
+	}
+	// A unit is a directory somewhere on the way to a group.
+	units := map[string]bool{}
+	for _, g := range h.Groups {
+		at := ""
+		for part := range strings.SplitSeq(g.Path, "/") {
+			at = strings.TrimPrefix(at+"/"+part, "/")
+			if base, kind, _ := strings.Cut(part, "."); part == arg || base == arg && (kind == "service" || kind == "scope" || kind == "slice") {
+				units[at] = true
+			}
+		}
+	}
+	for unit := range units {
+		if len(units) == 1 {
+			return unit, true
+		}
+	}
+	return "", false
+}
+
+// shownName is the workload in a group, or the group.
+func shownName(h *observe.Header, group string) string {
+	for _, g := range h.Groups {
+		if g.Path == group && g.Name != "" {
+			return g.Name
+		}
+	}
+	return group
+}
