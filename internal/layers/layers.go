@@ -47,6 +47,7 @@ func Rooms() []Room {
 			"place", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
+		{Path: "podwords", May: []string{"internal/plain", "internal/strictyaml", "cpuset", "place"}, Pure: true},
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
@@ -82,7 +83,7 @@ func Rooms() []Room {
 			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside",
 		}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",
+			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
 			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
