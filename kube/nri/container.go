@@ -17,11 +17,8 @@ import (
 )
 
 // fellKey is the annotation of a workload that has time of the shared pool instead of
-// what its pod asked for; sourceKey is in front of the field of which it has the source.
-const (
-	fellKey   = "instead-of"
-	sourceKey = "source/"
-)
+// what its pod asked for: its source is what a person wants to read of it.
+const fellKey = agent.SourcePrefix + "shared pool"
 
 // asked is what a container asks for.
 type asked struct {
@@ -38,7 +35,7 @@ func (a *asked) shared() agent.Spec {
 		Milli: was.Milli, LimitMilli: was.LimitMilli, Mode: place.Shared, Nodes: was.Nodes, Affinity: was.Affinity,
 	}
 	s.Request, s.CPUs = r, cpuset.Set{}
-	s.Annotations = map[string]string{fellKey: was.Mode.String() + " " + was.Class.String()}
+	s.Annotations = map[string]string{fellKey: "what it asks for was not to be had: " + was.Class.String() + ", mode " + was.Mode.String()}
 	for k, v := range a.spec.Annotations {
 		s.Annotations[k] = v
 	}
@@ -78,7 +75,7 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	a.spec = agent.Spec{Request: request, CPUs: cpus, Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
 	a.required = r.Required() || p.opt.Strict
 	for _, s := range r.Sources {
-		a.spec.Annotations[sourceKey+s.Field] = s.From
+		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
 	if a.spec.Validate() != nil { // a pod may have labels without end
 		a.spec.Request.Labels = nil

@@ -182,7 +182,10 @@ func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.E
 // if it, or the node, is strict.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	r := p.words(pod, "")
-	return p.problems(pod, nil, &r)
+	if err := p.problems(pod, nil, &r); err != nil {
+		return fmt.Errorf("not placed: %w", err)
+	}
+	return nil
 }
 
 // UpdatePodSandbox has what is in force compared: the kubelet may have written to the
@@ -274,11 +277,6 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 func (p *Plugin) falls(a *asked, err error) bool {
 	var busy *BusyError
 	return err != nil && !a.required && !errors.Is(err, errOver) && !errors.As(err, &busy)
-}
-
-// PostCreateContainer and PostStartContainer have what is in force compared.
-func (p *Plugin) PostCreateContainer(context.Context, *api.PodSandbox, *api.Container) error {
-	return nil
 }
 
 // PostStartContainer notes that a container has processes, and has what is in force

@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -15,8 +16,8 @@ const Socket = api.DefaultSocketPath
 
 // The wait between two attempts to connect.
 const (
-	firstWait = 100 * time.Millisecond
-	longest   = 10 * time.Second
+	firstWait   = 100 * time.Millisecond
+	longestWait = 10 * time.Second
 )
 
 // Run connects to the runtime that dial reaches, and again whenever the connection is lost,
@@ -26,7 +27,7 @@ func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := p.connect(ctx, dial)
-		if time.Since(began) > longest {
+		if time.Since(began) > longestWait {
 			wait = firstWait
 		}
 		if ctx.Err() != nil {
@@ -41,7 +42,7 @@ func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, longest)
+		wait = min(2*wait, longestWait)
 	}
 	return ctx.Err()
 }
@@ -60,8 +61,7 @@ func (p *Plugin) connect(ctx context.Context, dial func() (net.Conn, error)) err
 		conn.Close()
 		return err
 	}
-	// One that is cancelled ends the connection; the handlers' contexts are not its children.
-	if err := s.Start(context.WithoutCancel(ctx)); err != nil {
+	if err := start(ctx, s); err != nil {
 		conn.Close()
 		return err
 	}
@@ -76,6 +76,20 @@ func (p *Plugin) connect(ctx context.Context, dial func() (net.Conn, error)) err
 	cancel()
 	<-kept
 	return nil
+}
+
+// start registers with the runtime. The stub waits for ever for one that does not answer.
+func start(ctx context.Context, s stub.Stub) error {
+	started := make(chan error, 1)
+	go func() { started <- s.Start(context.WithoutCancel(ctx)) }()
+	select {
+	case err := <-started:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * stub.DefaultRegistrationTimeout):
+		return errors.New("the runtime does not answer")
+	}
 }
 
 // quiet is a logger of the stub that says nothing: the plugin tells what matters as events.
