@@ -123,6 +123,7 @@ func TestEffective(t *testing.T) {
 	k, err := fakekernel.New(dir, l)
 	must(t, err)
 	must(t, k.Mkdir("sys/fs/cgroup/kubepods"))
+	must(t, k.WriteFile("sys/fs/cgroup/cgroup.subtree_control", "+cpuset"))
 	read, err := effectiveOf(kernel.NewRoot(dir, k))
 	must(t, err)
 	if got, ok := read("kubepods"); !ok || got.String() != "0-7" {

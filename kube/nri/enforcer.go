@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -30,11 +31,12 @@ type seat struct {
 	id, group string
 	order     int // of arrival
 	want      resources
-	told      resources // what the runtime was last told, or told itself; no CPUs is unknown
+	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
 	fresh     bool      // its creation is not answered yet
 	unplaced  bool      // it has no record, and follows the shared pool
 	started   bool
-	yielded   bool // somebody else keeps its CPUs
+	yielded   bool      // somebody else keeps its CPUs
+	since     time.Time // of told
 }
 
 // table is the third agent.Enforcer: it notes what every container is to have. What
@@ -304,7 +306,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			} else {
 				all = append(all, move{s.id, to, a.Have.Contains(step.CPUs)})
 			}
-			s.told, s.fresh = to, false
+			s.told, s.since, s.fresh = to, time.Now(), false
 		}
 	}
 	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
@@ -315,7 +317,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 				busy = &BusyError{a.Want}
 			case a.Have == a.Want:
 				all = append(all, move{s.id, s.want, true})
-				s.told = s.want
+				s.told, s.since = s.want, time.Now()
 			}
 		}
 	}

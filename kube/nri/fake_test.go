@@ -42,8 +42,10 @@ type runtime struct {
 	online  cpuset.Set
 	socket  string
 	nri     *adaptation.Adaptation
-	synced  chan int // containers listed
+	synced  chan int   // containers listed
+	serial  sync.Mutex // held by whoever calls the runtime, from the question to plugins until all is applied
 	mu      sync.Mutex
+	conn    net.Conn
 	boxes   map[string]*box
 	updates int
 }
@@ -57,14 +59,18 @@ func newRuntime(t testing.TB, online cpuset.Set) *runtime {
 	return &runtime{t: t, online: online, socket: filepath.Join(dir, "s"), boxes: map[string]*box{}, synced: make(chan int, 100)}
 }
 
-func init() { nrilog.Set(quiet{}) } // the adaptation is a library with a log
+func init() {
+	if os.Getenv("NRI_LOG") == "" {
+		nrilog.Set(quiet{}) // the adaptation is a library with a log
+	}
+}
 
-// start has the runtime listen for plugins; stop ends it, as an ending containerd does.
+// start has the runtime listen for plugins.
 func (r *runtime) start(timeout time.Duration) {
 	r.t.Helper()
 	adaptation.SetPluginRequestTimeout(timeout)
 	var err error
-	r.nri, err = adaptation.New("fake", "2.4", r.list, r.updateAll, adaptation.WithSocketPath(r.socket),
+	r.nri, err = adaptation.New("fake", "2.4", r.list, r.unsolicited, adaptation.WithSocketPath(r.socket),
 		adaptation.WithPluginPath(r.socket+".none"), adaptation.WithPluginConfigPath(r.socket+".none"))
 	if err == nil {
 		err = r.nri.Start()
@@ -72,10 +78,25 @@ func (r *runtime) start(timeout time.Duration) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	<-r.synced // with the plugins that it starts itself, of which there are none
 	r.t.Cleanup(r.nri.Stop)
 }
 
-func (r *runtime) dial() (net.Conn, error) { return net.Dial("unix", r.socket) }
+func (r *runtime) dial() (net.Conn, error) {
+	conn, err := net.Dial("unix", r.socket)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn = conn
+	return conn, err
+}
+
+// crash ends the runtime, as an ending containerd does: its containers run on.
+func (r *runtime) crash() {
+	r.nri.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn.Close()
+}
 
 // list tells a new plugin what there is, and applies its answer.
 func (r *runtime) list(ctx context.Context, plugin adaptation.SyncCB) error {
@@ -112,6 +133,13 @@ func (r *runtime) updateAll(_ context.Context, updates []*api.ContainerUpdate) (
 		}
 	}
 	return nil, failed
+}
+
+// unsolicited waits for its turn, as in containerd.
+func (r *runtime) unsolicited(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	r.serial.Lock()
+	defer r.serial.Unlock()
+	return r.updateAll(ctx, updates)
 }
 
 func (r *runtime) set(id, cpus string) error {
@@ -156,6 +184,8 @@ func (b *box) has(online cpuset.Set) cpuset.Set {
 
 // create makes and starts a container: updates of others first, as containerd has it.
 func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
+	r.serial.Lock()
+	defer r.serial.Unlock()
 	ctx := context.Background()
 	_ = r.nri.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: pod})
 	res, err := r.nri.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: c})
@@ -175,6 +205,8 @@ func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
 }
 
 func (r *runtime) stop(id string) error {
+	r.serial.Lock()
+	defer r.serial.Unlock()
 	r.mu.Lock()
 	b := r.boxes[id]
 	delete(r.boxes, id) // the process is gone when plugins are told

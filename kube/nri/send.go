@@ -133,12 +133,17 @@ func (p *Plugin) verify() {
 	}
 }
 
-// settled are copies of the seats of running containers that were told all that they are to have.
+// settling is how long an answer may take from the handler to the kernel: the runtime
+// applies it after the handler.
+const settling = 300 * time.Millisecond
+
+// settled are copies of the seats of running containers that were told all that they are
+// to have, and not just now.
 func (t *table) settled() (all []seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.seats {
-		if s.started && !s.fresh && !s.yielded && s.told.cpus == s.want.cpus && t.sending == nil && !s.want.cpus.IsEmpty() {
+		if s.started && !s.fresh && !s.yielded && time.Since(s.since) > settling && s.told.cpus == s.want.cpus && t.sending == nil && !s.want.cpus.IsEmpty() {
 			all = append(all, *s)
 		}
 	}

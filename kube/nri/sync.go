@@ -52,9 +52,23 @@ func (p *Plugin) sit(containers []*api.Container) {
 	p.table.keepOnly(there)
 }
 
-// adopt gives all that run their places, in one change. Those for which there is none
-// follow the shared pool.
-func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) error {
+// adopt gives all that run their places, in one change. Those for which there is none, or
+// all after an error, follow the shared pool.
+func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (err error) {
+	var named []string // containers
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, c := range named {
+			p.forget(c)
+		}
+		for _, c := range containers {
+			if _, has := p.workload(c.GetId()); !has {
+				p.table.follow(c.GetId())
+			}
+		}
+	}()
 	if _, err := p.node.Reconcile(ctx); err != nil { // the places of those that are gone
 		return err
 	}
@@ -84,6 +98,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		wishes[a.spec.Request.ID] = &a
 		specs = append(specs, a.spec)
 		p.name(c.GetId(), a.spec.Request.ID)
+		named = append(named, c.GetId())
 	}
 	refused, err := p.adoptAll(ctx, specs)
 	if err != nil {

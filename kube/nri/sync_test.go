@@ -39,7 +39,7 @@ func TestRestarts(t *testing.T) {
 	}
 	n.asBooks("plugin")
 
-	n.nri.Stop()
+	n.crash()
 	eventually(t, "the connection is lost", func() bool { return len(n.heard.kinds(Lost)) > 0 })
 	n.start(2 * time.Second)
 	n.connected()
@@ -131,9 +131,62 @@ func TestSynchronizeInPieces(t *testing.T) {
 	n.asBooks("adopted")
 }
 
-// thousand are the containers of a full node.
-func thousand() (pods []*api.PodSandbox, containers []*api.Container) {
-	for i := range 1000 {
+// What a container costs in Synchronize does not depend on how many there are.
+func TestSynchronizeIsLinear(t *testing.T) {
+	took := func(n int) time.Duration {
+		best := time.Hour
+		pods, containers := many(n)
+		for range 3 {
+			opt, _ := options(t, "2s4n16c2t")
+			p := open(t, opt)
+			began := time.Now()
+			_, err := p.Synchronize(context.Background(), pods, containers)
+			must(t, err)
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	few, all := took(100), took(1000)
+	t.Logf("100 containers in %s, 1000 in %s", few, all)
+	if all > 40*few {
+		t.Errorf("1000 containers take %s, 100 take %s", all, few)
+	}
+}
+
+// A decision that fails leaves nobody on CPUs that may become exclusive.
+func TestAdoptFails(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "2s2n4c2t")
+	opt.Budget = time.Nanosecond
+	p := open(t, opt)
+	pods, containers := many(3)
+	_, err := p.Synchronize(context.Background(), pods, containers)
+	must(t, err)
+	if len(heard.kinds("failed")) == 0 {
+		t.Fatal("nothing failed")
+	}
+	eventually(t, "they follow the pool", func() bool {
+		p.table.mu.Lock()
+		defer p.table.mu.Unlock()
+		for _, s := range p.table.seats {
+			if !s.unplaced {
+				return false
+			}
+		}
+		return len(p.table.seats) == 3
+	})
+	p.opt.Budget = time.Second
+	db := pod("db", exclusive)
+	_, updates, err := p.CreateContainer(context.Background(), db, container(db, "a", 2000))
+	must(t, err)
+	if len(updates) != 3 {
+		t.Errorf("%d of 3 are moved out of the way", len(updates))
+	}
+}
+
+// many are the containers of a node.
+func many(n int) (pods []*api.PodSandbox, containers []*api.Container) {
+	for i := range n {
 		p := pod(name(i), nil)
 		c := container(p, "a", 100)
 		c.State, c.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, "0-255"
@@ -143,7 +196,7 @@ func thousand() (pods []*api.PodSandbox, containers []*api.Container) {
 }
 
 func BenchmarkSynchronize(b *testing.B) {
-	pods, containers := thousand()
+	pods, containers := many(1000)
 	for _, known := range []bool{false, true} {
 		b.Run(fmt.Sprintf("known=%v", known), func(b *testing.B) {
 			for b.Loop() {
