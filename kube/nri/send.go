@@ -38,11 +38,14 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 	}
 }
 
+// verifySoon has what is in force compared once the answer at work has settled.
 func (p *Plugin) verifySoon() {
-	select {
-	case p.verifyNow <- struct{}{}:
-	default:
-	}
+	time.AfterFunc(2*settling, func() {
+		select {
+		case p.verifyNow <- struct{}{}:
+		default:
+		}
+	})
 }
 
 // send sends what differs from what the runtime was told, those that lose CPUs before those
