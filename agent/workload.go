@@ -55,6 +55,10 @@ type Owner struct {
 	Start string `json:"start,omitempty"`
 }
 
+// SourcePrefix is in front of a field of the request in the name of an annotation that says
+// where the field's value comes from.
+const SourcePrefix = "source/"
+
 // maxSpec is how many bytes a spec may have as JSON: it is kept in memory and on disk, and
 // events and errors repeat parts of it.
 const maxSpec = 16 << 10

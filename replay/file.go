@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
 )
 
 // The forms of a scenario file. Pointers tell an absent field from one that is zero.
@@ -55,48 +56,34 @@ type (
 		Expect *Expect `json:"expect"`
 	}
 	workloadFile struct {
-		Pod           string                 `json:"pod"`
-		Namespace     string                 `json:"namespace"`
-		Labels        map[string]string      `json:"labels"`
-		Role          *place.Role            `json:"role"`
-		Class         *place.Class           `json:"class"`
-		CPUs          *place.Milli           `json:"cpus"`
-		Limit         *place.Milli           `json:"limit"`
-		Mode          *place.Mode            `json:"mode"`
-		Shared        *place.Milli           `json:"shared"`
-		Bind          *place.Bind            `json:"bind"`
-		BindRequired  *bool                  `json:"bindRequired"`
-		Exclusive     *place.Exclusivity     `json:"exclusive"`
-		Strategy      *place.Strategy        `json:"strategy"`
-		Isolated      *place.Want            `json:"isolated"`
-		CoreKind      string                 `json:"coreKind"`
-		Nodes         cpuset.Set             `json:"nodes"`
-		NodesRequired *bool                  `json:"nodesRequired"`
-		MaxNodes      *int                   `json:"maxNodes"`
-		Memory        *place.Bytes           `json:"memory"`
-		Resources     map[string]place.Bytes `json:"resources"`
-		Devices       []place.DeviceRequest  `json:"devices"`
-		Affinity      []affinityFile         `json:"affinity"`
-		Hints         map[string]string      `json:"hints"`
-	}
-	affinityFile struct { // place.Affinity, with another word for the group
-		ID        string            `json:"id"`
-		Group     string            `json:"pod"`
+		Pod       string            `json:"pod"`
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels"`
-		Weight    int               `json:"weight"`
+		Role      *place.Role       `json:"role"`
+		CPUs      *place.Milli      `json:"cpus"`
+		Limit     *place.Milli      `json:"limit"`
+		podwords.Words
+		Memory    *place.Bytes           `json:"memory"`
+		Resources map[string]place.Bytes `json:"resources"`
+		Devices   []place.DeviceRequest  `json:"devices"`
 	}
 )
 
 // overlay returns w with every field that over has.
 func (w workloadFile) overlay(over *workloadFile) workloadFile {
-	into, from := reflect.ValueOf(&w).Elem(), reflect.ValueOf(over).Elem()
+	overlay(reflect.ValueOf(&w).Elem(), reflect.ValueOf(over).Elem())
+	return w
+}
+
+func overlay(into, from reflect.Value) {
 	for i := range from.NumField() {
-		if !from.Field(i).IsZero() {
-			into.Field(i).Set(from.Field(i))
+		switch f := from.Field(i); {
+		case from.Type().Field(i).Anonymous:
+			overlay(into.Field(i), f)
+		case !f.IsZero():
+			into.Field(i).Set(f)
 		}
 	}
-	return w
 }
 
 // action returns the action of a step and the id of its workload or pod.

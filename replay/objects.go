@@ -217,10 +217,7 @@ func orOne(n *int) int { return value(cmp.Or(n, new(1))) }
 // pod reads a pod as a step; the parser is at the pod.
 func (p *objectReader) pod(pod *podFile) stepFile {
 	meta, at := &pod.Metadata, p.where
-	step := stepFile{PlacePod: meta.Name}
-	if meta.Namespace != "default" {
-		step.PlacePod = meta.Namespace + "/" + meta.Name
-	}
+	step := stepFile{PlacePod: podID(meta)}
 	if p.at("metadata.name", checkID(step.PlacePod)); meta.Name == "" {
 		p.at("metadata.name", errors.New("a pod needs one"))
 	}
@@ -265,6 +262,14 @@ func (p *objectReader) pod(pod *podFile) stepFile {
 		p.annotations(meta, step.Containers[i].Name, w)
 	}
 	return step
+}
+
+// podID names a pod: behind its namespace, where that is not default.
+func podID(meta *metaFile) string {
+	if meta.Namespace == "default" {
+		return meta.Name
+	}
+	return meta.Namespace + "/" + meta.Name
 }
 
 // at notes an error of a field below where the parser is.

@@ -129,7 +129,7 @@ metadata:
     prefer-isolated-cpus.resource-policy.nri.io/container.server: "true"
     balloon.balloons.resource-policy.nri.io: fast
     balloon.balloons.resource-policy.nri.io/container.logs: slow
-    resource-policy.nri.io/affinity: "x"
+    memory-type.resource-policy.nri.io: hbm
     example.com/other: kept
 spec:
   nodeSelector: {a: b}
@@ -160,7 +160,7 @@ spec:
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if notes := strings.Join(s.Notes, "; "); notes != "annotations that are not read: resource-policy.nri.io/affinity" {
+	if notes := strings.Join(s.Notes, "; "); notes != "annotations that are not read: memory-type.resource-policy.nri.io" {
 		t.Errorf("notes %q", notes)
 	}
 }
@@ -212,7 +212,7 @@ func TestObjectsNameWhatIsWrong(t *testing.T) {
 		"replicas":           {object("apps/v1", "Deployment", "replicas: -1, ", "{}"), "-1 pods are not 0 to 10000"},
 		"replicas as text":   {object("apps/v1", "Deployment", "replicas: two, ", "{}"), `spec.replicas: "two" is no whole number`},
 		"no YAML":            {"apiVersion: v1\nkind: [\n", "a.yaml:"},
-		"field of a wish":    {annotated("berth.dev/cpus: \"4\""), "a.yaml:6: metadata.annotations.berth.dev/cpus: no field of a workload that an annotation may set"},
+		"field of a wish":    {annotated("berth.dev/cpu: \"4\""), `a.yaml:6: metadata.annotations.berth.dev/cpu: no word that Berth knows; did you mean "berth.dev/cpus"?`},
 		"word of a wish":     {annotated("berth.dev/bind: Full"), `metadata.annotations.berth.dev/bind: "Full" is not one of FullPCPUs`},
 		"hint":               {annotated("prefer-isolated-cpus.resource-policy.nri.io: perhaps"), "is neither true nor false"},
 		"koordinator":        {annotated("scheduling.koordinator.sh/resource-spec: '{'"), "metadata.annotations.scheduling.koordinator.sh/resource-spec"},

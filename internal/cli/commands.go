@@ -28,12 +28,16 @@ func purposes() []purpose {
 // addCommands gives root its verbs, and those of its own child processes.
 func addCommands(root *cobra.Command) {
 	for _, p := range purposes() {
-		root.AddGroup(&cobra.Group{ID: p.title, Title: p.title + ", as in: " + p.example})
-		for _, c := range p.verbs {
-			c.GroupID = p.title
-			root.AddCommand(c)
-		}
+		addPurpose(root, p)
 	}
 	root.AddCommand(versionCommand(), childKeepCommand(), childStartCommand())
 	root.AddCommand(labChildren()...)
+}
+
+func addPurpose(root *cobra.Command, p purpose) {
+	root.AddGroup(&cobra.Group{ID: p.title, Title: p.title + ", as in: " + p.example})
+	for _, c := range p.verbs {
+		c.GroupID = p.title
+		root.AddCommand(c)
+	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,6 +127,11 @@ func explanation(w *agent.Workload, why bool) string {
 	}
 	add("by", w.Backend)
 	add("group", w.Group)
+	for _, key := range slices.Sorted(maps.Keys(w.Spec.Annotations)) {
+		if field, ok := strings.CutPrefix(key, agent.SourcePrefix); ok {
+			add(field+" from", w.Spec.Annotations[key])
+		}
+	}
 	plain.Columns(&b, rows)
 	for _, note := range w.Notes {
 		fmt.Fprintf(&b, "note: %s\n", plain.Line(note))

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,21 @@ func is[T error](err error) bool {
 	return ok
 }
 
-// Main runs the program of this process, and ends it with the exit status.
-func Main() {
+// Program is a program with all of Berth's verbs. The zero value is berth itself.
+type Program struct {
+	// Name is what it is called; "" is "berth".
+	Name string
+	// Purpose is what its own verbs are for, and Example one of them, as root's help tells it.
+	Purpose, Example string
+	// Verbs are those that only it has; nil is none.
+	Verbs func() []*cobra.Command
+}
+
+// Main runs berth as this process, and ends it with the exit status.
+func Main() { Program{}.Main() }
+
+// Main runs the program as this process, and ends it with the exit status.
+func (p Program) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends a command that still waits. A signal that follows at once is
 	// the first one again, passed on by a parent.
@@ -60,17 +74,26 @@ func Main() {
 		time.Sleep(time.Second)
 		stop()
 	})
-	code := run(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
+	code := p.Run(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-// run is main without the process: it returns the exit status.
+// run is berth without the process: it returns the exit status.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	return Program{}.Run(ctx, stdin, stdout, stderr, args)
+}
+
+// Run is Main without the process: it returns the exit status.
+func (p Program) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
 	if len(args) == 0 || !strings.HasPrefix(args[0], "__") { // children speak to their parent in bytes
 		stdout, stderr = screenWriter(stdout), screenWriter(stderr)
 	}
 	root := rootCommand()
+	if p.Name = cmp.Or(p.Name, root.Use); p.Verbs != nil {
+		root.Use = p.Name
+		addPurpose(root, purpose{p.Purpose, p.Example, p.Verbs()})
+	}
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -90,10 +113,19 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	if msg := err.Error(); msg != "" {
 		// Names of others may have newlines: the text after one must not look like a
 		// message of its own.
-		fmt.Fprintln(stderr, "berth:", strings.ReplaceAll(msg, "\n", "\n       "))
+		fmt.Fprintln(stderr, p.Name+":", strings.ReplaceAll(msg, "\n", "\n       "))
 	}
 	return code
 }
+
+// UsageError is an error of wrong usage: exit status 2.
+func UsageError(err error) error { return exitStatus{exitUsage, err} }
+
+// NoArgs refuses arguments, as wrong usage.
+func NoArgs(cmd *cobra.Command, args []string) error { return noArgs(cmd, args) }
+
+// RootDir returns the directory that the flag --root of a verb names.
+func RootDir(cmd *cobra.Command) string { return rootDir(cmd) }
 
 // screenWriter is w without control sequences for a terminal, but for those that Berth
 // itself draws with.

@@ -47,6 +47,7 @@ func Rooms() []Room {
 			"place", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
+		{Path: "podwords", May: []string{"internal/plain", "internal/strictyaml", "cpuset", "place"}, Pure: true},
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
@@ -90,7 +91,7 @@ func Rooms() []Room {
 			"internal/strictyaml", "machine", "lab", "lab/report", "lab/guarded", "lab/limits", "lab/neighbours", "lab/beside", "lab/colocate", "lab/services", "lab/benchmark",
 		}},
 		{Path: "replay", May: []string{
-			"cpuset", "machine", "place", "place/kubelet", "place/policies", "internal/plain", "internal/strictyaml",
+			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
 			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
@@ -114,6 +115,10 @@ func Rooms() []Room {
 		// the door
 		{Path: "internal/cli", May: []string{"*"}},
 		{Path: "cmd/berth", May: []string{"internal/cli"}},
+		// kube is a module of its own: no room of this one may import it
+		{Path: "kube/rivals"},
+		{Path: "kube/nri", May: []string{"agent", "cpuset", "desired", "kernel", "kernel/cgroup", "place", "podwords"}},
+		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
@@ -137,7 +142,7 @@ type Owned struct {
 // OwnedImports lists the libraries that belong to certain rooms.
 func OwnedImports() []Owned {
 	return []Owned{
-		{"github.com/spf13/", []string{"internal/cli"}, "only the door knows a command line"},
+		{"github.com/spf13/", []string{"internal/cli", "kube/cmd/berth-node"}, "only the door knows a command line"},
 		{"golang.org/x/term", []string{"internal/cli"}, "only the door knows a terminal"},
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
 		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
@@ -146,7 +151,9 @@ func OwnedImports() []Owned {
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
-		{"log/slog", []string{"agent/daemon", "internal/cli"}, "libraries return errors; they do not log"},
+		{"log/slog", []string{"agent/daemon", "internal/cli", "kube/cmd/berth-node"}, "libraries return errors; they do not log"},
+		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
+		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
 		{"testing", []string{"internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}

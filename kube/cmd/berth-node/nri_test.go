@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func berthNode(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = program().Run(context.Background(), strings.NewReader(""), &out, &errs, args)
+	return out.String(), errs.String(), code
+}
+
+// The program has all verbs of berth, and its own.
+func TestVerbs(t *testing.T) {
+	t.Parallel()
+	out, errs, code := berthNode(t, "--help")
+	for _, want := range []string{"Place the containers of a Kubernetes node", "\n  nri ", "\n  run ", "\n  diagnose ", "berth-node [command]"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s%s", want, out, errs)
+		}
+	}
+	if code != 0 {
+		t.Errorf("status %d", code)
+	}
+	if out, errs, code := berthNode(t, "topo", "--machine", "1s2n6c2t"); code != 0 || !strings.Contains(out, "24 CPUs") {
+		t.Errorf("topo: status %d, %s%s", code, out, errs)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	bad := filepath.Join(root, "rules.yaml")
+	if err := os.WriteFile(bad, []byte("- {namespace: [a]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"extra"}, "extra"},
+		{[]string{"--index", "5"}, "two digits"},
+		{[]string{"--policy", "balons"}, `did you mean "balloons"?`},
+		{[]string{"--reserved-cpus", "x"}, "--reserved-cpus"},
+		{[]string{"--rules", bad}, `namespace: unknown field; did you mean "namespaces"?`},
+		{[]string{"--rules", bad + ".none"}, "no such file"},
+	} {
+		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
+		if code != 2 || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: status %d, %q, want %q", c.args, code, errs, c.want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	out, errs, code := berthNode(t, "nri", "--check", "--root", root)
+	if code != 0 || out != "nobody else sets CPUs of containers\n" || errs != "" {
+		t.Errorf("status %d, %q, %q", code, out, errs)
+	}
+	dir := filepath.Join(root, "var/lib/kubelet")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cpu_manager_state"), []byte(`{"policyName":"static"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--check"}, nil} {
+		out, errs, code = berthNode(t, append([]string{"nri", "--root", root}, args...)...)
+		if code != 1 || out != "" || !strings.Contains(errs, "berth-node: the kubelet's CPU manager sets CPUs of containers, too") {
+			t.Errorf("%v: status %d, %q, %q", args, code, out, errs)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package nri
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/protobuf/proto"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+// fellKey is the annotation of a workload that has time of the shared pool instead of
+// what its pod asked for: its source is what a person wants to read of it.
+const fellKey = agent.SourcePrefix + "shared pool"
+
+// asked is what a container asks for.
+type asked struct {
+	spec     agent.Spec
+	required bool // time of the shared pool is no substitute
+}
+
+// shared is the same with time of the shared pool and no conditions.
+func (a *asked) shared() agent.Spec {
+	s := a.spec
+	was := s.Request
+	r := place.Request{
+		ID: was.ID, Group: was.Group, Namespace: was.Namespace, Labels: was.Labels, Class: was.Class,
+		Milli: was.Milli, LimitMilli: was.LimitMilli, Mode: place.Shared, Nodes: was.Nodes, Affinity: was.Affinity,
+	}
+	s.Request, s.CPUs = r, cpuset.Set{}
+	s.Annotations = map[string]string{fellKey: "what it asks for was not to be had: " + was.Class.String() + ", mode " + was.Mode.String()}
+	for k, v := range a.spec.Annotations {
+		s.Annotations[k] = v
+	}
+	return s
+}
+
+// maxID is how long a workload's name may be, so that the name of its record fits.
+const maxID = 180
+
+// workloadID names a container as a workload: NAMESPACE/POD/CONTAINER, cut and with a hash
+// behind it if that is too long.
+func workloadID(pod *api.PodSandbox, c *api.Container) string {
+	id := pod.GetNamespace() + "/" + pod.GetName() + "/" + c.GetName()
+	if len(id) <= maxID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return id[:maxID-9] + "~" + hex.EncodeToString(sum[:4])
+}
+
+// spec is what a container asks for. has are the CPUs that it runs on, if it does. A
+// *RefusedError is a word that cannot be followed, of a strict pod.
+func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a asked, err error) {
+	res := resourcesOf(pod, c)
+	r := p.words(pod, c.GetName())
+	request, cpus := r.Apply(podwords.Kubernetes(res), p.threads)
+	if err := p.problems(pod, c, &r); err != nil {
+		return a, err
+	}
+	request.ID, request.Group, request.Namespace, request.Labels = workloadID(pod, c), pod.GetUid(), pod.GetNamespace(), pod.GetLabels()
+	request.Explain = true
+	if id, ok := p.workload(c.GetId()); ok {
+		request.ID = id
+	} else if p.taken(request.ID) {
+		request.ID += "~" + c.GetId()[:min(8, len(c.GetId()))] // a pod that is ending has the name, too
+	}
+	a.spec = agent.Spec{Request: request, CPUs: cpus, Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
+	a.required = r.Required() || p.opt.Strict
+	for _, s := range r.Sources {
+		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
+	}
+	if a.spec.Validate() != nil { // a pod may have labels without end
+		a.spec.Request.Labels = nil
+	}
+	return a, a.spec.Validate()
+}
+
+func (p *Plugin) taken(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.ids {
+		if other == id {
+			return true
+		}
+	}
+	return false
+}
+
+// groupName is the control group of a container, or a name for one that is not known.
+func groupName(c *api.Container) string {
+	if group, ok := groupOf(c.GetLinux().GetCgroupsPath()); ok && !agent.IsOwn(group) {
+		return group
+	}
+	return "container/" + c.GetId()
+}
+
+// resourcesOf is what a container pays for, by what the runtime is to write. The kubelet
+// makes shares of CPU time by rounding down, so that rounding up gives the request back.
+func resourcesOf(pod *api.PodSandbox, c *api.Container) podwords.Resources {
+	cpu, memory := c.GetLinux().GetResources().GetCpu(), c.GetLinux().GetResources().GetMemory()
+	r := podwords.Resources{Milli: milliOf(cpu.GetShares().GetValue())}
+	if quota, period := cpu.GetQuota().GetValue(), cpu.GetPeriod().GetValue(); quota > 0 && period > 0 {
+		r.LimitMilli = int(min(math.Ceil(float64(quota)*1000/float64(period)), maxMilli))
+	}
+	r.Memory = max(0, memory.GetLimit().GetValue())
+	r.QoS = qosOf(pod, &r)
+	return r
+}
+
+const (
+	sharesPerCPU = 1024
+	minShares    = 2 // what the kubelet writes for no request
+	maxMilli     = 1_000_000
+)
+
+func milliOf(shares uint64) int {
+	if shares <= minShares {
+		return 0
+	}
+	return int((min(shares, maxMilli)*1000 + sharesPerCPU - 1) / sharesPerCPU)
+}
+
+// qosOf tells the pod's QoS class from the control group that the kubelet made for it or,
+// where something else did, from the container's resources.
+func qosOf(pod *api.PodSandbox, r *podwords.Resources) place.Class {
+	switch parent := pod.GetLinux().GetCgroupParent(); {
+	case strings.Contains(parent, "besteffort"):
+		return place.BE
+	case strings.Contains(parent, "burstable"):
+		return place.LS
+	case strings.Contains(parent, "kubepods"):
+		return place.LSR
+	case r.Milli == 0 && r.LimitMilli == 0 && r.Memory == 0:
+		return place.BE
+	case r.Milli > 0 && r.Milli == r.LimitMilli && r.Memory > 0:
+		return place.LSR
+	}
+	return place.LS
+}
+
+// withResources is a container with those of an update; what that leaves out stays.
+func withResources(c *api.Container, res *api.LinuxResources) *api.Container {
+	next := proto.Clone(c).(*api.Container)
+	if next.Linux == nil {
+		next.Linux = &api.LinuxContainer{}
+	}
+	if next.Linux.Resources == nil {
+		next.Linux.Resources = &api.LinuxResources{}
+	}
+	proto.Merge(next.Linux.Resources, res)
+	return next
+}
+
+// inForce is what the runtime says that a container has.
+func inForce(c *api.Container) (r resources, err error) {
+	cpu := c.GetLinux().GetResources().GetCpu()
+	if r.cpus, err = cpuset.Parse(cpu.GetCpus()); err == nil {
+		r.mems, err = cpuset.Parse(cpu.GetMems())
+	}
+	if err != nil {
+		return resources{}, fmt.Errorf("container %s: %w", c.GetId(), err)
+	}
+	return r, nil
+}

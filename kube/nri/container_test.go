@@ -1,0 +1,135 @@
+package nri
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+// The kubelet's arithmetic is undone exactly.
+func TestMilliOfShares(t *testing.T) {
+	t.Parallel()
+	for milli := 3; milli <= 512_000; milli++ {
+		if got := milliOf(uint64(milli) * 1024 / 1000); got != milli {
+			t.Fatalf("%d thousandths of a CPU come back as %d", milli, got)
+		}
+	}
+	for shares, want := range map[uint64]int{0: 0, 2: 0, 1 << 62: 976563} {
+		if got := milliOf(shares); got != want {
+			t.Errorf("%d shares: %d, want %d", shares, got, want)
+		}
+	}
+}
+
+func TestGroupOf(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/kubepods/besteffort/podx/id":                       "kubepods/besteffort/podx/id",
+		"kubepods-besteffort-podx_y.slice:cri-containerd:id": "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podx_y.slice/cri-containerd-id.scope",
+		"kubepods.slice:cri-containerd:id":                   "kubepods.slice/cri-containerd-id.scope",
+		"":                                                   "",
+		"/../../etc":                                         "",
+		"a:b":                                                "",
+		"a/b.slice:c:d":                                      "",
+		"x.slice:../..:d":                                    "",
+		"kubepods-burstable.slice:crio:0123":                 "kubepods.slice/kubepods-burstable.slice/crio-0123.scope",
+	} {
+		if got, ok := groupOf(path); got != want && ok || ok != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", path, got, ok, want)
+		}
+	}
+}
+
+func TestQoS(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		parent string
+		res    podwords.Resources
+		want   place.Class
+	}{
+		{"/kubepods/besteffort/podx", podwords.Resources{}, place.BE},
+		{"kubepods-burstable-podx.slice", podwords.Resources{Milli: 1000, LimitMilli: 1000, Memory: 1}, place.LS},
+		{"/kubepods/podx", podwords.Resources{Milli: 1000, LimitMilli: 1000}, place.LSR},
+		{"kubepods-podx.slice", podwords.Resources{}, place.LSR},
+		{"/other", podwords.Resources{}, place.BE},
+		{"/other", podwords.Resources{Milli: 1000, LimitMilli: 1000, Memory: 1}, place.LSR},
+		{"/other", podwords.Resources{Milli: 1000}, place.LS},
+	} {
+		p := &api.PodSandbox{Linux: &api.LinuxPodSandbox{CgroupParent: c.parent}}
+		if got := qosOf(p, &c.res); got != c.want {
+			t.Errorf("%s %+v: %s, want %s", c.parent, c.res, got, c.want)
+		}
+	}
+}
+
+// Long names and labels without end still make a workload.
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	q := pod(strings.Repeat("n", 253), nil)
+	q.Namespace = strings.Repeat("s", 63)
+	q.Labels = map[string]string{}
+	for i := range 1000 {
+		q.Labels[name(i)] = strings.Repeat("v", 63)
+	}
+	for _, c := range []string{strings.Repeat("a", 63), strings.Repeat("a", 62) + "b"} {
+		if _, _, err := p.CreateContainer(context.Background(), q, container(q, c, 100)); err != nil {
+			t.Error(err)
+		}
+	}
+	all, err := p.node.List(context.Background())
+	must(t, err)
+	if len(all) != 2 || len(all[0].ID()) > maxID {
+		t.Errorf("%d workloads", len(all))
+	}
+}
+
+// Two pods of one name, of which one is ending, are two workloads.
+func TestSameName(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	ctx := context.Background()
+	q := pod("web", exclusive)
+	old, next := container(q, "a", 2000), container(q, "a", 2000)
+	next.Id = "another"
+	for _, c := range []*api.Container{old, next} {
+		_, _, err := p.CreateContainer(ctx, q, c)
+		must(t, err)
+	}
+	_, err := p.StopContainer(ctx, q, old)
+	must(t, err)
+	all, err := p.node.List(ctx)
+	must(t, err)
+	if len(all) != 1 || containerOf(&all[0]) != "another" {
+		t.Errorf("%v", all)
+	}
+}
+
+// What the kernel has in force is read where the host gives CPUs.
+func TestEffective(t *testing.T) {
+	t.Parallel()
+	l := fakekernel.V2()
+	l.CPUs, l.Version = "0-7", "7.3"
+	dir := t.TempDir()
+	k, err := fakekernel.New(dir, l)
+	must(t, err)
+	must(t, k.Mkdir("sys/fs/cgroup/kubepods"))
+	must(t, k.WriteFile("sys/fs/cgroup/cgroup.subtree_control", "+cpuset"))
+	read, err := effectiveOf(kernel.NewRoot(dir, k))
+	must(t, err)
+	if got, ok := read("kubepods"); !ok || got.String() != "0-7" {
+		t.Errorf("%s, %v", got, ok)
+	}
+	if _, ok := read("gone"); ok {
+		t.Error("a group that is not there has CPUs")
+	}
+}

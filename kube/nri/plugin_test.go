@@ -1,0 +1,326 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place/berth"
+	"berth.dev/berth/podwords"
+)
+
+// The new container's CPUs, and the updates that take them from the others, are one answer;
+// a stop's answer gives them back.
+func TestOneAnswer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	web, db := pod("web", nil), pod("db", exclusive)
+	must(t, n.create(web, container(web, "a", 500), 0))
+	if got := n.cpus("web.a").String(); got != "0-7" {
+		t.Errorf("shared container has %s", got)
+	}
+	before := n.updates
+	must(t, n.create(db, container(db, "b", 4000), 4))
+	if got, want := n.all(), map[string]string{"web.a": "0-1,4-5", "db.b": "2-3,6-7"}; !cmp.Equal(got, want) && n.cpus("web.a").Union(n.cpus("db.b")).Len() != 8 {
+		t.Errorf("%v", got)
+	}
+	if n.updates != before+1 {
+		t.Errorf("%d updates", n.updates-before)
+	}
+	must(t, n.stop("db.b"))
+	if got := n.cpus("web.a").String(); got != "0-7" {
+		t.Errorf("after the stop: %s", got)
+	}
+	n.asBooks("at the end")
+}
+
+// Plain Kubernetes: QoS class and whole CPUs decide, and what is not to be had falls back
+// to the shared pool, unless a word requires it.
+func TestKubernetesFallsBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	big := guaranteed(pod("big", nil))
+	c := container(big, "a", 4000)
+	must(t, n.create(big, c, 4))
+	next := guaranteed(pod("next", nil))
+	must(t, n.create(next, container(next, "a", 4000), 0))
+	if got := n.cpus("next.a"); got != n.shared() || got.Overlaps(n.cpus("big.a")) {
+		t.Errorf("the second has %s", got)
+	}
+	if f := n.heard.kinds(Fallback); len(f) != 1 || !strings.Contains(f[0], "next/a") {
+		t.Errorf("events %q", f)
+	}
+	w, err := n.p.node.Get(context.Background(), "default/next/a")
+	must(t, err)
+	if w.Spec.Annotations[fellKey] == "" {
+		t.Error("its record does not say that it fell back")
+	}
+	must(t, n.stop("big.a")) // it does not move by itself
+	if n.cpus("next.a") != n.online {
+		t.Errorf("afterwards %s", n.cpus("next.a"))
+	}
+	n.asBooks("at the end")
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	for name, c := range map[string]struct {
+		words map[string]string
+		milli int
+		want  string
+	}{
+		"too-many":  {exclusive, 8000, "not placed: "},
+		"strict":    {map[string]string{"berth.dev/strict": "true", "berth.dev/bind": "Full"}, 1000, `"Full" is not one of`},
+		"of-a-core": {map[string]string{"berth.dev/strict": "true", "berth.dev/class": "LSE"}, 1000, "impossible"},
+	} {
+		p := pod(name, c.words)
+		if err := n.create(p, container(p, "a", c.milli), 0); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if all, _ := n.p.node.List(context.Background()); len(all) != 0 || len(n.p.table.seats) != 0 {
+		t.Errorf("left behind: %d records, %d seats", len(all), len(n.p.table.seats))
+	}
+	lax := pod("lax", map[string]string{"berth.dev/bind": "Full", "rdtclass.resource-policy.nri.io": "gold"})
+	must(t, n.create(lax, container(lax, "a", 1000), 0))
+	must(t, n.create(lax, container(lax, "b", 1000), 0))
+	var words []string
+	for _, w := range n.heard.kinds(Word) {
+		if strings.HasPrefix(w, "lax/") {
+			words = append(words, w)
+		}
+	}
+	if len(words) != 2 {
+		t.Errorf("two problems of one pod are told as %q", words)
+	}
+}
+
+// Rules let namespaces say less.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", func(o *Options) {
+		o.Rules = podwords.Rules{{Namespaces: []string{"default"}, Words: nil}}
+	})
+	p := pod("p", exclusive)
+	must(t, n.create(p, container(p, "a", 2000), 0))
+	if got := n.cpus("p.a"); got.Len() != 8 {
+		t.Errorf("CPUs %s by a word that does not count", got)
+	}
+}
+
+// At no instant of a long sequence has an exclusive CPU two users: runtime.check looks
+// after every single update.
+func TestNoTwoUsers(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		n := newNode(t, "2s2n4c2t", nil)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var there []string
+		for i := range 150 {
+			if len(there) > 0 && rng.IntN(5) < 2 {
+				at := rng.IntN(len(there))
+				must(t, n.stop(there[at]))
+				there = append(there[:at], there[at+1:]...)
+				continue
+			}
+			p, own, milli := pod(name(i), nil), 0, 100*rng.IntN(10)
+			if rng.IntN(2) == 0 {
+				own = 2 * (1 + rng.IntN(4))
+				milli, p.Annotations = own*1000, exclusive
+			} else if rng.IntN(3) == 0 {
+				p = bestEffort(p)
+				milli = 0
+			}
+			if err := n.create(p, container(p, "a", milli), own); err == nil {
+				there = append(there, p.Name+".a")
+			} else if own == 0 {
+				t.Errorf("a shared container is refused: %v", err)
+			}
+		}
+		if len(there) < 5 {
+			t.Errorf("%d containers are left", len(there))
+		}
+		n.asBooks(fmt.Sprint("seed ", seed))
+		n.end()
+	}
+}
+
+// A hundred pods that start at once are all placed legally.
+func TestHundredAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "2s2n32c2t", nil)
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			p, own := pod(name(i), nil), 0
+			if i%2 == 0 {
+				p.Annotations, own = exclusive, 2
+			}
+			if err := n.create(p, container(p, "a", max(100, own*1000)), own); err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	n.asBooks("at the end")
+	if late := n.heard.kinds(Late); len(late) > 0 {
+		t.Errorf("%q", late)
+	}
+}
+
+// An update of a running container is answered with its own CPUs, whatever CPUs it names.
+func TestUpdateContainer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	p := pod("p", map[string]string{"berth.dev/class": "LSE"})
+	c := container(p, "a", 2000)
+	must(t, n.create(p, c, 2))
+	q := pod("q", nil)
+	must(t, n.create(q, container(q, "a", 100), 0))
+	update := func(res *api.LinuxResources) (*api.UpdateContainerResponse, error) {
+		return n.nri.UpdateContainer(context.Background(), &api.UpdateContainerRequest{Pod: p, Container: c, LinuxResources: res})
+	}
+	res, err := update(&api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: "0-7"}})
+	must(t, err)
+	if got := cpusOf(res.GetUpdate(), c.Id); got != n.cpus(c.Id).String() {
+		t.Errorf("an update that names CPUs is answered with %q", got)
+	}
+	n.boxes[c.Id].own = 4
+	res, err = update(container(p, "a", 4000).Linux.Resources)
+	must(t, err)
+	got := cpuset.MustParse(cpusOf(res.GetUpdate(), c.Id))
+	if got.Len() != 4 || !got.Contains(n.cpus(c.Id)) || cpusOf(res.GetUpdate(), "q.a") == "" {
+		t.Errorf("resized to 4 CPUs: %s, the other %q", got, cpusOf(res.GetUpdate(), "q.a"))
+	}
+	if _, err := update(container(p, "a", 20000).Linux.Resources); err == nil || !strings.Contains(err.Error(), "not resized") {
+		t.Errorf("20 CPUs: %v", err)
+	}
+}
+
+func cpusOf(updates []*api.ContainerUpdate, id string) string {
+	for _, u := range updates {
+		if u.GetContainerId() == id {
+			return u.GetLinux().GetResources().GetCpu().GetCpus()
+		}
+	}
+	return ""
+}
+
+// A decision that takes too long gives the shared pool, in time for the runtime; what comes
+// of it later changes nothing.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	free := make(chan struct{})
+	var block atomic.Bool
+	block.Store(true)
+	n := newNode(t, "1s1n4c2t", func(o *Options) {
+		o.Budget = 30 * time.Millisecond
+		o.Node.Policy = slow{berth.Policy{}, func() {
+			if block.Load() {
+				<-free
+			}
+		}}
+	})
+	p := pod("p", exclusive)
+	began := time.Now()
+	must(t, n.create(p, container(p, "a", 2000), 0))
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("answered after %s", took)
+	}
+	if got := n.cpus("p.a"); got != n.online {
+		t.Errorf("CPUs %s", got)
+	}
+	if late := n.heard.kinds(Late); len(late) != 1 {
+		t.Errorf("events %q", late)
+	}
+	q := pod("q", exclusive) // waits for the first, and is late as well
+	must(t, n.create(q, container(q, "a", 2000), 0))
+	block.Store(false)
+	close(free)
+	eventually(t, "the node is free", func() bool {
+		all, err := n.p.node.List(context.Background())
+		return err == nil && len(all) == 0
+	})
+	r := pod("r", exclusive)
+	must(t, n.create(r, container(r, "a", 2000), 2))
+	if got := n.cpus("p.a"); got.Len() != 6 {
+		t.Errorf("a container without a record does not follow the pool: %s", got)
+	}
+	must(t, n.stop("p.a"))
+	n.asBooks("at the end")
+}
+
+// An update that the runtime fails to apply shows in the kernel, and is sent again; one
+// that somebody keeps changing is left alone.
+func TestFailedUpdates(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	web, db := pod("web", nil), pod("db", exclusive)
+	must(t, n.create(web, container(web, "a", 500), 0))
+	n.mu.Lock()
+	n.boxes["web.a"].refusing = true
+	n.mu.Unlock()
+	must(t, n.create(db, container(db, "b", 4000), 0)) // overlaps: nobody told the plugin
+	eventually(t, "drift is seen", func() bool { return len(n.heard.kinds(Drifted)) > 0 })
+	n.mu.Lock()
+	n.boxes["web.a"].refusing = false
+	n.mu.Unlock()
+	eventually(t, "repaired", func() bool { return !n.cpus("web.a").IsEmpty() && !n.cpus("web.a").Overlaps(n.cpus("db.b")) })
+	n.asBooks("repaired")
+
+	eventually(t, "left alone", func() bool {
+		n.mu.Lock()
+		n.boxes["web.a"].cpus = n.online
+		n.mu.Unlock()
+		drifted := n.heard.kinds(Drifted)
+		return len(drifted) > 0 && strings.Contains(drifted[len(drifted)-1], "left as it is")
+	})
+	w, err := n.p.node.Get(context.Background(), "default/web/a")
+	must(t, err)
+	if notes := strings.Join(w.Notes, "; "); !strings.Contains(notes, "someone else") {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// Exclusive CPUs that an update on its way still gives to somebody else cannot be had yet.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	ctx := context.Background()
+	web, db := pod("web", nil), pod("db", exclusive)
+	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
+	must(t, err)
+	p.table.sending = map[string]resources{"web.a": {cpus: p.online}}
+	if _, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000)); err == nil || !strings.Contains(err.Error(), "try again") {
+		t.Errorf("%v", err)
+	}
+	p.table.sending = nil
+	if _, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValidateOthers(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	for owner, ok := range map[string]bool{"50-berth": true, "10-other": false} {
+		owners := &api.OwningPlugins{Owners: map[string]*api.FieldOwners{}}
+		must(t, owners.ClaimCPUSetCPUs("c", owner))
+		err := p.ValidateContainerAdjustment(context.Background(), &api.ValidateContainerAdjustmentRequest{Container: &api.Container{Id: "c"}, Owners: owners})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), owner) {
+			t.Errorf("%s: %v", owner, err)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+)
+
+// Socket is where containerd and CRI-O listen for plugins.
+const Socket = api.DefaultSocketPath
+
+// The wait between two attempts to connect.
+const (
+	firstWait   = 100 * time.Millisecond
+	longestWait = 10 * time.Second
+)
+
+// Run connects to the runtime that dial reaches, and again whenever the connection is lost,
+// until ctx ends. Containers keep what they have meanwhile.
+func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
+	wait := firstWait
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := p.connect(ctx, dial)
+		if time.Since(began) > longestWait {
+			wait = firstWait
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		text := "the runtime closed the connection"
+		if err != nil {
+			text = err.Error()
+		}
+		p.tell(Event{Kind: Lost, Text: text + "; trying again in " + wait.String()})
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, longestWait)
+	}
+	return ctx.Err()
+}
+
+// connect is one connection, from beginning to end.
+func (p *Plugin) connect(ctx context.Context, dial func() (net.Conn, error)) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	closed := make(chan struct{})
+	var once sync.Once
+	s, err := stub.New(p, stub.WithPluginName(p.opt.Name), stub.WithPluginIdx(p.opt.Index), stub.WithConnection(conn),
+		stub.WithLogger(quiet{}), stub.WithOnClose(func() { once.Do(func() { close(closed) }) }))
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	if err := start(ctx, s); err != nil {
+		conn.Close()
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	kept := make(chan struct{})
+	go func() { defer close(kept); p.keep(ctx, s) }()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		s.Stop()
+	}
+	cancel()
+	<-kept
+	return nil
+}
+
+// start registers with the runtime. The stub waits for ever for one that does not answer.
+func start(ctx context.Context, s stub.Stub) error {
+	started := make(chan error, 1)
+	go func() { started <- s.Start(context.WithoutCancel(ctx)) }()
+	select {
+	case err := <-started:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * stub.DefaultRegistrationTimeout):
+		return errors.New("the runtime does not answer")
+	}
+}
+
+// quiet is a logger of the stub that says nothing: the plugin tells what matters as events.
+type quiet struct{}
+
+func (quiet) Debugf(context.Context, string, ...any) {}
+func (quiet) Infof(context.Context, string, ...any)  {}
+func (quiet) Warnf(context.Context, string, ...any)  {}
+func (quiet) Errorf(context.Context, string, ...any) {}

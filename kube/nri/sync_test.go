@@ -1,0 +1,244 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+)
+
+// After a restart of the plugin, of the runtime, or of both, nothing moves without need,
+// and what came and went meanwhile is adopted and released.
+func TestRestarts(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "2s2n4c2t", nil)
+	opt := n.p.opt
+	opt.Node.Enforcer, opt.Node.Events = nil, nil
+	for i := range 12 {
+		p, own := pod(name(i), nil), 0
+		if i%3 == 0 {
+			p.Annotations, own = exclusive, 2
+		}
+		must(t, n.create(p, container(p, "a", max(300, own*1000)), own))
+	}
+	was := n.all()
+	restart := func() {
+		n.end()
+		must(t, n.p.Close())
+		n.run(open(t, opt))
+	}
+	restart()
+	if diff := cmp.Diff(was, n.all()); diff != "" {
+		t.Errorf("a restart of the plugin moves containers:\n%s", diff)
+	}
+	n.asBooks("plugin")
+
+	n.crash()
+	eventually(t, "the connection is lost", func() bool { return len(n.heard.kinds(Lost)) > 0 })
+	n.start(2 * time.Second)
+	n.connected()
+	if diff := cmp.Diff(was, n.all()); diff != "" {
+		t.Errorf("a restart of the runtime moves containers:\n%s", diff)
+	}
+	n.asBooks("runtime")
+
+	n.end()
+	must(t, n.p.Close())
+	n.mu.Lock()
+	delete(n.boxes, "p003.a") // ended while nobody looked
+	late := pod("late", nil)  // and one came, on all CPUs as the kubelet asked
+	n.boxes["late.a"] = &box{pod: late, c: container(late, "a", 100)}
+	n.mu.Unlock()
+	n.run(open(t, opt))
+	n.asBooks("both")
+	if got := n.cpus("late.a"); got.IsEmpty() || got.Overlaps(n.cpus("p000.a")) {
+		t.Errorf("who came meanwhile has %s", got)
+	}
+	for id, cpus := range n.all() {
+		if strings.HasPrefix(id, "p00") && n.boxes[id].own > 0 && cpus != was[id] {
+			t.Errorf("%s moved from %s to %s", id, was[id], cpus)
+		}
+	}
+	if _, err := n.p.node.Get(context.Background(), "default/p003/a"); err == nil {
+		t.Error("who ended still has a place")
+	}
+}
+
+// Containers that run before Berth is there keep exclusive CPUs that they have.
+func TestAdoptsWhatIsLegal(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "2s1n4c2t")
+	p := open(t, opt)
+	var pods []*api.PodSandbox
+	var containers []*api.Container
+	add := func(pod *api.PodSandbox, milli int, cpus string) {
+		c := container(pod, "a", milli)
+		c.State = api.ContainerState_CONTAINER_RUNNING
+		c.Linux.Resources.Cpu.Cpus = cpus
+		pods, containers = append(pods, pod), append(containers, c)
+	}
+	add(guaranteed(pod("keeps", nil)), 2000, "4-5")
+	add(guaranteed(pod("overlaps", nil)), 2000, "5-6")
+	add(pod("shares", nil), 500, "0-15")
+	add(pod("free", nil), 500, "")
+	updates, err := p.Synchronize(context.Background(), pods, containers)
+	must(t, err)
+	if u := cpusOf(updates, "keeps.a"); u != "" {
+		t.Errorf("who is where it may be is moved to %s", u)
+	}
+	all, err := p.node.List(context.Background())
+	must(t, err)
+	own := cpuset.Set{}
+	for _, w := range all {
+		if own.Overlaps(w.Grant.Own) {
+			t.Errorf("%s: %s", w.ID(), w.Grant.Own)
+		}
+		own = own.Union(w.Grant.Own)
+	}
+	if own.Len() != 4 || !own.Contains(cpuset.MustParse("4-5")) {
+		t.Errorf("owned: %s", own)
+	}
+	for _, id := range []string{"shares.a", "free.a"} {
+		if u := cpuset.MustParse(cpusOf(updates, id)); u.Overlaps(own) || u.IsEmpty() {
+			t.Errorf("%s is told %q", id, u)
+		}
+	}
+}
+
+// A list of containers that is too long for one message comes in pieces.
+func TestSynchronizeInPieces(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "2s4n32c2t")
+	n := &node{runtime: newRuntime(t, opt.Node.Machine.Online), heard: heard}
+	opt.Effective = n.effective
+	for i := range 1000 {
+		p := pod(name(i), nil)
+		c := container(p, "a", 100)
+		c.Env = []string{"PADDING=" + strings.Repeat("x", 8<<10)} // 8 MB in all; a message has 4
+		n.boxes[c.Id] = &box{pod: p, c: c}
+	}
+	n.start(20 * time.Second)
+	n.run(open(t, opt))
+	if all, _ := n.p.node.List(context.Background()); len(all) != 1000 {
+		t.Errorf("%d of 1000 adopted", len(all))
+	}
+	n.asBooks("adopted")
+}
+
+// What a container costs in Synchronize does not depend on how many there are.
+func TestSynchronizeIsLinear(t *testing.T) {
+	took := func(n int) time.Duration {
+		best := time.Hour
+		pods, containers := many(n)
+		for range 3 {
+			opt, _ := options(t, "2s4n16c2t")
+			p := open(t, opt)
+			began := time.Now()
+			_, err := p.Synchronize(context.Background(), pods, containers)
+			must(t, err)
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	few, all := took(100), took(1000)
+	t.Logf("100 containers in %s, 1000 in %s", few, all)
+	if all > 40*few {
+		t.Errorf("1000 containers take %s, 100 take %s", all, few)
+	}
+}
+
+// A decision that fails leaves nobody on CPUs that may become exclusive.
+func TestAdoptFails(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "2s2n4c2t")
+	opt.Budget = time.Nanosecond
+	p := open(t, opt)
+	pods, containers := many(3)
+	_, err := p.Synchronize(context.Background(), pods, containers)
+	must(t, err)
+	if len(heard.kinds("failed")) == 0 {
+		t.Fatal("nothing failed")
+	}
+	eventually(t, "they follow the pool", func() bool {
+		p.table.mu.Lock()
+		defer p.table.mu.Unlock()
+		for _, s := range p.table.seats {
+			if !s.unplaced {
+				return false
+			}
+		}
+		return len(p.table.seats) == 3
+	})
+	p.opt.Budget = time.Second
+	db := pod("db", exclusive)
+	_, updates, err := p.CreateContainer(context.Background(), db, container(db, "a", 2000))
+	must(t, err)
+	if len(updates) != 3 {
+		t.Errorf("%d of 3 are moved out of the way", len(updates))
+	}
+}
+
+// many are the containers of a node.
+func many(n int) (pods []*api.PodSandbox, containers []*api.Container) {
+	for i := range n {
+		p := pod(name(i), nil)
+		c := container(p, "a", 100)
+		c.State, c.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, "0-255"
+		pods, containers = append(pods, p), append(containers, c)
+	}
+	return pods, containers
+}
+
+func BenchmarkSynchronize(b *testing.B) {
+	pods, containers := many(1000)
+	for _, known := range []bool{false, true} {
+		b.Run(fmt.Sprintf("known=%v", known), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				opt, _ := options(b, "2s4n16c2t")
+				p := open(b, opt)
+				if known {
+					_, err := p.Synchronize(context.Background(), pods, containers)
+					must(b, err)
+				}
+				b.StartTimer()
+				_, err := p.Synchronize(context.Background(), pods, containers)
+				must(b, err)
+				b.StopTimer()
+				p.Close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkCreateContainer(b *testing.B) {
+	for _, others := range []int{0, 250} {
+		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
+			opt, _ := options(b, "2s4n16c2t")
+			p := open(b, opt)
+			ctx := context.Background()
+			for i := range others {
+				q := pod(name(i), nil)
+				_, _, err := p.CreateContainer(ctx, q, container(q, "a", 100))
+				must(b, err)
+			}
+			q := pod("new", exclusive)
+			c := container(q, "a", 2000)
+			for b.Loop() {
+				_, _, err := p.CreateContainer(ctx, q, c)
+				must(b, err)
+				b.StopTimer()
+				_, err = p.StopContainer(ctx, q, c)
+				must(b, err)
+				b.StartTimer()
+			}
+		})
+	}
+}

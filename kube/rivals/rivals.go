@@ -1,0 +1,124 @@
+// Package rivals finds out who else decides about the CPUs of containers on a node. Two of
+// them undo each other's work: the kubelet's static CPU manager writes its own CPUs back
+// every 10 s.
+package rivals
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Rival is somebody else who sets CPUs or memory nodes of containers.
+type Rival struct {
+	Who    string // "the kubelet's CPU manager"
+	Why    string // what says so
+	Remedy string // what to change
+}
+
+// Error says all of it.
+func (r *Rival) Error() string {
+	return fmt.Sprintf("%s sets CPUs of containers, too (%s): %s", r.Who, r.Why, r.Remedy)
+}
+
+// maxState is how much of a state file is read, in bytes.
+const maxState = 16 << 20
+
+// Find looks for all that it knows, below the root of a host's files.
+func Find(host fs.FS) (all []Rival, err error) {
+	var errs []error
+	for _, m := range []struct{ file, who, field, none string }{
+		{"var/lib/kubelet/cpu_manager_state", "the kubelet's CPU manager", "cpuManagerPolicy", "none"},
+		{"var/lib/kubelet/memory_manager_state", "the kubelet's memory manager", "memoryManagerPolicy", "None"},
+	} {
+		policy, ok, err := policyOf(host, m.file)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ok && !strings.EqualFold(policy, "none") {
+			all = append(all, Rival{m.who, fmt.Sprintf("/%s has policy %q", m.file, policy), fmt.Sprintf(
+				"drain the node, set %s: %s in the kubelet's configuration, remove /%s, and start the kubelet again", m.field, m.none, m.file)})
+		}
+	}
+	all = append(all, plugins(host)...)
+	programs, err := running(host)
+	return append(all, programs...), errors.Join(append(errs, err)...)
+}
+
+// policyOf reads the policy from a checkpoint of the kubelet. All of its versions have it
+// at the top.
+func policyOf(host fs.FS, name string) (policy string, ok bool, err error) {
+	info, err := fs.Stat(host, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err == nil && info.Size() > maxState {
+		err = fmt.Errorf("%d bytes are no state of a kubelet", info.Size())
+	}
+	var text []byte
+	if err == nil {
+		text, err = fs.ReadFile(host, name)
+	}
+	var state struct {
+		Policy string `json:"policyName"`
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &state)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read /%s: %w", name, err)
+	}
+	return state.Policy, state.Policy != "", nil
+}
+
+// plugins are NRI plugins that the runtime starts itself and that are known to set CPUs.
+func plugins(host fs.FS) (all []Rival) {
+	const dir = "opt/nri/plugins"
+	entries, _ := fs.ReadDir(host, dir) // mostly there is none
+	for _, e := range entries {
+		if known(e.Name()) {
+			all = append(all, Rival{"NRI plugin " + e.Name(), "it is in /" + dir, "remove it, and start the runtime again"})
+		}
+	}
+	return all
+}
+
+func known(plugin string) bool {
+	return slices.ContainsFunc([]string{"resource-policy", "topology-aware", "balloons"}, func(name string) bool { return strings.Contains(plugin, name) })
+}
+
+// running are programs, by the names that the kernel has: 15 letters of them.
+func running(host fs.FS) (all []Rival, err error) {
+	programs := map[string]Rival{
+		"koordlet":        {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or its features CPUSetAllocator and BECPUSuppress"},
+		"nri-resource-po": {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
+		"cri-resmgr":      {Who: "CRI Resource Manager", Remedy: "have the kubelet use the runtime's own socket, and end cri-resmgr"},
+		"cpu-control-pla": {Who: "Intel's CPU control plane", Remedy: "remove it from this node"},
+	}
+	profile, _ := fs.ReadFile(host, "etc/tuned/active_profile")
+	if p := strings.TrimSpace(string(profile)); strings.Contains(p, "cpu-partitioning") || strings.HasPrefix(p, "realtime") {
+		programs["tuned"] = Rival{Who: "tuned", Remedy: fmt.Sprintf("choose a profile that does not partition CPUs instead of %q", p)}
+	}
+	entries, err := fs.ReadDir(host, "proc")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if strings.Trim(e.Name(), "0123456789") != "" {
+			continue
+		}
+		comm, err := fs.ReadFile(host, path.Join("proc", e.Name(), "comm"))
+		if err != nil {
+			continue // it has ended
+		}
+		if r, ok := programs[strings.TrimSpace(string(comm))]; ok {
+			r.Why = "process " + e.Name()
+			all = append(all, r)
+		}
+	}
+	return all, err
+}

@@ -1,0 +1,55 @@
+package rivals
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []string // in the rivals, in order
+	}{
+		"nothing": {nil, nil},
+		"no policy": {map[string]string{
+			"var/lib/kubelet/cpu_manager_state":    `{"policyName":"none","defaultCpuSet":"","checksum":1353318690}`,
+			"var/lib/kubelet/memory_manager_state": `{"policyName":"None","checksum":4236770233}`,
+			"proc/1/comm":                          "systemd\n", "proc/self/comm": "koordlet\n",
+			"opt/nri/plugins/10-logger": "", "etc/tuned/active_profile": "throughput-performance\n", "proc/7/comm": "tuned\n",
+		}, nil},
+		"static": {map[string]string{
+			"var/lib/kubelet/cpu_manager_state":    `{"policyName":"static","defaultCpuSet":"0-7","entries":{},"data":"{}","checksum":1}`,
+			"var/lib/kubelet/memory_manager_state": `{"policyName":"Static"}`,
+		}, []string{"cpuManagerPolicy: none", "memoryManagerPolicy: None"}},
+		"others": {map[string]string{
+			"opt/nri/plugins/50-balloons": "", "proc/31/comm": "koordlet\n", "proc/32/comm": "nri-resource-po\n", "proc/33/comm": "tuned\n",
+			"etc/tuned/active_profile": "cpu-partitioning\n",
+		}, []string{"50-balloons", "process 31", "process 32", "cpu-partitioning"}},
+	} {
+		host := fstest.MapFS{}
+		for file, text := range c.files {
+			host[file] = &fstest.MapFile{Data: []byte(text)}
+		}
+		all, err := Find(host)
+		if err != nil || len(all) != len(c.want) {
+			t.Errorf("%s: %v, %v", name, all, err)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.Contains(all[i].Error(), want) {
+				t.Errorf("%s: %v, want %q in it", name, &all[i], want)
+			}
+		}
+	}
+}
+
+// A state that cannot be read is not taken for none.
+func TestStateThatIsNone(t *testing.T) {
+	t.Parallel()
+	_, err := Find(fstest.MapFS{"var/lib/kubelet/cpu_manager_state": {Data: []byte("{")}})
+	if err == nil || !strings.Contains(err.Error(), "read /var/lib/kubelet/cpu_manager_state") {
+		t.Errorf("%v", err)
+	}
+}

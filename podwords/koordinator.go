@@ -1,0 +1,120 @@
+package podwords
+
+import (
+	"errors"
+	"fmt"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/place"
+)
+
+func koordinatorRows() []Row {
+	return []Row{
+		{System: Koordinator, Word: "koordinator.sh/qosClass", Label: true, Means: "the class of service", Strong: []string{"SYSTEM"}, read: qosLabel},
+		{System: Koordinator, Word: "koordinator.sh/priority-class", Label: true, Means: "koord-batch and koord-free are best effort, unless qosClass says a class", read: priorityClass},
+		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "the order of pods in a queue is the scheduler's"},
+		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-spec", Means: "required and preferred bind policy, and exclusivity", Strong: nil, read: resourceSpec},
+		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node; BestEffort is what every policy does", read: numaSpec},
+		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "batch and mid resources are not read"},
+	}
+}
+
+func qosLabel(_ *reading, text string) (w Wish, err error) {
+	w.Class = new(place.Class)
+	for _, class := range place.Classes() {
+		if class.String() == text { // its webhook takes the exact words
+			*w.Class = class
+			return w, nil
+		}
+	}
+	return Wish{}, errors.New("is none of LSE, LSR, LS, BE, SYSTEM")
+}
+
+// priorityClass reads the label that beats a pod's priority. It comes before qosClass in
+// the order of keys, so that qosClass wins.
+func priorityClass(r *reading, text string) (w Wish, err error) {
+	switch text {
+	case "koord-prod", "koord-mid":
+		return w, nil
+	case "koord-batch", "koord-free":
+		if _, said := r.pod.Labels["koordinator.sh/qosClass"]; !said {
+			w.Class = new(place.BE)
+		}
+		return w, nil
+	}
+	return w, errors.New("is none of koord-prod, koord-mid, koord-batch, koord-free")
+}
+
+// resourceSpec reads the binding that the annotation asks for. A required policy beats a
+// preferred one.
+func resourceSpec(_ *reading, text string) (w Wish, err error) {
+	var spec struct {
+		strictyaml.Open
+		Required  string `json:"requiredCPUBindPolicy"`
+		Preferred string `json:"preferredCPUBindPolicy"`
+		Exclusive string `json:"preferredCPUExclusivePolicy"`
+	}
+	if _, err := strictyaml.Decode([]byte(text), "", &spec); err != nil {
+		return w, errors.New(plain.Line(err.Error()))
+	}
+	for _, bind := range []string{spec.Preferred, spec.Required} {
+		if bind != "" && bind != "Default" {
+			w.Bind = new(place.Bind)
+			if err := w.Bind.UnmarshalText([]byte(bind)); err != nil {
+				return Wish{}, err
+			}
+		}
+	}
+	if spec.Required != "" && spec.Required != "Default" {
+		w.BindRequired = new(true)
+	}
+	switch spec.Exclusive {
+	case "", "None":
+	case "PCPULevel":
+		w.Exclusive = new(place.PCPULevel)
+	case "NUMANodeLevel":
+		return w, &Problem{Kind: NotAllowed, Err: errors.New("NUMANodeLevel keeps others off whole NUMA nodes: ask by berth.dev/exclusivity, which a rule may allow")}
+	default:
+		return w, fmt.Errorf("%q is none of None, PCPULevel, NUMANodeLevel", plain.Line(spec.Exclusive))
+	}
+	return w, nil
+}
+
+func numaSpec(_ *reading, text string) (w Wish, err error) {
+	var spec struct {
+		strictyaml.Open
+		Policy    string `json:"numaTopologyPolicy"`
+		Exclusive string `json:"singleNUMANodeExclusive"`
+	}
+	if _, err := strictyaml.Decode([]byte(text), "", &spec); err != nil {
+		return w, errors.New(plain.Line(err.Error()))
+	}
+	switch spec.Policy {
+	case "", "BestEffort":
+	case "SingleNUMANode":
+		w.MaxNodes = new(1)
+	case "Restricted":
+		return w, &Problem{Kind: NotFollowed, Err: errors.New("Restricted: own CPUs come from the fewest nodes that are free, not from the fewest that could hold them")}
+	default:
+		return w, fmt.Errorf("%q is none of BestEffort, Restricted, SingleNUMANode", plain.Line(spec.Policy))
+	}
+	if spec.Exclusive != "" {
+		return w, &Problem{Kind: NotFollowed, Err: errors.New("singleNUMANodeExclusive: pods are not kept off nodes by how many nodes others span")}
+	}
+	return w, nil
+}
+
+func resourceStatus(_ *reading, text string) (w Wish, err error) {
+	var status struct {
+		strictyaml.Open
+		CPUs cpuset.Set `json:"cpuset"`
+	}
+	if _, err := strictyaml.Decode([]byte(text), "", &status); err != nil {
+		return w, errors.New(plain.Line(err.Error()))
+	}
+	w.CPUs = status.CPUs
+	return w, nil
+}

@@ -1,0 +1,303 @@
+// Package podwords reads what a pod says about where its containers are to be: labels and
+// annotations of Berth, Koordinator, nri-plugins and CRI Resource Manager, over what plain
+// Kubernetes says by QoS class and resources. Table lists every word with its meaning;
+// docs/pod-words.md has the precedence.
+//
+// A word chooses among places that the pod's own resources pay for: it never gives more
+// CPUs than the container requests, and no text of a pod becomes a path. What cannot be
+// followed is a Problem: the caller decides whether that is a warning or a refusal.
+package podwords
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/place"
+)
+
+// Words are the fields of a place.Request that a pod may set; nil or zero is unsaid. The
+// names in JSON are those of a workload in a scenario.
+type Words struct {
+	Class         *place.Class       `json:"class"`
+	Mode          *place.Mode        `json:"mode"`
+	Shared        *place.Milli       `json:"shared"`
+	Bind          *place.Bind        `json:"bind"`
+	BindRequired  *bool              `json:"bindRequired"`
+	Exclusive     *place.Exclusivity `json:"exclusive"`
+	Strategy      *place.Strategy    `json:"strategy"`
+	Isolated      *place.Want        `json:"isolated"`
+	CoreKind      string             `json:"coreKind"`
+	Nodes         cpuset.Set         `json:"nodes"`
+	NodesRequired *bool              `json:"nodesRequired"`
+	MaxNodes      *int               `json:"maxNodes"`
+	Affinity      []Affinity         `json:"affinity"`
+	Hints         map[string]string  `json:"hints"`
+}
+
+// Affinity is place.Affinity, with the word pod for the group.
+type Affinity struct {
+	ID        string            `json:"id"`
+	Group     string            `json:"pod"`
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
+	Weight    int               `json:"weight"`
+}
+
+// Pod is what of a pod words are read from.
+type Pod struct {
+	Namespace, Name     string
+	Labels, Annotations map[string]string
+}
+
+// Wish is all that a pod says for one container.
+type Wish struct {
+	Words
+	// Own is how many of its CPUs are to be its own; nil is unsaid.
+	Own *int `json:"cpus"`
+	// CPUs are the very CPUs that a scheduler chose; empty is none.
+	CPUs cpuset.Set `json:"cpuset"`
+	// Strict makes every Problem a refusal.
+	Strict *bool `json:"strict"`
+}
+
+// Source says where the value of a field comes from, for people.
+type Source struct {
+	Field, Value string // "class", "LSE"
+	From         string // the word: "label koordinator.sh/qosClass"
+}
+
+// Reading is what was read for one container.
+type Reading struct {
+	Container string
+	Wish      Wish
+	Sources   []Source // by field
+	Problems  []Problem
+}
+
+// Options say how words are read. The zero value follows all but the Strong ones.
+type Options struct {
+	// Rules say which words count in which namespaces.
+	Rules Rules
+	// Hints are the hints that the placement policy knows; nil is all.
+	Hints []string
+	// ID names a container of the pod as a workload; nil is NAMESPACE/POD/CONTAINER.
+	ID func(pod *Pod, container string) string
+}
+
+// MaxValue is how long the text of a word may be, in bytes.
+const MaxValue = 4096
+
+// Read reads the words of a pod for one of its containers. A stronger system's word beats
+// a weaker one's, and within a system the container's own beats the pod's.
+func Read(pod *Pod, container string, opt Options) Reading {
+	if opt.ID == nil {
+		opt.ID = func(p *Pod, c string) string { return p.Namespace + "/" + p.Name + "/" + c }
+	}
+	r := reading{pod: pod, container: container, opt: &opt, from: map[string]said{}}
+	for _, w := range r.words() {
+		r.read(w)
+	}
+	out := Reading{Container: container, Wish: r.wish, Problems: r.problems}
+	for _, field := range slices.Sorted(maps.Keys(r.from)) {
+		out.Sources = append(out.Sources, r.from[field].Source)
+	}
+	return out
+}
+
+// found is a word that a pod has.
+type found struct {
+	row   *Row
+	key   string // as the pod has it
+	text  string
+	scope int // 0 bare, 1 the pod, 2 the container
+}
+
+type said struct {
+	Source
+	system System
+}
+
+type reading struct {
+	pod       *Pod
+	container string
+	opt       *Options
+	wish      Wish
+	from      map[string]said // by field
+	problems  []Problem
+}
+
+// words returns those that concern the container, the weakest first.
+func (r *reading) words() (all []found) {
+	for label, texts := range map[bool]map[string]string{true: r.pod.Labels, false: r.pod.Annotations} {
+		for key, text := range texts {
+			row, scope, container, ok := lookUp(key, label)
+			switch {
+			case !ok:
+				continue
+			case scope == 2 && container != r.container:
+				continue
+			case row == nil:
+				r.problem(key, text, Unknown, fmt.Errorf("no word that Berth knows%s", nearest(key)))
+				continue
+			}
+			all = append(all, found{row, key, text, scope})
+		}
+	}
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(cmp.Compare(a.row.System, b.row.System), cmp.Compare(a.scope, b.scope), strings.Compare(a.key, b.key))
+	})
+	slices.SortFunc(r.problems, func(a, b Problem) int { return strings.Compare(a.Word, b.Word) })
+	return all
+}
+
+func (r *reading) read(w found) {
+	switch {
+	case len(w.text) > MaxValue:
+		r.problem(w.key, w.text, Invalid, fmt.Errorf("%d bytes are more than %d", len(w.text), MaxValue))
+		return
+	case w.row.read == nil:
+		r.problem(w.key, w.text, NotFollowed, errors.New(w.row.Means))
+		return
+	}
+	wish, err := w.row.read(r, w.text)
+	var kind *Problem
+	if errors.As(err, &kind) {
+		r.problem(w.key, w.text, kind.Kind, kind.Err)
+	} else if err != nil {
+		r.problem(w.key, w.text, Invalid, err)
+		return
+	}
+	if !r.opt.Rules.Allow(r.pod.Namespace, w.row.Word, wish.strength()) {
+		r.problem(w.key, w.text, NotAllowed, errors.New("the node's rules do not let this namespace say so"))
+		return
+	}
+	r.merge(&wish, w)
+}
+
+func (r *reading) problem(word, value string, kind Kind, err error) {
+	if len(value) > 64 {
+		value = value[:64] + "…"
+	}
+	r.problems = append(r.problems, Problem{Word: word, Value: value, Kind: kind, Err: err})
+}
+
+// merge sets every field that a word has.
+func (r *reading) merge(over *Wish, w found) {
+	for _, v := range fields(over) {
+		into := fieldOf(&r.wish, v.name)
+		if v.name == "hints" {
+			hints := maps.Clone(r.wish.Hints)
+			if hints == nil {
+				hints = map[string]string{}
+			}
+			for key, text := range over.Hints {
+				if r.opt.Hints != nil && !slices.Contains(r.opt.Hints, key) {
+					r.problem(w.key, w.text, NotFollowed, errors.New("this node's placement policy does not know it"))
+					continue
+				}
+				hints[key] = text
+				r.note("hint "+key, text, w)
+			}
+			r.wish.Hints = hints
+			continue
+		}
+		into.Set(v.value)
+		r.note(v.name, show(v.value), w)
+	}
+}
+
+func (r *reading) note(field, value string, w found) {
+	if was, ok := r.from[field]; ok && was.Value != value && was.system != w.row.System {
+		r.problem(w.key, w.text, Contradiction, fmt.Errorf("%s is %s by %s and %s by this; this wins", field, was.Value, was.From, value))
+	}
+	kind := "annotation "
+	if w.row.Label {
+		kind = "label "
+	}
+	r.from[field] = said{Source{field, plain.Line(value), kind + w.key}, w.row.System}
+}
+
+type field struct {
+	name  string
+	value reflect.Value
+}
+
+// fields are those of a wish that are set, by their JSON names.
+func fields(w *Wish) (all []field) {
+	for _, v := range []reflect.Value{reflect.ValueOf(&w.Words).Elem(), reflect.ValueOf(w).Elem()} {
+		for i := range v.NumField() {
+			if t := v.Type().Field(i); !t.Anonymous && !v.Field(i).IsZero() {
+				all = append(all, field{t.Tag.Get("json"), v.Field(i)})
+			}
+		}
+	}
+	return all
+}
+
+func fieldOf(w *Wish, name string) reflect.Value {
+	for _, v := range []reflect.Value{reflect.ValueOf(&w.Words).Elem(), reflect.ValueOf(w).Elem()} {
+		for i := range v.NumField() {
+			if v.Type().Field(i).Tag.Get("json") == name {
+				return v.Field(i)
+			}
+		}
+	}
+	panic("podwords: no field " + name)
+}
+
+func show(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// Kind says what is wrong with a word.
+type Kind = plain.Enum[kindWords]
+
+// The kinds of problems.
+const (
+	Unknown       Kind = iota // no such word in a domain that Berth reads
+	Invalid                   // a word with a value that it cannot have
+	Contradiction             // two systems say different things
+	Impossible                // more than the container's resources pay for
+	NotAllowed                // the operator's rules
+	NotFollowed               // known, and not followed here
+)
+
+type kindWords struct{}
+
+func (kindWords) Words() []string {
+	return []string{"unknown", "invalid", "contradiction", "impossible", "not allowed", "not followed"}
+}
+
+// Problem is a word that was not followed, or not as it says.
+type Problem struct {
+	Word, Value string
+	Kind        Kind
+	Err         error
+}
+
+// Error names the word, its value and what is wrong.
+func (p *Problem) Error() string {
+	return fmt.Sprintf("%s: %q: %s: %v", plain.Line(p.Word), p.Value, p.Kind, p.Err)
+}
+
+// Unwrap returns Err.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// Problems joins problems as one error; nil if there are none.
+func Problems(all []Problem) error {
+	errs := make([]error, len(all))
+	for i := range all {
+		errs[i] = &all[i]
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,387 @@
+package podwords
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/place"
+)
+
+// rowCase is what one word of a pod comes to, for its container c of 4 CPUs.
+type rowCase struct {
+	word  string // of the row
+	key   string // "" is word
+	value string
+	want  string // "field=value ..." of the sources, sorted; or the problem's kind
+}
+
+func rowCases() []rowCase {
+	cases := []rowCase{
+		{"berth.dev/class", "", "LSE", "class=LSE"},
+		{"berth.dev/class", "", "Guaranteed", "class=LSR"},
+		{"berth.dev/class", "", "system", "not allowed"},
+		{"berth.dev/class", "", `"SYSTEM"`, "not allowed"},
+		{"berth.dev/class", "", "fast", "invalid"},
+		{"berth.dev/class", "", "LSE\nmode: exclusive", "invalid"},
+		{"berth.dev/class", "berth.dev/class.c", "BE", "class=BE"},
+		{"berth.dev/class", "berth.dev/class.other", "BE", ""},
+		{"berth.dev/cpus", "", "2", "cpus=2"},
+		{"berth.dev/cpus", "", "-1", "invalid"},
+		{"berth.dev/mode", "", "shared", "mode=shared"},
+		{"berth.dev/shared", "", "500m", "shared=500m"},
+		{"berth.dev/bind", "", "FullPCPUs", "bind=FullPCPUs"},
+		{"berth.dev/bind", "", "ConstrainedBurst", "invalid"},
+		{"berth.dev/bindRequired", "", "true", "bindRequired=true"},
+		{"berth.dev/exclusivity", "", "PCPULevel", "exclusive=PCPULevel"},
+		{"berth.dev/exclusivity", "", "numanodelevel", "not allowed"},
+		{"berth.dev/exclusive", "", "PCPULevel", "exclusive=PCPULevel"},
+		{"berth.dev/exclusive", "", "NUMANodeLevel", "not allowed"},
+		{"berth.dev/strategy", "", "DistributeEvenly", "strategy=DistributeEvenly"},
+		{"berth.dev/isolated", "", "prefer", "isolated=prefer"},
+		{"berth.dev/coreKind", "", "P", "coreKind=P"},
+		{"berth.dev/coreKind", "", "../../etc", "invalid"},
+		{"berth.dev/numa", "", "0-1", "nodes=0-1"},
+		{"berth.dev/numa", "", "one", "invalid"},
+		{"berth.dev/nodes", "", "1", "nodes=1"},
+		{"berth.dev/nodesRequired", "", "true", "nodesRequired=true"},
+		{"berth.dev/maxNodes", "", "1", "maxNodes=1"},
+		{"berth.dev/maxNodes", "", "-1", "invalid"},
+		{"berth.dev/affinity", "", "[{labels: {app: db}, weight: 5000}]", "affinity=[{ map[app:db] 1000}]"},
+		{"berth.dev/affinity", "", "[{near: db}]", "invalid"},
+		{"berth.dev/hints", "", "{balloon: fast}", "hint balloon=fast"},
+		{"berth.dev/hints", "", "{cpu.preserve: 'true'}", "not allowed"},
+		{"berth.dev/hints", "", "{balloon: a/../b}", "invalid"},
+		{"berth.dev/strict", "", "true", "strict=true"},
+		{"berth.dev/strict", "", "yes", "invalid"},
+		{"berth.dev/p99", "", "5ms", "not followed"},
+		{"berth.dev/p99", "berth.dev/klass", "LSE", "unknown"},
+
+		{"koordinator.sh/qosClass", "", "LSR", "class=LSR"},
+		{"koordinator.sh/qosClass", "", "lsr", "invalid"},
+		{"koordinator.sh/qosClass", "", "SYSTEM", "not allowed"},
+		{"koordinator.sh/priority-class", "", "koord-batch", "class=BE"},
+		{"koordinator.sh/priority-class", "", "koord-prod", ""},
+		{"koordinator.sh/priority-class", "", "high", "invalid"},
+		{"koordinator.sh/priority", "", "9", "not followed"},
+		{"scheduling.koordinator.sh/resource-spec", "", `{"requiredCPUBindPolicy": "FullPCPUs", "preferredCPUExclusivePolicy": "PCPULevel"}`, "bind=FullPCPUs bindRequired=true exclusive=PCPULevel"},
+		{"scheduling.koordinator.sh/resource-spec", "", `{"preferredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusivePolicy": "None"}`, "bind=SpreadByPCPUs"},
+		{"scheduling.koordinator.sh/resource-spec", "", `{"preferredCPUBindPolicy": "ConstrainedBurst"}`, "invalid"},
+		{"scheduling.koordinator.sh/resource-spec", "", `{"preferredCPUExclusivePolicy": "NUMANodeLevel"}`, "not allowed"},
+		{"scheduling.koordinator.sh/resource-spec", "", "{", "invalid"},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "SingleNUMANode"}`, "maxNodes=1"},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "BestEffort"}`, ""},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "Restricted"}`, "not followed"},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"singleNUMANodeExclusive": "Required"}`, "not followed"},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "None"}`, "invalid"},
+		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "0-3"}`, "not allowed"},
+		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "3-0"}`, "invalid"},
+		{"node.koordinator.sh/extended-resource-spec", "", "{}", "not followed"},
+	}
+	for _, domain := range []string{"resource-policy.nri.io", "cri-resource-manager.intel.com"} {
+		for _, c := range []rowCase{
+			{"prefer-isolated-cpus.", "", "true", "isolated=prefer"},
+			{"prefer-isolated-cpus.", "", "false", ""},
+			{"prefer-isolated-cpus.", "", "perhaps", "invalid"},
+			{"prefer-isolated-cpus.", "/container.c", "true", "isolated=prefer"},
+			{"prefer-isolated-cpus.", "/container.d", "true", ""},
+			{"prefer-isolated-cpus.", "/pod", "true", "isolated=prefer"},
+			{"prefer-isolated-cpus.", "/node", "true", "unknown"},
+			{"require-isolated-cpus.", "", "true", "isolated=require"},
+			{"prefer-shared-cpus.", "", "true", "hint prefer-shared-cpus=true mode=shared"},
+			{"prefer-shared-cpus.", "", "false", "hint prefer-shared-cpus=false"},
+			{"prefer-reserved-cpus.", "", "true", "not allowed"},
+			{"hide-hyperthreads.", "", "true", "hint hide-hyperthreads=true"},
+			{"cpu.preserve.", "", "true", "not allowed"},
+			{"memory.preserve.", "", "true", "not allowed"},
+			{"unlimited-burstable.", "", "numa", "hint unlimited-burstable=numa"},
+			{"balloon.balloons.", "", "fast", "hint balloon=fast"},
+			{"balloon.balloons.", "", "/etc", "invalid"},
+			{"memory-type.", "", "hbm", "not followed"},
+			{"cold-start.", "", "{duration: 60s}", "not followed"},
+			{"topologyhints.", "", "true", "not followed"},
+			{"allow.topologyhints.", "", "[]", "not followed"},
+			{"deny.topologyhints.", "", "[]", "not followed"},
+			{"strict.topologyhints.", "", "true", "not followed"},
+			{"pick-resources-by-hints.", "", "true", "not followed"},
+			{"prefer-cpu-priority.", "", "high", "not followed"},
+			{"cpu-class.", "", "turbo", "not followed"},
+			{"scheduling-class.", "", "rt", "not followed"},
+			{"irq-affinity.", "", "{}", "not followed"},
+			{"rdtclass.", "", "gold", "not followed"},
+			{"blockioclass.", "", "slow", "not followed"},
+			{"no-such.", "", "x", "unknown"},
+		} {
+			word := c.word + domain
+			cases = append(cases, rowCase{word, word + c.key, c.value, c.want})
+		}
+		const some = "{scope: {key: pod/namespace, operator: Equals, values: [blue]}, match: {key: %s, operator: %s, values: [db, web]}, weight: 7}"
+		for _, c := range []rowCase{
+			{"affinity", "", "c: [d, e]", "affinity=[{blue/shop/d map[] 1} {blue/shop/e map[] 1}]"},
+			{"affinity", "", "d: [c]", ""},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "In") + "]", "affinity=[{ blue map[app:db] 7} { blue map[app:web] 7}]"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Matches") + "]", "not followed"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Equals") + "]", "invalid"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "tags/x", "In") + "]", "not followed"},
+			{"affinity", "", "c: [{match: {key: name, operator: In, values: [d]}}]", "affinity=[{blue/shop/d blue map[] 1}]"},
+			{"affinity", "", "c: [{scope: {operator: AlwaysTrue}, match: {key: namespace, operator: Equals, values: [red]}, weight: -99999}]", "affinity=[{ red map[] -1000}]"},
+			{"affinity", "", "x", "invalid"},
+			{"anti-affinity", "", "c: [d]", "affinity=[{blue/shop/d map[] -1}]"},
+		} {
+			cases = append(cases, rowCase{domain + "/" + c.word, domain + "/" + c.word, c.value, c.want})
+		}
+	}
+	return cases
+}
+
+func TestEveryWord(t *testing.T) {
+	t.Parallel()
+	tested := map[string]bool{}
+	for _, c := range rowCases() {
+		key := c.key
+		if key == "" {
+			key = c.word
+		}
+		pod := Pod{Namespace: "blue", Name: "shop", Annotations: map[string]string{key: c.value}}
+		if i := slices.IndexFunc(Table(), func(r Row) bool { return r.Word == c.word }); i >= 0 && Table()[i].Label {
+			pod.Labels, pod.Annotations = pod.Annotations, nil
+		}
+		tested[c.word] = true
+		if got := told(Read(&pod, "c", Options{})); got != c.want {
+			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
+		}
+	}
+	for _, row := range Table() {
+		if !tested[row.Word] {
+			t.Errorf("no test of %s", row.Word)
+		}
+	}
+}
+
+// told is the sources of a reading or, if there are none, the kind of its problem.
+func told(r Reading) string {
+	var all []string
+	for _, s := range r.Sources {
+		all = append(all, s.Field+"="+s.Value)
+	}
+	if len(all) == 0 && len(r.Problems) > 0 {
+		return r.Problems[0].Kind.String()
+	}
+	return strings.Join(all, " ")
+}
+
+// The page of the documentation has a row for every word, and no other.
+func TestPageHasEveryWord(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/pod-words.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range Table() {
+		if row.System == CRIRM {
+			continue // the page says that they are those of nri-plugins
+		}
+		word := strings.TrimSuffix(strings.TrimPrefix(row.Word, "berth.dev/"), "."+nriDomain)
+		if !strings.Contains(string(page), "`"+word+"`") {
+			t.Errorf("docs/pod-words.md has no `%s`", word)
+		}
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	pod := Pod{
+		Namespace: "blue", Name: "shop", Labels: map[string]string{"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-batch"},
+		Annotations: map[string]string{
+			"berth.dev/class":   "LS",
+			"berth.dev/class.c": "LSE",
+			"prefer-isolated-cpus.cri-resource-manager.intel.com/container.c": "true",
+			"require-isolated-cpus.resource-policy.nri.io":                    "true",
+			"scheduling.koordinator.sh/resource-spec":                         `{"preferredCPUBindPolicy": "SpreadByPCPUs"}`,
+		},
+	}
+	r := Read(&pod, "c", Options{})
+	want := []Source{
+		{"bind", "SpreadByPCPUs", "annotation scheduling.koordinator.sh/resource-spec"},
+		{"class", "LSE", "annotation berth.dev/class.c"},
+		{"isolated", "require", "annotation require-isolated-cpus.resource-policy.nri.io"},
+	}
+	if diff := cmp.Diff(want, r.Sources); diff != "" {
+		t.Error(diff)
+	}
+	var kinds []string
+	for _, p := range r.Problems {
+		kinds = append(kinds, p.Kind.String()+" "+p.Word)
+	}
+	if got, want := strings.Join(kinds, ", "), "contradiction require-isolated-cpus.resource-policy.nri.io, contradiction berth.dev/class"; got != want {
+		t.Errorf("problems %s, want %s", got, want)
+	}
+	if r := Read(&pod, "d", Options{}); told(r) != "bind=SpreadByPCPUs class=LS isolated=require" {
+		t.Errorf("another container: %s", told(r))
+	}
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	rules := Rules{
+		{Namespaces: []string{"kube-system"}, Words: []string{"*", "berth.dev/class=SYSTEM"}},
+		{Namespaces: []string{"batch-*"}, Words: []string{"berth.dev/class", "*.resource-policy.nri.io"}},
+		{Namespaces: []string{"quiet"}},
+	}
+	if err := rules.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := (Rules{{Namespaces: []string{"["}}}).Validate(); err == nil {
+		t.Error("a bad glob is valid")
+	}
+	for _, c := range []struct {
+		namespace, key, value string
+		want                  bool
+	}{
+		{"kube-system", "berth.dev/class", "SYSTEM", true},
+		{"kube-system", "berth.dev/exclusivity", "NUMANodeLevel", false},
+		{"kube-system", "berth.dev/bind", "FullPCPUs", true},
+		{"batch-1", "berth.dev/class", "BE", true},
+		{"batch-1", "berth.dev/class", "SYSTEM", false},
+		{"batch-1", "berth.dev/bind", "FullPCPUs", false},
+		{"batch-1", "hide-hyperthreads.resource-policy.nri.io", "true", true},
+		{"quiet", "berth.dev/class", "BE", false},
+		{"other", "berth.dev/class", "BE", true},
+		{"other", "cpu.preserve.resource-policy.nri.io", "true", false},
+	} {
+		r := Read(&Pod{Namespace: c.namespace, Name: "p", Annotations: map[string]string{c.key: c.value}}, "c", Options{Rules: rules})
+		if got := len(r.Sources) > 0; got != c.want {
+			t.Errorf("%s may say %s: %s: %v, want %v (%v)", c.namespace, c.key, c.value, got, c.want, Problems(r.Problems))
+		}
+	}
+	if r := Read(&Pod{Annotations: map[string]string{"cpu.preserve.resource-policy.nri.io": "true"}}, "c", Options{Rules: Everything()}); len(r.Sources) != 1 {
+		t.Errorf("%v", Problems(r.Problems))
+	}
+}
+
+func TestHintsOfThePolicyOnly(t *testing.T) {
+	t.Parallel()
+	pod := Pod{Annotations: map[string]string{"balloon.balloons.resource-policy.nri.io": "fast", "hide-hyperthreads.resource-policy.nri.io": "true"}}
+	r := Read(&pod, "c", Options{Hints: []string{"balloon"}})
+	if !maps.Equal(r.Wish.Hints, map[string]string{"balloon": "fast"}) || len(r.Problems) != 1 || r.Problems[0].Kind != NotFollowed {
+		t.Errorf("%v, %v", r.Wish.Hints, Problems(r.Problems))
+	}
+}
+
+// No word gives more than the container pays for.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		res     Resources
+		words   map[string]string
+		threads int
+		want    string // class mode milli/shared
+		problem bool
+	}{
+		{"guaranteed, whole", Resources{Milli: 2000, LimitMilli: 2000, QoS: place.LSR}, nil, 2, "LSR auto 2000/0", false},
+		{"guaranteed, a part", Resources{Milli: 1500, LimitMilli: 1500, QoS: place.LSR}, nil, 2, "LSR shared 1500/0", false},
+		{"burstable", Resources{Milli: 2000, QoS: place.LS}, nil, 2, "LS auto 2000/0", false},
+		{"best effort", Resources{QoS: place.BE}, nil, 2, "BE auto 0/0", false},
+		{"own by word", Resources{Milli: 2000, QoS: place.LS}, map[string]string{"berth.dev/class": "LSE"}, 2, "LSE auto 2000/0", false},
+		{"a part of a core", Resources{Milli: 1000, QoS: place.LS}, map[string]string{"berth.dev/class": "LSE"}, 2, "LS auto 1000/0", true},
+		{"one thread per core", Resources{Milli: 1000, QoS: place.LS}, map[string]string{"berth.dev/class": "LSE"}, 1, "LSE auto 1000/0", false},
+		{"a part of a CPU", Resources{Milli: 100, QoS: place.LS}, map[string]string{"berth.dev/class": "LSE"}, 1, "LS auto 100/0", true},
+		{"nothing requested", Resources{QoS: place.BE}, map[string]string{"berth.dev/mode": "exclusive"}, 1, "BE auto 0/0", true},
+		{"some own", Resources{Milli: 2500, QoS: place.LS}, map[string]string{"berth.dev/cpus": "2"}, 2, "LS mixed 2500/500", false},
+		{"all own", Resources{Milli: 2000, QoS: place.LS}, map[string]string{"berth.dev/cpus": "2"}, 2, "LS exclusive 2000/0", false},
+		{"more than requested", Resources{Milli: 2500, QoS: place.LS}, map[string]string{"berth.dev/cpus": "3"}, 2, "LS auto 2500/0", true},
+		{"shared part too large", Resources{Milli: 1000, QoS: place.LS}, map[string]string{"berth.dev/mode": "mixed", "berth.dev/shared": "2"}, 2, "LS auto 1000/0", true},
+		{"reserved by a part", Resources{Milli: 1500, LimitMilli: 1500, QoS: place.LSR}, map[string]string{"berth.dev/class": "LSR"}, 2, "LSR auto 1500/0", false},
+		{"a core's level", Resources{Milli: 3000, LimitMilli: 3000, QoS: place.LSR}, map[string]string{"berth.dev/exclusivity": "PCPULevel"}, 2, "LSR auto 3000/0", true},
+	} {
+		r := Read(&Pod{Namespace: "n", Name: "p", Annotations: c.words}, "c", Options{})
+		req, _ := r.Apply(Kubernetes(c.res), c.threads)
+		req.ID = "x"
+		if got := fmt.Sprintf("%s %s %d/%d", req.Class, req.Mode, req.Milli, req.SharedMilli); got != c.want || (len(r.Problems) > 0) != c.problem {
+			t.Errorf("%s: %s, want %s; %v", c.name, got, c.want, Problems(r.Problems))
+		}
+		if err := req.Validate(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestCPUsOfAScheduler(t *testing.T) {
+	t.Parallel()
+	for cpus, want := range map[string]string{"0-1": "0-1", "0-2": "", "0": ""} {
+		pod := Pod{Annotations: map[string]string{"scheduling.koordinator.sh/resource-status": fmt.Sprintf(`{"cpuset": %q, "numaNodeResources": []}`, cpus)}}
+		r := Read(&pod, "c", Options{Rules: Everything()})
+		if _, got := r.Apply(place.Request{ID: "x", Milli: 2000, Class: place.LSR}, 2); got.String() != want {
+			t.Errorf("%s for 2 CPUs: %q, want %q", cpus, got, want)
+		}
+	}
+}
+
+// Whatever a pod says, what comes of it is valid, bounded, and asks for no more than the
+// container requests.
+func FuzzRead(f *testing.F) {
+	for _, c := range rowCases() {
+		key := c.key
+		if key == "" {
+			key = c.word
+		}
+		f.Add(key, c.value, 2000)
+	}
+	f.Fuzz(func(t *testing.T, key, text string, milli int) {
+		milli = min(max(milli, 0), 512000)
+		for _, pod := range []Pod{{Annotations: map[string]string{key: text}}, {Labels: map[string]string{key: text}}} {
+			r := Read(&pod, "c", Options{Rules: Everything()})
+			req, cpus := r.Apply(Kubernetes(Resources{Milli: milli, QoS: place.LS}), 2)
+			req.ID = "x"
+			if err := req.Validate(); err != nil {
+				t.Fatalf("%q: %q: %v", key, text, err)
+			}
+			own, shared := split(&req)
+			if req.Milli != milli || own*1000+shared > milli || cpus.Len()*1000 > milli {
+				t.Errorf("%q: %q: %d own CPUs, %d shared and CPUs %s for %d", key, text, own, shared, cpus, milli)
+			}
+			for k, v := range req.Hints {
+				if strings.ContainsAny(k+v, "/\n ") {
+					t.Errorf("%q: %q: hint %q: %q", key, text, k, v)
+				}
+			}
+			if len(req.Affinity) > maxList || len(req.Hints) > maxList {
+				t.Errorf("%q: %q: unbounded", key, text)
+			}
+			if err := Problems(r.Problems); err != nil && strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("%q: control characters in %q", key, err)
+			}
+		}
+	})
+}
+
+// split is what the default policy reads a request as.
+func split(r *place.Request) (own, shared int) {
+	of := *r
+	if c := r.Class.Traits(); r.Mode == place.Auto && c.Own {
+		if of.Mode = place.Mixed; c.WholeCores {
+			of.Mode = place.Exclusive
+		}
+	}
+	return of.Split()
+}
+
+func TestProblemIsAnError(t *testing.T) {
+	t.Parallel()
+	r := Read(&Pod{Annotations: map[string]string{"berth.dev/class": strings.Repeat("x", 5000)}}, "c", Options{})
+	err := Problems(r.Problems)
+	var p *Problem
+	if !errors.As(err, &p) || p.Kind != Invalid || len(err.Error()) > 300 {
+		t.Errorf("%v", err)
+	}
+	if Problems(nil) != nil {
+		t.Error("an error of no problems")
+	}
+}

@@ -1,0 +1,284 @@
+package podwords
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/place"
+)
+
+// System is whose word a word is.
+type System = plain.Enum[systemWords]
+
+// The systems, the one whose words are weakest first.
+const (
+	CRIRM System = iota
+	NRIPlugins
+	Koordinator
+	Berth
+)
+
+type systemWords struct{}
+
+func (systemWords) Words() []string {
+	return []string{"CRI Resource Manager", "nri-plugins", "Koordinator", "Berth"}
+}
+
+// Row is one word.
+type Row struct {
+	System System
+	// Word is the word without a scope: "berth.dev/class".
+	Word string
+	// Label is true for a label of the pod; the others are annotations.
+	Label bool
+	// Means says what it comes to or, of one that is not followed, why.
+	Means string
+	// Strong are the values that only a rule of the operator's lets count (Rules); "*" is all.
+	Strong []string
+
+	read func(r *reading, text string) (Wish, error)
+}
+
+// Followed reports whether Berth acts on the word.
+func (r *Row) Followed() bool { return r.read != nil }
+
+const (
+	berthDomain = "berth.dev"
+	nriDomain   = "resource-policy.nri.io"
+	crirmDomain = "cri-resource-manager.intel.com"
+	koordinator = "koordinator.sh"
+)
+
+// Table returns all words.
+func Table() []Row { return table }
+
+var table = slices.Concat(berthRows(), koordinatorRows(), policyRows(NRIPlugins, nriDomain), policyRows(CRIRM, crirmDomain))
+
+func berthRows() []Row {
+	one := func(word, means string, strong ...string) Row {
+		return Row{System: Berth, Word: berthDomain + "/" + word, Means: means, Strong: strong, read: berthField(word, word)}
+	}
+	return []Row{
+		one("class", "the class of service: LSE, LSR, LS or BE", "SYSTEM"),
+		{
+			System: Berth, Word: berthDomain + "/cpus", Means: "so many of the requested CPUs are its own; the rest is time of the pool",
+			read: func(_ *reading, text string) (w Wish, err error) {
+				n, err := strconv.Atoi(text)
+				if err != nil || n < 0 || n > cpuset.Limit {
+					return w, errors.New("is no number of CPUs")
+				}
+				w.Own = &n
+				return w, nil
+			},
+		},
+		one("mode", "exclusive, shared, mixed or auto"),
+		one("shared", "with mode mixed, the part that is time of the pool"),
+		one("bind", "FullPCPUs (whole cores) or SpreadByPCPUs (one CPU per core first)"),
+		one("bindRequired", "true makes bind a condition"),
+		{System: Berth, Word: berthDomain + "/exclusivity", Means: "PCPULevel keeps others off its cores, NUMANodeLevel off its NUMA nodes", Strong: []string{"NUMANodeLevel"}, read: berthField("exclusivity", "exclusive")},
+		one("exclusive", "the same as exclusivity", "NUMANodeLevel"),
+		one("strategy", "MostAllocated, LeastAllocated or DistributeEvenly: which NUMA nodes first"),
+		one("isolated", "prefer, require or avoid CPUs that the kernel's scheduler leaves alone"),
+		one("coreKind", "P or E: the preferred kind of core of a hybrid machine"),
+		{System: Berth, Word: berthDomain + "/numa", Means: "the NUMA nodes to come from, as a list: 0-1", read: berthField("numa", "nodes")},
+		one("nodes", "the same as numa"),
+		one("nodesRequired", "true makes numa a condition"),
+		one("maxNodes", "the most NUMA nodes that own CPUs may span"),
+		one("affinity", "a list of {id, pod, namespace, labels, weight}: near whom, or with a negative weight far from whom"),
+		one("hints", "words for one placement policy"),
+		{System: Berth, Word: berthDomain + "/strict", Means: "true refuses the container where a word cannot be followed", read: func(_ *reading, text string) (w Wish, err error) {
+			w.Strict, err = yes(text)
+			return w, err
+		}},
+		{System: Berth, Word: berthDomain + "/p99", Means: "nothing reads a target of latency yet"},
+	}
+}
+
+// berthField reads a field of Words by its name in JSON.
+func berthField(word, field string) func(*reading, string) (Wish, error) {
+	return func(_ *reading, text string) (w Wish, err error) {
+		_, err = strictyaml.Decode([]byte(field+":\n  "+strings.ReplaceAll(text, "\n", "\n  ")), "", &w.Words)
+		for _, e := range strictyaml.Errors(err) {
+			return Wish{}, e.Err
+		}
+		if err != nil {
+			return Wish{}, err
+		}
+		return w, w.Words.check(word)
+	}
+}
+
+// The most that one word may hold.
+const (
+	maxList = 16
+	maxWord = 253
+)
+
+// check bounds what has no bound of its own.
+func (w *Words) check(word string) error {
+	if len(w.Affinity) > maxList || len(w.Hints) > maxList {
+		return fmt.Errorf("more than %d of them", maxList)
+	}
+	for i := range w.Affinity {
+		w.Affinity[i].Weight = min(max(w.Affinity[i].Weight, -maxWeight), maxWeight)
+	}
+	for key, text := range w.Hints {
+		if err := errors.Join(plainWord(key), plainWord(text)); err != nil {
+			return err
+		}
+	}
+	if w.MaxNodes != nil && *w.MaxNodes < 0 || w.Shared != nil && *w.Shared < 0 {
+		return fmt.Errorf("%s is below zero", word)
+	}
+	return plainWord(w.CoreKind)
+}
+
+// plainWord refuses what is not a name such as a label's value: nobody may take it for a
+// path or for two words.
+func plainWord(text string) error {
+	bad := func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.,:=", c))
+	}
+	if len(text) > maxWord || strings.ContainsFunc(text, bad) || strings.Contains(text, "..") {
+		return fmt.Errorf("%s is no plain word of at most %d letters, digits and -_.,:=", plain.Shell(plain.Line(text)), maxWord)
+	}
+	return nil
+}
+
+func yes(text string) (*bool, error) {
+	switch text {
+	case "true":
+		return new(true), nil
+	case "false":
+		return new(false), nil
+	}
+	return nil, fmt.Errorf("%q is neither true nor false", plain.Line(text))
+}
+
+// policyRows are the words of nri-plugins, which CRI Resource Manager has in a domain of
+// its own.
+func policyRows(system System, domain string) []Row {
+	row := func(key, means string, read func(*reading, string) (Wish, error), strong ...string) Row {
+		return Row{System: system, Word: key + "." + domain, Means: means, read: read, Strong: strong}
+	}
+	isolated := func(want place.Want) func(*reading, string) (Wish, error) {
+		return func(_ *reading, text string) (w Wish, err error) {
+			b, err := yes(text)
+			if err == nil && *b {
+				w.Isolated = &want
+			}
+			return w, err
+		}
+	}
+	hint := func(name string, and func(*Wish, bool)) func(*reading, string) (Wish, error) {
+		return func(_ *reading, text string) (w Wish, err error) {
+			b, err := yes(text)
+			if err != nil {
+				return w, err
+			}
+			w.Hints = map[string]string{name: text}
+			if and != nil {
+				and(&w, *b)
+			}
+			return w, nil
+		}
+	}
+	word := func(name string) func(*reading, string) (Wish, error) {
+		return func(_ *reading, text string) (w Wish, err error) {
+			w.Hints = map[string]string{name: text}
+			return w, plainWord(text)
+		}
+	}
+	shared := func(w *Wish, yes bool) {
+		if yes {
+			w.Mode = new(place.Shared)
+		}
+	}
+	return []Row{
+		row("prefer-isolated-cpus", "true prefers CPUs that the kernel's scheduler leaves alone", isolated(place.Prefer)),
+		row("require-isolated-cpus", "true requires such CPUs", isolated(place.Require)),
+		row("prefer-shared-cpus", "true gives time of the pool and no CPUs of its own", hint("prefer-shared-cpus", shared)),
+		row("prefer-reserved-cpus", "a hint of topology-aware: the reserved CPUs", hint("prefer-reserved-cpus", nil), "*"),
+		row("hide-hyperthreads", "a hint of topology-aware and balloons: one CPU per core", hint("hide-hyperthreads", nil)),
+		row("cpu.preserve", "a hint: its CPUs are left as they are", hint("cpu.preserve", nil), "*"),
+		row("memory.preserve", "a hint: its memory nodes are left as they are", hint("memory.preserve", nil), "*"),
+		row("unlimited-burstable", "a hint of topology-aware: how wide the pool of a container without limit is", word("unlimited-burstable")),
+		row("balloon.balloons", "a hint of balloons: the type of balloon to join", word("balloon")),
+		{System: system, Word: domain + "/affinity", Means: "expressions over containers of the node: near whom", read: affinity(1)},
+		{System: system, Word: domain + "/anti-affinity", Means: "the same: far from whom", read: affinity(-1)},
+		row("memory-type", "kinds of memory are not told apart", nil),
+		row("cold-start", "memory is not added to a running container", nil),
+		row("topologyhints", "devices are not looked at for where they are", nil),
+		row("allow.topologyhints", "devices are not looked at for where they are", nil),
+		row("deny.topologyhints", "devices are not looked at for where they are", nil),
+		row("strict.topologyhints", "devices are not looked at for where they are", nil),
+		row("pick-resources-by-hints", "devices are not looked at for where they are", nil),
+		row("prefer-cpu-priority", "CPUs are not ranked by frequency", nil),
+		row("cpu-class", "frequencies are not set", nil),
+		row("scheduling-class", "scheduling policies are not set", nil),
+		row("irq-affinity", "interrupts are not steered", nil),
+		row("rdtclass", "cache and bandwidth classes are not set", nil),
+		row("blockioclass", "block I/O classes are not set", nil),
+	}
+}
+
+// lookUp finds the row of a label's or annotation's key; ok is false if the key is none
+// of a system that Berth reads, and row nil if that has no such word.
+func lookUp(key string, label bool) (row *Row, scope int, container string, ok bool) {
+	if label {
+		i := slices.IndexFunc(table, func(r Row) bool { return r.Label && r.Word == key })
+		if i < 0 {
+			return nil, 0, "", false
+		}
+		return &table[i], 1, "", true
+	}
+	word := key
+	switch domain, rest, _ := strings.Cut(key, "/"); {
+	case domain == berthDomain:
+		field, of, own := strings.Cut(rest, ".")
+		if word = domain + "/" + field; own {
+			scope, container = 2, of
+		}
+	case strings.HasSuffix(domain, "."+nriDomain), strings.HasSuffix(domain, "."+crirmDomain):
+		name, own := strings.CutPrefix(rest, "container.")
+		switch {
+		case own:
+			scope, container = 2, name
+		case rest == "pod":
+			scope = 1
+		case rest != "":
+			return nil, 0, "", true
+		}
+		word = domain
+	case domain == nriDomain, domain == crirmDomain:
+	case isKoordinator(domain):
+	default:
+		return nil, 0, "", false
+	}
+	i := slices.IndexFunc(table, func(r Row) bool { return !r.Label && r.Word == word })
+	if i < 0 {
+		// Koordinator's domains have words for others: its scheduler, its controllers.
+		return nil, scope, container, !isKoordinator(word)
+	}
+	return &table[i], scope, container, true
+}
+
+func isKoordinator(word string) bool {
+	domain, _, _ := strings.Cut(word, "/")
+	return domain == koordinator || strings.HasSuffix(domain, "."+koordinator)
+}
+
+// nearest is a hint at the word that was meant, or "".
+func nearest(key string) string {
+	var all []string
+	for i := range table {
+		all = append(all, table[i].Word)
+	}
+	return strictyaml.Nearest(key, all)
+}
