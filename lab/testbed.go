@@ -257,9 +257,9 @@ func (h *Header) resume(now Header) error {
 	return nil
 }
 
-// withoutMemory is the host without the sizes of its nodes' memory: a hypervisor may give and
-// take memory, and a kernel that initialises it as it is needed tells of more and more.
-func (h Host) withoutMemory() Host {
+// withoutNodeMemory is the host without the sizes of its nodes' memory: a kernel that
+// initialises memory as it is needed tells of more and more.
+func (h Host) withoutNodeMemory() Host {
 	if h.Machine == nil {
 		return h
 	}
@@ -270,7 +270,7 @@ func (h Host) withoutMemory() Host {
 			m.Domains[i].Bytes = 0
 		}
 	}
-	h.Machine, h.MemoryBytes = &m, 0
+	h.Machine = &m
 	return h
 }
 
@@ -283,7 +283,7 @@ func (h *Header) conditions() (conditions map[string]json.RawMessage, err error)
 		Shared  string `json:"shared CPUs"`
 		Own     string `json:"CPUs of the generator"`
 		Awake   bool   `json:"keeping of CPUs awake"`
-	}{h.Program, h.Host.withoutMemory(), h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs, h.Setup.Awake})
+	}{h.Program, h.Host.withoutNodeMemory(), h.Setup.Backend, h.Setup.CPUs, h.Setup.GeneratorCPUs, h.Setup.Awake})
 	if err == nil {
 		err = json.Unmarshal(text, &conditions)
 	}
