@@ -70,7 +70,7 @@ func TestPublishedTables(t *testing.T) {
 		"quick-1.json.gz": {"experiments/quick.md", "cell"}, "quick-2.json.gz": {"experiments/quick.md", "cell"}, "quick-3.json.gz": {"experiments/quick.md", "cell"},
 		"readme.json.gz": {"experiments/isolation.md", "scenario"}, "pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"},
 		"colocate.json.gz": {"experiments/colocate.md", "mode"}, "colocate-wrk.json.gz": {"experiments/colocate.md", "mode"}, "colocate-article.json.gz": {"experiments/colocate.md", "mode"},
-		"services.json.gz": {"experiments/services.md", "placement"},
+		"services.json.gz": {"experiments/services.md", "placement"}, "benchmark.json.gz": {"experiments/benchmark.md", "scenario"},
 	} {
 		text, err := os.ReadFile(docs + at.page)
 		if err != nil {

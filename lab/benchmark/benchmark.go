@@ -164,7 +164,11 @@ func (r *Result) Sheet() (*report.Sheet, error) {
 	if len(r.Rounds) > 0 {
 		s.Add(report.Block{Table: j.Table()})
 		s.Page = func() report.Page {
-			return report.Page{Plots: []report.Plot{j.Ratios("ratios", "How "+j.First().Name+" compares", j.First())}, Details: []report.Block{j.Comparisons()}}
+			p := report.Page{Plots: []report.Plot{j.Ratios("ratios", "How "+j.First().Name+" compares", j.First())}, Details: []report.Block{j.Comparisons()}}
+			if matrix, ok := j.Matrix(); ok {
+				p.Plots = append(p.Plots, matrix)
+			}
+			return p
 		}
 	}
 	s.Document = j.Document(&r.Header, e, s.Answer)

@@ -79,10 +79,7 @@ func Text(w io.Writer, s *Sheet, o Options) error {
 				i++
 			}
 		}
-		if inlined := table.inlined(); tableWidth(inlined) <= o.width() {
-			table = inlined
-		}
-		t.table(table)
+		t.table(table.inlined(o.width()))
 	}
 	if len(facts) > 0 {
 		t.b.WriteString("\n")
@@ -170,7 +167,7 @@ func (t Table) columns() []Column {
 }
 
 // inlined is the table with what is below in the cells of inline columns beside them.
-func (t Table) inlined() Table {
+func (t Table) inlined(width int) Table {
 	t.Columns = slices.Clone(t.Columns)
 	for i, c := range t.Columns {
 		if !c.Inline {
@@ -180,6 +177,9 @@ func (t Table) inlined() Table {
 		for _, cell := range c.Cells {
 			cell.Text = strings.TrimSpace(cell.Text + " " + cell.Below)
 			t.Columns[i].Cells = append(t.Columns[i].Cells, cell)
+		}
+		if tableWidth(t) > width {
+			t.Columns[i] = c
 		}
 	}
 	return t
