@@ -127,7 +127,7 @@ func column(a *lab.Analysis, head, unit string, value func(lab.Row) string) Colu
 }
 
 func scenarioTable(m *lab.Measured, a *lab.Analysis, looks map[string]Look) *Table {
-	t := &Table{Spans: map[int]string{}, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
+	t := &Table{Spans: map[int]string{}, Partly: true, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
 		"kept: of the neighbour's work without isolation; ≥ lower bound; ~ not decided."}
 	notes := footnotes{measured: m}
 	names := column(a, "scenario", "", func(row lab.Row) string { return shownName(row.Scenario) + notes.of(row) })

@@ -73,6 +73,9 @@ type Table struct {
 	// Beside says that its rows are those of the table before. A terminal shows both as
 	// one table where that fits; else, and on a page, this one has no rows with spans.
 	Beside bool
+	// Partly has as many inline columns, from the left, show what is below as fit; else all
+	// of them do or none.
+	Partly bool
 }
 
 // Column is a column of a table. All cells are right-aligned but those of left columns.

@@ -166,8 +166,10 @@ func (t Table) columns() []Column {
 	return slices.DeleteFunc(slices.Clone(t.Columns), func(c Column) bool { return c.PageOnly })
 }
 
-// inlined is the table with what is below in the cells of inline columns beside them.
+// inlined is the table with what is below in the cells of inline columns beside them, as far
+// as it is then no wider.
 func (t Table) inlined(width int) Table {
+	whole := t
 	t.Columns = slices.Clone(t.Columns)
 	for i, c := range t.Columns {
 		if !c.Inline {
@@ -179,6 +181,9 @@ func (t Table) inlined(width int) Table {
 			t.Columns[i].Cells = append(t.Columns[i].Cells, cell)
 		}
 		if tableWidth(t) > width {
+			if !t.Partly {
+				return whole
+			}
 			t.Columns[i] = c
 		}
 	}
