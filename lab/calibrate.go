@@ -28,7 +28,7 @@ func (b *Testbed) calibrate(ctx context.Context) error {
 		return b.rehearse(ctx)
 	}
 	if !b.spec.Tenant.builtIn() {
-		return b.calibrateRate(ctx, b.setupOf(Cell{}))
+		return b.calibrateRate(ctx, b.setupOf(Cell{}), b.spec.Tenant.Demand*float64(b.places.shared.Len()))
 	}
 	setup := b.Setup
 	fitted, last, err := b.fit(ctx, setup.Tenant, setup.Rate, time.Duration(setup.CPUPerRequest))
@@ -95,25 +95,24 @@ const (
 	generatorShare, generatorOwn = 0.15, 0.6
 )
 
-// FitRate settles at which rate the servers of a cell together want the spec's demand of the
-// shared CPUs, beginning with a guess (0 for none), unless the spec says the rate; and enters
-// into the setup what that came to. A run that is resumed keeps what it settled on.
-func (b *Testbed) FitRate(ctx context.Context, s Serve, guess float64) error {
+// FitRate settles at which rate the servers of a cell together want so many CPUs, beginning
+// with a guess (0 for none), unless the spec says the rate; and enters into the setup what that
+// came to. A run that is resumed keeps what it settled on.
+func (b *Testbed) FitRate(ctx context.Context, s Serve, want, guess float64) error {
 	if b.Setup.Rate > 0 {
 		return nil
 	}
 	b.Setup.Rate = cmp.Or(b.spec.Rate, guess, firstRate)
-	if err := b.calibrateRate(ctx, b.setupOf(Cell{Serve: &s})); err != nil {
+	if err := b.calibrateRate(ctx, b.setupOf(Cell{Serve: &s}), want); err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
 	return nil
 }
 
-// calibrateRate settles at which rate what a setup starts wants its demand, from the CPU time
-// that it uses per request, unless the rate is given.
-func (b *Testbed) calibrateRate(ctx context.Context, of setup) error {
+// calibrateRate settles at which rate what a setup starts wants so many CPUs, from the CPU
+// time that it uses per request, unless the rate is given.
+func (b *Testbed) calibrateRate(ctx context.Context, of setup, want float64) error {
 	s, shared := b.Setup, float64(b.places.shared.Len())
-	want := b.spec.Tenant.Demand * shared
 	limit := generatorOwn
 	if b.places.generator.IsEmpty() {
 		limit = generatorShare * shared

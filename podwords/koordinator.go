@@ -97,7 +97,7 @@ func numaSpec(_ *reading, text string) (w Wish, err error) {
 	case "SingleNUMANode":
 		w.MaxNodes = new(1)
 	case "Restricted":
-		return w, &Problem{Kind: NotFollowed, Err: errors.New("Restricted: own CPUs come from the fewest nodes that are free, not from the fewest that could hold them")}
+		return w, &Problem{Kind: NotFollowed, Err: errors.New("policy Restricted: own CPUs come from the fewest nodes that are free, not from the fewest that could hold them")}
 	default:
 		return w, fmt.Errorf("%q is none of BestEffort, Restricted, SingleNUMANode", plain.Line(spec.Policy))
 	}

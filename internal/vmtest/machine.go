@@ -37,7 +37,7 @@ type Machine struct {
 	// MaxKHz is the highest frequency of each core; none is no cpufreq. The
 	// lowest is half of it.
 	MaxKHz []int `json:"maxKHz,omitempty"`
-	// MiB is the memory of a machine without Nodes; 0 is 256.
+	// MiB is the memory of a machine without Nodes; 0 is 384.
 	MiB int `json:"mib,omitempty"`
 	// VirtualTime makes the guest's clock count instructions, so that time
 	// passes as if the guest had all of its CPUs and no host beside it; a sleep
@@ -76,8 +76,8 @@ const (
 )
 
 const (
-	defaultMiB     = 256
-	DefaultNodeMiB = 128
+	defaultMiB     = 384
+	DefaultNodeMiB = 192
 )
 
 // CPU is where one of the machine's CPUs is. Socket, Die, Module and Core count

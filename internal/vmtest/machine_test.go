@@ -79,7 +79,7 @@ func TestArguments(t *testing.T) {
 		not  []string // options that must not
 	}{
 		{"flat", Machine{Cores: 8}, []string{
-			"-L", "/roms", "-smp", "8,sockets=1,dies=1,cores=8,threads=1", "-m", "256", "-accel", "tcg,thread=single",
+			"-L", "/roms", "-smp", "8,sockets=1,dies=1,cores=8,threads=1", "-m", "384", "-accel", "tcg,thread=single",
 		}, []string{"-numa", "-icount"}},
 		{"virtual time", Machine{VirtualTime: true}, []string{"-icount", "shift=2,sleep=off"}, nil},
 		{"faster", Machine{VirtualTime: true, Instruction: 1}, []string{"-icount", "shift=0,sleep=off"}, nil},
@@ -92,7 +92,7 @@ func TestArguments(t *testing.T) {
 			Distances: [][]int{{10, 17}, {17, 10}},
 		}, []string{
 			"-numa", "node,nodeid=0,memdev=m0,cpus=0,cpus=1", "-object", "memory-backend-ram,id=m0,size=200M",
-			"-numa", "node,nodeid=1,memdev=m1", "-numa", "dist,src=0,dst=1,val=17", "-m", "328",
+			"-numa", "node,nodeid=1,memdev=m1", "-numa", "dist,src=0,dst=1,val=17", "-m", "392",
 		}, nil},
 		{"uneven", Machine{Sockets: 2, Cores: 2, Threads: 2, SingleThread: cpuset.MustOf(3)}, []string{
 			"-smp", "1,maxcpus=8,sockets=2,dies=1,cores=2,threads=2",

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
@@ -106,7 +107,11 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	study.Cells = func(bed *lab.Testbed) ([]lab.Cell, error) {
 		s.Seed = base.Seed
 		if s.Load == open {
-			if err := bed.FitRate(ctx, x.serve(0), 0); err != nil {
+			shared, err := cpuset.Parse(x.Setup.CPUs)
+			if err == nil {
+				err = bed.FitRate(ctx, x.serve(0), s.Demand*float64(shared.Len()), 0)
+			}
+			if err != nil {
 				return nil, err
 			}
 		}

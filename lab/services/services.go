@@ -131,7 +131,8 @@ func (x *Experiment) cells(ctx context.Context, bed *lab.Testbed) ([]lab.Cell, e
 		for i := range g.services {
 			all += g.work(i)
 		}
-		if err := bed.FitRate(ctx, *serve, x.Experiment.Demand*float64(free.Len())/all.Seconds()); err != nil {
+		want := x.Experiment.Demand * float64(free.Len())
+		if err := bed.FitRate(ctx, *serve, want, want/all.Seconds()); err != nil {
 			return nil, err
 		}
 		x.lengthen()
