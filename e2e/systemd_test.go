@@ -35,6 +35,7 @@ func TestSystemd(t *testing.T) {
 	for _, page := range userPages(t) {
 		job.Files["/pages/"+filepath.Base(page)] = page
 	}
+	job.CPU = 20 * time.Minute // the pages take most of it
 	job.Modules = []string{"overlay"}
 	job.Disk = kit.Disk
 	runGuest(t, kit, m, job, newSummary(time.Now()))
