@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 )
 
-// TestGuardSubjects names who is to be looked after in all the ways that diagnose knows.
+// TestGuardSubjects names the sensitive workloads in all the ways that diagnose knows.
 func TestGuardSubjects(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
