@@ -47,8 +47,9 @@ type Spec struct {
 	Limits Limits `json:"slo,omitempty"`
 	// CPUs are those that tenant and neighbour share, as a list; "" lets the lab choose.
 	CPUs string `json:"cpus,omitempty"`
-	// Awake keeps idle CPUs from sleeping, in all scenarios alike.
-	Awake bool `json:"awake,omitempty"`
+	// Awake keeps idle CPUs from sleeping, in all scenarios alike. Nil does so on a virtual
+	// machine, where it is permitted: a CPU that sleeps is the hypervisor's, and comes back late.
+	Awake *bool `json:"awake,omitempty"`
 	// Seed fixes the arrivals and the order of scenarios; 0 lets the clock choose.
 	Seed uint64 `json:"seed,omitempty"`
 }

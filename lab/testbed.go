@@ -103,7 +103,7 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 	}
 	b.lock = lock
 	b.Setup.OtherLab = cmp.Or(b.Setup.OtherLab, lock.other)
-	if spec.Awake {
+	if b.Setup.Awake {
 		if err := b.keepAwake(); err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
@@ -214,8 +214,9 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	}
 	now := Header{
 		Schema: h.Schema, Program: opt.Program, Started: time.Now(), Host: readHost(m),
-		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String(), Awake: spec.Awake},
+		Setup: Setup{CPUs: pl.shared.String(), GeneratorCPUs: pl.generator.String()},
 	}
+	now.Setup.Awake = keptAwake(spec.Awake, now.Host.Hypervisor, latencyFile)
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
 	}

@@ -180,7 +180,7 @@ func (a *analysis) compare() {
 				continue
 			}
 			j := p.Judge(len(family) * len(quantities()) * a.Experiment.looks())
-			j.Temper(a.bound(c.scenario), a.bound(c.against), c.against)
+			j.Temper(a.bounds(c.scenario), a.bounds(c.against), c.against)
 			f := Figure{
 				Quantity: quantity, Interval: j.Interval, P: j.P, Verdict: j.Verdict, Why: j.Why, MoreBlocks: j.MoreBlocks, Sees: j.Sees,
 				Pooled: a.figures.pooled(c.scenario, c.references, quantity),
@@ -211,10 +211,15 @@ func (f Figure) Hides() bool {
 	return f.Pooled > hidden*f.Estimate && f.Pooled > f.High
 }
 
-// bound says whether the response times of a scenario are lower bounds.
-func (a *analysis) bound(scenario string) bool {
-	row, ok := a.find(scenario)
-	return ok && row.LowerBound()
+// bounds says whether the response times of a scenario are lower bounds, and of what.
+func (a *analysis) bounds(scenario string) stats.Bounds {
+	switch row, _ := a.find(scenario); {
+	case row.Bound:
+		return stats.Failed
+	case row.Saturated:
+		return stats.Queued
+	}
+	return stats.Exact
 }
 
 // judge gives each row its verdicts, from the comparisons.

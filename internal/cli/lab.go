@@ -109,7 +109,8 @@ func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
 	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
 	fs.Var(&e.Limits, "slo", "limits of response time, as in p99=20ms,p50=2ms: in how many rounds each scenario met them")
 	fs.StringVar(&e.CPUs, "cpus", e.CPUs, "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
-	fs.BoolVar(&e.Awake, "awake", e.Awake, "keep idle CPUs from sleeping during the run, where a hypervisor takes milliseconds to wake them up (they take power meanwhile)")
+	awake := fs.VarPF(optional{&e.Awake}, "awake", "", "keep idle CPUs from sleeping during the run; they take power meanwhile (default on a virtual machine, whose hypervisor takes milliseconds to wake them up, where permitted)")
+	awake.NoOptDefVal = "true"
 	fs.Uint64Var(&e.Seed, "seed", e.Seed, "seed of arrivals and of the order of scenarios (default by the clock, and recorded)")
 }
 
@@ -207,6 +208,29 @@ func (f *labFlags) moreRounds(cmd *cobra.Command) int {
 		return 0
 	}
 	return n
+}
+
+// optional is a flag that is true, false, or left to the lab.
+type optional struct{ to **bool }
+
+// String writes the flag's value.
+func (o optional) String() string {
+	if o.to == nil || *o.to == nil {
+		return ""
+	}
+	return strconv.FormatBool(**o.to)
+}
+
+// Type names the flag's kind of value.
+func (o optional) Type() string { return "bool" }
+
+// Set reads "true" or "false".
+func (o optional) Set(text string) error {
+	on, err := strconv.ParseBool(text)
+	if err == nil {
+		*o.to = &on
+	}
+	return err
 }
 
 // narrowness is the flag --until: 0.1 for ±10 %.

@@ -108,7 +108,7 @@ func (r *Result) judged() report.Judged {
 	e := r.Experiment
 	j := report.Judged{Head: "scenario", Reference: lab.Baseline, Again: lab.BaselineAgain, Skipped: r.Skipped}
 	for _, round := range r.Rounds {
-		s := stats.Sample{Cell: round.Scenario, Block: round.Block, Figures: map[string]float64{}, Bound: round.Told[program.Failed] > 0}
+		s := stats.Sample{Cell: round.Scenario, Block: round.Block, Figures: map[string]float64{}, Bound: round.Told[program.Failed] > 0, Failed: round.Told[program.Failed] > 0}
 		for _, f := range figures() {
 			if v, ok := round.Told[f.Name]; ok {
 				s.Figures[f.Name] = v

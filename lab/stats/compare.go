@@ -25,8 +25,9 @@ type Sample struct {
 	Cell    string
 	Block   int
 	Figures map[string]float64 // by name; what was not measured is not in it
-	// Bound: the response times are lower bounds, as requests failed or queued without end.
-	Bound bool
+	// Bound: the response times are lower bounds, as requests failed or queued without end;
+	// Failed: as they failed, or were not answered at all.
+	Bound, Failed bool
 }
 
 // Versus is one comparison: of a cell with one or more references, which are called Against.
@@ -68,7 +69,7 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 			}
 			j := p.Judge(len(family) * len(figures))
 			if f.Unit == Microseconds {
-				j.Temper(bound(samples, v.Cell), slices.ContainsFunc(v.References, func(r string) bool { return bound(samples, r) }), v.Against)
+				j.Temper(BoundsOf(samples, v.Cell), worst(samples, v.References), v.Against)
 			}
 			all = append(all, f.compared(v, j))
 		}
@@ -120,7 +121,7 @@ func (f Figure) Typically(samples []Sample, cell string, confidence float64) Int
 }
 
 // LowerBound says whether the response times of a cell are lower bounds, in a fifth of its rounds or more.
-func LowerBound(samples []Sample, cell string) bool { return bound(samples, cell) }
+func LowerBound(samples []Sample, cell string) bool { return BoundsOf(samples, cell) != Exact }
 
 // blocks are the figures of the cell and its references, of each block that has both. Of what is better if there is
 // more the inverse is compared.
@@ -174,35 +175,67 @@ func (f Figure) compared(v Versus, j Judgement) Compared {
 	return c
 }
 
-// bound says whether a fifth of a cell's rounds, or more, have only lower bounds.
-func bound(samples []Sample, cell string) bool {
-	n, bounds := 0, 0
+// Bounds says of what a cell's response times are only lower bounds.
+type Bounds int
+
+// The response times of a cell are exact; or requests queued for as long as a round lasted, and so
+// are as bad as the round is long; or requests failed or were not answered.
+const (
+	Exact Bounds = iota
+	Queued
+	Failed
+)
+
+// BoundsOf are those of a cell: of a fifth of its rounds, or more.
+func BoundsOf(samples []Sample, cell string) Bounds {
+	n, bound, failed := 0, 0, 0
 	for _, s := range samples {
-		if s.Cell == cell {
-			n++
-			if s.Bound {
-				bounds++
-			}
+		if s.Cell != cell {
+			continue
+		}
+		n++
+		if s.Bound {
+			bound++
+		}
+		if s.Failed {
+			failed++
 		}
 	}
-	return Mostly(bounds, n)
+	switch {
+	case Mostly(failed, n):
+		return Failed
+	case Mostly(bound, n):
+		return Queued
+	}
+	return Exact
+}
+
+// worst are the bounds of several references.
+func worst(samples []Sample, cells []string) (all Bounds) {
+	for _, cell := range cells {
+		all = max(all, BoundsOf(samples, cell))
+	}
+	return all
 }
 
 // Mostly says whether so many of n rounds are enough for what they show to be said of all: a fifth.
 func Mostly(k, n int) bool { return k > 0 && 5*k >= n }
 
-// Temper takes back a verdict that lower bounds do not support: own says that the cell's figures are such, other that
-// those of the reference are. A lower bound supports only what a larger value would, too.
-func (j *Judgement) Temper(own, other bool, against string) {
+// Temper takes back a verdict that lower bounds do not support: own are those of the cell, other those of the reference.
+// A lower bound supports only what a larger value would, too. Where both queue without end, which one is worse is true of
+// rounds of this length, as the figures are.
+func (j *Judgement) Temper(own, other Bounds, against string) {
 	const are = " lower bounds: requests failed, were unfinished, or queued without end"
 	why := ""
 	switch {
 	case j.Verdict == Inconclusive || j.Verdict == Invalid:
-	case own && other:
+	case own == Queued && other == Queued && j.Verdict != Equivalent:
+		j.Why += ", in rounds of this length: neither keeps up"
+	case own != Exact && other != Exact:
 		why = "both are lower bounds"
-	case own && j.Verdict != Worse:
+	case own != Exact && j.Verdict != Worse:
 		why = "its figures are" + are
-	case other && j.Verdict != Better:
+	case other != Exact && j.Verdict != Better:
 		why = "the figures of " + against + " are" + are
 	}
 	if why != "" {

@@ -52,18 +52,26 @@ func TestCompare(t *testing.T) {
 }
 
 // What queued without end is worse, if its lower bound is; it is never as good or better.
+// Of two that queue without end one may be worse, in rounds of their length; of two of which requests failed, neither.
 func TestCompareLowerBounds(t *testing.T) {
 	t.Parallel()
+	compareLowerBounds(t, false, Better)
+	compareLowerBounds(t, true, Inconclusive)
+}
+
+func compareLowerBounds(t *testing.T, failed bool, both Verdict) {
+	t.Helper()
 	samples := rounds(2, 30, map[string]float64{"ref": 1, "bad": 2, "good": 0.5})
 	for i := range samples {
 		samples[i].Bound = samples[i].Cell != "ref" && samples[i].Block%5 == 0
+		samples[i].Failed = samples[i].Bound && failed
 	}
 	all := Compare(samples, figures, []Versus{{Cell: "bad", Against: "ref"}, {Cell: "good", Against: "ref"}, {Cell: "good", Against: "bad"}, {Cell: "ref", Against: "good"}})
 	for _, tc := range []struct {
 		cell, against, figure string
 		want                  Verdict
 	}{
-		{"bad", "ref", "p99", Worse}, {"good", "ref", "p99", Inconclusive}, {"good", "ref", "rate", Better}, {"good", "bad", "p99", Inconclusive}, {"ref", "good", "p99", Inconclusive},
+		{"bad", "ref", "p99", Worse}, {"good", "ref", "p99", Inconclusive}, {"good", "ref", "rate", Better}, {"good", "bad", "p99", both}, {"ref", "good", "p99", Inconclusive},
 	} {
 		if c, _ := Of(all, tc.cell, tc.against, tc.figure); c.Verdict != tc.want {
 			t.Errorf("%s of %s against %s: %s (%s), want %s", tc.figure, tc.cell, tc.against, c.Verdict, c.Why, tc.want)
