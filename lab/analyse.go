@@ -128,7 +128,7 @@ func (s samples) typical(scenario string, p float64) *stats.Interval {
 func (a *analysis) usage(row *Row, valid []Decoded) {
 	var seconds, busy, capacity float64
 	var tenant, neighbour Usage
-	saturated, bound := 0, 0
+	saturated, bound, failed := 0, 0, 0
 	for _, m := range valid {
 		seconds += m.Seconds
 		busy += m.Host.Busy
@@ -149,7 +149,11 @@ func (a *analysis) usage(row *Row, valid []Decoded) {
 		if stats.AtLeast(m.Censored, m.Load.Offered, headline) {
 			bound++
 		}
+		if m.failed() {
+			failed++
+		}
 	}
+	row.Failed = stats.Mostly(failed, len(valid))
 	row.Saturated, row.Bound = stats.Mostly(saturated, len(valid)), stats.Mostly(bound, len(valid))
 	if seconds == 0 || capacity == 0 {
 		return

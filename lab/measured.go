@@ -33,6 +33,9 @@ type Decoded struct {
 	Excluded string
 }
 
+// failed says whether so many requests failed that the p99 is that of one of them.
+func (d Decoded) failed() bool { return stats.AtLeast(d.Load.Failed, d.Load.Offered, headline) }
+
 // Measure decodes the rounds of a result.
 func Measure(r *Result) (*Measured, error) {
 	seen := map[string]bool{}

@@ -252,6 +252,8 @@ type Row struct {
 	Saturated bool `json:"saturated,omitempty"`
 	// Bound: in a fifth of the rounds or more one request in 100 failed or was not answered.
 	Bound bool `json:"lowerBound,omitempty"`
+	// Failed: in a fifth of the rounds or more one request in 100 failed.
+	Failed bool `json:"failed,omitempty"`
 	// Limits are those of the spec, and how many rounds met them.
 	Limits []Met `json:"slo,omitempty"`
 	// WorkShare is the neighbour's work per second relative to unisolated (1 =

@@ -32,8 +32,8 @@ func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbe
 			continue
 		}
 		s := stats.Sample{Cell: d.Scenario, Block: d.Block, Figures: map[string]float64{}}
-		s.Failed = stats.AtLeast(d.Censored, d.Load.Offered, headline)
-		s.Bound = s.Failed || stats.Saturated(d.Load.DoneInWindow, d.Load.Offered)
+		s.Failed = d.failed()
+		s.Bound = stats.Saturated(d.Load.DoneInWindow, d.Load.Offered) || stats.AtLeast(d.Censored, d.Load.Offered, headline)
 		if response, ok := of.rounds[d.Scenario][d.Block]; ok {
 			for _, f := range []stats.Figure{P50, P95, P99} {
 				us, _ := response.Quantile(percentile(f.Name))

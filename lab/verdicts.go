@@ -214,9 +214,9 @@ func (f Figure) Hides() bool {
 // bounds says whether the response times of a scenario are lower bounds, and of what.
 func (a *analysis) bounds(scenario string) stats.Bounds {
 	switch row, _ := a.find(scenario); {
-	case row.Bound:
+	case row.Failed:
 		return stats.Failed
-	case row.Saturated:
+	case row.LowerBound():
 		return stats.Queued
 	}
 	return stats.Exact

@@ -146,9 +146,9 @@ func TestLowerBounds(t *testing.T) {
 		scenario, against string
 		want              stats.Verdict
 	}{
-		{"weighted", Baseline, stats.Worse},          // maybe much worse
-		{"weighted", Unisolated, stats.Better},       // both queue without end: of rounds of this length
-		{"idle", Unisolated, stats.Better},           // nothing may be worse still
+		{"weighted", Baseline, stats.Worse},    // maybe much worse
+		{"weighted", Unisolated, stats.Better}, // both queue without end: of rounds of this length
+		{"idle", Unisolated, stats.Better},     // nothing may be worse still
 		{"idle", "weighted", stats.Better},
 	} {
 		c, _ := a.Compared(tc.scenario, tc.against)
@@ -229,7 +229,7 @@ func TestBoundRounds(t *testing.T) {
 		r := fakeResult(t, usual())
 		for i := range r.Rounds {
 			if r.Rounds[i].Scenario == "idle" && r.Rounds[i].Block < bad {
-				r.Rounds[i].Load.Seconds[0].Censored = 50
+				r.Rounds[i].Load.Failed, r.Rounds[i].Load.Seconds[0].Censored = 50, 50
 			}
 		}
 		a := analysed(t, r)

@@ -26,7 +26,7 @@ type Sample struct {
 	Block   int
 	Figures map[string]float64 // by name; what was not measured is not in it
 	// Bound: the response times are lower bounds, as requests failed or queued without end;
-	// Failed: as they failed, or were not answered at all.
+	// Failed: as they failed.
 	Bound, Failed bool
 }
 
@@ -179,7 +179,7 @@ func (f Figure) compared(v Versus, j Judgement) Compared {
 type Bounds int
 
 // The response times of a cell are exact; or requests queued for as long as a round lasted, and so
-// are as bad as the round is long; or requests failed or were not answered.
+// are as bad as the round is long; or requests failed.
 const (
 	Exact Bounds = iota
 	Queued
