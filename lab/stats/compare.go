@@ -67,7 +67,7 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 			if p.Blocks() == 0 {
 				continue
 			}
-			j := p.Judge(len(family) * len(figures))
+			j := p.Judge(float64(len(family) * len(figures)))
 			if f.Unit == Microseconds {
 				j.Temper(BoundsOf(samples, v.Cell), worst(samples, v.References), v.Against)
 			}

@@ -36,23 +36,23 @@ type Judgement struct {
 // maxMoreBlocks bounds the advice of Judge.
 const maxMoreBlocks = 1000
 
-// Judge says what a comparison comes to that is one of so many of the run.
+// Judge says what a comparison comes to that is one of so many of the run (not a whole number where some weigh more).
 //
 // Worse or better: no difference is rejected at 5 % divided by the number of comparisons, and the estimate is beyond the
 // margin. Equivalent: differences of the margin, and more, are rejected at the same rate, on either side (two one-sided
 // tests). Of the two, "no difference" and "the margin or more", one at most is true, so the chance that a run says
 // anything false is at most 5 %, whatever its comparisons have in common (Bonferroni). All else is Inconclusive.
-func (p *Paired) Judge(comparisons int) Judgement {
+func (p *Paired) Judge(comparisons float64) Judgement {
 	n := p.Blocks()
 	if n == 0 {
 		return Judgement{Verdict: Invalid, P: 1, Why: "no block in which both count"}
 	}
-	j := Judgement{Interval: p.Interval(confidence), Verdict: Inconclusive, P: min(1, p.P()*float64(comparisons))}
+	j := Judgement{Interval: p.Interval(confidence), Verdict: Inconclusive, P: min(1, p.P()*comparisons)}
 	up, down := math.Log(1+Margin), math.Log(1-Margin)
 	if !p.ratio {
 		up, down = ShareMargin, -ShareMargin
 	}
-	rate := errorRate / float64(comparisons)
+	rate := errorRate / comparisons
 	needs := p.enough(rate)
 	switch beyond := p.effect > up || p.effect < down; {
 	case j.P < errorRate && beyond && p.effect > 0:
@@ -62,7 +62,7 @@ func (p *Paired) Judge(comparisons int) Judgement {
 	case max(p.tail(up, -1), p.tail(down, 1)) < rate:
 		j.Verdict, j.Why = Equivalent, fmt.Sprintf("the difference is less than %s", p.margin())
 	case n < needs:
-		j.Why = fmt.Sprintf("%d %s cannot decide one of %d comparisons", n, plural(float64(n), "block"), comparisons)
+		j.Why = fmt.Sprintf("%d %s cannot decide one of %.0f comparisons", n, plural(float64(n), "block"), comparisons)
 	case j.P < errorRate:
 		j.Why = fmt.Sprintf("the two differ, but maybe by less than %s", p.margin())
 	default:

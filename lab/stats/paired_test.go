@@ -184,7 +184,7 @@ func TestJudge(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		blocks      [][]float64
-		comparisons int
+		comparisons float64
 		want        Verdict
 		why         string // a part of it
 		more        [2]int // blocks, at least and at most
