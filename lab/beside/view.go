@@ -24,7 +24,7 @@ func (x *Experiment) view() (*view, error) {
 	}
 	d := x.design
 	v := &view{Experiment: x, measured: m, Judged: report.Judged{Head: "cell", Reference: d.cells[0].name, Figures: d.figures, Skipped: x.Skipped}}
-	v.Samples, v.undisturbed = m.Samples(v.Reference)
+	v.Samples, v.undisturbed = m.Samples()
 	var family []stats.Versus
 	for i, c := range d.cells {
 		v.Cells = append(v.Cells, report.JudgedCell{Name: c.name, Means: c.means})

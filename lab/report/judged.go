@@ -42,7 +42,7 @@ func JudgedIsolation(m *lab.Measured) Judged {
 	for _, s := range m.Experiment.Scenarios {
 		j.Cells = append(j.Cells, JudgedCell{s.Name, s.Means})
 	}
-	j.Samples, _ = m.Samples(lab.Baseline, lab.BaselineAgain)
+	j.Samples, _ = m.Samples()
 	return j
 }
 
