@@ -324,9 +324,17 @@ function drawRows(s, fresh) {
   put($("untold"), untold.length && s.workloads.length ? `Not told by this host, and left out: ${untold.map((key) => names[key]).join(", ")}.` : "");
   $("empty").hidden = s.workloads.length > 0;
   $("table").hidden = s.workloads.length === 0;
+  sayWider();
   put($("count"), s.workloads.length ? String(s.workloads.length) : "");
   put($("file"), s.file ? ` (${s.file})` : "");
 }
+
+// sayWider says so where the table is wider than the screen.
+function sayWider() {
+  $("wider").hidden = $("table").scrollWidth <= $("table").clientWidth;
+}
+
+addEventListener("resize", sayWider);
 
 // placeAround moves all between at and a row behind it, instead of the row: what is
 // moved loses the focus.
