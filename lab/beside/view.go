@@ -2,6 +2,7 @@ package beside
 
 import (
 	"fmt"
+	"strings"
 
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
@@ -53,10 +54,12 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s := report.NewSheet(x.design.name, &x.Header)
 	s.Answer = x.design.words(v)
-	if v.nothing() == "" {
+	s.Open = v.nothing() != "" || v.Undecided(lab.P99)
+	if nothing := v.nothing(); nothing != "" {
+		s.Headline, _, _ = strings.Cut(nothing, ". ")
+	} else {
 		s.Headline = v.Headline(lab.P99)
 	}
-	s.Open = s.Headline == ""
 	s.Fact("tenant", fmt.Sprintf("article, %.0f requests/s due (open loop), wants %.2f CPUs, %s working set", x.Setup.Rate, x.Setup.TenantCPUs, plain.Bytes(x.Experiment.WorkingSetBytes)))
 	n := x.Setup.Neighbour
 	s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))
