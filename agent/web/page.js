@@ -446,7 +446,9 @@ function drawHour(past) {
     if (text !== undefined) e.textContent = text;
     return e;
   };
-  const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now(), hour = 3600e3;
+  const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now();
+  // The time that is known, at least ten minutes of it.
+  const age = past.points.length ? now - Date.parse(past.points[0].time) : 0, hour = 60e3 * ([10, 20, 30].find((minutes) => age <= minutes * 60e3) || 60);
   const x = (time) => left + (1 - (now - Date.parse(time)) / hour) * (width - left - 8);
   const y = (share) => bottom - share * (bottom - top);
   const svg = make("svg", { viewBox: `0 0 ${width} 156`, role: "img", "aria-label": "How busy the host was in the last hour, how much was waited for its CPUs, and when the guard acted" });
@@ -454,9 +456,9 @@ function drawHour(past) {
     svg.append(make("line", { class: "grid", x1: left, x2: width - 8, y1: y(share), y2: y(share) }));
     svg.append(make("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${share * 100} %`));
   }
-  for (const minutes of width < 600 ? [60, 30, 0] : [60, 45, 30, 15, 0]) {
-    const at = x(new Date(now - minutes * 60e3).toISOString());
-    svg.append(make("text", { x: at, y: 150, "text-anchor": minutes === 60 ? "start" : minutes ? "middle" : "end" }, minutes ? `${minutes} min ago` : "now"));
+  for (const part of width < 600 ? [1, 0.5, 0] : [1, 0.75, 0.5, 0.25, 0]) {
+    const at = x(new Date(now - part * hour).toISOString());
+    svg.append(make("text", { x: at, y: 150, "text-anchor": part === 1 ? "start" : part ? "middle" : "end" }, part ? `${part * hour / 60e3} min ago` : "now"));
   }
   const line = (key) => {
     let path = "", pen = "M", before = 0;
