@@ -448,7 +448,8 @@ function drawHour(past) {
   };
   const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now();
   // The time that is known, at least ten minutes of it.
-  const age = past.points.length ? now - Date.parse(past.points[0].time) : 0, hour = 60e3 * ([10, 20, 30].find((minutes) => age <= minutes * 60e3) || 60);
+  const first = Math.min(...[past.points[0], past.marks[0]].filter(Boolean).map((p) => Date.parse(p.time)));
+  const hour = 60e3 * ([10, 20, 30].find((minutes) => now - first <= minutes * 60e3) || 60);
   const x = (time) => left + (1 - (now - Date.parse(time)) / hour) * (width - left - 8);
   const y = (share) => bottom - share * (bottom - top);
   const svg = make("svg", { viewBox: `0 0 ${width} 156`, role: "img", "aria-label": "How busy the host was in the last hour, how much was waited for its CPUs, and when the guard acted" });

@@ -78,7 +78,7 @@ func (c *Comparison) groups() (names []string) {
 // effects is the table of a group's ratios to the reference.
 func (c *Comparison) effects(group string) *Table {
 	names, figures := Column{Head: "effect", Left: true}, Column{}
-	inA, inB, change, verdict := Column{Head: "A", Inline: 1}, Column{Head: "B", Inline: 1}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
+	inA, inB, change, verdict := Column{Head: "A", Inline: 1, Roomy: true}, Column{Head: "B", Inline: 1, Roomy: true}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Group != group || row.Ratio == nil {
@@ -97,7 +97,7 @@ func (c *Comparison) effects(group string) *Table {
 // figures is the table of a group's plain figures, with a verdict of those that have no effect.
 func (c *Comparison) figures(group string) *Table {
 	names, figures := Column{Head: "figures", Left: true}, Column{}
-	inA, inB, change, verdict := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}, Column{Left: true}
+	inA, inB, change, verdict := Column{Head: "A", Roomy: true}, Column{Head: "B", Roomy: true}, Column{Head: "B / A"}, Column{Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Group != group {

@@ -102,3 +102,31 @@ func TestHeatMap(t *testing.T) {
 		}
 	}
 }
+
+func TestJudgedHeadline(t *testing.T) {
+	t.Parallel()
+	of := func(cell string, ratio float64, v stats.Verdict) stats.Compared {
+		iv := stats.Interval{Estimate: ratio, Low: ratio / 2, High: ratio * 2, Confidence: 0.95, Rounds: 9}
+		return stats.Compared{Cell: cell, Against: lab.Baseline, Figure: lab.P99.Name, Interval: iv, Verdict: v}
+	}
+	elsewhere := of("f", 9, stats.Worse)
+	elsewhere.Against = "a"
+	for _, tc := range []struct {
+		compared  []stats.Compared
+		want      string
+		undecided bool
+	}{
+		{nil, "", true},
+		{[]stats.Compared{elsewhere}, "", true},
+		{[]stats.Compared{of("a", 1, stats.Equivalent), of("b", 1, stats.Equivalent)}, `No p99 differs from that of "alone" by 10 %`, false},
+		{[]stats.Compared{of("a", 1, stats.Equivalent), of("b", 2, stats.Inconclusive)}, `No p99 is shown to differ from that of "alone"`, false},
+		{[]stats.Compared{of("b", 2, stats.Inconclusive), elsewhere}, `No p99 is shown to differ from that of "alone"`, true},
+		{[]stats.Compared{of("a", 0.2, stats.Better), of("b", 0.5, stats.Better)}, `The p99 of "a" is 0.20 [0.10, 0.40] times that of "alone"`, false},
+		{[]stats.Compared{of("a", 0.1, stats.Better), of("b", 2, stats.Worse), of("c", 4, stats.Worse)}, `The p99 of "c" is 4.00 [2.00, 8.00] times that of "alone"`, false},
+	} {
+		j := Judged{Reference: lab.Baseline, Compared: tc.compared}
+		if got := j.Headline(lab.P99); got != tc.want || j.Undecided(lab.P99) != tc.undecided {
+			t.Errorf("%q, undecided %v; want %q, %v", got, j.Undecided(lab.P99), tc.want, tc.undecided)
+		}
+	}
+}
