@@ -52,7 +52,7 @@ func TestCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	samples, _ := m.Samples(Baseline)
+	samples, _ := m.Samples()
 	if got := samples[0].Figures; got[IPC.Name] != 1.5 || got[CacheMisses.Name] != 2 {
 		t.Errorf("%v, want 1.5 instructions per cycle and 2 misses per 1000 of them", got)
 	}

@@ -56,7 +56,7 @@ func Measure(r *Result) (*Measured, error) {
 	m.exclude()
 	m.all = m.sampled(false)
 	m.figures = m.all
-	if calm := m.sampled(true); calm.enough(m.all, alone()) {
+	if calm := m.sampled(true); calm.enough(m.all) {
 		m.figures, m.undisturbed = calm, true
 	}
 	return m, nil

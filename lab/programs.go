@@ -170,17 +170,18 @@ func (b *Testbed) startCommand(ctx context.Context, r Role) (*child, load.Target
 	}
 	c, err := b.startProgram(ctx, r, cfg)
 	if err == nil {
-		err = b.succeeds(ctx, c, t)
+		err = b.succeeds(ctx, c, t, false)
 	}
 	return c, t, err
 }
 
-// succeeds waits until a program answers, or until a benchmark of it succeeds.
-func (b *Testbed) succeeds(ctx context.Context, c *child, t load.Target) error {
+// succeeds waits until a program answers, or until a benchmark of it succeeds. Of a server that
+// answered before no command of --exec is tried twice.
+func (b *Testbed) succeeds(ctx context.Context, c *child, t load.Target, ready bool) error {
 	if !b.tells() {
-		return answers(ctx, c, t)
+		return tries(ctx, c, t, ready, t.Check)
 	}
-	return tries(ctx, c, t, func(ctx context.Context) error {
+	return tries(ctx, c, t, ready, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, tellLimit)
 		defer cancel()
 		_, err := program.Exec{Address: t.Addr}.Run(ctx)
@@ -217,7 +218,7 @@ func (b *Testbed) startServer(ctx context.Context, r Role, s setup) (*child, loa
 		err = server.Fill(ctx, t)
 	}
 	if err == nil {
-		err = b.succeeds(ctx, c, asked)
+		err = b.succeeds(ctx, c, asked, true)
 	}
 	return c, asked, err
 }
@@ -249,10 +250,13 @@ func vacant(t load.Target) error {
 }
 
 // answers waits until a program does.
-func answers(ctx context.Context, c *child, t load.Target) error { return tries(ctx, c, t, t.Check) }
+func answers(ctx context.Context, c *child, t load.Target) error {
+	return tries(ctx, c, t, false, t.Check)
+}
 
-// tries waits until a check of what answers succeeds.
-func tries(ctx context.Context, c *child, t load.Target, check func(context.Context) error) error {
+// tries waits until a check of what answers succeeds. Where that is ready, a command that fails
+// is not run again.
+func tries(ctx context.Context, c *child, t load.Target, ready bool, check func(context.Context) error) error {
 	var spoke time.Time // when it first did anything but refuse the connection
 	for began := time.Now(); ; {
 		err := check(ctx)
@@ -265,7 +269,7 @@ func tries(ctx context.Context, c *child, t load.Target, check func(context.Cont
 		case c.gone() != nil:
 			return fmt.Errorf("%s ended before it answered: %w", c.name, c.gone())
 		case errors.As(err, &refused) && refused.Op == "dial" && c.outside == nil:
-		case t.Protocol == load.Exec && !hopeless(err) && time.Since(began) < readyLimit:
+		case t.Protocol == load.Exec && !ready && !hopeless(err) && time.Since(began) < readyLimit:
 			// the program may not be ready
 		case t.Protocol == load.Exec && strings.Contains(err.Error(), "said nothing"):
 			return fmt.Errorf("%s: a run of the command of --exec has not ended after 10 s: want one that ends, or --figures for a benchmark", c.name)

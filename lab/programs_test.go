@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
 )
@@ -172,6 +175,24 @@ func TestProgramTenantRefuses(t *testing.T) {
 				t.Error("the tenant lives on")
 			}
 		})
+	}
+}
+
+// The command of --exec that fails is run again only while the program may not be ready.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	c := startChild(t, "silent")
+	for ready, want := range map[bool]int{true: 1, false: 3} {
+		n := 0
+		err := tries(t.Context(), c, load.Target{Protocol: load.Exec}, ready, func(context.Context) error {
+			if n++; n == 3 {
+				return nil
+			}
+			return errors.New("exit status 3: oops")
+		})
+		if failed := err != nil && strings.Contains(err.Error(), "the command of --exec does not succeed: exit status 3: oops"); n != want || failed != ready {
+			t.Errorf("ready %v: run %d times, want %d; %v", ready, n, want, err)
+		}
 	}
 }
 

@@ -20,13 +20,8 @@ var (
 )
 
 // Samples are the figures of the rounds that count. The response times are those of
-// undisturbed requests, where the references have enough of them. undisturbed says so.
-func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbed bool) {
-	of := m.sampled(true)
-	undisturbed = of.enough(m.all, references)
-	if !undisturbed {
-		of = m.all
-	}
+// undisturbed requests, where every cell has enough of them. undisturbed says so.
+func (m *Measured) Samples() (all []stats.Sample, undisturbed bool) {
 	for _, d := range m.Decoded {
 		if d.Excluded != "" {
 			continue
@@ -34,7 +29,7 @@ func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbe
 		s := stats.Sample{Cell: d.Scenario, Block: d.Block, Figures: map[string]float64{}}
 		s.Failed = d.failed()
 		s.Bound = stats.Saturated(d.Load.DoneInWindow, d.Load.Offered) || stats.AtLeast(d.Censored, d.Load.Offered, headline)
-		if response, ok := of.rounds[d.Scenario][d.Block]; ok {
+		if response, ok := m.figures.rounds[d.Scenario][d.Block]; ok {
 			for _, f := range []stats.Figure{P50, P95, P99} {
 				us, _ := response.Quantile(percentile(f.Name))
 				s.Figures[f.Name] = max(us, 1)
@@ -55,5 +50,5 @@ func (m *Measured) Samples(references ...string) (all []stats.Sample, undisturbe
 		}
 		all = append(all, s)
 	}
-	return all, undisturbed
+	return all, m.undisturbed
 }

@@ -340,3 +340,76 @@ func TestLook(t *testing.T) {
 		t.Errorf("settled: %v", settled)
 	}
 }
+
+// A cell beside which the generator was late in most rounds has too few undisturbed requests: then all requests of every
+// cell count, and none is compared by what is left of a few blocks. Which cell it is does not matter.
+func TestUndisturbedInEveryCell(t *testing.T) {
+	t.Parallel()
+	all := usual()
+	scenarios := map[string]fake{Baseline: all[Baseline], BaselineAgain: all[BaselineAgain], "weighted": all["weighted"]}
+	r := fakeResult(t, scenarios)
+	left := map[string]map[bool]*Undisturbed{}
+	for name, f := range scenarios {
+		left[name] = map[bool]*Undisturbed{false: watched(t, f.scale, false), true: watched(t, f.scale, true)}
+	}
+	for name, tc := range map[string]struct {
+		late   string // the scenario
+		rounds int    // of it that were disturbed
+		want   bool
+	}{
+		"none":        {"", 0, true},
+		"less":        {"weighted", 10, true},
+		"most":        {"weighted", 11, false},
+		"all":         {"weighted", 20, false},
+		"a reference": {BaselineAgain, 11, false},
+	} {
+		for i := range r.Rounds {
+			round := &r.Rounds[i]
+			round.Undisturbed = left[round.Scenario][round.Scenario == tc.late && round.Block < tc.rounds]
+		}
+		m, err := Measure(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := m.Analyse()
+		samples, undisturbed := m.Samples()
+		if undisturbed != tc.want || a.Undisturbed != tc.want {
+			t.Errorf("%s: undisturbed requests compared: %v and %v, want %v", name, undisturbed, a.Undisturbed, tc.want)
+		}
+		blocks := 20
+		if tc.want {
+			blocks -= tc.rounds
+		}
+		c := stats.Compare(samples, []stats.Figure{P99}, []stats.Versus{{Cell: "weighted", Against: Baseline}})
+		if len(c) != 1 || c[0].Rounds != blocks || c[0].Verdict != stats.Worse {
+			t.Errorf("%s: %+v, want weighted worse in %d blocks", name, c, blocks)
+		}
+		of, _ := a.Compared("weighted", Baseline)
+		if f, _ := of.Figure(p99); f.Rounds != blocks || f.Verdict != stats.Worse {
+			t.Errorf("%s: weighted is %s than alone in %d blocks, want worse in %d", name, f.Verdict, f.Rounds, blocks)
+		}
+	}
+}
+
+// watched is what the bins of a round of 2 s leave of 600 requests, each of which takes so many ms. Late, the generator
+// stands still in every fourth bin, and the three after it answer the backlog.
+func watched(t *testing.T, scale float64, late bool) *Undisturbed {
+	t.Helper()
+	const window, n = 2 * time.Second, 600
+	bins := make([]Bin, window/binLength)
+	var requests []Request
+	for i := range time.Duration(n) {
+		due := i * window / n
+		seen := due
+		if late && int(due/binLength)%(aftermath+1) == 0 {
+			seen += 2 * ms
+		}
+		requests = append(requests, Request{Due: due, Seen: seen, Done: seen + time.Duration(scale*float64(ms))})
+	}
+	judgeBins(bins, requests, 2, window)
+	u, err := undisturbed(bins, requests, window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

@@ -324,9 +324,17 @@ function drawRows(s, fresh) {
   put($("untold"), untold.length && s.workloads.length ? `Not told by this host, and left out: ${untold.map((key) => names[key]).join(", ")}.` : "");
   $("empty").hidden = s.workloads.length > 0;
   $("table").hidden = s.workloads.length === 0;
+  sayWider();
   put($("count"), s.workloads.length ? String(s.workloads.length) : "");
   put($("file"), s.file ? ` (${s.file})` : "");
 }
+
+// sayWider says so where the table is wider than the screen.
+function sayWider() {
+  $("wider").hidden = $("table").scrollWidth <= $("table").clientWidth;
+}
+
+addEventListener("resize", sayWider);
 
 // placeAround moves all between at and a row behind it, instead of the row: what is
 // moved loses the focus.
@@ -438,7 +446,10 @@ function drawHour(past) {
     if (text !== undefined) e.textContent = text;
     return e;
   };
-  const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now(), hour = 3600e3;
+  const width = Math.min(1200, Math.max(340, $("past").clientWidth)), left = 44, top = 8, bottom = 132, now = Date.now();
+  // The time that is known, at least ten minutes of it.
+  const first = Math.min(...[past.points[0], past.marks[0]].filter(Boolean).map((p) => Date.parse(p.time)));
+  const hour = 60e3 * ([10, 20, 30].find((minutes) => now - first <= minutes * 60e3) || 60);
   const x = (time) => left + (1 - (now - Date.parse(time)) / hour) * (width - left - 8);
   const y = (share) => bottom - share * (bottom - top);
   const svg = make("svg", { viewBox: `0 0 ${width} 156`, role: "img", "aria-label": "How busy the host was in the last hour, how much was waited for its CPUs, and when the guard acted" });
@@ -446,9 +457,9 @@ function drawHour(past) {
     svg.append(make("line", { class: "grid", x1: left, x2: width - 8, y1: y(share), y2: y(share) }));
     svg.append(make("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${share * 100} %`));
   }
-  for (const minutes of width < 600 ? [60, 30, 0] : [60, 45, 30, 15, 0]) {
-    const at = x(new Date(now - minutes * 60e3).toISOString());
-    svg.append(make("text", { x: at, y: 150, "text-anchor": minutes === 60 ? "start" : minutes ? "middle" : "end" }, minutes ? `${minutes} min ago` : "now"));
+  for (const part of width < 600 ? [1, 0.5, 0] : [1, 0.75, 0.5, 0.25, 0]) {
+    const at = x(new Date(now - part * hour).toISOString());
+    svg.append(make("text", { x: at, y: 150, "text-anchor": part === 1 ? "start" : part ? "middle" : "end" }, part ? `${part * hour / 60e3} min ago` : "now"));
   }
   const line = (key) => {
     let path = "", pen = "M", before = 0;

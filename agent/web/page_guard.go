@@ -28,15 +28,7 @@ func guardOf(g api.Guard) Guard {
 	if s == nil {
 		return out
 	}
-	name := func(group string) string {
-		if id, ok := g.Workloads[group]; ok {
-			return id
-		}
-		if group == ended {
-			return "a group that is gone or not to be seen from here"
-		}
-		return group
-	}
+	name := naming(g)
 	probe := "the run-queue probe is at rest"
 	switch {
 	case s.Probe.Reason != "":
@@ -62,6 +54,19 @@ func guardOf(g api.Guard) Guard {
 	}
 	slices.Sort(out.Suffers)
 	return out
+}
+
+// naming gives groups the names of their workloads.
+func naming(g api.Guard) func(group string) string {
+	return func(group string) string {
+		if id, ok := g.Workloads[group]; ok {
+			return id
+		}
+		if group == ended {
+			return "a group that is gone or not to be seen from here"
+		}
+		return group
+	}
 }
 
 // ended is what the guard calls groups whose names it could not see, mostly as they had ended
@@ -91,7 +96,7 @@ func stands(s control.State) string {
 		text = "nothing more that may be done helps"
 	}
 	if s.Strength >= 2 {
-		return fmt.Sprintf("%s; the symptom is %.3g times where it counts", text, s.Strength)
+		return fmt.Sprintf("%s; the symptom is %.3g times its threshold", text, s.Strength)
 	}
-	return fmt.Sprintf("%s; the symptom is at %.0f %% of where it counts", text, 100*s.Strength)
+	return fmt.Sprintf("%s; the symptom is at %.0f %% of its threshold", text, 100*s.Strength)
 }

@@ -41,13 +41,13 @@ func TestGuardInWords(t *testing.T) {
 				"web waits for CPUs that others use, because of a group that is gone or not to be seen from here (70 % sure)",
 				"web waits for CPUs that others use, because of x:" + hostile + " (80 % sure)",
 			},
-			Done: []string{"batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts", "all has at most 0.50 CPUs, for all others"},
+			Done: []string{"batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of its threshold", "all has at most 0.50 CPUs, for all others"},
 		}},
 		{"preview", func(g *api.Guard) {
 			g.Mode, g.Status.Findings, g.Status.Active, g.Status.Probe.Reason = config.GuardPreview, nil, nil, "not root"
 		}, Guard{
 			Mode: "preview", About: "1 sensitive workload, 3 other groups known; without the run-queue probe: not root", Suffers: []string{},
-			Done: []string{"would be done: batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of where it counts"},
+			Done: []string{"would be done: batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of its threshold"},
 		}},
 		{"off", func(g *api.Guard) { *g = api.Guard{Mode: config.GuardOff, Reason: "no groups"} }, Guard{
 			Mode: "off", About: "no groups", Suffers: []string{}, Done: []string{},
@@ -91,10 +91,10 @@ func TestActionsInWords(t *testing.T) {
 		control.Verifying: "whether it helps is being measured", control.Relaxing: "whether less will do is being tried",
 		control.Unresolved: "nothing more that may be done helps", control.Holding: "it helped", control.Clear: "clear",
 	} {
-		if got := stands(control.State{Phase: phase, Strength: 1.25}); got != want+"; the symptom is at 125 % of where it counts" {
+		if got := stands(control.State{Phase: phase, Strength: 1.25}); got != want+"; the symptom is at 125 % of its threshold" {
 			t.Errorf("%v: %q", phase, got)
 		}
-		if got := stands(control.State{Phase: phase, Strength: 8.391}); got != want+"; the symptom is 8.39 times where it counts" {
+		if got := stands(control.State{Phase: phase, Strength: 8.391}); got != want+"; the symptom is 8.39 times its threshold" {
 			t.Errorf("%v: %q", phase, got)
 		}
 	}

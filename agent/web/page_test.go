@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
@@ -190,6 +191,9 @@ func TestStatus(t *testing.T) {
 	for range 60 {
 		s.History.Add(api.Event{Event: agent.Event{Kind: agent.Placed, ID: hostile}})
 	}
+	s.History.Add(api.Event{Event: agent.Event{Kind: api.Guarded, ID: "web", Text: "refused, in the words of the rules"}, Guard: &control.Event{
+		Outcome: control.Refused, Victim: "web", Suspect: "batch", Skipped: []control.Skip{{Reason: "batch is LS"}},
+	}})
 	got := statusFrom(t, s, "/status.json")
 	quarter, one, three := 0.25, 1.0, 3.0
 	figures := Figures{CPU: &quarter, Throttled: &one, CPUPressure: &quarter, MemoryPressure: &quarter, IOPressure: &quarter, Memory: &three}
@@ -203,12 +207,12 @@ func TestStatus(t *testing.T) {
 	if len(got.Warnings) != 2 || len(got.Waiting) != 1 || got.File != "/etc/n.yaml" {
 		t.Errorf("warnings %q, waiting %v, file %q", got.Warnings, got.Waiting, got.File)
 	}
-	if n := len(got.Events); n != maxEvents || got.Events[n-1].Seq != 60 {
+	if n := len(got.Events); n != maxEvents || got.Events[n-1].Seq != 61 || got.Events[n-1].Text != "refused: web against batch; batch is LS" {
 		t.Errorf("there are %d events, the last of them %v", n, got.Events[max(0, n-1):])
 	}
-	later := statusFrom(t, s, "/status.json?after=58")
-	if len(later.Events) != 2 || later.Events[0].Seq != 59 {
-		t.Errorf("after 58 come %v", later.Events)
+	later := statusFrom(t, s, "/status.json?after=59")
+	if len(later.Events) != 2 || later.Events[0].Seq != 60 {
+		t.Errorf("after 59 come %v", later.Events)
 	}
 }
 

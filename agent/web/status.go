@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -88,6 +89,11 @@ func statusOf(ctx context.Context, s api.Server) (status Status, err error) {
 		Events: append([]api.Event{}, s.History.After(0)...),
 	}
 	status.Events = status.Events[max(0, len(status.Events)-maxEvents):]
+	for i := range status.Events {
+		if e := &status.Events[i]; e.Guard != nil {
+			e.Text = strings.ReplaceAll(e.Guard.Outcome.String(), "_", " ") + ": " + e.Guard.Sentence(naming(guard))
+		}
+	}
 	return status, nil
 }
 

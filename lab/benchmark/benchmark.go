@@ -145,7 +145,7 @@ func (r *Result) Judged() ([]report.Judged, error) { return []report.Judged{r.ju
 func (r *Result) Sheet() (*report.Sheet, error) {
 	e, j := r.Experiment, r.judged()
 	s := report.NewSheet("benchmark: "+e.Tenant.Exec, &r.Header)
-	s.Answer = r.words(j)
+	s.Answer, s.Headline = r.words(j), j.Headline(j.First())
 	s.Fact("tenant", strings.TrimSuffix(fmt.Sprintf("%s, %s", e.Tenant, r.Setup.Server), ", "))
 	s.Fact("benchmark", fmt.Sprintf("%s, which took %s alone, and with the tenant %.2f CPUs", e.Tenant.Exec, r.Setup.BenchmarkTook, r.Setup.TenantCPUs))
 	load := "its own load, in the tenant's place: its processes share the tenant's CPUs, weight and limits"

@@ -2,6 +2,7 @@ package beside
 
 import (
 	"fmt"
+	"strings"
 
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
@@ -24,7 +25,7 @@ func (x *Experiment) view() (*view, error) {
 	}
 	d := x.design
 	v := &view{Experiment: x, measured: m, Judged: report.Judged{Head: "cell", Reference: d.cells[0].name, Figures: d.figures, Skipped: x.Skipped}}
-	v.Samples, v.undisturbed = m.Samples(v.Reference)
+	v.Samples, v.undisturbed = m.Samples()
 	var family []stats.Versus
 	for i, c := range d.cells {
 		v.Cells = append(v.Cells, report.JudgedCell{Name: c.name, Means: c.means})
@@ -53,10 +54,12 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s := report.NewSheet(x.design.name, &x.Header)
 	s.Answer = x.design.words(v)
-	if v.nothing() == "" {
+	s.Open = v.nothing() != "" || v.Undecided(lab.P99)
+	if nothing := v.nothing(); nothing != "" {
+		s.Headline, _, _ = strings.Cut(nothing, ". ")
+	} else {
 		s.Headline = v.Headline(lab.P99)
 	}
-	s.Open = s.Headline == ""
 	s.Fact("tenant", fmt.Sprintf("article, %.0f requests/s due (open loop), wants %.2f CPUs, %s working set", x.Setup.Rate, x.Setup.TenantCPUs, plain.Bytes(x.Experiment.WorkingSetBytes)))
 	n := x.Setup.Neighbour
 	s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))

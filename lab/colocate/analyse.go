@@ -66,7 +66,7 @@ func (x *Experiment) view() (*view, error) {
 	if len(references) > 1 {
 		v.Again = references[1]
 	}
-	v.Samples, v.undisturbed = m.Samples(references...)
+	v.Samples, v.undisturbed = m.Samples()
 	var family []stats.Versus
 	for i, mode := range e.Modes {
 		v.Cells = append(v.Cells, report.JudgedCell{Name: mode.Name, Means: mode.Means})

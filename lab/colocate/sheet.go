@@ -41,7 +41,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 		return nil, err
 	}
 	s := report.NewSheet("colocate: many services on one machine", &x.Header)
-	s.Answer = v.words()
+	s.Answer, s.Headline = v.words(), v.Headline(lab.P99)
 	s.Open = !slices.ContainsFunc(v.own(), func(m Mode) bool {
 		verdict := v.Of(m.Name, v.Reference, lab.P99.Name).Verdict
 		return verdict == stats.Better || verdict == stats.Worse || verdict == stats.Equivalent

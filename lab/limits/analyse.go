@@ -135,7 +135,7 @@ func (a *Analysis) load(x *Experiment, l Load, cpus int) error {
 	if err != nil {
 		return err
 	}
-	samples, undisturbed := m.Samples(s.references()...)
+	samples, undisturbed := m.Samples()
 	a.samples, a.measured = append(a.samples, samples), append(a.measured, m)
 	var family []stats.Versus
 	for _, c := range s.Configs[1:] {

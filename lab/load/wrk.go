@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/lab/stats"
 )
@@ -78,22 +79,18 @@ func (s *served) wrk(c Config) error {
 			return fmt.Errorf("raw file: %w", err)
 		}
 	}
-	script, err := os.CreateTemp("", "berth-wrk-*.lua")
+	script, err := inMemory(wrkScript)
 	if err != nil {
 		return fmt.Errorf("script of wrk: %w", err)
 	}
-	defer os.Remove(script.Name())
-	_, err = script.WriteString(wrkScript)
-	if err = errors.Join(err, script.Close()); err != nil {
-		return fmt.Errorf("script of wrk: %w", err)
-	}
+	defer script.Close()
 	runtime.GC()
 	origin, err := s.begin()
 	if err != nil {
 		return err
 	}
 	time.Sleep(time.Duration(origin - newClock().now()))
-	all, cpu, err := c.runWrk(script.Name())
+	all, cpu, err := c.runWrk(script)
 	if err != nil {
 		return err
 	}
@@ -107,15 +104,28 @@ func (s *served) wrk(c Config) error {
 	return s.say("report", report)
 }
 
+// inMemory is a file that ends with the processes that have it, however they end.
+func inMemory(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("berth-wrk", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "berth-wrk")
+	if _, err := f.WriteString(text); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // runWrk runs a process for each server at once, all of which end when this process does.
-func (c Config) runWrk(script string) (all []wrked, cpu time.Duration, err error) {
+func (c Config) runWrk(script *os.File) (all []wrked, cpu time.Duration, err error) {
 	w := c.Wrk
 	runs := make([]*exec.Cmd, 0, len(c.addrs()))
 	outs := make([]bytes.Buffer, len(c.addrs()))
 	for i, addr := range c.addrs() {
 		cmd := exec.Command(w.Program, "-t", strconv.Itoa(w.Threads), "-c", strconv.Itoa(w.Connections), "-d", fmt.Sprintf("%.0fs", c.Window.Seconds()),
-			"--timeout", fmt.Sprintf("%.0fs", wrkTimeout.Seconds()), "-s", script, "http://"+addr+c.Path)
-		cmd.Stdout, cmd.Stderr = &outs[i], os.Stderr
+			"--timeout", fmt.Sprintf("%.0fs", wrkTimeout.Seconds()), "-s", "/proc/self/fd/3", "http://"+addr+c.Path)
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &outs[i], os.Stderr, []*os.File{script}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err = cmd.Start(); err != nil {
 			err = fmt.Errorf("wrk: %w", err)

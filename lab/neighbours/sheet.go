@@ -77,7 +77,7 @@ func (r *Result) analyse() (*analysis, error) {
 			}
 		}
 	}
-	a.samples, a.undisturbed = m.Samples(a.references...)
+	a.samples, a.undisturbed = m.Samples()
 	a.compared = stats.Compare(a.samples, a.counted(), family)
 	return a, nil
 }

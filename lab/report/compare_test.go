@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,7 +17,7 @@ import (
 )
 
 // slower is the fake result with one scenario's response times multiplied.
-func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Result {
+func slower(t *testing.T, r *lab.Result, scenario string, factor float64) *lab.Result {
 	t.Helper()
 	for i := range r.Rounds {
 		if r.Rounds[i].Scenario != scenario {
@@ -37,7 +38,7 @@ func slower(t *testing.T, r *lab.Result, scenario string, factor int64) *lab.Res
 			out := stats.NewHistogram()
 			for _, bar := range h.Histogram().Distribution() {
 				if bar.Count > 0 {
-					if err := out.RecordValues(bar.To*factor, bar.Count); err != nil {
+					if err := out.RecordValues(int64(float64(bar.To)*factor), bar.Count); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -79,11 +80,13 @@ func TestCompareGolden(t *testing.T) {
 			}
 		}
 	}
-	var doc bytes.Buffer
-	if err := JSON(&doc, c); err != nil {
+	var doc, page bytes.Buffer
+	if err := errors.Join(JSON(&doc, c), HTML(&page, c.Sheet())); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "compare.json", doc.Bytes())
+	golden(t, "compare.html", page.Bytes())
+	checkPage(t, page.String())
 	for _, row := range c.Rows {
 		want := stats.Worse
 		switch {

@@ -2,17 +2,19 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
 
 // Sheet says first what changed, then what is compared and what differs between the two, and
 // all figures.
 func (c *Comparison) Sheet() *Sheet {
-	s := &Sheet{Title: "comparison of two results of " + c.Experiment, Answer: c.summary(), Document: c}
+	s := &Sheet{Title: "comparison of two results of " + c.Experiment, Headline: c.headline(), Answer: c.summary(), Document: c}
 	s.Open = !slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Verdict != stats.Inconclusive })
 	s.Fact("A", sideLine(c.A))
 	s.Fact("B", sideLine(c.B))
@@ -76,7 +78,7 @@ func (c *Comparison) groups() (names []string) {
 // effects is the table of a group's ratios to the reference.
 func (c *Comparison) effects(group string) *Table {
 	names, figures := Column{Head: "effect", Left: true}, Column{}
-	inA, inB, change, verdict := Column{Head: "A", Inline: true}, Column{Head: "B", Inline: true}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
+	inA, inB, change, verdict := Column{Head: "A", Inline: 1, Roomy: true}, Column{Head: "B", Inline: 1, Roomy: true}, Column{Head: "B / A"}, Column{Head: "verdict", Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Group != group || row.Ratio == nil {
@@ -95,7 +97,7 @@ func (c *Comparison) effects(group string) *Table {
 // figures is the table of a group's plain figures, with a verdict of those that have no effect.
 func (c *Comparison) figures(group string) *Table {
 	names, figures := Column{Head: "figures", Left: true}, Column{}
-	inA, inB, change, verdict := Column{Head: "A"}, Column{Head: "B"}, Column{Head: "B / A"}, Column{Left: true}
+	inA, inB, change, verdict := Column{Head: "A", Roomy: true}, Column{Head: "B", Roomy: true}, Column{Head: "B / A"}, Column{Left: true}
 	last := ""
 	for _, row := range c.Rows {
 		if row.Group != group {
@@ -220,13 +222,56 @@ func (c *Comparison) summary() []string {
 	return all
 }
 
-// plot has a row for each of the figures that come first: the p99 where there is one.
-func (c *Comparison) plot() Plot {
-	figure := c.Rows[0].Name
-	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Figure.Name == "p99" }) {
-		figure = "p99"
+// first is the figure that comes first: the p99 where there is one.
+func (c *Comparison) first() string {
+	if slices.ContainsFunc(c.Rows, func(row Change) bool { return row.Figure.Name == lab.P99.Name }) {
+		return lab.P99.Name
 	}
-	p := Plot{ID: "change", Heading: "What changed of " + figure, Caption: "B divided by A, with the 95 % interval: of the effect within each run where there is one, else of the figure. The shaded band is ±10 %.",
+	return c.Rows[0].Figure.Name
+}
+
+// headline is the largest change of that figure that is decided.
+func (c *Comparison) headline() string {
+	figure := c.first()
+	var most Change
+	same := true
+	for _, row := range c.Rows {
+		if row.Figure.Name != figure {
+			continue
+		}
+		same = same && row.Verdict == stats.Equivalent
+		if (row.Verdict == stats.Worse || row.Verdict == stats.Better) && row.far() > most.far() {
+			most = row
+		}
+	}
+	switch {
+	case same:
+		return "Every " + figure + " is the same in both, within 10 %"
+	case most.Cell == "":
+		return "No change of " + figure + " is decided"
+	}
+	of := figure + " of " + cellName(most.Group, most.Cell)
+	if most.Ratio != nil {
+		of += " relative to " + shownName(most.Reference)
+	}
+	if most.Figure.Share {
+		return fmt.Sprintf("%s changed by %s points from A to B", of, most.times(most.of()))
+	}
+	return fmt.Sprintf("%s in B is %s times that in A", of, most.times(most.of()))
+}
+
+// far is how much changed, whatever the direction.
+func (row Change) far() float64 {
+	if of := row.of(); !row.Figure.Share && of.Estimate > 0 {
+		return math.Abs(math.Log(of.Estimate))
+	}
+	return math.Abs(row.of().Estimate)
+}
+
+// plot has a row for each cell, by the figure that comes first.
+func (c *Comparison) plot() Plot {
+	figure := c.first()
+	p := Plot{ID: "change", Heading: "What changed of " + figure, Caption: "B divided by A, with the 95 % interval: of the effect within each run where there is one, else of the figure. The shaded band is ±10 %.",
 		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: figure + ", B / A",
 			Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 %: nobody should care"}, {From: 1, To: 1, Class: "one"}}}}
 	panel := Panel{Y: Axis{Rows: true}}

@@ -100,7 +100,7 @@ func ratioField(row, column int, ratio float64, v stats.Verdict) Field {
 // near is what an axis of ratios covers at least, on either side of 1.
 const near = 1.2
 
-// ratioBands are ±10 % around no difference, and by how much alone differs from itself.
+// ratioBands are ±10 % around no difference, and by how much alone differs from itself.
 func (c canvas) ratioBands(note string) []Band {
 	bands := []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 % of alone"}}
 	if f := c.analysis.Floor; f != nil && f.Low > 0 {
@@ -130,7 +130,7 @@ func (c canvas) ratios() Plot {
 	return Plot{
 		ID: "ratios", Heading: "How much slower than alone",
 		Caption: "Each scenario's p99 divided by that of the tenant alone, in the typical block, with its interval. " +
-			"The shaded band is ±10 %" + c.floorWords() + ". An interval that includes 1 but leaves the shaded band decides nothing.",
+			"The shaded band is ±10 %" + c.floorWords() + ". An interval that includes 1 but leaves the shaded band decides nothing.",
 		X:      Axis{Label: "p99 ÷ p99 alone, in the same blocks", Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: c.ratioBands("")},
 		Panels: []Panel{panel},
 	}
@@ -186,7 +186,7 @@ func (c canvas) tradeoff(rows []lab.Row) Plot {
 	return Plot{
 		ID: "tradeoff", Heading: "What protection costs",
 		Caption: "Isolation is a trade. Further down the tenant is better protected; further right the neighbour gets more of its work done. " +
-			"The scenario to choose is the rightmost of those in the shaded band, which is ±10 %" + c.floorWords() + ".",
+			"The scenario to choose is the rightmost of those in the shaded band, which is ±10 %" + c.floorWords() + ".",
 		X: Axis{
 			Label: "neighbour's work, % of what it does unisolated →", Min: max(0, 10*math.Floor(least/10)-10), Max: most * 1.06, Grid: true,
 			Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) },

@@ -165,8 +165,13 @@ func (h *History) Sheet() *Sheet {
 		}
 	}
 	s.Answer = shifted
-	if len(shifted) > 0 {
+	switch {
+	case len(shifted) > 0:
 		s.Headline, _, _ = strings.Cut(strings.TrimSuffix(shifted[0], "."), ". ")
+	case len(steady) > 0:
+		s.Headline = "No change of level in " + plain.Count(len(h.Runs), "run")
+	default:
+		s.Headline = "Too few runs to tell of a change of level"
 	}
 	if len(steady) > 0 {
 		s.Answer = append(s.Answer, "No change of level: "+strings.Join(steady, ", ")+".")
@@ -244,7 +249,7 @@ func (h *History) plot() Plot {
 	ratios := Panel{Height: 260, Y: Axis{Log: true, Min: 1 / near, Max: near, Format: shortTimes, Grid: true, Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10"}}}, Margin: true}
 	p := Plot{
 		ID: "history", Heading: "From run to run",
-		Caption: "Each run in the order in which they began. Dashed lines are changes of level, found by ranks at 1 % and of 5 % at least. The shaded band is ±10 % of the reference.",
+		Caption: "Each run in the order in which they began. Dashed lines are changes of level, found by ranks at 1 % and of 5 % at least. The shaded band is ±10 % of the reference.",
 		X:       Axis{Label: "run", Max: float64(len(h.Runs) + 1), Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }},
 	}
 	for n, c := range h.Series {

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,23 +12,27 @@ import (
 	"berth.dev/berth/lab/stats"
 )
 
-// course makes up runs in which the tenant alone has a p99 and idle a ratio.
+// course is stored runs in which the tenant alone has a p99 and idle a ratio.
 func course(t *testing.T, alone, idle []float64) []Side {
 	t.Helper()
+	two := func() *lab.Result {
+		r := fakeResult(t, 2)
+		r.Rounds = slices.DeleteFunc(r.Rounds, func(r lab.Round) bool { return r.Scenario != lab.Baseline && r.Scenario != "idle" })
+		return r
+	}
+	samples := JudgedIsolation(measured(t, two())).Samples
 	var runs []Side
 	for i := range alone {
-		r := fakeHeader(1, 1)
+		r := two()
 		r.Started = r.Started.Add(time.Duration(24*i) * time.Hour)
 		if i >= 10 {
 			r.Host.Kernel = "6.19.0"
 		}
-		j := Judged{Reference: lab.Baseline, Cells: []JudgedCell{{Name: lab.Baseline}, {Name: "idle"}}, Figures: []stats.Figure{lab.P50, lab.P99}}
-		for block := range 2 {
-			for cell, us := range map[string]float64{lab.Baseline: alone[i], "idle": alone[i] * idle[i]} {
-				j.Samples = append(j.Samples, stats.Sample{Cell: cell, Block: block, Figures: map[string]float64{"p99": us}})
-			}
+		for cell, us := range map[string]float64{lab.Baseline: alone[i], "idle": alone[i] * idle[i]} {
+			now, _ := stats.Typical(samples, cell, lab.P99.Name)
+			slower(t, r, cell, us/now)
 		}
-		runs = append(runs, Side{Name: fmt.Sprintf("results/%d", i+1), Kind: "isolation", Settings: &r.Experiment, Head: &r.Header, Judged: []Judged{j}})
+		runs = append(runs, side(t, fmt.Sprintf("results/%d", i+1), r))
 	}
 	return runs
 }

@@ -127,7 +127,7 @@ func column(a *lab.Analysis, head, unit string, value func(lab.Row) string) Colu
 }
 
 func scenarioTable(m *lab.Measured, a *lab.Analysis, looks map[string]Look) *Table {
-	t := &Table{Spans: map[int]string{}, Partly: true, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
+	t := &Table{Spans: map[int]string{}, Legend: "× alone: p99 in the typical block, relative to that of the tenant alone; × better: how many times better than with no isolation; " +
 		"kept: of the neighbour's work without isolation; ≥ lower bound; ~ not decided."}
 	notes := footnotes{measured: m}
 	names := column(a, "scenario", "", func(row lab.Row) string { return shownName(row.Scenario) + notes.of(row) })
@@ -164,7 +164,7 @@ func scenarioTable(m *lab.Measured, a *lab.Analysis, looks map[string]Look) *Tab
 	for i, row := range a.Rows {
 		nothing.Cells[i].Mood = moodOf(row.Against)
 	}
-	t.Columns = append(t.Columns, ratio.split(), verdict, nothing.split(), column(a, "kept", "%", workText).split())
+	t.Columns = append(t.Columns, ratio.split(1), verdict, nothing.split(2), column(a, "kept", "%", workText).split(3))
 	t.Notes = notes.lines()
 	return t
 }
@@ -265,9 +265,10 @@ func nothingText(a *lab.Analysis, row lab.Row) string {
 	return times(better)
 }
 
-// split has each cell's interval below it, or on a terminal beside it where that fits.
-func (c Column) split() Column {
-	c.Inline = true
+// split has each cell's interval below it, or on a terminal beside it where that fits, in the
+// order of the column's numbers (Column.Inline).
+func (c Column) split(inline int) Column {
+	c.Inline = inline
 	for i, cell := range c.Cells {
 		if text, interval, ok := strings.Cut(cell.Text, " ["); ok {
 			c.Cells[i].Text, c.Cells[i].Below = text, "["+interval

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
@@ -42,7 +43,7 @@ func JudgedIsolation(m *lab.Measured) Judged {
 	for _, s := range m.Experiment.Scenarios {
 		j.Cells = append(j.Cells, JudgedCell{s.Name, s.Means})
 	}
-	j.Samples, _ = m.Samples(lab.Baseline, lab.BaselineAgain)
+	j.Samples, _ = m.Samples()
 	return j
 }
 
@@ -69,11 +70,11 @@ func (j Judged) First() stats.Figure {
 // Table has a row for each cell: each figure, and its ratio to the reference with its
 // interval, coloured by the verdict. Figures that no cell has are left out.
 func (j Judged) Table() *Table {
-	t := &Table{Spans: map[int]string{}, Legend: "Figures are those of the typical round, ratios (×) those of the typical block to " + j.Reference +
+	t := &Table{Spans: map[int]string{}, Legend: "Figures are those of the typical round, ratios (×) those of the typical block to " + shownName(j.Reference) +
 		", with the 95 % interval; ~ not decided. Differences of shares are in points."}
 	names := Column{Head: j.Head, Left: true}
 	n := Column{Head: "rounds"}
-	var notes []string
+	var bounds []string
 	for i, c := range j.Cells {
 		names.Cells = append(names.Cells, Cell{Text: shownName(c.Name), Below: c.Means, Look: Look(i%Looks + 1)})
 		rounds := 0
@@ -89,21 +90,30 @@ func (j Judged) Table() *Table {
 			t.Spans[i] = "not run"
 		}
 		if k := boundRounds(j.Samples, c.Name); stats.Mostly(k, rounds) {
-			notes = append(notes, c.Name+": response times are lower bounds, as requests failed, were unfinished, or queued without end in "+plain.Count(k, "round"))
+			bounds = append(bounds, fmt.Sprintf("%s (%s)", shownName(c.Name), plain.Count(k, "round")))
 		}
 	}
 	t.Columns = []Column{names}
-	for _, f := range j.Figures {
+	for i, f := range j.Figures {
 		value, ratio := j.columns(f)
 		if value.Cells == nil {
 			continue
 		}
+		// A phone has room for one figure.
+		value.Roomy, ratio.Roomy = f != j.First(), f != j.First()
 		t.Columns = append(t.Columns, value)
 		if slices.ContainsFunc(ratio.Cells, func(c Cell) bool { return c.Text != absent }) {
-			t.Columns = append(t.Columns, ratio.split())
+			inline := i + 2
+			if f == j.First() {
+				inline = 1
+			}
+			t.Columns = append(t.Columns, ratio.split(inline))
 		}
 	}
-	t.Columns, t.Notes = append(t.Columns, n), notes
+	t.Columns = append(t.Columns, n)
+	if len(bounds) > 0 {
+		t.Notes = []string{"Response times are lower bounds, as requests failed, were unfinished or queued without end: " + strings.Join(bounds, ", ") + "."}
+	}
 	return t
 }
 
@@ -233,8 +243,8 @@ func (j Judged) Comparisons() Block {
 
 // Ratios is a plot of the comparisons with the reference by one figure: one row a cell.
 func (j Judged) Ratios(id, heading string, f stats.Figure) Plot {
-	p := Plot{ID: id, Heading: heading, Caption: "The ratio of " + f.Name + " to that of " + j.Reference + " in the typical block, with its 95 % interval.",
-		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: f.Name + " relative to " + j.Reference,
+	p := Plot{ID: id, Heading: heading, Caption: "The ratio of " + f.Name + " to that of " + shownName(j.Reference) + " in the typical block, with its 95 % interval.",
+		X: Axis{Log: true, Min: 0.8, Max: 1.25, Format: shortTimes, Grid: true, Label: f.Name + " relative to " + shownName(j.Reference),
 			Bands: []Band{{From: 1 - stats.Margin, To: 1 + stats.Margin, Class: "band10", Tip: "within 10 %: nobody should care"}, {From: 1, To: 1, Class: "one"}}}}
 	panel := Panel{Y: Axis{Rows: true}}
 	for i, cell := range j.Cells {
@@ -297,15 +307,15 @@ func (j Judged) Matrix() (Plot, bool) {
 }
 
 // Headline is the answer in a line: what differs most from the reference, beyond chance, by a
-// figure of which less is better; "" where nothing is decided.
+// figure of which less is better; "" where nothing is compared.
 func (j Judged) Headline(f stats.Figure) string {
 	var worst, best stats.Compared
-	same := true
+	same, compared := true, false
 	for _, c := range j.Compared {
 		if c.Figure != f.Name || c.Against != j.Reference {
 			continue
 		}
-		same = same && c.Verdict == stats.Equivalent
+		same, compared = same && c.Verdict == stats.Equivalent, true
 		if c.Verdict == stats.Worse && c.Estimate > worst.Estimate {
 			worst = c
 		}
@@ -320,10 +330,19 @@ func (j Judged) Headline(f stats.Figure) string {
 	case worst.Estimate > 0:
 		least := map[bool]string{true: "at least "}[j.Bound(worst.Cell)]
 		return fmt.Sprintf("The %s of %q is %s%s times that of %q", f.Name, shownName(worst.Cell), least, times(worst.Interval), shownName(j.Reference))
-	case same && len(j.Compared) > 0:
+	case !compared:
+		return ""
+	case same:
 		return fmt.Sprintf("No %s differs from that of %q by 10 %%", f.Name, shownName(j.Reference))
 	}
-	return ""
+	return fmt.Sprintf("No %s is shown to differ from that of %q", f.Name, shownName(j.Reference))
+}
+
+// Undecided says whether no cell is told from the reference by a figure, nor shown to be as good.
+func (j Judged) Undecided(f stats.Figure) bool {
+	return !slices.ContainsFunc(j.Compared, func(c stats.Compared) bool {
+		return c.Figure == f.Name && c.Against == j.Reference && c.Verdict != stats.Inconclusive && c.Verdict != stats.Invalid
+	})
 }
 
 // moodWords say what the colours of ratios are.

@@ -73,9 +73,6 @@ type Table struct {
 	// Beside says that its rows are those of the table before. A terminal shows both as
 	// one table where that fits; else, and on a page, this one has no rows with spans.
 	Beside bool
-	// Partly has as many inline columns, from the left, show what is below as fit; else all
-	// of them do or none.
-	Partly bool
 }
 
 // Column is a column of a table. All cells are right-aligned but those of left columns.
@@ -84,8 +81,10 @@ type Column struct {
 	Left       bool
 	PageOnly   bool
 	Roomy      bool // left out where the page is narrow
-	Inline     bool // a terminal shows what is below beside, if the table then fits
-	Cells      []Cell
+	// Inline is when a terminal shows what is below beside: as far as the table then fits, those
+	// of 1 before those of 2, and all or none of a number; never those of 0.
+	Inline int
+	Cells  []Cell
 }
 
 // Add adds a cell.

@@ -13,7 +13,7 @@ import (
 func TestTabulate(t *testing.T) {
 	t.Parallel()
 	var runs []Analysed
-	for i, factor := range []int64{1, 3, 9} {
+	for i, factor := range []float64{1, 3, 9} {
 		m := measured(t, slower(t, fakeResult(t, fakeBlocks), "idle", factor))
 		runs = append(runs, Analysed{strconv.Itoa(i + 1), m, m.Analyse()})
 	}

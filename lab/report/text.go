@@ -169,25 +169,32 @@ func (t Table) columns() []Column {
 // inlined is the table with what is below in the cells of inline columns beside them, as far
 // as it is then no wider.
 func (t Table) inlined(width int) Table {
-	whole := t
-	t.Columns = slices.Clone(t.Columns)
-	for i, c := range t.Columns {
-		if !c.Inline {
-			continue
-		}
-		t.Columns[i].Cells = nil
-		for _, cell := range c.Cells {
-			cell.Text = strings.TrimSpace(cell.Text + " " + cell.Below)
-			t.Columns[i].Cells = append(t.Columns[i].Cells, cell)
-		}
-		if tableWidth(t) > width {
-			if !t.Partly {
-				return whole
+	last := 0
+	for _, c := range t.Columns {
+		last = max(last, c.Inline)
+	}
+	for n := 1; n <= last; n++ {
+		wider := t
+		wider.Columns = slices.Clone(t.Columns)
+		for i, c := range t.Columns {
+			if c.Inline == n {
+				wider.Columns[i] = c.beside()
 			}
-			t.Columns[i] = c
+		}
+		if tableWidth(wider) <= width {
+			t = wider
 		}
 	}
 	return t
+}
+
+// beside is the column with what is below in its cells beside it.
+func (c Column) beside() Column {
+	c.Cells = slices.Clone(c.Cells)
+	for i, cell := range c.Cells {
+		c.Cells[i].Text = strings.TrimSpace(cell.Text + " " + cell.Below)
+	}
+	return c
 }
 
 const columnGap = 2

@@ -42,7 +42,7 @@ func (x *Experiment) analyse() (*analysis, error) {
 	if e.again() {
 		a.Again = e.Placements[1].Name
 	}
-	a.Samples, a.undisturbed = m.Samples(e.references()...)
+	a.Samples, a.undisturbed = m.Samples()
 	for i := range a.Samples {
 		s := &a.Samples[i]
 		if share, ok := x.local(s.Cell, s.Block); ok {

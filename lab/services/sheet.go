@@ -52,7 +52,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 		return nil, err
 	}
 	s := report.NewSheet("services", &x.Header)
-	s.Answer = a.answer()
+	s.Answer, s.Headline = a.answer(), a.Headline(lab.P99)
 	a.facts(s)
 	if len(x.Rounds) > 0 {
 		s.Add(report.Block{Table: a.Judged.Table()}, a.standing(), a.took(), a.each(a.Reference))
