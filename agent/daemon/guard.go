@@ -143,7 +143,11 @@ func (g *Guard) recover() error {
 	if g.host == nil {
 		return nil
 	}
-	if err := errors.Join(g.take(true), g.host.Close()); err != nil {
+	err := errors.Join(g.take(true), g.host.Close())
+	if busy, ok := errors.AsType[*actuate.BusyError](err); ok {
+		return busy
+	}
+	if err != nil {
 		return fmt.Errorf("before the node is opened: %w", err)
 	}
 	return nil
