@@ -88,10 +88,7 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 		return w, exitStatus{exitUsage, errors.New("adopt: one of --pid, --unit and --cgroup is needed (see 'berth adopt --help')")}
 	}
 	var spec agent.Spec
-	if err := f.apply(cmd, &spec); err != nil {
-		return w, err
-	}
-	if err := f.validateCPUs(cmd, n); err != nil {
+	if err := errors.Join(f.apply(cmd, &spec), f.validateCPUs(cmd, n)); err != nil {
 		return w, err
 	}
 	switch {
