@@ -83,10 +83,10 @@ func (c Class) String() string { return plain.Word(classNames(), c) }
 func (c Class) MarshalText() ([]byte, error) { return plain.MarshalWord(classNames(), c) }
 
 // UnmarshalText reads a class's name, or the Kubernetes QoS class that comes nearest to
-// it, in any case.
+// it, in any case; best-effort is BestEffort.
 func (c *Class) UnmarshalText(text []byte) error {
 	for qos, class := range map[string]Class{"Guaranteed": LSR, "Burstable": LS, "BestEffort": BE} {
-		if strings.EqualFold(qos, string(text)) {
+		if strings.EqualFold(qos, strings.ReplaceAll(string(text), "-", "")) {
 			*c = class
 			return nil
 		}

@@ -118,7 +118,7 @@ func listed(names []string) string {
 
 // ShortageError is a refusal for want of CPUs, with what stands in the way.
 type ShortageError struct {
-	Err       error // with a *CPUsError, *SMTError or *FloorError
+	Err       error // with a *CPUsError, *SMTError, *FloorError or *ConflictError
 	Obstacles []Obstacle
 }
 
@@ -128,6 +128,9 @@ func (e *ShortageError) Error() string {
 	for i, o := range e.Obstacles {
 		clauses[i] = o.String()
 	}
+	if len(clauses) == 0 {
+		return e.Err.Error()
+	}
 	return e.Err.Error() + ": " + strings.Join(clauses, "; ")
 }
 
@@ -135,11 +138,21 @@ func (e *ShortageError) Error() string {
 func (e *ShortageError) Unwrap() error { return e.Err }
 
 // Blame is an error of Place, Resize or Commit on a state, as a *ShortageError if it is
-// for want of CPUs; any other error stays.
+// for want of CPUs; any other error stays, and so does one that is blamed already.
 func (s *State) Blame(r *Request, err error) error {
 	var cpus *CPUsError
 	var smt *SMTError
 	var floor *FloorError
+	var conflict *ConflictError
+	if blamed := (*ShortageError)(nil); errors.As(err, &blamed) {
+		return err
+	}
+	if errors.As(err, &conflict) && !conflict.CPUs.IsEmpty() {
+		if all := s.Obstacles(r); len(all) > 0 {
+			all = slices.DeleteFunc(all, func(o Obstacle) bool { return !o.CPUs.Overlaps(conflict.CPUs) })
+			return &ShortageError{err, all}
+		}
+	}
 	if !errors.As(err, &cpus) && !errors.As(err, &smt) && !errors.As(err, &floor) {
 		return err
 	}

@@ -90,3 +90,19 @@ func TestBlame(t *testing.T) {
 		}
 	}
 }
+
+// A refusal says once what stands in the way, and of CPUs that others hold who that is.
+func TestBlameNamesOwnersOnce(t *testing.T) {
+	t.Parallel()
+	web := &place.Grant{ID: "web", Own: cpuset.MustParse("4-5"), Request: place.Request{ID: "web", Class: place.LSE}}
+	s := give(t, start(t, place.Config{}), web)
+	r := &place.Request{ID: "db", Class: place.LSE, Milli: 1000}
+	err := s.Blame(r, &place.CPUsError{Asked: 16, Available: 13})
+	if again := s.Blame(r, err); again != err {
+		t.Errorf("blamed again: %v", again)
+	}
+	err = s.Blame(r, &place.ConflictError{ID: "db", CPUs: cpuset.MustParse("5"), Reason: "held by others"})
+	if want := `grant "db": CPUs 5: held by others: CPUs 4-5 are exclusive to web`; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -39,6 +40,14 @@ type kubeletFile struct {
 	MaxPods        *int                      `json:"maxPods"`
 	PodsPerCore    int                       `json:"podsPerCore"`
 	FeatureGates   map[string]bool           `json:"featureGates"`
+}
+
+// kubeletWords are the names of the kubelet's managers.
+var kubeletWords = map[string][]string{
+	"cpuManagerPolicy":      {kubelet.CPUManagerNone, kubelet.CPUManagerStatic},
+	"topologyManagerPolicy": {kubelet.TopologyManagerNone, kubelet.TopologyManagerBestEffort, kubelet.TopologyManagerRestricted, kubelet.TopologyManagerSingle},
+	"topologyManagerScope":  {kubelet.ScopeContainer, kubelet.ScopePod},
+	"memoryManagerPolicy":   {kubelet.MemoryManagerNone, kubelet.MemoryManagerStatic},
 }
 
 // The options of the kubelet's managers, and the feature gate that each needs, as of
@@ -124,8 +133,11 @@ func (p *parser) kubelet(k *kubeletFile, t *place.Topology, conf *place.Config) 
 	for field, name := range map[string]string{
 		"cpuManagerPolicy": k.CPUManager, "topologyManagerPolicy": k.TopologyManager, "topologyManagerScope": k.Scope, "memoryManagerPolicy": k.MemoryManager,
 	} {
-		if name != "" {
+		switch words := kubeletWords[field]; {
+		case slices.Contains(words, name):
 			options[field] = name
+		case name != "":
+			p.field(field, fmt.Errorf("%q is not one of %s%s", name, strings.Join(words, ", "), plain.Near(name, words)))
 		}
 	}
 	p.kubeletOptions("cpuManagerPolicyOptions", k.CPUOptions, cpuOptions, k.FeatureGates, options)

@@ -95,6 +95,9 @@ type objectReader struct {
 // IsObjects reports whether the text holds objects of Kubernetes, by its first document.
 func IsObjects(text string) bool {
 	docs, err := strictyaml.Documents([]byte(text), "")
+	if first, _, more := strings.Cut(text, "\n---"); err != nil && more {
+		return IsObjects(first) // what is wrong with the others is told when they are read
+	}
 	return err == nil && len(docs) > 0 && docs[0].Text("apiVersion") != "" && docs[0].Text("kind") != ""
 }
 
@@ -131,9 +134,10 @@ func (p *objectReader) apply(known map[string]workloadFile, name string) (steps 
 			continue
 		}
 		errs := len(p.errs)
+		pods := p.pods(d)
 		_, makesPods := workloadKinds[d.Text("kind")]
-		found = found || makesPods
-		for _, f := range p.pods(d) {
+		found = found || makesPods || len(pods) > 0
+		for _, f := range pods {
 			p.where = ""
 			s := Step{Line: d.Line, Do: PlacePod, ID: f.PlacePod}
 			if len(p.errs) == errs {
@@ -162,13 +166,18 @@ func (p *objectReader) pods(d strictyaml.Document) (steps []stepFile) {
 	case ok && version != known.version && slices.Contains([]string{"v1", "apps", "batch", "extensions"}, group):
 		p.field("", fmt.Errorf("%s of %s: Kubernetes serves it as %s", kind, version, known.version))
 		return nil
-	case !ok || version != known.version:
-		p.others = append(p.others, kind)
-		return nil
 	}
 	var o objectFile
 	var err error
-	if p.lines, err = d.Decode(&o); err != nil {
+	p.lines, err = d.Decode(&o)
+	if !ok || version != known.version {
+		// Kinds of other projects mostly have their pod where those of Kubernetes have it.
+		if known.pod = "spec.template."; err != nil || len(o.Spec.Template.Spec.Containers) == 0 {
+			p.others = append(p.others, kind)
+			return nil
+		}
+	}
+	if err != nil {
 		p.errs = append(p.errs, err)
 		return nil
 	}

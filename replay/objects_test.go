@@ -281,7 +281,7 @@ func TestKubeletConfigurationNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ config, want string }{
 		"no reservation": {"cpuManagerPolicy: static\n", "a.yaml:3: cpuManagerPolicy: the kubelet does not start: the static CPU manager needs reservedSystemCPUs"},
-		"policy":         {"cpuManagerPolicy: dynamic\n", "no CPU manager dynamic"},
+		"policy":         {"cpuManagerPolicy: dynamic\n", `"dynamic" is not one of none, static`},
 		"option":         {"cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\ncpuManagerPolicyOptions: {full-pcpu-only: \"true\"}\n", `a.yaml:5: cpuManagerPolicyOptions.full-pcpu-only: no option; did you mean "full-pcpus-only"?`},
 		"option's value": {"cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\ncpuManagerPolicyOptions: {full-pcpus-only: \"yes\"}\n", `"yes" is neither true nor false`},
 		"option of none": {"cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n", "only the static CPU manager has options"},
@@ -295,7 +295,7 @@ func TestKubeletConfigurationNamesWhatIsWrong(t *testing.T) {
 		"quantity":           {"kubeReserved: {cpu: some}\n", `a.yaml:3: kubeReserved.cpu: "some" is no amount`},
 		"more than all":      {"kubeReserved: {cpu: 99}\n", "not enough CPUs"},
 		"reserved memory":    {"memoryManagerPolicy: Static\nkubeReserved: {memory: 1Gi}\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", "reservedMemory: the kubelet does not start"},
-		"memory's manager":   {"memoryManagerPolicy: static\n", "no memory manager static"},
+		"memory's manager":   {"memoryManagerPolicy: static\n", `"static" is not one of None, Static`},
 		"eviction threshold": {"memoryManagerPolicy: Static\nevictionHard: {memory.available: much}\n", "evictionHard"},
 	} {
 		t.Run(name, func(t *testing.T) {

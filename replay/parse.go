@@ -44,6 +44,9 @@ func Apply(machine string, files []string, load Loader) (*Scenario, error) {
 			f.Steps = append(f.Steps, stepFile{Apply: name})
 		}
 	}
+	if len(f.Steps) == 0 {
+		return nil, fmt.Errorf("%s: a kubelet, and no pods: name a file with some, too", strings.Join(files, ", "))
+	}
 	return f.scenario(&parser{lines: strictyaml.Lines{}, load: load})
 }
 

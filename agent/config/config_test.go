@@ -383,3 +383,22 @@ func TestUsesRefused(t *testing.T) {
 		}
 	}
 }
+
+// Who has a class with CPUs of its own and does not say how many is told of it.
+func TestWarnsOfNoCPUs(t *testing.T) {
+	t.Parallel()
+	c, err := Parse([]byte(`apiVersion: berth.dev/v1alpha1
+kind: NodeConfig
+workloads:
+- {name: web, match: {cgroup: /web}, class: LSE}
+- {name: db, match: {cgroup: /db}, class: LSR, cpus: 1}
+- {name: job, match: {cgroup: /job}, class: BE}
+`), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Warnings()
+	if len(got) != 1 || !strings.HasPrefix(got[0].String(), "workloads[0].cpus: web: class LSE has CPUs of its own, and it asks for none") {
+		t.Errorf("warnings %v", got)
+	}
+}

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -12,20 +14,74 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	check "github.com/santhosh-tekuri/jsonschema/v6"
+	"sigs.k8s.io/yaml"
 
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/policies"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/nodeconfig-schema.json")
+var update = flag.Bool("update", false, "rewrite the schemas in docs")
 
-// The schema in docs/ is generated from the Go types, their comments and Default;
-// go test -run Schema -update writes it.
+// The schemas in docs/ are generated from the Go types, their comments and Default;
+// go test -run Schema -update writes them.
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	const file = "../../docs/nodeconfig-schema.json"
-	text, err := json.MarshalIndent(newSchema(t), "", "  ")
+	for file, schema := range map[string]object{"nodeconfig-schema.json": newSchema(t), "run-file-schema.json": bundleSchema(t)} {
+		compareSchema(t, "../../docs/"+file, schema)
+	}
+}
+
+// An example fits the schema, and is a file of berth run.
+func TestRunFileExample(t *testing.T) {
+	t.Parallel()
+	const file = "../../examples/shop.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseBundle(text, file); err != nil {
+		t.Error(err)
+	}
+	var v any
+	if err := yaml.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	compiler := check.NewCompiler()
+	data, err := json.Marshal(bundleSchema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := check.UnmarshalJSON(bytes.NewReader(data))
+	if err == nil {
+		err = compiler.AddResource("run.json", s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := compiler.Compile("run.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compiled.Validate(v); err != nil {
+		t.Error(err)
+	}
+	first := v.(map[string]any)["workloads"].([]any)[0].(map[string]any)
+	for name, wrong := range map[string]any{"class": "gold", "match": map[string]any{"unit": "a.service"}, "nice": 3, "command": "make"} {
+		was, had := first[name]
+		if first[name] = wrong; compiled.Validate(v) == nil {
+			t.Errorf("%s: %v is valid", name, wrong)
+		}
+		if first[name] = was; !had {
+			delete(first, name)
+		}
+	}
+}
+
+func compareSchema(t *testing.T, file string, schema object) {
+	t.Helper()
+	text, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +151,25 @@ func newSchema(t *testing.T) object {
 	return root
 }
 
+// bundleSchema is the schema of a file of berth run.
+func bundleSchema(t *testing.T) object {
+	comments, err := jsonschema.Comments(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := schema{comments}
+	root := s.structure(reflect.TypeFor[Bundle](), reflect.ValueOf(Bundle{}))
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = "Commands of berth run --file"
+	command := root["properties"].(object)["workloads"].(object)["items"].(object)
+	properties := command["properties"].(object)
+	for _, of := range []string{"match", "group"} { // which the file says, or command
+		delete(properties, of)
+		command["required"] = slices.DeleteFunc(command["required"].([]string), func(name string) bool { return name == of })
+	}
+	return root
+}
+
 type schema struct{ comments map[string]string }
 
 // structure returns the schema of a struct; value has its fields' defaults.
@@ -102,6 +177,14 @@ func (s *schema) structure(t reflect.Type, value reflect.Value) object {
 	properties, required := object{}, []string{}
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if f.Anonymous {
+			embedded := s.structure(f.Type, value.Field(i))
+			maps.Copy(properties, embedded["properties"].(object))
+			if names, ok := embedded["required"].([]string); ok {
+				required = append(required, names...)
+			}
+			continue
+		}
 		about := s.comments["config."+t.Name()+"."+f.Name]
 		if about == "" {
 			panic(t.Name() + "." + f.Name + " has no comment")

@@ -61,7 +61,8 @@ type GuardOptions struct {
 // an agent, or alone (Open, Run, Close).
 type Guard struct {
 	o       GuardOptions
-	host    *actuate.Host // nil where there are no groups
+	host    *actuate.Host // nil where there are no groups to act on
+	none    error         // why
 	sensors Sensors       // nil while none are open
 	// uncovered says that the guard's values were removed for a change of the node.
 	uncovered chan struct{}
@@ -97,6 +98,7 @@ func NewGuard(o GuardOptions) (*Guard, error) {
 		g.host = host
 	}
 	if errors.Is(err, kernel.ErrNotSupported) {
+		g.none = err
 		return g, nil
 	}
 	return g, err
@@ -143,7 +145,11 @@ func (g *Guard) recover() error {
 	if g.host == nil {
 		return nil
 	}
-	if err := errors.Join(g.take(true), g.host.Close()); err != nil {
+	err := errors.Join(g.take(true), g.host.Close())
+	if busy, ok := errors.AsType[*actuate.BusyError](err); ok {
+		return busy
+	}
+	if err != nil {
 		return fmt.Errorf("before the node is opened: %w", err)
 	}
 	return nil
@@ -153,7 +159,7 @@ func (g *Guard) recover() error {
 func (g *Guard) take(on bool) error {
 	switch {
 	case g.host == nil && on:
-		return errNoGroups
+		return g.none
 	case g.host == nil:
 		return nil
 	case !on:
@@ -163,8 +169,6 @@ func (g *Guard) take(on bool) error {
 	g.say(items)
 	return err
 }
-
-var errNoGroups = &kernel.NotSupportedError{Feature: "guard", Reason: "there are no control groups to act on", Remedy: "mount cgroup2"}
 
 // restore restores everything, whatever the guard thinks is active.
 func (g *Guard) restore() error {

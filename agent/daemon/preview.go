@@ -104,7 +104,7 @@ func (l *loop) draft(state *place.State, policy place.Policy, paths []string) []
 				state = next
 			}
 		}
-		d.Err = err
+		d.Err = state.Blame(&spec.Request, err)
 		drafts = append(drafts, d)
 	}
 	for i := range drafts {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestPreviewIsWhatApplyDoes(t *testing.T) {
 func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {
 	h.t.Helper()
 	ctx := h.t.Context()
-	before, files := r.cpus(), tree(h.t, h.k)
+	before, files := r.holdings(), tree(h.t, h.k)
 	want, err := r.PreviewConfig(ctx, p)
 	if err != nil {
 		h.t.Fatalf("%s: preview of\n%s: %v", name, p.Text, err)
@@ -92,16 +93,35 @@ func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {
 	if diff := cmp.Diff(bare(want), bare(got)); diff != "" {
 		h.t.Errorf("%s (-previewed +happened):\n%s", name, diff)
 	}
-	// Independently of what it says: who is where, and what the kernel has.
-	expected := maps.Clone(before)
+	// Independently of what it says: who has what, and what the kernel has.
+	expected, unchanged := maps.Clone(before), len(before)
 	for _, e := range want.Effects {
+		was := ""
+		if e.Was != nil {
+			was = plain(h.t, e.Was)
+			unchanged--
+		}
+		if diff := cmp.Diff(before[e.ID], was); diff != "" {
+			h.t.Errorf("%s: %s before (-is +previewed):\n%s", name, e.ID, diff)
+		}
 		delete(expected, e.ID)
 		if e.Is != nil {
-			expected[e.ID] = e.Is.CPUs.String()
+			expected[e.ID] = plain(h.t, e.Is)
+		}
+		if short := e.Kind == agent.EffectLost || e.Kind == agent.EffectRefused; short != (e.Reason != "") {
+			h.t.Errorf("%s: %s: %s because of %q", name, e.ID, e.Kind, e.Reason)
 		}
 	}
-	if diff := cmp.Diff(expected, r.cpus()); diff != "" {
+	if diff := cmp.Diff(expected, r.holdings()); diff != "" {
 		h.t.Errorf("%s: workloads after\n%s (-previewed +are):\n%s", name, p.Text, diff)
+	}
+	if want.Unchanged != unchanged {
+		h.t.Errorf("%s: %d previewed as unchanged, %d are", name, want.Unchanged, unchanged)
+	}
+	// What released workloads get back is no write of the plan.
+	restores := slices.ContainsFunc(want.Effects, func(e agent.Effect) bool { return e.Was != nil && e.Is == nil })
+	if wrote := cmp.Diff(files, tree(h.t, h.k)); wrote != "" && want.Writes == 0 && !restores {
+		h.t.Errorf("%s: no value was previewed to be written, and some were:\n%s", name, wrote)
 	}
 	all, err := r.List(ctx)
 	if err != nil {
@@ -112,8 +132,29 @@ func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {
 		if got := h.read(cpusets + w.Group + "/cpuset.cpus"); got != w.CPUs.String() {
 			h.t.Errorf("%s: the kernel has CPUs %s for %s, the record %s", name, got, w.ID(), w.CPUs)
 		}
+		if got, weight := h.read(cpuDir+w.Group+"/cpu.shares"), w.Spec.Limits.Weight; weight > 0 && got != strconv.Itoa(1024*weight/100) {
+			h.t.Errorf("%s: the kernel has shares %s for %s, whose weight is %d", name, got, w.ID(), weight)
+		}
 	}
 	return got
+}
+
+// holdings are what all workloads have, as text.
+func (r *running) holdings() map[string]string {
+	all, err := r.List(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	has := map[string]string{}
+	for i := range all {
+		w := &all[i]
+		h := agent.Holding{Class: w.Spec.Request.Class, CPUs: w.CPUs, Mems: w.Mems, Limits: w.Limits}
+		if w.Grant != nil {
+			h.Own = w.Grant.Own
+		}
+		has[w.ID()] = plain(r.t, h)
+	}
+	return has
 }
 
 // cpus are those of all workloads.
@@ -357,4 +398,49 @@ func TestApplyTrustsNobody(t *testing.T) {
 	if _, err := (versions{dir}).prepare(api.Version{}); err == nil {
 		t.Error("a directory that others may write is used")
 	}
+}
+
+// An agent starts under whatever configuration is valid for its host.
+func TestValidStarts(t *testing.T) {
+	t.Parallel()
+	for seed := range 12 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(18, uint64(seed)))
+			for invalid := 0; ; invalid++ {
+				if invalid > 50 {
+					t.Fatal("no configuration by chance is valid")
+				}
+				text := wildConfig(rng)
+				h := newHost(t, text)
+				check, err := CheckHost(h.opt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c, err := config.Parse([]byte(header+text), "any")
+				if err == nil {
+					err = check(c)
+				}
+				if err != nil {
+					continue
+				}
+				for _, name := range []string{"a1", "b1", "c1"} {
+					h.mkdir(name)
+				}
+				h.run().settled()
+				return
+			}
+		})
+	}
+}
+
+// wildConfig is a configuration that this host may be unable to follow.
+func wildConfig(rng *rand.Rand) string {
+	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	text := anyConfig(rng)
+	text = strings.Replace(text, "workloads:\n", pick("", "confine: [/**]\n", "classes: {LS: {memoryLow: 1Gi}}\n", "classes: {BE: {quota: 9}}\n", "classes: {LSE: {weight: 1}}\n")+
+		pick("", "devices: [{name: nic0, nodes: '1'}]\n", "devices: [{name: nic0, nodes: '7'}]\n", "devices: [{name: nic0, pci: '0000:00:1f.0'}]\n")+
+		pick("", "guard: {mode: enforce}\n", "guard: {suppression: {group: berth-idle, by: quota}}\n")+
+		"workloads:\n", 1)
+	return strings.Replace(text, "weight: 200", pick("weight: 200", "weight: 0", "memoryHigh: 1Gi", "memoryMax: 1Gi", "quota: 99", "burst: 5ms", "ioWeight: 200, weight: 20"), 1)
 }

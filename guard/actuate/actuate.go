@@ -100,7 +100,7 @@ func (h *Host) take(dir string) error {
 	if err := kernel.MakePrivateDir(dir); err != nil {
 		return err
 	}
-	lock, err := lockTree(h.root, h.tree(), dir)
+	lock, err := lockTree(h.root, h.tree(), dir, h.program)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package actuate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type BusyError struct {
 type Holder struct {
 	PID int    `json:"pid"` // 0: it has not said so yet
 	Dir string `json:"dir"` // its state directory, absolute
+	// Program is what it is, as in "berth agent".
+	Program string `json:"program,omitempty"`
 	// Start is when it started (kernel.Process.Start): its number may be another's by now.
 	Start string `json:"start,omitempty"`
 }
@@ -31,9 +34,9 @@ type Holder struct {
 func (e *BusyError) Error() string {
 	who := ""
 	if e.PID != 0 {
-		who = fmt.Sprintf(" (process %d, state directory %q)", e.PID, e.Dir)
+		who = fmt.Sprintf(": %s, process %d, state directory %q", cmp.Or(e.Program, "berth guard"), e.PID, e.Dir)
 	}
-	return fmt.Sprintf("guard /%s: another guard that may act is running%s; end it first (berth guard status)", e.Tree, who)
+	return fmt.Sprintf("guard /%s: another guard that may act is running%s; end it first", e.Tree, who)
 }
 
 // Look returns what is noted in the state directory of a guard, in the order in which it
@@ -45,7 +48,7 @@ func Look(o Options) (notes []kernel.Item, by Holder, err error) {
 	if err != nil {
 		return nil, by, err
 	}
-	if err := kernel.CheckPrivateDir(o.Dir); err != nil {
+	if err := kernel.CheckPrivateDir(o.Dir); kernel.IgnoreAbsent(err) != nil {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
 	ledger, err := kernel.ReadUndoLog(o.Root, LedgerFile(o.Dir))
@@ -84,7 +87,7 @@ func (h *Host) tree() string {
 // depend on the state directory, so that no two guards of one user act on one tree, and
 // is a file that nobody else can open: not the tree itself, whose directories everybody
 // may lock.
-func lockTree(root *kernel.Root, tree, state string) (*os.File, error) {
+func lockTree(root *kernel.Root, tree, state, program string) (*os.File, error) {
 	name, err := lockFile(root, tree)
 	if err != nil {
 		return nil, err
@@ -103,7 +106,7 @@ func lockTree(root *kernel.Root, tree, state string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock /%s: %w", tree, err)
 	}
-	if err := sign(root, f, state); err != nil {
+	if err := sign(root, f, state, program); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock /%s: %w", tree, err), f.Close())
 	}
 	return f, nil
@@ -123,12 +126,12 @@ func lockFile(root *kernel.Root, tree string) (string, error) {
 }
 
 // sign writes into a lock which process has it.
-func sign(root *kernel.Root, lock *os.File, state string) error {
+func sign(root *kernel.Root, lock *os.File, state, program string) error {
 	state, err := filepath.Abs(state)
 	if err != nil {
 		return err
 	}
-	by := Holder{PID: os.Getpid(), Dir: state}
+	by := Holder{PID: os.Getpid(), Dir: state, Program: program}
 	if p, err := kernel.ReadProcess(root.FS(), strconv.Itoa(by.PID)); err == nil { // a tree may not show it
 		by.Start = p.Start
 	}

@@ -88,10 +88,7 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 		return w, exitStatus{exitUsage, errors.New("adopt: one of --pid, --unit and --cgroup is needed (see 'berth adopt --help')")}
 	}
 	var spec agent.Spec
-	if err := f.apply(cmd, &spec); err != nil {
-		return w, err
-	}
-	if err := f.validateCPUs(cmd, n); err != nil {
+	if err := errors.Join(f.apply(cmd, &spec), f.validateCPUs(cmd, n)); err != nil {
 		return w, err
 	}
 	switch {
@@ -113,6 +110,13 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 	}
 	spec.Request.ID = cmp.Or(f.name, spec.Request.ID)
 	w, err = n.Place(cmd.Context(), spec)
+	if is[*agent.MissingError](err) && f.group != "" {
+		if root, openErr := systemd.Open(rootDir(cmd)); openErr == nil {
+			if why := partlyThere(root, f.group); why != "" {
+				return w, fmt.Errorf("--cgroup %s: %s", plain.Shell(f.group), why)
+			}
+		}
+	}
 	if held, ok := errors.AsType[*place.HeldError](err); ok {
 		name := plain.Shell(held.ID)
 		return w, fmt.Errorf("%s has a place already: 'berth resize %s' changes it, 'berth release %s --keep' gives it back; --name gives another name", plain.Line(held.ID), name, name)

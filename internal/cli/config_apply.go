@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -78,7 +79,7 @@ usage, 3 if workloads would lose their places or be refused.`,
 				}
 				r, err := c.PreviewConfig(cmd.Context(), p)
 				if err != nil {
-					return err
+					return f.withoutReplace(err)
 				}
 				return errors.Join(show(cmd, r, func() string { return revisionText(&r, false) }), lossStatus(&r))
 			})
@@ -181,7 +182,7 @@ func (f *proposalFlags) proposal(file string) (api.Proposal, error) {
 func (f *proposalFlags) apply(cmd *cobra.Command, c *api.Client, p api.Proposal) error {
 	r, err := c.PreviewConfig(cmd.Context(), p)
 	if err != nil {
-		return err
+		return f.withoutReplace(err)
 	}
 	lost := 0
 	for i := range r.Effects {
@@ -190,13 +191,25 @@ func (f *proposalFlags) apply(cmd *cobra.Command, c *api.Client, p api.Proposal)
 		}
 	}
 	if lost > 0 && !f.losses {
+		places := "its place"
+		if lost > 1 {
+			places = "their places"
+		}
 		err := show(cmd, r, func() string { return revisionText(&r, false) })
-		return errors.Join(err, exitStatus{exitLosses, fmt.Errorf("not applied: %s would lose their places; change what the reasons name, or apply it with --allow-loss", plain.Count(lost, "workload"))})
+		return errors.Join(err, exitStatus{exitLosses, fmt.Errorf("not applied: %s would lose %s; change what the reasons name, or apply it with --allow-loss", plain.Count(lost, "workload"), places)})
 	}
 	if r, err = c.ApplyConfig(cmd.Context(), p); err != nil {
 		return err
 	}
 	return errors.Join(show(cmd, r, func() string { return revisionText(&r, true) }), lossStatus(&r))
+}
+
+// withoutReplace adds to an error that places need not be given anew.
+func (f *proposalFlags) withoutReplace(err error) error {
+	if err != nil && f.replace {
+		return fmt.Errorf("%w (without --replace only those move that have to)", err)
+	}
+	return err
 }
 
 // lossStatus is the exit status of a revision.
@@ -246,6 +259,9 @@ func revisionText(r *api.Revision, applied bool) string {
 		fmt.Fprintf(&b, "Applied as version %d; 'berth config rollback' takes it back.\n", r.Version)
 	default:
 		fmt.Fprintf(&b, "%s %s.\n", plain.Count(r.Writes, "value"), did)
+		if slices.ContainsFunc(r.Effects, func(e agent.Effect) bool { return e.Was != nil && e.Is == nil }) {
+			b.WriteString("Workloads that lose their places, or are released, would get back what they had before Berth.\n")
+		}
 	}
 	return b.String()
 }

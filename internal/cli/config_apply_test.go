@@ -95,7 +95,7 @@ func TestConfigOfAgent(t *testing.T) {
 	}{
 		{"preview", strings.Replace(sharedPool, "cpus: 2}", "cpus: 4, limits: {weight: 200}}", 1), []string{"preview", next}, exitOK, ""},
 		{"preview-loss", "reserved: 1-7\n" + sharedPool, []string{"preview", next}, exitLosses, ""},
-		{"apply-loss", "reserved: 1-7\n" + sharedPool, []string{"apply", next}, exitLosses, "not applied: 1 workload would lose their places"},
+		{"apply-loss", "reserved: 1-7\n" + sharedPool, []string{"apply", next}, exitLosses, "not applied: 1 workload would lose its place;"},
 		{"preview-bad", "reserved: 9\n" + sharedPool, []string{"preview", next}, exitError, "next.yaml:1: reserved: CPUs 9 are not there, or offline; this host has 0-7"},
 		{"apply", strings.Replace(sharedPool, "cpus: 2}", "cpus: 4, limits: {weight: 200}}", 1), []string{"apply", next}, exitOK, ""},
 		{"apply-again", strings.Replace(sharedPool, "cpus: 2}", "cpus: 4, limits: {weight: 200}}", 1), []string{"apply", next}, exitOK, ""},

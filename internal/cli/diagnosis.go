@@ -338,7 +338,7 @@ func (d *diagnosis) take(findings []detect.Finding) {
 
 // rank puts first who matters. Without that being known the order is by harm; but whoever
 // is accused by one that wants less CPU time comes after it: it waits because it takes all
-// that it can get.
+// that it can get. So does whoever wants more of it than the host has.
 func (d *diagnosis) rank(sensitive string) {
 	wants := func(name string) float64 { return d.levels[name][watch.CPUTime] + d.levels[name][watch.CPUWait] }
 	accused := map[string]bool{}
@@ -351,7 +351,7 @@ func (d *diagnosis) rank(sensitive string) {
 		switch {
 		case f.Victim == sensitive:
 			return 0
-		case !accused[f.Victim]:
+		case !accused[f.Victim] && (f.Resource != detect.CPU || wants(f.Victim) <= float64(max(d.Host.CPUs, 1))):
 			return 1
 		}
 		return 2

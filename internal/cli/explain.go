@@ -34,7 +34,11 @@ Exit status: 0, 1 if there is no such workload or it cannot be read, 2 for wrong
 usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withReader(cmd, func(n node) error {
-				w, err := getOrWaiting(cmd.Context(), n, args[0])
+				id, err := workloadID(cmd.Context(), n, args[0])
+				if err != nil {
+					return err
+				}
+				w, err := getOrWaiting(cmd.Context(), n, id)
 				if err != nil {
 					return err
 				}

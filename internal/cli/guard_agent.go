@@ -58,6 +58,8 @@ func agentGuardText(g *api.Guard) string {
 	}
 	if g.Mode == config.GuardEnforce {
 		activeText(&b, g.Status.Active, name)
+	} else {
+		b.WriteString("  it reports and changes nothing (guard.mode)\n")
 	}
 	return b.String()
 }

@@ -45,7 +45,7 @@ func TestAgentGuardText(t *testing.T) {
 		want string
 	}{
 		"enforce": {api.Guard{Mode: config.GuardEnforce, Status: s}, "the agent's guard runs (enforce), " + found + "  active: batch runs only when nobody else wants to, for w:web\n"},
-		"preview": {api.Guard{Mode: config.GuardPreview, Status: s}, "the agent's guard runs (preview), " + found},
+		"preview": {api.Guard{Mode: config.GuardPreview, Status: s}, "the agent's guard runs (preview), " + found + "  it reports and changes nothing (guard.mode)\n"},
 		"calm":    {api.Guard{Mode: config.GuardEnforce, Status: &guard.Status{}}, "the agent's guard runs (enforce), helps 0 groups\n  no remedy is active\n"},
 		"ended":   {api.Guard{Mode: config.GuardEnforce, Reason: "a bug"}, "the agent's guard (enforce) does not run: a bug\n"},
 		"off":     {api.Guard{Mode: config.GuardOff}, "the agent's guard is off\n"},

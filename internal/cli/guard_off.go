@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -145,9 +146,10 @@ type guardReport struct {
 	Dir string `json:"dir"`
 	// Kept is true if a guard runs, so that it was left alone.
 	Kept bool `json:"kept,omitempty"`
-	// PID and State are that guard's process and state directory.
-	PID   int    `json:"pid,omitempty"`
-	State string `json:"state,omitempty"`
+	// PID, State and Program are that guard's process, state directory, and what it is.
+	PID     int    `json:"pid,omitempty"`
+	State   string `json:"state,omitempty"`
+	Program string `json:"program,omitempty"`
 	// Items are what was restored; if it was left alone, what is active.
 	Items []kernel.Item `json:"items,omitempty"`
 }
@@ -156,7 +158,7 @@ func (r *guardReport) who() string {
 	if r.PID == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (process %d, state directory %s)", r.PID, plain.Line(r.State))
+	return fmt.Sprintf(" (%s, process %d, state directory %s)", cmp.Or(plain.Line(r.Program), "berth guard"), r.PID, plain.Line(r.State))
 }
 
 func (r *guardReport) text() string {
@@ -174,27 +176,31 @@ func (r *guardReport) text() string {
 // restoreGuard restores the values that a killed guard left, or previews that. Without a
 // guard's directory the report is nil.
 func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error) {
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	_, none := os.Stat(dir)
 	report := &guardReport{Dir: dir}
 	if dry {
 		notes, by, err := actuate.Look(actuate.Options{Root: root, Dir: dir})
 		if errors.Is(err, kernel.ErrNotSupported) {
 			return nil, nil
 		}
-		report.Kept, report.PID, report.State, report.Items = by.PID != 0, by.PID, by.Dir, notes
+		report.Kept, report.PID, report.State, report.Program, report.Items = by.PID != 0, by.PID, by.Dir, by.Program, notes
 		if !report.Kept {
 			slices.Reverse(report.Items)
 		}
+		if errors.Is(none, fs.ErrNotExist) && !report.Kept && err == nil {
+			return nil, nil
+		}
 		return report, err
+	}
+	if errors.Is(none, fs.ErrNotExist) {
+		return nil, nil
 	}
 	h, err := actuate.Open(actuate.Options{Root: root, Dir: dir})
 	busy, isBusy := errors.AsType[*actuate.BusyError](err)
 	header, unreadable := errors.AsType[*kernel.HeaderError](err)
 	switch {
 	case isBusy:
-		report.Kept, report.PID, report.State = true, busy.PID, busy.Dir
+		report.Kept, report.PID, report.State, report.Program = true, busy.PID, busy.Dir, busy.Program
 		report.Items, _, err = actuate.Look(actuate.Options{Root: root, Dir: dir})
 		return report, err
 	case errors.Is(err, kernel.ErrNotSupported):
@@ -219,6 +225,8 @@ func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error)
 // guardState is the output of berth guard status.
 type guardState struct {
 	Running *running `json:"running,omitempty"`
+	// Elsewhere is a guard that has another state directory, or has told nothing yet.
+	Elsewhere *guardReport `json:"elsewhere,omitempty"`
 	// Left lists the values that a killed guard left.
 	Left []kernel.Item `json:"left,omitempty"`
 	// Agent is where the guard of the agent stands, if one runs.
@@ -238,7 +246,9 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 	}
 	if report != nil && report.Kept {
 		r, _ := readRunning(dir)
-		s.Running = &r
+		if s.Running = &r; r.PID != report.PID {
+			s.Running, s.Elsewhere = nil, report
+		}
 	} else if report != nil {
 		s.Left = report.Items
 	}
@@ -247,8 +257,8 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 		s.Agent = &g
 		return err
 	})
-	if s.Running != nil && s.Running.PID == 0 && s.Agent != nil && s.Agent.Mode == config.GuardEnforce {
-		s.Running = nil // it is the agent's
+	if s.Elsewhere != nil && s.Agent != nil && s.Agent.Mode == config.GuardEnforce {
+		s.Elsewhere = nil // it is the agent's
 	}
 	return s, err
 }
@@ -260,8 +270,8 @@ func (s *guardState) text() string {
 	}
 	switch {
 	case s.Agent != nil && s.Agent.Mode == config.GuardEnforce && s.Agent.Status != nil:
-	case s.Running != nil && s.Running.PID == 0:
-		b.WriteString("a guard is starting or ending\n")
+	case s.Elsewhere != nil:
+		fmt.Fprintf(&b, "another guard that may act runs%s\n", s.Elsewhere.who())
 	case s.Running != nil:
 		fmt.Fprintf(&b, "a guard runs (%v): process %d, since %s, helps %s\n",
 			s.Running.Mode, s.Running.PID, s.Running.Since.Format(time.DateTime), plain.Line(fewNames(s.Running.Sensitive)))
@@ -272,7 +282,9 @@ func (s *guardState) text() string {
 			fmt.Fprintf(&b, "  %s\n", plain.Line(item.Step.String()))
 		}
 	default:
-		b.WriteString("no guard runs that may act, and no remedy is active\n")
+		if s.Agent == nil || s.Agent.Status == nil {
+			b.WriteString("no guard runs that may act, and no remedy is active\n")
+		}
 	}
 	return b.String()
 }

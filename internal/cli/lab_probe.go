@@ -41,8 +41,10 @@ service stalled is not in the figures, so that a p99 is better than what users o
 schedule see. With --rate requests are due on a schedule whatever the answers do, and
 a response time counts from the instant at which its request was due.
 
-The generator runs on this host, and needs CPU time of its own. Compare runs with the
-same flags, more than one of each: chance is not told here. berth lab does that.
+The generator runs on this host, one thread that competes with the service and its
+neighbours for the CPUs, as wrk -t1 does. Beside a CPU hog one run of either may answer
+twice as much as the next one: take several with the same flags, before and after in
+turn. berth lab does that, and tells chance from effect.
 
 Exit status: 0; 1 if it cannot be asked, or no request was answered; 2 for wrong usage;
 130 if it was interrupted.`,

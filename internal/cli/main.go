@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -99,7 +100,7 @@ func (p Program) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Wri
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	strictCompletion(root)
-	refuseEmpty(root)
+	refuseValues(root, new([]error))
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -261,26 +262,52 @@ func strictCompletion(root *cobra.Command) {
 	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
-// refuseEmpty makes an empty value of any flag, as an unset shell variable gives, wrong
-// usage: it must not pass for a flag that was not given.
-func refuseEmpty(cmd *cobra.Command) {
-	refuse := func(f *pflag.Flag) { f.Value = nonEmpty{f.Value} }
-	cmd.Flags().VisitAll(refuse)
-	cmd.PersistentFlags().VisitAll(refuse)
+// refuseValues has a command, and those below it, refuse all values of flags that are
+// wrong at once, before it looks at its arguments. An empty one, as an unset shell variable
+// gives, is wrong of any flag: it must not pass for a flag that was not given.
+func refuseValues(cmd *cobra.Command, wrong *[]error) {
 	for _, c := range cmd.Commands() {
-		refuseEmpty(c)
+		refuseValues(c, wrong)
+	}
+	wrap := func(f *pflag.Flag) { f.Value = checkedValue{f.Value, f.Name, wrong} }
+	cmd.Flags().VisitAll(wrap)
+	cmd.PersistentFlags().VisitAll(wrap)
+	refuse := cmd.FlagErrorFunc()
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return refuse(cmd, errors.Join(append(*wrong, err)...))
+	})
+	args := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, given []string) error {
+		if len(*wrong) > 0 {
+			return cmd.FlagErrorFunc()(cmd, nil)
+		}
+		if args == nil {
+			return nil
+		}
+		return args(cmd, given)
 	}
 }
 
-// nonEmpty is a flag's value that must not be empty.
-type nonEmpty struct{ pflag.Value }
+// checkedValue is a flag's value whose errors are told with those of others.
+type checkedValue struct {
+	pflag.Value
+	name  string
+	wrong *[]error
+}
 
-// Set refuses "".
-func (v nonEmpty) Set(text string) error {
-	if text == "" {
-		return errors.New("it is empty")
+// Set notes what is wrong with the text, and returns no error.
+func (v checkedValue) Set(text string) error {
+	err := errors.New("it is empty")
+	if text != "" {
+		err = v.Value.Set(text)
 	}
-	return v.Value.Set(text)
+	if is[*strconv.NumError](err) {
+		err = fmt.Errorf("%q is no %s", text, v.Type())
+	}
+	if err != nil {
+		*v.wrong = append(*v.wrong, fmt.Errorf("--%s: %w", v.name, err))
+	}
+	return nil
 }
 
 // oneOf is a flag's value that is one of some words.
@@ -298,7 +325,7 @@ func (v *oneOf) String() string { return v.word }
 // Set refuses a text that is not one of the words.
 func (v *oneOf) Set(text string) error {
 	if !slices.Contains(v.words, text) {
-		return fmt.Errorf("it is one of %s%s", strings.Join(v.words, ", "), plain.Near(text, v.words))
+		return fmt.Errorf("%q: it is one of %s%s", text, strings.Join(v.words, ", "), plain.Near(text, v.words))
 	}
 	v.word = text
 	return nil

@@ -27,10 +27,11 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 				return exitStatus{exitUsage, errors.New("move: --cpuset is needed")}
 			}
 			return withNode(cmd, func(n node) error {
-				if err := (&specFlags{cpuset: cpus, mems: mems}).validateCPUs(cmd, n); err != nil {
+				id, err := workloadID(cmd.Context(), n, args[0])
+				if err = errors.Join(err, (&specFlags{cpuset: cpus, mems: mems}).validateCPUs(cmd, n)); err != nil {
 					return err
 				}
-				w, err := n.Move(cmd.Context(), args[0], cpus, mems)
+				w, err := n.Move(cmd.Context(), id, cpus, mems)
 				if err != nil {
 					return err
 				}

@@ -160,14 +160,14 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"move", "none", "--cpuset", "1"}, 1, "none"},
 		{[]string{"move", "db", "--cpuset", "8,9,90"}, 1, "90"},
 		{[]string{"resize", "none", "--cpus", "1"}, 1, "none"},
-		{[]string{"resize", "api", "--cpus", "99"}, 1, "not enough CPUs: 99 asked"},
+		{[]string{"resize", "api", "--cpus", "99"}, 1, "--cpus 99: this host has 16"},
 		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
 		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
 		{[]string{"resize", "api", "--quota", "5000"}, 1, "--quota: it is the time of 5000 CPUs, and this host has 16"},
 		{[]string{"run", "--dry-run", "--quota", "1700%", "--", "true"}, 125, "the time of 17 CPUs"},
 		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
-		{[]string{"resize", "api", "--weight", "0"}, 2, "--weight 0: not a share"},
-		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, "--io-weight 0: not a share"},
+		{[]string{"resize", "api", "--weight", "0"}, 2, `--weight: "0" is not a share from 1 to 10000`},
+		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, `--io-weight: "0" is not a share from 1 to 10000`},
 		{[]string{"resize", "api", "--cpuset", ""}, 2, "it is empty"},
 		{[]string{"resize", "api", "--mems", ""}, 2, "it is empty"},
 		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "it is empty"},
@@ -209,7 +209,7 @@ func TestEachShortageHasItsText(t *testing.T) {
 		"reserved": {place.Config{Reserved: cpuset.MustOf(0)}, []place.Request{lse("web")}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 0 is reserved for the host (reserved); CPU 1 is exclusive to web"},
 		"allowed":  {place.Config{Allowed: cpuset.MustOf(0)}, []place.Request{{ID: "batch", Class: place.BE}}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 1 is not for workloads (allowed); " + floor},
 		"rounded":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "1.5"), "2 asked, 1 available (1500m is rounded up to whole CPUs): " + floor},
-		"machine":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "4"), "4 asked, 1 available: " + floor},
+		"machine":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "4"), "--cpus 4: this host has 2"},
 		"move": {
 			place.Config{NoFloor: true}, []place.Request{lse("web"), {ID: "batch", Class: place.BE}}, []string{"move", "batch", "--cpuset", "0"},
 			"CPU 0 is exclusive to web",
@@ -483,5 +483,31 @@ func TestCPUUse(t *testing.T) {
 	}
 	if used := (&cpuUse{}).look(t.Context(), os.DirFS(t.TempDir())); used != nil {
 		t.Errorf("without proc/stat: %v", used)
+	}
+}
+
+// All values of flags that are wrong are told at once, and a workload's entry names it.
+func TestAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	_, errs, code := berth(t, "run", "--class", "lsee", "--weight", "0", "--quota", "x", "--io-weight", "10001", "--name", "", "--", "true")
+	if code != exitNotRun {
+		t.Errorf("status %d", code)
+	}
+	for _, want := range []string{`did you mean "LSE"?`, `--weight: "0" is not a share`, "--quota: ", `--io-weight: "10001"`, "--name: it is empty", "(see 'berth run --help')"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in %s", want, errs)
+		}
+	}
+	_, errs, code = berth(t, "run", "--root", placedHost(t), "--dry-run", "--class", "LSE", "--memory", "0", "--quota", "99", "--cpuset", "77", "--", "true")
+	for _, want := range []string{"--memory 0: not a limit", "--quota: it is the time of 99 CPUs", "--cpuset 77: CPU 77 is not there"} {
+		if code != exitNotRun || !strings.Contains(errs, want) {
+			t.Errorf("status %d, no %q in %s", code, want, errs)
+		}
+	}
+	for _, verb := range [][]string{{"explain"}, {"release"}, {"resize", "--cpus", "1"}, {"move", "--cpuset", "1"}} {
+		_, errs, code = berth(t, append([]string{verb[0], "--root", placedHost(t), "apj"}, verb[1:]...)...)
+		if code != exitError || !strings.Contains(errs, `apj: there is no such workload; did you mean "api"?`) {
+			t.Errorf("%s: status %d: %s", verb[0], code, errs)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -40,17 +41,18 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 				case keep:
 					leaving = agent.Keep
 				}
-				err := release(cmd.Context(), n, args[0], leaving)
+				id, err := workloadID(cmd.Context(), n, args[0])
+				if err != nil {
+					return err
+				}
+				err = release(cmd.Context(), n, id, leaving)
 				if occupied, ok := errors.AsType[*agent.OccupiedError](err); ok {
 					return fmt.Errorf("release %s: it still has processes %v; --keep lets them run on, --kill ends them", plain.Line(occupied.ID), occupied.PIDs)
-				}
-				if is[*place.NotHeldError](err) {
-					return noWorkload(cmd.Context(), n, args[0])
 				}
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s\n", plain.Line(args[0]))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s\n", plain.Line(id))
 				return err
 			})
 		},
@@ -63,18 +65,38 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 	return cmd
 }
 
-// noWorkload is the error for a name that no workload has.
-func noWorkload(ctx context.Context, n node, name string) error {
-	all, _ := n.List(ctx) // without them there is no hint
-	var names []string
-	for i := range all {
-		names = append(names, all[i].ID())
+// workloadID is the id of the workload that a name means: its id, or the name of an entry of a
+// configuration by which a single group is a workload.
+func workloadID(ctx context.Context, n node, name string) (string, error) {
+	rows, err := listRows(ctx, n)
+	if err != nil {
+		return "", err
 	}
-	hint := plain.Near(name, names)
-	if hint == "" {
+	var all, matched []string
+	for i := range rows {
+		id := rows[i].ID()
+		if id == name {
+			return id, nil
+		}
+		entry, _, by := strings.Cut(id, ":")
+		if by && entry == name {
+			matched = append(matched, id)
+		}
+		if all = append(all, id); by {
+			all = append(all, entry)
+		}
+	}
+	if len(matched) == 1 {
+		return matched[0], nil
+	}
+	hint := plain.Near(name, all)
+	switch {
+	case len(matched) > 1:
+		return "", fmt.Errorf("%s: it is the name of several workloads: %s", plain.Line(name), plain.Line(fewNames(matched)))
+	case hint == "":
 		hint = " ('berth ps' lists them)"
 	}
-	return fmt.Errorf("%s: there is no such workload%s", plain.Line(name), hint)
+	return "", fmt.Errorf("%s: there is no such workload%s", plain.Line(name), hint)
 }
 
 // release releases a workload. Processes that are to be killed and that the agent does

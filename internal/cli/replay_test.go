@@ -383,7 +383,7 @@ func TestReplayKubernetes(t *testing.T) {
 		{[]string{shop}, exitUsage, "name the machine that they run on with --machine"},
 		{[]string{"--machine", "4c", "../../examples/replay/pod-scope.yaml"}, exitUsage, "--machine is for objects of Kubernetes"},
 		{[]string{"--machine", "4q", shop}, exitError, "machine: "},
-		{[]string{"--machine", "4c", kubelet}, exitError, "steps: there are none"},
+		{[]string{"--machine", "4c", kubelet}, exitError, "a kubelet, and no pods"},
 		{[]string{"--machine", "4c", "--seeds", "2", shop}, exitUsage, "has steps, and no streams"},
 	} {
 		if code, out, errs := berthReplay(t, tt.args...); code != tt.code || !strings.Contains(errs, tt.want) {

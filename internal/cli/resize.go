@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -27,9 +28,6 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
   berth resize batch --quota 2 --memory max`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return policy.with(cmd, false, func(n node) error {
-				if err := spec.validateCPUs(cmd, n); err != nil {
-					return err
-				}
 				w, err := resize(cmd, n, args[0], &spec)
 				if err != nil {
 					return err
@@ -45,15 +43,19 @@ Exit status: 0, 1 if it was not changed, 2 for wrong usage.`,
 	return cmd
 }
 
-func resize(cmd *cobra.Command, n node, id string, f *specFlags) (w agent.Workload, err error) {
-	if w, err = n.Get(cmd.Context(), id); err != nil {
+func resize(cmd *cobra.Command, n node, name string, f *specFlags) (w agent.Workload, err error) {
+	id, err := workloadID(cmd.Context(), n, name)
+	if err == nil {
+		w, err = n.Get(cmd.Context(), id)
+	}
+	if err != nil {
 		return w, err
 	}
 	next := w.Spec
 	if cmd.Flags().Changed("cpus") {
 		next.CPUs = cpuset.Set{}
 	}
-	if err := f.apply(cmd, &next); err != nil {
+	if err := errors.Join(f.apply(cmd, &next), f.validateCPUs(cmd, n)); err != nil {
 		return w, err
 	}
 	return n.Resize(cmd.Context(), next)

@@ -41,7 +41,7 @@ node of berth run is restored as well: a change that was cut short is finished, 
 workloads whose commands have ended are released. --all also releases workloads with
 processes, and restores every value that Berth overwrote for them; their processes go
 back to the groups that they came from. While an agent runs it keeps the node: stop
-it first. --dry-run does not look at the node.
+it first. What stays in force is listed; --dry-run lists it, too.
 
 Undo logs are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 /tmp/berth-UID; under --root DIR, in DIR/run/berth.
@@ -85,7 +85,8 @@ type nodeReport struct {
 	Kept   bool          `json:"kept,omitempty"`
 	Events []agent.Event `json:"events,omitempty"`
 	Items  []kernel.Item `json:"items,omitempty"`
-	// InUse are the workloads that keep their CPUs and limits: they have processes.
+	// InUse are the workloads that keep their CPUs and limits: they have processes, or an
+	// agent keeps them.
 	InUse []string `json:"inUse,omitempty"`
 }
 
@@ -114,11 +115,13 @@ func (r *restoring) undo(cmd *cobra.Command) error {
 	if report.Guard != nil && report.Guard.Kept && len(report.Guard.Items) > 0 && !r.dryRun {
 		err = errors.Join(err, fmt.Errorf("restore: a guard is running%s, and has %d active values: end it, and it restores them", report.Guard.who(), len(report.Guard.Items)))
 	}
-	if !r.dryRun {
-		var nodeErr error
+	var nodeErr error
+	if r.dryRun {
+		report.Node, nodeErr = r.look(cmd.Context(), root)
+	} else {
 		report.Node, nodeErr = r.node(cmd.Context(), root, report.Guard != nil)
-		err = errors.Join(err, nodeErr)
 	}
+	err = errors.Join(err, nodeErr)
 	return errors.Join(err, show(cmd, report, func() string {
 		text := restoredText(report.Report)
 		if report.Guard != nil {
@@ -149,11 +152,37 @@ func (r *restoring) node(ctx context.Context, root *kernel.Root, guarded bool) (
 	if !is[*agent.BusyError](err) {
 		return report, err
 	}
-	report.Kept = true
-	if !r.all {
-		return report, nil
+	looked, lookErr := r.look(ctx, root)
+	if report.Kept = true; looked != nil {
+		report.InUse = looked.InUse
 	}
-	return report, fmt.Errorf("restore: %w: stop it first", err)
+	if r.all {
+		lookErr = errors.Join(fmt.Errorf("restore: %w", err), lookErr)
+	}
+	return report, lookErr
+}
+
+// look lists the workloads of a node, and changes nothing. Without a node, the report is nil.
+func (r *restoring) look(ctx context.Context, root *kernel.Root) (*nodeReport, error) {
+	if _, err := os.Stat(r.state); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	n, err := agent.NewReader(agent.Options{Root: root, Dir: r.state, Policies: policies.New})
+	if err != nil {
+		return nil, err
+	}
+	report := &nodeReport{Dir: r.state}
+	err = report.list(ctx, n)
+	return report, errors.Join(err, n.Close())
+}
+
+// list notes the workloads that are in use.
+func (r *nodeReport) list(ctx context.Context, n node) error {
+	placed, err := n.List(ctx)
+	for i := range placed {
+		r.InUse = append(r.InUse, placed[i].ID())
+	}
+	return err
 }
 
 // lost is about a state directory that is not there. One that was named is missed, unless
@@ -212,18 +241,16 @@ func (r *restoring) settleNoted(ctx context.Context, report *nodeReport, opt age
 			err = errors.New("restore: not all could be restored: " + e.Text)
 		}
 	}
-	placed, listErr := n.List(ctx)
-	for i := range placed {
-		report.InUse = append(report.InUse, placed[i].ID())
-	}
-	return errors.Join(err, listErr, n.Close())
+	return errors.Join(err, report.list(ctx, n), n.Close())
 }
 
 func (r *nodeReport) text() string {
-	if r.Kept {
-		return fmt.Sprintf("alive      node %s: an agent keeps it, and reaps orphaned workloads itself\n", plain.Line(r.Dir))
-	}
 	var b strings.Builder
+	all := "berth restore --all releases them too"
+	if r.Kept {
+		fmt.Fprintf(&b, "alive      node %s: an agent keeps it, and releases workloads that have ended itself\n", plain.Line(r.Dir))
+		all = "once the agent is stopped, berth restore --all releases them"
+	}
 	for _, e := range r.Events {
 		if e.Kind != agent.Restored { // the items say it
 			fmt.Fprintf(&b, "%-9s  %s%s: %s\n", e.Kind, plain.Line(e.ID), plain.Line(e.Object), plain.Line(e.Text))
@@ -231,7 +258,7 @@ func (r *nodeReport) text() string {
 	}
 	b.WriteString(restoredText(kernel.Report{Items: r.Items}))
 	if n := len(r.InUse); n > 0 {
-		fmt.Fprintf(&b, "in use     %s with processes: %s; berth restore --all releases them too\n", plain.Count(n, "workload"), plain.Line(fewNames(r.InUse)))
+		fmt.Fprintf(&b, "in use     %s: %s; %s\n", plain.Count(n, "workload"), plain.Line(fewNames(r.InUse)), all)
 	}
 	return b.String()
 }

@@ -211,10 +211,11 @@ func TestRestoreBesideAgent(t *testing.T) {
 	if err := syscall.Flock(int(keeper.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, "an agent keeps it") {
+	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, "an agent keeps it") ||
+		!strings.Contains(out, "in use     3 workloads: api, batch, db; once the agent is stopped, berth restore --all releases them") {
 		t.Errorf("status %d, %q, %s", code, out, errs)
 	}
-	if code, _, errs := runRestore("--root", dir, "--all"); code != exitError || !strings.Contains(errs, "stop it first") {
+	if code, _, errs := runRestore("--root", dir, "--all"); code != exitError || !strings.Contains(errs, "another agent keeps it; end it first") {
 		t.Errorf("--all: status %d, %s", code, errs)
 	}
 }
@@ -347,7 +348,7 @@ func TestRestoreBesideGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, fmt.Sprintf("alive      the guard (process %d, ", os.Getpid())) {
+	if code, out, errs := runRestore("--root", dir); code != exitOK || !strings.Contains(out, fmt.Sprintf("alive      the guard (berth guard, process %d, ", os.Getpid())) {
 		t.Errorf("with no active value: status %d, %q, %s", code, out, errs)
 	}
 	if _, err := g.Apply(t.Context(), control.Action{Remedy: detect.Weight, Group: "batch", Limits: cgroup.Limits{Idle: cgroup.On}}); err != nil {
@@ -439,8 +440,11 @@ func TestRestoreTellsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	root := placedHost(t)
 	out, errs, code := berth(t, "restore", "--root", root)
-	want := "in use     3 workloads with processes: api, batch, db; berth restore --all releases them too\n"
+	want := "in use     3 workloads: api, batch, db; berth restore --all releases them too\n"
 	if code != exitOK || !strings.HasSuffix(out, want) || strings.Contains(out, "nothing") {
 		t.Errorf("status %d: %s%s; want %q", code, out, errs, want)
+	}
+	if out, errs, code := berth(t, "restore", "--dry-run", "--all", "--root", root); code != exitOK || out != want {
+		t.Errorf("--dry-run: status %d: %s%s; want %q", code, out, errs, want)
 	}
 }

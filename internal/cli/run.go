@@ -68,6 +68,7 @@ YAML, each command with the fields of a workload of a NodeConfig (docs/nodeconfi
   - {name: api, class: LSE, cpus: 2, command: [./api, --port, "80"]}
   - {name: batch, class: BE, command: [make, -j8], limits: {quota: 500m}}
 
+examples/shop.yaml is one with comments, docs/run-file-schema.json the schema for editors.
 berth run stays with them. When one fails the others are ended: SIGTERM, and SIGKILL
 after 10 s; --keep-going lets them run on. Ctrl-C and SIGTERM end all, at once if they
 come twice. The places are released as their commands end. The commands have no
@@ -147,9 +148,7 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 		return err
 	}
 	var spec agent.Spec
-	if err := f.apply(cmd, &spec); err != nil {
-		return err
-	}
+	wrong := f.apply(cmd, &spec)
 	pid := os.Getpid()
 	spec.Request.ID = f.name
 	if f.name == "" {
@@ -162,7 +161,7 @@ func (f *runFlags) place(cmd *cobra.Command, argv []string) error {
 	if err != nil {
 		return err
 	}
-	err = f.validateCPUs(cmd, n)
+	err = errors.Join(wrong, f.validateCPUs(cmd, n))
 	switch {
 	case err != nil:
 	case f.dryRun:

@@ -270,7 +270,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	_ = c.Wait()
 	gone := func() bool {
 		text, err := berthProcess(t, "explain", name).CombinedOutput()
-		return status(err) == exitError && strings.Contains(string(text), "holds nothing")
+		return status(err) == exitError && strings.Contains(string(text), "there is no such workload")
 	}
 	if gone() {
 		t.Error("the place went while a process was in it")

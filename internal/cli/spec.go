@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,9 +47,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.TextVar(&f.exclusive, "exclusive", place.CPULevel, "`level`: keep others off the whole core (PCPULevel) or NUMA node (NUMANodeLevel), too")
 	fs.TextVar(&f.mems, "mems", cpuset.Set{}, "NUMA nodes to be on, as a `list`")
 	fs.TextVar(&f.memory, "memory", place.Bytes(0), "`limit` of memory, as in 512Mi or 2Gi; max removes a limit")
-	fs.IntVar(&f.weight, "weight", 0, "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.Var(&share{&f.weight}, "weight", "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
-	fs.IntVar(&f.ioWeight, "io-weight", 0, "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.Var(&share{&f.ioWeight}, "io-weight", "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is its own: exclusive, shared or mixed (whole CPUs, and --shared from a pool; default by class)")
 	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
 	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
@@ -84,21 +85,18 @@ func classHelp() string {
 	return b.String()
 }
 
+// apply has a spec be as the flags say. All that is wrong is told at once.
 func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	r, l := &s.Request, &s.Limits
+	var errs []error
 	if f.cpus < 0 {
-		return exitStatus{exitUsage, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus)}
+		errs = append(errs, fmt.Errorf("--cpus %s: not an amount to ask for", f.cpus))
 	}
 	if cmd.Flags().Changed("memory") && f.memory == 0 {
-		return exitStatus{exitUsage, errors.New("--memory 0: not a limit; max removes a limit")}
-	}
-	for flag, share := range map[string]int{"weight": f.weight, "io-weight": f.ioWeight} {
-		if cmd.Flags().Changed(flag) && share == 0 {
-			return exitStatus{exitUsage, fmt.Errorf("--%s 0: not a share; 100 is the kernel's default", flag)}
-		}
+		errs = append(errs, errors.New("--memory 0: not a limit; max removes a limit"))
 	}
 	if f.class.Traits().Reserved {
-		return exitStatus{exitUsage, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class)}
+		errs = append(errs, fmt.Errorf("--class %s: the host's own services are not run by hand", f.class))
 	}
 	for flag, set := range map[string]func(){
 		"class": func() {
@@ -123,11 +121,12 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if cmd.Flags().Changed("mems") {
 		s.Mems = f.mems
 	}
-	if err := f.applyUses(cmd, s); err != nil {
-		return exitStatus{exitUsage, err}
-	}
+	errs = append(errs, f.applyUses(cmd, s))
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {
-		return exitStatus{exitUsage, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class)}
+		errs = append(errs, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return exitStatus{exitUsage, err}
 	}
 	r.Nodes, r.NodesRequired = s.Mems, !s.Mems.IsEmpty()
 	r.Explain = true // for berth explain, later
@@ -192,15 +191,20 @@ func (f *specFlags) applyUses(cmd *cobra.Command, s *agent.Spec) error {
 // validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
 // not to be given away, and more CPU time than it has.
 func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
-	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 && f.cpus <= 0 {
 		return nil
 	}
 	s, err := n.State(cmd.Context())
 	if err != nil {
 		return err
 	}
-	if has := s.Topology().Online().Len(); f.quota.cpus() > float64(has) {
-		return fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has)
+	var errs []error
+	has := s.Topology().Online().Len()
+	if int(f.cpus) > 1000*has {
+		errs = append(errs, fmt.Errorf("--cpus %s: this host has %d", f.cpus, has))
+	}
+	if f.quota.cpus() > float64(has) {
+		errs = append(errs, fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has))
 	}
 	cpus, mems := s.Config().Allowed, cpuset.Set{}
 	for _, d := range s.Topology().Machine().ByKind(machine.Node) {
@@ -209,11 +213,35 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 		}
 	}
 	if none := f.cpuset.Minus(cpus); !none.IsEmpty() {
-		return fmt.Errorf("--cpuset %s: CPU %s is not there or not to be given away; there are %s", f.cpuset, none, cpus)
+		errs = append(errs, fmt.Errorf("--cpuset %s: CPU %s is not there or not to be given away; there are %s", f.cpuset, none, cpus))
 	}
 	if none := f.mems.Minus(mems); !none.IsEmpty() && !mems.IsEmpty() {
-		return fmt.Errorf("--mems %s: memory node %s is not there; there are %s", f.mems, none, mems)
+		errs = append(errs, fmt.Errorf("--mems %s: memory node %s is not there; there are %s", f.mems, none, mems))
 	}
+	return errors.Join(errs...)
+}
+
+// share is a flag's value that is a weight as the kernel has them; 0 is none.
+type share struct{ of *int }
+
+// Type returns "int".
+func (share) Type() string { return "int" }
+
+// String returns the number, "" for none.
+func (s *share) String() string {
+	if s.of == nil || *s.of == 0 {
+		return ""
+	}
+	return strconv.Itoa(*s.of)
+}
+
+// Set refuses what the kernel has no weight for.
+func (s *share) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 10000 {
+		return fmt.Errorf("%q is not a share from 1 to 10000; 100 is the kernel's default", text)
+	}
+	*s.of = n
 	return nil
 }
 

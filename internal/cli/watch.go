@@ -324,8 +324,13 @@ func (t *watchTable) text(key string, top int) string {
 		}
 	}
 	plain.Columns(&b, table, right...)
-	if left+idle > 0 {
+	switch {
+	case left > 0 && idle > 0:
 		fmt.Fprintf(&b, "not shown: %d, and %d that used no CPU time\n", left, idle)
+	case left > 0:
+		fmt.Fprintf(&b, "not shown: %d\n", left)
+	case idle > 0:
+		fmt.Fprintf(&b, "not shown: %d that used no CPU time\n", idle)
 	}
 	return b.String()
 }

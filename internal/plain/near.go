@@ -20,23 +20,27 @@ func Near(name string, known []string) string {
 	return fmt.Sprintf("; did you mean %q?", best)
 }
 
-// distance is the number of characters to insert, delete or replace to make one
-// text the other (Levenshtein).
+// distance is the number of characters to insert, delete, replace or swap with the next one
+// to make one text the other (optimal string alignment).
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
+	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
 		for j := range len(b) {
 			cost := 1
 			if a[i] == b[j] {
 				cost = 0
 			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+			next[j+1] = min(row[j+1]+1, next[j]+1, row[j]+cost)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				next[j+1] = min(next[j+1], before[j-1]+1)
+			}
 		}
+		before, row = row, next
 	}
 	return row[len(b)]
 }

@@ -29,7 +29,7 @@ func (h *Hierarchy) Lacks(root *kernel.Root, k *knob.Knob) (why *kernel.NotSuppo
 			dirs = append(dirs, path.Join(h.Dir, entry.Name()))
 		}
 	}
-	if h.Version == 1 {
+	if h.Version == 1 && len(files) == 1 { // else a weight, of which the top has none
 		dirs = append(dirs, h.Dir)
 	}
 	for _, dir := range dirs {

@@ -26,6 +26,7 @@ func TestLacks(t *testing.T) {
 		"v1 without groups":  {fakekernel.V1(), false, "idle", "", true},
 		"v1, memory high":    {fakekernel.V1(), true, "memoryHigh", "cgroup v1 has no such setting", true},
 		"v1, quota":          {fakekernel.V1(), true, "quota", "", true},
+		"v1, I/O weight":     {fakekernel.V1(), false, "ioWeight", "", false},
 		"hybrid, I/O weight": {fakekernel.Hybrid(), true, "ioWeight", "", true},
 	} {
 		s := fakeSite(t, tc.layout)
