@@ -29,7 +29,10 @@ import (
 )
 
 // FastWindow is the length of a window while the run-queue probe is armed.
-const FastWindow = 100 * time.Millisecond
+const FastWindow = 40 * time.Millisecond
+
+// LeastWindow is the least length of a slow window.
+const LeastWindow = 100 * time.Millisecond
 
 // Workload describes a control group to the guard.
 type Workload struct {
@@ -141,8 +144,8 @@ func (o Options) Validate() error {
 	if o.Replay == nil && o.Actuator == nil && o.Control.Mode != control.Observe {
 		errs = append(errs, fmt.Errorf("mode %v needs an actuator", o.Control.Mode))
 	}
-	if o.Window != 0 && o.Window < FastWindow {
-		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, FastWindow))
+	if o.Window != 0 && o.Window < LeastWindow {
+		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, LeastWindow))
 	}
 	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeNever, ProbeAlways}, o.Probe) {
 		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
@@ -210,6 +213,9 @@ type Runner struct {
 	armed   bool
 	noProbe error
 	focus   []string
+	sentry  sentry
+	glanced []watch.Sample
+	alarmed bool // the sentry has armed it, and nothing has been found yet
 }
 
 // New returns a Runner that has done nothing yet.
@@ -220,7 +226,7 @@ func New(o Options) (*Runner, error) {
 	if o.Window == 0 {
 		o.Window = time.Second
 	}
-	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory()}
+	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), sentry: newSentry()}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {
 		r.noProbe = o.Sensors.Probe()

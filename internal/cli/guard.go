@@ -107,7 +107,7 @@ func (f *guardFlags) validate() error {
 	if f.length < 0 {
 		errs = append(errs, fmt.Errorf("--for %s: negative", f.length))
 	}
-	if f.window < guard.FastWindow || f.window > time.Minute {
+	if f.window < guard.LeastWindow || f.window > time.Minute {
 		errs = append(errs, fmt.Errorf("--window %s: not 100ms to 1m", f.window))
 	}
 	for _, globs := range [][]string{f.sensitive, f.bestEffort, f.protect} {

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# How long from a neighbour's first run to the guard's remedy in force? One line per onset:
+# the guard starts with its defaults and learns, stress-ng starts in a best-effort group beside
+# nginx, and cpu.idle of that group is polled every 2 ms.
+#
+#   sudo BERTH=./berth docs/measurements/guard-onsets.sh [ONSETS] > onsets.csv
+#
+# Prints onset,reaction_ms,first_finding_ms,wrong: reaction_ms is empty if there was none in 5 s; wrong counts
+# actions on another group, or before the onset. Needs the v1 cpu controller at /sys/fs/cgroup/cpu.
+set -euo pipefail
+onsets=${1:-24} berth=${BERTH:-berth} port=${PORT:-18090}
+top=berth-onsets-$$ cpu=/sys/fs/cgroup/cpu dir=$(mktemp -d)
+guard="" hog="" load=""
+finish() {
+	for pid in $guard $hog $load; do kill "$pid" 2>/dev/null || true; done
+	[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || true
+	sleep 1
+	for g in web batch tool ""; do rmdir "$cpu/$top/$g" 2>/dev/null || true; done
+	rm -rf "$dir"
+}
+trap finish EXIT
+mkdir "$cpu/$top" "$cpu/$top/web" "$cpu/$top/batch" "$cpu/$top/tool"
+# in GROUP COMMAND runs a command in a group.
+in_group() { echo "$BASHPID" >"$cpu/$top/$1/cgroup.procs"; shift; exec "$@"; }
+head -c 16384 /dev/zero | tr '\0' x >"$dir/page"
+cat >"$dir/conf" <<CONF
+worker_processes auto; pid $dir/pid; error_log $dir/error.log;
+events { worker_connections 256; }
+http { access_log off; server { listen 127.0.0.1:$port; root $dir; } }
+CONF
+(in_group web nginx -p "$dir" -c "$dir/conf")
+(in_group tool wrk -t1 -c8 -d3600s "http://127.0.0.1:$port/page") >/dev/null &
+load=$!
+echo onset,reaction_ms,first_finding_ms,wrong
+for n in $(seq "$onsets"); do
+	(in_group tool "$berth" guard --state "$dir/state" --mode enforce -o json --sensitive "$top/web" --best-effort "$top/batch") >"$dir/told" 2>"$dir/said" &
+	guard=$!
+	sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", 8 + r / 32768 }')"
+	(in_group batch stress-ng --cpu 4 --quiet) &
+	hog=$!
+	python3 - "$n" "$cpu/$top/batch" "$dir/told" "$top" <<'PY'
+import json, sys, time
+n, group, told, top = sys.argv[1:]
+def used():
+    return int(open(group + "/cpuacct.usage").read()) if __import__("os").path.exists(group + "/cpuacct.usage") else None
+from datetime import datetime
+# The onset is the first CPU time in the group beyond what starting the program takes.
+began = None
+procs = group + "/cgroup.procs"
+deadline = time.time() + 8
+reaction = None
+while time.time() < deadline:
+    now = time.time()
+    if began is None and len(open(procs).read().split()) >= 3:
+        began = now
+        deadline = now + 5
+    if began is not None and open(group + "/cpu.idle").read().strip() == "1":
+        reaction = now - began
+        break
+    time.sleep(0.002)
+time.sleep(0.3)
+found, wrong = "", 0
+for line in open(told):
+    try:
+        e = json.loads(line)
+    except ValueError:
+        continue
+    at = datetime.fromisoformat(e["time"].replace("Z", "+00:00")).timestamp()
+    f, a = e.get("finding"), e.get("event")
+    if f and began and at >= began and f.get("suspect") == top + "/batch" and found == "":
+        found = "%.0f" % (1000 * (at - began))
+    if a and a.get("outcome") == "applied" and (began is None or at < began or a["action"]["group"] != top + "/batch"):
+        wrong += 1
+print("%s,%s,%s,%d" % (n, "" if reaction is None else "%.0f" % (1000 * reaction), found, wrong), flush=True)
+PY
+	kill "$hog"; wait "$hog" 2>/dev/null || true
+	hog=""
+	kill -INT "$guard"; wait "$guard" || true
+	guard=""
+	sleep 0.5
+done
