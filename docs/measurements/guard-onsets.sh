@@ -11,17 +11,32 @@ set -euo pipefail
 onsets=${1:-24} berth=${BERTH:-berth} port=${PORT:-18090}
 top=berth-onsets-$$ cpu=/sys/fs/cgroup/cpu dir=$(mktemp -d)
 guard="" hog="" load=""
+trees="cpu cpuset cpuacct memory blkio" # in which berth run makes its groups
+cp_set() {
+	for f in cpuset.cpus cpuset.mems; do cat "/sys/fs/cgroup/cpuset/$f" >"/sys/fs/cgroup/cpuset/$1/$f"; done
+}
 finish() {
 	for pid in $guard $hog $load; do kill "$pid" 2>/dev/null || true; done
 	[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || true
 	sleep 1
-	for g in web batch tool ""; do rmdir "$cpu/$top/$g" 2>/dev/null || true; done
+	for g in web batch tool ""; do
+		for t in $trees; do rmdir "/sys/fs/cgroup/$t/$top/$g" 2>/dev/null || true; done
+	done
 	rm -rf "$dir"
 }
 trap finish EXIT
-mkdir "$cpu/$top" "$cpu/$top/web" "$cpu/$top/batch" "$cpu/$top/tool"
+for t in $trees; do
+	for g in "" web batch tool; do
+		mkdir "/sys/fs/cgroup/$t/$top/$g"
+		[ "$t" != cpuset ] || cp_set "$top/$g"
+	done
+done
 # in GROUP COMMAND runs a command in a group.
-in_group() { echo "$BASHPID" >"$cpu/$top/$1/cgroup.procs"; shift; exec "$@"; }
+in_group() {
+	for t in $trees; do echo "$BASHPID" >"/sys/fs/cgroup/$t/$top/$1/cgroup.procs"; done
+	shift
+	exec "$@"
+}
 head -c 16384 /dev/zero | tr '\0' x >"$dir/page"
 cat >"$dir/conf" <<CONF
 worker_processes auto; pid $dir/pid; error_log $dir/error.log;
