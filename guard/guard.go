@@ -2,8 +2,8 @@
 // judges them (guard/detect), and has something done about it (guard/control,
 // guard/actuate), window by window, until its context ends.
 //
-// One loop takes windows of two lengths. Once a second all groups are read. Ten times a
-// second, while the run-queue probe is armed, so are the sensitive groups in focus alone:
+// One loop takes windows of two lengths. Once a second all groups are read. Every 40 ms,
+// while the run-queue probe is armed, so are the sensitive groups in focus alone:
 // the probe tells which group has the CPU while they wait. Remedies over their CPU are judged
 // by the short windows, all others by the long ones.
 //
@@ -199,7 +199,7 @@ type Runner struct {
 	loop    *control.Loop
 	slow    *pace
 	fast    *pace // nil without the probe
-	near    int   // from which of the samples of now on they are the 100 ms windows's
+	near    int   // from which of the samples of now on they are the short window's
 	known   inventory
 	status  Status
 	calls   []func() // to be made without the lock
@@ -214,6 +214,7 @@ type Runner struct {
 	noProbe error
 	focus   []string
 	sentry  sentry
+	outside outsiders
 	glanced []watch.Sample
 	alarmed bool // the sentry has armed it, and nothing has been found yet
 }

@@ -10,13 +10,13 @@
 set -euo pipefail
 onsets=${1:-24} berth=${BERTH:-berth} port=${PORT:-18090}
 top=berth-onsets-$$ cpu=/sys/fs/cgroup/cpu dir=$(mktemp -d)
-guard="" hog="" load=""
+guard="" load=""
 trees="cpu cpuset cpuacct memory blkio" # in which berth run makes its groups
 cp_set() {
 	for f in cpuset.cpus cpuset.mems; do cat "/sys/fs/cgroup/cpuset/$f" >"/sys/fs/cgroup/cpuset/$1/$f"; done
 }
 finish() {
-	for pid in $guard $hog $load; do kill "$pid" 2>/dev/null || true; done
+	for pid in $guard $load; do kill "$pid" 2>/dev/null || true; done
 	[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || true
 	sleep 1
 	for g in web batch tool ""; do
@@ -51,29 +51,30 @@ for n in $(seq "$onsets"); do
 	(in_group tool "$berth" guard --state "$dir/state" --mode enforce -o json --sensitive "$top/web" --best-effort "$top/batch") >"$dir/told" 2>"$dir/said" &
 	guard=$!
 	sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", 8 + r / 32768 }')"
-	(in_group batch stress-ng --cpu 4 --quiet) &
-	hog=$!
-	python3 - "$n" "$cpu/$top/batch" "$dir/told" "$top" <<'PY'
-import json, sys, time
-n, group, told, top = sys.argv[1:]
-def used():
-    return int(open(group + "/cpuacct.usage").read()) if __import__("os").path.exists(group + "/cpuacct.usage") else None
+	python3 - "$n" "$top" "$dir/told" "$trees" <<'PY'
+import json, signal, subprocess, sys, time
 from datetime import datetime
-# The onset is the first CPU time in the group beyond what starting the program takes.
-began = None
-procs = group + "/cgroup.procs"
+n, top, told, trees = sys.argv[1:]
+group = "/sys/fs/cgroup/%s/" + top + "/batch/"
+def read(tree, name):
+    with open(group % tree + name) as f:
+        return f.read().strip()
+join = "; ".join("echo $$ >" + group % t + "cgroup.procs" for t in trees.split())
+used, reaction, onset = int(read("cpuacct", "cpuacct.usage")), None, None
+hog = subprocess.Popen(["bash", "-c", join + "; exec stress-ng --cpu 4 --quiet"])
 deadline = time.time() + 8
-reaction = None
 while time.time() < deadline:
     now = time.time()
-    if began is None and len(open(procs).read().split()) >= 3:
-        began = now
-        deadline = now + 5
-    if began is not None and open(group + "/cpu.idle").read().strip() == "1":
-        reaction = now - began
+    # The onset: stress-ng has had the CPU for more than it needs to fork its workers.
+    if onset is None and int(read("cpuacct", "cpuacct.usage")) - used > 20e6:
+        onset, deadline = now, now + 5
+    if read("cpu", "cpu.idle") == "1":
+        reaction = now - (onset or now)
         break
     time.sleep(0.002)
 time.sleep(0.3)
+hog.send_signal(signal.SIGTERM)
+hog.wait()
 found, wrong = "", 0
 for line in open(told):
     try:
@@ -82,14 +83,12 @@ for line in open(told):
         continue
     at = datetime.fromisoformat(e["time"].replace("Z", "+00:00")).timestamp()
     f, a = e.get("finding"), e.get("event")
-    if f and began and at >= began and f.get("suspect") == top + "/batch" and found == "":
-        found = "%.0f" % (1000 * (at - began))
-    if a and a.get("outcome") == "applied" and (began is None or at < began or a["action"]["group"] != top + "/batch"):
+    if f and onset and at >= onset and f.get("suspect") == top + "/batch" and found == "":
+        found = "%.0f" % (1000 * (at - onset))
+    if a and a.get("outcome") == "applied" and (onset is None or at < onset or a["action"]["group"] != top + "/batch"):
         wrong += 1
 print("%s,%s,%s,%d" % (n, "" if reaction is None else "%.0f" % (1000 * reaction), found, wrong), flush=True)
 PY
-	kill "$hog"; wait "$hog" 2>/dev/null || true
-	hog=""
 	kill -INT "$guard"; wait "$guard" || true
 	guard=""
 	sleep 0.5

@@ -5,6 +5,7 @@ import (
 
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/proc"
 )
 
 // glanced is what a glance reads of a group whose threads do not tell how long they wait.
@@ -27,4 +28,15 @@ func (o *Observer) Glance(now watch.Time, to []watch.Sample) ([]watch.Sample, er
 		errs = append(errs, err)
 	}
 	return to, errors.Join(errs...)
+}
+
+// Outsiders appends what processes in no group used since the first call, by program.
+func (o *Observer) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if o.outside == nil {
+		var err error
+		if o.outside, err = proc.OpenPrograms(o.site.proc(), o.site.Tree); err != nil {
+			return to, err
+		}
+	}
+	return o.outside.Read(now, to)
 }
