@@ -54,11 +54,6 @@ slice() {
 		END { printf "%s,%.0f,%.3f,", head, rps, p99 }'
 	cat "$cpu/$top/batch/cpu.idle"
 }
-# RECORD is the test binary of package guard: it records what a loop is told, to the file D3.
-[ -z "${RECORD:-}" ] || {
-	BERTH_TEST_RECORD="$top/web $top/batch ${RECORD_FOR:-90} $D3" "$RECORD" -test.run TestRecordRunDelay >&2 &
-	sleep 1
-}
 echo arm,second,requests_per_second,p99_ms,idle
 for arm in "$@"; do
 	name=${arm%=*} seconds=${arm#*=}
