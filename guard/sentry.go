@@ -13,14 +13,14 @@ const (
 	GlanceWindow = 25 * time.Millisecond
 
 	// glances is over how many of them what is usual is learnt, enoughGlances how many that needs.
-	glances, enoughGlances = 400, 40
+	glances, enoughGlances = 400, 120
 	// leastStarved is the waiting, in threads, from which it may be a symptom.
 	leastStarved = 0.1
 	// surprise is the sum of deviations from which the probe is armed, and by how much one
 	// glance can add to it.
-	surprise, mostSurprise = 4, 6
+	surprise, mostSurprise = 4, 20
 	// mostDoubt bounds by what the first is multiplied after alarms for nothing.
-	mostDoubt = 16
+	mostDoubt = 8
 )
 
 // sentry says when a sensitive group begins to wait for a CPU more than it usually does, so that

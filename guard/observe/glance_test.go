@@ -18,6 +18,7 @@ func TestGlance(t *testing.T) {
 	write(t, root, map[string]string{
 		cgroupDir + "a.slice/api/cgroup.threads":  "7\n",
 		"proc/7/schedstat":                        "1000000000 2500000000 3\n",
+		"proc/self/schedstat":                     "0 0 0\n",
 		"proc/7/stat":                             "7 (api) S 1 1 1 0 -1 0 0 0 0 0 5 0 0 0 20 0 1 0 5 0 0\n",
 		cgroupDir + "a.slice/cpu.pressure":        "some avg10=0 avg60=0 avg300=0 total=9000000\n",
 		cgroupDir + "a.slice/api/cpu.pressure":    "some avg10=0 avg60=0 avg300=0 total=9000000\n",
