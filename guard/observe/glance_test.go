@@ -35,14 +35,18 @@ func TestGlance(t *testing.T) {
 	if err := o.Focus([]string{"a.slice/api", "b.slice"}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := o.Glance(watch.Second, nil)
+	if _, err := o.Glance(watch.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, map[string]string{"proc/7/schedstat": "1000000000 4000000000 3\n"})
+	got, err := o.Glance(2*watch.Second, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	group := func(name string) watch.Subject { return watch.Subject{Scope: watch.Group, Name: name} }
 	want := []watch.Sample{
-		{Time: watch.Second, Subject: group("a.slice/api"), Quantity: watch.CPUWait, Value: 2.5},
-		{Time: watch.Second, Subject: group("b.slice"), Quantity: watch.CPUSome, Value: 4},
+		{Time: 2 * watch.Second, Subject: group("a.slice/api"), Quantity: watch.CPUWait, Value: 1.5},
+		{Time: 2 * watch.Second, Subject: group("b.slice"), Quantity: watch.CPUSome, Value: 4},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
