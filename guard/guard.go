@@ -2,8 +2,8 @@
 // judges them (guard/detect), and has something done about it (guard/control,
 // guard/actuate), window by window, until its context ends.
 //
-// One loop takes windows of two lengths. Once a second all groups are read. Ten times a
-// second, while the run-queue probe is armed, so are the sensitive groups in focus alone:
+// One loop takes windows of two lengths. Once a second all groups are read. Every 40 ms,
+// while the run-queue probe is armed, so are the sensitive groups in focus alone:
 // the probe tells which group has the CPU while they wait. Remedies over their CPU are judged
 // by the short windows, all others by the long ones.
 //
@@ -29,7 +29,10 @@ import (
 )
 
 // FastWindow is the length of a window while the run-queue probe is armed.
-const FastWindow = 100 * time.Millisecond
+const FastWindow = 40 * time.Millisecond
+
+// LeastWindow is the least length of a slow window.
+const LeastWindow = 100 * time.Millisecond
 
 // Workload describes a control group to the guard.
 type Workload struct {
@@ -141,8 +144,8 @@ func (o Options) Validate() error {
 	if o.Replay == nil && o.Actuator == nil && o.Control.Mode != control.Observe {
 		errs = append(errs, fmt.Errorf("mode %v needs an actuator", o.Control.Mode))
 	}
-	if o.Window != 0 && o.Window < FastWindow {
-		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, FastWindow))
+	if o.Window != 0 && o.Window < LeastWindow {
+		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, LeastWindow))
 	}
 	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeNever, ProbeAlways}, o.Probe) {
 		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
@@ -196,7 +199,7 @@ type Runner struct {
 	loop    *control.Loop
 	slow    *pace
 	fast    *pace // nil without the probe
-	near    int   // from which of the samples of now on they are the 100 ms windows's
+	near    int   // from which of the samples of now on they are the short window's
 	known   inventory
 	status  Status
 	calls   []func() // to be made without the lock
@@ -210,6 +213,10 @@ type Runner struct {
 	armed   bool
 	noProbe error
 	focus   []string
+	sentry  sentry
+	outside outsiders
+	glanced []watch.Sample
+	alarmed bool // the sentry has armed it, and nothing has been found yet
 }
 
 // New returns a Runner that has done nothing yet.
@@ -220,7 +227,7 @@ func New(o Options) (*Runner, error) {
 	if o.Window == 0 {
 		o.Window = time.Second
 	}
-	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory()}
+	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), sentry: newSentry()}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {
 		r.noProbe = o.Sensors.Probe()

@@ -364,7 +364,7 @@ func TestObserveAndPreviewChangeNothing(t *testing.T) {
 // A finding that lasts is reported once per Repeat, to those who ask for it.
 func TestFindingsRepeat(t *testing.T) {
 	t.Parallel()
-	for repeat, want := range map[time.Duration][2]int{0: {50, 1000}, 10 * time.Second: {5, 7}, time.Hour: {1, 1}} {
+	for repeat, want := range map[time.Duration][2]int{0: {50, 2000}, 10 * time.Second: {5, 7}, time.Hour: {1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newModel()
 			m.hogs = 20 * time.Second
@@ -619,7 +619,7 @@ func TestValidate(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"nothing to read":   func(o *Options) { o.Sensors = nil },
 		"nobody to act":     func(o *Options) { o.Actuator = nil },
-		"a short window":    func(o *Options) { o.Window = time.Millisecond },
+		"a short window":    func(o *Options) { o.Window = FastWindow },
 		"no such probe use": func(o *Options) { o.Probe = "maybe" },
 		"no such mode":      func(o *Options) { o.Control.Mode = 9 },
 		"both":              func(o *Options) { o.Replay = func(func([]watch.Sample, error) bool) {} },

@@ -28,6 +28,9 @@ const (
 	// beforeTrial is how long before a relaxation it is armed again, to tell the better
 	// from the worse.
 	beforeTrial = 5 * time.Second
+	// mostLate is how late a window may come, two of its lengths at least, for something new
+	// to be done about it.
+	mostLate = 200 * watch.Millisecond
 	// maxSilent is after how many windows in a row without any sample a run ends.
 	maxSilent = 30
 	// repeat is the time after which an error that repeats is reported again.
@@ -76,6 +79,7 @@ func (r *Runner) release(ctx context.Context) error {
 // live reads the host until the context ends.
 func (r *Runner) live(ctx context.Context) error {
 	silent := 0
+	var failed error
 	var samples []watch.Sample
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -90,16 +94,20 @@ func (r *Runner) live(ctx context.Context) error {
 		}
 		now := watch.Time(r.now().Sub(r.began))
 		full := now >= r.slow.due
-		var err error
-		samples, err = r.read(now, full, samples[:0])
-		silent++
-		if len(samples) > 0 {
-			silent = 0
+		var step watch.Time
+		if !full && !r.armed {
+			step = r.glance(now)
+		} else {
+			samples, failed = r.read(now, full, samples[:0])
+			silent++
+			if len(samples) > 0 {
+				silent = 0
+			}
+			step = r.window(ctx, samples, now, full, failed)
 		}
-		step := r.window(ctx, samples, now, full, err)
 		r.deliver()
 		if silent >= maxSilent {
-			return fmt.Errorf("guard: nothing could be read for %d windows: %w", silent, err)
+			return fmt.Errorf("guard: nothing could be read for %d windows: %w", silent, failed)
 		}
 		// Windows that are overdue are left out.
 		due = min(due+step, r.slow.due)
@@ -126,10 +134,45 @@ func (r *Runner) window(ctx context.Context, samples []watch.Sample, now watch.T
 	if len(samples) > 0 {
 		r.take(ctx, samples, now, full)
 	}
-	if r.armed {
+	return r.step()
+}
+
+// step is the time to the next reading.
+func (r *Runner) step() watch.Time {
+	_, glances := r.o.Sensors.(glancer)
+	switch {
+	case r.armed:
 		return watch.Time(FastWindow)
+	case glances && r.fast != nil && len(r.focus) > 0 && r.o.Window > LeastWindow:
+		return watch.Time(GlanceWindow)
 	}
 	return watch.Time(r.o.Window)
+}
+
+// glancer are Sensors that can tell at little cost how long the groups in focus wait.
+type glancer interface {
+	Glance(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
+}
+
+// glance has the sentry look, between two slow windows, and arms the probe if it sees something.
+func (r *Runner) glance(now watch.Time) watch.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	samples, err := r.o.Sensors.(glancer).Glance(now, r.glanced[:0])
+	r.glanced = samples
+	r.failed(err)
+	if !r.sentry.glance(samples) {
+		return r.step()
+	}
+	r.needed = now + restSoon
+	if r.arm(now); r.armed {
+		r.alarmed = true
+		near, err := r.o.Sensors.TickNear(now, r.glanced[:0]) // what the first window counts from
+		r.glanced = near
+		r.failed(err)
+		r.fast.detector.Observe(near)
+	}
+	return r.step()
 }
 
 func (r *Runner) read(now watch.Time, full bool, to []watch.Sample) ([]watch.Sample, error) {
@@ -191,6 +234,7 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 		if s, ok := r.o.Sensors.(interface{ LeftOut() int }); ok {
 			r.status.LeftOut = s.LeftOut()
 		}
+		r.readOutsiders(now)
 		r.judge(ctx, r.slow, now)
 		r.attend(now)
 	}
@@ -198,6 +242,10 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.judge(ctx, r.fast, now)
 		if len(r.fast.findings) > 0 || r.loop.Unsettled(0) {
 			r.needed = now + rest
+			if r.alarmed {
+				r.alarmed = false
+				r.sentry.judged(true)
+			}
 		}
 		r.status.Probe.Cost = r.o.Sensors.ProbeCost()
 		if r.noProbe == nil {
@@ -217,18 +265,19 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 
 // judge ends a window of a pace.
 func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
-	late := p.due > 0 && now > p.due+2*p.window
+	late := p.due > 0 && now > p.due+max(2*p.window, mostLate)
 	p.due = now - now%p.window + p.window
 	if r.o.Replay != nil {
 		p.due = now + p.window
 	}
 	found := p.detector.Judge(now)
+	r.nameOutsiders(found, now)
 	r.addSuspects(ctx, found, now)
 	p.findings = slices.DeleteFunc(slices.Clone(found), func(f detect.Finding) bool {
 		return r.closely(f.Victim, f.Resource) != (p == r.fast) && (p == r.fast || r.armed)
 	})
 	news := slices.DeleteFunc(slices.Clone(p.findings), func(f detect.Finding) bool {
-		return !r.isNew(fmt.Sprintf("%s\x00%s\x00%v", f.Victim, f.Suspect, f.Resource), r.o.Repeat)
+		return !r.isNew(fmt.Sprintf("%s\x00%s\x00%v\x00%v", f.Victim, f.Suspect, f.Resource, len(f.Outsiders) > 0), r.o.Repeat)
 	})
 	if len(news) > 0 && r.o.Found != nil {
 		r.calls = append(r.calls, func() { r.o.Found(news) })
@@ -322,21 +371,28 @@ func (r *Runner) attend(now watch.Time) {
 	case len(waiting) > 0:
 		r.needed = max(r.needed, now+restSoon)
 	}
-	want := len(r.focus) > 0 && now < r.needed
-	if want == r.armed {
-		return
-	}
-	if err := r.o.Sensors.Arm(want); err != nil {
-		r.noProbe = err
-		return
-	}
-	if want {
-		r.armed, r.armedAt = true, now
-		r.fast.due = 0
-	} else {
+	switch want := len(r.focus) > 0 && now < r.needed; {
+	case want == r.armed:
+	case want:
+		r.arm(now)
+	default:
+		if err := r.o.Sensors.Arm(false); err != nil {
+			r.noProbe = err
+			return
+		}
 		r.disarmed()
 		r.fast.findings = nil
 	}
+}
+
+// arm arms the probe.
+func (r *Runner) arm(now watch.Time) {
+	if err := r.o.Sensors.Arm(true); err != nil {
+		r.noProbe = err
+		return
+	}
+	r.armed, r.armedAt = true, now
+	r.fast.due = 0
 }
 
 // armedFor is the time that the probe has been armed.
@@ -349,7 +405,15 @@ func (r *Runner) armedFor() time.Duration {
 }
 
 // disarmed notes that the probe is armed no more.
-func (r *Runner) disarmed() { r.status.Probe.ArmedFor, r.armed = r.armedFor(), false }
+func (r *Runner) disarmed() {
+	r.status.Probe.ArmedFor, r.armed = r.armedFor(), false
+	if r.alarmed {
+		r.alarmed = false
+		r.sentry.judged(false)
+	}
+	r.sentry.keep(r.focus)
+	r.sentry.rest()
+}
 
 // noteWaits records which sensitive groups wait for CPU by the last slow window.
 func (r *Runner) noteWaits() {

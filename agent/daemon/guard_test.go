@@ -168,7 +168,7 @@ func (r *running) start(h *host, conf string) {
 func (h *host) guards() *played {
 	p := &played{h: h, used: map[string]float64{}}
 	h.opt.Sensors = func() (Sensors, error) { return p, nil }
-	h.opt.window = guard.FastWindow
+	h.opt.window = guard.LeastWindow
 	return p
 }
 
@@ -467,7 +467,7 @@ func TestGuardNamedGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, err := NewGuard(GuardOptions{
-		Root: kernel.NewRoot(h.dir, h.k), Dir: filepath.Join(t.TempDir(), "guard"), Sensors: h.opt.Sensors, Window: guard.FastWindow,
+		Root: kernel.NewRoot(h.dir, h.k), Dir: filepath.Join(t.TempDir(), "guard"), Sensors: h.opt.Sensors, Window: guard.LeastWindow,
 		Workloads: func(context.Context, int) ([]agent.Workload, int, error) { return nil, 1, nil },
 		Record:    func(e api.Event) { events <- e },
 	})

@@ -311,7 +311,7 @@ func (l *Loop) begin(in Input) {
 	if in.Near {
 		l.window, last = l.cfg.Near, &l.last[1]
 	}
-	l.late = !last.IsZero() && l.now.Sub(*last) > 3*l.window
+	l.late = !last.IsZero() && l.now.Sub(*last) > max(3*l.window, mostLate)
 	*last, l.in, l.events = l.now, in, nil
 	clear(l.byGroup)
 	l.exempt = l.exempt[:0]
@@ -338,6 +338,9 @@ func (l *Loop) verifyWindows() int { return max(5, int((time.Second+l.window-1)/
 func (l *Loop) maxHold() time.Duration { return max(30*time.Minute, l.cfg.Hold) }
 
 const (
+	// mostLate is how late a window may come, three of its lengths at least, for it to tell
+	// something; and for how long, three windows at least, signals may be lost.
+	mostLate = 300 * time.Millisecond
 	// next is how long after a relaxation that went well the next one is tried.
 	next = 10 * time.Second
 	// coolDown is for how long a suspect against whom nothing helps, or may be done, for a

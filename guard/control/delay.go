@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/evidence"
 )
 
 const (
@@ -85,63 +86,82 @@ const (
 	guessedNoise = 0.1
 	guessed      = 3 // windows
 	lasting      = 500 * time.Millisecond
+	least        = 0.05 // of the suspect's part before, is as little as none
 )
 
 // tally is the run delay in the windows since a change. Its noise is about as large by
 // proportion whatever its level, so it is taken by its logarithm.
 type tally struct {
-	n             int
-	mean, squares float64 // of the logarithms, and of their deviations from the mean
-	parts         float64 // the sum of the suspect's part
+	total, part evidence.Mean // of the logarithms: of the whole, and of the suspect's part
+	parts       float64       // the sum of the suspect's part
 }
 
 func (y *tally) add(d *delayed, before *delayed) {
-	y.n++
-	v := math.Log(max(d.total, 0.01*before.total))
-	from := v - y.mean
-	y.mean += from / float64(y.n)
-	y.squares += from * (v - y.mean)
+	y.total.Add(math.Log(max(d.total, 0.01*before.total)))
+	y.part.Add(math.Log(max(d.part, least*before.part)))
 	y.parts += d.part
 }
 
-func (y *tally) part() float64 { return y.parts / float64(y.n) }
-
-// noise is the standard deviation of the logarithm of one window.
-func (y *tally) noise() float64 {
-	return math.Sqrt((y.squares + guessed*guessedNoise*guessedNoise) / float64(y.n-1+guessed))
+func (y *tally) join(o *tally) {
+	y.total.Join(&o.total)
+	y.part.Join(&o.part)
+	y.parts += o.parts
 }
+
+func (y *tally) windows() int { return y.total.N }
+
+func (y *tally) meanPart() float64 { return y.parts / float64(y.windows()) }
 
 // level is the logarithm of the mean.
-func (y *tally) level() float64 { return y.mean + y.noise()*y.noise()/2 }
-
-// gain is by how many standard errors the run delay has fallen by more than a quarter of
-// the suspect's part, from the few windows before a step to those since.
-func (y *tally) gain(before *delayed, window time.Duration) float64 {
-	needed := math.Log(1 - quarter*before.part/before.total)
-	return (needed - y.level() + math.Log(before.total)) / y.unsure(window)
+func (y *tally) level() float64 {
+	noise := y.total.Deviation(guessedNoise, guessed)
+	return y.total.Mean + noise*noise/2
 }
 
-// remaining is by how many standard errors the suspect's part is more than what it has to
-// fall to.
-func (y *tally) remaining(before *delayed, window time.Duration) float64 {
-	return math.Log(y.part()/(weaker*before.part)) / y.unsure(window)
-}
-
-// unsure is the standard error of a difference of logarithms between the few windows
-// before a step and those since. Noise lasts for half a second, so that neighbouring
-// windows carry less information than independent ones.
-func (y *tally) unsure(window time.Duration) float64 {
+// since is the information in the difference between the few windows before a step and
+// those of a tally.
+func (y *tally) since(window time.Duration) float64 {
 	alike := alike(window)
-	return y.noise() * math.Sqrt(min(1, alike/agreeing)+alike/float64(y.n))
+	return evidence.Information(max(1, agreeing/alike), float64(y.windows())/alike)
 }
 
-// alike is how many windows carry as much information as one independent window.
+// alike is how many windows carry as much information as one independent window: noise
+// lasts for half a second.
 func alike(window time.Duration) float64 { return 1 + 2*lasting.Seconds()/window.Seconds() }
 
-// loss is likewise by how many the run delay in a trial is above that with the step active.
-func (y *tally) loss(held *tally, before *delayed, window time.Duration) float64 {
+// fell is the e-value against that a mean of logarithms has not fallen to so many times what
+// it was before a step, rose that against that it has.
+func (y *tally) fell(m *evidence.Mean, before, to float64, window time.Duration) float64 {
+	return evidence.Against((math.Log(before*to)-m.Mean)/m.Deviation(guessedNoise, guessed), y.since(window))
+}
+
+func (y *tally) stayed(m *evidence.Mean, before, to float64, window time.Duration) float64 {
+	return evidence.Against((m.Mean-math.Log(before*to))/m.Deviation(guessedNoise, guessed), y.since(window))
+}
+
+// gain is by how much the logarithm of the run delay has fallen further than by a quarter
+// of the suspect's part.
+func (y *tally) gain(before *delayed) float64 {
+	return math.Log(before.total-quarter*before.part) - y.level()
+}
+
+// loss says what the windows without a step and those with it tell: more, that the victim is worse
+// without it, and no, that it is not. With the probe the suspect's part tells, as when a step is
+// verified, and more quickly than the whole, in which others are.
+func (y *tally) loss(held *tally, before *delayed, yields bool, window time.Duration) (more, no bool) {
 	alike := alike(window)
-	needed := -math.Log(1 - quarter*before.part/before.total)
-	rose := y.level() - held.level()
-	return (rose - needed) / (max(y.noise(), held.noise()) * math.Sqrt(alike/float64(held.n)+alike/float64(y.n)))
+	information := evidence.Information(float64(held.windows())/alike, float64(y.windows())/alike)
+	differ := func(a, b *evidence.Mean, by float64) float64 {
+		return (a.Mean - b.Mean - by) / max(a.Deviation(guessedNoise, guessed), b.Deviation(guessedNoise, guessed))
+	}
+	whole := differ(&y.total, &held.total, -math.Log(1-quarter*before.part/before.total))
+	no = evidence.Against(-whole, information) >= evidence.Enough
+	if !before.probed {
+		return evidence.Against(whole, information) >= evidence.Enough, no
+	}
+	no = no || evidence.Against(-differ(&y.part, &held.part, -math.Log(half)), information) >= evidence.Enough
+	if !yields {
+		whole -= 1 / math.Sqrt(information)
+	}
+	return whole >= 0 && evidence.Against(differ(&y.part, &held.part, -math.Log(weaker)), information) >= evidence.Enough, no
 }

@@ -30,8 +30,8 @@ var phaseNames = []string{Clear: "clear", Verifying: "verifying", Holding: "hold
 func (phases) Words() []string { return phaseNames }
 
 const (
-	lookBack = 5    // windows whose median is the strength, and of a trial
-	maxLost  = 3    // windows without signals for which actions are held
+	lookBack = 5    // windows whose median is the strength, at least, and of a trial
+	maxLost  = 3    // windows without signals for which actions are held, at least
 	well     = 0.8  // strength up to which a victim is well
 	weaker   = 0.8  // of the strength before, at most, is better
 	marked   = 1.2  // strength from which on neighbours are acted on
@@ -79,6 +79,8 @@ type step struct {
 	delay      delayed // likewise, of the run delay that is due to its suspect
 	undecided  bool    // it has not shown whether it helps
 	held       tally   // then, the run delay while it was verified
+	without    tally   // then, that in its trials so far
+	trials     int     // then, how many there were
 	memory     int64   // that its group had in use before the first step by the remedy, in bytes
 	confidence float64
 	evidence   []detect.Evidence
@@ -133,29 +135,44 @@ func (all verdicts) about(now time.Time, suspect string, r detect.Remedy) *verdi
 // Why a remedy has failed.
 const (
 	noHelp     = "it was tried and did not help"
+	notShown   = "trials have not shown that it helps"
 	notApplied = "it could not be applied"
 	notOurs    = "somebody else sets the same"
 )
 
-// ring is the strengths of the last windows.
+// ring is the strengths of the last windows, lookBack of them or more, to make up half a second.
 type ring struct {
-	values [lookBack]float64
+	values [mostLook]float64
 	n      int
+	span   int // how many count
 }
 
-func (r *ring) add(v float64) {
-	r.values[r.n%lookBack] = v
+const mostLook = 16
+
+// span is how many windows are looked back on.
+func (l *Loop) span() int { return min(max(lookBack, int(lasting/l.window)), mostLook) }
+
+func (r *ring) add(v float64, span int) {
+	r.values[r.n%mostLook] = v
 	r.n++
+	r.span = span
 }
 
 func (r *ring) last() float64 {
 	if r.n == 0 {
 		return 0
 	}
-	return r.values[(r.n-1)%lookBack]
+	return r.values[(r.n-1)%mostLook]
 }
 
-func (r *ring) median() float64 { return median(r.values[:min(r.n, lookBack)]) }
+func (r *ring) median() float64 {
+	var of [mostLook]float64
+	n := min(r.n, r.span)
+	for i := range n {
+		of[i] = r.values[(r.n-1-i)%mostLook]
+	}
+	return median(of[:n])
+}
 
 // median is the upper one of an even number, 0 of none.
 func median(of []float64) float64 {
@@ -176,11 +193,14 @@ func (at *escalation) enter(p Phase, now time.Time) { at.phase, at.since, at.see
 func (at *escalation) hold(now time.Time, wait time.Duration) {
 	at.relaxAt, at.deferred = now.Add(wait), false
 	at.trial = nil
-	if len(at.steps) == 0 {
+	switch {
+	case len(at.steps) > 0:
+		at.enter(Holding, now)
+	case now.Before(at.until):
+		at.enter(Unresolved, now)
+	default:
 		at.enter(Clear, now)
-		return
 	}
-	at.enter(Holding, now)
 }
 
 // soonAfter reports whether a finding comes so soon after a relaxation that this had
@@ -218,9 +238,9 @@ func (l *Loop) reconcile(ctx context.Context, at *escalation) {
 		return
 	}
 	at.lost = 0
-	at.strengths.add(symptom.Strength)
+	at.strengths.add(symptom.Strength, l.span())
 	if symptom.Imposed != nil {
-		at.imposed.add(*symptom.Imposed)
+		at.imposed.add(*symptom.Imposed, l.span())
 	}
 	if at.strengths.median() > well && !l.explained(at.victim, at.resource) && !l.freed(at) {
 		at.unwell = l.now
@@ -234,14 +254,24 @@ func (l *Loop) reconcile(ctx context.Context, at *escalation) {
 		if !l.now.Before(at.until) {
 			at.hold(l.now, 0)
 		}
-		l.ensureMinimum(ctx, at)
-		l.deferTrial(at)
-		l.relax(ctx, at)
+		l.hold(ctx, at)
 	case Holding:
-		l.ensureMinimum(ctx, at)
-		l.deferTrial(at)
-		l.relax(ctx, at)
+		l.hold(ctx, at)
 	}
+}
+
+// hold looks after what is active between two changes. For a trial of a step that has not shown
+// whether it helps, the run delay under it goes on being measured.
+func (l *Loop) hold(ctx context.Context, at *escalation) {
+	if n := len(at.steps); n > 0 && at.steps[n-1].undecided {
+		s := &at.steps[n-1]
+		if d, _, known := l.delayNow(at, s, 1); known && s.delay.total > 0 {
+			s.held.add(&d, &s.delay)
+		}
+	}
+	l.ensureMinimum(ctx, at)
+	l.deferTrial(at)
+	l.relax(ctx, at)
 }
 
 // rest stands in for reconcile while there are no windows for the symptom.
@@ -268,7 +298,8 @@ func (l *Loop) move(at *escalation, near bool) {
 	for i := range at.steps {
 		s := &at.steps[i]
 		verified = verified && !s.undecided
-		s.imposed, s.delay, s.held, s.undecided, s.at, s.proven = 0, delayed{}, tally{}, false, l.now, l.now
+		s.imposed, s.delay, s.held, s.without, s.trials = 0, delayed{}, tally{}, tally{}, 0
+		s.undecided, s.at, s.proven = false, l.now, l.now
 	}
 	at.hold(l.now, l.cfg.Hold)
 	if !verified {
@@ -324,7 +355,7 @@ func (l *Loop) withdraw(ctx context.Context, at *escalation) {
 // lose holds on for some windows without signals, and then reverts a step per
 // window.
 func (l *Loop) lose(ctx context.Context, at *escalation) {
-	if at.lost++; at.lost <= maxLost || len(at.steps) == 0 {
+	if at.lost++; at.lost <= max(maxLost, int(mostLate/l.window)) || len(at.steps) == 0 {
 		return
 	}
 	l.pop(ctx, at, fmt.Sprintf("no signal of %s for %d windows", at.victim, at.lost), nil)

@@ -93,7 +93,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < marked {
 		return
 	}
-	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.steps[len(at.steps)-1].undecided) {
+	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {
 		return
 	}
 	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || at.cooling.about(l.now, f.Suspect, "") != nil {
@@ -121,6 +121,13 @@ func (at *escalation) cured(suspect string, now detect.Symptom) bool {
 // holds reports whether the last step is against the suspect.
 func (at *escalation) holds(suspect string) bool {
 	return len(at.steps) > 0 && at.steps[len(at.steps)-1].action.Suspect == suspect
+}
+
+// onProbation reports whether the last step has not shown that it helps; of one that costs
+// others nothing, unless costly, that it has not either.
+func (at *escalation) onProbation(costly bool) bool {
+	n := len(at.steps)
+	return n > 0 && at.steps[n-1].undecided && !(costly && at.steps[n-1].remedy.Yields)
 }
 
 // escalate takes the next step of the escalation.

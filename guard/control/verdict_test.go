@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-var runs = flag.Int("runs", 40, "simulated runs per cell of the table of verdicts")
+var runs = flag.Int("runs", 4, "simulated runs per cell of the table of verdicts")
 
 // effects of a remedy on the run delay: the suspect's part of it that is left, and the
 // part of what it has less that others take up.
@@ -76,13 +77,13 @@ func (h *hazy) Symptom(_ string, r detect.Resource) (detect.Symptom, bool) {
 	return detect.Symptom{Strength: 10 * d.Wait / (1 + d.Wait), Typical: 10 * typical.Wait / (1 + typical.Wait)}, r == detect.CPU
 }
 
-func (h *hazy) Apply(context.Context, control.Action) ([]control.Change, error) {
-	h.force = true
+func (h *hazy) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+	h.force = h.force || a.Remedy == detect.Weight
 	return nil, nil
 }
 
-func (h *hazy) Revert(context.Context, control.Action) ([]control.Change, error) {
-	h.force = false
+func (h *hazy) Revert(_ context.Context, a control.Action) ([]control.Change, error) {
+	h.force = h.force && a.Remedy != detect.Weight
 	return nil, nil
 }
 
@@ -107,22 +108,20 @@ func (h *hazy) verdict(t *testing.T, window time.Duration) (first, last string, 
 		h.step() // so that the noise is as it is later
 	}
 	var applied time.Time
-	tried := false
-	for range int(2 * time.Minute / window) {
+	for range int(10 * time.Minute / window) {
 		h.step()
 		now = now.Add(window)
 		for _, e := range loop.Step(t.Context(), in) {
+			if e.Action == nil || e.Action.Remedy != detect.Weight {
+				continue
+			}
 			switch {
-			case e.Outcome == control.Applied && applied.IsZero():
+			case e.Outcome == control.Applied:
 				applied = e.Time
 			case first == "":
 				first = e.Outcome.String()
-			case !tried && e.Outcome != control.OnTrial:
-				t.Errorf("%s, then %v: want a trial before anything else is done", first, e)
-			default:
-				tried = true
 			}
-			if e.Outcome == control.Kept || e.Outcome == control.Reverted || e.Outcome == control.Restored || e.Outcome == control.Relaxed {
+			if e.Outcome == control.Kept || e.Outcome == control.Reverted || e.Outcome == control.Restored && !strings.Contains(e.Text, "not decided") || e.Outcome == control.Relaxed {
 				return first, e.Outcome.String(), e.Time.Sub(applied)
 			}
 		}
@@ -132,8 +131,8 @@ func (h *hazy) verdict(t *testing.T, window time.Duration) (first, last string, 
 
 // TestVerdicts says how often the loop is right about a remedy beside processes in no
 // group, by the suspect's share of the run delay and the noise. The table in
-// docs/guard.md is that of -runs 1000 -v: kept at once, reverted at once, active in the
-// end, and the mean time until that is decided.
+// docs/measurements/remedies.md is that of -runs 1000 -v: kept at once, kept in the end or by a
+// trial, active and not decided after ten minutes, and the mean time until it is decided.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	for _, pace := range []struct {
@@ -146,40 +145,40 @@ func TestVerdicts(t *testing.T) {
 			for _, share := range []float64{0.2, 0.4, 0.7} {
 				line := fmt.Sprintf("| %s | %s | %.0f %% |", pace.name, e.name, 100*share)
 				for _, sd := range []float64{0.1, 0.3, 0.6} {
-					kept, reverted, stays := 0, 0, 0
+					kept, reverted, open, stays := 0, 0, 0, 0
 					var took time.Duration
 					for seed := range *runs {
 						h := &hazy{suspect: 5 * share, others: 5 * (1 - share), sd: sd, memory: pace.memory, probe: pace.probe, effects: e}
 						h.r = rand.New(rand.NewPCG(uint64(seed), uint64(1000*share+10*sd)))
 						first, last, after := h.verdict(t, pace.window)
 						took += after
-						switch first {
-						case "kept":
+						if first == "kept" {
 							kept++
-						case "reverted":
+						}
+						if first == "reverted" {
 							reverted++
 						}
 						switch last {
-						case "":
-							t.Errorf("%s %.1f: not decided in two minutes", line, sd)
 						case "kept", "restored":
 							stays++
+						case "":
+							open++
 						}
 					}
 					part := func(n int) float64 { return 100 * float64(n) / float64(*runs) }
-					line += fmt.Sprintf(" %.0f, %.0f, %.0f; %.1f s |", part(kept), part(reverted), part(stays), took.Seconds()/float64(*runs))
-					most := 10.0
-					if !pace.probe {
-						most = 15
-					}
-					if e.name == "helps" && part(reverted) > most {
+					line += fmt.Sprintf(" %.0f, %.0f, %.0f; %.1f s |", part(kept), part(stays), part(open), took.Seconds()/float64(*runs))
+					slack := 20 / math.Sqrt(float64(*runs)) // few runs tell little
+					if most := 5 + slack; part(reverted) > most {
 						t.Errorf("%s sd %.1f: reverted at once in %.1f %%, want at most %.0f", line, sd, part(reverted), most)
 					}
-					if least := 85.0; e.name == "helps" && share > 0.3 && pace.probe && part(stays) < least {
-						t.Errorf("%s sd %.1f: active in the end in %.1f %%, want at least %.0f", line, sd, part(stays), least)
+					if e.name == "helps" && pace.probe && part(stays)+part(open) < 95-slack {
+						t.Errorf("%s sd %.1f: active after ten minutes in %.1f %%, want at least %.0f", line, sd, part(stays)+part(open), 95-slack)
 					}
-					if most := 35.0; e.left == 1 && part(kept) > most {
-						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), most)
+					if e.name == "helps" && share > 0.3 && pace.probe && part(kept) < 90-slack {
+						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at least %.0f", line, sd, part(kept), 90-slack)
+					}
+					if e.left == 1 && part(kept) > 5+slack {
+						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), 5+slack)
 					}
 				}
 				t.Log(line)

@@ -57,6 +57,9 @@ type Finding struct {
 	Share float64 `json:"share"`
 	// Evidence is what the last window that agrees showed.
 	Evidence []Evidence `json:"evidence"`
+	// Outsiders are the programs of the processes in no group that use most CPU time, where the
+	// Suspect is Outside and whoever reads the host could tell.
+	Outsiders []Outsider `json:"outsiders,omitempty"`
 	// Missing are the signals that would tell more and were not there in it.
 	Missing []Signal `json:"missing,omitempty"`
 	// Remedies would help, the cheapest and easiest to revert first.
@@ -92,6 +95,14 @@ func (e Evidence) String() string {
 	return text + ")"
 }
 
+// Outsider is what the processes of a program, in no group of their own, use; all threads of
+// the kernel are one.
+type Outsider struct {
+	Program string `json:"program"`
+	// CPUs is their CPU time per second.
+	CPUs float64 `json:"cpus"`
+}
+
 // String says in plain words who suffers, from what, by whom, how sure that is,
 // on what evidence, and what would help.
 func (f Finding) String() string {
@@ -103,6 +114,9 @@ func (f Finding) String() string {
 	fmt.Fprintf(&b, "%s %s", f.Victim, lacks)
 	if f.Suspect != "" {
 		fmt.Fprintf(&b, ", because of %s", Called(f.Suspect))
+		for i, o := range f.Outsiders {
+			b.WriteString([]string{": ", ", "}[min(i, 1)] + fmt.Sprintf("%s %.2f CPUs", o.Program, o.CPUs))
+		}
 	}
 	fmt.Fprintf(&b, "\n  sure: %.0f %% (%d of %d windows", 100*f.Confidence, f.Agreeing, f.Windows)
 	if f.Suspect != "" {

@@ -141,3 +141,32 @@ func cpuTime() int64 {
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return u.Utime.Nano() + u.Stime.Nano()
 }
+
+// BenchmarkGlance compares a glance at eight groups with a short window's reading of them: ratio is
+// that of the CPU times.
+func BenchmarkGlance(b *testing.B) {
+	o, now := busyHost(b, 8)
+	var groups []string
+	for group := range o.closely {
+		groups = append(groups, group)
+	}
+	if err := o.Focus(groups); err != nil {
+		b.Fatal(err)
+	}
+	read := func(f func(watch.Time, []watch.Sample) ([]watch.Sample, error), count int) float64 {
+		var samples []watch.Sample
+		var err error
+		start := cpuTime()
+		for range count {
+			now += watch.Second / 40
+			if samples, err = f(now, samples[:0]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return float64(cpuTime() - start)
+	}
+	near := read(o.TickNear, 200)
+	glance := read(o.Glance, 200)
+	b.ReportMetric(glance/near, "ratio")
+	b.ReportMetric(glance/200/1e3, "cpu-µs/glance")
+}

@@ -26,6 +26,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/proc"
 )
 
 // MaxFocus is how many groups can be in focus.
@@ -82,6 +83,8 @@ type Observer struct {
 	focus    map[string]*Readers // by group
 	programs []string            // in focus
 	hostwide *Readers            // of the host, nil until a group is in focus or Sources has one
+
+	outside *proc.Programs // processes in no group, nil until Outsiders
 
 	queue   *queue     // nil until it is armed
 	noRun   error      // why it is not
@@ -281,6 +284,9 @@ func (o *Observer) Close() error {
 	}
 	if o.hostwide != nil {
 		errs = append(errs, o.hostwide.Close())
+	}
+	if o.outside != nil {
+		errs = append(errs, o.outside.Close())
 	}
 	if o.queue != nil {
 		errs = append(errs, o.queue.close())

@@ -59,7 +59,7 @@ a kill, berth guard off, the next berth guard or berth restore does. Only one gu
 that may act runs on a host.
 
 As root it arms the run-queue probe while it is needed (eBPF programs that run at every
-context switch): then a neighbour on the CPU is found after three windows of 100 ms,
+context switch): then a neighbour on the CPU is found after three windows of 40 ms,
 without it after 13 windows of --window at the earliest. docs/guard.md has the rules,
 the remedies, and the cost.
 
@@ -80,7 +80,7 @@ something could not be restored, 2 for wrong usage.`,
 	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "this `subject`, named likewise, may be slowed down; may be repeated")
 	fl.StringArrayVar(&f.protect, "protect", nil, "never act on this `subject`, named likewise; may be repeated")
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
-	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 100ms while the probe is armed")
+	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 40ms while the probe is armed")
 	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, always or never", "needed", "always", "never")
 	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also the evidence, the values that are written, and the remedies that were not taken")
@@ -107,7 +107,7 @@ func (f *guardFlags) validate() error {
 	if f.length < 0 {
 		errs = append(errs, fmt.Errorf("--for %s: negative", f.length))
 	}
-	if f.window < guard.FastWindow || f.window > time.Minute {
+	if f.window < guard.LeastWindow || f.window > time.Minute {
 		errs = append(errs, fmt.Errorf("--window %s: not 100ms to 1m", f.window))
 	}
 	for _, globs := range [][]string{f.sensitive, f.bestEffort, f.protect} {

@@ -99,7 +99,7 @@ func (e Spec) Validate() error {
 		{!in(e.Learn, 2*time.Second, time.Hour), fmt.Sprintf("learn: %s: want 2s to 1h", e.Learn)},
 		{!in(e.Last, 2*time.Second, time.Hour), fmt.Sprintf("last: %s: want 2s to 1h", e.Last)},
 		{!in(e.Quiet, 0, 2*time.Hour), fmt.Sprintf("quiet: %s: want at most 2h", e.Quiet)},
-		{!in(e.Window, guard.FastWindow, 5*time.Second), fmt.Sprintf("window: %s: want 100ms to 5s", e.Window)},
+		{!in(e.Window, guard.LeastWindow, 5*time.Second), fmt.Sprintf("window: %s: want 100ms to 5s", e.Window)},
 		{e.Weight < 0 || e.Weight > 10_000, fmt.Sprintf("weight: %d: want 1 to 10000", e.Weight)},
 		{!(e.MaxOthers > 0 && e.MaxOthers <= 1), fmt.Sprintf("max-others: %g: want more than 0 and at most 1", e.MaxOthers)},
 		{e.Blocks > 0 && !in(e.Steady, time.Second, time.Hour), fmt.Sprintf("steady: %s: want 1s to 1h", e.Steady)},

@@ -1,0 +1,42 @@
+package observe
+
+import (
+	"errors"
+
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/proc"
+)
+
+// glanced is what a glance reads of a group whose threads do not tell how long they wait.
+var glanced = cgroupstat.SetOf(cgroupstat.CPUPressure)
+
+// Glance appends how long the groups in focus have waited for a CPU, and nothing else: the run
+// delay of their threads or, of a group that does not tell it, its pressure. It costs a file or
+// a few per group, and is to be read many times a second.
+func (o *Observer) Glance(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	var errs []error
+	for _, group := range sortedKeys(o.focus) {
+		before := len(to)
+		if to = o.focus[group].readOne(runDelay, now, to); len(to) > before {
+			continue
+		}
+		var err error
+		if to, err = o.stats.SampleGroup(now, group, cgroupstat.Request{Read: glanced, Fresh: glanced}, to); errors.Is(err, watch.ErrGone) {
+			err = o.remove(group)
+		}
+		errs = append(errs, err)
+	}
+	return to, errors.Join(errs...)
+}
+
+// Outsiders appends what processes in no group used since the first call, by program.
+func (o *Observer) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if o.outside == nil {
+		var err error
+		if o.outside, err = proc.OpenPrograms(o.site.proc(), o.site.Tree); err != nil {
+			return to, err
+		}
+	}
+	return o.outside.Read(now, to)
+}

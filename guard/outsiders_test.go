@@ -1,0 +1,96 @@
+package guard
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/watch"
+)
+
+// Of the processes in no group those are named that use most now, not those that used most ever.
+func TestOutsiders(t *testing.T) {
+	t.Parallel()
+	at := func(s float64, used map[string]float64) (all []watch.Sample) {
+		now := watch.Time(s * 1e9)
+		for name, v := range used {
+			all = append(all, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: name}, Quantity: watch.CPUTime, Value: v})
+		}
+		return append(all,
+			watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process}, Quantity: watch.CPUTime, Value: 1e6}, // of all
+			watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: "stress-ng-cpu"}, Quantity: watch.CPUWait, Value: 1e6},
+			watch.Sample{Time: now - 1e9, Subject: watch.Subject{Scope: watch.Process, Name: "new"}, Quantity: watch.CPUTime, Value: 0})
+	}
+	var o outsiders
+	o.take(1e9, at(1, map[string]float64{"stress-ng-cpu": 1, "old": 900, "wrk": 5}))
+	if len(o.now) > 0 {
+		t.Errorf("after one reading: %v, want nobody", o.now)
+	}
+	o.take(3e9, at(3, map[string]float64{"stress-ng-cpu": 4, "old": 900, "wrk": 6, "new": 2, "(kernel threads)": 0.2, "a": 0.3}))
+	want := []detect.Outsider{{Program: "stress-ng-cpu", CPUs: 1.5}, {Program: "new", CPUs: 1}, {Program: "wrk", CPUs: 0.5}}
+	if diff := cmp.Diff(want, o.now); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// outside is a model whose hog is in no group.
+type outside struct {
+	*model
+	asked []time.Duration
+}
+
+func (o *outside) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	to, err := o.model.TickNear(now, to)
+	for i := range to {
+		if to[i].By == "batch/hog" {
+			to[i].By = detect.Outside
+		}
+	}
+	return to, err
+}
+
+func (o *outside) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	o.asked = append(o.asked, time.Since(o.began))
+	return append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: "make"}, Quantity: watch.CPUTime, Value: 1.5 * time.Since(o.began).Seconds()}), nil
+}
+
+// A finding against processes in no group says who they are; they are looked at only while they
+// are accused.
+func TestFindingNamesOutsiders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := &outside{model: newModel()}
+		m.hogs, m.ends = 20*time.Second, 30*time.Second
+		o := m.options(control.Observe)
+		o.Sensors, o.Repeat = m, time.Hour
+		var named []detect.Outsider
+		o.Found = func(all []detect.Finding) {
+			for _, f := range all {
+				if f.Suspect == detect.Outside && len(f.Outsiders) > 0 {
+					named = f.Outsiders
+				}
+			}
+		}
+		r, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if err := r.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]detect.Outsider{{Program: "make", CPUs: 1.5}}, named); diff != "" {
+			t.Errorf("named (-want +got):\n%s", diff)
+		}
+		if len(m.asked) == 0 || m.asked[0] < m.hogs || slices.Max(m.asked) > m.ends+30*time.Second {
+			t.Errorf("looked at at %v, want it from %v on and not long after %v", m.asked, m.hogs, m.ends)
+		}
+	})
+}
