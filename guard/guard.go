@@ -26,7 +26,6 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
-	"berth.dev/berth/watch/pods"
 )
 
 // FastWindow is the length of a window while the run-queue probe is armed.
@@ -44,8 +43,6 @@ type Workload struct {
 	// Protected groups are never acted on. Why says why, for events; it may be "".
 	Protected bool   `json:"protected,omitempty"`
 	Why       string `json:"why,omitempty"`
-	// Pod is whose container, or which pod, it is; nil is none, or not known.
-	Pod *pods.Name `json:"pod,omitempty"`
 }
 
 // ProbeUse says when the run-queue probe is armed.

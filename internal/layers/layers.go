@@ -53,7 +53,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
-			"watch/hardware",
+			"watch/hardware", "watch/pods",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
 		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "watch/pods", "guard/detect", "guard/control"}},
@@ -110,7 +110,7 @@ func Rooms() []Room {
 			"internal/strictyaml",
 		}},
 		{Path: "agent/web", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
+			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/pods", "place", "agent", "agent/api", "agent/config",
 			"guard", "guard/control", "guard/detect", "internal/plain",
 		}},
 		// the door
@@ -119,6 +119,9 @@ func Rooms() []Room {
 		// kube is a module of its own: no room of this one may import it
 		{Path: "kube/rivals"},
 		{Path: "kube/nri", May: []string{"agent", "cpuset", "desired", "kernel", "kernel/cgroup", "place", "podwords"}},
+		{Path: "kube/metrics", May: []string{
+			"agent", "agent/api", "agent/config", "agent/daemon", "agent/web", "cpuset", "guard/observe", "kernel", "place", "watch/pods",
+		}},
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},

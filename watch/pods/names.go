@@ -255,30 +255,40 @@ func readBundle(root fs.FS, file string) (n Name, ok bool) {
 	return n, n.Container != "" && n.valid()
 }
 
-// Find returns the groups, of some, that a name means: NAMESPACE/POD, POD, or either with
-// /CONTAINER behind it. What a namespace would tell apart is all returned. A pod is the
-// group around its containers.
-func (d *Directory) Find(name string, groups []string) (found []string) {
-	add := func(group string) {
-		if !slices.Contains(found, group) {
-			found = append(found, group)
+// Empty reports whether no pod is known.
+func (d *Directory) Empty() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.pods.names)+len(d.containers.names) == 0
+}
+
+// PodName returns whose the group of a pod is, by the names of containers in it.
+func PodName(group string, containers map[string]Name) (n Name, ok bool) {
+	for at, c := range containers {
+		if path.Dir(at) == group && Parse(group).Level == OnePod {
+			c.Container = ""
+			return c, true
 		}
 	}
-	for _, group := range groups {
-		n, ok := d.Of(group)
-		if !ok || n.Container == "" {
-			continue
-		}
-		pod := path.Dir(group)
+	return n, false
+}
+
+// Find returns the groups that a name means: NAMESPACE/POD, POD, or either with /CONTAINER
+// behind it. What a namespace would tell apart is all returned, sorted. A pod is the group
+// around its containers.
+func Find(name string, containers map[string]Name) (found []string) {
+	for group, n := range containers {
 		switch name {
 		case n.Namespace + "/" + n.Pod, n.Pod:
-			if Parse(pod).Level != OnePod { // cgroupfs with a path meant for systemd
-				pod = group
+			if pod := path.Dir(group); Parse(pod).Level == OnePod {
+				group = pod // else it is cgroupfs with a path meant for systemd
 			}
-			add(pod)
 		case n.String(), n.Pod + "/" + n.Container:
-			add(group)
+		default:
+			continue
 		}
+		found = append(found, group)
 	}
-	return found
+	slices.Sort(found)
+	return slices.Compact(found)
 }

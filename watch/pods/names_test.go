@@ -64,17 +64,26 @@ func TestNames(t *testing.T) {
 	if n, _ := d.Of(db + "/" + idOf(1)); n != (Name{"shop", "db-0", uid, "postgres", Burstable}) {
 		t.Errorf("%+v", n)
 	}
-	var all []string
+	containers := map[string]Name{}
 	for group := range groups {
-		all = append(all, group)
+		if n, ok := d.Of(group); ok && n.Container != "" {
+			containers[group] = n
+		}
 	}
 	for name, want := range map[string][]string{
 		"shop/db-0": {db}, "db-0": {db}, "shop/db-0/postgres": {db + "/" + idOf(1)}, "db-0/side": {db + "/crio-" + idOf(4)},
 		"batch/job.1": {job}, "shop": nil, "shop/db-1": nil, "postgres": nil, "": nil,
 	} {
-		if got := d.Find(name, all); !slices.Equal(got, want) {
+		if got := Find(name, containers); !slices.Equal(got, want) {
 			t.Errorf("%q is %q, want %q", name, got, want)
 		}
+	}
+	containers["kubepods/podx/other"] = Name{Namespace: "test", Pod: "db-0", Container: "x"}
+	if got := Find("db-0", containers); len(got) != 2 {
+		t.Errorf("two pods of a name: %q", got)
+	}
+	if n, ok := PodName(db, containers); !ok || n.String() != "shop/db-0" {
+		t.Errorf("%s is %q, %v", db, n, ok)
 	}
 }
 
