@@ -211,6 +211,8 @@ func testPods(t *testing.T, layout fakekernel.Layout, tree podTree, v2, systemd 
 	} else if first.Action.Group != tree.hog || first.Action.Remedy != detect.HeadroomCap || yielded != 0 {
 		t.Errorf("first %v, yielded %d times", first, yielded)
 	}
+	cancel()
+	synctest.Wait() // for the last write of the kubelet
 	after, err := p.k.Tree()
 	if err != nil {
 		t.Fatal(err)

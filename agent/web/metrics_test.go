@@ -302,7 +302,7 @@ func TestPodLabels(t *testing.T) {
 		}
 		return n, false
 	}})
-	for _, want := range []string{`class="LSR",container="postgres",namespace="shop",pod="db-0",`, `container="",namespace="",pod="",workload="batch"`} {
+	for _, want := range []string{`class="LSE",container="postgres",namespace="shop",pod="db-0",`, `container="",namespace="",pod="",workload="batch:a/b"`} {
 		if found := r.lines("berth_workload_", want); len(found) < 3 {
 			t.Errorf("%d series have %s", len(found), want)
 		}

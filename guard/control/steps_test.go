@@ -399,11 +399,11 @@ func TestSuppressionFormula(t *testing.T) {
 func TestSuppressionPick(t *testing.T) {
 	t.Parallel()
 	m := &machine.Machine{Online: cpuset.MustParse("0-15")}
-	for i := range 8 {
-		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Core, ID: i, KernelID: i, CPUs: cpuset.MustOf(2*i, 2*i+1)})
-	}
 	for i, cpus := range []string{"0-7", "8-15"} {
 		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Node, ID: i, KernelID: i, CPUs: cpuset.MustParse(cpus)})
+	}
+	for i := range 8 {
+		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Core, ID: i, KernelID: i, CPUs: cpuset.MustOf(2*i, 2*i+1)})
 	}
 	var s control.Suppression
 	for _, c := range []struct {

@@ -62,7 +62,7 @@ func TestGuardSubjects(t *testing.T) {
 		{"/" + users + "/theirs.service", "guarding " + users + "/theirs.service (observe)", exitOK},
 		{"ngimx.service", `--sensitive ngimx.service: no such control group, unit, workload or pod, and no process has that name; did you mean "nginx.service"?`, exitUsage},
 		{"lonly", `did you mean "lonely"?`, exitUsage},
-		{"worker", "no such control group, unit or workload", exitUsage},
+		{"worker", "no such control group, unit, workload or pod", exitUsage},
 	} {
 		out, code := runBerth(t, "guard", "--root", dir, "--for", "1ms", "--sensitive", c.name)
 		if code != c.code || !strings.Contains(out, c.want) {

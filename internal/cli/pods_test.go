@@ -84,7 +84,7 @@ func TestDiagnosePod(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	for name, want := range map[string]string{
-		"shop/api-1": `no such control group, unit, workload or pod, and no process has that name; did you mean "shop/api-0/api"?`,
+		"shop/api-1": `no such control group, unit, workload or pod, and no process has that name; did you mean "shop/api-0"?`,
 		"other/api":  "no such control group",
 	} {
 		if _, errs, code := berth(t, "diagnose", "--replay", file, name); code != exitError || !strings.Contains(errs, want) {

@@ -201,6 +201,9 @@ func (o *observation) near(name string, names map[string][]int) string {
 	known := slices.Sorted(maps.Keys(names))
 	for _, g := range o.header.Groups {
 		known = append(known, g.Path, g.Name)
+		if g.Pod != nil {
+			known = append(known, g.Pod.Namespace+"/"+g.Pod.Pod)
+		}
 		for part := range strings.SplitSeq(g.Path, "/") {
 			base, _, _ := strings.Cut(part, ".")
 			known = append(known, part, base)

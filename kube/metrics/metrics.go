@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -42,8 +41,8 @@ type Options struct {
 	Policy string
 	// Guard says where a guard stands; nil is none.
 	Guard func(context.Context) (api.Guard, error)
-	// Log gets what could not be read; nil discards it.
-	Log *slog.Logger
+	// Failed is told what could not be read, once; nil is nobody.
+	Failed func(error)
 	// Interval is the time between readings; 0 is 1 s.
 	Interval time.Duration
 }
@@ -68,9 +67,6 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open metrics: %w", err)
 	}
-	if opt.Log == nil {
-		opt.Log = slog.New(slog.DiscardHandler)
-	}
 	s := &Server{opt: opt, meter: meter, began: time.Now(), pods: map[string]pods.Name{}}
 	s.history = api.NewHistory(1024, uint64(s.began.UnixMicro()))
 	s.metrics = web.NewMetrics(view{s}, web.MetricsOptions{
@@ -94,8 +90,9 @@ func (s *Server) Run(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil || s.said == err.Error() {
 			return
 		}
-		s.said = err.Error()
-		s.opt.Log.Warn("metrics", "text", err.Error())
+		if s.said = err.Error(); s.opt.Failed != nil {
+			s.opt.Failed(err)
+		}
 	})
 	<-done
 	return s.meter.Close()
