@@ -50,7 +50,7 @@ func newNode(t *testing.T) node {
 		t.Fatal(err)
 	}
 	grant := &place.Grant{ID: "shop/db-0/postgres", Own: cpuset.MustOf(2), Request: place.Request{
-		ID: "shop/db-0/postgres", Namespace: "shop", Group: uid, Class: place.LSR, CPUs: 1,
+		ID: "shop/db-0/postgres", Namespace: "shop", Group: uid, Class: place.LSR, Milli: 1000, Mode: place.Exclusive,
 	}}
 	offer := s.Offer()
 	offer.Grant = grant
