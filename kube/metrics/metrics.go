@@ -76,7 +76,7 @@ func New(opt Options) (*Server, error) {
 }
 
 // Note counts an event.
-func (s *Server) Note(e agent.Event) { s.history.Add(api.Event{Event: e}) }
+func (s *Server) Note(e api.Event) { s.history.Add(e) }
 
 // Run reads the figures of all workloads until the context ends, and closes the Server.
 func (s *Server) Run(ctx context.Context) error {

@@ -126,7 +126,12 @@ func (w *watching) openGuard(root *kernel.Root, n metrics.Node, conf *config.Nod
 			all, err := n.List(ctx)
 			return all, since + 1, err
 		},
-		Record: func(e api.Event) { logGuard(log, e) },
+		Record: func(e api.Event) {
+			logGuard(log, e)
+			if w.server != nil {
+				w.server.Note(e)
+			}
+		},
 	})
 	if err != nil {
 		return err
@@ -185,6 +190,6 @@ func (w *watching) close() error {
 // note counts what the plugin tells.
 func (w *watching) note(kind, id, text string) {
 	if w.server != nil {
-		w.server.Note(agent.Event{Time: time.Now(), Kind: agent.EventKind(kind), ID: id, Text: text})
+		w.server.Note(api.Event{Event: agent.Event{Time: time.Now(), Kind: agent.EventKind(kind), ID: id, Text: text}})
 	}
 }
