@@ -3,7 +3,10 @@ module berth.dev/berth/kube/promcheck
 
 go 1.26.7
 
-require github.com/prometheus/prometheus v0.316.0
+require (
+	github.com/prometheus/prometheus v0.316.0
+	go.yaml.in/yaml/v3 v3.0.5
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
