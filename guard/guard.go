@@ -43,8 +43,9 @@ type Workload struct {
 	Class place.Class `json:"class"`
 	// Sensitive groups are looked after.
 	Sensitive bool `json:"sensitive,omitempty"`
-	// Protected groups are never acted on.
-	Protected bool `json:"protected,omitempty"`
+	// Protected groups are never acted on. Why says why, for events; it may be "".
+	Protected bool   `json:"protected,omitempty"`
+	Why       string `json:"why,omitempty"`
 }
 
 // ProbeUse says when the run-queue probe is armed.

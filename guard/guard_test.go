@@ -24,6 +24,8 @@ import (
 // batch/hog, which uses the rest from some time on and makes web wait unless batch is
 // idle. It is Sensors and Actuator.
 type model struct {
+	web, hog, other string // the groups
+
 	mu      sync.Mutex
 	began   time.Time
 	hogs    time.Duration // from when on the hog runs; 0 is never
@@ -50,7 +52,9 @@ type model struct {
 	givenBack []time.Duration
 }
 
-func newModel() *model { return &model{began: time.Now(), used: map[string]float64{}} }
+func newModel() *model {
+	return &model{web: "svc/web", hog: "batch/hog", other: "other", began: time.Now(), used: map[string]float64{}}
+}
 
 // state says whether the hog is idle, and the probe armed, while a guard runs.
 func (m *model) state() (idle, armed bool) {
@@ -69,7 +73,7 @@ func (m *model) hogging() bool {
 	return m.hogs > 0 && at >= m.hogs && (m.ends == 0 || at < m.ends)
 }
 
-func (m *model) Groups() ([]string, error) { return []string{"batch/hog", "other", "svc/web"}, nil }
+func (m *model) Groups() ([]string, error) { return []string{m.hog, m.other, m.web}, nil }
 
 func (m *model) CPUs(group string) cpuset.Set {
 	m.asked = append(m.asked, group)
@@ -119,8 +123,8 @@ func (m *model) ProbeCost() float64 { return 0.001 }
 func (m *model) pass(now watch.Time) {
 	s := (now - m.now).Seconds()
 	m.now = now
-	m.used["svc/web"] += s
-	m.used["other"] += 0.1 * s
+	m.used[m.web] += s
+	m.used[m.other] += 0.1 * s
 	if m.waitsAlone() {
 		m.waited += 0.5 * s
 		m.queued += 0.5 * s
@@ -129,7 +133,7 @@ func (m *model) pass(now watch.Time) {
 	if !m.hogging() {
 		return
 	}
-	m.used["batch/hog"] += 2.9 * s
+	m.used[m.hog] += 2.9 * s
 	if !m.idle {
 		m.waited += 0.5 * s
 		m.queued += 0.5 * s
@@ -149,7 +153,7 @@ func (m *model) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 	m.ticks++
 	m.pass(now)
 	to = m.host(now, to)
-	for _, group := range []string{"batch/hog", "other", "svc/web"} {
+	for _, group := range []string{m.hog, m.other, m.web} {
 		to = m.group(now, group, to)
 	}
 	return to, nil
@@ -180,7 +184,7 @@ func (m *model) group(now watch.Time, name string, to []watch.Sample) []watch.Sa
 	add(watch.CPUThrottledPeriods, 0, "")
 	add(watch.CPUThrottled, 0, "")
 	add(watch.CPUThrottledAny, 0, "")
-	if name == "svc/web" {
+	if name == m.web {
 		add(watch.CPUWait, m.waited, "")
 		add(watch.CPUSome, m.waited, "")
 	}
@@ -198,15 +202,15 @@ func (m *model) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 	to = m.host(now, to)
 	for _, name := range m.focus {
 		to = m.group(now, name, to)
-		if !m.armed || name != "svc/web" {
+		if !m.armed || name != m.web {
 			continue
 		}
 		add := func(q watch.Quantity, v float64, by string) {
 			to = append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: q, Value: v, By: by})
 		}
 		add(watch.Queued, m.queued, "")
-		add(watch.QueuedBy, m.by, "batch/hog")
-		add(watch.QueuedBy, m.own, "svc/web")
+		add(watch.QueuedBy, m.by, m.hog)
+		add(watch.QueuedBy, m.own, m.web)
 		p99 := 0.0001
 		if m.hogging() && !m.idle {
 			p99 = 0.005

@@ -264,8 +264,8 @@ func guardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeNever, P
 // Suppression keeps best-effort work to a threshold of the node less what all others
 // use.
 type Suppression struct {
-	// Group holds all best-effort work and nothing else. Default: berth-idle, where
-	// berth run puts idle workloads.
+	// Group holds all best-effort work and nothing else. Default: that of Kubernetes'
+	// best-effort pods, if there is one, else berth-idle, where berth run puts idle workloads.
 	Group string `json:"group,omitempty"`
 	// By is cpus (fewer CPUs in its cpuset) or quota. Default: cpus.
 	By string `json:"by,omitempty"`

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // againTime is from an error that ended the guard to its next start.
@@ -53,6 +54,8 @@ type GuardOptions struct {
 	Workloads func(ctx context.Context, since int) (all []agent.Workload, version int, err error)
 	// Record gets every event.
 	Record func(api.Event)
+	// Sink is told findings and steps with whom they are about; it may be nil.
+	Sink guard.Sink
 
 	lock sync.Locker // held while it acts, or nil
 }
@@ -67,6 +70,8 @@ type Guard struct {
 	// uncovered says that the guard's values were removed for a change of the node.
 	uncovered chan struct{}
 	prefix    string // of the workloads' groups in their tree
+	// pods knows the names of pods and containers.
+	pods *pods.Directory
 	// read is called with the samples of all groups that the guard has read, and what reads
 	// more of them; it may be nil.
 	read func([]watch.Sample, reader)
@@ -78,13 +83,15 @@ type Guard struct {
 
 	mu     sync.Mutex
 	conf   *config.NodeConfig
-	mode   config.GuardMode // that is asked for
-	runner *guard.Runner    // nil while it does not run
-	reason string           // why it does not
-	names  map[string]string
-	// known has the workloads by a version of them and the configuration.
-	known   map[string]guard.Workload
-	version int
+	mode   config.GuardMode  // that is asked for
+	runner *guard.Runner     // nil while it does not run
+	reason string            // why it does not
+	names  map[string]string // of groups: workloads and, under these, containers
+	// known has the workloads, and recorded their names, by a version of them and the
+	// configuration.
+	known    map[string]guard.Workload
+	recorded map[string]string
+	version  int
 }
 
 // NewGuard returns a guard that has done nothing yet.
@@ -92,7 +99,7 @@ func NewGuard(o GuardOptions) (*Guard, error) {
 	if o.Repeat == 0 {
 		o.Repeat = 10 * time.Minute
 	}
-	g := &Guard{o: o, mode: config.GuardOff, uncovered: make(chan struct{}, 1), names: map[string]string{}}
+	g := &Guard{o: o, mode: config.GuardOff, uncovered: make(chan struct{}, 1), names: map[string]string{}, recorded: map[string]string{}, pods: pods.NewDirectory(o.Root.FS())}
 	host, err := actuate.Open(actuate.Options{Root: o.Root, Program: o.Program, Lock: o.lock})
 	if err == nil {
 		g.host = host

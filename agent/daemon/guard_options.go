@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // options are the guard's under a configuration.
@@ -42,6 +45,11 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 		group := s.Group
 		if group == "" {
 			group = path.Join(strings.Trim(g.prefix, "/"), "berth-idle")
+			for _, pods := range []string{"kubepods.slice/kubepods-besteffort.slice", "kubepods/besteffort"} {
+				if g.sensors.Has(pods) {
+					group = pods
+				}
+			}
 		}
 		opt.Control.Suppression = &control.Suppression{
 			Group: group, ByQuota: s.By == "quota", Threshold: float64(s.Threshold) / 100, Reserve: float64(s.Reserve) / 1000,
@@ -60,10 +68,11 @@ func modeOf(m config.GuardMode) control.Mode {
 	return control.Observe
 }
 
-// Workloads returns Berth's workloads, and the groups that the configuration names.
+// Workloads returns Berth's workloads, the groups that the configuration names, and those
+// of pods.
 func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 	g.mu.Lock()
-	conf, known, names, since := g.conf, g.known, g.names, g.version
+	conf, known, names, since := g.conf, g.known, g.recorded, g.version
 	g.mu.Unlock()
 	all, version, err := g.o.Workloads(ctx, since)
 	if err != nil {
@@ -72,7 +81,7 @@ func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 	if version != since {
 		known, names = g.knownOf(all, conf)
 		g.mu.Lock()
-		g.names = names
+		g.recorded = names
 		if g.conf == conf {
 			g.known, g.version = known, version
 		}
@@ -85,12 +94,19 @@ func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 	if roles.BestEffort, err = globsWithBelow("guard.bestEffort", conf.Guard.BestEffort); err != nil {
 		return nil, err
 	}
+	if err := g.pods.Refresh(); err != nil {
+		return nil, err
+	}
 	var groups []string
-	if len(roles.Sensitive)+len(roles.BestEffort) > 0 {
+	if len(roles.Sensitive)+len(roles.BestEffort) > 0 || !g.pods.Empty() {
 		if groups, err = g.sensors.Groups(); err != nil {
 			return nil, err
 		}
 	}
+	known, names = g.withPods(known, names, groups, conf)
+	g.mu.Lock()
+	g.names = names
+	g.mu.Unlock()
 	for _, group := range roles.Sensitive { // one that has others below it must be named in full
 		if g.sensors.Has(group) && !slices.ContainsFunc(groups, func(o string) bool { return kernel.Within(o, cmp.Or(group, ".")) }) {
 			groups = append(groups, group)
@@ -99,16 +115,61 @@ func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 	return roles.Assign(known, groups, func(group string) string { return cmp.Or(names[group], group) }), nil
 }
 
+// systemPods is the namespace of what the cluster itself depends on.
+const systemPods = "kube-system"
+
+// withPods adds what is known of the containers in some groups: their names, and which are
+// not to be acted on.
+func (g *Guard) withPods(known map[string]guard.Workload, names map[string]string, groups []string, conf *config.NodeConfig) (map[string]guard.Workload, map[string]string) {
+	if g.pods.Empty() {
+		return known, names
+	}
+	known, names = maps.Clone(known), maps.Clone(names)
+	for _, group := range groups {
+		n, ok := g.pods.Of(group)
+		if !ok {
+			continue
+		}
+		w, recorded := known[group]
+		if w.Group = group; !recorded {
+			names[group] = n.String()
+			if n.QoS == pods.BestEffort {
+				w.Class = place.BE
+			}
+		}
+		if pod := path.Dir(group); pods.Parse(pod).Level == pods.OnePod {
+			names[pod] = n.Namespace + "/" + n.Pod
+		}
+		byName := slices.ContainsFunc(conf.Protected, func(glob string) bool { return kernel.Covers(strings.Trim(glob, "/"), n.String()) })
+		switch {
+		case w.Protected:
+		case n.Namespace == systemPods:
+			w.Protected, w.Why = true, "the cluster depends on pods of the namespace "+systemPods
+		case byName:
+			w.Protected, w.Why = true, "the configuration names it"
+		}
+		if w.Protected { // of the others the guard finds out by itself whether they yield
+			known[group] = w
+		}
+	}
+	return known, names
+}
+
 // knownOf returns what Berth's records say of groups, and the names of those.
 func (g *Guard) knownOf(all []agent.Workload, conf *config.NodeConfig) (known map[string]guard.Workload, names map[string]string) {
 	known, names = map[string]guard.Workload{}, map[string]string{}
 	for i := range all {
 		class := all[i].Spec.Request.Class
+		var groups []string
 		for _, dir := range all[i].Dirs {
-			group, ok := g.sensors.Path(dir)
-			if !ok {
-				continue
+			if group, ok := g.sensors.Path(dir); ok {
+				groups = append(groups, group)
 			}
+		}
+		if group := strings.Trim(all[i].Group, "/"); len(all[i].Dirs) == 0 && group != "" && g.sensors.Has(group) {
+			groups = append(groups, group) // of a container, whose group its runtime made
+		}
+		for _, group := range groups {
 			names[group] = all[i].ID()
 			known[group] = guard.Workload{
 				Group: group, Class: class, Sensitive: class.Traits().Sensitive, Protected: conf.IsProtected("/" + group),

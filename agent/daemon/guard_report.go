@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 )
@@ -28,6 +30,9 @@ func (g *Guard) found(all []detect.Finding) {
 		g.record(context.Background(), api.Event{
 			Event: agent.Event{Time: now, Kind: api.Found, ID: g.Name(f.Victim), Text: text}, Finding: &f,
 		})
+		if g.o.Sink != nil {
+			g.o.Sink.Report(guard.ReportFinding(now, f, g.party))
+		}
 	}
 }
 
@@ -36,6 +41,18 @@ func (g *Guard) acted(e control.Event) {
 	g.record(context.Background(), api.Event{
 		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.Name(e.Victim), Text: e.String()}, Guard: &e,
 	})
+	if g.o.Sink != nil {
+		g.o.Sink.Report(guard.ReportEvent(e, g.party))
+	}
+}
+
+// party is what is known of a group.
+func (g *Guard) party(group string) guard.Party {
+	p := guard.Party{Group: group, Name: cmp.Or(g.Name(group), group)}
+	if n, ok := g.pods.Of(group); ok {
+		p.Pod = &n
+	}
+	return p
 }
 
 // ofGuard is what the log says more of an event of the guard.

@@ -16,9 +16,18 @@ type family struct {
 	labels     []string
 }
 
+// who are the labels that say whose a figure of a workload is; on a Kubernetes node they say
+// the pod and the container, too.
+func who(podLabels bool) []string {
+	if podLabels {
+		return []string{"workload", "class", "namespace", "pod", "container"}
+	}
+	return []string{"workload", "class"}
+}
+
 // families are those that a scrape makes anew; New registers the rest.
-func families() []family {
-	workload := func(more ...string) []string { return append([]string{"workload", "class"}, more...) }
+func families(podLabels bool) []family {
+	workload := func(more ...string) []string { return append(who(podLabels), more...) }
 	node := []string{"node"}
 	all := []family{
 		{"berth_agent_info", "How the agent places workloads; always 1.", []string{"backend", "policy"}},
@@ -65,7 +74,7 @@ func families() []family {
 		{"node_ipc", "Instructions per cycle of all CPUs since the scrape before.", nil},
 	}
 	for _, f := range figureFamilies() {
-		all = append(all, f.family())
+		all = append(all, f.family(podLabels))
 	}
 	return all
 }
@@ -135,8 +144,8 @@ func partLabels() map[watch.PartKind]string {
 }
 
 // family is that of the figures.
-func (f *figureFamily) family() family {
-	labels := []string{"workload", "class", partLabels()[f.part], f.label}
+func (f *figureFamily) family(podLabels bool) family {
+	labels := append(who(podLabels), partLabels()[f.part], f.label)
 	return family{figurePrefix + f.name, f.help, slices.DeleteFunc(labels, func(l string) bool { return l == "" })}
 }
 
@@ -151,10 +160,9 @@ func sources() map[source]target {
 	return all
 }
 
-// figure shows a figure of a workload.
-func (s scrape) figure(t target, f *api.Figure, id, class string) {
-	labels := make([]string, 0, 4)
-	labels = append(labels, id, class)
+// figure shows a figure of the workload that some labels name.
+func (s scrape) figure(t target, f *api.Figure, who []string) {
+	labels := append(make([]string, 0, len(who)+2), who...)
 	if f.Part.Kind != watch.Whole {
 		labels = append(labels, strconv.Itoa(f.Part.ID))
 	}

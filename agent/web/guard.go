@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/place"
 )
 
 // newActions counts steps of the guard, from zero. A step without a remedy, as there is
@@ -74,9 +75,9 @@ func (s scrape) guard(g api.Guard, shown []api.Owner) {
 // suffering shows the findings, and the surest of each resource for the workloads that
 // are shown.
 func (s scrape) suffering(g api.Guard, shown []api.Owner) {
-	classes := make(map[string]string, len(shown))
+	classes := make(map[string]place.Class, len(shown))
 	for i := range shown {
-		classes[shown[i].ID] = shown[i].Class.String()
+		classes[shown[i].ID] = shown[i].Class
 	}
 	type suffers struct{ workload, resource string }
 	count, surest := map[string]int{}, map[suffers]float64{}
@@ -91,7 +92,7 @@ func (s scrape) suffering(g api.Guard, shown []api.Owner) {
 	}
 	for key, confidence := range surest {
 		if class, ok := classes[key.workload]; ok {
-			s.gauge("berth_workload_suffering", confidence, label(key.workload), class, key.resource)
+			s.gauge("berth_workload_suffering", confidence, append(s.labels(key.workload, class), key.resource)...)
 		}
 	}
 }

@@ -38,6 +38,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // MetricsOptions say what is shown. The zero value is the live host without hardware
@@ -47,6 +48,10 @@ type MetricsOptions struct {
 	Root fs.FS
 	// Hardware tells the counters of the machine. It may be nil.
 	Hardware Hardware
+	// Pod says which container of a pod a workload is, by its id; false is none. With it
+	// all series of workloads have the labels namespace, pod and container, "" for none. Nil
+	// is a host that is no node of Kubernetes.
+	Pod func(id string) (pods.Name, bool)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -60,6 +65,7 @@ const maxSeries = 500
 type Metrics struct {
 	view      api.View
 	workloads int
+	pod       func(id string) (pods.Name, bool)
 	host      *host
 	families  map[string]*prometheus.Desc
 	sources   map[source]target
@@ -79,13 +85,14 @@ func NewMetrics(view api.View, opt MetricsOptions) *Metrics {
 	m := &Metrics{
 		view:      view,
 		workloads: maxSeries,
+		pod:       opt.Pod,
 		host:      &host{root: opt.Root, hardware: opt.Hardware, now: opt.Now},
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
 		registry:  prometheus.NewRegistry(),
 		told:      newTold(),
 	}
-	for _, f := range families() {
+	for _, f := range families(opt.Pod != nil) {
 		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
 	own := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
@@ -209,11 +216,11 @@ func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
 
 // workload shows one workload.
 func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
-	id, class := label(o.ID), o.Class.String()
-	s.gauge("berth_workload_cpus", float64(o.CPUs.Len()), id, class)
-	s.gauge("berth_workload_exclusive_cpus", float64(o.Own.Len()), id, class)
+	who := s.labels(o.ID, o.Class)
+	s.gauge("berth_workload_cpus", float64(o.CPUs.Len()), who...)
+	s.gauge("berth_workload_exclusive_cpus", float64(o.Own.Len()), who...)
 	if milli > 0 {
-		s.gauge("berth_workload_requested_cpus", float64(milli)/1000, id, class)
+		s.gauge("berth_workload_requested_cpus", float64(milli)/1000, who...)
 	}
 	devices := map[target]float64{}
 	for i := range figures {
@@ -224,12 +231,22 @@ func (s scrape) workload(o *api.Owner, milli int, figures []api.Figure) {
 		case f.Part.Kind == watch.Device: // added up: a host may have many
 			devices[t] += f.Value
 		default:
-			s.figure(t, f, id, class)
+			s.figure(t, f, who)
 		}
 	}
 	for t, sum := range devices {
-		s.counter(t.family, sum, id, class)
+		s.counter(t.family, sum, who...)
 	}
+}
+
+// labels say whose a series is.
+func (s scrape) labels(id string, class place.Class) []string {
+	all := []string{label(id), class.String()}
+	if s.pod != nil {
+		n, _ := s.pod(id)
+		all = append(all, n.Namespace, n.Pod, n.Container)
+	}
+	return all
 }
 
 // label is an id as the value of a label, which must be UTF-8; names of groups

@@ -37,6 +37,7 @@ import (
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/pods"
 )
 
 var update = flag.Bool("update", false, "write testdata/scrape.txt anew")
@@ -291,6 +292,35 @@ func TestScrape(t *testing.T) {
 	}
 }
 
+// On a Kubernetes node each series of a workload says which container it is of, and what is
+// none has the labels empty.
+func TestPodLabels(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, MetricsOptions{Pod: func(id string) (n pods.Name, ok bool) {
+		if id == "web" {
+			return pods.Name{Namespace: "shop", Pod: "db-0", Container: "postgres"}, true
+		}
+		return n, false
+	}})
+	for _, want := range []string{`class="LSE",container="postgres",namespace="shop",pod="db-0",`, `container="",namespace="",pod="",workload="batch:a/b"`} {
+		if found := r.lines("berth_workload_", want); len(found) < 3 {
+			t.Errorf("%d series have %s", len(found), want)
+		}
+	}
+	for _, line := range r.lines("berth_workload_") {
+		if !strings.Contains(line, `,pod="`) {
+			t.Errorf("no pod: %s", line)
+		}
+	}
+	strict := prometheus.NewPedanticRegistry()
+	if err := strict.Register(r.Metrics); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := strict.Gather(); err != nil {
+		t.Error(err)
+	}
+}
+
 // What is collected is what is described.
 func TestDescribed(t *testing.T) {
 	t.Parallel()
@@ -331,7 +361,7 @@ func gathered(t testing.TB) map[string]*dto.MetricFamily {
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	all := gathered(t)
-	for _, f := range families() {
+	for _, f := range families(false) {
 		if all[f.name] == nil {
 			t.Errorf("nothing shows %s", f.name)
 		}

@@ -674,22 +674,31 @@ func TestBestEffort(t *testing.T) {
 			t.Errorf("idle: %+v, %v", s, err)
 		}
 	})
-	for group, want := range map[string]bool{
-		"kubepods.slice/kubepods-besteffort.slice":                                                        true,
-		"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-ab.scope": true,
-		"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice":                          true,
-		"kubepods/besteffort/pod1/ab":                                                                     true,
-		"kubelet/kubepods/besteffort/pod1":                                                                true,
-		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice":                           false,
-		"kubepods/burstable/besteffort":                                                                   false,
-		"besteffort":                                                                                      false,
-		"x/mykubepods-besteffort.slice":                                                                   false,
-		"":                                                                                                false,
-	} {
-		if got := bestEffortPods(group); got != want {
-			t.Errorf("%q: %v", group, got)
+}
+
+// Where somebody else writes a weight who could not do so any more, no group is to be idle.
+func TestNoIdleWhereOthersWriteWeights(t *testing.T) {
+	t.Parallel()
+	const (
+		id     = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+		uid    = "8d2c5f4e_1c2b_4a39_9f6d_0a1b2c3d4e5f"
+		slices = "kubepods.slice/kubepods-besteffort.slice"
+	)
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		v2 := g.trees[cgroup.CPU].Version == 2
+		for group, may := range map[string]bool{
+			slices: v2, slices + "/kubepods-besteffort-pod" + uid + ".slice": v2,
+			slices + "/kubepods-besteffort-pod" + uid + ".slice/cri-containerd-" + id + ".scope": false,
+			"kubepods/besteffort": false, "kubepods/besteffort/pod" + strings.ReplaceAll(uid, "_", "-"): false,
+			"kubepods/besteffort/pod" + strings.ReplaceAll(uid, "_", "-") + "/" + id: false,
+			"docker/" + id: false, "docker/" + id + "/inner": true, "batch": true, "system.slice/batch.service": true,
+		} {
+			if s, err := g.Settings(group); err != nil || (s.NoIdle == "") != may {
+				t.Errorf("%s: may be idle: %v (%q), %v", group, s.NoIdle == "", s.NoIdle, err)
+			}
 		}
-	}
+	})
 }
 
 // A CPU that goes offline, and comes back, makes nobody else's value of a set that the

@@ -397,6 +397,43 @@ func TestSuppressionFormula(t *testing.T) {
 	}
 }
 
+// Which CPUs best-effort work gets, on two nodes of four cores of two threads: nodes 0-7 and
+// 8-15, cores 0-1, 2-3 and so on. The split is Koordinator's: of n CPUs n × LSR ÷ (LSR + LS)
+// are LSR's, rounded down; where there are neither it does not divide by zero.
+func TestSuppressionPick(t *testing.T) {
+	t.Parallel()
+	m := &machine.Machine{Online: cpuset.MustParse("0-15")}
+	for i, cpus := range []string{"0-7", "8-15"} {
+		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Node, ID: i, KernelID: i, CPUs: cpuset.MustParse(cpus)})
+	}
+	for i := range 8 {
+		m.Domains = append(m.Domains, machine.Domain{Kind: machine.Core, ID: i, KernelID: i, CPUs: cpuset.MustOf(2*i, 2*i+1)})
+	}
+	var s control.Suppression
+	for _, c := range []struct {
+		ls, lsr string
+		n       int
+		want    string
+	}{
+		{"0-15", "", 2, "6-7"}, {"0-15", "", 4, "6-7,14-15"}, {"0-15", "", 6, "4-7,14-15"}, {"0-15", "", 5, "4,6-7,14-15"},
+		{"0-15", "", 16, "0-15"}, {"0-15", "", 99, "0-15"}, {"0-15", "", 0, ""}, {"", "", 4, ""},
+		{"0-7", "8-15", 4, "6-7,14-15"}, {"0-7", "8-15", 5, "4,6-7,14-15"}, {"0-3", "4-15", 4, "2,6-7,14"}, {"", "8-15", 3, "12,14-15"},
+		{"0-1,8-15", "", 8, "0-1,10-15"}, // a node that has no more
+		{"1,3,5,7", "", 2, "5,7"},        // no whole core
+	} {
+		got := s.Pick(m, cpuset.MustParse(c.ls), cpuset.MustParse(c.lsr), c.n)
+		if got.String() != c.want {
+			t.Errorf("%d of %q and LSR's %q: %s, want %s", c.n, c.ls, c.lsr, got, c.want)
+		}
+		if few := s.Pick(m, cpuset.MustParse(c.ls), cpuset.MustParse(c.lsr), c.n-1); !got.Contains(few) && c.n > 0 {
+			t.Errorf("%d of %q are %s, one less are %s", c.n, c.ls, got, few)
+		}
+		if got := s.Pick(nil, cpuset.MustParse(c.ls), cpuset.MustParse(c.lsr), c.n); got.Len() != min(c.n, cpuset.MustParse(c.ls).Len()+cpuset.MustParse(c.lsr).Len()) {
+			t.Errorf("without a machine: %s", got)
+		}
+	}
+}
+
 func TestSuppression(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/place"
 )
 
 // Suppression limits all best-effort work by what the node has left, whether
@@ -19,6 +22,9 @@ import (
 //
 // The system is what no workload accounts for. The limit is lowered at once, and
 // raised by at most a tenth of the node a second.
+// As that does, the cpuset policy takes whole cores of all NUMA nodes in turn (Pick), and the
+// quota policy leaves changes of less than 1 % of the node. Unlike it, best-effort work
+// keeps Berth's floors (FloorCPUs, FloorQuota), which are higher, and nobody is evicted.
 type Suppression struct {
 	// Group holds all best-effort work and nothing else, "berth-idle". It must be
 	// among the workloads, as BE.
@@ -174,13 +180,72 @@ func (l *Loop) suppressTo(s *Suppression, group *Workload, limit float64) (Actio
 	if l.limit.action != nil {
 		present = l.limit.action.Limits.CPUs.Len()
 	}
-	want := min(s.CPUs(limit, present, n), have.Len())
+	ls, lsr := l.lendable(have)
+	want := min(s.CPUs(limit, present, n), ls.Len()+lsr.Len())
 	if present == want {
 		return Action{}, false
 	}
 	a := Action{Remedy: detect.ShrinkCPUs, Group: s.Group, Resource: detect.CPU}
-	a.Limits.CPUs = choose(l.cfg.Machine, have, cpuset.Set{}, want)
+	a.Limits.CPUs = s.Pick(l.cfg.Machine, ls, lsr, want)
 	return a, true
+}
+
+// lendable are the CPUs, of some, that best-effort work may use: those of no workload, and
+// those that LSR workloads own. LSE and SYSTEM do not lend theirs, unless nothing else is left.
+func (l *Loop) lendable(have cpuset.Set) (ls, lsr cpuset.Set) {
+	var kept cpuset.Set
+	for i := range l.in.Workloads {
+		switch w := &l.in.Workloads[i]; w.Class {
+		case place.LSE, place.System:
+			kept = kept.Union(w.CPUs)
+		case place.LSR:
+			lsr = lsr.Union(w.CPUs)
+		}
+	}
+	if have.Minus(kept).IsEmpty() {
+		return have, cpuset.Set{}
+	}
+	have = have.Minus(kept)
+	return have.Minus(lsr), have.Intersect(lsr)
+}
+
+// Pick chooses n CPUs for best-effort work as Koordinator does: of those that LSR workloads
+// own, and of the others, in the ratio of their numbers; whole cores, of the NUMA nodes in
+// turn. More CPUs are always the same ones and others beside.
+func (*Suppression) Pick(m *machine.Machine, ls, lsr cpuset.Set, n int) cpuset.Set {
+	all := ls.Len() + lsr.Len()
+	if all == 0 {
+		return cpuset.Set{}
+	}
+	n = min(n, all)
+	owned := n * lsr.Len() / all
+	return pick(m, ls, n-owned).Union(pick(m, lsr, owned))
+}
+
+// pick chooses n of some CPUs, core by core, the last first, of the NUMA nodes in turn.
+func pick(m *machine.Machine, from cpuset.Set, n int) (chosen cpuset.Set) {
+	var nodes [][]cpuset.Set
+	if m != nil {
+		for _, node := range m.ByKind(machine.Node) {
+			if cores := coresIn(m, from.Intersect(node.CPUs)); len(cores) > 0 {
+				slices.Reverse(cores)
+				nodes = append(nodes, cores)
+			}
+		}
+	}
+	for i := 0; chosen.Len() < n && len(nodes) > 0; i++ {
+		at := i % len(nodes)
+		next := nodes[at][0].Slice()
+		for _, cpu := range next[:min(len(next), n-chosen.Len())] {
+			chosen = chosen.Union(cpuset.MustOf(cpu))
+		}
+		if nodes[at] = nodes[at][1:]; len(nodes[at]) == 0 {
+			nodes = slices.Delete(nodes, at, at+1)
+			i = at - 1
+		}
+	}
+	// What is no whole core, or on a machine without nodes.
+	return chosen.Union(choose(m, from.Minus(chosen), cpuset.Set{}, n-chosen.Len()))
 }
 
 func (l *Loop) setSuppression(ctx context.Context, a Action, why string) {

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // Schema names the version of Header.
@@ -34,8 +35,10 @@ type Header struct {
 type Group struct {
 	// Path is as in watch.Subject.
 	Path string `json:"path"`
-	// Name is that of the workload in it, "" if it is none of Berth's.
+	// Name is that of the workload or of the container in it; "" if it is neither.
 	Name string `json:"name,omitempty"`
+	// Pod is whose container it is; nil is none, or not known.
+	Pod *pods.Name `json:"pod,omitempty"`
 	// CPUs are those it may run on; empty is unknown.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 }

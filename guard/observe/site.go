@@ -63,19 +63,12 @@ func (s *Site) online() cpuset.Set {
 	return cpus
 }
 
-// openWaits opens the run delay of a group's threads, of which one reading visits some.
+// openWaits opens the run delay of the threads of a group and of those below it, of which one
+// reading visits some.
 func (s *Site) openWaits(group string, maxThreads int, switches bool) (Reader, error) {
-	dir := filepath.Join(s.Tree, group)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	if slices.ContainsFunc(entries, fs.DirEntry.IsDir) {
-		return nil, &kernel.NotSupportedError{
-			Feature: "run delay of threads", Reason: "the group has groups below it, and their threads are not its own", Remedy: "look at one of those",
-		}
-	}
-	return proc.OpenGroup(proc.GroupConfig{Proc: s.proc(), Dir: dir, Name: group, MaxThreads: maxThreads, Switches: switches})
+	return proc.OpenGroup(proc.GroupConfig{
+		Proc: s.proc(), Dir: filepath.Join(s.Tree, group), Below: true, Name: group, MaxThreads: maxThreads, Switches: switches,
+	})
 }
 
 // openPerf opens perf events of a group, "" for the host, on some CPUs, all of a set if

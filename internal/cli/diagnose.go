@@ -3,11 +3,16 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // exitFindings is the status of berth diagnose when something is the matter.
@@ -16,7 +21,7 @@ const exitFindings = 3
 func diagnoseCommand() *cobra.Command {
 	f := diagnoseOptions{}
 	cmd := &cobra.Command{
-		Use:   "diagnose [GROUP | UNIT | WORKLOAD | PID | PROGRAM]",
+		Use:   "diagnose [GROUP | UNIT | WORKLOAD | POD | PID | PROGRAM]",
 		Short: "Say which workload suffers on this host, from what, and because of which",
 		Long: `Say which workload suffers on this host, from what, because of which
 antagonist, how sure that is, on what evidence, and what would help. It needs no
@@ -24,6 +29,10 @@ agent and changes nothing: it reads the kernel's counters once a second and judg
 them by the rules of docs/guard.md. Without a name it judges all control groups that
 use CPU time, and all processes in no group of their own by their program; a group with
 others below it is judged if it is named.
+
+On a Kubernetes node a pod is NAMESPACE/POD, and a container of it NAMESPACE/POD/CONTAINER;
+without the namespace where only one has that name. Names come from files of the kubelet
+and of the container runtime on this node: no API server is asked.
 
 It cannot know which of them is your service: without --sensitive, which takes the same
 names, findings come in the order of harm. What is short of CPUs is said also where no
@@ -110,12 +119,26 @@ func (f *diagnoseOptions) run(cmd *cobra.Command, args []string) (err error) {
 			return fmt.Errorf("diagnose %s: the recording has no process of that name in no group of its own", name)
 		}
 	}
+	if n, ok := pods.PodName(target, podsOf(&o.header)); ok && o.host == nil && d.levels[target] == nil {
+		return fmt.Errorf("diagnose %s: the recording has no figures of the pod as a whole; name one of its containers: %s", n, strings.Join(containersOf(&o.header, target), ", "))
+	}
 	d.missing(signals)
 	d.verbose, d.Next = f.verbose, d.next(o)
 	if err = show(cmd, d, d.text); err == nil && (len(d.Findings) > 0 || d.short()) {
 		return exitStatus{code: exitFindings}
 	}
 	return err
+}
+
+// containersOf are the names of the containers in the group of a pod.
+func containersOf(h *observe.Header, pod string) (names []string) {
+	for group, n := range podsOf(h) {
+		if path.Dir(group) == pod && n.Container != pods.Sandbox {
+			names = append(names, n.String())
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // target is the workload that is asked about, "" for all.

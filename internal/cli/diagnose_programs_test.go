@@ -183,7 +183,7 @@ func TestDiagnoseProgramsRefuses(t *testing.T) {
 		says string
 	}{
 		{[]string{"process apache"}, exitError, "the recording has no process of that name"},
-		{[]string{"--sensitive", "apache"}, exitError, "no such control group, unit or workload, and no process has that name"},
+		{[]string{"--sensitive", "apache"}, exitError, "no such control group, unit, workload or pod, and no process has that name"},
 		{[]string{"--sensitive", "process apache"}, exitError, "the recording has no process of that name"},
 		{[]string{"--sensitive", "a", "b"}, exitUsage, "--sensitive says who matters among all"},
 		{[]string{"4194305"}, exitError, "no such control group"},

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -28,7 +29,9 @@ type diagnosis struct {
 	// suspects.
 	Looked []string `json:"looked"`
 	Others int      `json:"others"`
-	Host   hostRow  `json:"host"`
+	// Pods are those of them, and of whom they accuse, that are containers of pods.
+	Pods []pods.Name `json:"pods,omitempty"`
+	Host hostRow     `json:"host"`
 	// Programs are the processes in no group of their own that used CPU time.
 	Programs []programRow     `json:"programs,omitempty"`
 	Findings []foundRow       `json:"findings"`
@@ -120,6 +123,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 			f.Behind = behind(ticks, f.Victim)
 		}
 	}
+	d.Pods = podsAmong(h, looked, d.Findings)
 	if d.unaccused() {
 		d.culprit = d.mostUsed()
 	}
@@ -138,6 +142,19 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 		d.Findings[i].Finding = named(d.Findings[i].Finding, func(group string) string { return shownName(h, group) })
 	}
 	return d, nil
+}
+
+// podsAmong are the containers of pods among some groups, and among those that findings
+// accuse, by their groups.
+func podsAmong(h *observe.Header, groups []string, findings []foundRow) (all []pods.Name) {
+	for _, g := range h.Groups {
+		accused := func(f foundRow) bool { return f.Suspect == g.Path }
+		within := func(group string) bool { return kernel.Within(g.Path, group) }
+		if g.Pod != nil && (slices.ContainsFunc(groups, within) || slices.ContainsFunc(findings, accused)) {
+			all = append(all, *g.Pod)
+		}
+	}
+	return all
 }
 
 // describe sets what is known of the host and of the processes in no group of their own.

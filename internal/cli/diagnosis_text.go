@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // printed is a finding whose names fit in a line of text each.
@@ -257,10 +258,20 @@ func (d *diagnosis) next(o *observation) nextStep {
 		}
 		return step
 	case d.victim == "" || inNoGroup:
-		return nextStep{"see it live", "berth watch " + plain.Shell(d.culprit)}
+		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.culprit))}
 	}
+	victim, culprit := podOrGroup(&o.header, d.victim), podOrGroup(&o.header, d.culprit)
 	return nextStep{
-		fmt.Sprintf("slow %s down while it hurts", plain.Line(d.culprit)),
-		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(d.victim), plain.Shell(d.culprit)),
+		fmt.Sprintf("slow %s down while it hurts", plain.Line(culprit)),
+		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(victim), plain.Shell(culprit)),
 	}
+}
+
+// podOrGroup is how a command names a group: by its pod or container, which may be another
+// group by then.
+func podOrGroup(h *observe.Header, group string) string {
+	if g := pods.Parse(group); g.Level == pods.OnePod || g.Level == pods.OneContainer {
+		return shownName(h, group)
+	}
+	return group
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,9 +48,10 @@ pods. --protect is for groups that must never be changed, whatever their class.
 
 These flags take a systemd unit (nginx.service, or nginx), the path of a control group
 with all groups in it, a glob of such paths or units ('kubepods/*', 'web-*.service'),
-a workload of Berth's, a process id, or the name of a program. Globs and units that end
-in .service, .scope or .slice are looked for again and again: a unit may start later,
-or anew. A process or a program stands for the group in which it is at the start.
+a workload of Berth's, a pod of this Kubernetes node or a container of one
+(NAMESPACE/POD, NAMESPACE/POD/CONTAINER, 'shop/db-*'), a process id, or the name of a
+program. Globs, pods and units that end in .service, .scope or .slice are looked for again
+and again: they may start later, or anew. A process or a program stands for the group in which it is at the start.
 
 A group yields at the level where its path and the victim's part, so the guard acts
 on a group of several only if all of them are best effort.
@@ -68,6 +70,7 @@ something could not be restored, 2 for wrong usage.`,
 		Example: `  berth guard --sensitive nginx.service --for 10m
   berth guard --mode preview --sensitive web --best-effort batch
   berth guard --mode enforce --sensitive web --best-effort 'batch/*' --protect batch/backup
+  berth guard --mode enforce --sensitive shop/db-0
   berth watch --record bad-day.jsonl; berth guard --replay bad-day.jsonl --sensitive web
   berth guard status
   berth guard off`,
@@ -300,7 +303,7 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 			}
 		}
 		if len(g.flags.sensitive) > 0 {
-			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group, unit or workload, and no process has that name%s", strings.Join(g.flags.sensitive, ", "), g.near(g.flags.sensitive[0]))}
+			return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: no such control group, unit, workload or pod, and no process has that name%s", strings.Join(g.flags.sensitive, ", "), g.near(g.flags.sensitive[0]))}
 		}
 		return exitStatus{exitUsage, errors.New("there is no sensitive workload: name control groups with --sensitive, or start workloads by berth run --class LS")}
 	}
@@ -327,11 +330,16 @@ func (g *guarding) workloads(ctx context.Context, since int) (all []agent.Worklo
 // recorded returns the workloads of a recording.
 func (g *guarding) recorded(context.Context) ([]guard.Workload, error) {
 	var groups []string
+	known := map[string]guard.Workload{}
 	for _, group := range g.header.Groups {
 		groups = append(groups, group.Path)
+		protects := func(glob string) bool { return kernel.Covers(glob, group.Name) }
+		if group.Pod != nil && slices.ContainsFunc(g.flags.protect, protects) {
+			known[group.Path] = guard.Workload{Group: group.Path, Protected: true}
+		}
 	}
 	roles := guard.Roles{Sensitive: g.flags.sensitive, BestEffort: g.flags.bestEffort}
-	return roles.Assign(map[string]guard.Workload{}, groups, g.name), nil
+	return roles.Assign(known, groups, g.name), nil
 }
 
 // record prints an event.

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/guard"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/pods"
 )
 
 // resolve puts the path of its group in the place of each name that is not a glob: a unit's,
@@ -22,7 +23,12 @@ func (g *guarding) resolve() error {
 			if is[*noGroupError](err) {
 				return exitStatus{exitUsage, fmt.Errorf("--%s %w", f.flag, err)}
 			}
-			if err != nil || group == name || shownName(&g.subjects.header, group) == name {
+			h := &g.subjects.header
+			if err != nil || group == name || shownName(h, group) == name {
+				continue
+			}
+			if found := pods.Find(name, podsOf(h)); len(found) == 1 {
+				f.names[i] = shownName(h, found[0]) // its containers may be others by the next minute
 				continue
 			}
 			f.names[i] = group

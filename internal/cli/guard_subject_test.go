@@ -60,9 +60,9 @@ func TestGuardSubjects(t *testing.T) {
 		{"lonely", "its processes are in no control group of their own: give them one, with 'berth adopt --pid'", exitUsage},
 		{"theirs.service", "--sensitive theirs.service: a user's own unit has that name: if you mean it, name its path, /" + users + "/theirs.service", exitUsage},
 		{"/" + users + "/theirs.service", "guarding " + users + "/theirs.service (observe)", exitOK},
-		{"ngimx.service", `--sensitive ngimx.service: no such control group, unit or workload, and no process has that name; did you mean "nginx.service"?`, exitUsage},
+		{"ngimx.service", `--sensitive ngimx.service: no such control group, unit, workload or pod, and no process has that name; did you mean "nginx.service"?`, exitUsage},
 		{"lonly", `did you mean "lonely"?`, exitUsage},
-		{"worker", "no such control group, unit or workload", exitUsage},
+		{"worker", "no such control group, unit, workload or pod", exitUsage},
 	} {
 		out, code := runBerth(t, "guard", "--root", dir, "--for", "1ms", "--sensitive", c.name)
 		if code != c.code || !strings.Contains(out, c.want) {

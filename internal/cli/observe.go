@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -18,6 +19,7 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -212,10 +214,35 @@ func groupsOf(cmd *cobra.Command, host *observe.Observer) (all []observe.Group, 
 			leaves = slices.Insert(leaves, i, group)
 		}
 	}
+	names, err := podNames(cmd)
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "berth: pods are shown by their groups: %v\n", plain.Line(err.Error()))
+	}
 	for _, group := range leaves {
-		all = append(all, observe.Group{Path: group, Name: workloads[group], CPUs: host.CPUs(group)})
+		g := observe.Group{Path: group, Name: workloads[group], CPUs: host.CPUs(group)}
+		if n, ok := names.Of(group); ok {
+			g.Pod, g.Name = &n, cmp.Or(g.Name, n.String())
+		}
+		all = append(all, g)
 	}
 	return all, nil
+}
+
+// podNames are the names of this node's pods and containers; those of none elsewhere.
+func podNames(cmd *cobra.Command) (*pods.Directory, error) {
+	names := pods.NewDirectory(os.DirFS(cmp.Or(rootDir(cmd), "/")))
+	return names, names.Refresh()
+}
+
+// podsOf are the containers that a header tells of, by group.
+func podsOf(h *observe.Header) map[string]pods.Name {
+	all := map[string]pods.Name{}
+	for _, g := range h.Groups {
+		if g.Pod != nil {
+			all[g.Path] = *g.Pod
+		}
+	}
+	return all
 }
 
 // liveMachine is the hardware, nil if it cannot be read.
@@ -246,6 +273,9 @@ func workloadGroups(cmd *cobra.Command, host *observe.Observer) (map[string]stri
 			if group, ok := host.Path(dir); ok {
 				names[group] = all[i].ID()
 			}
+		}
+		if group := strings.Trim(all[i].Group, "/"); len(all[i].Dirs) == 0 && group != "" && host.Has(group) {
+			names[group] = all[i].ID() // of a container, whose group its runtime made
 		}
 	}
 	return names, err

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // programOf is the name of the program whose processes a workload is; false for a group.
@@ -24,11 +25,14 @@ func programOf(workload string) (string, bool) {
 }
 
 // find returns the workload that a user names: a workload of Berth's, a group with or
-// without the slash before it, a systemd unit, a process by its number, or a program. Processes
+// without the slash before it, a systemd unit, a pod or a container of one, a process by its number, or a program. Processes
 // in no group of their own are those of their program.
 func (o *observation) find(name string) (string, error) {
 	if group, ok := groupName(&o.header, name); ok {
 		return group, nil
+	}
+	if group, err := findPod(&o.header, name); group != "" || err != nil {
+		return group, err
 	}
 	if comm, ok := programOf(name); ok && o.host == nil {
 		return name, nil
@@ -53,7 +57,7 @@ func (o *observation) find(name string) (string, error) {
 		}
 	}
 	if len(pids) == 0 || o.host == nil {
-		return "", fmt.Errorf("%s: no such control group, unit or workload, and no process has that name%s", name, o.near(name, names))
+		return "", fmt.Errorf("%s: no such control group, unit, workload or pod, and no process has that name%s", name, o.near(name, names))
 	}
 	var found []string
 	for _, pid := range pids {
@@ -70,6 +74,33 @@ func (o *observation) find(name string) (string, error) {
 	}
 	if len(found) != 1 {
 		return "", fmt.Errorf("%s: processes of that name are in %d groups: %s; name one of them", name, len(found), strings.Join(found, ", "))
+	}
+	return found[0], nil
+}
+
+// findPod returns the group of a pod or of a container that a user names; of a pod with
+// one container that of the container, and "" if there is neither.
+func findPod(h *observe.Header, name string) (string, error) {
+	all := podsOf(h)
+	found := pods.Find(name, all)
+	if len(found) == 0 {
+		return "", nil
+	}
+	if len(found) > 1 {
+		var names []string
+		for _, group := range found {
+			names = append(names, shownName(h, group))
+		}
+		return "", fmt.Errorf("%s: that is the name of %d pods or containers: %s; name one of them", name, len(found), strings.Join(names, ", "))
+	}
+	var in []string
+	for group, n := range all {
+		if path.Dir(group) == found[0] && n.Container != pods.Sandbox {
+			in = append(in, group)
+		}
+	}
+	if len(in) == 1 {
+		return in[0], nil
 	}
 	return found[0], nil
 }
@@ -170,6 +201,9 @@ func (o *observation) near(name string, names map[string][]int) string {
 	known := slices.Sorted(maps.Keys(names))
 	for _, g := range o.header.Groups {
 		known = append(known, g.Path, g.Name)
+		if g.Pod != nil {
+			known = append(known, g.Pod.Namespace+"/"+g.Pod.Pod)
+		}
 		for part := range strings.SplitSeq(g.Path, "/") {
 			base, _, _ := strings.Cut(part, ".")
 			known = append(known, part, base)
@@ -199,12 +233,15 @@ func (o *observation) group(name string) (string, error) {
 	return group, nil
 }
 
-// shownName is the workload in a group, or the group.
+// shownName is the workload, the container or the pod in a group, or the group.
 func shownName(h *observe.Header, group string) string {
 	for _, g := range h.Groups {
 		if g.Path == group && g.Name != "" {
 			return g.Name
 		}
+	}
+	if n, ok := pods.PodName(group, podsOf(h)); ok {
+		return n.String()
 	}
 	return group
 }

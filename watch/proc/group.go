@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -15,8 +17,11 @@ import (
 // GroupConfig says what a Group reads.
 type GroupConfig struct {
 	// Proc is the proc file system, Dir the directory of the group, as for the
-	// operating system. Threads of groups below it are not the group's.
+	// operating system.
 	Proc, Dir string
+	// Below takes in the threads of the groups below it, at most maxBelow of them, which are
+	// looked for at each reading. Without it they are not the group's.
+	Below bool
 	// Name is the group's name in samples.
 	Name string
 	// MaxThreads bounds the threads that one reading visits; 0 stands for 64. A
@@ -155,29 +160,21 @@ func (g *Group) read(now watch.Time) error {
 	return nil
 }
 
+// maxBelow bounds the groups below one whose threads are taken in.
+const maxBelow = 128
+
 // update lists the threads.
 func (g *Group) update() error {
-	text, buf, err := g.list.ReadAll(g.buf)
-	g.buf = buf
+	g.turn = g.turn[:0]
+	err := g.listIn(&g.list)
 	if errors.Is(err, syscall.ENODEV) {
 		return watch.ErrGone
 	}
+	if left := maxBelow; err == nil && g.config.Below {
+		err = g.listBelow(g.config.Dir, &left)
+	}
 	if err != nil {
 		return err
-	}
-	g.turn = g.turn[:0]
-	for {
-		var word []byte
-		if word, text = kernel.Word(text); len(word) == 0 {
-			break
-		}
-		tid, err := strconv.ParseUint(string(word), 10, 31)
-		if err != nil {
-			return fmt.Errorf("%s: %w", g.list.Path(), err)
-		}
-		if tid > 0 { // 0 is one of another pid namespace
-			g.listed(int(tid))
-		}
 	}
 	slices.Sort(g.turn)
 	for tid, t := range g.threads {
@@ -186,6 +183,62 @@ func (g *Group) update() error {
 		}
 	}
 	return nil
+}
+
+// listBelow lists the threads of the groups below a directory. Those that go meanwhile are
+// left out.
+func (g *Group) listBelow(dir string, left *int) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() || *left == 0 {
+			continue
+		}
+		*left--
+		below := filepath.Join(dir, entry.Name())
+		f, err := kernel.OpenFile(filepath.Join(below, filepath.Base(g.list.Path())))
+		if err == nil {
+			err = errors.Join(g.listIn(&f), f.Close())
+		}
+		if err = ignoreGone(err); err == nil {
+			err = g.listBelow(below, left)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// listIn lists the threads that a file names.
+func (g *Group) listIn(list *kernel.File) error {
+	text, buf, err := list.ReadAll(g.buf)
+	g.buf = buf
+	if err != nil {
+		return err
+	}
+	for {
+		var word []byte
+		if word, text = kernel.Word(text); len(word) == 0 {
+			return nil
+		}
+		tid, err := strconv.ParseUint(string(word), 10, 31)
+		if err != nil {
+			return fmt.Errorf("%s: %w", list.Path(), err)
+		}
+		if tid > 0 { // 0 is one of another pid namespace
+			g.listed(int(tid))
+		}
+	}
 }
 
 func (g *Group) listed(tid int) {

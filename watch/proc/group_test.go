@@ -109,6 +109,48 @@ func TestGroup(t *testing.T) {
 	}
 }
 
+// A pod's threads are in the groups of its containers, which come and go.
+func TestGroupBelow(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{"cgroup.threads", "tasks"} {
+		h := newHost(t, list)
+		h.write("group/a/"+list, "1\n")
+		config := GroupConfig{Proc: h.dir + "/proc", Dir: h.dir + "/group", Name: "g", Switches: true}
+		for _, below := range []bool{false, true} {
+			config.Below = below
+			g, err := OpenGroup(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits := func(n watch.Time) {
+				for tid := 1; tid <= 3; tid++ {
+					h.thread(tid, 0, 10*watch.Second+n*watch.Millisecond, 0)
+				}
+			}
+			waits(0)
+			got := []string{reading(t, g, 0)}
+			waits(100)
+			h.write("group/b/c/"+list, "2\n3\n") // a new container, with threads that have a past
+			got = append(got, reading(t, g, watch.Second))
+			waits(300)
+			got = append(got, reading(t, g, 2*watch.Second))
+			if err := os.RemoveAll(h.dir + "/group/b"); err != nil {
+				t.Fatal(err)
+			}
+			waits(400)
+			got = append(got, reading(t, g, 3*watch.Second))
+			want := "0 0, 0 0, 0 0, 0 0"
+			if below {
+				want = "0 0, 100 0, 700 0, 800 0"
+			}
+			if all := strings.Join(got, ", "); all != want {
+				t.Errorf("%s, below %v: %s, want %s", list, below, all, want)
+			}
+			g.Close()
+		}
+	}
+}
+
 // With more threads than may be visited, all get their turn, for all of their time.
 func TestGroupTakesTurns(t *testing.T) {
 	t.Parallel()

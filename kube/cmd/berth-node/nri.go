@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,7 @@ import (
 type nriFlags struct {
 	socket, state, policy, reserved, rules, index string
 	strict, beside, check                         bool
+	watch                                         watchFlags
 }
 
 func nriCommand() *cobra.Command {
@@ -51,6 +53,10 @@ Before it connects, it looks for others who set CPUs of containers: the kubelet'
 memory managers, Koordinator, nri-plugins, CRI Resource Manager, tuned. If there are any,
 it says what to change and ends. --check only looks.
 
+It serves metrics of the containers to Prometheus (--metrics), and with --guard it looks
+after sensitive containers: those of the classes LSE, LSR and LS, and what --sensitive
+names (see berth guard --help).
+
 The runtime's connection is opened again when it is lost. SIGTERM and SIGINT end the
 plugin; containers keep what they have, and the next start goes on from there. What
 berth ps and berth explain say of containers they read from the same state directory.
@@ -72,10 +78,11 @@ wrong usage.`,
 			if err := f.options(&opt); err != nil {
 				return cli.UsageError(err)
 			}
+			if _, err := f.watch.config(); err != nil {
+				return cli.UsageError(err)
+			}
 			opt.Node.Root = root
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			opt.Events = func(e nri.Event) { logEvent(log, e) }
-			return f.run(cmd.Context(), opt)
+			return f.run(cmd.Context(), opt, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 		},
 	}
 	fl := cmd.Flags()
@@ -89,6 +96,7 @@ wrong usage.`,
 	fl.BoolVar(&f.strict, "strict", false, "refuse every container of which a word cannot be followed")
 	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers")
 	fl.BoolVar(&f.beside, "beside-others", false, "go on though somebody else sets CPUs of containers")
+	f.watch.register(cmd)
 	return cmd
 }
 
@@ -155,16 +163,32 @@ func readRules(file string) (rules podwords.Rules, err error) {
 	return rules, err
 }
 
-func (f *nriFlags) run(ctx context.Context, opt nri.Options) error {
+func (f *nriFlags) run(ctx context.Context, opt nri.Options, log *slog.Logger) error {
+	var beside atomic.Pointer[watching]
+	opt.Events = func(e nri.Event) {
+		logEvent(log, e)
+		if w := beside.Load(); w != nil {
+			w.note(e.Kind, e.Container, e.Text)
+		}
+	}
 	p, err := nri.New(ctx, opt)
 	if err != nil {
 		return err
 	}
+	w, err := f.watch.open(opt.Node.Root, p.Node(), f.policy, f.state, log)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	beside.Store(w)
+	ctx, stop := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() { watched <- w.run(ctx) }()
 	err = p.Run(ctx, func() (net.Conn, error) { return net.Dial("unix", f.socket) })
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
-	return errors.Join(err, p.Close())
+	stop()
+	return errors.Join(err, <-watched, p.Close())
 }
 
 func logEvent(log *slog.Logger, e nri.Event) {

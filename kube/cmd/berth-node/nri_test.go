@@ -50,6 +50,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"--reserved-cpus", "x"}, "--reserved-cpus"},
 		{[]string{"--rules", bad}, `namespace: unknown field; did you mean "namespaces"?`},
 		{[]string{"--rules", bad + ".none"}, "no such file"},
+		{[]string{"--guard", "on"}, "want off, observe, preview or enforce"},
+		{[]string{"--sensitive", "shop/db-0"}, "set --guard"},
 	} {
 		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
 		if code != 2 || !strings.Contains(errs, c.want) {
