@@ -153,7 +153,12 @@ func (c *Change) establish() (err error) {
 		return errors.Join(err, call(c.done.Undo), t.abandon())
 	}
 	t.snapshot = c.to.to
-	err = t.install(c.batch)
+	if t.n.kept != nil && len(c.batch.Put) > manyRecords {
+		t.cut = &c.batch
+		go t.n.installLater()
+	} else {
+		err = t.install(c.batch)
+	}
 	if err == nil {
 		err = call(c.done.Finish)
 	}
