@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -17,10 +19,14 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
 )
 
-// containerKey is the annotation of a workload that holds its container's id.
-const containerKey = "container"
+// The annotations of a workload: its container's id, and that its place is its pod's.
+const (
+	containerKey = "container"
+	scopeKey     = "scope"
+)
 
 // resources are what a container is given. Empty Mems are left as they are.
 type resources struct{ cpus, mems cpuset.Set }
@@ -36,8 +42,9 @@ type seat struct {
 	yielded   bool      // somebody else keeps its CPUs
 	since     time.Time // of told
 
-	before  resources // what was wanted before the last transition, if that changed it
-	changed bool
+	before      resources // what was wanted before the last transition, if that changed it
+	changed     bool
+	wasUnplaced bool // likewise
 }
 
 // table is the third agent.Enforcer: it notes what every container is to have. What
@@ -53,17 +60,21 @@ type table struct {
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
+	pods      map[string]bool      // UIDs of those that have a sandbox
+	around    *agent.Surroundings  // nil if nothing but containers is written
+	idle      bool                 // pods of best effort are to be
+	failed    func(error)          // is told what holds nothing up
 	handlers  int                  // that are at work
 	sending   map[string]resources // an update that the runtime has not answered yet
 	kick      chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {
-	return &table{seats: map[string]*seat{}, shared: online, kick: make(chan struct{}, 1)}
+	return &table{seats: map[string]*seat{}, pods: map[string]bool{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
 }
 
-// BusyError is a change that has to wait for an update that the runtime has not applied
-// yet. The kubelet tries a container again by itself.
+// BusyError is a container for which there is no CPU until the runtime has applied an update.
+// The kubelet tries it again by itself.
 type BusyError struct{ CPUs cpuset.Set }
 
 func (e *BusyError) Error() string {
@@ -123,18 +134,26 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforced, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.conflict(c); err != nil {
-		return agent.Enforced{}, err
-	}
 	at, _ := ctx.Value(callKey{}).(*call)
 	if at != nil {
 		if err := at.take(); err != nil {
 			return agent.Enforced{}, err
 		}
 	}
+	var done agent.Enforced
+	if t.around != nil {
+		var err error
+		if done, err = t.around.Enforce(c, t.idlePods(c.Workloads()), t.failed); err != nil {
+			if at != nil {
+				at.untake()
+			}
+			return done, err
+		}
+	}
+	around := done.Undo
 	shared, owned := t.shared, t.owned
 	for _, s := range t.line {
-		s.changed = false
+		s.changed, s.wasUnplaced = false, s.unplaced
 	}
 	set := func(s *seat, want resources) {
 		if s.want != want {
@@ -143,6 +162,7 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 	}
 	for w := range c.Workloads() {
 		if s := t.seats[containerOf(w)]; s != nil {
+			s.unplaced = false
 			set(s, resources{w.CPUs, w.Mems})
 		}
 	}
@@ -156,40 +176,98 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 	}
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
 	t.wake()
-	return agent.Enforced{Undo: func() error {
+	done.Undo = func() (err error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for _, s := range t.line {
 			if s.changed {
 				s.want, s.changed = s.before, false
 			}
+			s.unplaced = s.unplaced || s.wasUnplaced
 		}
 		t.shared, t.owned = shared, owned
 		if at != nil {
 			at.untake()
 		}
-		return nil
-	}}, nil
+		if around != nil {
+			err = around()
+		}
+		return err
+	}
+	return done, nil
 }
 
-// conflict reports exclusive CPUs that an update on its way still gives to somebody else:
-// the runtime applies it after the answer of the handler at work.
-func (t *table) conflict(c *agent.Transition) error {
-	if len(t.sending) == 0 {
-		return nil
+// Plan implements agent.Planner: what is written besides what the runtime is told.
+func (t *table) Plan(c *agent.Transition) (plan kernel.Plan, needed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.around == nil {
+		return nil, c.All && !t.reconciled(c), nil
 	}
-	after := map[string]cpuset.Set{}
+	plan, err = t.around.Plan(c, t.idlePods(c.Workloads()))
+	return plan, len(plan) > 0 || c.All && !t.reconciled(c), err
+}
+
+// reconciled reports whether every container is to have what a transition says.
+func (t *table) reconciled(c *agent.Transition) bool {
 	for w := range c.Workloads() {
-		after[containerOf(w)] = w.CPUs
+		if s := t.seats[containerOf(w)]; s != nil && s.want != (resources{w.CPUs, w.Mems}) {
+			return false
+		}
 	}
-	var bad cpuset.Set
-	for id, r := range t.sending {
-		bad = bad.Union(r.cpus.Minus(after[id]).Intersect(c.Owned().Minus(t.owned)))
-	}
-	if bad.IsEmpty() {
+	return t.shared == c.Shared() && t.owned == c.Owned()
+}
+
+// idlePods are the groups of the pods of which all containers are best effort, and that the
+// kubelet made as such: it does not write the CPU share of those again. They are sorted.
+func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
+	if !t.idle {
 		return nil
 	}
-	return &BusyError{bad}
+	idle := map[string]bool{}
+	for w := range all {
+		group := path.Dir(w.Group)
+		if !strings.Contains(group, "besteffort") || t.seats[containerOf(w)] == nil {
+			continue
+		}
+		if is, known := idle[group]; is || !known {
+			idle[group] = w.Spec.Request.Class == place.BE
+		}
+	}
+	maps.DeleteFunc(idle, func(_ string, is bool) bool { return !is })
+	return slices.Sorted(maps.Keys(idle))
+}
+
+// blocked are exclusive CPUs that an update on its way still gives to somebody else: the
+// runtime applies it after the answer of the handler at work.
+func (t *table) blocked() (cpus cpuset.Set) {
+	for id, r := range t.sending {
+		if s := t.seats[id]; s != nil {
+			cpus = cpus.Union(r.cpus.Minus(s.want.cpus).Intersect(t.owned))
+		}
+	}
+	return cpus
+}
+
+// without is a set of CPUs to have until the blocked ones are to be had.
+func (t *table) without(s *seat, w, have, blocked cpuset.Set) cpuset.Set {
+	gains := w.Minus(have).Intersect(blocked)
+	switch rest := w.Minus(blocked); {
+	case gains.IsEmpty():
+		return w
+	case s.fresh:
+		return t.shared
+	case rest.IsEmpty():
+		return have
+	default:
+		return rest
+	}
+}
+
+// held reports whether a workload keeps its place while its container is away: what a pod
+// was given as a whole, and CPUs of an init container, which the pod's others use again.
+func held(w *agent.Workload) bool {
+	return w.Spec.Annotations[scopeKey] != "" || w.Spec.Request.Role == place.Init && w.Grant != nil && !w.Grant.Own.IsEmpty()
 }
 
 // Observe implements agent.Enforcer. Until the runtime has said what there is, everything
@@ -197,10 +275,12 @@ func (t *table) conflict(c *agent.Transition) error {
 func (t *table) Observe(w *agent.Workload) agent.Observed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil, Limits: w.Spec.Settings()}
+	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || t.pods[w.Spec.Request.Group] && held(w), Limits: w.Spec.Settings()}
 	if o.Limits.Idle == cgroup.On && w.Spec.Limits.Idle != cgroup.On {
 		o.Limits.Idle = cgroup.Leave
-		o.Notes = append(o.Notes, "cpu.idle is not set: on a container's own group it makes every later update of the container fail")
+		if !t.idle || !strings.Contains(path.Dir(w.Group), "besteffort") {
+			o.Notes = append(o.Notes, "cpu.idle is not set: on a container's own group it makes every later update of the container fail")
+		}
 	}
 	if s := t.seats[containerOf(w)]; s != nil && s.yielded {
 		o.Notes = append(o.Notes, "its CPUs are left to someone else who keeps changing them")
@@ -210,6 +290,23 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 
 // Release implements agent.Enforcer: the runtime ends containers itself.
 func (*table) Release(*agent.Workload, bool, *kernel.UndoLog) error { return nil }
+
+// live notes whether a pod has a sandbox.
+func (t *table) live(uid string, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if is {
+		t.pods[uid] = true
+	} else {
+		delete(t.pods, uid)
+	}
+}
+
+func (t *table) lives(uid string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pods[uid]
+}
 
 // Close implements agent.Enforcer.
 func (*table) Close() error { return nil }
@@ -274,7 +371,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	type way struct{ have, want cpuset.Set }
 	var assignments []cgroup.Assignment
 	var members [][]*seat
-	known := map[way]int{}
+	known, blocked := map[way]int{}, t.blocked()
 	for _, s := range t.line {
 		if s.fresh && s.id != answered {
 			continue // it has nothing yet, and is told by the answer to its creation
@@ -285,6 +382,11 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			w.have = cpuset.Set{}
 		case s.yielded || w.have == w.want && s.told.cpus == w.have && sameMems(s) || w.want.IsEmpty():
 			continue
+		}
+		if !blocked.IsEmpty() {
+			if w.want = t.without(s, w.want, w.have, blocked); !s.fresh && w.want == w.have && s.told.cpus == w.have {
+				continue
+			}
 		}
 		i, ok := known[w]
 		if !ok || s.fresh {
@@ -331,8 +433,12 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 		for _, s := range members[i] {
 			switch {
 			case done[i]:
-			case s.fresh:
-				busy = &BusyError{a.Want}
+			case s.fresh: // it has to wait for others, who need two steps
+				own = resources{t.shared.Minus(t.contested), s.want.mems}
+				s.told, s.since, s.fresh = own, now, false
+				if own.cpus.IsEmpty() {
+					busy = &BusyError{a.Want}
+				}
 			case a.Have == a.Want:
 				tell(s, s.want, true)
 			}

@@ -41,6 +41,20 @@ type Options struct {
 	Hints []string
 	// Strict refuses every container of which a word cannot be followed.
 	Strict bool
+	// PodScope places pods as a whole that do not say otherwise. A policy that places pods by
+	// its own settings (place.PodPlacer) does so in any case.
+	PodScope bool
+	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
+	// as best effort: cpu.idle of the pod's group.
+	Idle bool
+	// Confine are globs of groups that are kept off exclusive CPUs, from the top of the
+	// hierarchy on: "system.slice", "*". Of one that holds containers its other groups are
+	// confined, sandboxes among them. Protected are globs of those that are not.
+	Confine, Protected []string
+	// Within are the CPUs of what is confined; empty is all that no container owns.
+	Within cpuset.Set
+	// RDTClasses and BlockIOClasses are those of the container runtime that pods may name.
+	RDTClasses, BlockIOClasses []string
 	// Name and Index are the plugin's; "" is "berth" and "50". The runtime calls plugins in
 	// the order of their two digits.
 	Name, Index string
@@ -60,6 +74,9 @@ type Options struct {
 	Events func(Event)
 }
 
+// backend is the name of the plugin's way in records.
+const backend = "nri"
+
 // Plugin is the plugin. Its exported methods that take an api.PodSandbox or api.Container
 // are the handlers that the stub of containerd/nri calls.
 type Plugin struct {
@@ -68,13 +85,17 @@ type Plugin struct {
 	table   *table
 	online  cpuset.Set
 	threads int // CPUs of a core
+	// wholePods are placed as a whole unless they say otherwise.
+	wholePods bool
 
-	mu    sync.Mutex
-	ids   map[string]string          // workloads, by container id
-	names map[string]string          // containers, by workload
-	told  map[string]map[string]bool // problems that were told, by pod id
-	drift desired.Drift[string]      // by container id
-	start time.Time
+	mu      sync.Mutex
+	ids     map[string]named           // by container id
+	names   map[string]string          // containers, by workload
+	waiting map[string]string          // UIDs of pods, by workload without a container
+	lost    map[string]*later          // by container id
+	told    map[string]map[string]bool // problems that were told, by pod id
+	drift   desired.Drift[string]      // by container id
+	start   time.Time
 
 	verifyNow chan struct{}
 }
@@ -87,14 +108,17 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		return nil, err
 	}
 	p := &Plugin{
-		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]string{}, names: map[string]string{}, told: map[string]map[string]bool{},
+		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
+		lost: map[string]*later{}, told: map[string]map[string]bool{},
 		start: time.Now(), verifyNow: make(chan struct{}, 1),
 	}
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
 	o.Keep = true
-	o.Enforcer = func(*kernel.Root) (agent.Enforcer, agent.Site, error) {
-		return p.table, agent.Site{Backend: "nri"}, nil
+	o.Confine, o.Protected = nil, nil // they are the table's
+	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
+		site, err := p.surround(root)
+		return p.table, site, err
 	}
 	o.Events = func(e agent.Event) { p.tell(Event{Kind: string(e.Kind), Container: e.ID, Text: e.Text}) }
 	var err error
@@ -112,13 +136,36 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
 	}
+	placer, ok := o.Policy.(place.PodPlacer)
+	p.wholePods = opt.PodScope || ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {
-		p.name(containerOf(&all[i]), all[i].ID())
+		p.name(containerOf(&all[i]), &all[i])
 	}
 	return p, nil
+}
+
+// surround opens the control groups around containers. Without any, nothing of them is known
+// and nothing is to be written.
+func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
+	site := agent.Site{Backend: backend}
+	around, err := agent.OpenSurroundings(root, p.opt.Confine, p.opt.Protected, p.opt.Within)
+	if errors.Is(err, kernel.ErrNotSupported) && len(p.opt.Confine) == 0 && !p.opt.Idle {
+		return site, nil
+	}
+	if err != nil {
+		return site, err
+	}
+	site.Dirs = around.Dirs()
+	p.table.around, p.table.idle = around, p.opt.Idle
+	if why := around.NoIdle(); why != "" && p.opt.Idle {
+		p.table.idle = false
+		p.tell(Event{Kind: string(agent.Failed), Text: "best effort is not idle: " + why})
+	}
+	p.table.failed = func(err error) { p.tell(Event{Kind: string(agent.Failed), Text: err.Error()}) }
+	return site, nil
 }
 
 // Close gives the node back. Every container keeps what it has.
@@ -168,6 +215,7 @@ func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.E
 // RunPodSandbox tells once what of a pod's words cannot be followed, and refuses the pod
 // if it, or the node, is strict.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.table.live(pod.GetUid(), true)
 	r := p.words(pod, "")
 	if err := p.problems(pod, nil, &r); err != nil {
 		return fmt.Errorf("not placed: %w", err)
@@ -183,7 +231,10 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 }
 
 // RemovePodSandbox forgets a pod.
-func (p *Plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	p.table.enter()
+	defer p.table.leave()
+	p.endPod(ctx, pod.GetUid())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
@@ -200,23 +251,33 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.forget(c.GetId())
 		return nil, nil, fmt.Errorf("not placed: %w", err)
 	}
+	p.table.live(pod.GetUid(), true)
 	err := p.within(ctx, func(ctx context.Context) error { return p.place(ctx, pod, c) })
 	var refused *RefusedError
 	switch {
 	case errors.Is(err, errOver):
-		p.table.follow(c.GetId())
-		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool", p.opt.Budget))
+		p.tryLater(pod, c)
+		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool until there is one", p.opt.Budget))
 	case errors.As(err, &refused):
+		p.tell(about(Rejected, pod, c, "%v", refused.Err))
 		return refuse(refused.Err)
 	case err != nil:
-		p.table.follow(c.GetId())
-		p.tell(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
+		p.tryLater(pod, c)
+		p.tell(about(Fallback, pod, c, "it runs in the shared pool until it can be placed: %v", err))
+	default:
+		p.initsDone(ctx, pod)
 	}
-	updates, own, busy := p.table.answer(c.GetId(), p.online)
-	if busy != nil {
+	updates, own, err := p.table.answer(c.GetId(), p.online)
+	if err != nil {
 		_, _ = p.release(ctx, c.GetId())
-		return refuse(busy)
+		p.tell(about(Rejected, pod, c, "%v", err))
+		return refuse(err)
 	}
+	return p.adjustment(pod, c, own), updates, nil
+}
+
+// adjustment is what a new container is to have.
+func (p *Plugin) adjustment(pod *api.PodSandbox, c *api.Container, own resources) *api.ContainerAdjustment {
 	adjust := &api.ContainerAdjustment{}
 	if !own.cpus.IsEmpty() {
 		adjust.SetLinuxCPUSetCPUs(own.cpus.String())
@@ -224,7 +285,14 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if !own.mems.IsEmpty() {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
 	}
-	return adjust, updates, nil
+	wish := p.words(pod, c.GetName()).Wish
+	if wish.RDTClass != "" {
+		adjust.SetLinuxRDTClass(wish.RDTClass)
+	}
+	if wish.BlockIOClass != "" {
+		adjust.SetLinuxBlockIOClass(wish.BlockIOClass)
+	}
+	return adjust
 }
 
 // RefusedError is why a container is not to run.
@@ -242,26 +310,39 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	if err != nil {
 		return err
 	}
-	w, err := p.node.Place(ctx, asked.spec)
+	var w agent.Workload
+	whole := p.waits(asked.spec.Request.ID, pod.GetUid())
+	if !whole {
+		if whole, err = p.placeWhole(ctx, pod, c, &asked); err != nil {
+			return err
+		}
+	}
+	if whole {
+		w, err = p.take(ctx, c, &asked)
+	}
+	if !whole || isGone(err) {
+		w, err = p.node.Place(ctx, asked.spec)
+	}
 	if p.falls(&asked, err) {
 		p.tell(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
 		w, err = p.node.Place(ctx, asked.shared())
-	} else if err != nil && asked.required && !errors.Is(err, errOver) {
+	} else if err != nil && asked.required && !errors.Is(err, errOver) && !isHeld(err) {
 		return &RefusedError{err}
 	}
-	if busy := (*BusyError)(nil); errors.As(err, &busy) {
-		return &RefusedError{busy}
-	}
 	if err == nil {
-		p.name(c.GetId(), w.ID())
+		p.name(c.GetId(), &w)
 	}
 	return err
 }
 
+func isHeld(err error) bool {
+	var held *place.HeldError
+	return errors.As(err, &held)
+}
+
 // falls reports whether a wish that was refused becomes time of the shared pool.
 func (p *Plugin) falls(a *asked, err error) bool {
-	var busy *BusyError
-	return err != nil && !a.required && !errors.Is(err, errOver) && !errors.As(err, &busy)
+	return err != nil && !a.required && !errors.Is(err, errOver) && !isHeld(err)
 }
 
 // PostStartContainer notes that a container has processes, and has what is in force
@@ -314,7 +395,7 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil
 	}
 	_, err = p.node.Resize(ctx, asked.spec)
-	if busy := (*BusyError)(nil); errors.As(err, &busy) || err != nil && asked.required && !errors.Is(err, errOver) {
+	if err != nil && asked.required && !errors.Is(err, errOver) {
 		return &RefusedError{err}
 	}
 	return err
@@ -348,18 +429,25 @@ func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	return nil
 }
 
-// release ends a container's place. One that cannot be released now is by the next
-// Synchronize, or Reconcile of the node.
+// release ends a container's place, unless that is its pod's. One that cannot be released now
+// is by the next Synchronize, or Reconcile of the node.
 func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
 	known = p.table.has(container)
 	p.table.drop(container)
-	id, ok := p.workload(container)
+	p.mu.Lock()
+	n, ok := p.ids[container]
+	delete(p.lost, container)
+	p.mu.Unlock()
 	if !ok {
 		return known, nil
 	}
-	err = p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
-	var gone *place.NotHeldError
-	if err == nil || errors.As(err, &gone) {
+	if n.held && p.table.lives(n.pod) {
+		p.wait(n.id, n.pod)
+		p.forget(container)
+		return true, nil
+	}
+	err = p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, n.id, agent.Keep) })
+	if err == nil || isGone(err) {
 		p.forget(container)
 		return true, nil
 	}
@@ -369,14 +457,23 @@ func (p *Plugin) release(ctx context.Context, container string) (known bool, err
 func (p *Plugin) workload(container string) (id string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, ok = p.ids[container]
-	return id, ok
+	n, ok := p.ids[container]
+	return n.id, ok
+}
+
+// name notes the workload of a container.
+func (p *Plugin) name(container string, w *agent.Workload) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids[container], p.names[w.ID()] = named{w.ID(), w.Spec.Request.Group, held(w)}, container
 }
 
 func (p *Plugin) forget(container string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.names, p.ids[container])
+	if n, ok := p.ids[container]; ok && p.names[n.id] == container {
+		delete(p.names, n.id)
+	}
 	delete(p.ids, container)
 	p.drift.Forget(container)
 }
@@ -404,7 +501,9 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 // words reads what a pod says for one of its containers.
 func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
 	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
-	return podwords.Read(&of, container, podwords.Options{Rules: p.opt.Rules, Hints: p.opt.Hints})
+	return podwords.Read(&of, container, podwords.Options{
+		Rules: p.opt.Rules, Hints: p.opt.Hints, RDTClasses: p.opt.RDTClasses, BlockIOClasses: p.opt.BlockIOClasses,
+	})
 }
 
 // problems tells each problem of a pod once. It is an error if the pod, or the node, is
