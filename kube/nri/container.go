@@ -70,12 +70,12 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	}
 	request.ID, request.Group, request.Namespace, request.Labels = p.idOf(pod, c), pod.GetUid(), pod.GetNamespace(), pod.GetLabels()
 	request.Explain = true
-	a.whole = p.wholePods
+	a.whole = p.scoped || p.wording.Load().PodScope
 	if s := r.Wish.Scope; s != nil {
 		a.whole = *s == podwords.PodScope
 	}
 	a.spec = agent.Spec{Request: request, CPUs: cpus, Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
-	a.required = r.Required() || p.opt.Strict
+	a.required = r.Required() || p.wording.Load().Strict
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}

@@ -16,9 +16,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -28,22 +27,13 @@ import (
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
-	"berth.dev/berth/podwords"
 )
 
 // Options say what a Plugin is. The zero value is the live host under the default policy.
 type Options struct {
 	// Node opens the node that decides. Its Enforcer, Keep and Events are the plugin's.
 	Node agent.Options
-	// Rules say which words of pods count.
-	Rules podwords.Rules
-	// Hints are those that the policy knows; nil is all.
-	Hints []string
-	// Strict refuses every container of which a word cannot be followed.
-	Strict bool
-	// PodScope places pods as a whole that do not say otherwise. A policy that places pods by
-	// its own settings (place.PodPlacer) does so in any case.
-	PodScope bool
+	Words
 	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
 	// as best effort: cpu.idle of the pod's group.
 	Idle bool
@@ -53,8 +43,6 @@ type Options struct {
 	Confine, Protected []string
 	// Within are the CPUs of what is confined; empty is all that no container owns.
 	Within cpuset.Set
-	// RDTClasses and BlockIOClasses are those of the container runtime that pods may name.
-	RDTClasses, BlockIOClasses []string
 	// Name and Index are the plugin's; "" is "berth" and "50". The runtime calls plugins in
 	// the order of their two digits.
 	Name, Index string
@@ -84,9 +72,9 @@ type Plugin struct {
 	node    *agent.Node
 	table   *table
 	online  cpuset.Set
-	threads int // CPUs of a core
-	// wholePods are placed as a whole unless they say otherwise.
-	wholePods bool
+	threads int  // CPUs of a core
+	scoped  bool // the policy places pods as a whole
+	wording atomic.Pointer[Words]
 
 	mu      sync.Mutex
 	ids     map[string]named           // by container id
@@ -104,13 +92,13 @@ type Plugin struct {
 func New(ctx context.Context, opt Options) (*Plugin, error) {
 	opt.Name, opt.Index = cmp.Or(opt.Name, "berth"), cmp.Or(opt.Index, "50")
 	opt.Budget, opt.Every = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second)
-	if err := opt.Rules.Validate(); err != nil {
-		return nil, err
-	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
 		lost: map[string]*later{}, told: map[string]map[string]bool{},
 		start: time.Now(), verifyNow: make(chan struct{}, 1),
+	}
+	if err := p.SetWords(opt.Words); err != nil {
+		return nil, err
 	}
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
@@ -137,7 +125,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		return nil, errors.Join(err, p.node.Close())
 	}
 	placer, ok := o.Policy.(place.PodPlacer)
-	p.wholePods = opt.PodScope || ok && placer.PodScope()
+	p.scoped = ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
@@ -318,7 +306,7 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		}
 	}
 	if whole {
-		w, err = p.take(ctx, c, &asked)
+		w, err = p.take(ctx, &asked)
 	}
 	if !whole || isGone(err) {
 		w, err = p.node.Place(ctx, asked.spec)
@@ -493,43 +481,6 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 			if owner != "" && owner != own {
 				return fmt.Errorf("NRI plugin %s sets CPUs or memory nodes of containers, and so does Berth: remove one of them", owner)
 			}
-		}
-	}
-	return nil
-}
-
-// words reads what a pod says for one of its containers.
-func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
-	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
-	return podwords.Read(&of, container, podwords.Options{
-		Rules: p.opt.Rules, Hints: p.opt.Hints, RDTClasses: p.opt.RDTClasses, BlockIOClasses: p.opt.BlockIOClasses,
-	})
-}
-
-// problems tells each problem of a pod once. It is an error if the pod, or the node, is
-// strict.
-func (p *Plugin) problems(pod *api.PodSandbox, c *api.Container, r *podwords.Reading) error {
-	var tell []podwords.Problem
-	p.mu.Lock()
-	told := p.told[pod.GetId()]
-	if told == nil && len(r.Problems) > 0 {
-		told = map[string]bool{}
-		p.told[pod.GetId()] = told
-	}
-	for _, problem := range r.Problems {
-		if text := problem.Error(); !told[text] {
-			told[text] = true
-			tell = append(tell, problem)
-		}
-	}
-	p.mu.Unlock()
-	for i := range tell {
-		p.tell(about(Word, pod, c, "%v", &tell[i]))
-	}
-	if p.opt.Strict || r.Strict() {
-		hard := slices.DeleteFunc(slices.Clone(r.Problems), func(p podwords.Problem) bool { return p.Kind == podwords.Contradiction })
-		if err := podwords.Problems(hard); err != nil {
-			return &RefusedError{errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))}
 		}
 	}
 	return nil

@@ -109,7 +109,7 @@ func TestRefusals(t *testing.T) {
 func TestRules(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "1s1n4c2t", func(o *Options) {
-		o.Rules = podwords.Rules{{Namespaces: []string{"default"}, Words: nil}}
+		o.Words.Rules = podwords.Rules{{Namespaces: []string{"default"}, Words: nil}}
 	})
 	p := pod("p", exclusive)
 	must(t, n.create(p, container(p, "a", 2000), 0))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containerd/nri/pkg/api"
@@ -50,7 +51,10 @@ func (p *Plugin) waits(id, pod string) bool {
 }
 
 // take gives a waiting workload its container.
-func (p *Plugin) take(ctx context.Context, c *api.Container, a *asked) (agent.Workload, error) {
+func (p *Plugin) take(ctx context.Context, a *asked) (agent.Workload, error) {
+	if a.whole {
+		a.spec.Annotations[scopeKey] = podwords.PodScope.String()
+	}
 	w, err := p.node.Arrive(ctx, a.spec.Request.ID, a.spec.Group, a.spec.Annotations)
 	if err == nil || isGone(err) {
 		p.mu.Lock()
@@ -87,6 +91,7 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 			one.spec.Group = "container/" + pod.GetUid() + "/" + name // until it comes
 		}
 		required = required || one.required
+		one.spec.Annotations = maps.Clone(one.spec.Annotations)
 		one.spec.Annotations[scopeKey] = podwords.PodScope.String()
 		delete(one.spec.Annotations, containerKey)
 		specs = append(specs, one.spec)
@@ -112,8 +117,6 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	for i := range specs {
 		p.wait(specs[i].Request.ID, pod.GetUid())
 	}
-	a.spec.Annotations[scopeKey] = podwords.PodScope.String()
-	a.spec.Annotations[containerKey] = c.GetId()
 	return true, nil
 }
 

@@ -96,7 +96,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			continue
 		}
 		if p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
-			if w, err := p.take(ctx, c, &a); err == nil {
+			if w, err := p.take(ctx, &a); err == nil {
 				p.name(c.GetId(), &w)
 				continue
 			}
