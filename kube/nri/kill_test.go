@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // servePlugin is the plugin as a process of its own, to be killed.
 func servePlugin(socket, dir string) error {
-	opt, err := playedOptions(filepath.Join(dir, strconv.Itoa(os.Getpid())), killForm)
+	opt, err := playedOptions(filepath.Join(dir, "played"), killForm)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func TestKills(t *testing.T) {
 		kills = n
 	}
 	dir := t.TempDir()
-	opt, err := playedOptions(filepath.Join(dir, "reader"), killForm)
+	opt, err := playedOptions(filepath.Join(dir, "played"), killForm)
 	must(t, err)
 	r := newRuntime(t, opt.Node.Machine.Online)
 	r.required = []string{"berth"}

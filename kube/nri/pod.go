@@ -84,11 +84,11 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	for i := range info.Containers {
 		one := *a
 		if name := info.Containers[i].Name; name != c.GetName() {
-			other := &api.Container{Name: name, PodSandboxId: c.GetPodSandboxId()}
+			// Until it comes, its group is a name that no group has.
+			other := &api.Container{Id: pod.GetUid() + "/" + name, Name: name, PodSandboxId: c.GetPodSandboxId()}
 			if one, err = p.spec(pod, other, cpuset.Set{}); err != nil {
 				return false, err
 			}
-			one.spec.Group = "container/" + pod.GetUid() + "/" + name // until it comes
 		}
 		required = required || one.required
 		one.spec.Annotations = maps.Clone(one.spec.Annotations)

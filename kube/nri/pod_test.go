@@ -47,7 +47,7 @@ func TestPodAsAWhole(t *testing.T) {
 		of[strings.TrimPrefix(all[i].ID(), "default/p/")] = *all[i].Grant
 	}
 	if len(of) != 4 || n.p.opt.Node.Machine == nil {
-		t.Fatalf("places: %v", of)
+		t.Fatalf("places: %v; events %+v", of, n.heard.all)
 	}
 	whole := of["side"].Own.Union(of["a"].Own).Union(of["b"].Own)
 	if whole.Len() != 4 || whole != setOf(4, 5, 6, 7) {
