@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,19 +146,31 @@ type Affinity struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	// Weight is how strongly; negative keeps apart.
 	Weight int `json:"weight"`
+	// Glob makes the fields globs (path.Match).
+	Glob bool `json:"glob,omitempty"`
 }
 
 // Matches reports whether a concerns a workload placed for r.
 func (a *Affinity) Matches(r *Request) bool {
-	if a.ID != "" && a.ID != r.ID || a.Group != "" && a.Group != r.Group || a.Namespace != "" && a.Namespace != r.Namespace {
+	if !a.is(a.ID, r.ID) || !a.is(a.Group, r.Group) || !a.is(a.Namespace, r.Namespace) {
 		return false
 	}
 	for k, v := range a.Labels {
-		if got, ok := r.Labels[k]; !ok || got != v {
+		if got, ok := r.Labels[k]; !ok || got != v && !(a.Glob && a.is(v, got)) {
 			return false
 		}
 	}
 	return true
+}
+
+// is reports whether a field that is set agrees with a value. A glob that is none matches
+// nothing.
+func (a *Affinity) is(want, value string) bool {
+	if want == "" || want == value || !a.Glob {
+		return want == "" || want == value
+	}
+	ok, _ := path.Match(want, value)
+	return ok
 }
 
 // WholeCPUs returns CPU time in thousandths of a CPU as CPUs, rounded up.

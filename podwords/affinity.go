@@ -3,6 +3,8 @@ package podwords
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -27,8 +29,8 @@ type affinityTerm struct {
 }
 
 // affinity reads expressions by container: a list of {scope, match, weight} or, for
-// containers of the same pod, a list of names. What place.Affinity cannot say (globs,
-// negations, several scopes) is not followed.
+// containers of the same pod, a list of names. What place.Affinity cannot say (negations,
+// several scopes) is not followed.
 func affinity(sign int) func(*reading, string) (Wish, error) {
 	return func(r *reading, text string) (w Wish, err error) {
 		var names map[string][]string
@@ -58,7 +60,7 @@ func affinity(sign int) func(*reading, string) (Wish, error) {
 }
 
 func (r *reading) matching(t *affinityTerm, weight int) (all []Affinity, err error) {
-	base := Affinity{Weight: weight}
+	base := Affinity{Weight: weight, Glob: t.Match.glob()}
 	switch s := t.Scope; {
 	case s.Operator == "AlwaysTrue":
 	case s.Key == "" && s.Operator == "", s.Key == "pod/name" && s.is(r.pod.Name):
@@ -76,7 +78,10 @@ func (r *reading) matching(t *affinityTerm, weight int) (all []Affinity, err err
 		if err := s.equality(); err != nil || len(s.Values) != 1 {
 			return nil, errors.Join(err, notFollowed("several namespaces in a scope"))
 		}
-		base.Namespace = s.Values[0]
+		if s.glob() && !base.Glob && strings.ContainsAny(strings.Join(t.Match.Values, ""), `*?[\`) {
+			return nil, notFollowed("a glob beside a value with the characters of one")
+		}
+		base.Namespace, base.Glob = s.Values[0], base.Glob || s.glob()
 	default:
 		return nil, notFollowed("a scope by %q", s.Key)
 	}
@@ -103,11 +108,29 @@ func (e *expression) is(value string) bool {
 	return e.equality() == nil && slices.Equal(e.Values, []string{value})
 }
 
+// glob reports whether the values are globs.
+func (e *expression) glob() bool { return e.Operator == "Matches" || e.Operator == "MatchesAny" }
+
+func (a *Affinity) checkGlobs() error {
+	if !a.Glob {
+		return nil
+	}
+	for _, glob := range slices.AppendSeq([]string{a.ID, a.Group, a.Namespace}, maps.Values(a.Labels)) {
+		if _, err := path.Match(glob, ""); err != nil {
+			return fmt.Errorf("%q is no glob", plain.Line(glob))
+		}
+	}
+	return nil
+}
+
+// equality reports an operator that is not one over values to be equal to, or to match.
 func (e *expression) equality() error {
-	if e.Operator != "Equals" && e.Operator != "In" {
+	switch e.Operator {
+	case "Equals", "In", "Matches", "MatchesAny":
+	default:
 		return notFollowed("operator %q", e.Operator)
 	}
-	if len(e.Values) == 0 || e.Operator == "Equals" && len(e.Values) > 1 {
+	if len(e.Values) == 0 || len(e.Values) > 1 && (e.Operator == "Equals" || e.Operator == "Matches") {
 		return fmt.Errorf("operator %s with %s", e.Operator, plain.Count(len(e.Values), "value"))
 	}
 	return nil

@@ -48,6 +48,7 @@ type Affinity struct {
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
 	Weight    int               `json:"weight"`
+	Glob      bool              `json:"glob"`
 }
 
 // Pod is what of a pod words are read from.
@@ -65,7 +66,27 @@ type Wish struct {
 	CPUs cpuset.Set `json:"cpuset"`
 	// Strict makes every Problem a refusal.
 	Strict *bool `json:"strict"`
+	// Scope says whether the pod's containers are placed together.
+	Scope *Scope `json:"scope"`
+	// Role is the container's in its pod.
+	Role *place.Role `json:"role"`
+	// RDTClass and BlockIOClass are the container runtime's; "" is none.
+	RDTClass     string `json:"rdtClass"`
+	BlockIOClass string `json:"blockIOClass"`
 }
+
+// Scope is what is placed in one go.
+type Scope = plain.Enum[scopeWords]
+
+// The scopes.
+const (
+	ContainerScope Scope = iota // each container when it comes
+	PodScope                    // all of a pod, or nothing of it
+)
+
+type scopeWords struct{}
+
+func (scopeWords) Words() []string { return []string{"container", "pod"} }
 
 // Source says where the value of a field comes from, for people.
 type Source struct {
@@ -87,6 +108,8 @@ type Options struct {
 	Rules Rules
 	// Hints are the hints that the placement policy knows; nil is all.
 	Hints []string
+	// RDTClasses and BlockIOClasses are those that the node has.
+	RDTClasses, BlockIOClasses []string
 	// ID names a container of the pod as a workload; nil is NAMESPACE/POD/CONTAINER.
 	ID func(pod *Pod, container string) string
 }

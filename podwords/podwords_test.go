@@ -53,13 +53,19 @@ func rowCases() []rowCase {
 		{"berth.dev/nodesRequired", "", "true", "nodesRequired=true"},
 		{"berth.dev/maxNodes", "", "1", "maxNodes=1"},
 		{"berth.dev/maxNodes", "", "-1", "invalid"},
-		{"berth.dev/affinity", "", "[{labels: {app: db}, weight: 5000}]", "affinity=[{ map[app:db] 1000}]"},
+		{"berth.dev/affinity", "", "[{labels: {app: db}, weight: 5000}]", "affinity=[{ map[app:db] 1000 false}]"},
 		{"berth.dev/affinity", "", "[{near: db}]", "invalid"},
 		{"berth.dev/hints", "", "{balloon: fast}", "hint balloon=fast"},
 		{"berth.dev/hints", "", "{cpu.preserve: 'true'}", "not allowed"},
 		{"berth.dev/hints", "", "{balloon: a/../b}", "invalid"},
 		{"berth.dev/strict", "", "true", "strict=true"},
 		{"berth.dev/strict", "", "yes", "invalid"},
+		{"berth.dev/scope", "", "pod", "scope=pod"},
+		{"berth.dev/scope", "", "node", "invalid"},
+		{"berth.dev/role", "", "init", "role=init"},
+		{"berth.dev/role", "", "main", "invalid"},
+		{"berth.dev/affinity", "", "[{namespace: 'team-*', glob: true, weight: 1}]", "affinity=[{ team-* map[] 1 true}]"},
+		{"berth.dev/affinity", "", "[{namespace: '[', glob: true, weight: 1}]", "invalid"},
 		{"berth.dev/p99", "", "5ms", "not followed"},
 		{"berth.dev/p99", "berth.dev/klass", "LSE", "unknown"},
 
@@ -114,8 +120,10 @@ func rowCases() []rowCase {
 			{"cpu-class.", "", "turbo", "not followed"},
 			{"scheduling-class.", "", "rt", "not followed"},
 			{"irq-affinity.", "", "{}", "not followed"},
-			{"rdtclass.", "", "gold", "not followed"},
-			{"blockioclass.", "", "slow", "not followed"},
+			{"rdtclass.", "", "gold", "rdtClass=gold"},
+			{"rdtclass.", "", "lead", "not followed"},
+			{"blockioclass.", "", "slow", "blockIOClass=slow"},
+			{"blockioclass.", "", "../slow", "not followed"},
 			{"no-such.", "", "x", "unknown"},
 		} {
 			word := c.word + domain
@@ -123,16 +131,18 @@ func rowCases() []rowCase {
 		}
 		const some = "{scope: {key: pod/namespace, operator: Equals, values: [blue]}, match: {key: %s, operator: %s, values: [db, web]}, weight: 7}"
 		for _, c := range []rowCase{
-			{"affinity", "", "c: [d, e]", "affinity=[{blue/shop/d map[] 1} {blue/shop/e map[] 1}]"},
+			{"affinity", "", "c: [d, e]", "affinity=[{blue/shop/d map[] 1 false} {blue/shop/e map[] 1 false}]"},
 			{"affinity", "", "d: [c]", ""},
-			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "In") + "]", "affinity=[{ blue map[app:db] 7} { blue map[app:web] 7}]"},
-			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Matches") + "]", "not followed"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "In") + "]", "affinity=[{ blue map[app:db] 7 false} { blue map[app:web] 7 false}]"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "NotIn") + "]", "not followed"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "MatchesAny") + "]", "affinity=[{ blue map[app:db] 7 true} { blue map[app:web] 7 true}]"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Matches") + "]", "invalid"},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Equals") + "]", "invalid"},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "tags/x", "In") + "]", "not followed"},
-			{"affinity", "", "c: [{match: {key: name, operator: In, values: [d]}}]", "affinity=[{blue/shop/d blue map[] 1}]"},
-			{"affinity", "", "c: [{scope: {operator: AlwaysTrue}, match: {key: namespace, operator: Equals, values: [red]}, weight: -99999}]", "affinity=[{ red map[] -1000}]"},
+			{"affinity", "", "c: [{match: {key: name, operator: In, values: [d]}}]", "affinity=[{blue/shop/d blue map[] 1 false}]"},
+			{"affinity", "", "c: [{scope: {operator: AlwaysTrue}, match: {key: namespace, operator: Equals, values: [red]}, weight: -99999}]", "affinity=[{ red map[] -1000 false}]"},
 			{"affinity", "", "x", "invalid"},
-			{"anti-affinity", "", "c: [d]", "affinity=[{blue/shop/d map[] -1}]"},
+			{"anti-affinity", "", "c: [d]", "affinity=[{blue/shop/d map[] -1 false}]"},
 		} {
 			cases = append(cases, rowCase{domain + "/" + c.word, domain + "/" + c.word, c.value, c.want})
 		}
@@ -153,7 +163,7 @@ func TestEveryWord(t *testing.T) {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{})); got != c.want {
+		if got := told(Read(&pod, "c", Options{RDTClasses: []string{"gold"}, BlockIOClasses: []string{"slow"}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}

@@ -104,6 +104,7 @@ func (w *Wish) over(r place.Request) place.Request {
 	if w.Shared != nil {
 		r.SharedMilli = int(*w.Shared)
 	}
+	set(&r.Role, w.Role)
 	set(&r.Bind, w.Bind)
 	set(&r.BindRequired, w.BindRequired)
 	set(&r.Exclusivity, w.Exclusive)

@@ -96,6 +96,14 @@ func berthRows() []Row {
 			w.Strict, err = yes(text)
 			return w, err
 		}},
+		{System: Berth, Word: berthDomain + "/scope", Means: "pod places all containers of the pod together, or none; container each when it comes", read: func(_ *reading, text string) (w Wish, err error) {
+			w.Scope = new(Scope)
+			return w, w.Scope.UnmarshalText([]byte(text))
+		}},
+		{System: Berth, Word: berthDomain + "/role", Means: "init or sidecar: what the container is in its pod, where no API server tells", read: func(_ *reading, text string) (w Wish, err error) {
+			w.Role = new(place.Role)
+			return w, w.Role.UnmarshalText([]byte(text))
+		}},
 		{System: Berth, Word: berthDomain + "/p99", Means: "nothing reads a target of latency yet"},
 	}
 }
@@ -126,6 +134,9 @@ func (w *Words) check(word string) error {
 		return fmt.Errorf("more than %d of them", maxList)
 	}
 	for i := range w.Affinity {
+		if err := w.Affinity[i].checkGlobs(); err != nil {
+			return err
+		}
 		w.Affinity[i].Weight = min(max(w.Affinity[i].Weight, -maxWeight), maxWeight)
 	}
 	for key, text := range w.Hints {
@@ -195,6 +206,15 @@ func policyRows(system System, domain string) []Row {
 			return w, plainWord(text)
 		}
 	}
+	class := func(kind string, into func(*Wish) *string, of func(*Options) []string) func(*reading, string) (Wish, error) {
+		return func(r *reading, text string) (w Wish, err error) {
+			if !slices.Contains(of(r.opt), text) {
+				return w, notFollowed("this node has no %s class of that name", kind)
+			}
+			*into(&w) = text
+			return w, nil
+		}
+	}
 	shared := func(w *Wish, yes bool) {
 		if yes {
 			w.Mode = new(place.Shared)
@@ -223,8 +243,8 @@ func policyRows(system System, domain string) []Row {
 		row("cpu-class", "frequencies are not set", nil),
 		row("scheduling-class", "scheduling policies are not set", nil),
 		row("irq-affinity", "interrupts are not steered", nil),
-		row("rdtclass", "cache and bandwidth classes are not set", nil),
-		row("blockioclass", "block I/O classes are not set", nil),
+		row("rdtclass", "the runtime's class of cache and memory bandwidth, where the node has one of the name", class("RDT", func(w *Wish) *string { return &w.RDTClass }, func(o *Options) []string { return o.RDTClasses })),
+		row("blockioclass", "the runtime's class of block I/O, where the node has one of the name", class("block I/O", func(w *Wish) *string { return &w.BlockIOClass }, func(o *Options) []string { return o.BlockIOClasses })),
 	}
 }
 

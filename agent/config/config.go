@@ -61,6 +61,9 @@ type NodeConfig struct {
 	Guard Guard `json:"guard,omitzero"`
 	// Agent is how the agent runs.
 	Agent Agent `json:"agent,omitzero"`
+	// Kubernetes is how berth-node nri places the containers of a node of Kubernetes; the
+	// agent leaves it alone.
+	Kubernetes Kubernetes `json:"kubernetes,omitzero"`
 }
 
 // Policy is a placement policy with its options.

@@ -37,6 +37,7 @@ func (c *NodeConfig) Validate() error {
 	v.workloads(c)
 	v.guard(&c.Guard)
 	v.agent(&c.Agent)
+	v.kubernetes(c)
 	return errors.Join(v.errs...)
 }
 

@@ -146,7 +146,7 @@ func start(ctx context.Context, opt Options) (d *daemon, err error) {
 		return d, err
 	}
 	d.keeper = newKeeper(d.log, d.history)
-	dir := d.path(stateDir(conf))
+	dir := d.path(StateDir(conf))
 	d.guard, err = NewGuard(GuardOptions{
 		Root: d.root, Dir: agent.GuardDir(dir), Program: "berth agent", Sensors: opt.Sensors, Machine: opt.Machine, Window: opt.window,
 		Workloads: d.keeper.changes, Record: d.keeper.record, lock: &d.keeper.mu,
@@ -181,9 +181,9 @@ func (d *daemon) path(p string) string {
 	return filepath.Join(d.root.Name(), p)
 }
 
-// stateDir is the state directory; that of the default configuration is this
+// StateDir is the state directory of a configuration; that of the default configuration is this
 // user's, where berth run finds it.
-func stateDir(c *config.NodeConfig) string {
+func StateDir(c *config.NodeConfig) string {
 	if c.Agent.StateDir == config.Default().Agent.StateDir {
 		return agent.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}

@@ -140,6 +140,34 @@ func CheckFile(name string) error {
 	return kernel.CheckTrustedFile(name)
 }
 
+// Follow calls changed whenever a configuration file may have another text, or the signal
+// comes (nil is never), until the context ends.
+func Follow(ctx context.Context, name string, again <-chan os.Signal, changed func()) error {
+	f, err := openFile(name)
+	if err != nil {
+		return err
+	}
+	go f.watch(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return f.close()
+		case <-again:
+			changed()
+		case <-f.changed:
+			changed()
+		}
+	}
+}
+
+// ReadTrustedConfig reads a configuration file that only root and this process's user can
+// change: it says what a service does.
+func ReadTrustedConfig(name string) (*config.NodeConfig, error) {
+	f := file{name: name}
+	c, _, err := f.read()
+	return c, err
+}
+
 // ReadConfig reads a configuration file.
 func ReadConfig(name string) (*config.NodeConfig, error) {
 	text, err := ReadFile(name)

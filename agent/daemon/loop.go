@@ -100,14 +100,17 @@ func newLoop(k *keeper, base agent.Options, c *config.NodeConfig) *loop {
 	return l
 }
 
-func (l *loop) options(c *config.NodeConfig) (agent.Options, error) {
-	opt := l.base
+func (l *loop) options(c *config.NodeConfig) (agent.Options, error) { return NodeOptions(l.base, c) }
+
+// NodeOptions are the options of a node as a configuration has them, over those of base.
+func NodeOptions(base agent.Options, c *config.NodeConfig) (agent.Options, error) {
+	opt := base
 	var err error
 	if opt.Policy, err = c.NewPolicy(); err != nil {
 		return opt, err
 	}
 	opt.PolicyName, opt.PolicyOptions = c.Policy.Name, c.Policy.Options
-	opt.Config, opt.Rewrites = placeConfig(l.base.Root, c), c.Agent.YieldAfter
+	opt.Config, opt.Rewrites = placeConfig(base.Root, c), c.Agent.YieldAfter
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
 	}

@@ -40,7 +40,7 @@ func killedGuard(t *testing.T) (h *host, dir string, fresh map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = agent.GuardDir(filepath.Join(h.dir, stateDir(conf)))
+	dir = agent.GuardDir(filepath.Join(h.dir, StateDir(conf)))
 	g, err := actuate.Open(actuate.Options{Root: kernel.NewRoot(h.dir, h.k), Dir: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestStartRefusesGuardsLeftovers(t *testing.T) {
 			if _, err := os.Stat(h.opt.Socket); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("its socket: %v", err)
 			}
-			if entries, err := os.ReadDir(filepath.Join(h.dir, stateDir(config.Default()))); err == nil && len(entries) > 0 {
+			if entries, err := os.ReadDir(filepath.Join(h.dir, StateDir(config.Default()))); err == nil && len(entries) > 0 {
 				t.Errorf("the node's books were opened: %v", entries)
 			}
 		})

@@ -35,7 +35,7 @@ func versionsDir(c *config.NodeConfig) string {
 	if os.Geteuid() == 0 && c.Agent.StateDir == config.Default().Agent.StateDir {
 		return "/var/lib/berth/config"
 	}
-	return stateDir(c) + "-config"
+	return StateDir(c) + "-config"
 }
 
 func versionFile(number int) string { return fmt.Sprintf("%06d.json", number) }

@@ -24,6 +24,7 @@ const fellKey = agent.SourcePrefix + "shared pool"
 type asked struct {
 	spec     agent.Spec
 	required bool // time of the shared pool is no substitute
+	whole    bool // it is to be placed with all of its pod
 }
 
 // shared is the same with time of the shared pool and no conditions.
@@ -59,40 +60,75 @@ func workloadID(pod *api.PodSandbox, c *api.Container) string {
 // spec is what a container asks for. has are the CPUs that it runs on, if it does. A
 // *RefusedError is a word that cannot be followed, of a strict pod.
 func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a asked, err error) {
-	res := resourcesOf(pod, c)
+	res, role := p.resources(pod, c)
 	r := p.words(pod, c.GetName())
-	request, cpus := r.Apply(podwords.Kubernetes(res), p.threads)
+	base := podwords.Kubernetes(res)
+	base.Role = role
+	request, cpus := r.Apply(base, p.threads)
 	if err := p.problems(pod, c, &r); err != nil {
 		return a, err
 	}
-	request.ID, request.Group, request.Namespace, request.Labels = workloadID(pod, c), pod.GetUid(), pod.GetNamespace(), pod.GetLabels()
+	request.ID, request.Group, request.Namespace, request.Labels = p.idOf(pod, c), pod.GetUid(), pod.GetNamespace(), pod.GetLabels()
 	request.Explain = true
-	if id, ok := p.workload(c.GetId()); ok {
-		request.ID = id
-	} else if p.taken(request.ID) {
-		request.ID += "~" + c.GetId()[:min(8, len(c.GetId()))] // a pod that is ending has the name, too
+	a.whole = p.scoped || p.wording.Load().PodScope
+	if s := r.Wish.Scope; s != nil {
+		a.whole = *s == podwords.PodScope
 	}
 	a.spec = agent.Spec{Request: request, CPUs: cpus, Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
-	a.required = r.Required() || p.opt.Strict
+	a.required = r.Required() || p.wording.Load().Strict
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
-	if a.spec.Validate() != nil { // a pod may have labels without end
+	if err = a.spec.Validate(); err != nil { // a pod may have labels without end
 		a.spec.Request.Labels = nil
+		err = a.spec.Validate()
 	}
-	return a, a.spec.Validate()
+	return a, err
 }
 
-func (p *Plugin) taken(id string) bool {
+// idOf is the name of a container as a workload: that which it has, or one that no container
+// of another pod has. A pod that is ending may have the name, too.
+func (p *Plugin) idOf(pod *api.PodSandbox, c *api.Container) string {
+	if id, ok := p.workload(c.GetId()); ok {
+		return id
+	}
+	id := workloadID(pod, c)
+	for _, other := range []string{pod.GetUid(), c.GetId()} {
+		if !p.taken(id, pod.GetUid()) {
+			break
+		}
+		id += "~" + other[:min(8, len(other))]
+	}
+	return id
+}
+
+// taken reports whether a name is that of another container, or of a place that another pod
+// keeps.
+func (p *Plugin) taken(id, pod string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, other := range p.ids {
-		if other == id {
-			return true
-		}
-	}
-	return false
+	_, taken := p.names[id]
+	of, kept := p.waiting[id]
+	return taken || kept && of != pod
 }
+
+// resources are what a container pays for, and what it is in its pod: exactly where the API
+// server tells, unless the runtime has been told something else since.
+func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (podwords.Resources, place.Role) {
+	res := resourcesOf(pod, c)
+	info := p.info(pod)
+	exact := info.Container(c.GetName())
+	if exact == nil {
+		return res, place.App
+	}
+	if c.GetLinux() == nil || sharesOf(exact.Milli) == max(minShares, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
+		res = exact.Resources
+	}
+	res.QoS = info.QoS
+	return res, exact.Role
+}
+
+func sharesOf(milli int) uint64 { return uint64(max(minShares, milli*sharesPerCPU/1000)) }
 
 // groupName is the control group of a container, or a name for one that is not known.
 func groupName(c *api.Container) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -18,10 +19,14 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
 )
 
-// containerKey is the annotation of a workload that holds its container's id.
-const containerKey = "container"
+// The annotations of a workload: its container's id, and that its place is its pod's.
+const (
+	containerKey = "container"
+	scopeKey     = "scope"
+)
 
 // resources are what a container is given. Empty Mems are left as they are.
 type resources struct{ cpus, mems cpuset.Set }
@@ -29,7 +34,6 @@ type resources struct{ cpus, mems cpuset.Set }
 // seat is a container that the runtime has.
 type seat struct {
 	id, group string
-	order     int // of arrival
 	want      resources
 	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
 	fresh     bool      // its creation is not answered yet
@@ -37,6 +41,10 @@ type seat struct {
 	started   bool
 	yielded   bool      // somebody else keeps its CPUs
 	since     time.Time // of told
+
+	before      resources // what was wanted before the last transition, if that changed it
+	changed     bool
+	wasUnplaced bool // likewise
 }
 
 // table is the third agent.Enforcer: it notes what every container is to have. What
@@ -45,24 +53,28 @@ type seat struct {
 // answers nothing while it waits for a handler.
 type table struct {
 	mu     sync.Mutex
-	seats  map[string]*seat
-	synced bool // the runtime has said what there is
-	next   int
+	seats  map[string]*seat // by container id
+	line   []*seat          // the same, in the order of arrival
+	synced bool             // the runtime has said what there is
 
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
+	pods      map[string]bool      // UIDs of those that have a sandbox
+	around    *agent.Surroundings  // nil if nothing but containers is written
+	idle      bool                 // pods of best effort are to be
+	failed    func(error)          // is told what holds nothing up
 	handlers  int                  // that are at work
 	sending   map[string]resources // an update that the runtime has not answered yet
 	kick      chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {
-	return &table{seats: map[string]*seat{}, shared: online, kick: make(chan struct{}, 1)}
+	return &table{seats: map[string]*seat{}, pods: map[string]bool{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
 }
 
-// BusyError is a change that has to wait for an update that the runtime has not applied
-// yet. The kubelet tries a container again by itself.
+// BusyError is a container for which there is no CPU until the runtime has applied an update.
+// The kubelet tries it again by itself.
 type BusyError struct{ CPUs cpuset.Set }
 
 func (e *BusyError) Error() string {
@@ -122,69 +134,140 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforced, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.conflict(c); err != nil {
-		return agent.Enforced{}, err
-	}
 	at, _ := ctx.Value(callKey{}).(*call)
 	if at != nil {
 		if err := at.take(); err != nil {
 			return agent.Enforced{}, err
 		}
 	}
-	shared, owned := t.shared, t.owned
-	undo := map[*seat]resources{}
-	set := func(s *seat, want resources) {
-		if s.want != want {
-			undo[s], s.want = s.want, want
+	var done agent.Enforced
+	if t.around != nil {
+		var err error
+		if done, err = t.around.Enforce(c, t.idlePods(c.Workloads()), t.failed); err != nil {
+			if at != nil {
+				at.untake()
+			}
+			return done, err
 		}
 	}
-	for _, u := range c.Updates() {
-		if s := t.seats[containerOf(u.Workload)]; s != nil {
-			set(s, resources{u.CPUs, u.Mems})
+	around := done.Undo
+	shared, owned := t.shared, t.owned
+	for _, s := range t.line {
+		s.changed, s.wasUnplaced = false, s.unplaced
+	}
+	set := func(s *seat, want resources) {
+		if s.want != want {
+			s.before, s.want, s.changed = s.want, want, true
+		}
+	}
+	for w := range c.Workloads() {
+		if s := t.seats[containerOf(w)]; s != nil {
+			s.unplaced = false
+			set(s, resources{w.CPUs, w.Mems})
 		}
 	}
 	if pool := c.Shared(); !pool.IsEmpty() {
 		t.shared = pool
 	}
-	for _, s := range t.seats {
+	for _, s := range t.line {
 		if s.unplaced {
 			set(s, resources{cpus: t.shared})
 		}
 	}
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
 	t.wake()
-	return agent.Enforced{Undo: func() error {
+	done.Undo = func() (err error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		for s, want := range undo {
-			s.want = want
+		for _, s := range t.line {
+			if s.changed {
+				s.want, s.changed = s.before, false
+			}
+			s.unplaced = s.unplaced || s.wasUnplaced
 		}
 		t.shared, t.owned = shared, owned
 		if at != nil {
 			at.untake()
 		}
-		return nil
-	}}, nil
+		if around != nil {
+			err = around()
+		}
+		return err
+	}
+	return done, nil
 }
 
-// conflict reports exclusive CPUs that an update on its way still gives to somebody else:
-// the runtime applies it after the answer of the handler at work.
-func (t *table) conflict(c *agent.Transition) error {
-	if len(t.sending) == 0 {
-		return nil
+// Plan implements agent.Planner: what is written besides what the runtime is told.
+func (t *table) Plan(c *agent.Transition) (plan kernel.Plan, needed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.around == nil {
+		return nil, c.All && !t.reconciled(c), nil
 	}
-	after := map[string]cpuset.Set{}
+	plan, err = t.around.Plan(c, t.idlePods(c.Workloads()))
+	return plan, len(plan) > 0 || c.All && !t.reconciled(c), err
+}
+
+// reconciled reports whether every container is to have what a transition says.
+func (t *table) reconciled(c *agent.Transition) bool {
 	for w := range c.Workloads() {
-		after[containerOf(w)] = w.CPUs
+		if s := t.seats[containerOf(w)]; s != nil && s.want != (resources{w.CPUs, w.Mems}) {
+			return false
+		}
 	}
-	var bad cpuset.Set
-	for id, r := range t.sending {
-		bad = bad.Union(r.cpus.Minus(after[id]).Intersect(c.Owned().Minus(t.owned)))
-	}
-	if bad.IsEmpty() {
+	return t.shared == c.Shared() && t.owned == c.Owned()
+}
+
+// idlePods are the groups of the pods of which all containers are best effort, and that the
+// kubelet made as such: it does not write the CPU share of those again. They are sorted.
+func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
+	if !t.idle {
 		return nil
 	}
-	return &BusyError{bad}
+	idle := map[string]bool{}
+	for w := range all {
+		group := path.Dir(w.Group)
+		if !strings.Contains(group, "besteffort") || t.seats[containerOf(w)] == nil {
+			continue
+		}
+		if is, known := idle[group]; is || !known {
+			idle[group] = w.Spec.Request.Class == place.BE
+		}
+	}
+	maps.DeleteFunc(idle, func(_ string, is bool) bool { return !is })
+	return slices.Sorted(maps.Keys(idle))
+}
+
+// blocked are exclusive CPUs that an update on its way still gives to somebody else: the
+// runtime applies it after the answer of the handler at work.
+func (t *table) blocked() (cpus cpuset.Set) {
+	for id, r := range t.sending {
+		if s := t.seats[id]; s != nil {
+			cpus = cpus.Union(r.cpus.Minus(s.want.cpus).Intersect(t.owned))
+		}
+	}
+	return cpus
+}
+
+// without is a set of CPUs to have until the blocked ones are to be had.
+func (t *table) without(s *seat, w, have, blocked cpuset.Set) cpuset.Set {
+	gains := w.Minus(have).Intersect(blocked)
+	switch rest := w.Minus(blocked); {
+	case gains.IsEmpty():
+		return w
+	case s.fresh:
+		return t.shared
+	case rest.IsEmpty():
+		return have
+	default:
+		return rest
+	}
+}
+
+// held reports whether a workload keeps its place while its container is away: what a pod
+// was given as a whole, and CPUs of an init container, which the pod's others use again.
+func held(w *agent.Workload) bool {
+	return w.Spec.Annotations[scopeKey] != "" || w.Spec.Request.Role == place.Init && w.Grant != nil && !w.Grant.Own.IsEmpty()
 }
 
 // Observe implements agent.Enforcer. Until the runtime has said what there is, everything
@@ -192,10 +275,12 @@ func (t *table) conflict(c *agent.Transition) error {
 func (t *table) Observe(w *agent.Workload) agent.Observed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil, Limits: w.Spec.Settings()}
+	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || t.pods[w.Spec.Request.Group] && held(w), Limits: w.Spec.Settings()}
 	if o.Limits.Idle == cgroup.On && w.Spec.Limits.Idle != cgroup.On {
 		o.Limits.Idle = cgroup.Leave
-		o.Notes = append(o.Notes, "cpu.idle is not set: on a container's own group it makes every later update of the container fail")
+		if !t.idle || !strings.Contains(path.Dir(w.Group), "besteffort") {
+			o.Notes = append(o.Notes, "cpu.idle is not set: on a container's own group it makes every later update of the container fail")
+		}
 	}
 	if s := t.seats[containerOf(w)]; s != nil && s.yielded {
 		o.Notes = append(o.Notes, "its CPUs are left to someone else who keeps changing them")
@@ -205,6 +290,23 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 
 // Release implements agent.Enforcer: the runtime ends containers itself.
 func (*table) Release(*agent.Workload, bool, *kernel.UndoLog) error { return nil }
+
+// live notes whether a pod has a sandbox.
+func (t *table) live(uid string, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if is {
+		t.pods[uid] = true
+	} else {
+		delete(t.pods, uid)
+	}
+}
+
+func (t *table) lives(uid string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pods[uid]
+}
 
 // Close implements agent.Enforcer.
 func (*table) Close() error { return nil }
@@ -230,14 +332,17 @@ func (t *table) add(id, group string, told resources, fresh bool) {
 		s.told, s.group = told, group
 		return
 	}
-	t.next++
-	t.seats[id] = &seat{id: id, group: group, order: t.next, told: told, want: told, fresh: fresh}
+	s := &seat{id: id, group: group, told: told, want: told, fresh: fresh}
+	t.seats[id], t.line = s, append(t.line, s)
 }
 
 func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.seats, id)
+	if s := t.seats[id]; s != nil {
+		delete(t.seats, id)
+		t.line = slices.DeleteFunc(t.line, func(o *seat) bool { return o == s })
+	}
 }
 
 // follow has a container that has no record follow the shared pool, and returns that.
@@ -253,8 +358,8 @@ func (t *table) follow(id string) cpuset.Set {
 // move is an update for the runtime.
 type move struct {
 	id   string
-	to   resources
-	lose bool // only takes CPUs away
+	to   *resources // the same of all that go together
+	lose bool       // only takes CPUs away
 }
 
 // moves brings what the runtime was told nearer to what is wanted, in an order in which no
@@ -266,8 +371,8 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	type way struct{ have, want cpuset.Set }
 	var assignments []cgroup.Assignment
 	var members [][]*seat
-	known := map[way]int{}
-	for _, s := range slices.SortedFunc(maps.Values(t.seats), func(a, b *seat) int { return cmp.Compare(a.order, b.order) }) {
+	known, blocked := map[way]int{}, t.blocked()
+	for _, s := range t.line {
 		if s.fresh && s.id != answered {
 			continue // it has nothing yet, and is told by the answer to its creation
 		}
@@ -277,6 +382,11 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			w.have = cpuset.Set{}
 		case s.yielded || w.have == w.want && s.told.cpus == w.have && sameMems(s) || w.want.IsEmpty():
 			continue
+		}
+		if !blocked.IsEmpty() {
+			if w.want = t.without(s, w.want, w.have, blocked); !s.fresh && w.want == w.have && s.told.cpus == w.have {
+				continue
+			}
 		}
 		i, ok := known[w]
 		if !ok || s.fresh {
@@ -292,32 +402,45 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	if err != nil {
 		return nil, own, err
 	}
-	done := make([]bool, len(assignments))
+	now, done := time.Now(), make([]bool, len(assignments))
+	all = make([]move, 0, len(t.line))
+	tell := func(s *seat, to resources, lose bool) {
+		s.told, s.since = to, now
+		last := len(all) - 1
+		if last < 0 || *all[last].to != to {
+			own := to
+			all = append(all, move{s.id, &own, lose})
+		} else {
+			all = append(all, move{s.id, all[last].to, lose})
+		}
+	}
 	for _, step := range steps {
 		if done[step.Assignment] {
 			break
 		}
 		done[step.Assignment] = true
-		a := assignments[step.Assignment]
+		lose := assignments[step.Assignment].Have.Contains(step.CPUs)
 		for _, s := range members[step.Assignment] {
 			to := resources{step.CPUs, s.want.mems}
 			if s.fresh {
-				own = to
+				s.told, s.since, s.fresh, own = to, now, false, to
 			} else {
-				all = append(all, move{s.id, to, a.Have.Contains(step.CPUs)})
+				tell(s, to, lose)
 			}
-			s.told, s.since, s.fresh = to, time.Now(), false
 		}
 	}
 	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
 		for _, s := range members[i] {
 			switch {
 			case done[i]:
-			case s.fresh:
-				busy = &BusyError{a.Want}
+			case s.fresh: // it has to wait for others, who need two steps
+				own = resources{t.shared.Minus(t.contested), s.want.mems}
+				s.told, s.since, s.fresh = own, now, false
+				if own.cpus.IsEmpty() {
+					busy = &BusyError{a.Want}
+				}
 			case a.Have == a.Want:
-				all = append(all, move{s.id, s.want, true})
-				s.told, s.since = s.want, time.Now()
+				tell(s, s.want, true)
 			}
 		}
 	}
@@ -335,15 +458,20 @@ func (t *table) answer(created string, online cpuset.Set) ([]*api.ContainerUpdat
 	return updates(all), own, err
 }
 
+// updates are moves as the runtime has them. Those that go together share what they hold.
 func updates(all []move) (out []*api.ContainerUpdate) {
+	var to *resources
+	var linux *api.LinuxContainerUpdate
 	for _, m := range all {
-		u := &api.ContainerUpdate{}
-		u.SetContainerId(m.id)
-		u.SetLinuxCPUSetCPUs(m.to.cpus.String())
-		if !m.to.mems.IsEmpty() {
-			u.SetLinuxCPUSetMems(m.to.mems.String())
+		if m.to != to {
+			u := &api.ContainerUpdate{}
+			u.SetLinuxCPUSetCPUs(m.to.cpus.String())
+			if !m.to.mems.IsEmpty() {
+				u.SetLinuxCPUSetMems(m.to.mems.String())
+			}
+			to, linux = m.to, u.Linux
 		}
-		out = append(out, u)
+		out = append(out, &api.ContainerUpdate{ContainerId: m.id, Linux: linux})
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
@@ -48,6 +49,8 @@ type runtime struct {
 	conn    net.Conn
 	boxes   map[string]*box
 	updates int
+
+	required []string // plugins without which no container is created
 }
 
 func newRuntime(t testing.TB, online cpuset.Set) *runtime {
@@ -71,7 +74,7 @@ func (r *runtime) start(timeout time.Duration) {
 	adaptation.SetPluginRequestTimeout(timeout)
 	var err error
 	r.nri, err = adaptation.New("fake", "2.4", r.list, r.unsolicited, adaptation.WithSocketPath(r.socket),
-		adaptation.WithPluginPath(r.socket+".none"), adaptation.WithPluginConfigPath(r.socket+".none"))
+		adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true, RequiredPlugins: r.required}), adaptation.WithPluginPath(r.socket+".none"), adaptation.WithPluginConfigPath(r.socket+".none"))
 	if err == nil {
 		err = r.nri.Start()
 	}
@@ -165,9 +168,12 @@ func (r *runtime) check(when string) {
 			continue
 		}
 		if b.cpus.Len() != b.own {
-			r.t.Errorf("%s: %s has CPUs %s, want %d", when, id, b.cpus, b.own)
+			continue // it has to wait for others to leave: asBooks looks whether it gets them
 		}
 		for other, o := range r.boxes {
+			if o.cpus.IsEmpty() && r.required != nil {
+				continue // the plugin was killed in its creation, which the runtime lets pass: adopted next
+			}
 			if has := o.has(r.online); other != id && has.Overlaps(b.cpus) {
 				r.t.Errorf("%s: %s has CPUs %s, and %s of them are those of %s", when, other, has, has.Intersect(b.cpus), id)
 			}
@@ -218,6 +224,12 @@ func (r *runtime) stop(id string) error {
 	}
 	_, _ = r.updateAll(ctx, res.GetUpdate())
 	return r.nri.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: b.pod, Container: b.c})
+}
+
+func (r *runtime) stopPod(pod *api.PodSandbox) error {
+	r.serial.Lock()
+	defer r.serial.Unlock()
+	return r.nri.StopPodSandbox(context.Background(), &api.StopPodSandboxRequest{Pod: pod})
 }
 
 func (r *runtime) cpus(id string) cpuset.Set {
@@ -311,26 +323,29 @@ func options(t testing.TB, form string) (Options, *events) {
 		dir = t.TempDir()
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	layout := fakekernel.V2()
-	layout.CPUs, layout.Version = m.Online.String(), "7.3"
-	root := filepath.Join(dir, "root")
-	if err := os.Mkdir(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	k, err := fakekernel.New(root, layout)
+	opt, err := playedOptions(dir, form)
 	if err != nil {
 		t.Fatal(err)
 	}
 	heard := &events{}
-	return Options{
-		Node:   agent.Options{Root: kernel.NewRoot(root, k), Dir: filepath.Join(dir, "state"), Machine: m},
-		Every:  20 * time.Millisecond,
-		Events: heard.add, Effective: func(string) (cpuset.Set, bool) { return cpuset.Set{}, false },
-	}, heard
+	opt.Every, opt.Events, opt.Effective = 20*time.Millisecond, heard.add, func(string) (cpuset.Set, bool) { return cpuset.Set{}, false }
+	return opt, heard
+}
+
+func playedOptions(dir, form string) (opt Options, err error) {
+	m, err := machine.Short(form)
+	if err != nil {
+		return opt, err
+	}
+	layout := fakekernel.V2()
+	layout.CPUs, layout.Version = m.Online.String(), "7.3"
+	root := filepath.Join(dir, "root")
+	if err := errors.Join(os.RemoveAll(root), os.MkdirAll(root, 0o755)); err != nil { // that of a process that was killed
+		return opt, err
+	}
+	k, err := fakekernel.New(root, layout)
+	opt.Node = agent.Options{Root: kernel.NewRoot(root, k), Dir: filepath.Join(dir, "state"), Machine: m}
+	return opt, err
 }
 
 func open(t testing.TB, opt Options) *Plugin {
@@ -396,22 +411,61 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// asBooks checks that every container has what the node's records say.
+// asBooks checks that every container has, within 2 s, what the node's records say.
 func (n *node) asBooks(when string) {
 	n.t.Helper()
-	all, err := n.p.node.List(context.Background())
-	if err != nil {
-		n.t.Fatal(err)
+	var wrong []string
+	for end := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		all, err := n.p.node.List(context.Background())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if wrong = n.differs(all); len(wrong) == 0 || time.Now().After(end) {
+			break
+		}
 	}
+	for _, text := range wrong {
+		n.t.Errorf("%s: %s", when, text)
+	}
+}
+
+// differs says of whom the runtime has something else than the records.
+func (r *runtime) differs(all []agent.Workload) (wrong []string) {
+	var owned cpuset.Set
+	known := map[string]bool{}
 	for i := range all {
 		w := &all[i]
-		if has := n.cpus(containerOf(w)); has != w.CPUs {
-			n.t.Errorf("%s: %s has CPUs %s, want %s", when, w.ID(), has, w.CPUs)
+		id := containerOf(w)
+		known[id] = true
+		if has := r.cpus(id); has != w.CPUs && (r.has(id) || !held(w) && w.State != agent.Reserved) {
+			wrong = append(wrong, fmt.Sprintf("%s has CPUs %s, want %s", w.ID(), has, w.CPUs))
 		}
-		if w.Grant.Own.Overlaps(n.shared()) {
-			n.t.Errorf("%s: %s owns %s of the shared pool %s", when, w.ID(), w.Grant.Own, n.shared())
+		if w.Spec.Request.Role == place.Init {
+			continue // its pod's others use its CPUs again
+		}
+		if w.Grant.Own.Overlaps(owned) {
+			wrong = append(wrong, fmt.Sprintf("%s owns CPUs %s that another one owns", w.ID(), w.Grant.Own.Intersect(owned)))
+		}
+		owned = owned.Union(w.Grant.Own)
+	}
+	for id, b := range r.containers() {
+		if b.own > 0 && b.cpus.Len() != b.own || !known[id] {
+			wrong = append(wrong, fmt.Sprintf("%s has CPUs %s and asked for %d of its own; on record: %v", id, b.cpus, b.own, known[id]))
 		}
 	}
+	return wrong
+}
+
+func (r *runtime) has(id string) bool { _, ok := r.containers()[id]; return ok }
+
+func (r *runtime) containers() map[string]box {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := map[string]box{}
+	for id, b := range r.boxes {
+		all[id] = *b
+	}
+	return all
 }
 
 func (n *node) shared() cpuset.Set {

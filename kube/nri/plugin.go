@@ -16,9 +16,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -28,19 +27,22 @@ import (
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
-	"berth.dev/berth/podwords"
 )
 
 // Options say what a Plugin is. The zero value is the live host under the default policy.
 type Options struct {
 	// Node opens the node that decides. Its Enforcer, Keep and Events are the plugin's.
 	Node agent.Options
-	// Rules say which words of pods count.
-	Rules podwords.Rules
-	// Hints are those that the policy knows; nil is all.
-	Hints []string
-	// Strict refuses every container of which a word cannot be followed.
-	Strict bool
+	Words
+	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
+	// as best effort: cpu.idle of the pod's group.
+	Idle bool
+	// Confine are globs of groups that are kept off exclusive CPUs, from the top of the
+	// hierarchy on: "system.slice", "*". Of one that holds containers its other groups are
+	// confined, sandboxes among them. Protected are globs of those that are not.
+	Confine, Protected []string
+	// Within are the CPUs of what is confined; empty is all that no container owns.
+	Within cpuset.Set
 	// Name and Index are the plugin's; "" is "berth" and "50". The runtime calls plugins in
 	// the order of their two digits.
 	Name, Index string
@@ -52,27 +54,16 @@ type Options struct {
 	// Effective reads the CPUs on which a control group's processes can run, by its name below
 	// the top of the hierarchy; ok is false if it is not there. Nil reads the node's Root.
 	Effective func(group string) (cpus cpuset.Set, ok bool)
-	// Events is told what happens; nil is nobody. It must not call the Plugin.
+	// Pods knows exact requests, pod-level resources and priorities of pods; nil is nobody,
+	// and what the runtime tells has to do.
+	Pods Pods
+	// Events is told what happens; nil is nobody. It must neither call the Plugin nor wait:
+	// a handler may be at work.
 	Events func(Event)
 }
 
-// Event is something that happened to a container, or to all.
-type Event struct {
-	// Kind is one word, Namespace, Pod and Container name whom it is about, if anybody.
-	Kind                      string
-	Namespace, Pod, Container string
-	Text                      string
-}
-
-// The kinds of events, besides those of agent.Event.
-const (
-	Word      = "word"      // of a pod that was not followed
-	Fallback  = "fallback"  // the shared pool instead of what was asked for
-	Late      = "late"      // the shared pool, as the decision took too long
-	Drifted   = "drifted"   // the kernel has other CPUs than it should
-	Connected = "connected" // to the runtime, or Lost
-	Lost      = "lost"
-)
+// backend is the name of the plugin's way in records.
+const backend = "nri"
 
 // Plugin is the plugin. Its exported methods that take an api.PodSandbox or api.Container
 // are the handlers that the stub of containerd/nri calls.
@@ -81,13 +72,18 @@ type Plugin struct {
 	node    *agent.Node
 	table   *table
 	online  cpuset.Set
-	threads int // CPUs of a core
+	threads int  // CPUs of a core
+	scoped  bool // the policy places pods as a whole
+	wording atomic.Pointer[Words]
 
-	mu    sync.Mutex
-	ids   map[string]string          // workloads, by container id
-	told  map[string]map[string]bool // problems that were told, by pod id
-	drift desired.Drift[string]      // by container id
-	start time.Time
+	mu      sync.Mutex
+	ids     map[string]named           // by container id
+	names   map[string]string          // containers, by workload
+	waiting map[string]string          // UIDs of pods, by workload without a container
+	lost    map[string]*later          // by container id
+	told    map[string]map[string]bool // problems that were told, by pod id
+	drift   desired.Drift[string]      // by container id
+	start   time.Time
 
 	verifyNow chan struct{}
 }
@@ -96,18 +92,21 @@ type Plugin struct {
 func New(ctx context.Context, opt Options) (*Plugin, error) {
 	opt.Name, opt.Index = cmp.Or(opt.Name, "berth"), cmp.Or(opt.Index, "50")
 	opt.Budget, opt.Every = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second)
-	if err := opt.Rules.Validate(); err != nil {
-		return nil, err
-	}
 	p := &Plugin{
-		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]string{}, told: map[string]map[string]bool{},
+		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
+		lost: map[string]*later{}, told: map[string]map[string]bool{},
 		start: time.Now(), verifyNow: make(chan struct{}, 1),
+	}
+	if err := p.SetWords(opt.Words); err != nil {
+		return nil, err
 	}
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
 	o.Keep = true
-	o.Enforcer = func(*kernel.Root) (agent.Enforcer, agent.Site, error) {
-		return p.table, agent.Site{Backend: "nri"}, nil
+	o.Confine, o.Protected = nil, nil // they are the table's
+	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
+		site, err := p.surround(root)
+		return p.table, site, err
 	}
 	o.Events = func(e agent.Event) { p.tell(Event{Kind: string(e.Kind), Container: e.ID, Text: e.Text}) }
 	var err error
@@ -125,13 +124,36 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
 	}
+	placer, ok := o.Policy.(place.PodPlacer)
+	p.scoped = ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {
-		p.ids[containerOf(&all[i])] = all[i].ID()
+		p.name(containerOf(&all[i]), &all[i])
 	}
 	return p, nil
+}
+
+// surround opens the control groups around containers. Without any, nothing of them is known
+// and nothing is to be written.
+func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
+	site := agent.Site{Backend: backend}
+	around, err := agent.OpenSurroundings(root, p.opt.Confine, p.opt.Protected, p.opt.Within)
+	if errors.Is(err, kernel.ErrNotSupported) && len(p.opt.Confine) == 0 && !p.opt.Idle {
+		return site, nil
+	}
+	if err != nil {
+		return site, err
+	}
+	site.Dirs = around.Dirs()
+	p.table.around, p.table.idle = around, p.opt.Idle
+	if why := around.NoIdle(); why != "" && p.opt.Idle {
+		p.table.idle = false
+		p.tell(Event{Kind: string(agent.Failed), Text: "best effort is not idle: " + why})
+	}
+	p.table.failed = func(err error) { p.tell(Event{Kind: string(agent.Failed), Text: err.Error()}) }
+	return site, nil
 }
 
 // Close gives the node back. Every container keeps what it has.
@@ -144,7 +166,7 @@ func (p *Plugin) tell(e Event) {
 }
 
 func about(kind string, pod *api.PodSandbox, c *api.Container, format string, args ...any) Event {
-	return Event{Kind: kind, Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName(), Text: fmt.Sprintf(format, args...)}
+	return Event{Kind: kind, Namespace: pod.GetNamespace(), Pod: pod.GetName(), UID: pod.GetUid(), Container: c.GetName(), Text: fmt.Sprintf(format, args...)}
 }
 
 // within runs a decision for at most the budget. After errOver its result, if it ever comes,
@@ -181,6 +203,7 @@ func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.E
 // RunPodSandbox tells once what of a pod's words cannot be followed, and refuses the pod
 // if it, or the node, is strict.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.table.live(pod.GetUid(), true)
 	r := p.words(pod, "")
 	if err := p.problems(pod, nil, &r); err != nil {
 		return fmt.Errorf("not placed: %w", err)
@@ -196,7 +219,10 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 }
 
 // RemovePodSandbox forgets a pod.
-func (p *Plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	p.table.enter()
+	defer p.table.leave()
+	p.endPod(ctx, pod.GetUid())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
@@ -213,23 +239,33 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.forget(c.GetId())
 		return nil, nil, fmt.Errorf("not placed: %w", err)
 	}
+	p.table.live(pod.GetUid(), true)
 	err := p.within(ctx, func(ctx context.Context) error { return p.place(ctx, pod, c) })
 	var refused *RefusedError
 	switch {
 	case errors.Is(err, errOver):
-		p.table.follow(c.GetId())
-		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool", p.opt.Budget))
+		p.tryLater(pod, c)
+		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool until there is one", p.opt.Budget))
 	case errors.As(err, &refused):
+		p.tell(about(Rejected, pod, c, "%v", refused.Err))
 		return refuse(refused.Err)
 	case err != nil:
-		p.table.follow(c.GetId())
-		p.tell(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
+		p.tryLater(pod, c)
+		p.tell(about(Fallback, pod, c, "it runs in the shared pool until it can be placed: %v", err))
+	default:
+		p.initsDone(ctx, pod)
 	}
-	updates, own, busy := p.table.answer(c.GetId(), p.online)
-	if busy != nil {
+	updates, own, err := p.table.answer(c.GetId(), p.online)
+	if err != nil {
 		_, _ = p.release(ctx, c.GetId())
-		return refuse(busy)
+		p.tell(about(Rejected, pod, c, "%v", err))
+		return refuse(err)
 	}
+	return p.adjustment(pod, c, own), updates, nil
+}
+
+// adjustment is what a new container is to have.
+func (p *Plugin) adjustment(pod *api.PodSandbox, c *api.Container, own resources) *api.ContainerAdjustment {
 	adjust := &api.ContainerAdjustment{}
 	if !own.cpus.IsEmpty() {
 		adjust.SetLinuxCPUSetCPUs(own.cpus.String())
@@ -237,7 +273,14 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if !own.mems.IsEmpty() {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
 	}
-	return adjust, updates, nil
+	wish := p.words(pod, c.GetName()).Wish
+	if wish.RDTClass != "" {
+		adjust.SetLinuxRDTClass(wish.RDTClass)
+	}
+	if wish.BlockIOClass != "" {
+		adjust.SetLinuxBlockIOClass(wish.BlockIOClass)
+	}
+	return adjust
 }
 
 // RefusedError is why a container is not to run.
@@ -255,28 +298,39 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 	if err != nil {
 		return err
 	}
-	w, err := p.node.Place(ctx, asked.spec)
+	var w agent.Workload
+	whole := p.waits(asked.spec.Request.ID, pod.GetUid())
+	if !whole {
+		if whole, err = p.placeWhole(ctx, pod, c, &asked); err != nil {
+			return err
+		}
+	}
+	if whole {
+		w, err = p.take(ctx, &asked)
+	}
+	if !whole || isGone(err) {
+		w, err = p.node.Place(ctx, asked.spec)
+	}
 	if p.falls(&asked, err) {
 		p.tell(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
 		w, err = p.node.Place(ctx, asked.shared())
-	} else if err != nil && asked.required && !errors.Is(err, errOver) {
+	} else if err != nil && asked.required && !errors.Is(err, errOver) && !isHeld(err) {
 		return &RefusedError{err}
 	}
-	if busy := (*BusyError)(nil); errors.As(err, &busy) {
-		return &RefusedError{busy}
-	}
 	if err == nil {
-		p.mu.Lock()
-		p.ids[c.GetId()] = w.ID()
-		p.mu.Unlock()
+		p.name(c.GetId(), &w)
 	}
 	return err
 }
 
+func isHeld(err error) bool {
+	var held *place.HeldError
+	return errors.As(err, &held)
+}
+
 // falls reports whether a wish that was refused becomes time of the shared pool.
 func (p *Plugin) falls(a *asked, err error) bool {
-	var busy *BusyError
-	return err != nil && !a.required && !errors.Is(err, errOver) && !errors.As(err, &busy)
+	return err != nil && !a.required && !errors.Is(err, errOver) && !isHeld(err)
 }
 
 // PostStartContainer notes that a container has processes, and has what is in force
@@ -329,7 +383,7 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return nil
 	}
 	_, err = p.node.Resize(ctx, asked.spec)
-	if busy := (*BusyError)(nil); errors.As(err, &busy) || err != nil && asked.required && !errors.Is(err, errOver) {
+	if err != nil && asked.required && !errors.Is(err, errOver) {
 		return &RefusedError{err}
 	}
 	return err
@@ -363,18 +417,25 @@ func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	return nil
 }
 
-// release ends a container's place. One that cannot be released now is by the next
-// Synchronize, or Reconcile of the node.
+// release ends a container's place, unless that is its pod's. One that cannot be released now
+// is by the next Synchronize, or Reconcile of the node.
 func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
 	known = p.table.has(container)
 	p.table.drop(container)
-	id, ok := p.workload(container)
+	p.mu.Lock()
+	n, ok := p.ids[container]
+	delete(p.lost, container)
+	p.mu.Unlock()
 	if !ok {
 		return known, nil
 	}
-	err = p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
-	var gone *place.NotHeldError
-	if err == nil || errors.As(err, &gone) {
+	if n.held && p.table.lives(n.pod) {
+		p.wait(n.id, n.pod)
+		p.forget(container)
+		return true, nil
+	}
+	err = p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, n.id, agent.Keep) })
+	if err == nil || isGone(err) {
 		p.forget(container)
 		return true, nil
 	}
@@ -384,13 +445,23 @@ func (p *Plugin) release(ctx context.Context, container string) (known bool, err
 func (p *Plugin) workload(container string) (id string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, ok = p.ids[container]
-	return id, ok
+	n, ok := p.ids[container]
+	return n.id, ok
+}
+
+// name notes the workload of a container.
+func (p *Plugin) name(container string, w *agent.Workload) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids[container], p.names[w.ID()] = named{w.ID(), w.Spec.Request.Group, held(w)}, container
 }
 
 func (p *Plugin) forget(container string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n, ok := p.ids[container]; ok && p.names[n.id] == container {
+		delete(p.names, n.id)
+	}
 	delete(p.ids, container)
 	p.drift.Forget(container)
 }
@@ -410,41 +481,6 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 			if owner != "" && owner != own {
 				return fmt.Errorf("NRI plugin %s sets CPUs or memory nodes of containers, and so does Berth: remove one of them", owner)
 			}
-		}
-	}
-	return nil
-}
-
-// words reads what a pod says for one of its containers.
-func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
-	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
-	return podwords.Read(&of, container, podwords.Options{Rules: p.opt.Rules, Hints: p.opt.Hints})
-}
-
-// problems tells each problem of a pod once. It is an error if the pod, or the node, is
-// strict.
-func (p *Plugin) problems(pod *api.PodSandbox, c *api.Container, r *podwords.Reading) error {
-	var tell []podwords.Problem
-	p.mu.Lock()
-	told := p.told[pod.GetId()]
-	if told == nil && len(r.Problems) > 0 {
-		told = map[string]bool{}
-		p.told[pod.GetId()] = told
-	}
-	for _, problem := range r.Problems {
-		if text := problem.Error(); !told[text] {
-			told[text] = true
-			tell = append(tell, problem)
-		}
-	}
-	p.mu.Unlock()
-	for i := range tell {
-		p.tell(about(Word, pod, c, "%v", &tell[i]))
-	}
-	if p.opt.Strict || r.Strict() {
-		hard := slices.DeleteFunc(slices.Clone(r.Problems), func(p podwords.Problem) bool { return p.Kind == podwords.Contradiction })
-		if err := podwords.Problems(hard); err != nil {
-			return &RefusedError{errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))}
 		}
 	}
 	return nil

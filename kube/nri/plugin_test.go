@@ -109,7 +109,7 @@ func TestRefusals(t *testing.T) {
 func TestRules(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "1s1n4c2t", func(o *Options) {
-		o.Rules = podwords.Rules{{Namespaces: []string{"default"}, Words: nil}}
+		o.Words.Rules = podwords.Rules{{Namespaces: []string{"default"}, Words: nil}}
 	})
 	p := pod("p", exclusive)
 	must(t, n.create(p, container(p, "a", 2000), 0))
@@ -216,8 +216,8 @@ func cpusOf(updates []*api.ContainerUpdate, id string) string {
 	return ""
 }
 
-// A decision that takes too long gives the shared pool, in time for the runtime; what comes
-// of it later changes nothing.
+// A decision that takes too long gives the shared pool, in time for the runtime; the container
+// is placed once that is possible.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	free := make(chan struct{})
@@ -247,14 +247,14 @@ func TestLate(t *testing.T) {
 	must(t, n.create(q, container(q, "a", 2000), 0))
 	block.Store(false)
 	close(free)
-	eventually(t, "the node is free", func() bool {
-		all, err := n.p.node.List(context.Background())
-		return err == nil && len(all) == 0
+	eventually(t, "both have what they ask for", func() bool {
+		a, b := n.cpus("p.a"), n.cpus("q.a")
+		return a.Len() == 2 && b.Len() == 2 && !a.Overlaps(b)
 	})
 	r := pod("r", exclusive)
 	must(t, n.create(r, container(r, "a", 2000), 2))
-	if got := n.cpus("p.a"); got.Len() != 6 {
-		t.Errorf("a container without a record does not follow the pool: %s", got)
+	if again := n.heard.kinds(Recovered); len(again) != 2 {
+		t.Errorf("events %q", again)
 	}
 	must(t, n.stop("p.a"))
 	n.asBooks("at the end")
@@ -292,22 +292,43 @@ func TestFailedUpdates(t *testing.T) {
 	}
 }
 
-// Exclusive CPUs that an update on its way still gives to somebody else cannot be had yet.
+// CPUs that an update on its way still gives to somebody else are had once that is applied:
+// until then the container runs in the shared pool.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	opt, _ := options(t, "1s1n4c2t")
 	p := open(t, opt)
 	ctx := context.Background()
+	p.table.synced = true
 	web, db := pod("web", nil), pod("db", exclusive)
 	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
 	must(t, err)
-	p.table.sending = map[string]resources{"web.a": {cpus: p.online}}
-	if _, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000)); err == nil || !strings.Contains(err.Error(), "try again") {
-		t.Errorf("%v", err)
+	on := move{"web.a", &resources{cpus: p.online}, false}
+	p.table.sending = map[string]resources{"web.a": *on.to}
+	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	w, err := p.node.Get(ctx, "default/db/a")
+	must(t, err)
+	first := cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
+	if w.CPUs.Len() != 2 || first.Overlaps(w.CPUs) || first.IsEmpty() {
+		t.Errorf("it begins on %s, and its own are %s", first, w.CPUs)
 	}
-	p.table.sending = nil
-	if _, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000)); err != nil {
-		t.Error(err)
+	if got := cpusOf(updates, "web.a"); got != first.String() {
+		t.Errorf("the other is told %q", got)
+	}
+	p.table.sent([]move{on}) // after the answer: the runtime has it on all CPUs again
+	var told []string
+	for range 4 {
+		for _, lose := range []bool{true, false} {
+			some := p.table.outgoing(lose, p.online)
+			for _, m := range some {
+				told = append(told, m.id+" "+m.to.cpus.String())
+			}
+			p.table.sent(some)
+		}
+	}
+	if want := []string{"web.a " + first.String(), "db.a " + w.CPUs.String()}; !cmp.Equal(told, want) {
+		t.Errorf("sent %q, want %q", told, want)
 	}
 }
 

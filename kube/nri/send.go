@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -32,9 +33,21 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 		case <-p.verifyNow:
 			p.verify()
 		case <-every.C:
+			p.again(ctx)
+			p.repair(ctx)
 			p.verify()
 		}
 		p.send(runtime)
+	}
+}
+
+// repair compares what is written besides what the runtime is told.
+func (p *Plugin) repair(ctx context.Context) {
+	if len(p.opt.Confine) == 0 && !p.opt.Idle {
+		return
+	}
+	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
+		p.tell(Event{Kind: string(agent.Failed), Text: err.Error()})
 	}
 }
 
@@ -91,7 +104,7 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	if len(some) > 0 {
 		t.sending = map[string]resources{}
 		for _, m := range some {
-			t.sending[m.id] = m.to
+			t.sending[m.id] = *m.to
 		}
 	}
 	return some
@@ -104,7 +117,7 @@ func (t *table) sent(some []move) {
 	defer t.mu.Unlock()
 	t.sending = nil
 	for _, m := range some {
-		if s := t.seats[m.id]; s != nil && s.told != m.to {
+		if s := t.seats[m.id]; s != nil && s.told != *m.to {
 			s.told = resources{}
 			t.wake()
 		}
@@ -121,7 +134,7 @@ func (p *Plugin) verify() {
 		}
 		p.mu.Lock()
 		count, yielded := p.drift.Found(s.id, int64(time.Since(p.start)))
-		id := p.ids[s.id]
+		of := p.ids[s.id]
 		p.mu.Unlock()
 		text := fmt.Sprintf("the kernel has CPUs %s instead of %s, time %d", is, s.want.cpus, count)
 		if s.want.cpus.Contains(is) {
@@ -131,7 +144,11 @@ func (p *Plugin) verify() {
 			text += "; it is left as it is"
 		}
 		if p.table.found(s.id, is, yielded) {
-			p.tell(Event{Kind: Drifted, Container: id, Text: text})
+			e := Event{Kind: Drifted, UID: of.pod, Container: of.id, Text: text}
+			if parts := strings.Split(of.id, "/"); len(parts) == 3 {
+				e.Namespace, e.Pod, e.Container = parts[0], parts[1], parts[2]
+			}
+			p.tell(e)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -21,7 +22,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	for _, pod := range pods {
 		byID[pod.GetId()] = pod
 	}
-	p.sit(containers)
+	p.sit(byID, containers)
 	err := p.within(ctx, func(ctx context.Context) error { return p.adopt(ctx, byID, containers) })
 	if err != nil {
 		p.tell(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
@@ -33,7 +34,11 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 }
 
 // sit makes the table what the runtime has.
-func (p *Plugin) sit(containers []*api.Container) {
+func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Container) {
+	live := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		live[pod.GetUid()] = true
+	}
 	there := make(map[string]bool, len(containers))
 	for _, c := range containers {
 		if s := c.GetState(); s == api.ContainerState_CONTAINER_STOPPED {
@@ -49,7 +54,7 @@ func (p *Plugin) sit(containers []*api.Container) {
 			p.table.started(c.GetId())
 		}
 	}
-	p.table.keepOnly(there)
+	p.table.keepOnly(there, live)
 }
 
 // adopt gives all that run their places, in one change. Those for which there is none, or
@@ -64,8 +69,8 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			p.forget(c)
 		}
 		for _, c := range containers {
-			if _, has := p.workload(c.GetId()); !has {
-				p.table.follow(c.GetId())
+			if _, has := p.workload(c.GetId()); !has && pods[c.GetPodSandboxId()] != nil && p.table.has(c.GetId()) {
+				p.tryLater(pods[c.GetPodSandboxId()], c)
 			}
 		}
 	}()
@@ -76,12 +81,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	clear(p.ids)
-	for i := range held {
-		p.ids[containerOf(&held[i])] = held[i].ID()
-	}
-	p.mu.Unlock()
+	p.recall(ctx, held)
 	wishes, specs := map[string]*asked{}, []agent.Spec{}
 	for _, c := range containers {
 		pod := pods[c.GetPodSandboxId()]
@@ -95,9 +95,15 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			p.table.follow(c.GetId())
 			continue
 		}
+		if p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
+			if w, err := p.take(ctx, &a); err == nil {
+				p.name(c.GetId(), &w)
+				continue
+			}
+		}
 		wishes[a.spec.Request.ID] = &a
 		specs = append(specs, a.spec)
-		p.name(c.GetId(), a.spec.Request.ID)
+		p.name(c.GetId(), &agent.Workload{Spec: a.spec})
 		named = append(named, c.GetId())
 	}
 	refused, err := p.adoptAll(ctx, specs)
@@ -112,6 +118,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	if refused, err = p.adoptAll(ctx, specs); err != nil {
 		return err
 	}
+	p.nameAll(ctx, named)
 	for _, r := range refused {
 		container := wishes[r.ID].spec.Annotations[containerKey]
 		p.table.follow(container)
@@ -120,10 +127,50 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	return nil
 }
 
-func (p *Plugin) name(container, id string) {
+// recall notes the workloads that the records have: each with its container, or waiting for
+// one. The places of pods that are gone are given back.
+func (p *Plugin) recall(ctx context.Context, all []agent.Workload) {
+	p.mu.Lock()
+	clear(p.ids)
+	clear(p.names)
+	clear(p.waiting)
+	clear(p.lost)
+	p.mu.Unlock()
+	var gone []string
+	for i := range all {
+		w := &all[i]
+		pod := w.Spec.Request.Group
+		switch {
+		case w.Backend != backend:
+		case p.table.has(containerOf(w)):
+			p.name(containerOf(w), w)
+		case p.table.lives(pod):
+			p.wait(w.ID(), pod)
+		default:
+			gone = append(gone, w.ID())
+		}
+	}
+	p.end(ctx, gone)
+}
+
+// nameAll notes of adopted containers whether their places are their pods'.
+func (p *Plugin) nameAll(ctx context.Context, containers []string) {
+	if len(containers) == 0 {
+		return
+	}
+	s, err := p.node.State(ctx)
+	if err != nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container] = id
+	for _, c := range containers {
+		n := p.ids[c]
+		if g, ok := s.Grant(n.id); ok {
+			n.held = held(&agent.Workload{Spec: agent.Spec{Request: g.Request}, Grant: g})
+			p.ids[c] = n
+		}
+	}
 }
 
 func (p *Plugin) adoptAll(ctx context.Context, specs []agent.Spec) ([]agent.Refusal, error) {
@@ -165,13 +212,15 @@ func (t *table) untold(id string) {
 
 // keepOnly drops the containers that the runtime does not have, and forgets what was on
 // its way to a runtime that is gone.
-func (t *table) keepOnly(there map[string]bool) {
+func (t *table) keepOnly(there, pods map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.synced, t.sending = true, nil
-	for id := range t.seats {
-		if !there[id] {
-			delete(t.seats, id)
+	t.synced, t.sending, t.pods = true, nil, pods
+	t.line = slices.DeleteFunc(t.line, func(s *seat) bool {
+		if there[s.id] {
+			return false
 		}
-	}
+		delete(t.seats, s.id)
+		return true
+	})
 }

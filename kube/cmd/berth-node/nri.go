@@ -6,34 +6,28 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
-	"os"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/cli"
 	"berth.dev/berth/internal/plain"
-	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kube/nri"
 	"berth.dev/berth/kube/rivals"
 	"berth.dev/berth/place/policies"
-	"berth.dev/berth/podwords"
 )
 
 type nriFlags struct {
-	socket, state, policy, reserved, rules, index string
-	strict, beside, check                         bool
-	watch                                         watchFlags
+	config, socket, state, policy, reserved, rules, index string
+	budget                                                time.Duration
+	strict, beside, check                                 bool
 }
 
 func nriCommand() *cobra.Command {
 	var f nriFlags
-	opt := nri.Options{}
 	cmd := &cobra.Command{
 		Use:   "nri",
 		Short: "Place containers as a plugin of the container runtime (NRI)",
@@ -51,11 +45,12 @@ in the events of its pod.
 
 Before it connects, it looks for others who set CPUs of containers: the kubelet's CPU and
 memory managers, Koordinator, nri-plugins, CRI Resource Manager, tuned. If there are any,
-it says what to change and ends. --check only looks.
+it says what to change and ends. --check only looks, and prints the configuration that
+would hold: the file's, with the flags over it.
 
-It serves metrics of the containers to Prometheus (--metrics), and with --guard it looks
-after sensitive containers: those of the classes LSE, LSR and LS, and what --sensitive
-names (see berth guard --help).
+The configuration is a NodeConfig (docs/nodeconfig.md) with a section kubernetes. The
+plugin follows its file and SIGHUP: which words count changes at once, for anything else
+the plugin starts anew inside, and containers keep what they have where that still fits.
 
 The runtime's connection is opened again when it is lost. SIGTERM and SIGINT end the
 plugin; containers keep what they have, and the next start goes on from there. What
@@ -64,6 +59,7 @@ berth ps and berth explain say of containers they read from the same state direc
 Exit status: 0 after a signal, 1 if it cannot start or somebody else sets CPUs, 2 for
 wrong usage.`,
 		Example: `  sudo berth-node nri --check
+  sudo berth-node nri --config /etc/berth/node.yaml
   sudo berth-node nri --reserved-cpus 0-1
   sudo berth-node explain default/web-0/nginx`,
 		Args: cli.NoArgs,
@@ -72,31 +68,31 @@ wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if err := f.rivals(cmd, root.FS()); err != nil || f.check {
+			if err := f.rivals(cmd, root.FS()); err != nil {
 				return err
 			}
-			if err := f.options(&opt); err != nil {
+			c, err := f.effective(cmd)
+			if err != nil {
 				return cli.UsageError(err)
 			}
-			if _, err := f.watch.config(); err != nil {
-				return cli.UsageError(err)
+			if f.check {
+				return printConfig(cmd, c)
 			}
-			opt.Node.Root = root
-			return f.run(cmd.Context(), opt, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			return f.run(cmd, root, c)
 		},
 	}
 	fl := cmd.Flags()
+	fl.StringVar(&f.config, "config", "", "NodeConfig `file`; the flags go over it")
 	fl.StringVar(&f.socket, "nri-socket", nri.Socket, "`path` of the runtime's socket for plugins")
 	fl.StringVar(&f.state, "state", "", "state `directory` (default that of berth agent, of which only one may run)")
 	fl.StringVar(&f.policy, "policy", policies.Default, "`name` of the policy that chooses: "+strings.Join(policies.Names(), ", "))
 	fl.StringVar(&f.reserved, "reserved-cpus", "", "`CPUs` that no container owns, such as those of the kubelet: 0-1")
 	fl.StringVar(&f.rules, "rules", "", "`file` that says which words of pods count in which namespaces")
 	fl.StringVar(&f.index, "index", "50", "two `digits`: runtimes call plugins in their order")
-	fl.DurationVar(&opt.Budget, "budget", 0, "how `long` a decision may take until the container gets the shared pool (default 1s)")
+	fl.DurationVar(&f.budget, "budget", 0, "how `long` a decision may take until the container gets the shared pool (default 1s)")
 	fl.BoolVar(&f.strict, "strict", false, "refuse every container of which a word cannot be followed")
 	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers")
 	fl.BoolVar(&f.beside, "beside-others", false, "go on though somebody else sets CPUs of containers")
-	f.watch.register(cmd)
 	return cmd
 }
 
@@ -109,7 +105,7 @@ func (f *nriFlags) rivals(cmd *cobra.Command, host fs.FS) error {
 	}
 	err = errors.Join(errs...)
 	if err == nil && f.check {
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nobody else sets CPUs of containers")
+		_, err = fmt.Fprintln(cmd.ErrOrStderr(), "nobody else sets CPUs of containers")
 		return err
 	}
 	if err != nil && f.beside && !f.check {
@@ -128,67 +124,6 @@ func policyHints(policy string) []string {
 		return []string{"balloon", "hide-hyperthreads"}
 	}
 	return []string{"prefer-shared-cpus"} // which is a mode besides
-}
-
-func (f *nriFlags) options(opt *nri.Options) (err error) {
-	opt.Index, opt.Strict, opt.Hints = f.index, f.strict, policyHints(f.policy)
-	if len(f.index) != 2 || strings.Trim(f.index, "0123456789") != "" {
-		return fmt.Errorf("--index %q: two digits", f.index)
-	}
-	n := &opt.Node
-	n.Dir, n.PolicyName = f.state, f.policy
-	if n.Policy, err = policies.New(f.policy, nil); err != nil {
-		return fmt.Errorf("--policy: %w", err)
-	}
-	if n.Config.Reserved, err = cpuset.Parse(f.reserved); err != nil {
-		return fmt.Errorf("--reserved-cpus: %w", err)
-	}
-	opt.Rules, err = readRules(f.rules)
-	return err
-}
-
-func readRules(file string) (rules podwords.Rules, err error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	if _, err = strictyaml.Decode(text, file, &rules); err == nil {
-		if err = rules.Validate(); err != nil {
-			err = fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	return rules, err
-}
-
-func (f *nriFlags) run(ctx context.Context, opt nri.Options, log *slog.Logger) error {
-	var beside atomic.Pointer[watching]
-	opt.Events = func(e nri.Event) {
-		logEvent(log, e)
-		if w := beside.Load(); w != nil {
-			w.note(e.Kind, e.Container, e.Text)
-		}
-	}
-	p, err := nri.New(ctx, opt)
-	if err != nil {
-		return err
-	}
-	w, err := f.watch.open(opt.Node.Root, p.Node(), f.policy, f.state, log)
-	if err != nil {
-		return errors.Join(err, p.Close())
-	}
-	beside.Store(w)
-	ctx, stop := context.WithCancel(ctx)
-	watched := make(chan error, 1)
-	go func() { watched <- w.run(ctx) }()
-	err = p.Run(ctx, func() (net.Conn, error) { return net.Dial("unix", f.socket) })
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
-	stop()
-	return errors.Join(err, <-watched, p.Close())
 }
 
 func logEvent(log *slog.Logger, e nri.Event) {

@@ -64,8 +64,26 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	out, errs, code := berthNode(t, "nri", "--check", "--root", root)
-	if code != 0 || out != "nobody else sets CPUs of containers\n" || errs != "" {
+	if code != 0 || errs != "nobody else sets CPUs of containers\n" || !strings.Contains(out, `"kind": "NodeConfig"`) {
 		t.Errorf("status %d, %q, %q", code, out, errs)
+	}
+	file := filepath.Join(root, "node.yaml")
+	text := "apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\nreserved: 0-1\npolicy: {name: kubelet, options: {cpuManagerPolicy: static, " +
+		"full-pcpus-only: true, topologyManagerPolicy: single-numa-node, topologyManagerScope: pod}}\nkubernetes: {podScope: true, words: [{namespaces: [a], words: ['*']}]}\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code = berthNode(t, "nri", "--check", "--root", root, "--config", file, "--strict", "--reserved-cpus", "2")
+	for _, want := range []string{`"reserved": "2"`, `"full-pcpus-only": true`, `"podScope": true`, `"strict": true`, `"nriSocket": "/var/run/nri/nri.sock"`} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("status %d, no %s in %s%s", code, want, out, errs)
+		}
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "podScope", "podscope", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := berthNode(t, "nri", "--check", "--root", root, "--config", file); code != 2 || !strings.Contains(errs, "podScope") {
+		t.Errorf("a field that is none: status %d, %s", code, errs)
 	}
 	dir := filepath.Join(root, "var/lib/kubelet")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -1,0 +1,139 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+)
+
+func setOf(ids ...int) cpuset.Set { return cpuset.MustOf(ids...) }
+
+const (
+	pluginEnv = "BERTH_TEST_NRI_PLUGIN" // SOCKET:DIR: this process is the plugin
+	killsEnv  = "BERTH_NRI_KILLS"       // how many kills; the issue has 200
+	killForm  = "2s2n8c2t"
+)
+
+func TestMain(m *testing.M) {
+	if socket, dir, ok := strings.Cut(os.Getenv(pluginEnv), ":"); ok {
+		fmt.Fprintln(os.Stderr, servePlugin(socket, dir))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// servePlugin is the plugin as a process of its own, to be killed.
+func servePlugin(socket, dir string) error {
+	opt, err := playedOptions(filepath.Join(dir, "played"), killForm)
+	if err != nil {
+		return err
+	}
+	opt.Node.Dir = filepath.Join(dir, "state")
+	opt.Effective = func(string) (cpuset.Set, bool) { return cpuset.Set{}, false }
+	p, err := New(context.Background(), opt)
+	if err != nil {
+		return err
+	}
+	return p.Run(context.Background(), func() (net.Conn, error) { return net.Dial("unix", socket) })
+}
+
+// The plugin is killed at random instants while pods come and go. No exclusive CPU ever has
+// two users (runtime.check looks after every update), and once the plugin is back what the
+// containers have is what the records say.
+func TestKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	kills := 5
+	if n, err := strconv.Atoi(os.Getenv(killsEnv)); err == nil {
+		kills = n
+	}
+	dir := t.TempDir()
+	opt, err := playedOptions(filepath.Join(dir, "played"), killForm)
+	must(t, err)
+	r := newRuntime(t, opt.Node.Machine.Online)
+	r.required = []string{"berth"}
+	r.start(2 * time.Second)
+	ctx, stop := context.WithCancel(context.Background())
+	churned := make(chan [2]int)
+	go func() { churned <- r.churn(ctx) }()
+	rng := rand.New(rand.NewPCG(1, uint64(kills)))
+	run := func() *exec.Cmd {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), pluginEnv+"="+r.socket+":"+dir)
+		c.Stderr = os.Stderr
+		must(t, c.Start())
+		select {
+		case <-r.synced:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the plugin does not connect")
+		}
+		return c
+	}
+	for range kills {
+		c := run()
+		time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+		must(t, c.Process.Kill())
+		_ = c.Wait()
+	}
+	last := run()
+	time.Sleep(50 * time.Millisecond)
+	stop()
+	made := <-churned
+	t.Logf("%d kills; %d containers created, %d creations refused", kills, made[0], made[1])
+	if made[0] < kills {
+		t.Errorf("only %d containers were created", made[0])
+	}
+	reader, err := agent.NewReader(agent.Options{Root: opt.Node.Root, Dir: filepath.Join(dir, "state"), Machine: opt.Node.Machine})
+	must(t, err)
+	var wrong []string
+	for end := time.Now().Add(2 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		all, err := reader.List(context.Background())
+		must(t, err)
+		if wrong = r.differs(all); len(wrong) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	for _, text := range wrong {
+		t.Error(text)
+	}
+	must(t, last.Process.Kill())
+	_ = last.Wait()
+}
+
+// churn creates and stops containers until ctx ends, and counts creations and refusals.
+func (r *runtime) churn(ctx context.Context) (made [2]int) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	var there []string
+	for i := 0; ctx.Err() == nil; i++ {
+		if len(there) > 20 || len(there) > 0 && rng.IntN(3) == 0 {
+			at := rng.IntN(len(there))
+			_ = r.stop(there[at])
+			there = append(there[:at], there[at+1:]...)
+			continue
+		}
+		p, own, milli := pod("k"+strconv.Itoa(i), nil), 0, 100
+		if rng.IntN(2) == 0 {
+			own, milli, p.Annotations = 2, 2000, exclusive
+		}
+		if err := r.create(p, container(p, "a", milli), own); err == nil {
+			there = append(there, p.Name+".a")
+			made[0]++
+		} else {
+			made[1]++
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return made
+}

@@ -1,0 +1,207 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+// A pod's place can outlast its containers: what it was given as a whole is the pod's until
+// its sandbox stops, and the CPUs of an init container are kept for the pod's others until
+// all of them run. Such a workload waits for its container.
+
+// named is the workload of a container that the runtime has.
+type named struct {
+	id, pod string // the pod's UID
+	held    bool   // the place stays when the container ends
+}
+
+func (p *Plugin) info(pod *api.PodSandbox) *PodInfo {
+	if p.opt.Pods == nil {
+		return nil
+	}
+	info, ok := p.opt.Pods.Pod(pod.GetUid())
+	if !ok {
+		return nil
+	}
+	return info
+}
+
+// wait notes a workload that has its place and no container.
+func (p *Plugin) wait(id, pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting[id] = pod
+}
+
+func (p *Plugin) waits(id, pod string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of, ok := p.waiting[id]
+	return ok && of == pod
+}
+
+// take gives a waiting workload its container.
+func (p *Plugin) take(ctx context.Context, a *asked) (agent.Workload, error) {
+	if a.whole {
+		a.spec.Annotations[scopeKey] = podwords.PodScope.String()
+	}
+	w, err := p.node.Arrive(ctx, a.spec.Request.ID, a.spec.Group, a.spec.Annotations)
+	if err == nil || isGone(err) {
+		p.mu.Lock()
+		delete(p.waiting, a.spec.Request.ID)
+		p.mu.Unlock()
+	}
+	if err == nil && !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
+		return p.node.Resize(ctx, a.spec) // an init container that was started again after a resize
+	}
+	return w, err
+}
+
+func isGone(err error) bool {
+	var gone *place.NotHeldError
+	return errors.As(err, &gone)
+}
+
+// placeWhole gives all containers of a pod their places before the first of them starts: those
+// that the API server knows of. ok is false if they are to be placed one by one.
+func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked) (ok bool, err error) {
+	info := p.info(pod)
+	if !a.whole || info.Container(c.GetName()) == nil || p.hasPlace(pod.GetUid()) {
+		return false, nil
+	}
+	var specs []agent.Spec
+	required := a.required
+	for i := range info.Containers {
+		one := *a
+		if name := info.Containers[i].Name; name != c.GetName() {
+			// Until it comes, its group is a name that no group has.
+			other := &api.Container{Id: pod.GetUid() + "/" + name, Name: name, PodSandboxId: c.GetPodSandboxId()}
+			if one, err = p.spec(pod, other, cpuset.Set{}); err != nil {
+				return false, err
+			}
+		}
+		required = required || one.required
+		one.spec.Annotations = maps.Clone(one.spec.Annotations)
+		one.spec.Annotations[scopeKey] = podwords.PodScope.String()
+		delete(one.spec.Annotations, containerKey)
+		specs = append(specs, one.spec)
+	}
+	whole := place.Pod{ID: pod.GetUid(), Milli: info.Milli, LimitMilli: info.LimitMilli}
+	change, err := p.node.ReservePod(ctx, whole, specs)
+	if err == nil {
+		if err = change.Enforce(ctx); err == nil {
+			err = change.Commit()
+		} else {
+			err = errors.Join(err, change.Abort())
+		}
+	}
+	switch {
+	case errors.Is(err, errOver):
+		return false, err
+	case err != nil && required:
+		return false, &RefusedError{err}
+	case err != nil:
+		p.tell(about(Fallback, pod, nil, "its containers are placed one by one: %v", err))
+		return false, nil
+	}
+	for i := range specs {
+		p.wait(specs[i].Request.ID, pod.GetUid())
+	}
+	return true, nil
+}
+
+// hasPlace reports whether a container of a pod has a place.
+func (p *Plugin) hasPlace(pod string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, of := range p.waiting {
+		if of == pod {
+			return true
+		}
+	}
+	for _, n := range p.ids {
+		if n.pod == pod {
+			return true
+		}
+	}
+	return false
+}
+
+// initsDone gives the CPUs of a pod's init containers back that no other container uses
+// again, once all others run.
+func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
+	info := p.info(pod)
+	if info == nil {
+		return
+	}
+	names := map[string]bool{}
+	for i := range info.Containers {
+		if c := &info.Containers[i]; c.Role != place.Init {
+			names[workloadID(pod, &api.Container{Name: c.Name})] = true
+		}
+	}
+	var waiting []string
+	p.mu.Lock()
+	for _, n := range p.ids {
+		if n.pod == pod.GetUid() {
+			delete(names, n.id)
+		}
+	}
+	for id, of := range p.waiting {
+		if of == pod.GetUid() && !names[id] {
+			waiting = append(waiting, id)
+		}
+	}
+	p.mu.Unlock()
+	if len(names) == 0 {
+		p.end(ctx, waiting)
+	}
+}
+
+// endPod gives back what a pod keeps whose sandbox has stopped.
+func (p *Plugin) endPod(ctx context.Context, uid string) {
+	p.table.live(uid, false)
+	var waiting []string
+	p.mu.Lock()
+	for id, of := range p.waiting {
+		if of == uid {
+			waiting = append(waiting, id)
+		}
+	}
+	p.mu.Unlock()
+	p.end(ctx, waiting)
+}
+
+// end releases workloads that wait for containers which will not come.
+func (p *Plugin) end(ctx context.Context, waiting []string) {
+	slices.Sort(waiting)
+	for _, id := range waiting {
+		err := p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
+		if err != nil && !isGone(err) {
+			p.tell(Event{Kind: string(agent.Failed), Container: id, Text: fmt.Sprintf("its CPUs are not given back yet: %v", err)})
+			continue
+		}
+		p.mu.Lock()
+		delete(p.waiting, id)
+		p.mu.Unlock()
+	}
+}
+
+// StopPodSandbox gives back what a pod keeps beyond its containers. Its answer has no updates:
+// they are sent.
+func (p *Plugin) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	p.table.enter()
+	defer p.table.leave()
+	p.endPod(ctx, pod.GetUid())
+	return nil
+}

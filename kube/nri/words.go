@@ -1,0 +1,72 @@
+package nri
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/podwords"
+)
+
+// Words say how what pods say is read, and what holds where they say nothing.
+type Words struct {
+	// Rules say which words of pods count.
+	Rules podwords.Rules
+	// Hints are those that the policy knows; nil is all.
+	Hints []string
+	// Strict refuses every container of which a word cannot be followed.
+	Strict bool
+	// PodScope places pods as a whole that do not say otherwise. A policy that places pods by
+	// its own settings (place.PodPlacer) does so in any case.
+	PodScope bool
+	// RDTClasses and BlockIOClasses are those of the container runtime that pods may name.
+	RDTClasses, BlockIOClasses []string
+}
+
+// SetWords has what pods say read otherwise from now on. Containers that are there stay as
+// they are.
+func (p *Plugin) SetWords(w Words) error {
+	if err := w.Rules.Validate(); err != nil {
+		return err
+	}
+	p.wording.Store(&w)
+	return nil
+}
+
+// words reads what a pod says for one of its containers.
+func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
+	w := p.wording.Load()
+	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
+	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, RDTClasses: w.RDTClasses, BlockIOClasses: w.BlockIOClasses})
+}
+
+// problems tells each problem of a pod once. It is an error if the pod, or the node, is
+// strict.
+func (p *Plugin) problems(pod *api.PodSandbox, c *api.Container, r *podwords.Reading) error {
+	var tell []podwords.Problem
+	p.mu.Lock()
+	told := p.told[pod.GetId()]
+	if told == nil && len(r.Problems) > 0 {
+		told = map[string]bool{}
+		p.told[pod.GetId()] = told
+	}
+	for _, problem := range r.Problems {
+		if text := problem.Error(); !told[text] {
+			told[text] = true
+			tell = append(tell, problem)
+		}
+	}
+	p.mu.Unlock()
+	for i := range tell {
+		p.tell(about(Word, pod, c, "%v", &tell[i]))
+	}
+	if p.wording.Load().Strict || r.Strict() {
+		hard := slices.DeleteFunc(slices.Clone(r.Problems), func(p podwords.Problem) bool { return p.Kind == podwords.Contradiction })
+		if err := podwords.Problems(hard); err != nil {
+			return &RefusedError{errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))}
+		}
+	}
+	return nil
+}
