@@ -1,0 +1,343 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// MaxPods is how many pods of the node are kept; a kubelet has 110 unless it is told
+// otherwise. Of others nothing is known, as without an API server.
+const MaxPods = 2000
+
+// Amounts are what somebody pays for.
+type Amounts struct {
+	// Milli and LimitMilli are CPU time in thousandths of a CPU, Memory and LimitMemory
+	// are bytes; 0 is none.
+	Milli, LimitMilli   int64
+	Memory, LimitMemory int64
+}
+
+// Container is a container of a Pod.
+type Container struct {
+	Name string
+	// Init is an init container; Sidecar is one that stays.
+	Init, Sidecar bool
+	Amounts
+}
+
+// Pod is what is kept of a pod.
+type Pod struct {
+	Namespace, Name, UID string
+	// QoS is Kubernetes' class: Guaranteed, Burstable or BestEffort.
+	QoS string
+	// Priority is spec.priority, PriorityClass its name; nil and "" are none.
+	Priority      *int32
+	PriorityClass string
+	// KoordQoS and KoordPriority are Koordinator's labels.
+	KoordQoS, KoordPriority string
+	// Whole is the pod-level resources, nil where there are none.
+	Whole *Amounts
+	// Overhead is the runtime class's.
+	Overhead   Amounts
+	Containers []Container
+	// Ended pods run no more.
+	Ended bool
+}
+
+// Pods are the pods of this node, as the API server last said. They are a cache.ReflectorStore
+// of no more than what is asked of it: no informer keeps the objects besides.
+type Pods struct {
+	client *Client
+	told   func(error)
+
+	mu     sync.Mutex
+	byUID  map[string]*Pod
+	byName map[string]string
+	synced bool
+	over   bool // since the last list a pod found no room
+
+	changed chan struct{}
+}
+
+// NewPods makes the watch. told is called with nil when the server answers, and with an
+// error when it does not any more; it may be nil.
+func (c *Client) NewPods(told func(error)) *Pods {
+	if told == nil {
+		told = func(error) {}
+	}
+	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, changed: make(chan struct{}, 1)}
+}
+
+// Get returns a pod by its UID. ok is false as long as the server has not told of it.
+func (p *Pods) Get(uid string) (pod Pod, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at := p.byUID[uid]; at != nil {
+		return *at, true // what is in it is never changed
+	}
+	return Pod{}, false
+}
+
+// UID finds a pod by its name.
+func (p *Pods) UID(namespace, name string) (uid string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uid, ok = p.byName[namespace+"/"+name]
+	return uid, ok
+}
+
+// All returns the pods by namespace and name. synced is false until the server has told of
+// all of them, or if it told of more than MaxPods.
+func (p *Pods) All() (all []Pod, synced bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pod := range p.byUID {
+		all = append(all, *pod)
+	}
+	slices.SortFunc(all, func(a, b Pod) int {
+		return strings.Compare(a.Namespace+"/"+a.Name+"/"+a.UID, b.Namespace+"/"+b.Name+"/"+b.UID)
+	})
+	return all, p.synced && !p.over
+}
+
+// Changed has a value after something changed.
+func (p *Pods) Changed() <-chan struct{} { return p.changed }
+
+// Run watches until ctx ends. It comes back to a server that is away after 0.8 s to 30 s.
+func (p *Pods) Run(ctx context.Context) {
+	quiet := logr.Discard()
+	r := cache.NewReflectorWithOptions(p.source(), &corev1.Pod{}, p, cache.ReflectorOptions{Name: "pods of this node", Logger: &quiet})
+	r.RunWithContext(klog.NewContext(ctx, quiet))
+}
+
+// source lists and watches the pods of this node only.
+func (p *Pods) source() *cache.ListWatch {
+	mine := fields.OneTermEqualSelector("spec.nodeName", p.client.node).String()
+	var mu sync.Mutex
+	last := errors.New("")
+	tell := func(err error) {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		mu.Lock()
+		same := (err == nil) == (last == nil)
+		last = err
+		mu.Unlock()
+		if !same || err != nil {
+			p.told(err)
+		}
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = mine
+			ctx, cancel := context.WithTimeout(ctx, 3*p.client.timeout)
+			defer cancel()
+			var list corev1.PodList
+			err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Do(ctx).Into(&list)
+			if err != nil {
+				err = fmt.Errorf("list the pods of node %s: %w", p.client.node, err)
+			}
+			tell(err)
+			return &list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector, o.Watch = mine, true
+			w, err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Watch(ctx)
+			if err != nil {
+				err = fmt.Errorf("watch the pods of node %s: %w", p.client.node, err)
+			}
+			tell(err)
+			return w, err
+		},
+	}
+}
+
+// Transformer implements cache.TransformingStore: what is not kept goes before a long list
+// is complete.
+func (*Pods) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			trim(pod)
+		}
+		return obj, nil
+	}
+}
+
+// trim drops from a pod what podOf does not read.
+func trim(pod *corev1.Pod) {
+	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
+	spec := &pod.Spec
+	pod.Spec = corev1.PodSpec{
+		NodeName: spec.NodeName, Priority: spec.Priority, PriorityClassName: spec.PriorityClassName,
+		Resources: spec.Resources, Overhead: spec.Overhead, InitContainers: spec.InitContainers, Containers: spec.Containers,
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
+		}
+	}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
+}
+
+func podOf(o *corev1.Pod) *Pod {
+	p := &Pod{
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), QoS: string(o.Status.QOSClass),
+		Priority: o.Spec.Priority, PriorityClass: o.Spec.PriorityClassName,
+		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
+		Overhead: amounts(o.Spec.Overhead, nil),
+		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
+	}
+	if r := o.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
+		whole := amounts(r.Requests, r.Limits)
+		p.Whole = &whole
+	}
+	p.add(o.Spec.InitContainers, true)
+	p.add(o.Spec.Containers, false)
+	return p
+}
+
+func (p *Pod) add(list []corev1.Container, init bool) {
+	for i := range list {
+		c := &list[i]
+		p.Containers = append(p.Containers, Container{
+			Name: c.Name, Init: init, Sidecar: init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways,
+			Amounts: amounts(c.Resources.Requests, c.Resources.Limits),
+		})
+	}
+}
+
+func amounts(requests, limits corev1.ResourceList) Amounts {
+	return Amounts{requests.Cpu().MilliValue(), limits.Cpu().MilliValue(), requests.Memory().Value(), limits.Memory().Value()}
+}
+
+// Container finds a container by its name.
+func (p *Pod) Container(name string) (c Container, ok bool) {
+	i := slices.IndexFunc(p.Containers, func(c Container) bool { return c.Name == name })
+	if i < 0 {
+		return Container{}, false
+	}
+	return p.Containers[i], true
+}
+
+// Requests are what the pod pays for as a whole, as the scheduler counts it: what the pod
+// says of itself, or the most that its containers have at a time; and the overhead.
+func (p *Pod) Requests() Amounts {
+	var apps, sidecars, most Amounts
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		switch {
+		case c.Sidecar:
+			sidecars = sidecars.plus(c.Amounts)
+			most = most.max(sidecars)
+		case c.Init:
+			most = most.max(sidecars.plus(c.Amounts))
+		default:
+			apps = apps.plus(c.Amounts)
+		}
+	}
+	sum := most.max(apps.plus(sidecars))
+	if w := p.Whole; w != nil {
+		set := func(to *int64, from int64) {
+			if from > 0 {
+				*to = from
+			}
+		}
+		set(&sum.Milli, w.Milli)
+		set(&sum.LimitMilli, w.LimitMilli)
+		set(&sum.Memory, w.Memory)
+		set(&sum.LimitMemory, w.LimitMemory)
+	}
+	return sum.plus(p.Overhead)
+}
+
+func (a Amounts) plus(b Amounts) Amounts {
+	return Amounts{a.Milli + b.Milli, a.LimitMilli + b.LimitMilli, a.Memory + b.Memory, a.LimitMemory + b.LimitMemory}
+}
+
+func (a Amounts) max(b Amounts) Amounts {
+	return Amounts{max(a.Milli, b.Milli), max(a.LimitMilli, b.LimitMilli), max(a.Memory, b.Memory), max(a.LimitMemory, b.LimitMemory)}
+}
+
+// Add implements cache.ReflectorStore.
+func (p *Pods) Add(obj any) error { return p.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (p *Pods) Update(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("keep a pod: it is a %T", obj)
+	}
+	p.mu.Lock()
+	p.put(podOf(pod))
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+func (p *Pods) put(pod *Pod) {
+	if p.byUID[pod.UID] == nil && len(p.byUID) >= MaxPods {
+		p.over = true
+		return
+	}
+	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
+}
+
+// Delete implements cache.ReflectorStore.
+func (p *Pods) Delete(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("forget a pod: it is a %T", obj)
+	}
+	p.mu.Lock()
+	delete(p.byUID, string(pod.UID))
+	if key := pod.Namespace + "/" + pod.Name; p.byName[key] == string(pod.UID) {
+		delete(p.byName, key)
+	}
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (p *Pods) Replace(list []any, _ string) error {
+	p.mu.Lock()
+	clear(p.byUID)
+	clear(p.byName)
+	p.over, p.synced = false, true
+	for _, obj := range list {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			p.put(podOf(pod))
+		}
+	}
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore: there is nothing to say again.
+func (*Pods) Resync() error { return nil }
+
+func (p *Pods) wake() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+var _ interface {
+	cache.ReflectorStore
+	cache.TransformingStore
+} = (*Pods)(nil)
