@@ -52,27 +52,13 @@ type Options struct {
 	// Effective reads the CPUs on which a control group's processes can run, by its name below
 	// the top of the hierarchy; ok is false if it is not there. Nil reads the node's Root.
 	Effective func(group string) (cpus cpuset.Set, ok bool)
-	// Events is told what happens; nil is nobody. It must not call the Plugin.
+	// Pods knows exact requests, pod-level resources and priorities of pods; nil is nobody,
+	// and what the runtime tells has to do.
+	Pods Pods
+	// Events is told what happens; nil is nobody. It must neither call the Plugin nor wait:
+	// a handler may be at work.
 	Events func(Event)
 }
-
-// Event is something that happened to a container, or to all.
-type Event struct {
-	// Kind is one word, Namespace, Pod and Container name whom it is about, if anybody.
-	Kind                      string
-	Namespace, Pod, Container string
-	Text                      string
-}
-
-// The kinds of events, besides those of agent.Event.
-const (
-	Word      = "word"      // of a pod that was not followed
-	Fallback  = "fallback"  // the shared pool instead of what was asked for
-	Late      = "late"      // the shared pool, as the decision took too long
-	Drifted   = "drifted"   // the kernel has other CPUs than it should
-	Connected = "connected" // to the runtime, or Lost
-	Lost      = "lost"
-)
 
 // Plugin is the plugin. Its exported methods that take an api.PodSandbox or api.Container
 // are the handlers that the stub of containerd/nri calls.
@@ -144,7 +130,7 @@ func (p *Plugin) tell(e Event) {
 }
 
 func about(kind string, pod *api.PodSandbox, c *api.Container, format string, args ...any) Event {
-	return Event{Kind: kind, Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName(), Text: fmt.Sprintf(format, args...)}
+	return Event{Kind: kind, Namespace: pod.GetNamespace(), Pod: pod.GetName(), UID: pod.GetUid(), Container: c.GetName(), Text: fmt.Sprintf(format, args...)}
 }
 
 // within runs a decision for at most the budget. After errOver its result, if it ever comes,

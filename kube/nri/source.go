@@ -1,0 +1,104 @@
+package nri
+
+import (
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+// Pods knows more of pods than the runtime tells: what the API server has of this node's.
+// Its methods never wait, for a handler calls them, and may be called concurrently.
+type Pods interface {
+	// Pod returns what is known of a pod by its UID; ok is false if nothing is, or not yet.
+	// The caller does not change it.
+	Pod(uid string) (pod *PodInfo, ok bool)
+}
+
+// PodInfo is what the API server knows of a pod.
+type PodInfo struct {
+	// Resources are the pod's own, of pod-level resources (KEP-2837); zero is none. QoS is
+	// the pod's class always.
+	podwords.Resources
+	// PriorityClass names the pod's priority class, Priority is its value.
+	PriorityClass string
+	Priority      int32
+	// Containers are all of the pod, in the order of their start: first the init containers,
+	// restartable ones among them.
+	Containers []ContainerInfo
+}
+
+// ContainerInfo is what the API server knows of a container.
+type ContainerInfo struct {
+	Name string
+	Role place.Role
+	// Resources are its requests and limits, without rounding.
+	podwords.Resources
+}
+
+// Container returns a container of a pod by its name; nil if it has none, or nothing is
+// known of the pod.
+func (p *PodInfo) Container(name string) *ContainerInfo {
+	if p == nil {
+		return nil
+	}
+	for i := range p.Containers {
+		if p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Event is something that happened to a container, or to all.
+type Event struct {
+	// Kind is one word.
+	Kind string
+	// Namespace, Pod, UID and Container name whom it is about, if anybody: the UID is the
+	// pod's.
+	Namespace, Pod, UID, Container string
+	// Text says what happened.
+	Text string
+}
+
+// The kinds of events, besides those of agent.Event.
+const (
+	Word      = "word"      // of a pod that was not followed
+	Rejected  = "rejected"  // a container that is not to run
+	Fallback  = "fallback"  // the shared pool instead of what was asked for
+	Late      = "late"      // the shared pool, as the decision took too long
+	Recovered = "recovered" // from one of both: it has what it asks for now
+	Drifted   = "drifted"   // the kernel has other CPUs than it should
+	Connected = "connected" // to the runtime, or Lost
+	Lost      = "lost"
+)
+
+// Reason is the word for an event of the API server, in camel case; "" is for a kind that
+// is not about a pod.
+func (e *Event) Reason() string {
+	if e.UID == "" {
+		return ""
+	}
+	switch e.Kind {
+	case Word:
+		return "WordNotFollowed"
+	case Rejected:
+		return "NotPlaced"
+	case Fallback:
+		return "SharedPool"
+	case Late:
+		return "PlacedLate"
+	case Recovered:
+		return "Placed"
+	case Drifted:
+		return "CPUsChanged"
+	}
+	return ""
+}
+
+// Warning reports whether an event is one that a person should look at.
+func (e *Event) Warning() bool {
+	switch e.Kind {
+	case Word, Rejected, Fallback, Late, Drifted, Lost, "refused", "failed":
+		return true
+	}
+	return false
+}
