@@ -16,45 +16,26 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"berth.dev/berth/kube/nri"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
 )
 
 // MaxPods is how many pods of the node are kept; a kubelet has 110 unless it is told
 // otherwise. Of others nothing is known, as without an API server.
 const MaxPods = 2000
 
-// Amounts are what somebody pays for.
-type Amounts struct {
-	// Milli and LimitMilli are CPU time in thousandths of a CPU, Memory and LimitMemory
-	// are bytes; 0 is none.
-	Milli, LimitMilli   int64
-	Memory, LimitMemory int64
-}
-
-// Container is a container of a Pod.
-type Container struct {
-	Name string
-	// Init is an init container; Sidecar is one that stays.
-	Init, Sidecar bool
-	Amounts
-}
-
 // Pod is what is kept of a pod.
 type Pod struct {
 	Namespace, Name, UID string
-	// QoS is Kubernetes' class: Guaranteed, Burstable or BestEffort.
-	QoS string
-	// Priority is spec.priority, PriorityClass its name; nil and "" are none.
-	Priority      *int32
-	PriorityClass string
-	// KoordQoS and KoordPriority are Koordinator's labels.
+	// KoordQoS and KoordPriority are Koordinator's labels qosClass and priority-class.
 	KoordQoS, KoordPriority string
-	// Whole is the pod-level resources, nil where there are none.
-	Whole *Amounts
 	// Overhead is the runtime class's.
-	Overhead   Amounts
-	Containers []Container
+	Overhead podwords.Resources
 	// Ended pods run no more.
 	Ended bool
+	nri.PodInfo
 }
 
 // Pods are the pods of this node, as the API server last said. They are a cache.ReflectorStore
@@ -81,14 +62,14 @@ func (c *Client) NewPods(told func(error)) *Pods {
 	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, changed: make(chan struct{}, 1)}
 }
 
-// Get returns a pod by its UID. ok is false as long as the server has not told of it.
-func (p *Pods) Get(uid string) (pod Pod, ok bool) {
+// Pod implements nri.Pods.
+func (p *Pods) Pod(uid string) (*nri.PodInfo, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if at := p.byUID[uid]; at != nil {
-		return *at, true // what is in it is never changed
+	if pod := p.byUID[uid]; pod != nil {
+		return &pod.PodInfo, true // a change makes another
 	}
-	return Pod{}, false
+	return nil, false
 }
 
 // UID finds a pod by its name.
@@ -101,13 +82,13 @@ func (p *Pods) UID(namespace, name string) (uid string, ok bool) {
 
 // All returns the pods by namespace and name. synced is false until the server has told of
 // all of them, or if it told of more than MaxPods.
-func (p *Pods) All() (all []Pod, synced bool) {
+func (p *Pods) All() (all []*Pod, synced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pod := range p.byUID {
-		all = append(all, *pod)
+		all = append(all, pod)
 	}
-	slices.SortFunc(all, func(a, b Pod) int {
+	slices.SortFunc(all, func(a, b *Pod) int {
 		return strings.Compare(a.Namespace+"/"+a.Name+"/"+a.UID, b.Namespace+"/"+b.Name+"/"+b.UID)
 	})
 	return all, p.synced && !p.over
@@ -193,82 +174,89 @@ func trim(pod *corev1.Pod) {
 }
 
 func podOf(o *corev1.Pod) *Pod {
+	qos := qosOf(o.Status.QOSClass)
 	p := &Pod{
-		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), QoS: string(o.Status.QOSClass),
-		Priority: o.Spec.Priority, PriorityClass: o.Spec.PriorityClassName,
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
-		Overhead: amounts(o.Spec.Overhead, nil),
+		Overhead: resources(o.Spec.Overhead, nil, qos),
 		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
 	}
-	if r := o.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
-		whole := amounts(r.Requests, r.Limits)
-		p.Whole = &whole
+	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
+	if o.Spec.Priority != nil {
+		p.Priority = *o.Spec.Priority
 	}
-	p.add(o.Spec.InitContainers, true)
-	p.add(o.Spec.Containers, false)
+	if r := o.Spec.Resources; r != nil {
+		p.Resources = resources(r.Requests, r.Limits, qos)
+	}
+	for _, c := range o.Spec.InitContainers {
+		role := place.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			role = place.Sidecar
+		}
+		p.Containers = append(p.Containers, nri.ContainerInfo{Name: c.Name, Role: role, Resources: resources(c.Resources.Requests, c.Resources.Limits, qos)})
+	}
+	for _, c := range o.Spec.Containers {
+		p.Containers = append(p.Containers, nri.ContainerInfo{Name: c.Name, Role: place.App, Resources: resources(c.Resources.Requests, c.Resources.Limits, qos)})
+	}
 	return p
 }
 
-func (p *Pod) add(list []corev1.Container, init bool) {
-	for i := range list {
-		c := &list[i]
-		p.Containers = append(p.Containers, Container{
-			Name: c.Name, Init: init, Sidecar: init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways,
-			Amounts: amounts(c.Resources.Requests, c.Resources.Limits),
-		})
+// qosOf is the class of service that stands for a QoS class. One that is not told yet is
+// the one between.
+func qosOf(qos corev1.PodQOSClass) place.Class {
+	switch qos {
+	case corev1.PodQOSGuaranteed:
+		return place.LSR
+	case corev1.PodQOSBestEffort:
+		return place.BE
 	}
+	return place.LS
 }
 
-func amounts(requests, limits corev1.ResourceList) Amounts {
-	return Amounts{requests.Cpu().MilliValue(), limits.Cpu().MilliValue(), requests.Memory().Value(), limits.Memory().Value()}
-}
+// most is the most CPU time that is believed, in thousandths of a CPU.
+const most = 1_000_000
 
-// Container finds a container by its name.
-func (p *Pod) Container(name string) (c Container, ok bool) {
-	i := slices.IndexFunc(p.Containers, func(c Container) bool { return c.Name == name })
-	if i < 0 {
-		return Container{}, false
+func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
+	return podwords.Resources{
+		Milli: int(min(requests.Cpu().MilliValue(), most)), LimitMilli: int(min(limits.Cpu().MilliValue(), most)),
+		Memory: requests.Memory().Value(), QoS: qos,
 	}
-	return p.Containers[i], true
 }
 
 // Requests are what the pod pays for as a whole, as the scheduler counts it: what the pod
-// says of itself, or the most that its containers have at a time; and the overhead.
-func (p *Pod) Requests() Amounts {
-	var apps, sidecars, most Amounts
+// says of itself, or the most that its containers have at a time; and the overhead. Memory is
+// in bytes.
+func (p *Pod) Requests() (milli int, memory int64) {
+	var sidecars, apps, peak podwords.Resources
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		switch {
-		case c.Sidecar:
-			sidecars = sidecars.plus(c.Amounts)
-			most = most.max(sidecars)
-		case c.Init:
-			most = most.max(sidecars.plus(c.Amounts))
+		switch c.Role {
+		case place.Sidecar:
+			sidecars = plus(sidecars, c.Resources)
+			peak = larger(peak, sidecars)
+		case place.Init:
+			peak = larger(peak, plus(sidecars, c.Resources))
 		default:
-			apps = apps.plus(c.Amounts)
+			apps = plus(apps, c.Resources)
 		}
 	}
-	sum := most.max(apps.plus(sidecars))
-	if w := p.Whole; w != nil {
-		set := func(to *int64, from int64) {
-			if from > 0 {
-				*to = from
-			}
-		}
-		set(&sum.Milli, w.Milli)
-		set(&sum.LimitMilli, w.LimitMilli)
-		set(&sum.Memory, w.Memory)
-		set(&sum.LimitMemory, w.LimitMemory)
+	sum := larger(peak, plus(apps, sidecars))
+	if p.Milli > 0 {
+		sum.Milli = p.Milli
 	}
-	return sum.plus(p.Overhead)
+	if p.Memory > 0 {
+		sum.Memory = p.Memory
+	}
+	sum = plus(sum, p.Overhead)
+	return sum.Milli, sum.Memory
 }
 
-func (a Amounts) plus(b Amounts) Amounts {
-	return Amounts{a.Milli + b.Milli, a.LimitMilli + b.LimitMilli, a.Memory + b.Memory, a.LimitMemory + b.LimitMemory}
+func plus(a, b podwords.Resources) podwords.Resources {
+	return podwords.Resources{Milli: a.Milli + b.Milli, Memory: a.Memory + b.Memory}
 }
 
-func (a Amounts) max(b Amounts) Amounts {
-	return Amounts{max(a.Milli, b.Milli), max(a.LimitMilli, b.LimitMilli), max(a.Memory, b.Memory), max(a.LimitMemory, b.LimitMemory)}
+func larger(a, b podwords.Resources) podwords.Resources {
+	return podwords.Resources{Milli: max(a.Milli, b.Milli), Memory: max(a.Memory, b.Memory)}
 }
 
 // Add implements cache.ReflectorStore.
@@ -338,6 +326,6 @@ func (p *Pods) wake() {
 }
 
 var _ interface {
-	cache.ReflectorStore
+	nri.Pods
 	cache.TransformingStore
 } = (*Pods)(nil)
