@@ -19,8 +19,8 @@ import (
 	"berth.dev/berth/internal/plain"
 )
 
-// About names the pod, and maybe the container, that an event is about. UID "" is looked up
-// among the node's pods.
+// About names the pod, and maybe the container, that an event is about. UID is that on
+// the node; "" is looked up among the node's pods.
 type About struct{ Namespace, Pod, UID, Container string }
 
 // Note is something to tell about a pod.
@@ -202,8 +202,8 @@ func (e *Events) event(n *Note) *corev1.Event {
 }
 
 func (e *Events) find(a *About) {
-	if a.UID == "" && a.Pod != "" && e.pods != nil {
-		a.UID, _ = e.pods.UID(a.Namespace, a.Pod)
+	if a.Pod != "" && e.pods != nil {
+		a.UID = e.pods.UID(a.Namespace, a.Pod, a.UID)
 	}
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ const MaxPods = 2000
 // Pod is what is kept of a pod.
 type Pod struct {
 	Namespace, Name, UID string
+	// NodeUID is the UID that the runtime and the kubelet's groups know: that of the file
+	// where the pod is static.
+	NodeUID string
 	// KoordQoS and KoordPriority are Koordinator's labels qosClass and priority-class.
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
@@ -46,7 +50,8 @@ type Pods struct {
 
 	mu     sync.Mutex
 	byUID  map[string]*Pod
-	byName map[string]string
+	byName map[string]string // UIDs
+	static map[string]string // UIDs, by NodeUID where that differs
 	synced bool
 	over   bool // since the last list a pod found no room
 
@@ -59,25 +64,28 @@ func (c *Client) NewPods(told func(error)) *Pods {
 	if told == nil {
 		told = func(error) {}
 	}
-	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, changed: make(chan struct{}, 1)}
+	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string]string{}, changed: make(chan struct{}, 1)}
 }
 
 // Pod implements nri.Pods.
 func (p *Pods) Pod(uid string) (*nri.PodInfo, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pod := p.byUID[uid]; pod != nil {
+	if pod := p.byUID[cmp.Or(p.static[uid], uid)]; pod != nil {
 		return &pod.PodInfo, true // a change makes another
 	}
 	return nil, false
 }
 
-// UID finds a pod by its name.
-func (p *Pods) UID(namespace, name string) (uid string, ok bool) {
+// UID is a pod's UID at the API server: by its UID on the node if that is not "", else by
+// its name. What is not known stays as it is.
+func (p *Pods) UID(namespace, name, nodeUID string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	uid, ok = p.byName[namespace+"/"+name]
-	return uid, ok
+	if nodeUID == "" {
+		return p.byName[namespace+"/"+name]
+	}
+	return cmp.Or(p.static[nodeUID], nodeUID)
 }
 
 // All returns the pods by namespace and name. synced is false until the server has told of
@@ -159,7 +167,11 @@ func (*Pods) Transformer() cache.TransformFunc {
 
 // trim drops from a pod what podOf does not read.
 func trim(pod *corev1.Pod) {
+	hash, static := pod.Annotations[hashKey]
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
+	if static {
+		pod.Annotations = map[string]string{hashKey: hash}
+	}
 	spec := &pod.Spec
 	pod.Spec = corev1.PodSpec{
 		NodeName: spec.NodeName, Priority: spec.Priority, PriorityClassName: spec.PriorityClassName,
@@ -173,10 +185,14 @@ func trim(pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
 }
 
+// hashKey is the annotation of a static pod with the UID that it has on the node: to the
+// runtime, and in the names of groups.
+const hashKey = "kubernetes.io/config.hash"
+
 func podOf(o *corev1.Pod) *Pod {
 	qos := qosOf(o.Status.QOSClass)
 	p := &Pod{
-		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID),
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[hashKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
 		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
@@ -281,6 +297,9 @@ func (p *Pods) put(pod *Pod) {
 		return
 	}
 	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
+	if pod.NodeUID != pod.UID {
+		p.static[pod.NodeUID] = pod.UID
+	}
 }
 
 // Delete implements cache.ReflectorStore.
@@ -290,9 +309,12 @@ func (p *Pods) Delete(obj any) error {
 		return fmt.Errorf("forget a pod: it is a %T", obj)
 	}
 	p.mu.Lock()
-	delete(p.byUID, string(pod.UID))
-	if key := pod.Namespace + "/" + pod.Name; p.byName[key] == string(pod.UID) {
-		delete(p.byName, key)
+	gone := podOf(pod)
+	delete(p.byUID, gone.UID)
+	for names, key := range map[*map[string]string]string{&p.byName: gone.Namespace + "/" + gone.Name, &p.static: gone.NodeUID} {
+		if (*names)[key] == gone.UID {
+			delete(*names, key)
+		}
 	}
 	p.mu.Unlock()
 	p.wake()
@@ -304,6 +326,7 @@ func (p *Pods) Replace(list []any, _ string) error {
 	p.mu.Lock()
 	clear(p.byUID)
 	clear(p.byName)
+	clear(p.static)
 	p.over, p.synced = false, true
 	for _, obj := range list {
 		if pod, ok := obj.(*corev1.Pod); ok {
