@@ -108,7 +108,10 @@ func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, e
 	was := members[0].original
 	want := was.Minus(taken)
 	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.Yielded(dir + "/" + cpusFile)}
-	if want.IsEmpty() {
+	if !g.within.IsEmpty() {
+		u.want = g.within.Minus(taken)
+	}
+	if u.want.IsEmpty() {
 		u.want = g.allowed.Minus(taken)
 	}
 	if u.want == was && (members[0].bare || was == members[0].cpus) || u.want.IsEmpty() {
@@ -304,6 +307,8 @@ func (g *groups) giveBack(c *Transition) error {
 		switch {
 		case former(s):
 			return true
+		case g.idles != nil && path.Base(s.Path) == idleFile && !dirs.hold(s.Path) && !g.isParent(path.Dir(s.Path)):
+			return !g.idles[path.Dir(s.Path)]
 		case dirs.hold(s.Path), around[path.Dir(s.Path)] && s.Op == kernel.Write, s.Op == kernel.Enable, g.isParent(s.Path), g.isParent(path.Dir(s.Path)) && s.Op == kernel.Write:
 			return false
 		case s.Op == kernel.Write && path.Base(s.Path) == cpusFile:

@@ -31,6 +31,10 @@ type groups struct {
 	own     string   // this process's group there, "" if not visible
 	confine []string // see Options
 	protect []string
+	within  cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
+	// idles are, of an Enforcer that has made some idle, the directories of groups that it did
+	// not make and that are to be so still.
+	idles map[string]bool
 	// theirs are the groups in the last plan that are not Berth's, and that it is not about.
 	theirs []string
 
@@ -45,6 +49,7 @@ type groups struct {
 const (
 	cpusFile = "cpuset.cpus"
 	memsFile = "cpuset.mems"
+	idleFile = "cpu.idle"
 	// ownGroup and idleGroup hold the groups that Berth makes. cpu.idle acts between
 	// siblings (Documentation/admin-guide/cgroup-v2.rst), so the workloads that are to
 	// yield to the whole host are in a group that is idle beside all of it.

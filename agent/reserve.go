@@ -41,8 +41,16 @@ var ErrOver = errors.New("the change was committed or aborted before")
 // Workloads that are a pod, all of one Request.Group, are placed as the policy places pods.
 // Errors are as of Place.
 func (n *Node) Reserve(ctx context.Context, specs []Spec) (*Change, error) {
-	c, _, err := n.draft(ctx, specs, func(c *Change) (err error) {
-		c.to, err = c.t.reserved(specs)
+	return n.ReservePod(ctx, place.Pod{}, specs)
+}
+
+// ReservePod is Reserve for the containers of a pod with CPU time of its own: Milli and
+// LimitMilli count, and the containers are those of specs.
+func (n *Node) ReservePod(ctx context.Context, pod place.Pod, specs []Spec) (*Change, error) {
+	c, _, err := n.draft(ctx, specs, func(c *Change) error {
+		a := c.t.adding()
+		err := a.addAll(specs, true, pod)
+		c.to = a.transition()
 		return err
 	})
 	return c, err
@@ -153,7 +161,12 @@ func (c *Change) establish() (err error) {
 		return errors.Join(err, call(c.done.Undo), t.abandon())
 	}
 	t.snapshot = c.to.to
-	err = t.install(c.batch)
+	if t.n.kept != nil && len(c.batch.Put) > manyRecords {
+		t.cut = &c.batch
+		go t.n.installLater()
+	} else {
+		err = t.install(c.batch)
+	}
 	if err == nil {
 		err = call(c.done.Finish)
 	}
@@ -247,7 +260,7 @@ func (t *transaction) placed(spec Spec) (*Transition, error) {
 func (n *Node) PlaceTogether(ctx context.Context, specs []Spec) (all []Workload, err error) {
 	c, _, err := n.draft(ctx, specs, func(c *Change) error {
 		a := c.t.adding()
-		err := a.addAll(specs, false)
+		err := a.addAll(specs, false, place.Pod{})
 		if c.to = a.transition(); err == nil {
 			err = c.enforce()
 		}
@@ -265,7 +278,7 @@ func (n *Node) PreviewTogether(ctx context.Context, specs []Spec) (all []Workloa
 	err = n.look(ctx, func(t *transaction) error {
 		all, plan, err = t.preview(specs, func() (*Transition, error) {
 			a := t.adding()
-			err := a.addAll(specs, false)
+			err := a.addAll(specs, false, place.Pod{})
 			return a.transition(), err
 		})
 		return err
@@ -273,18 +286,8 @@ func (n *Node) PreviewTogether(ctx context.Context, specs []Spec) (all []Workloa
 	return all, plan, err
 }
 
-// reserved is the change that adds workloads, some of them maybe before there is anything
-// to place.
-func (t *transaction) reserved(specs []Spec) (*Transition, error) {
-	a := t.adding()
-	if err := a.addAll(specs, true); err != nil {
-		return nil, err
-	}
-	return a.transition(), nil
-}
-
 // addAll adds workloads, all of them or none: early even if there is nothing of them yet.
-func (a *adding) addAll(specs []Spec, early bool) (err error) {
+func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 	before := *a
 	before.records = maps.Clone(a.records)
 	defer func() {
@@ -293,8 +296,8 @@ func (a *adding) addAll(specs []Spec, early bool) (err error) {
 		}
 	}()
 	var pod *place.State
-	if group := podOf(specs); group != "" {
-		p := place.Pod{ID: group}
+	if group := podOf(specs); group != "" && (len(specs) > 1 || of.Milli > 0) {
+		p := place.Pod{ID: group, Milli: of.Milli, LimitMilli: of.LimitMilli}
 		for i := range specs {
 			p.Containers = append(p.Containers, specs[i].Request)
 		}
@@ -318,8 +321,8 @@ func ofSeveral(specs []Spec, id string, err error) error {
 	return fmt.Errorf("workload %q, which is placed with %d more or not at all: %w", id, len(specs)-1, err)
 }
 
-// podOf returns the group of specs that are several workloads of one pod whose CPUs the
-// policy is to choose; "" if they are not.
+// podOf returns the group of specs that are workloads of one pod whose CPUs the policy is to
+// choose; "" if they are not.
 func podOf(specs []Spec) string {
 	for i := range specs {
 		s := &specs[i]
@@ -327,7 +330,7 @@ func podOf(specs []Spec) string {
 			return ""
 		}
 	}
-	if len(specs) < 2 {
+	if len(specs) == 0 {
 		return ""
 	}
 	return specs[0].Request.Group

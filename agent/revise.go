@@ -233,7 +233,7 @@ func (d *revising) decide(n *Node, r *Revision) error {
 			if slices.Contains(evicted, id) {
 				err = a.placeAgain(records[id], wanted[id])
 			} else if together := a.unplaced(r.Specs, wanted[id]); len(together) > 1 {
-				err = a.addAll(together, false)
+				err = a.addAll(together, false, place.Pod{})
 			} else {
 				err = a.want(wanted[id])
 			}

@@ -257,6 +257,23 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 	return nil
 }
 
+// manyRecords is how many records a change may write before the change is over. What a
+// committed batch says counts as if it were installed, so that more can wait.
+const manyRecords = 16
+
+// installLater installs a committed batch, unless the next transaction has.
+func (n *Node) installLater() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.held == nil || n.held.cut == nil {
+		return
+	}
+	n.held.changed = false
+	if err := n.end(n.held.install(*n.held.cut)); err != nil {
+		n.tell(Failed, "", "", "note a change: "+err.Error())
+	}
+}
+
 // install carries out a committed batch. It may be done any number of times: until
 // batchFile is gone, what it says counts and not what is in the files that it names.
 func (b *nodeState) install(all batch) error {

@@ -87,8 +87,10 @@ func (s *Spec) Validate() error {
 	if IsOwn(s.Group) {
 		errs = append(errs, fmt.Errorf("group %q: it is Berth's own", s.Group))
 	}
-	if text, err := json.Marshal(s); err != nil || len(text) > maxSpec {
-		errs = append(errs, errors.Join(err, fmt.Errorf("%d bytes as JSON: more than %d; shorten its labels and names", len(text), maxSpec)))
+	if s.mayBeLong() {
+		if text, err := json.Marshal(s); err != nil || len(text) > maxSpec {
+			errs = append(errs, errors.Join(err, fmt.Errorf("%d bytes as JSON: more than %d; shorten its labels and names", len(text), maxSpec)))
+		}
 	}
 	if s.PID < 0 || s.Owner.PID < 0 {
 		errs = append(errs, errors.New("a negative process id"))
@@ -100,6 +102,23 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("workload %q: %w", s.Request.ID, err)
 	}
 	return nil
+}
+
+// mayBeLong reports whether a spec could have more than maxSpec bytes as JSON, in which one
+// byte of a text takes at most six. It counts what has no bound, and is generous with the rest.
+func (s *Spec) mayBeLong() bool {
+	r := &s.Request
+	if r.Memory != nil || r.Devices != nil || r.Affinity != nil || !limitless(s.Limits) {
+		return true
+	}
+	n := len(r.ID) + len(r.Group) + len(r.Namespace) + len(r.CoreKind) + len(s.Group)
+	for _, m := range []map[string]string{r.Labels, r.Hints, s.Annotations} {
+		for k, v := range m {
+			n += len(k) + len(v) + 2
+		}
+	}
+	sets := 5 * (r.Nodes.Len() + s.CPUs.Len() + s.Mems.Len()) // as in "1024,"
+	return 6*n+sets+2<<10 > maxSpec
 }
 
 // MissingError is a control group or a process that a workload is to have and that

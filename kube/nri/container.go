@@ -77,21 +77,19 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
-	if a.spec.Validate() != nil { // a pod may have labels without end
+	if err = a.spec.Validate(); err != nil { // a pod may have labels without end
 		a.spec.Request.Labels = nil
+		err = a.spec.Validate()
 	}
-	return a, a.spec.Validate()
+	return a, err
 }
 
+// taken reports whether a container that the runtime has is a workload of the name.
 func (p *Plugin) taken(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, other := range p.ids {
-		if other == id {
-			return true
-		}
-	}
-	return false
+	_, taken := p.names[id]
+	return taken
 }
 
 // groupName is the control group of a container, or a name for one that is not known.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +28,6 @@ type resources struct{ cpus, mems cpuset.Set }
 // seat is a container that the runtime has.
 type seat struct {
 	id, group string
-	order     int // of arrival
 	want      resources
 	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
 	fresh     bool      // its creation is not answered yet
@@ -37,6 +35,9 @@ type seat struct {
 	started   bool
 	yielded   bool      // somebody else keeps its CPUs
 	since     time.Time // of told
+
+	before  resources // what was wanted before the last transition, if that changed it
+	changed bool
 }
 
 // table is the third agent.Enforcer: it notes what every container is to have. What
@@ -45,9 +46,9 @@ type seat struct {
 // answers nothing while it waits for a handler.
 type table struct {
 	mu     sync.Mutex
-	seats  map[string]*seat
-	synced bool // the runtime has said what there is
-	next   int
+	seats  map[string]*seat // by container id
+	line   []*seat          // the same, in the order of arrival
+	synced bool             // the runtime has said what there is
 
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
@@ -132,21 +133,23 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 		}
 	}
 	shared, owned := t.shared, t.owned
-	undo := map[*seat]resources{}
+	for _, s := range t.line {
+		s.changed = false
+	}
 	set := func(s *seat, want resources) {
 		if s.want != want {
-			undo[s], s.want = s.want, want
+			s.before, s.want, s.changed = s.want, want, true
 		}
 	}
-	for _, u := range c.Updates() {
-		if s := t.seats[containerOf(u.Workload)]; s != nil {
-			set(s, resources{u.CPUs, u.Mems})
+	for w := range c.Workloads() {
+		if s := t.seats[containerOf(w)]; s != nil {
+			set(s, resources{w.CPUs, w.Mems})
 		}
 	}
 	if pool := c.Shared(); !pool.IsEmpty() {
 		t.shared = pool
 	}
-	for _, s := range t.seats {
+	for _, s := range t.line {
 		if s.unplaced {
 			set(s, resources{cpus: t.shared})
 		}
@@ -156,8 +159,10 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 	return agent.Enforced{Undo: func() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		for s, want := range undo {
-			s.want = want
+		for _, s := range t.line {
+			if s.changed {
+				s.want, s.changed = s.before, false
+			}
 		}
 		t.shared, t.owned = shared, owned
 		if at != nil {
@@ -230,14 +235,17 @@ func (t *table) add(id, group string, told resources, fresh bool) {
 		s.told, s.group = told, group
 		return
 	}
-	t.next++
-	t.seats[id] = &seat{id: id, group: group, order: t.next, told: told, want: told, fresh: fresh}
+	s := &seat{id: id, group: group, told: told, want: told, fresh: fresh}
+	t.seats[id], t.line = s, append(t.line, s)
 }
 
 func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.seats, id)
+	if s := t.seats[id]; s != nil {
+		delete(t.seats, id)
+		t.line = slices.DeleteFunc(t.line, func(o *seat) bool { return o == s })
+	}
 }
 
 // follow has a container that has no record follow the shared pool, and returns that.
@@ -253,8 +261,8 @@ func (t *table) follow(id string) cpuset.Set {
 // move is an update for the runtime.
 type move struct {
 	id   string
-	to   resources
-	lose bool // only takes CPUs away
+	to   *resources // the same of all that go together
+	lose bool       // only takes CPUs away
 }
 
 // moves brings what the runtime was told nearer to what is wanted, in an order in which no
@@ -267,7 +275,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	var assignments []cgroup.Assignment
 	var members [][]*seat
 	known := map[way]int{}
-	for _, s := range slices.SortedFunc(maps.Values(t.seats), func(a, b *seat) int { return cmp.Compare(a.order, b.order) }) {
+	for _, s := range t.line {
 		if s.fresh && s.id != answered {
 			continue // it has nothing yet, and is told by the answer to its creation
 		}
@@ -292,21 +300,31 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	if err != nil {
 		return nil, own, err
 	}
-	done := make([]bool, len(assignments))
+	now, done := time.Now(), make([]bool, len(assignments))
+	all = make([]move, 0, len(t.line))
+	tell := func(s *seat, to resources, lose bool) {
+		s.told, s.since = to, now
+		last := len(all) - 1
+		if last < 0 || *all[last].to != to {
+			own := to
+			all = append(all, move{s.id, &own, lose})
+		} else {
+			all = append(all, move{s.id, all[last].to, lose})
+		}
+	}
 	for _, step := range steps {
 		if done[step.Assignment] {
 			break
 		}
 		done[step.Assignment] = true
-		a := assignments[step.Assignment]
+		lose := assignments[step.Assignment].Have.Contains(step.CPUs)
 		for _, s := range members[step.Assignment] {
 			to := resources{step.CPUs, s.want.mems}
 			if s.fresh {
-				own = to
+				s.told, s.since, s.fresh, own = to, now, false, to
 			} else {
-				all = append(all, move{s.id, to, a.Have.Contains(step.CPUs)})
+				tell(s, to, lose)
 			}
-			s.told, s.since, s.fresh = to, time.Now(), false
 		}
 	}
 	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
@@ -316,8 +334,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			case s.fresh:
 				busy = &BusyError{a.Want}
 			case a.Have == a.Want:
-				all = append(all, move{s.id, s.want, true})
-				s.told, s.since = s.want, time.Now()
+				tell(s, s.want, true)
 			}
 		}
 	}
@@ -335,15 +352,20 @@ func (t *table) answer(created string, online cpuset.Set) ([]*api.ContainerUpdat
 	return updates(all), own, err
 }
 
+// updates are moves as the runtime has them. Those that go together share what they hold.
 func updates(all []move) (out []*api.ContainerUpdate) {
+	var to *resources
+	var linux *api.LinuxContainerUpdate
 	for _, m := range all {
-		u := &api.ContainerUpdate{}
-		u.SetContainerId(m.id)
-		u.SetLinuxCPUSetCPUs(m.to.cpus.String())
-		if !m.to.mems.IsEmpty() {
-			u.SetLinuxCPUSetMems(m.to.mems.String())
+		if m.to != to {
+			u := &api.ContainerUpdate{}
+			u.SetLinuxCPUSetCPUs(m.to.cpus.String())
+			if !m.to.mems.IsEmpty() {
+				u.SetLinuxCPUSetMems(m.to.mems.String())
+			}
+			to, linux = m.to, u.Linux
 		}
-		out = append(out, u)
+		out = append(out, &api.ContainerUpdate{ContainerId: m.id, Linux: linux})
 	}
 	return out
 }

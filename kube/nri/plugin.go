@@ -71,6 +71,7 @@ type Plugin struct {
 
 	mu    sync.Mutex
 	ids   map[string]string          // workloads, by container id
+	names map[string]string          // containers, by workload
 	told  map[string]map[string]bool // problems that were told, by pod id
 	drift desired.Drift[string]      // by container id
 	start time.Time
@@ -86,7 +87,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		return nil, err
 	}
 	p := &Plugin{
-		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]string{}, told: map[string]map[string]bool{},
+		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]string{}, names: map[string]string{}, told: map[string]map[string]bool{},
 		start: time.Now(), verifyNow: make(chan struct{}, 1),
 	}
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
@@ -115,7 +116,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {
-		p.ids[containerOf(&all[i])] = all[i].ID()
+		p.name(containerOf(&all[i]), all[i].ID())
 	}
 	return p, nil
 }
@@ -252,9 +253,7 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		return &RefusedError{busy}
 	}
 	if err == nil {
-		p.mu.Lock()
-		p.ids[c.GetId()] = w.ID()
-		p.mu.Unlock()
+		p.name(c.GetId(), w.ID())
 	}
 	return err
 }
@@ -377,6 +376,7 @@ func (p *Plugin) workload(container string) (id string, ok bool) {
 func (p *Plugin) forget(container string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.names, p.ids[container])
 	delete(p.ids, container)
 	p.drift.Forget(container)
 }

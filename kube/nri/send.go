@@ -91,7 +91,7 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	if len(some) > 0 {
 		t.sending = map[string]resources{}
 		for _, m := range some {
-			t.sending[m.id] = m.to
+			t.sending[m.id] = *m.to
 		}
 	}
 	return some
@@ -104,7 +104,7 @@ func (t *table) sent(some []move) {
 	defer t.mu.Unlock()
 	t.sending = nil
 	for _, m := range some {
-		if s := t.seats[m.id]; s != nil && s.told != m.to {
+		if s := t.seats[m.id]; s != nil && s.told != *m.to {
 			s.told = resources{}
 			t.wake()
 		}

@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -78,10 +79,11 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	}
 	p.mu.Lock()
 	clear(p.ids)
-	for i := range held {
-		p.ids[containerOf(&held[i])] = held[i].ID()
-	}
+	clear(p.names)
 	p.mu.Unlock()
+	for i := range held {
+		p.name(containerOf(&held[i]), held[i].ID())
+	}
 	wishes, specs := map[string]*asked{}, []agent.Spec{}
 	for _, c := range containers {
 		pod := pods[c.GetPodSandboxId()]
@@ -123,7 +125,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 func (p *Plugin) name(container, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container] = id
+	p.ids[container], p.names[id] = id, container
 }
 
 func (p *Plugin) adoptAll(ctx context.Context, specs []agent.Spec) ([]agent.Refusal, error) {
@@ -169,9 +171,11 @@ func (t *table) keepOnly(there map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.synced, t.sending = true, nil
-	for id := range t.seats {
-		if !there[id] {
-			delete(t.seats, id)
+	t.line = slices.DeleteFunc(t.line, func(s *seat) bool {
+		if there[s.id] {
+			return false
 		}
-	}
+		delete(t.seats, s.id)
+		return true
+	})
 }

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// Surroundings are the control groups around workloads that something else makes and limits,
+// such as a container runtime: for an Enforcer that leaves the workloads' own groups to it.
+type Surroundings struct {
+	g    *groups
+	idle []string // as of the last transition
+}
+
+// OpenSurroundings finds the control groups of a host. confine and protect are as in Settings,
+// from the top of the hierarchy on; within, if not empty, are the CPUs of what is confined,
+// instead of all that nobody owns. It is a kernel.NotSupportedError where there are none
+// with CPUs.
+func OpenSurroundings(root *kernel.Root, confine, protect []string, within cpuset.Set) (*Surroundings, error) {
+	if err := errors.Join(validGlobs("confine", confine), validGlobs("protected", protect)); err != nil {
+		return nil, err
+	}
+	host, err := cgroup.Detect(root)
+	if err != nil {
+		return nil, err
+	}
+	g, err := openGroups(root, host)
+	if err != nil {
+		return nil, err
+	}
+	g.confine, g.protect, g.within = confine, protect, within
+	return &Surroundings{g: g}, nil
+}
+
+// Dirs are Site.Dirs of the host.
+func (s *Surroundings) Dirs() []string { return s.g.site().Dirs }
+
+// NoIdle says why no group can be made idle here; "" if it can.
+func (s *Surroundings) NoIdle() string { return s.g.noIdle() }
+
+// Plan returns what it takes to have the groups that idle names, as far as they are there, run
+// only when no sibling wants to, and others kept off exclusive CPUs.
+func (s *Surroundings) Plan(c *Transition, idle []string) (kernel.Plan, error) {
+	all, err := s.idles(c, idle)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := s.others(c)
+	return append(all, plan...), err
+}
+
+func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err error) {
+	for _, group := range idle {
+		g := s.g.base.Child(group)
+		if !slices.ContainsFunc(g.Dirs(), s.g.isDir) {
+			continue
+		}
+		plan, err := s.g.needs(c, g, cgroup.Limits{Idle: cgroup.On}.Settings())
+		if err != nil {
+			return nil, fmt.Errorf("make group %s idle: %w", group, err)
+		}
+		all = append(all, plan...)
+	}
+	return all, nil
+}
+
+func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
+	s.g.theirs = nil
+	others, err := s.g.others(c)
+	if err != nil {
+		return nil, err
+	}
+	return s.g.place(others, c)
+}
+
+// Enforce carries out what Plan returns, and gives back what is of no use any more. That a
+// group cannot be made idle is told and holds nothing up.
+func (s *Surroundings) Enforce(c *Transition, idle []string, tell func(error)) (done Enforced, err error) {
+	plan, err := s.idles(c, idle)
+	var awake, back func() error
+	if err == nil {
+		awake, err = kernel.Apply(s.g.root, plan, c.Log)
+	}
+	if err != nil {
+		tell(err)
+	}
+	for again := true; again; again = err != nil && s.g.leave(c, err) {
+		if plan, err = s.others(c); err == nil {
+			back, err = kernel.Apply(s.g.root, plan, c.Log)
+		}
+	}
+	if err != nil {
+		return done, errors.Join(err, call(awake))
+	}
+	done.Undo = func() error { return errors.Join(call(back), call(awake)) }
+	if !c.Leaves() && slices.Equal(idle, s.idle) {
+		return done, nil
+	}
+	done.Finish = func() error {
+		s.idle, s.g.idles = slices.Clone(idle), map[string]bool{}
+		for _, group := range idle {
+			for _, dir := range s.g.base.Child(group).Dirs() {
+				s.g.idles[dir] = true
+			}
+		}
+		return s.g.giveBack(c)
+	}
+	return done, nil
+}
