@@ -26,6 +26,7 @@ import (
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // FastWindow is the length of a window while the run-queue probe is armed.
@@ -40,8 +41,11 @@ type Workload struct {
 	Class place.Class `json:"class"`
 	// Sensitive groups are looked after.
 	Sensitive bool `json:"sensitive,omitempty"`
-	// Protected groups are never acted on.
-	Protected bool `json:"protected,omitempty"`
+	// Protected groups are never acted on. Why says why, for events; it may be "".
+	Protected bool   `json:"protected,omitempty"`
+	Why       string `json:"why,omitempty"`
+	// Pod is whose container, or which pod, it is; nil is none, or not known.
+	Pod *pods.Name `json:"pod,omitempty"`
 }
 
 // ProbeUse says when the run-queue probe is armed.

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 // inventory has the groups of the host.
@@ -248,7 +250,8 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 	for _, name := range known.names {
 		m := known.all[name]
 		w := control.Workload{
-			Group: name, Class: m.Class, Protected: m.Protected, Why: m.settings.Essential, CPUs: m.settings.CPUs, Limits: m.settings.Limits,
+			Group: name, Class: m.Class, Protected: m.Protected, Why: cmp.Or(m.settings.Essential, m.Why), CPUs: m.settings.CPUs, Limits: m.settings.Limits,
+			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
 		all = append(all, w)
@@ -278,7 +281,7 @@ func (r *Runner) refresh(about []detect.Finding) {
 // ancestor is a group around best-effort work.
 func (r *Runner) ancestor(group string) control.Workload {
 	s := r.known.ancestors[group]
-	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits}
+	w := control.Workload{Group: group, Class: place.BE, CPUs: s.CPUs, Limits: s.Limits, NoIdle: s.NoIdle, Writer: writer(group)}
 	for _, name := range r.known.names {
 		if strings.HasPrefix(name, group+"/") {
 			use, memory := r.slow.detector.Usage(name)
@@ -288,4 +291,15 @@ func (r *Runner) ancestor(group string) control.Workload {
 		}
 	}
 	return w
+}
+
+// writer is who else writes settings of a group.
+func writer(group string) string {
+	switch pods.Parse(group).Level {
+	case pods.AllPods, pods.ClassOfPods, pods.OnePod:
+		return "the kubelet"
+	case pods.OneContainer:
+		return "the container's runtime"
+	}
+	return ""
 }

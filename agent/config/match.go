@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/pods"
 )
 
 // Candidate is something that may be a workload: a control group or, as its runtime
@@ -72,7 +73,7 @@ func (m *Match) matches(of Candidate) bool {
 	case of.Container != nil:
 		return m.Container.matches(of.Container)
 	}
-	id, ok := containerOf(of.Path)
+	id, ok := pods.ContainerOf(of.Path)
 	return ok && m.Container.matches(&id)
 }
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -30,49 +29,6 @@ func TestMatchGroup(t *testing.T) {
 	} {
 		if got := matchGroup(components(tt.glob), components(tt.group)); got != tt.want {
 			t.Errorf("%s matches %s: %v, want %v", tt.glob, tt.group, got, tt.want)
-		}
-	}
-}
-
-func TestContainerOf(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		group string
-		want  ContainerID // zero is none
-	}{
-		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope", ContainerID{Runtime: "containerd", ID: id, Pod: uid}},
-		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope", ContainerID{Runtime: "crio", ID: id, Pod: uid}},
-		{"/system.slice/docker-" + id + ".scope", ContainerID{Runtime: "docker", ID: id}},
-		{"/machine.slice/libpod-" + id + ".scope", ContainerID{Runtime: "podman", ID: id}},
-		{"/libpod_parent/libpod-" + id, ContainerID{Runtime: "podman", ID: id}},
-		{"/system.slice/nerdctl-" + id + ".scope", ContainerID{Runtime: "containerd", ID: id}},
-		{"/docker/" + id, ContainerID{Runtime: "docker", ID: id}},
-		{"/kubepods/burstable/pod" + uid + "/" + id, ContainerID{ID: id, Pod: uid}},
-		{"/kubepods/besteffort/pod" + strings.ReplaceAll(uid, "-", "") + "/" + id, ContainerID{ID: id, Pod: strings.ReplaceAll(uid, "-", "")}},
-		{"/kubepods/pod" + uid + "/crio-" + id, ContainerID{Runtime: "crio", ID: id, Pod: uid}},
-		{"/system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id, ContainerID{Runtime: "containerd", ID: id, Pod: uid}},
-		{"/system.slice:docker:" + id, ContainerID{Runtime: "docker", ID: id}},
-		{"/lxc.payload.web", ContainerID{Runtime: "lxc", Name: "web"}},
-		{"/lxc/web", ContainerID{Runtime: "lxc", Name: "web"}},
-		{`/machine.slice/machine-my\x2dbox.scope`, ContainerID{Runtime: "nspawn", Name: "my-box"}},
-		{"/machine.slice/systemd-nspawn@box.service", ContainerID{Runtime: "nspawn", Name: "box"}},
-
-		{"/", ContainerID{}},
-		{"/docker", ContainerID{}},
-		{"/docker/" + id[:12], ContainerID{}},
-		{"/docker/" + strings.ToUpper(id), ContainerID{}},
-		{"/docker/" + id + "/init.scope", ContainerID{}},
-		{"/user.slice/" + id, ContainerID{}},
-		{"/machine.slice/libpod-conmon-" + id + ".scope", ContainerID{}},
-		{"/system.slice/crio-conmon-" + id + ".scope", ContainerID{}},
-		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice", ContainerID{}},
-		{"/kubepods/podxyz/" + id, ContainerID{}},
-		{`/machine.slice/machine-qemu\x2d1\x2dvm.scope`, ContainerID{}},
-		{"/lxc.payload.", ContainerID{}},
-	} {
-		got, ok := containerOf(tt.group)
-		if !reflect.DeepEqual(got, tt.want) || ok != !reflect.DeepEqual(tt.want, ContainerID{}) {
-			t.Errorf("%s is %+v, %v; want %+v", tt.group, got, ok, tt.want)
 		}
 	}
 }
@@ -199,9 +155,6 @@ func FuzzMatch(f *testing.F) {
 		f.Add("/a/**/*", group)
 	}
 	f.Fuzz(func(t *testing.T, glob, group string) {
-		if c, ok := containerOf(group); ok != !reflect.DeepEqual(c, ContainerID{}) {
-			t.Errorf("%q is %+v, %v", group, c, ok)
-		}
 		// A path without signs matches itself, and ** matches all.
 		if !strings.ContainsAny(group, `*?[\`) && !matchGroup(components(group), components(group)) {
 			t.Errorf("%q does not match itself", group)

@@ -23,6 +23,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/watch/pods"
 )
 
 // StateDir returns the directory of a user's guard: /run/berth/guard for root, see
@@ -310,7 +311,7 @@ func (h *Host) revert(a control.Action) ([]control.Change, error) {
 func (h *Host) owner(file string) string {
 	for at := path.Dir(file); at != "." && at != "/"; at = path.Dir(at) {
 		switch name := path.Base(at); {
-		case name == "kubepods" || name == "kubepods.slice":
+		case pods.Parse(name).Level == pods.AllPods:
 			return " (the kubelet's)"
 		case slices.Contains([]string{".slice", ".service", ".scope"}, path.Ext(name)):
 			return " (systemd's)"

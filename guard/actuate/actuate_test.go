@@ -674,22 +674,6 @@ func TestBestEffort(t *testing.T) {
 			t.Errorf("idle: %+v, %v", s, err)
 		}
 	})
-	for group, want := range map[string]bool{
-		"kubepods.slice/kubepods-besteffort.slice":                                                        true,
-		"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-ab.scope": true,
-		"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice":                          true,
-		"kubepods/besteffort/pod1/ab":                                                                     true,
-		"kubelet/kubepods/besteffort/pod1":                                                                true,
-		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice":                           false,
-		"kubepods/burstable/besteffort":                                                                   false,
-		"besteffort":                                                                                      false,
-		"x/mykubepods-besteffort.slice":                                                                   false,
-		"":                                                                                                false,
-	} {
-		if got := bestEffortPods(group); got != want {
-			t.Errorf("%q: %v", group, got)
-		}
-	}
 }
 
 // A CPU that goes offline, and comes back, makes nobody else's value of a set that the

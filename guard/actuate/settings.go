@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/watch/pods"
 )
 
 // Settings are those of a group without the active actions of the guard.
@@ -26,6 +27,9 @@ type Settings struct {
 	Shares int64
 	// BestEffortPods is true for groups of Kubernetes' class BestEffort, by their names.
 	BestEffortPods bool
+	// NoIdle says why cpu.idle must not be set on this group though the host has it; "" if it
+	// may.
+	NoIdle string
 	// Populated is true where processes are in the group itself, not only in groups
 	// below it.
 	Populated bool
@@ -48,7 +52,7 @@ func (h *Host) settings(group string) (Settings, error) {
 	}
 	s.Weight, _ = strconv.Atoi(r.value("weight"))
 	s.Shares, _ = strconv.ParseInt(r.text(cgroup.CPU, "cpu.shares"), 10, 64)
-	s.BestEffortPods = bestEffortPods(group)
+	s.BestEffortPods, s.NoIdle = pods.Parse(group).QoS == pods.BestEffort, h.noIdle(group)
 	if s.Idle == cgroup.On {
 		s.Weight, s.Shares = 0, 0
 	}
@@ -150,6 +154,28 @@ func (h *Host) NoIdle() string {
 	return ""
 }
 
+// noIdle says why a group must not be made idle: who else writes its weight could not do so
+// any more. The kernel refuses the weight of an idle group (sched_group_set_shares in
+// kernel/sched/fair.c), and the library of runc and of the kubelet
+// (github.com/opencontainers/cgroups) ends at that.
+//
+//   - A container's runtime writes the weight first: every later update of the container
+//     fails, whatever it is about.
+//   - The kubelet writes the weight of its classes of pods once a minute and when it starts,
+//     which it does not if that fails, and of a pod when that is resized. With its driver
+//     systemd, systemd writes the weight, on v2 with cpu.idle 0 before it: the group is idle
+//     no more then, which the guard finds as drift.
+func (h *Host) noIdle(group string) string {
+	if c, ok := pods.ContainerOf(group); ok && c.ID != "" {
+		return "the container's runtime could not update a container that is idle"
+	}
+	t, g := h.trees[cgroup.CPU], pods.Parse(group)
+	if g.Level != pods.None && (!g.Slice || t == nil || t.Version == 1) {
+		return "the kubelet could not write the weight of a group that is idle, and would not start again"
+	}
+	return ""
+}
+
 // minShares is the least value of cpu.shares (MIN_SHARES in kernel/sched/sched.h). The
 // kubelet gives it to containers that ask for no CPU, or for less than 3 m
 // (MilliCPUToShares: a thousandth of a CPU is 1.024 shares), and 10 to those that ask for 10 m.
@@ -162,19 +188,4 @@ const minShares = 2
 // only since then of 2 shares alone.
 func (s Settings) BestEffort() bool {
 	return s.Idle == cgroup.On || s.Shares == minShares || s.BestEffortPods
-}
-
-// bestEffortPods reports whether a group is, or lies in, that of Kubernetes' class
-// BestEffort: "kubepods/besteffort" with the kubelet's driver cgroupfs, or
-// "kubepods-besteffort.slice" with systemd, either within the kubelet's --cgroup-root,
-// with systemd as in "kubelet-kubepods-besteffort.slice".
-func bestEffortPods(group string) bool {
-	around := ""
-	for name := range strings.SplitSeq(group, "/") {
-		if around == "kubepods" && name == "besteffort" || name == "kubepods-besteffort.slice" || strings.HasSuffix(name, "-kubepods-besteffort.slice") {
-			return true
-		}
-		around = name
-	}
-	return false
 }

@@ -41,7 +41,11 @@ func (l *Loop) checkDrift(ctx context.Context) {
 func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	a := *k.now
 	count, yielded := l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
-	text := fmt.Sprintf("somebody else has set %s to %q", found.Path, found.From)
+	who := "somebody else"
+	if w := l.byGroup[a.Group]; w != nil && w.Writer != "" {
+		who = "somebody else, most likely " + w.Writer + ","
+	}
+	text := fmt.Sprintf("%s has set %s to %q", who, found.Path, found.From)
 	_, err := l.act.Revert(ctx, a)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
 		err = nil

@@ -64,6 +64,12 @@ type Workload struct {
 	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period, and
 	// IOWeight count.
 	Limits cgroup.Limits
+	// NoIdle says why cpu.idle must not be set on this group; "" if it may. The lowest weight
+	// has to do then.
+	NoIdle string
+	// Writer is who else writes settings of the group, for events: "the kubelet"; "" is not
+	// known.
+	Writer string
 }
 
 // Host is what the loop has to know of the host in the last window.

@@ -27,7 +27,7 @@ var weight = Remedy{
 			return to, furthest
 		case c.Group.Limits.Idle == cgroup.On:
 			return to, c.Group.Group + " is idle already"
-		case c.BestEffort && c.Host.NoIdle == "":
+		case c.BestEffort && c.Host.NoIdle == "" && c.Group.NoIdle == "":
 			to.Idle = cgroup.On
 		case c.BestEffort:
 			to.Weight = 1
@@ -35,9 +35,12 @@ var weight = Remedy{
 			to.Weight = max(have/4, 1)
 		}
 		if have == to.Weight {
-			return to, fmt.Sprintf("%s has weight %d already", c.Group.Group, have)
+			reason = fmt.Sprintf("%s has weight %d already", c.Group.Group, have)
+			if c.Group.NoIdle != "" {
+				reason += ", and must not be idle: " + c.Group.NoIdle
+			}
 		}
-		return to, ""
+		return to, reason
 	},
 	Amount: func(l cgroup.Limits) string {
 		if l.Idle == cgroup.On {

@@ -36,6 +36,7 @@ func Rooms() []Room {
 		{Path: "watch/proc", May: []string{"kernel", "watch"}},
 		// Groups have pressure files too, in the format that watch/proc parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
+		{Path: "watch/pods"},
 		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},
@@ -55,8 +56,8 @@ func Rooms() []Room {
 			"watch/hardware",
 		}},
 		{Path: "guard/control", May: []string{"cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
-		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "guard/detect", "guard/control"}},
-		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "watch/pods", "guard/detect", "guard/control"}},
+		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "watch/pods", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
 		{Path: "lab/noise", May: []string{"kernel"}},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
@@ -94,7 +95,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml",
+			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
@@ -104,7 +105,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 			"internal/strictyaml",
 		}},

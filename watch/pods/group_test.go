@@ -1,0 +1,62 @@
+package pods
+
+import (
+	"strings"
+	"testing"
+)
+
+// The trees of both drivers of the kubelet, in every class, as containerd, CRI-O and docker
+// fill them; containers' groups of the driver cgroupfs have the same path in v1 and v2.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	const slice = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + uidUnit + ".slice"
+	static := strings.ReplaceAll(uid, "-", "") // of a pod from a file
+	for group, want := range map[string]Group{
+		"kubepods": {Level: AllPods}, "/kubepods": {Level: AllPods}, "kubelet/kubepods": {Level: AllPods},
+		"kubepods.slice":                                      {Level: AllPods, Slice: true},
+		"kubelet.slice/kubelet-kubepods.slice":                {Level: AllPods, Slice: true},
+		"kubepods/besteffort":                                 {Level: ClassOfPods, QoS: BestEffort},
+		"kubepods/burstable":                                  {Level: ClassOfPods, QoS: Burstable},
+		"kubepods.slice/kubepods-besteffort.slice":            {Level: ClassOfPods, QoS: BestEffort, Slice: true},
+		"kubepods.slice/kubepods-burstable.slice":             {Level: ClassOfPods, QoS: Burstable, Slice: true},
+		"a.slice/a-kubepods.slice/a-kubepods-burstable.slice": {Level: ClassOfPods, QoS: Burstable, Slice: true},
+		"kubepods/pod" + uid:                                  {Level: OnePod, QoS: Guaranteed, UID: uid},
+		"kubepods/burstable/pod" + uid:                        {Level: OnePod, QoS: Burstable, UID: uid},
+		"kubepods/besteffort/pod" + static:                    {Level: OnePod, QoS: BestEffort, UID: static},
+		"kubepods.slice/kubepods-pod" + uidUnit + ".slice":    {Level: OnePod, QoS: Guaranteed, UID: uid, Slice: true},
+		slice: {Level: OnePod, QoS: BestEffort, UID: uid, Slice: true},
+		"a.slice/a-kubepods.slice/a-kubepods-pod" + uidUnit + ".slice":                                     {Level: OnePod, QoS: Guaranteed, UID: uid, Slice: true},
+		"kubepods/pod" + uid + "/" + id:                                                                    {Level: OneContainer, QoS: Guaranteed, UID: uid, ID: id},
+		"kubepods/burstable/pod" + uid + "/crio-" + id:                                                     {Level: OneContainer, QoS: Burstable, UID: uid, ID: id},
+		slice + "/cri-containerd-" + id + ".scope":                                                         {Level: OneContainer, QoS: BestEffort, UID: uid, ID: id, Slice: true},
+		slice + "/crio-" + id + ".scope":                                                                   {Level: OneContainer, QoS: BestEffort, UID: uid, ID: id, Slice: true},
+		slice + "/docker-" + id + ".scope":                                                                 {Level: OneContainer, QoS: BestEffort, UID: uid, ID: id, Slice: true},
+		"system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id: {Level: OneContainer, QoS: Burstable, UID: uid, ID: id},
+
+		"": {}, "/": {}, "burstable": {}, "x/besteffort": {}, "mykubepods": {}, "kubepods/other": {},
+		"system.slice/docker-" + id + ".scope": {}, // in no pod
+		"pod" + uid:                            {}, // a name that anybody can choose
+		"user.slice/pod" + uid:                 {},
+		"kubepods/podx/" + id:                  {},
+		slice + "/cri-containerd-" + id + ".scope/init.scope": {},
+	} {
+		if got := Parse(group); got != want {
+			t.Errorf("%s is %+v, want %+v", group, got, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, group := range []string{"kubepods/pod" + uid + "/" + id, "kubepods.slice/kubepods-pod" + uidUnit + ".slice", "//..//", "x.slice:a:b"} {
+		f.Add(group)
+	}
+	f.Fuzz(func(t *testing.T, group string) {
+		g := Parse(group)
+		if (g.Level == OneContainer) != (g.ID != "") || (g.Level >= OnePod) != (g.UID != "") || g.Level == None && g != (Group{}) {
+			t.Errorf("%q is %+v", group, g)
+		}
+		if _, ok := ContainerOf(group); g.Level == OneContainer && !ok {
+			t.Errorf("%q is a container and is not", group)
+		}
+	})
+}
