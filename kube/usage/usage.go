@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/kube/batch"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/pods"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -112,38 +113,19 @@ func (m *Meter) read(group string) (f figure, err error) {
 func (m *Meter) groups() map[string]string {
 	all := map[string]string{}
 	for _, t := range m.trees {
-		for _, tops := range []string{"kubepods*", "*/kubepods*"} { // the kubelet's cgroupRoot may be a group
-			for _, pods := range []string{"*pod*", "*/*pod*"} {
-				names, _ := fs.Glob(m.files, path.Join(t.Dir, tops, pods))
+		for _, tops := range []string{"*kubepods*", "*/*kubepods*"} { // the kubelet's cgroupRoot may be a group
+			for _, below := range []string{"*pod*", "*/*pod*"} {
+				names, _ := fs.Glob(m.files, path.Join(t.Dir, tops, below))
 				for _, name := range names {
-					uid, ok := UID(path.Base(name))
-					if !ok || len(all) >= MaxPods {
-						continue
+					group := strings.TrimPrefix(strings.TrimPrefix(name, t.Dir), "/")
+					if g := pods.Parse(group); g.Level == pods.OnePod && len(all) < MaxPods {
+						all[group] = g.UID
 					}
-					all[strings.TrimPrefix(strings.TrimPrefix(name, t.Dir), "/")] = uid
 				}
 			}
 		}
 	}
 	return all
-}
-
-// UID is the UID of the pod that the kubelet made a group for, by the group's name: podUID,
-// or with systemd kubepods-burstable-podU_I_D.slice.
-func UID(group string) (uid string, ok bool) {
-	name, slice := strings.CutSuffix(group, ".slice")
-	if slice {
-		at := strings.LastIndex(name, "-pod")
-		if at < 0 {
-			return "", false
-		}
-		name = strings.ReplaceAll(name[at+1:], "_", "-")
-	}
-	uid, ok = strings.CutPrefix(name, "pod")
-	if !ok || len(uid) < 32 || len(uid) > 36 || strings.Trim(uid, "0123456789abcdef-") != "" {
-		return "", false
-	}
-	return uid, ok
 }
 
 // Report is what was used, on average over a window.

@@ -19,31 +19,6 @@ const (
 	podB = "0123456789abcdef0123456789abcdef" // a static pod's: a hash
 )
 
-func TestUID(t *testing.T) {
-	t.Parallel()
-	for group, want := range map[string]string{
-		"pod" + podA: podA, "pod" + podB: podB,
-		"kubepods-burstable-pod" + strings.ReplaceAll(podA, "-", "_") + ".slice": podA,
-		"kubepods-pod" + strings.ReplaceAll(podA, "-", "_") + ".slice":           podA,
-		"burstable": "", "pod": "", "podman": "", "kubepods-besteffort.slice": "", "pod../..": "", podA: "",
-		"pod" + strings.Repeat("a", 40): "", "pod" + strings.Repeat("z", 36): "",
-	} {
-		if got, _ := UID(group); got != want {
-			t.Errorf("%s: %q, want %q", group, got, want)
-		}
-	}
-}
-
-func FuzzUID(f *testing.F) {
-	f.Add("kubepods-burstable-pod" + strings.ReplaceAll(podA, "-", "_") + ".slice")
-	f.Add("pod" + podB)
-	f.Fuzz(func(t *testing.T, group string) {
-		if uid, ok := UID(group); ok && (len(uid) > 36 || strings.ContainsAny(uid, "/._ ")) {
-			t.Errorf("%q: %q", group, uid)
-		}
-	})
-}
-
 func FuzzInUse(f *testing.F) {
 	f.Add([]byte("MemTotal: 8 kB\nMemAvailable: 3 kB\n"))
 	f.Add([]byte("MemTotal: -1 kB\n"))

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,7 @@ import (
 type nriFlags struct {
 	socket, state, policy, reserved, rules, index string
 	strict, beside, check                         bool
+	kube                                          kubeFlags
 }
 
 func nriCommand() *cobra.Command {
@@ -55,10 +57,15 @@ The runtime's connection is opened again when it is lost. SIGTERM and SIGINT end
 plugin; containers keep what they have, and the next start goes on from there. What
 berth ps and berth explain say of containers they read from the same state directory.
 
+With --kubeconfig or --in-cluster it knows exact requests, and writes what happens as
+events on pods. --topology, --node-features, --features-dir and --batch say what else is
+told of the node (docs/kubernetes-node.md). All of it goes on without the API server.
+
 Exit status: 0 after a signal, 1 if it cannot start or somebody else sets CPUs, 2 for
 wrong usage.`,
 		Example: `  sudo berth-node nri --check
   sudo berth-node nri --reserved-cpus 0-1
+  sudo berth-node nri --kubeconfig /etc/berth/kubeconfig --topology
   sudo berth-node explain default/web-0/nginx`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,13 +76,11 @@ wrong usage.`,
 			if err := f.rivals(cmd, root.FS()); err != nil || f.check {
 				return err
 			}
-			if err := f.options(&opt); err != nil {
+			if err := errors.Join(f.options(&opt), f.kube.options()); err != nil {
 				return cli.UsageError(err)
 			}
 			opt.Node.Root = root
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			opt.Events = func(e nri.Event) { logEvent(log, e) }
-			return f.run(cmd.Context(), opt)
+			return f.run(cmd.Context(), opt, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 		},
 	}
 	fl := cmd.Flags()
@@ -89,6 +94,7 @@ wrong usage.`,
 	fl.BoolVar(&f.strict, "strict", false, "refuse every container of which a word cannot be followed")
 	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers")
 	fl.BoolVar(&f.beside, "beside-others", false, "go on though somebody else sets CPUs of containers")
+	f.kube.add(fl)
 	return cmd
 }
 
@@ -155,15 +161,36 @@ func readRules(file string) (rules podwords.Rules, err error) {
 	return rules, err
 }
 
-func (f *nriFlags) run(ctx context.Context, opt nri.Options) error {
+func (f *nriFlags) run(ctx context.Context, opt nri.Options, log *slog.Logger) error {
+	cluster, err := f.kube.open(&opt, log)
+	if err != nil {
+		return err
+	}
+	// Until New returns there is nobody else to tell: it only finishes what was begun before.
+	var ready atomic.Bool
+	opt.Events = func(e nri.Event) {
+		logEvent(log, e)
+		if ready.Load() {
+			cluster.tell(&e)
+		}
+	}
 	p, err := nri.New(ctx, opt)
 	if err != nil {
 		return err
 	}
+	if err := f.kube.publisher(cluster, opt.Node.Root, p, f.policy, log); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	ready.Store(true)
+	ctx, cancel := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() { defer close(told); cluster.run(ctx) }()
 	err = p.Run(ctx, func() (net.Conn, error) { return net.Dial("unix", f.socket) })
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
+	cancel()
+	<-told
 	return errors.Join(err, p.Close())
 }
 

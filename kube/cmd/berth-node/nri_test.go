@@ -50,6 +50,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"--reserved-cpus", "x"}, "--reserved-cpus"},
 		{[]string{"--rules", bad}, `namespace: unknown field; did you mean "namespaces"?`},
 		{[]string{"--rules", bad + ".none"}, "no such file"},
+		{[]string{"--topology"}, "--topology needs an API server: --kubeconfig or --in-cluster"},
+		{[]string{"--batch", "default"}, "--batch needs an API server"},
+		{[]string{"--kubeconfig", "x", "--in-cluster"}, "only one of them"},
+		{[]string{"--kubeconfig", "x", "--node-name", "A/B"}, `node "A/B"`},
+		{[]string{"--kubeconfig", "x", "--batch", bad}, "--batch"},
 	} {
 		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
 		if code != 2 || !strings.Contains(errs, c.want) {
