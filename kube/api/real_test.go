@@ -49,6 +49,12 @@ func TestRealServer(t *testing.T) {
 			t.Fatal("the other parts need this one")
 		}
 	}
+	t.Run("manifests", func(t *testing.T) {
+		s.t = t
+		s.apply("../deploy/daemonset.yaml")
+		s.apply("../../examples/kube/profile-intel-rdt.yaml")
+		s.apply("../../examples/kube/profile-amd-chiplets.yaml")
+	})
 	t.Run("refused", func(t *testing.T) { s.t = t; testRole(t, s, token); s.t = t })
 	t.Run("the server restarts", func(t *testing.T) {
 		s.t = t
@@ -153,6 +159,9 @@ func testEvents(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 		t.Log("no kubectl: what it describes is not looked at")
 	case err != nil || !strings.Contains(string(out), "WordNotFollowed") || !strings.Contains(string(out), "(x3 over"):
 		t.Errorf("%v\n%s", err, out)
+	default:
+		_, list, _ := strings.Cut(string(out), "Events:")
+		t.Logf("kubectl describe pod mine:\n%s", list)
 	}
 }
 
@@ -309,6 +318,7 @@ func testBatch(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 		return q
 	}
 	wait(t, 5*time.Second, "batch-cpu", func() bool { return show() == fmt.Sprint(want) })
+	t.Logf("allocatable: %v", status())
 	if got := status(); got["cpu"] != "96" || got["kubernetes.io/batch-memory"] == "" || got["kubernetes.io/mid-cpu"] != "" {
 		t.Errorf("%v", got)
 	}

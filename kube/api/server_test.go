@@ -222,6 +222,9 @@ func (s *server) apply(file string) {
 		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
 			s.t.Fatalf("%s: %v", file, err)
 		}
+		if o.Kind == "Pod" && o.Metadata.Namespace == "" {
+			o.Metadata.Namespace = "default"
+		}
 		resource := strings.ToLower(o.Kind) + "s"
 		resource = strings.Replace(resource, "policys", "policies", 1)
 		path := "/apis/" + o.APIVersion

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/machine"
@@ -48,6 +49,54 @@ func TestOfNothing(t *testing.T) {
 	got := Of(nil, doctor.Look(fstest.MapFS{}, doctor.Probes{}), "").Lines()
 	if diff := cmp.Diff([]string{"berth.dev/isolation=affinity"}, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The rules of the example match features that there are.
+func TestExampleRules(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../examples/kube/nodefeaturerule.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rule struct {
+		Spec struct {
+			Rules []struct {
+				MatchFeatures []struct {
+					Feature          string
+					MatchExpressions map[string]any
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &rule); err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Short("2s1n4c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]doctor.Capability{"cpufreq": {State: doctor.OK, Found: "d, performance on 1 policy, turbo on"}}
+	for name := range capabilities() {
+		if name != "cpufreq" {
+			all[name] = doctor.Capability{State: doctor.OK}
+		}
+	}
+	f := Of(m, report(all), "berth")
+	have := map[string]map[string]string{"berth.node": f, "berth.l3": f.Object("", "", "", "", m).Spec.Features.Instances["berth.l3"].Elements[0].Attributes}
+	n := 0
+	for _, r := range rule.Spec.Rules {
+		for _, match := range r.MatchFeatures {
+			for name := range match.MatchExpressions {
+				n++
+				if _, ok := have[match.Feature][name]; !ok {
+					t.Errorf("there is no feature %s of %s", name, match.Feature)
+				}
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d expressions", n)
 	}
 }
 

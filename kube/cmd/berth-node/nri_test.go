@@ -84,3 +84,12 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestBatchExample(t *testing.T) {
+	t.Parallel()
+	f := kubeFlags{batch: "../../../examples/kube/batch.yaml"}
+	f.server.Kubeconfig = "x"
+	if err := f.options(); err != nil || f.batchStrategy.Strategy.CPUMost != 40 {
+		t.Errorf("%+v, %v", f.batchStrategy, err)
+	}
+}
