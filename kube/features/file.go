@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -30,6 +31,8 @@ func Write(dir string, f Features, expiry time.Time) (err error) {
 		return err
 	case !info.IsDir():
 		return errors.New("not a directory")
+	case !trusted(info):
+		return errors.New("it belongs to another user, who could change it; chown root it")
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("others may write to it (mode %#o); chmod 755 it", info.Mode().Perm())
 	}
@@ -53,6 +56,12 @@ func Write(dir string, f Features, expiry time.Time) (err error) {
 		err = root.Rename(fresh, FileName)
 	}
 	return err
+}
+
+// trusted reports whether a file is root's or this user's.
+func trusted(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
 }
 
 // Path is the file in a directory.

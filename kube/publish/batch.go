@@ -96,7 +96,7 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, began time.Time) error
 	}
 	if time.Since(last) > stale {
 		err := s.write(ctx, nil)
-		return errors.Join(err, fmt.Errorf("tell batch resources: no figures for %s: they are taken away", time.Since(last).Round(time.Second)))
+		return errors.Join(err, fmt.Errorf("tell batch resources: no figures since %s: they are taken away", last.UTC().Format(time.RFC3339)))
 	}
 	if !synced || !measured {
 		return nil
