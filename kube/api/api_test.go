@@ -197,14 +197,18 @@ func TestEventsNeverBlock(t *testing.T) {
 	<-done
 }
 
-// A server that is busy is asked again, one that forbids is not.
+// A server that is busy is asked again, one that forbids only a few times.
 func TestEventsTryAgain(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]Counts{http.StatusServiceUnavailable: {Sent: 1}, http.StatusForbidden: {Refused: 1}} {
+	for _, test := range []struct {
+		status, forbidden int
+		want              Counts
+	}{{http.StatusServiceUnavailable, 0, Counts{Sent: 1}}, {http.StatusForbidden, 100, Counts{Refused: 1}}, {http.StatusForbidden, 3, Counts{Sent: 1}}} {
+		status, forbidden, want := test.status, test.forbidden, test.want
 		requests := 0
 		c := stub(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			if requests++; requests < 3 {
+			if requests++; requests < 3 || status == http.StatusForbidden && requests < forbidden {
 				reason := map[int]string{403: "Forbidden", 503: "ServiceUnavailable"}[status]
 				w.WriteHeader(status)
 				fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, status)

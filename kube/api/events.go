@@ -58,6 +58,7 @@ type Events struct {
 	told   func(error)
 	queue  chan Note
 	wait   time.Duration // before the second try
+	denied bool          // the last event was forbidden; of Run only
 
 	sent, held, dropped, refused atomic.Uint64
 	once                         sync.Once
@@ -215,11 +216,17 @@ func (a *About) reference() corev1.ObjectReference {
 	return r
 }
 
-// write writes one event, and tries again as long as the server is away or busy.
+// write writes one event, and tries again as long as the server is away or busy. One that
+// starts forbids what it will allow once it knows its roles: that is tried a few times,
+// unless the last event was forbidden, too.
 func (e *Events) write(ctx context.Context, r *record.EventCorrelateResult) (*corev1.Event, error) {
-	for wait := e.wait; ; wait = min(2*wait, 30*time.Second) {
+	wait := e.wait
+	for tries := 1; ; tries++ {
 		written, err := e.try(ctx, r)
-		if err == nil || final(err) {
+		denied := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		again := denied && !e.denied && tries < 6
+		if err == nil || final(err) && !again {
+			e.denied = denied
 			return written, err
 		}
 		select {
@@ -227,6 +234,7 @@ func (e *Events) write(ctx context.Context, r *record.EventCorrelateResult) (*co
 			return nil, ctx.Err()
 		case <-time.After(wait):
 		}
+		wait = min(2*wait, 30*time.Second)
 	}
 }
 
