@@ -123,6 +123,12 @@ func Rooms() []Room {
 		{Path: "kube/metrics", May: []string{
 			"agent", "agent/api", "agent/config", "agent/daemon", "agent/web", "cpuset", "guard/observe", "kernel", "place", "watch/pods",
 		}},
+		{Path: "kube/zones", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "kube/features", May: []string{"doctor", "machine", "kube/zones"}},
+		{Path: "kube/api", May: []string{"internal/plain", "place", "podwords", "kube/nri"}},
+		{Path: "kube/batch", May: []string{"internal/plain"}, Pure: true},
+		{Path: "kube/usage", May: []string{"kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/pods", "watch/proc", "kube/batch"}},
+		{Path: "kube/publish", May: []string{"cpuset", "doctor", "machine", "place", "kube/api", "kube/batch", "kube/features", "kube/usage", "kube/zones"}},
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
@@ -159,7 +165,7 @@ func OwnedImports() []Owned {
 		{"log/slog", []string{"agent/daemon", "internal/cli", "kube/cmd/berth-node"}, "libraries return errors; they do not log"},
 		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
-		{"k8s.io/", []string{"kube"}, "only kube knows Kubernetes"},
+		{"k8s.io/", []string{"kube/api", "kube/publish"}, "only these know objects of Kubernetes"},
 		{"testing", []string{"internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}
 }

@@ -52,6 +52,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"--rules", bad + ".none"}, "no such file"},
 		{[]string{"--guard", "on"}, "want off, observe, preview or enforce"},
 		{[]string{"--sensitive", "shop/db-0"}, "set --guard"},
+		{[]string{"--topology"}, "--topology needs an API server: --kubeconfig or --in-cluster"},
+		{[]string{"--batch", "default"}, "--batch needs an API server"},
+		{[]string{"--kubeconfig", "x", "--in-cluster"}, "only one of them"},
+		{[]string{"--kubeconfig", "x", "--node-name", "A/B"}, `node "A/B"`},
+		{[]string{"--kubeconfig", "x", "--batch", bad}, "--batch"},
 	} {
 		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
 		if code != 2 || !strings.Contains(errs, c.want) {
@@ -97,5 +102,14 @@ func TestCheck(t *testing.T) {
 		if code != 1 || out != "" || !strings.Contains(errs, "berth-node: the kubelet's CPU manager sets CPUs of containers, too") {
 			t.Errorf("%v: status %d, %q, %q", args, code, out, errs)
 		}
+	}
+}
+
+func TestBatchExample(t *testing.T) {
+	t.Parallel()
+	f := kubeFlags{batch: "../../../examples/kube/batch.yaml"}
+	f.server.Kubeconfig = "x"
+	if err := f.options(); err != nil || f.batchStrategy.Strategy.CPUMost != 40 {
+		t.Errorf("%+v, %v", f.batchStrategy, err)
 	}
 }

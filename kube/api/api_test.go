@@ -1,0 +1,267 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"berth.dev/berth/place"
+)
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(bad, []byte("kind: nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		c    Config
+		want string
+	}{
+		{Config{}, "neither"},
+		{Config{Kubeconfig: "f", InCluster: true}, "only one"},
+		{Config{InCluster: true}, `node ""`},
+		{Config{InCluster: true, Node: "a/../b"}, `node "a/../b"`},
+		{Config{Kubeconfig: "f", Node: "n", Timeout: -1}, "less than 0"},
+		{Config{Kubeconfig: bad + ".none", Node: "n"}, "no such file"},
+		{Config{Kubeconfig: bad, Node: "n"}, "connect to the API server"},
+	} {
+		if _, err := New(c.c); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.c, err, c.want)
+		}
+	}
+}
+
+func pod(uid string, change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p" + uid, UID: types.UID(uid)}}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func list(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+// A pod pays for the most that its containers have at a time, as the scheduler counts.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	always := corev1.ContainerRestartPolicyAlways
+	with := func(cpu, memory string) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: list(cpu, memory)}}
+	}
+	sidecar := with("100m", "10")
+	sidecar.RestartPolicy = &always
+	p := pod("1", func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{with("5", "1"), sidecar, with("2", "500")}
+		p.Spec.Containers = []corev1.Container{with("1", "100"), with("1500m", "200")}
+	})
+	want := func(milli int, memory int64) {
+		t.Helper()
+		if m, b := podOf(p).Requests(); m != milli || b != memory {
+			t.Errorf("%d, %d, want %d, %d", m, b, milli, memory)
+		}
+	}
+	want(5000, 510) // the first init container; the second beside the sidecar
+	p.Spec.InitContainers = p.Spec.InitContainers[1:]
+	want(2600, 510)
+	p.Spec.Overhead = list("250m", "5")
+	want(2850, 515)
+	p.Spec.Resources = &corev1.ResourceRequirements{Requests: list("4", "1000")}
+	want(4250, 1005)
+}
+
+// What is kept of a pod is small, and the same before and after trimming.
+func TestTrim(t *testing.T) {
+	t.Parallel()
+	always := corev1.ContainerRestartPolicyAlways
+	prio := int32(9500)
+	p := pod("1", func(p *corev1.Pod) {
+		p.Labels = map[string]string{"koordinator.sh/qosClass": "LSE"}
+		p.Annotations = map[string]string{"big": strings.Repeat("x", 200<<10), hashKey: "feed"}
+		p.Spec = corev1.PodSpec{
+			Priority: &prio, PriorityClassName: "koord-prod", Overhead: list("1", "1"), Resources: &corev1.ResourceRequirements{Requests: list("3", "3")},
+			InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always, Args: []string{strings.Repeat("y", 1000)}}},
+			Containers:     []corev1.Container{{Name: "c", Env: []corev1.EnvVar{{Name: "SECRET"}}, Resources: corev1.ResourceRequirements{Requests: list("2", "2"), Limits: list("2", "2")}}},
+			Volumes:        []corev1.Volume{{Name: "v"}},
+		}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSGuaranteed, Message: "long"}
+	})
+	before := podOf(p)
+	size := p.Size()
+	trim(p)
+	if after := podOf(p); fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", before) || after.NodeUID != "feed" || after.QoS != place.LSR || after.KoordQoS != "LSE" {
+		t.Errorf("%+v, was %+v", after, before)
+	}
+	if p.Size() > size/100 || len(p.Spec.Volumes)+len(p.Spec.Containers[0].Env) > 0 {
+		t.Errorf("%d of %d bytes are left", p.Size(), size)
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	p := (&Client{}).NewPods(nil)
+	if _, synced := p.All(); synced {
+		t.Error("synced before a list")
+	}
+	static := pod("2", func(p *corev1.Pod) { p.Annotations = map[string]string{hashKey: "hash"} })
+	if err := p.Replace([]any{pod("1", nil), static}, ""); err != nil {
+		t.Fatal(err)
+	}
+	all, synced := p.All()
+	if len(all) != 2 || !synced || p.UID("a", "p1", "") != "1" || p.UID("a", "p2", "hash") != "2" || p.UID("a", "x", "other") != "other" || p.UID("a", "x", "") != "" {
+		t.Errorf("%v, %v", all, synced)
+	}
+	if _, ok := p.Pod("hash"); !ok {
+		t.Error("a static pod is not known by the UID that the runtime has")
+	}
+	// A pod of the same name that comes before the old one is gone.
+	_ = p.Add(pod("3", func(p *corev1.Pod) { p.Name = "p1" }))
+	_ = p.Delete(pod("1", nil))
+	_ = p.Delete(static)
+	if _, ok := p.Pod("hash"); ok || p.UID("a", "p1", "") != "3" {
+		t.Error("the new pod is forgotten with the old one, or a pod that is gone is not")
+	}
+	var many []any
+	for i := range MaxPods + 1 {
+		many = append(many, pod(fmt.Sprint("m", i), nil))
+	}
+	_ = p.Replace(many, "")
+	if all, synced := p.All(); len(all) != MaxPods || synced {
+		t.Errorf("%d pods, synced %v", len(all), synced)
+	}
+	if err := p.Add("x"); err == nil {
+		t.Error("a string is a pod")
+	}
+}
+
+func FuzzCut(f *testing.F) {
+	for _, seed := range []string{"", "short", strings.Repeat("ü", MaxText), "\x1b[31m\n", strings.Repeat("\xff", 5*MaxText)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got := cut(text)
+		if len(got) > MaxText || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\x1b") {
+			t.Errorf("%q became %d bytes: %q", text, len(got), got)
+		}
+	})
+}
+
+// stub answers every request as told.
+func stub(t *testing.T, answer http.HandlerFunc) *Client {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	c, err := newClient(&rest.Config{Host: s.URL}, Config{Node: "n", Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Tell never waits, however long the server takes, and counts what it drops.
+func TestEventsNeverBlock(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	c := stub(t, func(http.ResponseWriter, *http.Request) { <-hold })
+	defer close(hold)
+	e := c.NewEvents(nil, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { e.Run(ctx); close(done) }()
+	began := time.Now()
+	for i := range 10 * QueueLength {
+		e.Tell(Note{About: About{Namespace: "a", Pod: "p"}, Reason: "R", Text: fmt.Sprint(i)})
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("it took %s", d)
+	}
+	if n := e.Counts(); n.Dropped < 8*QueueLength || n.Sent != 0 {
+		t.Errorf("%+v", n)
+	}
+	cancel()
+	<-done
+}
+
+// A server that is busy is asked again, one that forbids only a few times.
+func TestEventsTryAgain(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status, forbidden int
+		want              Counts
+	}{{http.StatusServiceUnavailable, 0, Counts{Sent: 1}}, {http.StatusForbidden, 100, Counts{Refused: 1}}, {http.StatusForbidden, 3, Counts{Sent: 1}}} {
+		status, forbidden, want := test.status, test.forbidden, test.want
+		requests := 0
+		c := stub(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if requests++; requests < 3 || status == http.StatusForbidden && requests < forbidden {
+				reason := map[int]string{403: "Forbidden", 503: "ServiceUnavailable"}[status]
+				w.WriteHeader(status)
+				fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, status)
+				return
+			}
+			fmt.Fprint(w, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"e","namespace":"a"}}`)
+		})
+		var told error
+		e := c.NewEvents(nil, func(err error) { told = err })
+		e.wait = time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { e.Run(ctx); close(done) }()
+		e.Tell(Note{About: About{Namespace: "a", Pod: "p"}, Reason: "R", Text: "t"})
+		for end := time.Now().Add(5 * time.Second); e.Counts() == (Counts{}) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		}
+		cancel()
+		<-done
+		if got := e.Counts(); got != want || (told != nil) != (want.Refused > 0) {
+			t.Errorf("%d: %+v, want %+v; told %v", status, got, want, told)
+		}
+	}
+}
+
+// A document is written once, again after a failure, and again after a change.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	requests, fail := 0, false
+	c := stub(t, func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		if r.Method != http.MethodPatch || r.Header.Get("Content-Type") != "application/apply-patch+yaml" || r.URL.Query().Get("fieldManager") != "berth" {
+			t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+		}
+		if fail {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	d := c.Topology()
+	for i, step := range []struct {
+		value   string
+		fail    bool
+		age     time.Duration
+		written bool
+	}{
+		{"a", false, 0, true}, {"a", false, 0, false}, {"b", true, 0, false}, {"b", false, 0, true}, {"b", false, 0, false}, {"b", false, 2 * rewrite, true},
+	} {
+		fail = step.fail
+		d.at = d.at.Add(-step.age)
+		if written, err := d.Write(t.Context(), step.value); written != step.written || (err != nil) != step.fail {
+			t.Errorf("step %d: %v, %v", i, written, err)
+		}
+	}
+	if requests < 4 { // a server's error may be tried again by the client itself
+		t.Errorf("%d requests", requests)
+	}
+}

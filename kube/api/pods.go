@@ -1,0 +1,354 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"berth.dev/berth/kube/nri"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+// MaxPods is how many pods of the node are kept; a kubelet has 110 unless it is told
+// otherwise. Of others nothing is known, as without an API server.
+const MaxPods = 2000
+
+// Pod is what is kept of a pod.
+type Pod struct {
+	Namespace, Name, UID string
+	// NodeUID is the UID that the runtime and the kubelet's groups know: that of the file
+	// where the pod is static.
+	NodeUID string
+	// KoordQoS and KoordPriority are Koordinator's labels qosClass and priority-class.
+	KoordQoS, KoordPriority string
+	// Overhead is the runtime class's.
+	Overhead podwords.Resources
+	// Ended pods run no more.
+	Ended bool
+	nri.PodInfo
+}
+
+// Pods are the pods of this node, as the API server last said. They are a cache.ReflectorStore
+// of no more than what is asked of it: no informer keeps the objects besides.
+type Pods struct {
+	client *Client
+	told   func(error)
+
+	mu     sync.Mutex
+	byUID  map[string]*Pod
+	byName map[string]string // UIDs
+	static map[string]string // UIDs, by NodeUID where that differs
+	synced bool
+	over   bool // since the last list a pod found no room
+
+	changed chan struct{}
+}
+
+// NewPods makes the watch. told is called with nil when the server answers, and with an
+// error when it does not any more; it may be nil.
+func (c *Client) NewPods(told func(error)) *Pods {
+	if told == nil {
+		told = func(error) {}
+	}
+	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string]string{}, changed: make(chan struct{}, 1)}
+}
+
+// Pod implements nri.Pods.
+func (p *Pods) Pod(uid string) (*nri.PodInfo, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pod := p.byUID[cmp.Or(p.static[uid], uid)]; pod != nil {
+		return &pod.PodInfo, true // a change makes another
+	}
+	return nil, false
+}
+
+// UID is a pod's UID at the API server: by its UID on the node if that is not "", else by
+// its name. What is not known stays as it is.
+func (p *Pods) UID(namespace, name, nodeUID string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if nodeUID == "" {
+		return p.byName[namespace+"/"+name]
+	}
+	return cmp.Or(p.static[nodeUID], nodeUID)
+}
+
+// All returns the pods by namespace and name. synced is false until the server has told of
+// all of them, or if it told of more than MaxPods.
+func (p *Pods) All() (all []*Pod, synced bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pod := range p.byUID {
+		all = append(all, pod)
+	}
+	slices.SortFunc(all, func(a, b *Pod) int {
+		return strings.Compare(a.Namespace+"/"+a.Name+"/"+a.UID, b.Namespace+"/"+b.Name+"/"+b.UID)
+	})
+	return all, p.synced && !p.over
+}
+
+// Changed has a value after something changed.
+func (p *Pods) Changed() <-chan struct{} { return p.changed }
+
+// Run watches until ctx ends. It comes back to a server that is away after 0.8 s to 30 s.
+func (p *Pods) Run(ctx context.Context) {
+	quiet := logr.Discard()
+	r := cache.NewReflectorWithOptions(p.source(), &corev1.Pod{}, p, cache.ReflectorOptions{Name: "pods of this node", Logger: &quiet})
+	r.RunWithContext(klog.NewContext(ctx, quiet))
+}
+
+// source lists and watches the pods of this node only.
+func (p *Pods) source() *cache.ListWatch {
+	mine := fields.OneTermEqualSelector("spec.nodeName", p.client.node).String()
+	var mu sync.Mutex
+	last := errors.New("")
+	tell := func(err error) {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		mu.Lock()
+		same := (err == nil) == (last == nil)
+		last = err
+		mu.Unlock()
+		if !same || err != nil {
+			p.told(err)
+		}
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = mine
+			ctx, cancel := context.WithTimeout(ctx, 3*p.client.timeout)
+			defer cancel()
+			var list corev1.PodList
+			err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Do(ctx).Into(&list)
+			if err != nil {
+				err = fmt.Errorf("list the pods of node %s: %w", p.client.node, err)
+			}
+			tell(err)
+			return &list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector, o.Watch = mine, true
+			w, err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Watch(ctx)
+			if err != nil {
+				err = fmt.Errorf("watch the pods of node %s: %w", p.client.node, err)
+			}
+			tell(err)
+			return w, err
+		},
+	}
+}
+
+// Transformer implements cache.TransformingStore: what is not kept goes before a long list
+// is complete.
+func (*Pods) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			trim(pod)
+		}
+		return obj, nil
+	}
+}
+
+// trim drops from a pod what podOf does not read.
+func trim(pod *corev1.Pod) {
+	hash, static := pod.Annotations[hashKey]
+	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
+	if static {
+		pod.Annotations = map[string]string{hashKey: hash}
+	}
+	spec := &pod.Spec
+	pod.Spec = corev1.PodSpec{
+		NodeName: spec.NodeName, Priority: spec.Priority, PriorityClassName: spec.PriorityClassName,
+		Resources: spec.Resources, Overhead: spec.Overhead, InitContainers: spec.InitContainers, Containers: spec.Containers,
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
+		}
+	}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
+}
+
+// hashKey is the annotation of a static pod with the UID that it has on the node: to the
+// runtime, and in the names of groups.
+const hashKey = "kubernetes.io/config.hash"
+
+func podOf(o *corev1.Pod) *Pod {
+	qos := qosOf(o.Status.QOSClass)
+	p := &Pod{
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[hashKey], string(o.UID)),
+		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
+		Overhead: resources(o.Spec.Overhead, nil, qos),
+		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
+	}
+	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
+	if o.Spec.Priority != nil {
+		p.Priority = *o.Spec.Priority
+	}
+	if r := o.Spec.Resources; r != nil {
+		p.Resources = resources(r.Requests, r.Limits, qos)
+	}
+	for _, c := range o.Spec.InitContainers {
+		role := place.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			role = place.Sidecar
+		}
+		p.Containers = append(p.Containers, nri.ContainerInfo{Name: c.Name, Role: role, Resources: resources(c.Resources.Requests, c.Resources.Limits, qos)})
+	}
+	for _, c := range o.Spec.Containers {
+		p.Containers = append(p.Containers, nri.ContainerInfo{Name: c.Name, Role: place.App, Resources: resources(c.Resources.Requests, c.Resources.Limits, qos)})
+	}
+	return p
+}
+
+// qosOf is the class of service that stands for a QoS class. One that is not told yet is
+// the one between.
+func qosOf(qos corev1.PodQOSClass) place.Class {
+	switch qos {
+	case corev1.PodQOSGuaranteed:
+		return place.LSR
+	case corev1.PodQOSBestEffort:
+		return place.BE
+	}
+	return place.LS
+}
+
+// most is the most CPU time that is believed, in thousandths of a CPU.
+const most = 1_000_000
+
+func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
+	return podwords.Resources{
+		Milli: int(min(requests.Cpu().MilliValue(), most)), LimitMilli: int(min(limits.Cpu().MilliValue(), most)),
+		Memory: requests.Memory().Value(), QoS: qos,
+	}
+}
+
+// Requests are what the pod pays for as a whole, as the scheduler counts it: what the pod
+// says of itself, or the most that its containers have at a time; and the overhead. Memory is
+// in bytes.
+func (p *Pod) Requests() (milli int, memory int64) {
+	var sidecars, apps, peak podwords.Resources
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		switch c.Role {
+		case place.Sidecar:
+			sidecars = plus(sidecars, c.Resources)
+			peak = larger(peak, sidecars)
+		case place.Init:
+			peak = larger(peak, plus(sidecars, c.Resources))
+		default:
+			apps = plus(apps, c.Resources)
+		}
+	}
+	sum := larger(peak, plus(apps, sidecars))
+	if p.Milli > 0 {
+		sum.Milli = p.Milli
+	}
+	if p.Memory > 0 {
+		sum.Memory = p.Memory
+	}
+	sum = plus(sum, p.Overhead)
+	return sum.Milli, sum.Memory
+}
+
+func plus(a, b podwords.Resources) podwords.Resources {
+	return podwords.Resources{Milli: a.Milli + b.Milli, Memory: a.Memory + b.Memory}
+}
+
+func larger(a, b podwords.Resources) podwords.Resources {
+	return podwords.Resources{Milli: max(a.Milli, b.Milli), Memory: max(a.Memory, b.Memory)}
+}
+
+// Add implements cache.ReflectorStore.
+func (p *Pods) Add(obj any) error { return p.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (p *Pods) Update(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("keep a pod: it is a %T", obj)
+	}
+	p.mu.Lock()
+	p.put(podOf(pod))
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+func (p *Pods) put(pod *Pod) {
+	if p.byUID[pod.UID] == nil && len(p.byUID) >= MaxPods {
+		p.over = true
+		return
+	}
+	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
+	if pod.NodeUID != pod.UID {
+		p.static[pod.NodeUID] = pod.UID
+	}
+}
+
+// Delete implements cache.ReflectorStore.
+func (p *Pods) Delete(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("forget a pod: it is a %T", obj)
+	}
+	p.mu.Lock()
+	gone := podOf(pod)
+	delete(p.byUID, gone.UID)
+	for names, key := range map[*map[string]string]string{&p.byName: gone.Namespace + "/" + gone.Name, &p.static: gone.NodeUID} {
+		if (*names)[key] == gone.UID {
+			delete(*names, key)
+		}
+	}
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (p *Pods) Replace(list []any, _ string) error {
+	p.mu.Lock()
+	clear(p.byUID)
+	clear(p.byName)
+	clear(p.static)
+	p.over, p.synced = false, true
+	for _, obj := range list {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			p.put(podOf(pod))
+		}
+	}
+	p.mu.Unlock()
+	p.wake()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore: there is nothing to say again.
+func (*Pods) Resync() error { return nil }
+
+func (p *Pods) wake() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+var _ interface {
+	nri.Pods
+	cache.TransformingStore
+} = (*Pods)(nil)

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"berth.dev/berth/doctor"
+	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kube/api"
+	"berth.dev/berth/kube/nri"
+	"berth.dev/berth/kube/publish"
+	"berth.dev/berth/kube/usage"
+	"berth.dev/berth/machine/sysfs"
+)
+
+// kubeFlags say which API server there is, and what it is told.
+type kubeFlags struct {
+	server                  api.Config
+	topology                bool
+	featuresDir, featuresIn string
+	batch                   string
+	batchStrategy           *publish.Batch
+}
+
+func (f *kubeFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&f.server.Kubeconfig, "kubeconfig", "", "`file` that says where the API server is")
+	fl.BoolVar(&f.server.InCluster, "in-cluster", false, "talk to the API server by the service account of this pod")
+	fl.StringVar(&f.server.Node, "node-name", "", "`name` of this node as an object (default the host's name)")
+	fl.BoolVar(&f.topology, "topology", false, "keep this node's NodeResourceTopology current")
+	fl.StringVar(&f.featuresDir, "features-dir", "", "`directory` of node-feature-discovery to write features into")
+	fl.StringVar(&f.featuresIn, "node-features", "", "`namespace` for a NodeFeature of this node")
+	fl.StringVar(&f.batch, "batch", "", "`file` with a strategy (\"default\" for none): tell batch-cpu and batch-memory in the node's status")
+}
+
+// options checks the flags.
+func (f *kubeFlags) options() error {
+	if f.server.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("--node-name: %w", err)
+		}
+		f.server.Node = strings.ToLower(host)
+	}
+	if err := f.server.Validate(); err != nil {
+		return fmt.Errorf("--kubeconfig, --in-cluster, --node-name: %w", err)
+	}
+	for flag, set := range map[string]bool{"--topology": f.topology, "--node-features": f.featuresIn != "", "--batch": f.batch != ""} {
+		if set && !f.server.On() {
+			return fmt.Errorf("%s needs an API server: --kubeconfig or --in-cluster", flag)
+		}
+	}
+	if f.batch == "" {
+		return nil
+	}
+	f.batchStrategy = &publish.Batch{}
+	if f.batch == "default" {
+		return nil
+	}
+	text, err := os.ReadFile(f.batch)
+	if err == nil {
+		_, err = strictyaml.Decode(text, f.batch, &f.batchStrategy.Strategy)
+	}
+	if err == nil {
+		err = f.batchStrategy.Strategy.Validate()
+	}
+	if err != nil {
+		return fmt.Errorf("--batch: %w", err)
+	}
+	return nil
+}
+
+// cluster is the API server beside a plugin.
+type cluster struct {
+	client *api.Client
+	pods   *api.Pods
+	events *api.Events
+	agent  *publish.Agent
+}
+
+// open makes the client, without connecting. Without a server it is nil, which has nothing
+// to tell.
+func (f *kubeFlags) open(opt *nri.Options, log *slog.Logger) (*cluster, error) {
+	c := &cluster{}
+	if !f.server.On() {
+		return c, nil
+	}
+	var err error
+	if c.client, err = api.New(f.server); err != nil {
+		return nil, err
+	}
+	c.pods = c.client.NewPods(func(err error) {
+		if err == nil {
+			log.Info("API server", "text", "it answers")
+			return
+		}
+		log.Warn("API server", "text", plain.Line(err.Error())+"; what is known of pods stays as it is")
+	})
+	c.events = c.client.NewEvents(c.pods, func(err error) {
+		log.Warn("API server", "text", "events are refused: "+plain.Line(err.Error()))
+	})
+	opt.Pods = c.pods
+	return c, nil
+}
+
+// tell passes on what happened. It never waits: a handler may be at work.
+func (c *cluster) tell(e *nri.Event) {
+	if c.agent != nil {
+		c.agent.Changed()
+	}
+	reason := e.Reason()
+	if c.events == nil || reason == "" {
+		return
+	}
+	c.events.Tell(api.Note{
+		About:  api.About{Namespace: e.Namespace, Pod: e.Pod, UID: e.UID, Container: e.Container},
+		Reason: reason, Warning: e.Warning(), Text: e.Text,
+	})
+}
+
+// publisher makes what tells of the node. Plugin is whose state it is.
+func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin, policy string, log *slog.Logger) error {
+	opt := publish.Options{
+		Client: c.client, Pods: c.pods, Policy: policy, Dir: f.featuresDir, Namespace: f.featuresIn,
+		Look: func() *doctor.Report { return doctor.Look(root.FS(), doctor.Probes{}) },
+		Tell: func(what string, err error) {
+			if err == nil {
+				log.Info(what, "text", "told again")
+				return
+			}
+			log.Warn(what, "text", plain.Line(err.Error()))
+		},
+	}
+	if m, err := sysfs.Read(root.FS()); err == nil {
+		opt.Machine = m
+	}
+	if f.topology {
+		opt.State = plugin.State
+	}
+	if f.batchStrategy != nil {
+		meter, err := usage.New(root, publish.Window)
+		if err != nil {
+			return err
+		}
+		f.batchStrategy.Meter = meter
+		opt.Batch = f.batchStrategy
+	}
+	c.agent = publish.New(opt)
+	return nil
+}
+
+// run runs all of it until ctx ends.
+func (c *cluster) run(ctx context.Context) {
+	var all sync.WaitGroup
+	if c.pods != nil {
+		all.Go(func() { c.pods.Run(ctx) })
+		all.Go(func() { c.events.Run(ctx) })
+	}
+	if c.agent != nil {
+		all.Go(func() { c.agent.Run(ctx) })
+	}
+	all.Wait()
+}

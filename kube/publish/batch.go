@@ -1,0 +1,235 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kube/api"
+	"berth.dev/berth/kube/batch"
+	"berth.dev/berth/kube/usage"
+	"berth.dev/berth/place"
+)
+
+// Batch says how batch and mid resources are told.
+type Batch struct {
+	Strategy batch.Strategy
+	// Meter measures; it belongs to the Agent from New on.
+	Meter interface {
+		Sample(now time.Time) error
+		Report() (r usage.Report, ok bool)
+	}
+	// Sample is how often it measures, Every how often the node's status is looked at; 0 is
+	// 15 s and 60 s.
+	Sample, Every time.Duration
+	// Stale is how old the last figures may be until the resources are taken away; 0 is 15 min.
+	Stale time.Duration
+	// Rewrite is how often the status is written though it changed by less than a tenth; 0
+	// is 5 min.
+	Rewrite time.Duration
+}
+
+// Window is over how long use is averaged.
+const Window = 5 * time.Minute
+
+// The extended resources of Koordinator.
+const (
+	batchCPU    = "kubernetes.io/batch-cpu"
+	batchMemory = "kubernetes.io/batch-memory"
+	midCPU      = "kubernetes.io/mid-cpu"
+	midMemory   = "kubernetes.io/mid-memory"
+)
+
+func (a *Agent) batch(ctx context.Context) {
+	b := a.opt.Batch
+	told := trouble{what: "batch", tell: a.opt.Tell}
+	s := status{client: a.opt.Client, rewrite: or(b.Rewrite, 5*time.Minute)}
+	sampling := time.NewTicker(or(b.Sample, 15*time.Second))
+	defer sampling.Stop()
+	writing := time.NewTicker(or(b.Every, time.Minute))
+	defer writing.Stop()
+	began := time.Now()
+	var unmeasured error
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sampling.C:
+			unmeasured = b.Meter.Sample(time.Now())
+		case <-writing.C:
+			err := a.tellBatch(ctx, &s, began)
+			if ctx.Err() != nil {
+				return
+			}
+			told.note(errors.Join(err, unmeasured))
+		}
+	}
+}
+
+func or(d, or time.Duration) time.Duration {
+	if d == 0 {
+		return or
+	}
+	return d
+}
+
+// tellBatch writes what is left for batch work. Without figures of use, or of pods, it
+// leaves what it wrote for a while, then takes it away: nobody knows what is left.
+func (a *Agent) tellBatch(ctx context.Context, s *status, began time.Time) error {
+	b := a.opt.Batch
+	report, measured := b.Meter.Report()
+	pods, synced := a.opt.Pods.All()
+	if synced && measured {
+		s.fresh = report.At
+	}
+	stale := or(b.Stale, 15*time.Minute)
+	last := s.fresh
+	if last.IsZero() {
+		last = began
+	}
+	if time.Since(last) > stale {
+		err := s.write(ctx, nil)
+		return errors.Join(err, fmt.Errorf("tell batch resources: no figures since %s: they are taken away", last.UTC().Format(time.RFC3339)))
+	}
+	if !synced || !measured {
+		return nil
+	}
+	node, err := a.opt.Client.GetNode(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := inputs(node, pods, &report)
+	if err != nil {
+		return err
+	}
+	amounts := map[corev1.ResourceName]int64{}
+	left := b.Strategy.Batch(n)
+	amounts[batchCPU], amounts[batchMemory] = left.Milli, left.Memory
+	if b.Strategy.MidStatic > 0 || b.Strategy.MidUnallocated > 0 {
+		mid := b.Strategy.Mid(n)
+		amounts[midCPU], amounts[midMemory] = mid.Milli, mid.Memory
+	}
+	return s.update(ctx, node, amounts)
+}
+
+// inputs are what the formulas count.
+func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, error) {
+	capacity, allocatable := node.Status.Capacity, node.Status.Allocatable
+	n := &batch.Node{
+		Capacity: batch.Amount{Milli: capacity.Cpu().MilliValue(), Memory: capacity.Memory().Value()},
+		Used:     r.Node, System: r.System(),
+	}
+	n.Reserved = batch.Amount{
+		Milli:  max(n.Capacity.Milli-allocatable.Cpu().MilliValue(), 0),
+		Memory: max(n.Capacity.Memory-allocatable.Memory().Value(), 0),
+	}
+	more, err := Reservation(node.Annotations[reservationKey])
+	if err != nil {
+		return nil, fmt.Errorf("node %s: annotation %s: %w", node.Name, reservationKey, err)
+	}
+	n.Reserved.Milli, n.Reserved.Memory = max(n.Reserved.Milli, more.Milli), max(n.Reserved.Memory, more.Memory)
+	known := map[string]bool{}
+	for _, p := range pods {
+		if p.Ended {
+			continue
+		}
+		milli, memory := p.Requests()
+		pod := batch.Pod{
+			Kind: batch.KindOf(p.KoordPriority, p.Priority, p.KoordQoS == "BE" || p.KoordQoS == "" && p.QoS == place.BE),
+			LSE:  p.KoordQoS == "LSE", Request: batch.Amount{Milli: int64(milli), Memory: memory},
+		}
+		if used, ok := r.Pods[p.NodeUID]; ok {
+			pod.Used = &used
+		}
+		known[p.NodeUID] = true
+		n.Pods = append(n.Pods, pod)
+	}
+	for uid, used := range r.Pods {
+		if !known[uid] {
+			n.Gone.Milli += used.Milli
+			n.Gone.Memory += used.Memory
+		}
+	}
+	return n, nil
+}
+
+// reservationKey is Koordinator's annotation of a node with what is reserved there.
+const reservationKey = "node.koordinator.sh/reservation"
+
+// Reservation reads that annotation: amounts, or CPUs by number, which win. "" is nothing.
+func Reservation(text string) (batch.Amount, error) {
+	var said struct {
+		Resources    map[corev1.ResourceName]resource.Quantity `json:"resources"`
+		ReservedCPUs string                                    `json:"reservedCPUs"`
+	}
+	if text == "" {
+		return batch.Amount{}, nil
+	}
+	if len(text) > 64<<10 {
+		return batch.Amount{}, errors.New("longer than 64 KiB")
+	}
+	if err := json.Unmarshal([]byte(text), &said); err != nil {
+		return batch.Amount{}, err
+	}
+	cpu, memory := said.Resources[corev1.ResourceCPU], said.Resources[corev1.ResourceMemory]
+	a := batch.Amount{Milli: cpu.MilliValue(), Memory: memory.Value()}
+	if said.ReservedCPUs != "" {
+		cpus, err := cpuset.Parse(said.ReservedCPUs)
+		if err != nil {
+			return batch.Amount{}, fmt.Errorf("reservedCPUs: %w", err)
+		}
+		a.Milli = int64(cpus.Len()) * 1000
+	}
+	if a.Milli < 0 || a.Memory < 0 {
+		return batch.Amount{}, errors.New("less than nothing is reserved")
+	}
+	return a, nil
+}
+
+// status is the part of the node's status that is Berth's.
+type status struct {
+	client  *api.Client
+	rewrite time.Duration
+	fresh   time.Time // of the last figures
+	written time.Time
+	gone    bool // it was taken away
+}
+
+// update writes amounts that differ by a tenth from what the node has, or any difference
+// after a while. The kubelet sets extended resources to zero when it registers its node.
+func (s *status) update(ctx context.Context, node *corev1.Node, amounts map[corev1.ResourceName]int64) error {
+	far, differs := false, false
+	for name, want := range amounts {
+		q, there := node.Status.Allocatable[name]
+		is := q.Value()
+		differs = differs || !there || is != want
+		far = far || !there || max(is-want, want-is) > is/10
+	}
+	if !far && (!differs || time.Since(s.written) < s.rewrite) {
+		return nil
+	}
+	return s.write(ctx, amounts)
+}
+
+// write writes amounts, or takes them away. What was taken away stays so.
+func (s *status) write(ctx context.Context, amounts map[corev1.ResourceName]int64) error {
+	if amounts == nil && s.gone {
+		return nil
+	}
+	list := map[string]any{batchCPU: nil, batchMemory: nil, midCPU: nil, midMemory: nil}
+	for name, n := range amounts {
+		list[string(name)] = strconv.FormatInt(n, 10)
+	}
+	err := s.client.PatchNodeStatus(ctx, map[string]any{"capacity": list, "allocatable": list})
+	if err == nil {
+		s.written, s.gone = time.Now(), amounts == nil
+	}
+	return err
+}

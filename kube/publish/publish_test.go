@@ -1,0 +1,118 @@
+package publish
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth.dev/berth/doctor"
+	"berth.dev/berth/kube/api"
+	"berth.dev/berth/kube/batch"
+	"berth.dev/berth/kube/nri"
+	"berth.dev/berth/kube/usage"
+	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
+)
+
+func TestReservation(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]batch.Amount{
+		"": {}, "{}": {}, `{"resources":{"cpu":"1500m","memory":"1Gi"}}`: {Milli: 1500, Memory: 1 << 30},
+		`{"resources":{"cpu":"9"},"reservedCPUs":"0-1,4","applyPolicy":"Default"}`: {Milli: 3000},
+	} {
+		if got, err := Reservation(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"x", `{"resources":{"cpu":"-1"}}`, `{"reservedCPUs":"3-1"}`, `{"resources":{"cpu":"x"}}`, strings.Repeat(" ", 65<<10)} {
+		if got, err := Reservation(text); err == nil || got != (batch.Amount{}) {
+			t.Errorf("%.40s: %+v, %v", text, got, err)
+		}
+	}
+}
+
+func FuzzReservation(f *testing.F) {
+	f.Add(`{"resources":{"cpu":"1500m","memory":"1Gi"},"reservedCPUs":"0-1"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if a, err := Reservation(text); a.Milli < 0 || a.Memory < 0 || err != nil && a != (batch.Amount{}) {
+			t.Errorf("%q: %+v, %v", text, a, err)
+		}
+	})
+}
+
+func TestInputs(t *testing.T) {
+	t.Parallel()
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)}
+	}
+	node := &corev1.Node{Status: corev1.NodeStatus{Capacity: list("10", "100"), Allocatable: list("9", "95")}}
+	node.Annotations = map[string]string{reservationKey: `{"resources":{"cpu":"2","memory":"1"}}`}
+	pod := func(uid, qos string, class place.Class, ended bool) *api.Pod {
+		return &api.Pod{UID: uid, NodeUID: uid, KoordQoS: qos, Ended: ended, PodInfo: nri.PodInfo{Resources: podwords.Resources{Milli: 100, Memory: 5, QoS: class}}}
+	}
+	got, err := inputs(node, []*api.Pod{
+		pod("a", "LSE", place.LSR, false), pod("b", "", place.BE, false), pod("c", "", place.LS, true), pod("d", "BE", place.LS, false), pod("e", "LS", place.BE, false),
+	}, &usage.Report{Node: batch.Amount{Milli: 1000, Memory: 50}, Pods: map[string]batch.Amount{"a": {Milli: 50, Memory: 2}, "gone": {Milli: 7, Memory: 3}}})
+	request := batch.Amount{Milli: 100, Memory: 5}
+	want := &batch.Node{
+		Capacity: batch.Amount{Milli: 10_000, Memory: 100}, Reserved: batch.Amount{Milli: 2000, Memory: 5},
+		Used: batch.Amount{Milli: 1000, Memory: 50}, System: batch.Amount{Milli: 943, Memory: 45}, Gone: batch.Amount{Milli: 7, Memory: 3},
+		Pods: []batch.Pod{
+			{Kind: batch.Prod, LSE: true, Request: request, Used: &batch.Amount{Milli: 50, Memory: 2}},
+			{Kind: batch.Batch, Request: request}, {Kind: batch.Batch, Request: request}, {Kind: batch.Prod, Request: request},
+		},
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	node.Annotations[reservationKey] = "x"
+	if _, err := inputs(node, nil, &usage.Report{}); err == nil {
+		t.Error("an annotation that is no JSON")
+	}
+}
+
+// The file of features is written again before it expires, without an API server, and an
+// error is told once, and that it is over.
+func TestFeaturesFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		a := New(Options{Dir: dir + "/later", Look: func() *doctor.Report { return &doctor.Report{} }, Tell: func(what string, err error) {
+			told = append(told, what)
+			if err == nil {
+				told[len(told)-1] += " again"
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go a.Run(ctx)
+		time.Sleep(5 * time.Minute)
+		if err := os.Mkdir(dir+"/later", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		expiry := func() string {
+			text, err := os.ReadFile(dir + "/later/berth")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Split(string(text), "\n")[1]
+		}
+		first := expiry()
+		time.Sleep(lookEvery + time.Minute)
+		if second := expiry(); second == first {
+			t.Errorf("%s was not renewed", first)
+		}
+		if diff := cmp.Diff([]string{"features", "features again"}, told); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
