@@ -131,6 +131,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
 		{Path: "kube/e2e/nodekit", May: []string{"internal/debian"}},
 		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
+		{Path: "kube/e2e/work"},
 		{Path: "e2e/vm", May: []string{"internal/debian", "internal/vmtest"}},
 	}
 }
