@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth.dev/berth/cpuset"
 )
@@ -37,6 +40,11 @@ func TestCrowd(t *testing.T) {
 		names = append(names, p.Name)
 		c.create(t, p)
 	}
+	t.Cleanup(func() { // all at once, before each waits for its own
+		if err := c.client.CoreV1().Pods(namespace).DeleteCollection(context.Background(), meta.DeleteOptions{}, meta.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, name := range names {
 		if err := within(func() error { return c.runs(name) }); err != nil {
 			t.Fatalf("%v\n%s", err, c.events(name))

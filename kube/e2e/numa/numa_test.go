@@ -6,6 +6,7 @@ package numa
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -34,7 +35,7 @@ func TestGuest(t *testing.T) {
 	if os.Getenv("BERTH_TEST_E2E") == "" {
 		t.Skip("a guest runs where BERTH_TEST_E2E is set: make e2e-kube")
 	}
-	kit, err := vmtest.Open("../../../.cache/e2e")
+	kit, err := vmtest.Open(cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../../../.cache/e2e"))
 	if err != nil {
 		t.Skipf("no QEMU and kernels: make e2e-fetch (%v)", err)
 	}
