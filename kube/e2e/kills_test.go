@@ -84,7 +84,7 @@ func TestKills(t *testing.T) {
 	if len(owners) == 0 {
 		t.Error("no pod owned a CPU: nothing was tested")
 	}
-	for _, bad := range seen.both(func(group string) bool { return owners[podOf(group)] }) {
+	for _, bad := range seen.both(func(group string) bool { return owners[filepath.Base(group)] }) {
 		t.Error(bad)
 	}
 	for i, was := range before {
@@ -113,11 +113,6 @@ func (c *cluster) answers() error {
 	return nil
 }
 
-// podOf is the uid of the pod of a container's group.
-func podOf(group string) string {
-	return strings.TrimPrefix(filepath.Base(filepath.Dir(group)), "pod")
-}
-
 // churn is pods that come and go.
 type churn struct {
 	end  chan struct{}
@@ -125,7 +120,7 @@ type churn struct {
 
 	mu      sync.Mutex
 	created int
-	owners  map[string]bool // uids of pods that owned a CPU
+	owners  map[string]bool // ids of containers that owned a CPU
 }
 
 // churn starts two sequences of pods that want a CPU of their own, and two of others.
@@ -144,19 +139,21 @@ func (c *cluster) churn(t *testing.T) *churn {
 					p = needing(pod(p.Name, guaranteed("a", 1000)))
 					p.Annotations["berth.dev/cpus"] = "1"
 				}
-				made, err := c.client.CoreV1().Pods(namespace).Create(t.Context(), p, meta.CreateOptions{})
-				if err != nil {
+				if _, err := c.client.CoreV1().Pods(namespace).Create(t.Context(), p, meta.CreateOptions{}); err != nil {
 					t.Error(err)
 					return
 				}
-				ran := false
-				for end := time.Now().Add(5 * time.Second); !ran && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-					ran = c.runs(p.Name) == nil
+				id := ""
+				for end := time.Now().Add(5 * time.Second); id == "" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+					if is, err := c.get(p.Name); err == nil {
+						s, _ := statusOf(is, "a")
+						_, id, _ = strings.Cut(s.ContainerID, "://")
+					}
 				}
 				ch.mu.Lock()
 				ch.created++
-				if ran && i < 2 {
-					ch.owners[string(made.UID)] = true
+				if id != "" && i < 2 {
+					ch.owners[id] = true
 				}
 				ch.mu.Unlock()
 				if err := c.gone(p.Name); err != nil {

@@ -17,9 +17,8 @@ type sampler struct {
 	done sync.WaitGroup
 
 	samples int
-	seen    map[string][]cpuset.Set // by control group: each change
-	pairs   map[[2]string]cpuset.Set
-	owners  func(group string) bool
+	seen    map[string][]cpuset.Set  // by control group: each change
+	pairs   map[[2]string]cpuset.Set // two groups that had the same one CPU
 }
 
 // watch starts a sampler.
@@ -40,9 +39,10 @@ func (c *cluster) watch(t *testing.T) *sampler {
 	return s
 }
 
-// sample reads all groups that have processes. Two whose CPUs overlap are noted: who of
-// them owns CPUs is known later. As a group is read after the other, an overlap counts only
-// if the first one still has its CPUs, and its processes, then.
+// sample reads all groups that have processes. Two with the same one CPU are noted: who of
+// them owns it is known later. (Whoever owns a CPU in these tests owns one. A container whose
+// creation the plugin did not outlive has all CPUs, and owns none.) As a group is read after
+// the other, it counts only if both still have that CPU, and processes, then.
 func (s *sampler) sample() {
 	type has struct {
 		group string
@@ -66,8 +66,7 @@ func (s *sampler) sample() {
 			s.seen[h.group] = append(seen, h.cpus)
 		}
 		for _, other := range all[:i] {
-			both := h.cpus.Intersect(other.cpus)
-			if both.IsEmpty() {
+			if h.cpus.Len() != 1 || h.cpus != other.cpus {
 				continue
 			}
 			key := [2]string{other.group, h.group}
@@ -76,7 +75,7 @@ func (s *sampler) sample() {
 			}
 			if is, ok := busy(other.group); ok && is == other.cpus {
 				if is, ok := busy(h.group); ok && is == h.cpus {
-					s.pairs[key] = both
+					s.pairs[key] = h.cpus
 				}
 			}
 		}
@@ -104,7 +103,7 @@ func (s *sampler) stop() (int, map[string][]cpuset.Set) {
 	return s.samples, s.seen
 }
 
-// both returns the overlaps of two groups of which owns says that they own CPUs.
+// both returns the pairs of groups of which owns says that they own CPUs.
 func (s *sampler) both(owns func(group string) bool) (all []string) {
 	for pair, cpus := range s.pairs {
 		if owns(pair[0]) && owns(pair[1]) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -221,47 +222,47 @@ func (c container) sets(t *testing.T) (cpus, mems cpuset.Set) {
 	return cpus, mems
 }
 
-// want compares them; a memory node is that of CPUs 2n and 2n+1.
-func (c container) want(t *testing.T, wantCPUs, wantMems string) {
-	t.Helper()
-	var cpus, mems cpuset.Set
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		cpus, mems = c.sets(t)
-		if cpus.String() == wantCPUs && mems.String() == wantMems {
-			return
-		}
-		if time.Now().After(end) {
-			t.Errorf("CPUs %s and memory nodes %s are in effect, want %s and %s", cpus, mems, wantCPUs, wantMems)
-			return
-		}
-	}
-}
-
 // Exclusive CPUs come from one node, are taken from a container that runs, and go back.
 func TestExclusiveFromOneNode(t *testing.T) {
 	if !inside() {
 		t.Skip("it runs in the guest")
 	}
 	shared := mustRun(t, "shared", "burstable/", 100, nil)
-	shared.want(t, "0-7", "0-3")
+	had, mems := shared.sets(t)
+	t.Logf("shared: CPUs %s, memory nodes %s", had, mems)
+	first, _ := had.First()
+	bound := mustRun(t, "bound", "", 1000, map[string]string{"berth.dev/numa": strconv.Itoa(first / 2), "berth.dev/nodesRequired": "true"})
+	taken, mems := bound.sets(t)
+	if taken.Len() != 1 || !nodeOf(first).Contains(taken) {
+		t.Errorf("bound to node %d, it has CPUs %s", first/2, taken)
+	}
+	t.Logf("bound to node %d: CPUs %s, memory nodes %s", first/2, taken, mems)
 	own := mustRun(t, "own", "", 2000, nil)
 	cpus, mems := own.sets(t)
-	first, _ := cpus.First()
-	if node, err := cpuset.Range(first&^1, first|1); err != nil || cpus != node {
+	first, _ = cpus.First()
+	if cpus != nodeOf(first) {
 		t.Errorf("CPUs %s are not those of one node", cpus)
 	}
-	t.Logf("CPUs %s, memory nodes %s", cpus, mems)
-	all := cpuset.MustParse("0-7")
-	shared.want(t, all.Minus(cpus).String(), "0-3")
-	bound := mustRun(t, "bound", "", 1000, map[string]string{"berth.dev/numa": "3", "berth.dev/nodesRequired": "true"})
-	is, mems := bound.sets(t)
-	if is.Len() != 1 || !cpuset.MustParse("6-7").Contains(is) {
-		t.Errorf("bound to node 3, it has CPUs %s", is)
+	if mems.String() != strconv.Itoa(first/2) {
+		t.Errorf("CPUs %s, but memory nodes %s", cpus, mems)
 	}
-	t.Logf("bound to node 3: CPUs %s, memory nodes %s", is, mems)
-	shared.want(t, all.Minus(cpus).Minus(is).String(), "0-3")
+	t.Logf("own: CPUs %s, memory nodes %s", cpus, mems)
+	if is, _ := shared.sets(t); is.Overlaps(taken) || is.Overlaps(cpus) || is.IsEmpty() {
+		t.Errorf("shared has CPUs %s, of which %s are exclusive", is, taken.Union(cpus))
+	}
 	books(t, own, bound, shared)
+	bound.remove(t)
+	var is cpuset.Set
+	for end := time.Now().Add(20 * time.Second); is != had && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		is, _ = shared.sets(t)
+	}
+	if is != had {
+		t.Errorf("after the end of the one that owned CPU %s, shared has CPUs %s, before that %s", taken, is, had)
+	}
 }
+
+// nodeOf are the CPUs of a memory node: 2n and 2n+1.
+func nodeOf(cpu int) cpuset.Set { return cpuset.MustOf(cpu&^1, cpu|1) }
 
 // What cannot be had is refused with the reason, and moves nobody.
 func TestRefused(t *testing.T) {
