@@ -22,7 +22,7 @@ e2e-systemd-fetch:
 
 # A real node of Kubernetes, and containerd in a guest. ARGS as above; BERTH_KILLS=200 for long.
 e2e-kube:
-	cd kube && BERTH_TEST_E2E=1 go test -count=1 -p 1 -timeout 60m $(or $(ARGS),-v) ./e2e/...
+	cd kube && BERTH_TEST_E2E=1 go test -count=1 -timeout 60m $(or $(ARGS),-v) ./e2e/...
 
 # Builds etcd, API server, kubelet, containerd and runc from Go modules.
 e2e-kube-fetch:

@@ -2,7 +2,6 @@
 //
 //	work           ends by SIGTERM or SIGINT, with status 0
 //	work 500ms     ends by itself after so long
-//	work spin      keeps a CPU busy
 //
 // Where CNI_COMMAND is set it is a network plugin that makes no network.
 package main
@@ -23,12 +22,7 @@ func main() {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	var after <-chan time.Time
-	if len(os.Args) > 1 && os.Args[1] == "spin" {
-		go func() {
-			for {
-			}
-		}()
-	} else if len(os.Args) > 1 {
+	if len(os.Args) > 1 {
 		d, err := time.ParseDuration(os.Args[1])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "work:", err)
