@@ -229,11 +229,12 @@ func (c *cluster) compare() (bad []string) {
 			group := filepath.Dir(procs)
 			id := filepath.Base(group)
 			is, ok := busy(group)
-			if !ok || c.sandbox(id) {
+			book, has := booked[id]
+			if !ok || !has && c.sandbox(id) { // the API server may not know yet what is in the books
 				continue
 			}
-			if book, ok := booked[id]; !ok || book != is {
-				bad = append(bad, fmt.Sprintf("container %s: the books say CPUs %s (%v), the kernel %s", id, book, ok, is))
+			if !has || book != is {
+				bad = append(bad, fmt.Sprintf("container %s: the books say CPUs %s (%v), the kernel %s", id, book, has, is))
 			}
 			delete(booked, id)
 		}
