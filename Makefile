@@ -1,6 +1,6 @@
 # Tests that boot guests with real kernels: docs/testing.md.
 
-.PHONY: e2e e2e-fetch e2e-systemd e2e-systemd-fetch
+.PHONY: e2e e2e-fetch e2e-systemd e2e-systemd-fetch e2e-kube e2e-kube-fetch
 
 # Boots every (kernel, machine) pair, then tests the harness itself. With ARGS,
 # which go to go test, only the former:
@@ -19,6 +19,14 @@ e2e-systemd:
 # Makes its root file system, as root or as a user with subordinate ids.
 e2e-systemd-fetch:
 	go run ./e2e/vm fetch -systemd
+
+# A real node of Kubernetes, and containerd in a guest. ARGS as above; BERTH_KILLS=200 for long.
+e2e-kube:
+	cd kube && BERTH_TEST_E2E=1 go test -count=1 -timeout 60m $(or $(ARGS),-v) ./e2e/...
+
+# Builds etcd, API server, kubelet, containerd and runc from Go modules.
+e2e-kube-fetch:
+	cd kube && go run ./e2e/node fetch
 
 # What a host needs to run Berth. DESTDIR is a tree to fill instead of the host.
 .PHONY: install deb

@@ -10,9 +10,7 @@ package attack
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -26,17 +24,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth.dev/berth/internal/fakekernel"
-)
-
-// What a process of the test binary is for: see TestMain.
-const (
-	stageEnv = "BERTH_TEST_BOX" // enter, init or test
-	groupEnv = "BERTH_TEST_BOX_GROUP"
-	ownEnv   = "BERTH_TEST_BOX_OWN"   // with a mount point: the group below which that of the box is
-	berthEnv = "BERTH_TEST_BOX_BERTH" // where berth was built
+	"berth.dev/berth/internal/testbox"
 )
 
 const (
@@ -48,19 +37,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], trickPrefix) {
 		os.Exit(playTrick(strings.TrimPrefix(os.Args[1], trickPrefix), os.Args[2:]))
 	}
-	var err error
-	switch os.Getenv(stageEnv) {
-	case "enter":
-		err = enterBox()
-	case "init":
-		err = initBox()
-	default:
-		code := m.Run()
-		removeBuild()
-		os.Exit(code)
-	}
-	fmt.Fprintln(os.Stderr, "box:", err)
-	os.Exit(1)
+	testbox.Main()
+	code := m.Run()
+	removeBuild()
+	os.Exit(code)
 }
 
 // box is the machine in which a test attacks berth as root runs it.
@@ -73,7 +53,7 @@ type box struct {
 // process of the box.
 func boxed(t *testing.T, body func(b *box)) {
 	t.Helper()
-	if os.Getenv(stageEnv) == "test" {
+	if testbox.Inside() {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		body(&box{t, ctx})
@@ -90,31 +70,29 @@ func boxed(t *testing.T, body func(b *box)) {
 		t.Fatal(err)
 	}
 	fakekernel.LockHost(t, fakekernel.Alone)
-	group := fmt.Sprintf("berth-box-%d-%s", os.Getpid(), t.Name())
-	all, err := hierarchies()
+	made, err := testbox.Make(testbox.Spec{
+		Group: fmt.Sprintf("berth-box-%d-%s", os.Getpid(), t.Name()),
+		Tmpfs: map[string]os.FileMode{"/opt": 0o755, "/run": 0o755, "/tmp": 0o1777, "/var/tmp": 0o1777},
+		Files: map[string]string{attack: "/proc/self/exe", berth: program},
+		// Where strangers may read it.
+		Program: attack, Dir: "/",
+	})
 	if err != nil {
-		t.Fatal(err)
+		t.Skipf("a box needs a sub-group in each hierarchy of control groups: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := removeGroups(all, group); err != nil {
+		if err := made.Remove(); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := makeGroups(all, group); err != nil {
-		t.Skipf("a box needs a sub-group in each hierarchy of control groups: %v", err)
-	}
 	// The box dies with this thread, which the test keeps.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=10m")
-	cmd.Env = append(os.Environ(), stageEnv+"=enter", groupEnv+"="+group, berthEnv+"="+program)
-	for _, h := range all {
-		cmd.Env = append(cmd.Env, ownEnv+h.at+"="+h.own)
+	cmd, err := made.Command(t.Context(), "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=10m")
+	if err != nil {
+		t.Fatal(err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Pdeathsig:  syscall.SIGKILL,
-	}
+	cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err != nil:
@@ -153,269 +131,6 @@ func removeBuild() {
 	if buildDir != "" {
 		_ = os.RemoveAll(buildDir)
 	}
-}
-
-// hierarchy is one mounted tree of control groups.
-type hierarchy struct {
-	at      string // its mount point
-	kind    string // cgroup or cgroup2
-	options string // for mount(2): the controllers of a v1 hierarchy
-	own     string // the group of this process
-}
-
-func (h hierarchy) dir(group string) string { return path.Join(h.at, h.own, group) }
-
-// hierarchies returns those of this process.
-func hierarchies() ([]hierarchy, error) {
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return nil, err
-	}
-	groups, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	own := map[string]string{} // by controllers
-	for line := range strings.Lines(string(groups)) {
-		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 {
-			own[parts[1]] = parts[2]
-		}
-	}
-	var all []hierarchy
-	for line := range strings.Lines(string(mounts)) {
-		words := strings.Fields(line)
-		if len(words) < 4 || words[2] != "cgroup" && words[2] != "cgroup2" {
-			continue
-		}
-		h := hierarchy{at: words[1], kind: words[2], own: own[""]}
-		if h.kind == "cgroup" {
-			var names []string
-			for option := range strings.SplitSeq(words[3], ",") {
-				if !slices.Contains([]string{"rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr", "clone_children"}, option) {
-					names = append(names, option)
-				}
-			}
-			h.options = strings.Join(names, ",")
-			at, ok := own[h.options]
-			if !ok {
-				return nil, fmt.Errorf("%s: /proc/self/cgroup does not name %q", h.at, h.options)
-			}
-			h.own = at
-		}
-		all = append(all, h)
-	}
-	if len(all) == 0 {
-		return nil, errors.New("no control groups are mounted")
-	}
-	return all, nil
-}
-
-// makeGroups makes the group of a box in every hierarchy, with the CPUs and memory nodes
-// of its parent where it would be empty.
-func makeGroups(all []hierarchy, group string) error {
-	for _, h := range all {
-		dir := h.dir(group)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-		if h.kind == "cgroup2" {
-			continue
-		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			text, err := os.ReadFile(path.Join(path.Dir(dir), file))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err == nil {
-				err = os.WriteFile(path.Join(dir, file), text, 0)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// removeGroups removes the group of a box with all that was made below it.
-func removeGroups(all []hierarchy, group string) error {
-	var errs []error
-	for _, h := range all {
-		deadline := time.Now().Add(10 * time.Second)
-		err := removeTree(h.dir(group))
-		for err != nil && time.Now().Before(deadline) { // its processes are ending
-			time.Sleep(20 * time.Millisecond)
-			err = removeTree(h.dir(group))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// removeTree removes a group with all below it, also where its path is too long for a
-// system call.
-func removeTree(dir string) error {
-	r, err := os.OpenRoot(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	err = errors.Join(emptyTree(r), r.Close())
-	if err != nil {
-		return err
-	}
-	return syscall.Rmdir(dir)
-}
-
-func emptyTree(r *os.Root) error {
-	d, err := r.Open(".")
-	if err != nil {
-		return err
-	}
-	entries, err := d.ReadDir(-1)
-	err = errors.Join(err, d.Close())
-	for _, entry := range entries {
-		if err != nil || !entry.IsDir() {
-			continue
-		}
-		var below *os.Root
-		if below, err = r.OpenRoot(entry.Name()); err == nil {
-			err = errors.Join(emptyTree(below), below.Close())
-		}
-		if err == nil {
-			err = r.Remove(entry.Name())
-		}
-	}
-	return err
-}
-
-// enterBox moves this process into the groups of the box and makes them the roots that it
-// sees. It goes on as initBox.
-func enterBox() error {
-	all, err := hierarchies()
-	if err != nil {
-		return err
-	}
-	for _, h := range all {
-		h.own = os.Getenv(ownEnv + h.at)
-		dir := h.dir(os.Getenv(groupEnv))
-		if h.kind == "cgroup2" && h.at == "/sys/fs/cgroup" {
-			// On v2 a group either holds processes or divides its controllers.
-			dir = path.Join(dir, "init")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				return err
-			}
-		}
-		if err := os.WriteFile(path.Join(dir, "cgroup.procs"), []byte("0\n"), 0); err != nil {
-			return err
-		}
-	}
-	runtime.LockOSThread()
-	if err := syscall.Unshare(syscall.CLONE_NEWCGROUP); err != nil {
-		return fmt.Errorf("unshare control groups: %w", err)
-	}
-	if err := os.Setenv(stageEnv, "init"); err != nil {
-		return err
-	}
-	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
-}
-
-// initBox makes the file systems of the box, runs the test and reaps what dies.
-func initBox() error {
-	all, err := hierarchies()
-	if err != nil {
-		return err
-	}
-	if err := mountBox(all); err != nil {
-		return err
-	}
-	if err := loopbackUp(); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Setenv(stageEnv, "test"), os.Setenv("TMPDIR", "/tmp")); err != nil {
-		return err
-	}
-	child, err := syscall.ForkExec(attack, os.Args, &syscall.ProcAttr{Dir: "/", Env: os.Environ(), Files: []uintptr{0, 1, 2}})
-	if err != nil {
-		return err
-	}
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, 0, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return err
-		case pid == child && status.Exited():
-			os.Exit(status.ExitStatus())
-		case pid == child:
-			return fmt.Errorf("the test ended by %v", status.Signal())
-		}
-	}
-}
-
-func mountBox(all []hierarchy) error {
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	// In this mount namespace only: the host's own stay mounted.
-	if err := syscall.Unmount("/sys/fs/cgroup", syscall.MNT_DETACH); err != nil {
-		return fmt.Errorf("leave the host's control groups: %w", err)
-	}
-	programs := map[string]string{attack: "/proc/self/exe", berth: os.Getenv(berthEnv)}
-	texts := map[string][]byte{}
-	for to, from := range programs {
-		text, err := os.ReadFile(from)
-		if err != nil {
-			return err
-		}
-		texts[to] = text
-	}
-	for _, m := range []struct{ at, kind, options string }{
-		{"/proc", "proc", ""},
-		{"/opt", "tmpfs", "mode=755"},
-		{"/run", "tmpfs", "mode=755"},
-		{"/tmp", "tmpfs", "mode=1777"},
-		{"/var/tmp", "tmpfs", "mode=1777"},
-		{"/sys/fs/cgroup", "tmpfs", "mode=755"},
-	} {
-		if err := syscall.Mount(m.kind, m.at, m.kind, 0, m.options); err != nil {
-			return fmt.Errorf("mount %s: %w", m.at, err)
-		}
-	}
-	for to, text := range texts {
-		if err := os.WriteFile(to, text, 0o755); err != nil {
-			return err
-		}
-	}
-	for _, h := range all {
-		if err := os.MkdirAll(h.at, 0o755); err != nil {
-			return err
-		}
-		if err := syscall.Mount(h.kind, h.at, h.kind, 0, h.options); err != nil {
-			return fmt.Errorf("mount %s: %w", h.at, err)
-		}
-	}
-	return nil
-}
-
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
-		return fmt.Errorf("set lo up: %w", err)
-	}
-	return nil
 }
 
 // actor is a user of the box.
@@ -550,21 +265,21 @@ func (b *box) config(text string) string {
 // directories. It belongs to owner with all its files.
 func (b *box) group(owner actor, name string, controllers ...string) []string {
 	b.Helper()
-	all, err := hierarchies()
+	all, err := testbox.Hierarchies()
 	if err != nil {
 		b.Fatal(err)
 	}
 	var dirs []string
 	for _, h := range all {
-		if h.kind == "cgroup" && !slices.ContainsFunc(controllers, func(c string) bool {
-			return slices.Contains(strings.Split(h.options, ","), c)
+		if h.Kind == "cgroup" && !slices.ContainsFunc(controllers, func(c string) bool {
+			return slices.Contains(strings.Split(h.Options, ","), c)
 		}) {
 			continue
 		}
-		if h.kind == "cgroup2" && h.at != "/sys/fs/cgroup" {
+		if h.Kind == "cgroup2" && h.At != "/sys/fs/cgroup" {
 			continue // of a hybrid host, without controllers
 		}
-		dir := path.Join(h.at, name)
+		dir := path.Join(h.At, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			b.Fatal(err)
 		}

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/debian"
 	"berth.dev/berth/internal/vmtest"
 )
 
@@ -77,10 +77,10 @@ func (p part) get(ctx context.Context, out io.Writer, dir string) error {
 		return nil
 	}
 	fmt.Fprintf(out, "fetch %s into %s (%v)\n", p.name, dir, damage)
-	if err := debian12(ctx); err != nil {
+	if err := debian.Is12(ctx); err != nil {
 		return err
 	}
-	f := &fetcher{apt: apt{dir: filepath.Join(dir, "apt")}, dir: dir, out: out}
+	f := &fetcher{apt: debian.Apt{Dir: filepath.Join(dir, "apt")}, dir: dir, out: out}
 	// The archive may drop a version between its index and the package.
 	err := p.fetch(f, ctx)
 	if err != nil && ctx.Err() == nil {
@@ -93,28 +93,16 @@ func (p part) get(ctx context.Context, out io.Writer, dir string) error {
 	return p.damage(dir)
 }
 
-// debian12 reports whether packages built for Debian 12 on amd64 run here.
-func debian12(ctx context.Context) error {
-	arch, err := exec.CommandContext(ctx, "dpkg", "--print-architecture").Output()
-	if err != nil {
-		return fmt.Errorf("ask dpkg for its architecture (a Debian 12 host is needed): %w", err)
-	}
-	if a := strings.TrimSpace(string(arch)); a != "amd64" {
-		return fmt.Errorf("architecture %s: kits are for amd64", a)
-	}
-	return nil
-}
-
 // complete returns what a kit lacks, nil for nothing.
 func complete(dir string) error {
 	if _, err := vmtest.Open(dir); err != nil {
 		return err
 	}
-	return verify(dir)
+	return debian.Verify(dir)
 }
 
 type fetcher struct {
-	apt apt
+	apt debian.Apt
 	dir string
 	out io.Writer
 }
@@ -124,7 +112,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	for _, s := range kernelSources() {
 		suites = append(suites, s.Suite)
 	}
-	if err := f.apt.open(ctx, suites); err != nil {
+	if err := f.apt.Open(ctx, suites); err != nil {
 		return err
 	}
 	var kit vmtest.Kit
@@ -133,16 +121,16 @@ func (f *fetcher) fetch(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := writeManifest(f.dir); err != nil {
+	if err := debian.WriteManifest(f.dir); err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(f.dir, vmtest.KitFile), kit)
+	return debian.WriteJSON(filepath.Join(f.dir, vmtest.KitFile), kit)
 }
 
 // version returns the version that a suite has, and says so if it is not the
 // tested one.
 func (f *fetcher) version(ctx context.Context, s source) (string, error) {
-	version, err := f.apt.version(ctx, s.Package, s.Suite)
+	version, err := f.apt.Version(ctx, s.Package, s.Suite)
 	if err != nil {
 		return "", err
 	}
@@ -160,7 +148,7 @@ func (f *fetcher) qemu(ctx context.Context, kit *vmtest.Kit) error {
 	if err != nil {
 		return err
 	}
-	debs, err := f.apt.downloadWithMissing(ctx, f.debs(), s.Package+"="+version, s.Suite)
+	debs, err := f.apt.DownloadWithMissing(ctx, f.debs(), s.Package+"="+version, s.Suite)
 	if err != nil {
 		return err
 	}
@@ -179,7 +167,7 @@ func (f *fetcher) busybox(ctx context.Context, kit *vmtest.Kit) error {
 	if err != nil {
 		return err
 	}
-	debs, err := f.apt.download(ctx, f.debs(), []string{s.Package + "=" + version})
+	debs, err := f.apt.Download(ctx, f.debs(), []string{s.Package + "=" + version})
 	if err != nil {
 		return err
 	}
@@ -193,11 +181,11 @@ func (f *fetcher) kernels(ctx context.Context, kit *vmtest.Kit) error {
 		if err != nil {
 			return err
 		}
-		packages, err := f.apt.pinned(ctx, s.Package, version)
+		packages, err := f.apt.Pinned(ctx, s.Package, version)
 		if err != nil {
 			return err
 		}
-		debs, err := f.apt.download(ctx, f.debs(), packages)
+		debs, err := f.apt.Download(ctx, f.debs(), packages)
 		if err != nil {
 			return err
 		}
@@ -215,23 +203,11 @@ func (f *fetcher) kernels(ctx context.Context, kit *vmtest.Kit) error {
 	return nil
 }
 
-func (f *fetcher) debs() string { return filepath.Join(f.dir, debsDir) }
+func (f *fetcher) debs() string { return filepath.Join(f.dir, debian.Debs) }
 
 // unpack lays packages out in a new directory.
 func (f *fetcher) unpack(ctx context.Context, name string, debs []string) error {
-	dir := filepath.Join(f.dir, name)
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, deb := range debs {
-		if text, err := exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("unpack %s: %w\n%s", deb, err, text)
-		}
-	}
-	return nil
+	return debian.Unpack(ctx, filepath.Join(f.dir, name), debs)
 }
 
 // findKernel looks for image and modules, which are not in the same place in

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"berth.dev/berth/internal/debian"
 	"berth.dev/berth/internal/vmtest"
 )
 
@@ -42,7 +43,7 @@ func uncompress(ctx context.Context, out io.Writer, dir string) error {
 	if !changed {
 		return nil
 	}
-	return writeJSON(name, kit)
+	return debian.WriteJSON(name, kit)
 }
 
 // vmlinux writes the kernel that a bzImage holds.

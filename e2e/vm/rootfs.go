@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth.dev/berth/internal/debian"
 	"berth.dev/berth/internal/vmtest"
 )
 
@@ -48,7 +49,7 @@ func completeDisk(dir string) error {
 	if err := json.Unmarshal(text, &d); err != nil {
 		return fmt.Errorf("read %s: %w", diskManifest, err)
 	}
-	got, err := sha256Of(filepath.Join(dir, vmtest.DiskFile))
+	got, err := debian.SHA256(filepath.Join(dir, vmtest.DiskFile))
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func completeDisk(dir string) error {
 // disk makes a Debian root file system with systemd. mmdebstrap needs to be
 // root, or a user with subordinate ids (subuid(5)).
 func (f *fetcher) disk(ctx context.Context) error {
-	if err := f.apt.open(ctx, []string{diskSuite}); err != nil {
+	if err := f.apt.Open(ctx, []string{diskSuite}); err != nil {
 		return err
 	}
 	var debs []string
@@ -70,7 +71,7 @@ func (f *fetcher) disk(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		files, err := f.apt.download(ctx, f.debs(), []string{s.Package + "=" + version})
+		files, err := f.apt.Download(ctx, f.debs(), []string{s.Package + "=" + version})
 		if err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (f *fetcher) disk(ctx context.Context) error {
 }
 
 func (f *fetcher) mmdebstrap(ctx context.Context, image string) error {
-	sources, err := os.ReadFile(f.apt.sources())
+	sources, err := os.ReadFile(f.apt.Sources())
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (f *fetcher) mmdebstrap(ctx context.Context, image string) error {
 	for _, dir := range []string{"doc", "man", "locale"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
 	}
-	_, err = f.apt.run(ctx, f.dir, "env", append(args, diskSuite, image, first)...)
+	_, err = f.apt.Run(ctx, f.dir, "env", append(args, diskSuite, image, first)...)
 	return err
 }
 
@@ -111,18 +112,18 @@ func (f *fetcher) keepDisk(ctx context.Context, image string) error {
 	if err := os.Truncate(image, diskBytes); err != nil {
 		return err
 	}
-	if _, err := f.apt.run(ctx, "", "resize2fs", image); err != nil {
+	if _, err := f.apt.Run(ctx, "", "resize2fs", image); err != nil {
 		return err
 	}
-	sum, err := sha256Of(image)
+	sum, err := debian.SHA256(image)
 	if err != nil {
 		return err
 	}
-	status, err := f.apt.run(ctx, "", "debugfs", "-R", "cat /var/lib/dpkg/status", image)
+	status, err := f.apt.Run(ctx, "", "debugfs", "-R", "cat /var/lib/dpkg/status", image)
 	if err != nil {
 		return err
 	}
-	if err := writeJSON(filepath.Join(f.dir, diskManifest), diskContent{sum, parseStatus(status)}); err != nil {
+	if err := debian.WriteJSON(filepath.Join(f.dir, diskManifest), diskContent{sum, parseStatus(status)}); err != nil {
 		return err
 	}
 	return os.Rename(image, filepath.Join(f.dir, vmtest.DiskFile))

@@ -136,9 +136,14 @@ func Rooms() []Room {
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
 		{Path: "internal/jsonschema"},
 		{Path: "internal/layers"},
+		{Path: "internal/debian"},
+		{Path: "internal/testbox"},
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
-		{Path: "e2e/vm", May: []string{"internal/vmtest"}},
+		{Path: "kube/e2e/nodekit", May: []string{"internal/debian"}},
+		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
+		{Path: "kube/e2e/work"},
+		{Path: "e2e/vm", May: []string{"internal/debian", "internal/vmtest"}},
 	}
 }
 

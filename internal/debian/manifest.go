@@ -1,4 +1,4 @@
-package main
+package debian
 
 import (
 	"crypto/sha256"
@@ -10,38 +10,39 @@ import (
 	"path/filepath"
 )
 
+// A directory that has packages has them in Debs, and their hashes in Manifest.
 const (
-	debsDir      = "debs"
-	manifestFile = "debs.json"
+	Debs     = "debs"
+	Manifest = "debs.json"
 )
 
-// writeManifest records the hash of every package, by file name.
-func writeManifest(dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, debsDir, "*.deb"))
+// WriteManifest records the hash of every package, by file name.
+func WriteManifest(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, Debs, "*.deb"))
 	if err != nil {
 		return err
 	}
 	sums := map[string]string{}
 	for _, file := range files {
-		if sums[filepath.Base(file)], err = sha256Of(file); err != nil {
+		if sums[filepath.Base(file)], err = SHA256(file); err != nil {
 			return err
 		}
 	}
-	return writeJSON(filepath.Join(dir, manifestFile), sums)
+	return WriteJSON(filepath.Join(dir, Manifest), sums)
 }
 
-// verify compares every package with the manifest.
-func verify(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
+// Verify compares every package with the manifest.
+func Verify(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, Manifest))
 	if err != nil {
 		return err
 	}
 	var sums map[string]string
 	if err := json.Unmarshal(text, &sums); err != nil {
-		return fmt.Errorf("read %s: %w", manifestFile, err)
+		return fmt.Errorf("read %s: %w", Manifest, err)
 	}
 	for name, want := range sums {
-		got, err := sha256Of(filepath.Join(dir, debsDir, name))
+		got, err := SHA256(filepath.Join(dir, Debs, name))
 		if err != nil {
 			return err
 		}
@@ -52,7 +53,8 @@ func verify(dir string) error {
 	return nil
 }
 
-func sha256Of(name string) (string, error) {
+// SHA256 is the hash of a file, in hexadecimal digits.
+func SHA256(name string) (string, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -65,7 +67,8 @@ func sha256Of(name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func writeJSON(name string, data any) error {
+// WriteJSON writes a file for people to read, too.
+func WriteJSON(name string, data any) error {
 	text, err := json.MarshalIndent(data, "", "  ")
 	if err != nil {
 		return err

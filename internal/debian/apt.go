@@ -1,4 +1,6 @@
-package main
+// Package debian gets packages of Debian for tests without installing them: index, cache and
+// files are below one directory. Of the host it reads apt's sources and what is installed.
+package debian
 
 import (
 	"context"
@@ -13,14 +15,14 @@ import (
 // keyring has the keys of Debian's archive (package debian-archive-keyring).
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// apt runs apt with an index and a cache of its own below dir. Of the host it
+// Apt runs apt with an index and a cache of its own below Dir. Of the host it
 // reads sources and what is installed, and changes nothing.
-type apt struct{ dir string }
+type Apt struct{ Dir string }
 
-// open reads the suites' index from the mirror that the host uses.
-func (a apt) open(ctx context.Context, suites []string) error {
+// Open reads the suites' index from the mirror that the host uses.
+func (a Apt) Open(ctx context.Context, suites []string) error {
 	for _, sub := range []string{"lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(a.dir, sub), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(a.Dir, sub), 0o755); err != nil {
 			return err
 		}
 	}
@@ -32,21 +34,22 @@ func (a apt) open(ctx context.Context, suites []string) error {
 	for _, suite := range suites {
 		fmt.Fprintf(&text, "deb [signed-by=%s] %s %s main\n", keyring, mirror, suite)
 	}
-	if err := os.WriteFile(a.sources(), []byte(text.String()), 0o644); err != nil {
+	if err := os.WriteFile(a.Sources(), []byte(text.String()), 0o644); err != nil {
 		return err
 	}
-	_, err = a.run(ctx, "", "apt-get", a.private("update", "-qq")...)
+	_, err = a.Run(ctx, "", "apt-get", a.private("update", "-qq")...)
 	return err
 }
 
-func (a apt) sources() string { return filepath.Join(a.dir, "sources.list") }
+// Sources is the file that names the suites that Open read.
+func (a Apt) Sources() string { return filepath.Join(a.Dir, "sources.list") }
 
 // mirror returns the address of the archive that the host gets Debian from.
-func (a apt) mirror(ctx context.Context) (string, error) {
-	if _, err := a.run(ctx, "", "apt-get", a.options("update", "-qq")...); err != nil {
+func (a Apt) mirror(ctx context.Context) (string, error) {
+	if _, err := a.Run(ctx, "", "apt-get", a.options("update", "-qq")...); err != nil {
 		return "", err
 	}
-	text, err := a.run(ctx, "", "apt-get",
+	text, err := a.Run(ctx, "", "apt-get",
 		a.options("indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian", "Component: main")...)
 	if err != nil {
 		return "", err
@@ -59,11 +62,11 @@ func (a apt) mirror(ctx context.Context) (string, error) {
 }
 
 // options are those of every call: index and cache are our own.
-func (a apt) options(args ...string) []string {
+func (a Apt) options(args ...string) []string {
 	return append([]string{
-		"-o", "Dir::State=" + a.dir,
+		"-o", "Dir::State=" + a.Dir,
 		"-o", "Dir::State::status=/var/lib/dpkg/status",
-		"-o", "Dir::Cache=" + filepath.Join(a.dir, "cache"),
+		"-o", "Dir::Cache=" + filepath.Join(a.Dir, "cache"),
 		"-o", "Debug::NoLocking=1",
 		"-o", "Acquire::Languages=none",
 		"-o", "Acquire::Retries=3",
@@ -73,14 +76,15 @@ func (a apt) options(args ...string) []string {
 }
 
 // private are options with our own sources in place of the host's.
-func (a apt) private(args ...string) []string {
+func (a Apt) private(args ...string) []string {
 	return a.options(append([]string{
-		"-o", "Dir::Etc::sourcelist=" + a.sources(),
+		"-o", "Dir::Etc::sourcelist=" + a.Sources(),
 		"-o", "Dir::Etc::sourceparts=/dev/null",
 	}, args...)...)
 }
 
-func (a apt) run(ctx context.Context, dir, name string, args ...string) (string, error) {
+// Run returns what a program prints; an error has its complaints.
+func (a Apt) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
@@ -93,9 +97,9 @@ func (a apt) run(ctx context.Context, dir, name string, args ...string) (string,
 	return string(text), nil
 }
 
-// version returns the highest version of a package that a suite has.
-func (a apt) version(ctx context.Context, pkg, suite string) (string, error) {
-	text, err := a.run(ctx, "", "apt-cache", a.private("madison", pkg)...)
+// Version returns the highest version of a package that a suite has.
+func (a Apt) Version(ctx context.Context, pkg, suite string) (string, error) {
+	text, err := a.Run(ctx, "", "apt-cache", a.private("madison", pkg)...)
 	if err != nil {
 		return "", err
 	}
@@ -119,13 +123,13 @@ func parseMadison(text, suite string) (version string, ok bool) {
 	return "", false
 }
 
-// pinned returns a package and all that it depends on in one exact version, as
+// Pinned returns a package and all that it depends on in one exact version, as
 // "name=version": a kernel is several such packages in newer releases.
-func (a apt) pinned(ctx context.Context, pkg, version string) ([]string, error) {
+func (a Apt) Pinned(ctx context.Context, pkg, version string) ([]string, error) {
 	todo := []string{pkg + "=" + version}
 	seen := map[string]bool{todo[0]: true}
 	for i := 0; i < len(todo); i++ {
-		text, err := a.run(ctx, "", "apt-cache", a.private("show", todo[i])...)
+		text, err := a.Run(ctx, "", "apt-cache", a.private("show", todo[i])...)
 		if err != nil {
 			return nil, err
 		}
@@ -153,25 +157,25 @@ func parsePinned(record string) []string {
 	return deps
 }
 
-// download gets packages into dir and returns their files.
-func (a apt) download(ctx context.Context, dir string, packages []string) ([]string, error) {
+// Download gets packages into dir and returns their files.
+func (a Apt) Download(ctx context.Context, dir string, packages []string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	uris, err := a.run(ctx, dir, "apt-get", a.private(append([]string{"download", "--print-uris", "-qq"}, packages...)...)...)
+	uris, err := a.Run(ctx, dir, "apt-get", a.private(append([]string{"download", "--print-uris", "-qq"}, packages...)...)...)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.run(ctx, dir, "apt-get", a.private(append([]string{"download", "-qq"}, packages...)...)...); err != nil {
+	if _, err := a.Run(ctx, dir, "apt-get", a.private(append([]string{"download", "-qq"}, packages...)...)...); err != nil {
 		return nil, err
 	}
 	return parseURIs(dir, uris), nil
 }
 
-// downloadWithMissing gets a package and what installing it here would bring
+// DownloadWithMissing gets a package and what installing it here would bring
 // along, and returns their files.
-func (a apt) downloadWithMissing(ctx context.Context, dir, pkg, suite string) ([]string, error) {
-	uris, err := a.run(ctx, "", "apt-get", a.private("install", "--print-uris", "-qq", "--reinstall", "--no-install-recommends", "-t", suite, pkg)...)
+func (a Apt) DownloadWithMissing(ctx context.Context, dir, pkg, suite string) ([]string, error) {
+	uris, err := a.Run(ctx, "", "apt-get", a.private("install", "--print-uris", "-qq", "--reinstall", "--no-install-recommends", "-t", suite, pkg)...)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +183,7 @@ func (a apt) downloadWithMissing(ctx context.Context, dir, pkg, suite string) ([
 	for _, file := range parseURIs("", uris) {
 		packages = append(packages, packageOf(file))
 	}
-	return a.download(ctx, dir, packages)
+	return a.Download(ctx, dir, packages)
 }
 
 // parseURIs returns the files of lines of
@@ -200,4 +204,32 @@ func packageOf(file string) string {
 	name, rest, _ := strings.Cut(file, "_")
 	version, _, _ := strings.Cut(rest, "_")
 	return name + "=" + strings.ReplaceAll(version, "%3a", ":")
+}
+
+// Is12 reports whether packages built for Debian 12 on amd64 run here.
+func Is12(ctx context.Context) error {
+	arch, err := exec.CommandContext(ctx, "dpkg", "--print-architecture").Output()
+	if err != nil {
+		return fmt.Errorf("ask dpkg for its architecture (a Debian 12 host is needed): %w", err)
+	}
+	if a := strings.TrimSpace(string(arch)); a != "amd64" {
+		return fmt.Errorf("architecture %s: kits are for amd64", a)
+	}
+	return nil
+}
+
+// Unpack lays packages out in a new directory.
+func Unpack(ctx context.Context, dir string, debs []string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, deb := range debs {
+		if text, err := exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("unpack %s: %w\n%s", deb, err, text)
+		}
+	}
+	return nil
 }

@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth.dev/berth/cpuset"
+)
+
+// killsEnv is how often TestKills kills the plugin; containerd is killed a quarter as often.
+const killsEnv = "BERTH_KILLS"
+
+// needing makes the runtime refuse a pod that the plugin does not see.
+func needing(p *v1.Pod) *v1.Pod {
+	p.Annotations["required-plugins.noderesource.dev"] = "[ berth ]"
+	return p
+}
+
+// sharing is a pod of the shared pool that the kubelet counts no CPU time for: two pods that
+// want a CPU of their own are all that it admits on two CPUs.
+func sharing(name string) *v1.Pod {
+	p := pod(name, burstable("a", 0))
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{}
+	p.Annotations["berth.dev/class"] = "LS"
+	return p
+}
+
+// Kills of the plugin and of containerd at random instants, while pods come and go: no CPU
+// has two owners at any instant that was seen, no container is lost or restarted, and the
+// books are what the kernel has 2 s after the last restart.
+func TestKills(t *testing.T) {
+	c := theNode(t)
+	kills := 10
+	if text := os.Getenv(killsEnv); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", killsEnv, err)
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	var before []same
+	for i := range 3 {
+		name := fmt.Sprintf("stays-%d", i)
+		c.run(t, needing(sharing(name)))
+		before = append(before, c.lasting(t, name))
+	}
+	seen := c.watch(t)
+	churn := c.churn(t)
+	for i := range kills + kills/4 {
+		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+		if i == kills+kills/4-1 {
+			churn.halt() // so that the books and the kernel can be compared
+		}
+		victim := named{"the plugin", c.plugin}
+		if i%5 == 4 {
+			victim = named{"containerd", c.containerd}
+		}
+		if err := victim.Again(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	c.books(t)
+	if err := c.answers(); err != nil {
+		t.Error(err)
+	}
+	created, owners := churn.created, churn.owners
+	samples, _ := seen.stop()
+	t.Logf("%d kills of the plugin, %d of containerd; %d pods, of which %d owned a CPU; %d samples", kills, kills/4, created, len(owners), samples)
+	if len(owners) == 0 {
+		t.Error("no pod owned a CPU: nothing was tested")
+	}
+	for _, bad := range seen.both(func(group string) bool { return owners[filepath.Base(group)] }) {
+		t.Error(bad)
+	}
+	for i, was := range before {
+		if is := c.lasting(t, fmt.Sprintf("stays-%d", i)); is != was {
+			t.Errorf("stays-%d: %v, before %v", i, is, was)
+		}
+	}
+}
+
+// lasting is same without the CPUs, which change as others come and go.
+func (c *cluster) lasting(t *testing.T, name string) same {
+	t.Helper()
+	s := c.same(t, name, "a")
+	s.cpus = cpuset.Set{}
+	return s
+}
+
+// answers reports whether containerd and the plugin run.
+func (c *cluster) answers() error {
+	for _, p := range []named{{"the plugin", c.plugin}, {"containerd", c.containerd}} {
+		if p.Ended() {
+			return fmt.Errorf("%s has ended by itself:\n%s", p.name, p.Tail(10))
+		}
+	}
+	return nil
+}
+
+// churn is pods that come and go.
+type churn struct {
+	end  chan struct{}
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	created int
+	owners  map[string]bool // ids of containers that owned a CPU
+	last    []string        // pods that are still there
+}
+
+// churn starts two sequences of pods that want a CPU of their own, and two of others.
+func (c *cluster) churn(t *testing.T) *churn {
+	ch := &churn{end: make(chan struct{}), owners: map[string]bool{}}
+	for i := range 4 {
+		ch.done.Go(func() {
+			for n := 0; ; n++ {
+				p := needing(sharing(fmt.Sprintf("churn-%d-%d", i, n)))
+				if i < 2 {
+					p = needing(pod(p.Name, guaranteed("a", 1000)))
+					p.Annotations["berth.dev/cpus"] = "1"
+				}
+				if _, err := c.client.CoreV1().Pods(namespace).Create(t.Context(), p, meta.CreateOptions{}); err != nil {
+					t.Error(err)
+					return
+				}
+				id := ""
+				for end := time.Now().Add(5 * time.Second); id == "" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+					if is, err := c.get(p.Name); err == nil {
+						s, _ := statusOf(is, "a")
+						_, id, _ = strings.Cut(s.ContainerID, "://")
+					}
+				}
+				ch.mu.Lock()
+				ch.created++
+				if id != "" && i < 2 {
+					ch.owners[id] = true
+				}
+				ch.mu.Unlock()
+				select {
+				case <-ch.end:
+					ch.mu.Lock()
+					ch.last = append(ch.last, p.Name)
+					ch.mu.Unlock()
+					return
+				default:
+				}
+				if err := c.gone(p.Name); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		ch.halt()
+		for _, name := range ch.last {
+			c.remove(t, name)
+		}
+	})
+	return ch
+}
+
+// halt has no more pods come or go.
+func (ch *churn) halt() {
+	select {
+	case <-ch.end:
+	default:
+		close(ch.end)
+	}
+	ch.done.Wait()
+}
+
+// books compares what berth-node ps says with the kernel's files: every container of a pod
+// is in the books, with the CPUs that it has. The kubelet may create one between the two,
+// so what differs has to differ twice.
+func (c *cluster) books(t *testing.T) {
+	t.Helper()
+	first := c.compare(t)
+	if len(first) == 0 {
+		return
+	}
+	time.Sleep(200 * time.Millisecond)
+	for _, bad := range c.compare(t) {
+		if slices.Contains(first, bad) {
+			t.Error(bad)
+		}
+	}
+}
+
+// compare returns what differs.
+func (c *cluster) compare(t *testing.T) (bad []string) {
+	t.Helper()
+	var rows []struct {
+		CPUs  cpuset.Set `json:"cpus"`
+		Group string     `json:"group"`
+	}
+	text, err := exec.Command(filepath.Join(os.Getenv(builtEnv), "berth-node"), "ps", "-o", "json", "--interval", "10ms").Output()
+	if err == nil {
+		err = json.Unmarshal(text, &rows)
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("berth-node ps: %v\n%s", err, text)}
+	}
+	booked := map[string]cpuset.Set{}
+	for _, r := range rows {
+		booked[filepath.Base(r.Group)] = r.CPUs
+	}
+	for _, pattern := range []string{"/pod*/*", "/*/pod*/*"} {
+		groups, _ := filepath.Glob(pods() + pattern + "/cgroup.procs")
+		for _, procs := range groups {
+			group := filepath.Dir(procs)
+			id := filepath.Base(group)
+			is, ok := busy(group)
+			book, has := booked[id]
+			if !ok || !has && c.sandbox(id) { // the API server may not know yet what is in the books
+				continue
+			}
+			if !has || book != is {
+				bad = append(bad, fmt.Sprintf("container %s: the books say CPUs %s (%v), the kernel %s", id, book, has, is))
+			}
+			delete(booked, id)
+		}
+	}
+	// The runtime still lists a container whose creation a kill of containerd interrupted,
+	// until the kubelet collects it: no error, but told (docs/kubernetes.md).
+	for id, cpus := range booked {
+		t.Logf("container %s, with CPUs %s, is in the books and does not run", id, cpus)
+	}
+	return bad
+}
+
+// sandbox reports whether a container is none of a pod's: its pause.
+func (c *cluster) sandbox(id string) bool {
+	list, err := c.client.CoreV1().Pods(namespace).List(context.Background(), meta.ListOptions{})
+	if err != nil {
+		return false
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		for _, s := range append(p.Status.ContainerStatuses, p.Status.InitContainerStatuses...) {
+			if strings.HasSuffix(s.ContainerID, "//"+id) {
+				return false
+			}
+		}
+	}
+	return true
+}
