@@ -302,6 +302,8 @@ func (g *groups) giveBack(c *Transition) error {
 	former := g.formerLimits(c)
 	_, err = c.Log.Undo(func(s kernel.Step) bool {
 		switch {
+		case isClassStep(s):
+			return false // the classes' own to undo
 		case former(s):
 			return true
 		case dirs.hold(s.Path), around[path.Dir(s.Path)] && s.Op == kernel.Write, s.Op == kernel.Enable, g.isParent(s.Path), g.isParent(path.Dir(s.Path)) && s.Op == kernel.Write:

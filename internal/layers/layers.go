@@ -110,7 +110,7 @@ func Rooms() []Room {
 			"internal/strictyaml",
 		}},
 		{Path: "agent/web", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
+			"cpuset", "machine", "kernel", "kernel/cgroup", "kernel/resctrl", "watch", "watch/proc", "place", "agent", "agent/api", "agent/config",
 			"guard", "guard/control", "guard/detect", "internal/plain",
 		}},
 		// the door

@@ -34,9 +34,11 @@ type Config struct {
 
 // Options say what must be there.
 type Options struct {
-	// L2, L3 and MB are about caches of these levels, and memory bandwidth.
+	// L2 is about L2 caches.
 	L2 Option `json:"l2,omitzero"`
+	// L3 is about L3 caches.
 	L3 Option `json:"l3,omitzero"`
+	// MB is about memory bandwidth.
 	MB Option `json:"mb,omitzero"`
 	// Mode is of CRI Resource Manager, and means nothing here.
 	Mode string `json:"mode,omitempty"`
@@ -53,13 +55,14 @@ func (o Option) optional() bool { return o.Optional == nil || *o.Optional }
 
 // Partition is a part of the caches that no other partition has, and its classes.
 type Partition struct {
-	// L2Allocation and L3Allocation are its ways. Without one it has no part of that cache of
-	// its own, and its classes may use all of it.
+	// L2Allocation are its ways of L2 caches. Without any it has no part of its own, and its
+	// classes may use all ways.
 	L2Allocation any `json:"l2Allocation,omitempty"`
+	// L3Allocation are its ways of L3 caches, likewise.
 	L3Allocation any `json:"l3Allocation,omitempty"`
-	// MBAllocation bounds the memory bandwidth of each of its classes, SMBAAllocation that of
-	// slow memory (CXL on AMD).
-	MBAllocation   any `json:"mbAllocation,omitempty"`
+	// MBAllocation bounds the memory bandwidth of each of its classes. Default: no limit.
+	MBAllocation any `json:"mbAllocation,omitempty"`
+	// SMBAAllocation bounds that of slow memory (CXL on AMD). Default: no limit.
 	SMBAAllocation any `json:"smbaAllocation,omitempty"`
 	// Classes are by name; DEFAULT is all work that has no class.
 	Classes map[string]*Class `json:"classes,omitempty"`
@@ -67,12 +70,17 @@ type Partition struct {
 
 // Class is what the work of a class has of its partition. Nothing is all of it.
 type Class struct {
-	L2Allocation   any `json:"l2Allocation,omitempty"`
-	L3Allocation   any `json:"l3Allocation,omitempty"`
-	MBAllocation   any `json:"mbAllocation,omitempty"`
+	// L2Allocation are its ways of the partition's part of the L2 caches.
+	L2Allocation any `json:"l2Allocation,omitempty"`
+	// L3Allocation are its ways of the partition's part of the L3 caches.
+	L3Allocation any `json:"l3Allocation,omitempty"`
+	// MBAllocation is its memory bandwidth: a percentage is of the partition's.
+	MBAllocation any `json:"mbAllocation,omitempty"`
+	// SMBAAllocation is its bandwidth of slow memory.
 	SMBAAllocation any `json:"smbaAllocation,omitempty"`
-	// L3Schema and MBSchema are former names of L3Allocation and MBAllocation.
+	// L3Schema is a former name of L3Allocation.
 	L3Schema any `json:"l3schema,omitempty"`
+	// MBSchema is a former name of MBAllocation.
 	MBSchema any `json:"mbschema,omitempty"`
 	// Exclusive has the kernel refuse that any other group gets these ways, those of other
 	// programs too (mode "exclusive"). It takes a class alone in its partition, and ways that

@@ -441,7 +441,7 @@ func play(t *testing.T, tree *Tree, plan kernel.Plan, l *Layout) {
 	for _, s := range plan {
 		name := strings.TrimPrefix(strings.TrimPrefix(s.Path, tree.Dir), "/")
 		if s.Op == kernel.Mkdir {
-			tree.Groups = append(tree.Groups, Group{Name: name, Mode: "shareable", Schemata: (&Layout{}).fresh(tree)})
+			tree.Groups = append(tree.Groups, Group{Name: name, Mode: "shareable", Schemata: fresh(tree)})
 			continue
 		}
 		i := strings.LastIndexByte(name, '/')

@@ -25,7 +25,7 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 		if a.Name != Default && !slices.Contains(used, a.Name) {
 			continue
 		}
-		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), have: l.fresh(t), want: a.Schemata}
+		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), have: fresh(t), want: a.Schemata}
 		if g := t.Group(a.Group()); g != nil {
 			m.there, m.mode, m.have = true, g.Mode, clone(g.Schemata)
 		}
@@ -35,7 +35,7 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 			mode = "exclusive"
 		}
 		if m.mode == "exclusive" && (!a.Exclusive || !covers(m.have, m.want)) {
-			plan = append(plan, kernel.Step{Path: m.dir + "/mode", Value: "shareable", Status: status, Keep: !m.there, Why: "class " + a.Name})
+			plan = append(plan, kernel.Step{Path: m.dir + "/mode", Value: "shareable", Status: status, Why: "class " + a.Name})
 			m.mode = "shareable"
 		}
 		if mode != m.mode && (m.there || a.Exclusive) && (m.mode != "" || a.Exclusive) {
@@ -73,25 +73,16 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 	return append(all, modes...)
 }
 
-// fresh is what a new group has: "A new resource group will on creation not overlap with an
-// exclusive resource group", and else has all.
-func (l *Layout) fresh(t *Tree) Schemata {
+// fresh is what is known of a new group: it has all bandwidth. Which ways it has depends on
+// the modes of others at that time ("A new resource group will on creation not overlap with
+// an exclusive resource group"), so they are always written.
+func fresh(t *Tree) Schemata {
 	var all Schemata
 	for i := range t.Resources {
 		r := &t.Resources[i]
 		line := Line{Resource: r.Name}
 		for _, id := range r.Domains {
-			n := r.Max
-			if r.Cache() {
-				n = r.Mask
-				for g := range t.Groups {
-					if o := t.Groups[g].Schemata.Line(r.Name); o != nil && t.Groups[g].Mode == "exclusive" {
-						taken, _ := o.Get(id)
-						n &^= taken
-					}
-				}
-			}
-			line.Values = append(line.Values, Value{id, n})
+			line.Values = append(line.Values, Value{id, r.Max})
 		}
 		all = append(all, line)
 	}

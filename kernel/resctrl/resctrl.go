@@ -70,6 +70,25 @@ func (r *Resource) Cache() bool { return r.Mask != 0 }
 // Ways is how many ways a cache has.
 func (r *Resource) Ways() int { return bits.OnesCount64(r.Mask) }
 
+// Level is the cache, "L3", and Kind what of it: "unified", or "code" or "data" where they are
+// apart (CDP).
+func (r *Resource) Level() string { level, _ := kindOf(r.Name); return level }
+
+// Kind is what of a cache the resource is: see Level.
+func (r *Resource) Kind() string { _, kind := kindOf(r.Name); return kind }
+
+// Amount is a limit of bandwidth in a base unit: "ratio", of what the CPU can, or
+// "bytes_per_second".
+func (r *Resource) Amount(n uint64) (value float64, unit string) {
+	switch r.Unit {
+	case EighthG:
+		return float64(n) * 125e6, "bytes_per_second"
+	case MBps:
+		return float64(n) * (1 << 20), "bytes_per_second"
+	}
+	return float64(n) / 100, "ratio"
+}
+
 // Monitoring is what the CPU counts.
 type Monitoring struct {
 	Events []string `json:"events"`

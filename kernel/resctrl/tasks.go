@@ -36,8 +36,10 @@ func Tasks(fsys fs.FS, dir, group string) ([]int, error) {
 
 // Assign moves threads to a group, and returns how many are there then. "Multiple tasks can
 // be added by separating the task ids with commas", since Linux 6.8; older kernels take one
-// per write. Threads that have ended meanwhile are no error.
+// per write. Threads that have ended meanwhile are no error. 0, by which the kernel means the
+// writer, is left out.
 func Assign(root *kernel.Root, dir, group string, tids []int) (moved int, err error) {
+	tids = slices.DeleteFunc(slices.Clone(tids), func(tid int) bool { return tid <= 0 })
 	file := path.Join(dir, group, "tasks")
 	single := false
 	for len(tids) > 0 {
@@ -119,16 +121,19 @@ func Follow(root *kernel.Root, t *Tree, group string, list func() ([]int, error)
 			in[tid] = true
 		}
 		foreign = 0
-		tids = slices.DeleteFunc(tids, func(tid int) bool {
-			if theirs[tid] {
+		var late []int
+		for _, tid := range tids {
+			switch {
+			case theirs[tid]:
 				foreign++
+			case !in[tid]:
+				late = append(late, tid)
 			}
-			return in[tid] || theirs[tid]
-		})
-		if len(tids) == 0 {
+		}
+		if len(late) == 0 {
 			return moved, foreign, nil
 		}
-		n, err := Assign(root, t.Dir, group, tids)
+		n, err := Assign(root, t.Dir, group, late)
 		if moved += n; err != nil {
 			return moved, foreign, err
 		}
