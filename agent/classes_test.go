@@ -270,7 +270,7 @@ func TestCacheClassRefused(t *testing.T) {
 	if err := try(h, gold); err == nil || !strings.Contains(err.Error(), "did not make it") {
 		t.Errorf("a group of that name: %v", err)
 	}
-	if _, err := h.open().Place(WithCaller(ctx, Caller{UID: 1000}), classed(spec("mine", place.LS, 0, 0), "gold")); err == nil || !strings.Contains(err.Error(), "takes from others") {
+	if err := mayHave(WithCaller(ctx, Caller{UID: 1000}), "place", &gold); err == nil || !strings.Contains(err.Error(), "takes from others") {
 		t.Errorf("another user: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func fieldName(f reflect.StructField) string {
 type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".")
+	comments, err := jsonschema.Comments(".", "../../kernel/resctrl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func (s *schema) structure(t reflect.Type, value reflect.Value) object {
 	properties, required := object{}, []string{}
 	for i := range t.NumField() {
 		f := t.Field(i)
-		about := s.comments["config."+t.Name()+"."+f.Name]
+		about := s.comments[path.Base(t.PkgPath())+"."+t.Name()+"."+f.Name]
 		if about == "" {
 			panic(t.Name() + "." + f.Name + " has no comment")
 		}
