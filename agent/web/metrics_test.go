@@ -183,8 +183,19 @@ func hostFiles(switches int) fstest.MapFS {
 		return &fstest.MapFile{Data: fmt.Appendf(nil, format, args...)}
 	}
 	return fstest.MapFS{
-		"proc/stat":            file("cpu  1 0 1 1 0 0 0 0 0 0\ncpu0 1 0 1 1 0 0 0 0 0 0\nctxt %d\n", switches),
-		"proc/pressure/cpu":    file(pressure, 5, 4),
+		"proc/stat":           file("cpu  1 0 1 1 0 0 0 0 0 0\ncpu0 1 0 1 1 0 0 0 0 0 0\nctxt %d\n", switches),
+		"proc/pressure/cpu":   file(pressure, 5, 4),
+		"proc/self/mountinfo": file("90 20 0:90 / /sys/fs/resctrl rw - resctrl resctrl rw\n"),
+
+		"sys/fs/resctrl/schemata":               file("L3:0=7ff\nMB:0=100\n"),
+		"sys/fs/resctrl/berth-gold/schemata":    file("L3:0=00f\nMB:0= 50\n"),
+		"sys/fs/resctrl/pod-a/schemata":         file("L3:0=001\nMB:0=100\n"),
+		"sys/fs/resctrl/info/L3/num_closids":    file("16\n"),
+		"sys/fs/resctrl/info/L3/cbm_mask":       file("7ff\n"),
+		"sys/fs/resctrl/info/MB/num_closids":    file("8\n"),
+		"sys/fs/resctrl/info/MB/min_bandwidth":  file("10\n"),
+		"sys/fs/resctrl/info/MB/bandwidth_gran": file("10\n"),
+
 		"proc/pressure/memory": file(pressure, 3, 2),
 		"proc/pressure/io":     file(pressure, 9, 8),
 	}
