@@ -147,7 +147,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"twice":             {"reserved: 0\nreserved: 1\n", "n.yaml:4: reserved: is there twice, first in line 3"},
 		"type":              {"noFloor: 3\n", `n.yaml:3: noFloor: "3" is no true or false`},
 		"cache class":       {"classes: {cache: {partitions: {p: {classes: {gold: }}}}}\nworkloads: [{name: a, match: {cgroup: /a}, cache: glod}]\n", `n.yaml:4: workloads[0].cache: there is no class "glod"; did you mean "gold"?`},
-		"cache share":       {"classes: {cache: {partitions: {p: {l3Allocation: 0%}}}}\n", `n.yaml:3: classes.cache.partitions.p.l3Allocation: "0%": 0% is no part of a cache: leave it out, or give it at least one way`},
+		"cache share":       {"classes: {cache: {partitions: {p: {l3Allocation: 0%}}}}\n", `n.yaml:3: classes.cache.partitions.p.l3Allocation: 0% is no part of a cache: leave it out, or give it at least one way`},
 		"class":             {"classes: {BEST: {weight: 3}}\n", `n.yaml:3: classes.BEST: unknown field; did you mean "BE"?`},
 		"cpus":              {"allowed: 0-x\n", "n.yaml:3: allowed: "},
 		"reserved":          {"allowed: 0-3\nreserved: 3-4\n", "n.yaml:4: reserved: CPUs 4 are not allowed ones"},
