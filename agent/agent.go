@@ -86,6 +86,8 @@ type Settings struct {
 	// placed nor confined: where one lies within a group to confine, that group's
 	// other children are confined instead.
 	Protected []string `json:"protected,omitempty"`
+	// Classes are those that workloads may have, beside their class of service.
+	Classes ClassConfig `json:"classes,omitzero"`
 	// Affinity uses no control groups but affinity and nice values.
 	Affinity bool `json:"affinity,omitempty"`
 	// Rewrites is after how many repairs within Window a value that someone else
@@ -99,7 +101,11 @@ func (o Options) Validate() error {
 	if o.Rewrites < 0 || o.Window < 0 {
 		return errors.New("options: negative rewrites or window")
 	}
-	return errors.Join(validGlobs("confine", o.Confine), validGlobs("protected", o.Protected))
+	errs := []error{validGlobs("confine", o.Confine), validGlobs("protected", o.Protected)}
+	if o.Classes.Cache != nil {
+		errs = append(errs, o.Classes.Cache.Validate())
+	}
+	return errors.Join(errs...)
 }
 
 // StateDir returns the directory of a user's node: /run/berth/node for root, see

@@ -103,6 +103,9 @@ func mayHave(ctx context.Context, change string, spec *Spec) error {
 	if spec.Request.Class == place.System {
 		return RequireAdmin(ctx, change, "class SYSTEM may take the CPUs that are reserved for the host")
 	}
+	for kind, name := range spec.Classes {
+		return RequireAdmin(ctx, change, fmt.Sprintf("%s class %s takes from others", kind, name))
+	}
 	settings := spec.Limits.Settings()
 	for _, id := range settings.IDs() {
 		if !id.Reaches(settings[id]) {

@@ -305,6 +305,8 @@ func (g *groups) giveBack(c *Transition) error {
 	former := g.formerLimits(c)
 	_, err = c.Log.Undo(func(s kernel.Step) bool {
 		switch {
+		case isClassStep(s):
+			return false // the classes' own to undo
 		case former(s):
 			return true
 		case g.idles != nil && path.Base(s.Path) == idleFile && !dirs.hold(s.Path) && !g.isParent(path.Dir(s.Path)):

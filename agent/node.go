@@ -69,9 +69,7 @@ func (t *transaction) preview(specs []Spec, decide func() (*Transition, error)) 
 	for i := range specs {
 		all = append(all, t.workload(c.to, specs[i].Request.ID))
 	}
-	if p, ok := t.n.enforcer.(Planner); ok {
-		plan, _, err = p.Plan(c)
-	}
+	plan, _, err = t.n.writes(c)
 	return all, plan, err
 }
 
@@ -255,6 +253,9 @@ func (t *transaction) workload(v snapshot, id string) Workload {
 	}
 	seen := t.n.enforcer.Observe(b.Workload)
 	w.Limits, w.Notes = seen.Limits, append(seen.Notes, t.n.exposed(&w)...)
+	if t.n.opt.Classes.ClassOf(CacheClass, &w.Spec) != "" {
+		w.Notes = append(w.Notes, (&cacheClasses{n: t.n}).notes(&w)...)
+	}
 	if ignored := place.IgnoredText(t.n.opt.Policy, &w.Spec.Request); ignored != "" && w.Spec.CPUs.IsEmpty() {
 		w.Notes = append(w.Notes, ignored)
 	}

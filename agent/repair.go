@@ -40,6 +40,9 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			return nil // what a repair would take from whom is not known
 		}
 		plan, drifted, err := t.drifted(ids)
+		if err == nil && !drifted {
+			_, err = n.followClasses(t.to(t.snapshot, ids...))
+		}
 		if err != nil || !drifted {
 			return err
 		}
@@ -65,15 +68,14 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 // drifted is what it takes to drive the kernel to the records, as far as they are
 // about some workloads; none is all, and everything else.
 func (t *transaction) drifted(ids []string) (plan kernel.Plan, drifted bool, err error) {
-	p, ok := t.n.enforcer.(Planner)
-	if !ok {
+	if _, ok := t.n.enforcer.(Planner); !ok {
 		return nil, true, nil // it sees for itself
 	}
 	if len(ids) == 0 {
-		return p.Plan(t.everything())
+		return t.n.writes(t.everything())
 	}
 	there := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return t.records[id] == nil })
-	return p.Plan(t.to(t.snapshot, there...))
+	return t.n.writes(t.to(t.snapshot, there...))
 }
 
 // judge counts a repair of every file that a plan leaves with another value than it

@@ -97,9 +97,7 @@ func (n *Node) PreviewRevision(ctx context.Context, r Revision) (effects []Effec
 	d, err := n.revised(ctx, &r)
 	if err == nil {
 		effects = d.effects
-		if p, ok := d.next.enforcer.(Planner); ok {
-			plan, _, err = p.Plan(d.to)
-		}
+		plan, _, err = d.next.writes(d.to)
 		d.next.held = nil // it is n's
 		err = errors.Join(err, d.next.Close())
 	}

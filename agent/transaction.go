@@ -236,6 +236,9 @@ func (t *transaction) noteRecords(to snapshot, focus ...string) (batch, error) {
 // number have passed to another one, and that one have been moved: then it is undone.
 func (t *transaction) enforce(c *Transition) (Enforced, error) {
 	done, err := t.n.enforcer.Enforce(t.ctx, c)
+	if err == nil {
+		done, err = t.n.classed(c, done)
+	}
 	i := slices.IndexFunc(c.processes, func(p Owner) bool { return !t.n.alive(p) })
 	if i < 0 || err != nil && !errors.Is(err, syscall.ESRCH) {
 		return done, err

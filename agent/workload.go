@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,6 +29,9 @@ type Spec struct {
 	// Partition stay empty. One that a Resize no longer names goes back to what it was
 	// before Berth.
 	Limits cgroup.Limits `json:"limits,omitzero"`
+	// Classes are classes of other kinds, such as CacheClass, by kind; one that is absent
+	// follows from the class of service.
+	Classes map[ClassKind]string `json:"classes,omitempty"`
 	// Group is an existing control group to place, named from the base on; ""
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
 	// ID.
@@ -90,6 +94,11 @@ func (s *Spec) Validate() error {
 	if s.mayBeLong() {
 		if text, err := json.Marshal(s); err != nil || len(text) > maxSpec {
 			errs = append(errs, errors.Join(err, fmt.Errorf("%d bytes as JSON: more than %d; shorten its labels and names", len(text), maxSpec)))
+		}
+	}
+	for kind, name := range s.Classes {
+		if !slices.Contains(ClassKinds(), kind) || name == "" {
+			errs = append(errs, fmt.Errorf("class %q of kind %q: there are the kinds %v", name, kind, ClassKinds()))
 		}
 	}
 	if s.PID < 0 || s.Owner.PID < 0 {

@@ -26,7 +26,7 @@ func (l *UndoLog) lies(s Step, current string) (*entry, error) {
 		return nil, err
 	}
 	for _, e := range above.at[s.Path] {
-		if e.Op == Write && (s.Format != Keyed || key(e.Value) == key(s.Value)) && l.root.isSame(e) && l.root.owns(e, current) {
+		if e.Op == Write && s.sameLine(e.Value) && l.root.isSame(e) && l.root.owns(e, current) {
 			return e, nil
 		}
 	}

@@ -95,6 +95,7 @@ func (r *Root) do(s Step, log *UndoLog) (*entry, error) {
 		err = r.write(s.Path, s.Value)
 	}
 	if err != nil {
+		err = r.told(s, err)
 		if s.Op == Mkdir { // a directory that exists already is not removed
 			return nil, errors.Join(refused(s, err), log.undone(e))
 		}

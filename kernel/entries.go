@@ -87,6 +87,11 @@ func (l *UndoLog) Notes() []Item {
 	return items
 }
 
+// Has reports whether a step that matches is not undone.
+func (l *UndoLog) Has(match func(Step) bool) bool {
+	return l != nil && slices.ContainsFunc(l.entries, func(e *entry) bool { return match(e.Step) })
+}
+
 // Original returns the text of a file before Berth's first write to it, or to a file that
 // changes it as a side effect. It ignores the entry of a file that was removed and made
 // anew since.
@@ -163,7 +168,7 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
 			continue
 		}
-		if e.Format == Keyed && key(old.Value) != key(e.Value) {
+		if !e.sameLine(old.Value) {
 			continue
 		}
 		e.seq = old.seq
@@ -177,6 +182,17 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// sameLine reports whether a value is of the line that s writes, in a file with many.
+func (s *Step) sameLine(value string) bool {
+	switch s.Format {
+	case Keyed:
+		return key(s.Value) == key(value)
+	case Schema:
+		return resourceOf(s.Value) == resourceOf(value)
+	}
+	return true
 }
 
 func key(line string) string {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strings"
@@ -55,6 +56,19 @@ func bare(err error) error {
 	return err
 }
 
+// told adds to an error what the kernel says of it in the step's Status file: that file is
+// reset by the next command (Documentation/filesystems/resctrl.rst, info directory).
+func (r *Root) told(s Step, err error) error {
+	if s.Status == "" {
+		return err
+	}
+	text, readErr := r.read(s.Status)
+	if text = strings.TrimSpace(text); readErr != nil || text == "" || text == "ok" {
+		return err
+	}
+	return fmt.Errorf("%w: the kernel says %q", err, text)
+}
+
 func refused(s Step, err error) *StepError {
 	return &StepError{Step: s, Err: err, Hint: hint(s, err)}
 }
@@ -64,6 +78,9 @@ func hint(s Step, err error) string {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
 		return ""
+	}
+	if s.Status != "" {
+		return classHint(s, errno)
 	}
 	base := path.Base(s.Path)
 	row, file := knob.OfFile(base)
@@ -116,6 +133,23 @@ func hint(s Step, err error) string {
 				"(CONFIG_RT_GROUP_SCHED): set that, or make the process SCHED_OTHER"
 		}
 		return cmp.Or(row.Hint.Invalid, "the kernel does not understand this value")
+	}
+	return ""
+}
+
+// classHint explains an error of resctrl, which mostly explains itself in its Status file
+// (Documentation/filesystems/resctrl.rst: ENOSPC without a free CLOSID or RMID, EBUSY while
+// RMIDs that were given back still have lines in the cache).
+func classHint(s Step, errno syscall.Errno) string {
+	switch {
+	case s.Op == Mkdir && errno == syscall.ENOSPC:
+		return "the CPU has no class left: remove groups that are not needed, or name fewer classes"
+	case s.Op == Mkdir && errno == syscall.EBUSY:
+		return "monitoring numbers of removed groups are not free yet: try again in some seconds, or raise info/L3_MON/max_threshold_occupancy"
+	case errno == syscall.EEXIST:
+		return "exists already, and Berth did not make it: remove it, or run 'berth restore'"
+	case errno == syscall.EACCES, errno == syscall.EPERM:
+		return "not writable for this user: run as root"
 	}
 	return ""
 }

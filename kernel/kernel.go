@@ -53,6 +53,11 @@ const (
 	// qualified state fails the read-back, but is still recognised as Berth's
 	// own when it is undone.
 	State
+	// Schema is one line of a schemata file of resctrl, "L3:0=f;1=3"
+	// (Documentation/filesystems/resctrl.rst): the file's line of the same resource must
+	// have these values. A cache that is offline, and so not in the file, makes no
+	// difference.
+	Schema
 )
 
 // Step is one thing to do. It is data: printable and storable.
@@ -74,6 +79,9 @@ type Step struct {
 	// (cpu.idle=1 resets cpu.weight). They are saved before and rewritten, in
 	// this order, after Path was restored.
 	Disturbs []string `json:"disturbs,omitempty"`
+	// Status is a file in which the kernel says why it refused the step (info/last_cmd_status
+	// of resctrl); "" if there is none.
+	Status string `json:"status,omitempty"`
 	// Keep is for a value in a directory that an earlier step makes: undo removes
 	// the directory and leaves the value alone.
 	Keep bool `json:"keep,omitempty"`
@@ -128,7 +136,7 @@ func (ops) Words() []string { return opNames }
 
 type formats struct{}
 
-var formatNames = []string{Words: "words", List: "list", Keyed: "keyed", State: "state"}
+var formatNames = []string{Words: "words", List: "list", Keyed: "keyed", State: "state", Schema: "schema"}
 
 func (formats) Words() []string { return formatNames }
 

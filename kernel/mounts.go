@@ -93,8 +93,12 @@ func unescape(s string) (string, error) {
 	}
 }
 
-// ground is where undoing may write: in mounted trees of control groups, as all plans
-// with an undo log do. A note comes from a file, and could name any other.
+// IsResctrl reports whether classes of caches and memory bandwidth are mounted
+// (Documentation/filesystems/resctrl.rst).
+func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
+
+// ground is where undoing may write: in mounted trees of control groups and resctrl, as all
+// plans with an undo log do. A note comes from a file, and could name any other.
 type ground struct {
 	fsys   fs.FS
 	mounts []Mount
@@ -147,7 +151,7 @@ func (g *ground) outside(name string) error {
 		}
 		around = m
 	}
-	if around == nil || !around.IsCgroup() {
+	if around == nil || !around.IsCgroup() && !around.IsResctrl() {
 		return errors.New("is in no mounted tree of control groups, and Berth changes nothing else")
 	}
 	for at := name; at != "."; at = path.Dir(at) {

@@ -210,6 +210,9 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 	if !isOriginal && offline && original == "" {
 		return Failed, fmt.Errorf("none of its CPUs %s is online", e.Original)
 	}
+	if e.Format == Schema {
+		original = schemaOnline(original, current)
+	}
 	if !isOriginal {
 		// Without Berth, too, the kernel would have removed offline CPUs.
 		if err := r.write(e.Path, original); err != nil {

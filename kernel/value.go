@@ -25,6 +25,8 @@ func same(f Format, text, value string) bool {
 			}
 		}
 		return true
+	case Schema:
+		return sameSchema(text, value)
 	}
 	return slices.Equal(strings.Fields(text), strings.Fields(value))
 }
@@ -44,6 +46,9 @@ func owns(f Format, text, value string) bool {
 // line returns the part of a file's text that step s concerns: all of it, or
 // for Keyed the line with the key of s.Value, or s.Unset if there is none.
 func (s *Step) line(text string) string {
+	if s.Format == Schema {
+		return schemaLine(text, s.Value)
+	}
 	if s.Format != Keyed {
 		return text
 	}

@@ -9,6 +9,7 @@ package config
 
 import (
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
 
@@ -50,9 +51,9 @@ type NodeConfig struct {
 	// Protected are globs of groups, with all below them, that Berth never
 	// changes, whatever else matches them. Default: none.
 	Protected []string `json:"protected,omitempty"`
-	// Classes are limits that the workloads of a class have unless they set
-	// their own. Default: none.
-	Classes map[place.Class]Limits `json:"classes,omitempty"`
+	// Classes are what workloads of a class of service have unless they set their own, and
+	// the classes of other kinds. Default: none.
+	Classes Classes `json:"classes,omitzero"`
 	// Workloads say which groups are workloads, and what each gets. The first
 	// that matches a group has it. Default: none.
 	Workloads []Workload `json:"workloads,omitempty"`
@@ -64,6 +65,40 @@ type NodeConfig struct {
 	// Kubernetes is how berth-node nri places the containers of a node of Kubernetes; the
 	// agent leaves it alone.
 	Kubernetes Kubernetes `json:"kubernetes,omitzero"`
+}
+
+// Classes are limits by class of service, and classes of other kinds by kind.
+type Classes struct {
+	// LSE are the limits of workloads of class LSE. Default: none.
+	LSE Limits `json:"LSE,omitzero"`
+	// LSR are those of class LSR. Default: none.
+	LSR Limits `json:"LSR,omitzero"`
+	// LS are those of class LS. Default: none.
+	LS Limits `json:"LS,omitzero"`
+	// BE are those of class BE. Default: none.
+	BE Limits `json:"BE,omitzero"`
+	// SYSTEM are those of class SYSTEM. Default: none.
+	SYSTEM Limits `json:"SYSTEM,omitzero"`
+	// Cache are classes of caches and memory bandwidth: partitions of the cache, classes in
+	// them, and which class of service has which (docs/cache.md). Default: none.
+	Cache *resctrl.Config `json:"cache,omitempty"`
+}
+
+// Of returns the limits of a class of service.
+func (c *Classes) Of(class place.Class) Limits {
+	switch class {
+	case place.LSE:
+		return c.LSE
+	case place.LSR:
+		return c.LSR
+	case place.LS:
+		return c.LS
+	case place.BE:
+		return c.BE
+	case place.System:
+		return c.SYSTEM
+	}
+	return Limits{}
 }
 
 // Policy is a placement policy with its options.
@@ -86,6 +121,8 @@ type Workload struct {
 	// CPUs is the CPU time asked for, as in 4, 2.5 or 500m. Default: none, the
 	// workload shares a pool.
 	CPUs place.Milli `json:"cpus,omitzero"`
+	// Cache is its cache class, one of classes.cache. Default: that of its class of service.
+	Cache string `json:"cache,omitempty"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

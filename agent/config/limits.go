@@ -73,4 +73,4 @@ func quota(m place.Milli) time.Duration {
 }
 
 // LimitsOf returns the limits of a workload of c: its own over those of its class.
-func (c *NodeConfig) LimitsOf(w *Workload) Limits { return w.Limits.over(c.Classes[w.Class]) }
+func (c *NodeConfig) LimitsOf(w *Workload) Limits { return w.Limits.over(c.Classes.Of(w.Class)) }

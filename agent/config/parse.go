@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/place"
 )
 
 // Parse reads a NodeConfig, a YAML document, over Default. All that is wrong with
@@ -63,8 +64,8 @@ func zeros(c *NodeConfig, lines strictyaml.Lines) (wrong []*strictyaml.Error) {
 			}
 		}
 	}
-	for class, l := range c.Classes {
-		check("classes."+class.String(), l)
+	for _, class := range place.Classes() {
+		check("classes."+class.String(), c.Classes.Of(class))
 	}
 	for i := range c.Workloads {
 		check(fmt.Sprintf("workloads[%d].limits", i), c.Workloads[i].Limits)

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"maps"
 	"os"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -133,7 +134,7 @@ func fieldName(f reflect.StructField) string {
 type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".")
+	comments, err := jsonschema.Comments(".", "../../kernel/resctrl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func (s *schema) structure(t reflect.Type, value reflect.Value) object {
 			}
 			continue
 		}
-		about := s.comments["config."+t.Name()+"."+f.Name]
+		about := s.comments[path.Base(t.PkgPath())+"."+t.Name()+"."+f.Name]
 		if about == "" {
 			panic(t.Name() + "." + f.Name + " has no comment")
 		}

@@ -31,9 +31,10 @@ func (c *NodeConfig) Validate() error {
 	v.devices(c)
 	v.list("confine", c.Confine, checkGroupGlob)
 	v.list("protected", c.Protected, checkGroupGlob)
-	for _, class := range slices.Sorted(maps.Keys(c.Classes)) {
-		v.limits("classes."+class.String(), c.Classes[class])
+	for _, class := range place.Classes() {
+		v.limits("classes."+class.String(), c.Classes.Of(class))
 	}
+	v.classes(c)
 	v.workloads(c)
 	v.guard(&c.Guard)
 	v.agent(&c.Agent)
@@ -130,6 +131,30 @@ func (v *validator) limits(field string, l Limits) {
 		return
 	}
 	v.fail(field, l.Cgroup().Validate())
+}
+
+// classes checks the classes of other kinds, and that those of workloads are there.
+func (v *validator) classes(c *NodeConfig) {
+	if c.Classes.Cache != nil {
+		for _, e := range strictyaml.Errors(c.Classes.Cache.Validate()) {
+			v.fail("classes.cache."+e.Field, e.Err)
+		}
+	}
+	for i := range c.Workloads {
+		name := c.Workloads[i].Cache
+		if name == "" || c.Classes.Cache.Has(name) {
+			continue
+		}
+		var known []string
+		if c.Classes.Cache != nil {
+			known = c.Classes.Cache.Names()
+		}
+		if len(known) == 0 {
+			v.fail(fmt.Sprintf("workloads[%d].cache", i), fmt.Errorf("there is no class %q: classes.cache has none", name))
+			continue
+		}
+		v.fail(fmt.Sprintf("workloads[%d].cache", i), fmt.Errorf("there is no class %q%s", name, strictyaml.Nearest(name, known)))
+	}
 }
 
 var checkName = form(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`, "a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first")

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
 
@@ -45,6 +46,7 @@ func hostErrors(base agent.Options, c *config.NodeConfig) error {
 	h.globs("confine", c.Confine, globs)
 	h.cpus(base, c)
 	h.limits(base.Root, c)
+	h.classes(base.Root, c)
 	if _, err := adminsOf(c); err != nil {
 		h.errs = append(h.errs, err)
 	}
@@ -169,10 +171,26 @@ func (h *hostCheck) limits(root *kernel.Root, c *config.NodeConfig) {
 		check(fmt.Sprintf("workloads[%d].limits", i), w.Limits)
 		used[w.Class] = true
 	}
-	for class, l := range c.Classes {
+	for _, class := range place.Classes() {
 		if used[class] {
-			check("classes."+class.String(), l)
+			check("classes."+class.String(), c.Classes.Of(class))
 		}
+	}
+}
+
+// classes checks that the host has what the classes of other kinds need, and room for them.
+func (h *hostCheck) classes(root *kernel.Root, c *config.NodeConfig) {
+	if c.Classes.Cache == nil {
+		return
+	}
+	t, err := resctrl.Read(root.FS())
+	if err == nil {
+		_, err = c.Classes.Cache.Layout(t)
+	}
+	if fit, ok := errors.AsType[*resctrl.FitError](err); ok {
+		h.fail("classes.cache."+fit.Field, errors.New(fit.Reason))
+	} else {
+		h.fail("classes.cache", err)
 	}
 }
 

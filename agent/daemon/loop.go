@@ -110,6 +110,7 @@ func NodeOptions(base agent.Options, c *config.NodeConfig) (agent.Options, error
 		return opt, err
 	}
 	opt.PolicyName, opt.PolicyOptions = c.Policy.Name, c.Policy.Options
+	opt.Classes = agent.ClassConfig{Cache: c.Classes.Cache}
 	opt.Config, opt.Rewrites = placeConfig(base.Root, c), c.Agent.YieldAfter
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
@@ -274,7 +275,11 @@ func idOf(name, path string) string {
 
 // SpecOf is what a configuration wants for a workload of its that is known as id.
 func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
-	return agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
+	spec := agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
+	if w.Cache != "" {
+		spec.Classes = map[agent.ClassKind]string{agent.CacheClass: w.Cache}
+	}
+	return spec
 }
 
 func (l *loop) specOf(c *config.NodeConfig, g *group) agent.Spec {

@@ -27,7 +27,7 @@ func OpenMeter(root *kernel.Root, interval time.Duration) (*Meter, error) {
 	}
 	first, ok := host.Hierarchy(cgroup.CPUAcct)
 	if !ok {
-		return nil, errNoGroups
+		return nil, &kernel.NotSupportedError{Feature: "reading groups", Reason: "there are no control groups", Remedy: "mount cgroup2"}
 	}
 	bases := []string{first.Dir}
 	for i := range host.Hierarchies {

@@ -70,6 +70,9 @@ func families(podLabels bool) []family {
 		{"node_pressure_io_waiting_seconds_total", "Time in which at least one task waited for I/O.", nil},
 		{"node_pressure_io_stalled_seconds_total", "Time in which all tasks waited for I/O.", nil},
 		{"node_llc_occupancy_bytes", "What lies in a last-level cache.", []string{"cache"}},
+		{"berth_llc_ways", "Ways of a last-level cache that the work of a group of resctrl may fill.", []string{"cache_class", "cache", "kind"}},
+		{"berth_memory_bandwidth_limit", "Limit of memory bandwidth of a group of resctrl, in the unit; absent without a limit.", []string{"cache_class", "cache", "unit"}},
+		{"berth_cache_classes_left", "Groups that resctrl can still make.", nil},
 		{"node_memory_bandwidth_bytes_per_second", "Bytes to and from memory per second since the scrape before.", []string{"direction"}},
 		{"node_ipc", "Instructions per cycle of all CPUs since the scrape before.", nil},
 	}

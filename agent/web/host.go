@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/proc"
@@ -77,6 +78,7 @@ type reading struct {
 	values    map[watch.Quantity]float64 // of the whole host
 	rates     map[watch.Quantity]float64 // of counters, since the reading before
 	occupancy map[int]float64            // by cache
+	classes   *resctrl.Tree              // nil without any
 	signals   []signal
 }
 
@@ -124,6 +126,8 @@ func (h *host) take(now time.Time) reading {
 		}
 		r.tell(resource+" pressure", err == nil, err)
 	}
+	r.classes, err = resctrl.Read(h.root)
+	r.tell("cache classes", err == nil, err)
 	r.count(h.hardware)
 	h.levels.Tick(watch.Time(now.Sub(h.began)), r.values)
 	for q := range r.values {
@@ -179,6 +183,9 @@ func (s scrape) node() {
 	}
 	for cache, bytes := range r.occupancy {
 		s.gauge("node_llc_occupancy_bytes", bytes, strconv.Itoa(cache))
+	}
+	if r.classes != nil {
+		s.classes(r.classes)
 	}
 	if rate, ok := r.rates[watch.Switches]; ok {
 		s.gauge("node_context_switches_per_second", rate)

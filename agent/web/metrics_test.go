@@ -184,8 +184,19 @@ func hostFiles(switches int) fstest.MapFS {
 		return &fstest.MapFile{Data: fmt.Appendf(nil, format, args...)}
 	}
 	return fstest.MapFS{
-		"proc/stat":            file("cpu  1 0 1 1 0 0 0 0 0 0\ncpu0 1 0 1 1 0 0 0 0 0 0\nctxt %d\n", switches),
-		"proc/pressure/cpu":    file(pressure, 5, 4),
+		"proc/stat":           file("cpu  1 0 1 1 0 0 0 0 0 0\ncpu0 1 0 1 1 0 0 0 0 0 0\nctxt %d\n", switches),
+		"proc/pressure/cpu":   file(pressure, 5, 4),
+		"proc/self/mountinfo": file("90 20 0:90 / /sys/fs/resctrl rw - resctrl resctrl rw\n"),
+
+		"sys/fs/resctrl/schemata":               file("L3:0=7ff\nMB:0=100\n"),
+		"sys/fs/resctrl/berth-gold/schemata":    file("L3:0=00f\nMB:0= 50\n"),
+		"sys/fs/resctrl/pod-a/schemata":         file("L3:0=001\nMB:0=100\n"),
+		"sys/fs/resctrl/info/L3/num_closids":    file("16\n"),
+		"sys/fs/resctrl/info/L3/cbm_mask":       file("7ff\n"),
+		"sys/fs/resctrl/info/MB/num_closids":    file("8\n"),
+		"sys/fs/resctrl/info/MB/min_bandwidth":  file("10\n"),
+		"sys/fs/resctrl/info/MB/bandwidth_gran": file("10\n"),
+
 		"proc/pressure/memory": file(pressure, 3, 2),
 		"proc/pressure/io":     file(pressure, 9, 8),
 	}
@@ -366,7 +377,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())

@@ -15,7 +15,7 @@ func purposes() []purpose {
 			diagnoseCommand(), watchCommand(), statusCommand(), doctorCommand(), topoCommand(),
 		}},
 		{"Give workloads CPUs and limits", "sudo berth run --class BE -- make -j8", []*cobra.Command{
-			runCommand(), adoptCommand(), psCommand(), mapCommand(), explainCommand(), resizeCommand(), moveCommand(), releaseCommand(),
+			runCommand(), adoptCommand(), psCommand(), mapCommand(), explainCommand(), resizeCommand(), moveCommand(), classesCommand(), releaseCommand(),
 		}},
 		{"Keep neighbours clear of them", "sudo berth guard --sensitive nginx.service", []*cobra.Command{
 			guardCommand(), agentCommand(), configCommand(),

@@ -123,6 +123,9 @@ func explanation(w *agent.Workload, why bool) string {
 	add("own", g.Own.String())
 	add("kept idle", g.Fence.String())
 	add("memory nodes", w.Mems.String())
+	for _, kind := range agent.ClassKinds() {
+		add(string(kind)+" class", w.Spec.Classes[kind])
+	}
 	add("limits", limitsText(&w.Limits))
 	for _, a := range r.Memory {
 		if size, ok := strings.CutPrefix(a.Resource, place.HugePagesPrefix); ok {

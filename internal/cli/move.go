@@ -5,30 +5,51 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 )
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
+	var cache string
 	cmd := &cobra.Command{
-		Use:   "move NAME --cpuset LIST [--mems LIST]",
-		Short: "Move a running workload to other CPUs and memory nodes",
-		Long: `Move a running workload to other CPUs and memory nodes.
+		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS}",
+		Short: "Move a running workload to other CPUs and memory nodes, or another cache class",
+		Long: `Move a running workload to other CPUs and memory nodes, or into another cache class.
 
 A workload with exclusive CPUs (LSE, LSR) owns the new ones instead; CPUs of another
 owner are refused. A workload that shares a pool stays within the new ones. On
-cgroup v2 its memory moves along with --mems; on v1 only new memory does.
+cgroup v2 its memory moves along with --mems; on v1 only new memory does. What it has in
+the cache stays there until others push it out.
 
 Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 		Example: `  berth move api --cpuset 4-7
-  berth move api --cpuset 4-7 --mems 1`,
+  berth move api --cpuset 4-7 --mems 1
+  berth move api --cache gold           # one of those that berth classes lists`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cpus.IsEmpty() {
-				return exitStatus{exitUsage, errors.New("move: --cpuset is needed")}
+			reclass := cmd.Flags().Changed("cache")
+			if cpus.IsEmpty() && (!reclass || !mems.IsEmpty()) {
+				return exitStatus{exitUsage, errors.New("move: --cpuset or --cache is needed")}
 			}
 			return withNode(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])
-				if err = errors.Join(err, (&specFlags{cpuset: cpus, mems: mems}).validateCPUs(cmd, n)); err != nil {
+				if err != nil {
+					return err
+				}
+				if reclass {
+					w, err := n.Get(cmd.Context(), id)
+					if err != nil {
+						return err
+					}
+					setClass(&w.Spec, agent.CacheClass, cache)
+					if w, err = n.Resize(cmd.Context(), w.Spec); err != nil {
+						return err
+					}
+					if cpus.IsEmpty() {
+						return changed(cmd, &w)
+					}
+				}
+				if err := (&specFlags{cpuset: cpus, mems: mems}).validateCPUs(cmd, n); err != nil {
 					return err
 				}
 				w, err := n.Move(cmd.Context(), id, cpus, mems)
@@ -42,6 +63,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	oneName(cmd)
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
+	cmd.Flags().StringVar(&cache, "cache", "", "cache `class` to move to; none is that of its class of service")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

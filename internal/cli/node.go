@@ -46,6 +46,7 @@ const nodePatience = 10 * time.Second
 type nodeFlags struct {
 	policy  string
 	confine []string
+	classes string // file
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
@@ -53,6 +54,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	socketFlag(cmd)
 	fs.StringVar(&f.policy, "policy", "", "`name` of the policy that chooses (see berth replay --help; default that of the workloads there are, else "+policies.Default+")")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated (default as for the workloads there are)")
+	fs.StringVar(&f.classes, "cache-classes", "", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)")
 	completeWords(cmd, "policy", policies.Names()...)
 }
 
@@ -97,7 +99,7 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 		return nil, err
 	}
 	if c != nil {
-		for _, flag := range []string{"policy", "confine"} {
+		for _, flag := range []string{"policy", "confine", "cache-classes"} {
 			if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
 				return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
 			}
@@ -148,9 +150,13 @@ func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
 	if err != nil {
 		return agent.Options{}, err
 	}
+	classes, err := readClasses(f.classes)
+	if err != nil {
+		return agent.Options{}, err
+	}
 	dir, _ := stateOf(cmd)
 	return agent.Options{
-		Root: root, Dir: dir, Policies: policies.New, Settings: agent.Settings{PolicyName: f.policy, Confine: f.confine},
+		Root: root, Dir: dir, Policies: policies.New, Settings: agent.Settings{PolicyName: f.policy, Confine: f.confine, Classes: classes},
 		Events: func(e agent.Event) {
 			if e.Kind == agent.Failed || e.Kind == agent.Dropped {
 				what := strings.TrimSpace(fmt.Sprintf("%s %s%s", e.Kind, plain.Line(e.ID), plain.Line(e.Object)))

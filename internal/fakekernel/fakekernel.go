@@ -50,6 +50,8 @@ type Layout struct {
 	// Version is that of the kernel whose v2 tree this is, as in "6.1"; "" stands
 	// for 6.12. On v1 it only says whether there is cpu.idle (5.15).
 	Version string
+	// Resctrl is mounted on ResctrlDir; nil is a CPU without.
+	Resctrl *Resctrl
 }
 
 // V1 is a host with v1 hierarchies only, two of them joint.
@@ -81,6 +83,7 @@ func Hybrid() Layout {
 type Kernel struct {
 	dir    string
 	layout Layout
+	limbo  int // monitoring numbers of groups that are gone, see Resctrl.Limbo
 }
 
 // onlineFile says which of Layout.CPUs are online.
@@ -138,7 +141,7 @@ func (k *Kernel) unplug(dir string) error {
 }
 
 // Open returns the kernel of a tree that New has built.
-func Open(dir string, l Layout) *Kernel { return &Kernel{dir, l} }
+func Open(dir string, l Layout) *Kernel { return &Kernel{dir: dir, layout: l} }
 
 // New builds the tree of a freshly booted host in an empty directory, with the
 // process "self" in its group.
@@ -151,6 +154,11 @@ func New(dir string, l Layout) (*Kernel, error) {
 		"sys/devices/system/node/has_cpu": l.Mems,
 	} {
 		if err := k.create(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if l.Resctrl != nil {
+		if err := k.mountResctrl(); err != nil {
 			return nil, err
 		}
 	}
@@ -190,6 +198,11 @@ func (k *Kernel) Start(pid string) error {
 	if err := k.create("proc/"+pid+"/stat", stat); err != nil {
 		return err
 	}
+	if k.layout.Resctrl != nil {
+		if err := k.addTask(ResctrlDir, id); err != nil {
+			return err
+		}
+	}
 	return k.create("proc/"+pid+"/cgroup", lines.String())
 }
 
@@ -199,6 +212,9 @@ func (k *Kernel) Exit(pid string) error {
 		if err := k.removeProcess(m, pid); err != nil {
 			return err
 		}
+	}
+	if k.layout.Resctrl != nil {
+		k.removeTask(pid)
 	}
 	return os.RemoveAll(k.real("proc/" + pid))
 }
@@ -227,6 +243,12 @@ func (k *Kernel) WriteFile(name, data string) error {
 	if _, err := fs.Stat(k.FS(), name); err != nil {
 		return err
 	}
+	if group, file, ok := k.inResctrl(name); ok {
+		if err := k.writeResctrl(group, file, data); err != nil {
+			return &fs.PathError{Op: "write", Path: name, Err: err}
+		}
+		return nil
+	}
 	m, ok := k.mountOf(name)
 	if !ok {
 		return k.put(name, strings.TrimSpace(data))
@@ -239,6 +261,12 @@ func (k *Kernel) WriteFile(name, data string) error {
 
 // Mkdir makes a group with its files, or a plain directory.
 func (k *Kernel) Mkdir(name string) error {
+	if _, _, ok := k.inResctrl(name); ok {
+		if err := k.mkdirResctrl(name); err != nil {
+			return &fs.PathError{Op: "mkdir", Path: name, Err: err}
+		}
+		return nil
+	}
 	if err := os.Mkdir(k.real(name), 0o755); err != nil {
 		return err
 	}
@@ -255,6 +283,12 @@ func (k *Kernel) Mkdir(name string) error {
 // Rmdir removes a group that has neither processes nor children, or a plain
 // empty directory.
 func (k *Kernel) Rmdir(name string) error {
+	if _, _, ok := k.inResctrl(name); ok {
+		if err := k.rmdirResctrl(name); err != nil {
+			return &fs.PathError{Op: "rmdir", Path: name, Err: err}
+		}
+		return nil
+	}
 	m, ok := k.mountOf(name)
 	if !ok || name == m.dir {
 		return os.Remove(k.real(name))
@@ -316,6 +350,13 @@ func (k *Kernel) mountInfo() string {
 			kind, options = "cgroup2", "rw,nsdelegate"
 		}
 		fmt.Fprintf(&b, "%d 20 0:%d / /%s rw,nosuid,relatime shared:%d - %s cgroup %s\n", 30+i, 40+i, m.dir, 5+i, kind, options)
+	}
+	if r := k.layout.Resctrl; r != nil {
+		options := "rw"
+		if r.MBps {
+			options += ",mba_MBps"
+		}
+		fmt.Fprintf(&b, "90 20 0:90 / /%s rw,nosuid,relatime shared:90 - resctrl resctrl %s\n", ResctrlDir, options)
 	}
 	return b.String()
 }

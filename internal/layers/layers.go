@@ -29,6 +29,7 @@ func Rooms() []Room {
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
+		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
@@ -96,22 +97,22 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "internal/strictyaml", "watch/pods",
+			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
-			"cpuset", "desired", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
+			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
 		}},
 		{Path: "agent/api", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 			"internal/strictyaml",
 		}},
 		{Path: "agent/web", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/pods", "place", "agent", "agent/api", "agent/config",
+			"cpuset", "machine", "kernel", "kernel/cgroup", "kernel/resctrl", "watch", "watch/proc", "watch/pods", "place", "agent", "agent/api", "agent/config",
 			"guard", "guard/control", "guard/detect", "internal/plain",
 		}},
 		// the door

@@ -1,0 +1,37 @@
+package web
+
+import (
+	"math/bits"
+	"strconv"
+
+	"berth.dev/berth/kernel/resctrl"
+)
+
+// classes shows what each group of resctrl may have, those of other programs too: there are
+// as many as the CPU has classes of service.
+func (s scrape) classes(t *resctrl.Tree) {
+	for i := range t.Groups {
+		g := &t.Groups[i]
+		name := g.Class()
+		if g.Name != "" && !g.Own() {
+			name = g.Name
+		}
+		for _, line := range g.Schemata {
+			r := t.Find(line.Resource)
+			if r == nil {
+				continue
+			}
+			for _, v := range line.Values {
+				cache := strconv.Itoa(v.Domain)
+				switch {
+				case r.Cache() && r.Level() == "L3":
+					s.gauge("berth_llc_ways", float64(bits.OnesCount64(v.N)), label(name), cache, r.Kind())
+				case r.Name == "MB" && v.N < r.Max:
+					value, unit := r.Amount(v.N)
+					s.gauge("berth_memory_bandwidth_limit", value, label(name), cache, unit)
+				}
+			}
+		}
+	}
+	s.gauge("berth_cache_classes_left", float64(t.CLOSIDs()-len(t.Groups)))
+}
