@@ -150,7 +150,7 @@ spec:
 	for _, r := range s.Steps[0].Pod.Containers {
 		got = append(got, fmt.Sprint(r.ID, " ", r.Namespace, " ", r.Role, " ", r.Class, " ", r.Milli, "/", r.LimitMilli, " ", r.Memory, " ", r.Devices, " ", r.Bind, " ", r.Isolated, " ", r.Hints, " ", r.Affinity))
 	}
-	affinity := " [{   map[app:db] 10}]"
+	affinity := " [{   map[app:db] 10 false}]"
 	want := []string{
 		"blue/shop/setup blue init LS 0/0 [] [] FullPCPUs  map[balloon:fast]" + affinity,
 		"blue/shop/mesh blue sidecar LS 100/100 [] [] FullPCPUs  map[balloon:fast]" + affinity,

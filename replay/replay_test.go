@@ -110,7 +110,7 @@ steps:
 		`Bind:SpreadByPCPUs BindRequired:true Exclusivity:NUMANodeLevel Strategy:DistributeEvenly Isolated:prefer CoreKind:P Nodes:0-1 ` +
 		`NodesRequired:true MaxNodes:2 Memory:[{Resource:memory Bytes:2147483648} {Resource:hugepages-2Mi Bytes:4194304}] ` +
 		`Devices:[{Kind:nic Count:1 Names:[]} {Kind: Count:0 Names:[nic0]}] ` +
-		`Affinity:[{ID:b Group:q Namespace:m Labels:map[app:y] Weight:-3}] Hints:map[word:value] Explain:false}`
+		`Affinity:[{ID:b Group:q Namespace:m Labels:map[app:y] Weight:-3 Glob:false}] Hints:map[word:value] Explain:false}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}

@@ -60,7 +60,7 @@ func TestStrangersLocks(t *testing.T) {
 			web.awaitText("placed")
 			guard := b.start(root, berth, "guard", "--mode", "enforce")
 			guard.awaitText("guarding ")
-			if out := b.must(berth, "restore"); !strings.Contains(out, fmt.Sprintf("alive      the guard (process %d, ", guard.Process.Pid)) {
+			if out := b.must(berth, "restore"); !strings.Contains(out, fmt.Sprintf("alive      the guard (berth guard, process %d, ", guard.Process.Pid)) {
 				b.Errorf("%s: restore beside a guard:\n%s", when, out)
 			}
 			guard.end(syscall.SIGINT)

@@ -205,7 +205,7 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 	var errs []error
 	has := s.Topology().Online().Len()
 	if int(f.cpus) > 1000*has {
-		errs = append(errs, fmt.Errorf("--cpus %s: this host has %d", f.cpus, has))
+		errs = append(errs, fmt.Errorf("--cpus %s: this host has %d CPUs", f.cpus, has))
 	}
 	if f.quota.cpus() > float64(has) {
 		errs = append(errs, fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has))

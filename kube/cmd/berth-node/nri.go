@@ -24,6 +24,8 @@ type nriFlags struct {
 	config, socket, state, policy, reserved, rules, index string
 	budget                                                time.Duration
 	strict, beside, check                                 bool
+	watch                                                 watchFlags
+	kube                                                  kubeFlags
 }
 
 func nriCommand() *cobra.Command {
@@ -52,6 +54,14 @@ The configuration is a NodeConfig (docs/nodeconfig.md) with a section kubernetes
 plugin follows its file and SIGHUP: which words count changes at once, for anything else
 the plugin starts anew inside, and containers keep what they have where that still fits.
 
+It serves metrics of the containers to Prometheus (--metrics), and with --guard it looks
+after sensitive containers: those of the classes LSE, LSR and LS, and what --sensitive
+names (see berth guard --help).
+
+With --kubeconfig or --in-cluster it knows exact requests, and writes what happens as
+events on pods. --topology, --node-features, --features-dir and --batch say what else is
+told of the node (docs/kubernetes-node.md). All of it goes on without the API server.
+
 The runtime's connection is opened again when it is lost. SIGTERM and SIGINT end the
 plugin; containers keep what they have, and the next start goes on from there. What
 berth ps and berth explain say of containers they read from the same state directory.
@@ -61,6 +71,7 @@ wrong usage.`,
 		Example: `  sudo berth-node nri --check
   sudo berth-node nri --config /etc/berth/node.yaml
   sudo berth-node nri --reserved-cpus 0-1
+  sudo berth-node nri --kubeconfig /etc/berth/kubeconfig --topology
   sudo berth-node explain default/web-0/nginx`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,7 +83,7 @@ wrong usage.`,
 				return err
 			}
 			c, err := f.effective(cmd)
-			if err != nil {
+			if err = errors.Join(err, f.kube.options()); err != nil {
 				return cli.UsageError(err)
 			}
 			if f.check {
@@ -93,6 +104,8 @@ wrong usage.`,
 	fl.BoolVar(&f.strict, "strict", false, "refuse every container of which a word cannot be followed")
 	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers")
 	fl.BoolVar(&f.beside, "beside-others", false, "go on though somebody else sets CPUs of containers")
+	f.watch.register(cmd)
+	f.kube.add(fl)
 	return cmd
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -56,6 +55,9 @@ func (f *nriFlags) effective(cmd *cobra.Command) (c *config.NodeConfig, err erro
 		if k.Words, err = readRules(f.rules); err != nil {
 			return nil, err
 		}
+	}
+	if err := f.watch.over(cmd, c); err != nil {
+		return nil, err
 	}
 	return c, c.Validate()
 }
@@ -138,7 +140,7 @@ func (f *nriFlags) run(cmd *cobra.Command, root *kernel.Root, c *config.NodeConf
 	}
 	var former *config.NodeConfig // that worked
 	for {
-		p, err := open(ctx, root, c, log)
+		in, err := f.open(ctx, root, c, log)
 		if err != nil {
 			if former == nil || ctx.Err() != nil {
 				return err
@@ -147,35 +149,28 @@ func (f *nriFlags) run(cmd *cobra.Command, root *kernel.Root, c *config.NodeConf
 			c, former = former, nil
 			continue
 		}
-		next, err := f.serve(ctx, cmd, root, c, p, changed, log)
-		if err = errors.Join(err, p.Close()); err != nil || next == nil {
+		next, err := f.serve(ctx, cmd, root, c, in, changed, log)
+		if err = errors.Join(err, in.plugin.Close()); err != nil || next == nil {
 			return err
 		}
 		former, c = c, next
 	}
 }
 
-func open(ctx context.Context, root *kernel.Root, c *config.NodeConfig, log *slog.Logger) (*nri.Plugin, error) {
-	opt, err := options(root, c)
-	if err != nil {
-		return nil, err
-	}
-	opt.Events = func(e nri.Event) { logEvent(log, e) }
-	return nri.New(ctx, opt)
-}
-
 // serve runs a plugin until a signal comes or the configuration changes in what takes another
 // plugin: then it returns that one.
-func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.Root, c *config.NodeConfig, p *nri.Plugin, changed <-chan struct{}, log *slog.Logger) (*config.NodeConfig, error) {
+func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.Root, c *config.NodeConfig, in *instance, changed <-chan struct{}, log *slog.Logger) (_ *config.NodeConfig, err error) {
 	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	done := make(chan struct{})
+	var ended error
 	go func() {
-		ended <- p.Run(running, func() (net.Conn, error) { return net.Dial("unix", c.Kubernetes.NRISocket) })
+		defer close(done)
+		ended = in.run(running, c.Kubernetes.NRISocket)
 	}()
-	defer func() { stop(); <-ended }()
+	defer func() { stop(); <-done; err = errors.Join(err, ended) }()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-done:
 			return nil, nil
 		case <-changed:
 		}
@@ -203,7 +198,7 @@ func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.R
 		if slices.ContainsFunc(changes, func(c config.Change) bool { return !isWords(c.Field) }) {
 			return next, nil
 		}
-		if err := p.SetWords(opt.Words); err != nil {
+		if err := in.plugin.SetWords(opt.Words); err != nil {
 			return nil, err
 		}
 		c = next

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,22 +40,21 @@ func (f *watchFlags) register(cmd *cobra.Command) {
 	fl.StringArrayVar(&f.protect, "protect", nil, "the guard never acts on this `pod`; may be repeated")
 }
 
-// config is that of the guard.
-func (f *watchFlags) config() (*config.NodeConfig, error) {
-	c := config.Default()
-	c.Guard.Mode = config.GuardMode(f.mode)
-	known := false
-	for _, mode := range config.GuardModes() {
-		known = known || mode == c.Guard.Mode
+// over puts the flags over the guard's settings of a configuration.
+func (f *watchFlags) over(cmd *cobra.Command, c *config.NodeConfig) error {
+	if cmd.Flags().Changed("guard") || !cmd.Flags().Changed("config") { // without a file, the flag's default holds
+		c.Guard.Mode = config.GuardMode(f.mode)
 	}
-	if !known {
-		return nil, fmt.Errorf("--guard %q: want off, observe, preview or enforce", f.mode)
+	if !slices.Contains(config.GuardModes(), c.Guard.Mode) {
+		return fmt.Errorf("--guard %q: want off, observe, preview or enforce", c.Guard.Mode)
 	}
 	if c.Guard.Mode == config.GuardOff && len(f.sensitive)+len(f.bestEffort)+len(f.protect) > 0 {
-		return nil, errors.New("--sensitive, --best-effort and --protect are the guard's: set --guard")
+		return errors.New("--sensitive, --best-effort and --protect are the guard's: set --guard")
 	}
-	c.Guard.Sensitive, c.Guard.BestEffort, c.Protected = trimmed(f.sensitive), trimmed(f.bestEffort), trimmed(f.protect)
-	return c, nil
+	c.Guard.Sensitive = append(c.Guard.Sensitive, trimmed(f.sensitive)...)
+	c.Guard.BestEffort = append(c.Guard.BestEffort, trimmed(f.bestEffort)...)
+	c.Protected = append(c.Protected, trimmed(f.protect)...)
+	return nil
 }
 
 func trimmed(globs []string) (all []string) {
@@ -77,19 +75,15 @@ type watching struct {
 }
 
 // open opens all of it. Nothing runs yet.
-func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir string, log *slog.Logger) (w *watching, err error) {
+func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir string, conf *config.NodeConfig, sink guard.Sink, log *slog.Logger) (w *watching, err error) {
 	w = &watching{open: f.network, warn: func(err error) { log.Warn("watching", "text", plain.Line(err.Error())) }}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	conf, err := f.config()
-	if err != nil {
-		return w, err
-	}
 	if conf.Guard.Mode != config.GuardOff {
-		if err := w.openGuard(root, n, conf, stateDir, log); err != nil {
+		if err := w.openGuard(root, n, conf, stateDir, sink, log); err != nil {
 			return w, err
 		}
 	}
@@ -112,15 +106,9 @@ func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir st
 	return w, err
 }
 
-func (w *watching) openGuard(root *kernel.Root, n metrics.Node, conf *config.NodeConfig, stateDir string, log *slog.Logger) (err error) {
-	if stateDir == "" {
-		stateDir = agent.StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
-		if root.Name() != "/" {
-			stateDir = filepath.Join(root.Name(), "run/berth/node")
-		}
-	}
+func (w *watching) openGuard(root *kernel.Root, n metrics.Node, conf *config.NodeConfig, stateDir string, sink guard.Sink, log *slog.Logger) (err error) {
 	w.guard, err = daemon.NewGuard(daemon.GuardOptions{
-		Root: root, Dir: agent.GuardDir(stateDir), Program: "berth-node nri",
+		Root: root, Dir: agent.GuardDir(stateDir), Program: "berth-node nri", Sink: sink,
 		Sensors: func() (daemon.Sensors, error) { return guard.OpenHost(root.Name()) },
 		Workloads: func(ctx context.Context, since int) ([]agent.Workload, int, error) {
 			all, err := n.List(ctx)
