@@ -1,10 +1,8 @@
 package nri
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"maps"
 	"path"
@@ -12,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
@@ -60,25 +56,19 @@ type table struct {
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
-	pods      map[string]bool      // UIDs of those that have a sandbox
-	around    *agent.Surroundings  // nil if nothing but containers is written
-	idle      bool                 // pods of best effort are to be
-	failed    func(error)          // is told what holds nothing up
-	handlers  int                  // that are at work
-	sending   map[string]resources // an update that the runtime has not answered yet
-	kick      chan struct{}
+	pods      map[string]bool     // UIDs of those that have a sandbox
+	around    *agent.Surroundings // nil if nothing but containers is written
+	idle      bool                // pods of best effort are to be
+	failed    func(error)         // is told what holds nothing up
+	handlers  int                 // that are at work
+	// sending is an update that the runtime has not answered yet: what each container has
+	// before and after it.
+	sending map[string]cpuset.Set
+	kick    chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {
 	return &table{seats: map[string]*seat{}, pods: map[string]bool{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
-}
-
-// BusyError is a container for which there is no CPU until the runtime has applied an update.
-// The kubelet tries it again by itself.
-type BusyError struct{ CPUs cpuset.Set }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("CPUs %s are still being taken from other containers; try again", e.CPUs)
 }
 
 // call is one call of a handler, which has only so long.
@@ -238,32 +228,6 @@ func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
 	return slices.Sorted(maps.Keys(idle))
 }
 
-// blocked are exclusive CPUs that an update on its way still gives to somebody else: the
-// runtime applies it after the answer of the handler at work.
-func (t *table) blocked() (cpus cpuset.Set) {
-	for id, r := range t.sending {
-		if s := t.seats[id]; s != nil {
-			cpus = cpus.Union(r.cpus.Minus(s.want.cpus).Intersect(t.owned))
-		}
-	}
-	return cpus
-}
-
-// without is a set of CPUs to have until the blocked ones are to be had.
-func (t *table) without(s *seat, w, have, blocked cpuset.Set) cpuset.Set {
-	gains := w.Minus(have).Intersect(blocked)
-	switch rest := w.Minus(blocked); {
-	case gains.IsEmpty():
-		return w
-	case s.fresh:
-		return t.shared
-	case rest.IsEmpty():
-		return have
-	default:
-		return rest
-	}
-}
-
 // held reports whether a workload keeps its place while its container is away: what a pod
 // was given as a whole, and CPUs of an init container, which the pod's others use again.
 func held(w *agent.Workload) bool {
@@ -353,127 +317,6 @@ func (t *table) follow(id string) cpuset.Set {
 		s.unplaced, s.want = true, resources{cpus: t.shared}
 	}
 	return t.shared
-}
-
-// move is an update for the runtime.
-type move struct {
-	id   string
-	to   *resources // the same of all that go together
-	lose bool       // only takes CPUs away
-}
-
-// moves brings what the runtime was told nearer to what is wanted, in an order in which no
-// exclusive CPU ever has two owners, and notes it as told. Of a container that needs two
-// steps it returns the first, and nothing that comes after the second: what is left shows
-// at the next time. answered is the container whose creation is answered, "" if none; its
-// own resources are not among the moves, and busy is an error if they cannot be had yet.
-func (t *table) moves(answered string, online cpuset.Set) (all []move, own resources, busy error) {
-	type way struct{ have, want cpuset.Set }
-	var assignments []cgroup.Assignment
-	var members [][]*seat
-	known, blocked := map[way]int{}, t.blocked()
-	for _, s := range t.line {
-		if s.fresh && s.id != answered {
-			continue // it has nothing yet, and is told by the answer to its creation
-		}
-		w := way{cmp.Or(s.told.cpus, online), s.want.cpus}
-		switch {
-		case s.fresh:
-			w.have = cpuset.Set{}
-		case s.yielded || w.have == w.want && s.told.cpus == w.have && sameMems(s) || w.want.IsEmpty():
-			continue
-		}
-		if !blocked.IsEmpty() {
-			if w.want = t.without(s, w.want, w.have, blocked); !s.fresh && w.want == w.have && s.told.cpus == w.have {
-				continue
-			}
-		}
-		i, ok := known[w]
-		if !ok || s.fresh {
-			i = len(assignments)
-			assignments, members = append(assignments, cgroup.Assignment{Name: s.id, Have: w.have, Want: w.want}), append(members, nil)
-			if !s.fresh {
-				known[w] = i
-			}
-		}
-		members[i] = append(members[i], s)
-	}
-	steps, err := cgroup.Order(assignments, t.contested, t.shared)
-	if err != nil {
-		return nil, own, err
-	}
-	now, done := time.Now(), make([]bool, len(assignments))
-	all = make([]move, 0, len(t.line))
-	tell := func(s *seat, to resources, lose bool) {
-		s.told, s.since = to, now
-		last := len(all) - 1
-		if last < 0 || *all[last].to != to {
-			own := to
-			all = append(all, move{s.id, &own, lose})
-		} else {
-			all = append(all, move{s.id, all[last].to, lose})
-		}
-	}
-	for _, step := range steps {
-		if done[step.Assignment] {
-			break
-		}
-		done[step.Assignment] = true
-		lose := assignments[step.Assignment].Have.Contains(step.CPUs)
-		for _, s := range members[step.Assignment] {
-			to := resources{step.CPUs, s.want.mems}
-			if s.fresh {
-				s.told, s.since, s.fresh, own = to, now, false, to
-			} else {
-				tell(s, to, lose)
-			}
-		}
-	}
-	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
-		for _, s := range members[i] {
-			switch {
-			case done[i]:
-			case s.fresh: // it has to wait for others, who need two steps
-				own = resources{t.shared.Minus(t.contested), s.want.mems}
-				s.told, s.since, s.fresh = own, now, false
-				if own.cpus.IsEmpty() {
-					busy = &BusyError{a.Want}
-				}
-			case a.Have == a.Want:
-				tell(s, s.want, true)
-			}
-		}
-	}
-	t.contested = t.owned
-	return all, own, busy
-}
-
-func sameMems(s *seat) bool { return s.want.mems.IsEmpty() || s.want.mems == s.told.mems }
-
-// answer is moves as the updates of a handler's answer.
-func (t *table) answer(created string, online cpuset.Set) ([]*api.ContainerUpdate, resources, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all, own, err := t.moves(created, online)
-	return updates(all), own, err
-}
-
-// updates are moves as the runtime has them. Those that go together share what they hold.
-func updates(all []move) (out []*api.ContainerUpdate) {
-	var to *resources
-	var linux *api.LinuxContainerUpdate
-	for _, m := range all {
-		if m.to != to {
-			u := &api.ContainerUpdate{}
-			u.SetLinuxCPUSetCPUs(m.to.cpus.String())
-			if !m.to.mems.IsEmpty() {
-				u.SetLinuxCPUSetMems(m.to.mems.String())
-			}
-			to, linux = m.to, u.Linux
-		}
-		out = append(out, &api.ContainerUpdate{ContainerId: m.id, Linux: linux})
-	}
-	return out
 }
 
 // groupOf is the control group of a container below the top of a hierarchy, from its

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ type runtime struct {
 	conn    net.Conn
 	boxes   map[string]*box
 	updates int
+	plugin  atomic.Pointer[Plugin]
 
 	required []string // plugins without which no container is created
 }
@@ -167,7 +169,7 @@ func (r *runtime) check(when string) {
 		if b.own == 0 {
 			continue
 		}
-		if b.cpus.Len() != b.own {
+		if b.cpus.Len() != b.own || !r.owns(id, b.cpus) {
 			continue // it has to wait for others to leave: asBooks looks whether it gets them
 		}
 		for other, o := range r.boxes {
@@ -179,6 +181,19 @@ func (r *runtime) check(when string) {
 			}
 		}
 	}
+}
+
+// owns reports whether CPUs are those that a container is to have: while it waits for others
+// to leave it has the shared pool, which may be as many.
+func (r *runtime) owns(id string, cpus cpuset.Set) bool {
+	p := r.plugin.Load()
+	if p == nil {
+		return true
+	}
+	p.table.mu.Lock()
+	defer p.table.mu.Unlock()
+	s := p.table.seats[id]
+	return s == nil || s.want.cpus == cpus
 }
 
 func (b *box) has(online cpuset.Set) cpuset.Set {
@@ -385,6 +400,7 @@ func (n *node) run(p *Plugin) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = p.Run(ctx, n.dial) }()
+	n.plugin.Store(p)
 	n.p, n.end = p, sync.OnceFunc(func() { cancel(); <-done })
 	n.t.Cleanup(n.end)
 	n.connected()

@@ -304,7 +304,7 @@ func TestBusy(t *testing.T) {
 	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
 	must(t, err)
 	on := move{"web.a", &resources{cpus: p.online}, false}
-	p.table.sending = map[string]resources{"web.a": *on.to}
+	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
 	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
 	must(t, err)
 	w, err := p.node.Get(ctx, "default/db/a")

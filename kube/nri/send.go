@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -102,9 +103,9 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 		some = append(some, m)
 	}
 	if len(some) > 0 {
-		t.sending = map[string]resources{}
+		t.sending = map[string]cpuset.Set{}
 		for _, m := range some {
-			t.sending[m.id] = *m.to
+			t.sending[m.id] = cmp.Or(told[m.id].cpus, online).Union(m.to.cpus)
 		}
 	}
 	return some
