@@ -29,6 +29,7 @@ func Rooms() []Room {
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
+		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
@@ -78,7 +79,7 @@ func Rooms() []Room {
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/beside", May: []string{
-			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "kernel/power", "watch", "watch/hardware", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
 		}},
 		{Path: "lab/services", May: []string{
 			"internal/plain", "internal/strictyaml", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "place", "place/berth",
