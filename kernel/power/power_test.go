@@ -364,3 +364,32 @@ func TestUndoOffline(t *testing.T) {
 		}
 	}
 }
+
+// Limits are moved up and down past each other, and back, without crossing: the kernel would
+// show the lower one at the upper one.
+func TestLimitsDoNotCross(t *testing.T) {
+	t.Parallel()
+	k, root := played(t, "intel_pstate")
+	var undos []func() error
+	var trees []map[string]string
+	for _, s := range []Settings{{Min: 900_000, Max: 1_000_000}, {Min: 2_000_000, Max: 3_000_000}, {Min: 800_000, Max: 900_000}} {
+		trees = append(trees, tree(t, k))
+		plan, err := read(t, root).Plan(cpuset.MustParse("0"), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		undo, err := kernel.Apply(root, plan, nil)
+		if err != nil {
+			t.Fatalf("%+v: %v", s, err)
+		}
+		undos = append(undos, undo)
+	}
+	for i := len(undos) - 1; i >= 0; i-- {
+		if err := undos[i](); err != nil {
+			t.Errorf("undo %d: %v", i, err)
+		}
+		if diff := cmp.Diff(trees[i], tree(t, k)); diff != "" {
+			t.Errorf("undo %d (-before +undone):\n%s", i, diff)
+		}
+	}
+}
