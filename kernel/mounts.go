@@ -97,8 +97,9 @@ func unescape(s string) (string, error) {
 // (Documentation/filesystems/resctrl.rst).
 func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
 
-// ground is where undoing may write: in mounted trees of control groups and resctrl, as all
-// plans with an undo log do. A note comes from a file, and could name any other.
+// ground is where undoing may write: in mounted trees of control groups and resctrl, and the
+// power settings of CPUs, as all plans with an undo log do. A note comes from a file, and
+// could name any other.
 type ground struct {
 	fsys   fs.FS
 	mounts []Mount
@@ -133,8 +134,22 @@ func (g *ground) refuses(e *entry) error {
 	return nil
 }
 
+// isPower says that a name is of a power setting of a CPU, as kernel/power writes them.
+func isPower(name string) bool {
+	rest, ok := strings.CutPrefix(name, "sys/devices/system/cpu/")
+	return ok && slices.ContainsFunc([]string{
+		"cpufreq/boost", "cpufreq/policy[0-9]*/boost", "cpufreq/policy[0-9]*/scaling_governor",
+		"cpufreq/policy[0-9]*/scaling_m??_freq", "cpufreq/policy[0-9]*/energy_performance_preference",
+		"cpu[0-9]*/power/energy_perf_bias", "cpu[0-9]*/power/pm_qos_resume_latency_us", "cpu[0-9]*/cpuidle/state[0-9]*/disable",
+		"intel_pstate/no_turbo", "intel_uncore_frequency/*/m??_freq_khz",
+	}, func(pattern string) bool {
+		matches, err := path.Match(pattern, rest)
+		return matches && err == nil
+	})
+}
+
 // outside returns an error unless a name leads, without symbolic links, to a tree of
-// control groups. Of the mounts around it the innermost counts, and of several at one place
+// control groups or a power setting. Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
 	if g.err != nil {
@@ -151,8 +166,8 @@ func (g *ground) outside(name string) error {
 		}
 		around = m
 	}
-	if around == nil || !around.IsCgroup() && !around.IsResctrl() {
-		return errors.New("is in no mounted tree of control groups, and Berth changes nothing else")
+	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) {
+		return errors.New("is in no mounted tree of control groups and no power setting of a CPU, and Berth changes nothing else")
 	}
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := fs.Lstat(g.fsys, at)

@@ -191,3 +191,42 @@ func TestUndoWithoutMounts(t *testing.T) {
 		t.Errorf("journals %v", got)
 	}
 }
+
+// TestPowerGround lets undoing write the power settings of CPUs in sysfs, and nothing else there.
+func TestPowerGround(t *testing.T) {
+	t.Parallel()
+	const cpu = "sys/devices/system/cpu/"
+	dir := t.TempDir()
+	for _, name := range []string{"cpufreq/policy0", "cpu0", "cpu0/power"} {
+		if err := os.MkdirAll(filepath.Join(dir, cpu+name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../cpufreq/policy0", filepath.Join(dir, cpu+"cpu0/cpufreq")); err != nil {
+		t.Fatal(err)
+	}
+	sysfs := ground{fsys: os.DirFS(dir), mounts: []Mount{{Type: "ext4", Dir: "."}, {Type: "sysfs", Dir: "sys"}}}
+	for _, name := range []string{
+		"cpufreq/boost", "cpufreq/policy12/boost", "cpufreq/policy0/scaling_governor", "cpufreq/policy0/scaling_min_freq",
+		"cpufreq/policy0/scaling_max_freq", "cpufreq/policy0/energy_performance_preference", "cpu0/power/energy_perf_bias",
+		"cpu511/power/pm_qos_resume_latency_us", "cpu0/cpuidle/state3/disable", "intel_pstate/no_turbo",
+		"intel_uncore_frequency/package_00_die_00/max_freq_khz",
+	} {
+		if err := sysfs.outside(cpu + name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for what, mounts := range map[string][]Mount{"no sysfs": {{Type: "ext4", Dir: "."}}, "another on it": append(sysfs.mounts[:2:2], Mount{Type: "tmpfs", Dir: "sys/devices"})} {
+			if err := (&ground{fsys: sysfs.fsys, mounts: mounts}).outside(cpu + name); err == nil {
+				t.Errorf("%s is allowed with %s", name, what)
+			}
+		}
+	}
+	for _, name := range []string{
+		cpu + "cpu0/online", cpu + "cpu0/cpufreq/scaling_governor", cpu + "cpufreq/policy0/scaling_setspeed", cpu + "cpufreq/policy/boost",
+		cpu + "smt/control", cpu + "cpu0/power/control", cpu + "cpufreq/policy0/../policy0/boost", "sys/power/state", "sys/kernel/uevent_helper",
+	} {
+		if err := sysfs.outside(name); err == nil {
+			t.Errorf("%s is allowed", name)
+		}
+	}
+}

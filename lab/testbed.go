@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -376,6 +378,26 @@ func (b *Testbed) open(m *machine.Machine) error {
 // Set gives roles settings until they are undone.
 func (b *Testbed) Set(s Settings) (undo func() error, err error) {
 	return b.set(s, false)
+}
+
+// Apply carries out a plan for the host rather than for groups of roles, noted in the run's
+// undo log. Where this process may not, the error is a kernel.NotSupportedError.
+func (b *Testbed) Apply(plan kernel.Plan) (undo func() error, err error) {
+	no := &kernel.NotSupportedError{Feature: "settings of the host", Remedy: "run as root, and without --unprivileged"}
+	if b.journal == nil {
+		no.Reason = "there is no undo log, so a killed run would leave them changed"
+		return nil, no
+	}
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	undo, err = kernel.Apply(root, plan, b.journal)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
+		no.Reason = err.Error()
+		return nil, no
+	}
+	return undo, err
 }
 
 func (b *Testbed) set(s Settings, together bool) (undo func() error, err error) {

@@ -14,11 +14,12 @@ const (
 	Count
 	Ratio // 0 to 1
 	Hertz
+	Joules
 )
 
-// String returns "seconds", "bytes", "count", "ratio" or "hertz".
+// String returns "seconds", "bytes", "count", "ratio", "hertz" or "joules".
 func (u Unit) String() string {
-	return plain.Word([]string{"seconds", "bytes", "count", "ratio", "hertz"}, u)
+	return plain.Word([]string{"seconds", "bytes", "count", "ratio", "hertz", "joules"}, u)
 }
 
 // Quantity is what was measured. Its unit and whether it is a counter follow
@@ -140,6 +141,11 @@ const (
 	// while it is frozen.
 	Populated
 	Frozen
+
+	// EnergyPackages is what the processor packages took, EnergyMemory their memory
+	// beside it, where it is counted (counters).
+	EnergyPackages
+	EnergyMemory
 )
 
 type info struct {
@@ -207,6 +213,8 @@ var infos = [...]info{
 	IRQFull:             {"irq_full", Seconds, true},
 	Populated:           {"populated", Count, false},
 	Frozen:              {"frozen", Count, false},
+	EnergyPackages:      {"energy_packages", Joules, true},
+	EnergyMemory:        {"energy_memory", Joules, true},
 }
 
 // Unit returns the unit of the quantity's values.

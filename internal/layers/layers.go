@@ -30,6 +30,7 @@ func Rooms() []Room {
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
+		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
@@ -81,7 +82,7 @@ func Rooms() []Room {
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/beside", May: []string{
-			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "kernel/power", "watch", "watch/hardware", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
 		}},
 		{Path: "lab/services", May: []string{
 			"internal/plain", "internal/strictyaml", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "place", "place/berth",

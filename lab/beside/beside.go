@@ -1,5 +1,5 @@
 // Package beside has the experiments of one tenant and one neighbour that differ in where
-// the two stand and what they are given: quick, pinning, numa, smt and cache. Each is a
+// the two stand and what they are given: quick, pinning, numa, smt, cache and power. Each is a
 // design: cells, what they are compared with, and the words for what comes out. The load,
 // the rounds and the statistics are those of lab.
 package beside
@@ -8,10 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/report"
@@ -71,6 +74,10 @@ type Experiment struct {
 	Rounds     []lab.Round `json:"rounds"`
 	// Residency is where the tenant's memory was, as read back in each round; numa only.
 	Residency []Residency `json:"residency,omitempty"`
+	// Power is what the CPUs did in each round, EnergyNote why their energy is not known;
+	// power only.
+	Power      []PowerUse `json:"power,omitempty"`
+	EnergyNote string     `json:"energyNote,omitempty"`
 
 	design *design
 }
@@ -89,6 +96,8 @@ type design struct {
 	words  func(*view) []string
 	tables func(*view) []report.Block
 	lacks  func(*machine.Machine) error
+	// sleeps leaves to the cells whether idle CPUs sleep, and has it read in each round.
+	sleeps bool
 }
 
 // cell is one way of running the two.
@@ -105,6 +114,8 @@ type cell struct {
 	// without either both are on all shared CPUs.
 	place func(*lab.Testbed) (lab.Settings, error)
 	stand stand
+	// host is what CPUs of the host are set to meanwhile.
+	host onHost
 }
 
 // stand is where the two stand on CPUs of a machine. A kernel.NotSupportedError says that the
@@ -159,6 +170,9 @@ func (x *Experiment) Length(m *machine.Machine) time.Duration {
 				continue
 			}
 		}
+		if c.host != nil && x.cannot(c) {
+			continue
+		}
 		each := time.Duration(e.Settle+e.Window) + between
 		if c.fresh {
 			each += anew
@@ -171,14 +185,36 @@ func (x *Experiment) Length(m *machine.Machine) time.Duration {
 	return length
 }
 
+// cannot says that a cell is skipped, or will be: by what this host can do, as a machine does
+// not tell it.
+func (x *Experiment) cannot(c cell) bool {
+	if !x.Started.IsZero() {
+		return slices.ContainsFunc(x.Skipped, func(s lab.Skipped) bool { return s.Scenario == c.name })
+	}
+	h, err := power.Read(os.DirFS("/"))
+	if err == nil {
+		_, err = c.host(h, h.Online())
+	}
+	return errors.Is(err, kernel.ErrNotSupported)
+}
+
 // Run measures, or goes on.
-func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
+func (x *Experiment) Run(ctx context.Context, opt lab.Options) (err error) {
 	began := time.Now()
 	if !x.Started.IsZero() && x.Complete {
 		return errors.New("resume: the run is complete")
 	}
 	base := x.Experiment.base(x.design.name)
+	if x.design.sleeps {
+		base.Awake = new(bool)
+	}
 	opt.Switches, opt.Weight = true, x.Experiment.Weight
+	var m *meter
+	defer func() {
+		if m != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
 	study := lab.Study{
 		Base: &base, Header: &x.Header, Result: x, Rounds: &x.Rounds,
 		Cells: func(b *lab.Testbed) ([]lab.Cell, error) {
@@ -186,7 +222,16 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 			if err := b.Count(lab.Tenant); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
 				return nil, err
 			}
-			return x.cells(b), nil
+			if x.design.sleeps {
+				cpus, err := runCPUs(b.Setup)
+				if err != nil {
+					return nil, err
+				}
+				if m, x.EnergyNote, err = openMeter(cpus); err != nil {
+					return nil, err
+				}
+			}
+			return x.cells(b, m), nil
 		},
 		Blocks: func(blocks int) { x.Experiment.Blocks = blocks },
 	}
@@ -196,12 +241,17 @@ func (x *Experiment) Run(ctx context.Context, opt lab.Options) error {
 	return study.Run(ctx, opt)
 }
 
-// cells are those of the design on a testbed.
-func (x *Experiment) cells(b *lab.Testbed) []lab.Cell {
+// cells are those of the design on a testbed, and with a meter if it is not nil.
+func (x *Experiment) cells(b *lab.Testbed, m *meter) []lab.Cell {
 	var cells []lab.Cell
 	for _, c := range x.design.cells {
-		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Together: c.together, Fresh: c.fresh, Prepare: func(to *lab.Cell, _ int) (err error) {
+		cell := lab.Cell{Name: c.name, Neighbour: c.neighbour, Together: c.together, Fresh: c.fresh, Prepare: func(to *lab.Cell, block int) (err error) {
+			if m != nil {
+				to.Hooks.During = x.during(m, c.name, block)
+			}
 			switch {
+			case c.host != nil:
+				err = c.prepareHost(b, to)
 			case c.place != nil:
 				to.Settings, err = c.place(b)
 			case c.stand != nil:

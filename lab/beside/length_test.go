@@ -41,7 +41,7 @@ func TestLength(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				cells := x.cells(&lab.Testbed{Setup: &lab.Setup{CPUs: shared.String()}})
+				cells := x.cells(&lab.Testbed{Setup: &lab.Setup{CPUs: shared.String()}}, nil)
 				for i := range cells {
 					c := &cells[i]
 					c.Settle, c.Window, c.Keep = time.Duration(e.Settle), time.Duration(e.Window), func(lab.Round) error { return nil }

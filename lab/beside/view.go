@@ -2,6 +2,7 @@ package beside
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/plain"
@@ -33,7 +34,8 @@ func (x *Experiment) view() (*view, error) {
 			family = append(family, stats.Versus{Cell: c.name, Against: v.Reference})
 		}
 	}
-	v.Compared = stats.Compare(v.Samples, d.figures, append(family, d.versus...))
+	v.addEnergy()
+	v.Compared = stats.Compare(v.Samples, v.Figures, append(family, d.versus...))
 	return v, nil
 }
 
@@ -61,8 +63,9 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 		s.Headline = v.Headline(lab.P99)
 	}
 	s.Fact("tenant", fmt.Sprintf("article, %.0f requests/s due (open loop), wants %.2f CPUs, %s working set", x.Setup.Rate, x.Setup.TenantCPUs, plain.Bytes(x.Experiment.WorkingSetBytes)))
-	n := x.Setup.Neighbour
-	s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))
+	if n := x.Setup.Neighbour; slices.ContainsFunc(x.design.cells, func(c cell) bool { return c.neighbour || c.other != "" }) {
+		s.Fact("neighbour", fmt.Sprintf("%s, %s, shares CPUs %s with the tenant", n.Kernel, plain.Count(n.Threads, "thread"), x.Setup.CPUs))
+	}
 	s.Fact("rounds", fmt.Sprintf("%s × %s after %s to settle, seed %d", plain.Count(x.Experiment.Blocks, "block"), x.Experiment.Window, x.Experiment.Settle, x.Experiment.Seed))
 	if x.Experiment.Weight > 0 {
 		s.Fact("weight", fmt.Sprintf("the run had CPU weight %d together against all else on the host", x.Experiment.Weight))

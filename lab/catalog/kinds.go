@@ -69,6 +69,10 @@ func Kinds() []Kind {
 			Name: "cache", Question: "what does a neighbour cost that shares only cache and memory?", Needs: "two cores below one L3 cache",
 			Schema: beside.Cache().Schema, New: func() Experiment { return beside.Cache() }, Lacks: beside.Cache().Lacks,
 		},
+		{
+			Name: "power", Question: "what do sleeping and slow CPUs cost a service, and what does it take to have others?",
+			Schema: beside.Power().Schema, New: func() Experiment { return beside.Power() },
+		},
 		serving("limits", "what do CPU limits cost: many small ones, few large ones, none?", limits.Limits),
 		serving("limits-ramp", "how do limits do with more and more clients, over small and large tasks?", limits.Ramp),
 		serving("limits-noise", "do limits keep a noisy group away from a service, and at what price?", limits.Noise),

@@ -15,5 +15,8 @@
 // (Documentation/admin-guide/pm/cpufreq.rst, cpuidle.rst;
 // Documentation/ABI/testing/sysfs-devices-system-cpu).
 //
+// An EnergyReader reads what processors and their memory took, where RAPL counts it
+// (Documentation/power/powercap/powercap.rst).
+//
 // Which groups and whose CPUs these are is left to others, as is setting anything.
 package hardware

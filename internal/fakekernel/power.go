@@ -1,0 +1,259 @@
+package fakekernel
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/cpuset"
+)
+
+// PowerLayout is what the CPUs of a host have of frequencies, idle states and preferences.
+type PowerLayout struct {
+	CPUs      int
+	PerPolicy int // CPUs of one frequency domain; 0 is no cpufreq
+	Driver    string
+	Governor  string
+	Governors string
+	// Least and Most are in kHz; Steps are the only frequencies, if there are some.
+	Least, Most int
+	Steps       []int
+	Preferences bool // energy_performance_preference
+	Bias        bool // energy_perf_bias
+	// Boost is the file of its switch, below the directory of CPUs; "" is none.
+	Boost string
+	// Idle are the states: name and exit latency in µs.
+	Idle       []IdleState
+	IdleDriver string
+	Uncore     bool
+}
+
+// IdleState is one of cpuidle.
+type IdleState struct {
+	Name    string
+	Latency int
+}
+
+// PowerHosts are hosts of each driver. Values are of the kernel's documents and tables:
+// intel_idle.c (Skylake server), acpi-cpufreq's table of P-states, amd-pstate.rst.
+func PowerHosts() map[string]PowerLayout {
+	deep := []IdleState{{"POLL", 0}, {"C1", 2}, {"C1E", 10}, {"C6", 133}}
+	kernels := "conservative ondemand userspace powersave performance schedutil"
+	return map[string]PowerLayout{
+		"intel_pstate": {
+			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
+			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true,
+		},
+		"acpi-cpufreq": {
+			CPUs: 4, PerPolicy: 2, Driver: "acpi-cpufreq", Governor: "ondemand", Governors: kernels, Least: 1_200_000, Most: 2_600_000,
+			Steps: []int{1_200_000, 1_800_000, 2_600_000}, Boost: "cpufreq/boost", Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}}, IdleDriver: "acpi_idle",
+		},
+		"amd-pstate-epp": {
+			CPUs: 2, PerPolicy: 1, Driver: "amd-pstate-epp", Governor: "powersave", Governors: "performance powersave", Least: 400_000, Most: 4_700_000,
+			Preferences: true, Boost: "cpufreq/boost", Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}, {"C3", 350}}, IdleDriver: "acpi_idle",
+		},
+		"cppc_cpufreq": {
+			CPUs: 2, PerPolicy: 1, Driver: "cppc_cpufreq", Governor: "schedutil", Governors: "ondemand performance schedutil", Least: 1_000_000, Most: 3_000_000,
+		},
+		"virtual": {CPUs: 2, Idle: []IdleState{{"POLL", 0}, {"haltpoll idle", 1}}, IdleDriver: "haltpoll"},
+	}
+}
+
+// Power is a kernel's sysfs of CPUs over a directory. Its methods are those of kernel.Files.
+type Power struct {
+	Kernel
+	layout PowerLayout
+	// asked are the frequency limits that were written, by file: the kernel remembers them
+	// as requests, and shows what came of all (freq_qos in drivers/cpufreq/cpufreq.c).
+	asked map[string]int
+}
+
+// NewPower builds the tree of a freshly booted host in an empty directory.
+func NewPower(dir string, l PowerLayout) (*Power, error) {
+	p := &Power{Kernel: Kernel{dir: dir}, layout: l, asked: map[string]int{}}
+	files := map[string]string{
+		"proc/self/mountinfo":              "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n21 20 0:20 / /sys rw,nosuid - sysfs sysfs rw\n",
+		"proc/sys/kernel/random/boot_id":   "b007-1",
+		cpuDir + "/online":                 fmt.Sprintf("0-%d", l.CPUs-1),
+		cpuDir + "/cpuidle/current_driver": l.IdleDriver,
+	}
+	if l.IdleDriver == "" {
+		files[cpuDir+"/cpuidle/current_driver"] = "none"
+	}
+	for cpu := range l.CPUs {
+		base := fmt.Sprintf("%s/cpu%d/", cpuDir, cpu)
+		files[base+"power/pm_qos_resume_latency_us"] = "0"
+		files[base+"topology/physical_package_id"] = "0"
+		if l.Bias {
+			files[base+"power/energy_perf_bias"] = "6"
+		}
+		for i, s := range l.Idle {
+			state := fmt.Sprintf("%scpuidle/state%d/", base, i)
+			files[state+"name"], files[state+"latency"], files[state+"disable"], files[state+"time"] = s.Name, strconv.Itoa(s.Latency), "0", strconv.Itoa(1000*i)
+		}
+	}
+	for first := 0; l.PerPolicy > 0 && first < l.CPUs; first += l.PerPolicy {
+		base := fmt.Sprintf("%s/cpufreq/policy%d/", cpuDir, first)
+		var cpus []string
+		for cpu := range l.PerPolicy {
+			cpus = append(cpus, strconv.Itoa(first+cpu))
+		}
+		files[base+"affected_cpus"] = strings.Join(cpus, " ")
+		files[base+"scaling_driver"], files[base+"scaling_governor"], files[base+"scaling_available_governors"] = l.Driver, l.Governor, l.Governors+" "
+		for name, kHz := range map[string]int{"cpuinfo_min_freq": l.Least, "cpuinfo_max_freq": l.Most, "scaling_min_freq": l.Least, "scaling_max_freq": l.Most} {
+			files[base+name] = strconv.Itoa(kHz)
+			p.asked[base+name] = kHz
+		}
+		if l.Preferences {
+			files[base+"energy_performance_preference"] = "balance_performance"
+			files[base+"energy_performance_available_preferences"] = "default performance balance_performance balance_power power "
+		}
+		if len(l.Steps) > 0 {
+			text := strings.Trim(fmt.Sprint(l.Steps), "[]")
+			files[base+"scaling_available_frequencies"] = text + " "
+		}
+	}
+	if l.Boost != "" {
+		files[cpuDir+"/"+l.Boost] = map[bool]string{true: "0", false: "1"}[l.Boost == "intel_pstate/no_turbo"]
+	}
+	if l.Uncore {
+		base := cpuDir + "/intel_uncore_frequency/package_00_die_00/"
+		files[base+"min_freq_khz"], files[base+"max_freq_khz"] = "1200000", "2400000"
+		files[base+"initial_min_freq_khz"], files[base+"initial_max_freq_khz"] = "1200000", "2400000"
+	}
+	for name, text := range files {
+		if err := p.create(name, text); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Mkdir and Rmdir are refused: sysfs has none.
+func (p *Power) Mkdir(name string) error {
+	return &fs.PathError{Op: "mkdir", Path: name, Err: syscall.EPERM}
+}
+
+// Rmdir is refused.
+func (p *Power) Rmdir(name string) error {
+	return &fs.PathError{Op: "rmdir", Path: name, Err: syscall.EPERM}
+}
+
+// WriteFile does to a file what the drivers would.
+func (p *Power) WriteFile(name, data string) error {
+	if _, err := os.Stat(filepath.Join(p.dir, name)); err != nil {
+		return err
+	}
+	if err := p.write(path.Dir(name), path.Base(name), strings.TrimSpace(data)); err != nil {
+		return &fs.PathError{Op: "write", Path: name, Err: err}
+	}
+	return nil
+}
+
+func (p *Power) write(dir, file, value string) error {
+	name := dir + "/" + file
+	number, err := strconv.Atoi(value)
+	isNumber := err == nil && number >= 0
+	switch file {
+	case "scaling_governor":
+		return p.govern(dir, value)
+	case "energy_performance_preference":
+		// intel_pstate.rst, amd-pstate.rst: with the governor performance others are refused.
+		switch {
+		case !slices.Contains(strings.Fields(p.get(dir, "energy_performance_available_preferences")), value):
+			return syscall.EINVAL
+		case p.get(dir, "scaling_governor") == "performance" && value != "performance":
+			return syscall.EBUSY
+		}
+	case "scaling_min_freq", "scaling_max_freq":
+		if !isNumber {
+			return syscall.EINVAL
+		}
+		p.asked[name] = number
+		return p.limit(dir)
+	case "energy_perf_bias": // intel_epb.rst; names are shown as numbers
+		names := map[string]string{"performance": "0", "balance-performance": "4", "normal": "6", "balance-power": "8", "power": "15"}
+		if text, ok := names[value]; ok {
+			value = text
+		} else if !isNumber || number > 15 {
+			return syscall.EINVAL
+		}
+	case "disable": // cpuidle.rst: what is not 0 disables
+		if !isNumber {
+			return syscall.EINVAL
+		}
+		value = strconv.Itoa(min(number, 1))
+	case "pm_qos_resume_latency_us": // sysfs-devices-power; drivers/base/power/sysfs.c
+		if value != "n/a" && !isNumber {
+			return syscall.EINVAL
+		}
+	case "min_freq_khz", "max_freq_khz": // uncore-frequency-common.c: a ratio of 7 bits
+		ratio := number / 100_000
+		if !isNumber || ratio == 0 || ratio > 127 {
+			return syscall.EINVAL
+		}
+		value = strconv.Itoa(ratio * 100_000)
+	case "boost", "no_turbo":
+		if value != "0" && value != "1" {
+			return syscall.EINVAL
+		}
+	default:
+		return syscall.EACCES
+	}
+	return p.put(name, value)
+}
+
+// govern changes a governor. The active drivers have the preference at performance with the
+// governor performance. Played is that it does not come back by itself, which is the worst.
+func (p *Power) govern(dir, governor string) error {
+	if !slices.Contains(strings.Fields(p.layout.Governors), governor) {
+		return syscall.EINVAL
+	}
+	if p.layout.Preferences && governor == "performance" {
+		if err := p.put(dir+"/energy_performance_preference", "performance"); err != nil {
+			return err
+		}
+	}
+	return p.put(dir+"/scaling_governor", governor)
+}
+
+// limit shows what the requests for a policy come to: within the hardware's range, of the
+// steps that there are, and the lower limit not above the upper one (cpufreq_set_policy).
+func (p *Power) limit(dir string) error {
+	within := func(kHz int) int { return min(max(kHz, p.layout.Least), p.layout.Most) }
+	most := within(p.asked[dir+"/scaling_max_freq"])
+	least := min(within(p.asked[dir+"/scaling_min_freq"]), most)
+	if steps := p.layout.Steps; len(steps) > 0 {
+		above, exact := slices.BinarySearch(steps, most)
+		if !exact {
+			above = max(above-1, 0)
+		}
+		most = steps[above]
+		below, _ := slices.BinarySearch(steps, least)
+		least = min(steps[min(below, len(steps)-1)], most)
+	}
+	if err := p.put(dir+"/scaling_max_freq", strconv.Itoa(most)); err != nil {
+		return err
+	}
+	return p.put(dir+"/scaling_min_freq", strconv.Itoa(least))
+}
+
+// Offline takes CPUs away, as hot-plugging does: their idle states and policies go.
+func (p *Power) Offline(cpu int) error {
+	left := cpuset.MustParse(p.get(cpuDir, "online")).Minus(cpuset.MustOf(cpu))
+	if err := p.put(cpuDir+"/online", left.String()); err != nil {
+		return err
+	}
+	for _, name := range []string{fmt.Sprintf("cpu%d/cpuidle", cpu), fmt.Sprintf("cpufreq/policy%d", cpu)} {
+		if err := os.RemoveAll(p.real(cpuDir + "/" + name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
