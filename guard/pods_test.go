@@ -168,11 +168,12 @@ func testPods(t *testing.T, layout fakekernel.Layout, tree podTree, v2, systemd 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		for {
+		// Not at the instant of a window: systemd writes two files, and the guard might write between them.
+		for wait := time.Minute + 13*time.Millisecond; ; wait = time.Minute {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(time.Minute):
+			case <-time.After(wait):
 				if err := p.kubelet(v2, systemd); err != nil {
 					t.Errorf("the kubelet: %v", err)
 				}
