@@ -108,6 +108,8 @@ type workload struct {
 	usualUse Mean                // CPU use in the windows from which the usual parts of its wait are known
 	puzzled  int                 // unusual windows in a row without a finding
 	seen     int                 // windows judged, up to lookBack
+	// quotaUntil is until when its quota, which ran out, may explain what is seen.
+	quotaUntil watch.Time
 }
 
 // history is what the last windows said about one resource.

@@ -3,6 +3,7 @@ package detect
 import (
 	"math"
 	"slices"
+	"time"
 
 	"berth.dev/berth/watch"
 )
@@ -174,6 +175,11 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	return unusual
 }
 
+// quotaSeen is for how long a quota that ran out may explain what is seen: it runs out once in
+// its period, 100 ms if nobody chose another (Documentation/scheduler/sched-bwc.rst), and shorter
+// windows between see the waiting that comes of it, but no throttling.
+const quotaSeen = watch.Time(250 * time.Millisecond)
+
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
 func (w *workload) explained() (throttled, stolen, known bool) {
@@ -183,6 +189,10 @@ func (w *workload) explained() (throttled, stolen, known bool) {
 		return w.value[s] >= limit/2
 	}
 	throttled = doubt(ThrottledPeriods) || doubt(Withheld) || w.value[ThrottledQueued] >= antagonist
+	if throttled {
+		w.quotaUntil = w.to + quotaSeen
+	}
+	throttled = throttled || w.to < w.quotaUntil
 	known = !math.IsNaN(w.value[ThrottledPeriods]) || !math.IsNaN(w.value[Withheld])
 	return throttled, doubt(StealShare), known && !math.IsNaN(w.value[StealShare])
 }
