@@ -54,6 +54,7 @@ type ProbeUse string
 // The uses; "" is ProbeNeeded.
 const (
 	ProbeNeeded ProbeUse = "needed" // while a sensitive group waits for CPU, or it is to be seen what helps it
+	ProbeEager  ProbeUse = "eager"  // as needed, and as soon as one begins to wait, which is looked at every GlanceWindow
 	ProbeNever  ProbeUse = "never"
 	ProbeAlways ProbeUse = "always"
 )
@@ -148,7 +149,7 @@ func (o Options) Validate() error {
 	if o.Window != 0 && o.Window < LeastWindow {
 		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, LeastWindow))
 	}
-	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeNever, ProbeAlways}, o.Probe) {
+	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways}, o.Probe) {
 		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
 	}
 	return errors.Join(append(errs, o.Control.Validate())...)

@@ -143,7 +143,7 @@ func (r *Runner) step() watch.Time {
 	switch {
 	case r.armed:
 		return watch.Time(FastWindow)
-	case glances && r.fast != nil && len(r.focus) > 0 && r.o.Window > LeastWindow:
+	case glances && r.o.Probe == ProbeEager && r.fast != nil && len(r.focus) > 0 && r.o.Window > LeastWindow:
 		return watch.Time(GlanceWindow)
 	}
 	return watch.Time(r.o.Window)

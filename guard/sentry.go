@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// GlanceWindow is the time between two glances while the probe is not armed.
+	// GlanceWindow is the time between two glances while the probe is not armed (ProbeEager).
 	GlanceWindow = 25 * time.Millisecond
 
 	// glances is over how many of them what is usual is learnt, enoughGlances how many that needs.

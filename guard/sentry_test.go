@@ -26,7 +26,7 @@ func (g glanced) Glance(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	return append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: "svc/web"}, Quantity: watch.CPUWait, Value: g.waited}), nil
 }
 
-// With the defaults, from the neighbour's first run to the remedy in force it takes less than
+// With the sentry, from the neighbour's first run to the remedy in force it takes less than
 // 200 ms, wherever in the windows it starts, and once it is over the probe rests.
 func TestWithin200ms(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestWithin200ms(t *testing.T) {
 			m.hogs = 30*time.Second + time.Duration(phase)*103*time.Millisecond
 			m.ends = 40 * time.Second
 			o := m.options(control.Enforce)
-			o.Sensors = glanced{m}
+			o.Sensors, o.Probe = glanced{m}, ProbeEager
 			var armed bool
 			go func() {
 				time.Sleep(29 * time.Second)

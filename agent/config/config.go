@@ -261,7 +261,8 @@ type Guard struct {
 	// Default: false, they are reported.
 	Weigh bool `json:"weigh,omitempty"`
 	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
-	// workload waits: whenNeeded, never or always. Default: whenNeeded.
+	// workload waits: whenNeeded, eager (sooner, at 2 % of a CPU), never or always. Default:
+	// whenNeeded.
 	Probe GuardProbe `json:"probe,omitempty"`
 	// Hold is how long an action stays active before less is tried, at least 1s; ten
 	// times that while best-effort work that yields the CPU goes on as before.
@@ -294,12 +295,13 @@ type GuardProbe string
 // The times.
 const (
 	ProbeNeeded GuardProbe = "whenNeeded"
+	ProbeEager  GuardProbe = "eager"
 	ProbeNever  GuardProbe = "never"
 	ProbeAlways GuardProbe = "always"
 )
 
 // guardProbes returns all times.
-func guardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeNever, ProbeAlways} }
+func guardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways} }
 
 // Suppression keeps best-effort work to a threshold of the node less what all others
 // use.

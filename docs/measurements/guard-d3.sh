@@ -58,7 +58,7 @@ echo arm,second,requests_per_second,p99_ms,idle
 for arm in "$@"; do
 	name=${arm%=*} seconds=${arm#*=}
 	[ "$name" != guard ] || {
-		(in_group tool "$berth" guard --state "$dir/state" --mode enforce --sensitive "$top/web" --best-effort "$top/batch") >&2 &
+		(in_group tool "$berth" guard --state "$dir/state" --mode enforce --probe eager --sensitive "$top/web" --best-effort "$top/batch") >&2 &
 		guard=$!
 		wrk -t1 -c16 -d8s "http://127.0.0.1:$port/page" >/dev/null # it learns
 	}

@@ -48,7 +48,7 @@ CONF
 load=$!
 echo onset,reaction_ms,first_finding_ms,wrong
 for n in $(seq "$onsets"); do
-	(in_group tool "$berth" guard --state "$dir/state" --mode enforce -o json --sensitive "$top/web" --best-effort "$top/batch") >"$dir/told" 2>"$dir/said" &
+	(in_group tool "$berth" guard --state "$dir/state" --mode enforce --probe eager -o json --sensitive "$top/web" --best-effort "$top/batch") >"$dir/told" 2>"$dir/said" &
 	guard=$!
 	sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", 8 + r / 32768 }')"
 	python3 - "$n" "$top" "$dir/told" "$trees" <<'PY'
