@@ -177,7 +177,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 // quotaSeen is for how long a quota that ran out may explain what is seen: it runs out once in
 // its period, 100 ms if nobody chose another (Documentation/scheduler/sched-bwc.rst), and shorter
 // windows between see the waiting that comes of it, but no throttling.
-const quotaSeen watch.Time = 250e6 // ns
+const quotaSeen = 250 * watch.Millisecond
 
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
