@@ -301,7 +301,9 @@ const (
 )
 
 // guardProbes returns all times.
-func guardProbes() []GuardProbe { return []GuardProbe{ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways} }
+func guardProbes() []GuardProbe {
+	return []GuardProbe{ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways}
+}
 
 // Suppression keeps best-effort work to a threshold of the node less what all others
 // use.
