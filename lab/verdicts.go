@@ -174,16 +174,12 @@ func (a *analysis) compare() {
 	for _, c := range family {
 		p := a.figures.paired(c.scenario, c.references, p99)
 		out := Comparison{Scenario: c.scenario, Against: c.against, Blocks: p.Blocks(), Higher: p.Higher(), Lower: p.Lower()}
-		judged := map[string]stats.Judgement{}
-		shares := stats.NewShares(len(family)*a.Experiment.looks(), len(quantities()))
-		for _, quantity := range []string{p99, slow, "p95", "p50"} {
-			judged[quantity] = shares.Judge(a.figures.paired(c.scenario, c.references, quantity))
-		}
 		for _, quantity := range quantities() {
-			j := judged[quantity]
-			if j.Rounds == 0 {
+			p := a.figures.paired(c.scenario, c.references, quantity)
+			if p.Blocks() == 0 {
 				continue
 			}
+			j := p.Judge(stats.Among(len(family)*a.Experiment.looks(), len(quantities()), quantity == p99))
 			j.Temper(a.bounds(c.scenario), a.bounds(c.against), c.against)
 			f := Figure{
 				Quantity: quantity, Interval: j.Interval, P: j.P, Verdict: j.Verdict, Why: j.Why, MoreBlocks: j.MoreBlocks, Sees: j.Sees,

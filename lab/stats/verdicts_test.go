@@ -136,7 +136,7 @@ const family = 2 * 16
 func (e *experiment) settled() []string {
 	verdicts := map[[2]int]Verdict{}
 	for _, c := range comparisons() {
-		verdicts[[2]int{c.arm, c.against[0]}] = NewShares(family, quantities).Judge(e.paired(c, 1, 2)).Verdict
+		verdicts[[2]int{c.arm, c.against[0]}] = e.paired(c, 1, 2).Judge(Among(family, quantities, true)).Verdict
 	}
 	return Settled([]string{"2", "4", "5", "6"}, "0", "3", func(scenario, against string) Verdict {
 		return verdicts[[2]int{int(scenario[0] - '0'), int(against[0] - '0')}]
@@ -321,12 +321,8 @@ func (s scene) check(t *testing.T, w world, lives int) {
 		wrong, again := make([]bool, lives*runs), make([]bool, lives*runs)
 		var lock sync.Mutex
 		parallel(len(compared), func(k int) {
-			shares := make([]*Shares, lives*runs)
-			for i := range shares {
-				shares[i] = NewShares(family, quantities)
-			}
-			for _, q := range []int{2, 3, 1, 0} { // the p99 first
-				o, lied, decided := s.judge(k, cut, q, all, shares)
+			for q := range quantities {
+				o, lied, decided := s.judge(k, cut, q, all)
 				outcomes[k][q] = o
 				lock.Lock()
 				for i := range wrong {
@@ -350,8 +346,8 @@ func howMany(happened []bool) (n int) {
 }
 
 // judge is one comparison by one quantity, in all runs: what it came to, which runs said something false, and which
-// called the two different. The shares are those of the comparison, of each run.
-func (s scene) judge(k, cut, quantity int, all [][]*experiment, shares []*Shares) (o outcome, lied, decided []bool) {
+// called the two different.
+func (s scene) judge(k, cut, quantity int, all [][]*experiment) (o outcome, lied, decided []bool) {
 	c := comparisons()[k]
 	everywhere := truth(c, cut, quantity, slices.Concat(all...))
 	known, exact := s.exact(c, quantity)
@@ -366,7 +362,7 @@ func (s scene) judge(k, cut, quantity int, all [][]*experiment, shares []*Shares
 		o.truths = append(o.truths, here)
 		for _, e := range life {
 			p := e.paired(c, cut, quantity)
-			j := shares[len(decided)].Judge(p)
+			j := p.Judge(Among(family, quantities, quantity == 2))
 			is, low, high, up, down := here, j.Low, j.High, ShareMargin, -ShareMargin
 			if quantity < 3 {
 				low, high, up, down = math.Log(low), math.Log(high), math.Log(1+Margin), math.Log(1-Margin)

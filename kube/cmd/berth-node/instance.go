@@ -77,24 +77,29 @@ func (in *instance) run(ctx context.Context, socket string) error {
 
 // Report writes a finding of the guard, or a step, as events on the pods of both.
 func (c *cluster) Report(r guard.Report) {
-	if c.events == nil {
-		return
+	if f, ok := findingOf(r); ok && c.events != nil {
+		c.events.TellFinding(&f)
 	}
-	f := api.Finding{Victim: about(r.Victim), Antagonist: about(r.Antagonist), Resource: r.Resource().String(), Evidence: evidence(&r)}
+}
+
+// findingOf is what a report says to those who look at pods; ok is false if that is nothing:
+// the step was told already, or nothing was done.
+func findingOf(r guard.Report) (f api.Finding, ok bool) {
+	f = api.Finding{Victim: about(r.Victim), Antagonist: about(r.Antagonist), Resource: r.Resource().String(), Evidence: evidence(&r)}
 	if r.Event != nil {
 		switch r.Event.Outcome {
 		case control.Applied, control.Restored:
 		case control.Reverted, control.Yielded:
 			f.Undone = true
-		default: // of one that was told already, or nothing was done
-			return
+		default:
+			return f, false
 		}
 		if r.Event.Action == nil {
-			return
+			return f, false
 		}
 		f.Action = r.Event.Action.Sentence(r.Acted.Name)
 	}
-	c.events.TellFinding(&f)
+	return f, true
 }
 
 func about(p guard.Party) api.About {

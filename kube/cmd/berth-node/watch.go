@@ -172,6 +172,11 @@ func (w *watching) close() error {
 		errs = append(errs, end())
 	}
 	w.ends = nil
+	if w.door != nil { // Serve closes it where it got as far
+		if err := w.door.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
 	return errors.Join(errs...)
 }
 
