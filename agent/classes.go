@@ -41,7 +41,7 @@ func (c ClassConfig) Names(kind ClassKind) []string {
 }
 
 // ClassOf returns the class of a kind that a workload has: that which it asks for, or that of
-// its class of service; "" is none.
+// its class of service; "" means none.
 func (c ClassConfig) ClassOf(kind ClassKind, s *Spec) string {
 	if name := s.Classes[kind]; name != "" {
 		return name

@@ -31,7 +31,7 @@ type Report struct {
 type Party struct {
 	// Group is its control group, Name what it is called, which may be the group.
 	Group, Name string
-	// Pod is whose container, or which pod, it is; nil is none, or not known.
+	// Pod is whose container, or which pod, it is; nil means none, or not known.
 	Pod *pods.Name
 }
 

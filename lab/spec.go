@@ -131,7 +131,7 @@ type Isolation struct {
 	MemoryHigh int64 `json:"memoryHigh,omitempty"`
 	// MemoryLow is how much of its memory the tenant keeps under others' pressure, in bytes.
 	MemoryLow int64 `json:"memoryLow,omitempty"`
-	// Scheduler is the disk's I/O scheduler: "bfq"; "" is none. IOWeight is the neighbour's
+	// Scheduler is the disk's I/O scheduler: "bfq"; "" means none. IOWeight is the neighbour's
 	// share of the disk (1-10000), which needs one; the tenant has 100.
 	Scheduler string `json:"scheduler,omitempty"`
 	IOWeight  uint64 `json:"ioWeight,omitempty"`

@@ -70,7 +70,7 @@ type Wish struct {
 	Scope *Scope `json:"scope"`
 	// Role is the container's in its pod.
 	Role *place.Role `json:"role"`
-	// RDTClass and BlockIOClass are the container runtime's; "" is none.
+	// RDTClass and BlockIOClass are the container runtime's; "" means none.
 	RDTClass     string `json:"rdtClass"`
 	BlockIOClass string `json:"blockIOClass"`
 }

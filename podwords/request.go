@@ -10,9 +10,9 @@ import (
 
 // Resources are what a container pays for, by its requests and limits.
 type Resources struct {
-	// Milli and LimitMilli are CPU time, in thousandths of a CPU; 0 is none.
+	// Milli and LimitMilli are CPU time, in thousandths of a CPU; 0 means none.
 	Milli, LimitMilli int
-	// Memory is in bytes; 0 is none.
+	// Memory is in bytes; 0 means none.
 	Memory int64
 	// QoS is the class that stands for the pod's QoS class: LSR, LS or BE.
 	QoS place.Class

@@ -51,7 +51,7 @@ var kubeletWords = map[string][]string{
 }
 
 // The options of the kubelet's managers, and the feature gate that each needs, as of
-// Kubernetes 1.37; "" is none.
+// Kubernetes 1.37; "" means none.
 var (
 	cpuOptions = map[string]string{
 		"full-pcpus-only": "", "strict-cpu-reservation": "", "prefer-align-cpus-by-uncorecache": "", "distribute-cpus-across-numa": "",

@@ -48,7 +48,7 @@ type MetricsOptions struct {
 	Root fs.FS
 	// Hardware tells the counters of the machine. It may be nil.
 	Hardware Hardware
-	// Pod says which container of a pod a workload is, by its id; false is none. With it
+	// Pod says which container of a pod a workload is, by its id; false means none. With it
 	// all series of workloads have the labels namespace, pod and container, "" for none. Nil
 	// is a host that is no node of Kubernetes.
 	Pod func(id string) (pods.Name, bool)

@@ -64,7 +64,7 @@ func (s *Suppression) Limit(cpus int, others, system float64) float64 {
 
 // Quota is the next limit by quota, in CPUs: at least the floor of 5 % of the node
 // and 0.1 CPUs, at most a tenth of the node above the present one, and the
-// present one itself if that is within 1 % of the node. Present 0 is none, from
+// present one itself if that is within 1 % of the node. Present 0 means none, from
 // which any step down is allowed.
 func (s *Suppression) Quota(limit, present float64, cpus int) float64 {
 	next := max(limit, FloorQuota(cpus))

@@ -37,7 +37,7 @@ type Group struct {
 	Path string `json:"path"`
 	// Name is that of the workload or of the container in it; "" if it is neither.
 	Name string `json:"name,omitempty"`
-	// Pod is whose container it is; nil is none, or not known.
+	// Pod is whose container it is; nil means none, or not known.
 	Pod *pods.Name `json:"pod,omitempty"`
 	// CPUs are those it may run on; empty is unknown.
 	CPUs cpuset.Set `json:"cpus,omitzero"`

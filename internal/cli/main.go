@@ -59,7 +59,7 @@ type Program struct {
 	Name string
 	// Purpose is what its own verbs are for, and Example one of them, as root's help tells it.
 	Purpose, Example string
-	// Verbs are those that only it has; nil is none.
+	// Verbs are those that only it has; nil means none.
 	Verbs func() []*cobra.Command
 }
 

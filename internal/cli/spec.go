@@ -225,7 +225,7 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 	return errors.Join(errs...)
 }
 
-// share is a flag's value that is a weight as the kernel has them; 0 is none.
+// share is a flag's value that is a weight as the kernel has them; 0 means none.
 type share struct{ of *int }
 
 // Type returns "int".

@@ -26,7 +26,7 @@ type PowerLayout struct {
 	Steps       []int
 	Preferences bool // energy_performance_preference
 	Bias        bool // energy_perf_bias
-	// Boost is the file of its switch, below the directory of CPUs; "" is none.
+	// Boost is the file of its switch, below the directory of CPUs; "" means none.
 	Boost string
 	// Idle are the states: name and exit latency in µs.
 	Idle       []IdleState

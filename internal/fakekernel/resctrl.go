@@ -21,7 +21,7 @@ const ResctrlDir = "sys/fs/resctrl"
 // sections the functions name. Words of last_cmd_status beyond those of that document are
 // approximate.
 type Resctrl struct {
-	Vendor  string // vendor_id of /proc/cpuinfo; "" is none (Arm)
+	Vendor  string // vendor_id of /proc/cpuinfo; "" means none (Arm)
 	Flags   string
 	Lines   []ResctrlLine
 	Domains []int // cache ids

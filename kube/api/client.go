@@ -27,9 +27,9 @@ import (
 // Manager names Berth as the one who set a field of an object.
 const Manager = "berth"
 
-// Config says where the API server is. The zero value is none.
+// Config says where the API server is. The zero value means none.
 type Config struct {
-	// Kubeconfig is a file; "" is none.
+	// Kubeconfig is a file; "" means none.
 	Kubeconfig string
 	// InCluster takes the service account of the pod that this process is in.
 	InCluster bool

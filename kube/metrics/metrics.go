@@ -39,7 +39,7 @@ type Options struct {
 	Node Node
 	// Policy is the name of the policy that places.
 	Policy string
-	// Guard says where a guard stands; nil is none.
+	// Guard says where a guard stands; nil means none.
 	Guard func(context.Context) (api.Guard, error)
 	// Failed is told what could not be read, once; nil is nobody.
 	Failed func(error)

@@ -15,7 +15,7 @@ type Pods interface {
 
 // PodInfo is what the API server knows of a pod.
 type PodInfo struct {
-	// Resources are the pod's own, of pod-level resources (KEP-2837); zero is none. QoS is
+	// Resources are the pod's own, of pod-level resources (KEP-2837); zero means none. QoS is
 	// the pod's class always.
 	podwords.Resources
 	// PriorityClass names the pod's priority class, Priority is its value.

@@ -17,7 +17,7 @@ import (
 
 // Options say what is told. The zero value is nothing.
 type Options struct {
-	// Client and Pods are the API server; nil is none.
+	// Client and Pods are the API server; nil means none.
 	Client *api.Client
 	Pods   *api.Pods
 	// State is who holds what; with it and a Client the topology is told.

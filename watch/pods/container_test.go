@@ -16,7 +16,7 @@ func TestContainerOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		group string
-		want  Container // zero is none
+		want  Container // zero means none
 	}{
 		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope", Container{Runtime: "containerd", ID: id, Pod: uid}},
 		{"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope", Container{Runtime: "crio", ID: id, Pod: uid}},

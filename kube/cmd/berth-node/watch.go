@@ -67,7 +67,7 @@ func trimmed(globs []string) (all []string) {
 // watching is what runs beside the plugin.
 type watching struct {
 	server *metrics.Server
-	door   net.Listener // nil is none
+	door   net.Listener // nil means none
 	open   bool         // to other hosts
 	guard  *daemon.Guard
 	warn   func(error)
