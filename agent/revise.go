@@ -132,18 +132,30 @@ func (n *Node) revise(ctx context.Context, r *Revision, commit func() (undo func
 	if err != nil {
 		return nil, nil, n.end(err)
 	}
-	d.next.agentLock, d.next.kept = n.agentLock, n.kept
-	if err := d.carryOut(commit); err != nil {
-		d.next.held, d.next.agentLock, d.next.kept = nil, nil, nil
+	if err := d.takeOver(n, commit, asked); err != nil {
 		n.held.changed = true // all is read anew, and what is left of this is undone
 		return nil, nil, errors.Join(n.end(err), d.next.Close())
 	}
-	d.tell(d.next.opt.Now().Sub(asked))
-	if err := errors.Join(d.t.storeSettings(), d.next.end(nil)); err != nil {
-		d.next.tell(Failed, "", "", err.Error())
+	return d.next, d.effects, nil
+}
+
+// takeOver makes the revision the truth, and next the keeper of n's locks and records; after
+// an error n still is. What it leaves to installLater waits until it is over.
+func (d *revising) takeOver(n *Node, commit func() (undo func() error, err error), asked time.Time) error {
+	next := d.next
+	next.mu.Lock()
+	defer next.mu.Unlock()
+	next.agentLock, next.kept = n.agentLock, n.kept
+	if err := d.carryOut(commit); err != nil {
+		next.held, next.agentLock, next.kept = nil, nil, nil
+		return err
+	}
+	d.tell(next.opt.Now().Sub(asked))
+	if err := errors.Join(d.t.storeSettings(), next.end(nil)); err != nil {
+		next.tell(Failed, "", "", err.Error())
 	}
 	n.agentLock, n.kept, n.held = nil, nil, nil
-	return d.next, d.effects, nil
+	return nil
 }
 
 func (d *revising) carryOut(commit func() (undo func() error, err error)) error {

@@ -312,10 +312,12 @@ func TestGuardChangesMode(t *testing.T) {
 	}
 	h.configure(webAndHog + "guard: {mode: preview, probe: always}\n")
 	r.guarded(control.Reverted)
+	reverted := r.last
 	r.await(api.Reloaded, "")
 	if h.idle() != "0" {
 		t.Error("not restored")
 	}
+	r.last = reverted // the guard may have said it before the agent said that it had reloaded
 	r.guarded(control.WouldApply)
 	// Another thing than the mode starts the guard anew; what was active goes back.
 	if err := r.SetMode(t.Context(), config.GuardEnforce); err != nil {
