@@ -101,11 +101,7 @@ func (o Options) Validate() error {
 	if o.Rewrites < 0 || o.Window < 0 {
 		return errors.New("options: negative rewrites or window")
 	}
-	errs := []error{validGlobs("confine", o.Confine), validGlobs("protected", o.Protected)}
-	if o.Classes.Cache != nil {
-		errs = append(errs, o.Classes.Cache.Validate())
-	}
-	return errors.Join(errs...)
+	return errors.Join(validGlobs("confine", o.Confine), validGlobs("protected", o.Protected), o.Classes.Validate())
 }
 
 // StateDir returns the directory of a user's node: /run/berth/node for root, see

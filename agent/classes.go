@@ -23,8 +23,25 @@ type ClassKind string
 // CacheClass are classes of caches and memory bandwidth.
 const CacheClass ClassKind = "cache"
 
+// classKinds are the kinds that there are.
+var classKinds = []classKind{
+	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }},
+}
+
+// classKind is a kind of class: which steps of the undo log are those of its classifier.
+type classKind struct {
+	kind ClassKind
+	made func(kernel.Step) bool
+	open func(*Node) classifier
+}
+
 // ClassKinds returns the kinds that there are.
-func ClassKinds() []ClassKind { return []ClassKind{CacheClass} }
+func ClassKinds() (all []ClassKind) {
+	for _, k := range classKinds {
+		all = append(all, k.kind)
+	}
+	return all
+}
 
 // ClassConfig says which classes there are, by kind. The zero value has none.
 type ClassConfig struct {
@@ -32,10 +49,27 @@ type ClassConfig struct {
 	Cache *resctrl.Config `json:"cache,omitempty"`
 }
 
+// classSet are the classes of one kind.
+type classSet interface {
+	Names() []string // sorted
+	Has(name string) bool
+	// OfService returns the class of workloads of a class of service that ask for none.
+	OfService(class string) string
+	Validate() error
+}
+
+// of returns the classes of a kind, nil where there are none.
+func (c ClassConfig) of(kind ClassKind) classSet {
+	if kind == CacheClass && c.Cache != nil {
+		return c.Cache
+	}
+	return nil
+}
+
 // Names returns the classes of a kind, sorted.
 func (c ClassConfig) Names(kind ClassKind) []string {
-	if kind == CacheClass && c.Cache != nil {
-		return c.Cache.Names()
+	if set := c.of(kind); set != nil {
+		return set.Names()
 	}
 	return nil
 }
@@ -46,10 +80,49 @@ func (c ClassConfig) ClassOf(kind ClassKind, s *Spec) string {
 	if name := s.Classes[kind]; name != "" {
 		return name
 	}
-	if kind == CacheClass && c.Cache != nil {
-		return c.Cache.Service[s.Request.Class.String()]
+	if set := c.of(kind); set != nil {
+		return set.OfService(s.Request.Class.String())
 	}
 	return ""
+}
+
+// Validate reports what is wrong on any host.
+func (c ClassConfig) Validate() error {
+	var errs []error
+	for _, k := range classKinds {
+		if set := c.of(k.kind); set != nil {
+			errs = append(errs, set.Validate())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// defined returns an error, a *ClassError, for the class of a kind that a workload asks for
+// and that is not there.
+func (c ClassConfig) defined(kind ClassKind, w *Workload) error {
+	name, set := c.ClassOf(kind, &w.Spec), c.of(kind)
+	if name == "" || set != nil && set.Has(name) {
+		return nil
+	}
+	reason := fmt.Sprintf("the configuration defines no %s classes", kind)
+	if names := c.Names(kind); len(names) > 0 {
+		reason = "it is not defined" + strictyaml.Nearest(name, names)
+	}
+	return &ClassError{Kind: kind, Name: name, Reason: fmt.Sprintf("workload %q: %s", w.ID(), reason)}
+}
+
+// SetClass asks for a class of a kind; "" or "none" asks for none.
+func (s *Spec) SetClass(kind ClassKind, name string) {
+	all := maps.Clone(s.Classes)
+	if all == nil {
+		all = map[ClassKind]string{}
+	}
+	if all[kind] = name; name == "" || name == "none" {
+		delete(all, kind)
+	}
+	if s.Classes = all; len(all) == 0 {
+		s.Classes = nil
+	}
 }
 
 // Classes returns the classes that there are, and which of each kind a workload has.
@@ -85,22 +158,42 @@ type classifier interface {
 }
 
 // isClassStep reports whether a step is one of a classifier.
-func isClassStep(s kernel.Step) bool { return s.Status != "" }
+func isClassStep(s kernel.Step) bool {
+	return slices.ContainsFunc(classKinds, func(k classKind) bool { return k.made(s) })
+}
+
+// concerned is a kind that a transition concerns.
+type concerned struct {
+	classKind
+	classifier
+}
 
 // classifiers are those that a transition concerns.
-func (n *Node) classifiers(c *Transition) (all []classifier) {
-	of := func(workloads iter.Seq[*Workload]) bool {
-		for w := range workloads {
-			if n.opt.Classes.ClassOf(CacheClass, &w.Spec) != "" {
-				return true
+func (n *Node) classifiers(c *Transition) (all []concerned) {
+	for _, k := range classKinds {
+		of := func(workloads iter.Seq[*Workload]) bool {
+			for w := range workloads {
+				if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+					return true
+				}
 			}
+			return false
 		}
-		return false
-	}
-	if of(c.Workloads()) || of(c.Former()) || c.Log.Has(isClassStep) {
-		all = append(all, &cacheClasses{n: n})
+		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) {
+			all = append(all, concerned{k, k.open(n)})
+		}
 	}
 	return all
+}
+
+// classNotes are plain warnings about the classes of a workload.
+func (n *Node) classNotes(w *Workload) (notes []string) {
+	for _, k := range classKinds {
+		if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+			notes = append(notes, k.open(n).notes(w)...)
+		}
+	}
+	return notes
 }
 
 // planClasses are the writes of all kinds.
@@ -164,7 +257,7 @@ func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 		var errs []error
 		for _, k := range kinds {
 			used := k.used(c)
-			_, err := c.Log.Undo(func(s kernel.Step) bool { return isClassStep(s) && !used(s) })
+			_, err := c.Log.Undo(func(s kernel.Step) bool { return k.made(s) && !used(s) })
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
@@ -181,161 +274,6 @@ func (n *Node) followClasses(c *Transition) (moved int, err error) {
 		}
 	}
 	return moved, nil
-}
-
-// cacheClasses are groups of resctrl.
-type cacheClasses struct {
-	n *Node
-	t *resctrl.Tree
-}
-
-// members are the workloads of each class in use after a transition, by group.
-func (k *cacheClasses) members(c *Transition) (map[string][]*Workload, error) {
-	config := k.n.opt.Classes
-	all := map[string][]*Workload{}
-	for w := range c.Workloads() {
-		name := config.ClassOf(CacheClass, &w.Spec)
-		if name == "" {
-			continue
-		}
-		if !config.Cache.Has(name) {
-			reason := "the configuration defines no cache classes (docs/cache.md)"
-			if names := config.Names(CacheClass); len(names) > 0 {
-				reason = "it is not defined" + strictyaml.Nearest(name, names)
-			}
-			return nil, &ClassError{Kind: CacheClass, Name: name, Reason: fmt.Sprintf("workload %q: %s", w.ID(), reason)}
-		}
-		all[resctrl.Prefix+name] = append(all[resctrl.Prefix+name], w)
-	}
-	return all, nil
-}
-
-func (k *cacheClasses) read() (err error) {
-	if k.t == nil {
-		k.t, err = resctrl.Read(k.n.root.FS())
-	}
-	return err
-}
-
-func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
-	members, err := k.members(c)
-	if err != nil || len(members) == 0 {
-		return nil, err
-	}
-	k.t = nil
-	if err := k.read(); err != nil {
-		return nil, fmt.Errorf("cache classes: %w", err)
-	}
-	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
-	if err != nil {
-		return nil, fmt.Errorf("cache classes: %w", err)
-	}
-	var used []string
-	for group := range members {
-		if g := k.t.Group(group); g != nil && !k.made(c, group) {
-			return nil, &ClassError{Kind: CacheClass, Name: g.Class(), Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir), or name the class otherwise", path.Join(k.t.Dir, group))}
-		}
-		used = append(used, strings.TrimPrefix(group, resctrl.Prefix))
-	}
-	plan := layout.Plan(k.t, used)
-	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
-}
-
-// made reports whether this node made a group, by its undo log.
-func (k *cacheClasses) made(c *Transition, group string) bool {
-	dir := path.Join(k.t.Dir, group)
-	return c.Log.Has(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) && !c.Log.Outdated(dir)
-}
-
-func (k *cacheClasses) used(c *Transition) func(kernel.Step) bool {
-	members, err := k.members(c)
-	return func(s kernel.Step) bool {
-		if err != nil {
-			return true
-		}
-		if k.t == nil {
-			return len(members) > 0
-		}
-		group, _, _ := strings.Cut(strings.TrimPrefix(s.Path, k.t.Dir+"/"), "/")
-		if !strings.HasPrefix(group, resctrl.Prefix) {
-			return len(members) > 0 // the default group's
-		}
-		return len(members[group]) > 0
-	}
-}
-
-// follow puts the threads of workloads into the groups of their classes, and takes those that
-// are no workload's of the class any more out of them.
-func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err error) {
-	undo = func() error { return nil }
-	members, err := k.members(c)
-	if err != nil {
-		return 0, undo, err
-	}
-	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) && len(members) == 0 {
-		return 0, undo, nil // it was unmounted, and all groups with it
-	} else if err != nil {
-		return 0, undo, err
-	}
-	before := map[string][]int{} // by group, threads that are moved out of it
-	for _, group := range slices.Sorted(maps.Keys(members)) {
-		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(members[group]) })
-		if moved += n; err != nil {
-			return moved, undo, fmt.Errorf("cache class %q: %w", strings.TrimPrefix(group, resctrl.Prefix), err)
-		}
-	}
-	undo = func() error { // those that were in a group that is there still
-		var errs []error
-		for group, tids := range before {
-			_, err := resctrl.Assign(k.n.root, k.t.Dir, group, tids)
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	}
-	for i := range k.t.Groups {
-		group := k.t.Groups[i].Name
-		if !k.t.Groups[i].Own() || !k.made(c, group) {
-			continue
-		}
-		have, err := resctrl.Tasks(k.n.root.FS(), k.t.Dir, group)
-		if err != nil || len(have) == 0 {
-			continue
-		}
-		theirs, err := k.threads(members[group])
-		if err != nil {
-			return moved, undo, err
-		}
-		is := map[int]bool{}
-		for _, tid := range theirs {
-			is[tid] = true
-		}
-		strays := slices.DeleteFunc(have, func(tid int) bool { return is[tid] })
-		if len(strays) == 0 {
-			continue
-		}
-		before[group] = strays
-		n, err := resctrl.Assign(k.n.root, k.t.Dir, "", strays)
-		if moved += n; err != nil {
-			return moved, undo, err
-		}
-	}
-	return moved, undo, nil
-}
-
-// threads are those of some workloads: in their control groups and those below, or, without,
-// of their processes.
-func (k *cacheClasses) threads(workloads []*Workload) (all []int, err error) {
-	for _, w := range workloads {
-		if w.State == Reserved {
-			continue
-		}
-		some, err := k.n.threadsOf(w)
-		if err != nil {
-			return nil, fmt.Errorf("threads of workload %q: %w", w.ID(), err)
-		}
-		all = append(all, some...)
-	}
-	return all, nil
 }
 
 // threadsOf are the threads of a workload.
@@ -404,23 +342,4 @@ func (n *Node) threadsOfProcess(pid int) (all []int) {
 		}
 	}
 	return all
-}
-
-// notes say what devices fill too, and what other programs keep.
-func (k *cacheClasses) notes(w *Workload) (notes []string) {
-	name := k.n.opt.Classes.ClassOf(CacheClass, &w.Spec)
-	if name == "" || !k.n.opt.Classes.Cache.Has(name) || k.read() != nil {
-		return nil
-	}
-	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
-	if err != nil {
-		return []string{fmt.Sprintf("cache class %q: %v", name, err)}
-	}
-	for _, note := range layout.Find(name).Notes {
-		notes = append(notes, fmt.Sprintf("cache class %q: %s", name, note))
-	}
-	if layout.Find(resctrl.Default) == nil && layout.Find(name).Partition != "" {
-		notes = append(notes, fmt.Sprintf("cache class %q: work without a class may fill its ways, as the configuration has no class %s", name, resctrl.Default))
-	}
-	return notes
 }

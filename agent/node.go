@@ -253,9 +253,7 @@ func (t *transaction) workload(v snapshot, id string) Workload {
 	}
 	seen := t.n.enforcer.Observe(b.Workload)
 	w.Limits, w.Notes = seen.Limits, append(seen.Notes, t.n.exposed(&w)...)
-	if t.n.opt.Classes.ClassOf(CacheClass, &w.Spec) != "" {
-		w.Notes = append(w.Notes, (&cacheClasses{n: t.n}).notes(&w)...)
-	}
+	w.Notes = append(w.Notes, t.n.classNotes(&w)...)
 	if ignored := place.IgnoredText(t.n.opt.Policy, &w.Spec.Request); ignored != "" && w.Spec.CPUs.IsEmpty() {
 		w.Notes = append(w.Notes, ignored)
 	}

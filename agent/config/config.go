@@ -8,6 +8,8 @@
 package config
 
 import (
+	"maps"
+
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
@@ -82,6 +84,29 @@ type Classes struct {
 	// Cache are classes of caches and memory bandwidth: partitions of the cache, classes in
 	// them, and which class of service has which (docs/cache.md). Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+}
+
+// classSet are the classes of one kind.
+type classSet interface {
+	Names() []string
+	Has(name string) bool
+	Validate() error
+}
+
+// kinds are the classes of other kinds by their field, nil where there are none.
+func (c *Classes) kinds() map[string]classSet {
+	all := map[string]classSet{"cache": nil}
+	if c.Cache != nil {
+		all["cache"] = c.Cache
+	}
+	return all
+}
+
+// ClassesOf returns the classes that a workload asks for by their kind, the field's name.
+func (w *Workload) ClassesOf() map[string]string {
+	all := map[string]string{"cache": w.Cache}
+	maps.DeleteFunc(all, func(_, name string) bool { return name == "" })
+	return all
 }
 
 // Of returns the limits of a class of service.

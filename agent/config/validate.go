@@ -135,25 +135,26 @@ func (v *validator) limits(field string, l Limits) {
 
 // classes checks the classes of other kinds, and that those of workloads are there.
 func (v *validator) classes(c *NodeConfig) {
-	if c.Classes.Cache != nil {
-		for _, e := range strictyaml.Errors(c.Classes.Cache.Validate()) {
-			v.fail("classes.cache."+e.Field, e.Err)
+	sets := c.Classes.kinds()
+	for _, kind := range slices.Sorted(maps.Keys(sets)) {
+		if sets[kind] == nil {
+			continue
+		}
+		for _, e := range strictyaml.Errors(sets[kind].Validate()) {
+			v.fail("classes."+kind+"."+e.Field, e.Err)
 		}
 	}
 	for i := range c.Workloads {
-		name := c.Workloads[i].Cache
-		if name == "" || c.Classes.Cache.Has(name) {
-			continue
+		asked := c.Workloads[i].ClassesOf()
+		for _, kind := range slices.Sorted(maps.Keys(asked)) {
+			name, set, field := asked[kind], sets[kind], fmt.Sprintf("workloads[%d].%s", i, kind)
+			switch {
+			case set == nil || len(set.Names()) == 0:
+				v.fail(field, fmt.Errorf("there is no class %q: classes.%s has none", name, kind))
+			case !set.Has(name):
+				v.fail(field, fmt.Errorf("there is no class %q%s", name, strictyaml.Nearest(name, set.Names())))
+			}
 		}
-		var known []string
-		if c.Classes.Cache != nil {
-			known = c.Classes.Cache.Names()
-		}
-		if len(known) == 0 {
-			v.fail(fmt.Sprintf("workloads[%d].cache", i), fmt.Errorf("there is no class %q: classes.cache has none", name))
-			continue
-		}
-		v.fail(fmt.Sprintf("workloads[%d].cache", i), fmt.Errorf("there is no class %q%s", name, strictyaml.Nearest(name, known)))
 	}
 }
 

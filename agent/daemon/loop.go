@@ -110,7 +110,7 @@ func NodeOptions(base agent.Options, c *config.NodeConfig) (agent.Options, error
 		return opt, err
 	}
 	opt.PolicyName, opt.PolicyOptions = c.Policy.Name, c.Policy.Options
-	opt.Classes = agent.ClassConfig{Cache: c.Classes.Cache}
+	opt.Classes = ClassesOf(c)
 	opt.Config, opt.Rewrites = placeConfig(base.Root, c), c.Agent.YieldAfter
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
@@ -276,10 +276,15 @@ func idOf(name, path string) string {
 // SpecOf is what a configuration wants for a workload of its that is known as id.
 func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
 	spec := agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
-	if w.Cache != "" {
-		spec.Classes = map[agent.ClassKind]string{agent.CacheClass: w.Cache}
+	for kind, name := range w.ClassesOf() {
+		spec.SetClass(agent.ClassKind(kind), name)
 	}
 	return spec
+}
+
+// ClassesOf returns the classes that a configuration defines, beside those of service.
+func ClassesOf(c *config.NodeConfig) agent.ClassConfig {
+	return agent.ClassConfig{Cache: c.Classes.Cache}
 }
 
 func (l *loop) specOf(c *config.NodeConfig, g *group) agent.Spec {

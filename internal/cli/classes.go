@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/bits"
 	"os"
 	"slices"
@@ -16,23 +15,10 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel/resctrl"
 )
-
-// setClass gives a workload a class of a kind, or none of its own.
-func setClass(s *agent.Spec, kind agent.ClassKind, name string) {
-	all := maps.Clone(s.Classes)
-	if all == nil {
-		all = map[agent.ClassKind]string{}
-	}
-	if all[kind] = name; name == "" || name == "none" {
-		delete(all, kind)
-	}
-	if s.Classes = all; len(all) == 0 {
-		s.Classes = nil
-	}
-}
 
 // readClasses reads a file that defines cache classes; "" defines none.
 func readClasses(name string) (c agent.ClassConfig, err error) {
@@ -51,7 +37,7 @@ func readClasses(name string) (c agent.ClassConfig, err error) {
 		if n.Classes.Cache == nil {
 			return c, fmt.Errorf("%s: classes.cache: it defines none", name)
 		}
-		return agent.ClassConfig{Cache: n.Classes.Cache}, nil
+		return daemon.ClassesOf(n), nil
 	}
 	c.Cache, err = resctrl.Parse(text, name)
 	return c, err
@@ -188,7 +174,7 @@ func classesInForce(cmd *cobra.Command) (c agent.ClassConfig, workloads []agent.
 		case *api.Client:
 			var now api.Config
 			if now, err = n.Config(context.WithoutCancel(cmd.Context())); err == nil && now.Config != nil {
-				c.Cache = now.Config.Classes.Cache
+				c = daemon.ClassesOf(now.Config)
 			}
 		case *agent.Node:
 			c = n.Classes()

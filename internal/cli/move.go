@@ -41,7 +41,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 					if err != nil {
 						return err
 					}
-					setClass(&w.Spec, agent.CacheClass, cache)
+					w.Spec.SetClass(agent.CacheClass, cache)
 					if w, err = n.Resize(cmd.Context(), w.Spec); err != nil {
 						return err
 					}

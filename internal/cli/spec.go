@@ -123,7 +123,7 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 		s.Mems = f.mems
 	}
 	if cmd.Flags().Changed("cache") {
-		setClass(s, agent.CacheClass, f.cache)
+		s.SetClass(agent.CacheClass, f.cache)
 	}
 	errs = append(errs, f.applyUses(cmd, s))
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {

@@ -106,6 +106,9 @@ func (c *Config) Names() (names []string) {
 // Has reports whether there is a class of the name.
 func (c *Config) Has(name string) bool { return c != nil && slices.Contains(c.Names(), name) }
 
+// OfService returns the class of workloads of a class of service that ask for none; "" is none.
+func (c *Config) OfService(class string) string { return c.Service[class] }
+
 // Canonical returns the name of a class; that of the default group has several.
 func Canonical(name string) string {
 	switch name {

@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
+)
+
+// isCacheStep reports whether a step is one of resctrl, which alone says why it refuses.
+func isCacheStep(s kernel.Step) bool { return s.Status != "" }
+
+// cacheClasses are groups of resctrl.
+type cacheClasses struct {
+	n *Node
+	t *resctrl.Tree
+}
+
+// members are the workloads of each class in use after a transition, by group.
+func (k *cacheClasses) members(c *Transition) (map[string][]*Workload, error) {
+	config := k.n.opt.Classes
+	all := map[string][]*Workload{}
+	for w := range c.Workloads() {
+		name := config.ClassOf(CacheClass, &w.Spec)
+		if name == "" {
+			continue
+		}
+		if err := config.defined(CacheClass, w); err != nil {
+			return nil, err
+		}
+		all[resctrl.Prefix+name] = append(all[resctrl.Prefix+name], w)
+	}
+	return all, nil
+}
+
+func (k *cacheClasses) read() (err error) {
+	if k.t == nil {
+		k.t, err = resctrl.Read(k.n.root.FS())
+	}
+	return err
+}
+
+func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
+	members, err := k.members(c)
+	if err != nil || len(members) == 0 {
+		return nil, err
+	}
+	k.t = nil
+	if err := k.read(); err != nil {
+		return nil, fmt.Errorf("cache classes: %w", err)
+	}
+	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
+	if err != nil {
+		return nil, fmt.Errorf("cache classes: %w", err)
+	}
+	var used []string
+	for group := range members {
+		if g := k.t.Group(group); g != nil && !k.made(c, group) {
+			return nil, &ClassError{Kind: CacheClass, Name: g.Class(), Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir), or name the class otherwise", path.Join(k.t.Dir, group))}
+		}
+		used = append(used, strings.TrimPrefix(group, resctrl.Prefix))
+	}
+	plan := layout.Plan(k.t, used)
+	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
+}
+
+// made reports whether this node made a group, by its undo log.
+func (k *cacheClasses) made(c *Transition, group string) bool {
+	dir := path.Join(k.t.Dir, group)
+	return c.Log.Has(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) && !c.Log.Outdated(dir)
+}
+
+func (k *cacheClasses) used(c *Transition) func(kernel.Step) bool {
+	members, err := k.members(c)
+	return func(s kernel.Step) bool {
+		if err != nil {
+			return true
+		}
+		if k.t == nil {
+			return len(members) > 0
+		}
+		group, _, _ := strings.Cut(strings.TrimPrefix(s.Path, k.t.Dir+"/"), "/")
+		if !strings.HasPrefix(group, resctrl.Prefix) {
+			return len(members) > 0 // the default group's
+		}
+		return len(members[group]) > 0
+	}
+}
+
+// follow puts the threads of workloads into the groups of their classes, and takes those that
+// are no workload's of the class any more out of them.
+func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err error) {
+	undo = func() error { return nil }
+	members, err := k.members(c)
+	if err != nil {
+		return 0, undo, err
+	}
+	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) && len(members) == 0 {
+		return 0, undo, nil // it was unmounted, and all groups with it
+	} else if err != nil {
+		return 0, undo, err
+	}
+	before := map[string][]int{} // by group, threads that are moved out of it
+	for _, group := range slices.Sorted(maps.Keys(members)) {
+		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(members[group]) })
+		if moved += n; err != nil {
+			return moved, undo, fmt.Errorf("cache class %q: %w", strings.TrimPrefix(group, resctrl.Prefix), err)
+		}
+	}
+	undo = func() error { // those that were in a group that is there still
+		var errs []error
+		for group, tids := range before {
+			_, err := resctrl.Assign(k.n.root, k.t.Dir, group, tids)
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+	for i := range k.t.Groups {
+		group := k.t.Groups[i].Name
+		if !k.t.Groups[i].Own() || !k.made(c, group) {
+			continue
+		}
+		have, err := resctrl.Tasks(k.n.root.FS(), k.t.Dir, group)
+		if err != nil || len(have) == 0 {
+			continue
+		}
+		theirs, err := k.threads(members[group])
+		if err != nil {
+			return moved, undo, err
+		}
+		is := map[int]bool{}
+		for _, tid := range theirs {
+			is[tid] = true
+		}
+		strays := slices.DeleteFunc(have, func(tid int) bool { return is[tid] })
+		if len(strays) == 0 {
+			continue
+		}
+		before[group] = strays
+		n, err := resctrl.Assign(k.n.root, k.t.Dir, "", strays)
+		if moved += n; err != nil {
+			return moved, undo, err
+		}
+	}
+	return moved, undo, nil
+}
+
+// threads are those of some workloads: in their control groups and those below, or, without,
+// of their processes.
+func (k *cacheClasses) threads(workloads []*Workload) (all []int, err error) {
+	for _, w := range workloads {
+		if w.State == Reserved {
+			continue
+		}
+		some, err := k.n.threadsOf(w)
+		if err != nil {
+			return nil, fmt.Errorf("threads of workload %q: %w", w.ID(), err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// notes say what devices fill too, and what other programs keep.
+func (k *cacheClasses) notes(w *Workload) (notes []string) {
+	name := k.n.opt.Classes.ClassOf(CacheClass, &w.Spec)
+	if name == "" || !k.n.opt.Classes.Cache.Has(name) || k.read() != nil {
+		return nil
+	}
+	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
+	if err != nil {
+		return []string{fmt.Sprintf("cache class %q: %v", name, err)}
+	}
+	for _, note := range layout.Find(name).Notes {
+		notes = append(notes, fmt.Sprintf("cache class %q: %s", name, note))
+	}
+	if layout.Find(resctrl.Default) == nil && layout.Find(name).Partition != "" {
+		notes = append(notes, fmt.Sprintf("cache class %q: work without a class may fill its ways, as the configuration has no class %s", name, resctrl.Default))
+	}
+	return notes
+}
