@@ -245,6 +245,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		r.status.Late++
 	} else {
 		in.Findings = r.known.mayActOn(found)
+		r.allowOutsiders(in.Findings)
 		for _, f := range r.slow.findings { // they explain others
 			if p == r.fast && !r.closely(f.Victim, f.Resource) {
 				in.Findings = append(in.Findings, f)

@@ -40,3 +40,12 @@ func (o *Observer) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample,
 	}
 	return o.outside.Read(now, to)
 }
+
+// BusyOutsiders returns the processes in no group that used at least so many CPUs between the
+// last two calls of Outsiders.
+func (o *Observer) BusyOutsiders(least float64) []proc.Busy {
+	if o.outside == nil {
+		return nil
+	}
+	return o.outside.Busy(least)
+}
