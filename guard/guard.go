@@ -226,8 +226,10 @@ type Runner struct {
 	focus   []string
 	sentry  sentry
 	outside outsiders
-	glanced []watch.Sample
-	alarmed bool // the sentry has armed it, and nothing has been found yet
+	// interrupts are read along with outside.
+	interrupts interrupts
+	glanced    []watch.Sample
+	alarmed    bool // the sentry has armed it, and nothing has been found yet
 }
 
 // New returns a Runner that has done nothing yet.

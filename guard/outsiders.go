@@ -65,12 +65,17 @@ func (o *outsiders) take(now watch.Time, samples []watch.Sample) {
 	o.used, o.at, o.now = used, now, all[:min(len(all), mostOutsiders)]
 }
 
-// nameOutsiders says in findings who the accused processes in no group are, and asks for it.
+// nameOutsiders says in findings who the accused processes in no group are, and what interrupts
+// take, and asks for it.
 func (r *Runner) nameOutsiders(found []detect.Finding, now watch.Time) {
 	for i := range found {
-		if found[i].Suspect == detect.Outside {
+		f := &found[i]
+		if f.Suspect == detect.Outside {
+			f.Outsiders = r.outside.now
+		}
+		if f.Suspect == detect.Outside || f.Suspect == "" && f.Resource == detect.CPU {
 			r.outside.until = now + askedFor
-			found[i].Outsiders = r.outside.now
+			f.Interrupts = r.interrupts.now
 		}
 	}
 }

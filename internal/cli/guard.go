@@ -384,6 +384,9 @@ func (g *guarding) found(at time.Time, f detect.Finding) {
 	if f.Suspect == detect.Outside && len(g.flags.outsiders) == 0 {
 		what += ", which nothing can be done to: start them in a group of their own"
 	}
+	if f.Interrupts != nil {
+		what += "; " + f.Interrupts.String()
+	}
 	what = fmt.Sprintf("%s (%.0f %% sure)", what, 100*f.Confidence)
 	if g.flags.verbose {
 		for _, e := range f.Evidence {
