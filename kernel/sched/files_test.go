@@ -171,6 +171,30 @@ func TestPlanOfAProcess(t *testing.T) {
 	}
 }
 
+// Where somebody else has given the first thread back what it had, the others still are.
+func TestHalfUndone(t *testing.T) {
+	t.Parallel()
+	p, root := newPlayed(t)
+	p.start(t, "80", 7, 8)
+	was := p.state[7]
+	log, err := kernel.OpenUndoLog(root, filepath.Join(t.TempDir(), "log"), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := Process{7, "80"}.Plan(settings(map[string]string{"idle": "1"}))
+	if err == nil {
+		_, err = kernel.Apply(root, plan, log)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.state[7] = was
+	items, err := log.Undo(func(kernel.Step) bool { return true })
+	if err != nil || len(items) != 1 || items[0].Outcome != kernel.Restored || p.state[7] != was || p.state[8] != was {
+		t.Errorf("%+v, %v; threads have %+v, want %+v", items, err, p.state, was)
+	}
+}
+
 // Another process that has the number by now is never touched.
 func TestReusedNumber(t *testing.T) {
 	t.Parallel()
