@@ -49,7 +49,7 @@ func TestIdleByKernel(t *testing.T) {
 	for _, r := range rows {
 		csv += r.CSV() + "\n"
 	}
-	t.Logf("\n%s\n%s", csv, idletable.Table(rows))
+	t.Logf("\n%s", idletable.Table(rows))
 	if *update && !t.Failed() {
 		if err := os.WriteFile("../docs/measurements/results/idle-by-kernel.csv", []byte(csv), 0o644); err != nil {
 			t.Error(err)
@@ -87,13 +87,13 @@ func measureP99(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job,
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &output)
 	}
-	t.Logf("%.0f s, %.0f s of CPU", result.Elapsed.Seconds(), result.CPU.Seconds())
 	var csv strings.Builder
 	for line := range strings.Lines(output.String()) {
 		if row, ok := strings.CutPrefix(line, idletable.Mark); ok {
 			csv.WriteString(row)
 		}
 	}
+	t.Logf("%.0f s, %.0f s of CPU\n%s", result.Elapsed.Seconds(), result.CPU.Seconds(), &csv)
 	rows, err := idletable.Parse(csv.String())
 	if want := ask.Seeds * len(ask.Workers) * len(ask.Cases); err != nil || result.Exit != 0 || len(rows) != want {
 		t.Errorf("exit status %d, %d rows of %d, %v\n%s", result.Exit, len(rows), want, err, &output)

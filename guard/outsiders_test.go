@@ -114,8 +114,8 @@ func TestActsOnOutsiders(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.want == "" {
-					if len(m.actions) > 0 {
-						t.Errorf("acted without being allowed to: %v", m.actions)
+					if len(m.actions) > 0 || len(events) > 0 {
+						t.Errorf("acted without being allowed to: %v; %v", m.actions, events)
 					}
 					return
 				}

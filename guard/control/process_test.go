@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,6 +85,10 @@ func TestMoreProcesses(t *testing.T) {
 		}
 		if diff := cmp.Diff([][]control.Process{{maker}, {maker, cc}}, acted); diff != "" {
 			t.Errorf("acted on (-want +got):\n%s", diff)
+		}
+		written := slices.DeleteFunc(p.applied, func(a control.Action) bool { return a.Remedy != detect.ProcessWeight })
+		if len(written) < 2 || len(written[1].Processes) != 2 {
+			t.Errorf("wrote %v, want it for both", written)
 		}
 	})
 }
