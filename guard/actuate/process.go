@@ -234,8 +234,7 @@ func (h *Host) descendants(match func(kernel.Step) bool) func() error {
 			if err != nil || noted[file] {
 				continue
 			}
-			written, err := h.read(item.Step.Path)
-			if text, e := h.read(file); e == nil && err == nil && text == written && written != item.Original {
+			if written, err := h.read(item.Step.Path); err == nil && written != item.Original {
 				all = append(all, inherited{file, written, first})
 			}
 		}
@@ -244,7 +243,7 @@ func (h *Host) descendants(match func(kernel.Step) bool) func() error {
 		var errs []error
 		for _, i := range all {
 			if text, err := h.read(i.file); err != nil || text != i.written {
-				continue
+				continue // it has ended, or has a value of its own
 			}
 			_, err := kernel.Apply(h.root, kernel.Plan{{Path: i.file, Value: i.original, Format: kernel.Threads}}, nil)
 			if !errors.Is(err, fs.ErrNotExist) {
