@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -97,9 +98,19 @@ func Check(rows []Row) error {
 	return errors.Join(errs...)
 }
 
+// version is a kernel's, to sort by.
+func version(kernel string) (numbers []int) {
+	for part := range strings.SplitSeq(kernel, ".") {
+		n, _ := strconv.Atoi(part)
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
 // Table is a table in Markdown: for each kernel, number of CPUs and of workers, and each case
-// other than Alone, the p99 as a multiple of that of Alone under the same schedule (estimate,
-// 95 % interval), and what the neighbour used.
+// other than Alone, the p99 as a multiple of that of Alone under the same schedule, and what the
+// neighbour used. The estimate is that of Hodges and Lehmann. Its interval is from the least to
+// the largest of the ratios, which has their median in all but 2^(1-n) of cases: 97 % for six.
 func Table(rows []Row) string {
 	type cell struct {
 		kernel        string
@@ -127,7 +138,7 @@ func Table(rows []Row) string {
 	cases := []string{None, Idle, Capped, OffOne, Spread}
 	slices.SortFunc(order, func(a, b cell) int {
 		return cmp.Or(cmp.Compare(a.cpus, b.cpus), cmp.Compare(slices.Index(cases, a.of), slices.Index(cases, b.of)), cmp.Compare(a.workers, b.workers),
-			cmp.Compare(len(a.kernel), len(b.kernel)), strings.Compare(a.kernel, b.kernel))
+			slices.Compare(version(a.kernel), version(b.kernel)))
 	})
 	var out bytes.Buffer
 	out.WriteString("| CPUs | case | workers | kernel | schedules | p99 alone, ms | p99 over alone | neighbour's CPUs |\n|---|---|---|---|---|---|---|---|\n")
@@ -145,11 +156,12 @@ func Table(rows []Row) string {
 			continue
 		}
 		ratio := stats.Ratios(pairs).Interval(0.95)
-		shown := fmt.Sprintf("%.2f", ratio.Estimate)
-		if ratio.Low < ratio.High {
-			shown += fmt.Sprintf(" [%.2f, %.2f]", ratio.Low, ratio.High)
+		var ratios []float64
+		for _, p := range pairs {
+			ratios = append(ratios, p[0]/p[1])
 		}
-		fmt.Fprintf(&out, "| %d | %s | %d | %s | %d | %.2f | %s | %.2f |\n", c.cpus, c.of, c.workers, c.kernel, len(pairs), stats.Median(before), shown, stats.Median(used))
+		fmt.Fprintf(&out, "| %d | %s | %d | %s | %d | %.2f | %.2f [%.2f, %.2f] | %.2f |\n", c.cpus, c.of, c.workers, c.kernel, len(pairs),
+			stats.Median(before), ratio.Estimate, slices.Min(ratios), slices.Max(ratios), stats.Median(used))
 	}
 	return out.String()
 }

@@ -51,11 +51,13 @@ func TestTable(t *testing.T) {
 	for seed := range 6 {
 		p99 := 2.0 + float64(seed)
 		rows = append(rows,
+			Row{Kernel: "6.12", CPUs: 2, Workers: 8, Case: Alone, Seed: seed, P99: 1},
+			Row{Kernel: "6.12", CPUs: 2, Workers: 8, Case: Idle, Seed: seed, P99: 2, Neighbour: 0.7},
 			Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Alone, Seed: seed, P99: p99},
-			Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Idle, Seed: seed, P99: 3 * p99, Neighbour: 0.7})
+			Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Idle, Seed: seed, P99: (3 + float64(seed%2)) * p99, Neighbour: 0.7})
 	}
 	rows = append(rows, Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Idle, Seed: 9, P99: 1000}) // never alone
-	want := "| 2 | idle | 8 | 6.1 | 6 | 4.50 | 3.00 [3.00, 3.00] | 0.70 |"
+	want := "| 2 | idle | 8 | 6.1 | 6 | 4.50 | 3.46 [3.00, 4.00] | 0.70 |\n| 2 | idle | 8 | 6.12 | 6 | 1.00 | 2.00 [2.00, 2.00] | 0.70 |"
 	if got := Table(rows); !strings.HasSuffix(strings.TrimSpace(got), want) {
 		t.Errorf("%s, want its end to be\n%s", got, want)
 	}
