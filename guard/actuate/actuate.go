@@ -232,8 +232,18 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 // Apply applies an action, in place of an earlier one of the same remedy and
 // group, and returns what it changed. After an error what was active before is
 // active still. For a group that is gone it is fs.ErrNotExist.
-func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+func (h *Host) Apply(_ context.Context, a control.Action) (changes []control.Change, err error) {
 	defer h.enter()()
+	for range 3 {
+		changes, err = h.apply(a)
+		if !h.remedy(a.Remedy).Processes || !errors.Is(err, fs.ErrNotExist) {
+			break // else one of the processes has ended meanwhile: once more without it
+		}
+	}
+	return changes, err
+}
+
+func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if h.ledger == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
 	}

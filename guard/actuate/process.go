@@ -100,7 +100,7 @@ var essentialPrograms = strings.Fields(`
 	bash sh dash zsh ksh mksh tcsh fish`)
 
 // programDirs are where the programs of a host are; only root can put one there.
-var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/", "/usr/local/"}
+var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
 
 // protects says why a process must not be acted on; "" if it may be. What another user can
 // choose, such as a name or a session, protects none.

@@ -26,6 +26,7 @@ type scheduled struct {
 	t     *testing.T
 	dir   string
 	state map[int]sched.State
+	ends  int // a process that ends when another one is next changed
 }
 
 func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
@@ -47,6 +48,10 @@ func (s *scheduled) SetScheduling(tid int, a sched.Attr) error {
 		state.Affinity = a.Affinity
 	}
 	s.state[tid] = state
+	if s.ends != 0 && tid != s.ends {
+		s.end(s.ends)
+		s.ends = 0
+	}
 	return nil
 }
 
@@ -122,7 +127,7 @@ func (s *scheduled) end(pid int) {
 func withProcesses(t *testing.T) (*host, *scheduled) {
 	t.Helper()
 	h := newHost(t, "v2")
-	s := &scheduled{h.fate, t, h.dir, map[int]sched.State{}}
+	s := &scheduled{fate: h.fate, t: t, dir: h.dir, state: map[int]sched.State{}}
 	h.files = s
 	mounts, err := os.ReadFile(filepath.Join(h.dir, "proc/self/mountinfo"))
 	if err != nil {
@@ -188,8 +193,11 @@ func TestProcesses(t *testing.T) {
 	if notes := g.Notes(); len(notes) > 0 {
 		t.Errorf("still noted: %v", notes)
 	}
+	s.ends = 80 // as soon as the other one is written
+	if _, err := g.Apply(ctx, both); err != nil || s.state[70].Policy != sched.Idle {
+		t.Errorf("one ends meanwhile: %v; %+v", err, s.state)
+	}
 	s.end(70)
-	s.end(80)
 	if _, err := g.Apply(ctx, both); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("they have ended: %v", err)
 	}
