@@ -90,6 +90,8 @@ type Actuator interface {
 	// cpu.idle is not among them.
 	Unavailable() map[detect.Remedy]string
 	NoIdle() string
+	// Actable returns those of some processes in no group that may be acted on.
+	Actable(of []control.Process) []control.Process
 }
 
 // Options say what to guard and how.
@@ -119,6 +121,8 @@ type Options struct {
 	Window time.Duration
 	// Probe says when the run-queue probe is used.
 	Probe ProbeUse
+	// Outsiders are what may be done to processes in no group; by default they are reported.
+	Outsiders []OutsiderUse
 
 	// Read is called with what each slow window of Sensors has read, before that is
 	// judged; it must not keep the slice. Nil is nothing.
@@ -151,6 +155,11 @@ func (o Options) Validate() error {
 	}
 	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways}, o.Probe) {
 		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
+	}
+	for _, use := range o.Outsiders {
+		if !slices.Contains(OutsiderUses(), use) {
+			errs = append(errs, fmt.Errorf("outsiders: %q: want one of %v", use, OutsiderUses()))
+		}
 	}
 	return errors.Join(append(errs, o.Control.Validate())...)
 }
@@ -217,8 +226,10 @@ type Runner struct {
 	focus   []string
 	sentry  sentry
 	outside outsiders
-	glanced []watch.Sample
-	alarmed bool // the sentry has armed it, and nothing has been found yet
+	// interrupts are read along with outside.
+	interrupts interrupts
+	glanced    []watch.Sample
+	alarmed    bool // the sentry has armed it, and nothing has been found yet
 }
 
 // New returns a Runner that has done nothing yet.

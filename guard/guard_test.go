@@ -256,6 +256,8 @@ func (m *model) Unavailable() map[detect.Remedy]string { return nil }
 
 func (m *model) NoIdle() string { return "" }
 
+func (m *model) Actable(of []control.Process) []control.Process { return of }
+
 // options are those of a guard of svc/web in the model.
 func (m *model) options(mode control.Mode) Options {
 	return Options{

@@ -85,7 +85,7 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		}
 	}
 	if r.o.Actuator != nil && known.looks%reread == 0 {
-		known.unavailable, known.noIdle = r.o.Actuator.Unavailable(), r.o.Actuator.NoIdle()
+		known.unavailable, known.noIdle = r.notAllowed(r.o.Actuator.Unavailable()), r.o.Actuator.NoIdle()
 	}
 	known.looks++
 	for group, m := range known.all {
@@ -258,6 +258,9 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
 		all = append(all, r.ancestor(name))
+	}
+	if w, ok := r.outsideWorkload(); ok {
+		all = append(all, w)
 	}
 	return all
 }

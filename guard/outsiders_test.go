@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/proc"
 )
 
 // Of the processes in no group those are named that use most now, not those that used most ever.
@@ -42,7 +44,8 @@ func TestOutsiders(t *testing.T) {
 // outside is a model whose hog is in no group.
 type outside struct {
 	*model
-	asked []time.Duration
+	asked   []time.Duration
+	actions []control.Action
 }
 
 func (o *outside) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
@@ -58,6 +61,82 @@ func (o *outside) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, e
 func (o *outside) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	o.asked = append(o.asked, time.Since(o.began))
 	return append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: "make"}, Quantity: watch.CPUTime, Value: 1.5 * time.Since(o.began).Seconds()}), nil
+}
+
+func (o *outside) BusyOutsiders(float64) []proc.Busy {
+	return []proc.Busy{{PID: 7, Start: "70", Program: "make", CPUs: 1.5}, {PID: 8, Start: "80", Program: "sshd", CPUs: 0.2}}
+}
+
+// Actable has sshd left alone.
+func (o *outside) Actable(of []control.Process) []control.Process {
+	return slices.DeleteFunc(slices.Clone(of), func(p control.Process) bool { return p.Program == "sshd" })
+}
+
+func (o *outside) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.idle = true
+	o.actions = append(o.actions, a)
+	return []control.Change{{Path: "/proc/7@70/sched.policy", From: "SCHED_OTHER", To: "SCHED_IDLE"}}, nil
+}
+
+func (o *outside) Preview(context.Context, control.Action) ([]control.Change, error) { return nil, nil }
+
+// Processes in no group are acted on where the operator allows it, in the way that is allowed, and
+// given back once they are gone.
+func TestActsOnOutsiders(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		allowed []OutsiderUse
+		want    string // the action
+	}{
+		"by default":     {nil, ""},
+		"idle":           {[]OutsiderUse{OutsidersAffinity, OutsidersIdle}, "process_weight /: SCHED_IDLE"},
+		"nice":           {[]OutsiderUse{OutsidersNice}, "process_weight /: weight 1 by nice"},
+		"affinity alone": {[]OutsiderUse{OutsidersAffinity}, "process_cpus /: CPUs 2-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := &outside{model: newModel()}
+				m.hogs = 20 * time.Second
+				o := m.options(control.Enforce)
+				o.Sensors, o.Actuator, o.Outsiders = m, m, tt.allowed
+				var events []control.Event
+				o.Acted = func(e control.Event) { events = append(events, e) }
+				r, err := New(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := r.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if tt.want == "" {
+					if len(m.actions) > 0 || len(events) > 0 {
+						t.Errorf("acted without being allowed to: %v; %v", m.actions, events)
+					}
+					return
+				}
+				if len(m.actions) == 0 || m.actions[0].String() != tt.want {
+					t.Fatalf("did %v, want %q first; %v", m.actions, tt.want, events)
+				}
+				want := []control.Process{{PID: 7, Start: "70", Program: "make"}}
+				if diff := cmp.Diff(want, m.actions[0].Processes); diff != "" {
+					t.Errorf("acted on (-want +got):\n%s", diff)
+				}
+				kept := slices.ContainsFunc(events, func(e control.Event) bool { return e.Outcome == control.Kept })
+				said := events[0].Sentence(func(group string) string { return group })
+				if !kept || !strings.Contains(said, "(make)") {
+					t.Errorf("%v, want it kept; %q, want it to name the program", events, said)
+				}
+				if idle, _ := m.state(); idle || len(m.givenBack) == 0 {
+					t.Error("it is not given back at the end")
+				}
+			})
+		})
+	}
 }
 
 // A finding against processes in no group says who they are; they are looked at only while they

@@ -190,6 +190,7 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 			r.status.LeftOut = s.LeftOut()
 		}
 		r.readOutsiders(now)
+		r.readInterrupts(now)
 		r.judge(ctx, r.slow, now)
 		r.attend(now)
 	}
@@ -232,7 +233,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		return r.closely(f.Victim, f.Resource) != (p == r.fast) && (p == r.fast || r.armed)
 	})
 	news := slices.DeleteFunc(slices.Clone(p.findings), func(f detect.Finding) bool {
-		return !r.isNew(fmt.Sprintf("%s\x00%s\x00%v\x00%v", f.Victim, f.Suspect, f.Resource, len(f.Outsiders) > 0), r.o.Repeat)
+		return !r.isNew(fmt.Sprintf("%s\x00%s\x00%v\x00%v", f.Victim, f.Suspect, f.Resource, len(f.Outsiders) > 0 || f.Interrupts != nil), r.o.Repeat)
 	})
 	if len(news) > 0 && r.o.Found != nil {
 		r.calls = append(r.calls, func() { r.o.Found(news) })
@@ -245,6 +246,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		r.status.Late++
 	} else {
 		in.Findings = r.known.mayActOn(found)
+		r.allowOutsiders(in.Findings)
 		for _, f := range r.slow.findings { // they explain others
 			if p == r.fast && !r.closely(f.Victim, f.Resource) {
 				in.Findings = append(in.Findings, f)

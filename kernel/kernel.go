@@ -58,6 +58,10 @@ const (
 	// have these values. A cache that is offline, and so not in the file, makes no
 	// difference.
 	Schema
+	// Threads is the value of a process's first thread, then those of the threads that have
+	// another one: "0 4713@8812=5" (kernel/sched). Undoing it leaves the threads alone that
+	// somebody else has changed since.
+	Threads
 )
 
 // Step is one thing to do. It is data: printable and storable.
@@ -136,7 +140,7 @@ func (ops) Words() []string { return opNames }
 
 type formats struct{}
 
-var formatNames = []string{Words: "words", List: "list", Keyed: "keyed", State: "state", Schema: "schema"}
+var formatNames = []string{Words: "words", List: "list", Keyed: "keyed", State: "state", Schema: "schema", Threads: "threads"}
 
 func (formats) Words() []string { return formatNames }
 

@@ -97,8 +97,8 @@ func unescape(s string) (string, error) {
 // (Documentation/filesystems/resctrl.rst).
 func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
 
-// ground is where undoing may write: in mounted trees of control groups and resctrl, and the
-// power settings of CPUs, as all plans with an undo log do. A note comes from a file, and
+// ground is where undoing may write: in mounted trees of control groups and resctrl, the
+// power settings of CPUs and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
 // could name any other.
 type ground struct {
 	fsys   fs.FS
@@ -148,8 +148,17 @@ func isPower(name string) bool {
 	})
 }
 
+// isProcess says that a name is of how a process is scheduled, as kernel/sched writes it.
+func isProcess(name string) bool {
+	rest, ok := strings.CutPrefix(name, "proc/")
+	dir, file, _ := strings.Cut(rest, "/")
+	pid, start, both := strings.Cut(dir, "@")
+	number := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus"}, file)
+}
+
 // outside returns an error unless a name leads, without symbolic links, to a tree of
-// control groups or a power setting. Of the mounts around it the innermost counts, and of several at one place
+// control groups, a power setting or how a process is scheduled. Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
 	if g.err != nil {
@@ -166,8 +175,8 @@ func (g *ground) outside(name string) error {
 		}
 		around = m
 	}
-	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) {
-		return errors.New("is in no mounted tree of control groups and no power setting of a CPU, and Berth changes nothing else")
+	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) && !(around.Type == "proc" && isProcess(name)) {
+		return errors.New("is in no mounted tree of control groups, no power setting of a CPU and not how a process is scheduled, and Berth changes nothing else")
 	}
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := fs.Lstat(g.fsys, at)

@@ -230,3 +230,31 @@ func TestPowerGround(t *testing.T) {
 		}
 	}
 }
+
+// TestProcessGround lets undoing write how a process is scheduled, and nothing else of it.
+func TestProcessGround(t *testing.T) {
+	t.Parallel()
+	with := func(mounts ...Mount) *ground {
+		return &ground{fsys: os.DirFS(t.TempDir()), mounts: append([]Mount{{Type: "ext4", Dir: "."}}, mounts...)}
+	}
+	proc := with(Mount{Type: "proc", Dir: "proc"})
+	for _, file := range []string{"sched.policy", "sched.nice", "sched.cpus"} {
+		name := "proc/4711@8812/" + file
+		if err := proc.outside(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, other := range []*ground{with(), with(Mount{Type: "tmpfs", Dir: "proc"})} {
+			if err := other.outside(name); err == nil {
+				t.Errorf("%s is allowed where there is no proc file system", name)
+			}
+		}
+	}
+	for _, name := range []string{
+		"proc/4711@8812/oom_score_adj", "proc/4711/sched.policy", "proc/4711@/sched.policy", "proc/@1/sched.policy", "proc/x@1/sched.policy",
+		"proc/4711@8812/task/sched.policy", "proc/sys/kernel/core_pattern", "proc/4711@8812", "proc/4711@-8/sched.nice",
+	} {
+		if err := proc.outside(name); err == nil {
+			t.Errorf("%s is allowed", name)
+		}
+	}
+}

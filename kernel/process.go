@@ -22,6 +22,8 @@ type Process struct {
 	State byte
 	// Parent is the number of its parent; 0 if it has none in this namespace.
 	Parent int
+	// LeadsTerminal says that it is the first process of a session that has a terminal.
+	LeadsTerminal bool
 	// Start is when it started, in clock ticks since boot. Together with its
 	// number it names it for as long as the kernel runs.
 	Start string
@@ -60,7 +62,7 @@ func ReadProcess(fsys fs.FS, pid string) (Process, error) {
 // kthread is PF_KTHREAD of linux/sched.h.
 const kthread = 0x00200000
 
-// ParseProcess takes fields 2 to 4, 9, 14 to 17, 20 and 22 of proc_pid_stat(5). The second
+// ParseProcess takes fields 1 to 4, 6, 7, 9, 14 to 17, 20 and 22 of proc_pid_stat(5). The second
 // field, the command in brackets, may hold any character; the fields after it do not.
 func ParseProcess(stat []byte) (Process, error) {
 	text := string(stat)
@@ -87,6 +89,7 @@ func ParseProcess(stat []byte) (Process, error) {
 	p := Process{
 		Name: text[begin+1 : end], Kernel: flags&kthread != 0, Threads: int(threads),
 		State: fields[0][0], Parent: parent, Start: fields[19],
+		LeadsTerminal: fields[3] == strings.TrimSpace(text[:begin]) && fields[4] != "0",
 	}
 	for i, to := range []*time.Duration{&p.Own, &p.Own, &p.Children, &p.Children} { // user and system of each
 		n, err := strconv.ParseUint(fields[11+i], 10, 64)

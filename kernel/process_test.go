@@ -19,9 +19,12 @@ func TestReadProcess(t *testing.T) {
 		want    Process
 		wantErr string
 	}{
-		"plain":          {"7 (sh) S 1" + rest + "4711 99\n", Process{"sh", true, 4, 'S', 1, "4711", own, children}, ""},
-		"odd command":    {"7 (a) Z 9 (b) R 3" + rest + "4711\n", Process{"a) Z 9 (b", true, 4, 'R', 3, "4711", own, children}, ""},
-		"ended":          {"7 (sh) Z 0" + rest + "5\n", Process{"sh", true, 4, 'Z', 0, "5", own, children}, ""},
+		"plain":          {"7 (sh) S 1" + rest + "4711 99\n", Process{"sh", true, 4, 'S', 1, false, "4711", own, children}, ""},
+		"odd command":    {"7 (a) Z 9 (b) R 3" + rest + "4711\n", Process{"a) Z 9 (b", true, 4, 'R', 3, false, "4711", own, children}, ""},
+		"ended":          {"7 (sh) Z 0" + rest + "5\n", Process{"sh", true, 4, 'Z', 0, false, "5", own, children}, ""},
+		"leads":          {"1 (sh) S 1" + strings.Replace(rest, " 1 1 0 ", " 1 1 34816 ", 1) + "5\n", Process{"sh", true, 4, 'S', 1, true, "5", own, children}, ""},
+		"leads, no tty":  {"1 (sh) S 1" + rest + "5\n", Process{"sh", true, 4, 'S', 1, false, "5", own, children}, ""},
+		"tty, no leader": {"7 (sh) S 1" + strings.Replace(rest, " 1 1 0 ", " 1 1 34816 ", 1) + "5\n", Process{"sh", true, 4, 'S', 1, false, "5", own, children}, ""},
 		"empty":          {"", Process{}, "too few fields"},
 		"cut short":      {"7 (sh) S 1" + rest, Process{}, "too few fields"},
 		"no state":       {"7 (sh) SS 1" + rest + "5", Process{}, "too few fields"},
@@ -32,9 +35,9 @@ func TestReadProcess(t *testing.T) {
 		"threads a word": {"7 (sh) S 1" + strings.Replace(rest, " 4 ", " x ", 1) + "5", Process{}, "threads"},
 		"no bracket":     {"7 sh) S 1" + rest + "5", Process{}, "too few fields"},
 		"time a word":    {"7 (sh) S 1" + strings.Replace(rest, " 150 ", " x ", 1) + "5", Process{}, "field 14"},
-		"odd commands":   {"7 (a) R 1 (b)\n7 8 9) S 1" + rest + "4711\n", Process{"a) R 1 (b)\n7 8 9", true, 4, 'S', 1, "4711", own, children}, ""},
+		"odd commands":   {"7 (a) R 1 (b)\n7 8 9) S 1" + rest + "4711\n", Process{"a) R 1 (b)\n7 8 9", true, 4, 'S', 1, false, "4711", own, children}, ""},
 		"more than a duration holds": {"7 (sh) S 1" + strings.Replace(rest, " 150 25 ", " 18446744073709551615 0 ", 1) + "4711",
-			Process{"sh", true, 4, 'S', 1, "4711", time.Duration(maxTicks) * 10 * time.Millisecond, children}, ""},
+			Process{"sh", true, 4, 'S', 1, false, "4711", time.Duration(maxTicks) * 10 * time.Millisecond, children}, ""},
 	} {
 		got, err := ReadProcess(fstest.MapFS{"proc/7/stat": {Data: []byte(tc.text)}}, "7")
 		if got != tc.want || tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {

@@ -184,6 +184,9 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 	}
 	current := e.line(text)
 	isOriginal := owns(e.Format, current, e.Original) && owns(e.Format, e.Original, current)
+	if e.Format == Threads {
+		isOriginal = same(e.Format, current, e.Original)
+	}
 	original, offline := r.onlinePart(&e.Step, e.Original)
 	if !offline {
 		original = e.Original
@@ -210,8 +213,11 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 	if !isOriginal && offline && original == "" {
 		return Failed, fmt.Errorf("none of its CPUs %s is online", e.Original)
 	}
-	if e.Format == Schema {
+	switch e.Format {
+	case Schema:
 		original = schemaOnline(original, current)
+	case Threads:
+		original = threadsLeft(original, current, append([]string{e.Value}, e.Also...)...)
 	}
 	if !isOriginal {
 		// Without Berth, too, the kernel would have removed offline CPUs.

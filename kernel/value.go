@@ -33,6 +33,9 @@ func same(f Format, text, value string) bool {
 
 // owns reports whether the kernel shows text for value, which Berth wrote.
 func owns(f Format, text, value string) bool {
+	if f == Threads {
+		return threadsOf(text).have(value)
+	}
 	if f != State {
 		return same(f, text, value)
 	}

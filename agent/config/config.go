@@ -285,6 +285,9 @@ type Guard struct {
 	// Weigh lets neighbours of class LS and SYSTEM have less weight, and nothing else.
 	// Default: false, they are reported.
 	Weigh bool `json:"weigh,omitempty"`
+	// Outsiders are what may be done to processes in no group while a workload waits for them:
+	// idle (SCHED_IDLE), nice (19), affinity (fewer CPUs). Default: none, they are reported.
+	Outsiders []GuardOutsiders `json:"outsiders,omitempty"`
 	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
 	// workload waits: whenNeeded, eager (sooner, at 2 % of a CPU), never or always. Default:
 	// whenNeeded.
@@ -328,6 +331,21 @@ const (
 // guardProbes returns all times.
 func guardProbes() []GuardProbe {
 	return []GuardProbe{ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways}
+}
+
+// GuardOutsiders is something that may be done to processes in no group.
+type GuardOutsiders string
+
+// The ways.
+const (
+	OutsidersIdle     GuardOutsiders = "idle"
+	OutsidersNice     GuardOutsiders = "nice"
+	OutsidersAffinity GuardOutsiders = "affinity"
+)
+
+// GuardOutsiderUses returns all ways.
+func GuardOutsiderUses() []GuardOutsiders {
+	return []GuardOutsiders{OutsidersIdle, OutsidersNice, OutsidersAffinity}
 }
 
 // Suppression keeps best-effort work to a threshold of the node less what all others

@@ -34,6 +34,9 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 	if c.Guard.Probe != config.ProbeNeeded {
 		opt.Probe = guard.ProbeUse(c.Guard.Probe)
 	}
+	for _, use := range c.Guard.Outsiders {
+		opt.Outsiders = append(opt.Outsiders, guard.OutsiderUse(use))
+	}
 	opt.Control = control.Config{Mode: modeOf(mode), Own: g.sensors.OwnGroup(), Weigh: c.Guard.Weigh, Hold: time.Duration(c.Guard.Hold)}
 	if opt.Control.Protected, err = globsWithBelow("protected", c.Protected); err != nil {
 		return opt, err

@@ -3,7 +3,10 @@
 # what it gets with cpu.idle set by hand? nginx and stress-ng are in sibling groups; two more
 # processes that spin are in the root group, and so is wrk.
 #
-#   sudo BERTH=./berth docs/measurements/guard-d3.sh ARM... > d3.csv     ARM is hand, guard or none, with seconds: guard=180
+#   sudo BERTH=./berth docs/measurements/guard-d3.sh ARM... > d3.csv     ARM is a name with seconds: guard=180
+#
+# none has no guard, and hand has cpu.idle set by hand. Under guard and needed the guard enforces, with the probe eager or as
+# needed. Under reads and armed cpu.idle is set by hand, and the guard observes: without the probe, or with it always.
 #
 # Prints arm,second,requests_per_second,p99_ms,idle: one line per 5 s of wrk, idle is cpu.idle of the hog's group at its
 # end; what the guard did goes to stderr. Needs the v1 cpu controller at /sys/fs/cgroup/cpu.
@@ -57,14 +60,22 @@ slice() {
 echo arm,second,requests_per_second,p99_ms,idle
 for arm in "$@"; do
 	name=${arm%=*} seconds=${arm#*=}
-	[ "$name" != guard ] || {
-		(in_group tool "$berth" guard --state "$dir/state" --mode enforce --probe eager --sensitive "$top/web" --best-effort "$top/batch") >&2 &
+	case $name in
+	guard) how="enforce --probe eager" ;;
+	needed) how="enforce --probe needed" ;;
+	reads) how="observe --probe never" ;;
+	armed) how="observe --probe always" ;;
+	*) how="" ;;
+	esac
+	[ -z "$how" ] || {
+		# shellcheck disable=SC2086
+		(in_group tool "$berth" guard --state "$dir/state" --mode $how --sensitive "$top/web" --best-effort "$top/batch") >&2 &
 		guard=$!
 		wrk -t1 -c16 -d8s "http://127.0.0.1:$port/page" >/dev/null # it learns
 	}
 	(in_group batch stress-ng --cpu 2 --quiet) &
 	hog=$!
-	[ "$name" != hand ] || echo 1 >"$cpu/$top/batch/cpu.idle"
+	case $name in hand | reads | armed) echo 1 >"$cpu/$top/batch/cpu.idle" ;; esac
 	for at in $(seq 5 5 "$seconds"); do slice "$name" "$at"; done
 	[ -z "$guard" ] || { kill -INT "$guard"; wait "$guard" || true; guard=""; }
 	kill "$hog"; wait "$hog" 2>/dev/null || true

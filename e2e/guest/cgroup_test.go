@@ -186,6 +186,7 @@ func childWork() map[string]func(*testing.T) {
 			time.Sleep(math.MaxInt64)
 		},
 		"read a disk":    func(t *testing.T) { t.Fatal(readDisk(ready)) },
+		"serve requests": serveRequests,
 		"use delegation": useDelegation,
 		"change a node":  changeNode,
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"maps"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 )
 
@@ -55,7 +58,7 @@ func (g *guardTest) settings() map[string]string {
 }
 
 // run has a guard look after the group until it is told to end, or for so long.
-func (g *guardTest) run(length time.Duration, told func(end func(), found []detect.Finding, e *control.Event)) {
+func (g *guardTest) run(length time.Duration, told func(end func(), found []detect.Finding, e *control.Event), outsiders ...guard.OutsiderUse) {
 	t := g.t
 	t.Helper()
 	sensors, err := guard.OpenHost("/")
@@ -69,7 +72,7 @@ func (g *guardTest) run(length time.Duration, told func(end func(), found []dete
 	ctx, cancel := context.WithTimeout(t.Context(), length)
 	defer cancel()
 	runner, err := guard.New(guard.Options{
-		Sensors: sensors, Actuator: act, Probe: guard.ProbeAlways, Window: 200 * time.Millisecond,
+		Sensors: sensors, Actuator: act, Probe: guard.ProbeAlways, Window: 200 * time.Millisecond, Outsiders: outsiders,
 		Control: control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
 		Workloads: func(context.Context) ([]guard.Workload, error) {
 			return []guard.Workload{{Group: sensitiveGroup, Class: place.LS, Sensitive: true}, {Group: effortGroup, Class: place.BE}}, nil
@@ -134,6 +137,88 @@ func TestGuard(t *testing.T) {
 	if diff := cmp.Diff(before, g.settings()); diff != "" {
 		t.Errorf("after the guard (-before +after):\n%s", diff)
 	}
+}
+
+// TestGuardOutsiders has processes in no group spin on the CPU of someone who needs it again and
+// again: the guard names them, acts on them as it is allowed to, measures that this helps,
+// and gives back what they had.
+func TestGuardOutsiders(t *testing.T) {
+	onlyOn(t, "virtual4")
+	const autogroup = "/proc/sys/kernel/sched_autogroup_enabled"
+	if was, err := os.ReadFile(autogroup); err == nil {
+		write := func(text []byte) {
+			if err := os.WriteFile(autogroup, text, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write([]byte("0\n")) // the processes of a session would be weighed together
+		t.Cleanup(func() { write(was) })
+	}
+	for _, tt := range []struct {
+		allowed guard.OutsiderUse
+		on      string // CPUs that they may use
+		want    sched.State
+	}{
+		{guard.OutsidersIdle, "2", sched.State{Policy: sched.Idle, Affinity: cpuset.MustParse("2")}},
+		{guard.OutsidersNice, "2", sched.State{Policy: sched.Other, Nice: 19, Affinity: cpuset.MustParse("2")}},
+		{guard.OutsidersAffinity, "2-3", sched.State{Policy: sched.Other, Affinity: cpuset.MustParse("3")}},
+	} {
+		t.Run(string(tt.allowed), func(t *testing.T) {
+			g := newGuardTest(t, cpuset.MustOf(2))
+			g.child(t, g.base.Child(sensitiveGroup), "work in turns")
+			var pids []int
+			var before []sched.State
+			for range 2 {
+				pid := g.child(t, g.base, "spin")
+				if _, err := sched.Set(pid, sched.Attr{Affinity: cpuset.MustParse(tt.on)}); err != nil {
+					t.Fatal(err)
+				}
+				pids, before = append(pids, pid), append(before, scheduling(t, pid))
+			}
+			var named, acted, kept bool
+			g.run(time.Minute, func(end func(), findings []detect.Finding, e *control.Event) {
+				for _, f := range findings {
+					named = named || slices.ContainsFunc(f.Outsiders, func(o detect.Outsider) bool { return o.Program == "guest.test" || o.Program == "exe" })
+				}
+				if e == nil || kept {
+					return
+				}
+				t.Logf("%v", e)
+				switch e.Outcome {
+				case control.Applied:
+					acted = true
+					for _, p := range e.Action.Processes {
+						if !slices.Contains(pids, p.PID) {
+							t.Errorf("acted on %+v", p)
+						}
+						if got := scheduling(t, p.PID); got != tt.want {
+							t.Errorf("%+v has %+v, want %+v", p, got, tt.want)
+						}
+					}
+				case control.Kept:
+					kept = true
+					end()
+				}
+			}, tt.allowed)
+			if !named || !acted || !kept {
+				t.Errorf("named %v, acted %v, found that it helps %v; want all three", named, acted, kept)
+			}
+			for i, pid := range pids {
+				if got := scheduling(t, pid); got != before[i] {
+					t.Errorf("after the guard %+v, before %+v", got, before[i])
+				}
+			}
+		})
+	}
+}
+
+func scheduling(t *testing.T, pid int) sched.State {
+	t.Helper()
+	s, err := sched.Get(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // TestGuardDecoy limits someone to a little less than a neighbour on the same CPU

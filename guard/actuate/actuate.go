@@ -20,9 +20,11 @@ import (
 	"sync"
 
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/watch/pods"
 )
 
@@ -70,7 +72,7 @@ type Host struct {
 // groups that could be acted on. What an earlier process left stays until Restore.
 func Open(o Options) (*Host, error) {
 	h := &Host{
-		root: o.Root, program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
+		root: sched.Over(o.Root), program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
 		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{},
 	}
 	host, err := cgroup.Detect(o.Root)
@@ -230,8 +232,18 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 // Apply applies an action, in place of an earlier one of the same remedy and
 // group, and returns what it changed. After an error what was active before is
 // active still. For a group that is gone it is fs.ErrNotExist.
-func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
+func (h *Host) Apply(_ context.Context, a control.Action) (changes []control.Change, err error) {
 	defer h.enter()()
+	for range 3 {
+		changes, err = h.apply(a)
+		if !h.remedy(a.Remedy).Processes || !errors.Is(err, fs.ErrNotExist) {
+			break // else one of the processes has ended meanwhile: once more without it
+		}
+	}
+	return changes, err
+}
+
+func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if h.ledger == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
 	}
@@ -244,6 +256,11 @@ func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, err
 		}
 	}
 	plan, err := h.plan(a)
+	if err != nil {
+		return before, err
+	}
+	left, err := h.leave(a)
+	before = append(before, left...)
 	if err != nil {
 		return before, err
 	}
@@ -260,8 +277,11 @@ func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, err
 	return append(before, changes...), nil
 }
 
-// idles reports whether the remedy of an action has made its group idle.
+// idles reports whether the remedy of an action has made its group, or processes, idle.
 func (h *Host) idles(a control.Action) bool {
+	if r := h.remedy(a.Remedy); r.Processes {
+		return slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return h.of(a)(i.Step) && path.Base(i.Step.Path) == processPolicy })
+	}
 	idle := knob.Find("idle").V2[0].Name
 	t := h.trees[cgroup.CPU]
 	if t == nil || !slices.Contains(h.remedy(a.Remedy).Files(), idle) {
@@ -280,12 +300,15 @@ func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, er
 	return h.revert(a)
 }
 
-func (h *Host) revert(a control.Action) ([]control.Change, error) {
+func (h *Host) revert(a control.Action) ([]control.Change, error) { return h.revertOf(a, h.of(a)) }
+
+// revertOf restores some of what an action changed.
+func (h *Host) revertOf(a control.Action, match func(kernel.Step) bool) ([]control.Change, error) {
 	follow := func() error { return nil }
-	if h.remedy(a.Remedy).Controller() == cgroup.CPUSet {
+	if r := h.remedy(a.Remedy); r.Controller() == cgroup.CPUSet && !r.Processes {
 		follow = h.followers(a.Group)
 	}
-	items, err := h.undo(h.of(a))
+	items, err := h.undo(match)
 	if err = errors.Join(err, follow()); err != nil {
 		return nil, h.failed("revert", a, err)
 	}
@@ -323,7 +346,7 @@ func (h *Host) owner(file string) string {
 // failed says what could not be done. A group that is gone is fs.ErrNotExist; one
 // that is there but lacks a file is not.
 func (h *Host) failed(what string, a control.Action, err error) error {
-	gone := !h.has(a.Group)
+	gone := !h.has(a.Group) || h.remedy(a.Remedy).Processes && errors.Is(err, fs.ErrNotExist)
 	err = fmt.Errorf("%s %v of %s: %w", what, a.Remedy, a.Group, err)
 	switch {
 	case gone && !errors.Is(err, fs.ErrNotExist):
@@ -336,7 +359,7 @@ func (h *Host) failed(what string, a control.Action, err error) error {
 
 // has reports whether the group is there in any tree.
 func (h *Host) has(group string) bool {
-	return slices.ContainsFunc(h.base.Child(group).Dirs(), func(dir string) bool {
+	return group == detect.Outside || slices.ContainsFunc(h.base.Child(group).Dirs(), func(dir string) bool {
 		info, err := fs.Stat(h.root.FS(), dir)
 		return err == nil && info.IsDir()
 	})

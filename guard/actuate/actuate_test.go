@@ -56,6 +56,7 @@ type host struct {
 	t     *testing.T
 	k     *fakekernel.Kernel
 	fate  *fate
+	files kernel.Files // in its place, or nil
 	dir   string
 	state string
 	tree  map[string]string
@@ -129,7 +130,12 @@ func (h *host) apply(plan kernel.Plan, err error) {
 	}
 }
 
-func (h *host) root() *kernel.Root { return kernel.NewRoot(h.dir, h.fate) }
+func (h *host) root() *kernel.Root {
+	if h.files != nil {
+		return kernel.NewRoot(h.dir, h.files)
+	}
+	return kernel.NewRoot(h.dir, h.fate)
+}
 
 // now is the tree without Berth's own files.
 func (h *host) now() map[string]string {

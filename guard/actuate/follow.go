@@ -20,7 +20,7 @@ import (
 // remember notes which groups are there before a set is shrunk.
 func (h *Host) remember(a control.Action) error {
 	t := h.trees[cgroup.CPUSet]
-	if h.remedy(a.Remedy).Controller() != cgroup.CPUSet || t.Version != 1 || h.existed[a.Group] != nil {
+	if r := h.remedy(a.Remedy); r.Processes || r.Controller() != cgroup.CPUSet || t.Version != 1 || h.existed[a.Group] != nil {
 		return nil
 	}
 	dir := path.Join(t.Dir, a.Group)

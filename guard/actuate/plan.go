@@ -13,17 +13,25 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
 )
 
 // of matches the steps that an action took.
 func (h *Host) of(a control.Action) func(kernel.Step) bool {
-	dirs := h.base.Child(a.Group).Dirs()
 	r := h.remedy(a.Remedy)
+	var dirs []string
+	if !r.Processes {
+		dirs = h.base.Child(a.Group).Dirs()
+	}
 	names := r.Files()
 	return func(s kernel.Step) bool {
 		dir, file := path.Split(s.Path)
 		if !slices.Contains(names, file) {
 			return false
+		}
+		if r.Processes {
+			_, is := sched.Of(s.Path)
+			return is
 		}
 		dir = strings.TrimSuffix(dir, "/")
 		if !r.Below {
@@ -46,6 +54,9 @@ func (h *Host) plan(a control.Action) (kernel.Plan, error) {
 }
 
 func (h *Host) planned(a control.Action) (kernel.Plan, error) {
+	if h.remedy(a.Remedy).Processes {
+		return h.planProcesses(a)
+	}
 	name := h.remedy(a.Remedy).Controller()
 	if name == "" {
 		return nil, &kernel.NotSupportedError{Feature: a.Remedy.String(), Reason: "no cgroup controller carries it out"}

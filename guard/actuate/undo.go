@@ -41,6 +41,7 @@ func (h *Host) undo(match func(kernel.Step) bool) ([]kernel.Item, error) {
 	if h.ledger == nil {
 		return nil, nil
 	}
+	descendants := h.descendants(match)
 	idle := func(s kernel.Step) bool { return path.Base(s.Path) == "cpu.idle" }
 	items, err := h.ledger.Undo(func(s kernel.Step) bool { return match(s) && idle(s) })
 	stuck := map[string]bool{}
@@ -53,7 +54,7 @@ func (h *Host) undo(match func(kernel.Step) bool) ([]kernel.Item, error) {
 		return match(s) && !idle(s) && !(stuck[path.Dir(s.Path)] && slices.Contains(h.remedy(detect.Weight).Files(), path.Base(s.Path)))
 	})
 	rest, err2 = h.replace(rest, err2)
-	return append(items, rest...), errors.Join(err, err2)
+	return append(items, rest...), errors.Join(err, err2, descendants())
 }
 
 // replace restores v1 sets that could not be undone one by one, as sets within

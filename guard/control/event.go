@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,34 @@ type Action struct {
 	Resource detect.Resource `json:"resource"`
 	// Limits are the settings that the group is to have; those that are zero stay.
 	Limits cgroup.Limits `json:"limits,omitzero"`
+	// Processes are those whose settings change, where Group is detect.Outside.
+	Processes []Process `json:"processes,omitempty"`
+}
+
+// Process is a process in no group.
+type Process struct {
+	PID int `json:"pid"`
+	// Start tells it from a later one with its number (kernel.Process.Start).
+	Start   string `json:"start"`
+	Program string `json:"program"`
+}
+
+// Is reports whether two are one process, whatever it calls itself.
+func (p Process) Is(o Process) bool { return p.PID == o.PID && p.Start == o.Start }
+
+// programs names the programs of processes, the first few, each once.
+func programs(of []Process) string {
+	const few = 3
+	var names []string
+	for _, p := range of {
+		if !slices.Contains(names, p.Program) {
+			names = append(names, p.Program)
+		}
+	}
+	if len(names) > few {
+		names = append(names[:few], "and others")
+	}
+	return strings.Join(names, ", ")
 }
 
 // String says in a few words what is done: "weight batch: idle".
@@ -32,6 +61,9 @@ func (a Action) String() string {
 
 // Sentence says it in plain words, with a name for the group.
 func (a Action) Sentence(group string) string {
+	if len(a.Processes) > 0 {
+		group = fmt.Sprintf("%s (%s)", detect.Called(a.Group), programs(a.Processes))
+	}
 	if r := find(builtIn, a.Remedy); r != nil && r.Sentence != nil {
 		return r.Sentence(group, a.Limits)
 	}

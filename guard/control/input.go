@@ -67,6 +67,9 @@ type Workload struct {
 	// NoIdle says why cpu.idle must not be set on this group; "" if it may. The lowest weight
 	// has to do then.
 	NoIdle string
+	// Processes are, of detect.Outside alone, the processes in no group that may be acted on:
+	// those that use most. Without any it is never acted on.
+	Processes []Process
 	// Writer is who else writes settings of the group, for events: "the kubelet"; "" is not
 	// known.
 	Writer string

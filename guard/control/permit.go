@@ -24,10 +24,16 @@ func (l *Loop) allowed(group string) bool {
 
 // permits says why an action must not be taken; "" if it may.
 func (l *Loop) permits(a Action) string {
+	w, r := l.byGroup[a.Group], l.remedy(a.Remedy)
+	if r != nil && r.Processes {
+		if a.Group != detect.Outside || w == nil || len(w.Processes) == 0 {
+			return "there is no process in no group that may be acted on"
+		}
+		return ""
+	}
 	if reason := l.protects(a.Group); reason != "" {
 		return reason
 	}
-	w := l.byGroup[a.Group]
 	if w == nil {
 		return a.Group + " is not a known workload"
 	}
@@ -38,7 +44,7 @@ func (l *Loop) permits(a Action) string {
 		if !kernel.Within(o.group, a.Group) || o.class.Traits().Squeezed || l.allowed(o.group) {
 			continue
 		}
-		if r := l.remedy(a.Remedy); l.cfg.Weigh && r != nil && r.Weighs && o.class.Traits().Weighed {
+		if l.cfg.Weigh && r != nil && r.Weighs && o.class.Traits().Weighed {
 			continue
 		}
 		if o.group == a.Group {

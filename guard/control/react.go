@@ -211,8 +211,26 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 	if held != nil {
 		c.Held, c.MemoryBefore = &held.action.Limits, held.memory
 	}
+	if r.Processes {
+		a.Processes = c.Group.Processes
+		if held != nil {
+			a.Processes = joined(held.action.Processes, a.Processes)
+			c.More = len(a.Processes) > len(held.action.Processes)
+		}
+	}
 	a.Limits, reason = r.Propose(&c)
 	return a, reason
+}
+
+// joined are processes and those of others that are not among them.
+func joined(all, others []Process) []Process {
+	all = slices.Clone(all)
+	for _, p := range others {
+		if !slices.ContainsFunc(all, func(o Process) bool { return o.Is(p) }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // caseOf has the facts about an action's victim and group.

@@ -304,3 +304,49 @@ var burst = Remedy{
 	},
 	Amount: func(l cgroup.Limits) string { return fmt.Sprintf("burst %v", l.Burst) },
 }
+
+// processWeight has processes in no group yield the CPU (SCHED_IDLE, or nice 19 where that is
+// not allowed). It weighs them against the groups at the root of the tree, as they compete
+// there. New processes are added by a further step.
+var processWeight = Remedy{
+	Name:      detect.ProcessWeight,
+	Knobs:     weight.Knobs,
+	Processes: true,
+	Yields:    true,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		if c.Held != nil && c.More {
+			return *c.Held, ""
+		}
+		return weight.Propose(c)
+	},
+	Amount: func(l cgroup.Limits) string {
+		if l.Idle == cgroup.On {
+			return "SCHED_IDLE"
+		}
+		return fmt.Sprintf("weight %d by nice", l.Weight)
+	},
+	Sentence: func(group string, l cgroup.Limits) string {
+		if l.Idle == cgroup.On {
+			return group + " run only when nobody else wants to"
+		}
+		return fmt.Sprintf("%s have CPU weight %d, by nice", group, l.Weight)
+	},
+}
+
+// processCPUs has processes in no group run on fewer CPUs.
+var processCPUs = Remedy{
+	Name:      detect.ProcessCPUs,
+	Knobs:     shrinkCPUs.Knobs,
+	Processes: true,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		if c.Held != nil && c.More {
+			return *c.Held, ""
+		}
+		return shrinkCPUs.Propose(c)
+	},
+	Weaker: shrinkCPUs.Weaker,
+	Amount: shrinkCPUs.Amount,
+	Sentence: func(group string, l cgroup.Limits) string {
+		return fmt.Sprintf("%s run on CPUs %s only", group, l.CPUs)
+	},
+}

@@ -28,6 +28,8 @@ type Remedy struct {
 	// Weighs says that it sets a weight only, which Config.Weigh allows against more
 	// groups.
 	Weighs bool
+	// Processes says that it acts on processes in no group; others act on groups.
+	Processes bool
 	// Yields says that a group has the CPU only when no other wants it: cheap for all
 	// but the group, and no floor.
 	Yields bool
@@ -58,6 +60,10 @@ func (r *Remedy) rows() []*knob.Knob {
 // Files returns the base names of the files that the remedy is written to.
 func (r *Remedy) Files() (names []string) {
 	for _, k := range r.rows() {
+		if r.Processes {
+			names = append(names, k.Process[0].Name)
+			continue
+		}
 		names = append(names, k.Files()...)
 	}
 	return names
@@ -75,7 +81,7 @@ func (r *Remedy) Controller() string {
 // that they have them.
 func (r *Remedy) Missing(version int) error {
 	for _, k := range r.rows() {
-		if len(k.FilesOf(version)) == 0 {
+		if len(k.FilesOf(version)) == 0 && !r.Processes {
 			return &kernel.NotSupportedError{Feature: k.V2[0].Name, Reason: fmt.Sprintf("cgroup v%d has no such setting", version), Remedy: k.Needs}
 		}
 	}
@@ -96,7 +102,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 
 // Remedies returns those that the guard carries out.
 func Remedies() []Remedy {
-	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight}
+	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, processWeight, processCPUs}
 }
 
 var builtIn = Remedies()
@@ -129,6 +135,8 @@ func validate(all []Remedy) error {
 		r := &all[i]
 		if r.Name == "" || r.Propose == nil || len(r.Knobs) == 0 || slices.Contains(r.rows(), nil) {
 			errs = append(errs, fmt.Errorf("remedy %d, %q: it has no name, proposes nothing, or changes no setting that there is", i, r.Name))
+		} else if r.Processes && slices.ContainsFunc(r.rows(), func(k *knob.Knob) bool { return len(k.Process) == 0 }) {
+			errs = append(errs, fmt.Errorf("remedy %d, %q: it changes a setting that processes do not have", i, r.Name))
 		}
 		if find(all[:i], r.Name) != nil {
 			errs = append(errs, fmt.Errorf("remedy %q: there are two of the name", r.Name))
@@ -150,6 +158,8 @@ type Case struct {
 	// none, and MemoryBefore the memory, in bytes, that Group had in use before the first.
 	Held         *cgroup.Limits
 	MemoryBefore int64
+	// More says that Group has processes that are not under Held.
+	More bool
 }
 
 const furthest = "it goes no further"
@@ -159,7 +169,7 @@ func same(a, b *Action) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return reflect.DeepEqual(a.Limits, b.Limits)
+	return reflect.DeepEqual(a.Limits, b.Limits) && slices.Equal(a.Processes, b.Processes)
 }
 
 // diverging is the Target of weights: they act between siblings.

@@ -63,8 +63,12 @@ func (p *paper) findings() []detect.Finding {
 	var all []detect.Finding
 	for _, c := range p.cases {
 		if s, _ := p.Symptom(c.victim, c.resource); s.Strength >= 1 {
+			remedies := detect.RemediesFor(c.resource, c.suspect == "")
+			if c.suspect == detect.Outside {
+				remedies = append(remedies, detect.RemediesOutside(c.resource)...) // the others must not be taken
+			}
 			all = append(all, detect.Finding{
-				Victim: c.victim, Suspect: c.suspect, Resource: c.resource, Confidence: 0.8, Remedies: detect.RemediesFor(c.resource, c.suspect == ""),
+				Victim: c.victim, Suspect: c.suspect, Resource: c.resource, Confidence: 0.8, Remedies: remedies,
 			})
 		}
 	}

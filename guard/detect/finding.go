@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -62,6 +63,9 @@ type Finding struct {
 	Outsiders []Outsider `json:"outsiders,omitempty"`
 	// Missing are the signals that would tell more and were not there in it.
 	Missing []Signal `json:"missing,omitempty"`
+	// Interrupts are what takes most of a CPU's time in the kernel's handlers of interrupts,
+	// where that is much and it is not known that a group has the CPUs.
+	Interrupts *Interrupts `json:"interrupts,omitempty"`
 	// Remedies would help, the cheapest and easiest to revert first.
 	Remedies []Remedy `json:"remedies,omitempty"`
 }
@@ -103,6 +107,31 @@ type Outsider struct {
 	CPUs float64 `json:"cpus"`
 }
 
+// Interrupts are those of the CPU that spends most time with them.
+type Interrupts struct {
+	CPU int `json:"cpu"`
+	// Share is the part of its time that goes to interrupts and what follows at once (softirq).
+	Share float64 `json:"share"`
+	// Lines are those that come most often there, each with its device.
+	Lines []InterruptLine `json:"lines,omitempty"`
+}
+
+// InterruptLine is an interrupt of a device.
+type InterruptLine struct {
+	Number    int     `json:"number"`
+	Device    string  `json:"device,omitempty"`
+	PerSecond float64 `json:"perSecond"`
+}
+
+// String says it in a few words.
+func (i *Interrupts) String() string {
+	text := fmt.Sprintf("interrupts take %.0f %% of CPU %d", 100*i.Share, i.CPU)
+	for n, line := range i.Lines {
+		text += []string{": ", ", "}[min(n, 1)] + fmt.Sprintf("%s (line %d, %.0f a second)", cmp.Or(line.Device, "a device without a name"), line.Number, line.PerSecond)
+	}
+	return text
+}
+
 // String says in plain words who suffers, from what, by whom, how sure that is,
 // on what evidence, and what would help.
 func (f Finding) String() string {
@@ -125,6 +154,10 @@ func (f Finding) String() string {
 	b.WriteString(")\n")
 	for _, e := range f.Evidence {
 		fmt.Fprintf(&b, "  seen: %s: %s\n", about(e.Subject), e)
+	}
+	if i := f.Interrupts; i != nil {
+		fmt.Fprintf(&b, "  seen: %v\n", i)
+		b.WriteString("  would help: to have them on CPUs that the victim does not use (/proc/irq/NUMBER/smp_affinity_list), or fewer of them (ethtool -C)\n")
 	}
 	for _, s := range f.Missing {
 		fmt.Fprintf(&b, "  unknown: %s\n", s.Words())

@@ -39,41 +39,44 @@ var resourceInfos = [resources]struct {
 	// remedies would help, the cheapest and easiest to revert first; own if the victim itself
 	// is the cause, nil where that makes no difference.
 	remedies, own []Remedy
+	// outside would help where processes in no group are the cause.
+	outside []Remedy
 }{
 	OwnLimit: {
 		"own_limit", "is throttled by its own CPU limit",
-		[]Signal{ThrottledPeriods, Withheld}, []Signal{ThrottledPeriods, Withheld}, []Remedy{Burst, RaiseLimit}, nil,
+		[]Signal{ThrottledPeriods, Withheld}, []Signal{ThrottledPeriods, Withheld}, []Remedy{Burst, RaiseLimit}, nil, nil,
 	},
-	Hypervisor: {"hypervisor", "loses CPU time to the hypervisor", []Signal{StealShare}, []Signal{StealShare}, nil, nil},
+	Hypervisor: {"hypervisor", "loses CPU time to the hypervisor", []Signal{StealShare}, []Signal{StealShare}, nil, nil, nil},
 	OwnLoad: {
 		"own_load", "wants more CPU time than its CPUs have",
-		[]Signal{RunQueueP99, WaitRatio, CPUPressure}, waitSignals, []Remedy{GrowCPUs}, nil,
+		[]Signal{RunQueueP99, WaitRatio, CPUPressure}, waitSignals, []Remedy{GrowCPUs}, nil, nil,
 	},
 	CPU: {
 		"cpu", "waits for CPUs that others use",
 		[]Signal{RunQueueP99, WaitRatio, CPUPressure, Imposed}, waitSignals, []Remedy{Weight, HeadroomCap, ShrinkCPUs, ExclusiveCPUs}, nil,
+		[]Remedy{ProcessWeight, ProcessCPUs},
 	},
 	Memory: {
 		"memory", "waits for memory to be reclaimed",
-		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit},
+		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit}, nil,
 	},
-	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight}, []Remedy{}},
+	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight}, []Remedy{}, nil},
 	MemoryBandwidth: {
 		"memory_bandwidth", "lacks memory bandwidth",
-		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil,
+		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil, nil,
 	},
 	LLC: {
 		"llc", "is driven out of the last-level cache",
-		[]Signal{CPI}, []Signal{CPI, MPKI, Occupancy, ThrottledPeriods, StealShare}, []Remedy{CacheWays, ShrinkCPUs}, nil,
+		[]Signal{CPI}, []Signal{CPI, MPKI, Occupancy, ThrottledPeriods, StealShare}, []Remedy{CacheWays, ShrinkCPUs}, nil, nil,
 	},
 	SMT: {
 		"smt", "shares its cores with a busy sibling thread",
-		[]Signal{CPI}, []Signal{CPI, MPKI, SiblingUse, ThrottledPeriods, StealShare}, []Remedy{CoreSched, ExclusiveCPUs}, nil,
+		[]Signal{CPI}, []Signal{CPI, MPKI, SiblingUse, ThrottledPeriods, StealShare}, []Remedy{CoreSched, ExclusiveCPUs}, nil, nil,
 	},
-	NUMA: {"numa", "has its memory on other NUMA nodes", nil, []Signal{LocalMemory}, []Remedy{PlaceMemory}, nil},
+	NUMA: {"numa", "has its memory on other NUMA nodes", nil, []Signal{LocalMemory}, []Remedy{PlaceMemory}, nil, nil},
 	Frequency: {
 		"frequency", "runs on CPUs that are slow or slow to wake up",
-		[]Signal{Clock}, []Signal{CPI, Clock, IdleQueued, ThrottledPeriods, StealShare}, []Remedy{Power}, nil,
+		[]Signal{Clock}, []Signal{CPI, Clock, IdleQueued, ThrottledPeriods, StealShare}, []Remedy{Power}, nil, nil,
 	},
 }
 
@@ -114,6 +117,15 @@ func RemediesFor(r Resource, own bool) []Remedy {
 	return slices.Clone(info.remedies)
 }
 
+// RemediesOutside returns what would help a victim that lacks a resource because of processes
+// in no group, if they may be acted on.
+func RemediesOutside(r Resource) []Remedy {
+	if int(r) >= resources {
+		return nil
+	}
+	return slices.Clone(resourceInfos[r].outside)
+}
+
 // Remedy is the name of something that would help. Package control has those that the
 // guard carries out; the others are advice.
 type Remedy string
@@ -134,6 +146,8 @@ const (
 	IOWeight      Remedy = "io_weight"
 	PlaceMemory   Remedy = "place_memory"
 	Power         Remedy = "power"
+	ProcessWeight Remedy = "process_weight"
+	ProcessCPUs   Remedy = "process_cpus"
 )
 
 var remedyWords = map[Remedy]string{
@@ -150,6 +164,8 @@ var remedyWords = map[Remedy]string{
 	MemoryHigh:    "memory.high for best-effort work",
 	IOWeight:      "lower io.weight for best-effort work",
 	PlaceMemory:   "restart the victim with its CPUs and memory on one node",
+	ProcessWeight: "SCHED_IDLE, or the least nice value, for processes in no group",
+	ProcessCPUs:   "fewer CPUs, by affinity, for processes in no group",
 	Power:         "a frequency floor, or shallower idle states, for the victim's CPUs",
 }
 

@@ -40,3 +40,27 @@ func (o *Observer) Outsiders(now watch.Time, to []watch.Sample) ([]watch.Sample,
 	}
 	return o.outside.Read(now, to)
 }
+
+// BusyOutsiders returns the processes in no group that used at least so many CPUs between the
+// last two calls of Outsiders.
+func (o *Observer) BusyOutsiders(least float64) []proc.Busy {
+	if o.outside == nil {
+		return nil
+	}
+	return o.outside.Busy(least)
+}
+
+// Interrupts reads the time that each CPU has spent with interrupts since boot, in seconds, and how
+// often those of devices came.
+func (o *Observer) Interrupts() (seconds map[int]float64, lines []proc.Interrupt, err error) {
+	stat, err := proc.ReadStat(o.host)
+	if err != nil {
+		return nil, nil, err
+	}
+	seconds = map[int]float64{}
+	for _, cpu := range stat.CPUs {
+		seconds[cpu.ID] = (cpu.IRQ + cpu.SoftIRQ).Seconds()
+	}
+	lines, err = proc.ReadInterrupts(o.host)
+	return seconds, lines, err
+}

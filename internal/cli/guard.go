@@ -44,7 +44,9 @@ down, measure whether that helped, and revert it when it is no longer needed.
 It helps Berth's own workloads of the classes LS, LSE and LSR, and what --sensitive
 names. It acts on best-effort work only: Berth's own (BE), what --best-effort names,
 and groups that yield already: cpu.idle, v1 cpu.shares 2, or Kubernetes' best-effort
-pods. --protect is for groups that must never be changed, whatever their class.
+pods. --protect is for groups that must never be changed, whatever their class. Processes
+in no group, at the root of the tree, are reported; --outsiders says what may be done to
+those that use most: never to threads of the kernel, nor to what the host depends on.
 
 These flags take a systemd unit (nginx.service, or nginx), the path of a control group
 with all groups in it, a glob of such paths or units ('kubepods/*', 'web-*.service'),
@@ -82,6 +84,7 @@ something could not be restored, 2 for wrong usage.`,
 	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "help this `subject`: a unit, group, glob, workload, process or program; may be repeated")
 	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "this `subject`, named likewise, may be slowed down; may be repeated")
 	fl.StringArrayVar(&f.protect, "protect", nil, "never act on this `subject`, named likewise; may be repeated")
+	fl.StringSliceVar(&f.outsiders, "outsiders", nil, "what may be done to processes in no group: `ways` of idle (SCHED_IDLE), nice and affinity, with commas")
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 40ms while the probe is armed")
 	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, eager (sooner, at 2 % of a CPU), always or never", "needed", "eager", "always", "never")
@@ -98,6 +101,7 @@ type guardFlags struct {
 	mode, probe, replay            string
 	verbose                        bool
 	sensitive, bestEffort, protect []string
+	outsiders                      []string
 	length, window                 time.Duration
 }
 
@@ -112,6 +116,14 @@ func (f *guardFlags) validate() error {
 	}
 	if f.window < guard.LeastWindow || f.window > time.Minute {
 		errs = append(errs, fmt.Errorf("--window %s: not 100ms to 1m", f.window))
+	}
+	for _, use := range f.outsiders {
+		if !slices.Contains(config.GuardOutsiderUses(), config.GuardOutsiders(use)) {
+			errs = append(errs, fmt.Errorf("--outsiders %q: not idle, nice or affinity", use))
+		}
+	}
+	if len(f.outsiders) > 0 && f.replay != "" {
+		errs = append(errs, errors.New("--outsiders: a recording has no processes to act on"))
 	}
 	for _, globs := range [][]string{f.sensitive, f.bestEffort, f.protect} {
 		for i, glob := range globs {
@@ -162,6 +174,9 @@ func (f *guardFlags) config() *config.NodeConfig {
 		c.Guard.Probe = config.GuardProbe(f.probe)
 	}
 	c.Guard.Sensitive, c.Guard.BestEffort = f.sensitive, f.bestEffort
+	for _, use := range f.outsiders {
+		c.Guard.Outsiders = append(c.Guard.Outsiders, config.GuardOutsiders(use))
+	}
 	return c
 }
 
@@ -366,8 +381,11 @@ func (g *guarding) found(at time.Time, f detect.Finding) {
 	g.findings++
 	f = named(f, g.name)
 	what, _, _ := strings.Cut(f.String(), "\n")
-	if f.Suspect == detect.Outside {
+	if f.Suspect == detect.Outside && len(g.flags.outsiders) == 0 {
 		what += ", which nothing can be done to: start them in a group of their own"
+	}
+	if f.Interrupts != nil {
+		what += "; " + f.Interrupts.String()
 	}
 	what = fmt.Sprintf("%s (%.0f %% sure)", what, 100*f.Confidence)
 	if g.flags.verbose {

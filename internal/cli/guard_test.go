@@ -153,7 +153,7 @@ func runBerth(t *testing.T, args ...string) (out string, code int) {
 func TestGuardUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--mode", "kill"}, {"--probe", "perhaps"}, {"--window", "1ms"}, {"--for", "-1s"}, {"--sensitive", "["}, {"-o", "xml"},
+		{"--mode", "kill"}, {"--outsiders", "kill"}, {"--outsiders", "idle", "--replay", "x"}, {"--probe", "perhaps"}, {"--window", "1ms"}, {"--for", "-1s"}, {"--sensitive", "["}, {"-o", "xml"},
 		{"--replay", "x", "--mode", "enforce"}, {"surplus"},
 	} {
 		if out, code := runBerth(t, append([]string{"guard"}, args...)...); code != exitUsage {

@@ -31,7 +31,7 @@ func Rooms() []Room {
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
-		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/hardware", May: []string{"cpuset", "kernel", "watch"}},
@@ -59,8 +59,8 @@ func Rooms() []Room {
 		}},
 		{Path: "guard/evidence", Pure: true},
 		{Path: "guard/control", May: []string{"guard/evidence", "cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
-		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "watch/pods", "guard/detect", "guard/control"}},
-		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "watch/pods", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "kernel/sched", "watch/pods", "guard/detect", "guard/control"}},
+		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "watch/pods", "watch/proc", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
 		{Path: "lab/noise", May: []string{"kernel"}},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
@@ -145,6 +145,7 @@ func Rooms() []Room {
 		{Path: "kube/e2e/nodekit", May: []string{"internal/debian"}},
 		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
 		{Path: "kube/e2e/work"},
+		{Path: "e2e/idletable", May: []string{"lab/stats"}},
 		{Path: "e2e/vm", May: []string{"internal/debian", "internal/vmtest"}},
 	}
 }

@@ -70,6 +70,8 @@ type Knob struct {
 	// V2 and V1 are the files, in order of preference: a subject has the first one that
 	// exists. Kinds other than Group have V2 only.
 	V2, V1 []File
+	// Process is the file of a process's own setting in its stead (kernel/sched), if there is one.
+	Process []File
 	// Follows are files for readers that change with the setting.
 	Follows []string
 	// Property is the property of a systemd unit that owns the setting, "" if none does.
@@ -165,9 +167,12 @@ func lineOf(text, key string) (rest string, ok bool) {
 	return "", false
 }
 
-// FilesOf returns the files of a version of cgroups, 1 or 2.
+// FilesOf returns the files of a version of cgroups, 1 or 2; 0 stands for a process's own.
 func (k *Knob) FilesOf(version int) []File {
-	if version == 1 {
+	switch version {
+	case 0:
+		return k.Process
+	case 1:
 		return k.V1
 	}
 	return k.V2

@@ -60,6 +60,12 @@ func TestText(t *testing.T) {
 		{"weight", "", "250", "cpu.shares", "2560", ""},
 		{"weight", "", "1", "cpu.shares", "10", ""},
 		{"weight", "", "10000", "cpu.shares", "102400", ""},
+		{"idle", "", "1", "sched.policy", "SCHED_IDLE", ""},
+		{"idle", "", "0", "sched.policy", "SCHED_OTHER", ""},
+		{"weight", "", "1", "sched.nice", "19", ""},
+		{"weight", "", "100", "sched.nice", "0", ""},
+		{"weight", "", "6", "sched.nice", "13", "5"},
+		{"weight", "", "10000", "sched.nice", "-20", "8674"},
 		{"ioWeight", "", "2000", "io.weight", "default 2000", ""},
 		{"ioWeight", "", "2000", "io.bfq.weight", "default 1000", "1000"},
 		{"ioWeight", "", "2000", "blkio.weight", "1000", "200"},
@@ -77,7 +83,7 @@ func TestText(t *testing.T) {
 		{"frozen", "", "0", "cgroup.freeze", "0", ""},
 	} {
 		k := Find(tc.name)
-		files := k.files()
+		files := append(k.files(), k.Process...)
 		i := slices.IndexFunc(files, func(f File) bool { return f.Name == tc.file })
 		f := files[i]
 		if got := f.Text(tc.key, tc.value); got != tc.text {

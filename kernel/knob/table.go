@@ -2,6 +2,7 @@ package knob
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,12 +36,14 @@ var rows = []*Knob{
 	{
 		Name: "idle", Words: "idle", Controller: "cpu", Type: Switch, Values: []string{"0", "1"}, Default: "0", Direction: Down,
 		Locks: []string{"weight"}, V2: []File{{Name: "cpu.idle"}}, V1: []File{{Name: "cpu.idle"}},
+		Process:  []File{{Name: "sched.policy", Encode: policy, Decode: isIdle}},
 		Property: "CPUWeight", Needs: "boot a kernel 5.15 or newer",
 	},
 	{
 		Name: "weight", Words: "weight", Controller: "cpu", Type: Share, Least: 1, Most: 10000, Default: "100", Reach: Wider,
 		V2:      []File{{Name: "cpu.weight"}},
 		V1:      []File{{Name: "cpu.shares", Encode: shares, Decode: weightOfShares, Range: "shares are 2 to 262144"}},
+		Process: []File{{Name: "sched.nice", Encode: nice, Decode: weightOfNice}},
 		Follows: []string{"cpu.weight.nice"}, Property: "CPUWeight", Needs: newerKernel,
 		Hint: Hint{Range: "a weight is 1 to 10000", Invalid: badWeight, Locked: "an idle group's weight is locked"},
 	},
@@ -66,6 +69,7 @@ var rows = []*Knob{
 	},
 	{
 		Name: "cpus", Words: "CPUs", Controller: "cpuset", Type: Set, V2: []File{{Name: "cpuset.cpus"}}, V1: []File{{Name: "cpuset.cpus"}},
+		Process: []File{{Name: "sched.cpus"}},
 		Follows: []string{"cpuset.cpus.effective", "cpuset.effective_cpus"}, Property: "AllowedCPUs",
 		Hint: Hint{
 			Range:   "names a CPU number that this kernel cannot have",
@@ -193,6 +197,34 @@ func shares(weight string) string {
 
 func weightOfShares(text string) string {
 	return scaled(text, func(s int64) int64 { return max((s*100+512)/1024, 1) })
+}
+
+func policy(value string) string {
+	if value == "1" {
+		return "SCHED_IDLE"
+	}
+	return "SCHED_OTHER"
+}
+
+func isIdle(text string) string {
+	if text == "SCHED_IDLE" {
+		return "1"
+	}
+	return "0"
+}
+
+// A step of nice is a quarter more or less CPU time (sched_prio_to_weight in
+// kernel/sched/core.c): nice 0 is the weight 100, 19 a little more than 1.
+const niceStep = 1.25
+
+func nice(weight string) string {
+	return scaled(weight, func(w int64) int64 {
+		return int64(min(max(math.Round(-math.Log(float64(w)/100)/math.Log(niceStep)), -20), 19))
+	})
+}
+
+func weightOfNice(text string) string {
+	return scaled(text, func(n int64) int64 { return max(int64(math.Round(100*math.Pow(niceStep, -float64(n)))), 1) })
 }
 
 func bfqWeight(weight string) string {

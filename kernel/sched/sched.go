@@ -7,9 +7,9 @@
 // the same group. With autogroup, or cgroups between the two, they have no
 // effect.
 //
-// Settings are made by system calls on the running kernel, so there is no
-// kernel.Root here and no undo log either: they end with the process, and Berth
-// sets them only on processes that end with it.
+// Settings are made by system calls on the running kernel. Set is for processes that end with
+// Berth. For those of others Over shows the settings as files of a kernel.Root, which plans and
+// undo logs work with.
 package sched
 
 import (

@@ -61,7 +61,11 @@ type Programs struct {
 
 type process struct {
 	started string
+	name    string
+	kernel  bool
+	seen    watch.Time // the last visit
 	ran     time.Duration
+	rate    float64               // the CPU time per second between the last two visits, in CPUs
 	waited  map[int]time.Duration // by thread
 	gained  time.Duration         // at the last visit, run or waited
 	round   int                   // the reading of all that listed it last
@@ -202,7 +206,12 @@ func (p *Programs) visit(pid int, now watch.Time) error {
 	if !known && (p.round == 1 || run+wait > time.Duration(now-p.listed)*time.Duration(max(stat.Threads, 1))) {
 		run, wait = 0, 0 // it has a past
 	}
+	one.rate = 0
+	if known && now > one.seen {
+		one.rate = run.Seconds() / (now - one.seen).Seconds()
+	}
 	one.ran, one.waited, one.gained, one.round = ran, waited, run+wait, p.round
+	one.name, one.kernel, one.seen = stat.Name, stat.Kernel, now
 	name := stat.Name
 	switch {
 	case stat.Kernel:
@@ -329,6 +338,25 @@ func (p *Programs) tell(before, now watch.Time, to []watch.Sample) []watch.Sampl
 		}
 	}
 	return to
+}
+
+// Busy is a process that uses CPU time.
+type Busy struct {
+	PID            int
+	Start, Program string
+	CPUs           float64 // CPU time per second between the last two visits
+}
+
+// Busy returns the processes that used at least so many CPUs, those first that used most, without
+// threads of the kernel. One that was not visited by the last reading has ended, or is not busy.
+func (p *Programs) Busy(least float64) (all []Busy) {
+	for pid, one := range p.processes {
+		if one.rate >= least && one.seen == p.last && !one.kernel {
+			all = append(all, Busy{pid, one.started, one.name, one.rate})
+		}
+	}
+	slices.SortFunc(all, func(a, b Busy) int { return cmp.Or(cmp.Compare(b.CPUs, a.CPUs), cmp.Compare(a.PID, b.PID)) })
+	return all
 }
 
 // Close closes what is open.

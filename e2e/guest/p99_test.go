@@ -1,0 +1,226 @@
+package guest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/e2e/idletable"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab/load"
+)
+
+const (
+	// requestWork is the CPU time of a request, and p99Demand how much all of them are of the CPUs, or
+	// of the workers where those are fewer.
+	requestWork = time.Millisecond
+	p99Demand   = 0.5
+	// leadIn is how long requests come before those that count.
+	leadIn = 200 * time.Millisecond
+	// leftIdle is the part of the CPUs that the cap leaves idle.
+	leftIdle = 0.04
+)
+
+// TestIdleByKernel measures how long requests take beside a neighbour that spins on each
+// CPU in a group with cpu.idle, and under what else might help, in virtual time. The host's
+// TestIdleByKernel asks for it.
+func TestIdleByKernel(t *testing.T) {
+	text := os.Getenv(idletable.Env)
+	if text == "" {
+		t.Skip("only make e2e-p99 asks for it")
+	}
+	var ask idletable.Ask
+	if err := json.Unmarshal([]byte(text), &ask); err != nil {
+		t.Fatal(err)
+	}
+	cpus := runtime.NumCPU()
+	tr := openTree(t)
+	tenant, neighbour := tr.group(t, "tenant"), tr.group(t, "neighbour")
+	// A set that was empty could not be empty again before Linux 7.
+	tr.set(t, neighbour, cgroup.Limits{CPUs: cpuset.MustParse("0-" + strconv.Itoa(cpus-1))})
+	for range cpus {
+		tr.child(t, neighbour, "spin")
+	}
+	tr.set(t, neighbour, cgroup.Limits{Frozen: cgroup.On})
+	for seed := range ask.Seeds {
+		for _, workers := range ask.Workers {
+			alone := 0.0
+			for _, c := range ask.Cases {
+				t.Run(fmt.Sprintf("%d/%d/%s", seed, workers, c), func(t *testing.T) {
+					row := idletable.Row{Kernel: kernelName(), CPUs: cpus, Workers: workers, Case: c, Seed: seed}
+					tr.arrange(t, &row, neighbour, alone)
+					tr.serve(t, &row, tenant, neighbour, ask.Length)
+					if c == idletable.Alone {
+						alone = row.Tenant
+					}
+					fmt.Printf("%s\n", idletable.Mark+row.CSV())
+				})
+			}
+		}
+	}
+}
+
+// arrange gives the neighbour what a case says, until the test ends.
+func (tr tree) arrange(t *testing.T, row *idletable.Row, neighbour cgroup.Group, alone float64) {
+	t.Helper()
+	limits := cgroup.Limits{Idle: cgroup.On}
+	switch row.Case {
+	case idletable.Alone:
+		return
+	case idletable.None:
+		limits = cgroup.Limits{}
+	case idletable.Capped:
+		const period = 10 * time.Millisecond
+		limits.Period = period
+		limits.Quota = time.Duration((float64(row.CPUs)*(1-leftIdle) - alone) * float64(period)).Round(time.Microsecond)
+	case idletable.OffOne:
+		limits.CPUs = cpuset.MustParse("1-" + strconv.Itoa(row.CPUs-1))
+	}
+	if limits.Idle == cgroup.On {
+		tr.set(t, neighbour, limits)
+	}
+	tr.set(t, neighbour, cgroup.Limits{Frozen: cgroup.Off})
+}
+
+// serve has a tenant serve requests of a schedule, and fills in the row.
+func (tr tree) serve(t *testing.T, row *idletable.Row, tenant, neighbour cgroup.Group, length time.Duration) {
+	t.Helper()
+	in, requests, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := tr.command(t, tenant, "serve requests")
+	cmd.Env = append(cmd.Env, "GOMAXPROCS="+strconv.Itoa(row.Workers+2), "GOGC=off",
+		fmt.Sprintf("BERTH_TEST_WORKERS=%d", row.Workers), fmt.Sprintf("BERTH_TEST_SPREAD=%t", row.Case == idletable.Spread))
+	cmd.ExtraFiles = []*os.File{in}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	told := bufio.NewReader(out)
+	if _, err := told.ReadByte(); err != nil {
+		t.Fatalf("tenant: %v", err)
+	}
+	usedT, usedN := usage(t, tenant), usage(t, neighbour)
+	counts, ended := generate(t, requests, float64(min(row.CPUs, row.Workers))*p99Demand/requestWork.Seconds(), uint64(row.Seed)+1, length)
+	requests.Close()
+	row.Tenant = (usage(t, tenant) - usedT).Seconds() / ended.Seconds()
+	row.Neighbour = (usage(t, neighbour) - usedN).Seconds() / ended.Seconds()
+	var took []time.Duration
+	for {
+		var line [2]int64
+		if err := binary.Read(told, binary.LittleEndian, &line); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatalf("tenant: %v", err)
+		}
+		if line[0] >= counts {
+			took = append(took, time.Duration(line[1]))
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("tenant: %v", err)
+	}
+	slices.Sort(took)
+	row.Requests = len(took)
+	if row.Requests > 0 {
+		row.P50, row.P99 = took[len(took)/2].Seconds()*1e3, took[len(took)*99/100].Seconds()*1e3
+	}
+}
+
+// generate writes when each request is due, then, to a pipe. Those count that are due from an
+// instant on.
+func generate(t *testing.T, to *os.File, rate float64, seed uint64, length time.Duration) (counts int64, took time.Duration) {
+	t.Helper()
+	runtime.LockOSThread() // and it ends with the test
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 50}, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	}()
+	began := monotonic()
+	counts = began + int64(leadIn)
+	fd := int(to.Fd())
+	for _, due := range load.Schedule(rate, seed, leadIn+length) {
+		due += began
+		at := unix.NsecToTimespec(due)
+		for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
+		}
+		if _, err := unix.Write(fd, binary.LittleEndian.AppendUint64(nil, uint64(due))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return counts, time.Duration(monotonic() - began)
+}
+
+func monotonic() int64 { return clockTime(unix.CLOCK_MONOTONIC) }
+
+func clockTime(clock int32) int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(clock, &ts) // these clocks always exist
+	return ts.Nano()
+}
+
+// serveRequests takes requests from a pipe, by several threads, and says at its end when
+// each was due and how long it took.
+func serveRequests(t *testing.T) {
+	workers, _ := strconv.Atoi(os.Getenv("BERTH_TEST_WORKERS"))
+	spread := os.Getenv("BERTH_TEST_SPREAD") == "true"
+	done := make([][][2]int64, workers)
+	var all, ready sync.WaitGroup
+	ready.Add(workers)
+	for i := range workers {
+		all.Go(func() {
+			runtime.LockOSThread()
+			if spread {
+				var cpus unix.CPUSet
+				cpus.Set(i % runtime.NumCPU())
+				if err := unix.SchedSetaffinity(0, &cpus); err != nil {
+					t.Error(err)
+				}
+			}
+			var request [8]byte
+			ready.Done()
+			for {
+				if n, err := unix.Read(3, request[:]); err == unix.EINTR {
+					continue
+				} else if n != len(request) {
+					return
+				}
+				for until := clockTime(unix.CLOCK_THREAD_CPUTIME_ID) + int64(requestWork); clockTime(unix.CLOCK_THREAD_CPUTIME_ID) < until; {
+					for range 1000 {
+					}
+				}
+				due := int64(binary.LittleEndian.Uint64(request[:]))
+				done[i] = append(done[i], [2]int64{due, monotonic() - due})
+			}
+		})
+	}
+	ready.Wait()
+	os.Stdout.WriteString("!")
+	all.Wait()
+	if err := binary.Write(os.Stdout, binary.LittleEndian, slices.Concat(done...)); err != nil {
+		t.Error(err)
+	}
+	os.Exit(0) // before the test says that it has passed
+}

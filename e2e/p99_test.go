@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth.dev/berth/e2e/idletable"
+	"berth.dev/berth/internal/vmtest"
+)
+
+// P99Env asks for the measurement of what cpu.idle leaves: "2" is so many schedules.
+const P99Env = "BERTH_TEST_E2E_P99"
+
+// TestIdleByKernel measures in virtual time what cpu.idle leaves, by kernel, and prints the
+// rows and their table; with -update it stores the rows. One guest runs at a time.
+func TestIdleByKernel(t *testing.T) {
+	text := os.Getenv(P99Env)
+	if text == "" {
+		t.Skipf("it takes half an hour, and runs where %s is set: make e2e-p99", P99Env)
+	}
+	seeds, err := strconv.Atoi(text)
+	if err != nil || seeds < 1 {
+		t.Fatalf("%s=%s: want a number of schedules", P99Env, text)
+	}
+	kit := openKit(t)
+	programs := build(t, "e2e/guest")
+	var rows []idletable.Row
+	for _, m := range []vmtest.Machine{
+		{Name: "two", Cores: 2, VirtualTime: true, Instruction: 2},
+		{Name: "four", Cores: 4, VirtualTime: true, Instruction: 1},
+	} {
+		for _, kernel := range kit.Kernels {
+			t.Run("kernel="+kernel.Name+"/cpus="+strconv.Itoa(m.Cores), func(t *testing.T) {
+				for _, ask := range p99Asks(kernel.Name, m.Cores, seeds) {
+					rows = append(rows, measureP99(t, kit, m, programs.job(kernel, m), ask)...)
+				}
+			})
+		}
+	}
+	if err := idletable.Check(rows); err != nil {
+		t.Error(err)
+	}
+	csv := idletable.Header + "\n"
+	for _, r := range rows {
+		csv += r.CSV() + "\n"
+	}
+	t.Logf("\n%s", idletable.Table(rows))
+	if *update && !t.Failed() {
+		if err := os.WriteFile("../docs/measurements/results/idle-by-kernel.csv", []byte(csv), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// p99Asks are what a guest is asked, each of it anew. What else may help is measured on the kernel
+// on which cpu.idle leaves much.
+func p99Asks(kernel string, cpus, seeds int) []idletable.Ask {
+	length := 3 * time.Second / time.Duration(cpus)
+	asks := []idletable.Ask{{Seeds: seeds, Workers: []int{2, 8, 16}, Cases: []string{idletable.Alone, idletable.Idle}, Length: length}}
+	if kernel == thorough {
+		asks[0].Workers = []int{2, 16}
+		asks = append(asks, idletable.Ask{
+			Seeds: seeds, Workers: []int{8}, Length: length,
+			Cases: []string{idletable.Alone, idletable.Idle, idletable.Capped, idletable.OffOne, idletable.Spread},
+		})
+	}
+	return asks
+}
+
+// measureP99 boots a guest and returns the rows that it measures.
+func measureP99(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job, ask idletable.Ask) []idletable.Row {
+	t.Helper()
+	text, err := json.Marshal(ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var output bytes.Buffer
+	job.Args = []string{"/bin/guest.test", "-test.run=^TestIdleByKernel$"}
+	job.Env = append(job.Env, idletable.Env+"="+string(text))
+	job.Output, job.CPU, job.Timeout = &output, 20*time.Minute, 2*time.Hour
+	result, err := kit.Run(t.Context(), m, job)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &output)
+	}
+	var csv strings.Builder
+	for line := range strings.Lines(output.String()) {
+		if row, ok := strings.CutPrefix(line, idletable.Mark); ok {
+			csv.WriteString(row)
+		}
+	}
+	t.Logf("%.0f s, %.0f s of CPU\n%s", result.Elapsed.Seconds(), result.CPU.Seconds(), &csv)
+	rows, err := idletable.Parse(csv.String())
+	if want := ask.Seeds * len(ask.Workers) * len(ask.Cases); err != nil || result.Exit != 0 || len(rows) != want {
+		t.Errorf("exit status %d, %d rows of %d, %v\n%s", result.Exit, len(rows), want, err, &output)
+	}
+	return rows
+}

@@ -1,0 +1,255 @@
+package actuate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/kernel/sched"
+)
+
+// processPolicy is the file of a process's scheduling policy.
+const processPolicy = "sched.policy"
+
+// planProcesses plans what an action does to processes in no group. Those that have ended, or must not
+// be acted on by now, are left out; with none left it is fs.ErrNotExist.
+func (h *Host) planProcesses(a control.Action) (plan kernel.Plan, err error) {
+	for _, p := range a.Processes {
+		if h.protects(p) != "" {
+			continue
+		}
+		s := a.Limits.Settings()
+		one := sched.Process{PID: p.PID, Start: p.Start}
+		if !a.Limits.CPUs.IsEmpty() {
+			// What it may use by itself is not widened.
+			own, err := h.originalSet(one.Dir() + "/sched.cpus")
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			cpus := own.Intersect(a.Limits.CPUs)
+			if err != nil || cpus.IsEmpty() {
+				continue // its own CPUs, as those of several threads, stay
+			}
+			s[knob.ID{Knob: knob.Find("cpus")}] = cpus.String()
+		}
+		steps, err := one.Plan(s)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, steps...)
+	}
+	if len(plan) == 0 {
+		return nil, fmt.Errorf("none of %d processes can be acted on: %w", len(a.Processes), fs.ErrNotExist)
+	}
+	return plan, nil
+}
+
+// leave gives back what processes had that an action is about no more.
+func (h *Host) leave(a control.Action) ([]control.Change, error) {
+	if !h.remedy(a.Remedy).Processes {
+		return nil, nil
+	}
+	of := h.of(a)
+	match := func(s kernel.Step) bool {
+		p, is := sched.Of(s.Path)
+		return is && of(s) && !slices.ContainsFunc(a.Processes, func(o control.Process) bool { return o.PID == p.PID && o.Start == p.Start })
+	}
+	if !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return match(i.Step) }) {
+		return nil, nil
+	}
+	changes, err := h.revertOf(a, match)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
+		err = nil // it has ended, or is somebody else's
+	}
+	return changes, err
+}
+
+// processesAvailable says why a remedy has no effect on processes here.
+func (h *Host) processesAvailable(r *control.Remedy) error {
+	if slices.Contains(r.Knobs, "cpus") {
+		return nil
+	}
+	if text, err := h.read("proc/sys/kernel/sched_autogroup_enabled"); err == nil && text == "1" {
+		return &kernel.NotSupportedError{
+			Feature: string(r.Name), Reason: "the kernel groups processes by session, and SCHED_IDLE and nice count within one only",
+			Remedy: "sysctl kernel.sched_autogroup_enabled=0",
+		}
+	}
+	return nil
+}
+
+// Actable returns those of some processes that may be acted on.
+func (h *Host) Actable(of []control.Process) []control.Process {
+	defer h.enter()()
+	return slices.DeleteFunc(slices.Clone(of), func(p control.Process) bool { return h.protects(p) != "" })
+}
+
+// essentialPrograms are programs of root's that others on the host depend on, or that an operator works by.
+// Their names count only of root's processes: others could take them.
+var essentialPrograms = strings.Fields(`
+	init systemd runit s6-svscan openrc-init sshd sshd-session dropbear login agetty getty sudo su tmux screen
+	dbus-daemon dbus-broker containerd containerd-shim-runc-v2 dockerd crio kubelet k3s rke2 berth berth-node
+	bash sh dash zsh ksh mksh tcsh fish`)
+
+// programDirs are where the programs of a host are; only root can put one there.
+var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
+
+// protects says why a process must not be acted on; "" if it may be. What another user can
+// choose, such as a name or a session, protects none.
+func (h *Host) protects(p control.Process) string {
+	pid := strconv.Itoa(p.PID)
+	is, err := kernel.ReadProcess(h.root.FS(), pid)
+	switch {
+	case err != nil || is.Start != p.Start || is.Ended():
+		return "it has ended"
+	case is.Kernel:
+		return "it is a thread of the kernel"
+	case p.PID == 1:
+		return "it is the first process"
+	}
+	if why := h.grouped(pid); why != "" {
+		return why
+	}
+	if h.isAbove(p.PID) {
+		return "the guard was started by it"
+	}
+	if why := h.essential("", []string{pid}); why != "" {
+		return why
+	}
+	states, err := h.read(path.Join(sched.Process{PID: p.PID, Start: p.Start}.Dir(), processPolicy))
+	if err != nil {
+		return err.Error()
+	}
+	for _, word := range strings.Fields(states) {
+		if _, policy, listed := strings.Cut(word, "="); listed {
+			word = policy
+		}
+		if !slices.Contains([]string{sched.Other.String(), sched.Batch.String(), sched.Idle.String()}, word) {
+			return "it has threads with " + word
+		}
+	}
+	return h.essentialProgram(p.PID, is)
+}
+
+// grouped says of a process in a group which that is.
+func (h *Host) grouped(pid string) string {
+	text, err := h.read(path.Join("proc", pid, "cgroup"))
+	if err != nil {
+		return "it has ended"
+	}
+	v2 := h.trees[cgroup.CPU] != nil && h.trees[cgroup.CPU].Version == 2
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 || fields[2] == "/" {
+			continue
+		}
+		// Of several trees that counts in which CPUs are shared.
+		if v2 && fields[1] == "" || !v2 && slices.Contains(strings.Split(fields[1], ","), cgroup.CPU) {
+			return "it is in the group " + fields[2]
+		}
+	}
+	return ""
+}
+
+// isAbove reports whether a process is this one, or one that it was started by.
+func (h *Host) isAbove(pid int) bool {
+	self, err := kernel.ReadProcess(h.root.FS(), "self")
+	for at := self.Parent; err == nil; {
+		if at == pid {
+			return true
+		}
+		if at <= 1 {
+			break
+		}
+		var up kernel.Process
+		up, err = kernel.ReadProcess(h.root.FS(), strconv.Itoa(at))
+		at = up.Parent
+	}
+	own, err := fs.ReadLink(h.root.FS(), "proc/self")
+	return err == nil && own == strconv.Itoa(pid)
+}
+
+// essentialProgram says why the host depends on the program of a process. A shell does only
+// as the first process of a session with a terminal: somebody may be working in it.
+func (h *Host) essentialProgram(pid int, is kernel.Process) string {
+	uids, err := kernel.ReadUIDs(h.root.FS(), pid)
+	program, err2 := fs.ReadLink(h.root.FS(), path.Join("proc", strconv.Itoa(pid), "exe"))
+	if err != nil || err2 != nil {
+		return "" // of another user, or it has ended: no name protects it
+	}
+	name := path.Base(strings.TrimSuffix(program, " (deleted)"))
+	in := slices.ContainsFunc(programDirs, func(dir string) bool { return strings.HasPrefix(program, dir) })
+	if !in || !slices.Contains(essentialPrograms, name) && !strings.HasPrefix(name, "systemd-") {
+		return ""
+	}
+	if uids != [3]int{} { // sshd has a process of each user, whose parent is root's
+		above, err := kernel.ReadUIDs(h.root.FS(), is.Parent)
+		its, err2 := fs.ReadLink(h.root.FS(), path.Join("proc", strconv.Itoa(is.Parent), "exe"))
+		if err != nil || err2 != nil || above != [3]int{} || path.Base(its) != name || !strings.HasPrefix(name, "sshd") {
+			return ""
+		}
+	}
+	if slices.Contains(shells, name) && !is.LeadsTerminal {
+		return ""
+	}
+	return name + " is a program that others depend on, or work by"
+}
+
+// shells are of essentialPrograms those that also run scripts.
+var shells = strings.Fields("bash sh dash zsh ksh mksh tcsh fish")
+
+// descendants finds, before steps are undone, the processes that those of the steps have
+// started since: they have inherited what was set. The function that it returns gives them
+// what their forebears had. Those whose forebears have ended are not found.
+func (h *Host) descendants(match func(kernel.Step) bool) func() error {
+	type inherited struct {
+		file, written, original string
+	}
+	var all []inherited
+	noted := map[string]bool{}
+	for _, item := range h.notes() {
+		noted[item.Step.Path] = true
+	}
+	for _, item := range h.notes() {
+		p, is := sched.Of(item.Step.Path)
+		if !is || !match(item.Step) {
+			continue
+		}
+		below, err := kernel.Descendants(h.root.FS(), p.PID)
+		if now, e := kernel.ReadProcess(h.root.FS(), strconv.Itoa(p.PID)); err != nil || e != nil || now.Start != p.Start {
+			continue
+		}
+		first, _, _ := strings.Cut(item.Original, " ")
+		for _, pid := range below[1:] {
+			now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(pid))
+			file := sched.Process{PID: pid, Start: now.Start}.Dir() + "/" + path.Base(item.Step.Path)
+			if err != nil || noted[file] {
+				continue
+			}
+			if written, err := h.read(item.Step.Path); err == nil && written != item.Original {
+				all = append(all, inherited{file, written, first})
+			}
+		}
+	}
+	return func() error {
+		var errs []error
+		for _, i := range all {
+			if text, err := h.read(i.file); err != nil || text != i.written {
+				continue // it has ended, or has a value of its own
+			}
+			_, err := kernel.Apply(h.root, kernel.Plan{{Path: i.file, Value: i.original, Format: kernel.Threads}}, nil)
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
+}

@@ -1,0 +1,310 @@
+package actuate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/sched"
+)
+
+// scheduled are the kernel's files, and processes in no group that a test plays.
+type scheduled struct {
+	*fate
+	t     *testing.T
+	dir   string
+	state map[int]sched.State
+	ends  int // a process that ends when another one is next changed
+}
+
+func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
+	if state, ok := s.state[tid]; ok {
+		return state, nil
+	}
+	return sched.State{}, unix.ESRCH
+}
+
+func (s *scheduled) SetScheduling(tid int, a sched.Attr) error {
+	state := s.state[tid]
+	if a.Policy != sched.Leave {
+		state.Policy, state.Priority = a.Policy, a.Priority
+	}
+	if a.Nice != nil {
+		state.Nice = *a.Nice
+	}
+	if !a.Affinity.IsEmpty() {
+		state.Affinity = a.Affinity
+	}
+	s.state[tid] = state
+	if s.ends != 0 && tid != s.ends {
+		s.end(s.ends)
+		s.ends = 0
+	}
+	return nil
+}
+
+// player is a process: what /proc shows of it.
+type player struct {
+	pid, parent int
+	flags       int // 0x00200000 is a thread of the kernel
+	session     int
+	terminal    bool
+	uids        string // "0 0 0" by default
+	exe, group  string
+	score       int
+	state       sched.State
+	start       string // by default its number, and a nought
+}
+
+func (s *scheduled) play(p player) control.Process {
+	s.t.Helper()
+	pid := fmt.Sprint(p.pid)
+	if p.start == "" {
+		p.start = pid + "0"
+	}
+	if p.uids == "" {
+		p.uids = "0 0 0"
+	}
+	if p.group == "" {
+		p.group = "/"
+	}
+	if p.state.Policy == sched.Leave {
+		p.state.Policy = sched.Other
+	}
+	if p.state.Affinity.IsEmpty() {
+		p.state.Affinity = cpuset.MustParse("0-7")
+	}
+	terminal := 0
+	if p.terminal {
+		terminal = 34816
+	}
+	stat := fmt.Sprintf("%d (p) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
+	dir := "proc/" + pid + "/"
+	for name, text := range map[string]string{
+		dir + "stat": stat, dir + "task/" + pid + "/stat": stat, dir + "status": "Uid:\t" + p.uids + " 0\n",
+		dir + "cgroup": "1:name=systemd:/user.slice\n0::" + p.group + "\n", dir + "oom_score_adj": fmt.Sprint(p.score),
+	} {
+		s.file(name, text)
+	}
+	if p.exe != "" {
+		if err := os.Symlink(p.exe, filepath.Join(s.dir, dir+"exe")); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.state[p.pid] = p.state
+	return control.Process{PID: p.pid, Start: p.start, Program: "p"}
+}
+
+func (s *scheduled) file(name, text string) {
+	s.t.Helper()
+	name = filepath.Join(s.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scheduled) end(pid int) {
+	s.t.Helper()
+	if err := os.RemoveAll(filepath.Join(s.dir, "proc", fmt.Sprint(pid))); err != nil {
+		s.t.Fatal(err)
+	}
+	delete(s.state, pid)
+}
+
+// withProcesses has the host play processes.
+func withProcesses(t *testing.T) (*host, *scheduled) {
+	t.Helper()
+	h := newHost(t, "v2")
+	s := &scheduled{fate: h.fate, t: t, dir: h.dir, state: map[int]sched.State{}}
+	h.files = s
+	mounts, err := os.ReadFile(filepath.Join(h.dir, "proc/self/mountinfo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.file("proc/self/mountinfo", string(mounts)+"\n99 1 0:99 / /proc rw - proc proc rw\n")
+	return h, s
+}
+
+func yield(of ...control.Process) control.Action {
+	return control.Action{
+		Remedy: detect.ProcessWeight, Group: detect.Outside, Victim: "svc/web", Suspect: detect.Outside, Processes: of, Limits: cgroup.Limits{Idle: cgroup.On},
+	}
+}
+
+func pin(cpus string, of ...control.Process) control.Action {
+	return control.Action{
+		Remedy: detect.ProcessCPUs, Group: detect.Outside, Victim: "svc/web", Suspect: detect.Outside, Processes: of, Limits: cgroup.Limits{CPUs: cpuset.MustParse(cpus)},
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, s := withProcesses(t)
+	nice := sched.State{Nice: 5, Policy: sched.Batch, Affinity: cpuset.MustParse("0-3")}
+	a, b := s.play(player{pid: 70}), s.play(player{pid: 80, state: nice})
+	was := map[int]sched.State{70: s.state[70], 80: s.state[80]}
+	g := h.open()
+	idle, both := yield(a), yield(a, b)
+	promised, err := g.Preview(ctx, both)
+	if err != nil || len(promised) != 2 || promised[0].Path != "/proc/70@700/sched.policy" || promised[1].From != "SCHED_BATCH" || promised[1].To != "SCHED_IDLE" {
+		t.Fatalf("%+v, %v", promised, err)
+	}
+	did, err := g.Apply(ctx, both)
+	if err != nil || !slices.Equal(did, promised) || s.state[70].Policy != sched.Idle || s.state[80].Policy != sched.Idle {
+		t.Fatalf("%+v, %v; %+v", did, err, s.state)
+	}
+	if again, err := g.Apply(ctx, both); err != nil || len(again) > 0 {
+		t.Errorf("once more: %v, %v", again, err)
+	}
+	if _, err := g.Apply(ctx, idle); err != nil || s.state[80] != was[80] || s.state[70].Policy != sched.Idle {
+		t.Errorf("about one of the two: %v; %+v", err, s.state)
+	}
+	floor := both
+	floor.Limits = cgroup.Limits{Weight: 6}
+	if _, err := g.Apply(ctx, floor); err != nil || s.state[70].Policy != sched.Other || s.state[70].Nice != 13 || s.state[80].Nice != 13 {
+		t.Errorf("their floor: %v; %+v", err, s.state)
+	}
+	if _, err := g.Apply(ctx, pin("2-5", a, b)); err != nil || s.state[70].Affinity.String() != "2-5" || s.state[80].Affinity.String() != "2-3" {
+		t.Errorf("fewer CPUs: %v; %+v", err, s.state)
+	}
+	for _, action := range []control.Action{floor, pin("2-5", a, b)} {
+		if _, err := g.Revert(ctx, action); err != nil {
+			t.Error(err)
+		}
+	}
+	for pid, want := range was {
+		if s.state[pid] != want {
+			t.Errorf("reverted: %d has %+v, want %+v", pid, s.state[pid], want)
+		}
+	}
+	if notes := g.Notes(); len(notes) > 0 {
+		t.Errorf("still noted: %v", notes)
+	}
+	s.ends = 80 // as soon as the other one is written
+	if _, err := g.Apply(ctx, both); err != nil || s.state[70].Policy != sched.Idle {
+		t.Errorf("one ends meanwhile: %v; %+v", err, s.state)
+	}
+	s.end(70)
+	if _, err := g.Apply(ctx, both); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("they have ended: %v", err)
+	}
+}
+
+// What a killed guard left is given back, to the processes and to those that they have
+// started since, and to nobody who has a number by now.
+func TestKilledBesideProcesses(t *testing.T) {
+	t.Parallel()
+	h, s := withProcesses(t)
+	a, b, c := s.play(player{pid: 70}), s.play(player{pid: 80}), s.play(player{pid: 90})
+	g := h.open()
+	if _, err := g.Apply(context.Background(), yield(a, b, c)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lock.Close(); err != nil { // killed
+		t.Fatal(err)
+	}
+	inherited, other := s.state[70], sched.State{Policy: sched.Batch, Affinity: cpuset.MustParse("0-7")}
+	s.play(player{pid: 71, parent: 70, state: inherited})
+	s.play(player{pid: 72, parent: 71, state: inherited})
+	s.play(player{pid: 73, parent: 70, state: other})
+	s.play(player{pid: 74, parent: 1, state: inherited}) // of nobody that was acted on
+	s.end(80)
+	s.play(player{pid: 80, start: "999", state: inherited})
+	s.state[90] = other // by somebody else
+	if _, err := h.open().Restore(); err != nil {
+		t.Fatal(err)
+	}
+	for pid, want := range map[int]sched.Policy{70: sched.Other, 71: sched.Other, 72: sched.Other, 73: sched.Batch, 74: sched.Idle, 80: sched.Idle, 90: sched.Batch} {
+		if got := s.state[pid].Policy; got != want {
+			t.Errorf("process %d has %v, want %v", pid, got, want)
+		}
+	}
+}
+
+func TestProtectedProcesses(t *testing.T) {
+	t.Parallel()
+	const sshd = "/usr/sbin/sshd"
+	for name, tt := range map[string]struct {
+		of     player
+		beside []player
+		says   string // "" is not protected
+	}{
+		"plain":                      {player{exe: "/home/u/hog"}, nil, ""},
+		"of the kernel":              {player{flags: 0x00200000}, nil, "kernel"},
+		"first":                      {player{pid: 1}, nil, "first"},
+		"in a group":                 {player{group: "/batch"}, nil, "group /batch"},
+		"real-time":                  {player{state: sched.State{Policy: sched.FIFO, Priority: 1}}, nil, "SCHED_FIFO:1"},
+		"deadline":                   {player{state: sched.State{Policy: sched.Deadline}}, nil, "SCHED_DEADLINE"},
+		"not to be lost":             {player{score: -900}, nil, "oom_score_adj"},
+		"sshd":                       {player{exe: sshd}, nil, "sshd"},
+		"sshd of a user":             {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd}}, "sshd"},
+		"a user's own sshd":          {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd, uids: "1000 1000 1000"}}, ""},
+		"a user's copy of sshd":      {player{exe: "/home/u/sshd", uids: "1000 1000 1000"}, nil, ""},
+		"root's program of the name": {player{exe: "/root/sshd"}, nil, ""},
+		"systemd-journald":           {player{exe: "/lib/systemd/systemd-journald"}, nil, "systemd-journald"},
+		"root's shell at work":       {player{pid: 70, session: 70, terminal: true, exe: "/usr/bin/bash"}, nil, "bash"},
+		"root's script":              {player{pid: 70, session: 9, terminal: true, exe: "/usr/bin/bash"}, nil, ""},
+		"root's job without a tty":   {player{pid: 70, session: 70, exe: "/usr/bin/bash"}, nil, ""},
+		"a user's shell":             {player{pid: 70, session: 70, terminal: true, exe: "/usr/bin/bash", uids: "1000 1000 1000"}, nil, ""},
+		"above the guard":            {player{pid: 70}, []player{{pid: 500, parent: 70}}, "started by it"},
+		"above that":                 {player{pid: 70, parent: 1}, []player{{pid: 500, parent: 71}, {pid: 71, parent: 70}}, "started by it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, s := withProcesses(t)
+			if tt.of.pid == 0 {
+				tt.of.pid = 70
+			}
+			for _, p := range tt.beside {
+				s.play(p)
+				if p.pid == 500 {
+					s.file("proc/self/stat", fmt.Sprintf("500 (berth) R %d%s 1 0 5000 0\n", p.parent, strings.Repeat(" 0", 15)))
+				}
+			}
+			p := s.play(tt.of)
+			g := h.open()
+			why := g.protects(p)
+			if (why == "") != (tt.says == "") || !strings.Contains(why, tt.says) {
+				t.Errorf("%q, want %q", why, tt.says)
+			}
+			if got := g.Actable([]control.Process{p}); (len(got) == 0) != (tt.says != "") {
+				t.Errorf("may be acted on: %v", got)
+			}
+			if _, err := g.Apply(context.Background(), yield(p)); (err == nil) != (tt.says == "") {
+				t.Errorf("apply: %v", err)
+			}
+			if why := g.protects(control.Process{PID: p.PID, Start: "1"}); !strings.Contains(why, "ended") {
+				t.Errorf("of another start: %q", why)
+			}
+		})
+	}
+}
+
+// Where the kernel weighs processes by session, it is said why not.
+func TestAutogroup(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		enabled string
+		want    bool
+	}{{"1\n", true}, {"0\n", false}} {
+		h, s := withProcesses(t)
+		s.file("proc/sys/kernel/sched_autogroup_enabled", tt.enabled)
+		lacks := h.open().Unavailable()
+		if got := strings.Contains(lacks[detect.ProcessWeight], "session"); got != tt.want || lacks[detect.ProcessCPUs] != "" {
+			t.Errorf("autogroup %q: %v", tt.enabled, lacks)
+		}
+	}
+}
