@@ -3,8 +3,10 @@ package nri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -62,6 +64,55 @@ func (p *Plugin) again(ctx context.Context) {
 		default:
 			p.tell(about(Recovered, l.pod, l.c, "it has what it asks for now"))
 		}
+	}
+}
+
+// abandon gives the CPUs of containers back that were created and not started: the runtime was
+// killed, or its request was cut, and the kubelet has not collected them yet. No handler tells.
+func (p *Plugin) abandon(ctx context.Context) {
+	for _, s := range p.unstarted(p.opt.Unstarted) {
+		_, placed := p.workload(s.id)
+		p.table.leaveBehind(s.id, true)
+		if _, err := p.giveBack(ctx, s.id, true); err != nil {
+			p.table.leaveBehind(s.id, false) // and tried again
+			p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+		} else if placed {
+			p.tell(s.of.event(Abandoned, fmt.Sprintf("created %s ago and not started: it gives CPUs %s back, and is placed anew if it starts", time.Since(s.came).Round(time.Second), s.want.cpus)))
+		}
+	}
+}
+
+// unstarted are copies of the seats of containers that were created so long ago and that
+// neither the runtime nor the kernel says to be started.
+func (p *Plugin) unstarted(since time.Duration) []seat {
+	return slices.DeleteFunc(p.table.unstarted(since), func(s seat) bool {
+		is, ok := p.opt.Effective(s.group)
+		if ok {
+			p.table.started(s.id, is)
+		}
+		return ok
+	})
+}
+
+func (t *table) unstarted(since time.Duration) (all []seat) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.line {
+		if !s.fresh && !s.started && !s.left && time.Since(s.came) >= since {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// leaveBehind has a container that nobody starts follow the shared pool.
+func (t *table) leaveBehind(id string, is bool) {
+	t.follow(id)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[id]; s != nil {
+		s.left = is
+		t.wake()
 	}
 }
 

@@ -35,6 +35,7 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 			p.verify()
 		case <-every.C:
 			p.again(ctx)
+			p.abandon(ctx)
 			p.repair(ctx)
 			p.verify()
 		}
@@ -52,9 +53,9 @@ func (p *Plugin) repair(ctx context.Context) {
 	}
 }
 
-// verifySoon has what is in force compared once the answer at work has settled.
-func (p *Plugin) verifySoon() {
-	time.AfterFunc(2*settling, func() {
+// verifyIn has what is in force compared after a while.
+func (p *Plugin) verifyIn(d time.Duration) {
+	time.AfterFunc(d, func() {
 		select {
 		case p.verifyNow <- struct{}{}:
 		default:
@@ -74,7 +75,7 @@ func (p *Plugin) send(runtime updater) {
 		p.table.sent(some)
 		if err != nil { // it does not say of whom
 			p.tell(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
-			p.verifySoon()
+			p.verifyIn(2 * settling)
 			return
 		}
 	}
@@ -135,7 +136,6 @@ func (p *Plugin) verify() {
 		}
 		p.mu.Lock()
 		count, yielded := p.drift.Found(s.id, int64(time.Since(p.start)))
-		of := p.ids[s.id]
 		p.mu.Unlock()
 		text := fmt.Sprintf("the kernel has CPUs %s instead of %s, time %d", is, s.want.cpus, count)
 		if s.want.cpus.Contains(is) {
@@ -145,11 +145,7 @@ func (p *Plugin) verify() {
 			text += "; it is left as it is"
 		}
 		if p.table.found(s.id, is, yielded) {
-			e := Event{Kind: Drifted, UID: of.pod, Container: of.id, Text: text}
-			if parts := strings.Split(of.id, "/"); len(parts) == 3 {
-				e.Namespace, e.Pod, e.Container = parts[0], parts[1], parts[2]
-			}
-			p.tell(e)
+			p.tell(s.of.event(Drifted, text))
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestRestarts(t *testing.T) {
 	n.mu.Lock()
 	delete(n.boxes, "p003.a") // ended while nobody looked
 	late := pod("late", nil)  // and one came, on all CPUs as the kubelet asked
-	n.boxes["late.a"] = &box{pod: late, c: container(late, "a", 100)}
+	n.boxes["late.a"] = &box{pod: late, c: container(late, "a", 100), running: true}
 	n.mu.Unlock()
 	n.run(open(t, opt))
 	n.asBooks("both")
@@ -121,7 +121,7 @@ func TestSynchronizeInPieces(t *testing.T) {
 		p := pod(name(i), nil)
 		c := container(p, "a", 100)
 		c.Env = []string{"PADDING=" + strings.Repeat("x", 8<<10)} // 8 MB in all; a message has 4
-		n.boxes[c.Id] = &box{pod: p, c: c}
+		n.boxes[c.Id] = &box{pod: p, c: c, running: true}
 	}
 	n.start(20 * time.Second)
 	n.run(open(t, opt))
