@@ -60,7 +60,7 @@ func (g *groups) files(name string) map[string]string {
 		if path.Base(file) != name {
 			continue
 		}
-		for _, top := range []string{"kubepods", "system.slice", "vip.slice"} {
+		for _, top := range []string{"kubepods", "system.slice", "vip.slice", "berth"} {
 			if _, below, ok := strings.Cut(file, "/"+top+"/"); ok {
 				of[path.Join(top, path.Dir(below))] = strings.TrimSpace(text)
 			}

@@ -68,6 +68,7 @@ type table struct {
 	boxes     map[string]string   // UIDs of pods, by the id of a sandbox
 	around    *agent.Surroundings // nil if nothing but containers is written
 	idle      bool                // pods of best effort are to be
+	beside    bool                // there are workloads that are none of containers
 	failed    func(error)         // is told what holds nothing up
 	handlers  int                 // that are at work
 	// sending is an update that the runtime has not answered yet: what each container has
@@ -159,7 +160,9 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 			s.before, s.want, s.changed = s.want, want, true
 		}
 	}
+	t.beside = false
 	for w := range c.Workloads() {
+		t.beside = t.beside || t.others(w)
 		if s := t.seats[containerOf(w)]; s != nil {
 			s.unplaced = false
 			set(s, resources{w.CPUs, w.Mems})
@@ -248,6 +251,9 @@ func held(w *agent.Workload) bool {
 func (t *table) Observe(w *agent.Workload) agent.Observed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.others(w) {
+		return t.around.Observe(w)
+	}
 	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || held(w) && t.living(w.Spec.Request.Group), Limits: w.Spec.Settings()}
 	if o.Limits.Idle == cgroup.On && w.Spec.Limits.Idle != cgroup.On {
 		o.Limits.Idle = cgroup.Leave
@@ -261,8 +267,40 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 	return o
 }
 
+// others reports whether a workload is none of a container, but one that berth run placed while
+// no plugin ran.
+func (t *table) others(w *agent.Workload) bool { return t.around != nil && t.around.Has(w) }
+
+// writes reports whether anything is written besides what the runtime is told.
+func (t *table) writes() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.beside || t.idle || t.around != nil && t.around.Confines()
+}
+
+// Processes implements agent.Supervisor: those of containers are the runtime's.
+func (t *table) Processes(w *agent.Workload) (pids []int, ok bool, err error) {
+	if !t.others(w) {
+		return nil, false, nil
+	}
+	return t.around.Processes(w)
+}
+
+// Kill implements agent.Supervisor.
+func (t *table) Kill(ctx context.Context, w *agent.Workload) error {
+	if !t.others(w) {
+		return nil
+	}
+	return t.around.Kill(ctx, w)
+}
+
 // Release implements agent.Enforcer: the runtime ends containers itself.
-func (*table) Release(*agent.Workload, bool, *kernel.UndoLog) error { return nil }
+func (t *table) Release(w *agent.Workload, leave bool, log *kernel.UndoLog) error {
+	if !t.others(w) {
+		return nil
+	}
+	return t.around.Release(w, leave, log)
+}
 
 // box notes a sandbox of a pod, unbox that it has stopped. A pod may have a new one by then.
 func (t *table) box(pod *api.PodSandbox) {

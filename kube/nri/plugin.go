@@ -133,7 +133,11 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {
-		p.name(containerOf(&all[i]), &all[i])
+		if w := &all[i]; p.table.others(w) {
+			p.table.beside = true
+		} else {
+			p.name(containerOf(w), w)
+		}
 	}
 	return p, nil
 }

@@ -45,7 +45,7 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 
 // repair compares what is written besides what the runtime is told.
 func (p *Plugin) repair(ctx context.Context) {
-	if len(p.opt.Confine) == 0 && !p.opt.Idle {
+	if !p.table.writes() {
 		return
 	}
 	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
