@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -100,6 +101,9 @@ func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
 			continue
 		}
 		u, err := s.g.subtree(c, id, false)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has ended, and is released at the next look
+		}
 		if err != nil {
 			return nil, fmt.Errorf("workload %q: %w", id, err)
 		}

@@ -67,42 +67,65 @@ func (p *Plugin) again(ctx context.Context) {
 	}
 }
 
-// abandon gives the CPUs of containers back that were created and not started: the runtime was
-// killed, or its request was cut, and the kubelet has not collected them yet. No handler tells.
+// abandon gives the CPUs of containers back that were created and not started, or of which
+// nothing is left: the runtime was killed, or its request was cut, and the kubelet has not
+// collected them yet; or it ended while a plugin was being adopted. No handler tells.
 func (p *Plugin) abandon(ctx context.Context) {
-	for _, s := range p.unstarted(p.opt.Unstarted) {
+	for _, s := range p.abandoned(p.opt.Unstarted) {
 		_, placed := p.workload(s.id)
 		p.table.leaveBehind(s.id, true)
 		if _, err := p.giveBack(ctx, s.id, true); err != nil {
 			p.table.leaveBehind(s.id, false) // and tried again
 			p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 		} else if placed {
-			p.tell(s.of.event(Abandoned, fmt.Sprintf("created %s ago and not started: it gives CPUs %s back, and is placed anew if it starts", time.Since(s.came).Round(time.Second), s.want.cpus)))
+			why := fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
+			if s.started {
+				why = fmt.Sprintf("gone for %s without an end that the runtime told", time.Since(s.gone).Round(time.Second))
+			}
+			p.tell(s.of.event(Abandoned, fmt.Sprintf("%s: it gives CPUs %s back, and is placed anew if it starts", why, s.want.cpus)))
 		}
 	}
 }
 
-// unstarted are copies of the seats of containers that were created so long ago and that
-// neither the runtime nor the kernel says to be started.
-func (p *Plugin) unstarted(since time.Duration) []seat {
-	return slices.DeleteFunc(p.table.unstarted(since), func(s seat) bool {
-		is, ok := p.opt.Effective(s.group)
-		if ok {
-			p.table.started(s.id, is)
+// abandoned are copies of the seats of containers that for so long neither the runtime nor the
+// kernel says to be there.
+func (p *Plugin) abandoned(since time.Duration) []seat {
+	return slices.DeleteFunc(p.table.abandoned(since), func(s seat) bool {
+		if !p.opt.Busy(s.group) {
+			return false
 		}
-		return ok
+		is, _ := p.opt.Effective(s.group)
+		p.table.started(s.id, is)
+		return true
 	})
 }
 
-func (t *table) unstarted(since time.Duration) (all []seat) {
+func (t *table) abandoned(since time.Duration) (all []seat) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.line {
-		if !s.fresh && !s.started && !s.left && time.Since(s.came) >= since {
+		began := s.came
+		if s.started {
+			began = s.gone
+		}
+		if !s.fresh && !s.left && !began.IsZero() && time.Since(began) >= since {
 			all = append(all, *s)
 		}
 	}
 	return all
+}
+
+// missing notes whether the kernel has a container that was started.
+func (t *table) missing(id string, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s := t.seats[id]; {
+	case s == nil || is && !(s.seen && s.gone.IsZero()):
+	case is:
+		s.gone = time.Now()
+	default:
+		s.seen, s.gone = true, time.Time{}
+	}
 }
 
 // leaveBehind has a container that nobody starts follow the shared pool.

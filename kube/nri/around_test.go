@@ -170,6 +170,33 @@ func TestAround(t *testing.T) {
 	}
 }
 
+// A group that a killed runtime left without processes is none of a container that runs.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t, layout, "kubepods/podx/full", "kubepods/podx/empty")
+			must(t, g.k.Start("4242"))
+			must(t, g.k.WriteFile(g.file("kubepods/podx/full", "cpuset.cpus"), "2-3"))
+			must(t, g.k.WriteFile(path.Dir(g.file("kubepods/podx/full", "cpuset.cpus"))+"/cgroup.procs", "4242"))
+			effective, busy, err := readersOf(g.root)
+			must(t, err)
+			for group, want := range map[string]bool{"full": true, "empty": false, "none": false} {
+				if busy("kubepods/podx/"+group) != want {
+					t.Errorf("%s: busy is not %v", group, want)
+				}
+			}
+			if is, ok := effective("kubepods/podx/full"); !ok || is != cpuset.MustParse("2-3") {
+				t.Errorf("CPUs %s, %v", is, ok)
+			}
+			if _, ok := effective("kubepods/podx/none"); ok {
+				t.Error("a group that is not there has CPUs")
+			}
+		})
+	}
+}
+
 // file is that of a group.
 func (g *groups) file(group, name string) string {
 	g.t.Helper()

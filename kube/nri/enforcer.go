@@ -42,6 +42,8 @@ type seat struct {
 	yielded   bool      // somebody else keeps its CPUs
 	since     time.Time // of told
 	came      time.Time // when the plugin first knew of it
+	seen      bool      // the kernel has had its group, where this plugin can read it
+	gone      time.Time // since when it has not
 
 	// The runtime starts it, on begins or on what it was told meanwhile.
 	begins cpuset.Set

@@ -221,6 +221,7 @@ func (b *box) has(online cpuset.Set) cpuset.Set {
 
 // create makes and starts a container.
 func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
+	defer r.nri.BlockPluginSync().Unblock() // or a plugin that is adopting would not be told
 	r.serial.Lock()
 	defer r.serial.Unlock()
 	if err := r.make(pod, c, own); err != nil {
@@ -270,6 +271,7 @@ func (r *runtime) make(pod *api.PodSandbox, c *api.Container, own int) error {
 }
 
 func (r *runtime) stop(id string) error {
+	defer r.nri.BlockPluginSync().Unblock()
 	r.serial.Lock()
 	defer r.serial.Unlock()
 	r.mu.Lock()

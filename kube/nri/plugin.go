@@ -51,12 +51,15 @@ type Options struct {
 	Budget time.Duration
 	// Every is how often what is in force is compared; 0 is 5 s.
 	Every time.Duration
-	// Unstarted is how long a container may be created and not started until it has no place
-	// any more; 0 is 30 s. It is placed again if it starts after all.
+	// Unstarted is how long a container may be created and not started, or gone and not ended,
+	// until it has no place any more; 0 is 30 s. It is placed again if it starts after all.
 	Unstarted time.Duration
 	// Effective reads the CPUs on which a control group's processes can run, by its name below
 	// the top of the hierarchy; ok is false if it is not there. Nil reads the node's Root.
 	Effective func(group string) (cpus cpuset.Set, ok bool)
+	// Busy reports whether a control group has processes. Nil reads the node's Root, or takes it
+	// from Effective where that is set.
+	Busy func(group string) bool
 	// Pods knows exact requests, pod-level resources and priorities of pods; nil is nobody,
 	// and what the runtime tells has to do.
 	Pods Pods
@@ -121,8 +124,8 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	if err == nil {
 		all, err = p.node.List(ctx)
 	}
-	if err == nil && p.opt.Effective == nil {
-		p.opt.Effective, err = effectiveOf(opt.Node.Root)
+	if err == nil {
+		err = p.read()
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
@@ -140,6 +143,18 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		}
 	}
 	return p, nil
+}
+
+// read sets what reads the kernel's control groups.
+func (p *Plugin) read() (err error) {
+	effective, busy := p.opt.Effective, p.opt.Busy
+	if effective == nil {
+		effective, busy, err = readersOf(p.opt.Node.Root)
+	} else if busy == nil {
+		busy = func(group string) bool { _, ok := effective(group); return ok }
+	}
+	p.opt.Effective, p.opt.Busy = effective, busy
+	return err
 }
 
 // surround opens the control groups around containers. Without any, nothing of them is known

@@ -169,10 +169,10 @@ func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 }
 
 // endPod gives back what a pod keeps whose sandbox has stopped, unless it has another one, and
-// what containers of the sandbox have that were never started.
+// what containers of the sandbox have that were never started, or are gone.
 func (p *Plugin) endPod(ctx context.Context, pod *api.PodSandbox) {
 	p.table.unbox(pod)
-	for _, s := range p.unstarted(0) {
+	for _, s := range p.abandoned(0) {
 		if s.of.sandbox == pod.GetId() {
 			if _, err := p.release(ctx, s.id); err != nil {
 				p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))

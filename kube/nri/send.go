@@ -131,6 +131,7 @@ func (t *table) sent(some []move) {
 func (p *Plugin) verify() {
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
+		p.table.missing(s.id, !ok)
 		if !ok || is == s.want.cpus {
 			continue
 		}
@@ -180,34 +181,39 @@ func (t *table) found(id string, is cpuset.Set, yielded bool) bool {
 	return true
 }
 
-// effectiveOf reads the CPUs of control groups where CPUs are given on a host.
-func effectiveOf(root *kernel.Root) (func(string) (cpuset.Set, bool), error) {
+// readersOf read the CPUs of control groups where CPUs are given on a host, and whether they
+// have processes.
+func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), busy func(string) bool, err error) {
 	if root == nil {
-		var err error
 		if root, err = kernel.Open("/"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	h, ok := host.Hierarchy(cgroup.CPUSet)
 	if !ok {
-		return nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
+		return nil, nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
 	}
 	file := "cpuset.cpus.effective"
 	if h.Version == 1 {
 		file = "cpuset.effective_cpus"
 	}
-	return func(group string) (cpuset.Set, bool) {
+	busy = func(group string) bool {
+		text, _ := fs.ReadFile(root.FS(), path.Join(h.Dir, group, "cgroup.procs"))
+		return len(strings.Fields(string(text))) > 0
+	}
+	effective = func(group string) (cpuset.Set, bool) {
 		text, err := fs.ReadFile(root.FS(), path.Join(h.Dir, group, file))
 		if err != nil {
 			return cpuset.Set{}, false
 		}
 		cpus, err := cpuset.Parse(strings.TrimSpace(string(text)))
 		return cpus, err == nil
-	}, nil
+	}
+	return effective, busy, nil
 }
 
 func plural(n int, noun string) string {

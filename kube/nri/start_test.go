@@ -162,6 +162,40 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
+// A container that ended while nobody was told gives its CPUs back.
+func TestGoneWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", func(o *Options) { o.Unstarted = 100 * time.Millisecond })
+	db := pod("db", exclusive)
+	must(t, n.create(db, container(db, "a", 4000), 4))
+	time.Sleep(3 * n.p.opt.Unstarted)
+	if n.shared() == n.online {
+		t.Fatal("who runs gives its CPUs back")
+	}
+	n.mu.Lock()
+	delete(n.boxes, "db.a")
+	n.mu.Unlock()
+	eventually(t, "its CPUs are free", func() bool { return n.shared() == n.online })
+	if e := n.heard.of(Abandoned); len(e) != 1 || !strings.HasPrefix(e[0].Text, "gone for ") {
+		t.Errorf("events %+v", e)
+	}
+}
+
+// Whose group the plugin cannot read is not gone.
+func TestUnreadableIsNotGone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", func(o *Options) {
+		o.Unstarted = 50 * time.Millisecond
+		o.Effective = func(string) (cpuset.Set, bool) { return cpuset.Set{}, false }
+	})
+	db := pod("db", exclusive)
+	must(t, n.create(db, container(db, "a", 4000), 4))
+	time.Sleep(settling + 4*n.p.opt.Unstarted)
+	if n.shared() == n.online || len(n.heard.of(Abandoned)) > 0 {
+		t.Errorf("events %+v", n.heard.of(Abandoned))
+	}
+}
+
 // Where the sandbox stops before a container of it was started, its CPUs are free at once. Those
 // of the pod's next sandbox are kept, also when the first is removed.
 func TestSandboxEndsBeforeStart(t *testing.T) {

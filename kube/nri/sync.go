@@ -60,8 +60,8 @@ func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Containe
 		there[c.GetId()] = true
 		p.table.add(pod, c, told, false)
 		// A runtime that was killed amid an update lists what it wanted to write.
-		is, grouped := p.opt.Effective(groupName(c))
-		if c.GetState() == api.ContainerState_CONTAINER_RUNNING || grouped {
+		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
+			is, _ := p.opt.Effective(group)
 			p.table.started(c.GetId(), is)
 		} else {
 			p.table.starting(c.GetId(), p.online) // maybe
@@ -226,9 +226,9 @@ func (t *table) started(id string, is cpuset.Set) (left bool) {
 		return false
 	}
 	left = s.left
-	s.started, s.left, s.starts = true, false, time.Time{}
+	s.started, s.left, s.starts, s.gone = true, false, time.Time{}, time.Time{}
 	if !is.IsEmpty() {
-		s.told.cpus = is
+		s.seen, s.told.cpus = true, is
 	}
 	t.wake()
 	return left
