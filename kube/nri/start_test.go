@@ -175,7 +175,7 @@ func TestGoneWithoutAnEnd(t *testing.T) {
 	n.mu.Lock()
 	delete(n.boxes, "db.a")
 	n.mu.Unlock()
-	eventually(t, "its CPUs are free", func() bool { return n.shared() == n.online })
+	eventually(t, "its CPUs are free, and that is told", func() bool { return n.shared() == n.online && len(n.heard.of(Abandoned)) > 0 })
 	if e := n.heard.of(Abandoned); len(e) != 1 || !strings.HasPrefix(e[0].Text, "gone for ") {
 		t.Errorf("events %+v", e)
 	}

@@ -213,6 +213,7 @@ func (t *table) starting(id string, online cpuset.Set) {
 	defer t.mu.Unlock()
 	if s := t.seats[id]; s != nil && !s.started {
 		s.starts, s.begins = time.Now(), cmp.Or(s.told.cpus, online)
+		time.AfterFunc(starting, t.wake)
 	}
 }
 
