@@ -258,7 +258,7 @@ func (g *groups) overridden(c *Transition) []string {
 			continue
 		}
 		if placed == nil {
-			placed, around = dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
+			placed, around = g.dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 		}
 		if !placed.hold(dir) && !around[dir] && !c.Log.Outdated(note.Step.Path) { // outdated: another group of that name by now
 			dirs = append(dirs, dir)
@@ -269,9 +269,13 @@ func (g *groups) overridden(c *Transition) []string {
 
 type dirSet map[string]bool
 
-func dirsOf(workloads iter.Seq[*Workload]) dirSet {
+// dirsOf are the groups of workloads, also of those that another Enforcer places.
+func (g *groups) dirsOf(workloads iter.Seq[*Workload]) dirSet {
 	dirs := dirSet{}
 	for w := range workloads {
+		if w.Group != "" {
+			dirs[g.cpusetDir(w)] = true
+		}
 		for _, dir := range w.Dirs {
 			dirs[dir] = true
 		}
@@ -301,7 +305,7 @@ func (g *groups) giveBack(c *Transition) error {
 		return err
 	}
 	taken := c.Owned()
-	dirs, around := dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
+	dirs, around := g.dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 	former := g.formerLimits(c)
 	_, err = c.Log.Undo(func(s kernel.Step) bool {
 		switch {

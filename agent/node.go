@@ -17,7 +17,7 @@ import (
 
 func (s *Spec) equal(o *Spec) bool { return reflect.DeepEqual(s, o) }
 
-func limitless(l cgroup.Limits) bool { return reflect.DeepEqual(l, cgroup.Limits{}) }
+func limitless(l cgroup.Limits) bool { return reflect.ValueOf(&l).Elem().IsZero() }
 
 // Place gives a new workload its place. An id that is held is a
 // *place.HeldError; a group or process that is not there is a *MissingError, a group

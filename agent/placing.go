@@ -41,45 +41,53 @@ func (g *groups) subtrees(c *Transition, fresh map[string]bool) ([]*subtree, err
 	var subtrees []*subtree
 	standing := map[cpuset.Set]bool{}
 	for _, id := range c.Present() {
-		w := c.After(id)
-		dir := g.cpusetDir(w)
-		u := &subtree{want: w.CPUs, why: id, fresh: fresh[id], fixed: c.Yielded(dir + "/" + cpusFile)}
-		if !u.fresh && !u.fixed && c.Stands(id) {
-			if !standing[w.CPUs] {
-				standing[w.CPUs] = true
-				subtrees = append(subtrees, u)
-			}
-			continue
-		}
-		if !c.Granted(id) {
-			return nil, fmt.Errorf("workload %q: %w", id, &place.NotHeldError{ID: id})
-		}
-		if !c.KeepsMems(id) {
-			u.mems = w.Mems
-		}
-		var err error
-		switch {
-		case u.fresh:
-			u.members = []member{{dir: dir}}
-		case c.Follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
-			was := c.Before(id).CPUs
-			u.members = []member{{dir: dir, cpus: was, original: was}}
-		default:
-			u.members, err = g.followers(c, dir)
-		}
-		if !w.made() && (c.All && !c.strict || !slices.Contains(c.About(), id)) {
-			g.theirs = append(g.theirs, dir)
-			if err != nil {
-				err = &theirError{dir, err}
-			}
-		}
+		u, err := g.subtree(c, id, fresh[id])
 		if err != nil {
 			return nil, fmt.Errorf("workload %q: %w", id, err)
+		}
+		if u.stands() {
+			if standing[u.want] {
+				continue
+			}
+			standing[u.want] = true
 		}
 		subtrees = append(subtrees, u)
 	}
 	others, err := g.others(c)
 	return append(subtrees, others...), err
+}
+
+// subtree is that of a workload.
+func (g *groups) subtree(c *Transition, id string, fresh bool) (*subtree, error) {
+	w := c.After(id)
+	dir := g.cpusetDir(w)
+	u := &subtree{want: w.CPUs, why: id, fresh: fresh, fixed: c.Yielded(dir + "/" + cpusFile)}
+	if !u.fresh && !u.fixed && c.Stands(id) {
+		return u, nil
+	}
+	if !c.Granted(id) {
+		return nil, &place.NotHeldError{ID: id}
+	}
+	if !c.KeepsMems(id) {
+		u.mems = w.Mems
+	}
+	var err error
+	switch {
+	case u.fresh:
+		u.members = []member{{dir: dir}}
+	case c.Follows(id) && !u.fixed && (g.version == 2 || g.isLeaf(dir)):
+		was := c.Before(id).CPUs
+		u.members = []member{{dir: dir, cpus: was, original: was}}
+	default:
+		u.members, err = g.followers(c, dir)
+	}
+	if !w.made() && (c.All && !c.strict || !slices.Contains(c.About(), id)) {
+		g.theirs = append(g.theirs, dir)
+		if err != nil {
+			err = &theirError{dir, err}
+		}
+	}
+	return u, err
 }
 
 // followers are the members of a group, of one that is yielded itself alone.

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -12,6 +14,7 @@ import (
 
 // Surroundings are the control groups around workloads that something else makes and limits,
 // such as a container runtime: for an Enforcer that leaves the workloads' own groups to it.
+// Workloads that were placed by control groups before, as berth run does, are theirs, too.
 type Surroundings struct {
 	g    *groups
 	idle []string // as of the last transition
@@ -39,6 +42,27 @@ func OpenSurroundings(root *kernel.Root, confine, protect []string, within cpuse
 
 // Dirs are Site.Dirs of the host.
 func (s *Surroundings) Dirs() []string { return s.g.site().Dirs }
+
+// Has reports whether a workload was placed by control groups. Observe, Processes, Kill and
+// Release are for these only, as of Enforcer and Supervisor.
+func (s *Surroundings) Has(w *Workload) bool { return w.Backend == s.g.host.Mode() }
+
+// Confines reports whether any groups are to be kept off exclusive CPUs.
+func (s *Surroundings) Confines() bool { return len(s.g.confine) > 0 }
+
+// Observe tells what there is of a workload.
+func (s *Surroundings) Observe(w *Workload) Observed { return s.g.Observe(w) }
+
+// Processes returns a workload's processes.
+func (s *Surroundings) Processes(w *Workload) ([]int, bool, error) { return s.g.Processes(w) }
+
+// Kill ends them.
+func (s *Surroundings) Kill(ctx context.Context, w *Workload) error { return s.g.Kill(ctx, w) }
+
+// Release ends what a workload had.
+func (s *Surroundings) Release(w *Workload, leave bool, log *kernel.UndoLog) error {
+	return s.g.Release(w, leave, log)
+}
 
 // NoIdle says why no group can be made idle here; "" if it can.
 func (s *Surroundings) NoIdle() string { return s.g.noIdle() }
@@ -71,11 +95,25 @@ func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err
 
 func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
 	s.g.theirs = nil
+	var all []*subtree
+	for _, id := range c.Present() {
+		if !s.Has(c.After(id)) {
+			continue
+		}
+		u, err := s.g.subtree(c, id, false)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has ended, and is released at the next look
+		}
+		if err != nil {
+			return nil, fmt.Errorf("workload %q: %w", id, err)
+		}
+		all = append(all, u)
+	}
 	others, err := s.g.others(c)
 	if err != nil {
 		return nil, err
 	}
-	return s.g.place(others, c)
+	return s.g.place(append(all, others...), c)
 }
 
 // Enforce carries out what Plan returns, and gives back what is of no use any more. That a

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/pods"
 )
 
 const (
@@ -52,6 +54,7 @@ type played struct {
 	k    *fakekernel.Kernel
 	tree podTree
 	cpu  string // directory of the tree
+	dir  string // of the kernel
 }
 
 func (p *played) read(group, file string) string {
@@ -132,7 +135,7 @@ func newPlayed(t *testing.T, layout fakekernel.Layout, tree podTree) (*played, *
 	cpu, _ := found.Hierarchy(cgroup.CPU)
 	m := newModel()
 	m.web, m.hog, m.hogs = tree.web, tree.hog, 5*time.Second
-	p := &played{m, k, tree, cpu.Dir}
+	p := &played{m, k, tree, cpu.Dir, root}
 	if err := p.kubelet(cpu.Version == 2, false); err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +144,30 @@ func newPlayed(t *testing.T, layout fakekernel.Layout, tree podTree) (*played, *
 		t.Fatal(err)
 	}
 	return p, host
+}
+
+// names writes the files of the kubelet that say whose the groups are, and returns who reads them.
+func (p *played) names(t *testing.T) func(group string) Party {
+	t.Helper()
+	for _, name := range []string{
+		"pods/shop_web-0_" + webUID + "/web/0.log", "containers/web-0_shop_web-" + webID + ".log",
+		"pods/batch_hog_" + hogUID + "/main/0.log", "containers/hog_batch_main-" + hogID + ".log",
+	} {
+		file := filepath.Join(p.dir, "var/log", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := pods.NewDirectory(p.k.FS())
+	if err := dir.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	return func(group string) Party {
+		if n, ok := dir.Of(group); ok {
+			return Party{Group: group, Name: n.String(), Pod: &n}
+		}
+		return Party{Group: group, Name: group}
+	}
 }
 
 // A best-effort pod hogs the CPUs of a burstable one. Where the kubelet can still write its
@@ -194,6 +221,10 @@ func testPods(t *testing.T, layout fakekernel.Layout, tree podTree, v2, systemd 
 		t.Fatalf("events: %v", events)
 	}
 	first, yielded := events[0], 0
+	who := p.names(t)
+	if r := ReportEvent(first, who); r.Victim.Name != "shop/web-0/web" || r.Antagonist.Name != "batch/hog/main" || !strings.Contains(r.Text(), "for shop/web-0/web") {
+		t.Errorf("%q is about %+v and %+v", r.Text(), r.Victim, r.Antagonist)
+	}
 	for _, e := range events {
 		if e.Action != nil && e.Action.Limits.Idle == cgroup.On && e.Action.Group == tree.hog {
 			t.Errorf("a container's own group: %v", e)

@@ -35,6 +35,7 @@ func families(podLabels bool) []family {
 		{"berth_crowded_subtrees", "Subtrees of other users that are not watched group by group.", nil},
 		{"berth_crowded_subtree_groups", "Groups of those subtrees: seen, and kept as they are looked at all the same.", []string{"kind"}},
 		{"berth_waiting_workloads", "Workloads of the configuration that have no place.", nil},
+		{"berth_pod_events_total", "Events for the API server of Kubernetes, by what became of them.", []string{"outcome"}},
 		{"berth_config_last_reload_successful", "1 if what the configuration's file holds is active, 0 if it was refused.", nil},
 		{"berth_config_last_reload_success_timestamp_seconds", "When the active configuration was loaded.", nil},
 		{"berth_last_sample_timestamp_seconds", "When the statistics of workloads were last read.", nil},

@@ -52,6 +52,8 @@ type MetricsOptions struct {
 	// all series of workloads have the labels namespace, pod and container, "" for none. Nil
 	// is a host that is no node of Kubernetes.
 	Pod func(id string) (pods.Name, bool)
+	// PodEvents are how many events on pods came to which end; nil is none that writes any.
+	PodEvents func() map[string]uint64
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -66,6 +68,7 @@ type Metrics struct {
 	view      api.View
 	workloads int
 	pod       func(id string) (pods.Name, bool)
+	podEvents func() map[string]uint64
 	host      *host
 	families  map[string]*prometheus.Desc
 	sources   map[source]target
@@ -86,6 +89,7 @@ func NewMetrics(view api.View, opt MetricsOptions) *Metrics {
 		view:      view,
 		workloads: maxSeries,
 		pod:       opt.Pod,
+		podEvents: opt.PodEvents,
 		host:      &host{root: opt.Root, hardware: opt.Hardware, now: opt.Now},
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
@@ -174,6 +178,11 @@ func (s scrape) agent(a api.About, c api.Config) {
 	s.gauge("berth_crowded_subtree_groups", float64(seen), "seen")
 	s.gauge("berth_crowded_subtree_groups", float64(kept), "kept")
 	s.gauge("berth_waiting_workloads", float64(len(a.Waiting)))
+	if s.podEvents != nil {
+		for outcome, n := range s.podEvents() {
+			s.counter("berth_pod_events_total", float64(n), outcome)
+		}
+	}
 	s.gauge("berth_config_last_reload_successful", truth(c.Refused == ""))
 	if !c.Loaded.IsZero() {
 		s.gauge("berth_config_last_reload_success_timestamp_seconds", seconds(c.Loaded))

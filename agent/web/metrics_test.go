@@ -261,7 +261,7 @@ func (r *rig) lines(parts ...string) []string {
 // full is a rig of which the second scrape shows every family.
 func full(t testing.TB) *rig {
 	t.Helper()
-	r := newRig(t, MetricsOptions{Hardware: counters()})
+	r := newRig(t, MetricsOptions{Hardware: counters(), PodEvents: func() map[string]uint64 { return map[string]uint64{"sent": 3, "dropped": 1} }})
 	r.observe(agent.Event{Kind: agent.Placed, Took: 4 * time.Millisecond})
 	r.observe(agent.Event{Kind: agent.Refused, Err: &place.CPUsError{Asked: 9, Available: 5}})
 	r.guarded(&control.Event{Outcome: control.Kept, Action: &control.Action{Remedy: detect.Weight}})

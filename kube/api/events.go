@@ -49,6 +49,11 @@ const (
 // had too often.
 type Counts struct{ Sent, HeldBack, Dropped, Refused uint64 }
 
+// ByOutcome are the counts by the word for what became of the notes.
+func (c Counts) ByOutcome() map[string]uint64 {
+	return map[string]uint64{"sent": c.Sent, "held_back": c.HeldBack, "dropped": c.Dropped, "refused": c.Refused}
+}
+
 // Events writes notes as events (core/v1, what kubectl describe shows). Equal ones are
 // counted in one event; of a pod, more than ten of a reason within ten minutes become one
 // with a common text, and after 25 there is one in five minutes.

@@ -133,6 +133,12 @@ func (s *Strategy) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Predicted reports whether all that mid work could get is what prod pods are predicted not to
+// use: Node.Reclaimable.
+func (s *Strategy) Predicted() bool {
+	return s.MidCPU+s.MidMemory > 0 && s.MidStatic == 0 && s.MidUnallocated == 0
+}
+
 // one is a node seen by one resource.
 type one struct {
 	capacity, reserved, system, all, gone int64

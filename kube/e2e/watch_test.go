@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"berth.dev/berth/cpuset"
 )
@@ -19,12 +20,23 @@ type sampler struct {
 	samples int
 	seen    map[string][]cpuset.Set  // by control group: each change
 	pairs   map[[2]string]cpuset.Set // two groups that had the same one CPU
+	over    map[[2]string]span       // one CPU of the first was among those of the second
+	overs   []overlap                // those that are over
+}
+
+// span is a time in which something was seen again and again.
+type span struct{ from, to time.Time }
+
+// overlap is that a group had one CPU, and another that and more.
+type overlap struct {
+	one, other string
+	span
 }
 
 // watch starts a sampler.
 func (c *cluster) watch(t *testing.T) *sampler {
 	t.Helper()
-	s := &sampler{end: make(chan struct{}), seen: map[string][]cpuset.Set{}, pairs: map[[2]string]cpuset.Set{}}
+	s := &sampler{end: make(chan struct{}), seen: map[string][]cpuset.Set{}, pairs: map[[2]string]cpuset.Set{}, over: map[[2]string]span{}}
 	s.done.Go(func() {
 		for {
 			select {
@@ -61,6 +73,24 @@ func (s *sampler) sample() {
 		}
 	}
 	s.samples++
+	now, over := time.Now(), map[[2]string]span{}
+	for _, h := range all {
+		for _, other := range all {
+			if key := [2]string{h.group, other.group}; h.cpus.Len() == 1 && other.cpus.Len() > 1 && other.cpus.Contains(h.cpus) {
+				was, ok := s.over[key]
+				if !ok {
+					was.from = now
+				}
+				over[key] = span{was.from, now}
+			}
+		}
+	}
+	for key, was := range s.over {
+		if _, still := over[key]; !still {
+			s.overs = append(s.overs, overlap{key[0], key[1], was})
+		}
+	}
+	s.over = over
 	for i, h := range all {
 		if seen := s.seen[h.group]; len(seen) == 0 || seen[len(seen)-1] != h.cpus {
 			s.seen[h.group] = append(seen, h.cpus)
@@ -101,6 +131,64 @@ func (s *sampler) stop() (int, map[string][]cpuset.Set) {
 	}
 	s.done.Wait()
 	return s.samples, s.seen
+}
+
+// longest returns the overlap of a container that owns a CPU and one that owns none that lasted
+// longest without a break, not counting the times in which nobody could end it.
+func (s *sampler) longest(owns, shares func(group string) bool, away []span) (worst overlap, lasted time.Duration) {
+	for key, is := range s.over {
+		s.overs = append(s.overs, overlap{key[0], key[1], is})
+	}
+	for _, o := range s.overs {
+		if !owns(o.one) || !shares(o.other) {
+			continue
+		}
+		for _, part := range o.without(away) {
+			if d := part.to.Sub(part.from); d > lasted {
+				worst, lasted = o, d
+			}
+		}
+	}
+	return worst, lasted
+}
+
+// without is what is left of a time.
+func (s span) without(away []span) []span {
+	left := []span{s}
+	for _, a := range away {
+		var next []span
+		for _, l := range left {
+			if !a.from.Before(l.to) || !a.to.After(l.from) {
+				next = append(next, l)
+				continue
+			}
+			if a.from.After(l.from) {
+				next = append(next, span{l.from, a.from})
+			}
+			if a.to.Before(l.to) {
+				next = append(next, span{a.to, l.to})
+			}
+		}
+		left = next
+	}
+	return left
+}
+
+func TestWithout(t *testing.T) {
+	t.Parallel()
+	at := func(i int) time.Time { return time.Unix(int64(i), 0) }
+	between := func(i, j int) span { return span{at(i), at(j)} }
+	whole := between(10, 20)
+	for _, c := range []struct{ away, left []span }{
+		{nil, []span{whole}},
+		{[]span{between(0, 10), between(20, 30)}, []span{whole}},
+		{[]span{between(5, 12), between(14, 15), between(18, 25)}, []span{between(12, 14), between(15, 18)}},
+		{[]span{between(0, 30)}, nil},
+	} {
+		if got := whole.without(c.away); !slices.Equal(got, c.left) {
+			t.Errorf("without %v: %v, want %v", c.away, got, c.left)
+		}
+	}
 }
 
 // both returns the pairs of groups of which owns says that they own CPUs.

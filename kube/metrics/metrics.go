@@ -41,6 +41,8 @@ type Options struct {
 	Policy string
 	// Guard says where a guard stands; nil means none.
 	Guard func(context.Context) (api.Guard, error)
+	// PodEvents are how many events on pods came to which end; nil is none that writes any.
+	PodEvents func() map[string]uint64
 	// Failed is told what could not be read, once; nil is nobody.
 	Failed func(error)
 	// Interval is the time between readings; 0 is 1 s.
@@ -70,7 +72,7 @@ func New(opt Options) (*Server, error) {
 	s := &Server{opt: opt, meter: meter, began: time.Now(), pods: map[string]pods.Name{}}
 	s.history = api.NewHistory(1024, uint64(s.began.UnixMicro()))
 	s.metrics = web.NewMetrics(view{s}, web.MetricsOptions{
-		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod,
+		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents,
 	})
 	return s, nil
 }

@@ -3,8 +3,10 @@ package nri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -62,6 +64,78 @@ func (p *Plugin) again(ctx context.Context) {
 		default:
 			p.tell(about(Recovered, l.pod, l.c, "it has what it asks for now"))
 		}
+	}
+}
+
+// abandon gives the CPUs of containers back that were created and not started, or of which
+// nothing is left: the runtime was killed, or its request was cut, and the kubelet has not
+// collected them yet; or it ended while a plugin was being adopted. No handler tells.
+func (p *Plugin) abandon(ctx context.Context) {
+	for _, s := range p.abandoned(p.opt.Unstarted) {
+		_, placed := p.workload(s.id)
+		p.table.leaveBehind(s.id, true)
+		if _, err := p.giveBack(ctx, s.id, true); err != nil {
+			p.table.leaveBehind(s.id, false) // and tried again
+			p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+		} else if placed {
+			why := fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
+			if s.started {
+				why = fmt.Sprintf("gone for %s without an end that the runtime told", time.Since(s.gone).Round(time.Second))
+			}
+			p.tell(s.of.event(Abandoned, fmt.Sprintf("%s: it gives CPUs %s back, and is placed anew if it starts", why, s.want.cpus)))
+		}
+	}
+}
+
+// abandoned are copies of the seats of containers that for so long neither the runtime nor the
+// kernel says to be there.
+func (p *Plugin) abandoned(since time.Duration) []seat {
+	return slices.DeleteFunc(p.table.abandoned(since), func(s seat) bool {
+		if !p.opt.Busy(s.group) {
+			return false
+		}
+		is, _ := p.opt.Effective(s.group)
+		p.table.started(s.id, is)
+		return true
+	})
+}
+
+func (t *table) abandoned(since time.Duration) (all []seat) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.line {
+		began := s.came
+		if s.started {
+			began = s.gone
+		}
+		if !s.fresh && !s.left && !began.IsZero() && time.Since(began) >= since {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// missing notes whether the kernel has a container that was started.
+func (t *table) missing(id string, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s := t.seats[id]; {
+	case s == nil || is && !(s.seen && s.gone.IsZero()):
+	case is:
+		s.gone = time.Now()
+	default:
+		s.seen, s.gone = true, time.Time{}
+	}
+}
+
+// leaveBehind has a container that nobody starts follow the shared pool.
+func (t *table) leaveBehind(id string, is bool) {
+	t.follow(id)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[id]; s != nil {
+		s.left = is
+		t.wake()
 	}
 }
 

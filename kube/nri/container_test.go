@@ -7,8 +7,6 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"berth.dev/berth/internal/fakekernel"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -111,25 +109,5 @@ func TestSameName(t *testing.T) {
 	must(t, err)
 	if len(all) != 1 || containerOf(&all[0]) != "another" {
 		t.Errorf("%v", all)
-	}
-}
-
-// What the kernel has in force is read where the host gives CPUs.
-func TestEffective(t *testing.T) {
-	t.Parallel()
-	l := fakekernel.V2()
-	l.CPUs, l.Version = "0-7", "7.3"
-	dir := t.TempDir()
-	k, err := fakekernel.New(dir, l)
-	must(t, err)
-	must(t, k.Mkdir("sys/fs/cgroup/kubepods"))
-	must(t, k.WriteFile("sys/fs/cgroup/cgroup.subtree_control", "+cpuset"))
-	read, err := effectiveOf(kernel.NewRoot(dir, k))
-	must(t, err)
-	if got, ok := read("kubepods"); !ok || got.String() != "0-7" {
-		t.Errorf("%s, %v", got, ok)
-	}
-	if _, ok := read("gone"); ok {
-		t.Error("a group that is not there has CPUs")
 	}
 }

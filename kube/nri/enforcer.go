@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/nri/pkg/api"
+
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -30,13 +32,22 @@ type resources struct{ cpus, mems cpuset.Set }
 // seat is a container that the runtime has.
 type seat struct {
 	id, group string
+	of        whose
 	want      resources
 	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
 	fresh     bool      // its creation is not answered yet
 	unplaced  bool      // it has no record, and follows the shared pool
 	started   bool
+	left      bool      // nobody has started it: its place was given back
 	yielded   bool      // somebody else keeps its CPUs
 	since     time.Time // of told
+	came      time.Time // when the plugin first knew of it
+	seen      bool      // the kernel has had its group, where this plugin can read it
+	gone      time.Time // since when it has not
+
+	// The runtime starts it, on begins or on what it was told meanwhile.
+	begins cpuset.Set
+	starts time.Time // zero if the runtime does not
 
 	before      resources // what was wanted before the last transition, if that changed it
 	changed     bool
@@ -56,9 +67,10 @@ type table struct {
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
-	pods      map[string]bool     // UIDs of those that have a sandbox
+	boxes     map[string]string   // UIDs of pods, by the id of a sandbox
 	around    *agent.Surroundings // nil if nothing but containers is written
 	idle      bool                // pods of best effort are to be
+	beside    bool                // there are workloads that are none of containers
 	failed    func(error)         // is told what holds nothing up
 	handlers  int                 // that are at work
 	// sending is an update that the runtime has not answered yet: what each container has
@@ -68,7 +80,7 @@ type table struct {
 }
 
 func newTable(online cpuset.Set) *table {
-	return &table{seats: map[string]*seat{}, pods: map[string]bool{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
+	return &table{seats: map[string]*seat{}, boxes: map[string]string{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
 }
 
 // call is one call of a handler, which has only so long.
@@ -150,7 +162,9 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 			s.before, s.want, s.changed = s.want, want, true
 		}
 	}
+	t.beside = false
 	for w := range c.Workloads() {
+		t.beside = t.beside || t.others(w)
 		if s := t.seats[containerOf(w)]; s != nil {
 			s.unplaced = false
 			set(s, resources{w.CPUs, w.Mems})
@@ -239,7 +253,10 @@ func held(w *agent.Workload) bool {
 func (t *table) Observe(w *agent.Workload) agent.Observed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || t.pods[w.Spec.Request.Group] && held(w), Limits: w.Spec.Settings()}
+	if t.others(w) {
+		return t.around.Observe(w)
+	}
+	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || held(w) && t.living(w.Spec.Request.Group), Limits: w.Spec.Settings()}
 	if o.Limits.Idle == cgroup.On && w.Spec.Limits.Idle != cgroup.On {
 		o.Limits.Idle = cgroup.Leave
 		if !t.idle || !strings.Contains(path.Dir(w.Group), "besteffort") {
@@ -252,24 +269,68 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 	return o
 }
 
-// Release implements agent.Enforcer: the runtime ends containers itself.
-func (*table) Release(*agent.Workload, bool, *kernel.UndoLog) error { return nil }
+// others reports whether a workload is none of a container, but one that berth run placed while
+// no plugin ran.
+func (t *table) others(w *agent.Workload) bool { return t.around != nil && t.around.Has(w) }
 
-// live notes whether a pod has a sandbox.
-func (t *table) live(uid string, is bool) {
+// writes reports whether anything is written besides what the runtime is told.
+func (t *table) writes() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if is {
-		t.pods[uid] = true
-	} else {
-		delete(t.pods, uid)
-	}
+	return t.beside || t.idle || t.around != nil && t.around.Confines()
 }
 
+// Processes implements agent.Supervisor: those of containers are the runtime's.
+func (t *table) Processes(w *agent.Workload) (pids []int, ok bool, err error) {
+	if !t.others(w) {
+		return nil, false, nil
+	}
+	return t.around.Processes(w)
+}
+
+// Kill implements agent.Supervisor.
+func (t *table) Kill(ctx context.Context, w *agent.Workload) error {
+	if !t.others(w) {
+		return nil
+	}
+	return t.around.Kill(ctx, w)
+}
+
+// Release implements agent.Enforcer: the runtime ends containers itself.
+func (t *table) Release(w *agent.Workload, leave bool, log *kernel.UndoLog) error {
+	if !t.others(w) {
+		return nil
+	}
+	return t.around.Release(w, leave, log)
+}
+
+// box notes a sandbox of a pod, unbox that it has stopped. A pod may have a new one by then.
+func (t *table) box(pod *api.PodSandbox) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.boxes[pod.GetId()] = pod.GetUid()
+}
+
+func (t *table) unbox(pod *api.PodSandbox) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.boxes, pod.GetId())
+}
+
+// lives reports whether a pod has a sandbox; living is called with mu.
 func (t *table) lives(uid string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.pods[uid]
+	return t.living(uid)
+}
+
+func (t *table) living(uid string) bool {
+	for _, of := range t.boxes {
+		if of == uid {
+			return true
+		}
+	}
+	return false
 }
 
 // Close implements agent.Enforcer.
@@ -289,15 +350,39 @@ func (t *table) enter() { t.mu.Lock(); t.handlers++; t.mu.Unlock() }
 func (t *table) leave() { t.mu.Lock(); t.handlers--; t.wake(); t.mu.Unlock() }
 
 // add adds a container, as the runtime has it.
-func (t *table) add(id, group string, told resources, fresh bool) {
+func (t *table) add(pod *api.PodSandbox, c *api.Container, told resources, fresh bool) {
+	id, group, of := c.GetId(), groupName(c), whoseOf(pod, c)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.seats[id]; s != nil {
-		s.told, s.group = told, group
+		s.told, s.group, s.of, s.fresh = told, group, of, s.fresh && fresh
+		if s.left { // it is adopted anew
+			s.left, s.came = false, time.Now()
+		}
 		return
 	}
-	s := &seat{id: id, group: group, told: told, want: told, fresh: fresh}
+	s := &seat{id: id, group: group, of: of, told: told, want: told, fresh: fresh, came: time.Now()}
 	t.seats[id], t.line = s, append(t.line, s)
+}
+
+// whose says whose a container is; "" for an event on nobody.
+func (t *table) whose(id string) whose {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[id]; s != nil {
+		return s.of
+	}
+	return whose{}
+}
+
+// told is what a container has by the last that is known.
+func (t *table) told(id string) resources {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[id]; s != nil {
+		return s.told
+	}
+	return resources{}
 }
 
 func (t *table) drop(id string) {

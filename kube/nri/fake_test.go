@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,10 @@ type box struct {
 	pod      *api.PodSandbox
 	c        *api.Container
 	cpus     cpuset.Set // in force; empty is all
-	own      int        // how many CPUs of its own it asks for, by a word: it gets them or is refused
-	refusing bool       // the runtime fails to update it
+	spec     cpuset.Set // what the runtime believes to be in force
+	running  bool
+	own      int  // how many CPUs of its own it asks for, by a word: it gets them or is refused
+	refusing bool // the runtime fails to update it
 }
 
 // runtime is a fake container runtime: containers that are numbers, with containerd's own
@@ -53,6 +56,7 @@ type runtime struct {
 	plugin  atomic.Pointer[Plugin]
 
 	required []string // plugins without which no container is created
+	files    string   // a directory for the CPUs of what runs, "" for none
 }
 
 func newRuntime(t testing.TB, online cpuset.Set) *runtime {
@@ -123,8 +127,10 @@ func (r *runtime) list(ctx context.Context, plugin adaptation.SyncCB) error {
 
 // listed is a container with the resources in force.
 func (b *box) listed() *api.Container {
-	c := withResources(b.c, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: b.cpus.String()}})
-	c.State = api.ContainerState_CONTAINER_RUNNING
+	c := withResources(b.c, &api.LinuxResources{Cpu: &api.LinuxCPU{Cpus: b.spec.String()}})
+	if c.State = api.ContainerState_CONTAINER_CREATED; b.running {
+		c.State = api.ContainerState_CONTAINER_RUNNING
+	}
 	return c
 }
 
@@ -158,15 +164,25 @@ func (r *runtime) set(id, cpus string) error {
 	case b.refusing:
 		return errors.New("refused")
 	}
-	b.cpus = cpuset.MustParse(cpus)
+	if b.spec = cpuset.MustParse(cpus); b.running {
+		r.put(b, b.spec)
+	}
 	r.check("update of " + id)
 	return nil
+}
+
+// put has a container run on CPUs. It is called with mu.
+func (r *runtime) put(b *box, cpus cpuset.Set) {
+	b.cpus, b.running = cpus, true
+	if r.files != "" {
+		must(r.t, os.WriteFile(filepath.Join(r.files, b.c.GetId()), []byte(b.has(r.online).String()), 0o644))
+	}
 }
 
 // check is called with mu.
 func (r *runtime) check(when string) {
 	for id, b := range r.boxes {
-		if b.own == 0 {
+		if b.own == 0 || !b.running {
 			continue
 		}
 		if b.cpus.Len() != b.own || !r.owns(id, b.cpus) {
@@ -176,7 +192,7 @@ func (r *runtime) check(when string) {
 			if o.cpus.IsEmpty() && r.required != nil {
 				continue // the plugin was killed in its creation, which the runtime lets pass: adopted next
 			}
-			if has := o.has(r.online); other != id && has.Overlaps(b.cpus) {
+			if has := o.has(r.online); other != id && o.running && has.Overlaps(b.cpus) {
 				r.t.Errorf("%s: %s has CPUs %s, and %s of them are those of %s", when, other, has, has.Intersect(b.cpus), id)
 			}
 		}
@@ -203,10 +219,40 @@ func (b *box) has(online cpuset.Set) cpuset.Set {
 	return b.cpus
 }
 
-// create makes and starts a container: updates of others first, as containerd has it.
+// create makes and starts a container.
 func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
+	defer r.nri.BlockPluginSync().Unblock() // or a plugin that is adopting would not be told
 	r.serial.Lock()
 	defer r.serial.Unlock()
+	if err := r.make(pod, c, own); err != nil {
+		return err
+	}
+	return r.run(pod, c)
+}
+
+// run starts a container, as containerd does: on what it was to have when that began. What it
+// is told meanwhile the runtime only believes.
+func (r *runtime) run(pod *api.PodSandbox, c *api.Container) error {
+	ctx := context.Background()
+	if err := r.nri.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: c}); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	b := r.boxes[c.GetId()]
+	begins := b.spec
+	r.mu.Unlock()
+	r.serial.Unlock()
+	goruntime.Gosched()
+	r.serial.Lock()
+	r.mu.Lock()
+	r.put(b, begins)
+	r.check("start of " + c.GetId())
+	r.mu.Unlock()
+	return r.nri.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: pod, Container: c})
+}
+
+// make makes a container: updates of others first, as containerd has it.
+func (r *runtime) make(pod *api.PodSandbox, c *api.Container, own int) error {
 	ctx := context.Background()
 	_ = r.nri.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: pod})
 	res, err := r.nri.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: c})
@@ -217,20 +263,23 @@ func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
 	r.mu.Lock()
 	b := &box{pod: pod, c: c, own: own}
 	if cpus := res.GetAdjust().GetLinux().GetResources().GetCpu().GetCpus(); cpus != "" {
-		b.cpus = cpuset.MustParse(cpus)
+		b.spec = cpuset.MustParse(cpus)
 	}
 	r.boxes[c.GetId()] = b
-	r.check("creation of " + c.GetId())
 	r.mu.Unlock()
-	return r.nri.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: pod, Container: c})
+	return nil
 }
 
 func (r *runtime) stop(id string) error {
+	defer r.nri.BlockPluginSync().Unblock()
 	r.serial.Lock()
 	defer r.serial.Unlock()
 	r.mu.Lock()
 	b := r.boxes[id]
 	delete(r.boxes, id) // the process is gone when plugins are told
+	if r.files != "" {
+		_ = os.Remove(filepath.Join(r.files, id))
+	}
 	r.mu.Unlock()
 	ctx := context.Background()
 	res, err := r.nri.StopContainer(ctx, &api.StopContainerRequest{Pod: b.pod, Container: b.c})
@@ -272,7 +321,7 @@ func (r *runtime) effective(group string) (cpuset.Set, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.boxes[filepath.Base(group)]
-	if b == nil {
+	if b == nil || !b.running {
 		return cpuset.Set{}, false
 	}
 	return b.has(r.online), true
@@ -320,11 +369,18 @@ type events struct {
 func (e *events) add(ev Event) { e.mu.Lock(); e.all = append(e.all, ev); e.mu.Unlock() }
 
 func (e *events) kinds(kind string) (some []string) {
+	for _, ev := range e.of(kind) {
+		some = append(some, ev.Pod+"/"+ev.Container+": "+ev.Text)
+	}
+	return some
+}
+
+func (e *events) of(kind string) (some []Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.all {
 		if ev.Kind == kind {
-			some = append(some, ev.Pod+"/"+ev.Container+": "+ev.Text)
+			some = append(some, ev)
 		}
 	}
 	return some

@@ -23,6 +23,7 @@ const (
 	pluginEnv = "BERTH_TEST_NRI_PLUGIN" // SOCKET:DIR: this process is the plugin
 	killsEnv  = "BERTH_NRI_KILLS"       // how many kills; the issue has 200
 	killForm  = "2s2n8c2t"
+	churns    = 3 // sequences of pods that come and go
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +41,13 @@ func servePlugin(socket, dir string) error {
 		return err
 	}
 	opt.Node.Dir = filepath.Join(dir, "state")
-	opt.Effective = func(string) (cpuset.Set, bool) { return cpuset.Set{}, false }
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		text, err := os.ReadFile(filepath.Join(dir, "kernel", filepath.Base(group)))
+		if err != nil || len(text) == 0 { // or it is being written
+			return cpuset.Set{}, false
+		}
+		return cpuset.MustParse(string(text)), true
+	}
 	p, err := New(context.Background(), opt)
 	if err != nil {
 		return err
@@ -63,11 +70,14 @@ func TestKills(t *testing.T) {
 	opt, err := playedOptions(filepath.Join(dir, "played"), killForm)
 	must(t, err)
 	r := newRuntime(t, opt.Node.Machine.Online)
-	r.required = []string{"berth"}
+	r.required, r.files = []string{"berth"}, filepath.Join(dir, "kernel")
+	must(t, os.Mkdir(r.files, 0o755))
 	r.start(2 * time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	churned := make(chan [2]int)
-	go func() { churned <- r.churn(ctx) }()
+	for i := range churns {
+		go func() { churned <- r.churn(ctx, i) }()
+	}
 	rng := rand.New(rand.NewPCG(1, uint64(kills)))
 	run := func() *exec.Cmd {
 		c := exec.Command(os.Args[0])
@@ -90,7 +100,11 @@ func TestKills(t *testing.T) {
 	last := run()
 	time.Sleep(50 * time.Millisecond)
 	stop()
-	made := <-churned
+	var made [2]int
+	for range churns {
+		some := <-churned
+		made[0], made[1] = made[0]+some[0], made[1]+some[1]
+	}
 	t.Logf("%d kills; %d containers created, %d creations refused", kills, made[0], made[1])
 	if made[0] < kills {
 		t.Errorf("only %d containers were created", made[0])
@@ -113,17 +127,17 @@ func TestKills(t *testing.T) {
 }
 
 // churn creates and stops containers until ctx ends, and counts creations and refusals.
-func (r *runtime) churn(ctx context.Context) (made [2]int) {
-	rng := rand.New(rand.NewPCG(7, 7))
+func (r *runtime) churn(ctx context.Context, of int) (made [2]int) {
+	rng := rand.New(rand.NewPCG(7, uint64(of)))
 	var there []string
 	for i := 0; ctx.Err() == nil; i++ {
-		if len(there) > 20 || len(there) > 0 && rng.IntN(3) == 0 {
+		if len(there) > 20/churns || len(there) > 0 && rng.IntN(3) == 0 {
 			at := rng.IntN(len(there))
 			_ = r.stop(there[at])
 			there = append(there[:at], there[at+1:]...)
 			continue
 		}
-		p, own, milli := pod("k"+strconv.Itoa(i), nil), 0, 100
+		p, own, milli := pod(fmt.Sprintf("k%d-%d", of, i), nil), 0, 100
 		if rng.IntN(2) == 0 {
 			own, milli, p.Annotations = 2, 2000, exclusive
 		}

@@ -70,6 +70,9 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	all = make([]move, 0, len(t.line))
 	tell := func(s *seat, to resources, lose bool) {
 		s.told, s.since = to, now
+		if !s.starts.IsZero() {
+			s.begins = s.begins.Union(to.cpus)
+		}
 		last := len(all) - 1
 		if last < 0 || *all[last].to != to {
 			own := to
@@ -140,9 +143,19 @@ func updates(all []move) (out []*api.ContainerUpdate) {
 	return out
 }
 
+// starting is how long a container that the runtime starts may begin on what it was told before.
+// No event tells that a start has failed.
+const starting = 5 * time.Second
+
 // blocked are exclusive CPUs that somebody else has until an update on its way takes them,
-// or gets by it: the runtime applies it after the answer of the handler at work.
+// or gets by it: the runtime applies it after the answer of the handler at work. So are those
+// on which somebody may be about to start.
 func (t *table) blocked() (cpus cpuset.Set) {
+	for _, s := range t.line {
+		if !s.starts.IsZero() && time.Since(s.starts) < starting {
+			cpus = cpus.Union(s.begins.Minus(s.want.cpus).Intersect(t.owned))
+		}
+	}
 	for id, has := range t.sending {
 		if s := t.seats[id]; s != nil {
 			cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))

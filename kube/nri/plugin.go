@@ -51,9 +51,15 @@ type Options struct {
 	Budget time.Duration
 	// Every is how often what is in force is compared; 0 is 5 s.
 	Every time.Duration
+	// Unstarted is how long a container may be created and not started, or gone and not ended,
+	// until it has no place any more; 0 is 30 s. It is placed again if it starts after all.
+	Unstarted time.Duration
 	// Effective reads the CPUs on which a control group's processes can run, by its name below
 	// the top of the hierarchy; ok is false if it is not there. Nil reads the node's Root.
 	Effective func(group string) (cpus cpuset.Set, ok bool)
+	// Busy reports whether a control group has processes. Nil reads the node's Root, or takes it
+	// from Effective where that is set.
+	Busy func(group string) bool
 	// Pods knows exact requests, pod-level resources and priorities of pods; nil is nobody,
 	// and what the runtime tells has to do.
 	Pods Pods
@@ -91,7 +97,7 @@ type Plugin struct {
 // New opens the node, which no other process may keep.
 func New(ctx context.Context, opt Options) (*Plugin, error) {
 	opt.Name, opt.Index = cmp.Or(opt.Name, "berth"), cmp.Or(opt.Index, "50")
-	opt.Budget, opt.Every = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second)
+	opt.Budget, opt.Every, opt.Unstarted = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second), cmp.Or(opt.Unstarted, 30*time.Second)
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
 		lost: map[string]*later{}, told: map[string]map[string]bool{},
@@ -118,8 +124,8 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	if err == nil {
 		all, err = p.node.List(ctx)
 	}
-	if err == nil && p.opt.Effective == nil {
-		p.opt.Effective, err = effectiveOf(opt.Node.Root)
+	if err == nil {
+		err = p.read()
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
@@ -130,9 +136,25 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {
-		p.name(containerOf(&all[i]), &all[i])
+		if w := &all[i]; p.table.others(w) {
+			p.table.beside = true
+		} else {
+			p.name(containerOf(w), w)
+		}
 	}
 	return p, nil
+}
+
+// read sets what reads the kernel's control groups.
+func (p *Plugin) read() (err error) {
+	effective, busy := p.opt.Effective, p.opt.Busy
+	if effective == nil {
+		effective, busy, err = readersOf(p.opt.Node.Root)
+	} else if busy == nil {
+		busy = func(group string) bool { _, ok := effective(group); return ok }
+	}
+	p.opt.Effective, p.opt.Busy = effective, busy
+	return err
 }
 
 // surround opens the control groups around containers. Without any, nothing of them is known
@@ -163,10 +185,6 @@ func (p *Plugin) tell(e Event) {
 	if p.opt.Events != nil {
 		p.opt.Events(e)
 	}
-}
-
-func about(kind string, pod *api.PodSandbox, c *api.Container, format string, args ...any) Event {
-	return Event{Kind: kind, Namespace: pod.GetNamespace(), Pod: pod.GetName(), UID: pod.GetUid(), Container: c.GetName(), Text: fmt.Sprintf(format, args...)}
 }
 
 // within runs a decision for at most the budget. After errOver its result, if it ever comes,
@@ -203,7 +221,7 @@ func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.E
 // RunPodSandbox tells once what of a pod's words cannot be followed, and refuses the pod
 // if it, or the node, is strict.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.table.live(pod.GetUid(), true)
+	p.table.box(pod)
 	r := p.words(pod, "")
 	if err := p.problems(pod, nil, &r); err != nil {
 		return fmt.Errorf("not placed: %w", err)
@@ -214,7 +232,7 @@ func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 // UpdatePodSandbox has what is in force compared: the kubelet may have written to the
 // pod's group.
 func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxResources, *api.LinuxResources) error {
-	p.verifySoon()
+	p.verifyIn(2 * settling)
 	return nil
 }
 
@@ -222,7 +240,7 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.endPod(ctx, pod.GetUid())
+	p.endPod(ctx, pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
@@ -233,13 +251,13 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
-	p.table.add(c.GetId(), groupName(c), resources{}, true)
+	p.table.add(pod, c, resources{}, true)
 	refuse := func(err error) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 		p.table.drop(c.GetId())
 		p.forget(c.GetId())
 		return nil, nil, fmt.Errorf("not placed: %w", err)
 	}
-	p.table.live(pod.GetUid(), true)
+	p.table.box(pod)
 	err := p.within(ctx, func(ctx context.Context) error { return p.place(ctx, pod, c) })
 	var refused *RefusedError
 	switch {
@@ -333,11 +351,20 @@ func (p *Plugin) falls(a *asked, err error) bool {
 	return err != nil && !a.required && !errors.Is(err, errOver) && !isHeld(err)
 }
 
-// PostStartContainer notes that a container has processes, and has what is in force
-// compared.
-func (p *Plugin) PostStartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
-	p.table.started(c.GetId())
-	p.verifySoon()
+// StartContainer notes that the runtime has begun to start a container: what it is told of it
+// from now on may come too late.
+func (p *Plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	p.table.starting(c.GetId(), p.online)
+	return nil
+}
+
+// PostStartContainer notes that a container has processes, and on which CPUs.
+func (p *Plugin) PostStartContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
+	is, _ := p.opt.Effective(groupName(c))
+	if p.table.started(c.GetId(), is) {
+		p.tryLater(pod, c) // its place was given back
+	}
+	p.verifyIn(2 * settling)
 	return nil
 }
 
@@ -422,12 +449,17 @@ func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
 	known = p.table.has(container)
 	p.table.drop(container)
+	return p.giveBack(ctx, container, known)
+}
+
+// giveBack ends the place of a container, if it has one. known is was, or that.
+func (p *Plugin) giveBack(ctx context.Context, container string, was bool) (known bool, err error) {
 	p.mu.Lock()
 	n, ok := p.ids[container]
 	delete(p.lost, container)
 	p.mu.Unlock()
 	if !ok {
-		return known, nil
+		return was, nil
 	}
 	if n.held && p.table.lives(n.pod) {
 		p.wait(n.id, n.pod)

@@ -168,9 +168,21 @@ func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 	}
 }
 
-// endPod gives back what a pod keeps whose sandbox has stopped.
-func (p *Plugin) endPod(ctx context.Context, uid string) {
-	p.table.live(uid, false)
+// endPod gives back what a pod keeps whose sandbox has stopped, unless it has another one, and
+// what containers of the sandbox have that were never started, or are gone.
+func (p *Plugin) endPod(ctx context.Context, pod *api.PodSandbox) {
+	p.table.unbox(pod)
+	for _, s := range p.abandoned(0) {
+		if s.of.sandbox == pod.GetId() {
+			if _, err := p.release(ctx, s.id); err != nil {
+				p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+			}
+		}
+	}
+	uid := pod.GetUid()
+	if p.table.lives(uid) {
+		return
+	}
 	var waiting []string
 	p.mu.Lock()
 	for id, of := range p.waiting {
@@ -202,6 +214,6 @@ func (p *Plugin) end(ctx context.Context, waiting []string) {
 func (p *Plugin) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.endPod(ctx, pod.GetUid())
+	p.endPod(ctx, pod)
 	return nil
 }

@@ -35,6 +35,7 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 			p.verify()
 		case <-every.C:
 			p.again(ctx)
+			p.abandon(ctx)
 			p.repair(ctx)
 			p.verify()
 		}
@@ -44,7 +45,7 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 
 // repair compares what is written besides what the runtime is told.
 func (p *Plugin) repair(ctx context.Context) {
-	if len(p.opt.Confine) == 0 && !p.opt.Idle {
+	if !p.table.writes() {
 		return
 	}
 	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
@@ -52,9 +53,9 @@ func (p *Plugin) repair(ctx context.Context) {
 	}
 }
 
-// verifySoon has what is in force compared once the answer at work has settled.
-func (p *Plugin) verifySoon() {
-	time.AfterFunc(2*settling, func() {
+// verifyIn has what is in force compared after a while.
+func (p *Plugin) verifyIn(d time.Duration) {
+	time.AfterFunc(d, func() {
 		select {
 		case p.verifyNow <- struct{}{}:
 		default:
@@ -74,7 +75,7 @@ func (p *Plugin) send(runtime updater) {
 		p.table.sent(some)
 		if err != nil { // it does not say of whom
 			p.tell(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
-			p.verifySoon()
+			p.verifyIn(2 * settling)
 			return
 		}
 	}
@@ -130,12 +131,12 @@ func (t *table) sent(some []move) {
 func (p *Plugin) verify() {
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
+		p.table.missing(s.id, !ok)
 		if !ok || is == s.want.cpus {
 			continue
 		}
 		p.mu.Lock()
 		count, yielded := p.drift.Found(s.id, int64(time.Since(p.start)))
-		of := p.ids[s.id]
 		p.mu.Unlock()
 		text := fmt.Sprintf("the kernel has CPUs %s instead of %s, time %d", is, s.want.cpus, count)
 		if s.want.cpus.Contains(is) {
@@ -145,11 +146,7 @@ func (p *Plugin) verify() {
 			text += "; it is left as it is"
 		}
 		if p.table.found(s.id, is, yielded) {
-			e := Event{Kind: Drifted, UID: of.pod, Container: of.id, Text: text}
-			if parts := strings.Split(of.id, "/"); len(parts) == 3 {
-				e.Namespace, e.Pod, e.Container = parts[0], parts[1], parts[2]
-			}
-			p.tell(e)
+			p.tell(s.of.event(Drifted, text))
 		}
 	}
 }
@@ -184,34 +181,39 @@ func (t *table) found(id string, is cpuset.Set, yielded bool) bool {
 	return true
 }
 
-// effectiveOf reads the CPUs of control groups where CPUs are given on a host.
-func effectiveOf(root *kernel.Root) (func(string) (cpuset.Set, bool), error) {
+// readersOf read the CPUs of control groups where CPUs are given on a host, and whether they
+// have processes.
+func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), busy func(string) bool, err error) {
 	if root == nil {
-		var err error
 		if root, err = kernel.Open("/"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	h, ok := host.Hierarchy(cgroup.CPUSet)
 	if !ok {
-		return nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
+		return nil, nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
 	}
 	file := "cpuset.cpus.effective"
 	if h.Version == 1 {
 		file = "cpuset.effective_cpus"
 	}
-	return func(group string) (cpuset.Set, bool) {
+	busy = func(group string) bool {
+		text, _ := fs.ReadFile(root.FS(), path.Join(h.Dir, group, "cgroup.procs"))
+		return len(strings.Fields(string(text))) > 0
+	}
+	effective = func(group string) (cpuset.Set, bool) {
 		text, err := fs.ReadFile(root.FS(), path.Join(h.Dir, group, file))
 		if err != nil {
 			return cpuset.Set{}, false
 		}
 		cpus, err := cpuset.Parse(strings.TrimSpace(string(text)))
 		return cpus, err == nil
-	}, nil
+	}
+	return effective, busy, nil
 }
 
 func plural(n int, noun string) string {

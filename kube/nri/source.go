@@ -1,6 +1,10 @@
 package nri
 
 import (
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -59,6 +63,21 @@ type Event struct {
 	Text string
 }
 
+// whose names a container and its pod.
+type whose struct{ namespace, pod, uid, sandbox, container string }
+
+func whoseOf(pod *api.PodSandbox, c *api.Container) whose {
+	return whose{pod.GetNamespace(), pod.GetName(), pod.GetUid(), pod.GetId(), c.GetName()}
+}
+
+func (w whose) event(kind, text string) Event {
+	return Event{Kind: kind, Namespace: w.namespace, Pod: w.pod, UID: w.uid, Container: w.container, Text: text}
+}
+
+func about(kind string, pod *api.PodSandbox, c *api.Container, format string, args ...any) Event {
+	return whoseOf(pod, c).event(kind, fmt.Sprintf(format, args...))
+}
+
 // The kinds of events, besides those of agent.Event.
 const (
 	Word      = "word"      // of a pod that was not followed
@@ -67,6 +86,7 @@ const (
 	Late      = "late"      // the shared pool, as the decision took too long
 	Recovered = "recovered" // from one of both: it has what it asks for now
 	Drifted   = "drifted"   // the kernel has other CPUs than it should
+	Abandoned = "abandoned" // created and not started: its CPUs are the others' again
 	Connected = "connected" // to the runtime, or Lost
 	Lost      = "lost"
 )
@@ -90,6 +110,8 @@ func (e *Event) Reason() string {
 		return "Placed"
 	case Drifted:
 		return "CPUsChanged"
+	case Abandoned:
+		return "NotStarted"
 	}
 	return ""
 }
@@ -97,7 +119,7 @@ func (e *Event) Reason() string {
 // Warning reports whether an event is one that a person should look at.
 func (e *Event) Warning() bool {
 	switch e.Kind {
-	case Word, Rejected, Fallback, Late, Drifted, Lost, "refused", "failed":
+	case Word, Rejected, Fallback, Late, Drifted, Abandoned, Lost, "refused", "failed":
 		return true
 	}
 	return false

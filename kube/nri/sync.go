@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,7 +10,11 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
 )
+
+// watched is for how long after an adoption what is in force is compared often.
+const watched = 2 * time.Second
 
 // Synchronize adopts the containers that the runtime has: each keeps the CPUs that it runs
 // on where that is legal, and whoever has a record keeps what that says. The places of
@@ -29,29 +34,37 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	}
 	updates, _, err := p.table.answer("", p.online)
 	p.tell(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
-	p.verifySoon()
+	// An update that the former plugin, or the lost connection, had begun may still come.
+	for in := watched / 20; in <= watched; in += watched / 10 {
+		p.verifyIn(in)
+	}
 	return updates, err
 }
 
 // sit makes the table what the runtime has.
 func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Container) {
-	live := make(map[string]bool, len(pods))
+	live := make(map[string]string, len(pods))
 	for _, pod := range pods {
-		live[pod.GetUid()] = true
+		live[pod.GetId()] = pod.GetUid()
 	}
 	there := make(map[string]bool, len(containers))
 	for _, c := range containers {
 		if s := c.GetState(); s == api.ContainerState_CONTAINER_STOPPED {
 			continue
 		}
+		pod := pods[c.GetPodSandboxId()]
 		told, err := inForce(c)
 		if err != nil {
-			p.tell(Event{Kind: string(agent.Failed), Container: c.GetName(), Text: err.Error()})
+			p.tell(about(string(agent.Failed), pod, c, "%v", err))
 		}
 		there[c.GetId()] = true
-		p.table.add(c.GetId(), groupName(c), told, false)
-		if c.GetState() == api.ContainerState_CONTAINER_RUNNING {
-			p.table.started(c.GetId())
+		p.table.add(pod, c, told, false)
+		// A runtime that was killed amid an update lists what it wanted to write.
+		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
+			is, _ := p.opt.Effective(group)
+			p.table.started(c.GetId(), is)
+		} else {
+			p.table.starting(c.GetId(), p.online) // maybe
 		}
 	}
 	p.table.keepOnly(there, live)
@@ -88,8 +101,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		if _, has := p.workload(c.GetId()); has || pod == nil || !p.table.has(c.GetId()) {
 			continue
 		}
-		told, _ := inForce(c)
-		a, err := p.spec(pod, c, told.cpus)
+		a, err := p.spec(pod, c, p.table.told(c.GetId()).cpus)
 		if err != nil { // it runs: too late to refuse it
 			p.tell(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
 			p.table.follow(c.GetId())
@@ -112,8 +124,9 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	}
 	specs = specs[:0]
 	for _, r := range refused {
-		p.tell(Event{Kind: Fallback, Container: r.ID, Text: "time of the shared pool instead of what it asks for: " + r.Err.Error()})
-		specs = append(specs, wishes[r.ID].shared())
+		a := wishes[r.ID]
+		p.tell(p.table.whose(a.spec.Annotations[containerKey]).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
+		specs = append(specs, a.shared())
 	}
 	if refused, err = p.adoptAll(ctx, specs); err != nil {
 		return err
@@ -193,12 +206,33 @@ func (t *table) has(id string) bool {
 	return t.seats[id] != nil
 }
 
-func (t *table) started(id string) {
+// starting notes that the runtime starts a container. It starts it on the CPUs that it was told
+// before, or on those that it is told meanwhile.
+func (t *table) starting(id string, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
-		s.started = true
+	if s := t.seats[id]; s != nil && !s.started {
+		s.starts, s.begins = time.Now(), cmp.Or(s.told.cpus, online)
+		time.AfterFunc(starting, t.wake)
 	}
+}
+
+// started notes that a container has processes, and that they have these CPUs, if any: all that
+// the runtime was told before is done by then. left is true if it has no place any more.
+func (t *table) started(id string, is cpuset.Set) (left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.seats[id]
+	if s == nil {
+		return false
+	}
+	left = s.left
+	s.started, s.left, s.starts, s.gone = true, false, time.Time{}, time.Time{}
+	if !is.IsEmpty() {
+		s.seen, s.told.cpus = true, is
+	}
+	t.wake()
+	return left
 }
 
 // untold has a container told its CPUs again.
@@ -212,10 +246,10 @@ func (t *table) untold(id string) {
 
 // keepOnly drops the containers that the runtime does not have, and forgets what was on
 // its way to a runtime that is gone.
-func (t *table) keepOnly(there, pods map[string]bool) {
+func (t *table) keepOnly(there map[string]bool, boxes map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.synced, t.sending, t.pods = true, nil, pods
+	t.synced, t.sending, t.boxes = true, nil, boxes
 	t.line = slices.DeleteFunc(t.line, func(s *seat) bool {
 		if there[s.id] {
 			return false

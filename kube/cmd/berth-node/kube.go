@@ -71,6 +71,13 @@ func (f *kubeFlags) options() error {
 	if err == nil {
 		err = f.batchStrategy.Strategy.Validate()
 	}
+	if err == nil && f.batchStrategy.Strategy.Predicted() {
+		err = &kernel.NotSupportedError{
+			Feature: "mid resources by a prediction of what prod pods will not use",
+			Reason:  "it takes histograms of their use over days, which berth-node does not keep",
+			Remedy:  "set midUnallocatedPercent or midStaticPercent, or leave mid resources to Koordinator",
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("--batch: %w", err)
 	}

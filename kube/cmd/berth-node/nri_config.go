@@ -194,14 +194,17 @@ func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.R
 		for _, change := range changes {
 			words = append(words, change.String())
 		}
+		anew := slices.ContainsFunc(changes, func(c config.Change) bool { return !isWords(c.Field) })
+		if !anew {
+			if err := in.plugin.SetWords(opt.Words); err != nil {
+				return nil, err
+			}
+			c = next
+		}
 		log.Info("reloaded", "text", plain.Line(strings.Join(words, "; ")))
-		if slices.ContainsFunc(changes, func(c config.Change) bool { return !isWords(c.Field) }) {
+		if anew {
 			return next, nil
 		}
-		if err := in.plugin.SetWords(opt.Words); err != nil {
-			return nil, err
-		}
-		c = next
 	}
 }
 

@@ -40,6 +40,10 @@ func TestUsage(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("- {namespace: [a]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	mid := filepath.Join(root, "mid.yaml")
+	if err := os.WriteFile(mid, []byte("midCPUPercent: 20\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
@@ -57,6 +61,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--kubeconfig", "x", "--in-cluster"}, "only one of them"},
 		{[]string{"--kubeconfig", "x", "--node-name", "A/B"}, `node "A/B"`},
 		{[]string{"--kubeconfig", "x", "--batch", bad}, "--batch"},
+		{[]string{"--kubeconfig", "x", "--batch", mid}, "--batch: mid resources by a prediction of what prod pods will not use"},
 	} {
 		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
 		if code != 2 || !strings.Contains(errs, c.want) {

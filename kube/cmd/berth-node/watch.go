@@ -75,7 +75,7 @@ type watching struct {
 }
 
 // open opens all of it. Nothing runs yet.
-func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir string, conf *config.NodeConfig, sink guard.Sink, log *slog.Logger) (w *watching, err error) {
+func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir string, conf *config.NodeConfig, to *cluster, log *slog.Logger) (w *watching, err error) {
 	w = &watching{open: f.network, warn: func(err error) { log.Warn("watching", "text", plain.Line(err.Error())) }}
 	defer func() {
 		if err != nil {
@@ -83,7 +83,7 @@ func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir st
 		}
 	}()
 	if conf.Guard.Mode != config.GuardOff {
-		if err := w.openGuard(root, n, conf, stateDir, sink, log); err != nil {
+		if err := w.openGuard(root, n, conf, stateDir, to, log); err != nil {
 			return w, err
 		}
 	}
@@ -91,6 +91,9 @@ func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir st
 		return w, nil
 	}
 	opt := metrics.Options{Root: root, Node: n, Policy: policy, Failed: w.warn}
+	if to.events != nil {
+		opt.PodEvents = func() map[string]uint64 { return to.events.Counts().ByOutcome() }
+	}
 	if w.guard != nil {
 		opt.Guard = w.guard.Guard
 	}

@@ -1,0 +1,212 @@
+package nri
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// groups are control groups of a played kernel.
+type groups struct {
+	t    *testing.T
+	k    *fakekernel.Kernel
+	root *kernel.Root
+	v1   bool
+}
+
+func newGroups(t *testing.T, layout fakekernel.Layout, all ...string) *groups {
+	t.Helper()
+	layout.CPUs, layout.Version = "0-7", "7.3"
+	dir := filepath.Join(t.TempDir(), "root")
+	must(t, os.Mkdir(dir, 0o755))
+	k, err := fakekernel.New(dir, layout)
+	must(t, err)
+	g := &groups{t, k, kernel.NewRoot(dir, k), layout.V2 == ""}
+	host, err := cgroup.Detect(g.root)
+	must(t, err)
+	for i := range host.Hierarchies {
+		host.Hierarchies[i].Own = ""
+	}
+	base, err := host.Base(cgroup.CPU, cgroup.CPUSet)
+	must(t, err)
+	for _, group := range all {
+		plan, err := base.Child(group).Create()
+		must(t, err)
+		_, err = kernel.Apply(g.root, plan, nil)
+		must(t, err)
+	}
+	return g
+}
+
+// files are the contents of all files of a name, by group.
+func (g *groups) files(name string) map[string]string {
+	g.t.Helper()
+	tree, err := g.k.Tree()
+	must(g.t, err)
+	of := map[string]string{}
+	for file, text := range tree {
+		if path.Base(file) != name {
+			continue
+		}
+		for _, top := range []string{"kubepods", "system.slice", "vip.slice", "berth"} {
+			if _, below, ok := strings.Cut(file, "/"+top+"/"); ok {
+				of[path.Join(top, path.Dir(below))] = strings.TrimSpace(text)
+			}
+		}
+	}
+	return of
+}
+
+// idle are the groups that run only when no other wants to.
+func (g *groups) idle() []string {
+	all := g.files("cpu.idle")
+	maps.DeleteFunc(all, func(_, text string) bool { return text != "1" })
+	return slices.Sorted(maps.Keys(all))
+}
+
+// overlapping are groups that run on some of the CPUs.
+func (g *groups) overlapping(cpus cpuset.Set) (all []string) {
+	file := "cpuset.cpus.effective"
+	if g.v1 {
+		file = "cpuset.cpus"
+	}
+	for group, text := range g.files(file) {
+		if cpuset.MustParse(text).Overlaps(cpus) {
+			all = append(all, group)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+const (
+	be       = "kubepods/besteffort"
+	jobPod   = be + "/podjob"
+	mixedPod = be + "/podmixed"
+)
+
+// What is written around containers: pods of best effort are idle, never a container's own
+// group nor a class, and what is to be confined, sandboxes among it, is kept off exclusive CPUs.
+func TestAround(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t, layout, "system.slice/sshd.service", "vip.slice", jobPod+"/job.a", jobPod+"/pause", mixedPod+"/mixed.a", mixedPod+"/mixed.b",
+				"kubepods/burstable/podword/word.a", "kubepods/poddb/db.a", "kubepods/poddb/pause")
+			before := g.files("cpuset.cpus")
+			n := newNode(t, "1s1n4c2t", func(o *Options) {
+				o.Node.Root, o.Idle, o.Confine, o.Protected = g.root, true, []string{"*"}, []string{"vip.slice"}
+			})
+			idle := func(when string, want ...string) {
+				t.Helper()
+				if got := g.idle(); !slices.Equal(got, want) {
+					t.Errorf("%s: idle are %q, want %q", when, got, want)
+				}
+			}
+			job, mixed := bestEffort(pod("job", nil)), bestEffort(pod("mixed", map[string]string{"berth.dev/class.b": "LS"}))
+			word := pod("word", map[string]string{"berth.dev/class": "BE"})
+			must(t, n.create(job, container(job, "a", 0), 0))
+			idle("a pod of best effort", jobPod)
+			must(t, n.create(mixed, container(mixed, "a", 0), 0))
+			idle("a container of best effort", jobPod, mixedPod)
+			must(t, n.create(mixed, container(mixed, "b", 0), 0))
+			idle("with one that is not", jobPod)
+			must(t, n.create(word, container(word, "a", 100), 0))
+			idle("one whose shares the kubelet writes again", jobPod)
+			w, err := n.p.node.Get(context.Background(), "default/word/a")
+			must(t, err)
+			if notes := strings.Join(w.Notes, "; "); !strings.Contains(notes, "cpu.idle is not set") {
+				t.Errorf("notes %q", notes)
+			}
+
+			db := guaranteed(pod("db", exclusive))
+			must(t, n.create(db, container(db, "a", 4000), 4))
+			own := n.cpus("db.a")
+			want := []string{"vip.slice"}
+			for group := range before {
+				switch path.Base(group) {
+				case "job.a", "mixed.a", "mixed.b", "word.a", "db.a": // the runtime's to write, and what is around them
+					for ; group != "."; group = path.Dir(group) {
+						want = append(want, group)
+					}
+				}
+			}
+			slices.Sort(want)
+			want = slices.Compact(want)
+			if got := g.overlapping(own); !slices.Equal(got, want) {
+				t.Errorf("on CPUs %s of a container are\n%q, want\n%q", own, got, want)
+			}
+			idle("with exclusive CPUs", jobPod)
+
+			must(t, g.k.WriteFile(g.file(jobPod, "cpu.idle"), "0"))
+			must(t, g.k.WriteFile(g.file("system.slice", "cpuset.cpus"), "0-7"))
+			eventually(t, "what somebody else writes is repaired", func() bool {
+				return slices.Equal(g.idle(), []string{jobPod}) && slices.Equal(g.overlapping(own), want)
+			})
+
+			must(t, n.stop("db.a"))
+			must(t, n.stop("job.a"))
+			idle("without the pod")
+			for _, id := range []string{"mixed.a", "mixed.b", "word.a"} {
+				must(t, n.stop(id))
+			}
+			if diff := cmp.Diff(before, g.files("cpuset.cpus")); diff != "" {
+				t.Errorf("at the end (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A group that a killed runtime left without processes is none of a container that runs.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroups(t, layout, "kubepods/podx/full", "kubepods/podx/empty")
+			must(t, g.k.Start("4242"))
+			must(t, g.k.WriteFile(g.file("kubepods/podx/full", "cpuset.cpus"), "2-3"))
+			must(t, g.k.WriteFile(path.Dir(g.file("kubepods/podx/full", "cpuset.cpus"))+"/cgroup.procs", "4242"))
+			effective, busy, err := readersOf(g.root)
+			must(t, err)
+			for group, want := range map[string]bool{"full": true, "empty": false, "none": false} {
+				if busy("kubepods/podx/"+group) != want {
+					t.Errorf("%s: busy is not %v", group, want)
+				}
+			}
+			if is, ok := effective("kubepods/podx/full"); !ok || is != cpuset.MustParse("2-3") {
+				t.Errorf("CPUs %s, %v", is, ok)
+			}
+			if _, ok := effective("kubepods/podx/none"); ok {
+				t.Error("a group that is not there has CPUs")
+			}
+		})
+	}
+}
+
+// file is that of a group.
+func (g *groups) file(group, name string) string {
+	g.t.Helper()
+	tree, err := g.k.Tree()
+	must(g.t, err)
+	for file := range tree {
+		if strings.HasSuffix(file, "/"+group+"/"+name) {
+			return file
+		}
+	}
+	g.t.Fatalf("no %s of %s", name, group)
+	return ""
+}
