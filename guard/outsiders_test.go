@@ -39,6 +39,11 @@ func TestOutsiders(t *testing.T) {
 	if diff := cmp.Diff(want, o.now); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	// A program that is first seen in a reading has two samples then. The next one counts from the later of them.
+	o.take(5e9, at(5, map[string]float64{"new": 3}))
+	if diff := cmp.Diff([]detect.Outsider{{Program: "new", CPUs: 0.5}}, o.now); diff != "" {
+		t.Errorf("the next reading (-want +got):\n%s", diff)
+	}
 }
 
 // outside is a model whose hog is in no group.

@@ -56,6 +56,41 @@ func TestWithin200ms(t *testing.T) {
 	}
 }
 
+// alarmed notes when it is glanced at, and when it is read with the probe.
+type alarmed struct {
+	glanced
+	glances, readings []watch.Time
+}
+
+func (a *alarmed) Glance(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	a.glances = append(a.glances, now)
+	return a.glanced.Glance(now, to)
+}
+
+func (a *alarmed) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	a.readings = append(a.readings, now)
+	return a.glanced.TickNear(now, to)
+}
+
+// The first window of the probe counts from the glance that armed it.
+func TestFirstReadingIsAtTheGlance(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := &alarmed{glanced: glanced{newModel()}}
+		m.hogs = 30*time.Second + 103*time.Millisecond
+		o := m.options(control.Observe)
+		o.Sensors, o.Probe = m, ProbeEager
+		if _, errs := runFor(t, o, 31*time.Second); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		last := slices.Max(m.glances)
+		first := slices.IndexFunc(m.readings, func(at watch.Time) bool { return at >= last })
+		if len(m.glances) < 100 || first < 0 || m.readings[first] != last {
+			t.Errorf("the last of %d glances was at %v, the readings with the probe at %v", len(m.glances), last, m.readings)
+		}
+	})
+}
+
 // A sentry that alarms for nothing takes more and more to do it again.
 func TestSentryLearns(t *testing.T) {
 	t.Parallel()

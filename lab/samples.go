@@ -6,7 +6,7 @@ import "berth.dev/berth/lab/stats"
 var (
 	P50 = stats.Figure{Name: "p50", Unit: stats.Microseconds}
 	P95 = stats.Figure{Name: "p95", Unit: stats.Microseconds}
-	P99 = stats.Figure{Name: p99, Unit: stats.Microseconds}
+	P99 = stats.Figure{Name: p99, Unit: stats.Microseconds, Leads: true}
 	// Throughput is what the tenant answered within the window.
 	Throughput = stats.Figure{Name: "throughput", Unit: "1/s", More: true}
 	// CPUPerRequest is the tenant's CPU time for each request that it answered.

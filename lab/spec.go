@@ -207,8 +207,9 @@ const (
 	// settleMemory is for the tenant's pages to come back from where they were driven to.
 	settleMemory = 500 * time.Millisecond
 
-	// look is one block more than decide one of 128 comparisons if all agree.
-	look = 18
+	// look is where the most narrows the intervals that matter: eleven blocks that agree decide what a look drops, and the
+	// cut takes some (docs/measurements/statistics-designs.md).
+	look = 15
 )
 
 // Presets lists the sizes, the smallest first.

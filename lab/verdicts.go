@@ -355,10 +355,10 @@ func (a *Analysis) settled() []string {
 			strategies = append(strategies, row.Scenario)
 		}
 	}
-	return stats.Settled(strategies, Baseline, nothing, func(scenario, against string) stats.Verdict {
+	return stats.Settled(strategies, Baseline, nothing, func(scenario, against string) (stats.Verdict, stats.Interval) {
 		c, _ := a.Compared(scenario, against)
 		f, _ := c.Figure(p99)
-		return f.Verdict
+		return f.Verdict, f.Interval
 	})
 }
 

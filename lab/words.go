@@ -95,7 +95,7 @@ func (a *analysis) readDropped() string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("After %d blocks the run gave the time of %s to the others: what they do to the p99 was decided, and another strategy was better.", blocks, list(names))
+	return fmt.Sprintf("After %d blocks the run gave the time of %s to the others: what they do to the p99 was decided, and another strategy was ahead.", blocks, list(names))
 }
 
 // near reports whether got is within a fifth of want.

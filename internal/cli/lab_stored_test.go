@@ -68,7 +68,7 @@ func TestPublishedTables(t *testing.T) {
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},
 		"quick-1.json.gz": {"experiments/quick.md", "cell"}, "quick-2.json.gz": {"experiments/quick.md", "cell"}, "quick-3.json.gz": {"experiments/quick.md", "cell"},
-		"readme.json.gz": {"experiments/isolation.md", "scenario"}, "pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"}, "power.json.gz": {"experiments/power.md", "cell"},
+		"default-runs-awake/b09.json.gz": {"experiments/isolation.md", "scenario"}, "pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"}, "power.json.gz": {"experiments/power.md", "cell"},
 		"colocate.json.gz": {"experiments/colocate.md", "mode"}, "colocate-wrk.json.gz": {"experiments/colocate.md", "mode"}, "colocate-article.json.gz": {"experiments/colocate.md", "mode"},
 		"services.json.gz": {"experiments/services.md", "placement"}, "benchmark.json.gz": {"experiments/benchmark.md", "scenario"},
 	} {

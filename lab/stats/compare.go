@@ -15,6 +15,8 @@ type Figure struct {
 	More bool `json:"more,omitempty"`
 	// Share is of 0 to 1.
 	Share bool `json:"share,omitempty"`
+	// Leads: people decide by it, so it has most of a comparison's chance of a false verdict (Among).
+	Leads bool `json:"-"`
 }
 
 // Microseconds is the unit of response times.
@@ -55,9 +57,10 @@ type Compared struct {
 }
 
 // Compare judges a family of comparisons by each figure: all that is said of it together is false with a chance of
-// 5 % at most. What has no block with both is left out.
+// 5 % at most. One figure may lead. What has no block with both is left out.
 func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 	var all []Compared
+	led := slices.ContainsFunc(figures, func(f Figure) bool { return f.Leads })
 	for _, v := range family {
 		if v.References == nil {
 			v.References = []string{v.Against}
@@ -67,7 +70,11 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 			if p.Blocks() == 0 {
 				continue
 			}
-			j := p.Judge(float64(len(family) * len(figures)))
+			among := float64(len(family) * len(figures))
+			if led {
+				among = Among(len(family), len(figures), f.Leads)
+			}
+			j := p.Judge(among)
 			if f.Unit == Microseconds {
 				j.Temper(BoundsOf(samples, v.Cell), worst(samples, v.References), v.Against)
 			}

@@ -16,5 +16,5 @@ func Example() {
 	judged := stats.Ratios(blocks).Judge(64)
 	fmt.Printf("%.2f × (%.2f to %.2f): %s, %s\n", judged.Estimate, judged.Low, judged.High, judged.Verdict, judged.Why)
 	// Output:
-	// 1.66 × (1.58 to 1.76): worse, 1.58 times at least
+	// 1.66 × (1.59 to 1.75): worse, 1.59 times at least
 }

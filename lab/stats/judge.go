@@ -59,7 +59,7 @@ func (p *Paired) Judge(comparisons float64) Judgement {
 		j.Verdict, j.Why = Worse, p.figure(j.Low)+" at least"
 	case j.P < errorRate && beyond:
 		j.Verdict, j.Why = Better, p.figure(j.High)+" at most"
-	case max(p.tail(up, -1), p.tail(down, 1)) < rate:
+	case p.within(down, up) < rate:
 		j.Verdict, j.Why = Equivalent, fmt.Sprintf("the difference is less than %s", p.margin())
 	case n < needs:
 		j.Why = fmt.Sprintf("%d %s cannot decide one of %.0f comparisons", n, plural(float64(n), "block"), comparisons)
@@ -69,7 +69,7 @@ func (p *Paired) Judge(comparisons float64) Judgement {
 		j.Why = fmt.Sprintf("%s is not beyond chance", p.figure(j.Estimate))
 	}
 	spread := p.spread(j.Interval)
-	if n < minAdvice || spread == 0 {
+	if n < leastBlocks || spread == 0 {
 		if n < needs {
 			j.MoreBlocks = needs - n
 		}
@@ -96,8 +96,8 @@ func (p *Paired) Judge(comparisons float64) Judgement {
 // power is how far beyond its limit an effect has to lie to be found with 80 % chance, in standard errors.
 const power = 0.84
 
-// minAdvice is how many blocks a guess at what more of them would do takes.
-const minAdvice = 8
+// leastBlocks is how many blocks an interval takes, and a guess at what more of them would do.
+const leastBlocks = 8
 
 // BlocksFor is about how many blocks, instead of those of the judgement, see a ratio with 80 % chance; 0 if unknown.
 func (j Judgement) BlocksFor(ratio float64) int {
@@ -112,23 +112,23 @@ func blocksFor(n int, width, gap float64) int {
 	return int(math.Ceil(min(float64(n)*(width/gap)*(width/gap), 1e6)))
 }
 
-// enough is how many blocks that all agree reject no difference at a rate.
+// enough is how many blocks that all agree reject no difference at a rate: of all exchanges in so many, one alone has the
+// scenario beyond its references in all of them.
 func (p *Paired) enough(rate float64) int {
-	z := normal(1 - rate)
-	n := float64(p.Blocks())
-	return int(math.Ceil(z * z * n * p.without() * p.without()))
+	values := 1 + float64(len(p.diffs))/float64(len(p.blocks))
+	return int(math.Floor(math.Log(2/rate)/math.Log(values))) + 1
 }
 
 // spread is the standard error of the effect, from its interval.
 func (p *Paired) spread(i Interval) float64 {
-	if i.Rounds < 3 {
+	if i.Rounds < leastBlocks {
 		return 0
 	}
 	width := i.High - i.Low
 	if p.ratio {
 		width = math.Log(i.High / i.Low)
 	}
-	return width / 2 / student(i.Rounds, i.Confidence)
+	return width / 2 / normal(i.Confidence)
 }
 
 func (p *Paired) margin() string {
@@ -147,11 +147,6 @@ func (p *Paired) figure(v float64) string {
 
 // normal is the two-sided quantile of the normal distribution.
 func normal(confidence float64) float64 { return distuv.UnitNormal.Quantile((1 + confidence) / 2) }
-
-// student is the two-sided quantile of Student's t with n-1 degrees of freedom.
-func student(n int, confidence float64) float64 {
-	return distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Quantile((1 + confidence) / 2)
-}
 
 // figure prints a ratio with two decimals, or three digits where it is large.
 func figure(x float64) string {

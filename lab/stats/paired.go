@@ -189,14 +189,13 @@ func (p *Paired) Interval(confidence float64) Interval {
 		return Interval{}
 	}
 	low, high := p.effect, p.effect
-	if n > 2 {
-		t, z := student(n, confidence), normal(confidence)
-		limit := z * p.without()
+	if n >= leastBlocks {
+		z, least := normal(confidence), max(p.se, p.without())
 		rejects := func(effect, sign float64) bool {
 			u, err := p.statistic(effect)
-			return sign*u > max(t*max(err, p.se), limit)
+			return sign*u > z*max(err, least)
 		}
-		if max(t*p.se, limit) < 1 { // else no U is large enough
+		if z*least < 1 { // else no U is large enough
 			low = min(low, p.solve(func(effect float64) bool { return rejects(effect, 1) }))
 			high = max(high, p.solve(func(effect float64) bool { return !rejects(effect, -1) }))
 		}
@@ -212,18 +211,18 @@ func (p *Paired) natural(effect float64) float64 {
 	return effect
 }
 
-// tail is the chance of so large a U, or of so small a one for sign -1, if the effect is the given one.
+// tail is the chance of so large a U, or of so small a one for sign -1, if the effect is the given one: by its standard
+// error, which is 0 where all blocks agree.
 func (p *Paired) tail(effect, sign float64) float64 {
 	n := len(p.blocks)
 	u, err := p.statistic(effect)
-	if n < 3 || sign*u <= 0 {
+	switch {
+	case n < 3 || sign*u <= 0:
 		return 1
+	case err == 0:
+		return 0
 	}
-	chance := distuv.UnitNormal.Survival(sign * u / p.without())
-	if err > 0 {
-		chance = max(chance, distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Survival(sign*u/err))
-	}
-	return chance
+	return distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Survival(sign * u / err)
 }
 
 // P is the two-sided p-value of no difference, the larger of two: by U, and by the exchange of a block's values (Hodges
@@ -233,8 +232,17 @@ func (p *Paired) P() float64 {
 	return min(1, 2*max(min(above, below), min(p.tail(0, 1), p.tail(0, -1))))
 }
 
+// within is the larger p-value of two: that the effect is up or more, and that it is down or less.
+func (p *Paired) within(down, up float64) float64 {
+	at := func(effect, sign float64) float64 {
+		u, _ := p.statistic(effect)
+		return max(p.tail(effect, sign), distuv.UnitNormal.Survival(sign*u/p.without()))
+	}
+	return max(at(up, -1), at(down, 1))
+}
+
 // exactBlocks is up to how many blocks all exchanges are counted; beyond, their sum is as good as normal.
-const exactBlocks = 12
+const exactBlocks = 24
 
 // exchange takes the block's mean off all values, ranks those of all blocks together, and adds up the scenario's ranks.
 // It returns the chances that the sum is at least, and at most, what it is, if each exchange of the values of one block

@@ -137,7 +137,7 @@ func TestExchangeOracle(t *testing.T) {
 func TestExchangeNormal(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
-		p := Ratios(noisy(seed, exactBlocks+1, 2, 1.3, 1))
+		p := Ratios(noisy(seed, exactBlocks+1, 2, 1.2, 1))
 		ranks, sum := p.ranks(), 0.0
 		for _, row := range ranks {
 			sum += row[0]
@@ -166,7 +166,7 @@ func TestInterval(t *testing.T) {
 	}
 	for n := range 13 {
 		got := Ratios(noisy(uint64(n), n, 1, 2, 0.1)).Interval(0.95)
-		if known := got.Known(); known && n < 7 || !known && n > 10 || got.Rounds != n {
+		if known := got.Known(); known && n < 8 || !known && n > 9 || got.Rounds != n {
 			t.Errorf("%d blocks: %+v", n, got)
 		}
 	}
@@ -196,7 +196,7 @@ func TestJudge(t *testing.T) {
 		{"on the margin", noisy(1, 25, 2, 1.08, 0.03), 64, Inconclusive, "maybe by less than 10 %", [2]int{}},
 		{"too noisy", noisy(2, 25, 2, 1.3, 0.5), 64, Inconclusive, "not beyond chance", [2]int{5, 400}},
 		{"hopeless", noisy(2, 25, 2, 1.2, 30), 64, Inconclusive, "not beyond chance", [2]int{}},
-		{"six blocks cannot", noisy(1, 6, 2, 30, 0.1), 64, Inconclusive, "6 blocks cannot decide one of 64", [2]int{6, 6}},
+		{"six blocks cannot", noisy(1, 6, 2, 30, 0.1), 64, Inconclusive, "6 blocks cannot decide one of 64", [2]int{2, 2}},
 		{"six blocks, one comparison", noisy(1, 6, 2, 30, 0.1), 1, Worse, "at least", [2]int{}},
 		{"half of the blocks fail", noisy(4, 25, 2, 1, 3), 64, Inconclusive, "not beyond chance", [2]int{}},
 		{"none", nil, 64, Invalid, "no block", [2]int{}},

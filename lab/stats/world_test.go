@@ -158,6 +158,7 @@ func (l *life) serve(server int, at, work float64) float64 {
 // treatment is what a scenario does to the tenant.
 type treatment struct {
 	times  float64 // multiplies every latency; 0: 1
+	varies float64 // standard deviation of the log of a factor of every latency, another one in each round
 	slower float64 // multiplies service times; 0: 1
 	late   float64 // share of requests that wait for lateBy
 	lateBy float64 // mean, ms
@@ -181,6 +182,10 @@ func (l *life) round(t treatment, at, settle float64, due []float64) (all, calm 
 	slower := max(t.slower, 1)
 	if t.fails > 0 && l.r.Float64() < t.fails {
 		slower *= t.failBy
+	}
+	times := max(t.times, 1)
+	if t.varies > 0 {
+		times *= math.Exp(t.varies * l.r.NormFloat64())
 	}
 	for _, d := range due {
 		arrived := at + d
@@ -206,7 +211,7 @@ func (l *life) round(t treatment, at, settle float64, due []float64) (all, calm 
 			done += l.r.ExpFloat64() * t.lateBy / 1000
 		}
 		if d >= settle {
-			us := 1e6 * (done - arrived) * max(t.times, 1)
+			us := 1e6 * (done - arrived) * times
 			all = append(all, us)
 			if !l.stood(arrived) {
 				calm = append(calm, us)

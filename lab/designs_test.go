@@ -1,0 +1,279 @@
+package lab
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"berth.dev/berth/lab/stats"
+)
+
+// perRound are ways to say by one number how long the longest requests of a round (µs, ascending) took.
+func perRound() map[string]func(took []float64) float64 {
+	weighed := func(took []float64, weight func(upTo float64) float64) float64 {
+		sum, before, n := 0.0, 0.0, float64(len(took))
+		for i, us := range took {
+			now := weight(float64(i+1) / n)
+			sum += (now - before) * math.Log(max(us, 1))
+			before = now
+		}
+		return math.Exp(sum)
+	}
+	top := func(share float64) func(took []float64) float64 {
+		return func(took []float64) float64 {
+			return weighed(took, func(upTo float64) float64 { return max(0, upTo-1+share) / share })
+		}
+	}
+	return map[string]func(took []float64) float64{
+		"p99": func(took []float64) float64 { return took[int(math.Ceil(0.99*float64(len(took))))-1] },
+		"p95": func(took []float64) float64 { return took[int(math.Ceil(0.95*float64(len(took))))-1] },
+		"p99 of Harrell and Davis": func(took []float64) float64 {
+			n := float64(len(took) + 1)
+			return weighed(took, distuv.Beta{Alpha: 0.99 * n, Beta: 0.01 * n}.CDF)
+		},
+		"geometric mean of the longest 2 %": top(0.02), "geometric mean of the longest 5 %": top(0.05),
+	}
+}
+
+// width is the factor between the estimate and an end of the interval of a scenario against alone.
+func width(blocks [][]float64) float64 {
+	i := stats.Ratios(blocks).Interval(confidence)
+	return math.Sqrt(i.High / i.Low)
+}
+
+// rows are a scenario's figures by block, each with those of the tenant alone.
+func rows(figures map[string]map[int]float64, scenario string) (blocks [][]float64) {
+	for block := range 100 {
+		own, ok := figures[scenario][block]
+		row := []float64{own}
+		for _, reference := range alone() {
+			if v, ok := figures[reference][block]; ok {
+				row = append(row, v)
+			}
+		}
+		if ok && len(row) > 1 {
+			blocks = append(blocks, row)
+		}
+	}
+	return blocks
+}
+
+// took are the response times of every round, ascending.
+func (s samples) took() map[string]map[int][]float64 {
+	all := map[string]map[int][]float64{}
+	for scenario, rounds := range s.rounds {
+		all[scenario] = map[int][]float64{}
+		for block, d := range rounds {
+			for _, b := range d.Histogram().Distribution() {
+				all[scenario][block] = append(all[scenario][block], slices.Repeat([]float64{float64(b.To)}, int(b.Count))...)
+			}
+		}
+	}
+	return all
+}
+
+// each applies a figure to every round.
+func each(took map[string]map[int][]float64, figure func(took []float64) float64) map[string]map[int]float64 {
+	all := map[string]map[int]float64{}
+	for scenario, rounds := range took {
+		all[scenario] = map[int]float64{}
+		for block, us := range rounds {
+			all[scenario][block] = figure(us)
+		}
+	}
+	return all
+}
+
+// slowness is how much more CPU time the generator took for a request than in the scenario's typical round, in the rounds
+// before and after each: how slow the machine was, by what the scenario does not touch. It is the log of a factor.
+func (m *Measured) slowness() map[string]map[int]float64 {
+	cost := func(d Decoded) float64 { return math.Log(d.Load.CPUSeconds / float64(d.Load.Offered)) }
+	by := map[string][]float64{}
+	for _, d := range m.Decoded {
+		by[d.Scenario] = append(by[d.Scenario], cost(d))
+	}
+	order := slices.SortedFunc(slices.Values(m.Decoded), func(a, b Decoded) int { return a.Started.Compare(b.Started) })
+	all := map[string]map[int]float64{}
+	for i, d := range order {
+		if all[d.Scenario] == nil {
+			all[d.Scenario] = map[int]float64{}
+		}
+		sum, n := 0.0, 0.0
+		for _, k := range []int{i - 1, i + 1} {
+			if k >= 0 && k < len(order) {
+				sum, n = sum+cost(order[k])-stats.Median(by[order[k].Scenario]), n+1
+			}
+		}
+		all[d.Scenario][d.Block] = sum / n
+	}
+	return all
+}
+
+// adjusted takes off the figures what the machine's slowness makes of them, by the regression within all scenarios but
+// unisolated, which is beyond help.
+func adjusted(figures, slowness map[string]map[int]float64) map[string]map[int]float64 {
+	center := func(of map[int]float64, f func(float64) float64) float64 {
+		var all []float64
+		for _, v := range of {
+			all = append(all, f(v))
+		}
+		return stats.Median(all)
+	}
+	plain := func(v float64) float64 { return v }
+	var product, square float64
+	for _, scenario := range slices.Sorted(func(yield func(string) bool) {
+		for s := range figures {
+			if s != Unisolated && !yield(s) {
+				return
+			}
+		}
+	}) {
+		y, x := center(figures[scenario], math.Log), center(slowness[scenario], plain)
+		for block := range 100 {
+			if v, ok := figures[scenario][block]; ok {
+				dx := slowness[scenario][block] - x
+				product, square = product+dx*min(max(math.Log(v)-y, -1.2), 1.2), square+dx*dx
+			}
+		}
+	}
+	all := map[string]map[int]float64{}
+	for scenario, values := range figures {
+		all[scenario] = map[int]float64{}
+		for block, v := range values {
+			all[scenario][block] = v * math.Exp(-product/square*slowness[scenario][block])
+		}
+	}
+	return all
+}
+
+// played is what a look after so many blocks drops of a stored run, and how many blocks the rest of two minutes has room for.
+func (m *Measured) played(t *testing.T, look int) (dropped []string, blocks int) {
+	t.Helper()
+	r := *m.Result
+	r.Dropped, r.Rounds = nil, nil
+	for _, round := range m.Rounds {
+		if round.Block < look {
+			r.Rounds = append(r.Rounds, round)
+		}
+	}
+	r.Experiment.Look, r.Experiment.Blocks = look, look+1
+	a, err := Analyse(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped = a.settled()
+	return dropped, blocksIn(look, len(dropped))
+}
+
+// blocksIn is how many blocks two minutes have room for, if so many of the seven scenarios are dropped after a look.
+func blocksIn(look, dropped int) int {
+	const round, rest, all = 0.65, 114.0, 7 // s, without calibration
+	return look + int((rest-float64(look*all)*round)/(float64(all-dropped)*round))
+}
+
+// drawn is the half width, by the median of some draws, of so many blocks drawn from those that were measured. From one on
+// they have one reference.
+func drawn(random *rand.Rand, of [][]float64, blocks, single int) float64 {
+	var widths []float64
+	for range 15 {
+		var again [][]float64
+		for i := range blocks {
+			row := of[random.IntN(len(of))]
+			if i >= single {
+				row = row[:2]
+			}
+			again = append(again, row)
+		}
+		widths = append(widths, width(again))
+	}
+	return stats.Median(widths)
+}
+
+// TestStoredDesigns makes the table of what narrows intervals (docs/measurements/statistics-designs.md) from the stored
+// default runs: the medians of the half widths of idle and weighted against alone.
+func TestStoredDesigns(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("simulation in short mode")
+	}
+	names, err := filepath.Glob("../docs/measurements/results/default-runs-awake/[ab]*.json.gz")
+	if err != nil || len(names) == 0 {
+		t.Fatal(err, "no results")
+	}
+	const single = "a look after 15 blocks drops alone again, too"
+	widths := map[string]map[string][]float64{}
+	note := func(design, scenario string, w float64) {
+		if widths[design] == nil {
+			widths[design] = map[string][]float64{}
+		}
+		widths[design][scenario] = append(widths[design][scenario], w)
+	}
+	looks, blocks, gone := []int{12, 15, 18}, map[int][]float64{}, map[int]int{}
+	for i, name := range names {
+		r, err := ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Measure(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := map[string]map[string]map[int]float64{}
+		took := m.figures.took()
+		for figure, of := range perRound() {
+			by[figure] = each(took, of)
+		}
+		by["p99 of all requests, none cut"] = each(m.all.took(), perRound()["p99"])
+		by["p99, less what the machine's speed explains"] = adjusted(by["p99"], m.slowness())
+		for design, figures := range by {
+			for _, scenario := range []string{"idle", "weighted"} {
+				note(design, scenario, width(rows(figures, scenario)))
+			}
+		}
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		for _, look := range looks {
+			dropped, n := m.played(t, look)
+			blocks[look], gone[look] = append(blocks[look], float64(n)), gone[look]+len(dropped)
+			for _, scenario := range []string{"idle", "weighted"} {
+				of, own := rows(by["p99"], scenario), n
+				if slices.Contains(dropped, scenario) {
+					own = look
+				}
+				note(fmt.Sprintf("a look after %d blocks", look), scenario, drawn(random, of, own*len(of)/r.Experiment.Blocks, own)) // the cut takes some
+				if look == 15 {
+					if own > look {
+						own = blocksIn(look, len(dropped)+1)
+					}
+					note(single, scenario, drawn(random, of, own*len(of)/r.Experiment.Blocks, look))
+				}
+			}
+		}
+	}
+	table := ""
+	for _, design := range []string{
+		"p99", "p99 of all requests, none cut", "p99 of Harrell and Davis", "geometric mean of the longest 2 %", "geometric mean of the longest 5 %", "p95",
+		"p99, less what the machine's speed explains",
+	} {
+		table += fmt.Sprintf("| %s | as they were | ×/÷ %.2f | ×/÷ %.2f |\n", design, stats.Median(widths[design]["idle"]), stats.Median(widths[design]["weighted"]))
+	}
+	for _, look := range looks {
+		w := widths[fmt.Sprintf("a look after %d blocks", look)]
+		table += fmt.Sprintf("| p99, a look after %d blocks drops %.1f scenarios | %.0f | ×/÷ %.2f | ×/÷ %.2f |\n",
+			look, float64(gone[look])/float64(len(names)), stats.Median(blocks[look]), stats.Median(w["idle"]), stats.Median(w["weighted"]))
+	}
+	table += fmt.Sprintf("| p99, %s | | ×/÷ %.2f | ×/÷ %.2f |\n", single, stats.Median(widths[single]["idle"]), stats.Median(widths[single]["weighted"]))
+	page, err := os.ReadFile("../docs/measurements/statistics-designs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), table) {
+		t.Errorf("statistics-designs.md lacks:\n%s", table)
+	}
+}
