@@ -34,6 +34,9 @@ type ProtocolAnalysis struct {
 	Left   map[string]float64 `json:"left,omitempty"`
 	Unlike float64            `json:"unlike"`
 	Blind  bool               `json:"blind"`
+	// Others is the share (0-1) of the shared CPUs that processes outside of the run and the
+	// hypervisor took, by arm. Work of outsiders that belong to a fault is in it.
+	Others map[string]float64 `json:"others,omitempty"`
 	// Adjusted are the covariates that were used, Coefficients what a placebo says they do.
 	Adjusted     []string     `json:"adjusted,omitempty"`
 	Coefficients []float64    `json:"coefficients,omitempty"`
@@ -148,6 +151,7 @@ type Quadruple struct {
 	pairs  [2]float64   // log ratios, B over A, not adjusted
 	moved  [2][]float64 // by how much the covariates differ
 	excess float64      // slow requests per onset beyond one in 100
+	others [2]float64   // share of the shared CPUs that others took, in A and in B
 }
 
 // Onset is one period of B.
@@ -171,7 +175,7 @@ type Onset struct {
 
 // AnalyseProtocol computes what a result comes to. It is pure.
 func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
-	a := &ProtocolAnalysis{Left: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds()}
+	a := &ProtocolAnalysis{Left: map[string]float64{}, Others: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds()}
 	names, _ := r.Experiment.cells()
 	var shares []float64
 	for _, look := range r.Experiment.Looks {
@@ -296,6 +300,7 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 			moved[i] = append(moved[i], covariate(name, q, first, last, len(all)))
 		}
 		used[side] += work(fault, q, period, washout) / 2
+		s.others[side] += q.others(first, last) / 2
 	}
 	s.Left, s.Work, s.P99 = left[:], used[1], []float64{0, 0}
 	if len(q.Periods) < 4 {
@@ -351,12 +356,8 @@ func covariate(name string, q *Quadruplet, first, last, requests int) (v float64
 // work is the CPU time of who is to blame, as a share of what all others leave in the period.
 func work(fault Fault, q *Quadruplet, p Period, washout float64) float64 {
 	first, last := bins(p.From+washout, p.From+washout+p.Use.Seconds, len(q.Machine))
-	others := 0.0
-	for b := first; b < last; b++ {
-		others += q.Machine[b].Steal + q.Machine[b].Foreign
-	}
 	u := p.Use
-	left := float64(q.SharedCPUs)*u.Seconds - others - u.Tenant - u.Bystander - u.Generator - u.Lab
+	left := float64(q.SharedCPUs)*u.Seconds*(1-q.others(first, last)) - u.Tenant - u.Bystander - u.Generator - u.Lab
 	own := u.Neighbour
 	if fault.guilty(lab.Bystander) {
 		left, own = left+u.Bystander, own+u.Bystander
@@ -365,6 +366,15 @@ func work(fault Fault, q *Quadruplet, p Period, washout float64) float64 {
 		return 0
 	}
 	return own / left
+}
+
+// others is the share of the shared CPUs that processes outside and the hypervisor took in some bins.
+func (q *Quadruplet) others(first, last int) (share float64) {
+	last = min(last, len(q.Machine))
+	for b := first; b < last; b++ {
+		share += (q.Machine[b].Steal + q.Machine[b].Foreign) / (float64(q.SharedCPUs*(last-first)) * binLength.Seconds())
+	}
+	return share
 }
 
 // mostUnlike is by how much the share that was rejected may differ between the periods of a
@@ -378,6 +388,7 @@ func (a *ProtocolAnalysis) judgeRejection() {
 		for side, arm := range []string{Alone, q.Arm} {
 			n[arm]++
 			a.Left[arm] += (q.Left[side] - a.Left[arm]) / n[arm]
+			a.Others[arm] += (q.others[side] - a.Others[arm]) / n[arm]
 		}
 		if q.Arm != Placebo {
 			blocks = append(blocks, []float64{q.Left[1], q.Left[0]})

@@ -468,7 +468,7 @@ func madeUp(spec Protocol, blocks int, ratio map[string]float64) *ProtocolResult
 				}
 				p.Use = Use{Seconds: length - 1.03, Tenant: 0.8 * (length - 1.03), Generator: 0.1 * (length - 1.03), Lab: 0.05 * (length - 1.03), Bystander: 0.05 * (length - 1.03)}
 				if p.Onset > 0 {
-					p.Use.Neighbour = 0.9 * (2*p.Use.Seconds - p.Use.Tenant - p.Use.Generator - p.Use.Lab - p.Use.Bystander)
+					p.Use.Neighbour = 0.9 * (1.9*p.Use.Seconds - p.Use.Tenant - p.Use.Generator - p.Use.Lab - p.Use.Bystander)
 				}
 				q.Periods = append(q.Periods, p)
 				for range perPeriod {
@@ -480,7 +480,7 @@ func madeUp(spec Protocol, blocks int, ratio map[string]float64) *ProtocolResult
 						}
 						bin.Response = append(bin.Response, int64(us))
 					}
-					q.Bins, q.Machine = append(q.Bins, bin), append(q.Machine, lab.Bin{Lag: 100})
+					q.Bins, q.Machine = append(q.Bins, bin), append(q.Machine, lab.Bin{Lag: 100, Foreign: 0.005})
 				}
 			}
 			r.Quadruplets = append(r.Quadruplets, q)
@@ -523,6 +523,9 @@ func TestProtocolByValue(t *testing.T) {
 			if row := a.Arms[i]; math.Abs(row.P99.Estimate/want-1) > 0.05 || math.Abs(row.All.Estimate/want-1) > 0.05 {
 				t.Errorf("%s: %+v, want %g", arm, row.P99, want)
 			}
+		}
+		if math.Abs(a.Others[Guarded]-0.05) > 1e-9 || math.Abs(a.Others[Alone]-0.05) > 1e-9 {
+			t.Errorf("others took %v, want a twentieth", a.Others)
 		}
 		if a.Placebo.Estimate < 0.95 || a.Placebo.Estimate > 1.05 || a.PlaceboChance < 0.05 {
 			t.Errorf("placebo %+v, chance %g", a.Placebo, a.PlaceboChance)

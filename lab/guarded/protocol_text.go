@@ -51,6 +51,7 @@ func ProtocolSheet(r *ProtocolResult, a *ProtocolAnalysis) *report.Sheet {
 	s.Fact("looks", a.looks(r))
 	s.Fact("generator", protocolGenerator(r))
 	s.Fact("placebos", a.placebos())
+	s.Fact("others", "took of the shared CPUs: "+byArm(a.Others))
 	s.Fact("rejection", a.rejection())
 	s.Fact("adjustment", a.adjustment(r))
 	for _, skipped := range r.Skipped {
@@ -172,17 +173,22 @@ func (a *ProtocolAnalysis) rejection() string {
 			out++
 		}
 	}
-	var left []string
-	for _, arm := range append([]string{Alone}, arms()...) {
-		if share, ok := a.Left[arm]; ok {
-			left = append(left, fmt.Sprintf("%s %.0f %%", arm, 100*share))
-		}
-	}
-	text := fmt.Sprintf("%d of %s do not count; used of the time: %s", out, plain.Count(len(a.Quadruplets), "quadruplet"), strings.Join(left, ", "))
+	text := fmt.Sprintf("%d of %s do not count; used of the time: %s", out, plain.Count(len(a.Quadruplets), "quadruplet"), byArm(a.Left))
 	if !a.Blind {
 		text += fmt.Sprintf("; it was not blind (periods differ by %+.1f points): what counts is without it", 100*a.Unlike)
 	}
 	return text
+}
+
+// byArm is shares, "alone 95 %, guarded 88 %".
+func byArm(shares map[string]float64) string {
+	var all []string
+	for _, arm := range append([]string{Alone}, arms()...) {
+		if share, ok := shares[arm]; ok {
+			all = append(all, fmt.Sprintf("%s %.0f %%", arm, 100*share))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func (a *ProtocolAnalysis) adjustment(r *ProtocolResult) string {
