@@ -185,7 +185,7 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 		}
 	}
 	if a.Look > 0 {
-		a.Chance = stats.OBrienFleming(ends(shares, r.Experiment.Looks, r.Experiment.Blocks), r.Experiment.Error)[a.Look-1]
+		a.Chance = stats.OBrienFleming(shares, r.Experiment.Error)[a.Look-1]
 	}
 	for i := range r.Quadruplets {
 		a.Quadruplets = append(a.Quadruplets, quadruple(&r.Quadruplets[i], r.Experiment))
@@ -214,14 +214,6 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 	}
 	a.recover(r)
 	return a
-}
-
-// ends are the shares, checked by those who made them: Validate has looks ascend to all blocks.
-func ends(shares []float64, looks []int, blocks int) []float64 {
-	if len(looks) == 0 || looks[len(looks)-1] != blocks {
-		return append(shares, 1)
-	}
-	return shares
 }
 
 // decided says whether the looks have decided all that they may decide.

@@ -575,7 +575,7 @@ func TestProtocolRejects(t *testing.T) {
 		t.Errorf("out %q, ratio %g", a.Quadruplets[0].Out, a.Quadruplets[0].Ratio)
 	}
 	for i := range r.Quadruplets {
-		for n, p := range r.Quadruplets[i].Periods {
+		for _, p := range r.Quadruplets[i].Periods {
 			if p.Arm == Alone {
 				continue
 			}
@@ -583,7 +583,6 @@ func TestProtocolRejects(t *testing.T) {
 			for b := first; b < first+6; b++ {
 				r.Quadruplets[i].Machine[b].Lag = 2000
 			}
-			_ = n
 		}
 	}
 	if a := AnalyseProtocol(r); a.Blind || a.Unlike > -0.1 || !strings.Contains(verdict(a, P99).Why, "without rejection") {
