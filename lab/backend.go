@@ -20,6 +20,7 @@ const (
 	Tenant    = "tenant"
 	Neighbour = "neighbour"
 	Bystander = "bystander" // does no harm; only for experiments that ask for it
+	Outsider  = "outsider"  // in no group of the run, but in that of this process; its work is foreign
 	// Around stands, in Settings, for the group around those of all roles.
 	Around = ""
 

@@ -136,15 +136,15 @@ func (g *groups) stepAside(weight int) error {
 	return nil
 }
 
-// attach moves a process into the group of its role. The generator, which is in no
-// group, goes back to where this process was before it stepped aside: v1 groups have
+// attach moves a process into the group of its role. The generator and an outsider, which are in no
+// group, go back to where this process was before it stepped aside: v1 groups have
 // no real-time budget, and the generator is to have a real-time policy.
 func (g *groups) attach(r Role, pid int) error {
 	plan := slices.Clone(g.home)
 	for i := range plan {
 		plan[i].Value = strconv.Itoa(pid)
 	}
-	if r != generator {
+	if r != generator && r != Outsider {
 		g.pids[r] = pid
 		if g.joined && r == Neighbour {
 			r = Tenant

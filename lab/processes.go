@@ -105,6 +105,7 @@ type neighbour struct {
 	*child
 	counters *noise.Counters // nil for a program, whose work is the CPU time that it uses
 	unit     string
+	paused   bool // one that is kept (Running.Keep) does not work
 }
 
 // asked are the addresses that the load goes to.
@@ -206,7 +207,7 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 	as := fmt.Sprintf("%s %+v", p.bed.backend.lasting(Neighbour), cfg)
 	n := p.bed.neighbours[as]
 	if n == nil {
-		if n, err = p.newNeighbour(ctx, cfg); err != nil {
+		if n, err = p.newNeighbour(ctx, Neighbour, cfg); err != nil {
 			return err
 		}
 		p.bed.neighbours[as] = n
@@ -221,9 +222,9 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 }
 
 // newNeighbour starts a neighbour and waits until it is about to work.
-func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighbour, error) {
+func (p *processes) newNeighbour(ctx context.Context, r Role, cfg noise.Config) (*neighbour, error) {
 	if len(cfg.Command) > 0 {
-		c, err := p.bed.startProgram(ctx, Neighbour, program.Config{Argv: cfg.Command, Copies: cfg.Threads, Repeat: true})
+		c, err := p.bed.startProgram(ctx, r, program.Config{Argv: cfg.Command, Copies: cfg.Threads, Repeat: true})
 		return &neighbour{child: c, unit: commandUnit}, err
 	}
 	n := &neighbour{}
@@ -236,7 +237,7 @@ func (p *processes) newNeighbour(ctx context.Context, cfg noise.Config) (*neighb
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.bed.startRole(Neighbour, "__noise", counters.File())
+	c, err := p.bed.startRole(r, "__noise", counters.File())
 	if err != nil {
 		return nil, errors.Join(err, counters.Close())
 	}

@@ -135,6 +135,55 @@ func TestProcessesLiveOn(t *testing.T) {
 	}
 }
 
+// A process that is kept is the same one in the next round, works between Begin and End alone, and may
+// be asked to end twice. A cell may ask for another rate.
+func TestProcessesKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	b := realBed(t)
+	cfg := noise.Config{Kernel: "spin", Threads: 1, Intensity: 20}
+	var offered []int
+	pid := 0
+	for block := range 2 {
+		c := Cell{Name: "kept", Settle: 100 * ms, Window: 300 * ms, Rate: []float64{0, 800}[block]}
+		c.During = func(ctx context.Context, r *Running) error {
+			p, err := r.Keep(ctx, Bystander, cfg)
+			if err != nil {
+				return err
+			}
+			n := b.neighbours[fmt.Sprintf("kept %s %+v", Bystander, cfg)]
+			if pid != 0 && pid != n.pid() {
+				t.Errorf("another process: %d, was %d", n.pid(), pid)
+			}
+			pid = n.pid()
+			for _, step := range []struct {
+				do   func() error
+				want bool // it has stopped
+			}{{func() error { return nil }, true}, {func() error { return p.Begin(ctx) }, false}, {p.End, true}, {p.End, true}, {func() error { return p.Begin(ctx) }, false}, {p.End, true}} {
+				if err := step.do(); err != nil {
+					return err
+				}
+				if got := state(t, pid); (got == "T") != step.want {
+					t.Errorf("threads in states %s, stopped should be %t", got, step.want)
+				}
+			}
+			if used, err := r.Generator(); err != nil || used <= 0 {
+				t.Errorf("the generator used %g, %v", used, err)
+			}
+			return nil
+		}
+		round, err := b.Round(t.Context(), c, block, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		offered = append(offered, round.Load.Offered)
+	}
+	if offered[1] < 2*offered[0] {
+		t.Errorf("%d requests at 200/s, %d at 800/s", offered[0], offered[1])
+	}
+}
+
 // A cell with a tenant of its own, and one that failed, leave no process to the next.
 func TestProcessesEndWhereTheyMust(t *testing.T) {
 	if testing.Short() {

@@ -335,6 +335,19 @@ func (n *neighbour) halt() (halted func() error, err error) {
 	}, nil
 }
 
+// pause halts a neighbour that is kept, and waits until it has stopped.
+func (n *neighbour) pause() error {
+	if n.paused {
+		return nil
+	}
+	halted, err := n.halt()
+	if err != nil {
+		return err
+	}
+	n.paused = true
+	return halted()
+}
+
 // goOn lets a neighbour that was halted go on.
 func (n *neighbour) goOn() error {
 	if n.counters != nil {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ func (b *Testbed) Round(ctx context.Context, c Cell, block, position int) (_ Rou
 	if err != nil {
 		return round, err
 	}
-	cfg := load.Config{Rate: b.Setup.Rate}
+	cfg := load.Config{Rate: cmp.Or(c.Rate, b.Setup.Rate)}
 	if c.Serve != nil {
 		cfg = c.Serve.Load
 	}

@@ -67,6 +67,8 @@ type Cell struct {
 	Fresh bool
 	// Serve has servers in place of the tenant; nil is the tenant.
 	Serve *Serve
+	// Rate is what the tenant is asked for, in requests per second; 0 is as the setup says.
+	Rate float64
 	// Settle is discarded at the start of a round, Window is measured.
 	Settle, Window time.Duration
 	Hooks

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -89,10 +90,10 @@ func (r *Running) StartNeighbour(ctx context.Context) error {
 
 // Process is one beside those of the cell. It is ready, and does nothing before Begin.
 type Process struct {
-	run   *Running
-	child *child
 	// Begin makes it work, and returns when it is about to.
 	Begin func(ctx context.Context) error
+	// Halt, if it is not nil, is what End does.
+	Halt func() error
 }
 
 // Noise starts a process in the group of a role.
@@ -144,16 +145,44 @@ func (r *Running) add(c *child, file io.Closer, begin func(context.Context) erro
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.extra, r.files = append(r.extra, c), append(r.files, file)
-	return &Process{r, c, begin}
+	return &Process{begin, func() error {
+		c.kill()
+		r.mutex.Lock()
+		defer r.mutex.Unlock()
+		r.extra = slices.DeleteFunc(r.extra, func(other *child) bool { return other == c })
+		return nil
+	}}
 }
 
-// End kills it, whatever is still under way.
-func (p *Process) End() {
-	p.child.kill()
-	p.run.mutex.Lock()
-	defer p.run.mutex.Unlock()
-	p.run.extra = slices.DeleteFunc(p.run.extra, func(other *child) bool { return other == p.child })
+// End kills it, whatever is still under way; one that is kept stops until it begins again.
+func (p *Process) End() error {
+	if p.Halt == nil {
+		return nil
+	}
+	return p.Halt()
 }
+
+// Keep has a process in the group of a role live on from round to round: it begins as often as it
+// ends. It is there, and halted, when Keep returns. Asked for again, it is the same one.
+func (r *Running) Keep(ctx context.Context, role Role, cfg noise.Config) (*Process, error) {
+	bed := r.procs.bed
+	as := fmt.Sprintf("kept %s %+v", role, cfg)
+	n := bed.neighbours[as]
+	if n == nil {
+		var err error
+		if n, err = r.procs.newNeighbour(ctx, role, cfg); err != nil {
+			return nil, err
+		}
+		bed.neighbours[as] = n
+		if err := n.pause(); err != nil {
+			return nil, err
+		}
+	}
+	return &Process{func(context.Context) error { n.paused = false; return n.goOn() }, n.pause}, nil
+}
+
+// Generator is the CPU time that the generator has used so far, in seconds.
+func (r *Running) Generator() (float64, error) { return r.procs.generatorUsed() }
 
 // end finishes, and ends the processes that are left.
 func (r *Running) end() error {

@@ -48,7 +48,7 @@ func TestGroupsInEveryTree(t *testing.T) {
 				t.Errorf("%s: no group in %s: %q", name, tree, dirs)
 			}
 		}
-		if err := g.attach(Bystander, 101); err != nil {
+		if err := errors.Join(g.attach(Bystander, 101), g.attach(Outsider, 102)); err != nil {
 			t.Fatal(err)
 		}
 		tree, err := fake.Tree()
@@ -58,6 +58,11 @@ func TestGroupsInEveryTree(t *testing.T) {
 		for _, dir := range dirs {
 			if got := tree[dir+"/cgroup.procs"]; !strings.Contains(got, "101") {
 				t.Errorf("%s: %s has the processes %q", name, dir, got)
+			}
+		}
+		for file, procs := range tree {
+			if strings.HasSuffix(file, "/cgroup.procs") && strings.Contains(procs, "102") && strings.Contains(file, string(Bystander)) {
+				t.Errorf("%s: an outsider is in %s", name, file)
 			}
 		}
 		for what, l := range map[string]cgroup.Limits{"memory": {MemoryMax: 1 << 30}, "disk": {IOMax: []cgroup.IOMax{{Device: "7:0", ReadBPS: 1 << 40}}}, "CPU": {Weight: 300}} {

@@ -18,8 +18,9 @@ import (
 
 // labGuardFlags are the flags of berth lab guard but those that bindGuard binds.
 type labGuardFlags struct {
-	show  string
-	short bool
+	show     string
+	protocol string
+	short    bool
 	labFolder
 }
 
@@ -33,15 +34,30 @@ func labGuardCommand() *cobra.Command {
   berth lab guard --short                       # well below a minute
   berth lab guard --probe=false --faults hog --runs 10 --blocks 0
   berth lab guard --faults quiet --quiet 10m --runs 1 --blocks 0
+  berth lab guard --protocol                    # the one that comes with Berth
+  berth lab guard --protocol my.yaml            # a copy of what berth lab show guard-protocol prints
   berth lab guard --show results/20260101T120000Z-guard
   berth lab guard --resume results/20260101T120000Z-guard`,
-		Args: argumentCount(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.protocol == shippedProtocol && len(args) == 1 {
+				f.protocol = args[0]
+				return nil
+			}
+			return argumentCount(0)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.protocol != "" {
+				return f.runProtocol(cmd)
+			}
+			return f.run(cmd)
+		},
 	}
 	d := guarded.Default()
 	fs := cmd.Flags()
 	bindGuard(fs, &d)
 	fs.BoolVar(&f.short, "short", false, "one run of hog and quota each, no steady state")
+	fs.StringVar(&f.protocol, "protocol", "", "run what a `file` of kind guard-protocol states, and nothing else (without a file "+shippedProtocol+")")
+	fs.Lookup("protocol").NoOptDefVal = shippedProtocol
 	f.labFolder.register(cmd)
 	fs.StringVar(&f.show, "show", "", "show a stored `result` again, and run nothing")
 	return cmd
@@ -92,6 +108,32 @@ func (f *labGuardFlags) build(cmd *cobra.Command) (guarded.Spec, error) {
 		e.Faults = nil
 	}
 	return e, e.Validate()
+}
+
+// shippedProtocol is the one that comes with Berth.
+const shippedProtocol = "guard-protocol"
+
+// runProtocol runs what a protocol states. A flag that would change that is refused.
+func (f *labGuardFlags) runProtocol(cmd *cobra.Command) error {
+	var err error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if cmd.LocalFlags().Lookup(flag.Name) != nil && !slices.Contains([]string{"protocol", "results", "report", "output"}, flag.Name) {
+			err = exitStatus{exitUsage, fmt.Errorf("--%s: a protocol states what is run: change a copy of it, or use berth lab run", flag.Name)}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	run := labRunFlags{labFolder: f.labFolder}
+	run.resumes = "berth lab run"
+	k, _, _, err := run.open([]string{f.protocol})
+	if err == nil && k.Name != shippedProtocol {
+		err = exitStatus{exitUsage, fmt.Errorf("--protocol %s: it is of kind %s: want %s", f.protocol, k.Name, shippedProtocol)}
+	}
+	if err != nil {
+		return err
+	}
+	return run.run(cmd, []string{f.protocol})
 }
 
 func (f *labGuardFlags) run(cmd *cobra.Command) error {
@@ -169,6 +211,10 @@ from the onset to the finding, to the remedy, and to the tenant's p99 being back
 under 1.2 times what it was, remedies against groups that did nothing, and a timeline
 per run. Then the tenant alone is compared with the tenant beside a neighbour that
 saturates every CPU, guarded and not, in blocks as by berth lab.
+
+With --protocol a file says before the first run what is to be shown, by which figures,
+how often and what is rejected: berth lab show guard-protocol prints the one that comes
+with Berth. --resume of such a run is berth lab run --resume.
 
 It needs control groups of its own, and acts on nothing outside of them. They are
 removed afterwards; what a killed run left, the next one or berth restore removes.

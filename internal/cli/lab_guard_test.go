@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/catalog"
 	"berth.dev/berth/lab/guarded"
 )
 
@@ -101,4 +103,62 @@ func TestLabGuardForRealIO(t *testing.T) {
 		t.Errorf("the neighbour was not named over I/O: %+v", run.Findings)
 	}
 	expectNothingLeft(t, r.cmd.Process.Pid)
+}
+
+// A protocol states what is run: flags that would change that are refused, and so is another kind,
+// before anything is measured.
+func TestLabGuardProtocolRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, tt := range []struct {
+		want string
+		args []string
+	}{
+		{"--demand: a protocol states what is run", []string{"--protocol", "--demand", "0.2"}},
+		{"it is of kind isolation: want guard-protocol", []string{"--protocol", file("a.yaml", "kind: isolation\n")}},
+		{`washot: unknown field; did you mean "washout"?`, []string{"--protocol", file("b.yaml", "kind: guard-protocol\nwashot: 1s\n")}},
+		{`arm "gaurded": not one of guarded, unguarded, hand, blame, placebo; did you mean "guarded"?`, []string{"--protocol=" + file("c.yaml", "kind: guard-protocol\nquadruplets: [{arm: gaurded, fault: hog}]\n")}},
+		{"no such file", []string{"--protocol", "./none.yaml"}},
+		{"accepts 0 arg(s)", []string{"none.yaml"}},
+	} {
+		_, stderr, code := berth(t, append([]string{"lab", "guard"}, tt.args...)...)
+		if code != exitUsage || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%q: exit %d, %s; want %q", tt.args, code, stderr, tt.want)
+		}
+	}
+}
+
+// The protocols of the repository can be run.
+func TestProtocolFiles(t *testing.T) {
+	t.Parallel()
+	const path = "../../docs/measurements/guard-truths.yaml"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, x, err := catalog.Parse(text, path)
+	if err != nil || k.Name != shippedProtocol {
+		t.Fatalf("%s: %s, %v", path, k.Name, err)
+	}
+	// 300 onsets of the guard at least, and every truth with the simplest guard as well.
+	p := x.(*catalog.GuardProtocol).Experiment
+	onsets, arms := 0, map[string][]string{}
+	for _, q := range p.Quadruplets {
+		if q.Arm == guarded.Guarded {
+			onsets += 2 * p.Blocks
+		}
+		if q.Demand == 0 {
+			arms[q.Arm] = append(arms[q.Arm], q.Fault)
+		}
+	}
+	if onsets < 300 || !slices.Equal(arms[guarded.Guarded], arms[guarded.Blame]) || len(arms[guarded.Guarded]) < 10 {
+		t.Errorf("%d onsets with the guard; arms %v", onsets, arms)
+	}
 }

@@ -14,7 +14,7 @@ import (
 // Results that earlier versions stored can be read, and come to the same.
 func TestStoredResults(t *testing.T) {
 	t.Parallel()
-	const isolation, guard = "testdata/lab/isolation-v1.json", "testdata/lab/guard-v1.json"
+	const isolation, guard, protocol = "testdata/lab/isolation-v1.json", "testdata/lab/guard-v1.json", "testdata/lab/guard-protocol-v1.json.gz"
 	shown := func(args ...string) string {
 		out, errs, code := berth(t, append([]string{"lab"}, args...)...)
 		if code != exitOK || errs != "" {
@@ -28,10 +28,12 @@ func TestStoredResults(t *testing.T) {
 		"isolation.csv":         {"report", isolation, "-o", "csv"},
 		"compare.json":          {"compare", isolation, isolation, "-o", "json"},
 		"guard.txt":             {"guard", "--show", guard},
+		"guard-protocol.txt":    {"report", protocol},
+		"guard-protocol.json":   {"report", protocol, "-o", "json"},
 	} {
 		golden(t, "lab", file, shown(args...))
 	}
-	for file, want := range map[string]string{isolation: `id="tradeoff-wide-t"`, guard: "<h3>In steady state</h3>"} {
+	for file, want := range map[string]string{isolation: `id="tradeoff-wide-t"`, guard: "<h3>In steady state</h3>", protocol: `id="ratios-wide-t"`} {
 		if page := shown("report", file, "-o", "html"); !strings.Contains(page, want) {
 			t.Errorf("the page of %s lacks %s", file, want)
 		}

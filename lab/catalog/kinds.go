@@ -50,6 +50,10 @@ func Kinds() []Kind {
 			Schema: guarded.Schema, New: newGuard, Verb: "berth lab guard",
 		},
 		{
+			Name: "guard-protocol", Question: "is a service as good as alone under the guard, by a protocol written first?", Needs: "control groups of its own",
+			Schema: guarded.ProtocolSchema, New: newGuardProtocol, Verb: "berth lab guard --protocol",
+		},
+		{
 			Name: "pinning", Question: "what do cores of its own bring a service, and what do they cost?", Needs: "two cores",
 			Schema: beside.Pinning().Schema, New: func() Experiment { return beside.Pinning() }, Lacks: beside.Pinning().Lacks,
 		},
@@ -206,4 +210,35 @@ func (x *Guard) Judged() ([]report.Judged, error) {
 		return nil, err
 	}
 	return a.Judged(), nil
+}
+
+// GuardProtocol is a comparison by a protocol.
+type GuardProtocol struct{ guarded.ProtocolResult }
+
+func newGuardProtocol() Experiment {
+	return &GuardProtocol{guarded.ProtocolResult{Header: lab.Header{Schema: guarded.ProtocolSchema}, Experiment: guarded.DefaultProtocol()}}
+}
+
+// Spec is the protocol.
+func (x *GuardProtocol) Spec() any { return &x.Experiment }
+
+// Validate says what is wrong with the protocol.
+func (x *GuardProtocol) Validate() error { return x.Experiment.Validate() }
+
+// Length is that of the protocol, if it is not decided before.
+func (x *GuardProtocol) Length(*machine.Machine) time.Duration { return x.Experiment.Length() }
+
+// Run runs it, or goes on with it.
+func (x *GuardProtocol) Run(ctx context.Context, opt lab.Options) error {
+	return guarded.RunProtocol(ctx, &x.ProtocolResult, opt)
+}
+
+// Sheet is that of berth lab guard --protocol.
+func (x *GuardProtocol) Sheet() (*report.Sheet, error) {
+	return guarded.ProtocolSheet(&x.ProtocolResult, guarded.AnalyseProtocol(&x.ProtocolResult)), nil
+}
+
+// Judged are the arms.
+func (x *GuardProtocol) Judged() ([]report.Judged, error) {
+	return guarded.AnalyseProtocol(&x.ProtocolResult).Judged(), nil
 }

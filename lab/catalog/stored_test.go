@@ -28,7 +28,7 @@ func storedResults(t *testing.T) map[string]Experiment {
 		t.Fatalf("%d results, %v", len(paths), err)
 	}
 	all := map[string]Experiment{}
-	for _, path := range append(paths, "../../internal/cli/testdata/lab/guard-v1.json") {
+	for _, path := range append(paths, "../../internal/cli/testdata/lab/guard-v1.json", "../../internal/cli/testdata/lab/guard-protocol-v1.json.gz") {
 		_, x, err := Load(path)
 		if err != nil {
 			t.Fatal(err)

@@ -46,7 +46,7 @@ type Judged struct {
 	Named string `json:"named"`
 	Right bool   `json:"right"`
 	// Detected is the first window with the right finding, Acted when the first
-	// remedy was applied against the neighbour.
+	// remedy was applied against who is to blame.
 	Detected *float64 `json:"detected,omitempty"`
 	Acted    *float64 `json:"acted,omitempty"`
 	Recovery
@@ -235,13 +235,12 @@ func judge(r *Trial) Judged {
 	if ok, why := stats.LagGate(r.LagP99, j.Baseline); j.Invalid == "" && !ok {
 		j.Invalid = why
 	}
-	truth := fault.answer()
-	j.Right = j.Named == truth
+	j.Right = fault.right(j.Named)
 	for _, f := range r.Findings {
-		if f.At > 0 && f.At <= r.End && f.answer() == truth && j.Detected == nil {
+		if f.At > 0 && f.At <= r.End && fault.right(f.answer()) && j.Detected == nil {
 			j.Detected = &f.At
 		}
-		if f.Suspect != "" && (fault.Decoy || f.Suspect != lab.Neighbour) {
+		if f.Suspect != "" && !fault.guilty(f.Suspect) {
 			j.Accused++
 		}
 	}
@@ -250,7 +249,7 @@ func judge(r *Trial) Judged {
 			continue
 		}
 		j.Against++
-		if fault.Decoy || e.Action.Suspect != lab.Neighbour || e.At <= 0 {
+		if !fault.guilty(e.Action.Suspect) || e.At <= 0 {
 			j.Innocent++
 		} else if j.Acted == nil {
 			j.Acted = &e.At
@@ -270,7 +269,7 @@ func (f Fault) answer() string {
 	case f.Decoy:
 		return f.Truth.String()
 	}
-	return f.Truth.String() + ": " + lab.Neighbour
+	return f.Truth.String() + ": " + f.culprits()[0]
 }
 
 func (f Finding) answer() string {

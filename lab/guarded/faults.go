@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
@@ -34,6 +35,28 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 	switch f.Name {
 	case Hog:
 		return x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}), nil
+	case Half:
+		return x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 50}), nil
+	case Innocent:
+		return together(x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}), x.noise(lab.Bystander, noise.Config{Kernel: "spin", Threads: 1, Intensity: 25})), nil
+	case Two:
+		return together(x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}), x.noise(lab.Bystander, noise.Config{Kernel: "spin", Threads: threads, Intensity: 100})), nil
+	case Adapts:
+		return x.adapts, nil
+	case Outside, Beside, Foreign:
+		return x.outside(f.Name, random)
+	case Partly:
+		return together(x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 50}), surges(func() lab.Extra {
+			return lab.Extra{Rate: x.Setup.Rate / 2, Times: 1, Length: time.Duration(x.Experiment.Last), Seed: random.Uint64() | 1}
+		})), nil
+	case Bursty:
+		return surges(func() lab.Extra {
+			rate := 0.1
+			if random.IntN(4) == 0 {
+				rate = 2
+			}
+			return lab.Extra{Rate: rate * x.Setup.Rate, Times: 1, Length: time.Second / 2, Seed: random.Uint64() | 1}
+		}), nil
 	case Fork:
 		if _, err := exec.LookPath(noise.ForkProgram); err != nil {
 			return nil, &kernel.NotSupportedError{Feature: "fault fork", Reason: err.Error(), Remedy: "install true(1), of coreutils or busybox"}
@@ -77,14 +100,143 @@ func (x *experiment) disturbance(c *lab.Cell, f Fault, random *rand.Rand) (prepa
 }
 
 // neighbour is a fault that a process in the neighbour's group is.
-func (x *experiment) neighbour(cfg noise.Config) preparation {
+func (x *experiment) neighbour(cfg noise.Config) preparation { return x.noise(lab.Neighbour, cfg) }
+
+// noise is a fault that a process of a role is.
+func (x *experiment) noise(role lab.Role, cfg noise.Config) preparation {
 	cfg.Seed = x.Experiment.Seed
 	return func(_ context.Context, r stage) (disturbance, error) {
-		p, err := r.Noise(lab.Neighbour, cfg)
+		p, err := r.Noise(role, cfg)
 		if err != nil {
 			return disturbance{}, err
 		}
-		return disturbance{begin: p.Begin, end: func() error { p.End(); return nil }}, nil
+		return disturbance{begin: p.Begin, end: p.End}, nil
+	}
+}
+
+// together is faults that begin one after the other at once.
+func together(all ...preparation) preparation {
+	return func(ctx context.Context, r stage) (disturbance, error) {
+		var ready []disturbance
+		end := func() (err error) {
+			for _, d := range ready {
+				err = errors.Join(err, d.end())
+			}
+			return err
+		}
+		for _, prepare := range all {
+			d, err := prepare(ctx, r)
+			if err != nil {
+				return disturbance{}, errors.Join(err, end())
+			}
+			ready = append(ready, d)
+		}
+		return disturbance{end: end, begin: func(ctx context.Context) error {
+			for _, d := range ready {
+				if err := d.begin(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, nil
+	}
+}
+
+// outside is a fault that a process in no group is, with or without the neighbour. A lab that is
+// in a group itself cannot make it: what it starts is in that group, too.
+func (x *experiment) outside(fault string, random *rand.Rand) (preparation, error) {
+	own, err := x.ownGroup()
+	if err != nil {
+		return nil, err
+	}
+	if own != "" && own != detect.Outside {
+		return nil, &kernel.NotSupportedError{Feature: "fault " + fault, Reason: "berth is itself in group " + own, Remedy: "start it from a process in no control group"}
+	}
+	intensity, threads := 100, x.Setup.Neighbour.Threads
+	if fault == Foreign {
+		intensity = 10 + random.IntN(41)
+	}
+	all := []preparation{x.noise(lab.Outsider, noise.Config{Kernel: "spin", Threads: threads, Intensity: intensity})}
+	if fault == Beside {
+		all = append(all, x.neighbour(noise.Config{Kernel: "spin", Threads: threads, Intensity: 100}))
+	}
+	return together(all...), nil
+}
+
+const (
+	// shyLooks is how often a neighbour that adapts looks at its limits, shySleeps for how long it
+	// sleeps when they are not what they were.
+	shyLooks  = 50 * time.Millisecond
+	shySleeps = 500 * time.Millisecond
+)
+
+// adapts is a neighbour that sleeps for a while whenever it finds itself limited.
+func (x *experiment) adapts(ctx context.Context, r stage) (disturbance, error) {
+	p, err := r.Keep(ctx, lab.Neighbour, noise.Config{Kernel: "spin", Threads: x.Setup.Neighbour.Threads, Intensity: 100, Seed: x.Experiment.Seed})
+	if err != nil {
+		return disturbance{}, err
+	}
+	free, err := x.knobs()
+	if err != nil {
+		return disturbance{}, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var ended chan error
+	return disturbance{
+		begin: func(context.Context) error {
+			ended = make(chan error, 1)
+			go func() { ended <- x.shy(ctx, p, free) }()
+			return p.Begin(ctx)
+		},
+		end: func() error {
+			stop()
+			if ended == nil {
+				return p.End()
+			}
+			return errors.Join(<-ended, p.End())
+		},
+	}, nil
+}
+
+// shy has a process at work sleep when its group is limited, until the context ends.
+func (x *experiment) shy(ctx context.Context, p *lab.Process, free []lab.Knob) error {
+	for pause(ctx, shyLooks) {
+		now, err := x.knobs()
+		if err != nil {
+			return err
+		}
+		if len(different(of(free, lab.Neighbour), of(now, lab.Neighbour))) == 0 {
+			continue
+		}
+		if err := p.End(); err != nil {
+			return err
+		}
+		if pause(ctx, shySleeps) {
+			if err := p.Begin(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// of are the settings of a role.
+func of(all []lab.Knob, role lab.Role) (own []lab.Knob) {
+	for _, k := range all {
+		if k.Of == string(role) {
+			own = append(own, k)
+		}
+	}
+	return own
+}
+
+// pause waits, and says whether the context goes on.
+func pause(ctx context.Context, length time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(length):
+		return true
 	}
 }
 
@@ -128,13 +280,18 @@ func surges(next func() lab.Extra) preparation {
 		}
 		stop, done := context.WithCancel(ctx)
 		ended := make(chan error, 1)
+		begun := false
 		return disturbance{
 			begin: func(context.Context) error {
+				begun = true
 				go func() { ended <- surge(stop, r, first, extra.Length, next) }()
 				return nil
 			},
 			end: func() error {
 				done()
+				if !begun {
+					return first.End()
+				}
 				return <-ended
 			},
 		}, nil
@@ -150,8 +307,8 @@ func surge(ctx context.Context, r stage, p *lab.Process, length time.Duration, n
 		case <-ctx.Done():
 		case <-time.After(length):
 		}
-		if p.End(); ctx.Err() != nil {
-			return nil
+		if err := p.End(); err != nil || ctx.Err() != nil {
+			return err
 		}
 		extra := next()
 		length = extra.Length
@@ -202,9 +359,6 @@ func (x *experiment) reclaim(_ context.Context, r stage) (disturbance, error) {
 			}
 			return hog.Begin(ctx)
 		},
-		end: func() error {
-			hog.End()
-			return limit.end()
-		},
+		end: func() error { return errors.Join(hog.End(), limit.end()) },
 	}, nil
 }

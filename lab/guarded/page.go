@@ -117,7 +117,7 @@ func (a *Analysis) confusion() report.Plot {
 			}
 			f := report.Field{Row: len(faults), Column: i, Text: fmt.Sprint(n), Shade: float64(n) / float64(row.Valid), Mood: report.Bad,
 				Tip: fmt.Sprintf("%s: %q was named in %d of %s", row.Fault, answer, n, plain.Count(row.Valid, "run"))}
-			if answer == fault.answer() {
+			if fault.right(answer) {
 				f.Mood = report.Good
 			}
 			fields = append(fields, f)

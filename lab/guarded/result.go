@@ -149,6 +149,9 @@ type Finding struct {
 // Event is a step of the guard's loop.
 type Event struct {
 	At float64 `json:"at"`
+	// Written is when its settings were in force: the guard tells of it after its writes. 0 in
+	// results of before that was noted.
+	Written float64 `json:"written,omitempty"`
 	control.Event
 	Words string `json:"words"`
 }

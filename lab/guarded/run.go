@@ -46,8 +46,10 @@ type host struct {
 	// it said.
 	guard func(ctx context.Context, zero time.Time) (end func(*Trial) error, err error)
 	// usage is the CPU time of the roles so far, in seconds.
-	usage    func() (map[lab.Role]float64, error)
-	knobs    func() ([]lab.Knob, error)
+	usage func() (map[lab.Role]float64, error)
+	knobs func() ([]lab.Knob, error)
+	// ownGroup is the group that this process is in, "" or "/" for none.
+	ownGroup func() (string, error)
 	requests func() ([]lab.Request, error)
 }
 
@@ -58,7 +60,9 @@ type stage interface {
 	Finish(f func() error)
 	StartNeighbour(ctx context.Context) error
 	Noise(role lab.Role, cfg noise.Config) (*lab.Process, error)
+	Keep(ctx context.Context, role lab.Role, cfg noise.Config) (*lab.Process, error)
 	Load(ctx context.Context, more lab.Extra) (*lab.Process, error)
+	Generator() (cpuSeconds float64, err error)
 }
 
 // Run runs an experiment. Whatever happens, children are gone and the kernel is as it
@@ -103,9 +107,14 @@ func run(ctx context.Context, r *Result, opt lab.Options) (_ *Result, err error)
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.bed.Close()) }()
-	x.host = host{guard: x.watch, usage: x.used, knobs: x.bed.Knobs, requests: x.bed.Requests}
+	x.host = x.live()
 	r.Experiment.Seed = x.base.Seed
 	return r, lab.Run(ctx, lab.Experiment{Parts: x.parts(), Seed: r.Experiment.Seed, Result: r, Header: &r.Header}, x.bed, opt)
+}
+
+// live is the host of a testbed.
+func (x *experiment) live() host {
+	return host{guard: x.watch, usage: x.used, knobs: x.bed.Knobs, ownGroup: ownGroup, requests: x.bed.Requests}
 }
 
 // parts are the runs of faults, and then the rounds in steady state.
@@ -244,7 +253,7 @@ func (run *faultRun) during(ctx context.Context, r stage) (err error) {
 // used is the CPU time of the roles so far, in seconds.
 func (x *experiment) used() (map[lab.Role]float64, error) {
 	used := map[lab.Role]float64{}
-	for _, role := range []lab.Role{lab.Tenant, lab.Neighbour} {
+	for _, role := range []lab.Role{lab.Tenant, lab.Neighbour, lab.Bystander} {
 		told, err := x.bed.Statistics(role, cgroupstat.Usage)
 		if err != nil {
 			return nil, err

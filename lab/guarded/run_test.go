@@ -3,6 +3,7 @@ package guarded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -52,6 +53,16 @@ func (p *playedStage) Noise(role lab.Role, cfg noise.Config) (*lab.Process, erro
 		return nil
 	}}, nil
 }
+
+func (p *playedStage) Keep(_ context.Context, role lab.Role, cfg noise.Config) (*lab.Process, error) {
+	says := fmt.Sprintf("%s %s %d%%", role, cfg.Kernel, cfg.Intensity)
+	return &lab.Process{
+		Begin: func(context.Context) error { p.note(says); return nil },
+		Halt:  func() error { p.note(says + " ends"); return nil },
+	}, nil
+}
+
+func (p *playedStage) Generator() (float64, error) { return 0.02 * p.Now().Seconds(), nil }
 
 func (p *playedStage) Load(context.Context, lab.Extra) (*lab.Process, error) {
 	return nil, errors.New("no more load is played")

@@ -36,6 +36,10 @@ func TestSchemas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	protocol, err := ReadProtocolFile("../../internal/cli/testdata/lab/guard-protocol-v1.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
 	m, err := lab.Measure(result)
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +76,8 @@ func TestSchemas(t *testing.T) {
 		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
 		{"lab-services-schema.json", services.Schema, "A run of the experiment services, as stored in result.json", reflect.TypeFor[services.Experiment](), []any{services.New()}},
 		{"lab-benchmark-schema.json", benchmark.Schema, "A run of the experiment benchmark, as stored in result.json", reflect.TypeFor[benchmark.Result](), []any{benchmark.Default()}},
+		{"lab-guard-protocol-schema.json", ProtocolSchema, "A run of berth lab guard --protocol, as stored in result.json", reflect.TypeFor[ProtocolResult](), []any{protocol, &ProtocolResult{Experiment: DefaultProtocol()}}},
+		{"lab-guard-protocol-report-schema.json", ProtocolReportSchema, "What berth lab guard --protocol -o json prints", reflect.TypeFor[ProtocolReport](), []any{NewProtocolReport(protocol, AnalyseProtocol(protocol))}},
 		{"lab-guard-report-schema.json", ReportSchema, "What berth lab guard -o json prints", reflect.TypeFor[Report](), []any{NewReport(guardResult, a)}},
 	} {
 		g := &jsonschema.Generator{Ref: "#/$defs/", Comments: comments}

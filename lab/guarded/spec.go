@@ -127,6 +127,15 @@ const (
 	Quota      = "quota"
 	Saturation = "saturation"
 	Quiet      = "quiet"
+	Innocent   = "innocent"
+	Half       = "half"
+	Two        = "two"
+	Adapts     = "adapts"
+	Outside    = "outside"
+	Beside     = "beside"
+	Foreign    = "foreign"
+	Bursty     = "bursty"
+	Partly     = "partly"
 )
 
 // Fault is a disturbance, and the truth about it.
@@ -138,6 +147,33 @@ type Fault struct {
 	None  bool
 	// Decoy is what no neighbour does: the guard may suspect no group, and act against none.
 	Decoy bool
+	// Guilty are those who may be accused and acted against; nil is the neighbour, unless it is a decoy.
+	Guilty []string
+	// Also are answers that are right as well.
+	Also []string
+}
+
+// guilty says whether somebody may be accused and acted against.
+func (f Fault) guilty(suspect string) bool {
+	if f.Decoy {
+		return false
+	}
+	return slices.Contains(f.culprits(), suspect)
+}
+
+func (f Fault) culprits() []string {
+	if f.Guilty == nil && !f.None {
+		return []string{lab.Neighbour}
+	}
+	return f.Guilty
+}
+
+// right says whether an answer is.
+func (f Fault) right(answer string) bool {
+	if answer == f.answer() || slices.Contains(f.Also, answer) {
+		return true
+	}
+	return !f.None && !f.Decoy && slices.ContainsFunc(f.culprits(), func(who string) bool { return answer == f.Truth.String()+": "+who })
 }
 
 // Faults lists them.
@@ -151,6 +187,15 @@ func Faults() []Fault {
 		{Name: Quota, Means: "the tenant gets a quota of 0.8 times what it wants", Truth: detect.OwnLimit, Decoy: true},
 		{Name: Saturation, Means: "the tenant is asked for 1.5 times what its CPUs can do, by heavy requests", Truth: detect.OwnLoad, Decoy: true},
 		{Name: Quiet, Means: "nothing but the tenant's load changes", None: true, Decoy: true},
+		{Name: Innocent, Means: "the neighbour spins on every CPU, and at the same instant the bystander begins to use a quarter of one", Truth: detect.CPU},
+		{Name: Half, Means: "the neighbour spins on every CPU for half of the time", Truth: detect.CPU},
+		{Name: Two, Means: "the neighbour and the bystander spin on every CPU", Truth: detect.CPU, Guilty: []string{lab.Neighbour, lab.Bystander}},
+		{Name: Adapts, Means: "the neighbour spins on every CPU, and sleeps for half a second whenever it is limited", Truth: detect.CPU},
+		{Name: Outside, Means: "a process in no group spins on every CPU", Truth: detect.CPU, Guilty: []string{detect.Outside}},
+		{Name: Beside, Means: "the neighbour spins on every CPU, and so does a process in no group", Truth: detect.CPU, Guilty: []string{lab.Neighbour, detect.Outside}},
+		{Name: Foreign, Means: "a process in no group uses 10 to 50 % of every CPU", None: true, Guilty: []string{detect.Outside}, Also: []string{detect.CPU.String() + ": " + detect.Outside}},
+		{Name: Bursty, Means: "the tenant's load comes in bursts of half a second", None: true, Decoy: true, Also: []string{detect.OwnLoad.String()}},
+		{Name: Partly, Means: "the neighbour spins on every CPU for half of the time while the tenant is asked for half as much again", Truth: detect.CPU, Also: []string{detect.OwnLoad.String()}},
 	}
 }
 

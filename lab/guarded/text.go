@@ -106,7 +106,7 @@ func matrix(a *Analysis) *report.Table {
 			if n := counts[answer]; n > 0 {
 				cell = fmt.Sprint(n)
 			}
-			if answer == fault.answer() {
+			if fault.right(answer) {
 				right = "*"
 			}
 			line = append(line, cell+right)

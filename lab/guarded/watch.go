@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"berth.dev/berth/guard"
@@ -24,15 +25,25 @@ type watching struct {
 	stop   context.CancelFunc
 	ended  chan error
 	runner *guard.Runner
-	close  func() error
+	shut   func() error
 
+	mutex    sync.Mutex // of what follows: found, acted and failed are called by the guard
 	findings []Finding
 	events   []Event
 	failed   []error
 }
 
-// watch starts the guard. Times are noted from an instant on.
+// watch starts the guard, acting. Times are noted from an instant on.
 func (x *experiment) watch(ctx context.Context, zero time.Time) (end func(*Trial) error, err error) {
+	w, err := x.open(ctx, zero, control.Enforce)
+	if err != nil {
+		return nil, err
+	}
+	return w.end, nil
+}
+
+// open starts the guard in a mode.
+func (x *experiment) open(ctx context.Context, zero time.Time, mode control.Mode) (*watching, error) {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return nil, err
@@ -47,28 +58,37 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (end func(*Trial
 		return nil, errors.Join(err, host.Close())
 	}
 	w := &watching{zero: zero, ended: make(chan error, 1)}
-	w.close = func() error { return errors.Join(act.Close(), host.Close()) }
+	w.shut = func() error { return errors.Join(act.Close(), host.Close()) }
 	if _, err := act.Take(state); err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, w.shut())
 	}
 	path := func(role lab.Role) (string, bool) { return host.Path(x.bed.Group(role).Dirs()[0]) }
 	workloads, err := w.workloads(path)
 	if err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, w.shut())
 	}
 	opt := guard.Options{
 		Sensors: host, Actuator: act, Machine: x.Host.Machine,
 		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
-		Control:   control.Config{Mode: control.Enforce, Own: host.OwnGroup()},
+		Control:   control.Config{Mode: mode, Own: host.OwnGroup()},
 		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe,
-		Found: w.found, Acted: w.acted, Failed: func(err error) { w.failed = append(w.failed, err) },
+		Found: w.found, Acted: w.acted, Failed: w.fail,
 	}
 	if w.runner, err = guard.New(opt); err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, w.shut())
 	}
 	ctx, w.stop = context.WithCancel(ctx)
 	go func() { w.ended <- w.runner.Run(ctx) }()
-	return w.end, nil
+	return w, nil
+}
+
+// take returns what the guard has found and done since it was last asked.
+func (w *watching) take() (findings []Finding, events []Event) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	findings, events = w.findings, w.events
+	w.findings, w.events = nil, nil
+	return findings, events
 }
 
 // workloads are what the guard is told of: the group of each role that it may accuse or look
@@ -94,6 +114,8 @@ func classes() map[lab.Role]place.Class {
 
 // found notes what a window says about the tenant.
 func (w *watching) found(all []detect.Finding) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
 	at := time.Since(w.zero).Seconds()
 	for _, f := range all {
 		if f.Victim == w.groups[lab.Tenant] {
@@ -110,7 +132,15 @@ func (w *watching) acted(e control.Event) {
 		a.Group, a.Victim, a.Suspect = w.short(a.Group), w.short(a.Victim), w.short(a.Suspect)
 		e.Action = &a
 	}
-	w.events = append(w.events, Event{At: e.Time.Sub(w.zero).Seconds(), Event: e, Words: e.String()})
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.events = append(w.events, Event{At: e.Time.Sub(w.zero).Seconds(), Written: time.Since(w.zero).Seconds(), Event: e, Words: e.String()})
+}
+
+func (w *watching) fail(err error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.failed = append(w.failed, err)
 }
 
 // short is a group's name in the result: that of a group of the run, or its path.
@@ -129,7 +159,7 @@ func (w *watching) short(path string) string {
 // end stops the guard, which gives everything back, and files what it said.
 func (w *watching) end(run *Trial) error {
 	w.stop()
-	err := errors.Join(<-w.ended, w.close())
+	err := errors.Join(<-w.ended, w.shut())
 	run.Findings, run.Events = w.findings, w.events
 	status := w.runner.Status()
 	run.Windows, run.Late, run.ProbeCost = status.Windows, status.Late, status.Probe.Cost
@@ -138,4 +168,13 @@ func (w *watching) end(run *Trial) error {
 		run.Errors = append(run.Errors, failed.Error())
 	}
 	return err
+}
+
+// ownGroup is the group that this process is in, "" for none.
+func ownGroup() (string, error) {
+	host, err := guard.OpenHost("")
+	if err != nil {
+		return "", err
+	}
+	return host.OwnGroup(), host.Close()
 }

@@ -241,6 +241,46 @@ func (p *Paired) within(down, up float64) float64 {
 	return max(at(up, -1), at(down, 1))
 }
 
+// Beyond is the sign-flip test of a true effect of the given size (a ratio, or a difference): the chances that so large a
+// figure, and so small a one, comes of the order alone, which was drawn. Signs are those of ranks, so that a bad block
+// counts as one.
+func (p *Paired) Beyond(effect float64) (above, below float64) {
+	if p.ratio {
+		effect = math.Log(effect)
+	}
+	return p.beyond(effect)
+}
+
+func (p *Paired) beyond(effect float64) (above, below float64) {
+	shifted := Paired{blocks: make([][]float64, len(p.blocks))}
+	for i, block := range p.blocks {
+		shifted.blocks[i] = slices.Clone(block)
+		shifted.blocks[i][0] -= effect
+	}
+	return shifted.exchange()
+}
+
+// Unrejected is the estimate with the effects that Beyond rejects on neither side, at a chance each. Its limits are the
+// estimate where the blocks are too few to reject anything.
+func (p *Paired) Unrejected(chance float64) Interval {
+	i := Interval{Confidence: 1 - 2*chance, Rounds: len(p.blocks)}
+	if len(p.blocks) == 0 {
+		return Interval{}
+	}
+	low, high := p.effect, p.effect
+	if least, most := p.diffs[0].value-1, p.diffs[len(p.diffs)-1].value+1; p.rejects(least, chance) && p.rejects(most, chance) {
+		low = min(low, p.solve(func(effect float64) bool { above, _ := p.beyond(effect); return above <= chance }))
+		high = max(high, p.solve(func(effect float64) bool { _, below := p.beyond(effect); return below > chance }))
+	}
+	i.Estimate, i.Low, i.High = p.natural(p.effect), p.natural(low), p.natural(high)
+	return i
+}
+
+func (p *Paired) rejects(effect, chance float64) bool {
+	above, below := p.beyond(effect)
+	return min(above, below) <= chance
+}
+
 // exactBlocks is up to how many blocks all exchanges are counted; beyond, their sum is as good as normal.
 const exactBlocks = 24
 

@@ -1,0 +1,737 @@
+package guarded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/load"
+	"berth.dev/berth/lab/noise"
+)
+
+func TestProtocolRefuses(t *testing.T) {
+	t.Parallel()
+	if err := DefaultProtocol().Validate(); err != nil {
+		t.Error(err)
+	}
+	limit := 1.0
+	for want, change := range map[string]func(*Protocol){
+		`looks: [2]: want ascending`:                     func(p *Protocol) { p.Looks = []int{2} },
+		`looks: [3 3]`:                                   func(p *Protocol) { p.Looks = []int{3, 3} },
+		`error: 0.7`:                                     func(p *Protocol) { p.Error = 0.7 },
+		`washout: 3s`:                                    func(p *Protocol) { p.Washout = lab.Duration(3 * time.Second) },
+		`reject.most: 0`:                                 func(p *Protocol) { p.Reject.Most = 0 },
+		`arm "gaurded": not one of guarded`:              func(p *Protocol) { p.Quadruplets[0].Arm = "gaurded" },
+		`did you mean "guarded"?`:                        func(p *Protocol) { p.Quadruplets[0].Arm = "gaurded" },
+		`fault "hogg": not one of`:                       func(p *Protocol) { p.Quadruplets[0].Fault = "hogg" },
+		`fault io: it needs a tenant of its own`:         func(p *Protocol) { p.Quadruplets[0].Fault = IO },
+		`placebo with fault hog`:                         func(p *Protocol) { p.Quadruplets[4].Fault = Hog },
+		`covariate "lags"`:                               func(p *Protocol) { p.Covariates = []string{"lags"} },
+		`figure "p9": not one of p99`:                    func(p *Protocol) { p.Hypotheses[0].Figure = "p9" },
+		`want either most or least`:                      func(p *Protocol) { p.Hypotheses[0].Least = &limit },
+		`reaction of guarded: percentile 99: want 50 or`: func(p *Protocol) { p.Hypotheses[2].Percentile = 99 },
+		`named of blame: no quadruplet has this arm`: func(p *Protocol) {
+			p.Quadruplets, p.Hypotheses[0] = p.Quadruplets[:2], Hypothesis{Figure: Named, Arm: Blame, Least: &limit}
+		},
+		`demand: `: func(p *Protocol) { p.Demand = 5 },
+		`p99 of guarded: percentile 50: only a reaction h`: func(p *Protocol) { p.Hypotheses[0].Percentile = 50 },
+	} {
+		p := DefaultProtocol()
+		change(&p)
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+}
+
+// The shipped protocol fits into ten minutes, and one in eight quadruplets is a placebo.
+func TestShippedProtocol(t *testing.T) {
+	t.Parallel()
+	p := DefaultProtocol()
+	_, all := p.cells()
+	placebos := 0
+	for _, q := range all {
+		if q.Arm == Placebo {
+			placebos++
+		}
+	}
+	if length := p.Length(); length > 10*time.Minute || placebos*8 != len(all) || p.Window != 0 {
+		t.Errorf("takes %s, %d of %d are placebos, windows of %s", length, placebos, len(all), p.Window)
+	}
+}
+
+// The baseline blames whose use rose most, by enough, once it knows what is usual.
+func TestBlame(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		neighbour, bystander []float64 // CPUs in each look
+		guilty               string
+	}{
+		"a hog":              {[]float64{0, 0, 0, 0, 0, 0, 1.5}, []float64{.05, .05, .05, .05, .05, .05, .05}, "neighbour at 6"},
+		"the larger rise":    {[]float64{0, 0, 0, 0, 0, 0, 0.5}, []float64{.05, .05, .05, .05, .05, .05, 0.9}, "bystander at 6"},
+		"always there":       {[]float64{1, 1, 1, 1, 1, 1, 1}, []float64{.05, .05, .05, .05, .05, .05, .05}, ""},
+		"a rise too small":   {[]float64{0, 0, 0, 0, 0, 0, 0.19}, []float64{0, 0, 0, 0, 0, 0, 0}, ""},
+		"nothing usual yet":  {[]float64{0, 0, 0, 0, 1.5}, []float64{0, 0, 0, 0, 0}, ""},
+		"it has risen":       {[]float64{0, 0, 0, 0, 0, .15, .3, .3, .3, .3, .3, .3}, make([]float64, 12), "neighbour at 6"},
+		"less than it was":   {[]float64{2, 2, 2, 2, 2, 2, 0}, []float64{0, 0, 0, 0, 0, 0, 0}, ""},
+		"what is usual ages": {[]float64{2, 0, 0, 0, 0, 0, 0, 0.5}, make([]float64, 8), "neighbour at 7"},
+	} {
+		b := blame{suspects: []lab.Role{lab.Neighbour, lab.Bystander}}
+		used := map[lab.Role]float64{}
+		said := ""
+		b.look(time.Second, map[lab.Role]float64{})
+		for i := range tt.neighbour {
+			used = map[lab.Role]float64{lab.Neighbour: used[lab.Neighbour] + tt.neighbour[i]*blameEvery.Seconds(), lab.Bystander: used[lab.Bystander] + tt.bystander[i]*blameEvery.Seconds()}
+			if role, _, ok := b.look(time.Second+time.Duration(i+1)*blameEvery, used); ok && said == "" {
+				said = fmt.Sprintf("%s at %d", role, i)
+			}
+		}
+		if said != tt.guilty {
+			t.Errorf("%s: blamed %q, want %q", name, said, tt.guilty)
+		}
+	}
+}
+
+// A bin leaves by its own lag and steal, with those after it, and by nothing else.
+func TestRejection(t *testing.T) {
+	t.Parallel()
+	reject := Reject{Lag: lab.Duration(time.Millisecond), Steal: lab.Duration(10 * time.Millisecond), After: 2}
+	machine := make([]lab.Bin, 10)
+	machine[1] = lab.Bin{Lag: 1000, Steal: 0.01, Foreign: 0.1, Disturbed: true} // at the limits
+	machine[3].Lag = 1001
+	machine[9].Steal = 0.0101
+	want := []bool{3: true, 4: true, 5: true, 9: true}
+	if diff := cmp.Diff(want, reject.rejected(machine)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Who is to blame for what, and which answers are right.
+func TestTruths(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ fault, right, wrong, guilty, innocent string }{
+		{Hog, "cpu: neighbour", "cpu: bystander; cpu: /; none; own_load", "neighbour", "bystander"},
+		{Innocent, "cpu: neighbour", "cpu: bystander", "neighbour", "bystander"},
+		{Half, "cpu: neighbour", "none", "neighbour", "/"},
+		{Two, "cpu: neighbour; cpu: bystander", "memory: bystander", "neighbour; bystander", "/"},
+		{Adapts, "cpu: neighbour", "cpu: /", "neighbour", "bystander"},
+		{Outside, "cpu: /", "cpu: neighbour", "/", "neighbour; bystander"},
+		{Beside, "cpu: neighbour; cpu: /", "cpu: bystander", "neighbour; /", "bystander"},
+		{Foreign, "none; cpu: /", "cpu: neighbour; own_load", "/", "neighbour"},
+		{Bursty, "none; own_load", "cpu: neighbour", "", "neighbour; bystander; /"},
+		{Partly, "cpu: neighbour; own_load", "none", "neighbour", "bystander"},
+		{Quota, "own_limit", "cpu: neighbour; none", "", "neighbour"},
+		{Quiet, "none", "own_load", "", "neighbour"},
+	} {
+		f, ok := FaultNamed(tt.fault)
+		if !ok {
+			t.Errorf("no fault %s", tt.fault)
+			continue
+		}
+		for list, check := range map[string]struct {
+			of   func(string) bool
+			want bool
+		}{tt.right: {f.right, true}, tt.wrong: {f.right, false}, tt.guilty: {f.guilty, true}, tt.innocent: {f.guilty, false}} {
+			for what := range strings.SplitSeq(list, "; ") {
+				if what != "" && check.of(what) != check.want {
+					t.Errorf("%s: %q: %t, want %t", tt.fault, what, !check.want, check.want)
+				}
+			}
+		}
+	}
+}
+
+// A fault of more than one process begins all of them, with the strength that its name says.
+func TestFaultsBegin(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[string][]string{
+		Half: {"neighbour spin 50%"}, Innocent: {"neighbour spin 100%", "bystander spin 25%"}, Two: {"neighbour spin 100%", "bystander spin 100%"},
+		Outside: {"outsider spin 100%"}, Beside: {"outsider spin 100%", "neighbour spin 100%"}, Foreign: {"outsider spin"}, Adapts: {"neighbour spin 100%"},
+	} {
+		p := &playedStage{began: time.Now()}
+		x := &experiment{Result: &Result{}}
+		x.Setup.Neighbour.Threads = 2
+		x.host = host{ownGroup: func() (string, error) { return "", nil }, knobs: func() ([]lab.Knob, error) { return nil, nil }}
+		f, _ := FaultNamed(fault)
+		ready, err := x.disturbance(&lab.Cell{}, f, rand.New(rand.NewPCG(1, 2)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := ready(t.Context(), keeping{p})
+		if err == nil {
+			err = errors.Join(d.begin(t.Context()), d.end())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var began []string
+		for _, what := range p.happened {
+			if _, what, _ = strings.Cut(what, " "); !strings.HasSuffix(what, " ends") {
+				began = append(began, what)
+			}
+		}
+		if len(began) != len(want) || len(p.happened) != 2*len(want) {
+			t.Errorf("%s: %q, want %q", fault, p.happened, want)
+			continue
+		}
+		for i := range want {
+			if !strings.HasPrefix(began[i], want[i]) {
+				t.Errorf("%s: %q began, want %q", fault, began[i], want[i])
+			}
+		}
+	}
+	x := &experiment{Result: &Result{}, host: host{ownGroup: func() (string, error) { return "/user.slice", nil }}}
+	if _, err := x.outside(Outside, nil); err == nil || !strings.Contains(err.Error(), "/user.slice") {
+		t.Errorf("a lab in a group of its own starts nothing outside of groups: %v", err)
+	}
+}
+
+// keeping is a played stage whose processes live on.
+type keeping struct{ *playedStage }
+
+func (k keeping) Noise(role lab.Role, cfg noise.Config) (*lab.Process, error) {
+	return k.Keep(context.Background(), role, cfg)
+}
+
+// A neighbour that adapts sleeps when its own settings change, and not when others' do.
+func TestAdapts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &playedStage{began: time.Now()}
+		x := &experiment{Result: &Result{}}
+		x.host.knobs = func() ([]lab.Knob, error) {
+			idle, other := "0", "0"
+			if now := p.Now(); now >= time.Second && now < 1200*time.Millisecond {
+				idle = "1"
+			}
+			if p.Now() > 2*time.Second {
+				other = "1"
+			}
+			return []lab.Knob{{Of: "neighbour", File: "cpu.idle", Value: idle}, {Of: "tenant", File: "cpu.weight", Value: other}}, nil
+		}
+		d, err := x.adapts(t.Context(), keeping{p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		if err := d.end(); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"0s neighbour spin 100%", "1s neighbour spin 100% ends", "1.5s neighbour spin 100%", "3s neighbour spin 100% ends"}
+		if diff := cmp.Diff(want, p.happened); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// playedGuard notes its modes, and says what it is told to say.
+type playedGuard struct {
+	p     *playedStage
+	ended error
+	said  func() ([]Finding, []Event)
+}
+
+func (g *playedGuard) SetMode(_ context.Context, mode control.Mode) error {
+	g.p.note("guard " + mode.String())
+	return nil
+}
+func (g *playedGuard) now() (time.Duration, error) { return g.p.Now() + 100*time.Second, g.ended }
+func (g *playedGuard) close() error                { return nil }
+func (g *playedGuard) take() ([]Finding, []Event) {
+	if g.said == nil {
+		return nil, nil
+	}
+	return g.said()
+}
+
+// playedRun is a run on a played host: a hog that takes what it is let have.
+func playedRun(p *playedStage, spec Protocol) *protocolRun {
+	run := &protocolRun{ProtocolResult: &ProtocolResult{Experiment: spec}}
+	run.faults = &experiment{Result: &Result{Experiment: spec.faults()}}
+	run.faults.Setup.Neighbour.Threads = 2
+	run.faults.Setup.Rate = 1000
+	set := map[lab.Role]bool{}
+	works := func(role string) bool { // by what was noted last
+		for _, what := range slices.Backward(p.happened) {
+			if strings.Contains(what, " "+role+" spin 100%") {
+				return !strings.HasSuffix(what, "ends")
+			}
+		}
+		return false
+	}
+	used, at := 0.0, time.Duration(0)
+	run.faults.host = host{
+		knobs: func() ([]lab.Knob, error) {
+			value := "0"
+			if set[lab.Neighbour] {
+				value = "1"
+			}
+			return []lab.Knob{{Of: "neighbour", File: "cpu.idle", Value: value}}, nil
+		},
+		usage: func() (map[lab.Role]float64, error) {
+			now := p.Now()
+			if works("neighbour") {
+				used += 1.2 * (now - at).Seconds()
+			}
+			at = now
+			return map[lab.Role]float64{lab.Tenant: 0.4 * now.Seconds(), lab.Neighbour: used, lab.Bystander: 0.05 * now.Seconds()}, nil
+		},
+		requests: func() ([]lab.Request, error) { return nil, nil },
+	}
+	run.guard = &playedGuard{p: p}
+	run.own = func() (float64, error) { return 0.01 * p.Now().Seconds(), nil }
+	run.set = func(s lab.Settings) (func() error, error) {
+		for role, l := range s {
+			if !cmp.Equal(l, cgroup.Limits{Idle: cgroup.On}) {
+				return nil, fmt.Errorf("%s: %+v", role, l)
+			}
+			p.note("idle " + string(role))
+			set[role] = true
+		}
+		return func() error {
+			for role := range s {
+				set[role] = false
+				p.note("idle " + string(role) + " undone")
+			}
+			return nil
+		}, nil
+	}
+	return run
+}
+
+// shortProtocol has periods of 3 s.
+func shortProtocol() Protocol {
+	p := DefaultProtocol()
+	p.Period, p.Washout = lab.Duration(3*time.Second), lab.Duration(time.Second)
+	return p
+}
+
+// Who acts when, arm by arm, on a played host: the guard acts in its own arm alone, and only while
+// the fault is there; the hand and the baseline take back what they did.
+func TestQuadrupletIsPlayed(t *testing.T) {
+	t.Parallel()
+	const hog, ends = "neighbour spin 100%", "neighbour spin 100% ends"
+	for _, tt := range []struct {
+		arm, fault string
+		want       map[string][]string // by the order
+	}{
+		{Guarded, Hog, map[string][]string{
+			"ABBA": {"4s guard enforce", "4s " + hog, "7s guard observe", "7s " + ends, "7s guard enforce", "7s " + hog, "10s guard observe", "10s " + ends},
+			"BAAB": {"1s guard enforce", "1s " + hog, "4s guard observe", "4s " + ends, "10s guard enforce", "10s " + hog, "13s guard observe", "13s " + ends},
+		}},
+		{NoGuard, Hog, map[string][]string{
+			"ABBA": {"4s " + hog, "7s " + ends, "7s " + hog, "10s " + ends}, "BAAB": {"1s " + hog, "4s " + ends, "10s " + hog, "13s " + ends},
+		}},
+		{Hand, Hog, map[string][]string{
+			"ABBA": {"4s idle neighbour", "4s " + hog, "7s idle neighbour undone", "7s " + ends, "7s idle neighbour", "7s " + hog, "10s idle neighbour undone", "10s " + ends},
+			"BAAB": {"1s idle neighbour", "1s " + hog, "4s idle neighbour undone", "4s " + ends, "10s idle neighbour", "10s " + hog, "13s idle neighbour undone", "13s " + ends},
+		}},
+		{Blame, Hog, map[string][]string{
+			"ABBA": {"4s " + hog, "4.2s idle neighbour", "7s idle neighbour undone", "7s " + ends, "7s " + hog, "10s " + ends},
+			"BAAB": {"1s " + hog, "4s " + ends, "10s " + hog, "10.2s idle neighbour", "13s idle neighbour undone", "13s " + ends},
+		}},
+		{Placebo, "", map[string][]string{"ABBA": nil, "BAAB": nil}},
+	} {
+		seen := map[string]bool{}
+		for block := 0; len(seen) < 2 && block < 50; block++ {
+			synctest.Test(t, func(t *testing.T) {
+				p := &playedStage{began: time.Now()}
+				run := playedRun(p, shortProtocol())
+				q, err := run.quadruplet(&lab.Cell{Name: "x", Settle: lead}, Planned{Arm: tt.arm, Fault: tt.fault}, block, rand.New(rand.NewPCG(7, uint64(block))))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := q.during(t.Context(), keeping{p}); err != nil {
+					t.Fatal(err)
+				}
+				order := ""
+				for _, period := range q.Periods {
+					if period.Arm == Alone {
+						order += "A"
+					} else {
+						order += "B"
+					}
+				}
+				seen[order] = true
+				got := p.happened[1:] // the bystander begins at once
+				if diff := cmp.Diff(tt.want[order], got); diff != "" && len(got)+len(tt.want[order]) > 0 {
+					t.Errorf("%s, %s (-want +got):\n%s", tt.arm, order, diff)
+				}
+				q.check(t)
+			})
+		}
+		if len(seen) != 2 || !seen["ABBA"] || !seen["BAAB"] {
+			t.Errorf("%s: orders %v", tt.arm, seen)
+		}
+	}
+}
+
+// check is what every played quadruplet has: use over the time from the washout to just before the
+// end, and settings that are in force where somebody set them.
+func (q *quadrupletRun) check(t *testing.T) {
+	t.Helper()
+	for i, p := range q.Periods {
+		if math.Abs(p.Use.Seconds-1.97) > 1e-6 || math.Abs(p.Use.Tenant-0.4*1.97) > 1e-6 || math.Abs(p.Use.Generator-0.02*1.97) > 1e-6 || math.Abs(p.Use.Lab-0.01*1.97) > 1e-6 {
+			t.Errorf("%s, period %d: use %+v", q.Arm, i, p.Use)
+		}
+		neighbour := 0.0
+		if p.Arm != Alone && p.Arm != Placebo {
+			neighbour = 1.2 * 1.97
+			if p.Onset != p.From {
+				t.Errorf("%s, period %d: onset %g", q.Arm, i, p.Onset)
+			}
+		}
+		if math.Abs(p.Use.Neighbour-neighbour) > 1e-6 {
+			t.Errorf("%s, period %d: the neighbour used %g, want %g", q.Arm, i, p.Use.Neighbour, neighbour)
+		}
+		if inForce := len(p.Changed) > 0; inForce != (p.Arm == Hand || len(p.Events) > 0) {
+			t.Errorf("%s, period %d: settings %q", q.Arm, i, p.Changed)
+		}
+	}
+}
+
+// What the guard says is filed with its period by the time since the onset, and nothing of what it
+// does while it only looks on.
+func TestGuardIsFiled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &playedStage{began: time.Now()}
+		run := playedRun(p, shortProtocol())
+		guard := &playedGuard{p: p}
+		guard.said = func() ([]Finding, []Event) {
+			at := (p.Now() + 99*time.Second).Seconds() // a second ago
+			return []Finding{{At: at, Suspect: "neighbour"}}, []Event{
+				{At: at, Written: at + 0.02, Event: control.Event{Mode: control.Enforce}}, {At: at, Event: control.Event{Mode: control.Observe}},
+			}
+		}
+		run.guard = guard
+		q, err := run.quadruplet(&lab.Cell{Settle: lead}, Planned{Arm: NoGuard, Fault: Hog}, 0, rand.New(rand.NewPCG(7, 0)))
+		if err == nil {
+			err = q.during(t.Context(), keeping{p})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, period := range q.Periods {
+			if len(period.Findings) != 1 || math.Abs(period.Findings[0].At-2) > 1e-6 || len(period.Events) != 1 || math.Abs(period.Events[0].At-2) > 1e-6 || math.Abs(period.Events[0].Written-2.02) > 1e-6 {
+				t.Errorf("period %d: %+v, %+v", i, period.Findings, period.Events)
+			}
+		}
+		guard.ended = errors.New("gone")
+		q, err = run.quadruplet(&lab.Cell{Settle: lead}, Planned{Arm: NoGuard, Fault: Hog}, 0, rand.New(rand.NewPCG(7, 0)))
+		if err == nil {
+			p.began = time.Now()
+			err = q.during(t.Context(), keeping{p})
+		}
+		if !errors.Is(err, guard.ended) {
+			t.Errorf("a guard that has ended: %v", err)
+		}
+	})
+}
+
+// madeUp is a result whose p99, work and onsets are known: B has so many times the p99 of A.
+func madeUp(spec Protocol, blocks int, ratio map[string]float64) *ProtocolResult {
+	spec.Seed = 1
+	r := &ProtocolResult{Experiment: spec}
+	random := rand.New(rand.NewPCG(3, 4))
+	names, all := spec.cells()
+	length := time.Duration(spec.Period).Seconds()
+	perPeriod := int(length / binLength.Seconds())
+	for block := range blocks {
+		for c, planned := range all {
+			q := Quadruplet{Cell: names[c], Block: block, Life: 1, Arm: planned.Arm, Fault: planned.Fault, Demand: spec.Demand, SharedCPUs: 2}
+			b := random.IntN(2)
+			for i := range 4 {
+				p := Period{Arm: Alone, From: float64(i) * length, To: float64(i+1) * length}
+				times := 1 + 0.02*random.NormFloat64()
+				if inner := i == 1 || i == 2; inner == (b == 0) {
+					p.Arm = planned.Arm
+					if planned.Arm != Placebo {
+						p.Onset, times = p.From+0.01, times*ratio[planned.Arm]
+					}
+				}
+				p.Use = Use{Seconds: length - 1.03, Tenant: 0.8 * (length - 1.03), Generator: 0.1 * (length - 1.03), Lab: 0.05 * (length - 1.03), Bystander: 0.05 * (length - 1.03)}
+				if p.Onset > 0 {
+					p.Use.Neighbour = 0.9 * (1.9*p.Use.Seconds - p.Use.Tenant - p.Use.Generator - p.Use.Lab - p.Use.Bystander)
+				}
+				q.Periods = append(q.Periods, p)
+				for range perPeriod {
+					bin := Bin{}
+					for n := range 50 {
+						us := 100.
+						if n >= 48 {
+							us = 1000 * times
+						}
+						bin.Response = append(bin.Response, int64(us))
+					}
+					q.Bins, q.Machine = append(q.Bins, bin), append(q.Machine, lab.Bin{Lag: 100, Foreign: 0.005})
+				}
+			}
+			r.Quadruplets = append(r.Quadruplets, q)
+		}
+	}
+	r.Complete = blocks == spec.Blocks
+	return r
+}
+
+func verdict(a *ProtocolAnalysis, figure string) Decided {
+	i := slices.IndexFunc(a.Verdicts, func(d Decided) bool { return d.Figure == figure })
+	return a.Verdicts[i]
+}
+
+// What is so is shown, what is not is refuted, and the interval has the truth; before a look nothing
+// is decided.
+func TestProtocolByValue(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ratio  float64
+		blocks int
+		word   Word
+	}{{1.0, 3, Shown}, {1.5, 3, Refuted}, {1.05, 3, Undecided}, {1.5, 1, Undecided}} {
+		a := AnalyseProtocol(madeUp(shortProtocol(), tt.blocks, map[string]float64{Guarded: tt.ratio, NoGuard: 20, Hand: 1.2, Blame: 2}))
+		d := verdict(a, P99)
+		if d.Word != tt.word {
+			t.Errorf("ratio %g, %d blocks: %s, %+v", tt.ratio, tt.blocks, d.Word, d)
+		}
+		if tt.blocks == 3 && (d.Interval.Low > tt.ratio || d.Interval.High < tt.ratio || d.Interval.Rounds != 12 || a.Look != 2 || !a.Blind) {
+			t.Errorf("ratio %g: %+v, look %d, blind %t", tt.ratio, d.Interval, a.Look, a.Blind)
+		}
+		if w := verdict(a, Work); tt.blocks == 3 && (w.Word != Refuted || math.Abs(w.Interval.Estimate-0.9) > 1e-6) {
+			t.Errorf("work %+v, want 0.9: refuted", w)
+		}
+		if tt.blocks < 3 {
+			continue
+		}
+		for arm, want := range map[string]float64{NoGuard: 20, Hand: 1.2, Blame: 2} {
+			i := slices.IndexFunc(a.Arms, func(row ArmRow) bool { return row.Arm == arm })
+			if row := a.Arms[i]; math.Abs(row.P99.Estimate/want-1) > 0.05 || math.Abs(row.All.Estimate/want-1) > 0.05 {
+				t.Errorf("%s: %+v, want %g", arm, row.P99, want)
+			}
+		}
+		if math.Abs(a.Others[Guarded]-0.05) > 1e-9 || math.Abs(a.Others[Alone]-0.05) > 1e-9 {
+			t.Errorf("others took %v, want a twentieth", a.Others)
+		}
+		if a.Placebo.Estimate < 0.95 || a.Placebo.Estimate > 1.05 || a.PlaceboChance < 0.05 {
+			t.Errorf("placebo %+v, chance %g", a.Placebo, a.PlaceboChance)
+		}
+	}
+}
+
+// The look after two of three blocks ends the run where the answer is plain, and not where it is close.
+func TestProtocolStops(t *testing.T) {
+	t.Parallel()
+	spec := shortProtocol()
+	spec.Quadruplets[0].Times = 8
+	for ratio, want := range map[float64]bool{1.5: true, 1.05: false} {
+		r := madeUp(spec, 2, map[string]float64{Guarded: ratio, NoGuard: 20, Hand: 1, Blame: 1})
+		run := &protocolRun{ProtocolResult: r}
+		if enough, err := run.enough(); err != nil || enough != want {
+			t.Errorf("ratio %g: enough %t, %v", ratio, enough, err)
+		}
+		r.Quadruplets = r.Quadruplets[:len(r.Quadruplets)-1]
+		if enough, err := run.enough(); err != nil || enough {
+			t.Errorf("ratio %g, in the midst of a block: enough %t, %v", ratio, enough, err)
+		}
+	}
+}
+
+// What leaves, leaves by the machine: a quadruplet with a third of a period gone is out of the p99
+// and not of the onsets, and rejection that differs by arm does not count.
+func TestProtocolRejects(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1.5, NoGuard: 20, Hand: 1, Blame: 1})
+	q := &r.Quadruplets[0] // guarded
+	for b := 25; b < 60; b++ {
+		q.Machine[b].Steal = 0.01
+	}
+	a := AnalyseProtocol(r)
+	row := a.Arms[0]
+	if row.Arm != Guarded || row.Counted != 11 || row.Quadruplets != 12 || row.Onsets != 24 || row.OutOnsets != 2 || a.Quadruplets[0].Out == "" || !a.Blind {
+		t.Errorf("%+v, out %q, blind %t", row, a.Quadruplets[0].Out, a.Blind)
+	}
+	// A disturbance in the washout, or of less than a third, takes its bins along and nothing else.
+	r = madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1.5, NoGuard: 20, Hand: 1, Blame: 1})
+	for b := range 20 {
+		r.Quadruplets[0].Machine[b].Lag = 1e6
+	}
+	r.Quadruplets[0].Machine[30].Lag, r.Quadruplets[0].Bins[30].Response[49] = 1e6, 1e9
+	if a := AnalyseProtocol(r); a.Quadruplets[0].Out != "" || a.Quadruplets[0].Ratio > 2 {
+		t.Errorf("out %q, ratio %g", a.Quadruplets[0].Out, a.Quadruplets[0].Ratio)
+	}
+	for i := range r.Quadruplets {
+		for _, p := range r.Quadruplets[i].Periods {
+			if p.Arm == Alone {
+				continue
+			}
+			first, _ := bins(p.From+2, p.To, len(r.Quadruplets[i].Bins))
+			for b := first; b < first+6; b++ {
+				r.Quadruplets[i].Machine[b].Lag = 2000
+			}
+		}
+	}
+	if a := AnalyseProtocol(r); a.Blind || a.Unlike > -0.1 || !strings.Contains(verdict(a, P99).Why, "without rejection") {
+		t.Errorf("blind %t, %g, %s", a.Blind, a.Unlike, verdict(a, P99).Why)
+	}
+}
+
+// A covariate is fitted on placebos alone, from ten pairs on, and takes off what it explains.
+func TestAdjustment(t *testing.T) {
+	t.Parallel()
+	a := &ProtocolAnalysis{}
+	for i := range 6 {
+		x := float64(i) - 2.5
+		a.Quadruplets = append(a.Quadruplets, Quadruple{Arm: Placebo, pairs: [2]float64{0.3 * x, -0.6 * x}, moved: [2][]float64{{x, 9}, {-2 * x, 9}}})
+	}
+	a.Quadruplets = append(a.Quadruplets, Quadruple{Arm: Guarded, pairs: [2]float64{0.5, 0.7}, moved: [2][]float64{{1, 0}, {-3, 0}}}, Quadruple{Arm: Placebo, Out: "disturbed", pairs: [2]float64{9, 9}, moved: [2][]float64{{1, 0}, {1, 0}}})
+	a.adjust([]string{Offered, Lag})
+	if len(a.Adjusted) != 1 || math.Abs(a.Coefficients[0]-0.3) > 1e-9 {
+		t.Fatalf("adjusted %v by %v", a.Adjusted, a.Coefficients)
+	}
+	if got := math.Log(a.Quadruplets[6].Ratio); math.Abs(got-(0.6+0.3)) > 1e-9 {
+		t.Errorf("log ratio %g, want 0.6 less 0.3 of -1", got)
+	}
+	a = &ProtocolAnalysis{Quadruplets: a.Quadruplets[:4]}
+	if a.adjust([]string{Offered}); a.Adjusted != nil {
+		t.Errorf("by eight pairs: %v", a.Adjusted)
+	}
+}
+
+// What is counted of the onsets, by value: nothing is left out for what came after them.
+func TestOnsets(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 1, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1})
+	applied := func(at float64, suspect string, outcome control.Outcome) Event {
+		return Event{At: at, Written: at + 0.01, Event: control.Event{Outcome: outcome, Mode: control.Enforce, Suspect: suspect, Resource: detect.CPU, Action: &control.Action{Suspect: suspect}}}
+	}
+	found := func(suspect string) []Finding { return []Finding{{At: 0.1, Resource: detect.CPU, Suspect: suspect}} }
+	n := 0
+	for i := range r.Quadruplets {
+		q := &r.Quadruplets[i]
+		for k := range q.Periods {
+			p := &q.Periods[k]
+			if q.Arm == Placebo && p.Arm == Placebo && n < 100 {
+				p.Findings = found(lab.Bystander)
+				n = 100
+			}
+			if q.Arm != Guarded || p.Arm == Alone || n > 3 {
+				continue
+			}
+			switch n {
+			case 0:
+				p.Findings, p.Events, p.Changed = found(lab.Neighbour), []Event{applied(0.2, lab.Neighbour, control.Applied)}, []string{"neighbour cpu.idle: 1, was 0"}
+			case 1:
+				p.Events = []Event{applied(0.3, lab.Bystander, control.Applied), applied(0.9, lab.Neighbour, control.Applied), applied(1.5, lab.Neighbour, control.Reverted), applied(2, lab.Neighbour, control.GaveUp)}
+				p.Findings, p.Changed = found(lab.Bystander), []string{"bystander cpu.idle: 1, was 0"}
+			case 2:
+				p.Findings = found(lab.Neighbour)
+			}
+			n++
+		}
+	}
+	row := AnalyseProtocol(r).Arms[0]
+	want := ArmRow{Onsets: 8, Named: 2, InForce: 1, Reverted: 1, GaveUp: 1, Accused: 1, Innocent: 1, Windows: 1}
+	got := ArmRow{Onsets: row.Onsets, Named: row.Named, InForce: row.InForce, Reverted: row.Reverted, GaveUp: row.GaveUp, Accused: row.Accused, Innocent: row.Innocent, Windows: row.Windows}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	// The write counts, not the window; those without a remedy count as a period.
+	if d := row.Reaction; d.N != 8 || d.Came != 2 || math.Abs(*d.P50.Estimate-3) > 1e-9 || math.Abs(*d.P50.Low-0.21) > 1e-9 {
+		t.Errorf("reaction %+v", d)
+	}
+	if q := AnalyseProtocol(r).Alone; q.Accused != 1 || q.Windows != 1 || q.Periods != 14+4 {
+		t.Errorf("where nothing was done: %+v", q)
+	}
+	// Unguarded, half of a bin's four slow ones per hundred are beyond what is slow alone.
+	if u := AnalyseProtocol(r).Arms[1]; u.Arm != NoGuard || u.Excess.Estimate < 80 || row.Saved.Estimate < 50 {
+		t.Errorf("excess %+v, saved %+v", u.Excess, row.Saved)
+	}
+}
+
+// Back is when the curve is in the band again to stay; a curve that was never above it was not harmed.
+func TestRecoveries(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		curve  []float64
+		harmed bool
+		at     float64 // -1: never
+	}{
+		"harmed, and back":     {slices.Concat(slices.Repeat([]float64{9}, 8), slices.Repeat([]float64{1}, 20)), true, 0.4},
+		"never harmed":         {slices.Repeat([]float64{1}, 20), false, -1},
+		"back for an instant":  {slices.Concat([]float64{9}, slices.Repeat([]float64{1}, 9), []float64{9}, slices.Repeat([]float64{1}, 9)), true, -1},
+		"not back":             {slices.Repeat([]float64{9}, 20), true, -1},
+		"at the band's edge":   {slices.Concat([]float64{9}, slices.Repeat([]float64{2}, 10)), true, 0.05},
+		"harmed after a while": {slices.Concat(slices.Repeat([]float64{1}, 12), []float64{9}, slices.Repeat([]float64{1}, 10)), true, 0.65},
+	} {
+		rec := Recoveries{Curve: tt.curve, Low: 0.5, High: 2}
+		rec.judge()
+		at := -1.0
+		if rec.Recovered != nil {
+			at = *rec.Recovered
+		}
+		if rec.Harmed != tt.harmed || math.Abs(at-tt.at) > 1e-9 {
+			t.Errorf("%s: harmed %t, back at %g, want %t, %g", name, rec.Harmed, at, tt.harmed, tt.at)
+		}
+	}
+	a := AnalyseProtocol(madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1}))
+	for _, rec := range a.Recoveries {
+		if rec.Harmed != (rec.Arm == NoGuard) || rec.Low < 900 || rec.High > 1100 || rec.Low > rec.High {
+			t.Errorf("%s: harmed %t, band %g to %g", rec.Arm, rec.Harmed, rec.Low, rec.High)
+		}
+	}
+}
+
+// A run is stored quadruplet by quadruplet, goes on where it ended, and lasts as long as it announces.
+func TestProtocolRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &playedStage{began: time.Now()}
+		spec := shortProtocol()
+		run := playedRun(p, spec)
+		run.guard = nil
+		began := time.Now()
+		time.Sleep(5 * time.Second) // calibration
+		e := lab.Experiment{Parts: []lab.Part{{Blocks: spec.Blocks, Cells: run.cells()}}, Result: run.ProtocolResult, Header: &run.Header}
+		settled := []time.Duration{}
+		err := lab.Run(t.Context(), e, protocolBed{func(c lab.Cell) {
+			settled = append(settled, c.Settle)
+			run.guard = &playedGuard{p: p}
+		}}, lab.Options{Dir: t.TempDir()})
+		if err != nil || len(run.Quadruplets) != 24 {
+			t.Fatalf("%d quadruplets, %v", len(run.Quadruplets), err)
+		}
+		if settled[0] != time.Duration(spec.Learn) || settled[1] != lead {
+			t.Errorf("the guard learns before the first quadruplet only: %v", settled[:2])
+		}
+		if took, announced := time.Since(began), spec.Length(); took < announced*8/10 || took > announced*12/10 {
+			t.Errorf("took %s, %s announced", took, announced)
+		}
+		if !run.has("placebo", 2) || run.has("placebo", 3) || run.has("guarded", 0) {
+			t.Error("what is finished is not told by cell and block")
+		}
+	})
+}
+
+// protocolBed plays rounds that last as long as they are to.
+type protocolBed struct{ round func(lab.Cell) }
+
+func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (lab.Round, error) {
+	b.round(c)
+	time.Sleep(c.Settle + c.Window + time.Second)
+	return lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds(), Load: load.Report{Done: 1}}, nil
+}
