@@ -181,12 +181,15 @@ func (r *Result) Failed() int {
 
 // act does a step and returns the state after it; why explains a refusal.
 func act(p place.Policy, s *Scenario, state *place.State, step *Step, explain bool) (next *place.State, why *place.Why, err error) {
-	defer func() {
-		next = cmp.Or(next, state)
-	}()
-	var offer place.Offer
 	request := step.Request
 	request.Explain = explain
+	defer func() {
+		next = cmp.Or(next, state)
+		if explain && (step.Do == Place || step.Do == Resize) {
+			err = state.Blame(&request, err)
+		}
+	}()
+	var offer place.Offer
 	switch step.Do {
 	case Place:
 		offer, err = place.Place(p, state, &request)
