@@ -193,9 +193,9 @@ func (f *specFlags) applyUses(cmd *cobra.Command, s *agent.Spec) error {
 }
 
 // validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
-// not to be given away, and more CPU time than it has.
+// not to be given away, and more CPU time or memory than it has.
 func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
-	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 && f.cpus <= 0 {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 && f.cpus <= 0 && f.memory <= 0 {
 		return nil
 	}
 	s, err := n.State(cmd.Context())
@@ -203,12 +203,10 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 		return err
 	}
 	var errs []error
-	has := s.Topology().Online().Len()
-	if int(f.cpus) > 1000*has {
-		errs = append(errs, fmt.Errorf("--cpus %s: this host has %d CPUs", f.cpus, has))
-	}
-	if f.quota.cpus() > float64(has) {
-		errs = append(errs, fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has))
+	asked := config.Workload{CPUs: f.cpus, Limits: config.Limits{MemoryMax: f.memory, Quota: place.Milli(1000 * f.quota.cpus())}}
+	for _, e := range asked.Beyond(sizeOf(cmd, s)) {
+		flag := map[string]string{"cpus": "cpus", "limits.quota": "quota", "limits.memoryMax": "memory"}[e.Field]
+		errs = append(errs, fmt.Errorf("--%s: %w", flag, e.Err))
 	}
 	cpus, mems := s.Config().Allowed, cpuset.Set{}
 	for _, d := range s.Topology().Machine().ByKind(machine.Node) {

@@ -98,7 +98,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
+			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
