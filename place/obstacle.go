@@ -49,6 +49,9 @@ func (s *State) Obstacles(r *Request) []Obstacle {
 			left = left.Minus(g.Held()) // its own CPUs stand in nobody's way
 			continue
 		}
+		if g.Own.IsEmpty() && !g.Share.Counted {
+			continue
+		}
 		by := []string{g.ID}
 		note(Obstacle{CPUs: g.Own.Minus(reusable), Rule: "exclusive", By: by})
 		note(Obstacle{CPUs: g.Fence.Minus(reusable), Rule: "idle siblings", By: by})
