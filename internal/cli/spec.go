@@ -50,7 +50,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.Var(&share{&f.weight}, "weight", "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
 	fs.Var(&share{&f.ioWeight}, "io-weight", "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
-	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is its own: exclusive, shared or mixed (whole CPUs, and --shared from a pool; default by class)")
+	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is exclusive: all (exclusive), none (shared), or the whole CPUs (mixed, and --shared from a pool; default by class)")
 	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
 	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
 	fs.StringToStringVar(&f.hugePages, "hugepages", nil, "huge pages to find room for near its CPUs, and to have no more of, as in `2Mi=512Mi`")

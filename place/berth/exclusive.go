@@ -241,7 +241,7 @@ func (h *search) single() int {
 		Name: "node", Count: len(h.room),
 		Criteria: []string{
 			"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy",
-			"L3 domains", "split cores", "broken cores", "broken L3 domains", "left over",
+			"L3 domains", "split cores", "whole cores opened", "whole L3 domains opened", "left over",
 		},
 		Fits: func(i int) string {
 			if h.room[i] < h.n {
