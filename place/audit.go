@@ -39,6 +39,12 @@ func (s *State) Difference(o *State) string {
 	return ""
 }
 
+// SameCPUs reports whether no CPU changed hands between two states: workloads that are in
+// both, with the same grant, run on the same CPUs.
+func (s *State) SameCPUs(o *State) bool {
+	return s.holdings == o.holdings && slices.EqualFunc(s.pools, o.pools, func(a, b *poolState) bool { return a.Pool == b.Pool })
+}
+
 func (s *State) sameBounds(o *State) bool {
 	return len(s.bounds) == len(o.bounds) && !slices.ContainsFunc(s.bounds, func(b Bound) bool {
 		return !slices.ContainsFunc(o.bounds, func(c Bound) bool { return *b.Region == *c.Region && b.Load == c.Load })
@@ -81,22 +87,29 @@ func (s *State) Audit() error {
 func (s *State) auditOwners() error {
 	var errs []error
 	grants := slices.Collect(s.Grants())
-	uses := make([]cpuset.Set, len(grants))
-	for i, g := range grants {
-		uses[i] = s.Effective(g)
+	users := map[cpuset.Set][]*Grant{} // many run on the same CPUs
+	var sets []cpuset.Set
+	for _, g := range grants {
+		cpus := s.Effective(g)
+		if users[cpus] == nil {
+			sets = append(sets, cpus)
+		}
+		users[cpus] = append(users[cpus], g)
 	}
 	for _, g := range grants {
 		if g.Own.IsEmpty() && g.Fence.IsEmpty() {
 			continue
 		}
 		mine := g.Own.Union(g.Fence)
-		for i, o := range grants {
-			cpus := uses[i]
-			if o == g || takeTurns(&o.Request, &g.Request) || o.Request.Class.Traits().Borrow && g.Lent && !cpus.Overlaps(g.Fence) {
+		for _, cpus := range sets {
+			both := mine.Intersect(cpus)
+			if both.IsEmpty() {
 				continue
 			}
-			if both := mine.Intersect(cpus); !both.IsEmpty() {
-				errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
+			for _, o := range users[cpus] {
+				if o != g && !takeTurns(&o.Request, &g.Request) && (!o.Request.Class.Traits().Borrow || !g.Lent || cpus.Overlaps(g.Fence)) {
+					errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
+				}
 			}
 		}
 		for p := range s.Pools() {

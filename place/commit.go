@@ -263,7 +263,7 @@ func (c *change) share(g *Grant) error {
 		c.count(g, 1)
 	case sh.Pool != "":
 		if _, ok := c.pool(sh.Pool); !ok {
-			return &RejectedError{g.ID, "no pool " + sh.Pool}
+			return &RejectedError{ID: g.ID, Reason: "no pool " + sh.Pool}
 		}
 		c.join(g, 1)
 	case sh.follows():
@@ -410,7 +410,7 @@ func (c *change) checkPoolMembers(o *Offer) error {
 	for g := range c.grants.all() {
 		if g.Share.Pool != "" {
 			if _, ok := c.pool(g.Share.Pool); !ok {
-				return &RejectedError{g.ID, "its pool " + g.Share.Pool + " would cease to be"}
+				return &RejectedError{ID: g.ID, Reason: "its pool " + g.Share.Pool + " would cease to be"}
 			}
 		}
 	}

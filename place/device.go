@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -38,7 +39,7 @@ func (s *State) FitDevices(nodes cpuset.Set, requests []DeviceRequest) (names []
 		for n := len(r.Names); n < r.Count; n++ {
 			at := s.nearestDevice(nodes, r.Kind, names)
 			if at < 0 {
-				return nil, 0, &DeviceError{r.Kind, "too few are free"}
+				return nil, 0, s.TooFewDevices(r.Kind, r.Count)
 			}
 			names, far = s.pick(at, nodes, names, far)
 		}
@@ -67,6 +68,26 @@ func (s *State) Refit(g, old *Grant, nodes cpuset.Set, amounts []Amount) (err er
 		g.Mems, g.Memory, err = s.RefitMemory(nodes, had, amounts)
 	}
 	return err
+}
+
+// TooFewDevices is the refusal of so many devices of a kind: how many there are, and who
+// holds them.
+func (s *State) TooFewDevices(kind string, asked int) *DeviceError {
+	there := 0
+	var held []string
+	for i := range s.devices {
+		if s.devices[i].Kind == kind {
+			there++
+			if by := s.using[i]; by != "" {
+				held = append(held, s.devices[i].Name+" by "+by)
+			}
+		}
+	}
+	reason := fmt.Sprintf("%d asked, the host has %d", asked, there)
+	if len(held) > 0 {
+		reason += ", held: " + Names(held)
+	}
+	return &DeviceError{kind, reason}
 }
 
 func (s *State) pick(at int, nodes cpuset.Set, names []string, far int) ([]string, int) {

@@ -44,26 +44,43 @@ func (e *InvalidError) Error() string { return fmt.Sprintf("request %q: %s", e.I
 type CPUsError struct {
 	Asked, Available int // CPUs; milli-CPU if Milli
 	Milli            bool
+	Rule             Rule // what left less than is free, if anything did
+}
+
+// Rule is a rule of a policy that leaves a request fewer CPUs than are free.
+type Rule struct {
+	Text   string     // a clause, with the setting that changes it in parentheses
+	Within cpuset.Set // the CPUs that it leaves; empty is all
+	Alone  bool       // it refuses the request whoever has the CPUs
 }
 
 func (e *CPUsError) Error() string {
+	text := fmt.Sprintf("not enough CPUs: %d asked, %d available", e.Asked, e.Available)
 	if e.Milli {
-		return fmt.Sprintf("not enough CPUs: %s asked, %s available", Milli(e.Asked), Milli(e.Available))
+		text = fmt.Sprintf("not enough CPUs: %s asked, %s available", Milli(e.Asked), Milli(e.Available))
 	}
-	return fmt.Sprintf("not enough CPUs: %d asked, %d available", e.Asked, e.Available)
+	if e.Rule.Text != "" {
+		text += ": " + e.Rule.Text
+	}
+	return text
 }
 
 // SMTError is a request that whole physical cores cannot serve.
 type SMTError struct {
 	Asked, PerCore int
-	Available      int // free CPUs in cores that may be taken whole
+	Available      int    // free CPUs in cores that may be taken whole
+	Setting        string // that whole cores are asked for by
 }
 
 func (e *SMTError) Error() string {
+	text := fmt.Sprintf("SMT alignment: %d CPUs asked, %d available in whole cores", e.Asked, e.Available)
 	if e.PerCore > 1 && e.Asked%e.PerCore != 0 {
-		return fmt.Sprintf("SMT alignment: %d CPUs asked, not a multiple of the %d CPUs of a core", e.Asked, e.PerCore)
+		text = fmt.Sprintf("SMT alignment: %d CPUs asked, not a multiple of the %d CPUs of a core", e.Asked, e.PerCore)
 	}
-	return fmt.Sprintf("SMT alignment: %d CPUs asked, %d available in whole cores", e.Asked, e.Available)
+	if e.Setting != "" {
+		text += " (" + e.Setting + ")"
+	}
+	return text
 }
 
 // NUMAError is a request that the NUMA nodes cannot serve as it demands.
@@ -86,7 +103,7 @@ type MemoryError struct {
 }
 
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("not enough %s: %d bytes asked, %d available", e.Resource, e.Asked, e.Available)
+	return fmt.Sprintf("not enough %s: %s asked, %s available", e.Resource, Bytes(e.Asked), Bytes(e.Available))
 }
 
 // DeviceError is a device that does not exist, is held, or is too few of a kind.
@@ -117,7 +134,10 @@ func (e *ConflictError) Error() string {
 }
 
 // RejectedError is a request that a policy refuses by its own rules.
-type RejectedError struct{ ID, Reason string }
+type RejectedError struct {
+	ID, Reason string
+	Short      bool // more free CPUs would have helped
+}
 
 func (e *RejectedError) Error() string { return fmt.Sprintf("request %q: %s", e.ID, e.Reason) }
 

@@ -8,15 +8,16 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/machine"
 )
 
-// Obstacle is a rule that keeps CPUs from becoming a workload's own.
+// Obstacle is a rule that keeps CPUs from becoming a workload's own, or memory.
 type Obstacle struct {
 	CPUs cpuset.Set `json:"cpus"`
-	// Rule is "allowed", "reserved", "floor" (fields of Config), "exclusive", "idle
-	// siblings", "counted", "pool" or "shared".
+	// Rule is "machine" (it has no more), "memory" (of others), "nodes" (the request's), "allowed", "reserved",
+	// "floor" (fields of Config), "exclusive", "idle siblings", "counted", "pool" or "shared".
 	Rule string `json:"rule"`
-	// By names the workloads, or the pool, that have the CPUs.
+	// By names the workloads that have the CPUs; the pool comes first.
 	By []string `json:"by,omitempty"`
 	// Needs is how many of the CPUs shared workloads need.
 	Needs int `json:"needs,omitempty"`
@@ -34,6 +35,9 @@ func (s *State) Obstacles(r *Request) []Obstacle {
 			all = append(all, o)
 		}
 	}
+	if r.NodesRequired && !r.Nodes.IsEmpty() {
+		note(Obstacle{CPUs: left.Minus(s.t.CPUsOf(r.Nodes)), Rule: "nodes"})
+	}
 	note(Obstacle{CPUs: left.Minus(s.conf.Allowed), Rule: "allowed"})
 	if !r.Class.Traits().Reserved {
 		note(Obstacle{CPUs: s.conf.Reserved, Rule: "reserved"})
@@ -45,6 +49,9 @@ func (s *State) Obstacles(r *Request) []Obstacle {
 			left = left.Minus(g.Held()) // its own CPUs stand in nobody's way
 			continue
 		}
+		if g.Own.IsEmpty() && !g.Share.Counted {
+			continue
+		}
 		by := []string{g.ID}
 		note(Obstacle{CPUs: g.Own.Minus(reusable), Rule: "exclusive", By: by})
 		note(Obstacle{CPUs: g.Fence.Minus(reusable), Rule: "idle siblings", By: by})
@@ -53,12 +60,22 @@ func (s *State) Obstacles(r *Request) []Obstacle {
 		}
 	}
 	for p := range s.Pools() {
-		note(Obstacle{CPUs: p.CPUs, Rule: "pool", By: []string{p.Name}})
+		note(Obstacle{CPUs: p.CPUs, Rule: "pool", By: append([]string{p.Name}, s.PoolMembers(p.Name)...)})
 	}
 	if o, ok := s.needed(r.ID); ok {
 		note(o)
 	}
 	return all
+}
+
+// PoolMembers returns the ids of the workloads in a named pool.
+func (s *State) PoolMembers(pool string) (ids []string) {
+	for g := range s.Grants() {
+		if g.Share.Pool == pool {
+			ids = append(ids, g.ID)
+		}
+	}
+	return ids
 }
 
 // needed is what workloads in the default pool, but for one, leave of it.
@@ -87,8 +104,14 @@ func (o Obstacle) String() string {
 	if len(o.By) > 1 {
 		needs = "need"
 	}
-	by := listed(o.By)
+	by := Names(o.By)
 	switch o.Rule {
+	case "machine":
+		return "the host has " + plain.Count(o.CPUs.Len(), "CPU")
+	case "memory":
+		return "the rest is of " + by
+	case "nodes":
+		return fmt.Sprintf("%s %s not of the NUMA nodes asked for (nodes)", cpus, is)
 	case "allowed":
 		return fmt.Sprintf("%s %s not for workloads (allowed)", cpus, is)
 	case "reserved":
@@ -102,13 +125,16 @@ func (o Obstacle) String() string {
 	case "counted":
 		return fmt.Sprintf("%s %s held by %s", cpus, is, by)
 	case "pool":
-		return fmt.Sprintf("%s %s of the pool %s", cpus, is, by)
+		if len(o.By) == 1 {
+			return fmt.Sprintf("%s %s of the pool %s, which is empty", cpus, is, by)
+		}
+		return fmt.Sprintf("%s %s of the pool %s, of %s", cpus, is, o.By[0], Names(o.By[1:]))
 	}
 	return fmt.Sprintf("%s %s shared by %s, which %s %s", cpus, is, by, needs, plain.Count(o.Needs, "CPU"))
 }
 
-// listed names the first few of names.
-func listed(names []string) string {
+// Names lists the first few of names.
+func Names(names []string) string {
 	const most = 4
 	if more := len(names) - most; more > 1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
@@ -116,9 +142,18 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ShortageError is a refusal for want of CPUs, with what stands in the way.
+// OnlyIsolated is the rule of a request that isolated CPUs are a condition of.
+func OnlyIsolated(t *Topology) Rule {
+	isolated := t.Machine().Isolated
+	if isolated.IsEmpty() {
+		return Rule{Text: "isolated CPUs are asked for, and the host has none (isolated; isolcpus of the kernel)", Alone: true}
+	}
+	return Rule{Text: fmt.Sprintf("only isolated CPUs are asked for, which are %s (isolated)", isolated), Within: isolated}
+}
+
+// ShortageError is a refusal for want of CPUs or memory, with what stands in the way.
 type ShortageError struct {
-	Err       error // with a *CPUsError, *SMTError, *FloorError or *ConflictError
+	Err       error // with a *CPUsError, *MemoryError, *SMTError, *NUMAError, *FloorError, *RejectedError or *ConflictError
 	Obstacles []Obstacle
 }
 
@@ -128,43 +163,105 @@ func (e *ShortageError) Error() string {
 	for i, o := range e.Obstacles {
 		clauses[i] = o.String()
 	}
-	if len(clauses) == 0 {
-		return e.Err.Error()
+	between := ": "
+	if cpus := (*CPUsError)(nil); errors.As(e.Err, &cpus) && cpus.Rule.Text != "" {
+		between = "; " // the rule was the first
 	}
-	return e.Err.Error() + ": " + strings.Join(clauses, "; ")
+	return e.Err.Error() + between + strings.Join(clauses, "; ")
 }
 
 // Unwrap returns the refusal.
 func (e *ShortageError) Unwrap() error { return e.Err }
 
 // Blame is an error of Place, Resize or Commit on a state, as a *ShortageError if it is
-// for want of CPUs; any other error stays, and so does one that is blamed already.
+// for want of CPUs or memory that others have, or that the configuration keeps; any other error
+// stays, and so does one that is blamed already.
 func (s *State) Blame(r *Request, err error) error {
-	var cpus *CPUsError
-	var smt *SMTError
-	var floor *FloorError
-	var conflict *ConflictError
 	if blamed := (*ShortageError)(nil); errors.As(err, &blamed) {
 		return err
 	}
-	if errors.As(err, &conflict) && !conflict.CPUs.IsEmpty() {
-		if all := s.Obstacles(r); len(all) > 0 {
-			all = slices.DeleteFunc(all, func(o Obstacle) bool { return !o.CPUs.Overlaps(conflict.CPUs) })
-			return &ShortageError{err, all}
+	var all []Obstacle
+	var cpus *CPUsError
+	var memory *MemoryError
+	var conflict *ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		all = s.obstacles(r, conflict.CPUs)
+	case errors.As(err, &cpus):
+		if cpus.Rule.Alone {
+			return err
 		}
-	}
-	if !errors.As(err, &cpus) && !errors.As(err, &smt) && !errors.As(err, &floor) {
-		return err
-	}
-	all := s.Obstacles(r)
-	if cpus != nil && cpus.Milli { // CPU time of a pool: what the configuration keeps is shared, too
-		all = slices.DeleteFunc(all, func(o Obstacle) bool { return o.Rule == "reserved" || o.Rule == "floor" })
+		within := s.t.Online()
+		if !cpus.Rule.Within.IsEmpty() {
+			within = cpus.Rule.Within
+		}
+		all = s.obstacles(r, within)
+		asked := cpus.Asked
+		if cpus.Milli { // CPU time of a pool: what the configuration keeps is shared, too
+			all = slices.DeleteFunc(all, func(o Obstacle) bool { return o.Rule == "reserved" || o.Rule == "floor" })
+			asked = WholeCPUs(asked)
+		} else if r.Milli%1000 != 0 {
+			err = fmt.Errorf("%w (%s is rounded up to whole CPUs)", err, Milli(r.Milli))
+		}
+		if online := s.t.Online(); asked > online.Len() {
+			all = slices.Insert(all, 0, Obstacle{CPUs: online, Rule: "machine"})
+		}
+	case errors.As(err, &memory):
+		all = s.holding(r, memory.Resource)
+	case s.short(r, err):
+		all = s.Obstacles(r)
 	}
 	if len(all) == 0 {
 		return err
 	}
-	if cpus != nil && !cpus.Milli && r.Milli%1000 != 0 {
-		err = fmt.Errorf("%w (%s is rounded up to whole CPUs)", err, Milli(r.Milli))
-	}
 	return &ShortageError{err, all}
+}
+
+// obstacles are those that concern some CPUs.
+func (s *State) obstacles(r *Request, cpus cpuset.Set) []Obstacle {
+	return slices.DeleteFunc(s.Obstacles(r), func(o Obstacle) bool { return !o.CPUs.Overlaps(cpus) })
+}
+
+// holding says who else has a resource of the NUMA nodes, nil if nobody has.
+func (s *State) holding(r *Request, resource string) []Obstacle {
+	o := Obstacle{Rule: "memory"}
+	for g := range s.Grants() {
+		if g.ID != r.ID && slices.ContainsFunc(g.Memory, func(b Block) bool { return b.Resource == resource }) {
+			o.By = append(o.By, g.ID)
+		}
+	}
+	if o.By == nil {
+		return nil
+	}
+	return []Obstacle{o}
+}
+
+// short reports whether a refusal that does not count CPUs is for want of them.
+func (s *State) short(r *Request, err error) bool {
+	var smt *SMTError
+	var numa *NUMAError
+	var rejected *RejectedError
+	switch {
+	case errors.As(err, &smt):
+		return smt.PerCore <= 1 || smt.Asked%smt.PerCore == 0
+	case errors.As(err, &rejected):
+		return rejected.Short
+	case errors.As(err, &numa):
+		return s.mostTogether(r) < r.Whole()
+	}
+	return errors.As(err, new(*FloorError))
+}
+
+// mostTogether is how many CPUs a request could own in the nodes that it must have, or in
+// one node.
+func (s *State) mostTogether(r *Request) (most int) {
+	free := s.OwnableBy(r)
+	if r.NodesRequired && !r.Nodes.IsEmpty() {
+		in := s.t.CPUsOf(r.Nodes)
+		return free.Overlap(&in)
+	}
+	for _, node := range s.t.Units(machine.Node) {
+		most = max(most, free.Overlap(&node.CPUs))
+	}
+	return most
 }

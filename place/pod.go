@@ -25,6 +25,15 @@ type PodPlacer interface {
 	PlacePod(s *State, pod Pod) (next *State, why *Why, err error)
 }
 
+// total is a request for what all containers of the pod ask for, at once.
+func (p *Pod) total() *Request {
+	all := Request{ID: p.ID, Group: p.ID}
+	for i := range p.Containers {
+		all.Milli += p.Containers[i].Milli
+	}
+	return &all
+}
+
 // PlacePod returns the state with all containers of a pod placed: as a whole by
 // a PodPlacer with pod scope, else one after another. With an error nothing is
 // placed; then why explains the refusal, if the containers' requests ask for it.
@@ -38,7 +47,11 @@ func PlacePod(p Policy, s *State, pod Pod) (next *State, why *Why, err error) {
 		}
 	}
 	if placer, ok := p.(PodPlacer); ok && placer.PodScope() {
-		return placer.PlacePod(s, pod)
+		next, why, err := placer.PlacePod(s, pod)
+		if err != nil {
+			err = s.Blame(pod.total(), err)
+		}
+		return next, why, err
 	}
 	for i := range pod.Containers {
 		r := &pod.Containers[i]
@@ -47,7 +60,7 @@ func PlacePod(p Policy, s *State, pod Pod) (next *State, why *Why, err error) {
 			s, err = s.Commit(o)
 		}
 		if err != nil {
-			return nil, o.Why, fmt.Errorf("container %s: %w", r.ID, err)
+			return nil, o.Why, fmt.Errorf("container %s: %w", r.ID, s.Blame(r, err))
 		}
 	}
 	return s, nil, nil

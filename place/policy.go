@@ -89,7 +89,7 @@ func Resize(p Policy, s *State, r *Request) (Offer, error) {
 	}
 	resizer, ok := p.(Resizer)
 	if !ok {
-		return Offer{}, &RejectedError{r.ID, "policy " + p.Name() + " cannot resize in place"}
+		return Offer{}, &RejectedError{ID: r.ID, Reason: "policy " + p.Name() + " cannot resize in place"}
 	}
 	without, err := s.Release(r.ID)
 	if err != nil {

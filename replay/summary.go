@@ -75,6 +75,7 @@ type counter struct {
 	summary              Summary
 	nodes, l3s, poolNode tally
 	cores                map[cpuset.Set]cpuset.Set // results of touched
+	twice                cpuset.Set                // cores of several pods, as sharedCores counted last
 }
 
 type tally struct{ n, sum, most int }
@@ -199,6 +200,21 @@ func (c *counter) whole(s *place.State, node *place.Unit) int {
 	return largest(s, cores)
 }
 
+// joins reports whether a step that moves nobody has added workloads that hold no CPUs by
+// name to where several pods are already, which changes nothing of sharedCores.
+func (c *counter) joins(step *Step, after *place.State) bool {
+	added := after.Members(step.ID)
+	if g, ok := after.Grant(step.ID); ok && step.Do == Place {
+		added = func(yield func(*place.Grant) bool) { yield(g) }
+	}
+	for g := range added {
+		if !g.Held().IsEmpty() || !c.twice.Contains(c.touched(after.Effective(g))) {
+			return false
+		}
+	}
+	return true
+}
+
 // sharedCores counts the cores that holders share with strangers: held cores on which
 // two groups may run. A workload that holds a CPU runs on it. Without be, best effort
 // is ignored.
@@ -220,6 +236,7 @@ func (c *counter) sharedCores(s *place.State, be bool) int {
 		twice = twice.Union(once.Intersect(cores))
 		once = once.Union(cores)
 	}
+	c.twice = twice
 	return c.t.Count(machine.Core, c.touched(held).Intersect(twice))
 }
 

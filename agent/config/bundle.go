@@ -26,8 +26,8 @@ type Command struct {
 }
 
 // ParseBundle reads a Bundle, a YAML document. Errors are as of Parse. Which devices there
-// are is the node's to say.
-func ParseBundle(data []byte, name string) (*Bundle, error) {
+// are is the node's to say. Checks are as of Parse.
+func ParseBundle(data []byte, name string, checks ...func(*Bundle) error) (*Bundle, error) {
 	b := &Bundle{}
 	lines, err := strictyaml.Decode(data, name, b)
 	wrong := strictyaml.Errors(err)
@@ -35,6 +35,9 @@ func ParseBundle(data []byte, name string) (*Bundle, error) {
 		v := &validator{}
 		b.validate(v)
 		wrong = append(wrong, unrelated(strictyaml.Errors(errors.Join(v.errs...)), wrong)...)
+		for _, check := range checks {
+			wrong = append(wrong, unrelated(strictyaml.Errors(check(b)), wrong)...)
+		}
 	}
 	if len(wrong) == 0 {
 		return b, nil

@@ -273,7 +273,7 @@ type Guard struct {
 	// observe.
 	Mode GuardMode `json:"mode,omitempty"`
 	// Sensitive are globs of groups, or of the system's units as in nginx.service, that are
-	// looked after, with all below them, beside the workloads of classes LS, LSR and LSE.
+	// helped, with all below them, beside the workloads of classes LS, LSR and LSE.
 	// Default: none.
 	Sensitive []string `json:"sensitive,omitempty"`
 	// BestEffort are globs of groups or units that count as class BE, with all below them.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
@@ -85,14 +87,17 @@ func (h *hostCheck) cpus(base agent.Options, c *config.NodeConfig) {
 	if !c.Allowed.Overlaps(online) {
 		absent("allowed", c.Allowed)
 	}
-	most := place.Milli(1000 * online.Len())
+	has := config.Size{CPUs: online.Len(), Memory: sysfs.Memory(base.Root.FS())}
 	for i := range c.Workloads {
-		w := &c.Workloads[i]
-		if w.CPUs > most {
-			h.fail(fmt.Sprintf("workloads[%d].cpus", i), fmt.Errorf("%s CPUs are asked for, and this host has %s", w.CPUs, most))
+		for _, e := range c.Workloads[i].Beyond(has) {
+			h.fail(fmt.Sprintf("workloads[%d].%s", i, e.Field), e.Err)
 		}
-		if w.Limits.Quota > most && w.Limits.Quota != place.Unlimited {
-			h.fail(fmt.Sprintf("workloads[%d].limits.quota", i), fmt.Errorf("it is the time of %s CPUs, and this host has %s; max removes a limit", w.Limits.Quota, most))
+	}
+	for _, class := range place.Classes() {
+		if l := c.Classes.Of(class); slices.ContainsFunc(c.Workloads, func(w config.Workload) bool { return w.Class == class }) {
+			for _, e := range l.Beyond(has) {
+				h.fail(fmt.Sprintf("classes.%s.%s", class, e.Field), e.Err)
+			}
 		}
 	}
 	policy, err := c.NewPolicy()

@@ -87,7 +87,9 @@ func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {
 	p.Digest = want.Digest
 	got, err := r.ApplyConfig(ctx, p)
 	if err != nil {
-		h.t.Fatalf("%s: apply of\n%s: %v", name, p.Text, err)
+		p.Digest = ""
+		again, previewErr := r.PreviewConfig(ctx, p)
+		h.t.Fatalf("%s: apply of\n%s: %v; previewed again: %v\n%s", name, p.Text, err, previewErr, cmp.Diff(plain(h.t, want), plain(h.t, again)))
 	}
 	bare := func(r api.Revision) string { r.Version, r.Writes = 0, 0; return plain(h.t, r) }
 	if diff := cmp.Diff(bare(want), bare(got)); diff != "" {

@@ -78,7 +78,7 @@ var headroomCap = Remedy{
 	Propose: func(c *Case) (none cgroup.Limits, reason string) {
 		n, use := float64(c.Host.CPUs.Len()), c.Group.Use
 		if n == 0 || math.IsNaN(c.Host.Use) || !(use > 0) {
-			return none, "how much CPU time the host and the suspect use is not known"
+			return none, "how much CPU time the host and the suspected antagonist use is not known"
 		}
 		floor := FloorQuota(int(n))
 		idle := max(n-c.Host.Use, 0)
@@ -242,7 +242,7 @@ var memoryHigh = Remedy{
 	Propose: func(c *Case) (to cgroup.Limits, reason string) {
 		used := c.Group.Memory
 		if used <= 0 {
-			return to, "how much memory the suspect uses is not known"
+			return to, "how much memory the suspected antagonist uses is not known"
 		}
 		floor, high := used, int64(highStep*float64(used))
 		if c.Held != nil {

@@ -121,7 +121,7 @@ func find(all []Remedy, name detect.Remedy) *Remedy {
 func advice(name detect.Remedy) string {
 	switch name {
 	case detect.CacheWays, detect.BandwidthCap:
-		return "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspect one with less, see docs/cache.md"
+		return "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspected antagonist one with less, see docs/cache.md"
 	case detect.ExclusiveCPUs:
 		return "it takes CPUs away from every other group: place the victim with class LSE"
 	}

@@ -104,7 +104,7 @@ func onPaper(t *testing.T, cpus int, cases ...complaint) *paper {
 // Why the guard does not carry out what is advice.
 const (
 	noExclusive = "it takes CPUs away from every other group: place the victim with class LSE"
-	noSchemata  = "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspect one with less, see docs/cache.md"
+	noSchemata  = "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspected antagonist one with less, see docs/cache.md"
 )
 
 // Each resource has its remedies in order, further steps of one before the next,

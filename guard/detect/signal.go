@@ -118,7 +118,7 @@ var signalInfos = [signals]signalInfo{
 	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false, 0},
 	OwnIO:            {"own_io", "its part of the I/O", "", false, 0},
 	QueueShare:       {"queue_share", "part of the run delay above baseline", "", false, 0},
-	UseShare:         {"use_share", "part of the suspects' CPU use", "", false, 0},
+	UseShare:         {"use_share", "part of the others' CPU use", "", false, 0},
 	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false, 0},
 	OccupancyGrowth:  {"occupancy_growth", "part of the growth in the cache", "", false, 0},
 	UseGrowth:        {"use_growth", "part of the growth in CPU use", "", false, 0},

@@ -148,8 +148,10 @@ func TestConfigCheckOfHost(t *testing.T) {
 	if _, err := fakekernel.New(dir, l); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"online": "0-7\n", "possible": "0-7\n"} {
-		file := filepath.Join(dir, "sys/devices/system/cpu", name)
+	for name, text := range map[string]string{
+		"sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/cpu/possible": "0-7\n", "proc/meminfo": "MemTotal: 4194304 kB\n",
+	} {
+		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -171,6 +173,12 @@ func TestConfigCheckOfHost(t *testing.T) {
 		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryHigh: 1Gi}}", 1):             ":6: workloads[2].limits.memoryHigh: memory.high: not supported: cgroup v1 has no such setting",
 		strings.Replace(sharedPool, "class: BE}", "class: LSE, cpus: 99}", 1):                             ":6: workloads[2].cpus: 99 CPUs are asked for, and this host has 8",
 		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {quota: 9}}", 1):                    ":6: workloads[2].limits.quota: it is the time of 9 CPUs, and this host has 8",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryMax: 4097Mi}}", 1):           ":6: workloads[2].limits.memoryMax: it is 4097Mi, and this host has 4 GiB; max removes a limit",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {memoryMax: 4Gi}}", 1):              "valid: policy berth, 3 workloads",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, limits: {quota: max, memoryMax: max}}", 1):  "valid: policy berth, 3 workloads",
+		strings.Replace(sharedPool, "class: BE}", "class: BE, memory: 5Gi}", 1):                           ":6: workloads[2].memory: 5Gi are asked for, and this host has 4 GiB",
+		"classes: {BE: {quota: 9}}\n" + sharedPool:                                                        ":1: classes.BE.quota: it is the time of 9 CPUs, and this host has 8",
+		"classes: {LSE: {quota: 9}}\n" + sharedPool:                                                       "valid: policy berth, 3 workloads", // nobody has it
 		"classes: {BE: {memoryLow: 1Gi}}\n" + sharedPool:                                                  ":1: classes.BE.memoryLow: memory.low: not supported",
 		"policy: {name: balloons, options: {balloonTypes: [{name: x, lists: ['98-99']}]}}\n" + sharedPool: ":1: policy.options: ",
 	} {

@@ -98,6 +98,14 @@ func sentence(w *agent.Workload, s *place.State) string {
 	return strings.Join(plain.Wrap(b.String(), 100), "\n")
 }
 
+// backendWords is how workloads are placed, as people know it.
+func backendWords(backend string) string {
+	if backend == "hybrid" {
+		return "cgroup v1 and v2"
+	}
+	return backend
+}
+
 func cpuWords(cpus cpuset.Set) string {
 	if cpus.Len() == 1 {
 		return "CPU " + cpus.String()
@@ -120,7 +128,7 @@ func explanation(w *agent.Workload, why bool) string {
 			rows = append(rows, []string{name, plain.Line(text)})
 		}
 	}
-	add("own", g.Own.String())
+	add("exclusive", g.Own.String())
 	add("kept idle", g.Fence.String())
 	add("memory nodes", w.Mems.String())
 	for _, kind := range agent.ClassKinds() {
@@ -132,7 +140,7 @@ func explanation(w *agent.Workload, why bool) string {
 			add("huge pages", fmt.Sprintf("%s of %s", place.Bytes(a.Bytes), size))
 		}
 	}
-	add("by", w.Backend)
+	add("set by", backendWords(w.Backend))
 	add("group", w.Group)
 	for _, key := range slices.Sorted(maps.Keys(w.Spec.Annotations)) {
 		if field, ok := strings.CutPrefix(key, agent.SourcePrefix); ok {

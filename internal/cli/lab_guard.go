@@ -191,7 +191,7 @@ func skippedFaults(r *guarded.Result) string {
 
 func labGuardHelp() string {
 	var b strings.Builder
-	b.WriteString(`Runs the lab's tenant under open-loop load and lets the guard look after it, in mode
+	b.WriteString(`Runs the lab's tenant under open-loop load and lets the guard help it, in mode
 enforce. Again and again, at random instants, something happens that is known:
 
 `)

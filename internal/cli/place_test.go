@@ -42,6 +42,9 @@ func hostOf(t *testing.T, short, cpus, mems string) (string, *fakekernel.Kernel,
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "proc/meminfo"), []byte("MemTotal: 4194304 kB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	m, err := machine.Short(short)
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +163,10 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"move", "none", "--cpuset", "1"}, 1, "none"},
 		{[]string{"move", "db", "--cpuset", "8,9,90"}, 1, "90"},
 		{[]string{"resize", "none", "--cpus", "1"}, 1, "none"},
-		{[]string{"resize", "api", "--cpus", "99"}, 1, "--cpus 99: this host has 16"},
+		{[]string{"resize", "api", "--cpus", "99"}, 1, "--cpus: 99 CPUs are asked for, and this host has 16"},
 		{[]string{"resize", "api", "--cpus", "max"}, 2, "max"},
 		{[]string{"resize", "api", "--quota", "1ns/1ms"}, 1, "quota"},
+		{[]string{"resize", "api", "--memory", "900Ti"}, 1, "--memory: it is 900Ti, and this host has 4 GiB"},
 		{[]string{"resize", "api", "--quota", "5000"}, 1, "--quota: it is the time of 5000 CPUs, and this host has 16"},
 		{[]string{"run", "--dry-run", "--quota", "1700%", "--", "true"}, 125, "the time of 17 CPUs"},
 		{[]string{"resize", "api", "--memory", "0"}, 2, "max"},
@@ -209,7 +213,7 @@ func TestEachShortageHasItsText(t *testing.T) {
 		"reserved": {place.Config{Reserved: cpuset.MustOf(0)}, []place.Request{lse("web")}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 0 is reserved for the host (reserved); CPU 1 is exclusive to web"},
 		"allowed":  {place.Config{Allowed: cpuset.MustOf(0)}, []place.Request{{ID: "batch", Class: place.BE}}, run("--class", "LSE", "--cpus", "1"), "1 asked, 0 available: CPU 1 is not for workloads (allowed); " + floor},
 		"rounded":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "1.5"), "2 asked, 1 available (1500m is rounded up to whole CPUs): " + floor},
-		"machine":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "4"), "--cpus 4: this host has 2"},
+		"machine":  {place.Config{}, nil, run("--class", "LSE", "--cpus", "4"), "--cpus: 4 CPUs are asked for, and this host has 2"},
 		"move": {
 			place.Config{NoFloor: true}, []place.Request{lse("web"), {ID: "batch", Class: place.BE}}, []string{"move", "batch", "--cpuset", "0"},
 			"CPU 0 is exclusive to web",

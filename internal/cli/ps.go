@@ -134,7 +134,7 @@ func psTable(rows []psRow, wide bool, now time.Time) string {
 			figure(u.Memory, memoryCell), figure(u.Tasks, wholeCell), age(now.Sub(w.Since)),
 		}
 		if wide {
-			row = append(row, figure(u.MemoryStall, tenths), figure(u.IOStall, tenths), dash(askedCPU(w)), dash(limitsText(&w.Limits)), w.Backend, dash(w.Group))
+			row = append(row, figure(u.MemoryStall, tenths), figure(u.IOStall, tenths), dash(askedCPU(w)), dash(limitsText(&w.Limits)), backendWords(w.Backend), dash(w.Group))
 		}
 		return row
 	}, 4, 5, 6, 7, 8, 9, 10, 11, 12)

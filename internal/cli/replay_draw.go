@@ -234,7 +234,7 @@ func (d *replayDrawing) marks(s *place.State) (map[int]rune, []string) {
 		mark rune
 		text string
 	}{
-		{markPool, "shared pool"}, {markKept, "shared pool, kept: reserved or floor"}, {markIdle, "kept idle beside an owner"},
+		{markPool, "shared pool"}, {markKept, "shared pool, never exclusive (reserved, floor)"}, {markIdle, "kept idle beside an owner"},
 		{markIsolated, "isolated, free"}, {markUnnamed, "further owners"},
 	} {
 		if seen[m.mark] {

@@ -21,6 +21,7 @@ import (
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
@@ -73,16 +74,22 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := config.ParseBundle(text, f.file)
+	has, err := f.size(cmd)
+	if err != nil {
+		return nil, err
+	}
+	b, err := config.ParseBundle(text, f.file, func(b *config.Bundle) error { return beyond(b, has) })
 	if err != nil {
 		return nil, err
 	}
 	g := &team{flags: f, cmd: cmd}
+	var errs []error
 	for i := range b.Workloads {
 		c := &b.Workloads[i]
 		path, err := lookUp(c.Command[0])
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		m := &member{name: c.Name, path: path, argv: c.Command}
 		m.spec = agent.Spec{Request: c.Request(c.Name), Limits: c.Limits.Cgroup()}
@@ -90,7 +97,36 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 		m.spec.Request.Group, m.spec.Request.Explain = b.Group, true
 		g.members = append(g.members, m)
 	}
-	return g, nil
+	return g, errors.Join(errs...)
+}
+
+// beyond says which amounts of a file the host does not have.
+func beyond(b *config.Bundle, has config.Size) error {
+	var errs []error
+	for i := range b.Workloads {
+		for _, e := range b.Workloads[i].Beyond(has) {
+			e.Field = fmt.Sprintf("workloads[%d].%s", i, e.Field)
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// size is what the host has.
+func (f *nodeFlags) size(cmd *cobra.Command) (has config.Size, err error) {
+	n, err := f.open(cmd, true)
+	if err != nil {
+		return has, err
+	}
+	s, err := n.State(cmd.Context())
+	if err = errors.Join(err, n.Close()); err != nil {
+		return has, err
+	}
+	return sizeOf(cmd, s), nil
+}
+
+func sizeOf(cmd *cobra.Command, s *place.State) config.Size {
+	return config.Size{CPUs: s.Topology().Online().Len(), Memory: sysfs.Memory(os.DirFS(rootDir(cmd)))}
 }
 
 // maxBundle bounds what is read from a pipe.

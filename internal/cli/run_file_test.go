@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,9 +78,9 @@ func TestRunFileAllOrNone(t *testing.T) {
 	t.Parallel()
 	needsGroups(t)
 	a, b, ran := workloadName(t)+"a", workloadName(t)+"b", filepath.Join(t.TempDir(), "ran")
-	file := bundle(t, [3]string{a, "touch " + ran}, [3]string{b, "touch " + ran, "class: LSE\n  cpus: 999"})
+	file := bundle(t, [3]string{a, "touch " + ran}, [3]string{b, "touch " + ran, fmt.Sprintf("class: LSE\n  cpus: %d", runtime.NumCPU())})
 	out, err := berthProcess(t, "run", "-f", file).CombinedOutput()
-	if want := fmt.Sprintf("workload %q, which is placed with 1 more or not at all: not enough CPUs: 999 asked", b); status(err) != exitNotRun || !strings.Contains(string(out), want) {
+	if want := fmt.Sprintf("workload %q, which is placed with 1 more or not at all: not enough CPUs: %d asked", b, runtime.NumCPU()); status(err) != exitNotRun || !strings.Contains(string(out), want) {
 		t.Errorf("status %d: %s", status(err), out)
 	}
 	if _, err := os.Stat(ran); err == nil {
@@ -179,12 +180,16 @@ func TestRunFileErrors(t *testing.T) {
 			":2: workloads[0].command: is missing: the program and its arguments", ":2: workloads[0].cpus: is missing: class LSE has CPUs of its own",
 			`workloads[1].name: there are two workloads "a"`, `workloads[1].cpu: `, `did you mean "cpus"?`, "workloads[1].match: is for a NodeConfig", "workloads[1].group: is one of the whole file",
 		}},
-		"empty":           {"", nil, exitNotRun, []string{"workloads: is missing"}},
-		"no such program": {"workloads: [{name: a, command: [no-such-program]}]", nil, exitNotFound, []string{"run no-such-program: not found"}},
-		"flags":           {"workloads: [{name: a, command: ['true']}]", []string{"--cpus", "2"}, exitNotRun, []string{"--cpus and --file: what a command gets stands in the file"}},
-		"name":            {"workloads: [{name: a, command: ['true']}]", []string{"--name", "x"}, exitNotRun, []string{"--name and --file"}},
-		"a command":       {"workloads: [{name: a, command: ['true']}]", []string{"--", "true"}, exitNotRun, []string{"a COMMAND and --file"}},
-		"output":          {"workloads: [{name: a, command: ['true']}]", []string{"-o", "json"}, exitNotRun, []string{"--output: it is what --dry-run prints"}},
+		"amounts": {"workloads:\n- {name: a, command: ['true'], cpus: 2000}\n- {name: b, command: ['true'], limits: {quota: 2000, memoryMax: 900Ti}}\n", nil, exitNotRun, []string{
+			":2: workloads[0].cpus: 2000 CPUs are asked for, and this host has", ":3: workloads[1].limits.quota: it is the time of 2000 CPUs", ":3: workloads[1].limits.memoryMax: it is 900Ti, and this host has",
+		}},
+		"no such programs": {"workloads: [{name: a, command: [no-such-program]}, {name: b, command: [nor-this]}]", nil, exitNotFound, []string{"run no-such-program: not found", "run nor-this: not found"}},
+		"empty":            {"", nil, exitNotRun, []string{"workloads: is missing"}},
+		"no such program":  {"workloads: [{name: a, command: [no-such-program]}]", nil, exitNotFound, []string{"run no-such-program: not found"}},
+		"flags":            {"workloads: [{name: a, command: ['true']}]", []string{"--cpus", "2"}, exitNotRun, []string{"--cpus and --file: what a command gets stands in the file"}},
+		"name":             {"workloads: [{name: a, command: ['true']}]", []string{"--name", "x"}, exitNotRun, []string{"--name and --file"}},
+		"a command":        {"workloads: [{name: a, command: ['true']}]", []string{"--", "true"}, exitNotRun, []string{"a COMMAND and --file"}},
+		"output":           {"workloads: [{name: a, command: ['true']}]", []string{"-o", "json"}, exitNotRun, []string{"--output: it is what --dry-run prints"}},
 	} {
 		write(c.text)
 		out, code := runBerth(t, append([]string{"run", "-f", file}, c.args...)...)

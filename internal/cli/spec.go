@@ -50,7 +50,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.Var(&share{&f.weight}, "weight", "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
 	fs.Var(&share{&f.ioWeight}, "io-weight", "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
-	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is its own: exclusive, shared or mixed (whole CPUs, and --shared from a pool; default by class)")
+	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is exclusive: all (exclusive), none (shared), or the whole CPUs (mixed, and --shared from a pool; default by class)")
 	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
 	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
 	fs.StringToStringVar(&f.hugePages, "hugepages", nil, "huge pages to find room for near its CPUs, and to have no more of, as in `2Mi=512Mi`")
@@ -193,9 +193,9 @@ func (f *specFlags) applyUses(cmd *cobra.Command, s *agent.Spec) error {
 }
 
 // validateCPUs refuses CPUs and memory nodes that the host does not have, or that are
-// not to be given away, and more CPU time than it has.
+// not to be given away, and more CPU time or memory than it has.
 func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
-	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 && f.cpus <= 0 {
+	if f.cpuset.IsEmpty() && f.mems.IsEmpty() && f.quota.quota <= 0 && f.cpus <= 0 && f.memory <= 0 {
 		return nil
 	}
 	s, err := n.State(cmd.Context())
@@ -203,12 +203,10 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 		return err
 	}
 	var errs []error
-	has := s.Topology().Online().Len()
-	if int(f.cpus) > 1000*has {
-		errs = append(errs, fmt.Errorf("--cpus %s: this host has %d CPUs", f.cpus, has))
-	}
-	if f.quota.cpus() > float64(has) {
-		errs = append(errs, fmt.Errorf("--quota: it is the time of %g CPUs, and this host has %d; max removes a limit", f.quota.cpus(), has))
+	asked := config.Workload{CPUs: f.cpus, Limits: config.Limits{MemoryMax: f.memory, Quota: place.Milli(1000 * f.quota.cpus())}}
+	for _, e := range asked.Beyond(sizeOf(cmd, s)) {
+		flag := map[string]string{"cpus": "cpus", "limits.quota": "quota", "limits.memoryMax": "memory"}[e.Field]
+		errs = append(errs, fmt.Errorf("--%s: %w", flag, e.Err))
 	}
 	cpus, mems := s.Config().Allowed, cpuset.Set{}
 	for _, d := range s.Topology().Machine().ByKind(machine.Node) {

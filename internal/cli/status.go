@@ -64,7 +64,7 @@ func readStatus(cmd *cobra.Command) (s hostStatus, err error) {
 func (s *hostStatus) text(now time.Time) string {
 	var b strings.Builder
 	if a := s.Agent; a != nil {
-		fmt.Fprintf(&b, "an agent runs: process %d, for %s, policy %s, %s\n", a.PID, age(now.Sub(a.Started)), plain.Line(a.Policy), plain.Line(a.Backend))
+		fmt.Fprintf(&b, "an agent runs: process %d, for %s, policy %s, %s\n", a.PID, age(now.Sub(a.Started)), plain.Line(a.Policy), plain.Line(backendWords(a.Backend)))
 		for _, address := range a.Unserved {
 			fmt.Fprintf(&b, "  no status page: %s\n", plain.Line(address))
 		}

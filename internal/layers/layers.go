@@ -40,12 +40,12 @@ func Rooms() []Room {
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
 		{Path: "watch/pods"},
 		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
-		{Path: "place/berth", May: []string{"cpuset", "machine", "place"}, Pure: true},
-		{Path: "place/kubelet", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/berth", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/kubelet", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/balloons", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/controlplane", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/topologyaware", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
-		{Path: "place/koordinator", May: []string{"cpuset", "machine", "place"}, Pure: true},
+		{Path: "place/koordinator", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "place/policies", May: []string{
 			"place", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
@@ -98,7 +98,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
+			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{

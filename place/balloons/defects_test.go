@@ -250,7 +250,7 @@ func TestWhy(t *testing.T) {
 	s := run(t, p, short(t, two), place.Config{}, steps).state
 	for id, want := range map[string][]string{
 		"a0": {"new balloon x/0", "not isolated: too few", "core"},
-		"a1": {"x/0", "more than its type allows", "new balloon x/1"},
+		"a1": {"x/0", "more than its type may have (maxCPUs)", "new balloon x/1"},
 		"a2": {"else default", "new balloon default/0"},
 		"a3": {"balloon to grow", "default/0"},
 	} {

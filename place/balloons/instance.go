@@ -1,6 +1,7 @@
 package balloons
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -285,7 +286,7 @@ func (k *task) tooFull(ty *Type, b *balloon, free int, grow bool) string {
 	need, ok := k.needs(ty, b, b.milli+k.r.Milli)
 	switch {
 	case !ok:
-		return "more than its type allows"
+		return "more than its type may have (maxCPUs)"
 	case need == 0:
 		return ""
 	case !grow:
@@ -302,6 +303,27 @@ func (k *task) detail(reason string, b *balloon, free int) string {
 		return reason
 	}
 	return fmt.Sprintf("%s (%d CPUs, %dm taken, %d CPUs free)", reason, b.size, b.milli, free)
+}
+
+// noMore refuses a workload whose type has all its balloons, and says why it cannot join
+// one of them.
+func (k *task) noMore(ty *Type, all []balloon) error {
+	e := &place.RejectedError{ID: k.r.ID}
+	plainly := *k
+	plainly.why = nil // the refusal is the same with an explanation
+	free, reasons := k.free().Len(), make([]string, len(all))
+	for i := range all {
+		b := &all[i]
+		need, ok := k.needs(ty, b, b.milli+k.r.Milli)
+		e.Short = e.Short || ok && need > free
+		reasons[i] = b.pool.Name
+		if members := k.s.PoolMembers(b.pool.Name); len(members) > 0 {
+			reasons[i] += " of " + place.Names(members)
+		}
+		reasons[i] += ": " + cmp.Or(plainly.tooFull(ty, b, free, true), "not for it")
+	}
+	e.Reason = fmt.Sprintf("no balloon of type %s has room (%s), and there may be no more (maxBalloons; instances)", ty.Name, strings.Join(reasons, "; "))
+	return e
 }
 
 // onSocket reports whether CPUs are on the socket that the request names, if any.
@@ -328,7 +350,7 @@ func (k *task) fresh(ty *Type, all []balloon) (place.Offer, error) {
 		}
 	}
 	if ty.MaxBalloons > 0 && k.count(ty.Name) >= ty.MaxBalloons {
-		return place.Offer{}, &place.RejectedError{ID: k.r.ID, Reason: "no balloon of type " + ty.Name + " has room, and there may be no more"}
+		return place.Offer{}, k.noMore(ty, all)
 	}
 	taken := make([]bool, len(all)+1)
 	for i := range all {

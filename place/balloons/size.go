@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/place"
 )
 
@@ -50,7 +51,7 @@ func (k *task) blank(ty *Type) ([]part, error) {
 		}
 		at := c.Best(k.why)
 		if at < 0 {
-			return nil, &place.RejectedError{ID: k.r.ID, Reason: "every component of " + ty.Name + " has all its balloons"}
+			return nil, &place.RejectedError{ID: k.r.ID, Reason: "every component of " + ty.Name + " has all its balloons (maxBalloons)"}
 		}
 		names = names[at : at+1]
 	}
@@ -136,7 +137,8 @@ func (k *task) fit(ty *Type, pool *place.Pool, milli int) (place.Pool, error) {
 	for i := range parts {
 		n, ok := parts[i].ty.size(split(milli, len(parts), i))
 		if !ok {
-			return place.Pool{}, &place.CPUsError{Asked: n, Available: parts[i].ty.MaxCPUs}
+			rule := fmt.Sprintf("a balloon of type %s has at most %s (maxCPUs)", parts[i].ty.Name, plain.Count(parts[i].ty.MaxCPUs, "CPU"))
+			return place.Pool{}, &place.CPUsError{Asked: n, Available: parts[i].ty.MaxCPUs, Rule: place.Rule{Text: rule, Alone: true}}
 		}
 		sizes[i] = n
 		grow = grow || n > parts[i].cpus.Len()
@@ -265,7 +267,8 @@ func (p *Policy) first(s *place.State) ([]place.Pool, error) {
 func (k *task) fitLists(ty *Type, pool *place.Pool, milli int) (place.Pool, error) {
 	if !pool.CPUs.IsEmpty() {
 		if n := place.WholeCPUs(milli); n > pool.CPUs.Len() && !ty.Overcommit {
-			return place.Pool{}, &place.CPUsError{Asked: n, Available: pool.CPUs.Len()}
+			rule := fmt.Sprintf("%s has CPUs %s and does not grow (lists)", pool.Name, pool.CPUs)
+			return place.Pool{}, &place.CPUsError{Asked: n, Available: pool.CPUs.Len(), Rule: place.Rule{Text: rule, Alone: true}}
 		}
 		return *pool, nil
 	}
@@ -288,7 +291,7 @@ func (k *task) fitLists(ty *Type, pool *place.Pool, milli int) (place.Pool, erro
 		}
 	}
 	if got == 0 || got < count || !ty.Overcommit && 1000*next.CPUs.Len() < milli {
-		return place.Pool{}, &place.RejectedError{ID: k.r.ID, Reason: "too few free lists of balloon type " + ty.Name}
+		return place.Pool{}, &place.RejectedError{ID: k.r.ID, Reason: "too few free CPU lists of balloon type " + ty.Name + " (lists)", Short: true}
 	}
 	next.Idle = k.idle(ty, next.CPUs)
 	return next, nil

@@ -33,8 +33,8 @@ func own(r *place.Request) int {
 }
 
 // rank computes the policy's rank from the sets alone: nodes, devices far away,
-// MiB from elsewhere, repulsion, distance, L3 domains, split cores, broken
-// cores, broken L3 domains, left over.
+// MiB from elsewhere, repulsion, distance, L3 domains, split cores, whole
+// cores opened, whole L3 domains opened, left over.
 func rank(s *place.State, g *place.Grant) []int {
 	t := s.Topology()
 	nodes := t.NodesOf(g.Own)

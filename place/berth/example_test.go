@@ -52,7 +52,7 @@ func Example_explain() {
 	fmt.Print(offer.Grant.Why)
 	// Output:
 	// own 2-3,10-11
-	// node by devices far away, MiB from elsewhere, repulsion, distance, asked strategy, L3 domains, split cores, broken cores, broken L3 domains, left over
+	// node by devices far away, MiB from elsewhere, repulsion, distance, asked strategy, L3 domains, split cores, whole cores opened, whole L3 domains opened, left over
 	//   * node 0 [0 0 0 0 0 1 0 0 0 3] chosen
 	//     node 1 [0 0 0 0 0 1 0 0 0 4] left over: 4 > 3
 	// from l3 1 of node 0: 4 free, 4 of them in whole cores

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -47,7 +48,7 @@ func (k *task) wholeCores(n int) (bool, error) {
 	threads, uniform := k.t.ThreadsPerCore()
 	if k.r.Bind == place.FullPCPUs && k.r.BindRequired {
 		if uniform && n%threads != 0 {
-			return false, &place.SMTError{Asked: n, PerCore: threads}
+			return false, &place.SMTError{Asked: n, PerCore: threads, Setting: "bind FullPCPUs, bindRequired"}
 		}
 		return true, nil
 	}
@@ -154,9 +155,9 @@ func (h *search) limits(from *cpuset.Set) error {
 		}
 		if h.r.Bind == place.FullPCPUs && h.r.BindRequired {
 			threads, _ := h.t.ThreadsPerCore()
-			return &place.SMTError{Asked: h.held + h.n, PerCore: threads, Available: h.held + max(0, all)}
+			return &place.SMTError{Asked: h.held + h.n, PerCore: threads, Available: h.held + max(0, all), Setting: "bind FullPCPUs, bindRequired"}
 		}
-		return &place.CPUsError{Asked: h.held + h.n, Available: h.held + max(0, all)}
+		return &place.CPUsError{Asked: h.held + h.n, Available: h.held + max(0, all), Rule: h.rule(whole)}
 	}
 	return nil
 }
@@ -240,7 +241,7 @@ func (h *search) single() int {
 		Name: "node", Count: len(h.room),
 		Criteria: []string{
 			"devices far away", "MiB from elsewhere", "repulsion", "distance", "asked strategy",
-			"L3 domains", "split cores", "broken cores", "broken L3 domains", "left over",
+			"L3 domains", "split cores", "whole cores opened", "whole L3 domains opened", "left over",
 		},
 		Fits: func(i int) string {
 			if h.room[i] < h.n {
@@ -271,8 +272,11 @@ func (h *search) small(pos int) string {
 
 // several returns the best of the smallest sets of nodes that have room.
 func (h *search) several() ([]int, error) {
+	tooFew := func() error {
+		return &place.NUMAError{Reason: fmt.Sprintf("%d CPUs do not fit into %s (maxNodes)", h.n, plain.Count(h.r.MaxNodes, "NUMA node"))}
+	}
 	if h.r.MaxNodes == 1 {
-		return nil, &place.NUMAError{Reason: "no single node has room"}
+		return nil, tooFew()
 	}
 	room := make([]int64, len(h.room))
 	has := make([][]int64, len(h.room))
@@ -283,7 +287,7 @@ func (h *search) several() ([]int, error) {
 	c := place.Cover{Need: []int64{int64(h.n)}, Has: has, Rank: h.rank, Most: h.r.MaxNodes}
 	set, _ := c.Best()
 	if set == nil {
-		return nil, &place.NUMAError{Reason: "no set of nodes has room"}
+		return nil, tooFew()
 	}
 	if h.why != nil {
 		h.why.Note("no node has room for all: the nodes %s together", h.numbers(set))
@@ -433,6 +437,18 @@ func (h *search) unevenness(set []int) int {
 		least, most = min(least, quota[pos]), max(most, quota[pos])
 	}
 	return most - least
+}
+
+// rule is what leaves the request fewer CPUs than are free.
+func (k *task) rule(whole bool) place.Rule {
+	threads, _ := k.t.ThreadsPerCore()
+	switch {
+	case k.r.Isolated == place.Require:
+		return place.OnlyIsolated(k.t)
+	case whole && k.r.Class.Traits().WholeCores && threads > 1:
+		return place.Rule{Text: fmt.Sprintf("class %s takes whole cores of %d CPUs", k.r.Class, threads)}
+	}
+	return place.Rule{}
 }
 
 // fence keeps the siblings of exclusive CPUs idle.

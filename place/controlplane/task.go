@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -182,7 +183,8 @@ func (k *task) consecutive(free cpuset.Set, n int) (cpuset.Set, error) {
 	}
 	at := c.Best(k.why)
 	if at < 0 {
-		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: longest}
+		rule := place.Rule{Text: "the CPUs of a workload have consecutive numbers (allocator default)"}
+		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: longest, Rule: rule}
 	}
 	return cpusOf(runs[at].first, n), nil
 }
@@ -197,7 +199,7 @@ func cpusOf(first, n int) cpuset.Set {
 func (k *task) firstLeaves(free cpuset.Set, n int) (cpuset.Set, error) {
 	if available := free.Len(); n > available {
 		k.why.Lacking(k.t, "free CPUs", free)
-		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: available}
+		return cpuset.Set{}, &place.CPUsError{Asked: n, Available: available, Rule: k.rule(n)}
 	}
 	return cpuset.Of(leaves(k.t, free, n)...)
 }
@@ -251,9 +253,21 @@ func (k *task) leaveEnough(taken cpuset.Set) error {
 	left := k.left().Minus(taken).Len()
 	if left < need {
 		k.why.Note("CPUs %s: those who share need %d CPUs, %d are left", taken, need, left)
-		return &place.CPUsError{Asked: taken.Len(), Available: max(0, left+taken.Len()-need)}
+		return &place.CPUsError{Asked: taken.Len(), Available: max(0, left+taken.Len()-need), Rule: k.rule(taken.Len())}
 	}
 	return nil
+}
+
+// rule says, for a refusal of n CPUs, which CPUs the workload's namespace has, if
+// namespaces have CPUs.
+func (k *task) rule(n int) place.Rule {
+	if k.leaves == nil {
+		return place.Rule{}
+	}
+	return place.Rule{
+		Text:   fmt.Sprintf("namespace %q has the CPUs %s (buckets)", k.r.Namespace, k.bucket),
+		Within: k.bucket, Alone: n > k.bucket.Len(),
+	}
 }
 
 // left returns the CPUs of the bucket that no workload owns or is bound to.
@@ -278,7 +292,7 @@ func (k *task) share(g *place.Grant) error {
 	if free := 1000*k.left().Len() - milli; g.Share.Milli > max(0, free) {
 		k.why.Note("CPUs %s have %dm free", k.bucket, max(0, free))
 		k.why.Lacking(k.t, "CPUs to share", k.left())
-		return &place.CPUsError{Asked: g.Share.Milli, Available: max(0, free), Milli: true}
+		return &place.CPUsError{Asked: g.Share.Milli, Available: max(0, free), Milli: true, Rule: k.rule(place.WholeCPUs(g.Share.Milli))}
 	}
 	k.why.Note("shares CPUs %s", k.bucket)
 	return nil

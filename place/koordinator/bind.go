@@ -1,7 +1,10 @@
 package koordinator
 
 import (
+	"fmt"
+
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -105,15 +108,17 @@ func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
 	if from = k.spared(from); from.Len() < n {
 		return from, &place.CPUsError{Asked: n, Available: from.Len()}
 	}
+	unit := "core"
 	switch k.r.Exclusivity {
 	case place.PCPULevel:
 		from = k.t.Whole(machine.Core, from)
 	case place.NUMANodeLevel:
-		from = k.t.Whole(machine.Node, from)
+		from, unit = k.t.Whole(machine.Node, from), "NUMA node"
 	}
 	if from.Len() < n {
-		k.why.Note("others use a part of every other core or node")
-		return from, &place.CPUsError{Asked: n, Available: from.Len()}
+		rule := fmt.Sprintf("others use a part of every other %s (exclusivity %s)", unit, k.r.Exclusivity)
+		k.why.Note("%s", rule)
+		return from, &place.CPUsError{Asked: n, Available: from.Len(), Rule: place.Rule{Text: rule}}
 	}
 	if !k.r.BindRequired {
 		return from, nil
@@ -122,7 +127,7 @@ func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
 	case place.FullPCPUs:
 		whole := k.t.Whole(machine.Core, from)
 		if _, uniform := k.t.ThreadsPerCore(); whole.Len() < n || uniform && n%k.threads != 0 {
-			return whole, &place.SMTError{Asked: n, PerCore: k.threads, Available: whole.Len()}
+			return whole, &place.SMTError{Asked: n, PerCore: k.threads, Available: whole.Len(), Setting: "bind FullPCPUs, bindRequired"}
 		}
 		k.preferred = k.t.Whole(machine.Core, k.preferred.Intersect(whole))
 		return whole, nil
@@ -130,7 +135,8 @@ func (k *task) usable(n int, counted bool) (cpuset.Set, error) {
 		from = k.firstThreads(from)
 	}
 	if from.Len() < n {
-		return from, &place.CPUsError{Asked: n, Available: from.Len()}
+		rule := place.Rule{Text: "SpreadByPCPUs takes one CPU of a core (bind, bindRequired)"}
+		return from, &place.CPUsError{Asked: n, Available: from.Len(), Rule: rule}
 	}
 	return from, nil
 }
@@ -224,7 +230,7 @@ func (k *task) within(from cpuset.Set, n int, evenly bool) (cpus cpuset.Set, err
 		cpus = k.preferredFirst(from, n)
 	}
 	if k.r.BindRequired && k.Bind == place.FullPCPUs && k.t.Whole(machine.Core, cpus) != cpus {
-		return cpus, &place.SMTError{Asked: n, PerCore: k.threads, Available: from.Len()}
+		return cpus, &place.SMTError{Asked: n, PerCore: k.threads, Available: from.Len(), Setting: "bind FullPCPUs, bindRequired"}
 	}
 	return cpus, nil
 }
@@ -272,7 +278,7 @@ func (k *task) fewNodes(from cpuset.Set, n int, evenly bool) (cpuset.Set, error)
 	set, _ := c.Best()
 	if set == nil {
 		k.why.Lacking(k.t, "CPUs to bind", from)
-		return from, &place.NUMAError{Reason: "no set of so few nodes has room"}
+		return from, &place.NUMAError{Reason: fmt.Sprintf("%d CPUs do not fit into %s (maxNodes)", n, plain.Count(k.r.MaxNodes, "NUMA node"))}
 	}
 	var in cpuset.Set
 	for _, a := range set {

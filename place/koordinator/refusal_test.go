@@ -45,7 +45,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 	}{
 		"CPUs":            {lsr(12000), []string{"CPUs to bind\n", "node 0 7 of 8 CPUs", "node 1 1 of 8 CPUs"}},
 		"whole cores":     {whole, []string{"node 0 6 of 8 CPUs", "node 1 0 of 8 CPUs"}},
-		"whole nodes":     {level, []string{"others use a part of every other core or node", "node 0 0 of 8 CPUs"}},
+		"whole nodes":     {level, []string{"others use a part of every other NUMA node", "node 0 0 of 8 CPUs"}},
 		"few nodes":       {few, []string{"node 0 7 of 8 CPUs", "node 1 1 of 8 CPUs"}},
 		"asked nodes":     {node, []string{"node 0 0 of 8 CPUs", "node 1 1 of 8 CPUs"}},
 		"preferred nodes": {preferred, []string{"without the asked nodes: not enough CPUs"}},

@@ -36,9 +36,18 @@ func (k *task) admit() (place.Hint, error) {
 	k.explainMerge(lists, mask)
 	if !ok {
 		k.why.Lacking(k.t, "nodes by free CPUs", k.free)
-		return mask, &place.NUMAError{Nodes: k.ids(mask.Nodes), Reason: k.p.TopologyManager + " admits preferred node sets only"}
+		return mask, &place.NUMAError{Nodes: k.ids(mask.Nodes), Reason: k.alignment()}
 	}
 	return mask, nil
+}
+
+// alignment says in words which node sets the topology manager admits.
+func (k *task) alignment() string {
+	wants := "as few NUMA nodes as an empty machine would need"
+	if k.p.TopologyManager == TopologyManagerSingle {
+		wants = "all of it from one NUMA node"
+	}
+	return fmt.Sprintf("%s wants %s (topologyManagerPolicy)", k.p.TopologyManager, wants)
 }
 
 // explainMerge records a merge: the node sets that each resource would have, the

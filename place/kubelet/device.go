@@ -89,14 +89,15 @@ func (k *task) devices(mask place.Hint) ([]string, error) {
 			case at < 0:
 				return nil, &place.DeviceError{Device: name, Reason: "no such device"}
 			case !devices[at].free || slices.Contains(names, name):
-				return nil, &place.DeviceError{Device: name, Reason: "held"}
+				_, holder, _ := k.s.Device(name)
+				return nil, &place.DeviceError{Device: name, Reason: "held by " + cmp.Or(holder, k.r.ID)}
 			}
 			names = append(names, name)
 		}
 		open := slices.DeleteFunc(devices, func(d device) bool { return !d.free || slices.Contains(names, d.name) })
 		more := wanted(r) - len(r.Names)
 		if len(open) < more {
-			return nil, &place.DeviceError{Device: r.Kind, Reason: "too few are free"}
+			return nil, k.s.TooFewDevices(r.Kind, wanted(r))
 		}
 		names = append(names, takeDevices(open, more, mask, prefers)...)
 	}

@@ -25,6 +25,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -209,7 +210,7 @@ func (p Policy) task(s *place.State, r *place.Request) *task {
 // workload's own grant, and init workloads, do not count.
 func (k *task) fit(milli int) error {
 	if most := k.p.MaxPods; most > 0 && k.pods() >= most {
-		return &place.RejectedError{ID: k.r.ID, Reason: fmt.Sprintf("the node has %d pods, the most that it takes (maxPods)", most)}
+		return &place.RejectedError{ID: k.r.ID, Reason: fmt.Sprintf("the node takes at most %s (maxPods)", plain.Count(most, "pod"))}
 	}
 	if !k.p.FitAllocatable || k.r.Role == place.Init {
 		return nil
@@ -217,16 +218,22 @@ func (k *task) fit(milli int) error {
 	conf := k.s.Config()
 	all := 1000*conf.Allowed.Len() - cmp.Or(int(k.p.ReservedMilli), 1000*conf.Allowed.Intersect(conf.Reserved).Len())
 	free := all
+	var by []string
 	for g := range k.s.Grants() {
-		if g.ID != k.r.ID && g.Request.Role != place.Init {
+		if g.ID != k.r.ID && g.Request.Role != place.Init && g.Request.Milli > 0 {
 			free -= g.Request.Milli
+			by = append(by, g.ID)
 		}
 	}
 	if milli <= free {
 		return nil
 	}
 	k.why.Note("%dm of %dm allocatable CPU time are free", free, all)
-	return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true}
+	rule := fmt.Sprintf("%s CPUs are allocatable (reservedSystemCPUs, systemReserved, kubeReserved)", place.Milli(all))
+	if len(by) > 0 {
+		rule += fmt.Sprintf(", and %s asked for %s", place.Names(by), place.Milli(all-free))
+	}
+	return &place.CPUsError{Asked: milli, Available: max(0, free), Milli: true, Rule: place.Rule{Text: rule, Alone: true}}
 }
 
 // pods counts the pods that are there, without that of the request; 0 where it is
@@ -355,7 +362,7 @@ func (k *task) unlikeCores(from cpuset.Set, mask place.Hint) (cpuset.Set, error)
 			return taken, nil
 		}
 	}
-	return cpuset.Set{}, &place.SMTError{Asked: k.cpus, PerCore: threads, Available: from.Len()}
+	return cpuset.Set{}, &place.SMTError{Asked: k.cpus, PerCore: threads, Available: from.Len(), Setting: "full-pcpus-only"}
 }
 
 // ofSize returns the CPUs of the set that lie in cores of so many threads.
@@ -372,7 +379,7 @@ func (k *task) ofSize(set cpuset.Set, threads int) cpuset.Set {
 // wholeCores refuses a request that whole cores cannot serve.
 func (k *task) wholeCores(from cpuset.Set) error {
 	threads, _ := k.t.ThreadsPerCore()
-	e := &place.SMTError{Asked: k.cpus, PerCore: threads}
+	e := &place.SMTError{Asked: k.cpus, PerCore: threads, Setting: "full-pcpus-only"}
 	e.Available = from.Minus(k.t.Touched(machine.Core, k.s.Config().Reserved)).Len()
 	if k.cpus%threads != 0 || k.cpus > e.Available {
 		return e

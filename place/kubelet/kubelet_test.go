@@ -311,6 +311,6 @@ func Example() {
 	}
 	// Output:
 	// 1-2,9-10
-	// SMT alignment: 3 CPUs asked, not a multiple of the 2 CPUs of a core
-	// NUMA alignment: single-numa-node admits preferred node sets only
+	// SMT alignment: 3 CPUs asked, not a multiple of the 2 CPUs of a core (full-pcpus-only)
+	// NUMA alignment: single-numa-node wants all of it from one NUMA node (topologyManagerPolicy)
 }

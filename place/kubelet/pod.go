@@ -217,7 +217,7 @@ func (k *task) podSets(pod *pod, mask place.Hint) (sets []cpuset.Set, pool cpuse
 		}
 		if k.p.FullPCPUsOnly && k.t.Whole(machine.Core, sets[i]) != sets[i] {
 			threads, _ := k.t.ThreadsPerCore()
-			return nil, pool, &place.SMTError{Asked: n, PerCore: threads, Available: k.t.Whole(machine.Core, from).Len()}
+			return nil, pool, &place.SMTError{Asked: n, PerCore: threads, Available: k.t.Whole(machine.Core, from).Len(), Setting: "full-pcpus-only"}
 		}
 		switch r.Role {
 		case place.Sidecar:

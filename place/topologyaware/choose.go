@@ -60,7 +60,7 @@ func (k *task) refusal() error {
 	owned := 1000 * k.own
 	switch {
 	case k.own > 0 && k.isolated == place.Require && root.iso < k.own:
-		return &place.CPUsError{Asked: k.own, Available: root.iso}
+		return &place.CPUsError{Asked: k.own, Available: root.iso, Rule: place.OnlyIsolated(k.t)}
 	case k.own > root.slice && k.own > root.iso:
 		return &place.CPUsError{Asked: k.own, Available: max(root.slice, root.iso)}
 	case k.milli > root.room-owned && root.iso < k.own || k.milli > root.room:
@@ -68,7 +68,11 @@ func (k *task) refusal() error {
 	case root.free == 0:
 		return &place.CPUsError{Asked: 1}
 	}
-	return &place.NUMAError{Nodes: k.r.Nodes, Reason: "no pool inside the asked nodes has room"}
+	setting := "maxNodes"
+	if k.r.NodesRequired {
+		setting = "nodes"
+	}
+	return &place.NUMAError{Nodes: k.r.Nodes, Reason: "no pool inside the asked nodes has room (" + setting + ")"}
 }
 
 // detail adds the pool's figures to a reason, if an explanation is asked for.

@@ -464,7 +464,7 @@ func TestMemoryNearCPUs(t *testing.T) {
 	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
 		{large, "1"}, // though node 1 has more CPUs
 		{gu(1000), "4"},
-		{huge, "!not enough memory: 61 bytes asked, 60 available"},
+		{huge, "!not enough memory: 61 asked, 60 available"},
 	})
 }
 

@@ -34,7 +34,7 @@ func (f *watchFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.metrics, "metrics", "127.0.0.1:9750", "`HOST:PORT` of the metrics for Prometheus; off serves none")
 	fl.BoolVar(&f.network, "metrics-network", false, "let --metrics be an address that other hosts reach; there is no password")
-	fl.StringVar(&f.mode, "guard", "off", "look after sensitive containers: `MODE` off, observe, preview or enforce")
+	fl.StringVar(&f.mode, "guard", "off", "help sensitive containers: `MODE` off, observe, preview or enforce")
 	fl.StringArrayVar(&f.sensitive, "sensitive", nil, "the guard helps this `pod` too, NAMESPACE/POD or a glob; may be repeated")
 	fl.StringArrayVar(&f.bestEffort, "best-effort", nil, "the guard may slow this `pod` down; may be repeated")
 	fl.StringArrayVar(&f.protect, "protect", nil, "the guard never acts on this `pod`; may be repeated")
