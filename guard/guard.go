@@ -108,6 +108,9 @@ type Options struct {
 	Uncovered <-chan struct{}
 	// Machine is the hardware, nil where it is unknown.
 	Machine *machine.Machine
+	// PeakBandwidth is how many bytes per second can go between a last-level cache and memory;
+	// 0 is unknown, and nobody is found to lack memory bandwidth then.
+	PeakBandwidth float64
 	// Workloads returns what is known of groups; it is asked at the start and every 5
 	// s. Groups that it does not name are BE if they, or one around them, are idle
 	// (cpu.idle) or of the lowest weight; else they are only suspects.

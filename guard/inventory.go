@@ -99,6 +99,9 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.failed(s.Closely(known.sensitive))
 	}
 	r.findAncestors()
+	if d, ok := r.o.Actuator.(divider); ok {
+		r.failed(d.Follow())
+	}
 }
 
 // groups are those that are there.
@@ -254,12 +257,33 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
+		if r.cuts(about, name) {
+			w.Cache, w.Traffic = r.o.Actuator.(divider).Cache(name), r.slow.detector.Traffic(name)
+		}
 		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
 		all = append(all, r.ancestor(name))
 	}
 	return all
+}
+
+// divider is an Actuator that cuts shares of caches and memory bandwidth.
+type divider interface {
+	Cache(group string) control.Cache
+	// Follow takes along the threads that have come to the groups whose share is cut.
+	Follow() error
+}
+
+// cuts reports whether what a group has of caches and bandwidth has to be known: findings about
+// these, or active actions, name it.
+func (r *Runner) cuts(about []detect.Finding, group string) bool {
+	if _, ok := r.o.Actuator.(divider); !ok {
+		return false
+	}
+	return slices.ContainsFunc(about, func(f detect.Finding) bool {
+		return f.Suspect == group && (f.Resource == detect.LLC || f.Resource == detect.MemoryBandwidth)
+	}) || slices.ContainsFunc(r.loop.Active(), func(a control.Action) bool { return a.Group == group && a.Share != (control.Share{}) })
 }
 
 func (r *Runner) refresh(about []detect.Finding) {

@@ -63,6 +63,8 @@ type Host struct {
 	// existed are the v1 directories below a group when its set was first shrunk, by
 	// group; those made since follow their parents.
 	existed map[string][]string
+	// divided are the groups whose share of caches or bandwidth is cut.
+	divided map[string]*division
 }
 
 // Open opens the groups of a host and, with a state directory, takes the tree: it is a
@@ -71,7 +73,7 @@ type Host struct {
 func Open(o Options) (*Host, error) {
 	h := &Host{
 		root: o.Root, program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
-		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{},
+		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{}, divided: map[string]*division{},
 	}
 	host, err := cgroup.Detect(o.Root)
 	if err != nil {
@@ -205,6 +207,9 @@ func (h *Host) Preview(_ context.Context, a control.Action) ([]control.Change, e
 			return nil, err
 		}
 	}
+	if h.remedy(a.Remedy).Divides() {
+		return h.previewShare(a)
+	}
 	plan, err := h.plan(a)
 	if err != nil {
 		return nil, err
@@ -234,6 +239,9 @@ func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, err
 	defer h.enter()()
 	if h.ledger == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
+	}
+	if h.remedy(a.Remedy).Divides() {
+		return h.applyShare(a)
 	}
 	var before []control.Change
 	if a.Limits.Idle != cgroup.On && h.idles(a) {
@@ -281,6 +289,9 @@ func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, er
 }
 
 func (h *Host) revert(a control.Action) ([]control.Change, error) {
+	if h.remedy(a.Remedy).Divides() {
+		return h.revertShare(a)
+	}
 	follow := func() error { return nil }
 	if h.remedy(a.Remedy).Controller() == cgroup.CPUSet {
 		follow = h.followers(a.Group)

@@ -134,6 +134,9 @@ func (h *Host) Unavailable() map[detect.Remedy]string {
 }
 
 func (h *Host) available(r *control.Remedy) error {
+	if r.Divides() {
+		return h.availableShare(r.Name)
+	}
 	if err := h.base.Has(r.Controller()); err != nil {
 		return err
 	}

@@ -23,15 +23,20 @@ type Action struct {
 	Resource detect.Resource `json:"resource"`
 	// Limits are the settings that the group is to have; those that are zero stay.
 	Limits cgroup.Limits `json:"limits,omitzero"`
+	// Share is what it is to have at most of caches and memory bandwidth.
+	Share Share `json:"share,omitzero"`
 }
 
 // String says in a few words what is done: "weight batch: idle".
 func (a Action) String() string {
-	return a.Remedy.String() + " " + a.Group + ": " + find(builtIn, a.Remedy).amount(a.Limits)
+	return a.Remedy.String() + " " + a.Group + ": " + find(builtIn, a.Remedy).amount(&a)
 }
 
 // Sentence says it in plain words, with a name for the group.
 func (a Action) Sentence(group string) string {
+	if a.Share != (Share{}) {
+		return shareSentence(group, a.Share)
+	}
 	if r := find(builtIn, a.Remedy); r != nil && r.Sentence != nil {
 		return r.Sentence(group, a.Limits)
 	}
@@ -39,11 +44,14 @@ func (a Action) Sentence(group string) string {
 }
 
 // amount says what settings are; "on" where the remedy has no words for it.
-func (r *Remedy) amount(l cgroup.Limits) string {
+func (r *Remedy) amount(a *Action) string {
+	if a.Share != (Share{}) {
+		return a.Share.String()
+	}
 	if r == nil || r.Amount == nil {
 		return "on"
 	}
-	return r.Amount(l)
+	return r.Amount(a.Limits)
 }
 
 // Outcome is what became of an action.

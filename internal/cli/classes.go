@@ -241,6 +241,8 @@ func bandwidthOf(s *agent.ClassSection, c *agent.ClassUse) string {
 // who has a class.
 func who(c *agent.ClassUse) string {
 	switch {
+	case c.Foreign && strings.HasPrefix(c.Name, resctrl.GuardPrefix):
+		return fmt.Sprintf("the guard's, %s", plain.Count(c.Tasks, "thread"))
 	case c.Foreign:
 		return fmt.Sprintf("another program's, %s", plain.Count(c.Tasks, "thread"))
 	case c.Name == resctrl.Default:
