@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 
@@ -187,6 +188,15 @@ func reportCache(r *classReading) (s ClassSection, err error) {
 	s.Supplies = []ClassSupply{{"CLOSIDs", t.CLOSIDs(), t.CLOSIDs() - len(t.Groups)}}
 	if m := t.Monitoring; m != nil && m.RMIDs > 0 {
 		s.Supplies = append(s.Supplies, ClassSupply{"RMIDs", m.RMIDs, m.RMIDs - len(t.Groups) - len(t.Mon)})
+		told := 0
+		for _, name := range t.Mon {
+			if _, ok := resctrl.MonOf(name); ok {
+				told++
+			}
+		}
+		if told > 0 {
+			s.Notes = append(s.Notes, fmt.Sprintf("the guard has what %d control groups fill and move counted now, of %d that can be at a time: others have turns", told, t.Slots()))
+		}
 	}
 	return s, nil
 }

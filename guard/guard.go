@@ -176,6 +176,9 @@ type Status struct {
 	// LeftOut is how many groups are not read, as no more files can be opened.
 	LeftOut int   `json:"leftOut,omitempty"`
 	Probe   Probe `json:"probe"`
+	// Monitoring is how what groups have of caches and memory bandwidth is told; absent where the
+	// CPU or resctrl tells nothing.
+	Monitoring *actuate.Monitoring `json:"monitoring,omitempty"`
 	// Findings are those of the last windows.
 	Findings []detect.Finding `json:"findings"`
 	States   []control.State  `json:"states,omitempty"`

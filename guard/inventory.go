@@ -3,6 +3,7 @@ package guard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -101,6 +102,7 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 	r.findAncestors()
 	if d, ok := r.o.Actuator.(divider); ok {
 		r.failed(d.Follow())
+		r.monitor(d, known.names)
 	}
 }
 
@@ -273,6 +275,24 @@ type divider interface {
 	Cache(group string) control.Cache
 	// Follow takes along the threads that have come to the groups whose share is cut.
 	Follow() error
+	// Monitor has what groups have of caches and bandwidth told; of none, nothing.
+	Monitor(groups, always []string) (actuate.Monitoring, error)
+}
+
+// monitor has the groups told, while there is somebody to look after.
+func (r *Runner) monitor(d divider, groups []string) {
+	if !r.known.cares {
+		groups = nil
+	}
+	m, err := d.Monitor(groups, r.known.sensitive)
+	switch {
+	case errors.Is(err, kernel.ErrNotSupported):
+		r.status.Monitoring = nil
+	case err != nil:
+		r.failed(err)
+	default:
+		r.status.Monitoring = &m
+	}
 }
 
 // cuts reports whether what a group has of caches and bandwidth has to be known: findings about

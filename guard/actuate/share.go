@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"path"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
@@ -87,6 +88,9 @@ func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
 	}
 	if d.from, err = t.Origin(h.root.FS(), threads); err != nil {
 		return nil, err
+	}
+	if d.from.Mode == "exclusive" {
+		return nil, &kernel.NotSupportedError{Feature: "less cache or bandwidth", Reason: fmt.Sprintf("class %s has its ways alone: they are nobody else's", d.from.Class())}
 	}
 	if n := t.CLOSIDs(); len(t.Groups) >= n {
 		return nil, &kernel.NotSupportedError{
@@ -222,13 +226,15 @@ func (h *Host) revertShare(a control.Action) (changes []control.Change, err erro
 		}
 	}
 	if len(without.shares) == 0 {
-		items, err := h.undo(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && path.Base(s.Path) == d.name })
+		items, err := h.undo(func(s kernel.Step) bool {
+			return s.Op == kernel.Mkdir && slices.Contains(strings.Split(s.Path, "/"), d.name)
+		})
 		if err != nil {
 			return nil, h.failed("revert", a, err)
 		}
 		delete(h.divided, a.Group)
 		for _, item := range items {
-			if item.Outcome == kernel.Restored {
+			if item.Outcome == kernel.Restored && path.Base(item.Step.Path) == d.name {
 				changes = append(changes, control.Change{Path: "/" + item.Step.Path, From: a.Share.String(), To: "removed"})
 			}
 		}

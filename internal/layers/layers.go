@@ -54,7 +54,7 @@ func Rooms() []Room {
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
+			"cpuset", "machine", "kernel", "kernel/cgroup", "kernel/resctrl", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
 			"watch/hardware", "watch/pods",
 		}},
 		{Path: "guard/evidence", Pure: true},

@@ -62,10 +62,6 @@ func (t *Tree) Origin(fsys fs.FS, threads []int) (*Group, error) {
 	if found == nil {
 		found = t.Group("")
 	}
-	if found.Mode == "exclusive" {
-		no.Reason = fmt.Sprintf("class %s has its ways alone: they are nobody else's", found.Class())
-		return nil, no
-	}
 	return found, nil
 }
 
