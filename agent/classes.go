@@ -6,14 +6,12 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
-	"path"
 	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/resctrl"
 )
 
@@ -25,14 +23,16 @@ const CacheClass ClassKind = "cache"
 
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
-	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }},
+	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
 }
 
-// classKind is a kind of class: which steps of the undo log are those of its classifier.
+// classKind is a kind of class: which steps of the undo log are those of its classifier, and
+// what there is of it. A host that cannot have the kind is a *kernel.NotSupportedError.
 type classKind struct {
-	kind ClassKind
-	made func(kernel.Step) bool
-	open func(*Node) classifier
+	kind   ClassKind
+	made   func(kernel.Step) bool
+	open   func(*Node) classifier
+	report func(*classReading) (ClassSection, error)
 }
 
 // ClassKinds returns the kinds that there are.
@@ -279,15 +279,7 @@ func (n *Node) followClasses(c *Transition) (moved int, err error) {
 // threadsOf are the threads of a workload.
 func (n *Node) threadsOf(w *Workload) (all []int, err error) {
 	for _, dir := range w.Dirs {
-		err := fs.WalkDir(n.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
-			if err != nil || !e.IsDir() {
-				return kernel.IgnoreAbsent(err) // a group that has just gone
-			}
-			tids, err := n.threadsIn(name)
-			all = append(all, tids...)
-			return err
-		})
-		if err != nil || len(all) > 0 {
+		if all, err = cgroup.Threads(n.root.FS(), dir); err != nil || len(all) > 0 {
 			return all, err // any hierarchy has all of them
 		}
 	}
@@ -301,33 +293,6 @@ func (n *Node) threadsOf(w *Workload) (all []int, err error) {
 		}
 	}
 	return all, nil
-}
-
-// threadsIn are the threads in one control group: "cgroup.threads" in v2, "tasks" in v1.
-func (n *Node) threadsIn(dir string) (all []int, err error) {
-	for _, file := range []string{"cgroup.threads", "tasks", "cgroup.procs"} {
-		text, err := fs.ReadFile(n.root.FS(), path.Join(dir, file))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if errors.Is(err, syscall.ENODEV) {
-			return nil, nil // the group was removed meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, word := range strings.Fields(string(text)) {
-			tid, err := strconv.Atoi(word)
-			if err != nil {
-				return nil, fmt.Errorf("read /%s/%s: %w", dir, file, err)
-			}
-			if tid > 0 { // 0 stands for those of other PID namespaces
-				all = append(all, tid)
-			}
-		}
-		return all, nil
-	}
-	return nil, nil
 }
 
 // threadsOfProcess are those of a process that has not ended.

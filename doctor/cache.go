@@ -62,7 +62,8 @@ func (h *host) mountedResctrl(what string, info []string) Capability {
 		}
 	}
 	if len(facts) == 0 {
-		return missing("resctrl without it", "resctrl is mounted and has no "+what, "")
+		return missing("resctrl without it", "resctrl is mounted and has no "+what,
+			"a CPU that has it, and no kernel parameter rdt= that turns it off (rdt=!l3cat,!mba,!cmt)")
 	}
 	return ok(strings.Join(facts, ", "))
 }

@@ -110,6 +110,9 @@ type Options struct {
 	Uncovered <-chan struct{}
 	// Machine is the hardware, nil where it is unknown.
 	Machine *machine.Machine
+	// PeakBandwidth is how many bytes per second can go between a last-level cache and memory;
+	// 0 is unknown, and nobody is found to lack memory bandwidth then.
+	PeakBandwidth float64
 	// Workloads returns what is known of groups; it is asked at the start and every 5
 	// s. Groups that it does not name are BE if they, or one around them, are idle
 	// (cpu.idle) or of the lowest weight; else they are only suspects.
@@ -182,6 +185,9 @@ type Status struct {
 	// LeftOut is how many groups are not read, as no more files can be opened.
 	LeftOut int   `json:"leftOut,omitempty"`
 	Probe   Probe `json:"probe"`
+	// Monitoring is how what groups have of caches and memory bandwidth is told; absent where the
+	// CPU or resctrl tells nothing.
+	Monitoring *actuate.Monitoring `json:"monitoring,omitempty"`
 	// Findings are those of the last windows.
 	Findings []detect.Finding `json:"findings"`
 	States   []control.State  `json:"states,omitempty"`

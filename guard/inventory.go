@@ -3,6 +3,7 @@ package guard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -99,6 +100,10 @@ func (r *Runner) look(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.failed(s.Closely(known.sensitive))
 	}
 	r.findAncestors()
+	if d, ok := r.o.Actuator.(divider); ok {
+		r.failed(d.Follow())
+		r.monitor(d, known.names)
+	}
 }
 
 // groups are those that are there.
@@ -254,6 +259,9 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
+		if r.cuts(about, name) {
+			w.Cache, w.Traffic = r.o.Actuator.(divider).Cache(name), r.slow.detector.Traffic(name)
+		}
 		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
@@ -263,6 +271,42 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 		all = append(all, w)
 	}
 	return all
+}
+
+// divider is an Actuator that cuts shares of caches and memory bandwidth.
+type divider interface {
+	Cache(group string) control.Cache
+	// Follow takes along the threads that have come to the groups whose share is cut.
+	Follow() error
+	// Monitor has what groups have of caches and bandwidth told; of none, nothing.
+	Monitor(groups, always []string) (actuate.Monitoring, error)
+}
+
+// monitor has the groups told, while there is somebody to look after.
+func (r *Runner) monitor(d divider, groups []string) {
+	if !r.known.cares {
+		groups = nil
+	}
+	m, err := d.Monitor(groups, r.known.sensitive)
+	switch {
+	case errors.Is(err, kernel.ErrNotSupported):
+		r.status.Monitoring = nil
+	case err != nil:
+		r.failed(err)
+	default:
+		r.status.Monitoring = &m
+	}
+}
+
+// cuts reports whether what a group has of caches and bandwidth has to be known: findings about
+// these, or active actions, name it.
+func (r *Runner) cuts(about []detect.Finding, group string) bool {
+	if _, ok := r.o.Actuator.(divider); !ok {
+		return false
+	}
+	return slices.ContainsFunc(about, func(f detect.Finding) bool {
+		return f.Suspect == group && (f.Resource == detect.LLC || f.Resource == detect.MemoryBandwidth)
+	}) || slices.ContainsFunc(r.loop.Active(), func(a control.Action) bool { return a.Group == group && a.Share != (control.Share{}) })
 }
 
 func (r *Runner) refresh(about []detect.Finding) {

@@ -18,7 +18,7 @@ type pace struct {
 
 // newPaces makes the detector and its paces; the fast one is nil without the probe.
 func (r *Runner) newPaces(probe bool) (slow, fast *pace, err error) {
-	c := detect.Config{Machine: r.o.Machine, Window: watch.Time(r.o.Window)}
+	c := detect.Config{Machine: r.o.Machine, Window: watch.Time(r.o.Window), PeakBandwidth: r.o.PeakBandwidth}
 	if probe {
 		c.Near = watch.Time(FastWindow)
 	}

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
@@ -65,6 +66,11 @@ func (r *Runner) release(ctx context.Context) error {
 	events := r.loop.Release(ctx)
 	if r.loop.Mode() == control.Enforce {
 		r.acted(events)
+	}
+	if d, ok := r.o.Actuator.(divider); ok {
+		if _, err := d.Monitor(nil, nil); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
+			errs = append(errs, err)
+		}
 	}
 	if left := r.loop.PendingReverts(); len(left) > 0 {
 		errs = append(errs, fmt.Errorf("guard: could not revert %v; 'berth guard off' tries again", left))

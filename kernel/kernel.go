@@ -74,7 +74,8 @@ type Step struct {
 	// ("8:0 rbps=max wbps=max riops=max wiops=max"); undo writes it where there
 	// was none.
 	Unset string `json:"unset,omitempty"`
-	// Back is, for Attach, the file that the process came from.
+	// Back is, for Attach, the file that the process came from; for Mkdir the file to which
+	// the threads of a group of resctrl go before it is removed, "" for the default group's.
 	Back string `json:"back,omitempty"`
 	// Start is, for Attach, when the process started (Process.Start), so that no other
 	// one with its number is moved; empty is whichever has it when the step is done.

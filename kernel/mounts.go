@@ -120,7 +120,7 @@ func (r *Root) ground() ground {
 // refuses returns an error if undoing e could write elsewhere.
 func (g *ground) refuses(e *entry) error {
 	names := []string{e.Path}
-	if e.Op == Attach {
+	if e.Op == Attach || e.Back != "" {
 		names = append(names, e.Back)
 	}
 	for _, d := range e.Disturbed {

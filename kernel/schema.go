@@ -18,6 +18,9 @@ func schemaLine(text, value string) string {
 	return ""
 }
 
+// SameResource reports whether two lines of schemata are of the same resource.
+func SameResource(a, b string) bool { return resourceOf(a) == resourceOf(b) }
+
 func resourceOf(line string) string {
 	name, _, _ := strings.Cut(line, ":")
 	return strings.TrimSpace(name)

@@ -293,6 +293,11 @@ func (r *Root) revertAttach(e *entry) (Outcome, error) {
 // revertMkdir removes a directory. A group is busy until the last process in
 // it is reaped, which a kill does not wait for.
 func (r *Root) revertMkdir(e *entry) (Outcome, error) {
+	if e.Back != "" {
+		if err := r.sendBack(e); err != nil {
+			return Failed, err
+		}
+	}
 	deadline := time.Now().Add(r.patience())
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := r.Rmdir(e.Path)
@@ -308,6 +313,28 @@ func (r *Root) revertMkdir(e *entry) (Outcome, error) {
 		}
 		time.Sleep(wait)
 	}
+}
+
+// sendBack moves the threads of a group of resctrl to where they came from. Those that are
+// made meanwhile are found by a second pass; where that group is gone, the kernel moves all
+// to the default group.
+func (r *Root) sendBack(e *entry) error {
+	for range 2 {
+		text, err := r.read(e.Path + "/tasks")
+		if err != nil {
+			return IgnoreAbsent(err)
+		}
+		for _, tid := range strings.Fields(text) {
+			err := r.write(e.Back, tid)
+			switch {
+			case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENODEV):
+				return nil
+			case err != nil && !errors.Is(err, syscall.ESRCH):
+				return bare(err)
+			}
+		}
+	}
+	return nil
 }
 
 // occupied names the processes and groups in a group that cannot be removed.

@@ -296,6 +296,10 @@ type Guard struct {
 	// times that while best-effort work that yields the CPU goes on as before.
 	// Default: 30s.
 	Hold Duration `json:"hold,omitzero"`
+	// PeakBandwidth is how many bytes per second can go between one last-level cache and
+	// memory, as a benchmark of this machine measured it: "80G". Default: unknown, and nobody is
+	// found to lack memory bandwidth.
+	PeakBandwidth place.Bytes `json:"peakBandwidth,omitzero"`
 	// Suppression limits all best-effort work by what the node has left, whether
 	// somebody suffers or not; only in mode enforce. Default: none.
 	Suppression *Suppression `json:"suppression,omitempty"`

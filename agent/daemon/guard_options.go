@@ -23,7 +23,8 @@ import (
 func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.Options, err error) {
 	opt = guard.Options{
 		Sensors: g.sensors, Uncovered: g.uncovered, Machine: g.o.Machine, Workloads: g.Workloads, Window: g.o.Window,
-		Found: g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
+		PeakBandwidth: float64(c.Guard.PeakBandwidth),
+		Found:         g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
 	}
 	if g.host != nil {
 		opt.Actuator = g.host

@@ -387,6 +387,14 @@ function drawGuard(g) {
   $("calm").hidden = g.mode === "off" || g.suffers.length > 0;
 }
 
+function drawClasses(kinds) {
+  $("classes").hidden = kinds.length === 0;
+  const now = JSON.stringify(kinds);
+  if ($("kinds").dataset.shown === now) return;
+  $("kinds").dataset.shown = now;
+  $("kinds").replaceChildren(...kinds.map((k) => el("div", "", el("h3", "", k.kind), el("p", "hint", k.about || ""), el("ul", "", ...k.lines.map((l) => el("li", "", l))))));
+}
+
 function draw(s) {
   const fresh = !status || s.read !== status.read;
   if (status && s.started !== status.started) last = 0; // another agent counts anew
@@ -401,6 +409,7 @@ function draw(s) {
   drawRows(s, fresh);
   drawWarnings(s);
   drawGuard(s.guard);
+  drawClasses(s.classes);
   drawEvents(s.events);
 }
 

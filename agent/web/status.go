@@ -39,6 +39,8 @@ type Status struct {
 	Workloads []Workload    `json:"workloads"`
 	Waiting   []api.Waiting `json:"waiting"`
 	Guard     Guard         `json:"guard"`
+	// Classes are those of caches and other kinds that this host has.
+	Classes []Classes `json:"classes"`
 	// Warnings are about the configuration and the agent.
 	Warnings []string `json:"warnings"`
 	// Events are the latest, oldest first.
@@ -79,6 +81,7 @@ func statusOf(ctx context.Context, s api.Server) (status Status, err error) {
 	stats, errStats := s.View.Stats(ctx)
 	guard, errGuard := s.View.Guard(ctx)
 	list, errList := s.Node.List(ctx)
+	classes, errClasses := s.View.ClassReport(ctx)
 	if err := errors.Join(errAbout, errConfig, errMachine, errStats, errGuard, errList); err != nil {
 		return status, err
 	}
@@ -86,7 +89,11 @@ func statusOf(ctx context.Context, s api.Server) (status Status, err error) {
 		Time: time.Now(), Read: stats.Time, Started: about.Started, Backend: about.Backend, Policy: about.Policy, PID: about.PID, File: config.File,
 		Machine: machineOf(m), Workloads: workloadsOf(m.Owners, list, stats),
 		Waiting: append([]api.Waiting{}, about.Waiting...), Warnings: warningsOf(about, config), Guard: guardOf(guard),
-		Events: append([]api.Event{}, s.History.After(0)...),
+		Classes: classesOf(classes),
+		Events:  append([]api.Event{}, s.History.After(0)...),
+	}
+	if errClasses != nil { // it hides nothing else
+		status.Warnings = append(status.Warnings, "classes: "+errClasses.Error())
 	}
 	status.Events = status.Events[max(0, len(status.Events)-maxEvents):]
 	for i := range status.Events {

@@ -65,6 +65,9 @@ type Host struct {
 	// existed are the v1 directories below a group when its set was first shrunk, by
 	// group; those made since follow their parents.
 	existed map[string][]string
+	// divided are the groups whose share of caches or bandwidth is cut.
+	divided map[string]*division
+	turn    int // of those that are monitored
 }
 
 // Open opens the groups of a host and, with a state directory, takes the tree: it is a
@@ -73,7 +76,7 @@ type Host struct {
 func Open(o Options) (*Host, error) {
 	h := &Host{
 		root: sched.Over(o.Root), program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
-		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{},
+		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{}, divided: map[string]*division{},
 	}
 	host, err := cgroup.Detect(o.Root)
 	if err != nil {
@@ -207,6 +210,9 @@ func (h *Host) Preview(_ context.Context, a control.Action) ([]control.Change, e
 			return nil, err
 		}
 	}
+	if h.remedy(a.Remedy).Divides() {
+		return h.previewShare(a)
+	}
 	plan, err := h.plan(a)
 	if err != nil {
 		return nil, err
@@ -246,6 +252,9 @@ func (h *Host) Apply(_ context.Context, a control.Action) (changes []control.Cha
 func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if h.ledger == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
+	}
+	if h.remedy(a.Remedy).Divides() {
+		return h.applyShare(a)
 	}
 	var before []control.Change
 	if a.Limits.Idle != cgroup.On && h.idles(a) {
@@ -300,7 +309,12 @@ func (h *Host) Revert(_ context.Context, a control.Action) ([]control.Change, er
 	return h.revert(a)
 }
 
-func (h *Host) revert(a control.Action) ([]control.Change, error) { return h.revertOf(a, h.of(a)) }
+func (h *Host) revert(a control.Action) ([]control.Change, error) {
+	if h.remedy(a.Remedy).Divides() {
+		return h.revertShare(a)
+	}
+	return h.revertOf(a, h.of(a))
+}
 
 // revertOf restores some of what an action changed.
 func (h *Host) revertOf(a control.Action, match func(kernel.Step) bool) ([]control.Change, error) {

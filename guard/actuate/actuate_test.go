@@ -79,6 +79,12 @@ func layouts() map[string]fakekernel.Layout {
 
 func newHost(t *testing.T, layout string) *host {
 	t.Helper()
+	return newHostWith(t, layout, nil)
+}
+
+// newHostWith is a host whose CPU allocates caches.
+func newHostWith(t *testing.T, layout string, cpu *fakekernel.Resctrl) *host {
+	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
 	if err != nil {
 		dir = t.TempDir()
@@ -89,7 +95,9 @@ func newHost(t *testing.T, layout string) *host {
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if h.k, err = fakekernel.New(h.dir, layouts()[layout]); err != nil {
+	l := layouts()[layout]
+	l.Resctrl = cpu
+	if h.k, err = fakekernel.New(h.dir, l); err != nil {
 		t.Fatal(err)
 	}
 	h.fate = &fate{Kernel: h.k}
@@ -145,6 +153,14 @@ func (h *host) now() map[string]string {
 		h.t.Fatal(err)
 	}
 	maps.DeleteFunc(tree, func(name, _ string) bool { return strings.HasPrefix(name, "run/") })
+	for name, text := range tree { // the order of threads means nothing, nor what an earlier command came to
+		if strings.HasPrefix(name, fakekernel.ResctrlDir) && path.Base(name) == "tasks" {
+			tids := strings.Fields(text)
+			slices.Sort(tids)
+			tree[name] = strings.Join(tids, " ")
+		}
+	}
+	delete(tree, fakekernel.ResctrlDir+"/info/last_cmd_status")
 	return tree
 }
 

@@ -137,6 +137,9 @@ func (h *Host) available(r *control.Remedy) error {
 	if r.Processes {
 		return h.processesAvailable(r)
 	}
+	if r.Divides() {
+		return h.availableShare(r.Name)
+	}
 	if err := h.base.Has(r.Controller()); err != nil {
 		return err
 	}

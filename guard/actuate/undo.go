@@ -26,6 +26,7 @@ func (h *Host) restore() ([]kernel.Item, error) {
 	follow := h.followers(slices.Collect(maps.Keys(h.existed))...)
 	items, err := h.undo(func(kernel.Step) bool { return true })
 	err = errors.Join(err, follow())
+	clear(h.divided)
 	if h.ledger != nil {
 		err = errors.Join(err, h.ledger.Damage())
 	}

@@ -33,6 +33,7 @@ const (
 	lookBack = 5    // windows whose median is the strength, at least, and of a trial
 	maxLost  = 3    // windows without signals for which actions are held, at least
 	well     = 0.8  // strength up to which a victim is well
+	wellCPI  = 0.95 // likewise by cycles per instruction: as usual is 0.91, a tenth below what is unusual
 	weaker   = 0.8  // of the strength before, at most, is better
 	marked   = 1.2  // strength from which on neighbours are acted on
 	worse    = 1.25 // of it, at least, makes a trial bad
@@ -209,6 +210,14 @@ func (at *escalation) soonAfter(now time.Time) bool {
 	return now.Sub(at.relaxed) <= 2*max(at.wait, at.lasted)
 }
 
+// well is the strength up to which the victim is well.
+func (at *escalation) well() float64 {
+	if at.ofCache() {
+		return wellCPI
+	}
+	return well
+}
+
 // done reports whether there is nothing to remember.
 func (at *escalation) done(now time.Time) bool {
 	current := func(v verdict) bool { return now.Before(v.until) }
@@ -242,7 +251,7 @@ func (l *Loop) reconcile(ctx context.Context, at *escalation) {
 	if symptom.Imposed != nil {
 		at.imposed.add(*symptom.Imposed, l.span())
 	}
-	if at.strengths.median() > well && !l.explained(at.victim, at.resource) && !l.freed(at) {
+	if at.strengths.median() > at.well() && !l.explained(at.victim, at.resource) && !l.freed(at) {
 		at.unwell = l.now
 	}
 	switch at.phase {

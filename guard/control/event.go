@@ -26,6 +26,8 @@ type Action struct {
 	Limits cgroup.Limits `json:"limits,omitzero"`
 	// Processes are those whose settings change, where Group is detect.Outside.
 	Processes []Process `json:"processes,omitempty"`
+	// Share is what it is to have at most of caches and memory bandwidth.
+	Share Share `json:"share,omitzero"`
 }
 
 // Process is a process in no group.
@@ -56,11 +58,14 @@ func programs(of []Process) string {
 
 // String says in a few words what is done: "weight batch: idle".
 func (a Action) String() string {
-	return a.Remedy.String() + " " + a.Group + ": " + find(builtIn, a.Remedy).amount(a.Limits)
+	return a.Remedy.String() + " " + a.Group + ": " + find(builtIn, a.Remedy).amount(&a)
 }
 
 // Sentence says it in plain words, with a name for the group.
 func (a Action) Sentence(group string) string {
+	if a.Share != (Share{}) {
+		return shareSentence(group, a.Share)
+	}
 	if len(a.Processes) > 0 {
 		group = fmt.Sprintf("%s (%s)", detect.Called(a.Group), programs(a.Processes))
 	}
@@ -71,11 +76,14 @@ func (a Action) Sentence(group string) string {
 }
 
 // amount says what settings are; "on" where the remedy has no words for it.
-func (r *Remedy) amount(l cgroup.Limits) string {
+func (r *Remedy) amount(a *Action) string {
+	if a.Share != (Share{}) {
+		return a.Share.String()
+	}
 	if r == nil || r.Amount == nil {
 		return "on"
 	}
-	return r.Amount(l)
+	return r.Amount(a.Limits)
 }
 
 // Outcome is what became of an action.

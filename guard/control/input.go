@@ -64,6 +64,12 @@ type Workload struct {
 	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period, and
 	// IOWeight count.
 	Limits cgroup.Limits
+	// Cache is what it has of caches and memory bandwidth without what the loop did. It is known
+	// of suspects that findings about these name.
+	Cache Cache
+	// Traffic is how many bytes per second it moves between its busiest last-level cache and
+	// memory; 0 is unknown.
+	Traffic float64
 	// NoIdle says why cpu.idle must not be set on this group; "" if it may. The lowest weight
 	// has to do then.
 	NoIdle string

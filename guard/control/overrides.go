@@ -108,13 +108,14 @@ func (k *overrides) claim(owner string, a Action) {
 	k.disclaim(c)
 	k.asked[c] = a
 	r := find(k.remedies, a.Remedy)
-	for id, value := range a.Limits.Settings() {
+	for id, value := range a.settings() {
 		k.want.Override(a.Group, id, desired.Claim{Owner: owner, Reason: a.Remedy.String(), Value: value, Widens: r.Gives})
 	}
 }
 
 func (k *overrides) disclaim(c claim) {
-	for id := range k.asked[c].Limits.Settings() {
+	asked := k.asked[c]
+	for id := range asked.settings() {
 		k.want.Remove(c.group, id, c.owner)
 	}
 	delete(k.asked, c)

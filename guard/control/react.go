@@ -209,7 +209,13 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 	}
 	c := l.caseOf(&a)
 	if held != nil {
-		c.Held, c.MemoryBefore = &held.action.Limits, held.memory
+		c.Held, c.HeldShare, c.MemoryBefore = &held.action.Limits, &held.action.Share, held.memory
+	}
+	if r.Divides() {
+		if reason = c.Group.Cache.Why; reason == "" {
+			a.Share, reason = r.Divide(&c)
+		}
+		return a, reason
 	}
 	if r.Processes {
 		a.Processes = c.Group.Processes
@@ -248,6 +254,19 @@ func (l *Loop) caseOf(a *Action) Case {
 // weaker returns a weaker action on the way back to the one before a step; nil stands for the
 // original settings.
 func (l *Loop) weaker(s *step) *Action {
+	c := l.caseOf(&s.action)
+	if s.remedy.Widen != nil {
+		var before *Share
+		if s.before != nil {
+			before = &s.before.Share
+		}
+		a := s.action
+		to, ok := s.remedy.Widen(&c, a.Share, before)
+		if a.Share = to; !ok {
+			return s.before
+		}
+		return &a
+	}
 	if s.remedy.Weaker == nil {
 		return s.before
 	}
@@ -255,7 +274,6 @@ func (l *Loop) weaker(s *step) *Action {
 	if s.before != nil {
 		before = &s.before.Limits
 	}
-	c := l.caseOf(&s.action)
 	to, ok := s.remedy.Weaker(&c, s.action.Limits, before)
 	if !ok {
 		return s.before

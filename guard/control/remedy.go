@@ -15,7 +15,8 @@ import (
 	"berth.dev/berth/machine"
 )
 
-// Remedy is something that the loop does about a finding: a value in remedies.go. Name, Knobs and Propose are needed; the zero values of the others work.
+// Remedy is something that the loop does about a finding: a value in remedies.go or share.go.
+// Name, Knobs, and Propose or Divide are needed; the zero values of the others work.
 type Remedy struct {
 	Name detect.Remedy
 	// Knobs names the settings that it changes, rows of the table in kernel/knob: where two
@@ -43,6 +44,10 @@ type Remedy struct {
 	// Weaker returns settings on the way back from some to those of the step before, or to
 	// the original ones; false, or nil, is to go back at once.
 	Weaker func(c *Case, from cgroup.Limits, before *cgroup.Limits) (to cgroup.Limits, ok bool)
+	// Divide and Widen stand in for Propose and Weaker where the settings are a Share, by groups
+	// of resctrl in place of control groups.
+	Divide func(c *Case) (to Share, reason string)
+	Widen  func(c *Case, from Share, before *Share) (to Share, ok bool)
 	// Amount says what the settings are: "weight 10". Sentence says it of a group.
 	Amount   func(cgroup.Limits) string
 	Sentence func(group string, l cgroup.Limits) string
@@ -68,6 +73,9 @@ func (r *Remedy) Files() (names []string) {
 	}
 	return names
 }
+
+// Divides reports whether the settings are those of a group of resctrl.
+func (r *Remedy) Divides() bool { return r.Divide != nil }
 
 // Controller returns the cgroup controller that has the files, or "".
 func (r *Remedy) Controller() string {
@@ -102,7 +110,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 
 // Remedies returns those that the guard carries out.
 func Remedies() []Remedy {
-	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, processWeight, processCPUs}
+	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, cacheWays, bandwidthCap, processWeight, processCPUs}
 }
 
 var builtIn = Remedies()
@@ -120,8 +128,6 @@ func find(all []Remedy, name detect.Remedy) *Remedy {
 // advice says, of remedies that the guard does not carry out, why.
 func advice(name detect.Remedy) string {
 	switch name {
-	case detect.CacheWays, detect.BandwidthCap:
-		return "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspected antagonist one with less, see docs/cache.md"
 	case detect.ExclusiveCPUs:
 		return "it takes CPUs away from every other group: place the victim with class LSE"
 	}
@@ -133,7 +139,7 @@ func validate(all []Remedy) error {
 	var errs []error
 	for i := range all {
 		r := &all[i]
-		if r.Name == "" || r.Propose == nil || len(r.Knobs) == 0 || slices.Contains(r.rows(), nil) {
+		if r.Name == "" || (r.Propose == nil) == (r.Divide == nil) || len(r.Knobs) == 0 || slices.Contains(r.rows(), nil) {
 			errs = append(errs, fmt.Errorf("remedy %d, %q: it has no name, proposes nothing, or changes no setting that there is", i, r.Name))
 		} else if r.Processes && slices.ContainsFunc(r.rows(), func(k *knob.Knob) bool { return len(k.Process) == 0 }) {
 			errs = append(errs, fmt.Errorf("remedy %d, %q: it changes a setting that processes do not have", i, r.Name))
@@ -154,9 +160,10 @@ type Case struct {
 	// BestEffort whether that one may be squeezed.
 	Victim, Group Workload
 	BestEffort    bool
-	// Held are the settings by this remedy's last step in the same case, nil if there is
+	// Held and HeldShare are the settings by this remedy's last step in the same case, nil if there is
 	// none, and MemoryBefore the memory, in bytes, that Group had in use before the first.
 	Held         *cgroup.Limits
+	HeldShare    *Share
 	MemoryBefore int64
 	// More says that Group has processes that are not under Held.
 	More bool
@@ -169,7 +176,7 @@ func same(a, b *Action) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return reflect.DeepEqual(a.Limits, b.Limits) && slices.Equal(a.Processes, b.Processes)
+	return a.Share == b.Share && reflect.DeepEqual(a.Limits, b.Limits) && slices.Equal(a.Processes, b.Processes)
 }
 
 // diverging is the Target of weights: they act between siblings.

@@ -101,10 +101,11 @@ func onPaper(t *testing.T, cpus int, cases ...complaint) *paper {
 	return p
 }
 
-// Why the guard does not carry out what is advice.
+// Why the guard does not carry out what is advice, or what the host does not have.
 const (
 	noExclusive = "it takes CPUs away from every other group: place the victim with class LSE"
-	noSchemata  = "the guard does not change cache classes: 'berth move NAME --cache CLASS' gives the suspected antagonist one with less, see docs/cache.md"
+	noWays      = "caches are not divided here"
+	noBandwidth = "memory bandwidth is not limited here"
 )
 
 // Each resource has its remedies in order, further steps of one before the next,
@@ -141,11 +142,11 @@ gave_up
 		{
 			detect.LLC, map[detect.Remedy]float64{detect.ShrinkCPUs: 0.2}, nil,
 			"applied shrink_cpus pods/batch: CPUs 4-15\nkept shrink_cpus pods/batch: CPUs 4-15\n",
-			[]control.Skip{{detect.CacheWays, noSchemata}},
+			[]control.Skip{{detect.CacheWays, noWays}},
 		},
 		{
 			detect.MemoryBandwidth, map[detect.Remedy]float64{detect.ShrinkCPUs: 0.3}, map[detect.Remedy]string{detect.ShrinkCPUs: "no cpuset"},
-			"refused\n", []control.Skip{{detect.BandwidthCap, noSchemata}, {detect.ShrinkCPUs, "no cpuset"}},
+			"refused\n", []control.Skip{{detect.BandwidthCap, noBandwidth}, {detect.ShrinkCPUs, "no cpuset"}},
 		},
 		{detect.SMT, nil, nil, "", nil},
 		{

@@ -297,7 +297,7 @@ func (l *Loop) toWhat(s *step, a *Action) string {
 	if a == nil {
 		return "to what it was"
 	}
-	return "to " + s.remedy.amount(a.Limits)
+	return "to " + s.remedy.amount(a)
 }
 
 // forget drops what would be active, in mode Preview.

@@ -236,6 +236,24 @@ func (d *Detector) Usage(group string) (cpus float64, memory int64) {
 	return w.rate(watch.CPUTime), memory
 }
 
+// Traffic returns the bytes per second between a group's busiest last-level cache and memory
+// by the last window; 0 where they are not known.
+func (d *Detector) Traffic(group string) float64 {
+	w := d.byGroup[group]
+	if w == nil {
+		return 0
+	}
+	at := w.busiest(watch.Bandwidth)
+	if at == nil {
+		return 0
+	}
+	v, _ := at.lately(w.from, w.to)
+	if !(v > 0) {
+		return 0
+	}
+	return v
+}
+
 // HostUse returns likewise the CPU time per second that everything used.
 func (d *Detector) HostUse() float64 { return d.host.rate(watch.CPUTime) }
 

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/hardware"
 	"berth.dev/berth/watch/proc"
@@ -55,6 +56,15 @@ func sources() []Source {
 		}
 	}
 	cache := func(s *Site, group string, _ cpuset.Set) (Reader, error) { return s.openCache(group) }
+	others := func(s *Site, group string, _ cpuset.Set) (Reader, error) {
+		r, err := s.openCache(group)
+		if c, ok := r.(caches); ok && err == nil {
+			if _, told := resctrl.MonOf(string(c.own)); told {
+				return nil, errors.Join(c.Close(), errTold)
+			}
+		}
+		return r, err
+	}
 	all := []Source{
 		{"run delay of CPUs", "grows with the CPUs; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return proc.OpenSchedCPUs(s.proc())
@@ -62,11 +72,17 @@ func sources() []Source {
 		{"cache and bandwidth", "asks a CPU of each cache; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return hardware.OpenCaches(s.resctrl())
 		}},
+		{"cache and bandwidth of groups", "asks a CPU of each cache for each group that a guard has monitored", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+			return hardware.OpenMonitored(s.resctrl(), func(g hardware.ResctrlGroup) (watch.Subject, bool) {
+				of, ok := resctrl.MonOf(string(g))
+				return subject(of), ok
+			})
+		}},
 
 		{runDelay, "grows with the threads, up to 64 a reading", InFocus, threads(64, false)},
 		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(hardware.HardwareEvents)},
 		{"software events", "three descriptors for each of its CPUs", InFocus, events(hardware.SoftwareEvents, watch.Switches, watch.Migrations, watch.PageFaults)},
-		{"cache and bandwidth", "of groups with a resctrl group of their own; asks a CPU of each cache", InFocus, cache},
+		{"cache and bandwidth", "of groups with a resctrl group of their own; asks a CPU of each cache", InFocus, others},
 
 		{"hardware counters", "", OnOwnCPUs, events(hardware.HardwareEvents, watch.Cycles, watch.Instructions, watch.LLCMisses)},
 		{"context switches", "", OnOwnCPUs, events(hardware.SoftwareEvents, watch.Switches)},
@@ -82,6 +98,9 @@ func sources() []Source {
 	}
 	return all
 }
+
+// errTold says that one source tells a group of caches already.
+var errTold = errors.New("it is among the groups that the guard has monitored")
 
 // runDelay is the source that is read at the high frequency, too.
 const runDelay = "run delay"

@@ -171,6 +171,15 @@ func (k *Kernel) newResctrlGroup(dir string, controls bool) error {
 			files[fmt.Sprintf("mon_data/mon_L3_%02d/%s", id, event)] = "0"
 		}
 	}
+	if r.Counters > 0 { // "mbm_assign_on_mkdir" is "1": as far as counters are free
+		var lines []string
+		for _, event := range r.Events {
+			if strings.HasPrefix(event, "mbm_") {
+				lines = append(lines, k.assignment(event, k.counted(event) < r.Counters/2))
+			}
+		}
+		files["mbm_L3_assignments"] = strings.Join(lines, "\n")
+	}
 	for name, text := range files {
 		if err := k.create(dir+"/"+name, text); err != nil {
 			return err
@@ -295,6 +304,8 @@ func (k *Kernel) writeResctrl(dir, file, data string) error {
 		return k.writeMode(dir, strings.TrimSpace(data))
 	case "tasks":
 		return k.writeTasks(dir, strings.TrimSpace(data))
+	case "mbm_L3_assignments":
+		return k.writeAssignments(dir, strings.TrimSpace(data))
 	case "mba_MBps_event", "max_threshold_occupancy":
 		return k.put(dir+"/"+file, strings.TrimSpace(data))
 	}
@@ -478,6 +489,44 @@ func (k *Kernel) rmdirResctrl(dir string) error {
 		k.limbo += len(gone)
 	}
 	return cmp.Or(k.put(to+"/tasks", strings.Join(tasks, "\n")), os.RemoveAll(k.real(dir)))
+}
+
+// assignment is a line of mbm_L3_assignments: "e" for an exclusive counter, "_" for none.
+func (k *Kernel) assignment(event string, on bool) string {
+	var items []string
+	for _, id := range k.layout.Resctrl.Domains {
+		items = append(items, fmt.Sprintf("%d=%s", id, map[bool]string{true: "e", false: "_"}[on]))
+	}
+	return event + ":" + strings.Join(items, ";")
+}
+
+// counted is how many groups have a counter for an event; half of the counters are for either.
+func (k *Kernel) counted(event string) (n int) {
+	for _, g := range k.allResctrlGroups() {
+		if strings.Contains(k.get(g, "mbm_L3_assignments"), event+":"+"0=e") {
+			n++
+		}
+	}
+	return n
+}
+
+// writeAssignments: "echo "mbm_total_bytes:*=e" > mbm_L3_assignments", and "_" gives the counter
+// back. Here it is of all domains at once.
+func (k *Kernel) writeAssignments(dir, data string) error {
+	event, how, ok := strings.Cut(data, ":*=")
+	if !ok || how != "e" && how != "_" {
+		return k.status(syscall.EINVAL, "Invalid assign state")
+	}
+	lines := strings.Split(k.get(dir, "mbm_L3_assignments"), "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, event+":") })
+	switch {
+	case i < 0:
+		return k.status(syscall.EINVAL, "Event %s not found", event)
+	case how == "e" && lines[i] != k.assignment(event, true) && k.counted(event) >= k.layout.Resctrl.Counters/2:
+		return k.status(syscall.ENOSPC, "Failed to allocate counter for %s", event)
+	}
+	lines[i] = k.assignment(event, how == "e")
+	return k.put(dir+"/mbm_L3_assignments", strings.Join(lines, "\n"))
 }
 
 // Settle has the lines of removed groups leave the cache.

@@ -29,7 +29,7 @@ func Rooms() []Room {
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
-		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
+		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
@@ -54,12 +54,12 @@ func Rooms() []Room {
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
-			"cpuset", "machine", "kernel", "kernel/cgroup", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
+			"cpuset", "machine", "kernel", "kernel/cgroup", "kernel/resctrl", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
 			"watch/hardware", "watch/pods",
 		}},
 		{Path: "guard/evidence", Pure: true},
 		{Path: "guard/control", May: []string{"guard/evidence", "cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
-		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "kernel/sched", "watch/pods", "guard/detect", "guard/control"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "kernel/resctrl", "kernel/sched", "watch/pods", "guard/detect", "guard/control"}},
 		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "watch/pods", "watch/proc", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
 		{Path: "lab/noise", May: []string{"kernel"}},

@@ -77,6 +77,14 @@ var rows = []*Knob{
 		},
 	},
 	{
+		Name: "cacheWays", Words: "cache ways", Kind: Class, Type: Number, Least: 1, Default: Max, V2: []File{{Name: "schemata", Line: "L3"}},
+		Needs: "a CPU that allocates cache, and resctrl mounted",
+	},
+	{
+		Name: "memoryBandwidth", Words: "memory bandwidth", Kind: Class, Type: Number, Least: 1, Default: Max, V2: []File{{Name: "schemata", Line: "MB"}},
+		Needs: "a CPU that allocates memory bandwidth, and resctrl mounted",
+	},
+	{
 		Name: "partition", Words: "partition", Controller: "cpuset", Type: Word, Values: []string{"member", "root", "isolated"},
 		Default: "member", Direction: Neither, V2: []File{{Name: "cpuset.cpus.partition"}},
 		Needs: "boot a kernel 5.0 or newer with cgroup v2", Hint: Hint{Invalid: "this kernel has no such kind of partition"},

@@ -22,14 +22,17 @@ func (c *Config) bandwidth(r *Resource, l *Layout) error {
 		if err = cmp.Or(err, errOwn); err != nil {
 			return &FitError{a.field(name), err.Error()}
 		}
+		var of, has uint64
 		for n, id := range r.Domains {
-			of, err := number(r, all.of(id), "partitions."+a.Partition+"."+name)
-			if err != nil {
-				return err
+			if n == 0 || all.some != nil {
+				if of, err = number(r, all.of(id)); err != nil {
+					return &FitError{"partitions." + a.Partition + "." + name, err.Error()}
+				}
 			}
-			has, err := number(r, own.of(id), a.field(name))
-			if err != nil {
-				return err
+			if n == 0 || own.some != nil {
+				if has, err = number(r, own.of(id)); err != nil {
+					return &FitError{a.field(name), err.Error()}
+				}
 			}
 			want := min(of, has)
 			if r.Unit == Percent {
@@ -59,23 +62,23 @@ func (r *Resource) round(n uint64) uint64 {
 }
 
 // number is a limit in the unit of the host; nothing is no limit.
-func number(r *Resource, v any, field string) (uint64, error) {
+func number(r *Resource, v any) (uint64, error) {
 	if v == nil {
 		return r.Max, nil
 	}
 	l, err := limitOf(v)
 	if err != nil {
-		return 0, &FitError{field, err.Error()}
+		return 0, err
 	}
 	switch {
 	case r.Unit == Percent && l.percent > 0:
 		return l.percent, nil
 	case r.Unit == Percent:
-		return 0, &FitError{field, fmt.Sprintf("this host limits %s in percent: add a percentage, or mount resctrl with mba_MBps", r.Name)}
+		return 0, fmt.Errorf("this host limits %s in percent: add a percentage, or mount resctrl with mba_MBps", r.Name)
 	case l.percent == 100 && l.mbps == 0:
 		return r.Max, nil
 	case l.mbps == 0:
-		return 0, &FitError{field, fmt.Sprintf("this host limits %s in amounts (%s), and a percentage is none: add one, as in 20GBps", r.Name, r.Unit)}
+		return 0, fmt.Errorf("this host limits %s in amounts (%s), and a percentage is none: add one, as in 20GBps", r.Name, r.Unit)
 	case r.Unit == EighthG:
 		return min(r.Max, (l.mbps+124)/125), nil
 	}

@@ -405,6 +405,11 @@ type limit struct {
 
 var errLimit = errors.New(`it is "50%", "2000MBps" or "20GBps", or a list of these`)
 
+var suffixes = []struct {
+	suffix string
+	by     uint64
+}{{"%", 1}, {"MBps", 1}, {"GBps", 1000}}
+
 func limitOf(v any) (l limit, err error) {
 	items, isList := v.([]any)
 	if !isList {
@@ -417,9 +422,9 @@ func limitOf(v any) (l limit, err error) {
 		}
 		text = strings.TrimSpace(text)
 		unit, scale := "", uint64(1)
-		for suffix, by := range map[string]uint64{"%": 1, "MBps": 1, "GBps": 1000} {
-			if strings.HasSuffix(text, suffix) {
-				unit, scale = suffix, by
+		for _, u := range suffixes {
+			if strings.HasSuffix(text, u.suffix) {
+				unit, scale = u.suffix, u.by
 			}
 		}
 		n, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(text, unit)), 10, 31)

@@ -548,3 +548,11 @@ func BenchmarkPlan(b *testing.B) {
 		}
 	}
 }
+
+func clone(s Schemata) Schemata {
+	c := slices.Clone(s)
+	for i := range c {
+		c[i].Values = slices.Clone(c[i].Values)
+	}
+	return c
+}

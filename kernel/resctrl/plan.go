@@ -19,15 +19,18 @@ import (
 func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 	status := path.Join(t.Dir, "info/last_cmd_status")
 	var groups []*moving
-	var plan, modes kernel.Plan
+	var modes kernel.Plan
+	plan := make(kernel.Plan, 0, len(l.Classes)*len(t.Resources))
+	empty := fresh(t)
 	for i := range l.Classes {
 		a := &l.Classes[i]
 		if a.Name != Default && !slices.Contains(used, a.Name) {
 			continue
 		}
-		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), have: fresh(t), want: a.Schemata}
-		if g := t.Group(a.Group()); g != nil {
-			m.there, m.mode, m.have = true, g.Mode, clone(g.Schemata)
+		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), have: slices.Clone(empty), want: a.Schemata, why: "class " + a.Name}
+		m.file = m.dir + "/schemata"
+		if g := t.Group(a.Group()); g != nil { // lines are replaced, and never changed
+			m.there, m.mode, m.have = true, g.Mode, slices.Clone(g.Schemata)
 		}
 		groups = append(groups, m)
 		mode := "shareable"
@@ -35,11 +38,11 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 			mode = "exclusive"
 		}
 		if m.mode == "exclusive" && (!a.Exclusive || !covers(m.have, m.want)) {
-			plan = append(plan, kernel.Step{Path: m.dir + "/mode", Value: "shareable", Status: status, Why: "class " + a.Name})
+			plan = append(plan, kernel.Step{Path: m.dir + "/mode", Value: "shareable", Status: status, Why: m.why})
 			m.mode = "shareable"
 		}
 		if mode != m.mode && (m.there || a.Exclusive) && (m.mode != "" || a.Exclusive) {
-			modes = append(modes, kernel.Step{Path: m.dir + "/mode", Value: mode, Status: status, Why: "class " + a.Name})
+			modes = append(modes, kernel.Step{Path: m.dir + "/mode", Value: mode, Status: status, Why: m.why})
 		}
 	}
 	// Groups that are there give way before new ones come.
@@ -54,20 +57,20 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 		}
 	}
 	// A group is made before anything is written to it, and given all it is to have at once.
-	var all kernel.Plan
+	all := make(kernel.Plan, 0, len(plan)+2*len(groups))
 	for _, s := range plan {
 		dir := path.Dir(s.Path)
 		for _, m := range groups {
 			if m.dir == dir && !m.there {
 				m.there = true
-				all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: "class " + m.a.Name})
+				all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: m.why})
 			}
 		}
 		all = append(all, s)
 	}
 	for _, m := range groups {
 		if !m.there {
-			all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: "class " + m.a.Name})
+			all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: m.why})
 		}
 	}
 	return append(all, modes...)
@@ -80,21 +83,13 @@ func fresh(t *Tree) Schemata {
 	var all Schemata
 	for i := range t.Resources {
 		r := &t.Resources[i]
-		line := Line{Resource: r.Name}
+		line := Line{Resource: r.Name, Values: make([]Value, 0, len(r.Domains))}
 		for _, id := range r.Domains {
 			line.Values = append(line.Values, Value{id, r.Max})
 		}
 		all = append(all, line)
 	}
 	return all
-}
-
-func clone(s Schemata) Schemata {
-	c := slices.Clone(s)
-	for i := range c {
-		c[i].Values = slices.Clone(c[i].Values)
-	}
-	return c
 }
 
 // covers reports whether all lines of one have the numbers of the other.
@@ -116,7 +111,8 @@ func covers(have, want Schemata) bool {
 // moving is a group on its way to what it is to have.
 type moving struct {
 	a          *Assigned
-	dir, mode  string
+	dir, file  string
+	mode, why  string
 	there      bool
 	have, want Schemata
 }
@@ -130,7 +126,7 @@ func apart(a, b *moving) bool { return a.a.Partition != b.a.Partition }
 func order(r *Resource, groups []*moving) (plan kernel.Plan) {
 	write := func(m *moving, to Line, why string) {
 		*m.have.Line(r.Name) = to
-		plan = append(plan, kernel.Step{Path: m.dir + "/schemata", Value: to.String(), Format: kernel.Schema, Why: "class " + m.a.Name + why})
+		plan = append(plan, kernel.Step{Path: m.file, Value: to.String(), Format: kernel.Schema, Why: m.why + why})
 	}
 	if !r.Cache() {
 		for _, m := range groups {
@@ -204,7 +200,7 @@ func target(r *Resource, m *moving) (Line, bool) {
 	if want == nil || have == nil {
 		return Line{}, false
 	}
-	to := Line{Resource: r.Name}
+	to := Line{Resource: r.Name, Values: make([]Value, 0, len(have.Values))}
 	differs := false
 	for _, h := range have.Values {
 		v := h
@@ -329,6 +325,17 @@ func Draw(r *Resource, mask uint64) string {
 		}
 	}
 	return string(b)
+}
+
+// TextOf says what a class has by a line: of all domains where they are alike, else of the
+// first, and that others differ.
+func (r *Resource) TextOf(l *Line) string {
+	for _, v := range l.Values[1:] {
+		if v.N != l.Values[0].N {
+			return fmt.Sprintf("%s of id %d, others differ", r.Text(l.Values[0].N), l.Values[0].Domain)
+		}
+	}
+	return r.Text(l.Values[0].N)
 }
 
 // Text says what a class has of a cache or of bandwidth: "4 of 11 ways", "50%".

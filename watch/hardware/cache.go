@@ -224,6 +224,72 @@ func (r *CacheReader) Close() error {
 	return errors.Join(errs...)
 }
 
+// Monitored reads the groups of resctrl that monitor a control group each.
+type Monitored struct {
+	tree    Resctrl
+	of      func(ResctrlGroup) (subject watch.Subject, ok bool)
+	readers map[ResctrlGroup]*CacheReader
+}
+
+// OpenMonitored opens those that of names the subject of. They may come and go.
+func OpenMonitored(t Resctrl, of func(ResctrlGroup) (subject watch.Subject, ok bool)) (*Monitored, error) {
+	if err := t.Monitors(); err != nil {
+		return nil, err
+	}
+	return &Monitored{t, of, map[ResctrlGroup]*CacheReader{}}, nil
+}
+
+// Read appends what each group tells, stamped with now. Traffic is counted from when a group
+// was made.
+func (m *Monitored) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	groups, err := m.tree.groups()
+	if err != nil {
+		return to, err
+	}
+	for g, r := range m.readers {
+		if !slices.Contains(groups, g) {
+			delete(m.readers, g)
+			_ = r.Close()
+		}
+	}
+	for _, g := range groups {
+		subject, ok := m.of(g)
+		if !ok {
+			continue
+		}
+		r := m.readers[g]
+		if r == nil {
+			if r, err = OpenCache(CacheConfig{Tree: m.tree, Group: g, Subject: subject}); err == nil {
+				m.readers[g] = r
+			}
+		}
+		if err == nil {
+			to, err = r.Read(now, to)
+		}
+		if errors.Is(err, watch.ErrGone) {
+			err = nil
+			if r != nil {
+				delete(m.readers, g)
+				_ = r.Close()
+			}
+		}
+		if err != nil {
+			return to, err
+		}
+	}
+	return to, nil
+}
+
+// Close closes what is open.
+func (m *Monitored) Close() error {
+	var errs []error
+	for _, r := range m.readers {
+		errs = append(errs, r.Close())
+	}
+	clear(m.readers)
+	return errors.Join(errs...)
+}
+
 // Caches reads what all groups that allocate have together: the whole host.
 type Caches struct {
 	tree   Resctrl

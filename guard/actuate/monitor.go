@@ -1,0 +1,128 @@
+package actuate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"syscall"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
+)
+
+// Monitoring is how what groups have of caches and memory bandwidth is told.
+type Monitoring struct {
+	// Of is how many groups there are, At how many are monitored at a time: fewer are so in turns.
+	Of int `json:"of"`
+	At int `json:"at"`
+	// Groups are those of this turn.
+	Groups []string `json:"groups,omitempty"`
+	// Reason says why some that should be are not; "" if all are.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Monitor has the kernel tell what each of some groups has of caches and bandwidth, by a group of
+// resctrl that allocates nothing; always are those that are told in every turn. The CPU has
+// fewer numbers than there may be groups: then others have a turn with each call. Lines of a
+// group whose turn is over stay in the cache under its number for a time, in which the kernel
+// does not give that to another. Of no groups it removes all. Without monitoring it is a
+// *kernel.NotSupportedError.
+func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
+	defer h.enter()()
+	if h.ledger == nil {
+		return m, nil
+	}
+	t, err := resctrl.Read(h.root.FS())
+	if err != nil {
+		return m, err
+	}
+	if t.Monitoring == nil {
+		return m, &kernel.NotSupportedError{Feature: "cache occupancy and memory bandwidth by group", Reason: "the CPU does not monitor", Remedy: "see 'berth doctor'"}
+	}
+	slots := t.Slots()
+	m = Monitoring{Of: len(groups), At: min(slots, len(groups)), Groups: resctrl.Turn(groups, always, slots, h.turn)}
+	h.turn++
+	var places []string // of groups of resctrl that are to be
+	var errs []error
+	threads := map[string][]int{}
+	for _, group := range m.Groups {
+		place, tids, err := h.monitorAt(t, group)
+		if err != nil {
+			m.Reason = fmt.Sprintf("%s: %v", group, err)
+			continue
+		}
+		places, threads[place] = append(places, place), tids
+	}
+	_, err = h.undo(func(s kernel.Step) bool {
+		_, own := resctrl.MonOf(s.Path)
+		return s.Op == kernel.Mkdir && own && !slices.Contains(places, relative(t, s.Path))
+	})
+	errs = append(errs, err)
+	for _, place := range places {
+		if !slices.Contains(t.Mon, place) {
+			in, name := t.Group(owner(place)), path.Base(place)
+			_, err := kernel.Apply(h.root, t.Monitor(in, name), h.ledger)
+			if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.ENOSPC) {
+				m.Reason = "numbers of groups whose turn is over are not free yet: their lines are in the cache still"
+				continue
+			}
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		if err := t.Count(h.root, place); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
+			m.Reason = err.Error()
+		}
+		errs = append(errs, h.join(t, place, threads[place]))
+	}
+	return m, errors.Join(errs...)
+}
+
+// owner is the name of the group that allocates around one that monitors.
+func owner(place string) string {
+	if in := path.Dir(path.Dir(place)); in != "." {
+		return in
+	}
+	return ""
+}
+
+func relative(t *resctrl.Tree, name string) string { return name[min(len(name), len(t.Dir)+1):] }
+
+// monitorAt returns where a group is monitored: within the group that allocates to its threads.
+func (h *Host) monitorAt(t *resctrl.Tree, group string) (place string, threads []int, err error) {
+	name, ok := resctrl.MonName(group)
+	if !ok {
+		return "", nil, errors.New("its name is too long for resctrl")
+	}
+	if threads, err = h.threads(group); err != nil {
+		return "", nil, err
+	}
+	if d := h.divided[group]; d != nil {
+		return path.Join(d.name, "mon_groups", name), threads, nil
+	}
+	in, err := t.Origin(h.root.FS(), threads)
+	if err != nil {
+		return "", nil, err
+	}
+	return path.Join(in.Name, "mon_groups", name), threads, nil
+}
+
+// join puts threads into a group that monitors, if they are not in it.
+func (h *Host) join(t *resctrl.Tree, place string, threads []int) error {
+	have, err := resctrl.Tasks(h.root.FS(), t.Dir, place)
+	if err != nil {
+		return err
+	}
+	in := make(map[int]bool, len(have))
+	for _, tid := range have {
+		in[tid] = true
+	}
+	late := slices.DeleteFunc(slices.Clone(threads), func(tid int) bool { return in[tid] })
+	_, err = resctrl.Assign(h.root, t.Dir, place, late)
+	if errors.Is(err, syscall.EINVAL) {
+		return nil // it has just moved to another class: the next turn finds it there
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/knob"
+)
+
+// Share is what a group has at most, of each last-level cache and of the memory bandwidth
+// beyond it; 0 leaves it as it is.
+type Share struct {
+	Ways int `json:"ways,omitzero"`
+	// Bandwidth is in the unit of the host (Cache.Unit).
+	Bandwidth int64 `json:"bandwidth,omitzero"`
+	// Unit is for readers: "%".
+	Unit string `json:"unit,omitzero"`
+}
+
+// String says it in words: "4 ways".
+func (s Share) String() string {
+	var words []string
+	if s.Ways > 0 {
+		words = append(words, strconv.Itoa(s.Ways)+" ways")
+	}
+	if s.Bandwidth > 0 {
+		words = append(words, strconv.FormatInt(s.Bandwidth, 10)+" "+s.Unit)
+	}
+	return strings.Join(words, ", ")
+}
+
+// settings are those of an action by the table of knobs.
+func (a *Action) settings() knob.Settings {
+	all := a.Limits.Settings()
+	if a.Share.Ways > 0 {
+		all[knob.ID{Knob: knob.Find("cacheWays")}] = strconv.Itoa(a.Share.Ways)
+	}
+	if a.Share.Bandwidth > 0 {
+		all[knob.ID{Knob: knob.Find("memoryBandwidth")}] = strconv.FormatInt(a.Share.Bandwidth, 10)
+	}
+	return all
+}
+
+// Cache is what a group has of last-level caches and memory bandwidth without what the loop
+// did.
+type Cache struct {
+	// Why says why nothing of it can be taken away; "" if it can.
+	Why string
+	// Ways is how many ways of a cache the group has where it has most, of Of, and LeastWays
+	// how many a group has at least; a Ways of 0 is that caches are not divided here.
+	Ways, Of, LeastWays int
+	// Bandwidth is the limit where it is widest, LeastBandwidth the lowest that there is, and
+	// Step what lies between two; a Bandwidth of 0 is that none is limited here.
+	Bandwidth, LeastBandwidth, Step int64
+	// Unit is what these count, Bytes how many bytes per second that is; 0 is a share of what the CPU
+	// can.
+	Unit  string
+	Bytes float64
+}
+
+// leastShare is the part of caches and bandwidth that best-effort work keeps: Heracles gives it a
+// tenth of the cache to begin with (section 4.3).
+const leastShare = 0.1
+
+// cacheWays halves the ways that the suspect may fill. One way is less than can be told from
+// noise; on the way back it gets one at a time.
+var cacheWays = Remedy{
+	Name:  detect.CacheWays,
+	Knobs: []string{"cacheWays"},
+	Below: true,
+	Delay: 2 * time.Second, // lines stay until others take their place
+	Divide: func(c *Case) (to Share, reason string) {
+		have := c.Group.Cache
+		if have.Ways == 0 {
+			return to, "caches are not divided here"
+		}
+		ways := have.Ways
+		if c.HeldShare != nil {
+			ways = c.HeldShare.Ways
+		}
+		floor := max(have.LeastWays, int(math.Ceil(leastShare*float64(have.Of))))
+		to.Ways = max(floor, int(math.Ceil(shrinkBy*float64(ways))))
+		if to.Ways >= ways {
+			return Share{}, fmt.Sprintf("%d ways of a cache are the least that best-effort work keeps", floor)
+		}
+		return to, ""
+	},
+	Widen: func(c *Case, from Share, before *Share) (to Share, ok bool) {
+		most := c.Group.Cache.Ways
+		if before != nil {
+			most = before.Ways
+		}
+		to.Ways = from.Ways + 1
+		return to, to.Ways < most
+	},
+}
+
+// bandwidthCap halves the memory bandwidth that the suspect may have, in steps of the CPU. Where
+// that is counted in bytes, and there is no limit yet, it begins at half of what the suspect
+// has.
+var bandwidthCap = Remedy{
+	Name:  detect.BandwidthCap,
+	Knobs: []string{"memoryBandwidth"},
+	Below: true,
+	Divide: func(c *Case) (to Share, reason string) {
+		have := c.Group.Cache
+		if have.Bandwidth == 0 {
+			return to, "memory bandwidth is not limited here"
+		}
+		now := have.Bandwidth
+		floor := have.LeastBandwidth
+		switch {
+		case have.Bytes == 0:
+			floor = max(floor, int64(100*leastShare))
+		case !(c.Group.Traffic > 0):
+			return to, "how much memory bandwidth the suspect has is not known"
+		case c.HeldShare == nil:
+			now = min(now, int64(c.Group.Traffic/have.Bytes))
+		}
+		if c.HeldShare != nil {
+			now = c.HeldShare.Bandwidth
+		}
+		step := cmp.Or(have.Step, 1)
+		half := have.LeastBandwidth + (int64(shrinkBy*float64(now))-have.LeastBandwidth+step-1)/step*step
+		to = Share{Bandwidth: max(floor, half), Unit: have.Unit}
+		if to.Bandwidth >= now {
+			return Share{}, fmt.Sprintf("%d %s of memory bandwidth is the least that best-effort work keeps", floor, have.Unit)
+		}
+		return to, ""
+	},
+	Widen: func(c *Case, from Share, before *Share) (to Share, ok bool) {
+		have := c.Group.Cache
+		most := have.Bandwidth
+		if before != nil {
+			most = before.Bandwidth
+		}
+		step := max(have.Step, from.Bandwidth/10)
+		to = Share{Bandwidth: from.Bandwidth + (step+have.Step-1)/max(have.Step, 1)*have.Step, Unit: from.Unit}
+		return to, have.Step > 0 && to.Bandwidth < most
+	},
+}
+
+// shareSentence says in plain words what a group has.
+func shareSentence(group string, s Share) string {
+	if s.Ways > 0 {
+		return fmt.Sprintf("%s may fill %d ways of each last-level cache", group, s.Ways)
+	}
+	return fmt.Sprintf("%s has at most %d %s of memory bandwidth", group, s.Bandwidth, s.Unit)
+}
