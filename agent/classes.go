@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,18 +15,23 @@ import (
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
 )
 
 // ClassKind says of what a class is: a workload has at most one class of each kind.
 type ClassKind string
 
-// CacheClass are classes of caches and memory bandwidth.
-const CacheClass ClassKind = "cache"
+// The kinds.
+const (
+	CacheClass ClassKind = "cache" // of caches and memory bandwidth
+	IOClass    ClassKind = "io"    // of block I/O
+)
 
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
 	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }},
+	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }},
 }
 
 // classKind is a kind of class: which steps of the undo log are those of its classifier.
@@ -47,6 +53,13 @@ func ClassKinds() (all []ClassKind) {
 type ClassConfig struct {
 	// Cache are classes of caches and memory bandwidth. Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+	// IO are classes of block I/O. Default: none.
+	IO *blockio.Config `json:"io,omitempty"`
+}
+
+// over returns the classes of c and, of kinds of which it has none, those of another.
+func (c ClassConfig) over(base ClassConfig) ClassConfig {
+	return ClassConfig{Cache: cmp.Or(c.Cache, base.Cache), IO: cmp.Or(c.IO, base.IO)}
 }
 
 // classSet are the classes of one kind.
@@ -60,8 +73,11 @@ type classSet interface {
 
 // of returns the classes of a kind, nil where there are none.
 func (c ClassConfig) of(kind ClassKind) classSet {
-	if kind == CacheClass && c.Cache != nil {
+	switch {
+	case kind == CacheClass && c.Cache != nil:
 		return c.Cache
+	case kind == IOClass && c.IO != nil:
+		return c.IO
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
 )
 
@@ -41,6 +42,25 @@ func readClasses(name string) (c agent.ClassConfig, err error) {
 	}
 	c.Cache, err = resctrl.Parse(text, name)
 	return c, err
+}
+
+// readIOClasses reads a file that defines I/O classes.
+func readIOClasses(name string) (*blockio.Config, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.Contains(string(text), config.APIVersion) {
+		return blockio.Parse(text, name)
+	}
+	n, err := config.Parse(text, name)
+	if err == nil && n.Classes.IO == nil {
+		err = fmt.Errorf("%s: classes.io: it defines none", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n.Classes.IO, nil
 }
 
 func classesCommand() *cobra.Command {
