@@ -7,11 +7,13 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
 )
 
 // An I/O class is settings of the workload's own control group, and so limits, that are
@@ -51,14 +53,30 @@ func (n *Node) blockDevices() (_ *blockio.Devices, err error) {
 
 // costDir is the root group of the io controller of v2, "" if there is none.
 func (n *Node) costDir() string {
-	host, err := cgroup.Detect(n.root)
-	if err != nil {
-		return ""
-	}
-	if t, ok := host.Hierarchy(cgroup.IO); ok && t.Version == 2 {
-		return t.Dir
+	if dir, version := ioTree(n.root.FS()); version == 2 {
+		return dir
 	}
 	return ""
+}
+
+// ioTree is where the controller of block I/O is mounted, "" if it is not.
+func ioTree(fsys fs.FS) (dir string, version int) {
+	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+	if err != nil {
+		return "", 0
+	}
+	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
+	for i := range mounts {
+		m := &mounts[i]
+		if m.Type == "cgroup" && slices.Contains(m.Options, "blkio") {
+			return m.Dir, 1
+		}
+		offered, _ := fs.ReadFile(fsys, path.Join(m.Dir, "cgroup.controllers"))
+		if m.Type == "cgroup2" && slices.Contains(strings.Fields(string(offered)), cgroup.IO) {
+			return m.Dir, 2
+		}
+	}
+	return "", 0
 }
 
 // withIO adds to limits those of an I/O class, where they say nothing.
@@ -254,4 +272,55 @@ func (k *ioClasses) notes(w *Workload) (notes []string) {
 		notes[i] = fmt.Sprintf("I/O class %q: %s", class.name, notes[i])
 	}
 	return notes
+}
+
+// reportIO is the section of the kind io: what each class comes to with the disks that there
+// are.
+func reportIO(r *classReading) (s ClassSection, err error) {
+	dir, version := ioTree(r.fsys)
+	if dir == "" {
+		return s, &kernel.NotSupportedError{Feature: "I/O classes", Reason: "no tree of control groups has the io controller", Remedy: "see 'berth doctor', io"}
+	}
+	config := r.config.IO
+	if config == nil {
+		return s, nil
+	}
+	costFile := ""
+	if version == 2 {
+		costFile = path.Join(dir, blockio.CostQoS)
+	}
+	devices, err := blockio.Read(r.fsys, costFile)
+	if err != nil {
+		return s, err
+	}
+	if _, absent := config.PlanCost(dir, devices); len(absent) > 0 {
+		for _, note := range absent {
+			s.Notes = append(s.Notes, "io.cost: "+note)
+		}
+	}
+	for _, name := range config.Names() {
+		c := ClassUse{Name: name, Workloads: r.members(IOClass, name)}
+		c.InForce = len(c.Workloads) > 0
+		var l cgroup.Limits
+		l, c.Notes = config.Limits(name, devices)
+		settings := l.Settings()
+		for _, id := range settings.IDs() {
+			if settings[id] == id.Default {
+				continue
+			}
+			value := settings[id]
+			if id.Type == knob.Time {
+				value += " us"
+			}
+			if id.Key != "" {
+				value = strings.TrimSpace(value + " on " + devices.Name(id.Key))
+			}
+			c.Settings = append(c.Settings, ClassSetting{id.Words, value})
+		}
+		if priority := config.Priority(name); priority != "" {
+			c.Settings = append(c.Settings, ClassSetting{"priority", priority})
+		}
+		s.Classes = append(s.Classes, c)
+	}
+	return s, nil
 }

@@ -30,15 +30,17 @@ const (
 
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
-	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }},
-	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }},
+	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
+	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }, reportIO},
 }
 
-// classKind is a kind of class: which steps of the undo log are those of its classifier.
+// classKind is a kind of class: which steps of the undo log are those of its classifier, and
+// what there is of it. A host that cannot have the kind is a *kernel.NotSupportedError.
 type classKind struct {
-	kind ClassKind
-	made func(kernel.Step) bool
-	open func(*Node) classifier
+	kind   ClassKind
+	made   func(kernel.Step) bool
+	open   func(*Node) classifier
+	report func(*classReading) (ClassSection, error)
 }
 
 // ClassKinds returns the kinds that there are.
@@ -57,9 +59,23 @@ type ClassConfig struct {
 	IO *blockio.Config `json:"io,omitempty"`
 }
 
+// With returns the classes of c, and those of a kind of another one.
+func (c ClassConfig) With(kind ClassKind, other ClassConfig) ClassConfig {
+	switch kind {
+	case CacheClass:
+		c.Cache = cmp.Or(other.Cache, c.Cache)
+	case IOClass:
+		c.IO = cmp.Or(other.IO, c.IO)
+	}
+	return c
+}
+
 // over returns the classes of c and, of kinds of which it has none, those of another.
 func (c ClassConfig) over(base ClassConfig) ClassConfig {
-	return ClassConfig{Cache: cmp.Or(c.Cache, base.Cache), IO: cmp.Or(c.IO, base.IO)}
+	for _, k := range classKinds {
+		base = base.With(k.kind, c)
+	}
+	return base
 }
 
 // classSet are the classes of one kind.

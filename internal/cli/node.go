@@ -35,6 +35,7 @@ type node interface {
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
+	ClassReport(ctx context.Context) (agent.ClassReport, error)
 	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
 	Close() error
 }
@@ -152,12 +153,19 @@ func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
 	if err != nil {
 		return agent.Options{}, err
 	}
-	classes, err := readClasses(f.classes)
-	if err == nil && f.io != "" {
-		classes.IO, err = readIOClasses(f.io)
-	}
-	if err != nil {
-		return agent.Options{}, err
+	var classes agent.ClassConfig
+	for _, of := range []struct {
+		flag, file string
+		kind       agent.ClassKind
+	}{{"cache-classes", f.classes, agent.CacheClass}, {"io-classes", f.io, agent.IOClass}} {
+		c, err := readClasses(of.file)
+		if err == nil && of.file != "" && len(c.Names(of.kind)) == 0 {
+			err = fmt.Errorf("--%s %s: it defines no %s classes", of.flag, of.file, of.kind)
+		}
+		if err != nil {
+			return agent.Options{}, err
+		}
+		classes = classes.With(of.kind, c)
 	}
 	dir, _ := stateOf(cmd)
 	return agent.Options{

@@ -29,7 +29,7 @@ func Rooms() []Room {
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
-		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
+		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},

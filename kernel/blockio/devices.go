@@ -1,6 +1,7 @@
 package blockio
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,6 +134,9 @@ func (d *Devices) Find(pattern string) (disks []Disk, reason string) {
 	}
 	return disks, reason
 }
+
+// Name returns the name of a device, by its number, or else the number.
+func (d *Devices) Name(number string) string { return cmp.Or(d.number[number], number) }
 
 // named are the devices whose name matches a glob.
 func (d *Devices) named(glob string) (names []string) {
