@@ -106,10 +106,12 @@ func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 		return err
 	})
 	var lacks []error
+	some := false
 	for i := range r.Kinds {
 		lacks = append(lacks, r.Kinds[i].Lacks())
+		some = some || len(r.Kinds[i].Classes) > 0
 	}
-	if err == nil && !slices.Contains(lacks, nil) {
+	if err == nil && !some {
 		err = errors.Join(lacks...)
 	}
 	return r, err
@@ -120,8 +122,12 @@ func (r classReport) text() string {
 	if r.Planned {
 		b.WriteString("This is what the file comes to; nothing is written.\n\n")
 	}
-	for i := range r.Kinds {
-		s := &r.Kinds[i]
+	kinds := slices.DeleteFunc(slices.Clone(r.Kinds), func(s agent.ClassSection) bool { return s.Lacks() == nil && len(s.Classes) == 0 })
+	if len(kinds) == 0 {
+		b.WriteString("no classes are defined\n")
+	}
+	for i := range kinds {
+		s := &kinds[i]
 		if i > 0 {
 			b.WriteString("\n")
 		}
@@ -153,10 +159,6 @@ func (r classReport) text() string {
 
 // drawTable writes what each class has in words.
 func drawTable(b *strings.Builder, s *agent.ClassSection) {
-	if len(s.Classes) == 0 {
-		b.WriteString("none is defined\n")
-		return
-	}
 	rows := [][]string{{"CLASS", "SETTINGS", "WORKLOADS"}}
 	for i := range s.Classes {
 		c := &s.Classes[i]

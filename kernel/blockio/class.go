@@ -23,6 +23,11 @@ func (c *Config) Limits(class string, d *Devices) (l cgroup.Limits, notes []stri
 	for _, e := range c.Classes[class] {
 		if len(e.Devices) == 0 && e.Weight != 0 {
 			l.IOWeight = e.Weight
+			for _, disk := range d.Disks {
+				if d.cost && disk.Scheduler == "bfq" { // the file of the group is not BFQ's then
+					of[disk.Number] = cgroup.IOMax{Device: disk.Number, BFQWeight: min(int64(e.Weight), 1000)}
+				}
+			}
 		}
 		for _, pattern := range e.Devices {
 			disks, absent := d.Find(pattern)

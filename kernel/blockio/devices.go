@@ -32,6 +32,7 @@ type Devices struct {
 	below  map[string][]string
 	mounts []kernel.Mount
 	err    error // why mounts are not known
+	cost   bool  // the kernel has io.cost, and so the weight of a group is that of io.cost
 }
 
 // Read reads /sys/block and the mounts. It looks at links in /dev when it is asked about
@@ -44,7 +45,8 @@ func Read(fsys fs.FS, costFile string) (*Devices, error) {
 	}
 	cost := ""
 	if costFile != "" {
-		cost = d.text(costFile)
+		_, err := fs.Stat(fsys, costFile)
+		cost, d.cost = d.text(costFile), err == nil
 	}
 	for _, e := range entries {
 		dir := "sys/block/" + e.Name()
