@@ -254,6 +254,7 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
+		w.Devices = r.slow.detector.DeviceUse(name)
 		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {

@@ -61,8 +61,10 @@ type Workload struct {
 	Use float64
 	// Memory is what it has in use, in bytes; 0 is unknown.
 	Memory int64
-	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period, and
-	// IOWeight count.
+	// Devices are the block devices that it uses, and how much.
+	Devices []detect.DeviceUse
+	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period,
+	// IOWeight and the bytes per second of IOMax count.
 	Limits cgroup.Limits
 	// NoIdle says why cpu.idle must not be set on this group; "" if it may. The lowest weight
 	// has to do then.

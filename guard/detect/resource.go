@@ -57,7 +57,7 @@ var resourceInfos = [resources]struct {
 		"memory", "waits for memory to be reclaimed",
 		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit},
 	},
-	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight}, []Remedy{}},
+	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight, IOThrottle}, []Remedy{}},
 	MemoryBandwidth: {
 		"memory_bandwidth", "lacks memory bandwidth",
 		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil,
@@ -132,6 +132,7 @@ const (
 	GrowCPUs      Remedy = "grow_cpus"
 	MemoryHigh    Remedy = "memory_high"
 	IOWeight      Remedy = "io_weight"
+	IOThrottle    Remedy = "io_throttle"
 	PlaceMemory   Remedy = "place_memory"
 	Power         Remedy = "power"
 )
@@ -149,6 +150,7 @@ var remedyWords = map[Remedy]string{
 	GrowCPUs:      "more CPUs for the victim",
 	MemoryHigh:    "memory.high for best-effort work",
 	IOWeight:      "lower io.weight for best-effort work",
+	IOThrottle:    "fewer bytes per second for best-effort work, on the disks that both use",
 	PlaceMemory:   "restart the victim with its CPUs and memory on one node",
 	Power:         "a frequency floor, or shallower idle states, for the victim's CPUs",
 }
