@@ -20,7 +20,7 @@ const ioClasses = `
 classes:
   slow:
   - {weight: 50, priority: best-effort/7}
-  - {devices: [null*], writeBPS: 1Mi, weight: 20, latency: 30ms}
+  - {devices: [null*], writeBPS: 1Mi, weight: 20}
 cost: [{devices: [/dev/nullb0], min: 100, max: 100}]
 `
 
@@ -48,7 +48,7 @@ func TestIOClass(t *testing.T) {
 	}
 	device := blockDevice(t)
 	for name, want := range map[string]string{
-		"io.max": device + " rbps=max wbps=1048576 riops=max wiops=max", "io.weight": device + " 20", "io.latency": device + " target=30000",
+		"io.max": device + " rbps=max wbps=1048576 riops=max wiops=max", "io.weight": device + " 20",
 	} {
 		if got := h.text(t, w.Group, name); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
