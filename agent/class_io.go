@@ -46,17 +46,18 @@ func (n *Node) ioClass(s *Spec) (c ioClass, err error) {
 // blockDevices are those of the host when the node was last turned to.
 func (n *Node) blockDevices() (_ *blockio.Devices, err error) {
 	if n.disks == nil {
-		n.disks, err = blockio.Read(n.root.FS(), path.Join(n.costDir(), blockio.CostQoS))
+		dir, version := ioTree(n.root.FS())
+		n.disks, err = blockio.Read(n.root.FS(), costFile(dir, version))
 	}
 	return n.disks, err
 }
 
-// costDir is the root group of the io controller of v2, "" if there is none.
-func (n *Node) costDir() string {
-	if dir, version := ioTree(n.root.FS()); version == 2 {
-		return dir
+// costFile is io.cost.qos of the root group, "" where v1 has the controller, or nobody.
+func costFile(dir string, version int) string {
+	if version != 2 {
+		return ""
 	}
-	return ""
+	return path.Join(dir, blockio.CostQoS)
 }
 
 // ioTree is where the controller of block I/O is mounted, "" if it is not.
@@ -143,8 +144,8 @@ func (k *ioClasses) cost() (kernel.Plan, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dir := k.n.costDir()
-	if dir == "" {
+	dir, version := ioTree(k.n.root.FS())
+	if version != 2 {
 		return nil, nil, &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
 	}
 	plan, notes := k.n.opt.Classes.IO.PlanCost(dir, devices)
@@ -152,25 +153,26 @@ func (k *ioClasses) cost() (kernel.Plan, []string, error) {
 }
 
 func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
-	some, priorities, err := false, map[string]string{}, error(nil)
+	config := k.n.opt.Classes.IO
+	some, prioritized, err := false, map[string]bool{}, error(nil)
 	for w := range c.Workloads() {
 		name := k.n.opt.Classes.ClassOf(IOClass, &w.Spec)
-		some = some || name != ""
-		if priority := k.n.opt.Classes.IO.Priority(name); priority != "" && err == nil {
+		some = some || config.Has(name)
+		if config.Priority(name) != "" && err == nil {
 			var tids []int
 			tids, err = k.threads(w)
 			for _, tid := range tids {
-				priorities[kernel.PriorityFile(tid)] = priority
+				prioritized[kernel.PriorityFile(tid)] = true
 			}
 		}
 	}
 	var cost kernel.Plan
-	if some && len(k.n.opt.Classes.IO.Cost) > 0 {
+	if some && len(config.Cost) > 0 {
 		cost, _, _ = k.cost() // an error is plan's to tell
 	}
 	return func(s kernel.Step) bool {
 		if _, ok := kernel.PriorityOf(s.Path); ok {
-			return err != nil || priorities[s.Path] == s.Value
+			return err != nil || prioritized[s.Path]
 		}
 		return slices.ContainsFunc(cost, func(o kernel.Step) bool { return o.Path == s.Path && o.Unset == s.Unset })
 	}
@@ -187,12 +189,31 @@ func (k *ioClasses) threads(w *Workload) ([]int, error) {
 	return tids, nil
 }
 
-// follow gives the threads of workloads the priority of their class. Threads of former ones
-// get back what they had; those that have inherited it since, none.
+// follow gives the threads of workloads the priority of their class. Those of another class
+// before get back what they had by the log; here those lose theirs that have inherited it.
 func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	var undos []func() error
 	undo = func() error { return join(undos...)() }
 	config := k.n.opt.Classes
+	for w := range c.Former() {
+		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
+		if now := c.After(w.ID()); priority == "" || now != nil && config.ClassOf(IOClass, &now.Spec) == config.ClassOf(IOClass, &w.Spec) {
+			continue
+		}
+		tids, err := k.threads(w)
+		if err != nil {
+			return moved, undo, err
+		}
+		for _, tid := range tids {
+			name := kernel.PriorityFile(tid)
+			if text, err := readText(k.n.root, name); err != nil || text != priority || c.Log.Has(func(s kernel.Step) bool { return s.Path == name }) {
+				continue
+			}
+			if _, err := k.prioritize(tid, "none", "", nil); err != nil {
+				return moved, undo, err
+			}
+		}
+	}
 	for w := range c.Workloads() {
 		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
 		if priority == "" {
@@ -211,25 +232,6 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 			if back != nil {
 				undos = append(undos, back)
 				moved++
-			}
-		}
-	}
-	for w := range c.Former() {
-		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
-		if now := c.After(w.ID()); priority == "" || now != nil && config.ClassOf(IOClass, &now.Spec) == config.ClassOf(IOClass, &w.Spec) {
-			continue
-		}
-		tids, err := k.threads(w)
-		if err != nil {
-			return moved, undo, err
-		}
-		for _, tid := range tids {
-			name := kernel.PriorityFile(tid)
-			if text, err := readText(k.n.root, name); err != nil || text != priority || c.Log.Has(func(s kernel.Step) bool { return s.Path == name }) {
-				continue
-			}
-			if _, err := k.prioritize(tid, "none", "", nil); err != nil {
-				return moved, undo, err
 			}
 		}
 	}
@@ -285,18 +287,13 @@ func reportIO(r *classReading) (s ClassSection, err error) {
 	if config == nil {
 		return s, nil
 	}
-	costFile := ""
-	if version == 2 {
-		costFile = path.Join(dir, blockio.CostQoS)
-	}
-	devices, err := blockio.Read(r.fsys, costFile)
+	devices, err := blockio.Read(r.fsys, costFile(dir, version))
 	if err != nil {
 		return s, err
 	}
-	if _, absent := config.PlanCost(dir, devices); len(absent) > 0 {
-		for _, note := range absent {
-			s.Notes = append(s.Notes, "io.cost: "+note)
-		}
+	_, absent := config.PlanCost(dir, devices)
+	for _, note := range absent {
+		s.Notes = append(s.Notes, "io.cost: "+note)
 	}
 	for _, name := range config.Names() {
 		c := ClassUse{Name: name, Workloads: r.members(IOClass, name)}

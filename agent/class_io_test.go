@@ -277,6 +277,7 @@ const costText = `
 classes:
   slow: [{devices: [vda], weight: 5, latency: 20ms}]
   last: [{priority: best-effort/7}]
+  idle: [{priority: idle}]
 cost: [{devices: [vda], readPercent: 95, readLatency: 5ms}, {devices: [nvme*]}]
 `
 
@@ -337,6 +338,14 @@ func TestIOPriority(t *testing.T) {
 	}
 	if got := priority(9000101); got != "best-effort/7" {
 		t.Errorf("joined: %s", got)
+	}
+	for _, class := range []string{"idle", "last"} { // at once, without the next comparison
+		if _, err := n.Resize(ctx, ofIO(spec("api", place.LS, 0, 0), class)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := priority(9000101), h.opt.Classes.IO.Priority(class); got != want {
+			t.Errorf("class %s: %s, want %s", class, got, want)
+		}
 	}
 	if _, err := n.Resize(ctx, spec("api", place.LS, 0, 0)); err != nil {
 		t.Fatal(err)

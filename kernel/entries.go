@@ -189,7 +189,7 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		return true, nil
 	}
 	for _, old := range l.at[e.Path] {
-		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
+		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset || old.Start != e.Start {
 			continue
 		}
 		if !e.sameLine(old.Value) {
