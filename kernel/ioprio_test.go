@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -95,4 +96,54 @@ func TestPriorityOfProcess(t *testing.T) {
 	if _, _, err := root.Shows(step); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of a process that has ended: %v", err)
 	}
+}
+
+// A thread that has ended, and whose number another one has by now, is neither changed nor
+// given anything back; what the other one had is noted anew.
+func TestPriorityOfAnother(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(at, priority string) {
+		t.Helper()
+		put("proc/12/stat", "12 (x) S"+strings.Repeat(" 0", 18)+" "+at+"\n")
+		put("proc/12/ioprio", priority+"\n")
+	}
+	put("proc/sys/kernel/random/boot_id", "boot\n")
+	put("proc/self/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := OpenUndoLog(root, filepath.Join(t.TempDir(), "log"), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	shows := func(want string) {
+		t.Helper()
+		if got, err := root.read(PriorityFile(12)); err != nil || got != want {
+			t.Errorf("it is %q, %v; want %q", got, err, want)
+		}
+	}
+	for _, c := range []struct{ at, priority string }{{"100", "none"}, {"200", "best-effort/1"}} {
+		start(c.at, c.priority)
+		if _, err := Apply(root, Plan{{Path: PriorityFile(12), Value: "idle", Start: c.at}}, log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if items, err := log.Undo(func(s Step) bool { return s.Start == "100" }); err != nil || len(items) != 1 || items[0].Outcome != Gone {
+		t.Errorf("of the one that has ended: %v, %v", items, err)
+	}
+	shows("idle")
+	if items, err := log.Undo(func(Step) bool { return true }); err != nil || len(items) != 1 || items[0].Outcome != Restored {
+		t.Errorf("of the other one: %v, %v", items, err)
+	}
+	shows("best-effort/1")
 }
