@@ -29,6 +29,7 @@ import (
 
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
@@ -131,6 +132,7 @@ type Node struct {
 	topology  *place.Topology
 	config    place.Config
 	enforcer  Enforcer
+	disks     *blockio.Devices // see blockDevices
 	site      Site
 	agentLock *os.File   // with Options.Keep: that this is the agent
 	kept      *os.File   // and the lock

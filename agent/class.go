@@ -21,13 +21,25 @@ func (s *Spec) Settings() cgroup.Limits {
 	return l
 }
 
+// ofIO is what a spec has by its I/O class.
+func (g *groups) ofIO(s *Spec) (ioClass, error) {
+	if g.io == nil {
+		return ioClass{}, nil
+	}
+	return g.io(s)
+}
+
 // lowest is the weight that stands in for cpu.idle where the kernel has none.
 const lowest = 1
 
 // settings are the Settings of a spec as far as this host has them; lack says what of
-// the class is missing. What the spec itself asks for is not replaced.
+// the class is missing. What the spec itself asks for is not replaced. An I/O class that is
+// not defined adds nothing: limits tells the error.
 func (g *groups) settings(s *Spec) (l cgroup.Limits, lack string) {
 	l = s.Settings()
+	if class, _ := g.ofIO(s); !limitless(class.limits) {
+		l = withIO(l, class.limits)
+	}
 	if l.Idle == s.Limits.Idle {
 		return l, ""
 	}
@@ -68,6 +80,15 @@ func byClass(plan kernel.Plan, s *Spec, l cgroup.Limits, lack string) {
 	for i := range plan {
 		if slices.Contains(files, path.Base(plan[i].Path)) {
 			plan[i].Why = why
+		}
+	}
+}
+
+// byIOClass writes into the steps about block devices which class takes them.
+func byIOClass(plan kernel.Plan, class string) {
+	for i := range plan {
+		if row, _ := knob.OfFile(path.Base(plan[i].Path)); row != nil && row.Controller == cgroup.IO {
+			plan[i].Why = "I/O class " + class
 		}
 	}
 }

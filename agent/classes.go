@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/resctrl"
 )
@@ -18,12 +20,16 @@ import (
 // ClassKind says of what a class is: a workload has at most one class of each kind.
 type ClassKind string
 
-// CacheClass are classes of caches and memory bandwidth.
-const CacheClass ClassKind = "cache"
+// The kinds.
+const (
+	CacheClass ClassKind = "cache" // of caches and memory bandwidth
+	IOClass    ClassKind = "io"    // of block I/O
+)
 
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
 	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
+	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }, reportIO},
 }
 
 // classKind is a kind of class: which steps of the undo log are those of its classifier, and
@@ -47,6 +53,27 @@ func ClassKinds() (all []ClassKind) {
 type ClassConfig struct {
 	// Cache are classes of caches and memory bandwidth. Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+	// IO are classes of block I/O. Default: none.
+	IO *blockio.Config `json:"io,omitempty"`
+}
+
+// With returns the classes of c, and those of a kind of another one.
+func (c ClassConfig) With(kind ClassKind, other ClassConfig) ClassConfig {
+	switch kind {
+	case CacheClass:
+		c.Cache = cmp.Or(other.Cache, c.Cache)
+	case IOClass:
+		c.IO = cmp.Or(other.IO, c.IO)
+	}
+	return c
+}
+
+// over returns the classes of c and, of kinds of which it has none, those of another.
+func (c ClassConfig) over(base ClassConfig) ClassConfig {
+	for _, k := range classKinds {
+		base = base.With(k.kind, c)
+	}
+	return base
 }
 
 // classSet are the classes of one kind.
@@ -60,8 +87,11 @@ type classSet interface {
 
 // of returns the classes of a kind, nil where there are none.
 func (c ClassConfig) of(kind ClassKind) classSet {
-	if kind == CacheClass && c.Cache != nil {
+	switch {
+	case kind == CacheClass && c.Cache != nil:
 		return c.Cache
+	case kind == IOClass && c.IO != nil:
+		return c.IO
 	}
 	return nil
 }

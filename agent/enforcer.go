@@ -107,7 +107,7 @@ func (n *Node) openEnforcer() (Enforcer, Site, error) {
 	if err != nil {
 		return nil, Site{}, err
 	}
-	g.confine, g.protect = n.opt.Confine, n.opt.Protected
+	g.confine, g.protect, g.io = n.opt.Confine, n.opt.Protected, n.ioClass
 	return g, g.site(), nil
 }
 

@@ -31,7 +31,9 @@ type groups struct {
 	own     string   // this process's group there, "" if not visible
 	confine []string // see Options
 	protect []string
-	within  cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
+	// io is what a workload has by its I/O class; nil without any.
+	io     func(*Spec) (ioClass, error)
+	within cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
 	// idles are, of an Enforcer that has made some idle, the directories of groups that it did
 	// not make and that are to be so still.
 	idles map[string]bool
@@ -298,7 +300,7 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 		return done, errors.Join(err, done.Undo())
 	}
 	done.Finish = func() error {
-		if !c.Leaves() {
+		if !c.Leaves() && !c.Log.Has(g.formerLimits(c)) {
 			return nil
 		}
 		return g.giveBack(c)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -19,7 +20,11 @@ import (
 // what the kernel shows.
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
 	to, from := c.After(id), c.Before(id)
-	if s, ok := g.shown[id]; ok && from == to && !fresh {
+	class, err := g.ofIO(&to.Spec)
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := g.shown[id]; ok && from == to && !fresh && reflect.DeepEqual(s.class, class.limits) {
 		if differs, err := g.differing(c, s.plan); err == nil && len(differs) == 0 {
 			return nil, nil
 		}
@@ -41,6 +46,11 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 			}
 		}
 	}
+	if to.made() && !fresh {
+		if err := g.unlimited(group, all); err != nil {
+			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
+		}
+	}
 	idle := knob.ID{Knob: knob.Find("idle")}
 	if !fresh && all.Has(knob.Find("weight")) && !all.Has(idle.Knob) && g.noIdle() == "" {
 		// An idle group's weight is locked, whoever made it idle.
@@ -54,6 +64,9 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	}
 	plan, err := group.Plan(all)
 	byClass(plan, &to.Spec, l, lack)
+	if class.name != "" {
+		byIOClass(plan, class.name)
+	}
 	if err != nil || fresh {
 		return plan, err
 	}
@@ -62,7 +75,7 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 	}
 	if len(plan) == 0 && from == to && !slices.ContainsFunc(all.IDs(), dynamic) {
-		g.shown[id] = shown{to, whole}
+		g.shown[id] = shown{to, class.limits, whole}
 	}
 	if i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 }); i >= 0 {
 		// The kernel forgets the weight of a group that becomes idle: written before,
@@ -77,10 +90,40 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	return plan, nil
 }
 
-// shown is a workload with a plan for its limits.
+// shown is a workload with a plan for its limits, those of its I/O class included.
 type shown struct {
-	of   *Workload
-	plan kernel.Plan
+	of    *Workload
+	class cgroup.Limits
+	plan  kernel.Plan
+}
+
+// unlimited adds to settings of a group that Berth made that block devices which they do not
+// name are not limited: by an I/O class that was another one, or that now means other devices.
+func (g *groups) unlimited(group cgroup.Group, all knob.Settings) error {
+	for _, k := range knob.All() {
+		if k.Key == nil {
+			continue
+		}
+		dir, f, err := group.Locate(k)
+		if errors.Is(err, kernel.ErrNotSupported) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		text, err := readText(g.root, path.Join(dir, f.Name))
+		if err != nil {
+			return kernel.IgnoreAbsent(err)
+		}
+		for line := range strings.Lines(text) {
+			key, _, _ := strings.Cut(line, " ")
+			id := knob.ID{Knob: k, Key: key}
+			if value, ok := f.Value(key, text); ok && k.Key(key) == nil && value != k.Default && all[id] == "" {
+				all[id] = k.Default
+			}
+		}
+	}
+	return nil
 }
 
 // dynamic reports whether the steps for a setting depend on what the kernel shows.

@@ -57,6 +57,7 @@ func TestPlaceAndRelease(t *testing.T) {
 				delete(before, "proc/"+pid+"/")
 				delete(before, "proc/"+pid+"/stat")
 				delete(before, "proc/"+pid+"/cgroup")
+				delete(before, "proc/"+pid+"/ioprio")
 			}
 			got := h.tree()
 			for name := range before {

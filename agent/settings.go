@@ -81,9 +81,7 @@ func (n *Node) recall(texts map[string][]byte) (changed bool, err error) {
 		if given := n.asked.Settings; given.PolicyName != "" {
 			opt.PolicyName, opt.PolicyOptions = given.PolicyName, given.PolicyOptions
 		}
-		if n.asked.Classes.Cache != nil {
-			opt.Classes = n.asked.Classes
-		}
+		opt.Classes = n.asked.Classes.over(stored.Classes)
 		if n.asked.Confine != nil {
 			opt.Confine = n.asked.Confine
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -139,7 +140,8 @@ func (c *Transition) Leaves() bool {
 	}
 	return slices.ContainsFunc(c.focus, func(id string) bool {
 		was, is := c.Before(id), c.After(id)
-		return was != nil && is != nil && !is.made() && (!reflect.DeepEqual(was.Spec.Settings(), is.Spec.Settings()) || !slices.Equal(was.Spec.Request.Memory, is.Spec.Request.Memory))
+		return was != nil && is != nil && !is.made() && (!reflect.DeepEqual(was.Spec.Settings(), is.Spec.Settings()) || !slices.Equal(was.Spec.Request.Memory, is.Spec.Request.Memory) ||
+			!maps.Equal(was.Spec.Classes, is.Spec.Classes))
 	})
 }
 

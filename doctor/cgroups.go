@@ -225,47 +225,72 @@ func memory(h *host) Capability {
 }
 
 func ioController(h *host) Capability {
-	c := h.controller("io", "blkio", "v1 does not throttle buffered writes: they belong to no group")
-	if c.State != OK && c.State != Limited {
-		return c
-	}
-	c.Found += "; " + h.ioWeights()
-	return c
+	return h.controller("io", "blkio", "v1 does not throttle buffered writes: they belong to no group")
+}
+
+// noIO is for what the io controller would have.
+func noIO(h *host) (c Capability, has bool) {
+	c = h.controller("io", "blkio", "-")
+	return missing("no io controller", "what shares out and slows down disks is a part of it", "see io"), c.State == OK || c.State == Limited
 }
 
 // ioWeights says by which file groups share out disks, and for which disks.
-func (h *host) ioWeights() string {
+func ioWeights(h *host) Capability {
+	c, has := noIO(h)
+	if !has {
+		return c
+	}
+	const bfq = "modprobe bfq; echo bfq > /sys/block/DISK/queue/scheduler"
 	asRoot := *h.groups
 	asRoot.UID = 0
 	base, err := asRoot.Base(cgroup.IO)
 	if err != nil {
 		h.fail(ignoreNotSupported(err))
-		return "weights: not told"
+		return missing("not told", "the groups of root cannot be looked at", "")
 	}
 	plan, err := base.Child("berth").Set(cgroup.Limits{IOWeight: 100})
 	if err != nil || len(plan) == 0 {
 		h.fail(ignoreNotSupported(err))
-		return "no weights: no sign of BFQ or io.cost"
+		return missing("no file for weights", "the kernel shows no sign of BFQ or io.cost", bfq+", or cgroup v2 and a kernel with CONFIG_BLK_CGROUP_IOCOST")
 	}
 	file := path.Base(plan[0].Path)
-	if file == "io.weight" {
-		text, _ := h.text(path.Join(h.v2().Dir, "io.cost.qos"))
-		if !strings.Contains(text, "enable=1") {
-			return "weights by io.weight, in force on no disk: io.cost is not enabled (io.cost.qos)"
-		}
-		return "weights by io.weight"
-	}
 	var disks []string
 	for _, name := range h.glob("sys/block/*/queue/scheduler") {
-		text, _ := h.text(name)
-		if strings.Contains(text, "[bfq]") {
+		if text, _ := h.text(name); strings.Contains(text, "[bfq]") {
 			disks = append(disks, strings.Split(name, "/")[2])
 		}
 	}
-	if len(disks) == 0 {
-		return "weights by " + file + ", in force on no disk: none has the scheduler BFQ"
+	if text, _ := h.text(path.Join(h.v2().Dir, "io.cost.qos")); file == "io.weight" && strings.Contains(text, "enable=1") {
+		return ok(file + " by io.cost")
 	}
-	return "weights by " + file + " on " + strings.Join(disks, ", ")
+	if len(disks) == 0 && file == "io.weight" {
+		return limited(file+", in force on no disk", "io.cost is not enabled for any, and no disk has the scheduler BFQ", "name disks under cost of the I/O classes (docs/io.md), or "+bfq)
+	}
+	if len(disks) == 0 {
+		return limited(file+", in force on no disk", "no disk has the scheduler BFQ", bfq)
+	}
+	return ok(file + " by BFQ on " + strings.Join(disks, ", "))
+}
+
+// ioLatency looks for io.latency in a group that shows the limits of the controller, too.
+func ioLatency(h *host) Capability {
+	c, has := noIO(h)
+	if !has {
+		return c
+	}
+	t, _ := h.groups.Hierarchy(cgroup.IO)
+	if t.Version == 1 {
+		return missing("no io.latency", "cgroup v1 has none", unified(h))
+	}
+	for _, pattern := range []string{"/*/", "/*/*/"} {
+		if len(h.glob(t.Dir+pattern+"io.latency")) > 0 {
+			return ok("io.latency")
+		}
+		if len(h.glob(t.Dir+pattern+"io.max")) > 0 {
+			return missing("no io.latency", "the kernel was built without CONFIG_BLK_CGROUP_IOLATENCY", "boot a kernel with it")
+		}
+	}
+	return Capability{State: Unknown, Found: "not told", Reason: "no group has the io controller, and so none shows the file"}
 }
 
 func ignoreNotSupported(err error) error {

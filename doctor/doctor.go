@@ -128,6 +128,8 @@ func checks() []check {
 		{"cpu", Place, "nice values, which weigh threads and not workloads", cpuController},
 		{"memory", Place, "the hard limit of v1 where there is one, else none", memory},
 		{"io", Place, "the throttling of v1 where there is one, else none", ioController},
+		{"io-weights", Place, "limits what is read and written per second instead", ioWeights},
+		{"io-latency", Place, "weights and limits, which look at no latency", ioLatency},
 		{"pids", Place, "does not limit the number of processes", pids},
 		{"hugetlb", Place, "counts the huge pages of workloads, and does not limit them", hugeTLB},
 		{"cache-ways", Place, "separates caches only by choosing CPUs of different L3 domains", cacheWays},

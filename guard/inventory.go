@@ -262,6 +262,7 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 		if r.cuts(about, name) {
 			w.Cache, w.Traffic = r.o.Actuator.(divider).Cache(name), r.slow.detector.Traffic(name)
 		}
+		w.Devices = r.slow.detector.DeviceUse(name)
 		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {

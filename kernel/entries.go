@@ -93,11 +93,15 @@ func (l *UndoLog) Has(match func(Step) bool) bool {
 }
 
 // Original returns the text of a file before Berth's first write to it, or to a file that
-// changes it as a side effect. It ignores the entry of a file that was removed and made
-// anew since.
+// changes it as a side effect; of a file with many lines, what it shows with those of Berth
+// as they were. It ignores the entry of a file that was removed and made anew since.
 func (l *UndoLog) Original(path string) (text string, ok bool) {
 	for _, e := range l.at[path] {
-		if e.Op == Write && l.root.isSame(e) {
+		switch {
+		case e.Op != Write || !l.root.isSame(e):
+		case e.Format == Keyed:
+			return l.originalLines(path)
+		default:
 			return e.Original, true
 		}
 	}
@@ -116,6 +120,26 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 		return e.Original, true
 	}
 	return "", false
+}
+
+// originalLines are those of a file with a line per key.
+func (l *UndoLog) originalLines(path string) (text string, ok bool) {
+	text, err := l.root.read(path)
+	if err != nil {
+		return "", false
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if !slices.ContainsFunc(l.at[path], func(e *entry) bool { return key(e.Value) == key(line) && l.root.isSame(e) }) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	for _, e := range l.at[path] {
+		if e.Op == Write && l.root.isSame(e) && (e.Unset == "" || e.Original != e.Unset) {
+			lines = append(lines, e.Original)
+		}
+	}
+	return strings.Join(lines, "\n"), true
 }
 
 // Outdated reports whether all entries of a path concern a file or directory that no
@@ -165,7 +189,7 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		return true, nil
 	}
 	for _, old := range l.at[e.Path] {
-		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
+		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset || old.Start != e.Start {
 			continue
 		}
 		if !e.sameLine(old.Value) {

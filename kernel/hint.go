@@ -106,6 +106,9 @@ func hint(s Step, err error) string {
 	case syscall.ESRCH:
 		return "no such process: it has ended"
 	case syscall.EOPNOTSUPP:
+		if s.Format == Keyed {
+			return knob.NoScheduler
+		}
 		return "not possible for a group of this cgroup.type: use a domain group"
 	case syscall.EEXIST:
 		return "exists already: another run made it; end that run or run 'berth restore'"

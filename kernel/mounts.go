@@ -19,6 +19,9 @@ type Mount struct {
 	Root string
 	// Dir is the mount point, relative to "/" and clean; "." is "/" itself.
 	Dir string
+	// Device is the number of the block device, "254:1"; the major number 0 is none. Source
+	// is what was mounted, as the file system has it: "/dev/vda1".
+	Device, Source string
 	// ReadOnly is true where either mount or file system is read-only.
 	ReadOnly bool
 	// Options are the file system's own options.
@@ -53,7 +56,7 @@ func parseMount(line string) (m Mount, err error) {
 	if sep < 6 || len(fields) < sep+4 {
 		return m, errors.New("fields are missing")
 	}
-	m.Type = fields[sep+1]
+	m.Type, m.Device, m.Source = fields[sep+1], fields[2], fields[sep+2]
 	if m.Root, err = unescape(fields[3]); err != nil {
 		return m, err
 	}
@@ -157,10 +160,14 @@ func isProcess(name string) bool {
 	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus"}, file)
 }
 
-// outside returns an error unless a name leads, without symbolic links, to a tree of
-// control groups, a power setting or how a process is scheduled. Of the mounts around it the innermost counts, and of several at one place
+// outside returns an error unless a name is the I/O priority of a thread or leads, without
+// symbolic links, to a tree of control groups, a power setting or how a process is scheduled.
+// Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
+	if _, ok := PriorityOf(name); ok {
+		return nil
+	}
 	if g.err != nil {
 		return fmt.Errorf("may be anything, as the mounted trees of control groups are not known: %w", g.err)
 	}

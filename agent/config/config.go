@@ -11,6 +11,7 @@ import (
 	"maps"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
@@ -84,6 +85,9 @@ type Classes struct {
 	// Cache are classes of caches and memory bandwidth: partitions of the cache, classes in
 	// them, and which class of service has which (docs/cache.md). Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+	// IO are classes of block I/O: limits and weights of devices, and which class of service
+	// has which (docs/io.md). Default: none.
+	IO *blockio.Config `json:"io,omitempty"`
 }
 
 // classSet are the classes of one kind.
@@ -95,16 +99,19 @@ type classSet interface {
 
 // kinds are the classes of other kinds by their field, nil where there are none.
 func (c *Classes) kinds() map[string]classSet {
-	all := map[string]classSet{"cache": nil}
+	all := map[string]classSet{"cache": nil, "io": nil}
 	if c.Cache != nil {
 		all["cache"] = c.Cache
+	}
+	if c.IO != nil {
+		all["io"] = c.IO
 	}
 	return all
 }
 
 // ClassesOf returns the classes that a workload asks for by their kind, the field's name.
 func (w *Workload) ClassesOf() map[string]string {
-	all := map[string]string{"cache": w.Cache}
+	all := map[string]string{"cache": w.Cache, "io": w.IO}
 	maps.DeleteFunc(all, func(_, name string) bool { return name == "" })
 	return all
 }
@@ -148,6 +155,8 @@ type Workload struct {
 	CPUs place.Milli `json:"cpus,omitzero"`
 	// Cache is its cache class, one of classes.cache. Default: that of its class of service.
 	Cache string `json:"cache,omitempty"`
+	// IO is its I/O class, one of classes.io. Default: that of its class of service.
+	IO string `json:"io,omitempty"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

@@ -134,7 +134,7 @@ func fieldName(f reflect.StructField) string {
 type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".", "../../kernel/resctrl")
+	comments, err := jsonschema.Comments(".", "../../kernel/resctrl", "../../kernel/blockio")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +235,8 @@ func (s *schema) of(t reflect.Type, value reflect.Value) object {
 		return object{"type": "boolean"}
 	case reflect.Int:
 		return object{"type": "integer"}
+	case reflect.Float64:
+		return object{"type": "number"}
 	case reflect.Interface:
 		return object{}
 	case reflect.Slice:

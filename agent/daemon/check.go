@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -185,6 +186,7 @@ func (h *hostCheck) limits(root *kernel.Root, c *config.NodeConfig) {
 
 // classes checks that the host has what the classes of other kinds need, and room for them.
 func (h *hostCheck) classes(root *kernel.Root, c *config.NodeConfig) {
+	h.ioClasses(root, c.Classes.IO)
 	if c.Classes.Cache == nil {
 		return
 	}
@@ -196,6 +198,32 @@ func (h *hostCheck) classes(root *kernel.Root, c *config.NodeConfig) {
 		h.fail("classes.cache."+fit.Field, errors.New(fit.Reason))
 	} else {
 		h.fail("classes.cache", err)
+	}
+}
+
+// ioClasses checks that groups have what classes come to with the disks that there are now.
+func (h *hostCheck) ioClasses(root *kernel.Root, c *blockio.Config) {
+	if c == nil {
+		return
+	}
+	lacks, err := agent.Lacks(root)
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return // by affinity, classes have priorities
+	}
+	devices, readErr := blockio.Read(root.FS(), "")
+	if err := errors.Join(err, readErr); err != nil {
+		h.fail("classes.io", err)
+		return
+	}
+	for _, name := range c.Names() {
+		l, _ := c.Limits(name, devices)
+		settings, told := l.Settings(), map[string]bool{}
+		for _, id := range settings.IDs() {
+			if err := lacks(id.Knob); err != nil && !told[err.Error()] {
+				told[err.Error()] = true
+				h.fail("classes.io.classes."+name, err)
+			}
+		}
 	}
 }
 

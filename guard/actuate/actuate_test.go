@@ -118,6 +118,7 @@ func newHostWith(t *testing.T, layout string, cpu *fakekernel.Resctrl) *host {
 	}
 	h.apply(base.Child("batch").Set(cgroup.Limits{Weight: 70, CPUs: cpuset.MustParse("0-7")}))
 	h.apply(base.Child("batch/a").Set(cgroup.Limits{Weight: 300, CPUs: cpuset.MustParse("0-3"), Quota: 50 * time.Millisecond}))
+	h.apply(base.Child("batch/a").Set(cgroup.Limits{IOMax: ownIO()}))
 	h.apply(base.Child("batch/b/c").Set(cgroup.Limits{CPUs: cpuset.MustParse("6-7")}))
 	h.apply(base.Child("batch/b").Set(cgroup.Limits{CPUs: cpuset.MustParse("4-7")}))
 	for controller, dir := range map[string]*string{cgroup.CPU: &h.cpu, cgroup.CPUSet: &h.sets} {
@@ -192,6 +193,18 @@ func (h *host) shows(want map[string]string) {
 	}
 }
 
+// ownIO are the limits of batch/a on disks without the guard.
+func ownIO() []cgroup.IOMax {
+	return []cgroup.IOMax{{Device: "8:0", WriteBPS: 9 << 20}, {Device: "8:16", ReadBPS: 7 << 20}}
+}
+
+func throttle(read, write int64) control.Action {
+	return control.Action{
+		Remedy: detect.IOThrottle, Group: "batch/a", Victim: "svc/web", Suspect: "batch/a",
+		Limits: cgroup.Limits{IOMax: []cgroup.IOMax{{Device: "8:0", ReadBPS: read, WriteBPS: write}, {Device: "254:0", ReadBPS: read}}},
+	}
+}
+
 func weight(l cgroup.Limits) control.Action {
 	return control.Action{Remedy: detect.Weight, Group: "batch", Victim: "svc/web", Suspect: "batch/a", Limits: l}
 }
@@ -214,6 +227,7 @@ func (h *host) sequence() []control.Action {
 		headroom(8 * time.Millisecond), headroom(4 * time.Millisecond), headroom(6 * time.Millisecond),
 		shrink("0-4"), shrink("0-1"), shrink("0-2"),
 		{Remedy: detect.Burst, Group: "batch/a", Victim: "batch/a", Limits: cgroup.Limits{Burst: time.Millisecond}},
+		throttle(4<<20, 2<<20), throttle(2<<20, 1<<20),
 	}
 	if !h.v1 {
 		all = append(all, control.Action{Remedy: detect.MemoryHigh, Group: "batch/a", Limits: cgroup.Limits{MemoryHigh: 64 << 20}})
@@ -225,7 +239,7 @@ func (h *host) sequence() []control.Action {
 func (h *host) short() []control.Action {
 	return []control.Action{
 		weight(cgroup.Limits{Weight: 20}), weight(cgroup.Limits{Idle: cgroup.On}), headroom(8 * time.Millisecond), headroom(4 * time.Millisecond),
-		shrink("0-1"), shrink("0-2"),
+		shrink("0-1"), shrink("0-2"), throttle(4<<20, 2<<20),
 	}
 }
 
@@ -614,7 +628,7 @@ func TestSettings(t *testing.T) {
 		}
 		before := read()
 		want := Settings{Limits: cgroup.Limits{CPUs: cpuset.MustParse("0-3")}}
-		want.Weight, want.Quota, want.Period = 300, 50*time.Millisecond, 100*time.Millisecond
+		want.Weight, want.Quota, want.Period, want.IOMax = 300, 50*time.Millisecond, 100*time.Millisecond, ownIO()
 		got := before["batch/a"]
 		got.IOWeight, got.Shares = 0, 0
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -799,4 +813,34 @@ func TestEssential(t *testing.T) {
 			t.Errorf("%s: %q", group, got)
 		}
 	}
+}
+
+// Under the guard's values the base ones are seen: of each disk, those without the guard.
+func TestThrottleLiesAbove(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		g := h.open()
+		if _, err := g.Apply(context.Background(), throttle(4<<20, 2<<20)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.Settings("batch/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(ownIO(), s.IOMax); diff != "" {
+			t.Errorf("settings (-want +got):\n%s", diff)
+		}
+		base, now := g.Base(func() {}), h.now()
+		for name, was := range h.tree {
+			if file := path.Base(name); !strings.HasPrefix(file, "io.max") && !strings.HasPrefix(file, "blkio.throttle") {
+				continue
+			}
+			text, err := fs.ReadFile(base.FS(), name)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			slices.Sort(lines)
+			if got := strings.Join(lines, "\n"); err != nil || got != strings.TrimSpace(was) {
+				t.Errorf("%s is %q below the guard's value %q, want %q; %v", name, got, now[name], was, err)
+			}
+		}
+	})
 }

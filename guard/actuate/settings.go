@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 
 // Settings are those of a group without the active actions of the guard.
 type Settings struct {
-	// Limits has Idle, Weight, Quota and Period, IOWeight, and the CPUs that it may run on;
+	// Limits has Idle, Weight, Quota and Period, IOWeight, IOMax, and the CPUs that it may run on;
 	// empty is all, or not known.
 	cgroup.Limits
 	// Shares are cpu.shares of v1, of which Weight is a rounding; 0 on v2.
@@ -61,6 +62,7 @@ func (h *Host) settings(group string) (Settings, error) {
 		s.Quota, s.Period = time.Duration(quota)*time.Microsecond, time.Duration(period)*time.Microsecond
 	}
 	s.IOWeight, _ = strconv.Atoi(r.value("ioWeight"))
+	s.IOMax = r.devices()
 	s.CPUs = r.cpus()
 	var pids []string
 	for _, dir := range h.base.Child(group).Dirs() {
@@ -102,12 +104,46 @@ func (r *settingsReader) text(controller, file string) string {
 
 // value returns the value of a knob, "" if it is not known.
 func (r *settingsReader) value(name string) string {
+	return r.valueOf(name, "")
+}
+
+// valueOf is value for one key.
+func (r *settingsReader) valueOf(name, key string) string {
 	k := knob.Find(name)
-	value, _ := k.Read("", func(file string) (string, bool) {
+	value, _ := k.Read(key, func(file string) (string, bool) {
 		text := r.text(k.Controller, file)
 		return text, text != ""
 	})
 	return value
+}
+
+// devices are the limits of bytes per second, by rising device.
+func (r *settingsReader) devices() (all []cgroup.IOMax) {
+	of := map[string]*cgroup.IOMax{}
+	for _, name := range []string{"readBPS", "writeBPS"} {
+		k := knob.Find(name)
+		for _, file := range k.Files() {
+			for line := range strings.Lines(r.text(k.Controller, file)) {
+				device, _, _ := strings.Cut(line, " ")
+				n, err := strconv.ParseInt(r.valueOf(name, device), 10, 64)
+				if k.Key(device) != nil || err != nil { // no limit
+					continue
+				}
+				if of[device] == nil {
+					of[device] = &cgroup.IOMax{Device: device}
+				}
+				if name == "readBPS" {
+					of[device].ReadBPS = n
+				} else {
+					of[device].WriteBPS = n
+				}
+			}
+		}
+	}
+	for _, device := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, *of[device])
+	}
+	return all
 }
 
 // cpus is the group's own set or, where it has none, the nearest one around it.

@@ -61,8 +61,10 @@ type Workload struct {
 	Use float64
 	// Memory is what it has in use, in bytes; 0 is unknown.
 	Memory int64
-	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period, and
-	// IOWeight count.
+	// Devices are the block devices that it uses, and how much.
+	Devices []detect.DeviceUse
+	// Limits are what it has without what the loop did: Idle, Weight, Quota and Period,
+	// IOWeight and the bytes per second of IOMax count.
 	Limits cgroup.Limits
 	// Cache is what it has of caches and memory bandwidth without what the loop did. It is known
 	// of suspects that findings about these name.

@@ -13,7 +13,6 @@ import (
 	"berth.dev/berth/desired"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/kernel/knob"
 )
 
 // overrides are the active settings of the loop, which lie above those of the groups, and
@@ -181,10 +180,13 @@ func (k *overrides) settle(ctx context.Context, at *override) (changes []Change,
 // strongest is the wish whose setting is effective, or nil.
 func (k *overrides) strongest(at *override) *Action {
 	values := k.want.Of(at.group)
-	for _, row := range find(k.remedies, at.remedy).rows() {
-		if c, ok := values[knob.ID{Knob: row}]; ok {
-			a := k.asked[claim{at.target, c.Owner}]
-			return &a
+	rows := find(k.remedies, at.remedy).rows()
+	for _, row := range rows {
+		for _, id := range values.Settings().IDs() {
+			if id.Knob == row {
+				a := k.asked[claim{at.target, values[id].Owner}]
+				return &a
+			}
 		}
 	}
 	return nil

@@ -3,6 +3,8 @@ package control
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"berth.dev/berth/cpuset"
@@ -282,6 +284,81 @@ var ioWeight = Remedy{
 	Sentence: func(group string, l cgroup.Limits) string {
 		return fmt.Sprintf("%s has I/O weight %d", group, l.IOWeight)
 	},
+}
+
+// leastIO is what best-effort work may read, and write, per second of each disk at least.
+const leastIO = 1 << 20
+
+// ioThrottle bounds what the suspect reads and writes on the disks that the victim uses too,
+// to half of what it does; further steps halve that. It works where no weights do.
+var ioThrottle = Remedy{
+	Name:  detect.IOThrottle,
+	Knobs: []string{"readBPS", "writeBPS"},
+	Delay: time.Second,
+	Propose: func(c *Case) (to cgroup.Limits, reason string) {
+		if c.Held != nil {
+			further := false
+			for _, m := range c.Held.IOMax {
+				next := cgroup.IOMax{Device: m.Device, ReadBPS: halved(m.ReadBPS), WriteBPS: halved(m.WriteBPS)}
+				to.IOMax, further = append(to.IOMax, next), further || next != m
+			}
+			if !further {
+				return to, fmt.Sprintf("%d MiB/s is the least that best-effort work keeps", leastIO>>20)
+			}
+			return to, ""
+		}
+		for _, use := range c.Group.Devices {
+			if !slices.ContainsFunc(c.Victim.Devices, func(v detect.DeviceUse) bool { return v.Device == use.Device }) {
+				continue
+			}
+			var own cgroup.IOMax
+			for _, m := range c.Group.Limits.IOMax {
+				if m.Device == use.Device {
+					own = m
+				}
+			}
+			m := cgroup.IOMax{Device: use.Device, ReadBPS: throttled(use.Read, own.ReadBPS), WriteBPS: throttled(use.Written, own.WriteBPS)}
+			if m.ReadBPS > 0 || m.WriteBPS > 0 {
+				to.IOMax = append(to.IOMax, m)
+			}
+		}
+		if len(to.IOMax) == 0 {
+			return to, fmt.Sprintf("it uses no disk of the victim's by more than %d MiB/s", leastIO>>20)
+		}
+		return to, ""
+	},
+	Amount: func(l cgroup.Limits) string {
+		var parts []string
+		for _, m := range l.IOMax {
+			for _, of := range []struct {
+				words string
+				bps   int64
+			}{{"reads", m.ReadBPS}, {"writes", m.WriteBPS}} {
+				if of.bps > 0 {
+					parts = append(parts, fmt.Sprintf("%s %.1f MiB/s on %s", of.words, float64(of.bps)/(1<<20), m.Device))
+				}
+			}
+		}
+		return strings.Join(parts, ", ")
+	},
+}
+
+// halved is half of a limit, down to the least; 0 is none.
+func halved(bps int64) int64 {
+	if bps <= leastIO {
+		return bps
+	}
+	return max(bps/2, leastIO)
+}
+
+// throttled is a limit of half of what is used per second; 0 where that is little, or where
+// the own limit is lower.
+func throttled(use float64, own int64) int64 {
+	to := int64(max(use/2, leastIO))
+	if use <= leastIO || own > 0 && own <= to {
+		return 0
+	}
+	return to
 }
 
 // burst lets the victim save up a whole quota for later periods, which is the most that

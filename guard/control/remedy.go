@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -99,8 +100,13 @@ func (r *Remedy) Missing(version int) error {
 // stronger reports whether settings take more away than others.
 func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 	x, y := a.Settings(), b.Settings()
-	for _, k := range r.rows() {
-		id := knob.ID{Knob: k}
+	both := maps.Clone(x)
+	maps.Copy(both, y)
+	for _, id := range both.IDs() {
+		k := id.Knob
+		if !slices.Contains(r.rows(), k) {
+			continue
+		}
 		if order := k.Compare(cmp.Or(x[id], k.Default), cmp.Or(y[id], k.Default)); order != 0 {
 			return (order < 0) != r.Gives
 		}
@@ -110,7 +116,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 
 // Remedies returns those that the guard carries out.
 func Remedies() []Remedy {
-	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, cacheWays, bandwidthCap, processWeight, processCPUs}
+	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, ioThrottle, cacheWays, bandwidthCap, processWeight, processCPUs}
 }
 
 var builtIn = Remedies()

@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -314,6 +315,64 @@ func TestIOWeightActsWhereTheyDiverge(t *testing.T) {
 		p.workloads = append(p.workloads, control.Workload{Group: "be", Class: place.BE})
 		want(t, p.run(control.Config{}, 10), "would_apply io_weight be: weight 10\n")
 	})
+}
+
+// Where a weight does not help, the bytes of the suspect are halved on the disks that both
+// use, and halved again; once it goes no further, nothing is left to try.
+func TestIOThrottle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.IO, map[detect.Remedy]float64{detect.IOThrottle: 0.2}})
+		for i := range p.workloads {
+			p.workloads[i].Devices = []detect.DeviceUse{{Device: "8:0", Read: 64 << 20, Written: 8 << 20}, {Device: fmt.Sprintf("9:%d", i), Read: 1 << 30}}
+			p.workloads[i].Limits.IOMax = []cgroup.IOMax{{Device: "8:0", WriteBPS: 2 << 20}}
+		}
+		events := p.run(enforce(), 20)
+		want(t, events, `applied io_weight pods/batch: weight 10
+reverted io_weight pods/batch: weight 10
+applied io_throttle pods/batch: reads 32.0 MiB/s on 8:0
+kept io_throttle pods/batch: reads 32.0 MiB/s on 8:0
+`)
+	})
+}
+
+func TestIOThrottleProposes(t *testing.T) {
+	t.Parallel()
+	use := func(device string, read, written float64) []detect.DeviceUse {
+		return []detect.DeviceUse{{Device: device, Read: read, Written: written}}
+	}
+	limit := func(read, write int64) []cgroup.IOMax {
+		return []cgroup.IOMax{{Device: "8:0", ReadBPS: read, WriteBPS: write}}
+	}
+	const mib = 1 << 20
+	for what, c := range map[string]struct {
+		victim, suspect []detect.DeviceUse
+		own, held, to   []cgroup.IOMax // to nil is none
+	}{
+		"half":              {use("8:0", 1, 0), use("8:0", 10*mib, 20*mib), nil, nil, limit(5*mib, 10*mib)},
+		"least":             {use("8:0", 1, 0), use("8:0", 1.5*mib, 0), nil, nil, limit(mib, 0)},
+		"little":            {use("8:0", 1, 0), use("8:0", mib, 5), nil, nil, nil},
+		"another disk":      {use("8:16", 1, 0), use("8:0", 10*mib, 0), nil, nil, nil},
+		"unknown":           {nil, nil, nil, nil, nil},
+		"own limit lower":   {use("8:0", 1, 0), use("8:0", 10*mib, 20*mib), limit(5*mib, 0), nil, limit(0, 10*mib)},
+		"further":           {nil, nil, nil, limit(5*mib, 0), limit(2.5*mib, 0)},
+		"down to the least": {nil, nil, nil, limit(1.5*mib, mib), limit(mib, mib)},
+		"furthest":          {nil, nil, nil, limit(mib, 0), nil},
+	} {
+		in := control.Case{Victim: control.Workload{Devices: c.victim}, Group: control.Workload{Devices: c.suspect, Limits: cgroup.Limits{IOMax: c.own}}}
+		if c.held != nil {
+			in.Held = &cgroup.Limits{IOMax: c.held}
+		}
+		for _, r := range control.Remedies() {
+			if r.Name != detect.IOThrottle {
+				continue
+			}
+			to, reason := r.Propose(&in)
+			if (reason == "") != (c.to != nil) || reason == "" && !slices.Equal(to.IOMax, c.to) {
+				t.Errorf("%s: %+v, %q; want %+v", what, to.IOMax, reason, c.to)
+			}
+		}
+	}
 }
 
 // Two victims of one suspect: one change at a time, and what the first has is not

@@ -16,6 +16,7 @@ package detect
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -252,6 +253,44 @@ func (d *Detector) Traffic(group string) float64 {
 		return 0
 	}
 	return v
+}
+
+// DeviceUse is what a workload reads and writes per second on one block device.
+type DeviceUse struct {
+	Device        string // "MAJOR:MINOR"
+	Read, Written float64
+}
+
+// DeviceUse returns what a workload reads and writes per second, by rising device, over the
+// last window or, where that is silent, the last ten.
+func (d *Detector) DeviceUse(group string) (all []DeviceUse) {
+	w := d.byGroup[group]
+	if w == nil {
+		return nil
+	}
+	of := map[int]*DeviceUse{}
+	for i := range w.all {
+		at := &w.all[i]
+		if at.quantity != watch.IORead && at.quantity != watch.IOWritten || at.part.Kind != watch.Device {
+			continue
+		}
+		use := of[at.part.ID]
+		if use == nil {
+			use = &DeviceUse{Device: at.part.String()}
+			of[at.part.ID] = use
+		}
+		if v, _ := at.lately(w.from, w.to); v > 0 && at.quantity == watch.IORead {
+			use.Read = v
+		} else if v > 0 {
+			use.Written = v
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		if of[id].Read > 0 || of[id].Written > 0 {
+			all = append(all, *of[id])
+		}
+	}
+	return all
 }
 
 // HostUse returns likewise the CPU time per second that everything used.

@@ -60,7 +60,7 @@ var resourceInfos = [resources]struct {
 		"memory", "waits for memory to be reclaimed",
 		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit}, nil,
 	},
-	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight}, []Remedy{}, nil},
+	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight, IOThrottle}, []Remedy{}, nil},
 	MemoryBandwidth: {
 		"memory_bandwidth", "lacks memory bandwidth",
 		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil, nil,
@@ -144,6 +144,7 @@ const (
 	GrowCPUs      Remedy = "grow_cpus"
 	MemoryHigh    Remedy = "memory_high"
 	IOWeight      Remedy = "io_weight"
+	IOThrottle    Remedy = "io_throttle"
 	PlaceMemory   Remedy = "place_memory"
 	Power         Remedy = "power"
 	ProcessWeight Remedy = "process_weight"
@@ -163,6 +164,7 @@ var remedyWords = map[Remedy]string{
 	GrowCPUs:      "more CPUs for the victim",
 	MemoryHigh:    "memory.high for best-effort work",
 	IOWeight:      "lower io.weight for best-effort work",
+	IOThrottle:    "fewer bytes per second for best-effort work, on the disks that both use",
 	PlaceMemory:   "restart the victim with its CPUs and memory on one node",
 	ProcessWeight: "SCHED_IDLE, or the least nice value, for processes in no group",
 	ProcessCPUs:   "fewer CPUs, by affinity, for processes in no group",

@@ -14,10 +14,13 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
 )
 
-// readClasses reads a file that defines cache classes; "" defines none.
+// readClasses reads a file that defines classes: a NodeConfig, of any kind, or a file of the
+// kind's own format, cache classes where it has partitions and else I/O classes. "" defines
+// none.
 func readClasses(name string) (c agent.ClassConfig, err error) {
 	if name == "" {
 		return c, nil
@@ -26,17 +29,21 @@ func readClasses(name string) (c agent.ClassConfig, err error) {
 	if err != nil {
 		return c, err
 	}
-	if strings.Contains(string(text), config.APIVersion) {
+	switch {
+	case strings.Contains(string(text), config.APIVersion):
 		n, err := config.Parse(text, name)
 		if err != nil {
 			return c, err
 		}
-		if n.Classes.Cache == nil {
-			return c, fmt.Errorf("%s: classes.cache: it defines none", name)
-		}
-		return daemon.ClassesOf(n), nil
+		c = daemon.ClassesOf(n)
+	case strings.Contains(string(text), "partitions:"):
+		c.Cache, err = resctrl.Parse(text, name)
+	default:
+		c.IO, err = blockio.Parse(text, name)
 	}
-	c.Cache, err = resctrl.Parse(text, name)
+	if err == nil && c == (agent.ClassConfig{}) {
+		err = fmt.Errorf("%s: classes: it defines none", name)
+	}
 	return c, err
 }
 
@@ -44,15 +51,16 @@ func classesCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "classes",
-		Short: "Draw the ways of each cache by class, who has which class, and what is left",
-		Long: `Draw the ways of each cache by class, who has which class, and what is left.
+		Short: "Show the classes of caches and block I/O, who has which, and what is left",
+		Long: `Show the classes of caches and block I/O, who has which class, and what is left.
 
-A column is a cache, by its id, with the highest way first, as in the masks of resctrl:
+Cache classes are drawn. A column is a cache, by its id, with the highest way first, as in the masks of resctrl:
 '#' is a way of the class, 'i' one that devices fill as well. MB is memory bandwidth.
 DEFAULT is all work without a class. Groups of other programs are shown and never changed.
+I/O classes are listed with what they come to on the disks that there are now.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
-there are were started with. --file draws what a file would come to, and writes nothing.
+there are were started with. --file shows what a file would come to, and writes nothing.
 
 Exit status: 0, 1 if this host has no such classes or the file does not fit it, 2 for wrong
 usage.`,
@@ -68,7 +76,7 @@ usage.`,
 			return show(cmd, r, r.text)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "draw this `file` instead: a NodeConfig, or as of goresctrl")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "show this `file` instead: a NodeConfig, or as of goresctrl or Koordinator")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd
@@ -98,10 +106,12 @@ func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 		return err
 	})
 	var lacks []error
+	some := false
 	for i := range r.Kinds {
 		lacks = append(lacks, r.Kinds[i].Lacks())
+		some = some || len(r.Kinds[i].Classes) > 0
 	}
-	if err == nil && !slices.Contains(lacks, nil) {
+	if err == nil && !some {
 		err = errors.Join(lacks...)
 	}
 	return r, err
@@ -112,8 +122,12 @@ func (r classReport) text() string {
 	if r.Planned {
 		b.WriteString("This is what the file comes to; nothing is written.\n\n")
 	}
-	for i := range r.Kinds {
-		s := &r.Kinds[i]
+	kinds := slices.DeleteFunc(slices.Clone(r.Kinds), func(s agent.ClassSection) bool { return s.Lacks() == nil && len(s.Classes) == 0 })
+	if len(kinds) == 0 {
+		b.WriteString("no classes are defined\n")
+	}
+	for i := range kinds {
+		s := &kinds[i]
 		if i > 0 {
 			b.WriteString("\n")
 		}
@@ -145,10 +159,6 @@ func (r classReport) text() string {
 
 // drawTable writes what each class has in words.
 func drawTable(b *strings.Builder, s *agent.ClassSection) {
-	if len(s.Classes) == 0 {
-		b.WriteString("none is defined\n")
-		return
-	}
 	rows := [][]string{{"CLASS", "SETTINGS", "WORKLOADS"}}
 	for i := range s.Classes {
 		c := &s.Classes[i]

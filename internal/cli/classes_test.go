@@ -136,3 +136,42 @@ func TestClassesRefuses(t *testing.T) {
 		}
 	}
 }
+
+// I/O classes are listed with what they come to on the disks of the host.
+func TestIOClasses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	k, err := fakekernel.New(dir, fakekernel.V2())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Short("1s1n1l2c2t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys, err := fakekernel.Sysfs(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "classes.yaml")
+	const text = "Classes:\n  slow:\n  - Weight: 20\n  - {Devices: [/dev/vd*], ThrottleReadBps: 60M, Weight: 50}\n  - {Devices: [/dev/sdz], ThrottleReadIOPS: 10k}\n"
+	if err := errors.Join(k.PlugDisk("vda", "254:0", "bfq", "vda1"), os.RemoveAll(filepath.Join(dir, "sys/devices")), os.CopyFS(dir, sys), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	out, stderr, code := berth(t, "--root", dir, "classes", "--file", file)
+	for _, want := range []string{"io classes\n", "slow   I/O weight 20, BFQ weight 50 on vda, bytes read per second 60000000 on vda  nobody", "note: class slow: device /dev/sdz: no such block device"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("status %d: %s%s\nwant %s", code, out, stderr, want)
+		}
+	}
+	out, stderr, code = berth(t, "--root", dir, "run", "--dry-run", "--io-classes", file, "--io", "slow", "--name", "api", "--", "true")
+	for _, want := range []string{"echo default 20 > /sys/fs/cgroup/berth/api/io.weight  # I/O class slow", "echo 254:0 rbps=60000000 > /sys/fs/cgroup/berth/api/io.max  # I/O class slow", "sdz: no such"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("dry run: status %d: %s%s\nwant %s", code, out, stderr, want)
+		}
+	}
+	_, stderr, code = berth(t, "--root", dir, "run", "--dry-run", "--cache-classes", file, "--name", "api", "--", "true")
+	if code == 0 || !strings.Contains(stderr, "it defines no cache classes") {
+		t.Errorf("I/O classes as cache classes: status %d: %s", code, stderr)
+	}
+}

@@ -11,11 +11,12 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	var cache string
+	classes := map[agent.ClassKind]*string{agent.CacheClass: new(string), agent.IOClass: new(string)}
 	cmd := &cobra.Command{
-		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS}",
-		Short: "Move a running workload to other CPUs and memory nodes, or another cache class",
-		Long: `Move a running workload to other CPUs and memory nodes, or into another cache class.
+		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS}",
+		Short: "Move a running workload to other CPUs and memory nodes, or another cache or I/O class",
+		Long: `Move a running workload to other CPUs and memory nodes, or into another cache or I/O
+class.
 
 A workload with exclusive CPUs (LSE, LSR) owns the new ones instead; CPUs of another
 owner are refused. A workload that shares a pool stays within the new ones. On
@@ -27,9 +28,12 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
   berth move api --cpuset 4-7 --mems 1
   berth move api --cache gold           # one of those that berth classes lists`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			reclass := cmd.Flags().Changed("cache")
+			reclass := false
+			for kind := range classes {
+				reclass = reclass || cmd.Flags().Changed(string(kind))
+			}
 			if cpus.IsEmpty() && (!reclass || !mems.IsEmpty()) {
-				return exitStatus{exitUsage, errors.New("move: --cpuset or --cache is needed")}
+				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache or --io is needed")}
 			}
 			return withNode(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])
@@ -41,7 +45,11 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 					if err != nil {
 						return err
 					}
-					w.Spec.SetClass(agent.CacheClass, cache)
+					for kind, name := range classes {
+						if cmd.Flags().Changed(string(kind)) {
+							w.Spec.SetClass(kind, *name)
+						}
+					}
 					if w, err = n.Resize(cmd.Context(), w.Spec); err != nil {
 						return err
 					}
@@ -63,7 +71,8 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	oneName(cmd)
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
-	cmd.Flags().StringVar(&cache, "cache", "", "cache `class` to move to; none is that of its class of service")
+	cmd.Flags().StringVar(classes[agent.CacheClass], "cache", "", "cache `class` to move to; none is that of its class of service")
+	cmd.Flags().StringVar(classes[agent.IOClass], "io", "", "I/O `class` to move to; none is that of its class of service")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

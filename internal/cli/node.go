@@ -48,6 +48,7 @@ type nodeFlags struct {
 	policy  string
 	confine []string
 	classes string // file
+	io      string // file
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
@@ -56,6 +57,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.policy, "policy", "", "`name` of the policy that chooses (see berth replay --help; default that of the workloads there are, else "+policies.Default+")")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated (default as for the workloads there are)")
 	fs.StringVar(&f.classes, "cache-classes", "", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)")
+	fs.StringVar(&f.io, "io-classes", "", "`file` that defines I/O classes: a NodeConfig, or as of goresctrl or Koordinator (docs/io.md; default those for the workloads there are)")
 	completeWords(cmd, "policy", policies.Names()...)
 }
 
@@ -100,7 +102,7 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 		return nil, err
 	}
 	if c != nil {
-		for _, flag := range []string{"policy", "confine", "cache-classes"} {
+		for _, flag := range []string{"policy", "confine", "cache-classes", "io-classes"} {
 			if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
 				return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
 			}
@@ -151,9 +153,19 @@ func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
 	if err != nil {
 		return agent.Options{}, err
 	}
-	classes, err := readClasses(f.classes)
-	if err != nil {
-		return agent.Options{}, err
+	var classes agent.ClassConfig
+	for _, of := range []struct {
+		flag, file string
+		kind       agent.ClassKind
+	}{{"cache-classes", f.classes, agent.CacheClass}, {"io-classes", f.io, agent.IOClass}} {
+		c, err := readClasses(of.file)
+		if err == nil && of.file != "" && len(c.Names(of.kind)) == 0 {
+			err = fmt.Errorf("--%s %s: it defines no %s classes", of.flag, of.file, of.kind)
+		}
+		if err != nil {
+			return agent.Options{}, err
+		}
+		classes = classes.With(of.kind, c)
 	}
 	dir, _ := stateOf(cmd)
 	return agent.Options{

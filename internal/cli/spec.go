@@ -32,7 +32,7 @@ type specFlags struct {
 	weight, ioWeight int
 	mode             place.Mode
 	shared           place.Milli
-	group, cache     string
+	group, cache, io string
 
 	devices, affinity, antiAffinity []string
 	hugePages, hints                map[string]string
@@ -58,6 +58,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.antiAffinity, "anti-affinity", nil, "`name` of a workload whose NUMA nodes it avoids; may be repeated")
 	fs.StringVar(&f.group, "group", "", "`name` of a group of workloads: policies that know groups place them near each other")
 	fs.StringVar(&f.cache, "cache", "", "cache `class` to have, one that berth classes lists; none is that of its class of service")
+	fs.StringVar(&f.io, "io", "", "I/O `class` to have, one that berth classes lists; none is that of its class of service")
 	fs.StringToStringVar(&f.hints, "hint", nil, "words for the policy, as in `balloon=NAME` (see go doc of the policy)")
 	completeWords(cmd, "mode", place.Exclusive.String(), place.Shared.String(), place.Mixed.String())
 	completeWords(cmd, "class", classWords()...)
@@ -124,6 +125,9 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	}
 	if cmd.Flags().Changed("cache") {
 		s.SetClass(agent.CacheClass, f.cache)
+	}
+	if cmd.Flags().Changed("io") {
+		s.SetClass(agent.IOClass, f.io)
 	}
 	errs = append(errs, f.applyUses(cmd, s))
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {

@@ -203,6 +203,9 @@ func (k *Kernel) Start(pid string) error {
 			return err
 		}
 	}
+	if err := k.create("proc/"+pid+"/ioprio", "none"); err != nil { // see kernel.PriorityFile
+		return err
+	}
 	return k.create("proc/"+pid+"/cgroup", lines.String())
 }
 

@@ -42,7 +42,7 @@ var filesV2 = map[string][]file{
 		{"cpuset.cpus.exclusive", ""}, {"cpuset.cpus.partition", "member"},
 	},
 	"memory": {{"memory.max", "max"}, {"memory.high", "max"}, {"memory.low", "0"}, {"memory.current", "0"}},
-	"io":     {{"io.max", ""}},
+	"io":     {{"io.max", ""}, {"io.latency", ""}},
 	"pids":   {{"pids.max", "max"}, {"pids.current", "0"}},
 }
 
@@ -52,11 +52,11 @@ func (k *Kernel) weights(m mount) (root, other []file) {
 	case k.layout.Weights == "none":
 		return nil, nil
 	case m.version == 1:
-		return []file{{"blkio.bfq.io_serviced", ""}}, []file{{"blkio.bfq.weight", "100"}}
+		return []file{{"blkio.bfq.io_serviced", ""}}, []file{{"blkio.bfq.weight", "100"}, {"blkio.bfq.weight_device", ""}}
 	case k.layout.Weights == "bfq":
 		return nil, []file{{"io.bfq.weight", "default 100"}}
 	}
-	return []file{{"io.cost.qos", ""}}, []file{{"io.weight", "default 100"}}
+	return []file{{"io.cost.qos", ""}, {"io.cost.model", ""}}, []file{{"io.weight", "default 100"}}
 }
 
 // populate makes the files of a new group. A root group has no limits of its own.

@@ -38,8 +38,12 @@ func (k *Kernel) write(m mount, dir, file, value string) error {
 	case "memory.max", "memory.high", "memory.low", "memory.limit_in_bytes":
 		return k.memory(m, name, value)
 	case "io.max", "io.weight", "io.bfq.weight", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
-		"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device":
+		"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device", "blkio.bfq.weight_device":
 		return k.keyed(dir, file, value)
+	case "io.latency":
+		return k.latency(dir, value)
+	case "io.cost.qos", "io.cost.model":
+		return k.cost(dir, file, value)
 	case "blkio.bfq.weight":
 		return k.ranged(name, value, 1, 1000, syscall.ERANGE)
 	case "cgroup.freeze":
@@ -240,90 +244,6 @@ func (k *Kernel) memory(m mount, name, value string) error {
 		return k.put(name, none)
 	}
 	return k.put(name, strconv.FormatInt(n/page*page, 10))
-}
-
-// keyed replaces, adds or removes the line of one device.
-func (k *Kernel) keyed(dir, file, value string) error {
-	words := strings.Fields(value)
-	most := map[string]uint64{"io.weight": 10000, "io.bfq.weight": 1000}[file] // 0 for others
-	if most > 0 && len(words) == 1 {
-		words = append([]string{"default"}, words...)
-	}
-	if len(words) == 0 || len(words) == 1 && file != "io.max" {
-		return syscall.EINVAL
-	}
-	if err := k.device(words[0]); err != nil {
-		return err
-	}
-	lines := map[string]string{}
-	for line := range strings.Lines(k.get(dir, file)) {
-		key, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		lines[key] = rest
-	}
-	rest := words[len(words)-1]
-	if file == "io.max" {
-		var err error
-		if rest, err = ioMax(lines[words[0]], words[1:]); err != nil {
-			return err
-		}
-	} else if n, err := strconv.ParseUint(rest, 10, 64); err != nil || most > 0 && (n < 1 || n > most) {
-		return syscall.EINVAL
-	} else if n == 0 {
-		rest = ""
-	}
-	lines[words[0]] = rest
-	if rest == "" {
-		delete(lines, words[0])
-	}
-	var text []string
-	for key, rest := range lines {
-		text = append(text, key+" "+rest)
-	}
-	slices.Sort(text)
-	return k.put(dir+"/"+file, strings.Join(text, "\n"))
-}
-
-// device looks for the block device that a line is about.
-func (k *Kernel) device(number string) error {
-	major, minor, ok := strings.Cut(number, ":")
-	_, errMajor := strconv.ParseUint(major, 10, 12)
-	_, errMinor := strconv.ParseUint(minor, 10, 20)
-	switch {
-	case number == "default":
-		return nil
-	case !ok || errMajor != nil || errMinor != nil:
-		return syscall.EINVAL
-	case k.layout.Devices != nil && !slices.Contains(k.layout.Devices, number):
-		return syscall.ENODEV
-	}
-	return nil
-}
-
-// ioMax merges "rbps=1 wiops=max" into a line of io.max; all max is no line.
-func ioMax(line string, words []string) (string, error) {
-	keys := []string{"rbps", "wbps", "riops", "wiops"}
-	values := map[string]string{"rbps": "max", "wbps": "max", "riops": "max", "wiops": "max"}
-	for _, word := range append(strings.Fields(line), words...) {
-		key, value, ok := strings.Cut(word, "=")
-		n, err := strconv.ParseUint(value, 10, 64)
-		switch {
-		case !ok || values[key] == "" || value != "max" && err != nil:
-			return "", syscall.EINVAL
-		case err == nil && n == 0:
-			return "", syscall.ERANGE
-		}
-		values[key] = value
-	}
-	var out []string
-	limited := false
-	for _, key := range keys {
-		out = append(out, key+"="+values[key])
-		limited = limited || values[key] != "max"
-	}
-	if !limited {
-		return "", nil
-	}
-	return strings.Join(out, " "), nil
 }
 
 // inOrder joins controllers as the kernel does: in the order of their numbers.

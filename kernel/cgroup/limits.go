@@ -89,7 +89,7 @@ type Limits struct {
 	// IOWeight is the share of disk time, 1 to 10000, 100 by default: io.weight,
 	// or BFQ's own file, which ends at 1000.
 	IOWeight int `json:"ioWeight,omitzero"`
-	// IOMax are limits per device: io.max; v1 blkio.throttle.
+	// IOMax are settings per device: io.max and v1 blkio.throttle, weights, io.latency.
 	IOMax []IOMax `json:"ioMax,omitempty"`
 
 	// PIDsMax is the number of processes and threads: pids.max.
@@ -98,13 +98,39 @@ type Limits struct {
 	Frozen Switch `json:"frozen,omitzero"`
 }
 
-// IOMax limits the use of one block device. Zero leaves a limit as it is.
+// IOMax limits the use of one block device, and weighs it. Zero leaves a setting as it is.
 type IOMax struct {
 	Device    string `json:"device"`             // "MAJOR:MINOR"
 	ReadBPS   int64  `json:"readBPS,omitzero"`   // bytes per second
 	WriteBPS  int64  `json:"writeBPS,omitzero"`  // bytes per second
 	ReadIOPS  int64  `json:"readIOPS,omitzero"`  // operations per second
 	WriteIOPS int64  `json:"writeIOPS,omitzero"` // operations per second
+
+	// Weight is the share of the time of a device that io.cost divides (io.weight), 1 to
+	// 10000; BFQWeight, 1 to 1000, that of one whose scheduler is BFQ. Unlimited is the
+	// weight that the group has on all others.
+	Weight    int64 `json:"weight,omitzero"`
+	BFQWeight int64 `json:"bfqWeight,omitzero"`
+	// Latency is how long an operation may take before groups with longer ones, or none, are
+	// slowed down: io.latency, v2 only.
+	Latency time.Duration `json:"latency,omitzero"`
+}
+
+// Over returns m with what base has where m has nothing.
+func (m IOMax) Over(base IOMax) IOMax {
+	return IOMax{
+		Device: m.Device, ReadBPS: cmp.Or(m.ReadBPS, base.ReadBPS), WriteBPS: cmp.Or(m.WriteBPS, base.WriteBPS),
+		ReadIOPS: cmp.Or(m.ReadIOPS, base.ReadIOPS), WriteIOPS: cmp.Or(m.WriteIOPS, base.WriteIOPS),
+		Weight: cmp.Or(m.Weight, base.Weight), BFQWeight: cmp.Or(m.BFQWeight, base.BFQWeight), Latency: cmp.Or(m.Latency, base.Latency),
+	}
+}
+
+// settings are the values of the device by the names of their rows.
+func (m IOMax) settings() map[string]any {
+	return map[string]any{
+		"readBPS": m.ReadBPS, "writeBPS": m.WriteBPS, "readIOPS": m.ReadIOPS, "writeIOPS": m.WriteIOPS,
+		"ioDeviceWeight": m.Weight, "bfqDeviceWeight": m.BFQWeight, "ioLatency": m.Latency,
+	}
 }
 
 // limitKnobs are the rows of the fields of Limits; nil for one that is no row.
@@ -129,9 +155,10 @@ func (l Limits) Settings() knob.Settings {
 		settings[knob.ID{Knob: knob.Find("quota")}] += fmt.Sprintf(" %d", cmp.Or(l.Period, 100*time.Millisecond).Microseconds())
 	}
 	for _, m := range l.IOMax {
-		for name, n := range map[string]int64{"readBPS": m.ReadBPS, "writeBPS": m.WriteBPS, "readIOPS": m.ReadIOPS, "writeIOPS": m.WriteIOPS} {
-			if k := knob.Find(name); n != 0 {
-				settings[knob.ID{Knob: k, Key: m.Device}] = value(k, n)
+		for name, field := range m.settings() {
+			if !reflect.ValueOf(field).IsZero() {
+				k := knob.Find(name)
+				settings[knob.ID{Knob: k, Key: m.Device}] = value(k, field)
 			}
 		}
 	}

@@ -22,10 +22,10 @@ func TestParseMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []kernel.Mount{
-		{Type: "cgroup2", Root: "/", Dir: "sys/fs/cgroup/unified", Options: []string{"rw", "nsdelegate"}},
-		{Type: "cgroup", Root: "/docker/a", Dir: "sys/fs/cgroup/cpu,cpuacct", ReadOnly: true, Options: []string{"rw", "cpu", "cpuacct"}},
-		{Type: "cgroup", Root: "/../..", Dir: `odd place\x`, Options: []string{"rw", "cpuset", "xattr"}},
-		{Type: "cgroup", Root: "/", Dir: "sys/fs/cgroup/systemd", Options: []string{"rw", "xattr", "name=systemd"}},
+		{Type: "cgroup2", Root: "/", Dir: "sys/fs/cgroup/unified", Device: "0:27", Source: "cgroup2", Options: []string{"rw", "nsdelegate"}},
+		{Type: "cgroup", Root: "/docker/a", Dir: "sys/fs/cgroup/cpu,cpuacct", Device: "0:28", Source: "cgroup", ReadOnly: true, Options: []string{"rw", "cpu", "cpuacct"}},
+		{Type: "cgroup", Root: "/../..", Dir: `odd place\x`, Device: "0:29", Source: "cpuset", Options: []string{"rw", "cpuset", "xattr"}},
+		{Type: "cgroup", Root: "/", Dir: "sys/fs/cgroup/systemd", Device: "0:30", Source: "cgroup", Options: []string{"rw", "xattr", "name=systemd"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

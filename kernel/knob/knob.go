@@ -93,6 +93,9 @@ type Hint struct {
 	Locked   string // another setting locks this one: see Knob.Locks
 }
 
+// NoScheduler explains EOPNOTSUPP for a line of a block device.
+const NoScheduler = "the disk does not share its time by this file: BFQ is to be its scheduler (/sys/block/DISK/queue/scheduler), or io.cost enabled for it"
+
 // File is where a kernel has a setting, and how it spells the value.
 type File struct {
 	Name string
@@ -257,9 +260,9 @@ func Fresh(controller string) map[string]string {
 		}
 		for i := range k.V2 {
 			f := &k.V2[i]
-			if k.Key != nil {
+			if _, there := files[f.Name]; k.Key != nil && !there {
 				files[f.Name] = ""
-			} else {
+			} else if k.Key == nil {
 				files[f.Name] = f.Text("", k.Default)
 			}
 		}

@@ -76,6 +76,12 @@ func TestText(t *testing.T) {
 		{"readBPS", "8:0", "max", "io.max", "8:0 rbps=max", ""},
 		{"readBPS", "8:0", "max", "blkio.throttle.read_bps_device", "8:0 0", ""},
 		{"writeIOPS", "8:16", "7", "blkio.throttle.write_iops_device", "8:16 7", ""},
+		{"ioDeviceWeight", "8:0", "250", "io.weight", "8:0 250", ""},
+		{"ioDeviceWeight", "8:0", "max", "io.weight", "8:0 default", ""},
+		{"bfqDeviceWeight", "8:0", "250", "io.bfq.weight", "8:0 250", ""},
+		{"bfqDeviceWeight", "8:0", "max", "blkio.bfq.weight_device", "8:0 default", ""},
+		{"ioLatency", "8:0", "75", "io.latency", "8:0 target=75", ""},
+		{"ioLatency", "8:0", "max", "io.latency", "8:0 target=max", ""},
 		{"hugePages2Mi", "", "8388608", "hugetlb.2MB.max", "8388608", ""},
 		{"hugePages1Gi", "", "max", "hugetlb.1GB.max", "max", ""},
 		{"hugePages64Ki", "", "max", "hugetlb.64KB.limit_in_bytes", "9223372036854775807", ""},
@@ -116,12 +122,29 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// A line of a file is decided on by the setting of its key only.
+func TestNamedLine(t *testing.T) {
+	t.Parallel()
+	all := Settings{ID{Knob: Find("ioWeight")}: "50", {Find("ioDeviceWeight"), "8:0"}: "20", {Find("readBPS"), "8:0"}: "5", {Knob: Find("idle")}: "0"}
+	for _, tc := range []struct {
+		file, key string
+		want      bool
+	}{
+		{"io.weight", "default", true}, {"io.weight", "8:0", true}, {"io.weight", "8:16", false}, {"io.max", "8:0", true}, {"io.max", "8:16", false},
+		{"blkio.bfq.weight", "50", true}, {"cpu.weight", "100", true}, {"io.latency", "8:0", false},
+	} {
+		if got := all.Named(tc.file, tc.key); got != tc.want {
+			t.Errorf("%s %s: %v", tc.file, tc.key, got)
+		}
+	}
+}
+
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, narrow, wide string }{
 		{"weight", "9", "10"}, {"idle", "1", "0"}, {"frozen", "1", "0"}, {"memoryHigh", "4096", "max"}, {"memoryLow", "0", "1"},
 		{"quota", "90000 200000", "50000 100000"}, {"quota", "50000 100000", "max 100000"}, {"cpus", "4-5", "0-2"}, {"cpus", "0-2", ""},
-		{"readBPS", "1", "max"},
+		{"readBPS", "1", "max"}, {"ioLatency", "max", "75"}, {"ioLatency", "80", "75"},
 	} {
 		k := Find(tc.name)
 		if k.Compare(tc.narrow, tc.wide) >= 0 || k.Compare(tc.wide, tc.narrow) <= 0 || k.Compare(tc.wide, tc.wide) != 0 {

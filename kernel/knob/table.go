@@ -22,7 +22,7 @@ const (
 	badBandwidth = "quota and period are at least 1 ms, period at most 1 s, burst at most quota, and no more CPU than the parent has"
 	badWeight    = "out of range, or the group is idle: an idle group's weight is locked, write cpu.idle 0 first"
 	busyMemory   = "in use beyond that and not reclaimable: free memory first"
-	noDevice     = "no such block device: /proc/partitions lists those that there are"
+	noDevice     = "no such block device (/proc/partitions lists those that there are), or a partition: name its disk"
 	bfqRange     = "a weight of BFQ is 1 to 1000"
 )
 
@@ -111,10 +111,17 @@ var rows = []*Knob{
 		V1:       []File{{Name: "blkio.weight", Encode: cfqWeight, Decode: weightOfCFQ}, {Name: "blkio.bfq.weight", Encode: bfqWeight, Range: bfqRange}},
 		Property: "IOWeight", Feature: "weight of the io controller", Needs: ioScheduler, Hint: Hint{Range: "a weight is 1 to 10000"},
 	},
+	deviceWeight("ioDeviceWeight", "I/O weight", 10000, []File{{Name: "io.weight", Max: "default", Unset: "default"}}, nil),
+	deviceWeight("bfqDeviceWeight", "BFQ weight", 1000, []File{{Name: "io.bfq.weight", Max: "default", Unset: "default"}}, []File{{Name: "blkio.bfq.weight_device", Max: "default", Unset: "default"}}),
 	throttle("readBPS", "bytes read per second", "rbps", "read_bps_device"),
 	throttle("writeBPS", "bytes written per second", "wbps", "write_bps_device"),
 	throttle("readIOPS", "reads per second", "riops", "read_iops_device"),
 	throttle("writeIOPS", "writes per second", "wiops", "write_iops_device"),
+	{
+		Name: "ioLatency", Words: "I/O latency", Controller: "io", Type: Time, Least: 1, Default: Max, Direction: Down, Reach: Wider, Key: checkDevice,
+		V2:    []File{{Name: "io.latency", Word: "target", Unset: "target=max"}},
+		Needs: "boot a kernel with cgroup v2 and CONFIG_BLK_CGROUP_IOLATENCY", Hint: Hint{NoDevice: noDevice},
+	},
 	{
 		Name: "pidsMax", Words: "pids max", Controller: "pids", Type: Number, Default: Max,
 		V2: []File{{Name: "pids.max"}}, V1: []File{{Name: "pids.max"}}, Property: "TasksMax",
@@ -134,7 +141,6 @@ var rows = []*Knob{
 	known("swapMax", "memory", "memory.swap.max", Max, ""),
 	known("swapHigh", "memory", "memory.swap.high", Max, ""),
 	known("zswapMax", "memory", "memory.zswap.max", Max, ""),
-	known("ioLatency", "io", "io.latency", "", ""),
 }
 
 // hugeRows are the limits on huge pages, one for each size that a kernel has
@@ -171,6 +177,15 @@ func throttle(name, words, word, file string) *Knob {
 		V2:    []File{{Name: "io.max", Word: word, Unset: "rbps=max wbps=max riops=max wiops=max"}},
 		V1:    []File{{Name: "blkio.throttle." + file, Max: "0", Unset: "0"}}, // 0 takes the limit away, and its line with it
 		Needs: throttling, Hint: Hint{NoDevice: noDevice},
+	}
+}
+
+// deviceWeight is the weight on one block device, Max for that of all others. The kernel
+// takes it only for a device that shares its time by this file (EOPNOTSUPP).
+func deviceWeight(name, words string, most int64, v2, v1 []File) *Knob {
+	return &Knob{
+		Name: name, Words: words, Controller: "io", Type: Number, Least: 1, Most: most, Default: Max, Reach: Always, Key: checkDevice,
+		V2: v2, V1: v1, Needs: ioScheduler, Hint: Hint{NoDevice: noDevice},
 	}
 }
 

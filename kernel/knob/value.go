@@ -202,7 +202,11 @@ func (s Settings) Locked(k *Knob) *Knob {
 func (s Settings) Named(file, key string) bool {
 	row, _ := OfFile(file)
 	for id := range s {
-		if id.Key != "" && id.Key != key {
+		line := id.Key
+		if f := id.file(file); f != nil && line == "" {
+			line = f.Line
+		}
+		if line != "" && line != key {
 			continue
 		}
 		if slices.Contains(id.Files(), file) {
@@ -213,6 +217,15 @@ func (s Settings) Named(file, key string) bool {
 		}
 	}
 	return false
+}
+
+// file returns one of the files of the setting by its name, or nil.
+func (k *Knob) file(name string) *File {
+	files := k.files()
+	if i := slices.IndexFunc(files, func(f File) bool { return f.Name == name }); i >= 0 {
+		return &files[i]
+	}
+	return nil
 }
 
 // Check joins an error for each value that no kernel could accept.

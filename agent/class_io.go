@@ -1,0 +1,323 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/knob"
+)
+
+// An I/O class is settings of the workload's own control group, and so limits, that are
+// planned and undone with all others (groups.settings). What is beside the group is the
+// classifier's: io.cost, which the root group has, and the I/O priority of threads.
+
+// ioClass is what a workload has by its I/O class, as the devices are now.
+type ioClass struct {
+	name   string
+	limits cgroup.Limits
+	notes  []string // what of it is not there
+}
+
+func (n *Node) ioClass(s *Spec) (c ioClass, err error) {
+	c.name = n.opt.Classes.ClassOf(IOClass, s)
+	if c.name == "" {
+		return c, nil
+	}
+	if err := n.opt.Classes.defined(IOClass, &Workload{Spec: *s}); err != nil {
+		return c, err
+	}
+	devices, err := n.blockDevices()
+	if err != nil {
+		return c, err
+	}
+	c.limits, c.notes = n.opt.Classes.IO.Limits(c.name, devices)
+	return c, nil
+}
+
+// blockDevices are those of the host when the node was last turned to.
+func (n *Node) blockDevices() (_ *blockio.Devices, err error) {
+	if n.disks == nil {
+		dir, version := ioTree(n.root.FS())
+		n.disks, err = blockio.Read(n.root.FS(), costFile(dir, version))
+	}
+	return n.disks, err
+}
+
+// costFile is io.cost.qos of the root group, "" where v1 has the controller, or nobody.
+func costFile(dir string, version int) string {
+	if version != 2 {
+		return ""
+	}
+	return path.Join(dir, blockio.CostQoS)
+}
+
+// ioTree is where the controller of block I/O is mounted, "" if it is not.
+func ioTree(fsys fs.FS) (dir string, version int) {
+	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+	if err != nil {
+		return "", 0
+	}
+	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
+	for i := range mounts {
+		m := &mounts[i]
+		if m.Type == "cgroup" && slices.Contains(m.Options, "blkio") {
+			return m.Dir, 1
+		}
+		offered, _ := fs.ReadFile(fsys, path.Join(m.Dir, "cgroup.controllers"))
+		if m.Type == "cgroup2" && slices.Contains(strings.Fields(string(offered)), cgroup.IO) {
+			return m.Dir, 2
+		}
+	}
+	return "", 0
+}
+
+// withIO adds to limits those of an I/O class, where they say nothing.
+func withIO(l, class cgroup.Limits) cgroup.Limits {
+	if l.IOWeight == 0 {
+		l.IOWeight = class.IOWeight
+	}
+	own := l.IOMax
+	l.IOMax = slices.Clone(own)
+	for _, m := range class.IOMax {
+		i := slices.IndexFunc(own, func(o cgroup.IOMax) bool { return o.Device == m.Device })
+		if i < 0 {
+			l.IOMax = append(l.IOMax, m)
+			continue
+		}
+		l.IOMax[i] = own[i].Over(m)
+	}
+	return l
+}
+
+// isIOStep reports whether a step is of the classifier of I/O classes.
+func isIOStep(s kernel.Step) bool {
+	_, isPriority := kernel.PriorityOf(s.Path)
+	file := path.Base(s.Path)
+	return isPriority || file == blockio.CostQoS || file == blockio.CostModel
+}
+
+type ioClasses struct{ n *Node }
+
+func (k *ioClasses) plan(c *Transition) (plan kernel.Plan, err error) {
+	some := false
+	for w := range c.Workloads() {
+		if err := k.n.opt.Classes.defined(IOClass, w); err != nil {
+			return nil, err
+		}
+		some = some || k.n.opt.Classes.ClassOf(IOClass, &w.Spec) != ""
+	}
+	config := k.n.opt.Classes.IO
+	if !some || len(config.Cost) == 0 {
+		return nil, nil
+	}
+	all, _, err := k.cost()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range all {
+		_, same, err := k.n.root.Shows(s)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, &kernel.NotSupportedError{Feature: path.Base(s.Path), Reason: fmt.Sprintf("/%s is not there", s.Path), Remedy: "boot a kernel with cgroup v2 and CONFIG_BLK_CGROUP_IOCOST, or leave cost out"}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !same && !c.Yielded(s.Path) {
+			plan = append(plan, s)
+		}
+	}
+	return plan, nil
+}
+
+// cost are the settings of io.cost.
+func (k *ioClasses) cost() (kernel.Plan, []string, error) {
+	devices, err := k.n.blockDevices()
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, version := ioTree(k.n.root.FS())
+	if version != 2 {
+		return nil, nil, &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
+	}
+	plan, notes := k.n.opt.Classes.IO.PlanCost(dir, devices)
+	return plan, notes, nil
+}
+
+func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
+	config := k.n.opt.Classes.IO
+	some, prioritized, err := false, map[string]bool{}, error(nil)
+	for w := range c.Workloads() {
+		name := k.n.opt.Classes.ClassOf(IOClass, &w.Spec)
+		some = some || config.Has(name)
+		if config.Priority(name) != "" && err == nil {
+			var tids []int
+			tids, err = k.threads(w)
+			for _, tid := range tids {
+				prioritized[kernel.PriorityFile(tid)] = true
+			}
+		}
+	}
+	var cost kernel.Plan
+	if some && len(config.Cost) > 0 {
+		cost, _, _ = k.cost() // an error is plan's to tell
+	}
+	return func(s kernel.Step) bool {
+		if _, ok := kernel.PriorityOf(s.Path); ok {
+			return err != nil || prioritized[s.Path]
+		}
+		return slices.ContainsFunc(cost, func(o kernel.Step) bool { return o.Path == s.Path && o.Unset == s.Unset })
+	}
+}
+
+func (k *ioClasses) threads(w *Workload) ([]int, error) {
+	if w.State == Reserved {
+		return nil, nil
+	}
+	tids, err := k.n.threadsOf(w)
+	if err != nil {
+		return nil, fmt.Errorf("threads of workload %q: %w", w.ID(), err)
+	}
+	return tids, nil
+}
+
+// follow gives the threads of workloads the priority of their class. Those of another class
+// before get back what they had by the log; here those lose theirs that have inherited it.
+func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err error) {
+	var undos []func() error
+	undo = func() error { return join(undos...)() }
+	config := k.n.opt.Classes
+	for w := range c.Former() {
+		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
+		if now := c.After(w.ID()); priority == "" || now != nil && config.ClassOf(IOClass, &now.Spec) == config.ClassOf(IOClass, &w.Spec) {
+			continue
+		}
+		tids, err := k.threads(w)
+		if err != nil {
+			return moved, undo, err
+		}
+		for _, tid := range tids {
+			name := kernel.PriorityFile(tid)
+			if text, err := readText(k.n.root, name); err != nil || text != priority || c.Log.Has(func(s kernel.Step) bool { return s.Path == name }) {
+				continue
+			}
+			if _, err := k.prioritize(tid, "none", "", nil); err != nil {
+				return moved, undo, err
+			}
+		}
+	}
+	for w := range c.Workloads() {
+		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
+		if priority == "" {
+			continue
+		}
+		tids, err := k.threads(w)
+		if err != nil {
+			return moved, undo, err
+		}
+		why := "I/O class " + config.ClassOf(IOClass, &w.Spec)
+		for _, tid := range tids {
+			back, err := k.prioritize(tid, priority, why, c.Log)
+			if err != nil {
+				return moved, undo, err
+			}
+			if back != nil {
+				undos = append(undos, back)
+				moved++
+			}
+		}
+	}
+	return moved, undo, nil
+}
+
+// prioritize gives a thread a priority; undo is nil if it has it, or has ended.
+func (k *ioClasses) prioritize(tid int, priority, why string, log *kernel.UndoLog) (undo func() error, err error) {
+	p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(tid))
+	if err != nil {
+		return nil, nil
+	}
+	step := kernel.Step{Path: kernel.PriorityFile(tid), Value: priority, Start: p.Start, Why: why}
+	if _, same, err := k.n.root.Shows(step); same || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	undo, err = kernel.Apply(k.n.root, kernel.Plan{step}, log)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil, nil
+	}
+	return undo, err
+}
+
+// notes say what of a class is not in force, and why.
+func (k *ioClasses) notes(w *Workload) (notes []string) {
+	class, err := k.n.ioClass(&w.Spec)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	notes = class.notes
+	if _, ok := k.n.enforcer.(*groups); !ok && !limitless(class.limits) {
+		notes = append(notes, fmt.Sprintf("its limits and weights are not in force: by %s Berth sets none", k.n.site.Backend))
+	}
+	if len(k.n.opt.Classes.IO.Cost) > 0 {
+		if _, absent, err := k.cost(); err == nil {
+			notes = append(notes, absent...)
+		}
+	}
+	for i := range notes {
+		notes[i] = fmt.Sprintf("I/O class %q: %s", class.name, notes[i])
+	}
+	return notes
+}
+
+// reportIO is the section of the kind io: what each class comes to with the disks that there
+// are.
+func reportIO(r *classReading) (s ClassSection, err error) {
+	dir, version := ioTree(r.fsys)
+	if dir == "" {
+		return s, &kernel.NotSupportedError{Feature: "I/O classes", Reason: "no tree of control groups has the io controller", Remedy: "see 'berth doctor', io"}
+	}
+	config := r.config.IO
+	if config == nil {
+		return s, nil
+	}
+	devices, err := blockio.Read(r.fsys, costFile(dir, version))
+	if err != nil {
+		return s, err
+	}
+	_, absent := config.PlanCost(dir, devices)
+	for _, note := range absent {
+		s.Notes = append(s.Notes, "io.cost: "+note)
+	}
+	for _, name := range config.Names() {
+		c := ClassUse{Name: name, Workloads: r.members(IOClass, name)}
+		c.InForce = len(c.Workloads) > 0
+		var l cgroup.Limits
+		l, c.Notes = config.Limits(name, devices)
+		settings := l.Settings()
+		for _, id := range settings.IDs() {
+			if settings[id] == id.Default {
+				continue
+			}
+			value := settings[id]
+			if id.Type == knob.Time {
+				value += " us"
+			}
+			if id.Key != "" {
+				value = strings.TrimSpace(value + " on " + devices.Name(id.Key))
+			}
+			c.Settings = append(c.Settings, ClassSetting{id.Words, value})
+		}
+		if priority := config.Priority(name); priority != "" {
+			c.Settings = append(c.Settings, ClassSetting{"priority", priority})
+		}
+		s.Classes = append(s.Classes, c)
+	}
+	return s, nil
+}

@@ -1,0 +1,182 @@
+package blockio
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth.dev/berth/internal/strictyaml"
+)
+
+// Parse reads a file of Berth, of goresctrl or CRI Resource Manager (classes at the top or
+// below "blockio"; their documentation, doc/blockio.md), or a NodeSLO or strategy of
+// Koordinator (blkioQOS by its QoS classes). Errors are strictyaml.Errors.
+func Parse(data []byte, name string) (*Config, error) {
+	var file struct {
+		strictyaml.Open
+		Config
+		Own     *Config   `json:"io"`
+		Theirs  goresctrl `json:"Classes"`
+		BlockIO *struct {
+			strictyaml.Open
+			Classes goresctrl `json:"Classes"`
+		} `json:"blockio"`
+		strategy
+		Strategy *strategy `json:"resourceQOSStrategy"`
+		Cluster  *strategy `json:"clusterStrategy"`
+		Spec     *struct {
+			strictyaml.Open
+			Strategy *strategy `json:"resourceQOSStrategy"`
+		} `json:"spec"`
+	}
+	if _, err := strictyaml.Decode(data, name, &file); err != nil {
+		return nil, err
+	}
+	c := &file.Config
+	switch {
+	case file.Own != nil:
+		c = file.Own
+	case file.Theirs != nil:
+		c = file.Theirs.config()
+	case file.BlockIO != nil:
+		c = file.BlockIO.Classes.config()
+	default:
+		strategies := []*strategy{file.Strategy, file.Cluster, &file.strategy}
+		if file.Spec != nil {
+			strategies = append(strategies, file.Spec.Strategy)
+		}
+		for _, s := range strategies {
+			if s == nil || len(s.classes()) == 0 {
+				continue
+			}
+			var err error
+			if c, err = s.config(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return c, c.Validate()
+}
+
+// goresctrl are classes in the format of goresctrl.
+type goresctrl map[string][]struct {
+	Devices           []string `json:"Devices"`
+	ThrottleReadBps   Rate     `json:"ThrottleReadBps"`
+	ThrottleWriteBps  Rate     `json:"ThrottleWriteBps"`
+	ThrottleReadIOPS  Rate     `json:"ThrottleReadIOPS"`
+	ThrottleWriteIOPS Rate     `json:"ThrottleWriteIOPS"`
+	Weight            int      `json:"Weight"`
+}
+
+func (g goresctrl) config() *Config {
+	c := &Config{Classes: map[string]Class{}}
+	for name, entries := range g {
+		c.Classes[name] = Class{}
+		for _, e := range entries {
+			c.Classes[name] = append(c.Classes[name], Entry{
+				Devices: e.Devices, Weight: e.Weight, ReadBPS: e.ThrottleReadBps, WriteBPS: e.ThrottleWriteBps,
+				ReadIOPS: e.ThrottleReadIOPS, WriteIOPS: e.ThrottleWriteIOPS,
+			})
+		}
+	}
+	return c
+}
+
+// strategy is the format of Koordinator (apis/slo/v1alpha1).
+type strategy struct {
+	strictyaml.Open
+	LSRClass    *koordinatorQOS `json:"lsrClass"`
+	LSClass     *koordinatorQOS `json:"lsClass"`
+	BEClass     *koordinatorQOS `json:"beClass"`
+	SystemClass *koordinatorQOS `json:"systemClass"`
+	CgroupRoot  *koordinatorQOS `json:"cgroupRoot"`
+}
+
+type koordinatorQOS struct {
+	strictyaml.Open
+	BlkIO *struct {
+		Enable bool               `json:"enable"`
+		Blocks []koordinatorBlock `json:"blocks"`
+	} `json:"blkioQOS"`
+}
+
+type koordinatorBlock struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	IO   struct {
+		ReadIOPS  int64 `json:"readIOPS"`
+		WriteIOPS int64 `json:"writeIOPS"`
+		ReadBPS   int64 `json:"readBPS"`
+		WriteBPS  int64 `json:"writeBPS"`
+		Weight    int   `json:"ioWeightPercent"`
+
+		ReadLatency         int64   `json:"readLatency"` // microseconds
+		WriteLatency        int64   `json:"writeLatency"`
+		ReadLatencyPercent  float64 `json:"readLatencyPercent"`
+		WriteLatencyPercent float64 `json:"writeLatencyPercent"`
+		EnableUserModel     bool    `json:"enableUserModel"`
+		ModelReadBPS        int64   `json:"modelReadBPS"`
+		ModelWriteBPS       int64   `json:"modelWriteBPS"`
+		ModelReadSeqIOPS    int64   `json:"modelReadSeqIOPS"`
+		ModelWriteSeqIOPS   int64   `json:"modelWriteSeqIOPS"`
+		ModelReadRandIOPS   int64   `json:"modelReadRandIOPS"`
+		ModelWriteRandIOPS  int64   `json:"modelWriteRandIOPS"`
+	} `json:"ioCfg"`
+}
+
+// koordinatorClass is one of its QoS classes, with the classes of service that it is for.
+type koordinatorClass struct {
+	name     string
+	services []string
+	qos      *koordinatorQOS
+}
+
+// classes are those that it turns block I/O on for.
+func (s *strategy) classes() []koordinatorClass {
+	all := []koordinatorClass{
+		{"lsr", []string{"LSE", "LSR"}, s.LSRClass}, {"ls", []string{"LS"}, s.LSClass}, {"be", []string{"BE"}, s.BEClass},
+		{"system", []string{"SYSTEM"}, s.SystemClass}, {"cgroupRoot", nil, s.CgroupRoot},
+	}
+	return slices.DeleteFunc(all, func(c koordinatorClass) bool { return c.qos == nil || c.qos.BlkIO == nil || !c.qos.BlkIO.Enable })
+}
+
+func (s *strategy) config() (*Config, error) {
+	c := &Config{Classes: map[string]Class{}, Service: map[string]string{}}
+	for _, class := range s.classes() {
+		for i, b := range class.qos.BlkIO.Blocks {
+			devices := []string{b.Name}
+			switch b.Type {
+			case "device":
+			case "volumegroup":
+				devices[0] = "vg:" + b.Name
+			default:
+				field := fmt.Sprintf("%sClass.blkioQOS.blocks[%d].type", strings.TrimSuffix(class.name, "Class"), i)
+				return nil, &strictyaml.Error{Field: field, Err: fmt.Errorf("%q: no file of this host says which device that is; name the device, or the path where it is mounted", b.Type)}
+			}
+			io := b.IO
+			if class.services == nil {
+				cost := Cost{
+					Devices: devices, ReadLatency: Time(io.ReadLatency * 1000), WriteLatency: Time(io.WriteLatency * 1000),
+					ReadPercent: io.ReadLatencyPercent, WritePercent: io.WriteLatencyPercent,
+				}
+				if io.EnableUserModel {
+					cost.Model = &Model{
+						Rate(io.ModelReadBPS), Rate(io.ModelReadSeqIOPS), Rate(io.ModelReadRandIOPS),
+						Rate(io.ModelWriteBPS), Rate(io.ModelWriteSeqIOPS), Rate(io.ModelWriteRandIOPS),
+					}
+				}
+				c.Cost = append(c.Cost, cost)
+				continue
+			}
+			e := Entry{Devices: devices, Weight: io.Weight, ReadBPS: Rate(io.ReadBPS), WriteBPS: Rate(io.WriteBPS), ReadIOPS: Rate(io.ReadIOPS), WriteIOPS: Rate(io.WriteIOPS)}
+			if e.Weight == 0 && e.ReadBPS == 0 && e.WriteBPS == 0 && e.ReadIOPS == 0 && e.WriteIOPS == 0 {
+				continue // 0 turns a limit off
+			}
+			c.Classes[class.name] = append(c.Classes[class.name], e)
+			for _, service := range class.services {
+				c.Service[service] = class.name
+			}
+		}
+	}
+	return c, nil
+}
