@@ -27,6 +27,9 @@ func (l *UndoLog) begin(e *entry) error {
 	if err := l.reserve(); err != nil {
 		return err
 	}
+	if old := l.beside[e.Path]; old != nil && e.Op == Write && e.Format == Words && l.root.isSame(old) {
+		e.Original = old.saved(e.Path)
+	}
 	l.last++
 	e.seq = l.last
 	if err := l.write(record{Seq: e.seq, Do: e}); err != nil {
@@ -96,14 +99,14 @@ func (l *UndoLog) Has(match func(Step) bool) bool {
 // changes it as a side effect. It ignores the entry of a file that was removed and made
 // anew since.
 func (l *UndoLog) Original(path string) (text string, ok bool) {
+	beside := l.beside[path]
 	for _, e := range l.at[path] {
-		if e.Op == Write && l.root.isSame(e) {
+		if e.Op == Write && l.root.isSame(e) && (beside == nil || e.seq < beside.seq) {
 			return e.Original, true
 		}
 	}
-	if e := l.beside[path]; e != nil && l.root.isSame(e) {
-		i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
-		return e.Disturbed[i].Value, true
+	if beside != nil && l.root.isSame(beside) {
+		return beside.saved(path), true
 	}
 	if _, err := os.Lstat(l.above); l.above == "" || err != nil {
 		return "", false // the value is not read in vain
@@ -116,6 +119,12 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 		return e.Original, true
 	}
 	return "", false
+}
+
+// saved is the value of a file that the entry disturbs.
+func (e *entry) saved(path string) string {
+	i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
+	return e.Disturbed[i].Value
 }
 
 // Outdated reports whether all entries of a path concern a file or directory that no

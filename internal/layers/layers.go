@@ -30,7 +30,7 @@ func Rooms() []Room {
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
-		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/power", May: []string{"internal/strictyaml", "cpuset", "kernel"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},

@@ -84,8 +84,8 @@ var plans = []struct {
 	want       string // the plan, "" for what the host cannot do; the paths below the directory of CPUs
 }{
 	{"intel_pstate", "1", Settings{}, "performance", `
-		cpufreq/policy1/scaling_governor performance
 		cpufreq/policy1/energy_performance_preference performance
+		cpufreq/policy1/scaling_governor performance
 		cpu1/power/energy_perf_bias 0`},
 	{"intel_pstate", "1", Settings{}, "balance-power", `
 		cpufreq/policy1/energy_performance_preference balance_power

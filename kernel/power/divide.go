@@ -1,0 +1,170 @@
+package power
+
+import (
+	"fmt"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+)
+
+// Wish is a profile that some CPUs are to have.
+type Wish struct {
+	Who     string // for people: "api", "the shared pool"
+	CPUs    cpuset.Set
+	Name    string // of the profile
+	Profile Profile
+}
+
+// Division is what wishes of different CPUs come to.
+type Division struct {
+	// Plan are the writes that lead there.
+	Plan kernel.Plan
+	// Errs say, by wish, what of it this host cannot do: a wish is met as a whole, or not
+	// at all.
+	Errs []error
+
+	want     values
+	disturbs map[string][]string
+}
+
+// Divide gives CPUs the profiles that they are to have, and gives back what was changed for
+// wishes that are none any more. A setting that CPUs share has what its strongest wish asks
+// for, and is never slower than it was for CPUs without a wish. was returns what a file
+// had before it was first changed, left that it is left to another writer.
+func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed bool), left func(path string) bool) (*Division, error) {
+	d := &Division{Errs: make([]error, len(wishes)), want: values{}, disturbs: map[string][]string{}}
+	asked := make([]values, len(wishes))
+	for i, w := range wishes {
+		p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
+		if err := p.profile(w.Profile); err != nil {
+			d.Errs[i] = fmt.Errorf("power profile %s: %w", w.Name, err)
+			continue
+		}
+		for path, v := range p.want {
+			v.why = "profile " + w.Name + " of " + w.Who
+			p.want[path] = v
+		}
+		asked[i] = p.want
+	}
+	for s := range h.settings() {
+		if s.disturbs != nil {
+			d.disturbs[s.path] = s.disturbs
+		}
+		original, changed := was(s.path)
+		if !changed {
+			original = s.now
+		}
+		best, wanted, others := value{}, false, s.cpus
+		take := func(v value) {
+			if !wanted || s.strength != nil && s.strength(v.text) > s.strength(best.text) {
+				best, wanted = v, true
+			}
+		}
+		for i, w := range wishes {
+			if v, asks := asked[i][s.path]; asks {
+				take(v)
+				others = others.Minus(w.CPUs)
+			}
+		}
+		if wanted && !others.IsEmpty() || !wanted && changed {
+			take(value{original, "as it was"})
+		}
+		switch {
+		case wanted && left(s.path):
+			d.want[s.path] = value{text: s.now}
+		case wanted:
+			d.want[s.path] = best
+		}
+	}
+	d.settle(h, was, left)
+	var err error
+	d.Plan, err = h.steps(d.want)
+	return d, err
+}
+
+// settle has preferences and biases be what governors leave them.
+func (d *Division) settle(h *Host, was func(string) (string, bool), left func(string) bool) {
+	now := map[string]string{}
+	for s := range h.settings() {
+		now[s.path] = s.now
+	}
+	for governor, files := range d.disturbs {
+		if _, wanted := d.want[governor]; !wanted {
+			continue
+		}
+		for _, file := range files {
+			if _, wanted := d.want[file]; !wanted {
+				text, changed := was(file)
+				if !changed {
+					text = now[file]
+				}
+				d.want[file] = value{text, "as it was"}
+			}
+		}
+	}
+	for _, g := range h.groups() {
+		if !g.limits {
+			continue
+		}
+		// The kernel keeps the lower limit at the upper one, at most (cpufreq_set_policy).
+		low, high := g.settings[0], g.settings[1]
+		if v, wanted := d.want[high.path]; wanted {
+			high.now = v.text
+		}
+		if v, wanted := d.want[low.path]; wanted {
+			low.now = v.text
+		}
+		if number(low.now) > number(high.now) {
+			d.want[low.path] = value{high.now, "no more than the upper limit"}
+		}
+	}
+	for _, p := range h.Policies {
+		preference := p.file(preferenceFile)
+		governor, wanted := d.want[p.file(governorFile)]
+		if !wanted {
+			governor.text = p.Governor
+		}
+		if _, wanted := d.want[preference]; wanted && active(p.Driver) && governor.text == performance && !left(preference) {
+			d.want[preference] = value{performance, "governor performance admits no other"}
+		}
+	}
+}
+
+// Keeps reports whether a file is to have another value than it had before it was first
+// changed, or may be changed along with one that is.
+func (d *Division) Keeps(path string, was func(path string) (text string, changed bool)) bool {
+	differs := func(path string) bool {
+		v, wanted := d.want[path]
+		text, changed := was(path)
+		return wanted && changed && v.text != text
+	}
+	if differs(path) {
+		return true
+	}
+	for governor, files := range d.disturbs {
+		for _, file := range files {
+			if file == path && differs(governor) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Shared are settings that the profile of some CPUs is about and that other CPUs have,
+// too, in words.
+func (h *Host) Shared(w Wish) (words []string) {
+	p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
+	if p.profile(w.Profile) != nil {
+		return nil
+	}
+	said := map[string]bool{}
+	for s := range h.settings() {
+		others := s.cpus.Minus(w.CPUs)
+		text := fmt.Sprintf("its %s is one with that of CPUs %s: the strongest wish counts", s.what, others)
+		if _, asks := p.want[s.path]; asks && !others.IsEmpty() && !said[text] {
+			words, said[text] = append(words, text), true
+		}
+	}
+	return words
+}
