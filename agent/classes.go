@@ -25,14 +25,16 @@ const CacheClass ClassKind = "cache"
 
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
-	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }},
+	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
 }
 
-// classKind is a kind of class: which steps of the undo log are those of its classifier.
+// classKind is a kind of class: which steps of the undo log are those of its classifier, and
+// what there is of it. A host that cannot have the kind is a *kernel.NotSupportedError.
 type classKind struct {
-	kind ClassKind
-	made func(kernel.Step) bool
-	open func(*Node) classifier
+	kind   ClassKind
+	made   func(kernel.Step) bool
+	open   func(*Node) classifier
+	report func(*classReading) (ClassSection, error)
 }
 
 // ClassKinds returns the kinds that there are.

@@ -50,6 +50,8 @@ type View interface {
 	Stats(ctx context.Context) (Stats, error)
 	// Guard is where the guard stands.
 	Guard(ctx context.Context) (Guard, error)
+	// ClassReport says what classes there are, who has which, and what is left.
+	ClassReport(ctx context.Context) (agent.ClassReport, error)
 }
 
 // About says who answers.

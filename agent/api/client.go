@@ -273,6 +273,11 @@ func (c *Client) Stats(ctx context.Context) (Stats, error) {
 	return fetch[Stats](ctx, c, "GET", "stats", nil)
 }
 
+// ClassReport is agent.Node's.
+func (c *Client) ClassReport(ctx context.Context) (agent.ClassReport, error) {
+	return fetch[agent.ClassReport](ctx, c, "GET", "classes", nil)
+}
+
 // Events yields the events with a Seq above the given one: those that are kept
 // and, if follow, those that come until the context ends or the agent stops. An error
 // is the last that is yielded.

@@ -54,7 +54,7 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 
 // document is the OpenAPI document.
 func document(t *testing.T) object {
-	comments, err := jsonschema.Comments(".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../watch", "../../guard", "../../guard/control", "../../guard/detect")
+	comments, err := jsonschema.Comments(".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../kernel/resctrl", "../../watch", "../../guard", "../../guard/control", "../../guard/detect")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +220,8 @@ func TestServerAnswersAsDocumented(t *testing.T) {
 		{"GET", "/v1/machine", "", 200, nil},
 		{"GET", "/v1/config", "", 200, nil},
 		{"GET", "/v1/stats", "", 200, nil},
+		{"GET", "/v1/classes", "", 200, nil},
+		{"GET", "/v1/classes", "", 500, fmt.Errorf("odd")},
 		{"GET", "/v1/guard", "", 200, nil},
 		{"PUT", "/v1/guard", `{"mode":"preview"}`, 200, nil},
 		{"PUT", "/v1/guard", `{"mode":"watch"}`, 400, nil},

@@ -86,6 +86,7 @@ func (s *Server) routes() []route {
 		view(s, "machine", "The hardware, and who holds what of it.", View.Machine),
 		view(s, "config", "The active configuration.", View.Config),
 		view(s, "stats", "The latest figures of every workload, by rising id.", View.Stats),
+		view(s, "classes", "What classes there are, by kind, who has which, and what is left.", View.ClassReport),
 		view(s, "guard", "Where the guard stands: who suffers and from whom, and which actions are active.", View.Guard),
 		{
 			method: "PUT", path: "guard", about: "Restore everything, then set the guard's mode until the configuration's changes.",

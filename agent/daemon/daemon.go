@@ -460,6 +460,15 @@ func (d *daemon) Machine(ctx context.Context) (api.Machine, error) {
 	return api.MachineOf(s), nil
 }
 
+// ClassReport says what classes there are.
+func (d *daemon) ClassReport(ctx context.Context) (r agent.ClassReport, err error) {
+	err = d.keeper.do(ctx, func(n *agent.Node) error {
+		r, err = n.ClassReport(ctx)
+		return err
+	})
+	return r, err
+}
+
 // Config is the configuration in force.
 func (d *daemon) Config(context.Context) (api.Config, error) {
 	c := d.loop.configView()

@@ -20,6 +20,9 @@ func (idle) About(context.Context) (api.About, error)   { return api.About{Backe
 func (idle) Config(context.Context) (api.Config, error) { return api.Config{}, nil }
 func (idle) Stats(context.Context) (api.Stats, error)   { return api.Stats{}, nil }
 func (idle) Guard(context.Context) (api.Guard, error)   { return api.Guard{}, nil }
+func (idle) ClassReport(context.Context) (agent.ClassReport, error) {
+	return agent.ClassReport{}, nil
+}
 func (idle) Machine(context.Context) (api.Machine, error) {
 	return api.Machine{Machine: &machine.Machine{}}, nil
 }

@@ -57,8 +57,11 @@ func (v *view) About(context.Context) (api.About, error)     { return v.about, v
 func (v *view) Machine(context.Context) (api.Machine, error) { return v.machine, v.err }
 func (v *view) Config(context.Context) (api.Config, error)   { return v.config, v.err }
 func (v *view) Stats(context.Context) (api.Stats, error)     { return v.stats, v.err }
-func (v *view) Guard(context.Context) (api.Guard, error)     { return v.guard, v.err }
-func (v *view) Signals() map[string]error                    { return v.signals }
+func (v *view) ClassReport(context.Context) (agent.ClassReport, error) {
+	return agent.ClassReport{}, v.err
+}
+func (v *view) Guard(context.Context) (api.Guard, error) { return v.guard, v.err }
+func (v *view) Signals() map[string]error                { return v.signals }
 
 func unsupported(reason string) error {
 	return &kernel.NotSupportedError{Feature: "it", Reason: reason, Remedy: "none"}

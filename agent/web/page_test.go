@@ -33,15 +33,19 @@ type played struct {
 	config  api.Config
 	stats   api.Stats
 	guard   api.Guard
+	classes agent.ClassReport
 	list    []agent.Workload
 	err     error
 }
 
-func (p *played) About(context.Context) (api.About, error)       { return p.about, p.err }
-func (p *played) Machine(context.Context) (api.Machine, error)   { return p.machine, p.err }
-func (p *played) Config(context.Context) (api.Config, error)     { return p.config, p.err }
-func (p *played) Stats(context.Context) (api.Stats, error)       { return p.stats, p.err }
-func (p *played) Guard(context.Context) (api.Guard, error)       { return p.guard, p.err }
+func (p *played) About(context.Context) (api.About, error)     { return p.about, p.err }
+func (p *played) Machine(context.Context) (api.Machine, error) { return p.machine, p.err }
+func (p *played) Config(context.Context) (api.Config, error)   { return p.config, p.err }
+func (p *played) Stats(context.Context) (api.Stats, error)     { return p.stats, p.err }
+func (p *played) Guard(context.Context) (api.Guard, error)     { return p.guard, p.err }
+func (p *played) ClassReport(context.Context) (agent.ClassReport, error) {
+	return p.classes, p.err
+}
 func (p *played) List(context.Context) ([]agent.Workload, error) { return p.list, p.err }
 func (p *played) server() api.Server {
 	return api.Server{Node: p, View: p, History: api.NewHistory(100, 0)}

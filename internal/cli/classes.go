@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -13,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
@@ -77,144 +74,109 @@ usage.`,
 	return cmd
 }
 
-// classReport is what there is of caches and bandwidth.
-type classReport struct {
-	// Planned is true for a file that is not in force.
-	Planned bool          `json:"planned,omitempty"`
-	Tree    *resctrl.Tree `json:"resctrl"`
-	Classes []classRow    `json:"classes"`
-	// CLOSIDs and RMIDs are how many groups there can be, and Left how many more.
-	CLOSIDs     int `json:"closids"`
-	CLOSIDsLeft int `json:"closidsLeft"`
-	RMIDs       int `json:"rmids,omitempty"`
-	RMIDsLeft   int `json:"rmidsLeft,omitempty"`
-}
+// classReport draws what there is, kind by kind.
+type classReport struct{ agent.ClassReport }
 
-type classRow struct {
-	Name      string           `json:"name"`
-	Partition string           `json:"partition,omitempty"`
-	Mode      string           `json:"mode,omitempty"`
-	Foreign   bool             `json:"foreign,omitempty"` // of another program
-	InForce   bool             `json:"inForce"`
-	Schemata  resctrl.Schemata `json:"schemata"`
-	Workloads []string         `json:"workloads,omitempty"`
-	Tasks     int              `json:"tasks"`
-	Notes     []string         `json:"notes,omitempty"`
-}
+// drawings are the pictures of kinds that have one; the others are a table.
+var drawings = map[agent.ClassKind]func(*strings.Builder, *agent.ClassSection){agent.CacheClass: drawCaches}
 
-func reportClasses(cmd *cobra.Command, file string) (*classReport, error) {
-	fsys := os.DirFS(rootDir(cmd))
-	r := &classReport{Planned: file != ""}
-	var err error
-	if r.Tree, err = resctrl.Read(fsys); err != nil {
-		return nil, err
-	}
-	config, workloads, err := classesInForce(cmd)
-	if err == nil && file != "" {
-		config, err = readClasses(file)
-	}
-	if err != nil {
-		return nil, err
-	}
-	layout := &resctrl.Layout{}
-	if config.Cache != nil {
-		if layout, err = config.Cache.Layout(r.Tree); err != nil {
-			return nil, err
-		}
-	}
-	for i := range layout.Classes {
-		a := &layout.Classes[i]
-		r.Classes = append(r.Classes, classRow{Name: a.Name, Partition: a.Partition, Schemata: a.Schemata, Notes: a.Notes})
-	}
-	for i := range r.Tree.Groups {
-		g := &r.Tree.Groups[i]
-		at := slices.IndexFunc(r.Classes, func(c classRow) bool { return c.Name == g.Class() && (g.Own() || g.Name == "") })
-		if at < 0 {
-			name := g.Class()
-			if at = len(r.Classes); !g.Own() && g.Name != "" {
-				name = g.Name
-			}
-			r.Classes = append(r.Classes, classRow{Name: name, Foreign: g.Name != "" && !g.Own()})
-		}
-		c := &r.Classes[at]
-		c.InForce, c.Mode = true, g.Mode
-		if !r.Planned || c.Schemata == nil {
-			c.Schemata = g.Schemata // what the kernel has
-		}
-		tids, err := resctrl.Tasks(fsys, r.Tree.Dir, g.Name)
-		if err != nil {
-			return nil, err
-		}
-		c.Tasks = len(tids)
-	}
-	for i := range workloads {
-		name := config.ClassOf(agent.CacheClass, &workloads[i].Spec)
-		if at := slices.IndexFunc(r.Classes, func(c classRow) bool { return c.Name == name && !c.Foreign }); name != "" && at >= 0 {
-			r.Classes[at].Workloads = append(r.Classes[at].Workloads, workloads[i].ID())
-		}
-	}
-	slices.SortStableFunc(r.Classes, func(a, b classRow) int {
-		return cmp.Or(map[bool]int{true: 1}[a.Foreign]-map[bool]int{true: 1}[b.Foreign], cmp.Compare(a.Name, b.Name))
-	})
-	r.CLOSIDs = r.Tree.CLOSIDs()
-	r.CLOSIDsLeft = r.CLOSIDs - len(r.Tree.Groups)
-	if m := r.Tree.Monitoring; m != nil {
-		r.RMIDs, r.RMIDsLeft = m.RMIDs, m.RMIDs-len(r.Tree.Groups)-len(r.Tree.Mon)
-	}
-	return r, nil
-}
-
-// classesInForce are the classes that the agent, or the node, has, and the workloads.
-func classesInForce(cmd *cobra.Command) (c agent.ClassConfig, workloads []agent.Workload, err error) {
+func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 	err = withReader(cmd, func(n node) error {
-		if workloads, err = n.List(cmd.Context()); err != nil {
+		if file == "" {
+			r.ClassReport, err = n.ClassReport(cmd.Context())
 			return err
 		}
-		switch n := n.(type) {
-		case *api.Client:
-			var now api.Config
-			if now, err = n.Config(context.WithoutCancel(cmd.Context())); err == nil && now.Config != nil {
-				c = daemon.ClassesOf(now.Config)
-			}
-		case *agent.Node:
-			c = n.Classes()
-		default:
-			err = errors.New("classes: neither an agent nor a node")
+		config, err := readClasses(file)
+		if err != nil {
+			return err
 		}
+		all, err := n.List(cmd.Context())
+		if err != nil {
+			return err
+		}
+		r.ClassReport, err = agent.ReportClasses(os.DirFS(rootDir(cmd)), config, all, true)
 		return err
 	})
-	return c, workloads, err
+	var lacks []error
+	for i := range r.Kinds {
+		lacks = append(lacks, r.Kinds[i].Lacks())
+	}
+	if err == nil && !slices.Contains(lacks, nil) {
+		err = errors.Join(lacks...)
+	}
+	return r, err
 }
 
-func (r *classReport) text() string {
+func (r classReport) text() string {
 	var b strings.Builder
 	if r.Planned {
 		b.WriteString("This is what the file comes to; nothing is written.\n\n")
 	}
-	fmt.Fprintf(&b, "classes: %d of %d CLOSIDs are in use, %d left", r.CLOSIDs-r.CLOSIDsLeft, r.CLOSIDs, r.CLOSIDsLeft)
-	if r.RMIDs > 0 {
-		fmt.Fprintf(&b, "; monitoring: %d of %d RMIDs, %d left", r.RMIDs-r.RMIDsLeft, r.RMIDs, r.RMIDsLeft)
-	}
-	b.WriteString("\n")
-	for i := range r.Tree.Resources {
-		if res := &r.Tree.Resources[i]; res.Cache() {
+	for i := range r.Kinds {
+		s := &r.Kinds[i]
+		if i > 0 {
 			b.WriteString("\n")
-			r.draw(&b, res)
 		}
-	}
-	for _, c := range r.Classes {
-		for _, note := range c.Notes {
-			fmt.Fprintf(&b, "note: class %s: %s\n", plain.Line(c.Name), plain.Line(note))
+		if err := s.Lacks(); err != nil {
+			fmt.Fprintf(&b, "%s\n", plain.Line(err.Error()))
+			continue
+		}
+		fmt.Fprintf(&b, "%s classes", s.Kind)
+		for i, supply := range s.Supplies {
+			fmt.Fprintf(&b, "%s %d of %d %s are in use, %d left", map[bool]string{true: ":", false: ";"}[i == 0], supply.Total-supply.Left, supply.Total, supply.Name, supply.Left)
+		}
+		b.WriteString("\n")
+		draw := drawings[s.Kind]
+		if draw == nil {
+			draw = drawTable
+		}
+		draw(&b, s)
+		for _, note := range s.Notes {
+			fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
+		}
+		for _, c := range s.Classes {
+			for _, note := range c.Notes {
+				fmt.Fprintf(&b, "note: class %s: %s\n", plain.Line(c.Name), plain.Line(note))
+			}
 		}
 	}
 	return b.String()
 }
 
+// drawTable writes what each class has in words.
+func drawTable(b *strings.Builder, s *agent.ClassSection) {
+	if len(s.Classes) == 0 {
+		b.WriteString("none is defined\n")
+		return
+	}
+	rows := [][]string{{"CLASS", "SETTINGS", "WORKLOADS"}}
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		var words []string
+		for _, v := range c.Settings {
+			words = append(words, v.Of+" "+v.Value)
+		}
+		rows = append(rows, []string{plain.Line(c.Name), plain.Line(strings.Join(words, ", ")), who(c)})
+	}
+	b.WriteString("\n")
+	plain.Columns(b, rows)
+}
+
+// drawCaches draws the ways of each cache.
+func drawCaches(b *strings.Builder, s *agent.ClassSection) {
+	for i := range s.Resctrl.Resources {
+		if res := &s.Resctrl.Resources[i]; res.Cache() {
+			b.WriteString("\n")
+			drawCache(b, s, res)
+		}
+	}
+}
+
 // maxColumns is how many caches are drawn; more are summed up where they are alike.
 const maxColumns = 4
 
-func (r *classReport) draw(b *strings.Builder, res *resctrl.Resource) {
-	same := r.alike(res)
+func drawCache(b *strings.Builder, s *agent.ClassSection, res *resctrl.Resource) {
+	same := alike(s, res)
 	domains := res.Domains
 	if same || len(domains) > maxColumns {
 		domains = domains[:min(len(domains), 1)]
@@ -231,7 +193,7 @@ func (r *classReport) draw(b *strings.Builder, res *resctrl.Resource) {
 		header = append(header, name)
 	}
 	rows := [][]string{append(header, "WAYS", "MB", "WORKLOADS")}
-	for _, c := range r.Classes {
+	for _, c := range s.Classes {
 		line := c.Schemata.Line(res.Name)
 		if line == nil {
 			continue
@@ -244,10 +206,10 @@ func (r *classReport) draw(b *strings.Builder, res *resctrl.Resource) {
 				first = n
 			}
 		}
-		row = append(row, fmt.Sprintf("%d of %d", bits.OnesCount64(first), res.Ways()), r.bandwidth(&c), who(&c))
+		row = append(row, fmt.Sprintf("%d of %d", bits.OnesCount64(first), res.Ways()), bandwidthOf(s, &c), who(&c))
 		rows = append(rows, row)
 	}
-	rows = append(rows, r.free(res, domains))
+	rows = append(rows, freeWays(s, res, domains))
 	plain.Columns(b, rows)
 	if left := len(res.Domains) - len(domains); !same && left > 0 {
 		fmt.Fprintf(b, "and %d more caches: -o json has all\n", left)
@@ -255,8 +217,8 @@ func (r *classReport) draw(b *strings.Builder, res *resctrl.Resource) {
 }
 
 // alike reports whether all caches of a resource are divided alike.
-func (r *classReport) alike(res *resctrl.Resource) bool {
-	for _, c := range r.Classes {
+func alike(s *agent.ClassSection, res *resctrl.Resource) bool {
+	for _, c := range s.Classes {
 		if line := c.Schemata.Line(res.Name); line != nil {
 			for _, v := range line.Values {
 				if v.N != line.Values[0].N {
@@ -268,8 +230,8 @@ func (r *classReport) alike(res *resctrl.Resource) bool {
 	return true
 }
 
-func (r *classReport) bandwidth(c *classRow) string {
-	res, line := r.Tree.Find("MB"), c.Schemata.Line("MB")
+func bandwidthOf(s *agent.ClassSection, c *agent.ClassUse) string {
+	res, line := s.Resctrl.Find("MB"), c.Schemata.Line("MB")
 	if res == nil || line == nil || len(line.Values) == 0 {
 		return "–"
 	}
@@ -277,7 +239,7 @@ func (r *classReport) bandwidth(c *classRow) string {
 }
 
 // who has a class.
-func who(c *classRow) string {
+func who(c *agent.ClassUse) string {
 	switch {
 	case c.Foreign:
 		return fmt.Sprintf("another program's, %s", plain.Count(c.Tasks, "thread"))
@@ -290,12 +252,12 @@ func who(c *classRow) string {
 }
 
 // free draws the ways that no class has, or only the default one.
-func (r *classReport) free(res *resctrl.Resource, domains []int) []string {
+func freeWays(s *agent.ClassSection, res *resctrl.Resource, domains []int) []string {
 	row := []string{"(no class)"}
 	count := 0
 	for i, id := range domains {
 		mask := res.Mask
-		for _, c := range r.Classes {
+		for _, c := range s.Classes {
 			if line := c.Schemata.Line(res.Name); line != nil && c.Name != resctrl.Default {
 				n, _ := line.Get(id)
 				mask &^= n

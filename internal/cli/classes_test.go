@@ -91,7 +91,7 @@ func TestClasses(t *testing.T) {
 	golden(t, "classes", "placed", out)
 	out, stderr, code = berth(t, "--root", root, "classes", "-o", "json")
 	var r classReport
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Classes) != 4 || r.CLOSIDsLeft != 4 {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Kinds) != len(agent.ClassKinds()) || len(r.Kinds[0].Classes) != 4 || r.Kinds[0].Supplies[0].Left != 4 {
 		t.Errorf("%v, status %d: %s%s", err, code, out, stderr)
 	}
 	out, stderr, code = berth(t, "--root", root, "explain", "api")

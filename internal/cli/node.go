@@ -35,6 +35,7 @@ type node interface {
 	List(ctx context.Context) ([]agent.Workload, error)
 	Get(ctx context.Context, id string) (agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
+	ClassReport(ctx context.Context) (agent.ClassReport, error)
 	Preview(ctx context.Context, spec agent.Spec) (agent.Workload, kernel.Plan, error)
 	Close() error
 }

@@ -29,8 +29,8 @@ func Rooms() []Room {
 		// 2: one kernel dialect each; they import each other only for a format that two share
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
-		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
-		{Path: "kernel/power", May: []string{"internal/strictyaml", "cpuset", "kernel"}},
+		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
+		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},

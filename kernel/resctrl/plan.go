@@ -331,6 +331,17 @@ func Draw(r *Resource, mask uint64) string {
 	return string(b)
 }
 
+// TextOf says what a class has by a line: of all domains where they are alike, else of the
+// first, and that others differ.
+func (r *Resource) TextOf(l *Line) string {
+	for _, v := range l.Values[1:] {
+		if v.N != l.Values[0].N {
+			return fmt.Sprintf("%s of id %d, others differ", r.Text(l.Values[0].N), l.Values[0].Domain)
+		}
+	}
+	return r.Text(l.Values[0].N)
+}
+
 // Text says what a class has of a cache or of bandwidth: "4 of 11 ways", "50%".
 func (r *Resource) Text(n uint64) string {
 	switch {

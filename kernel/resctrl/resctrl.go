@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 )
 
@@ -29,7 +30,7 @@ const Prefix = "berth-"
 const Default = "DEFAULT"
 
 // Unit is what a number of a bandwidth resource means.
-type Unit uint8
+type Unit = plain.Enum[units]
 
 // The units.
 const (
@@ -38,8 +39,11 @@ const (
 	MBps                // MiB/s, as mounted with mba_MBps
 )
 
-// String names the unit as in a configuration.
-func (u Unit) String() string { return [...]string{"%", "1/8 GB/s", "MBps"}[u] }
+type units struct{}
+
+var unitNames = []string{Percent: "%", EighthG: "1/8 GB/s", MBps: "MBps"}
+
+func (units) Words() []string { return unitNames }
 
 // Resource is one line of schemata: a cache, or bandwidth.
 type Resource struct {
@@ -55,7 +59,7 @@ type Resource struct {
 	Shareable uint64 `json:"shareable,omitempty"`
 	Sparse    bool   `json:"sparse,omitempty"`
 
-	// Of bandwidth: steps, the value of no limit, and what the numbers mean.
+	// Of bandwidth: steps, the value of no limit, and what the numbers mean ("%" if absent).
 	Min      uint64 `json:"min,omitempty"`
 	Step     uint64 `json:"step,omitempty"`
 	Max      uint64 `json:"max,omitempty"`
