@@ -14,6 +14,7 @@ import (
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 )
 
@@ -26,6 +27,7 @@ const CacheClass ClassKind = "cache"
 // classKinds are the kinds that there are.
 var classKinds = []classKind{
 	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
+	{PowerClass, isPowerStep, func(n *Node) classifier { return &powerClasses{n: n} }, reportPower},
 }
 
 // classKind is a kind of class: which steps of the undo log are those of its classifier, and
@@ -49,6 +51,9 @@ func ClassKinds() (all []ClassKind) {
 type ClassConfig struct {
 	// Cache are classes of caches and memory bandwidth. Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+	// Power says which power profiles there are beside the built-in ones, and whose CPUs have
+	// which. Default: none, workloads may ask for built-in ones.
+	Power *power.Config `json:"power,omitempty"`
 }
 
 // classSet are the classes of one kind.
@@ -62,8 +67,11 @@ type classSet interface {
 
 // of returns the classes of a kind, nil where there are none.
 func (c ClassConfig) of(kind ClassKind) classSet {
-	if kind == CacheClass && c.Cache != nil {
+	switch {
+	case kind == CacheClass && c.Cache != nil:
 		return c.Cache
+	case kind == PowerClass:
+		return c.Power
 	}
 	return nil
 }
@@ -181,7 +189,7 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 			}
 			return false
 		}
-		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) {
+		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) || k.kind == PowerClass && n.poolsHaveProfiles(c) {
 			all = append(all, concerned{k, k.open(n)})
 		}
 	}

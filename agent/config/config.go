@@ -11,6 +11,7 @@ import (
 	"maps"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
@@ -84,6 +85,9 @@ type Classes struct {
 	// Cache are classes of caches and memory bandwidth: partitions of the cache, classes in
 	// them, and which class of service has which (docs/cache.md). Default: none.
 	Cache *resctrl.Config `json:"cache,omitempty"`
+	// Power are power profiles beside the built-in ones, and whose CPUs have which
+	// (docs/power.md). Default: none.
+	Power *power.Config `json:"power,omitempty"`
 }
 
 // classSet are the classes of one kind.
@@ -95,7 +99,7 @@ type classSet interface {
 
 // kinds are the classes of other kinds by their field, nil where there are none.
 func (c *Classes) kinds() map[string]classSet {
-	all := map[string]classSet{"cache": nil}
+	all := map[string]classSet{"cache": nil, "power": c.Power}
 	if c.Cache != nil {
 		all["cache"] = c.Cache
 	}
@@ -104,7 +108,7 @@ func (c *Classes) kinds() map[string]classSet {
 
 // ClassesOf returns the classes that a workload asks for by their kind, the field's name.
 func (w *Workload) ClassesOf() map[string]string {
-	all := map[string]string{"cache": w.Cache}
+	all := map[string]string{"cache": w.Cache, "power": w.Power}
 	maps.DeleteFunc(all, func(_, name string) bool { return name == "" })
 	return all
 }
@@ -148,6 +152,9 @@ type Workload struct {
 	CPUs place.Milli `json:"cpus,omitzero"`
 	// Cache is its cache class, one of classes.cache. Default: that of its class of service.
 	Cache string `json:"cache,omitempty"`
+	// Power is the power profile of its exclusive CPUs: a built-in one, or one of
+	// classes.power. Default: that of its class of service.
+	Power string `json:"power,omitempty"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

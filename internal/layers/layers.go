@@ -98,11 +98,11 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/resctrl", "internal/strictyaml", "watch/pods",
+			"cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
-			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
+			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
 		}},
 		{Path: "agent/api", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",

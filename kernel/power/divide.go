@@ -2,6 +2,9 @@ package power
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -151,20 +154,68 @@ func (d *Division) Keeps(path string, was func(path string) (text string, change
 	return false
 }
 
-// Shared are settings that the profile of some CPUs is about and that other CPUs have,
-// too, in words.
-func (h *Host) Shared(w Wish) (words []string) {
+// Shared are, in words, settings that a wish is about and that other CPUs have, too. The error
+// says what of the wish this host cannot do.
+func (h *Host) Shared(w Wish) (words []string, err error) {
 	p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
-	if p.profile(w.Profile) != nil {
-		return nil
+	if err := p.profile(w.Profile); err != nil {
+		return nil, fmt.Errorf("power profile %s: %w", w.Name, err)
 	}
-	said := map[string]bool{}
 	for s := range h.settings() {
 		others := s.cpus.Minus(w.CPUs)
-		text := fmt.Sprintf("its %s is one with that of CPUs %s: the strongest wish counts", s.what, others)
-		if _, asks := p.want[s.path]; asks && !others.IsEmpty() && !said[text] {
-			words, said[text] = append(words, text), true
+		text := fmt.Sprintf("its %s is that of CPUs %s, too: the strongest wish counts", s.what, others)
+		if _, asks := p.want[s.path]; asks && !others.IsEmpty() && !slices.Contains(words, text) {
+			words = append(words, text)
 		}
 	}
-	return words
+	return words, nil
+}
+
+// Lacks returns why no setting of the host can be changed, a *kernel.NotSupportedError; nil
+// if one can.
+func (h *Host) Lacks() error {
+	for range h.settings() {
+		return nil
+	}
+	return &kernel.NotSupportedError{Feature: "power profiles", Reason: "the kernel has neither cpufreq nor cpuidle, nor wake-up latencies of CPUs", Remedy: "use a kernel with CONFIG_CPU_FREQ and CONFIG_CPU_IDLE; on a virtual machine set it on the host"}
+}
+
+// InWords is what CPUs have now, each as what and value; values that differ are joined.
+func (h *Host) InWords(cpus cpuset.Set) (all [][2]string) {
+	add := func(what, text string) {
+		i := slices.IndexFunc(all, func(v [2]string) bool { return v[0] == what })
+		switch {
+		case text == "":
+		case i < 0:
+			all = append(all, [2]string{what, text})
+		case !slices.Contains(strings.Split(all[i][1], " or "), text):
+			all[i][1] += " or " + text
+		}
+	}
+	for _, p := range h.Policies {
+		if p.CPUs.Overlaps(cpus) {
+			add("governor", p.Governor)
+			add("preference", p.Preference)
+			add("frequency", fmt.Sprintf("%g to %g GHz", float64(p.Min)/1e6, float64(p.Max)/1e6))
+		}
+	}
+	for _, c := range h.CPUs {
+		if !cpus.Has(c.ID) {
+			continue
+		}
+		if c.Bias != nil {
+			add("bias", strconv.Itoa(*c.Bias))
+		}
+		deepest := ""
+		for _, state := range c.States {
+			if !state.Disabled {
+				deepest = state.Name
+			}
+		}
+		add("sleeps to", deepest)
+		if c.ResumeLatency != "0" {
+			add("wakes within (µs)", strings.Replace(c.ResumeLatency, "n/a", "0", 1))
+		}
+	}
+	return all
 }
