@@ -124,7 +124,8 @@ type Node struct {
 	// which fails if it does; nil but in tests.
 	touch func(op string) error
 
-	unread map[Event]bool // of a reader, see NewReader: what could not be read, told once
+	unread map[Event]bool  // of a reader, see NewReader: what could not be read, told once
+	lacks  map[string]bool // power profiles of pools that the host cannot do, told once
 
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read

@@ -32,7 +32,7 @@ type powerClasses struct {
 
 // Names of those that have CPUs without being a workload.
 const (
-	sharedPool   = "the shared pool"
+	sharedPool   = "the shared CPUs"
 	reservedCPUs = "the reserved CPUs"
 )
 
@@ -67,7 +67,7 @@ func (n *Node) poolsHaveProfiles(c *Transition) bool {
 	return n.opt.Classes.Power.Pools() && (n.opt.Keep || n.stored != nil && n.stored.Agent || !c.Empties())
 }
 
-// profiles divide the CPUs after a transition.
+// divide gives the CPUs their profiles after a transition.
 func (k *powerClasses) divide(c *Transition) error {
 	var all []*Workload
 	for w := range c.Workloads() {
@@ -89,13 +89,31 @@ func (k *powerClasses) divide(c *Transition) error {
 		return fmt.Errorf("power classes: %w", err)
 	}
 	for i, err := range d.Errs {
+		if err == nil {
+			continue
+		}
 		at := slices.IndexFunc(all, func(w *Workload) bool { return w.ID() == wishes[i].Who })
-		if err != nil && at >= 0 && k.asks(c, all[at]) {
+		if at >= 0 && k.asks(c, all[at]) {
 			return fmt.Errorf("workload %q: %w", all[at].ID(), err)
+		}
+		if at < 0 {
+			k.n.lack(wishes[i].Who, err)
 		}
 	}
 	k.d = d
 	return nil
+}
+
+// lack tells once that a pool goes without its profile; of a workload a note says so.
+func (n *Node) lack(pool string, err error) {
+	text := fmt.Sprintf("%s have no power profile: %v", pool, err)
+	if n.lacks == nil {
+		n.lacks = map[string]bool{}
+	}
+	if !n.lacks[text] {
+		n.lacks[text] = true
+		n.tell(Failed, "", "", text)
+	}
 }
 
 // asks reports whether a transition is about a workload that asks for a profile by name: what

@@ -81,7 +81,7 @@ func (n *Node) recall(texts map[string][]byte) (changed bool, err error) {
 		if given := n.asked.Settings; given.PolicyName != "" {
 			opt.PolicyName, opt.PolicyOptions = given.PolicyName, given.PolicyOptions
 		}
-		if n.asked.Classes.Cache != nil {
+		if n.asked.Classes != (ClassConfig{}) {
 			opt.Classes = n.asked.Classes
 		}
 		if n.asked.Confine != nil {

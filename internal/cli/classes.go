@@ -17,7 +17,7 @@ import (
 	"berth.dev/berth/kernel/resctrl"
 )
 
-// readClasses reads a file that defines cache classes; "" defines none.
+// readClasses reads a file that defines classes; "" defines none.
 func readClasses(name string) (c agent.ClassConfig, err error) {
 	if name == "" {
 		return c, nil
@@ -31,10 +31,10 @@ func readClasses(name string) (c agent.ClassConfig, err error) {
 		if err != nil {
 			return c, err
 		}
-		if n.Classes.Cache == nil {
-			return c, fmt.Errorf("%s: classes.cache: it defines none", name)
+		if c = daemon.ClassesOf(n); c == (agent.ClassConfig{}) {
+			err = fmt.Errorf("%s: classes: it defines none", name)
 		}
-		return daemon.ClassesOf(n), nil
+		return c, err
 	}
 	c.Cache, err = resctrl.Parse(text, name)
 	return c, err
@@ -44,12 +44,13 @@ func classesCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "classes",
-		Short: "Draw the ways of each cache by class, who has which class, and what is left",
-		Long: `Draw the ways of each cache by class, who has which class, and what is left.
+		Short: "Show the classes of caches and power, who has which, and what is left",
+		Long: `Show the classes of caches and power, who has which, and what is left.
 
-A column is a cache, by its id, with the highest way first, as in the masks of resctrl:
+Of caches a column is one, by its id, with the highest way first, as in the masks of resctrl:
 '#' is a way of the class, 'i' one that devices fill as well. MB is memory bandwidth.
 DEFAULT is all work without a class. Groups of other programs are shown and never changed.
+Of power there is a row for each profile: its CPUs, and what these have now.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
 there are were started with. --file draws what a file would come to, and writes nothing.

@@ -11,11 +11,12 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	var cache string
+	var cache, power string
 	cmd := &cobra.Command{
-		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS}",
-		Short: "Move a running workload to other CPUs and memory nodes, or another cache class",
-		Long: `Move a running workload to other CPUs and memory nodes, or into another cache class.
+		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --power PROFILE}",
+		Short: "Move a running workload to other CPUs and memory nodes, or another class",
+		Long: `Move a running workload to other CPUs and memory nodes, or into another cache class,
+or give its exclusive CPUs another power profile.
 
 A workload with exclusive CPUs (LSE, LSR) owns the new ones instead; CPUs of another
 owner are refused. A workload that shares a pool stays within the new ones. On
@@ -25,11 +26,19 @@ the cache stays there until others push it out.
 Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 		Example: `  berth move api --cpuset 4-7
   berth move api --cpuset 4-7 --mems 1
-  berth move api --cache gold           # one of those that berth classes lists`,
+  berth move api --cache gold           # one of those that berth classes lists
+  berth move api --power performance    # likewise`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			reclass := cmd.Flags().Changed("cache")
+			classes := map[agent.ClassKind]string{}
+			if cmd.Flags().Changed("cache") {
+				classes[agent.CacheClass] = cache
+			}
+			if cmd.Flags().Changed("power") {
+				classes[agent.PowerClass] = power
+			}
+			reclass := len(classes) > 0
 			if cpus.IsEmpty() && (!reclass || !mems.IsEmpty()) {
-				return exitStatus{exitUsage, errors.New("move: --cpuset or --cache is needed")}
+				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache or --power is needed")}
 			}
 			return withNode(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])
@@ -41,7 +50,9 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 					if err != nil {
 						return err
 					}
-					w.Spec.SetClass(agent.CacheClass, cache)
+					for kind, name := range classes {
+						w.Spec.SetClass(kind, name)
+					}
 					if w, err = n.Resize(cmd.Context(), w.Spec); err != nil {
 						return err
 					}
@@ -64,6 +75,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
 	cmd.Flags().StringVar(&cache, "cache", "", "cache `class` to move to; none is that of its class of service")
+	cmd.Flags().StringVar(&power, "power", "", "power `profile` to have; none is that of its class of service")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

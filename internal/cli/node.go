@@ -55,7 +55,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	socketFlag(cmd)
 	fs.StringVar(&f.policy, "policy", "", "`name` of the policy that chooses (see berth replay --help; default that of the workloads there are, else "+policies.Default+")")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated (default as for the workloads there are)")
-	fs.StringVar(&f.classes, "cache-classes", "", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)")
+	fs.StringVar(&f.classes, "cache-classes", "", "`file` that defines classes: a NodeConfig, or of caches as of goresctrl (docs/cache.md; default those for the workloads there are)")
 	completeWords(cmd, "policy", policies.Names()...)
 }
 

@@ -86,7 +86,9 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 		}
 		m := &member{name: c.Name, path: path, argv: c.Command}
 		m.spec = agent.Spec{Request: c.Request(c.Name), Limits: c.Limits.Cgroup()}
-		m.spec.SetClass(agent.CacheClass, c.Cache)
+		for kind, name := range c.ClassesOf() {
+			m.spec.SetClass(agent.ClassKind(kind), name)
+		}
 		m.spec.Request.Group, m.spec.Request.Explain = b.Group, true
 		g.members = append(g.members, m)
 	}

@@ -108,7 +108,7 @@ func Rooms() []Room {
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 			"internal/strictyaml",
 		}},

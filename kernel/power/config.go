@@ -35,7 +35,7 @@ type Profile struct {
 	// Governor is one of cpufreq that the driver has, as in schedutil. Default: that of Like.
 	Governor string `json:"governor,omitempty"`
 	// Preference is the energy preference of intel_pstate and amd_pstate: performance,
-	// balance_performance, balance_power, power, or 0 (speed) to 255. Default: that of Like.
+	// balance_performance, balance_power or power. Default: that of Like.
 	Preference string `json:"preference,omitempty"`
 	// Bias is the energy bias of Intel, 0 (speed) to 15. Default: that of Like.
 	Bias *int `json:"bias,omitempty"`
@@ -90,6 +90,8 @@ func (c *Config) Find(name string) Profile {
 	return c.Profiles[name]
 }
 
+var governorName = regexp.MustCompile(`^[a-z]+$`)
+
 var profileName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
 
 // Validate reports all that is wrong on any host, joined, each as strictyaml.Error with its
@@ -130,7 +132,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-var preferenceWord = regexp.MustCompile(`^(performance|balance_performance|balance_power|power|default|[0-9]{1,3})$`)
+var preferences = []string{performance, "balance_performance", "balance_power", "power"}
 
 func (p Profile) validate(field string, fail func(string, error)) {
 	if p.Like != "" && builtinOf(p.Like) == nil {
@@ -139,11 +141,11 @@ func (p Profile) validate(field string, fail func(string, error)) {
 	if p == (Profile{}) {
 		fail(field, errors.New("it says nothing"))
 	}
-	if p.Governor != "" && !regexp.MustCompile(`^[a-z]+$`).MatchString(p.Governor) {
+	if p.Governor != "" && !governorName.MatchString(p.Governor) {
 		fail(field+".governor", fmt.Errorf("%q is no governor such as performance, powersave or schedutil", p.Governor))
 	}
-	if p.Preference != "" && (!preferenceWord.MatchString(p.Preference) || number(p.Preference) > 255) {
-		fail(field+".preference", fmt.Errorf("%q is not performance, balance_performance, balance_power, power, or 0 to 255", p.Preference))
+	if p.Preference != "" && !slices.Contains(preferences, p.Preference) {
+		fail(field+".preference", fmt.Errorf("%q is not one of %s", p.Preference, strings.Join(preferences, ", ")))
 	}
 	for name, text := range map[string]string{"min": p.Min, "max": p.Max, "uncoreMin": p.UncoreMin, "uncoreMax": p.UncoreMax} {
 		_, percent, err := parseClock(text)
