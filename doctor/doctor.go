@@ -145,6 +145,7 @@ func checks() []check {
 		{"energy-preference", Guard, "power profiles set governor and limits only", preference},
 		{"cpuidle", Guard, "power profiles say nothing of how deep CPUs sleep", idleStates},
 		{"uncore", Guard, "leaves the clock of mesh and last-level cache as it is", uncore},
+		{"speed-select", Guard, "power profiles set what cpufreq and cpuidle have", speedSelect},
 		{"psi", Guard, "figures of the whole host where there are any, run delay per thread, throttling counters", pressure},
 		{"psi-triggers", Guard, "polls pressure instead of being woken", pressureTriggers},
 

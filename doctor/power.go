@@ -63,6 +63,20 @@ func uncore(h *host) Capability {
 	return missing("no dies", "there is no intel_uncore_frequency", "modprobe intel_uncore_frequency, on a server")
 }
 
+// speedSelect judges Intel's priorities among cores (SST), which a mailbox sets
+// (Documentation/admin-guide/pm/intel-speed-select.rst).
+func speedSelect(h *host) Capability {
+	switch {
+	case h.exists("dev/isst_interface"):
+		return limited("isst_interface", "Berth has no library for its mailbox", "intel-speed-select sets it by hand")
+	case h.flags.has("hypervisor"):
+		return missing("no mailbox", hypervisors, "")
+	case h.flags.vendor != "GenuineIntel":
+		return notApplicable("no Intel CPU", "only servers of Intel have it")
+	}
+	return missing("no mailbox", "there is no /dev/isst_interface", "modprobe isst_if_mbox_pci, on a server that can; Berth has no library for it yet")
+}
+
 // energy judges the counters of RAPL.
 func energy(h *host) Capability {
 	var zones []string

@@ -62,6 +62,7 @@ func sources() []Source {
 		{"cache and bandwidth", "asks a CPU of each cache; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return hardware.OpenCaches(s.resctrl())
 		}},
+		{energy, "a file for each package and its memory; read while groups are in focus", OfHost, openEnergy},
 
 		{runDelay, "grows with the threads, up to 64 a reading", InFocus, threads(64, false)},
 		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(hardware.HardwareEvents)},
@@ -81,6 +82,13 @@ func sources() []Source {
 		}})
 	}
 	return all
+}
+
+// energy is what processors and their memory take.
+const energy = "energy"
+
+func openEnergy(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+	return hardware.OpenEnergy(filepath.Join(s.Root, hardware.EnergyDir))
 }
 
 // runDelay is the source that is read at the high frequency, too.
