@@ -29,6 +29,7 @@ import (
 
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
@@ -126,6 +127,8 @@ type Node struct {
 
 	unread map[Event]bool  // of a reader, see NewReader: what could not be read, told once
 	lacks  map[string]bool // power profiles of pools that the host cannot do, told once
+	// profiles are the power profiles that held at the last look; guarded by mu.
+	profiles *power.Config
 
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -28,6 +30,28 @@ func isPowerStep(s kernel.Step) bool {
 type powerClasses struct {
 	n *Node
 	d *power.Division
+}
+
+// classesNow are the classes that hold at this time of day.
+func (n *Node) classesNow() ClassConfig {
+	c := n.opt.Classes
+	c.Power = c.Power.At(n.opt.Now())
+	return c
+}
+
+// rescheduled reports whether others hold than at the last look, and what is to be told.
+func (n *Node) rescheduled() (changed bool, text string) {
+	if p := n.opt.Classes.Power; p == nil || len(p.Schedules) == 0 {
+		return false, ""
+	}
+	was, is := n.profiles, n.classesNow().Power
+	if n.profiles = is; reflect.DeepEqual(was, is) {
+		return false, ""
+	}
+	if was != nil {
+		text = fmt.Sprintf("power profiles by the time of day: shared %s, reserved %s, service %v", cmp.Or(is.Shared, "none"), cmp.Or(is.Reserved, "none"), is.Service)
+	}
+	return true, text
 }
 
 // Names of those that have CPUs without being a workload.
@@ -83,7 +107,7 @@ func (k *powerClasses) divide(c *Transition) error {
 	if err != nil {
 		return fmt.Errorf("power classes: %w", err)
 	}
-	wishes := powerWishes(k.n.opt.Classes, all, c.to.state, k.n.poolsHaveProfiles(c))
+	wishes := powerWishes(k.n.classesNow(), all, c.to.state, k.n.poolsHaveProfiles(c))
 	d, err := h.Divide(wishes, k.was(c), c.Yielded)
 	if err != nil {
 		return fmt.Errorf("power classes: %w", err)
@@ -162,7 +186,7 @@ func (k *powerClasses) used(c *Transition) func(kernel.Step) bool {
 
 // notes say what of a profile a workload does not have, and what its CPUs share.
 func (k *powerClasses) notes(w *Workload) (notes []string) {
-	name := k.n.opt.Classes.ClassOf(PowerClass, &w.Spec)
+	name := k.n.classesNow().ClassOf(PowerClass, &w.Spec)
 	note := func(text string) { notes = append(notes, fmt.Sprintf("power class %q: %s", name, text)) }
 	if err := k.n.opt.Classes.defined(PowerClass, w); err != nil {
 		note("it is not defined any more")

@@ -266,6 +266,58 @@ func TestPowerClassPools(t *testing.T) {
 	}
 }
 
+// Profiles change with the time of day, which is no drift, and an event says so.
+func TestPowerClassSchedule(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := powerHost(t, "amd-pstate-epp", 1)
+	h.opt.Keep = true
+	h.opt.Classes.Power.Shared = "balance-power"
+	h.opt.Classes.Power.Schedules = []power.Schedule{{From: "22:00", To: "06:00", Shared: "power", Service: map[string]string{"LSE": "none"}}}
+	at := func(hour int) { h.now = time.Date(2026, 11, 23, hour, 30, 0, 0, time.Local) }
+	at(21)
+	before := h.settings()
+	n := h.open()
+	w := h.place(n, spec("api", place.LSE, 2000, 9000100))
+	for _, step := range []struct {
+		hour        int
+		shared, api string
+		events      int
+	}{
+		{21, "balance_power", "performance", 0}, {22, "power", "balance_performance", 1}, {23, "power", "balance_performance", 1}, {6, "balance_power", "performance", 2},
+	} {
+		at(step.hour)
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+			t.Errorf("%d:30: %v, %v", step.hour, repairs, err)
+		}
+		for cpu := range 8 {
+			want := step.shared
+			if w.Grant.Own.Has(cpu) {
+				want = step.api
+			}
+			if got := h.file(fmt.Sprintf("%s/cpufreq/policy%d/energy_performance_preference", cpus, cpu)); got != want {
+				t.Errorf("%d:30: CPU %d has %s, want %s", step.hour, cpu, got, want)
+			}
+		}
+		events := 0
+		for _, e := range h.events {
+			if e.Kind == Changed && strings.HasPrefix(e.Text, "power profiles by the time of day: shared ") {
+				events++
+			}
+		}
+		if events != step.events {
+			t.Errorf("%d:30: %d events, want %d", step.hour, events, step.events)
+		}
+	}
+	n.Close()
+	if _, err := Restore(ctx, h.options()); err != nil {
+		t.Error(err)
+	}
+	if diff := h.changes(before); len(diff) > 0 {
+		t.Errorf("restored: %q", diff)
+	}
+}
+
 // What another program writes is repaired, and left to it if it insists: then the rest of the
 // profile is what the drivers admit.
 func TestPowerClassYields(t *testing.T) {

@@ -135,7 +135,7 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	if err != nil {
 		return ClassReport{}, err
 	}
-	return reportClasses(&classReading{n.root.FS(), n.Classes(), all, false, state})
+	return reportClasses(&classReading{n.root.FS(), n.classesNow(), all, false, state})
 }
 
 // defines reports whether a configuration says something of a kind.

@@ -180,10 +180,11 @@ type concerned struct {
 
 // classifiers are those that a transition concerns.
 func (n *Node) classifiers(c *Transition) (all []concerned) {
+	config := n.classesNow()
 	for _, k := range classKinds {
 		of := func(workloads iter.Seq[*Workload]) bool {
 			for w := range workloads {
-				if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+				if config.ClassOf(k.kind, &w.Spec) != "" {
 					return true
 				}
 			}
@@ -198,8 +199,9 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 
 // classNotes are plain warnings about the classes of a workload.
 func (n *Node) classNotes(w *Workload) (notes []string) {
+	config := n.classesNow()
 	for _, k := range classKinds {
-		if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+		if config.ClassOf(k.kind, &w.Spec) != "" {
 			notes = append(notes, k.open(n).notes(w)...)
 		}
 	}

@@ -116,6 +116,9 @@ func (t *transaction) recover(ids []string) error {
 		return nil
 	}
 	begins := !t.recovered && t.n.opt.Keep && t.n.opt.Classes.Power.Pools()
+	if begins {
+		t.n.rescheduled()
+	}
 	if (t.isDirty() || begins) && t.corrupt() == nil {
 		if err := t.converge(); err != nil {
 			return err

@@ -26,6 +26,8 @@ type Config struct {
 	// Reserved is that of the reserved CPUs that nobody owns. Default: that of Shared, if they
 	// are in the shared pool.
 	Reserved string `json:"reserved,omitempty"`
+	// Schedules change these by the time of day; the first that holds counts. Default: none.
+	Schedules []Schedule `json:"schedules,omitempty"`
 }
 
 // Profile is how fast CPUs run, and how deep they sleep. What is absent stays as found.
@@ -80,7 +82,9 @@ func (c *Config) OfService(class string) string {
 }
 
 // Pools reports whether CPUs that no workload owns are to have a profile.
-func (c *Config) Pools() bool { return c != nil && (c.Shared != "" || c.Reserved != "") }
+func (c *Config) Pools() bool {
+	return c != nil && (c.Shared != "" || c.Reserved != "" || slices.ContainsFunc(c.Schedules, func(s Schedule) bool { return s.Shared != "" || s.Reserved != "" }))
+}
 
 // Find returns a profile of Names.
 func (c *Config) Find(name string) Profile {
@@ -109,26 +113,34 @@ func (c *Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Profiles)) {
 		field := "profiles." + name
 		switch {
-		case name == "none" || builtinOf(name) != nil:
+		case name == none || builtinOf(name) != nil:
 			fail(field, fmt.Errorf("the name %q is taken; give it another, and say like: for one that is built in", name))
 		case !profileName.MatchString(name):
 			fail(field, fmt.Errorf("%q is not a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first", name))
 		}
 		c.Profiles[name].validate(field, fail)
 	}
-	known := func(field, name string) {
-		if name != "" && !c.Has(name) {
-			fail(field, fmt.Errorf("there is no profile %q%s", name, strictyaml.Nearest(name, c.Names())))
+	known := func(at string, words []string, service map[string]string, shared, reserved string) {
+		check := func(field, name string) {
+			if name != "" && !slices.Contains(words, name) {
+				fail(at+field, fmt.Errorf("there is no profile %q%s", name, strictyaml.Nearest(name, words)))
+			}
 		}
-	}
-	for _, service := range slices.Sorted(maps.Keys(c.Service)) {
-		if !slices.Contains([]string{"LSE", "LSR", "LS", "BE", "SYSTEM"}, service) {
-			fail("service."+service, fmt.Errorf("%q is no class of service: LSE, LSR, LS, BE or SYSTEM", service))
+		for _, class := range slices.Sorted(maps.Keys(service)) {
+			if !slices.Contains([]string{"LSE", "LSR", "LS", "BE", "SYSTEM"}, class) {
+				fail(at+"service."+class, fmt.Errorf("%q is no class of service: LSE, LSR, LS, BE or SYSTEM", class))
+			}
+			check("service."+class, service[class])
 		}
-		known("service."+service, c.Service[service])
+		check("shared", shared)
+		check("reserved", reserved)
 	}
-	known("shared", c.Shared)
-	known("reserved", c.Reserved)
+	known("", c.Names(), c.Service, c.Shared, c.Reserved)
+	for i, s := range c.Schedules {
+		field := fmt.Sprintf("schedules[%d]", i)
+		s.validate(field, fail)
+		known(field+".", append(c.Names(), none), s.Service, s.Shared, s.Reserved)
+	}
 	return errors.Join(errs...)
 }
 
