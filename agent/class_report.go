@@ -135,7 +135,9 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	if err != nil {
 		return ClassReport{}, err
 	}
-	return reportClasses(&classReading{n.root.FS(), n.classesNow(), all, false, state})
+	c := n.Classes()
+	c.Power = c.Power.At(n.asked.Now())
+	return reportClasses(&classReading{n.root.FS(), c, all, false, state})
 }
 
 // defines reports whether a configuration says something of a kind.

@@ -26,7 +26,10 @@ type PowerLayout struct {
 	Least, Most int
 	Steps       []int
 	Preferences bool // energy_performance_preference
-	Bias        bool // energy_perf_bias
+	// Saved is the preference that the driver goes back to when the governor is no longer
+	// performance (intel_pstate remembers one); "" leaves it.
+	Saved string
+	Bias  bool // energy_perf_bias
 	// Boost is the file of its switch, below the directory of CPUs; "" means none.
 	Boost string
 	// Idle are the states: name and exit latency in µs.
@@ -52,6 +55,11 @@ func PowerHosts() map[string]PowerLayout {
 		"intel_pstate": {
 			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
 			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true,
+		},
+		// booted with the governor performance, as distributions for servers do
+		"intel_pstate, performance": {
+			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "performance", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
+			Preferences: true, Saved: "balance_performance", Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle",
 		},
 		"acpi-cpufreq": {
 			CPUs: 4, PerPolicy: 2, Driver: "acpi-cpufreq", Governor: "ondemand", Governors: kernels, Least: 1_200_000, Most: 2_600_000,
@@ -173,6 +181,9 @@ func (p *Power) plugPolicy(first int, online cpuset.Set) error {
 	}
 	if l.Preferences {
 		files["energy_performance_preference"] = "balance_performance"
+		if l.Governor == "performance" {
+			files["energy_performance_preference"] = "performance"
+		}
 		files["energy_performance_available_preferences"] = "default performance balance_performance balance_power power "
 	}
 	if len(l.Steps) > 0 {
@@ -269,13 +280,18 @@ func (p *Power) write(dir, file, value string) error {
 }
 
 // govern changes a governor. The active drivers have the preference at performance with the
-// governor performance. Played is that it does not come back by itself, which is the worst.
+// governor performance. What it is afterwards is Saved.
 func (p *Power) govern(dir, governor string) error {
 	if !slices.Contains(strings.Fields(p.layout.Governors), governor) {
 		return syscall.EINVAL
 	}
 	if p.layout.Preferences && governor == "performance" {
 		if err := p.put(dir+"/energy_performance_preference", "performance"); err != nil {
+			return err
+		}
+	}
+	if p.layout.Saved != "" && governor != "performance" && p.get(dir, "scaling_governor") == "performance" {
+		if err := p.put(dir+"/energy_performance_preference", p.layout.Saved); err != nil {
 			return err
 		}
 	}
