@@ -194,9 +194,11 @@ func (h *Host) InWords(cpus cpuset.Set) (all [][2]string) {
 	}
 	for _, p := range h.Policies {
 		if p.CPUs.Overlaps(cpus) {
-			add("governor", p.Governor)
-			add("preference", p.Preference)
-			add("frequency", fmt.Sprintf("%g to %g GHz", float64(p.Min)/1e6, float64(p.Max)/1e6))
+			if p.Preference == "" {
+				add("governor", p.Governor)
+			}
+			add("preference", p.Preference) // which says what the governor does
+			add("clock", fmt.Sprintf("%g to %g GHz", float64(p.Min)/1e6, float64(p.Max)/1e6))
 		}
 	}
 	for _, c := range h.CPUs {
