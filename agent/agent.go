@@ -127,8 +127,10 @@ type Node struct {
 
 	unread map[Event]bool  // of a reader, see NewReader: what could not be read, told once
 	lacks  map[string]bool // power profiles of pools that the host cannot do, told once
-	// profiles are the power profiles that held at the last look; guarded by mu.
+	// profiles are the power profiles that held at the last look, and power is what CPUs had
+	// when it was last read; guarded by mu.
 	profiles *power.Config
+	power    *power.Host
 
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read
@@ -234,7 +236,7 @@ func (n *Node) survey() (err error) {
 			return err
 		}
 	}
-	n.topology, n.online = topology, online
+	n.topology, n.online, n.power = topology, online, nil
 	return n.forget()
 }
 

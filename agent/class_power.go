@@ -107,6 +107,7 @@ func (k *powerClasses) divide(c *Transition) error {
 	if err != nil {
 		return fmt.Errorf("power classes: %w", err)
 	}
+	k.n.power = h
 	wishes := powerWishes(k.n.classesNow(), all, c.to.state, k.n.poolsHaveProfiles(c))
 	d, err := h.Divide(wishes, k.was(c), c.Yielded)
 	if err != nil {
@@ -198,12 +199,14 @@ func (k *powerClasses) notes(w *Workload) (notes []string) {
 		}
 		return notes
 	}
-	h, err := power.Read(k.n.root.FS())
-	if err != nil {
-		note(err.Error())
-		return notes
+	if k.n.power == nil { // which CPUs have what in common stays
+		var err error
+		if k.n.power, err = power.Read(k.n.root.FS()); err != nil {
+			note(err.Error())
+			return notes
+		}
 	}
-	words, err := h.Shared(power.Wish{Who: w.ID(), CPUs: w.Grant.Own, Name: name, Profile: k.n.opt.Classes.Power.Find(name)})
+	words, err := k.n.power.Shared(power.Wish{Who: w.ID(), CPUs: w.Grant.Own, Name: name, Profile: k.n.opt.Classes.Power.Find(name)})
 	if lacks, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 		note("the workload goes without: " + lacks.Error())
 	} else if err != nil {
