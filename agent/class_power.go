@@ -87,42 +87,49 @@ func powerWishes(c ClassConfig, workloads []*Workload, state *place.State, pools
 
 // poolsHaveProfiles reports whether CPUs that no workload owns are to have a profile: as long
 // as there is an agent's configuration that says so, or a workload.
-func (n *Node) poolsHaveProfiles(c *Transition) bool {
-	return n.opt.Classes.Power.Pools() && (n.opt.Keep || n.stored != nil && n.stored.Agent || !c.Empties())
+func (n *Node) poolsHaveProfiles(v snapshot) bool {
+	return n.opt.Classes.Power.Pools() && (n.opt.Keep || n.stored != nil && n.stored.Agent || len(v.records) > 0)
 }
 
-// divide gives the CPUs their profiles after a transition.
-func (k *powerClasses) divide(c *Transition) error {
+// powerWishes are those of a snapshot.
+func (n *Node) powerWishes(v snapshot) []power.Wish {
 	var all []*Workload
-	for w := range c.Workloads() {
-		all = append(all, w)
+	for _, id := range v.ids() {
+		all = append(all, v.workload(id))
 	}
-	slices.SortFunc(all, func(a, b *Workload) int { return strings.Compare(a.ID(), b.ID()) })
-	for _, w := range all {
-		if err := k.may(c, w); err != nil {
-			return err
+	return powerWishes(n.classesNow(), all, v.state, n.poolsHaveProfiles(v))
+}
+
+// divide gives the CPUs their profiles after a transition. One that changes nobody's leaves
+// them: what others did to them is for Reconcile to find.
+func (k *powerClasses) divide(c *Transition) error {
+	for _, id := range c.focus {
+		if w := c.After(id); w != nil {
+			if err := k.may(c, w); err != nil {
+				return err
+			}
 		}
+	}
+	wishes := k.n.powerWishes(c.to)
+	if !c.All && reflect.DeepEqual(wishes, k.n.powerWishes(c.from)) {
+		return nil
 	}
 	h, err := power.Read(k.n.root.FS())
 	if err != nil {
 		return fmt.Errorf("power classes: %w", err)
 	}
 	k.n.power = h
-	wishes := powerWishes(k.n.classesNow(), all, c.to.state, k.n.poolsHaveProfiles(c))
 	d, err := h.Divide(wishes, k.was(c), c.Yielded)
 	if err != nil {
 		return fmt.Errorf("power classes: %w", err)
 	}
 	for i, err := range d.Errs {
-		if err == nil {
-			continue
-		}
-		at := slices.IndexFunc(all, func(w *Workload) bool { return w.ID() == wishes[i].Who })
-		if at >= 0 && k.asks(c, all[at]) {
-			return fmt.Errorf("workload %q: %w", all[at].ID(), err)
-		}
-		if at < 0 {
+		switch w := c.After(wishes[i].Who); {
+		case err == nil:
+		case w == nil:
 			k.n.lack(wishes[i].Who, err)
+		case k.asks(c, w):
+			return fmt.Errorf("workload %q: %w", w.ID(), err)
 		}
 	}
 	k.d = d
@@ -169,7 +176,7 @@ func (*powerClasses) was(c *Transition) func(string) (string, bool) {
 }
 
 func (k *powerClasses) plan(c *Transition) (kernel.Plan, error) {
-	if err := k.divide(c); err != nil {
+	if err := k.divide(c); err != nil || k.d == nil {
 		return nil, err
 	}
 	return k.d.Plan, nil

@@ -190,7 +190,7 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 			}
 			return false
 		}
-		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) || k.kind == PowerClass && n.poolsHaveProfiles(c) {
+		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) || k.kind == PowerClass && n.poolsHaveProfiles(c.to) {
 			all = append(all, concerned{k, k.open(n)})
 		}
 	}

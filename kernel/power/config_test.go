@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
 )
 
 func TestConfig(t *testing.T) {
@@ -163,4 +165,46 @@ func TestDivide(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", what, text, tc.want)
 		}
 	}
+}
+
+// Of a host with 256 CPUs: what a transaction takes beside reading, and what a note of one
+// workload does.
+func BenchmarkDivide(b *testing.B) {
+	l := fakekernel.PowerHosts()["intel_pstate"]
+	l.CPUs, l.Packages = 256, 2
+	dir := b.TempDir()
+	k, err := fakekernel.NewPower(dir, l)
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := Read(kernel.NewRoot(dir, k).FS())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var wishes []Wish
+	for cpu := 0; cpu < 256; cpu += 4 {
+		cpus, _ := cpuset.Range(cpu, cpu+3)
+		wishes = append(wishes, Wish{Who: "w", CPUs: cpus, Name: "performance", Profile: Profile{Like: "performance"}})
+	}
+	b.Run("divide", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := h.Divide(wishes, nothing, never); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("note", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := h.Shared(wishes[3]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := Read(kernel.NewRoot(dir, k).FS()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

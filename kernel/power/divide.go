@@ -36,7 +36,11 @@ type Division struct {
 // had before it was first changed, left that it is left to another writer.
 func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed bool), left func(path string) bool) (*Division, error) {
 	d := &Division{Errs: make([]error, len(wishes)), want: values{}, disturbs: map[string][]string{}}
-	asked := make([]values, len(wishes))
+	type asks struct {
+		value
+		by cpuset.Set
+	}
+	asked := map[string][]asks{} // by path
 	for i, w := range wishes {
 		p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
 		if err := p.profile(w.Profile); err != nil {
@@ -45,9 +49,8 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 		}
 		for path, v := range p.want {
 			v.why = "profile " + w.Name + " of " + w.Who
-			p.want[path] = v
+			asked[path] = append(asked[path], asks{v, w.CPUs})
 		}
-		asked[i] = p.want
 	}
 	for s := range h.settings() {
 		if s.disturbs != nil {
@@ -63,11 +66,9 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 				best, wanted = v, true
 			}
 		}
-		for i, w := range wishes {
-			if v, asks := asked[i][s.path]; asks {
-				take(v)
-				others = others.Minus(w.CPUs)
-			}
+		for _, a := range asked[s.path] {
+			take(a.value)
+			others = others.Minus(a.by)
 		}
 		if wanted && !others.IsEmpty() || !wanted && changed {
 			take(value{original, "as it was"})
@@ -105,7 +106,7 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 			}
 		}
 	}
-	for _, g := range h.groups() {
+	for _, g := range h.groups {
 		if !g.limits {
 			continue
 		}
@@ -162,9 +163,11 @@ func (h *Host) Shared(w Wish) (words []string, err error) {
 		return nil, fmt.Errorf("power profile %s: %w", w.Name, err)
 	}
 	for s := range h.settings() {
-		others := s.cpus.Minus(w.CPUs)
-		text := fmt.Sprintf("its %s is that of CPUs %s, too: the strongest wish counts", s.what, others)
-		if _, asks := p.want[s.path]; asks && !others.IsEmpty() && !slices.Contains(words, text) {
+		if _, asks := p.want[s.path]; !asks || w.CPUs.Contains(s.cpus) {
+			continue
+		}
+		text := fmt.Sprintf("its %s is that of CPUs %s, too: the strongest wish counts", s.what, s.cpus.Minus(w.CPUs))
+		if !slices.Contains(words, text) {
 			words = append(words, text)
 		}
 	}

@@ -43,7 +43,7 @@ type group struct {
 // settings are all settings of a host, by path.
 func (h *Host) settings() iter.Seq[setting] {
 	return func(yield func(setting) bool) {
-		for _, g := range h.groups() {
+		for _, g := range h.groups {
 			for _, s := range g.settings {
 				if !yield(s) {
 					return
@@ -53,8 +53,8 @@ func (h *Host) settings() iter.Seq[setting] {
 	}
 }
 
-// groups are all settings of a host, in the order in which they are written.
-func (h *Host) groups() (all []group) {
+// list makes the groups of a host.
+func (h *Host) list() (all []group) {
 	one := func(s setting) { all = append(all, group{settings: []setting{s}}) }
 	if h.boost != "" {
 		one(setting{path: h.boost, now: h.boostNow, what: "boost", cpus: h.Online(), strength: func(text string) int {
@@ -155,11 +155,12 @@ func (h *Host) steps(want values) (plan kernel.Plan, err error) {
 		}
 		return s.now
 	}
-	for _, g := range h.groups() {
-		first := g.settings[0]
+	for _, g := range h.groups {
+		settings := slices.Clone(g.settings)
+		first := settings[0]
 		disturbed := false
-		if len(g.settings) == 2 {
-			second := g.settings[1]
+		if len(settings) == 2 {
+			second := settings[1]
 			low, high := number(after(first)), number(after(second))
 			switch {
 			case g.limits && low > high:
@@ -167,12 +168,12 @@ func (h *Host) steps(want values) (plan kernel.Plan, err error) {
 			case g.limits && low > number(second.now), !g.limits && after(first) == performance:
 				// The lower limit is never above the upper one. The governor performance comes
 				// last, as it admits no other preference.
-				slices.Reverse(g.settings)
+				slices.Reverse(settings)
 			case !g.limits:
 				disturbed = after(first) != first.now
 			}
 		}
-		for i, s := range g.settings {
+		for i, s := range settings {
 			if v, wanted := want[s.path]; wanted && (v.text != s.now || i > 0 && disturbed) {
 				plan = append(plan, kernel.Step{Path: s.path, Value: v.text, Why: v.why, Disturbs: s.disturbs})
 			}
