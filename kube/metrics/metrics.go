@@ -30,6 +30,7 @@ import (
 type Node interface {
 	List(ctx context.Context) ([]agent.Workload, error)
 	State(ctx context.Context) (*place.State, error)
+	ClassReport(ctx context.Context) (agent.ClassReport, error)
 	Backend() string
 }
 
@@ -194,6 +195,11 @@ func (v view) Machine(ctx context.Context) (api.Machine, error) {
 
 // Config has nothing: a plugin is configured by flags.
 func (v view) Config(context.Context) (api.Config, error) { return api.Config{Loaded: v.s.began}, nil }
+
+// ClassReport says what classes there are.
+func (v view) ClassReport(ctx context.Context) (agent.ClassReport, error) {
+	return v.s.opt.Node.ClassReport(ctx)
+}
 
 // Stats are the figures of the last reading.
 func (v view) Stats(ctx context.Context) (api.Stats, error) { return v.s.meter.Stats(ctx) }

@@ -27,6 +27,9 @@ const (
 // node has one container with a CPU of its own.
 type node struct{ state *place.State }
 
+func (n node) ClassReport(context.Context) (agent.ClassReport, error) {
+	return agent.ClassReport{}, nil
+}
 func (n node) Backend() string                             { return "nri" }
 func (n node) State(context.Context) (*place.State, error) { return n.state, nil }
 func (n node) List(context.Context) (all []agent.Workload, err error) {
