@@ -47,9 +47,10 @@ func classesCommand() *cobra.Command {
 		Short: "Show the classes of caches and power, who has which, and what is left",
 		Long: `Show the classes of caches and power, who has which, and what is left.
 
-Of caches each column is one, by its id, with the highest way first, as in the masks of resctrl:
-'#' is a way of the class, 'i' one that devices fill as well. MB is memory bandwidth.
-DEFAULT is all work without a class. Groups of other programs are shown and never changed.
+Of caches each column is one, by its id, with the highest way first, as in the masks of
+resctrl: '#' is a way of the class, 'i' one that devices fill as well. MB is memory
+bandwidth. DEFAULT is all work without a class. Groups of other programs are shown and
+never changed.
 Of power there is a row for each profile: its CPUs, and what these have now.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
