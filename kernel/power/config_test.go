@@ -167,6 +167,35 @@ func TestDivide(t *testing.T) {
 	}
 }
 
+// A limit that is left to another program bounds the other one.
+func TestDivideLeft(t *testing.T) {
+	t.Parallel()
+	_, root := played(t, "intel_pstate")
+	least := cpuDir + "/cpufreq/policy0/scaling_min_freq"
+	if _, err := kernel.Apply(root, kernel.Plan{{Path: least, Value: "2000000"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		left func(string) bool
+		want string
+	}{
+		{never, "/scaling_min_freq 1000000\n/scaling_max_freq 1000000"},
+		{func(path string) bool { return path == least }, "/scaling_max_freq 2000000"},
+	} {
+		d, err := read(t, root).Divide([]Wish{{CPUs: cpuset.MustParse("0"), Profile: Profile{Max: "1GHz"}}}, nothing, tc.left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range d.Plan {
+			got = append(got, strings.TrimPrefix(s.Path, cpuDir+"/cpufreq/policy0")+" "+s.Value)
+		}
+		if text := strings.Join(got, "\n"); text != tc.want {
+			t.Errorf("%s\nwant\n%s", text, tc.want)
+		}
+	}
+}
+
 // Of a host with 256 CPUs: what a transaction takes beside reading, and what a note of one
 // workload does.
 func BenchmarkDivide(b *testing.B) {

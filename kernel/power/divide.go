@@ -97,7 +97,7 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 			continue
 		}
 		for _, file := range files {
-			if _, wanted := d.want[file]; !wanted {
+			if _, wanted := d.want[file]; !wanted && !left(file) {
 				text, changed := was(file)
 				if !changed {
 					text = now[file]
@@ -118,7 +118,11 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 		if v, wanted := d.want[low.path]; wanted {
 			low.now = v.text
 		}
-		if number(low.now) > number(high.now) {
+		switch {
+		case number(low.now) <= number(high.now):
+		case left(low.path):
+			d.want[high.path] = value{low.now, "no less than the lower limit, which is left to another program"}
+		default:
 			d.want[low.path] = value{high.now, "no more than the upper limit"}
 		}
 	}
