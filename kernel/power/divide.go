@@ -86,7 +86,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	return d, err
 }
 
-// settle has preferences and biases be what governors leave them.
+// settle has limits not cross, and preferences and biases be what governors leave them.
 func (d *Division) settle(h *Host, was func(string) (string, bool), left func(string) bool) {
 	now := map[string]string{}
 	for s := range h.settings() {
@@ -112,14 +112,16 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 		}
 		// The kernel keeps the lower limit at the upper one, at most (cpufreq_set_policy).
 		low, high := g.settings[0], g.settings[1]
-		if v, wanted := d.want[high.path]; wanted {
-			high.now = v.text
+		least, lowWanted := d.want[low.path]
+		most, highWanted := d.want[high.path]
+		if lowWanted {
+			low.now = least.text
 		}
-		if v, wanted := d.want[low.path]; wanted {
-			low.now = v.text
+		if highWanted {
+			high.now = most.text
 		}
 		switch {
-		case number(low.now) <= number(high.now):
+		case !lowWanted && !highWanted || number(low.now) <= number(high.now):
 		case left(low.path):
 			d.want[high.path] = value{low.now, "no less than the lower limit, which is left to another program"}
 		default:
