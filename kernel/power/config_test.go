@@ -67,15 +67,21 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzClock: what is read as a frequency is one within bounds.
-func FuzzClock(f *testing.F) {
-	for _, text := range []string{"", "60%", "2.4GHz", "800MHz", "1e9GHz", "-1%", "infGHz", "0x1p3MHz"} {
+// FuzzAmounts: what is read as a frequency, a latency or a time of day is one within bounds.
+func FuzzAmounts(f *testing.F) {
+	for _, text := range []string{"", "60%", "2.4GHz", "800MHz", "1e9GHz", "-1%", "infGHz", "0x1p3MHz", "10us", "1h", "-1us", "06:30", "24:00", "6:5"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		n, percent, err := parseClock(text)
 		if err == nil && (n < 0 || percent && n > 100 || n > 100_000_000) {
 			t.Errorf("%q: %d", text, n)
+		}
+		if us, err := parseLatency(text); err == nil && us != nil && (*us < 0 || *us > 1_000_000) {
+			t.Errorf("%q: %d µs", text, *us)
+		}
+		if m, err := minutes(text); err == nil && (m < 0 || m >= 24*60) {
+			t.Errorf("%q: minute %d", text, m)
 		}
 	})
 }
