@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
@@ -125,7 +126,12 @@ type Node struct {
 	// which fails if it does; nil but in tests.
 	touch func(op string) error
 
-	unread map[Event]bool // of a reader, see NewReader: what could not be read, told once
+	unread map[Event]bool  // of a reader, see NewReader: what could not be read, told once
+	lacks  map[string]bool // power profiles of pools that the host cannot do, told once
+	// profiles are the power profiles that held at the last look, and power is what CPUs had
+	// when it was last read; guarded by mu.
+	profiles *power.Config
+	power    *power.Host
 
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read
@@ -232,7 +238,7 @@ func (n *Node) survey() (err error) {
 			return err
 		}
 	}
-	n.topology, n.online = topology, online
+	n.topology, n.online, n.power = topology, online, nil
 	return n.forget()
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/place"
 )
 
 // ClassReport says what classes there are, who has which, and what is left.
@@ -84,6 +85,7 @@ type classReading struct {
 	config    ClassConfig
 	workloads []Workload
 	planned   bool
+	state     *place.State // nil of what is not in force
 }
 
 // members are the ids of the workloads that have a class.
@@ -99,10 +101,13 @@ func (r *classReading) members(kind ClassKind, name string) (ids []string) {
 // ReportClasses says what classes a configuration has on a host, and which workloads have
 // them. Of one that is planned only the kinds that it defines are told.
 func ReportClasses(fsys fs.FS, c ClassConfig, workloads []Workload, planned bool) (ClassReport, error) {
-	r := ClassReport{Planned: planned, Kinds: []ClassSection{}}
-	reading := &classReading{fsys, c, workloads, planned}
+	return reportClasses(&classReading{fsys, c, workloads, planned, nil})
+}
+
+func reportClasses(reading *classReading) (ClassReport, error) {
+	r := ClassReport{Planned: reading.planned, Kinds: []ClassSection{}}
 	for _, k := range classKinds {
-		if planned && c.of(k.kind) == nil {
+		if reading.planned && !reading.config.defines(k.kind) {
 			continue
 		}
 		s, err := k.report(reading)
@@ -127,7 +132,18 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	if err != nil {
 		return ClassReport{}, err
 	}
-	return ReportClasses(n.root.FS(), n.Classes(), all, false)
+	state, err := n.State(ctx)
+	if err != nil {
+		return ClassReport{}, err
+	}
+	c := n.Classes()
+	c.Power = c.Power.At(n.asked.Now())
+	return reportClasses(&classReading{n.root.FS(), c, all, false, state})
+}
+
+// defines reports whether a configuration says something of a kind.
+func (c ClassConfig) defines(kind ClassKind) bool {
+	return kind == CacheClass && c.Cache != nil || kind == IOClass && c.IO != nil || kind == PowerClass && c.Power != nil
 }
 
 // reportCache is the section of the kind cache.

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 )
 
@@ -30,6 +31,7 @@ const (
 var classKinds = []classKind{
 	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
 	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }, reportIO},
+	{PowerClass, isPowerStep, func(n *Node) classifier { return &powerClasses{n: n} }, reportPower},
 }
 
 // classKind is a kind of class: which steps of the undo log are those of its classifier, and
@@ -55,6 +57,9 @@ type ClassConfig struct {
 	Cache *resctrl.Config `json:"cache,omitempty"`
 	// IO are classes of block I/O. Default: none.
 	IO *blockio.Config `json:"io,omitempty"`
+	// Power says which power profiles there are beside the built-in ones, and whose CPUs have
+	// which. Default: none, workloads may ask for built-in ones.
+	Power *power.Config `json:"power,omitempty"`
 }
 
 // With returns the classes of c, and those of a kind of another one.
@@ -64,6 +69,8 @@ func (c ClassConfig) With(kind ClassKind, other ClassConfig) ClassConfig {
 		c.Cache = cmp.Or(other.Cache, c.Cache)
 	case IOClass:
 		c.IO = cmp.Or(other.IO, c.IO)
+	case PowerClass:
+		c.Power = cmp.Or(other.Power, c.Power)
 	}
 	return c
 }
@@ -92,6 +99,8 @@ func (c ClassConfig) of(kind ClassKind) classSet {
 		return c.Cache
 	case kind == IOClass && c.IO != nil:
 		return c.IO
+	case kind == PowerClass:
+		return c.Power
 	}
 	return nil
 }
@@ -200,16 +209,17 @@ type concerned struct {
 
 // classifiers are those that a transition concerns.
 func (n *Node) classifiers(c *Transition) (all []concerned) {
+	config := n.classesNow()
 	for _, k := range classKinds {
 		of := func(workloads iter.Seq[*Workload]) bool {
 			for w := range workloads {
-				if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+				if config.ClassOf(k.kind, &w.Spec) != "" {
 					return true
 				}
 			}
 			return false
 		}
-		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) {
+		if of(c.Workloads()) || of(c.Former()) || c.Log.Has(k.made) || k.kind == PowerClass && n.poolsHaveProfiles(c.to) {
 			all = append(all, concerned{k, k.open(n)})
 		}
 	}
@@ -218,8 +228,9 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 
 // classNotes are plain warnings about the classes of a workload.
 func (n *Node) classNotes(w *Workload) (notes []string) {
+	config := n.classesNow()
 	for _, k := range classKinds {
-		if n.opt.Classes.ClassOf(k.kind, &w.Spec) != "" {
+		if config.ClassOf(k.kind, &w.Spec) != "" {
 			notes = append(notes, k.open(n).notes(w)...)
 		}
 	}

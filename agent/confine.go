@@ -294,10 +294,11 @@ func (d dirSet) hold(name string) bool {
 
 // giveBack undoes what concerns no workload any more: the CPUs of groups that
 // need not be kept off any, other values in groups that are no longer placed,
-// and groups that are left over. With the last workload everything goes.
+// and groups that are left over. With the last workload everything goes but what classes have
+// of their own.
 func (g *groups) giveBack(c *Transition) error {
 	if c.Empties() {
-		_, err := undoAll(c.Log)
+		_, err := undoAll(c.Log, func(s kernel.Step) bool { return !isClassStep(s) })
 		return err
 	}
 	protected, err := g.protected()

@@ -115,7 +115,11 @@ func (t *transaction) recover(ids []string) error {
 		t.n.tell(Failed, "", "", damage.Error())
 		return nil
 	}
-	if t.isDirty() && t.corrupt() == nil {
+	begins := !t.recovered && t.n.opt.Keep && t.n.opt.Classes.Power.Pools()
+	if begins {
+		t.n.rescheduled()
+	}
+	if (t.isDirty() || begins) && t.corrupt() == nil {
 		if err := t.converge(); err != nil {
 			return err
 		}

@@ -144,6 +144,10 @@ func checks() []check {
 		{"rt-groups", Guard, "real-time threads stay in the root group, outside of their workload's", rtGroups},
 		{"memory-bandwidth", Guard, "moves or slows the neighbour as a whole", memoryBandwidth},
 		{"cpufreq", Guard, "measures with whatever frequency it gets", cpufreq},
+		{"energy-preference", Guard, "power profiles set governor and limits only", preference},
+		{"cpuidle", Guard, "power profiles say nothing of how deep CPUs sleep", idleStates},
+		{"uncore", Guard, "leaves the clock of mesh and last-level cache as it is", uncore},
+		{"speed-select", Guard, "power profiles set what cpufreq and cpuidle have", speedSelect},
 		{"psi", Guard, "figures of the whole host where there are any, run delay per thread, throttling counters", pressure},
 		{"psi-triggers", Guard, "polls pressure instead of being woken", pressureTriggers},
 
@@ -155,6 +159,7 @@ func checks() []check {
 		{"fifo", Measure, "the load generator runs at normal priority; its lag is measured and may void a result", fifo},
 		{"clock", Measure, "timestamps cost a system call and more", clock},
 		{"hypervisor", Measure, "subtracts nothing: results with steal are marked", hypervisor},
+		{"energy", Measure, "shows no watts", energy},
 		{"thp", Measure, "reports the setting beside results", hugePages},
 	}
 }

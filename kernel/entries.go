@@ -27,6 +27,9 @@ func (l *UndoLog) begin(e *entry) error {
 	if err := l.reserve(); err != nil {
 		return err
 	}
+	if old := l.beside[e.Path]; old != nil && e.Op == Write && e.Format == Words && l.root.isSame(old) {
+		e.Original = old.saved(e.Path)
+	}
 	l.last++
 	e.seq = l.last
 	if err := l.write(record{Seq: e.seq, Do: e}); err != nil {
@@ -96,18 +99,18 @@ func (l *UndoLog) Has(match func(Step) bool) bool {
 // changes it as a side effect; of a file with many lines, what it shows with those of Berth
 // as they were. It ignores the entry of a file that was removed and made anew since.
 func (l *UndoLog) Original(path string) (text string, ok bool) {
+	beside := l.beside[path]
 	for _, e := range l.at[path] {
 		switch {
-		case e.Op != Write || !l.root.isSame(e):
+		case e.Op != Write || !l.root.isSame(e) || beside != nil && e.seq > beside.seq:
 		case e.Format == Keyed:
 			return l.originalLines(path)
 		default:
 			return e.Original, true
 		}
 	}
-	if e := l.beside[path]; e != nil && l.root.isSame(e) {
-		i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
-		return e.Disturbed[i].Value, true
+	if beside != nil && l.root.isSame(beside) {
+		return beside.saved(path), true
 	}
 	if _, err := os.Lstat(l.above); l.above == "" || err != nil {
 		return "", false // the value is not read in vain
@@ -140,6 +143,12 @@ func (l *UndoLog) originalLines(path string) (text string, ok bool) {
 		}
 	}
 	return strings.Join(lines, "\n"), true
+}
+
+// saved is the value of a file that the entry disturbs.
+func (e *entry) saved(path string) string {
+	i := slices.IndexFunc(e.Disturbed, func(d saved) bool { return d.Path == path })
+	return e.Disturbed[i].Value
 }
 
 // Outdated reports whether all entries of a path concern a file or directory that no

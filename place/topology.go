@@ -1,7 +1,9 @@
 package place
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -32,7 +34,8 @@ type Topology struct {
 	dist    [][]int          // by node position
 	byNode  []int16          // by node id: position, -1 none
 	threads int
-	uniform bool     // every core has the same number of threads
+	uniform bool // every core has the same number of threads
+	speeds  []cpuset.Set
 	derived sync.Map // by type: values made by Derived
 }
 
@@ -54,7 +57,7 @@ func NewTopology(m *machine.Machine) (*Topology, error) {
 	if m.Online.IsEmpty() {
 		return nil, fmt.Errorf("topology of machine %q: no online CPUs", m.Name)
 	}
-	t := &Topology{m: m, online: m.Online}
+	t := &Topology{m: m, online: m.Online, speeds: speedsOf(m)}
 	for _, k := range machine.Kinds() {
 		t.units[k] = unitsOf(m, k)
 	}
@@ -221,6 +224,34 @@ func (t *Topology) OfKind(kind string) cpuset.Set {
 		}
 	}
 	return cpus
+}
+
+// Speeds returns the CPUs by how fast their cores are made to be, the fastest first: by kind
+// of core, else by capacity, and then by base frequency. One set is a machine whose cores
+// are alike, or that does not tell.
+func (t *Topology) Speeds() []cpuset.Set { return t.speeds }
+
+func speedsOf(m *machine.Machine) (all []cpuset.Set) {
+	type speed struct{ kind, capacity, base int }
+	kinds := []string{machine.KindLP, machine.KindE, machine.KindP}
+	sets := map[speed]cpuset.Set{}
+	for _, c := range m.CPUs {
+		if !m.Online.Has(c.ID) {
+			continue
+		}
+		s := speed{slices.Index(kinds, c.Kind), c.Capacity, c.BaseKHz}
+		if c.Kind != "" {
+			s.capacity = 0 // cores of one kind differ in it by how well they boost
+		}
+		sets[s] = sets[s].Union(cpuset.MustOf(c.ID))
+	}
+	order := slices.SortedFunc(maps.Keys(sets), func(a, b speed) int {
+		return cmp.Or(cmp.Compare(b.kind, a.kind), cmp.Compare(b.capacity, a.capacity), cmp.Compare(b.base, a.base))
+	})
+	for _, s := range order {
+		all = append(all, sets[s])
+	}
+	return all
 }
 
 // CPUsOf returns the CPUs of the NUMA nodes with the given numbers.

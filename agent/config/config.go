@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
@@ -88,6 +89,9 @@ type Classes struct {
 	// IO are classes of block I/O: limits and weights of devices, and which class of service
 	// has which (docs/io.md). Default: none.
 	IO *blockio.Config `json:"io,omitempty"`
+	// Power are power profiles beside the built-in ones, and whose CPUs have which
+	// (docs/power.md). Default: none.
+	Power *power.Config `json:"power,omitempty"`
 }
 
 // classSet are the classes of one kind.
@@ -99,7 +103,7 @@ type classSet interface {
 
 // kinds are the classes of other kinds by their field, nil where there are none.
 func (c *Classes) kinds() map[string]classSet {
-	all := map[string]classSet{"cache": nil, "io": nil}
+	all := map[string]classSet{"cache": nil, "io": nil, "power": c.Power}
 	if c.Cache != nil {
 		all["cache"] = c.Cache
 	}
@@ -111,7 +115,7 @@ func (c *Classes) kinds() map[string]classSet {
 
 // ClassesOf returns the classes that a workload asks for by their kind, the field's name.
 func (w *Workload) ClassesOf() map[string]string {
-	all := map[string]string{"cache": w.Cache, "io": w.IO}
+	all := map[string]string{"cache": w.Cache, "io": w.IO, "power": w.Power}
 	maps.DeleteFunc(all, func(_, name string) bool { return name == "" })
 	return all
 }
@@ -157,6 +161,9 @@ type Workload struct {
 	Cache string `json:"cache,omitempty"`
 	// IO is its I/O class, one of classes.io. Default: that of its class of service.
 	IO string `json:"io,omitempty"`
+	// Power is the power profile of its exclusive CPUs: a built-in one, or one of
+	// classes.power. Default: that of its class of service.
+	Power string `json:"power,omitempty"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

@@ -134,7 +134,7 @@ func fieldName(f reflect.StructField) string {
 type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".", "../../kernel/resctrl", "../../kernel/blockio")
+	comments, err := jsonschema.Comments(".", "../../kernel/blockio", "../../kernel/power", "../../kernel/resctrl")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -187,6 +188,7 @@ func (h *hostCheck) limits(root *kernel.Root, c *config.NodeConfig) {
 // classes checks that the host has what the classes of other kinds need, and room for them.
 func (h *hostCheck) classes(root *kernel.Root, c *config.NodeConfig) {
 	h.ioClasses(root, c.Classes.IO)
+	h.power(root, c)
 	if c.Classes.Cache == nil {
 		return
 	}
@@ -224,6 +226,22 @@ func (h *hostCheck) ioClasses(root *kernel.Root, c *blockio.Config) {
 				h.fail("classes.io.classes."+name, err)
 			}
 		}
+	}
+}
+
+// power checks that the host can do the profiles that workloads name: the others are left out
+// where it cannot.
+func (h *hostCheck) power(root *kernel.Root, c *config.NodeConfig) {
+	for i := range c.Workloads {
+		name := c.Workloads[i].Power
+		if name == "" || name == "none" || !c.Classes.Power.Has(name) {
+			continue
+		}
+		host, err := power.Read(root.FS())
+		if err == nil {
+			_, err = host.Shared(power.Wish{CPUs: host.Online(), Name: name, Profile: c.Classes.Power.Find(name)})
+		}
+		h.fail(fmt.Sprintf("workloads[%d].power", i), err)
 	}
 }
 

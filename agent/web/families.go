@@ -75,6 +75,7 @@ func families(podLabels bool) []family {
 		{"berth_memory_bandwidth_limit", "Limit of memory bandwidth of a group of resctrl, in the unit; absent without a limit.", []string{"cache_class", "cache", "unit"}},
 		{"berth_cache_classes_left", "Groups that resctrl can still make.", nil},
 		{"node_memory_bandwidth_bytes_per_second", "Bytes to and from memory per second since the scrape before.", []string{"direction"}},
+		{"node_energy_joules_total", "Energy that the processor packages, or the memory beside them, took.", []string{"kind"}},
 		{"node_ipc", "Instructions per cycle of all CPUs since the scrape before.", nil},
 	}
 	for _, f := range figureFamilies() {

@@ -22,8 +22,8 @@ import (
 // perf events.
 type Hardware interface {
 	// Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache,
-	// and its Cycles and Instructions, all or by CPU. What the machine does not give
-	// is left out.
+	// its Cycles and Instructions, all or by CPU, and EnergyPackages and EnergyMemory.
+	// What the machine does not give is left out.
 	Sample(to []watch.Sample) []watch.Sample
 	// Why says why a quantity is absent, as a kernel.NotSupportedError, or nil where
 	// that is not known.
@@ -157,6 +157,7 @@ func (r *reading) count(hw Hardware) {
 	has := func(q watch.Quantity) bool { _, ok := r.values[q]; return ok }
 	r.tell("llc occupancy", len(r.occupancy) > 0, why(watch.LLCOccupancy))
 	r.tell("memory bandwidth", has(watch.Bandwidth), why(watch.Bandwidth))
+	r.tell("energy", has(watch.EnergyPackages), why(watch.EnergyPackages))
 	r.tell("instructions per cycle", has(watch.Cycles) && has(watch.Instructions), cmp.Or(why(watch.Cycles), why(watch.Instructions)))
 }
 
@@ -186,6 +187,11 @@ func (s scrape) node() {
 	}
 	if r.classes != nil {
 		s.classes(r.classes)
+	}
+	for of, q := range map[string]watch.Quantity{"packages": watch.EnergyPackages, "memory": watch.EnergyMemory} {
+		if joules, ok := r.values[q]; ok {
+			s.counter("node_energy_joules_total", joules, of)
+		}
 	}
 	if rate, ok := r.rates[watch.Switches]; ok {
 		s.gauge("node_context_switches_per_second", rate)

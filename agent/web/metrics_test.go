@@ -175,6 +175,7 @@ func counters() *hardware {
 		host(watch.LLCOccupancy, watch.Cache, 0), host(watch.LLCOccupancy, watch.Cache, 1),
 		host(watch.BandwidthLocal, watch.Cache, 0), host(watch.Bandwidth, watch.Cache, 0),
 		host(watch.Cycles, watch.CPU, 0), host(watch.Instructions, watch.CPU, 0),
+		host(watch.EnergyPackages, watch.Whole, 0), host(watch.EnergyMemory, watch.Whole, 0),
 	}}
 	h.samples[0].Value, h.samples[1].Value = 4096, 8192
 	return h

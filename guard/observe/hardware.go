@@ -10,8 +10,8 @@ import (
 )
 
 // Hardware reads the counters of the whole host, for agent/web: what lies in
-// last-level caches and goes to memory, by cache, and the cycles and instructions
-// of all CPUs. It is for one goroutine at a time.
+// last-level caches and goes to memory, by cache, the cycles and instructions
+// of all CPUs, and the energy of the processors. It is for one goroutine at a time.
 type Hardware struct {
 	began time.Time
 	*Readers
@@ -28,13 +28,14 @@ func OpenHardware(root string) *Hardware {
 		{Name: "hardware counters", Open: func(s *Site, group string, cpus cpuset.Set) (Reader, error) {
 			return s.openPerf(group, cpus, hardware.HardwareEvents, watch.Cycles, watch.Instructions)
 		}},
+		{Name: energy, Open: openEnergy},
 	})
 	r.Retry()
 	return &Hardware{time.Now(), r}
 }
 
-// Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache and
-// its Cycles and Instructions. What is not there is left out. A source that fails
+// Sample appends the host's LLCOccupancy, Bandwidth and BandwidthLocal by Cache, its Cycles
+// and Instructions, EnergyPackages and EnergyMemory. What is not there is left out. A source that fails
 // is not read again.
 func (h *Hardware) Sample(to []watch.Sample) []watch.Sample {
 	return h.Read(watch.Time(time.Since(h.began)), to)
@@ -48,6 +49,8 @@ func (h *Hardware) Why(q watch.Quantity) error {
 	case watch.LLCOccupancy, watch.Bandwidth, watch.BandwidthLocal:
 	case watch.Cycles, watch.Instructions:
 		source = 1
+	case watch.EnergyPackages, watch.EnergyMemory:
+		source = 2
 	default:
 		return nil
 	}

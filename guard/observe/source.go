@@ -78,6 +78,7 @@ func sources() []Source {
 				return subject(of), ok
 			})
 		}},
+		{energy, "a file for each package and its memory; read while groups are in focus", OfHost, openEnergy},
 
 		{runDelay, "grows with the threads, up to 64 a reading", InFocus, threads(64, false)},
 		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(hardware.HardwareEvents)},
@@ -101,6 +102,13 @@ func sources() []Source {
 
 // errTold says that one source tells a group of caches already.
 var errTold = errors.New("it is among the groups that the guard has monitored")
+
+// energy is what processors and their memory take.
+const energy = "energy"
+
+func openEnergy(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+	return hardware.OpenEnergy(filepath.Join(s.Root, hardware.EnergyDir))
+}
 
 // runDelay is the source that is read at the high frequency, too.
 const runDelay = "run delay"

@@ -51,13 +51,15 @@ func classesCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "classes",
-		Short: "Show the classes of caches and block I/O, who has which, and what is left",
-		Long: `Show the classes of caches and block I/O, who has which class, and what is left.
+		Short: "Show the classes of caches, block I/O and power, who has which, and what is left",
+		Long: `Show the classes of caches, block I/O and power, who has which, and what is left.
 
-Cache classes are drawn. A column is a cache, by its id, with the highest way first, as in the masks of resctrl:
-'#' is a way of the class, 'i' one that devices fill as well. MB is memory bandwidth.
-DEFAULT is all work without a class. Groups of other programs are shown and never changed.
+Cache classes are drawn. A column is a cache, by its id, with the highest way first, as
+in the masks of resctrl: '#' is a way of the class, 'i' one that devices fill as well. MB
+is memory bandwidth. DEFAULT is all work without a class. Groups of other programs are
+shown and never changed.
 I/O classes are listed with what they come to on the disks that there are now.
+Of power there is a row for each profile: its CPUs, and what these have now.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
 there are were started with. --file shows what a file would come to, and writes nothing.

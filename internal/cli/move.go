@@ -11,12 +11,12 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	classes := map[agent.ClassKind]*string{agent.CacheClass: new(string), agent.IOClass: new(string)}
+	classes := map[agent.ClassKind]*string{agent.CacheClass: new(string), agent.IOClass: new(string), agent.PowerClass: new(string)}
 	cmd := &cobra.Command{
-		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS}",
-		Short: "Move a running workload to other CPUs and memory nodes, or another cache or I/O class",
+		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS | --power PROFILE}",
+		Short: "Move a running workload to other CPUs and memory nodes, or another class",
 		Long: `Move a running workload to other CPUs and memory nodes, or into another cache or I/O
-class.
+class, or give its exclusive CPUs another power profile.
 
 A workload with exclusive CPUs (LSE, LSR) owns the new ones instead; CPUs of another
 owner are refused. A workload that shares a pool stays within the new ones. On
@@ -26,14 +26,15 @@ the cache stays there until others push it out.
 Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 		Example: `  berth move api --cpuset 4-7
   berth move api --cpuset 4-7 --mems 1
-  berth move api --cache gold           # one of those that berth classes lists`,
+  berth move api --cache gold           # one of those that berth classes lists
+  berth move api --power performance    # likewise`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			reclass := false
 			for kind := range classes {
 				reclass = reclass || cmd.Flags().Changed(string(kind))
 			}
 			if cpus.IsEmpty() && (!reclass || !mems.IsEmpty()) {
-				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache or --io is needed")}
+				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache, --io or --power is needed")}
 			}
 			return withNode(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])
@@ -73,6 +74,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
 	cmd.Flags().StringVar(classes[agent.CacheClass], "cache", "", "cache `class` to move to; none is that of its class of service")
 	cmd.Flags().StringVar(classes[agent.IOClass], "io", "", "I/O `class` to move to; none is that of its class of service")
+	cmd.Flags().StringVar(classes[agent.PowerClass], "power", "", "power `profile` to have; none is that of its class of service")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -32,7 +33,8 @@ type specFlags struct {
 	weight, ioWeight int
 	mode             place.Mode
 	shared           place.Milli
-	group, cache, io string
+	group            string
+	cache, io, power string // classes
 
 	devices, affinity, antiAffinity []string
 	hugePages, hints                map[string]string
@@ -59,7 +61,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.group, "group", "", "`name` of a group of workloads: policies that know groups place them near each other")
 	fs.StringVar(&f.cache, "cache", "", "cache `class` to have, one that berth classes lists; none is that of its class of service")
 	fs.StringVar(&f.io, "io", "", "I/O `class` to have, one that berth classes lists; none is that of its class of service")
+	fs.StringVar(&f.power, "power", "", "power `profile` of its exclusive CPUs, one that berth classes lists; none is that of its class of service")
 	fs.StringToStringVar(&f.hints, "hint", nil, "words for the policy, as in `balloon=NAME` (see go doc of the policy)")
+	completeWords(cmd, "power", power.Builtins()...)
 	completeWords(cmd, "mode", place.Exclusive.String(), place.Shared.String(), place.Mixed.String())
 	completeWords(cmd, "class", classWords()...)
 	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
@@ -128,6 +132,9 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	}
 	if cmd.Flags().Changed("io") {
 		s.SetClass(agent.IOClass, f.io)
+	}
+	if cmd.Flags().Changed("power") {
+		s.SetClass(agent.PowerClass, f.power)
 	}
 	errs = append(errs, f.applyUses(cmd, s))
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {

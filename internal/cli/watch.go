@@ -38,7 +38,8 @@ Processes in no group of their own are shown by program: "process nginx".
   GHZ        mean clock rate of the CPUs that it may use
   CACHE      bytes held in last-level caches
   MEMBW      bytes to and from memory per second
-A figure that this host does not provide is –; the last five have a column only if
+The host's line has the watts of its processor packages and their memory, where the
+kernel counts them. A figure that this host does not provide is –; the last five have a column only if
 some group has them, and --signals says why not. These, DELAY and P99 are of the
 groups that are named, or of the eight that used most CPU time at first. On a
 terminal each table takes the place of the last, elsewhere one follows the other.
@@ -298,8 +299,8 @@ func (t *watchTable) text(key string, top int) string {
 	left := max(0, len(rows)-top)
 	rows = rows[:len(rows)-left]
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%\n", t.now.Seconds(),
-		number2(t.host.level(watch.CPUTime)), percentCell(t.host.level(watch.CPUSome)))
+	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%%s\n", t.now.Seconds(),
+		number2(t.host.level(watch.CPUTime)), percentCell(t.host.level(watch.CPUSome)), t.watts())
 	table := make([][]string, 1+len(rows))
 	add := func(title string, cell func(*watchRow) string) {
 		table[0] = append(table[0], title)
@@ -333,6 +334,18 @@ func (t *watchTable) text(key string, top int) string {
 		fmt.Fprintf(&b, "not shown: %d that used no CPU time\n", idle)
 	}
 	return b.String()
+}
+
+// watts is what the processors and their memory take, "" where that is not counted.
+func (t *watchTable) watts() string {
+	packages, memory := t.host.level(watch.EnergyPackages), t.host.level(watch.EnergyMemory)
+	switch {
+	case math.IsNaN(packages):
+		return ""
+	case math.IsNaN(memory):
+		return fmt.Sprintf(", packages %s W", tenths(packages))
+	}
+	return fmt.Sprintf(", packages %s W, memory %s W", tenths(packages), tenths(memory))
 }
 
 // watchColumn is a figure of a group, NaN where it is missing.

@@ -135,3 +135,25 @@ func TestWatchHardware(t *testing.T) {
 		t.Errorf("row %q, want it to end in %q", got, want)
 	}
 }
+
+// The host's line has the watts that are counted.
+func TestWatchWatts(t *testing.T) {
+	t.Parallel()
+	for want, joules := range map[string][]float64{
+		"CPU stall – %\n":                                nil,
+		"CPU stall – %, packages 41.5 W\n":               {41.5},
+		"CPU stall – %, packages 41.5 W, memory 3.0 W\n": {41.5, 3},
+	} {
+		table := newWatchTable(&observe.Header{}, nil)
+		for second := watch.Time(1); second < 3; second++ {
+			samples := []watch.Sample{{Time: second * watch.Second, Quantity: watch.CPUTime}}
+			for i, v := range joules {
+				samples = append(samples, watch.Sample{Time: second * watch.Second, Quantity: watch.EnergyPackages + watch.Quantity(i), Value: v * float64(second)})
+			}
+			table.add(samples)
+		}
+		if text := table.text("cpu", 10); !strings.Contains(text, want) {
+			t.Errorf("%q, want %q", text, want)
+		}
+	}
+}

@@ -52,6 +52,9 @@ type Layout struct {
 	Version string
 	// Resctrl is mounted on ResctrlDir; nil is a CPU without.
 	Resctrl *Resctrl
+	// Power are the frequencies and idle states of the CPUs, as many as CPUs has; nil is
+	// a host without.
+	Power *PowerLayout
 }
 
 // V1 is a host with v1 hierarchies only, two of them joint.
@@ -84,6 +87,7 @@ type Kernel struct {
 	dir    string
 	layout Layout
 	limbo  int // monitoring numbers of groups that are gone, see Resctrl.Limbo
+	power  *Power
 }
 
 // onlineFile says which of Layout.CPUs are online.
@@ -99,6 +103,11 @@ func (k *Kernel) online() cpuset.Set {
 func (k *Kernel) SetOnline(cpus string) error {
 	if err := k.put(onlineFile, cpus); err != nil {
 		return err
+	}
+	if k.power != nil {
+		if err := k.power.plug(cpuset.MustParse(cpus)); err != nil {
+			return err
+		}
 	}
 	for _, m := range k.mounts() {
 		switch {
@@ -159,6 +168,12 @@ func New(dir string, l Layout) (*Kernel, error) {
 	}
 	if l.Resctrl != nil {
 		if err := k.mountResctrl(); err != nil {
+			return nil, err
+		}
+	}
+	if l.Power != nil {
+		k.power = &Power{Kernel: Kernel{dir: dir}, layout: *l.Power, asked: map[string]int{}}
+		if err := k.power.boot(); err != nil {
 			return nil, err
 		}
 	}
@@ -251,6 +266,9 @@ func (k *Kernel) WriteFile(name, data string) error {
 			return &fs.PathError{Op: "write", Path: name, Err: err}
 		}
 		return nil
+	}
+	if k.power != nil && strings.HasPrefix(name, cpuDir+"/") {
+		return k.power.WriteFile(name, data)
 	}
 	m, ok := k.mountOf(name)
 	if !ok {
@@ -347,6 +365,9 @@ func (k *Kernel) mountOf(name string) (mount, bool) {
 func (k *Kernel) mountInfo() string {
 	var b strings.Builder
 	b.WriteString("20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+	if k.layout.Power != nil {
+		b.WriteString("21 20 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n")
+	}
 	for i, m := range k.mounts() {
 		kind, options := "cgroup", "rw,"+strings.Join(m.controllers, ",")
 		if m.version == 2 {

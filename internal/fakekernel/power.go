@@ -1,6 +1,7 @@
 package fakekernel
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -25,13 +26,18 @@ type PowerLayout struct {
 	Least, Most int
 	Steps       []int
 	Preferences bool // energy_performance_preference
-	Bias        bool // energy_perf_bias
+	// Saved is the preference that the driver goes back to when the governor is no longer
+	// performance (intel_pstate remembers one); "" leaves it.
+	Saved string
+	Bias  bool // energy_perf_bias
 	// Boost is the file of its switch, below the directory of CPUs; "" means none.
 	Boost string
 	// Idle are the states: name and exit latency in µs.
 	Idle       []IdleState
 	IdleDriver string
 	Uncore     bool
+	// Packages divide the CPUs; 0 stands for 1.
+	Packages int
 }
 
 // IdleState is one of cpuidle.
@@ -49,6 +55,11 @@ func PowerHosts() map[string]PowerLayout {
 		"intel_pstate": {
 			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
 			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true,
+		},
+		// booted with the governor performance, as distributions for servers do
+		"intel_pstate, performance": {
+			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "performance", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
+			Preferences: true, Saved: "balance_performance", Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle",
 		},
 		"acpi-cpufreq": {
 			CPUs: 4, PerPolicy: 2, Driver: "acpi-cpufreq", Governor: "ondemand", Governors: kernels, Least: 1_200_000, Most: 2_600_000,
@@ -77,62 +88,121 @@ type Power struct {
 // NewPower builds the tree of a freshly booted host in an empty directory.
 func NewPower(dir string, l PowerLayout) (*Power, error) {
 	p := &Power{Kernel: Kernel{dir: dir}, layout: l, asked: map[string]int{}}
-	files := map[string]string{
-		"proc/self/mountinfo":              "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n21 20 0:20 / /sys rw,nosuid - sysfs sysfs rw\n",
-		"proc/sys/kernel/random/boot_id":   "b007-1",
-		cpuDir + "/online":                 fmt.Sprintf("0-%d", l.CPUs-1),
-		cpuDir + "/cpuidle/current_driver": l.IdleDriver,
+	for name, text := range map[string]string{
+		"proc/self/mountinfo":            "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n21 20 0:20 / /sys rw,nosuid - sysfs sysfs rw\n",
+		"proc/sys/kernel/random/boot_id": "b007-1",
+		onlineFile:                       fmt.Sprintf("0-%d", l.CPUs-1),
+	} {
+		if err := p.create(name, text); err != nil {
+			return nil, err
+		}
 	}
-	if l.IdleDriver == "" {
-		files[cpuDir+"/cpuidle/current_driver"] = "none"
-	}
+	return p, p.boot()
+}
+
+// boot makes the files of the drivers.
+func (p *Power) boot() error {
+	l := p.layout
+	files := map[string]string{cpuDir + "/cpuidle/current_driver": cmp.Or(l.IdleDriver, "none")}
 	for cpu := range l.CPUs {
 		base := fmt.Sprintf("%s/cpu%d/", cpuDir, cpu)
 		files[base+"power/pm_qos_resume_latency_us"] = "0"
-		files[base+"topology/physical_package_id"] = "0"
+		files[base+"topology/physical_package_id"] = strconv.Itoa(cpu * max(l.Packages, 1) / l.CPUs)
 		if l.Bias {
 			files[base+"power/energy_perf_bias"] = "6"
-		}
-		for i, s := range l.Idle {
-			state := fmt.Sprintf("%scpuidle/state%d/", base, i)
-			files[state+"name"], files[state+"latency"], files[state+"disable"], files[state+"time"] = s.Name, strconv.Itoa(s.Latency), "0", strconv.Itoa(1000*i)
-		}
-	}
-	for first := 0; l.PerPolicy > 0 && first < l.CPUs; first += l.PerPolicy {
-		base := fmt.Sprintf("%s/cpufreq/policy%d/", cpuDir, first)
-		var cpus []string
-		for cpu := range l.PerPolicy {
-			cpus = append(cpus, strconv.Itoa(first+cpu))
-		}
-		files[base+"affected_cpus"] = strings.Join(cpus, " ")
-		files[base+"scaling_driver"], files[base+"scaling_governor"], files[base+"scaling_available_governors"] = l.Driver, l.Governor, l.Governors+" "
-		for name, kHz := range map[string]int{"cpuinfo_min_freq": l.Least, "cpuinfo_max_freq": l.Most, "scaling_min_freq": l.Least, "scaling_max_freq": l.Most} {
-			files[base+name] = strconv.Itoa(kHz)
-			p.asked[base+name] = kHz
-		}
-		if l.Preferences {
-			files[base+"energy_performance_preference"] = "balance_performance"
-			files[base+"energy_performance_available_preferences"] = "default performance balance_performance balance_power power "
-		}
-		if len(l.Steps) > 0 {
-			text := strings.Trim(fmt.Sprint(l.Steps), "[]")
-			files[base+"scaling_available_frequencies"] = text + " "
 		}
 	}
 	if l.Boost != "" {
 		files[cpuDir+"/"+l.Boost] = map[bool]string{true: "0", false: "1"}[l.Boost == "intel_pstate/no_turbo"]
 	}
-	if l.Uncore {
-		base := cpuDir + "/intel_uncore_frequency/package_00_die_00/"
-		files[base+"min_freq_khz"], files[base+"max_freq_khz"] = "1200000", "2400000"
-		files[base+"initial_min_freq_khz"], files[base+"initial_max_freq_khz"] = "1200000", "2400000"
+	for i := range max(l.Packages, 1) {
+		if l.Uncore {
+			base := fmt.Sprintf("%s/intel_uncore_frequency/package_%02d_die_00/", cpuDir, i)
+			files[base+"min_freq_khz"], files[base+"max_freq_khz"] = "1200000", "2400000"
+			files[base+"initial_min_freq_khz"], files[base+"initial_max_freq_khz"] = "1200000", "2400000"
+		}
 	}
 	for name, text := range files {
 		if err := p.create(name, text); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return p, nil
+	return p.plug(p.online())
+}
+
+// plug has the drivers look after the CPUs that are online: what is offline has neither idle
+// states nor a policy, and gets new ones, with the values of the boot, when it comes back.
+func (p *Power) plug(online cpuset.Set) error {
+	l := p.layout
+	for cpu := range l.CPUs {
+		states := fmt.Sprintf("%s/cpu%d/cpuidle", cpuDir, cpu)
+		if !online.Has(cpu) {
+			if err := os.RemoveAll(p.real(states)); err != nil {
+				return err
+			}
+			continue
+		}
+		for i, s := range l.Idle {
+			state := fmt.Sprintf("%s/state%d/", states, i)
+			for name, text := range map[string]string{"name": s.Name, "latency": strconv.Itoa(s.Latency), "disable": "0", "time": strconv.Itoa(1000 * i)} {
+				if err := p.createNew(state+name, text); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for first := 0; l.PerPolicy > 0 && first < l.CPUs; first += l.PerPolicy {
+		if err := p.plugPolicy(first, online); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Power) plugPolicy(first int, online cpuset.Set) error {
+	l := p.layout
+	base := fmt.Sprintf("%s/cpufreq/policy%d/", cpuDir, first)
+	var cpus []string
+	for cpu := first; cpu < first+l.PerPolicy; cpu++ {
+		if online.Has(cpu) {
+			cpus = append(cpus, strconv.Itoa(cpu))
+		}
+	}
+	if len(cpus) == 0 {
+		return os.RemoveAll(p.real(strings.TrimSuffix(base, "/")))
+	}
+	files := map[string]string{"scaling_driver": l.Driver, "scaling_governor": l.Governor, "scaling_available_governors": l.Governors + " "}
+	limits := map[string]int{"cpuinfo_min_freq": l.Least, "cpuinfo_max_freq": l.Most, "scaling_min_freq": l.Least, "scaling_max_freq": l.Most}
+	for name, kHz := range limits {
+		if !p.exists(base + name) {
+			p.asked[base+name] = kHz
+		}
+		files[name] = strconv.Itoa(kHz)
+	}
+	if l.Preferences {
+		files["energy_performance_preference"] = "balance_performance"
+		if l.Governor == "performance" {
+			files["energy_performance_preference"] = "performance"
+		}
+		files["energy_performance_available_preferences"] = "default performance balance_performance balance_power power "
+	}
+	if len(l.Steps) > 0 {
+		files["scaling_available_frequencies"] = strings.Trim(fmt.Sprint(l.Steps), "[]") + " "
+	}
+	for name, text := range files {
+		if err := p.createNew(base+name, text); err != nil {
+			return err
+		}
+	}
+	return p.create(base+"affected_cpus", strings.Join(cpus, " "))
+}
+
+// createNew makes a file that is not there.
+func (p *Power) createNew(name, text string) error {
+	if p.exists(name) {
+		return nil
+	}
+	return p.create(name, text)
 }
 
 // Mkdir and Rmdir are refused: sysfs has none.
@@ -210,13 +280,18 @@ func (p *Power) write(dir, file, value string) error {
 }
 
 // govern changes a governor. The active drivers have the preference at performance with the
-// governor performance. Played is that it does not come back by itself, which is the worst.
+// governor performance. What it is afterwards is Saved.
 func (p *Power) govern(dir, governor string) error {
 	if !slices.Contains(strings.Fields(p.layout.Governors), governor) {
 		return syscall.EINVAL
 	}
 	if p.layout.Preferences && governor == "performance" {
 		if err := p.put(dir+"/energy_performance_preference", "performance"); err != nil {
+			return err
+		}
+	}
+	if p.layout.Saved != "" && governor != "performance" && p.get(dir, "scaling_governor") == "performance" {
+		if err := p.put(dir+"/energy_performance_preference", p.layout.Saved); err != nil {
 			return err
 		}
 	}
@@ -244,16 +319,15 @@ func (p *Power) limit(dir string) error {
 	return p.put(dir+"/scaling_min_freq", strconv.Itoa(least))
 }
 
-// Offline takes CPUs away, as hot-plugging does: their idle states and policies go.
-func (p *Power) Offline(cpu int) error {
-	left := cpuset.MustParse(p.get(cpuDir, "online")).Minus(cpuset.MustOf(cpu))
-	if err := p.put(cpuDir+"/online", left.String()); err != nil {
+// SetOnline has some of the CPUs online.
+func (p *Power) SetOnline(cpus string) error {
+	if err := p.put(onlineFile, cpus); err != nil {
 		return err
 	}
-	for _, name := range []string{fmt.Sprintf("cpu%d/cpuidle", cpu), fmt.Sprintf("cpufreq/policy%d", cpu)} {
-		if err := os.RemoveAll(p.real(cpuDir + "/" + name)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.plug(cpuset.MustParse(cpus))
+}
+
+// Offline takes CPUs away, as hot-plugging does: their idle states and policies go.
+func (p *Power) Offline(cpu int) error {
+	return p.SetOnline(p.online().Minus(cpuset.MustOf(cpu)).String())
 }

@@ -31,7 +31,7 @@ func Rooms() []Room {
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "internal/strictyaml"}},
-		{Path: "kernel/power", May: []string{"cpuset", "kernel"}},
+		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
@@ -99,17 +99,17 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/blockio", "kernel/resctrl", "internal/strictyaml", "watch/pods",
+			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/blockio", "kernel/power", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
-		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/sched", "watch/proc"}},
+		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
-			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
+			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
 		}},
 		{Path: "agent/api", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 			"internal/strictyaml",
 		}},

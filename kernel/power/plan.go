@@ -52,57 +52,87 @@ func (h *Host) Plan(cpus cpuset.Set, s Settings) (kernel.Plan, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fmt.Errorf("plan power of CPUs %s: %w", cpus, err)
 	}
+	return h.planned(cpus, func(p *planner) error { return p.all(func(Policy) Settings { return s }, s) })
+}
+
+func (h *Host) planned(cpus cpuset.Set, want func(*planner) error) (plan kernel.Plan, err error) {
 	if left := cpus.Minus(h.Online()); !left.IsEmpty() {
 		return nil, fmt.Errorf("plan power: CPUs %s are not online", left)
 	}
-	p := planner{host: h, cpus: cpus}
+	p := planner{host: h, cpus: cpus, want: values{}}
+	if err = want(&p); err == nil {
+		err = h.alone(cpus, p.want)
+	}
+	for _, policy := range h.Policies {
+		preference, asked := p.want[policy.file(preferenceFile)]
+		if err == nil && asked && p.want[policy.file(governorFile)].text == "" && policy.Governor == performance {
+			err = policy.admits(preference.text)
+		}
+	}
+	if err == nil {
+		plan, err = h.steps(p.want)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plan power of CPUs %s: %w", cpus, err)
+	}
+	return plan, nil
+}
+
+// values are what files are to have, by path.
+type values map[string]value
+
+type value struct{ text, why string }
+
+// planner collects what the settings of some CPUs come to.
+type planner struct {
+	host *Host
+	cpus cpuset.Set
+	want values
+}
+
+func (p *planner) set(file, text, why string) { p.want[file] = value{text, why} }
+
+// all takes settings: those of frequencies by policy, and the others.
+func (p *planner) all(of func(Policy) Settings, s Settings) error {
+	if s.Boost != nil {
+		if err := p.boost(*s.Boost); err != nil {
+			return err
+		}
+	}
+	frequency := func(s Settings) bool { return s.Governor != "" || s.Preference != "" || s.Min > 0 || s.Max > 0 }
+	if frequency(s) || slices.ContainsFunc(p.host.Policies, func(policy Policy) bool { return frequency(of(policy)) }) {
+		policies, err := p.policies()
+		if err != nil {
+			return err
+		}
+		for _, policy := range policies {
+			if err := p.policy(policy, of(policy)); err != nil {
+				return err
+			}
+		}
+	}
 	for _, part := range []struct {
 		wanted bool
 		plan   func(Settings) error
-	}{
-		{s.Boost != nil, p.boost},
-		{s.Governor != "" || s.Preference != "" || s.Min > 0 || s.Max > 0, p.frequency},
-		{s.UncoreMin > 0 || s.UncoreMax > 0, p.uncore},
-		{s.Bias != nil, p.bias}, {s.IdleLatency != nil, p.idle}, {s.ResumeLatency != nil, p.resume},
-	} {
+	}{{s.UncoreMin > 0 || s.UncoreMax > 0, p.uncore}, {s.Bias != nil, p.bias}, {s.IdleLatency != nil, p.idle}, {s.ResumeLatency != nil, p.resume}} {
 		if !part.wanted {
 			continue
 		}
 		if err := part.plan(s); err != nil {
-			return nil, fmt.Errorf("plan power of CPUs %s: %w", cpus, err)
+			return err
 		}
 	}
-	return p.plan, nil
+	return nil
 }
 
-type planner struct {
-	host *Host
-	cpus cpuset.Set
-	plan kernel.Plan
-}
-
-func (p *planner) write(name, was, value, why string, disturbs ...string) {
-	if was != value {
-		p.plan = append(p.plan, kernel.Step{Path: name, Value: value, Why: why, Disturbs: disturbs})
-	}
-}
-
-// policies are those of the CPUs. All CPUs of a policy change together.
-func (p *planner) policies() ([]Policy, error) {
-	var all []Policy
+// policies are those of the CPUs.
+func (p *planner) policies() (all []Policy, err error) {
 	left := p.cpus
 	for _, policy := range p.host.Policies {
-		if !policy.CPUs.Overlaps(p.cpus) {
-			continue
+		if policy.CPUs.Overlaps(p.cpus) {
+			left = left.Minus(policy.CPUs)
+			all = append(all, policy)
 		}
-		if others := policy.CPUs.Minus(p.cpus); !others.IsEmpty() {
-			return nil, &kernel.NotSupportedError{
-				Feature: "a frequency of their own", Reason: fmt.Sprintf("CPUs %s have one frequency setting (%s)", policy.CPUs, policy.Name),
-				Remedy: fmt.Sprintf("name CPUs %s, too", others),
-			}
-		}
-		left = left.Minus(policy.CPUs)
-		all = append(all, policy)
 	}
 	if !left.IsEmpty() {
 		return nil, &kernel.NotSupportedError{
@@ -113,19 +143,7 @@ func (p *planner) policies() ([]Policy, error) {
 	return all, nil
 }
 
-func (p *planner) frequency(s Settings) error {
-	policies, err := p.policies()
-	for _, policy := range policies {
-		if err == nil {
-			err = p.policy(policy, s)
-		}
-	}
-	return err
-}
-
 func (p *planner) policy(policy Policy, s Settings) error {
-	dir := cpuDir + "/cpufreq/" + policy.Name
-	preference := dir + "/energy_performance_preference"
 	if s.Governor != "" {
 		if !slices.Contains(policy.Governors, s.Governor) {
 			return &kernel.NotSupportedError{
@@ -133,18 +151,7 @@ func (p *planner) policy(policy Policy, s Settings) error {
 				Remedy: "choose one of those, or load the module cpufreq_" + s.Governor,
 			}
 		}
-		// With the governor performance, a driver that chooses by itself has the preference
-		// at performance, and refuses another one (intel_pstate.rst, amd-pstate.rst).
-		var disturbs []string
-		if policy.Preference != "" {
-			disturbs = append(disturbs, preference)
-		}
-		for _, c := range p.host.CPUs {
-			if policy.CPUs.Has(c.ID) && c.Bias != nil && policy.Preference == "" {
-				disturbs = append(disturbs, cpuPath(c.ID)+biasFile)
-			}
-		}
-		p.write(dir+"/scaling_governor", policy.Governor, s.Governor, "", disturbs...)
+		p.set(policy.file(governorFile), s.Governor, "")
 	}
 	if s.Preference != "" {
 		if policy.Preference == "" {
@@ -153,18 +160,35 @@ func (p *planner) policy(policy Policy, s Settings) error {
 		if len(policy.Preferences) > 0 && !slices.Contains(policy.Preferences, s.Preference) {
 			return &kernel.NotSupportedError{Feature: "energy preference " + s.Preference, Reason: fmt.Sprintf("%s has %s", policy.Name, strings.Join(policy.Preferences, ", ")), Remedy: "choose one of those"}
 		}
-		if governor := s.Governor; active(policy.Driver) && s.Preference != performance && (governor == performance || governor == "" && policy.Governor == performance) {
-			return fmt.Errorf("energy preference %s: %s has the governor performance, which admits no other than performance; ask for powersave, too", s.Preference, policy.Name)
+		if s.Governor == performance {
+			if err := policy.admits(s.Preference); err != nil {
+				return err
+			}
 		}
-		was := policy.Preference
-		if s.Governor != "" && s.Governor != policy.Governor {
-			was = "" // the governor may change it
-		}
-		p.write(preference, was, s.Preference, "")
+		p.set(policy.file(preferenceFile), s.Preference, "")
 	}
 	least, most := policy.takes(s.Min, false), policy.takes(s.Max, true)
-	return p.bounds(dir, [2]string{"/scaling_min_freq", "/scaling_max_freq"}, [2]int{policy.Min, policy.Max}, [2]int{least, most})
+	if least > 0 && most > 0 && least > most {
+		return fmt.Errorf("/%s: limits of %d and %d kHz cross: no frequency of its driver is between them", policy.file(""), least, most)
+	}
+	for file, kHz := range map[string]int{minFile: least, maxFile: most} {
+		if kHz > 0 {
+			p.set(policy.file(file), strconv.Itoa(kHz), "")
+		}
+	}
+	return nil
 }
+
+// admits returns an error if the driver refuses an energy preference under the governor
+// performance: those that choose by themselves do (intel_pstate.rst, amd-pstate.rst).
+func (p Policy) admits(preference string) error {
+	if !active(p.Driver) || preference == performance {
+		return nil
+	}
+	return fmt.Errorf("energy preference %s: %s has the governor performance, which admits no other than performance; ask for powersave, too", preference, p.Name)
+}
+
+func (p Policy) file(name string) string { return cpuDir + "/cpufreq/" + p.Name + name }
 
 // takes is what a driver makes of a limit: it keeps it within what the hardware can do, and
 // takes a step that there is, below an upper limit and above a lower one
@@ -186,29 +210,6 @@ func (p Policy) takes(limit int, upper bool) int {
 	return p.Steps[min(max(i, 0), len(p.Steps)-1)]
 }
 
-// bounds plans two limits in an order in which the lower one is never above the upper one,
-// neither now nor when it is undone.
-func (p *planner) bounds(dir string, names [2]string, now, want [2]int) error {
-	for i := range want {
-		if want[i] == 0 {
-			want[i] = now[i]
-		}
-	}
-	if want[0] > want[1] {
-		return fmt.Errorf("/%s: limits of %d and %d kHz cross: set both", dir, want[0], want[1])
-	}
-	order := []int{0, 1}
-	if want[0] > now[1] {
-		order = []int{1, 0}
-	}
-	for _, i := range order {
-		p.write(dir+names[i], strconv.Itoa(now[i]), strconv.Itoa(want[i]), "")
-	}
-	return nil
-}
-
-const biasFile = "/power/energy_perf_bias"
-
 // each calls f with each of the CPUs.
 func (p *planner) each(f func(CPU) error) error {
 	for _, c := range p.host.CPUs {
@@ -227,7 +228,7 @@ func (p *planner) bias(s Settings) error {
 		if c.Bias == nil {
 			return &kernel.NotSupportedError{Feature: "energy bias", Reason: fmt.Sprintf("CPU %d has none", c.ID), Remedy: "only processors of Intel have it; use the energy preference"}
 		}
-		p.write(cpuPath(c.ID)+biasFile, strconv.Itoa(*c.Bias), strconv.Itoa(*s.Bias), "")
+		p.set(cpuPath(c.ID)+biasFile, strconv.Itoa(*s.Bias), "")
 		return nil
 	})
 }
@@ -238,89 +239,87 @@ func (p *planner) idle(s Settings) error {
 			return &kernel.NotSupportedError{Feature: "idle states", Reason: fmt.Sprintf("CPU %d has none (there is no cpuidle)", c.ID), Remedy: "use a kernel with CONFIG_CPU_IDLE and a driver for the processor"}
 		}
 		for _, state := range c.States {
-			if state.Latency > *s.IdleLatency && !state.Disabled {
-				p.write(fmt.Sprintf("%s/cpuidle/state%d/disable", cpuPath(c.ID), state.Number), "0", "1", fmt.Sprintf("%s takes %d µs to leave", state.Name, state.Latency))
+			if state.Latency > *s.IdleLatency {
+				p.set(state.file(c.ID), "1", fmt.Sprintf("%s takes %d µs to leave", state.Name, state.Latency))
 			}
 		}
 		return nil
 	})
 }
 
+func (s IdleState) file(cpu int) string {
+	return fmt.Sprintf("%s/cpuidle/state%d/disable", cpuPath(cpu), s.Number)
+}
+
 func (p *planner) resume(s Settings) error {
-	value, why := strconv.Itoa(*s.ResumeLatency), ""
+	text, why := strconv.Itoa(*s.ResumeLatency), ""
 	if *s.ResumeLatency == 0 {
-		value, why = "n/a", "it polls where it would sleep"
+		text, why = "n/a", "it polls where it would sleep"
 	}
 	return p.each(func(c CPU) error {
 		if c.ResumeLatency == "" {
 			return &kernel.NotSupportedError{Feature: "wake-up latency of a CPU", Reason: fmt.Sprintf("CPU %d has no pm_qos_resume_latency_us", c.ID), Remedy: "use Linux 4.11 or newer with CONFIG_PM and CONFIG_CPU_IDLE"}
 		}
-		p.write(cpuPath(c.ID)+"/power/pm_qos_resume_latency_us", c.ResumeLatency, value, why)
+		p.set(cpuPath(c.ID)+resumeFile, text, why)
 		return nil
 	})
 }
 
 // boost switches it for the policies where they have switches of their own, else for all.
-func (p *planner) boost(s Settings) error {
+func (p *planner) boost(on bool) error {
 	policies, err := p.policies()
 	if err != nil {
 		return err
 	}
-	word := func(on bool) string {
-		if on {
-			return "1"
-		}
-		return "0"
-	}
 	if !slices.ContainsFunc(policies, func(policy Policy) bool { return policy.Boost == "" }) {
 		for _, policy := range policies {
-			p.write(cpuDir+"/cpufreq/"+policy.Name+"/boost", policy.Boost, word(*s.Boost), "")
+			p.set(policy.file(boostFile), word(on), "")
 		}
 		return nil
 	}
 	if p.host.boost == "" {
 		return &kernel.NotSupportedError{Feature: "boost", Reason: "neither the driver nor its policies have a switch", Remedy: "switch it in the firmware"}
 	}
-	if others := p.host.Online().Minus(p.cpus); !others.IsEmpty() {
-		return &kernel.NotSupportedError{Feature: "boost of some CPUs", Reason: "/" + p.host.boost + " switches it for all", Remedy: fmt.Sprintf("name CPUs %s, too", others)}
-	}
-	p.write(p.host.boost, p.host.boostNow, word(*s.Boost != p.host.inverted), "")
+	p.set(p.host.boost, word(on != p.host.inverted), "")
 	return nil
+}
+
+func word(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
 }
 
 // uncoreStep is what the driver counts in (intel_uncore_frequency_scaling.rst).
 const uncoreStep = 100_000
 
-// uncore sets the dies of the packages whose CPUs are all among those that are meant.
+// uncore sets the dies of the packages of the CPUs.
 func (p *planner) uncore(s Settings) error {
 	if len(p.host.Uncore) == 0 {
 		return &kernel.NotSupportedError{Feature: "uncore frequency", Reason: "there is no intel_uncore_frequency", Remedy: "load the module intel_uncore_frequency, on a server of Intel"}
 	}
-	others := map[int]bool{}
-	meant := map[int]bool{}
-	for _, c := range p.host.CPUs {
-		if p.cpus.Has(c.ID) {
-			meant[c.Package] = true
-		} else {
-			others[c.Package] = true
-		}
-	}
 	for _, u := range p.host.Uncore {
-		if u.Package >= 0 && !meant[u.Package] {
+		if !p.host.around(u).Overlaps(p.cpus) {
 			continue
 		}
-		if u.Package < 0 && len(others) > 0 || others[u.Package] {
-			return &kernel.NotSupportedError{Feature: "uncore frequency of some CPUs", Reason: u.Name + " is of others, too", Remedy: "name all CPUs of the package"}
-		}
-		var want [2]int
-		for i, limit := range []int{s.UncoreMin, s.UncoreMax} {
+		for file, limit := range map[string]int{uncoreMinFile: s.UncoreMin, uncoreMaxFile: s.UncoreMax} {
 			if limit > 0 {
-				want[i] = min(max(limit/uncoreStep*uncoreStep, u.Least), u.Most)
+				p.set(u.file(file), strconv.Itoa(min(max(limit/uncoreStep*uncoreStep, u.Least), u.Most)), "")
 			}
-		}
-		if err := p.bounds(cpuDir+"/intel_uncore_frequency/"+u.Name, [2]string{"/min_freq_khz", "/max_freq_khz"}, [2]int{u.Min, u.Max}, want); err != nil {
-			return err
 		}
 	}
 	return nil
+}
+
+func (u Uncore) file(name string) string { return cpuDir + "/intel_uncore_frequency/" + u.Name + name }
+
+// around are the CPUs of the package that an uncore is of; of one that does not say, all.
+func (h *Host) around(u Uncore) (cpus cpuset.Set) {
+	for _, c := range h.CPUs {
+		if u.Package < 0 || c.Package == u.Package {
+			cpus = cpus.Union(cpuset.MustOf(c.ID))
+		}
+	}
+	return cpus
 }

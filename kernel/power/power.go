@@ -34,6 +34,7 @@ type Host struct {
 	boost    string
 	boostNow string
 	inverted bool
+	groups   []group // all settings, in the order in which they are written
 }
 
 // CPU is what a CPU has of its own.
@@ -117,6 +118,7 @@ func Read(root fs.FS) (*Host, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("read power settings: %w", r.err)
 	}
+	h.groups = h.list()
 	return h, nil
 }
 

@@ -84,8 +84,8 @@ var plans = []struct {
 	want       string // the plan, "" for what the host cannot do; the paths below the directory of CPUs
 }{
 	{"intel_pstate", "1", Settings{}, "performance", `
-		cpufreq/policy1/scaling_governor performance
 		cpufreq/policy1/energy_performance_preference performance
+		cpufreq/policy1/scaling_governor performance
 		cpu1/power/energy_perf_bias 0`},
 	{"intel_pstate", "1", Settings{}, "balance-power", `
 		cpufreq/policy1/energy_performance_preference balance_power
@@ -203,7 +203,10 @@ func TestPlanRefuses(t *testing.T) {
 	if _, err := h.Plan(cpuset.MustParse("0"), Settings{Min: 1_000_000}); err != nil {
 		t.Error(err)
 	}
-	h.Policies[0].Min = 2_000_000
+	if _, err := kernel.Apply(root, kernel.Plan{{Path: cpuDir + "/cpufreq/policy0/scaling_min_freq", Value: "2000000"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	h = read(t, root)
 	if _, err := h.Plan(cpuset.MustParse("0"), Settings{Max: 1_000_000}); err == nil || !strings.Contains(err.Error(), "set both") {
 		t.Errorf("limits that cross: %v", err)
 	}

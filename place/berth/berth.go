@@ -20,6 +20,9 @@
 // them. On each node the shared pool keeps as many CPUs as the requests of the
 // node's workloads add up to, and at least one.
 //
+// Where cores differ in kind, capacity or base frequency, LSE gets the fastest on the
+// NUMA nodes chosen, and exclusive CPUs of BE are the slowest.
+//
 // Only requests that ask for isolated CPUs get them. Preferences (nodes,
 // isolation, kind of core, bind policy) are tried all together, then dropped from
 // the last to the first until the request fits.

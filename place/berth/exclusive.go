@@ -75,7 +75,7 @@ func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
 		from := k.keep(base, preferred[:wanted])
 		if wanted == len(preferred) || from.Len() >= n {
 			if own, err = k.search(from, n); err == nil {
-				return own, nil
+				return k.bySpeed(from, own, n), nil
 			}
 		}
 		if wanted == 0 {
@@ -83,6 +83,35 @@ func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
 		}
 		k.why.Note("without %s: %v", preferred[wanted-1], err)
 	}
+}
+
+// bySpeed replaces CPUs that were found by others of the same NUMA nodes, where cores differ
+// in how fast they are made to be: the fastest for LSE, the slowest for BE.
+func (k *task) bySpeed(from, own cpuset.Set, n int) cpuset.Set {
+	speeds := k.t.Speeds()
+	if len(speeds) < 2 || k.r.CoreKind != "" || k.r.Class != place.LSE && k.r.Class != place.BE {
+		return own
+	}
+	word := "fastest"
+	if k.r.Class == place.BE {
+		word, speeds = "slowest", slices.Clone(speeds)
+		slices.Reverse(speeds)
+	}
+	near := from.Intersect(k.t.CPUsOf(k.t.NodesOf(own)))
+	var wanted cpuset.Set
+	for _, cpus := range speeds {
+		wanted = wanted.Union(cpus)
+		if wanted.Contains(own) {
+			break
+		}
+		if among := near.Intersect(wanted); among.Len() >= n {
+			k.why.Note("class %s: looking among the %s cores there, CPUs %s", k.r.Class, word, among)
+			if better, err := k.search(among, n); err == nil {
+				return better
+			}
+		}
+	}
+	return own
 }
 
 // search finds n CPUs of from.

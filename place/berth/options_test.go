@@ -249,7 +249,7 @@ func TestSystemAndIsolated(t *testing.T) {
 		place.Request{ID: "fast", Class: place.LSR, Milli: 2000, CoreKind: machine.KindP},
 		place.Request{ID: "system", Class: place.System, Milli: 500},
 		place.Request{ID: "web"}, place.Request{ID: "batch", Class: place.BE})
-	for id, want := range map[string]string{"isolated": "6", "fast": "3,5", "system": "0-1", "web": "0-2,4", "batch": "0-5"} {
+	for id, want := range map[string]string{"isolated": "7", "fast": "3,5", "system": "0-1", "web": "0-2,4", "batch": "0-5"} {
 		if cpus, _ := s.CPUs(id); cpus.String() != want {
 			t.Errorf("%s runs on %s, want %s", id, cpus, want)
 		}
