@@ -239,6 +239,7 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 		all = append(all, &r.workloads[i])
 	}
 	wishes := powerWishes(r.config, all, r.state, r.state != nil && r.config.Power.Pools())
+	var lacks []error
 	for _, name := range r.config.Power.Names() {
 		use := ClassUse{Name: name}
 		var cpus cpuset.Set
@@ -256,6 +257,14 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 				use.Notes = append(use.Notes, w.Who+": "+text)
 			}
 		}
+		if cpus.IsEmpty() && len(use.Notes) == 0 {
+			if _, err := h.Shared(power.Wish{CPUs: h.Online(), Name: name, Profile: r.config.Power.Find(name)}); err != nil {
+				use.Notes = append(use.Notes, err.Error())
+				if errors.Is(err, kernel.ErrNotSupported) {
+					lacks = append(lacks, err)
+				}
+			}
+		}
 		if !cpus.IsEmpty() {
 			use.InForce = !r.planned
 			use.Settings = append(use.Settings, ClassSetting{"CPUs", cpus.String()})
@@ -264,6 +273,9 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 			}
 		}
 		s.Classes = append(s.Classes, use)
+	}
+	if len(lacks) == len(s.Classes) {
+		return s, errors.Join(lacks...)
 	}
 	return s, nil
 }

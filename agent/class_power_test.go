@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -526,6 +527,28 @@ func (h *host) unowned(n *Node, before map[string]string) {
 			if own && text != before[name] {
 				h.t.Fatalf("CPU %d has no owner: %s is %q, was %q", cpu, name, text, before[name])
 			}
+		}
+	}
+}
+
+// A host that scales no clock has no power classes, and says why.
+func TestPowerClassesLack(t *testing.T) {
+	t.Parallel()
+	host := fstest.MapFS{
+		"proc/self/mountinfo":                                        {},
+		"sys/devices/system/cpu/online":                              {Data: []byte("0-1\n")},
+		"sys/devices/system/cpu/possible":                            {Data: []byte("0-1\n")},
+		"sys/devices/system/cpu/present":                             {Data: []byte("0-1\n")},
+		"sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us": {Data: []byte("0\n")},
+		"sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us": {Data: []byte("0\n")},
+	}
+	r, err := ReportClasses(host, ClassConfig{}, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.Kinds {
+		if s.Kind == PowerClass && !strings.Contains(s.Reason, "no driver scales the clock of CPUs 0-1") {
+			t.Errorf("%+v", s)
 		}
 	}
 }
