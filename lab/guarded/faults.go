@@ -184,9 +184,12 @@ func (x *experiment) adapts(ctx context.Context, r stage) (disturbance, error) {
 	var ended chan error
 	return disturbance{
 		begin: func(context.Context) error {
+			if err := p.Begin(ctx); err != nil {
+				return err
+			}
 			ended = make(chan error, 1)
 			go func() { ended <- x.shy(ctx, p, free) }()
-			return p.Begin(ctx)
+			return nil
 		},
 		end: func() error {
 			stop()
