@@ -811,11 +811,17 @@ func (d *Decided) within(p Delay, all Delays) {
 		}
 	}
 	d.Why = fmt.Sprintf("%d of %d onsets after a period alone had a remedy", all.Came, all.N)
+	if all.N == 0 {
+		return
+	}
+	shown, refuted := p.High != nil && *p.High <= d.limit(), p.Low != nil && *p.Low > d.limit()
+	if d.Least != nil {
+		shown, refuted = p.Low != nil && *p.Low >= d.limit(), p.High != nil && *p.High < d.limit()
+	}
 	switch {
-	case all.N == 0:
-	case p.High != nil && *p.High <= d.limit():
+	case shown:
 		d.Word = Shown
-	case p.Low != nil && *p.Low > d.limit():
+	case refuted:
 		d.Word = Refuted
 	}
 }

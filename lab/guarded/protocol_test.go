@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/report"
 )
 
 func TestProtocolRefuses(t *testing.T) {
@@ -860,4 +862,73 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 	b.round(c)
 	time.Sleep(c.Settle + c.Window + time.Second)
 	return lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds(), Load: load.Report{Done: 1}}, nil
+}
+
+// The tables of docs/measurements/guard-protocol.md are those of the stored result.
+func TestStoredProtocol(t *testing.T) {
+	t.Parallel()
+	const docs = "../../docs/measurements/"
+	r, err := ReadProtocolFile(docs + "results/guard-protocol.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(docs + "guard-protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := AnalyseProtocol(r)
+	verdicts := a.hypotheses().Columns
+	for i := range verdicts[1].Cells {
+		verdicts[1].Cells[i].Text += " (disturbed)"
+	}
+	ratios, deeds, soon := a.ratioTable().Columns, a.deeds().Columns, a.soon().Columns
+	for _, columns := range [][]report.Column{
+		verdicts[:3], ratios[:5],
+		{deeds[0], deeds[1], deeds[6], deeds[7], deeds[8]}, {deeds[0], deeds[3], soon[1], soon[2]},
+	} {
+		var table strings.Builder
+		for _, c := range columns {
+			fmt.Fprintf(&table, "| %s ", c.Head)
+		}
+		table.WriteString("|\n" + strings.Repeat("|---", len(columns)) + "|\n")
+		for row := range columns[0].Cells {
+			for _, c := range columns {
+				fmt.Fprintf(&table, "| %s ", strings.TrimSuffix(c.Cells[row].Text, " at 0.4"))
+			}
+			table.WriteString("|\n")
+		}
+		if !strings.Contains(string(page), table.String()) {
+			t.Errorf("guard-protocol.md lacks this table:\n%s", table.String())
+		}
+	}
+	if said := strings.ToUpper(a.behind()[:1]) + a.behind()[1:len("in 19 of 24 quadruplets the tenant fell behind for good")]; !strings.Contains(string(page), said) {
+		t.Errorf("guard-protocol.md lacks %q", said)
+	}
+}
+
+// A delay is decided by its interval, on the side that the hypothesis has.
+func TestDelayIsDecided(t *testing.T) {
+	t.Parallel()
+	low, high := 0.1, 0.3
+	for _, tt := range []struct {
+		most, least float64
+		low, high   *float64
+		want        Word
+	}{
+		{0.3, 0, &low, &high, Shown},
+		{0.2, 0, &low, &high, Undecided},
+		{0.05, 0, &low, nil, Refuted},
+		{0.3, 0, &low, nil, Undecided},
+		{0, 0.1, &low, nil, Shown},
+		{0, 0.2, &low, &high, Undecided},
+		{0, 0.4, nil, &high, Refuted},
+	} {
+		d := Decided{Word: Undecided}
+		if d.Most = &tt.most; tt.least > 0 {
+			d.Most, d.Least = nil, &tt.least
+		}
+		if d.within(Delay{Low: tt.low, High: tt.high}, Delays{N: 12}); d.Word != tt.want {
+			t.Errorf("%+v: %s", tt, d.Word)
+		}
+	}
 }
