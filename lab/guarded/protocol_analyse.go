@@ -196,7 +196,9 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 			a.Look, looked = len(shares), min(look*len(names), len(r.Quadruplets))
 		}
 	}
-	a.Chance = stats.OBrienFleming(shares, r.Experiment.Error)[max(a.Look, 1)-1]
+	if len(shares) > 0 {
+		a.Chance = stats.OBrienFleming(shares, r.Experiment.Error)[max(a.Look, 1)-1]
+	}
 	for i := range r.Quadruplets {
 		a.Quadruplets = append(a.Quadruplets, quadruple(&r.Quadruplets[i], r.Experiment))
 	}
@@ -218,7 +220,7 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 		of = unrejected
 	}
 	placebos := stats.Ratios(a.ratios(func(q *Quadruple) bool { return q.Arm == Placebo }, of))
-	a.Placebo, a.PlaceboChance = a.interval(placebos), 1
+	a.Placebo, a.PlaceboChance = placebos.Unrejected(a.Chance), 1
 	if placebos.Blocks() > 0 {
 		above, below := placebos.Beyond(1)
 		a.PlaceboChance = min(1, 2*min(above, below))
@@ -233,11 +235,6 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 		a.Verdicts = AnalyseProtocol(&upTo).Verdicts
 	}
 	return a
-}
-
-// interval is that of a figure: the effects that the look does not reject.
-func (a *ProtocolAnalysis) interval(p *stats.Paired) stats.Interval {
-	return p.Unrejected(a.Chance)
 }
 
 // decided says whether the looks have decided all that they may decide.
@@ -646,8 +643,8 @@ func (a *ProtocolAnalysis) row(key rowKey) ArmRow {
 			}
 		}
 	}
-	row.P99, row.All, row.Work = a.interval(stats.Ratios(a.ratios(mine, adjusted))), a.interval(stats.Ratios(a.ratios(mine, unrejected))), a.interval(a.works(mine))
-	row.Excess, row.Saved = a.interval(stats.Differences(excess)), a.interval(stats.Differences(saved))
+	row.P99, row.All, row.Work = stats.Ratios(a.ratios(mine, adjusted)).Unrejected(a.Chance), stats.Ratios(a.ratios(mine, unrejected)).Unrejected(a.Chance), a.works(mine).Unrejected(a.Chance)
+	row.Excess, row.Saved = stats.Differences(excess).Unrejected(a.Chance), stats.Differences(saved).Unrejected(a.Chance)
 	a.count(&row, func(o Onset) bool { return o.row == key })
 	return row
 }
@@ -786,7 +783,7 @@ func (d *Decided) chances(p *stats.Paired) (forIt, against float64) {
 
 // test is the sign-flip test, inverted at the limit.
 func (a *ProtocolAnalysis) test(d *Decided, p *stats.Paired) {
-	d.Interval = a.interval(p)
+	d.Interval = p.Unrejected(a.Chance)
 	if d.Why = plain.Count(p.Blocks(), "quadruplet"); p.Blocks() == 0 {
 		return
 	}

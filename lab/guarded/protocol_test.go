@@ -753,7 +753,9 @@ func TestOnsets(t *testing.T) {
 				p.Findings, p.Changed = found(lab.Bystander), []string{"bystander cpu.idle: 1, was 0"}
 			case 2:
 				p.Findings = found(lab.Neighbour)
-				p.Events = []Event{{At: 0.4, Event: control.Event{Outcome: control.Refused, Suspect: "other/hog"}}, {At: 0.5, Event: control.Event{Outcome: control.Refused, Suspect: lab.Neighbour}}}
+				p.Events = []Event{{At: 0.4, Event: control.Event{Outcome: control.Refused, Suspect: "other/hog"}}}
+			case 3:
+				p.Events = []Event{{At: 0.5, Event: control.Event{Outcome: control.Refused, Suspect: lab.Neighbour}}}
 			}
 			n++
 		}
@@ -778,8 +780,14 @@ func TestOnsets(t *testing.T) {
 			t.Errorf("reaction %g, want %g", *o.Reaction, fresh)
 		}
 	}
-	// Before a look nothing is decided, whatever the figure.
-	if d := verdict(AnalyseProtocol(r), Reaction); d.Word != Undecided || !strings.Contains(d.Why, "not looked at yet") {
+	// Before a look nothing is decided, whatever the figure: here 2 of 8 are named.
+	few := 0.9
+	r.Experiment.Hypotheses = []Hypothesis{{Figure: Named, Arm: Guarded, Most: &few}}
+	if d := verdict(AnalyseProtocol(r), Named); d.Word != Undecided || !strings.Contains(d.Why, "not looked at yet") {
+		t.Errorf("%+v", d)
+	}
+	r.Complete, r.Experiment.Blocks, r.Experiment.Looks = true, 1, []int{1}
+	if d := verdict(AnalyseProtocol(r), Named); d.Word != Shown {
 		t.Errorf("%+v", d)
 	}
 	if q := AnalyseProtocol(r).Alone; q.Accused != 1 || q.Windows != 1 || q.Periods != 14+4 {
