@@ -583,7 +583,7 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 		j := judge(&trial)
 		o := Onset{
 			Cell: q.Cell, Block: q.Block, Named: j.Named, Right: j.Right, Windows: j.Accused, Innocent: j.Innocent, Out: q.Out != "", row: q.of.row(),
-			Fresh: true,
+			Fresh: i > 0 && !q.of.second(i-1),
 		}
 		for _, e := range p.Events {
 			switch {
