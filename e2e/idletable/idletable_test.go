@@ -57,7 +57,7 @@ func TestTable(t *testing.T) {
 			Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Idle, Seed: seed, P99: (3 + float64(seed%2)) * p99, Neighbour: 0.7})
 	}
 	rows = append(rows, Row{Kernel: "6.1", CPUs: 2, Workers: 8, Case: Idle, Seed: 9, P99: 1000}) // never alone
-	want := "| 2 | idle | 8 | 6.1 | 6 | 4.50 | 3.46 [3.00, 4.00] | 0.70 |\n| 2 | idle | 8 | 6.12 | 6 | 1.00 | 2.00 [2.00, 2.00] | 0.70 |"
+	want := "| 2 | idle | 8 | 6.1 | 6 | 4.50 | 3.50 [3.00, 4.00] | 0.70 |\n| 2 | idle | 8 | 6.12 | 6 | 1.00 | 2.00 [2.00, 2.00] | 0.70 |"
 	if got := Table(rows); !strings.HasSuffix(strings.TrimSpace(got), want) {
 		t.Errorf("%s, want its end to be\n%s", got, want)
 	}

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
 	"berth.dev/berth/guard"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
 // ProtocolSchema names the version of the format of a protocol's result file.
@@ -49,7 +52,7 @@ type Protocol struct {
 	CPUs   string  `json:"cpus,omitempty"`
 	Reject Reject  `json:"reject"`
 	// Covariates adjust the p99, in this order, by what placebos say they do to it: one for
-	// every ten pairs of placebos.
+	// every ten placebos.
 	Covariates []string `json:"covariates,omitempty"`
 	// Seed fixes arrivals and orders; 0 lets the clock choose.
 	Seed uint64 `json:"seed,omitempty"`
@@ -58,7 +61,7 @@ type Protocol struct {
 // Hypothesis is a figure of an arm, and what it is to be.
 type Hypothesis struct {
 	// Figure is one of p99 (over alone), work (kept by the neighbour, 0-1), reaction (seconds
-	// from the onset to the first remedy against who is to blame), named (share of onsets
+	// from an onset after a period alone to the first remedy against who is to blame), named (share of onsets
 	// named rightly) and innocent (share of onsets with a remedy against who is not to blame).
 	Figure string `json:"figure"`
 	Arm    string `json:"arm"`
@@ -142,14 +145,14 @@ func DefaultProtocol() Protocol {
 	return Protocol{
 		Hypotheses: []Hypothesis{
 			{Figure: P99, Arm: Guarded, Most: limit(1.05)}, {Figure: Work, Arm: Guarded, Least: limit(0.97)},
-			{Figure: Reaction, Arm: Guarded, Percentile: 50, Most: limit(0.2)}, {Figure: Reaction, Arm: Guarded, Percentile: 95, Most: limit(0.2)},
+			{Figure: Reaction, Arm: Guarded, Percentile: 50, Most: limit(0.2)},
 		},
 		Blocks: 3, Looks: []int{2, 3}, Error: 0.025,
 		Quadruplets: []Planned{{Arm: Guarded, Fault: Hog, Times: 4}, {Arm: NoGuard, Fault: Hog}, {Arm: Hand, Fault: Hog}, {Arm: Blame, Fault: Hog}, {Arm: Placebo}},
 		Period:      lab.Duration(5 * time.Second), Washout: lab.Duration(2 * time.Second), Learn: lab.Duration(12 * time.Second),
 		Probe: guard.ProbeNeeded, Demand: 0.4,
 		Reject:     Reject{Lag: lab.Duration(time.Millisecond), After: 3, Most: 1. / 3},
-		Covariates: covariates(),
+		Covariates: []string{Offered},
 	}
 }
 
@@ -269,10 +272,57 @@ func (h Hypothesis) validate(p Protocol) error {
 		return fmt.Errorf("%s of %s: percentile %g: only a reaction has one", h.Figure, h.Arm, h.Percentile)
 	case h.Figure == P99 && h.limit() <= 0:
 		return fmt.Errorf("p99 of %s: limit %g: a ratio is more than 0", h.Arm, h.limit())
-	case !slices.ContainsFunc(p.Quadruplets, func(q Planned) bool { return q.Arm == h.Arm }):
+	}
+	n := 0
+	for _, q := range p.Quadruplets {
+		if q.Arm == h.Arm {
+			n += p.Blocks * max(1, q.Times)
+		}
+	}
+	if n == 0 {
 		return fmt.Errorf("%s of %s: no quadruplet has this arm", h.Figure, h.Arm)
 	}
-	return nil
+	if h.Arm == Placebo && h.Figure != P99 && h.Figure != Work {
+		return fmt.Errorf("%s of %s: a placebo has no onset", h.Figure, h.Arm)
+	}
+	return h.enough(p, n)
+}
+
+// mostPlanned is up to how many quadruplets it is tried whether they would be enough.
+const mostPlanned = 4096
+
+// enough refuses a hypothesis that so many quadruplets cannot show, however good the figure is.
+func (h Hypothesis) enough(p Protocol, quadruplets int) error {
+	const confidence = 0.95
+	least := 0.0
+	if h.Figure == P99 || h.Figure == Work {
+		var shares []float64
+		for _, look := range p.Looks {
+			shares = append(shares, float64(look)/float64(p.Blocks))
+		}
+		bounds := stats.OBrienFleming(shares, p.Error)
+		least = bounds[len(bounds)-1]
+	}
+	can := func(n int) bool {
+		switch h.Figure {
+		case Reaction: // one onset of each quadruplet is after a period of A
+			low, high := stats.QuantileRanks(n, h.Percentile/100, confidence)
+			return h.Most != nil && high <= n || h.Least != nil && low >= 1
+		case Named, Against:
+			_, none := stats.Share(0, 2*n, confidence)
+			all, _ := stats.Share(2*n, 2*n, confidence)
+			return h.Most != nil && none <= *h.Most || h.Least != nil && all >= *h.Least
+		}
+		return math.Pow(0.5, float64(n)) <= least // all signs agree
+	}
+	if can(quadruplets) {
+		return nil
+	}
+	if !can(mostPlanned) {
+		return fmt.Errorf("%s: no number of quadruplets can show that", h)
+	}
+	needs := quadruplets + sort.Search(mostPlanned-quadruplets, func(n int) bool { return can(quadruplets + n) })
+	return fmt.Errorf("%s: %d quadruplets cannot show that: %d can; raise blocks or times", h, quadruplets, needs)
 }
 
 // limit is what the figure is to be at most, or at least.

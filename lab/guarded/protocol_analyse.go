@@ -1,6 +1,7 @@
 package guarded
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
@@ -17,7 +19,7 @@ import (
 // ProtocolAnalysis is what a ProtocolResult comes to.
 type ProtocolAnalysis struct {
 	// Look is how many of the looks have been made, Chance the one-sided p-value up to which
-	// this one decides; 0 before the first.
+	// this one decides; before the first that of the first.
 	Look     int       `json:"look"`
 	Chance   float64   `json:"chance"`
 	Verdicts []Decided `json:"verdicts"`
@@ -79,14 +81,15 @@ type ArmRow struct {
 	// Quadruplets were run, of which Counted are in the p99.
 	Quadruplets int `json:"quadruplets"`
 	Counted     int `json:"counted"`
-	// P99 is that over alone, All the same of all quadruplets without rejection.
+	// P99 is that over alone, All the same without rejection. Each interval has the effects that
+	// the sign-flip test does not reject at the chance of the look.
 	P99 stats.Interval `json:"p99"`
 	All stats.Interval `json:"p99All"`
 	// Work is the neighbour's CPU time as a share (0-1) of what all others leave.
 	Work stats.Interval `json:"work"`
 	// Onsets, and in how many of them: what was named was right; a remedy was in force at the
 	// end against who is to blame; one was taken back; the guard gave up; a window accused
-	// somebody innocent; a remedy was applied against one.
+	// somebody innocent; a remedy was applied against one; one against one was refused.
 	Onsets   int `json:"onsets"`
 	Named    int `json:"named"`
 	InForce  int `json:"inForce"`
@@ -94,16 +97,19 @@ type ArmRow struct {
 	GaveUp   int `json:"gaveUp"`
 	Accused  int `json:"accused"`
 	Innocent int `json:"innocent"`
+	Refused  int `json:"refused"`
 	// Windows is in how many windows somebody innocent was accused.
 	Windows int `json:"windows"`
 	// OutOnsets are those of quadruplets that do not count for the p99, OutNamed how many of
 	// them were named rightly.
 	OutOnsets int `json:"outOnsets"`
 	OutNamed  int `json:"outNamed"`
-	// Reaction is from the onset until a remedy against who is to blame was written.
+	// Reaction is from an onset after a period of A until a remedy against who is to blame was
+	// written.
 	Reaction Delays `json:"reaction"`
 	// Excess is how many requests of an onset were slower than 99 of 100 alone, beyond the one
-	// in 100; Saved how many less than unguarded in the same block, if that was run.
+	// in 100; Saved how many less than unguarded in the same block, if that was run. Quadruplets
+	// that say nothing of the p99 say nothing of these.
 	Excess stats.Interval `json:"excess"`
 	Saved  stats.Interval `json:"saved"`
 }
@@ -146,12 +152,14 @@ type Quadruple struct {
 	RatioAll float64   `json:"ratioAll"`
 	Work     float64   `json:"work"`
 
-	fault  Fault
-	of     *Quadruplet
-	pairs  [2]float64   // log ratios, B over A, not adjusted
-	moved  [2][]float64 // by how much the covariates differ
-	excess float64      // slow requests per onset beyond one in 100
-	others [2]float64   // share of the shared CPUs that others took, in A and in B
+	fault   Fault
+	of      *Quadruplet
+	invalid bool         // nothing of it can be used
+	queued  bool         // it says nothing of the p99
+	pairs   [2]float64   // log ratios, B over A, not adjusted
+	moved   [2][]float64 // by how much the covariates differ
+	excess  float64      // slow requests per onset beyond one in 100
+	others  [2]float64   // share of the shared CPUs that others took, in A and in B
 }
 
 // Onset is one period of B.
@@ -160,6 +168,9 @@ type Onset struct {
 	Block int    `json:"block"`
 	Named string `json:"named"`
 	Right bool   `json:"right"`
+	// Fresh: the period before was one of A. Only these have a reaction that counts: what the
+	// guard knows of the period of B before another helps it.
+	Fresh bool `json:"fresh"`
 	// Reaction is nil where no remedy against who is to blame was applied.
 	Reaction *float64 `json:"reaction,omitempty"`
 	InForce  bool     `json:"inForce"`
@@ -167,10 +178,10 @@ type Onset struct {
 	GaveUp   bool     `json:"gaveUp"`
 	Windows  int      `json:"windows"` // that accused somebody innocent
 	Innocent int      `json:"innocent"`
-	Out      bool     `json:"out"` // the quadruplet is not in the p99
+	Refused  int      `json:"refused"` // remedies against the innocent
+	Out      bool     `json:"out"`     // the quadruplet is not in the p99
 
-	row string
-	arm string
+	row rowKey
 }
 
 // AnalyseProtocol computes what a result comes to. It is pure.
@@ -178,14 +189,15 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 	a := &ProtocolAnalysis{Left: map[string]float64{}, Others: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds()}
 	names, _ := r.Experiment.cells()
 	var shares []float64
+	looked := len(r.Quadruplets)
 	for _, look := range r.Experiment.Looks {
 		shares = append(shares, float64(look)/float64(r.Experiment.Blocks))
 		if len(r.Quadruplets) >= look*len(names) || r.Complete && look == r.Experiment.Blocks {
-			a.Look = len(shares)
+			a.Look, looked = len(shares), min(look*len(names), len(r.Quadruplets))
 		}
 	}
-	if a.Look > 0 {
-		a.Chance = stats.OBrienFleming(shares, r.Experiment.Error)[a.Look-1]
+	if len(shares) > 0 {
+		a.Chance = stats.OBrienFleming(shares, r.Experiment.Error)[max(a.Look, 1)-1]
 	}
 	for i := range r.Quadruplets {
 		a.Quadruplets = append(a.Quadruplets, quadruple(&r.Quadruplets[i], r.Experiment))
@@ -197,14 +209,18 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 		a.onsets(&a.Quadruplets[i])
 	}
 	for _, q := range r.Experiment.Quadruplets {
-		if key := q.name(); q.Arm != Placebo && !slices.ContainsFunc(a.Arms, func(row ArmRow) bool { return row.key(r) == key }) {
-			if row := a.row(r, q); row.Quadruplets > 0 {
+		if key := r.Experiment.row(q); q.Arm != Placebo && !slices.ContainsFunc(a.Arms, func(row ArmRow) bool { return row.key() == key }) {
+			if row := a.row(key); row.Quadruplets > 0 {
 				a.Arms = append(a.Arms, row)
 			}
 		}
 	}
-	placebos := a.ratios(func(q *Quadruple) bool { return q.Arm == Placebo }, a.Blind)
-	a.Placebo, a.PlaceboChance = placebos.Interval(0.95), 1
+	of := unadjusted
+	if !a.Blind {
+		of = unrejected
+	}
+	placebos := stats.Ratios(a.ratios(func(q *Quadruple) bool { return q.Arm == Placebo }, of))
+	a.Placebo, a.PlaceboChance = placebos.Unrejected(a.Chance), 1
 	if placebos.Blocks() > 0 {
 		above, below := placebos.Beyond(1)
 		a.PlaceboChance = min(1, 2*min(above, below))
@@ -213,6 +229,11 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 		a.Verdicts = append(a.Verdicts, a.decide(h))
 	}
 	a.recover(r)
+	if looked < len(r.Quadruplets) { // what came since is not looked at yet
+		upTo := *r
+		upTo.Quadruplets, upTo.Complete = r.Quadruplets[:looked], false
+		a.Verdicts = AnalyseProtocol(&upTo).Verdicts
+	}
 	return a
 }
 
@@ -254,18 +275,19 @@ func bins(from, to float64, n int) (first, last int) {
 // quadruple takes a quadruplet's figures. What is rejected is so before anybody asks for its arm.
 func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	fault, _ := FaultNamed(q.Fault)
-	s := Quadruple{Cell: q.Cell, Block: q.Block, Arm: q.Arm, Out: q.Invalid, fault: fault, of: q}
-	out := p.Reject.rejected(q.Machine)
 	washout := time.Duration(p.Washout).Seconds()
+	s := Quadruple{Cell: q.Cell, Block: q.Block, Arm: q.Arm, Out: q.late(washout), fault: fault, of: q}
+	s.invalid = s.Out != ""
+	out := p.Reject.rejected(q.Machine)
 	var logs, logsAll [4]float64
 	var moved [4][]float64
 	var left, used [2]float64
 	for i, period := range q.Periods {
 		first, last := bins(period.From+washout, period.To, len(q.Bins))
 		var kept, all []int64
-		n := 0
+		n, unanswered := 0, 0
 		for b := first; b < last; b++ {
-			all = append(all, q.Bins[b].Response...)
+			all, unanswered = append(all, q.Bins[b].Response...), unanswered+q.Bins[b].unanswered(time.Duration(len(q.Bins)-b)*binLength)
 			if b < len(out) && out[b] {
 				continue
 			}
@@ -281,6 +303,11 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 			side = 1
 		}
 		left[side] += share / 2
+		if stats.AtLeast(unanswered, len(all), 99) {
+			if s.queued = true; !s.invalid {
+				s.Out = queuedWords
+			}
+		}
 		if share < 1-p.Reject.Most && s.Out == "" {
 			s.Out = fmt.Sprintf("%.0f %% of period %d were disturbed", 100*(1-share), i+1)
 		}
@@ -296,7 +323,7 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	}
 	s.Left, s.Work, s.P99 = left[:], used[1], []float64{0, 0}
 	if len(q.Periods) < 4 {
-		s.Out = "it has no four periods"
+		s.Out, s.invalid = "it has no four periods", true
 		return s
 	}
 	for pair := range 2 {
@@ -315,6 +342,35 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	s.P99 = []float64{exp(s.P99[0]), exp(s.P99[1])}
 	s.Ratio, s.RatioAll = exp((s.pairs[0]+s.pairs[1])/2), exp(s.RatioAll)
 	return s
+}
+
+// unanswered is how many requests were not answered when so much time was over from the bin's start
+// on: at least, as it is not known when in the bin each was due.
+func (b Bin) unanswered(left time.Duration) int {
+	at, _ := slices.BinarySearch(b.Response, left.Microseconds())
+	return max(b.Censored, len(b.Response)-at)
+}
+
+// queuedWords say that the tenant fell behind: more than one in 100 of a period's requests were not
+// answered when the quadruplet ended, so that its p99 is a lower bound (stats.AtLeast), and the
+// backlog is in the periods after it, whatever their arm.
+const queuedWords = "requests queued to the end"
+
+// mostLate is by how much the time over which CPU time was read may differ from what was planned, in
+// seconds.
+const mostLate = 0.1
+
+// late says why nothing of a quadruplet can be used; "" where all was read and switched in time.
+func (q *Quadruplet) late(washout float64) string {
+	if q.Invalid != "" {
+		return q.Invalid
+	}
+	for i, p := range q.Periods {
+		if planned := p.To - p.From - washout; math.Abs(p.Use.Seconds-planned) > mostLate {
+			return fmt.Sprintf("period %d was read over %.2f s, not %.2f", i+1, p.Use.Seconds, planned)
+		}
+	}
+	return ""
 }
 
 // exp has no values that JSON has not: what came of no requests is 0.
@@ -377,6 +433,9 @@ func (a *ProtocolAnalysis) judgeRejection() {
 	var blocks [][]float64
 	n := map[string]float64{}
 	for _, q := range a.Quadruplets {
+		if q.invalid {
+			continue
+		}
 		for side, arm := range []string{Alone, q.Arm} {
 			n[arm]++
 			a.Left[arm] += (q.Left[side] - a.Left[arm]) / n[arm]
@@ -390,8 +449,8 @@ func (a *ProtocolAnalysis) judgeRejection() {
 	a.Blind = math.Abs(a.Unlike) <= mostUnlike
 }
 
-// pairsEach is how many pairs of placebos there have to be for each covariate.
-const pairsEach = 10
+// placebosEach is how many placebos there have to be for each covariate.
+const placebosEach = 10
 
 // adjust takes off each ratio what covariates do, by placebos alone: they know nothing of the answer.
 func (a *ProtocolAnalysis) adjust(covariates []string) {
@@ -404,7 +463,7 @@ func (a *ProtocolAnalysis) adjust(covariates []string) {
 			}
 		}
 	}
-	n := min(len(covariates), len(y)/pairsEach)
+	n := min(len(covariates), len(y)/2/placebosEach)
 	if n == 0 {
 		return
 	}
@@ -430,20 +489,43 @@ func (a *ProtocolAnalysis) adjust(covariates []string) {
 	}
 }
 
-// ratios are those of some quadruplets: of those that count, or of all without rejection.
-func (a *ProtocolAnalysis) ratios(of func(*Quadruple) bool, rejecting bool) *stats.Paired {
-	var blocks [][]float64
+// kind of a quadruplet's ratio.
+type kind int
+
+const (
+	adjusted kind = iota
+	unadjusted
+	unrejected // of all requests, not adjusted
+)
+
+// ratios are those of some quadruplets that say something of the p99, over 1.
+func (a *ProtocolAnalysis) ratios(of func(*Quadruple) bool, k kind) (blocks [][]float64) {
 	for i := range a.Quadruplets {
 		q := &a.Quadruplets[i]
-		switch {
-		case !of(q) || q.of.Invalid != "":
-		case rejecting && q.Out == "":
-			blocks = append(blocks, []float64{q.Ratio, 1})
-		case !rejecting:
-			blocks = append(blocks, []float64{q.RatioAll, 1})
+		if !of(q) || q.invalid || q.queued || k != unrejected && q.Out != "" {
+			continue
+		}
+		ratio := q.Ratio
+		switch k {
+		case unadjusted:
+			ratio = exp((q.pairs[0] + q.pairs[1]) / 2)
+		case unrejected:
+			ratio = q.RatioAll
+		}
+		blocks = append(blocks, []float64{ratio, 1})
+	}
+	return blocks
+}
+
+// works are the shares of the CPU time that was kept in some quadruplets.
+func (a *ProtocolAnalysis) works(of func(*Quadruple) bool) *stats.Paired {
+	var works [][]float64
+	for i := range a.Quadruplets {
+		if q := &a.Quadruplets[i]; of(q) && !q.invalid {
+			works = append(works, []float64{q.Work, 0})
 		}
 	}
-	return stats.Ratios(blocks)
+	return stats.Differences(works)
 }
 
 // slow counts the requests of each onset that took longer than 99 of 100 alone at this demand.
@@ -451,6 +533,9 @@ func (a *ProtocolAnalysis) slow() {
 	alone := map[float64][]int64{}
 	for _, q := range a.Quadruplets {
 		for i, p := range q.of.Periods {
+			if q.invalid || q.queued {
+				continue
+			}
 			if q.of.Arm == Placebo || !q.of.second(i) {
 				first, last := bins(p.From, p.To, len(q.of.Bins))
 				for _, b := range q.of.Bins[first:last] {
@@ -496,7 +581,10 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 			continue
 		}
 		j := judge(&trial)
-		o := Onset{Cell: q.Cell, Block: q.Block, Named: j.Named, Right: j.Right, Windows: j.Accused, Innocent: j.Innocent, Out: q.Out != "", row: rowKey(q.of), arm: q.Arm}
+		o := Onset{
+			Cell: q.Cell, Block: q.Block, Named: j.Named, Right: j.Right, Windows: j.Accused, Innocent: j.Innocent, Out: q.Out != "", row: q.of.row(),
+			Fresh: i > 0 && !q.of.second(i-1),
+		}
 		for _, e := range p.Events {
 			switch {
 			case e.Outcome == control.Applied && e.Action != nil && q.fault.guilty(e.Action.Suspect) && e.At > 0 && o.Reaction == nil:
@@ -506,6 +594,8 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 				o.Reverted = true
 			case e.Outcome == control.GaveUp:
 				o.GaveUp = true
+			case e.Outcome == control.Refused && e.Suspect != "" && !q.fault.guilty(e.Suspect):
+				o.Refused++
 			}
 		}
 		for _, who := range q.fault.culprits() {
@@ -516,24 +606,22 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 }
 
 // rowKey tells which row a quadruplet is of.
-func rowKey(q *Quadruplet) string { return fmt.Sprintf("%s %s %g", q.Arm, q.Fault, q.Demand) }
-
-func (row ArmRow) key(r *ProtocolResult) string {
-	p := Planned{Arm: row.Arm, Fault: row.Fault}
-	if row.Demand != r.Experiment.Demand {
-		p.Demand = row.Demand
-	}
-	return p.name()
+type rowKey struct {
+	arm, fault string
+	demand     float64
 }
 
-func (a *ProtocolAnalysis) row(r *ProtocolResult, planned Planned) ArmRow {
-	row := ArmRow{Arm: planned.Arm, Fault: planned.Fault, Demand: r.Experiment.Demand}
-	if planned.Demand != 0 {
-		row.Demand = planned.Demand
-	}
-	key := fmt.Sprintf("%s %s %g", row.Arm, row.Fault, row.Demand)
-	mine := func(q *Quadruple) bool { return rowKey(q.of) == key }
-	var works, excess, saved [][]float64
+func (k rowKey) String() string { return fmt.Sprintf("%s, %s at %g", k.arm, k.fault, k.demand) }
+
+func (q *Quadruplet) row() rowKey       { return rowKey{q.Arm, q.Fault, q.Demand} }
+func (row ArmRow) key() rowKey          { return rowKey{row.Arm, row.Fault, row.Demand} }
+func (rec Recoveries) key() rowKey      { return rowKey{rec.Arm, rec.Fault, rec.Demand} }
+func (p Protocol) row(q Planned) rowKey { return rowKey{q.Arm, q.Fault, cmp.Or(q.Demand, p.Demand)} }
+
+func (a *ProtocolAnalysis) row(key rowKey) ArmRow {
+	row := ArmRow{Arm: key.arm, Fault: key.fault, Demand: key.demand}
+	mine := func(q *Quadruple) bool { return q.of.row() == key }
+	var excess, saved [][]float64
 	for i := range a.Quadruplets {
 		q := &a.Quadruplets[i]
 		if !mine(q) {
@@ -543,17 +631,20 @@ func (a *ProtocolAnalysis) row(r *ProtocolResult, planned Planned) ArmRow {
 		if q.Out == "" {
 			row.Counted++
 		}
-		works, excess = append(works, []float64{q.Work, 0}), append(excess, []float64{q.excess, 0})
+		if q.invalid || q.queued {
+			continue
+		}
+		excess = append(excess, []float64{q.excess, 0})
 		for k := range a.Quadruplets {
 			other := &a.Quadruplets[k]
-			if row.Arm != NoGuard && other.Arm == NoGuard && other.Block == q.Block && other.of.Fault == row.Fault && other.of.Demand == row.Demand {
+			if row.Arm != NoGuard && other.Block == q.Block && other.of.row() == (rowKey{NoGuard, key.fault, key.demand}) && !other.invalid && !other.queued {
 				saved = append(saved, []float64{other.excess, q.excess})
 				break
 			}
 		}
 	}
-	row.P99, row.All = a.ratios(mine, true).Interval(0.95), a.ratios(mine, false).Interval(0.95)
-	row.Work, row.Excess, row.Saved = stats.Differences(works).Interval(0.95), stats.Differences(excess).Interval(0.95), stats.Differences(saved).Interval(0.95)
+	row.P99, row.All, row.Work = stats.Ratios(a.ratios(mine, adjusted)).Unrejected(a.Chance), stats.Ratios(a.ratios(mine, unrejected)).Unrejected(a.Chance), a.works(mine).Unrejected(a.Chance)
+	row.Excess, row.Saved = stats.Differences(excess).Unrejected(a.Chance), stats.Differences(saved).Unrejected(a.Chance)
 	a.count(&row, func(o Onset) bool { return o.row == key })
 	return row
 }
@@ -577,10 +668,13 @@ func (a *ProtocolAnalysis) count(row *ArmRow, of func(Onset) bool) {
 		add(&row.GaveUp, o.GaveUp)
 		add(&row.Accused, o.Windows > 0)
 		add(&row.Innocent, o.Innocent > 0)
+		add(&row.Refused, o.Refused > 0)
 		add(&row.OutOnsets, o.Out)
 		add(&row.OutNamed, o.Out && o.Right)
 		row.Windows += o.Windows
-		delays = append(delays, o.Reaction)
+		if o.Fresh {
+			delays = append(delays, o.Reaction)
+		}
 	}
 	row.Reaction = delaysOf(delays, a.period)
 }
@@ -617,21 +711,12 @@ func (a *ProtocolAnalysis) decide(h Hypothesis) Decided {
 	d := Decided{Hypothesis: h, Word: Undecided}
 	arm := func(q *Quadruple) bool { return q.Arm == h.Arm }
 	var row ArmRow
-	a.count(&row, func(o Onset) bool { return o.arm == h.Arm })
+	a.count(&row, func(o Onset) bool { return o.row.arm == h.Arm })
 	switch h.Figure {
 	case P99:
-		a.test(&d, a.ratios(arm, a.Blind))
-		if !a.Blind {
-			d.Why += "; without rejection, as that was not blind"
-		}
+		a.decideP99(&d, arm)
 	case Work:
-		var works [][]float64
-		for i := range a.Quadruplets {
-			if q := &a.Quadruplets[i]; arm(q) && q.of.Invalid == "" {
-				works = append(works, []float64{q.Work, 0})
-			}
-		}
-		a.test(&d, stats.Differences(works))
+		a.test(&d, a.works(arm))
 	case Reaction:
 		p := row.Reaction.P50
 		if h.Percentile == 95 {
@@ -643,29 +728,73 @@ func (a *ProtocolAnalysis) decide(h Hypothesis) Decided {
 	case Against:
 		d.share(row.Innocent, row.Onsets)
 	}
+	if a.Look == 0 {
+		d.Word = Undecided
+		d.Why += "; not looked at yet"
+	}
 	return d
+}
+
+// decideP99 has a p99 shown only if it is so with rejection and without, and if the quadruplets that
+// queued to the end count against it: an arm under which the tenant falls behind is not as good as
+// alone.
+func (a *ProtocolAnalysis) decideP99(d *Decided, arm func(*Quadruple) bool) {
+	with, without := a.ratios(arm, adjusted), a.ratios(arm, unrejected)
+	if a.Blind {
+		a.test(d, stats.Ratios(with))
+	} else {
+		a.test(d, stats.Ratios(without))
+		d.Why += "; without rejection, as that was not blind"
+	}
+	worst := []float64{1e9, 1}
+	if d.Least != nil {
+		worst[0] = 1e-9
+	}
+	var queued [][]float64
+	for i := range a.Quadruplets {
+		if q := &a.Quadruplets[i]; arm(q) && q.queued && !q.invalid {
+			queued = append(queued, worst)
+		}
+	}
+	if len(queued) > 0 {
+		d.Why += fmt.Sprintf("; %d more queued to the end", len(queued))
+	}
+	if d.Word != Shown {
+		return
+	}
+	for _, blocks := range [][][]float64{with, without} {
+		if forIt, _ := d.chances(stats.Ratios(slices.Concat(blocks, queued))); forIt > a.Chance {
+			d.Word = Undecided
+			d.Why += "; not shown both with rejection and without, those that queued against it"
+			return
+		}
+	}
+}
+
+// chances are the p-values of what was seen if the figure were just at its limit: for the hypothesis,
+// and against it.
+func (d *Decided) chances(p *stats.Paired) (forIt, against float64) {
+	above, below := p.Beyond(d.limit())
+	if d.Least != nil {
+		return above, below
+	}
+	return below, above
 }
 
 // test is the sign-flip test, inverted at the limit.
 func (a *ProtocolAnalysis) test(d *Decided, p *stats.Paired) {
-	if a.Look == 0 || p.Blocks() == 0 {
-		d.Interval = p.Interval(0.95)
-		d.Why = fmt.Sprintf("%d quadruplets: not looked at yet", p.Blocks())
+	d.Interval = p.Unrejected(a.Chance)
+	if d.Why = plain.Count(p.Blocks(), "quadruplet"); p.Blocks() == 0 {
 		return
 	}
-	d.Interval = p.Unrejected(a.Chance)
-	above, below := p.Beyond(d.limit())
-	d.ForChance, d.AgainstChance = below, above
-	if d.Least != nil {
-		d.ForChance, d.AgainstChance = above, below
-	}
+	d.ForChance, d.AgainstChance = d.chances(p)
 	switch {
 	case d.ForChance <= a.Chance:
 		d.Word = Shown
 	case d.AgainstChance <= a.Chance:
 		d.Word = Refuted
 	}
-	d.Why = fmt.Sprintf("%d quadruplets; chance at the limit %.4f for it, %.4f against it, of %.4f to decide at look %d", p.Blocks(), d.ForChance, d.AgainstChance, a.Chance, a.Look)
+	d.Why += fmt.Sprintf("; chance at the limit %.4f for it, %.4f against it, of %.4f to decide at look %d", d.ForChance, d.AgainstChance, a.Chance, max(a.Look, 1))
 }
 
 // within decides by the interval of a delay.
@@ -678,12 +807,18 @@ func (d *Decided) within(p Delay, all Delays) {
 			d.Interval.Low, d.Interval.High = *p.Low, *p.High
 		}
 	}
-	d.Why = fmt.Sprintf("%d of %d onsets had a remedy", all.Came, all.N)
+	d.Why = fmt.Sprintf("%d of %d onsets after a period alone had a remedy", all.Came, all.N)
+	if all.N == 0 {
+		return
+	}
+	shown, refuted := p.High != nil && *p.High <= d.limit(), p.Low != nil && *p.Low > d.limit()
+	if d.Least != nil {
+		shown, refuted = p.Low != nil && *p.Low >= d.limit(), p.High != nil && *p.High < d.limit()
+	}
 	switch {
-	case all.N == 0:
-	case p.High != nil && *p.High <= d.limit():
+	case shown:
 		d.Word = Shown
-	case p.Low != nil && *p.Low > d.limit():
+	case refuted:
 		d.Word = Refuted
 	}
 }
@@ -728,28 +863,23 @@ const placeboSets = 1000
 
 // recover pools the onsets of each row. A placebo onset is the start of a period of a placebo.
 func (a *ProtocolAnalysis) recover(r *ProtocolResult) {
-	placebos := map[float64][]curve{}
-	for i := range r.Quadruplets {
-		q := &r.Quadruplets[i]
-		for _, p := range q.Periods {
-			if q.Arm == Placebo && q.Invalid == "" {
-				placebos[q.Demand] = append(placebos[q.Demand], q.from(p))
+	placebos, onsets := map[float64][]curve{}, map[rowKey][]curve{}
+	for _, q := range a.Quadruplets {
+		for n, p := range q.of.Periods {
+			switch key := q.of.row(); {
+			case q.invalid:
+			case q.Arm == Placebo && !q.queued:
+				placebos[key.demand] = append(placebos[key.demand], q.of.from(p))
+			case q.Arm != Placebo && q.of.second(n):
+				onsets[key] = append(onsets[key], q.of.from(p))
 			}
 		}
 	}
 	for _, row := range a.Arms {
-		var onsets []curve
-		for i := range r.Quadruplets {
-			q := &r.Quadruplets[i]
-			for n, p := range q.Periods {
-				if q.second(n) && q.Invalid == "" && q.Arm == row.Arm && q.Fault == row.Fault && q.Demand == row.Demand {
-					onsets = append(onsets, q.from(p))
-				}
-			}
-		}
-		rec := Recoveries{Arm: row.Arm, Fault: row.Fault, Demand: row.Demand, Onsets: len(onsets), Curve: halves(onsets)}
-		if pool := placebos[row.Demand]; len(pool) > 0 && len(onsets) > 0 {
-			rec.Low, rec.High = band(pool, len(onsets), r.Experiment.Seed)
+		all := onsets[row.key()]
+		rec := Recoveries{Arm: row.Arm, Fault: row.Fault, Demand: row.Demand, Onsets: len(all), Curve: halves(all)}
+		if pool := placebos[row.Demand]; len(pool) > 0 && len(all) > 0 {
+			rec.Low, rec.High = band(pool, len(all), r.Experiment.Seed)
 			rec.judge()
 		}
 		a.Recoveries = append(a.Recoveries, rec)
@@ -817,16 +947,12 @@ func (rec *Recoveries) judge() {
 func (a *ProtocolAnalysis) Judged() []report.Judged {
 	j := report.Judged{Name: "arms", Head: "arm", Figures: []stats.Figure{{Name: P99}, {Name: Work}}}
 	for _, row := range a.Arms {
-		j.Cells = append(j.Cells, report.JudgedCell{Name: row.name()})
+		j.Cells = append(j.Cells, report.JudgedCell{Name: row.key().String()})
 	}
 	for i, q := range a.Quadruplets {
 		if q.Out == "" && q.Arm != Placebo {
-			name := ArmRow{Arm: q.of.Arm, Fault: q.of.Fault, Demand: q.of.Demand}.name()
-			j.Samples = append(j.Samples, stats.Sample{Cell: name, Block: i, Figures: map[string]float64{P99: q.Ratio, Work: q.Work}})
+			j.Samples = append(j.Samples, stats.Sample{Cell: q.of.row().String(), Block: i, Figures: map[string]float64{P99: q.Ratio, Work: q.Work}})
 		}
 	}
 	return []report.Judged{j}
 }
-
-// name is that of a row.
-func (row ArmRow) name() string { return fmt.Sprintf("%s, %s at %g", row.Arm, row.Fault, row.Demand) }

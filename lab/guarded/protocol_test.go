@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
+	"berth.dev/berth/lab/report"
 )
 
 func TestProtocolRefuses(t *testing.T) {
@@ -47,7 +49,17 @@ func TestProtocolRefuses(t *testing.T) {
 			p.Quadruplets, p.Hypotheses[0] = p.Quadruplets[:2], Hypothesis{Figure: Named, Arm: Blame, Least: &limit}
 		},
 		`demand: `: func(p *Protocol) { p.Demand = 5 },
-		`p99 of guarded: percentile 50: only a reaction h`: func(p *Protocol) { p.Hypotheses[0].Percentile = 50 },
+		`p99 of guarded: percentile 50: only a reaction h`:                      func(p *Protocol) { p.Hypotheses[0].Percentile = 50 },
+		`percentile 95, at most 0.2 s: 12 quadruplets cannot show that: 72 can`: func(p *Protocol) { p.Hypotheses[2].Percentile = 95 },
+		`at most 0.01: 12 quadruplets cannot show that: 184 can`: func(p *Protocol) {
+			few := 0.01
+			p.Hypotheses[0] = Hypothesis{Figure: Against, Arm: Guarded, Most: &few}
+		},
+		`named rightly, at least 1: no number of quadruplets`: func(p *Protocol) { p.Hypotheses[0] = Hypothesis{Figure: Named, Arm: Guarded, Least: &limit} },
+		`p99 over alone, at most 1.05 times: 3 quadruplets cannot show that: 6 can`: func(p *Protocol) {
+			p.Quadruplets[0].Times = 1
+		},
+		`named of placebo: a placebo has no onset`: func(p *Protocol) { p.Hypotheses[0] = Hypothesis{Figure: Named, Arm: Placebo, Least: &limit} },
 	} {
 		p := DefaultProtocol()
 		change(&p)
@@ -590,12 +602,107 @@ func TestProtocolRejects(t *testing.T) {
 	}
 }
 
-// A covariate is fitted on placebos alone, from ten pairs on, and takes off what it explains.
+// A tenant that fell behind for good says nothing of the p99, with rejection or without, and counts
+// against it being shown; what it kept of the CPU time counts.
+func TestProtocolQueues(t *testing.T) {
+	t.Parallel()
+	for queued, want := range map[int]Word{0: Shown, 1: Shown, 6: Undecided} {
+		r := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1})
+		n := 0
+		for i := range r.Quadruplets {
+			q := &r.Quadruplets[i]
+			if q.Arm != Guarded || n == queued {
+				continue
+			}
+			n++
+			for b := range q.Bins[200:] { // from 10 s on, none before 12 s
+				for k := range q.Bins[200+b].Response {
+					q.Bins[200+b].Response[k] = 2e6
+				}
+			}
+		}
+		a := AnalyseProtocol(r)
+		row, d := a.Arms[0], verdict(a, P99)
+		if row.Counted != 12-queued || row.P99.Rounds != 12-queued || row.All.Rounds != 12-queued || row.Work.Rounds != 12 || row.Onsets != 24 || d.Word != want {
+			t.Errorf("%d queue: %+v, %s, %s", queued, row, d.Word, d.Why)
+		}
+		if said := a.behind(); (said != "") != (queued > 0) || queued > 0 && !strings.HasPrefix(said, fmt.Sprintf("in %d of 24 quadruplets", queued)) {
+			t.Errorf("%d queue: %q", queued, said)
+		}
+	}
+	bin := Bin{Response: []int64{100, 49999, 50000, 70000}}
+	for left, want := range map[time.Duration]int{binLength: 2, time.Second: 0} {
+		if got := bin.unanswered(left); got != want {
+			t.Errorf("%s are left: %d unanswered, want %d", left, got, want)
+		}
+	}
+	if bin.Censored = 3; bin.unanswered(binLength) != 3 {
+		t.Error("what was not answered at all is not counted")
+	}
+}
+
+// Where a period was read late, nothing of its quadruplet is used but what the guard did.
+func TestProtocolReadsLate(t *testing.T) {
+	t.Parallel()
+	for off, out := range map[float64]string{0.05: "", -0.12: "period 2 was read over 1.85 s, not 2.00", 1: "period 2 was read over 2.97 s, not 2.00"} {
+		r := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1})
+		r.Quadruplets[0].Periods[1].Use.Seconds += off
+		a := AnalyseProtocol(r)
+		want := 12
+		if out != "" {
+			want--
+		}
+		if row := a.Arms[0]; a.Quadruplets[0].Out != out || row.P99.Rounds != want || row.All.Rounds != want || row.Work.Rounds != want || row.Onsets != 24 {
+			t.Errorf("%g s off: out %q, %+v", off, a.Quadruplets[0].Out, row)
+		}
+	}
+}
+
+// An interrupted run is no look more: what came after the last one is shown and not tested.
+func TestProtocolLooksWhenPlanned(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1.5, NoGuard: 20, Hand: 1, Blame: 1})
+	worse := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 90, NoGuard: 20, Hand: 1, Blame: 1})
+	two := &ProtocolResult{Experiment: r.Experiment, Quadruplets: r.Quadruplets[:16]}
+	more := &ProtocolResult{Experiment: r.Experiment, Quadruplets: slices.Concat(r.Quadruplets[:16], worse.Quadruplets[16:22])}
+	want, got := AnalyseProtocol(two), AnalyseProtocol(more)
+	if diff := cmp.Diff(want.Verdicts, got.Verdicts); diff != "" || want.Look != 1 || got.Look != 1 {
+		t.Errorf("looks %d and %d (-at the look +with more):\n%s", want.Look, got.Look, diff)
+	}
+	if got.Arms[0].Quadruplets != 12 || got.Arms[0].P99.High < 10 {
+		t.Errorf("the table lacks what came since: %+v", got.Arms[0])
+	}
+}
+
+// What is shown is so with rejection and without.
+func TestProtocolShownTwice(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 3, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1})
+	for i := range r.Quadruplets {
+		q := &r.Quadruplets[i]
+		for _, p := range q.Periods {
+			first, _ := bins(p.From+1, p.To, len(q.Bins))
+			q.Machine[first].Lag = 2000 // in A and B alike: blind
+			if p.Arm != Guarded {
+				continue
+			}
+			for k := range q.Bins[first].Response { // what is rejected with it has a p99 of its own
+				q.Bins[first].Response[k] = 5000
+			}
+		}
+	}
+	a := AnalyseProtocol(r)
+	if d := verdict(a, P99); !a.Blind || d.Word != Undecided || d.ForChance > a.Chance || !strings.Contains(d.Why, "both with rejection and without") {
+		t.Errorf("blind %t: %+v", a.Blind, d)
+	}
+}
+
+// A covariate is fitted on placebos alone, from ten on, and takes off what it explains.
 func TestAdjustment(t *testing.T) {
 	t.Parallel()
 	a := &ProtocolAnalysis{}
-	for i := range 6 {
-		x := float64(i) - 2.5
+	for i := range 10 {
+		x := float64(i) - 4.5
 		a.Quadruplets = append(a.Quadruplets, Quadruple{Arm: Placebo, pairs: [2]float64{0.3 * x, -0.6 * x}, moved: [2][]float64{{x, 9}, {-2 * x, 9}}})
 	}
 	a.Quadruplets = append(a.Quadruplets, Quadruple{Arm: Guarded, pairs: [2]float64{0.5, 0.7}, moved: [2][]float64{{1, 0}, {-3, 0}}}, Quadruple{Arm: Placebo, Out: "disturbed", pairs: [2]float64{9, 9}, moved: [2][]float64{{1, 0}, {1, 0}}})
@@ -603,12 +710,18 @@ func TestAdjustment(t *testing.T) {
 	if len(a.Adjusted) != 1 || math.Abs(a.Coefficients[0]-0.3) > 1e-9 {
 		t.Fatalf("adjusted %v by %v", a.Adjusted, a.Coefficients)
 	}
-	if got := math.Log(a.Quadruplets[6].Ratio); math.Abs(got-(0.6+0.3)) > 1e-9 {
+	if got := math.Log(a.Quadruplets[10].Ratio); math.Abs(got-(0.6+0.3)) > 1e-9 {
 		t.Errorf("log ratio %g, want 0.6 less 0.3 of -1", got)
 	}
-	a = &ProtocolAnalysis{Quadruplets: a.Quadruplets[:4]}
+	// The test of placebos is of what was seen, not of what is left of it.
+	a.Quadruplets = a.Quadruplets[:10]
+	all := func(*Quadruple) bool { return true }
+	if got, left := a.ratios(all, unadjusted)[0][0], a.ratios(all, adjusted)[0][0]; math.Abs(math.Log(got)-0.15*4.5) > 1e-9 || math.Abs(left-1) > 1e-9 {
+		t.Errorf("unadjusted %g, adjusted %g", got, left)
+	}
+	a = &ProtocolAnalysis{Quadruplets: a.Quadruplets[:9]}
 	if a.adjust([]string{Offered}); a.Adjusted != nil {
-		t.Errorf("by eight pairs: %v", a.Adjusted)
+		t.Errorf("by nine placebos: %v", a.Adjusted)
 	}
 }
 
@@ -640,19 +753,42 @@ func TestOnsets(t *testing.T) {
 				p.Findings, p.Changed = found(lab.Bystander), []string{"bystander cpu.idle: 1, was 0"}
 			case 2:
 				p.Findings = found(lab.Neighbour)
+				p.Events = []Event{{At: 0.4, Event: control.Event{Outcome: control.Refused, Suspect: "other/hog"}}}
+			case 3:
+				p.Events = []Event{{At: 0.5, Event: control.Event{Outcome: control.Refused, Suspect: lab.Neighbour}}}
 			}
 			n++
 		}
 	}
 	row := AnalyseProtocol(r).Arms[0]
-	want := ArmRow{Onsets: 8, Named: 2, InForce: 1, Reverted: 1, GaveUp: 1, Accused: 1, Innocent: 1, Windows: 1}
-	got := ArmRow{Onsets: row.Onsets, Named: row.Named, InForce: row.InForce, Reverted: row.Reverted, GaveUp: row.GaveUp, Accused: row.Accused, Innocent: row.Innocent, Windows: row.Windows}
+	want := ArmRow{Onsets: 8, Named: 2, InForce: 1, Reverted: 1, GaveUp: 1, Accused: 1, Innocent: 1, Windows: 1, Refused: 1}
+	got := ArmRow{Onsets: row.Onsets, Named: row.Named, InForce: row.InForce, Reverted: row.Reverted, GaveUp: row.GaveUp, Accused: row.Accused, Innocent: row.Innocent, Windows: row.Windows, Refused: row.Refused}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	// The write counts, not the window; those without a remedy count as a period.
-	if d := row.Reaction; d.N != 8 || d.Came != 2 || math.Abs(*d.P50.Estimate-3) > 1e-9 || math.Abs(*d.P50.Low-0.21) > 1e-9 {
+	// The write counts, not the window; those without a remedy count as a period, and those after
+	// another period of B, or at the start, not at all.
+	fresh := 0.91
+	if r.Quadruplets[0].second(1) {
+		fresh = 0.21
+	}
+	if d := row.Reaction; d.N != 4 || d.Came != 1 || *d.P50.Estimate != 3 {
 		t.Errorf("reaction %+v", d)
+	}
+	for _, o := range AnalyseProtocol(r).Onsets {
+		if o.Fresh && o.Reaction != nil && math.Abs(*o.Reaction-fresh) > 1e-9 {
+			t.Errorf("reaction %g, want %g", *o.Reaction, fresh)
+		}
+	}
+	// Before a look nothing is decided, whatever the figure: here 2 of 8 are named.
+	few := 0.9
+	r.Experiment.Hypotheses = []Hypothesis{{Figure: Named, Arm: Guarded, Most: &few}}
+	if d := verdict(AnalyseProtocol(r), Named); d.Word != Undecided || !strings.Contains(d.Why, "not looked at yet") {
+		t.Errorf("%+v", d)
+	}
+	r.Complete, r.Experiment.Blocks, r.Experiment.Looks = true, 1, []int{1}
+	if d := verdict(AnalyseProtocol(r), Named); d.Word != Shown {
+		t.Errorf("%+v", d)
 	}
 	if q := AnalyseProtocol(r).Alone; q.Accused != 1 || q.Windows != 1 || q.Periods != 14+4 {
 		t.Errorf("where nothing was done: %+v", q)
@@ -734,4 +870,73 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 	b.round(c)
 	time.Sleep(c.Settle + c.Window + time.Second)
 	return lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds(), Load: load.Report{Done: 1}}, nil
+}
+
+// The tables of docs/measurements/guard-protocol.md are those of the stored result.
+func TestStoredProtocol(t *testing.T) {
+	t.Parallel()
+	const docs = "../../docs/measurements/"
+	r, err := ReadProtocolFile(docs + "results/guard-protocol.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(docs + "guard-protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := AnalyseProtocol(r)
+	verdicts := a.hypotheses().Columns
+	for i := range verdicts[1].Cells {
+		verdicts[1].Cells[i].Text += " (disturbed)"
+	}
+	ratios, deeds, soon := a.ratioTable().Columns, a.deeds().Columns, a.soon().Columns
+	for _, columns := range [][]report.Column{
+		verdicts[:3], ratios[:5],
+		{deeds[0], deeds[1], deeds[6], deeds[7], deeds[8]}, {deeds[0], deeds[3], soon[1], soon[2]},
+	} {
+		var table strings.Builder
+		for _, c := range columns {
+			fmt.Fprintf(&table, "| %s ", c.Head)
+		}
+		table.WriteString("|\n" + strings.Repeat("|---", len(columns)) + "|\n")
+		for row := range columns[0].Cells {
+			for _, c := range columns {
+				fmt.Fprintf(&table, "| %s ", strings.TrimSuffix(c.Cells[row].Text, " at 0.4"))
+			}
+			table.WriteString("|\n")
+		}
+		if !strings.Contains(string(page), table.String()) {
+			t.Errorf("guard-protocol.md lacks this table:\n%s", table.String())
+		}
+	}
+	if said := strings.ToUpper(a.behind()[:1]) + a.behind()[1:len("in 19 of 24 quadruplets the tenant fell behind for good")]; !strings.Contains(string(page), said) {
+		t.Errorf("guard-protocol.md lacks %q", said)
+	}
+}
+
+// A delay is decided by its interval, on the side that the hypothesis has.
+func TestDelayIsDecided(t *testing.T) {
+	t.Parallel()
+	low, high := 0.1, 0.3
+	for _, tt := range []struct {
+		most, least float64
+		low, high   *float64
+		want        Word
+	}{
+		{0.3, 0, &low, &high, Shown},
+		{0.2, 0, &low, &high, Undecided},
+		{0.05, 0, &low, nil, Refuted},
+		{0.3, 0, &low, nil, Undecided},
+		{0, 0.1, &low, nil, Shown},
+		{0, 0.2, &low, &high, Undecided},
+		{0, 0.4, nil, &high, Refuted},
+	} {
+		d := Decided{Word: Undecided}
+		if d.Most = &tt.most; tt.least > 0 {
+			d.Most, d.Least = nil, &tt.least
+		}
+		if d.within(Delay{Low: tt.low, High: tt.high}, Delays{N: 12}); d.Word != tt.want {
+			t.Errorf("%+v: %s", tt, d.Word)
+		}
+	}
 }

@@ -53,6 +53,9 @@ func ProtocolSheet(r *ProtocolResult, a *ProtocolAnalysis) *report.Sheet {
 	s.Fact("placebos", a.placebos())
 	s.Fact("others", "took of the shared CPUs: "+byArm(a.Others))
 	s.Fact("rejection", a.rejection())
+	if behind := a.behind(); behind != "" {
+		s.Warn("queues", behind)
+	}
 	s.Fact("adjustment", a.adjustment(r))
 	for _, skipped := range r.Skipped {
 		s.Warn("skipped", skipped.Scenario+": "+skipped.Reason)
@@ -180,6 +183,20 @@ func (a *ProtocolAnalysis) rejection() string {
 	return text
 }
 
+// behind says where the tenant fell behind.
+func (a *ProtocolAnalysis) behind() string {
+	n := 0
+	for _, q := range a.Quadruplets {
+		if q.queued {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("in %d of %s the tenant fell behind for good: more than 1 %% of a period's requests were not answered before the end; they say nothing of the p99", n, plain.Count(len(a.Quadruplets), "quadruplet"))
+}
+
 // byArm is shares, "alone 95 %, guarded 88 %".
 func byArm(shares map[string]float64) string {
 	var all []string
@@ -193,7 +210,7 @@ func byArm(shares map[string]float64) string {
 
 func (a *ProtocolAnalysis) adjustment(r *ProtocolResult) string {
 	if len(a.Adjusted) == 0 {
-		return fmt.Sprintf("none: fewer than %d pairs of placebos count", pairsEach)
+		return fmt.Sprintf("none: fewer than %d placebos count", placebosEach)
 	}
 	var parts []string
 	for i, name := range a.Adjusted {
@@ -223,7 +240,7 @@ func (a *ProtocolAnalysis) hypotheses() *report.Table {
 func (a *ProtocolAnalysis) rowsOf(heads []string, cells func(ArmRow) []string) *report.Table {
 	var rows [][]string
 	for _, row := range a.Arms {
-		rows = append(rows, append([]string{row.name()}, cells(row)...))
+		rows = append(rows, append([]string{row.key().String()}, cells(row)...))
 	}
 	t := report.NewTable(append([]string{"arm"}, heads...), rows...)
 	for i := range t.Columns {
@@ -233,7 +250,12 @@ func (a *ProtocolAnalysis) rowsOf(heads []string, cells func(ArmRow) []string) *
 }
 
 func (a *ProtocolAnalysis) ratioTable() *report.Table {
-	t := a.rowsOf([]string{"p99 over alone", "without rejection", "quadruplets", "work kept, %", "slow requests", "fewer than unguarded"}, func(row ArmRow) []string {
+	nothing := !slices.ContainsFunc(a.Arms, func(row ArmRow) bool { return row.All.Rounds > 0 })
+	heads := []string{"quadruplets", "work kept, %"}
+	if !nothing {
+		heads = append(heads, "p99 over alone", "without rejection", "slow requests", "fewer than unguarded")
+	}
+	t := a.rowsOf(heads, func(row ArmRow) []string {
 		saved := ""
 		if row.Saved.Rounds > 0 {
 			saved = between(row.Saved, "%.0f", "")
@@ -242,10 +264,21 @@ func (a *ProtocolAnalysis) ratioTable() *report.Table {
 		if fault, _ := FaultNamed(row.Fault); fault.guilty(lab.Neighbour) {
 			work = between(percent(row.Work), "%.1f", "")
 		}
-		return []string{ratioText(row.P99), ratioText(row.All), fmt.Sprintf("%d of %d", row.Counted, row.Quadruplets), work, between(row.Excess, "%.0f", ""), saved}
+		cells := []string{fmt.Sprintf("%d of %d", row.Counted, row.Quadruplets), work}
+		if nothing {
+			return cells
+		}
+		excess := ""
+		if row.Excess.Rounds > 0 {
+			excess = between(row.Excess, "%.0f", "")
+		}
+		return append(cells, ratioText(row.P99), ratioText(row.All), excess, saved)
 	})
-	t.Legend = "Ratios and shares are typical ones (Hodges and Lehmann) with 95 % intervals, where there are enough quadruplets. Slow requests: per onset, those that take longer than 99 of 100 alone, " +
-		"beyond the one in 100. Work kept: the neighbour's CPU time of what all others leave."
+	t.Legend = "Ratios and shares are typical ones (Hodges and Lehmann). Intervals, here and above, have what the sign-flip test does not reject at the chance of the look, where there are enough quadruplets. " +
+		"Work kept: the neighbour's CPU time of what all others leave, of all quadruplets that were read in time."
+	if !nothing {
+		t.Legend += " Slow requests: per onset, those that take longer than 99 of 100 alone, beyond the one in 100."
+	}
 	return t
 }
 
@@ -266,7 +299,7 @@ func shareText(k, n int) string {
 }
 
 func (a *ProtocolAnalysis) deeds() *report.Table {
-	t := a.rowsOf([]string{"named rightly", "of those that do not count", "in force at the end", "reverted", "gave up", "innocent accused", "acted against"}, func(row ArmRow) []string {
+	t := a.rowsOf([]string{"named rightly", "of those that do not count", "in force at the end", "reverted", "gave up", "innocent accused", "acted against", "refused"}, func(row ArmRow) []string {
 		acts := func(k int) string {
 			if row.Arm == NoGuard {
 				return ""
@@ -281,9 +314,9 @@ func (a *ProtocolAnalysis) deeds() *report.Table {
 		if row.Arm == Hand {
 			named, outNamed = "", "" // there should be nothing left to be named
 		}
-		return []string{named, outNamed, acts(row.InForce), acts(row.Reverted), acts(row.GaveUp), accused, acts(row.Innocent)}
+		return []string{named, outNamed, acts(row.InForce), acts(row.Reverted), acts(row.GaveUp), accused, acts(row.Innocent), acts(row.Refused)}
 	})
-	t.Legend = "In onsets, with 95 % intervals. All onsets are in it, those of quadruplets too that do not count for the p99. In the arms without the guard it looks on, and names."
+	t.Legend = "In onsets, with 95 % intervals whose unit is the onset: the two of a quadruplet are alike, so that they are too short. Refused: a remedy against the innocent was wanted, and not permitted. All onsets are in it, those of quadruplets too that do not count for the p99. In the arms without the guard it looks on, and names."
 	return t
 }
 
@@ -299,7 +332,7 @@ func (a *ProtocolAnalysis) soon() *report.Table {
 			cells[0], cells[1], cells[2] = shareText(row.Reaction.Came, row.Reaction.N), row.Reaction.P50.String(), row.Reaction.P95.String()
 		}
 		for _, rec := range a.Recoveries {
-			if rec.Arm != row.Arm || rec.Fault != row.Fault || rec.Demand != row.Demand {
+			if rec.key() != row.key() {
 				continue
 			}
 			switch {
@@ -313,7 +346,7 @@ func (a *ProtocolAnalysis) soon() *report.Table {
 		}
 		return cells
 	})
-	t.Legend = "Reaction: until a remedy against who is to blame was written; an onset without one counts as a whole period. Back: from when on the p99 of half a second of all onsets together " +
+	t.Legend = "Reaction: from an onset after a period alone until a remedy against who is to blame was written; an onset without one counts as a whole period. Back: from when on the p99 of half a second of all onsets together " +
 		"was not above the band of as many placebos, for half a second."
 	return t
 }
@@ -366,8 +399,8 @@ func (a *ProtocolAnalysis) ratioPlot() report.Plot {
 		}
 		y, look := panel.Y.Max+.5, report.Look(i%report.Looks+1)
 		panel.Y.Max++
-		panel.Y.Ticks = append(panel.Y.Ticks, report.Tick{At: y, Text: row.name(), Value: ratioText(row.P99), Look: look})
-		panel.Series = append(panel.Series, report.Series{Look: look, Tip: fmt.Sprintf("%s: p99 %s times that alone", row.name(), ratioText(row.P99)), Points: []report.Point{
+		panel.Y.Ticks = append(panel.Y.Ticks, report.Tick{At: y, Text: row.key().String(), Value: ratioText(row.P99), Look: look})
+		panel.Series = append(panel.Series, report.Series{Look: look, Tip: fmt.Sprintf("%s: p99 %s times that alone", row.key().String(), ratioText(row.P99)), Points: []report.Point{
 			{X: row.P99.Estimate, XLow: row.P99.Low, XHigh: row.P99.High, Y: y, Radius: 5},
 		}})
 		most = max(most, row.P99.High)
@@ -439,8 +472,8 @@ func (a *ProtocolAnalysis) protocolSpreads(r *ProtocolResult) report.Plot {
 	}
 	add(Alone, line, func(q *Quadruplet, i int) bool { return !q.second(i) || q.Arm == Placebo })
 	for i, row := range a.Arms {
-		add(row.name(), report.Look(i%report.Looks+1), func(q *Quadruplet, i int) bool {
-			return q.second(i) && q.Arm == row.Arm && q.Fault == row.Fault && q.Demand == row.Demand
+		add(row.key().String(), report.Look(i%report.Looks+1), func(q *Quadruplet, i int) bool {
+			return q.second(i) && q.row() == row.key()
 		})
 	}
 	return report.Spreads("spreads", "Response times by arm", "All requests, washouts included, nothing rejected.", rows)
@@ -452,13 +485,13 @@ func (a *ProtocolAnalysis) namedPlot() report.Plot {
 	counts, of := map[[2]string]int{}, map[string]int{}
 	right := map[[2]string]bool{}
 	for _, row := range a.Arms {
-		key := fmt.Sprintf("%s %s %g", row.Arm, row.Fault, row.Demand)
-		names = append(names, row.name())
+		name := row.key().String()
+		names = append(names, name)
 		for _, o := range a.Onsets {
-			if o.row == key {
-				at := [2]string{row.name(), o.Named}
+			if o.row == row.key() {
+				at := [2]string{name, o.Named}
 				counts[at]++
-				of[row.name()]++
+				of[name]++
 				right[at] = o.Right
 				if !slices.Contains(answers, o.Named) {
 					answers = append(answers, o.Named)

@@ -35,7 +35,8 @@ type Quadruplet struct {
 	Arm    string  `json:"arm"`
 	Fault  string  `json:"fault,omitempty"`
 	Demand float64 `json:"demand"`
-	// Invalid says why nothing of it can be used: the counters were read late.
+	// Invalid says why it says nothing of p99 and work, as the round itself knew it. A period that
+	// was read late is told by its Use.
 	Invalid    string   `json:"invalid,omitempty"`
 	SharedCPUs int      `json:"sharedCPUs"`
 	Periods    []Period `json:"periods"`

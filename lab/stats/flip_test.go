@@ -2,6 +2,7 @@ package stats
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -67,6 +68,40 @@ func TestSignFlips(t *testing.T) {
 	}
 	if i := (&Paired{}).Unrejected(0.025); i != (Interval{}) {
 		t.Errorf("of nothing: %+v", i)
+	}
+}
+
+// At the limit a run says "shown" by mistake with a chance of 2.5 % at most, over both looks (8 and 12 blocks), whatever
+// the shape of what differs symmetrically around it.
+func TestFalselyShown(t *testing.T) {
+	t.Parallel()
+	const limit, lives = 1.05, 4000
+	looks := []int{8, 12}
+	bounds := OBrienFleming([]float64{8. / 12, 1}, 0.025)
+	for name, draw := range map[string]func(*rand.Rand) float64{
+		"normal":        func(r *rand.Rand) float64 { return 0.2 * r.NormFloat64() },
+		"heavy tails":   func(r *rand.Rand) float64 { return 0.2 * r.NormFloat64() / math.Abs(r.NormFloat64()) },
+		"skewed figure": func(r *rand.Rand) float64 { return math.Log(r.ExpFloat64() / r.ExpFloat64()) },
+		"some are bad":  func(r *rand.Rand) float64 { return []float64{0.05, 3}[r.IntN(5)/4] * r.NormFloat64() },
+	} {
+		r := rand.New(rand.NewPCG(5, 6))
+		shown := 0
+		for range lives {
+			var blocks [][]float64
+			for range looks[len(looks)-1] {
+				blocks = append(blocks, []float64{limit * math.Exp(draw(r)), 1})
+			}
+			for i, n := range looks {
+				if _, below := Ratios(blocks[:n]).Beyond(limit); below <= bounds[i] {
+					shown++
+					break
+				}
+			}
+		}
+		most := 0.025*lives + 3.1*math.Sqrt(0.025*0.975*lives)
+		if shown < lives/100 || float64(shown) > most {
+			t.Errorf("%s: shown in %d of %d runs at the limit, want %d to %.0f", name, shown, lives, lives/100, most)
+		}
 	}
 }
 

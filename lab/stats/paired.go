@@ -242,8 +242,9 @@ func (p *Paired) within(down, up float64) float64 {
 }
 
 // Beyond is the sign-flip test of a true effect of the given size (a ratio, or a difference): the chances that so large a
-// figure, and so small a one, comes of the order alone, which was drawn. Signs are those of ranks, so that a bad block
-// counts as one.
+// figure, and so small a one, comes of the order alone, which was drawn. They hold if the figure differs by that much in
+// each block, or differs symmetrically around it: else the drawn order says nothing of an effect that is not 0. Signs
+// are those of ranks, so that a bad block counts as one.
 func (p *Paired) Beyond(effect float64) (above, below float64) {
 	if p.ratio {
 		effect = math.Log(effect)
