@@ -77,6 +77,7 @@ func (l *UndoLog) undone(e *entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forget(e)
+	l.shorten()
 	return nil
 }
 
