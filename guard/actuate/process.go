@@ -52,6 +52,32 @@ func (h *Host) planProcesses(a control.Action) (plan kernel.Plan, err error) {
 	return plan, nil
 }
 
+// applyEach applies a plan process by process, and returns the changes to those that took it: one
+// that ends, or makes threads faster than they can be set, is not the others' affair. It is an
+// error if none did.
+func (h *Host) applyEach(plan kernel.Plan, changes []control.Change) ([]control.Change, error) {
+	var errs []error
+	took := false
+	for len(plan) > 0 {
+		p, _ := sched.Of(plan[0].Path)
+		n := 1
+		for n < len(plan) && kernel.Within(plan[n].Path, p.Dir()) {
+			n++
+		}
+		if _, err := kernel.Apply(h.root, plan[:n], h.ledger); err != nil {
+			errs = append(errs, err)
+			changes = slices.DeleteFunc(changes, func(c control.Change) bool { return c.Process.PID == p.PID })
+		} else {
+			took = true
+		}
+		plan = plan[n:]
+	}
+	if took {
+		return changes, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
 // leave gives back what processes had that an action is about no more.
 func (h *Host) leave(a control.Action) ([]control.Change, error) {
 	if !h.remedy(a.Remedy).Processes {

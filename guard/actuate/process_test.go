@@ -27,6 +27,7 @@ type scheduled struct {
 	dir   string
 	state map[int]sched.State
 	ends  int // a process that ends when another one is next changed
+	stuck int // a process that cannot be changed
 }
 
 func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
@@ -37,6 +38,9 @@ func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
 }
 
 func (s *scheduled) SetScheduling(tid int, a sched.Attr) error {
+	if tid == s.stuck {
+		return unix.EINVAL
+	}
 	state := s.state[tid]
 	if a.Policy != sched.Leave {
 		state.Policy, state.Priority = a.Policy, a.Priority
@@ -200,6 +204,30 @@ func TestProcesses(t *testing.T) {
 	s.end(70)
 	if _, err := g.Apply(ctx, both); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("they have ended: %v", err)
+	}
+}
+
+// One process that cannot be set keeps none of the others from it, and nothing of it stays noted.
+func TestProcessesFailAlone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, s := withProcesses(t)
+	a, b := s.play(player{pid: 70}), s.play(player{pid: 80})
+	s.stuck = 70
+	g := h.open()
+	did, err := g.Apply(ctx, yield(a, b))
+	if err != nil || len(did) != 1 || did[0].Process.PID != 80 || s.state[80].Policy != sched.Idle {
+		t.Errorf("%+v, %v; %+v", did, err, s.state[80])
+	}
+	if notes := g.Notes(); len(notes) != 1 || notes[0].Step.Path != "proc/80@800/sched.policy" {
+		t.Errorf("noted: %+v", notes)
+	}
+	if _, err := g.Apply(ctx, yield(a)); err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EINVAL) {
+		t.Errorf("it alone: %v", err)
+	}
+	s.stuck = 0
+	if differs, err := g.Preview(ctx, yield(a, b)); err != nil || len(differs) == 0 || !differs[0].Process.Is(a) {
+		t.Errorf("it is found to differ: %+v, %v", differs, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -71,7 +72,7 @@ func TestMoreProcesses(t *testing.T) {
 		var acted [][]control.Process
 		for i := range 12 {
 			if i == 6 {
-				p.workloads[len(p.workloads)-1] = outsiders(8, cc)
+				p.workloads[len(p.workloads)-1] = outsiders(8, maker, cc)
 			}
 			time.Sleep(time.Second)
 			h := p.host()
@@ -91,6 +92,61 @@ func TestMoreProcesses(t *testing.T) {
 			t.Errorf("wrote %v, want it for both", written)
 		}
 	})
+}
+
+// restless is a host on which a process changes its own settings all the time.
+type restless struct {
+	*paper
+	p control.Process
+}
+
+func (r restless) Preview(ctx context.Context, a control.Action) ([]control.Change, error) {
+	if r.p.PID != 0 && slices.ContainsFunc(a.Processes, r.p.Is) {
+		return []control.Change{{Path: "/proc/7@70/sched.policy", From: "SCHED_OTHER", To: "SCHED_IDLE", Process: r.p}}, nil
+	}
+	return r.paper.Preview(ctx, a)
+}
+
+// A process that changes its own settings is left alone for long, and the others are not.
+func TestRestlessProcess(t *testing.T) {
+	t.Parallel()
+	for name, all := range map[string][]control.Process{"one of two": {maker, cc}, "alone": {maker}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := onPaper(t, 16, complaint{victim, detect.Outside, detect.CPU, map[detect.Remedy]float64{detect.ProcessWeight: 0.1}})
+				p.workloads = append(p.workloads, outsiders(8, all...))
+				loop, err := control.New(enforce(), restless{p, maker})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var yielded []control.Process
+				for range 60 {
+					time.Sleep(time.Second)
+					h := p.host()
+					h.Use = 16
+					for _, e := range loop.Step(t.Context(), control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: h}) {
+						if e.Outcome == control.Yielded {
+							yielded = append(yielded, e.Action.Processes...)
+						}
+					}
+				}
+				if !slices.Equal(yielded, []control.Process{maker}) {
+					t.Errorf("left alone: %v", yielded)
+				}
+				active := loop.Active()
+				if len(all) == 1 {
+					if len(active) > 0 {
+						t.Errorf("active: %v", active)
+					}
+					return
+				}
+				if len(active) != 1 || !slices.Equal(active[0].Processes, []control.Process{cc}) {
+					t.Errorf("active: %+v, want it for the other one", active)
+				}
+			})
+		})
+	}
 }
 
 // Processes that go short under SCHED_IDLE get a weight that is no less than their floor.
