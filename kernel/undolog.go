@@ -78,12 +78,17 @@ func newHeader(root *Root, program string) (header, error) {
 	if h.Boot, err = root.bootID(); err != nil {
 		return h, err
 	}
+	h.Since, err = sinceBoot()
+	return h, err
+}
+
+// sinceBoot is CLOCK_BOOTTIME in nanoseconds, by which the kernel dates processes.
+func sinceBoot() (int64, error) {
 	var now unix.Timespec
-	if err = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return h, fmt.Errorf("clock_gettime CLOCK_BOOTTIME: %w", err)
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, fmt.Errorf("clock_gettime CLOCK_BOOTTIME: %w", err)
 	}
-	h.Since = now.Nano()
-	return h, nil
+	return now.Nano(), nil
 }
 
 const (

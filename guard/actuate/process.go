@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
@@ -86,7 +87,7 @@ func (h *Host) leave(a control.Action) ([]control.Change, error) {
 	of := h.of(a)
 	match := func(s kernel.Step) bool {
 		p, is := sched.Of(s.Path)
-		return is && of(s) && !slices.ContainsFunc(a.Processes, func(o control.Process) bool { return o.PID == p.PID && o.Start == p.Start })
+		return is && of(s) && (h.joined(s) || !slices.ContainsFunc(a.Processes, func(o control.Process) bool { return o.PID == p.PID && o.Start == p.Start }))
 	}
 	if !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return match(i.Step) }) {
 		return nil, nil
@@ -96,6 +97,21 @@ func (h *Host) leave(a control.Action) ([]control.Change, error) {
 		err = nil // it has ended, or is somebody else's
 	}
 	return changes, err
+}
+
+// joined reports whether a step is of a process that has been put into a group since, or has ended.
+func (h *Host) joined(s kernel.Step) bool {
+	p, is := sched.Of(s.Path)
+	return is && h.grouped(strconv.Itoa(p.PID)) != ""
+}
+
+// leaveJoined gives processes in a group what they had: there the group's settings count.
+func (h *Host) leaveJoined() error {
+	if !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return h.joined(i.Step) }) {
+		return nil
+	}
+	_, err := h.undo(h.joined)
+	return err
 }
 
 // processesAvailable says why a remedy has no effect on processes here.
@@ -234,34 +250,50 @@ var shells = strings.Fields("bash sh dash zsh ksh mksh tcsh fish")
 
 // descendants finds, before steps are undone, the processes that those of the steps have
 // started since: they have inherited what was set. The function that it returns gives them
-// what their forebears had. Those whose forebears have ended are not found.
+// what their forebears had. Those whose forebears have ended are not found; those that started
+// before anything was set have chosen what they have.
 func (h *Host) descendants(match func(kernel.Step) bool) func() error {
 	type inherited struct {
 		file, written, original string
 	}
 	var all []inherited
 	noted := map[string]bool{}
+	var changed []kernel.Item
+	var pids []int
 	for _, item := range h.notes() {
 		noted[item.Step.Path] = true
-	}
-	for _, item := range h.notes() {
 		p, is := sched.Of(item.Step.Path)
 		if !is || !match(item.Step) {
 			continue
 		}
-		below, err := kernel.Descendants(h.root.FS(), p.PID)
-		if now, e := kernel.ReadProcess(h.root.FS(), strconv.Itoa(p.PID)); err != nil || e != nil || now.Start != p.Start {
+		if now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(p.PID)); err == nil && now.Start == p.Start {
+			changed, pids = append(changed, item), append(pids, p.PID)
+		}
+	}
+	children := map[int][]sched.Process{}
+	if len(pids) > 0 {
+		slices.Sort(pids)
+		below, _ := kernel.Descendants(h.root.FS(), slices.Compact(pids)...) // without /proc there are none
+		for _, pid := range below {
+			if now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(pid)); err == nil {
+				children[now.Parent] = append(children[now.Parent], sched.Process{PID: pid, Start: now.Start})
+			}
+		}
+	}
+	for _, item := range changed {
+		first, _, _ := strings.Cut(item.Original, " ")
+		written, err := h.read(item.Step.Path)
+		if err != nil || written == item.Original {
 			continue
 		}
-		first, _, _ := strings.Cut(item.Original, " ")
-		for _, pid := range below[1:] {
-			now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(pid))
-			file := sched.Process{PID: pid, Start: now.Start}.Dir() + "/" + path.Base(item.Step.Path)
-			if err != nil || noted[file] {
-				continue
-			}
-			if written, err := h.read(item.Step.Path); err == nil && written != item.Original {
-				all = append(all, inherited{file, written, first})
+		p, _ := sched.Of(item.Step.Path)
+		for heirs := []int{p.PID}; len(heirs) > 0; heirs = heirs[1:] {
+			for _, child := range children[heirs[0]] {
+				file := child.Dir() + "/" + path.Base(item.Step.Path)
+				ticks, err := strconv.ParseInt(child.Start, 10, 64)
+				if err == nil && ticks >= item.Since/int64(time.Second/kernel.UserHZ) && !noted[file] {
+					all, heirs = append(all, inherited{file, written, first}), append(heirs, child.PID)
+				}
 			}
 		}
 	}

@@ -207,6 +207,30 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// A process that is put into a group gets back what it had, at the next look or with the next step.
+func TestProcessJoinsGroup(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, look := range map[string]func(g *Host, of control.Action) error{
+		"look": func(g *Host, _ control.Action) error { return g.Follow() },
+		"step": func(g *Host, of control.Action) error { _, err := g.Apply(ctx, of); return err },
+	} {
+		h, s := withProcesses(t)
+		both := yield(s.play(player{pid: 70}), s.play(player{pid: 80}))
+		g := h.open()
+		if _, err := g.Apply(ctx, both); err != nil {
+			t.Fatal(err)
+		}
+		s.file("proc/70/cgroup", "0::/batch/a\n")
+		if err := look(g, both); err != nil || s.state[70].Policy != sched.Other || s.state[80].Policy != sched.Idle {
+			t.Errorf("%s: %v; %+v", name, err, s.state)
+		}
+		if differs, err := g.Preview(ctx, both); err != nil || len(differs) > 0 || len(g.Notes()) != 1 {
+			t.Errorf("%s: %v, %v, noted %v", name, differs, err, g.Notes())
+		}
+	}
+}
+
 // One process that cannot be set keeps none of the others from it, and nothing of it stays noted.
 func TestProcessesFailAlone(t *testing.T) {
 	t.Parallel()
@@ -245,17 +269,20 @@ func TestKilledBesideProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	inherited, other := s.state[70], sched.State{Policy: sched.Batch, Affinity: cpuset.MustParse("0-7")}
-	s.play(player{pid: 71, parent: 70, state: inherited})
-	s.play(player{pid: 72, parent: 71, state: inherited})
-	s.play(player{pid: 73, parent: 70, state: other})
-	s.play(player{pid: 74, parent: 1, state: inherited}) // of nobody that was acted on
+	const later = "99999999999999"
+	s.play(player{pid: 71, parent: 70, state: inherited, start: later})
+	s.play(player{pid: 72, parent: 71, state: inherited, start: later})
+	s.play(player{pid: 73, parent: 70, state: other, start: later})
+	s.play(player{pid: 74, parent: 1, state: inherited, start: later}) // of nobody that was acted on
+	s.play(player{pid: 75, parent: 70, state: inherited})              // it has been idle since before
+	s.play(player{pid: 76, parent: 75, state: inherited, start: later})
 	s.end(80)
 	s.play(player{pid: 80, start: "999", state: inherited})
 	s.state[90] = other // by somebody else
 	if _, err := h.open().Restore(); err != nil {
 		t.Fatal(err)
 	}
-	for pid, want := range map[int]sched.Policy{70: sched.Other, 71: sched.Other, 72: sched.Other, 73: sched.Batch, 74: sched.Idle, 80: sched.Idle, 90: sched.Batch} {
+	for pid, want := range map[int]sched.Policy{70: sched.Other, 71: sched.Other, 72: sched.Other, 73: sched.Batch, 74: sched.Idle, 75: sched.Idle, 76: sched.Idle, 80: sched.Idle, 90: sched.Batch} {
 		if got := s.state[pid].Policy; got != want {
 			t.Errorf("process %d has %v, want %v", pid, got, want)
 		}

@@ -220,10 +220,12 @@ func (h *Host) follow1(t *resctrl.Tree, in map[int]string, group string, d *divi
 // Follow keeps what is active true to what others do. Threads that have come to groups whose share is
 // cut are taken along, as only new threads of its threads are there already; those that have
 // left go back; and where the class that they came from is another one by now, the share is of that.
+// Processes that were in no group and are in one by now get back what they had.
 func (h *Host) Follow() error {
 	defer h.enter()()
+	left := h.leaveJoined()
 	if len(h.divided) == 0 {
-		return nil
+		return left
 	}
 	t, err := resctrl.Read(h.root.FS())
 	if err != nil {
@@ -233,7 +235,7 @@ func (h *Host) Follow() error {
 	if err != nil {
 		return fmt.Errorf("follow threads: %w", err)
 	}
-	var errs []error
+	errs := []error{left}
 	for group, d := range h.divided {
 		if t.Group(d.name) == nil {
 			continue // somebody has removed it: the next look at what is active finds out
