@@ -26,19 +26,20 @@ type Monitoring struct {
 // resctrl that allocates nothing; always are those that are told in every turn. The CPU has
 // fewer numbers than there may be groups: then others have a turn with each call. Lines of a
 // group whose turn is over stay in the cache under its number for a time, in which the kernel
-// does not give that to another. Of no groups it removes all. Without monitoring it is a
-// *kernel.NotSupportedError.
+// does not give that to another. Of no groups it removes all. Without monitoring, and for a Host
+// that can only preview, it is a *kernel.NotSupportedError.
 func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	defer h.enter()()
+	const feature = "cache occupancy and memory bandwidth by group"
 	if h.ledger == nil {
-		return m, nil
+		return m, &kernel.NotSupportedError{Feature: feature, Reason: "nothing is written here", Remedy: "a guard of mode enforce"}
 	}
 	t, err := resctrl.Read(h.root.FS())
 	if err != nil {
 		return m, err
 	}
 	if t.Monitoring == nil {
-		return m, &kernel.NotSupportedError{Feature: "cache occupancy and memory bandwidth by group", Reason: "the CPU does not monitor", Remedy: "see 'berth doctor'"}
+		return m, &kernel.NotSupportedError{Feature: feature, Reason: "the CPU does not monitor", Remedy: "see 'berth doctor'"}
 	}
 	in, err := t.Members(h.root.FS())
 	if err != nil {

@@ -134,13 +134,6 @@ func (h *Host) Actable(of []control.Process) []control.Process {
 	return slices.DeleteFunc(slices.Clone(of), func(p control.Process) bool { return h.protects(p) != "" })
 }
 
-// essentialPrograms are programs of root's that others on the host depend on, or that an operator works by.
-// Their names count only of root's processes: others could take them.
-var essentialPrograms = strings.Fields(`
-	init systemd runit s6-svscan openrc-init sshd sshd-session dropbear login agetty getty sudo su tmux screen
-	dbus-daemon dbus-broker containerd containerd-shim-runc-v2 dockerd crio kubelet k3s rke2 berth berth-node
-	bash sh dash zsh ksh mksh tcsh fish`)
-
 // programDirs are where the programs of a host are; only root can put one there.
 var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
 
@@ -219,8 +212,9 @@ func (h *Host) isAbove(pid int) bool {
 	return err == nil && own == strconv.Itoa(pid)
 }
 
-// essentialProgram says why the host depends on the program of a process. A shell does only
-// as the first process of a session with a terminal: somebody may be working in it.
+// essentialProgram says why the host depends on the program of a process. Names count only of
+// root's processes, as others could take them. A shell does only as the first process of a
+// session with a terminal: somebody may be working in it.
 func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 	uids, err := kernel.ReadUIDs(h.root.FS(), pid)
 	program, err2 := fs.ReadLink(h.root.FS(), path.Join("proc", strconv.Itoa(pid), "exe"))
@@ -228,6 +222,9 @@ func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 		return "" // of another user, or it has ended: no name protects it
 	}
 	name := path.Base(strings.TrimSuffix(program, " (deleted)"))
+	if name == "busybox" { // one program for all
+		name = is.Name
+	}
 	in := slices.ContainsFunc(programDirs, func(dir string) bool { return strings.HasPrefix(program, dir) })
 	if !in || !slices.Contains(essentialPrograms, name) && !strings.HasPrefix(name, "systemd-") {
 		return ""
@@ -239,14 +236,11 @@ func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 			return ""
 		}
 	}
-	if slices.Contains(shells, name) && !is.LeadsTerminal {
+	if slices.Contains(strings.Fields(shells), name) && !is.LeadsTerminal {
 		return ""
 	}
 	return name + " is a program that others depend on, or work by"
 }
-
-// shells are of essentialPrograms those that also run scripts.
-var shells = strings.Fields("bash sh dash zsh ksh mksh tcsh fish")
 
 // descendants finds, before steps are undone, the processes that those of the steps have
 // started since: they have inherited what was set. The function that it returns gives them

@@ -67,6 +67,7 @@ type player struct {
 	terminal    bool
 	uids        string // "0 0 0" by default
 	exe, group  string
+	comm        string // "p" by default
 	score       int
 	state       sched.State
 	start       string // by default its number, and a nought
@@ -94,7 +95,10 @@ func (s *scheduled) play(p player) control.Process {
 	if p.terminal {
 		terminal = 34816
 	}
-	stat := fmt.Sprintf("%d (p) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
+	if p.comm == "" {
+		p.comm = "p"
+	}
+	stat := fmt.Sprintf("%d (%s) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.comm, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
 	dir := "proc/" + pid + "/"
 	for name, text := range map[string]string{
 		dir + "stat": stat, dir + "task/" + pid + "/stat": stat, dir + "status": "Uid:\t" + p.uids + " 0\n",
@@ -310,6 +314,18 @@ func TestProtectedProcesses(t *testing.T) {
 		"a user's copy of sshd":      {player{exe: "/home/u/sshd", uids: "1000 1000 1000"}, nil, ""},
 		"root's program of the name": {player{exe: "/root/sshd"}, nil, ""},
 		"systemd-journald":           {player{exe: "/lib/systemd/systemd-journald"}, nil, "systemd-journald"},
+		"chronyd":                    {player{exe: "/usr/sbin/chronyd"}, nil, "chronyd"},
+		"NetworkManager":             {player{exe: "/usr/sbin/NetworkManager"}, nil, "NetworkManager"},
+		"iscsid":                     {player{exe: "/usr/sbin/iscsid"}, nil, "iscsid"},
+		"multipathd":                 {player{exe: "/sbin/multipathd"}, nil, "multipathd"},
+		"polkitd":                    {player{exe: "/usr/lib/polkit-1/polkitd"}, nil, "polkitd"},
+		"udevd":                      {player{exe: "/sbin/udevd"}, nil, "udevd"},
+		"dbus-daemon":                {player{exe: "/usr/bin/dbus-daemon"}, nil, "dbus-daemon"},
+		"busybox as getty":           {player{exe: "/bin/busybox", comm: "getty"}, nil, "getty"},
+		"busybox as a shell at work": {player{pid: 70, session: 70, terminal: true, exe: "/bin/busybox", comm: "ash"}, nil, "ash"},
+		"busybox as a script":        {player{exe: "/bin/busybox", comm: "ash"}, nil, ""},
+		"busybox as another program": {player{exe: "/bin/busybox", comm: "yes"}, nil, ""},
+		"a user's busybox":           {player{exe: "/bin/busybox", comm: "getty", uids: "1000 1000 1000"}, nil, ""},
 		"root's shell at work":       {player{pid: 70, session: 70, terminal: true, exe: "/usr/bin/bash"}, nil, "bash"},
 		"root's script":              {player{pid: 70, session: 9, terminal: true, exe: "/usr/bin/bash"}, nil, ""},
 		"root's job without a tty":   {player{pid: 70, session: 70, exe: "/usr/bin/bash"}, nil, ""},
