@@ -25,6 +25,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		return
 	}
 	l.checked = l.now
+	l.overrides.left = slices.DeleteFunc(l.overrides.left, func(p left) bool { return !l.now.Before(p.until) })
 	for _, k := range slices.Clone(l.overrides.all) {
 		if k.now == nil || k.dirty {
 			continue
@@ -81,7 +82,7 @@ func (l *Loop) spare(ctx context.Context, k *override, differs []Change) {
 	a.Processes = slices.DeleteFunc(slices.Clone(a.Processes), func(p Process) bool {
 		return !slices.ContainsFunc(differs, func(c Change) bool { return c.Process.Is(p) })
 	})
-	l.overrides.leave(k, a.Processes, l.now, l.now.Add(l.maxHold()))
+	l.overrides.leave(k, a.Processes, l.now.Add(l.maxHold()))
 	text := fmt.Sprintf("%s is %q and not what was set, by itself or by somebody else: it is left alone", differs[0].Path, differs[0].From)
 	if len(a.Processes) > 1 {
 		text += fmt.Sprintf(", and so are %d others", len(a.Processes)-1)

@@ -48,21 +48,20 @@ type left struct {
 }
 
 // ours are the processes that are not left alone.
-func (k *overrides) ours(of []Process, now time.Time) []Process {
-	k.left = slices.DeleteFunc(k.left, func(l left) bool { return !now.Before(l.until) })
+func (k *overrides) ours(of []Process) []Process {
 	return slices.DeleteFunc(slices.Clone(of), func(p Process) bool {
 		return slices.ContainsFunc(k.left, func(l left) bool { return l.Is(p) })
 	})
 }
 
 // leave takes processes out of the wishes for a target, and leaves them alone for a time.
-func (k *overrides) leave(at *override, of []Process, now, until time.Time) {
+func (k *overrides) leave(at *override, of []Process, until time.Time) {
 	for _, p := range of {
 		k.left = append(k.left, left{p, until})
 	}
 	for c, a := range k.asked {
 		if c.target == at.target {
-			a.Processes = k.ours(a.Processes, now)
+			a.Processes = k.ours(a.Processes)
 			k.asked[c] = a
 		}
 	}
@@ -132,6 +131,7 @@ func (k *overrides) set(ctx context.Context, owner string, a Action) ([]Change, 
 
 func (k *overrides) claim(owner string, a Action) {
 	c := claim{target{a.Group, a.Remedy}, owner}
+	a.Processes = k.ours(a.Processes)
 	k.disclaim(c)
 	k.asked[c] = a
 	r := find(k.remedies, a.Remedy)

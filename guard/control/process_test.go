@@ -153,6 +153,51 @@ func TestRestlessProcess(t *testing.T) {
 	}
 }
 
+// A process that was left alone is in no later step either.
+func TestRestlessProcessStaysLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, detect.Outside, detect.CPU, map[detect.Remedy]float64{detect.ProcessWeight: 0.7, detect.ProcessCPUs: 0.9}})
+		p.workloads = append(p.workloads, outsiders(8, maker, cc))
+		host := &restless{paper: p}
+		loop, err := control.New(enforce(), host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, later := false, 0
+		for i := range 420 {
+			switch i {
+			case 5:
+				host.p = maker
+			case 300:
+				p.workloads[len(p.workloads)-1] = outsiders(8, maker, cc, control.Process{PID: 9, Start: "90", Program: "ld"})
+			}
+			time.Sleep(time.Second)
+			h := p.host()
+			h.Use = 16
+			before := len(p.applied)
+			for _, e := range loop.Step(t.Context(), control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: h}) {
+				switch {
+				case e.Outcome == control.Yielded:
+					left = true
+				case e.Outcome == control.Applied && left && slices.ContainsFunc(e.Action.Processes, maker.Is):
+					t.Errorf("%d s: %v", i, e)
+				case e.Outcome == control.Applied && left:
+					later++
+				}
+			}
+			for _, a := range p.applied[before:] {
+				if left && slices.ContainsFunc(a.Processes, maker.Is) {
+					t.Errorf("%d s: wrote %+v", i, a)
+				}
+			}
+		}
+		if !left || later == 0 {
+			t.Errorf("left alone: %v, %d steps after that", left, later)
+		}
+	})
+}
+
 // Processes that go short under SCHED_IDLE get a weight that is no less than their floor.
 func TestProcessFloor(t *testing.T) {
 	t.Parallel()

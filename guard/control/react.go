@@ -218,7 +218,7 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 		return a, reason
 	}
 	if r.Processes {
-		if a.Processes = l.overrides.ours(c.Group.Processes, l.now); len(a.Processes) == 0 {
+		if a.Processes = l.overrides.ours(c.Group.Processes); len(a.Processes) == 0 {
 			return a, "the processes in no group have set themselves otherwise, or somebody else has"
 		}
 		c.More = held != nil && slices.ContainsFunc(a.Processes, func(p Process) bool { return !slices.ContainsFunc(held.action.Processes, p.Is) })
