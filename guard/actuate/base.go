@@ -66,7 +66,7 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	}
 	follow := h.followers(groups...)
 	_, err = h.undo(match)
-	if classes {
+	if classes && err == nil {
 		clear(h.divided)
 	}
 	return true, errors.Join(err, follow())

@@ -72,7 +72,7 @@ func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	errs = append(errs, err)
 	for _, place := range places {
 		if !slices.Contains(t.Mon, place) {
-			in, name := t.Group(owner(place)), path.Base(place)
+			in, name := t.Group(resctrl.Around(place)), path.Base(place)
 			_, err := kernel.Apply(h.root, t.Monitor(in, name), h.ledger)
 			if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.ENOSPC) {
 				m.Reason = "numbers of groups whose turn is over are not free yet: their lines are in the cache still"
@@ -89,14 +89,6 @@ func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 		errs = append(errs, h.join(t, in, place, threads[of[place]]))
 	}
 	return m, errors.Join(errs...)
-}
-
-// owner is the name of the group that allocates around one that monitors.
-func owner(place string) string {
-	if in := path.Dir(path.Dir(place)); in != "." {
-		return in
-	}
-	return ""
 }
 
 func relative(t *resctrl.Tree, name string) string { return name[min(len(name), len(t.Dir)+1):] }

@@ -294,6 +294,9 @@ func TestSharesRefused(t *testing.T) {
 		{"another program's group", "skylake", nil, func(h *host) error {
 			return errors.Join(h.k.Mkdir(dir+"/pod-a"), h.k.WriteFile(dir+"/pod-a/tasks", "100"))
 		}, ways("batch/a", 6), "resctrl group pod-a of another program has its threads"},
+		{"its name looks like one that monitors", "skylake", nil, func(h *host) error {
+			return errors.Join(h.k.Mkdir(dir+"/x_mon_groups"), h.k.WriteFile(dir+"/x_mon_groups/tasks", "101"))
+		}, ways("batch/a", 6), "resctrl group x_mon_groups of another program has its threads"},
 		{"another program monitors", "skylake", nil, func(h *host) error {
 			return errors.Join(h.k.Mkdir(dir+"/mon_groups/pod-a"), h.k.WriteFile(dir+"/mon_groups/pod-a/tasks", "101"))
 		}, ways("batch/a", 6), "resctrl group mon_groups/pod-a of another program monitors its threads"},

@@ -87,19 +87,20 @@ func (l *Loop) spare(ctx context.Context, k *override, differs []Change) {
 	if len(a.Processes) > 1 {
 		text += fmt.Sprintf(", and so are %d others", len(a.Processes)-1)
 	}
-	if len(a.Processes) == len(k.now.Processes) {
-		_, err := l.act.Revert(ctx, *k.now)
-		l.overrides.forget(k, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, kernel.ErrChanged))
-		l.abandon(a, Yielded, notOurs, text)
-		return
+	if len(a.Processes) < len(k.now.Processes) {
+		changes, err := l.overrides.settle(ctx, k)
+		if err == nil {
+			l.file(Yielded, a, Event{Changes: changes, Text: text})
+			return
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // else the others have ended
+			l.file(Failed, a, Event{Changes: changes, Alert: true, Text: text + ": " + err.Error()})
+			return
+		}
 	}
-	changes, err := l.overrides.settle(ctx, k)
-	if err != nil {
-		k.dirty = true
-		l.file(Failed, a, Event{Changes: changes, Alert: true, Text: text + ": " + err.Error()})
-		return
-	}
-	l.file(Yielded, a, Event{Changes: changes, Text: text})
+	_, err := l.act.Revert(ctx, *k.now)
+	l.overrides.forget(k, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, kernel.ErrChanged))
+	l.abandon(a, Yielded, notOurs, text)
 }
 
 // Reapply applies again what is active, as the writer of the base values has removed the

@@ -52,7 +52,18 @@ func (t *Tree) Members(fsys fs.FS) (map[int]string, error) {
 // program's: a thread that is moved to another group that allocates is lost to it.
 func Foreign(name string) bool {
 	_, ours := MonOf(name)
-	return path.Base(path.Dir(name)) == "mon_groups" && !ours
+	return Around(name) != name && !ours
+}
+
+// Around is the name of the group that allocates around one that only monitors, and else its own.
+func Around(name string) string {
+	switch dir := path.Dir(name); {
+	case dir == "mon_groups":
+		return ""
+	case path.Base(dir) == "mon_groups":
+		return path.Dir(dir)
+	}
+	return name
 }
 
 // Origin returns the group that threads are in: the default group, or that of a class. Threads
@@ -62,8 +73,7 @@ func (t *Tree) Origin(in map[int]string, threads []int) (*Group, error) {
 	no := &kernel.NotSupportedError{Feature: "cache and bandwidth of a group"}
 	var found *Group
 	for i, tid := range threads {
-		name, _, _ := strings.Cut(in[tid], "mon_groups")
-		name = strings.TrimSuffix(name, "/")
+		name := Around(in[tid])
 		g := t.Group(name)
 		switch {
 		case g == nil:
