@@ -186,7 +186,7 @@ type Status struct {
 	LeftOut int   `json:"leftOut,omitempty"`
 	Probe   Probe `json:"probe"`
 	// Monitoring is how what groups have of caches and memory bandwidth is told; absent where the
-	// CPU or resctrl tells nothing.
+	// CPU or resctrl tells nothing, and while the guard does not act.
 	Monitoring *actuate.Monitoring `json:"monitoring,omitempty"`
 	// Findings are those of the last windows.
 	Findings []detect.Finding `json:"findings"`

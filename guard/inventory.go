@@ -37,6 +37,8 @@ type inventory struct {
 	yielding    map[string]bool
 	unavailable map[detect.Remedy]string
 	noIdle      string
+	// caches are what groups have of caches and bandwidth, by the last slow window.
+	caches map[string]control.Cache
 }
 
 // member is one group.
@@ -246,10 +248,19 @@ func (k *inventory) focus(needy, already []string) []string {
 
 // workloads are what a loop has to know of groups. The settings of those that findings
 // are about, and of the groups around them, are read again.
-func (r *Runner) workloads(about []detect.Finding) []control.Workload {
+func (r *Runner) workloads(about []detect.Finding, full bool) []control.Workload {
 	known := &r.known
 	if r.o.Actuator != nil {
 		r.refresh(about)
+	}
+	if full {
+		r.readCaches(about)
+	}
+	disks := map[string]bool{}
+	for i := range about {
+		if f := &about[i]; f.Resource == detect.IO {
+			disks[f.Victim], disks[f.Suspect] = true, true
+		}
 	}
 	all := make([]control.Workload, 0, len(known.names)+len(known.ancestors))
 	for _, name := range known.names {
@@ -259,10 +270,12 @@ func (r *Runner) workloads(about []detect.Finding) []control.Workload {
 			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
-		if r.cuts(about, name) {
-			w.Cache, w.Traffic = r.o.Actuator.(divider).Cache(name), r.slow.detector.Traffic(name)
+		if c, ok := known.caches[name]; ok {
+			w.Cache, w.Traffic = c, r.slow.detector.Traffic(name)
 		}
-		w.Devices = r.slow.detector.DeviceUse(name)
+		if disks[name] {
+			w.Devices = r.slow.detector.DeviceUse(name)
+		}
 		all = append(all, w)
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.ancestors)) {
@@ -299,15 +312,29 @@ func (r *Runner) monitor(d divider, groups []string) {
 	}
 }
 
-// cuts reports whether what a group has of caches and bandwidth has to be known: findings about
-// these, or active actions, name it.
-func (r *Runner) cuts(about []detect.Finding, group string) bool {
-	if _, ok := r.o.Actuator.(divider); !ok {
-		return false
+// readCaches reads what groups have of caches and bandwidth that findings about these accuse, or
+// active actions cut.
+func (r *Runner) readCaches(about []detect.Finding) {
+	r.known.caches = map[string]control.Cache{}
+	d, ok := r.o.Actuator.(divider)
+	if !ok {
+		return
 	}
-	return slices.ContainsFunc(about, func(f detect.Finding) bool {
-		return f.Suspect == group && (f.Resource == detect.LLC || f.Resource == detect.MemoryBandwidth)
-	}) || slices.ContainsFunc(r.loop.Active(), func(a control.Action) bool { return a.Group == group && a.Share != (control.Share{}) })
+	read := func(group string) {
+		if _, done := r.known.caches[group]; !done && r.known.all[group] != nil {
+			r.known.caches[group] = d.Cache(group)
+		}
+	}
+	for i := range about {
+		if f := &about[i]; f.Resource == detect.LLC || f.Resource == detect.MemoryBandwidth {
+			read(f.Suspect)
+		}
+	}
+	for _, a := range r.loop.Active() {
+		if a.Share != (control.Share{}) {
+			read(a.Group)
+		}
+	}
 }
 
 func (r *Runner) refresh(about []detect.Finding) {

@@ -100,23 +100,31 @@ func (r *Runner) readOutsiders(now watch.Time) {
 	if len(r.o.Outsiders) == 0 || r.o.Actuator == nil {
 		return
 	}
-	r.outside.actable, r.outside.use = nil, 0
+	busy := s.BusyOutsiders(leastOutsider)
+	r.outside.actable, r.outside.use = chosen(busy, held, r.o.Actuator.Actable), 0
 	used := map[int]float64{}
-	for _, p := range s.BusyOutsiders(leastOutsider) {
+	for _, p := range busy {
 		used[p.PID] = p.CPUs
-		if len(r.outside.actable) < mostActable {
-			r.outside.actable = append(r.outside.actable, control.Process{PID: p.PID, Start: p.Start, Program: p.Program})
-		}
 	}
-	for _, p := range held { // they stay so, busy or not
-		if !slices.ContainsFunc(r.outside.actable, p.Is) {
-			r.outside.actable = append(r.outside.actable, p)
-		}
-	}
-	r.outside.actable = r.o.Actuator.Actable(r.outside.actable)
 	for _, p := range r.outside.actable {
 		r.outside.use += used[p.PID]
 	}
+}
+
+// chosen are the processes to act on: those that use most, then those that are acted on already,
+// busy or not, as long as there is room. Those that have ended are not actable.
+func chosen(busy []proc.Busy, held []control.Process, actable func([]control.Process) []control.Process) []control.Process {
+	var all []control.Process
+	for _, p := range busy[:min(len(busy), 2*mostActable)] { // some may not be acted on
+		all = append(all, control.Process{PID: p.PID, Start: p.Start, Program: p.Program})
+	}
+	for _, p := range held {
+		if !slices.ContainsFunc(all, p.Is) {
+			all = append(all, p)
+		}
+	}
+	all = actable(all)
+	return all[:min(len(all), mostActable)]
 }
 
 // heldOutsiders are the processes that an active action is about.

@@ -144,6 +144,42 @@ func TestActsOnOutsiders(t *testing.T) {
 	}
 }
 
+// However many processes there are, no more than so many are acted on at once: those that use most,
+// then those that were, but for those that have ended.
+func TestChosenOutsiders(t *testing.T) {
+	t.Parallel()
+	var busy []proc.Busy
+	var held []control.Process
+	for i := range 20 {
+		busy = append(busy, proc.Busy{PID: 100 + i, Start: "1", CPUs: 0.1})
+		held = append(held, control.Process{PID: 110 + i, Start: "1"}) // half of them are busy
+	}
+	living := func(of []control.Process) []control.Process {
+		return slices.DeleteFunc(of, func(p control.Process) bool { return p.PID == 120 })
+	}
+	pids := func(of []control.Process) (all []int) {
+		for _, p := range of {
+			all = append(all, p.PID)
+		}
+		return all
+	}
+	var want []int
+	for pid := 100; pid < 130; pid++ {
+		if pid != 120 {
+			want = append(want, pid)
+		}
+	}
+	if got := pids(chosen(busy, held, living)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for i := range 200 {
+		busy = append(busy, proc.Busy{PID: 1000 + i, Start: "1", CPUs: 0.05})
+	}
+	if got := chosen(busy, held, living); len(got) != mostActable || got[0].PID != 100 || got[mostActable-1].PID != 1000+mostActable-21 {
+		t.Errorf("of a crowd: %v", pids(got))
+	}
+}
+
 // A finding against processes in no group says who they are; they are looked at only while they
 // are accused.
 func TestFindingNamesOutsiders(t *testing.T) {

@@ -260,7 +260,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		}
 	}
 	if r.loop.Mode() != control.Observe || len(r.loop.Active()) > 0 {
-		in.Workloads = r.workloads(in.Findings)
+		in.Workloads = r.workloads(in.Findings, p == r.slow)
 	}
 	r.acted(r.loop.Step(ctx, in))
 }

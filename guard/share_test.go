@@ -188,3 +188,75 @@ func TestCacheIsCut(t *testing.T) {
 		})
 	}
 }
+
+// counting is a host that notes whose caches are read.
+type counting struct {
+	*model
+	read []string
+}
+
+func (c *counting) Cache(group string) control.Cache {
+	c.read = append(c.read, group)
+	return control.Cache{Ways: 11}
+}
+func (c *counting) Follow() error { return nil }
+func (c *counting) Monitor(_, _ []string) (actuate.Monitoring, error) {
+	return actuate.Monitoring{}, nil
+}
+
+// What a suspect has of caches is read once in a slow window, and known in the short ones; of groups
+// that nobody accuses nothing is read.
+func TestCachesAreReadSeldom(t *testing.T) {
+	t.Parallel()
+	m := &counting{model: newModel()}
+	o := m.options(control.Enforce)
+	o.Sensors, o.Actuator = m, m
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range []string{m.web, m.hog, m.other} {
+		r.known.all[group] = &member{Workload: Workload{Group: group}}
+		r.slow.detector.Track(detect.Workload{Group: group})
+	}
+	r.known.sort()
+	subject := func(group string) watch.Subject {
+		return watch.Subject{Scope: watch.Group, Name: group, Part: watch.Part{Kind: watch.Device, ID: 8 << 20}}
+	}
+	for second := range watch.Time(3) {
+		var samples []watch.Sample
+		for _, group := range r.known.names {
+			samples = append(samples, watch.Sample{Time: second * watch.Second, Subject: subject(group), Quantity: watch.IORead, Value: float64(second) * 1e6})
+		}
+		r.slow.detector.Observe(samples)
+		r.slow.detector.Judge(second * watch.Second)
+	}
+	cache := detect.Finding{Victim: m.web, Suspect: m.hog, Resource: detect.LLC}
+	disk := detect.Finding{Victim: m.web, Suspect: m.hog, Resource: detect.IO}
+	for _, c := range []struct {
+		about         []detect.Finding
+		full          bool
+		read          int
+		ways, devices string // the groups of which they are known
+	}{
+		{nil, true, 0, "", ""},
+		{[]detect.Finding{cache, cache}, true, 1, m.hog, ""},
+		{[]detect.Finding{cache}, false, 0, m.hog, ""},
+		{nil, false, 0, m.hog, ""},
+		{[]detect.Finding{disk}, true, 0, "", m.hog + " " + m.web},
+	} {
+		m.read = nil
+		var ways, devices []string
+		for _, w := range r.workloads(c.about, c.full) {
+			if w.Cache.Ways > 0 {
+				ways = append(ways, w.Group)
+			}
+			if len(w.Devices) > 0 {
+				devices = append(devices, w.Group)
+			}
+		}
+		if len(m.read) != c.read || strings.Join(ways, " ") != c.ways || strings.Join(devices, " ") != c.devices {
+			t.Errorf("%v, slow %v: read %v, known of %v, devices of %v", c.about, c.full, m.read, ways, devices)
+		}
+	}
+}

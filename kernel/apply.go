@@ -25,6 +25,9 @@ type entry struct {
 	// Also are further values that count as Berth's own: the value that the kernel
 	// made of Value, and the value that an undo wrote instead of Original.
 	Also []string `json:"also,omitempty"`
+	// Since is, for Threads, when it was first written, CLOCK_BOOTTIME in nanoseconds: processes
+	// that started before have not inherited it.
+	Since int64 `json:"since,omitempty"`
 
 	seq int
 	// undoing: undoing it has begun, so Path may have its original value while

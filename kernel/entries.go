@@ -30,6 +30,11 @@ func (l *UndoLog) begin(e *entry) error {
 	if old := l.beside[e.Path]; old != nil && e.Op == Write && e.Format == Words && l.root.isSame(old) {
 		e.Original = old.saved(e.Path)
 	}
+	if e.Format == Threads {
+		if e.Since, err = sinceBoot(); err != nil {
+			return err
+		}
+	}
 	l.last++
 	e.seq = l.last
 	if err := l.write(record{Seq: e.seq, Do: e}); err != nil {
@@ -77,6 +82,7 @@ func (l *UndoLog) undone(e *entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forget(e)
+	l.shorten()
 	return nil
 }
 
@@ -85,7 +91,7 @@ func (l *UndoLog) undone(e *entry) error {
 func (l *UndoLog) Notes() []Item {
 	var items []Item
 	for _, e := range l.entries {
-		items = append(items, Item{Step: e.Step, Outcome: Pending, Original: e.Original})
+		items = append(items, Item{Step: e.Step, Outcome: Pending, Original: e.Original, Since: e.Since})
 	}
 	return items
 }

@@ -298,6 +298,9 @@ func TestUndoLogReservesRoom(t *testing.T) {
 	if room() != reserved {
 		t.Errorf("opened anew it has %d bytes on the disk, and had %d", room(), reserved)
 	}
+	if err := os.Mkdir(name+".new", 0o700); err != nil { // as on a full disk, nothing can take its place
+		t.Fatal(err)
+	}
 	if _, err := j.Undo(func(Step) bool { return true }); err != nil {
 		t.Fatal(err)
 	}

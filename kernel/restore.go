@@ -41,6 +41,9 @@ type Item struct {
 	Original string `json:"original,omitempty"`
 	Error    string `json:"error,omitempty"`
 	Owner    Owner  `json:"owner"`
+	// Since is when a value of a process was first written, by the clock of Process.Start but in
+	// nanoseconds; 0 is not known.
+	Since int64 `json:"-"`
 }
 
 // Restore undoes the entries in the undo logs of a directory that dead processes did not undo

@@ -33,12 +33,13 @@ type UndoLog struct {
 	name     string
 	file     *os.File // nil once closed, and in a log that is only read
 	own      bool     // of one process, see CreateUndoLog
+	lasting  bool     // of one process after another, see OpenUndoLog
 	above    string   // the undo log whose values may lie above, see Above
 	header   header
 	last     int   // the highest number used
 	size     int64 // of the file, up to the end of the last whole line
 	torn     bool  // after size there may be the start of a line whose append failed
-	long     bool  // most of it is crossed out: it is better written anew
+	lines    int   // of the file
 	reserved int64 // bytes of the file that have room on the disk
 	damage   error // lines that could not be read
 
@@ -77,12 +78,17 @@ func newHeader(root *Root, program string) (header, error) {
 	if h.Boot, err = root.bootID(); err != nil {
 		return h, err
 	}
+	h.Since, err = sinceBoot()
+	return h, err
+}
+
+// sinceBoot is CLOCK_BOOTTIME in nanoseconds, by which the kernel dates processes.
+func sinceBoot() (int64, error) {
 	var now unix.Timespec
-	if err = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return h, fmt.Errorf("clock_gettime CLOCK_BOOTTIME: %w", err)
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, fmt.Errorf("clock_gettime CLOCK_BOOTTIME: %w", err)
 	}
-	h.Since = now.Nano()
-	return h, nil
+	return now.Nano(), nil
 }
 
 const (
@@ -160,7 +166,7 @@ func OpenUndoLog(root *Root, name, program string) (*UndoLog, error) {
 	if err == nil && l.torn {
 		err = l.mend()
 	}
-	if old := l.opened(); err == nil && (old == nil || l.long) {
+	if old := l.opened(); err == nil && (old == nil || l.long()) {
 		var h header
 		if h, err = newHeader(root, program); err == nil {
 			err = l.rewrite(h)
@@ -175,6 +181,7 @@ func OpenUndoLog(root *Root, name, program string) (*UndoLog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open undo log: %w", errors.Join(err, closeFile(l.opened())))
 	}
+	l.lasting = true
 	return l, nil
 }
 
@@ -258,11 +265,11 @@ func (l *UndoLog) load(file io.Reader) error {
 	}
 	l.size = int64(bytes.LastIndexByte(text, '\n') + 1)
 	l.torn = l.size < int64(len(text))
-	lines := 0
+	l.lines = 0
 	var bad []error
 	for line := range bytes.Lines(text[:l.size]) {
-		lines++
-		if lines == 1 {
+		l.lines++
+		if l.lines == 1 {
 			if err = json.Unmarshal(line, &l.header); err == nil && l.header.Version != logVersion {
 				err = fmt.Errorf("format %d, not %d", l.header.Version, logVersion)
 			}
@@ -276,14 +283,27 @@ func (l *UndoLog) load(file io.Reader) error {
 			err = l.add(r)
 		}
 		if err != nil {
-			bad = append(bad, fmt.Errorf("line %d: %w", lines, err))
+			bad = append(bad, fmt.Errorf("line %d: %w", l.lines, err))
 		}
 	}
 	if len(bad) > 0 {
 		l.damage = &DamageError{l.name, errors.Join(bad...)}
 	}
-	l.long = l.damage == nil && lines > 64+2*len(l.entries)
 	return nil
+}
+
+// long reports whether most of the file is crossed out: it is better written anew. Lines that
+// cannot be read stay.
+func (l *UndoLog) long() bool { return l.damage == nil && l.lines > 64+2*len(l.entries) }
+
+// shorten writes the file of a log that outlives its processes anew where it is long. A process
+// that is killed meanwhile leaves the old one or the new one. Where there is no room for both,
+// it can wait.
+func (l *UndoLog) shorten() {
+	if old := l.file; l.lasting && old != nil && l.long() && l.rewrite(l.header) == nil {
+		_ = old.Close()
+		_ = l.reserve() // in the room that the old one had
+	}
 }
 
 func (l *UndoLog) add(r record) error {
@@ -410,6 +430,7 @@ func (l *UndoLog) write(r record) error {
 		return fmt.Errorf("append to undo log: %w", err)
 	}
 	l.size += int64(len(text)) + 1
+	l.lines++
 	return nil
 }
 
@@ -484,6 +505,7 @@ func (l *UndoLog) rewrite(h header) error {
 		return errors.Join(err, os.Remove(temporary), file.Close())
 	}
 	l.file, l.header, l.size, l.reserved, l.torn = file, h, int64(text.Len()), 0, false
+	l.lines = len(lines)
 	return nil
 }
 

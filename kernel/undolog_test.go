@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -442,6 +443,65 @@ func FuzzLoadUndoLog(f *testing.F) {
 			t.Errorf("%d entries, %d by path", len(l.entries), paths)
 		}
 	})
+}
+
+// A log that stays open stays short, also after a time in which it could not be written anew, and
+// has the same entries at any time.
+func TestUndoLogStaysShort(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V2())
+	name := filepath.Join(t.TempDir(), "log")
+	l, err := OpenUndoLog(root, name, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const group = "sys/fs/cgroup/long"
+	if err := k.Mkdir(group); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Apply(root, Plan{{Op: Mkdir, Path: group + "/stays"}}, l); err != nil {
+		t.Fatal(err)
+	}
+	longest := 0
+	for i := range 300 {
+		switch i {
+		case 100: // nothing can take its place
+			err = os.Mkdir(name+".new", 0o700)
+		case 200:
+			err, longest = os.Remove(name+".new"), 0
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		undo, err := Apply(root, Plan{{Op: Mkdir, Path: group + "/turn"}}, l)
+		if err == nil {
+			err = undo()
+		}
+		text, err2 := os.ReadFile(name)
+		again, err3 := ReadUndoLog(root, name)
+		if err := errors.Join(err, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(l.Notes(), again.Notes()); diff != "" || len(l.Notes()) != 1 {
+			t.Fatalf("turn %d: who is killed now leaves (-want +got):\n%s", i, diff)
+		}
+		longest = max(longest, bytes.Count(text, []byte("\n")))
+		if stuck := i >= 100 && i < 200; longest > 64+2*len(l.Notes())+3 && !stuck {
+			t.Fatalf("turn %d: %d lines", i, longest)
+		}
+		if i == 199 && longest < 200 {
+			t.Errorf("it was written anew though nothing can take its place: %d lines", longest)
+		}
+	}
+	if _, err := l.Undo(func(Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := fs.Stat(k.FS(), group+"/stays"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not undone: %v", err)
+	}
 }
 
 func TestNames(t *testing.T) {

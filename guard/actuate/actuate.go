@@ -225,11 +225,15 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 	var all []control.Change
 	for _, s := range plan {
 		from, same, err := h.root.Shows(s)
+		p, is := sched.Of(s.Path)
+		if err != nil && is {
+			continue // it has ended, or makes threads faster than they can be read: that is not the others' affair
+		}
 		if err != nil {
 			return nil, err
 		}
 		if !same {
-			all = append(all, control.Change{Path: "/" + s.Path, From: from, To: s.Value})
+			all = append(all, control.Change{Path: "/" + s.Path, From: from, To: s.Value, Process: control.Process{PID: p.PID, Start: p.Start}})
 		}
 	}
 	return all, nil
@@ -238,15 +242,9 @@ func (h *Host) changes(plan kernel.Plan) ([]control.Change, error) {
 // Apply applies an action, in place of an earlier one of the same remedy and
 // group, and returns what it changed. After an error what was active before is
 // active still. For a group that is gone it is fs.ErrNotExist.
-func (h *Host) Apply(_ context.Context, a control.Action) (changes []control.Change, err error) {
+func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, error) {
 	defer h.enter()()
-	for range 3 {
-		changes, err = h.apply(a)
-		if !h.remedy(a.Remedy).Processes || !errors.Is(err, fs.ErrNotExist) {
-			break // else one of the processes has ended meanwhile: once more without it
-		}
-	}
-	return changes, err
+	return h.apply(a)
 }
 
 func (h *Host) apply(a control.Action) ([]control.Change, error) {
@@ -280,7 +278,12 @@ func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if err := h.remember(a); err != nil {
 		return before, h.failed("apply", a, err)
 	}
-	if _, err = kernel.Apply(h.root, plan, h.ledger); err != nil {
+	if h.remedy(a.Remedy).Processes {
+		changes, err = h.applyEach(plan, changes)
+	} else {
+		_, err = kernel.Apply(h.root, plan, h.ledger)
+	}
+	if err != nil {
 		return before, h.failed("apply", a, err)
 	}
 	return append(before, changes...), nil

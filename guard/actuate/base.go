@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/resctrl"
 )
 
 // The guard's values are overrides: they lie above base values, in the same files. The
@@ -40,7 +41,11 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sets := strings.HasPrefix(file, "cpuset.")
+	classes := h.touchesClasses(name)
 	match := func(s kernel.Step) bool {
+		if classes && divided(s, resctrl.GuardPrefix) {
+			return true
+		}
 		at := path.Dir(s.Path)
 		if _, same := h.original(s.Path); !same {
 			return false // the group was made anew since
@@ -61,7 +66,21 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	}
 	follow := h.followers(groups...)
 	_, err = h.undo(match)
+	if classes && err == nil {
+		clear(h.divided)
+	}
 	return true, errors.Join(err, follow())
+}
+
+// touchesClasses reports whether a write changes what classes of resctrl there are, or have: the
+// guard's groups are made of that, keep classes from having ways alone, and take a CLOSID each.
+func (h *Host) touchesClasses(name string) bool {
+	for _, item := range h.notes() {
+		if dir, _, _ := strings.Cut(item.Step.Path, "/"+resctrl.GuardPrefix); divided(item.Step, resctrl.GuardPrefix) {
+			return kernel.Within(path.Dir(name), dir) && path.Base(name) != "tasks"
+		}
+	}
+	return false
 }
 
 // baseText returns the base value of a file that an override has changed.
@@ -135,6 +154,21 @@ func (f baseFiles) FS() fs.FS { return below{f.Files.FS(), f.h} }
 
 // WriteFile writes once no override lies above.
 func (f baseFiles) WriteFile(name, data string) error {
+	if err := f.uncover(name); err != nil {
+		return err
+	}
+	return f.Files.WriteFile(name, data)
+}
+
+// Mkdir makes a directory, a class of resctrl as if the guard had no groups there.
+func (f baseFiles) Mkdir(name string) error {
+	if err := f.uncover(name); err != nil {
+		return err
+	}
+	return f.Files.Mkdir(name)
+}
+
+func (f baseFiles) uncover(name string) error {
 	some, err := f.h.uncover(name)
 	if some {
 		f.uncovered()
@@ -142,7 +176,7 @@ func (f baseFiles) WriteFile(name, data string) error {
 	if err != nil {
 		return fmt.Errorf("remove the guard's values above /%s: %w", name, err)
 	}
-	return f.Files.WriteFile(name, data)
+	return nil
 }
 
 // below is what lies below the overrides.

@@ -8,15 +8,41 @@ import (
 	"strings"
 )
 
-// essentialUnits are units of system.slice that others on the host depend on: buses,
-// sessions, names and addresses, time, block devices, and what starts containers.
-var essentialUnits = strings.Fields(`
-	dbus.service dbus-broker.service polkit.service ssh.service sshd.service
-	systemd-journald.service systemd-udevd.service systemd-logind.service systemd-networkd.service
-	systemd-resolved.service systemd-timesyncd.service systemd-machined.service systemd-oomd.service systemd-userdbd.service
-	NetworkManager.service chrony.service chronyd.service iscsid.service multipathd.service
-	containerd.service docker.service crio.service cri-docker.service kubelet.service
-	k3s.service k3s-agent.service rke2-server.service rke2-agent.service berth-agent.service`)
+// essentials are the daemons that others on the host depend on: buses, sessions, names and
+// addresses, time, block devices, and what starts containers. Each has its units of system.slice,
+// without ".service", and its programs; those of systemd are called systemd-.
+var essentials = []struct{ units, programs string }{
+	{"dbus dbus-broker", "dbus-daemon dbus-broker dbus-broker-launch"},
+	{"polkit", "polkitd"},
+	{"ssh sshd dropbear", "sshd sshd-session dropbear"},
+	{"systemd-journald systemd-logind systemd-networkd systemd-resolved systemd-timesyncd systemd-machined systemd-oomd systemd-userdbd", ""},
+	{"systemd-udevd", "udevd"},
+	{"NetworkManager", "NetworkManager"},
+	{"chrony chronyd", "chronyd"},
+	{"iscsid", "iscsid"},
+	{"multipathd", "multipathd"},
+	{"containerd", "containerd containerd-shim-runc-v2"},
+	{"docker cri-docker", "dockerd cri-dockerd"},
+	{"crio", "crio"},
+	{"kubelet k3s k3s-agent rke2-server rke2-agent", "kubelet k3s rke2"},
+	{"berth-agent", "berth berth-node"},
+	// What starts the others, and what an operator works by, has no unit.
+	{"", "init systemd runit s6-svscan openrc-init login agetty getty sudo su tmux screen"},
+	{"", shells},
+}
+
+// shells are programs of essentials that also run scripts.
+const shells = "bash sh ash dash zsh ksh mksh tcsh fish"
+
+var essentialUnits, essentialPrograms = func() (units, programs []string) {
+	for _, e := range essentials {
+		for _, unit := range strings.Fields(e.units) {
+			units = append(units, unit+".service")
+		}
+		programs = append(programs, strings.Fields(e.programs)...)
+	}
+	return units, programs
+}()
 
 // essentialScore is the oom_score_adj from which on down a process is one that the host
 // is not to lose. Only CAP_SYS_RESOURCE can lower it. The kubelet gives -999 to itself and to

@@ -26,33 +26,44 @@ type Monitoring struct {
 // resctrl that allocates nothing; always are those that are told in every turn. The CPU has
 // fewer numbers than there may be groups: then others have a turn with each call. Lines of a
 // group whose turn is over stay in the cache under its number for a time, in which the kernel
-// does not give that to another. Of no groups it removes all. Without monitoring it is a
-// *kernel.NotSupportedError.
+// does not give that to another. Of no groups it removes all. Without monitoring, and for a Host
+// that can only preview, it is a *kernel.NotSupportedError.
 func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	defer h.enter()()
+	const feature = "cache occupancy and memory bandwidth by group"
 	if h.ledger == nil {
-		return m, nil
+		return m, &kernel.NotSupportedError{Feature: feature, Reason: "nothing is written here", Remedy: "a guard of mode enforce"}
 	}
 	t, err := resctrl.Read(h.root.FS())
 	if err != nil {
 		return m, err
 	}
 	if t.Monitoring == nil {
-		return m, &kernel.NotSupportedError{Feature: "cache occupancy and memory bandwidth by group", Reason: "the CPU does not monitor", Remedy: "see 'berth doctor'"}
+		return m, &kernel.NotSupportedError{Feature: feature, Reason: "the CPU does not monitor", Remedy: "see 'berth doctor'"}
 	}
+	in, err := t.Members(h.root.FS())
+	if err != nil {
+		return m, err
+	}
+	threads := map[string][]int{}
+	var errs []error
+	groups = slices.DeleteFunc(slices.Clone(groups), func(group string) bool { // an empty one needs no number
+		tids, err := h.threads(group)
+		threads[group], errs = tids, append(errs, err)
+		return len(tids) == 0
+	})
 	slots := t.Slots()
 	m = Monitoring{Of: len(groups), At: min(slots, len(groups)), Groups: resctrl.Turn(groups, always, slots, h.turn)}
 	h.turn++
 	var places []string // of groups of resctrl that are to be
-	var errs []error
-	threads := map[string][]int{}
+	of := map[string]string{}
 	for _, group := range m.Groups {
-		place, tids, err := h.monitorAt(t, group)
+		place, err := h.monitorAt(t, in, group, threads[group])
 		if err != nil {
 			m.Reason = fmt.Sprintf("%s: %v", group, err)
 			continue
 		}
-		places, threads[place] = append(places, place), tids
+		places, of[place] = append(places, place), group
 	}
 	_, err = h.undo(func(s kernel.Step) bool {
 		_, own := resctrl.MonOf(s.Path)
@@ -61,7 +72,7 @@ func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	errs = append(errs, err)
 	for _, place := range places {
 		if !slices.Contains(t.Mon, place) {
-			in, name := t.Group(owner(place)), path.Base(place)
+			in, name := t.Group(resctrl.Around(place)), path.Base(place)
 			_, err := kernel.Apply(h.root, t.Monitor(in, name), h.ledger)
 			if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.ENOSPC) {
 				m.Reason = "numbers of groups whose turn is over are not free yet: their lines are in the cache still"
@@ -75,52 +86,33 @@ func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 		if err := t.Count(h.root, place); err != nil && !errors.Is(err, kernel.ErrNotSupported) {
 			m.Reason = err.Error()
 		}
-		errs = append(errs, h.join(t, place, threads[place]))
+		errs = append(errs, h.join(t, in, place, threads[of[place]]))
 	}
 	return m, errors.Join(errs...)
-}
-
-// owner is the name of the group that allocates around one that monitors.
-func owner(place string) string {
-	if in := path.Dir(path.Dir(place)); in != "." {
-		return in
-	}
-	return ""
 }
 
 func relative(t *resctrl.Tree, name string) string { return name[min(len(name), len(t.Dir)+1):] }
 
 // monitorAt returns where a group is monitored: within the group that allocates to its threads.
-func (h *Host) monitorAt(t *resctrl.Tree, group string) (place string, threads []int, err error) {
+func (h *Host) monitorAt(t *resctrl.Tree, in map[int]string, group string, threads []int) (place string, err error) {
 	name, ok := resctrl.MonName(group)
 	if !ok {
-		return "", nil, errors.New("its name is too long for resctrl")
-	}
-	if threads, err = h.threads(group); err != nil {
-		return "", nil, err
+		return "", errors.New("its name is too long for resctrl")
 	}
 	if d := h.divided[group]; d != nil {
-		return path.Join(d.name, "mon_groups", name), threads, nil
+		return path.Join(d.name, "mon_groups", name), nil
 	}
-	in, err := t.Origin(h.root.FS(), threads)
+	around, err := t.Origin(in, threads)
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
-	return path.Join(in.Name, "mon_groups", name), threads, nil
+	return path.Join(around.Name, "mon_groups", name), nil
 }
 
-// join puts threads into a group that monitors, if they are not in it.
-func (h *Host) join(t *resctrl.Tree, place string, threads []int) error {
-	have, err := resctrl.Tasks(h.root.FS(), t.Dir, place)
-	if err != nil {
-		return err
-	}
-	in := make(map[int]bool, len(have))
-	for _, tid := range have {
-		in[tid] = true
-	}
-	late := slices.DeleteFunc(slices.Clone(threads), func(tid int) bool { return in[tid] })
-	_, err = resctrl.Assign(h.root, t.Dir, place, late)
+// join puts threads into a group that monitors, if they were not in it.
+func (h *Host) join(t *resctrl.Tree, in map[int]string, place string, threads []int) error {
+	late := slices.DeleteFunc(slices.Clone(threads), func(tid int) bool { return in[tid] == place })
+	_, err := resctrl.Assign(h.root, t.Dir, place, late)
 	if errors.Is(err, syscall.EINVAL) {
 		return nil // it has just moved to another class: the next turn finds it there
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
@@ -52,6 +53,32 @@ func (h *Host) planProcesses(a control.Action) (plan kernel.Plan, err error) {
 	return plan, nil
 }
 
+// applyEach applies a plan process by process, and returns the changes to those that took it: one
+// that ends, or makes threads faster than they can be set, is not the others' affair. It is an
+// error if none did.
+func (h *Host) applyEach(plan kernel.Plan, changes []control.Change) ([]control.Change, error) {
+	var errs []error
+	took := false
+	for len(plan) > 0 {
+		p, _ := sched.Of(plan[0].Path)
+		n := 1
+		for n < len(plan) && kernel.Within(plan[n].Path, p.Dir()) {
+			n++
+		}
+		if _, err := kernel.Apply(h.root, plan[:n], h.ledger); err != nil {
+			errs = append(errs, err)
+			changes = slices.DeleteFunc(changes, func(c control.Change) bool { return c.Process.PID == p.PID })
+		} else {
+			took = true
+		}
+		plan = plan[n:]
+	}
+	if took {
+		return changes, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
 // leave gives back what processes had that an action is about no more.
 func (h *Host) leave(a control.Action) ([]control.Change, error) {
 	if !h.remedy(a.Remedy).Processes {
@@ -60,7 +87,7 @@ func (h *Host) leave(a control.Action) ([]control.Change, error) {
 	of := h.of(a)
 	match := func(s kernel.Step) bool {
 		p, is := sched.Of(s.Path)
-		return is && of(s) && !slices.ContainsFunc(a.Processes, func(o control.Process) bool { return o.PID == p.PID && o.Start == p.Start })
+		return is && of(s) && (h.joined(s) || !slices.ContainsFunc(a.Processes, func(o control.Process) bool { return o.PID == p.PID && o.Start == p.Start }))
 	}
 	if !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return match(i.Step) }) {
 		return nil, nil
@@ -70,6 +97,21 @@ func (h *Host) leave(a control.Action) ([]control.Change, error) {
 		err = nil // it has ended, or is somebody else's
 	}
 	return changes, err
+}
+
+// joined reports whether a step is of a process that has been put into a group since, or has ended.
+func (h *Host) joined(s kernel.Step) bool {
+	p, is := sched.Of(s.Path)
+	return is && h.grouped(strconv.Itoa(p.PID)) != ""
+}
+
+// leaveJoined gives processes in a group what they had: there the group's settings count.
+func (h *Host) leaveJoined() error {
+	if !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return h.joined(i.Step) }) {
+		return nil
+	}
+	_, err := h.undo(h.joined)
+	return err
 }
 
 // processesAvailable says why a remedy has no effect on processes here.
@@ -91,13 +133,6 @@ func (h *Host) Actable(of []control.Process) []control.Process {
 	defer h.enter()()
 	return slices.DeleteFunc(slices.Clone(of), func(p control.Process) bool { return h.protects(p) != "" })
 }
-
-// essentialPrograms are programs of root's that others on the host depend on, or that an operator works by.
-// Their names count only of root's processes: others could take them.
-var essentialPrograms = strings.Fields(`
-	init systemd runit s6-svscan openrc-init sshd sshd-session dropbear login agetty getty sudo su tmux screen
-	dbus-daemon dbus-broker containerd containerd-shim-runc-v2 dockerd crio kubelet k3s rke2 berth berth-node
-	bash sh dash zsh ksh mksh tcsh fish`)
 
 // programDirs are where the programs of a host are; only root can put one there.
 var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
@@ -177,8 +212,9 @@ func (h *Host) isAbove(pid int) bool {
 	return err == nil && own == strconv.Itoa(pid)
 }
 
-// essentialProgram says why the host depends on the program of a process. A shell does only
-// as the first process of a session with a terminal: somebody may be working in it.
+// essentialProgram says why the host depends on the program of a process. Names count only of
+// root's processes, as others could take them. A shell does only as the first process of a
+// session with a terminal: somebody may be working in it.
 func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 	uids, err := kernel.ReadUIDs(h.root.FS(), pid)
 	program, err2 := fs.ReadLink(h.root.FS(), path.Join("proc", strconv.Itoa(pid), "exe"))
@@ -186,6 +222,9 @@ func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 		return "" // of another user, or it has ended: no name protects it
 	}
 	name := path.Base(strings.TrimSuffix(program, " (deleted)"))
+	if name == "busybox" { // one program for all
+		name = is.Name
+	}
 	in := slices.ContainsFunc(programDirs, func(dir string) bool { return strings.HasPrefix(program, dir) })
 	if !in || !slices.Contains(essentialPrograms, name) && !strings.HasPrefix(name, "systemd-") {
 		return ""
@@ -197,45 +236,58 @@ func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 			return ""
 		}
 	}
-	if slices.Contains(shells, name) && !is.LeadsTerminal {
+	if slices.Contains(strings.Fields(shells), name) && !is.LeadsTerminal {
 		return ""
 	}
 	return name + " is a program that others depend on, or work by"
 }
 
-// shells are of essentialPrograms those that also run scripts.
-var shells = strings.Fields("bash sh dash zsh ksh mksh tcsh fish")
-
 // descendants finds, before steps are undone, the processes that those of the steps have
 // started since: they have inherited what was set. The function that it returns gives them
-// what their forebears had. Those whose forebears have ended are not found.
+// what their forebears had. Those whose forebears have ended are not found; those that started
+// before anything was set have chosen what they have.
 func (h *Host) descendants(match func(kernel.Step) bool) func() error {
 	type inherited struct {
 		file, written, original string
 	}
 	var all []inherited
 	noted := map[string]bool{}
+	var changed []kernel.Item
+	var pids []int
 	for _, item := range h.notes() {
 		noted[item.Step.Path] = true
-	}
-	for _, item := range h.notes() {
 		p, is := sched.Of(item.Step.Path)
 		if !is || !match(item.Step) {
 			continue
 		}
-		below, err := kernel.Descendants(h.root.FS(), p.PID)
-		if now, e := kernel.ReadProcess(h.root.FS(), strconv.Itoa(p.PID)); err != nil || e != nil || now.Start != p.Start {
+		if now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(p.PID)); err == nil && now.Start == p.Start {
+			changed, pids = append(changed, item), append(pids, p.PID)
+		}
+	}
+	children := map[int][]sched.Process{}
+	if len(pids) > 0 {
+		slices.Sort(pids)
+		below, _ := kernel.Descendants(h.root.FS(), slices.Compact(pids)...) // without /proc there are none
+		for _, pid := range below {
+			if now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(pid)); err == nil {
+				children[now.Parent] = append(children[now.Parent], sched.Process{PID: pid, Start: now.Start})
+			}
+		}
+	}
+	for _, item := range changed {
+		first, _, _ := strings.Cut(item.Original, " ")
+		written, err := h.read(item.Step.Path)
+		if err != nil || written == item.Original {
 			continue
 		}
-		first, _, _ := strings.Cut(item.Original, " ")
-		for _, pid := range below[1:] {
-			now, err := kernel.ReadProcess(h.root.FS(), strconv.Itoa(pid))
-			file := sched.Process{PID: pid, Start: now.Start}.Dir() + "/" + path.Base(item.Step.Path)
-			if err != nil || noted[file] {
-				continue
-			}
-			if written, err := h.read(item.Step.Path); err == nil && written != item.Original {
-				all = append(all, inherited{file, written, first})
+		p, _ := sched.Of(item.Step.Path)
+		for heirs := []int{p.PID}; len(heirs) > 0; heirs = heirs[1:] {
+			for _, child := range children[heirs[0]] {
+				file := child.Dir() + "/" + path.Base(item.Step.Path)
+				ticks, err := strconv.ParseInt(child.Start, 10, 64)
+				if err == nil && ticks >= item.Since/int64(time.Second/kernel.UserHZ) && !noted[file] {
+					all, heirs = append(all, inherited{file, written, first}), append(heirs, child.PID)
+				}
 			}
 		}
 	}

@@ -27,6 +27,7 @@ type scheduled struct {
 	dir   string
 	state map[int]sched.State
 	ends  int // a process that ends when another one is next changed
+	stuck int // a process that cannot be changed
 }
 
 func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
@@ -37,6 +38,9 @@ func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
 }
 
 func (s *scheduled) SetScheduling(tid int, a sched.Attr) error {
+	if tid == s.stuck {
+		return unix.EINVAL
+	}
 	state := s.state[tid]
 	if a.Policy != sched.Leave {
 		state.Policy, state.Priority = a.Policy, a.Priority
@@ -63,6 +67,7 @@ type player struct {
 	terminal    bool
 	uids        string // "0 0 0" by default
 	exe, group  string
+	comm        string // "p" by default
 	score       int
 	state       sched.State
 	start       string // by default its number, and a nought
@@ -90,7 +95,10 @@ func (s *scheduled) play(p player) control.Process {
 	if p.terminal {
 		terminal = 34816
 	}
-	stat := fmt.Sprintf("%d (p) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
+	if p.comm == "" {
+		p.comm = "p"
+	}
+	stat := fmt.Sprintf("%d (%s) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.comm, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
 	dir := "proc/" + pid + "/"
 	for name, text := range map[string]string{
 		dir + "stat": stat, dir + "task/" + pid + "/stat": stat, dir + "status": "Uid:\t" + p.uids + " 0\n",
@@ -203,6 +211,54 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// A process that is put into a group gets back what it had, at the next look or with the next step.
+func TestProcessJoinsGroup(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, look := range map[string]func(g *Host, of control.Action) error{
+		"look": func(g *Host, _ control.Action) error { return g.Follow() },
+		"step": func(g *Host, of control.Action) error { _, err := g.Apply(ctx, of); return err },
+	} {
+		h, s := withProcesses(t)
+		both := yield(s.play(player{pid: 70}), s.play(player{pid: 80}))
+		g := h.open()
+		if _, err := g.Apply(ctx, both); err != nil {
+			t.Fatal(err)
+		}
+		s.file("proc/70/cgroup", "0::/batch/a\n")
+		if err := look(g, both); err != nil || s.state[70].Policy != sched.Other || s.state[80].Policy != sched.Idle {
+			t.Errorf("%s: %v; %+v", name, err, s.state)
+		}
+		if differs, err := g.Preview(ctx, both); err != nil || len(differs) > 0 || len(g.Notes()) != 1 {
+			t.Errorf("%s: %v, %v, noted %v", name, differs, err, g.Notes())
+		}
+	}
+}
+
+// One process that cannot be set keeps none of the others from it, and nothing of it stays noted.
+func TestProcessesFailAlone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, s := withProcesses(t)
+	a, b := s.play(player{pid: 70}), s.play(player{pid: 80})
+	s.stuck = 70
+	g := h.open()
+	did, err := g.Apply(ctx, yield(a, b))
+	if err != nil || len(did) != 1 || did[0].Process.PID != 80 || s.state[80].Policy != sched.Idle {
+		t.Errorf("%+v, %v; %+v", did, err, s.state[80])
+	}
+	if notes := g.Notes(); len(notes) != 1 || notes[0].Step.Path != "proc/80@800/sched.policy" {
+		t.Errorf("noted: %+v", notes)
+	}
+	if _, err := g.Apply(ctx, yield(a)); err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EINVAL) {
+		t.Errorf("it alone: %v", err)
+	}
+	s.stuck = 0
+	if differs, err := g.Preview(ctx, yield(a, b)); err != nil || len(differs) == 0 || !differs[0].Process.Is(a) {
+		t.Errorf("it is found to differ: %+v, %v", differs, err)
+	}
+}
+
 // What a killed guard left is given back, to the processes and to those that they have
 // started since, and to nobody who has a number by now.
 func TestKilledBesideProcesses(t *testing.T) {
@@ -217,17 +273,20 @@ func TestKilledBesideProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	inherited, other := s.state[70], sched.State{Policy: sched.Batch, Affinity: cpuset.MustParse("0-7")}
-	s.play(player{pid: 71, parent: 70, state: inherited})
-	s.play(player{pid: 72, parent: 71, state: inherited})
-	s.play(player{pid: 73, parent: 70, state: other})
-	s.play(player{pid: 74, parent: 1, state: inherited}) // of nobody that was acted on
+	const later = "99999999999999"
+	s.play(player{pid: 71, parent: 70, state: inherited, start: later})
+	s.play(player{pid: 72, parent: 71, state: inherited, start: later})
+	s.play(player{pid: 73, parent: 70, state: other, start: later})
+	s.play(player{pid: 74, parent: 1, state: inherited, start: later}) // of nobody that was acted on
+	s.play(player{pid: 75, parent: 70, state: inherited})              // it has been idle since before
+	s.play(player{pid: 76, parent: 75, state: inherited, start: later})
 	s.end(80)
 	s.play(player{pid: 80, start: "999", state: inherited})
 	s.state[90] = other // by somebody else
 	if _, err := h.open().Restore(); err != nil {
 		t.Fatal(err)
 	}
-	for pid, want := range map[int]sched.Policy{70: sched.Other, 71: sched.Other, 72: sched.Other, 73: sched.Batch, 74: sched.Idle, 80: sched.Idle, 90: sched.Batch} {
+	for pid, want := range map[int]sched.Policy{70: sched.Other, 71: sched.Other, 72: sched.Other, 73: sched.Batch, 74: sched.Idle, 75: sched.Idle, 76: sched.Idle, 80: sched.Idle, 90: sched.Batch} {
 		if got := s.state[pid].Policy; got != want {
 			t.Errorf("process %d has %v, want %v", pid, got, want)
 		}
@@ -255,6 +314,18 @@ func TestProtectedProcesses(t *testing.T) {
 		"a user's copy of sshd":      {player{exe: "/home/u/sshd", uids: "1000 1000 1000"}, nil, ""},
 		"root's program of the name": {player{exe: "/root/sshd"}, nil, ""},
 		"systemd-journald":           {player{exe: "/lib/systemd/systemd-journald"}, nil, "systemd-journald"},
+		"chronyd":                    {player{exe: "/usr/sbin/chronyd"}, nil, "chronyd"},
+		"NetworkManager":             {player{exe: "/usr/sbin/NetworkManager"}, nil, "NetworkManager"},
+		"iscsid":                     {player{exe: "/usr/sbin/iscsid"}, nil, "iscsid"},
+		"multipathd":                 {player{exe: "/sbin/multipathd"}, nil, "multipathd"},
+		"polkitd":                    {player{exe: "/usr/lib/polkit-1/polkitd"}, nil, "polkitd"},
+		"udevd":                      {player{exe: "/sbin/udevd"}, nil, "udevd"},
+		"dbus-daemon":                {player{exe: "/usr/bin/dbus-daemon"}, nil, "dbus-daemon"},
+		"busybox as getty":           {player{exe: "/bin/busybox", comm: "getty"}, nil, "getty"},
+		"busybox as a shell at work": {player{pid: 70, session: 70, terminal: true, exe: "/bin/busybox", comm: "ash"}, nil, "ash"},
+		"busybox as a script":        {player{exe: "/bin/busybox", comm: "ash"}, nil, ""},
+		"busybox as another program": {player{exe: "/bin/busybox", comm: "yes"}, nil, ""},
+		"a user's busybox":           {player{exe: "/bin/busybox", comm: "getty", uids: "1000 1000 1000"}, nil, ""},
 		"root's shell at work":       {player{pid: 70, session: 70, terminal: true, exe: "/usr/bin/bash"}, nil, "bash"},
 		"root's script":              {player{pid: 70, session: 9, terminal: true, exe: "/usr/bin/bash"}, nil, ""},
 		"root's job without a tty":   {player{pid: 70, session: 70, exe: "/usr/bin/bash"}, nil, ""},

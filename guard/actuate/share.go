@@ -28,6 +28,14 @@ type division struct {
 	shares map[detect.Remedy]control.Share
 }
 
+// now is the group that it came from as it is by now, or the default group if that is gone.
+func (d *division) now(t *resctrl.Tree) *resctrl.Group {
+	if g := t.Group(d.from.Name); g != nil {
+		return g
+	}
+	return t.Group("")
+}
+
 // lines are those of the group it came from, within all shares but those left out.
 func (d *division) lines(t *resctrl.Tree, resource func(*resctrl.Resource) bool) (all resctrl.Schemata) {
 	for i := range d.from.Schemata {
@@ -61,6 +69,11 @@ func divides(remedy detect.Remedy) func(*resctrl.Resource) bool {
 	}
 }
 
+// divided reports whether a step made a group of resctrl whose name begins so, or one within it.
+func divided(s kernel.Step, prefix string) bool {
+	return s.Op == kernel.Mkdir && slices.ContainsFunc(strings.Split(s.Path, "/"), func(name string) bool { return strings.HasPrefix(name, prefix) })
+}
+
 // all are the lines that a new group is given: it has all that no group has alone.
 func all(*resctrl.Resource) bool { return true }
 
@@ -71,7 +84,7 @@ func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
 	}
 	d := &division{name: resctrl.GuardGroup(a.Group), shares: map[detect.Remedy]control.Share{a.Remedy: a.Share}}
 	if was := h.divided[a.Group]; was != nil {
-		d.from = was.from
+		d.from = was.now(t)
 		for remedy, s := range was.shares {
 			if remedy != a.Remedy {
 				d.shares[remedy] = s
@@ -86,7 +99,11 @@ func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
 	if len(threads) == 0 {
 		return nil, fs.ErrNotExist
 	}
-	if d.from, err = t.Origin(h.root.FS(), threads); err != nil {
+	in, err := t.Members(h.root.FS())
+	if err != nil {
+		return nil, err
+	}
+	if d.from, err = t.Origin(in, threads); err != nil {
 		return nil, err
 	}
 	if d.from.Mode == "exclusive" {
@@ -179,36 +196,92 @@ func (h *Host) applyShare(a control.Action) ([]control.Change, error) {
 	if err != nil {
 		return nil, h.failed("apply", a, err)
 	}
-	if _, err := h.follow1(t, a.Group, d); err != nil {
+	in, err := t.Members(h.root.FS())
+	if err == nil {
+		err = h.follow1(t, in, a.Group, d)
+	}
+	if err != nil {
 		return nil, h.failed("apply", a, errors.Join(err, undo()))
 	}
 	h.divided[a.Group] = d
 	return changes, nil
 }
 
-// follow1 moves the threads of a group that are not in its group of resctrl yet.
-func (h *Host) follow1(t *resctrl.Tree, group string, d *division) (moved int, err error) {
-	moved, _, err = resctrl.Follow(h.root, t, d.name, func() ([]int, error) { return h.threads(group) })
-	return moved, err
+// follow1 moves the threads of a group that are not in its group of resctrl yet, but for those
+// that another program monitors.
+func (h *Host) follow1(t *resctrl.Tree, in map[int]string, group string, d *division) error {
+	_, _, err := resctrl.Follow(h.root, t, d.name, func() ([]int, error) {
+		tids, err := h.threads(group)
+		return slices.DeleteFunc(tids, func(tid int) bool { return resctrl.Foreign(in[tid]) }), err
+	})
+	return err
 }
 
-// Follow takes the threads along that have come to groups whose share is cut: a new thread is
-// where the one is that made it, and one that joins the control group is not.
+// Follow keeps what is active true to what others do. Threads that have come to groups whose share is
+// cut are taken along, as only new threads of its threads are there already; those that have
+// left go back; and where the class that they came from is another one by now, the share is of that.
+// Processes that were in no group and are in one by now get back what they had.
 func (h *Host) Follow() error {
 	defer h.enter()()
+	left := h.leaveJoined()
 	if len(h.divided) == 0 {
-		return nil
+		return left
 	}
 	t, err := resctrl.Read(h.root.FS())
 	if err != nil {
 		return fmt.Errorf("follow threads: %w", err)
 	}
-	var errs []error
+	in, err := t.Members(h.root.FS()) // before the threads of groups: new ones are no strays
+	if err != nil {
+		return fmt.Errorf("follow threads: %w", err)
+	}
+	errs := []error{left}
 	for group, d := range h.divided {
-		_, err := h.follow1(t, group, d)
-		errs = append(errs, err)
+		if t.Group(d.name) == nil {
+			continue // somebody has removed it: the next look at what is active finds out
+		}
+		errs = append(errs, h.refit(t, d), h.strays(t, in, group, d), h.follow1(t, in, group, d))
 	}
 	return errors.Join(errs...)
+}
+
+// refit writes the lines that a share comes to by now.
+func (h *Host) refit(t *resctrl.Tree, d *division) error {
+	d.from = d.now(t)
+	var plan kernel.Plan
+	for _, s := range t.Lines(d.name, d.lines(t, all)) {
+		_, same, err := h.root.Shows(s)
+		if err != nil {
+			return err
+		}
+		if !same {
+			s.Why = "another layout of classes"
+			plan = append(plan, s)
+		}
+	}
+	_, err := kernel.Apply(h.root, plan, h.ledger)
+	return err
+}
+
+// strays sends threads back that are in the group of resctrl and have left the control group.
+func (h *Host) strays(t *resctrl.Tree, in map[int]string, group string, d *division) error {
+	threads, err := h.threads(group)
+	if err != nil {
+		return err
+	}
+	own := make(map[int]bool, len(threads))
+	for _, tid := range threads {
+		own[tid] = true
+	}
+	var strays []int
+	for tid, name := range in {
+		if kernel.Within(name, d.name) && !own[tid] {
+			strays = append(strays, tid)
+		}
+	}
+	slices.Sort(strays)
+	_, err = resctrl.Assign(h.root, t.Dir, d.from.Name, strays)
+	return err
 }
 
 // revertShare takes a share back: by the lines without it or, with the last, by removing the
@@ -226,9 +299,7 @@ func (h *Host) revertShare(a control.Action) (changes []control.Change, err erro
 		}
 	}
 	if len(without.shares) == 0 {
-		items, err := h.undo(func(s kernel.Step) bool {
-			return s.Op == kernel.Mkdir && slices.Contains(strings.Split(s.Path, "/"), d.name)
-		})
+		items, err := h.undo(func(s kernel.Step) bool { return divided(s, d.name) })
 		if err != nil {
 			return nil, h.failed("revert", a, err)
 		}
@@ -244,6 +315,7 @@ func (h *Host) revertShare(a control.Action) (changes []control.Change, err erro
 	if err != nil {
 		return nil, h.failed("revert", a, err)
 	}
+	without.from = d.now(t)
 	plan := t.Lines(d.name, without.lines(t, divides(a.Remedy)))
 	if changes, err = h.shareChanges(&without, plan); err == nil {
 		_, err = kernel.Apply(h.root, plan, h.ledger)

@@ -193,6 +193,90 @@ func TestSharesFollow(t *testing.T) {
 	if got := h.group(resctrl.GuardGroup("batch/a")); !strings.HasSuffix(got, "tasks 100 101 103") {
 		t.Error(got)
 	}
+	// Those that leave go back, also out of a group that monitors them.
+	if _, err := g.Monitor([]string{"batch/a"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.k.WriteFile(h.cpu+"/svc/web/cgroup.procs", "100"), h.k.Start("104"), h.k.WriteFile(h.cpu+"/batch/a/cgroup.procs", "104"), g.Follow()); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.group(""); !strings.Contains(got+" ", " 100 ") || strings.Contains(got+" ", " 101 ") {
+		t.Errorf("the one that has left is not back: %s", got)
+	}
+	if got := h.group(resctrl.GuardGroup("batch/a")); !strings.HasSuffix(got, " 104") {
+		t.Errorf("the one that has come is not there: %s", got)
+	}
+}
+
+// A share is of what the class has by now, and of the default group where the class is gone.
+func TestSharesRefit(t *testing.T) {
+	t.Parallel()
+	const dir = fakekernel.ResctrlDir
+	h := shared(t, "skylake", nil)
+	g := h.open()
+	ctx := context.Background()
+	if _, err := g.Apply(ctx, ways("batch/b/c", 2)); err != nil {
+		t.Fatal(err)
+	}
+	want := func(when, want string) {
+		t.Helper()
+		if got := strings.ReplaceAll(h.group(resctrl.GuardGroup("batch/b/c")), "= ", "="); got != strings.ReplaceAll(want, "= ", "=") {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	if err := errors.Join(h.k.WriteFile(dir+"/berth-bulk/schemata", "L3:0=3c0\nMB:0=50\n"), g.Follow()); err != nil {
+		t.Fatal(err)
+	}
+	want("moved", "L3:0=0c0;1=003 MB:0= 50;1= 100 tasks 102")
+	if c := g.Cache("batch/b/c"); c.Ways != 11 || c.Bandwidth != 100 {
+		t.Errorf("%+v", c)
+	}
+	if err := errors.Join(h.k.Rmdir(dir+"/berth-bulk"), h.k.WriteFile(dir+"/schemata", "L3:0=7f0\n"), g.Follow()); err != nil {
+		t.Fatal(err)
+	}
+	want("gone", "L3:0=030;1=003 MB:0= 100;1= 100 tasks 102")
+	if changes, err := g.Revert(ctx, ways("batch/b/c", 2)); err != nil || len(changes) != 1 {
+		t.Errorf("%v, %v", changes, err)
+	}
+	if got := h.group(""); !strings.Contains(got, " 102") || len(g.Notes()) > 0 {
+		t.Errorf("%s, noted: %v", got, g.Notes())
+	}
+}
+
+// Whoever owns the classes writes as if the guard had no groups: they take no CLOSID from a class,
+// and keep none from having its ways alone.
+func TestSharesGiveWay(t *testing.T) {
+	t.Parallel()
+	const dir = fakekernel.ResctrlDir
+	ctx := context.Background()
+	h := shared(t, "skylake", func(r *fakekernel.Resctrl) { r.Lines[0].CLOSIDs = 3 })
+	g := h.open()
+	uncovered := 0
+	node := g.Base(func() { uncovered++ })
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want string // of applying it again
+	}{
+		{"threads", func() error { return node.WriteFile(dir+"/berth-bulk/tasks", "200\n") }, ""},
+		{"lines", func() error { return node.WriteFile(dir+"/berth-bulk/schemata", "L3:0=3;1=3\n") }, ""},
+		{"alone", func() error {
+			return errors.Join(node.WriteFile(dir+"/schemata", "L3:0=7fc;1=7fc\n"), node.WriteFile(dir+"/berth-bulk/mode", "exclusive\n"))
+		}, ""},
+		{"a class", func() error { return node.Mkdir(dir + "/berth-new") }, "all 3 CLOSIDs of the CPU are in use"},
+	} {
+		uncovered = 0
+		if _, err := g.Apply(ctx, ways("batch/a", 6)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.do(); err != nil || (uncovered > 0) == (c.name == "threads") {
+			t.Errorf("%s: %v, uncovered %d times", c.name, err, uncovered)
+		}
+		_, err := g.Apply(ctx, ways("batch/a", 6))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: again: %v, want %q", c.name, err, c.want)
+		}
+	}
 }
 
 // What is others' stays theirs, and what the CPU lacks is said before anything is written.
@@ -210,6 +294,15 @@ func TestSharesRefused(t *testing.T) {
 		{"another program's group", "skylake", nil, func(h *host) error {
 			return errors.Join(h.k.Mkdir(dir+"/pod-a"), h.k.WriteFile(dir+"/pod-a/tasks", "100"))
 		}, ways("batch/a", 6), "resctrl group pod-a of another program has its threads"},
+		{"its name looks like one that monitors", "skylake", nil, func(h *host) error {
+			return errors.Join(h.k.Mkdir(dir+"/x_mon_groups"), h.k.WriteFile(dir+"/x_mon_groups/tasks", "101"))
+		}, ways("batch/a", 6), "resctrl group x_mon_groups of another program has its threads"},
+		{"another program monitors", "skylake", nil, func(h *host) error {
+			return errors.Join(h.k.Mkdir(dir+"/mon_groups/pod-a"), h.k.WriteFile(dir+"/mon_groups/pod-a/tasks", "101"))
+		}, ways("batch/a", 6), "resctrl group mon_groups/pod-a of another program monitors its threads"},
+		{"another program monitors in a class", "skylake", nil, func(h *host) error {
+			return errors.Join(h.k.Mkdir(dir+"/berth-bulk/mon_groups/x"), h.k.WriteFile(dir+"/berth-bulk/mon_groups/x/tasks", "102"))
+		}, ways("batch/b/c", 2), "resctrl group berth-bulk/mon_groups/x of another program monitors its threads"},
 		{"only some in a class", "skylake", nil, func(h *host) error { return h.k.WriteFile(dir+"/berth-bulk/tasks", "100") }, ways("batch/a", 6), "some of its threads are in resctrl group berth-bulk"},
 		{"ways that are its alone", "skylake", nil, func(h *host) error {
 			return errors.Join(h.k.WriteFile(dir+"/schemata", "L3:0=7c0;1=7ff\n"), h.k.WriteFile(dir+"/berth-bulk/schemata", "L3:0=3c;1=3c\n"),

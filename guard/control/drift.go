@@ -25,12 +25,18 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		return
 	}
 	l.checked = l.now
+	l.overrides.left = slices.DeleteFunc(l.overrides.left, func(p left) bool { return !l.now.Before(p.until) })
 	for _, k := range slices.Clone(l.overrides.all) {
 		if k.now == nil || k.dirty {
 			continue
 		}
 		// The next write reports a setting that cannot be read.
-		if differs, err := l.act.Preview(ctx, *k.now); err == nil && len(differs) > 0 {
+		differs, err := l.act.Preview(ctx, *k.now)
+		switch {
+		case err != nil || len(differs) == 0:
+		case differs[0].Process.PID != 0:
+			l.spare(ctx, k, differs)
+		default:
 			l.drifted(ctx, k, differs[0])
 		}
 	}
@@ -67,6 +73,34 @@ func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 		return
 	}
 	l.file(Restored, a, Event{Changes: changes, Text: text})
+}
+
+// spare leaves the processes alone that have another value by now, at once and for long, and goes
+// on with the others: any process may change its own affinity, as often as it likes.
+func (l *Loop) spare(ctx context.Context, k *override, differs []Change) {
+	a := *k.now
+	a.Processes = slices.DeleteFunc(slices.Clone(a.Processes), func(p Process) bool {
+		return !slices.ContainsFunc(differs, func(c Change) bool { return c.Process.Is(p) })
+	})
+	l.overrides.leave(k, a.Processes, l.now.Add(l.maxHold()))
+	text := fmt.Sprintf("%s is %q and not what was set, by itself or by somebody else: it is left alone", differs[0].Path, differs[0].From)
+	if len(a.Processes) > 1 {
+		text += fmt.Sprintf(", and so are %d others", len(a.Processes)-1)
+	}
+	if len(a.Processes) < len(k.now.Processes) {
+		changes, err := l.overrides.settle(ctx, k)
+		if err == nil {
+			l.file(Yielded, a, Event{Changes: changes, Text: text})
+			return
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // else the others have ended
+			l.file(Failed, a, Event{Changes: changes, Alert: true, Text: text + ": " + err.Error()})
+			return
+		}
+	}
+	_, err := l.act.Revert(ctx, *k.now)
+	l.overrides.forget(k, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, kernel.ErrChanged))
+	l.abandon(a, Yielded, notOurs, text)
 }
 
 // Reapply applies again what is active, as the writer of the base values has removed the

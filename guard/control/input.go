@@ -122,4 +122,6 @@ type Change struct {
 	Path string `json:"path"`
 	From string `json:"from"`
 	To   string `json:"to"`
+	// Process is whose value it is, of an action on processes.
+	Process Process `json:"-"`
 }

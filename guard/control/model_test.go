@@ -59,6 +59,7 @@ type world struct {
 	since    map[string]int            // the tick of the change
 	calls    int
 	fail     func(call int, op string) error
+	noIdle   string            // why groups cannot be idle
 	drift    map[string]string // what somebody else has set, by group and remedy
 	lenient  bool              // classes are not looked at
 	half     bool              // what fails has been done nevertheless
@@ -361,7 +362,7 @@ func (w *world) host() control.Host {
 	if w.outside != nil {
 		use = float64(w.cpus)
 	}
-	return control.Host{CPUs: cpus, Use: min(use, float64(w.cpus)), Unavailable: w.missing}
+	return control.Host{NoIdle: w.noIdle, CPUs: cpus, Use: min(use, float64(w.cpus)), Unavailable: w.missing}
 }
 
 // told is the outcomes with what was done, one a line.

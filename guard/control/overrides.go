@@ -26,6 +26,7 @@ type overrides struct {
 	all      []*override
 	drift    desired.Drift[target]
 	began    time.Time // where drift and retries count from
+	left     []left
 }
 
 // target names the setting that an action changes: a remedy of a group.
@@ -38,6 +39,32 @@ type target struct {
 type claim struct {
 	target
 	owner string
+}
+
+// left is a process that is left alone for a time, as it was changed by somebody else, or by itself.
+type left struct {
+	Process
+	until time.Time
+}
+
+// ours are the processes that are not left alone.
+func (k *overrides) ours(of []Process) []Process {
+	return slices.DeleteFunc(slices.Clone(of), func(p Process) bool {
+		return slices.ContainsFunc(k.left, func(l left) bool { return l.Is(p) })
+	})
+}
+
+// leave takes processes out of the wishes for a target, and leaves them alone for a time.
+func (k *overrides) leave(at *override, of []Process, until time.Time) {
+	for _, p := range of {
+		k.left = append(k.left, left{p, until})
+	}
+	for c, a := range k.asked {
+		if c.target == at.target {
+			a.Processes = k.ours(a.Processes)
+			k.asked[c] = a
+		}
+	}
 }
 
 // override is the active action of a target.
@@ -104,6 +131,7 @@ func (k *overrides) set(ctx context.Context, owner string, a Action) ([]Change, 
 
 func (k *overrides) claim(owner string, a Action) {
 	c := claim{target{a.Group, a.Remedy}, owner}
+	a.Processes = k.ours(a.Processes)
 	k.disclaim(c)
 	k.asked[c] = a
 	r := find(k.remedies, a.Remedy)

@@ -218,25 +218,13 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 		return a, reason
 	}
 	if r.Processes {
-		a.Processes = c.Group.Processes
-		if held != nil {
-			a.Processes = joined(held.action.Processes, a.Processes)
-			c.More = len(a.Processes) > len(held.action.Processes)
+		if a.Processes = l.overrides.ours(c.Group.Processes); len(a.Processes) == 0 {
+			return a, "the processes in no group have set themselves otherwise, or somebody else has"
 		}
+		c.More = held != nil && slices.ContainsFunc(a.Processes, func(p Process) bool { return !slices.ContainsFunc(held.action.Processes, p.Is) })
 	}
 	a.Limits, reason = r.Propose(&c)
 	return a, reason
-}
-
-// joined are processes and those of others that are not among them.
-func joined(all, others []Process) []Process {
-	all = slices.Clone(all)
-	for _, p := range others {
-		if !slices.ContainsFunc(all, func(o Process) bool { return o.Is(p) }) {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // caseOf has the facts about an action's victim and group.

@@ -383,8 +383,8 @@ var burst = Remedy{
 }
 
 // processWeight has processes in no group yield the CPU (SCHED_IDLE, or nice 19 where that is
-// not allowed). It weighs them against the groups at the root of the tree, as they compete
-// there. New processes are added by a further step.
+// not allowed, whatever groups can have). It weighs them against the groups at the root of the
+// tree, as they compete there. New processes are added by a further step.
 var processWeight = Remedy{
 	Name:      detect.ProcessWeight,
 	Knobs:     weight.Knobs,
@@ -394,7 +394,9 @@ var processWeight = Remedy{
 		if c.Held != nil && c.More {
 			return *c.Held, ""
 		}
-		return weight.Propose(c)
+		of := *c
+		of.Host.NoIdle = ""
+		return weight.Propose(&of)
 	},
 	Amount: func(l cgroup.Limits) string {
 		if l.Idle == cgroup.On {

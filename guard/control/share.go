@@ -20,6 +20,9 @@ type Share struct {
 	Bandwidth int64 `json:"bandwidth,omitzero"`
 	// Unit is for readers: "%".
 	Unit string `json:"unit,omitzero"`
+	// Used is the bandwidth that the group had before it was first limited, in the same unit; 0
+	// where the limit is a share of what the CPU can.
+	Used int64 `json:"-"`
 }
 
 // String says it in words: "4 ways".
@@ -102,7 +105,7 @@ var cacheWays = Remedy{
 
 // bandwidthCap halves the memory bandwidth that the suspect may have, in steps of the CPU. Where
 // that is counted in bytes, and there is no limit yet, it begins at half of what the suspect
-// has.
+// has, a tenth of which it keeps; a limit of all that it had binds no more.
 var bandwidthCap = Remedy{
 	Name:  detect.BandwidthCap,
 	Knobs: []string{"memoryBandwidth"},
@@ -112,22 +115,24 @@ var bandwidthCap = Remedy{
 		if have.Bandwidth == 0 {
 			return to, "memory bandwidth is not limited here"
 		}
-		now := have.Bandwidth
-		floor := have.LeastBandwidth
+		now, used := have.Bandwidth, int64(100)
 		switch {
+		case c.HeldShare != nil:
+			now, to.Used = c.HeldShare.Bandwidth, c.HeldShare.Used
 		case have.Bytes == 0:
-			floor = max(floor, int64(100*leastShare))
 		case !(c.Group.Traffic > 0):
 			return to, "how much memory bandwidth the suspect has is not known"
-		case c.HeldShare == nil:
+		default:
 			now = min(now, int64(c.Group.Traffic/have.Bytes))
+			to.Used = now
 		}
-		if c.HeldShare != nil {
-			now = c.HeldShare.Bandwidth
+		if have.Bytes != 0 {
+			used = to.Used
 		}
+		floor := max(have.LeastBandwidth, int64(math.Ceil(leastShare*float64(used))))
 		step := cmp.Or(have.Step, 1)
 		half := have.LeastBandwidth + (int64(shrinkBy*float64(now))-have.LeastBandwidth+step-1)/step*step
-		to = Share{Bandwidth: max(floor, half), Unit: have.Unit}
+		to.Bandwidth, to.Unit = max(floor, half), have.Unit
 		if to.Bandwidth >= now {
 			return Share{}, fmt.Sprintf("%d %s of memory bandwidth is the least that best-effort work keeps", floor, have.Unit)
 		}
@@ -139,8 +144,11 @@ var bandwidthCap = Remedy{
 		if before != nil {
 			most = before.Bandwidth
 		}
+		if from.Used > 0 {
+			most = min(most, from.Used)
+		}
 		step := max(have.Step, from.Bandwidth/10)
-		to = Share{Bandwidth: from.Bandwidth + (step+have.Step-1)/max(have.Step, 1)*have.Step, Unit: from.Unit}
+		to = Share{Bandwidth: from.Bandwidth + (step+have.Step-1)/max(have.Step, 1)*have.Step, Unit: from.Unit, Used: from.Used}
 		return to, have.Step > 0 && to.Bandwidth < most
 	},
 }

@@ -45,8 +45,10 @@ func TestDivide(t *testing.T) {
 		{"half of what was left, up to a step", detect.BandwidthCap, intel, 0, &control.Share{Bandwidth: 50}, control.Share{Bandwidth: 30, Unit: "%"}, ""},
 		{"the least of the CPU", detect.BandwidthCap, intel, 0, &control.Share{Bandwidth: 10}, control.Share{}, "10 % of memory bandwidth is the least that best-effort work keeps"},
 		{"a tenth, where the CPU has less", detect.BandwidthCap, arm, 0, &control.Share{Bandwidth: 12}, control.Share{Bandwidth: 10, Unit: "%"}, ""},
-		{"half of what it has, in units", detect.BandwidthCap, amd, 40e9, nil, control.Share{Bandwidth: 160, Unit: "1/8 GB/s"}, ""},
-		{"half of that", detect.BandwidthCap, amd, 20e9, &control.Share{Bandwidth: 160}, control.Share{Bandwidth: 80, Unit: "1/8 GB/s"}, ""},
+		{"half of what it has, in units", detect.BandwidthCap, amd, 40e9, nil, control.Share{Bandwidth: 160, Unit: "1/8 GB/s", Used: 320}, ""},
+		{"half of that", detect.BandwidthCap, amd, 20e9, &control.Share{Bandwidth: 160, Used: 320}, control.Share{Bandwidth: 80, Unit: "1/8 GB/s", Used: 320}, ""},
+		{"a tenth of what it had stays", detect.BandwidthCap, amd, 5e9, &control.Share{Bandwidth: 40, Used: 320}, control.Share{Bandwidth: 32, Unit: "1/8 GB/s", Used: 320}, ""},
+		{"and is the end there", detect.BandwidthCap, amd, 4e9, &control.Share{Bandwidth: 32, Used: 320}, control.Share{}, "32 1/8 GB/s of memory bandwidth is the least that best-effort work keeps"},
 		{"how much it has is not known", detect.BandwidthCap, amd, 0, nil, control.Share{}, "how much memory bandwidth the suspect has is not known"},
 		{"no bandwidth", detect.BandwidthCap, control.Cache{Ways: 4}, 0, nil, control.Share{}, "memory bandwidth is not limited here"},
 	} {
@@ -73,6 +75,8 @@ func TestWiden(t *testing.T) {
 		{detect.CacheWays, control.Share{Ways: 10}, nil, control.Share{}, false},
 		{detect.BandwidthCap, control.Share{Bandwidth: 30, Unit: "%"}, &control.Share{Bandwidth: 50}, control.Share{Bandwidth: 40, Unit: "%"}, true},
 		{detect.BandwidthCap, control.Share{Bandwidth: 90, Unit: "%"}, nil, control.Share{}, false},
+		{detect.BandwidthCap, control.Share{Bandwidth: 20, Unit: "u", Used: 40}, nil, control.Share{Bandwidth: 30, Unit: "u", Used: 40}, true},
+		{detect.BandwidthCap, control.Share{Bandwidth: 30, Unit: "u", Used: 40}, nil, control.Share{}, false}, // it had no more
 	} {
 		to, ok := remedy(t, tc.remedy).Widen(c, tc.from, tc.before)
 		if ok != tc.intermediate || ok && to != tc.want {

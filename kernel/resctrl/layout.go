@@ -300,7 +300,7 @@ func (l *Layout) overlaps(t *Tree, a *Assigned, line *Line, v Value) (who string
 	}
 	for i := range t.Groups {
 		g := &t.Groups[i]
-		if g.Own() || g.Name == "" && l.Find(Default) != nil {
+		if g.Own() || g.Guarded() || g.Name == "" && l.Find(Default) != nil {
 			continue
 		}
 		if both = get(g.Schemata); both != 0 {

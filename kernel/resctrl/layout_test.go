@@ -129,6 +129,18 @@ func TestDoesNotFit(t *testing.T) {
 	}
 	crowded := skylake(0)
 	crowded.Groups = append(crowded.Groups, Group{Name: "pod-a", Mode: "exclusive", Schemata: Schemata{{"L3", []Value{{0, 0x1f}}}, {"MB", []Value{{0, 100}}}}})
+	// The guard's groups give way: they take no CLOSID, and no ways of a class that has its alone.
+	guarded := skylake(0)
+	guarded.Groups[0].Schemata[0].Values[0].N = 0x7fc
+	guarded.Groups = append(guarded.Groups, Group{Name: GuardGroup("batch"), Schemata: Schemata{{"L3", []Value{{0, 0x7}}}, {"MB", []Value{{0, 100}}}}})
+	for _, text := range []string{
+		"partitions: {a: {classes: {c1: , c2: , c3: , c4: , c5: , c6: , c7: }}}",
+		"partitions: {a: {l3Allocation: 2 ways, classes: {x: {exclusive: true}}}}",
+	} {
+		if _, err := parse(t, text).Layout(guarded); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 	for text, c := range map[string]struct {
 		tree *Tree
 		want string

@@ -154,10 +154,11 @@ func (t *Tree) Group(name string) *Group {
 	return &t.Groups[i]
 }
 
-// Others are the groups of others, but for the default one.
+// Others are the groups of other programs, but for the default one. Those of the guard are none:
+// they give way to classes.
 func (t *Tree) Others() (all []*Group) {
 	for i := range t.Groups {
-		if g := &t.Groups[i]; g.Name != "" && !g.Own() {
+		if g := &t.Groups[i]; g.Name != "" && !g.Own() && !g.Guarded() {
 			all = append(all, g)
 		}
 	}

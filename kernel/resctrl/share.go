@@ -1,6 +1,7 @@
 package resctrl
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
@@ -25,39 +26,69 @@ func GuardGroup(of string) string {
 // Guarded reports whether the guard made a group, by its name.
 func (g *Group) Guarded() bool { return strings.HasPrefix(g.Name, GuardPrefix) }
 
-// Origin returns the group that threads are in: the default group, or that of a class. Threads
-// that others have put into a group of theirs, or that are in several groups, are a
-// *kernel.NotSupportedError: those are not taken out of them.
-func (t *Tree) Origin(fsys fs.FS, threads []int) (*Group, error) {
-	no := &kernel.NotSupportedError{Feature: "cache and bandwidth of a group"}
-	var found *Group
+// Members says of threads in which group they are, of those that only monitor, too:
+// "berth-bulk/mon_groups/x". Threads that are in none are in the default group.
+func (t *Tree) Members(fsys fs.FS) (map[int]string, error) {
+	in := map[int]string{}
+	names := make([]string, 0, len(t.Groups)+len(t.Mon))
 	for i := range t.Groups {
-		g := &t.Groups[i]
-		if g.Name == "" {
-			continue
+		if t.Groups[i].Name != "" {
+			names = append(names, t.Groups[i].Name)
 		}
-		tids, err := Tasks(fsys, t.Dir, g.Name)
+	}
+	for _, name := range append(names, t.Mon...) { // a group that allocates lists those that are monitored within it, too
+		tids, err := Tasks(fsys, t.Dir, name)
 		if err != nil {
 			return nil, err
 		}
-		tids = append(tids, monitored(fsys, t, g.Name)...)
-		both := 0
-		for _, tid := range threads {
-			if slices.Contains(tids, tid) {
-				both++
-			}
+		for _, tid := range tids {
+			in[tid] = name
 		}
+	}
+	return in, nil
+}
+
+// Foreign reports whether the group that only monitors, by its name in Members, is another
+// program's: a thread that is moved to another group that allocates is lost to it.
+func Foreign(name string) bool {
+	_, ours := MonOf(name)
+	return Around(name) != name && !ours
+}
+
+// Around is the name of the group that allocates around one that only monitors, and else its own.
+func Around(name string) string {
+	switch dir := path.Dir(name); {
+	case dir == "mon_groups":
+		return ""
+	case path.Base(dir) == "mon_groups":
+		return path.Dir(dir)
+	}
+	return name
+}
+
+// Origin returns the group that threads are in: the default group, or that of a class. Threads
+// that others have put into a group of theirs, or that are in several groups, are a
+// *kernel.NotSupportedError: those are not taken out of them.
+func (t *Tree) Origin(in map[int]string, threads []int) (*Group, error) {
+	no := &kernel.NotSupportedError{Feature: "cache and bandwidth of a group"}
+	var found *Group
+	for i, tid := range threads {
+		name := Around(in[tid])
+		g := t.Group(name)
 		switch {
-		case both == 0:
-		case !g.Own():
-			no.Reason = fmt.Sprintf("resctrl group %s of another program has its threads", g.Name)
-			return nil, no
-		case both < len(threads):
-			no.Reason = fmt.Sprintf("some of its threads are in resctrl group %s, and some are not", g.Name)
-			return nil, no
-		default:
-			found = g
+		case g == nil:
+			return nil, fs.ErrNotExist // made since the tree was read
+		case name != "" && !g.Own():
+			no.Reason = fmt.Sprintf("resctrl group %s of another program has its threads", name)
+		case Foreign(in[tid]):
+			no.Reason = fmt.Sprintf("resctrl group %s of another program monitors its threads", in[tid])
+		case i > 0 && g != found:
+			no.Reason = fmt.Sprintf("some of its threads are in resctrl group %s, and some are not", cmp.Or(name, found.Name))
 		}
+		if no.Reason != "" {
+			return nil, no
+		}
+		found = g
 	}
 	if found == nil {
 		found = t.Group("")

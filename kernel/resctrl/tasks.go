@@ -94,7 +94,11 @@ func failed(root *kernel.Root, dir string, tids []int) int {
 // stay there, and are counted. It gives up where threads come faster than they can be moved.
 func Follow(root *kernel.Root, t *Tree, group string, list func() ([]int, error)) (moved, foreign int, err error) {
 	theirs := map[int]bool{}
-	for _, g := range t.Others() {
+	for i := range t.Groups {
+		g := &t.Groups[i]
+		if g.Name == "" || g.Own() || g.Name == group {
+			continue
+		}
 		tids, err := Tasks(root.FS(), t.Dir, g.Name)
 		if err != nil {
 			return 0, 0, err

@@ -31,8 +31,8 @@ func ReadInterrupts(fsys fs.FS) ([]Interrupt, error) {
 }
 
 // ParseInterrupts takes the text of /proc/interrupts (show_interrupts in kernel/irq/proc.c): a
-// line of CPUs, then a line for each interrupt with a count per CPU, the chip, the number in it
-// and the device.
+// line of CPUs, then a line for each interrupt with a count per CPU, the chip, the number in it,
+// on arm64 and others how it is triggered (CONFIG_GENERIC_IRQ_SHOW_LEVEL), and the device.
 func ParseInterrupts(text string) (all []Interrupt, err error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	var cpus []int
@@ -61,7 +61,11 @@ func ParseInterrupts(text string) (all []Interrupt, err error) {
 		}
 		// The chip and its number come first; a chip may have several words, a device, too.
 		if left := words[len(cpus):]; len(left) > 2 {
-			i.Device = strings.Join(left[2:], " ")
+			left = left[2:]
+			if left[0] == "Level" || left[0] == "Edge" {
+				left = left[1:]
+			}
+			i.Device = strings.Join(left, " ")
 		}
 		all = append(all, i)
 	}

@@ -13,6 +13,9 @@ const interrupts = `           CPU0       CPU2
  38:          5      18532 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0
  44:          1          2   IO-APIC  16-fasteoi   i801_smbus, nvme0q1
  45:          0          0
+ 46:         12          0     GICv3  27 Level     arch_timer
+ 47:          3          4   ITS-MSI 16384 Edge      nvme0q0, nvme0q1
+ 48:          0          0     GICv3  23 Level
 NMI:          0          0   Non-maskable interrupts
 ERR:          0
 `
@@ -23,6 +26,7 @@ func TestReadInterrupts(t *testing.T) {
 	want := []Interrupt{
 		{0, "timer", map[int]uint64{0: 20, 2: 0}}, {38, "virtio2-input.0", map[int]uint64{0: 5, 2: 18532}},
 		{44, "i801_smbus, nvme0q1", map[int]uint64{0: 1, 2: 2}}, {45, "", map[int]uint64{0: 0, 2: 0}},
+		{46, "arch_timer", map[int]uint64{0: 12, 2: 0}}, {47, "nvme0q0, nvme0q1", map[int]uint64{0: 3, 2: 4}}, {48, "", map[int]uint64{0: 0, 2: 0}},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
