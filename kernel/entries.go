@@ -100,6 +100,9 @@ func (l *UndoLog) Has(match func(Step) bool) bool {
 // as they were. It ignores the entry of a file that was removed and made anew since.
 func (l *UndoLog) Original(path string) (text string, ok bool) {
 	beside := l.beside[path]
+	if beside != nil && !l.root.isSame(beside) {
+		beside = nil
+	}
 	for _, e := range l.at[path] {
 		switch {
 		case e.Op != Write || !l.root.isSame(e) || beside != nil && e.seq > beside.seq:
@@ -109,7 +112,7 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 			return e.Original, true
 		}
 	}
-	if beside != nil && l.root.isSame(beside) {
+	if beside != nil {
 		return beside.saved(path), true
 	}
 	if _, err := os.Lstat(l.above); l.above == "" || err != nil {
