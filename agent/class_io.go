@@ -28,13 +28,14 @@ type ioClass struct {
 }
 
 func (n *Node) ioClass(s *Spec) (c ioClass, err error) {
-	c.name = n.opt.Classes.ClassOf(IOClass, s)
-	if c.name == "" {
+	name := n.opt.Classes.ClassOf(IOClass, s)
+	if name == "" {
 		return c, nil
 	}
 	if err := n.opt.Classes.defined(IOClass, &Workload{Spec: *s}); err != nil {
 		return c, err
 	}
+	c.name = name
 	devices, err := n.blockDevices()
 	if err != nil {
 		return c, err
@@ -110,24 +111,25 @@ type ioClasses struct{ n *Node }
 func (k *ioClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 	some := false
 	for w := range c.Workloads() {
-		if err := k.n.opt.Classes.defined(IOClass, w); err != nil {
+		name, err := k.n.opt.Classes.classIn(c, IOClass, w)
+		if err != nil {
 			return nil, err
 		}
-		some = some || k.n.opt.Classes.ClassOf(IOClass, &w.Spec) != ""
+		some = some || name != ""
 	}
 	config := k.n.opt.Classes.IO
 	if !some || len(config.Cost) == 0 {
 		return nil, nil
 	}
 	all, _, err := k.cost()
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return nil, nil // a note says so
+	}
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range all {
 		_, same, err := k.n.root.Shows(s)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &kernel.NotSupportedError{Feature: path.Base(s.Path), Reason: fmt.Sprintf("/%s is not there", s.Path), Remedy: "boot a kernel with cgroup v2 and CONFIG_BLK_CGROUP_IOCOST, or leave cost out"}
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -144,12 +146,32 @@ func (k *ioClasses) cost() (kernel.Plan, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, version := ioTree(k.n.root.FS())
-	if version != 2 {
-		return nil, nil, &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
+	dir, err := costDir(k.n.root.FS())
+	if err != nil {
+		return nil, nil, err
 	}
 	plan, notes := k.n.opt.Classes.IO.PlanCost(dir, devices)
 	return plan, notes, nil
+}
+
+// LacksIOCost returns why a host has no io.cost; nil if it has.
+func LacksIOCost(root *kernel.Root) error {
+	_, err := costDir(root.FS())
+	return err
+}
+
+// costDir is the group with the files of io.cost, the root group of cgroup v2.
+func costDir(fsys fs.FS) (string, error) {
+	dir, version := ioTree(fsys)
+	if version != 2 {
+		return "", &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
+	}
+	file := costFile(dir, version)
+	_, err := fs.Stat(fsys, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: fmt.Sprintf("/%s is not there", file), Remedy: "use a kernel with CONFIG_BLK_CGROUP_IOCOST, outside of a container, or leave cost out"}
+	}
+	return dir, err
 }
 
 func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
@@ -266,8 +288,9 @@ func (k *ioClasses) notes(w *Workload) (notes []string) {
 		notes = append(notes, fmt.Sprintf("its limits and weights are not in force: by %s Berth sets none", k.n.site.Backend))
 	}
 	if len(k.n.opt.Classes.IO.Cost) > 0 {
-		if _, absent, err := k.cost(); err == nil {
-			notes = append(notes, absent...)
+		_, absent, err := k.cost()
+		if notes = append(notes, absent...); err != nil {
+			notes = append(notes, err.Error())
 		}
 	}
 	for i := range notes {

@@ -253,7 +253,6 @@ func TestIOClassRefused(t *testing.T) {
 	}{
 		"unknown":       {ioHost(t, fakekernel.V2(), ioClassesText), ofIO(slow, "slwo"), `did you mean "slow"`},
 		"no controller": {ioHost(t, noIO, ioClassesText), slow, "not supported"},
-		"cost on v1":    {ioHost(t, fakekernel.V1(), ioClassesText+"cost: [{devices: [vda]}]"), slow, "io.cost.qos: not supported"},
 		"latency on v1": {ioHost(t, fakekernel.V1(), "classes: {slow: [{devices: [vda], latency: 5ms}]}"), slow, "io.latency: not supported"},
 	} {
 		n := tc.h.open()
@@ -304,6 +303,27 @@ func TestIOCost(t *testing.T) {
 	h.release(n, "api")
 	if got := h.file(qos); !strings.HasPrefix(got, "254:0 enable=0 ") {
 		t.Errorf("released: %q", got)
+	}
+}
+
+// Where the kernel has no io.cost, workloads are placed all the same, and a note says so.
+func TestIOCostLacks(t *testing.T) {
+	t.Parallel()
+	bfq := fakekernel.V2()
+	bfq.Weights = "bfq"
+	for _, l := range []fakekernel.Layout{fakekernel.V1(), bfq} {
+		h := ioHost(t, l, ioClassesText+"cost: [{devices: [vda]}]")
+		n := h.open()
+		w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
+		if notes := strings.Join(w.Notes, "; "); !strings.Contains(notes, `I/O class "slow": io.cost.qos: not supported`) {
+			t.Errorf("notes: %s", notes)
+		}
+		if err := LacksIOCost(kernel.NewRoot("", h.k)); !errors.Is(err, kernel.ErrNotSupported) {
+			t.Errorf("lacks: %v", err)
+		}
+	}
+	if err := LacksIOCost(kernel.NewRoot("", ioHost(t, fakekernel.V2(), costText).k)); err != nil {
+		t.Errorf("lacks: %v", err)
 	}
 }
 

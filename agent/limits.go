@@ -21,7 +21,7 @@ import (
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
 	to, from := c.After(id), c.Before(id)
 	class, err := g.ofIO(&to.Spec)
-	if err != nil {
+	if _, undefined := errors.AsType[*ClassError](err); err != nil && (!undefined || c.asks(id)) {
 		return nil, err
 	}
 	if s, ok := g.shown[id]; ok && from == to && !fresh && reflect.DeepEqual(s.class, class.limits) {
@@ -98,10 +98,12 @@ type shown struct {
 }
 
 // unlimited adds to settings of a group that Berth made that block devices which they do not
-// name are not limited: by an I/O class that was another one, or that now means other devices.
+// name are not limited, and its I/O weight is the kernel's where they have none: by an I/O class
+// that was another one, or that now means other devices.
 func (g *groups) unlimited(group cgroup.Group, all knob.Settings) error {
+	weight := knob.Find("ioWeight")
 	for _, k := range knob.All() {
-		if k.Key == nil {
+		if k.Key == nil && k != weight {
 			continue
 		}
 		dir, f, err := group.Locate(k)
@@ -112,8 +114,17 @@ func (g *groups) unlimited(group cgroup.Group, all knob.Settings) error {
 			return err
 		}
 		text, err := readText(g.root, path.Join(dir, f.Name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
-			return kernel.IgnoreAbsent(err)
+			return err
+		}
+		if value, ok := f.Value("", text); k == weight && ok && value != k.Default && !all.Has(k) {
+			all[knob.ID{Knob: k}] = k.Default
+		}
+		if k == weight {
+			continue
 		}
 		for line := range strings.Lines(text) {
 			key, _, _ := strings.Cut(line, " ")
