@@ -49,11 +49,12 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 		if err == nil && !drifted {
 			_, err = n.followClasses(t.to(t.snapshot, ids...))
 		}
-		if err != nil || !drifted {
-			return err
+		if err == nil && drifted {
+			repairs = n.judge(plan)
+			err = t.converge()
 		}
-		repairs = n.judge(plan)
-		return t.converge()
+		repairs, n.changedPriorities = append(repairs, n.changedPriorities...), nil
+		return err
 	})
 	if err == nil {
 		for _, r := range repairs {

@@ -128,6 +128,14 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 	return "", false
 }
 
+// Wrote reports whether a text is a value that Berth wrote to a file, of which a note tells:
+// that of the thread that there is now, for the I/O priority of one.
+func (l *UndoLog) Wrote(path, text string) bool {
+	return l != nil && slices.ContainsFunc(l.at[path], func(e *entry) bool {
+		return e.Op == Write && e.owns(text) && l.root.isSame(e) && !l.root.startedOther(&e.Step)
+	})
+}
+
 // originalLines are those of a file with a line per key.
 func (l *UndoLog) originalLines(path string) (text string, ok bool) {
 	text, err := l.root.read(path)
