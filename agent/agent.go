@@ -131,7 +131,9 @@ type Node struct {
 	// profiles are the power profiles that held at the last look, and power is what CPUs had
 	// when it was last read; guarded by mu.
 	profiles *power.Config
-	power    *power.Host
+	// changedPriorities are I/O priorities that others have changed since the last comparison.
+	changedPriorities []Repair
+	power             *power.Host
 
 	mu        sync.Mutex
 	online    string // the kernel's list of CPUs, when the machine was read

@@ -26,12 +26,12 @@ func (k *cacheClasses) members(c *Transition) (map[string][]*Workload, error) {
 	config := k.n.opt.Classes
 	all := map[string][]*Workload{}
 	for w := range c.Workloads() {
-		name := config.ClassOf(CacheClass, &w.Spec)
+		name, err := config.classIn(c, CacheClass, w)
+		if err != nil {
+			return nil, err
+		}
 		if name == "" {
 			continue
-		}
-		if err := config.defined(CacheClass, w); err != nil {
-			return nil, err
 		}
 		all[resctrl.Prefix+name] = append(all[resctrl.Prefix+name], w)
 	}
@@ -169,7 +169,7 @@ func (k *cacheClasses) threads(workloads []*Workload) (all []int, err error) {
 // notes say what devices fill too, and what other programs keep.
 func (k *cacheClasses) notes(w *Workload) (notes []string) {
 	name := k.n.opt.Classes.ClassOf(CacheClass, &w.Spec)
-	if name == "" || !k.n.opt.Classes.Cache.Has(name) || k.read() != nil {
+	if k.read() != nil {
 		return nil
 	}
 	layout, err := k.n.opt.Classes.Cache.Layout(k.t)

@@ -28,13 +28,14 @@ type ioClass struct {
 }
 
 func (n *Node) ioClass(s *Spec) (c ioClass, err error) {
-	c.name = n.opt.Classes.ClassOf(IOClass, s)
-	if c.name == "" {
+	name := n.opt.Classes.ClassOf(IOClass, s)
+	if name == "" {
 		return c, nil
 	}
 	if err := n.opt.Classes.defined(IOClass, &Workload{Spec: *s}); err != nil {
 		return c, err
 	}
+	c.name = name
 	devices, err := n.blockDevices()
 	if err != nil {
 		return c, err
@@ -110,24 +111,25 @@ type ioClasses struct{ n *Node }
 func (k *ioClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 	some := false
 	for w := range c.Workloads() {
-		if err := k.n.opt.Classes.defined(IOClass, w); err != nil {
+		name, err := k.n.opt.Classes.classIn(c, IOClass, w)
+		if err != nil {
 			return nil, err
 		}
-		some = some || k.n.opt.Classes.ClassOf(IOClass, &w.Spec) != ""
+		some = some || name != ""
 	}
 	config := k.n.opt.Classes.IO
 	if !some || len(config.Cost) == 0 {
 		return nil, nil
 	}
 	all, _, err := k.cost()
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return nil, nil // a note says so
+	}
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range all {
 		_, same, err := k.n.root.Shows(s)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &kernel.NotSupportedError{Feature: path.Base(s.Path), Reason: fmt.Sprintf("/%s is not there", s.Path), Remedy: "boot a kernel with cgroup v2 and CONFIG_BLK_CGROUP_IOCOST, or leave cost out"}
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -144,12 +146,32 @@ func (k *ioClasses) cost() (kernel.Plan, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, version := ioTree(k.n.root.FS())
-	if version != 2 {
-		return nil, nil, &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
+	dir, err := costDir(k.n.root.FS())
+	if err != nil {
+		return nil, nil, err
 	}
 	plan, notes := k.n.opt.Classes.IO.PlanCost(dir, devices)
 	return plan, notes, nil
+}
+
+// LacksIOCost returns why a host has no io.cost; nil if it has.
+func LacksIOCost(root *kernel.Root) error {
+	_, err := costDir(root.FS())
+	return err
+}
+
+// costDir is the group with the files of io.cost, the root group of cgroup v2.
+func costDir(fsys fs.FS) (string, error) {
+	dir, version := ioTree(fsys)
+	if version != 2 {
+		return "", &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: "the io controller is not on cgroup v2", Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or leave cost out"}
+	}
+	file := costFile(dir, version)
+	_, err := fs.Stat(fsys, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", &kernel.NotSupportedError{Feature: blockio.CostQoS, Reason: fmt.Sprintf("/%s is not there", file), Remedy: "use a kernel with CONFIG_BLK_CGROUP_IOCOST, outside of a container, or leave cost out"}
+	}
+	return dir, err
 }
 
 func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
@@ -189,53 +211,112 @@ func (k *ioClasses) threads(w *Workload) ([]int, error) {
 	return tids, nil
 }
 
-// follow gives the threads of workloads the priority of their class. Those of another class
-// before get back what they had by the log; here those lose theirs that have inherited it.
+// follow gives the threads of workloads the priority of their class. Those that have none any
+// more get back what they had by the log; here those lose theirs that have inherited it.
 func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	var undos []func() error
 	undo = func() error { return join(undos...)() }
-	config := k.n.opt.Classes
-	for w := range c.Former() {
-		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
-		if now := c.After(w.ID()); priority == "" || now != nil && config.ClassOf(IOClass, &now.Spec) == config.ClassOf(IOClass, &w.Spec) {
-			continue
+	noted := map[int]bool{}
+	c.Log.Has(func(s kernel.Step) bool {
+		if tid, ok := kernel.PriorityOf(s.Path); ok {
+			noted[tid] = true
 		}
+		return false
+	})
+	config := k.n.opt.Classes
+	each := func(w *Workload, priority, why string) error {
 		tids, err := k.threads(w)
 		if err != nil {
-			return moved, undo, err
+			return err
+		}
+		if priority == "" && !slices.ContainsFunc(tids, func(tid int) bool { return noted[tid] }) {
+			return nil
 		}
 		for _, tid := range tids {
-			name := kernel.PriorityFile(tid)
-			if text, err := readText(k.n.root, name); err != nil || text != priority || c.Log.Has(func(s kernel.Step) bool { return s.Path == name }) {
+			if !noted[tid] && k.inherited(c.Log, tid, priority) {
+				back, err := k.prioritize(tid, "none", "", nil)
+				if err != nil {
+					return err
+				}
+				if back != nil {
+					undos = append(undos, back)
+				}
+			}
+			if priority == "" || k.left(c, tid, priority, why) {
 				continue
 			}
-			if _, err := k.prioritize(tid, "none", "", nil); err != nil {
-				return moved, undo, err
-			}
-		}
-	}
-	for w := range c.Workloads() {
-		priority := config.IO.Priority(config.ClassOf(IOClass, &w.Spec))
-		if priority == "" {
-			continue
-		}
-		tids, err := k.threads(w)
-		if err != nil {
-			return moved, undo, err
-		}
-		why := "I/O class " + config.ClassOf(IOClass, &w.Spec)
-		for _, tid := range tids {
 			back, err := k.prioritize(tid, priority, why, c.Log)
 			if err != nil {
-				return moved, undo, err
+				return err
 			}
 			if back != nil {
 				undos = append(undos, back)
 				moved++
 			}
 		}
+		return nil
+	}
+	for w := range c.Former() {
+		if c.After(w.ID()) == nil {
+			if err := each(w, "", ""); err != nil {
+				return moved, undo, err
+			}
+		}
+	}
+	for w := range c.Workloads() {
+		name := config.ClassOf(IOClass, &w.Spec)
+		if err := each(w, config.IO.Priority(name), "I/O class "+name); err != nil {
+			return moved, undo, err
+		}
 	}
 	return moved, undo, nil
+}
+
+// inherited reports whether a thread without a note has a priority, another than it is to have,
+// that Berth wrote for a thread of its process, or of one that this one descends from.
+func (k *ioClasses) inherited(log *kernel.UndoLog, tid int, priority string) bool {
+	text, err := readText(k.n.root, kernel.PriorityFile(tid))
+	if err != nil || text == priority || text == "none" {
+		return false
+	}
+	const most = 64 // generations
+	of := tid
+	for range most {
+		for _, sibling := range k.n.threadsOfProcess(of) {
+			if log.Wrote(kernel.PriorityFile(sibling), text) {
+				return true
+			}
+		}
+		p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(of))
+		if of = p.Parent; err != nil || of <= 1 {
+			return false
+		}
+	}
+	return false
+}
+
+// left reports whether the priority that a thread had of its class was changed by somebody else
+// so often that it is theirs (Options.Rewrites). Each change counts.
+func (k *ioClasses) left(c *Transition, tid int, priority, why string) bool {
+	name := kernel.PriorityFile(tid)
+	if !c.Log.Wrote(name, priority) {
+		return false
+	}
+	text, err := readText(k.n.root, name)
+	if err != nil || c.Log.Wrote(name, text) {
+		return false
+	}
+	p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(tid))
+	if err != nil {
+		return false
+	}
+	key := name + "@" + p.Start // another thread may get the number
+	if c.Yielded(key) {
+		return true
+	}
+	count, yielded := k.n.foundChanged(key)
+	k.n.changedPriorities = append(k.n.changedPriorities, Repair{Path: name, Found: text, Wanted: priority, Count: count, Why: why, Yielded: yielded})
+	return yielded
 }
 
 // prioritize gives a thread a priority; undo is nil if it has it, or has ended.
@@ -266,8 +347,9 @@ func (k *ioClasses) notes(w *Workload) (notes []string) {
 		notes = append(notes, fmt.Sprintf("its limits and weights are not in force: by %s Berth sets none", k.n.site.Backend))
 	}
 	if len(k.n.opt.Classes.IO.Cost) > 0 {
-		if _, absent, err := k.cost(); err == nil {
-			notes = append(notes, absent...)
+		_, absent, err := k.cost()
+		if notes = append(notes, absent...); err != nil {
+			notes = append(notes, err.Error())
 		}
 	}
 	for i := range notes {

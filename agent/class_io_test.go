@@ -253,7 +253,6 @@ func TestIOClassRefused(t *testing.T) {
 	}{
 		"unknown":       {ioHost(t, fakekernel.V2(), ioClassesText), ofIO(slow, "slwo"), `did you mean "slow"`},
 		"no controller": {ioHost(t, noIO, ioClassesText), slow, "not supported"},
-		"cost on v1":    {ioHost(t, fakekernel.V1(), ioClassesText+"cost: [{devices: [vda]}]"), slow, "io.cost.qos: not supported"},
 		"latency on v1": {ioHost(t, fakekernel.V1(), "classes: {slow: [{devices: [vda], latency: 5ms}]}"), slow, "io.latency: not supported"},
 	} {
 		n := tc.h.open()
@@ -287,6 +286,10 @@ func TestIOCost(t *testing.T) {
 	ctx := context.Background()
 	h := ioHost(t, fakekernel.V2(), costText)
 	const qos = "sys/fs/cgroup/io.cost.qos"
+	if err := h.k.WriteFile(qos, "254:0 enable=1"); err != nil {
+		t.Fatal(err)
+	}
+	before := h.file(qos)
 	n := h.open()
 	w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
 	if got := h.file(qos); !strings.HasPrefix(got, "254:0 enable=1 ctrl=user rpct=95.00 rlat=5000 ") {
@@ -302,8 +305,29 @@ func TestIOCost(t *testing.T) {
 		t.Errorf("files: %q", got)
 	}
 	h.release(n, "api")
-	if got := h.file(qos); !strings.HasPrefix(got, "254:0 enable=0 ") {
-		t.Errorf("released: %q", got)
+	if got := h.file(qos); got != before || !strings.Contains(got, "enable=1 ctrl=auto") {
+		t.Errorf("released: %q, was %q", got, before)
+	}
+}
+
+// Where the kernel has no io.cost, workloads are placed all the same, and a note says so.
+func TestIOCostLacks(t *testing.T) {
+	t.Parallel()
+	bfq := fakekernel.V2()
+	bfq.Weights = "bfq"
+	for _, l := range []fakekernel.Layout{fakekernel.V1(), bfq} {
+		h := ioHost(t, l, ioClassesText+"cost: [{devices: [vda]}]")
+		n := h.open()
+		w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
+		if notes := strings.Join(w.Notes, "; "); !strings.Contains(notes, `I/O class "slow": io.cost.qos: not supported`) {
+			t.Errorf("notes: %s", notes)
+		}
+		if err := LacksIOCost(kernel.NewRoot("", h.k)); !errors.Is(err, kernel.ErrNotSupported) {
+			t.Errorf("lacks: %v", err)
+		}
+	}
+	if err := LacksIOCost(kernel.NewRoot("", ioHost(t, fakekernel.V2(), costText).k)); err != nil {
+		t.Errorf("lacks: %v", err)
 	}
 }
 
@@ -317,6 +341,7 @@ func TestIOPriority(t *testing.T) {
 	if err := h.k.WriteFile(kernel.PriorityFile(9000101), "best-effort/0"); err != nil {
 		t.Fatal(err)
 	}
+	h.child(9000102, 9000100)
 	n := h.open()
 	w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "last"))
 	if got := priority(9000100); got != "best-effort/7" {
@@ -329,9 +354,11 @@ func TestIOPriority(t *testing.T) {
 			}
 		}
 	}
-	join(9000101, 9000102)
-	if err := h.k.WriteFile(kernel.PriorityFile(9000102), "best-effort/7"); err != nil { // inherited
-		t.Fatal(err)
+	join(9000101, 9000102, 9000103)
+	for _, pid := range []int{9000102, 9000103} { // inherited; and that of another program
+		if err := h.k.WriteFile(kernel.PriorityFile(pid), "best-effort/7"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := n.Reconcile(ctx); err != nil {
 		t.Fatal(err)
@@ -350,10 +377,82 @@ func TestIOPriority(t *testing.T) {
 	if _, err := n.Resize(ctx, spec("api", place.LS, 0, 0)); err != nil {
 		t.Fatal(err)
 	}
-	for pid, want := range map[int]string{9000100: "none", 9000101: "best-effort/0", 9000102: "none"} {
+	for pid, want := range map[int]string{9000100: "none", 9000101: "best-effort/0", 9000102: "none", 9000103: "best-effort/7"} {
 		if got := priority(pid); got != want {
 			t.Errorf("process %d without a class: %s, want %s", pid, got, want)
 		}
+	}
+}
+
+// A configuration in which the class of the same name has another priority, or none, changes
+// that of threads that have inherited the former one, too.
+func TestIOPriorityRevised(t *testing.T) {
+	t.Parallel()
+	for priority, want := range map[string]string{"idle": "idle", "": "none"} {
+		h := ioHost(t, fakekernel.V2(), "classes: {last: [{devices: [vda], readBPS: 1M}, {priority: best-effort/7}]}")
+		h.child(9000101, 9000100)
+		h.opt.Keep = true
+		n := h.open()
+		w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "last"))
+		if err := errors.Join(h.k.WriteFile(w.Dirs[0]+"/cgroup.procs", "9000101"), h.k.WriteFile(kernel.PriorityFile(9000101), "best-effort/7")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		opt := h.options()
+		text := "classes: {last: [{devices: [vda], readBPS: 1M}]}"
+		if priority != "" {
+			text = strings.Replace(text, "}]", "}, {priority: "+priority+"}]", 1)
+		}
+		opt.Classes = ioConfig(t, text)
+		n, _, err := n.Revise(t.Context(), Revision{Options: opt}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		for _, pid := range []int{9000100, 9000101} {
+			if got := h.file(kernel.PriorityFile(pid)); got != want {
+				t.Errorf("priority %q: process %d has %s", priority, pid, got)
+			}
+		}
+		h.release(n, "api")
+	}
+}
+
+// A priority that another program changes is put back, counted, and left to it if it insists.
+func TestIOPriorityYields(t *testing.T) {
+	t.Parallel()
+	h := ioHost(t, fakekernel.V2(), costText)
+	n := h.open()
+	h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "last"))
+	file := kernel.PriorityFile(9000100)
+	for time := 1; ; time++ {
+		if err := h.k.WriteFile(file, "realtime/0"); err != nil {
+			t.Fatal(err)
+		}
+		repairs, err := n.Reconcile(t.Context())
+		if err != nil || len(repairs) != 1 || repairs[0].Path != file || repairs[0].Count != time || repairs[0].Found != "realtime/0" || time > 5 {
+			t.Fatalf("time %d: %+v, %v", time, repairs, err)
+		}
+		if repairs[0].Yielded {
+			break
+		}
+		if got := h.file(file); got != "best-effort/7" {
+			t.Errorf("time %d: %s", time, got)
+		}
+	}
+	if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) > 0 {
+		t.Errorf("yielded: %v, %v", repairs, err)
+	}
+	if kinds := h.kinds(); !slices.Contains(kinds, Repaired) || !slices.Contains(kinds, Yielded) {
+		t.Errorf("events %v", kinds)
+	}
+	if _, err := n.Resize(t.Context(), spec("api", place.LS, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.file(file); got != "realtime/0" {
+		t.Errorf("without a class: %s, want that of the other program", got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -39,19 +38,26 @@ func (n *Node) classesNow() ClassConfig {
 	return c
 }
 
-// rescheduled reports whether others hold than at the last look, and what is to be told.
-func (n *Node) rescheduled() (changed bool, text string) {
+// rescheduled returns what holds now, whether that is in force yet, and what is to be told.
+func (n *Node) rescheduled() (is *power.Config, text string, changed bool) {
 	if p := n.opt.Classes.Power; p == nil || len(p.Schedules) == 0 {
-		return false, ""
+		return nil, "", false
 	}
 	was, is := n.profiles, n.classesNow().Power
-	if n.profiles = is; reflect.DeepEqual(was, is) {
-		return false, ""
+	if reflect.DeepEqual(was, is) {
+		return is, "", false
 	}
 	if was != nil {
 		text = fmt.Sprintf("power profiles by the time of day: shared %s, reserved %s, service %v", cmp.Or(is.Shared, "none"), cmp.Or(is.Reserved, "none"), is.Service)
 	}
-	return true, text
+	return is, text, true
+}
+
+// inForce notes profiles that hold by the time of day once they are in force, and tells it.
+func (n *Node) inForce(profiles *power.Config, text string) {
+	if n.profiles = profiles; text != "" {
+		n.tell(Changed, "", "", text)
+	}
 }
 
 // Names of those that have CPUs without being a workload.
@@ -148,10 +154,10 @@ func (n *Node) lack(pool string, err error) {
 	}
 }
 
-// asks reports whether a transition is about a workload that asks for a profile by name: what
-// cannot be is refused then. Any other goes without, and a note says so.
+// asks reports whether a transition is about a workload that asks for a profile by name. One
+// that has it by its class of service goes without, too, where it cannot be.
 func (*powerClasses) asks(c *Transition, w *Workload) bool {
-	return w.Spec.Classes[PowerClass] != "" && slices.Contains(c.focus, w.ID()) && (!c.All || c.strict)
+	return w.Spec.asksFor(PowerClass) && c.asks(w.ID())
 }
 
 // may refuses what a workload that asks cannot have.
@@ -196,12 +202,8 @@ func (k *powerClasses) used(c *Transition) func(kernel.Step) bool {
 func (k *powerClasses) notes(w *Workload) (notes []string) {
 	name := k.n.classesNow().ClassOf(PowerClass, &w.Spec)
 	note := func(text string) { notes = append(notes, fmt.Sprintf("power class %q: %s", name, text)) }
-	if err := k.n.opt.Classes.defined(PowerClass, w); err != nil {
-		note("it is not defined any more")
-		return notes
-	}
 	if w.Grant == nil || w.Grant.Own.IsEmpty() {
-		if w.Spec.Classes[PowerClass] != "" {
+		if w.Spec.asksFor(PowerClass) {
 			note("the workload has no CPUs of its own")
 		}
 		return notes

@@ -319,6 +319,42 @@ func TestPowerClassSchedule(t *testing.T) {
 	}
 }
 
+// A change by the time of day that fails is not done: the next comparison tries it again, and
+// tells it as what it is.
+func TestPowerClassScheduleFails(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := powerHost(t, "amd-pstate-epp", 1)
+	h.opt.Keep = true
+	h.opt.Classes.Power.Schedules = []power.Schedule{{From: "22:00", To: "06:00", Shared: "power"}}
+	h.now = time.Date(2026, 11, 23, 21, 30, 0, 0, time.Local)
+	n := h.open()
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h.now = h.now.Add(time.Hour)
+	const limit = cpus + "/cpufreq/policy7/scaling_min_freq"
+	was := h.file(limit)
+	if err := h.k.Put(limit, "nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Reconcile(ctx); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Fatalf("with nonsense: %v", err)
+	}
+	if err := h.k.Put(limit, was); err != nil {
+		t.Fatal(err)
+	}
+	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+		t.Errorf("repairs: %v, %v", repairs, err)
+	}
+	if got := h.file(cpus + "/cpufreq/policy1/energy_performance_preference"); got != "power" {
+		t.Errorf("CPU 1 has %s", got)
+	}
+	if !slices.ContainsFunc(h.events, func(e Event) bool { return e.Kind == Changed }) {
+		t.Errorf("events: %v", h.events)
+	}
+}
+
 // What another program writes is repaired, and left to it if it insists: then the rest of the
 // profile is what the drivers admit.
 func TestPowerClassYields(t *testing.T) {
@@ -387,6 +423,31 @@ func TestPowerClassOffline(t *testing.T) {
 	h.release(n, "api")
 	if diff := h.changes(before); len(diff) > 0 {
 		t.Errorf("released: %q", diff)
+	}
+}
+
+// A CPU that is offline when its workload is released gets back what it had once it is there.
+func TestPowerClassReleasedOffline(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := powerHost(t, "intel_pstate", 1)
+	before := h.settings()
+	n := h.open()
+	s := powered(spec("api", place.LSE, 2000, 9000100), "steady")
+	s.CPUs = cpuset.MustParse("2-3")
+	h.place(n, s)
+	if err := h.k.SetOnline("0-2,4-7"); err != nil {
+		t.Fatal(err)
+	}
+	h.release(n, "api")
+	if err := h.k.SetOnline("0-7"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := h.changes(before); len(diff) > 0 {
+		t.Errorf("back online: %q", diff)
 	}
 }
 

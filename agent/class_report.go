@@ -107,7 +107,7 @@ func ReportClasses(fsys fs.FS, c ClassConfig, workloads []Workload, planned bool
 func reportClasses(reading *classReading) (ClassReport, error) {
 	r := ClassReport{Planned: reading.planned, Kinds: []ClassSection{}}
 	for _, k := range classKinds {
-		if reading.planned && !reading.config.defines(k.kind) {
+		if reading.planned && !reading.config.Defines(k.kind) {
 			continue
 		}
 		s, err := k.report(reading)
@@ -141,8 +141,8 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	return reportClasses(&classReading{n.root.FS(), c, all, false, state})
 }
 
-// defines reports whether a configuration says something of a kind.
-func (c ClassConfig) defines(kind ClassKind) bool {
+// Defines reports whether a configuration says something of a kind.
+func (c ClassConfig) Defines(kind ClassKind) bool {
 	return kind == CacheClass && c.Cache != nil || kind == IOClass && c.IO != nil || kind == PowerClass && c.Power != nil
 }
 

@@ -116,7 +116,11 @@ func (c ClassConfig) Names(kind ClassKind) []string {
 // ClassOf returns the class of a kind that a workload has: that which it asks for, or that of
 // its class of service; "" means none.
 func (c ClassConfig) ClassOf(kind ClassKind, s *Spec) string {
-	if name := s.Classes[kind]; name != "" {
+	switch name := s.Classes[kind]; name {
+	case noClass:
+		return ""
+	case "":
+	default:
 		return name
 	}
 	if set := c.of(kind); set != nil {
@@ -150,13 +154,37 @@ func (c ClassConfig) defined(kind ClassKind, w *Workload) error {
 	return &ClassError{Kind: kind, Name: name, Reason: fmt.Sprintf("workload %q: %s", w.ID(), reason)}
 }
 
-// SetClass asks for a class of a kind; "" or "none" asks for none.
+// classIn returns the class of a kind that a workload is to have after a transition, "" for
+// none. One that is not defined is an error only if the workload asks for it now: of others the
+// configuration has changed, and a note says so.
+func (c ClassConfig) classIn(t *Transition, kind ClassKind, w *Workload) (string, error) {
+	err := c.defined(kind, w)
+	switch {
+	case err == nil:
+		return c.ClassOf(kind, &w.Spec), nil
+	case t.asks(w.ID()):
+		return "", err
+	}
+	return "", nil
+}
+
+// noClass is the word of a workload that is to have no class of a kind, that of its class of
+// service neither.
+const noClass = "none"
+
+// asksFor reports whether a workload asks for a class of a kind by name.
+func (s *Spec) asksFor(kind ClassKind) bool {
+	name := s.Classes[kind]
+	return name != "" && name != noClass
+}
+
+// SetClass asks for a class of a kind; "none" is none, and "" that of the class of service.
 func (s *Spec) SetClass(kind ClassKind, name string) {
 	all := maps.Clone(s.Classes)
 	if all == nil {
 		all = map[ClassKind]string{}
 	}
-	if all[kind] = name; name == "" || name == "none" {
+	if all[kind] = name; name == "" {
 		delete(all, kind)
 	}
 	if s.Classes = all; len(all) == 0 {
@@ -185,14 +213,14 @@ func (e *ClassError) Error() string {
 // that is: groups of the kernel with settings, of which workloads are members.
 type classifier interface {
 	// plan returns the writes that lead from what the kernel shows to what a transition is to
-	// come to. A class that is not defined is a *ClassError.
+	// come to. A class that is asked for and not defined is a *ClassError (classIn).
 	plan(c *Transition) (kernel.Plan, error)
 	// follow makes members of the threads of workloads, and returns how many it moved and
 	// what undoes that.
 	follow(c *Transition) (moved int, undo func() error, err error)
 	// used reports whether a step made what a transition still needs.
 	used(c *Transition) func(kernel.Step) bool
-	// notes are plain warnings about the class of a workload.
+	// notes are plain warnings about the class of a workload, which is defined.
 	notes(w *Workload) []string
 }
 
@@ -230,7 +258,11 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 func (n *Node) classNotes(w *Workload) (notes []string) {
 	config := n.classesNow()
 	for _, k := range classKinds {
-		if config.ClassOf(k.kind, &w.Spec) != "" {
+		switch name := config.ClassOf(k.kind, &w.Spec); {
+		case name == "":
+		case config.defined(k.kind, w) != nil:
+			notes = append(notes, fmt.Sprintf("%s class %q: it is not defined any more, and the workload goes without", k.kind, name))
+		default:
 			notes = append(notes, k.open(n).notes(w)...)
 		}
 	}

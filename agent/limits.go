@@ -21,7 +21,8 @@ import (
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
 	to, from := c.After(id), c.Before(id)
 	class, err := g.ofIO(&to.Spec)
-	if err != nil {
+	_, undefined := errors.AsType[*ClassError](err)
+	if err != nil && (!undefined || c.asks(id)) {
 		return nil, err
 	}
 	if s, ok := g.shown[id]; ok && from == to && !fresh && reflect.DeepEqual(s.class, class.limits) {
@@ -47,7 +48,7 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		}
 	}
 	if to.made() && !fresh {
-		if err := g.unlimited(group, all); err != nil {
+		if err := g.unlimited(group, all, undefined); err != nil {
 			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 		}
 	}
@@ -99,9 +100,11 @@ type shown struct {
 
 // unlimited adds to settings of a group that Berth made that block devices which they do not
 // name are not limited: by an I/O class that was another one, or that now means other devices.
-func (g *groups) unlimited(group cgroup.Group, all knob.Settings) error {
+// unweighted is of a class that is none any more: then its I/O weight is the kernel's, too.
+func (g *groups) unlimited(group cgroup.Group, all knob.Settings, unweighted bool) error {
+	weight := knob.Find("ioWeight")
 	for _, k := range knob.All() {
-		if k.Key == nil {
+		if k.Key == nil && !(unweighted && k == weight) {
 			continue
 		}
 		dir, f, err := group.Locate(k)
@@ -112,8 +115,17 @@ func (g *groups) unlimited(group cgroup.Group, all knob.Settings) error {
 			return err
 		}
 		text, err := readText(g.root, path.Join(dir, f.Name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
-			return kernel.IgnoreAbsent(err)
+			return err
+		}
+		if k == weight {
+			if value, ok := f.Value("", text); ok && value != k.Default && !all.Has(k) {
+				all[knob.ID{Knob: k}] = k.Default
+			}
+			continue
 		}
 		for line := range strings.Lines(text) {
 			key, _, _ := strings.Cut(line, " ")

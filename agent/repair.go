@@ -39,23 +39,22 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 		if t.corrupt() != nil {
 			return nil // what a repair would take from whom is not known
 		}
-		if changed, text := n.rescheduled(); changed {
+		if profiles, text, changed := n.rescheduled(); changed {
 			if err := t.converge(); err != nil {
 				return err
 			}
-			if text != "" {
-				n.tell(Changed, "", "", text)
-			}
+			n.inForce(profiles, text)
 		}
 		plan, drifted, err := t.drifted(ids)
 		if err == nil && !drifted {
 			_, err = n.followClasses(t.to(t.snapshot, ids...))
 		}
-		if err != nil || !drifted {
-			return err
+		if err == nil && drifted {
+			repairs = n.judge(plan)
+			err = t.converge()
 		}
-		repairs = n.judge(plan)
-		return t.converge()
+		repairs, n.changedPriorities = append(repairs, n.changedPriorities...), nil
+		return err
 	})
 	if err == nil {
 		for _, r := range repairs {

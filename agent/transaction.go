@@ -116,12 +116,13 @@ func (t *transaction) recover(ids []string) error {
 		return nil
 	}
 	begins := !t.recovered && t.n.opt.Keep && t.n.opt.Classes.Power.Pools()
-	if begins {
-		t.n.rescheduled()
-	}
 	if (t.isDirty() || begins) && t.corrupt() == nil {
+		profiles, text, _ := t.n.rescheduled()
 		if err := t.converge(); err != nil {
 			return err
+		}
+		if begins {
+			t.n.inForce(profiles, text)
 		}
 	}
 	t.recovered = true

@@ -46,6 +46,12 @@ func (c *Transition) Before(id string) *Workload { return c.from.workload(id) }
 // After returns what a workload is to be, nil if it is released.
 func (c *Transition) After(id string) *Workload { return c.to.workload(id) }
 
+// asks reports whether a workload is what the transition is about: what it cannot have is
+// refused then. Any other goes without, and a note says so.
+func (c *Transition) asks(id string) bool {
+	return slices.Contains(c.focus, id) && (!c.All || c.strict)
+}
+
 // Granted reports whether a workload holds CPUs after the transition.
 func (c *Transition) Granted(id string) bool { _, ok := c.to.state.Grant(id); return ok }
 

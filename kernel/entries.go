@@ -106,6 +106,9 @@ func (l *UndoLog) Has(match func(Step) bool) bool {
 // as they were. It ignores the entry of a file that was removed and made anew since.
 func (l *UndoLog) Original(path string) (text string, ok bool) {
 	beside := l.beside[path]
+	if beside != nil && !l.root.isSame(beside) {
+		beside = nil
+	}
 	for _, e := range l.at[path] {
 		switch {
 		case e.Op != Write || !l.root.isSame(e) || beside != nil && e.seq > beside.seq:
@@ -115,7 +118,7 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 			return e.Original, true
 		}
 	}
-	if beside != nil && l.root.isSame(beside) {
+	if beside != nil {
 		return beside.saved(path), true
 	}
 	if _, err := os.Lstat(l.above); l.above == "" || err != nil {
@@ -129,6 +132,14 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 		return e.Original, true
 	}
 	return "", false
+}
+
+// Wrote reports whether a text is a value that Berth wrote to a file, of which a note tells:
+// that of the thread that there is now, for the I/O priority of one.
+func (l *UndoLog) Wrote(path, text string) bool {
+	return l != nil && slices.ContainsFunc(l.at[path], func(e *entry) bool {
+		return e.Op == Write && e.owns(text) && l.root.isSame(e) && !l.root.startedOther(&e.Step)
+	})
 }
 
 // originalLines are those of a file with a line per key.

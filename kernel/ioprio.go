@@ -62,23 +62,39 @@ func priorityText(n int) string {
 	return fmt.Sprintf("%s/%d", prioClasses[class], level)
 }
 
+// prioHints are the bits of a number that hint at how long operations may take (Linux 6.5).
+const prioHints = 0x3ff << 3
+
 // whoProcess has the system calls mean one thread.
 const whoProcess = 1
 
 func readPriority(name string, tid int) ([]byte, error) {
-	n, _, errno := syscall.Syscall(syscall.SYS_IOPRIO_GET, whoProcess, uintptr(tid), 0)
-	if errno != 0 {
-		return nil, prioError("read", name, errno)
+	n, err := getPriority(name, tid)
+	if err != nil {
+		return nil, err
 	}
-	return []byte(priorityText(int(n)) + "\n"), nil
+	return []byte(priorityText(n) + "\n"), nil
 }
 
+func getPriority(name string, tid int) (int, error) {
+	n, _, errno := syscall.Syscall(syscall.SYS_IOPRIO_GET, whoProcess, uintptr(tid), 0)
+	if errno != 0 {
+		return 0, prioError("read", name, errno)
+	}
+	return int(n), nil
+}
+
+// writePriority leaves the hints of a thread as they are.
 func writePriority(name string, tid int, text string) error {
 	n, err := ParsePriority(text)
 	if err != nil {
 		return &fs.PathError{Op: "write", Path: name, Err: syscall.EINVAL}
 	}
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOPRIO_SET, whoProcess, uintptr(tid), uintptr(n)); errno != 0 {
+	was, err := getPriority(name, tid)
+	if err != nil {
+		return err
+	}
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOPRIO_SET, whoProcess, uintptr(tid), uintptr(n|was&prioHints)); errno != 0 {
 		return prioError("write", name, errno)
 	}
 	return nil

@@ -147,3 +147,27 @@ func TestPriorityOfAnother(t *testing.T) {
 	}
 	shows("best-effort/1")
 }
+
+// What hints at the length of a thread's operations is kept (Linux 6.5).
+func TestPriorityHints(t *testing.T) {
+	t.Parallel()
+	sleep := exec.Command("sleep", "60")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
+	pid, name := sleep.Process.Pid, PriorityFile(sleep.Process.Pid)
+	const hinted = 2<<13 | 3<<3 | 4 // best-effort/4, with a hint
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOPRIO_SET, whoProcess, uintptr(pid), hinted); errno != 0 {
+		t.Skipf("the kernel has no hints: %v", errno)
+	}
+	if err := writePriority(name, pid, "best-effort/7"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := getPriority(name, pid); err != nil || n != 2<<13|3<<3|7 {
+		t.Errorf("it is %#x, %v", n, err)
+	}
+	if text, err := readPriority(name, pid); err != nil || string(text) != "best-effort/7\n" {
+		t.Errorf("text %q, %v", text, err)
+	}
+}

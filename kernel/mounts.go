@@ -56,7 +56,10 @@ func parseMount(line string) (m Mount, err error) {
 	if sep < 6 || len(fields) < sep+4 {
 		return m, errors.New("fields are missing")
 	}
-	m.Type, m.Device, m.Source = fields[sep+1], fields[2], fields[sep+2]
+	m.Type, m.Device = fields[sep+1], fields[2]
+	if m.Source, err = unescape(fields[sep+2]); err != nil {
+		return m, err
+	}
 	if m.Root, err = unescape(fields[3]); err != nil {
 		return m, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -213,13 +214,14 @@ func (r *Root) write(name, value string) error { return r.WriteFile(name, value+
 
 // inode returns the inode of a file or directory. Those of cgroup, resctrl
 // and sysfs stay for the life of the object and change when it is made anew;
-// those of /proc change at any time, so there it is 0, unknown.
+// those of /proc change at any time, and intel_epb makes the file of a CPU anew with its value
+// when that comes online, so there it is 0, unknown.
 func (r *Root) inode(name string) (uint64, error) {
 	info, err := fs.Stat(r.FS(), name)
 	if err != nil {
 		return 0, err
 	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && !strings.HasPrefix(name, "proc/") {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && !strings.HasPrefix(name, "proc/") && path.Base(name) != "energy_perf_bias" {
 		return stat.Ino, nil
 	}
 	return 0, nil

@@ -218,6 +218,8 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 		original = schemaOnline(original, current)
 	case Threads:
 		original = threadsLeft(original, current, append([]string{e.Value}, e.Also...)...)
+	case Keyed:
+		original = automatic(original)
 	}
 	if !isOriginal {
 		// Without Berth, too, the kernel would have removed offline CPUs.
@@ -231,6 +233,19 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 		}
 	}
 	return Restored, nil
+}
+
+// automatic is a line of io.cost without the numbers that the kernel had chosen itself: written,
+// they would be the user's (ctrl in Documentation/admin-guide/cgroup-v2.rst).
+func automatic(line string) string {
+	words := strings.Fields(line)
+	if !slices.Contains(words, "ctrl=auto") {
+		return line
+	}
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool {
+		name, _, named := strings.Cut(word, "=")
+		return named && !slices.Contains([]string{"enable", "ctrl", "model"}, name)
+	}), " ")
 }
 
 // widen is for a cpuset that was empty, which means that it has what its

@@ -602,3 +602,43 @@ func TestFormats(t *testing.T) {
 		}
 	}
 }
+
+// A file that was changed along with one that is there no more has the original that its own
+// entry noted.
+func TestOriginalBesideOneMadeAnew(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const governor, preference = "cpu/governor", "cpu/preference"
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("proc/sys/kernel/random/boot_id", "b007")
+	write(governor, "powersave")
+	write(preference, "balance")
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := CreateUndoLog(root, t.TempDir(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := Apply(root, Plan{{Path: governor, Value: "performance", Disturbs: []string{preference}}}, log); err != nil {
+		t.Fatal(err)
+	}
+	write(governor+".new", "powersave")
+	if err := os.Rename(filepath.Join(dir, governor+".new"), filepath.Join(dir, governor)); err != nil {
+		t.Fatal(err)
+	}
+	write(preference, "default")
+	if _, err := Apply(root, Plan{{Path: preference, Value: "power"}}, log); err != nil {
+		t.Fatal(err)
+	}
+	if text, ok := log.Original(preference); text != "default" || !ok {
+		t.Errorf("original %q, %v", text, ok)
+	}
+}

@@ -113,6 +113,9 @@ func (c *Classes) kinds() map[string]classSet {
 	return all
 }
 
+// noClass is the word of a workload that is to have no class of a kind.
+const noClass = "none"
+
 // ClassesOf returns the classes that a workload asks for by their kind, the field's name.
 func (w *Workload) ClassesOf() map[string]string {
 	all := map[string]string{"cache": w.Cache, "io": w.IO, "power": w.Power}
@@ -157,9 +160,9 @@ type Workload struct {
 	// CPUs is the CPU time asked for, as in 4, 2.5 or 500m. Default: none, the
 	// workload shares a pool.
 	CPUs place.Milli `json:"cpus,omitzero"`
-	// Cache is its cache class, one of classes.cache. Default: that of its class of service.
+	// Cache is its cache class, one of classes.cache, or none. Default: that of its class of service.
 	Cache string `json:"cache,omitempty"`
-	// IO is its I/O class, one of classes.io. Default: that of its class of service.
+	// IO is its I/O class, one of classes.io, or none. Default: that of its class of service.
 	IO string `json:"io,omitempty"`
 	// Power is the power profile of its exclusive CPUs: a built-in one, or one of
 	// classes.power. Default: that of its class of service.

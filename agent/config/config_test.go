@@ -37,6 +37,15 @@ func TestDefaultIsValid(t *testing.T) {
 	}
 }
 
+// The word none is no class, whether classes are defined or not.
+func TestNoClass(t *testing.T) {
+	t.Parallel()
+	c := parse(t, "classes: {io: {classes: {slow: [{weight: 5}]}}}\nworkloads: [{name: a, match: {cgroup: /a}, cache: none, io: none, power: none}]\n")
+	if got := c.Workloads[0].ClassesOf(); len(got) != 3 || got["io"] != "none" {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestExample(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../examples/nodeconfig.yaml")

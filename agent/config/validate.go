@@ -149,6 +149,7 @@ func (v *validator) classes(c *NodeConfig) {
 		for _, kind := range slices.Sorted(maps.Keys(asked)) {
 			name, set, field := asked[kind], sets[kind], fmt.Sprintf("workloads[%d].%s", i, kind)
 			switch {
+			case name == noClass:
 			case set == nil || len(set.Names()) == 0:
 				v.fail(field, fmt.Errorf("there is no class %q: classes.%s has none", name, kind))
 			case !set.Has(name):

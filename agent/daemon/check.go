@@ -208,6 +208,9 @@ func (h *hostCheck) ioClasses(root *kernel.Root, c *blockio.Config) {
 	if c == nil {
 		return
 	}
+	if len(c.Cost) > 0 {
+		h.fail("classes.io.cost", agent.LacksIOCost(root))
+	}
 	lacks, err := agent.Lacks(root)
 	if errors.Is(err, kernel.ErrNotSupported) {
 		return // by affinity, classes have priorities

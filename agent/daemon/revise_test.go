@@ -446,3 +446,20 @@ func wildConfig(rng *rand.Rand) string {
 		"workloads:\n", 1)
 	return strings.Replace(text, "weight: 200", pick("weight: 200", "weight: 0", "memoryHigh: 1Gi", "memoryMax: 1Gi", "quota: 99", "burst: 5ms", "ioWeight: 200, weight: 20"), 1)
 }
+
+// What shares out the time of disks by io.cost is checked, too.
+func TestCheckCost(t *testing.T) {
+	t.Parallel()
+	const classes = "classes: {io: {classes: {slow: [{priority: idle}]}, cost: [{devices: [vda]}]}}\n"
+	check, err := CheckHost(newHost(t, classes).opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse([]byte(header+classes), "any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(c); err == nil || !strings.Contains(err.Error(), "classes.io.cost: io.cost.qos: not supported") {
+		t.Errorf("on cgroup v1: %v", err)
+	}
+}

@@ -107,3 +107,26 @@ func TestPowerClasses(t *testing.T) {
 		}
 	}
 }
+
+// Without an agent, a NodeConfig defines profiles.
+func TestPowerClassesFlag(t *testing.T) {
+	t.Parallel()
+	root, dir := powerHost(t), t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte("apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	run := func(file string) (string, string, int) {
+		return berth(t, "--root", root, "run", "--dry-run", "--name", "x", "--class", "LSR", "--cpus", "1", "--power", "slow", "--power-classes", file, "--", "true")
+	}
+	out, stderr, code := run(file("power.yaml", "classes: {power: {profiles: {slow: {like: power, max: 40%}}}}\n"))
+	if code != 0 || !strings.Contains(out, "scaling_max_freq  # profile slow of x") {
+		t.Errorf("status %d: %s%s", code, out, stderr)
+	}
+	if _, stderr, code := run(file("io.yaml", "classes: {io: {classes: {slow: [{weight: 5}]}}}\n")); code == 0 || !strings.Contains(stderr, "it defines no power classes") {
+		t.Errorf("a file without profiles: status %d: %s", code, stderr)
+	}
+}

@@ -72,9 +72,9 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	oneName(cmd)
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
-	cmd.Flags().StringVar(classes[agent.CacheClass], "cache", "", "cache `class` to move to; none is that of its class of service")
-	cmd.Flags().StringVar(classes[agent.IOClass], "io", "", "I/O `class` to move to; none is that of its class of service")
-	cmd.Flags().StringVar(classes[agent.PowerClass], "power", "", "power `profile` to have; none is that of its class of service")
+	cmd.Flags().StringVar(classes[agent.CacheClass], "cache", "", "cache `class` to move to; none is no class, and '' that of its class of service")
+	cmd.Flags().StringVar(classes[agent.IOClass], "io", "", "I/O `class` to move to; none is no class, and '' that of its class of service")
+	cmd.Flags().StringVar(classes[agent.PowerClass], "power", "", "power `profile` to have; none is no profile, and '' that of its class of service")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

@@ -47,8 +47,17 @@ const nodePatience = 10 * time.Second
 type nodeFlags struct {
 	policy  string
 	confine []string
-	classes string // file
-	io      string // file
+	classes map[agent.ClassKind]*string // files
+}
+
+// classFiles are the flags that name files with classes, by kind.
+var classFiles = []struct {
+	kind        agent.ClassKind
+	flag, usage string
+}{
+	{agent.CacheClass, "cache-classes", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)"},
+	{agent.IOClass, "io-classes", "`file` that defines I/O classes: a NodeConfig, or as of goresctrl or Koordinator (docs/io.md; default those for the workloads there are)"},
+	{agent.PowerClass, "power-classes", "`file` that defines power profiles: a NodeConfig (docs/power.md; default those for the workloads there are)"},
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
@@ -56,8 +65,10 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	socketFlag(cmd)
 	fs.StringVar(&f.policy, "policy", "", "`name` of the policy that chooses (see berth replay --help; default that of the workloads there are, else "+policies.Default+")")
 	fs.StringArrayVar(&f.confine, "confine", nil, "keep control groups that match this `glob` off exclusive CPUs, as in system.slice or '*'; may be repeated (default as for the workloads there are)")
-	fs.StringVar(&f.classes, "cache-classes", "", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)")
-	fs.StringVar(&f.io, "io-classes", "", "`file` that defines I/O classes: a NodeConfig, or as of goresctrl or Koordinator (docs/io.md; default those for the workloads there are)")
+	f.classes = map[agent.ClassKind]*string{}
+	for _, of := range classFiles {
+		f.classes[of.kind] = fs.String(of.flag, "", of.usage)
+	}
 	completeWords(cmd, "policy", policies.Names()...)
 }
 
@@ -102,7 +113,11 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 		return nil, err
 	}
 	if c != nil {
-		for _, flag := range []string{"policy", "confine", "cache-classes", "io-classes"} {
+		flags := []string{"policy", "confine"}
+		for _, of := range classFiles {
+			flags = append(flags, of.flag)
+		}
+		for _, flag := range flags {
 			if set := cmd.Flags().Lookup(flag); set != nil && set.Changed {
 				return nil, errors.Join(exitStatus{exitUsage, fmt.Errorf("--%s: the agent that runs decides it (see its configuration)", flag)}, c.Close())
 			}
@@ -154,13 +169,14 @@ func (f *nodeFlags) options(cmd *cobra.Command) (agent.Options, error) {
 		return agent.Options{}, err
 	}
 	var classes agent.ClassConfig
-	for _, of := range []struct {
-		flag, file string
-		kind       agent.ClassKind
-	}{{"cache-classes", f.classes, agent.CacheClass}, {"io-classes", f.io, agent.IOClass}} {
-		c, err := readClasses(of.file)
-		if err == nil && of.file != "" && len(c.Names(of.kind)) == 0 {
-			err = fmt.Errorf("--%s %s: it defines no %s classes", of.flag, of.file, of.kind)
+	for _, of := range classFiles {
+		file := f.classes[of.kind]
+		if file == nil || *file == "" {
+			continue
+		}
+		c, err := readClasses(*file)
+		if err == nil && !c.Defines(of.kind) {
+			err = fmt.Errorf("--%s %s: it defines no %s classes", of.flag, *file, of.kind)
 		}
 		if err != nil {
 			return agent.Options{}, err

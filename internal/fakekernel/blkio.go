@@ -142,6 +142,9 @@ func (k *Kernel) cost(dir, file, value string) error {
 	}
 	var line []string
 	for _, d := range costDefaults[file] {
+		if have["ctrl"] == "auto" && d[0] != "enable" && d[0] != "model" { // ioc_refresh_params
+			have[d[0]] = d[1]
+		}
 		line = append(line, d[0]+"="+have[d[0]])
 	}
 	lines[words[0]] = strings.Join(line, " ")

@@ -172,7 +172,7 @@ func New(dir string, l Layout) (*Kernel, error) {
 		}
 	}
 	if l.Power != nil {
-		k.power = &Power{Kernel: Kernel{dir: dir}, layout: *l.Power, asked: map[string]int{}}
+		k.power = &Power{Kernel: Kernel{dir: dir}, layout: *l.Power, asked: map[string]int{}, bias: map[int]string{}}
 		if err := k.power.boot(); err != nil {
 			return nil, err
 		}
@@ -241,12 +241,12 @@ func (k *Kernel) Exit(pid string) error {
 // ends in a slash: two trees are the same if their maps are.
 func (k *Kernel) Tree() (map[string]string, error) {
 	tree := map[string]string{}
-	err := fs.WalkDir(k.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(k.dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			tree[name+"/"] = ""
 			return err
 		}
-		text, err := fs.ReadFile(k.FS(), name)
+		text, err := os.ReadFile(k.real(name))
 		tree[name] = string(text)
 		return err
 	})
@@ -254,7 +254,12 @@ func (k *Kernel) Tree() (map[string]string, error) {
 }
 
 // FS returns the tree for readers.
-func (k *Kernel) FS() fs.FS { return os.DirFS(k.dir) }
+func (k *Kernel) FS() fs.FS {
+	if k.power != nil {
+		return k.power.FS()
+	}
+	return os.DirFS(k.dir)
+}
 
 // WriteFile does to a file what the kernel would.
 func (k *Kernel) WriteFile(name, data string) error {

@@ -2,6 +2,7 @@ package fakekernel
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -83,11 +84,13 @@ type Power struct {
 	// asked are the frequency limits that were written, by file: the kernel remembers them
 	// as requests, and shows what came of all (freq_qos in drivers/cpufreq/cpufreq.c).
 	asked map[string]int
+	// bias are the energy biases of CPUs that are offline.
+	bias map[int]string
 }
 
 // NewPower builds the tree of a freshly booted host in an empty directory.
 func NewPower(dir string, l PowerLayout) (*Power, error) {
-	p := &Power{Kernel: Kernel{dir: dir}, layout: l, asked: map[string]int{}}
+	p := &Power{Kernel: Kernel{dir: dir}, layout: l, asked: map[string]int{}, bias: map[int]string{}}
 	for name, text := range map[string]string{
 		"proc/self/mountinfo":            "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n21 20 0:20 / /sys rw,nosuid - sysfs sysfs rw\n",
 		"proc/sys/kernel/random/boot_id": "b007-1",
@@ -108,9 +111,7 @@ func (p *Power) boot() error {
 		base := fmt.Sprintf("%s/cpu%d/", cpuDir, cpu)
 		files[base+"power/pm_qos_resume_latency_us"] = "0"
 		files[base+"topology/physical_package_id"] = strconv.Itoa(cpu * max(l.Packages, 1) / l.CPUs)
-		if l.Bias {
-			files[base+"power/energy_perf_bias"] = "6"
-		}
+		p.bias[cpu] = "6"
 	}
 	if l.Boost != "" {
 		files[cpuDir+"/"+l.Boost] = map[bool]string{true: "0", false: "1"}[l.Boost == "intel_pstate/no_turbo"]
@@ -130,17 +131,28 @@ func (p *Power) boot() error {
 	return p.plug(p.online())
 }
 
-// plug has the drivers look after the CPUs that are online: what is offline has neither idle
-// states nor a policy, and gets new ones, with the values of the boot, when it comes back.
+// plug has the drivers look after the CPUs that are online. What is offline has no idle states,
+// and gets new ones, with the values of the boot, when it comes back. Its energy bias comes back
+// as it was in a new file (arch/x86/kernel/cpu/intel_epb.c), and its policy stays, inactive.
 func (p *Power) plug(online cpuset.Set) error {
 	l := p.layout
 	for cpu := range l.CPUs {
 		states := fmt.Sprintf("%s/cpu%d/cpuidle", cpuDir, cpu)
+		power := fmt.Sprintf("%s/cpu%d/power", cpuDir, cpu)
+		const bias = "energy_perf_bias"
 		if !online.Has(cpu) {
-			if err := os.RemoveAll(p.real(states)); err != nil {
+			if p.exists(power + "/" + bias) {
+				p.bias[cpu] = p.get(power, bias)
+			}
+			if err := errors.Join(os.RemoveAll(p.real(states)), os.RemoveAll(p.real(power+"/"+bias))); err != nil {
 				return err
 			}
 			continue
+		}
+		if l.Bias {
+			if err := p.createNew(power+"/"+bias, p.bias[cpu]); err != nil {
+				return err
+			}
 		}
 		for i, s := range l.Idle {
 			state := fmt.Sprintf("%s/state%d/", states, i)
@@ -168,9 +180,6 @@ func (p *Power) plugPolicy(first int, online cpuset.Set) error {
 			cpus = append(cpus, strconv.Itoa(cpu))
 		}
 	}
-	if len(cpus) == 0 {
-		return os.RemoveAll(p.real(strings.TrimSuffix(base, "/")))
-	}
 	files := map[string]string{"scaling_driver": l.Driver, "scaling_governor": l.Governor, "scaling_available_governors": l.Governors + " "}
 	limits := map[string]int{"cpuinfo_min_freq": l.Least, "cpuinfo_max_freq": l.Most, "scaling_min_freq": l.Least, "scaling_max_freq": l.Most}
 	for name, kHz := range limits {
@@ -197,6 +206,35 @@ func (p *Power) plugPolicy(first int, online cpuset.Set) error {
 	return p.create(base+"affected_cpus", strings.Join(cpus, " "))
 }
 
+// inactive reports whether a file is of a policy whose CPUs are all offline.
+func (p *Power) inactive(name string) bool {
+	dir := path.Dir(name)
+	return strings.HasPrefix(dir, cpuDir+"/cpufreq/policy") && p.get(dir, "affected_cpus") == ""
+}
+
+// FS returns the tree for readers: attributes of an inactive policy are EBUSY (show in
+// drivers/cpufreq/cpufreq.c).
+func (p *Power) FS() fs.FS { return powerFS{os.DirFS(p.dir).(dirFS), p} }
+
+type dirFS interface {
+	fs.StatFS
+	fs.ReadDirFS
+	fs.ReadFileFS
+	fs.ReadLinkFS
+}
+
+type powerFS struct {
+	dirFS
+	power *Power
+}
+
+func (f powerFS) ReadFile(name string) ([]byte, error) {
+	if f.power.inactive(name) {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EBUSY}
+	}
+	return f.dirFS.ReadFile(name)
+}
+
 // createNew makes a file that is not there.
 func (p *Power) createNew(name, text string) error {
 	if p.exists(name) {
@@ -220,7 +258,11 @@ func (p *Power) WriteFile(name, data string) error {
 	if _, err := os.Stat(filepath.Join(p.dir, name)); err != nil {
 		return err
 	}
-	if err := p.write(path.Dir(name), path.Base(name), strings.TrimSpace(data)); err != nil {
+	err := error(syscall.EBUSY)
+	if !p.inactive(name) {
+		err = p.write(path.Dir(name), path.Base(name), strings.TrimSpace(data))
+	}
+	if err != nil {
 		return &fs.PathError{Op: "write", Path: name, Err: err}
 	}
 	return nil
@@ -327,7 +369,7 @@ func (p *Power) SetOnline(cpus string) error {
 	return p.plug(cpuset.MustParse(cpus))
 }
 
-// Offline takes CPUs away, as hot-plugging does: their idle states and policies go.
+// Offline takes CPUs away, as hot-plugging does.
 func (p *Power) Offline(cpu int) error {
 	return p.SetOnline(p.online().Minus(cpuset.MustOf(cpu)).String())
 }

@@ -29,7 +29,9 @@ func host(t *testing.T) string {
 		"srv/www/x":                 "", "mnt/pool/x": "", "var/lib/overlay/x": "", "upper/x": "", "tmp/x": "", "dev/vdb": "",
 		"proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 253:0 / /srv/www rw - xfs /dev/mapper/data-www rw\n" +
 			"3 1 0:40 / /mnt/pool rw - btrfs /dev/vdb rw\n4 1 0:41 / /var/lib/overlay rw - overlay overlay rw,lowerdir=/l,upperdir=/mnt/pool/up\n" +
-			"5 1 0:42 / /tmp rw - tmpfs tmpfs rw\n6 1 259:0 / /mnt/pool rw - ext4 /dev/nvme0n1 rw\n7 1 0:43 / /mnt/pool rw - btrfs /dev/vdb rw\n",
+			"5 1 0:42 / /tmp rw - tmpfs tmpfs rw\n6 1 259:0 / /mnt/pool rw - ext4 /dev/nvme0n1 rw\n7 1 0:43 / /mnt/pool rw - btrfs /dev/vdb rw\n" +
+			"8 1 0:44 / /fuse rw - fuse.x /dev/* rw\n9 1 0:45 / /odd rw - btrfs /dev/* rw\n10 1 0:46 / /spaced rw - btrfs /dev/my\\040disk rw\n",
+		"fuse/x": "", "odd/x": "", "spaced/x": "",
 		"mnt/pool/up/x": "",
 	} {
 		at := filepath.Join(dir, name)
@@ -43,7 +45,7 @@ func host(t *testing.T) string {
 	if err := os.MkdirAll(filepath.Join(dir, "dev/disk/by-id"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for link, to := range map[string]string{"dev/disk/by-id/ata-SSD_1-part2": "../../sda2", "dev/disk/by-id/nvme-SSD_2": "/dev/nvme0n1", "srv/link": "/tmp"} {
+	for link, to := range map[string]string{"dev/disk/by-id/ata-SSD_1-part2": "../../sda2", "dev/disk/by-id/nvme-SSD_2": "/dev/nvme0n1", "dev/my disk": "vdb", "srv/link": "/tmp"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +69,7 @@ func TestFind(t *testing.T) {
 		"sda": "sda", "/dev/sda": "sda", "/dev/sda2": "sda", "sd*": "sda", "/dev/[sn]*": "nvme0n1 sda", "8:2": "sda", "8:0": "sda",
 		"/dev/disk/by-id/*SSD*": "nvme0n1 sda", "/dev/disk/by-id/nvme*": "nvme0n1", "/dev/mapper/data-www": "dm-0", "vg:data": "sda", "vg:data-old": "vdb",
 		"/": "sda", "/home/nobody": "!no such path", "/srv/www": "dm-0", "/srv/www/x": "dm-0", "/upper": "sda",
-		"/mnt/pool/x": "vdb", "/var/lib/overlay": "vdb", "/tmp": "!tmpfs is mounted there", "/srv/link": "!is a link", "/srv/link/x": "!is a link",
+		"/mnt/pool/x": "vdb", "/var/lib/overlay": "vdb", "/fuse/x": "!fuse.x is mounted there", "/odd": "!btrfs is mounted there", "/spaced": "vdb", "/tmp": "!tmpfs is mounted there", "/srv/link": "!is a link", "/srv/link/x": "!is a link",
 		"sdz": "!no such block device", "/dev/sdz*": "!no such block device", "9:9": "!no such block device", "vg:none": "!no volume of the group",
 	} {
 		disks, reason := d.Find(pattern)
@@ -220,33 +222,37 @@ func TestKoordinator(t *testing.T) {
 func TestParseBad(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"{}":                                                                              "there are none",
-		"classes: {slow: []}":                                                             "it says nothing",
-		"classes: {slow: [{}]}":                                                           "it says nothing",
-		"classes: {none: [{weight: 1}]}":                                                  "is not a name",
-		"classes: {slow: [{weight: 10001}]}":                                              "not 1 to 10000",
-		"classes: {slow: [{readBPS: 1M}]}":                                                "limits each device on its own",
-		"classes: {slow: [{devices: [sda], readBPS: 0}]}":                                 "above 0",
-		"classes: {slow: [{devices: [sda], readBPS: fast}]}":                              "is no amount per second",
-		"classes: {slow: [{devices: [sda], readBPS: 9999999T}]}":                          "is no amount per second",
-		"classes: {slow: [{devices: [sda], latency: 5}]}":                                 "is no length of time",
-		"classes: {slow: [{devices: [sda], latency: 2h}]}":                                "is no length of time",
-		"classes: {slow: [{devices: [a/b], weight: 1}]}":                                  "no absolute path",
-		"classes: {slow: [{devices: [/a/../b], weight: 1}]}":                              "shortest form",
-		"classes: {slow: [{devices: [''], weight: 1}]}":                                   "names no device",
-		"classes: {slow: [{devices: ['[a'], weight: 1}]}":                                 "syntax error",
-		"classes: {slow: [{devices: ['vg:'], weight: 1}]}":                                "volume group",
-		"classes: {slow: [{priority: low}]}":                                              "not idle",
-		"classes: {slow: [{priority: idle, devices: [sda]}]}":                             "one for all devices",
-		"classes: {slow: [{wieght: 5}]}":                                                  "wieght",
-		"{classes: {slow: [{weight: 5}]}, service: {XX: slow}}":                           "no class of service",
-		"{classes: {slow: [{weight: 5}]}, service: {BE: slwo}}":                           `did you mean "slow"`,
-		"{classes: {slow: [{weight: 5}]}, cost: [{}]}":                                    "which disks",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], min: 9, max: 5}]}":      "more than max",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], readPercent: 101}]}":    "not 0 to 100",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], model: {readBPS: 5}}]}": "a model has all six",
-		"Classes: {slow: [{Weight: 5, Devcies: [x]}]}":                                    "Devcies",
-		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: podvolume}]}}":       "podvolume",
+		"{}":                                                                                                     "there are none",
+		"classes: {slow: []}":                                                                                    "it says nothing",
+		"classes: {slow: [{}]}":                                                                                  "it says nothing",
+		"classes: {none: [{weight: 1}]}":                                                                         "is not a name",
+		"classes: {slow: [{weight: 10001}]}":                                                                     "not 1 to 10000",
+		"classes: {slow: [{readBPS: 1M}]}":                                                                       "limits each device on its own",
+		"classes: {slow: [{devices: [sda], readBPS: 0}]}":                                                        "above 0",
+		"classes: {slow: [{devices: [sda], readBPS: fast}]}":                                                     "is no amount per second",
+		"classes: {slow: [{devices: [sda], readBPS: 9999999T}]}":                                                 "is no amount per second",
+		"classes: {slow: [{devices: [sda], latency: 5}]}":                                                        "is no length of time",
+		"classes: {slow: [{devices: [sda], latency: 2h}]}":                                                       "is no length of time",
+		"classes: {slow: [{devices: [a/b], weight: 1}]}":                                                         "no absolute path",
+		"classes: {slow: [{devices: [/a/../b], weight: 1}]}":                                                     "shortest form",
+		"classes: {slow: [{devices: [''], weight: 1}]}":                                                          "names no device",
+		"classes: {slow: [{devices: ['[a'], weight: 1}]}":                                                        "syntax error",
+		"classes: {slow: [{devices: ['vg:'], weight: 1}]}":                                                       "volume group",
+		"classes: {slow: [{priority: low}]}":                                                                     "not idle",
+		"classes: {slow: [{priority: idle, devices: [sda]}]}":                                                    "one for all devices",
+		"classes: {slow: [{wieght: 5}]}":                                                                         "wieght",
+		"{classes: {slow: [{weight: 5}]}, service: {XX: slow}}":                                                  "no class of service",
+		"{classes: {slow: [{weight: 5}]}, service: {BE: slwo}}":                                                  `did you mean "slow"`,
+		"{classes: {slow: [{weight: 5}]}, cost: [{}]}":                                                           "which disks",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], min: 9, max: 5}]}":                             "more than max",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], readPercent: 101}]}":                           "not 0 to 100",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], model: {readBPS: 5}}]}":                        "a model has all six",
+		"Classes: {slow: [{Weight: 5, Devcies: [x]}]}":                                                           "Devcies",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: podvolume}]}}":                              "podvolume",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readBPS: -1}}]}}":           "beClass.blkioQOS.blocks[0].ioCfg.readBPS: -1 is below 0",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {writeIOPS: -7}}]}}":         "writeIOPS: -7 is below 0",
+		"cgroupRoot: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readLatency: -3000}}]}}": "cgroupRoot.blkioQOS.blocks[0].ioCfg.readLatency: -3000 is below 0",
+		"cgroupRoot: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {writeLatency: 1000000000000000000}}]}}": "a minute",
 	} {
 		if c, err := Parse([]byte(text), "f"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v; want %s", text, c, err, want)

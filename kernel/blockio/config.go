@@ -236,9 +236,11 @@ func (v *validator) want(ok bool, field, form string, args ...any) {
 func (v *validator) entry(at string, e *Entry) {
 	rates := map[string]Rate{"readBPS": e.ReadBPS, "writeBPS": e.WriteBPS, "readIOPS": e.ReadIOPS, "writeIOPS": e.WriteIOPS}
 	limits := e.Latency != 0
-	for _, rate := range rates {
+	for name, rate := range rates {
 		limits = limits || rate != 0
+		v.want(rate >= 0 || rate == Unlimited, at+"."+name, "%d is below 0; max is no limit", rate)
 	}
+	v.want(e.Latency >= 0, at+".latency", "%s is below 0", e.Latency)
 	v.want(e.Weight == 0 || e.Weight >= 1 && e.Weight <= 10000, at+".weight", "%d is not 1 to 10000", e.Weight)
 	v.want(e.Weight != 0 || limits || e.Priority != "", at, "it says nothing: weight, readBPS, writeBPS, readIOPS, writeIOPS, latency or priority")
 	v.want(len(e.Devices) > 0 || !limits, at+".devices", "is missing: the kernel limits each device on its own")
@@ -266,6 +268,8 @@ func (v *validator) cost(at string, c *Cost) {
 	}{{"readPercent", c.ReadPercent, 0, 100}, {"writePercent", c.WritePercent, 0, 100}, {"min", c.Min, 1, 10000}, {"max", c.Max, 1, 10000}} {
 		v.want(f.value == 0 || f.value >= f.least && f.value <= f.most, at+"."+f.name, "%g is not %g to %g", f.value, f.least, f.most)
 	}
+	v.want(c.ReadLatency >= 0, at+".readLatency", "%s is below 0", c.ReadLatency)
+	v.want(c.WriteLatency >= 0, at+".writeLatency", "%s is below 0", c.WriteLatency)
 	v.want(c.Min == 0 || c.Max == 0 || c.Min <= c.Max, at+".min", "%g is more than max, %g", c.Min, c.Max)
 	if m := c.Model; m != nil {
 		for name, rate := range map[string]Rate{

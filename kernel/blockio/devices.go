@@ -150,6 +150,9 @@ func (d *Devices) named(glob string) (names []string) {
 	return names
 }
 
+// literally makes a glob that matches one name only.
+var literally = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`)
+
 // inDev are the devices that entries of /dev stand for: by their name or, as links, by what
 // they point to.
 func (d *Devices) inDev(glob string) []string {
@@ -230,8 +233,10 @@ func (d *Devices) belowPath(name string, depth int) (names []string, reason stri
 	if of := d.number[mount.Device]; of != "" {
 		return []string{of}, ""
 	}
-	if source, ok := strings.CutPrefix(mount.Source, "/dev/"); ok { // a file system with numbers of its own, as btrfs
-		if names := d.inDev(source); len(names) > 0 {
+	// A file system with numbers of its own; only root mounts btrfs. The source of others, of
+	// FUSE say, is what a user wrote.
+	if source, ok := strings.CutPrefix(mount.Source, "/dev/"); ok && mount.Type == "btrfs" {
+		if names := d.inDev(literally.Replace(source)); len(names) > 0 {
 			return names, ""
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/strictyaml"
 )
@@ -124,9 +125,32 @@ type koordinatorBlock struct {
 	} `json:"ioCfg"`
 }
 
+// negative returns an error for a number below 0, and for a latency that is more than a minute.
+func (b *koordinatorBlock) negative(at string) error {
+	c := &b.IO
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{"readIOPS", c.ReadIOPS}, {"writeIOPS", c.WriteIOPS}, {"readBPS", c.ReadBPS}, {"writeBPS", c.WriteBPS}, {"ioWeightPercent", int64(c.Weight)},
+		{"readLatency", c.ReadLatency}, {"writeLatency", c.WriteLatency},
+		{"modelReadBPS", c.ModelReadBPS}, {"modelWriteBPS", c.ModelWriteBPS}, {"modelReadSeqIOPS", c.ModelReadSeqIOPS},
+		{"modelWriteSeqIOPS", c.ModelWriteSeqIOPS}, {"modelReadRandIOPS", c.ModelReadRandIOPS}, {"modelWriteRandIOPS", c.ModelWriteRandIOPS},
+	} {
+		if f.n < 0 {
+			return &strictyaml.Error{Field: at + f.name, Err: fmt.Errorf("%d is below 0; 0 is no limit", f.n)}
+		}
+		if most := time.Minute.Microseconds(); strings.HasSuffix(f.name, "Latency") && f.n > most {
+			return &strictyaml.Error{Field: at + f.name, Err: fmt.Errorf("%d is more than %d (µs), a minute", f.n, most)}
+		}
+	}
+	return nil
+}
+
 // koordinatorClass is one of its QoS classes, with the classes of service that it is for.
 type koordinatorClass struct {
 	name     string
+	field    string
 	services []string
 	qos      *koordinatorQOS
 }
@@ -134,8 +158,8 @@ type koordinatorClass struct {
 // classes are those that it turns block I/O on for.
 func (s *strategy) classes() []koordinatorClass {
 	all := []koordinatorClass{
-		{"lsr", []string{"LSE", "LSR"}, s.LSRClass}, {"ls", []string{"LS"}, s.LSClass}, {"be", []string{"BE"}, s.BEClass},
-		{"system", []string{"SYSTEM"}, s.SystemClass}, {"cgroupRoot", nil, s.CgroupRoot},
+		{"lsr", "lsrClass", []string{"LSE", "LSR"}, s.LSRClass}, {"ls", "lsClass", []string{"LS"}, s.LSClass}, {"be", "beClass", []string{"BE"}, s.BEClass},
+		{"system", "systemClass", []string{"SYSTEM"}, s.SystemClass}, {"cgroupRoot", "cgroupRoot", nil, s.CgroupRoot},
 	}
 	return slices.DeleteFunc(all, func(c koordinatorClass) bool { return c.qos == nil || c.qos.BlkIO == nil || !c.qos.BlkIO.Enable })
 }
@@ -144,14 +168,16 @@ func (s *strategy) config() (*Config, error) {
 	c := &Config{Classes: map[string]Class{}, Service: map[string]string{}}
 	for _, class := range s.classes() {
 		for i, b := range class.qos.BlkIO.Blocks {
-			devices := []string{b.Name}
+			devices, block := []string{b.Name}, fmt.Sprintf("%s.blkioQOS.blocks[%d]", class.field, i)
+			if err := b.negative(block + ".ioCfg."); err != nil {
+				return nil, err
+			}
 			switch b.Type {
 			case "device":
 			case "volumegroup":
 				devices[0] = "vg:" + b.Name
 			default:
-				field := fmt.Sprintf("%sClass.blkioQOS.blocks[%d].type", strings.TrimSuffix(class.name, "Class"), i)
-				return nil, &strictyaml.Error{Field: field, Err: fmt.Errorf("%q: no file of this host says which device that is; name the device, or the path where it is mounted", b.Type)}
+				return nil, &strictyaml.Error{Field: block + ".type", Err: fmt.Errorf("%q: no file of this host says which device that is; name the device, or the path where it is mounted", b.Type)}
 			}
 			io := b.IO
 			if class.services == nil {

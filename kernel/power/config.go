@@ -228,7 +228,7 @@ func parseClock(text string) (n int, percent bool, err error) {
 func clock(text string, least, most int) int {
 	n, percent, _ := parseClock(text)
 	if percent {
-		return least + (most-least)/100*n
+		return least + (most-least)*n/100
 	}
 	return n
 }

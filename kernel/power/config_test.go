@@ -243,3 +243,21 @@ func BenchmarkDivide(b *testing.B) {
 		}
 	})
 }
+
+// A percentage is of the whole range, not of a hundredth that was rounded first.
+func TestClockPercent(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{"0%": 800_010, "50%": 2_250_032, "100%": 3_700_055, "2.4GHz": 2_400_000, "": 0} {
+		if got := clock(text, 800_010, 3_700_055); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
+
+// A governor that is not known is not taken for the fastest.
+func TestUnknownGovernor(t *testing.T) {
+	t.Parallel()
+	if governorStrength("sugov_ext") >= governorStrength("powersave") || governorStrength(performance) <= governorStrength("schedutil") {
+		t.Error("the order is wrong")
+	}
+}

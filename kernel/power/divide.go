@@ -28,6 +28,7 @@ type Division struct {
 
 	want     values
 	disturbs map[string][]string
+	listed   map[string]bool
 }
 
 // Divide gives CPUs the profiles that they are to have, and gives back what was changed for
@@ -35,7 +36,7 @@ type Division struct {
 // for, and is never slower than it was for CPUs without a wish. was returns what a file
 // had before it was first changed, left that it is left to another writer.
 func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed bool), left func(path string) bool) (*Division, error) {
-	d := &Division{Errs: make([]error, len(wishes)), want: values{}, disturbs: map[string][]string{}}
+	d := &Division{Errs: make([]error, len(wishes)), want: values{}, disturbs: map[string][]string{}, listed: map[string]bool{}}
 	type asks struct {
 		value
 		by cpuset.Set
@@ -53,6 +54,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 		}
 	}
 	for s := range h.settings() {
+		d.listed[s.path] = true
 		if s.disturbs != nil {
 			d.disturbs[s.path] = s.disturbs
 		}
@@ -141,14 +143,15 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 }
 
 // Keeps reports whether a file is to have another value than it had before it was first
-// changed, or may be changed along with one that is.
+// changed, or may be changed along with one that is. That of a CPU that is offline is kept: it
+// may come back with the value that it had.
 func (d *Division) Keeps(path string, was func(path string) (text string, changed bool)) bool {
 	differs := func(path string) bool {
 		v, wanted := d.want[path]
 		text, changed := was(path)
 		return wanted && changed && v.text != text
 	}
-	if differs(path) {
+	if !d.listed[path] || differs(path) {
 		return true
 	}
 	for governor, files := range d.disturbs {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"berth.dev/berth/cpuset"
@@ -97,7 +98,14 @@ func Read(root fs.FS) (*Host, error) {
 		h.CPUs = append(h.CPUs, r.cpu(id))
 	}
 	for _, name := range r.glob(cpuDir + "/cpufreq/policy[0-9]*") {
-		if p := r.policy(name); !p.CPUs.IsEmpty() { // one whose CPUs are offline has none
+		// One whose CPUs are offline answers EBUSY to everything (show in
+		// drivers/cpufreq/cpufreq.c); they may go amid the reading.
+		of := reader{fs: root}
+		switch p := of.policy(name); {
+		case errors.Is(of.err, syscall.EBUSY), of.err == nil && p.CPUs.IsEmpty():
+		case of.err != nil:
+			r.fail(of.err)
+		default:
 			h.Policies = append(h.Policies, p)
 		}
 	}

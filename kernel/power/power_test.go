@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -343,28 +344,63 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// A CPU that goes offline takes its files with it: the rest is restored.
+// A CPU that goes offline leaves a policy that answers EBUSY, and a bias that is made anew: it
+// is no policy meanwhile, the rest is restored, and its own once it is back.
 func TestUndoOffline(t *testing.T) {
 	t.Parallel()
 	k, root := played(t, "intel_pstate")
-	plan, err := read(t, root).Plan(cpuset.MustParse("0-3"), Settings{IdleLatency: of(10), Governor: "performance"})
+	before := tree(t, k)
+	log, err := kernel.CreateUndoLog(root, t.TempDir(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo, err := kernel.Apply(root, plan, nil)
+	defer log.Close()
+	plan, err := read(t, root).Plan(cpuset.MustParse("0-3"), Settings{ResumeLatency: of(10), Governor: "performance", Bias: of(0)})
+	if err == nil {
+		_, err = kernel.Apply(root, plan, log)
+	}
 	if err == nil {
 		err = k.Offline(2)
 	}
-	if err == nil {
-		err = undo()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := fs.ReadFile(root.FS(), cpuDir+"/cpufreq/policy2/affected_cpus"); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("an inactive policy is read: %v", err)
+	}
+	was := func(path string) (string, bool) { return log.Original(path) }
+	none := func(string) bool { return false }
+	giveBack := func() {
+		t.Helper()
+		h := read(t, root)
+		d, err := h.Divide(nil, was, none)
+		if err == nil {
+			_, err = kernel.Apply(root, d.Plan, log)
+		}
+		if err == nil {
+			_, err = log.Undo(func(s kernel.Step) bool { return !d.Keeps(s.Path, was) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	giveBack()
 	for _, p := range read(t, root).Policies {
 		if p.Governor != "powersave" || p.Preference != "balance_performance" || p.CPUs.Has(2) {
 			t.Errorf("left: %+v", p)
 		}
+	}
+	for _, file := range []string{"/cpufreq/policy2/scaling_governor", "/cpu2" + biasFile} {
+		if !log.Has(func(s kernel.Step) bool { return s.Path == cpuDir+file }) {
+			t.Errorf("%s is noted no more", file)
+		}
+	}
+	if err := k.SetOnline("0-3"); err != nil {
+		t.Fatal(err)
+	}
+	giveBack()
+	if diff := cmp.Diff(before, tree(t, k)); diff != "" || len(log.Notes()) > 0 {
+		t.Errorf("back online (-before +restored):\n%s\n%v", diff, log.Notes())
 	}
 }
 

@@ -117,9 +117,17 @@ func number(text string) int {
 	return n
 }
 
-// governorStrength is the order of cpufreq.rst: how soon a governor asks for speed.
+// governors are in the order of cpufreq.rst: how soon one asks for speed.
+var governors = []string{performance, "schedutil", "ondemand", "conservative", "userspace", "powersave"}
+
+// governorStrength is the less, the later a governor asks for speed; that of an unknown one is
+// the least.
 func governorStrength(text string) int {
-	return -slices.Index([]string{performance, "schedutil", "ondemand", "conservative", "userspace", "powersave"}, text)
+	i := slices.Index(governors, text)
+	if i < 0 {
+		i = len(governors)
+	}
+	return -i
 }
 
 // preferenceStrength is the order of intel_pstate.rst, of words and of raw values, 0 to 255.
