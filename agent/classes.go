@@ -178,7 +178,7 @@ func (s *Spec) asksFor(kind ClassKind) bool {
 	return name != "" && name != noClass
 }
 
-// SetClass asks for a class of a kind; "none" is none, and "" that of the class of service.
+// SetClass asks for a class of a kind: "none" to have none, "" to have that of the class of service.
 func (s *Spec) SetClass(kind ClassKind, name string) {
 	all := maps.Clone(s.Classes)
 	if all == nil {

@@ -100,7 +100,7 @@ type shown struct {
 
 // unlimited adds to settings of a group that Berth made that block devices which they do not
 // name are not limited: by an I/O class that was another one, or that now means other devices.
-// unweighted is of a class that is none any more: then its I/O weight is the kernel's, too.
+// unweighted says that its I/O class is not defined any more: then its I/O weight is the kernel's, too.
 func (g *groups) unlimited(group cgroup.Group, all knob.Settings, unweighted bool) error {
 	weight := knob.Find("ioWeight")
 	for _, k := range knob.All() {

@@ -312,7 +312,7 @@ func TestProtectedProcesses(t *testing.T) {
 		"sshd of a user":             {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd}}, "sshd"},
 		"a user's own sshd":          {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd, uids: "1000 1000 1000"}}, ""},
 		"a user's copy of sshd":      {player{exe: "/home/u/sshd", uids: "1000 1000 1000"}, nil, ""},
-		"root's program of the name": {player{exe: "/root/sshd"}, nil, ""},
+		"root's program of the name": {player{exe: "/srv/sshd"}, nil, ""},
 		"systemd-journald":           {player{exe: "/lib/systemd/systemd-journald"}, nil, "systemd-journald"},
 		"chronyd":                    {player{exe: "/usr/sbin/chronyd"}, nil, "chronyd"},
 		"NetworkManager":             {player{exe: "/usr/sbin/NetworkManager"}, nil, "NetworkManager"},
