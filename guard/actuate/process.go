@@ -212,8 +212,12 @@ func (h *Host) isAbove(pid int) bool {
 	return err == nil && own == strconv.Itoa(pid)
 }
 
+// firstUser is the least user id of a person; those below are of root and of services (SYS_UID_MAX of
+// login.defs).
+const firstUser = 1000
+
 // essentialProgram says why the host depends on the program of a process. Names count only of
-// root's processes, as others could take them. A shell does only as the first process of a
+// processes of root and of services, as dbus-daemon is, since any other could take them. A shell does only as the first process of a
 // session with a terminal: somebody may be working in it.
 func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 	uids, err := kernel.ReadUIDs(h.root.FS(), pid)
@@ -229,7 +233,7 @@ func (h *Host) essentialProgram(pid int, is kernel.Process) string {
 	if !in || !slices.Contains(essentialPrograms, name) && !strings.HasPrefix(name, "systemd-") {
 		return ""
 	}
-	if uids != [3]int{} { // sshd has a process of each user, whose parent is root's
+	if slices.Max(uids[:]) >= firstUser { // sshd has a process of each user, whose parent is root's
 		above, err := kernel.ReadUIDs(h.root.FS(), is.Parent)
 		its, err2 := fs.ReadLink(h.root.FS(), path.Join("proc", strconv.Itoa(is.Parent), "exe"))
 		if err != nil || err2 != nil || above != [3]int{} || path.Base(its) != name || !strings.HasPrefix(name, "sshd") {
