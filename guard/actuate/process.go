@@ -137,8 +137,8 @@ func (h *Host) Actable(of []control.Process) []control.Process {
 // programDirs are where the programs of a host are; only root can put one there.
 var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
 
-// protects says why a process must not be acted on; "" if it may be. What another user can
-// choose, such as a name or a session, protects none.
+// protects says why a process must not be acted on; "" if it may be. What a user who logs in
+// can choose, such as a name or a session, protects none.
 func (h *Host) protects(p control.Process) string {
 	pid := strconv.Itoa(p.PID)
 	is, err := kernel.ReadProcess(h.root.FS(), pid)

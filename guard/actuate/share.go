@@ -74,8 +74,8 @@ func divided(s kernel.Step, prefix string) bool {
 	return s.Op == kernel.Mkdir && slices.ContainsFunc(strings.Split(s.Path, "/"), func(name string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// all are the lines that a new group is given: it has all that no group has alone.
-func all(*resctrl.Resource) bool { return true }
+// anyResource is of the lines that a new group is given: it has all that no group has alone.
+func anyResource(*resctrl.Resource) bool { return true }
 
 // division returns that of a group, with a share in place of that of the same remedy.
 func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
@@ -137,7 +137,7 @@ func (h *Host) planShare(a control.Action) (t *resctrl.Tree, d *division, plan k
 		return nil, nil, nil, err
 	}
 	if t.Group(d.name) == nil {
-		plan = t.Alone(d.name, d.from, d.lines(t, all))
+		plan = t.Alone(d.name, d.from, d.lines(t, anyResource))
 	} else {
 		plan = t.Lines(d.name, d.lines(t, divides(a.Remedy)))
 	}
@@ -198,7 +198,7 @@ func (h *Host) applyShare(a control.Action) ([]control.Change, error) {
 	}
 	in, err := t.Members(h.root.FS())
 	if err == nil {
-		err = h.follow1(t, in, a.Group, d)
+		err = h.takeAlong(t, in, a.Group, d)
 	}
 	if err != nil {
 		return nil, h.failed("apply", a, errors.Join(err, undo()))
@@ -207,9 +207,9 @@ func (h *Host) applyShare(a control.Action) ([]control.Change, error) {
 	return changes, nil
 }
 
-// follow1 moves the threads of a group that are not in its group of resctrl yet, but for those
+// takeAlong moves the threads of a group that are not in its group of resctrl yet, but for those
 // that another program monitors.
-func (h *Host) follow1(t *resctrl.Tree, in map[int]string, group string, d *division) error {
+func (h *Host) takeAlong(t *resctrl.Tree, in map[int]string, group string, d *division) error {
 	_, _, err := resctrl.Follow(h.root, t, d.name, func() ([]int, error) {
 		tids, err := h.threads(group)
 		return slices.DeleteFunc(tids, func(tid int) bool { return resctrl.Foreign(in[tid]) }), err
@@ -240,7 +240,7 @@ func (h *Host) Follow() error {
 		if t.Group(d.name) == nil {
 			continue // somebody has removed it: the next look at what is active finds out
 		}
-		errs = append(errs, h.refit(t, d), h.strays(t, in, group, d), h.follow1(t, in, group, d))
+		errs = append(errs, h.refit(t, d), h.strays(t, in, group, d), h.takeAlong(t, in, group, d))
 	}
 	return errors.Join(errs...)
 }
@@ -249,7 +249,7 @@ func (h *Host) Follow() error {
 func (h *Host) refit(t *resctrl.Tree, d *division) error {
 	d.from = d.now(t)
 	var plan kernel.Plan
-	for _, s := range t.Lines(d.name, d.lines(t, all)) {
+	for _, s := range t.Lines(d.name, d.lines(t, anyResource)) {
 		_, same, err := h.root.Shows(s)
 		if err != nil {
 			return err
