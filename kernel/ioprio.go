@@ -56,8 +56,11 @@ func ParsePriority(text string) (int, error) {
 // priorityText is the text of such a number.
 func priorityText(n int) string {
 	class, level := n>>13&7, n&7
-	if class == 0 || class == 3 || class >= len(prioClasses) {
-		return prioClasses[class%len(prioClasses)]
+	switch {
+	case class >= len(prioClasses): // of a kernel to come: nothing that could be written
+		return fmt.Sprintf("class-%d/%d", class, level)
+	case class == 0 || class == 3:
+		return prioClasses[class]
 	}
 	return fmt.Sprintf("%s/%d", prioClasses[class], level)
 }

@@ -32,6 +32,17 @@ func TestPriorityText(t *testing.T) {
 	}
 }
 
+// A class of a kernel to come is not taken for one that there is.
+func TestPriorityOfLaterKernel(t *testing.T) {
+	t.Parallel()
+	for _, class := range []int{4, 5, 7} {
+		text := priorityText(class<<13 | 2)
+		if n, err := ParsePriority(text); err == nil {
+			t.Errorf("class %d is %q, which is %d", class, text, n)
+		}
+	}
+}
+
 func FuzzParsePriority(f *testing.F) {
 	for _, seed := range []string{"idle", "best-effort/4", "realtime/9", "none/"} {
 		f.Add(seed)
