@@ -60,13 +60,13 @@ func machines() []vmtest.Machine {
 }
 
 // evenNodes returns nodes of consecutive positions. The first has room for the
-// kernel and the files of the guest, too.
+// kernel and the files of the guest, and for three services of the lab at once, too.
 func evenNodes(nodes, cpus int) []vmtest.Node {
 	list := make([]vmtest.Node, nodes)
 	for i := range list {
 		list[i].CPUs = positions(i*cpus, (i+1)*cpus-1)
 	}
-	list[0].MiB = 2 * vmtest.DefaultNodeMiB
+	list[0].MiB = 4 * vmtest.DefaultNodeMiB
 	return list
 }
 

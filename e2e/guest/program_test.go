@@ -32,7 +32,7 @@ func berth(t *testing.T, args ...string) (output string, exit int) {
 	}
 	exit = cmd.ProcessState.ExitCode()
 	if exit != 0 {
-		t.Logf("berth %s: exit status %d\n%s", strings.Join(args, " "), exit, &stderr)
+		t.Logf("berth %s: %v\n%s", strings.Join(args, " "), cmd.ProcessState, &stderr)
 	}
 	return string(text), exit
 }
