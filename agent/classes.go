@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
@@ -369,15 +367,10 @@ func (n *Node) threadsOf(w *Workload) (all []int, err error) {
 }
 
 // threadsOfProcess are those of a process that has not ended.
-func (n *Node) threadsOfProcess(pid int) (all []int) {
-	entries, err := fs.ReadDir(n.root.FS(), fmt.Sprintf("proc/%d/task", pid))
+func (n *Node) threadsOfProcess(pid int) []int {
+	all, err := kernel.ThreadsOf(n.root.FS(), pid)
 	if err != nil {
 		return []int{pid}
-	}
-	for _, e := range entries {
-		if tid, err := strconv.Atoi(e.Name()); err == nil {
-			all = append(all, tid)
-		}
 	}
 	return all
 }

@@ -101,6 +101,21 @@ func ParseProcess(stat []byte) (Process, error) {
 	return p, nil
 }
 
+// ThreadsOf returns the threads of a process, rising; fs.ErrNotExist if it has ended.
+func ThreadsOf(fsys fs.FS, pid int) (tids []int, err error) {
+	entries, err := fs.ReadDir(fsys, fmt.Sprintf("proc/%d/task", pid))
+	if err != nil {
+		return nil, fmt.Errorf("threads of process %d: %w", pid, err)
+	}
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	slices.Sort(tids)
+	return tids, nil
+}
+
 // Descendants returns some processes and those below them, each once. Of one process,
 // parents come before their children. One that ends meanwhile may be among them.
 func Descendants(fsys fs.FS, pids ...int) ([]int, error) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 )
@@ -63,6 +65,22 @@ func (r *Running) Until(ctx context.Context, at time.Duration) error {
 
 // Tenant is the tenant's process id.
 func (r *Running) Tenant() int { return r.procs.tenants[0].pid() }
+
+// Threads are those of the processes of the tenant or the neighbour.
+func (r *Running) Threads(role Role) (tids []int, err error) {
+	c := r.procs.tenants[0]
+	if role == Neighbour {
+		c = r.procs.neighbour.child
+	}
+	for i, pid := range tree(c.pid()) {
+		threads, err := kernel.ThreadsOf(os.DirFS("/"), pid)
+		if err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) { // one below may have ended
+			return nil, err
+		}
+		tids = append(tids, threads...)
+	}
+	return tids, nil
+}
 
 // RunningServer is a server of a round: its process, and where it listens.
 type RunningServer struct {

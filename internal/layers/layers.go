@@ -83,7 +83,7 @@ func Rooms() []Room {
 			"internal/plain", "cpuset", "machine", "kernel/cgroup", "lab", "lab/load", "lab/routing", "lab/stats", "lab/report",
 		}},
 		{Path: "lab/beside", May: []string{
-			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "kernel/power", "watch", "watch/hardware", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
+			"internal/plain", "cpuset", "machine", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "watch", "watch/hardware", "watch/proc", "lab", "lab/noise", "lab/report", "lab/stats",
 		}},
 		{Path: "lab/services", May: []string{
 			"internal/plain", "internal/strictyaml", "cpuset", "machine", "kernel", "kernel/cgroup", "watch/proc", "place", "place/berth",

@@ -15,9 +15,8 @@ package sched
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"unsafe"
 
@@ -176,23 +175,12 @@ func setPolicy(tid int, p Policy, priority int) error {
 	return nil
 }
 
-func threads(pid int) ([]int, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			err = unix.ESRCH
-		}
-		return nil, fmt.Errorf("threads of process %d: %w", pid, err)
+func threads(fsys fs.FS, pid int) ([]int, error) {
+	tids, err := kernel.ThreadsOf(fsys, pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("threads of process %d: %w", pid, unix.ESRCH)
 	}
-	var tids []int
-	for _, entry := range entries {
-		if tid, err := strconv.Atoi(entry.Name()); err == nil {
-			tids = append(tids, tid)
-		}
-	}
-	slices.Sort(tids)
-	return tids, nil
+	return tids, err
 }
 
 // started is the start time of a thread, by which a later thread of the same number

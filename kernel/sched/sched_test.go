@@ -116,7 +116,7 @@ func TestAllThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
-	tids, err := threads(pid)
+	tids, err := threads(os.DirFS("/"), pid)
 	if err != nil || len(tids) < 8 {
 		t.Fatalf("Threads: %v, %v, want at least 8", tids, err)
 	}

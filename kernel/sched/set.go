@@ -33,7 +33,7 @@ func Set(pid int, a Attr) (undo func() error, err error) {
 	}
 	before := map[int]thread{}
 	undo = func() error { return restore(pid, a, before) }
-	err = eachThread(func() ([]int, error) { return threads(pid) }, func(tid int) error {
+	err = eachThread(func() ([]int, error) { return threads(os.DirFS("/"), pid) }, func(tid int) error {
 		original, err := Get(tid)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (a Attr) back(s State) Attr {
 func restore(pid int, a Attr, before map[int]thread) error {
 	first, known := before[pid]
 	var errs []error
-	err := eachThread(func() ([]int, error) { return threads(pid) }, func(tid int) error {
+	err := eachThread(func() ([]int, error) { return threads(os.DirFS("/"), pid) }, func(tid int) error {
 		now, err := Get(tid)
 		if err != nil || !a.in(now) {
 			return err

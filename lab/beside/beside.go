@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -80,6 +81,7 @@ type Experiment struct {
 	EnergyNote string     `json:"energyNote,omitempty"`
 
 	design *design
+	fsys   fs.FS // what this host can do is read in it
 }
 
 // design is what makes an experiment.
@@ -114,8 +116,10 @@ type cell struct {
 	// without either both are on all shared CPUs.
 	place func(*lab.Testbed) (lab.Settings, error)
 	stand stand
-	// host is what CPUs of the host are set to meanwhile.
-	host onHost
+	// host is what CPUs of the host are set to meanwhile, division what the two have of cache
+	// and memory bandwidth.
+	host     onHost
+	division *division
 }
 
 // stand is where the two stand on CPUs of a machine. A kernel.NotSupportedError says that the
@@ -123,7 +127,7 @@ type cell struct {
 type stand func(m *machine.Machine, free cpuset.Set) (lab.Settings, error)
 
 func (d *design) make() *Experiment {
-	return &Experiment{Header: lab.Header{Schema: d.schema}, Experiment: d.spec(), Rounds: []lab.Round{}, design: d}
+	return &Experiment{Header: lab.Header{Schema: d.schema}, Experiment: d.spec(), Rounds: []lab.Round{}, design: d, fsys: os.DirFS("/")}
 }
 
 // Spec is what a data file sets.
@@ -170,7 +174,7 @@ func (x *Experiment) Length(m *machine.Machine) time.Duration {
 				continue
 			}
 		}
-		if c.host != nil && x.cannot(c) {
+		if x.cannot(c) {
 			continue
 		}
 		each := time.Duration(e.Settle+e.Window) + between
@@ -189,11 +193,18 @@ func (x *Experiment) Length(m *machine.Machine) time.Duration {
 // not tell it.
 func (x *Experiment) cannot(c cell) bool {
 	if !x.Started.IsZero() {
-		return slices.ContainsFunc(x.Skipped, func(s lab.Skipped) bool { return s.Scenario == c.name })
+		return slices.ContainsFunc(x.Skipped, func(s lab.Skipped) bool { return s.Scenario == c.name }) ||
+			c.division != nil && len(x.Rounds) > 0 && !x.divided() // a run from before there were such cells
 	}
-	h, err := power.Read(os.DirFS("/"))
-	if err == nil {
-		_, err = c.host(h, h.Online())
+	var err error
+	switch {
+	case c.division != nil:
+		err = c.division.check(x.fsys)
+	case c.host != nil:
+		var h *power.Host
+		if h, err = power.Read(x.fsys); err == nil {
+			_, err = c.host(h, h.Online())
+		}
 	}
 	return errors.Is(err, kernel.ErrNotSupported)
 }
@@ -251,7 +262,7 @@ func (x *Experiment) cells(b *lab.Testbed, m *meter) []lab.Cell {
 			}
 			switch {
 			case c.host != nil:
-				err = c.prepareHost(b, to)
+				err = c.prepareHost(x.fsys, b, to)
 			case c.place != nil:
 				to.Settings, err = c.place(b)
 			case c.stand != nil:
@@ -260,6 +271,9 @@ func (x *Experiment) cells(b *lab.Testbed, m *meter) []lab.Cell {
 					return wrong
 				}
 				to.Settings, err = c.stand(x.Host.Machine, free)
+			}
+			if c.division != nil && err == nil {
+				err = x.prepareDivided(c.division, b, to)
 			}
 			if mems := to.Settings[lab.Tenant].Mems; c.fresh && err == nil {
 				to.Hooks.During = x.readBack(c.name, mems)

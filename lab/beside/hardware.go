@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -146,30 +147,54 @@ const (
 	quietBeside = "spinning beside"
 	sameCache   = "same cache"
 	otherCache  = "other cache"
+
+	oneWay         = "1 way"
+	twoWays        = "2 ways"
+	halfTheWays    = "half the ways"
+	mostWays       = "most ways"
+	someBandwidth  = "some bandwidth"
+	leastBandwidth = "least bandwidth"
 )
 
-var cache = &design{
-	name: "cache", schema: "berth.dev/lab-cache/v1",
-	spec: func() Spec {
-		e := usual()
-		e.Demand, e.WorkingSetBytes, e.Neighbour.Kernel = 0.15, 16<<20, "scan"
-		return e
-	},
-	cells: []cell{
-		{name: alone, means: "the tenant alone, on cores of its own", stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: quietBeside, means: "a neighbour that uses no memory, on other cores below the same cache", other: "spin", stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: sameCache, means: "the neighbour on those cores", neighbour: true, stand: cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })},
-		{name: otherCache, means: "the neighbour on as many cores below another cache", neighbour: true, stand: cached(func(c cachePlaces) (cpuset.Set, string) {
-			return c.away, "the CPUs that take part have one last-level cache"
-		})},
-	},
-	versus:  []stats.Versus{{Cell: sameCache, Against: quietBeside}, {Cell: sameCache, Against: otherCache}},
-	figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest},
-	words:   cacheWords,
-	lacks: func(m *machine.Machine) error {
-		_, err := cachePlacesOf(m, m.Online)
-		return err
-	},
+var cache = newCache() // a function, as its words look at the design
+
+func newCache() *design {
+	beside := cached(func(c cachePlaces) (cpuset.Set, string) { return c.beside, "" })
+	d := &design{
+		name: "cache", schema: "berth.dev/lab-cache/v1",
+		spec: func() Spec {
+			e := usual()
+			e.Demand, e.WorkingSetBytes, e.Neighbour.Kernel, e.For = 0.15, 16<<20, "scan", lab.Duration(4*time.Minute)
+			return e
+		},
+		cells: []cell{
+			{name: alone, means: "the tenant alone, on cores of its own", stand: beside},
+			{name: quietBeside, means: "a neighbour that uses no memory, on other cores below the same cache", other: "spin", stand: beside},
+			{name: sameCache, means: "the neighbour on those cores", neighbour: true, stand: beside},
+			{name: otherCache, means: "the neighbour on as many cores below another cache", neighbour: true, stand: cached(func(c cachePlaces) (cpuset.Set, string) {
+				return c.away, "the CPUs that take part have one last-level cache"
+			})},
+		},
+		versus:  []stats.Versus{{Cell: sameCache, Against: quietBeside}, {Cell: sameCache, Against: otherCache}},
+		figures: []stats.Figure{lab.P50, lab.P99, lab.CPUPerRequest},
+		words:   cacheWords,
+		lacks: func(m *machine.Machine) error {
+			_, err := cachePlacesOf(m, m.Online)
+			return err
+		},
+	}
+	for _, c := range []cell{
+		{name: oneWay, means: "same cache, of which the tenant has one way to itself, and the neighbour the others", division: &division{ways: fixed(1)}},
+		{name: twoWays, means: "the same with two ways", division: &division{ways: fixed(2)}},
+		{name: halfTheWays, means: "the same with half of the ways", division: &division{ways: func(all, _ int) int { return all / 2 }}},
+		{name: mostWays, means: "the same with all ways but the fewest that the neighbour can have", division: &division{ways: func(all, least int) int { return all - least }}},
+		{name: someBandwidth, means: "same cache, the neighbour's memory bandwidth limited to 50 %, or 8 GB/s", division: &division{percent: 50, bytes: 8e9}},
+		{name: leastBandwidth, means: "the same with 1 %, or 1 GB/s, or the least that the CPU takes", division: &division{percent: 1, bytes: 1e9}},
+	} {
+		c.neighbour, c.stand = true, beside
+		d.cells = append(d.cells, c)
+	}
+	return d
 }
 
 // cachePlaces are the tenant's cores, others below the same last-level cache, and as many
@@ -255,5 +280,5 @@ func cacheWords(v *view) []string {
 	if slices.ContainsFunc(v.Skipped, func(s lab.Skipped) bool { return s.Scenario == otherCache }) {
 		answer = append(answer, "This machine, or the part of it that took part, has one last-level cache: what moving the neighbour below another brings cannot be measured here.")
 	}
-	return answer
+	return append(answer, v.divisions()...)
 }

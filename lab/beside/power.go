@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -101,12 +102,12 @@ func runCPUs(s *lab.Setup) (cpuset.Set, error) {
 
 // prepareHost plans the settings of a cell, and has them in force from the time at which the
 // load begins until it is over.
-func (c *cell) prepareHost(b *lab.Testbed, to *lab.Cell) error {
+func (c *cell) prepareHost(fsys fs.FS, b *lab.Testbed, to *lab.Cell) error {
 	cpus, err := runCPUs(b.Setup)
 	if err != nil {
 		return err
 	}
-	h, err := power.Read(os.DirFS("/"))
+	h, err := power.Read(fsys)
 	if err != nil {
 		return err
 	}

@@ -27,12 +27,22 @@ func (x *Experiment) view() (*view, error) {
 	d := x.design
 	v := &view{Experiment: x, measured: m, Judged: report.Judged{Head: "cell", Reference: d.cells[0].name, Figures: d.figures, Skipped: x.Skipped}}
 	v.Samples, v.undisturbed = m.Samples()
+	divided := x.divided()
 	var family []stats.Versus
 	for i, c := range d.cells {
+		if c.division != nil && !divided {
+			continue // few hosts can: on the others those cells widen no interval
+		}
 		v.Cells = append(v.Cells, report.JudgedCell{Name: c.name, Means: c.means})
 		if i > 0 {
 			family = append(family, stats.Versus{Cell: c.name, Against: v.Reference})
 		}
+		if c.division != nil {
+			family = append(family, stats.Versus{Cell: c.name, Against: sameCache})
+		}
+	}
+	if divided {
+		v.Figures = append(slices.Clone(v.Figures), lab.Work)
 	}
 	v.addEnergy()
 	v.Compared = stats.Compare(v.Samples, v.Figures, append(family, d.versus...))
