@@ -25,9 +25,12 @@ type ioClass struct {
 	name   string
 	limits cgroup.Limits
 	notes  []string // what of it is not there
+	// weighs says that there are I/O classes: a weight that none gives is none of Berth's group.
+	weighs bool
 }
 
 func (n *Node) ioClass(s *Spec) (c ioClass, err error) {
+	c.weighs = n.opt.Classes.IO != nil
 	name := n.opt.Classes.ClassOf(IOClass, s)
 	if name == "" {
 		return c, nil
@@ -217,12 +220,11 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 	var undos []func() error
 	undo = func() error { return join(undos...)() }
 	noted := map[int]bool{}
-	c.Log.Has(func(s kernel.Step) bool {
+	for s := range c.Log.Steps() {
 		if tid, ok := kernel.PriorityOf(s.Path); ok {
 			noted[tid] = true
 		}
-		return false
-	})
+	}
 	config := k.n.opt.Classes
 	each := func(w *Workload, priority, why string) error {
 		tids, err := k.threads(w)

@@ -151,6 +151,23 @@ func TestIOClasses(t *testing.T) {
 				}
 			}
 			is("less", less)
+			// Classes that drop their weight, the class itself or that of the class of service.
+			for what, text := range map[string]string{
+				"no weight": "classes: {slow: [{priority: idle}]}\nservice: {BE: slow}", "no class of BE": "classes: {gold: [{weight: 400}]}",
+			} {
+				h.opt.Classes = ioConfig(t, ioClassesText)
+				n.Close()
+				n = h.open()
+				resize(spec("api", place.BE, 0, 0))
+				is("before "+what, tc.slow)
+				h.opt.Classes = ioConfig(t, text)
+				n.Close()
+				n = h.open()
+				if _, err := n.Reconcile(ctx); err != nil {
+					t.Fatal(err)
+				}
+				is(what, tc.none)
+			}
 		})
 	}
 }

@@ -48,7 +48,7 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		}
 	}
 	if to.made() && !fresh {
-		if err := g.unlimited(group, all, undefined); err != nil {
+		if err := g.unlimited(group, all, undefined || class.weighs); err != nil {
 			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 		}
 	}
@@ -100,7 +100,8 @@ type shown struct {
 
 // unlimited adds to settings of a group that Berth made that block devices which they do not
 // name are not limited: by an I/O class that was another one, or that now means other devices.
-// unweighted says that its I/O class is not defined any more: then its I/O weight is the kernel's, too.
+// unweighted says that its I/O weight is the kernel's unless they name it, too: where its I/O class
+// is not defined any more, and where there are I/O classes, one of which may have had a weight.
 func (g *groups) unlimited(group cgroup.Group, all knob.Settings, unweighted bool) error {
 	weight := knob.Find("ioWeight")
 	for _, k := range knob.All() {

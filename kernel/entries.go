@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"iter"
 	"os"
 	"path"
 	"slices"
@@ -96,9 +97,29 @@ func (l *UndoLog) Notes() []Item {
 	return items
 }
 
+// Steps are those that are not undone, in the order in which they were taken; a log that is nil
+// has none.
+func (l *UndoLog) Steps() iter.Seq[Step] {
+	return func(yield func(Step) bool) {
+		if l == nil {
+			return
+		}
+		for _, e := range l.entries {
+			if !yield(e.Step) {
+				return
+			}
+		}
+	}
+}
+
 // Has reports whether a step that matches is not undone.
 func (l *UndoLog) Has(match func(Step) bool) bool {
-	return l != nil && slices.ContainsFunc(l.entries, func(e *entry) bool { return match(e.Step) })
+	for s := range l.Steps() {
+		if match(s) {
+			return true
+		}
+	}
+	return false
 }
 
 // Original returns the text of a file before Berth's first write to it, or to a file that
