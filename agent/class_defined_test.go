@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
 
@@ -56,7 +55,7 @@ func TestClassNoLongerDefined(t *testing.T) {
 				if got := h.ioFiles(w)["io.bfq.weight"]; got != "default 100" {
 					t.Errorf("weight %s", got)
 				}
-				if got := h.file(kernel.PriorityFile(9000100)); got != "none" {
+				if got := h.file(priorityFile(9000100)); got != "none" {
 					t.Errorf("priority %s", got)
 				}
 			} else if _, there := h.tree()[rc+"/berth-gold/"]; there {
@@ -82,7 +81,7 @@ func TestNoClass(t *testing.T) {
 			_, err = n.Resize(context.Background(), s)
 		}
 		s.PID = 0
-		if got := h.file(kernel.PriorityFile(9000100)); got != step.want || err != nil {
+		if got := h.file(priorityFile(9000100)); got != step.want || err != nil {
 			t.Errorf("class %q: %s, want %s; %v", step.class, got, step.want, err)
 		}
 	}

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
+	"berth.dev/berth/kernel/sched"
 )
 
 // An I/O class is settings of the workload's own control group, and so limits, that are
@@ -104,7 +104,7 @@ func withIO(l, class cgroup.Limits) cgroup.Limits {
 
 // isIOStep reports whether a step is of the classifier of I/O classes.
 func isIOStep(s kernel.Step) bool {
-	_, isPriority := kernel.PriorityOf(s.Path)
+	_, isPriority := sched.IOPriorityOf(s.Path)
 	file := path.Base(s.Path)
 	return isPriority || file == blockio.CostQoS || file == blockio.CostModel
 }
@@ -179,7 +179,7 @@ func costDir(fsys fs.FS) (string, error) {
 
 func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 	config := k.n.opt.Classes.IO
-	some, prioritized, err := false, map[string]bool{}, error(nil)
+	some, prioritized, err := false, map[int]bool{}, error(nil)
 	for w := range c.Workloads() {
 		name := k.n.opt.Classes.ClassOf(IOClass, &w.Spec)
 		some = some || config.Has(name)
@@ -187,7 +187,7 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 			var tids []int
 			tids, err = k.threads(w)
 			for _, tid := range tids {
-				prioritized[kernel.PriorityFile(tid)] = true
+				prioritized[tid] = true
 			}
 		}
 	}
@@ -196,8 +196,8 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 		cost, _, _ = k.cost() // an error is plan's to tell
 	}
 	return func(s kernel.Step) bool {
-		if _, ok := kernel.PriorityOf(s.Path); ok {
-			return err != nil || prioritized[s.Path]
+		if tid, ok := sched.IOPriorityOf(s.Path); ok {
+			return err != nil || prioritized[tid]
 		}
 		return slices.ContainsFunc(cost, func(o kernel.Step) bool { return o.Path == s.Path && o.Unset == s.Unset })
 	}
@@ -219,10 +219,10 @@ func (k *ioClasses) threads(w *Workload) ([]int, error) {
 func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	var undos []func() error
 	undo = func() error { return join(undos...)() }
-	noted := map[int]bool{}
+	noted := map[int]string{} // files by thread
 	for s := range c.Log.Steps() {
-		if tid, ok := kernel.PriorityOf(s.Path); ok {
-			noted[tid] = true
+		if tid, ok := sched.IOPriorityOf(s.Path); ok {
+			noted[tid] = s.Path
 		}
 	}
 	config := k.n.opt.Classes
@@ -231,12 +231,12 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 		if err != nil {
 			return err
 		}
-		if priority == "" && !slices.ContainsFunc(tids, func(tid int) bool { return noted[tid] }) {
+		if priority == "" && !slices.ContainsFunc(tids, func(tid int) bool { return noted[tid] != "" }) {
 			return nil
 		}
 		for _, tid := range tids {
-			if !noted[tid] && k.inherited(c.Log, tid, priority) {
-				back, err := k.prioritize(tid, "none", "", nil)
+			if noted[tid] == "" && k.inherited(c.Log, noted, tid, priority) {
+				back, err := k.prioritize(k.priorityFile(tid), "none", "", nil)
 				if err != nil {
 					return err
 				}
@@ -244,10 +244,14 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 					undos = append(undos, back)
 				}
 			}
-			if priority == "" || k.left(c, tid, priority, why) {
+			if priority == "" {
 				continue
 			}
-			back, err := k.prioritize(tid, priority, why, c.Log)
+			file := k.priorityFile(tid)
+			if k.left(c, file, priority, why) {
+				continue
+			}
+			back, err := k.prioritize(file, priority, why, c.Log)
 			if err != nil {
 				return err
 			}
@@ -274,10 +278,23 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 	return moved, undo, nil
 }
 
+// priorityFile is that of a thread; "" if it has ended.
+func (k *ioClasses) priorityFile(tid int) string {
+	p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(tid))
+	if err != nil {
+		return ""
+	}
+	return sched.IOPriorityFile(tid, p.Start)
+}
+
 // inherited reports whether a thread without a note has a priority, another than it is to have,
-// that Berth wrote for a thread of its process, or of one that this one descends from.
-func (k *ioClasses) inherited(log *kernel.UndoLog, tid int, priority string) bool {
-	text, err := readText(k.n.root, kernel.PriorityFile(tid))
+// that Berth wrote for a thread of its process, or of one that this one descends from; noted are
+// the files of which there are notes.
+func (k *ioClasses) inherited(log *kernel.UndoLog, noted map[int]string, tid int, priority string) bool {
+	if len(noted) == 0 {
+		return false
+	}
+	text, err := readText(k.n.root, k.priorityFile(tid))
 	if err != nil || text == priority || text == "none" {
 		return false
 	}
@@ -285,7 +302,7 @@ func (k *ioClasses) inherited(log *kernel.UndoLog, tid int, priority string) boo
 	of := tid
 	for range most {
 		for _, sibling := range k.n.threadsOfProcess(of) {
-			if log.Wrote(kernel.PriorityFile(sibling), text) {
+			if log.Wrote(noted[sibling], text) {
 				return true
 			}
 		}
@@ -299,8 +316,7 @@ func (k *ioClasses) inherited(log *kernel.UndoLog, tid int, priority string) boo
 
 // left reports whether the priority that a thread had of its class was changed by somebody else
 // so often that it is theirs (Options.Rewrites). Each change counts.
-func (k *ioClasses) left(c *Transition, tid int, priority, why string) bool {
-	name := kernel.PriorityFile(tid)
+func (k *ioClasses) left(c *Transition, name, priority, why string) bool {
 	if !c.Log.Wrote(name, priority) {
 		return false
 	}
@@ -308,31 +324,25 @@ func (k *ioClasses) left(c *Transition, tid int, priority, why string) bool {
 	if err != nil || c.Log.Wrote(name, text) {
 		return false
 	}
-	p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(tid))
-	if err != nil {
-		return false
-	}
-	key := name + "@" + p.Start // another thread may get the number
-	if c.Yielded(key) {
+	if c.Yielded(name) {
 		return true
 	}
-	count, yielded := k.n.foundChanged(key)
+	count, yielded := k.n.foundChanged(name)
 	k.n.changedPriorities = append(k.n.changedPriorities, Repair{Path: name, Found: text, Wanted: priority, Count: count, Why: why, Yielded: yielded})
 	return yielded
 }
 
-// prioritize gives a thread a priority; undo is nil if it has it, or has ended.
-func (k *ioClasses) prioritize(tid int, priority, why string, log *kernel.UndoLog) (undo func() error, err error) {
-	p, err := kernel.ReadProcess(k.n.root.FS(), strconv.Itoa(tid))
-	if err != nil {
+// prioritize gives the thread of a file a priority; undo is nil if it has it, or has ended.
+func (k *ioClasses) prioritize(file, priority, why string, log *kernel.UndoLog) (undo func() error, err error) {
+	if file == "" {
 		return nil, nil
 	}
-	step := kernel.Step{Path: kernel.PriorityFile(tid), Value: priority, Start: p.Start, Why: why}
+	step := kernel.Step{Path: file, Value: priority, Why: why}
 	if _, same, err := k.n.root.Shows(step); same || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	undo, err = kernel.Apply(k.n.root, kernel.Plan{step}, log)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return undo, err

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 )
 
@@ -348,14 +349,17 @@ func TestIOCostLacks(t *testing.T) {
 	}
 }
 
+// priorityFile is where the played kernel keeps a priority.
+func priorityFile(pid int) string { return fmt.Sprintf("proc/%d/ioprio", pid) }
+
 // Threads have the priority of the class, those that join later too; they get back what they
 // had, and those that have inherited it, none.
 func TestIOPriority(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	h := ioHost(t, fakekernel.V2(), costText)
-	priority := func(pid int) string { return h.file(kernel.PriorityFile(pid)) }
-	if err := h.k.WriteFile(kernel.PriorityFile(9000101), "best-effort/0"); err != nil {
+	priority := func(pid int) string { return h.file(priorityFile(pid)) }
+	if err := h.k.WriteFile(priorityFile(9000101), "best-effort/0"); err != nil {
 		t.Fatal(err)
 	}
 	h.child(9000102, 9000100)
@@ -373,7 +377,7 @@ func TestIOPriority(t *testing.T) {
 	}
 	join(9000101, 9000102, 9000103)
 	for _, pid := range []int{9000102, 9000103} { // inherited; and that of another program
-		if err := h.k.WriteFile(kernel.PriorityFile(pid), "best-effort/7"); err != nil {
+		if err := h.k.WriteFile(priorityFile(pid), "best-effort/7"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -411,7 +415,7 @@ func TestIOPriorityRevised(t *testing.T) {
 		h.opt.Keep = true
 		n := h.open()
 		w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "last"))
-		if err := errors.Join(h.k.WriteFile(w.Dirs[0]+"/cgroup.procs", "9000101"), h.k.WriteFile(kernel.PriorityFile(9000101), "best-effort/7")); err != nil {
+		if err := errors.Join(h.k.WriteFile(w.Dirs[0]+"/cgroup.procs", "9000101"), h.k.WriteFile(priorityFile(9000101), "best-effort/7")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.Reconcile(t.Context()); err != nil {
@@ -429,7 +433,7 @@ func TestIOPriorityRevised(t *testing.T) {
 		}
 		defer n.Close()
 		for _, pid := range []int{9000100, 9000101} {
-			if got := h.file(kernel.PriorityFile(pid)); got != want {
+			if got := h.file(priorityFile(pid)); got != want {
 				t.Errorf("priority %q: process %d has %s", priority, pid, got)
 			}
 		}
@@ -443,13 +447,13 @@ func TestIOPriorityYields(t *testing.T) {
 	h := ioHost(t, fakekernel.V2(), costText)
 	n := h.open()
 	h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "last"))
-	file := kernel.PriorityFile(9000100)
+	file := priorityFile(9000100)
 	for time := 1; ; time++ {
 		if err := h.k.WriteFile(file, "realtime/0"); err != nil {
 			t.Fatal(err)
 		}
 		repairs, err := n.Reconcile(t.Context())
-		if err != nil || len(repairs) != 1 || repairs[0].Path != file || repairs[0].Count != time || repairs[0].Found != "realtime/0" || time > 5 {
+		if err != nil || len(repairs) != 1 || repairs[0].Path != sched.IOPriorityFile(9000100, "79000100") || repairs[0].Count != time || repairs[0].Found != "realtime/0" || time > 5 {
 			t.Fatalf("time %d: %+v, %v", time, repairs, err)
 		}
 		if repairs[0].Yielded {

@@ -174,9 +174,6 @@ func (r *Root) prepare(s Step) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.startedOther(&s) {
-		return nil, fmt.Errorf("thread has ended: %w", syscall.ESRCH)
-	}
 	e.Original = s.line(text)
 	if s.Op == Enable {
 		if len(missing(s.Value, e.Original)) == 0 {

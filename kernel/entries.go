@@ -155,11 +155,10 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 	return "", false
 }
 
-// Wrote reports whether a text is a value that Berth wrote to a file, of which a note tells:
-// that of the thread that there is now, for the I/O priority of one.
+// Wrote reports whether a text is a value that Berth wrote to a file, of which a note tells.
 func (l *UndoLog) Wrote(path, text string) bool {
 	return l != nil && slices.ContainsFunc(l.at[path], func(e *entry) bool {
-		return e.Op == Write && e.owns(text) && l.root.isSame(e) && !l.root.startedOther(&e.Step)
+		return e.Op == Write && e.owns(text) && l.root.isSame(e)
 	})
 }
 
@@ -236,7 +235,7 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		return true, nil
 	}
 	for _, old := range l.at[e.Path] {
-		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset || old.Start != e.Start {
+		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
 			continue
 		}
 		if !e.sameLine(old.Value) {

@@ -154,13 +154,13 @@ func isPower(name string) bool {
 	})
 }
 
-// isProcess says that a name is of how a process is scheduled, as kernel/sched writes it.
+// isProcess says that a name is of how a process or thread is scheduled, as kernel/sched writes it.
 func isProcess(name string) bool {
 	rest, ok := strings.CutPrefix(name, "proc/")
 	dir, file, _ := strings.Cut(rest, "/")
 	pid, start, both := strings.Cut(dir, "@")
 	number := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
-	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus"}, file)
+	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus", "sched.io"}, file)
 }
 
 // outside returns an error unless a name is the I/O priority of a thread or leads, without
@@ -168,9 +168,6 @@ func isProcess(name string) bool {
 // Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
-	if _, ok := PriorityOf(name); ok {
-		return nil
-	}
 	if g.err != nil {
 		return fmt.Errorf("may be anything, as the mounted trees of control groups are not known: %w", g.err)
 	}

@@ -147,20 +147,9 @@ type hostFS interface {
 // kernel's would be put into the runtime's poller and taken out again.
 type liveFS struct{ hostFS }
 
-func (f liveFS) Stat(name string) (fs.FileInfo, error) {
-	if tid, ok := PriorityOf(name); ok {
-		_, err := readPriority(name, tid)
-		return prioInfo{}, err
-	}
-	return f.hostFS.Stat(name)
-}
-
 func (liveFS) ReadFile(name string) ([]byte, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
-	}
-	if tid, ok := PriorityOf(name); ok {
-		return readPriority(name, tid)
 	}
 	text, _, err := readFile("/"+name, make([]byte, 512))
 	var failed *fs.PathError
@@ -171,9 +160,6 @@ func (liveFS) ReadFile(name string) ([]byte, error) {
 }
 
 func (live) WriteFile(name, data string) error {
-	if tid, ok := PriorityOf(name); ok {
-		return writePriority(name, tid, data)
-	}
 	f, err := os.OpenFile("/"+name, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err

@@ -139,7 +139,7 @@ func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 		return Gone, nil
 	case err != nil:
 		return Failed, r.undoError(e, err)
-	case e.Inode != 0 && e.Inode != inode, r.startedOther(&e.Step):
+	case e.Inode != 0 && e.Inode != inode:
 		return Gone, nil // another process made it anew
 	}
 	var outcome Outcome

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 )
 
@@ -55,7 +57,11 @@ func TestIOClass(t *testing.T) {
 		}
 	}
 	priority := func() string {
-		text, err := fs.ReadFile(h.FS(), kernel.PriorityFile(pid))
+		p, err := kernel.ReadProcess(h.FS(), strconv.Itoa(pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := fs.ReadFile(sched.Over(h.Root).FS(), sched.IOPriorityFile(pid, p.Start))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -137,11 +137,6 @@ func withProcesses(t *testing.T) (*host, *scheduled) {
 	h := newHost(t, "v2")
 	s := &scheduled{fate: h.fate, t: t, dir: h.dir, state: map[int]sched.State{}}
 	h.files = s
-	mounts, err := os.ReadFile(filepath.Join(h.dir, "proc/self/mountinfo"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.file("proc/self/mountinfo", string(mounts)+"\n99 1 0:99 / /proc rw - proc proc rw\n")
 	return h, s
 }
 

@@ -218,7 +218,7 @@ func (k *Kernel) Start(pid string) error {
 			return err
 		}
 	}
-	if err := k.create("proc/"+pid+"/ioprio", "none"); err != nil { // see kernel.PriorityFile
+	if err := k.create("proc/"+pid+"/ioprio", "none"); err != nil { // see kernel/sched
 		return err
 	}
 	return k.create("proc/"+pid+"/cgroup", lines.String())
@@ -370,6 +370,7 @@ func (k *Kernel) mountOf(name string) (mount, bool) {
 func (k *Kernel) mountInfo() string {
 	var b strings.Builder
 	b.WriteString("20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+	b.WriteString("22 20 0:22 / /proc rw,nosuid shared:3 - proc proc rw\n")
 	if k.layout.Power != nil {
 		b.WriteString("21 20 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n")
 	}

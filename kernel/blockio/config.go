@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/strictyaml"
-	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/sched"
 )
 
 // Config says which classes there are to be.
@@ -245,7 +245,7 @@ func (v *validator) entry(at string, e *Entry) {
 	v.want(e.Weight != 0 || limits || e.Priority != "", at, "it says nothing: weight, readBPS, writeBPS, readIOPS, writeIOPS, latency or priority")
 	v.want(len(e.Devices) > 0 || !limits, at+".devices", "is missing: the kernel limits each device on its own")
 	if e.Priority != "" {
-		_, err := kernel.ParsePriority(e.Priority)
+		_, err := sched.ParseIOPriority(e.Priority)
 		v.want(err == nil, at+".priority", "%v", err)
 		v.want(len(e.Devices) == 0, at+".priority", "a process has one for all devices: name it in an entry without devices")
 	}

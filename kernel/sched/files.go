@@ -30,10 +30,13 @@ func (p Process) Dir() string { return "proc/" + strconv.Itoa(p.PID) + "@" + p.S
 
 // Of returns the process of a file under Over; false if it is of none.
 func Of(name string) (p Process, ok bool) {
+	if !strings.HasPrefix(name, "proc/") {
+		return p, false
+	}
 	dir, file, _ := strings.Cut(strings.TrimPrefix(name, "proc/"), "/")
 	pid, start, both := strings.Cut(dir, "@")
 	n, err := strconv.Atoi(pid)
-	if _, known := attributes[file]; err != nil || n <= 0 || !both || !known || !strings.HasPrefix(name, "proc/") {
+	if _, known := attributes[file]; err != nil || n <= 0 || !both || !known {
 		return p, false
 	}
 	if _, err := strconv.ParseUint(start, 10, 64); err != nil {
@@ -71,16 +74,18 @@ type systemCalls struct{}
 func (systemCalls) GetScheduling(tid int) (State, error) { return Get(tid) }
 func (systemCalls) SetScheduling(tid int, a Attr) error  { return set(tid, a) }
 
-// Over returns a root that has, beside the kernel's own files, three for each process:
+// Over returns a root that has, beside the kernel's own files, three for each process and one for
+// each thread:
 //
 //	proc/PID@START/sched.policy   SCHED_OTHER, SCHED_FIFO:50 ...
 //	proc/PID@START/sched.nice     0
 //	proc/PID@START/sched.cpus     0-1
+//	proc/TID@START/sched.io       none, best-effort/4 ...
 //
 // So plans, their undo log, and what a killed process left work for them as for other files.
-// A file has the value of the process's first thread and then those of threads with another
+// A file of a process has the value of its first thread and then those of threads with another
 // (kernel.Threads). Writing it changes all threads, those that start meanwhile included. The
-// files are there as long as the process that started then. Files that play processes have
+// files are there as long as the process or thread that started then. Files that play processes have
 // the methods of Calls; else only the live host has any.
 func Over(root *kernel.Root) *kernel.Root {
 	if _, ok := root.Files.(*files); ok {
@@ -114,6 +119,7 @@ type attribute struct {
 }
 
 var attributes = map[string]attribute{
+	ioFile: {}, // see readIO
 	"sched.policy": {
 		func(s State) string {
 			if s.Policy.realTime() {
@@ -165,7 +171,12 @@ func parse(name string) (p Process, file attribute, ok bool) {
 // is reports whether the process runs.
 func (f *files) is(p Process) bool {
 	now, err := kernel.ReadProcess(f.Files.FS(), strconv.Itoa(p.PID))
-	return f.calls != nil && err == nil && now.Start == p.Start && !now.Ended()
+	return err == nil && now.Start == p.Start && !now.Ended()
+}
+
+// has reports whether a file of the process is there.
+func (f *files) has(p Process, of attribute) bool {
+	return (f.calls != nil || of.text == nil) && f.is(p)
 }
 
 func (f *files) gone(op, name string) error {
@@ -188,6 +199,9 @@ func (f *files) threads(p Process, do func(tid int, thread string) error) error 
 
 // read returns the text of a file.
 func (f *files) read(name string, p Process, of attribute) (string, error) {
+	if of.text == nil {
+		return f.readIO(name, p)
+	}
 	var first string
 	var others []string
 	values := map[string]string{}
@@ -223,6 +237,12 @@ func (f *files) WriteFile(name, data string) error {
 	p, of, ok := parse(name)
 	if !ok {
 		return f.Files.WriteFile(name, data)
+	}
+	if !f.has(p, of) {
+		return f.gone("write", name)
+	}
+	if of.text == nil {
+		return f.writeIO(name, p, data)
 	}
 	words := strings.Fields(data)
 	if len(words) == 0 {
@@ -271,7 +291,7 @@ type tree struct {
 
 func (t tree) ReadFile(name string) ([]byte, error) {
 	if p, of, ok := parse(name); ok {
-		if !t.files.is(p) {
+		if !t.files.has(p, of) {
 			return nil, t.files.gone("read", name)
 		}
 		text, err := t.files.read(name, p, of)
@@ -281,8 +301,8 @@ func (t tree) ReadFile(name string) ([]byte, error) {
 }
 
 func (t tree) Stat(name string) (fs.FileInfo, error) {
-	if p, _, ok := parse(name); ok {
-		if !t.files.is(p) {
+	if p, of, ok := parse(name); ok {
+		if !t.files.has(p, of) {
 			return nil, t.files.gone("stat", name)
 		}
 		return info(name[strings.LastIndexByte(name, '/')+1:]), nil
