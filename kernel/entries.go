@@ -133,7 +133,7 @@ func (l *UndoLog) Original(path string) (text string, ok bool) {
 	for _, e := range l.at[path] {
 		switch {
 		case e.Op != Write || !l.root.isSame(e) || beside != nil && e.seq > beside.seq:
-		case e.Format == Keyed:
+		case e.Format == Keyed, e.Format == Schema:
 			return l.originalLines(path)
 		default:
 			return e.Original, true
@@ -162,7 +162,7 @@ func (l *UndoLog) Wrote(path, text string) bool {
 	})
 }
 
-// originalLines are those of a file with a line per key.
+// originalLines are those of a file with a line per key or resource.
 func (l *UndoLog) originalLines(path string) (text string, ok bool) {
 	text, err := l.root.read(path)
 	if err != nil {
@@ -170,7 +170,7 @@ func (l *UndoLog) originalLines(path string) (text string, ok bool) {
 	}
 	var lines []string
 	for line := range strings.Lines(text) {
-		if !slices.ContainsFunc(l.at[path], func(e *entry) bool { return key(e.Value) == key(line) && l.root.isSame(e) }) {
+		if !slices.ContainsFunc(l.at[path], func(e *entry) bool { return e.sameLine(line) && l.root.isSame(e) }) {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}

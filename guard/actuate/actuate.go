@@ -67,7 +67,9 @@ type Host struct {
 	existed map[string][]string
 	// divided are the groups whose share of caches or bandwidth is cut.
 	divided map[string]*division
-	turn    int // of those that are monitored
+	// givesWay says that the writer of classes has its groups removed where it needs room (Base).
+	givesWay bool
+	turn     int // of those that are monitored
 }
 
 // Open opens the groups of a host and, with a state directory, takes the tree: it is a

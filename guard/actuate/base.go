@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -26,6 +27,9 @@ import (
 // Base returns the files without the overrides. It calls uncovered after overrides were
 // removed for a write: not to block, as the writer waits.
 func (h *Host) Base(uncovered func()) *kernel.Root {
+	h.mu.Lock()
+	h.givesWay = true
+	h.mu.Unlock()
 	r := *h.root
 	r.Files = baseFiles{h.root.Files, h, uncovered}
 	return &r
@@ -66,8 +70,8 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	}
 	follow := h.followers(groups...)
 	_, err = h.undo(match)
-	if classes && err == nil {
-		clear(h.divided)
+	if err == nil {
+		maps.DeleteFunc(h.divided, func(_ string, d *division) bool { return classes || d.inPlace && path.Base(dir) == d.name })
 	}
 	return true, errors.Join(err, follow())
 }

@@ -20,16 +20,22 @@ import (
 // belong whatever control group they are in. A control group whose share is cut gets one of its
 // own for that time, with the lines of the group that its threads were in, so that nobody else's
 // values change: neither those of a class that others have as well, nor those of the default group.
+// Where no CLOSID is left for one, a class that nobody else has is narrowed itself.
 
 // division is a control group whose share is cut.
 type division struct {
 	name   string // of its group of resctrl
 	from   *resctrl.Group
 	shares map[detect.Remedy]control.Share
+	// inPlace says that it is from itself, as it was, whose lines are narrowed.
+	inPlace bool
 }
 
 // now is the group that it came from as it is by now, or the default group if that is gone.
 func (d *division) now(t *resctrl.Tree) *resctrl.Group {
+	if d.inPlace {
+		return d.from
+	}
 	if g := t.Group(d.from.Name); g != nil {
 		return g
 	}
@@ -84,7 +90,7 @@ func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
 	}
 	d := &division{name: resctrl.GuardGroup(a.Group), shares: map[detect.Remedy]control.Share{a.Remedy: a.Share}}
 	if was := h.divided[a.Group]; was != nil {
-		d.from = was.now(t)
+		d.name, d.inPlace, d.from = was.name, was.inPlace, was.now(t)
 		for remedy, s := range was.shares {
 			if remedy != a.Remedy {
 				d.shares[remedy] = s
@@ -109,13 +115,32 @@ func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
 	if d.from.Mode == "exclusive" {
 		return nil, &kernel.NotSupportedError{Feature: "less cache or bandwidth", Reason: fmt.Sprintf("class %s has its ways alone: they are nobody else's", d.from.Class())}
 	}
-	if n := t.CLOSIDs(); len(t.Groups) >= n {
-		return nil, &kernel.NotSupportedError{
-			Feature: "less cache or bandwidth", Reason: fmt.Sprintf("the group needs a class of its own, and all %d CLOSIDs of the CPU are in use", n),
-			Remedy: "define fewer cache classes, or remove groups of resctrl that nobody needs",
+	no := &kernel.NotSupportedError{Feature: "less cache or bandwidth", Remedy: "define fewer cache classes, or remove groups of resctrl that nobody needs"}
+	switch n := t.CLOSIDs(); {
+	case len(t.Groups) >= n:
+		no.Reason = fmt.Sprintf("the group needs a class of its own, and all %d CLOSIDs of the CPU are in use", n)
+	case len(t.Groups) == n-1 && !h.givesWay:
+		no.Reason = fmt.Sprintf("the group needs a class of its own, and the last free one of %d CLOSIDs is kept for a cache class", n)
+		no.Remedy = "let the guard of berth agent act, whose groups give way to classes, or remove groups of resctrl that nobody needs"
+	default:
+		return d, nil
+	}
+	if d.from.Own() && alone(in, d.from, threads) {
+		d.name, d.inPlace = d.from.Name, true
+		return d, nil
+	}
+	return nil, no
+}
+
+// alone reports whether no other threads than these are in a group that allocates; in says where
+// all are.
+func alone(in map[int]string, g *resctrl.Group, threads []int) bool {
+	for tid, name := range in {
+		if resctrl.Around(name) == g.Name && !slices.Contains(threads, tid) {
+			return false
 		}
 	}
-	return d, nil
+	return true
 }
 
 // threads are those of a group and of the groups below it.
@@ -196,12 +221,14 @@ func (h *Host) applyShare(a control.Action) ([]control.Change, error) {
 	if err != nil {
 		return nil, h.failed("apply", a, err)
 	}
-	in, err := t.Members(h.root.FS())
-	if err == nil {
-		err = h.takeAlong(t, in, a.Group, d)
-	}
-	if err != nil {
-		return nil, h.failed("apply", a, errors.Join(err, undo()))
+	if !d.inPlace {
+		in, err := t.Members(h.root.FS())
+		if err == nil {
+			err = h.takeAlong(t, in, a.Group, d)
+		}
+		if err != nil {
+			return nil, h.failed("apply", a, errors.Join(err, undo()))
+		}
 	}
 	h.divided[a.Group] = d
 	return changes, nil
@@ -240,9 +267,33 @@ func (h *Host) Follow() error {
 		if t.Group(d.name) == nil {
 			continue // somebody has removed it: the next look at what is active finds out
 		}
+		if d.inPlace {
+			errs = append(errs, h.shared(in, group, d))
+			continue
+		}
 		errs = append(errs, h.refit(t, d), h.strays(t, in, group, d), h.takeAlong(t, in, group, d))
 	}
 	return errors.Join(errs...)
+}
+
+// shared gives a class that was narrowed in place what it had once others have it, too: the next
+// look at what is active finds out.
+func (h *Host) shared(in map[int]string, group string, d *division) error {
+	threads, err := h.threads(group)
+	if err != nil || alone(in, d.from, threads) {
+		return err
+	}
+	delete(h.divided, group)
+	_, err = h.undo(d.made)
+	return err
+}
+
+// made reports whether a step is of the division.
+func (d *division) made(s kernel.Step) bool {
+	if d.inPlace {
+		return s.Format == kernel.Schema && path.Base(path.Dir(s.Path)) == d.name
+	}
+	return divided(s, d.name)
 }
 
 // refit writes the lines that a share comes to by now.
@@ -299,13 +350,17 @@ func (h *Host) revertShare(a control.Action) (changes []control.Change, err erro
 		}
 	}
 	if len(without.shares) == 0 {
-		items, err := h.undo(func(s kernel.Step) bool { return divided(s, d.name) })
+		items, err := h.undo(d.made)
 		if err != nil {
 			return nil, h.failed("revert", a, err)
 		}
 		delete(h.divided, a.Group)
 		for _, item := range items {
-			if item.Outcome == kernel.Restored && path.Base(item.Step.Path) == d.name {
+			switch {
+			case item.Outcome != kernel.Restored:
+			case d.inPlace:
+				changes = append(changes, control.Change{Path: "/" + item.Step.Path, From: item.Step.Value, To: item.Original})
+			case path.Base(item.Step.Path) == d.name:
 				changes = append(changes, control.Change{Path: "/" + item.Step.Path, From: a.Share.String(), To: "removed"})
 			}
 		}

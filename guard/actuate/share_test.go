@@ -58,7 +58,7 @@ func (h *host) group(name string) string {
 	if err := errors.Join(err, err2); err != nil {
 		h.t.Fatal(err)
 	}
-	return strings.Join(slices.Concat(strings.Fields(strings.ReplaceAll(string(schemata), "= ", "=")), []string{"tasks"}, strings.Fields(string(tasks))), " ")
+	return strings.Join(slices.Concat(strings.Fields(strings.NewReplacer("=  ", "=", "= ", "=").Replace(string(schemata))), []string{"tasks"}, strings.Fields(string(tasks))), " ")
 }
 
 // A suspect gets a group of its own with what it had, less what is taken; both remedies share
@@ -378,5 +378,95 @@ func TestCacheOf(t *testing.T) {
 	h.same(h.tree)
 	if err := kernel.IgnoreAbsent(g.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Without a CLOSID left, a class that nobody else has is narrowed in place, and has again what it
+// had once the actions are taken back, others have it too, or its owner writes to it.
+func TestShareInPlace(t *testing.T) {
+	t.Parallel()
+	const bulk, narrow = fakekernel.ResctrlDir + "/berth-bulk", "L3:0=00c;1=003 MB:0=100;1=100 tasks 102"
+	ctx := context.Background()
+	h := shared(t, "skylake", func(r *fakekernel.Resctrl) { r.Lines[0].CLOSIDs = 2 })
+	g := h.open()
+	is := func(when, want string) {
+		t.Helper()
+		if got := h.group("berth-bulk"); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	cut := func() {
+		t.Helper()
+		if _, err := g.Apply(ctx, ways("batch/b/c", 2)); err != nil {
+			t.Fatal(err)
+		}
+		is("cut", narrow)
+	}
+	cut()
+	if _, err := g.Apply(ctx, bandwidth("batch/b/c", 30)); err != nil {
+		t.Fatal(err)
+	}
+	is("both", "L3:0=00c;1=003 MB:0=30;1=30 tasks 102")
+	if c := g.Cache("batch/b/c"); c.Ways != 11 || c.Bandwidth != 100 {
+		t.Errorf("told while it is cut: %+v", c)
+	}
+	node := g.Base(func() {})
+	if text, err := fs.ReadFile(node.FS(), bulk+"/schemata"); err != nil || !strings.Contains(string(text), "03c;1=7ff") || !strings.Contains(string(text), "MB:0= 100") {
+		t.Errorf("below the guard's values: %q, %v", text, err)
+	}
+	changes, err := g.Revert(ctx, ways("batch/b/c", 2))
+	if err != nil || len(changes) != 1 {
+		t.Errorf("%+v, %v", changes, err)
+	}
+	is("bandwidth alone", "L3:0=03c;1=7ff MB:0=30;1=30 tasks 102")
+	if changes, err = g.Revert(ctx, bandwidth("batch/b/c", 30)); err != nil || len(changes) != 1 || changes[0].From != "MB:0=30;1=30" {
+		t.Errorf("%+v, %v", changes, err)
+	}
+	h.same(h.tree)
+
+	// Its owner gives it other ways; of those, as many are left.
+	cut()
+	if err := node.WriteFile(bulk+"/schemata", "L3:0=f0;1=f0\n"); err != nil {
+		t.Fatal(err)
+	}
+	is("another layout", "L3:0=0f0;1=0f0 MB:0=100;1=100 tasks 102")
+	if _, err := g.Apply(ctx, ways("batch/b/c", 2)); err != nil {
+		t.Fatal(err)
+	}
+	is("cut again", "L3:0=030;1=030 MB:0=100;1=100 tasks 102")
+	// Others have it, too.
+	if err := h.k.WriteFile(bulk+"/tasks", "200"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Follow(); err != nil {
+		t.Fatal(err)
+	}
+	is("shared", "L3:0=0f0;1=0f0 MB:0=100;1=100 tasks 102 200")
+	if _, err := g.Apply(ctx, ways("batch/b/c", 2)); err == nil || !strings.Contains(err.Error(), "all 2 CLOSIDs of the CPU are in use") {
+		t.Errorf("while it is shared: %v", err)
+	}
+	// A guard that was killed.
+	if err := errors.Join(h.k.WriteFile(fakekernel.ResctrlDir+"/tasks", "200"), h.k.WriteFile(bulk+"/schemata", "L3:0=3c;1=7ff\n")); err != nil {
+		t.Fatal(err)
+	}
+	cut()
+	if _, err := g.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	h.same(h.tree)
+}
+
+// A guard whose groups give way to nobody leaves the last CLOSID to classes.
+func TestLastCLOSID(t *testing.T) {
+	t.Parallel()
+	h := shared(t, "skylake", func(r *fakekernel.Resctrl) { r.Lines[0].CLOSIDs = 3 })
+	g := h.open()
+	if _, err := g.Apply(context.Background(), ways("batch/a", 6)); !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "the last free one of 3 CLOSIDs is kept for a cache class") {
+		t.Errorf("%v", err)
+	}
+	h.same(h.tree)
+	g.Base(func() {})
+	if _, err := g.Apply(context.Background(), ways("batch/a", 6)); err != nil {
+		t.Errorf("one that gives way: %v", err)
 	}
 }
