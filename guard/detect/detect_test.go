@@ -88,6 +88,40 @@ func TestEvidenceNeeded(t *testing.T) {
 	}
 }
 
+// What groups have of a cache is told in turns where the CPU counts fewer at a time. Who fills it is
+// named in his own turn, with the last that others were seen to have, unless that is too old.
+func TestOccupancyInTurns(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		silent  func(group string, window int) bool
+		accused bool
+	}{
+		{"all at a time", func(string, int) bool { return false }, true},
+		{"an innocent one, for half a minute", func(group string, window int) bool { return group == "mail" && window > 30 }, true},
+		{"an innocent one, for longer", func(group string, window int) bool { return group == "mail" && window > 10 }, false},
+		{"the guilty, since the onset", func(group string, window int) bool { return group == "batch" && window > simQuiet-5 }, false},
+		{"each of three in turns of five windows", func(group string, window int) bool {
+			return group != simVictim && []string{"batch", "mail", "web"}[window/5%3] != group
+		}, true},
+	} {
+		batches, ends := simulate(named("cache"), 3, 1)
+		for i := range batches {
+			batches[i] = slices.DeleteFunc(batches[i], func(s watch.Sample) bool { return s.Quantity == watch.LLCOccupancy && tc.silent(s.Subject.Name, i) })
+		}
+		accused := false
+		for _, f := range slices.Concat(run(newDetector(t), batches, ends)...) {
+			accused = accused || f.Suspect == "batch"
+			if f.Suspect != "" && f.Suspect != "batch" {
+				t.Errorf("%s: %s is accused", tc.name, f.Suspect)
+			}
+		}
+		if accused != tc.accused {
+			t.Errorf("%s: accused %v, want %v", tc.name, accused, tc.accused)
+		}
+	}
+}
+
 // A disturbance does not become usual while it lasts, whether it was there from the
 // start or came later, even if it takes little of the victim's time and the CPUs are
 // not full.

@@ -140,6 +140,21 @@ func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
 	return v, false
 }
 
+// heldWindows is for how many windows what a group has of a cache is held: CPUs count fewer groups
+// at a time than there may be, and the others have turns (resctrl.Turn), of five windows each.
+const heldWindows = 40
+
+// held is as lately, of a level that is told in turns: its last value, unless that is too old.
+func (m *meter) held(from, to watch.Time) (v float64, fresh bool) {
+	if v, fresh = m.lately(from, to); !math.IsNaN(v) {
+		return v, fresh
+	}
+	if last, age, ok := m.series.Last(to); ok && age <= heldWindows*(to-from) {
+		v = last
+	}
+	return v, false
+}
+
 // updateUsual takes the window into what is usual of a quantity by whose growth
 // suspects are found, so many windows later: who grows is often felt only when
 // there is nothing left.

@@ -117,8 +117,8 @@ func correlation(use, excess *ring) float64 {
 }
 
 // grownMost says who grew most since nobody suffered, of what all grew by. A
-// suspect whose present level is missing counts with that of the last windows
-// and is not named; while one is silent for longer, nobody is.
+// suspect whose present level is missing counts with that of the last windows, of a cache with
+// the last one (heldWindows), and is not named; while one is silent for longer, nobody is.
 func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, least float64, near func(*workload) bool) claim {
 	var c claims
 	for _, s := range d.workloads {
@@ -133,6 +133,9 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 			continue
 		}
 		level, fresh := at.lately(w.from, w.to)
+		if q == watch.LLCOccupancy {
+			level, fresh = at.held(w.from, w.to)
+		}
 		if math.IsNaN(level) {
 			return claim{}
 		}
