@@ -17,63 +17,66 @@ import (
 //
 // Only a cache that is full can make that order impossible; then a step says so.
 func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
-	status := path.Join(t.Dir, "info/last_cmd_status")
-	var groups []*moving
+	p := planner{status: path.Join(t.Dir, "info/last_cmd_status"), plan: make(kernel.Plan, 0, len(l.Classes)*(1+len(t.Resources)))}
+	var there, come []*moving // groups that are there give way before new ones come
 	var modes kernel.Plan
-	plan := make(kernel.Plan, 0, len(l.Classes)*len(t.Resources))
 	empty := fresh(t)
 	for i := range l.Classes {
 		a := &l.Classes[i]
 		if a.Name != Default && !slices.Contains(used, a.Name) {
 			continue
 		}
-		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), have: slices.Clone(empty), want: a.Schemata, why: "class " + a.Name}
+		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), want: a.Schemata, why: "class " + a.Name}
 		m.file = m.dir + "/schemata"
 		if g := t.Group(a.Group()); g != nil { // lines are replaced, and never changed
 			m.there, m.mode, m.have = true, g.Mode, slices.Clone(g.Schemata)
+			there = append(there, m)
+		} else {
+			m.have = slices.Clone(empty)
+			come = append(come, m)
 		}
-		groups = append(groups, m)
 		mode := "shareable"
 		if a.Exclusive {
 			mode = "exclusive"
 		}
 		if m.mode == "exclusive" && (!a.Exclusive || !covers(m.have, m.want)) {
-			plan = append(plan, kernel.Step{Path: m.dir + "/mode", Value: "shareable", Status: status, Why: m.why})
+			p.add(m, kernel.Step{Path: m.dir + "/mode", Value: "shareable"}, "")
 			m.mode = "shareable"
 		}
 		if mode != m.mode && (m.there || a.Exclusive) && (m.mode != "" || a.Exclusive) {
-			modes = append(modes, kernel.Step{Path: m.dir + "/mode", Value: mode, Status: status, Why: m.why})
+			modes = append(modes, kernel.Step{Path: m.dir + "/mode", Value: mode, Status: p.status, Why: m.why})
 		}
 	}
-	// Groups that are there give way before new ones come.
-	slices.SortStableFunc(groups, func(a, b *moving) int {
-		return map[bool]int{true: 0, false: 1}[a.there] - map[bool]int{true: 0, false: 1}[b.there]
-	})
+	groups := append(there, come...)
 	for i := range t.Resources {
-		r := &t.Resources[i]
-		for _, s := range order(r, groups) {
-			s.Status = status
-			plan = append(plan, s)
-		}
+		p.order(&t.Resources[i], groups)
 	}
-	// A group is made before anything is written to it, and given all it is to have at once.
-	all := make(kernel.Plan, 0, len(plan)+2*len(groups))
-	for _, s := range plan {
-		dir := path.Dir(s.Path)
-		for _, m := range groups {
-			if m.dir == dir && !m.there {
-				m.there = true
-				all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: m.why})
-			}
-		}
-		all = append(all, s)
+	for _, m := range come {
+		p.make(m)
 	}
-	for _, m := range groups {
-		if !m.there {
-			all = append(all, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: status, Why: m.why})
-		}
+	return append(p.plan, modes...)
+}
+
+// planner collects the steps of a plan.
+type planner struct {
+	status string
+	plan   kernel.Plan
+}
+
+// add adds a step about a group. That is made before anything is written to it, and given all it
+// is to have at once.
+func (p *planner) add(m *moving, s kernel.Step, why string) {
+	p.make(m)
+	s.Status, s.Why = p.status, m.why+why
+	p.plan = append(p.plan, s)
+}
+
+// make makes a group that is not there yet.
+func (p *planner) make(m *moving) {
+	if !m.there && !m.made {
+		m.made = true
+		p.plan = append(p.plan, kernel.Step{Op: kernel.Mkdir, Path: m.dir, Status: p.status, Why: m.why})
 	}
-	return append(all, modes...)
 }
 
 // fresh is what is known of a new group: it has all bandwidth. Which ways it has depends on
@@ -113,7 +116,8 @@ type moving struct {
 	a          *Assigned
 	dir, file  string
 	mode, why  string
-	there      bool
+	there      bool // from the start on
+	made       bool // by the plan
 	have, want Schemata
 }
 
@@ -123,10 +127,10 @@ func apart(a, b *moving) bool { return a.a.Partition != b.a.Partition }
 
 // order brings the lines of one resource from what the groups have to what they are to have.
 // A write is of a whole line, and moves each cache id as far as it can.
-func order(r *Resource, groups []*moving) (plan kernel.Plan) {
+func (p *planner) order(r *Resource, groups []*moving) {
 	write := func(m *moving, to Line, why string) {
 		*m.have.Line(r.Name) = to
-		plan = append(plan, kernel.Step{Path: m.file, Value: to.String(), Format: kernel.Schema, Why: m.why + why})
+		p.add(m, kernel.Step{Path: m.file, Value: to.String(), Format: kernel.Schema}, why)
 	}
 	if !r.Cache() {
 		for _, m := range groups {
@@ -134,7 +138,7 @@ func order(r *Resource, groups []*moving) (plan kernel.Plan) {
 				write(m, to, "")
 			}
 		}
-		return plan
+		return
 	}
 	settled := slices.DeleteFunc(slices.Clone(groups), func(m *moving) bool { return !m.there })
 	for range 4 * len(settled) * len(r.Domains) { // more than it takes, if there is a way
@@ -151,7 +155,6 @@ func order(r *Resource, groups []*moving) (plan kernel.Plan) {
 			write(m, to, why)
 		}
 	}
-	return plan
 }
 
 // step moves each group as far as next says, and reports whether any moved.
@@ -200,17 +203,18 @@ func target(r *Resource, m *moving) (Line, bool) {
 	if want == nil || have == nil {
 		return Line{}, false
 	}
-	to := Line{Resource: r.Name, Values: make([]Value, 0, len(have.Values))}
-	differs := false
-	for _, h := range have.Values {
-		v := h
-		if n, ok := want.Get(h.Domain); ok {
-			v.N = n
+	for i, h := range have.Values {
+		if n, ok := want.Get(h.Domain); ok && n != h.N {
+			to := Line{Resource: r.Name, Values: slices.Clone(have.Values)}
+			for j := i; j < len(to.Values); j++ {
+				if n, ok := want.Get(to.Values[j].Domain); ok {
+					to.Values[j].N = n
+				}
+			}
+			return to, true
 		}
-		differs = differs || v.N != h.N
-		to.Values = append(to.Values, v)
 	}
-	return to, differs
+	return Line{}, false
 }
 
 // free reports whether m can have some ways without sharing any with a group of another

@@ -46,7 +46,8 @@ func (l *Line) set(domain int, n uint64) {
 
 // String writes the line as the kernel takes it: "L3:0=f;1=3".
 func (l *Line) String() string {
-	b := make([]byte, 0, 16+8*len(l.Values))
+	var room [128]byte // enough for most, without the heap
+	b := room[:0]
 	b = append(append(b, l.Resource...), ':')
 	for i, v := range l.Values {
 		if i > 0 {
