@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"berth.dev/berth/kernel/resctrl"
 )
 
 const resctrlDir = "sys/fs/resctrl"
 
-// resctrl judges one use of the resctrl file system. flags are the words of
+// allocation judges one use of the resctrl file system. flags are the words of
 // proc/cpuinfo that stand for it on x86, info its directories below info/.
-func resctrl(what string, flags, info []string) func(*host) Capability {
+func allocation(what string, flags, info []string) func(*host) Capability {
 	return func(h *host) Capability { return h.resctrl(what, flags, info) }
 }
 
@@ -65,5 +67,39 @@ func (h *host) mountedResctrl(what string, info []string) Capability {
 		return missing("resctrl without it", "resctrl is mounted and has no "+what,
 			"a CPU that has it, and no kernel parameter rdt= that turns it off (rdt=!l3cat,!mba,!cmt)")
 	}
-	return ok(strings.Join(facts, ", "))
+	return ok(strings.Join(append(facts, h.resctrlModes(info)...), ", "))
+}
+
+// resctrlModes says how what a mount has is divided, limited or counted; nothing where the tree
+// cannot be read in full.
+func (h *host) resctrlModes(info []string) (modes []string) {
+	t, err := resctrl.Read(h.fsys)
+	if err != nil {
+		return nil
+	}
+	switch info[0] {
+	case "L3":
+		switch apart := t.Find("L3CODE") != nil || t.Find("L2CODE") != nil; {
+		case apart:
+			modes = append(modes, "code and data apart (cdp)")
+		case h.flags.has("cdp_l3") || h.flags.has("cdp_l2"):
+			modes = append(modes, "code and data together (mount with -o cdp, or cdpl2, to tell them apart)")
+		}
+	case "MB":
+		if r := t.Find("MB"); r != nil {
+			modes = append(modes, "in "+map[resctrl.Unit]string{resctrl.Percent: "percent", resctrl.EighthG: "1/8 GB/s", resctrl.MBps: "MiB/s (mba_MBps)"}[r.Unit])
+		}
+	case "L3_MON":
+		if t.Monitoring.Assigned {
+			least := 0
+			for _, n := range t.Monitoring.Counters {
+				if least == 0 || n < least {
+					least = n
+				}
+			}
+			modes = append(modes, fmt.Sprintf("%d counters of bandwidth for each cache, assigned to groups (mbm_event)", least))
+		}
+		modes = append(modes, fmt.Sprintf("%d control groups at a time beside all classes, more in turns", t.Slots()))
+	}
+	return modes
 }

@@ -115,9 +115,9 @@ type check struct {
 }
 
 func checks() []check {
-	cacheWays := resctrl("cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
-	memoryBandwidth := resctrl("bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
-	cacheMonitoring := resctrl("monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
+	cacheWays := allocation("cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
+	memoryBandwidth := allocation("bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
+	cacheMonitoring := allocation("monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
 	return []check{
 		{"topology", Place, "treats all CPUs as one domain", topology},
 		{"smt", Place, "treats every CPU as a core", smt},

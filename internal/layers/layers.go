@@ -101,7 +101,7 @@ func Rooms() []Room {
 		{Path: "agent/config", May: []string{
 			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/blockio", "kernel/power", "kernel/resctrl", "internal/strictyaml", "watch/pods",
 		}},
-		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/sched", "watch/proc"}},
+		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
 			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
 		}},
